@@ -1,0 +1,22 @@
+#include "base/env.h"
+
+#include <cstdlib>
+
+#include "base/error.h"
+
+namespace strata {
+
+std::string env_cpu_path() {
+  const char* value = std::getenv("STRATA_CPU_PATH");
+  return value == nullptr ? "" : value;
+}
+
+int env_log_level() {
+  const char* value = std::getenv("STRATA_LOG");
+  if (value == nullptr || *value == '\0') return 1;
+  if (value[0] >= '0' && value[0] <= '4' && value[1] == '\0') return value[0] - '0';
+  throw Error(ErrorCode::kInvalidArgument,
+              std::string("STRATA_LOG: got '") + value + "', want 0, 1, 2, 3 or 4");
+}
+
+}  // namespace strata

@@ -1,0 +1,12 @@
+// Every environment variable Strata reads, and the only place that reads one.
+//   STRATA_CPU_PATH  forces a CPU path: avx512_bf16, avx512, avx2 or reference; one the machine lacks is an error
+//   STRATA_LOG       0 errors only, 1 warnings (default), 2 info, 3 debug, 4 trace
+#pragma once
+#include <string>
+
+namespace strata {
+
+std::string env_cpu_path();  // empty when unset
+int env_log_level();         // 1 when unset; an Error when it is not 0..4
+
+}  // namespace strata

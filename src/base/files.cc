@@ -1,0 +1,153 @@
+#include "base/files.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+
+namespace strata {
+namespace {
+
+[[noreturn]] void fail_io(const std::string& path, const char* what) {
+  const int saved = errno;
+  throw Error(saved == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
+              fmt::format("{}: {}: {}", path, what, std::strerror(saved)));
+}
+
+struct Fd {
+  explicit Fd(int value) : fd(value) {}
+  ~Fd() {
+    if (fd >= 0) ::close(fd);
+  }
+  Fd(const Fd&) = delete;
+  Fd& operator=(const Fd&) = delete;
+  int fd;
+};
+
+int64_t regular_size(int fd, const std::string& path) {
+  struct stat info;
+  if (::fstat(fd, &info) != 0) fail_io(path, "stat");
+  if (!S_ISREG(info.st_mode)) {
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: not a regular file", path));
+  }
+  return info.st_size;
+}
+
+std::string folder_of(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+}  // namespace
+
+std::string read_file(const std::string& path, int64_t max_bytes) {
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.fd < 0) fail_io(path, "open");
+  const int64_t size = regular_size(file.fd, path);
+  if (size > max_bytes) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: {} bytes, at most {} are accepted here", path, size, max_bytes));
+  }
+  std::string content(static_cast<size_t>(size), '\0');
+  size_t done = 0;
+  while (done < content.size()) {
+    const ssize_t got = ::read(file.fd, content.data() + done, content.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_io(path, "read");
+    if (got == 0) {
+      throw Error(ErrorCode::kIo, fmt::format("{}: ended after {} of {} bytes", path, done, size));
+    }
+    done += static_cast<size_t>(got);
+  }
+  return content;
+}
+
+void write_file_atomic(const std::string& path, std::string_view content) {
+  AtomicFile file(path);
+  file.append(content);
+  file.commit();
+}
+
+bool file_exists(const std::string& path) {
+  struct stat info;
+  return ::stat(path.c_str(), &info) == 0;
+}
+
+MappedFile::MappedFile(const std::string& path) {
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.fd < 0) fail_io(path, "open");
+  size_ = static_cast<size_t>(regular_size(file.fd, path));
+  if (size_ == 0) return;
+  void* map = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
+  if (map == MAP_FAILED) fail_io(path, "mmap");
+  data_ = static_cast<const std::byte*>(map);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+void MappedFile::release(size_t offset, size_t size) const {
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const size_t begin = (offset + page - 1) / page * page;
+  const size_t end = (offset + size) / page * page;
+  if (begin < end) ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
+}
+
+AtomicFile::AtomicFile(std::string path)
+    : path_(std::move(path)), temporary_(fmt::format("{}.tmp.{}", path_, ::getpid())) {
+  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd_ < 0) fail_io(temporary_, "create");
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::append(std::span<const std::byte> bytes) {
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t put = ::write(fd_, bytes.data() + done, bytes.size() - done);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail_io(temporary_, "write");
+    done += static_cast<size_t>(put);
+  }
+}
+
+void AtomicFile::append(std::string_view text) {
+  append(std::as_bytes(std::span(text.data(), text.size())));
+}
+
+void AtomicFile::commit() {
+  if (::fsync(fd_) != 0) fail_io(temporary_, "fsync");
+  ::close(std::exchange(fd_, -1));
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    const int saved = errno;
+    ::unlink(temporary_.c_str());
+    errno = saved;
+    fail_io(path_, "rename");
+  }
+  const Fd folder(::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.fd >= 0) ::fsync(folder.fd);
+}
+
+}  // namespace strata

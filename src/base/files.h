@@ -1,0 +1,54 @@
+// Files: whole-file reads with a cap, read-only maps, and atomic writes (temporary name in the same folder,
+// fsync, rename). Every operating system fault is an Error{kIo} that names the path and errno's text.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace strata {
+
+// The file's bytes; kInvalidArgument when it is larger than max_bytes, kNotFound when it is not there.
+std::string read_file(const std::string& path, int64_t max_bytes);
+
+// Replaces `path` by `content`, whole or not at all, durable when it returns.
+void write_file_atomic(const std::string& path, std::string_view content);
+
+bool file_exists(const std::string& path);
+
+// A read-only memory map of a whole file; empty files map to an empty span. Movable, not copyable.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::string& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  [[nodiscard]] std::span<const std::byte> bytes() const { return {data_, size_}; }
+  // Tells the kernel that these pages are not needed again, so that a loader's peak stays small.
+  void release(size_t offset, size_t size) const;
+
+ private:
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// A file being written under a temporary name; commit() makes it appear under its own, durable. Without
+// commit() the destructor removes it. append() may be called any number of times.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::string path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  void append(std::span<const std::byte> bytes);
+  void append(std::string_view text);
+  void commit();
+
+ private:
+  std::string path_;
+  std::string temporary_;
+  int fd_ = -1;
+};
+
+}  // namespace strata

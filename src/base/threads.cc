@@ -1,0 +1,127 @@
+#include "base/threads.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "base/check.h"
+
+namespace strata {
+namespace {
+
+// Short: on a shared core a spinning peer takes the time slice of the one it waits for.
+constexpr auto kSpinTime = std::chrono::microseconds(60);
+constexpr int kSpinBatch = 64;
+
+int usable_cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Waits until value != old: spins, then sleeps on the atomic.
+uint32_t wait_change(const std::atomic<uint32_t>& value, uint32_t old) {
+  const auto start = std::chrono::steady_clock::now();
+  while (true) {
+    for (int i = 0; i < kSpinBatch; ++i) {
+      const uint32_t now = value.load(std::memory_order_acquire);
+      if (now != old) return now;
+      relax();
+    }
+    if (std::chrono::steady_clock::now() - start > kSpinTime) break;
+  }
+  value.wait(old, std::memory_order_acquire);
+  return value.load(std::memory_order_acquire);
+}
+
+}  // namespace
+
+struct ThreadPool::State {
+  explicit State(int n) : num_threads(n) {}
+
+  const int num_threads;
+  std::atomic<uint32_t> generation{0};  // a region starts: written by the caller, read by workers
+  std::atomic<uint32_t> remaining{0};   // workers still in the region
+  std::atomic<bool> stop{false};
+  // Written before `generation` is released, read after it is acquired.
+  const FunctionRef<void(int64_t, int64_t, int)>* body = nullptr;
+  int64_t count = 0;
+  std::atomic<int64_t> next{0};  // run_each's shared counter
+  std::vector<std::jthread> workers;
+
+  void run_part(int worker) {
+    const int64_t begin = count * worker / num_threads;
+    const int64_t end = count * (worker + 1) / num_threads;
+    if (begin < end) (*body)(begin, end, worker);
+  }
+
+  void worker_loop(int worker) {
+    uint32_t seen = 0;
+    while (true) {
+      seen = wait_change(generation, seen);
+      if (stop.load(std::memory_order_acquire)) return;
+      run_part(worker);
+      if (remaining.fetch_sub(1, std::memory_order_acq_rel) == 1) remaining.notify_one();
+    }
+  }
+};
+
+ThreadPool::ThreadPool(int num_threads)
+    : state_(std::make_unique<State>(num_threads > 0 ? num_threads : usable_cores())) {
+  CHECK(num_threads >= 0, num_threads);
+  for (int w = 1; w < state_->num_threads; ++w) {
+    state_->workers.emplace_back([state = state_.get(), w] { state->worker_loop(w); });
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  state_->stop.store(true, std::memory_order_release);
+  state_->generation.fetch_add(1, std::memory_order_acq_rel);
+  state_->generation.notify_all();
+}
+
+int ThreadPool::num_threads() const { return state_->num_threads; }
+
+void ThreadPool::run(int64_t count, FunctionRef<void(int64_t, int64_t, int)> body) {
+  State& state = *state_;
+  if (count <= 0) return;
+  if (state.num_threads == 1 || count == 1) {
+    body(0, count, 0);
+    return;
+  }
+  state.body = &body;
+  state.count = count;
+  state.remaining.store(static_cast<uint32_t>(state.num_threads - 1), std::memory_order_relaxed);
+  state.generation.fetch_add(1, std::memory_order_acq_rel);
+  state.generation.notify_all();
+  state.run_part(0);
+  uint32_t left = state.remaining.load(std::memory_order_acquire);
+  while (left != 0) left = wait_change(state.remaining, left);
+}
+
+void ThreadPool::run_each(int64_t count, FunctionRef<void(int64_t, int)> body) {
+  State& state = *state_;
+  state.next.store(0, std::memory_order_relaxed);
+  const int64_t parts = std::min<int64_t>(count, state.num_threads);
+  run(parts, [&](int64_t begin, int64_t end, int worker) {
+    for (int64_t part = begin; part < end; ++part) {
+      while (true) {
+        const int64_t item = state.next.fetch_add(1, std::memory_order_relaxed);
+        if (item >= count) return;
+        body(item, worker);
+      }
+    }
+  });
+}
+
+}  // namespace strata
