@@ -1,0 +1,114 @@
+#include "tensor/arena.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace strata {
+namespace {
+constexpr int64_t kHugePage = 2 << 20;
+}
+
+Memory::Memory(int64_t bytes) : size_(bytes) {
+  CHECK(bytes >= 0, bytes);
+  if (bytes == 0) return;
+  // mmap gives zeroed pages that cost nothing until they are touched.
+  const int64_t slack = bytes >= kHugePage ? kHugePage : 0;
+  void* map = ::mmap(nullptr, static_cast<size_t>(bytes + slack), PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (map == MAP_FAILED) {
+    throw Error(ErrorCode::kResourceExhausted, fmt::format("memory: {} bytes could not be had", bytes));
+  }
+  if (slack > 0) {
+    const auto address = reinterpret_cast<uintptr_t>(map);
+    const uintptr_t start = (address + kHugePage - 1) / kHugePage * kHugePage;
+    if (start > address) ::munmap(map, start - address);
+    const uintptr_t end = start + static_cast<uintptr_t>(bytes);
+    const uintptr_t page_end = (end + 4095) / 4096 * 4096;
+    const uintptr_t map_end = address + static_cast<uintptr_t>(bytes + slack);
+    if (map_end / 4096 * 4096 > page_end) {
+      ::munmap(reinterpret_cast<void*>(page_end), map_end / 4096 * 4096 - page_end);
+    }
+    map = reinterpret_cast<void*>(start);
+    ::madvise(map, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+  }
+  data_ = map;
+}
+
+Memory::~Memory() {
+  if (data_ != nullptr) ::munmap(data_, static_cast<size_t>(size_));
+}
+
+Memory::Memory(Memory&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+Memory& Memory::operator=(Memory&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+void* Arena::take(int64_t bytes) {
+  CHECK(bytes >= 0 && used_ + aligned(bytes) <= size(), bytes, used_, size());
+  void* data = static_cast<char*>(memory_.data()) + used_;
+  used_ += aligned(bytes);
+  return data;
+}
+
+TensorView Arena::take(DType dtype, const Shape& shape) {
+  return {take(shape.num_elements() * dtype_bytes(dtype)), dtype, shape};
+}
+
+Scratch::Scratch(int64_t bytes) {
+  blocks_[0].memory = Memory(bytes);
+  num_blocks_ = 1;
+}
+
+Scratch::~Scratch() = default;
+
+void* Scratch::take(int64_t bytes) {
+  const int64_t size = Arena::aligned(std::max<int64_t>(bytes, 1));
+  while (current_ < num_blocks_ && blocks_[current_].used + size > blocks_[current_].memory.size()) {
+    if (current_ + 1 < num_blocks_ && blocks_[current_ + 1].memory.size() >= size) {
+      blocks_[++current_].used = 0;
+      continue;
+    }
+    current_ = num_blocks_;
+  }
+  if (current_ == num_blocks_) {
+    CHECK(num_blocks_ < kMaxBlocks, num_blocks_);
+    const int64_t block_bytes = std::max(size, kHugePage);
+    blocks_[num_blocks_].memory = Memory(block_bytes);
+    blocks_[num_blocks_].used = 0;
+    grown_ += block_bytes;
+    ++num_blocks_;
+  }
+  Block& block = blocks_[current_];
+  void* data = static_cast<char*>(block.memory.data()) + block.used;
+  block.used += size;
+  total_ += size;
+  high_water_ = std::max(high_water_, total_);
+  return data;
+}
+
+TensorView Scratch::take(DType dtype, const Shape& shape) {
+  return {take(shape.num_elements() * dtype_bytes(dtype)), dtype, shape};
+}
+
+Scratch::Mark::Mark(Scratch& scratch)
+    : scratch_(scratch),
+      block_(std::min(scratch.current_, std::max(scratch.num_blocks_ - 1, 0))),
+      used_(scratch.num_blocks_ == 0 ? 0 : scratch.blocks_[block_].used),
+      total_(scratch.total_) {}
+
+Scratch::Mark::~Mark() {
+  scratch_.current_ = block_;
+  if (scratch_.num_blocks_ > 0) scratch_.blocks_[block_].used = used_;
+  scratch_.total_ = total_;
+}
+
+}  // namespace strata

@@ -1,0 +1,103 @@
+// Arena: one zeroed, 64-byte-aligned, huge-page-backed block that hands out pieces front to back; freed as a
+// whole. Tensor: one owned, zeroed, 64-byte-aligned dense tensor. Scratch: a stack of bytes whose size is
+// booked beforehand and whose high-water mark can be read, so that a plan can be compared with what happened.
+// Engine thread only.
+#pragma once
+#include <cstdint>
+
+#include "tensor/view.h"
+
+namespace strata {
+
+// Owned raw memory, zeroed, aligned to 2 MiB when large (and then asks for huge pages).
+class Memory {
+ public:
+  Memory() = default;
+  explicit Memory(int64_t bytes);
+  ~Memory();
+  Memory(Memory&& other) noexcept;
+  Memory& operator=(Memory&& other) noexcept;
+  [[nodiscard]] void* data() const { return data_; }
+  [[nodiscard]] int64_t size() const { return size_; }
+
+ private:
+  void* data_ = nullptr;
+  int64_t size_ = 0;
+};
+
+class Arena {
+ public:
+  static constexpr int64_t kAlignment = 64;
+  static int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+  Arena() = default;
+  explicit Arena(int64_t bytes) : memory_(bytes) {}
+  // CHECKs that the booked size suffices.
+  void* take(int64_t bytes);
+  TensorView take(DType dtype, const Shape& shape);
+  [[nodiscard]] int64_t used() const { return used_; }
+  [[nodiscard]] int64_t size() const { return memory_.size(); }
+
+ private:
+  Memory memory_;
+  int64_t used_ = 0;
+};
+
+class Tensor {
+ public:
+  Tensor() = default;
+  Tensor(DType dtype, const Shape& shape)
+      : memory_(shape.num_elements() * dtype_bytes(dtype)), view_(memory_.data(), dtype, shape) {}
+  [[nodiscard]] TensorView view() const { return view_; }
+  operator TensorView() const { return view_; }  // NOLINT: an owner is used where a view is wanted
+
+ private:
+  Memory memory_;
+  TensorView view_;
+};
+
+// Last in, first out: a Mark gives back everything taken after it. Contents are not zeroed on take.
+// A take beyond the booked size grows the stack by another block (and is counted): a plan that was too
+// small is visible in grown(), never a crash. Blocks never move, so views stay valid.
+class Scratch {
+ public:
+  Scratch() = default;
+  explicit Scratch(int64_t bytes);
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  void* take(int64_t bytes);
+  TensorView take(DType dtype, const Shape& shape);
+  [[nodiscard]] int64_t high_water() const { return high_water_; }
+  [[nodiscard]] int64_t grown() const { return grown_; }
+
+  class Mark {
+   public:
+    explicit Mark(Scratch& scratch);
+    ~Mark();
+    Mark(const Mark&) = delete;
+    Mark& operator=(const Mark&) = delete;
+
+   private:
+    Scratch& scratch_;
+    int block_;
+    int64_t used_;
+    int64_t total_;
+  };
+
+ private:
+  struct Block {
+    Memory memory;
+    int64_t used = 0;
+  };
+  static constexpr int kMaxBlocks = 64;
+  Block blocks_[kMaxBlocks];
+  int num_blocks_ = 0;
+  int current_ = 0;
+  int64_t total_ = 0;
+  int64_t high_water_ = 0;
+  int64_t grown_ = 0;
+};
+
+}  // namespace strata
