@@ -15,10 +15,14 @@ constexpr CpuPath kPaths[] = {CpuPath::kAvx512Bf16, CpuPath::kAvx512, CpuPath::k
 
 std::string_view cpu_path_name(CpuPath path) {
   switch (path) {
-    case CpuPath::kAvx512Bf16: return "avx512_bf16";
-    case CpuPath::kAvx512: return "avx512";
-    case CpuPath::kAvx2: return "avx2";
-    case CpuPath::kReference: return "reference";
+    case CpuPath::kAvx512Bf16:
+      return "avx512_bf16";
+    case CpuPath::kAvx512:
+      return "avx512";
+    case CpuPath::kAvx2:
+      return "avx2";
+    case CpuPath::kReference:
+      return "reference";
   }
   return "?";
 }
@@ -31,10 +35,14 @@ bool cpu_path_supported(CpuPath path) {
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512dq");
   switch (path) {
-    case CpuPath::kAvx512Bf16: return avx512 && __builtin_cpu_supports("avx512bf16");
-    case CpuPath::kAvx512: return avx512;
-    case CpuPath::kAvx2: return avx2;
-    case CpuPath::kReference: return true;
+    case CpuPath::kAvx512Bf16:
+      return avx512 && __builtin_cpu_supports("avx512bf16");
+    case CpuPath::kAvx512:
+      return avx512;
+    case CpuPath::kAvx2:
+      return avx2;
+    case CpuPath::kReference:
+      return true;
   }
 #endif
   return path == CpuPath::kReference;
@@ -46,8 +54,8 @@ CpuPath choose_cpu_path() {
     if (wanted.empty() ? cpu_path_supported(path) : wanted == cpu_path_name(path)) {
       if (cpu_path_supported(path)) return path;
       throw Error(ErrorCode::kUnsupported,
-                  fmt::format("STRATA_CPU_PATH: this CPU cannot run '{}'; unset it to use '{}'", wanted,
-                              cpu_path_name([] {
+                  fmt::format("STRATA_CPU_PATH: this CPU cannot run '{}'; unset it to use '{}'",
+                              wanted, cpu_path_name([] {
                                 for (const CpuPath p : kPaths) {
                                   if (cpu_path_supported(p)) return p;
                                 }

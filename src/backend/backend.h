@@ -1,5 +1,5 @@
-// Backend: where the math of one engine runs: the CPU path, a thread team and scratch for kernels. Ops take it
-// first. Engine thread only.
+// Backend: where the math of one engine runs: the CPU path, a thread team and scratch for kernels.
+// Ops take it first. Engine thread only.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -15,7 +15,8 @@ enum class CpuPath { kAvx512Bf16, kAvx512, kAvx2, kReference };
 std::string_view cpu_path_name(CpuPath path);
 // What this machine can run.
 bool cpu_path_supported(CpuPath path);
-// The path in use: STRATA_CPU_PATH if set (an Error if unknown or unsupported), else the best supported.
+// The path in use: STRATA_CPU_PATH if set (an Error if unknown or unsupported), else the best
+// supported.
 CpuPath choose_cpu_path();
 
 class Backend {

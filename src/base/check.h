@@ -1,5 +1,6 @@
-// CHECK for bugs: prints file, line, expression and values, then aborts. Never for what a user, a file or
-// a peer can cause: that is Error (base/error.h). DCHECK is the same in Debug builds and nothing otherwise.
+// CHECK for bugs: prints file, line, expression and values, then aborts. Never for what a user, a
+// file or a peer can cause: that is Error (base/error.h). DCHECK is the same in Debug builds and
+// nothing otherwise.
 //   CHECK(x.rows == y.rows, x.rows, y.rows);
 #pragma once
 #include <string>
@@ -37,11 +38,11 @@ std::string join_values(const Values&... values) {
 }  // namespace internal
 }  // namespace strata
 
-#define CHECK(condition, ...)                                                  \
-  do {                                                                         \
-    if (!(condition)) [[unlikely]]                                             \
-      ::strata::check_failed(__FILE__, __LINE__, #condition,                   \
-                             ::strata::internal::join_values(__VA_ARGS__));    \
+#define CHECK(condition, ...)                                               \
+  do {                                                                      \
+    if (!(condition)) [[unlikely]]                                          \
+      ::strata::check_failed(__FILE__, __LINE__, #condition,                \
+                             ::strata::internal::join_values(__VA_ARGS__)); \
   } while (false)
 
 #ifdef NDEBUG

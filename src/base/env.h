@@ -1,6 +1,7 @@
 // Every environment variable Strata reads, and the only place that reads one.
-//   STRATA_CPU_PATH  forces a CPU path: avx512_bf16, avx512, avx2 or reference; one the machine lacks is an error
-//   STRATA_LOG       0 errors only, 1 warnings (default), 2 info, 3 debug, 4 trace
+//   STRATA_CPU_PATH  forces a CPU path: avx512_bf16, avx512, avx2 or reference; one the machine
+//   lacks is an error STRATA_LOG       0 errors only, 1 warnings (default), 2 info, 3 debug, 4
+//   trace
 #pragma once
 #include <string>
 

@@ -1,5 +1,5 @@
-// Error: a fault that a user, a file or the world can cause. Caught only at request execution, checkpoint
-// jobs and main. The message says where, what, got, wanted and the likely cause.
+// Error: a fault that a user, a file or the world can cause. Caught only at request execution,
+// checkpoint jobs and main. The message says where, what, got, wanted and the likely cause.
 #pragma once
 #include <stdexcept>
 #include <string>

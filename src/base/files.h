@@ -1,5 +1,6 @@
-// Files: whole-file reads with a cap, read-only maps, and atomic writes (temporary name in the same folder,
-// fsync, rename). Every operating system fault is an Error{kIo} that names the path and errno's text.
+// Files: whole-file reads with a cap, read-only maps, and atomic writes (temporary name in the same
+// folder, fsync, rename). Every operating system fault is an Error{kIo} that names the path and
+// errno's text.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +10,8 @@
 
 namespace strata {
 
-// The file's bytes; kInvalidArgument when it is larger than max_bytes, kNotFound when it is not there.
+// The file's bytes; kInvalidArgument when it is larger than max_bytes, kNotFound when it is not
+// there.
 std::string read_file(const std::string& path, int64_t max_bytes);
 
 // Replaces `path` by `content`, whole or not at all, durable when it returns.
@@ -33,8 +35,8 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-// A file being written under a temporary name; commit() makes it appear under its own, durable. Without
-// commit() the destructor removes it. append() may be called any number of times.
+// A file being written under a temporary name; commit() makes it appear under its own, durable.
+// Without commit() the destructor removes it. append() may be called any number of times.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);

@@ -1,4 +1,5 @@
-// FunctionRef: a borrowed callable, two pointers, no allocation. The callable must outlive the call.
+// FunctionRef: a borrowed callable, two pointers, no allocation. The callable must outlive the
+// call.
 #pragma once
 #include <type_traits>
 #include <utility>

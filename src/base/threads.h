@@ -1,8 +1,9 @@
-// ThreadPool: a fixed team that runs one parallel region at a time. Workers spin for a short while after a
-// region and then sleep, so an idle engine costs nothing and a busy one starts a region in about a
-// microsecond. The split of a region is static: worker w of W gets the w-th of W equal parts, so the
-// partition depends on nothing but the count and W; no result may depend on W.
-// One caller at a time (the engine thread); it takes part as worker 0. Allocates only in the constructor.
+// ThreadPool: a fixed team that runs one parallel region at a time. Workers spin for a short while
+// after a region and then sleep, so an idle engine costs nothing and a busy one starts a region in
+// about a microsecond. The split of a region is static: worker w of W gets the w-th of W equal
+// parts, so the partition depends on nothing but the count and W; no result may depend on W. One
+// caller at a time (the engine thread); it takes part as worker 0. Allocates only in the
+// constructor.
 //   pool.run(num_panels, [&](int64_t begin, int64_t end, int worker) { ... });
 #pragma once
 #include <cstdint>
@@ -25,8 +26,9 @@ class ThreadPool {
   // Calls body(begin, end, worker) once for each non-empty part of [0, count).
   void run(int64_t count, FunctionRef<void(int64_t, int64_t, int)> body);
 
-  // Items of uneven cost: workers take the next item from a shared counter, one at a time. Which worker
-  // runs an item varies, so an item must own all it writes. `worker` indexes per-worker scratch.
+  // Items of uneven cost: workers take the next item from a shared counter, one at a time. Which
+  // worker runs an item varies, so an item must own all it writes. `worker` indexes per-worker
+  // scratch.
   void run_each(int64_t count, FunctionRef<void(int64_t, int)> body);
 
  private:

@@ -21,7 +21,8 @@ Memory::Memory(int64_t bytes) : size_(bytes) {
   void* map = ::mmap(nullptr, static_cast<size_t>(bytes + slack), PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (map == MAP_FAILED) {
-    throw Error(ErrorCode::kResourceExhausted, fmt::format("memory: {} bytes could not be had", bytes));
+    throw Error(ErrorCode::kResourceExhausted,
+                fmt::format("memory: {} bytes could not be had", bytes));
   }
   if (slack > 0) {
     const auto address = reinterpret_cast<uintptr_t>(map);
@@ -72,7 +73,8 @@ Scratch::~Scratch() = default;
 
 void* Scratch::take(int64_t bytes) {
   const int64_t size = Arena::aligned(std::max<int64_t>(bytes, 1));
-  while (current_ < num_blocks_ && blocks_[current_].used + size > blocks_[current_].memory.size()) {
+  while (current_ < num_blocks_ &&
+         blocks_[current_].used + size > blocks_[current_].memory.size()) {
     if (current_ + 1 < num_blocks_ && blocks_[current_ + 1].memory.size() >= size) {
       blocks_[++current_].used = 0;
       continue;

@@ -1,7 +1,7 @@
-// Arena: one zeroed, 64-byte-aligned, huge-page-backed block that hands out pieces front to back; freed as a
-// whole. Tensor: one owned, zeroed, 64-byte-aligned dense tensor. Scratch: a stack of bytes whose size is
-// booked beforehand and whose high-water mark can be read, so that a plan can be compared with what happened.
-// Engine thread only.
+// Arena: one zeroed, 64-byte-aligned, huge-page-backed block that hands out pieces front to back;
+// freed as a whole. Tensor: one owned, zeroed, 64-byte-aligned dense tensor. Scratch: a stack of
+// bytes whose size is booked beforehand and whose high-water mark can be read, so that a plan can
+// be compared with what happened. Engine thread only.
 #pragma once
 #include <cstdint>
 
@@ -28,7 +28,9 @@ class Memory {
 class Arena {
  public:
   static constexpr int64_t kAlignment = 64;
-  static int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+  static int64_t aligned(int64_t bytes) {
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
 
   Arena() = default;
   explicit Arena(int64_t bytes) : memory_(bytes) {}
@@ -57,8 +59,8 @@ class Tensor {
 };
 
 // Last in, first out: a Mark gives back everything taken after it. Contents are not zeroed on take.
-// A take beyond the booked size grows the stack by another block (and is counted): a plan that was too
-// small is visible in grown(), never a crash. Blocks never move, so views stay valid.
+// A take beyond the booked size grows the stack by another block (and is counted): a plan that was
+// too small is visible in grown(), never a crash. Blocks never move, so views stay valid.
 class Scratch {
  public:
   Scratch() = default;

@@ -6,9 +6,12 @@ namespace strata {
 
 std::string_view dtype_name(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return "F32";
-    case DType::kBF16: return "BF16";
-    case DType::kF16: return "F16";
+    case DType::kF32:
+      return "F32";
+    case DType::kBF16:
+      return "BF16";
+    case DType::kF16:
+      return "F16";
   }
   return "?";
 }
@@ -29,7 +32,7 @@ uint16_t float_to_f16(float value) {
   const uint32_t magnitude = u & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return sign | 0x7e00u;
   if (magnitude >= 0x477ff000u) return sign | 0x7c00u;  // rounds to infinity
-  if (magnitude < 0x38800000u) {                        // subnormal: round value * 2^24 to an integer
+  if (magnitude < 0x38800000u) {  // subnormal: round value * 2^24 to an integer
     const float scaled = std::bit_cast<float>(magnitude) * 0x1.0p24f;
     return sign | static_cast<uint16_t>(std::nearbyint(scaled));
   }

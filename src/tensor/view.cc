@@ -20,7 +20,8 @@ TensorView TensorView::slice_rows(int64_t begin, int64_t end) const {
 
 TensorView TensorView::slice_cols(int64_t begin, int64_t end) const {
   CHECK(0 <= begin && begin <= end && end <= cols(), begin, end, cols());
-  TensorView view(static_cast<char*>(data) + begin * dtype_bytes(dtype), dtype, {rows(), end - begin});
+  TensorView view(static_cast<char*>(data) + begin * dtype_bytes(dtype), dtype,
+                  {rows(), end - begin});
   view.row_stride = row_stride;
   return view;
 }
@@ -30,7 +31,8 @@ TensorView TensorView::at(int64_t index) const {
   CHECK(dense());
   Shape inner;
   for (int axis = 1; axis < shape.rank(); ++axis) inner.push_back(shape[axis]);
-  return {static_cast<char*>(data) + index * inner.num_elements() * dtype_bytes(dtype), dtype, inner};
+  return {static_cast<char*>(data) + index * inner.num_elements() * dtype_bytes(dtype), dtype,
+          inner};
 }
 
 TensorView TensorView::reshape(const Shape& dims) const {

@@ -1,7 +1,7 @@
-// TensorView: a borrowed, typed block of memory with a shape; it owns nothing and is passed by value.
-// Rank 0..5; the last axis is contiguous; rows (all axes but the last) are `row_stride` elements apart, which
-// is the width of a dense tensor unless the view is a column slice. An empty view (no data, no elements)
-// stands for "not wanted".
+// TensorView: a borrowed, typed block of memory with a shape; it owns nothing and is passed by
+// value. Rank 0..5; the last axis is contiguous; rows (all axes but the last) are `row_stride`
+// elements apart, which is the width of a dense tensor unless the view is a column slice. An empty
+// view (no data, no elements) stands for "not wanted".
 #pragma once
 #include <array>
 #include <cstdint>
@@ -53,7 +53,10 @@ struct TensorView {
 
   TensorView() = default;
   TensorView(void* memory, DType type, const Shape& dims)
-      : data(memory), dtype(type), shape(dims), row_stride(dims.rank() > 0 ? dims[dims.rank() - 1] : 1) {}
+      : data(memory),
+        dtype(type),
+        shape(dims),
+        row_stride(dims.rank() > 0 ? dims[dims.rank() - 1] : 1) {}
 
   [[nodiscard]] bool empty() const { return data == nullptr; }
   [[nodiscard]] int64_t cols() const { return shape.rank() > 0 ? shape[shape.rank() - 1] : 1; }

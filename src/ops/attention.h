@@ -1,0 +1,51 @@
+// Causal grouped-query attention over ragged segments: out = softmax(scale * q k^T) v, a query at
+// absolute position p seeing keys 0..p of its own sequence. T tokens of the batch, N query heads, M
+// key/value heads (query head n reads key/value head n / (N / M)), H head width (any, odd too).
+// Never materialises T x T. q, k, v, out share one type, f32 or bf16; scores, max, sum and the
+// output accumulator are fp32; in bf16 mode probabilities are rounded to bf16 before P V and the
+// row sum uses the unrounded fp32 ones. Order of summation (the same for training, prefill, chunked
+// prefill and decode): key blocks of kKeyBlock positions aligned to absolute position 0, ascending,
+// online softmax between blocks; a score is one chain over ascending H (bf16: pairs), a block's P V
+// one chain over ascending keys (bf16: pairs) that starts from the rescaled accumulator; the row
+// sum of a block has one fixed order; keys beyond the query add exact zero. Nothing depends on the
+// page size, the other rows, the chunk split or threads. Memory beyond a sequence's last key is
+// never read into a result, even when it holds NaN. Engine thread only.
+#pragma once
+#include <span>
+
+#include "backend/backend.h"
+#include "ops/kv_view.h"
+#include "tensor/view.h"
+
+namespace strata::ops {
+
+constexpr int64_t kKeyBlock = 64;
+
+struct AttentionSegment {
+  int64_t begin = 0;  // rows [begin, end) of q and out
+  int64_t end = 0;
+  int64_t first_position =
+      0;  // absolute position of row `begin`; keys 0 .. first_position + (end - begin) - 1 exist
+  KvView kv;
+};
+
+struct AttentionArgs {
+  TensorView q;  // [T, N, H] (row_stride irrelevant: dense)
+  std::span<const AttentionSegment> segments;
+  int64_t num_kv_heads = 0;
+  float scale = 1.0f;
+};
+
+// Writes out [T, N, H] and, unless empty, lse [T, N] f32 (log of the sum of exp of scaled scores;
+// backward needs it).
+void attention(Backend& backend, const AttentionArgs& args, TensorView out, TensorView lse);
+
+// Segments start at position 0 and their k, v are whole (training). Recomputes probabilities from
+// lse. delta[t, n] = sum_h d_out * out in fp32. Writes d_q [T, N, H], d_k and d_v [T, M, H]: f32 or
+// bf16, rows as q's: row `begin + j` is position j. P and dS are rounded to bf16 before products in
+// bf16 mode. d_k and d_v sum over the group's query heads ascending, then ascending queries; d_q
+// over ascending keys.
+void attention_backward(Backend& backend, const AttentionArgs& args, TensorView out, TensorView lse,
+                        TensorView d_out, TensorView d_q, TensorView d_k, TensorView d_v);
+
+}  // namespace strata::ops

@@ -1,0 +1,32 @@
+// Small whole-tensor ops. Engine thread only; each element is computed alone, so no order matters
+// except where said.
+#pragma once
+#include <span>
+
+#include "backend/backend.h"
+#include "tensor/view.h"
+
+namespace strata::ops {
+
+// y = x with conversion between f32, bf16 and f16 (rounding to nearest even); shapes equal; row
+// strides allowed.
+void copy(Backend& backend, TensorView x, TensorView y);
+
+// y += x; y f32, x f32 or bf16; same shape.
+void add_into(Backend& backend, TensorView x, TensorView y);
+
+// y[i] = x[rows[i]]: gathers whole rows, same type.
+void gather(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y);
+
+// y[rows[i]] += x[i], i ascending, y f32 [*, D], x f32 or bf16 [n, D]; rows may repeat (embedding
+// gradient).
+void scatter_add(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y);
+
+// y[n] += sum over t ascending of x[t, n], one chain from the stored value; y [N] f32 (bias
+// gradient).
+void add_rows_into(Backend& backend, TensorView x, TensorView y);
+
+// Sum of squares in double: a fixed order of blocks, independent of threads.
+double sum_of_squares(Backend& backend, TensorView x);
+
+}  // namespace strata::ops

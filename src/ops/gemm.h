@@ -1,0 +1,51 @@
+// Matrix products with panel weights. T tokens, N outputs, K inputs, R rank.
+//   gemm:     y[T, N]  = scale * (x W^T (+) sum of the row's low-rank term) + bias + add
+//   gemm_dx:  dx[T, K] = scale * (dy W (+) the row's low-rank term)
+//   gemm_dw:  dw[N, K] += dy^T x, summed over tokens
+// Element types: x, dy and weights share one type, f32 or bf16; outputs are f32 or bf16 and rounded
+// once. Order of summation: one fp32 accumulator for each output. gemm: ascending K, then the
+// low-rank term's ascending R in the same accumulator. gemm_dx: ascending N, then ascending R.
+// gemm_dw: ascending tokens, starting from the value stored in dw. bf16: the chain runs over pairs
+// (k, k + 1); an odd end is paired with zero; in gemm_dw a pair never straddles two sequences.
+// Nothing depends on T, on the other rows, on tiles or on threads. Paths without bf16 instructions
+// widen to f32 and keep the same chain order. Engine thread only. y and dx must not alias the
+// inputs, except y == add of the same dtype.
+#pragma once
+#include <span>
+
+#include "backend/backend.h"
+#include "tensor/panel.h"
+#include "tensor/view.h"
+
+namespace strata::ops {
+
+// Rows [begin, end) of the batch continue their accumulators with x W^T (gemm) or x W (gemm_dx).
+// Runs are disjoint and ascending; rows outside every run have no low-rank term.
+struct LowRankRun {
+  int64_t begin = 0;
+  int64_t end = 0;
+  TensorView x;  // gemm: [T, R] (rows of the same batch, only begin..end are read); gemm_dx: [T, R]
+  PanelView w;   // gemm: [N, R] (LoRA B); gemm_dx: [R, K] (LoRA A)
+};
+
+struct GemmArgs {
+  TensorView x;  // gemm: [T, K]; gemm_dx: dy [T, N]; row_stride may exceed the width
+  PanelView w;   // [N, K]
+  std::span<const LowRankRun> runs = {};
+  float scale = 1.0f;    // applied to the finished accumulator
+  TensorView bias = {};  // gemm only: [N] f32, or empty; added after scale
+  TensorView add = {};   // [T, N] f32 or bf16, or empty; added last (the residual): add + value
+};
+
+// Writes y [T, N], f32 or bf16.
+void gemm(Backend& backend, const GemmArgs& args, TensorView y);
+
+// Writes dx [T, K], f32 or bf16. With accumulate (f32 dx only) the accumulators start from dx.
+void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate = false);
+
+// Adds to dw [N, K] f32 (row-major, dense or with a row stride): dy [T, N], x [T, K]. sequence_ends
+// holds the ascending end rows of the sequences that make up the T rows; the last is T.
+void gemm_dw(Backend& backend, TensorView dy, TensorView x, std::span<const int64_t> sequence_ends,
+             TensorView dw);
+
+}  // namespace strata::ops

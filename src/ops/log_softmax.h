@@ -1,0 +1,29 @@
+// Log-probabilities of targets from fp32 logits, and the gradient of the logits. C rows, V
+// vocabulary. A row's maximum, its sum of exp (16 interleaved partial sums, one fixed tree, on
+// every path) and so its lse depend on that row alone. exp and log are accurate to 2 ulp. Engine
+// thread only.
+#pragma once
+#include <span>
+
+#include "backend/backend.h"
+#include "tensor/view.h"
+
+namespace strata::ops {
+
+// logits [C, V] f32. Writes lse [C] f32 = max + log(sum exp(logit - max)). A row whose maximum is
+// -inf or NaN gives NaN.
+void logsumexp(Backend& backend, TensorView logits, TensorView lse);
+
+// Writes logprobs [C] f32: logits[c, targets[c]] - lse[c].
+void target_logprobs(TensorView logits, TensorView lse, std::span<const int32_t> targets,
+                     std::span<float> logprobs);
+
+// Writes d_logits [C, V]: d_lp[c] * ((j == targets[c]) - exp(logits[c, j] - lse[c])), where d_lp is
+// the derivative of the loss by the row's target logprob. f32, or bf16; may lie over logits itself
+// (bf16: the same rows, row_stride 2 V elements). A row with d_lp == 0 gives exact zeros whatever
+// its logits hold.
+void log_softmax_backward(Backend& backend, TensorView logits, TensorView lse,
+                          std::span<const int32_t> targets, std::span<const float> d_lp,
+                          TensorView d_logits);
+
+}  // namespace strata::ops

@@ -1,0 +1,26 @@
+// Between row-major matrices and panels (tensor/panel.h). Conversions round to nearest even; f32 ->
+// f32 and bf16 -> bf16 keep every bit (NaN payloads too).
+#pragma once
+#include <span>
+
+#include "backend/backend.h"
+#include "tensor/panel.h"
+#include "tensor/view.h"
+
+namespace strata::ops {
+
+// Writes rows [first_row, first_row + rows.rows()) of the panel matrix from `rows` [n, K] (f32,
+// bf16 or f16), converting to the panel's dtype. Padding lanes and the odd pair stay (or become)
+// zero.
+void pack(Backend& backend, TensorView rows, int64_t first_row, PanelView panel);
+
+// Reads rows [first_row, first_row + rows.rows()) into `rows` [n, K] f32 or bf16 (same dtype or
+// widened).
+void unpack(Backend& backend, PanelView panel, int64_t first_row, TensorView rows);
+
+// Writes y [T, K] (the panel's dtype, or f32): row token_ids[t] of the panel matrix. Ids are
+// checked by the caller.
+void gather_rows(Backend& backend, PanelView panel, std::span<const int32_t> token_ids,
+                 TensorView y);
+
+}  // namespace strata::ops

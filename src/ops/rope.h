@@ -1,0 +1,31 @@
+// Per-head RMSNorm (Qwen3; optional) followed by rotary position embedding, half-split pairs (h, h
+// + H/2). Sources: HF modeling_qwen3.py, Qwen3Attention; modeling_llama.py, apply_rotary_pos_emb.
+// T tokens, N heads, H head width (even). Arithmetic in fp32 from the raw projection to the rounded
+// result: the norm's result is not rounded in between. Engine thread only. y may alias x.
+#pragma once
+#include <span>
+
+#include "backend/backend.h"
+#include "tensor/view.h"
+
+namespace strata::ops {
+
+struct HeadNormRopeArgs {
+  TensorView x;       // [T, N, H] f32 or bf16, the raw projection
+  TensorView weight;  // [H] f32, or empty: no norm
+  float eps = 1e-6f;
+  std::span<const int32_t> positions;  // [T]
+  TensorView cos;                      // [P, H / 2] f32, P > every position
+  TensorView sin;                      // [P, H / 2] f32
+};
+
+// Writes y [T, N, H] of x's type.
+void head_norm_rope(Backend& backend, const HeadNormRopeArgs& args, TensorView y);
+
+// d_y [T, N, H] f32 or bf16. Writes d_x [T, N, H] f32 or bf16 (may alias d_y when types agree).
+// Adds to d_weight [H] f32 unless empty: one chain over ascending (token, head) from the stored
+// value.
+void head_norm_rope_backward(Backend& backend, const HeadNormRopeArgs& args, TensorView d_y,
+                             TensorView d_x, TensorView d_weight);
+
+}  // namespace strata::ops
