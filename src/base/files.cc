@@ -81,6 +81,42 @@ bool file_exists(const std::string& path) {
   return ::stat(path.c_str(), &info) == 0;
 }
 
+ReadOnlyFile::ReadOnlyFile(std::string path) : path_(std::move(path)) {
+  Fd file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.fd < 0) fail_io(path_, "open");
+  size_ = regular_size(file.fd, path_);
+  fd_ = std::exchange(file.fd, -1);
+}
+
+ReadOnlyFile::~ReadOnlyFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+ReadOnlyFile::ReadOnlyFile(ReadOnlyFile&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), size_(other.size_) {}
+
+ReadOnlyFile& ReadOnlyFile::operator=(ReadOnlyFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(fd_, other.fd_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+void ReadOnlyFile::read_at(int64_t offset, std::span<std::byte> out) const {
+  size_t done = 0;
+  while (done < out.size()) {
+    const ssize_t got = ::pread(fd_, out.data() + done, out.size() - done,
+                                static_cast<off_t>(offset) + static_cast<off_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_io(path_, "read");
+    if (got == 0) {
+      throw Error(ErrorCode::kIo, fmt::format("{}: ended before byte {}; did it change meanwhile?",
+                                              path_, offset + static_cast<int64_t>(out.size())));
+    }
+    done += static_cast<size_t>(got);
+  }
+}
+
 MappedFile::MappedFile(const std::string& path) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.fd < 0) fail_io(path, "open");

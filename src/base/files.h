@@ -19,6 +19,24 @@ void write_file_atomic(const std::string& path, std::string_view content);
 
 bool file_exists(const std::string& path);
 
+// A regular file open for reading at any offset; any thread. Movable, not copyable.
+class ReadOnlyFile {
+ public:
+  explicit ReadOnlyFile(std::string path);
+  ~ReadOnlyFile();
+  ReadOnlyFile(ReadOnlyFile&& other) noexcept;
+  ReadOnlyFile& operator=(ReadOnlyFile&& other) noexcept;
+  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] int64_t size() const { return size_; }  // when it was opened
+  // Fills `out` from `offset` on; kIo when the file has become too short for that.
+  void read_at(int64_t offset, std::span<std::byte> out) const;
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+  int64_t size_ = 0;
+};
+
 // A read-only memory map of a whole file; empty files map to an empty span. Movable, not copyable.
 class MappedFile {
  public:
