@@ -1,0 +1,317 @@
+#include "checkpoint/json.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace strata {
+namespace {
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// Length of the UTF-8 sequence at `text`, or 0 when it is not one (overlong, surrogate, beyond
+// U+10FFFF).
+size_t utf8_length(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  if (lead < 0x80) return 1;
+  const size_t size = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
+  if (lead < 0xc2 || lead > 0xf4 || text.size() < size) return 0;
+  for (size_t i = 1; i < size; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  const unsigned char second = byte(1);
+  if ((lead == 0xe0 && second < 0xa0) || (lead == 0xed && second > 0x9f)) return 0;
+  if ((lead == 0xf0 && second < 0x90) || (lead == 0xf4 && second > 0x8f)) return 0;
+  return size;
+}
+
+void append_utf8(std::string& out, uint32_t code) {
+  if (code < 0x80) {
+    out += static_cast<char>(code);
+  } else if (code < 0x800) {
+    out += static_cast<char>(0xc0 | code >> 6);
+    out += static_cast<char>(0x80 | (code & 0x3f));
+  } else if (code < 0x10000) {
+    out += static_cast<char>(0xe0 | code >> 12);
+    out += static_cast<char>(0x80 | (code >> 6 & 0x3f));
+    out += static_cast<char>(0x80 | (code & 0x3f));
+  } else {
+    out += static_cast<char>(0xf0 | code >> 18);
+    out += static_cast<char>(0x80 | (code >> 12 & 0x3f));
+    out += static_cast<char>(0x80 | (code >> 6 & 0x3f));
+    out += static_cast<char>(0x80 | (code & 0x3f));
+  }
+}
+
+}  // namespace
+
+bool valid_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const size_t size = utf8_length(text);
+    if (size == 0) return false;
+    text.remove_prefix(size);
+  }
+  return true;
+}
+
+std::string json_quote(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+std::string json_number(double value) {
+  CHECK(std::isfinite(value));
+  return fmt::format("{}", value);
+}
+
+JsonReader::JsonReader(std::string_view text, std::string where)
+    : text_(text), where_(std::move(where)) {
+  if (!valid_utf8(text)) {
+    throw Error(ErrorCode::kInvalidArgument, where_ + ": the JSON is not valid UTF-8");
+  }
+}
+
+void JsonReader::fail(std::string_view what) const {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}: JSON at byte {}: {}", where_, position_, what));
+}
+
+void JsonReader::skip_space() {
+  while (position_ < text_.size() &&
+         std::string_view(" \t\n\r").find(text_[position_]) != std::string_view::npos) {
+    ++position_;
+  }
+}
+
+char JsonReader::peek() {
+  skip_space();
+  if (position_ == text_.size()) fail("the text ends early; is the file truncated?");
+  return text_[position_];
+}
+
+void JsonReader::expect(char wanted) {
+  if (peek() != wanted) fail(fmt::format("wanted '{}'", wanted));
+  ++position_;
+}
+
+void JsonReader::expect_word(std::string_view word) {
+  peek();
+  if (text_.substr(position_, word.size()) != word) fail(fmt::format("wanted {}", word));
+  position_ += word.size();
+}
+
+JsonReader::Kind JsonReader::kind() {
+  switch (peek()) {
+    case '{':
+      return Kind::kObject;
+    case '[':
+      return Kind::kArray;
+    case '"':
+      return Kind::kString;
+    case 't':
+    case 'f':
+      return Kind::kBool;
+    case 'n':
+      return Kind::kNull;
+    default:
+      break;
+  }
+  if (text_[position_] == '-' || is_digit(text_[position_])) return Kind::kNumber;
+  fail("no value starts with this byte");
+}
+
+void JsonReader::open(char bracket) {
+  expect(bracket);
+  if (levels_.size() >= kMaxDepth) fail(fmt::format("nested deeper than {} levels", kMaxDepth));
+  levels_.emplace_back();
+}
+
+bool JsonReader::next(char closing) {
+  CHECK(!levels_.empty());
+  if (peek() == closing) {
+    ++position_;
+    levels_.pop_back();
+    return false;
+  }
+  if (!std::exchange(levels_.back().first, false)) {
+    expect(',');
+    if (peek() == closing) fail("a comma before the closing bracket");
+  }
+  return true;
+}
+
+void JsonReader::begin_object() { open('{'); }
+
+bool JsonReader::next_key(std::string& key) {
+  if (!next('}')) return false;
+  key = string();
+  if (!levels_.back().keys.insert(key).second) {
+    fail(fmt::format("the key {} appears twice in one object", json_quote(key)));
+  }
+  expect(':');
+  return true;
+}
+
+void JsonReader::begin_array() { open('['); }
+
+bool JsonReader::next_item() { return next(']'); }
+
+std::string JsonReader::string() {
+  expect('"');
+  std::string out;
+  while (true) {
+    const size_t stop = text_.find_first_of("\"\\", position_);
+    if (stop == std::string_view::npos) fail("a string without its closing quote");
+    const std::string_view plain = text_.substr(position_, stop - position_);
+    for (const char c : plain) {
+      if (static_cast<unsigned char>(c) < 0x20) fail("a control character inside a string");
+    }
+    out += plain;
+    position_ = stop + 1;
+    if (text_[stop] == '"') return out;
+    escape(out);
+  }
+}
+
+uint32_t JsonReader::hex4() {
+  uint32_t value = 0;
+  const char* begin = text_.data() + position_;
+  if (text_.size() - position_ < 4) fail("\\u wants four hexadecimal digits");
+  const auto parsed = std::from_chars(begin, begin + 4, value, 16);
+  if (parsed.ec != std::errc() || parsed.ptr != begin + 4)
+    fail("\\u wants four hexadecimal digits");
+  position_ += 4;
+  return value;
+}
+
+// Reads the part of an escape after the backslash.
+void JsonReader::escape(std::string& out) {
+  if (position_ == text_.size()) fail("a string without its closing quote");
+  constexpr std::string_view kLetters = "\"\\/bfnrt";
+  constexpr std::string_view kMeanings = "\"\\/\b\f\n\r\t";
+  const char letter = text_[position_++];
+  if (const size_t at = kLetters.find(letter); at != std::string_view::npos) {
+    out += kMeanings[at];
+    return;
+  }
+  if (letter != 'u') fail("an unknown escape in a string");
+  uint32_t code = hex4();
+  if (code >= 0xd800 && code < 0xdc00) {
+    if (text_.substr(position_, 2) != "\\u") fail("a lone surrogate in a string");
+    position_ += 2;
+    const uint32_t low = hex4();
+    if (low < 0xdc00 || low > 0xdfff) fail("a lone surrogate in a string");
+    code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+  } else if (code >= 0xdc00 && code <= 0xdfff) {
+    fail("a lone surrogate in a string");
+  }
+  append_utf8(out, code);
+}
+
+// JSON's number grammar, stricter than from_chars: no leading zeros, a digit on both sides of the
+// point.
+std::string_view JsonReader::number_text() {
+  peek();
+  const size_t begin = position_;
+  const auto at = [&](char c) { return position_ < text_.size() && text_[position_] == c; };
+  const auto digits = [&] {
+    const size_t first = position_;
+    while (position_ < text_.size() && is_digit(text_[position_])) ++position_;
+    if (position_ == first) fail("wanted a number");
+  };
+  if (at('-')) ++position_;
+  const bool zero = at('0');
+  const size_t first = position_;
+  digits();
+  if (zero && position_ - first > 1) fail("a number with a leading zero");
+  if (at('.')) {
+    ++position_;
+    digits();
+  }
+  if (at('e') || at('E')) {
+    ++position_;
+    if (at('+') || at('-')) ++position_;
+    digits();
+  }
+  return text_.substr(begin, position_ - begin);
+}
+
+int64_t JsonReader::integer() {
+  const std::string_view text = number_text();
+  int64_t value = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size()) {
+    fail(fmt::format("got {}, wanted an integer of 64 bits", text.substr(0, 40)));
+  }
+  return value;
+}
+
+double JsonReader::number() {
+  const std::string_view text = number_text();
+  double value = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (parsed.ec != std::errc()) {
+    fail(fmt::format("the number {} does not fit a double", text.substr(0, 40)));
+  }
+  return value;
+}
+
+bool JsonReader::boolean() {
+  const bool value = peek() == 't';
+  expect_word(value ? "true" : "false");
+  return value;
+}
+
+void JsonReader::null() { expect_word("null"); }
+
+// Recursion is bounded by kMaxDepth.
+std::string JsonReader::raw() {
+  switch (kind()) {
+    case Kind::kNull:
+      null();
+      return "null";
+    case Kind::kBool:
+      return boolean() ? "true" : "false";
+    case Kind::kNumber:
+      return std::string(number_text());
+    case Kind::kString:
+      return json_quote(string());
+    case Kind::kArray: {
+      std::string out = "[";
+      begin_array();
+      while (next_item()) out += (out.size() > 1 ? "," : "") + raw();
+      return out + "]";
+    }
+    case Kind::kObject:
+      break;
+  }
+  std::string out = "{";
+  begin_object();
+  for (std::string key; next_key(key);) {
+    out += (out.size() > 1 ? "," : "") + json_quote(key) + ":" + raw();
+  }
+  return out + "}";
+}
+
+void JsonReader::end() {
+  skip_space();
+  if (position_ != text_.size()) fail("more text after the end of the value");
+}
+
+}  // namespace strata

@@ -1,0 +1,78 @@
+// JsonReader: a strict pull reader for the JSON inside checkpoints. It keeps no tree, so a hostile
+// text costs no more memory than its caller keeps; it refuses duplicate keys (a parser that takes
+// the last one would let a tensor be listed twice), invalid UTF-8, lone surrogates and nesting
+// beyond kMaxDepth. The text must outlive the reader. Every fault is an Error{kInvalidArgument}
+// that names `where` and the byte.
+//   JsonReader json(text, path);
+//   json.begin_object();
+//   for (std::string key; json.next_key(key);) values[key] = json.integer();
+//   json.end();
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+namespace strata {
+
+class JsonReader {
+ public:
+  static constexpr int kMaxDepth = 32;
+  enum class Kind { kNull, kBool, kNumber, kString, kArray, kObject };
+
+  JsonReader(std::string_view text, std::string where);
+
+  // What the next value is, judged by its first byte.
+  Kind kind();
+
+  void begin_object();
+  // Reads the next key and its colon, or the closing brace (then false).
+  bool next_key(std::string& key);
+  void begin_array();
+  // True when another item follows; false when the closing bracket was read.
+  bool next_item();
+
+  std::string string();
+  int64_t integer();  // no fraction, no exponent, fits 64 bits
+  double number();    // finite
+  bool boolean();
+  void null();
+  // The next value whole, as JSON without whitespace.
+  std::string raw();
+  void skip() { static_cast<void>(raw()); }
+  // Nothing but whitespace is left.
+  void end();
+
+  [[noreturn]] void fail(std::string_view what) const;
+
+ private:
+  struct Level {
+    bool first = true;
+    std::unordered_set<std::string> keys;
+  };
+
+  void skip_space();
+  char peek();
+  void expect(char wanted);
+  void expect_word(std::string_view word);
+  void open(char bracket);
+  bool next(char closing);
+  std::string_view number_text();
+  void escape(std::string& out);
+  uint32_t hex4();
+
+  std::string_view text_;
+  std::string where_;
+  size_t position_ = 0;
+  std::vector<Level> levels_;
+};
+
+// `text` (UTF-8) as a JSON string, quotes included.
+std::string json_quote(std::string_view text);
+// The shortest JSON number that reads back as `value`.
+std::string json_number(double value);
+
+bool valid_utf8(std::string_view text);
+
+}  // namespace strata
