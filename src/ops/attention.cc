@@ -1,0 +1,71 @@
+#include "ops/attention.h"
+
+#include "ops/cpu/attention.h"
+
+namespace strata::ops {
+namespace {
+
+void check_activation(const TensorView& view, const AttentionArgs& args, int64_t num_heads) {
+  CHECK(view.shape.rank() == 3 && view.dense(), view.shape.to_string(), view.row_stride);
+  CHECK(view.shape[0] == args.q.shape[0] && view.shape[1] == num_heads &&
+            view.shape[2] == args.q.shape[2],
+        view.shape.to_string(), args.q.shape.to_string(), num_heads);
+  CHECK(view.dtype == DType::kF32 || view.dtype == DType::kBF16, view.dtype);
+}
+
+void check_lse(const TensorView& lse, const AttentionArgs& args) {
+  CHECK(lse.dtype == DType::kF32 && lse.dense() && lse.shape.rank() == 2 &&
+            lse.shape[0] == args.q.shape[0] && lse.shape[1] == args.q.shape[1],
+        lse.shape.to_string(), args.q.shape.to_string());
+}
+
+void check_segment(const AttentionSegment& segment, const AttentionArgs& args) {
+  CHECK(0 <= segment.begin && segment.begin <= segment.end && segment.end <= args.q.shape[0],
+        segment.begin, segment.end, args.q.shape[0]);
+  if (segment.begin == segment.end) return;
+  const KvView& kv = segment.kv;
+  const int64_t num_keys = segment.first_position + segment.end - segment.begin;
+  CHECK(segment.first_position >= 0 && kv.page_size > 0, segment.first_position, kv.page_size);
+  CHECK(kv.page_size == 1 || num_keys == 1 ||
+            kv.position_stride >= args.num_kv_heads * args.q.shape[2],
+        kv.position_stride, args.num_kv_heads, args.q.shape[2]);
+  CHECK(static_cast<int64_t>(kv.k_pages.size()) >= (num_keys - 1) / kv.page_size + 1 &&
+            static_cast<int64_t>(kv.v_pages.size()) >= (num_keys - 1) / kv.page_size + 1,
+        kv.k_pages.size(), kv.v_pages.size(), num_keys, kv.page_size);
+}
+
+void check_args(const AttentionArgs& args, const TensorView& out) {
+  CHECK(args.q.shape.rank() == 3, args.q.shape.to_string());
+  check_activation(args.q, args, args.q.shape[1]);
+  check_activation(out, args, args.q.shape[1]);
+  CHECK(out.dtype == args.q.dtype, out.dtype, args.q.dtype);
+  CHECK(args.num_kv_heads > 0 && args.q.shape[1] % args.num_kv_heads == 0, args.q.shape[1],
+        args.num_kv_heads);
+  for (const AttentionSegment& segment : args.segments) check_segment(segment, args);
+}
+
+}  // namespace
+
+void attention(Backend& backend, const AttentionArgs& args, TensorView out, TensorView lse) {
+  check_args(args, out);
+  if (!lse.empty()) check_lse(lse, args);
+  cpu::attention_reference(backend, args, out, lse);
+}
+
+void attention_backward(Backend& backend, const AttentionArgs& args, TensorView out, TensorView lse,
+                        TensorView d_out, TensorView d_q, TensorView d_k, TensorView d_v) {
+  check_args(args, out);
+  check_lse(lse, args);
+  check_activation(d_out, args, args.q.shape[1]);
+  CHECK(d_out.dtype == args.q.dtype, d_out.dtype, args.q.dtype);
+  check_activation(d_q, args, args.q.shape[1]);
+  check_activation(d_k, args, args.num_kv_heads);
+  check_activation(d_v, args, args.num_kv_heads);
+  for (const AttentionSegment& segment : args.segments) {
+    CHECK(segment.first_position == 0, segment.first_position);
+  }
+  const cpu::AttentionGradients grads{out, lse, d_out, d_q, d_k, d_v};
+  cpu::attention_backward_reference(backend, args, grads);
+}
+
+}  // namespace strata::ops

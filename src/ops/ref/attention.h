@@ -1,0 +1,105 @@
+// The oracle of attention: the textbook formula on dense row-major arrays, templated on the scalar
+// (double, or std::complex<double> for derivatives by complex step). No blocks, no online softmax.
+// T tokens of one sequence, N query heads, M key/value heads, H head width; row t is position t.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <complex>
+#include <cstdint>
+#include <vector>
+
+namespace strata::ops::ref {
+
+struct AttentionShape {
+  int64_t num_tokens = 0;
+  int64_t num_heads = 0;     // N
+  int64_t num_kv_heads = 0;  // M
+  int64_t head_dim = 0;      // H
+
+  [[nodiscard]] int64_t query(int64_t t, int64_t n) const { return (t * num_heads + n) * head_dim; }
+  // Key/value row of position t for query head n.
+  [[nodiscard]] int64_t key(int64_t t, int64_t n) const {
+    return (t * num_kv_heads + n / (num_heads / num_kv_heads)) * head_dim;
+  }
+};
+
+inline double real_part(double value) { return value; }
+inline double real_part(const std::complex<double>& value) { return value.real(); }
+
+// probabilities of query (t, n) over keys 0..t; returns log(sum(exp(scale * q k))).
+template <typename Scalar>
+Scalar attention_probabilities(const AttentionShape& shape, double scale, const Scalar* q,
+                               const Scalar* k, int64_t t, int64_t n, std::vector<Scalar>& p) {
+  p.assign(static_cast<size_t>(t + 1), Scalar(0));
+  double max = -INFINITY;
+  for (int64_t j = 0; j <= t; ++j) {
+    Scalar& score = p[static_cast<size_t>(j)];
+    for (int64_t h = 0; h < shape.head_dim; ++h) {
+      score += q[shape.query(t, n) + h] * k[shape.key(j, n) + h];
+    }
+    score *= scale;
+    max = std::max(max, real_part(score));
+  }
+  Scalar sum(0);
+  for (Scalar& x : p) sum += x = std::exp(x - max);
+  for (Scalar& x : p) x /= sum;
+  return max + std::log(sum);
+}
+
+// out [T, N, H], lse [T, N].
+template <typename Scalar>
+void attention(const AttentionShape& shape, double scale, const Scalar* q, const Scalar* k,
+               const Scalar* v, Scalar* out, Scalar* lse) {
+  std::vector<Scalar> p;
+  for (int64_t t = 0; t < shape.num_tokens; ++t) {
+    for (int64_t n = 0; n < shape.num_heads; ++n) {
+      lse[t * shape.num_heads + n] = attention_probabilities(shape, scale, q, k, t, n, p);
+      for (int64_t h = 0; h < shape.head_dim; ++h) {
+        Scalar sum(0);
+        for (int64_t j = 0; j <= t; ++j) {
+          sum += p[static_cast<size_t>(j)] * v[shape.key(j, n) + h];
+        }
+        out[shape.query(t, n) + h] = sum;
+      }
+    }
+  }
+}
+
+// d_q [T, N, H], d_k and d_v [T, M, H] from d_out [T, N, H].
+template <typename Scalar>
+void attention_backward(const AttentionShape& shape, double scale, const Scalar* q, const Scalar* k,
+                        const Scalar* v, const Scalar* d_out, Scalar* d_q, Scalar* d_k,
+                        Scalar* d_v) {
+  for (int64_t i = 0; i < shape.query(shape.num_tokens, 0); ++i) d_q[i] = Scalar(0);
+  for (int64_t i = 0; i < shape.key(shape.num_tokens, 0); ++i) d_k[i] = d_v[i] = Scalar(0);
+  std::vector<Scalar> p;
+  std::vector<Scalar> d_p;
+  for (int64_t t = 0; t < shape.num_tokens; ++t) {
+    for (int64_t n = 0; n < shape.num_heads; ++n) {
+      const int64_t query = shape.query(t, n);
+      attention_probabilities(shape, scale, q, k, t, n, p);
+      d_p.assign(p.size(), Scalar(0));
+      Scalar mean(0);
+      for (int64_t j = 0; j <= t; ++j) {
+        const auto at = static_cast<size_t>(j);
+        for (int64_t h = 0; h < shape.head_dim; ++h) {
+          // out = p v
+          d_p[at] += d_out[query + h] * v[shape.key(j, n) + h];
+          d_v[shape.key(j, n) + h] += p[at] * d_out[query + h];
+        }
+        mean += p[at] * d_p[at];
+      }
+      for (int64_t j = 0; j <= t; ++j) {
+        const auto at = static_cast<size_t>(j);
+        // p = softmax(scale * q k^T)
+        const Scalar d_s = p[at] * (d_p[at] - mean) * scale;
+        for (int64_t h = 0; h < shape.head_dim; ++h) {
+          d_q[query + h] += d_s * k[shape.key(j, n) + h];
+          d_k[shape.key(j, n) + h] += d_s * q[query + h];
+        }
+      }
+    }
+  }
+}
+
+}  // namespace strata::ops::ref
