@@ -8,12 +8,16 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
+#include "base/check.h"
 #include "base/error.h"
 
 namespace strata {
 namespace {
+
+constexpr int kMaxTemporaries = 1000;
 
 [[noreturn]] void fail_io(const std::string& path, const char* what) {
   const int saved = errno;
@@ -40,13 +44,13 @@ int64_t regular_size(int fd, const std::string& path) {
   return info.st_size;
 }
 
+}  // namespace
+
 std::string folder_of(const std::string& path) {
   const size_t slash = path.rfind('/');
   if (slash == std::string::npos) return ".";
   return slash == 0 ? "/" : path.substr(0, slash);
 }
-
-}  // namespace
 
 std::string read_file(const std::string& path, int64_t max_bytes) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -147,19 +151,27 @@ void MappedFile::release(size_t offset, size_t size) const {
   if (begin < end) ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
 }
 
-AtomicFile::AtomicFile(std::string path)
-    : path_(std::move(path)), temporary_(fmt::format("{}.tmp.{}", path_, ::getpid())) {
-  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd_ < 0) fail_io(temporary_, "create");
+AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
+  // O_EXCL: never a file that another writer, or one that was killed, has under this name.
+  for (int attempt = 0; fd_ < 0; ++attempt) {
+    temporary_ = fmt::format("{}.tmp.{}.{}", path_, ::getpid(), attempt);
+    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (fd_ < 0 && (errno != EEXIST || attempt == kMaxTemporaries)) fail_io(temporary_, "create");
+  }
 }
 
 AtomicFile::~AtomicFile() {
-  if (fd_ < 0) return;
-  ::close(fd_);
-  ::unlink(temporary_.c_str());
+  if (fd_ >= 0) ::close(fd_);
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
+AtomicFile::AtomicFile(AtomicFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      temporary_(std::exchange(other.temporary_, "")),
+      fd_(std::exchange(other.fd_, -1)) {}
+
 void AtomicFile::append(std::span<const std::byte> bytes) {
+  CHECK(fd_ >= 0);
   size_t done = 0;
   while (done < bytes.size()) {
     const ssize_t put = ::write(fd_, bytes.data() + done, bytes.size() - done);
@@ -173,17 +185,35 @@ void AtomicFile::append(std::string_view text) {
   append(std::as_bytes(std::span(text.data(), text.size())));
 }
 
-void AtomicFile::commit() {
+void AtomicFile::seal() {
+  CHECK(fd_ >= 0);
   if (::fsync(fd_) != 0) fail_io(temporary_, "fsync");
-  ::close(std::exchange(fd_, -1));
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    const int saved = errno;
-    ::unlink(temporary_.c_str());
-    errno = saved;
-    fail_io(path_, "rename");
-  }
-  const Fd folder(::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder.fd >= 0) ::fsync(folder.fd);
+  if (::close(std::exchange(fd_, -1)) != 0) fail_io(temporary_, "close");
+}
+
+void AtomicFile::commit() {
+  CHECK(!temporary_.empty());
+  if (fd_ >= 0) seal();
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_io(path_, "rename");
+  temporary_.clear();
+  sync_folder(folder_of(path_));
+}
+
+void sync_folder(const std::string& path) {
+  const Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.fd < 0) fail_io(path, "open");
+  // EINVAL: a file system that has no such call for folders.
+  if (::fsync(folder.fd) != 0 && errno != EINVAL) fail_io(path, "fsync");
+}
+
+void make_folders(const std::string& path) {
+  std::error_code fault;
+  std::filesystem::create_directories(path, fault);
+  if (fault) throw Error(ErrorCode::kIo, fmt::format("{}: create: {}", path, fault.message()));
+}
+
+void remove_file(const std::string& path) {
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) fail_io(path, "remove");
 }
 
 }  // namespace strata

@@ -53,22 +53,36 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-// A file being written under a temporary name; commit() makes it appear under its own, durable.
-// Without commit() the destructor removes it. append() may be called any number of times.
+// A file being written under a temporary name of its own; commit() makes it appear under `path`,
+// durable. Without commit() the destructor removes it, and `path` stays what it was. append() may
+// be called any number of times. One thread.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);
   ~AtomicFile();
-  AtomicFile(const AtomicFile&) = delete;
-  AtomicFile& operator=(const AtomicFile&) = delete;
+  AtomicFile(AtomicFile&& other) noexcept;
+  AtomicFile& operator=(AtomicFile&&) = delete;
+  [[nodiscard]] const std::string& path() const { return path_; }
   void append(std::span<const std::byte> bytes);
   void append(std::string_view text);
+  // Makes the content durable under the temporary name and closes it: what is left of commit() is a
+  // rename, so that a set of files can be completed first and then appear almost at once.
+  void seal();
   void commit();
 
  private:
   std::string path_;
-  std::string temporary_;
+  std::string temporary_;  // empty once there is nothing to remove
   int fd_ = -1;
 };
+
+// Makes the entries of a folder (creations, renames, removals) durable.
+void sync_folder(const std::string& path);
+// Creates the folder and its parents; nothing happens when it is there.
+void make_folders(const std::string& path);
+// Removes a file, when there is one.
+void remove_file(const std::string& path);
+// The folder part of a path: "." without a slash.
+std::string folder_of(const std::string& path);
 
 }  // namespace strata
