@@ -1,0 +1,242 @@
+#include "checkpoint/checkpoint_dir.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+#include <utility>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "checkpoint/faults.h"
+#include "checkpoint/json.h"
+
+namespace strata {
+namespace {
+
+constexpr std::string_view kSingle = "model.safetensors";
+constexpr std::string_view kIndex = "model.safetensors.index.json";
+constexpr int64_t kMaxIndexBytes = 100'000'000;
+constexpr size_t kMaxShards = 10'000;
+
+struct Index {
+  std::map<std::string, std::string> weight_map;
+  std::vector<std::pair<std::string, std::string>> metadata;
+};
+
+// A shard is a file of the directory itself: no folder, no way out of it.
+bool plain_file_name(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." &&
+         name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
+}
+
+Index parse_index(const std::string& path) {
+  const std::string text = read_file(path, kMaxIndexBytes);
+  Index index;
+  JsonReader json(text, path);
+  bool has_map = false;
+  json.begin_object();
+  for (std::string key; json.next_key(key);) {
+    if (key == "weight_map") {
+      has_map = true;
+      json.begin_object();
+      for (std::string name; json.next_key(name);) index.weight_map[name] = json.string();
+    } else if (key == "metadata" && json.kind() == JsonReader::Kind::kObject) {
+      json.begin_object();
+      for (std::string name; json.next_key(name);) {
+        std::string value = json.raw();
+        if (name != "total_size") index.metadata.emplace_back(std::move(name), std::move(value));
+      }
+    } else {
+      json.skip();
+    }
+  }
+  json.end();
+  if (!has_map) json.fail("wanted the key \"weight_map\"; not an index of shards?");
+  return index;
+}
+
+std::string index_text(const CheckpointLayout& layout) {
+  int64_t total_size = 0;
+  std::map<std::string, std::string> weight_map;
+  for (const auto& [tensor, shard] : layout.entries) {
+    total_size += tensor.shape.num_elements() * dtype_bytes(tensor.dtype);
+    weight_map[tensor.name] = shard;
+  }
+  std::map<std::string, std::string> metadata(layout.index_metadata.begin(),
+                                              layout.index_metadata.end());
+  metadata["total_size"] = std::to_string(total_size);
+  std::string out = "{\n  \"metadata\": {";
+  for (const auto& [key, value] : metadata) {
+    out += fmt::format("{}\n    {}: {}", out.back() == '{' ? "" : ",", json_quote(key), value);
+  }
+  out += "\n  },\n  \"weight_map\": {";
+  for (const auto& [name, shard] : weight_map) {
+    out += fmt::format("{}\n    {}: {}", out.back() == '{' ? "" : ",", json_quote(name),
+                       json_quote(shard));
+  }
+  return out + "\n  }\n}\n";
+}
+
+}  // namespace
+
+CheckpointDir::CheckpointDir(std::string dir) : dir_(std::move(dir)) {
+  if (file_exists(fmt::format("{}/{}", dir_, kSingle))) {
+    add_shard(std::string(kSingle));
+  } else if (file_exists(fmt::format("{}/{}", dir_, kIndex))) {
+    indexed_ = true;
+    open_indexed();
+  } else {
+    throw Error(
+        ErrorCode::kNotFound,
+        fmt::format("{}: holds neither {} nor {}; wanted a Hugging Face model directory with "
+                    "safetensors weights",
+                    dir_, kSingle, kIndex));
+  }
+}
+
+void CheckpointDir::add_shard(const std::string& name) {
+  files_.emplace_back(dir_ + "/" + name);
+  shard_names_.push_back(name);
+  for (const TensorInfo& info : files_.back().tensors()) {
+    by_name_.emplace(info.name, tensors_.size());
+    tensors_.push_back({info, files_.size() - 1});
+  }
+}
+
+void CheckpointDir::open_indexed() {
+  const std::string path = fmt::format("{}/{}", dir_, kIndex);
+  Index index = parse_index(path);
+  index_metadata_ = std::move(index.metadata);
+  FaultList faults(path);
+  std::set<std::string> names;
+  for (const auto& [tensor, shard] : index.weight_map) names.insert(shard);
+  if (names.size() > kMaxShards) {
+    faults.add(fmt::format("names {} shards, at most {} are accepted", names.size(), kMaxShards));
+  }
+  for (const std::string& name : names) {
+    if (!plain_file_name(name)) {
+      faults.add(
+          fmt::format("shard {}: wanted the name of a file in this directory", json_quote(name)));
+    }
+  }
+  faults.raise();
+  for (const std::string& name : names) {
+    if (file_exists(dir_ + "/" + name)) {
+      add_shard(name);
+    } else {
+      faults.add(fmt::format("shard '{}' is not in the directory", name));
+    }
+  }
+  faults.raise();
+  std::set<std::string_view> seen;
+  for (const CheckpointTensor& tensor : tensors_) {
+    const std::string& shard = shard_names_[tensor.shard];
+    const auto entry = index.weight_map.find(tensor.info.name);
+    if (!seen.insert(tensor.info.name).second) {
+      faults.add(
+          fmt::format("tensor '{}' is in shard '{}' and in another one", tensor.info.name, shard));
+    } else if (entry == index.weight_map.end()) {
+      faults.add(
+          fmt::format("tensor '{}' of shard '{}' is not in the index", tensor.info.name, shard));
+    } else if (entry->second != shard) {
+      faults.add(fmt::format("tensor '{}' is in shard '{}', the index says '{}'", tensor.info.name,
+                             shard, entry->second));
+    }
+  }
+  for (const auto& [name, shard] : index.weight_map) {
+    if (!seen.contains(name))
+      faults.add(fmt::format("tensor '{}' is not in shard '{}'", name, shard));
+  }
+  faults.raise();
+}
+
+const CheckpointTensor* CheckpointDir::find(std::string_view name) const {
+  const auto found = by_name_.find(std::string(name));
+  return found == by_name_.end() ? nullptr : &tensors_[found->second];
+}
+
+void CheckpointDir::read(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
+                         void* raw_out) const {
+  files_[tensor.shard].read(tensor.info, first_element, count, raw_out);
+}
+
+void CheckpointDir::read_f32(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
+                             float* out) const {
+  files_[tensor.shard].read_f32(tensor.info, first_element, count, out);
+}
+
+CheckpointLayout CheckpointDir::layout() const {
+  CheckpointLayout layout{.entries = {}, .indexed = indexed_, .index_metadata = index_metadata_};
+  for (const CheckpointTensor& tensor : tensors_) {
+    if (!tensor.info.readable) continue;
+    layout.entries.push_back(
+        {{tensor.info.name, tensor.info.dtype, tensor.info.shape}, shard_names_[tensor.shard]});
+  }
+  return layout;
+}
+
+CheckpointWriter::CheckpointWriter(std::string dir, const CheckpointLayout& layout)
+    : dir_(std::move(dir)) {
+  make_folders(dir_);
+  std::map<std::string, std::vector<TensorDecl>> shards;
+  if (!layout.indexed) shards[std::string(kSingle)];
+  for (const auto& [tensor, shard] : layout.entries) {
+    CHECK(plain_file_name(shard), shard);
+    CHECK(layout.indexed != (shard == kSingle), "an index and a single file", shard);
+    shards[shard].push_back(tensor);
+  }
+  for (auto& [name, tensors] : shards) {
+    writers_.emplace_back(dir_ + "/" + name, std::move(tensors),
+                          std::map<std::string, std::string>{{"format", "pt"}});
+    shard_names_.push_back(name);
+    for (const TensorDecl& tensor : writers_.back().tensors()) {
+      CHECK(shard_of_.emplace(tensor.name, writers_.size() - 1).second,
+            "in two shards:", tensor.name);
+      order_.push_back(tensor);
+    }
+  }
+  if (layout.indexed) index_ = index_text(layout);
+}
+
+SafetensorsWriter& CheckpointWriter::writer_of(std::string_view name) {
+  const auto found = shard_of_.find(std::string(name));
+  CHECK(found != shard_of_.end(), "not declared:", name);
+  return writers_[found->second];
+}
+
+void CheckpointWriter::append(std::string_view name, std::span<const std::byte> bytes) {
+  writer_of(name).append(name, bytes);
+}
+
+void CheckpointWriter::append_f32(std::string_view name, std::span<const float> values) {
+  writer_of(name).append_f32(name, values);
+}
+
+void CheckpointWriter::append_view(std::string_view name, const TensorView& values) {
+  writer_of(name).append_view(name, values);
+}
+
+// The single file goes too where shards replace it: it would be preferred to them.
+void CheckpointWriter::remove_previous() const {
+  remove_file(fmt::format("{}/{}", dir_, kIndex));
+  if (!index_.empty()) remove_file(fmt::format("{}/{}", dir_, kSingle));
+  sync_folder(dir_);
+}
+
+void CheckpointWriter::commit() {
+  for (SafetensorsWriter& writer : writers_) writer.seal();
+  if (index_.empty()) {
+    writers_.front().commit();
+    remove_previous();  // a stale index would be found once the single file is gone
+    return;
+  }
+  AtomicFile index(fmt::format("{}/{}", dir_, kIndex));
+  index.append(index_);
+  index.seal();
+  remove_previous();
+  for (SafetensorsWriter& writer : writers_) writer.commit();
+  index.commit();
+}
+
+}  // namespace strata

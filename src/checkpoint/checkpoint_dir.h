@@ -1,0 +1,100 @@
+// CheckpointDir: the weights of a Hugging Face directory, one model.safetensors or the shards that
+// model.safetensors.index.json names, seen as one list of named tensors. The constructor reads all
+// headers and checks that index and shards agree both ways; all faults come in one Error. Any
+// thread may read. CheckpointWriter: the way back, with the same names, types, shapes and shard
+// assignment.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "checkpoint/safetensors.h"
+#include "checkpoint/safetensors_writer.h"
+
+namespace strata {
+
+struct CheckpointTensor {
+  TensorInfo info;
+  size_t shard = 0;  // into shards()
+};
+
+// What a saver must know of the directory that the weights came from.
+struct CheckpointLayout {
+  struct Entry {
+    TensorDecl tensor;
+    std::string shard;  // file name: "model-00001-of-00002.safetensors"
+  };
+  std::vector<Entry> entries;
+  bool indexed = false;  // there is an index; otherwise the one file is model.safetensors
+  // The index's "metadata" but total_size, as pairs of key and raw JSON value.
+  std::vector<std::pair<std::string, std::string>> index_metadata;
+};
+
+class CheckpointDir {
+ public:
+  explicit CheckpointDir(std::string dir);
+
+  [[nodiscard]] const std::string& dir() const { return dir_; }
+  // Shard by shard (by file name), and in the order of the file within one.
+  [[nodiscard]] std::span<const CheckpointTensor> tensors() const { return tensors_; }
+  [[nodiscard]] const CheckpointTensor* find(std::string_view name) const;  // null when not there
+  [[nodiscard]] std::span<const std::string> shards() const { return shard_names_; }
+
+  // As SafetensorsFile.
+  void read(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
+            void* raw_out) const;
+  void read_f32(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
+                float* out) const;
+
+  // Of all tensors that can be read; a saver erases the entries that it does not write.
+  [[nodiscard]] CheckpointLayout layout() const;
+
+ private:
+  void open_indexed();
+  void add_shard(const std::string& name);
+
+  std::string dir_;
+  bool indexed_ = false;
+  std::vector<std::pair<std::string, std::string>> index_metadata_;
+  std::vector<std::string> shard_names_;
+  std::vector<SafetensorsFile> files_;
+  std::vector<CheckpointTensor> tensors_;
+  std::unordered_map<std::string, size_t> by_name_;
+};
+
+// Writes the weights of a directory. Every shard is completed under a temporary name before the
+// first one appears, and the index comes last; where a directory holds another checkpoint, its
+// index and the single file go first, so that a crash between the renames leaves a directory that
+// does not load, never one that mixes two checkpoints. Other files of the directory are left alone.
+// One thread.
+class CheckpointWriter {
+ public:
+  // Creates `dir` when it is not there.
+  CheckpointWriter(std::string dir, const CheckpointLayout& layout);
+
+  // In the order in which the data is wanted.
+  [[nodiscard]] std::span<const TensorDecl> tensors() const { return order_; }
+  // As SafetensorsWriter.
+  void append(std::string_view name, std::span<const std::byte> bytes);
+  void append_f32(std::string_view name, std::span<const float> values);
+  void append_view(std::string_view name, const TensorView& values);
+  void commit();
+
+ private:
+  SafetensorsWriter& writer_of(std::string_view name);
+  void remove_previous() const;
+
+  std::string dir_;
+  std::string index_;  // its text; empty for a single file
+  std::vector<std::string> shard_names_;
+  std::vector<SafetensorsWriter> writers_;
+  std::vector<TensorDecl> order_;
+  std::unordered_map<std::string, size_t> shard_of_;
+};
+
+}  // namespace strata

@@ -1,0 +1,143 @@
+#include "checkpoint/safetensors_writer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <set>
+#include <utility>
+
+#include "base/check.h"
+#include "checkpoint/json.h"
+
+namespace strata {
+namespace {
+
+int64_t bytes_of(const TensorDecl& tensor) {
+  return tensor.shape.num_elements() * dtype_bytes(tensor.dtype);
+}
+
+std::string header_of(std::span<const TensorDecl> tensors,
+                      const std::map<std::string, std::string>& metadata) {
+  std::string json = "{";
+  if (!metadata.empty()) {
+    json += "\"__metadata__\":{";
+    for (const auto& [key, value] : metadata) {
+      if (json.back() != '{') json += ",";
+      json += json_quote(key) + ":" + json_quote(value);
+    }
+    json += "}";
+  }
+  int64_t offset = 0;
+  for (const TensorDecl& tensor : tensors) {
+    std::string dims;
+    for (int axis = 0; axis < tensor.shape.rank(); ++axis) {
+      dims += fmt::format("{}{}", axis == 0 ? "" : ",", tensor.shape[axis]);
+    }
+    const int64_t end = offset + bytes_of(tensor);
+    json += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
+                        json.size() > 1 ? "," : "", json_quote(tensor.name),
+                        dtype_name(tensor.dtype), dims, offset, end);
+    offset = end;
+  }
+  json += "}";
+  json.append((8 - json.size() % 8) % 8, ' ');  // data starts at a multiple of 8
+  return json;
+}
+
+void check_names(std::span<const TensorDecl> tensors) {
+  std::set<std::string_view> seen;
+  for (const TensorDecl& tensor : tensors) {
+    CHECK(tensor.name != "__metadata__" && valid_utf8(tensor.name), tensor.name);
+    CHECK(seen.insert(tensor.name).second, "declared twice:", tensor.name);
+  }
+}
+
+}  // namespace
+
+uint16_t narrow(float value, DType dtype) {
+  CHECK(dtype != DType::kF32);
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  if (!nan) return dtype == DType::kBF16 ? to_bf16(value).bits : float_to_f16(value);
+  const int dropped = dtype == DType::kBF16 ? 16 : 13;
+  const uint32_t payload = (bits & 0x7fffffu) >> dropped;
+  const uint32_t quiet = 0x400000u >> dropped;
+  const uint32_t exponent = dtype == DType::kBF16 ? 0x7f80u : 0x7c00u;
+  return static_cast<uint16_t>((bits >> 16 & 0x8000u) | exponent |
+                               (payload != 0 ? payload : quiet));
+}
+
+SafetensorsWriter::SafetensorsWriter(std::string path, std::vector<TensorDecl> tensors,
+                                     const std::map<std::string, std::string>& metadata)
+    : file_(std::move(path)), tensors_(std::move(tensors)) {
+  check_names(tensors_);
+  std::stable_partition(tensors_.begin(), tensors_.end(),
+                        [](const TensorDecl& tensor) { return tensor.dtype == DType::kF32; });
+  const std::string header = header_of(tensors_, metadata);
+  const uint64_t length = header.size();
+  file_.append(std::as_bytes(std::span(&length, 1)));
+  file_.append(header);
+  skip_finished();
+}
+
+// Tensors without elements have no turn.
+void SafetensorsWriter::skip_finished() {
+  while (current_ < tensors_.size() && current_bytes_ == bytes_of(tensors_[current_])) {
+    ++current_;
+    current_bytes_ = 0;
+  }
+}
+
+void SafetensorsWriter::append(std::string_view name, std::span<const std::byte> bytes) {
+  if (bytes.empty()) return;
+  CHECK(current_ < tensors_.size() && tensors_[current_].name == name, name,
+        "is not the tensor whose turn it is");
+  current_bytes_ += static_cast<int64_t>(bytes.size());
+  CHECK(current_bytes_ <= bytes_of(tensors_[current_]), name, current_bytes_);
+  file_.append(bytes);
+  skip_finished();
+}
+
+void SafetensorsWriter::append_f32(std::string_view name, std::span<const float> values) {
+  if (values.empty()) return;
+  CHECK(current_ < tensors_.size(), name);
+  const DType dtype = tensors_[current_].dtype;
+  if (dtype == DType::kF32) return append(name, std::as_bytes(values));
+  constexpr size_t kChunk = 1 << 16;
+  std::vector<uint16_t> chunk;
+  for (size_t done = 0; done < values.size(); done += kChunk) {
+    const auto part = values.subspan(done, std::min(kChunk, values.size() - done));
+    chunk.clear();
+    for (const float value : part) chunk.push_back(narrow(value, dtype));
+    append(name, std::as_bytes(std::span(chunk)));
+  }
+}
+
+void SafetensorsWriter::append_view(std::string_view name, const TensorView& values) {
+  if (values.shape.num_elements() == 0) return;
+  CHECK(current_ < tensors_.size() && values.shape == tensors_[current_].shape, name,
+        values.shape.to_string());
+  CHECK(values.dtype == DType::kF32, name);
+  if (values.dense()) {
+    append_f32(name, {values.f32(), static_cast<size_t>(values.shape.num_elements())});
+    return;
+  }
+  for (int64_t row = 0; row < values.rows(); ++row) {
+    append_f32(name,
+               {static_cast<const float*>(values.row(row)), static_cast<size_t>(values.cols())});
+  }
+}
+
+void SafetensorsWriter::seal() {
+  CHECK(current_ == tensors_.size(), "data is missing from tensor", current_, "on of",
+        tensors_.size());
+  if (!std::exchange(sealed_, true)) file_.seal();
+}
+
+void SafetensorsWriter::commit() {
+  seal();
+  file_.commit();
+}
+
+}  // namespace strata
