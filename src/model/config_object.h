@@ -1,0 +1,39 @@
+// ConfigObject: one JSON object of a config file, read by name with types checked. A key whose value is null
+// counts as absent, as it does for Hugging Face's configuration classes. Faults are Errors that name the file,
+// the key, what was found and what was wanted.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace strata::model {
+
+class ConfigObject {
+ public:
+  // where: the file's path, for messages.
+  static ConfigObject parse(std::string_view text, const std::string& where);
+
+  [[nodiscard]] bool has(std::string_view key) const;
+  // The value, or the default; without a default an absent key is an Error.
+  [[nodiscard]] int64_t integer(std::string_view key, std::optional<int64_t> fallback = {}) const;
+  [[nodiscard]] double number(std::string_view key, std::optional<double> fallback = {}) const;
+  [[nodiscard]] bool boolean(std::string_view key, std::optional<bool> fallback = {}) const;
+  [[nodiscard]] std::string text(std::string_view key, std::optional<std::string> fallback = {}) const;
+  [[nodiscard]] std::vector<std::string> texts(std::string_view key) const;
+  // A number or a list of numbers, as eos_token_id may be.
+  [[nodiscard]] std::vector<int64_t> integers(std::string_view key) const;
+  [[nodiscard]] std::optional<ConfigObject> object(std::string_view key) const;
+  [[nodiscard]] std::vector<std::string> keys() const;  // those whose value is not null
+  [[nodiscard]] std::string json(std::string_view key) const;  // the value as compact JSON
+  [[nodiscard]] const std::string& where() const { return where_; }
+
+ private:
+  struct Data;
+  std::shared_ptr<const Data> data_;
+  std::string where_;
+};
+
+}  // namespace strata::model

@@ -1,0 +1,157 @@
+#include "model/family.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace strata::model {
+namespace {
+
+constexpr const Family* kFamilies[] = {&kLlamaFamily, &kQwen3Family};
+
+[[noreturn]] void fail(const ConfigObject& object, const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", object.where(), what));
+}
+
+RopeType rope_type(const ConfigObject& object, const std::string& name) {
+  if (name == "default") return RopeType::kDefault;
+  if (name == "linear") return RopeType::kLinear;
+  if (name == "llama3") return RopeType::kLlama3;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("{}: rope type: got '{}', supported are default, linear and llama3", object.where(),
+                          name));
+}
+
+// The scaling part: rope_scaling (transformers 4) or rope_parameters (5).
+RopeConfig read_scaling(const ConfigObject& scaling, double theta) {
+  RopeConfig rope;
+  if (scaling.has("type") && scaling.has("rope_type") && scaling.text("type") != scaling.text("rope_type")) {
+    fail(scaling, fmt::format("'type' {} and 'rope_type' {} disagree", scaling.json("type"),
+                              scaling.json("rope_type")));
+  }
+  rope.type = rope_type(scaling, scaling.text("rope_type", scaling.text("type", "default")));
+  rope.theta = scaling.number("rope_theta", theta);
+  if (rope.type != RopeType::kDefault) rope.factor = scaling.number("factor");
+  if (rope.type == RopeType::kLlama3) {
+    rope.low_freq_factor = scaling.number("low_freq_factor");
+    rope.high_freq_factor = scaling.number("high_freq_factor");
+    rope.original_max_position_embeddings = scaling.number("original_max_position_embeddings");
+  }
+  constexpr std::string_view kKnown[] = {"type", "rope_type", "rope_theta", "factor", "low_freq_factor",
+                                         "high_freq_factor", "original_max_position_embeddings",
+                                         "partial_rotary_factor"};
+  for (const std::string& key : scaling.keys()) {
+    bool known = false;
+    for (const std::string_view name : kKnown) known = known || key == name;
+    if (!known) fail(scaling, fmt::format("key '{}' is not supported", key));
+  }
+  if (scaling.number("partial_rotary_factor", 1.0) != 1.0) {
+    fail(scaling, "partial_rotary_factor: only 1.0 is supported");
+  }
+  if (!(rope.factor >= 1.0) || !(rope.theta > 0.0)) fail(scaling, "factor must be >= 1 and rope_theta > 0");
+  if (rope.type == RopeType::kLlama3 && !(rope.high_freq_factor > rope.low_freq_factor)) {
+    fail(scaling, "high_freq_factor must exceed low_freq_factor");
+  }
+  return rope;
+}
+
+bool same(const RopeConfig& a, const RopeConfig& b) {
+  return a.type == b.type && a.theta == b.theta && a.factor == b.factor &&
+         a.low_freq_factor == b.low_freq_factor && a.high_freq_factor == b.high_freq_factor &&
+         a.original_max_position_embeddings == b.original_max_position_embeddings;
+}
+
+DType parse_dtype(const ConfigObject& object, std::string_view key) {
+  const std::string name = object.text(key);
+  if (name == "float32") return DType::kF32;
+  if (name == "bfloat16") return DType::kBF16;
+  if (name == "float16") return DType::kF16;
+  fail(object, fmt::format("key '{}': got '{}', want float32, bfloat16 or float16", key, name));
+}
+
+int64_t positive(const ConfigObject& object, std::string_view key, std::optional<int64_t> fallback = {}) {
+  constexpr int64_t kLargest = int64_t{1} << 31;
+  const int64_t value = object.integer(key, fallback);
+  if (value < 1 || value >= kLargest) {
+    fail(object, fmt::format("key '{}': got {}, want at least 1 and below 2^31", key, value));
+  }
+  return value;
+}
+
+}  // namespace
+
+std::span<const Family* const> families() { return kFamilies; }
+
+const Family* find_family(std::string_view architecture) {
+  for (const Family* family : kFamilies) {
+    for (const std::string_view name : family->architectures) {
+      if (name == architecture) return family;
+    }
+  }
+  return nullptr;
+}
+
+const Family& family_named(std::string_view name) {
+  for (const Family* family : kFamilies) {
+    if (family->name == name) return *family;
+  }
+  CHECK(false, name);
+  __builtin_unreachable();
+}
+
+RopeConfig read_rope(const ConfigObject& object) {
+  const double theta = object.number("rope_theta", 10000.0);
+  const auto old_form = object.object("rope_scaling");
+  const auto new_form = object.object("rope_parameters");
+  if (!new_form) {
+    if (old_form) return read_scaling(*old_form, theta);
+    RopeConfig rope;
+    rope.theta = theta;
+    if (!(theta > 0.0)) fail(object, "rope_theta must be > 0");
+    return rope;
+  }
+  const RopeConfig rope = read_scaling(*new_form, theta);
+  if (object.has("rope_theta") && theta != rope.theta) {
+    fail(object, fmt::format("rope_theta {} and rope_parameters {} disagree", object.json("rope_theta"),
+                             object.json("rope_parameters")));
+  }
+  if (old_form && !same(read_scaling(*old_form, rope.theta), rope)) {
+    fail(object, fmt::format("rope_scaling {} and rope_parameters {} disagree", object.json("rope_scaling"),
+                             object.json("rope_parameters")));
+  }
+  return rope;
+}
+
+void read_common(const ConfigObject& object, ModelConfig& config) {
+  config.vocab_size = positive(object, "vocab_size");
+  config.hidden_size = positive(object, "hidden_size");
+  config.intermediate_size = positive(object, "intermediate_size");
+  config.num_layers = object.integer("num_hidden_layers");
+  if (config.num_layers < 0 || config.num_layers > 10000) {
+    fail(object, fmt::format("key 'num_hidden_layers': got {}, want 0 to 10000", config.num_layers));
+  }
+  config.num_heads = positive(object, "num_attention_heads");
+  config.max_position_embeddings = positive(object, "max_position_embeddings", 2048);
+  config.rms_norm_eps = object.number("rms_norm_eps", 1e-6);
+  config.initializer_range = object.number("initializer_range", 0.02);
+  config.tie_word_embeddings = object.boolean("tie_word_embeddings", false);
+  config.attention_bias = object.boolean("attention_bias", false);
+  if (object.number("partial_rotary_factor", 1.0) != 1.0) {
+    fail(object, fmt::format("key 'partial_rotary_factor': got {}, only 1.0 is supported",
+                             object.json("partial_rotary_factor")));
+  }
+  config.rope = read_rope(object);
+  config.eos_token_ids = object.integers("eos_token_id");
+  if (object.has("torch_dtype")) config.dtype = parse_dtype(object, "torch_dtype");
+  if (object.has("dtype")) {
+    const DType dtype = parse_dtype(object, "dtype");
+    if (config.dtype && *config.dtype != dtype) {
+      fail(object, fmt::format("torch_dtype {} and dtype {} disagree", object.json("torch_dtype"),
+                               object.json("dtype")));
+    }
+    config.dtype = dtype;
+  }
+}
+
+}  // namespace strata::model

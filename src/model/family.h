@@ -1,0 +1,43 @@
+// Family: what differs between model families, as data: the architectures it serves, its config keys, its reader, and
+// the checkpoint tensors it may leave unread. Adding a family is one file in families/ and one line in family.cc.
+#pragma once
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "model/config.h"
+#include "model/config_object.h"
+
+namespace strata::model {
+
+// A key that is accepted only with this value (compact JSON), or absent.
+struct NeutralKey {
+  std::string_view key;
+  std::string_view value;
+};
+
+struct Family {
+  std::string_view name;
+  std::span<const std::string_view> architectures;
+  std::span<const std::string_view> read_keys;
+  std::span<const std::string_view> inert_keys;
+  std::span<const NeutralKey> neutral_keys;
+  void (*read)(const ConfigObject& object, ModelConfig& config);
+  // Tensors a checkpoint may hold that take no part in the forward, as suffixes of whole path components.
+  std::span<const std::string_view> ignored_suffixes;
+};
+
+std::span<const Family* const> families();
+// The family that serves the architecture, or nullptr.
+const Family* find_family(std::string_view architecture);
+const Family& family_named(std::string_view name);
+
+// Shared by the families: the keys every decoder has, and RoPE in the form of transformers 4 (rope_theta, rope_scaling) and
+// of transformers 5 (rope_parameters); where both are there they must agree.
+void read_common(const ConfigObject& object, ModelConfig& config);
+RopeConfig read_rope(const ConfigObject& object);
+
+extern const Family kLlamaFamily;
+extern const Family kQwen3Family;
+
+}  // namespace strata::model

@@ -1,0 +1,165 @@
+#include "model/lora.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/rng.h"
+#include "ops/pack.h"
+
+namespace strata::model {
+namespace {
+
+// Narrow panels for small ranks, so that little of a product is padding.
+int64_t rank_panel_width(int64_t rank, int64_t widest) {
+  for (const int64_t width : {16, 32, 64}) {
+    if (rank <= width && width <= widest) return width;
+  }
+  return widest;
+}
+
+std::string module_path(const LoraModuleSpec& spec) {
+  if (spec.kind == kEmbedding) return "model.embed_tokens";
+  if (spec.kind == kHead) return "lm_head";
+  const bool attention = spec.kind <= static_cast<int>(Projection::kO);
+  return fmt::format("model.layers.{}.{}.{}", spec.layer, attention ? "self_attn" : "mlp",
+                     module_kind_name(spec.kind));
+}
+
+}  // namespace
+
+LayerParam weight_of(Projection projection) {
+  constexpr LayerParam kWeights[] = {LayerParam::kQProj, LayerParam::kKProj, LayerParam::kVProj,
+                                     LayerParam::kOProj, LayerParam::kGateProj, LayerParam::kUpProj,
+                                     LayerParam::kDownProj};
+  return kWeights[static_cast<size_t>(projection)];
+}
+
+LayerParam bias_of(Projection projection) {
+  constexpr LayerParam kBiases[] = {LayerParam::kQBias, LayerParam::kKBias, LayerParam::kVBias,
+                                    LayerParam::kOBias, LayerParam::kGateBias, LayerParam::kUpBias,
+                                    LayerParam::kDownBias};
+  return kBiases[static_cast<size_t>(projection)];
+}
+
+std::string_view module_kind_name(int kind) {
+  constexpr std::string_view kNames[] = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj",
+                                         "up_proj", "down_proj", "embed_tokens", "lm_head"};
+  CHECK(kind >= 0 && kind <= kHead, kind);
+  return kNames[static_cast<size_t>(kind)];
+}
+
+std::array<int64_t, 2> module_widths(const ModelConfig& c, int kind) {
+  if (kind == kEmbedding) return {c.vocab_size, c.hidden_size};
+  if (kind == kHead) return {c.hidden_size, c.vocab_size};
+  switch (static_cast<Projection>(kind)) {
+    case Projection::kQ: return {c.hidden_size, c.q_width()};
+    case Projection::kK:
+    case Projection::kV: return {c.hidden_size, c.kv_width()};
+    case Projection::kO: return {c.q_width(), c.hidden_size};
+    case Projection::kGate:
+    case Projection::kUp: return {c.hidden_size, c.intermediate_size};
+    case Projection::kDown: return {c.intermediate_size, c.hidden_size};
+  }
+  CHECK(false, kind);
+  __builtin_unreachable();
+}
+
+LoraAdapter::LoraAdapter(const ModelWeights& weights, std::vector<LoraModuleSpec> specs, int64_t panel_width)
+    : compute_dtype_(weights.compute_dtype()) {
+  const ModelConfig& config = weights.config();
+  by_layer_.resize(static_cast<size_t>(config.num_layers));
+  for (auto& row : by_layer_) row.fill(-1);
+  int64_t elements = 0;
+  int64_t bytes = 0;
+  for (const LoraModuleSpec& spec : specs) {
+    CHECK(spec.rank >= 1, spec.rank);
+    const auto [in, out] = module_widths(config, spec.kind);
+    LoraModule module;
+    module.spec = spec;
+    module.path = module_path(spec);
+    module.scale = static_cast<float>(spec.scale);
+    module.a_offset = elements;
+    module.b_offset = elements + spec.rank * in;
+    elements += spec.rank * (in + out);
+    module.a_panel = {.data = nullptr, .dtype = compute_dtype_, .rows = spec.rank, .cols = in,
+                      .width = rank_panel_width(spec.rank, panel_width)};
+    module.b_panel = {.data = nullptr, .dtype = compute_dtype_, .rows = out, .cols = spec.rank,
+                      .width = panel_width};
+    if (spec.kind != kEmbedding) bytes += Arena::aligned(module.a_panel.num_bytes());
+    bytes += Arena::aligned(module.b_panel.num_bytes());
+    max_rank_ = std::max(max_rank_, spec.rank);
+    const auto index = static_cast<int>(modules_.size());
+    if (spec.kind == kEmbedding) {
+      embedding_ = index;
+    } else if (spec.kind == kHead) {
+      head_ = index;
+    } else {
+      by_layer_[static_cast<size_t>(spec.layer)][static_cast<size_t>(spec.kind)] = index;
+    }
+    modules_.push_back(std::move(module));
+  }
+  num_parameters_ = elements;
+  flat_params_ = Memory(elements * dtype_bytes(DType::kF32));
+  params_ = TensorView(flat_params_.data(), DType::kF32, {elements});
+  panels_ = Memory(bytes);
+  char* next = static_cast<char*>(panels_.data());
+  for (LoraModule& module : modules_) {
+    const auto [in, out] = module_widths(config, module.spec.kind);
+    module.a = TensorView(params_.f32() + module.a_offset, DType::kF32, {module.spec.rank, in});
+    module.b = TensorView(params_.f32() + module.b_offset, DType::kF32, {out, module.spec.rank});
+    if (module.spec.kind != kEmbedding) {
+      module.a_panel.data = next;
+      next += Arena::aligned(module.a_panel.num_bytes());
+    }
+    module.b_panel.data = next;
+    next += Arena::aligned(module.b_panel.num_bytes());
+  }
+}
+
+void LoraAdapter::initialise(uint64_t seed) {
+  for (LoraModule& module : modules_) {
+    const Counter random{.seed = seed, .stream = hash_name(module.path.data(), module.path.size())};
+    const bool embedding = module.spec.kind == kEmbedding;
+    const double bound = 1.0 / std::sqrt(static_cast<double>(module.a.cols()));
+    float* a = module.a.f32();
+    float* b = module.b.f32();
+    for (int64_t i = 0; i < module.a.shape.num_elements(); ++i) {
+      const double u = embedding ? 0.0 : (2.0 * random.uniform(static_cast<uint64_t>(i)) - 1.0) * bound;
+      a[i] = static_cast<float>(u);
+    }
+    for (int64_t i = 0; i < module.b.shape.num_elements(); ++i) {
+      b[i] = embedding ? static_cast<float>(random.normal(static_cast<uint64_t>(i))) : 0.0f;
+    }
+  }
+}
+
+void LoraAdapter::refresh(Backend& backend) {
+  for (LoraModule& module : modules_) {
+    if (!module.a_panel.empty()) ops::pack(backend, module.a, 0, module.a_panel);
+    ops::pack(backend, module.b, 0, module.b_panel);
+  }
+}
+
+void LoraAdapter::enable_training() {
+  if (trains_) return;
+  trains_ = true;
+  const int64_t bytes = Arena::aligned(num_parameters_ * dtype_bytes(DType::kF32));
+  flat_train_ = Memory(3 * bytes);
+  char* base = static_cast<char*>(flat_train_.data());
+  grads_ = TensorView(base, DType::kF32, {num_parameters_});
+  m_ = TensorView(base + bytes, DType::kF32, {num_parameters_});
+  v_ = TensorView(base + 2 * bytes, DType::kF32, {num_parameters_});
+  for (LoraModule& module : modules_) {
+    module.d_a = TensorView(grads_.f32() + module.a_offset, DType::kF32, module.a.shape);
+    module.d_b = TensorView(grads_.f32() + module.b_offset, DType::kF32, module.b.shape);
+  }
+}
+
+const LoraModule* LoraAdapter::find(int64_t layer, Projection projection) const {
+  const int index = by_layer_[static_cast<size_t>(layer)][static_cast<size_t>(projection)];
+  return index < 0 ? nullptr : &modules_[static_cast<size_t>(index)];
+}
+
+}  // namespace strata::model

@@ -1,0 +1,96 @@
+// LoRA adapters: a set of modules, each y += scale * (x A^T) B^T with its own rank and scale. A [r, in] and B [out, r]
+// are fp32 masters in one flat block, with gradients and AdamW moments of the same layout once the adapter trains; products
+// read panel copies in the compute type, refreshed from the masters (refresh()). An adapter owns all of its memory, so nothing
+// of one adapter can move another, and its cost is its own size. Engine thread only.
+// Source of forms and initialisation: PEFT tuners/lora/layer.py.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "model/weights.h"
+#include "tensor/arena.h"
+
+namespace strata::model {
+
+// The linear projections of a layer, in the order of a layer's forward.
+enum class Projection : uint8_t { kQ, kK, kV, kO, kGate, kUp, kDown };
+constexpr int kNumProjections = 7;
+constexpr int kEmbedding = kNumProjections;  // module kinds outside the layers
+constexpr int kHead = kNumProjections + 1;
+LayerParam weight_of(Projection projection);
+LayerParam bias_of(Projection projection);
+// "q_proj", ..., "down_proj", "embed_tokens", "lm_head".
+std::string_view module_kind_name(int kind);
+
+// What to adapt and how: one entry for each module.
+struct LoraModuleSpec {
+  int kind = 0;    // Projection, kEmbedding or kHead
+  int layer = -1;  // -1 outside the layers
+  int64_t rank = 0;
+  double alpha = 0.0;
+  double scale = 0.0;  // alpha / rank, or alpha / sqrt(rank) with rslora
+};
+
+struct LoraModule {
+  LoraModuleSpec spec;
+  std::string path;   // "model.layers.3.mlp.up_proj"
+  TensorView a, b;    // masters: A [r, in], B [out, r] f32
+  TensorView d_a, d_b;  // gradients, or empty
+  PanelView a_panel, b_panel;  // compute copies; a_panel of the embedding is empty: its columns are gathered
+  float scale = 0.0f;
+  int64_t a_offset = 0, b_offset = 0;  // elements, in the flat blocks
+};
+
+class LoraAdapter {
+ public:
+  // Zeroed weights. Specs must be valid for the model: the caller has checked ranks and kinds.
+  LoraAdapter(const ModelWeights& weights, std::vector<LoraModuleSpec> specs, int64_t panel_width);
+
+  // PEFT's initialisation: linear A uniform in +-1/sqrt(in), B zero; embedding A zero, B standard normal. Drawn from the
+  // counter generator by (seed, module path, element): neither slot nor capacity nor the other modules matter.
+  void initialise(uint64_t seed);
+  // Copies the masters to the panels that products read. Call after any change of a master.
+  void refresh(Backend& backend);
+  // Allocates zeroed gradients (and moments), once.
+  void enable_training();
+  [[nodiscard]] bool trains() const { return trains_; }
+
+  [[nodiscard]] std::vector<LoraModule>& modules() { return modules_; }
+  [[nodiscard]] const std::vector<LoraModule>& modules() const { return modules_; }
+  [[nodiscard]] const LoraModule* find(int64_t layer, Projection projection) const;
+  [[nodiscard]] const LoraModule* embedding() const { return embedding_ < 0 ? nullptr : &modules_[static_cast<size_t>(embedding_)]; }
+  [[nodiscard]] const LoraModule* head() const { return head_ < 0 ? nullptr : &modules_[static_cast<size_t>(head_)]; }
+  [[nodiscard]] int64_t max_rank() const { return max_rank_; }
+  [[nodiscard]] int64_t num_parameters() const { return num_parameters_; }
+
+  // Flat [n] f32 blocks over all modules; gradients and moments are empty until enable_training().
+  [[nodiscard]] TensorView parameters() const { return params_; }
+  [[nodiscard]] TensorView gradients() const { return grads_; }
+  [[nodiscard]] TensorView first_moments() const { return m_; }
+  [[nodiscard]] TensorView second_moments() const { return v_; }
+
+  int64_t step = 0;            // optimizer steps done
+  bool has_gradient = false;   // something was accumulated since the last step
+
+ private:
+  std::vector<LoraModule> modules_;
+  std::vector<std::array<int, kNumProjections>> by_layer_;
+  int embedding_ = -1;
+  int head_ = -1;
+  int64_t max_rank_ = 0;
+  int64_t num_parameters_ = 0;
+  bool trains_ = false;
+  DType compute_dtype_;
+  Memory panels_;
+  Memory flat_params_, flat_train_;
+  TensorView params_, grads_, m_, v_;
+};
+
+// Inputs and outputs of a module: {in, out}.
+std::array<int64_t, 2> module_widths(const ModelConfig& config, int kind);
+
+}  // namespace strata::model

@@ -1,0 +1,94 @@
+// ModelWeights: the base model's parameters. Matrices are panels in one arena, the only copy; vectors (norms,
+// biases) are f32, holding bf16-rounded values in bf16 mode. Layers live in a stack: each parameter is one [n, ...]
+// allocation, and a layer's view points into it, so a write through a view is a write to the stack.
+// The table lists every parameter with its checkpoint name; loading, saving and training are loops over it.
+// Engine thread only.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "model/config.h"
+#include "tensor/arena.h"
+#include "tensor/panel.h"
+#include "tensor/view.h"
+
+namespace strata::model {
+
+// The parameters of a layer, in checkpoint order of one layer.
+enum class LayerParam : uint8_t {
+  kInputNorm,
+  kQProj, kKProj, kVProj, kOProj,
+  kQBias, kKBias, kVBias, kOBias,
+  kQNorm, kKNorm,
+  kPostNorm,
+  kGateProj, kUpProj, kDownProj,
+  kGateBias, kUpBias, kDownBias,
+};
+constexpr int kNumLayerParams = 18;
+
+// One row of the weight table. `layer` is -1 outside the stack.
+struct Parameter {
+  std::string name;  // in a checkpoint
+  int layer = -1;
+  LayerParam role = LayerParam::kInputNorm;  // meaningful when layer >= 0
+  Shape shape;        // [rows, cols] of a matrix, [n] of a vector
+  PanelView panel;    // matrices
+  TensorView vector;  // vectors: [n] f32
+  [[nodiscard]] bool is_matrix() const { return shape.rank() == 2; }
+};
+
+// What a block sees of one layer: views into the stack. Absent parameters are empty.
+struct LayerWeights {
+  std::array<PanelView, kNumLayerParams> matrix;
+  std::array<TensorView, kNumLayerParams> vector;
+  [[nodiscard]] PanelView panel(LayerParam p) const { return matrix[static_cast<size_t>(p)]; }
+  [[nodiscard]] TensorView vec(LayerParam p) const { return vector[static_cast<size_t>(p)]; }
+};
+
+class ModelWeights {
+ public:
+  // Allocates zeroed parameters. compute_dtype is the type of products: f32 or bf16.
+  ModelWeights(const ModelConfig& config, DType compute_dtype, int64_t panel_width);
+
+  [[nodiscard]] const ModelConfig& config() const { return config_; }
+  [[nodiscard]] DType compute_dtype() const { return compute_dtype_; }
+  [[nodiscard]] const std::vector<Parameter>& table() const { return table_; }
+  [[nodiscard]] std::vector<Parameter>& table() { return table_; }
+  [[nodiscard]] int64_t num_parameters() const;
+  [[nodiscard]] int64_t num_bytes() const { return arena_.size(); }
+
+  [[nodiscard]] const LayerWeights& layer(int64_t index) const { return layers_[static_cast<size_t>(index)]; }
+  [[nodiscard]] PanelView embedding() const { return table_[embedding_].panel; }
+  // The head; the embedding when tied, read at every call.
+  [[nodiscard]] PanelView head() const { return table_[head_].panel; }
+  [[nodiscard]] TensorView final_norm() const { return table_[final_norm_].vector; }
+  // Indices into the table.
+  [[nodiscard]] size_t embedding_index() const { return embedding_; }
+  [[nodiscard]] size_t head_index() const { return head_; }
+  [[nodiscard]] size_t final_norm_index() const { return final_norm_; }
+  // Index of a layer's parameter, or npos when the model has none.
+  [[nodiscard]] size_t layer_index(int64_t layer, LayerParam role) const;
+  static constexpr size_t npos = static_cast<size_t>(-1);
+
+  // Writes a parameter by index from row-major f32, bf16 or f16 rows [first_row, ...), converting; a vector is one row.
+  // In bf16 mode vectors are rounded to bf16 too.
+  void write(Backend& backend, size_t index, int64_t first_row, TensorView rows);
+  // Reads rows into f32 or (matrices in bf16 mode) bf16 memory.
+  void read(Backend& backend, size_t index, int64_t first_row, TensorView rows) const;
+
+ private:
+  ModelConfig config_;
+  DType compute_dtype_;
+  Arena arena_;
+  std::vector<Parameter> table_;
+  std::vector<LayerWeights> layers_;
+  std::vector<std::array<size_t, kNumLayerParams>> layer_indices_;
+  size_t embedding_ = 0;
+  size_t head_ = 0;
+  size_t final_norm_ = 0;
+};
+
+}  // namespace strata::model
