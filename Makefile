@@ -1,0 +1,88 @@
+# The commands of a contributor and of a new user. Every target installs what it needs (tools/install.sh).
+#   make run          build the program and fine-tune the bundled model   make test   build and run the fast suite
+#   make run-smollm2  the same on SmolLM2-135M with real text             make build  the program: build/release/strata
+#   make tiny-qwen3   pre-train the bundled model again                   make asan tsan fuzz tidy format
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.PHONY: help install build test checks asan tsan fuzz tidy format format-check run run-smollm2 tiny-qwen3 clean
+
+JOBS ?= $(shell nproc)
+FUZZ_SECONDS ?= 60
+SANITIZER_OPTIONS := ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 \
+  UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
+# ccache when it is there; nothing depends on it. Evaluated when a recipe runs, after the install.
+CCACHE = $$(command -v ccache >/dev/null 2>&1 && echo -DCMAKE_CXX_COMPILER_LAUNCHER=ccache || true)
+CMAKE = cmake -S . -G Ninja -DCMAKE_BUILD_TYPE=Release --log-level=WARNING $(CCACHE)
+CLANG = -DCMAKE_CXX_COMPILER=clang++-19 -DSTRATA_TESTS=ON
+FORMATTED = git ls-files -z '*.h' '*.cc' '*.cu' '*.cuh'
+
+help:
+	@sed -n '1,4s/^# \{0,1\}//p' Makefile
+
+install:
+	@tools/install.sh run
+
+build: install
+	@$(CMAKE) -B build/release -DCMAKE_CXX_COMPILER=g++
+	@cmake --build build/release --target strata -j $(JOBS)
+
+# One Release build with tests; then the fast suite, whose closing lines are the last of the output.
+test:
+	@tools/install.sh test
+	@$(MAKE) --no-print-directory checks
+	@$(CMAKE) -B build/test -DCMAKE_CXX_COMPILER=g++ -DSTRATA_TESTS=ON
+	@cmake --build build/test -j $(JOBS)
+	@ctest --test-dir build/test -j2 -LE slow --output-on-failure --no-tests=error
+
+# Every tools/check_*.py: layers, sizes, documents. They read the tree and write nothing.
+checks:
+	@for check in tools/check_*.py; do [ ! -e "$$check" ] || python3 "$$check"; done
+
+asan tsan:
+	@tools/install.sh clang
+	@flags="-fsanitize=address,undefined -fno-sanitize-recover=all"; \
+	  [ $@ = asan ] || flags="-fsanitize=thread"; \
+	  $(CMAKE) -B build/$@ $(CLANG) -DCMAKE_CXX_FLAGS="$$flags -fno-omit-frame-pointer"
+	@cmake --build build/$@ -j $(JOBS)
+	@env $(SANITIZER_OPTIONS) ctest --test-dir build/$@ -j2 -LE slow --output-on-failure --no-tests=error
+
+# Runs every fuzz target for FUZZ_SECONDS (60) from its kept corpus in tests/fuzz/corpus/<target>.
+fuzz:
+	@tools/install.sh clang
+	@$(CMAKE) -B build/fuzz $(CLANG) -DSTRATA_TESTS=OFF -DSTRATA_FUZZ=ON \
+	  -DCMAKE_CXX_FLAGS="-fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=all -fno-omit-frame-pointer"
+	@cmake --build build/fuzz -j $(JOBS)
+	@for target in build/fuzz/tests/fuzz/*_fuzz; do \
+	  name=$$(basename "$$target" _fuzz); found=build/fuzz/found/$$name; \
+	  kept=tests/fuzz/corpus/$$name; mkdir -p "$$found"; [ -d "$$kept" ] || kept=; \
+	  echo "fuzz: $$name, $(FUZZ_SECONDS) s"; \
+	  "$$target" -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+	    -artifact_prefix="$$found/" "$$found" $$kept 2>&1 | grep -E 'ERROR|SUMMARY|stat::|artifact|BINGO' ; \
+	done
+
+tidy:
+	@tools/install.sh clang
+	@$(CMAKE) -B build/tidy $(CLANG)
+	@git ls-files -z 'src/*.cc' | xargs -0 -n 8 -P $(JOBS) clang-tidy-19 -p build/tidy --quiet
+
+format:
+	@tools/install.sh format
+	@$(FORMATTED) | xargs -0 -r clang-format-19 -i
+
+format-check:
+	@tools/install.sh format
+	@$(FORMATTED) | xargs -0 -r clang-format-19 --dry-run -Werror
+
+run: build
+	@tools/run_tiny.sh build/release/strata
+
+run-smollm2: build
+	@tools/install.sh smollm2
+	@tools/run_smollm2.sh build/release/strata
+
+tiny-qwen3: build
+	@tools/pretrain_tiny.sh build/release/strata
+
+clean:
+	rm -rf build

@@ -1,0 +1,135 @@
+#include "report/progress.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "report/format.h"
+#include "report/text_width.h"
+
+namespace strata {
+namespace {
+
+constexpr int kBarColumns = 20;
+constexpr int kLineColumns = 1 << 20;  // a file has no right edge
+constexpr double kTerminalInterval = 0.1;
+constexpr double kLineInterval = 10;
+constexpr double kTenthInterval = 1;
+
+int terminal_columns(std::FILE* out) {
+  winsize size{};
+  if (::ioctl(::fileno(out), TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
+  return size.ws_col;
+}
+
+}  // namespace
+
+std::string render_progress(const ProgressState& state, int columns) {
+  std::string line(state.label);
+  if (state.total > 0) {
+    const double share =
+        std::clamp(static_cast<double>(state.done) / static_cast<double>(state.total), 0.0, 1.0);
+    line += fmt::format("  {:3.0f}%", static_cast<double>(static_cast<int64_t>(share * 100)));
+    if (state.bar) {
+      const int full = static_cast<int>(share * kBarColumns);
+      line += " |" + std::string(full, '#') + std::string(kBarColumns - full, '.') + "|";
+    }
+    line += fmt::format("  {}/{}", state.done, state.total);
+  } else {
+    line += fmt::format("  {}", state.done);
+  }
+  if (state.taken_seconds >= 0) {
+    line += "  in " + format_duration(state.taken_seconds);
+  } else if (state.eta_seconds >= 0) {
+    line += "  ETA " + format_duration(state.eta_seconds);
+  }
+  if (!state.note.empty()) line.append("  ").append(state.note);
+  return fit_width(printable(line), columns);
+}
+
+Progress::Progress(ProgressOptions options) : options_(std::move(options)) {
+  if (options_.out == nullptr) options_.out = stderr;
+  if (!options_.clock) options_.clock = now_seconds;
+  terminal_ = options_.terminal.value_or(::isatty(::fileno(options_.out)) == 1);
+  done_ = options_.start;
+  begin_ = options_.clock();
+  if (options_.total > 0) last_tenth_ = done_ * 10 / options_.total;
+}
+
+Progress::~Progress() {
+  if (line_open_) std::fputc('\n', options_.out);
+  std::fflush(options_.out);
+}
+
+void Progress::update(int64_t done, std::string_view note) {
+  done_ = done;
+  note_ = note;
+  const double now = options_.clock();
+  const double since = now - last_draw_;
+  bool due = !drawn_ || since >= (terminal_ ? kTerminalInterval : kLineInterval);
+  if (!terminal_ && options_.total > 0 && since >= kTenthInterval) {
+    due = due || done_ * 10 / options_.total > last_tenth_;
+  }
+  if (due) draw(now, /*is_last=*/false);
+}
+
+void Progress::finish(std::string_view note) {
+  if (finished_) return;
+  note_ = note;
+  draw(options_.clock(), /*is_last=*/true);
+  if (line_open_) std::fputc('\n', options_.out);
+  line_open_ = false;
+  finished_ = true;
+  std::fflush(options_.out);
+}
+
+void Progress::print(std::string_view line) {
+  clear_line();
+  const std::string text = printable(line) + "\n";
+  std::fputs(text.c_str(), options_.out);
+  std::fflush(options_.out);
+}
+
+std::string Progress::render(double now, bool is_last) const {
+  const double taken = now - begin_;
+  const int64_t here = done_ - options_.start;
+  double eta = -1;
+  if (here > 0 && done_ <= options_.total) {
+    eta = taken / static_cast<double>(here) * static_cast<double>(options_.total - done_);
+  }
+  const ProgressState state{.label = options_.label,
+                            .done = done_,
+                            .total = options_.total,
+                            .eta_seconds = eta,
+                            .taken_seconds = is_last ? taken : -1,
+                            .note = note_,
+                            .bar = terminal_};
+  // The last column stays free: some terminals wrap when it is written.
+  return render_progress(state, terminal_ ? terminal_columns(options_.out) - 1 : kLineColumns);
+}
+
+void Progress::draw(double now, bool is_last) {
+  const std::string line = render(now, is_last);
+  clear_line();
+  std::fputs(line.c_str(), options_.out);
+  if (terminal_) {
+    line_open_ = true;
+  } else {
+    std::fputc('\n', options_.out);
+  }
+  std::fflush(options_.out);
+  last_draw_ = now;
+  drawn_ = true;
+  if (options_.total > 0) last_tenth_ = done_ * 10 / options_.total;
+}
+
+void Progress::clear_line() {
+  if (line_open_) std::fputs("\r\x1b[K", options_.out);
+  line_open_ = false;
+}
+
+}  // namespace strata

@@ -1,0 +1,258 @@
+#include "report/svg_curve.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <string_view>
+
+#include "base/check.h"
+#include "report/text_width.h"
+
+namespace strata {
+namespace {
+
+// Okabe and Ito's palette: told apart by colour-blind readers too.
+constexpr std::array<std::string_view, 6> kColors = {"#0072B2", "#D55E00", "#009E73",
+                                                     "#CC79A7", "#E69F00", "#56B4E9"};
+constexpr int kLeft = 72, kRight = 20, kTop = 44, kBottom = 52;
+constexpr int kMaxDrawn = 4000;  // points a series; more than twice the pixels shows nothing
+
+struct Axis {
+  double low = 0, high = 1;   // data range
+  double begin = 0, end = 1;  // pixels
+  bool log = false;
+
+  [[nodiscard]] bool shows(double value) const {
+    return std::isfinite(value) && (!log || value > 0);
+  }
+  [[nodiscard]] double scaled(double value) const { return log ? std::log10(value) : value; }
+  [[nodiscard]] double pixel(double value) const {
+    const double share = (scaled(value) - scaled(low)) / (scaled(high) - scaled(low));
+    return begin + share * (end - begin);
+  }
+};
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : printable(text)) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+void widen(Axis& axis) {
+  if (!(axis.low <= axis.high)) {  // no point at all
+    axis.low = axis.log ? 0.1 : 0;
+    axis.high = 1;
+  }
+  if (axis.log) {
+    const double room = axis.low == axis.high ? 2 : std::pow(axis.high / axis.low, 0.04);
+    axis.low /= room;
+    axis.high *= room;
+    return;
+  }
+  double room = (axis.high - axis.low) * 0.04;
+  if (room == 0) room = axis.low == 0 ? 1 : std::abs(axis.low) * 0.1;
+  axis.low -= room;
+  axis.high += room;
+}
+
+void fit_axes(const CurveChart& chart, Axis& x, Axis& y) {
+  for (Axis* axis : {&x, &y}) {
+    axis->low = std::numeric_limits<double>::infinity();
+    axis->high = -axis->low;
+  }
+  for (const CurveSeries& series : chart.series) {
+    CHECK(series.x.size() == series.y.size(), series.x.size(), series.y.size());
+    for (size_t i = 0; i < series.x.size(); ++i) {
+      if (!x.shows(series.x[i]) || !y.shows(series.y[i])) continue;
+      x.low = std::min(x.low, series.x[i]);
+      x.high = std::max(x.high, series.x[i]);
+      y.low = std::min(y.low, series.y[i]);
+      y.high = std::max(y.high, series.y[i]);
+    }
+  }
+  // A long run's x axis starts at its first point; y gets air above and below.
+  if (!(x.low < x.high) || x.log) widen(x);
+  widen(y);
+}
+
+std::string tick_text(double value, double step, bool log) {
+  if (value == 0) return "0";
+  if (log || std::abs(value) >= 1e6 || std::abs(value) < 1e-4) return fmt::format("{:g}", value);
+  const int decimals = std::clamp(static_cast<int>(std::ceil(-std::log10(step) - 1e-9)), 0, 12);
+  return fmt::format("{:.{}f}", value, decimals);
+}
+
+void draw_axes(std::string& out, const CurveChart& chart, const Axis& x, const Axis& y) {
+  const auto ticks = [](const Axis& axis, int wanted) {
+    return nice_ticks(axis.low, axis.high, wanted, axis.log);
+  };
+  const auto step = [](const std::vector<double>& t) { return t.size() > 1 ? t[1] - t[0] : t[0]; };
+  const std::vector<double> x_ticks = ticks(x, 8), y_ticks = ticks(y, 7);
+  for (const double tick : y_ticks) {
+    const double at = y.pixel(tick);
+    out += fmt::format("<path class=\"grid\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>\n", x.begin, at, x.end);
+    out +=
+        fmt::format("<text class=\"t\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n",
+                    x.begin - 8, at + 4, tick_text(tick, step(y_ticks), y.log));
+  }
+  for (const double tick : x_ticks) {
+    const double at = x.pixel(tick);
+    out += fmt::format("<path class=\"axis\" d=\"M{:.1f} {:.1f}v5\"/>\n", at, y.begin);
+    out += fmt::format(
+        "<text class=\"t\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n", at,
+        y.begin + 19, tick_text(tick, step(x_ticks), x.log));
+  }
+  out +=
+      fmt::format("<path class=\"axis\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>\n", x.begin, y.begin, x.end);
+  out +=
+      fmt::format("<text class=\"l\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n",
+                  (x.begin + x.end) / 2, y.begin + 40, escaped(chart.x_label));
+  out += fmt::format(
+      "<text class=\"l\" transform=\"translate(18 {:.1f}) rotate(-90)\" "
+      "text-anchor=\"middle\">{}</text>\n",
+      (y.begin + y.end) / 2, escaped(chart.y_label));
+}
+
+void draw_series(std::string& out, const CurveSeries& series, std::string_view color, const Axis& x,
+                 const Axis& y) {
+  const size_t stride = std::max<size_t>(1, (series.x.size() + kMaxDrawn - 1) / kMaxDrawn);
+  std::string path, dots;
+  bool pen_down = false;
+  for (size_t i = 0; i < series.x.size(); i += stride) {
+    const size_t at =
+        i + stride < series.x.size() ? i : series.x.size() - 1;  // the end is always drawn
+    if (!x.shows(series.x[at]) || !y.shows(series.y[at])) {
+      pen_down = false;
+      continue;
+    }
+    const double px = x.pixel(series.x[at]), py = y.pixel(series.y[at]);
+    path += fmt::format("{}{:.1f} {:.1f}", pen_down ? "L" : "M", px, py);
+    pen_down = true;
+    if (series.markers) {
+      dots +=
+          fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"/>\n", px, py, color);
+    }
+  }
+  if (path.empty()) return;
+  out += fmt::format(
+      "<path fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-opacity=\"{}\" "
+      "stroke-linejoin=\"round\" d=\"{}\"/>\n",
+      color, series.faint ? "1" : "1.8", series.faint ? "0.35" : "1", path);
+  out += dots;
+}
+
+// Names right-aligned above the plot, on the title's line.
+void draw_legend(std::string& out, const CurveChart& chart) {
+  double right = chart.width - kRight;
+  for (size_t i = chart.series.size(); i-- > 0;) {
+    const CurveSeries& series = chart.series[i];
+    if (series.name.empty()) continue;
+    out += fmt::format("<text class=\"l\" x=\"{:.1f}\" y=\"26\" text-anchor=\"end\">{}</text>\n",
+                       right, escaped(series.name));
+    right -= 7.2 * text_width(series.name) + 8;
+    out += fmt::format(
+        "<path stroke=\"{}\" stroke-width=\"{}\" stroke-opacity=\"{}\" d=\"M{:.1f} 22h-18\"/>\n",
+        kColors[i % kColors.size()], series.faint ? "1" : "2.5", series.faint ? "0.5" : "1", right);
+    right -= 18 + 14;
+  }
+}
+
+std::vector<double> log_ticks(double low, double high) {
+  std::vector<double> ticks;
+  const int first = static_cast<int>(std::floor(std::log10(low)));
+  const int last = static_cast<int>(std::ceil(std::log10(high)));
+  const int skip = std::max(1, (last - first) / 10);
+  const bool dense = last - first <= 3;
+  for (int power = first; power <= last; power += skip) {
+    for (const double digit : {1.0, 2.0, 5.0}) {
+      const double tick = digit * std::pow(10.0, power);
+      if ((digit == 1 || dense) && tick >= low && tick <= high) ticks.push_back(tick);
+    }
+  }
+  return ticks;
+}
+
+}  // namespace
+
+std::vector<double> nice_ticks(double low, double high, int wanted, bool log) {
+  CHECK(low <= high && wanted >= 1, low, high, wanted);
+  if (log) {
+    std::vector<double> ticks = log_ticks(low, high);
+    if (ticks.size() >= 2) return ticks;  // less than half a decade: as on a linear axis
+  }
+  if (low == high) return {low};
+  const double raw = (high - low) / wanted;
+  const double power = std::pow(10.0, std::floor(std::log10(raw)));
+  double step = 10 * power;
+  for (const double digit : {1.0, 2.0, 5.0}) {
+    if (digit * power >= raw * 0.999999) {
+      step = digit * power;
+      break;
+    }
+  }
+  std::vector<double> ticks;
+  const auto first = static_cast<int64_t>(std::ceil(low / step - 1e-9));
+  const auto last = static_cast<int64_t>(std::floor(high / step + 1e-9));
+  for (int64_t i = first; i <= last; ++i) ticks.push_back(static_cast<double>(i) * step);
+  if (ticks.empty()) ticks.push_back(low);
+  return ticks;
+}
+
+std::vector<double> smoothed(const std::vector<double>& y, double span) {
+  CHECK(span >= 1, span);
+  const double keep = 1 - 1 / span;
+  std::vector<double> out;
+  double sum = 0, weight = 0;
+  for (const double value : y) {
+    if (std::isfinite(value)) {
+      sum = keep * sum + value;
+      weight = keep * weight + 1;
+    }
+    out.push_back(weight > 0 ? sum / weight : value);
+  }
+  return out;
+}
+
+std::string svg_chart(const CurveChart& chart) {
+  CHECK(chart.width > kLeft + kRight && chart.height > kTop + kBottom, chart.width, chart.height);
+  Axis x{.begin = kLeft, .end = double(chart.width - kRight), .log = chart.log_x};
+  Axis y{.begin = double(chart.height - kBottom), .end = kTop, .log = chart.log_y};
+  fit_axes(chart, x, y);
+  std::string out = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} "
+      "{1}\" "
+      "font-family=\"Helvetica, Arial, sans-serif\" font-size=\"13\">\n"
+      "<style>.grid{{stroke:#e4e4e4}}.axis{{stroke:#888;fill:none}}.t{{fill:#666;font-size:12px}}"
+      ".l{{fill:#333}}</style>\n"
+      "<rect width=\"{0}\" height=\"{1}\" fill=\"#fff\"/>\n"
+      "<text x=\"{2}\" y=\"26\" font-size=\"16\" font-weight=\"bold\" fill=\"#222\">{3}</text>\n",
+      chart.width, chart.height, kLeft, escaped(chart.title));
+  draw_axes(out, chart, x, y);
+  for (size_t i = 0; i < chart.series.size(); ++i) {
+    draw_series(out, chart.series[i], kColors[i % kColors.size()], x, y);
+  }
+  draw_legend(out, chart);
+  return out + "</svg>\n";
+}
+
+}  // namespace strata

@@ -1,0 +1,21 @@
+// Columns that UTF-8 text takes on a terminal, by Unicode's character widths: combining marks 0,
+// CJK 2. Control characters and bad bytes are made harmless first, so a hostile file name cannot
+// move the cursor.
+#pragma once
+#include <string>
+#include <string_view>
+
+namespace strata {
+
+// The text with control characters and invalid UTF-8 replaced by U+FFFD; always valid UTF-8, one
+// line.
+std::string printable(std::string_view text);
+
+// Columns of printable text.
+int text_width(std::string_view text);
+
+// The longest start of the text that fits in `columns`; the last column becomes "~" when text is
+// cut.
+std::string fit_width(std::string_view text, int columns);
+
+}  // namespace strata

@@ -1,0 +1,94 @@
+#include "report/svg_curve.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace strata {
+namespace {
+
+int count(const std::string& text, const std::string& what) {
+  int n = 0;
+  for (size_t at = 0; (at = text.find(what, at)) != std::string::npos; ++at) ++n;
+  return n;
+}
+
+TEST(NiceTicks, AreRoundAndInside) {
+  EXPECT_EQ(nice_ticks(0, 10, 5, false), (std::vector<double>{0, 2, 4, 6, 8, 10}));
+  EXPECT_EQ(nice_ticks(0.3, 1.9, 8, false).size(), 8u);  // 0.4 0.6 ... 1.8
+  EXPECT_EQ(nice_ticks(-7, 93, 4, false), (std::vector<double>{0, 50}));
+  EXPECT_EQ(nice_ticks(3, 3, 5, false), (std::vector<double>{3}));
+}
+
+TEST(NiceTicks, EveryRangeHasSome) {
+  for (double low = -1e3; low < 1e3; low += 37.7) {
+    for (double span = 1e-6; span < 1e9; span *= 7.3) {
+      const std::vector<double> ticks = nice_ticks(low, low + span, 7, false);
+      EXPECT_GE(ticks.size(), 2u) << low << " " << span;
+      EXPECT_LE(ticks.size(), 9u) << low << " " << span;
+      EXPECT_GE(ticks.front(), low - span * 1e-6);
+      EXPECT_LE(ticks.back(), low + span * (1 + 1e-6));
+    }
+  }
+}
+
+TEST(NiceTicks, LogAxis) {
+  EXPECT_EQ(nice_ticks(1, 100, 5, true), (std::vector<double>{1, 2, 5, 10, 20, 50, 100}));
+  EXPECT_GE(nice_ticks(1.1, 1.9, 5, true).size(), 2u);
+  EXPECT_LE(nice_ticks(1e-30, 1e30, 5, true).size(), 14u);
+}
+
+TEST(Smoothed, EqualsTheWeightedMean) {
+  // span 2: weights 1/2^k; by hand: 4; (4/2 + 2) / 1.5; (4/4 + 2/2 + 6) / 1.75.
+  const std::vector<double> out = smoothed({4, 2, 6}, 2);
+  EXPECT_DOUBLE_EQ(out[0], 4);
+  EXPECT_DOUBLE_EQ(out[1], 4 / 1.5);
+  EXPECT_DOUBLE_EQ(out[2], 8 / 1.75);
+  EXPECT_DOUBLE_EQ(smoothed({4, std::nan(""), 2}, 2)[1], 4);
+}
+
+TEST(SvgChart, EscapesAndClosesWhatItOpens) {
+  const std::string svg = svg_chart({.title = "a<b & \"c\"",
+                                     .x_label = "step",
+                                     .y_label = "loss",
+                                     .series = {{.name = "<s>", .x = {0, 1, 2}, .y = {3, 2, 1}}}});
+  EXPECT_NE(svg.find("a&lt;b &amp; &quot;c&quot;"), std::string::npos);
+  EXPECT_EQ(svg.find("<s>"), std::string::npos);
+  EXPECT_EQ(count(svg, "<text"), count(svg, "</text>"));
+  EXPECT_EQ(count(svg, "<svg"), 1);
+  EXPECT_EQ(count(svg, "</svg>"), 1);
+}
+
+TEST(SvgChart, PointsLandWhereTheAxesSay) {
+  // 800 x 480 with x from 72 to 780: x = 0 is the left edge, x = 10 the right one.
+  const std::string svg = svg_chart({.series = {{.name = "s", .x = {0, 10}, .y = {0, 1}}}});
+  EXPECT_NE(svg.find("d=\"M72.0 "), std::string::npos);
+  EXPECT_NE(svg.find("L780.0 "), std::string::npos);
+}
+
+TEST(SvgChart, HolesBreakTheLine) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const std::string svg =
+      svg_chart({.series = {{.name = "s", .x = {0, 1, 2, 3, 4}, .y = {1, 2, nan, 2, 1}}}});
+  const size_t path = svg.find("stroke-linejoin");
+  ASSERT_NE(path, std::string::npos);
+  const std::string drawn = svg.substr(path, svg.find("/>", path) - path);
+  EXPECT_EQ(count(drawn, "M"), 2) << drawn;
+  EXPECT_EQ(svg.find("nan"), std::string::npos);
+}
+
+TEST(SvgChart, EmptyAndSinglePointsAndHugeSeriesAreLegal) {
+  EXPECT_NE(svg_chart({}).find("</svg>"), std::string::npos);
+  EXPECT_EQ(svg_chart({.series = {{.name = "s", .x = {1}, .y = {1}}}, .log_y = true}).find("nan"),
+            std::string::npos);
+  CurveSeries big{.name = "big", .x = {}, .y = {}};
+  for (int i = 0; i < 1000000; ++i) {
+    big.x.push_back(i);
+    big.y.push_back(std::sin(i));
+  }
+  EXPECT_LT(svg_chart({.series = {big}}).size(), 200000u);
+}
+
+}  // namespace
+}  // namespace strata

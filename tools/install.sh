@@ -1,0 +1,57 @@
+#!/bin/sh
+# Installs the Debian packages that a make target needs, and only those that are missing.
+# usage: tools/install.sh run|test|clang|format|smollm2
+# Works as root or with sudo; asks nothing; does nothing when all is there.
+set -eu
+
+run="g++ cmake ninja-build ccache libboost-json1.81-dev libfmt-dev libspdlog-dev libcli11-dev libpcre2-dev libutf8proc-dev"
+test="$run python3 libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev clang-format-19"
+case "${1:-}" in
+  run) packages="$run" ;;
+  test) packages="$test" ;;
+  clang) packages="$test clang-19 clang-tidy-19 libclang-rt-19-dev llvm-19" ;;
+  format) packages="clang-format-19" ;;
+  smollm2) packages="$run python3 python3-venv fortunes" ;;
+  *) echo "usage: tools/install.sh run|test|clang|format|smollm2" >&2; exit 2 ;;
+esac
+
+is_installed() {
+  [ "$(dpkg-query -W -f='${Status}' "$1" 2>/dev/null)" = "install ok installed" ]
+}
+missing=""
+for package in $packages; do
+  is_installed "$package" || missing="$missing $package"
+done
+[ -n "$missing" ] || exit 0
+
+if ! command -v apt-get >/dev/null 2>&1; then
+  echo "install: apt-get not found; Strata builds on Debian 12. Install by hand:$missing" >&2
+  exit 1
+fi
+as_root=""
+if [ "$(id -u)" -ne 0 ]; then
+  if ! command -v sudo >/dev/null 2>&1; then
+    echo "install: not root and no sudo; as root: apt-get install$missing" >&2
+    exit 1
+  fi
+  as_root="sudo"
+fi
+
+echo "install:$missing"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+apt_get() {
+  $as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 \
+    -o Acquire::Retries=3 "$@" </dev/null >"$log" 2>&1
+}
+# The package lists may be old or absent: a failed update is reported only if the install fails too.
+apt_get update || cp "$log" "$log.update"
+# $missing is a list of words.
+if ! apt_get install --no-install-recommends $missing; then
+  [ ! -f "$log.update" ] || { echo "install: apt-get update said:" >&2; tail -n 20 "$log.update" >&2; }
+  echo "install: apt-get install$missing failed:" >&2
+  tail -n 30 "$log" >&2
+  rm -f "$log.update"
+  exit 1
+fi
+rm -f "$log.update"
