@@ -1,0 +1,71 @@
+// Choice of the kernels of a CPU path, and the split of an op's work over the team.
+#pragma once
+#include <algorithm>
+
+#include "backend/backend.h"
+#include "ops/cpu/simd.h"
+#include "tensor/view.h"
+
+namespace strata::ops::cpu {
+
+// Calls body.operator()<V>() with the tag of the path. These ops use nothing of AVX512-BF16.
+template <typename Body>
+decltype(auto) with_path(CpuPath path, Body&& body) {
+  switch (path) {
+    case CpuPath::kAvx512Bf16:
+    case CpuPath::kAvx512:
+      return body.template operator()<Avx512>();
+    case CpuPath::kAvx2:
+      return body.template operator()<Avx2>();
+    case CpuPath::kReference:
+      break;
+  }
+  return body.template operator()<Scalar>();
+}
+
+// Below this many elements a region of threads costs more than it saves (about a microsecond).
+constexpr int64_t kInlineElements = 16384;
+
+// Calls body(begin, end) over parts of [0, count); on the calling thread alone when there is little
+// to do.
+template <typename Body>
+void for_range(Backend& backend, int64_t count, int64_t elements_each, Body&& body) {
+  if (count <= 0) return;
+  if (count * std::max<int64_t>(1, elements_each) < kInlineElements) {
+    body(int64_t{0}, count);
+    return;
+  }
+  backend.pool().run(count, [&](int64_t begin, int64_t end, int) { body(begin, end); });
+}
+
+// For ops whose elements are independent: calls body(row, begin, end) for column ranges that cover
+// [rows, cols]. With `dense` (no view has gaps between rows) the tensor is taken as one long row.
+template <typename Body>
+void for_pieces(Backend& backend, int64_t rows, int64_t cols, bool dense, Body&& body) {
+  constexpr int64_t kPiece = 4096;  // elements; a multiple of the vector width
+  if (rows <= 0 || cols <= 0) return;
+  if (dense) {
+    cols *= rows;
+    rows = 1;
+  }
+  const int64_t pieces = (cols + kPiece - 1) / kPiece;
+  for_range(backend, rows * pieces, std::min(cols, kPiece), [&](int64_t begin, int64_t end) {
+    for (int64_t piece = begin; piece < end; ++piece) {
+      const int64_t first = piece % pieces * kPiece;
+      body(piece / pieces, first, std::min(cols, first + kPiece));
+    }
+  });
+}
+
+// For sums over rows: calls body(begin, end) for column ranges that start at multiples of kLanes.
+template <typename Body>
+void for_columns(Backend& backend, int64_t rows, int64_t cols, Body&& body) {
+  const int64_t blocks = (cols + kLanes - 1) / kLanes;
+  for_range(backend, blocks, rows * kLanes, [&](int64_t begin, int64_t end) {
+    body(begin * kLanes, std::min(cols, end * kLanes));
+  });
+}
+
+inline bool is_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
+
+}  // namespace strata::ops::cpu

@@ -1,0 +1,24 @@
+// Kernels of ops/elementwise.h for one path; n neighbouring elements unless said otherwise.
+#pragma once
+#include "ops/cpu/simd.h"
+
+namespace strata::ops::cpu {
+
+// f32 and bf16 only.
+template <typename V>
+void copy_piece(DType x_type, const void* x, DType y_type, void* y, int64_t n);
+
+template <typename V>
+void add_piece(DType x_type, const void* x, float* y, int64_t n);
+
+// Columns [begin, end): y[rows[i] * y_stride + n] += x[i * x_stride + n], i ascending; rows null
+// means row 0 for every i.
+template <typename V>
+void add_rows_columns(DType x_type, const void* x, int64_t x_stride, const int32_t* rows,
+                      int64_t num_rows, float* y, int64_t y_stride, int64_t begin, int64_t end);
+
+// In double: 16 interleaved partial sums, then their tree. Products of floats are exact in double.
+template <typename V>
+double sum_of_squares_piece(DType x_type, const void* x, int64_t n);
+
+}  // namespace strata::ops::cpu

@@ -1,0 +1,16 @@
+// Kernels of ops/log_softmax.h for one path: one row of V logits.
+#pragma once
+#include "ops/cpu/simd.h"
+
+namespace strata::ops::cpu {
+
+// Writes the row's maximum and its sum of exp(logit - maximum).
+template <typename V>
+void max_and_sum_exp(const float* logits, int64_t vocab, float* maximum, float* sum);
+
+// d_logits may lie over logits: it is written in ascending order, never ahead of what is read.
+template <typename V>
+void log_softmax_backward_row(const float* logits, int64_t vocab, float lse, int64_t target,
+                              float d_lp, void* d_logits, DType d_type);
+
+}  // namespace strata::ops::cpu

@@ -1,0 +1,10 @@
+#include "ops/cpu/log_softmax_impl.h"
+#include "ops/cpu/simd_scalar.h"
+
+namespace strata::ops::cpu {
+
+template void max_and_sum_exp<Scalar>(const float*, int64_t, float*, float*);
+template void log_softmax_backward_row<Scalar>(const float*, int64_t, float, int64_t, float, void*,
+                                               DType);
+
+}  // namespace strata::ops::cpu

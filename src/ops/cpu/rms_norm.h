@@ -1,0 +1,35 @@
+// Kernels of ops/rms_norm.h for one path; rows [begin, end) of T, or columns of D.
+#pragma once
+#include "ops/cpu/simd.h"
+
+namespace strata::ops::cpu {
+
+struct RmsNormKernel {
+  const void* x;  // [T, D]
+  DType x_type;
+  int64_t x_stride;
+  const float* weight;  // [D]
+  float eps;
+  int64_t num_rows;
+  int64_t dim;
+};
+
+template <typename V>
+void rms_norm_rows(const RmsNormKernel& k, void* y, DType y_type, int64_t y_stride, float* inv_rms,
+                   int64_t begin, int64_t end);
+
+// inv_rms[t] alone.
+template <typename V>
+void inv_rms_rows(const RmsNormKernel& k, float* inv_rms, int64_t begin, int64_t end);
+
+template <typename V>
+void rms_norm_backward_rows(const RmsNormKernel& k, const float* inv_rms, const float* d_y,
+                            int64_t d_y_stride, float* d_x, int64_t d_x_stride, int64_t begin,
+                            int64_t end);
+
+// d_weight[begin, end) over all rows.
+template <typename V>
+void rms_norm_backward_columns(const RmsNormKernel& k, const float* inv_rms, const float* d_y,
+                               int64_t d_y_stride, float* d_weight, int64_t begin, int64_t end);
+
+}  // namespace strata::ops::cpu

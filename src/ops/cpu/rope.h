@@ -1,0 +1,40 @@
+// Kernels of ops/rope.h for one path; rows [begin, end) of the flattened [T N, H], or columns of H.
+#pragma once
+#include "ops/cpu/simd.h"
+
+namespace strata::ops::cpu {
+
+struct RopeKernel {
+  const void* x;  // [T N, H]
+  DType x_type;
+  int64_t x_stride;
+  const float* weight;  // [H], or null: no norm
+  float eps;
+  const int32_t* positions;  // [T]
+  const float* cos;          // [P, H / 2]
+  const float* sin;
+  int64_t table_stride;
+  int64_t num_heads;
+  int64_t num_rows;  // T N
+  int64_t dim;       // H
+};
+
+template <typename V>
+void head_norm_rope_rows(const RopeKernel& k, void* y, int64_t y_stride, int64_t begin,
+                         int64_t end);
+
+template <typename V>
+void head_inv_rms_rows(const RopeKernel& k, float* inv_rms, int64_t begin, int64_t end);
+
+template <typename V>
+void head_norm_rope_backward_rows(const RopeKernel& k, const void* d_y, DType d_y_type,
+                                  int64_t d_y_stride, void* d_x, DType d_x_type, int64_t d_x_stride,
+                                  int64_t begin, int64_t end);
+
+// d_weight of the pairs (h, h + H / 2), h in [begin, end), over all rows.
+template <typename V>
+void head_norm_rope_backward_columns(const RopeKernel& k, const float* inv_rms, const void* d_y,
+                                     DType d_y_type, int64_t d_y_stride, float* d_weight,
+                                     int64_t begin, int64_t end);
+
+}  // namespace strata::ops::cpu

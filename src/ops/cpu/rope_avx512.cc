@@ -1,0 +1,13 @@
+#include "ops/cpu/rope_impl.h"
+#include "ops/cpu/simd_avx512.h"
+
+namespace strata::ops::cpu {
+
+template void head_norm_rope_rows<Avx512>(const RopeKernel&, void*, int64_t, int64_t, int64_t);
+template void head_inv_rms_rows<Avx512>(const RopeKernel&, float*, int64_t, int64_t);
+template void head_norm_rope_backward_rows<Avx512>(const RopeKernel&, const void*, DType, int64_t,
+                                                   void*, DType, int64_t, int64_t, int64_t);
+template void head_norm_rope_backward_columns<Avx512>(const RopeKernel&, const float*, const void*,
+                                                      DType, int64_t, float*, int64_t, int64_t);
+
+}  // namespace strata::ops::cpu

@@ -1,0 +1,10 @@
+#include "ops/cpu/simd_avx2.h"
+#include "ops/cpu/swiglu_impl.h"
+
+namespace strata::ops::cpu {
+
+template void swiglu_piece<Avx2>(DType, const void*, const void*, void*, int64_t);
+template void swiglu_backward_piece<Avx2>(DType, const void*, const void*, DType, const void*,
+                                          void*, void*, int64_t);
+
+}  // namespace strata::ops::cpu

@@ -1,0 +1,148 @@
+#include "ops/elementwise.h"
+
+#include <cstring>
+
+#include "ops/cpu/dispatch.h"
+#include "ops/cpu/elementwise.h"
+
+namespace strata::ops {
+namespace {
+
+char* at(TensorView view, int64_t row, int64_t col) {
+  return static_cast<char*>(view.row(row)) + col * dtype_bytes(view.dtype);
+}
+
+float load_one(DType dtype, const void* data, int64_t i) {
+  switch (dtype) {
+    case DType::kF32:
+      return static_cast<const float*>(data)[i];
+    case DType::kBF16:
+      return to_float(static_cast<const Bf16*>(data)[i]);
+    case DType::kF16:
+      return f16_to_float(static_cast<const uint16_t*>(data)[i]);
+  }
+  return 0;
+}
+
+// f16 is met only when a checkpoint is read or written.
+void copy_f16(DType x_type, const void* x, DType y_type, void* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float value = load_one(x_type, x, i);
+    switch (y_type) {
+      case DType::kF32:
+        static_cast<float*>(y)[i] = value;
+        break;
+      case DType::kBF16:
+        static_cast<Bf16*>(y)[i] = to_bf16(value);
+        break;
+      case DType::kF16:
+        static_cast<uint16_t*>(y)[i] = float_to_f16(value);
+        break;
+    }
+  }
+}
+
+void check_rows(std::span<const int32_t> rows, int64_t limit) {
+  for (const int32_t row : rows) CHECK(row >= 0 && row < limit, row, limit);
+}
+
+}  // namespace
+
+void copy(Backend& backend, TensorView x, TensorView y) {
+  CHECK(x.shape == y.shape, x.shape.to_string(), y.shape.to_string());
+  const bool dense = x.dense() && y.dense();
+  const auto each = [&](auto&& piece) {
+    cpu::for_pieces(backend, x.rows(), x.cols(), dense,
+                    [&](int64_t row, int64_t begin, int64_t end) {
+                      piece(at(x, row, begin), at(y, row, begin), end - begin);
+                    });
+  };
+  if (x.dtype == y.dtype) {
+    each([&](const char* from, char* to, int64_t n) {
+      std::memcpy(to, from, static_cast<size_t>(n * dtype_bytes(x.dtype)));
+    });
+  } else if (x.dtype == DType::kF16 || y.dtype == DType::kF16) {
+    each([&](const char* from, char* to, int64_t n) { copy_f16(x.dtype, from, y.dtype, to, n); });
+  } else {
+    cpu::with_path(backend.path(), [&]<typename V>() {
+      each([&](const char* from, char* to, int64_t n) {
+        cpu::copy_piece<V>(x.dtype, from, y.dtype, to, n);
+      });
+    });
+  }
+}
+
+void add_into(Backend& backend, TensorView x, TensorView y) {
+  CHECK(x.shape == y.shape, x.shape.to_string(), y.shape.to_string());
+  CHECK(cpu::is_float(x.dtype) && y.dtype == DType::kF32, x.dtype, y.dtype);
+  cpu::with_path(backend.path(), [&]<typename V>() {
+    cpu::for_pieces(backend, x.rows(), x.cols(), x.dense() && y.dense(),
+                    [&](int64_t row, int64_t begin, int64_t end) {
+                      cpu::add_piece<V>(x.dtype, at(x, row, begin),
+                                        reinterpret_cast<float*>(at(y, row, begin)), end - begin);
+                    });
+  });
+}
+
+void gather(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y) {
+  CHECK(x.dtype == y.dtype && x.cols() == y.cols() && y.rows() == std::ssize(rows),
+        x.shape.to_string(), y.shape.to_string(), rows.size());
+  check_rows(rows, x.rows());
+  const auto bytes = static_cast<size_t>(x.cols() * dtype_bytes(x.dtype));
+  cpu::for_range(backend, y.rows(), x.cols(), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      std::memcpy(y.row(i), x.row(rows[static_cast<size_t>(i)]), bytes);
+    }
+  });
+}
+
+void scatter_add(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y) {
+  CHECK(cpu::is_float(x.dtype) && y.dtype == DType::kF32, x.dtype, y.dtype);
+  CHECK(x.cols() == y.cols() && x.rows() == std::ssize(rows), x.shape.to_string(),
+        y.shape.to_string(), rows.size());
+  check_rows(rows, y.rows());
+  cpu::with_path(backend.path(), [&]<typename V>() {
+    cpu::for_columns(backend, x.rows(), x.cols(), [&](int64_t begin, int64_t end) {
+      cpu::add_rows_columns<V>(x.dtype, x.data, x.row_stride, rows.data(), x.rows(), y.f32(),
+                               y.row_stride, begin, end);
+    });
+  });
+}
+
+void add_rows_into(Backend& backend, TensorView x, TensorView y) {
+  CHECK(cpu::is_float(x.dtype) && y.dtype == DType::kF32, x.dtype, y.dtype);
+  CHECK(y.shape == Shape{x.cols()}, x.shape.to_string(), y.shape.to_string());
+  cpu::with_path(backend.path(), [&]<typename V>() {
+    cpu::for_columns(backend, x.rows(), x.cols(), [&](int64_t begin, int64_t end) {
+      cpu::add_rows_columns<V>(x.dtype, x.data, x.row_stride, nullptr, x.rows(), y.f32(), 0, begin,
+                               end);
+    });
+  });
+}
+
+double sum_of_squares(Backend& backend, TensorView x) {
+  CHECK(cpu::is_float(x.dtype), x.dtype);
+  constexpr int64_t kBlock = 4096;
+  const bool dense = x.dense();
+  const int64_t rows = dense ? 1 : x.rows();
+  const int64_t cols = dense ? x.shape.num_elements() : x.cols();
+  if (rows == 0 || cols == 0) return 0;
+  const int64_t blocks = (cols + kBlock - 1) / kBlock;
+  Scratch::Mark mark(backend.scratch());
+  auto* sums = static_cast<double*>(
+      backend.scratch().take(rows * blocks * static_cast<int64_t>(sizeof(double))));
+  cpu::with_path(backend.path(), [&]<typename V>() {
+    cpu::for_range(backend, rows * blocks, std::min(cols, kBlock), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t first = i % blocks * kBlock;
+        sums[i] = cpu::sum_of_squares_piece<V>(x.dtype, at(x, i / blocks, first),
+                                               std::min(kBlock, cols - first));
+      }
+    });
+  });
+  double total = 0;
+  for (int64_t i = 0; i < rows * blocks; ++i) total += sums[i];
+  return total;
+}
+
+}  // namespace strata::ops

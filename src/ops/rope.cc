@@ -1,0 +1,78 @@
+#include "ops/rope.h"
+
+#include "ops/cpu/dispatch.h"
+#include "ops/cpu/rope.h"
+
+namespace strata::ops {
+namespace {
+
+cpu::RopeKernel checked(const HeadNormRopeArgs& args) {
+  CHECK(cpu::is_float(args.x.dtype) && args.x.shape.rank() == 3, args.x.shape.to_string());
+  const int64_t dim = args.x.cols();
+  CHECK(dim % 2 == 0, dim);
+  CHECK(std::ssize(args.positions) == args.x.shape[0], args.positions.size(),
+        args.x.shape.to_string());
+  CHECK(
+      args.weight.empty() || (args.weight.dtype == DType::kF32 && args.weight.shape == Shape{dim}),
+      args.weight.shape.to_string());
+  CHECK(args.cos.dtype == DType::kF32 && args.sin.dtype == DType::kF32);
+  CHECK(args.cos.cols() == dim / 2 && args.sin.shape == args.cos.shape &&
+            args.sin.row_stride == args.cos.row_stride,
+        args.cos.shape.to_string(), args.sin.shape.to_string(), dim);
+  for (const int32_t position : args.positions) {
+    CHECK(position >= 0 && position < args.cos.rows(), position, args.cos.rows());
+  }
+  return {.x = args.x.data,
+          .x_type = args.x.dtype,
+          .x_stride = args.x.row_stride,
+          .weight = args.weight.empty() ? nullptr : args.weight.f32(),
+          .eps = args.eps,
+          .positions = args.positions.data(),
+          .cos = args.cos.f32(),
+          .sin = args.sin.f32(),
+          .table_stride = args.cos.row_stride,
+          .num_heads = args.x.shape[1],
+          .num_rows = args.x.rows(),
+          .dim = dim};
+}
+
+}  // namespace
+
+void head_norm_rope(Backend& backend, const HeadNormRopeArgs& args, TensorView y) {
+  const cpu::RopeKernel kernel = checked(args);
+  CHECK(y.dtype == args.x.dtype && y.shape == args.x.shape, y.shape.to_string(),
+        args.x.shape.to_string());
+  cpu::with_path(backend.path(), [&]<typename V>() {
+    cpu::for_range(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
+      cpu::head_norm_rope_rows<V>(kernel, y.data, y.row_stride, begin, end);
+    });
+  });
+}
+
+void head_norm_rope_backward(Backend& backend, const HeadNormRopeArgs& args, TensorView d_y,
+                             TensorView d_x, TensorView d_weight) {
+  const cpu::RopeKernel kernel = checked(args);
+  CHECK(cpu::is_float(d_y.dtype) && d_y.shape == args.x.shape, d_y.shape.to_string());
+  CHECK(cpu::is_float(d_x.dtype) && d_x.shape == args.x.shape, d_x.shape.to_string());
+  CHECK(d_weight.empty() || (d_weight.dtype == DType::kF32 && d_weight.shape == args.weight.shape),
+        d_weight.shape.to_string());
+  Scratch::Mark mark(backend.scratch());
+  cpu::with_path(backend.path(), [&]<typename V>() {
+    if (!d_weight.empty() && kernel.num_rows > 0) {  // first: d_x may lie over d_y
+      float* inv_rms = backend.scratch().take(DType::kF32, {kernel.num_rows}).f32();
+      cpu::for_range(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
+        cpu::head_inv_rms_rows<V>(kernel, inv_rms, begin, end);
+      });
+      cpu::for_columns(backend, kernel.num_rows, kernel.dim / 2, [&](int64_t begin, int64_t end) {
+        cpu::head_norm_rope_backward_columns<V>(kernel, inv_rms, d_y.data, d_y.dtype,
+                                                d_y.row_stride, d_weight.f32(), begin, end);
+      });
+    }
+    cpu::for_range(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
+      cpu::head_norm_rope_backward_rows<V>(kernel, d_y.data, d_y.dtype, d_y.row_stride, d_x.data,
+                                           d_x.dtype, d_x.row_stride, begin, end);
+    });
+  });
+}
+
+}  // namespace strata::ops

@@ -1,0 +1,52 @@
+#include "ops/swiglu.h"
+
+#include "ops/cpu/dispatch.h"
+#include "ops/cpu/swiglu.h"
+
+namespace strata::ops {
+namespace {
+
+char* at(TensorView view, int64_t row, int64_t col) {
+  return static_cast<char*>(view.row(row)) + col * dtype_bytes(view.dtype);
+}
+
+void check_like(TensorView view, TensorView gate) {
+  CHECK(view.dtype == gate.dtype && view.shape == gate.shape, view.dtype, gate.dtype,
+        view.shape.to_string(), gate.shape.to_string());
+}
+
+}  // namespace
+
+void swiglu(Backend& backend, TensorView gate, TensorView up, TensorView y) {
+  CHECK(cpu::is_float(gate.dtype), gate.dtype);
+  check_like(up, gate);
+  check_like(y, gate);
+  const bool dense = gate.dense() && up.dense() && y.dense();
+  cpu::with_path(backend.path(), [&]<typename V>() {
+    cpu::for_pieces(backend, gate.rows(), gate.cols(), dense,
+                    [&](int64_t row, int64_t begin, int64_t end) {
+                      cpu::swiglu_piece<V>(gate.dtype, at(gate, row, begin), at(up, row, begin),
+                                           at(y, row, begin), end - begin);
+                    });
+  });
+}
+
+void swiglu_backward(Backend& backend, TensorView gate, TensorView up, TensorView d_y,
+                     TensorView d_gate, TensorView d_up) {
+  CHECK(cpu::is_float(gate.dtype) && cpu::is_float(d_y.dtype), gate.dtype, d_y.dtype);
+  CHECK(d_y.shape == gate.shape, d_y.shape.to_string(), gate.shape.to_string());
+  check_like(up, gate);
+  check_like(d_gate, gate);
+  check_like(d_up, gate);
+  const bool dense = gate.dense() && up.dense() && d_y.dense() && d_gate.dense() && d_up.dense();
+  cpu::with_path(backend.path(), [&]<typename V>() {
+    cpu::for_pieces(
+        backend, gate.rows(), gate.cols(), dense, [&](int64_t row, int64_t begin, int64_t end) {
+          cpu::swiglu_backward_piece<V>(gate.dtype, at(gate, row, begin), at(up, row, begin),
+                                        d_y.dtype, at(d_y, row, begin), at(d_gate, row, begin),
+                                        at(d_up, row, begin), end - begin);
+        });
+  });
+}
+
+}  // namespace strata::ops
