@@ -1,0 +1,162 @@
+// gemm on the CPU. A worker owns some panels (and, where there are fewer panels than workers, some
+// rows). A panel stays in L2 while the rows of a block pass over it in tiles; a tile's chains live
+// in registers for all of K, then pass through a small buffer to the low-rank terms of their rows
+// and to the epilogue, exactly, in fp32.
+#include "ops/cpu/gemm.h"
+
+#include <algorithm>
+
+namespace strata::ops::cpu {
+namespace {
+
+// Rows that stay in L2 and L3 while the panels pass; a multiple of every tile height.
+constexpr int64_t kRowBlock = 528;
+// Bytes of a panel that stay in L2; longer ones are summed in blocks, the chains stored between.
+constexpr int64_t kPanelBytes = 512 << 10;
+
+struct Forward {
+  const GemmKernels& kernels;
+  const GemmArgs& args;
+  TensorView y;
+  int64_t tile_rows;
+  int64_t k_blocks;
+
+  // Continues the chains of rows [begin, end), whose tile starts at `begin`, with their runs.
+  void add_runs(int64_t panel, Range rows, size_t first_run, float* acc) const {
+    const int64_t width = args.w.width;
+    for (size_t r = first_run; r < args.runs.size() && args.runs[r].begin < rows.end; ++r) {
+      const LowRankRun& run = args.runs[r];
+      const int64_t begin = std::max(run.begin, rows.begin);
+      const int64_t end = std::min(run.end, rows.end);
+      if (begin >= end) continue;
+      const bool more = panel + 1 < run.w.num_panels();
+      kernels.accumulate({.panel = run.w.panel(panel),
+                          .width = width,
+                          .x = run.x.row(begin),
+                          .x_stride = run.x.row_stride,
+                          .rows = end - begin,
+                          .cols = run.w.cols,
+                          .acc = acc + (begin - rows.begin) * width,
+                          .acc_stride = width,
+                          .start_at_zero = false,
+                          .prefetch = more ? run.w.panel(panel + 1) : nullptr,
+                          .prefetch_lines = more ? 4 : 0});
+    }
+  }
+
+  void finish(int64_t panel, Range rows, const float* acc) const {
+    const int64_t width = args.w.width;
+    const int64_t col = panel * width;
+    const bool add = !args.add.empty();
+    kernels.finish({.acc = acc,
+                    .acc_stride = width,
+                    .rows = rows.size(),
+                    .cols = std::min(width, args.w.rows - col),
+                    .scale = args.scale,
+                    .bias = args.bias.empty() ? nullptr : args.bias.f32() + col,
+                    .add = add ? address(args.add, rows.begin, col) : nullptr,
+                    .add_stride = args.add.row_stride,
+                    .add_is_bf16 = args.add.dtype == DType::kBF16,
+                    .y = address(y, rows.begin, col),
+                    .y_stride = y.row_stride,
+                    .y_is_bf16 = y.dtype == DType::kBF16});
+  }
+
+  // One panel over the rows of a block. `chains` holds the block's chains between blocks of K, and
+  // is null where K is one block.
+  void panel(int64_t index, Range rows, size_t first_run, bool last_panel, float* chains) const {
+    alignas(64) float tile[kMaxTileRows * kMaxWidth];
+    const int64_t width = args.w.width;
+    const int64_t groups = ceil_div(rows.size(), tile_rows);
+    const int64_t steps = args.w.padded_cols() / kernels.pair;
+    const int64_t step_bytes = width * kernels.pair * dtype_bytes(args.w.dtype);
+    for (int64_t block = 0; block < k_blocks; ++block) {
+      const Range step = part_of(steps, block, k_blocks);
+      const Range cols = {step.begin * kernels.pair,
+                          std::min(step.end * kernels.pair, args.w.cols)};
+      const char* data = static_cast<const char*>(args.w.panel(index)) + step.begin * step_bytes;
+      for (int64_t g = 0; g < groups; ++g) {
+        const Range part = part_of(rows.size(), g, groups);
+        const Range group = {rows.begin + part.begin, rows.begin + part.end};
+        float* acc = chains == nullptr ? tile : chains + part.begin * width;
+        const Prefetch ahead = prefetch(data, step.size() * step_bytes, step_bytes, g, groups,
+                                        last_panel && block + 1 == k_blocks);
+        kernels.accumulate({.panel = data,
+                            .width = width,
+                            .x = address(args.x, group.begin, cols.begin),
+                            .x_stride = args.x.row_stride,
+                            .rows = group.size(),
+                            .cols = cols.size(),
+                            .acc = acc,
+                            .acc_stride = width,
+                            .start_at_zero = block == 0,
+                            .prefetch = ahead.data,
+                            .prefetch_lines = ahead.lines});
+        if (block + 1 < k_blocks) continue;
+        add_runs(index, group, first_run, acc);
+        finish(index, group, acc);
+      }
+    }
+  }
+
+  struct Prefetch {
+    const void* data = nullptr;
+    int lines = 0;
+  };
+
+  // The tiles of a panel share the work of fetching what follows it in memory, the next panel, so
+  // that memory is read evenly: one tile reads its own panel a little ahead, two or three fetch
+  // half of each step's lines, more than that a quarter.
+  static Prefetch prefetch(const char* data, int64_t bytes, int64_t step_bytes, int64_t group,
+                           int64_t groups, bool last) {
+    constexpr int64_t kLine = 64;
+    constexpr int64_t kAhead = 8192;
+    if (groups == 1) return {data + kAhead, static_cast<int>(step_bytes / kLine)};
+    if (last || step_bytes != 4 * kLine) return {};
+    const int lines = groups <= 3 ? 2 : 1;
+    if (group * lines >= 4) return {};
+    return {data + bytes + group * lines * (bytes / 4), lines};
+  }
+};
+
+}  // namespace
+
+void gemm(Backend& backend, const GemmArgs& args, TensorView y) {
+  const GemmKernels& kernels = gemm_kernels(backend.path(), args.w.dtype);
+  const int64_t panel_bytes = args.w.panel_elements() * dtype_bytes(args.w.dtype);
+  const int64_t tile_rows = max_rows(kernels, args.w.width);
+  const int64_t num_rows = args.x.rows();
+  const bool one_tile = num_rows <= tile_rows;
+  const int64_t k_blocks = one_tile ? 1 : ceil_div(panel_bytes, kPanelBytes);
+  const Forward forward{kernels, args, y, tile_rows, k_blocks};
+
+  ThreadPool& pool = backend.pool();
+  const Grid grid =
+      split_grid(pool.num_threads(), args.w.num_panels(), ceil_div(num_rows, tile_rows));
+  const Scratch::Mark mark(backend.scratch());
+  const int64_t block_rows = std::min(num_rows, kRowBlock);
+  const int64_t chains_bytes = k_blocks == 1 ? 0 : block_rows * args.w.width * 4;
+  char* chains = k_blocks == 1 ? nullptr
+                               : static_cast<char*>(backend.scratch().take(
+                                     chains_bytes * grid.col_parts * grid.row_parts));
+  const int64_t num_tiles = ceil_div(num_rows, tile_rows);
+  pool.run(grid.col_parts * grid.row_parts, [&](int64_t begin, int64_t end, int) {
+    for (int64_t part = begin; part < end; ++part) {
+      float* own =
+          chains == nullptr ? nullptr : reinterpret_cast<float*>(chains + part * chains_bytes);
+      const Range panels = part_of(args.w.num_panels(), part % grid.col_parts, grid.col_parts);
+      const Range tiles = part_of(num_tiles, part / grid.col_parts, grid.row_parts);
+      const int64_t row_end = std::min(tiles.end * tile_rows, num_rows);
+      size_t run = 0;
+      for (int64_t row = tiles.begin * tile_rows; row < row_end; row += kRowBlock) {
+        while (run < args.runs.size() && args.runs[run].end <= row) ++run;
+        const Range rows = {row, std::min(row + kRowBlock, row_end)};
+        for (int64_t p = panels.begin; p < panels.end; ++p) {
+          forward.panel(p, rows, run, p + 1 == panels.end, own);
+        }
+      }
+    }
+  });
+}
+
+}  // namespace strata::ops::cpu

@@ -1,0 +1,50 @@
+// The CPU drivers behind ops/gemm.h: arguments are checked, T, N and K are positive.
+#pragma once
+#include "ops/cpu/gemm_kernels.h"
+#include "ops/gemm.h"
+
+namespace strata::ops::cpu {
+
+void gemm(Backend& backend, const GemmArgs& args, TensorView y);
+void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate);
+void gemm_dw(Backend& backend, TensorView dy, TensorView x, std::span<const int64_t> sequence_ends,
+             TensorView dw);
+
+const GemmKernels& gemm_kernels(CpuPath path, DType dtype);
+
+// What the drivers share. A part of a grid of outputs: one worker's share.
+struct Grid {
+  int64_t col_parts = 1;
+  int64_t row_parts = 1;
+};
+
+// Cuts cols x rows items for `threads` workers so that the largest part is smallest; columns first,
+// because a column's weights are then read by one worker only.
+Grid split_grid(int64_t threads, int64_t cols, int64_t rows);
+
+struct Range {
+  int64_t begin = 0;
+  int64_t end = 0;
+  [[nodiscard]] int64_t size() const { return end - begin; }
+};
+
+// The index-th of `parts` nearly equal parts of [0, count).
+inline Range part_of(int64_t count, int64_t index, int64_t parts) {
+  return {count * index / parts, count * (index + 1) / parts};
+}
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+inline int64_t max_rows(const GemmKernels& kernels, int64_t width) {
+  return width >= 64 ? kernels.rows_64 : width >= 32 ? kernels.rows_32 : kernels.rows_16;
+}
+
+// The narrowest tile that holds `cols` outputs (at most 64).
+inline int64_t tile_width(int64_t cols) { return cols > 32 ? 64 : cols > 16 ? 32 : 16; }
+
+// Where element (row, col) of a view lies.
+inline char* address(const TensorView& view, int64_t row, int64_t col) {
+  return static_cast<char*>(view.data) + (row * view.row_stride + col) * dtype_bytes(view.dtype);
+}
+
+}  // namespace strata::ops::cpu

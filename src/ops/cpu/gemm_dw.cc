@@ -1,0 +1,168 @@
+// gemm_dw on the CPU. The summed axis is the tokens. One operand becomes panels (its columns are
+// the lanes of the chains), the other becomes rows; both step by one token (f32) or by a pair
+// within a sequence (bf16). The lanes are K, and the chains are read and written in dw itself;
+// where K is a rank (at most kNarrow) they are N, and the chains pass through a transposed buffer.
+#include <algorithm>
+#include <cstring>
+
+#include "ops/cpu/gemm.h"
+
+namespace strata::ops::cpu {
+namespace {
+
+constexpr int64_t kSteps = 512;       // steps in a block: a panel of 128 KiB
+constexpr int64_t kBlockRows = 2048;  // columns of the row operand prepared at a time
+constexpr int64_t kNarrow = 64;
+
+// The rows of consecutive steps.
+struct Steps {
+  int32_t* first;
+  uint8_t* single;
+  int64_t count = 0;
+
+  // Takes up to kSteps steps from `row`, which lies in sequence `sequence`; advances both.
+  void fill(std::span<const int64_t> ends, int64_t pair, int64_t& row, size_t& sequence) {
+    count = 0;
+    while (count < kSteps && sequence < ends.size()) {
+      if (row >= ends[sequence]) {
+        ++sequence;
+        continue;
+      }
+      first[count] = static_cast<int32_t>(row);
+      single[count] = pair == 2 && row + 1 == ends[sequence] ? 1 : 0;
+      row = std::min(row + pair, ends[sequence]);
+      ++count;
+    }
+  }
+};
+
+struct WeightGradient {
+  const GemmKernels& kernels;
+  TensorView lanes;  // [T, L]
+  TensorView rows;   // [T, S]
+  TensorView dw;     // [S, L], or [L, S] where transposed
+  bool transposed;
+
+  [[nodiscard]] StepArgs step_args(const TensorView& x, int64_t col, int64_t cols,
+                                   const Steps& steps) const {
+    return {.x = address(x, 0, col),
+            .x_stride = x.row_stride,
+            .first = steps.first,
+            .single = steps.single,
+            .steps = steps.count,
+            .cols = cols,
+            .dst = nullptr,
+            .dst_stride = 0};
+  }
+
+  // Copies chains between dw and a [rows, width] buffer.
+  void move_chains(Range row, Range lane, float* buffer, int64_t width, bool store) const {
+    for (int64_t r = row.begin; r < row.end; ++r) {
+      for (int64_t l = lane.begin; l < lane.end; ++l) {
+        float& there =
+            transposed ? dw.f32()[l * dw.row_stride + r] : dw.f32()[r * dw.row_stride + l];
+        float& here = buffer[(r - row.begin) * width + l - lane.begin];
+        if (store) {
+          there = here;
+        } else {
+          here = there;
+        }
+      }
+    }
+  }
+
+  // Chains of columns `row` of the row operand, prepared in step_rows, and of the lanes of one
+  // panel.
+  void panel(Range lane, Range row, const char* step_rows, int64_t row_origin, const Steps& steps,
+             const char* panel_data) const {
+    alignas(64) float tile[kMaxTileRows * kMaxWidth];
+    const int64_t width = tile_width(lane.size());
+    const int64_t stride = kSteps * kernels.pair;
+    const int64_t groups = ceil_div(row.size(), max_rows(kernels, width));
+    const bool direct = !transposed && lane.size() == width;
+    for (int64_t g = 0; g < groups; ++g) {
+      const Range part = part_of(row.size(), g, groups);
+      const Range own = {row.begin + part.begin, row.begin + part.end};
+      float* acc = direct ? reinterpret_cast<float*>(address(dw, own.begin, lane.begin)) : tile;
+      if (!direct) move_chains(own, lane, tile, width, /*store=*/false);
+      kernels.accumulate(
+          {.panel = panel_data,
+           .width = width,
+           .x = step_rows + (own.begin - row_origin) * stride * dtype_bytes(rows.dtype),
+           .x_stride = stride,
+           .rows = own.size(),
+           .cols = steps.count * kernels.pair,
+           .acc = acc,
+           .acc_stride = direct ? dw.row_stride : width,
+           .start_at_zero = false,
+           .prefetch = nullptr,
+           .prefetch_lines = 0});
+      if (!direct) move_chains(own, lane, tile, width, /*store=*/true);
+    }
+  }
+};
+
+}  // namespace
+
+void gemm_dw(Backend& backend, TensorView dy, TensorView x, std::span<const int64_t> sequence_ends,
+             TensorView dw) {
+  const GemmKernels& kernels = gemm_kernels(backend.path(), x.dtype);
+  const bool transposed = x.cols() <= kNarrow && dy.cols() > x.cols();
+  const WeightGradient gradient{kernels, transposed ? dy : x, transposed ? x : dy, dw, transposed};
+  const int64_t num_lanes = gradient.lanes.cols();
+  const int64_t num_rows = gradient.rows.cols();
+  const int64_t element = dtype_bytes(x.dtype);
+  const int64_t stride = kSteps * kernels.pair;
+  const int64_t num_panels = ceil_div(num_lanes, kMaxWidth);
+  const int64_t tile_rows = max_rows(kernels, tile_width(std::min(num_lanes, kMaxWidth)));
+
+  ThreadPool& pool = backend.pool();
+  const int64_t block_rows = std::min(num_rows, kBlockRows);
+  const Grid grid = split_grid(pool.num_threads(), num_panels, ceil_div(block_rows, tile_rows));
+  const int64_t num_parts = grid.col_parts * grid.row_parts;
+
+  Scratch& scratch = backend.scratch();
+  const Scratch::Mark mark(scratch);
+  Steps steps{.first = static_cast<int32_t*>(scratch.take(kSteps * 4)),
+              .single = static_cast<uint8_t*>(scratch.take(kSteps))};
+  char* step_rows = static_cast<char*>(scratch.take(block_rows * stride * element));
+  const int64_t panel_bytes = stride * kMaxWidth * element;
+  char* panels = static_cast<char*>(scratch.take(panel_bytes * num_parts));
+
+  int64_t token = 0;
+  size_t sequence = 0;
+  while (true) {
+    steps.fill(sequence_ends, kernels.pair, token, sequence);
+    if (steps.count == 0) break;
+    for (int64_t origin = 0; origin < num_rows; origin += kBlockRows) {
+      const int64_t count = std::min(kBlockRows, num_rows - origin);
+      pool.run(ceil_div(count, 16), [&](int64_t begin, int64_t end, int) {
+        const Range cols = {begin * 16, std::min(end * 16, count)};
+        StepArgs args = gradient.step_args(gradient.rows, origin + cols.begin, cols.size(), steps);
+        args.dst = step_rows + cols.begin * stride * element;
+        args.dst_stride = stride;
+        kernels.step_rows(args);
+      });
+      pool.run(num_parts, [&](int64_t begin, int64_t end, int) {
+        for (int64_t part = begin; part < end; ++part) {
+          char* own = panels + part * panel_bytes;
+          const Range mine = part_of(num_panels, part % grid.col_parts, grid.col_parts);
+          const Range tiles =
+              part_of(ceil_div(count, tile_rows), part / grid.col_parts, grid.row_parts);
+          const Range row = {origin + tiles.begin * tile_rows,
+                             origin + std::min(tiles.end * tile_rows, count)};
+          for (int64_t p = mine.begin; p < mine.end; ++p) {
+            const Range lane = {p * kMaxWidth, std::min((p + 1) * kMaxWidth, num_lanes)};
+            StepArgs args = gradient.step_args(gradient.lanes, lane.begin, lane.size(), steps);
+            args.dst = own;
+            args.dst_stride = tile_width(lane.size());
+            kernels.step_panel(args);
+            gradient.panel(lane, row, step_rows, origin, steps, own);
+          }
+        }
+      });
+    }
+  }
+}
+
+}  // namespace strata::ops::cpu

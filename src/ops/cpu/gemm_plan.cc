@@ -1,0 +1,32 @@
+#include "ops/cpu/gemm.h"
+
+namespace strata::ops::cpu {
+
+const GemmKernels& gemm_kernels(CpuPath path, DType dtype) {
+  const bool bf16 = dtype == DType::kBF16;
+  switch (path) {
+#if defined(__x86_64__)
+    case CpuPath::kAvx512Bf16:
+    case CpuPath::kAvx512:
+    case CpuPath::kAvx2:
+#endif
+    default:
+      return gemm_kernels_reference(bf16);
+  }
+}
+
+Grid split_grid(int64_t threads, int64_t cols, int64_t rows) {
+  Grid best;
+  int64_t best_size = cols * rows;
+  for (int64_t col_parts = threads; col_parts >= 1; --col_parts) {
+    const int64_t row_parts = threads / col_parts;
+    const int64_t size = ceil_div(cols, col_parts) * ceil_div(rows, row_parts);
+    if (size < best_size) {
+      best_size = size;
+      best = {.col_parts = col_parts, .row_parts = row_parts};
+    }
+  }
+  return best;
+}
+
+}  // namespace strata::ops::cpu

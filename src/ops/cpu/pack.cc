@@ -1,0 +1,168 @@
+// Panels on the CPU. A worker owns whole panels. A panel is written in blocks of 64 bytes of each
+// row, so that a source line is read once and the block written stays in L1.
+#include "ops/cpu/pack.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+namespace strata::ops::cpu {
+namespace {
+
+struct F16 {
+  uint16_t bits;
+};
+
+inline float widen(float value) { return value; }
+inline float widen(Bf16 value) { return to_float(value); }
+inline float widen(F16 value) { return f16_to_float(value.bits); }
+
+template <typename To, typename From>
+inline To convert(From value) {
+  if constexpr (std::is_same_v<To, From>) {
+    return value;
+  } else if constexpr (std::is_same_v<To, Bf16>) {
+    return to_bf16(widen(value));
+  } else {
+    return widen(value);
+  }
+}
+
+// Calls body with a value of the element type of `dtype`.
+template <typename Body>
+void dispatch(DType dtype, Body body) {
+  switch (dtype) {
+    case DType::kF32:
+      return body(float{});
+    case DType::kBF16:
+      return body(Bf16{});
+    case DType::kF16:
+      return body(F16{});
+  }
+}
+
+// Elements of the summed axis that a panel of E stores together.
+template <typename E>
+constexpr int64_t kPair = std::is_same_v<E, Bf16> ? 2 : 1;
+
+// Lanes [lane, lane + rows.size()) of one panel from rows of the matrix.
+template <typename From, typename To>
+void pack_lanes(const From* rows, int64_t stride, int64_t count, int64_t cols, To* panel,
+                int64_t width, int64_t lane) {
+  constexpr int64_t kBlock = 64 / sizeof(To);
+  for (int64_t block = 0; block < cols; block += kBlock) {
+    const int64_t end = std::min(block + kBlock, cols);
+    for (int64_t l = 0; l < count; ++l) {
+      const From* row = rows + l * stride;
+      To* out = panel + (lane + l) * kPair<To>;
+      for (int64_t k = block; k < end; ++k) {
+        out[k / kPair<To> * width * kPair<To> + k % kPair<To>] = convert<To>(row[k]);
+      }
+    }
+  }
+  if (cols % kPair<To> == 0) return;
+  for (int64_t l = 0; l < count; ++l) panel[(cols / 2 * width + lane + l) * 2 + 1] = To{};
+}
+
+template <typename To>
+void zero_lanes(To* panel, const PanelView& view, int64_t lane) {
+  for (int64_t step = 0; step < view.padded_cols() / kPair<To>; ++step) {
+    std::memset(static_cast<void*>(panel + (step * view.width + lane) * kPair<To>), 0,
+                static_cast<size_t>((view.width - lane) * kPair<To>) * sizeof(To));
+  }
+}
+
+template <typename From, typename To>
+void pack_panel(const TensorView& rows, int64_t first_row, const PanelView& panel, int64_t index) {
+  const int64_t origin = index * panel.width;
+  const int64_t begin = std::max(first_row, origin);
+  const int64_t end = std::min(first_row + rows.rows(), origin + panel.width);
+  To* data = static_cast<To*>(panel.panel(index));
+  pack_lanes(static_cast<const From*>(rows.row(begin - first_row)), rows.row_stride, end - begin,
+             panel.cols, data, panel.width, begin - origin);
+  if (end == panel.rows && end < origin + panel.width) zero_lanes(data, panel, end - origin);
+}
+
+template <typename From, typename To>
+void unpack_panel(const PanelView& panel, int64_t index, int64_t first_row,
+                  const TensorView& rows) {
+  const int64_t origin = index * panel.width;
+  const int64_t begin = std::max(first_row, origin);
+  const int64_t end = std::min(first_row + rows.rows(), origin + panel.width);
+  const From* data = static_cast<const From*>(panel.panel(index));
+  constexpr int64_t kBlock = 64 / sizeof(From);
+  for (int64_t block = 0; block < panel.cols; block += kBlock) {
+    const int64_t block_end = std::min(block + kBlock, panel.cols);
+    for (int64_t row = begin; row < end; ++row) {
+      To* out = static_cast<To*>(rows.row(row - first_row));
+      const From* lane = data + (row - origin) * kPair<From>;
+      for (int64_t k = block; k < block_end; ++k) {
+        out[k] = convert<To>(lane[k / kPair<From> * panel.width * kPair<From> + k % kPair<From>]);
+      }
+    }
+  }
+}
+
+template <typename From, typename To>
+void gather_row(const PanelView& panel, int64_t row, To* out) {
+  const From* lane = static_cast<const From*>(panel.data) + panel.offset(row, 0);
+  const int64_t step = panel.width * kPair<From>;
+  for (int64_t k = 0; k < panel.cols; ++k) {
+    out[k] = convert<To>(lane[k / kPair<From> * step + k % kPair<From>]);
+  }
+}
+
+// Calls body(index) for every panel that holds one of the rows.
+template <typename Body>
+void for_panels(Backend& backend, const PanelView& panel, int64_t first_row, int64_t num_rows,
+                Body body) {
+  const int64_t first = first_row / panel.width;
+  const int64_t last = (first_row + num_rows + panel.width - 1) / panel.width;
+  backend.pool().run(last - first, [&](int64_t begin, int64_t end, int) {
+    for (int64_t index = first + begin; index < first + end; ++index) body(index);
+  });
+}
+
+}  // namespace
+
+void pack(Backend& backend, const TensorView& rows, int64_t first_row, const PanelView& panel) {
+  dispatch(rows.dtype, [&]<typename From>(From) {
+    for_panels(backend, panel, first_row, rows.rows(), [&](int64_t index) {
+      if (panel.dtype == DType::kBF16) {
+        pack_panel<From, Bf16>(rows, first_row, panel, index);
+      } else {
+        pack_panel<From, float>(rows, first_row, panel, index);
+      }
+    });
+  });
+}
+
+void unpack(Backend& backend, const PanelView& panel, int64_t first_row, const TensorView& rows) {
+  for_panels(backend, panel, first_row, rows.rows(), [&](int64_t index) {
+    if (panel.dtype == DType::kF32) {
+      unpack_panel<float, float>(panel, index, first_row, rows);
+    } else if (rows.dtype == DType::kF32) {
+      unpack_panel<Bf16, float>(panel, index, first_row, rows);
+    } else {
+      unpack_panel<Bf16, Bf16>(panel, index, first_row, rows);
+    }
+  });
+}
+
+void gather_rows(Backend& backend, const PanelView& panel, std::span<const int32_t> token_ids,
+                 const TensorView& y) {
+  backend.pool().run(static_cast<int64_t>(token_ids.size()), [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) {
+      const int64_t row = token_ids[static_cast<size_t>(t)];
+      if (panel.dtype == DType::kF32) {
+        gather_row<float>(panel, row, static_cast<float*>(y.row(t)));
+      } else if (y.dtype == DType::kF32) {
+        gather_row<Bf16>(panel, row, static_cast<float*>(y.row(t)));
+      } else {
+        gather_row<Bf16>(panel, row, static_cast<Bf16*>(y.row(t)));
+      }
+    }
+  });
+}
+
+}  // namespace strata::ops::cpu

@@ -1,0 +1,85 @@
+#include "ops/gemm.h"
+
+#include "ops/cpu/gemm.h"
+
+namespace strata::ops {
+namespace {
+
+bool is_f32_or_bf16(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
+
+void check_weights(const PanelView& w) {
+  CHECK(is_f32_or_bf16(w.dtype), w.dtype);
+  CHECK(w.width == 16 || w.width == 32 || w.width == 64, w.width);
+  CHECK(w.rows > 0 && w.cols > 0, w.rows, w.cols);
+}
+
+// x [T, summed], w, out [T, made]: `summed` and `made` are the two axes of w.
+void check_product(const GemmArgs& args, int64_t summed, int64_t made, const TensorView& out) {
+  CHECK(args.x.dtype == args.w.dtype, args.x.dtype, args.w.dtype);
+  CHECK(args.x.cols() == summed, args.x.cols(), summed);
+  CHECK(out.cols() == made && out.rows() == args.x.rows(), out.cols(), made, out.rows(),
+        args.x.rows());
+  CHECK(is_f32_or_bf16(out.dtype), out.dtype);
+}
+
+void check_run(const LowRankRun& run, const GemmArgs& args, int64_t previous_end) {
+  check_weights(run.w);
+  CHECK(run.begin >= previous_end && run.end >= run.begin && run.end <= args.x.rows(), run.begin,
+        run.end, previous_end, args.x.rows());
+  CHECK(run.x.dtype == args.w.dtype && run.w.dtype == args.w.dtype, run.x.dtype, run.w.dtype);
+  CHECK(run.x.rows() == args.x.rows(), run.x.rows(), args.x.rows());
+}
+
+}  // namespace
+
+void gemm(Backend& backend, const GemmArgs& args, TensorView y) {
+  check_weights(args.w);
+  check_product(args, args.w.cols, args.w.rows, y);
+  if (!args.bias.empty()) {
+    CHECK(args.bias.dtype == DType::kF32 && args.bias.shape.num_elements() == args.w.rows,
+          args.bias.dtype, args.bias.shape.num_elements(), args.w.rows);
+  }
+  if (!args.add.empty()) {
+    CHECK(args.add.rows() == y.rows() && args.add.cols() == y.cols(), args.add.rows(), y.rows());
+    CHECK(is_f32_or_bf16(args.add.dtype), args.add.dtype);
+  }
+  int64_t end = 0;
+  for (const LowRankRun& run : args.runs) {
+    check_run(run, args, end);
+    CHECK(run.w.rows == args.w.rows && run.w.cols == run.x.cols(), run.w.rows, run.w.cols);
+    CHECK(run.w.width == args.w.width, run.w.width, args.w.width);
+    end = run.end;
+  }
+  if (y.rows() > 0) cpu::gemm(backend, args, y);
+}
+
+void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate) {
+  check_weights(args.w);
+  check_product(args, args.w.rows, args.w.cols, dx);
+  CHECK(args.bias.empty() && args.add.empty());
+  CHECK(!accumulate || (dx.dtype == DType::kF32 && args.scale == 1.0f), dx.dtype, args.scale);
+  int64_t end = 0;
+  for (const LowRankRun& run : args.runs) {
+    check_run(run, args, end);
+    CHECK(run.w.rows == run.x.cols() && run.w.cols == args.w.cols, run.w.rows, run.w.cols);
+    end = run.end;
+  }
+  if (dx.rows() > 0) cpu::gemm_dx(backend, args, dx, accumulate);
+}
+
+void gemm_dw(Backend& backend, TensorView dy, TensorView x, std::span<const int64_t> sequence_ends,
+             TensorView dw) {
+  CHECK(is_f32_or_bf16(x.dtype) && dy.dtype == x.dtype, x.dtype, dy.dtype);
+  CHECK(dw.dtype == DType::kF32, dw.dtype);
+  CHECK(x.rows() == dy.rows() && x.rows() <= INT32_MAX, x.rows(), dy.rows());
+  CHECK(dw.rows() == dy.cols() && dw.cols() == x.cols(), dw.rows(), dy.cols(), dw.cols(), x.cols());
+  int64_t previous = 0;
+  for (const int64_t end : sequence_ends) {
+    CHECK(end >= previous, end, previous);
+    previous = end;
+  }
+  CHECK(previous == x.rows(), previous, x.rows());
+  if (x.rows() > 0) cpu::gemm_dw(backend, dy, x, sequence_ends, dw);
+}
+
+}  // namespace strata::ops

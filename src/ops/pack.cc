@@ -1,0 +1,43 @@
+#include "ops/pack.h"
+
+#include "ops/cpu/pack.h"
+
+namespace strata::ops {
+namespace {
+
+void check_panel(const PanelView& panel) {
+  CHECK(panel.dtype == DType::kF32 || panel.dtype == DType::kBF16, panel.dtype);
+  CHECK(!panel.empty() && panel.width > 0 && panel.cols > 0, panel.width, panel.cols);
+}
+
+void check_rows(const PanelView& panel, int64_t first_row, const TensorView& rows) {
+  check_panel(panel);
+  CHECK(rows.cols() == panel.cols, rows.cols(), panel.cols);
+  CHECK(first_row >= 0 && first_row + rows.rows() <= panel.rows, first_row, rows.rows(),
+        panel.rows);
+}
+
+}  // namespace
+
+void pack(Backend& backend, TensorView rows, int64_t first_row, PanelView panel) {
+  check_rows(panel, first_row, rows);
+  if (rows.rows() > 0) cpu::pack(backend, rows, first_row, panel);
+}
+
+void unpack(Backend& backend, PanelView panel, int64_t first_row, TensorView rows) {
+  check_rows(panel, first_row, rows);
+  CHECK(rows.dtype == DType::kF32 || rows.dtype == panel.dtype, rows.dtype, panel.dtype);
+  if (rows.rows() > 0) cpu::unpack(backend, panel, first_row, rows);
+}
+
+void gather_rows(Backend& backend, PanelView panel, std::span<const int32_t> token_ids,
+                 TensorView y) {
+  check_panel(panel);
+  CHECK(y.cols() == panel.cols, y.cols(), panel.cols);
+  CHECK(y.rows() == static_cast<int64_t>(token_ids.size()), y.rows(), token_ids.size());
+  CHECK(y.dtype == DType::kF32 || y.dtype == panel.dtype, y.dtype, panel.dtype);
+  for (const int32_t id : token_ids) DCHECK(id >= 0 && id < panel.rows, id, panel.rows);
+  cpu::gather_rows(backend, panel, token_ids, y);
+}
+
+}  // namespace strata::ops
