@@ -1,0 +1,193 @@
+#include "checkpoint/peft.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "checkpoint/faults.h"
+#include "checkpoint/peft_pattern.h"
+
+namespace strata {
+namespace {
+
+constexpr std::string_view kPrefix = "base_model.model.";
+constexpr int64_t kMaxConfigBytes = 16 << 20;
+
+enum class Part { kA, kB, kEmbeddingA, kEmbeddingB, kBaseCopy };
+struct Suffix {
+  std::string_view text;
+  Part part;
+};
+constexpr Suffix kSuffixes[] = {
+    {".lora_A.weight", Part::kA},
+    {".lora_B.weight", Part::kB},
+    {".lora_embedding_A", Part::kEmbeddingA},
+    {".lora_embedding_B", Part::kEmbeddingB},
+    {".base_layer.weight", Part::kBaseCopy},
+};
+
+struct Key {
+  std::string module_path;
+  Part part;
+};
+
+std::optional<Key> split(std::string_view name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  for (const Suffix& suffix : kSuffixes) {
+    if (!name.ends_with(suffix.text) || name.size() == suffix.text.size()) continue;
+    return Key{std::string(name.substr(0, name.size() - suffix.text.size())), suffix.part};
+  }
+  return std::nullopt;
+}
+
+// Why a tensor belongs to nothing that is supported.
+std::string reason(std::string_view name) {
+  if (!name.starts_with(kPrefix)) return fmt::format("its name does not start with '{}'", kPrefix);
+  if (name.find("lora_magnitude_vector") != std::string_view::npos) return "DoRA is not supported";
+  if (name.ends_with(".bias")) return "biases of an adapter are not supported";
+  if (name.find(".lora_") != std::string_view::npos) return "not a form of LoRA that is supported";
+  return "not a LoRA tensor: modules_to_save and resized embeddings are not supported";
+}
+
+struct Pair {
+  const TensorInfo* a = nullptr;
+  const TensorInfo* b = nullptr;
+  const TensorInfo* embedding_a = nullptr;
+  const TensorInfo* embedding_b = nullptr;
+};
+
+class Resolver {
+ public:
+  Resolver(const PeftConfig& config, const std::string& where)
+      : config_(config),
+        rank_keys_(keys(config.rank_pattern), where + ": rank_pattern"),
+        alpha_keys_(keys(config.alpha_pattern), where + ": alpha_pattern") {}
+
+  int64_t rank(std::string_view module) {
+    const auto match = rank_keys_.match(module);
+    return match ? config_.rank_pattern[*match].second : config_.r;
+  }
+  double alpha(std::string_view module) {
+    const auto match = alpha_keys_.match(module);
+    return match ? config_.alpha_pattern[*match].second : config_.lora_alpha;
+  }
+
+ private:
+  template <typename Value>
+  static std::vector<std::string> keys(const std::vector<std::pair<std::string, Value>>& pattern) {
+    std::vector<std::string> out;
+    for (const auto& [key, value] : pattern) out.push_back(key);
+    return out;
+  }
+
+  const PeftConfig& config_;
+  PeftPatterns rank_keys_;
+  PeftPatterns alpha_keys_;
+};
+
+bool check_matrix(const TensorInfo& info, FaultList& faults) {
+  if (!info.readable) {
+    faults.add(fmt::format("tensor '{}': {} {}, wanted F32, F16 or BF16", info.name,
+                           info.dtype_name, info.shape_text()));
+  } else if (info.shape.rank() != 2) {
+    faults.add(fmt::format("tensor '{}': shape {}, wanted two axes", info.name, info.shape_text()));
+  } else {
+    return true;
+  }
+  return false;
+}
+
+// The module of one pair of tensors; nothing when something is wrong with it.
+std::optional<PeftModule> make_module(const std::string& path, const Pair& pair,
+                                      FaultList& faults) {
+  const bool linear = pair.a != nullptr || pair.b != nullptr;
+  const bool embedding = pair.embedding_a != nullptr || pair.embedding_b != nullptr;
+  if (linear && embedding) {
+    faults.add(fmt::format("module '{}': has both lora_A/B and lora_embedding_A/B", path));
+    return std::nullopt;
+  }
+  const TensorInfo* a = embedding ? pair.embedding_a : pair.a;
+  const TensorInfo* b = embedding ? pair.embedding_b : pair.b;
+  if (a == nullptr || b == nullptr) {
+    faults.add(fmt::format("tensor '{}': its {} is not in the file", (a != nullptr ? a : b)->name,
+                           a != nullptr ? "B" : "A"));
+    return std::nullopt;
+  }
+  if (path.ends_with(".base_layer")) {
+    faults.add(fmt::format(
+        "tensor '{}': nested wrappers (PEFT's target_parameters) are not supported", a->name));
+    return std::nullopt;
+  }
+  const bool a_fine = check_matrix(*a, faults);
+  if (!check_matrix(*b, faults) || !a_fine) return std::nullopt;
+  return PeftModule{.module_path = path, .a = *a, .b = *b, .embedding = embedding};
+}
+
+// Fills rank and scaling from the config, and checks the shapes against it.
+void set_rank(PeftModule& module, Resolver& resolver, bool use_rslora, FaultList& faults) {
+  module.rank = resolver.rank(module.module_path);
+  module.alpha = resolver.alpha(module.module_path);
+  module.scaling = peft_scaling(module.alpha, module.rank, use_rslora);
+  const int64_t a_rank = module.a.shape[0];
+  const int64_t b_rank = module.b.shape[1];
+  if (a_rank == module.rank && b_rank == module.rank) return;
+  faults.add(fmt::format("module '{}': A {} and B {}, the config (r, rank_pattern) wants rank {}",
+                         module.module_path, module.a.shape_text(), module.b.shape_text(),
+                         module.rank));
+}
+
+std::string tensors_path(const std::string& dir) { return dir + "/adapter_model.safetensors"; }
+std::string config_path(const std::string& dir) { return dir + "/adapter_config.json"; }
+
+}  // namespace
+
+PeftAdapter::PeftAdapter(const std::string& dir)
+    : config_(parse_peft_config(read_file(config_path(dir), kMaxConfigBytes), config_path(dir))),
+      file_(tensors_path(dir)) {
+  FaultList faults(file_.path());
+  std::map<std::string, Pair> pairs;
+  for (const TensorInfo& info : file_.tensors()) {
+    const std::optional<Key> key = split(info.name);
+    if (!key) {
+      faults.add(fmt::format("tensor '{}': {}", info.name, reason(info.name)));
+      continue;
+    }
+    switch (key->part) {
+      case Part::kA:
+        pairs[key->module_path].a = &info;
+        break;
+      case Part::kB:
+        pairs[key->module_path].b = &info;
+        break;
+      case Part::kEmbeddingA:
+        pairs[key->module_path].embedding_a = &info;
+        break;
+      case Part::kEmbeddingB:
+        pairs[key->module_path].embedding_b = &info;
+        break;
+      case Part::kBaseCopy:
+        base_copies_.push_back({key->module_path + ".weight", info});
+        break;
+    }
+  }
+  Resolver resolver(config_, config_path(dir));
+  for (const auto& [path, pair] : pairs) {
+    std::optional<PeftModule> module = make_module(path, pair, faults);
+    if (!module) continue;
+    set_rank(*module, resolver, config_.use_rslora, faults);
+    modules_.push_back(std::move(*module));
+  }
+  for (const PeftBaseCopy& copy : base_copies_) {
+    if (!copy.tensor.readable) {
+      faults.add(fmt::format("tensor '{}': {} {}, wanted F32, F16 or BF16", copy.tensor.name,
+                             copy.tensor.dtype_name, copy.tensor.shape_text()));
+    }
+  }
+  if (pairs.empty()) faults.add("no LoRA tensor in the file");
+  faults.raise();
+}
+
+}  // namespace strata

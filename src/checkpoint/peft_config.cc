@@ -1,0 +1,206 @@
+#include "checkpoint/peft_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+
+#include "checkpoint/faults.h"
+#include "checkpoint/json.h"
+
+namespace strata {
+namespace {
+
+using Kind = JsonReader::Kind;
+
+// Where modules were chosen, how A and B were initialised or what happened while training: the
+// tensors in the file are the outcome. lora_dropout acts in training only, and we train without.
+constexpr std::array<std::string_view, 22> kInert = {
+    "auto_mapping",      "corda_config",     "eva_config",     "exclude_modules",
+    "inference_mode",    "layers_pattern",   "loftq_config",   "layers_to_transform",
+    "lora_dropout",      "lora_ga_config",   "megatron_core",  "peft_version",
+    "qalora_group_size", "revision",         "runtime_config", "task_type",
+    "enable_lora",       "merge_weights",    "tokenizer",      "_commit_hash",
+    "parent_library",    "base_model_class",
+};
+
+// null, false, [] and {} change nothing in any key that is not listed as read or inert.
+bool changes_nothing(std::string_view raw) {
+  return raw == "null" || raw == "false" || raw == "[]" || raw == "{}";
+}
+
+struct Parser {
+  JsonReader json;
+  FaultList faults;
+  PeftConfig config;
+
+  Parser(std::string_view text, const std::string& where) : json(text, where), faults(where) {}
+
+  void wrong(const std::string& key, const std::string& wanted) {
+    const std::string got = json.raw();
+    faults.add(fmt::format("{}: got {}, wanted {}", key, got.substr(0, 100), wanted));
+  }
+
+  bool null_value() {
+    if (json.kind() != Kind::kNull) return false;
+    json.null();
+    return true;
+  }
+
+  int64_t rank(const std::string& key) {
+    const int64_t value = json.integer();
+    if (value < 1) faults.add(fmt::format("{}: got {}, wanted a rank of at least 1", key, value));
+    return std::max<int64_t>(value, 1);
+  }
+
+  void rank_pattern() {
+    if (null_value()) return;
+    json.begin_object();
+    for (std::string key; json.next_key(key);) {
+      config.rank_pattern.emplace_back(key, rank("rank_pattern " + json_quote(key)));
+    }
+  }
+
+  void alpha_pattern() {
+    if (null_value()) return;
+    json.begin_object();
+    for (std::string key; json.next_key(key);)
+      config.alpha_pattern.emplace_back(key, json.number());
+  }
+
+  void target_modules() {
+    if (json.kind() == Kind::kString) {
+      config.target_modules.push_back(json.string());
+    } else if (!null_value()) {
+      json.begin_array();
+      while (json.next_item()) config.target_modules.push_back(json.string());
+    }
+  }
+
+  // These change the base weights when the adapter is loaded (they subtract the initial adapter),
+  // so the tensors of the file alone do not say what the model computes.
+  void init_lora_weights() {
+    const std::string raw = json.raw();
+    for (const std::string_view fine :
+         {"true", "false", "null", "\"gaussian\"", "\"eva\"", "\"orthogonal\""}) {
+      if (raw == fine) return;
+    }
+    faults.add(fmt::format(
+        "init_lora_weights: got {}; it changes the base weights, which is not supported. "
+        "Convert the adapter with PEFT's path_initial_model_for_weight_conversion",
+        raw.substr(0, 100)));
+  }
+
+  void refuse(const std::string& key) {
+    const std::string raw = json.raw();
+    const bool none = key == "bias" && raw == "\"none\"";
+    if (none || changes_nothing(raw)) return;
+    faults.add(
+        fmt::format("{}: got {}; adapters with it are not supported", key, raw.substr(0, 100)));
+  }
+
+  void entry(const std::string& key) {
+    if (key == "peft_type") {
+      if (json.kind() != Kind::kString) return wrong(key, "\"LORA\"");
+      const std::string type = json.string();
+      if (type != "LORA")
+        faults.add(fmt::format("peft_type: got {}, wanted \"LORA\"", json_quote(type)));
+    } else if (key == "r") {
+      config.r = rank(key);
+    } else if (key == "lora_alpha") {
+      config.lora_alpha = json.number();
+    } else if (key == "use_rslora") {
+      if (!null_value()) config.use_rslora = json.boolean();
+    } else if (key == "rank_pattern") {
+      rank_pattern();
+    } else if (key == "alpha_pattern") {
+      alpha_pattern();
+    } else if (key == "target_modules") {
+      target_modules();
+    } else if (key == "base_model_name_or_path") {
+      if (!null_value()) config.base_model_name_or_path = json.string();
+    } else if (key == "init_lora_weights") {
+      init_lora_weights();
+    } else if (std::find(kInert.begin(), kInert.end(), key) != kInert.end()) {
+      json.skip();
+    } else {
+      refuse(key);
+    }
+  }
+};
+
+std::string list_text(const std::vector<std::string>& names) {
+  std::string out = "[";
+  for (const std::string& name : names)
+    out += (out.size() > 1 ? ",\n    " : "\n    ") + json_quote(name);
+  return out + (names.empty() ? "]" : "\n  ]");
+}
+
+template <typename Value>
+std::string pattern_text(const std::vector<std::pair<std::string, Value>>& pattern) {
+  std::string out = "{";
+  for (const auto& [key, value] : pattern) {
+    out += fmt::format("{}\n    {}: {}", out.size() > 1 ? "," : "", json_quote(key),
+                       json_number(static_cast<double>(value)));
+  }
+  return out + (pattern.empty() ? "}" : "\n  }");
+}
+
+}  // namespace
+
+PeftConfig parse_peft_config(std::string_view text, const std::string& where) {
+  Parser parser(text, where);
+  bool has_type = false;
+  parser.json.begin_object();
+  for (std::string key; parser.json.next_key(key);) {
+    has_type = has_type || key == "peft_type";
+    parser.entry(key);
+  }
+  parser.json.end();
+  if (!has_type) parser.faults.add("peft_type is missing, wanted \"LORA\"; not a PEFT adapter?");
+  parser.faults.raise();
+  return std::move(parser.config);
+}
+
+std::string peft_config_text(const PeftConfig& config) {
+  std::map<std::string, std::string> values = {
+      {"alpha_pattern", pattern_text(config.alpha_pattern)},
+      {"auto_mapping", "null"},
+      {"base_model_name_or_path", config.base_model_name_or_path.empty()
+                                      ? "null"
+                                      : json_quote(config.base_model_name_or_path)},
+      {"bias", "\"none\""},
+      {"exclude_modules", "null"},
+      {"fan_in_fan_out", "false"},
+      {"inference_mode", "true"},
+      {"init_lora_weights", "true"},
+      {"layers_pattern", "null"},
+      {"layers_to_transform", "null"},
+      {"lora_alpha", json_number(config.lora_alpha)},
+      {"lora_bias", "false"},
+      {"lora_dropout", "0.0"},
+      {"modules_to_save", "null"},
+      {"peft_type", "\"LORA\""},
+      {"r", std::to_string(config.r)},
+      {"rank_pattern", pattern_text(config.rank_pattern)},
+      {"revision", "null"},
+      {"target_modules", list_text(config.target_modules)},
+      {"task_type", "\"CAUSAL_LM\""},
+      {"use_dora", "false"},
+      {"use_rslora", config.use_rslora ? "true" : "false"},
+  };
+  std::string out = "{";
+  for (const auto& [key, value] : values) {
+    out += fmt::format("{}\n  {}: {}", out.size() > 1 ? "," : "", json_quote(key), value);
+  }
+  return out + "\n}\n";
+}
+
+double peft_scaling(double alpha, int64_t rank, bool use_rslora) {
+  const auto r = static_cast<double>(rank);
+  return use_rslora ? alpha / std::sqrt(r) : alpha / r;
+}
+
+}  // namespace strata

@@ -1,0 +1,73 @@
+#include "checkpoint/state.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "checkpoint/json.h"
+
+namespace strata {
+namespace {
+
+constexpr std::string_view kTensors = "optimizer.safetensors";
+constexpr std::string_view kJson = "state.json";
+
+std::string recovered(const std::string& dir, std::string_view name) {
+  recover_dir(dir);
+  return fmt::format("{}/{}", dir, name);
+}
+
+}  // namespace
+
+TrainerStateWriter::TrainerStateWriter(const std::string& dir, std::vector<TensorDecl> tensors)
+    : dir_(dir), writer_(dir_.file(kTensors), std::move(tensors)) {
+  for (const TensorDecl& tensor : writer_.tensors()) {
+    CHECK(tensor.dtype == DType::kF32, tensor.name);
+  }
+}
+
+void TrainerStateWriter::append(std::string_view name, std::span<const float> values) {
+  writer_.append_f32(name, values);
+}
+
+void TrainerStateWriter::append_view(std::string_view name, const TensorView& values) {
+  writer_.append_view(name, values);
+}
+
+void TrainerStateWriter::commit(std::string_view json) {
+  CHECK(static_cast<int64_t>(json.size()) <= kMaxStateBytes, json.size());
+  writer_.commit();
+  write_file_atomic(dir_.file(kJson), json);
+  dir_.commit();
+}
+
+TrainerState::TrainerState(const std::string& dir)
+    : json_(read_file(recovered(dir, kJson), kMaxStateBytes)),
+      file_(fmt::format("{}/{}", dir, kTensors)) {
+  JsonReader json(json_, fmt::format("{}/{}", dir, kJson));
+  json.skip();
+  json.end();
+}
+
+bool TrainerState::exists(const std::string& dir) { return file_exists(recovered(dir, kJson)); }
+
+void TrainerState::read(std::string_view name, const Shape& shape, float* out) const {
+  const TensorInfo* info = file_.find(name);
+  if (info == nullptr) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: tensor '{}' is missing; was it saved by a run with other options?",
+                            file_.path(), name));
+  }
+  if (!info->readable || info->dtype != DType::kF32 || info->shape != shape) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{}: tensor '{}': {} {}, wanted F32 {}; was it saved by a run with other "
+                    "options?",
+                    file_.path(), name, info->dtype_name, info->shape_text(), shape.to_string()));
+  }
+  file_.read(*info, 0, shape.num_elements(), out);
+}
+
+}  // namespace strata
