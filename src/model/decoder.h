@@ -1,0 +1,27 @@
+// The decoder: embedding, L layers, final norm. forward() leaves what backward() needs on a Tape, by the recompute mode.
+// T tokens, D model width, L layers. Tape memory comes from the backend's scratch: the caller holds a Mark around
+// forward and backward. Engine thread only.
+#pragma once
+#include <vector>
+
+#include "model/decoder_layer.h"
+
+namespace strata::model {
+
+// kNone keeps every activation; kFull keeps each layer's input and runs the layer again in backward.
+enum class Recompute { kNone, kFull };
+
+struct Tape {
+  Recompute recompute = Recompute::kNone;
+  std::vector<LayerActivations> layers;  // kFull: only x is set
+  TensorView last;                       // [T, D] the last layer's output
+};
+
+// Writes final_hidden [T, D] (compute type) and, unless empty, hidden_states [L + 1, T, D] f32 in Hugging Face's order:
+// entry i the input of layer i, the last entry the final norm's output. tape may be null: nothing is kept.
+void decoder_forward(Pass& pass, Tape* tape, TensorView hidden_states, TensorView final_hidden);
+
+// d_final [T, D] f32: the gradient of final_hidden. Accumulates what the pass asks for.
+void decoder_backward(Pass& pass, const Tape& tape, TensorView d_final);
+
+}  // namespace strata::model

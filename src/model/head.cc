@@ -1,0 +1,65 @@
+#include "model/head.h"
+
+#include <algorithm>
+
+namespace strata::model {
+namespace {
+
+LinearWeights head_linear(const ModelWeights& weights) {
+  return {.weight = weights.head(), .bias = {}, .kind = kHead};
+}
+
+TensorView head_gradient(const Pass& pass) {
+  if (pass.base_gradients == nullptr) return {};
+  const bool tied = pass.weights.head_index() == pass.weights.embedding_index();
+  return tied ? pass.base_gradients->d_tied_head : pass.base_gradients->d_weight[pass.weights.head_index()];
+}
+
+}  // namespace
+
+void head_forward(Pass& pass, const RowGroups& rows, TensorView x, TensorView h, TensorView logits) {
+  linear_forward(pass, rows, head_linear(pass.weights), x, {}, h, logits);
+}
+
+void head_backward(Pass& pass, const RowGroups& rows, TensorView x, TensorView h, TensorView d_logits,
+                   TensorView d_x) {
+  linear_backward(pass, rows, head_linear(pass.weights), x, h, d_logits, d_x, false, head_gradient(pass));
+}
+
+void RowChunks::start(const Pass& pass, std::span<const uint8_t> selected) {
+  rows_.clear();
+  pieces_.clear();
+  piece_ = 0;
+  position_ = 0;
+  piece_begin_ = 0;
+  for (const PassSequence& sequence : pass.sequences) {
+    const size_t before = rows_.size();
+    for (int64_t row = sequence.begin; row < sequence.end; ++row) {
+      if (selected[static_cast<size_t>(row)] != 0) rows_.push_back(static_cast<int32_t>(row));
+    }
+    if (rows_.size() > before) pieces_.push_back({static_cast<int64_t>(rows_.size()), sequence.adapter});
+  }
+}
+
+std::span<const int32_t> RowChunks::next() {
+  groups_.clear();
+  const int64_t begin = position_;
+  int64_t room = kHeadChunk;
+  while (room > 0 && piece_ < pieces_.size()) {
+    const Piece& piece = pieces_[piece_];
+    const int64_t left = piece.end - position_;
+    int64_t count = std::min(left, room);
+    // Inside a sequence a chunk ends after an even number of its rows.
+    if (count < left && (position_ + count - piece_begin_) % 2 != 0) --count;
+    if (count == 0) break;
+    groups_.add(count, piece.adapter);
+    position_ += count;
+    room -= count;
+    if (position_ < piece.end) break;
+    piece_begin_ = piece.end;
+    ++piece_;
+  }
+  return std::span(rows_).subspan(static_cast<size_t>(begin), static_cast<size_t>(position_ - begin));
+}
+
+}  // namespace strata::model

@@ -1,0 +1,27 @@
+// RopeTable: cos and sin of position * frequency for every position in use, [P, H / 2] f32. Angles and functions are
+// computed in double and rounded once. Grows on demand. Engine thread only.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "model/config.h"
+#include "tensor/arena.h"
+
+namespace strata::model {
+
+class RopeTable {
+ public:
+  explicit RopeTable(const ModelConfig& config)
+      : frequencies_(rope_frequencies(config.rope, config.head_dim)) {}
+  // Makes positions 0 .. num_positions - 1 available.
+  void reserve(int64_t num_positions);
+  [[nodiscard]] TensorView cos() const { return cos_.view(); }
+  [[nodiscard]] TensorView sin() const { return sin_.view(); }
+
+ private:
+  std::vector<double> frequencies_;
+  int64_t num_positions_ = 0;
+  Tensor cos_, sin_;
+};
+
+}  // namespace strata::model

@@ -1,0 +1,56 @@
+// RowGroups: how the rows of a flat batch divide into sequences and into runs of one adapter. Rows of one sequence are
+// contiguous; neighbouring sequences of the same adapter form one run, so products see long runs and no sort is needed.
+// Reused from pass to pass: clear() keeps the memory. Engine thread only.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/lora.h"
+
+namespace strata::model {
+
+struct AdapterRun {
+  int64_t begin = 0;
+  int64_t end = 0;
+  LoraAdapter* adapter = nullptr;  // null: the base model
+  int64_t first_end = 0;           // its sequences' ends in relative_ends
+  int64_t num_ends = 0;
+};
+
+class RowGroups {
+ public:
+  void clear() {
+    runs_.clear();
+    ends_.clear();
+    relative_ends_.clear();
+  }
+  // Appends one sequence of num_rows rows; empty ones are skipped.
+  void add(int64_t num_rows, LoraAdapter* adapter) {
+    if (num_rows == 0) return;
+    const int64_t begin = num_rows_total();
+    if (runs_.empty() || runs_.back().adapter != adapter) {
+      runs_.push_back({begin, begin, adapter, static_cast<int64_t>(relative_ends_.size()), 0});
+    }
+    AdapterRun& run = runs_.back();
+    run.end += num_rows;
+    ++run.num_ends;
+    ends_.push_back(begin + num_rows);
+    relative_ends_.push_back(run.end - run.begin);
+  }
+  [[nodiscard]] int64_t num_rows_total() const { return ends_.empty() ? 0 : ends_.back(); }
+  [[nodiscard]] std::span<const AdapterRun> runs() const { return runs_; }
+  // End rows of all sequences.
+  [[nodiscard]] std::span<const int64_t> ends() const { return ends_; }
+  // End rows of a run's sequences, counted from the run's first row.
+  [[nodiscard]] std::span<const int64_t> ends_of(const AdapterRun& run) const {
+    return std::span(relative_ends_).subspan(static_cast<size_t>(run.first_end), static_cast<size_t>(run.num_ends));
+  }
+
+ private:
+  std::vector<AdapterRun> runs_;
+  std::vector<int64_t> ends_;
+  std::vector<int64_t> relative_ends_;
+};
+
+}  // namespace strata::model
