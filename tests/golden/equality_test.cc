@@ -1,0 +1,215 @@
+// What must not change a bit: each golden's request rerun with recompute, other numbers of threads,
+// its sequences alone, the base without adapters, an adapter without the others, samples alone and
+// their logprobs by the trainer's forward pass. f32 and bf16.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <functional>
+
+#include "tests/golden/probe_run.h"
+
+namespace strata::golden {
+namespace {
+
+using boost::json::array;
+using boost::json::object;
+using boost::json::value;
+
+struct EqualityCase {
+  GoldenRow golden;
+  std::string dtype;
+};
+
+// Rows [begin, end) of a tensor whose axis `axis` counts tokens; the axes before it are kept whole.
+Tensor take_rows(const Tensor& tensor, size_t axis, int64_t begin, int64_t end) {
+  int64_t outer = 1, inner = 1;
+  for (size_t i = 0; i < axis; ++i) outer *= tensor.dims[i];
+  for (size_t i = axis + 1; i < tensor.dims.size(); ++i) inner *= tensor.dims[i];
+  Tensor rows{.dims = tensor.dims, .values = {}};
+  rows.dims[axis] = end - begin;
+  for (int64_t o = 0; o < outer; ++o) {
+    const auto first = tensor.values.begin() + (o * tensor.dims[axis] + begin) * inner;
+    rows.values.insert(rows.values.end(), first, first + (end - begin) * inner);
+  }
+  return rows;
+}
+
+// The outputs that belong to the tokens [begin, end).
+Tensors token_rows(const Tensors& all, int64_t begin, int64_t end) {
+  Tensors rows;
+  for (const char* name : {"hidden_states", "logits", "logprobs", "loss"}) {
+    const auto found = all.find(name);
+    if (found == all.end()) continue;
+    rows[name] = take_rows(found->second, std::string(name) == "hidden_states" ? 1 : 0, begin, end);
+  }
+  return rows;
+}
+
+Tensors with_prefix(const Tensors& all, const std::string& prefix, const std::string& renamed) {
+  Tensors found;
+  for (const auto& [name, tensor] : all) {
+    if (name.starts_with(prefix)) found[renamed + name.substr(prefix.size())] = tensor;
+  }
+  return found;
+}
+
+void expect_same_bits(const Tensors& got, const Tensors& want, const std::string& what) {
+  EXPECT_FALSE(want.empty()) << what << ": nothing to compare";
+  for (const auto& [name, tensor] : want) {
+    const auto found = got.find(name);
+    ASSERT_NE(found, got.end()) << what << ": " << name << " is missing";
+    ASSERT_EQ(found->second.dims, tensor.dims) << what << ": " << name;
+    EXPECT_EQ(std::memcmp(found->second.values.data(), tensor.values.data(),
+                          tensor.values.size() * sizeof(float)),
+              0)
+        << what << ": " << name << " differs";
+  }
+}
+
+class Equality : public testing::TestWithParam<EqualityCase> {
+ protected:
+  void SetUp() override {
+    if (!forced_path_exists()) GTEST_SKIP() << "this CPU lacks the forced path";
+    request_ = read_json(golden().request).as_object();
+  }
+  [[nodiscard]] const GoldenRow& golden() const { return GetParam().golden; }
+
+  Tensors run(const object& request, const std::vector<std::string>& adapters,
+              const std::vector<std::string>& options = {}) {
+    const std::string path = temporary_path("request.json");
+    std::ofstream(path) << boost::json::serialize(request);
+    Probe probe{.model = golden().model,
+                .adapters = adapters,
+                .request = path,
+                .options = {"--dtype", GetParam().dtype}};
+    probe.options.insert(probe.options.end(), options.begin(), options.end());
+    ProbeResult result = run_probe(probe);
+    EXPECT_EQ(result.exit_code, 0) << result.message;
+    return std::move(result.tensors);
+  }
+  Tensors run(const object& request) { return run(request, golden().adapters); }
+
+  // The request with other sequences, and without training and sampling.
+  [[nodiscard]] object with_sequences(array sequences) const {
+    object changed = request_;
+    changed.erase("train");
+    changed.erase("sample");
+    changed["sequences"] = std::move(sequences);
+    return changed;
+  }
+  // Calls visit(sequence, begin, end) with each sequence's range of tokens.
+  void each_sequence(const std::function<void(const object&, int64_t, int64_t)>& visit) const {
+    int64_t begin = 0;
+    for (const value& item : request_.at("sequences").as_array()) {
+      const auto end = begin + static_cast<int64_t>(item.at("tokens").as_array().size());
+      visit(item.as_object(), begin, end);
+      begin = end;
+    }
+  }
+  static int64_t adapter_of(const object& sequence) {
+    const value* adapter = sequence.if_contains("adapter");
+    return adapter == nullptr ? 0 : adapter->to_number<int64_t>();
+  }
+  [[nodiscard]] bool wants(const char* name) const {
+    const value* list = request_.if_contains("want");
+    if (list == nullptr) return false;
+    return std::ranges::any_of(list->as_array(), [&](const value& v) { return v == name; });
+  }
+
+  object request_;
+};
+
+TEST_P(Equality, OfThreadsAndRecompute) {
+  const auto& adapters = golden().adapters;
+  const Tensors whole = run(request_);
+  expect_same_bits(run(request_, adapters, {"--threads", "1"}), whole, "1 thread");
+  expect_same_bits(run(request_, adapters, {"--threads", "3"}), whole, "3 threads");
+  expect_same_bits(run(request_, adapters, {"--recompute", "full", "--threads", "2"}), whole,
+                   "recompute full, 2 threads");
+}
+
+TEST_P(Equality, OfASequenceAloneAndAmongOthers) {
+  if (!wants("hidden_states")) GTEST_SKIP() << "wants no rows";
+  const Tensors whole = run(request_);
+  each_sequence([&](const object& sequence, int64_t begin, int64_t end) {
+    const Tensors alone = run(with_sequences({sequence}));
+    expect_same_bits(token_rows(alone, 0, end - begin), token_rows(whole, begin, end),
+                     "tokens " + std::to_string(begin) + " on, alone");
+  });
+}
+
+TEST_P(Equality, OfTheBaseWithAndWithoutAdapters) {
+  if (!wants("hidden_states") || golden().adapters.empty()) GTEST_SKIP() << "no adapters";
+  const Tensors whole = run(request_);
+  each_sequence([&](const object& sequence, int64_t begin, int64_t end) {
+    if (adapter_of(sequence) != 0) return;
+    object plain = with_sequences({sequence});
+    plain["want"] = array{"hidden_states", "logits", "logprobs", "loss"};
+    expect_same_bits(run(plain, {}), token_rows(whole, begin, end), "without --adapter");
+  });
+}
+
+TEST_P(Equality, OfAnAdaptersGradientWithAndWithoutTheOthers) {
+  if (!wants("adapter_grads")) GTEST_SKIP() << "wants no gradients";
+  const Tensors whole = run(request_);
+  for (size_t k = 1; k <= golden().adapters.size(); ++k) {
+    array own;
+    each_sequence([&](const object& sequence, int64_t, int64_t) {
+      if (adapter_of(sequence) == static_cast<int64_t>(k)) own.push_back(sequence);
+    });
+    const std::string prefix = "adapter_grad." + std::to_string(k) + ".";
+    expect_same_bits(run(with_sequences(own)), with_prefix(whole, prefix, prefix),
+                     "adapter " + std::to_string(k) + " without the others");
+  }
+}
+
+TEST_P(Equality, OfASampleAloneAndItsLogprobsInTraining) {
+  const value* entries = request_.if_contains("sample");
+  if (entries == nullptr) GTEST_SKIP() << "samples nothing";
+  const Tensors whole = run(request_);
+  for (size_t i = 0; i < entries->as_array().size(); ++i) {
+    const object& entry = entries->as_array()[i].as_object();
+    const Tensors want = with_prefix(whole, "sample." + std::to_string(i) + ".", "sample.0.");
+    object alone = request_;
+    alone["sample"] = array{entry};
+    expect_same_bits(run(alone), want, "sample " + std::to_string(i) + " alone");
+
+    array tokens = entry.at("tokens").as_array();
+    const auto prompt = static_cast<int64_t>(tokens.size());
+    for (float id : want.at("sample.0.tokens").values) tokens.push_back(static_cast<int64_t>(id));
+    array targets(tokens.begin() + 1, tokens.end());
+    targets.push_back(0);
+    const object sequence{{"tokens", tokens}, {"targets", targets}, {"adapter", adapter_of(entry)}};
+    object again = with_sequences({sequence});
+    again["want"] = array{"logprobs"};
+    const Tensor trained = run(again).at("logprobs");
+    const auto total = static_cast<int64_t>(tokens.size());
+    expect_same_bits({{"logprobs", take_rows(trained, 0, prompt - 1, total - 1)}},
+                     {{"logprobs", want.at("sample.0.logprobs")}}, "sampled, by the trainer");
+    const auto given = want.find("sample.0.prompt_logprobs");
+    if (given == want.end()) continue;
+    expect_same_bits({{"logprobs", take_rows(trained, 0, 0, prompt - 1)}},
+                     {{"logprobs", take_rows(given->second, 0, 1, prompt)}},
+                     "prompt, by the trainer");
+  }
+}
+
+std::vector<EqualityCase> equality_cases() {
+  std::vector<EqualityCase> cases;
+  for (const GoldenRow& golden : read_goldens()) {
+    cases.push_back({golden, "f32"});
+    cases.push_back({golden, "bf16"});
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Equality, testing::ValuesIn(equality_cases()), [](const auto& info) {
+  std::string name = info.param.golden.name + "_" + info.param.dtype;
+  std::replace(name.begin(), name.end(), '/', '_');
+  return name;
+});
+
+}  // namespace
+}  // namespace strata::golden

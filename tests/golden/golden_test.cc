@@ -1,0 +1,114 @@
+// Parity with transformers and PEFT: every golden in f32 and in bf16. The rule, per tensor, is that
+// of tools/compare_probe.py: relative L2 error at most max(10 x the noise of transformers in f32,
+// 2e-6); in bf16 at most twice the noise of transformers and PEFT in bf16; exactly zero where the
+// reference is.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "tests/golden/probe_run.h"
+
+namespace strata::golden {
+namespace {
+
+double norm(const std::vector<float>& a, const std::vector<float>* b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double d = double{a[i]} - (b == nullptr ? 0.0 : double{(*b)[i]});
+    sum += d * d;
+  }
+  return std::sqrt(sum);
+}
+
+// NaN anywhere gives NaN or infinity, which no limit admits.
+double relative_l2(const Tensor& got, const Tensor& want) {
+  const double scale = norm(want.values, nullptr), error = norm(got.values, &want.values);
+  if (scale == 0) return error == 0 ? 0.0 : std::numeric_limits<double>::infinity();
+  return error / scale;
+}
+
+bool ends_with(const std::string& text, const char* end) { return text.ends_with(end); }
+
+// Ids are right or wrong.
+bool is_exact(const std::string& name) {
+  return name.starts_with("sample.") &&
+         (ends_with(name, ".tokens") || ends_with(name, ".stop") || ends_with(name, ".topk_ids"));
+}
+
+// Steps of AdamW and samples turn a rounding into another value: compared in f32 only.
+bool is_f32_only(const std::string& name) {
+  return name.starts_with("train.") || name.starts_with("sample.") ||
+         name.starts_with("adapter_final.") || name.starts_with("param_final.");
+}
+
+double noise_of(const boost::json::value& noise, const char* kind) {
+  const auto* found = noise.as_object().if_contains(kind);
+  return found == nullptr ? std::numeric_limits<double>::infinity() : found->to_number<double>();
+}
+
+double limit_of(const std::string& name, const boost::json::value& noise, bool bf16) {
+  if (is_exact(name)) return 0;
+  if (!bf16) return std::max(10 * noise_of(noise, "f32"), 2e-6);
+  return 2 * std::min(noise_of(noise, "bf16"), noise_of(noise, "bf16_peft"));
+}
+
+void expect_close(const Tensors& got, const Tensors& want, const boost::json::value& noise,
+                  bool bf16) {
+  for (const auto& [name, tensor] : got) EXPECT_TRUE(want.contains(name)) << name << " unexpected";
+  for (const auto& [name, tensor] : want) {
+    const auto found = got.find(name);
+    if (found == got.end()) {
+      ADD_FAILURE() << name << " is missing";
+      continue;
+    }
+    if (bf16 && is_f32_only(name)) continue;
+    if (found->second.dims != tensor.dims) {
+      ADD_FAILURE() << name << " shape " << testing::PrintToString(found->second.dims)
+                    << ", wanted " << testing::PrintToString(tensor.dims);
+      continue;
+    }
+    EXPECT_LE(relative_l2(found->second, tensor), limit_of(name, noise.at(name), bf16)) << name;
+  }
+}
+
+class Golden : public testing::TestWithParam<GoldenRow> {
+ protected:
+  void compare(const char* dtype) {
+    if (!forced_path_exists()) GTEST_SKIP() << "this CPU lacks the forced path";
+    const GoldenRow& row = GetParam();
+    const ProbeResult result = run_probe({.model = row.model,
+                                          .adapters = row.adapters,
+                                          .request = row.request,
+                                          .options = {"--dtype", dtype}});
+    ASSERT_EQ(result.exit_code, 0) << result.message;
+    expect_close(result.tensors, read_tensors(row.expected), read_json(row.noise),
+                 std::string(dtype) == "bf16");
+  }
+};
+
+TEST_P(Golden, F32) { compare("f32"); }
+TEST_P(Golden, Bf16) { compare("bf16"); }
+
+INSTANTIATE_TEST_SUITE_P(All, Golden, testing::ValuesIn(read_goldens()), [](const auto& info) {
+  std::string name = info.param.name;
+  std::replace(name.begin(), name.end(), '/', '_');
+  return name;
+});
+
+// The comparison itself: an error just past the limit, a lost name and a NaN must each fail.
+TEST(GoldenCompare, FailsWhenItShould) {
+  const Tensor want{.dims = {2}, .values = {3, 4}};
+  EXPECT_EQ(relative_l2(want, want), 0);
+  EXPECT_GT(relative_l2({.dims = {2}, .values = {3, 4.00005f}}, want), 2e-6);
+  const Tensor broken{.dims = {2}, .values = {3, std::numeric_limits<float>::quiet_NaN()}};
+  EXPECT_FALSE(relative_l2(broken, want) <= 1e30);
+  const Tensor zero{.dims = {2}, .values = {0, 0}};
+  EXPECT_EQ(relative_l2(zero, zero), 0);
+  EXPECT_FALSE(relative_l2({.dims = {2}, .values = {0, 1e-30f}}, zero) <= 1e30);
+  EXPECT_FALSE(relative_l2(broken, zero) <= 1e30);
+}
+
+}  // namespace
+}  // namespace strata::golden

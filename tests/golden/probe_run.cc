@@ -1,0 +1,117 @@
+#include "tests/golden/probe_run.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "checkpoint/safetensors.h"
+
+extern char** environ;
+
+namespace strata::golden {
+namespace {
+
+std::string whole_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  EXPECT_TRUE(file) << path;
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// Runs the command with stderr in a file; returns its exit code, 128 + signal when it was killed.
+int run_command(const std::vector<std::string>& command, const std::string& stderr_path) {
+  std::vector<char*> argv;
+  for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, stderr_path.c_str(),
+                                   O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  pid_t pid = 0;
+  const int fault = posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (fault != 0) return 127;
+  int status = 0;
+  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace
+
+boost::json::value read_json(const std::string& path) {
+  return boost::json::parse(whole_file(path));
+}
+
+std::vector<GoldenRow> read_goldens() {
+  const std::string root = STRATA_SOURCE_DIR "/tests/golden/";
+  std::vector<GoldenRow> goldens;
+  for (const auto& row : read_json(root + "goldens.json").as_array()) {
+    const auto text = [&row](const char* key) { return std::string(row.at(key).as_string()); };
+    GoldenRow golden{.name = text("name"),
+                     .model = root + text("model"),
+                     .adapters = {},
+                     .request = root + text("request"),
+                     .expected = root + text("expected"),
+                     .noise = root + text("noise")};
+    for (const auto& adapter : row.at("adapters").as_array()) {
+      golden.adapters.push_back(root + std::string(adapter.as_string()));
+    }
+    goldens.push_back(std::move(golden));
+  }
+  return goldens;
+}
+
+Tensors read_tensors(const std::string& path) {
+  const SafetensorsFile file(path);
+  Tensors tensors;
+  for (const TensorInfo& info : file.tensors()) {
+    Tensor& tensor = tensors[info.name];
+    tensor.dims = info.dims;
+    int64_t count = 1;
+    for (int64_t dim : info.dims) count *= dim;
+    tensor.values.resize(static_cast<size_t>(count));
+    file.read_f32(info, 0, count, tensor.values.data());
+  }
+  return tensors;
+}
+
+std::string temporary_path(const std::string& name) {
+  return testing::TempDir() + "strata_golden_" + std::to_string(getpid()) + "_" + name;
+}
+
+ProbeResult run_probe(const Probe& probe) {
+  const std::string out = temporary_path("out.safetensors");
+  const std::string errors = temporary_path("stderr");
+  std::filesystem::remove(out);
+  std::vector<std::string> command = {STRATA_BINARY, "probe",       "--model", probe.model,
+                                      "--request",   probe.request, "--out",   out};
+  for (const std::string& adapter : probe.adapters) {
+    command.insert(command.end(), {"--adapter", adapter});
+  }
+  command.insert(command.end(), probe.options.begin(), probe.options.end());
+  ProbeResult result;
+  result.exit_code = run_command(command, errors);
+  result.message = whole_file(errors);
+  if (result.exit_code == 0) result.tensors = read_tensors(out);
+  std::filesystem::remove(out);
+  std::filesystem::remove(errors);
+  return result;
+}
+
+bool forced_path_exists() {
+  const char* path = std::getenv("STRATA_CPU_PATH");
+  if (path == nullptr || std::strcmp(path, "avx2") != 0) return true;
+  return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+}
+
+}  // namespace strata::golden

@@ -1,0 +1,48 @@
+// Goldens, and `strata probe` run as a user runs it: a process, files in, one file out.
+// A golden is a row of goldens.json, which tools/make_golden.py writes.
+#pragma once
+#include <boost/json.hpp>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace strata::golden {
+
+struct Tensor {
+  std::vector<int64_t> dims;
+  std::vector<float> values;
+};
+using Tensors = std::map<std::string, Tensor>;
+
+struct GoldenRow {
+  std::string name;  // "llama2/main"
+  std::string model;
+  std::vector<std::string> adapters;
+  std::string request, expected, noise;  // paths
+};
+
+struct Probe {
+  std::string model;
+  std::vector<std::string> adapters;
+  std::string request;               // path
+  std::vector<std::string> options;  // "--dtype", "bf16", ...
+};
+
+struct ProbeResult {
+  int exit_code = 0;
+  std::string message;  // stderr
+  Tensors tensors;      // empty unless exit_code is 0
+};
+
+std::vector<GoldenRow> read_goldens();
+boost::json::value read_json(const std::string& path);
+// Every tensor of a safetensors file, widened to f32.
+Tensors read_tensors(const std::string& path);
+ProbeResult run_probe(const Probe& probe);
+// A path for a file of this test process.
+std::string temporary_path(const std::string& name);
+// Whether the CPU path that STRATA_CPU_PATH forces, if any, exists on this machine.
+bool forced_path_exists();
+
+}  // namespace strata::golden
