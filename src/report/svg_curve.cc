@@ -198,7 +198,7 @@ std::vector<double> nice_ticks(double low, double high, int wanted, bool log) {
   CHECK(low <= high && wanted >= 1, low, high, wanted);
   if (log) {
     std::vector<double> ticks = log_ticks(low, high);
-    if (ticks.size() >= 2) return ticks;  // less than half a decade: as on a linear axis
+    if (ticks.size() >= 3) return ticks;  // less than a decade: as on a linear axis
   }
   if (low == high) return {low};
   const double raw = (high - low) / wanted;
