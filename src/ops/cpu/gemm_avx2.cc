@@ -1,0 +1,335 @@
+// fp32 products, and bf16 products widened to fp32, with AVX2 and FMA. Tiles of 6 rows x 16 lanes:
+// twelve chains in registers; wider panels are done sixteen lanes at a time.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "ops/cpu/gemm_kernels.h"
+
+namespace strata::ops::cpu {
+namespace {
+
+constexpr int kLanes = 8;
+constexpr int64_t kTileLanes = 16;
+
+inline __m256i load_pairs(const char* panel) {
+  return _mm256_load_si256(reinterpret_cast<const __m256i*>(panel));
+}
+
+// One step of fp32: sixteen weights and one element of each row.
+struct F32 {
+  static constexpr int64_t kPair = 1;
+  static constexpr int64_t kBytes = 4;
+  template <int kRows>
+  static void add(__m256 (&acc)[kRows][2], const char* panel, const char* x, int64_t row_bytes) {
+    const __m256 w0 = _mm256_castsi256_ps(load_pairs(panel));
+    const __m256 w1 = _mm256_castsi256_ps(load_pairs(panel + 32));
+    for (int r = 0; r < kRows; ++r) {
+      const __m256 value = _mm256_broadcast_ss(reinterpret_cast<const float*>(x + r * row_bytes));
+      acc[r][0] = _mm256_fmadd_ps(value, w0, acc[r][0]);
+      acc[r][1] = _mm256_fmadd_ps(value, w1, acc[r][1]);
+    }
+  }
+  template <int kRows>
+  static void add_last(__m256 (&)[kRows][2], const char*, const char*, int64_t) {}
+};
+
+// One step of bf16: a pair, widened exactly; element 2p, then 2p + 1.
+struct Widened {
+  static constexpr int64_t kPair = 2;
+  static constexpr int64_t kBytes = 2;
+  static __m256 low(__m256i pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)); }
+  static __m256 high(__m256i pairs) {
+    return _mm256_castsi256_ps(
+        _mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+  }
+  static __m256 element(const char* x) {
+    uint16_t bits;
+    std::memcpy(&bits, x, sizeof(bits));
+    return _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(uint32_t{bits} << 16)));
+  }
+  static __m256i pair(const char* x) {
+    int32_t bits;
+    std::memcpy(&bits, x, sizeof(bits));
+    return _mm256_set1_epi32(bits);
+  }
+  template <int kRows>
+  static void add_last(__m256 (&acc)[kRows][2], const char* panel, const char* x,
+                       int64_t row_bytes) {
+    const __m256 w0 = low(load_pairs(panel));
+    const __m256 w1 = low(load_pairs(panel + 32));
+    for (int r = 0; r < kRows; ++r) {
+      const __m256 value = element(x + r * row_bytes);
+      acc[r][0] = _mm256_fmadd_ps(value, w0, acc[r][0]);
+      acc[r][1] = _mm256_fmadd_ps(value, w1, acc[r][1]);
+    }
+  }
+  template <int kRows>
+  static void add(__m256 (&acc)[kRows][2], const char* panel, const char* x, int64_t row_bytes) {
+    const __m256 even0 = low(load_pairs(panel));
+    const __m256 even1 = low(load_pairs(panel + 32));
+    for (int r = 0; r < kRows; ++r) {
+      const __m256 value = low(pair(x + r * row_bytes));
+      acc[r][0] = _mm256_fmadd_ps(value, even0, acc[r][0]);
+      acc[r][1] = _mm256_fmadd_ps(value, even1, acc[r][1]);
+    }
+    const __m256 odd0 = high(load_pairs(panel));
+    const __m256 odd1 = high(load_pairs(panel + 32));
+    for (int r = 0; r < kRows; ++r) {
+      const __m256 value = high(pair(x + r * row_bytes));
+      acc[r][0] = _mm256_fmadd_ps(value, odd0, acc[r][0]);
+      acc[r][1] = _mm256_fmadd_ps(value, odd1, acc[r][1]);
+    }
+  }
+};
+
+template <typename Step, int kRows>
+void tile(const TileArgs& a, int64_t lane) {
+  __m256 acc[kRows][2];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < 2; ++v) {
+      acc[r][v] = a.start_at_zero ? _mm256_setzero_ps()
+                                  : _mm256_loadu_ps(a.acc + r * a.acc_stride + lane + kLanes * v);
+    }
+  }
+  const char* panel = static_cast<const char*>(a.panel) + lane * 4;
+  const char* x = static_cast<const char*>(a.x);
+  const char* ahead = static_cast<const char*>(a.prefetch);
+  const int64_t ahead_bytes = a.prefetch_lines * 64;
+  const int64_t row_bytes = a.x_stride * Step::kBytes;
+  for (int64_t step = a.cols / Step::kPair; step > 0; --step) {
+    if (kRows <= 4) {
+      for (int64_t b = 0; b < ahead_bytes; b += 64) _mm_prefetch(ahead + b, _MM_HINT_T0);
+      ahead += ahead_bytes;
+    }
+    Step::template add<kRows>(acc, panel, x, row_bytes);
+    panel += a.width * 4;
+    x += Step::kPair * Step::kBytes;
+  }
+  if (a.cols % Step::kPair != 0) Step::template add_last<kRows>(acc, panel, x, row_bytes);
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < 2; ++v) {
+      _mm256_storeu_ps(a.acc + r * a.acc_stride + lane + kLanes * v, acc[r][v]);
+    }
+  }
+}
+
+template <typename Step>
+void accumulate(const TileArgs& a) {
+  using Tile = void (*)(const TileArgs&, int64_t);
+  static constexpr Tile kTiles[] = {tile<Step, 1>, tile<Step, 2>, tile<Step, 3>,
+                                    tile<Step, 4>, tile<Step, 5>, tile<Step, 6>};
+  for (int64_t lane = 0; lane < a.width; lane += kTileLanes) kTiles[a.rows - 1](a, lane);
+}
+
+// All ones in the first `left` of eight 32-bit elements.
+inline __m256i columns_mask(int64_t left) {
+  const __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const int count = left >= kLanes ? kLanes : left <= 0 ? 0 : static_cast<int>(left);
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), index);
+}
+
+// The rounding of to_bf16 (tensor/dtype.h), in the upper halves moved down.
+inline __m256i round_to_bf16(__m256 value) {
+  const __m256i u = _mm256_castps_si256(value);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  const __m256i nearest = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd);
+  const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+  return _mm256_srli_epi32(_mm256_blendv_epi8(nearest, quiet, nan), 16);
+}
+
+inline __m128i narrow(__m256i low_halves) {
+  const __m256i packed = _mm256_packus_epi32(low_halves, low_halves);
+  return _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
+}
+
+// Up to eight 16-bit elements, zero beyond `left`.
+inline __m128i load_16(const void* data, int64_t left) {
+  if (left >= kLanes) return _mm_loadu_si128(static_cast<const __m128i*>(data));
+  alignas(16) uint16_t buffer[kLanes] = {};
+  if (left > 0) std::memcpy(buffer, data, static_cast<size_t>(left) * 2);
+  return _mm_load_si128(reinterpret_cast<const __m128i*>(buffer));
+}
+
+inline void store_16(void* data, __m128i value, int64_t left) {
+  if (left >= kLanes) return _mm_storeu_si128(static_cast<__m128i*>(data), value);
+  alignas(16) uint16_t buffer[kLanes];
+  _mm_store_si128(reinterpret_cast<__m128i*>(buffer), value);
+  std::memcpy(data, buffer, static_cast<size_t>(left) * 2);
+}
+
+inline __m256 load_add(const FinishArgs& a, int64_t index, int64_t left) {
+  if (!a.add_is_bf16) {
+    return _mm256_maskload_ps(static_cast<const float*>(a.add) + index, columns_mask(left));
+  }
+  const __m128i bits = load_16(static_cast<const uint16_t*>(a.add) + index, left);
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+
+void finish(const FinishArgs& a) {
+  const __m256 scale = _mm256_set1_ps(a.scale);
+  for (int64_t row = 0; row < a.rows; ++row) {
+    for (int64_t col = 0; col < a.cols; col += kLanes) {
+      const int64_t left = a.cols - col;
+      const __m256i mask = columns_mask(left);
+      __m256 value = _mm256_mul_ps(scale, _mm256_loadu_ps(a.acc + row * a.acc_stride + col));
+      if (a.bias != nullptr) {
+        value = _mm256_add_ps(value, _mm256_maskload_ps(a.bias + col, mask));
+      }
+      if (a.add != nullptr) {
+        value = _mm256_add_ps(load_add(a, row * a.add_stride + col, left), value);
+      }
+      const int64_t index = row * a.y_stride + col;
+      if (a.y_is_bf16) {
+        store_16(static_cast<uint16_t*>(a.y) + index, narrow(round_to_bf16(value)), left);
+      } else {
+        _mm256_maskstore_ps(static_cast<float*>(a.y) + index, mask, value);
+      }
+    }
+  }
+}
+
+// Eight rows of eight 32-bit elements become eight columns.
+inline void transpose_8x8(__m256i (&rows)[8]) {
+  __m256i a[8];
+  for (int i = 0; i < 8; i += 2) {
+    a[i] = _mm256_unpacklo_epi32(rows[i], rows[i + 1]);
+    a[i + 1] = _mm256_unpackhi_epi32(rows[i], rows[i + 1]);
+  }
+  for (int half = 0; half < 2; ++half) {
+    const __m256i low0 = _mm256_unpacklo_epi64(a[half], a[2 + half]);
+    const __m256i low1 = _mm256_unpackhi_epi64(a[half], a[2 + half]);
+    const __m256i high0 = _mm256_unpacklo_epi64(a[4 + half], a[6 + half]);
+    const __m256i high1 = _mm256_unpackhi_epi64(a[4 + half], a[6 + half]);
+    rows[2 * half] = _mm256_permute2x128_si256(low0, high0, 0x20);
+    rows[2 * half + 1] = _mm256_permute2x128_si256(low1, high1, 0x20);
+    rows[4 + 2 * half] = _mm256_permute2x128_si256(low0, high0, 0x31);
+    rows[5 + 2 * half] = _mm256_permute2x128_si256(low1, high1, 0x31);
+  }
+}
+
+inline __m256i load_256(const void* data) {
+  return _mm256_load_si256(static_cast<const __m256i*>(data));
+}
+inline void store_256(void* data, __m256i value) {
+  _mm256_store_si256(static_cast<__m256i*>(data), value);
+}
+
+void transpose_f32(const TransposeArgs& a) {
+  const float* src = static_cast<const float*>(a.panel) + a.col_begin * a.width;
+  float* dst = static_cast<float*>(a.dst);
+  for (int64_t lane = 0; lane < a.width; lane += 8) {
+    for (int64_t col = 0; col < a.dst_width; col += 8) {
+      __m256i block[8];
+      for (int i = 0; i < 8; ++i) {
+        block[i] =
+            col + i < a.cols ? load_256(src + (col + i) * a.width + lane) : _mm256_setzero_si256();
+      }
+      transpose_8x8(block);
+      for (int i = 0; i < 8; ++i) store_256(dst + (lane + i) * a.dst_width + col, block[i]);
+    }
+  }
+}
+
+// A 32-bit element of src is (lane n; columns k, k + 1), one of dst is (lanes n, n + 1; column k):
+// after the byte shuffle a 64-bit element holds the dst pairs of columns k and k + 1.
+void transpose_bf16(const TransposeArgs& a) {
+  const auto* src = static_cast<const uint32_t*>(a.panel) + a.col_begin / 2 * a.width;
+  auto* dst = static_cast<uint32_t*>(a.dst);
+  const __m256i mix = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
+  const int64_t pairs = a.cols / 2;
+  for (int64_t lane = 0; lane < a.width; lane += 8) {
+    for (int64_t pair = 0; pair < a.dst_width / 2; pair += 4) {
+      __m256i in[4];
+      for (int i = 0; i < 4; ++i) {
+        in[i] = pair + i < pairs
+                    ? _mm256_shuffle_epi8(load_256(src + (pair + i) * a.width + lane), mix)
+                    : _mm256_setzero_si256();
+      }
+      for (int j = 0; j < 2; ++j) {
+        const __m256i low =
+            j == 0 ? _mm256_unpacklo_epi64(in[0], in[1]) : _mm256_unpackhi_epi64(in[0], in[1]);
+        const __m256i high =
+            j == 0 ? _mm256_unpacklo_epi64(in[2], in[3]) : _mm256_unpackhi_epi64(in[2], in[3]);
+        uint32_t* out = dst + (lane / 2 + j) * a.dst_width + pair * 2;
+        store_256(out, _mm256_permute2x128_si256(low, high, 0x20));
+        store_256(out + 2 * a.dst_width, _mm256_permute2x128_si256(low, high, 0x31));
+      }
+    }
+  }
+}
+
+inline __m256i load_step_f32(const StepArgs& a, int64_t step, int64_t col) {
+  const float* row = static_cast<const float*>(a.x) + a.first[step] * a.x_stride + col;
+  return _mm256_castps_si256(_mm256_maskload_ps(row, columns_mask(a.cols - col)));
+}
+
+// Eight columns of a pair of rows, interleaved.
+inline __m256i load_step_bf16(const StepArgs& a, int64_t step, int64_t col) {
+  const uint16_t* row = static_cast<const uint16_t*>(a.x) + a.first[step] * a.x_stride + col;
+  const int64_t left = a.cols - col;
+  const __m256i low = _mm256_cvtepu16_epi32(load_16(row, left));
+  if (a.single[step] != 0) return low;
+  const __m256i high = _mm256_cvtepu16_epi32(load_16(row + a.x_stride, left));
+  return _mm256_or_si256(low, _mm256_slli_epi32(high, 16));
+}
+
+using LoadStep = __m256i (*)(const StepArgs&, int64_t, int64_t);
+
+template <LoadStep kLoad>
+void step_panel(const StepArgs& a) {
+  auto* dst = static_cast<uint32_t*>(a.dst);
+  for (int64_t step = 0; step < a.steps; ++step, dst += a.dst_stride) {
+    for (int64_t col = 0; col < a.dst_stride; col += kLanes)
+      store_256(dst + col, kLoad(a, step, col));
+  }
+}
+
+// dst_stride counts elements of the type; `kScale` of them make 32 bits.
+template <LoadStep kLoad, int kScale>
+void step_rows(const StepArgs& a) {
+  auto* dst = static_cast<int32_t*>(a.dst);
+  const int64_t stride = a.dst_stride / kScale;
+  for (int64_t step = 0; step < a.steps; step += 8) {
+    const __m256i mask = columns_mask(a.steps - step);
+    for (int64_t col = 0; col < a.cols; col += 8) {
+      __m256i block[8];
+      for (int i = 0; i < 8; ++i) {
+        block[i] = step + i < a.steps ? kLoad(a, step + i, col) : _mm256_setzero_si256();
+      }
+      transpose_8x8(block);
+      for (int i = 0; i < 8 && col + i < a.cols; ++i) {
+        _mm256_maskstore_epi32(dst + (col + i) * stride + step, mask, block[i]);
+      }
+    }
+  }
+}
+
+constexpr GemmKernels kF32 = {.pair = 1,
+                              .rows_16 = 6,
+                              .rows_32 = 6,
+                              .rows_64 = 6,
+                              .accumulate = accumulate<F32>,
+                              .finish = finish,
+                              .transpose = transpose_f32,
+                              .step_panel = step_panel<load_step_f32>,
+                              .step_rows = step_rows<load_step_f32, 1>};
+constexpr GemmKernels kBF16 = {.pair = 2,
+                               .rows_16 = 6,
+                               .rows_32 = 6,
+                               .rows_64 = 6,
+                               .accumulate = accumulate<Widened>,
+                               .finish = finish,
+                               .transpose = transpose_bf16,
+                               .step_panel = step_panel<load_step_bf16>,
+                               .step_rows = step_rows<load_step_bf16, 2>};
+
+}  // namespace
+
+const GemmKernels& gemm_kernels_avx2(bool bf16) { return bf16 ? kBF16 : kF32; }
+
+}  // namespace strata::ops::cpu
+#endif

@@ -1,0 +1,324 @@
+// fp32 products, and bf16 products widened to fp32, with AVX-512; and what the avx512_bf16 path
+// shares: the epilogue and the layouts made on the fly.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "ops/cpu/gemm_kernels.h"
+
+namespace strata::ops::cpu {
+namespace {
+
+constexpr int kLanes = 16;
+
+// One step of fp32: the weights of sixteen lanes and one element of a row.
+struct F32 {
+  static constexpr int64_t kPair = 1;
+  static constexpr int64_t kBytes = 4;  // of an element
+  struct Weight {
+    __m512 w;
+  };
+  static Weight load(const char* panel) { return {_mm512_load_ps(panel)}; }
+  static __m512 add(__m512 acc, Weight w, const char* x) {
+    float value;
+    std::memcpy(&value, x, sizeof(value));
+    return _mm512_fmadd_ps(_mm512_set1_ps(value), w.w, acc);
+  }
+  static __m512 add_last(__m512 acc, Weight, const char*) { return acc; }
+};
+
+// One step of bf16: a pair, widened exactly; element 2p, then 2p + 1.
+struct Widened {
+  static constexpr int64_t kPair = 2;
+  static constexpr int64_t kBytes = 2;
+  struct Weight {
+    __m512 even;
+    __m512 odd;
+  };
+  static __m512 low(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
+  static __m512 high(__m512i pairs) {
+    return _mm512_castsi512_ps(
+        _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+  }
+  static Weight load(const char* panel) {
+    const __m512i pairs = _mm512_load_si512(panel);
+    return {low(pairs), high(pairs)};
+  }
+  static __m512 element(const char* x) {
+    uint16_t bits;
+    std::memcpy(&bits, x, sizeof(bits));
+    return _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(uint32_t{bits} << 16)));
+  }
+  static __m512 add(__m512 acc, Weight w, const char* x) {
+    int32_t bits;
+    std::memcpy(&bits, x, sizeof(bits));
+    const __m512i pairs = _mm512_set1_epi32(bits);
+    return _mm512_fmadd_ps(high(pairs), w.odd, _mm512_fmadd_ps(low(pairs), w.even, acc));
+  }
+  static __m512 add_last(__m512 acc, Weight w, const char* x) {
+    return _mm512_fmadd_ps(element(x), w.even, acc);
+  }
+};
+
+template <typename Step, int kRows, int kVectors>
+void tile(const TileArgs& a) {
+  __m512 acc[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) {
+      acc[r][v] = a.start_at_zero ? _mm512_setzero_ps()
+                                  : _mm512_loadu_ps(a.acc + r * a.acc_stride + kLanes * v);
+    }
+  }
+  const char* panel = static_cast<const char*>(a.panel);
+  const char* x = static_cast<const char*>(a.x);
+  const char* ahead = static_cast<const char*>(a.prefetch);
+  const int64_t ahead_bytes = a.prefetch_lines * 64;
+  const int64_t row_bytes = a.x_stride * Step::kBytes;
+  for (int64_t step = a.cols / Step::kPair; step > 0; --step) {
+    typename Step::Weight w[kVectors];
+    for (int v = 0; v < kVectors; ++v) w[v] = Step::load(panel + v * 64);
+    if (kRows * kVectors <= 8) {
+      for (int64_t b = 0; b < ahead_bytes; b += 64) _mm_prefetch(ahead + b, _MM_HINT_T0);
+      ahead += ahead_bytes;
+    }
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) {
+        acc[r][v] = Step::add(acc[r][v], w[v], x + r * row_bytes);
+      }
+    }
+    panel += kVectors * 64;
+    x += Step::kPair * Step::kBytes;
+  }
+  if (a.cols % Step::kPair != 0) {
+    for (int v = 0; v < kVectors; ++v) {
+      const typename Step::Weight w = Step::load(panel + v * 64);
+      for (int r = 0; r < kRows; ++r) acc[r][v] = Step::add_last(acc[r][v], w, x + r * row_bytes);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) {
+      _mm512_storeu_ps(a.acc + r * a.acc_stride + kLanes * v, acc[r][v]);
+    }
+  }
+}
+
+template <typename Step>
+void accumulate(const TileArgs& a) {
+  using Tile = void (*)(const TileArgs&);
+  static constexpr Tile k64[] = {tile<Step, 1, 4>, tile<Step, 2, 4>, tile<Step, 3, 4>,
+                                 tile<Step, 4, 4>, tile<Step, 5, 4>, tile<Step, 6, 4>};
+  static constexpr Tile k32[] = {tile<Step, 1, 2>, tile<Step, 2, 2>, tile<Step, 3, 2>,
+                                 tile<Step, 4, 2>, tile<Step, 5, 2>, tile<Step, 6, 2>,
+                                 tile<Step, 7, 2>, tile<Step, 8, 2>};
+  static constexpr Tile k16[] = {tile<Step, 1, 1>, tile<Step, 2, 1>, tile<Step, 3, 1>,
+                                 tile<Step, 4, 1>, tile<Step, 5, 1>, tile<Step, 6, 1>,
+                                 tile<Step, 7, 1>, tile<Step, 8, 1>};
+  const Tile* tiles = a.width == 64 ? k64 : a.width == 32 ? k32 : k16;
+  tiles[a.rows - 1](a);
+}
+
+// The rounding of to_bf16 (tensor/dtype.h): to nearest even, NaN made quiet.
+inline __m256i round_to_bf16(__m512 value) {
+  const __m512i u = _mm512_castps_si512(value);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+  const __m512i nearest = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
+  const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+  const __m512i quiet = _mm512_or_si512(u, _mm512_set1_epi32(0x400000));
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(nearest, nan, quiet), 16));
+}
+
+inline __m512 widen(__m256i bf16) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bf16), 16));
+}
+
+inline __m512 load_add(const FinishArgs& a, int64_t index, __mmask16 mask) {
+  if (!a.add_is_bf16) {
+    return _mm512_maskz_loadu_ps(mask, static_cast<const float*>(a.add) + index);
+  }
+  return widen(_mm256_maskz_loadu_epi16(mask, static_cast<const uint16_t*>(a.add) + index));
+}
+
+void finish(const FinishArgs& a) {
+  const __m512 scale = _mm512_set1_ps(a.scale);
+  for (int64_t row = 0; row < a.rows; ++row) {
+    for (int64_t col = 0; col < a.cols; col += kLanes) {
+      const int64_t left = a.cols - col;
+      const auto mask = static_cast<__mmask16>(left >= kLanes ? 0xffff : (1 << left) - 1);
+      __m512 value = _mm512_mul_ps(scale, _mm512_loadu_ps(a.acc + row * a.acc_stride + col));
+      if (a.bias != nullptr) {
+        value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(mask, a.bias + col));
+      }
+      if (a.add != nullptr) {
+        value = _mm512_add_ps(load_add(a, row * a.add_stride + col, mask), value);
+      }
+      const int64_t index = row * a.y_stride + col;
+      if (a.y_is_bf16) {
+        _mm256_mask_storeu_epi16(static_cast<uint16_t*>(a.y) + index, mask, round_to_bf16(value));
+      } else {
+        _mm512_mask_storeu_ps(static_cast<float*>(a.y) + index, mask, value);
+      }
+    }
+  }
+}
+
+// Sixteen rows of sixteen 32-bit elements become sixteen columns.
+inline void transpose_16x16(__m512i (&rows)[16]) {
+  __m512i a[16];
+  for (int i = 0; i < 16; i += 2) {
+    a[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+    a[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+  }
+  __m512i b[16];
+  for (int i = 0; i < 16; i += 4) {
+    b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
+    b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
+    b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
+    b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
+  }
+  // b[4 g + j], 128-bit lane l: column 4 l + j of rows 4 g to 4 g + 3.
+  for (int j = 0; j < 4; ++j) {
+    const __m512i even01 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0x88);
+    const __m512i even23 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0x88);
+    const __m512i odd01 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0xdd);
+    const __m512i odd23 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0xdd);
+    rows[j] = _mm512_shuffle_i32x4(even01, even23, 0x88);
+    rows[8 + j] = _mm512_shuffle_i32x4(even01, even23, 0xdd);
+    rows[4 + j] = _mm512_shuffle_i32x4(odd01, odd23, 0x88);
+    rows[12 + j] = _mm512_shuffle_i32x4(odd01, odd23, 0xdd);
+  }
+}
+
+void transpose_f32(const TransposeArgs& a) {
+  const float* src = static_cast<const float*>(a.panel) + a.col_begin * a.width;
+  float* dst = static_cast<float*>(a.dst);
+  for (int64_t lane = 0; lane < a.width; lane += 16) {
+    for (int64_t col = 0; col < a.dst_width; col += 16) {
+      __m512i block[16];
+      for (int i = 0; i < 16; ++i) {
+        block[i] = col + i < a.cols ? _mm512_load_si512(src + (col + i) * a.width + lane)
+                                    : _mm512_setzero_si512();
+      }
+      transpose_16x16(block);
+      for (int i = 0; i < 16; ++i) {
+        _mm512_store_si512(dst + (lane + i) * a.dst_width + col, block[i]);
+      }
+    }
+  }
+}
+
+// A 32-bit element of src is (lane n; columns k, k + 1), one of dst is (lanes n, n + 1; column k).
+// Eight loads hold 16 lanes x 16 columns; after the byte shuffle a 64-bit element holds the dst
+// pairs of columns k and k + 1 for two lanes, and an 8 x 8 transpose of those finishes.
+void transpose_bf16(const TransposeArgs& a) {
+  const auto* src = static_cast<const uint32_t*>(a.panel) + a.col_begin / 2 * a.width;
+  auto* dst = static_cast<uint32_t*>(a.dst);
+  const __m512i mix =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
+  const int64_t pairs = a.cols / 2;
+  for (int64_t lane = 0; lane < a.width; lane += 16) {
+    for (int64_t pair = 0; pair < a.dst_width / 2; pair += 8) {
+      __m512i in[8];
+      for (int i = 0; i < 8; ++i) {
+        in[i] = pair + i < pairs
+                    ? _mm512_shuffle_epi8(_mm512_load_si512(src + (pair + i) * a.width + lane), mix)
+                    : _mm512_setzero_si512();
+      }
+      __m512i t[8];  // t[i] (i even): 64-bit elements 0, 2, 4, 6 of in[i], in[i + 1], alternating
+      for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm512_unpacklo_epi64(in[i], in[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi64(in[i], in[i + 1]);
+      }
+      // 128-bit lane l of t[2 g + j]: lane pair 2 l + j of column pairs 2 g, 2 g + 1.
+      for (int j = 0; j < 2; ++j) {
+        const __m512i even_low = _mm512_shuffle_i64x2(t[j], t[2 + j], 0x88);
+        const __m512i even_high = _mm512_shuffle_i64x2(t[4 + j], t[6 + j], 0x88);
+        const __m512i odd_low = _mm512_shuffle_i64x2(t[j], t[2 + j], 0xdd);
+        const __m512i odd_high = _mm512_shuffle_i64x2(t[4 + j], t[6 + j], 0xdd);
+        uint32_t* out = dst + (lane / 2 + j) * a.dst_width + pair * 2;
+        _mm512_store_si512(out, _mm512_shuffle_i64x2(even_low, even_high, 0x88));
+        _mm512_store_si512(out + 4 * a.dst_width, _mm512_shuffle_i64x2(even_low, even_high, 0xdd));
+        _mm512_store_si512(out + 2 * a.dst_width, _mm512_shuffle_i64x2(odd_low, odd_high, 0x88));
+        _mm512_store_si512(out + 6 * a.dst_width, _mm512_shuffle_i64x2(odd_low, odd_high, 0xdd));
+      }
+    }
+  }
+}
+
+inline __mmask16 columns_mask(int64_t left) {
+  return static_cast<__mmask16>(left >= kLanes ? 0xffff : left <= 0 ? 0 : (1 << left) - 1);
+}
+
+inline __m512i load_step_f32(const StepArgs& a, int64_t step, int64_t col) {
+  const float* row = static_cast<const float*>(a.x) + a.first[step] * a.x_stride + col;
+  return _mm512_castps_si512(_mm512_maskz_loadu_ps(columns_mask(a.cols - col), row));
+}
+
+// Sixteen columns of a pair of rows, interleaved.
+inline __m512i load_step_bf16(const StepArgs& a, int64_t step, int64_t col) {
+  const uint16_t* row = static_cast<const uint16_t*>(a.x) + a.first[step] * a.x_stride + col;
+  const __mmask16 mask = columns_mask(a.cols - col);
+  const __mmask16 second = a.single[step] != 0 ? 0 : mask;
+  const __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, row));
+  const __m512i high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(second, row + a.x_stride));
+  return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+}
+
+using LoadStep = __m512i (*)(const StepArgs&, int64_t, int64_t);
+
+template <LoadStep kLoad>
+void step_panel(const StepArgs& a) {
+  auto* dst = static_cast<uint32_t*>(a.dst);
+  for (int64_t step = 0; step < a.steps; ++step, dst += a.dst_stride) {
+    for (int64_t col = 0; col < a.dst_stride; col += kLanes) {
+      _mm512_store_si512(dst + col, kLoad(a, step, col));
+    }
+  }
+}
+
+// dst_stride counts elements of the type; `kScale` of them make 32 bits.
+template <LoadStep kLoad, int kScale>
+void step_rows(const StepArgs& a) {
+  auto* dst = static_cast<uint32_t*>(a.dst);
+  const int64_t stride = a.dst_stride / kScale;
+  for (int64_t step = 0; step < a.steps; step += 16) {
+    const int64_t count = a.steps - step < 16 ? a.steps - step : 16;
+    for (int64_t col = 0; col < a.cols; col += 16) {
+      __m512i block[16];
+      for (int i = 0; i < 16; ++i) {
+        block[i] = i < count ? kLoad(a, step + i, col) : _mm512_setzero_si512();
+      }
+      transpose_16x16(block);
+      const int64_t rows = a.cols - col < 16 ? a.cols - col : 16;
+      for (int i = 0; i < 16 && i < rows; ++i) {
+        _mm512_mask_storeu_epi32(dst + (col + i) * stride + step, columns_mask(count), block[i]);
+      }
+    }
+  }
+}
+
+constexpr GemmKernels kF32 = {.pair = 1,
+                              .rows_16 = 8,
+                              .rows_32 = 8,
+                              .rows_64 = 6,
+                              .accumulate = accumulate<F32>,
+                              .finish = finish,
+                              .transpose = transpose_f32,
+                              .step_panel = step_panel<load_step_f32>,
+                              .step_rows = step_rows<load_step_f32, 1>};
+constexpr GemmKernels kBF16 = {.pair = 2,
+                               .rows_16 = 8,
+                               .rows_32 = 8,
+                               .rows_64 = 5,
+                               .accumulate = accumulate<Widened>,
+                               .finish = finish,
+                               .transpose = transpose_bf16,
+                               .step_panel = step_panel<load_step_bf16>,
+                               .step_rows = step_rows<load_step_bf16, 2>};
+
+}  // namespace
+
+const GemmKernels& gemm_kernels_avx512(bool bf16) { return bf16 ? kBF16 : kF32; }
+
+}  // namespace strata::ops::cpu
+#endif

@@ -1,0 +1,121 @@
+// bf16 products with vdpbf16ps: one instruction continues sixteen chains by a pair. Tiles of 6 rows
+// x 64 lanes (12 x 32, 12 x 16) keep 24 (24, 12) chains in registers: enough to hide the latency,
+// with four loads of weights and six broadcasts for 24 products.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "ops/cpu/gemm_kernels.h"
+
+namespace strata::ops::cpu {
+namespace {
+
+constexpr int64_t kPairBytes = 4;
+
+// Sixteen copies of the pair at x.
+inline __m512bh broadcast_pair(const char* x) {
+  int32_t pair;
+  std::memcpy(&pair, x, sizeof(pair));
+  return (__m512bh)_mm512_set1_epi32(pair);
+}
+
+// Sixteen copies of (the element at x, zero).
+inline __m512bh broadcast_last(const char* x) {
+  uint16_t element;
+  std::memcpy(&element, x, sizeof(element));
+  return (__m512bh)_mm512_set1_epi32(element);
+}
+
+template <int kVectors>
+struct Weights {
+  __m512bh lanes[kVectors];
+  explicit Weights(const char* step) {
+    for (int v = 0; v < kVectors; ++v) {
+      lanes[v] = (__m512bh)_mm512_load_si512(step + v * 64);
+    }
+  }
+};
+
+template <int kRows, int kVectors, int kLines>
+void tile(const TileArgs& a) {
+  __m512 acc[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) {
+      acc[r][v] = a.start_at_zero ? _mm512_setzero_ps()
+                                  : _mm512_loadu_ps(a.acc + r * a.acc_stride + 16 * v);
+    }
+  }
+  const char* panel = static_cast<const char*>(a.panel);
+  const char* x = static_cast<const char*>(a.x);
+  const char* ahead = static_cast<const char*>(a.prefetch);
+  const int64_t row_bytes = a.x_stride * 2;
+  for (int64_t pair = a.cols / 2; pair > 0; --pair) {
+    const Weights<kVectors> w(panel);
+    for (int line = 0; line < kLines; ++line) _mm_prefetch(ahead + 64 * line, _MM_HINT_T0);
+    for (int r = 0; r < kRows; ++r) {
+      const __m512bh value = broadcast_pair(x + r * row_bytes);
+      for (int v = 0; v < kVectors; ++v) {
+        acc[r][v] = _mm512_dpbf16_ps(acc[r][v], w.lanes[v], value);
+      }
+    }
+    panel += kVectors * 64;
+    ahead += kLines * 64;
+    x += kPairBytes;
+  }
+  if (a.cols % 2 != 0) {
+    const Weights<kVectors> w(panel);
+    for (int r = 0; r < kRows; ++r) {
+      const __m512bh value = broadcast_last(x + r * row_bytes);
+      for (int v = 0; v < kVectors; ++v) {
+        acc[r][v] = _mm512_dpbf16_ps(acc[r][v], w.lanes[v], value);
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) {
+      _mm512_storeu_ps(a.acc + r * a.acc_stride + 16 * v, acc[r][v]);
+    }
+  }
+}
+
+using Tile = void (*)(const TileArgs&);
+
+template <int kRows>
+void tile_64(const TileArgs& a) {
+  static constexpr Tile kTiles[] = {tile<kRows, 4, 0>, tile<kRows, 4, 1>, tile<kRows, 4, 2>,
+                                    tile<kRows, 4, 4>, tile<kRows, 4, 4>};
+  kTiles[a.prefetch_lines](a);
+}
+
+void accumulate(const TileArgs& a) {
+  static constexpr Tile k64[] = {tile_64<1>, tile_64<2>, tile_64<3>,
+                                 tile_64<4>, tile_64<5>, tile_64<6>};
+  static constexpr Tile k32[] = {tile<1, 2, 0>, tile<2, 2, 0>,  tile<3, 2, 0>,  tile<4, 2, 0>,
+                                 tile<5, 2, 0>, tile<6, 2, 0>,  tile<7, 2, 0>,  tile<8, 2, 0>,
+                                 tile<9, 2, 0>, tile<10, 2, 0>, tile<11, 2, 0>, tile<12, 2, 0>};
+  static constexpr Tile k16[] = {tile<1, 1, 0>, tile<2, 1, 0>,  tile<3, 1, 0>,  tile<4, 1, 0>,
+                                 tile<5, 1, 0>, tile<6, 1, 0>,  tile<7, 1, 0>,  tile<8, 1, 0>,
+                                 tile<9, 1, 0>, tile<10, 1, 0>, tile<11, 1, 0>, tile<12, 1, 0>};
+  const Tile* tiles = a.width == 64 ? k64 : a.width == 32 ? k32 : k16;
+  tiles[a.rows - 1](a);
+}
+
+GemmKernels make_kernels() {
+  GemmKernels kernels = gemm_kernels_avx512(/*bf16=*/true);
+  kernels.rows_16 = 12;
+  kernels.rows_32 = 12;
+  kernels.rows_64 = 6;
+  kernels.accumulate = accumulate;
+  return kernels;
+}
+
+}  // namespace
+
+const GemmKernels& gemm_kernels_avx512_bf16() {
+  static const GemmKernels kernels = make_kernels();
+  return kernels;
+}
+
+}  // namespace strata::ops::cpu
+#endif
