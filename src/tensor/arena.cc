@@ -75,11 +75,8 @@ void* Scratch::take(int64_t bytes) {
   const int64_t size = Arena::aligned(std::max<int64_t>(bytes, 1));
   while (current_ < num_blocks_ &&
          blocks_[current_].used + size > blocks_[current_].memory.size()) {
-    if (current_ + 1 < num_blocks_ && blocks_[current_ + 1].memory.size() >= size) {
-      blocks_[++current_].used = 0;
-      continue;
-    }
-    current_ = num_blocks_;
+    // Blocks behind the current one are free; one too small for this take is skipped.
+    if (++current_ < num_blocks_) blocks_[current_].used = 0;
   }
   if (current_ == num_blocks_) {
     CHECK(num_blocks_ < kMaxBlocks, num_blocks_);
