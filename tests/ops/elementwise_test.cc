@@ -1,5 +1,8 @@
 #include "ops/elementwise.h"
 
+#include <bit>
+
+#include "ops/ref/elementwise.h"
 #include "tests/ops/op_test.h"
 
 namespace strata::ops {
@@ -7,19 +10,213 @@ namespace {
 
 using namespace testing;  // NOLINT
 
+constexpr DType kF32 = DType::kF32;
+constexpr DType kBF16 = DType::kBF16;
+constexpr DType kF16 = DType::kF16;
+
+struct Case {
+  int64_t rows;
+  int64_t cols;
+  int64_t gap = 0;  // elements between rows
+};
+
+const Case kCases[] = {{0, 16},      {1, 1},       {1, 15},   {3, 16},
+                       {2, 17},      {5, 127},     {9, 4096}, {1, 40000},
+                       {300, 64, 3}, {7, 5001, 1}, {40, 576}, {17, 1024, 64}};
+
+std::string name_of(const Case& c) {
+  return "rows " + std::to_string(c.rows) + ", cols " + std::to_string(c.cols) + ", gap " +
+         std::to_string(c.gap);
+}
+
+int64_t stride(const Case& c) { return c.gap == 0 ? 0 : c.cols + c.gap; }
+
+Buffer input(const Case& c, DType dtype, uint64_t seed) {
+  return random_buffer(dtype, {c.rows, c.cols},
+                       {.seed = seed, .row_stride = stride(c), .shift = 1});
+}
+
+std::vector<int32_t> random_rows(int64_t count, int64_t limit) {
+  const Counter counter{.seed = 9, .stream = 0};
+  std::vector<int32_t> rows;
+  for (int64_t i = 0; i < count; ++i) {
+    rows.push_back(static_cast<int32_t>(counter.words(static_cast<uint64_t>(i))[0] %
+                                        static_cast<uint32_t>(limit)));
+  }
+  return rows;
+}
+
+std::vector<float> to_floats(const std::vector<double>& x) { return {x.begin(), x.end()}; }
+std::vector<double> to_doubles(const std::vector<float>& x) { return {x.begin(), x.end()}; }
+
 TEST(Elementwise, CopyConverts) {
+  for (const Case& c : kCases) {
+    for (const DType from : {kF32, kBF16, kF16}) {
+      for (const DType to : {kF32, kBF16, kF16}) {
+        SCOPED_TRACE(name_of(c) + std::string(dtype_name(from)) + std::string(dtype_name(to)));
+        const Buffer x = input(c, from, 1);
+        const auto outputs = run_everywhere([&](Backend& backend) {
+          std::vector<Buffer> out = {Buffer(to, {c.rows, c.cols}, stride(c) * 2)};
+          copy(backend, x, out[0]);
+          return out;
+        });
+        expect_same_bits(outputs[0], converted(x, to));
+      }
+    }
+  }
+}
+
+// Every bf16 pattern survives a trip through f32, NaN payloads too (quieted); every special f32
+// rounds as the scalar conversion does, on every path.
+TEST(Elementwise, CopyRoundsSpecialValues) {
+  Buffer all(kBF16, {65536});
+  for (int64_t i = 0; i < 65536; ++i) all.view().bf16()[i].bits = static_cast<uint16_t>(i);
+  std::vector<float> specials;
+  for (const uint32_t top :
+       {0x0000u, 0x0001u, 0x007fu, 0x0080u, 0x3f80u, 0x7f7fu, 0x7f80u, 0x7fc0u, 0x7f81u}) {
+    for (const uint32_t low : {0x0000u, 0x0001u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
+      for (const uint32_t sign : {0u, 0x80000000u}) {
+        specials.push_back(std::bit_cast<float>(sign | top << 16 | low));
+      }
+    }
+  }
+  const auto n = static_cast<int64_t>(specials.size());
   for (const CpuPath path : supported_paths()) {
     SCOPED_TRACE(cpu_path_name(path));
     Backend backend(path, 2);
-    const Buffer x = random_buffer(DType::kF32, {3, 37}, {.seed = 1});
-    Buffer y(DType::kBF16, {3, 37});
-    copy(backend, x, y);
-    std::vector<double> want;
-    for (const double value : x.values()) {
-      want.push_back(round_to_bf16(static_cast<float>(value)));
+    Buffer wide(kF32, {65536});
+    Buffer back(kBF16, {65536});
+    copy(backend, all, wide);
+    copy(backend, wide, back);
+    for (int64_t i = 0; i < 65536; ++i) {
+      const Bf16 bits{static_cast<uint16_t>(i)};
+      ASSERT_EQ(back.view().bf16()[i].bits, to_bf16(to_float(bits)).bits) << i;
     }
-    expect_close(y, want, 0);
+    Buffer rounded(kBF16, {n});
+    copy(backend, TensorView(specials.data(), kF32, {n}), rounded);
+    for (int64_t i = 0; i < n; ++i) {
+      ASSERT_EQ(rounded.view().bf16()[i].bits, to_bf16(specials[static_cast<size_t>(i)]).bits) << i;
+    }
   }
+}
+
+TEST(Elementwise, AddIntoIsOneAddition) {
+  for (const Case& c : kCases) {
+    for (const DType type : {kF32, kBF16}) {
+      SCOPED_TRACE(name_of(c));
+      const Buffer x = input(c, type, 1);
+      const Buffer y = input(c, kF32, 2);
+      const auto outputs = run_everywhere([&](Backend& backend) {
+        std::vector<Buffer> out = {y};
+        add_into(backend, x, out[0]);
+        return out;
+      });
+      Buffer want(kF32, {c.rows, c.cols});
+      for (int64_t i = 0; i < x.size(); ++i) {
+        want.set(i, static_cast<float>(x.get(i)) + static_cast<float>(y.get(i)));
+      }
+      expect_same_bits(outputs[0], want);
+    }
+  }
+}
+
+TEST(Elementwise, GatherTakesRows) {
+  for (const Case& c : kCases) {
+    if (c.rows == 0) continue;
+    for (const DType type : {kF32, kBF16, kF16}) {
+      SCOPED_TRACE(name_of(c));
+      const Buffer x = input(c, type, 1);
+      for (const int64_t count : {0, 1, 50}) {
+        const auto rows = random_rows(count, c.rows);
+        const auto outputs = run_everywhere([&](Backend& backend) {
+          std::vector<Buffer> out = {Buffer(type, {count, c.cols}, c.cols + 2)};
+          gather(backend, x, rows, out[0]);
+          return out;
+        });
+        Buffer want(type, {count, c.cols});
+        for (int64_t i = 0; i < want.size(); ++i) {
+          want.set(i, x.get(rows[static_cast<size_t>(i / c.cols)] * c.cols + i % c.cols));
+        }
+        expect_same_bits(outputs[0], want);
+      }
+    }
+  }
+}
+
+// Bit for bit the ascending chain of fp32 additions.
+TEST(Elementwise, ScatterAddIsOneAscendingChain) {
+  for (const Case& c : kCases) {
+    for (const DType type : {kF32, kBF16}) {
+      SCOPED_TRACE(name_of(c));
+      const int64_t targets = 3;
+      const Buffer x = input(c, type, 1);
+      const Buffer y =
+          random_buffer(kF32, {targets, c.cols}, {.seed = 2, .row_stride = c.cols + 3});
+      const auto rows = random_rows(c.rows, targets);
+      const auto outputs = run_everywhere([&](Backend& backend) {
+        std::vector<Buffer> out = {y};
+        scatter_add(backend, x, rows, out[0]);
+        return out;
+      });
+      auto want = to_floats(y.values());
+      ref::scatter_add(to_floats(x.values()), rows, c.cols, want);
+      expect_close(outputs[0], to_doubles(want), 0);
+    }
+  }
+}
+
+TEST(Elementwise, AddRowsIntoIsOneAscendingChain) {
+  for (const Case& c : kCases) {
+    for (const DType type : {kF32, kBF16}) {
+      SCOPED_TRACE(name_of(c));
+      const Buffer x = input(c, type, 1);
+      const Buffer y = random_buffer(kF32, {c.cols}, {.seed = 2});
+      const auto outputs = run_everywhere([&](Backend& backend) {
+        std::vector<Buffer> out = {y};
+        add_rows_into(backend, x, out[0]);
+        return out;
+      });
+      auto want = to_floats(y.values());
+      const std::vector<int32_t> rows(static_cast<size_t>(c.rows), 0);
+      ref::scatter_add(to_floats(x.values()), rows, c.cols, want);
+      expect_close(outputs[0], to_doubles(want), 0);
+    }
+  }
+}
+
+TEST(Elementwise, SumOfSquaresIsDouble) {
+  for (const Case& c : kCases) {
+    for (const DType type : {kF32, kBF16}) {
+      SCOPED_TRACE(name_of(c));
+      const Buffer x = input(c, type, 1);
+      const double want = ref::sum_of_squares(x.values());
+      Backend reference(CpuPath::kReference, 1);
+      const double first = sum_of_squares(reference, x);
+      EXPECT_NEAR(first, want, want * static_cast<double>(x.size()) * 0x1p-53);
+      for (const CpuPath path : supported_paths()) {
+        for (const int threads : {1, 2, 7}) {
+          Backend backend(path, threads);
+          EXPECT_EQ(sum_of_squares(backend, x), first) << cpu_path_name(path) << threads;
+        }
+      }
+    }
+  }
+}
+
+// Squares that overflow and underflow fp32 are ordinary numbers here.
+TEST(Elementwise, SumOfSquaresOfExtremes) {
+  Buffer x(kF32, {3});
+  x.set_values({1e30, 1e-30, -1e30});
+  Backend backend(choose_cpu_path(), 1);
+  EXPECT_DOUBLE_EQ(sum_of_squares(backend, x), 2.0 * std::pow(static_cast<double>(1e30f), 2));
+}
+
+TEST(ElementwiseDeathTest, RowOutOfRange) {
+  const Buffer x = random_buffer(kF32, {3, 4}, {.seed = 1});
+  Buffer y(kF32, {1, 4});
+  Backend backend(CpuPath::kReference, 1);
+  EXPECT_DEATH(gather(backend, x, std::vector<int32_t>{3}, y), "row");
+  EXPECT_DEATH(gather(backend, x, std::vector<int32_t>{-1}, y), "row");
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <complex>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -239,6 +240,71 @@ inline void expect_same_bits(const Buffer& got, const Buffer& want) {
       return;
     }
   }
+}
+
+// The bound that rounding errors of a chain of `terms` fp32 operations keep in the L2 sense: they
+// behave like independent draws, so sqrt(terms) takes the place of terms (Higham and Mary, SIAM J.
+// Sci. Comput. 41, 2019); 4 standard deviations.
+inline double l2_tolerance(int64_t terms, DType result) {
+  const double chain = 4.0 * std::sqrt(static_cast<double>(terms)) * 0x1.0p-24;
+  return chain + (result == DType::kF32 ? 0.0 : unit_roundoff(result));
+}
+
+// For results that are differences of larger terms: the L2 error stays below l2_tolerance(terms),
+// and no element is further off than dot_tolerance(terms) of the largest one.
+inline void expect_close_l2(const Buffer& got, const std::vector<double>& want, int64_t terms) {
+  const DType dtype = got.view().dtype;
+  double largest = 0;
+  for (const double value : want) largest = std::max(largest, std::abs(value));
+  expect_close(got, want, dot_tolerance(terms, dtype), std::vector<double>(want.size(), largest));
+  EXPECT_LE(relative_l2(got.values(), want), l2_tolerance(terms, dtype));
+}
+
+// The buffer's values rounded to `dtype`.
+inline Buffer converted(const Buffer& x, DType dtype) {
+  Buffer out(dtype, x.view().shape);
+  for (int64_t i = 0; i < x.size(); ++i) out.set(i, x.get(i));
+  return out;
+}
+
+inline std::vector<std::complex<double>> to_complex(const std::vector<double>& x) {
+  return {x.begin(), x.end()};
+}
+
+// The derivative of sum_j weights[j] f(x)[j] by each x[i], by the complex step: Im f(x + ih) / h is
+// exact to rounding, for h so small that h^2 vanishes.
+template <typename Function>
+std::vector<double> complex_step(Function&& f, const std::vector<double>& x,
+                                 const std::vector<double>& weights) {
+  constexpr double kStep = 1e-100;
+  std::vector<std::complex<double>> point = to_complex(x);
+  std::vector<double> derivative(x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    point[i] += std::complex<double>(0, kStep);
+    const std::vector<std::complex<double>> y = f(point);
+    for (size_t j = 0; j < y.size(); ++j) derivative[i] += weights[j] * y[j].imag() / kStep;
+    point[i] = x[i];
+  }
+  return derivative;
+}
+
+// Runs op(backend), which makes and returns all its outputs, on every path with 1, 2 and 7 threads
+// and once more: the same bits and intact canaries each time, between paths too. Returns the
+// outputs of the reference path.
+template <typename Op>
+std::vector<Buffer> run_everywhere(Op&& op) {
+  Backend reference(CpuPath::kReference, 1);
+  std::vector<Buffer> want = op(reference);
+  for (const CpuPath path : supported_paths()) {
+    for (const int threads : {1, 2, 7, 7}) {
+      SCOPED_TRACE(std::string(cpu_path_name(path)) + ", threads " + std::to_string(threads));
+      Backend backend(path, threads);
+      const std::vector<Buffer> got = op(backend);
+      for (size_t i = 0; i < want.size(); ++i) expect_same_bits(got[i], want[i]);
+      EXPECT_EQ(got.size(), want.size());
+    }
+  }
+  return want;
 }
 
 }  // namespace strata::ops::testing

@@ -1,0 +1,56 @@
+// Head norm and rotary embedding in plain loops over a scalar S: the oracle of ops/rope.h. T
+// tokens, N heads, H head width.
+#pragma once
+#include "ops/ref/rms_norm.h"
+
+namespace strata::ops::ref {
+
+struct HeadNormRope {
+  int64_t num_heads = 1;
+  int64_t head_dim = 2;
+  bool norm = true;  // else weight is not read
+  double eps = 1e-6;
+  std::vector<int32_t> positions;  // [T]
+  std::vector<double> cos;         // [P, H / 2]
+  std::vector<double> sin;
+};
+
+// y [T, N, H] from x [T, N, H] and weight [H].
+template <typename S>
+std::vector<S> head_norm_rope(const HeadNormRope& args, const std::vector<S>& x,
+                              const std::vector<S>& weight) {
+  const auto dim = static_cast<size_t>(args.head_dim);
+  const size_t half = dim / 2;
+  std::vector<S> normed = args.norm ? rms_norm(x, weight, args.eps) : x;
+  std::vector<S> y(x.size());
+  for (size_t row = 0; row * dim < x.size(); ++row) {
+    const auto token = row / static_cast<size_t>(args.num_heads);
+    const size_t table = static_cast<size_t>(args.positions[token]) * half;
+    const S* n = &normed[row * dim];
+    for (size_t h = 0; h < half; ++h) {
+      const double c = args.cos[table + h];
+      const double s = args.sin[table + h];
+      y[row * dim + h] = n[h] * c - n[half + h] * s;
+      y[row * dim + half + h] = n[half + h] * c + n[h] * s;
+    }
+  }
+  return y;
+}
+
+// Adds to d_x [T, N, H] and, with a norm, to d_weight [H].
+inline void head_norm_rope_backward(const HeadNormRope& args, const std::vector<double>& x,
+                                    const std::vector<double>& weight,
+                                    const std::vector<double>& d_y, std::vector<double>& d_x,
+                                    std::vector<double>& d_weight) {
+  HeadNormRope inverse = args;  // the transpose of a rotation turns the other way
+  inverse.norm = false;
+  for (double& s : inverse.sin) s = -s;
+  const std::vector<double> d_normed = head_norm_rope(inverse, d_y, weight);
+  if (args.norm) {
+    rms_norm_backward(x, weight, args.eps, d_normed, d_x, d_weight);
+  } else {
+    for (size_t i = 0; i < x.size(); ++i) d_x[i] += d_normed[i];
+  }
+}
+
+}  // namespace strata::ops::ref

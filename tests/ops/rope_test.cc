@@ -1,0 +1,186 @@
+#include "ops/rope.h"
+
+#include "ops/ref/rope.h"
+#include "tests/ops/op_test.h"
+
+namespace strata::ops {
+namespace {
+
+using namespace testing;  // NOLINT
+
+constexpr DType kF32 = DType::kF32;
+constexpr DType kBF16 = DType::kBF16;
+constexpr float kEps = 1e-6f;
+constexpr int64_t kPositions = 50;
+
+struct Case {
+  int64_t tokens;
+  int64_t heads;
+  int64_t dim;
+  bool norm;
+  DType type = kF32;
+};
+
+const Case kCases[] = {
+    {0, 2, 64, true},          {1, 1, 2, true},          {1, 1, 2, false},
+    {3, 2, 30, true},          {3, 2, 32, false},        {2, 3, 34, true},
+    {5, 16, 128, true},        {9, 16, 128, true},       {40, 8, 64, false},
+    {5, 16, 128, true, kBF16}, {40, 8, 64, true, kBF16}, {3, 1, 254, false, kBF16},
+};
+
+std::string name_of(const Case& c) {
+  return "tokens " + std::to_string(c.tokens) + ", heads " + std::to_string(c.heads) + ", dim " +
+         std::to_string(c.dim) + (c.norm ? ", norm, " : ", no norm, ") +
+         std::string(dtype_name(c.type));
+}
+
+// What an op and its reference read.
+struct Inputs {
+  explicit Inputs(const Case& c)
+      : x(random_buffer(c.type, {c.tokens, c.heads, c.dim}, {.seed = 1, .scale = 2})),
+        weight(random_buffer(kF32, {c.dim}, {.seed = 2, .scale = 0.3, .mean = 1})),
+        cos(kF32, {kPositions, c.dim / 2}),
+        sin(kF32, {kPositions, c.dim / 2}),
+        norm(c.norm) {
+    for (int64_t i = 0; i < cos.size(); ++i) {
+      const double angle = static_cast<double>(i / (c.dim / 2)) / (1.0 + 0.3 * (i % (c.dim / 2)));
+      cos.set(i, std::cos(angle));
+      sin.set(i, std::sin(angle));
+    }
+    for (int64_t t = 0; t < c.tokens; ++t) {
+      positions.push_back(static_cast<int32_t>((t * 17 + 3) % kPositions));
+    }
+    oracle = {.num_heads = c.heads,
+              .head_dim = c.dim,
+              .norm = c.norm,
+              .eps = kEps,
+              .positions = positions,
+              .cos = cos.values(),
+              .sin = sin.values()};
+  }
+  [[nodiscard]] HeadNormRopeArgs args() const {
+    return {.x = x,
+            .weight = norm ? weight.view() : TensorView(),
+            .eps = kEps,
+            .positions = positions,
+            .cos = cos,
+            .sin = sin};
+  }
+
+  Buffer x;
+  Buffer weight;
+  Buffer cos;
+  Buffer sin;
+  bool norm;
+  std::vector<int32_t> positions;
+  ref::HeadNormRope oracle;
+};
+
+int64_t terms(const Case& c) { return c.dim / 16 + 15; }
+
+TEST(Rope, ForwardMatchesReference) {
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(name_of(c));
+    const Inputs in(c);
+    const auto outputs = run_everywhere([&](Backend& backend) {
+      std::vector<Buffer> out = {Buffer(c.type, {c.tokens, c.heads, c.dim})};
+      head_norm_rope(backend, in.args(), out[0]);
+      return out;
+    });
+    const auto want = ref::head_norm_rope(in.oracle, in.x.values(), in.weight.values());
+    expect_close_l2(outputs[0], want, terms(c));
+  }
+}
+
+TEST(Rope, BackwardMatchesReference) {
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(name_of(c));
+    const Inputs in(c);
+    const Buffer d_y = random_buffer(c.type, {c.tokens, c.heads, c.dim}, {.seed = 3});
+    const Buffer start = random_buffer(kF32, {c.dim}, {.seed = 4});
+    for (const DType d_x_type : {kF32, kBF16}) {
+      const auto outputs = run_everywhere([&](Backend& backend) {
+        std::vector<Buffer> out = {Buffer(d_x_type, {c.tokens, c.heads, c.dim}), start};
+        head_norm_rope_backward(backend, in.args(), d_y, out[0],
+                                c.norm ? out[1].view() : TensorView());
+        return out;
+      });
+      std::vector<double> d_x(static_cast<size_t>(d_y.size()));
+      std::vector<double> d_weight = start.values();
+      ref::head_norm_rope_backward(in.oracle, in.x.values(), in.weight.values(), d_y.values(), d_x,
+                                   d_weight);
+      expect_close_l2(outputs[0], d_x, terms(c));
+      expect_close_l2(outputs[1], d_weight, c.tokens * c.heads + terms(c));
+    }
+  }
+}
+
+TEST(Rope, ReferenceBackwardMatchesComplexStep) {
+  for (const bool norm : {true, false}) {
+    const Case c{.tokens = 2, .heads = 2, .dim = 6, .norm = norm};
+    const Inputs in(c);
+    const auto x = in.x.values();
+    const auto w = in.weight.values();
+    const auto d_y = random_buffer(kF32, {c.tokens, c.heads, c.dim}, {.seed = 3}).values();
+    std::vector<double> d_x(x.size());
+    std::vector<double> d_w(w.size());
+    ref::head_norm_rope_backward(in.oracle, x, w, d_y, d_x, d_w);
+    using Complex = std::vector<std::complex<double>>;
+    const auto by_x = complex_step(
+        [&](const Complex& point) { return ref::head_norm_rope(in.oracle, point, to_complex(w)); },
+        x, d_y);
+    const auto by_w = complex_step(
+        [&](const Complex& point) { return ref::head_norm_rope(in.oracle, to_complex(x), point); },
+        w, d_y);
+    EXPECT_LE(relative_l2(d_x, by_x), 1e-13);
+    EXPECT_LE(relative_l2(d_w, by_w), 1e-13);
+  }
+}
+
+TEST(Rope, TokensAloneEqualTokensTogetherAndInPlace) {
+  for (const DType type : {kF32, kBF16}) {
+    const Case c{.tokens = 20, .heads = 9, .dim = 128, .norm = true, .type = type};
+    const Inputs in(c);
+    const Buffer d_y = random_buffer(type, {c.tokens, c.heads, c.dim}, {.seed = 3});
+    for (const CpuPath path : supported_paths()) {
+      SCOPED_TRACE(cpu_path_name(path));
+      Backend backend(path, 7);
+      Buffer together(type, {c.tokens, c.heads, c.dim});
+      Buffer alone(type, {c.tokens, c.heads, c.dim});
+      head_norm_rope(backend, in.args(), together);
+      for (int64_t t = 0; t < c.tokens; ++t) {
+        HeadNormRopeArgs one = in.args();
+        one.x = one.x.at(t).reshape({1, c.heads, c.dim});
+        one.positions = one.positions.subspan(static_cast<size_t>(t), 1);
+        head_norm_rope(backend, one, alone.view().at(t).reshape({1, c.heads, c.dim}));
+      }
+      expect_same_bits(alone, together);
+      Buffer over = in.x;
+      HeadNormRopeArgs same = in.args();
+      same.x = over;
+      head_norm_rope(backend, same, over);
+      expect_same_bits(over, together);
+
+      Buffer d_x(type, {c.tokens, c.heads, c.dim});
+      Buffer d_over = d_y;
+      Buffer d_w = filled_buffer(kF32, {c.dim}, 0);
+      Buffer d_w_over = filled_buffer(kF32, {c.dim}, 0);
+      head_norm_rope_backward(backend, in.args(), d_y, d_x, d_w);
+      head_norm_rope_backward(backend, in.args(), d_over, d_over, d_w_over);
+      expect_same_bits(d_over, d_x);
+      expect_same_bits(d_w_over, d_w);
+    }
+  }
+}
+
+TEST(RopeDeathTest, PositionBeyondTheTable) {
+  const Case c{.tokens = 1, .heads = 1, .dim = 4, .norm = false};
+  Inputs in(c);
+  in.positions[0] = kPositions;
+  Buffer y(kF32, {1, 1, 4});
+  Backend backend(CpuPath::kReference, 1);
+  EXPECT_DEATH(head_norm_rope(backend, in.args(), y), "position");
+}
+
+}  // namespace
+}  // namespace strata::ops
