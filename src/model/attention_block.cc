@@ -9,15 +9,21 @@
 namespace strata::model {
 namespace {
 
-TensorView lora_h(const LayerActivations& acts, Projection p) { return acts.lora_h[static_cast<size_t>(p)]; }
+TensorView lora_h(const LayerActivations& acts, Projection p) {
+  return acts.lora_h[static_cast<size_t>(p)];
+}
 
 TensorView flat(TensorView heads) {
   return heads.reshape({heads.shape[0], heads.shape[1] * heads.shape[2]});
 }
 
 ops::HeadNormRopeArgs rope_args(const Pass& pass, TensorView x, TensorView norm_weight) {
-  return {.x = x, .weight = norm_weight, .eps = static_cast<float>(pass.weights.config().rms_norm_eps),
-          .positions = pass.positions, .cos = pass.rope.cos(), .sin = pass.rope.sin()};
+  return {.x = x,
+          .weight = norm_weight,
+          .eps = static_cast<float>(pass.weights.config().rms_norm_eps),
+          .positions = pass.positions,
+          .cos = pass.rope.cos(),
+          .sin = pass.rope.sin()};
 }
 
 // q or k after norm and RoPE, from scratch.
@@ -48,8 +54,10 @@ void store_kv(Pass& pass, int64_t layer, const PassSequence& sequence, TensorVie
   }
 }
 
-// The sequence's keys and values of this layer: its cache pages, or one long page in k and v themselves.
-ops::KvView kv_view(Pass& pass, int64_t layer, const PassSequence& sequence, TensorView k, TensorView v) {
+// The sequence's keys and values of this layer: its cache pages, or one long page in k and v
+// themselves.
+ops::KvView kv_view(Pass& pass, int64_t layer, const PassSequence& sequence, TensorView k,
+                    TensorView v) {
   Scratch& scratch = pass.backend.scratch();
   const int64_t width = pass.weights.config().kv_width();
   const int64_t length = sequence.first_position + sequence.end - sequence.begin;
@@ -57,32 +65,42 @@ ops::KvView kv_view(Pass& pass, int64_t layer, const PassSequence& sequence, Ten
   const int64_t page_size = cached ? sequence.kv.page_size : length;
   const int64_t num_pages = (length + page_size - 1) / page_size;
   const auto count = static_cast<size_t>(num_pages);
-  void** k_pages = static_cast<void**>(scratch.take(num_pages * static_cast<int64_t>(sizeof(void*))));
-  void** v_pages = static_cast<void**>(scratch.take(num_pages * static_cast<int64_t>(sizeof(void*))));
+  void** k_pages =
+      static_cast<void**>(scratch.take(num_pages * static_cast<int64_t>(sizeof(void*))));
+  void** v_pages =
+      static_cast<void**>(scratch.take(num_pages * static_cast<int64_t>(sizeof(void*))));
   for (int64_t page = 0; page < num_pages; ++page) {
     const int64_t offset = sequence.begin * width * dtype_bytes(pass.dtype());
-    k_pages[page] = cached ? page_part(pass, sequence.kv, page, layer, 0) : static_cast<char*>(k.data) + offset;
-    v_pages[page] = cached ? page_part(pass, sequence.kv, page, layer, 1) : static_cast<char*>(v.data) + offset;
+    k_pages[page] =
+        cached ? page_part(pass, sequence.kv, page, layer, 0) : static_cast<char*>(k.data) + offset;
+    v_pages[page] =
+        cached ? page_part(pass, sequence.kv, page, layer, 1) : static_cast<char*>(v.data) + offset;
   }
-  return {.k_pages = {k_pages, count}, .v_pages = {v_pages, count}, .page_size = page_size,
+  return {.k_pages = {k_pages, count},
+          .v_pages = {v_pages, count},
+          .page_size = page_size,
           .position_stride = width};
 }
 
 // The batch's segments, from scratch.
-std::span<const ops::AttentionSegment> segments(Pass& pass, int64_t layer, TensorView k, TensorView v) {
+std::span<const ops::AttentionSegment> segments(Pass& pass, int64_t layer, TensorView k,
+                                                TensorView v) {
   const auto count = pass.sequences.size();
   auto* list = static_cast<ops::AttentionSegment*>(
       pass.backend.scratch().take(static_cast<int64_t>(count * sizeof(ops::AttentionSegment))));
   for (size_t i = 0; i < count; ++i) {
     const PassSequence& sequence = pass.sequences[i];
     if (!sequence.kv.pages.empty()) store_kv(pass, layer, sequence, k, v);
-    list[i] = {.begin = sequence.begin, .end = sequence.end, .first_position = sequence.first_position,
+    list[i] = {.begin = sequence.begin,
+               .end = sequence.end,
+               .first_position = sequence.first_position,
                .kv = kv_view(pass, layer, sequence, k, v)};
   }
   return {list, count};
 }
 
-ops::AttentionArgs attention_args(const Pass& pass, TensorView q, std::span<const ops::AttentionSegment> list) {
+ops::AttentionArgs attention_args(const Pass& pass, TensorView q,
+                                  std::span<const ops::AttentionSegment> list) {
   const ModelConfig& c = pass.weights.config();
   return {.q = q, .segments = list, .num_kv_heads = c.num_kv_heads, .scale = c.attention_scale()};
 }
@@ -102,10 +120,10 @@ void attention_forward(Pass& pass, int64_t layer, const LayerActivations& acts) 
                  lora_h(acts, Projection::kV), flat(acts.v));
   const TensorView q = rotated(pass, acts.q_raw, weights.vec(LayerParam::kQNorm));
   const TensorView k = rotated(pass, acts.k_raw, weights.vec(LayerParam::kKNorm));
-  ops::attention(pass.backend, attention_args(pass, q, segments(pass, layer, k, acts.v)), acts.context,
-                 acts.lse);
-  linear_forward(pass, pass.rows, layer_linear(w, layer, Projection::kO), flat(acts.context), acts.x,
-                 lora_h(acts, Projection::kO), acts.h);
+  ops::attention(pass.backend, attention_args(pass, q, segments(pass, layer, k, acts.v)),
+                 acts.context, acts.lse);
+  linear_forward(pass, pass.rows, layer_linear(w, layer, Projection::kO), flat(acts.context),
+                 acts.x, lora_h(acts, Projection::kO), acts.h);
 }
 
 void attention_backward(Pass& pass, int64_t layer, const LayerActivations& acts, TensorView d) {
@@ -129,14 +147,15 @@ void attention_backward(Pass& pass, int64_t layer, const LayerActivations& acts,
     const Scratch::Mark inner(scratch);
     const TensorView d_context = scratch.take(pass.dtype(), acts.context.shape);
     // h = x + o_proj(context)
-    linear_backward(pass, pass.rows, o_proj, flat(acts.context), lora_h(acts, Projection::kO), rounded(pass, d),
-                    flat(d_context), false, base_gradient(pass, o_proj.weight_index));
+    linear_backward(pass, pass.rows, o_proj, flat(acts.context), lora_h(acts, Projection::kO),
+                    rounded(pass, d), flat(d_context), false,
+                    base_gradient(pass, o_proj.weight_index));
     const TensorView q = rotated(pass, acts.q_raw, q_norm);
     const TensorView k = rotated(pass, acts.k_raw, k_norm);
     const TensorView d_q_rotated = scratch.take(DType::kF32, acts.q_raw.shape);
     const TensorView d_k_rotated = scratch.take(DType::kF32, acts.k_raw.shape);
-    ops::attention_backward(backend, attention_args(pass, q, segments(pass, layer, k, acts.v)), acts.context,
-                            acts.lse, d_context, d_q_rotated, d_k_rotated, d_v);
+    ops::attention_backward(backend, attention_args(pass, q, segments(pass, layer, k, acts.v)),
+                            acts.context, acts.lse, d_context, d_q_rotated, d_k_rotated, d_v);
     ops::head_norm_rope_backward(backend, rope_args(pass, acts.q_raw, q_norm), d_q_rotated, d_q,
                                  base_gradient(pass, w.layer_index(layer, LayerParam::kQNorm)));
     ops::head_norm_rope_backward(backend, rope_args(pass, acts.k_raw, k_norm), d_k_rotated, d_k,

@@ -1,6 +1,7 @@
-// The attention block: h = x + o_proj(attention(q, k, v)) with q, k, v projected from norm(x), q and k normed per head
-// (Qwen3) and rotated. See model/decoder_layer.h. With a KV cache the new keys and values are written to its pages first and
-// attention reads the pages; without one it reads them where they were computed: the same bits either way.
+// The attention block: h = x + o_proj(attention(q, k, v)) with q, k, v projected from norm(x), q
+// and k normed per head (Qwen3) and rotated. See model/decoder_layer.h. With a KV cache the new
+// keys and values are written to its pages first and attention reads the pages; without one it
+// reads them where they were computed: the same bits either way.
 #pragma once
 #include "model/decoder_layer.h"
 

@@ -1,4 +1,5 @@
-// What both blocks of a layer share: the norm of a residual and the rounding of a residual gradient. Internal to model/.
+// What both blocks of a layer share: the norm of a residual and the rounding of a residual
+// gradient. Internal to model/.
 #pragma once
 #include "model/linear.h"
 #include "ops/elementwise.h"

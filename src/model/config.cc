@@ -42,8 +42,8 @@ void check_keys(const ConfigObject& object, const Family& family, bool strict,
     const auto neutral = std::find_if(family.neutral_keys.begin(), family.neutral_keys.end(),
                                       [&](const NeutralKey& item) { return item.key == key; });
     if (neutral == family.neutral_keys.end()) {
-      std::string message = fmt::format("{}: key '{}' is not known to family {} and is not used", object.where(),
-                                        key, family.name);
+      std::string message = fmt::format("{}: key '{}' is not known to family {} and is not used",
+                                        object.where(), key, family.name);
       if (strict) throw Error(ErrorCode::kInvalidArgument, message);
       warnings.push_back(std::move(message));
     } else if (object.json(key) != neutral->value) {
@@ -59,12 +59,13 @@ void check_shapes(const ConfigObject& object, const ModelConfig& config) {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", object.where(), what));
   };
   if (config.num_heads % config.num_kv_heads != 0) {
-    fail(fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}", config.num_heads,
-                     config.num_kv_heads));
+    fail(fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}",
+                     config.num_heads, config.num_kv_heads));
   }
   if (config.head_dim < 2 || config.head_dim % 2 != 0 || config.head_dim > 1024) {
-    fail(fmt::format("head_dim {} must be even, from 2 to 1024 (hidden_size / num_attention_heads unless given)",
-                     config.head_dim));
+    fail(fmt::format(
+        "head_dim {} must be even, from 2 to 1024 (hidden_size / num_attention_heads unless given)",
+        config.head_dim));
   }
   if (!(config.rms_norm_eps >= 0.0)) fail("rms_norm_eps must be >= 0");
 }
@@ -87,8 +88,8 @@ ParsedConfig parse_config(const std::string& text, const std::string& where, boo
   return parsed;
 }
 
-// Source: HF modeling_rope_utils.py, _compute_default_rope_parameters, _compute_linear_scaling_rope_parameters,
-// _compute_llama3_parameters.
+// Source: HF modeling_rope_utils.py, _compute_default_rope_parameters,
+// _compute_linear_scaling_rope_parameters, _compute_llama3_parameters.
 std::vector<double> rope_frequencies(const RopeConfig& rope, int64_t head_dim) {
   std::vector<double> frequencies(static_cast<size_t>(head_dim / 2));
   for (int64_t pair = 0; pair < head_dim / 2; ++pair) {
@@ -101,8 +102,8 @@ std::vector<double> rope_frequencies(const RopeConfig& rope, int64_t head_dim) {
       if (wavelength > original / rope.low_freq_factor) {
         frequency /= rope.factor;
       } else if (wavelength >= original / rope.high_freq_factor) {
-        const double smooth =
-            (original / wavelength - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
+        const double smooth = (original / wavelength - rope.low_freq_factor) /
+                              (rope.high_freq_factor - rope.low_freq_factor);
         frequency = (1.0 - smooth) * frequency / rope.factor + smooth * frequency;
       }
     }

@@ -1,6 +1,7 @@
-// ModelConfig: what a family's config.json says, in one form for transformers 4 and 5 files. Plain values, const
-// after load. Each family sorts the keys of its files into three sets: read, inert (they change nothing here), and
-// refused unless at the value that changes nothing. Any other key is a warning, an Error with `strict`.
+// ModelConfig: what a family's config.json says, in one form for transformers 4 and 5 files. Plain
+// values, const after load. Each family sorts the keys of its files into three sets: read, inert
+// (they change nothing here), and refused unless at the value that changes nothing. Any other key
+// is a warning, an Error with `strict`.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -16,9 +17,9 @@ enum class RopeType { kDefault, kLinear, kLlama3 };
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
   double theta = 10000.0;
-  double factor = 1.0;            // linear, llama3
-  double low_freq_factor = 1.0;   // llama3
-  double high_freq_factor = 4.0;  // llama3
+  double factor = 1.0;                             // linear, llama3
+  double low_freq_factor = 1.0;                    // llama3
+  double high_freq_factor = 4.0;                   // llama3
   double original_max_position_embeddings = 8192;  // llama3
 };
 
@@ -53,8 +54,9 @@ struct ParsedConfig {
   std::vector<std::string> warnings;  // one sentence each
 };
 
-// Parses the text of a config.json; `where` is its path. Throws Error on a fault, an unknown architecture (the
-// message lists the known ones), an unsupported value, and with `strict` on an unknown key.
+// Parses the text of a config.json; `where` is its path. Throws Error on a fault, an unknown
+// architecture (the message lists the known ones), an unsupported value, and with `strict` on an
+// unknown key.
 ParsedConfig parse_config(const std::string& text, const std::string& where, bool strict);
 
 // Frequencies of the head_dim / 2 rotary pairs, in double (HF modeling_rope_utils.py).

@@ -50,13 +50,14 @@ ConfigObject ConfigObject::parse(std::string_view text, const std::string& where
   json::error_code error;
   json::parse_options options;
   options.max_depth = 32;
-  json::value value =
-      json::parse(json::string_view(text.data(), text.size()), error, {}, options);
+  json::value value = json::parse(json::string_view(text.data(), text.size()), error, {}, options);
   if (error) {
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: not valid JSON: {}", where, error.message()));
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: not valid JSON: {}", where, error.message()));
   }
   if (!value.is_object()) {
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: got {}, want a JSON object", where, show(value)));
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: got {}, want a JSON object", where, show(value)));
   }
   ConfigObject out;
   out.where_ = where;

@@ -1,6 +1,6 @@
-// ConfigObject: one JSON object of a config file, read by name with types checked. A key whose value is null
-// counts as absent, as it does for Hugging Face's configuration classes. Faults are Errors that name the file,
-// the key, what was found and what was wanted.
+// ConfigObject: one JSON object of a config file, read by name with types checked. A key whose
+// value is null counts as absent, as it does for Hugging Face's configuration classes. Faults are
+// Errors that name the file, the key, what was found and what was wanted.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -21,12 +21,13 @@ class ConfigObject {
   [[nodiscard]] int64_t integer(std::string_view key, std::optional<int64_t> fallback = {}) const;
   [[nodiscard]] double number(std::string_view key, std::optional<double> fallback = {}) const;
   [[nodiscard]] bool boolean(std::string_view key, std::optional<bool> fallback = {}) const;
-  [[nodiscard]] std::string text(std::string_view key, std::optional<std::string> fallback = {}) const;
+  [[nodiscard]] std::string text(std::string_view key,
+                                 std::optional<std::string> fallback = {}) const;
   [[nodiscard]] std::vector<std::string> texts(std::string_view key) const;
   // A number or a list of numbers, as eos_token_id may be.
   [[nodiscard]] std::vector<int64_t> integers(std::string_view key) const;
   [[nodiscard]] std::optional<ConfigObject> object(std::string_view key) const;
-  [[nodiscard]] std::vector<std::string> keys() const;  // those whose value is not null
+  [[nodiscard]] std::vector<std::string> keys() const;         // those whose value is not null
   [[nodiscard]] std::string json(std::string_view key) const;  // the value as compact JSON
   [[nodiscard]] const std::string& where() const { return where_; }
 

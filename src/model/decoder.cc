@@ -58,8 +58,8 @@ void decoder_backward(Pass& pass, const Tape& tape, TensorView d_final) {
   const TensorView d = scratch.take(DType::kF32, {d_final.rows(), d_final.cols()});
   std::memset(d.data, 0, static_cast<size_t>(d.num_bytes()));
   // final_hidden = norm(last)
-  ops::rms_norm_backward(pass.backend, norm_args(pass, tape.last, pass.weights.final_norm()), {}, d_final, d,
-                         base_gradient(pass, pass.weights.final_norm_index()));
+  ops::rms_norm_backward(pass.backend, norm_args(pass, tape.last, pass.weights.final_norm()), {},
+                         d_final, d, base_gradient(pass, pass.weights.final_norm_index()));
   for (auto layer = static_cast<int64_t>(tape.layers.size()) - 1; layer >= 0; --layer) {
     const LayerActivations& kept = tape.layers[static_cast<size_t>(layer)];
     const Scratch::Mark layer_mark(scratch);

@@ -1,6 +1,6 @@
-// The decoder: embedding, L layers, final norm. forward() leaves what backward() needs on a Tape, by the recompute mode.
-// T tokens, D model width, L layers. Tape memory comes from the backend's scratch: the caller holds a Mark around
-// forward and backward. Engine thread only.
+// The decoder: embedding, L layers, final norm. forward() leaves what backward() needs on a Tape,
+// by the recompute mode. T tokens, D model width, L layers. Tape memory comes from the backend's
+// scratch: the caller holds a Mark around forward and backward. Engine thread only.
 #pragma once
 #include <vector>
 
@@ -8,7 +8,8 @@
 
 namespace strata::model {
 
-// kNone keeps every activation; kFull keeps each layer's input and runs the layer again in backward.
+// kNone keeps every activation; kFull keeps each layer's input and runs the layer again in
+// backward.
 enum class Recompute { kNone, kFull };
 
 struct Tape {
@@ -17,8 +18,9 @@ struct Tape {
   TensorView last;                       // [T, D] the last layer's output
 };
 
-// Writes final_hidden [T, D] (compute type) and, unless empty, hidden_states [L + 1, T, D] f32 in Hugging Face's order:
-// entry i the input of layer i, the last entry the final norm's output. tape may be null: nothing is kept.
+// Writes final_hidden [T, D] (compute type) and, unless empty, hidden_states [L + 1, T, D] f32 in
+// Hugging Face's order: entry i the input of layer i, the last entry the final norm's output. tape
+// may be null: nothing is kept.
 void decoder_forward(Pass& pass, Tape* tape, TensorView hidden_states, TensorView final_hidden);
 
 // d_final [T, D] f32: the gradient of final_hidden. Accumulates what the pass asks for.

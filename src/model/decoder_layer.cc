@@ -32,13 +32,15 @@ int64_t activation_bytes(const ModelConfig& c, DType dtype, int64_t tokens, int6
   const int64_t element = dtype_bytes(dtype);
   int64_t bytes = 2 * Arena::aligned(tokens * c.q_width() * element) +
                   2 * Arena::aligned(tokens * c.kv_width() * element) +
-                  Arena::aligned(tokens * c.num_heads * 4) + Arena::aligned(tokens * c.hidden_size * 4) +
+                  Arena::aligned(tokens * c.num_heads * 4) +
+                  Arena::aligned(tokens * c.hidden_size * 4) +
                   2 * Arena::aligned(tokens * c.intermediate_size * element);
   if (rank > 0) bytes += kNumProjections * Arena::aligned(tokens * rank * element);
   return bytes;
 }
 
-void decoder_layer_forward(Pass& pass, int64_t layer, const LayerActivations& acts, TensorView out) {
+void decoder_layer_forward(Pass& pass, int64_t layer, const LayerActivations& acts,
+                           TensorView out) {
   attention_forward(pass, layer, acts);  // h = x + attention(norm(x))
   mlp_forward(pass, layer, acts, out);   // out = h + mlp(norm(h))
 }

@@ -1,9 +1,10 @@
-// One pre-norm decoder layer: h = x + Attention(norm(x)); out = h + MLP(norm(h)). Sources: HF modeling_llama.py,
-// LlamaDecoderLayer; modeling_qwen3.py, Qwen3DecoderLayer.
-// T tokens, D model width, N query heads, M key/value heads, H head width, F feed-forward width, R rank.
-// The residual stream is fp32 between the two adds and rounded to the compute type at the layer's boundary. Backward takes
-// and returns the residual gradient in fp32, rounded where it enters a product. Recompute runs forward again: the same
-// kernels on the same input, so the same bits. Engine thread only.
+// One pre-norm decoder layer: h = x + Attention(norm(x)); out = h + MLP(norm(h)). Sources: HF
+// modeling_llama.py, LlamaDecoderLayer; modeling_qwen3.py, Qwen3DecoderLayer. T tokens, D model
+// width, N query heads, M key/value heads, H head width, F feed-forward width, R rank. The residual
+// stream is fp32 between the two adds and rounded to the compute type at the layer's boundary.
+// Backward takes and returns the residual gradient in fp32, rounded where it enters a product.
+// Recompute runs forward again: the same kernels on the same input, so the same bits. Engine thread
+// only.
 #pragma once
 #include <array>
 
@@ -28,9 +29,11 @@ struct LayerActivations {
 // Takes the activations of a layer (all but x) from the scratch.
 LayerActivations take_activations(Pass& pass, int64_t layer, TensorView x);
 // The same size in bytes, for the memory plan.
-int64_t activation_bytes(const ModelConfig& config, DType dtype, int64_t num_tokens, int64_t rank_of_each_projection);
+int64_t activation_bytes(const ModelConfig& config, DType dtype, int64_t num_tokens,
+                         int64_t rank_of_each_projection);
 
-// Reads acts.x, fills acts, writes out [T, D]; with an empty out it only fills acts, as recompute needs.
+// Reads acts.x, fills acts, writes out [T, D]; with an empty out it only fills acts, as recompute
+// needs.
 void decoder_layer_forward(Pass& pass, int64_t layer, const LayerActivations& acts, TensorView out);
 
 // d [T, D] f32: the gradient of out on entry, of x on return.

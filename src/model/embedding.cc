@@ -6,7 +6,8 @@
 namespace strata::model {
 namespace {
 
-// h = round(scale * A[:, id]), [rows, r]; A is read from its masters, rounded as a panel copy would be.
+// h = round(scale * A[:, id]), [rows, r]; A is read from its masters, rounded as a panel copy would
+// be.
 TensorView gather_columns(Pass& pass, const AdapterRun& run, const LoraModule& module) {
   const int64_t rank = module.spec.rank;
   const int64_t count = run.end - run.begin;
@@ -36,7 +37,8 @@ void embedding_forward(Pass& pass, TensorView x) {
     if (module == nullptr) continue;
     const Scratch::Mark mark(pass.backend.scratch());
     const TensorView rows = x.slice_rows(run.begin, run.end);
-    ops::gemm(pass.backend, {.x = gather_columns(pass, run, *module), .w = module->b_panel, .add = rows}, rows);
+    ops::gemm(pass.backend,
+              {.x = gather_columns(pass, run, *module), .w = module->b_panel, .add = rows}, rows);
   }
 }
 
@@ -56,7 +58,8 @@ void embedding_backward(Pass& pass, TensorView d) {
     const int64_t vocab = module->a.cols();
     for (int64_t i = 0; i < run.end - run.begin; ++i) {
       const int32_t id = pass.tokens[static_cast<size_t>(run.begin + i)];
-      for (int64_t j = 0; j < rank; ++j) module->d_a.f32()[j * vocab + id] += d_h.f32()[i * rank + j];
+      for (int64_t j = 0; j < rank; ++j)
+        module->d_a.f32()[j * vocab + id] += d_h.f32()[i * rank + j];
     }
   }
   const TensorView d_embedding = base_gradient(pass, pass.weights.embedding_index());

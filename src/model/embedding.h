@@ -1,5 +1,6 @@
-// The token embedding with adapters: x = E[id] + round(scale * A[:, id]) B^T for rows of an adapter that has the module.
-// Source: PEFT tuners/lora/layer.py, Embedding. It acts on the input side only, also when the head is tied to E.
+// The token embedding with adapters: x = E[id] + round(scale * A[:, id]) B^T for rows of an adapter
+// that has the module. Source: PEFT tuners/lora/layer.py, Embedding. It acts on the input side
+// only, also when the head is tied to E.
 #pragma once
 #include "model/pass.h"
 

@@ -19,14 +19,15 @@ RopeType rope_type(const ConfigObject& object, const std::string& name) {
   if (name == "linear") return RopeType::kLinear;
   if (name == "llama3") return RopeType::kLlama3;
   throw Error(ErrorCode::kUnsupported,
-              fmt::format("{}: rope type: got '{}', supported are default, linear and llama3", object.where(),
-                          name));
+              fmt::format("{}: rope type: got '{}', supported are default, linear and llama3",
+                          object.where(), name));
 }
 
 // The scaling part: rope_scaling (transformers 4) or rope_parameters (5).
 RopeConfig read_scaling(const ConfigObject& scaling, double theta) {
   RopeConfig rope;
-  if (scaling.has("type") && scaling.has("rope_type") && scaling.text("type") != scaling.text("rope_type")) {
+  if (scaling.has("type") && scaling.has("rope_type") &&
+      scaling.text("type") != scaling.text("rope_type")) {
     fail(scaling, fmt::format("'type' {} and 'rope_type' {} disagree", scaling.json("type"),
                               scaling.json("rope_type")));
   }
@@ -38,8 +39,13 @@ RopeConfig read_scaling(const ConfigObject& scaling, double theta) {
     rope.high_freq_factor = scaling.number("high_freq_factor");
     rope.original_max_position_embeddings = scaling.number("original_max_position_embeddings");
   }
-  constexpr std::string_view kKnown[] = {"type", "rope_type", "rope_theta", "factor", "low_freq_factor",
-                                         "high_freq_factor", "original_max_position_embeddings",
+  constexpr std::string_view kKnown[] = {"type",
+                                         "rope_type",
+                                         "rope_theta",
+                                         "factor",
+                                         "low_freq_factor",
+                                         "high_freq_factor",
+                                         "original_max_position_embeddings",
                                          "partial_rotary_factor"};
   for (const std::string& key : scaling.keys()) {
     bool known = false;
@@ -49,7 +55,8 @@ RopeConfig read_scaling(const ConfigObject& scaling, double theta) {
   if (scaling.number("partial_rotary_factor", 1.0) != 1.0) {
     fail(scaling, "partial_rotary_factor: only 1.0 is supported");
   }
-  if (!(rope.factor >= 1.0) || !(rope.theta > 0.0)) fail(scaling, "factor must be >= 1 and rope_theta > 0");
+  if (!(rope.factor >= 1.0) || !(rope.theta > 0.0))
+    fail(scaling, "factor must be >= 1 and rope_theta > 0");
   if (rope.type == RopeType::kLlama3 && !(rope.high_freq_factor > rope.low_freq_factor)) {
     fail(scaling, "high_freq_factor must exceed low_freq_factor");
   }
@@ -70,7 +77,8 @@ DType parse_dtype(const ConfigObject& object, std::string_view key) {
   fail(object, fmt::format("key '{}': got '{}', want float32, bfloat16 or float16", key, name));
 }
 
-int64_t positive(const ConfigObject& object, std::string_view key, std::optional<int64_t> fallback = {}) {
+int64_t positive(const ConfigObject& object, std::string_view key,
+                 std::optional<int64_t> fallback = {}) {
   constexpr int64_t kLargest = int64_t{1} << 31;
   const int64_t value = object.integer(key, fallback);
   if (value < 1 || value >= kLargest) {
@@ -113,12 +121,12 @@ RopeConfig read_rope(const ConfigObject& object) {
   }
   const RopeConfig rope = read_scaling(*new_form, theta);
   if (object.has("rope_theta") && theta != rope.theta) {
-    fail(object, fmt::format("rope_theta {} and rope_parameters {} disagree", object.json("rope_theta"),
-                             object.json("rope_parameters")));
+    fail(object, fmt::format("rope_theta {} and rope_parameters {} disagree",
+                             object.json("rope_theta"), object.json("rope_parameters")));
   }
   if (old_form && !same(read_scaling(*old_form, rope.theta), rope)) {
-    fail(object, fmt::format("rope_scaling {} and rope_parameters {} disagree", object.json("rope_scaling"),
-                             object.json("rope_parameters")));
+    fail(object, fmt::format("rope_scaling {} and rope_parameters {} disagree",
+                             object.json("rope_scaling"), object.json("rope_parameters")));
   }
   return rope;
 }
@@ -129,7 +137,8 @@ void read_common(const ConfigObject& object, ModelConfig& config) {
   config.intermediate_size = positive(object, "intermediate_size");
   config.num_layers = object.integer("num_hidden_layers");
   if (config.num_layers < 0 || config.num_layers > 10000) {
-    fail(object, fmt::format("key 'num_hidden_layers': got {}, want 0 to 10000", config.num_layers));
+    fail(object,
+         fmt::format("key 'num_hidden_layers': got {}, want 0 to 10000", config.num_layers));
   }
   config.num_heads = positive(object, "num_attention_heads");
   config.max_position_embeddings = positive(object, "max_position_embeddings", 2048);

@@ -1,5 +1,6 @@
-// Family: what differs between model families, as data: the architectures it serves, its config keys, its reader, and
-// the checkpoint tensors it may leave unread. Adding a family is one file in families/ and one line in family.cc.
+// Family: what differs between model families, as data: the architectures it serves, its config
+// keys, its reader, and the checkpoint tensors it may leave unread. Adding a family is one file in
+// families/ and one line in family.cc.
 #pragma once
 #include <span>
 #include <string>
@@ -23,7 +24,8 @@ struct Family {
   std::span<const std::string_view> inert_keys;
   std::span<const NeutralKey> neutral_keys;
   void (*read)(const ConfigObject& object, ModelConfig& config);
-  // Tensors a checkpoint may hold that take no part in the forward, as suffixes of whole path components.
+  // Tensors a checkpoint may hold that take no part in the forward, as suffixes of whole path
+  // components.
   std::span<const std::string_view> ignored_suffixes;
 };
 
@@ -32,8 +34,9 @@ std::span<const Family* const> families();
 const Family* find_family(std::string_view architecture);
 const Family& family_named(std::string_view name);
 
-// Shared by the families: the keys every decoder has, and RoPE in the form of transformers 4 (rope_theta, rope_scaling) and
-// of transformers 5 (rope_parameters); where both are there they must agree.
+// Shared by the families: the keys every decoder has, and RoPE in the form of transformers 4
+// (rope_theta, rope_scaling) and of transformers 5 (rope_parameters); where both are there they
+// must agree.
 void read_common(const ConfigObject& object, ModelConfig& config);
 RopeConfig read_rope(const ConfigObject& object);
 

@@ -12,18 +12,21 @@ LinearWeights head_linear(const ModelWeights& weights) {
 TensorView head_gradient(const Pass& pass) {
   if (pass.base_gradients == nullptr) return {};
   const bool tied = pass.weights.head_index() == pass.weights.embedding_index();
-  return tied ? pass.base_gradients->d_tied_head : pass.base_gradients->d_weight[pass.weights.head_index()];
+  return tied ? pass.base_gradients->d_tied_head
+              : pass.base_gradients->d_weight[pass.weights.head_index()];
 }
 
 }  // namespace
 
-void head_forward(Pass& pass, const RowGroups& rows, TensorView x, TensorView h, TensorView logits) {
+void head_forward(Pass& pass, const RowGroups& rows, TensorView x, TensorView h,
+                  TensorView logits) {
   linear_forward(pass, rows, head_linear(pass.weights), x, {}, h, logits);
 }
 
-void head_backward(Pass& pass, const RowGroups& rows, TensorView x, TensorView h, TensorView d_logits,
-                   TensorView d_x) {
-  linear_backward(pass, rows, head_linear(pass.weights), x, h, d_logits, d_x, false, head_gradient(pass));
+void head_backward(Pass& pass, const RowGroups& rows, TensorView x, TensorView h,
+                   TensorView d_logits, TensorView d_x) {
+  linear_backward(pass, rows, head_linear(pass.weights), x, h, d_logits, d_x, false,
+                  head_gradient(pass));
 }
 
 void RowChunks::start(const Pass& pass, std::span<const uint8_t> selected) {
@@ -37,7 +40,8 @@ void RowChunks::start(const Pass& pass, std::span<const uint8_t> selected) {
     for (int64_t row = sequence.begin; row < sequence.end; ++row) {
       if (selected[static_cast<size_t>(row)] != 0) rows_.push_back(static_cast<int32_t>(row));
     }
-    if (rows_.size() > before) pieces_.push_back({static_cast<int64_t>(rows_.size()), sequence.adapter});
+    if (rows_.size() > before)
+      pieces_.push_back({static_cast<int64_t>(rows_.size()), sequence.adapter});
   }
 }
 
@@ -59,7 +63,8 @@ std::span<const int32_t> RowChunks::next() {
     piece_begin_ = piece.end;
     ++piece_;
   }
-  return std::span(rows_).subspan(static_cast<size_t>(begin), static_cast<size_t>(position_ - begin));
+  return std::span(rows_).subspan(static_cast<size_t>(begin),
+                                  static_cast<size_t>(position_ - begin));
 }
 
 }  // namespace strata::model

@@ -1,21 +1,27 @@
-// The language-model head on chosen rows: logits = x W^T plus the adapters' lm_head term. C rows, D model width, V
-// vocabulary. All logits of a batch never exist at once: callers walk the rows in chunks (RowChunks). Engine thread only.
+// The language-model head on chosen rows: logits = x W^T plus the adapters' lm_head term. C rows, D
+// model width, V vocabulary. All logits of a batch never exist at once: callers walk the rows in
+// chunks (RowChunks). Engine thread only.
 #pragma once
 #include "model/linear.h"
 
 namespace strata::model {
 
-// Writes logits [C, V] f32 from x [C, D]; h [C, R] receives the adapter term's inner product, or is empty.
+// Writes logits [C, V] f32 from x [C, D]; h [C, R] receives the adapter term's inner product, or is
+// empty.
 void head_forward(Pass& pass, const RowGroups& rows, TensorView x, TensorView h, TensorView logits);
 
-// d_logits [C, V] of the compute type. Writes d_x [C, D] f32 and accumulates what the pass asks for.
-void head_backward(Pass& pass, const RowGroups& rows, TensorView x, TensorView h, TensorView d_logits, TensorView d_x);
+// d_logits [C, V] of the compute type. Writes d_x [C, D] f32 and accumulates what the pass asks
+// for.
+void head_backward(Pass& pass, const RowGroups& rows, TensorView x, TensorView h,
+                   TensorView d_logits, TensorView d_x);
 
-// Rows a chunk holds at most: enough for products to run at full speed, few enough for [C, V] f32 to stay small.
+// Rows a chunk holds at most: enough for products to run at full speed, few enough for [C, V] f32
+// to stay small.
 constexpr int64_t kHeadChunk = 256;
 
-// Walks selected rows of a flat batch in chunks of at most kHeadChunk. A chunk ends inside a sequence only after an even
-// number of its selected rows, so that the pairs of a bf16 weight gradient are the same in every split of sequences into passes.
+// Walks selected rows of a flat batch in chunks of at most kHeadChunk. A chunk ends inside a
+// sequence only after an even number of its selected rows, so that the pairs of a bf16 weight
+// gradient are the same in every split of sequences into passes.
 class RowChunks {
  public:
   // Selects the rows r of the pass with selected[r].

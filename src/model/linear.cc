@@ -19,9 +19,12 @@ LinearWeights layer_linear(const ModelWeights& weights, int64_t layer, Projectio
   const LayerParam weight = weight_of(projection);
   const LayerParam bias = bias_of(projection);
   const LayerWeights& views = weights.layer(layer);
-  return {.weight = views.panel(weight), .bias = views.vec(bias),
-          .weight_index = weights.layer_index(layer, weight), .bias_index = weights.layer_index(layer, bias),
-          .layer = layer, .kind = static_cast<int>(projection)};
+  return {.weight = views.panel(weight),
+          .bias = views.vec(bias),
+          .weight_index = weights.layer_index(layer, weight),
+          .bias_index = weights.layer_index(layer, bias),
+          .layer = layer,
+          .kind = static_cast<int>(projection)};
 }
 
 int64_t largest_rank(const RowGroups& rows, int64_t layer, int kind) {
@@ -33,8 +36,8 @@ int64_t largest_rank(const RowGroups& rows, int64_t layer, int kind) {
   return rank;
 }
 
-void linear_forward(Pass& pass, const RowGroups& rows, const LinearWeights& linear, TensorView x, TensorView add,
-                    TensorView h, TensorView y) {
+void linear_forward(Pass& pass, const RowGroups& rows, const LinearWeights& linear, TensorView x,
+                    TensorView add, TensorView h, TensorView y) {
   const Scratch::Mark mark(pass.backend.scratch());
   std::vector<ops::LowRankRun>& low_rank = pass.run_buffer;
   low_rank.clear();
@@ -57,14 +60,16 @@ void linear_forward(Pass& pass, const RowGroups& rows, const LinearWeights& line
             {.x = x, .w = linear.weight, .runs = low_rank, .bias = linear.bias, .add = add}, y);
 }
 
-void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& linear, TensorView x, TensorView h,
-                     TensorView dy, TensorView dx, bool accumulate, TensorView d_weight) {
+void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& linear, TensorView x,
+                     TensorView h, TensorView dy, TensorView dx, bool accumulate,
+                     TensorView d_weight) {
   Backend& backend = pass.backend;
   const Scratch::Mark mark(backend.scratch());
   std::vector<ops::LowRankRun>& low_rank = pass.run_buffer;
   low_rank.clear();
   const int64_t rank = largest_rank(rows, linear.layer, linear.kind);
-  const TensorView d_h = rank == 0 ? TensorView() : backend.scratch().take(pass.dtype(), {x.rows(), rank});
+  const TensorView d_h =
+      rank == 0 ? TensorView() : backend.scratch().take(pass.dtype(), {x.rows(), rank});
   for (const AdapterRun& run : rows.runs()) {
     const LoraModule* module = find_module(run, linear.layer, linear.kind);
     if (module == nullptr) continue;
@@ -77,7 +82,8 @@ void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& lin
     if (pass.adapter_gradients && run.adapter->trains()) {
       const TensorView h_run = h.slice_cols(0, module->spec.rank).slice_rows(run.begin, run.end);
       ops::gemm_dw(backend, dy_run, h_run, rows.ends_of(run), module->d_b);
-      ops::gemm_dw(backend, d_h_run, x.slice_rows(run.begin, run.end), rows.ends_of(run), module->d_a);
+      ops::gemm_dw(backend, d_h_run, x.slice_rows(run.begin, run.end), rows.ends_of(run),
+                   module->d_a);
     }
   }
   if (!d_weight.empty()) ops::gemm_dw(backend, dy, x, rows.ends(), d_weight);
@@ -85,7 +91,8 @@ void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& lin
     ops::add_rows_into(backend, dy, pass.base_gradients->d_weight[linear.bias_index]);
   }
   // dx = dy W + d(x A^T) A
-  if (!dx.empty()) ops::gemm_dx(backend, {.x = dy, .w = linear.weight, .runs = low_rank}, dx, accumulate);
+  if (!dx.empty())
+    ops::gemm_dx(backend, {.x = dy, .w = linear.weight, .runs = low_rank}, dx, accumulate);
 }
 
 }  // namespace strata::model

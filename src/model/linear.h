@@ -1,14 +1,14 @@
-// A linear projection with the batch's adapters: y = x W^T + scale_a (x A_a^T) B_a^T + bias for rows of adapter a.
-// T tokens, N outputs, K inputs, R largest rank in the batch. h = round(scale * x A^T) continues the base product's
-// accumulator. Engine thread only.
+// A linear projection with the batch's adapters: y = x W^T + scale_a (x A_a^T) B_a^T + bias for
+// rows of adapter a. T tokens, N outputs, K inputs, R largest rank in the batch. h = round(scale *
+// x A^T) continues the base product's accumulator. Engine thread only.
 #pragma once
 #include "model/pass.h"
 
 namespace strata::model {
 
 struct LinearWeights {
-  PanelView weight;             // [N, K]
-  TensorView bias;              // [N] f32 or empty
+  PanelView weight;                          // [N, K]
+  TensorView bias;                           // [N] f32 or empty
   size_t weight_index = ModelWeights::npos;  // in the weight table
   size_t bias_index = ModelWeights::npos;
   int64_t layer = -1;
@@ -17,15 +17,18 @@ struct LinearWeights {
 
 LinearWeights layer_linear(const ModelWeights& weights, int64_t layer, Projection projection);
 
-// Writes y [T, N]. `add` [T, N] is added last, or empty. h [T, R] of the compute type is written for rows that have
-// the module (backward needs it); with an empty h, scratch is used. With an empty y only h is made (recompute).
-void linear_forward(Pass& pass, const RowGroups& rows, const LinearWeights& linear, TensorView x, TensorView add,
-                    TensorView h, TensorView y);
+// Writes y [T, N]. `add` [T, N] is added last, or empty. h [T, R] of the compute type is written
+// for rows that have the module (backward needs it); with an empty h, scratch is used. With an
+// empty y only h is made (recompute).
+void linear_forward(Pass& pass, const RowGroups& rows, const LinearWeights& linear, TensorView x,
+                    TensorView add, TensorView h, TensorView y);
 
-// dy [T, N] of the compute type. Writes (or with accumulate adds to) dx [T, K] unless empty; accumulates the gradients that
-// the pass asks for. d_weight: where the base weight's gradient goes, or empty.
-void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& linear, TensorView x, TensorView h,
-                     TensorView dy, TensorView dx, bool accumulate, TensorView d_weight);
+// dy [T, N] of the compute type. Writes (or with accumulate adds to) dx [T, K] unless empty;
+// accumulates the gradients that the pass asks for. d_weight: where the base weight's gradient
+// goes, or empty.
+void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& linear, TensorView x,
+                     TensorView h, TensorView dy, TensorView dx, bool accumulate,
+                     TensorView d_weight);
 
 // Largest rank among the batch's adapters for this kind and layer; 0 when no row has the module.
 int64_t largest_rank(const RowGroups& rows, int64_t layer, int kind);

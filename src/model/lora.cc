@@ -30,22 +30,23 @@ std::string module_path(const LoraModuleSpec& spec) {
 }  // namespace
 
 LayerParam weight_of(Projection projection) {
-  constexpr LayerParam kWeights[] = {LayerParam::kQProj, LayerParam::kKProj, LayerParam::kVProj,
-                                     LayerParam::kOProj, LayerParam::kGateProj, LayerParam::kUpProj,
-                                     LayerParam::kDownProj};
+  constexpr LayerParam kWeights[] = {
+      LayerParam::kQProj,    LayerParam::kKProj,  LayerParam::kVProj,   LayerParam::kOProj,
+      LayerParam::kGateProj, LayerParam::kUpProj, LayerParam::kDownProj};
   return kWeights[static_cast<size_t>(projection)];
 }
 
 LayerParam bias_of(Projection projection) {
-  constexpr LayerParam kBiases[] = {LayerParam::kQBias, LayerParam::kKBias, LayerParam::kVBias,
-                                    LayerParam::kOBias, LayerParam::kGateBias, LayerParam::kUpBias,
-                                    LayerParam::kDownBias};
+  constexpr LayerParam kBiases[] = {
+      LayerParam::kQBias,    LayerParam::kKBias,  LayerParam::kVBias,   LayerParam::kOBias,
+      LayerParam::kGateBias, LayerParam::kUpBias, LayerParam::kDownBias};
   return kBiases[static_cast<size_t>(projection)];
 }
 
 std::string_view module_kind_name(int kind) {
-  constexpr std::string_view kNames[] = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj",
-                                         "up_proj", "down_proj", "embed_tokens", "lm_head"};
+  constexpr std::string_view kNames[] = {"q_proj",    "k_proj",       "v_proj",
+                                         "o_proj",    "gate_proj",    "up_proj",
+                                         "down_proj", "embed_tokens", "lm_head"};
   CHECK(kind >= 0 && kind <= kHead, kind);
   return kNames[static_cast<size_t>(kind)];
 }
@@ -54,19 +55,25 @@ std::array<int64_t, 2> module_widths(const ModelConfig& c, int kind) {
   if (kind == kEmbedding) return {c.vocab_size, c.hidden_size};
   if (kind == kHead) return {c.hidden_size, c.vocab_size};
   switch (static_cast<Projection>(kind)) {
-    case Projection::kQ: return {c.hidden_size, c.q_width()};
+    case Projection::kQ:
+      return {c.hidden_size, c.q_width()};
     case Projection::kK:
-    case Projection::kV: return {c.hidden_size, c.kv_width()};
-    case Projection::kO: return {c.q_width(), c.hidden_size};
+    case Projection::kV:
+      return {c.hidden_size, c.kv_width()};
+    case Projection::kO:
+      return {c.q_width(), c.hidden_size};
     case Projection::kGate:
-    case Projection::kUp: return {c.hidden_size, c.intermediate_size};
-    case Projection::kDown: return {c.intermediate_size, c.hidden_size};
+    case Projection::kUp:
+      return {c.hidden_size, c.intermediate_size};
+    case Projection::kDown:
+      return {c.intermediate_size, c.hidden_size};
   }
   CHECK(false, kind);
   __builtin_unreachable();
 }
 
-LoraAdapter::LoraAdapter(const ModelWeights& weights, std::vector<LoraModuleSpec> specs, int64_t panel_width)
+LoraAdapter::LoraAdapter(const ModelWeights& weights, std::vector<LoraModuleSpec> specs,
+                         int64_t panel_width)
     : compute_dtype_(weights.compute_dtype()) {
   const ModelConfig& config = weights.config();
   by_layer_.resize(static_cast<size_t>(config.num_layers));
@@ -79,13 +86,24 @@ LoraAdapter::LoraAdapter(const ModelWeights& weights, std::vector<LoraModuleSpec
     LoraModule module;
     module.spec = spec;
     module.path = module_path(spec);
+    const bool embedding_form = spec.kind == kEmbedding;
+    module.a_name = fmt::format("base_model.model.{}.lora_{}", module.path,
+                                embedding_form ? "embedding_A" : "A.weight");
+    module.b_name = fmt::format("base_model.model.{}.lora_{}", module.path,
+                                embedding_form ? "embedding_B" : "B.weight");
     module.scale = static_cast<float>(spec.scale);
     module.a_offset = elements;
     module.b_offset = elements + spec.rank * in;
     elements += spec.rank * (in + out);
-    module.a_panel = {.data = nullptr, .dtype = compute_dtype_, .rows = spec.rank, .cols = in,
+    module.a_panel = {.data = nullptr,
+                      .dtype = compute_dtype_,
+                      .rows = spec.rank,
+                      .cols = in,
                       .width = rank_panel_width(spec.rank, panel_width)};
-    module.b_panel = {.data = nullptr, .dtype = compute_dtype_, .rows = out, .cols = spec.rank,
+    module.b_panel = {.data = nullptr,
+                      .dtype = compute_dtype_,
+                      .rows = out,
+                      .cols = spec.rank,
                       .width = panel_width};
     if (spec.kind != kEmbedding) bytes += Arena::aligned(module.a_panel.num_bytes());
     bytes += Arena::aligned(module.b_panel.num_bytes());
@@ -126,7 +144,8 @@ void LoraAdapter::initialise(uint64_t seed) {
     float* a = module.a.f32();
     float* b = module.b.f32();
     for (int64_t i = 0; i < module.a.shape.num_elements(); ++i) {
-      const double u = embedding ? 0.0 : (2.0 * random.uniform(static_cast<uint64_t>(i)) - 1.0) * bound;
+      const double u =
+          embedding ? 0.0 : (2.0 * random.uniform(static_cast<uint64_t>(i)) - 1.0) * bound;
       a[i] = static_cast<float>(u);
     }
     for (int64_t i = 0; i < module.b.shape.num_elements(); ++i) {

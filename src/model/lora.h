@@ -1,8 +1,9 @@
-// LoRA adapters: a set of modules, each y += scale * (x A^T) B^T with its own rank and scale. A [r, in] and B [out, r]
-// are fp32 masters in one flat block, with gradients and AdamW moments of the same layout once the adapter trains; products
-// read panel copies in the compute type, refreshed from the masters (refresh()). An adapter owns all of its memory, so nothing
-// of one adapter can move another, and its cost is its own size. Engine thread only.
-// Source of forms and initialisation: PEFT tuners/lora/layer.py.
+// LoRA adapters: a set of modules, each y += scale * (x A^T) B^T with its own rank and scale. A [r,
+// in] and B [out, r] are fp32 masters in one flat block, with gradients and AdamW moments of the
+// same layout once the adapter trains; products read panel copies in the compute type, refreshed
+// from the masters (refresh()). An adapter owns all of its memory, so nothing of one adapter can
+// move another, and its cost is its own size. Engine thread only. Source of forms and
+// initialisation: PEFT tuners/lora/layer.py.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -37,10 +38,12 @@ struct LoraModuleSpec {
 
 struct LoraModule {
   LoraModuleSpec spec;
-  std::string path;   // "model.layers.3.mlp.up_proj"
-  TensorView a, b;    // masters: A [r, in], B [out, r] f32
-  TensorView d_a, d_b;  // gradients, or empty
-  PanelView a_panel, b_panel;  // compute copies; a_panel of the embedding is empty: its columns are gathered
+  std::string path;            // "model.layers.3.mlp.up_proj"
+  std::string a_name, b_name;  // keys in the adapter's file; PEFT's own for a fresh adapter
+  TensorView a, b;             // masters: A [r, in], B [out, r] f32
+  TensorView d_a, d_b;         // gradients, or empty
+  PanelView a_panel,
+      b_panel;  // compute copies; a_panel of the embedding is empty: its columns are gathered
   float scale = 0.0f;
   int64_t a_offset = 0, b_offset = 0;  // elements, in the flat blocks
 };
@@ -50,8 +53,9 @@ class LoraAdapter {
   // Zeroed weights. Specs must be valid for the model: the caller has checked ranks and kinds.
   LoraAdapter(const ModelWeights& weights, std::vector<LoraModuleSpec> specs, int64_t panel_width);
 
-  // PEFT's initialisation: linear A uniform in +-1/sqrt(in), B zero; embedding A zero, B standard normal. Drawn from the
-  // counter generator by (seed, module path, element): neither slot nor capacity nor the other modules matter.
+  // PEFT's initialisation: linear A uniform in +-1/sqrt(in), B zero; embedding A zero, B standard
+  // normal. Drawn from the counter generator by (seed, module path, element): neither slot nor
+  // capacity nor the other modules matter.
   void initialise(uint64_t seed);
   // Copies the masters to the panels that products read. Call after any change of a master.
   void refresh(Backend& backend);
@@ -62,8 +66,12 @@ class LoraAdapter {
   [[nodiscard]] std::vector<LoraModule>& modules() { return modules_; }
   [[nodiscard]] const std::vector<LoraModule>& modules() const { return modules_; }
   [[nodiscard]] const LoraModule* find(int64_t layer, Projection projection) const;
-  [[nodiscard]] const LoraModule* embedding() const { return embedding_ < 0 ? nullptr : &modules_[static_cast<size_t>(embedding_)]; }
-  [[nodiscard]] const LoraModule* head() const { return head_ < 0 ? nullptr : &modules_[static_cast<size_t>(head_)]; }
+  [[nodiscard]] const LoraModule* embedding() const {
+    return embedding_ < 0 ? nullptr : &modules_[static_cast<size_t>(embedding_)];
+  }
+  [[nodiscard]] const LoraModule* head() const {
+    return head_ < 0 ? nullptr : &modules_[static_cast<size_t>(head_)];
+  }
   [[nodiscard]] int64_t max_rank() const { return max_rank_; }
   [[nodiscard]] int64_t num_parameters() const { return num_parameters_; }
 
@@ -73,8 +81,8 @@ class LoraAdapter {
   [[nodiscard]] TensorView first_moments() const { return m_; }
   [[nodiscard]] TensorView second_moments() const { return v_; }
 
-  int64_t step = 0;            // optimizer steps done
-  bool has_gradient = false;   // something was accumulated since the last step
+  int64_t step = 0;           // optimizer steps done
+  bool has_gradient = false;  // something was accumulated since the last step
 
  private:
   std::vector<LoraModule> modules_;

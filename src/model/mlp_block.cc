@@ -6,7 +6,9 @@
 namespace strata::model {
 namespace {
 
-TensorView lora_h(const LayerActivations& acts, Projection p) { return acts.lora_h[static_cast<size_t>(p)]; }
+TensorView lora_h(const LayerActivations& acts, Projection p) {
+  return acts.lora_h[static_cast<size_t>(p)];
+}
 
 }  // namespace
 
@@ -39,8 +41,8 @@ void mlp_backward(Pass& pass, int64_t layer, const LayerActivations& acts, Tenso
     ops::swiglu(pass.backend, acts.gate, acts.up, activated);
     const TensorView d_activated = scratch.take(pass.dtype(), acts.gate.shape);
     // out = h + down(activated)
-    linear_backward(pass, pass.rows, down, activated, lora_h(acts, Projection::kDown), rounded(pass, d),
-                    d_activated, false, base_gradient(pass, down.weight_index));
+    linear_backward(pass, pass.rows, down, activated, lora_h(acts, Projection::kDown),
+                    rounded(pass, d), d_activated, false, base_gradient(pass, down.weight_index));
     // activated = silu(gate) * up
     ops::swiglu_backward(pass.backend, acts.gate, acts.up, d_activated, d_gate, d_up);
   }

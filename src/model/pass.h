@@ -1,5 +1,6 @@
-// Pass: everything a block needs to run one flat batch: weights, adapters' rows, positions, where keys and values
-// live, and which gradients to accumulate. Built by engine/ for each pass; blocks borrow it. Engine thread only.
+// Pass: everything a block needs to run one flat batch: weights, adapters' rows, positions, where
+// keys and values live, and which gradients to accumulate. Built by engine/ for each pass; blocks
+// borrow it. Engine thread only.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -13,8 +14,8 @@
 
 namespace strata::model {
 
-// Pages of one sequence, all layers: page p holds, for layer l, keys at element offset (2 l) * page_size * kv_width
-// and values at (2 l + 1) * page_size * kv_width.
+// Pages of one sequence, all layers: page p holds, for layer l, keys at element offset (2 l) *
+// page_size * kv_width and values at (2 l + 1) * page_size * kv_width.
 struct KvPages {
   std::span<void* const> pages;
   int64_t page_size = 0;
@@ -28,8 +29,9 @@ struct PassSequence {
   KvPages kv;  // empty in training: keys and values are read where the projections wrote them
 };
 
-// Gradients of the base parameters, [i] like the weight table, f32 row-major. A tied head has its own accumulator, so that
-// the order of sums does not depend on how sequences are split into passes; the optimizer adds the two.
+// Gradients of the base parameters, [i] like the weight table, f32 row-major. A tied head has its
+// own accumulator, so that the order of sums does not depend on how sequences are split into
+// passes; the optimizer adds the two.
 struct BaseGradients {
   std::vector<TensorView> d_weight;
   TensorView d_tied_head;
@@ -43,8 +45,8 @@ struct Pass {
   std::span<const int32_t> positions;  // [T]
   std::span<const PassSequence> sequences;
   const RowGroups& rows;
-  bool adapter_gradients = false;         // accumulate into adapters that train
-  BaseGradients* base_gradients = nullptr;  // or none
+  bool adapter_gradients = false;            // accumulate into adapters that train
+  BaseGradients* base_gradients = nullptr;   // or none
   std::vector<ops::LowRankRun>& run_buffer;  // reused, so that a warm step allocates nothing
 
   [[nodiscard]] int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }

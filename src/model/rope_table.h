@@ -1,5 +1,5 @@
-// RopeTable: cos and sin of position * frequency for every position in use, [P, H / 2] f32. Angles and functions are
-// computed in double and rounded once. Grows on demand. Engine thread only.
+// RopeTable: cos and sin of position * frequency for every position in use, [P, H / 2] f32. Angles
+// and functions are computed in double and rounded once. Grows on demand. Engine thread only.
 #pragma once
 #include <cstdint>
 #include <vector>

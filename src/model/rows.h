@@ -1,6 +1,7 @@
-// RowGroups: how the rows of a flat batch divide into sequences and into runs of one adapter. Rows of one sequence are
-// contiguous; neighbouring sequences of the same adapter form one run, so products see long runs and no sort is needed.
-// Reused from pass to pass: clear() keeps the memory. Engine thread only.
+// RowGroups: how the rows of a flat batch divide into sequences and into runs of one adapter. Rows
+// of one sequence are contiguous; neighbouring sequences of the same adapter form one run, so
+// products see long runs and no sort is needed. Reused from pass to pass: clear() keeps the memory.
+// Engine thread only.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -44,7 +45,8 @@ class RowGroups {
   [[nodiscard]] std::span<const int64_t> ends() const { return ends_; }
   // End rows of a run's sequences, counted from the run's first row.
   [[nodiscard]] std::span<const int64_t> ends_of(const AdapterRun& run) const {
-    return std::span(relative_ends_).subspan(static_cast<size_t>(run.first_end), static_cast<size_t>(run.num_ends));
+    return std::span(relative_ends_)
+        .subspan(static_cast<size_t>(run.first_end), static_cast<size_t>(run.num_ends));
   }
 
  private:

@@ -64,8 +64,11 @@ int64_t parameter_bytes(const Shape& shape, DType dtype, int64_t width) {
 
 void bind(Parameter& parameter, void* memory, DType dtype, int64_t width) {
   if (parameter.is_matrix()) {
-    parameter.panel = {.data = memory, .dtype = dtype, .rows = parameter.shape[0],
-                       .cols = parameter.shape[1], .width = width};
+    parameter.panel = {.data = memory,
+                       .dtype = dtype,
+                       .rows = parameter.shape[0],
+                       .cols = parameter.shape[1],
+                       .width = width};
   } else {
     parameter.vector = TensorView(memory, DType::kF32, parameter.shape);
   }
@@ -78,9 +81,12 @@ ModelWeights::ModelWeights(const ModelConfig& config, DType compute_dtype, int64
   CHECK(compute_dtype == DType::kF32 || compute_dtype == DType::kBF16);
   const std::vector<RoleSpec> specs = layer_specs(config);
   const Shape embed_shape = {config.vocab_size, config.hidden_size};
-  const auto bytes = [&](const Shape& shape) { return parameter_bytes(shape, compute_dtype, panel_width); };
+  const auto bytes = [&](const Shape& shape) {
+    return parameter_bytes(shape, compute_dtype, panel_width);
+  };
 
-  int64_t total = bytes(embed_shape) * (config.tie_word_embeddings ? 1 : 2) + bytes({config.hidden_size});
+  int64_t total =
+      bytes(embed_shape) * (config.tie_word_embeddings ? 1 : 2) + bytes({config.hidden_size});
   for (const RoleSpec& spec : specs) total += bytes(spec.shape) * config.num_layers;
   arena_ = Arena(total);
 
@@ -98,10 +104,12 @@ ModelWeights::ModelWeights(const ModelConfig& config, DType compute_dtype, int64
   for (size_t i = 0; i < layers_.size(); ++i) {
     for (size_t s = 0; s < specs.size(); ++s) {
       const auto role = static_cast<size_t>(specs[s].role);
-      Parameter p = make_parameter(fmt::format("model.layers.{}.{}", i, specs[s].suffix), specs[s].shape);
+      Parameter p =
+          make_parameter(fmt::format("model.layers.{}.{}", i, specs[s].suffix), specs[s].shape);
       p.layer = static_cast<int>(i);
       p.role = specs[s].role;
-      bind(p, stacks[s] + static_cast<int64_t>(i) * bytes(specs[s].shape), compute_dtype, panel_width);
+      bind(p, stacks[s] + static_cast<int64_t>(i) * bytes(specs[s].shape), compute_dtype,
+           panel_width);
       layers_[i].matrix[role] = p.panel;
       layers_[i].vector[role] = p.vector;
       layer_indices_[i][role] = table_.size();
@@ -152,7 +160,8 @@ void ModelWeights::read(Backend& backend, size_t index, int64_t first_row, Tenso
     return;
   }
   CHECK(first_row == 0 && rows.shape.num_elements() == parameter.shape[0]);
-  ops::copy(backend, parameter.vector.reshape({1, parameter.shape[0]}), rows.reshape({1, parameter.shape[0]}));
+  ops::copy(backend, parameter.vector.reshape({1, parameter.shape[0]}),
+            rows.reshape({1, parameter.shape[0]}));
 }
 
 }  // namespace strata::model

@@ -1,8 +1,8 @@
-// ModelWeights: the base model's parameters. Matrices are panels in one arena, the only copy; vectors (norms,
-// biases) are f32, holding bf16-rounded values in bf16 mode. Layers live in a stack: each parameter is one [n, ...]
-// allocation, and a layer's view points into it, so a write through a view is a write to the stack.
-// The table lists every parameter with its checkpoint name; loading, saving and training are loops over it.
-// Engine thread only.
+// ModelWeights: the base model's parameters. Matrices are panels in one arena, the only copy;
+// vectors (norms, biases) are f32, holding bf16-rounded values in bf16 mode. Layers live in a
+// stack: each parameter is one [n, ...] allocation, and a layer's view points into it, so a write
+// through a view is a write to the stack. The table lists every parameter with its checkpoint name;
+// loading, saving and training are loops over it. Engine thread only.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -20,12 +20,23 @@ namespace strata::model {
 // The parameters of a layer, in checkpoint order of one layer.
 enum class LayerParam : uint8_t {
   kInputNorm,
-  kQProj, kKProj, kVProj, kOProj,
-  kQBias, kKBias, kVBias, kOBias,
-  kQNorm, kKNorm,
+  kQProj,
+  kKProj,
+  kVProj,
+  kOProj,
+  kQBias,
+  kKBias,
+  kVBias,
+  kOBias,
+  kQNorm,
+  kKNorm,
   kPostNorm,
-  kGateProj, kUpProj, kDownProj,
-  kGateBias, kUpBias, kDownBias,
+  kGateProj,
+  kUpProj,
+  kDownProj,
+  kGateBias,
+  kUpBias,
+  kDownBias,
 };
 constexpr int kNumLayerParams = 18;
 
@@ -34,9 +45,9 @@ struct Parameter {
   std::string name;  // in a checkpoint
   int layer = -1;
   LayerParam role = LayerParam::kInputNorm;  // meaningful when layer >= 0
-  Shape shape;        // [rows, cols] of a matrix, [n] of a vector
-  PanelView panel;    // matrices
-  TensorView vector;  // vectors: [n] f32
+  Shape shape;                               // [rows, cols] of a matrix, [n] of a vector
+  PanelView panel;                           // matrices
+  TensorView vector;                         // vectors: [n] f32
   [[nodiscard]] bool is_matrix() const { return shape.rank() == 2; }
 };
 
@@ -60,7 +71,9 @@ class ModelWeights {
   [[nodiscard]] int64_t num_parameters() const;
   [[nodiscard]] int64_t num_bytes() const { return arena_.size(); }
 
-  [[nodiscard]] const LayerWeights& layer(int64_t index) const { return layers_[static_cast<size_t>(index)]; }
+  [[nodiscard]] const LayerWeights& layer(int64_t index) const {
+    return layers_[static_cast<size_t>(index)];
+  }
   [[nodiscard]] PanelView embedding() const { return table_[embedding_].panel; }
   // The head; the embedding when tied, read at every call.
   [[nodiscard]] PanelView head() const { return table_[head_].panel; }
@@ -73,8 +86,8 @@ class ModelWeights {
   [[nodiscard]] size_t layer_index(int64_t layer, LayerParam role) const;
   static constexpr size_t npos = static_cast<size_t>(-1);
 
-  // Writes a parameter by index from row-major f32, bf16 or f16 rows [first_row, ...), converting; a vector is one row.
-  // In bf16 mode vectors are rounded to bf16 too.
+  // Writes a parameter by index from row-major f32, bf16 or f16 rows [first_row, ...), converting;
+  // a vector is one row. In bf16 mode vectors are rounded to bf16 too.
   void write(Backend& backend, size_t index, int64_t first_row, TensorView rows);
   // Reads rows into f32 or (matrices in bf16 mode) bf16 memory.
   void read(Backend& backend, size_t index, int64_t first_row, TensorView rows) const;

@@ -11,7 +11,8 @@ TokenLoss token_loss(const LossSpec& spec, float lp, float w, float q, float adv
   const float ratio = std::exp(lp - q);
   const float clipped = std::clamp(ratio, spec.clip_low, spec.clip_high);
   switch (spec.kind) {
-    case LossKind::kCrossEntropy: break;
+    case LossKind::kCrossEntropy:
+      break;
     case LossKind::kImportanceSampling: {
       // d exp(lp - q) / d lp = ratio
       const float loss = -w * (ratio * advantage);

@@ -8,8 +8,8 @@
 
 namespace strata::train {
 
-void LossPass::run(model::Pass& pass, const LossInputs& inputs, TensorView hidden, std::span<float> logprobs,
-                   std::span<float> losses, TensorView d_hidden) {
+void LossPass::run(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
+                   std::span<float> logprobs, std::span<float> losses, TensorView d_hidden) {
   const auto tokens = static_cast<size_t>(pass.num_tokens());
   CHECK(inputs.targets.size() == tokens && inputs.weights.size() == tokens);
   CHECK(logprobs.size() == tokens && losses.size() == tokens);
@@ -31,8 +31,9 @@ void LossPass::run(model::Pass& pass, const LossInputs& inputs, TensorView hidde
   }
 }
 
-void LossPass::chunk(model::Pass& pass, const LossInputs& inputs, std::span<const int32_t> rows, TensorView hidden,
-                     std::span<float> logprobs, std::span<float> losses, TensorView d_hidden) {
+void LossPass::chunk(model::Pass& pass, const LossInputs& inputs, std::span<const int32_t> rows,
+                     TensorView hidden, std::span<float> logprobs, std::span<float> losses,
+                     TensorView d_hidden) {
   Scratch& scratch = pass.backend.scratch();
   const Scratch::Mark mark(scratch);
   const auto count = static_cast<int64_t>(rows.size());
@@ -50,13 +51,15 @@ void LossPass::chunk(model::Pass& pass, const LossInputs& inputs, std::span<cons
   chunk_targets_.resize(rows.size());
   chunk_logprobs_.resize(rows.size());
   chunk_slopes_.resize(rows.size());
-  for (size_t i = 0; i < rows.size(); ++i) chunk_targets_[i] = inputs.targets[static_cast<size_t>(rows[i])];
+  for (size_t i = 0; i < rows.size(); ++i)
+    chunk_targets_[i] = inputs.targets[static_cast<size_t>(rows[i])];
   ops::target_logprobs(logits, lse, chunk_targets_, chunk_logprobs_);
   for (size_t i = 0; i < rows.size(); ++i) {
     const auto row = static_cast<size_t>(rows[i]);
     const float q = inputs.sampling_logprobs.empty() ? 0.0f : inputs.sampling_logprobs[row];
     const float advantage = inputs.advantages.empty() ? 0.0f : inputs.advantages[row];
-    const TokenLoss token = token_loss(row_specs_[row], chunk_logprobs_[i], inputs.weights[row], q, advantage);
+    const TokenLoss token =
+        token_loss(row_specs_[row], chunk_logprobs_[i], inputs.weights[row], q, advantage);
     logprobs[row] = chunk_logprobs_[i];
     losses[row] = token.loss;
     chunk_slopes_[i] = token.d_logprob;

@@ -1,6 +1,6 @@
-// LossPass: from the final hidden states of a pass to logprobs, losses and the gradient of the hidden states, in chunks of rows;
-// all logits never exist at once and rows of weight zero never reach the head. T tokens, D model width, V vocabulary.
-// Engine thread only; reuses its buffers.
+// LossPass: from the final hidden states of a pass to logprobs, losses and the gradient of the
+// hidden states, in chunks of rows; all logits never exist at once and rows of weight zero never
+// reach the head. T tokens, D model width, V vocabulary. Engine thread only; reuses its buffers.
 #pragma once
 #include <span>
 #include <vector>
@@ -10,7 +10,8 @@
 
 namespace strata::train {
 
-// What the tokens of a pass are trained on; spans are [T]. The last two may be empty where no loss reads them.
+// What the tokens of a pass are trained on; spans are [T]. The last two may be empty where no loss
+// reads them.
 struct LossInputs {
   std::span<const int32_t> targets;
   std::span<const float> weights;
@@ -21,14 +22,15 @@ struct LossInputs {
 
 class LossPass {
  public:
-  // Writes logprobs and losses [T], zero where the weight is zero. With a non-empty d_hidden [T, D] f32 also the gradient
-  // of the summed loss, and accumulates the head's.
-  void run(model::Pass& pass, const LossInputs& inputs, TensorView hidden, std::span<float> logprobs,
-           std::span<float> losses, TensorView d_hidden);
+  // Writes logprobs and losses [T], zero where the weight is zero. With a non-empty d_hidden [T, D]
+  // f32 also the gradient of the summed loss, and accumulates the head's.
+  void run(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
+           std::span<float> logprobs, std::span<float> losses, TensorView d_hidden);
 
  private:
-  void chunk(model::Pass& pass, const LossInputs& inputs, std::span<const int32_t> rows, TensorView hidden,
-             std::span<float> logprobs, std::span<float> losses, TensorView d_hidden);
+  void chunk(model::Pass& pass, const LossInputs& inputs, std::span<const int32_t> rows,
+             TensorView hidden, std::span<float> logprobs, std::span<float> losses,
+             TensorView d_hidden);
 
   model::RowChunks chunks_;
   std::vector<uint8_t> selected_;

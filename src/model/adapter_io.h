@@ -1,0 +1,29 @@
+// Adapters between PEFT directories and LoraAdapter. Engine thread only.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpoint/peft.h"
+#include "model/load.h"
+#include "model/lora.h"
+
+namespace strata::model {
+
+// Reads a PEFT directory into a new adapter. Modules that the model lacks, wrong shapes and copies
+// of base weights that differ from the model's are refused by name, all together.
+std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& model,
+                                          const std::string& dir);
+
+// Writes a PEFT directory, F32, without copies of base weights.
+void save_adapter(const LoraAdapter& adapter, const std::string& dir,
+                  const std::string& base_model_name);
+
+// The modules of a fresh adapter: `targets` are module names ("q_proj", ..., "embed_tokens",
+// "lm_head"); "all-linear" is the seven projections. Throws Error for an unknown name (the message
+// lists the known ones), rank < 1 or alpha not finite.
+std::vector<LoraModuleSpec> adapter_specs(const ModelConfig& config,
+                                          const std::vector<std::string>& targets, int64_t rank,
+                                          double alpha);
+
+}  // namespace strata::model

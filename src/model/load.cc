@@ -1,0 +1,223 @@
+#include "model/load.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "model/family.h"
+
+namespace strata::model {
+namespace {
+
+constexpr int64_t kMaxConfigBytes = 16 << 20;
+// Small enough to stay in the shadow of the model, large enough for full read speed.
+constexpr int64_t kSliceBytes = 32 << 20;
+
+bool ignored_by(const Family& family, const ModelConfig& config, std::string_view name) {
+  for (const std::string_view suffix : family.ignored_suffixes) {
+    const bool ends =
+        name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix;
+    if (ends && name[name.size() - suffix.size() - 1] == '.') return true;
+  }
+  // A tied model may carry its head again; the embedding is the one that counts.
+  return config.tie_word_embeddings && name == "lm_head.weight";
+}
+
+// Rows [begin, end) of a [rows, cols] parameter in slices of about kSliceBytes of f32.
+template <typename Body>
+void for_each_slice(const Shape& shape, Body body) {
+  const int64_t rows = shape.rank() == 2 ? shape[0] : 1;
+  const int64_t cols = shape.rank() == 2 ? shape[1] : shape[0];
+  const int64_t step = std::max<int64_t>(1, kSliceBytes / (cols * dtype_bytes(DType::kF32)));
+  for (int64_t begin = 0; begin < rows; begin += step)
+    body(begin, std::min(rows, begin + step), cols);
+}
+
+void load_parameter(Backend& backend, const CheckpointDir& checkpoint, ModelWeights& weights,
+                    size_t index) {
+  const Parameter& parameter = weights.table()[index];
+  const CheckpointTensor& tensor = *checkpoint.find(parameter.name);
+  const DType dtype = tensor.info.dtype;
+  for_each_slice(parameter.shape, [&](int64_t begin, int64_t end, int64_t cols) {
+    const Scratch::Mark mark(backend.scratch());
+    const TensorView rows = backend.scratch().take(dtype, {end - begin, cols});
+    checkpoint.read(tensor, begin * cols, (end - begin) * cols, rows.data);
+    weights.write(backend, index, begin, rows);
+  });
+}
+
+[[noreturn]] void fail_all(const std::string& dir, const std::vector<std::string>& faults) {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("load: {}: {} fault(s):\n  {}", dir,
+                                                       faults.size(), fmt::join(faults, "\n  ")));
+}
+
+CheckpointLayout new_layout(const ModelWeights& weights, DType dtype) {
+  CheckpointLayout layout;
+  for (const Parameter& parameter : weights.table()) {
+    layout.entries.push_back({{parameter.name, dtype, parameter.shape}, "model.safetensors"});
+  }
+  return layout;
+}
+
+}  // namespace
+
+ParsedConfig load_config(const std::string& dir, bool strict_config) {
+  const std::string path = dir + "/config.json";
+  return parse_config(read_file(path, kMaxConfigBytes), path, strict_config);
+}
+
+std::vector<std::string> match_tensors(const CheckpointDir& checkpoint, ModelWeights& weights,
+                                       std::vector<std::string>& ignored) {
+  const ModelConfig& config = weights.config();
+  const Family& family = family_named(config.family);
+  std::vector<std::string> faults;
+  std::unordered_set<std::string_view> wanted;
+  for (Parameter& parameter : weights.table()) {
+    const CheckpointTensor* tensor = checkpoint.find(parameter.name);
+    if (tensor == nullptr && config.tie_word_embeddings &&
+        parameter.name == "model.embed_tokens.weight") {
+      tensor = checkpoint.find("lm_head.weight");
+      if (tensor != nullptr) parameter.name = "lm_head.weight";
+    }
+    wanted.insert(parameter.name);
+    if (tensor == nullptr) {
+      faults.push_back(
+          fmt::format("tensor '{}' {} is missing", parameter.name, parameter.shape.to_string()));
+      continue;
+    }
+    const std::string where =
+        fmt::format("{}: tensor '{}'", checkpoint.shards()[tensor->shard], parameter.name);
+    if (!tensor->info.readable) {
+      faults.push_back(
+          fmt::format("{}: dtype {}, want F32, F16 or BF16", where, tensor->info.dtype_name));
+    } else if (!(tensor->info.shape == parameter.shape)) {
+      faults.push_back(fmt::format("{}: shape {}, config wants {}; wrong config.json?", where,
+                                   tensor->info.shape.to_string(), parameter.shape.to_string()));
+    }
+  }
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    const std::string& name = tensor.info.name;
+    if (wanted.contains(name)) continue;
+    if (ignored_by(family, config, name)) {
+      ignored.push_back(name);
+    } else {
+      faults.push_back(fmt::format(
+          "{}: tensor '{}' {} is not used by family {}; wrong config.json?",
+          checkpoint.shards()[tensor.shard], name, tensor.info.shape_text(), family.name));
+    }
+  }
+  return faults;
+}
+
+LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptions& options) {
+  LoadedModel model;
+  model.dir = dir;
+  ParsedConfig parsed = load_config(dir, options.strict_config);
+  model.config = parsed.config;
+  model.warnings = std::move(parsed.warnings);
+  model.checkpoint = std::make_unique<CheckpointDir>(dir);
+  model.weights =
+      std::make_unique<ModelWeights>(model.config, options.compute_dtype, backend.panel_width());
+  const std::vector<std::string> faults =
+      match_tensors(*model.checkpoint, *model.weights, model.ignored);
+  if (!faults.empty()) fail_all(dir, faults);
+  for (size_t index = 0; index < model.weights->table().size(); ++index) {
+    load_parameter(backend, *model.checkpoint, *model.weights, index);
+  }
+  return model;
+}
+
+LoadedModel init_model(Backend& backend, const ModelConfig& config, DType compute_dtype,
+                       uint64_t seed) {
+  LoadedModel model;
+  model.config = config;
+  model.weights = std::make_unique<ModelWeights>(config, compute_dtype, backend.panel_width());
+  for (size_t index = 0; index < model.weights->table().size(); ++index) {
+    const Parameter& parameter = model.weights->table()[index];
+    const Counter random{.seed = seed,
+                         .stream = hash_name(parameter.name.data(), parameter.name.size())};
+    const bool norm = !parameter.is_matrix() && parameter.name.ends_with("norm.weight");
+    for_each_slice(parameter.shape, [&](int64_t begin, int64_t end, int64_t cols) {
+      const Scratch::Mark mark(backend.scratch());
+      const TensorView rows = backend.scratch().take(DType::kF32, {end - begin, cols});
+      float* values = rows.f32();
+      backend.pool().run((end - begin) * cols, [&](int64_t first, int64_t last, int) {
+        for (int64_t i = first; i < last; ++i) {
+          const double drawn = parameter.is_matrix()
+                                   ? config.initializer_range *
+                                         random.normal(static_cast<uint64_t>(begin * cols + i))
+                                   : (norm ? 1.0 : 0.0);
+          values[i] = static_cast<float>(drawn);
+        }
+      });
+      model.weights->write(backend, index, begin, rows);
+    });
+  }
+  return model;
+}
+
+void read_stored(const LoadedModel& model, size_t index, TensorView out) {
+  const Parameter& parameter = model.weights->table()[index];
+  CHECK(model.checkpoint != nullptr && out.dense());
+  CHECK(out.shape.num_elements() == parameter.shape.num_elements());
+  const CheckpointTensor& tensor = *model.checkpoint->find(parameter.name);
+  for_each_slice(parameter.shape, [&](int64_t begin, int64_t end, int64_t cols) {
+    model.checkpoint->read_f32(tensor, begin * cols, (end - begin) * cols,
+                               out.f32() + begin * cols);
+  });
+}
+
+void save_model(Backend& backend, const LoadedModel& model, const std::string& dir,
+                const RowSource* trained, DType dtype_of_new) {
+  const ModelWeights& weights = *model.weights;
+  CheckpointLayout layout =
+      model.checkpoint != nullptr ? model.checkpoint->layout() : new_layout(weights, dtype_of_new);
+  std::erase_if(layout.entries, [&](const CheckpointLayout::Entry& entry) {
+    return std::find(model.ignored.begin(), model.ignored.end(), entry.tensor.name) !=
+           model.ignored.end();
+  });
+  if (trained == nullptr && weights.compute_dtype() == DType::kBF16) {
+    for (const CheckpointLayout::Entry& entry : layout.entries) {
+      if (entry.tensor.dtype == DType::kBF16 || model.checkpoint == nullptr) continue;
+      throw Error(
+          ErrorCode::kUnsupported,
+          fmt::format(
+              "save: tensor '{}' was stored as {}, and bf16 mode holds it rounded; load with "
+              "--dtype f32 to save it",
+              entry.tensor.name, dtype_name(entry.tensor.dtype)));
+    }
+  }
+  CheckpointWriter writer(dir, layout);
+  for (const TensorDecl& tensor : writer.tensors()) {
+    const auto& table = weights.table();
+    const auto found = std::find_if(table.begin(), table.end(),
+                                    [&](const Parameter& p) { return p.name == tensor.name; });
+    CHECK(found != table.end(), tensor.name);
+    const auto index = static_cast<size_t>(found - table.begin());
+    const bool raw = trained == nullptr && found->is_matrix() && tensor.dtype == DType::kBF16 &&
+                     weights.compute_dtype() == DType::kBF16;
+    for_each_slice(found->shape, [&](int64_t begin, int64_t end, int64_t cols) {
+      const Scratch::Mark mark(backend.scratch());
+      const TensorView rows =
+          backend.scratch().take(raw ? DType::kBF16 : DType::kF32, {end - begin, cols});
+      if (trained != nullptr) {
+        (*trained)(index, begin, rows);
+      } else {
+        weights.read(backend, index, begin, rows);
+      }
+      const auto count = static_cast<size_t>(rows.shape.num_elements());
+      if (raw) {
+        writer.append(tensor.name, std::as_bytes(std::span(rows.bf16(), count)));
+      } else {
+        writer.append_f32(tensor.name, std::span<const float>(rows.f32(), count));
+      }
+    });
+  }
+  writer.commit();
+}
+
+}  // namespace strata::model

@@ -1,0 +1,60 @@
+// From a Hugging Face directory to weights and back. Strict: every parameter of the table is filled
+// exactly once, every tensor of the checkpoint is used or on the family's written ignore list, and
+// all faults are reported together before any compute. Reads in slices, so that the peak is the
+// model plus one slice. Engine thread only.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/function_ref.h"
+#include "checkpoint/checkpoint_dir.h"
+#include "model/weights.h"
+
+namespace strata::model {
+
+struct LoadOptions {
+  DType compute_dtype = DType::kF32;
+  bool strict_config = false;
+};
+
+struct LoadedModel {
+  std::string dir;
+  ModelConfig config;
+  std::unique_ptr<ModelWeights> weights;
+  std::unique_ptr<CheckpointDir>
+      checkpoint;                    // where the weights came from; null for a model made in memory
+  std::vector<std::string> ignored;  // tensors on the ignore list
+  std::vector<std::string> warnings;
+};
+
+// Reads config.json of the directory alone.
+ParsedConfig load_config(const std::string& dir, bool strict_config);
+
+LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptions& options);
+
+// A model without a directory: random weights as Hugging Face initialises them (matrices normal
+// with initializer_range, norms 1, biases 0), drawn by (seed, name, element).
+LoadedModel init_model(Backend& backend, const ModelConfig& config, DType compute_dtype,
+                       uint64_t seed);
+
+// All faults of a checkpoint against the table, one sentence each; fills `ignored`. Renames the
+// table's rows to the names in the file where a tied model stores its embedding as lm_head.weight.
+std::vector<std::string> match_tensors(const CheckpointDir& checkpoint, ModelWeights& weights,
+                                       std::vector<std::string>& ignored);
+
+// Copies a parameter's stored values, widened to f32, into out (row-major, dense).
+void read_stored(const LoadedModel& model, size_t index, TensorView out);
+
+// Values of a parameter to be saved: fills f32 rows [first_row, first_row + rows.rows()).
+using RowSource = FunctionRef<void(size_t index, int64_t first_row, TensorView rows)>;
+
+// Writes the weights to `dir` with the source's names, shapes, dtypes and shard assignment (a model
+// made in memory: one file in `dtype_of_new` ). `trained` supplies fp32 masters; without it
+// (nullptr) the weights as they are, which is refused in bf16 mode when the source holds F32 or
+// F16, since their bits are gone.
+void save_model(Backend& backend, const LoadedModel& model, const std::string& dir,
+                const RowSource* trained, DType dtype_of_new = DType::kBF16);
+
+}  // namespace strata::model

@@ -1,0 +1,73 @@
+// The optimizer step of one trained thing: global-norm clip, AdamW, gradients back to zero, compute
+// copies refreshed. A step without an accumulated gradient is a no-op: weights, moments and step
+// count stay, and the result says so. Engine thread only.
+#pragma once
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/function_ref.h"
+#include "model/lora.h"
+#include "model/pass.h"
+
+namespace strata::train {
+
+struct AdamWOptions {
+  double lr = 1e-4;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-12;
+  double weight_decay = 0.0;
+  double grad_clip_norm = 0.0;  // 0: no clip
+};
+
+struct StepResult {
+  bool stepped = false;
+  double grad_norm = 0.0;  // before clipping
+  int64_t step = 0;        // steps done, this one included
+};
+
+StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter, const AdamWOptions& options);
+
+// Full-parameter training: fp32 row-major masters of every base parameter are the truth; products
+// read panels refreshed from them. Gradients always; masters and moments only once enable_steps()
+// is called.
+class BaseTrainer {
+ public:
+  explicit BaseTrainer(const model::ModelWeights& weights);
+
+  // Fills the masters through `read` (index, dense f32 view of the parameter's shape) and allocates
+  // moments.
+  void enable_steps(FunctionRef<void(size_t, TensorView)> read);
+  [[nodiscard]] bool steps_enabled() const { return steps_enabled_; }
+
+  [[nodiscard]] model::BaseGradients* gradients() { return &gradients_; }
+  // Adds the tied head's accumulator to the embedding's; gradient() is then complete. Idempotent.
+  void finish_gradients(Backend& backend);
+  [[nodiscard]] TensorView gradient(size_t index) const { return gradients_.d_weight[index]; }
+  [[nodiscard]] TensorView master(size_t index) const { return masters_[index]; }
+  // Flat [n] f32 blocks in the table's order.
+  [[nodiscard]] TensorView masters() const { return params_; }
+  [[nodiscard]] TensorView first_moments() const { return m_; }
+  [[nodiscard]] TensorView second_moments() const { return v_; }
+
+  StepResult step(Backend& backend, model::ModelWeights& weights, const AdamWOptions& options);
+  void zero_gradients();
+  // Writes the masters to the weights' compute copies.
+  void refresh(Backend& backend, model::ModelWeights& weights) const;
+
+  int64_t num_steps = 0;
+  bool has_gradient = false;
+
+ private:
+  std::vector<TensorView> views(TensorView flat) const;
+
+  const model::ModelWeights& weights_;
+  int64_t num_parameters_ = 0;
+  bool steps_enabled_ = false;
+  Memory grad_memory_, tied_memory_, step_memory_;
+  TensorView grads_, params_, m_, v_;
+  std::vector<TensorView> masters_;
+  model::BaseGradients gradients_;
+};
+
+}  // namespace strata::train
