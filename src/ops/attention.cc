@@ -44,12 +44,35 @@ void check_args(const AttentionArgs& args, const TensorView& out) {
   for (const AttentionSegment& segment : args.segments) check_segment(segment, args);
 }
 
+// Null: the reference path, which has no kernels.
+const cpu::AttentionKernels* choose_kernels([[maybe_unused]] CpuPath path,
+                                            [[maybe_unused]] DType dtype) {
+#if defined(__x86_64__)
+  const bool f32 = dtype == DType::kF32;
+  switch (path) {
+    case CpuPath::kAvx512Bf16:
+      return f32 ? &cpu::kAttentionAvx512F32 : &cpu::kAttentionAvx512Bf16;
+    case CpuPath::kAvx512:
+      return f32 ? &cpu::kAttentionAvx512F32 : &cpu::kAttentionAvx512Widened;
+    case CpuPath::kAvx2:
+      return f32 ? &cpu::kAttentionAvx2F32 : &cpu::kAttentionAvx2Widened;
+    case CpuPath::kReference:
+      return nullptr;
+  }
+#endif
+  return nullptr;
+}
+
 }  // namespace
 
 void attention(Backend& backend, const AttentionArgs& args, TensorView out, TensorView lse) {
   check_args(args, out);
   if (!lse.empty()) check_lse(lse, args);
-  cpu::attention_reference(backend, args, out, lse);
+  if (const cpu::AttentionKernels* kernels = choose_kernels(backend.path(), args.q.dtype)) {
+    cpu::attention_tiled(backend, *kernels, args, out, lse);
+  } else {
+    cpu::attention_reference(backend, args, out, lse);
+  }
 }
 
 void attention_backward(Backend& backend, const AttentionArgs& args, TensorView out, TensorView lse,
@@ -65,7 +88,11 @@ void attention_backward(Backend& backend, const AttentionArgs& args, TensorView 
     CHECK(segment.first_position == 0, segment.first_position);
   }
   const cpu::AttentionGradients grads{out, lse, d_out, d_q, d_k, d_v};
-  cpu::attention_backward_reference(backend, args, grads);
+  if (const cpu::AttentionKernels* kernels = choose_kernels(backend.path(), args.q.dtype)) {
+    cpu::attention_backward_tiled(backend, *kernels, args, grads);
+  } else {
+    cpu::attention_backward_reference(backend, args, grads);
+  }
 }
 
 }  // namespace strata::ops

@@ -2,6 +2,7 @@
 // summation as ops/attention.h.
 #pragma once
 #include "ops/attention.h"
+#include "ops/cpu/attention_kernels.h"
 
 namespace strata::ops::cpu {
 
@@ -21,12 +22,46 @@ void attention_reference(Backend& backend, const AttentionArgs& args, TensorView
 void attention_backward_reference(Backend& backend, const AttentionArgs& args,
                                   const AttentionGradients& grads);
 
-// Address of position `position`, key/value head `head` in pages of `element_bytes` elements.
-inline const char* kv_row(std::span<void* const> pages, const KvView& kv, int64_t position,
-                          int64_t head, int64_t head_dim, int64_t element_bytes) {
-  const char* page = static_cast<const char*>(pages[static_cast<size_t>(position / kv.page_size)]);
-  const int64_t element = position % kv.page_size * kv.position_stride + head * head_dim;
-  return page + element * element_bytes;
+// The other paths: one driver, with the kernels of the path and the element type.
+void attention_tiled(Backend& backend, const AttentionKernels& kernels, const AttentionArgs& args,
+                     TensorView out, TensorView lse);
+void attention_backward_tiled(Backend& backend, const AttentionKernels& kernels,
+                              const AttentionArgs& args, const AttentionGradients& grads);
+
+// rows[i] = address of position begin + i, key/value head `head`.
+inline void kv_rows(std::span<void* const> pages, const KvView& kv, int64_t begin, int64_t count,
+                    int64_t head, int64_t head_dim, int64_t element_bytes, const void** rows) {
+  int64_t page = begin / kv.page_size;
+  int64_t slot = begin % kv.page_size;
+  for (int64_t i = 0; i < count; ++i) {
+    rows[i] = static_cast<const char*>(pages[static_cast<size_t>(page)]) +
+              (slot * kv.position_stride + head * head_dim) * element_bytes;
+    if (++slot == kv.page_size) {
+      slot = 0;
+      ++page;
+    }
+  }
 }
+
+// Sizes of packed forms, in words.
+struct AttentionLayout {
+  int64_t pack;
+  int64_t dim;
+  int64_t steps;       // words of a row that hold elements
+  int64_t row_stride;  // words of a row in rows form
+  int64_t lanes;       // words of a step in depth form; also the floats of an accumulator's row
+
+  AttentionLayout(const AttentionKernels& kernels, int64_t head_dim)
+      : pack(kernels.pack),
+        dim(head_dim),
+        steps((head_dim + pack - 1) / pack),
+        row_stride((steps + 15) / 16 * 16),
+        lanes((head_dim + 15) / 16 * 16) {}
+  [[nodiscard]] int64_t lanes_block() const { return steps * kKeyBlock; }
+  [[nodiscard]] int64_t depth_words(int64_t rows) const { return (rows + pack - 1) / pack * lanes; }
+};
+
+constexpr float kLog2E = 1.44269504f;
+constexpr float kLn2 = 0.693147181f;
 
 }  // namespace strata::ops::cpu

@@ -41,10 +41,15 @@ struct Head {
     return (segment.begin + row) * args.q.shape[1] + kv_head * group() + member;
   }
   [[nodiscard]] const char* key(int64_t position) const {
-    return kv_row(segment.kv.k_pages, segment.kv, position, kv_head, dim(), dtype_bytes(dtype()));
+    return row(segment.kv.k_pages, position);
   }
   [[nodiscard]] const char* value(int64_t position) const {
-    return kv_row(segment.kv.v_pages, segment.kv, position, kv_head, dim(), dtype_bytes(dtype()));
+    return row(segment.kv.v_pages, position);
+  }
+  [[nodiscard]] const char* row(std::span<void* const> pages, int64_t position) const {
+    const void* address = nullptr;
+    kv_rows(pages, segment.kv, position, 1, kv_head, dim(), dtype_bytes(dtype()), &address);
+    return static_cast<const char*>(address);
   }
   // sum_h tensor[index, h] * row[h]
   [[nodiscard]] float dot(const TensorView& tensor, int64_t index, const char* row) const {

@@ -1,0 +1,41 @@
+// What the two AVX-512 paths of attention share. Included by attention_avx512*.cc only.
+#pragma once
+#include "ops/cpu/attention_kernels_impl.h"
+#include "ops/cpu/simd_avx512.h"
+
+namespace strata::ops::cpu {
+
+// t[i] lane j becomes t[j] lane i.
+template <typename F>
+[[gnu::always_inline]] inline void transpose_512(F (&t)[kLanes]) {
+  __m512i a[kLanes];
+  __m512i b[kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) a[i] = _mm512_castps_si512(t[i].v);
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; i += 2) {
+    b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
+    b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+  }
+  // a[4 g + c] holds column 4 l + c of rows 4 g .. 4 g + 3 in 128-bit lane l.
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; i += 4) {
+    a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
+    a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
+    a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
+    a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
+  }
+#pragma GCC unroll 16
+  for (int c = 0; c < 4; ++c) {
+    const __m512i low01 = _mm512_shuffle_i32x4(a[c], a[4 + c], 0x88);   // lanes 0, 2 of groups 0, 1
+    const __m512i high01 = _mm512_shuffle_i32x4(a[c], a[4 + c], 0xdd);  // lanes 1, 3
+    const __m512i low23 = _mm512_shuffle_i32x4(a[8 + c], a[12 + c], 0x88);
+    const __m512i high23 = _mm512_shuffle_i32x4(a[8 + c], a[12 + c], 0xdd);
+    t[c].v = _mm512_castsi512_ps(_mm512_shuffle_i32x4(low01, low23, 0x88));
+    t[4 + c].v = _mm512_castsi512_ps(_mm512_shuffle_i32x4(high01, high23, 0x88));
+    t[8 + c].v = _mm512_castsi512_ps(_mm512_shuffle_i32x4(low01, low23, 0xdd));
+    t[12 + c].v = _mm512_castsi512_ps(_mm512_shuffle_i32x4(high01, high23, 0xdd));
+  }
+}
+
+}  // namespace strata::ops::cpu

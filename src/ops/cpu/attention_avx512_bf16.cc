@@ -1,0 +1,56 @@
+#include "ops/cpu/attention_avx512.h"
+
+namespace strata::ops::cpu {
+namespace {
+
+// Conversions here are the instruction's: to nearest even, subnormals to zero.
+struct PairKernel {
+  using V = Avx512;
+  using F = V::F;
+  using Element = Bf16;
+  static constexpr int64_t kPack = 2;
+  static constexpr int kTileVectors = 4;
+
+  static F dot(F acc, F panel, F word) {
+    return {_mm512_dpbf16_ps(acc.v, (__m512bh)panel.v, (__m512bh)word.v)};
+  }
+  static F load_words(const Bf16* x, int64_t left) {
+    if (left >= 2 * kLanes) return {_mm512_loadu_ps(x)};
+    const __mmask32 mask = (1u << left) - 1u;
+    return {_mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, x))};
+  }
+  static void transpose(F (&t)[kLanes]) { transpose_512(t); }
+  // Words (first[i], second[i]) of 32 elements each.
+  static void pack_pair(F first, F second, F& low, F& high) {
+    alignas(64) static constexpr uint16_t kLow[32] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
+                                                      37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
+                                                      11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+    const __m512i index = _mm512_load_si512(kLow);
+    const __m512i upper = _mm512_add_epi16(index, _mm512_set1_epi16(16));
+    const __m512i a = _mm512_castps_si512(first.v);
+    const __m512i b = _mm512_castps_si512(second.v);
+    low.v = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, index, b));
+    high.v = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, upper, b));
+  }
+  static void store_rows(uint32_t* dst, const F (&x)[kBlockVectors]) {
+#pragma GCC unroll 2
+    for (int j = 0; j < kBlockVectors; j += 2) {
+      const __m512bh pair = _mm512_cvtne2ps_pbh(x[j + 1].v, x[j].v);
+      _mm512_storeu_si512(dst + kLanes / 2 * j, (__m512i)pair);
+    }
+  }
+  static void store_depth(uint32_t* dst, const F (&x)[2][kBlockVectors]) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kBlockVectors; ++j) {
+      const __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x[0][j].v));
+      const __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x[1][j].v));
+      _mm512_storeu_si512(dst + kLanes * j, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+    }
+  }
+};
+
+}  // namespace
+
+const AttentionKernels kAttentionAvx512Bf16 = attention_kernels<PairKernel>();
+
+}  // namespace strata::ops::cpu

@@ -1,0 +1,340 @@
+// Backward of the tiled paths. An item owns what it writes: the d_q of a run of queries (of all
+// heads of a group), or the d_k and d_v of a run of keys, or all of one key/value head of a segment
+// at once (the least work: probabilities are recomputed once). Which split is taken depends on the
+// number of workers and moves no bit: each output's chain has the same terms in the same order.
+// Order of an item: heads of the group, query tiles, key blocks. T tokens, N query heads, M
+// key/value heads, H head width.
+#include <algorithm>
+
+#include "ops/cpu/attention.h"
+
+namespace strata::ops::cpu {
+namespace {
+
+constexpr int64_t kQueryTile = 96;  // a multiple of kTileRows and of the pair of bf16
+// Runs of a split item: packing costs a few percent of the products it feeds.
+constexpr int64_t kQueryRun = 2 * kQueryTile;
+constexpr int64_t kKeyRun = 2 * kKeyBlock;
+static_assert(kQueryTile % kTileRows == 0 && kTileRows % 2 == 0);
+
+struct Item {
+  int64_t segment;
+  int64_t kv_head;
+  int64_t query_begin;  // a multiple of kQueryTile
+  int64_t query_end;
+  int64_t key_begin;  // a multiple of kKeyBlock
+  int64_t key_end;
+  bool wants_queries;  // d_q
+  bool wants_keys;     // d_k, d_v
+  int64_t cost;
+};
+
+// Memory of one worker. All [keys] below count from the item's key_begin.
+struct Workspace {
+  uint32_t* key_lanes;    // [blocks] lanes form
+  uint32_t* value_lanes;  // [blocks] lanes form
+  uint32_t* key_depth;    // [keys] depth form
+  float* d_k;             // [keys][lanes]
+  float* d_v;             // [keys][lanes]
+  uint32_t* q;            // tile, rows form
+  uint32_t* d_out;        // tile, rows form
+  uint32_t* q_depth;      // tile, depth form
+  uint32_t* d_out_depth;  // tile, depth form
+  float* d_q;             // tile [kQueryTile][lanes]
+  float* lse;             // tile
+  float* delta;           // tile
+  uint32_t* p;            // [kQueryTile / pack][kKeyBlock]
+  uint32_t* d_s;          // [kQueryTile / pack][kKeyBlock]
+  uint32_t* d_s_rows;     // [kQueryTile][kKeyBlock / pack]; d_s itself with pack 1
+};
+
+// A tile of queries of one head.
+struct Tile {
+  int64_t begin;  // first query's position
+  int64_t count;
+  int64_t head;  // query head
+};
+
+struct Backward {
+  const AttentionKernels& kernels;
+  const AttentionArgs& args;
+  const AttentionGradients& grads;
+  AttentionLayout layout;
+  int64_t group;
+
+  Backward(const AttentionKernels& table, const AttentionArgs& arguments,
+           const AttentionGradients& gradients)
+      : kernels(table),
+        args(arguments),
+        grads(gradients),
+        layout(table, arguments.q.shape[2]),
+        group(arguments.q.shape[1] / arguments.num_kv_heads) {}
+
+  [[nodiscard]] const AttentionSegment& segment(const Item& item) const {
+    return args.segments[static_cast<size_t>(item.segment)];
+  }
+  [[nodiscard]] int64_t length(const AttentionSegment& s) const { return s.end - s.begin; }
+  [[nodiscard]] const char* query_row(const TensorView& view, const Item& item, const Tile& tile,
+                                      int64_t i) const {
+    const int64_t index = (segment(item).begin + tile.begin + i) * args.q.shape[1] + tile.head;
+    return static_cast<const char*>(view.data) + index * layout.dim * dtype_bytes(view.dtype);
+  }
+  [[nodiscard]] bool worth_splitting(int num_workers) const;
+  int64_t fill_items(bool split, Item* items) const;
+  [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
+
+  void run(const Item& item, const Workspace& work) const;
+  void pack_keys(const Item& item, const Workspace& work) const;
+  void start_tile(const Item& item, const Tile& tile, const Workspace& work) const;
+  void run_block(const Item& item, const Tile& tile, int64_t key, const Workspace& work) const;
+  void add_queries(const int64_t* visible, int64_t r, int64_t rows, int64_t block,
+                   const Workspace& work) const;
+  void add_keys(const Item& item, const Tile& tile, int64_t key, int64_t first_row,
+                const Workspace& work) const;
+  void finish_tile(const Item& item, const Tile& tile, const Workspace& work) const;
+  void finish_keys(const Item& item, const Workspace& work) const;
+};
+
+// Whole items make 5 products, split ones 7 (scores and d_p twice).
+bool Backward::worth_splitting(int num_workers) const {
+  double largest = 0;
+  double total = 0;
+  for (const AttentionSegment& s : args.segments) {
+    const auto area = static_cast<double>(length(s)) * static_cast<double>(length(s));
+    largest = std::max(largest, area);
+    total += area * static_cast<double>(args.num_kv_heads);
+  }
+  const double whole = 5 * std::max(largest, total / num_workers);
+  return whole > 7 * total / num_workers;
+}
+
+// Writes the items unless null; returns their number.
+int64_t Backward::fill_items(bool split, Item* items) const {
+  int64_t count = 0;
+  const auto add = [&](const Item& item) {
+    if (items != nullptr) items[count] = item;
+    ++count;
+  };
+  for (int64_t s = 0; s < static_cast<int64_t>(args.segments.size()); ++s) {
+    const int64_t n = length(args.segments[static_cast<size_t>(s)]);
+    for (int64_t head = 0; n > 0 && head < args.num_kv_heads; ++head) {
+      if (!split) {
+        add({s, head, 0, n, 0, n, true, true, 5 * n * n / 2});
+        continue;
+      }
+      for (int64_t begin = 0; begin < n; begin += kQueryRun) {
+        const int64_t end = std::min(n, begin + kQueryRun);
+        add({s, head, begin, end, 0, end, true, false, 3 * (end - begin) * (begin + end) / 2});
+      }
+      for (int64_t begin = 0; begin < n; begin += kKeyRun) {
+        const int64_t end = std::min(n, begin + kKeyRun);
+        const int64_t first = begin / kQueryTile * kQueryTile;
+        add({s, head, first, n, begin, end, false, true, 4 * (end - begin) * (n - begin)});
+      }
+    }
+  }
+  return count;
+}
+
+Workspace Backward::take_workspace(Scratch& scratch) const {
+  int64_t longest = 0;
+  for (const AttentionSegment& s : args.segments) longest = std::max(longest, length(s));
+  const int64_t blocks = (longest + kKeyBlock - 1) / kKeyBlock;
+  const auto words = [&](int64_t count) { return static_cast<uint32_t*>(scratch.take(4 * count)); };
+  const auto floats = [&](int64_t count) { return static_cast<float*>(scratch.take(4 * count)); };
+  Workspace work{};
+  work.key_lanes = words(blocks * layout.lanes_block());
+  work.value_lanes = words(blocks * layout.lanes_block());
+  work.key_depth = words(layout.depth_words(blocks * kKeyBlock));
+  work.d_k = floats(blocks * kKeyBlock * layout.lanes);
+  work.d_v = floats(blocks * kKeyBlock * layout.lanes);
+  work.q = words(kQueryTile * layout.row_stride);
+  work.d_out = words(kQueryTile * layout.row_stride);
+  work.q_depth = words(layout.depth_words(kQueryTile));
+  work.d_out_depth = words(layout.depth_words(kQueryTile));
+  work.d_q = floats(kQueryTile * layout.lanes);
+  work.lse = floats(kQueryTile);
+  work.delta = floats(kQueryTile);
+  work.p = words(kQueryTile / layout.pack * kKeyBlock);
+  work.d_s = words(kQueryTile / layout.pack * kKeyBlock);
+  work.d_s_rows = layout.pack == 1 ? work.d_s : words(kQueryTile * kKeyBlock / layout.pack);
+  return work;
+}
+
+void Backward::pack_keys(const Item& item, const Workspace& work) const {
+  const KvView& kv = segment(item).kv;
+  const void* rows[kKeyBlock];
+  for (int64_t key = item.key_begin; key < item.key_end; key += kKeyBlock) {
+    const int64_t count = std::min(kKeyBlock, item.key_end - key);
+    const int64_t block = (key - item.key_begin) / kKeyBlock;
+    const int64_t bytes = dtype_bytes(args.q.dtype);
+    kv_rows(kv.k_pages, kv, key, count, item.kv_head, layout.dim, bytes, rows);
+    kernels.pack_lanes(rows, count, layout.dim, nullptr,
+                       work.key_lanes + block * layout.lanes_block());
+    if (item.wants_queries) {
+      kernels.pack_depth(rows, count, layout.dim, nullptr,
+                         work.key_depth + block * layout.depth_words(kKeyBlock));
+    }
+    kv_rows(kv.v_pages, kv, key, count, item.kv_head, layout.dim, bytes, rows);
+    kernels.pack_lanes(rows, count, layout.dim, nullptr,
+                       work.value_lanes + block * layout.lanes_block());
+  }
+}
+
+void Backward::start_tile(const Item& item, const Tile& tile, const Workspace& work) const {
+  const void* q[kQueryTile];
+  const void* d_out[kQueryTile];
+  for (int64_t i = 0; i < tile.count; ++i) {
+    q[i] = query_row(args.q, item, tile, i);
+    d_out[i] = query_row(grads.d_out, item, tile, i);
+    kernels.copy_row(q[i], layout.dim, work.q + i * layout.row_stride);
+    kernels.copy_row(d_out[i], layout.dim, work.d_out + i * layout.row_stride);
+    work.delta[i] = kernels.dot_row(d_out[i], query_row(grads.out, item, tile, i), layout.dim);
+    const int64_t row = segment(item).begin + tile.begin + i;
+    work.lse[i] = grads.lse.f32()[row * args.q.shape[1] + tile.head] * kLog2E;
+  }
+  if (item.wants_keys) {
+    kernels.pack_depth(q, tile.count, layout.dim, nullptr, work.q_depth);
+    kernels.pack_depth(d_out, tile.count, layout.dim, nullptr, work.d_out_depth);
+  }
+  if (item.wants_queries) std::fill_n(work.d_q, tile.count * layout.lanes, 0.0f);
+}
+
+// s = scale * q k^T: d_q += dS k, over the keys of the block that the rows see.
+void Backward::add_queries(const int64_t* visible, int64_t r, int64_t rows, int64_t block,
+                           const Workspace& work) const {
+  const int64_t seen = std::min(*std::max_element(visible, visible + rows), kKeyBlock);
+  const int64_t row_words = kKeyBlock / layout.pack;
+  kernels.product({.x = work.d_s_rows + r * row_words,
+                   .x_row = row_words,
+                   .x_step = 1,
+                   .panel = work.key_depth + block * layout.depth_words(kKeyBlock),
+                   .panel_width = layout.lanes,
+                   .steps = (seen + layout.pack - 1) / layout.pack,
+                   .rows = rows,
+                   .lanes = layout.lanes,
+                   .acc = work.d_q + r * layout.lanes,
+                   .acc_stride = layout.lanes});
+}
+
+// out = p v: d_v += P^T d_out. s = scale * q k^T: d_k += dS^T q. Queries before a tile of keys add
+// nothing and are left out; so are rows before first_row, which have no P and dS.
+void Backward::add_keys(const Item& item, const Tile& tile, int64_t key, int64_t first_row,
+                        const Workspace& work) const {
+  const int64_t count = std::min(kKeyBlock, item.key_end - key);
+  for (int64_t k = 0; k < count; k += kTileRows) {
+    const int64_t first = std::max(first_row, key + k - tile.begin) / layout.pack;
+    const int64_t steps = (tile.count + layout.pack - 1) / layout.pack - first;
+    if (steps <= 0) break;
+    const int64_t at = (key - item.key_begin + k) * layout.lanes;
+    ProductTile product{.x = work.p + first * kKeyBlock + k,
+                        .x_row = 1,
+                        .x_step = kKeyBlock,
+                        .panel = work.d_out_depth + first * layout.lanes,
+                        .panel_width = layout.lanes,
+                        .steps = steps,
+                        .rows = std::min(kTileRows, count - k),
+                        .lanes = layout.lanes,
+                        .acc = work.d_v + at,
+                        .acc_stride = layout.lanes};
+    kernels.product(product);
+    product.x = work.d_s + first * kKeyBlock + k;
+    product.panel = work.q_depth + first * layout.lanes;
+    product.acc = work.d_k + at;
+    kernels.product(product);
+  }
+}
+
+void Backward::run_block(const Item& item, const Tile& tile, int64_t key,
+                         const Workspace& work) const {
+  const int64_t block = (key - item.key_begin) / kKeyBlock;
+  const int64_t first_row = std::max<int64_t>(0, key - tile.begin) / kTileRows * kTileRows;
+  const int64_t row_words = kKeyBlock / layout.pack;
+  for (int64_t r = first_row; r < tile.count; r += kTileRows) {
+    const int64_t rows = std::min(kTileRows, tile.count - r);
+    int64_t visible[kTileRows];
+    for (int64_t i = 0; i < rows; ++i) visible[i] = tile.begin + r + i + 1 - key;
+    kernels.backward_tile({.q = work.q + r * layout.row_stride,
+                           .d_out = work.d_out + r * layout.row_stride,
+                           .stride = layout.row_stride,
+                           .keys = work.key_lanes + block * layout.lanes_block(),
+                           .values = work.value_lanes + block * layout.lanes_block(),
+                           .steps = layout.steps,
+                           .rows = rows,
+                           .visible = visible,
+                           .scale = args.scale * kLog2E,
+                           .lse = work.lse + r,
+                           .delta = work.delta + r,
+                           .p = work.p + r / layout.pack * kKeyBlock,
+                           .d_s = work.d_s + r / layout.pack * kKeyBlock,
+                           .d_s_rows = work.d_s_rows + r * row_words});
+    if (item.wants_queries) add_queries(visible, r, rows, block, work);
+  }
+  if (item.wants_keys) add_keys(item, tile, key, first_row, work);
+}
+
+void Backward::finish_tile(const Item& item, const Tile& tile, const Workspace& work) const {
+  for (int64_t i = 0; i < tile.count; ++i) {
+    kernels.write_row(work.d_q + i * layout.lanes, args.scale, layout.dim,
+                      const_cast<char*>(query_row(grads.d_q, item, tile, i)),
+                      grads.d_q.dtype == DType::kBF16);
+  }
+}
+
+void Backward::finish_keys(const Item& item, const Workspace& work) const {
+  const auto write = [&](const TensorView& view, int64_t key, const float* acc, float scale) {
+    const int64_t index = (segment(item).begin + key) * args.num_kv_heads + item.kv_head;
+    char* to = static_cast<char*>(view.data) + index * layout.dim * dtype_bytes(view.dtype);
+    kernels.write_row(acc + (key - item.key_begin) * layout.lanes, scale, layout.dim, to,
+                      view.dtype == DType::kBF16);
+  };
+  for (int64_t key = item.key_begin; key < item.key_end; ++key) {
+    write(grads.d_k, key, work.d_k, args.scale);
+    write(grads.d_v, key, work.d_v, 1.0f);
+  }
+}
+
+void Backward::run(const Item& item, const Workspace& work) const {
+  pack_keys(item, work);
+  if (item.wants_keys) {
+    std::fill_n(work.d_k, (item.key_end - item.key_begin) * layout.lanes, 0.0f);
+    std::fill_n(work.d_v, (item.key_end - item.key_begin) * layout.lanes, 0.0f);
+  }
+  for (int64_t member = 0; member < group; ++member) {
+    for (int64_t q = item.query_begin; q < item.query_end; q += kQueryTile) {
+      const int64_t count = std::min(kQueryTile, item.query_end - q);
+      const Tile tile{.begin = q, .count = count, .head = item.kv_head * group + member};
+      start_tile(item, tile, work);
+      const int64_t key_end = std::min(item.key_end, q + count);
+      for (int64_t key = item.key_begin; key < key_end; key += kKeyBlock) {
+        run_block(item, tile, key, work);
+      }
+      if (item.wants_queries) finish_tile(item, tile, work);
+    }
+  }
+  if (item.wants_keys) finish_keys(item, work);
+}
+
+}  // namespace
+
+void attention_backward_tiled(Backend& backend, const AttentionKernels& kernels,
+                              const AttentionArgs& args, const AttentionGradients& grads) {
+  const Backward backward(kernels, args, grads);
+  const int num_workers = backend.pool().num_threads();
+  const bool split = backward.worth_splitting(num_workers);
+  const int64_t num_items = backward.fill_items(split, nullptr);
+  if (num_items == 0) return;
+  Scratch::Mark mark(backend.scratch());
+  Item* items =
+      static_cast<Item*>(backend.scratch().take(num_items * static_cast<int64_t>(sizeof(Item))));
+  backward.fill_items(split, items);
+  // Dearest first, so that the last items to be taken are short.
+  std::sort(items, items + num_items, [](const Item& a, const Item& b) { return a.cost > b.cost; });
+  auto* workspaces = static_cast<Workspace*>(
+      backend.scratch().take(num_workers * static_cast<int64_t>(sizeof(Workspace))));
+  for (int w = 0; w < num_workers; ++w) workspaces[w] = backward.take_workspace(backend.scratch());
+  backend.pool().run_each(
+      num_items, [&](int64_t i, int worker) { backward.run(items[i], workspaces[worker]); });
+}
+
+}  // namespace strata::ops::cpu

@@ -1,0 +1,93 @@
+// The inner kernels of attention: one table for each CPU path and element type. The driver
+// (cpu/attention*.cc) decides items, blocks, tiles and threads and is compiled for the baseline; a
+// kernel sees raw pointers only. A word is the 4 bytes that one step of a chain takes from a row:
+// one f32, or a pair of bf16 (`pack` elements); its padding is zero. Paths without bf16
+// instructions widen bf16 and have pack 1. Packed forms: rows [row][step] words; lanes
+// [step][kKeyBlock] words, a lane for each row; depth [row / pack][dim lanes] words, rows summed
+// over. Scores and maxima are in units of log 2, so that probabilities are powers of two.
+#pragma once
+#include <cstdint>
+
+#include "backend/backend.h"
+#include "ops/attention.h"
+
+namespace strata::ops::cpu {
+
+constexpr int64_t kTileRows = 6;  // query rows of a tile
+
+// Chains of `rows` rows: acc[r][lane] continues with sum over d < steps of
+// x[r x_row + d x_step] * panel[d][lane].
+struct ProductTile {
+  const uint32_t* x = nullptr;
+  int64_t x_row = 0;   // words
+  int64_t x_step = 0;  // words
+  const uint32_t* panel = nullptr;
+  int64_t panel_width = 0;  // words
+  int64_t steps = 0;
+  int64_t rows = 0;   // 1 to kTileRows
+  int64_t lanes = 0;  // a multiple of 16
+  float* acc = nullptr;
+  int64_t acc_stride = 0;
+};
+
+// One key block for a tile of query rows: scores, online softmax, P V.
+struct ForwardTile {
+  const uint32_t* q = nullptr;  // rows
+  int64_t q_stride = 0;
+  const uint32_t* keys = nullptr;    // lanes
+  const uint32_t* values = nullptr;  // depth
+  int64_t steps = 0;                 // words of a row
+  int64_t lanes = 0;
+  int64_t rows = 0;
+  const int64_t* visible = nullptr;  // [rows] keys of the block that a row sees: <= 0 none
+  float scale = 1.0f;                // of scores, times log2(e)
+  float* max = nullptr;              // [rows] running
+  float* sum = nullptr;              // [rows] running
+  float* acc = nullptr;              // [rows][lanes] running
+};
+
+// One key block for a tile of query rows: P and dS, unscaled, ready for the three products.
+struct BackwardTile {
+  const uint32_t* q = nullptr;      // rows
+  const uint32_t* d_out = nullptr;  // rows
+  int64_t stride = 0;
+  const uint32_t* keys = nullptr;    // lanes
+  const uint32_t* values = nullptr;  // lanes
+  int64_t steps = 0;
+  int64_t rows = 0;
+  const int64_t* visible = nullptr;
+  float scale = 1.0f;
+  const float* lse = nullptr;    // [rows], times log2(e)
+  const float* delta = nullptr;  // [rows]
+  uint32_t* p = nullptr;         // depth: [rows / pack][kKeyBlock]
+  uint32_t* d_s = nullptr;       // depth
+  uint32_t* d_s_rows = nullptr;  // rows: [rows][kKeyBlock / pack]; with pack 1 unused
+};
+
+struct AttentionKernels {
+  int64_t pack = 1;
+  // One row to words, a multiple of 16 of them.
+  void (*copy_row)(const void* row, int64_t dim, uint32_t* dst) = nullptr;
+  // `count` <= kKeyBlock rows to lanes form; missing lanes become zero. Unless null, next[row] is
+  // fetched into the cache on the way.
+  void (*pack_lanes)(const void* const* rows, int64_t count, int64_t dim, const void* const* next,
+                     uint32_t* dst) = nullptr;
+  // Rows to depth form.
+  void (*pack_depth)(const void* const* rows, int64_t count, int64_t dim, const void* const* next,
+                     uint32_t* dst) = nullptr;
+  void (*forward_tile)(const ForwardTile& tile) = nullptr;
+  void (*backward_tile)(const BackwardTile& tile) = nullptr;
+  void (*product)(const ProductTile& tile) = nullptr;
+  // dst = acc * scale, with zero for minus zero: bf16 or f32.
+  void (*write_row)(const float* acc, float scale, int64_t dim, void* dst, bool is_bf16) = nullptr;
+  // sum_h a[h] * b[h]
+  float (*dot_row)(const void* a, const void* b, int64_t dim) = nullptr;
+};
+
+extern const AttentionKernels kAttentionAvx512Bf16;     // bf16 by its instructions
+extern const AttentionKernels kAttentionAvx512Widened;  // bf16 as f32
+extern const AttentionKernels kAttentionAvx512F32;
+extern const AttentionKernels kAttentionAvx2Widened;
+extern const AttentionKernels kAttentionAvx2F32;
+
+}  // namespace strata::ops::cpu
