@@ -1,0 +1,294 @@
+#include "ops/attention.h"
+
+#include <complex>
+
+#include "tests/ops/attention_test.h"
+
+namespace strata::ops::testing {
+namespace {
+
+constexpr DType kTypes[] = {DType::kF32, DType::kBF16};
+
+std::vector<AttentionCase> cases() {
+  std::vector<AttentionCase> all;
+  for (const int64_t head_dim : {1, 6, 16, 64, 80, 128}) {
+    all.push_back(
+        {.lengths = {1, 65, 2, 63, 64}, .num_heads = 4, .num_kv_heads = 2, .head_dim = head_dim});
+  }
+  for (const int64_t head_dim : {3, 33, 112}) {
+    all.push_back({.lengths = {67}, .num_heads = 3, .num_kv_heads = 3, .head_dim = head_dim});
+  }
+  for (const int64_t group : {1, 2, 4, 7}) {
+    all.push_back(
+        {.lengths = {130, 0, 3}, .num_heads = 2 * group, .num_kv_heads = 2, .head_dim = 16});
+  }
+  all.push_back({.lengths = {300}, .num_heads = 2, .num_kv_heads = 1, .head_dim = 64});
+  // Sharp softmax; values so small that products with probabilities leave the normal numbers.
+  all.push_back({.lengths = {130}, .num_heads = 2, .num_kv_heads = 1, .head_dim = 16, .spread = 5});
+  all.push_back({.lengths = {130},
+                 .num_heads = 2,
+                 .num_kv_heads = 1,
+                 .head_dim = 16,
+                 .spread = 3,
+                 .v_scale = 1e-36});
+  return all;
+}
+
+// Calls body(case, type, path) with a trace of the three.
+template <typename Body>
+void for_each_case(Body&& body) {
+  for (const AttentionCase& c : cases()) {
+    for (const DType type : kTypes) {
+      for (const CpuPath path : supported_paths()) {
+        SCOPED_TRACE(std::string(cpu_path_name(path)) + " " + std::string(dtype_name(type)) + " " +
+                     c.name());
+        body(c, type, path);
+      }
+    }
+  }
+}
+
+bool has_tiny_values(const AttentionCase& c) { return c.v_scale < 1e-30; }
+
+TEST(Attention, MatchesDoubleReference) {
+  for (const AttentionCase& c : cases()) {
+    if (has_tiny_values(c)) continue;
+    for (const DType type : kTypes) {
+      const AttentionData data(c, type);
+      const ExpectedAttention want = expected_attention(c, data, type);
+      const TrainingSegments training(c, data);
+      for (const CpuPath path : supported_paths()) {
+        SCOPED_TRACE(std::string(cpu_path_name(path)) + " " + std::string(dtype_name(type)) + " " +
+                     c.name());
+        Backend backend(path, 2);
+        const Forwarded forward = run_forward(backend, c, data, training.segments());
+        expect_close(forward.out, want.out.want, 1.0, want.out.bound);
+        expect_close(forward.lse, want.lse.want, 1.0, want.lse.bound);
+        const Gradients grads = run_backward(backend, c, data, training.segments(), forward, type);
+        expect_close(grads.d_q, want.d_q.want, 1.0, want.d_q.bound);
+        expect_close(grads.d_k, want.d_k.want, 1.0, want.d_k.bound);
+        expect_close(grads.d_v, want.d_v.want, 1.0, want.d_v.bound);
+      }
+    }
+  }
+}
+
+TEST(Attention, Bf16GradientsInF32AreThoseRoundedToBf16) {
+  const AttentionCase c{.lengths = {5, 97}, .num_heads = 4, .num_kv_heads = 2, .head_dim = 16};
+  const AttentionData data(c, DType::kBF16);
+  const TrainingSegments training(c, data);
+  for (const CpuPath path : {CpuPath::kReference, CpuPath::kAvx2, CpuPath::kAvx512}) {
+    if (!cpu_path_supported(path)) continue;
+    SCOPED_TRACE(cpu_path_name(path));
+    Backend backend(path, 2);
+    const Forwarded forward = run_forward(backend, c, data, training.segments());
+    const Gradients wide =
+        run_backward(backend, c, data, training.segments(), forward, DType::kF32);
+    const Gradients narrow =
+        run_backward(backend, c, data, training.segments(), forward, DType::kBF16);
+    for (int64_t i = 0; i < wide.d_k.size(); ++i) {
+      EXPECT_EQ(round_to_bf16(static_cast<float>(wide.d_k.get(i))), narrow.d_k.get(i)) << i;
+    }
+  }
+}
+
+TEST(Attention, DecodeAndChunksHaveTheBitsOfTraining) {
+  for_each_case([](const AttentionCase& c, DType type, CpuPath path) {
+    const AttentionData data(c, type);
+    const TrainingSegments training(c, data);
+    Backend backend(path, 2);
+    const Forwarded want = run_forward(backend, c, data, training.segments());
+    for (const int64_t chunk : {1, 7, 64, 1000}) {
+      for (const int64_t page_size : {1, 3, 64, 1000}) {
+        if (path == CpuPath::kReference && chunk != 7) continue;
+        SCOPED_TRACE("chunk " + std::to_string(chunk) + " page " + std::to_string(page_size));
+        // All chunks of all sequences in one batch: the rows of a batch do not know each other.
+        std::vector<std::unique_ptr<Pages>> pages;
+        std::vector<AttentionSegment> segments;
+        for (const AttentionSegment& whole : training.segments()) {
+          for (int64_t row = whole.begin; row < whole.end; row += chunk) {
+            const int64_t end = std::min(row + chunk, whole.end);
+            pages.push_back(
+                std::make_unique<Pages>(data, whole.begin, end - whole.begin, page_size));
+            segments.push_back({row, end, row - whole.begin, pages.back()->view()});
+          }
+        }
+        const Forwarded got = run_forward(backend, c, data, segments);
+        expect_same_bits(got.out, want.out);
+        expect_same_bits(got.lse, want.lse);
+        if (::testing::Test::HasFailure()) return;
+      }
+    }
+  });
+}
+
+TEST(Attention, ThreadsDoNotMoveABit) {
+  for_each_case([](const AttentionCase& c, DType type, CpuPath path) {
+    const AttentionData data(c, type);
+    const TrainingSegments training(c, data);
+    Backend one(path, 1);
+    const Forwarded forward = run_forward(one, c, data, training.segments());
+    const Gradients grads = run_backward(one, c, data, training.segments(), forward, type);
+    // One worker takes whole heads; seven are too many for that and split them.
+    for (const int num_threads : {2, 7}) {
+      Backend many(path, num_threads);
+      const Forwarded other = run_forward(many, c, data, training.segments());
+      expect_same_bits(other.out, forward.out);
+      expect_same_bits(other.lse, forward.lse);
+      const Gradients got = run_backward(many, c, data, training.segments(), forward, type);
+      expect_same_bits(got.d_q, grads.d_q);
+      expect_same_bits(got.d_k, grads.d_k);
+      expect_same_bits(got.d_v, grads.d_v);
+    }
+  });
+}
+
+TEST(Attention, SequencesAloneHaveTheBitsOfTheBatch) {
+  for_each_case([](const AttentionCase& c, DType type, CpuPath path) {
+    const AttentionData data(c, type);
+    const TrainingSegments training(c, data);
+    Backend backend(path, 2);
+    const Forwarded want = run_forward(backend, c, data, training.segments());
+    const Gradients want_grads = run_backward(backend, c, data, training.segments(), want, type);
+    Forwarded got{Buffer(type, c.q_shape()), Buffer(DType::kF32, {c.num_tokens(), c.num_heads})};
+    Gradients grads{Buffer(type, c.q_shape()), Buffer(type, c.kv_shape()),
+                    Buffer(type, c.kv_shape())};
+    for (const AttentionSegment& segment : training.segments()) {
+      const AttentionArgs args{data.q.view(), {&segment, 1}, c.num_kv_heads, c.scale()};
+      attention(backend, args, got.out, got.lse);
+      attention_backward(backend, args, want.out, want.lse, data.d_out, grads.d_q, grads.d_k,
+                         grads.d_v);
+    }
+    expect_same_bits(got.out, want.out);
+    expect_same_bits(got.lse, want.lse);
+    expect_same_bits(grads.d_q, want_grads.d_q);
+    expect_same_bits(grads.d_k, want_grads.d_k);
+    expect_same_bits(grads.d_v, want_grads.d_v);
+  });
+}
+
+TEST(Attention, NoLseWantedSameOut) {
+  const AttentionCase c{.lengths = {70}, .num_heads = 2, .num_kv_heads = 1, .head_dim = 16};
+  const AttentionData data(c, DType::kBF16);
+  const TrainingSegments training(c, data);
+  for (const CpuPath path : supported_paths()) {
+    Backend backend(path, 2);
+    const Forwarded want = run_forward(backend, c, data, training.segments());
+    const Buffer out(DType::kBF16, c.q_shape());
+    attention(backend, {data.q.view(), training.segments(), 1, c.scale()}, out, {});
+    expect_same_bits(out, want.out);
+  }
+}
+
+// A NaN of one sequence stays in it, and a NaN key does not reach earlier queries' scores.
+TEST(Attention, NanStaysInItsSequence) {
+  for (const DType type : kTypes) {
+    const AttentionCase c{
+        .lengths = {70, 5, 70}, .num_heads = 2, .num_kv_heads = 1, .head_dim = 16};
+    AttentionData data(c, type);
+    const TrainingSegments training(c, data);
+    for (const CpuPath path : supported_paths()) {
+      SCOPED_TRACE(cpu_path_name(path));
+      Backend backend(path, 2);
+      const Forwarded clean = run_forward(backend, c, data, training.segments());
+      const double kept = data.k.get(72 * 16);
+      data.k.set(72 * 16, std::nan(""));
+      const Forwarded got = run_forward(backend, c, data, training.segments());
+      data.k.set(72 * 16, kept);
+      for (int64_t t = 0; t < c.num_tokens(); ++t) {
+        const bool poisoned = t >= 72 && t < 75;
+        for (int64_t i = t * 32; i < (t + 1) * 32; ++i) {
+          if (poisoned) {
+            EXPECT_TRUE(std::isnan(got.out.get(i))) << t;
+          } else {
+            EXPECT_EQ(got.out.get(i), clean.out.get(i)) << t;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Extreme scores: finite where the formula is.
+TEST(Attention, ExtremeScores) {
+  for (const CpuPath path : supported_paths()) {
+    SCOPED_TRACE(cpu_path_name(path));
+    Backend backend(path, 1);
+    const AttentionCase c{.lengths = {130}, .num_heads = 1, .num_kv_heads = 1, .head_dim = 2};
+    AttentionData data(c, DType::kF32);
+    // Key 0 has score -3e38 / sqrt(2), key 100 has +3e38 / sqrt(2), all others 0.
+    for (int64_t t = 0; t < 130; ++t) {
+      data.q.set(2 * t, 1.0);
+      data.q.set(2 * t + 1, 0.0);
+      data.k.set(2 * t, t == 0 ? -3e38 : t == 100 ? 3e38 : 0.0);
+    }
+    const TrainingSegments training(c, data);
+    const Forwarded got = run_forward(backend, c, data, training.segments());
+    for (int64_t h = 0; h < 2; ++h) {
+      EXPECT_EQ(got.out.get(h), data.v.get(h));
+      EXPECT_EQ(got.out.get(2 + h), data.v.get(2 + h));
+      EXPECT_EQ(got.out.get(2 * 129 + h), data.v.get(2 * 100 + h));
+      EXPECT_TRUE(std::isfinite(got.out.get(2 * 99 + h)));
+    }
+  }
+}
+
+TEST(Attention, EmptyBatch) {
+  for (const CpuPath path : supported_paths()) {
+    Backend backend(path, 2);
+    const AttentionCase c{.lengths = {0}, .num_heads = 2, .num_kv_heads = 1, .head_dim = 16};
+    const AttentionData data(c, DType::kF32);
+    const TrainingSegments training(c, data);
+    const Forwarded forward = run_forward(backend, c, data, training.segments());
+    run_backward(backend, c, data, training.segments(), forward, DType::kF32);
+    run_forward(backend, c, data, {});
+  }
+}
+
+TEST(Attention, WarmCallsTakeNoMoreScratch) {
+  const AttentionCase c{.lengths = {300, 40}, .num_heads = 4, .num_kv_heads = 2, .head_dim = 64};
+  const AttentionData data(c, DType::kBF16);
+  const TrainingSegments training(c, data);
+  for (const CpuPath path : supported_paths()) {
+    Backend backend(path, 2);
+    const Forwarded forward = run_forward(backend, c, data, training.segments());
+    run_backward(backend, c, data, training.segments(), forward, DType::kBF16);
+    const int64_t grown = backend.scratch().grown();
+    run_forward(backend, c, data, training.segments());
+    run_backward(backend, c, data, training.segments(), forward, DType::kBF16);
+    EXPECT_EQ(backend.scratch().grown(), grown);
+  }
+}
+
+// The derivative of L = sum(weight * out) by x is Im L(x + i eps) / eps, exact to rounding.
+TEST(AttentionReference, BackwardMatchesComplexStep) {
+  using Complex = std::complex<double>;
+  constexpr double kEps = 1e-30;
+  const ref::AttentionShape shape{5, 4, 2, 3};
+  const AttentionCase c{.lengths = {5}, .num_heads = 4, .num_kv_heads = 2, .head_dim = 3};
+  const AttentionData data(c, DType::kF32);
+  const double scale = 0.7;
+  std::vector<double> inputs[3] = {data.q.values(), data.k.values(), data.v.values()};
+  const std::vector<double> d_out = data.d_out.values();
+  std::vector<double> grads[3];
+  for (int i = 0; i < 3; ++i) grads[i].resize(inputs[i].size());
+  ref::attention_backward(shape, scale, inputs[0].data(), inputs[1].data(), inputs[2].data(),
+                          d_out.data(), grads[0].data(), grads[1].data(), grads[2].data());
+  std::vector<Complex> x[3];
+  for (int i = 0; i < 3; ++i) x[i].assign(inputs[i].begin(), inputs[i].end());
+  std::vector<Complex> out(d_out.size());
+  std::vector<Complex> lse(static_cast<size_t>(shape.num_tokens * shape.num_heads));
+  for (int i = 0; i < 3; ++i) {
+    for (size_t at = 0; at < x[i].size(); ++at) {
+      x[i][at] += Complex(0, kEps);
+      ref::attention(shape, scale, x[0].data(), x[1].data(), x[2].data(), out.data(), lse.data());
+      x[i][at] = inputs[i][at];
+      Complex loss = 0;
+      for (size_t j = 0; j < out.size(); ++j) loss += d_out[j] * out[j];
+      EXPECT_NEAR(loss.imag() / kEps, grads[i][at], 1e-12) << "input " << i << " at " << at;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace strata::ops::testing
