@@ -55,7 +55,8 @@ boost::json::value read_json(const std::string& path) {
 std::vector<GoldenRow> read_goldens() {
   const std::string root = STRATA_SOURCE_DIR "/tests/golden/";
   std::vector<GoldenRow> goldens;
-  for (const auto& row : read_json(root + "goldens.json").as_array()) {
+  const boost::json::value rows = read_json(root + "goldens.json");
+  for (const auto& row : rows.as_array()) {
     const auto text = [&row](const char* key) { return std::string(row.at(key).as_string()); };
     GoldenRow golden{.name = text("name"),
                      .model = root + text("model"),
