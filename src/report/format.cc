@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace strata {
+namespace strata::report {
 namespace {
 
 // Three significant digits, without an exponent and without a trailing ".0" on whole small numbers.
@@ -58,4 +58,4 @@ std::string format_duration(double seconds) {
   return fmt::format("{} d {} h", whole / 86400, whole / 3600 % 24);
 }
 
-}  // namespace strata
+}  // namespace strata::report

@@ -15,7 +15,7 @@
 #include "base/files.h"
 #include "base/function_ref.h"
 
-namespace strata {
+namespace strata::report {
 namespace {
 
 constexpr int64_t kMaxFileBytes = int64_t{1} << 32;
@@ -134,4 +134,4 @@ std::vector<MetricsRecord> read_metrics(const std::string& path) {
   return records;
 }
 
-}  // namespace strata
+}  // namespace strata::report

@@ -13,7 +13,7 @@
 #include <variant>
 #include <vector>
 
-namespace strata {
+namespace strata::report {
 
 struct Metric {
   std::string_view name;
@@ -57,4 +57,4 @@ class MetricsLog {
 // Every record of a metrics file, a torn last line left out.
 std::vector<MetricsRecord> read_metrics(const std::string& path);
 
-}  // namespace strata
+}  // namespace strata::report

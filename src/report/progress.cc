@@ -11,7 +11,7 @@
 #include "report/format.h"
 #include "report/text_width.h"
 
-namespace strata {
+namespace strata::report {
 namespace {
 
 constexpr int kBarColumns = 20;
@@ -132,4 +132,4 @@ void Progress::clear_line() {
   line_open_ = false;
 }
 
-}  // namespace strata
+}  // namespace strata::report

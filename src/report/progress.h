@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-namespace strata {
+namespace strata::report {
 
 struct ProgressOptions {
   std::string label;
@@ -68,4 +68,4 @@ struct ProgressState {
 };
 std::string render_progress(const ProgressState& state, int columns);
 
-}  // namespace strata
+}  // namespace strata::report

@@ -11,7 +11,7 @@
 #include "base/check.h"
 #include "report/text_width.h"
 
-namespace strata {
+namespace strata::report {
 namespace {
 
 // Okabe and Ito's palette: told apart by colour-blind readers too.
@@ -255,4 +255,4 @@ std::string svg_chart(const CurveChart& chart) {
   return out + "</svg>\n";
 }
 
-}  // namespace strata
+}  // namespace strata::report

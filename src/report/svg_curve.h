@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace strata {
+namespace strata::report {
 
 struct CurveSeries {
   std::string name = {};
@@ -37,4 +37,4 @@ std::vector<double> nice_ticks(double low, double high, int wanted, bool log);
 // Exponential moving average of y with weight 1 - 1/span on the past, corrected for its start.
 std::vector<double> smoothed(const std::vector<double>& y, double span);
 
-}  // namespace strata
+}  // namespace strata::report

@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "report/text_width.h"
 
-namespace strata {
+namespace strata::report {
 namespace {
 
 constexpr std::string_view kGap = "  ";
@@ -58,4 +58,4 @@ std::string Table::text() const {
   return out;
 }
 
-}  // namespace strata
+}  // namespace strata::report

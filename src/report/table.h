@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace strata {
+namespace strata::report {
 
 enum class Align { kLeft, kRight };
 
@@ -30,4 +30,4 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-}  // namespace strata
+}  // namespace strata::report

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace strata {
+namespace strata::report {
 namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
@@ -71,4 +71,4 @@ std::string fit_width(std::string_view text, int columns) {
   return std::string(text.substr(0, end)) + "~";
 }
 
-}  // namespace strata
+}  // namespace strata::report

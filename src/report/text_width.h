@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace strata {
+namespace strata::report {
 
 // The text with control characters and invalid UTF-8 replaced by U+FFFD; always valid UTF-8, one
 // line.
@@ -18,4 +18,4 @@ int text_width(std::string_view text);
 // cut.
 std::string fit_width(std::string_view text, int columns);
 
-}  // namespace strata
+}  // namespace strata::report

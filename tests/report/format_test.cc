@@ -4,7 +4,7 @@
 
 #include <limits>
 
-namespace strata {
+namespace strata::report {
 namespace {
 
 TEST(Format, Bytes) {
@@ -38,4 +38,4 @@ TEST(Format, Durations) {
 }
 
 }  // namespace
-}  // namespace strata
+}  // namespace strata::report

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/files.h"
 
-namespace strata {
+namespace strata::report {
 namespace {
 
 std::string fresh_path(const char* name) {
@@ -80,4 +80,4 @@ TEST(MetricsLog, AForeignLineIsNamed) {
 }
 
 }  // namespace
-}  // namespace strata
+}  // namespace strata::report

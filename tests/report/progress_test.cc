@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace strata {
+namespace strata::report {
 namespace {
 
 // A Progress that writes to a temporary file and reads a clock the test sets.
@@ -96,4 +96,4 @@ TEST(Progress, PrintClearsTheBarFirst) {
 }
 
 }  // namespace
-}  // namespace strata
+}  // namespace strata::report

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-namespace strata {
+namespace strata::report {
 namespace {
 
 int count(const std::string& text, const std::string& what) {
@@ -91,4 +91,4 @@ TEST(SvgChart, EmptyAndSinglePointsAndHugeSeriesAreLegal) {
 }
 
 }  // namespace
-}  // namespace strata
+}  // namespace strata::report

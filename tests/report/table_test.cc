@@ -4,7 +4,7 @@
 
 #include "report/text_width.h"
 
-namespace strata {
+namespace strata::report {
 namespace {
 
 TEST(TextWidth, CountsColumnsNotBytes) {
@@ -55,4 +55,4 @@ TEST(TableDeathTest, ARowHasOneCellAColumn) {
 }
 
 }  // namespace
-}  // namespace strata
+}  // namespace strata::report
