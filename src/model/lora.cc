@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "base/rng.h"
 #include "ops/pack.h"
@@ -174,6 +175,11 @@ void LoraAdapter::enable_training() {
     module.d_a = TensorView(grads_.f32() + module.a_offset, DType::kF32, module.a.shape);
     module.d_b = TensorView(grads_.f32() + module.b_offset, DType::kF32, module.b.shape);
   }
+}
+
+void LoraAdapter::drop_gradients() {
+  has_gradient = false;
+  if (trains_) std::memset(grads_.data, 0, static_cast<size_t>(grads_.num_bytes()));
 }
 
 const LoraModule* LoraAdapter::find(int64_t layer, Projection projection) const {

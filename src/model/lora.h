@@ -61,6 +61,8 @@ class LoraAdapter {
   void refresh(Backend& backend);
   // Allocates zeroed gradients (and moments), once.
   void enable_training();
+  // Forgets what was accumulated since the last step.
+  void drop_gradients();
   [[nodiscard]] bool trains() const { return trains_; }
 
   [[nodiscard]] std::vector<LoraModule>& modules() { return modules_; }

@@ -94,6 +94,15 @@ void* Scratch::take(int64_t bytes) {
   return data;
 }
 
+void Scratch::consolidate() {
+  CHECK(total_ == 0, total_);
+  if (num_blocks_ <= 1) return;
+  for (Block& block : blocks_) block = Block();
+  blocks_[0].memory = Memory(high_water_ + kHugePage);
+  num_blocks_ = 1;
+  current_ = 0;
+}
+
 TensorView Scratch::take(DType dtype, const Shape& shape) {
   return {take(shape.num_elements() * dtype_bytes(dtype)), dtype, shape};
 }

@@ -32,8 +32,7 @@ StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter,
   ++adapter.step;
   ops::adamw(backend, adamw_args(options, norm, adapter.step), adapter.gradients(),
              adapter.parameters(), adapter.first_moments(), adapter.second_moments());
-  zero(adapter.gradients());
-  adapter.has_gradient = false;
+  adapter.drop_gradients();
   adapter.refresh(backend);
   return {.stepped = true, .grad_norm = norm, .step = adapter.step};
 }
