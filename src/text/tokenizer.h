@@ -1,0 +1,69 @@
+// Tokenizer: a Hugging Face tokenizer.json, run natively. BPE models: byte-level (Qwen, Llama 3,
+// DeepSeek, SmolLM2) and SentencePiece-style with byte fallback (Llama 2). Ids and texts equal
+// those of the `tokenizers` library; a file that asks for what is missing here is an Error that
+// names it. A handle to immutable data: cheap to copy, any thread.
+//   const Tokenizer tokenizer = Tokenizer::load("models/qwen3");
+//   const std::vector<int32_t> ids = tokenizer.encode("Hello");
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace strata::text {
+
+// Bytes [begin, end) of the text that was encoded.
+struct Span {
+  size_t begin = 0;
+  size_t end = 0;
+};
+
+struct Encoding {
+  std::vector<int32_t> ids;
+  // One a token, in order. Together they cover the text without overlap, except that what the
+  // post-processor adds is empty, and that the tokens of one character may share its bytes between
+  // them unevenly.
+  std::vector<Span> spans;
+};
+
+struct EncodeStats {
+  uint64_t heap_operations = 0;  // comparisons made by the merge heap
+};
+
+class Tokenizer {
+ public:
+  static constexpr int64_t kMaxFileBytes = int64_t{1} << 28;
+  static constexpr size_t kMaxTextBytes = size_t{1} << 30;
+
+  // `path` is a model directory or its tokenizer.json.
+  static Tokenizer load(const std::string& path);
+  // `where` names the source in messages.
+  static Tokenizer parse(std::string_view json, const std::string& where);
+
+  // Special tokens written inside the text are recognised. Bad UTF-8 is read as U+FFFD, one for
+  // each bad part. add_special adds what the post-processor adds (begin of sequence, ...).
+  [[nodiscard]] std::vector<int32_t> encode(std::string_view text, bool add_special = false,
+                                            EncodeStats* stats = nullptr) const;
+  [[nodiscard]] Encoding encode_with_spans(std::string_view text, bool add_special = false) const;
+
+  // Ids without a token are left out.
+  [[nodiscard]] std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
+
+  [[nodiscard]] std::optional<int32_t> token_to_id(std::string_view token) const;
+  // The token as the file writes it; nothing for an id without one.
+  [[nodiscard]] std::optional<std::string> id_to_token(int32_t id) const;
+  [[nodiscard]] bool is_special(int32_t id) const;
+  // One more than the largest id.
+  [[nodiscard]] int64_t vocab_size() const;
+
+ private:
+  friend class IncrementalDetokenizer;
+  struct Impl;
+  explicit Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+  std::shared_ptr<const Impl> impl_;
+};
+
+}  // namespace strata::text

