@@ -189,7 +189,7 @@ class Maker:
         return request
 
     def plain(self, longest, adapters):
-        return {"sequences": [self.sequence(n, k) for n, k in zip([9, longest, 1], adapters)]}
+        return {"sequences": [self.sequence(n, k) for n, k in zip([9, longest, 1], adapters)], "want": []}
 
     def sample(self, longest):
         num = len(self.adapters)

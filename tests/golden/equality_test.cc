@@ -112,14 +112,14 @@ class Equality : public testing::TestWithParam<EqualityCase> {
     const value* adapter = sequence.if_contains("adapter");
     return adapter == nullptr ? 0 : adapter->to_number<int64_t>();
   }
-  [[nodiscard]] bool wants(const char* name) const {
-    const value* list = request_.if_contains("want");
-    if (list == nullptr) return false;
-    return std::ranges::any_of(list->as_array(), [&](const value& v) { return v == name; });
-  }
 
   object request_;
 };
+
+// The tests of rows, gradients and samples run for the requests that ask for such outputs.
+class RowEquality : public Equality {};
+class AdapterEquality : public Equality {};
+class SampleEquality : public Equality {};
 
 TEST_P(Equality, OfThreadsAndRecompute) {
   const auto& adapters = golden().adapters;
@@ -130,8 +130,7 @@ TEST_P(Equality, OfThreadsAndRecompute) {
                    "recompute full, 2 threads");
 }
 
-TEST_P(Equality, OfASequenceAloneAndAmongOthers) {
-  if (!wants("hidden_states")) GTEST_SKIP() << "wants no rows";
+TEST_P(RowEquality, OfASequenceAloneAndAmongOthers) {
   const Tensors whole = run(request_);
   each_sequence([&](const object& sequence, int64_t begin, int64_t end) {
     const Tensors alone = run(with_sequences({sequence}));
@@ -140,8 +139,7 @@ TEST_P(Equality, OfASequenceAloneAndAmongOthers) {
   });
 }
 
-TEST_P(Equality, OfTheBaseWithAndWithoutAdapters) {
-  if (!wants("hidden_states") || golden().adapters.empty()) GTEST_SKIP() << "no adapters";
+TEST_P(AdapterEquality, OfTheBaseWithAndWithoutAdapters) {
   const Tensors whole = run(request_);
   each_sequence([&](const object& sequence, int64_t begin, int64_t end) {
     if (adapter_of(sequence) != 0) return;
@@ -151,8 +149,7 @@ TEST_P(Equality, OfTheBaseWithAndWithoutAdapters) {
   });
 }
 
-TEST_P(Equality, OfAnAdaptersGradientWithAndWithoutTheOthers) {
-  if (!wants("adapter_grads")) GTEST_SKIP() << "wants no gradients";
+TEST_P(AdapterEquality, OfAnAdaptersGradientWithAndWithoutTheOthers) {
   const Tensors whole = run(request_);
   for (size_t k = 1; k <= golden().adapters.size(); ++k) {
     array own;
@@ -165,12 +162,11 @@ TEST_P(Equality, OfAnAdaptersGradientWithAndWithoutTheOthers) {
   }
 }
 
-TEST_P(Equality, OfASampleAloneAndItsLogprobsInTraining) {
-  const value* entries = request_.if_contains("sample");
-  if (entries == nullptr) GTEST_SKIP() << "samples nothing";
+TEST_P(SampleEquality, OfASampleAloneAndItsLogprobsInTraining) {
   const Tensors whole = run(request_);
-  for (size_t i = 0; i < entries->as_array().size(); ++i) {
-    const object& entry = entries->as_array()[i].as_object();
+  const array& entries = request_.at("sample").as_array();
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const object& entry = entries[i].as_object();
     const Tensors want = with_prefix(whole, "sample." + std::to_string(i) + ".", "sample.0.");
     object alone = request_;
     alone["sample"] = array{entry};
@@ -196,20 +192,37 @@ TEST_P(Equality, OfASampleAloneAndItsLogprobsInTraining) {
   }
 }
 
-std::vector<EqualityCase> equality_cases() {
-  std::vector<EqualityCase> cases;
-  for (const GoldenRow& golden : read_goldens()) {
-    cases.push_back({golden, "f32"});
-    cases.push_back({golden, "bf16"});
-  }
-  return cases;
+bool wants(const object& request, const char* name) {
+  const array& list = request.at("want").as_array();
+  return std::ranges::any_of(list, [&](const value& v) { return v == name; });
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Equality, testing::ValuesIn(equality_cases()), [](const auto& info) {
+bool wants_anything(const object&) { return true; }
+bool wants_rows(const object& request) { return wants(request, "hidden_states"); }
+bool wants_adapters(const object& request) { return wants(request, "adapter_grads"); }
+bool wants_samples(const object& request) { return request.contains("sample"); }
+
+// Every golden that `includes` accepts, in both dtypes.
+std::vector<EqualityCase> cases(bool (*includes)(const object& request)) {
+  std::vector<EqualityCase> found;
+  for (const GoldenRow& golden : read_goldens()) {
+    if (!includes(read_json(golden.request).as_object())) continue;
+    found.push_back({golden, "f32"});
+    found.push_back({golden, "bf16"});
+  }
+  return found;
+}
+
+std::string case_name(const testing::TestParamInfo<EqualityCase>& info) {
   std::string name = info.param.golden.name + "_" + info.param.dtype;
   std::replace(name.begin(), name.end(), '/', '_');
   return name;
-});
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Equality, testing::ValuesIn(cases(wants_anything)), case_name);
+INSTANTIATE_TEST_SUITE_P(All, RowEquality, testing::ValuesIn(cases(wants_rows)), case_name);
+INSTANTIATE_TEST_SUITE_P(All, AdapterEquality, testing::ValuesIn(cases(wants_adapters)), case_name);
+INSTANTIATE_TEST_SUITE_P(All, SampleEquality, testing::ValuesIn(cases(wants_samples)), case_name);
 
 }  // namespace
 }  // namespace strata::golden
