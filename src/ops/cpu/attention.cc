@@ -1,7 +1,9 @@
-// Forward of the tiled paths. An item is one key/value head of a segment and a run of its tokens;
-// its rows are those tokens times the heads of the group, so that each packed key block serves all
-// of them. Blocks are the outer loop: memory is bounded whatever the context. T tokens, N query
-// heads, M key/value heads, H head width.
+// Forward of the tiled paths. An item is a run of tokens of a segment and one or more key/value
+// heads; a head's rows are those tokens times the query heads of its group, so that each packed key
+// block serves all of them. Blocks are the outer loop: memory is bounded whatever the context.
+// Decode has few rows a head and is bound by memory: there an item takes neighbouring heads, whose
+// keys lie side by side, and fetches the next block in the order of its addresses. T tokens, N
+// query heads, M key/value heads, H head width.
 #include "ops/cpu/attention.h"
 
 #include <algorithm>
@@ -17,7 +19,8 @@ constexpr int64_t kItemRows = 504;
 
 struct Item {
   int64_t segment;
-  int64_t kv_head;
+  int64_t head_begin;  // key/value heads
+  int64_t head_end;
   int64_t row_begin;  // tokens of the segment
   int64_t row_end;
   int64_t cost;
@@ -30,7 +33,7 @@ struct Workspace {
   uint32_t* values;    // depth form, one block
   float* acc;          // [rows][lanes]
   float* max;          // [rows]
-  float* sum;          // [rows]
+  float* sum;          // [rows][16]
   int64_t* positions;  // [rows]
 };
 
@@ -41,69 +44,100 @@ struct Forward {
   TensorView out;
   TensorView lse;
   int64_t group;
-  int64_t item_tokens;
+  int64_t heads_each;  // of an item, at most
 
   Forward(const AttentionKernels& table, const AttentionArgs& arguments, TensorView output,
-          TensorView lse_output)
-      : kernels(table),
-        args(arguments),
-        layout(table, arguments.q.shape[2]),
-        out(output),
-        lse(lse_output),
-        group(arguments.q.shape[1] / arguments.num_kv_heads) {
-    int64_t longest = 0;
-    for (const AttentionSegment& s : args.segments) longest = std::max(longest, s.end - s.begin);
-    item_tokens = std::clamp<int64_t>(kItemRows / group, 1, std::max<int64_t>(longest, 1));
-  }
+          TensorView lse_output, int num_workers);
 
-  [[nodiscard]] int64_t num_chunks(const AttentionSegment& segment) const {
-    return (segment.end - segment.begin + item_tokens - 1) / item_tokens;
+  [[nodiscard]] const AttentionSegment& segment(const Item& item) const {
+    return args.segments[static_cast<size_t>(item.segment)];
   }
-  [[nodiscard]] int64_t num_items() const {
-    int64_t count = 0;
-    for (const AttentionSegment& segment : args.segments) count += num_chunks(segment);
-    return count * args.num_kv_heads;
+  // Tokens and key/value heads of an item of a segment.
+  [[nodiscard]] int64_t item_tokens(const AttentionSegment& s) const {
+    return std::clamp<int64_t>(kItemRows / group, 1, std::max<int64_t>(s.end - s.begin, 1));
   }
-  void fill_items(Item* items) const;
-  [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
-
-  // Index of the item's row `r` in [T, N].
+  [[nodiscard]] int64_t item_heads(const AttentionSegment& s) const {
+    return std::clamp<int64_t>(kItemRows / (item_tokens(s) * group), 1, heads_each);
+  }
+  [[nodiscard]] int64_t rows_of_head(const Item& item) const {
+    return (item.row_end - item.row_begin) * group;
+  }
+  [[nodiscard]] int64_t rows_of(const Item& item) const {
+    return (item.head_end - item.head_begin) * rows_of_head(item);
+  }
+  // Index of the item's row `r` in [T, N]: heads, then tokens, then the group's query heads.
   [[nodiscard]] int64_t index_of(const Item& item, int64_t r) const {
-    const int64_t begin = args.segments[static_cast<size_t>(item.segment)].begin;
-    return (begin + item.row_begin + r / group) * args.q.shape[1] + item.kv_head * group +
+    const int64_t head = item.head_begin + r / rows_of_head(item);
+    const int64_t token = r % rows_of_head(item) / group;
+    return (segment(item).begin + item.row_begin + token) * args.q.shape[1] + head * group +
            r % group;
   }
+
+  int64_t fill_items(Item* items) const;
+  [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
   void run(const Item& item, const Workspace& work) const;
-  void start_rows(const Item& item, int64_t num_rows, const Workspace& work) const;
-  void pack_block(const Item& item, int64_t key_begin, int64_t key_end,
+  void start_rows(const Item& item, const Workspace& work) const;
+  void pack_block(const Item& item, int64_t head, int64_t key_begin, int64_t key_end,
                   const Workspace& work) const;
-  void run_block(int64_t key_begin, int64_t num_rows, const Workspace& work) const;
-  void finish_rows(const Item& item, int64_t num_rows, const Workspace& work) const;
+  void run_block(int64_t key_begin, int64_t row_begin, int64_t row_end,
+                 const Workspace& work) const;
+  void finish_rows(const Item& item, const Workspace& work) const;
 };
 
-// Dearest first, so that the last items to be taken are short; ties in memory order.
-void Forward::fill_items(Item* items) const {
+// Heads are split over items until these share out evenly among the workers, or are many.
+Forward::Forward(const AttentionKernels& table, const AttentionArgs& arguments, TensorView output,
+                 TensorView lse_output, int num_workers)
+    : kernels(table),
+      args(arguments),
+      layout(table, arguments.q.shape[2]),
+      out(output),
+      lse(lse_output),
+      group(arguments.q.shape[1] / arguments.num_kv_heads),
+      heads_each(arguments.num_kv_heads) {
+  int64_t runs = 0;
+  for (const AttentionSegment& s : args.segments) {
+    runs += (s.end - s.begin + item_tokens(s) - 1) / item_tokens(s);
+  }
+  int64_t split = 1;
+  while (split < args.num_kv_heads && runs * split % num_workers != 0 &&
+         runs * split < 4 * num_workers) {
+    ++split;
+  }
+  heads_each = (args.num_kv_heads + split - 1) / split;
+}
+
+// Writes the items unless null; returns their number. Dearest first, so that the last items to be
+// taken are short; ties in memory order.
+int64_t Forward::fill_items(Item* items) const {
   int64_t count = 0;
   for (int64_t s = 0; s < static_cast<int64_t>(args.segments.size()); ++s) {
-    const AttentionSegment& segment = args.segments[static_cast<size_t>(s)];
-    for (int64_t chunk = 0; chunk < num_chunks(segment); ++chunk) {
-      for (int64_t head = 0; head < args.num_kv_heads; ++head) {
-        const int64_t begin = chunk * item_tokens;
-        const int64_t end = std::min(begin + item_tokens, segment.end - segment.begin);
-        const int64_t keys = segment.first_position + (begin + end) / 2;
-        items[count++] = {s, head, begin, end, (end - begin) * keys};
+    const AttentionSegment& whole = args.segments[static_cast<size_t>(s)];
+    const int64_t length = whole.end - whole.begin;
+    for (int64_t begin = 0; begin < length; begin += item_tokens(whole)) {
+      const int64_t end = std::min(begin + item_tokens(whole), length);
+      for (int64_t head = 0; head < args.num_kv_heads; head += item_heads(whole)) {
+        const int64_t head_end = std::min(head + item_heads(whole), args.num_kv_heads);
+        const int64_t keys = whole.first_position + (begin + end + 1) / 2;
+        const int64_t cost = (head_end - head) * (end - begin) * keys;
+        if (items != nullptr) items[count] = {s, head, head_end, begin, end, cost};
+        ++count;
       }
     }
   }
+  if (items == nullptr) return count;
   std::sort(items, items + count, [](const Item& a, const Item& b) {
     if (a.cost != b.cost) return a.cost > b.cost;
     if (a.segment != b.segment) return a.segment < b.segment;
-    return a.row_begin != b.row_begin ? a.row_begin < b.row_begin : a.kv_head < b.kv_head;
+    return a.row_begin != b.row_begin ? a.row_begin < b.row_begin : a.head_begin < b.head_begin;
   });
+  return count;
 }
 
 Workspace Forward::take_workspace(Scratch& scratch) const {
-  const int64_t rows = item_tokens * group;
+  int64_t rows = 0;
+  for (const AttentionSegment& s : args.segments) {
+    rows = std::max(rows, item_tokens(s) * group * item_heads(s));
+  }
   const auto words = [&](int64_t count) { return static_cast<uint32_t*>(scratch.take(4 * count)); };
   const auto floats = [&](int64_t count) { return static_cast<float*>(scratch.take(4 * count)); };
   Workspace work{};
@@ -112,52 +146,62 @@ Workspace Forward::take_workspace(Scratch& scratch) const {
   work.values = words(layout.depth_words(kKeyBlock));
   work.acc = floats(rows * layout.lanes);
   work.max = floats(rows);
-  work.sum = floats(rows);
+  work.sum = floats(16 * rows);
   work.positions = static_cast<int64_t*>(scratch.take(8 * rows));
   return work;
 }
 
-void Forward::start_rows(const Item& item, int64_t num_rows, const Workspace& work) const {
-  const auto& segment = args.segments[static_cast<size_t>(item.segment)];
-  for (int64_t r = 0; r < num_rows; ++r) {
-    const char* q = static_cast<const char*>(args.q.data) +
-                    index_of(item, r) * layout.dim * dtype_bytes(args.q.dtype);
-    kernels.copy_row(q, layout.dim, work.q + r * layout.row_stride);
-    work.positions[r] = segment.first_position + item.row_begin + r / group;
+void Forward::start_rows(const Item& item, const Workspace& work) const {
+  const int64_t row_bytes = layout.dim * dtype_bytes(args.q.dtype);
+  const char* q = static_cast<const char*>(args.q.data);
+  for (int64_t r = 0; r < rows_of(item); ++r) {
+    const char* row = q + index_of(item, r) * row_bytes;
+    kernels.copy_row(row, layout.dim, work.q + r * layout.row_stride);
+    work.positions[r] =
+        segment(item).first_position + item.row_begin + r % rows_of_head(item) / group;
   }
-  std::fill_n(work.acc, num_rows * layout.lanes, 0.0f);
-  std::fill_n(work.max, num_rows, std::numeric_limits<float>::lowest());
-  std::fill_n(work.sum, num_rows, 0.0f);
+  std::fill_n(work.acc, rows_of(item) * layout.lanes, 0.0f);
+  std::fill_n(work.max, rows_of(item), std::numeric_limits<float>::lowest());
+  std::fill_n(work.sum, 16 * rows_of(item), 0.0f);
 }
 
-void Forward::pack_block(const Item& item, int64_t key_begin, int64_t key_end,
+// Packs a block of one head. Meanwhile its share of the item's next block is fetched: of the rows
+// of all heads in the order of their addresses, the head-th part of kKeyBlock rows.
+void Forward::pack_block(const Item& item, int64_t head, int64_t key_begin, int64_t key_end,
                          const Workspace& work) const {
-  const KvView& kv = args.segments[static_cast<size_t>(item.segment)].kv;
+  const KvView& kv = segment(item).kv;
   const int64_t count = std::min(kKeyBlock, key_end - key_begin);
-  // The same rows of the next block, to be fetched meanwhile; at the end the last row stands in.
+  const int64_t num_heads = item.head_end - item.head_begin;
   const int64_t next_begin = key_begin + count;
-  const int64_t next_count = std::min(kKeyBlock, key_end - next_begin);
+  const int64_t bytes = dtype_bytes(args.q.dtype);
   const void* rows[kKeyBlock];
   const void* next[kKeyBlock];
   for (const bool values : {false, true}) {
     const auto pages = values ? kv.v_pages : kv.k_pages;
-    const auto addresses = [&](int64_t begin, int64_t n, const void** to) {
-      kv_rows(pages, kv, begin, n, item.kv_head, layout.dim, dtype_bytes(args.q.dtype), to);
-    };
-    addresses(key_begin, count, rows);
-    if (next_count > 0) addresses(next_begin, next_count, next);
-    std::fill(next + std::max<int64_t>(next_count, 0), next + kKeyBlock, rows[count - 1]);
+    kv_rows(pages, kv, key_begin, count, head, layout.dim, bytes, rows);
+    if (next_begin < key_end) {
+      const int64_t first = (head - item.head_begin) * kKeyBlock;
+      for (int64_t i = 0; i < count; i += num_heads) {
+        // The part may start and end within a position.
+        const int64_t position = std::min(next_begin + (first + i) / num_heads, key_end - 1);
+        kv_rows(pages, kv, position, 1, item.head_begin, layout.dim, bytes, next + i);
+        for (int64_t j = 1; j < num_heads && i + j < count; ++j) {
+          next[i + j] = static_cast<const char*>(next[i]) + j * layout.dim * bytes;
+        }
+      }
+    }
     const auto pack = values ? kernels.pack_depth : kernels.pack_lanes;
-    pack(rows, count, layout.dim, next_count > 0 ? next : nullptr,
+    pack(rows, count, layout.dim, next_begin < key_end ? next : nullptr,
          values ? work.values : work.keys);
   }
 }
 
-void Forward::run_block(int64_t key_begin, int64_t num_rows, const Workspace& work) const {
-  for (int64_t r = 0; r < num_rows; r += kTileRows) {
-    const int64_t rows = std::min(kTileRows, num_rows - r);
+void Forward::run_block(int64_t key_begin, int64_t row_begin, int64_t row_end,
+                        const Workspace& work) const {
+  for (int64_t r = row_begin; r < row_end; r += kForwardRows) {
+    const int64_t rows = std::min(kForwardRows, row_end - r);
     if (work.positions[r + rows - 1] < key_begin) continue;
-    int64_t visible[kTileRows];
+    int64_t visible[kForwardRows];
     for (int64_t i = 0; i < rows; ++i) visible[i] = work.positions[r + i] + 1 - key_begin;
     kernels.forward_tile({.q = work.q + r * layout.row_stride,
                           .q_stride = layout.row_stride,
@@ -169,45 +213,47 @@ void Forward::run_block(int64_t key_begin, int64_t num_rows, const Workspace& wo
                           .visible = visible,
                           .scale = args.scale * kLog2E,
                           .max = work.max + r,
-                          .sum = work.sum + r,
+                          .sum = work.sum + 16 * r,
                           .acc = work.acc + r * layout.lanes});
   }
 }
 
-void Forward::finish_rows(const Item& item, int64_t num_rows, const Workspace& work) const {
-  for (int64_t r = 0; r < num_rows; ++r) {
+void Forward::finish_rows(const Item& item, const Workspace& work) const {
+  for (int64_t r = 0; r < rows_of(item); ++r) {
     const int64_t index = index_of(item, r);
+    const float sum = kernels.sum_row(work.sum + 16 * r);
     char* to = static_cast<char*>(out.data) + index * layout.dim * dtype_bytes(out.dtype);
-    kernels.write_row(work.acc + r * layout.lanes, 1.0f / work.sum[r], layout.dim, to,
+    kernels.write_row(work.acc + r * layout.lanes, 1.0f / sum, layout.dim, to,
                       out.dtype == DType::kBF16);
-    if (!lse.empty()) lse.f32()[index] = work.max[r] * kLn2 + std::log(work.sum[r]);
+    if (!lse.empty()) lse.f32()[index] = work.max[r] * kLn2 + std::log(sum);
   }
 }
 
 void Forward::run(const Item& item, const Workspace& work) const {
-  const auto& segment = args.segments[static_cast<size_t>(item.segment)];
-  const int64_t num_rows = (item.row_end - item.row_begin) * group;
-  const int64_t key_end = segment.first_position + item.row_end;
-  start_rows(item, num_rows, work);
+  const int64_t key_end = segment(item).first_position + item.row_end;
+  start_rows(item, work);
   for (int64_t key = 0; key < key_end; key += kKeyBlock) {
-    pack_block(item, key, key_end, work);
-    run_block(key, num_rows, work);
+    for (int64_t head = item.head_begin; head < item.head_end; ++head) {
+      pack_block(item, head, key, key_end, work);
+      const int64_t first = (head - item.head_begin) * rows_of_head(item);
+      run_block(key, first, first + rows_of_head(item), work);
+    }
   }
-  finish_rows(item, num_rows, work);
+  finish_rows(item, work);
 }
 
 }  // namespace
 
 void attention_tiled(Backend& backend, const AttentionKernels& kernels, const AttentionArgs& args,
                      TensorView out, TensorView lse) {
-  const Forward forward(kernels, args, out, lse);
-  const int64_t num_items = forward.num_items();
+  const int num_workers = backend.pool().num_threads();
+  const Forward forward(kernels, args, out, lse, num_workers);
+  const int64_t num_items = forward.fill_items(nullptr);
   if (num_items == 0) return;
   Scratch::Mark mark(backend.scratch());
   Item* items =
       static_cast<Item*>(backend.scratch().take(num_items * static_cast<int64_t>(sizeof(Item))));
   forward.fill_items(items);
-  const int num_workers = backend.pool().num_threads();
   auto* workspaces = static_cast<Workspace*>(
       backend.scratch().take(num_workers * static_cast<int64_t>(sizeof(Workspace))));
   for (int w = 0; w < num_workers; ++w) workspaces[w] = forward.take_workspace(backend.scratch());

@@ -13,7 +13,10 @@
 
 namespace strata::ops::cpu {
 
-constexpr int64_t kTileRows = 6;  // query rows of a tile
+constexpr int64_t kTileRows = 6;  // rows whose chains share registers
+// Query rows of a forward tile: their scores, probabilities and accumulators stay in a 32 KiB L1
+// next to a block of keys or of values, and their softmax latencies overlap.
+constexpr int64_t kForwardRows = 4 * kTileRows;
 
 // Chains of `rows` rows: acc[r][lane] continues with sum over d < steps of
 // x[r x_row + d x_step] * panel[d][lane].
@@ -38,11 +41,11 @@ struct ForwardTile {
   const uint32_t* values = nullptr;  // depth
   int64_t steps = 0;                 // words of a row
   int64_t lanes = 0;
-  int64_t rows = 0;
+  int64_t rows = 0;                  // 1 to kForwardRows
   const int64_t* visible = nullptr;  // [rows] keys of the block that a row sees: <= 0 none
   float scale = 1.0f;                // of scores, times log2(e)
   float* max = nullptr;              // [rows] running
-  float* sum = nullptr;              // [rows] running
+  float* sum = nullptr;              // [rows][16] running; the lanes are added at the end
   float* acc = nullptr;              // [rows][lanes] running
 };
 
@@ -54,7 +57,7 @@ struct BackwardTile {
   const uint32_t* keys = nullptr;    // lanes
   const uint32_t* values = nullptr;  // lanes
   int64_t steps = 0;
-  int64_t rows = 0;
+  int64_t rows = 0;  // 1 to kTileRows
   const int64_t* visible = nullptr;
   float scale = 1.0f;
   const float* lse = nullptr;    // [rows], times log2(e)
@@ -78,6 +81,8 @@ struct AttentionKernels {
   void (*forward_tile)(const ForwardTile& tile) = nullptr;
   void (*backward_tile)(const BackwardTile& tile) = nullptr;
   void (*product)(const ProductTile& tile) = nullptr;
+  // Sum of a row's 16 lanes.
+  float (*sum_row)(const float* lanes) = nullptr;
   // dst = acc * scale, with zero for minus zero: bf16 or f32.
   void (*write_row)(const float* acc, float scale, int64_t dim, void* dst, bool is_bf16) = nullptr;
   // sum_h a[h] * b[h]

@@ -152,95 +152,112 @@ void score_tile(const uint32_t* x, int64_t stride, const uint32_t* panel, int64_
                                 nullptr);
 }
 
-// Scales and masks scores in place; new_max[r] = max(max[r], row).
-template <typename K>
-void scale_scores(const ForwardTile& t, int64_t vectors, bool masked, float* scores,
-                  float* new_max) {
+// Vector j of a row's scores, scaled; lanes the row does not see become -inf.
+template <typename K, bool kMasked>
+[[gnu::always_inline]] inline typename K::V::F scaled_scores(const float* scores, int64_t j,
+                                                             float scale, int64_t visible) {
   using V = typename K::V;
-  using F = typename V::F;
-  const F scale = V::set1(t.scale);
-  for (int64_t r = 0; r < t.rows; ++r) {
-    F max = V::set1(t.max[r]);
-    for (int64_t j = 0; j < vectors; ++j) {
-      float* at = scores + r * kKeyBlock + kLanes * j;
-      F s = V::load(at, Whole{}) * scale;
-      if (masked) s = keep_visible<V>(s, j, t.visible[r], -__builtin_inff());
-      V::store(at, s, Whole{});
-      max = V::max(s, max);  // a NaN score is passed over here and found again by the sum
-    }
-    new_max[r] = V::max_lane(max);
+  const auto s = V::load(scores + kLanes * j, Whole{}) * V::set1(scale);
+  if constexpr (!kMasked) return s;
+  return keep_visible<V>(s, j, visible, -__builtin_inff());
+}
+
+// max(old, the row's scores). A NaN score is passed over here and found again by the sum.
+template <typename K, bool kMasked>
+[[gnu::always_inline]] inline float row_max(const float* scores, float scale, int64_t visible,
+                                            float old) {
+  using V = typename K::V;
+  auto max = V::set1(old);
+#pragma GCC unroll 4
+  for (int64_t j = 0; j < kBlockVectors; ++j) {
+    max = V::max(scaled_scores<K, kMasked>(scores, j, scale, visible), max);
   }
+  return V::max_lane(max);
+}
+
+// p = 2^(s - max) as words, and the row's running sum, which has 16 lanes until the end.
+template <typename K, bool kMasked>
+[[gnu::always_inline]] inline void row_probabilities(const float* scores, float scale,
+                                                     int64_t visible, float row_max, float alpha,
+                                                     float* sum, uint32_t* words) {
+  using V = typename K::V;
+  typename V::F p[kBlockVectors];
+#pragma GCC unroll 4
+  for (int64_t j = 0; j < kBlockVectors; ++j) {
+    p[j] = exp2_at_most_one<V>(scaled_scores<K, kMasked>(scores, j, scale, visible) -
+                               V::set1(row_max));
+  }
+  const auto block = (p[0] + p[1]) + (p[2] + p[3]);
+  V::store(sum, V::fma(V::load(sum, Whole{}), V::set1(alpha), block), Whole{});
+  K::store_rows(words, p);
 }
 
 template <typename K>
 void forward_tile(const ForwardTile& t) {
   using V = typename K::V;
-  using F = typename V::F;
-  alignas(64) float scores[kTileRows * kKeyBlock];
-  alignas(64) uint32_t p_words[kTileRows * kKeyBlock / K::kPack];
-  alignas(64) float old_max[kLanes] = {};
-  alignas(64) float new_max[kLanes] = {};
-  alignas(64) float alpha[kLanes];
-  const int64_t seen = most_visible<K>(t.visible, t.rows);
-  const int64_t vectors = (seen + kLanes - 1) / kLanes;
-  score_tile<K>(t.q, t.q_stride, t.keys, t.steps, t.rows, vectors, scores);
-  bool masked = false;
-  for (int64_t r = 0; r < t.rows; ++r) {
-    masked = masked || t.visible[r] < kKeyBlock;
-    old_max[r] = t.max[r];
+  alignas(64) float scores[kForwardRows * kKeyBlock];
+  alignas(64) uint32_t p_words[kForwardRows * kKeyBlock / K::kPack];
+  alignas(64) float new_max[kForwardRows + kLanes];
+  alignas(64) float alpha[kForwardRows + kLanes];
+  constexpr int64_t kRowWords = kKeyBlock / K::kPack;
+  for (int64_t r = 0; r < t.rows; r += kTileRows) {
+    const int64_t rows = t.rows - r < kTileRows ? t.rows - r : kTileRows;
+    const int64_t seen = most_visible<K>(t.visible + r, rows);
+    score_tile<K>(t.q + r * t.q_stride, t.q_stride, t.keys, t.steps, rows,
+                  (seen + kLanes - 1) / kLanes, scores + r * kKeyBlock);
   }
-  scale_scores<K>(t, vectors, masked, scores, new_max);
+  for (int64_t r = 0; r < t.rows; ++r) {
+    const float* row = scores + r * kKeyBlock;
+    new_max[r] = t.visible[r] >= kKeyBlock ? row_max<K, false>(row, t.scale, kKeyBlock, t.max[r])
+                                           : row_max<K, true>(row, t.scale, t.visible[r], t.max[r]);
+  }
   // The maximum starts as the lowest finite number, so no difference is ever inf - inf.
-  const F decay = V::load(old_max, Whole{}) - V::load(new_max, Whole{});
-  V::store(alpha, exp2_at_most_one<V>(decay), Whole{});
   for (int64_t r = 0; r < t.rows; ++r) {
-    const F max = V::set1(new_max[r]);
-    F p[kBlockVectors];
-#pragma GCC unroll 4
-    for (int64_t j = 0; j < kBlockVectors; ++j) {
-      p[j] = V::set1(0.0f);
-      if (j < vectors) {
-        p[j] = exp2_at_most_one<V>(V::load(scores + r * kKeyBlock + kLanes * j, Whole{}) - max);
-      }
-    }
+    alpha[r] = t.max[r] - new_max[r];
     t.max[r] = new_max[r];
-    t.sum[r] = t.sum[r] * alpha[r] + V::sum((p[0] + p[1]) + (p[2] + p[3]));
-    K::store_rows(p_words + r * (kKeyBlock / K::kPack), p);
   }
-  product_tile<K, Start::kScaled>({.x = p_words,
-                                   .x_row = kKeyBlock / K::kPack,
-                                   .x_step = 1,
-                                   .panel = t.values,
-                                   .panel_width = t.lanes,
-                                   .steps = (seen + K::kPack - 1) / K::kPack,
-                                   .rows = t.rows,
-                                   .lanes = t.lanes,
-                                   .acc = t.acc,
-                                   .acc_stride = t.lanes},
-                                  alpha);
+  for (int64_t r = 0; r < t.rows; r += kLanes) {
+    V::store(alpha + r, exp2_at_most_one<V>(V::load(alpha + r, Whole{})), Whole{});
+  }
+  for (int64_t r = 0; r < t.rows; ++r) {
+    const float* row = scores + r * kKeyBlock;
+    float* sum = t.sum + r * kLanes;
+    uint32_t* words = p_words + r * kRowWords;
+    if (t.visible[r] >= kKeyBlock) {
+      row_probabilities<K, false>(row, t.scale, kKeyBlock, new_max[r], alpha[r], sum, words);
+    } else {
+      row_probabilities<K, true>(row, t.scale, t.visible[r], new_max[r], alpha[r], sum, words);
+    }
+  }
+  for (int64_t r = 0; r < t.rows; r += kTileRows) {
+    const int64_t rows = t.rows - r < kTileRows ? t.rows - r : kTileRows;
+    const int64_t seen = most_visible<K>(t.visible + r, rows);
+    product_tile<K, Start::kScaled>({.x = p_words + r * kRowWords,
+                                     .x_row = kRowWords,
+                                     .x_step = 1,
+                                     .panel = t.values,
+                                     .panel_width = t.lanes,
+                                     .steps = (seen + K::kPack - 1) / K::kPack,
+                                     .rows = rows,
+                                     .lanes = t.lanes,
+                                     .acc = t.acc + r * t.lanes,
+                                     .acc_stride = t.lanes},
+                                    alpha + r);
+  }
 }
 
 // p = 2^(s - lse) and d_s = p (d_p - delta) of one row.
-template <typename K, typename F>
-[[gnu::always_inline]] inline void backward_row(const BackwardTile& t, int64_t r, int64_t vectors,
+template <typename K, bool kMasked, typename F>
+[[gnu::always_inline]] inline void backward_row(const BackwardTile& t, int64_t r,
                                                 const float* scores, const float* d_p,
                                                 F (&p)[kBlockVectors], F (&d_s)[kBlockVectors]) {
   using V = typename K::V;
-  const F scale = V::set1(t.scale);
-  const F lse = V::set1(t.lse[r]);
-  const F delta = V::set1(t.delta[r]);
 #pragma GCC unroll 4
   for (int64_t j = 0; j < kBlockVectors; ++j) {
-    p[j] = d_s[j] = V::set1(0.0f);
-    if (j >= vectors) continue;
-    const int64_t at = r * kKeyBlock + kLanes * j;
-    F s = V::load(scores + at, Whole{}) * scale;
-    F d = V::load(d_p + at, Whole{}) - delta;
-    if (t.visible[r] < kKeyBlock) {
-      s = keep_visible<V>(s, j, t.visible[r], -__builtin_inff());
-      d = keep_visible<V>(d, j, t.visible[r], 0.0f);
-    }
-    p[j] = exp2_at_most_one<V>(s - lse);
+    const F s = scaled_scores<K, kMasked>(scores + r * kKeyBlock, j, t.scale, t.visible[r]);
+    F d = V::load(d_p + r * kKeyBlock + kLanes * j, Whole{}) - V::set1(t.delta[r]);
+    if constexpr (kMasked) d = keep_visible<V>(d, j, t.visible[r], 0.0f);
+    p[j] = exp2_at_most_one<V>(s - V::set1(t.lse[r]));
     d_s[j] = p[j] * d;
   }
 }
@@ -260,7 +277,11 @@ void backward_tile(const BackwardTile& t) {
 #pragma GCC unroll 2
     for (int64_t i = 0; i < K::kPack; ++i) {
       if (r + i < t.rows) {
-        backward_row<K>(t, r + i, vectors, scores, d_p, p[i], d_s[i]);
+        if (t.visible[r + i] >= kKeyBlock) {
+          backward_row<K, false>(t, r + i, scores, d_p, p[i], d_s[i]);
+        } else {
+          backward_row<K, true>(t, r + i, scores, d_p, p[i], d_s[i]);
+        }
         if constexpr (K::kPack > 1) {
           K::store_rows(t.d_s_rows + (r + i) * (kKeyBlock / K::kPack), d_s[i]);
         }
@@ -297,7 +318,7 @@ void pack_lanes(const void* const* rows, int64_t count, int64_t dim, const void*
         t[j] = V::set1(0.0f);
         if (group + j >= count) continue;
         t[j] = K::load_words(static_cast<const X*>(rows[group + j]) + h, dim - h);
-        if (next != nullptr) __builtin_prefetch(static_cast<const X*>(next[group + j]) + h);
+        if (next != nullptr) __builtin_prefetch(static_cast<const X*>(next[group + j]) + h, 0, 2);
       }
       K::transpose(t);
       for (int64_t i = 0; i < kLanes && d + i < steps; ++i) {
@@ -318,14 +339,14 @@ void pack_depth(const void* const* rows, int64_t count, int64_t dim, const void*
     auto* to = reinterpret_cast<float*>(dst + row / K::kPack * lanes);
     for (int64_t h = 0; h < dim; h += kLanes * K::kPack) {
       const F first = K::load_words(static_cast<const X*>(rows[row]) + h, dim - h);
-      if (next != nullptr) __builtin_prefetch(static_cast<const X*>(next[row]) + h);
+      if (next != nullptr) __builtin_prefetch(static_cast<const X*>(next[row]) + h, 0, 2);
       if constexpr (K::kPack == 1) {
         V::store(to + h, first, Whole{});
       } else {
         F second = V::set1(0.0f);
         if (row + 1 < count) {
           second = K::load_words(static_cast<const X*>(rows[row + 1]) + h, dim - h);
-          if (next != nullptr) __builtin_prefetch(static_cast<const X*>(next[row + 1]) + h);
+          if (next != nullptr) __builtin_prefetch(static_cast<const X*>(next[row + 1]) + h, 0, 2);
         }
         F low;
         F high;
@@ -335,6 +356,11 @@ void pack_depth(const void* const* rows, int64_t count, int64_t dim, const void*
       }
     }
   }
+}
+
+template <typename K>
+float sum_row(const float* lanes) {
+  return K::V::sum(K::V::load(lanes, Whole{}));
 }
 
 template <typename K>
@@ -369,6 +395,7 @@ constexpr AttentionKernels attention_kernels() {
           .forward_tile = forward_tile<K>,
           .backward_tile = backward_tile<K>,
           .product = product<K>,
+          .sum_row = sum_row<K>,
           .write_row = write_row<K>,
           .dot_row = dot_row<K>};
 }
