@@ -194,8 +194,8 @@ TEST(LogSoftmax, HostileRows) {
   }
 }
 
-// exp itself, seen through the gradient with lse = 0 and d_lp = -1: at most 1 ulp, over the whole
-// range of floats, gradual underflow included.
+// exp itself, seen through the gradient with lse = 0 and d_lp = -1: at most 1.01 ulp, over the
+// whole range of floats, gradual underflow included.
 TEST(LogSoftmax, ExpIsAccurate) {
   const int64_t n = 300000;
   Buffer x(kF32, {2, n});
@@ -225,7 +225,8 @@ TEST(LogSoftmax, ExpIsAccurate) {
     const double ulp = std::max(std::ldexp(1.0, std::ilogb(std::max(want, 1e-300)) - 23), 0x1p-149);
     worst = std::max(worst, std::abs(got - want) / ulp);
   }
-  EXPECT_LE(worst, 1.0);
+  EXPECT_LE(worst, 1.01);
+  EXPECT_GE(worst, 0.5);  // fewer would mean that nothing was measured
   RecordProperty("worst_ulp", std::to_string(worst));
 }
 

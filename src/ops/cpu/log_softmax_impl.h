@@ -15,14 +15,14 @@ void max_and_sum_exp(const float* logits, int64_t vocab, float* maximum, float* 
   auto total = V::set1(0.0f);
   // A lane past the end holds -inf and adds exp(-inf) = 0.
   for_chunks<V>(vocab, [&](int64_t i, auto part) {
-    total = total + exp<V>(V::load(logits + i, part, kNone) - shift);
+    total = total + exp_below<V>(V::load(logits + i, part, kNone) - shift);
   });
   *sum = V::sum(total);
 }
 
 // lp = logit[target] - lse: d_logit[j] = d_lp ((j == target) - exp(logit[j] - lse))
 template <typename V, typename D>
-void log_softmax_backward_typed(const float* logits, int64_t vocab, float lse, int64_t target,
+void log_softmax_backward_typed(const float* logits, int64_t vocab, const float* lse, int64_t target,
                                 float d_lp, D* d_logits) {
   if (d_lp == 0.0f) {
     for_chunks<V>(vocab,
@@ -40,7 +40,7 @@ void log_softmax_backward_typed(const float* logits, int64_t vocab, float lse, i
 }
 
 template <typename V>
-void log_softmax_backward_row(const float* logits, int64_t vocab, float lse, int64_t target,
+void log_softmax_backward_row(const float* logits, int64_t vocab, const float* lse, int64_t target,
                               float d_lp, void* d_logits, DType d_type) {
   with_type<V>(d_type, [&]<typename D>() {
     log_softmax_backward_typed<V>(logits, vocab, lse, target, d_lp, static_cast<D*>(d_logits));

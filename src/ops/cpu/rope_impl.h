@@ -6,29 +6,44 @@
 
 namespace strata::ops::cpu {
 
+// Rows whose norms are found together: their chains overlap.
+constexpr int64_t kRopeBatch = 8;
+
+template <typename V, typename X>
+[[gnu::always_inline]] inline void head_norm_rope_row(const RopeKernel& k, const X* x, X* y,
+                                                      int64_t position, float inv_rms) {
+  const int64_t half = k.dim / 2;
+  const float* cos = k.cos + position * k.table_stride;
+  const float* sin = k.sin + position * k.table_stride;
+  const auto inv = V::set1(inv_rms);
+  for_chunks<V>(half, [&](int64_t h, auto part) {
+    auto first = V::load(x + h, part);
+    auto second = V::load(x + half + h, part);
+    if (k.weight != nullptr) {
+      first = first * inv * V::load(k.weight + h, part);
+      second = second * inv * V::load(k.weight + half + h, part);
+    }
+    const auto c = V::load(cos + h, part);
+    const auto s = V::load(sin + h, part);
+    V::store(y + h, V::fnma(second, s, first * c), part);
+    V::store(y + half + h, V::fma(first, s, second * c), part);
+  });
+}
+
 template <typename V, typename X>
 void head_norm_rope_typed(const RopeKernel& k, X* y, int64_t y_stride, int64_t begin, int64_t end) {
-  const int64_t half = k.dim / 2;
-  for (int64_t row = begin; row < end; ++row) {
-    const X* x_row = static_cast<const X*>(k.x) + row * k.x_stride;
-    X* y_row = y + row * y_stride;
-    const int64_t position = k.positions[row / k.num_heads];
-    const float* cos = k.cos + position * k.table_stride;
-    const float* sin = k.sin + position * k.table_stride;
-    auto inv = V::set1(1.0f);
-    if (k.weight != nullptr) inv = V::set1(inv_rms_of<V>(x_row, k.dim, k.eps));
-    for_chunks<V>(half, [&](int64_t h, auto part) {
-      auto first = V::load(x_row + h, part);
-      auto second = V::load(x_row + half + h, part);
-      if (k.weight != nullptr) {
-        first = first * inv * V::load(k.weight + h, part);
-        second = second * inv * V::load(k.weight + half + h, part);
-      }
-      const auto c = V::load(cos + h, part);
-      const auto s = V::load(sin + h, part);
-      V::store(y_row + h, V::fnma(second, s, first * c), part);
-      V::store(y_row + half + h, V::fma(first, s, second * c), part);
-    });
+  const X* x = static_cast<const X*>(k.x);
+  float inv[kRopeBatch] = {};
+  for (int64_t first = begin; first < end; first += kRopeBatch) {
+    const int64_t count = end - first < kRopeBatch ? end - first : kRopeBatch;
+    for (int64_t i = 0; k.weight != nullptr && i < count; ++i) {
+      inv[i] = inv_rms_of<V>(x + (first + i) * k.x_stride, k.dim, k.eps);
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t row = first + i;
+      head_norm_rope_row<V>(k, x + row * k.x_stride, y + row * y_stride,
+                            k.positions[row / k.num_heads], inv[i]);
+    }
   }
 }
 

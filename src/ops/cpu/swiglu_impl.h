@@ -12,9 +12,7 @@ void swiglu_piece(DType type, const void* gate, const void* up, void* y, int64_t
     for_chunks<V>(n, [&](int64_t i, auto part) {
       const auto g = V::load(static_cast<const X*>(gate) + i, part);
       const auto u = V::load(static_cast<const X*>(up) + i, part);
-      auto s = g, rest = g;
-      sigmoid<V>(g, s, rest);
-      V::store(static_cast<X*>(y) + i, g * s * u, part);
+      V::store(static_cast<X*>(y) + i, g * sigmoid<V>(g) * u, part);
     });
   });
 }
@@ -29,8 +27,8 @@ void swiglu_backward_piece(DType type, const void* gate, const void* up, DType d
         const auto g = V::load(static_cast<const X*>(gate) + i, part);
         const auto u = V::load(static_cast<const X*>(up) + i, part);
         const auto d = V::load(static_cast<const DY*>(d_y) + i, part);
-        auto s = g, rest = g;
-        sigmoid<V>(g, s, rest);
+        auto rest = g;
+        const auto s = sigmoid<V>(g, rest);
         const auto slope = s * V::fma(g, rest, V::set1(1.0f));
         V::store(static_cast<X*>(d_gate) + i, d * u * slope, part);
         V::store(static_cast<X*>(d_up) + i, d * (g * s), part);
