@@ -1,0 +1,84 @@
+#include "data/end_tokens.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <optional>
+
+#include "base/error.h"
+#include "base/files.h"
+
+namespace strata::data {
+namespace {
+
+constexpr int64_t kMaxConfigBytes = int64_t{64} << 20;
+
+[[noreturn]] void fail(const std::string& where, const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", where, what));
+}
+
+// The file's JSON object; nothing when there is no such file.
+std::optional<boost::json::object> read_object(const std::string& path) {
+  if (!file_exists(path)) return std::nullopt;
+  boost::json::error_code error;
+  boost::json::value value = boost::json::parse(read_file(path, kMaxConfigBytes), error);
+  if (error || !value.is_object()) fail(path, "want a JSON object");
+  return std::move(value.get_object());
+}
+
+// "eos_token_id": a number, a list of numbers, or null.
+std::vector<int32_t> eos_ids(const std::string& path, int64_t vocab_size) {
+  std::vector<int32_t> ids;
+  const std::optional<boost::json::object> object = read_object(path);
+  const boost::json::value* field = object ? object->if_contains("eos_token_id") : nullptr;
+  if (field == nullptr || field->is_null()) return ids;
+  const auto add = [&](const boost::json::value& value) {
+    const int64_t* id = value.if_int64();
+    if (id == nullptr || *id < 0 || *id >= vocab_size) {
+      fail(path, fmt::format("eos_token_id: got {}, want ids below the tokenizer's {}",
+                             boost::json::serialize(value), vocab_size));
+    }
+    ids.push_back(static_cast<int32_t>(*id));
+  };
+  if (field->is_array()) {
+    for (const boost::json::value& value : field->get_array()) add(value);
+  } else {
+    add(*field);
+  }
+  return ids;
+}
+
+// "eos_token": a string, or an added-token object with "content", or null.
+std::optional<int32_t> eos_token(const std::string& path, const text::Tokenizer& tokenizer) {
+  const std::optional<boost::json::object> object = read_object(path);
+  const boost::json::value* field = object ? object->if_contains("eos_token") : nullptr;
+  if (field != nullptr && field->is_object()) field = field->get_object().if_contains("content");
+  if (field == nullptr || field->is_null()) return std::nullopt;
+  if (!field->is_string()) fail(path, "eos_token: want a string");
+  const std::string token(field->get_string());
+  const std::optional<int32_t> id = tokenizer.token_to_id(token);
+  if (!id) fail(path, fmt::format("eos_token: '{}' is not a token of tokenizer.json", token));
+  return id;
+}
+
+}  // namespace
+
+EndTokens load_end_tokens(const std::string& model_dir, const text::Tokenizer& tokenizer) {
+  const int64_t vocab_size = tokenizer.vocab_size();
+  EndTokens tokens;
+  tokens.stop = eos_ids(model_dir + "/generation_config.json", vocab_size);
+  if (tokens.stop.empty()) tokens.stop = eos_ids(model_dir + "/config.json", vocab_size);
+  const std::optional<int32_t> named = eos_token(model_dir + "/tokenizer_config.json", tokenizer);
+  if (named) {
+    tokens.append = *named;
+    tokens.stop.push_back(*named);
+  } else if (!tokens.stop.empty()) {
+    tokens.append = tokens.stop.front();
+  }
+  std::sort(tokens.stop.begin(), tokens.stop.end());
+  tokens.stop.erase(std::unique(tokens.stop.begin(), tokens.stop.end()), tokens.stop.end());
+  return tokens;
+}
+
+}  // namespace strata::data

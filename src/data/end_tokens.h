@@ -1,0 +1,25 @@
+// End tokens of a model directory: which id closes a text in training, and which ids end
+// generation.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "text/tokenizer.h"
+
+namespace strata::data {
+
+struct EndTokens {
+  // Appended to a completion or text: tokenizer_config.json's eos_token, else the first
+  // eos_token_id of generation_config.json, else config.json's. -1: the directory names none.
+  int32_t append = -1;
+  // Ids that end generation: every eos_token_id of generation_config.json, else config.json's;
+  // `append` is always among them. Ascending.
+  std::vector<int32_t> stop;
+};
+
+// An eos_token that the tokenizer lacks, or an id outside its vocabulary, is an Error that names
+// the file.
+EndTokens load_end_tokens(const std::string& model_dir, const text::Tokenizer& tokenizer);
+
+}  // namespace strata::data

@@ -1,0 +1,219 @@
+#include "data/example.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+
+#include "base/error.h"
+
+namespace strata::data {
+namespace {
+
+namespace json = boost::json;
+
+[[noreturn]] void fail(const std::string& what) { throw Error(ErrorCode::kInvalidArgument, what); }
+
+std::string kind_of(const json::value& value) {
+  switch (value.kind()) {
+    case json::kind::null:
+      return "null";
+    case json::kind::bool_:
+      return "a boolean";
+    case json::kind::int64:
+    case json::kind::uint64:
+    case json::kind::double_:
+      return "a number";
+    case json::kind::string:
+      return "a string";
+    case json::kind::array:
+      return "a list";
+    case json::kind::object:
+      return "an object";
+  }
+  return "nothing";
+}
+
+std::string string_field(const json::object& object, std::string_view name) {
+  const json::value* value = object.if_contains(name);
+  if (value == nullptr) fail(fmt::format("{}: missing, want a string", name));
+  if (!value->is_string()) fail(fmt::format("{}: got {}, want a string", name, kind_of(*value)));
+  return std::string(value->get_string());
+}
+
+// The trained bytes of a text.
+struct Target {
+  size_t begin = 0;
+  size_t end = 0;
+};
+
+// Shifts and masks. `forced` trains every token from that index on, whatever its bytes (the end
+// token).
+Example shifted(const text::Encoding& encoding, const std::vector<Target>& targets, size_t forced) {
+  Example example;
+  const size_t num_tokens = encoding.ids.size();
+  for (size_t t = 1; t < num_tokens; ++t) {
+    const text::Span span = encoding.spans[t];
+    const bool trained =
+        t >= forced || std::any_of(targets.begin(), targets.end(), [&](Target target) {
+          return span.begin < target.end && span.end > target.begin;
+        });
+    example.tokens.push_back(encoding.ids[t - 1]);
+    example.targets.push_back(encoding.ids[t]);
+    example.weights.push_back(trained ? 1.0f : 0.0f);
+    example.num_trained += trained ? 1 : 0;
+  }
+  return example;
+}
+
+// A plain text whose bytes from `prompt_bytes` on are trained, closed by the end token.
+Example plain_example(const std::string& whole, size_t prompt_bytes,
+                      const ExampleContext& context) {
+  text::Encoding encoding = context.tokenizer.encode_with_spans(whole, /*add_special=*/true);
+  const EndTokens& end = context.end_tokens;
+  const bool closed = !encoding.ids.empty() &&
+                      std::binary_search(end.stop.begin(), end.stop.end(), encoding.ids.back());
+  if (!closed) {
+    if (end.append < 0) {
+      fail(
+          "the model directory names no end token (eos_token in tokenizer_config.json, or "
+          "eos_token_id)");
+    }
+    encoding.ids.push_back(end.append);
+    encoding.spans.push_back({whole.size(), whole.size()});
+  }
+  return shifted(encoding, {{prompt_bytes, whole.size()}}, encoding.ids.size() - 1);
+}
+
+struct Conversation {
+  json::array messages;
+  std::string tools;  // JSON, "" when there are none
+
+  [[nodiscard]] bool is_assistant(size_t turn) const {
+    return messages[turn].get_object().at("role").get_string() == "assistant";
+  }
+  // The first `count` turns.
+  [[nodiscard]] std::string render(const ExampleContext& context, size_t count,
+                                   bool with_prompt) const {
+    return context.render(json::serialize(json::array(messages.begin(), messages.begin() + count)),
+                          tools, with_prompt);
+  }
+};
+
+void check_message(const json::value& value, size_t turn) {
+  const json::object* message = value.if_object();
+  if (message == nullptr)
+    fail(fmt::format("messages[{}]: got {}, want an object", turn, kind_of(value)));
+  const json::value* role = message->if_contains("role");
+  if (role == nullptr || !role->is_string())
+    fail(fmt::format("messages[{}].role: want a string", turn));
+  const json::value* content = message->if_contains("content");
+  if (content == nullptr || content->is_null()) {
+    if (!message->contains("tool_calls"))
+      fail(fmt::format("messages[{}].content: want a string", turn));
+  } else if (!content->is_string()) {
+    fail(fmt::format("messages[{}].content: got {}, want a string{}", turn, kind_of(*content),
+                     content->is_array() ? " (join its text parts)" : ""));
+  }
+}
+
+Conversation read_conversation(const json::object& object) {
+  const json::value& messages = object.at("messages");
+  if (!messages.is_array()) fail(fmt::format("messages: got {}, want a list", kind_of(messages)));
+  Conversation conversation{.messages = messages.get_array(), .tools = ""};
+  for (size_t turn = 0; turn < conversation.messages.size(); ++turn) {
+    check_message(conversation.messages[turn], turn);
+  }
+  if (conversation.messages.empty() ||
+      !conversation.is_assistant(conversation.messages.size() - 1)) {
+    fail("messages: want a conversation that ends with an assistant turn");
+  }
+  if (const json::value* tools = object.if_contains("tools");
+      tools != nullptr && !tools->is_null()) {
+    if (!tools->is_array()) fail(fmt::format("tools: got {}, want a list", kind_of(*tools)));
+    conversation.tools = json::serialize(*tools);
+  }
+  return conversation;
+}
+
+[[noreturn]] void fail_prefix(size_t turn, const char* part) {
+  fail(
+      fmt::format("messages[{}]: the chat template does not render {} as the start of the whole "
+                  "conversation, so "
+                  "the turn's tokens cannot be told from the rest; train on the last turn only, "
+                  "one line a turn",
+                  turn, part));
+}
+
+// The bytes of the assistant's turn `turn` in the render of the whole conversation.
+Target turn_bytes(const Conversation& conversation, const std::string& whole, size_t turn,
+                  bool is_last, const ExampleContext& context) {
+  const std::string prompt = conversation.render(context, turn, /*with_prompt=*/true);
+  if (!whole.starts_with(prompt)) fail_prefix(turn, "the turns before it");
+  if (is_last) return {prompt.size(), whole.size()};
+  const std::string through = conversation.render(context, turn + 1, /*with_prompt=*/false);
+  if (!whole.starts_with(through) || through.size() < prompt.size()) {
+    fail_prefix(turn, "the turns up to it");
+  }
+  return {prompt.size(), through.size()};
+}
+
+Example chat_example(const json::object& object, const ExampleContext& context) {
+  const Conversation conversation = read_conversation(object);
+  const size_t last = conversation.messages.size() - 1;
+  const std::string whole = conversation.render(context, last + 1, /*with_prompt=*/false);
+  std::vector<Target> targets;
+  for (size_t turn = context.train_on == TrainOn::kAll ? 0 : last; turn <= last; ++turn) {
+    if (!conversation.is_assistant(turn)) continue;
+    targets.push_back(turn_bytes(conversation, whole, turn, turn == last, context));
+  }
+  const text::Encoding encoding = context.tokenizer.encode_with_spans(whole, /*add_special=*/false);
+  return shifted(encoding, targets, encoding.ids.size());
+}
+
+void note_ignored(const json::object& object, std::initializer_list<std::string_view> used,
+                  std::vector<std::string>& ignored) {
+  for (const auto& field : object) {
+    const std::string_view name = field.key();
+    if (std::find(used.begin(), used.end(), name) != used.end()) continue;
+    if (std::find(ignored.begin(), ignored.end(), name) == ignored.end())
+      ignored.emplace_back(name);
+  }
+}
+
+Example example_of(const json::object& object, const ExampleContext& context,
+                   std::vector<std::string>& ignored) {
+  const bool is_chat = object.contains("messages");
+  const bool is_text = object.contains("text");
+  const bool is_pair = object.contains("prompt") || object.contains("completion");
+  if (is_chat + is_text + is_pair != 1) {
+    fail(fmt::format("want exactly one of prompt and completion, text, or messages; got {}",
+                     is_chat + is_text + is_pair == 0 ? "none of them" : "more than one"));
+  }
+  if (is_chat) {
+    note_ignored(object, {"messages", "tools"}, ignored);
+    return chat_example(object, context);
+  }
+  if (is_text) {
+    note_ignored(object, {"text"}, ignored);
+    return plain_example(string_field(object, "text"), 0, context);
+  }
+  note_ignored(object, {"prompt", "completion"}, ignored);
+  const std::string prompt = string_field(object, "prompt");
+  return plain_example(prompt + string_field(object, "completion"), prompt.size(), context);
+}
+
+}  // namespace
+
+Example make_example(std::string_view line, const ExampleContext& context,
+                     std::vector<std::string>& ignored) {
+  json::error_code error;
+  const json::value value = json::parse(json::string_view(line.data(), line.size()), error);
+  if (error) fail(fmt::format("not JSON: {}", error.message()));
+  if (!value.is_object()) fail(fmt::format("got {}, want an object", kind_of(value)));
+  Example example = example_of(value.get_object(), context, ignored);
+  if (example.num_trained == 0) fail("nothing to train on: no token of the text is a target");
+  return example;
+}
+
+}  // namespace strata::data

@@ -1,0 +1,51 @@
+// Example: one training sequence, made of one JSONL line. Tokens are those of encoding the whole
+// text once; what is trained is decided by byte offsets: a token is trained when at least one of
+// its bytes belongs to a target.
+//   {"prompt": "...", "completion": "..."}  loss on the completion and the end token
+//   {"text": "..."}                         loss on all
+//   {"messages": [...], "tools": [...]}     loss on assistant turns; rendered by the model's chat
+//   template
+// prompt/completion and text get what the tokenizer's post-processor adds (a begin token), and the
+// end token unless they end with one already. messages get neither: the template writes them. Other
+// fields are ignored.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/function_ref.h"
+#include "data/end_tokens.h"
+#include "text/tokenizer.h"
+
+namespace strata::data {
+
+struct Example {
+  std::vector<int32_t> tokens;   // [n] what the model reads: all but the last token of the text
+  std::vector<int32_t> targets;  // [n] targets[t] is the token after tokens[t]
+  std::vector<float> weights;    // [n] 1 where the target is trained, else 0
+  int64_t num_trained = 0;       // sum of weights, >= 1
+};
+
+enum class TrainOn {
+  kLast,  // the last assistant turn: all that follows the render of the turns before it
+  kAll,   // every assistant turn; refused where the template's renders are not prefixes of each
+          // other
+};
+
+// render(messages as JSON, tools as JSON or "", add_generation_prompt) -> text. May throw Error.
+using Renderer = FunctionRef<std::string(const std::string&, const std::string&, bool)>;
+
+struct ExampleContext {
+  const text::Tokenizer& tokenizer;
+  const EndTokens& end_tokens;
+  Renderer render;
+  TrainOn train_on = TrainOn::kLast;
+};
+
+// Throws Error{kInvalidArgument} that names field, got and wanted; the caller adds file and line.
+// Names of ignored fields are added to `ignored` when they are not there yet.
+Example make_example(std::string_view line, const ExampleContext& context,
+                     std::vector<std::string>& ignored);
+
+}  // namespace strata::data
