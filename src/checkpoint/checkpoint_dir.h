@@ -32,7 +32,7 @@ struct CheckpointLayout {
   std::vector<Entry> entries;
   bool indexed = false;  // there is an index; otherwise the one file is model.safetensors
   // The index's "metadata" but total_size, as pairs of key and raw JSON value.
-  std::vector<std::pair<std::string, std::string>> index_metadata;
+  std::vector<std::pair<std::string, std::string>> index_metadata = {};
 };
 
 class CheckpointDir {

@@ -59,10 +59,10 @@ struct PeftWriteModule {
 
 struct PeftWriteOptions {
   bool use_rslora = false;
-  std::string base_model_name_or_path;
+  std::string base_model_name_or_path = {};
   // Short names ("q_proj") that PEFT shall match modules by; each module must match one. Empty: the
   // paths of the modules themselves, which is right also where only some layers are adapted.
-  std::vector<std::string> target_modules;
+  std::vector<std::string> target_modules = {};
 };
 
 // Writes the two files, tensors as F32, and creates `dir` when it is not there; other files stay. A

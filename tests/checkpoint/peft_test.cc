@@ -1,0 +1,385 @@
+#include "checkpoint/peft.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "base/check.h"
+#include "checkpoint/peft_pattern.h"
+#include "checkpoint/safetensors_writer.h"
+#include "tests/checkpoint/safetensors_bytes.h"
+
+namespace strata {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using testing::data_path;
+using ::testing::ElementsAre;
+using testing::entry;
+using testing::error_of;
+using ::testing::HasSubstr;
+using testing::read_bytes;
+using testing::safetensors_bytes;
+using testing::TempDir;
+using testing::write_bytes;
+
+std::vector<float> values_of(const PeftAdapter& adapter, const TensorInfo& info) {
+  std::vector<float> values(static_cast<size_t>(info.shape.num_elements()));
+  adapter.file().read_f32(info, 0, info.shape.num_elements(), values.data());
+  return values;
+}
+
+// make_data.py fills a LoRA tensor of n elements with (i % 17) / 16 - n / 64.
+std::vector<float> made_values(const TensorInfo& info) {
+  std::vector<float> values;
+  const int64_t count = info.shape.num_elements();
+  for (int64_t i = 0; i < count; ++i) {
+    values.push_back(static_cast<float>(i % 17) / 16 - static_cast<float>(count) / 64);
+  }
+  return values;
+}
+
+// wanted.txt holds what PEFT itself made of the adapter: path, rank, alpha, scaling.
+void expect_as_peft(const std::string& name) {
+  const PeftAdapter adapter(data_path(name));
+  std::ifstream wanted(data_path(name + "/wanted.txt"));
+  size_t count = 0;
+  std::string path;
+  int64_t rank = 0;
+  double alpha = 0;
+  double scaling = 0;
+  for (; wanted >> path >> rank >> alpha >> scaling; ++count) {
+    ASSERT_LT(count, adapter.modules().size());
+    const PeftModule& module = adapter.modules()[count];
+    EXPECT_EQ(module.module_path, path);
+    EXPECT_EQ(module.rank, rank) << path;
+    EXPECT_EQ(module.alpha, alpha) << path;
+    EXPECT_EQ(module.scaling, scaling) << path;
+    EXPECT_EQ(module.embedding, path == "model.embed_tokens");
+    EXPECT_EQ(values_of(adapter, module.a), made_values(module.a)) << path;
+    EXPECT_EQ(values_of(adapter, module.b), made_values(module.b)) << path;
+  }
+  EXPECT_EQ(count, adapter.modules().size());
+  EXPECT_GT(count, 0u);
+}
+
+TEST(PeftAdapter, ReadsWhatPeftWrote) { expect_as_peft("peft_plain"); }
+
+TEST(PeftAdapter, ReadsEmbeddingsPatternsAndRslora) {
+  expect_as_peft("peft_rich");
+  const PeftAdapter adapter(data_path("peft_rich"));
+  EXPECT_TRUE(adapter.config().use_rslora);
+  ASSERT_EQ(adapter.base_copies().size(), 2u);
+  EXPECT_EQ(adapter.base_copies()[0].base_name, "lm_head.weight");
+  EXPECT_EQ(adapter.base_copies()[1].base_name, "model.embed_tokens.weight");
+  EXPECT_EQ(adapter.base_copies()[1].tensor.name,
+            "base_model.model.model.embed_tokens.base_layer.weight");
+  EXPECT_EQ(adapter.base_copies()[1].tensor.shape, (Shape{13, 8}));
+}
+
+// patterns.tsv holds the answers of PEFT's get_pattern_key: module, index of the key or -1, keys.
+TEST(PeftPatterns, MatchAsPeftDoes) {
+  std::ifstream table(data_path("patterns.tsv"));
+  int rows = 0;
+  for (std::string line; std::getline(table, line); ++rows) {
+    std::vector<std::string> cells;
+    size_t begin = 0;
+    for (size_t tab = line.find('\t'); tab != std::string::npos; tab = line.find('\t', begin)) {
+      cells.push_back(line.substr(begin, tab - begin));
+      begin = tab + 1;
+    }
+    cells.push_back(line.substr(begin));
+    const std::span<const std::string> keys(cells.begin() + 2, cells.end());
+    PeftPatterns patterns(keys, "file");
+    const std::optional<size_t> match = patterns.match(cells[0]);
+    EXPECT_EQ(match ? static_cast<int>(*match) : -1, std::stoi(cells[1])) << line;
+  }
+  EXPECT_EQ(rows, 220);
+}
+
+TEST(PeftPatterns, HostileExpressionsEndSoon) {
+  const auto start = std::chrono::steady_clock::now();
+  const std::string module = "model." + std::string(60, 'a') + ".layers.0.self_attn.q_proj";
+  const auto fault_of = [&](const std::string& key) {
+    return error_of([&] {
+      PeftPatterns patterns({&key, 1}, "file: rank_pattern");
+      for (int i = 0; i < 100; ++i) static_cast<void>(patterns.match(module));
+    });
+  };
+  for (const char* key :
+       {"(a+)+[!?]", "([a-z]+)*[!?]", "(?:a|a)*(?:a|a)*(?:a|aa)*[!?]", "(.*)*(.*)*(.*)*[!?]"}) {
+    EXPECT_THAT(fault_of(key),
+                AnyOf(HasSubstr("more than 20000000 steps"), HasSubstr("match limit exceeded")))
+        << key;
+  }
+  const std::string many(4000, '(');
+  for (const std::string& key :
+       {many, std::string("((ab?){1000}){1000}"), std::string("(?R)"), std::string("(a|b"),
+        std::string("["), std::string("*"), std::string("\\C"), std::string(5000, 'a'),
+        std::string("(?<n>(?&n)a)"), std::string("\xff\\d")}) {
+    EXPECT_THAT(fault_of(key), HasSubstr("file: rank_pattern: key")) << key.substr(0, 50);
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
+// A directory of one linear module, r = 2, that the tests below break in one place each.
+class PeftDir : public ::testing::Test {
+ protected:
+  static constexpr const char* kA = "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight";
+  static constexpr const char* kB = "base_model.model.model.layers.0.mlp.up_proj.lora_B.weight";
+
+  PeftDir() {
+    add(kA, {2, 3});
+    add(kB, {4, 2});
+  }
+  void add(const std::string& name, const Shape& shape) {
+    tensors_.push_back({name, DType::kF32, shape});
+  }
+  void set_config(const std::string& more) {
+    write_bytes(dir_.file("adapter_config.json"),
+                R"({"peft_type": "LORA", "r": 2, "lora_alpha": 8)" + more + "}");
+  }
+  void write_tensors() {
+    SafetensorsWriter writer(dir_.file("adapter_model.safetensors"), tensors_);
+    for (const TensorDecl& tensor : writer.tensors()) {
+      writer.append_f32(tensor.name,
+                        std::vector<float>(static_cast<size_t>(tensor.shape.num_elements())));
+    }
+    writer.commit();
+  }
+  std::string fault(const std::string& more = "") {
+    set_config(more);
+    write_tensors();
+    return error_of([&] { PeftAdapter adapter(dir_.path()); });
+  }
+  std::vector<TensorDecl> tensors_;
+  TempDir dir_;
+};
+
+TEST_F(PeftDir, IsFineUnbroken) {
+  EXPECT_EQ(fault(), "");
+  const PeftAdapter adapter(dir_.path());
+  ASSERT_EQ(adapter.modules().size(), 1u);
+  EXPECT_EQ(adapter.modules()[0].module_path, "model.layers.0.mlp.up_proj");
+  EXPECT_EQ(adapter.modules()[0].a.name, kA);
+  EXPECT_EQ(adapter.modules()[0].scaling, 4.0);
+}
+
+TEST_F(PeftDir, EveryTensorIsAccountedForAndAllFaultsComeTogether) {
+  tensors_.pop_back();
+  add("base_model.model.model.layers.1.mlp.up_proj.lora_B.weight", {4, 2});
+  add("base_model.model.model.layers.2.mlp.up_proj.lora_A.weight", {3, 3});
+  add("base_model.model.model.layers.2.mlp.up_proj.lora_B.weight", {4, 2});
+  add("base_model.model.model.layers.3.mlp.up_proj.lora_A.weight", {2, 3, 1});
+  add("base_model.model.model.layers.3.mlp.up_proj.lora_B.weight", {4, 2});
+  add("base_model.model.model.layers.4.mlp.up_proj.lora_magnitude_vector", {4});
+  add("base_model.model.model.layers.5.mlp.up_proj.lora_B.bias", {4});
+  add("base_model.model.lm_head.weight", {4, 2});
+  add("model.layers.6.mlp.up_proj.lora_A.weight", {2, 3});
+  add("base_model.model.model.layers.7.mlp.up_proj.lora_A.default.weight", {2, 3});
+  add("base_model.model.lora_A.weight", {2, 3});
+  add("base_model.model.model.layers.8.mlp.experts.base_layer.lora_A.weight", {2, 3});
+  add("base_model.model.model.layers.8.mlp.experts.base_layer.lora_B.weight", {4, 2});
+  EXPECT_THAT(
+      fault(),
+      AllOf(HasSubstr("11 faults"), HasSubstr("layers.0.mlp.up_proj.lora_A.weight': its B is not"),
+            HasSubstr("layers.1.mlp.up_proj.lora_B.weight': its A is not"),
+            HasSubstr("layers.2.mlp.up_proj': A [3, 3] and B [4, 2], the config"),
+            HasSubstr("layers.3.mlp.up_proj.lora_A.weight': shape [2, 3, 1], wanted two axes"),
+            HasSubstr("lora_magnitude_vector': DoRA"), HasSubstr("lora_B.bias': biases"),
+            HasSubstr("lm_head.weight': not a LoRA tensor"), HasSubstr("does not start with"),
+            HasSubstr("lora_A.default.weight': not a form of LoRA")));
+  EXPECT_THAT(fault(),
+              AllOf(HasSubstr("base_model.model.lora_A.weight"), HasSubstr("nested wrappers")));
+}
+
+TEST_F(PeftDir, RankMustAgreeBetweenConfigAAndB) {
+  EXPECT_THAT(fault(R"(, "rank_pattern": {"up_proj": 3})"), HasSubstr("wants rank 3"));
+  tensors_[1].shape = {4, 3};
+  EXPECT_THAT(fault(), HasSubstr("A [2, 3] and B [4, 3]"));
+  tensors_[0].shape = {3, 3};
+  EXPECT_THAT(fault(), HasSubstr("wants rank 2"));
+  EXPECT_EQ(fault(R"(, "rank_pattern": {"up_proj": 3})"), "");
+}
+
+TEST_F(PeftDir, ModuleIsLinearOrEmbeddingNotBoth) {
+  add("base_model.model.model.layers.0.mlp.up_proj.lora_embedding_A", {2, 3});
+  EXPECT_THAT(fault(), HasSubstr("has both"));
+}
+
+TEST_F(PeftDir, NothingToLoadIsAFault) {
+  tensors_.clear();
+  EXPECT_THAT(fault(), HasSubstr("no LoRA tensor"));
+}
+
+TEST_F(PeftDir, TypeOfATensorIsChecked) {
+  set_config("");
+  write_bytes(dir_.file("adapter_model.safetensors"),
+              safetensors_bytes("{" + entry(kA, "I16", "[2,3]", 0, 12) + "," +
+                                    entry(kB, "F16", "[4,2]", 12, 28) + "}",
+                                std::string(28, '\0')));
+  EXPECT_THAT(error_of([&] { PeftAdapter adapter(dir_.path()); }),
+              HasSubstr("I16 [2, 3], wanted F32"));
+}
+
+TEST_F(PeftDir, MissingFilesAreNamed) {
+  EXPECT_THAT(error_of([&] { PeftAdapter adapter(dir_.path()); }),
+              HasSubstr("adapter_config.json: open"));
+  set_config("");
+  EXPECT_THAT(error_of([&] { PeftAdapter adapter(dir_.path()); }),
+              HasSubstr("adapter_model.safetensors: open"));
+}
+
+TEST_F(PeftDir, KeysThatChangeNothingAreAccepted) {
+  for (const char* key :
+       {"use_dora", "lora_bias", "modules_to_save", "trainable_token_indices", "target_parameters",
+        "layer_replication", "megatron_config", "alora_invocation_tokens", "use_qalora",
+        "arrow_config", "ensure_weight_tying", "fan_in_fan_out", "a_key_of_next_year"}) {
+    for (const char* value : {"null", "false", "[]", "{}"}) {
+      EXPECT_EQ(fault(std::string(", \"") + key + "\": " + value), "") << key << value;
+    }
+  }
+  EXPECT_EQ(
+      fault(
+          R"(, "bias": "none", "init_lora_weights": "gaussian", "lora_dropout": 0.1, "revision": "x",
+                  "layers_to_transform": [0], "target_modules": "all-linear", "rank_pattern": null)"),
+      "");
+}
+
+TEST_F(PeftDir, KeysThatChangeTheModelAreRefusedByName) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"use_dora", "true"},
+      {"lora_bias", "true"},
+      {"bias", "\"all\""},
+      {"bias", "\"lora_only\""},
+      {"modules_to_save", "[\"lm_head\"]"},
+      {"trainable_token_indices", "[1]"},
+      {"target_parameters", "[\"mlp.experts.gate_up_proj\"]"},
+      {"layer_replication", "[[0,1]]"},
+      {"megatron_config", "{\"a\":1}"},
+      {"alora_invocation_tokens", "[1]"},
+      {"use_qalora", "true"},
+      {"use_bdlora", "{\"a\":1}"},
+      {"fan_in_fan_out", "true"},
+      {"ensure_weight_tying", "true"},
+      {"init_lora_weights", "\"pissa\""},
+      {"init_lora_weights", "\"olora\""},
+      {"init_lora_weights", "\"loftq\""},
+      {"a_key_of_next_year", "true"},
+      {"r", "0"},
+      {"r", "-1"},
+      {"rank_pattern", "{\"x\":0}"},
+      {"peft_type", "1"},
+  };
+  for (const auto& [key, value] : cases) {
+    // The key may be there already: the config is written anew with it alone.
+    write_tensors();
+    std::string config = std::string("{\"") + key + "\":" + value;
+    if (std::string(key) != "peft_type") config += ",\"peft_type\":\"LORA\"";
+    if (std::string(key) != "r") config += ",\"r\":2";
+    write_bytes(dir_.file("adapter_config.json"), config + "}");
+    EXPECT_THAT(error_of([&] { PeftAdapter adapter(dir_.path()); }),
+                HasSubstr(std::string(key) + ""))
+        << key << " " << value;
+    EXPECT_NE(error_of([&] { PeftAdapter adapter(dir_.path()); }), "") << key << " " << value;
+  }
+  EXPECT_THAT(fault(R"(, "use_dora": true, "lora_bias": true)"),
+              AllOf(HasSubstr("2 faults"), HasSubstr("use_dora: got true"),
+                    HasSubstr("lora_bias: got true")));
+}
+
+TEST_F(PeftDir, OtherKindsOfAdapterAreRefused) {
+  write_tensors();
+  write_bytes(dir_.file("adapter_config.json"), R"({"peft_type": "IA3"})");
+  EXPECT_THAT(error_of([&] { PeftAdapter adapter(dir_.path()); }),
+              HasSubstr("got \"IA3\", wanted \"LORA\""));
+  write_bytes(dir_.file("adapter_config.json"), R"({"r": 2})");
+  EXPECT_THAT(error_of([&] { PeftAdapter adapter(dir_.path()); }),
+              HasSubstr("peft_type is missing"));
+}
+
+std::vector<PeftWriteModule> modules_for_writing(const PeftAdapter& adapter,
+                                                 std::vector<std::vector<float>>& store) {
+  std::vector<PeftWriteModule> modules;
+  store.reserve(2 * adapter.modules().size());
+  for (const PeftModule& module : adapter.modules()) {
+    store.push_back(values_of(adapter, module.a));
+    const TensorView a(store.back().data(), DType::kF32, module.a.shape);
+    store.push_back(values_of(adapter, module.b));
+    const TensorView b(store.back().data(), DType::kF32, module.b.shape);
+    modules.push_back({module.module_path, module.embedding, module.alpha, a, b});
+  }
+  return modules;
+}
+
+TEST(WritePeft, RoundTripsWhatPeftWrote) {
+  for (const char* name : {"peft_plain", "peft_rich"}) {
+    const PeftAdapter before(data_path(name));
+    std::vector<std::vector<float>> store;
+    const auto modules = modules_for_writing(before, store);
+    const TempDir out;
+    write_peft(out.file("adapter"),
+               {.use_rslora = before.config().use_rslora, .base_model_name_or_path = "base"},
+               modules);
+    const PeftAdapter after(out.file("adapter"));
+    EXPECT_EQ(after.config().base_model_name_or_path, "base");
+    EXPECT_TRUE(after.base_copies().empty());
+    ASSERT_EQ(after.modules().size(), before.modules().size());
+    for (size_t i = 0; i < modules.size(); ++i) {
+      EXPECT_EQ(after.modules()[i].a.name, before.modules()[i].a.name);
+      EXPECT_EQ(after.modules()[i].b.name, before.modules()[i].b.name);
+      EXPECT_EQ(after.modules()[i].scaling, before.modules()[i].scaling);
+      EXPECT_EQ(values_of(after, after.modules()[i].a), values_of(before, before.modules()[i].a));
+      EXPECT_EQ(values_of(after, after.modules()[i].b), values_of(before, before.modules()[i].b));
+    }
+  }
+}
+
+TEST(WritePeft, SameInputSameBytesAndOtherFilesStay) {
+  const PeftAdapter before(data_path("peft_rich"));
+  std::vector<std::vector<float>> store;
+  const auto modules = modules_for_writing(before, store);
+  const TempDir out;
+  write_bytes(out.file("metrics.jsonl"), "kept");
+  const PeftWriteOptions options{
+      .target_modules = {"q_proj", "down_proj", "lm_head", "embed_tokens"}};
+  write_peft(out.path(), options, modules);
+  const std::string tensors = read_bytes(out.file("adapter_model.safetensors"));
+  const std::string config = read_bytes(out.file("adapter_config.json"));
+  EXPECT_THAT(PeftAdapter(out.path()).config().target_modules,
+              ElementsAre("q_proj", "down_proj", "lm_head", "embed_tokens"));
+  write_peft(out.path(), options, modules);
+  EXPECT_EQ(read_bytes(out.file("adapter_model.safetensors")), tensors);
+  EXPECT_EQ(read_bytes(out.file("adapter_config.json")), config);
+  EXPECT_EQ(read_bytes(out.file("metrics.jsonl")), "kept");
+  write_peft(out.path(), {.use_rslora = true}, modules);
+  EXPECT_TRUE(PeftAdapter(out.path()).config().use_rslora);
+  EXPECT_THAT(out.names(),
+              ElementsAre("adapter_config.json", "adapter_model.safetensors", "metrics.jsonl"));
+}
+
+// A rank_pattern key is an expression over suffixes of paths; one that also decided for another
+// module would give that module the wrong rank.
+TEST(WritePeft, RefusesPathsThatPatternsCannotTellApart) {
+  std::vector<float> values(64);
+  const auto module = [&](const char* path, int64_t rank) {
+    return PeftWriteModule{path,
+                           false,
+                           8,
+                           {values.data(), DType::kF32, {rank, 4}},
+                           {values.data(), DType::kF32, {4, rank}}};
+  };
+  const PeftWriteModule modules[] = {module("head", 2), module("model.head", 4),
+                                     module("model.other", 4)};
+  const TempDir out;
+  EXPECT_THAT(error_of([&] { write_peft(out.path(), {}, modules); }),
+              HasSubstr("cannot be told apart"));
+}
+
+}  // namespace
+}  // namespace strata
