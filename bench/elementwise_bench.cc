@@ -164,7 +164,7 @@ BENCHMARK(swiglu_backward_bf16)->Unit(benchmark::kMillisecond)->UseRealTime();
 void logsumexp_f32(benchmark::State& state) {
   const int64_t rows = state.range(0);
   const Tensor logits = filled(kF32, {rows, kVocab});
-  const Tensor lse = filled(kF32, {rows});
+  const Tensor lse = filled(kF32, {rows, 2});
   measure(state, logits.view().num_bytes(), [&](Backend& b) { logsumexp(b, logits, lse); });
 }
 BENCHMARK(logsumexp_f32)->Arg(1)->Arg(128)->Unit(benchmark::kMillisecond)->UseRealTime();
@@ -173,7 +173,7 @@ void log_softmax_backward_f32_to_bf16(benchmark::State& state) {
   const int64_t rows = 128;
   const Tensor logits = filled(kF32, {rows, kVocab});
   const Tensor d_logits = filled(kBF16, {rows, kVocab});
-  const Tensor lse = filled(kF32, {rows});
+  const Tensor lse = filled(kF32, {rows, 2});
   const std::vector<int32_t> targets(rows, 5);
   const std::vector<float> d_lp(rows, 1.0f);
   measure(state, logits.view().num_bytes() + d_logits.view().num_bytes(),

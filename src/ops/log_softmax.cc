@@ -11,7 +11,7 @@ namespace {
 
 void check_logits(TensorView logits, TensorView lse) {
   CHECK(logits.dtype == DType::kF32 && logits.shape.rank() == 2, logits.shape.to_string());
-  CHECK(lse.dtype == DType::kF32 && lse.shape == Shape{logits.shape[0]}, lse.shape.to_string(),
+  CHECK(lse.dtype == DType::kF32 && lse.shape == (Shape{logits.shape[0], 2}), lse.shape.to_string(),
         logits.shape.to_string());
 }
 
@@ -29,7 +29,8 @@ void logsumexp(Backend& backend, TensorView logits, TensorView lse) {
         float maximum = 0;
         float sum = 0;
         cpu::max_and_sum_exp<V>(logits_row(logits, c), logits.cols(), &maximum, &sum);
-        lse.f32()[c] = static_cast<float>(double{maximum} + std::log(double{sum}));
+        lse.f32()[2 * c] = maximum;
+        lse.f32()[2 * c + 1] = static_cast<float>(std::log(double{sum}));
       }
     });
   });
@@ -43,7 +44,7 @@ void target_logprobs(TensorView logits, TensorView lse, std::span<const int32_t>
   for (size_t c = 0; c < targets.size(); ++c) {
     CHECK(targets[c] >= 0 && targets[c] < logits.cols(), targets[c], logits.cols());
     const auto row = static_cast<int64_t>(c);
-    logprobs[c] = logits_row(logits, row)[targets[c]] - lse.f32()[row];
+    logprobs[c] = logprob(logits_row(logits, row)[targets[c]], lse.f32() + 2 * row);
   }
 }
 
@@ -62,7 +63,7 @@ void log_softmax_backward(Backend& backend, TensorView logits, TensorView lse,
     cpu::for_range(backend, logits.rows(), logits.cols(), [&](int64_t begin, int64_t end) {
       for (int64_t c = begin; c < end; ++c) {
         const auto row = static_cast<size_t>(c);
-        cpu::log_softmax_backward_row<V>(logits_row(logits, c), logits.cols(), lse.f32()[c],
+        cpu::log_softmax_backward_row<V>(logits_row(logits, c), logits.cols(), lse.f32() + 2 * c,
                                          targets[row], d_lp[row], d_logits.row(c), d_logits.dtype);
       }
     });

@@ -10,15 +10,19 @@
 
 namespace strata::ops {
 
-// logits [C, V] f32. Writes lse [C] f32 = max + log(sum exp(logit - max)). A row whose maximum is
+// logits [C, V] f32. Writes lse [C, 2] f32: the maximum and log(sum exp(logit - max)), apart,
+// because their sum would round away what a logprob near zero is made of. A row whose maximum is
 // -inf or NaN gives NaN.
 void logsumexp(Backend& backend, TensorView logits, TensorView lse);
 
-// Writes logprobs [C] f32: logits[c, targets[c]] - lse[c].
+// The logprob of a logit; lse points to its row's two values. The one place where this is computed.
+inline float logprob(float logit, const float* lse) { return (logit - lse[0]) - lse[1]; }
+
+// Writes logprobs [C] f32: logprob(logits[c, targets[c]], lse[c]).
 void target_logprobs(TensorView logits, TensorView lse, std::span<const int32_t> targets,
                      std::span<float> logprobs);
 
-// Writes d_logits [C, V]: d_lp[c] * ((j == targets[c]) - exp(logits[c, j] - lse[c])), where d_lp is
+// Writes d_logits [C, V]: d_lp[c] * ((j == targets[c]) - exp(logprob of j)), where d_lp is
 // the derivative of the loss by the row's target logprob. f32, or bf16; may lie over logits itself
 // (bf16: the same rows, row_stride 2 V elements). A row with d_lp == 0 gives exact zeros whatever
 // its logits hold.

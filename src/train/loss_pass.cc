@@ -41,7 +41,7 @@ void LossPass::chunk(model::Pass& pass, const LossInputs& inputs, std::span<cons
   const model::RowGroups& groups = chunks_.groups();
   const TensorView x = scratch.take(pass.dtype(), {count, hidden.cols()});
   const TensorView logits = scratch.take(DType::kF32, {count, vocab});
-  const TensorView lse = scratch.take(DType::kF32, {count});
+  const TensorView lse = scratch.take(DType::kF32, {count, 2});
   const int64_t rank = model::largest_rank(groups, -1, model::kHead);
   const TensorView h = rank == 0 ? TensorView() : scratch.take(pass.dtype(), {count, rank});
 

@@ -50,7 +50,7 @@ TEST(LogSoftmax, ForwardMatchesReference) {
     SCOPED_TRACE(name_of(c));
     const Buffer logits = input(c);
     const auto outputs = run_everywhere([&](Backend& backend) {
-      std::vector<Buffer> out = {Buffer(kF32, {c.rows})};
+      std::vector<Buffer> out = {Buffer(kF32, {c.rows, 2})};
       logsumexp(backend, logits, out[0]);
       return out;
     });
@@ -62,7 +62,7 @@ TEST(LogSoftmax, ForwardMatchesReference) {
       const double want = ref::logsumexp(values.data(), c.vocab);
       // The sum's relative error is lse's absolute one; then lse is rounded.
       const double bound = dot_tolerance(c.vocab / 16 + 9, kF32) + std::abs(want) * 0x1.0p-24;
-      EXPECT_NEAR(outputs[0].get(row), want, bound);
+      EXPECT_NEAR(outputs[0].get(2 * row) + outputs[0].get(2 * row + 1), want, bound);
       const auto at = static_cast<size_t>(row);
       const double lp = values[static_cast<size_t>(targets[at])] - want;
       EXPECT_NEAR(logprobs[at], lp, bound + std::abs(lp) * 0x1.0p-24);
@@ -82,7 +82,7 @@ TEST(LogSoftmax, BackwardMatchesReference) {
     for (const DType type : {kF32, kBF16}) {
       const auto outputs = run_everywhere([&](Backend& backend) {
         std::vector<Buffer> out = {Buffer(type, {c.rows, c.vocab}, c.vocab + 2)};
-        Buffer lse(kF32, {c.rows});
+        Buffer lse(kF32, {c.rows, 2});
         logsumexp(backend, logits, lse);
         log_softmax_backward(backend, logits, lse, targets, d_lp, out[0]);
         return out;
@@ -128,7 +128,7 @@ TEST(LogSoftmax, GradientMayLieOverLogits) {
     SCOPED_TRACE(cpu_path_name(path));
     Backend backend(path, 2);
     const Buffer logits = random_buffer(kF32, {c.rows, c.vocab}, {.seed = 1, .scale = 3});
-    Buffer lse(kF32, {c.rows});
+    Buffer lse(kF32, {c.rows, 2});
     logsumexp(backend, logits, lse);
     for (const DType type : {kF32, kBF16}) {
       Buffer apart(type, {c.rows, c.vocab});
@@ -179,13 +179,14 @@ TEST(LogSoftmax, HostileRows) {
   for (const CpuPath path : supported_paths()) {
     SCOPED_TRACE(cpu_path_name(path));
     Backend backend(path, 1);
-    Buffer lse(kF32, {5});
+    Buffer lse(kF32, {5, 2});
     logsumexp(backend, logits, lse);
-    EXPECT_TRUE(std::isnan(lse.get(0)));
-    EXPECT_TRUE(std::isnan(lse.get(1)));
-    EXPECT_EQ(lse.get(2), 5.0);
-    EXPECT_EQ(lse.get(3), static_cast<double>(1e30f));
-    EXPECT_TRUE(std::isnan(lse.get(4)));
+    const auto sum = [&](int64_t row) { return lse.get(2 * row) + lse.get(2 * row + 1); };
+    EXPECT_TRUE(std::isnan(sum(0)));
+    EXPECT_TRUE(std::isnan(sum(1)));
+    EXPECT_EQ(sum(2), 5.0);
+    EXPECT_EQ(lse.get(6), static_cast<double>(1e30f));
+    EXPECT_TRUE(std::isnan(sum(4)));
     // A row without a loss gives exact zeros whatever its logits hold.
     Buffer d_logits(kF32, {5, 20});
     log_softmax_backward(backend, logits, lse, std::vector<int32_t>(5, 19),
@@ -206,7 +207,7 @@ TEST(LogSoftmax, ExpIsAccurate) {
     const auto any = std::bit_cast<float>(bits);
     x.set(n + i, any != any ? 0.5f : any);
   }
-  const Buffer lse = filled_buffer(kF32, {2}, 0);
+  const Buffer lse = filled_buffer(kF32, {2, 2}, 0);
   const auto outputs = run_everywhere([&](Backend& backend) {
     std::vector<Buffer> out = {Buffer(kF32, {2, n})};
     log_softmax_backward(backend, x, lse, std::vector<int32_t>{0, 0}, std::vector<float>{-1, -1},

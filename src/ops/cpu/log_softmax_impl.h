@@ -20,20 +20,22 @@ void max_and_sum_exp(const float* logits, int64_t vocab, float* maximum, float* 
   *sum = V::sum(total);
 }
 
-// lp = logit[target] - lse: d_logit[j] = d_lp ((j == target) - exp(logit[j] - lse))
+// lp = logit[target] - lse: d_logit[j] = d_lp ((j == target) - exp(logit[j] - lse)), lse =
+// {maximum, log_sum}
 template <typename V, typename D>
-void log_softmax_backward_typed(const float* logits, int64_t vocab, const float* lse, int64_t target,
-                                float d_lp, D* d_logits) {
+void log_softmax_backward_typed(const float* logits, int64_t vocab, const float* lse,
+                                int64_t target, float d_lp, D* d_logits) {
   if (d_lp == 0.0f) {
     for_chunks<V>(vocab,
                   [&](int64_t i, auto part) { V::store(d_logits + i, V::set1(0.0f), part); });
     return;
   }
-  const auto shift = V::set1(lse);
+  const auto maximum = V::set1(lse[0]);
+  const auto log_sum = V::set1(lse[1]);
   const auto scale = V::set1(d_lp);
-  const auto p_target = exp<V>(V::set1(logits[target]) - shift);
+  const auto p_target = exp<V>((V::set1(logits[target]) - maximum) - log_sum);
   for_chunks<V>(vocab, [&](int64_t i, auto part) {
-    const auto p = exp<V>(V::load(logits + i, part) - shift);
+    const auto p = exp<V>((V::load(logits + i, part) - maximum) - log_sum);
     V::store(d_logits + i, scale * (V::set1(0.0f) - p), part);
   });
   V::store(d_logits + target, scale * (V::set1(1.0f) - p_target), Part{1});

@@ -4,7 +4,7 @@
 namespace strata::ops::cpu {
 
 template void max_and_sum_exp<Scalar>(const float*, int64_t, float*, float*);
-template void log_softmax_backward_row<Scalar>(const float*, int64_t, float, int64_t, float, void*,
-                                               DType);
+template void log_softmax_backward_row<Scalar>(const float*, int64_t, const float*, int64_t, float,
+                                               void*, DType);
 
 }  // namespace strata::ops::cpu
