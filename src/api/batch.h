@@ -1,0 +1,95 @@
+// The nouns that travel between a front end (probe, train, generate, later the server) and the
+// engine. Plain values; checked by validate() in engine/ before any compute. T tokens of a
+// sequence, V vocabulary.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace strata::api {
+
+// A model to run with: 0 is the base, others are adapters of the engine.
+enum class AdapterSlot : int32_t { kBase = 0 };
+
+enum class LossName : uint8_t { kCrossEntropy, kImportanceSampling, kPpo, kCispo };
+
+struct Loss {
+  LossName name = LossName::kCrossEntropy;
+  float clip_low = 0.8f;  // absolute ratios; ppo and cispo
+  float clip_high = 1.2f;
+};
+
+// One training or scoring sequence; targets[t] is the label of position t (nothing is shifted).
+struct Sequence {
+  std::vector<int32_t> tokens;    // [T], T >= 1
+  std::vector<int32_t> targets;   // [T], or empty when no loss is wanted
+  std::vector<float> weights;     // [T], or empty: all 1
+  std::vector<float> logprobs;    // [T] sampling logprobs q, where the loss reads them
+  std::vector<float> advantages;  // [T] likewise
+  AdapterSlot slot = AdapterSlot::kBase;
+  Loss loss;
+};
+
+enum class Gradients : uint8_t {
+  kNone,
+  kAdapters,    // of every adapter in the batch that trains; accumulates until its optimizer step
+  kParameters,  // of the base model; adapters take part frozen
+};
+
+struct Batch {
+  std::vector<Sequence> sequences;
+  Gradients gradients = Gradients::kNone;
+  bool want_loss = true;            // logprobs and losses; needs targets
+  bool want_hidden_states = false;  // into the sink: "hidden_states" [L + 1, T, D]
+  bool want_logits = false;         // into the sink: "logits" [T, V]
+};
+
+struct SequenceResult {
+  std::vector<float> logprobs;  // [T], 0 where the weight is 0
+  std::vector<float> losses;    // [T], likewise
+};
+
+struct BatchResult {
+  std::vector<SequenceResult> sequences;
+  double loss_sum = 0.0;  // accumulated in double in request order
+  int64_t num_passes = 0;
+};
+
+struct AdamW {
+  double lr = 1e-4;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-12;
+  double weight_decay = 0.0;
+  double grad_clip_norm = 0.0;  // 0: off
+};
+
+struct StepResult {
+  bool stepped = false;    // false: nothing was accumulated, nothing changed
+  double grad_norm = 0.0;  // before clipping
+  int64_t step = 0;        // steps done
+};
+
+struct SampleRequest {
+  std::vector<int32_t> prompt;  // non-empty
+  AdapterSlot slot = AdapterSlot::kBase;
+  int64_t max_tokens = 1;
+  float temperature = 1.0f;  // 0: greedy
+  int64_t top_k = 0;         // 0: off
+  float top_p = 1.0f;
+  uint64_t seed = 0;
+  std::vector<int32_t> stop;  // ids that end the sample; the id is part of it
+  bool prompt_logprobs = false;
+  int64_t topk_prompt_logprobs = 0;
+};
+
+struct SampleResult {
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;         // of the raw logits, whatever the sampling settings
+  bool stopped = false;                // by a stop id
+  std::vector<float> prompt_logprobs;  // [P], entry 0 is 0
+  std::vector<int32_t> topk_ids;       // [P, k], row 0 is 0
+  std::vector<float> topk_logprobs;    // [P, k]
+};
+
+}  // namespace strata::api

@@ -1,0 +1,29 @@
+// What every command that runs a model shares: option texts to values, a backend, a loaded engine.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "engine/engine.h"
+
+namespace strata::apps {
+
+// "f32", "bf16", or "auto": bf16 when the checkpoint is bf16 or f16, else f32.
+DType parse_dtype(const std::string& text, const model::ModelConfig& config);
+model::Recompute parse_recompute(const std::string& text);  // "none", "full"
+// Only "cpu" is built; anything else is an Error{kUnsupported}.
+void check_device(const std::string& device);
+
+struct EngineSetup {
+  std::string model;
+  std::string dtype = "auto";
+  std::string recompute = "none";
+  std::string device = "cpu";
+  int threads = 0;
+  bool strict_config = false;
+};
+
+// Loads the model; its warnings go to the log.
+std::unique_ptr<engine::Engine> make_engine(const EngineSetup& setup,
+                                            engine::EngineOptions options = {});
+
+}  // namespace strata::apps

@@ -1,0 +1,203 @@
+#include "apps/probe.h"
+
+#include <fmt/format.h>
+
+#include <map>
+
+#include "apps/engine_setup.h"
+#include "apps/probe_request.h"
+#include "base/error.h"
+#include "base/files.h"
+#include "checkpoint/safetensors_writer.h"
+
+namespace strata::apps {
+namespace {
+
+constexpr int64_t kMaxRequestBytes = int64_t{1} << 30;
+
+class Probe {
+ public:
+  explicit Probe(const ProbeOptions& options) : options_(options) {}
+
+  void run() {
+    request_ = parse_probe_request(read_file(options_.request, kMaxRequestBytes), options_.request,
+                                   static_cast<int64_t>(options_.adapters.size()));
+    engine_ = make_engine({.model = options_.model,
+                           .dtype = options_.dtype,
+                           .recompute = options_.recompute,
+                           .device = options_.device,
+                           .threads = options_.threads,
+                           .strict_config = options_.strict_config});
+    for (const std::string& dir : options_.adapters) slots_.push_back(engine_->load_adapter(dir));
+    check_request();
+    forward();
+    if (request_.adapter_grads) adapter_grads();
+    if (request_.param_grads) param_grads();
+    if (!request_.samples.empty()) sample();
+    if (request_.train) train();
+    write();
+  }
+
+ private:
+  void check_request() {
+    // The engine checks ids and samples; do it before any compute, with the first call that would.
+    for (size_t i = 0; i < request_.samples.size(); ++i) engine_->check(request_.samples[i], i);
+  }
+
+  api::Batch batch(api::Gradients gradients) const {
+    api::Batch out;
+    out.sequences = request_.sequences;
+    out.gradients = gradients;
+    return out;
+  }
+
+  std::vector<float>& add(const std::string& name, const std::vector<int64_t>& shape) {
+    return sink_.add(name, shape).values;
+  }
+
+  void forward() {
+    api::Batch wanted = batch(api::Gradients::kNone);
+    wanted.want_hidden_states = request_.hidden_states;
+    wanted.want_logits = request_.logits;
+    wanted.want_loss = request_.logprobs || request_.loss;
+    const api::BatchResult result = engine_->run(wanted, &sink_);
+    int64_t tokens = 0;
+    for (const api::Sequence& sequence : request_.sequences)
+      tokens += static_cast<int64_t>(sequence.tokens.size());
+    const auto flatten = [&](const std::string& name,
+                             std::vector<float> api::SequenceResult::* member) {
+      std::vector<float>& out = add(name, {tokens});
+      size_t at = 0;
+      for (const api::SequenceResult& sequence : result.sequences) {
+        for (const float value : sequence.*member) out[at++] = value;
+      }
+    };
+    if (request_.logprobs) flatten("logprobs", &api::SequenceResult::logprobs);
+    if (request_.loss) {
+      flatten("loss", &api::SequenceResult::losses);
+      add("loss_sum", {1})[0] = static_cast<float>(result.loss_sum);
+    }
+  }
+
+  void put(const std::string& name, TensorView values) {
+    std::vector<int64_t> shape;
+    for (int axis = 0; axis < values.shape.rank(); ++axis) shape.push_back(values.shape[axis]);
+    std::vector<float>& out = add(name, shape);
+    std::copy(values.f32(), values.f32() + values.shape.num_elements(), out.begin());
+  }
+
+  // Every LoRA tensor of every adapter, under the names of its file.
+  void put_adapters(const std::string& prefix, bool gradients) {
+    for (size_t k = 0; k < slots_.size(); ++k) {
+      for (const model::LoraModule& module : engine_->adapter(slots_[k]).modules()) {
+        const std::string start = fmt::format("{}.{}.", prefix, k + 1);
+        put(start + module.a_name, gradients ? module.d_a : module.a);
+        put(start + module.b_name, gradients ? module.d_b : module.b);
+      }
+    }
+  }
+
+  void adapter_grads() {
+    for (const api::AdapterSlot slot : slots_) engine_->adapter(slot).enable_training();
+    engine_->run(batch(api::Gradients::kAdapters), &sink_);
+    put_adapters("adapter_grad", true);
+    // A step of rate 0 would move moments; gradients are dropped instead.
+    for (const api::AdapterSlot slot : slots_) engine_->adapter(slot).drop_gradients();
+  }
+
+  void param_grads() {
+    engine_->run(batch(api::Gradients::kParameters), &sink_);
+    train::BaseTrainer& trainer = engine_->base_trainer();
+    trainer.finish_gradients(engine_->backend());
+    const auto& table = engine_->model().weights->table();
+    for (size_t i = 0; i < table.size(); ++i)
+      put("param_grad." + table[i].name, trainer.gradient(i));
+    trainer.zero_gradients();
+  }
+
+  void train() {
+    const ProbeTrain& plan = *request_.train;
+    const auto num_adapters = static_cast<int64_t>(slots_.size());
+    std::vector<float>& losses = add("train.loss", {plan.steps});
+    std::vector<float>& norms = plan.parameters
+                                    ? add("train.grad_norm", {plan.steps})
+                                    : add("train.grad_norm", {plan.steps, num_adapters});
+    for (int64_t step = 0; step < plan.steps; ++step) {
+      const api::BatchResult result = engine_->run(
+          batch(plan.parameters ? api::Gradients::kParameters : api::Gradients::kAdapters), &sink_);
+      losses[static_cast<size_t>(step)] = static_cast<float>(result.loss_sum);
+      if (plan.parameters) {
+        norms[static_cast<size_t>(step)] =
+            static_cast<float>(engine_->step(api::AdapterSlot::kBase, plan.adamw).grad_norm);
+        continue;
+      }
+      for (int64_t k = 0; k < num_adapters; ++k) {
+        norms[static_cast<size_t>(step * num_adapters + k)] =
+            static_cast<float>(engine_->step(slots_[static_cast<size_t>(k)], plan.adamw).grad_norm);
+      }
+    }
+    if (!plan.parameters) return put_adapters("adapter_final", false);
+    const auto& table = engine_->model().weights->table();
+    for (size_t i = 0; i < table.size(); ++i) {
+      put("param_final." + table[i].name, engine_->base_trainer().master(i));
+    }
+  }
+
+  void sample() {
+    const std::vector<api::SampleResult> results = engine_->sample(request_.samples);
+    for (size_t i = 0; i < results.size(); ++i) {
+      const api::SampleResult& r = results[i];
+      const api::SampleRequest& asked = request_.samples[i];
+      const std::string start = fmt::format("sample.{}.", i);
+      const auto count = static_cast<int64_t>(r.tokens.size());
+      const auto prompt = static_cast<int64_t>(asked.prompt.size());
+      const auto fill = [&](const std::string& name, const std::vector<int64_t>& shape,
+                            const auto& values) {
+        std::vector<float>& out = add(start + name, shape);
+        for (size_t j = 0; j < values.size(); ++j) out[j] = static_cast<float>(values[j]);
+      };
+      fill("tokens", {count}, r.tokens);
+      fill("logprobs", {count}, r.logprobs);
+      add(start + "stop", {1})[0] = r.stopped ? 1.0f : 0.0f;
+      const int64_t k = asked.topk_prompt_logprobs;
+      if (asked.prompt_logprobs || k > 0) fill("prompt_logprobs", {prompt}, r.prompt_logprobs);
+      if (k > 0) {
+        fill("topk_ids", {prompt, k}, r.topk_ids);
+        fill("topk_logprobs", {prompt, k}, r.topk_logprobs);
+      }
+    }
+  }
+
+  void write() const {
+    std::vector<TensorDecl> tensors;
+    for (const auto& [name, tensor] : sink_.tensors()) {
+      Shape shape;
+      for (const int64_t dim : tensor.shape) shape.push_back(dim);
+      tensors.push_back({name, DType::kF32, shape});
+    }
+    SafetensorsWriter writer(options_.out, tensors);
+    for (const TensorDecl& tensor : writer.tensors()) {
+      writer.append_f32(tensor.name, sink_.tensors().at(tensor.name).values);
+    }
+    writer.commit();
+  }
+
+  const ProbeOptions& options_;
+  ProbeRequest request_;
+  std::unique_ptr<engine::Engine> engine_;
+  std::vector<api::AdapterSlot> slots_;
+  api::TensorSink sink_;
+};
+
+}  // namespace
+
+int run_probe(const ProbeOptions& options) {
+  if (options.dtype != "f32" && options.dtype != "bf16") {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--dtype: got '{}', want f32 or bf16", options.dtype));
+  }
+  Probe(options).run();
+  return 0;
+}
+
+}  // namespace strata::apps

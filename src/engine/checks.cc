@@ -1,0 +1,75 @@
+// Checks of what a caller asks: everything is looked at before anything runs.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "engine/engine.h"
+
+namespace strata::engine {
+namespace {
+
+[[noreturn]] void fail(const std::string& what) { throw Error(ErrorCode::kInvalidArgument, what); }
+
+void check_ids(const std::vector<int32_t>& ids, int64_t vocab, const std::string& where) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= vocab) {
+      fail(fmt::format("{}[{}]: got id {}, want 0 to {}", where, i, ids[i], vocab - 1));
+    }
+  }
+}
+
+void check_length(size_t got, size_t tokens, const std::string& where, bool may_be_empty) {
+  if (got == tokens || (may_be_empty && got == 0)) return;
+  fail(fmt::format("{}: got {} values, want {}, one for each token", where, got, tokens));
+}
+
+}  // namespace
+
+void Engine::check(const api::Batch& batch) const {
+  if (batch.sequences.empty()) fail("sequences: got none, want at least one");
+  if (batch.gradients != api::Gradients::kNone && !batch.want_loss)
+    fail("gradients need want_loss");
+  for (size_t s = 0; s < batch.sequences.size(); ++s) {
+    const api::Sequence& sequence = batch.sequences[s];
+    const std::string where = fmt::format("sequences[{}]", s);
+    const size_t tokens = sequence.tokens.size();
+    if (tokens == 0) fail(where + ".tokens: got none, want at least one");
+    check_ids(sequence.tokens, model_.config.vocab_size, where + ".tokens");
+    static_cast<void>(adapter_or_base(sequence.slot));  // an Error when the slot is free
+    check_length(sequence.targets.size(), tokens, where + ".targets", !batch.want_loss);
+    check_ids(sequence.targets, model_.config.vocab_size, where + ".targets");
+    const bool plain = sequence.loss.name == api::LossName::kCrossEntropy || !batch.want_loss;
+    check_length(sequence.weights.size(), tokens, where + ".weights", true);
+    check_length(sequence.logprobs.size(), tokens, where + ".logprobs", plain);
+    check_length(sequence.advantages.size(), tokens, where + ".advantages", plain);
+    if (sequence.loss.clip_low > sequence.loss.clip_high) {
+      fail(where + ".loss: clip_low_threshold exceeds clip_high_threshold");
+    }
+  }
+}
+
+void Engine::check(const api::SampleRequest& request, size_t index) const {
+  const std::string where = fmt::format("sample[{}]", index);
+  const int64_t vocab = model_.config.vocab_size;
+  if (request.prompt.empty()) fail(where + ".tokens: got none, want at least one");
+  check_ids(request.prompt, vocab, where + ".tokens");
+  static_cast<void>(adapter_or_base(request.slot));  // an Error when the slot is free
+  if (request.max_tokens < 1)
+    fail(fmt::format("{}.max_tokens: got {}, want at least 1", where, request.max_tokens));
+  if (!(request.temperature >= 0.0f) || std::isinf(request.temperature)) {
+    fail(fmt::format("{}.temperature: got {}, want 0 or more", where, request.temperature));
+  }
+  if (!(request.top_p > 0.0f && request.top_p <= 1.0f)) {
+    fail(fmt::format("{}.top_p: got {}, want above 0 and at most 1", where, request.top_p));
+  }
+  if (request.top_k < 0)
+    fail(fmt::format("{}.top_k: got {}, want 0 (off) or more", where, request.top_k));
+  if (request.topk_prompt_logprobs < 0 || request.topk_prompt_logprobs > vocab) {
+    fail(fmt::format("{}.topk_prompt_logprobs: got {}, want 0 to {}", where,
+                     request.topk_prompt_logprobs, vocab));
+  }
+  check_ids(request.stop, vocab, where + ".stop");
+}
+
+}  // namespace strata::engine

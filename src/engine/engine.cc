@@ -1,0 +1,251 @@
+#include "engine/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "engine/sampling_loop.h"
+#include "ops/elementwise.h"
+
+namespace strata::engine {
+namespace {
+
+int64_t kv_page_bytes(const model::ModelConfig& config, DType dtype, int64_t page_size) {
+  return std::max<int64_t>(
+      64, 2 * config.num_layers * page_size * config.kv_width() * dtype_bytes(dtype));
+}
+
+train::AdamWOptions adamw_options(const api::AdamW& o) {
+  return {.lr = o.lr,
+          .beta1 = o.beta1,
+          .beta2 = o.beta2,
+          .eps = o.eps,
+          .weight_decay = o.weight_decay,
+          .grad_clip_norm = o.grad_clip_norm};
+}
+
+train::LossSpec loss_spec(const api::Loss& loss) {
+  constexpr train::LossKind kKinds[] = {train::LossKind::kCrossEntropy,
+                                        train::LossKind::kImportanceSampling, train::LossKind::kPpo,
+                                        train::LossKind::kCispo};
+  return {.kind = kKinds[static_cast<size_t>(loss.name)],
+          .clip_low = loss.clip_low,
+          .clip_high = loss.clip_high};
+}
+
+}  // namespace
+
+Engine::Engine(std::unique_ptr<Backend> backend, model::LoadedModel model,
+               const EngineOptions& options)
+    : options_(options),
+      backend_(std::move(backend)),
+      model_(std::move(model)),
+      rope_(model_.config),
+      kv_pool_(kv_page_bytes(model_.config, model_.weights->compute_dtype(), options.page_size),
+               options.page_size) {
+  CHECK(options.page_size >= 1 && options.pass_tokens >= 1 && options.prefill_tokens >= 1);
+}
+
+api::AdapterSlot Engine::create_adapter(const std::vector<model::LoraModuleSpec>& specs,
+                                        uint64_t seed) {
+  int32_t slot = 1;
+  while (adapters_.contains(slot)) ++slot;
+  auto adapter =
+      std::make_unique<model::LoraAdapter>(*model_.weights, specs, backend_->panel_width());
+  adapter->initialise(seed);
+  adapter->refresh(*backend_);
+  adapters_[slot] = std::move(adapter);
+  return api::AdapterSlot{slot};
+}
+
+api::AdapterSlot Engine::load_adapter(const std::string& dir) {
+  auto adapter = model::load_adapter(*backend_, model_, dir);
+  int32_t slot = 1;
+  while (adapters_.contains(slot)) ++slot;
+  adapters_[slot] = std::move(adapter);
+  return api::AdapterSlot{slot};
+}
+
+void Engine::save_adapter(api::AdapterSlot slot, const std::string& dir) const {
+  model::save_adapter(adapter(slot), dir, model_.dir);
+}
+
+void Engine::clear_adapter(api::AdapterSlot slot) {
+  static_cast<void>(adapter(slot));  // an Error when the slot is free
+  adapters_.erase(static_cast<int32_t>(slot));
+}
+
+model::LoraAdapter& Engine::adapter(api::AdapterSlot slot) const {
+  const auto found = adapters_.find(static_cast<int32_t>(slot));
+  if (found == adapters_.end()) {
+    throw Error(ErrorCode::kNotFound, fmt::format("adapter {}: no such adapter; there are {}",
+                                                  static_cast<int32_t>(slot), adapters_.size()));
+  }
+  return *found->second;
+}
+
+model::LoraAdapter* Engine::adapter_or_base(api::AdapterSlot slot) const {
+  return slot == api::AdapterSlot::kBase ? nullptr : &adapter(slot);
+}
+
+train::BaseTrainer& Engine::base_trainer() {
+  if (!base_trainer_) base_trainer_ = std::make_unique<train::BaseTrainer>(*model_.weights);
+  return *base_trainer_;
+}
+
+void Engine::enable_base_steps() {
+  base_trainer().enable_steps([this](size_t index, TensorView out) {
+    if (model_.checkpoint != nullptr) {
+      model::read_stored(model_, index, out);
+    } else {
+      model_.weights->read(*backend_, index, 0, out);
+    }
+  });
+}
+
+api::StepResult Engine::step(api::AdapterSlot slot, const api::AdamW& options) {
+  train::StepResult done;
+  if (slot == api::AdapterSlot::kBase) {
+    enable_base_steps();
+    done = base_trainer_->step(*backend_, *model_.weights, adamw_options(options));
+  } else {
+    done = train::step_adapter(*backend_, adapter(slot), adamw_options(options));
+  }
+  return {.stepped = done.stepped, .grad_norm = done.grad_norm, .step = done.step};
+}
+
+api::BatchResult Engine::run(const api::Batch& batch, api::TensorSink* sink) {
+  check(batch);
+  CHECK(sink != nullptr || !(batch.want_hidden_states || batch.want_logits));
+  int64_t total = 0;
+  for (const api::Sequence& sequence : batch.sequences)
+    total += static_cast<int64_t>(sequence.tokens.size());
+  const model::ModelConfig& c = model_.config;
+  if (batch.want_hidden_states)
+    sink->add("hidden_states", {c.num_layers + 1, total, c.hidden_size});
+  if (batch.want_logits) sink->add("logits", {total, c.vocab_size});
+  if (batch.gradients == api::Gradients::kAdapters) {
+    for (const api::Sequence& sequence : batch.sequences) {
+      if (model::LoraAdapter* used = adapter_or_base(sequence.slot)) used->enable_training();
+    }
+  }
+  if (batch.gradients == api::Gradients::kParameters) base_trainer();
+
+  api::BatchResult result;
+  result.sequences.resize(batch.sequences.size());
+  int64_t first_row = 0;
+  for (size_t first = 0; first < batch.sequences.size();) {
+    size_t last = first;
+    int64_t tokens = 0;
+    while (last < batch.sequences.size()) {
+      const auto count = static_cast<int64_t>(batch.sequences[last].tokens.size());
+      if (last > first && tokens + count > options_.pass_tokens) break;
+      tokens += count;
+      ++last;
+    }
+    run_pass(batch, first, last, first_row, result, sink);
+    ++result.num_passes;
+    first_row += tokens;
+    first = last;
+  }
+  for (const api::SequenceResult& sequence : result.sequences) {
+    for (const float loss : sequence.losses) result.loss_sum += static_cast<double>(loss);
+  }
+  return result;
+}
+
+void Engine::gather_inputs(const api::Batch& batch, size_t first, size_t last) {
+  builder_.clear();
+  for (auto* values : {&weights_, &sampling_logprobs_, &advantages_}) values->clear();
+  targets_.clear();
+  specs_.clear();
+  for (size_t s = first; s < last; ++s) {
+    const api::Sequence& sequence = batch.sequences[s];
+    const size_t count = sequence.tokens.size();
+    builder_.add(sequence.tokens, 0, adapter_or_base(sequence.slot));
+    const auto append = [count](auto& out, const auto& values, auto fill) {
+      if (values.empty())
+        out.insert(out.end(), count, fill);
+      else
+        out.insert(out.end(), values.begin(), values.end());
+    };
+    append(targets_, sequence.targets, 0);
+    append(weights_, sequence.weights, 1.0f);
+    append(sampling_logprobs_, sequence.logprobs, 0.0f);
+    append(advantages_, sequence.advantages, 0.0f);
+    specs_.push_back(loss_spec(sequence.loss));
+  }
+}
+
+void Engine::run_pass(const api::Batch& batch, size_t first, size_t last, int64_t first_row,
+                      api::BatchResult& result, api::TensorSink* sink) {
+  gather_inputs(batch, first, last);
+  Scratch& scratch = backend_->scratch();
+  scratch.consolidate();
+  const Scratch::Mark mark(scratch);
+  model::Pass pass = builder_.build(*backend_, *model_.weights, rope_);
+  const bool backward = batch.gradients != api::Gradients::kNone;
+  pass.adapter_gradients = batch.gradients == api::Gradients::kAdapters;
+  if (batch.gradients == api::Gradients::kParameters)
+    pass.base_gradients = base_trainer_->gradients();
+
+  const model::ModelConfig& c = model_.config;
+  const Shape hidden_shape = {pass.num_tokens(), c.hidden_size};
+  const TensorView hidden = scratch.take(pass.dtype(), hidden_shape);
+  const TensorView states =
+      batch.want_hidden_states
+          ? scratch.take(DType::kF32, {c.num_layers + 1, pass.num_tokens(), c.hidden_size})
+          : TensorView();
+  tape_.recompute = options_.recompute;
+  model::decoder_forward(pass, backward ? &tape_ : nullptr, states, hidden);
+  if (batch.want_hidden_states) {
+    api::NamedTensor& out = sink->at("hidden_states");
+    const int64_t total = out.shape[1];
+    for (int64_t i = 0; i <= c.num_layers; ++i) {
+      std::memcpy(out.values.data() + (i * total + first_row) * c.hidden_size, states.at(i).data,
+                  static_cast<size_t>(states.at(i).num_bytes()));
+    }
+  }
+  if (batch.want_logits) write_logits(pass, hidden, first_row, *sink);
+  if (!batch.want_loss) return;
+
+  const auto tokens = static_cast<size_t>(pass.num_tokens());
+  logprobs_.resize(tokens);
+  losses_.resize(tokens);
+  const TensorView d_hidden = backward ? scratch.take(DType::kF32, hidden_shape) : TensorView();
+  const train::LossInputs inputs = {.targets = targets_,
+                                    .weights = weights_,
+                                    .sampling_logprobs = sampling_logprobs_,
+                                    .advantages = advantages_,
+                                    .specs = specs_};
+  loss_pass_.run(pass, inputs, hidden, logprobs_, losses_, d_hidden);
+  if (backward) {
+    model::decoder_backward(pass, tape_, d_hidden);
+    if (pass.base_gradients != nullptr) base_trainer_->has_gradient = true;
+  }
+  for (size_t s = first; s < last; ++s) {
+    const model::PassSequence& rows = pass.sequences[s - first];
+    if (pass.adapter_gradients && rows.adapter != nullptr) rows.adapter->has_gradient = true;
+    result.sequences[s].logprobs.assign(logprobs_.begin() + rows.begin,
+                                        logprobs_.begin() + rows.end);
+    result.sequences[s].losses.assign(losses_.begin() + rows.begin, losses_.begin() + rows.end);
+  }
+}
+
+void Engine::write_logits(model::Pass& pass, TensorView hidden, int64_t first_row,
+                          api::TensorSink& sink) {
+  api::NamedTensor& out = sink.at("logits");
+  const int64_t vocab = model_.config.vocab_size;
+  const std::vector<uint8_t> all(static_cast<size_t>(pass.num_tokens()), 1);
+  logit_chunks_.start(pass, all);
+  for (auto rows = logit_chunks_.next(); !rows.empty(); rows = logit_chunks_.next()) {
+    const TensorView chunk = hidden.slice_rows(rows.front(), rows.back() + 1);
+    const TensorView logits(out.values.data() + (first_row + rows.front()) * vocab, DType::kF32,
+                            {static_cast<int64_t>(rows.size()), vocab});
+    model::head_forward(pass, logit_chunks_.groups(), chunk, {}, logits);
+  }
+}
+
+}  // namespace strata::engine

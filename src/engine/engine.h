@@ -1,0 +1,99 @@
+// Engine: one base model, its adapters, and the passes that train, score and sample. Owns weights,
+// adapter slots, optimizer state and KV pages. Runs one call at a time on the caller's thread (the
+// engine thread); its thread pool does the math.
+//   Engine engine(load_model(...), {...});
+//   const AdapterSlot slot = engine.create_adapter(specs, seed);
+//   engine.run(batch, &sink); engine.step(slot, adamw);
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "api/batch.h"
+#include "api/tensor_sink.h"
+#include "backend/backend.h"
+#include "engine/kv_pool.h"
+#include "engine/pass_builder.h"
+#include "model/adapter_io.h"
+#include "model/decoder.h"
+#include "model/load.h"
+#include "train/loss_pass.h"
+#include "train/optimizer.h"
+
+namespace strata::engine {
+
+struct EngineOptions {
+  int threads = 0;                // 0: all cores
+  int64_t pass_tokens = 2048;     // a pass holds at most this many tokens, or one longer sequence
+  int64_t prefill_tokens = 2048;  // a prompt is read in chunks of at most this many
+  int64_t page_size = 64;         // positions in a KV page
+  model::Recompute recompute = model::Recompute::kNone;
+};
+
+class Engine {
+ public:
+  Engine(std::unique_ptr<Backend> backend, model::LoadedModel model, const EngineOptions& options);
+
+  [[nodiscard]] Backend& backend() { return *backend_; }
+  [[nodiscard]] const model::ModelConfig& config() const { return model_.config; }
+  [[nodiscard]] const model::LoadedModel& model() const { return model_; }
+  [[nodiscard]] const EngineOptions& options() const { return options_; }
+
+  // Adapter slots: the smallest free number from 1 on. A slot starts from PEFT's initialisation,
+  // zero optimizer state and no gradient; a cleared slot's memory is gone, so nothing of it can
+  // reach the next owner.
+  api::AdapterSlot create_adapter(const std::vector<model::LoraModuleSpec>& specs, uint64_t seed);
+  api::AdapterSlot load_adapter(const std::string& dir);
+  void save_adapter(api::AdapterSlot slot, const std::string& dir) const;
+  void clear_adapter(api::AdapterSlot slot);
+  // The adapter of a slot; an Error for the base or a free slot. Valid until the slot is cleared.
+  [[nodiscard]] model::LoraAdapter& adapter(api::AdapterSlot slot) const;
+
+  // Base training: gradients of every parameter, and with steps also fp32 masters and moments.
+  train::BaseTrainer& base_trainer();
+  void enable_base_steps();
+
+  // Scores and, if asked, accumulates gradients. `sink` may be null when nothing large is wanted.
+  // All sequences are checked before the first is run: an Error names the sequence and field at
+  // fault and changes nothing.
+  api::BatchResult run(const api::Batch& batch, api::TensorSink* sink = nullptr);
+
+  api::StepResult step(api::AdapterSlot slot,
+                       const api::AdamW& options);  // kBase: the base parameters
+
+  // Samples all requests together (continuous batching); results in request order.
+  std::vector<api::SampleResult> sample(const std::vector<api::SampleRequest>& requests);
+
+  // For the sampling loop (engine/sampling_loop.h).
+  void check(const api::SampleRequest& request, size_t index) const;
+  [[nodiscard]] model::LoraAdapter* adapter_or_base(api::AdapterSlot slot) const;
+  [[nodiscard]] KvPool& kv_pool() { return kv_pool_; }
+  [[nodiscard]] model::RopeTable& rope() { return rope_; }
+
+ private:
+  void check(const api::Batch& batch) const;
+  void run_pass(const api::Batch& batch, size_t first, size_t last, int64_t first_row,
+                api::BatchResult& result, api::TensorSink* sink);
+  void gather_inputs(const api::Batch& batch, size_t first, size_t last);
+  void write_logits(model::Pass& pass, TensorView hidden, int64_t first_row, api::TensorSink& sink);
+
+  EngineOptions options_;
+  std::unique_ptr<Backend> backend_;
+  model::LoadedModel model_;
+  model::RopeTable rope_;
+  KvPool kv_pool_;
+  std::map<int32_t, std::unique_ptr<model::LoraAdapter>> adapters_;
+  std::unique_ptr<train::BaseTrainer> base_trainer_;
+
+  // Reused from pass to pass.
+  PassBuilder builder_;
+  model::Tape tape_;
+  train::LossPass loss_pass_;
+  model::RowChunks logit_chunks_;
+  std::vector<int32_t> targets_;
+  std::vector<float> weights_, sampling_logprobs_, advantages_, logprobs_, losses_;
+  std::vector<train::LossSpec> specs_;
+};
+
+}  // namespace strata::engine

@@ -1,0 +1,44 @@
+#include "engine/pass_builder.h"
+
+#include <algorithm>
+
+namespace strata::engine {
+
+void PassBuilder::clear() {
+  tokens_.clear();
+  positions_.clear();
+  sequences_.clear();
+  rows_.clear();
+  num_positions_ = 0;
+}
+
+void PassBuilder::add(std::span<const int32_t> tokens, int64_t first_position,
+                      model::LoraAdapter* adapter, model::KvPages kv) {
+  const int64_t begin = num_tokens();
+  const auto count = static_cast<int64_t>(tokens.size());
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  for (int64_t i = 0; i < count; ++i)
+    positions_.push_back(static_cast<int32_t>(first_position + i));
+  sequences_.push_back({.begin = begin,
+                        .end = begin + count,
+                        .first_position = first_position,
+                        .adapter = adapter,
+                        .kv = kv});
+  rows_.add(count, adapter);
+  num_positions_ = std::max(num_positions_, first_position + count);
+}
+
+model::Pass PassBuilder::build(Backend& backend, const model::ModelWeights& weights,
+                               model::RopeTable& rope) {
+  rope.reserve(num_positions_);
+  return {.backend = backend,
+          .weights = weights,
+          .rope = rope,
+          .tokens = tokens_,
+          .positions = positions_,
+          .sequences = sequences_,
+          .rows = rows_,
+          .run_buffer = run_buffer_};
+}
+
+}  // namespace strata::engine

@@ -1,0 +1,33 @@
+// PassBuilder: makes a model::Pass out of sequences: flat tokens, positions, row groups. Owns the
+// arrays that the pass borrows and reuses them, so that a warm step allocates nothing. Engine
+// thread only.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/pass.h"
+
+namespace strata::engine {
+
+class PassBuilder {
+ public:
+  void clear();
+  // Appends a sequence's tokens from first_position on; kv is empty in training.
+  void add(std::span<const int32_t> tokens, int64_t first_position, model::LoraAdapter* adapter,
+           model::KvPages kv = {});
+  // The pass borrows this builder until the next clear(). Makes the rope table long enough.
+  model::Pass build(Backend& backend, const model::ModelWeights& weights, model::RopeTable& rope);
+
+  [[nodiscard]] int64_t num_tokens() const { return static_cast<int64_t>(tokens_.size()); }
+
+ private:
+  std::vector<int32_t> tokens_;
+  std::vector<int32_t> positions_;
+  std::vector<model::PassSequence> sequences_;
+  model::RowGroups rows_;
+  std::vector<ops::LowRankRun> run_buffer_;
+  int64_t num_positions_ = 0;
+};
+
+}  // namespace strata::engine
