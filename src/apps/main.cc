@@ -5,7 +5,10 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 
+#include "apps/bench.h"
+#include "apps/init.h"
 #include "apps/probe.h"
+#include "apps/train.h"
 #include "backend/backend.h"
 #include "base/env.h"
 #include "base/error.h"
@@ -39,6 +42,100 @@ void add_probe(CLI::App& app, Command& chosen) {
   command->callback([&chosen, options] { chosen = [options] { return run_probe(*options); }; });
 }
 
+void add_bench(CLI::App& app, Command& chosen) {
+  auto* command = app.add_subcommand(
+      "bench", "Measure training, prefill or decoding against this machine's limits");
+  auto options = std::make_shared<BenchOptions>();
+  command->add_option("work", options->work, bench_works())->required();
+  command->add_option("--model", options->model,
+                      "Hugging Face directory; default: Qwen3-0.6B's shape with random weights");
+  command->add_option("--dtype", options->dtype, "f32, bf16 or auto")->capture_default_str();
+  command->add_option("--threads", options->threads, "0: all cores")->capture_default_str();
+  command->add_option("--repeat", options->repeat, "timed repetitions; the median counts")
+      ->capture_default_str();
+  command->add_flag("--json", options->json, "print one JSON object");
+  command->footer("Example:\n  strata bench train_s512 --json");
+  command->callback([&chosen, options] { chosen = [options] { return run_bench(*options); }; });
+}
+
+void add_train_recipe(CLI::App& command, TrainOptions& o) {
+  command.add_option("--lr", o.lr, "peak learning rate [2e-4; full: 1e-5]");
+  command.add_option("--schedule", o.schedule, "constant, linear or cosine")->capture_default_str();
+  command.add_option("--warmup-steps", o.warmup_steps, "steps of linear warm-up")
+      ->capture_default_str();
+  command.add_option("--beta1", o.beta1, "AdamW")->capture_default_str();
+  command.add_option("--beta2", o.beta2, "AdamW")->capture_default_str();
+  command.add_option("--eps", o.eps, "AdamW")->capture_default_str();
+  command.add_option("--weight-decay", o.weight_decay, "decoupled; AdamW")->capture_default_str();
+  command.add_option("--clip", o.clip, "largest gradient norm; 0: off")->capture_default_str();
+  command.add_option("--epochs", o.epochs, "passes over the data")->capture_default_str();
+  command.add_option("--steps", o.steps, "optimizer steps; 0: by --epochs")->capture_default_str();
+  command.add_option("--batch-tokens", o.batch_tokens, "tokens of an optimizer step, at most")
+      ->capture_default_str();
+  command.add_option("--micro-tokens", o.micro_tokens, "tokens of a pass, at most; saves memory")
+      ->capture_default_str();
+  command.add_option("--max-length", o.max_length, "longer examples are dropped and counted")
+      ->capture_default_str();
+  command.add_option("--seed", o.seed, "of adapter, order and split")->capture_default_str();
+}
+
+void add_train(CLI::App& app, Command& chosen) {
+  auto* command = app.add_subcommand("train", "Fine-tune a model on a JSONL file");
+  auto options = std::make_shared<TrainOptions>();
+  TrainOptions& o = *options;
+  command->add_option("--model", o.model, "Hugging Face directory")->required();
+  command
+      ->add_option("--data", o.data,
+                   "JSONL: {\"prompt\",\"completion\"}, {\"text\"} or {\"messages\"} a line")
+      ->required();
+  command->add_option("--out", o.out, "folder of the adapter or model, metrics and state")
+      ->required();
+  command->add_option("--method", o.method, "lora or full")->capture_default_str();
+  command->add_option("--rank", o.rank, "LoRA rank")->capture_default_str();
+  command->add_option("--alpha", o.alpha, "LoRA alpha")->capture_default_str();
+  command
+      ->add_option("--targets", o.targets,
+                   "all-linear, or module names with commas; embed_tokens and lm_head too")
+      ->capture_default_str();
+  command->add_option("--train-on", o.train_on, "of messages: last or all assistant turns")
+      ->capture_default_str();
+  add_train_recipe(*command, o);
+  command->add_option("--eval", o.eval, "JSONL of held-out examples");
+  command->add_option("--eval-fraction", o.eval_fraction, "else: share of --data to hold out")
+      ->capture_default_str();
+  command->add_option("--save-every", o.save_every, "steps; 0: at the end only")
+      ->capture_default_str();
+  command->add_flag("--resume", o.resume, "continue from the last save in --out");
+  command->add_option("--dtype", o.dtype, "auto, bf16 or f32")->capture_default_str();
+  command->add_option("--recompute", o.recompute, "none or full")->capture_default_str();
+  command->add_option("--threads", o.threads, "0: all cores")->capture_default_str();
+  command->add_option("--device", o.device, "cpu")->capture_default_str();
+  command->add_flag("--strict-config", o.strict_config, "unknown keys of config.json are errors");
+  command->add_flag("--json", o.json, "a line of JSON on stdout at the end");
+  command->footer(
+      "Examples:\n"
+      "  strata train --model qwen3 --data chats.jsonl --out adapter\n"
+      "  strata train --model qwen3 --data chats.jsonl --out adapter --resume\n"
+      "  strata train --model qwen3 --data text.jsonl --out tuned --method full --lr 2e-5");
+  command->callback([&chosen, options] { chosen = [options] { return run_train(*options); }; });
+}
+
+void add_init(CLI::App& app, Command& chosen) {
+  auto* command = app.add_subcommand("init", "Write a checkpoint with random weights");
+  auto options = std::make_shared<InitOptions>();
+  command
+      ->add_option("--config", options->config,
+                   "model directory, config.json, or one of: " + named_configs())
+      ->required();
+  command->add_option("--out", options->out, "folder to write")->required();
+  command->add_option("--dtype", options->dtype, "auto (as configured), bf16 or f32")
+      ->capture_default_str();
+  command->add_option("--seed", options->seed, "")->capture_default_str();
+  command->add_option("--threads", options->threads, "0: all cores")->capture_default_str();
+  command->footer("Example:\n  strata init --config qwen3-0.6b --out random --seed 1");
+  command->callback([&chosen, options] { chosen = [options] { return run_init(*options); }; });
+}
+
 int exit_code(const Error& error) {
   switch (error.code) {
     case ErrorCode::kInvalidArgument:
@@ -59,7 +156,10 @@ int run(int argc, char** argv) {
   });
   app.require_subcommand(1);
   Command chosen;
+  add_train(app, chosen);
   add_probe(app, chosen);
+  add_init(app, chosen);
+  add_bench(app, chosen);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -50,6 +50,10 @@ class Engine {
   // The adapter of a slot; an Error for the base or a free slot. Valid until the slot is cleared.
   [[nodiscard]] model::LoraAdapter& adapter(api::AdapterSlot slot) const;
 
+  [[nodiscard]] const std::map<int32_t, std::unique_ptr<model::LoraAdapter>>& adapters() const {
+    return adapters_;
+  }
+
   // Base training: gradients of every parameter, and with steps also fp32 masters and moments.
   train::BaseTrainer& base_trainer();
   void enable_base_steps();

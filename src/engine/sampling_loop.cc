@@ -162,10 +162,8 @@ void SamplingLoop::record_prompt(Row& row, int64_t position, const float* logits
   const auto vocab = static_cast<size_t>(engine_.config().vocab_size);
   const auto offset = at * static_cast<size_t>(k);
   const auto ids = std::span(row.result.topk_ids).subspan(offset, static_cast<size_t>(k));
-  sample::top_ids({logits, vocab}, ids);
-  for (size_t i = 0; i < ids.size(); ++i) {
-    row.result.topk_logprobs[offset + i] = ops::logprob(logits[ids[i]], lse);
-  }
+  sample::topk_logprobs({logits, vocab}, lse, ids,
+                        std::span(row.result.topk_logprobs).subspan(offset, ids.size()));
 }
 
 void SamplingLoop::sample_token(size_t id, Row& row, const float* logits, const float* lse) {

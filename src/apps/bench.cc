@@ -1,0 +1,366 @@
+#include "apps/bench.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <vector>
+
+#include "apps/bench_count.h"
+#include "apps/engine_setup.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "engine/memory_plan.h"
+#include "engine/sampling_loop.h"
+#include "ops/limits.h"
+
+namespace strata::apps {
+namespace {
+
+enum class Kind { kTrain, kPrefill, kDecode };
+
+struct Work {
+  std::string_view name;
+  Kind kind;
+  int64_t batch;   // sequences
+  int64_t length;  // tokens of each; the prompt of a decode
+  bool recompute = false;
+  bool adapters = false;  // decode: each sequence with its own
+};
+
+constexpr Work kWorks[] = {
+    {"train_s512", Kind::kTrain, 4, 512},
+    {"train_s512_remat", Kind::kTrain, 4, 512, true},
+    {"train_s2048_remat", Kind::kTrain, 1, 2048, true},
+    {"train_s8192_remat", Kind::kTrain, 1, 8192, true},
+    {"prefill512", Kind::kPrefill, 1, 512},
+    {"prefill2048", Kind::kPrefill, 1, 2048},
+    {"decode1", Kind::kDecode, 1, 128},
+    {"decode8", Kind::kDecode, 8, 128},
+    {"decode32", Kind::kDecode, 32, 128},
+    {"lora8", Kind::kDecode, 8, 128, false, true},
+};
+constexpr int64_t kRank = 32;
+constexpr int64_t kTimedTokens = 32;
+
+// One timed run of the work with the limits seen around it.
+struct Sample {
+  double tokens_per_s = 0.0;
+  double share = 0.0;
+  double peak = 0.0;
+  double bandwidth = 0.0;
+};
+
+model::ModelConfig qwen3_06b() {
+  model::ModelConfig c;
+  c.family = "qwen3";
+  c.architecture = "Qwen3ForCausalLM";
+  c.vocab_size = 151936;
+  c.hidden_size = 1024;
+  c.intermediate_size = 3072;
+  c.num_layers = 28;
+  c.num_heads = 16;
+  c.num_kv_heads = 8;
+  c.head_dim = 128;
+  c.max_position_embeddings = 40960;
+  c.tie_word_embeddings = true;
+  c.qk_norm = true;
+  c.rope.theta = 1e6;
+  return c;
+}
+
+// Small random weights, cheap to make: a hash of the element's index, uniform in +-0.035 (deviation
+// 0.02).
+void fill_random(Backend& backend, model::ModelWeights& weights) {
+  for (size_t index = 0; index < weights.table().size(); ++index) {
+    const model::Parameter& parameter = weights.table()[index];
+    const int64_t rows = parameter.is_matrix() ? parameter.shape[0] : 1;
+    const int64_t cols = parameter.is_matrix() ? parameter.shape[1] : parameter.shape[0];
+    const int64_t step = std::max<int64_t>(1, (8 << 20) / cols);
+    for (int64_t begin = 0; begin < rows; begin += step) {
+      const int64_t end = std::min(rows, begin + step);
+      const Scratch::Mark mark(backend.scratch());
+      const TensorView slice = backend.scratch().take(DType::kBF16, {end - begin, cols});
+      const uint64_t key = (index << 40) + static_cast<uint64_t>(begin * cols);
+      backend.pool().run((end - begin) * cols, [&](int64_t first, int64_t last, int) {
+        for (int64_t i = first; i < last; ++i) {
+          uint64_t x = (key + static_cast<uint64_t>(i)) * 0x9E3779B97F4A7C15ull;
+          x = (x ^ (x >> 29)) * 0xBF58476D1CE4E5B9ull;
+          const float unit = static_cast<float>(static_cast<int32_t>(x >> 32)) * 0x1.0p-31f;
+          slice.bf16()[i] = to_bf16(parameter.is_matrix() ? 0.035f * unit : 1.0f);
+        }
+      });
+      weights.write(backend, index, begin, slice);
+    }
+  }
+}
+
+std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint64_t stream) {
+  std::vector<int32_t> tokens(static_cast<size_t>(count));
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const uint64_t x = (stream * 1000003u + i + 1) * 0x9E3779B97F4A7C15ull;
+    tokens[i] = static_cast<int32_t>((x >> 33) % static_cast<uint64_t>(vocab));
+  }
+  return tokens;
+}
+
+double peak_rss_gib() {
+  struct rusage usage;
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / (1024.0 * 1024.0);
+}
+
+std::string read_pseudo_file(const char* path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// Seconds since this process started, from the kernel's own clock.
+double process_age() {
+  const std::string stat = read_pseudo_file("/proc/self/stat");
+  const std::string uptime = read_pseudo_file("/proc/uptime");
+  size_t at = stat.rfind(')');
+  for (int field = 2; field < 22 && at != std::string::npos; ++field) at = stat.find(' ', at + 1);
+  if (at == std::string::npos) return 0.0;
+  const double started =
+      std::strtod(stat.c_str() + at, nullptr) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  return std::strtod(uptime.c_str(), nullptr) - started;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+class Bench {
+ public:
+  Bench(const Work& work, const BenchOptions& options) : work_(work), options_(options) {}
+
+  int run() {
+    load();
+    startup_s_ = process_age();
+    ops::LimitProbe probe(engine_->backend());
+    measure(probe);  // warm-up: memory is touched, scratch is booked
+    samples_.clear();
+    for (int i = 0; i < options_.repeat; ++i) measure(probe);
+    if (work_.adapters) measure_base(probe);
+    print();
+    return 0;
+  }
+
+ private:
+  void load() {
+    engine::EngineOptions engine_options;
+    engine_options.recompute = work_.recompute ? model::Recompute::kFull : model::Recompute::kNone;
+    engine_options.threads = options_.threads;
+    engine_options.pass_tokens = std::max<int64_t>(2048, work_.length);
+    if (!options_.model.empty()) {
+      engine_ = make_engine({.model = options_.model,
+                             .dtype = options_.dtype,
+                             .recompute = work_.recompute ? "full" : "none",
+                             .threads = options_.threads},
+                            engine_options);
+    } else {
+      auto backend = std::make_unique<Backend>(choose_cpu_path(), options_.threads);
+      model::LoadedModel made;
+      made.config = qwen3_06b();
+      made.weights = std::make_unique<model::ModelWeights>(
+          made.config, parse_dtype(options_.dtype, made.config), backend->panel_width());
+      fill_random(*backend, *made.weights);
+      engine_ =
+          std::make_unique<engine::Engine>(std::move(backend), std::move(made), engine_options);
+    }
+    const int64_t adapters = work_.kind == Kind::kTrain ? 1 : (work_.adapters ? work_.batch : 0);
+    const auto specs = model::adapter_specs(engine_->config(), {"all-linear"}, kRank, 32.0);
+    for (int64_t i = 0; i < adapters; ++i) {
+      slots_.push_back(engine_->create_adapter(specs, static_cast<uint64_t>(i)));
+    }
+  }
+
+  void measure(ops::LimitProbe& probe) {
+    switch (work_.kind) {
+      case Kind::kTrain:
+        return measure_train(probe);
+      case Kind::kPrefill:
+        return measure_prefill(probe);
+      case Kind::kDecode:
+        return samples_.push_back(measure_decode(probe, work_.adapters));
+    }
+  }
+
+  DType dtype() const { return engine_->model().weights->compute_dtype(); }
+
+  void add_compute_sample(ops::LimitProbe& probe, double before, double flops, double seconds) {
+    const double peak = (before + probe.matrix_flops(dtype())) / 2.0;
+    samples_.push_back({.tokens_per_s = static_cast<double>(work_.batch * work_.length) / seconds,
+                        .share = flops / seconds / peak,
+                        .peak = peak,
+                        .bandwidth = probe.read_bandwidth()});
+  }
+
+  void measure_train(ops::LimitProbe& probe) {
+    api::Batch batch;
+    batch.gradients = api::Gradients::kAdapters;
+    for (int64_t s = 0; s < work_.batch; ++s) {
+      api::Sequence sequence;
+      sequence.tokens =
+          random_tokens(work_.length, engine_->config().vocab_size, static_cast<uint64_t>(s));
+      sequence.targets =
+          random_tokens(work_.length, engine_->config().vocab_size, static_cast<uint64_t>(s + 100));
+      sequence.slot = slots_[0];
+      batch.sequences.push_back(std::move(sequence));
+    }
+    const double before = probe.matrix_flops(dtype());
+    const double start = now_seconds();
+    engine_->run(batch);
+    engine_->step(slots_[0], {.lr = 1e-4});
+    const double seconds = now_seconds() - start;
+    const WorkCount count = count_train(engine_->config(), {.sequences = work_.batch,
+                                                            .length = work_.length,
+                                                            .rank = kRank,
+                                                            .recompute = work_.recompute});
+    add_compute_sample(probe, before, count.flops, seconds);
+  }
+
+  api::SampleRequest request(int64_t index, int64_t max_tokens, bool adapters) const {
+    api::SampleRequest out;
+    out.prompt =
+        random_tokens(work_.length, engine_->config().vocab_size, static_cast<uint64_t>(index));
+    out.max_tokens = max_tokens;
+    out.temperature = 0.0f;
+    if (adapters) out.slot = slots_[static_cast<size_t>(index)];
+    return out;
+  }
+
+  void measure_prefill(ops::LimitProbe& probe) {
+    const double before = probe.matrix_flops(dtype());
+    const double start = now_seconds();
+    engine_->sample({request(0, 1, false)});
+    const double seconds = now_seconds() - start;
+    add_compute_sample(probe, before, count_prefill(engine_->config(), work_.length).flops,
+                       seconds);
+  }
+
+  // kTimedTokens steps in four stretches with probes between them.
+  Sample measure_decode(ops::LimitProbe& probe, bool adapters) {
+    engine::SamplingLoop loop(*engine_);
+    for (int64_t i = 0; i < work_.batch; ++i) loop.add(request(i, kTimedTokens + 2, adapters));
+    size_t running = 0;
+    while (running < static_cast<size_t>(work_.batch)) running = loop.step().size();
+    constexpr int64_t kStretch = 8;
+    double seconds = 0.0;
+    std::vector<double> bandwidths = {probe.read_bandwidth()};
+    std::vector<double> peaks = {probe.matrix_flops(dtype())};
+    for (int64_t token = 0; token < kTimedTokens; token += kStretch) {
+      const double start = now_seconds();
+      for (int64_t i = 0; i < kStretch; ++i) loop.step();
+      seconds += now_seconds() - start;
+      bandwidths.push_back(probe.read_bandwidth());
+      peaks.push_back(probe.matrix_flops(dtype()));
+    }
+    const WorkCount count =
+        count_decode(engine_->config(), work_.batch, work_.length + kTimedTokens / 2,
+                     dtype_bytes(dtype()), adapters ? work_.batch : 0, kRank);
+    const double bandwidth = median(bandwidths);
+    const double peak = median(peaks);
+    const double limit = std::max(count.bytes / bandwidth, count.flops / peak);
+    return {.tokens_per_s = static_cast<double>(work_.batch * kTimedTokens) / seconds,
+            .share = limit * static_cast<double>(kTimedTokens) / seconds,
+            .peak = peak,
+            .bandwidth = bandwidth};
+  }
+
+  // lora8: pairs of the base alone and the mixed batch.
+  void measure_base(ops::LimitProbe& probe) {
+    std::vector<double> ratios;
+    for (int i = 0; i < options_.repeat; ++i) {
+      const double base = measure_decode(probe, false).tokens_per_s;
+      ratios.push_back(measure_decode(probe, true).tokens_per_s / base);
+    }
+    share_of_base_ = median(ratios);
+  }
+
+  [[nodiscard]] double middle(double Sample::* member) const {
+    std::vector<double> values;
+    for (const Sample& sample : samples_) values.push_back(sample.*member);
+    return median(values);
+  }
+
+  [[nodiscard]] double planned_gib() const {
+    const int64_t tokens = work_.batch * work_.length;
+    const engine::MemoryPlan plan = engine::plan_memory(
+        *engine_,
+        {.pass_tokens = std::min<int64_t>(tokens, std::max<int64_t>(2048, work_.length)),
+         .rank = slots_.empty() ? 0 : kRank,
+         .backward = work_.kind == Kind::kTrain,
+         .kv_positions =
+             work_.kind == Kind::kTrain ? 0 : work_.batch * (work_.length + kTimedTokens + 2)});
+    return static_cast<double>(plan.total()) / (1024.0 * 1024.0 * 1024.0);
+  }
+
+  void print() const {
+    boost::json::object line;
+    line["work"] = std::string(work_.name);
+    line["tokens_per_s"] = middle(&Sample::tokens_per_s);
+    line["share_of_limit"] = middle(&Sample::share);
+    line["matrix_peak_gflops"] = middle(&Sample::peak) / 1e9;
+    line["read_gb_per_s"] = middle(&Sample::bandwidth) / 1e9;
+    line["cpu_path"] = std::string(cpu_path_name(engine_->backend().path()));
+    line["threads"] = engine_->backend().pool().num_threads();
+    line["peak_rss_gib"] = peak_rss_gib();
+    line["planned_gib"] = planned_gib();
+    line["startup_s"] = startup_s_;
+    line["repeat"] = options_.repeat;
+    if (share_of_base_) line["share_of_base"] = *share_of_base_;
+    if (options_.json) {
+      fmt::print("{}\n", boost::json::serialize(line));
+      return;
+    }
+    fmt::print(
+        "{}: {:.1f} tokens/s, {:.1f} % of the limit ({:.0f} GFLOP/s, {:.1f} GB/s probed, {}, {} "
+        "threads); "
+        "peak {:.2f} GiB (planned {:.2f}); ready after {:.2f} s\n",
+        work_.name, middle(&Sample::tokens_per_s), 100.0 * middle(&Sample::share),
+        middle(&Sample::peak) / 1e9, middle(&Sample::bandwidth) / 1e9,
+        cpu_path_name(engine_->backend().path()), engine_->backend().pool().num_threads(),
+        peak_rss_gib(), planned_gib(), startup_s_);
+    if (share_of_base_)
+      fmt::print("{}: {:.1f} % of the base's speed\n", work_.name, 100.0 * *share_of_base_);
+  }
+
+  const Work& work_;
+  const BenchOptions& options_;
+  std::unique_ptr<engine::Engine> engine_;
+  std::vector<api::AdapterSlot> slots_;
+  std::vector<Sample> samples_;
+  double startup_s_ = 0.0;
+  std::optional<double> share_of_base_;
+};
+
+}  // namespace
+
+std::string bench_works() {
+  std::string names;
+  for (const Work& work : kWorks) names += (names.empty() ? "" : ", ") + std::string(work.name);
+  return names;
+}
+
+int run_bench(const BenchOptions& options) {
+  if (options.repeat < 1 || options.repeat > 1000) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--repeat: got {}, want 1 to 1000", options.repeat));
+  }
+  for (const Work& work : kWorks) {
+    if (work.name == options.work) return Bench(work, options).run();
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("bench: got '{}', want one of {}", options.work, bench_works()));
+}
+
+}  // namespace strata::apps

@@ -1,0 +1,23 @@
+// `strata bench WORK`: speeds of training, prefill and decoding as shares of this machine's limits,
+// which are probed in the same process and interleaved with the work.
+#pragma once
+#include <string>
+
+namespace strata::apps {
+
+struct BenchOptions {
+  std::string work;
+  std::string model;  // empty: Qwen3-0.6B's shape with random weights made in memory
+  std::string dtype = "bf16";
+  int threads = 0;
+  int repeat = 5;
+  bool json = false;
+};
+
+// Prints one line: a JSON object with --json, else words.
+int run_bench(const BenchOptions& options);
+
+// The works, for --help.
+std::string bench_works();
+
+}  // namespace strata::apps

@@ -1,0 +1,36 @@
+// Nominal work of a decoder, as speeds are counted against: what the mathematics asks for, whether
+// or not it is executed (a recompute that skips something still counts whole). P layer weights, T
+// tokens, S sequence length, L layers.
+#pragma once
+#include "model/config.h"
+
+namespace strata::apps {
+
+struct WorkCount {
+  double flops = 0.0;
+  double bytes = 0.0;  // read from memory at least once
+};
+
+struct TrainShape {
+  int64_t sequences = 1;
+  int64_t length = 512;
+  int64_t rank = 32;
+  bool recompute = false;
+};
+
+int64_t layer_weights(const model::ModelConfig& config);  // matrices of all layers
+int64_t lora_weights(const model::ModelConfig& config,
+                     int64_t rank);  // seven projections, all layers
+
+// Forward, optional recompute, backward to activations and adapters: a LoRA step without weight
+// gradients of the base.
+WorkCount count_train(const model::ModelConfig& config, const TrainShape& shape);
+// Logits of the last position only.
+WorkCount count_prefill(const model::ModelConfig& config, int64_t length);
+// One token of each of `batch` sequences, each with `context` positions in its own cache;
+// element_bytes of weights and cache. num_adapters different adapters of this rank are read once
+// each.
+WorkCount count_decode(const model::ModelConfig& config, int64_t batch, int64_t context,
+                       int64_t element_bytes, int64_t num_adapters, int64_t rank);
+
+}  // namespace strata::apps
