@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cstring>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -197,8 +197,8 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
     }
   }
   json.end();
-  std::stable_sort(tensors_.begin(), tensors_.end(), [](const TensorInfo& a, const TensorInfo& b) {
-    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  std::sort(tensors_.begin(), tensors_.end(), [](const TensorInfo& a, const TensorInfo& b) {
+    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });
   check_gapless(path, tensors_, data_begin, file_.size());
   for (size_t i = 0; i < tensors_.size(); ++i) by_name_[tensors_[i].name] = i;

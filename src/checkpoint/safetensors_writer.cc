@@ -70,10 +70,13 @@ uint16_t narrow(float value, DType dtype) {
 
 SafetensorsWriter::SafetensorsWriter(std::string path, std::vector<TensorDecl> tensors,
                                      const std::map<std::string, std::string>& metadata)
-    : file_(std::move(path)), tensors_(std::move(tensors)) {
-  check_names(tensors_);
-  std::stable_partition(tensors_.begin(), tensors_.end(),
-                        [](const TensorDecl& tensor) { return tensor.dtype == DType::kF32; });
+    : file_(std::move(path)) {
+  check_names(tensors);
+  for (const bool f32 : {true, false}) {
+    for (TensorDecl& tensor : tensors) {
+      if ((tensor.dtype == DType::kF32) == f32) tensors_.push_back(std::move(tensor));
+    }
+  }
   const std::string header = header_of(tensors_, metadata);
   const uint64_t length = header.size();
   file_.append(std::as_bytes(std::span(&length, 1)));
