@@ -87,7 +87,7 @@ TEST(TrainerState, SurvivesKillAtAnyMoment) {
   const TempDir dir;
   const std::string trainer = dir.file("trainer");
   int64_t step = 0;
-  for (uint64_t round = 0; round < 40; ++round) {
+  for (uint64_t round = 0; round < 25; ++round) {
     int pipe_ends[2];
     ASSERT_EQ(::pipe(pipe_ends), 0);
     const pid_t child = ::fork();
