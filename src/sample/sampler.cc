@@ -3,99 +3,284 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <numeric>
+#include <limits>
 #include <vector>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/rng.h"
+#include "ops/log_softmax.h"
 
 namespace strata::sample {
 namespace {
 
-// Stream of the counter generator that token draws use.
-constexpr uint64_t kDrawStream = 0x73616d706c65;  // "sample"
+constexpr size_t kBlock = 64;       // logits whose weights are computed together
+constexpr size_t kMaxGroups = 256;  // partial sums of the weights of a row
+constexpr uint64_t kTokenStream =
+    0x73616d706c652d31;  // keeps draws apart from other uses of a seed
 
-// Descending logit, then ascending id.
-struct Before {
-  std::span<const float> logits;
-  bool operator()(int32_t a, int32_t b) const {
-    const float x = logits[static_cast<size_t>(a)];
-    const float y = logits[static_cast<size_t>(b)];
-    return x != y ? x > y : a < b;
-  }
+struct Candidate {
+  float logit;
+  int32_t id;
 };
 
-int32_t argmax(std::span<const float> logits) {
-  size_t best = 0;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (std::isnan(logits[i])) {
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          fmt::format(
-              "sample: the logit of id {} is NaN; the weights or an adapter hold NaN or overflow",
-              i));
-    }
-    if (logits[i] > logits[best]) best = i;
-  }
-  if (std::isinf(logits[best])) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("sample: the largest logit is {}; the weights or an adapter overflow",
-                            logits[best]));
-  }
-  return static_cast<int32_t>(best);
+bool comes_before(const Candidate& a, const Candidate& b) {
+  return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
 }
 
-// The k first in order, sorted; the others are dropped.
-void keep_first(std::vector<int32_t>& ids, size_t k, Before before) {
-  if (k < ids.size()) {
-    std::nth_element(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(k), ids.end(), before);
-    ids.resize(k);
+[[noreturn]] void throw_not_finite(std::span<const float> logits) {
+  size_t bad = 0;
+  while (std::isfinite(logits[bad])) ++bad;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("sample: the logit of token {} is {}, want a finite number; the weights "
+                          "or the adapter have diverged, or hold NaN",
+                          bad, logits[bad]));
+}
+
+// The largest of 64 logits; false when one of them is not finite.
+bool block_max(const float* logits, float& max) {
+  constexpr size_t kLanes = 8;  // loops of fixed length: the compiler turns them into vectors
+  float most[kLanes];
+  float zero[kLanes] = {};  // NaN as soon as a logit is not finite
+  std::copy_n(logits, kLanes, most);
+  for (size_t i = 0; i < kBlock; i += kLanes) {
+    for (size_t l = 0; l < kLanes; ++l) {
+      most[l] = logits[i + l] > most[l] ? logits[i + l] : most[l];
+      zero[l] += logits[i + l] * 0.0f;
+    }
   }
-  std::sort(ids.begin(), ids.end(), before);
+  max = *std::max_element(most, most + kLanes);
+  return std::all_of(zero, zero + kLanes, [](float z) { return z == 0.0f; });
+}
+
+// The largest logit and the lowest id that has it.
+Candidate checked_argmax(std::span<const float> logits) {
+  CHECK(!logits.empty());
+  Candidate best = {-std::numeric_limits<float>::infinity(), 0};
+  size_t best_block = 0;
+  for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
+    float padded[kBlock];
+    const float* block = &logits[begin];
+    if (logits.size() - begin < kBlock) {
+      std::fill(padded, padded + kBlock, logits[begin]);
+      std::copy(logits.begin() + static_cast<std::ptrdiff_t>(begin), logits.end(), padded);
+      block = padded;
+    }
+    float max = 0;
+    if (!block_max(block, max)) throw_not_finite(logits);
+    if (max > best.logit) {
+      best.logit = max;
+      best_block = begin;
+    }
+  }
+  while (logits[best_block] != best.logit) ++best_block;
+  best.id = static_cast<int32_t>(best_block);
+  return best;
+}
+
+// e^z for z <= 0, to 3e-7: the scheme of ops/cpu/simd.h without fma, so that the compiler can keep
+// four lanes busy. Weights below e^-87 count as zero.
+inline float weight_of(float z) {
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
+  const float x = z > -87.0f ? z : -87.0f;
+  const float n = (x * 0x1.715476p+0f + kRound) - kRound;
+  const float r = (x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
+  float q = 0x1.6a1f62p-10f * r + 0x1.123ccap-7f;
+  q = q * r + 0x1.555904p-5f;
+  q = q * r + 0x1.55548ep-3f;
+  q = q * r + 0x1.fffffcp-2f;
+  const float p = (r * r * q + r) + 1.0f;
+  const auto power = static_cast<uint32_t>(static_cast<int32_t>(n) + 127) << 23;
+  return z > -87.0f ? p * std::bit_cast<float>(power) : 0.0f;
+}
+
+// The softmax of a row before it is normalised.
+class Weights {
+ public:
+  Weights(std::span<const float> logits, float max, float temperature)
+      : logits_(logits), max_(max), temperature_(temperature) {}
+
+  [[nodiscard]] float scaled(float logit) const { return (logit - max_) / temperature_; }
+  [[nodiscard]] double of(float logit) const { return weight_of(scaled(logit)); }
+
+  // Sum of logits [begin, end): blocks of 64, each added up in four lanes.
+  [[nodiscard]] double sum(size_t begin, size_t end) const {
+    double total = 0;
+    for (size_t i = begin; i < end; i += kBlock) {
+      float weights[kBlock];
+      block(i, weights);
+      double lane[4] = {};
+      for (size_t j = 0; j < kBlock; j += 4) {
+        for (size_t l = 0; l < 4; ++l) lane[l] += weights[j + l];
+      }
+      total += (lane[0] + lane[2]) + (lane[1] + lane[3]);
+    }
+    return total;
+  }
+
+  // Weights of logits [begin, begin + 64); zeros past the end of the row.
+  void block(size_t begin, float* out) const {
+    float z[kBlock];
+    const size_t count = std::min(kBlock, logits_.size() - begin);
+    if (count < kBlock) std::fill(z, z + kBlock, -std::numeric_limits<float>::infinity());
+    std::copy_n(logits_.begin() + static_cast<std::ptrdiff_t>(begin), count, z);
+    for (size_t j = 0; j < kBlock; ++j) z[j] = (z[j] - max_) / temperature_;
+    for (size_t j = 0; j < kBlock; ++j) out[j] = weight_of(z[j]);
+  }
+
+ private:
+  std::span<const float> logits_;
+  float max_;
+  float temperature_;
+};
+
+// The row's weights in at most 256 partial sums, so that a draw looks into one of them only.
+struct GroupedSum {
+  explicit GroupedSum(const Weights& weights, size_t vocab)
+      : size((vocab + kMaxGroups * kBlock - 1) / (kMaxGroups * kBlock) * kBlock) {
+    for (size_t begin = 0; begin < vocab; begin += size) {
+      sums[count] = weights.sum(begin, std::min(vocab, begin + size));
+      total += sums[count++];
+    }
+  }
+  size_t size;  // logits in a group
+  size_t count = 0;
+  double sums[kMaxGroups];
+  double total = 0;
+};
+
+// The token at which the cumulative weight, in ascending id, passes u * total.
+int32_t draw_from_all(const Weights& weights, size_t vocab, double u) {
+  const GroupedSum groups(weights, vocab);
+  double left = u * groups.total;
+  size_t group = 0;
+  while (group + 1 < groups.count && left >= groups.sums[group]) left -= groups.sums[group++];
+  size_t chosen =
+      vocab;  // rounding may leave a rest: then the group's last weight that is not zero
+  const size_t end = std::min(vocab, (group + 1) * groups.size);
+  for (size_t begin = group * groups.size; begin < end; begin += kBlock) {
+    float block[kBlock];
+    weights.block(begin, block);
+    for (size_t j = 0; j < kBlock; ++j) {
+      if (block[j] == 0.0f) continue;
+      chosen = begin + j;
+      if (left < block[j]) return static_cast<int32_t>(chosen);
+      left -= block[j];
+    }
+  }
+  CHECK(chosen < vocab, chosen, vocab);
+  return static_cast<int32_t>(chosen);
+}
+
+// The k candidates that come first, in order. A heap of k holds the best so far, its worst on top.
+std::vector<Candidate> largest(std::span<const float> logits, size_t k) {
+  std::vector<Candidate> kept;
+  kept.reserve(k);
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const Candidate candidate = {logits[i], static_cast<int32_t>(i)};
+    if (kept.size() < k) {
+      kept.push_back(candidate);
+      std::push_heap(kept.begin(), kept.end(), comes_before);
+    } else if (comes_before(candidate, kept.front())) {
+      std::pop_heap(kept.begin(), kept.end(), comes_before);
+      kept.back() = candidate;
+      std::push_heap(kept.begin(), kept.end(), comes_before);
+    }
+  }
+  std::sort_heap(kept.begin(), kept.end(), comes_before);
+  return kept;
+}
+
+// How many of the sorted candidates top-p keeps; `total` is the weight of everything that top-k
+// left.
+size_t nucleus_size(const Weights& weights, std::span<const Candidate> sorted, double total,
+                    double top_p) {
+  double before = 0;
+  size_t count = 0;
+  while (count < sorted.size() && (count == 0 || before / total < top_p)) {
+    before += weights.of(sorted[count++].logit);
+  }
+  return count;
+}
+
+// Top-p over the whole vocabulary: the sorted candidates that it keeps. Only tokens within
+// ln(V / (1 - p)) of the maximum are looked at: all others together weigh less than 1 - p times
+// the largest, so they lie beyond the nucleus.
+std::vector<Candidate> nucleus(const Weights& weights, std::span<const float> logits, float top_p) {
+  const double total = GroupedSum(weights, logits.size()).total;
+  const double reach = std::log(static_cast<double>(logits.size()) / (1.0 - top_p)) + 1e-3;
+  std::vector<Candidate> heap;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (weights.scaled(logits[i]) >= -reach) heap.push_back({logits[i], static_cast<int32_t>(i)});
+  }
+  // A heap with the next candidate on top: the nucleus is often much smaller than what is near.
+  const auto comes_after = [](const Candidate& a, const Candidate& b) {
+    return comes_before(b, a);
+  };
+  std::make_heap(heap.begin(), heap.end(), comes_after);
+  std::vector<Candidate> kept;
+  double before = 0;
+  while (!heap.empty() && (kept.empty() || before / total < top_p)) {
+    std::pop_heap(heap.begin(), heap.end(), comes_after);
+    kept.push_back(heap.back());
+    before += weights.of(heap.back().logit);
+    heap.pop_back();
+  }
+  return kept;
+}
+
+int32_t draw_from(const Weights& weights, std::span<const Candidate> sorted, double u) {
+  double total = 0;
+  for (const Candidate& candidate : sorted) total += weights.of(candidate.logit);
+  double left = u * total;
+  int32_t chosen = sorted[0].id;
+  for (const Candidate& candidate : sorted) {
+    const double weight = weights.of(candidate.logit);
+    if (weight == 0) break;
+    chosen = candidate.id;
+    if (left < weight) break;
+    left -= weight;
+  }
+  return chosen;
 }
 
 }  // namespace
 
-int32_t choose_token(std::span<const float> logits, const SamplingParams& params, uint64_t index) {
-  const int32_t best = argmax(logits);
-  if (params.temperature == 0.0f || params.top_k == 1) return best;
-  std::vector<int32_t> ids(logits.size());
-  std::iota(ids.begin(), ids.end(), 0);
-  const Before before{logits};
-  const double top = static_cast<double>(logits[static_cast<size_t>(best)]);
-  const auto weight = [&](int32_t id) {
-    return std::exp((static_cast<double>(logits[static_cast<size_t>(id)]) - top) /
-                    params.temperature);
-  };
-  const bool nucleus = params.top_p < 1.0f;
-  if (params.top_k > 0 || nucleus) {
-    const size_t k =
-        params.top_k > 0 ? std::min(ids.size(), static_cast<size_t>(params.top_k)) : ids.size();
-    keep_first(ids, k, before);
+int32_t choose_token(std::span<const float> logits, const SamplingParams& params,
+                     uint64_t step_index) {
+  CHECK(std::isfinite(params.temperature) && params.temperature >= 0, params.temperature);
+  CHECK(params.top_p > 0, params.top_p);
+  const Candidate best = checked_argmax(logits);
+  if (params.temperature == 0) return best.id;
+  const Weights weights(logits, best.logit, params.temperature);
+  const double u = Counter{.seed = params.seed, .stream = kTokenStream}.uniform(step_index);
+  const auto top_k = static_cast<size_t>(std::max<int64_t>(0, params.top_k));
+  const bool cut_k = top_k > 0 && top_k < logits.size();
+  const bool cut_p = params.top_p < 1;
+  if (!cut_k && !cut_p) return draw_from_all(weights, logits.size(), u);
+  if (!cut_k) return draw_from(weights, nucleus(weights, logits, params.top_p), u);
+  std::vector<Candidate> kept = largest(logits, top_k);
+  if (cut_p) {
+    double total = 0;
+    for (const Candidate& candidate : kept) total += weights.of(candidate.logit);
+    kept.resize(nucleus_size(weights, kept, total, params.top_p));
   }
-  std::vector<double> cumulative(ids.size());
-  double total = 0.0;
-  for (size_t i = 0; i < ids.size(); ++i) cumulative[i] = total += weight(ids[i]);
-  if (nucleus) {
-    size_t kept = 1;
-    while (kept < ids.size() && cumulative[kept - 1] < static_cast<double>(params.top_p) * total)
-      ++kept;
-    ids.resize(kept);
-    total = cumulative[kept - 1];
-  }
-  const double draw = Counter{.seed = params.seed, .stream = kDrawStream}.uniform(index) * total;
-  const auto end = cumulative.begin() + static_cast<std::ptrdiff_t>(ids.size());
-  const auto at = std::upper_bound(cumulative.begin(), end, draw);
-  const auto chosen = std::min<std::ptrdiff_t>(at - cumulative.begin(), std::ssize(ids) - 1);
-  return ids[static_cast<size_t>(chosen)];
+  return draw_from(weights, kept, u);
 }
 
-void top_ids(std::span<const float> logits, std::span<int32_t> ids) {
-  std::vector<int32_t> all(logits.size());
-  std::iota(all.begin(), all.end(), 0);
-  std::partial_sort(all.begin(), all.begin() + std::ssize(ids), all.end(), Before{logits});
-  std::copy_n(all.begin(), ids.size(), ids.begin());
+void topk_logprobs(std::span<const float> logits, const float* lse, std::span<int32_t> ids,
+                   std::span<float> logprobs) {
+  CHECK(ids.size() == logprobs.size() && ids.size() <= logits.size(), ids.size(), logprobs.size(),
+        logits.size());
+  if (ids.empty()) return;
+  checked_argmax(logits);
+  const std::vector<Candidate> kept = largest(logits, ids.size());
+  for (size_t i = 0; i < kept.size(); ++i) {
+    ids[i] = kept[i].id;
+    logprobs[i] = ops::logprob(kept[i].logit, lse);
+  }
 }
 
 }  // namespace strata::sample

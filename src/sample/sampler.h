@@ -1,10 +1,14 @@
-// Choosing a token from raw fp32 logits. V vocabulary. The rules: temperature 0 takes the largest
-// raw logit. Otherwise logits / temperature; top_k keeps exactly k entries; top_p, over the
-// probabilities of what is left, keeps tokens whose cumulative probability before them is below p
-// (so the crossing token stays, and the top one always). Ties everywhere: the lower id first. The
-// draw inverts the cumulative distribution, in order of descending probability, at a uniform number
-// that is a function of (seed, index) alone: nothing else in a batch matters. Any thread; allocates
-// a [V] list of candidates.
+// The choice of one token from one row of raw fp32 logits. Pure functions of their arguments: any
+// thread, nothing kept between calls, so a row's choice depends on nothing else in the batch. V
+// vocabulary. Wherever logits tie, the lower id comes first. A logit that is NaN or infinite is an
+// Error that names its token.
+//
+// choose_token: temperature 0 takes the argmax. Otherwise, in this order: logits / temperature;
+// top-k keeps exactly k tokens; top-p sorts what is left, largest first, and keeps the tokens whose
+// cumulative probability before them is < top_p (the first one always). The token is then drawn by
+// inverting the cumulative distribution at one uniform number, the counter generator's for (seed,
+// step_index): in ascending id when nothing was filtered, else from the largest down. Weights are
+// exp((logit - max) / temperature) in fp32 to 3e-7, their sums double in a fixed order.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -12,17 +16,19 @@
 namespace strata::sample {
 
 struct SamplingParams {
-  float temperature = 1.0f;  // >= 0
-  int64_t top_k = 0;         // 0: off
-  float top_p = 1.0f;        // in (0, 1]
+  float temperature = 1.0f;  // >= 0; 0: greedy
+  int64_t top_k = 0;         // <= 0 or >= V: off
+  float top_p = 1.0f;        // > 0; >= 1: off
   uint64_t seed = 0;
 };
 
-// The token at `index` (0 for the first sampled one). Throws Error when no logit is finite or one
-// is NaN.
-int32_t choose_token(std::span<const float> logits, const SamplingParams& params, uint64_t index);
+// `step_index` is the number of tokens sampled before this one.
+int32_t choose_token(std::span<const float> logits, const SamplingParams& params,
+                     uint64_t step_index);
 
-// Writes the ids of the ids.size() largest logits, descending, ties by lower id. ids.size() <= V.
-void top_ids(std::span<const float> logits, std::span<int32_t> ids);
+// Writes the ids.size() largest logits' ids, largest first, and their logprobs; `lse` points to the
+// row's two values as ops::logsumexp writes them. ids.size() <= V.
+void topk_logprobs(std::span<const float> logits, const float* lse, std::span<int32_t> ids,
+                   std::span<float> logprobs);
 
 }  // namespace strata::sample
