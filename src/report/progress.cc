@@ -69,6 +69,7 @@ void Progress::update(int64_t done, std::string_view note) {
   done_ = done;
   note_ = note;
   const double now = options_.clock();
+  if (now - begin_ < options_.quiet_seconds) return;
   const double since = now - last_draw_;
   bool due = !drawn_ || since >= (terminal_ ? kTerminalInterval : kLineInterval);
   if (!terminal_ && options_.total > 0 && since >= kTenthInterval) {

@@ -14,12 +14,13 @@
 namespace strata::report {
 
 struct ProgressOptions {
-  std::string label;
-  int64_t total = 0;              // of whatever is counted; 0: unknown, no bar and no ETA
-  int64_t start = 0;              // where resumed work begins: the ETA counts from here
-  std::FILE* out = nullptr;       // null: stderr
-  std::optional<bool> terminal;   // default: ask the operating system
-  std::function<double()> clock;  // seconds; default: base/clock.h
+  std::string label = {};
+  int64_t total = 0;                   // of whatever is counted; 0: unknown, no bar and no ETA
+  int64_t start = 0;                   // where resumed work begins: the ETA counts from here
+  std::FILE* out = nullptr;            // null: stderr
+  std::optional<bool> terminal = {};   // default: ask the operating system
+  double quiet_seconds = 0;            // nothing is drawn before: short work stays silent
+  std::function<double()> clock = {};  // seconds; default: base/clock.h
 };
 
 class Progress {

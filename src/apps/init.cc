@@ -1,0 +1,123 @@
+#include "apps/init.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <string_view>
+
+#include "apps/engine_setup.h"
+#include "apps/model_files.h"
+#include "base/error.h"
+#include "base/files.h"
+#include "model/load.h"
+#include "report/format.h"
+
+namespace strata::apps {
+namespace {
+
+struct NamedConfig {
+  std::string_view name;
+  std::string_view json;
+};
+
+// The shapes that the models' own config.json files give.
+constexpr NamedConfig kNamed[] = {
+    {"qwen3-0.6b", R"({
+  "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 151936, "hidden_size": 1024,
+  "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8,
+  "head_dim": 128, "max_position_embeddings": 40960, "rms_norm_eps": 1e-06, "rope_theta": 1000000,
+  "tie_word_embeddings": true, "attention_bias": false, "hidden_act": "silu", "initializer_range": 0.02,
+  "bos_token_id": 151643, "eos_token_id": 151645, "torch_dtype": "bfloat16"
+}
+)"},
+    {"smollm2-135m", R"({
+  "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 49152, "hidden_size": 576,
+  "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
+  "head_dim": 64, "max_position_embeddings": 8192, "rms_norm_eps": 1e-05, "rope_theta": 100000,
+  "tie_word_embeddings": true, "attention_bias": false, "hidden_act": "silu", "initializer_range": 0.041666666666666664,
+  "bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "bfloat16"
+}
+)"},
+    {"llama-3.2-1b", R"({
+  "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 128256, "hidden_size": 2048,
+  "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8,
+  "head_dim": 64, "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "rope_theta": 500000,
+  "rope_scaling": {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192},
+  "tie_word_embeddings": true, "attention_bias": false, "hidden_act": "silu", "initializer_range": 0.02,
+  "bos_token_id": 128000, "eos_token_id": 128001, "torch_dtype": "bfloat16"
+}
+)"},
+    {"llama2-7b", R"({
+  "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 32000, "hidden_size": 4096,
+  "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
+  "max_position_embeddings": 4096, "rms_norm_eps": 1e-05, "rope_theta": 10000,
+  "tie_word_embeddings": false, "attention_bias": false, "hidden_act": "silu", "initializer_range": 0.02,
+  "bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "float16"
+}
+)"},
+};
+
+struct ConfigSource {
+  std::string json;
+  std::string where;
+  std::string dir;  // of the small files; empty when there is none
+};
+
+ConfigSource find_config(const std::string& config) {
+  constexpr int64_t kMaxConfigBytes = 16 << 20;
+  for (const NamedConfig& named : kNamed) {
+    if (named.name == config) return {std::string(named.json), std::string(named.name), ""};
+  }
+  if (std::filesystem::is_directory(config)) {
+    const std::string path = config + "/config.json";
+    return {read_file(path, kMaxConfigBytes), path, config};
+  }
+  if (!file_exists(config)) {
+    throw Error(
+        ErrorCode::kNotFound,
+        fmt::format("--config: got '{}', want a model directory, a config.json, or one of {}",
+                    config, named_configs()));
+  }
+  return {read_file(config, kMaxConfigBytes), config, ""};
+}
+
+DType stored_dtype(const std::string& text, const model::ModelConfig& config) {
+  if (text == "auto") return config.dtype.value_or(DType::kF32);
+  return parse_dtype(text, config);
+}
+
+}  // namespace
+
+std::string named_configs() {
+  std::string names;
+  for (const NamedConfig& named : kNamed)
+    names += (names.empty() ? "" : ", ") + std::string(named.name);
+  return names;
+}
+
+int run_init(const InitOptions& options) {
+  const ConfigSource source = find_config(options.config);
+  const model::ParsedConfig parsed =
+      model::parse_config(source.json, source.where, /*strict=*/false);
+  const DType dtype = stored_dtype(options.dtype, parsed.config);
+  if (file_exists(options.out + "/model.safetensors") ||
+      file_exists(options.out + "/model.safetensors.index.json")) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--out: {} holds a model already; choose another folder", options.out));
+  }
+  make_folders(options.out);
+  Backend backend(choose_cpu_path(), options.threads);
+  // Drawn and rounded once, to the stored type: the same weights on every CPU path.
+  const model::LoadedModel model =
+      model::init_model(backend, parsed.config, DType::kF32, options.seed);
+  model::save_model(backend, model, options.out, /*trained=*/nullptr, dtype);
+  if (!source.dir.empty()) copy_model_files(source.dir, options.out);
+  write_file_atomic(options.out + "/config.json", source.json);
+  fmt::print(stderr, "{}: {} parameters as {}, seed {}\n", options.out,
+             report::format_count(static_cast<double>(model.weights->num_parameters())),
+             dtype_name(dtype), options.seed);
+  return 0;
+}
+
+}  // namespace strata::apps

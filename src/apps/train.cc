@@ -1,0 +1,245 @@
+#include "apps/train.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "apps/train_job.h"
+#include "apps/train_state.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/files.h"
+#include "report/format.h"
+#include "report/metrics_log.h"
+#include "report/progress.h"
+#include "report/svg_curve.h"
+#include "report/table.h"
+
+namespace strata::apps {
+namespace {
+
+constexpr int64_t kNumEvals = 10;  // over the run, beside the one before it
+
+int64_t peak_rss_bytes() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss * 1024;  // Linux counts KiB
+}
+
+std::string metrics_path(const TrainOptions& options) { return options.out + "/metrics.jsonl"; }
+
+void print_plan(TrainJob& job) {
+  engine::Engine& engine = job.engine();
+  const auto dataset = [](const data::Dataset& d) {
+    return fmt::format("{} examples, {} tokens, {} trained", d.examples.size(),
+                       report::format_count(static_cast<double>(d.num_tokens)),
+                       report::format_count(static_cast<double>(d.num_trained)));
+  };
+  report::Table table({{""}, {""}});
+  table.add_row(
+      {"model",
+       fmt::format(
+           "{}, {} parameters, {}", engine.config().family,
+           report::format_count(static_cast<double>(engine.model().weights->num_parameters())),
+           engine.model().weights->compute_dtype() == DType::kBF16 ? "bf16" : "f32")});
+  table.add_row({"trains", fmt::format("{}, {} parameters", job.options().method,
+                                       report::format_count(
+                                           static_cast<double>(job.num_trained_parameters())))});
+  table.add_row({"data", dataset(job.train_data())});
+  if (job.train_data().num_too_long > 0) {
+    table.add_row(
+        {"dropped", fmt::format("{} examples longer than --max-length {}",
+                                job.train_data().num_too_long, job.options().max_length)});
+  }
+  if (!job.eval_data().examples.empty()) table.add_row({"held out", dataset(job.eval_data())});
+  table.add_row({"steps", fmt::format("{}{}", job.num_steps(),
+                                      job.steps_done() > 0
+                                          ? fmt::format(", resuming after {}", job.steps_done())
+                                          : "")});
+  table.add_row(
+      {"machine", fmt::format("CPU path {}, {} threads", cpu_path_name(engine.backend().path()),
+                              engine.backend().pool().num_threads())});
+  fmt::print(stderr, "{}", table.text());
+}
+
+void write_curve(const TrainOptions& options) {
+  report::CurveSeries step{.name = "step", .faint = true};
+  report::CurveSeries eval{.name = "held out", .markers = true};
+  for (const report::MetricsRecord& record : report::read_metrics(metrics_path(options))) {
+    const double loss = record.number("loss"), eval_loss = record.number("eval_loss");
+    if (std::isfinite(loss)) {
+      step.x.push_back(static_cast<double>(record.step));
+      step.y.push_back(loss);
+    }
+    if (std::isfinite(eval_loss)) {
+      eval.x.push_back(static_cast<double>(record.step));
+      eval.y.push_back(eval_loss);
+    }
+  }
+  const double span = std::clamp(static_cast<double>(step.x.size()) / 20, 1.0, 50.0);
+  report::CurveSeries smooth{
+      .name = "trained on (smoothed)", .x = step.x, .y = report::smoothed(step.y, span)};
+  report::CurveChart chart{.title = "loss", .x_label = "step", .y_label = "nats per token"};
+  chart.series = {std::move(step), std::move(smooth)};
+  if (!eval.x.empty()) chart.series.push_back(std::move(eval));
+  write_file_atomic(options.out + "/loss.svg", report::svg_chart(chart));
+}
+
+// The loop of steps with its log, saves and evaluations.
+class TrainLoop {
+ public:
+  TrainLoop(TrainJob& job, std::string fingerprint)
+      : job_(job),
+        fingerprint_(std::move(fingerprint)),
+        log_(report::MetricsLog::resume(metrics_path(job.options()), job.steps_done())),
+        progress_({.label = "train", .total = job.num_steps(), .start = job.steps_done()}),
+        begin_(now_seconds()) {
+    if (job.steps_done() > 0) read_back();
+  }
+
+  void run() {
+    if (job_.steps_done() == 0) evaluate(0);
+    while (job_.steps_done() < job_.num_steps()) {
+      train_step();
+      const int64_t step = job_.steps_done();
+      const bool is_last = step == job_.num_steps();
+      if (is_last ||
+          step * kNumEvals / job_.num_steps() > (step - 1) * kNumEvals / job_.num_steps())
+        evaluate(step);
+      const int64_t every = job_.options().save_every;
+      if (!is_last && every > 0 && step % every == 0) save();
+    }
+    save();  // also where a resumed run had nothing left to do: the export may be what a kill
+             // prevented
+    progress_.finish(note());
+  }
+
+  void print_summary() const;
+
+ private:
+  void train_step() {
+    const double begin = now_seconds();
+    const TrainStep done = job_.step();
+    const double seconds = now_seconds() - begin;
+    busy_seconds_ += seconds;
+    tokens_ += done.tokens;
+    loss_ = done.loss;
+    if (!std::isfinite(done.loss)) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("step {}: the loss is {}; lower --lr, or use --dtype f32", done.step,
+                              done.loss));
+    }
+    log_.append(done.step, {{"epoch", done.epoch},
+                            {"loss", done.loss},
+                            {"lr", done.lr},
+                            {"grad_norm", done.grad_norm},
+                            {"tokens", done.tokens},
+                            {"trained_tokens", done.trained_tokens},
+                            {"tokens_per_s", static_cast<double>(done.tokens) / seconds}});
+    progress_.update(done.step, note());
+  }
+
+  void evaluate(int64_t step) {
+    const double loss = job_.evaluate();
+    if (!std::isfinite(loss)) return;
+    if (!first_eval_) first_eval_ = loss;
+    last_eval_ = loss;
+    log_.append(step, {{"eval_loss", loss}});
+  }
+
+  void save() {
+    log_.sync();
+    save_train_state(job_, fingerprint_);
+    write_curve(job_.options());
+  }
+
+  // What a resumed run's summary needs of the part before it.
+  void read_back() {
+    for (const report::MetricsRecord& record : report::read_metrics(metrics_path(job_.options()))) {
+      const double loss = record.number("loss"), eval_loss = record.number("eval_loss");
+      if (std::isfinite(loss)) loss_ = loss;
+      if (!std::isfinite(eval_loss)) continue;
+      if (!first_eval_) first_eval_ = eval_loss;
+      last_eval_ = eval_loss;
+    }
+  }
+
+  [[nodiscard]] double tokens_per_second() const {
+    return busy_seconds_ > 0 ? static_cast<double>(tokens_) / busy_seconds_ : 0;
+  }
+  [[nodiscard]] std::string note() const {
+    std::string text = fmt::format("loss {:.4f}", loss_);
+    if (last_eval_) text += fmt::format("  held out {:.4f}", *last_eval_);
+    return text + fmt::format("  {} tok/s  {}", report::format_count(tokens_per_second()),
+                              report::format_bytes(peak_rss_bytes()));
+  }
+
+  TrainJob& job_;
+  std::string fingerprint_;
+  report::MetricsLog log_;
+  report::Progress progress_;
+  double begin_;
+  double busy_seconds_ = 0;
+  int64_t tokens_ = 0;
+  double loss_ = 0;
+  std::optional<double> first_eval_;
+  std::optional<double> last_eval_;
+};
+
+void TrainLoop::print_summary() const {
+  const TrainOptions& options = job_.options();
+  report::Table table({{""}, {""}});
+  table.add_row({"loss", fmt::format("{:.4f} nats per token (last step)", loss_)});
+  if (first_eval_ && last_eval_) {
+    table.add_row({"held out", fmt::format("{:.4f} -> {:.4f} ({:+.1f} %)", *first_eval_,
+                                           *last_eval_, 100 * (*last_eval_ / *first_eval_ - 1))});
+  }
+  table.add_row({"time", fmt::format("{}, {} tokens/s in steps",
+                                     report::format_duration(now_seconds() - begin_),
+                                     report::format_count(tokens_per_second()))});
+  table.add_row({"memory", report::format_bytes(peak_rss_bytes()) + " at the peak"});
+  table.add_row({"saved", fmt::format("{} ({}, metrics.jsonl, loss.svg, trainer/)", options.out,
+                                      job_.is_lora() ? "PEFT adapter" : "model")});
+  fmt::print(stderr, "{}", table.text());
+  if (!options.json) return;
+  const auto number = [](const std::optional<double>& value) {
+    return value && std::isfinite(*value) ? fmt::format("{}", *value) : std::string("null");
+  };
+  fmt::print(
+      "{{\"steps\":{},\"loss\":{},\"eval_loss_before\":{},\"eval_loss\":{},\"tokens_per_s\":{:.1f},"
+      "\"peak_rss_gib\":{:.4f}}}\n",
+      job_.steps_done(), number(loss_), number(first_eval_), number(last_eval_),
+      tokens_per_second(), static_cast<double>(peak_rss_bytes()) / (1 << 30));
+}
+
+}  // namespace
+
+int run_train(const TrainOptions& options) {
+  make_folders(options.out);
+  const bool found = has_train_state(options.out);
+  if (found && !options.resume) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format(
+            "--out: {} holds a run already; continue it with --resume, or choose another folder",
+            options.out));
+  }
+  const std::unique_ptr<TrainJob> job = make_train_job(options);
+  const std::string fingerprint =
+      train_fingerprint(options, std::string(cpu_path_name(job->engine().backend().path())));
+  if (found) {
+    load_train_state(*job, fingerprint);
+  } else if (file_exists(metrics_path(options))) {
+    remove_file(metrics_path(options));  // of a run that never saved
+  }
+  print_plan(*job);
+  TrainLoop loop(*job, fingerprint);
+  loop.run();
+  loop.print_summary();
+  return 0;
+}
+
+}  // namespace strata::apps

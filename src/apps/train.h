@@ -1,0 +1,50 @@
+// strata train: fine-tunes a model, LoRA or all parameters, on a JSONL file (data/example.h has its
+// forms). Writes into --out: the PEFT adapter or the full model, trainer/ (all that --resume
+// needs), metrics.jsonl and loss.svg. Killed at any moment, --resume continues from the last save
+// to the same bits.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace strata::apps {
+
+struct TrainOptions {
+  std::string model;
+  std::string data;
+  std::string out;
+  std::string method = "lora";  // or "full"
+  int64_t rank = 32;
+  double alpha = 32;
+  std::string targets = "all-linear";  // or module names, comma-separated
+  std::string dtype = "auto";          // auto, bf16, f32
+  std::string recompute = "none";      // none, full
+  std::string train_on = "last";       // last, all
+  int64_t max_length = 2048;
+  int64_t batch_tokens = 8192;
+  int64_t micro_tokens = 2048;
+  int64_t epochs = 1;
+  int64_t steps = 0;         // > 0: instead of epochs
+  std::optional<double> lr;  // 2e-4 for lora, 1e-5 for full
+  std::string schedule = "cosine";
+  int64_t warmup_steps = 10;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-12;
+  double weight_decay = 0;
+  double clip = 1.0;  // 0: off
+  double eval_fraction = 0.05;
+  std::string eval;          // a JSONL file instead of a fraction
+  int64_t save_every = 100;  // steps; 0: at the end only
+  bool resume = false;
+  uint64_t seed = 0;
+  int threads = 0;  // 0: all cores
+  std::string device = "cpu";
+  bool strict_config = false;
+  bool json = false;  // a line of JSON on stdout at the end
+};
+
+// The exit code. Throws Error for faults of options, files and data, before anything is trained.
+int run_train(const TrainOptions& options);
+
+}  // namespace strata::apps

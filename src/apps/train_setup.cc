@@ -1,0 +1,140 @@
+// make_train_job (apps/train_job.h): every check of `strata train` that comes before the first
+// step.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <optional>
+
+#include "apps/engine_setup.h"
+#include "apps/text_stack.h"
+#include "apps/train_job.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "report/format.h"
+#include "report/progress.h"
+
+namespace strata::apps {
+namespace {
+
+template <typename Value>
+void check_range(const char* name, Value value, Value low, Value high, const char* wanted) {
+  if (value >= low && value <= high) return;  // NaN fails
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: got {}, want {}", name, value, wanted));
+}
+
+void check_choice(const char* name, const std::string& value, const std::string& a,
+                  const std::string& b) {
+  if (value == a || value == b) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}: got '{}', want {} or {}", name, value, a, b));
+}
+
+void check_options(const TrainOptions& o) {
+  constexpr int64_t kMost = int64_t{1} << 40;
+  constexpr double kHuge = 1e30;
+  check_device(o.device);
+  check_choice("--method", o.method, "lora", "full");
+  check_choice("--train-on", o.train_on, "last", "all");
+  check_choice("--recompute", o.recompute, "none", "full");
+  data::parse_schedule(o.schedule);
+  check_range<int64_t>("--rank", o.rank, 1, 65536, "1 or more");
+  check_range("--alpha", o.alpha, -kHuge, kHuge, "a finite number");
+  check_range<int64_t>("--max-length", o.max_length, 2, kMost, "2 or more");
+  check_range<int64_t>("--batch-tokens", o.batch_tokens, 1, kMost, "1 or more");
+  check_range<int64_t>("--micro-tokens", o.micro_tokens, 1, kMost, "1 or more");
+  check_range<int64_t>("--epochs", o.epochs, 1, kMost, "1 or more");
+  check_range<int64_t>("--steps", o.steps, 0, kMost, "0 (use --epochs) or more");
+  check_range<int64_t>("--warmup-steps", o.warmup_steps, 0, kMost, "0 or more");
+  check_range<int64_t>("--save-every", o.save_every, 0, kMost, "0 (at the end only) or more");
+  if (o.lr) check_range("--lr", *o.lr, 0.0, kHuge, "0 or more");
+  constexpr double kBelowOne = 1 - 1e-9;
+  check_range("--beta1", o.beta1, 0.0, kBelowOne, "0 or more and below 1");
+  check_range("--beta2", o.beta2, 0.0, kBelowOne, "0 or more and below 1");
+  check_range("--eps", o.eps, 0.0, kHuge, "0 or more");
+  check_range("--weight-decay", o.weight_decay, 0.0, kHuge, "0 or more");
+  check_range("--clip", o.clip, 0.0, kHuge, "0 (off) or more");
+  check_range("--eval-fraction", o.eval_fraction, 0.0, 0.9, "0 to 0.9");
+}
+
+data::Dataset read_file_of_examples(const std::string& path, const char* label,
+                                    const TextStack& text, const TrainOptions& options) {
+  const auto render = [&](const std::string& messages, const std::string& tools, bool with_prompt) {
+    return text.render(messages, tools, with_prompt);
+  };
+  const data::ExampleContext context{
+      .tokenizer = text.tokenizer(),
+      .end_tokens = text.end_tokens(),
+      .render = render,
+      .train_on = options.train_on == "all" ? data::TrainOn::kAll : data::TrainOn::kLast};
+  std::error_code fault;
+  const auto size = std::filesystem::file_size(path, fault);
+  report::Progress progress(
+      {.label = label, .total = fault ? 0 : static_cast<int64_t>(size), .quiet_seconds = 2});
+  data::Dataset dataset = data::read_dataset(path, context, options.max_length, &progress);
+  if (!dataset.ignored_fields.empty()) {
+    log(LogLevel::kWarning, fmt::format("{}: fields that are not used: {}", path,
+                                        fmt::join(dataset.ignored_fields, ", ")));
+  }
+  return dataset;
+}
+
+void check_vocabulary(const data::Dataset& dataset, int64_t vocab_size, const std::string& path) {
+  for (const data::Example& example : dataset.examples) {
+    for (size_t t = 0; t < example.tokens.size(); ++t) {
+      const int32_t highest = std::max(example.tokens[t], example.targets[t]);
+      if (highest < vocab_size) continue;
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format(
+              "{}: token id {}, the model's vocabulary has {}; is the tokenizer another model's?",
+              path, highest, vocab_size));
+    }
+  }
+}
+
+data::Dataset pick(data::Dataset& from, const std::vector<int64_t>& indices) {
+  data::Dataset part;
+  for (const int64_t i : indices) {
+    data::Example& example = from.examples[static_cast<size_t>(i)];
+    part.num_tokens += static_cast<int64_t>(example.tokens.size());
+    part.num_trained += example.num_trained;
+    part.examples.push_back(std::move(example));
+  }
+  part.num_lines = static_cast<int64_t>(part.examples.size());
+  return part;
+}
+
+}  // namespace
+
+std::unique_ptr<TrainJob> make_train_job(const TrainOptions& options) {
+  check_options(options);
+  const TextStack text(options.model);
+  data::Dataset train = read_file_of_examples(options.data, "data", text, options);
+  data::Dataset eval;
+  if (!options.eval.empty()) {
+    eval = read_file_of_examples(options.eval, "eval", text, options);
+  } else if (options.eval_fraction > 0) {
+    const data::EvalSplit split = data::split_for_eval(static_cast<int64_t>(train.examples.size()),
+                                                       options.eval_fraction, options.seed);
+    eval = pick(train, split.eval);
+    const int64_t too_long = train.num_too_long;
+    train = pick(train, split.train);
+    train.num_too_long = too_long;
+  }
+  auto engine = make_engine({.model = options.model,
+                             .dtype = options.dtype,
+                             .recompute = options.recompute,
+                             .device = options.device,
+                             .threads = options.threads,
+                             .strict_config = options.strict_config},
+                            {.pass_tokens = options.micro_tokens});
+  check_vocabulary(train, engine->config().vocab_size, options.data);
+  check_vocabulary(eval, engine->config().vocab_size,
+                   options.eval.empty() ? options.data : options.eval);
+  return std::make_unique<TrainJob>(options, std::move(engine), std::move(train), std::move(eval));
+}
+
+}  // namespace strata::apps

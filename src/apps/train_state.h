@@ -1,0 +1,21 @@
+// Saving and resuming a TrainJob: OUT/trainer holds values, moments and counts; they are the truth,
+// and the adapter or model beside it is an export of them. state.json also records every option
+// that a step's bits depend on, so that a resume with another one is refused by name.
+#pragma once
+#include <string>
+
+#include "apps/train_job.h"
+
+namespace strata::apps {
+
+// The options that results depend on, as "name=value" lines of JSON; `data_hash` stands for the
+// data file's content.
+std::string train_fingerprint(const TrainOptions& options, const std::string& cpu_path);
+
+bool has_train_state(const std::string& out);
+// Durable when it returns: first the state, then the export.
+void save_train_state(TrainJob& job, const std::string& fingerprint);
+// Loads the last save into the job. Throws Error where the fingerprints differ, naming the options.
+void load_train_state(TrainJob& job, const std::string& fingerprint);
+
+}  // namespace strata::apps
