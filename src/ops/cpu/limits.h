@@ -1,0 +1,22 @@
+// The loops of the limit probes; each path's file is compiled for its own instructions.
+#pragma once
+#include <cstdint>
+
+namespace strata::ops::cpu {
+
+// One thread's work, and the operations that one iteration of it does.
+struct LimitLoop {
+  void (*run)(int64_t iterations) = nullptr;
+  int64_t flops = 0;
+};
+
+LimitLoop limit_loop_reference();
+LimitLoop limit_loop_avx2();
+LimitLoop limit_loop_avx512();
+LimitLoop limit_loop_avx512_bf16();
+
+// Reads a multiple of 512 bytes (16-byte aligned) and returns something that depends on all of
+// them.
+uint64_t read_all(const void* data, int64_t bytes);
+
+}  // namespace strata::ops::cpu

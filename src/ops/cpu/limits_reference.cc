@@ -1,0 +1,45 @@
+#include "ops/cpu/limits.h"
+
+namespace strata::ops::cpu {
+namespace {
+
+constexpr int kChains = 32;
+
+// Independent multiply-adds that the compiler may put into whatever vectors the baseline has. The
+// chains start from values it does not know, or it would keep one of them.
+void run(int64_t iterations) {
+  volatile float start = 0.5f;
+  const float value = start;
+  float acc[kChains];
+  for (float& chain : acc) chain = start;
+  for (int64_t i = 0; i < iterations; ++i) {
+#pragma GCC unroll 32
+    for (float& chain : acc) chain = chain * value + value;
+  }
+  for (const float chain : acc) start = chain;
+}
+
+}  // namespace
+
+LimitLoop limit_loop_reference() { return {.run = run, .flops = kChains * 2}; }
+
+// Sixteen-byte loads with a prefetch a little ahead saturate memory; wider ones read no faster.
+uint64_t read_all(const void* data, int64_t bytes) {
+  typedef uint64_t Vector __attribute__((vector_size(16)));
+  constexpr int64_t kAhead = 4096;
+  constexpr int kVectors = 32;
+  Vector sum[8] = {};
+  const char* at = static_cast<const char*>(data);
+  for (int64_t block = 0; block < bytes; block += kVectors * 16, at += kVectors * 16) {
+#pragma GCC unroll 32
+    for (int v = 0; v < kVectors; ++v) {
+      if (v % 4 == 0) __builtin_prefetch(at + kAhead + v * 16);
+      sum[v % 8] ^= *reinterpret_cast<const Vector*>(at + v * 16);
+    }
+  }
+  Vector all = {};
+  for (const Vector part : sum) all ^= part;
+  return all[0] ^ all[1];
+}
+
+}  // namespace strata::ops::cpu

@@ -1,0 +1,27 @@
+// What this machine can do at the moment, measured: the limits that speeds are quoted as shares of.
+// Clocks and memory bandwidth of shared machines move within minutes, so a probe runs right before
+// or after the work it is compared with, on the same threads. Engine thread only.
+#pragma once
+#include "backend/backend.h"
+#include "tensor/arena.h"
+
+namespace strata::ops {
+
+class LimitProbe {
+ public:
+  // Borrows the backend. Takes 256 MiB on the first read_bandwidth.
+  explicit LimitProbe(Backend& backend) : backend_(backend) {}
+
+  // FLOP/s of all threads multiplying and adding in registers with the widest instruction that the
+  // backend's path has for products of this type (f32 or bf16). Takes about `seconds`.
+  double matrix_flops(DType dtype, double seconds = 0.02);
+
+  // Bytes/s of all threads reading 256 MiB once, each its own part.
+  double read_bandwidth();
+
+ private:
+  Backend& backend_;
+  Memory memory_;
+};
+
+}  // namespace strata::ops
