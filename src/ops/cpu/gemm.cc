@@ -11,8 +11,16 @@ namespace {
 
 // Rows that stay in L2 and L3 while the panels pass; a multiple of every tile height.
 constexpr int64_t kRowBlock = 528;
-// Bytes of a panel that stay in L2; longer ones are summed in blocks, the chains stored between.
-constexpr int64_t kPanelBytes = 512 << 10;
+constexpr int64_t kLine = 64;
+
+// A panel longer than this is summed in blocks, the chains stored between. With one tile there is
+// nothing to gain; with many, the block has to stay in L2; with few, the product is bound by memory
+// and short blocks let all tiles of a block take part in fetching the next one.
+int64_t block_bytes(int64_t groups) {
+  if (groups == 1) return INT64_MAX;
+  if (groups <= 3) return 32 << 10;
+  return groups <= 12 ? 64 << 10 : 512 << 10;
+}
 
 struct Forward {
   const GemmKernels& kernels;
@@ -79,6 +87,11 @@ struct Forward {
         const Range part = part_of(rows.size(), g, groups);
         const Range group = {rows.begin + part.begin, rows.begin + part.end};
         float* acc = chains == nullptr ? tile : chains + part.begin * width;
+        const Range next = part_of(rows.size(), std::min(g + 1, groups - 1), groups);
+        if (block + 1 == k_blocks) {
+          fetch_ends({index * width, std::min((index + 1) * width, args.w.rows)}, group,
+                     {rows.begin + next.begin, rows.begin + next.end}, cols.begin);
+        }
         const Prefetch ahead = prefetch(data, step.size() * step_bytes, step_bytes, g, groups,
                                         last_panel && block + 1 == k_blocks);
         kernels.accumulate({.panel = data,
@@ -104,18 +117,33 @@ struct Forward {
     int lines = 0;
   };
 
-  // The tiles of a panel share the work of fetching what follows it in memory, the next panel, so
-  // that memory is read evenly: one tile reads its own panel a little ahead, two or three fetch
-  // half of each step's lines, more than that a quarter.
-  static Prefetch prefetch(const char* data, int64_t bytes, int64_t step_bytes, int64_t group,
+  // The first tiles over a block share the work of fetching the next block, which follows in
+  // memory: two or three take half of each step's lines, four or more a quarter. One tile alone
+  // streams, which the hardware foresees.
+  static Prefetch prefetch(const char* block, int64_t bytes, int64_t step_bytes, int64_t group,
                            int64_t groups, bool last) {
-    constexpr int64_t kLine = 64;
-    constexpr int64_t kAhead = 8192;
-    if (groups == 1) return {data + kAhead, static_cast<int>(step_bytes / kLine)};
-    if (last || step_bytes != 4 * kLine) return {};
+    if (groups == 1 || last || step_bytes != 4 * kLine) return {};
     const int lines = groups <= 3 ? 2 : 1;
     if (group * lines >= 4) return {};
-    return {data + bytes + group * lines * (bytes / 4), lines};
+    return {block + bytes + group * lines * (bytes / 4), lines};
+  }
+
+  // Lines that a tile will need when its sums are done: where it writes, what is added, and the
+  // first line of the next tile's rows.
+  void fetch_ends(Range cols, Range group, Range next, int64_t k) const {
+    for (int64_t row = group.begin; row < group.end; ++row) {
+      fetch(address(y, row, cols.begin), address(y, row, cols.end));
+      if (!args.add.empty()) {
+        fetch(address(args.add, row, cols.begin), address(args.add, row, cols.end));
+      }
+    }
+    for (int64_t row = next.begin; row < next.end; ++row) {
+      __builtin_prefetch(address(args.x, row, k));
+    }
+  }
+
+  static void fetch(const char* begin, const char* end) {
+    for (; begin < end; begin += kLine) __builtin_prefetch(begin, 1);
   }
 };
 
@@ -126,8 +154,8 @@ void gemm(Backend& backend, const GemmArgs& args, TensorView y) {
   const int64_t panel_bytes = args.w.panel_elements() * dtype_bytes(args.w.dtype);
   const int64_t tile_rows = max_rows(kernels, args.w.width);
   const int64_t num_rows = args.x.rows();
-  const bool one_tile = num_rows <= tile_rows;
-  const int64_t k_blocks = one_tile ? 1 : ceil_div(panel_bytes, kPanelBytes);
+  const int64_t k_blocks =
+      ceil_div(panel_bytes, std::min(panel_bytes, block_bytes(ceil_div(num_rows, tile_rows))));
   const Forward forward{kernels, args, y, tile_rows, k_blocks};
 
   ThreadPool& pool = backend.pool();

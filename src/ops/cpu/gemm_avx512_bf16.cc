@@ -52,7 +52,7 @@ void tile(const TileArgs& a) {
   const int64_t row_bytes = a.x_stride * 2;
   for (int64_t pair = a.cols / 2; pair > 0; --pair) {
     const Weights<kVectors> w(panel);
-    for (int line = 0; line < kLines; ++line) _mm_prefetch(ahead + 64 * line, _MM_HINT_T0);
+    for (int line = 0; line < kLines; ++line) _mm_prefetch(ahead + 64 * line, _MM_HINT_T1);
     for (int r = 0; r < kRows; ++r) {
       const __m512bh value = broadcast_pair(x + r * row_bytes);
       for (int v = 0; v < kVectors; ++v) {

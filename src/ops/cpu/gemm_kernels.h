@@ -23,7 +23,7 @@ struct TileArgs {
   float* acc = nullptr;  // [rows, width]
   int64_t acc_stride = 0;
   bool start_at_zero = false;  // or from acc
-  // Memory wanted soon: this many cache lines (0, 1, 2 or 4) are fetched for each step of `pair`.
+  // Memory wanted soon: this many cache lines (0, 1, 2 or 4) go to L2 with each step of `pair`.
   const void* prefetch = nullptr;
   int prefetch_lines = 0;
 };
