@@ -1,0 +1,160 @@
+#include "text/chat_template.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "text/interpreter.h"
+#include "text/json_reader.h"
+#include "text/unicode.h"
+
+namespace strata::text {
+namespace {
+
+using Variables = std::vector<std::pair<std::string, Value>>;
+
+std::string checked_utf8(std::string_view text, const std::string& what) {
+  if (!is_valid_utf8(text))
+    throw Error(ErrorCode::kInvalidArgument, what + ": the text is not UTF-8");
+  return std::string(text);
+}
+
+// The texts of the special tokens: a string, or an object with `content`.
+Variables special_tokens(const JsonField& config) {
+  Variables out;
+  for (const char* name : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
+                           "cls_token", "mask_token"}) {
+    if (!config.has(name)) continue;
+    const JsonField token = config.at(name);
+    out.emplace_back(name,
+                     token.value().is_object() ? token.at("content").string() : token.string());
+  }
+  return out;
+}
+
+struct Source {
+  std::string text;
+  bool found = false;
+};
+
+// The field holds one template, or a list of named ones.
+void read_field(const JsonField& config, Source& main, Source& tool_use) {
+  if (!config.has("chat_template")) return;
+  const JsonField field = config.at("chat_template");
+  if (field.value().is_string()) {
+    main = {field.string(), true};
+    return;
+  }
+  for (size_t i = 0; i < field.array().size(); ++i) {
+    const std::string name = field.item(i).at("name").string();
+    Source source{field.item(i).at("template").string(), true};
+    if (name == "default")
+      main = std::move(source);
+    else if (name == "tool_use")
+      tool_use = std::move(source);
+  }
+  if (!main.found && !tool_use.found) field.fail("no template named 'default'");
+}
+
+// transformers gives templates without null members, and reasoning under all its names.
+Value prepare_message(const Value& message, size_t index) {
+  if (!message.is_dict())
+    template_fault("messages[" + std::to_string(index) + "]: got " + message.type_name() +
+                   ", wanted an object");
+  std::vector<std::pair<Value, Value>> kept;
+  for (const auto& item : message.as_dict().items)
+    if (!item.second.is_none()) kept.push_back(item);
+  const Value* reasoning = nullptr;
+  for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+    const Value* found = message.as_dict().find(std::string_view(name));
+    if (reasoning == nullptr && found != nullptr && !found->is_none()) reasoning = found;
+  }
+  if (reasoning != nullptr) {
+    kept.emplace(kept.begin(), "thinking", *reasoning);
+    kept.emplace_back("reasoning_content", *reasoning);
+  }
+  return Value::dict(std::move(kept));
+}
+
+}  // namespace
+
+struct ChatTemplate::Impl {
+  Block program;
+  std::optional<Block> tool_use;  // a second template, for requests with tools
+  Variables tokens;
+};
+
+ChatTemplate ChatTemplate::parse(std::string_view source, std::string_view tokenizer_config) {
+  auto impl = std::make_shared<Impl>();
+  impl->program = parse_template(checked_utf8(source, "chat template"));
+  if (!tokenizer_config.empty()) {
+    const auto config = parse_json(tokenizer_config, "tokenizer_config.json");
+    impl->tokens = special_tokens({config, "tokenizer_config.json"});
+  }
+  return ChatTemplate(std::move(impl));
+}
+
+std::optional<ChatTemplate> ChatTemplate::load(const std::string& model_dir) {
+  const std::string config_path = model_dir + "/tokenizer_config.json";
+  const std::string template_path = model_dir + "/chat_template.jinja";
+  auto impl = std::make_shared<Impl>();
+  Source main;
+  Source tool_use;
+  if (file_exists(config_path)) {
+    const auto value = parse_json(read_file(config_path, kMaxFileBytes), config_path);
+    const JsonField config(value, config_path);
+    impl->tokens = special_tokens(config);
+    read_field(config, main, tool_use);
+  }
+  if (file_exists(template_path)) main = {read_file(template_path, kMaxFileBytes), true};
+  if (!main.found && !tool_use.found) return std::nullopt;
+  if (main.found) impl->program = parse_template(checked_utf8(main.text, template_path));
+  if (tool_use.found) impl->tool_use = parse_template(tool_use.text);
+  if (!main.found)
+    throw Error(ErrorCode::kUnsupported,
+                config_path + ": chat_template: only 'tool_use' is there, 'default' is wanted");
+  return ChatTemplate(std::move(impl));
+}
+
+std::string ChatTemplate::render(const ChatRequest& request) const {
+  const Value messages = Value::from_json(request.messages, "messages");
+  if (!messages.is_list() || messages.as_list().items.empty())
+    throw Error(ErrorCode::kInvalidArgument, "messages: wanted a list with at least one message");
+  std::vector<Value> prepared;
+  for (const Value& message : messages.as_list().items)
+    prepared.push_back(prepare_message(message, prepared.size()));
+  Variables variables = impl_->tokens;
+  const Value tools = request.tools.empty() ? Value() : Value::from_json(request.tools, "tools");
+  if (!tools.is_none() && !tools.is_list())
+    throw Error(ErrorCode::kInvalidArgument, "tools: got " + tools.type_name() + ", wanted a list");
+  for (size_t i = 0; tools.is_list() && i < tools.as_list().items.size(); ++i)
+    if (!tools.as_list().items[i].is_dict())
+      throw Error(ErrorCode::kInvalidArgument,
+                  "tools[" + std::to_string(i) + "]: wanted an object, the tool's JSON schema");
+  if (!request.vars.empty()) {
+    const Value vars = Value::from_json(request.vars, "vars");
+    if (!vars.is_dict())
+      throw Error(ErrorCode::kInvalidArgument,
+                  "vars: got " + vars.type_name() + ", wanted an object");
+    for (const auto& [key, value] : vars.as_dict().items) {
+      for (const char* name : {"messages", "tools", "add_generation_prompt"}) {
+        if (key.text() == name)
+          throw Error(ErrorCode::kInvalidArgument,
+                      "vars: '" + key.text() + "' has its own place in a request");
+      }
+      variables.emplace_back(key.text(), value);
+    }
+  }
+  const bool has_documents = std::any_of(variables.begin(), variables.end(), [](const auto& item) {
+    return item.first == "documents";
+  });
+  if (!has_documents) variables.emplace_back("documents", Value());
+  variables.emplace_back("messages", Value::list(std::move(prepared)));
+  variables.emplace_back("tools", tools);
+  variables.emplace_back("add_generation_prompt", request.add_generation_prompt);
+  const bool with_tools = !tools.is_none() && impl_->tool_use.has_value();
+  return Interpreter(request.now)
+      .render(with_tools ? *impl_->tool_use : impl_->program, std::move(variables));
+}
+
+}  // namespace strata::text

@@ -1,0 +1,42 @@
+// ChatTemplate: a model directory's own template, run by this folder's interpreter; the text equals
+// transformers' apply_chat_template(tokenize=False) byte for byte, including what that function
+// does to messages first: members that are null are left out, and reasoning is passed under each of
+// its three names. Immutable after loading: any thread.
+//   const auto chat = ChatTemplate::load("models/qwen3");
+//   const std::string prompt = chat->render({.messages = json, .add_generation_prompt = true});
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace strata::text {
+
+struct ChatRequest {
+  std::string messages;    // JSON list of objects
+  std::string tools = {};  // JSON list, or empty
+  std::string vars = {};   // JSON object of further variables, or empty; they win over the tokens
+  bool add_generation_prompt = false;
+  std::string now = {};  // what strftime_now sees, like "2026-01-31"; empty: the clock
+};
+
+class ChatTemplate {
+ public:
+  static constexpr int64_t kMaxFileBytes = int64_t{1} << 24;
+
+  // chat_template.jinja, or the field of tokenizer_config.json; nothing when the directory has
+  // neither.
+  static std::optional<ChatTemplate> load(const std::string& model_dir);
+  // `tokenizer_config` is JSON, for the texts of bos_token and its like; may be empty.
+  static ChatTemplate parse(std::string_view source, std::string_view tokenizer_config = {});
+
+  // An Error with line and cause when the template fails, raise_exception included.
+  [[nodiscard]] std::string render(const ChatRequest& request) const;
+
+ private:
+  struct Impl;
+  explicit ChatTemplate(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+  std::shared_ptr<const Impl> impl_;
+};
+
+}  // namespace strata::text
