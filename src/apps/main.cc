@@ -6,7 +6,10 @@
 #include <functional>
 
 #include "apps/bench.h"
+#include "apps/chat.h"
+#include "apps/generate.h"
 #include "apps/init.h"
+#include "apps/inspect.h"
 #include "apps/probe.h"
 #include "apps/train.h"
 #include "backend/backend.h"
@@ -120,6 +123,63 @@ void add_train(CLI::App& app, Command& chosen) {
   command->callback([&chosen, options] { chosen = [options] { return run_train(*options); }; });
 }
 
+void add_generation(CLI::App& command, GenerationOptions& o) {
+  command.add_option("--model", o.model, "Hugging Face directory")->required();
+  command.add_option("--adapter", o.adapter, "PEFT LoRA directory");
+  command.add_option("--max-tokens", o.max_tokens, "of an answer, at most")->capture_default_str();
+  command.add_option("--temperature", o.temperature, "0: greedy")->capture_default_str();
+  command.add_option("--top-k", o.top_k, "0: off")->capture_default_str();
+  command.add_option("--top-p", o.top_p, "1: off")->capture_default_str();
+  command.add_option("--seed", o.seed, "drawn and printed when absent");
+  command.add_option("--stop", o.stop, "a text that ends the answer; may be repeated")
+      ->allow_extra_args(false);
+  command.add_option("--dtype", o.dtype, "auto, bf16 or f32")->capture_default_str();
+  command.add_option("--threads", o.threads, "0: all cores")->capture_default_str();
+  command.add_option("--device", o.device, "cpu")->capture_default_str();
+  command.add_flag("--strict-config", o.strict_config, "unknown keys of config.json are errors");
+}
+
+void add_generate(CLI::App& app, Command& chosen) {
+  auto* command = app.add_subcommand("generate", "Continue a prompt");
+  auto options = std::make_shared<GenerateOptions>();
+  command->add_option("--prompt", options->prompt, "text to continue")->required();
+  add_generation(*command, options->generation);
+  command->add_flag("--echo", options->echo, "print the prompt too");
+  command->add_flag("--json", options->json, "one line of JSON at the end instead of a stream");
+  command->footer(
+      "Examples:\n"
+      "  strata generate --model qwen3 --prompt \"Once upon a time\" --max-tokens 64\n"
+      "  strata generate --model qwen3 --adapter adapter --prompt \"Q: 2 + 2\" --temperature 0");
+  command->callback([&chosen, options] { chosen = [options] { return run_generate(*options); }; });
+}
+
+void add_chat(CLI::App& app, Command& chosen) {
+  auto* command = app.add_subcommand("chat", "Talk to a model through its chat template");
+  auto options = std::make_shared<ChatOptions>();
+  command->add_option("--prompt", options->prompt, "one question; absent: a line of stdin a turn");
+  command->add_option("--system", options->system, "a system turn before all");
+  command->add_option("--vars", options->vars,
+                      "JSON of variables for the template, like {\"enable_thinking\": false}");
+  add_generation(*command, options->generation);
+  command->footer(
+      "Examples:\n"
+      "  strata chat --model qwen3 --adapter adapter\n"
+      "  strata chat --model qwen3 --prompt \"Who are you?\" --temperature 0");
+  command->callback([&chosen, options] { chosen = [options] { return run_chat(*options); }; });
+}
+
+void add_inspect(CLI::App& app, Command& chosen) {
+  auto* command = app.add_subcommand("inspect", "Say what a checkpoint holds and what is wrong");
+  auto options = std::make_shared<InspectOptions>();
+  command->add_option("--model", options->model, "Hugging Face directory")->required();
+  command->add_flag("--tensors", options->tensors, "list every tensor");
+  command->add_flag("--strict-config", options->strict_config,
+                    "unknown keys of config.json are errors");
+  command->add_flag("--json", options->json, "one line of JSON");
+  command->footer("Example:\n  strata inspect --model qwen3 --tensors");
+  command->callback([&chosen, options] { chosen = [options] { return run_inspect(*options); }; });
+}
+
 void add_init(CLI::App& app, Command& chosen) {
   auto* command = app.add_subcommand("init", "Write a checkpoint with random weights");
   auto options = std::make_shared<InitOptions>();
@@ -157,6 +217,9 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   Command chosen;
   add_train(app, chosen);
+  add_generate(app, chosen);
+  add_chat(app, chosen);
+  add_inspect(app, chosen);
   add_probe(app, chosen);
   add_init(app, chosen);
   add_bench(app, chosen);

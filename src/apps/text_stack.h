@@ -1,8 +1,10 @@
 // What a command that takes text needs of a model directory: tokenizer, end tokens, chat template.
 #pragma once
+#include <optional>
 #include <string>
 
 #include "data/end_tokens.h"
+#include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace strata::apps {
@@ -13,13 +15,16 @@ class TextStack {
 
   [[nodiscard]] const text::Tokenizer& tokenizer() const { return tokenizer_; }
   [[nodiscard]] const data::EndTokens& end_tokens() const { return end_tokens_; }
-  // The conversation as the directory's template writes it. tools: JSON or "". Throws Error where there is no template.
-  [[nodiscard]] std::string render(const std::string& messages, const std::string& tools, bool with_prompt) const;
+  [[nodiscard]] bool has_template() const { return template_.has_value(); }
+  // The conversation as the directory's template writes it. Throws Error where there is no
+  // template.
+  [[nodiscard]] std::string render(const text::ChatRequest& request) const;
 
  private:
   std::string dir_;
   text::Tokenizer tokenizer_;
   data::EndTokens end_tokens_;
+  std::optional<text::ChatTemplate> template_;
 };
 
 }  // namespace strata::apps

@@ -62,7 +62,8 @@ void check_options(const TrainOptions& o) {
 data::Dataset read_file_of_examples(const std::string& path, const char* label,
                                     const TextStack& text, const TrainOptions& options) {
   const auto render = [&](const std::string& messages, const std::string& tools, bool with_prompt) {
-    return text.render(messages, tools, with_prompt);
+    return text.render(
+        {.messages = messages, .tools = tools, .add_generation_prompt = with_prompt});
   };
   const data::ExampleContext context{
       .tokenizer = text.tokenizer(),

@@ -1,0 +1,20 @@
+// strata generate: continues a prompt, streaming to stdout. The prompt is encoded as plain text
+// with what the tokenizer's post-processor adds; chat (apps/chat.h) is the command that uses the
+// chat template.
+#pragma once
+#include <string>
+
+#include "apps/generation.h"
+
+namespace strata::apps {
+
+struct GenerateOptions {
+  GenerationOptions generation;
+  std::string prompt;
+  bool echo = false;  // print the prompt before its continuation
+  bool json = false;  // one line of JSON instead of a stream
+};
+
+int run_generate(const GenerateOptions& options);
+
+}  // namespace strata::apps

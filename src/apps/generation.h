@@ -1,0 +1,77 @@
+// What generate and chat share: a loaded model with its text side, and one answer streamed as its
+// tokens come.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "apps/text_stack.h"
+#include "base/function_ref.h"
+#include "engine/engine.h"
+
+namespace strata::apps {
+
+struct GenerationOptions {
+  std::string model;
+  std::string adapter;  // PEFT directory; empty: the base
+  int64_t max_tokens = 256;
+  double temperature = 1.0;  // 0: greedy
+  int64_t top_k = 0;         // 0: off
+  double top_p = 1.0;
+  std::optional<uint64_t> seed;   // drawn, and printed, when absent
+  std::vector<std::string> stop;  // texts that end the answer; they are not part of it
+  std::string dtype = "auto";
+  std::string device = "cpu";
+  int threads = 0;
+  bool strict_config = false;
+};
+
+struct Generated {
+  std::string text;
+  std::vector<int32_t> tokens;   // an end token included
+  std::vector<float> logprobs;   // of the raw logits
+  std::string_view stop_reason;  // "eos", "stop", "length"
+  double seconds = 0;            // the prompt included
+};
+
+class Generator {
+ public:
+  // Loads all. Throws Error for a fault of the options or files.
+  explicit Generator(const GenerationOptions& options);
+
+  [[nodiscard]] const TextStack& text() const { return text_; }
+  [[nodiscard]] uint64_t seed() const { return seed_; }
+  // Answers `prompt`; `write` gets the text in pieces as it is certain. Answer i draws from (seed +
+  // i).
+  Generated run(const std::vector<int32_t>& prompt, FunctionRef<void(std::string_view)> write);
+
+ private:
+  GenerationOptions options_;
+  TextStack text_;
+  std::unique_ptr<engine::Engine> engine_;
+  api::AdapterSlot slot_ = api::AdapterSlot::kBase;
+  uint64_t seed_ = 0;
+  uint64_t num_answers_ = 0;
+};
+
+// StopFinder: passes text through until a stop text is complete; what may be the start of one is
+// held back.
+class StopFinder {
+ public:
+  explicit StopFinder(std::vector<std::string> stops);
+  // The text that is certain by now. After a stop was found: what stood before it, then nothing.
+  std::string push(std::string_view piece);
+  // What was held back, when no more comes.
+  std::string flush();
+  [[nodiscard]] bool found() const { return found_; }
+
+ private:
+  std::vector<std::string> stops_;
+  std::string held_;
+  bool found_ = false;
+};
+
+}  // namespace strata::apps

@@ -1,0 +1,173 @@
+#include "apps/inspect.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <boost/json.hpp>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "apps/text_stack.h"
+#include "base/error.h"
+#include "base/files.h"
+#include "model/load.h"
+#include "report/format.h"
+#include "report/table.h"
+
+namespace strata::apps {
+namespace {
+
+struct Findings {
+  std::optional<model::ModelConfig> config;
+  std::unique_ptr<CheckpointDir> checkpoint;
+  int64_t num_parameters = 0;
+  int64_t num_bytes = 0;
+  std::map<std::string, int64_t> tensors_by_dtype;
+  std::vector<std::string> ignored;
+  std::vector<std::string> warnings;
+  std::vector<std::string> faults;
+  std::string tokenizer = "none";
+  std::string chat_template = "none";
+};
+
+// Runs one look; its Error is a fault among others.
+void look(Findings& findings, const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    findings.faults.emplace_back(error.what());
+  }
+}
+
+void look_at_weights(const InspectOptions& options, Findings& f) {
+  f.checkpoint = std::make_unique<CheckpointDir>(options.model);
+  for (const CheckpointTensor& tensor : f.checkpoint->tensors()) {
+    ++f.tensors_by_dtype[tensor.info.dtype_name];
+    f.num_bytes += tensor.info.num_bytes();
+  }
+  if (!f.config) return;
+  // Pages of the zeroed weights are never touched, so this costs addresses, not memory.
+  model::ModelWeights weights(*f.config, DType::kBF16, /*panel_width=*/16);
+  f.num_parameters = weights.num_parameters();
+  for (std::string& fault : model::match_tensors(*f.checkpoint, weights, f.ignored)) {
+    f.faults.push_back(std::move(fault));
+  }
+}
+
+void look_at_text(const InspectOptions& options, Findings& f) {
+  if (!file_exists(options.model + "/tokenizer.json")) return;
+  const TextStack text(options.model);
+  const auto name = [&](int32_t id) {
+    return text.tokenizer().id_to_token(id).value_or(fmt::format("{}", id));
+  };
+  std::vector<std::string> stops;
+  for (const int32_t id : text.end_tokens().stop) stops.push_back(name(id));
+  f.tokenizer =
+      fmt::format("{} entries, ends with {}", text.tokenizer().vocab_size(), fmt::join(stops, " "));
+  if (f.config && text.tokenizer().vocab_size() > f.config->vocab_size) {
+    f.faults.push_back(fmt::format("tokenizer.json: {} entries, the model's vocabulary has {}",
+                                   text.tokenizer().vocab_size(), f.config->vocab_size));
+  }
+  if (text.has_template()) f.chat_template = "yes";
+}
+
+std::string shapes(const model::ModelConfig& c) {
+  return fmt::format(
+      "{} layers, width {}, MLP {}, {} heads and {} for keys of {}, vocabulary {}, context {}{}",
+      c.num_layers, c.hidden_size, c.intermediate_size, c.num_heads, c.num_kv_heads, c.head_dim,
+      c.vocab_size, c.max_position_embeddings, c.tie_word_embeddings ? ", tied" : "");
+}
+
+std::string dtypes(const Findings& f) {
+  std::vector<std::string> parts;
+  for (const auto& [dtype, count] : f.tensors_by_dtype)
+    parts.push_back(fmt::format("{} {}", count, dtype));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+void print_table(const InspectOptions& options, const Findings& f) {
+  report::Table table({{""}, {""}});
+  table.add_row({"directory", options.model});
+  if (f.config) {
+    table.add_row({"family", fmt::format("{} ({})", f.config->family, f.config->architecture)});
+    table.add_row({"shapes", shapes(*f.config)});
+  }
+  if (f.num_parameters > 0) {
+    table.add_row({"parameters", report::format_count(static_cast<double>(f.num_parameters))});
+  }
+  if (f.checkpoint) {
+    table.add_row(
+        {"tensors", fmt::format("{}; {} in {} file(s)", dtypes(f),
+                                report::format_bytes(f.num_bytes), f.checkpoint->shards().size())});
+  }
+  table.add_row({"tokenizer", f.tokenizer});
+  table.add_row({"chat template", f.chat_template});
+  for (const std::string& name : f.ignored) table.add_row({"not used", name});
+  for (const std::string& warning : f.warnings) table.add_row({"warning", warning});
+  fmt::print("{}", table.text());
+  if (options.tensors && f.checkpoint) {
+    report::Table tensors({{"tensor"}, {"dtype"}, {"shape", report::Align::kRight}});
+    for (const CheckpointTensor& tensor : f.checkpoint->tensors()) {
+      tensors.add_row({tensor.info.name, tensor.info.dtype_name, tensor.info.shape_text()});
+    }
+    fmt::print("\n{}", tensors.text());
+  }
+  for (const std::string& fault : f.faults) fmt::print("FAULT {}\n", fault);
+}
+
+void print_json(const InspectOptions& options, const Findings& f) {
+  boost::json::object out;
+  out["directory"] = options.model;
+  if (f.config) {
+    const model::ModelConfig& c = *f.config;
+    out["family"] = c.family;
+    out["architecture"] = c.architecture;
+    out["num_layers"] = c.num_layers;
+    out["hidden_size"] = c.hidden_size;
+    out["vocab_size"] = c.vocab_size;
+    out["context"] = c.max_position_embeddings;
+    out["tied"] = c.tie_word_embeddings;
+  }
+  out["num_parameters"] = f.num_parameters;
+  out["bytes"] = f.num_bytes;
+  out["tensors_by_dtype"] = boost::json::value_from(f.tensors_by_dtype);
+  out["tokenizer"] = f.tokenizer;
+  out["chat_template"] = f.chat_template;
+  out["ignored"] = boost::json::value_from(f.ignored);
+  out["warnings"] = boost::json::value_from(f.warnings);
+  out["faults"] = boost::json::value_from(f.faults);
+  if (options.tensors && f.checkpoint) {
+    boost::json::array tensors;
+    for (const CheckpointTensor& tensor : f.checkpoint->tensors()) {
+      tensors.push_back(boost::json::object{{"name", tensor.info.name},
+                                            {"dtype", tensor.info.dtype_name},
+                                            {"shape", tensor.info.shape_text()}});
+    }
+    out["tensors"] = std::move(tensors);
+  }
+  fmt::print("{}\n", boost::json::serialize(out));
+}
+
+}  // namespace
+
+int run_inspect(const InspectOptions& options) {
+  Findings findings;
+  look(findings, [&] {
+    model::ParsedConfig parsed = model::load_config(options.model, options.strict_config);
+    findings.config = parsed.config;
+    findings.warnings = std::move(parsed.warnings);
+  });
+  look(findings, [&] { look_at_weights(options, findings); });
+  look(findings, [&] { look_at_text(options, findings); });
+  if (options.json) {
+    print_json(options, findings);
+  } else {
+    print_table(options, findings);
+  }
+  return findings.faults.empty() ? 0 : 2;
+}
+
+}  // namespace strata::apps

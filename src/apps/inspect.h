@@ -1,0 +1,18 @@
+// strata inspect: what a checkpoint directory holds and what is wrong with it, without loading its
+// weights: family, shapes, sizes, missing and unused tensors, tokenizer, chat template.
+#pragma once
+#include <string>
+
+namespace strata::apps {
+
+struct InspectOptions {
+  std::string model;
+  bool tensors = false;  // list every tensor
+  bool json = false;
+  bool strict_config = false;
+};
+
+// 0, or 2 when the directory has faults; they are printed.
+int run_inspect(const InspectOptions& options);
+
+}  // namespace strata::apps
