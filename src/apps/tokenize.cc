@@ -1,6 +1,6 @@
 #include "apps/tokenize.h"
 
-#include <boost/json.hpp>
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 
@@ -8,30 +8,32 @@
 #include "base/files.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
+#include "text/value.h"
 
 namespace strata {
 namespace {
 
-namespace json = boost::json;
+using text::Value;
 
 constexpr int64_t kMaxInputBytes = int64_t{1} << 32;
-constexpr std::size_t kMaxDepth = 100;
 
 [[noreturn]] void fail(const std::string& message) {
   throw Error(ErrorCode::kInvalidArgument, message);
 }
 
-std::string view(const json::value& value, const char* key) {
+const std::string& string_of(const Value& value, const char* key) {
   if (!value.is_string()) fail(std::string(key) + ": wanted a string");
-  return {value.get_string().data(), value.get_string().size()};
+  return value.text();
 }
 
-bool flag(const json::object& line, const char* key) {
-  const json::value* value = line.if_contains(key);
+bool flag(const text::Dict& line, std::string_view key) {
+  const Value* value = line.find(key);
   if (value == nullptr) return false;
   if (!value->is_bool()) fail(std::string(key) + ": wanted true or false");
-  return value->get_bool();
+  return value->as_bool();
 }
+
+std::string json_of(const Value& value) { return text::to_json(value, {}); }
 
 std::string decode_base64(std::string_view text) {
   std::string out;
@@ -62,65 +64,73 @@ class Lines {
  public:
   explicit Lines(const std::string& path) : path_(path), tokenizer_(text::Tokenizer::load(path)) {}
 
-  json::object answer(const json::object& line) {
-    const bool text = line.contains("text");
-    const bool bytes = line.contains("bytes");
-    const bool ids = line.contains("ids");
-    const bool messages = line.contains("messages");
-    if (text + bytes + ids + messages != 1)
-      fail("wanted exactly one of 'text', 'bytes', 'ids' and 'messages'");
-    if (text || bytes) {
-      expect_keys(line, {text ? "text" : "bytes", "add_special"});
-      return encode(
-          text ? view(line.at("text"), "text") : decode_base64(view(line.at("bytes"), "bytes")),
-          flag(line, "add_special"));
+  std::string answer(const text::Dict& line) {
+    int num_kinds = 0;
+    const char* kind = nullptr;
+    for (const char* key : {"text", "bytes", "ids", "messages"}) {
+      if (line.find(std::string_view(key)) == nullptr) continue;
+      kind = key;
+      ++num_kinds;
     }
-    if (ids) {
-      expect_keys(line, {"ids", "skip_special"});
-      return decode(line.at("ids"), flag(line, "skip_special"));
+    if (num_kinds != 1) fail("wanted exactly one of 'text', 'bytes', 'ids' and 'messages'");
+    const Value& given = *line.find(std::string_view(kind));
+    switch (kind[0]) {
+      case 't':
+        expect_keys(line, {"text", "add_special"});
+        return encode(string_of(given, "text"), flag(line, "add_special"));
+      case 'b':
+        expect_keys(line, {"bytes", "add_special"});
+        return encode(decode_base64(string_of(given, "bytes")), flag(line, "add_special"));
+      case 'i':
+        expect_keys(line, {"ids", "skip_special"});
+        return decode(given, flag(line, "skip_special"));
+      default:
+        expect_keys(line, {"messages", "tools", "add_generation_prompt", "vars", "now"});
+        return render(line);
     }
-    expect_keys(line, {"messages", "tools", "add_generation_prompt", "vars", "now"});
-    return render(line);
   }
 
  private:
-  static void expect_keys(const json::object& line, std::initializer_list<std::string_view> keys) {
-    for (const auto& item : line) {
-      const std::string_view key(item.key().data(), item.key().size());
-      if (std::find(keys.begin(), keys.end(), key) == keys.end())
-        fail("the key '" + std::string(key) + "' does not belong here");
+  static void expect_keys(const text::Dict& line, std::initializer_list<std::string_view> keys) {
+    for (const auto& [key, value] : line.items) {
+      if (std::find(keys.begin(), keys.end(), key.text()) == keys.end())
+        fail("the key '" + key.text() + "' does not belong here");
     }
   }
 
-  [[nodiscard]] json::object encode(const std::string& text, bool add_special) const {
-    json::array ids;
-    for (const int32_t id : tokenizer_.encode(text, add_special)) ids.emplace_back(id);
-    return {{"ids", std::move(ids)}};
+  [[nodiscard]] std::string encode(const std::string& text, bool add_special) const {
+    std::string out = "{\"ids\":[";
+    for (const int32_t id : tokenizer_.encode(text, add_special)) {
+      if (out.back() != '[') out += ',';
+      out += std::to_string(id);
+    }
+    return out + "]}";
   }
 
-  [[nodiscard]] json::object decode(const json::value& list, bool skip_special) const {
-    if (!list.is_array()) fail("ids: wanted a list");
+  [[nodiscard]] std::string decode(const Value& list, bool skip_special) const {
+    if (!list.is_list()) fail("ids: wanted a list");
     std::vector<int32_t> ids;
-    for (const json::value& item : list.get_array()) {
-      if (!item.is_int64() || item.get_int64() < 0 || item.get_int64() >= tokenizer_.vocab_size())
-        fail("ids[" + std::to_string(ids.size()) + "]: got " + json::serialize(item) +
+    for (const Value& item : list.as_list().items) {
+      if (!item.is_int() || item.as_int() < 0 || item.as_int() >= tokenizer_.vocab_size())
+        fail("ids[" + std::to_string(ids.size()) + "]: got " + json_of(item) +
              ", wanted an id from 0 to " + std::to_string(tokenizer_.vocab_size() - 1));
-      ids.push_back(static_cast<int32_t>(item.get_int64()));
+      ids.push_back(static_cast<int32_t>(item.as_int()));
     }
-    return {{"text", tokenizer_.decode(ids, skip_special)}};
+    return "{\"text\":" + json_of(tokenizer_.decode(ids, skip_special)) + "}";
   }
 
-  json::object render(const json::object& line) {
+  std::string render(const text::Dict& line) {
     text::ChatRequest request;
-    request.messages = json::serialize(line.at("messages"));
-    const auto given = [&](const char* key) {
-      return line.contains(key) && !line.at(key).is_null();
+    const auto given = [&](std::string_view key) -> const Value* {
+      const Value* value = line.find(key);
+      return value == nullptr || value->is_none() ? nullptr : value;
     };
-    if (given("tools")) request.tools = json::serialize(line.at("tools"));
-    if (given("vars")) request.vars = json::serialize(line.at("vars"));
-    if (given("now")) request.now = view(line.at("now"), "now");
+    request.messages = json_of(*line.find(std::string_view("messages")));
+    if (const Value* tools = given("tools")) request.tools = json_of(*tools);
+    if (const Value* vars = given("vars")) request.vars = json_of(*vars);
+    if (const Value* now = given("now")) request.now = string_of(*now, "now");
     request.add_generation_prompt = flag(line, "add_generation_prompt");
-    return {{"text", chat_template().render(request)}};
+    return "{\"text\":" + json_of(chat_template().render(request)) + "}";
   }
 
   // Loaded by the first line that needs it: a tokenizer without a template serves all others.
@@ -142,16 +152,6 @@ class Lines {
   std::optional<text::ChatTemplate> template_;
 };
 
-json::value parse_line(std::string_view line) {
-  json::parse_options options;
-  options.max_depth = kMaxDepth;
-  json::error_code error;
-  json::value value = json::parse(line, error, {}, options);
-  if (error) fail("not JSON: " + error.message());
-  if (!value.is_object()) fail("wanted a JSON object");
-  return value;
-}
-
 }  // namespace
 
 int run_tokenize(const TokenizeOptions& options) {
@@ -163,8 +163,10 @@ int run_tokenize(const TokenizeOptions& options) {
     const size_t end = std::min(input.find('\n', pos), input.size());
     ++number;
     try {
-      const json::value line = parse_line(std::string_view(input).substr(pos, end - pos));
-      output += json::serialize(lines.answer(line.get_object()));
+      const std::string_view line = std::string_view(input).substr(pos, end - pos);
+      const Value value = Value::from_json(line, "the line");
+      if (!value.is_dict()) fail("wanted a JSON object");
+      output += lines.answer(value.as_dict());
     } catch (const Error& error) {
       throw Error(error.code,
                   options.in + ": line " + std::to_string(number) + ": " + error.what());

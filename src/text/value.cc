@@ -5,8 +5,6 @@
 
 #include "base/error.h"
 #include "text/interpreter.h"
-#include "text/json_reader.h"
-#include "text/unicode.h"
 
 namespace strata::text {
 
@@ -15,35 +13,6 @@ void template_fault(const std::string& message) {
 }
 
 namespace {
-
-Value from_boost(const boost::json::value& value) {
-  switch (value.kind()) {
-    case boost::json::kind::null:
-      return {};
-    case boost::json::kind::bool_:
-      return value.get_bool();
-    case boost::json::kind::int64:
-      return value.get_int64();
-    case boost::json::kind::uint64:
-      template_fault("the integer " + std::to_string(value.get_uint64()) + " is too large");
-    case boost::json::kind::double_:
-      return value.get_double();
-    case boost::json::kind::string:
-      return std::string(value.get_string().data(), value.get_string().size());
-    case boost::json::kind::array: {
-      std::vector<Value> items;
-      for (const auto& item : value.get_array()) items.push_back(from_boost(item));
-      return Value::list(std::move(items));
-    }
-    case boost::json::kind::object: {
-      std::vector<std::pair<Value, Value>> items;
-      for (const auto& [key, item] : value.get_object())
-        items.emplace_back(std::string(key.data(), key.size()), from_boost(item));
-      return Value::dict(std::move(items));
-    }
-  }
-  return {};
-}
 
 int checked_depth(int inner) {
   if (inner + 1 > Value::kMaxDepth)
@@ -110,11 +79,6 @@ Value Value::dict(std::vector<std::pair<Value, Value>> items) {
   auto dict = std::make_shared<Dict>();
   for (auto& [key, value] : items) dict->set(std::move(key), std::move(value));
   return dict;
-}
-
-Value Value::from_json(std::string_view json, const std::string& where) {
-  // One less than what a value may nest, so that a template can put it into a list.
-  return from_boost(parse_json(json, where, kMaxDepth - 100));
 }
 
 int64_t Value::as_int() const {
