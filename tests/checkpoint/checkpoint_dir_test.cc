@@ -2,10 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <map>
 
-#include "base/check.h"
+#include "base/rng.h"
 #include "tests/checkpoint/safetensors_bytes.h"
 
 namespace strata {
@@ -227,6 +230,51 @@ TEST_F(ShardedDir, TheOtherFormIsReplaced) {
   write_single();
   EXPECT_THAT(CheckpointDir(out.path()).shards(), ElementsAre("model.safetensors"));
   EXPECT_FALSE(file_exists(out.file(kIndex)));
+}
+
+void write_filled(const std::string& dir, const CheckpointLayout& layout, float value) {
+  CheckpointWriter writer(dir, layout);
+  for (const TensorDecl& tensor : writer.tensors()) {
+    writer.append_f32(tensor.name,
+                      std::vector<float>(static_cast<size_t>(tensor.shape.num_elements()), value));
+  }
+  writer.commit();
+}
+
+// A child overwrites a sharded checkpoint again and again, with other values each time, and is
+// killed: the directory then holds one of them whole, or refuses to load. The next save mends it.
+TEST(CheckpointWriter, KilledAtAnyMomentNeverMixesTwoCheckpoints) {
+  const TempDir dir;
+  CheckpointLayout layout{.entries = {}, .indexed = true};
+  for (int shard = 0; shard < 12; ++shard) {
+    const std::string name = std::to_string(shard);
+    layout.entries.push_back({{name, DType::kF32, {8}}, "shard-" + name + ".safetensors"});
+  }
+  int whole = 0;
+  for (uint64_t round = 0; round < 25; ++round) {
+    write_filled(dir.path(), layout, 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      for (float value = 1;; ++value) write_filled(dir.path(), layout, value);
+    }
+    ASSERT_GT(child, 0);
+    ::usleep(static_cast<useconds_t>(1000 + Counter{5, round}.uniform(0) * 15'000));
+    ::kill(child, SIGKILL);
+    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+    const std::string fault = error_of([&] { CheckpointDir checkpoint(dir.path()); });
+    if (!fault.empty()) continue;
+    ++whole;
+    const CheckpointDir checkpoint(dir.path());
+    ASSERT_EQ(checkpoint.tensors().size(), 12u);
+    float first = -1;
+    checkpoint.read_f32(checkpoint.tensors()[0], 0, 1, &first);
+    for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+      std::vector<float> values(8);
+      checkpoint.read_f32(tensor, 0, 8, values.data());
+      EXPECT_EQ(values, std::vector<float>(8, first)) << tensor.info.name;
+    }
+  }
+  EXPECT_GT(whole, 0);
 }
 
 TEST(CheckpointDir, UnreadableTensorsAreListedAndNotInTheLayout) {

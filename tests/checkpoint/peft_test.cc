@@ -363,6 +363,20 @@ TEST(WritePeft, SameInputSameBytesAndOtherFilesStay) {
               ElementsAre("adapter_config.json", "adapter_model.safetensors", "metrics.jsonl"));
 }
 
+// When the config cannot be replaced, tensors of another config must not be left beside the old
+// one.
+TEST(WritePeft, FailureBetweenTheFilesLeavesNoMixture) {
+  const PeftAdapter before(data_path("peft_rich"));
+  std::vector<std::vector<float>> store;
+  const auto modules = modules_for_writing(before, store);
+  const TempDir out;
+  write_bytes(out.file("adapter_model.safetensors"), "tensors of another adapter");
+  make_folders(out.file("adapter_config.json/in the way"));
+  EXPECT_THAT(error_of([&] { write_peft(out.path(), {}, modules); }),
+              HasSubstr("adapter_config.json: rename"));
+  EXPECT_THAT(out.names(), ElementsAre("adapter_config.json"));
+}
+
 // A rank_pattern key is an expression over suffixes of paths; one that also decided for another
 // module would give that module the wrong rank.
 TEST(WritePeft, RefusesPathsThatPatternsCannotTellApart) {
