@@ -80,20 +80,21 @@ Candidate checked_argmax(std::span<const float> logits) {
   return best;
 }
 
-// e^z for z <= 0, to 3e-7: the scheme of ops/cpu/simd.h without fma, so that the compiler can keep
-// four lanes busy. Weights below e^-87 count as zero.
+constexpr float kLowest = -88.02f;  // weighs nothing
+
+// e^z for kLowest <= z <= 0, to 3e-7: the scheme of ops/cpu/simd.h without fma and without a
+// branch, so that the compiler keeps four lanes busy. Below z = -87.7 the power of two is 2^-127,
+// whose bits are those of zero.
 inline float weight_of(float z) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
-  const float x = z > -87.0f ? z : -87.0f;
-  const float n = (x * 0x1.715476p+0f + kRound) - kRound;
-  const float r = (x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
+  const float n = (z * 0x1.715476p+0f + kRound) - kRound;
+  const float r = (z - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
   float q = 0x1.6a1f62p-10f * r + 0x1.123ccap-7f;
   q = q * r + 0x1.555904p-5f;
   q = q * r + 0x1.55548ep-3f;
   q = q * r + 0x1.fffffcp-2f;
   const float p = (r * r * q + r) + 1.0f;
-  const auto power = static_cast<uint32_t>(static_cast<int32_t>(n) + 127) << 23;
-  return z > -87.0f ? p * std::bit_cast<float>(power) : 0.0f;
+  return p * std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
 }
 
 // The softmax of a row before it is normalised.
@@ -102,7 +103,10 @@ class Weights {
   Weights(std::span<const float> logits, float max, float temperature)
       : logits_(logits), max_(max), temperature_(temperature) {}
 
-  [[nodiscard]] float scaled(float logit) const { return (logit - max_) / temperature_; }
+  [[nodiscard]] float scaled(float logit) const {
+    const float z = (logit - max_) / temperature_;
+    return z > kLowest ? z : kLowest;
+  }
   [[nodiscard]] double of(float logit) const { return weight_of(scaled(logit)); }
 
   // Sum of logits [begin, end): blocks of 64, each added up in four lanes.
@@ -126,7 +130,7 @@ class Weights {
     const size_t count = std::min(kBlock, logits_.size() - begin);
     if (count < kBlock) std::fill(z, z + kBlock, -std::numeric_limits<float>::infinity());
     std::copy_n(logits_.begin() + static_cast<std::ptrdiff_t>(begin), count, z);
-    for (size_t j = 0; j < kBlock; ++j) z[j] = (z[j] - max_) / temperature_;
+    for (size_t j = 0; j < kBlock; ++j) z[j] = scaled(z[j]);
     for (size_t j = 0; j < kBlock; ++j) out[j] = weight_of(z[j]);
   }
 
@@ -174,75 +178,86 @@ int32_t draw_from_all(const Weights& weights, size_t vocab, double u) {
   return static_cast<int32_t>(chosen);
 }
 
-// The k candidates that come first, in order. A heap of k holds the best so far, its worst on top.
+// The k candidates that come first, in no order.
 std::vector<Candidate> largest(std::span<const float> logits, size_t k) {
   std::vector<Candidate> kept;
-  kept.reserve(k);
-  for (size_t i = 0; i < logits.size(); ++i) {
-    const Candidate candidate = {logits[i], static_cast<int32_t>(i)};
-    if (kept.size() < k) {
-      kept.push_back(candidate);
-      std::push_heap(kept.begin(), kept.end(), comes_before);
-    } else if (comes_before(candidate, kept.front())) {
-      std::pop_heap(kept.begin(), kept.end(), comes_before);
-      kept.back() = candidate;
-      std::push_heap(kept.begin(), kept.end(), comes_before);
-    }
+  const bool few = k < logits.size() / 64;
+  const size_t start = few ? k : logits.size();
+  kept.reserve(start);
+  for (size_t i = 0; i < start; ++i) kept.push_back({logits[i], static_cast<int32_t>(i)});
+  if (!few) {
+    std::nth_element(kept.begin(), kept.begin() + static_cast<std::ptrdiff_t>(k) - 1, kept.end(),
+                     comes_before);
+    kept.resize(k);
+    return kept;
   }
-  std::sort_heap(kept.begin(), kept.end(), comes_before);
+  // A heap of the best so far with its last on top; a later id does not displace an equal logit.
+  std::make_heap(kept.begin(), kept.end(), comes_before);
+  for (size_t i = k; i < logits.size(); ++i) {
+    if (logits[i] <= kept.front().logit) continue;
+    std::pop_heap(kept.begin(), kept.end(), comes_before);
+    kept.back() = {logits[i], static_cast<int32_t>(i)};
+    std::push_heap(kept.begin(), kept.end(), comes_before);
+  }
   return kept;
 }
 
-// How many of the sorted candidates top-p keeps; `total` is the weight of everything that top-k
-// left.
-size_t nucleus_size(const Weights& weights, std::span<const Candidate> sorted, double total,
+// Cuts `kept` to those that top-p keeps; `total` is the weight of everything that top-k left. In
+// sorted order, place i stays if the weight before it is less than top_p: found by halving, without
+// sorting all.
+void cut_to_nucleus(const Weights& weights, std::vector<Candidate>& kept, double total,
                     double top_p) {
-  double before = 0;
-  size_t count = 0;
-  while (count < sorted.size() && (count == 0 || before / total < top_p)) {
-    before += weights.of(sorted[count++].logit);
+  const auto at = [&](size_t i) { return kept.begin() + static_cast<std::ptrdiff_t>(i); };
+  size_t begin = 0;  // places up to this one stay
+  size_t end = kept.size();
+  double before = 0;  // weight of places [0, begin)
+  while (end - begin > 1) {
+    const size_t middle = begin + (end - begin) / 2;
+    std::nth_element(at(begin), at(middle), at(end), comes_before);
+    double half = 0;
+    for (size_t i = begin; i < middle; ++i) half += weights.of(kept[i].logit);
+    if ((before + half) / total < top_p) {
+      before += half;
+      begin = middle;
+    } else {
+      end = middle;
+    }
   }
-  return count;
+  kept.resize(begin + 1);
 }
 
-// Top-p over the whole vocabulary: the sorted candidates that it keeps. Only tokens within
-// ln(V / (1 - p)) of the maximum are looked at: all others together weigh less than 1 - p times
-// the largest, so they lie beyond the nucleus.
+// Top-p over the whole vocabulary. Only tokens within ln(V / (1 - p)) of the maximum are looked at:
+// all others together weigh less than (1 - p) times the largest, so they lie beyond the nucleus.
 std::vector<Candidate> nucleus(const Weights& weights, std::span<const float> logits, float top_p) {
   const double total = GroupedSum(weights, logits.size()).total;
   const double reach = std::log(static_cast<double>(logits.size()) / (1.0 - top_p)) + 1e-3;
-  std::vector<Candidate> heap;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (weights.scaled(logits[i]) >= -reach) heap.push_back({logits[i], static_cast<int32_t>(i)});
-  }
-  // A heap with the next candidate on top: the nucleus is often much smaller than what is near.
-  const auto comes_after = [](const Candidate& a, const Candidate& b) {
-    return comes_before(b, a);
-  };
-  std::make_heap(heap.begin(), heap.end(), comes_after);
   std::vector<Candidate> kept;
-  double before = 0;
-  while (!heap.empty() && (kept.empty() || before / total < top_p)) {
-    std::pop_heap(heap.begin(), heap.end(), comes_after);
-    kept.push_back(heap.back());
-    before += weights.of(heap.back().logit);
-    heap.pop_back();
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (weights.scaled(logits[i]) >= -reach) kept.push_back({logits[i], static_cast<int32_t>(i)});
   }
+  cut_to_nucleus(weights, kept, total, top_p);
   return kept;
 }
 
-int32_t draw_from(const Weights& weights, std::span<const Candidate> sorted, double u) {
+double total_weight(const Weights& weights, std::span<const Candidate> kept) {
   double total = 0;
-  for (const Candidate& candidate : sorted) total += weights.of(candidate.logit);
-  double left = u * total;
-  int32_t chosen = sorted[0].id;
-  for (const Candidate& candidate : sorted) {
+  for (const Candidate& candidate : kept) total += weights.of(candidate.logit);
+  return total;
+}
+
+int32_t draw_from(const Weights& weights, std::vector<Candidate>& kept, double u) {
+  std::sort(kept.begin(), kept.end(),
+            [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+  double left = u * total_weight(weights, kept);
+  int32_t chosen = -1;
+  for (const Candidate& candidate : kept) {
     const double weight = weights.of(candidate.logit);
-    if (weight == 0) break;
+    if (weight == 0) continue;
     chosen = candidate.id;
     if (left < weight) break;
     left -= weight;
   }
+  CHECK(chosen >= 0, chosen);
   return chosen;
 }
 
@@ -260,13 +275,9 @@ int32_t choose_token(std::span<const float> logits, const SamplingParams& params
   const bool cut_k = top_k > 0 && top_k < logits.size();
   const bool cut_p = params.top_p < 1;
   if (!cut_k && !cut_p) return draw_from_all(weights, logits.size(), u);
-  if (!cut_k) return draw_from(weights, nucleus(weights, logits, params.top_p), u);
-  std::vector<Candidate> kept = largest(logits, top_k);
-  if (cut_p) {
-    double total = 0;
-    for (const Candidate& candidate : kept) total += weights.of(candidate.logit);
-    kept.resize(nucleus_size(weights, kept, total, params.top_p));
-  }
+  std::vector<Candidate> kept =
+      cut_k ? largest(logits, top_k) : nucleus(weights, logits, params.top_p);
+  if (cut_k && cut_p) cut_to_nucleus(weights, kept, total_weight(weights, kept), params.top_p);
   return draw_from(weights, kept, u);
 }
 
@@ -276,7 +287,8 @@ void topk_logprobs(std::span<const float> logits, const float* lse, std::span<in
         logits.size());
   if (ids.empty()) return;
   checked_argmax(logits);
-  const std::vector<Candidate> kept = largest(logits, ids.size());
+  std::vector<Candidate> kept = largest(logits, ids.size());
+  std::sort(kept.begin(), kept.end(), comes_before);
   for (size_t i = 0; i < kept.size(); ++i) {
     ids[i] = kept[i].id;
     logprobs[i] = ops::logprob(kept[i].logit, lse);

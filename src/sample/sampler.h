@@ -7,7 +7,7 @@
 // top-k keeps exactly k tokens; top-p sorts what is left, largest first, and keeps the tokens whose
 // cumulative probability before them is < top_p (the first one always). The token is then drawn by
 // inverting the cumulative distribution at one uniform number, the counter generator's for (seed,
-// step_index): in ascending id when nothing was filtered, else from the largest down. Weights are
+// step_index), over the kept tokens in ascending id. Weights are
 // exp((logit - max) / temperature) in fp32 to 3e-7, their sums double in a fixed order.
 #pragma once
 #include <cstdint>
