@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "engine/memory_plan.h"
 #include "engine/sampling_loop.h"
 #include "ops/elementwise.h"
 
@@ -156,6 +157,15 @@ api::BatchResult Engine::run(const api::Batch& batch, api::TensorSink* sink) {
   return result;
 }
 
+int64_t Engine::largest_adapter_rank(const api::Batch& batch) const {
+  int64_t rank = 0;
+  for (const api::Sequence& sequence : batch.sequences) {
+    const model::LoraAdapter* used = adapter_or_base(sequence.slot);
+    if (used != nullptr) rank = std::max(rank, used->max_rank());
+  }
+  return rank;
+}
+
 void Engine::gather_inputs(const api::Batch& batch, size_t first, size_t last) {
   builder_.clear();
   for (auto* values : {&weights_, &sampling_logprobs_, &advantages_}) values->clear();
@@ -183,10 +193,16 @@ void Engine::run_pass(const api::Batch& batch, size_t first, size_t last, int64_
                       api::BatchResult& result, api::TensorSink* sink) {
   gather_inputs(batch, first, last);
   Scratch& scratch = backend_->scratch();
-  scratch.consolidate();
+  const bool backward = batch.gradients != api::Gradients::kNone;
+  scratch.reserve(plan_pass_bytes(*this, {.pass_tokens = builder_.num_tokens(),
+                                          .rank = largest_adapter_rank(batch),
+                                          .backward = backward}) +
+                  (batch.want_hidden_states
+                       ? (model_.config.num_layers + 1) * builder_.num_tokens() *
+                             model_.config.hidden_size * dtype_bytes(DType::kF32)
+                       : 0));
   const Scratch::Mark mark(scratch);
   model::Pass pass = builder_.build(*backend_, *model_.weights, rope_);
-  const bool backward = batch.gradients != api::Gradients::kNone;
   pass.adapter_gradients = batch.gradients == api::Gradients::kAdapters;
   if (batch.gradients == api::Gradients::kParameters)
     pass.base_gradients = base_trainer_->gradients();

@@ -25,6 +25,12 @@ int64_t layer_temporaries(const model::ModelConfig& c, DType dtype, int64_t toke
   return std::max(mlp, attention);
 }
 
+// What products and attention take for packed copies, at most.
+int64_t op_bytes(const model::ModelConfig& c, DType dtype, const PlanShape& shape) {
+  const int64_t widest = std::max({c.intermediate_size, c.q_width(), c.hidden_size});
+  return (8 << 20) + shape.pass_tokens * widest * dtype_bytes(dtype) * (shape.backward ? 2 : 1);
+}
+
 int64_t pass_bytes(const Engine& engine, const PlanShape& shape) {
   const model::ModelConfig& c = engine.config();
   const DType dtype = engine.model().weights->compute_dtype();
@@ -33,17 +39,25 @@ int64_t pass_bytes(const Engine& engine, const PlanShape& shape) {
   const int64_t layer = model::activation_bytes(c, dtype, tokens, shape.rank);
   const int64_t boundary = tokens * c.hidden_size * e;
   int64_t bytes = boundary;  // final hidden
-  if (!shape.backward)
-    return bytes + 2 * boundary + layer + layer_temporaries(c, dtype, tokens, false);
-  const bool full = engine.options().recompute == model::Recompute::kFull;
-  bytes += (c.num_layers + 1) * boundary + (full ? 1 : c.num_layers) * layer;
   const int64_t chunk = std::min(tokens, model::kHeadChunk);
   const int64_t head = chunk * (c.vocab_size * 4 + c.hidden_size * (e + 4));
+  if (!shape.backward) {
+    return bytes + 2 * boundary +
+           std::max(head, layer + layer_temporaries(c, dtype, tokens, false));
+  }
+  const bool full = engine.options().recompute == model::Recompute::kFull;
+  bytes += (c.num_layers + 1) * boundary + tokens * c.hidden_size * 4;
   const int64_t walk = layer_temporaries(c, dtype, tokens, true) + tokens * c.hidden_size * 4;
-  return bytes + tokens * c.hidden_size * 4 + std::max(head, walk);
+  return full ? bytes + std::max(head, layer + walk)
+              : bytes + c.num_layers * layer + std::max(head, walk);
 }
 
 }  // namespace
+
+int64_t plan_pass_bytes(const Engine& engine, const PlanShape& shape) {
+  const DType dtype = engine.model().weights->compute_dtype();
+  return pass_bytes(engine, shape) + op_bytes(engine.config(), dtype, shape);
+}
 
 MemoryPlan plan_memory(const Engine& engine, const PlanShape& shape) {
   const model::ModelWeights& weights = *engine.model().weights;
@@ -63,7 +77,7 @@ MemoryPlan plan_memory(const Engine& engine, const PlanShape& shape) {
       floats += engine.config().vocab_size * engine.config().hidden_size;
     plan.items.push_back({"base training", floats * dtype_bytes(DType::kF32)});
   }
-  plan.items.push_back({"pass", pass_bytes(engine, shape)});
+  plan.items.push_back({"pass", plan_pass_bytes(engine, shape)});
   const int64_t position = 2 * engine.config().num_layers * engine.config().kv_width() *
                            dtype_bytes(weights.compute_dtype());
   plan.items.push_back({"kv cache", shape.kv_positions * position});

@@ -34,4 +34,7 @@ struct MemoryPlan {
 // cache.
 MemoryPlan plan_memory(const Engine& engine, const PlanShape& shape);
 
+// The scratch of one pass of this shape, the ops' own working memory included.
+int64_t plan_pass_bytes(const Engine& engine, const PlanShape& shape);
+
 }  // namespace strata::engine

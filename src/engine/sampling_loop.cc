@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/memory_plan.h"
 #include "ops/elementwise.h"
 #include "ops/log_softmax.h"
 #include "sample/sampler.h"
@@ -96,7 +97,13 @@ std::span<const SampledToken> SamplingLoop::step() {
   if (active_.empty()) return sampled_;
   plan_pass();
   Backend& backend = engine_.backend();
-  backend.scratch().consolidate();
+  int64_t rank = 0;
+  for (const Slice& slice : slices_) {
+    const model::LoraAdapter* adapter = rows_[slice.id].adapter;
+    if (adapter != nullptr) rank = std::max(rank, adapter->max_rank());
+  }
+  backend.scratch().reserve(
+      plan_pass_bytes(engine_, {.pass_tokens = builder_.num_tokens(), .rank = rank}));
   const Scratch::Mark mark(backend.scratch());
   model::Pass pass = builder_.build(backend, *engine_.model().weights, engine_.rope());
   const TensorView hidden =

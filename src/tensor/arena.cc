@@ -80,7 +80,8 @@ void* Scratch::take(int64_t bytes) {
   }
   if (current_ == num_blocks_) {
     CHECK(num_blocks_ < kMaxBlocks, num_blocks_);
-    const int64_t block_bytes = std::max(size, kHugePage);
+    // Geometric growth: a few blocks reach any size.
+    const int64_t block_bytes = std::max({size, kHugePage, high_water_ / 2});
     blocks_[num_blocks_].memory = Memory(block_bytes);
     blocks_[num_blocks_].used = 0;
     grown_ += block_bytes;
@@ -94,11 +95,12 @@ void* Scratch::take(int64_t bytes) {
   return data;
 }
 
-void Scratch::consolidate() {
+void Scratch::reserve(int64_t bytes) {
   CHECK(total_ == 0, total_);
-  if (num_blocks_ <= 1) return;
+  const int64_t wanted = std::max(bytes, high_water_);
+  if (num_blocks_ == 1 && blocks_[0].memory.size() >= wanted) return;
   for (Block& block : blocks_) block = Block();
-  blocks_[0].memory = Memory(high_water_ + kHugePage);
+  blocks_[0].memory = Memory(wanted + kHugePage);
   num_blocks_ = 1;
   current_ = 0;
 }

@@ -71,8 +71,8 @@ class Scratch {
 
   void* take(int64_t bytes);
   TensorView take(DType dtype, const Shape& shape);
-  // Call when nothing is taken: joins the blocks that growth left into one of the size that was needed.
-  void consolidate();
+  // Call when nothing is taken: one block of at least `bytes`, and of what was needed so far.
+  void reserve(int64_t bytes);
   [[nodiscard]] int64_t high_water() const { return high_water_; }
   [[nodiscard]] int64_t grown() const { return grown_; }
 
