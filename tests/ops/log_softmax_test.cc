@@ -60,12 +60,17 @@ TEST(LogSoftmax, ForwardMatchesReference) {
     for (int64_t row = 0; row < c.rows; ++row) {
       const auto values = row_of(logits, row);
       const double want = ref::logsumexp(values.data(), c.vocab);
-      // The sum's relative error is lse's absolute one; then lse is rounded.
-      const double bound = dot_tolerance(c.vocab / 16 + 9, kF32) + std::abs(want) * 0x1.0p-24;
-      EXPECT_NEAR(outputs[0].get(2 * row) + outputs[0].get(2 * row + 1), want, bound);
+      const double max = *std::max_element(values.begin(), values.end());
+      EXPECT_EQ(outputs[0].get(2 * row), max);
+      // The sum's relative error is its log's absolute one; then the log is rounded. How large the
+      // logits are does not matter.
+      const double log_sum = want - max;
+      const double bound = dot_tolerance(c.vocab / 16 + 9, kF32) + log_sum * 0x1.0p-24;
+      EXPECT_NEAR(outputs[0].get(2 * row + 1), log_sum, bound);
       const auto at = static_cast<size_t>(row);
-      const double lp = values[static_cast<size_t>(targets[at])] - want;
-      EXPECT_NEAR(logprobs[at], lp, bound + std::abs(lp) * 0x1.0p-24);
+      const double below = max - values[static_cast<size_t>(targets[at])];
+      const double lp = -below - log_sum;
+      EXPECT_NEAR(logprobs[at], lp, bound + (below + std::abs(lp)) * 0x1.0p-24);
     }
   }
 }
@@ -94,11 +99,12 @@ TEST(LogSoftmax, BackwardMatchesReference) {
         const auto values = row_of(logits, row);
         const auto d_row = ref::log_softmax_backward(values, targets[at], d_lp[at]);
         const double lse = ref::logsumexp(values.data(), c.vocab);
+        const double max = *std::max_element(values.begin(), values.end());
         for (size_t j = 0; j < d_row.size(); ++j) {
           want.push_back(d_row[j]);
-          // logit - lse is off by roundings of both: that is p's relative error, in units of 2^-24.
+          // The logprob's absolute error is p's relative one; in units of 2^-24.
           const double p = std::exp(values[j] - lse);
-          const double off = std::abs(values[j] - lse) + std::abs(lse) + c.vocab / 16.0 + 12;
+          const double off = 2 * (max - values[j]) + 2 * (lse - max) + c.vocab / 16.0 + 12;
           const bool is_target = j == static_cast<size_t>(targets[at]);
           magnitude.push_back(std::abs(d_lp[at]) * (p * off + (is_target ? 1 : 0)) +
                               std::abs(d_row[j]) * unit_roundoff(type) * 0x1.0p24);
@@ -106,6 +112,24 @@ TEST(LogSoftmax, BackwardMatchesReference) {
       }
       expect_close(outputs[0], want, 0x1.02p-24, magnitude);
     }
+  }
+}
+
+// Large logits cost a logprob nothing: all of a row shifted by 2^20 gives the same logprobs.
+TEST(LogSoftmax, LogprobsDoNotFeelACommonShift) {
+  Buffer low(kF32, {1, 500});
+  Buffer high(kF32, {1, 500});
+  for (int64_t j = 0; j < 500; ++j) {
+    low.set(j, static_cast<double>(j * 37 % 64) / 8);
+    high.set(j, low.get(j) + 0x1p20);
+  }
+  Backend backend(choose_cpu_path(), 1);
+  Buffer lse(kF32, {2, 2});
+  logsumexp(backend, low, lse.view().slice_rows(0, 1));
+  logsumexp(backend, high, lse.view().slice_rows(1, 2));
+  for (int64_t j = 0; j < 500; ++j) {
+    EXPECT_EQ(logprob(low.view().f32()[j], lse.view().f32()),
+              logprob(high.view().f32()[j], lse.view().f32() + 2));
   }
 }
 
@@ -153,14 +177,12 @@ TEST(LogSoftmax, RowsAloneEqualRowsTogether) {
   const Buffer logits = input(c);
   for (const CpuPath path : supported_paths()) {
     Backend backend(path, 7);
-    Buffer together(kF32, {c.rows});
-    Buffer alone(kF32, {c.rows});
+    Buffer together(kF32, {c.rows, 2});
+    Buffer alone(kF32, {c.rows, 2});
     logsumexp(backend, logits, together);
     for (int64_t row = 0; row < c.rows; ++row) {
-      TensorView one = alone.view();
-      one.data = alone.view().f32() + row;
-      one.shape = {1};
-      logsumexp(backend, logits.view().slice_rows(row, row + 1), one);
+      logsumexp(backend, logits.view().slice_rows(row, row + 1),
+                alone.view().slice_rows(row, row + 1));
     }
     expect_same_bits(alone, together);
   }
