@@ -28,7 +28,7 @@ const Case kCases[] = {
     {.tokens = 7, .outputs = 65, .inputs = 31, .runs = {{0, 3, 9}, {3, 7, 32}}, .stride = 3},
     {.tokens = 13, .outputs = 129, .inputs = 8},
     {.tokens = 25, .outputs = 17, .inputs = 97, .scale = -1.5f},
-    {.tokens = 26, .outputs = 1100, .inputs = 32, .runs = {{0, 26, 64}}},
+    {.tokens = 26, .outputs = 2150, .inputs = 132, .runs = {{0, 26, 64}}},
     {.tokens = 1070, .outputs = 18, .inputs = 19, .runs = {{3, 1060, 4}}},
 };
 
@@ -158,7 +158,7 @@ TEST(GemmDx, ReferenceMatchesComplexStep) {
 }
 
 TEST(GemmDx, BitsDependOnTheRowOnly) {
-  constexpr int64_t kTokens = 30, kOutputs = 2100, kInputs = 150;
+  constexpr int64_t kTokens = 30, kOutputs = 4200, kInputs = 150;
   for (const CpuPath path : supported_paths()) {
     Backend backend(path, 1);
     for (const DType dtype : product_dtypes()) {

@@ -116,6 +116,38 @@ TEST(Pack, RowsInPieces) {
   }
 }
 
+// Large matrices are written past the caches.
+TEST(Pack, LargeMatricesAreTheSame) {
+  constexpr int64_t kRows = 2123, kCols = 1003;
+  Backend reference(CpuPath::kReference, 1);
+  for (const DType from : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const Tensor rows(from, {kRows, kCols});
+    auto* bits = static_cast<uint16_t*>(rows.view().data);
+    const Counter counter{.seed = 7, .stream = 1};
+    for (int64_t i = 0; i < rows.view().num_bytes() / 2; ++i) {
+      // Sign and exponent of finite values around one in each of the three types.
+      bits[i] = static_cast<uint16_t>(counter.words(static_cast<uint64_t>(i))[0] & 0xbbff);
+    }
+    for (const DType to : {DType::kF32, DType::kBF16}) {
+      const int64_t bytes = panel_bytes(to, kRows, kCols, 64);
+      ASSERT_GT(bytes, 4 << 20);
+      const Tensor want(DType::kF32, {bytes / 4});
+      PanelView panel{
+          .data = want.view().data, .dtype = to, .rows = kRows, .cols = kCols, .width = 64};
+      pack(reference, rows, 0, panel);
+      for (const CpuPath path : supported_paths()) {
+        SCOPED_TRACE(cpu_path_name(path));
+        Backend backend(path, 2);
+        const Tensor got(DType::kF32, {bytes / 4});
+        panel.data = got.view().data;
+        pack(backend, rows, 0, panel);
+        EXPECT_EQ(std::memcmp(got.view().data, want.view().data, static_cast<size_t>(bytes)), 0)
+            << dtype_name(from) << " to " << dtype_name(to);
+      }
+    }
+  }
+}
+
 TEST(Pack, KeepsTheBitsOfItsOwnTypeAndRoundsToNearestEven) {
   for (const CpuPath path : supported_paths()) {
     Backend backend(path, 1);

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "ops/cpu/gemm_kernels.h"
+#include "ops/cpu/panels_avx2.h"
 
 namespace strata::ops::cpu {
 namespace {
@@ -95,14 +96,8 @@ void tile(const TileArgs& a, int64_t lane) {
   }
   const char* panel = static_cast<const char*>(a.panel) + lane * 4;
   const char* x = static_cast<const char*>(a.x);
-  const char* ahead = static_cast<const char*>(a.prefetch);
-  const int64_t ahead_bytes = a.prefetch_lines * 64;
   const int64_t row_bytes = a.x_stride * Step::kBytes;
   for (int64_t step = a.cols / Step::kPair; step > 0; --step) {
-    if (kRows <= 4) {
-      for (int64_t b = 0; b < ahead_bytes; b += 64) _mm_prefetch(ahead + b, _MM_HINT_T0);
-      ahead += ahead_bytes;
-    }
     Step::template add<kRows>(acc, panel, x, row_bytes);
     panel += a.width * 4;
     x += Step::kPair * Step::kBytes;
@@ -128,21 +123,6 @@ inline __m256i columns_mask(int64_t left) {
   const __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
   const int count = left >= kLanes ? kLanes : left <= 0 ? 0 : static_cast<int>(left);
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), index);
-}
-
-// The rounding of to_bf16 (tensor/dtype.h), in the upper halves moved down.
-inline __m256i round_to_bf16(__m256 value) {
-  const __m256i u = _mm256_castps_si256(value);
-  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
-  const __m256i nearest = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd);
-  const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
-  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
-  return _mm256_srli_epi32(_mm256_blendv_epi8(nearest, quiet, nan), 16);
-}
-
-inline __m128i narrow(__m256i low_halves) {
-  const __m256i packed = _mm256_packus_epi32(low_halves, low_halves);
-  return _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
 }
 
 // Up to eight 16-bit elements, zero beyond `left`.
@@ -189,32 +169,6 @@ void finish(const FinishArgs& a) {
       }
     }
   }
-}
-
-// Eight rows of eight 32-bit elements become eight columns.
-inline void transpose_8x8(__m256i (&rows)[8]) {
-  __m256i a[8];
-  for (int i = 0; i < 8; i += 2) {
-    a[i] = _mm256_unpacklo_epi32(rows[i], rows[i + 1]);
-    a[i + 1] = _mm256_unpackhi_epi32(rows[i], rows[i + 1]);
-  }
-  for (int half = 0; half < 2; ++half) {
-    const __m256i low0 = _mm256_unpacklo_epi64(a[half], a[2 + half]);
-    const __m256i low1 = _mm256_unpackhi_epi64(a[half], a[2 + half]);
-    const __m256i high0 = _mm256_unpacklo_epi64(a[4 + half], a[6 + half]);
-    const __m256i high1 = _mm256_unpackhi_epi64(a[4 + half], a[6 + half]);
-    rows[2 * half] = _mm256_permute2x128_si256(low0, high0, 0x20);
-    rows[2 * half + 1] = _mm256_permute2x128_si256(low1, high1, 0x20);
-    rows[4 + 2 * half] = _mm256_permute2x128_si256(low0, high0, 0x31);
-    rows[5 + 2 * half] = _mm256_permute2x128_si256(low1, high1, 0x31);
-  }
-}
-
-inline __m256i load_256(const void* data) {
-  return _mm256_load_si256(static_cast<const __m256i*>(data));
-}
-inline void store_256(void* data, __m256i value) {
-  _mm256_store_si256(static_cast<__m256i*>(data), value);
 }
 
 void transpose_f32(const TransposeArgs& a) {
@@ -308,6 +262,26 @@ void step_rows(const StepArgs& a) {
   }
 }
 
+void flip(const FlipArgs& a) {
+  for (int64_t row = 0; row < a.rows; row += 8) {
+    const __m256i rows_mask = columns_mask(a.rows - row);
+    for (int64_t col = 0; col < a.cols; col += 8) {
+      const __m256i cols_mask = columns_mask(a.cols - col);
+      __m256i block[8];
+      for (int i = 0; i < 8; ++i) {
+        const float* src = a.src + (row + i) * a.src_stride + col;
+        block[i] = row + i < a.rows ? _mm256_castps_si256(_mm256_maskload_ps(src, cols_mask))
+                                    : _mm256_setzero_si256();
+      }
+      transpose_8x8(block);
+      for (int i = 0; i < 8 && col + i < a.cols; ++i) {
+        _mm256_maskstore_ps(a.dst + (col + i) * a.dst_stride + row, rows_mask,
+                            _mm256_castsi256_ps(block[i]));
+      }
+    }
+  }
+}
+
 constexpr GemmKernels kF32 = {.pair = 1,
                               .rows_16 = 6,
                               .rows_32 = 6,
@@ -316,7 +290,8 @@ constexpr GemmKernels kF32 = {.pair = 1,
                               .finish = finish,
                               .transpose = transpose_f32,
                               .step_panel = step_panel<load_step_f32>,
-                              .step_rows = step_rows<load_step_f32, 1>};
+                              .step_rows = step_rows<load_step_f32, 1>,
+                              .flip = flip};
 constexpr GemmKernels kBF16 = {.pair = 2,
                                .rows_16 = 6,
                                .rows_32 = 6,
@@ -325,7 +300,8 @@ constexpr GemmKernels kBF16 = {.pair = 2,
                                .finish = finish,
                                .transpose = transpose_bf16,
                                .step_panel = step_panel<load_step_bf16>,
-                               .step_rows = step_rows<load_step_bf16, 2>};
+                               .step_rows = step_rows<load_step_bf16, 2>,
+                               .flip = flip};
 
 }  // namespace
 

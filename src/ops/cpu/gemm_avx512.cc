@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "ops/cpu/gemm_kernels.h"
+#include "ops/cpu/panels_avx512.h"
 
 namespace strata::ops::cpu {
 namespace {
@@ -73,22 +74,26 @@ void tile(const TileArgs& a) {
   const char* panel = static_cast<const char*>(a.panel);
   const char* x = static_cast<const char*>(a.x);
   const char* ahead = static_cast<const char*>(a.prefetch);
-  const int64_t ahead_bytes = a.prefetch_lines * 64;
+  const int64_t line_bytes = a.prefetch_lines * 64;
   const int64_t row_bytes = a.x_stride * Step::kBytes;
-  for (int64_t step = a.cols / Step::kPair; step > 0; --step) {
-    typename Step::Weight w[kVectors];
-    for (int v = 0; v < kVectors; ++v) w[v] = Step::load(panel + v * 64);
-    if (kRows * kVectors <= 8) {
-      for (int64_t b = 0; b < ahead_bytes; b += 64) _mm_prefetch(ahead + b, _MM_HINT_T0);
-      ahead += ahead_bytes;
-    }
-    for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kVectors; ++v) {
-        acc[r][v] = Step::add(acc[r][v], w[v], x + r * row_bytes);
+  for (int64_t left = a.cols / Step::kPair; left > 0;) {
+    const int64_t run = line_bytes > 0 && a.prefetch_steps < left ? a.prefetch_steps : left;
+    const char* line = ahead;
+    for (int64_t step = run; step > 0; --step) {
+      typename Step::Weight w[kVectors];
+      for (int v = 0; v < kVectors; ++v) w[v] = Step::load(panel + v * 64);
+      for (int64_t b = 0; b < line_bytes; b += 64) _mm_prefetch(line + b, _MM_HINT_T1);
+      for (int r = 0; r < kRows; ++r) {
+        for (int v = 0; v < kVectors; ++v) {
+          acc[r][v] = Step::add(acc[r][v], w[v], x + r * row_bytes);
+        }
       }
+      panel += kVectors * 64;
+      line += line_bytes;
+      x += Step::kPair * Step::kBytes;
     }
-    panel += kVectors * 64;
-    x += Step::kPair * Step::kBytes;
+    ahead += a.prefetch_jump;
+    left -= run;
   }
   if (a.cols % Step::kPair != 0) {
     for (int v = 0; v < kVectors; ++v) {
@@ -118,20 +123,6 @@ void accumulate(const TileArgs& a) {
   tiles[a.rows - 1](a);
 }
 
-// The rounding of to_bf16 (tensor/dtype.h): to nearest even, NaN made quiet.
-inline __m256i round_to_bf16(__m512 value) {
-  const __m512i u = _mm512_castps_si512(value);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
-  const __m512i nearest = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
-  const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-  const __m512i quiet = _mm512_or_si512(u, _mm512_set1_epi32(0x400000));
-  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(nearest, nan, quiet), 16));
-}
-
-inline __m512 widen(__m256i bf16) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bf16), 16));
-}
-
 inline __m512 load_add(const FinishArgs& a, int64_t index, __mmask16 mask) {
   if (!a.add_is_bf16) {
     return _mm512_maskz_loadu_ps(mask, static_cast<const float*>(a.add) + index);
@@ -159,33 +150,6 @@ void finish(const FinishArgs& a) {
         _mm512_mask_storeu_ps(static_cast<float*>(a.y) + index, mask, value);
       }
     }
-  }
-}
-
-// Sixteen rows of sixteen 32-bit elements become sixteen columns.
-inline void transpose_16x16(__m512i (&rows)[16]) {
-  __m512i a[16];
-  for (int i = 0; i < 16; i += 2) {
-    a[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
-    a[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
-  }
-  __m512i b[16];
-  for (int i = 0; i < 16; i += 4) {
-    b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
-    b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
-    b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
-    b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
-  }
-  // b[4 g + j], 128-bit lane l: column 4 l + j of rows 4 g to 4 g + 3.
-  for (int j = 0; j < 4; ++j) {
-    const __m512i even01 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0x88);
-    const __m512i even23 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0x88);
-    const __m512i odd01 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0xdd);
-    const __m512i odd23 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0xdd);
-    rows[j] = _mm512_shuffle_i32x4(even01, even23, 0x88);
-    rows[8 + j] = _mm512_shuffle_i32x4(even01, even23, 0xdd);
-    rows[4 + j] = _mm512_shuffle_i32x4(odd01, odd23, 0x88);
-    rows[12 + j] = _mm512_shuffle_i32x4(odd01, odd23, 0xdd);
   }
 }
 
@@ -266,12 +230,35 @@ inline __m512i load_step_bf16(const StepArgs& a, int64_t step, int64_t col) {
 
 using LoadStep = __m512i (*)(const StepArgs&, int64_t, int64_t);
 
-template <LoadStep kLoad>
-void step_panel(const StepArgs& a) {
+void step_panel_f32(const StepArgs& a) {
   auto* dst = static_cast<uint32_t*>(a.dst);
   for (int64_t step = 0; step < a.steps; ++step, dst += a.dst_stride) {
     for (int64_t col = 0; col < a.dst_stride; col += kLanes) {
-      _mm512_store_si512(dst + col, kLoad(a, step, col));
+      _mm512_store_si512(dst + col, load_step_f32(a, step, col));
+    }
+  }
+}
+
+// Pairs of rows interleaved 32 columns at a time.
+void step_panel_bf16(const StepArgs& a) {
+  alignas(64) static constexpr uint16_t kLow[32] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
+                                                    37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
+                                                    11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+  const __m512i low = _mm512_load_si512(kLow);
+  const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+  auto* dst = static_cast<uint32_t*>(a.dst);
+  for (int64_t step = 0; step < a.steps; ++step, dst += a.dst_stride) {
+    const uint16_t* row = static_cast<const uint16_t*>(a.x) + a.first[step] * a.x_stride;
+    const uint16_t* next = a.single[step] != 0 ? nullptr : row + a.x_stride;
+    int64_t col = 0;
+    for (; col + 32 <= a.cols; col += 32) {
+      const __m512i x = _mm512_loadu_si512(row + col);
+      const __m512i y = next == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(next + col);
+      _mm512_store_si512(dst + col, _mm512_permutex2var_epi16(x, low, y));
+      _mm512_store_si512(dst + col + 16, _mm512_permutex2var_epi16(x, high, y));
+    }
+    for (; col < a.dst_stride; col += kLanes) {
+      _mm512_store_si512(dst + col, load_step_bf16(a, step, col));
     }
   }
 }
@@ -297,6 +284,26 @@ void step_rows(const StepArgs& a) {
   }
 }
 
+void flip(const FlipArgs& a) {
+  for (int64_t row = 0; row < a.rows; row += 16) {
+    const __mmask16 rows_mask = columns_mask(a.rows - row);
+    for (int64_t col = 0; col < a.cols; col += 16) {
+      const __mmask16 cols_mask = columns_mask(a.cols - col);
+      __m512i block[16];
+      for (int i = 0; i < 16; ++i) {
+        const float* src = a.src + (row + i) * a.src_stride + col;
+        block[i] = row + i < a.rows ? _mm512_castps_si512(_mm512_maskz_loadu_ps(cols_mask, src))
+                                    : _mm512_setzero_si512();
+      }
+      transpose_16x16(block);
+      for (int i = 0; i < 16 && col + i < a.cols; ++i) {
+        _mm512_mask_storeu_ps(a.dst + (col + i) * a.dst_stride + row, rows_mask,
+                              _mm512_castsi512_ps(block[i]));
+      }
+    }
+  }
+}
+
 constexpr GemmKernels kF32 = {.pair = 1,
                               .rows_16 = 8,
                               .rows_32 = 8,
@@ -304,8 +311,9 @@ constexpr GemmKernels kF32 = {.pair = 1,
                               .accumulate = accumulate<F32>,
                               .finish = finish,
                               .transpose = transpose_f32,
-                              .step_panel = step_panel<load_step_f32>,
-                              .step_rows = step_rows<load_step_f32, 1>};
+                              .step_panel = step_panel_f32,
+                              .step_rows = step_rows<load_step_f32, 1>,
+                              .flip = flip};
 constexpr GemmKernels kBF16 = {.pair = 2,
                                .rows_16 = 8,
                                .rows_32 = 8,
@@ -313,8 +321,9 @@ constexpr GemmKernels kBF16 = {.pair = 2,
                                .accumulate = accumulate<Widened>,
                                .finish = finish,
                                .transpose = transpose_bf16,
-                               .step_panel = step_panel<load_step_bf16>,
-                               .step_rows = step_rows<load_step_bf16, 2>};
+                               .step_panel = step_panel_bf16,
+                               .step_rows = step_rows<load_step_bf16, 2>,
+                               .flip = flip};
 
 }  // namespace
 

@@ -50,18 +50,24 @@ void tile(const TileArgs& a) {
   const char* x = static_cast<const char*>(a.x);
   const char* ahead = static_cast<const char*>(a.prefetch);
   const int64_t row_bytes = a.x_stride * 2;
-  for (int64_t pair = a.cols / 2; pair > 0; --pair) {
-    const Weights<kVectors> w(panel);
-    for (int line = 0; line < kLines; ++line) _mm_prefetch(ahead + 64 * line, _MM_HINT_T1);
-    for (int r = 0; r < kRows; ++r) {
-      const __m512bh value = broadcast_pair(x + r * row_bytes);
-      for (int v = 0; v < kVectors; ++v) {
-        acc[r][v] = _mm512_dpbf16_ps(acc[r][v], w.lanes[v], value);
+  for (int64_t left = a.cols / 2; left > 0;) {
+    const int64_t run = kLines > 0 && a.prefetch_steps < left ? a.prefetch_steps : left;
+    const char* line = ahead;
+    for (int64_t pair = run; pair > 0; --pair) {
+      const Weights<kVectors> w(panel);
+      for (int i = 0; i < kLines; ++i) _mm_prefetch(line + 64 * i, _MM_HINT_T1);
+      for (int r = 0; r < kRows; ++r) {
+        const __m512bh value = broadcast_pair(x + r * row_bytes);
+        for (int v = 0; v < kVectors; ++v) {
+          acc[r][v] = _mm512_dpbf16_ps(acc[r][v], w.lanes[v], value);
+        }
       }
+      panel += kVectors * 64;
+      line += kLines * 64;
+      x += kPairBytes;
     }
-    panel += kVectors * 64;
-    ahead += kLines * 64;
-    x += kPairBytes;
+    ahead += a.prefetch_jump;
+    left -= run;
   }
   if (a.cols % 2 != 0) {
     const Weights<kVectors> w(panel);

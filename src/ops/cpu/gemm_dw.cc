@@ -55,49 +55,81 @@ struct WeightGradient {
             .dst_stride = 0};
   }
 
-  // Copies chains between dw and a [rows, width] buffer.
-  void move_chains(Range row, Range lane, float* buffer, int64_t width, bool store) const {
-    for (int64_t r = row.begin; r < row.end; ++r) {
-      for (int64_t l = lane.begin; l < lane.end; ++l) {
-        float& there =
-            transposed ? dw.f32()[l * dw.row_stride + r] : dw.f32()[r * dw.row_stride + l];
-        float& here = buffer[(r - row.begin) * width + l - lane.begin];
-        if (store) {
-          there = here;
-        } else {
-          here = there;
-        }
-      }
+  // Moves the chains [row, lane] of dw to a [rows, width] buffer, or back.
+  void load(Range row, Range lane, float* chains, int64_t width) const {
+    if (transposed) {
+      kernels.flip({.src = at(lane.begin, row.begin),
+                    .src_stride = dw.row_stride,
+                    .rows = lane.size(),
+                    .cols = row.size(),
+                    .dst = chains,
+                    .dst_stride = width});
+      return;
     }
+    for (int64_t r = 0; r < row.size(); ++r) {
+      std::memcpy(chains + r * width, at(row.begin + r, lane.begin),
+                  static_cast<size_t>(lane.size()) * sizeof(float));
+    }
+  }
+  void store(Range row, Range lane, const float* chains, int64_t width) const {
+    if (transposed) {
+      kernels.flip({.src = chains,
+                    .src_stride = width,
+                    .rows = row.size(),
+                    .cols = lane.size(),
+                    .dst = at(lane.begin, row.begin),
+                    .dst_stride = dw.row_stride});
+      return;
+    }
+    for (int64_t r = 0; r < row.size(); ++r) {
+      std::memcpy(at(row.begin + r, lane.begin), chains + r * width,
+                  static_cast<size_t>(lane.size()) * sizeof(float));
+    }
+  }
+  [[nodiscard]] float* at(int64_t row, int64_t col) const {
+    return reinterpret_cast<float*>(address(dw, row, col));
   }
 
   // Chains of columns `row` of the row operand, prepared in step_rows, and of the lanes of one
-  // panel.
+  // panel. kNarrow rows at a time where the chains have to pass through a buffer.
   void panel(Range lane, Range row, const char* step_rows, int64_t row_origin, const Steps& steps,
              const char* panel_data) const {
-    alignas(64) float tile[kMaxTileRows * kMaxWidth];
+    alignas(64) float buffer[kNarrow * kMaxWidth];
     const int64_t width = tile_width(lane.size());
+    if (!transposed && lane.size() == width) {
+      return tiles(row, step_rows, row_origin, steps, panel_data, width, at(row.begin, lane.begin),
+                   dw.row_stride);
+    }
+    for (int64_t begin = row.begin; begin < row.end; begin += kNarrow) {
+      const Range part = {begin, std::min(begin + kNarrow, row.end)};
+      load(part, lane, buffer, width);
+      tiles(part, step_rows, row_origin, steps, panel_data, width, buffer, width);
+      store(part, lane, buffer, width);
+    }
+  }
+
+  // chains [row, width] continue.
+  void tiles(Range row, const char* step_rows, int64_t row_origin, const Steps& steps,
+             const char* panel_data, int64_t width, float* chains, int64_t chains_stride) const {
     const int64_t stride = kSteps * kernels.pair;
     const int64_t groups = ceil_div(row.size(), max_rows(kernels, width));
-    const bool direct = !transposed && lane.size() == width;
     for (int64_t g = 0; g < groups; ++g) {
       const Range part = part_of(row.size(), g, groups);
-      const Range own = {row.begin + part.begin, row.begin + part.end};
-      float* acc = direct ? reinterpret_cast<float*>(address(dw, own.begin, lane.begin)) : tile;
-      if (!direct) move_chains(own, lane, tile, width, /*store=*/false);
-      kernels.accumulate(
-          {.panel = panel_data,
-           .width = width,
-           .x = step_rows + (own.begin - row_origin) * stride * dtype_bytes(rows.dtype),
-           .x_stride = stride,
-           .rows = own.size(),
-           .cols = steps.count * kernels.pair,
-           .acc = acc,
-           .acc_stride = direct ? dw.row_stride : width,
-           .start_at_zero = false,
-           .prefetch = nullptr,
-           .prefetch_lines = 0});
-      if (!direct) move_chains(own, lane, tile, width, /*store=*/true);
+      const Range next = part_of(row.size(), std::min(g + 1, groups - 1), groups);
+      for (int64_t r = next.begin; r < next.end; ++r) {
+        const float* line = chains + r * chains_stride;
+        for (int64_t i = 0; i < width; i += 16) __builtin_prefetch(line + i, 1);
+      }
+      kernels.accumulate({.panel = panel_data,
+                          .width = width,
+                          .x = step_rows + (row.begin + part.begin - row_origin) * stride *
+                                               dtype_bytes(rows.dtype),
+                          .x_stride = stride,
+                          .rows = part.size(),
+                          .cols = steps.count * kernels.pair,
+                          .acc = chains + part.begin * chains_stride,
+                          .acc_stride = chains_stride,
+                          .start_at_zero = false});
     }
   }
 };

@@ -11,8 +11,9 @@ namespace strata::ops::cpu {
 namespace {
 
 constexpr int64_t kRowBlock = 1056;   // chains of a block: 264 KiB
-constexpr int64_t kLaneBlock = 1024;  // transposed panel in bf16: 128 KiB
+constexpr int64_t kLaneBlock = 2048;  // transposed panel in bf16: 256 KiB
 constexpr int64_t kOutputs = kMaxWidth;
+constexpr int64_t kLine = 64;
 
 struct Backward {
   const GemmKernels& kernels;
@@ -23,39 +24,87 @@ struct Backward {
   char* panel;    // [kLaneBlock, width] of this worker
 
   // Continues the chains of `rows` (a block that starts at `origin`) with x[rows] w[:, columns].
+  // `after` is the first column that the next call will take of the same w, or none (-1).
   void add_product(const TensorView& x, const PanelView& w, Range rows, int64_t origin,
-                   Range columns, bool start_at_zero) const {
+                   Range columns, int64_t after, bool start_at_zero) const {
     const int64_t width = tile_width(columns.size());
-    const int64_t lane_bytes = width * dtype_bytes(w.dtype);
-    const int64_t block_panels = std::max<int64_t>(kLaneBlock / w.width, 1);
-    const int64_t tile_rows = max_rows(kernels, width);
-    const int64_t groups = ceil_div(rows.size(), tile_rows);
-    const int64_t stored = std::min(columns.begin + width, w.padded_cols()) - columns.begin;
+    const int64_t block_panels = kLaneBlock / w.width;
     for (int64_t first = 0; first < w.num_panels(); first += block_panels) {
       const int64_t last = std::min(first + block_panels, w.num_panels());
-      for (int64_t p = first; p < last; ++p) {
-        kernels.transpose({.panel = w.panel(p),
-                           .width = w.width,
-                           .col_begin = columns.begin,
-                           .cols = stored,
-                           .dst = panel + (p - first) * w.width * lane_bytes,
-                           .dst_width = width});
-      }
+      transpose(w, first, last, columns, width);
+      const bool same = last < w.num_panels();
+      const int64_t next_panel = same ? last : 0;
+      const Next next = next_tiles(w, next_panel, same ? columns.begin : after);
       const int64_t lane = first * w.width;
-      for (int64_t g = 0; g < groups; ++g) {
-        const Range part = part_of(rows.size(), g, groups);
-        kernels.accumulate({.panel = panel,
-                            .width = width,
-                            .x = address(x, rows.begin + part.begin, lane),
-                            .x_stride = x.row_stride,
-                            .rows = part.size(),
-                            .cols = std::min(last * w.width, w.rows) - lane,
-                            .acc = chains + (rows.begin - origin + part.begin) * width,
-                            .acc_stride = width,
-                            .start_at_zero = start_at_zero && first == 0,
-                            .prefetch = nullptr,
-                            .prefetch_lines = 0});
+      tiles(address(x, rows.begin, lane), x.row_stride, rows.size(),
+            std::min(last * w.width, w.rows) - lane, width, chains + (rows.begin - origin) * width,
+            start_at_zero && first == 0, next);
+    }
+  }
+
+  // The tiles that are transposed next: `count` pieces of `bytes`, `jump` apart.
+  struct Next {
+    const char* data = nullptr;
+    int64_t bytes = 0;
+    int64_t jump = 0;
+    int64_t count = 0;
+  };
+
+  static Next next_tiles(const PanelView& w, int64_t panel, int64_t column) {
+    const int64_t element = dtype_bytes(w.dtype);
+    if (column < 0) return {};
+    const int64_t cols = std::min(kOutputs, w.padded_cols() - column);
+    return {.data = static_cast<const char*>(w.panel(panel)) + column * w.width * element,
+            .bytes = cols * w.width * element,
+            .jump = w.panel_elements() * element,
+            .count = std::min(kLaneBlock / w.width, w.num_panels() - panel)};
+  }
+
+  // Columns of panels [first, last) as one panel whose summed axis is the lanes.
+  void transpose(const PanelView& w, int64_t first, int64_t last, Range columns,
+                 int64_t width) const {
+    const int64_t stored = std::min(columns.begin + width, w.padded_cols()) - columns.begin;
+    for (int64_t p = first; p < last; ++p) {
+      kernels.transpose({.panel = w.panel(p),
+                         .width = w.width,
+                         .col_begin = columns.begin,
+                         .cols = stored,
+                         .dst = panel + (p - first) * w.width * width * dtype_bytes(w.dtype),
+                         .dst_width = width});
+    }
+  }
+
+  // The rows pass over the transposed panel. The first tiles fetch what is transposed next.
+  void tiles(const char* x, int64_t x_stride, int64_t num_rows, int64_t lanes, int64_t width,
+             float* acc, bool start_at_zero, const Next& next) const {
+    const int64_t groups = ceil_div(num_rows, max_rows(kernels, width));
+    const int64_t row_bytes = x_stride * dtype_bytes(args.w.dtype);
+    const int64_t steps = lanes / kernels.pair;
+    const int lines = groups == 1 ? 4 : groups <= 3 ? 2 : 1;
+    const int64_t piece_steps = next.bytes / (lines * kLine);
+    const int64_t pieces = piece_steps > 0 && width == kMaxWidth ? steps / piece_steps : 0;
+    int64_t fetched = 0;
+    for (int64_t g = 0; g < groups; ++g) {
+      const Range part = part_of(num_rows, g, groups);
+      const Range following = part_of(num_rows, std::min(g + 1, groups - 1), groups);
+      for (int64_t row = following.begin; row < following.end; ++row) {
+        __builtin_prefetch(x + row * row_bytes);
       }
+      const bool fetch = pieces > 0 && fetched < next.count;
+      kernels.accumulate({.panel = panel,
+                          .width = width,
+                          .x = x + part.begin * row_bytes,
+                          .x_stride = x_stride,
+                          .rows = part.size(),
+                          .cols = lanes,
+                          .acc = acc + part.begin * width,
+                          .acc_stride = width,
+                          .start_at_zero = start_at_zero,
+                          .prefetch = fetch ? next.data + fetched * next.jump : nullptr,
+                          .prefetch_lines = fetch ? lines : 0,
+                          .prefetch_steps = fetch ? piece_steps : INT64_MAX,
+                          .prefetch_jump = next.jump});
+      fetched += pieces;
     }
   }
 
@@ -67,26 +116,39 @@ struct Backward {
   }
 
   // Columns [columns.begin, columns.end) of the rows of one block.
-  void block(Range rows, Range columns) const {
+  void block(Range rows, Range columns, int64_t after) const {
     const int64_t width = tile_width(columns.size());
     if (accumulate) load_chains(rows, columns, width);
-    add_product(args.x, args.w, rows, rows.begin, columns, !accumulate);
+    add_product(args.x, args.w, rows, rows.begin, columns, after, !accumulate);
     for (const LowRankRun& run : args.runs) {
       const Range part = {std::max(run.begin, rows.begin), std::min(run.end, rows.end)};
-      if (part.begin < part.end) add_product(run.x, run.w, part, rows.begin, columns, false);
+      if (part.begin < part.end) {
+        add_product(run.x, run.w, part, rows.begin, columns, -1, false);
+      }
     }
-    kernels.finish({.acc = chains,
-                    .acc_stride = width,
-                    .rows = rows.size(),
-                    .cols = columns.size(),
-                    .scale = args.scale,
-                    .bias = nullptr,
-                    .add = nullptr,
-                    .add_stride = 0,
-                    .add_is_bf16 = false,
-                    .y = address(dx, rows.begin, columns.begin),
-                    .y_stride = dx.row_stride,
-                    .y_is_bf16 = dx.dtype == DType::kBF16});
+    finish(rows, columns, width);
+  }
+
+  void finish(Range rows, Range columns, int64_t width) const {
+    constexpr int64_t kRows = 4;
+    for (int64_t row = rows.begin; row < rows.end; row += kRows) {
+      const Range part = {row, std::min(row + kRows, rows.end)};
+      for (int64_t ahead = part.begin + 2 * kRows; ahead < part.end + 2 * kRows; ++ahead) {
+        if (ahead >= rows.end) break;
+        const char* end = address(dx, ahead, columns.end);
+        for (const char* line = address(dx, ahead, columns.begin); line < end; line += kLine) {
+          __builtin_prefetch(line, 1);
+        }
+      }
+      kernels.finish({.acc = chains + (part.begin - rows.begin) * width,
+                      .acc_stride = width,
+                      .rows = part.size(),
+                      .cols = columns.size(),
+                      .scale = args.scale,
+                      .y = address(dx, part.begin, columns.begin),
+                      .y_stride = dx.row_stride,
+                      .y_is_bf16 = dx.dtype == DType::kBF16});
+    }
   }
 };
 
@@ -118,7 +180,8 @@ void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumul
       for (int64_t row = tiles.begin * tile_rows; row < row_end; row += kRowBlock) {
         const Range rows = {row, std::min(row + kRowBlock, row_end)};
         for (int64_t b = blocks.begin; b < blocks.end; ++b) {
-          backward.block(rows, {b * kOutputs, std::min((b + 1) * kOutputs, args.w.cols)});
+          const Range columns = {b * kOutputs, std::min((b + 1) * kOutputs, args.w.cols)};
+          backward.block(rows, columns, b + 1 < blocks.end ? columns.end : -1);
         }
       }
     }

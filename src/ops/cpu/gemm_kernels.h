@@ -23,9 +23,13 @@ struct TileArgs {
   float* acc = nullptr;  // [rows, width]
   int64_t acc_stride = 0;
   bool start_at_zero = false;  // or from acc
-  // Memory wanted soon: this many cache lines (0, 1, 2 or 4) go to L2 with each step of `pair`.
+  // A hint, memory wanted soon: this many cache lines (0, 1, 2 or 4) go to L2 with each step of `pair`,
+  // from `prefetch` on; after every prefetch_steps steps the address moves on by prefetch_jump
+  // bytes.
   const void* prefetch = nullptr;
   int prefetch_lines = 0;
+  int64_t prefetch_steps = INT64_MAX;
+  int64_t prefetch_jump = 0;
 };
 
 // y = add + (scale * acc + bias), rounded once. Null bias or add: left out.
@@ -56,6 +60,16 @@ struct TransposeArgs {
   int64_t dst_width = 0;  // 16, 32 or 64
 };
 
+// dst[col][row] = src[row][col].
+struct FlipArgs {
+  const float* src = nullptr;  // [rows, cols]
+  int64_t src_stride = 0;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  float* dst = nullptr;  // [cols, rows]
+  int64_t dst_stride = 0;
+};
+
 // Rows of a matrix taken in steps of one (f32) or two (bf16) tokens: first[s] is the first row of
 // step s; a bf16 step with single[s] != 0 has no second row and is paired with zeros.
 struct StepArgs {
@@ -82,6 +96,7 @@ struct GemmKernels {
   void (*step_panel)(const StepArgs&) = nullptr;
   // dst[col][step], bf16: [col][step][2]: rows whose summed axis is the tokens.
   void (*step_rows)(const StepArgs&) = nullptr;
+  void (*flip)(const FlipArgs&) = nullptr;
 };
 
 // Plain C++, and the tables of the paths (defined only where the compiler can build them).

@@ -135,6 +135,14 @@ void step_rows_bf16(const StepArgs& a) {
   }
 }
 
+void flip(const FlipArgs& a) {
+  for (int64_t col = 0; col < a.cols; ++col) {
+    for (int64_t row = 0; row < a.rows; ++row) {
+      a.dst[col * a.dst_stride + row] = a.src[row * a.src_stride + col];
+    }
+  }
+}
+
 constexpr GemmKernels kF32 = {.pair = 1,
                               .rows_16 = 8,
                               .rows_32 = 8,
@@ -143,7 +151,8 @@ constexpr GemmKernels kF32 = {.pair = 1,
                               .finish = finish,
                               .transpose = transpose_f32,
                               .step_panel = step_panel_f32,
-                              .step_rows = step_rows_f32};
+                              .step_rows = step_rows_f32,
+                              .flip = flip};
 constexpr GemmKernels kBF16 = {.pair = 2,
                                .rows_16 = 8,
                                .rows_32 = 8,
@@ -152,7 +161,8 @@ constexpr GemmKernels kBF16 = {.pair = 2,
                                .finish = finish,
                                .transpose = transpose_bf16,
                                .step_panel = step_panel_bf16,
-                               .step_rows = step_rows_bf16};
+                               .step_rows = step_rows_bf16,
+                               .flip = flip};
 
 }  // namespace
 

@@ -1,13 +1,21 @@
-// Panels on the CPU. A worker owns whole panels. A panel is written in blocks of 64 bytes of each
-// row, so that a source line is read once and the block written stays in L1.
+// Panels on the CPU. A worker owns whole panels. Blocks of 16 rows x 64 bytes are transposed in
+// registers where the path has a kernel; ends, and all of it on the other paths, go element by
+// element in blocks of 64 bytes of each row, so that a source line is read once and the block
+// written stays in L1.
 #include "ops/cpu/pack.h"
 
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
+#include <utility>
+
+#include "ops/cpu/pack_kernels.h"
 
 namespace strata::ops::cpu {
 namespace {
+
+// Matrices larger than this are written past the caches: nothing reads them soon.
+constexpr int64_t kStreamBytes = 4 << 20;
 
 struct F16 {
   uint16_t bits;
@@ -45,12 +53,13 @@ void dispatch(DType dtype, Body body) {
 template <typename E>
 constexpr int64_t kPair = std::is_same_v<E, Bf16> ? 2 : 1;
 
-// Lanes [lane, lane + rows.size()) of one panel from rows of the matrix.
+// Columns [first_col, cols) of `count` lanes of one panel from rows of the matrix; zeroes the odd
+// pair. first_col is even.
 template <typename From, typename To>
-void pack_lanes(const From* rows, int64_t stride, int64_t count, int64_t cols, To* panel,
-                int64_t width, int64_t lane) {
+void pack_lanes(const From* rows, int64_t stride, int64_t count, int64_t first_col, int64_t cols,
+                To* panel, int64_t width, int64_t lane) {
   constexpr int64_t kBlock = 64 / sizeof(To);
-  for (int64_t block = 0; block < cols; block += kBlock) {
+  for (int64_t block = first_col; block < cols; block += kBlock) {
     const int64_t end = std::min(block + kBlock, cols);
     for (int64_t l = 0; l < count; ++l) {
       const From* row = rows + l * stride;
@@ -72,14 +81,70 @@ void zero_lanes(To* panel, const PanelView& view, int64_t lane) {
   }
 }
 
+using PackKernel = void (*)(const PackArgs&);
+
+PackKernel pack_kernel(CpuPath path) {
+#if defined(__x86_64__)
+  switch (path) {
+    case CpuPath::kAvx512Bf16:
+    case CpuPath::kAvx512:
+      return pack_avx512;
+    case CpuPath::kAvx2:
+      return pack_avx2;
+    case CpuPath::kReference:
+      break;
+  }
+#else
+  CHECK(path == CpuPath::kReference, path);
+#endif
+  return nullptr;
+}
+
+template <typename E>
+constexpr PackType kPackType = std::is_same_v<E, float>  ? PackType::kF32
+                               : std::is_same_v<E, Bf16> ? PackType::kBF16
+                                                         : PackType::kF16;
+
+// Packs the whole blocks of `count` lanes that start on a block, from the first column on; returns
+// how many lanes and columns are done.
 template <typename From, typename To>
-void pack_panel(const TensorView& rows, int64_t first_row, const PanelView& panel, int64_t index) {
+std::pair<int64_t, int64_t> pack_blocks(PackKernel kernel, const From* rows, int64_t stride,
+                                        int64_t count, int64_t cols, To* panel, int64_t width,
+                                        int64_t lane, bool stream) {
+  const int64_t lanes = count / kPackBlock * kPackBlock;
+  const int64_t steps = cols / kPair<To> / kPackBlock * kPackBlock;
+  if (kernel == nullptr || lane % kPackBlock != 0 || width % kPackBlock != 0 || lanes == 0 ||
+      steps == 0) {
+    return {0, 0};
+  }
+  kernel({.rows = rows,
+          .stride = stride,
+          .from = kPackType<From>,
+          .steps = steps,
+          .lanes = lanes,
+          .dst = panel + lane * kPair<To>,
+          .width = width,
+          .to_bf16 = std::is_same_v<To, Bf16>,
+          .stream = stream});
+  return {lanes, steps * kPair<To>};
+}
+
+template <typename From, typename To>
+void pack_panel(PackKernel kernel, const TensorView& rows, int64_t first_row,
+                const PanelView& panel, int64_t index) {
   const int64_t origin = index * panel.width;
   const int64_t begin = std::max(first_row, origin);
   const int64_t end = std::min(first_row + rows.rows(), origin + panel.width);
   To* data = static_cast<To*>(panel.panel(index));
-  pack_lanes(static_cast<const From*>(rows.row(begin - first_row)), rows.row_stride, end - begin,
-             panel.cols, data, panel.width, begin - origin);
+  const From* source = static_cast<const From*>(rows.row(begin - first_row));
+  const int64_t stride = rows.row_stride;
+  const int64_t lane = begin - origin;
+  const bool stream = panel.num_bytes() > kStreamBytes;
+  const auto [lanes, cols] =
+      pack_blocks(kernel, source, stride, end - begin, panel.cols, data, panel.width, lane, stream);
+  pack_lanes(source, stride, lanes, cols, panel.cols, data, panel.width, lane);
+  pack_lanes(source + lanes * stride, stride, end - begin - lanes, 0, panel.cols, data, panel.width,
+             lane + lanes);
   if (end == panel.rows && end < origin + panel.width) zero_lanes(data, panel, end - origin);
 }
 
@@ -126,12 +191,13 @@ void for_panels(Backend& backend, const PanelView& panel, int64_t first_row, int
 }  // namespace
 
 void pack(Backend& backend, const TensorView& rows, int64_t first_row, const PanelView& panel) {
+  const PackKernel kernel = pack_kernel(backend.path());
   dispatch(rows.dtype, [&]<typename From>(From) {
     for_panels(backend, panel, first_row, rows.rows(), [&](int64_t index) {
       if (panel.dtype == DType::kBF16) {
-        pack_panel<From, Bf16>(rows, first_row, panel, index);
+        pack_panel<From, Bf16>(kernel, rows, first_row, panel, index);
       } else {
-        pack_panel<From, float>(rows, first_row, panel, index);
+        pack_panel<From, float>(kernel, rows, first_row, panel, index);
       }
     });
   });
