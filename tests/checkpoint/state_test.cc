@@ -138,9 +138,15 @@ TEST(RecoverDir, FindsTheOldOrTheNewFolder) {
   recover_dir(path);  // nothing there: nothing happens
   marked_dir(dir, "state.old", "old");
   marked_dir(dir, "state.tmp", "new");
-  recover_dir(path);  // killed between the renames
+  {
+    const AtomicDir next(path);
+  }  // killed between the renames: the next writer finds it first
+  EXPECT_EQ(read_bytes(path + "/mark"), "old");
+  std::filesystem::rename(path, path + ".old");
+  recover_dir(path);  // and so does the next reader
   EXPECT_EQ(read_bytes(path + "/mark"), "old");
   marked_dir(dir, "state.old", "older");
+  marked_dir(dir, "state.tmp", "new");
   recover_dir(path);  // killed before the old one was removed
   EXPECT_EQ(read_bytes(path + "/mark"), "old");
   internal::replace_dir(dir.file("state.tmp"), path, /*may_exchange=*/false);
