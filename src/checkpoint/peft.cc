@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "base/error.h"
 #include "checkpoint/faults.h"
 #include "checkpoint/peft_pattern.h"
 
@@ -139,7 +140,17 @@ void set_rank(PeftModule& module, Resolver& resolver, bool use_rslora, FaultList
                          module.rank));
 }
 
-std::string tensors_path(const std::string& dir) { return dir + "/adapter_model.safetensors"; }
+std::string tensors_path(const std::string& dir) {
+  const std::string path = dir + "/adapter_model.safetensors";
+  if (!file_exists(path) && file_exists(dir + "/adapter_model.bin")) {
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("{}: holds adapter_model.bin (a pickle), wanted adapter_model.safetensors; "
+                    "save the adapter again with PEFT's safe_serialization",
+                    dir));
+  }
+  return path;
+}
 std::string config_path(const std::string& dir) { return dir + "/adapter_config.json"; }
 
 }  // namespace

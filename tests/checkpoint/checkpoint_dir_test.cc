@@ -251,7 +251,7 @@ TEST(CheckpointWriter, KilledAtAnyMomentNeverMixesTwoCheckpoints) {
     layout.entries.push_back({{name, DType::kF32, {8}}, "shard-" + name + ".safetensors"});
   }
   int whole = 0;
-  for (uint64_t round = 0; round < 25; ++round) {
+  for (uint64_t round = 0; round < 15; ++round) {
     write_filled(dir.path(), layout, 0);
     const pid_t child = ::fork();
     if (child == 0) {

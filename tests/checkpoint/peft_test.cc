@@ -236,6 +236,8 @@ TEST_F(PeftDir, MissingFilesAreNamed) {
   set_config("");
   EXPECT_THAT(error_of([&] { PeftAdapter adapter(dir_.path()); }),
               HasSubstr("adapter_model.safetensors: open"));
+  write_bytes(dir_.file("adapter_model.bin"), "pickle");
+  EXPECT_THAT(error_of([&] { PeftAdapter adapter(dir_.path()); }), HasSubstr("(a pickle)"));
 }
 
 TEST_F(PeftDir, KeysThatChangeNothingAreAccepted) {
