@@ -48,4 +48,7 @@ void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumul
 void gemm_dw(Backend& backend, TensorView dy, TensorView x, std::span<const int64_t> sequence_ends,
              TensorView dw);
 
+// Scratch that one call takes at most.
+int64_t gemm_scratch_bytes(int num_threads);
+
 }  // namespace strata::ops

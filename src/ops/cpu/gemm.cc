@@ -9,8 +9,6 @@
 namespace strata::ops::cpu {
 namespace {
 
-// Rows that stay in L2 and L3 while the panels pass; a multiple of every tile height.
-constexpr int64_t kRowBlock = 528;
 constexpr int64_t kLine = 64;
 
 // A panel longer than this is summed in blocks, the chains stored between. With one tile there is
@@ -162,7 +160,7 @@ void gemm(Backend& backend, const GemmArgs& args, TensorView y) {
   const Grid grid =
       split_grid(pool.num_threads(), args.w.num_panels(), ceil_div(num_rows, tile_rows));
   const Scratch::Mark mark(backend.scratch());
-  const int64_t block_rows = std::min(num_rows, kRowBlock);
+  const int64_t block_rows = std::min(num_rows, kForwardRows);
   const int64_t chains_bytes = k_blocks == 1 ? 0 : block_rows * args.w.width * 4;
   char* chains = k_blocks == 1 ? nullptr
                                : static_cast<char*>(backend.scratch().take(
@@ -176,9 +174,9 @@ void gemm(Backend& backend, const GemmArgs& args, TensorView y) {
       const Range tiles = part_of(num_tiles, part / grid.col_parts, grid.row_parts);
       const int64_t row_end = std::min(tiles.end * tile_rows, num_rows);
       size_t run = 0;
-      for (int64_t row = tiles.begin * tile_rows; row < row_end; row += kRowBlock) {
+      for (int64_t row = tiles.begin * tile_rows; row < row_end; row += kForwardRows) {
         while (run < args.runs.size() && args.runs[run].end <= row) ++run;
-        const Range rows = {row, std::min(row + kRowBlock, row_end)};
+        const Range rows = {row, std::min(row + kForwardRows, row_end)};
         for (int64_t p = panels.begin; p < panels.end; ++p) {
           forward.panel(p, rows, run, p + 1 == panels.end, own);
         }

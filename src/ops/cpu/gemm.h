@@ -12,6 +12,16 @@ void gemm_dw(Backend& backend, TensorView dy, TensorView x, std::span<const int6
 
 const GemmKernels& gemm_kernels(CpuPath path, DType dtype);
 
+// Blocks, which bound the scratch that a call takes.
+// gemm: rows that stay in L2 and L3 while the panels pass.
+constexpr int64_t kForwardRows = 528;
+// gemm_dx: rows whose chains wait (264 KiB), and lanes of a transposed panel (256 KiB in bf16).
+constexpr int64_t kBackwardRows = 1056;
+constexpr int64_t kBackwardLanes = 2048;
+// gemm_dw: steps of tokens in a panel (128 KiB), and columns of the row operand prepared at a time.
+constexpr int64_t kGradientSteps = 512;
+constexpr int64_t kGradientRows = 2048;
+
 // What the drivers share. A part of a grid of outputs: one worker's share.
 struct Grid {
   int64_t col_parts = 1;

@@ -10,8 +10,6 @@
 namespace strata::ops::cpu {
 namespace {
 
-constexpr int64_t kSteps = 512;       // steps in a block: a panel of 128 KiB
-constexpr int64_t kBlockRows = 2048;  // columns of the row operand prepared at a time
 constexpr int64_t kNarrow = 64;
 
 // The rows of consecutive steps.
@@ -20,10 +18,10 @@ struct Steps {
   uint8_t* single;
   int64_t count = 0;
 
-  // Takes up to kSteps steps from `row`, which lies in sequence `sequence`; advances both.
+  // Takes up to kGradientSteps steps from `row`, which lies in sequence `sequence`; advances both.
   void fill(std::span<const int64_t> ends, int64_t pair, int64_t& row, size_t& sequence) {
     count = 0;
-    while (count < kSteps && sequence < ends.size()) {
+    while (count < kGradientSteps && sequence < ends.size()) {
       if (row >= ends[sequence]) {
         ++sequence;
         continue;
@@ -111,7 +109,7 @@ struct WeightGradient {
   // chains [row, width] continue.
   void tiles(Range row, const char* step_rows, int64_t row_origin, const Steps& steps,
              const char* panel_data, int64_t width, float* chains, int64_t chains_stride) const {
-    const int64_t stride = kSteps * kernels.pair;
+    const int64_t stride = kGradientSteps * kernels.pair;
     const int64_t groups = ceil_div(row.size(), max_rows(kernels, width));
     for (int64_t g = 0; g < groups; ++g) {
       const Range part = part_of(row.size(), g, groups);
@@ -144,19 +142,19 @@ void gemm_dw(Backend& backend, TensorView dy, TensorView x, std::span<const int6
   const int64_t num_lanes = gradient.lanes.cols();
   const int64_t num_rows = gradient.rows.cols();
   const int64_t element = dtype_bytes(x.dtype);
-  const int64_t stride = kSteps * kernels.pair;
+  const int64_t stride = kGradientSteps * kernels.pair;
   const int64_t num_panels = ceil_div(num_lanes, kMaxWidth);
   const int64_t tile_rows = max_rows(kernels, tile_width(std::min(num_lanes, kMaxWidth)));
 
   ThreadPool& pool = backend.pool();
-  const int64_t block_rows = std::min(num_rows, kBlockRows);
+  const int64_t block_rows = std::min(num_rows, kGradientRows);
   const Grid grid = split_grid(pool.num_threads(), num_panels, ceil_div(block_rows, tile_rows));
   const int64_t num_parts = grid.col_parts * grid.row_parts;
 
   Scratch& scratch = backend.scratch();
   const Scratch::Mark mark(scratch);
-  Steps steps{.first = static_cast<int32_t*>(scratch.take(kSteps * 4)),
-              .single = static_cast<uint8_t*>(scratch.take(kSteps))};
+  Steps steps{.first = static_cast<int32_t*>(scratch.take(kGradientSteps * 4)),
+              .single = static_cast<uint8_t*>(scratch.take(kGradientSteps))};
   char* step_rows = static_cast<char*>(scratch.take(block_rows * stride * element));
   const int64_t panel_bytes = stride * kMaxWidth * element;
   char* panels = static_cast<char*>(scratch.take(panel_bytes * num_parts));
@@ -166,8 +164,8 @@ void gemm_dw(Backend& backend, TensorView dy, TensorView x, std::span<const int6
   while (true) {
     steps.fill(sequence_ends, kernels.pair, token, sequence);
     if (steps.count == 0) break;
-    for (int64_t origin = 0; origin < num_rows; origin += kBlockRows) {
-      const int64_t count = std::min(kBlockRows, num_rows - origin);
+    for (int64_t origin = 0; origin < num_rows; origin += kGradientRows) {
+      const int64_t count = std::min(kGradientRows, num_rows - origin);
       pool.run(ceil_div(count, 16), [&](int64_t begin, int64_t end, int) {
         const Range cols = {begin * 16, std::min(end * 16, count)};
         StepArgs args = gradient.step_args(gradient.rows, origin + cols.begin, cols.size(), steps);

@@ -1,7 +1,7 @@
 // gemm_dx on the CPU. The summed axis is the panels' lanes, so tiles of the forward panels are
-// transposed on the fly: for 64 outputs (columns of W), up to kLaneBlock lanes are laid out as one
-// panel whose summed axis is the lanes, and the rows of a block pass over it with the kernels of
-// the forward product. Their chains wait in fp32 between blocks of lanes.
+// transposed on the fly: for 64 outputs (columns of W), up to kBackwardLanes lanes are laid out as
+// one panel whose summed axis is the lanes, and the rows of a block pass over it with the kernels
+// of the forward product. Their chains wait in fp32 between blocks of lanes.
 #include <algorithm>
 #include <cstring>
 
@@ -10,8 +10,6 @@
 namespace strata::ops::cpu {
 namespace {
 
-constexpr int64_t kRowBlock = 1056;   // chains of a block: 264 KiB
-constexpr int64_t kLaneBlock = 2048;  // transposed panel in bf16: 256 KiB
 constexpr int64_t kOutputs = kMaxWidth;
 constexpr int64_t kLine = 64;
 
@@ -20,15 +18,15 @@ struct Backward {
   const GemmArgs& args;
   TensorView dx;
   bool accumulate;
-  float* chains;  // [kRowBlock, width] of this worker
-  char* panel;    // [kLaneBlock, width] of this worker
+  float* chains;  // [kBackwardRows, width] of this worker
+  char* panel;    // [kBackwardLanes, width] of this worker
 
   // Continues the chains of `rows` (a block that starts at `origin`) with x[rows] w[:, columns].
   // `after` is the first column that the next call will take of the same w, or none (-1).
   void add_product(const TensorView& x, const PanelView& w, Range rows, int64_t origin,
                    Range columns, int64_t after, bool start_at_zero) const {
     const int64_t width = tile_width(columns.size());
-    const int64_t block_panels = kLaneBlock / w.width;
+    const int64_t block_panels = kBackwardLanes / w.width;
     for (int64_t first = 0; first < w.num_panels(); first += block_panels) {
       const int64_t last = std::min(first + block_panels, w.num_panels());
       transpose(w, first, last, columns, width);
@@ -57,7 +55,7 @@ struct Backward {
     return {.data = static_cast<const char*>(w.panel(panel)) + column * w.width * element,
             .bytes = cols * w.width * element,
             .jump = w.panel_elements() * element,
-            .count = std::min(kLaneBlock / w.width, w.num_panels() - panel)};
+            .count = std::min(kBackwardLanes / w.width, w.num_panels() - panel)};
   }
 
   // Columns of panels [first, last) as one panel whose summed axis is the lanes.
@@ -165,8 +163,8 @@ void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumul
   const int64_t num_parts = grid.col_parts * grid.row_parts;
 
   const Scratch::Mark mark(backend.scratch());
-  const int64_t chains_bytes = std::min(num_rows, kRowBlock) * kOutputs * 4;
-  const int64_t panel_bytes = kLaneBlock * kOutputs * dtype_bytes(args.w.dtype);
+  const int64_t chains_bytes = std::min(num_rows, kBackwardRows) * kOutputs * 4;
+  const int64_t panel_bytes = kBackwardLanes * kOutputs * dtype_bytes(args.w.dtype);
   char* memory =
       static_cast<char*>(backend.scratch().take(num_parts * (chains_bytes + panel_bytes)));
   pool.run(num_parts, [&](int64_t begin, int64_t end, int) {
@@ -177,8 +175,8 @@ void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumul
       const Range blocks = part_of(num_blocks, part % grid.col_parts, grid.col_parts);
       const Range tiles = part_of(num_tiles, part / grid.col_parts, grid.row_parts);
       const int64_t row_end = std::min(tiles.end * tile_rows, num_rows);
-      for (int64_t row = tiles.begin * tile_rows; row < row_end; row += kRowBlock) {
-        const Range rows = {row, std::min(row + kRowBlock, row_end)};
+      for (int64_t row = tiles.begin * tile_rows; row < row_end; row += kBackwardRows) {
+        const Range rows = {row, std::min(row + kBackwardRows, row_end)};
         for (int64_t b = blocks.begin; b < blocks.end; ++b) {
           const Range columns = {b * kOutputs, std::min((b + 1) * kOutputs, args.w.cols)};
           backward.block(rows, columns, b + 1 < blocks.end ? columns.end : -1);

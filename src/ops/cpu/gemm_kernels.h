@@ -23,9 +23,9 @@ struct TileArgs {
   float* acc = nullptr;  // [rows, width]
   int64_t acc_stride = 0;
   bool start_at_zero = false;  // or from acc
-  // A hint, memory wanted soon: this many cache lines (0, 1, 2 or 4) go to L2 with each step of `pair`,
-  // from `prefetch` on; after every prefetch_steps steps the address moves on by prefetch_jump
-  // bytes.
+  // A hint, memory wanted soon: this many cache lines (0, 1, 2 or 4) go to L2 with each step of
+  // `pair`, from `prefetch` on; after every prefetch_steps steps the address moves on by
+  // prefetch_jump bytes.
   const void* prefetch = nullptr;
   int prefetch_lines = 0;
   int64_t prefetch_steps = INT64_MAX;
