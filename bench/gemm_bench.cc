@@ -1,13 +1,18 @@
 // How near are the matrix products to the limits of the machine? Every repetition is followed by a
-// probe of the limit that bounds it, on the same threads; a row is the median of the shares.
+// probe of the limit that bounds it, on the same threads; a row is the median of the shares. A
+// repetition in which other processes used the cores is thrown away; where most were, the row says
+// so and its share means little.
 // Weights rotate through more memory than the caches hold.
 //   gemm_bench [--only forward|decode|dx|lora|dw|pack] [--path avx512_bf16] [--dtype f32|bf16]
 //              [--threads 2] [--reps 7]
 #include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -19,6 +24,8 @@ namespace strata::ops {
 namespace {
 
 constexpr int64_t kRotated = int64_t{384} << 20;
+
+constexpr double kSeconds = 0.1;  // of a repetition
 
 struct Options {
   std::string only;
@@ -35,6 +42,35 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
+}
+
+// CPU time used so far: by all processes of the machine (or stolen from it), and by this one.
+struct Busy {
+  double machine = 0;
+  double own = 0;
+};
+
+Busy busy_now() {
+  Busy busy;
+  std::ifstream stat("/proc/stat");
+  std::string cpu;
+  double user = 0, nice = 0, system = 0, idle = 0, wait = 0, irq = 0, softirq = 0, steal = 0;
+  stat >> cpu >> user >> nice >> system >> idle >> wait >> irq >> softirq >> steal;
+  busy.machine =
+      (user + nice + system + irq + softirq + steal) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  busy.own = seconds(usage.ru_utime) + seconds(usage.ru_stime);
+  return busy;
+}
+
+// Others used more than 3 % of the time and two ticks of the clock.
+bool is_noisy(const Busy& before, const Busy& after, double seconds) {
+  const double others = (after.machine - before.machine) - (after.own - before.own);
+  return others > 0.03 * seconds + 2.0 / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
 // Panels of one shape, laid one after another in memory that is used in turn.
@@ -94,21 +130,30 @@ class Bench {
     work();
     const auto start = std::chrono::steady_clock::now();
     work();
-    const int calls = static_cast<int>(std::clamp(0.06 / (seconds_since(start) + 1e-9), 1.0, 1e5));
+    const int calls =
+        static_cast<int>(std::clamp(kSeconds / (seconds_since(start) + 1e-9), 1.0, 1e5));
     std::vector<double> shares;
     std::vector<double> rates;
     const double amount = bytes > 0 ? bytes : flops;
     double limit = measure(bytes > 0);
-    for (int rep = 0; rep < options_.reps; ++rep) {
+    int noisy = 0;
+    for (int rep = 0; rep < options_.reps || (noisy == rep && rep < 4 * options_.reps); ++rep) {
+      const Busy before = busy_now();
       const auto begin = std::chrono::steady_clock::now();
       for (int call = 0; call < calls; ++call) work();
-      rates.push_back(amount * calls / seconds_since(begin));
+      const double rate = amount * calls / seconds_since(begin);
       const double after = measure(bytes > 0);
-      shares.push_back(rates.back() / (0.5 * (limit + after)));
+      const bool spoilt = is_noisy(before, busy_now(), seconds_since(begin));
+      noisy += spoilt ? 1 : 0;
+      if (!spoilt || rep + 1 == 4 * options_.reps) {
+        rates.push_back(rate);
+        shares.push_back(rate / (0.5 * (limit + after)));
+      }
       limit = after;
     }
-    fmt::print("{:44} {:8.1f} {}  {:5.1f} % of the limit\n", name, median(rates) * 1e-9,
-               bytes > 0 ? "GB/s   " : "GFLOP/s", 100 * median(shares));
+    fmt::print("{:44} {:8.1f} {}  {:5.1f} % of the limit{}\n", name, median(rates) * 1e-9,
+               bytes > 0 ? "GB/s   " : "GFLOP/s", 100 * median(shares),
+               noisy > 0 ? fmt::format("  ({} noisy)", noisy) : "");
     std::fflush(stdout);
   }
 
