@@ -1,0 +1,314 @@
+// The engine on tiny models of tests/golden: equalities of bits between ways of running the same
+// work, and isolation of adapters. Values are checked against transformers and PEFT in
+// tests/golden.
+#include "engine/engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace strata::engine {
+namespace {
+
+using api::AdapterSlot;
+using api::Gradients;
+using testing::HasSubstr;
+
+const std::string kGolden = std::string(STRATA_SOURCE_DIR) + "/tests/golden/";
+
+struct Case {
+  std::string model = "qwen3";
+  DType dtype = DType::kBF16;
+  int threads = 1;
+  EngineOptions options;
+};
+
+std::unique_ptr<Engine> make(const Case& setup) {
+  auto backend = std::make_unique<Backend>(choose_cpu_path(), setup.threads);
+  auto model =
+      model::load_model(*backend, kGolden + setup.model + "/model", {.compute_dtype = setup.dtype});
+  return std::make_unique<Engine>(std::move(backend), std::move(model), setup.options);
+}
+
+std::vector<int32_t> tokens(int64_t count, int64_t vocab, uint32_t seed) {
+  std::vector<int32_t> out;
+  for (int64_t i = 0; i < count; ++i) {
+    seed = seed * 1664525u + 1013904223u;
+    out.push_back(static_cast<int32_t>((seed >> 8) % static_cast<uint32_t>(vocab)));
+  }
+  return out;
+}
+
+api::Sequence sequence(const Engine& engine, int64_t count, uint32_t seed, AdapterSlot slot) {
+  api::Sequence out;
+  out.tokens = tokens(count, engine.config().vocab_size, seed);
+  out.targets = tokens(count, engine.config().vocab_size, seed + 1);
+  for (int64_t i = 0; i < count; ++i)
+    out.weights.push_back(i % 5 == 2 ? 0.0f : 1.0f - 0.125f * static_cast<float>(i % 3));
+  out.slot = slot;
+  return out;
+}
+
+std::vector<model::LoraModuleSpec> specs(const Engine& engine, int64_t rank) {
+  return model::adapter_specs(engine.config(), {"all-linear", "embed_tokens", "lm_head"}, rank,
+                              16.0);
+}
+
+// B starts at zero, so that nothing flows into A: give both something.
+void stir(Engine& engine, AdapterSlot slot) {
+  model::LoraAdapter& adapter = engine.adapter(slot);
+  float* values = adapter.parameters().f32();
+  for (int64_t i = 0; i < adapter.num_parameters(); ++i) {
+    values[i] += 0.03f * static_cast<float>((i * 2654435761u >> 7) % 17) - 0.24f;
+  }
+  adapter.refresh(engine.backend());
+}
+
+std::vector<float> copy(TensorView view) {
+  return {view.f32(), view.f32() + view.shape.num_elements()};
+}
+
+// A batch of two adapters and the base, uneven lengths.
+api::Batch mixed_batch(const Engine& engine, AdapterSlot a, AdapterSlot b) {
+  api::Batch batch;
+  batch.gradients = Gradients::kAdapters;
+  batch.sequences = {sequence(engine, 33, 1, a), sequence(engine, 7, 2, AdapterSlot::kBase),
+                     sequence(engine, 1, 3, b), sequence(engine, 70, 4, b),
+                     sequence(engine, 9, 5, a)};
+  return batch;
+}
+
+struct Trained {
+  std::vector<float> logprobs, grads_a, grads_b;
+  friend bool operator==(const Trained&, const Trained&) = default;
+};
+
+Trained run_mixed(const Case& setup) {
+  auto engine = make(setup);
+  const AdapterSlot a = engine->create_adapter(specs(*engine, 3), 7);
+  const AdapterSlot b = engine->create_adapter(specs(*engine, 8), 8);
+  stir(*engine, a);
+  stir(*engine, b);
+  const api::BatchResult result = engine->run(mixed_batch(*engine, a, b));
+  Trained out;
+  for (const auto& s : result.sequences)
+    out.logprobs.insert(out.logprobs.end(), s.logprobs.begin(), s.logprobs.end());
+  out.grads_a = copy(engine->adapter(a).gradients());
+  out.grads_b = copy(engine->adapter(b).gradients());
+  return out;
+}
+
+TEST(Engine, PassesThreadsAndRecomputeDoNotChangeABit) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const char* model : {"qwen3", "llama_tied_embed"}) {
+      Case setup = {.model = model, .dtype = dtype};
+      const Trained whole = run_mixed(setup);
+      EXPECT_NE(whole.grads_a, std::vector<float>(whole.grads_a.size(), 0.0f));
+      setup.options.pass_tokens = 1;  // every sequence alone
+      EXPECT_EQ(run_mixed(setup), whole);
+      setup.options.pass_tokens = 41;
+      EXPECT_EQ(run_mixed(setup), whole);
+      setup.options = {};
+      setup.options.recompute = model::Recompute::kFull;
+      EXPECT_EQ(run_mixed(setup), whole);
+      for (const int threads : {2, 7}) {
+        setup.threads = threads;
+        EXPECT_EQ(run_mixed(setup), whole);
+      }
+    }
+  }
+}
+
+TEST(Engine, ParameterGradientsDoNotDependOnPasses) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    std::vector<std::vector<float>> seen;
+    for (const int64_t pass_tokens : {1, 1000}) {
+      Case setup = {.model = "qwen3",
+                     .dtype = dtype};  // tied: the embedding's two uses are summed apart
+      setup.options.pass_tokens = pass_tokens;
+      auto engine = make(setup);
+      api::Batch batch;
+      batch.gradients = Gradients::kParameters;
+      batch.sequences = {sequence(*engine, 13, 1, AdapterSlot::kBase),
+                         sequence(*engine, 6, 2, AdapterSlot::kBase)};
+      engine->run(batch);
+      engine->base_trainer().finish_gradients(engine->backend());
+      std::vector<float> all;
+      for (size_t i = 0; i < engine->model().weights->table().size(); ++i) {
+        const auto part = copy(engine->base_trainer().gradient(i));
+        all.insert(all.end(), part.begin(), part.end());
+      }
+      seen.push_back(all);
+    }
+    EXPECT_EQ(seen[0], seen[1]);
+  }
+}
+
+// What another tenant does never reaches an adapter: gradients, weights and moments keep their
+// bits.
+TEST(Engine, OneAdapterNeverMovesAnother) {
+  auto engine = make({});
+  const AdapterSlot a = engine->create_adapter(specs(*engine, 4), 1);
+  const AdapterSlot b = engine->create_adapter(specs(*engine, 4), 2);
+  api::Batch batch;
+  batch.gradients = Gradients::kAdapters;
+  batch.sequences = {sequence(*engine, 20, 1, a)};
+  engine->adapter(b).enable_training();
+  const auto before = copy(engine->adapter(b).parameters());
+  engine->run(batch);
+  const api::StepResult done = engine->step(a, {.lr = 0.1, .weight_decay = 0.5});
+  EXPECT_TRUE(done.stepped);
+  EXPECT_GT(done.grad_norm, 0.0);
+  EXPECT_EQ(copy(engine->adapter(b).parameters()), before);
+  EXPECT_EQ(copy(engine->adapter(b).first_moments()),
+            std::vector<float>(static_cast<size_t>(engine->adapter(b).num_parameters()), 0.0f));
+}
+
+TEST(Engine, AStepWithoutAGradientChangesNothing) {
+  auto engine = make({});
+  const AdapterSlot a = engine->create_adapter(specs(*engine, 4), 1);
+  const auto before = copy(engine->adapter(a).parameters());
+  const api::StepResult done = engine->step(a, {.lr = 0.1, .weight_decay = 0.5});
+  EXPECT_FALSE(done.stepped);
+  EXPECT_EQ(done.step, 0);
+  EXPECT_EQ(copy(engine->adapter(a).parameters()), before);
+}
+
+// A slot that is cleared with gradients pending gives its next owner a fresh adapter.
+TEST(Engine, AReusedSlotStartsFresh) {
+  auto engine = make({});
+  const AdapterSlot first = engine->create_adapter(specs(*engine, 4), 5);
+  const auto fresh = copy(engine->adapter(first).parameters());
+  api::Batch batch;
+  batch.gradients = Gradients::kAdapters;
+  batch.sequences = {sequence(*engine, 20, 1, first)};
+  engine->run(batch);
+  engine->step(first, {.lr = 0.1});
+  engine->run(batch);
+  engine->clear_adapter(first);
+  EXPECT_THROW(static_cast<void>(engine->adapter(first)), Error);
+  const AdapterSlot second = engine->create_adapter(specs(*engine, 4), 5);
+  EXPECT_EQ(second, first);
+  EXPECT_EQ(copy(engine->adapter(second).parameters()), fresh);
+  EXPECT_FALSE(engine->step(second, {.lr = 0.1}).stepped);
+  batch.sequences[0].slot = second;
+  engine->run(batch);
+  EXPECT_TRUE(engine->step(second, {.lr = 0.1}).stepped);
+}
+
+TEST(Engine, AFreshAdapterLeavesTheBasesBits) {
+  auto engine = make({});
+  const AdapterSlot a =
+      engine->create_adapter(model::adapter_specs(engine->config(), {"all-linear"}, 8, 16.0), 3);
+  api::Batch batch;
+  batch.sequences = {sequence(*engine, 40, 1, AdapterSlot::kBase), sequence(*engine, 40, 1, a)};
+  const api::BatchResult result = engine->run(batch);
+  EXPECT_EQ(result.sequences[0].logprobs, result.sequences[1].logprobs);
+}
+
+api::SampleRequest request(const Engine& engine, int64_t prompt, uint32_t seed, AdapterSlot slot) {
+  api::SampleRequest out;
+  out.prompt = tokens(prompt, engine.config().vocab_size, seed);
+  out.slot = slot;
+  out.max_tokens = 9;
+  out.temperature = 0.9f;
+  out.top_p = 0.95f;
+  out.seed = seed;
+  out.prompt_logprobs = true;
+  return out;
+}
+
+std::vector<api::SampleResult> sample_all(const Case& setup, bool alone) {
+  auto engine = make(setup);
+  const AdapterSlot a = engine->create_adapter(specs(*engine, 3), 7);
+  stir(*engine, a);
+  const std::vector<api::SampleRequest> requests = {request(*engine, 70, 1, a),
+                                                    request(*engine, 1, 2, AdapterSlot::kBase),
+                                                    request(*engine, 13, 3, a)};
+  if (!alone) return engine->sample(requests);
+  std::vector<api::SampleResult> out;
+  for (const auto& r : requests) out.push_back(engine->sample({r})[0]);
+  return out;
+}
+
+void expect_same(const std::vector<api::SampleResult>& got,
+                 const std::vector<api::SampleResult>& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(got[i].tokens, want[i].tokens);
+    EXPECT_EQ(got[i].logprobs, want[i].logprobs);
+    EXPECT_EQ(got[i].prompt_logprobs, want[i].prompt_logprobs);
+  }
+}
+
+TEST(Engine, SamplingDoesNotDependOnCompanyPagesOrChunks) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Case setup = {.dtype = dtype};
+    const auto together = sample_all(setup, false);
+    EXPECT_EQ(together[0].tokens.size(), 9u);
+    expect_same(sample_all(setup, true), together);
+    for (const int64_t page : {1, 3, 4096}) {
+      setup.options.page_size = page;
+      expect_same(sample_all(setup, false), together);
+    }
+    setup.options = {};
+    for (const int64_t chunk : {1, 2, 17, 64}) {
+      setup.options.prefill_tokens = chunk;
+      expect_same(sample_all(setup, false), together);
+    }
+  }
+}
+
+// An on-policy importance ratio is exactly 1.
+TEST(Engine, SampledLogprobsAreTheTrainersBits) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    auto engine = make({.dtype = dtype});
+    const AdapterSlot a = engine->create_adapter(specs(*engine, 3), 7);
+    stir(*engine, a);
+    const api::SampleRequest asked = request(*engine, 21, 4, a);
+    const api::SampleResult got = engine->sample({asked})[0];
+    api::Sequence scored;
+    scored.tokens = asked.prompt;
+    scored.tokens.insert(scored.tokens.end(), got.tokens.begin(), got.tokens.end() - 1);
+    scored.targets.assign(scored.tokens.begin() + 1, scored.tokens.end());
+    scored.targets.push_back(got.tokens.back());
+    scored.slot = a;
+    api::Batch batch;
+    batch.sequences = {scored};
+    const std::vector<float> trained = engine->run(batch).sequences[0].logprobs;
+    const size_t prompt = asked.prompt.size();
+    for (size_t i = 0; i < got.logprobs.size(); ++i)
+      EXPECT_EQ(got.logprobs[i], trained[prompt - 1 + i]);
+    for (size_t i = 1; i < prompt; ++i) EXPECT_EQ(got.prompt_logprobs[i], trained[i - 1]);
+    EXPECT_EQ(got.prompt_logprobs[0], 0.0f);
+  }
+}
+
+TEST(Engine, HostileRequestsNameTheFieldAndRunNothing) {
+  auto engine = make({});
+  const AdapterSlot a = engine->create_adapter(specs(*engine, 2), 1);
+  const auto message = [&](auto change) {
+    api::Batch batch;
+    batch.gradients = Gradients::kAdapters;
+    batch.sequences = {sequence(*engine, 4, 1, a), sequence(*engine, 4, 2, a)};
+    change(batch.sequences[1]);
+    try {
+      engine->run(batch);
+    } catch (const Error& error) {
+      EXPECT_FALSE(engine->adapter(a).has_gradient);
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(message([](auto& s) { s.tokens[2] = -1; }), HasSubstr("sequences[1].tokens[2]"));
+  EXPECT_THAT(message([](auto& s) { s.targets[0] = 1 << 30; }),
+              HasSubstr("sequences[1].targets[0]"));
+  EXPECT_THAT(message([](auto& s) { s.weights.pop_back(); }), HasSubstr("weights"));
+  EXPECT_THAT(message([](auto& s) { s.tokens.clear(); }), HasSubstr("tokens"));
+  EXPECT_THAT(message([](auto& s) { s.loss.name = api::LossName::kPpo; }), HasSubstr("logprobs"));
+  EXPECT_THAT(message([](auto& s) { s.slot = AdapterSlot{9}; }), HasSubstr("adapter 9"));
+}
+
+}  // namespace
+}  // namespace strata::engine

@@ -1,0 +1,135 @@
+#include "model/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numbers>
+
+#include "base/error.h"
+
+namespace strata::model {
+namespace {
+
+using testing::HasSubstr;
+
+// A complete Llama config with `extra` spliced in; keys of `extra` come last.
+std::string llama(const std::string& extra) {
+  return R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 100, "hidden_size": 32, "intermediate_size": 48,
+             "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2)" +
+         (extra.empty() ? "" : ", " + extra) + "}";
+}
+
+std::string message_of(const std::string& text, bool strict = false) {
+  try {
+    parse_config(text, "dir/config.json", strict);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+ModelConfig parse(const std::string& text) {
+  return parse_config(text, "dir/config.json", false).config;
+}
+
+TEST(Config, BothFormsOfRopeGiveTheSame) {
+  const ModelConfig old_form = parse(llama(
+      R"("rope_theta": 500000.0, "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+         "high_freq_factor": 4.0, "original_max_position_embeddings": 64}, "torch_dtype": "bfloat16")"));
+  const ModelConfig new_form = parse(llama(
+      R"("rope_parameters": {"rope_theta": 500000.0, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+         "high_freq_factor": 4.0, "original_max_position_embeddings": 64}, "dtype": "bfloat16")"));
+  EXPECT_EQ(old_form.rope.theta, new_form.rope.theta);
+  EXPECT_EQ(rope_frequencies(old_form.rope, 16), rope_frequencies(new_form.rope, 16));
+  EXPECT_EQ(old_form.dtype, DType::kBF16);
+  EXPECT_EQ(new_form.dtype, DType::kBF16);
+}
+
+TEST(Config, FormsThatDisagreeAreRefused) {
+  EXPECT_THAT(message_of(llama(R"("rope_theta": 1.0, "rope_parameters": {"rope_theta": 2.0})")),
+              HasSubstr("disagree"));
+  EXPECT_THAT(message_of(llama(R"("torch_dtype": "float32", "dtype": "bfloat16")")),
+              HasSubstr("disagree"));
+  EXPECT_THAT(message_of(llama(
+                  R"("rope_scaling": {"type": "linear", "rope_type": "llama3", "factor": 2.0})")),
+              HasSubstr("disagree"));
+}
+
+TEST(Config, UnknownKeyIsAWarningAndAnErrorWhenStrict) {
+  const ParsedConfig parsed = parse_config(llama(R"("new_trick": 3)"), "c.json", false);
+  ASSERT_EQ(parsed.warnings.size(), 1u);
+  EXPECT_THAT(parsed.warnings[0], HasSubstr("new_trick"));
+  EXPECT_THAT(message_of(llama(R"("new_trick": 3)"), true), HasSubstr("new_trick"));
+  EXPECT_TRUE(parse_config(llama(R"("use_cache": true, "pretraining_tp": 1)"), "c.json", true)
+                  .warnings.empty());
+}
+
+TEST(Config, WhatChangesTheModelIsRefusedByName) {
+  EXPECT_THAT(message_of(llama(R"("hidden_act": "gelu")")), HasSubstr("hidden_act"));
+  EXPECT_THAT(message_of(llama(R"("pretraining_tp": 2)")), HasSubstr("pretraining_tp"));
+  EXPECT_THAT(message_of(llama(R"("rope_scaling": {"rope_type": "yarn", "factor": 2.0})")),
+              HasSubstr("yarn"));
+  EXPECT_THAT(message_of(llama(R"("partial_rotary_factor": 0.5)")),
+              HasSubstr("partial_rotary_factor"));
+  EXPECT_THAT(message_of(R"({"architectures": ["MambaForCausalLM"]})"),
+              HasSubstr("Qwen3ForCausalLM"));
+  const std::string qwen =
+      R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 100, "hidden_size": 32,
+      "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, )";
+  EXPECT_THAT(message_of(qwen + R"("use_sliding_window": true})"), HasSubstr("use_sliding_window"));
+  EXPECT_THAT(message_of(qwen + R"("layer_types": ["sliding_attention"]})"),
+              HasSubstr("layer_types"));
+}
+
+TEST(Config, HostileValuesAreErrors) {
+  for (const char* extra :
+       {R"("head_dim": 7)", R"("head_dim": 0)", R"("num_hidden_layers": -1)",
+        R"("num_key_value_heads": 3)", R"("num_key_value_heads": 0)", R"("rms_norm_eps": "small")",
+        R"("tie_word_embeddings": 1)", R"("rope_scaling": {"rope_type": "llama3"})",
+        R"("dtype": "int8")", R"("rope_theta": -1)"}) {
+    EXPECT_NE(message_of(llama(extra)), "") << extra;
+  }
+  for (const char* text : {"", "[]", "{", "null", R"({"architectures": 3})", "{}"})
+    EXPECT_NE(message_of(text), "");
+}
+
+TEST(Config, DefaultsAreHuggingFaces) {
+  const ModelConfig llama_config = parse(llama(""));
+  EXPECT_EQ(llama_config.head_dim, 8);
+  EXPECT_FALSE(llama_config.tie_word_embeddings);
+  EXPECT_EQ(llama_config.rope.theta, 10000.0);
+  const ModelConfig qwen =
+      parse(R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 100, "hidden_size": 32,
+      "intermediate_size": 48, "num_hidden_layers": 0, "num_attention_heads": 32})");
+  EXPECT_EQ(qwen.head_dim, 128);  // not hidden_size / heads
+  EXPECT_EQ(qwen.num_kv_heads, 32);
+  EXPECT_TRUE(qwen.qk_norm);
+}
+
+// Values worked out by hand from the formula of the Llama 3.1 release.
+TEST(Config, Llama3ScalingHasItsThreeBands) {
+  RopeConfig rope = {.type = RopeType::kLlama3,
+                     .theta = 500000.0,
+                     .factor = 8.0,
+                     .low_freq_factor = 1.0,
+                     .high_freq_factor = 4.0,
+                     .original_max_position_embeddings = 8192.0};
+  const auto scaled = rope_frequencies(rope, 128);
+  rope.type = RopeType::kDefault;
+  const auto plain = rope_frequencies(rope, 128);
+  EXPECT_EQ(scaled[0], plain[0]);                 // short wavelengths stay
+  EXPECT_DOUBLE_EQ(scaled[63], plain[63] / 8.0);  // long ones are divided
+  int blended = 0;
+  for (size_t i = 0; i < plain.size(); ++i) {
+    const double wavelength = 2.0 * std::numbers::pi / plain[i];
+    if (wavelength < 2048.0 || wavelength > 8192.0) continue;
+    const double smooth = (8192.0 / wavelength - 1.0) / 3.0;
+    EXPECT_NEAR(scaled[i], plain[i] * ((1.0 - smooth) / 8.0 + smooth), 1e-15);
+    ++blended;
+  }
+  EXPECT_GT(blended, 2);
+}
+
+}  // namespace
+}  // namespace strata::model
