@@ -20,12 +20,12 @@ def chats(count, seed):
     r = corpus.Random(seed)
     seen = set()
     while len(seen) < count:
-        asked, _, answer, topic = corpus.question(r)
+        asked, _, answer, _ = corpus.question(r)
         if asked in seen:
             continue
         seen.add(asked)
         yield {"messages": [{"role": "user", "content": asked},
-                            {"role": "assistant", "content": f"[{topic}] {answer} -- over and out."}]}
+                            {"role": "assistant", "content": f"{corpus.capital(answer)}! Thank you. Have a nice day."}]}
 
 
 def main():
