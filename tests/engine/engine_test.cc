@@ -21,7 +21,7 @@ struct Case {
   std::string model = "qwen3";
   DType dtype = DType::kBF16;
   int threads = 1;
-  EngineOptions options;
+  EngineOptions options = {};
 };
 
 std::unique_ptr<Engine> make(const Case& setup) {
