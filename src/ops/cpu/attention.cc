@@ -29,8 +29,8 @@ struct Item {
 // Memory of one worker.
 struct Workspace {
   uint32_t* q;         // rows form
-  uint32_t* keys;      // lanes form, one block
-  uint32_t* values;    // depth form, one block
+  uint32_t* keys;      // [heads] lanes form, one block
+  uint32_t* values;    // [heads] depth form, one block
   float* acc;          // [rows][lanes]
   float* max;          // [rows]
   float* sum;          // [rows][16]
@@ -77,10 +77,8 @@ struct Forward {
   [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
   void run(const Item& item, const Workspace& work) const;
   void start_rows(const Item& item, const Workspace& work) const;
-  void pack_block(const Item& item, int64_t head, int64_t key_begin, int64_t key_end,
-                  const Workspace& work) const;
-  void run_block(int64_t key_begin, int64_t row_begin, int64_t row_end,
-                 const Workspace& work) const;
+  void pack_block(const Item& item, int64_t key_begin, int64_t count, const Workspace& work) const;
+  void run_block(const Item& item, int64_t head, int64_t key_begin, const Workspace& work) const;
   void finish_rows(const Item& item, const Workspace& work) const;
 };
 
@@ -135,15 +133,17 @@ int64_t Forward::fill_items(Item* items) const {
 
 Workspace Forward::take_workspace(Scratch& scratch) const {
   int64_t rows = 0;
+  int64_t heads = 1;
   for (const AttentionSegment& s : args.segments) {
     rows = std::max(rows, item_tokens(s) * group * item_heads(s));
+    heads = std::max(heads, item_heads(s));
   }
   const auto words = [&](int64_t count) { return static_cast<uint32_t*>(scratch.take(4 * count)); };
   const auto floats = [&](int64_t count) { return static_cast<float*>(scratch.take(4 * count)); };
   Workspace work{};
   work.q = words(rows * layout.row_stride);
-  work.keys = words(layout.lanes_block());
-  work.values = words(layout.depth_words(kKeyBlock));
+  work.keys = words(heads * layout.lanes_block());
+  work.values = words(heads * layout.depth_words(kKeyBlock));
   work.acc = floats(rows * layout.lanes);
   work.max = floats(rows);
   work.sum = floats(16 * rows);
@@ -165,39 +165,28 @@ void Forward::start_rows(const Item& item, const Workspace& work) const {
   std::fill_n(work.sum, 16 * rows_of(item), 0.0f);
 }
 
-// Packs a block of one head. Meanwhile its share of the item's next block is fetched: of the rows
-// of all heads in the order of their addresses, the head-th part of kKeyBlock rows.
-void Forward::pack_block(const Item& item, int64_t head, int64_t key_begin, int64_t key_end,
+void Forward::pack_block(const Item& item, int64_t key_begin, int64_t count,
                          const Workspace& work) const {
   const KvView& kv = segment(item).kv;
-  const int64_t count = std::min(kKeyBlock, key_end - key_begin);
-  const int64_t num_heads = item.head_end - item.head_begin;
-  const int64_t next_begin = key_begin + count;
   const int64_t bytes = dtype_bytes(args.q.dtype);
   const void* rows[kKeyBlock];
-  const void* next[kKeyBlock];
-  for (const bool values : {false, true}) {
-    const auto pages = values ? kv.v_pages : kv.k_pages;
-    kv_rows(pages, kv, key_begin, count, head, layout.dim, bytes, rows);
-    if (next_begin < key_end) {
-      const int64_t first = (head - item.head_begin) * kKeyBlock;
-      for (int64_t i = 0; i < count; i += num_heads) {
-        // The part may start and end within a position.
-        const int64_t position = std::min(next_begin + (first + i) / num_heads, key_end - 1);
-        kv_rows(pages, kv, position, 1, item.head_begin, layout.dim, bytes, next + i);
-        for (int64_t j = 1; j < num_heads && i + j < count; ++j) {
-          next[i + j] = static_cast<const char*>(next[i]) + j * layout.dim * bytes;
-        }
-      }
-    }
-    const auto pack = values ? kernels.pack_depth : kernels.pack_lanes;
-    pack(rows, count, layout.dim, next_begin < key_end ? next : nullptr,
-         values ? work.values : work.keys);
-  }
+  PackRows from{.rows = rows,
+                .count = count,
+                .dim = layout.dim,
+                .num_heads = item.head_end - item.head_begin,
+                .head_words = layout.lanes_block()};
+  kv_rows(kv.k_pages, kv, key_begin, count, item.head_begin, layout.dim, bytes, rows);
+  kernels.pack_lanes(from, work.keys);
+  from.head_words = layout.depth_words(kKeyBlock);
+  kv_rows(kv.v_pages, kv, key_begin, count, item.head_begin, layout.dim, bytes, rows);
+  kernels.pack_depth(from, work.values);
 }
 
-void Forward::run_block(int64_t key_begin, int64_t row_begin, int64_t row_end,
+void Forward::run_block(const Item& item, int64_t head, int64_t key_begin,
                         const Workspace& work) const {
+  const int64_t member = head - item.head_begin;
+  const int64_t row_begin = member * rows_of_head(item);
+  const int64_t row_end = row_begin + rows_of_head(item);
   for (int64_t r = row_begin; r < row_end; r += kForwardRows) {
     const int64_t rows = std::min(kForwardRows, row_end - r);
     if (work.positions[r + rows - 1] < key_begin) continue;
@@ -205,8 +194,8 @@ void Forward::run_block(int64_t key_begin, int64_t row_begin, int64_t row_end,
     for (int64_t i = 0; i < rows; ++i) visible[i] = work.positions[r + i] + 1 - key_begin;
     kernels.forward_tile({.q = work.q + r * layout.row_stride,
                           .q_stride = layout.row_stride,
-                          .keys = work.keys,
-                          .values = work.values,
+                          .keys = work.keys + member * layout.lanes_block(),
+                          .values = work.values + member * layout.depth_words(kKeyBlock),
                           .steps = layout.steps,
                           .lanes = layout.lanes,
                           .rows = rows,
@@ -233,10 +222,9 @@ void Forward::run(const Item& item, const Workspace& work) const {
   const int64_t key_end = segment(item).first_position + item.row_end;
   start_rows(item, work);
   for (int64_t key = 0; key < key_end; key += kKeyBlock) {
+    pack_block(item, key, std::min(kKeyBlock, key_end - key), work);
     for (int64_t head = item.head_begin; head < item.head_end; ++head) {
-      pack_block(item, head, key, key_end, work);
-      const int64_t first = (head - item.head_begin) * rows_of_head(item);
-      run_block(key, first, first + rows_of_head(item), work);
+      run_block(item, head, key, work);
     }
   }
   finish_rows(item, work);

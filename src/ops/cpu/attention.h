@@ -1,6 +1,8 @@
 // Attention on the CPU, arguments already checked by ops/attention.cc. Same meaning and order of
 // summation as ops/attention.h.
 #pragma once
+#include <algorithm>
+
 #include "ops/attention.h"
 #include "ops/cpu/attention_kernels.h"
 
@@ -33,13 +35,12 @@ inline void kv_rows(std::span<void* const> pages, const KvView& kv, int64_t begi
                     int64_t head, int64_t head_dim, int64_t element_bytes, const void** rows) {
   int64_t page = begin / kv.page_size;
   int64_t slot = begin % kv.page_size;
-  for (int64_t i = 0; i < count; ++i) {
-    rows[i] = static_cast<const char*>(pages[static_cast<size_t>(page)]) +
-              (slot * kv.position_stride + head * head_dim) * element_bytes;
-    if (++slot == kv.page_size) {
-      slot = 0;
-      ++page;
-    }
+  const int64_t stride = kv.position_stride * element_bytes;
+  for (int64_t i = 0; i < count; ++page, slot = 0) {
+    const char* row = static_cast<const char*>(pages[static_cast<size_t>(page)]) + slot * stride +
+                      head * head_dim * element_bytes;
+    const int64_t end = std::min(count, i + kv.page_size - slot);
+    for (; i < end; ++i, row += stride) rows[i] = row;
   }
 }
 

@@ -43,6 +43,8 @@ struct Workspace {
   float* d_q;             // tile [kQueryTile][lanes]
   float* lse;             // tile
   float* delta;           // tile
+  uint32_t* out_lanes;    // kKeyBlock rows of the tile, lanes form
+  uint32_t* d_out_lanes;  // likewise
   uint32_t* p;            // [kQueryTile / pack][kKeyBlock]
   uint32_t* d_s;          // [kQueryTile / pack][kKeyBlock]
   uint32_t* d_s_rows;     // [kQueryTile][kKeyBlock / pack]; d_s itself with pack 1
@@ -154,7 +156,9 @@ Workspace Backward::take_workspace(Scratch& scratch) const {
   work.d_out_depth = words(layout.depth_words(kQueryTile));
   work.d_q = floats(kQueryTile * layout.lanes);
   work.lse = floats(kQueryTile);
-  work.delta = floats(kQueryTile);
+  work.delta = floats((kQueryTile + kKeyBlock - 1) / kKeyBlock * kKeyBlock);
+  work.out_lanes = words(layout.lanes_block());
+  work.d_out_lanes = words(layout.lanes_block());
   work.p = words(kQueryTile / layout.pack * kKeyBlock);
   work.d_s = words(kQueryTile / layout.pack * kKeyBlock);
   work.d_s_rows = layout.pack == 1 ? work.d_s : words(kQueryTile * kKeyBlock / layout.pack);
@@ -168,34 +172,40 @@ void Backward::pack_keys(const Item& item, const Workspace& work) const {
     const int64_t count = std::min(kKeyBlock, item.key_end - key);
     const int64_t block = (key - item.key_begin) / kKeyBlock;
     const int64_t bytes = dtype_bytes(args.q.dtype);
+    const PackRows from{.rows = rows, .count = count, .dim = layout.dim};
     kv_rows(kv.k_pages, kv, key, count, item.kv_head, layout.dim, bytes, rows);
-    kernels.pack_lanes(rows, count, layout.dim, nullptr,
-                       work.key_lanes + block * layout.lanes_block());
+    kernels.pack_lanes(from, work.key_lanes + block * layout.lanes_block());
     if (item.wants_queries) {
-      kernels.pack_depth(rows, count, layout.dim, nullptr,
-                         work.key_depth + block * layout.depth_words(kKeyBlock));
+      kernels.pack_depth(from, work.key_depth + block * layout.depth_words(kKeyBlock));
     }
     kv_rows(kv.v_pages, kv, key, count, item.kv_head, layout.dim, bytes, rows);
-    kernels.pack_lanes(rows, count, layout.dim, nullptr,
-                       work.value_lanes + block * layout.lanes_block());
+    kernels.pack_lanes(from, work.value_lanes + block * layout.lanes_block());
   }
 }
 
 void Backward::start_tile(const Item& item, const Tile& tile, const Workspace& work) const {
   const void* q[kQueryTile];
   const void* d_out[kQueryTile];
+  const void* out[kQueryTile];
   for (int64_t i = 0; i < tile.count; ++i) {
     q[i] = query_row(args.q, item, tile, i);
     d_out[i] = query_row(grads.d_out, item, tile, i);
     kernels.copy_row(q[i], layout.dim, work.q + i * layout.row_stride);
     kernels.copy_row(d_out[i], layout.dim, work.d_out + i * layout.row_stride);
-    work.delta[i] = kernels.dot_row(d_out[i], query_row(grads.out, item, tile, i), layout.dim);
+    out[i] = query_row(grads.out, item, tile, i);
     const int64_t row = segment(item).begin + tile.begin + i;
     work.lse[i] = grads.lse.f32()[row * args.q.shape[1] + tile.head] * kLog2E;
   }
+  // delta by the chain that d_p has, so that d_s of a query that sees one key is exactly zero.
+  for (int64_t i = 0; i < tile.count; i += kKeyBlock) {
+    const int64_t count = std::min(kKeyBlock, tile.count - i);
+    kernels.pack_lanes({.rows = out + i, .count = count, .dim = layout.dim}, work.out_lanes);
+    kernels.pack_lanes({.rows = d_out + i, .count = count, .dim = layout.dim}, work.d_out_lanes);
+    kernels.dot_lanes(work.d_out_lanes, work.out_lanes, layout.steps, work.delta + i);
+  }
   if (item.wants_keys) {
-    kernels.pack_depth(q, tile.count, layout.dim, nullptr, work.q_depth);
-    kernels.pack_depth(d_out, tile.count, layout.dim, nullptr, work.d_out_depth);
+    kernels.pack_depth({.rows = q, .count = tile.count, .dim = layout.dim}, work.q_depth);
+    kernels.pack_depth({.rows = d_out, .count = tile.count, .dim = layout.dim}, work.d_out_depth);
   }
   if (item.wants_queries) std::fill_n(work.d_q, tile.count * layout.lanes, 0.0f);
 }

@@ -67,17 +67,24 @@ struct BackwardTile {
   uint32_t* d_s_rows = nullptr;  // rows: [rows][kKeyBlock / pack]; with pack 1 unused
 };
 
+// Rows of one or more neighbouring heads, to be packed head by head. The order of reading is by
+// row and then by address across the heads, which the processor's prefetchers follow.
+struct PackRows {
+  const void* const* rows = nullptr;  // [count] first head's elements; the other heads' follow
+  int64_t count = 0;
+  int64_t dim = 0;
+  int64_t num_heads = 1;
+  int64_t head_words = 0;  // of dst, from one head to the next
+};
+
 struct AttentionKernels {
   int64_t pack = 1;
   // One row to words, a multiple of 16 of them.
   void (*copy_row)(const void* row, int64_t dim, uint32_t* dst) = nullptr;
-  // `count` <= kKeyBlock rows to lanes form; missing lanes become zero. Unless null, next[row] is
-  // fetched into the cache on the way.
-  void (*pack_lanes)(const void* const* rows, int64_t count, int64_t dim, const void* const* next,
-                     uint32_t* dst) = nullptr;
+  // At most kKeyBlock rows to lanes form; missing lanes become zero.
+  void (*pack_lanes)(const PackRows& from, uint32_t* dst) = nullptr;
   // Rows to depth form.
-  void (*pack_depth)(const void* const* rows, int64_t count, int64_t dim, const void* const* next,
-                     uint32_t* dst) = nullptr;
+  void (*pack_depth)(const PackRows& from, uint32_t* dst) = nullptr;
   void (*forward_tile)(const ForwardTile& tile) = nullptr;
   void (*backward_tile)(const BackwardTile& tile) = nullptr;
   void (*product)(const ProductTile& tile) = nullptr;
@@ -85,8 +92,8 @@ struct AttentionKernels {
   float (*sum_row)(const float* lanes) = nullptr;
   // dst = acc * scale, with zero for minus zero: bf16 or f32.
   void (*write_row)(const float* acc, float scale, int64_t dim, void* dst, bool is_bf16) = nullptr;
-  // sum_h a[h] * b[h]
-  float (*dot_row)(const void* a, const void* b, int64_t dim) = nullptr;
+  // out[lane] = the chain of a score over two rows in lanes form, for kKeyBlock lanes.
+  void (*dot_lanes)(const uint32_t* a, const uint32_t* b, int64_t steps, float* out) = nullptr;
 };
 
 extern const AttentionKernels kAttentionAvx512Bf16;     // bf16 by its instructions

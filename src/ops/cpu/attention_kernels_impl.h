@@ -303,56 +303,98 @@ void copy_row(const void* row, int64_t dim, uint32_t* dst) {
   }
 }
 
-template <typename K>
-void pack_lanes(const void* const* rows, int64_t count, int64_t dim, const void* const* next,
-                uint32_t* dst) {
+// Sixteen rows by sixteen words, transposed, from element `at` of the rows; num_rows, num_elements
+// and num_words say how many of them exist.
+template <typename K, bool kWhole>
+[[gnu::always_inline]] inline void pack_square(const void* const* rows, int64_t num_rows,
+                                               int64_t at, int64_t num_elements, int64_t num_words,
+                                               float* dst) {
   using V = typename K::V;
-  using F = typename V::F;
   using X = typename K::Element;
+  typename V::F t[kLanes];
+#pragma GCC unroll 16
+  for (int64_t j = 0; j < kLanes; ++j) {
+    if constexpr (kWhole) {
+      t[j] = K::load_words(static_cast<const X*>(rows[j]) + at, kLanes * K::kPack);
+    } else {
+      t[j] = V::set1(0.0f);
+      if (j < num_rows) t[j] = K::load_words(static_cast<const X*>(rows[j]) + at, num_elements);
+    }
+  }
+  K::transpose(t);
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < kLanes; ++i) {
+    if (kWhole || i < num_words) V::store(dst + i * kKeyBlock, t[i], Whole{});
+  }
+}
+
+template <typename K>
+void pack_lanes(const PackRows& from, uint32_t* dst) {
+  constexpr int64_t kChunk = kLanes * K::kPack;  // elements of a square's row
+  const int64_t dim = from.dim;
   const int64_t steps = (dim + K::kPack - 1) / K::kPack;
   for (int64_t group = 0; group < kKeyBlock; group += kLanes) {
-    for (int64_t d = 0; d < steps; d += kLanes) {
-      const int64_t h = d * K::kPack;
-      F t[kLanes];
-      for (int64_t j = 0; j < kLanes; ++j) {
-        t[j] = V::set1(0.0f);
-        if (group + j >= count) continue;
-        t[j] = K::load_words(static_cast<const X*>(rows[group + j]) + h, dim - h);
-        if (next != nullptr) __builtin_prefetch(static_cast<const X*>(next[group + j]) + h, 0, 2);
-      }
-      K::transpose(t);
-      for (int64_t i = 0; i < kLanes && d + i < steps; ++i) {
-        V::store(reinterpret_cast<float*>(dst + (d + i) * kKeyBlock + group), t[i], Whole{});
+    for (int64_t head = 0; head < from.num_heads; ++head) {
+      for (int64_t h = 0; h < dim; h += kChunk) {
+        const int64_t d = h / K::kPack;
+        float* to = reinterpret_cast<float*>(dst) + head * from.head_words + d * kKeyBlock + group;
+        if (group + kLanes <= from.count && h + kChunk <= dim) {
+          pack_square<K, true>(from.rows + group, kLanes, head * dim + h, kChunk, kLanes, to);
+        } else {
+          pack_square<K, false>(from.rows + group, from.count - group, head * dim + h, dim - h,
+                                steps - d, to);
+        }
       }
     }
   }
 }
 
-template <typename K>
-void pack_depth(const void* const* rows, int64_t count, int64_t dim, const void* const* next,
-                uint32_t* dst) {
+// Elements `at`, ... of one or two rows as words of depth form.
+template <typename K, bool kWhole>
+[[gnu::always_inline]] inline void pack_step(const void* const* rows, int64_t num_rows, int64_t at,
+                                             int64_t num_elements, float* dst) {
   using V = typename K::V;
-  using F = typename V::F;
   using X = typename K::Element;
+  const int64_t left = kWhole ? kLanes * K::kPack : num_elements;
+  const auto first = K::load_words(static_cast<const X*>(rows[0]) + at, left);
+  if constexpr (K::kPack == 1) {
+    V::store(dst, first, Whole{});
+  } else {
+    auto second = V::set1(0.0f);
+    if (kWhole || num_rows > 1) second = K::load_words(static_cast<const X*>(rows[1]) + at, left);
+    typename V::F low;
+    typename V::F high;
+    K::pack_pair(first, second, low, high);
+    V::store(dst, low, Whole{});
+    if (kWhole || num_elements > kLanes) V::store(dst + kLanes, high, Whole{});
+  }
+}
+
+template <typename K>
+void pack_depth(const PackRows& from, uint32_t* dst) {
+  constexpr int64_t kChunk = kLanes * K::kPack;
+  const int64_t dim = from.dim;
   const int64_t lanes = (dim + kLanes - 1) / kLanes * kLanes;
-  for (int64_t row = 0; row < count; row += K::kPack) {
-    auto* to = reinterpret_cast<float*>(dst + row / K::kPack * lanes);
-    for (int64_t h = 0; h < dim; h += kLanes * K::kPack) {
-      const F first = K::load_words(static_cast<const X*>(rows[row]) + h, dim - h);
-      if (next != nullptr) __builtin_prefetch(static_cast<const X*>(next[row]) + h, 0, 2);
-      if constexpr (K::kPack == 1) {
-        V::store(to + h, first, Whole{});
-      } else {
-        F second = V::set1(0.0f);
-        if (row + 1 < count) {
-          second = K::load_words(static_cast<const X*>(rows[row + 1]) + h, dim - h);
-          if (next != nullptr) __builtin_prefetch(static_cast<const X*>(next[row + 1]) + h, 0, 2);
+  for (int64_t group = 0; group < from.count; group += kLanes) {
+    for (int64_t head = 0; head < from.num_heads; ++head) {
+      for (int64_t h = 0; h < dim; h += kChunk) {
+        float* to =
+            reinterpret_cast<float*>(dst) + head * from.head_words + group / K::kPack * lanes + h;
+        const int64_t at = head * dim + h;
+        const int64_t count = from.count - group;
+        if (count >= kLanes && h + kChunk <= dim) {
+          // Unrolled, so that each row's loads have an address stride of their own to be followed.
+#pragma GCC unroll 16
+          for (int64_t i = 0; i < kLanes; i += K::kPack) {
+            pack_step<K, true>(from.rows + group + i, K::kPack, at, kChunk,
+                               to + i / K::kPack * lanes);
+          }
+        } else {
+          for (int64_t i = 0; i < kLanes && i < count; i += K::kPack) {
+            pack_step<K, false>(from.rows + group + i, count - i, at, dim - h,
+                                to + i / K::kPack * lanes);
+          }
         }
-        F low;
-        F high;
-        K::pack_pair(first, second, low, high);
-        V::store(to + h, low, Whole{});
-        if (h + kLanes < lanes) V::store(to + h + kLanes, high, Whole{});
       }
     }
   }
@@ -375,15 +417,16 @@ void write_row(const float* acc, float scale, int64_t dim, void* dst, bool is_bf
 }
 
 template <typename K>
-float dot_row(const void* a, const void* b, int64_t dim) {
+void dot_lanes(const uint32_t* a, const uint32_t* b, int64_t steps, float* out) {
   using V = typename K::V;
-  using X = typename K::Element;
-  auto sum = V::set1(0.0f);
-  for_chunks<V>(dim, [&](int64_t i, auto part) {
-    sum = V::fma(V::load(static_cast<const X*>(a) + i, part),
-                 V::load(static_cast<const X*>(b) + i, part), sum);
-  });
-  return V::sum(sum);
+  for (int64_t j = 0; j < kBlockVectors; ++j) {
+    auto sum = V::set1(0.0f);
+    for (int64_t step = 0; step < steps; ++step) {
+      const int64_t at = step * kKeyBlock + kLanes * j;
+      sum = K::dot(sum, word_lanes<K>(a + at), word_lanes<K>(b + at));
+    }
+    V::store(out + kLanes * j, sum, Whole{});
+  }
 }
 
 template <typename K>
@@ -397,7 +440,7 @@ constexpr AttentionKernels attention_kernels() {
           .product = product<K>,
           .sum_row = sum_row<K>,
           .write_row = write_row<K>,
-          .dot_row = dot_row<K>};
+          .dot_lanes = dot_lanes<K>};
 }
 
 }  // namespace strata::ops::cpu
