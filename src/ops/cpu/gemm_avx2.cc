@@ -7,6 +7,7 @@
 
 #include "ops/cpu/gemm_kernels.h"
 #include "ops/cpu/panels_avx2.h"
+#include "ops/cpu/unroll.h"
 
 namespace strata::ops::cpu {
 namespace {
@@ -14,26 +15,26 @@ namespace {
 constexpr int kLanes = 8;
 constexpr int64_t kTileLanes = 16;
 
-inline __m256i load_pairs(const char* panel) {
-  return _mm256_load_si256(reinterpret_cast<const __m256i*>(panel));
-}
+template <int kRows>
+using Acc = __m256[kRows][2];
 
 // One step of fp32: sixteen weights and one element of each row.
 struct F32 {
   static constexpr int64_t kPair = 1;
   static constexpr int64_t kBytes = 4;
   template <int kRows>
-  static void add(__m256 (&acc)[kRows][2], const char* panel, const char* x, int64_t row_bytes) {
-    const __m256 w0 = _mm256_castsi256_ps(load_pairs(panel));
-    const __m256 w1 = _mm256_castsi256_ps(load_pairs(panel + 32));
-    for (int r = 0; r < kRows; ++r) {
+  [[gnu::always_inline]] static void add(Acc<kRows>& acc, const char* panel, const char* x,
+                                         int64_t row_bytes) {
+    const __m256 w0 = _mm256_castsi256_ps(load_256(panel));
+    const __m256 w1 = _mm256_castsi256_ps(load_256(panel + 32));
+    unroll<kRows>([&](auto r) __attribute__((always_inline)) {
       const __m256 value = _mm256_broadcast_ss(reinterpret_cast<const float*>(x + r * row_bytes));
       acc[r][0] = _mm256_fmadd_ps(value, w0, acc[r][0]);
       acc[r][1] = _mm256_fmadd_ps(value, w1, acc[r][1]);
-    }
+    });
   }
   template <int kRows>
-  static void add_last(__m256 (&)[kRows][2], const char*, const char*, int64_t) {}
+  [[gnu::always_inline]] static void add_last(Acc<kRows>&, const char*, const char*, int64_t) {}
 };
 
 // One step of bf16: a pair, widened exactly; element 2p, then 2p + 1.
@@ -50,50 +51,41 @@ struct Widened {
     std::memcpy(&bits, x, sizeof(bits));
     return _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(uint32_t{bits} << 16)));
   }
-  static __m256i pair(const char* x) {
-    int32_t bits;
-    std::memcpy(&bits, x, sizeof(bits));
-    return _mm256_set1_epi32(bits);
-  }
+  // acc += the element at x (of each row) * w.
   template <int kRows>
-  static void add_last(__m256 (&acc)[kRows][2], const char* panel, const char* x,
-                       int64_t row_bytes) {
-    const __m256 w0 = low(load_pairs(panel));
-    const __m256 w1 = low(load_pairs(panel + 32));
-    for (int r = 0; r < kRows; ++r) {
+  [[gnu::always_inline]] static void add_half(Acc<kRows>& acc, __m256 w0, __m256 w1, const char* x,
+                                              int64_t row_bytes) {
+    unroll<kRows>([&](auto r) __attribute__((always_inline)) {
       const __m256 value = element(x + r * row_bytes);
       acc[r][0] = _mm256_fmadd_ps(value, w0, acc[r][0]);
       acc[r][1] = _mm256_fmadd_ps(value, w1, acc[r][1]);
-    }
+    });
   }
   template <int kRows>
-  static void add(__m256 (&acc)[kRows][2], const char* panel, const char* x, int64_t row_bytes) {
-    const __m256 even0 = low(load_pairs(panel));
-    const __m256 even1 = low(load_pairs(panel + 32));
-    for (int r = 0; r < kRows; ++r) {
-      const __m256 value = low(pair(x + r * row_bytes));
-      acc[r][0] = _mm256_fmadd_ps(value, even0, acc[r][0]);
-      acc[r][1] = _mm256_fmadd_ps(value, even1, acc[r][1]);
-    }
-    const __m256 odd0 = high(load_pairs(panel));
-    const __m256 odd1 = high(load_pairs(panel + 32));
-    for (int r = 0; r < kRows; ++r) {
-      const __m256 value = high(pair(x + r * row_bytes));
-      acc[r][0] = _mm256_fmadd_ps(value, odd0, acc[r][0]);
-      acc[r][1] = _mm256_fmadd_ps(value, odd1, acc[r][1]);
-    }
+  [[gnu::always_inline]] static void add_last(Acc<kRows>& acc, const char* panel, const char* x,
+                                              int64_t row_bytes) {
+    add_half<kRows>(acc, low(load_256(panel)), low(load_256(panel + 32)), x, row_bytes);
+  }
+  template <int kRows>
+  [[gnu::always_inline]] static void add(Acc<kRows>& acc, const char* panel, const char* x,
+                                         int64_t row_bytes) {
+    add_last<kRows>(acc, panel, x, row_bytes);
+    add_half<kRows>(acc, high(load_256(panel)), high(load_256(panel + 32)), x + 2, row_bytes);
   }
 };
 
+// Sixteen lanes of a panel. The chains are unrolled by hand, see cpu/unroll.h.
 template <typename Step, int kRows>
-void tile(const TileArgs& a, int64_t lane) {
-  __m256 acc[kRows][2];
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < 2; ++v) {
+void tile(const TileArgs& args, int64_t lane) {
+  const TileArgs a = args;  // a copy that the stores below cannot change
+  Acc<kRows> acc;
+  float* out = a.acc + lane;
+  unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+    unroll<2>([&](auto v) __attribute__((always_inline)) {
       acc[r][v] = a.start_at_zero ? _mm256_setzero_ps()
-                                  : _mm256_loadu_ps(a.acc + r * a.acc_stride + lane + kLanes * v);
-    }
-  }
+                                  : _mm256_loadu_ps(out + r * a.acc_stride + kLanes * v);
+    });
+  });
   const char* panel = static_cast<const char*>(a.panel) + lane * 4;
   const char* x = static_cast<const char*>(a.x);
   const int64_t row_bytes = a.x_stride * Step::kBytes;
@@ -103,11 +95,11 @@ void tile(const TileArgs& a, int64_t lane) {
     x += Step::kPair * Step::kBytes;
   }
   if (a.cols % Step::kPair != 0) Step::template add_last<kRows>(acc, panel, x, row_bytes);
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < 2; ++v) {
-      _mm256_storeu_ps(a.acc + r * a.acc_stride + lane + kLanes * v, acc[r][v]);
-    }
-  }
+  unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+    unroll<2>([&](auto v) __attribute__((always_inline)) {
+      _mm256_storeu_ps(out + r * a.acc_stride + kLanes * v, acc[r][v]);
+    });
+  });
 }
 
 template <typename Step>

@@ -7,6 +7,7 @@
 
 #include "ops/cpu/gemm_kernels.h"
 #include "ops/cpu/panels_avx512.h"
+#include "ops/cpu/unroll.h"
 
 namespace strata::ops::cpu {
 namespace {
@@ -15,6 +16,7 @@ constexpr int kLanes = 16;
 
 // One step of fp32: the weights of sixteen lanes and one element of a row.
 struct F32 {
+  static constexpr int kTallest = 6;  // rows of a tile of 64 lanes
   static constexpr int64_t kPair = 1;
   static constexpr int64_t kBytes = 4;  // of an element
   struct Weight {
@@ -31,6 +33,7 @@ struct F32 {
 
 // One step of bf16: a pair, widened exactly; element 2p, then 2p + 1.
 struct Widened {
+  static constexpr int kTallest = 5;
   static constexpr int64_t kPair = 2;
   static constexpr int64_t kBytes = 2;
   struct Weight {
@@ -62,15 +65,51 @@ struct Widened {
   }
 };
 
+// The chains of a tile. Every loop is unrolled by hand, see cpu/unroll.h.
 template <typename Step, int kRows, int kVectors>
-void tile(const TileArgs& a) {
+struct Chains {
   __m512 acc[kRows][kVectors];
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) {
-      acc[r][v] = a.start_at_zero ? _mm512_setzero_ps()
-                                  : _mm512_loadu_ps(a.acc + r * a.acc_stride + kLanes * v);
-    }
+
+  [[gnu::always_inline]] void start(const TileArgs& a) {
+    unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+      unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
+        acc[r][v] = a.start_at_zero ? _mm512_setzero_ps()
+                                    : _mm512_loadu_ps(a.acc + r * a.acc_stride + kLanes * v);
+      });
+    });
   }
+  [[gnu::always_inline]] void store(const TileArgs& a) const {
+    unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+      unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
+        _mm512_storeu_ps(a.acc + r * a.acc_stride + kLanes * v, acc[r][v]);
+      });
+    });
+  }
+  [[gnu::always_inline]] void add(const char* panel, const char* x, int64_t row_bytes) {
+    typename Step::Weight w[kVectors];
+    unroll<kVectors>([&](auto v)
+                         __attribute__((always_inline)) { w[v] = Step::load(panel + v * 64); });
+    unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+      unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
+        acc[r][v] = Step::add(acc[r][v], w[v], x + r * row_bytes);
+      });
+    });
+  }
+  [[gnu::always_inline]] void add_last(const char* panel, const char* x, int64_t row_bytes) {
+    unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
+      const typename Step::Weight w = Step::load(panel + v * 64);
+      unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+        acc[r][v] = Step::add_last(acc[r][v], w, x + r * row_bytes);
+      });
+    });
+  }
+};
+
+template <typename Step, int kRows, int kVectors>
+void tile(const TileArgs& args) {
+  const TileArgs a = args;  // a copy that the stores below cannot change
+  Chains<Step, kRows, kVectors> chains;
+  chains.start(a);
   const char* panel = static_cast<const char*>(a.panel);
   const char* x = static_cast<const char*>(a.x);
   const char* ahead = static_cast<const char*>(a.prefetch);
@@ -80,14 +119,8 @@ void tile(const TileArgs& a) {
     const int64_t run = line_bytes > 0 && a.prefetch_steps < left ? a.prefetch_steps : left;
     const char* line = ahead;
     for (int64_t step = run; step > 0; --step) {
-      typename Step::Weight w[kVectors];
-      for (int v = 0; v < kVectors; ++v) w[v] = Step::load(panel + v * 64);
       for (int64_t b = 0; b < line_bytes; b += 64) _mm_prefetch(line + b, _MM_HINT_T1);
-      for (int r = 0; r < kRows; ++r) {
-        for (int v = 0; v < kVectors; ++v) {
-          acc[r][v] = Step::add(acc[r][v], w[v], x + r * row_bytes);
-        }
-      }
+      chains.add(panel, x, row_bytes);
       panel += kVectors * 64;
       line += line_bytes;
       x += Step::kPair * Step::kBytes;
@@ -95,24 +128,15 @@ void tile(const TileArgs& a) {
     ahead += a.prefetch_jump;
     left -= run;
   }
-  if (a.cols % Step::kPair != 0) {
-    for (int v = 0; v < kVectors; ++v) {
-      const typename Step::Weight w = Step::load(panel + v * 64);
-      for (int r = 0; r < kRows; ++r) acc[r][v] = Step::add_last(acc[r][v], w, x + r * row_bytes);
-    }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) {
-      _mm512_storeu_ps(a.acc + r * a.acc_stride + kLanes * v, acc[r][v]);
-    }
-  }
+  if (a.cols % Step::kPair != 0) chains.add_last(panel, x, row_bytes);
+  chains.store(a);
 }
 
 template <typename Step>
 void accumulate(const TileArgs& a) {
   using Tile = void (*)(const TileArgs&);
   static constexpr Tile k64[] = {tile<Step, 1, 4>, tile<Step, 2, 4>, tile<Step, 3, 4>,
-                                 tile<Step, 4, 4>, tile<Step, 5, 4>, tile<Step, 6, 4>};
+                                 tile<Step, 4, 4>, tile<Step, 5, 4>, tile<Step, Step::kTallest, 4>};
   static constexpr Tile k32[] = {tile<Step, 1, 2>, tile<Step, 2, 2>, tile<Step, 3, 2>,
                                  tile<Step, 4, 2>, tile<Step, 5, 2>, tile<Step, 6, 2>,
                                  tile<Step, 7, 2>, tile<Step, 8, 2>};
@@ -307,7 +331,7 @@ void flip(const FlipArgs& a) {
 constexpr GemmKernels kF32 = {.pair = 1,
                               .rows_16 = 8,
                               .rows_32 = 8,
-                              .rows_64 = 6,
+                              .rows_64 = F32::kTallest,
                               .accumulate = accumulate<F32>,
                               .finish = finish,
                               .transpose = transpose_f32,
@@ -317,7 +341,7 @@ constexpr GemmKernels kF32 = {.pair = 1,
 constexpr GemmKernels kBF16 = {.pair = 2,
                                .rows_16 = 8,
                                .rows_32 = 8,
-                               .rows_64 = 5,
+                               .rows_64 = Widened::kTallest,
                                .accumulate = accumulate<Widened>,
                                .finish = finish,
                                .transpose = transpose_bf16,

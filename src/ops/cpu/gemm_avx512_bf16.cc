@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "ops/cpu/gemm_kernels.h"
+#include "ops/cpu/unroll.h"
 
 namespace strata::ops::cpu {
 namespace {
@@ -27,24 +28,56 @@ inline __m512bh broadcast_last(const char* x) {
   return (__m512bh)_mm512_set1_epi32(element);
 }
 
-template <int kVectors>
-struct Weights {
-  __m512bh lanes[kVectors];
-  explicit Weights(const char* step) {
-    for (int v = 0; v < kVectors; ++v) {
-      lanes[v] = (__m512bh)_mm512_load_si512(step + v * 64);
-    }
+// The chains of a tile. Every loop is unrolled by hand, see cpu/unroll.h.
+template <int kRows, int kVectors>
+struct Chains {
+  __m512 acc[kRows][kVectors];
+
+  [[gnu::always_inline]] void zero() {
+    unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+      unroll<kVectors>([&](auto v)
+                           __attribute__((always_inline)) { acc[r][v] = _mm512_setzero_ps(); });
+    });
+  }
+  [[gnu::always_inline]] void load(const float* data, int64_t stride) {
+    unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+      unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
+        acc[r][v] = _mm512_loadu_ps(data + r * stride + 16 * v);
+      });
+    });
+  }
+  [[gnu::always_inline]] void store(float* data, int64_t stride) const {
+    unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+      unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
+        _mm512_storeu_ps(data + r * stride + 16 * v, acc[r][v]);
+      });
+    });
+  }
+  // One pair of each row, where `broadcast` reads it from.
+  template <typename Broadcast>
+  [[gnu::always_inline]] void add(const char* panel, const char* x, int64_t row_bytes,
+                                  Broadcast broadcast) {
+    __m512bh w[kVectors];
+    unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
+      w[v] = (__m512bh)_mm512_load_si512(panel + v * 64);
+    });
+    unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+      const __m512bh value = broadcast(x + r * row_bytes);
+      unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
+        acc[r][v] = _mm512_dpbf16_ps(acc[r][v], w[v], value);
+      });
+    });
   }
 };
 
 template <int kRows, int kVectors, int kLines>
-void tile(const TileArgs& a) {
-  __m512 acc[kRows][kVectors];
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) {
-      acc[r][v] = a.start_at_zero ? _mm512_setzero_ps()
-                                  : _mm512_loadu_ps(a.acc + r * a.acc_stride + 16 * v);
-    }
+void tile(const TileArgs& args) {
+  const TileArgs a = args;  // a copy that the stores below cannot change
+  Chains<kRows, kVectors> chains;
+  if (a.start_at_zero) {
+    chains.zero();
+  } else {
+    chains.load(a.acc, a.acc_stride);
   }
   const char* panel = static_cast<const char*>(a.panel);
   const char* x = static_cast<const char*>(a.x);
@@ -54,14 +87,8 @@ void tile(const TileArgs& a) {
     const int64_t run = kLines > 0 && a.prefetch_steps < left ? a.prefetch_steps : left;
     const char* line = ahead;
     for (int64_t pair = run; pair > 0; --pair) {
-      const Weights<kVectors> w(panel);
       for (int i = 0; i < kLines; ++i) _mm_prefetch(line + 64 * i, _MM_HINT_T1);
-      for (int r = 0; r < kRows; ++r) {
-        const __m512bh value = broadcast_pair(x + r * row_bytes);
-        for (int v = 0; v < kVectors; ++v) {
-          acc[r][v] = _mm512_dpbf16_ps(acc[r][v], w.lanes[v], value);
-        }
-      }
+      chains.add(panel, x, row_bytes, broadcast_pair);
       panel += kVectors * 64;
       line += kLines * 64;
       x += kPairBytes;
@@ -69,20 +96,8 @@ void tile(const TileArgs& a) {
     ahead += a.prefetch_jump;
     left -= run;
   }
-  if (a.cols % 2 != 0) {
-    const Weights<kVectors> w(panel);
-    for (int r = 0; r < kRows; ++r) {
-      const __m512bh value = broadcast_last(x + r * row_bytes);
-      for (int v = 0; v < kVectors; ++v) {
-        acc[r][v] = _mm512_dpbf16_ps(acc[r][v], w.lanes[v], value);
-      }
-    }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) {
-      _mm512_storeu_ps(a.acc + r * a.acc_stride + 16 * v, acc[r][v]);
-    }
-  }
+  if (a.cols % 2 != 0) chains.add(panel, x, row_bytes, broadcast_last);
+  chains.store(a.acc, a.acc_stride);
 }
 
 using Tile = void (*)(const TileArgs&);
