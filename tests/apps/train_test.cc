@@ -1,0 +1,234 @@
+// strata train from its options to its files: what is refused, what falls, and that a killed run
+// resumes to the same bits.
+#include "apps/train.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <thread>
+
+#include "apps/init.h"
+#include "base/error.h"
+#include "base/files.h"
+#include "report/metrics_log.h"
+
+namespace strata::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string content(const std::string& path) { return read_file(path, int64_t{1} << 30); }
+
+// A folder with a one-layer model of random weights under the bundled tokenizer, and a small
+// dataset.
+class TrainTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = testing::TempDir() + "strata_train_" +
+            testing::UnitTest::GetInstance()->current_test_info()->name();
+    fs::remove_all(root_);
+    fs::create_directories(root_ + "/config");
+    const std::string bundled = std::string(STRATA_SOURCE_DIR) + "/models/tiny-qwen3";
+    for (const char* name : {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+                             "generation_config.json"}) {
+      fs::copy_file(bundled + "/" + name, root_ + "/config/" + name);
+    }
+    std::ofstream(root_ + "/config/config.json")
+        << R"({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3",
+      "vocab_size": 4096, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
+      "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 512,
+      "rms_norm_eps": 1e-06, "rope_theta": 10000, "tie_word_embeddings": true, "torch_dtype": "float32"})";
+    ASSERT_EQ(run_init({.config = root_ + "/config", .out = model(), .seed = 1, .threads = 2}), 0);
+    std::ofstream data(root_ + "/data.jsonl");
+    for (int i = 0; i < 40; ++i) {
+      data << R"({"prompt": "What is )" << i << R"( plus 1?", "completion": " )" << i + 1
+           << R"(."})" << "\n";
+    }
+  }
+  void TearDown() override { fs::remove_all(root_); }
+
+  [[nodiscard]] std::string model() const { return root_ + "/model"; }
+  [[nodiscard]] TrainOptions options(const std::string& out) const {
+    TrainOptions o;
+    o.model = model();
+    o.data = root_ + "/data.jsonl";
+    o.out = root_ + "/" + out;
+    o.rank = 4;
+    o.lr = 1e-2;
+    o.steps = 30;
+    o.batch_tokens = 120;
+    o.micro_tokens = 60;
+    o.save_every = 7;
+    o.threads = 2;
+    return o;
+  }
+  [[nodiscard]] std::vector<double> losses(const std::string& out) const {
+    std::vector<double> values;
+    for (const auto& record : report::read_metrics(root_ + "/" + out + "/metrics.jsonl")) {
+      for (const char* name : {"loss", "eval_loss"}) {
+        if (record.number(name) == record.number(name)) values.push_back(record.number(name));
+      }
+    }
+    return values;
+  }
+  [[nodiscard]] std::string fault(const TrainOptions& o) const {
+    try {
+      run_train(o);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+  // Runs the program with these options in a process of its own; returns its id.
+  [[nodiscard]] pid_t start(const TrainOptions& o) const {
+    std::vector<std::string> args = {
+        STRATA_BINARY,    "train", "--model",      o.model,  "--data",         o.data,
+        "--out",          o.out,   "--method",     o.method, "--rank",         "4",
+        "--lr",           "0.01",  "--steps",      "30",     "--batch-tokens", "120",
+        "--micro-tokens", "60",    "--save-every", "7",      "--threads",      "2",
+        "--resume"};
+    std::vector<char*> argv;
+    for (std::string& arg : args) argv.push_back(arg.data());
+    argv.push_back(nullptr);
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      const int null = ::open("/dev/null", O_WRONLY);
+      ::dup2(null, STDERR_FILENO);
+      ::execv(STRATA_BINARY, argv.data());
+      ::_exit(127);
+    }
+    return pid;
+  }
+  [[nodiscard]] int64_t lines_of(const std::string& path) const {
+    std::ifstream file(path);  // the run may be replacing it at this moment: then there are none
+    return std::count(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>(), '\n');
+  }
+  // Kills the run once it has logged `lines` lines; true if it was still alive.
+  [[nodiscard]] bool kill_after(const TrainOptions& o, int64_t lines) const {
+    const pid_t pid = start(o);
+    int status = 0;
+    while (::waitpid(pid, &status, WNOHANG) == 0) {
+      if (lines_of(o.out + "/metrics.jsonl") >= lines) {
+        ::kill(pid, SIGKILL);
+        ::waitpid(pid, &status, 0);
+        return WIFSIGNALED(status);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+    return false;
+  }
+  void expect_same_files(const std::string& a, const std::string& b,
+                         const std::vector<std::string>& names) const {
+    for (const std::string& name : names) {
+      EXPECT_TRUE(content(root_ + "/" + a + "/" + name) == content(root_ + "/" + b + "/" + name))
+          << name;
+    }
+    EXPECT_EQ(losses(a), losses(b));
+  }
+
+  std::string root_;
+};
+
+TEST_F(TrainTest, LossFallsAndFilesAreThere) {
+  TrainOptions full = options("full");
+  full.method = "full";
+  ASSERT_EQ(run_train(full), 0);
+  const std::vector<double> values = losses("full");
+  // Random weights know nothing: the first value is near ln 4096.
+  EXPECT_NEAR(values.front(), 8.318, 0.3);
+  EXPECT_LT(values.back(), 0.8 * values.front());
+  TrainOptions lora = options("out");
+  lora.steps = 2;
+  ASSERT_EQ(run_train(lora), 0);
+  for (const char* name :
+       {"adapter_config.json", "adapter_model.safetensors", "loss.svg", "metrics.jsonl",
+        "trainer/optimizer.safetensors", "trainer/state.json"}) {
+    EXPECT_TRUE(file_exists(root_ + "/out/" + name)) << name;
+  }
+}
+
+TEST_F(TrainTest, AKilledLoraRunResumesToTheSameBits) {
+  ASSERT_EQ(run_train(options("straight")), 0);
+  int kills = 0;
+  for (const int64_t lines : {3, 12, 20, 31}) kills += kill_after(options("killed"), lines);
+  EXPECT_GE(kills, 1);
+  TrainOptions last = options("killed");
+  last.resume = true;
+  ASSERT_EQ(run_train(last), 0);
+  expect_same_files(
+      "straight", "killed",
+      {"adapter_model.safetensors", "trainer/optimizer.safetensors", "trainer/state.json"});
+}
+
+TEST_F(TrainTest, AKilledFullRunResumesToTheSameBits) {
+  TrainOptions straight = options("straight");
+  straight.method = "full";
+  ASSERT_EQ(run_train(straight), 0);
+  TrainOptions killed = options("killed");
+  killed.method = "full";
+  EXPECT_TRUE(kill_after(killed, 15));
+  killed.resume = true;
+  ASSERT_EQ(run_train(killed), 0);
+  expect_same_files(
+      "straight", "killed",
+      {"model.safetensors", "config.json", "tokenizer.json", "trainer/optimizer.safetensors"});
+  EXPECT_FALSE(content(root_ + "/killed/model.safetensors") ==
+               content(model() + "/model.safetensors"));
+}
+
+TEST_F(TrainTest, ThreadsRecomputeAndPassesDoNotChangeABit) {
+  TrainOptions one = options("one");
+  one.steps = 5;
+  ASSERT_EQ(run_train(one), 0);
+  TrainOptions other = one;
+  other.out = root_ + "/other";
+  other.threads = 1;
+  other.recompute = "full";
+  other.micro_tokens = 1;
+  other.save_every = 1;
+  ASSERT_EQ(run_train(other), 0);
+  expect_same_files("one", "other", {"adapter_model.safetensors", "trainer/optimizer.safetensors"});
+}
+
+TEST_F(TrainTest, ResumeWithOtherOptionsIsRefusedByName) {
+  TrainOptions o = options("out");
+  o.steps = 2;
+  ASSERT_EQ(run_train(o), 0);
+  EXPECT_NE(fault(o).find("holds a run already"), std::string::npos);
+  o.resume = true;
+  o.lr = 0.5;
+  o.seed = 3;
+  const std::string message = fault(o);
+  EXPECT_NE(message.find("lr: was \"0.01\", now \"0.5\""), std::string::npos) << message;
+  EXPECT_NE(message.find("seed: was 0, now 3"), std::string::npos) << message;
+}
+
+TEST_F(TrainTest, BadOptionsAndDataAreNamedAndNothingStarts) {
+  TrainOptions o = options("out");
+  o.method = "qlora";
+  EXPECT_EQ(fault(o), "--method: got 'qlora', want lora or full");
+  o = options("out");
+  o.targets = "q_proj,nope";
+  EXPECT_NE(fault(o).find("nope"), std::string::npos);
+  o = options("out");
+  o.device = "cuda";
+  EXPECT_NE(fault(o).find("cuda"), std::string::npos);
+  o = options("out");
+  std::ofstream(o.data, std::ios::app) << "{\"prompt\": 1}\n";
+  EXPECT_EQ(fault(o), o.data + ":41: prompt: got a number, want a string");
+  EXPECT_FALSE(file_exists(o.out + "/metrics.jsonl"));
+  o.model = root_ + "/absent";
+  EXPECT_NE(fault(o).find("absent"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace strata::apps
