@@ -68,6 +68,17 @@ void check_shapes(const ConfigObject& object, const ModelConfig& config) {
         config.head_dim));
   }
   if (!(config.rms_norm_eps >= 0.0)) fail("rms_norm_eps must be >= 0");
+  // Sizes are below 2^31 each; their products must stay countable, whatever the file claims.
+  constexpr double kMostParameters = 1e13;
+  const auto d = static_cast<double>(config.hidden_size);
+  const double attention = 2.0 * d * static_cast<double>(config.q_width() + config.kv_width());
+  const double mlp = 3.0 * d * static_cast<double>(config.intermediate_size);
+  const double parameters = 2.0 * d * static_cast<double>(config.vocab_size) +
+                            static_cast<double>(config.num_layers) * (attention + mlp);
+  if (parameters > kMostParameters) {
+    fail(fmt::format("the sizes ask for {:.3g} parameters, at most {:.0g} are supported",
+                     parameters, kMostParameters));
+  }
 }
 
 }  // namespace

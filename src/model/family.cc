@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "base/check.h"
 #include "base/error.h"
 
@@ -55,8 +57,13 @@ RopeConfig read_scaling(const ConfigObject& scaling, double theta) {
   if (scaling.number("partial_rotary_factor", 1.0) != 1.0) {
     fail(scaling, "partial_rotary_factor: only 1.0 is supported");
   }
-  if (!(rope.factor >= 1.0) || !(rope.theta > 0.0))
-    fail(scaling, "factor must be >= 1 and rope_theta > 0");
+  for (const double value : {rope.theta, rope.factor, rope.low_freq_factor, rope.high_freq_factor,
+                             rope.original_max_position_embeddings}) {
+    if (!(value > 0.0) || !std::isfinite(value)) {
+      fail(scaling, fmt::format("a rope setting is {}, want more than 0", value));
+    }
+  }
+  if (rope.factor < 1.0) fail(scaling, fmt::format("factor is {}, want at least 1", rope.factor));
   if (rope.type == RopeType::kLlama3 && !(rope.high_freq_factor > rope.low_freq_factor)) {
     fail(scaling, "high_freq_factor must exceed low_freq_factor");
   }
@@ -116,7 +123,7 @@ RopeConfig read_rope(const ConfigObject& object) {
     if (old_form) return read_scaling(*old_form, theta);
     RopeConfig rope;
     rope.theta = theta;
-    if (!(theta > 0.0)) fail(object, "rope_theta must be > 0");
+    if (!(theta > 0.0) || !std::isfinite(theta)) fail(object, "rope_theta must be more than 0");
     return rope;
   }
   const RopeConfig rope = read_scaling(*new_form, theta);

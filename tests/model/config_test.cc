@@ -83,11 +83,14 @@ TEST(Config, WhatChangesTheModelIsRefusedByName) {
 }
 
 TEST(Config, HostileValuesAreErrors) {
-  for (const char* extra :
-       {R"("head_dim": 7)", R"("head_dim": 0)", R"("num_hidden_layers": -1)",
-        R"("num_key_value_heads": 3)", R"("num_key_value_heads": 0)", R"("rms_norm_eps": "small")",
-        R"("tie_word_embeddings": 1)", R"("rope_scaling": {"rope_type": "llama3"})",
-        R"("dtype": "int8")", R"("rope_theta": -1)"}) {
+  for (
+      const char* extra :
+      {R"("head_dim": 7)", R"("head_dim": 0)", R"("num_hidden_layers": -1)",
+       R"("num_key_value_heads": 3)", R"("num_key_value_heads": 0)", R"("rms_norm_eps": "small")",
+       R"("tie_word_embeddings": 1)", R"("rope_scaling": {"rope_type": "llama3"})",
+       R"("dtype": "int8")", R"("rope_theta": -1)", R"("hidden_size": 2000000000)",
+       R"("rope_parameters": {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 0.0, "high_freq_factor": 4.0,
+           "original_max_position_embeddings": 64})"}) {
     EXPECT_NE(message_of(llama(extra)), "") << extra;
   }
   for (const char* text : {"", "[]", "{", "null", R"({"architectures": 3})", "{}"})

@@ -1,0 +1,23 @@
+// config.json from anyone: an Error or a config, never a crash; a config that is accepted has
+// finite rotary frequencies.
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "model/config.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  try {
+    const std::string text(reinterpret_cast<const char*>(data), size);
+    const auto parsed = strata::model::parse_config(text, "config.json", false);
+    for (const double f :
+         strata::model::rope_frequencies(parsed.config.rope, parsed.config.head_dim)) {
+      CHECK(std::isfinite(f), f);
+    }
+    CHECK(parsed.config.num_heads % parsed.config.num_kv_heads == 0);
+  } catch (const strata::Error&) {
+  }
+  return 0;
+}

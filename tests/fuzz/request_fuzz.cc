@@ -1,0 +1,21 @@
+// A probe request from anyone: an Error or a request whose lists agree in length, never a crash.
+#include <cstdint>
+#include <string_view>
+
+#include "apps/probe_request.h"
+#include "base/check.h"
+#include "base/error.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  try {
+    const auto request = strata::apps::parse_probe_request(
+        {reinterpret_cast<const char*>(data), size}, "request", 2);
+    for (const auto& sequence : request.sequences) {
+      CHECK(!sequence.tokens.empty());
+      CHECK(sequence.targets.empty() || sequence.targets.size() == sequence.tokens.size());
+      CHECK(static_cast<int>(sequence.slot) >= 0 && static_cast<int>(sequence.slot) <= 2);
+    }
+  } catch (const strata::Error&) {
+  }
+  return 0;
+}
