@@ -55,6 +55,20 @@ void gemm(Backend& backend, const GemmArgs& args, TensorView y) {
   if (y.rows() > 0) cpu::gemm(backend, args, y);
 }
 
+void gemm_runs(Backend& backend, TensorView x, std::span<const RunProduct> runs, TensorView y) {
+  CHECK(y.rows() == x.rows() && is_f32_or_bf16(y.dtype), y.rows(), x.rows(), y.dtype);
+  int64_t end = 0;
+  for (const RunProduct& run : runs) {
+    check_weights(run.w);
+    CHECK(run.begin >= end && run.end >= run.begin && run.end <= x.rows(), run.begin, run.end, end,
+          x.rows());
+    CHECK(run.w.dtype == x.dtype && run.w.cols == x.cols() && run.w.rows <= y.cols(), run.w.dtype,
+          run.w.cols, x.cols(), run.w.rows, y.cols());
+    end = run.end;
+  }
+  cpu::gemm_runs(backend, x, runs, y);
+}
+
 void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate) {
   check_weights(args.w);
   check_product(args, args.w.rows, args.w.cols, dx);

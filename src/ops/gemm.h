@@ -40,6 +40,19 @@ struct GemmArgs {
 // Writes y [T, N], f32 or bf16.
 void gemm(Backend& backend, const GemmArgs& args, TensorView y);
 
+// The product of one run of rows in gemm_runs.
+struct RunProduct {
+  int64_t begin = 0;
+  int64_t end = 0;
+  PanelView w;         // [N, K] of this run (LoRA A)
+  float scale = 1.0f;  // applied to the finished accumulator
+};
+
+// Rows [begin, end) and columns [0, N) of y become scale * x w^T, for every run in one parallel
+// region: what gemm gives run by run, to the bit, but short runs share the threads. Runs are
+// disjoint and ascending; the rest of y is left alone.
+void gemm_runs(Backend& backend, TensorView x, std::span<const RunProduct> runs, TensorView y);
+
 // Writes dx [T, K], f32 or bf16. With accumulate (f32 dx only) the accumulators start from dx.
 void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate = false);
 

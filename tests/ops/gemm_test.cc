@@ -216,5 +216,45 @@ TEST(Gemm, ResidualMayBeTheOutput) {
   }
 }
 
+// Products of runs are the bits of one gemm for each, and nothing else is written.
+TEST(Gemm, RunsTogetherAreRunsAlone) {
+  constexpr int64_t kTokens = 60, kInputs = 301, kWidest = 70;
+  struct Spec {
+    int64_t begin, end, rank, width;
+    float scale;
+  };
+  const Spec specs[] = {{0, 1, 8, 16, 2.0f},    {1, 2, 32, 32, 0.5f},  {2, 2, 8, 16, 1.0f},
+                        {3, 40, 70, 64, -1.0f}, {40, 41, 1, 16, 1.0f}, {43, 60, 17, 32, 3.0f}};
+  for (const CpuPath path : supported_paths()) {
+    for (const DType dtype : product_dtypes()) {
+      SCOPED_TRACE(std::string(cpu_path_name(path)) + " " + std::string(dtype_name(dtype)));
+      Backend backend(path, 1);
+      const Buffer x = random_buffer(dtype, {kTokens, kInputs}, {.seed = 1});
+      std::vector<Weight> weights;
+      weights.reserve(std::size(specs));
+      std::vector<RunProduct> runs;
+      Buffer want = filled_buffer(dtype, {kTokens, kWidest}, 7.0);
+      for (const Spec& spec : specs) {
+        weights.emplace_back(backend, dtype, spec.rank, kInputs, spec.width, 9 + spec.rank);
+        runs.push_back(
+            {.begin = spec.begin, .end = spec.end, .w = weights.back().panel, .scale = spec.scale});
+        gemm(backend,
+             {.x = x.view().slice_rows(spec.begin, spec.end),
+              .w = weights.back().panel,
+              .scale = spec.scale},
+             want.view().slice_rows(spec.begin, spec.end).slice_cols(0, spec.rank));
+      }
+      for (const int threads : {1, 2, 7}) {
+        Backend other(path, threads);
+        Buffer got = filled_buffer(dtype, {kTokens, kWidest}, 7.0);
+        gemm_runs(other, x, runs, got);
+        expect_same_bits(got, want);
+        gemm_runs(other, x, {}, got);
+        expect_same_bits(got, want);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace strata::ops

@@ -185,4 +185,31 @@ void gemm(Backend& backend, const GemmArgs& args, TensorView y) {
   });
 }
 
+void gemm_runs(Backend& backend, const TensorView& x, std::span<const RunProduct> runs,
+               const TensorView& y) {
+  if (runs.empty()) return;
+  const GemmKernels& kernels = gemm_kernels(backend.path(), x.dtype);
+  // A job is one panel over one tile of rows.
+  const auto num_tiles = [&](const RunProduct& run) {
+    return ceil_div(run.end - run.begin, max_rows(kernels, run.w.width));
+  };
+  int64_t num_jobs = 0;
+  for (const RunProduct& run : runs) num_jobs += num_tiles(run) * run.w.num_panels();
+  backend.pool().run(num_jobs, [&](int64_t begin, int64_t end, int) {
+    int64_t first = 0;  // job of the run
+    for (const RunProduct& run : runs) {
+      const int64_t tiles = num_tiles(run);
+      const int64_t last = first + tiles * run.w.num_panels();
+      const GemmArgs args = {.x = x, .w = run.w, .scale = run.scale};
+      const Forward forward{kernels, args, y, max_rows(kernels, run.w.width), /*k_blocks=*/1};
+      for (int64_t job = std::max(begin, first); job < std::min(end, last); ++job) {
+        const Range part = part_of(run.end - run.begin, (job - first) % tiles, tiles);
+        forward.panel((job - first) / tiles, {run.begin + part.begin, run.begin + part.end}, 0,
+                      /*last_panel=*/true, nullptr);
+      }
+      first = last;
+    }
+  });
+}
+
 }  // namespace strata::ops::cpu
