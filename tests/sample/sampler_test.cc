@@ -39,8 +39,9 @@ std::map<int32_t, double> oracle(const std::vector<float>& logits, const Samplin
   const auto logit = [&](int32_t id) {
     return static_cast<double>(logits[static_cast<size_t>(id)]);
   };
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int32_t a, int32_t b) { return logit(a) > logit(b); });
+  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return logit(a) != logit(b) ? logit(a) > logit(b) : a < b;
+  });
   if (params.temperature == 0) return {{order[0], 1.0}};
   if (params.top_k > 0 && params.top_k < std::ssize(order)) {
     order.resize(static_cast<size_t>(params.top_k));
@@ -270,8 +271,9 @@ TEST(Sampler, TopKLogprobsAreSortedWithTiesByLowerId) {
     std::vector<int32_t> order(vocab);
     std::iota(order.begin(), order.end(), 0);
     const auto logit = [&](int32_t id) { return logits[static_cast<size_t>(id)]; };
-    std::stable_sort(order.begin(), order.end(),
-                     [&](int32_t a, int32_t b) { return logit(a) > logit(b); });
+    std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+      return logit(a) != logit(b) ? logit(a) > logit(b) : a < b;
+    });
     const float lse[2] = {9.75f, 3.5f};
     for (const size_t k : {size_t{0}, size_t{1}, std::min<size_t>(20, vocab), vocab}) {
       std::vector<int32_t> ids(k);
