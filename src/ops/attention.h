@@ -1,15 +1,17 @@
 // Causal grouped-query attention over ragged segments: out = softmax(scale * q k^T) v, a query at
 // absolute position p seeing keys 0..p of its own sequence. T tokens of the batch, N query heads, M
 // key/value heads (query head n reads key/value head n / (N / M)), H head width (any, odd too).
-// Never materialises T x T. q, k, v, out share one type, f32 or bf16; scores, max, sum and the
-// output accumulator are fp32; in bf16 mode probabilities are rounded to bf16 before P V and the
-// row sum uses the unrounded fp32 ones. Order of summation (the same for training, prefill, chunked
-// prefill and decode): key blocks of kKeyBlock positions aligned to absolute position 0, ascending,
-// online softmax between blocks; a score is one chain over ascending H (bf16: pairs), a block's P V
-// one chain over ascending keys (bf16: pairs) that starts from the rescaled accumulator; the row
-// sum of a block has one fixed order; keys beyond the query add exact zero. Nothing depends on the
-// page size, the other rows, the chunk split or threads. Memory beyond a sequence's last key is
-// never read into a result, even when it holds NaN. Engine thread only.
+// Never materialises T x T. q, k, v, out and d_out share one type, f32 or bf16; scores, max, sum
+// and the output accumulator are fp32; in bf16 mode probabilities are rounded to bf16 before P V
+// and the row sum uses the unrounded fp32 ones. Order of summation (the same for training, prefill,
+// chunked prefill and decode): key blocks of kKeyBlock positions aligned to absolute position 0,
+// ascending, online softmax between blocks; a score is one chain over ascending H (bf16: pairs), a
+// block's P V one chain over ascending keys (bf16: pairs) that starts from the rescaled
+// accumulator; the row sum has one fixed order; keys beyond the query add exact zero, and a zero
+// result is +0. Nothing depends on the page size, the other rows, the chunk split or threads.
+// Memory beyond a sequence's last key is never read into a result, even when it holds NaN; a value
+// that is not finite may reach earlier queries of its own sequence, nothing else. Rows of no
+// segment are left as they are. Engine thread only.
 #pragma once
 #include <span>
 
@@ -24,13 +26,13 @@ constexpr int64_t kKeyBlock = 64;
 struct AttentionSegment {
   int64_t begin = 0;  // rows [begin, end) of q and out
   int64_t end = 0;
-  int64_t first_position =
-      0;  // absolute position of row `begin`; keys 0 .. first_position + (end - begin) - 1 exist
+  // Absolute position of row `begin`; keys 0 .. first_position + (end - begin) - 1 exist.
+  int64_t first_position = 0;
   KvView kv;
 };
 
 struct AttentionArgs {
-  TensorView q;  // [T, N, H] (row_stride irrelevant: dense)
+  TensorView q;  // [T, N, H], dense like every tensor here
   std::span<const AttentionSegment> segments;
   int64_t num_kv_heads = 0;
   float scale = 1.0f;
@@ -41,10 +43,12 @@ struct AttentionArgs {
 void attention(Backend& backend, const AttentionArgs& args, TensorView out, TensorView lse);
 
 // Segments start at position 0 and their k, v are whole (training). Recomputes probabilities from
-// lse. delta[t, n] = sum_h d_out * out in fp32. Writes d_q [T, N, H], d_k and d_v [T, M, H]: f32 or
-// bf16, rows as q's: row `begin + j` is position j. P and dS are rounded to bf16 before products in
-// bf16 mode. d_k and d_v sum over the group's query heads ascending, then ascending queries; d_q
-// over ascending keys.
+// lse. delta[t, n] = sum_h d_out * out in fp32, by the chain of d_out v^T: a query that sees one
+// key has gradients of exactly zero. Writes d_q [T, N, H], d_k and d_v [T, M, H]: f32 or bf16 each,
+// rows as q's: row `begin + j` is position j. P and dS = P (d_out v^T - delta) are rounded to bf16
+// before products in bf16 mode; scale is applied to the finished sums. d_k and d_v sum over the
+// group's query heads ascending, then ascending queries (bf16: pairs of one sequence and head); d_q
+// over ascending keys. Memory grows with T, not with its square.
 void attention_backward(Backend& backend, const AttentionArgs& args, TensorView out, TensorView lse,
                         TensorView d_out, TensorView d_q, TensorView d_k, TensorView d_v);
 
