@@ -167,6 +167,23 @@ TEST(Attention, SequencesAloneHaveTheBitsOfTheBatch) {
   });
 }
 
+// Softmax over one key is the constant 1, and its gradient is not merely small.
+TEST(Attention, OneVisibleKeyHasNoGradientOfScores) {
+  for (const DType type : kTypes) {
+    const AttentionCase c{.lengths = {1, 1, 3}, .num_heads = 4, .num_kv_heads = 2, .head_dim = 80};
+    const AttentionData data(c, type);
+    const TrainingSegments training(c, data);
+    for (const CpuPath path : supported_paths()) {
+      SCOPED_TRACE(cpu_path_name(path));
+      Backend backend(path, 2);
+      const Forwarded forward = run_forward(backend, c, data, training.segments());
+      const Gradients grads = run_backward(backend, c, data, training.segments(), forward, type);
+      for (int64_t i = 0; i < 3 * 4 * 80; ++i) EXPECT_EQ(grads.d_q.get(i), 0.0) << i;
+      for (int64_t i = 0; i < 2 * 2 * 80; ++i) EXPECT_EQ(grads.d_k.get(i), 0.0) << i;
+    }
+  }
+}
+
 TEST(Attention, NoLseWantedSameOut) {
   const AttentionCase c{.lengths = {70}, .num_heads = 2, .num_kv_heads = 1, .head_dim = 16};
   const AttentionData data(c, DType::kBF16);
