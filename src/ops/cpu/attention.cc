@@ -15,7 +15,7 @@ namespace {
 
 // Rows of an item: enough to hide the packing of a block (about 2500 cycles against 550 a row),
 // few enough that their q and accumulators stay in a 1 MiB L2 (768 bytes a row at H = 128, bf16).
-constexpr int64_t kItemRows = 504;
+constexpr int64_t kItemRows = 512;
 
 struct Item {
   int64_t segment;
@@ -52,9 +52,12 @@ struct Forward {
   [[nodiscard]] const AttentionSegment& segment(const Item& item) const {
     return args.segments[static_cast<size_t>(item.segment)];
   }
-  // Tokens and key/value heads of an item of a segment.
+  // Tokens and key/value heads of an item of a segment; its items are about equally long.
   [[nodiscard]] int64_t item_tokens(const AttentionSegment& s) const {
-    return std::clamp<int64_t>(kItemRows / group, 1, std::max<int64_t>(s.end - s.begin, 1));
+    const int64_t length = std::max<int64_t>(s.end - s.begin, 1);
+    const int64_t most = std::max<int64_t>(kItemRows / group, 1);
+    const int64_t num_items = (length + most - 1) / most;
+    return (length + num_items - 1) / num_items;
   }
   [[nodiscard]] int64_t item_heads(const AttentionSegment& s) const {
     return std::clamp<int64_t>(kItemRows / (item_tokens(s) * group), 1, heads_each);
@@ -65,12 +68,19 @@ struct Forward {
   [[nodiscard]] int64_t rows_of(const Item& item) const {
     return (item.head_end - item.head_begin) * rows_of_head(item);
   }
-  // Index of the item's row `r` in [T, N]: heads, then tokens, then the group's query heads.
-  [[nodiscard]] int64_t index_of(const Item& item, int64_t r) const {
-    const int64_t head = item.head_begin + r / rows_of_head(item);
-    const int64_t token = r % rows_of_head(item) / group;
-    return (segment(item).begin + item.row_begin + token) * args.q.shape[1] + head * group +
-           r % group;
+  // Calls body(r, index, position) for the item's rows, in the order heads, tokens, query heads of
+  // the group: row r is row `index` of [T, N] and stands at `position`.
+  template <typename Body>
+  void for_rows(const Item& item, Body&& body) const {
+    int64_t r = 0;
+    for (int64_t head = item.head_begin; head < item.head_end; ++head) {
+      for (int64_t token = item.row_begin; token < item.row_end; ++token) {
+        const int64_t first = (segment(item).begin + token) * args.q.shape[1] + head * group;
+        for (int64_t member = 0; member < group; ++member) {
+          body(r++, first + member, segment(item).first_position + token);
+        }
+      }
+    }
   }
 
   int64_t fill_items(Item* items) const;
@@ -154,12 +164,18 @@ Workspace Forward::take_workspace(Scratch& scratch) const {
 void Forward::start_rows(const Item& item, const Workspace& work) const {
   const int64_t row_bytes = layout.dim * dtype_bytes(args.q.dtype);
   const char* q = static_cast<const char*>(args.q.data);
-  for (int64_t r = 0; r < rows_of(item); ++r) {
-    const char* row = q + index_of(item, r) * row_bytes;
+  const int64_t token_bytes = args.q.shape[1] * row_bytes;
+  const char* end = q + args.q.shape[0] * token_bytes;
+  for_rows(item, [&](int64_t r, int64_t index, int64_t position) {
+    const char* row = q + index * row_bytes;
+    // Rows of tokens are far apart: no prefetcher follows them.
+    const char* ahead = row + 4 * token_bytes;
+    for (int64_t byte = 0; byte < row_bytes && ahead < end; byte += 64) {
+      __builtin_prefetch(ahead + byte);
+    }
     kernels.copy_row(row, layout.dim, work.q + r * layout.row_stride);
-    work.positions[r] =
-        segment(item).first_position + item.row_begin + r % rows_of_head(item) / group;
-  }
+    work.positions[r] = position;
+  });
   std::fill_n(work.acc, rows_of(item) * layout.lanes, 0.0f);
   std::fill_n(work.max, rows_of(item), std::numeric_limits<float>::lowest());
   std::fill_n(work.sum, 16 * rows_of(item), 0.0f);
@@ -208,14 +224,13 @@ void Forward::run_block(const Item& item, int64_t head, int64_t key_begin,
 }
 
 void Forward::finish_rows(const Item& item, const Workspace& work) const {
-  for (int64_t r = 0; r < rows_of(item); ++r) {
-    const int64_t index = index_of(item, r);
+  const int64_t row_bytes = layout.dim * dtype_bytes(out.dtype);
+  for_rows(item, [&](int64_t r, int64_t index, int64_t) {
     const float sum = kernels.sum_row(work.sum + 16 * r);
-    char* to = static_cast<char*>(out.data) + index * layout.dim * dtype_bytes(out.dtype);
-    kernels.write_row(work.acc + r * layout.lanes, 1.0f / sum, layout.dim, to,
-                      out.dtype == DType::kBF16);
+    kernels.write_row(work.acc + r * layout.lanes, 1.0f / sum, layout.dim,
+                      static_cast<char*>(out.data) + index * row_bytes, out.dtype == DType::kBF16);
     if (!lse.empty()) lse.f32()[index] = work.max[r] * kLn2 + std::log(sum);
-  }
+  });
 }
 
 void Forward::run(const Item& item, const Workspace& work) const {
