@@ -17,6 +17,7 @@ struct Case {
   int64_t dim;
   DType x_type = kF32;
   DType y_type = kF32;
+  double scale = 3;
 };
 
 const Case kCases[] = {
@@ -32,6 +33,8 @@ const Case kCases[] = {
     {1, 4096, kBF16, kBF16},
     {7, 127, kBF16, kBF16},
     {3, 33, kF32, kBF16},
+    {4, 100, kF32, kF32, 1e-3},  // eps outweighs the mean square
+    {2, 100, kF32, kF32, 0},
 };
 
 std::string name_of(const Case& c) {
@@ -41,7 +44,7 @@ std::string name_of(const Case& c) {
 
 Buffer input(const Case& c) {
   return random_buffer(c.x_type, {c.tokens, c.dim},
-                       {.seed = 1, .scale = 3, .row_stride = c.dim + 3, .shift = 1});
+                       {.seed = 1, .scale = c.scale, .row_stride = c.dim + 3, .shift = 1});
 }
 Buffer weight(const Case& c) {
   return random_buffer(kF32, {c.dim}, {.seed = 2, .scale = 0.3, .mean = 1});
