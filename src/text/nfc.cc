@@ -109,15 +109,22 @@ const Tables& tables() {
   return kTables;
 }
 
-// Marks of one run of non-zero classes sorted by class, equal ones in their order.
+// Marks of one run of non-zero classes sorted by class, equal ones in their order: by counting,
+// since a hostile run may be long.
 void reorder(std::vector<Mark>& parts) {
+  std::vector<Mark> sorted;
   for (size_t i = 0; i < parts.size();) {
     size_t end = i;
-    while (end < parts.size() && parts[end].combining_class != 0) ++end;
-    std::stable_sort(
-        parts.begin() + static_cast<std::ptrdiff_t>(i),
-        parts.begin() + static_cast<std::ptrdiff_t>(end),
-        [](const Mark& a, const Mark& b) { return a.combining_class < b.combining_class; });
+    std::array<size_t, 257> first{};
+    for (; end < parts.size() && parts[end].combining_class != 0; ++end)
+      ++first[static_cast<size_t>(parts[end].combining_class) + 1];
+    if (end > i + 1) {
+      for (size_t c = 1; c < first.size(); ++c) first[c] += first[c - 1];
+      sorted.assign(end - i, {});
+      for (size_t k = i; k < end; ++k)
+        sorted[first[static_cast<size_t>(parts[k].combining_class)]++] = parts[k];
+      std::copy(sorted.begin(), sorted.end(), parts.begin() + static_cast<std::ptrdiff_t>(i));
+    }
     i = std::max(end, i + 1);
   }
 }

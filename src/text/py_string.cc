@@ -100,9 +100,16 @@ std::string py_upper(std::string_view text) {
 
 std::string py_capitalize(std::string_view text) {
   std::string out;
-  size_t pos = 0;
-  if (!text.empty()) append_upper(out, next_code_point(text, pos), true);
-  return out + py_lower(text.substr(pos));
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t begin = pos;
+    const uint32_t c = next_code_point(text, pos);
+    if (begin == 0) {
+      append_upper(out, c, true);
+    } else {
+      append_utf8(out, lower_at(text, begin, pos, c));
+    }
+  }
+  return out;
 }
 
 std::string py_title(std::string_view text) {
@@ -123,21 +130,24 @@ std::string py_title(std::string_view text) {
 
 std::string jinja_title(std::string_view text) {
   std::string out;
-  bool first = true;
+  size_t word = 0;
+  // jinja2 lowers the rest of a word without its first letter: a sigma sees no more than that.
+  const auto finish = [&](size_t end) {
+    if (word == end) return;
+    append_upper(out, next_code_point(text, word), false);
+    out += py_lower(text.substr(word, end - word));
+  };
   for (size_t pos = 0; pos < text.size();) {
     const size_t begin = pos;
     const uint32_t c = next_code_point(text, pos);
     const bool separator =
         c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || py_is_space(c);
-    if (separator) {
-      append_utf8(out, c);
-    } else if (first) {
-      append_upper(out, c, false);
-    } else {
-      append_utf8(out, lower_at(text, begin, pos, c));
-    }
-    first = separator;
+    if (!separator) continue;
+    finish(begin);
+    append_utf8(out, c);
+    word = pos;
   }
+  finish(text.size());
   return out;
 }
 
@@ -148,8 +158,7 @@ std::vector<std::string> split_spaces(std::string_view text, int64_t max_splits,
   text = py_strip(text, {}, !from_right, from_right);
   while (!py_strip(text, {}, true, true).empty()) {
     if (max_splits >= 0 && static_cast<int64_t>(out.size()) == max_splits) {
-      out.emplace_back(py_strip(text, {}, from_right, from_right));
-      if (!from_right) out.back() = std::string(text);
+      out.emplace_back(text);
       break;
     }
     size_t pos = from_right ? text.size() : 0;

@@ -1,6 +1,7 @@
 #include "text/regex.h"
 
 #include "base/error.h"
+#include "text/regex_tree.h"
 
 namespace strata::text {
 namespace {
@@ -177,7 +178,7 @@ size_t Matcher::match(uint32_t pc, size_t pos) {
 }  // namespace
 
 Regex::Regex(std::string_view pattern, const std::string& where)
-    : where_(where), program_(compile_regex(pattern, where)) {}
+    : where_(where), program_(compile_regex_tree(parse_regex(pattern, where), where)) {}
 
 Regex Regex::literal(std::string_view text, const std::string& where) {
   Regex regex;

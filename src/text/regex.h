@@ -73,7 +73,4 @@ class Regex {
   Program program_;
 };
 
-// regex_parser.cc
-Regex::Program compile_regex(std::string_view pattern, const std::string& where);
-
 }  // namespace strata::text

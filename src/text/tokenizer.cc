@@ -18,6 +18,14 @@ bool is_byte_level(const TokenizerSpec& spec) {
          spec.pre_tokenizer.back().kind == PreTokenizerStep::Kind::kByteLevel;
 }
 
+// What an added token decodes to: a normalized one is kept, and printed, as the normalizer leaves
+// it.
+std::string decoded_text(const TokenizerSpec& spec, const AddedToken& token) {
+  AlignedText content = AlignedText::from(token.content, 0, false);
+  if (token.normalized) content = normalize(spec.normalizer, std::move(content));
+  return std::move(content.text);
+}
+
 AddedTokenFinder make_finder(const TokenizerSpec& spec, bool normalized) {
   std::vector<AddedToken> tokens;
   std::vector<std::string> contents;
@@ -25,10 +33,8 @@ AddedTokenFinder make_finder(const TokenizerSpec& spec, bool normalized) {
   for (const bool special : {true, false}) {
     for (const AddedToken& token : spec.added_tokens) {
       if (token.normalized != normalized || token.special != special) continue;
-      AlignedText content = AlignedText::from(token.content, 0, false);
-      if (normalized) content = normalize(spec.normalizer, std::move(content));
       tokens.push_back(token);
-      contents.push_back(std::move(content.text));
+      contents.push_back(decoded_text(spec, token));
     }
   }
   return {std::move(tokens), std::move(contents)};
@@ -60,19 +66,27 @@ Tokenizer::Impl::Impl(TokenizerSpec parsed, const std::string& where)
       raw_tokens(make_finder(spec, false)),
       normalized_tokens(make_finder(spec, true)),
       tokens(spec.vocab) {
+  StringTable special_texts;
   for (const AddedToken& token : spec.added_tokens) {
     const auto id = static_cast<size_t>(token.id);
     if (tokens.size() <= id) tokens.resize(id + 1);
-    tokens[id] = token.content;
+    tokens[id] = decoded_text(spec, token);
     added_ids.insert(token.content, token.id);
+    if (token.special) special_texts.insert(token.content, token.id);
   }
   special.resize(tokens.size());
-  for (const AddedToken& token : spec.added_tokens)
-    if (token.special) special[static_cast<size_t>(token.id)] = true;
+  skipped.resize(tokens.size());
+  for (const AddedToken& token : spec.added_tokens) {
+    const auto id = static_cast<size_t>(token.id);
+    special[id] = special[id] || token.special;
+    // By its text, as in the original: a special token that the normalizer changes is not skipped.
+    skipped[id] = special_texts.find(*tokens[id]) != StringTable::kNone;
+  }
 }
 
-const std::string* Tokenizer::Impl::token(int32_t id) const {
+const std::string* Tokenizer::Impl::token(int32_t id, bool skip_special) const {
   if (id < 0 || static_cast<size_t>(id) >= tokens.size()) return nullptr;
+  if (skip_special && skipped[static_cast<size_t>(id)]) return nullptr;
   const auto& token = tokens[static_cast<size_t>(id)];
   return token ? &*token : nullptr;
 }
@@ -194,8 +208,8 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) c
   DecodeStream stream(impl_->spec.decoder, impl_->spec.has_decoder);
   std::string out;
   for (const int32_t id : ids) {
-    const std::string* token = impl_->token(id);
-    if (token != nullptr && !(skip_special && is_special(id))) stream.push(*token, out);
+    const std::string* token = impl_->token(id, skip_special);
+    if (token != nullptr) stream.push(*token, out);
   }
   stream.flush(out);
   return out;
@@ -208,7 +222,7 @@ std::optional<int32_t> Tokenizer::token_to_id(std::string_view token) const {
 }
 
 std::optional<std::string> Tokenizer::id_to_token(int32_t id) const {
-  const std::string* token = impl_->token(id);
+  const std::string* token = impl_->token(id, false);
   return token == nullptr ? std::nullopt : std::optional(*token);
 }
 

@@ -23,9 +23,8 @@ struct Span {
 
 struct Encoding {
   std::vector<int32_t> ids;
-  // One a token, in order. Together they cover the text without overlap, except that what the
-  // post-processor adds is empty, and that the tokens of one character may share its bytes between
-  // them unevenly.
+  // One a token, in order. Together they cover the text without overlap; what the post-processor adds is
+  // empty, and a character that the vocabulary neither has nor replaces belongs to none.
   std::vector<Span> spans;
 };
 

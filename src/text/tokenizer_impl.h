@@ -12,8 +12,8 @@ struct Tokenizer::Impl {
   Impl(TokenizerSpec parsed, const std::string& where);
 
   void encode(std::string_view text, BpeScratch& scratch, Encoding& out, bool tracked) const;
-  // The token of `id`, or null.
-  [[nodiscard]] const std::string* token(int32_t id) const;
+  // The token of `id`, or null; null too when it is to be skipped.
+  [[nodiscard]] const std::string* token(int32_t id, bool skip_special) const;
 
   TokenizerSpec spec;
   Bpe bpe;
@@ -22,6 +22,7 @@ struct Tokenizer::Impl {
   StringTable added_ids;
   std::vector<std::optional<std::string>> tokens;  // by id, added ones included
   std::vector<bool> special;
+  std::vector<bool> skipped;  // by skip_special
 
  private:
   void encode_segment(AlignedText text, bool at_start, BpeScratch& scratch, Encoding& out) const;

@@ -1,5 +1,6 @@
 // tokenizer.json -> TokenizerSpec. Keys and types follow Hugging Face `tokenizers` 0.23.
 #include <algorithm>
+#include <boost/json.hpp>
 #include <unordered_map>
 
 #include "text/json_reader.h"
@@ -200,8 +201,8 @@ void read_template(const JsonField& field, Template& out) {
     }
   }
   if (num_sequences != 1) single.unsupported("a template without exactly one sequence");
-  out.before.insert(out.before.begin(), added.before.begin(), added.before.end());
-  out.after.insert(out.after.end(), added.after.begin(), added.after.end());
+  if (!out.before.empty() || !out.after.empty()) field.unsupported("a second template");
+  out = std::move(added);
 }
 
 void read_post_processor(const JsonField& field, Template& out) {

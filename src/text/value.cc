@@ -184,6 +184,8 @@ int compare(const Value& a, const Value& b) {
   if (a.is_number() && b.is_number()) {
     if (a.is_float() || b.is_float()) {
       const double x = a.as_float(), y = b.as_float();
+      // Sorting needs an order that is total.
+      if (std::isnan(x) || std::isnan(y)) template_fault("no order for nan");
       return x < y ? -1 : x > y ? 1 : 0;
     }
     return a.as_int() < b.as_int() ? -1 : a.as_int() > b.as_int() ? 1 : 0;

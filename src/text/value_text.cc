@@ -170,8 +170,8 @@ class JsonWriter {
     }
     auto items = dict.items;
     if (style_.sort_keys)
-      std::stable_sort(items.begin(), items.end(),
-                       [](const auto& a, const auto& b) { return compare(a.first, b.first) < 0; });
+      std::sort(items.begin(), items.end(),
+                [](const auto& a, const auto& b) { return compare(a.first, b.first) < 0; });
     out += '{';
     ++level_;
     for (size_t i = 0; i < items.size(); ++i) {
