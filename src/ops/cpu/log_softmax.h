@@ -8,7 +8,8 @@ namespace strata::ops::cpu {
 template <typename V>
 void max_and_sum_exp(const float* logits, int64_t vocab, float* maximum, float* sum);
 
-// d_logits may lie over logits: it is written in ascending order, never ahead of what is read.
+// lse holds the row's maximum and the log of its sum. d_logits may lie over logits: it is written
+// in ascending order, never ahead of what is read.
 template <typename V>
 void log_softmax_backward_row(const float* logits, int64_t vocab, const float* lse, int64_t target,
                               float d_lp, void* d_logits, DType d_type);
