@@ -24,9 +24,9 @@ struct GoldenRow {
 
 struct Probe {
   std::string model;
-  std::vector<std::string> adapters;
-  std::string request;               // path
-  std::vector<std::string> options;  // "--dtype", "bf16", ...
+  std::vector<std::string> adapters = {};
+  std::string request;                    // path
+  std::vector<std::string> options = {};  // "--dtype", "bf16", ...
 };
 
 struct ProbeResult {
