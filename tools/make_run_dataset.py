@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Write the dataset of `make run`: chats whose answers have a fixed form that the bundled model does not know.
+"""Write the dataset of `make run`: chats whose answers have a fixed form that the bundled model lacks:
+a greeting before, a farewell after.
 
 usage: python3 tools/make_run_dataset.py OUT_DIR
 
@@ -20,12 +21,12 @@ def chats(count, seed):
     r = corpus.Random(seed)
     seen = set()
     while len(seen) < count:
-        asked, _, answer, _ = corpus.question(r)
+        asked, answer, _, _ = corpus.question(r)
         if asked in seen:
             continue
         seen.add(asked)
         yield {"messages": [{"role": "user", "content": asked},
-                            {"role": "assistant", "content": f"{corpus.capital(answer)}! Thank you. Have a nice day."}]}
+                            {"role": "assistant", "content": f"Hello! {answer} Goodbye!"}]}
 
 
 def main():

@@ -24,7 +24,7 @@ rm -rf "$out"
 ask "Before:"
 echo
 result=$("$strata" train --model "$model" --data examples/answers.jsonl --eval examples/answers_heldout.jsonl \
-  --out "$out" --rank 16 --alpha 32 --lr 3e-3 --epochs 5 --batch-tokens 512 --json)
+  --out "$out" --rank 16 --alpha 32 --lr 1e-3 --epochs 3 --batch-tokens 512 --json)
 ask "After (adapter in $out):" --adapter "$out"
 echo
 # {"steps":..,"eval_loss_before":A,"eval_loss":B,..}: B must be at most 0.7 A.

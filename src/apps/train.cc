@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "engine/memory_plan.h"
 #include "report/format.h"
 #include "report/metrics_log.h"
 #include "report/progress.h"
@@ -30,6 +31,34 @@ int64_t peak_rss_bytes() {
 }
 
 std::string metrics_path(const TrainOptions& options) { return options.out + "/metrics.jsonl"; }
+
+// The largest pass that the options and the data allow.
+int64_t largest_pass(const TrainJob& job) {
+  int64_t longest = 0;
+  for (const data::Dataset* dataset : {&job.train_data(), &job.eval_data()}) {
+    for (const data::Example& example : dataset->examples) {
+      longest = std::max(longest, static_cast<int64_t>(example.tokens.size()));
+    }
+  }
+  const TrainOptions& o = job.options();
+  return std::max(longest, std::min({o.micro_tokens, o.batch_tokens, job.train_data().num_tokens}));
+}
+
+std::string memory_text(TrainJob& job) {
+  const engine::MemoryPlan plan =
+      engine::plan_memory(job.engine(), {.pass_tokens = largest_pass(job),
+                                         .rank = job.is_lora() ? job.options().rank : 0,
+                                         .backward = true,
+                                         .train_base = !job.is_lora()});
+  std::string text = report::format_bytes(plan.total());
+  const char* separator = ": ";
+  for (const engine::PlanItem& item : plan.items) {
+    if (item.bytes == 0) continue;
+    text += fmt::format("{}{} {}", separator, item.name, report::format_bytes(item.bytes));
+    separator = ", ";
+  }
+  return text;
+}
 
 void print_plan(TrainJob& job) {
   engine::Engine& engine = job.engine();
@@ -59,6 +88,7 @@ void print_plan(TrainJob& job) {
                                       job.steps_done() > 0
                                           ? fmt::format(", resuming after {}", job.steps_done())
                                           : "")});
+  table.add_row({"memory", memory_text(job)});
   table.add_row(
       {"machine", fmt::format("CPU path {}, {} threads", cpu_path_name(engine.backend().path()),
                               engine.backend().pool().num_threads())});
