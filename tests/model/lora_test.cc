@@ -1,0 +1,81 @@
+// A fresh adapter has PEFT's initialisation, whatever the model's depth and the other modules are:
+// linear A uniform in +-1/sqrt(in), B zero; embedding A zero, B standard normal.
+#include "model/lora.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "backend/backend.h"
+#include "model/adapter_io.h"
+#include "model/load.h"
+
+namespace strata::model {
+namespace {
+
+class FreshAdapter : public testing::Test {
+ protected:
+  LoraAdapter make(const std::vector<std::string>& targets) {
+    LoraAdapter adapter(*model_.weights, adapter_specs(model_.config, targets, 12, 16.0),
+                        backend_.panel_width());
+    adapter.initialise(7);
+    return adapter;
+  }
+
+  Backend backend_{choose_cpu_path(), 1};
+  LoadedModel model_ = load_model(
+      backend_, std::string(STRATA_SOURCE_DIR) + "/tests/golden/llama31_v4_shards/model", {});
+};
+
+TEST_F(FreshAdapter, LinearAIsUniformInOneOverTheRootOfItsInputs) {
+  const LoraAdapter adapter = make({"all-linear"});
+  for (const LoraModule& module : adapter.modules()) {
+    const auto count = static_cast<size_t>(module.a.rows() * module.a.cols());
+    const double bound = 1 / std::sqrt(static_cast<double>(module.a.cols()));
+    double largest = 0, squares = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const double value = module.a.f32()[i];
+      largest = std::max(largest, std::abs(value));
+      squares += value * value;
+    }
+    // 500 draws or more come within 2 % of the bound, but for a chance of 0.98^500 = 4e-5 each; the
+    // seed is fixed. The variance of a uniform value is bound^2 / 3; four standard errors are 16 %.
+    EXPECT_GE(count, 500u) << module.path;
+    EXPECT_LE(largest, bound * (1 + 1e-6)) << module.path;
+    EXPECT_GE(largest, bound * 0.98) << module.path;
+    EXPECT_NEAR(squares / static_cast<double>(count) / (bound * bound / 3), 1, 0.16) << module.path;
+    for (int64_t i = 0; i < module.b.rows() * module.b.cols(); ++i) {
+      ASSERT_EQ(module.b.f32()[i], 0.0f) << module.path;
+    }
+  }
+}
+
+TEST_F(FreshAdapter, EmbeddingAIsZeroAndBIsNormal) {
+  const LoraAdapter adapter = make({"embed_tokens"});
+  const LoraModule& module = *adapter.embedding();
+  for (int64_t i = 0; i < module.a.rows() * module.a.cols(); ++i) {
+    ASSERT_EQ(module.a.f32()[i], 0.0f);
+  }
+  const int64_t count = module.b.rows() * module.b.cols();
+  double squares = 0;
+  for (int64_t i = 0; i < count; ++i) squares += double{module.b.f32()[i]} * module.b.f32()[i];
+  // The variance of a normal value squared is 2: four standard errors of the mean.
+  const double wide = 4 * std::sqrt(2.0 / static_cast<double>(count));
+  EXPECT_NEAR(squares / static_cast<double>(count), 1, wide);
+}
+
+// A module's values come from the seed and its own path.
+TEST_F(FreshAdapter, OtherModulesDoNotMatter) {
+  const LoraAdapter all = make({"all-linear"}), few = make({"q_proj"});
+  for (int64_t layer = 0; layer < model_.config.num_layers; ++layer) {
+    const LoraModule& a = *all.find(layer, Projection::kQ);
+    const LoraModule& b = *few.find(layer, Projection::kQ);
+    ASSERT_EQ(a.a.shape, b.a.shape);
+    EXPECT_TRUE(std::equal(a.a.f32(), a.a.f32() + a.a.rows() * a.a.cols(), b.a.f32()));
+  }
+  EXPECT_NE(all.find(0, Projection::kQ)->a.f32()[0], all.find(1, Projection::kQ)->a.f32()[0]);
+}
+
+}  // namespace
+}  // namespace strata::model
