@@ -11,6 +11,7 @@
 #include "apps/init.h"
 #include "apps/inspect.h"
 #include "apps/probe.h"
+#include "apps/tokenize.h"
 #include "apps/train.h"
 #include "backend/backend.h"
 #include "base/env.h"
@@ -180,6 +181,19 @@ void add_inspect(CLI::App& app, Command& chosen) {
   command->callback([&chosen, options] { chosen = [options] { return run_inspect(*options); }; });
 }
 
+void add_tokenize(CLI::App& app, Command& chosen) {
+  auto* command =
+      app.add_subcommand("tokenize", "JSON lines: text to ids, ids to text, conversations to text");
+  auto options = std::make_shared<TokenizeOptions>();
+  command->add_option("--tokenizer", options->tokenizer, "model directory or tokenizer.json")
+      ->required();
+  command->add_option("--in", options->in, "JSONL file to read")->required();
+  command->add_option("--out", options->out, "JSONL file to write")->required();
+  command->footer(
+      "Example:\n  strata tokenize --tokenizer models/tiny --in texts.jsonl --out ids.jsonl");
+  command->callback([&chosen, options] { chosen = [options] { return run_tokenize(*options); }; });
+}
+
 void add_init(CLI::App& app, Command& chosen) {
   auto* command = app.add_subcommand("init", "Write a checkpoint with random weights");
   auto options = std::make_shared<InitOptions>();
@@ -222,6 +236,7 @@ int run(int argc, char** argv) {
   add_inspect(app, chosen);
   add_probe(app, chosen);
   add_init(app, chosen);
+  add_tokenize(app, chosen);
   add_bench(app, chosen);
   try {
     app.parse(argc, argv);

@@ -10,7 +10,7 @@
 #include "text/tokenizer.h"
 #include "text/value.h"
 
-namespace strata {
+namespace strata::apps {
 namespace {
 
 using text::Value;
@@ -178,4 +178,4 @@ int run_tokenize(const TokenizeOptions& options) {
   return 0;
 }
 
-}  // namespace strata
+}  // namespace strata::apps

@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-namespace strata {
+namespace strata::apps {
 
 struct TokenizeOptions {
   std::string tokenizer;  // a model directory or a tokenizer.json
@@ -13,4 +13,4 @@ struct TokenizeOptions {
 // The exit code is 0; a fault is an Error that names the line, and then nothing is written.
 int run_tokenize(const TokenizeOptions& options);
 
-}  // namespace strata
+}  // namespace strata::apps
