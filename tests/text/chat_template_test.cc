@@ -1,0 +1,147 @@
+// Bounds, faults and loading of chat templates.
+#include "text/chat_template.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+
+namespace strata::text {
+namespace {
+
+constexpr char kMessages[] = R"([{"role":"user","content":"hi"}])";
+
+std::string render(const std::string& source) {
+  return ChatTemplate::parse(source).render({.messages = kMessages, .now = "2026-01-31"});
+}
+
+struct Fault {
+  ErrorCode code;
+  std::string message;
+};
+
+Fault fault_of(const std::string& source) {
+  try {
+    const std::string text = render(source);
+    ADD_FAILURE() << source << " gave '" << text.substr(0, 100) << "'";
+  } catch (const Error& error) {
+    return {error.code, error.what()};
+  }
+  return {};
+}
+
+TEST(ChatTemplate, HostileTemplatesStayWithinTheirBounds) {
+  const std::string big =
+      "{% set s = 'ab' %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}";
+  const std::string sources[] = {
+      "{% for a in range(99999) %}{% for b in range(99999) %}{{ a }}{% endfor %}{% endfor %}",
+      "{% set ns = namespace(s='ab') %}" + big,
+      "{% set ns = namespace(s=[1]) %}{% for i in range(60) %}{% set ns.s = [ns.s, ns.s] %}{% "
+      "endfor %}{{ ns.s }}",
+      "{% set ns = namespace(s=[1]) %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% "
+      "endfor %}",
+      "{% set ns = namespace(s=[]) %}{% for i in range(9999) %}{% set ns.s = [ns.s] %}{% endfor %}",
+      "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+      "{% macro m(n) %}{{ m(n) }}{{ m(n) }}{% endmacro %}{{ m(1) }}",
+      "{{ 'a' * 999999999999 }}",
+      "{{ [1] * 999999999999 }}",
+      "{{ 'a'.ljust(999999999999) }}",
+      "{{ '%9999999999d' % 1 }}",
+      "{{ 'x'|indent(999999999999) }}",
+      "{{ ('a' * 1000000)|replace('a', 'b' * 1000000) }}",
+      "{{ ('b' * 1000000).join(['a'] * 1000000) }}",
+      "{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}",
+      "{% set ns = namespace(f=0) %}{% for i in range(9999) %}{% set ns.f = [ns.f].index %}{% "
+      "endfor %}{{ ns.f is callable }}",
+      "{% set ns = namespace() %}{% for i in range(9999) %}{% set ns.l = loop %}{% for j in [ns.l] "
+      "%}{% set ns.l = loop %}{% endfor %}{% endfor %}x",
+      "{% set ns = namespace() %}{% set ns.me = ns %}{% set ns.list = [ns, ns] %}{{ ns.list|length "
+      "}}",
+      "{% for i in range(99999) %}{% macro m() %}{{ i }}{% endmacro %}{% set x = m %}{% endfor %}x",
+  };
+  for (const std::string& source : sources) {
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+      EXPECT_LT(render(source).size(), 100u) << source;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("chat template: line 1: "), std::string::npos)
+          << error.what();
+    }
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    EXPECT_LT(took.count(), 20.0) << source;
+  }
+}
+
+TEST(ChatTemplate, DeepNestingIsRefusedNotCrashed) {
+  for (const char* open : {"(", "[", "{'a':", "not ", "-", "x[", "f(", "1 if 1 else ", "{% if x %}",
+                           "{% for x in y %}"}) {
+    std::string source = open[1] == '%' ? "" : "{{ ";
+    for (int i = 0; i < 20000; ++i) source += open;
+    EXPECT_THROW(render(source), Error) << open;
+  }
+  std::string chain = "{{ x";
+  for (int i = 0; i < 20000; ++i) chain += ".x";
+  EXPECT_THROW(render(chain + " }}"), Error);
+  EXPECT_THROW(ChatTemplate::parse("x").render({.messages = std::string(100000, '[')}), Error);
+}
+
+TEST(ChatTemplate, NamesConstructAndLine) {
+  EXPECT_EQ(fault_of("a\nb{% include 'x' %}").code, ErrorCode::kUnsupported);
+  EXPECT_EQ(fault_of("a\nb{% include 'x' %}").message,
+            "chat template: line 2: the statement 'include' is not supported");
+  EXPECT_EQ(fault_of("\n\n{{ 1|urlize }}").message,
+            "chat template: line 3: the filter 'urlize' is not supported");
+  EXPECT_EQ(fault_of("{{ 1 is escaped }}").message,
+            "chat template: line 1: the test 'escaped' is not supported");
+  EXPECT_EQ(fault_of("{{ 'a'.encode() }}").message,
+            "chat template: line 1: the method 'encode' of str is not supported");
+  EXPECT_EQ(fault_of("\n{{ cycler(1) }}").message,
+            "chat template: line 2: the global 'cycler' is not supported");
+  EXPECT_EQ(fault_of("x\n{{ raise_exception('boom') }}").message, "chat template: line 2: boom");
+  EXPECT_EQ(fault_of("{{ 9999999999999999999 }}").code, ErrorCode::kUnsupported);
+}
+
+TEST(ChatTemplate, RefusesWrongRequests) {
+  const auto chat = ChatTemplate::parse("x");
+  for (const char* messages :
+       {"", "[]", "{}", "[1]", "[{\"a\":1}", "[{\"a\":\"\\ud800\"}]", "\xff"})
+    EXPECT_THROW(chat.render({.messages = messages}), Error) << messages;
+  EXPECT_THROW(chat.render({.messages = kMessages, .tools = "{}"}), Error);
+  EXPECT_THROW(chat.render({.messages = kMessages, .tools = "[1]"}), Error);
+  EXPECT_THROW(chat.render({.messages = kMessages, .vars = "[]"}), Error);
+  EXPECT_THROW(chat.render({.messages = kMessages, .vars = R"({"messages":[]})"}), Error);
+  EXPECT_THROW(ChatTemplate::parse("{{ strftime_now('%Y') }}")
+                   .render({.messages = kMessages, .now = "soon"}),
+               Error);
+}
+
+TEST(ChatTemplate, LoadsFileOrFieldWithTheTokens) {
+  const auto dir = std::filesystem::temp_directory_path() / "strata_chat_template_test";
+  std::filesystem::create_directories(dir);
+  EXPECT_FALSE(ChatTemplate::load(dir.string()).has_value());
+  std::ofstream(dir / "tokenizer_config.json")
+      << R"({"bos_token":"<b>","eos_token":{"content":"<e>"},"pad_token":null,)"
+      << R"("chat_template":[{"name":"default","template":"{{ bos_token }}D{{ pad_token is defined }}"},)"
+      << R"({"name":"tool_use","template":"T{{ eos_token }}"}]})";
+  auto chat = ChatTemplate::load(dir.string());
+  ASSERT_TRUE(chat.has_value());
+  EXPECT_EQ(chat->render({.messages = kMessages}), "<b>DFalse");
+  EXPECT_EQ(chat->render({.messages = kMessages, .tools = "[]"}), "T<e>");
+  EXPECT_EQ(chat->render({.messages = kMessages, .vars = R"({"bos_token":"mine"})"}), "mineDFalse");
+  std::ofstream(dir / "chat_template.jinja") << "J{{ eos_token }}\n";
+  chat = ChatTemplate::load(dir.string());
+  EXPECT_EQ(chat->render({.messages = kMessages}), "J<e>");
+  std::filesystem::remove_all(dir);
+}
+
+TEST(ChatTemplate, PreparesMessagesAsTransformersDoes) {
+  const auto chat = ChatTemplate::parse("{{ messages[0] }}");
+  EXPECT_EQ(chat.render({.messages = R"([{"role":"a","content":null,"thinking":"t"}])"}),
+            "{'thinking': 't', 'role': 'a', 'reasoning_content': 't'}");
+}
+
+}  // namespace
+}  // namespace strata::text
