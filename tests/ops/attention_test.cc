@@ -253,6 +253,33 @@ TEST(Attention, ExtremeScores) {
   }
 }
 
+// Two keys whose scores differ by x, so that the second probability is e^-x / (1 + e^-x): shows the
+// error of the exponential, which hides behind that of the scores elsewhere. With u = 2^-24: 4 u of
+// the function, 2 x u of its argument (log2(e) and the product with it), 4 u of sum and quotient.
+TEST(Attention, ExponentialIsAccurate) {
+  constexpr int64_t kNum = 400;
+  AttentionCase c{.lengths = std::vector<int64_t>(kNum, 2), .head_dim = 1};
+  AttentionData data(c, DType::kF32);
+  for (int64_t i = 0; i < kNum; ++i) {
+    for (const int64_t row : {2 * i, 2 * i + 1}) {
+      data.q.set(row, 1.0);
+      data.k.set(row, row % 2 == 0 ? 0.0 : -static_cast<double>(i) / 16);
+      data.v.set(row, row % 2 == 0 ? 0.0 : 1.0);
+    }
+  }
+  const TrainingSegments training(c, data);
+  for (const CpuPath path : supported_paths()) {
+    SCOPED_TRACE(cpu_path_name(path));
+    Backend backend(path, 1);
+    const Forwarded got = run_forward(backend, c, data, training.segments());
+    for (int64_t i = 0; i < kNum; ++i) {
+      const double x = static_cast<double>(i) / 16;
+      const double want = std::exp(-x) / (1 + std::exp(-x));
+      EXPECT_NEAR(got.out.get(2 * i + 1) / want, 1.0, (8 + 2 * x) * 0x1.0p-24) << x;
+    }
+  }
+}
+
 TEST(Attention, EmptyBatch) {
   for (const CpuPath path : supported_paths()) {
     Backend backend(path, 2);
