@@ -8,7 +8,8 @@
 // gemm_dw: ascending tokens, starting from the value stored in dw. bf16: the chain runs over pairs
 // (k, k + 1); an odd end is paired with zero; in gemm_dw a pair never straddles two sequences.
 // Nothing depends on T, on the other rows, on tiles or on threads. Paths without bf16 instructions
-// widen to f32 and keep the same chain order. Engine thread only. y and dx must not alias the
+// widen to f32 and keep the same chain order; avx512_bf16 takes denormals for zero, as its
+// instruction does. Engine thread only. y and dx must not alias the
 // inputs, except y == add of the same dtype.
 #pragma once
 #include <span>
