@@ -9,8 +9,8 @@
 // (k, k + 1); an odd end is paired with zero; in gemm_dw a pair never straddles two sequences.
 // Nothing depends on T, on the other rows, on tiles or on threads. Paths without bf16 instructions
 // widen to f32 and keep the same chain order; avx512_bf16 takes denormals for zero, as its
-// instruction does. Engine thread only. y and dx must not alias the
-// inputs, except y == add of the same dtype.
+// instruction does. Engine thread only. y and dx must not alias the inputs, except y == add of the
+// same dtype.
 #pragma once
 #include <span>
 
@@ -54,7 +54,8 @@ struct RunProduct {
 // disjoint and ascending; the rest of y is left alone.
 void gemm_runs(Backend& backend, TensorView x, std::span<const RunProduct> runs, TensorView y);
 
-// Writes dx [T, K], f32 or bf16. With accumulate (f32 dx only) the accumulators start from dx.
+// Writes dx [T, K], f32 or bf16. With accumulate (f32 dx and scale 1 only) the accumulators start
+// from dx.
 void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate = false);
 
 // Adds to dw [N, K] f32 (row-major, dense or with a row stride): dy [T, N], x [T, K]. sequence_ends
