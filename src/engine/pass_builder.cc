@@ -38,6 +38,7 @@ model::Pass PassBuilder::build(Backend& backend, const model::ModelWeights& weig
           .positions = positions_,
           .sequences = sequences_,
           .rows = rows_,
+          .product_buffer = product_buffer_,
           .run_buffer = run_buffer_};
 }
 

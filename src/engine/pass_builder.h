@@ -26,6 +26,7 @@ class PassBuilder {
   std::vector<int32_t> positions_;
   std::vector<model::PassSequence> sequences_;
   model::RowGroups rows_;
+  std::vector<ops::RunProduct> product_buffer_;
   std::vector<ops::LowRankRun> run_buffer_;
   int64_t num_positions_ = 0;
 };

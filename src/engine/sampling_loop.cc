@@ -56,8 +56,9 @@ void SamplingLoop::plan_pass() {
   for (const size_t id : active_) {
     if (!rows_[id].in_prompt()) decoding_.push_back(id);
   }
-  std::stable_sort(decoding_.begin(), decoding_.end(), [this](size_t a, size_t b) {
-    return rows_[a].request.slot < rows_[b].request.slot;
+  std::sort(decoding_.begin(), decoding_.end(), [this](size_t a, size_t b) {
+    const auto slot = [this](size_t id) { return rows_[id].request.slot; };
+    return slot(a) != slot(b) ? slot(a) < slot(b) : a < b;
   });
   for (const size_t id : decoding_) add_slice(id, 1);
   room -= static_cast<int64_t>(decoding_.size());

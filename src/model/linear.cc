@@ -45,16 +45,20 @@ void linear_forward(Pass& pass, const RowGroups& rows, const LinearWeights& line
     const int64_t rank = largest_rank(rows, linear.layer, linear.kind);
     if (rank > 0) h = pass.backend.scratch().take(pass.dtype(), {x.rows(), rank});
   }
+  std::vector<ops::RunProduct>& products = pass.product_buffer;
+  products.clear();
   for (const AdapterRun& run : rows.runs()) {
     const LoraModule* module = find_module(run, linear.layer, linear.kind);
     if (module == nullptr) continue;
-    // h = round(scale * x A^T)
-    const TensorView h_module = h.slice_cols(0, module->spec.rank);
-    ops::gemm(pass.backend,
-              {.x = x.slice_rows(run.begin, run.end), .w = module->a_panel, .scale = module->scale},
-              h_module.slice_rows(run.begin, run.end));
-    low_rank.push_back({.begin = run.begin, .end = run.end, .x = h_module, .w = module->b_panel});
+    products.push_back(
+        {.begin = run.begin, .end = run.end, .w = module->a_panel, .scale = module->scale});
+    low_rank.push_back({.begin = run.begin,
+                        .end = run.end,
+                        .x = h.slice_cols(0, module->spec.rank),
+                        .w = module->b_panel});
   }
+  // h = round(scale * x A^T)
+  if (!products.empty()) ops::gemm_runs(pass.backend, x, products, h);
   if (y.empty()) return;
   ops::gemm(pass.backend,
             {.x = x, .w = linear.weight, .runs = low_rank, .bias = linear.bias, .add = add}, y);

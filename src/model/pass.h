@@ -45,8 +45,10 @@ struct Pass {
   std::span<const int32_t> positions;  // [T]
   std::span<const PassSequence> sequences;
   const RowGroups& rows;
-  bool adapter_gradients = false;            // accumulate into adapters that train
-  BaseGradients* base_gradients = nullptr;   // or none
+  bool adapter_gradients = false;           // accumulate into adapters that train
+  BaseGradients* base_gradients = nullptr;  // or none
+  std::vector<ops::RunProduct>&
+      product_buffer;  // these two are reused, so that a warm step allocates nothing
   std::vector<ops::LowRankRun>& run_buffer;  // reused, so that a warm step allocates nothing
 
   [[nodiscard]] int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
