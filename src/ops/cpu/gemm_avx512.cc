@@ -254,9 +254,21 @@ inline __m512i load_step_bf16(const StepArgs& a, int64_t step, int64_t col) {
 
 using LoadStep = __m512i (*)(const StepArgs&, int64_t, int64_t);
 
+// The rows of a later step: rows lie too far apart for the hardware to foresee.
+inline void fetch_step(const StepArgs& a, int64_t step, int64_t element_bytes) {
+  if (step >= a.steps) return;
+  const int64_t row_bytes = a.x_stride * element_bytes;
+  const char* row = static_cast<const char*>(a.x) + a.first[step] * row_bytes;
+  for (int64_t at = 0; at < a.cols * element_bytes; at += 64) {
+    _mm_prefetch(row + at, _MM_HINT_T0);
+    if (element_bytes == 2) _mm_prefetch(row + row_bytes + at, _MM_HINT_T0);
+  }
+}
+
 void step_panel_f32(const StepArgs& a) {
   auto* dst = static_cast<uint32_t*>(a.dst);
   for (int64_t step = 0; step < a.steps; ++step, dst += a.dst_stride) {
+    fetch_step(a, step + 8, 4);
     for (int64_t col = 0; col < a.dst_stride; col += kLanes) {
       _mm512_store_si512(dst + col, load_step_f32(a, step, col));
     }
@@ -274,6 +286,7 @@ void step_panel_bf16(const StepArgs& a) {
   for (int64_t step = 0; step < a.steps; ++step, dst += a.dst_stride) {
     const uint16_t* row = static_cast<const uint16_t*>(a.x) + a.first[step] * a.x_stride;
     const uint16_t* next = a.single[step] != 0 ? nullptr : row + a.x_stride;
+    fetch_step(a, step + 8, 2);
     int64_t col = 0;
     for (; col + 32 <= a.cols; col += 32) {
       const __m512i x = _mm512_loadu_si512(row + col);
