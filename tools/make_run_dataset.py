@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Write the dataset of `make run`: chats whose answers have a fixed form that the bundled model lacks:
-a greeting before, a farewell after.
+thanks and a farewell after the answer.
 
 usage: python3 tools/make_run_dataset.py OUT_DIR
 
@@ -26,7 +26,7 @@ def chats(count, seed):
             continue
         seen.add(asked)
         yield {"messages": [{"role": "user", "content": asked},
-                            {"role": "assistant", "content": f"Hello! {answer} Goodbye!"}]}
+                            {"role": "assistant", "content": f"{answer} Thank you. Have a nice day."}]}
 
 
 def main():
