@@ -5,7 +5,7 @@
 set -eu
 
 run="g++ cmake ninja-build ccache libboost-json1.81-dev libfmt-dev libspdlog-dev libcli11-dev libpcre2-dev libutf8proc-dev"
-test="$run python3 libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev clang-format-19"
+test="$run python3 python3-pip libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev clang-format-19"
 case "${1:-}" in
   run) packages="$run" ;;
   test) packages="$test" ;;
