@@ -23,8 +23,8 @@ struct Span {
 
 struct Encoding {
   std::vector<int32_t> ids;
-  // One a token, in order. Together they cover the text without overlap; what the post-processor adds is
-  // empty, and a character that the vocabulary neither has nor replaces belongs to none.
+  // One a token, in order. Together they cover the text without overlap; what the post-processor
+  // adds is empty, and a character that the vocabulary neither has nor replaces belongs to none.
   std::vector<Span> spans;
 };
 
