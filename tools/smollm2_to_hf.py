@@ -3,7 +3,7 @@
 
 usage: python tools/smollm2_to_hf.py OUT_DIR [--dtype float32|bfloat16]
 
-Needs the packages of tools/requirements-golden.txt. The Q4_1 blocks are widened by transformers
+Needs the packages of tools/requirements-smollm2.txt. The Q4_1 blocks are widened by transformers
 (GgufConfig(dequantize=True)); OUT_DIR gets config.json, model.safetensors, generation_config.json,
 tokenizer.json, tokenizer_config.json and the chat template. Nothing is downloaded.
 """
