@@ -90,6 +90,9 @@ def make_model(folder, spec, gen):
     dtype = DTYPES[spec.get("dtype", "F32")]
     model = AutoModelForCausalLM.from_config(make_config(spec["family"], **spec["config"]))
     randomise(model, gen)
+    with torch.no_grad():
+        # Logits of a trained model's size, whose probabilities span many orders of magnitude.
+        model.model.norm.weight.mul_(spec.get("sharpness", 1))
     model = model.to(dtype)
     model.config.dtype = dtype
     size = sum(p.numel() * p.element_size() for p in model.parameters())
@@ -232,6 +235,12 @@ class Maker:
                              "want": every + ["param_grads"]}
         if "params" in kinds:
             out["params"] = {**self.plain(longest, [0, min(1, num), num]), "want": ["loss", "param_grads"]}
+        if "head" in kinds:
+            # The sum over a real vocabulary: thousands of small terms after the target's large one, as
+            # frequent tokens have low ids.
+            out["head"] = {**self.plain(longest, [0, 1, 1]), "want": ["logprobs", "loss", "adapter_grads"]}
+            for seq in out["head"]["sequences"]:
+                seq["targets"] = [t % 40 for t in seq["targets"]]
         if "train_params" in kinds:
             out["train_params"] = self.train(longest, [0, 0, min(1, num)], [], {
                 "what": "params", "steps": 10, "lr": 0.003, "weight_decay": 0.1, "grad_clip_norm": 1.5})
@@ -342,6 +351,9 @@ def committed_cases():
         "qwen3_bf16": dict(family="qwen3", dtype="BF16", adapters=[pattern, embed], v4=True,
                            config=dict(qwen, head_dim=8, num_key_value_heads=2, vocab_size=200),
                            requests=["main", "params"]),
+        "qwen3_wide": dict(family="qwen3", dtype="BF16", adapters=[small], requests=["head"], sharpness=2, config=dict(
+            qwen, vocab_size=50001, hidden_size=12, intermediate_size=20, num_hidden_layers=1,
+            num_attention_heads=2, num_key_value_heads=1)),
         "zero_layers": dict(family="llama", config=dict(base, num_hidden_layers=0), adapters=[
             dict(head, target_modules=["embed_tokens", "lm_head"])],
             requests=["main", "params", "train_adapters", "sample"]),
@@ -357,7 +369,8 @@ def random_case(family, seed):
     kv, group = pick(1, 2, 3, 4), pick(1, 1, 2, 3, 5)
     heads = kv * group
     head_dim, longest = 2 * int(rng.integers(2, 17)), pick(20, 33, 65, 100, 150)
-    config = dict(vocab_size=int(rng.integers(50, 400)), hidden_size=heads * int(rng.integers(24 // heads + 1, 100 // heads)),
+    width = heads * int(rng.integers(24 // heads + 1, 100 // heads))
+    config = dict(vocab_size=int(rng.integers(50, 400)), hidden_size=width,
                   intermediate_size=int(rng.integers(15, 150)), num_hidden_layers=pick(1, 2, 3, 4),
                   num_attention_heads=heads, num_key_value_heads=kv, head_dim=head_dim,
                   rms_norm_eps=pick(1e-5, 1e-6), max_position_embeddings=512,
