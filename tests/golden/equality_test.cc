@@ -156,6 +156,7 @@ TEST_P(AdapterEquality, OfAnAdaptersGradientWithAndWithoutTheOthers) {
     each_sequence([&](const object& sequence, int64_t, int64_t) {
       if (adapter_of(sequence) == static_cast<int64_t>(k)) own.push_back(sequence);
     });
+    if (own.empty()) continue;  // its gradients are zero, which the goldens check
     const std::string prefix = "adapter_grad." + std::to_string(k) + ".";
     expect_same_bits(run(with_sequences(own)), with_prefix(whole, prefix, prefix),
                      "adapter " + std::to_string(k) + " without the others");
