@@ -12,6 +12,10 @@
 namespace strata::text {
 namespace {
 
+void expect_error(const ChatTemplate& chat, const ChatRequest& request) {
+  EXPECT_THROW(static_cast<void>(chat.render(request)), Error) << request.messages;
+}
+
 constexpr char kMessages[] = R"([{"role":"user","content":"hi"}])";
 
 std::string render(const std::string& source) {
@@ -85,7 +89,7 @@ TEST(ChatTemplate, DeepNestingIsRefusedNotCrashed) {
   std::string chain = "{{ x";
   for (int i = 0; i < 20000; ++i) chain += ".x";
   EXPECT_THROW(render(chain + " }}"), Error);
-  EXPECT_THROW(ChatTemplate::parse("x").render({.messages = std::string(100000, '[')}), Error);
+  expect_error(ChatTemplate::parse("x"), {.messages = std::string(100000, '[')});
 }
 
 TEST(ChatTemplate, NamesConstructAndLine) {
@@ -108,14 +112,13 @@ TEST(ChatTemplate, RefusesWrongRequests) {
   const auto chat = ChatTemplate::parse("x");
   for (const char* messages :
        {"", "[]", "{}", "[1]", "[{\"a\":1}", "[{\"a\":\"\\ud800\"}]", "\xff"})
-    EXPECT_THROW(chat.render({.messages = messages}), Error) << messages;
-  EXPECT_THROW(chat.render({.messages = kMessages, .tools = "{}"}), Error);
-  EXPECT_THROW(chat.render({.messages = kMessages, .tools = "[1]"}), Error);
-  EXPECT_THROW(chat.render({.messages = kMessages, .vars = "[]"}), Error);
-  EXPECT_THROW(chat.render({.messages = kMessages, .vars = R"({"messages":[]})"}), Error);
-  EXPECT_THROW(ChatTemplate::parse("{{ strftime_now('%Y') }}")
-                   .render({.messages = kMessages, .now = "soon"}),
-               Error);
+    expect_error(chat, {.messages = messages});
+  expect_error(chat, {.messages = kMessages, .tools = "{}"});
+  expect_error(chat, {.messages = kMessages, .tools = "[1]"});
+  expect_error(chat, {.messages = kMessages, .vars = "[]"});
+  expect_error(chat, {.messages = kMessages, .vars = R"({"messages":[]})"});
+  expect_error(ChatTemplate::parse("{{ strftime_now('%Y') }}"),
+               {.messages = kMessages, .now = "soon"});
 }
 
 TEST(ChatTemplate, LoadsFileOrFieldWithTheTokens) {
