@@ -4,6 +4,7 @@
 #include <boost/json.hpp>
 #include <cstdint>
 #include <map>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,9 @@ struct GoldenRow {
   std::vector<std::string> adapters;
   std::string request, expected, noise;  // paths
 };
+
+// For the lines that name a failure.
+inline void PrintTo(const GoldenRow& row, std::ostream* out) { *out << row.name; }
 
 struct Probe {
   std::string model;
