@@ -16,7 +16,6 @@ constexpr int64_t kLine = 64;
 // and short blocks let all tiles of a block take part in fetching the next one.
 int64_t block_bytes(int64_t groups) {
   if (groups == 1) return INT64_MAX;
-  if (groups <= 3) return 32 << 10;
   return groups <= 12 ? 64 << 10 : 512 << 10;
 }
 
@@ -116,14 +115,15 @@ struct Forward {
   };
 
   // The first tiles over a block share the work of fetching the next block, which follows in
-  // memory: two or three take half of each step's lines, four or more a quarter. One tile alone
-  // streams, which the hardware foresees.
+  // memory, as evenly as whole lines allow: of the four lines of a step two tiles take 2 + 2, three
+  // 2 + 1 + 1, more 1 + 1 + 1 + 1. One tile alone streams, which the hardware foresees.
   static Prefetch prefetch(const char* block, int64_t bytes, int64_t step_bytes, int64_t group,
                            int64_t groups, bool last) {
     if (groups == 1 || last || step_bytes != 4 * kLine) return {};
-    const int lines = groups <= 3 ? 2 : 1;
-    if (group * lines >= 4) return {};
-    return {block + bytes + group * lines * (bytes / 4), lines};
+    if (group >= 4) return {};
+    const int64_t quarter = groups >= 4 ? group : groups == 2 || group == 0 ? 2 * group : group + 1;
+    const int lines = groups == 2 || (groups == 3 && group == 0) ? 2 : 1;
+    return {block + bytes + quarter * (bytes / 4), lines};
   }
 
   // Lines that a tile will need when its sums are done: where it writes, what is added, and the
