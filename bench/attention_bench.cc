@@ -1,18 +1,17 @@
 // How near is attention to the limits of the machine? Forward and backward as shares of the matrix
 // limit, counting the causal half (4 H flops a visible query-key pair forward, 10 H backward);
-// decode as a share of the read bandwidth, counting the bytes of the keys and values. Every
-// repetition stands between two probes of its limit on the same threads; a row is the median of the
-// shares. Caches of decode rotate through more memory than the processor's caches hold.
+// decode as a share of the read bandwidth, counting the bytes of the keys and values. Caches of
+// decode rotate through more memory than the processor's caches hold. How: bench/limit_share.h.
 //   attention_bench [--only forward|backward|decode] [--path avx512_bf16] [--dtype f32|bf16]
 //                   [--threads 2] [--reps 7] [--heads 16] [--kv-heads 8] [--dim 128]
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <string>
 #include <vector>
 
 #include "base/rng.h"
+#include "limit_share.h"
 #include "ops/attention.h"
 #include "ops/limits.h"
 
@@ -29,15 +28,6 @@ struct Options {
   int64_t kv_heads = 8;
   int64_t dim = 128;
 };
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 void fill_normal(const TensorView& view, uint64_t seed) {
   const Counter counter{.seed = seed, .stream = 0};
@@ -59,24 +49,13 @@ class Bench {
   // Prints rate and share of the matrix limit (flops) or of the read limit (bytes) of `work`.
   template <typename Work>
   void row(const std::string& name, double amount, bool bandwidth, Work work) {
-    work();
-    const auto start = std::chrono::steady_clock::now();
-    work();
-    const int calls = static_cast<int>(std::clamp(0.06 / (seconds_since(start) + 1e-9), 1.0, 1e5));
-    std::vector<double> shares;
-    std::vector<double> rates;
-    double limit = measure(bandwidth);
-    for (int rep = 0; rep < options_.reps; ++rep) {
-      const auto begin = std::chrono::steady_clock::now();
-      for (int call = 0; call < calls; ++call) work();
-      rates.push_back(amount * calls / seconds_since(begin));
-      const double after = measure(bandwidth);
-      shares.push_back(rates.back() / (0.5 * (limit + after)));
-      limit = after;
-    }
-    fmt::print("{:40} {:8.3f} ms {:8.1f} {} {:5.1f} % of the limit\n", name,
-               1e3 * amount / median(rates), median(rates) * 1e-9,
-               bandwidth ? "GB/s   " : "GFLOP/s", 100 * median(shares));
+    const auto limit = [&] {
+      return bandwidth ? probe_.read_bandwidth() : probe_.matrix_flops(options_.dtype);
+    };
+    const LimitShare got = measure_share(amount, options_.reps, limit, work);
+    fmt::print("{:32} {:8.3f} ms {:8.1f} {} {:5.1f} % of the limit{}\n", name,
+               1e3 * amount / got.rate, got.rate * 1e-9, bandwidth ? "GB/s   " : "GFLOP/s",
+               100 * got.share, got.noisy > 0 ? fmt::format("  ({} noisy)", got.noisy) : "");
     std::fflush(stdout);
   }
 
@@ -89,10 +68,6 @@ class Bench {
   Backend& backend() { return backend_; }
 
  private:
-  double measure(bool bandwidth) {
-    return bandwidth ? probe_.read_bandwidth() : probe_.matrix_flops(options_.dtype);
-  }
-
   Options options_;
   Backend backend_;
   LimitProbe probe_;
