@@ -109,12 +109,15 @@ void write_curve(const TrainOptions& options) {
       eval.y.push_back(eval_loss);
     }
   }
-  const double span = std::clamp(static_cast<double>(step.x.size()) / 20, 1.0, 50.0);
+  const double span = std::clamp(static_cast<double>(step.x.size()) / 50, 1.0, 15.0);
   report::CurveSeries smooth{
       .name = "trained on (smoothed)", .x = step.x, .y = report::smoothed(step.y, span)};
   report::CurveChart chart{.title = "loss", .x_label = "step", .y_label = "nats per token"};
   chart.series = {std::move(step), std::move(smooth)};
   if (!eval.x.empty()) chart.series.push_back(std::move(eval));
+  // Over a wide range the end of a run would be a flat line.
+  const auto [low, high] = std::minmax_element(chart.series[0].y.begin(), chart.series[0].y.end());
+  chart.log_y = low != chart.series[0].y.end() && *low > 0 && *high > 5 * *low;
   write_file_atomic(options.out + "/loss.svg", report::svg_chart(chart));
 }
 
