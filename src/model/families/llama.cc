@@ -55,7 +55,9 @@ constexpr std::string_view kInert[] = {"model_type",
                                        "task_specific_params",
                                        "prefix",
                                        "tokenizer_class",
-                                       "_attn_implementation"};
+                                       "_attn_implementation",
+                                       "_model_name_or_path",
+                                       "unk_token_id"};
 constexpr NeutralKey kNeutral[] = {
     {"hidden_act", "\"silu\""},       {"pretraining_tp", "1"}, {"use_sliding_window", "false"},
     {"add_cross_attention", "false"}, {"is_decoder", "false"}, {"tie_encoder_decoder", "false"}};
