@@ -20,17 +20,33 @@ std::string checked_utf8(std::string_view text, const std::string& what) {
   return std::string(text);
 }
 
-// The texts of the special tokens: a string, or an object with `content`.
-Variables special_tokens(const JsonField& config) {
-  Variables out;
-  for (const char* name : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
-                           "cls_token", "mask_token"}) {
-    if (!config.has(name)) continue;
-    const JsonField token = config.at(name);
-    out.emplace_back(name,
-                     token.value().is_object() ? token.at("content").string() : token.string());
+// Adds or replaces the texts of one file's tokens: a string, or an object with `content`. Besides
+// the standard names, any member that ends in _token is a variable, and those of
+// extra_special_tokens.
+void read_tokens(const JsonField& config, Variables& out) {
+  const auto set = [&](const std::string& name, const JsonField& token) {
+    const bool is_object = token.value().is_object();
+    if (!is_object && !token.value().is_string()) return;
+    std::string text = is_object ? token.at("content").string() : token.string();
+    const auto known = std::find_if(out.begin(), out.end(),
+                                    [&](const auto& variable) { return variable.first == name; });
+    if (known != out.end()) {
+      known->second = std::move(text);
+    } else {
+      out.emplace_back(name, std::move(text));
+    }
+  };
+  for (const auto& [key, value] : config.object()) {
+    const std::string name(key.data(), key.size());
+    if (name.ends_with("_token")) set(name, config.at(name));
   }
-  return out;
+  if (!config.has("extra_special_tokens")) return;
+  const JsonField extra = config.at("extra_special_tokens");
+  if (!extra.value().is_object()) return;
+  for (const auto& [key, value] : extra.object()) {
+    const std::string name(key.data(), key.size());
+    set(name, extra.at(name));
+  }
 }
 
 struct Source {
@@ -90,30 +106,44 @@ ChatTemplate ChatTemplate::parse(std::string_view source, std::string_view token
   impl->program = parse_template(checked_utf8(source, "chat template"));
   if (!tokenizer_config.empty()) {
     const auto config = parse_json(tokenizer_config, "tokenizer_config.json");
-    impl->tokens = special_tokens({config, "tokenizer_config.json"});
+    read_tokens({config, "tokenizer_config.json"}, impl->tokens);
   }
   return ChatTemplate(std::move(impl));
 }
 
 std::optional<ChatTemplate> ChatTemplate::load(const std::string& model_dir) {
   const std::string config_path = model_dir + "/tokenizer_config.json";
+  const std::string map_path = model_dir + "/special_tokens_map.json";
   const std::string template_path = model_dir + "/chat_template.jinja";
+  const std::string tool_use_path = model_dir + "/additional_chat_templates/tool_use.jinja";
   auto impl = std::make_shared<Impl>();
   Source main;
   Source tool_use;
+  bool has_decoder = false;
   if (file_exists(config_path)) {
     const auto value = parse_json(read_file(config_path, kMaxFileBytes), config_path);
     const JsonField config(value, config_path);
-    impl->tokens = special_tokens(config);
+    has_decoder = config.has("added_tokens_decoder");
+    read_tokens(config, impl->tokens);
     read_field(config, main, tool_use);
   }
-  if (file_exists(template_path)) main = {read_file(template_path, kMaxFileBytes), true};
+  // Only directories from before added_tokens_decoder are read with this file.
+  if (!has_decoder && file_exists(map_path)) {
+    const auto value = parse_json(read_file(map_path, kMaxFileBytes), map_path);
+    read_tokens({value, map_path}, impl->tokens);
+  }
+  // Files take the place of the whole field.
+  if (file_exists(template_path)) {
+    main = {read_file(template_path, kMaxFileBytes), true};
+    tool_use = {};
+    if (file_exists(tool_use_path)) tool_use = {read_file(tool_use_path, kMaxFileBytes), true};
+  }
   if (!main.found && !tool_use.found) return std::nullopt;
-  if (main.found) impl->program = parse_template(checked_utf8(main.text, template_path));
-  if (tool_use.found) impl->tool_use = parse_template(tool_use.text);
   if (!main.found)
     throw Error(ErrorCode::kUnsupported,
                 config_path + ": chat_template: only 'tool_use' is there, 'default' is wanted");
+  impl->program = parse_template(checked_utf8(main.text, template_path));
+  if (tool_use.found) impl->tool_use = parse_template(checked_utf8(tool_use.text, tool_use_path));
   return ChatTemplate(std::move(impl));
 }
 

@@ -25,7 +25,7 @@ class ChatTemplate {
   static constexpr int64_t kMaxFileBytes = int64_t{1} << 24;
 
   // chat_template.jinja, or the field of tokenizer_config.json; nothing when the directory has
-  // neither.
+  // neither. A second template named tool_use serves requests with tools, as in transformers.
   static std::optional<ChatTemplate> load(const std::string& model_dir);
   // `tokenizer_config` is JSON, for the texts of bos_token and its like; may be empty.
   static ChatTemplate parse(std::string_view source, std::string_view tokenizer_config = {});

@@ -134,9 +134,19 @@ TEST(ChatTemplate, LoadsFileOrFieldWithTheTokens) {
   EXPECT_EQ(chat->render({.messages = kMessages}), "<b>DFalse");
   EXPECT_EQ(chat->render({.messages = kMessages, .tools = "[]"}), "T<e>");
   EXPECT_EQ(chat->render({.messages = kMessages, .vars = R"({"bos_token":"mine"})"}), "mineDFalse");
-  std::ofstream(dir / "chat_template.jinja") << "J{{ eos_token }}\n";
+  // A file replaces the field with all its templates.
+  std::ofstream(dir / "chat_template.jinja") << "J{{ eos_token }}{{ image_token }}\n";
+  std::ofstream(dir / "special_tokens_map.json")
+      << R"({"eos_token":"<map>","image_token":"<i>","additional_special_tokens":["x"]})";
   chat = ChatTemplate::load(dir.string());
-  EXPECT_EQ(chat->render({.messages = kMessages}), "J<e>");
+  EXPECT_EQ(chat->render({.messages = kMessages, .tools = "[]"}), "J<map><i>");
+  std::filesystem::create_directories(dir / "additional_chat_templates");
+  std::ofstream(dir / "additional_chat_templates/tool_use.jinja") << "A{{ tools|length }}";
+  std::ofstream(dir / "tokenizer_config.json")
+      << R"({"eos_token":"<e>","added_tokens_decoder":{},"extra_special_tokens":{"image_token":"<x>"}})";
+  chat = ChatTemplate::load(dir.string());
+  EXPECT_EQ(chat->render({.messages = kMessages, .tools = "[]"}), "A0");
+  EXPECT_EQ(chat->render({.messages = kMessages}), "J<e><x>");
   std::filesystem::remove_all(dir);
 }
 
