@@ -11,12 +11,22 @@ namespace strata::api {
 // A model to run with: 0 is the base, others are adapters of the engine.
 enum class AdapterSlot : int32_t { kBase = 0 };
 
-enum class LossName : uint8_t { kCrossEntropy, kImportanceSampling, kPpo, kCispo };
+enum class LossName : uint8_t {
+  kCrossEntropy,
+  kImportanceSampling,
+  kPpo,
+  kCispo,
+  kDro,
+  kGspo,
+  kStableReinforce
+};
 
 struct Loss {
   LossName name = LossName::kCrossEntropy;
-  float clip_low = 0.8f;  // absolute ratios; ppo and cispo
+  float clip_low = 0.8f;  // absolute ratios; ppo, cispo and gspo
   float clip_high = 1.2f;
+  float beta = 0.0f;      // dro
+  float kl_coeff = 0.0f;  // stable_reinforce
 };
 
 // One training or scoring sequence; targets[t] is the label of position t (nothing is shifted).

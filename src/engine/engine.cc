@@ -31,9 +31,11 @@ train::LossSpec loss_spec(const api::Loss& loss) {
   constexpr train::LossKind kKinds[] = {train::LossKind::kCrossEntropy,
                                         train::LossKind::kImportanceSampling, train::LossKind::kPpo,
                                         train::LossKind::kCispo};
-  return {.kind = kKinds[static_cast<size_t>(loss.name)],
-          .clip_low = loss.clip_low,
-          .clip_high = loss.clip_high};
+  const auto index = static_cast<size_t>(loss.name);
+  if (index >= std::size(kKinds)) {
+    throw Error(ErrorCode::kUnsupported, "loss: dro, gspo and stable_reinforce are not built yet");
+  }
+  return {.kind = kKinds[index], .clip_low = loss.clip_low, .clip_high = loss.clip_high};
 }
 
 }  // namespace

@@ -1,0 +1,74 @@
+// Result: the answer to one Command, by value: what its operation yields, or a Failure. Exactly one
+// for each accepted command.
+#pragma once
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "api/batch.h"
+#include "api/ids.h"
+
+namespace strata::api {
+
+// Whose fault it was, as the protocol tells it to clients.
+enum class FaultCategory : uint8_t { kUser, kServer };
+
+struct Failure {
+  FaultCategory category = FaultCategory::kServer;
+  std::string message;
+};
+
+struct DatumResult {
+  std::vector<float> logprobs;  // as the datum's targets: [N] or [N, K]
+  int64_t num_targets = 0;      // K, or 0 for [N]
+};
+
+// Of ForwardBackward; metric names have exactly one colon, and loss:sum is always there.
+struct ForwardBackwardResult {
+  std::vector<DatumResult> data;  // in the order of the command
+  std::map<std::string, double> metrics;
+};
+
+struct Saved {
+  int64_t num_bytes = 0;  // of the files written; 0 for an ephemeral one
+};
+
+struct Done {};  // CreateModel, LoadState, UnloadModel
+
+// The value of prompt logprobs where there is none, NaN as the protocol has it.
+constexpr float kNoLogprob = std::numeric_limits<float>::quiet_NaN();
+// Empty cells of top-k tables: id 0 and this.
+constexpr float kNoTopk = -99999.0f;
+
+struct TopkTable {
+  std::vector<int32_t> ids;     // [length, k], descending by logprob
+  std::vector<float> logprobs;  // likewise
+  int64_t k = 0;                // 0: not asked
+};
+
+struct SampledSequence {
+  std::vector<int32_t> tokens;  // never empty
+  std::vector<float> logprobs;  // of softmax(logits / temperature); at temperature 0 of the logits
+  TopkTable topk;               // of the same distribution
+  bool stopped = false;         // by a stop id or text; false: max_tokens
+};
+
+struct SampleOutput {
+  std::vector<SampledSequence> sequences;     // num_samples
+  std::vector<float> prompt_logprobs;         // [P] with entry 0 kNoLogprob, or empty
+  TopkTable prompt_topk;                      // [P, k]; row 0 empty cells
+  std::vector<float> prompt_target_logprobs;  // as prompt_targets; 0 where nothing was asked
+  int64_t prompt_cache_hit_tokens = 0;
+};
+
+using Outcome = std::variant<Failure, Done, ForwardBackwardResult, StepResult, Saved, SampleOutput>;
+
+struct Result {
+  RequestId request;
+  Outcome outcome;
+};
+
+}  // namespace strata::api
