@@ -1,0 +1,85 @@
+#include "server/http/message.h"
+
+#include <boost/json.hpp>
+#include <charconv>
+
+namespace strata::server {
+namespace {
+
+constexpr int64_t kNewestSdk = sdk_version_number(999, 0, 0);
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+std::string decode_form(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '+') {
+      out += ' ';
+    } else if (text[i] == '%' && i + 2 < text.size() && hex_digit(text[i + 1]) >= 0 &&
+               hex_digit(text[i + 2]) >= 0) {
+      out += static_cast<char>(hex_digit(text[i + 1]) * 16 + hex_digit(text[i + 2]));
+      i += 2;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string_view Request::header(std::string_view name) const {
+  for (const Header& header : headers) {
+    if (header.name == name) return header.value;
+  }
+  return {};
+}
+
+std::optional<std::string> Request::parameter(std::string_view name) const {
+  std::string_view rest = query;
+  while (!rest.empty()) {
+    const size_t end = std::min(rest.find('&'), rest.size());
+    const std::string_view pair = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    const size_t equals = std::min(pair.find('='), pair.size());
+    if (decode_form(pair.substr(0, equals)) != name) continue;
+    return decode_form(pair.substr(std::min(equals + 1, pair.size())));
+  }
+  return std::nullopt;
+}
+
+int64_t Request::sdk_version() const {
+  const std::string_view text = header("x-stainless-package-version");
+  int64_t parts[3] = {0, 0, 0};
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (int i = 0; i < 3; ++i) {
+    const auto [next, fault] = std::from_chars(at, end, parts[i]);
+    if (fault != std::errc() || parts[i] < 0 || parts[i] > 999) return kNewestSdk;
+    at = next;
+    if (at == end) return i == 0 ? kNewestSdk : sdk_version_number(parts[0], parts[1], parts[2]);
+    if (*at != '.' && i < 2) return kNewestSdk;
+    if (i < 2) ++at;
+  }
+  return sdk_version_number(parts[0], parts[1], parts[2]);
+}
+
+Response json_response(int status, std::string json_text) {
+  Response response;
+  response.status = status;
+  response.body = std::move(json_text);
+  return response;
+}
+
+Response error_response(int status, std::string_view message) {
+  boost::json::object body;
+  body["detail"] = boost::json::string_view(message.data(), message.size());
+  return json_response(status, boost::json::serialize(body));
+}
+
+}  // namespace strata::server

@@ -1,0 +1,64 @@
+// A request and its response as plain values: what handlers see of HTTP. The body arrives whole,
+// decompressed and within the limits; the key has been checked. Header names are lower case.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace strata::server {
+
+struct Header {
+  std::string name;
+  std::string value;
+};
+
+struct Request {
+  std::string method;  // "GET"
+  std::string path;    // percent-decoded, without the prefix of --public-url and without the query
+  std::string query;   // as sent, without '?'
+  std::vector<Header> headers;
+  std::string body;
+  std::vector<std::string> parts;  // what the {} of the route matched, in order
+  std::string tenant;              // whose key it was; empty where no key is needed
+  bool is_admin = false;
+  std::string base_url;  // "http://host:port" or --public-url: what absolute links start with
+
+  [[nodiscard]] std::string_view header(std::string_view name) const;  // empty when absent
+  // The decoded value of a query parameter.
+  [[nodiscard]] std::optional<std::string> parameter(std::string_view name) const;
+  // major * 1'000'000 + minor * 1'000 + patch of X-Stainless-Package-Version; a missing or
+  // unreadable one counts as the newest.
+  [[nodiscard]] int64_t sdk_version() const;
+};
+
+// Bytes [offset, offset + length) of a file, streamed after the headers.
+struct FilePart {
+  std::string path;
+  uint64_t offset = 0;
+  uint64_t length = 0;
+};
+
+struct Response {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::string body;  // never empty for an error
+  std::vector<Header> headers;
+  std::optional<FilePart> file;  // then body is empty
+};
+
+Response json_response(int status, std::string json_text);
+// {"detail": message}: what every fault of a request looks like.
+Response error_response(int status, std::string_view message);
+
+// Takes the response of one request: called exactly once, from any thread.
+using Respond = std::function<void(Response)>;
+
+constexpr int64_t sdk_version_number(int64_t major, int64_t minor, int64_t patch) {
+  return major * 1'000'000 + minor * 1'000 + patch;
+}
+
+}  // namespace strata::server

@@ -1,0 +1,135 @@
+#include "server/http/router.h"
+
+#include <fmt/format.h>
+
+#include <exception>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace strata::server {
+namespace {
+
+// The segments between slashes; "/a//b" has an empty one, which matches nothing.
+std::vector<std::string_view> segments(std::string_view path) {
+  std::vector<std::string_view> out;
+  if (!path.empty() && path.front() == '/') path.remove_prefix(1);
+  for (;;) {
+    const size_t slash = path.find('/');
+    out.push_back(path.substr(0, slash));
+    if (slash == std::string_view::npos) return out;
+    path.remove_prefix(slash + 1);
+  }
+}
+
+bool matches(const std::vector<std::string_view>& pattern,
+             const std::vector<std::string_view>& path) {
+  if (pattern.size() != path.size()) return false;
+  for (size_t i = 0; i < path.size(); ++i) {
+    const bool fits = pattern[i] == "{}" ? !path[i].empty() : pattern[i] == path[i];
+    if (!fits) return false;
+  }
+  return true;
+}
+
+// "application/json; charset=utf-8" is application/json.
+std::string media_type(std::string_view value) {
+  value = value.substr(0, value.find(';'));
+  std::string out;
+  for (const char c : value) {
+    if (c == ' ' || c == '\t') continue;
+    out += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  }
+  return out;
+}
+
+bool type_fits(const Route& route, const Request& request) {
+  if (route.body == BodyKind::kNone || request.body.empty()) return true;
+  const std::string type = media_type(request.header("content-type"));
+  if (type == "application/json") return true;
+  return route.body == BodyKind::kJsonOrProto && type == "application/x-protobuf";
+}
+
+}  // namespace
+
+Handler at_once(PlainHandler handler) {
+  return [handler = std::move(handler)](const Request& request, const Respond& respond) {
+    respond(handler(request));
+  };
+}
+
+int status_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument:
+    case ErrorCode::kUnsupported:
+    case ErrorCode::kResourceExhausted:
+      return 400;
+    case ErrorCode::kNotFound:
+      return 404;
+    case ErrorCode::kIo:
+      return 500;
+  }
+  return 500;
+}
+
+void Router::add(Route route) {
+  CHECK(route.handler, route.pattern);
+  routes_.push_back(std::move(route));
+}
+
+Router::Match Router::match(std::string_view method, std::string_view path) const {
+  Match match;
+  const std::vector<std::string_view> wanted = segments(path);
+  for (const Route& route : routes_) {
+    const std::vector<std::string_view> pattern = segments(route.pattern);
+    if (!matches(pattern, wanted)) continue;
+    if (route.method != method) {
+      match.allowed += match.allowed.empty() ? route.method : ", " + route.method;
+      continue;
+    }
+    match.route = &route;
+    for (size_t i = 0; i < pattern.size(); ++i) {
+      if (pattern[i] == "{}") match.parts.emplace_back(wanted[i]);
+    }
+    return match;
+  }
+  return match;
+}
+
+bool Router::is_open(std::string_view method, std::string_view path) const {
+  const Match found = match(method, path);
+  return found.route != nullptr && !found.route->needs_key;
+}
+
+void Router::dispatch(Request request, const Respond& respond) const {
+  Match found = match(request.method, request.path);
+  if (found.route == nullptr && !found.allowed.empty()) {
+    Response response =
+        error_response(405, fmt::format("{} is not a method of {}; it has: {}", request.method,
+                                        request.path, found.allowed));
+    response.headers.push_back({"allow", found.allowed});
+    return respond(std::move(response));
+  }
+  if (found.route == nullptr) {
+    return respond(error_response(
+        404, fmt::format("no such endpoint: {} {}", request.method, request.path.substr(0, 200))));
+  }
+  if (!type_fits(*found.route, request)) {
+    return respond(error_response(
+        415, fmt::format(
+                 "{}: Content-Type is '{}', wanted application/json{}", request.path,
+                 request.header("content-type").substr(0, 100),
+                 found.route->body == BodyKind::kJsonOrProto ? " or application/x-protobuf" : "")));
+  }
+  request.parts = std::move(found.parts);
+  try {
+    found.route->handler(request, respond);
+  } catch (const Error& error) {
+    respond(error_response(status_of(error.code), error.what()));
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, fmt::format("{}: {}", request.path, error.what()));
+    respond(error_response(500, "the server failed on this request; its log says why"));
+  }
+}
+
+}  // namespace strata::server

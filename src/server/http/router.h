@@ -1,0 +1,61 @@
+// The route table: one row an endpoint. Handlers run on the one I/O thread, so the state they share
+// needs no lock; they must not block for long. A handler that throws Error answers 400 or what
+// status_of says; a long-poll handler keeps `respond` and calls it later.
+//   router.add({"GET", "/api/v1/training_runs/{}", BodyKind::kNone, handler});
+// {} matches one path segment. Built at start, constant afterwards.
+#pragma once
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "server/http/message.h"
+
+namespace strata::server {
+
+enum class BodyKind {
+  kNone,        // GET and DELETE; POST whose body is ignored
+  kJson,        // application/json, or any type with an empty body
+  kJsonOrProto  // application/x-protobuf too
+};
+
+using Handler = std::function<void(const Request&, const Respond&)>;
+using PlainHandler = std::function<Response(const Request&)>;
+
+struct Route {
+  std::string method;
+  std::string pattern;
+  BodyKind body = BodyKind::kNone;
+  Handler handler;
+  bool needs_key = true;
+};
+
+// A handler that answers at once.
+Handler at_once(PlainHandler handler);
+
+int status_of(ErrorCode code);  // 400, 404, 400, 400, 500
+
+class Router {
+ public:
+  void add(Route route);
+
+  struct Match {
+    const Route* route = nullptr;  // null: see `allowed`
+    std::vector<std::string> parts;
+    std::string allowed;  // methods of this path, when only the method was wrong
+  };
+  [[nodiscard]] Match match(std::string_view method, std::string_view path) const;
+
+  // Checks the body's type, runs the handler and turns its faults into responses. 404, 405, 415.
+  void dispatch(Request request, const Respond& respond) const;
+  // Whether the path's route may be called without a key; false for unknown paths.
+  [[nodiscard]] bool is_open(std::string_view method, std::string_view path) const;
+
+  [[nodiscard]] const std::vector<Route>& routes() const { return routes_; }
+
+ private:
+  std::vector<Route> routes_;
+};
+
+}  // namespace strata::server
