@@ -111,14 +111,14 @@ using Operation = std::variant<CreateModel, ForwardBackward, OptimStep, SaveStat
                                LoadState, UnloadModel, Sample>;
 
 struct Command {
-  RequestId request;
-  TenantId tenant;
-  SessionId session;
-  ModelId model;  // empty for Sample
+  RequestId request = {};
+  TenantId tenant = {};
+  SessionId session = {};
+  ModelId model = {};  // empty for Sample
   BaseId base = {};
   int64_t seq_id = 0;        // 1, 2, ... in a model; 0 for CreateModel, UnloadModel and Sample
   uint64_t fingerprint = 0;  // hash of the payload: equal for a request that was sent again
-  Operation op;
+  Operation op = {};
 };
 
 }  // namespace strata::api

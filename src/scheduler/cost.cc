@@ -1,0 +1,29 @@
+#include "scheduler/cost.h"
+
+#include <algorithm>
+
+namespace strata::scheduler {
+
+int64_t queued_bytes(const api::Command& command) {
+  auto bytes = static_cast<int64_t>(sizeof(api::Command));
+  if (const auto* pass = std::get_if<api::ForwardBackward>(&command.op)) {
+    for (const api::Datum& d : pass->data) {
+      const size_t values = d.tokens.size() + d.targets.size() + d.weights.size() +
+                            d.logprobs.size() + d.advantages.size() + d.mask.size();
+      bytes += static_cast<int64_t>(sizeof(api::Datum) + 4 * values);
+    }
+  }
+  return bytes;
+}
+
+int64_t datum_tokens(const api::Datum& datum) {
+  return std::max<int64_t>(1, static_cast<int64_t>(datum.tokens.size()));
+}
+
+int64_t sample_pages(const api::Sample& sample, int64_t row, int64_t page_size) {
+  const auto prompt = static_cast<int64_t>(sample.prompt.size());
+  const int64_t all = (prompt + sample.max_tokens + page_size - 1) / page_size;
+  return row == 0 ? all : all - prompt / page_size;
+}
+
+}  // namespace strata::scheduler

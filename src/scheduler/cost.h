@@ -1,0 +1,16 @@
+// What a command takes while it waits, and what a row takes when it runs.
+#pragma once
+#include <cstdint>
+
+#include "api/work.h"
+
+namespace strata::scheduler {
+
+// Bytes of a training operation in the queue, nearly.
+int64_t queued_bytes(const api::Command& command);
+// Tokens of one datum in a pass.
+int64_t datum_tokens(const api::Datum& datum);
+// KV pages that sample `row` needs at most; rows after the first share the prompt's full pages.
+int64_t sample_pages(const api::Sample& sample, int64_t row, int64_t page_size);
+
+}  // namespace strata::scheduler

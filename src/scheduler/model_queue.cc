@@ -1,0 +1,84 @@
+#include "scheduler/model_queue.h"
+
+namespace strata::scheduler {
+
+ModelQueue::Arrival ModelQueue::add(const CommandPtr& command, double now, api::RequestId& first) {
+  const int64_t seq = command->seq_id;
+  if (const auto known = known_.find(seq); known != known_.end()) {
+    first = known->second.request;
+    return known->second.fingerprint == command->fingerprint ? Arrival::kDuplicate
+                                                             : Arrival::kConflict;
+  }
+  if (seq < next_ || consumed_.contains(seq)) return Arrival::kGivenUp;
+  const bool blocked = has_gap();
+  waiting_[seq] = command;
+  known_[seq] = {command->fingerprint, command->request};
+  if (!blocked) blocked_since_ = now;
+  return Arrival::kQueued;
+}
+
+void ModelQueue::consume(int64_t seq_id, double now) {
+  if (seq_id < next_ || known_.contains(seq_id)) return;
+  consumed_.insert(seq_id);
+  advance(now);
+}
+
+// Steps over refused numbers; a gap that opens now is counted from now.
+void ModelQueue::advance(double now) {
+  const int64_t before = next_;
+  while (!consumed_.empty() && *consumed_.begin() == next_) {
+    consumed_.erase(consumed_.begin());
+    ++next_;
+  }
+  if (next_ != before) blocked_since_ = now;
+}
+
+CommandPtr ModelQueue::ready(size_t i) const {
+  int64_t expected = next_;
+  for (auto at = waiting_.begin(); at != waiting_.end(); ++at) {
+    while (consumed_.contains(expected)) ++expected;
+    if (at->first != expected) return nullptr;
+    if (i-- == 0) return at->second;
+    ++expected;
+  }
+  return nullptr;
+}
+
+void ModelQueue::pop(double now) {
+  waiting_.erase(next_);
+  ++next_;
+  blocked_since_ = now;
+  advance(now);
+  while (known_.size() > max_remembered_ && known_.begin()->first < next_) {
+    known_.erase(known_.begin());
+  }
+}
+
+std::optional<double> ModelQueue::gap_since() const {
+  if (!has_gap()) return std::nullopt;
+  return blocked_since_;
+}
+
+std::vector<CommandPtr> ModelQueue::give_up_gap(double now) {
+  if (!has_gap()) return {};
+  return take_all(now);
+}
+
+std::vector<CommandPtr> ModelQueue::take_all(double now) {
+  std::vector<CommandPtr> out;
+  for (auto& [seq, command] : waiting_) out.push_back(std::move(command));
+  if (!waiting_.empty()) next_ = waiting_.rbegin()->first + 1;
+  waiting_.clear();
+  consumed_.erase(consumed_.begin(), consumed_.lower_bound(next_));
+  blocked_since_ = now;
+  advance(now);
+  return out;
+}
+
+int64_t ModelQueue::lowest_missing() const {
+  int64_t seq = next_;
+  while (waiting_.contains(seq) || consumed_.contains(seq)) ++seq;
+  return seq;
+}
+
+}  // namespace strata::scheduler

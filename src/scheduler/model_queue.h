@@ -1,0 +1,68 @@
+// ModelQueue: the operations of one model in the order of their numbers, whatever order they arrive
+// in. Number n starts only after 1 ... n - 1 have started, were refused at submission, or were
+// given up. Plain data, no lock: the Scheduler holds one.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "api/command.h"
+
+namespace strata::scheduler {
+
+using CommandPtr = std::shared_ptr<const api::Command>;
+
+class ModelQueue {
+ public:
+  enum class Arrival : uint8_t {
+    kQueued,
+    kDuplicate,  // the same payload under this number is known
+    kConflict,   // another payload is
+    kGivenUp,    // the number was refused or given up, or is too old to be remembered
+  };
+
+  // Numbers are remembered for this many operations after they started.
+  explicit ModelQueue(size_t max_remembered) : max_remembered_(max_remembered) {}
+
+  // `first` gets the request id of the one that is known: a duplicate's or a conflict's.
+  Arrival add(const CommandPtr& command, double now, api::RequestId& first);
+  [[nodiscard]] bool knows(int64_t seq_id) const { return known_.contains(seq_id); }
+  // The number was refused at submission: nobody waits for it.
+  void consume(int64_t seq_id, double now);
+
+  // The i-th of the commands that may start one after the other, or null.
+  [[nodiscard]] CommandPtr ready(size_t i = 0) const;
+  // The first of them has started.
+  void pop(double now);
+
+  // Arrivals that a missing number below them holds back.
+  [[nodiscard]] bool has_gap() const { return !waiting_.empty() && !waiting_.contains(next_); }
+  [[nodiscard]] std::optional<double> gap_since() const;
+  // Gives up every missing number up to the highest arrival; returns what was held back.
+  std::vector<CommandPtr> give_up_gap(double now);
+  // Everything that has not started; nothing is left.
+  std::vector<CommandPtr> take_all(double now);
+
+  // The lowest number that has neither arrived nor been refused: what everything else waits for.
+  [[nodiscard]] int64_t lowest_missing() const;
+  [[nodiscard]] size_t num_waiting() const { return waiting_.size(); }
+
+ private:
+  struct Known {
+    uint64_t fingerprint = 0;
+    api::RequestId request;
+  };
+  void advance(double now);
+
+  size_t max_remembered_;
+  int64_t next_ = 1;  // the number whose turn it is
+  std::map<int64_t, CommandPtr> waiting_;
+  std::set<int64_t> consumed_;      // refused numbers >= next_
+  std::map<int64_t, Known> known_;  // arrivals, waiting or started
+  double blocked_since_ = 0.0;      // since when next_ is missing while others wait
+};
+
+}  // namespace strata::scheduler

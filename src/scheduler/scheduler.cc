@@ -1,0 +1,284 @@
+// The server's side: what comes in and what ends early. Turns are in turn.cc.
+#include "scheduler/scheduler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "scheduler/cost.h"
+
+namespace strata::scheduler {
+namespace {
+
+bool is_save(const api::Command& command) {
+  return std::holds_alternative<api::SaveState>(command.op) ||
+         std::holds_alternative<api::SaveForSampler>(command.op);
+}
+
+// Only these may be answered 429.
+bool counts_bytes(const api::Command& command) {
+  return std::holds_alternative<api::ForwardBackward>(command.op) ||
+         std::holds_alternative<api::OptimStep>(command.op);
+}
+
+}  // namespace
+
+void Scheduler::note_change() {
+  changed_ = true;
+  condition_.notify_all();
+}
+
+Submission Scheduler::submit(api::Command command, double now) {
+  auto shared = std::make_shared<const api::Command>(std::move(command));
+  const std::lock_guard lock(mutex_);
+  if (stopping_) return {Verdict::kStopping, shared->request};
+  CHECK(!unanswered_.contains(shared->request), shared->request.text);
+  Submission out;
+  if (std::holds_alternative<api::Sample>(shared->op)) {
+    out = submit_sample(shared);
+  } else if (std::holds_alternative<api::CreateModel>(shared->op)) {
+    out = submit_create(shared);
+  } else if (std::holds_alternative<api::UnloadModel>(shared->op)) {
+    out = submit_unload(shared, now);
+  } else {
+    out = submit_training(shared, now);
+  }
+  if (out.verdict == Verdict::kAccepted) {
+    out.request = shared->request;
+    note_change();
+  }
+  return out;
+}
+
+Submission Scheduler::submit_sample(CommandPtr command) {
+  if (num_queued_samples_ >= options_.max_queued_samples) return {Verdict::kFull, command->request};
+  ++num_queued_samples_;
+  unanswered_.insert(command->request);
+  sides_[command->base].samples[command->tenant].push_back(command->request);
+  samples_[command->request] = {.command = command};
+  return {};
+}
+
+Submission Scheduler::submit_create(CommandPtr command) {
+  if (const auto found = models_.find(command->model); found != models_.end()) {
+    const Model& model = found->second;
+    const bool same = model.created_fingerprint == command->fingerprint;
+    return {same ? Verdict::kDuplicate : Verdict::kConflict, model.created_by};
+  }
+  Model& model = models_.emplace(command->model, Model(options_.max_remembered)).first->second;
+  model.tenant = command->tenant;
+  model.session = command->session;
+  model.base = command->base;
+  model.created_by = command->request;
+  model.created_fingerprint = command->fingerprint;
+  model.create = command;
+  unanswered_.insert(command->request);
+  return {};
+}
+
+Submission Scheduler::submit_unload(CommandPtr command, double now) {
+  const auto found = models_.find(command->model);
+  if (found == models_.end() || found->second.ending)
+    return {Verdict::kUnknownModel, command->request};
+  unanswered_.insert(command->request);
+  found->second.unload = command;
+  end_model(found->second, api::FaultCategory::kUser,
+            fmt::format("model {} was unloaded", command->model.text), false, now);
+  return {};
+}
+
+Submission Scheduler::submit_training(CommandPtr command, double now) {
+  const auto found = models_.find(command->model);
+  if (found == models_.end() || found->second.ending)
+    return {Verdict::kUnknownModel, command->request};
+  Model& model = found->second;
+  CHECK(command->seq_id >= 1, command->seq_id);
+  const bool counted = counts_bytes(*command);
+  // What everything else waits for is let in, or a full queue would never drain.
+  if (counted && !model.queue.knows(command->seq_id) &&
+      queued_bytes_[model.tenant] >= options_.max_queued_bytes &&
+      command->seq_id != model.queue.lowest_missing()) {
+    return {Verdict::kFull, command->request};
+  }
+  Submission out{Verdict::kAccepted, command->request};
+  switch (model.queue.add(command, now, out.request)) {
+    case ModelQueue::Arrival::kDuplicate:
+      out.verdict = Verdict::kDuplicate;
+      return out;
+    case ModelQueue::Arrival::kConflict:
+      out.verdict = Verdict::kConflict;
+      return out;
+    case ModelQueue::Arrival::kGivenUp:
+      out.verdict = Verdict::kGivenUp;
+      return out;
+    case ModelQueue::Arrival::kQueued:
+      break;
+  }
+  if (counted) queued_bytes_[model.tenant] += queued_bytes(*command);
+  unanswered_.insert(command->request);
+  return out;
+}
+
+void Scheduler::consume(const api::ModelId& id, int64_t seq_id, double now) {
+  const std::lock_guard lock(mutex_);
+  const auto found = models_.find(id);
+  if (found == models_.end()) return;
+  found->second.queue.consume(seq_id, now);
+  note_change();
+}
+
+void Scheduler::answer(const api::RequestId& request, api::Outcome outcome) {
+  if (unanswered_.erase(request) == 1) answers_.push_back({request, std::move(outcome)});
+  note_change();
+}
+
+void Scheduler::forget_bytes(const CommandPtr& command) {
+  if (!counts_bytes(*command)) return;
+  const auto found = queued_bytes_.find(command->tenant);
+  found->second -= queued_bytes(*command);
+  if (found->second == 0) queued_bytes_.erase(found);
+}
+
+void Scheduler::refuse(const CommandPtr& command, api::FaultCategory category,
+                       std::string_view reason) {
+  forget_bytes(command);
+  answer(command->request, api::Failure{category, std::string(reason)});
+}
+
+bool Scheduler::cancel(const api::RequestId& request) {
+  const std::lock_guard lock(mutex_);
+  if (!samples_.contains(request)) return false;
+  drop_sample(request);
+  answer(request, api::Failure{api::FaultCategory::kUser, "the sample was cancelled"});
+  return true;
+}
+
+void Scheduler::drop_sample(const api::RequestId& request) {
+  const auto found = samples_.find(request);
+  const api::Command& command = *found->second.command;
+  Side& side = sides_[command.base];
+  if (found->second.next_row == 0) {
+    --num_queued_samples_;
+  } else {
+    side.cancelled.push_back(request);
+  }
+  const auto queue = side.samples.find(command.tenant);
+  if (queue != side.samples.end()) {
+    std::erase(queue->second, request);
+    if (queue->second.empty()) side.samples.erase(queue);
+  }
+  samples_.erase(found);
+}
+
+void Scheduler::end_samples(const api::SessionId* session, api::FaultCategory category,
+                            std::string_view reason) {
+  std::vector<api::RequestId> ended;
+  for (const auto& [request, entry] : samples_) {
+    if (session == nullptr || entry.command->session == *session) ended.push_back(request);
+  }
+  for (const api::RequestId& request : ended) {
+    drop_sample(request);
+    answer(request, api::Failure{category, std::string(reason)});
+  }
+}
+
+void Scheduler::end_model(Model& model, api::FaultCategory category, std::string_view reason,
+                          bool keep_saves, double now) {
+  model.ending = true;
+  std::set<const api::Command*> in_line;
+  for (size_t i = 0;; ++i) {
+    const CommandPtr command = model.queue.ready(i);
+    if (command == nullptr) break;
+    in_line.insert(command.get());
+  }
+  if (model.next_datum > 0) {
+    begun_.erase(model.queue.ready()->request);
+    sides_[model.base].cancelled.push_back(model.queue.ready()->request);
+    model.next_datum = 0;
+  }
+  for (const CommandPtr& command : model.queue.take_all(now)) {
+    if (keep_saves && is_save(*command) && in_line.contains(command.get())) {
+      model.last_saves.push_back(command);
+    } else {
+      refuse(command, category, reason);
+    }
+  }
+  if (model.create != nullptr) {  // never began: nothing to save or unload
+    for (const CommandPtr& save : std::exchange(model.last_saves, {}))
+      refuse(save, category, reason);
+    refuse(std::exchange(model.create, nullptr), category, reason);
+  }
+}
+
+void Scheduler::end_session(const api::SessionId& session, std::string_view reason, double now) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [id, model] : models_) {
+    if (model.session != session || model.ending) continue;
+    end_model(model, api::FaultCategory::kUser, reason, true, now);
+    model.unload = std::make_shared<const api::Command>(api::Command{.request = {},
+                                                                     .tenant = model.tenant,
+                                                                     .session = session,
+                                                                     .model = id,
+                                                                     .base = model.base,
+                                                                     .op = api::UnloadModel{}});
+  }
+  end_samples(&session, api::FaultCategory::kUser, reason);
+  note_change();
+}
+
+void Scheduler::release(api::BaseId base, const api::SnapshotId& snapshot) {
+  const std::lock_guard lock(mutex_);
+  sides_[base].released.push_back(snapshot);
+  note_change();
+}
+
+void Scheduler::begin_shutdown(double now) {
+  const std::lock_guard lock(mutex_);
+  stopping_ = true;
+  const std::string_view reason = "the server is shutting down";
+  for (auto& [id, model] : models_) {
+    if (!model.ending) end_model(model, api::FaultCategory::kServer, reason, true, now);
+  }
+  end_samples(nullptr, api::FaultCategory::kServer, reason);
+  note_change();
+}
+
+bool Scheduler::idle() const {
+  const std::lock_guard lock(mutex_);
+  return unanswered_.empty() && answers_.empty();
+}
+
+bool Scheduler::has_model(const api::ModelId& id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = models_.find(id);
+  return found != models_.end() && !found->second.ending;
+}
+
+SchedulerStats Scheduler::stats() const {
+  const std::lock_guard lock(mutex_);
+  SchedulerStats out;
+  out.models = static_cast<int64_t>(models_.size());
+  for (const auto& [id, model] : models_) {
+    const auto waiting = static_cast<int64_t>(model.queue.num_waiting());
+    out.queued_training += waiting;
+    if (model.queue.has_gap()) out.held_training += waiting;
+  }
+  out.queued_samples = num_queued_samples_;
+  out.running_samples = static_cast<int64_t>(samples_.size()) - num_queued_samples_;
+  for (const auto& [tenant, bytes] : queued_bytes_) out.queued_bytes += bytes;
+  return out;
+}
+
+void Scheduler::wait(double seconds) {
+  std::unique_lock lock(mutex_);
+  condition_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return changed_; });
+}
+
+void Scheduler::wake() {
+  const std::lock_guard lock(mutex_);
+  note_change();
+}
+
+}  // namespace strata::scheduler

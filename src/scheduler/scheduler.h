@@ -1,0 +1,180 @@
+// Scheduler: from commands in the order clients send them to turns of work for the engines. Knows
+// order and batching and nothing of tensors.
+//
+// Training: each model runs in the order of its numbers (ModelQueue). An operation other than
+// forward and forward_backward is a barrier: it starts when all before it are done, and nothing
+// after it starts earlier. A turn holds, for each model, the barriers that stand first in line, and
+// then one pass of rows: data of forward and forward_backward of any models, adapters and losses,
+// up to the pass's token budget. A large command takes several turns, cut between data.
+// Sampling: rows join the running batch while it has room for them; nothing orders them.
+// Fairness: tenants share the pass by tokens and the KV pages by pages; training and sampling share
+// the engine by time. Two that are always busy differ by at most one item; the first item of a pass
+// may exceed its budget, so that no size starves.
+//
+// Each accepted command is answered exactly once, by what complete() returns: the engine's result,
+// or a failure of the scheduler's own if it never ran. One lock; the server's threads submit, the
+// engine thread turns:
+//   scheduler.wait(1.0);
+//   work = scheduler.next({engine.capacity()}, now);
+//   futures.post(scheduler.complete(engine.run(work), now));
+#pragma once
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "api/result.h"
+#include "api/work.h"
+#include "scheduler/fair_share.h"
+#include "scheduler/model_queue.h"
+
+namespace strata::scheduler {
+
+struct SchedulerOptions {
+  double gap_timeout = 600.0;                   // seconds
+  int64_t max_queued_samples = 4096;            // requests that have not begun
+  int64_t max_queued_bytes = int64_t{1} << 30;  // of training operations, for each tenant
+  size_t max_remembered = 65536;                // numbers of a model, against duplicates
+};
+
+enum class Verdict : uint8_t {
+  kAccepted,
+  kDuplicate,     // Submission::request is the one to poll
+  kConflict,      // this number was used for something else
+  kGivenUp,       // this number was refused or given up before
+  kUnknownModel,  // never created, unloaded, or its creation failed
+  kFull,          // 429: the sample queue, or the tenant's training bytes
+  kStopping,      // 503
+};
+
+struct Submission {
+  Verdict verdict = Verdict::kAccepted;
+  api::RequestId request;  // of the first submission for kDuplicate, else the command's own
+};
+
+struct SchedulerStats {
+  int64_t models = 0;
+  int64_t queued_training = 0;  // operations not started
+  int64_t held_training = 0;    // of these, behind a missing number
+  int64_t queued_samples = 0;   // requests not begun
+  int64_t running_samples = 0;  // requests begun and not answered
+  int64_t queued_bytes = 0;
+};
+
+class Scheduler {
+ public:
+  explicit Scheduler(const SchedulerOptions& options) : options_(options) {}
+
+  // Server side, any thread. `now` is now_seconds().
+  Submission submit(api::Command command, double now);
+  // A request with this number was refused before it came here: nobody waits for it.
+  void consume(const api::ModelId& model, int64_t seq_id, double now);
+  // A sample that nobody wants any more; false when there is none of this id.
+  bool cancel(const api::RequestId& request);
+  // Ends a session: what has not started fails with `reason` (category user), running samples are
+  // cancelled, saves in line are still done, then its models are unloaded.
+  void end_session(const api::SessionId& session, std::string_view reason, double now);
+  // The memory of fixed sampler weights may go; running samples keep theirs.
+  void release(api::BaseId base, const api::SnapshotId& snapshot);
+  // Shutdown: submissions answer kStopping; everything but the saves in line fails (category
+  // server). Idle says when the saves are done.
+  void begin_shutdown(double now);
+  [[nodiscard]] bool idle() const;
+  [[nodiscard]] bool has_model(const api::ModelId& model) const;
+  [[nodiscard]] SchedulerStats stats() const;
+
+  // Engine side, one thread. One turn for one of the engines; empty when none has anything to do.
+  api::Work next(std::span<const api::Capacity> engines, double now);
+  // Notes what the engine answered and returns what is to be posted: these, less those of commands
+  // that were failed in the meantime, and the failures since the last call (gaps, ended sessions,
+  // cancelled samples). Call it after every turn, an empty one too.
+  std::vector<api::Result> complete(std::vector<api::Result> results, double now);
+  // Returns when something has changed since the last next(), or after `seconds`.
+  void wait(double seconds);
+  // Makes wait() return.
+  void wake();
+
+ private:
+  struct Model {
+    explicit Model(size_t max_remembered) : queue(max_remembered) {}
+    api::TenantId tenant;
+    api::SessionId session;
+    api::BaseId base = {};
+    api::RequestId created_by;  // with its fingerprint, to know a repeated submission
+    uint64_t created_fingerprint = 0;
+    CommandPtr create;    // until it is handed out
+    bool live = false;    // its creation succeeded
+    bool ending = false;  // nothing new is accepted; after its last saves comes the unload
+    std::vector<CommandPtr> last_saves;
+    CommandPtr unload;
+    size_t next_datum = 0;  // of the command in front, when it has begun
+    ModelQueue queue;
+  };
+  using Models = std::map<api::ModelId, Model>;
+  struct SampleEntry {
+    CommandPtr command;
+    int64_t next_row = 0;
+  };
+  struct Side {                                                   // what belongs to one engine
+    std::map<api::TenantId, std::deque<api::RequestId>> samples;  // rows left to hand out
+    std::vector<api::RequestId> cancelled;
+    std::vector<api::SnapshotId> released;
+    FairShare<api::TenantId> training_share, sampling_share;
+    FairShare<api::ModelId> model_share;
+    bool both_busy = false;  // training and sampling; then since these meter readings:
+    double train_mark = 0.0, sample_mark = 0.0;
+  };
+
+  Submission submit_sample(CommandPtr command);
+  Submission submit_create(CommandPtr command);
+  Submission submit_unload(CommandPtr command, double now);
+  Submission submit_training(CommandPtr command, double now);
+
+  void answer(const api::RequestId& request, api::Outcome outcome);
+  void refuse(const CommandPtr& command, api::FaultCategory category, std::string_view reason);
+  void end_model(Model& model, api::FaultCategory category, std::string_view reason,
+                 bool keep_saves, double now);
+  void end_samples(const api::SessionId* session, api::FaultCategory category,
+                   std::string_view reason);
+  void drop_sample(const api::RequestId& request);
+  void close_gaps(double now);
+  void finish_create(const api::ModelId& id, const api::Outcome& outcome, double now);
+  void forget_bytes(const CommandPtr& command);
+  void pop(Model& model, double now);
+
+  void take_control(Side& side, api::Work& work, double now);
+  void take_samples(const api::Capacity& engine, Side& side, api::Work& work);
+  void take_rows(const api::Capacity& engine, Side& side, api::Work& work, double now);
+  void take_datum(Model& model, std::vector<api::TrainRows>& rows, double now);
+  [[nodiscard]] bool rows_may_run(const api::Capacity& engine, Side& side,
+                                  const api::Work& work) const;
+  [[nodiscard]] static bool rows_ready(const Model& model);
+  void note_change();
+
+  const SchedulerOptions options_;
+
+  mutable std::mutex mutex_;  // guards everything below
+  std::condition_variable condition_;
+  bool changed_ = false;
+  bool stopping_ = false;
+  Models models_;
+  std::map<api::BaseId, Side> sides_;
+  std::map<api::TenantId, int64_t> queued_bytes_;
+  std::unordered_map<api::RequestId, SampleEntry> samples_;    // until answered
+  std::unordered_map<api::RequestId, api::ModelId> creating_;  // handed out, no answer yet
+  std::unordered_map<api::RequestId, api::ModelId> begun_;     // some of its data handed out
+  std::set<api::RequestId> unanswered_;
+  std::vector<api::Result> answers_;
+  int64_t num_queued_samples_ = 0;  // none of whose rows was handed out
+  size_t next_engine_ = 0;
+};
+
+}  // namespace strata::scheduler

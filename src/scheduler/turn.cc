@@ -1,0 +1,248 @@
+// The engine's side of Scheduler: making one turn of work, and noting what came of it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "base/check.h"
+#include "scheduler/cost.h"
+#include "scheduler/scheduler.h"
+
+namespace strata::scheduler {
+
+bool Scheduler::rows_ready(const Model& model) {
+  if (!model.live || model.ending) return false;
+  const CommandPtr head = model.queue.ready();
+  return head != nullptr && std::holds_alternative<api::ForwardBackward>(head->op);
+}
+
+void Scheduler::close_gaps(double now) {
+  for (auto& [id, model] : models_) {
+    const std::optional<double> since = model.queue.gap_since();
+    if (!since || now - *since < options_.gap_timeout) continue;
+    const int64_t missing = model.queue.lowest_missing();
+    for (const CommandPtr& command : model.queue.give_up_gap(now)) {
+      refuse(
+          command, api::FaultCategory::kServer,
+          fmt::format("model {}: seq_id {} did not arrive within {} s, so {} cannot run in order",
+                      id.text, missing, options_.gap_timeout, command->seq_id));
+    }
+  }
+}
+
+api::Work Scheduler::next(std::span<const api::Capacity> engines, double now) {
+  const std::lock_guard lock(mutex_);
+  changed_ = false;
+  close_gaps(now);
+  for (size_t i = 0; i < engines.size(); ++i) {
+    const size_t index = (next_engine_ + i) % engines.size();
+    const api::Capacity& engine = engines[index];
+    Side& side = sides_[engine.base];
+    api::Work work;
+    work.base = engine.base;
+    work.cancel = std::exchange(side.cancelled, {});
+    work.release = std::exchange(side.released, {});
+    take_control(side, work, now);
+    take_samples(engine, side, work);
+    work.decode = engine.running_samples > 0 || !work.samples.empty();
+    if (rows_may_run(engine, side, work)) take_rows(engine, side, work, now);
+    if (work.empty()) continue;
+    next_engine_ = index + 1;
+    return work;
+  }
+  return {};
+}
+
+void Scheduler::pop(Model& model, double now) {
+  forget_bytes(model.queue.ready());
+  model.queue.pop(now);
+  model.next_datum = 0;
+}
+
+void Scheduler::take_control(Side&, api::Work& work, double now) {
+  for (auto at = models_.begin(); at != models_.end();) {
+    auto& [id, model] = *at;
+    bool erased = false;
+    if (model.base == work.base) {
+      if (model.create != nullptr) {
+        creating_[model.create->request] = id;
+        work.control.push_back(std::exchange(model.create, nullptr));
+      } else if (model.live && !model.ending) {
+        for (CommandPtr head = model.queue.ready(); head != nullptr && !rows_ready(model);
+             head = model.queue.ready()) {
+          pop(model, now);
+          work.control.push_back(std::move(head));
+        }
+      } else if (model.ending && !creating_.contains(model.created_by)) {
+        for (const CommandPtr& save : model.last_saves) work.control.push_back(save);
+        model.last_saves.clear();
+        if (model.unload != nullptr) {
+          if (model.live) {
+            work.control.push_back(model.unload);
+          } else {
+            answer(model.unload->request, api::Done{});
+          }
+          at = models_.erase(at);
+          erased = true;
+        }
+      }
+    }
+    if (!erased) ++at;
+  }
+}
+
+void Scheduler::take_samples(const api::Capacity& engine, Side& side, api::Work& work) {
+  std::vector<api::TenantId> tenants;
+  for (const auto& [tenant, queue] : side.samples) tenants.push_back(tenant);
+  side.sampling_share.set_active(tenants);
+  int64_t rows = engine.sample_rows;
+  int64_t pages = engine.free_pages;
+  // With nothing running every page is free: what does not fit now never will, and the engine says
+  // so.
+  bool must_take = engine.running_samples == 0;
+  while (rows > 0 && !side.samples.empty()) {
+    const auto chosen = std::min_element(
+        side.samples.begin(), side.samples.end(), [&](const auto& a, const auto& b) {
+          return side.sampling_share.used(a.first) < side.sampling_share.used(b.first);
+        });
+    const api::RequestId request = chosen->second.front();
+    SampleEntry& entry = samples_.at(request);
+    const auto& sample = std::get<api::Sample>(entry.command->op);
+    const int64_t cost = sample_pages(sample, entry.next_row, engine.page_size);
+    if (cost > pages && !must_take) return;
+    must_take = false;
+    pages -= cost;
+    --rows;
+    if (entry.next_row == 0) --num_queued_samples_;
+    if (work.samples.empty() || work.samples.back().command != entry.command) {
+      work.samples.push_back({entry.command, entry.next_row, entry.next_row});
+    }
+    work.samples.back().last = ++entry.next_row;
+    side.sampling_share.charge(chosen->first, static_cast<double>(cost));
+    if (entry.next_row < sample.num_samples) continue;
+    chosen->second.pop_front();
+    if (chosen->second.empty()) side.samples.erase(chosen);
+  }
+}
+
+// While both training and sampling have work, the one that has used less time goes: a step of
+// sampling in every turn, a training pass in those where training is not ahead.
+bool Scheduler::rows_may_run(const api::Capacity& engine, Side& side, const api::Work& work) const {
+  bool any_rows = false;
+  for (const auto& [id, model] : models_)
+    any_rows = any_rows || (model.base == engine.base && rows_ready(model));
+  if (!any_rows || !work.decode) {
+    side.both_busy = false;
+    return any_rows;
+  }
+  if (!side.both_busy) {
+    side.both_busy = true;
+    side.train_mark = engine.train_seconds;
+    side.sample_mark = engine.sample_seconds;
+  }
+  return engine.train_seconds - side.train_mark <= engine.sample_seconds - side.sample_mark;
+}
+
+void Scheduler::take_datum(Model& model, std::vector<api::TrainRows>& rows, double now) {
+  const CommandPtr head = model.queue.ready();
+  const size_t count = std::get<api::ForwardBackward>(head->op).data.size();
+  if (rows.empty() || rows.back().command != head)
+    rows.push_back({head, model.next_datum, model.next_datum});
+  if (model.next_datum < count) ++model.next_datum;
+  rows.back().last = model.next_datum;
+  if (model.next_datum < count) {
+    begun_[head->request] = head->model;
+    return;
+  }
+  begun_.erase(head->request);
+  pop(model, now);
+}
+
+void Scheduler::take_rows(const api::Capacity& engine, Side& side, api::Work& work, double now) {
+  std::vector<Models::iterator> ready;
+  std::vector<api::TenantId> tenants;
+  std::vector<api::ModelId> ids;
+  for (auto at = models_.begin(); at != models_.end(); ++at) {
+    if (at->second.base != engine.base || !rows_ready(at->second)) continue;
+    ready.push_back(at);
+    tenants.push_back(at->second.tenant);
+    ids.push_back(at->first);
+  }
+  side.training_share.set_active(tenants);
+  side.model_share.set_active(ids);
+  std::map<api::ModelId, std::vector<api::TrainRows>> taken;  // rows of a model stand together
+  int64_t used = 0;
+  while (!ready.empty()) {
+    // The one that used least, of those whose next datum fits; anything fits an empty pass.
+    auto best = ready.end();
+    int64_t best_cost = 0;
+    const auto meter = [&](Models::iterator m) {
+      return std::tuple(side.training_share.used(m->second.tenant),
+                        side.model_share.used(m->first));
+    };
+    for (auto at = ready.begin(); at != ready.end(); ++at) {
+      const Model& model = (*at)->second;
+      const auto& data = std::get<api::ForwardBackward>(model.queue.ready()->op).data;
+      const int64_t cost = data.empty() ? 0 : datum_tokens(data[model.next_datum]);
+      if (used > 0 && used + cost > engine.pass_tokens) continue;
+      if (best != ready.end() && meter(*best) <= meter(*at)) continue;
+      best = at;
+      best_cost = cost;
+    }
+    if (best == ready.end()) break;
+    const Models::iterator chosen = *best;
+    take_datum(chosen->second, taken[chosen->first], now);
+    used += best_cost;
+    side.training_share.charge(chosen->second.tenant, static_cast<double>(best_cost));
+    side.model_share.charge(chosen->first, static_cast<double>(best_cost));
+    if (!rows_ready(chosen->second)) ready.erase(best);
+  }
+  for (auto& [id, rows] : taken) {
+    for (api::TrainRows& row : rows) work.rows.push_back(std::move(row));
+  }
+}
+
+void Scheduler::finish_create(const api::ModelId& id, const api::Outcome& outcome, double now) {
+  const auto found = models_.find(id);
+  CHECK(found != models_.end(), id.text);
+  Model& model = found->second;
+  const auto* failure = std::get_if<api::Failure>(&outcome);
+  if (failure == nullptr) {
+    model.live = true;
+    return;
+  }
+  const std::string reason = fmt::format("model {} was not created: {}", id.text, failure->message);
+  end_model(model, failure->category, reason, false, now);
+  for (const CommandPtr& save : std::exchange(model.last_saves, {}))
+    refuse(save, failure->category, reason);
+  if (model.unload != nullptr) answer(model.unload->request, api::Done{});
+  models_.erase(found);
+}
+
+std::vector<api::Result> Scheduler::complete(std::vector<api::Result> results, double now) {
+  const std::lock_guard lock(mutex_);
+  for (api::Result& result : results) {
+    if (const auto created = creating_.find(result.request); created != creating_.end()) {
+      const api::ModelId id = std::move(created->second);
+      creating_.erase(created);
+      finish_create(id, result.outcome, now);
+    }
+    if (const auto begun = begun_.find(result.request); begun != begun_.end()) {
+      pop(models_.at(begun->second), now);  // it failed: the rest of its data is not run
+      begun_.erase(begun);
+    }
+    if (const auto sample = samples_.find(result.request); sample != samples_.end()) {
+      const api::Command& command = *sample->second.command;
+      const auto& samples = sides_[command.base].samples;
+      const bool rows_left =
+          sample->second.next_row < std::get<api::Sample>(command.op).num_samples;
+      if (rows_left && samples.contains(command.tenant)) drop_sample(result.request);
+      samples_.erase(result.request);
+    }
+    answer(result.request, std::move(result.outcome));
+  }
+  return std::exchange(answers_, {});
+}
+
+}  // namespace strata::scheduler

@@ -1,0 +1,122 @@
+// FakeEngine: does what it is told, writes down the order, and answers. Samples run for max_tokens
+// decode steps. Commands named in `fail` answer a failure at their first rows.
+#pragma once
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "api/result.h"
+#include "api/work.h"
+#include "scheduler/cost.h"
+
+namespace strata::scheduler {
+
+class FakeEngine {
+ public:
+  api::BaseId base = {};
+  int64_t pass_tokens = 16;
+  int64_t max_rows = 8;
+  int64_t pages = 64;
+  double train_cost = 1.0, sample_cost = 1.0;
+  std::set<std::string> fail;
+  std::map<std::string, std::vector<std::string>> log;  // by model: requests as they ran
+  std::map<std::string, int64_t> tokens;                // by tenant, trained
+  int64_t largest_pass = 0, num_passes = 0, num_decodes = 0;
+  std::vector<std::string> released, cancelled;
+
+  [[nodiscard]] api::Capacity capacity() const {
+    int64_t held = 0;
+    for (const Running& row : running_) held += row.pages;
+    return {.base = base,
+            .pass_tokens = pass_tokens,
+            .sample_rows = max_rows - static_cast<int64_t>(running_.size()),
+            .free_pages = pages - held,
+            .page_size = 4,
+            .running_samples = static_cast<int64_t>(running_.size()),
+            .train_seconds = train_seconds_,
+            .sample_seconds = sample_seconds_};
+  }
+
+  std::vector<api::Result> run(const api::Work& work) {
+    results_.clear();
+    for (const api::RequestId& id : work.cancel) {
+      cancelled.push_back(id.text);
+      std::erase_if(running_, [&](const Running& r) { return r.command->request == id; });
+      left_.erase(id.text);
+    }
+    for (const api::SnapshotId& id : work.release) released.push_back(id.text);
+    for (const auto& command : work.control) {
+      note(*command);
+      answer(*command, api::Done{});
+    }
+    if (!work.rows.empty()) train(work.rows);
+    for (const api::SampleRows& rows : work.samples) join(rows);
+    if (work.decode) decode();
+    return results_;
+  }
+
+ private:
+  struct Running {
+    std::shared_ptr<const api::Command> command;
+    int64_t left = 0;
+    int64_t pages = 0;
+  };
+
+  void note(const api::Command& command) {
+    log[command.model.text].push_back(command.request.text);
+  }
+  void answer(const api::Command& command, api::Outcome outcome) {
+    if (fail.contains(command.request.text))
+      outcome = api::Failure{api::FaultCategory::kUser, "told to fail"};
+    results_.push_back({command.request, std::move(outcome)});
+  }
+
+  void train(const std::vector<api::TrainRows>& all) {
+    int64_t used = 0;
+    for (const api::TrainRows& rows : all) {
+      const auto& data = std::get<api::ForwardBackward>(rows.command->op).data;
+      if (rows.first == 0) note(*rows.command);
+      for (size_t i = rows.first; i < rows.last; ++i) {
+        used += datum_tokens(data[i]);
+        tokens[rows.command->tenant.text] += datum_tokens(data[i]);
+      }
+      const bool failed = rows.first == 0 && fail.contains(rows.command->request.text);
+      if (failed || rows.last == data.size()) answer(*rows.command, api::ForwardBackwardResult{});
+    }
+    largest_pass = std::max(largest_pass, used);
+    ++num_passes;
+    train_seconds_ += train_cost;
+  }
+
+  void join(const api::SampleRows& rows) {
+    const auto& sample = std::get<api::Sample>(rows.command->op);
+    for (int64_t i = rows.first; i < rows.last; ++i) {
+      if (sample_pages(sample, i, 4) > pages) {
+        results_.push_back(
+            {rows.command->request, api::Failure{api::FaultCategory::kUser, "too large"}});
+        return;
+      }
+      running_.push_back({rows.command, sample.max_tokens, sample_pages(sample, i, 4)});
+    }
+    left_.emplace(rows.command->request.text, sample.num_samples);
+  }
+
+  void decode() {
+    ++num_decodes;
+    sample_seconds_ += sample_cost;
+    for (Running& row : running_) {
+      if (--row.left == 0 && --left_[row.command->request.text] == 0)
+        answer(*row.command, api::SampleOutput{});
+    }
+    std::erase_if(running_, [](const Running& row) { return row.left == 0; });
+  }
+
+  std::vector<Running> running_;
+  std::map<std::string, int64_t> left_;  // samples of a request without an end
+  std::vector<api::Result> results_;
+  double train_seconds_ = 0.0, sample_seconds_ = 0.0;
+};
+
+}  // namespace strata::scheduler

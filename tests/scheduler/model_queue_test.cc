@@ -1,0 +1,106 @@
+#include "scheduler/model_queue.h"
+
+#include <gtest/gtest.h>
+
+namespace strata::scheduler {
+namespace {
+
+using Arrival = ModelQueue::Arrival;
+
+CommandPtr command(int64_t seq, uint64_t fingerprint = 0, const std::string& request = "") {
+  return std::make_shared<const api::Command>(
+      api::Command{.request = {request.empty() ? "r" + std::to_string(seq) : request},
+                   .model = {"m"},
+                   .seq_id = seq,
+                   .fingerprint = fingerprint,
+                   .op = api::OptimStep{}});
+}
+
+Arrival add(ModelQueue& queue, int64_t seq, double now = 0.0) {
+  api::RequestId first;
+  return queue.add(command(seq), now, first);
+}
+
+TEST(ModelQueue, RunsInNumberOrder) {
+  ModelQueue queue(100);
+  add(queue, 3);
+  add(queue, 2);
+  EXPECT_EQ(queue.ready(), nullptr);
+  EXPECT_TRUE(queue.has_gap());
+  add(queue, 1);
+  EXPECT_FALSE(queue.has_gap());
+  EXPECT_EQ(queue.ready(2)->seq_id, 3);
+  EXPECT_EQ(queue.ready(3), nullptr);
+  for (int64_t seq = 1; seq <= 3; ++seq) {
+    ASSERT_EQ(queue.ready()->seq_id, seq);
+    queue.pop(0.0);
+  }
+  EXPECT_EQ(queue.ready(), nullptr);
+}
+
+TEST(ModelQueue, KnowsDuplicatesAndConflictsAlsoAfterTheyRan) {
+  ModelQueue queue(100);
+  api::RequestId first;
+  EXPECT_EQ(queue.add(command(1, 7, "a"), 0.0, first), Arrival::kQueued);
+  queue.pop(0.0);
+  EXPECT_EQ(queue.add(command(1, 7, "b"), 0.0, first), Arrival::kDuplicate);
+  EXPECT_EQ(first.text, "a");
+  EXPECT_EQ(queue.add(command(1, 8, "c"), 0.0, first), Arrival::kConflict);
+  EXPECT_EQ(queue.num_waiting(), 0u);
+}
+
+TEST(ModelQueue, RefusedNumbersAreSteppedOver) {
+  ModelQueue queue(100);
+  add(queue, 2);
+  add(queue, 5);
+  queue.consume(1, 0.0);
+  EXPECT_EQ(queue.ready()->seq_id, 2);
+  queue.consume(4, 0.0);
+  EXPECT_EQ(queue.lowest_missing(), 3);
+  queue.consume(3, 0.0);
+  EXPECT_EQ(queue.ready(1)->seq_id, 5);
+  EXPECT_EQ(add(queue, 4), Arrival::kGivenUp);
+  queue.pop(0.0);
+  queue.pop(0.0);
+  EXPECT_EQ(add(queue, 6), Arrival::kQueued);
+}
+
+TEST(ModelQueue, AConsumedNumberThatIsWaitingStays) {
+  ModelQueue queue(100);
+  add(queue, 1);
+  queue.consume(1, 0.0);
+  EXPECT_EQ(queue.ready()->seq_id, 1);
+}
+
+TEST(ModelQueue, AGapIsCountedFromWhenSomethingBeganToWait) {
+  ModelQueue queue(100);
+  add(queue, 1, 1.0);
+  EXPECT_EQ(queue.gap_since(), std::nullopt);
+  queue.pop(2.0);
+  add(queue, 3, 10.0);
+  add(queue, 4, 20.0);
+  EXPECT_EQ(queue.gap_since(), 10.0);
+  add(queue, 2, 30.0);
+  EXPECT_EQ(queue.gap_since(), std::nullopt);
+  queue.pop(40.0);
+  queue.pop(41.0);
+  queue.pop(42.0);
+  add(queue, 7, 50.0);
+  EXPECT_EQ(queue.give_up_gap(60.0).size(), 1u);
+  EXPECT_EQ(add(queue, 5), Arrival::kGivenUp);
+  EXPECT_EQ(add(queue, 6), Arrival::kGivenUp);
+  EXPECT_EQ(add(queue, 8), Arrival::kQueued);
+  EXPECT_EQ(queue.ready()->seq_id, 8);
+}
+
+TEST(ModelQueue, ForgetsOldNumbersOnly) {
+  ModelQueue queue(2);
+  for (int64_t seq = 1; seq <= 4; ++seq) add(queue, seq);
+  EXPECT_TRUE(queue.knows(1));
+  for (int64_t seq = 1; seq <= 4; ++seq) queue.pop(0.0);
+  EXPECT_EQ(add(queue, 1), Arrival::kGivenUp);
+  EXPECT_EQ(add(queue, 4), Arrival::kDuplicate);
+}
+
+}  // namespace
+}  // namespace strata::scheduler
