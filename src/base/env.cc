@@ -1,6 +1,9 @@
 #include "base/env.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
+#include <string_view>
 
 #include "base/error.h"
 
@@ -17,6 +20,17 @@ int env_log_level() {
   if (value[0] >= '0' && value[0] <= '4' && value[1] == '\0') return value[0] - '0';
   throw Error(ErrorCode::kInvalidArgument,
               std::string("STRATA_LOG: got '") + value + "', want 0, 1, 2, 3 or 4");
+}
+
+std::map<std::string, std::string> env_strata() {
+  std::map<std::string, std::string> variables;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    const size_t sign = text.find('=');
+    if (!text.starts_with("STRATA_") || sign == std::string_view::npos) continue;
+    variables.emplace(text.substr(0, sign), text.substr(sign + 1));
+  }
+  return variables;
 }
 
 }  // namespace strata

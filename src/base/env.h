@@ -1,13 +1,17 @@
 // Every environment variable Strata reads, and the only place that reads one.
 //   STRATA_CPU_PATH  forces a CPU path: avx512_bf16, avx512, avx2 or reference; one the machine
-//   lacks is an error STRATA_LOG       0 errors only, 1 warnings (default), 2 info, 3 debug, 4
-//   trace
+//   lacks is an error
+//   STRATA_LOG       0 errors only, 1 warnings (default), 2 info, 3 debug, 4 trace
+//   STRATA_KEYS, STRATA_ADMIN_KEYS, STRATA_CONFIG and STRATA_<OPTION>  options of `strata serve`
+//   (server/options.h)
 #pragma once
+#include <map>
 #include <string>
 
 namespace strata {
 
-std::string env_cpu_path();  // empty when unset
-int env_log_level();         // 1 when unset; an Error when it is not 0..4
+std::string env_cpu_path();                       // empty when unset
+int env_log_level();                              // 1 when unset; an Error when it is not 0..4
+std::map<std::string, std::string> env_strata();  // every STRATA_* variable
 
 }  // namespace strata

@@ -1,0 +1,113 @@
+// How the text of an option becomes a value: sizes, durations, addresses.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "server/options.h"
+
+namespace strata::server {
+namespace {
+
+[[noreturn]] void refuse(const std::string& name, const std::string& text, const char* wanted) {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--{}: got '{}', want {}", name, text, wanted));
+}
+
+// A number and the unit behind it; spaces between them are fine.
+std::pair<double, std::string_view> number_and_unit(const std::string& name,
+                                                    const std::string& text, const char* wanted) {
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || !std::isfinite(value) || value < 0) refuse(name, text, wanted);
+  std::string_view unit(rest, static_cast<size_t>(end - rest));
+  unit.remove_prefix(std::min(unit.find_first_not_of(' '), unit.size()));
+  return {value, unit};
+}
+
+template <size_t N>
+double unit_factor(const std::array<std::pair<std::string_view, double>, N>& units,
+                   std::string_view unit) {
+  for (const auto& [name, factor] : units) {
+    if (name == unit) return factor;
+  }
+  return 0;
+}
+
+constexpr double kKi = 1024;
+constexpr std::array<std::pair<std::string_view, double>, 14> kSizes = {{
+    {"", 1},
+    {"B", 1},
+    {"KiB", kKi},
+    {"MiB", kKi* kKi},
+    {"GiB", kKi* kKi* kKi},
+    {"TiB", kKi* kKi* kKi* kKi},
+    {"K", kKi},
+    {"M", kKi* kKi},
+    {"G", kKi* kKi* kKi},
+    {"T", kKi* kKi* kKi* kKi},
+    {"kB", 1e3},
+    {"MB", 1e6},
+    {"GB", 1e9},
+    {"TB", 1e12},
+}};
+constexpr std::array<std::pair<std::string_view, double>, 6> kDurations = {
+    {{"", 1}, {"ms", 1e-3}, {"s", 1}, {"m", 60}, {"h", 3600}, {"d", 86400}}};
+
+}  // namespace
+
+int64_t physical_memory() {
+  return static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
+}
+
+int64_t parse_size(const std::string& name, const std::string& text, int64_t whole) {
+  const char* wanted =
+      whole > 0 ? "a size like 8GiB or a share of RAM like 80%" : "a size like 64MiB";
+  const auto [value, unit] = number_and_unit(name, text, wanted);
+  if (whole > 0 && unit == "%") {
+    if (value <= 0 || value > 100) refuse(name, text, "a share above 0% and at most 100%");
+    return static_cast<int64_t>(static_cast<double>(whole) * value / 100);
+  }
+  const double bytes = value * unit_factor(kSizes, unit);
+  if (bytes < 1 || bytes >= 9e18) refuse(name, text, wanted);
+  return static_cast<int64_t>(bytes);
+}
+
+double parse_duration(const std::string& name, const std::string& text) {
+  const char* wanted = "a duration like 30s, 500ms, 5m or 2h";
+  const auto [value, unit] = number_and_unit(name, text, wanted);
+  const double seconds = value * unit_factor(kDurations, unit);
+  if (seconds <= 0 || seconds > 1e9) refuse(name, text, wanted);
+  return seconds;
+}
+
+bool HostPort::is_loopback() const {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+HostPort parse_host_port(const std::string& name, const std::string& text) {
+  const char* wanted = "HOST:PORT like 127.0.0.1:8000 or [::1]:8000";
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos || colon == 0) refuse(name, text, wanted);
+  HostPort out;
+  out.host = text.substr(0, colon);
+  if (out.host.front() == '[' && out.host.back() == ']') {
+    out.host = out.host.substr(1, out.host.size() - 2);
+  } else if (out.host.find(':') != std::string::npos) {
+    refuse(name, text, wanted);
+  }
+  const char* begin = text.data() + colon + 1;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(begin, end, out.port);
+  const bool whole = error == std::errc{} && rest == end && begin != end;
+  if (!whole || out.port < 0 || out.port > 65535 || out.host.empty()) refuse(name, text, wanted);
+  return out;
+}
+
+}  // namespace strata::server

@@ -1,0 +1,291 @@
+#include "server/options.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include "base/error.h"
+
+namespace strata::server {
+namespace {
+
+using Kind = OptionRow::Kind;
+
+[[noreturn]] void refuse(const std::string& name, const std::string& value,
+                         const std::string& wanted) {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--{}: got '{}', want {}", name, value, wanted));
+}
+
+bool parse_switch(const std::string& name, const std::string& value) {
+  if (value == "on" || value == "true" || value == "1") return true;
+  if (value == "off" || value == "false" || value == "0") return false;
+  refuse(name, value, "on or off");
+}
+
+int64_t parse_count(const std::string& name, const std::string& value, int64_t least) {
+  int64_t count = 0;
+  const char* end = value.data() + value.size();
+  const auto [rest, error] = std::from_chars(value.data(), end, count);
+  if (error != std::errc{} || rest != end || count < least || count > 1'000'000'000) {
+    refuse(name, value, fmt::format("a whole number from {} to 1000000000", least));
+  }
+  return count;
+}
+
+void set_max_body(ServeOptions& o, const std::string& name, const std::string& value) {
+  o.max_body = parse_size(name, value);
+  if (o.max_body > 1LL << 30) refuse(name, value, "at most 1GiB");
+}
+
+void set_poll_hold(ServeOptions& o, const std::string& name, const std::string& value) {
+  o.poll_hold = parse_duration(name, value);
+  if (o.poll_hold > 44) refuse(name, value, "at most 44s: clients give a poll up after 45s");
+}
+
+void set_gap_timeout(ServeOptions& o, const std::string& name, const std::string& value) {
+  o.gap_timeout = parse_duration(name, value);
+  if (o.gap_timeout < 1) refuse(name, value, "at least 1s");
+}
+
+void set_public_url(ServeOptions& o, const std::string& name, const std::string& value) {
+  std::string url = value;
+  while (url.ends_with('/')) url.pop_back();
+  const size_t scheme = url.starts_with("https://") ? 8 : url.starts_with("http://") ? 7 : 0;
+  const size_t host_end = std::min(url.find('/', scheme), url.size());
+  const bool has_host = scheme != 0 && host_end > scheme && url[scheme] != ':';
+  const bool is_clean = url.find_first_of("?#@ \t\r\n\"<>\\") == std::string::npos;
+  if (!has_host || !is_clean) {
+    refuse(name, value, "http(s)://HOST[:PORT][/PATH] without user, query or fragment");
+  }
+  o.public_url = url;
+}
+
+void set_dtype(ServeOptions& o, const std::string& name, const std::string& value) {
+  if (value != "auto" && value != "bf16" && value != "f32")
+    refuse(name, value, "auto, bf16 or f32");
+  o.dtype = value;
+}
+
+// Setters for the kinds of which there are many.
+template <double ServeOptions::* kField>
+void set_duration(ServeOptions& o, const std::string& name, const std::string& value) {
+  o.*kField = parse_duration(name, value);
+}
+template <int64_t ServeOptions::* kField, int64_t kLeast>
+void set_count(ServeOptions& o, const std::string& name, const std::string& value) {
+  o.*kField = parse_count(name, value, kLeast);
+}
+template <int64_t ServeOptions::* kField>
+void set_size(ServeOptions& o, const std::string& name, const std::string& value) {
+  o.*kField = parse_size(name, value);
+}
+template <HostPort ServeOptions::* kField>
+void set_address(ServeOptions& o, const std::string& name, const std::string& value) {
+  o.*kField = parse_host_port(name, value);
+}
+template <std::string ServeOptions::* kField>
+void set_text(ServeOptions& o, const std::string& name, const std::string& value) {
+  if (value.empty()) refuse(name, value, "a text that is not empty");
+  o.*kField = value;
+}
+template <std::vector<std::string> ServeOptions::* kField>
+void add_text(ServeOptions& o, const std::string&, const std::string& value) {
+  (o.*kField).push_back(value);
+}
+template <bool ServeOptions::* kField>
+void set_switch(ServeOptions& o, const std::string& name, const std::string& value) {
+  o.*kField = parse_switch(name, value);
+}
+
+using O = ServeOptions;
+constexpr OptionRow kRows[] = {
+    {"model", "NAME=DIR", "", "a base model: its name and Hugging Face directory; repeatable",
+     Kind::kList, add_text<&O::models>},
+    {"alias", "NAME=MODEL", "", "one more name for a model; repeatable", Kind::kList,
+     add_text<&O::aliases>},
+    {"tokenizer", "NAME=ID", "the model's directory", "tokenizer_id in get_info; repeatable",
+     Kind::kList, add_text<&O::tokenizers>},
+    {"listen", "HOST:PORT", "127.0.0.1:8000", "where the API listens", Kind::kValue,
+     set_address<&O::listen>},
+    {"public-url", "URL", "", "what clients call the server", Kind::kValue, set_public_url},
+    {"metrics-listen", "HOST:PORT", "127.0.0.1:9464", "where /metrics listens", Kind::kValue,
+     set_address<&O::metrics_listen>},
+    {"data", "DIR", "", "data directory", Kind::kValue, set_text<&O::data>},
+    {"db", "URL", "SQLite in --data", "postgresql:// address of the state store", Kind::kValue,
+     set_text<&O::db>},
+    {"keys", "FILE", "", "keys: 'tml-... [TENANT]' a line", Kind::kValue, set_text<&O::keys>},
+    {"admin-keys", "FILE", "", "keys of administrators, same form", Kind::kValue,
+     set_text<&O::admin_keys>},
+    {"no-keys", "", "off", "serve this machine alone, without keys", Kind::kFlag,
+     set_switch<&O::no_keys>},
+    {"result-ttl", "DURATION", "1800s", "how long a result is kept after completion", Kind::kValue,
+     set_duration<&O::result_ttl>},
+    {"gap-timeout", "DURATION", "600s", "wait for a missing seq_id; at least 1s", Kind::kValue,
+     set_gap_timeout},
+    {"session-timeout", "DURATION", "300s", "a session without a sign of life ends", Kind::kValue,
+     set_duration<&O::session_timeout>},
+    {"poll-hold", "DURATION", "30s", "how long retrieve_future is held", Kind::kValue,
+     set_poll_hold},
+    {"header-timeout", "DURATION", "10s", "for the head of a request", Kind::kValue,
+     set_duration<&O::header_timeout>},
+    {"body-timeout", "DURATION", "30s", "without progress in a body", Kind::kValue,
+     set_duration<&O::body_timeout>},
+    {"keepalive", "DURATION", "120s", "an idle connection is closed", Kind::kValue,
+     set_duration<&O::keepalive>},
+    {"max-body", "SIZE", "64MiB", "of a request, compressed and decompressed; at most 1GiB",
+     Kind::kValue, set_max_body},
+    {"max-adapters", "COUNT", "64", "models alive at once", Kind::kValue,
+     set_count<&O::max_adapters, 1>},
+    {"max-adapters-per-tenant", "COUNT", "all", "models alive at once for one tenant", Kind::kValue,
+     set_count<&O::max_adapters_per_tenant, 1>},
+    {"max-rank", "COUNT", "128", "largest LoRA rank", Kind::kValue, set_count<&O::max_rank, 1>},
+    {"max-parked", "COUNT", "10000", "polls held at once", Kind::kValue,
+     set_count<&O::max_parked, 1>},
+    {"max-queued-samples", "COUNT", "4096", "samples waiting; then 429", Kind::kValue,
+     set_count<&O::max_queued_samples, 1>},
+    {"max-queued-bytes", "SIZE", "1GiB", "training requests waiting, per tenant; then 429",
+     Kind::kValue, set_size<&O::max_queued_bytes>},
+    {"url-ttl", "DURATION", "3600s", "life of a signed URL", Kind::kValue,
+     set_duration<&O::url_ttl>},
+    {"shutdown-timeout", "DURATION", "30s", "to finish the running pass and queued saves",
+     Kind::kValue, set_duration<&O::shutdown_timeout>},
+    {"memory", "SIZE or SHARE", "80% of RAM", "memory to plan with", Kind::kValue,
+     [](O& o, const std::string& name, const std::string& value) {
+       o.memory = parse_size(name, value, physical_memory());
+     }},
+    {"max-disk", "SIZE", "no limit", "of all checkpoints together", Kind::kValue,
+     set_size<&O::max_disk>},
+    {"stable-reinforce", "on|off", "on", "off refuses that loss and record_stability_info",
+     Kind::kValue, set_switch<&O::stable_reinforce>},
+    {"dtype", "auto|bf16|f32", "auto", "arithmetic of the models", Kind::kValue, set_dtype},
+    {"threads", "COUNT", "0: all cores", "of the engine", Kind::kValue, set_count<&O::threads, 0>},
+};
+
+const OptionRow* find_row(std::string_view name) {
+  for (const OptionRow& row : kRows) {
+    if (row.name == name) return &row;
+  }
+  return nullptr;
+}
+
+std::string variable_name(std::string_view option) {
+  std::string name = "STRATA_";
+  for (const char c : option) {
+    name += c == '-' ? '_' : static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+  }
+  return name;
+}
+
+// These two hold keys and not the option's file name.
+bool holds_keys(std::string_view option) { return option == "keys" || option == "admin-keys"; }
+
+void check_together(const ServeOptions& o) {
+  const auto fail = [](const std::string& message) {
+    throw Error(ErrorCode::kInvalidArgument, message);
+  };
+  if (o.models.empty()) fail("--model: no model is given; want NAME=DIR");
+  if (o.data.empty()) fail("--data: no data directory is given");
+  if (!o.db.empty() && !o.db.starts_with("postgresql://") && !o.db.starts_with("postgres://")) {
+    fail("--db: want a postgresql:// address; without --db the state is SQLite in --data");
+  }
+  if (o.no_keys && (!o.listen.is_loopback() || !o.metrics_listen.is_loopback())) {
+    fail("--no-keys: " + (o.listen.is_loopback() ? o.metrics_listen : o.listen).host +
+         " can be reached from other machines; listen on 127.0.0.1 or give --keys");
+  }
+}
+
+}  // namespace
+
+std::span<const OptionRow> serve_option_rows() { return kRows; }
+
+OptionSource options_from_environment(const std::map<std::string, std::string>& variables) {
+  OptionSource source{"environment", {}};
+  for (const OptionRow& row : kRows) {
+    const auto found = variables.find(variable_name(row.name));
+    if (found == variables.end() || found->second.empty()) continue;
+    std::vector<std::string>& values = source.values[std::string(row.name)];
+    if (row.kind != Kind::kList) {
+      values.push_back(found->second);
+      continue;
+    }
+    for (size_t begin = 0; begin <= found->second.size();) {
+      const size_t end = std::min(found->second.find(',', begin), found->second.size());
+      if (end > begin) values.push_back(found->second.substr(begin, end - begin));
+      begin = end + 1;
+    }
+  }
+  return source;
+}
+
+std::vector<std::string> unknown_variables(const std::map<std::string, std::string>& variables) {
+  std::set<std::string> known = {"STRATA_LOG", "STRATA_CPU_PATH", "STRATA_CONFIG"};
+  for (const OptionRow& row : kRows) known.insert(variable_name(row.name));
+  std::vector<std::string> unknown;
+  for (const auto& [name, value] : variables) {
+    if (name.starts_with("STRATA_") && !known.contains(name)) unknown.push_back(name);
+  }
+  return unknown;
+}
+
+ServeOptions merge_options(std::span<const OptionSource> sources) {
+  ServeOptions options;
+  for (const OptionSource& source : sources) {
+    for (const auto& [name, values] : source.values) {
+      if (find_row(name) != nullptr) continue;
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{}: '{}' is no option of strata serve", source.where, name));
+    }
+  }
+  for (const OptionRow& row : kRows) {
+    const std::string name(row.name);
+    for (const OptionSource& source : sources) {
+      const auto found = source.values.find(name);
+      if (found == source.values.end()) continue;
+      if (source.where == "environment" && holds_keys(name)) {
+        (name == "keys" ? options.keys_text : options.admin_keys_text) = found->second.front();
+        break;
+      }
+      if (row.kind != Kind::kList && found->second.size() != 1) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    fmt::format("{}: --{} is given {} times, want one value", source.where, name,
+                                found->second.size()));
+      }
+      for (const std::string& value : found->second) row.set(options, name, value);
+      break;
+    }
+  }
+  check_together(options);
+  return options;
+}
+
+std::vector<std::string> option_warnings(const ServeOptions& o) {
+  std::vector<std::string> warnings;
+  if (!o.listen.is_loopback() && !o.public_url.starts_with("https://")) {
+    warnings.push_back(fmt::format(
+        "--listen {}:{}: without an https --public-url keys travel in the clear; put a proxy with "
+        "TLS before it",
+        o.listen.host, o.listen.port));
+  }
+  return warnings;
+}
+
+void raise_file_limit(const ServeOptions& options) {
+  struct rlimit limit;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_max != RLIM_INFINITY &&
+      static_cast<uint64_t>(options.max_parked) > static_cast<uint64_t>(limit.rlim_max)) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--max-parked: got {}, and this process may open {} files; lower it, or "
+                    "raise the hard limit (ulimit -Hn)",
+                    options.max_parked, static_cast<uint64_t>(limit.rlim_max)));
+  }
+}
+
+}  // namespace strata::server

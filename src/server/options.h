@@ -1,0 +1,104 @@
+// Options of `strata serve`: one table of rows {name, unit, default, meaning, setter} from which
+// the command line, the environment (STRATA_MAX_BODY for max-body) and the TOML file are all read.
+// Order: command line, environment, file, default. Lists are replaced, not joined. STRATA_KEYS and
+// STRATA_ADMIN_KEYS hold keys, not the name of a file.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace strata::server {
+
+struct HostPort {
+  std::string host;
+  int port = 0;  // 0: any free one
+  [[nodiscard]] bool is_loopback() const;
+};
+
+struct ServeOptions {
+  std::vector<std::string> models;      // NAME=DIR
+  std::vector<std::string> aliases;     // NAME=MODEL
+  std::vector<std::string> tokenizers;  // NAME=ID
+  HostPort listen = {"127.0.0.1", 8000};
+  HostPort metrics_listen = {"127.0.0.1", 9464};
+  std::string public_url;  // without a slash at its end
+  std::string data;
+  std::string db;  // empty: SQLite in `data`
+  std::string keys;
+  std::string admin_keys;
+  std::string keys_text;
+  std::string admin_keys_text;
+  bool no_keys = false;
+  // Seconds.
+  double result_ttl = 1800;
+  double gap_timeout = 600;
+  double session_timeout = 300;
+  double poll_hold = 30;
+  double header_timeout = 10;
+  double body_timeout = 30;
+  double keepalive = 120;
+  double url_ttl = 3600;
+  double shutdown_timeout = 30;
+  int64_t max_body = 64LL << 20;
+  int64_t max_adapters = 64;
+  int64_t max_adapters_per_tenant = 0;  // 0: all
+  int64_t max_rank = 128;
+  int64_t max_parked = 10000;
+  int64_t max_queued_samples = 4096;
+  int64_t max_queued_bytes = 1LL << 30;
+  int64_t memory = 0;    // bytes; 0: 80 % of RAM
+  int64_t max_disk = 0;  // bytes; 0: no limit
+  bool stable_reinforce = true;
+  std::string dtype = "auto";
+  int64_t threads = 0;  // 0: all cores
+};
+
+struct OptionRow {
+  enum class Kind { kValue, kFlag, kList };
+  std::string_view name;  // long name without dashes
+  std::string_view unit;
+  std::string_view default_text;
+  std::string_view help;
+  Kind kind;
+  void (*set)(ServeOptions&, const std::string& name, const std::string& value);
+};
+
+std::span<const OptionRow> serve_option_rows();
+
+// What one source gives: values by long name.
+struct OptionSource {
+  std::string where;  // "command line", "environment", or the file's path
+  std::map<std::string, std::vector<std::string>> values;
+};
+
+// The environment, from `variables` {"STRATA_MAX_BODY", "64MiB"}. Names that are no option are left
+// out: a container platform sets some of its own; unknown_variables() lists them for a warning.
+OptionSource options_from_environment(const std::map<std::string, std::string>& variables);
+std::vector<std::string> unknown_variables(const std::map<std::string, std::string>& variables);
+
+// The TOML file: long names to a value or a list. An unknown key, a table or a wrong type is an
+// Error with the line.
+OptionSource options_from_file(const std::string& path);
+
+// `sources` from the strongest to the weakest. Checks every value, then what must hold between
+// them.
+ServeOptions merge_options(std::span<const OptionSource> sources);
+
+// What the operator should be told at start.
+std::vector<std::string> option_warnings(const ServeOptions& options);
+
+// Raises RLIMIT_NOFILE to its hard limit; an Error when that is too low for max_parked.
+void raise_file_limit(const ServeOptions& options);
+
+// "64MiB", "1 GiB", "1000000", "2GB" in bytes; "80%" of `whole` where whole > 0.
+int64_t parse_size(const std::string& name, const std::string& text, int64_t whole = 0);
+// "30", "30s", "500ms", "5m", "2h", "1d" in seconds; > 0.
+double parse_duration(const std::string& name, const std::string& text);
+HostPort parse_host_port(const std::string& name, const std::string& text);
+
+int64_t physical_memory();  // bytes
+
+}  // namespace strata::server

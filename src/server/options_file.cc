@@ -1,0 +1,60 @@
+// The TOML file of `strata serve`. The only place that includes toml++.
+#define TOML_HEADER_ONLY 0
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "server/options.h"
+
+namespace strata::server {
+namespace {
+
+constexpr int64_t kMaxConfigBytes = 1 << 20;
+
+[[noreturn]] void fail(const std::string& path, const toml::source_region& where,
+                       const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}:{}: {}", path, where.begin.line, what));
+}
+
+std::string scalar_text(const std::string& path, std::string_view key, const toml::node& node) {
+  if (const auto text = node.value_exact<std::string>()) return *text;
+  if (const auto number = node.value_exact<int64_t>()) return std::to_string(*number);
+  if (const auto number = node.value_exact<double>()) return fmt::format("{}", *number);
+  if (const auto flag = node.value_exact<bool>()) return *flag ? "true" : "false";
+  fail(path, node.source(), fmt::format("'{}': want a text, a number or true/false", key));
+}
+
+}  // namespace
+
+OptionSource options_from_file(const std::string& path) {
+  const std::string text = read_file(path, kMaxConfigBytes);
+  OptionSource source{path, {}};
+  try {
+    const toml::table table = toml::parse(text);
+    for (const auto& [key, node] : table) {
+      const std::string name(key.str());
+      const OptionRow* row = nullptr;
+      for (const OptionRow& known : serve_option_rows()) {
+        if (known.name == name) row = &known;
+      }
+      if (row == nullptr) {
+        fail(path, node.source(), fmt::format("'{}' is no option of strata serve", name));
+      }
+      std::vector<std::string>& values = source.values[name];
+      const toml::array* list = node.as_array();
+      if (list == nullptr) {
+        values.push_back(scalar_text(path, name, node));
+      } else if (row->kind == OptionRow::Kind::kList) {
+        for (const toml::node& item : *list) values.push_back(scalar_text(path, name, item));
+      } else {
+        fail(path, node.source(), fmt::format("'{}': got a list, want one value", name));
+      }
+    }
+  } catch (const toml::parse_error& error) {
+    fail(path, error.source(), std::string(error.description()));
+  }
+  return source;
+}
+
+}  // namespace strata::server

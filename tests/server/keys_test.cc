@@ -1,0 +1,134 @@
+#include "server/keys.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "server/base_names.h"
+#include "server/crypto.h"
+#include "tests/base/temp_dir.h"
+
+namespace strata::server {
+namespace {
+
+using strata::testing::error_of;
+using strata::testing::TempDir;
+using strata::testing::write_bytes;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr const char* kLong = "tml-0123456789abcdef0123456789";
+
+TEST(Crypto, MatchesPublishedVectors) {
+  // FIPS 180-2, RFC 4231 test case 2, RFC 4648.
+  EXPECT_EQ(to_hex(sha256("abc")),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(to_hex(hmac_sha256("Jefe", "what do ya want for nothing?")),
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  EXPECT_EQ(base64url("foobar"), "Zm9vYmFy");
+  EXPECT_EQ(base64url("fooba"), "Zm9vYmE");
+  EXPECT_EQ(base64url("\xff\xfe"), "__4");
+  EXPECT_TRUE(equal_constant_time("ab", "ab"));
+  EXPECT_FALSE(equal_constant_time("ab", "ac"));
+  EXPECT_FALSE(equal_constant_time("ab", "abc"));
+  EXPECT_NE(random_id(), random_id());
+}
+
+TEST(Keys, ReadsTenantsAndComments) {
+  const TempDir dir;
+  const std::string path = dir.file("keys");
+  write_bytes(path, std::string("# ours\n\n") + kLong + " alice # her laptop\n" + kLong +
+                        "2\talice\r\ntml-without-a-name-but-long-enough\n");
+  ::chmod(path.c_str(), 0600);
+  const KeyRing keys({.keys_file = path});
+  EXPECT_EQ(keys.find(kLong)->tenant, "alice");
+  EXPECT_EQ(keys.find(std::string(kLong) + "2")->tenant, "alice");
+  EXPECT_EQ(keys.find("tml-without-a-name-but-long-enough")->tenant,
+            to_hex(sha256("tml-without-a-name-but-long-enough")).substr(0, 16));
+  EXPECT_FALSE(keys.find("tml-other").has_value());
+  EXPECT_FALSE(keys.find("").has_value());
+  EXPECT_THAT(keys.warnings(), ElementsAre());
+}
+
+TEST(Keys, WarnsOfShortKeysAndOpenFiles) {
+  const TempDir dir;
+  const std::string path = dir.file("keys");
+  write_bytes(path, "tml-short a\n");
+  ::chmod(path.c_str(), 0644);
+  EXPECT_THAT(KeyRing({.keys_file = path}).warnings(),
+              ElementsAre(HasSubstr("0644"), HasSubstr("keys:1: a key of 9 characters")));
+}
+
+TEST(Keys, ReadsTheEnvironmentAndAdministrators) {
+  const std::string key = kLong;
+  const KeyRing keys({.keys_text = key + " a," + key + "b b", .admin_keys_text = key + "c root"});
+  EXPECT_FALSE(keys.find(key + "b")->is_admin);
+  EXPECT_TRUE(keys.find(key + "c")->is_admin);
+  EXPECT_THAT(keys.tenants(), ElementsAre("a", "b", "root"));
+}
+
+TEST(Keys, WithoutKeysEverybodyIsLocal) {
+  const KeyRing keys({.no_keys = true});
+  EXPECT_EQ(keys.find("tml-anything")->tenant, "local");
+  EXPECT_EQ(keys.find("")->tenant, "local");
+}
+
+TEST(Keys, RefusesByNameAndNeverShowsTheKey) {
+  const std::string key = kLong;
+  const std::pair<std::string, const char*> bad[] = {
+      {"sk-secret", "STRATA_KEYS:1: a key starts with 'tml-'"},
+      {key + " a," + "tml-", "STRATA_KEYS:2"},
+      {key + " a/b", "tenant 'a/b'"},
+      {key + " ..", "tenant '..'"},
+      {key + " a b", "tenant 'a b'"},
+      {key + " a," + key + " b", "listed twice, for tenants 'a' and 'b'"},
+      {" # only a comment", "strata keygen"},
+      {"", "strata keygen"},
+  };
+  for (const auto& [text, message] : bad) {
+    const std::string error = error_of([&] { KeyRing({.keys_text = text}); });
+    EXPECT_THAT(error, HasSubstr(message)) << text;
+    EXPECT_EQ(error.find(key), std::string::npos);
+    EXPECT_EQ(error.find("secret"), std::string::npos);
+  }
+  EXPECT_THAT(error_of([&] { KeyRing({.keys_text = key, .no_keys = true}); }),
+              HasSubstr("--no-keys"));
+  EXPECT_NO_THROW(KeyRing({.keys_text = key + " a," + key + " a"}));
+}
+
+TEST(Keys, GeneratesKeysThatTheClientTakes) {
+  const std::string key = generate_key();
+  EXPECT_TRUE(key.starts_with("tml-"));
+  EXPECT_EQ(key.size(), 4u + 43u);
+  EXPECT_TRUE(KeyRing({.keys_text = key}).find(key).has_value());
+}
+
+TEST(BaseNames, SharesADirectoryAndLooksUpSuffixes) {
+  const TempDir a;
+  const TempDir b;
+  const BaseNames names(
+      {"Qwen/Q-8B=" + a.path(), "q=" + a.path() + "/../" + a.path().substr(5), "other=" + b.path()},
+      {"short=other"}, {"q=/tok"});
+  EXPECT_EQ(names.directories().size(), 2u);
+  EXPECT_EQ(names.find("Qwen/Q-8B")->model, names.find("q")->model);
+  EXPECT_EQ(names.find("Qwen/Q-8B:peft:131072")->name, "Qwen/Q-8B");
+  EXPECT_EQ(names.find("short")->model, names.find("other")->model);
+  EXPECT_EQ(names.find("q")->tokenizer_id, "/tok");
+  EXPECT_EQ(names.find("Qwen/Q-8B")->tokenizer_id, names.directories()[0]);
+  EXPECT_EQ(names.find("nobody"), nullptr);
+  EXPECT_EQ(names.find(a.path()), nullptr);
+}
+
+TEST(BaseNames, RefusesByOption) {
+  const TempDir a;
+  const std::string dir = a.path();
+  EXPECT_THAT(error_of([&] { BaseNames({"x"}, {}, {}); }), HasSubstr("--model: got 'x'"));
+  EXPECT_THAT(error_of([&] { BaseNames({"a b=" + dir}, {}, {}); }), HasSubstr("name 'a b'"));
+  EXPECT_THAT(error_of([&] { BaseNames({"a=/nowhere"}, {}, {}); }), HasSubstr("'/nowhere'"));
+  EXPECT_THAT(error_of([&] { BaseNames({"a=" + dir, "a=" + dir}, {}, {}); }), HasSubstr("twice"));
+  EXPECT_THAT(error_of([&] { BaseNames({"a=" + dir}, {"b=c"}, {}); }), HasSubstr("'c'"));
+  EXPECT_THAT(error_of([&] { BaseNames({"a=" + dir}, {}, {"c=/t"}); }), HasSubstr("'c'"));
+}
+
+}  // namespace
+}  // namespace strata::server

@@ -1,0 +1,141 @@
+#include "server/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/base/temp_dir.h"
+
+namespace strata::server {
+namespace {
+
+using strata::testing::error_of;
+using strata::testing::TempDir;
+using strata::testing::write_bytes;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+OptionSource least() { return {"command line", {{"model", {"A=/x"}}, {"data", {"/d"}}}}; }
+
+ServeOptions merged(const std::map<std::string, std::vector<std::string>>& values) {
+  OptionSource source = least();
+  for (const auto& [name, value] : values) source.values[name] = value;
+  const OptionSource sources[] = {source};
+  return merge_options(sources);
+}
+
+TEST(Options, TheStrongestSourceWinsAndListsAreReplaced) {
+  const OptionSource cli{"command line", {{"max-body", {"1MiB"}}, {"data", {"/cli"}}}};
+  const OptionSource env = options_from_environment({{"STRATA_MAX_BODY", "2MiB"},
+                                                     {"STRATA_MAX_RANK", "8"},
+                                                     {"STRATA_MODEL", "A=/a,B=/b"},
+                                                     {"STRATA_DATA", ""}});
+  const OptionSource file{"f.toml",
+                          {{"max-rank", {"16"}}, {"model", {"C=/c"}}, {"keepalive", {"7"}}}};
+  const OptionSource sources[] = {cli, env, file};
+  const ServeOptions options = merge_options(sources);
+  EXPECT_EQ(options.max_body, 1 << 20);
+  EXPECT_EQ(options.max_rank, 8);
+  EXPECT_EQ(options.keepalive, 7);
+  EXPECT_EQ(options.data, "/cli");
+  EXPECT_EQ(options.gap_timeout, 600);
+  EXPECT_THAT(options.models, ElementsAre("A=/a", "B=/b"));
+}
+
+TEST(Options, KeysInTheEnvironmentAreKeysAndNotAFile) {
+  const OptionSource sources[] = {least(),
+                                  options_from_environment({{"STRATA_KEYS", "tml-a,tml-b x"}})};
+  const ServeOptions options = merge_options(sources);
+  EXPECT_EQ(options.keys_text, "tml-a,tml-b x");
+  EXPECT_EQ(options.keys, "");
+}
+
+TEST(Options, ReadsSizesAndDurations) {
+  EXPECT_EQ(parse_size("x", "64MiB"), 64 << 20);
+  EXPECT_EQ(parse_size("x", "1 GiB"), 1 << 30);
+  EXPECT_EQ(parse_size("x", "1.5GB"), 1'500'000'000);
+  EXPECT_EQ(parse_size("x", "123"), 123);
+  EXPECT_EQ(parse_size("memory", "25%", 1000), 250);
+  EXPECT_DOUBLE_EQ(parse_duration("x", "30"), 30);
+  EXPECT_DOUBLE_EQ(parse_duration("x", "500ms"), 0.5);
+  EXPECT_DOUBLE_EQ(parse_duration("x", "5m"), 300);
+  EXPECT_DOUBLE_EQ(parse_duration("x", "2 h"), 7200);
+  for (const char* bad : {"", "x", "-1", "0", "5 parsecs", "1e30", "nan", "inf", "5mib"}) {
+    EXPECT_THAT(error_of([&] { parse_size("max-body", bad); }), HasSubstr("--max-body")) << bad;
+    EXPECT_THAT(error_of([&] { parse_duration("keepalive", bad); }), HasSubstr("--keepalive"))
+        << bad;
+  }
+  EXPECT_THAT(error_of([] { parse_size("x", "10%"); }), HasSubstr("64MiB"));
+}
+
+TEST(Options, ReadsAddresses) {
+  EXPECT_EQ(parse_host_port("listen", "[::1]:80").host, "::1");
+  EXPECT_EQ(parse_host_port("listen", "0.0.0.0:65535").port, 65535);
+  EXPECT_TRUE(parse_host_port("listen", "localhost:0").is_loopback());
+  EXPECT_FALSE(parse_host_port("listen", "0.0.0.0:1").is_loopback());
+  for (const char* bad : {"", "x", ":1", "a:", "a:65536", "a:-1", "a:1x", "::1:80"}) {
+    EXPECT_THAT(error_of([&] { parse_host_port("listen", bad); }), HasSubstr("--listen")) << bad;
+  }
+}
+
+TEST(Options, RefusesWhatIsOutOfRange) {
+  const std::pair<const char*, const char*> bad[] = {
+      {"max-body", "2GiB"},      {"poll-hold", "45s"},      {"gap-timeout", "0.5"},
+      {"max-rank", "0"},         {"max-adapters", "-1"},    {"stable-reinforce", "maybe"},
+      {"public-url", "ftp://x"}, {"public-url", "http://"}, {"public-url", "http://a?b"},
+      {"dtype", "f16"},          {"db", "mysql://x"},       {"memory", "101%"},
+  };
+  for (const auto& [name, value] : bad) {
+    EXPECT_THAT(error_of([&] { merged({{name, {value}}}); }), HasSubstr(std::string("--") + name))
+        << value;
+  }
+  EXPECT_THAT(error_of([] { merged({{"max-rank", {"1", "2"}}}); }), HasSubstr("given 2 times"));
+  EXPECT_THAT(error_of([] { merged({{"max-bodi", {"1"}}}); }),
+              HasSubstr("'max-bodi' is no option"));
+  EXPECT_THAT(error_of([] { merged({{"no-keys", {"on"}}, {"listen", {"0.0.0.0:1"}}}); }),
+              HasSubstr("other machines"));
+  EXPECT_THAT(error_of([] { merge_options({}); }), HasSubstr("--model"));
+}
+
+TEST(Options, NamesUnknownVariables) {
+  EXPECT_THAT(unknown_variables({{"STRATA_MAXBODY", "1"}, {"STRATA_LOG", "2"}, {"HOME", "/"}}),
+              ElementsAre("STRATA_MAXBODY"));
+}
+
+TEST(Options, WarnsWhenKeysTravelInTheClear) {
+  EXPECT_THAT(option_warnings(merged({})), ElementsAre());
+  EXPECT_THAT(option_warnings(merged({{"listen", {"0.0.0.0:1"}}})),
+              ElementsAre(HasSubstr("clear")));
+  EXPECT_THAT(option_warnings(merged({{"listen", {"0.0.0.0:1"}}, {"public-url", {"https://x/"}}})),
+              ElementsAre());
+}
+
+TEST(Options, ReadsTheFile) {
+  const TempDir dir;
+  const std::string path = dir.file("strata.toml");
+  write_bytes(path,
+              "# ours\nmodel = [\"A=/x\"]\ndata = \"/d\"\nmax-body = \"1MiB\"\nmax-rank = 64\n"
+              "no-keys = true\nstable-reinforce = false\nresult-ttl = 1.5\n");
+  const OptionSource sources[] = {options_from_file(path)};
+  const ServeOptions options = merge_options(sources);
+  EXPECT_EQ(options.max_body, 1 << 20);
+  EXPECT_EQ(options.max_rank, 64);
+  EXPECT_EQ(options.result_ttl, 1.5);
+  EXPECT_TRUE(options.no_keys);
+  EXPECT_FALSE(options.stable_reinforce);
+  const std::pair<const char*, const char*> bad[] = {
+      {"a = 1\nmaxbody = 2\n", ":1: 'a' is no option"},
+      {"data = [\"a\"]\n", "want one value"},
+      {"max-rank = 1979-05-27\n", "want a text"},
+      {"model = [\"A=/x\", [1]]\n", "want a text"},
+      {"[serve]\ndata = \"x\"\n", "'serve' is no option"},
+      {"data = \"a\"\ndata = \"b\"\n", ":2:"},
+      {"data = \n", ":1:"},
+  };
+  for (const auto& [text, message] : bad) {
+    write_bytes(path, text);
+    EXPECT_THAT(error_of([&] { options_from_file(path); }), HasSubstr(message)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace strata::server
