@@ -1,15 +1,17 @@
 #include "ops/attention.h"
 
+#include <algorithm>
+
 #include "ops/cpu/attention.h"
 
 namespace strata::ops {
 namespace {
 
-void check_activation(const TensorView& view, const AttentionArgs& args, int64_t num_heads) {
+void check_activation(const TensorView& view, const AttentionArgs& args, int64_t num_heads,
+                      int64_t width) {
   CHECK(view.shape.rank() == 3 && view.dense(), view.shape.to_string(), view.row_stride);
-  CHECK(view.shape[0] == args.q.shape[0] && view.shape[1] == num_heads &&
-            view.shape[2] == args.q.shape[2],
-        view.shape.to_string(), args.q.shape.to_string(), num_heads);
+  CHECK(view.shape[0] == args.q.shape[0] && view.shape[1] == num_heads && view.shape[2] == width,
+        view.shape.to_string(), args.q.shape.to_string(), num_heads, width);
   CHECK(view.dtype == DType::kF32 || view.dtype == DType::kBF16, view.dtype);
 }
 
@@ -26,9 +28,9 @@ void check_segment(const AttentionSegment& segment, const AttentionArgs& args) {
   const KvView& kv = segment.kv;
   const int64_t num_keys = segment.first_position + segment.end - segment.begin;
   CHECK(segment.first_position >= 0 && kv.page_size > 0, segment.first_position, kv.page_size);
-  CHECK(kv.page_size == 1 || num_keys == 1 ||
-            kv.position_stride >= args.num_kv_heads * args.q.shape[2],
-        kv.position_stride, args.num_kv_heads, args.q.shape[2]);
+  const int64_t width = std::max(args.key_width(), args.value_width());
+  CHECK(kv.page_size == 1 || num_keys == 1 || kv.position_stride >= args.num_kv_heads * width,
+        kv.position_stride, args.num_kv_heads, width);
   CHECK(static_cast<int64_t>(kv.k_pages.size()) >= (num_keys - 1) / kv.page_size + 1 &&
             static_cast<int64_t>(kv.v_pages.size()) >= (num_keys - 1) / kv.page_size + 1,
         kv.k_pages.size(), kv.v_pages.size(), num_keys, kv.page_size);
@@ -36,8 +38,9 @@ void check_segment(const AttentionSegment& segment, const AttentionArgs& args) {
 
 void check_args(const AttentionArgs& args, const TensorView& out) {
   CHECK(args.q.shape.rank() == 3, args.q.shape.to_string());
-  check_activation(args.q, args, args.q.shape[1]);
-  check_activation(out, args, args.q.shape[1]);
+  CHECK(args.value_dim >= 0, args.value_dim);
+  check_activation(args.q, args, args.q.shape[1], args.key_width());
+  check_activation(out, args, args.q.shape[1], args.value_width());
   CHECK(out.dtype == args.q.dtype, out.dtype, args.q.dtype);
   CHECK(args.num_kv_heads > 0 && args.q.shape[1] % args.num_kv_heads == 0, args.q.shape[1],
         args.num_kv_heads);
@@ -79,11 +82,11 @@ void attention_backward(Backend& backend, const AttentionArgs& args, TensorView 
                         TensorView d_out, TensorView d_q, TensorView d_k, TensorView d_v) {
   check_args(args, out);
   check_lse(lse, args);
-  check_activation(d_out, args, args.q.shape[1]);
+  check_activation(d_out, args, args.q.shape[1], args.value_width());
   CHECK(d_out.dtype == args.q.dtype, d_out.dtype, args.q.dtype);
-  check_activation(d_q, args, args.q.shape[1]);
-  check_activation(d_k, args, args.num_kv_heads);
-  check_activation(d_v, args, args.num_kv_heads);
+  check_activation(d_q, args, args.q.shape[1], args.key_width());
+  check_activation(d_k, args, args.num_kv_heads, args.key_width());
+  check_activation(d_v, args, args.num_kv_heads, args.value_width());
   for (const AttentionSegment& segment : args.segments) {
     CHECK(segment.first_position == 0, segment.first_position);
   }

@@ -1,6 +1,7 @@
 // Causal grouped-query attention over ragged segments: out = softmax(scale * q k^T) v, a query at
 // absolute position p seeing keys 0..p of its own sequence. T tokens of the batch, N query heads, M
-// key/value heads (query head n reads key/value head n / (N / M)), H head width (any, odd too).
+// key/value heads (query head n reads key/value head n / (N / M)), H key width, U value width (any,
+// odd too). Latent attention is M = 1 with values that are the first U columns of the keys.
 // Never materialises T x T. q, k, v, out and d_out share one type, f32 or bf16; scores, max, sum
 // and the output accumulator are fp32; in bf16 mode probabilities are rounded to bf16 before P V
 // and the row sum uses the unrounded fp32 ones. Order of summation (the same for training, prefill,
@@ -36,19 +37,23 @@ struct AttentionArgs {
   std::span<const AttentionSegment> segments;
   int64_t num_kv_heads = 0;
   float scale = 1.0f;
+  int64_t value_dim = 0;  // U; 0: H
+
+  [[nodiscard]] int64_t key_width() const { return q.shape[2]; }
+  [[nodiscard]] int64_t value_width() const { return value_dim == 0 ? q.shape[2] : value_dim; }
 };
 
-// Writes out [T, N, H] and, unless empty, lse [T, N] f32 (log of the sum of exp of scaled scores;
+// Writes out [T, N, U] and, unless empty, lse [T, N] f32 (log of the sum of exp of scaled scores;
 // backward needs it).
 void attention(Backend& backend, const AttentionArgs& args, TensorView out, TensorView lse);
 
 // Segments start at position 0 and their k, v are whole (training). Recomputes probabilities from
 // lse. delta[t, n] = sum_h d_out * out in fp32, by the chain of d_out v^T: a query that sees one
-// key has gradients of exactly zero. Writes d_q [T, N, H], d_k and d_v [T, M, H]: f32 or bf16 each,
-// rows as q's: row `begin + j` is position j. P and dS = P (d_out v^T - delta) are rounded to bf16
-// before products in bf16 mode; scale is applied to the finished sums. d_k and d_v sum over the
-// group's query heads ascending, then ascending queries (bf16: pairs of one sequence and head); d_q
-// over ascending keys. Memory grows with T, not with its square.
+// key has gradients of exactly zero. Writes d_q [T, N, H], d_k [T, M, H] and d_v [T, M, U]: f32 or
+// bf16 each, rows as q's: row `begin + j` is position j. P and dS = P (d_out v^T - delta) are
+// rounded to bf16 before products in bf16 mode; scale is applied to the finished sums. d_k and d_v
+// sum over the group's query heads ascending, then ascending queries (bf16: pairs of one sequence
+// and head); d_q over ascending keys. Memory grows with T, not with its square.
 void attention_backward(Backend& backend, const AttentionArgs& args, TensorView out, TensorView lse,
                         TensorView d_out, TensorView d_q, TensorView d_k, TensorView d_v);
 

@@ -1,7 +1,8 @@
 // KvView: keys and values of one sequence in one layer, in pages; borrows. Page p holds positions
 // [p * page_size, (p + 1) * page_size). A position's keys are [N_kv, H] contiguous at
-// k_pages[p] + (pos % page_size) * position_stride elements; values alike. A contiguous cache, or
-// the K and V of a training batch, is the case of one long page.
+// k_pages[p] + (pos % page_size) * position_stride elements; values alike, and may lie inside the
+// keys (v_pages = k_pages: latent attention). A contiguous cache, or the K and V of a training
+// batch, is the case of one long page.
 #pragma once
 #include <cstdint>
 #include <span>

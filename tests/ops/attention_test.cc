@@ -26,6 +26,17 @@ std::vector<AttentionCase> cases() {
   all.push_back({.lengths = {300}, .num_heads = 2, .num_kv_heads = 1, .head_dim = 64});
   // Many heads: decode takes several of them at once.
   all.push_back({.lengths = {66, 3}, .num_heads = 9, .num_kv_heads = 9, .head_dim = 16});
+  // Latent attention: values are the first columns of the one key head; more rows a token than fit
+  // a tile, odd widths, values that end inside a chunk of lanes.
+  for (const auto& [heads, dim, latent] :
+       {std::tuple{1, 3, 1}, {3, 17, 16}, {5, 24, 16}, {7, 33, 31}, {16, 80, 64}, {130, 36, 20}}) {
+    const std::vector<int64_t> many = {1, 5};
+    all.push_back({.lengths = heads > 100 ? many : std::vector<int64_t>{1, 66, 3},
+                   .num_heads = heads,
+                   .num_kv_heads = 1,
+                   .head_dim = dim,
+                   .latent_dim = latent});
+  }
   // Sharp softmax; values so small that products with probabilities leave the normal numbers.
   all.push_back({.lengths = {130}, .num_heads = 2, .num_kv_heads = 1, .head_dim = 16, .spread = 5});
   all.push_back({.lengths = {130},
@@ -153,11 +164,12 @@ TEST(Attention, SequencesAloneHaveTheBitsOfTheBatch) {
     Backend backend(path, 2);
     const Forwarded want = run_forward(backend, c, data, training.segments());
     const Gradients want_grads = run_backward(backend, c, data, training.segments(), want, type);
-    Forwarded got{Buffer(type, c.q_shape()), Buffer(DType::kF32, {c.num_tokens(), c.num_heads})};
-    Gradients grads{Buffer(type, c.q_shape()), Buffer(type, c.kv_shape()),
-                    Buffer(type, c.kv_shape())};
+    Forwarded got{Buffer(type, c.out_shape()), Buffer(DType::kF32, {c.num_tokens(), c.num_heads})};
+    Gradients grads{Buffer(type, c.q_shape()), Buffer(type, c.k_shape()),
+                    Buffer(type, c.v_shape())};
     for (const AttentionSegment& segment : training.segments()) {
-      const AttentionArgs args{data.q.view(), {&segment, 1}, c.num_kv_heads, c.scale()};
+      const AttentionArgs args{
+          data.q.view(), {&segment, 1}, c.num_kv_heads, c.scale(), c.latent_dim};
       attention(backend, args, got.out, got.lse);
       attention_backward(backend, args, want.out, want.lse, data.d_out, grads.d_q, grads.d_k,
                          grads.d_v);
@@ -308,11 +320,9 @@ TEST(Attention, WarmCallsTakeNoMoreScratch) {
 }
 
 // The derivative of L = sum(weight * out) by x is Im L(x + i eps) / eps, exact to rounding.
-TEST(AttentionReference, BackwardMatchesComplexStep) {
+void expect_complex_step(const ref::AttentionShape& shape, const AttentionCase& c) {
   using Complex = std::complex<double>;
   constexpr double kEps = 1e-30;
-  const ref::AttentionShape shape{5, 4, 2, 3};
-  const AttentionCase c{.lengths = {5}, .num_heads = 4, .num_kv_heads = 2, .head_dim = 3};
   const AttentionData data(c, DType::kF32);
   const double scale = 0.7;
   std::vector<double> inputs[3] = {data.q.values(), data.k.values(), data.v.values()};
@@ -335,6 +345,17 @@ TEST(AttentionReference, BackwardMatchesComplexStep) {
       EXPECT_NEAR(loss.imag() / kEps, grads[i][at], 1e-12) << "input " << i << " at " << at;
     }
   }
+}
+
+TEST(AttentionReference, BackwardMatchesComplexStep) {
+  expect_complex_step({5, 4, 2, 3, 3},
+                      {.lengths = {5}, .num_heads = 4, .num_kv_heads = 2, .head_dim = 3});
+}
+
+TEST(AttentionReference, LatentBackwardMatchesComplexStep) {
+  expect_complex_step(
+      {5, 4, 1, 5, 2},
+      {.lengths = {5}, .num_heads = 4, .num_kv_heads = 1, .head_dim = 5, .latent_dim = 2});
 }
 
 }  // namespace

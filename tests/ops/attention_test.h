@@ -1,5 +1,5 @@
 // Data, calls and derived error bounds for the tests of attention. T tokens, N query heads, M
-// key/value heads, H head width.
+// key/value heads, H key width, U value width.
 #pragma once
 #include <memory>
 #include <numeric>
@@ -18,6 +18,9 @@ struct AttentionCase {
   int64_t head_dim = 16;
   double spread = 1.0;   // standard deviation of q and k
   double v_scale = 1.0;  // standard deviation of v
+  // U: the values are the first U columns of the keys (latent attention); 0: values of their own, H
+  // wide.
+  int64_t latent_dim = 0;
 
   [[nodiscard]] int64_t num_tokens() const {
     return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
@@ -26,23 +29,33 @@ struct AttentionCase {
     return static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
   }
   [[nodiscard]] Shape q_shape() const { return {num_tokens(), num_heads, head_dim}; }
-  [[nodiscard]] Shape kv_shape() const { return {num_tokens(), num_kv_heads, head_dim}; }
+  [[nodiscard]] int64_t value_dim() const { return latent_dim == 0 ? head_dim : latent_dim; }
+  [[nodiscard]] Shape out_shape() const { return {num_tokens(), num_heads, value_dim()}; }
+  [[nodiscard]] Shape k_shape() const { return {num_tokens(), num_kv_heads, head_dim}; }
+  [[nodiscard]] Shape v_shape() const { return {num_tokens(), num_kv_heads, value_dim()}; }
   [[nodiscard]] std::string name() const {
     return "N " + std::to_string(num_heads) + " M " + std::to_string(num_kv_heads) + " H " +
-           std::to_string(head_dim) + " T " + std::to_string(num_tokens());
+           std::to_string(head_dim) + " U " + std::to_string(value_dim()) + " T " +
+           std::to_string(num_tokens());
   }
 };
 
 struct AttentionData {
   AttentionData(const AttentionCase& c, DType type)
       : q(random_buffer(type, c.q_shape(), {.seed = 1, .scale = c.spread})),
-        k(random_buffer(type, c.kv_shape(), {.seed = 2, .scale = c.spread})),
-        v(random_buffer(type, c.kv_shape(), {.seed = 3, .scale = c.v_scale})),
-        d_out(random_buffer(type, c.q_shape(), {.seed = 4})) {}
+        k(random_buffer(type, c.k_shape(), {.seed = 2, .scale = c.spread})),
+        v(random_buffer(type, c.v_shape(), {.seed = 3, .scale = c.v_scale})),
+        d_out(random_buffer(type, c.out_shape(), {.seed = 4})),
+        latent(c.latent_dim > 0) {
+    for (int64_t i = 0; latent && i < v.size(); ++i) {
+      v.set(i, k.get(i / c.latent_dim * c.head_dim + i % c.latent_dim));
+    }
+  }
   Buffer q;
   Buffer k;
   Buffer v;
   Buffer d_out;
+  bool latent;  // v is a copy of columns of k, for the oracle alone
 };
 
 // Keys and values of one sequence in pages of their own; slots past the last key hold NaN.
@@ -54,6 +67,10 @@ class Pages {
     const int64_t bytes = stride_ * dtype_bytes(data.k.view().dtype);
     for (int64_t position = 0; position < count; position += page_size) {
       for (const Buffer* source : {&data.k, &data.v}) {
+        if (source == &data.v && data.latent) {
+          v_pages_.push_back(k_pages_.back());
+          continue;
+        }
         memory_.push_back(
             std::make_unique<Buffer>(source->view().dtype, Shape{page_size, stride_}));
         char* page = static_cast<char*>(memory_.back()->view().data);
@@ -85,7 +102,8 @@ class TrainingSegments {
     const int64_t bytes = stride * dtype_bytes(data.k.view().dtype);
     for (size_t s = 0; s < c.lengths.size(); ++s) {
       pages_[2 * s] = static_cast<char*>(data.k.view().data) + begin * bytes;
-      pages_[2 * s + 1] = static_cast<char*>(data.v.view().data) + begin * bytes;
+      pages_[2 * s + 1] =
+          data.latent ? pages_[2 * s] : static_cast<char*>(data.v.view().data) + begin * bytes;
       segments_.push_back({.begin = begin,
                            .end = begin + c.lengths[s],
                            .first_position = 0,
@@ -110,13 +128,14 @@ struct Forwarded {
 
 inline Forwarded run_forward(Backend& backend, const AttentionCase& c, const AttentionData& data,
                              std::span<const AttentionSegment> segments) {
-  Forwarded result{Buffer(data.q.view().dtype, c.q_shape()),
+  Forwarded result{Buffer(data.q.view().dtype, c.out_shape()),
                    Buffer(DType::kF32, {c.num_tokens(), c.num_heads})};
   attention(backend,
             {.q = data.q.view(),
              .segments = segments,
              .num_kv_heads = c.num_kv_heads,
-             .scale = c.scale()},
+             .scale = c.scale(),
+             .value_dim = c.latent_dim},
             result.out, result.lse);
   return result;
 }
@@ -130,13 +149,14 @@ struct Gradients {
 inline Gradients run_backward(Backend& backend, const AttentionCase& c, const AttentionData& data,
                               std::span<const AttentionSegment> segments, const Forwarded& forward,
                               DType result) {
-  Gradients grads{Buffer(result, c.q_shape()), Buffer(result, c.kv_shape()),
-                  Buffer(result, c.kv_shape())};
+  Gradients grads{Buffer(result, c.q_shape()), Buffer(result, c.k_shape()),
+                  Buffer(result, c.v_shape())};
   attention_backward(backend,
                      {.q = data.q.view(),
                       .segments = segments,
                       .num_kv_heads = c.num_kv_heads,
-                      .scale = c.scale()},
+                      .scale = c.scale(),
+                      .value_dim = c.latent_dim},
                      forward.out, forward.lse, data.d_out, grads.d_q, grads.d_k, grads.d_v);
   return grads;
 }
@@ -168,6 +188,7 @@ inline ExpectedAttention expected_attention(const AttentionCase& c, const Attent
   const double o = unit_roundoff(result);
   const double scale = c.scale();
   const int64_t dim = c.head_dim;
+  const int64_t value_dim = c.value_dim();
   const auto q = data.q.values();
   const auto k = data.k.values();
   const auto v = data.v.values();
@@ -175,26 +196,29 @@ inline ExpectedAttention expected_attention(const AttentionCase& c, const Attent
   const auto sized = [](size_t n) {
     return Expected{std::vector<double>(n), std::vector<double>(n)};
   };
-  ExpectedAttention e{sized(q.size()), sized(q.size() / static_cast<size_t>(dim)), sized(q.size()),
-                      sized(k.size()), sized(k.size())};
+  ExpectedAttention e{sized(d_out.size()), sized(q.size() / static_cast<size_t>(dim)),
+                      sized(q.size()), sized(k.size()), sized(v.size())};
   int64_t begin = 0;
   for (const int64_t length : c.lengths) {
-    const ref::AttentionShape shape{length, c.num_heads, c.num_kv_heads, dim};
+    const ref::AttentionShape shape{length, c.num_heads, c.num_kv_heads, dim, value_dim};
     const auto q_at = static_cast<size_t>(begin * c.num_heads * dim);
     const auto k_at = static_cast<size_t>(begin * c.num_kv_heads * dim);
+    const auto o_at = static_cast<size_t>(begin * c.num_heads * value_dim);
+    const auto v_at = static_cast<size_t>(begin * c.num_kv_heads * value_dim);
     const auto l_at = static_cast<size_t>(begin * c.num_heads);
     const double* qs = q.data() + q_at;
     const double* ks = k.data() + k_at;
-    const double* vs = v.data() + k_at;
-    const double* ds = d_out.data() + q_at;
-    ref::attention(shape, scale, qs, ks, vs, e.out.want.data() + q_at, e.lse.want.data() + l_at);
+    const double* vs = v.data() + v_at;
+    const double* ds = d_out.data() + o_at;
+    ref::attention(shape, scale, qs, ks, vs, e.out.want.data() + o_at, e.lse.want.data() + l_at);
     ref::attention_backward(shape, scale, qs, ks, vs, ds, e.d_q.want.data() + q_at,
-                            e.d_k.want.data() + k_at, e.d_v.want.data() + k_at);
+                            e.d_k.want.data() + k_at, e.d_v.want.data() + v_at);
     const double terms = static_cast<double>(length * c.num_heads / c.num_kv_heads) + 2;
     std::vector<double> p;
     for (int64_t t = 0; t < length; ++t) {
       for (int64_t n = 0; n < c.num_heads; ++n) {
         const auto row = static_cast<size_t>(shape.query(t, n));
+        const auto out_row = static_cast<size_t>(shape.out(t, n));
         const double lse = ref::attention_probabilities(shape, scale, qs, ks, t, n, p);
         double largest = 0;
         double largest_score = 0;
@@ -213,25 +237,27 @@ inline ExpectedAttention expected_attention(const AttentionCase& c, const Attent
         e.lse.bound[l_at + row / static_cast<size_t>(dim)] = e_lse;
         double e_delta = 0;
         double delta = 0;
-        for (int64_t h = 0; h < dim; ++h) {
-          const size_t at = row + static_cast<size_t>(h);
+        for (int64_t h = 0; h < value_dim; ++h) {
+          const size_t at = out_row + static_cast<size_t>(h);
           double magnitude = 0;
           for (int64_t j = 0; j <= t; ++j) {
-            magnitude += p[static_cast<size_t>(j)] * std::abs(vs[shape.key(j, n) + h]);
+            magnitude += p[static_cast<size_t>(j)] * std::abs(vs[shape.value(j, n) + h]);
           }
-          const double want = e.out.want[q_at + at];
-          double& bound = e.out.bound[q_at + at];
+          const double want = e.out.want[o_at + at];
+          double& bound = e.out.bound[o_at + at];
           bound = magnitude * (e_p + w + 1.1 * terms * kU) + o_forward * std::abs(want);
-          e_delta += std::abs(ds[at]) * (bound + static_cast<double>(dim) * kU * std::abs(want));
+          e_delta +=
+              std::abs(ds[at]) * (bound + static_cast<double>(value_dim) * kU * std::abs(want));
           delta += ds[at] * want;
         }
         for (int64_t j = 0; j <= t; ++j) {
           const auto key = static_cast<size_t>(shape.key(j, n));
+          const auto value = static_cast<size_t>(shape.value(j, n));
           double d_p = 0;
           double d_p_magnitude = 0;
-          for (int64_t h = 0; h < dim; ++h) {
+          for (int64_t h = 0; h < value_dim; ++h) {
             const double product =
-                ds[row + static_cast<size_t>(h)] * vs[key + static_cast<size_t>(h)];
+                ds[out_row + static_cast<size_t>(h)] * vs[value + static_cast<size_t>(h)];
             d_p += product;
             d_p_magnitude += std::abs(product);
           }
@@ -239,14 +265,17 @@ inline ExpectedAttention expected_attention(const AttentionCase& c, const Attent
           const double rounding = e_p + e_lse + w + terms * kU;
           const double d_s = prob * (d_p - delta);
           const double e_d_s =
-              prob * ((static_cast<double>(dim) + 1) * kU * d_p_magnitude + e_delta) +
+              prob * ((static_cast<double>(value_dim) + 1) * kU * d_p_magnitude + e_delta) +
               std::abs(d_s) * rounding;
           for (int64_t h = 0; h < dim; ++h) {
             const size_t qi = row + static_cast<size_t>(h);
             const size_t ki = key + static_cast<size_t>(h);
             e.d_q.bound[q_at + qi] += scale * e_d_s * std::abs(ks[ki]);
             e.d_k.bound[k_at + ki] += scale * e_d_s * std::abs(qs[qi]);
-            e.d_v.bound[k_at + ki] += prob * rounding * std::abs(ds[qi]);
+          }
+          for (int64_t h = 0; h < value_dim; ++h) {
+            e.d_v.bound[v_at + value + static_cast<size_t>(h)] +=
+                prob * rounding * std::abs(ds[out_row + static_cast<size_t>(h)]);
           }
         }
       }

@@ -2,8 +2,9 @@
 // heads; a head's rows are those tokens times the query heads of its group, so that each packed key
 // block serves all of them. Blocks are the outer loop: memory is bounded whatever the context.
 // Decode has few rows a head and is bound by memory: there an item takes neighbouring heads, whose
-// keys lie side by side, and fetches the next block in the order of its addresses. T tokens, N
-// query heads, M key/value heads, H head width.
+// keys lie side by side, and fetches the next block in the order of its addresses; where there are
+// fewer key/value heads than workers (latent attention has one), a head's group is split. T tokens,
+// N query heads, M key/value heads, H key width, U value width.
 #include "ops/cpu/attention.h"
 
 #include <algorithm>
@@ -21,6 +22,8 @@ struct Item {
   int64_t segment;
   int64_t head_begin;  // key/value heads
   int64_t head_end;
+  int64_t member_begin;  // query heads of each head's group
+  int64_t member_end;
   int64_t row_begin;  // tokens of the segment
   int64_t row_end;
   int64_t cost;
@@ -40,11 +43,13 @@ struct Workspace {
 struct Forward {
   const AttentionKernels& kernels;
   const AttentionArgs& args;
-  AttentionLayout layout;
+  AttentionLayout layout;        // of keys
+  AttentionLayout value_layout;  // of values and accumulators
   TensorView out;
   TensorView lse;
   int64_t group;
-  int64_t heads_each;  // of an item, at most
+  int64_t heads_each;    // of an item, at most
+  int64_t members_each;  // likewise
 
   Forward(const AttentionKernels& table, const AttentionArgs& arguments, TensorView output,
           TensorView lse_output, int num_workers);
@@ -63,7 +68,7 @@ struct Forward {
     return std::clamp<int64_t>(kItemRows / (item_tokens(s) * group), 1, heads_each);
   }
   [[nodiscard]] int64_t rows_of_head(const Item& item) const {
-    return (item.row_end - item.row_begin) * group;
+    return (item.row_end - item.row_begin) * (item.member_end - item.member_begin);
   }
   [[nodiscard]] int64_t rows_of(const Item& item) const {
     return (item.head_end - item.head_begin) * rows_of_head(item);
@@ -76,7 +81,7 @@ struct Forward {
     for (int64_t head = item.head_begin; head < item.head_end; ++head) {
       for (int64_t token = item.row_begin; token < item.row_end; ++token) {
         const int64_t first = (segment(item).begin + token) * args.q.shape[1] + head * group;
-        for (int64_t member = 0; member < group; ++member) {
+        for (int64_t member = item.member_begin; member < item.member_end; ++member) {
           body(r++, first + member, segment(item).first_position + token);
         }
       }
@@ -92,16 +97,19 @@ struct Forward {
   void finish_rows(const Item& item, const Workspace& work) const;
 };
 
-// Heads are split over items until these share out evenly among the workers, or are many.
+// Heads are split over items until these share out evenly among the workers, or are many; then
+// groups, if some workers would have nothing.
 Forward::Forward(const AttentionKernels& table, const AttentionArgs& arguments, TensorView output,
                  TensorView lse_output, int num_workers)
     : kernels(table),
       args(arguments),
-      layout(table, arguments.q.shape[2]),
+      layout(table, arguments.key_width()),
+      value_layout(table, arguments.value_width()),
       out(output),
       lse(lse_output),
       group(arguments.q.shape[1] / arguments.num_kv_heads),
-      heads_each(arguments.num_kv_heads) {
+      heads_each(arguments.num_kv_heads),
+      members_each(group) {
   int64_t runs = 0;
   for (const AttentionSegment& s : args.segments) {
     runs += (s.end - s.begin + item_tokens(s) - 1) / item_tokens(s);
@@ -112,6 +120,10 @@ Forward::Forward(const AttentionKernels& table, const AttentionArgs& arguments, 
     ++split;
   }
   heads_each = (args.num_kv_heads + split - 1) / split;
+  if (runs > 0 && runs * split < num_workers) {
+    const int64_t parts = std::min(group, (num_workers + runs * split - 1) / (runs * split));
+    members_each = (group + parts - 1) / parts;
+  }
 }
 
 // Writes the items unless null; returns their number. Dearest first, so that the last items to be
@@ -126,9 +138,14 @@ int64_t Forward::fill_items(Item* items) const {
       for (int64_t head = 0; head < args.num_kv_heads; head += item_heads(whole)) {
         const int64_t head_end = std::min(head + item_heads(whole), args.num_kv_heads);
         const int64_t keys = whole.first_position + (begin + end + 1) / 2;
-        const int64_t cost = (head_end - head) * (end - begin) * keys;
-        if (items != nullptr) items[count] = {s, head, head_end, begin, end, cost};
-        ++count;
+        for (int64_t member = 0; member < group; member += members_each) {
+          const int64_t member_end = std::min(member + members_each, group);
+          const int64_t cost = (head_end - head) * (member_end - member) * (end - begin) * keys;
+          if (items != nullptr) {
+            items[count] = {s, head, head_end, member, member_end, begin, end, cost};
+          }
+          ++count;
+        }
       }
     }
   }
@@ -136,7 +153,9 @@ int64_t Forward::fill_items(Item* items) const {
   std::sort(items, items + count, [](const Item& a, const Item& b) {
     if (a.cost != b.cost) return a.cost > b.cost;
     if (a.segment != b.segment) return a.segment < b.segment;
-    return a.row_begin != b.row_begin ? a.row_begin < b.row_begin : a.head_begin < b.head_begin;
+    if (a.row_begin != b.row_begin) return a.row_begin < b.row_begin;
+    return a.head_begin != b.head_begin ? a.head_begin < b.head_begin
+                                        : a.member_begin < b.member_begin;
   });
   return count;
 }
@@ -145,7 +164,7 @@ Workspace Forward::take_workspace(Scratch& scratch) const {
   int64_t rows = 0;
   int64_t heads = 1;
   for (const AttentionSegment& s : args.segments) {
-    rows = std::max(rows, item_tokens(s) * group * item_heads(s));
+    rows = std::max(rows, item_tokens(s) * members_each * item_heads(s));
     heads = std::max(heads, item_heads(s));
   }
   const auto words = [&](int64_t count) { return static_cast<uint32_t*>(scratch.take(4 * count)); };
@@ -153,8 +172,8 @@ Workspace Forward::take_workspace(Scratch& scratch) const {
   Workspace work{};
   work.q = words(rows * layout.row_stride);
   work.keys = words(heads * layout.lanes_block());
-  work.values = words(heads * layout.depth_words(kKeyBlock));
-  work.acc = floats(rows * layout.lanes);
+  work.values = words(heads * value_layout.depth_words(kKeyBlock));
+  work.acc = floats(rows * value_layout.lanes);
   work.max = floats(rows);
   work.sum = floats(16 * rows);
   work.positions = static_cast<int64_t*>(scratch.take(8 * rows));
@@ -176,7 +195,7 @@ void Forward::start_rows(const Item& item, const Workspace& work) const {
     kernels.copy_row(row, layout.dim, work.q + r * layout.row_stride);
     work.positions[r] = position;
   });
-  std::fill_n(work.acc, rows_of(item) * layout.lanes, 0.0f);
+  std::fill_n(work.acc, rows_of(item) * value_layout.lanes, 0.0f);
   std::fill_n(work.max, rows_of(item), std::numeric_limits<float>::lowest());
   std::fill_n(work.sum, 16 * rows_of(item), 0.0f);
 }
@@ -193,8 +212,9 @@ void Forward::pack_block(const Item& item, int64_t key_begin, int64_t count,
                 .head_words = layout.lanes_block()};
   kv_rows(kv.k_pages, kv, key_begin, count, item.head_begin, layout.dim, bytes, rows);
   kernels.pack_lanes(from, work.keys);
-  from.head_words = layout.depth_words(kKeyBlock);
-  kv_rows(kv.v_pages, kv, key_begin, count, item.head_begin, layout.dim, bytes, rows);
+  from.dim = value_layout.dim;
+  from.head_words = value_layout.depth_words(kKeyBlock);
+  kv_rows(kv.v_pages, kv, key_begin, count, item.head_begin, value_layout.dim, bytes, rows);
   kernels.pack_depth(from, work.values);
 }
 
@@ -211,23 +231,23 @@ void Forward::run_block(const Item& item, int64_t head, int64_t key_begin,
     kernels.forward_tile({.q = work.q + r * layout.row_stride,
                           .q_stride = layout.row_stride,
                           .keys = work.keys + member * layout.lanes_block(),
-                          .values = work.values + member * layout.depth_words(kKeyBlock),
+                          .values = work.values + member * value_layout.depth_words(kKeyBlock),
                           .steps = layout.steps,
-                          .lanes = layout.lanes,
+                          .lanes = value_layout.lanes,
                           .rows = rows,
                           .visible = visible,
                           .scale = args.scale * kLog2E,
                           .max = work.max + r,
                           .sum = work.sum + 16 * r,
-                          .acc = work.acc + r * layout.lanes});
+                          .acc = work.acc + r * value_layout.lanes});
   }
 }
 
 void Forward::finish_rows(const Item& item, const Workspace& work) const {
-  const int64_t row_bytes = layout.dim * dtype_bytes(out.dtype);
+  const int64_t row_bytes = value_layout.dim * dtype_bytes(out.dtype);
   for_rows(item, [&](int64_t r, int64_t index, int64_t) {
     const float sum = kernels.sum_row(work.sum + 16 * r);
-    kernels.write_row(work.acc + r * layout.lanes, 1.0f / sum, layout.dim,
+    kernels.write_row(work.acc + r * value_layout.lanes, 1.0f / sum, value_layout.dim,
                       static_cast<char*>(out.data) + index * row_bytes, out.dtype == DType::kBF16);
     if (!lse.empty()) lse.f32()[index] = work.max[r] * kLn2 + std::log(sum);
   });

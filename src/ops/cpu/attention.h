@@ -10,12 +10,12 @@ namespace strata::ops::cpu {
 
 // What attention_backward reads and writes besides its arguments.
 struct AttentionGradients {
-  TensorView out;    // [T, N, H]
+  TensorView out;    // [T, N, U]
   TensorView lse;    // [T, N]
-  TensorView d_out;  // [T, N, H]
+  TensorView d_out;  // [T, N, U]
   TensorView d_q;    // [T, N, H]
   TensorView d_k;    // [T, M, H]
-  TensorView d_v;    // [T, M, H]
+  TensorView d_v;    // [T, M, U]
 };
 
 // Plain loops, no instructions above the baseline: the path `reference`.

@@ -3,7 +3,7 @@
 // at once (the least work: probabilities are recomputed once). Which split is taken depends on the
 // number of workers and moves no bit: each output's chain has the same terms in the same order.
 // Order of an item: heads of the group, query tiles, key blocks. T tokens, N query heads, M
-// key/value heads, H head width.
+// key/value heads, H key width, U value width.
 #include <algorithm>
 
 #include "ops/cpu/attention.h"
@@ -35,7 +35,7 @@ struct Workspace {
   uint32_t* value_lanes;  // [blocks] lanes form
   uint32_t* key_depth;    // [keys] depth form
   float* d_k;             // [keys][lanes]
-  float* d_v;             // [keys][lanes]
+  float* d_v;             // [keys][lanes of values]
   uint32_t* q;            // tile, rows form
   uint32_t* d_out;        // tile, rows form
   uint32_t* q_depth;      // tile, depth form
@@ -61,7 +61,8 @@ struct Backward {
   const AttentionKernels& kernels;
   const AttentionArgs& args;
   const AttentionGradients& grads;
-  AttentionLayout layout;
+  AttentionLayout layout;        // of q and keys
+  AttentionLayout value_layout;  // of d_out and values
   int64_t group;
 
   Backward(const AttentionKernels& table, const AttentionArgs& arguments,
@@ -69,7 +70,8 @@ struct Backward {
       : kernels(table),
         args(arguments),
         grads(gradients),
-        layout(table, arguments.q.shape[2]),
+        layout(table, arguments.key_width()),
+        value_layout(table, arguments.value_width()),
         group(arguments.q.shape[1] / arguments.num_kv_heads) {}
 
   [[nodiscard]] const AttentionSegment& segment(const Item& item) const {
@@ -79,7 +81,7 @@ struct Backward {
   [[nodiscard]] const char* query_row(const TensorView& view, const Item& item, const Tile& tile,
                                       int64_t i) const {
     const int64_t index = (segment(item).begin + tile.begin + i) * args.q.shape[1] + tile.head;
-    return static_cast<const char*>(view.data) + index * layout.dim * dtype_bytes(view.dtype);
+    return static_cast<const char*>(view.data) + index * view.shape[2] * dtype_bytes(view.dtype);
   }
   [[nodiscard]] bool worth_splitting(int num_workers) const;
   int64_t fill_items(bool split, Item* items) const;
@@ -146,19 +148,19 @@ Workspace Backward::take_workspace(Scratch& scratch) const {
   const auto floats = [&](int64_t count) { return static_cast<float*>(scratch.take(4 * count)); };
   Workspace work{};
   work.key_lanes = words(blocks * layout.lanes_block());
-  work.value_lanes = words(blocks * layout.lanes_block());
+  work.value_lanes = words(blocks * value_layout.lanes_block());
   work.key_depth = words(layout.depth_words(blocks * kKeyBlock));
   work.d_k = floats(blocks * kKeyBlock * layout.lanes);
-  work.d_v = floats(blocks * kKeyBlock * layout.lanes);
+  work.d_v = floats(blocks * kKeyBlock * value_layout.lanes);
   work.q = words(kQueryTile * layout.row_stride);
-  work.d_out = words(kQueryTile * layout.row_stride);
+  work.d_out = words(kQueryTile * value_layout.row_stride);
   work.q_depth = words(layout.depth_words(kQueryTile));
-  work.d_out_depth = words(layout.depth_words(kQueryTile));
+  work.d_out_depth = words(value_layout.depth_words(kQueryTile));
   work.d_q = floats(kQueryTile * layout.lanes);
   work.lse = floats(kQueryTile);
   work.delta = floats((kQueryTile + kKeyBlock - 1) / kKeyBlock * kKeyBlock);
-  work.out_lanes = words(layout.lanes_block());
-  work.d_out_lanes = words(layout.lanes_block());
+  work.out_lanes = words(value_layout.lanes_block());
+  work.d_out_lanes = words(value_layout.lanes_block());
   work.p = words(kQueryTile / layout.pack * kKeyBlock);
   work.d_s = words(kQueryTile / layout.pack * kKeyBlock);
   work.d_s_rows = layout.pack == 1 ? work.d_s : words(kQueryTile * kKeyBlock / layout.pack);
@@ -172,14 +174,15 @@ void Backward::pack_keys(const Item& item, const Workspace& work) const {
     const int64_t count = std::min(kKeyBlock, item.key_end - key);
     const int64_t block = (key - item.key_begin) / kKeyBlock;
     const int64_t bytes = dtype_bytes(args.q.dtype);
-    const PackRows from{.rows = rows, .count = count, .dim = layout.dim};
+    PackRows from{.rows = rows, .count = count, .dim = layout.dim};
     kv_rows(kv.k_pages, kv, key, count, item.kv_head, layout.dim, bytes, rows);
     kernels.pack_lanes(from, work.key_lanes + block * layout.lanes_block());
     if (item.wants_queries) {
       kernels.pack_depth(from, work.key_depth + block * layout.depth_words(kKeyBlock));
     }
-    kv_rows(kv.v_pages, kv, key, count, item.kv_head, layout.dim, bytes, rows);
-    kernels.pack_lanes(from, work.value_lanes + block * layout.lanes_block());
+    from.dim = value_layout.dim;
+    kv_rows(kv.v_pages, kv, key, count, item.kv_head, value_layout.dim, bytes, rows);
+    kernels.pack_lanes(from, work.value_lanes + block * value_layout.lanes_block());
   }
 }
 
@@ -191,7 +194,7 @@ void Backward::start_tile(const Item& item, const Tile& tile, const Workspace& w
     q[i] = query_row(args.q, item, tile, i);
     d_out[i] = query_row(grads.d_out, item, tile, i);
     kernels.copy_row(q[i], layout.dim, work.q + i * layout.row_stride);
-    kernels.copy_row(d_out[i], layout.dim, work.d_out + i * layout.row_stride);
+    kernels.copy_row(d_out[i], value_layout.dim, work.d_out + i * value_layout.row_stride);
     out[i] = query_row(grads.out, item, tile, i);
     const int64_t row = segment(item).begin + tile.begin + i;
     work.lse[i] = grads.lse.f32()[row * args.q.shape[1] + tile.head] * kLog2E;
@@ -199,13 +202,15 @@ void Backward::start_tile(const Item& item, const Tile& tile, const Workspace& w
   // delta by the chain that d_p has, so that d_s of a query that sees one key is exactly zero.
   for (int64_t i = 0; i < tile.count; i += kKeyBlock) {
     const int64_t count = std::min(kKeyBlock, tile.count - i);
-    kernels.pack_lanes({.rows = out + i, .count = count, .dim = layout.dim}, work.out_lanes);
-    kernels.pack_lanes({.rows = d_out + i, .count = count, .dim = layout.dim}, work.d_out_lanes);
-    kernels.dot_lanes(work.d_out_lanes, work.out_lanes, layout.steps, work.delta + i);
+    kernels.pack_lanes({.rows = out + i, .count = count, .dim = value_layout.dim}, work.out_lanes);
+    kernels.pack_lanes({.rows = d_out + i, .count = count, .dim = value_layout.dim},
+                       work.d_out_lanes);
+    kernels.dot_lanes(work.d_out_lanes, work.out_lanes, value_layout.steps, work.delta + i);
   }
   if (item.wants_keys) {
     kernels.pack_depth({.rows = q, .count = tile.count, .dim = layout.dim}, work.q_depth);
-    kernels.pack_depth({.rows = d_out, .count = tile.count, .dim = layout.dim}, work.d_out_depth);
+    kernels.pack_depth({.rows = d_out, .count = tile.count, .dim = value_layout.dim},
+                       work.d_out_depth);
   }
   if (item.wants_queries) std::fill_n(work.d_q, tile.count * layout.lanes, 0.0f);
 }
@@ -236,21 +241,22 @@ void Backward::add_keys(const Item& item, const Tile& tile, int64_t key, int64_t
     const int64_t first = std::max(first_row, key + k - tile.begin) / layout.pack;
     const int64_t steps = (tile.count + layout.pack - 1) / layout.pack - first;
     if (steps <= 0) break;
-    const int64_t at = (key - item.key_begin + k) * layout.lanes;
+    const int64_t at = key - item.key_begin + k;
     ProductTile product{.x = work.p + first * kKeyBlock + k,
                         .x_row = 1,
                         .x_step = kKeyBlock,
-                        .panel = work.d_out_depth + first * layout.lanes,
-                        .panel_width = layout.lanes,
+                        .panel = work.d_out_depth + first * value_layout.lanes,
+                        .panel_width = value_layout.lanes,
                         .steps = steps,
                         .rows = std::min(kTileRows, count - k),
-                        .lanes = layout.lanes,
-                        .acc = work.d_v + at,
-                        .acc_stride = layout.lanes};
+                        .lanes = value_layout.lanes,
+                        .acc = work.d_v + at * value_layout.lanes,
+                        .acc_stride = value_layout.lanes};
     kernels.product(product);
     product.x = work.d_s + first * kKeyBlock + k;
     product.panel = work.q_depth + first * layout.lanes;
-    product.acc = work.d_k + at;
+    product.panel_width = product.lanes = product.acc_stride = layout.lanes;
+    product.acc = work.d_k + at * layout.lanes;
     kernels.product(product);
   }
 }
@@ -265,11 +271,13 @@ void Backward::run_block(const Item& item, const Tile& tile, int64_t key,
     int64_t visible[kTileRows];
     for (int64_t i = 0; i < rows; ++i) visible[i] = tile.begin + r + i + 1 - key;
     kernels.backward_tile({.q = work.q + r * layout.row_stride,
-                           .d_out = work.d_out + r * layout.row_stride,
-                           .stride = layout.row_stride,
+                           .q_stride = layout.row_stride,
+                           .d_out = work.d_out + r * value_layout.row_stride,
+                           .d_out_stride = value_layout.row_stride,
                            .keys = work.key_lanes + block * layout.lanes_block(),
-                           .values = work.value_lanes + block * layout.lanes_block(),
-                           .steps = layout.steps,
+                           .key_steps = layout.steps,
+                           .values = work.value_lanes + block * value_layout.lanes_block(),
+                           .value_steps = value_layout.steps,
                            .rows = rows,
                            .visible = visible,
                            .scale = args.scale * kLog2E,
@@ -292,15 +300,16 @@ void Backward::finish_tile(const Item& item, const Tile& tile, const Workspace& 
 }
 
 void Backward::finish_keys(const Item& item, const Workspace& work) const {
-  const auto write = [&](const TensorView& view, int64_t key, const float* acc, float scale) {
+  const auto write = [&](const TensorView& view, const AttentionLayout& of, int64_t key,
+                         const float* acc, float scale) {
     const int64_t index = (segment(item).begin + key) * args.num_kv_heads + item.kv_head;
-    char* to = static_cast<char*>(view.data) + index * layout.dim * dtype_bytes(view.dtype);
-    kernels.write_row(acc + (key - item.key_begin) * layout.lanes, scale, layout.dim, to,
+    char* to = static_cast<char*>(view.data) + index * of.dim * dtype_bytes(view.dtype);
+    kernels.write_row(acc + (key - item.key_begin) * of.lanes, scale, of.dim, to,
                       view.dtype == DType::kBF16);
   };
   for (int64_t key = item.key_begin; key < item.key_end; ++key) {
-    write(grads.d_k, key, work.d_k, args.scale);
-    write(grads.d_v, key, work.d_v, 1.0f);
+    write(grads.d_k, layout, key, work.d_k, args.scale);
+    write(grads.d_v, value_layout, key, work.d_v, 1.0f);
   }
 }
 
@@ -308,7 +317,7 @@ void Backward::run(const Item& item, const Workspace& work) const {
   pack_keys(item, work);
   if (item.wants_keys) {
     std::fill_n(work.d_k, (item.key_end - item.key_begin) * layout.lanes, 0.0f);
-    std::fill_n(work.d_v, (item.key_end - item.key_begin) * layout.lanes, 0.0f);
+    std::fill_n(work.d_v, (item.key_end - item.key_begin) * value_layout.lanes, 0.0f);
   }
   for (int64_t member = 0; member < group; ++member) {
     for (int64_t q = item.query_begin; q < item.query_end; q += kQueryTile) {

@@ -39,8 +39,8 @@ struct ForwardTile {
   int64_t q_stride = 0;
   const uint32_t* keys = nullptr;    // lanes
   const uint32_t* values = nullptr;  // depth
-  int64_t steps = 0;                 // words of a row
-  int64_t lanes = 0;
+  int64_t steps = 0;                 // words of a row of q
+  int64_t lanes = 0;                 // of values
   int64_t rows = 0;                  // 1 to kForwardRows
   const int64_t* visible = nullptr;  // [rows] keys of the block that a row sees: <= 0 none
   float scale = 1.0f;                // of scores, times log2(e)
@@ -51,12 +51,14 @@ struct ForwardTile {
 
 // One key block for a tile of query rows: P and dS, unscaled, ready for the three products.
 struct BackwardTile {
-  const uint32_t* q = nullptr;      // rows
+  const uint32_t* q = nullptr;  // rows
+  int64_t q_stride = 0;
   const uint32_t* d_out = nullptr;  // rows
-  int64_t stride = 0;
-  const uint32_t* keys = nullptr;    // lanes
+  int64_t d_out_stride = 0;
+  const uint32_t* keys = nullptr;  // lanes
+  int64_t key_steps = 0;
   const uint32_t* values = nullptr;  // lanes
-  int64_t steps = 0;
+  int64_t value_steps = 0;
   int64_t rows = 0;  // 1 to kTileRows
   const int64_t* visible = nullptr;
   float scale = 1.0f;

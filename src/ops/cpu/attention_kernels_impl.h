@@ -269,8 +269,8 @@ void backward_tile(const BackwardTile& t) {
   alignas(64) float scores[kTileRows * kKeyBlock];
   alignas(64) float d_p[kTileRows * kKeyBlock];
   const int64_t vectors = (most_visible<K>(t.visible, t.rows) + kLanes - 1) / kLanes;
-  score_tile<K>(t.q, t.stride, t.keys, t.steps, t.rows, vectors, scores);
-  score_tile<K>(t.d_out, t.stride, t.values, t.steps, t.rows, vectors, d_p);
+  score_tile<K>(t.q, t.q_stride, t.keys, t.key_steps, t.rows, vectors, scores);
+  score_tile<K>(t.d_out, t.d_out_stride, t.values, t.value_steps, t.rows, vectors, d_p);
   for (int64_t r = 0; r < t.rows; r += K::kPack) {
     F p[K::kPack][kBlockVectors];
     F d_s[K::kPack][kBlockVectors];

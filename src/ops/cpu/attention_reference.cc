@@ -1,4 +1,4 @@
-// T tokens, N query heads, M key/value heads, H head width.
+// T tokens, N query heads, M key/value heads, H key width, U value width.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -32,7 +32,8 @@ struct Head {
   const AttentionSegment& segment;
   int64_t kv_head;
 
-  [[nodiscard]] int64_t dim() const { return args.q.shape[2]; }
+  [[nodiscard]] int64_t key_dim() const { return args.key_width(); }
+  [[nodiscard]] int64_t value_dim() const { return args.value_width(); }
   [[nodiscard]] int64_t group() const { return args.q.shape[1] / args.num_kv_heads; }
   [[nodiscard]] int64_t num_rows() const { return segment.end - segment.begin; }
   [[nodiscard]] DType dtype() const { return args.q.dtype; }
@@ -41,21 +42,22 @@ struct Head {
     return (segment.begin + row) * args.q.shape[1] + kv_head * group() + member;
   }
   [[nodiscard]] const char* key(int64_t position) const {
-    return row(segment.kv.k_pages, position);
+    return row(segment.kv.k_pages, position, key_dim());
   }
   [[nodiscard]] const char* value(int64_t position) const {
-    return row(segment.kv.v_pages, position);
+    return row(segment.kv.v_pages, position, value_dim());
   }
-  [[nodiscard]] const char* row(std::span<void* const> pages, int64_t position) const {
+  [[nodiscard]] const char* row(std::span<void* const> pages, int64_t position, int64_t dim) const {
     const void* address = nullptr;
-    kv_rows(pages, segment.kv, position, 1, kv_head, dim(), dtype_bytes(dtype()), &address);
+    kv_rows(pages, segment.kv, position, 1, kv_head, dim, dtype_bytes(dtype()), &address);
     return static_cast<const char*>(address);
   }
   // sum_h tensor[index, h] * row[h]
   [[nodiscard]] float dot(const TensorView& tensor, int64_t index, const char* row) const {
+    const int64_t dim = tensor.shape[2];
     float sum = 0;
-    for (int64_t h = 0; h < dim(); ++h) {
-      sum += load(tensor.data, dtype(), index * dim() + h) * load(row, dtype(), h);
+    for (int64_t h = 0; h < dim; ++h) {
+      sum += load(tensor.data, dtype(), index * dim + h) * load(row, dtype(), h);
     }
     return sum;
   }
@@ -64,14 +66,14 @@ struct Head {
   }
 };
 
-// One query row; acc [H].
+// One query row; acc [U].
 void forward_row(const Head& head, int64_t row, int64_t member, float* acc, TensorView out,
                  TensorView lse) {
   const int64_t index = head.query(row, member);
   const int64_t num_keys = head.segment.first_position + row + 1;
   float max = std::numeric_limits<float>::lowest();
   float sum = 0;
-  std::fill_n(acc, head.dim(), 0.0f);
+  std::fill_n(acc, head.value_dim(), 0.0f);
   for (int64_t begin = 0; begin < num_keys; begin += kKeyBlock) {
     const int64_t count = std::min(kKeyBlock, num_keys - begin);
     float scores[kKeyBlock];
@@ -83,18 +85,19 @@ void forward_row(const Head& head, int64_t row, int64_t member, float* acc, Tens
     const float alpha = std::exp(max - new_max);
     max = new_max;
     float block_sum = 0;
-    for (int64_t h = 0; h < head.dim(); ++h) acc[h] *= alpha;
+    for (int64_t h = 0; h < head.value_dim(); ++h) acc[h] *= alpha;
     for (int64_t j = 0; j < count; ++j) {
       const float p = std::exp(scores[j] - max);
       block_sum += p;
       const float rounded = round_to(head.dtype(), p);
       const char* value = head.value(begin + j);
-      for (int64_t h = 0; h < head.dim(); ++h) acc[h] += rounded * load(value, head.dtype(), h);
+      for (int64_t h = 0; h < head.value_dim(); ++h)
+        acc[h] += rounded * load(value, head.dtype(), h);
     }
     sum = sum * alpha + block_sum;
   }
-  for (int64_t h = 0; h < head.dim(); ++h) {
-    store(out.data, out.dtype, index * head.dim() + h, acc[h] / sum);
+  for (int64_t h = 0; h < head.value_dim(); ++h) {
+    store(out.data, out.dtype, index * head.value_dim() + h, acc[h] / sum);
   }
   if (!lse.empty()) lse.f32()[index] = max + std::log(sum);
 }
@@ -109,8 +112,8 @@ Pair backward_pair(const Head& head, const AttentionGradients& grads, int64_t in
                    int64_t position) {
   const float p = std::exp(head.score(index, position) - grads.lse.f32()[index]);
   const float d_p = head.dot(grads.d_out, index, head.value(position));
-  const char* out_row =
-      static_cast<const char*>(grads.out.data) + index * head.dim() * dtype_bytes(head.dtype());
+  const char* out_row = static_cast<const char*>(grads.out.data) +
+                        index * head.value_dim() * dtype_bytes(head.dtype());
   const float delta = head.dot(grads.d_out, index, out_row);
   return {round_to(head.dtype(), p), round_to(head.dtype(), p * (d_p - delta))};
 }
@@ -118,54 +121,58 @@ Pair backward_pair(const Head& head, const AttentionGradients& grads, int64_t in
 void backward_query(const Head& head, const AttentionGradients& grads, int64_t row, int64_t member,
                     float* acc) {
   const int64_t index = head.query(row, member);
-  std::fill_n(acc, head.dim(), 0.0f);
+  std::fill_n(acc, head.key_dim(), 0.0f);
   // s = scale * q k^T
   for (int64_t position = 0; position <= row; ++position) {
     const float d_s = backward_pair(head, grads, index, position).d_s;
     const char* key = head.key(position);
-    for (int64_t h = 0; h < head.dim(); ++h) acc[h] += d_s * load(key, head.dtype(), h);
+    for (int64_t h = 0; h < head.key_dim(); ++h) acc[h] += d_s * load(key, head.dtype(), h);
   }
-  for (int64_t h = 0; h < head.dim(); ++h) {
-    store(grads.d_q.data, grads.d_q.dtype, index * head.dim() + h, acc[h] * head.args.scale);
+  for (int64_t h = 0; h < head.key_dim(); ++h) {
+    store(grads.d_q.data, grads.d_q.dtype, index * head.key_dim() + h, acc[h] * head.args.scale);
   }
 }
 
 void backward_key(const Head& head, const AttentionGradients& grads, int64_t position, float* d_key,
                   float* d_value) {
-  std::fill_n(d_key, head.dim(), 0.0f);
-  std::fill_n(d_value, head.dim(), 0.0f);
+  const int64_t key_dim = head.key_dim();
+  const int64_t value_dim = head.value_dim();
+  std::fill_n(d_key, key_dim, 0.0f);
+  std::fill_n(d_value, value_dim, 0.0f);
   for (int64_t member = 0; member < head.group(); ++member) {
     for (int64_t row = position; row < head.num_rows(); ++row) {
       const int64_t index = head.query(row, member);
       const Pair pair = backward_pair(head, grads, index, position);
-      for (int64_t h = 0; h < head.dim(); ++h) {
-        const int64_t at = index * head.dim() + h;
-        // out = p v
-        d_value[h] += pair.p * load(grads.d_out.data, head.dtype(), at);
-        // s = scale * q k^T
-        d_key[h] += pair.d_s * load(head.args.q.data, head.dtype(), at);
+      // out = p v
+      for (int64_t h = 0; h < value_dim; ++h) {
+        d_value[h] += pair.p * load(grads.d_out.data, head.dtype(), index * value_dim + h);
+      }
+      // s = scale * q k^T
+      for (int64_t h = 0; h < key_dim; ++h) {
+        d_key[h] += pair.d_s * load(head.args.q.data, head.dtype(), index * key_dim + h);
       }
     }
   }
   const int64_t row = (head.segment.begin + position) * head.args.num_kv_heads + head.kv_head;
-  for (int64_t h = 0; h < head.dim(); ++h) {
-    const int64_t at = row * head.dim() + h;
-    store(grads.d_k.data, grads.d_k.dtype, at, d_key[h] * head.args.scale);
-    store(grads.d_v.data, grads.d_v.dtype, at, d_value[h]);
+  for (int64_t h = 0; h < key_dim; ++h) {
+    store(grads.d_k.data, grads.d_k.dtype, row * key_dim + h, d_key[h] * head.args.scale);
+  }
+  for (int64_t h = 0; h < value_dim; ++h) {
+    store(grads.d_v.data, grads.d_v.dtype, row * value_dim + h, d_value[h]);
   }
 }
 
-// Calls body(head, buffer [2 H] f32) for each key/value head of each segment.
+// Calls body(head, buffer [H + U] f32) for each key/value head of each segment.
 void for_each_head(Backend& backend, const AttentionArgs& args,
                    FunctionRef<void(const Head&, float*)> body) {
   Scratch::Mark mark(backend.scratch());
-  const int64_t dim = args.q.shape[2];
+  const int64_t width = args.key_width() + args.value_width();
   const int64_t num_threads = backend.pool().num_threads();
-  float* buffers = backend.scratch().take(DType::kF32, {num_threads, 2, dim}).f32();
+  float* buffers = backend.scratch().take(DType::kF32, {num_threads, width}).f32();
   const auto num_segments = static_cast<int64_t>(args.segments.size());
   backend.pool().run_each(num_segments * args.num_kv_heads, [&](int64_t item, int worker) {
     const auto& segment = args.segments[static_cast<size_t>(item / args.num_kv_heads)];
-    body(Head{args, segment, item % args.num_kv_heads}, buffers + worker * 2 * dim);
+    body(Head{args, segment, item % args.num_kv_heads}, buffers + worker * width);
   });
 }
 
@@ -191,7 +198,7 @@ void attention_backward_reference(Backend& backend, const AttentionArgs& args,
       }
     }
     for (int64_t position = 0; position < head.num_rows(); ++position) {
-      backward_key(head, grads, position, buffer, buffer + head.dim());
+      backward_key(head, grads, position, buffer, buffer + head.key_dim());
     }
   });
 }

@@ -1,6 +1,7 @@
 // The oracle of attention: the textbook formula on dense row-major arrays, templated on the scalar
 // (double, or std::complex<double> for derivatives by complex step). No blocks, no online softmax.
-// T tokens of one sequence, N query heads, M key/value heads, H head width; row t is position t.
+// T tokens of one sequence, N query heads, M key/value heads, H key width, U value width; row t is
+// position t.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -15,12 +16,16 @@ struct AttentionShape {
   int64_t num_heads = 0;     // N
   int64_t num_kv_heads = 0;  // M
   int64_t head_dim = 0;      // H
+  int64_t value_dim = 0;     // U
 
   [[nodiscard]] int64_t query(int64_t t, int64_t n) const { return (t * num_heads + n) * head_dim; }
+  [[nodiscard]] int64_t out(int64_t t, int64_t n) const { return (t * num_heads + n) * value_dim; }
   // Key/value row of position t for query head n.
-  [[nodiscard]] int64_t key(int64_t t, int64_t n) const {
-    return (t * num_kv_heads + n / (num_heads / num_kv_heads)) * head_dim;
+  [[nodiscard]] int64_t row(int64_t t, int64_t n) const {
+    return t * num_kv_heads + n / (num_heads / num_kv_heads);
   }
+  [[nodiscard]] int64_t key(int64_t t, int64_t n) const { return row(t, n) * head_dim; }
+  [[nodiscard]] int64_t value(int64_t t, int64_t n) const { return row(t, n) * value_dim; }
 };
 
 inline double real_part(double value) { return value; }
@@ -46,7 +51,7 @@ Scalar attention_probabilities(const AttentionShape& shape, double scale, const 
   return max + std::log(sum);
 }
 
-// out [T, N, H], lse [T, N].
+// out [T, N, U], lse [T, N].
 template <typename Scalar>
 void attention(const AttentionShape& shape, double scale, const Scalar* q, const Scalar* k,
                const Scalar* v, Scalar* out, Scalar* lse) {
@@ -54,38 +59,40 @@ void attention(const AttentionShape& shape, double scale, const Scalar* q, const
   for (int64_t t = 0; t < shape.num_tokens; ++t) {
     for (int64_t n = 0; n < shape.num_heads; ++n) {
       lse[t * shape.num_heads + n] = attention_probabilities(shape, scale, q, k, t, n, p);
-      for (int64_t h = 0; h < shape.head_dim; ++h) {
+      for (int64_t h = 0; h < shape.value_dim; ++h) {
         Scalar sum(0);
         for (int64_t j = 0; j <= t; ++j) {
-          sum += p[static_cast<size_t>(j)] * v[shape.key(j, n) + h];
+          sum += p[static_cast<size_t>(j)] * v[shape.value(j, n) + h];
         }
-        out[shape.query(t, n) + h] = sum;
+        out[shape.out(t, n) + h] = sum;
       }
     }
   }
 }
 
-// d_q [T, N, H], d_k and d_v [T, M, H] from d_out [T, N, H].
+// d_q [T, N, H], d_k [T, M, H] and d_v [T, M, U] from d_out [T, N, U].
 template <typename Scalar>
 void attention_backward(const AttentionShape& shape, double scale, const Scalar* q, const Scalar* k,
                         const Scalar* v, const Scalar* d_out, Scalar* d_q, Scalar* d_k,
                         Scalar* d_v) {
   for (int64_t i = 0; i < shape.query(shape.num_tokens, 0); ++i) d_q[i] = Scalar(0);
-  for (int64_t i = 0; i < shape.key(shape.num_tokens, 0); ++i) d_k[i] = d_v[i] = Scalar(0);
+  for (int64_t i = 0; i < shape.key(shape.num_tokens, 0); ++i) d_k[i] = Scalar(0);
+  for (int64_t i = 0; i < shape.value(shape.num_tokens, 0); ++i) d_v[i] = Scalar(0);
   std::vector<Scalar> p;
   std::vector<Scalar> d_p;
   for (int64_t t = 0; t < shape.num_tokens; ++t) {
     for (int64_t n = 0; n < shape.num_heads; ++n) {
       const int64_t query = shape.query(t, n);
+      const int64_t out = shape.out(t, n);
       attention_probabilities(shape, scale, q, k, t, n, p);
       d_p.assign(p.size(), Scalar(0));
       Scalar mean(0);
       for (int64_t j = 0; j <= t; ++j) {
         const auto at = static_cast<size_t>(j);
-        for (int64_t h = 0; h < shape.head_dim; ++h) {
+        for (int64_t h = 0; h < shape.value_dim; ++h) {
           // out = p v
-          d_p[at] += d_out[query + h] * v[shape.key(j, n) + h];
-          d_v[shape.key(j, n) + h] += p[at] * d_out[query + h];
+          d_p[at] += d_out[out + h] * v[shape.value(j, n) + h];
+          d_v[shape.value(j, n) + h] += p[at] * d_out[out + h];
         }
         mean += p[at] * d_p[at];
       }
