@@ -36,7 +36,13 @@ int64_t pass_bytes(const Engine& engine, const PlanShape& shape) {
   const DType dtype = engine.model().weights->compute_dtype();
   const int64_t e = dtype_bytes(dtype);
   const int64_t tokens = shape.pass_tokens;
-  const int64_t layer = model::activation_bytes(c, dtype, tokens, shape.rank);
+  int64_t layers = 0;  // all of them
+  int64_t layer = 0;   // the largest
+  for (const model::LayerStack& stack : engine.model().weights->layers().stacks()) {
+    const int64_t one = model::activation_bytes(c, stack.kind, dtype, tokens, shape.rank);
+    layers += stack.size() * one;
+    layer = std::max(layer, one);
+  }
   const int64_t boundary = tokens * c.hidden_size * e;
   int64_t bytes = boundary;  // final hidden
   const int64_t chunk = std::min(tokens, model::kHeadChunk);
@@ -48,8 +54,7 @@ int64_t pass_bytes(const Engine& engine, const PlanShape& shape) {
   const bool full = engine.options().recompute == model::Recompute::kFull;
   bytes += (c.num_layers + 1) * boundary + tokens * c.hidden_size * 4;
   const int64_t walk = layer_temporaries(c, dtype, tokens, true) + tokens * c.hidden_size * 4;
-  return full ? bytes + std::max(head, layer + walk)
-              : bytes + c.num_layers * layer + std::max(head, walk);
+  return full ? bytes + std::max(head, layer + walk) : bytes + layers + std::max(head, walk);
 }
 
 }  // namespace

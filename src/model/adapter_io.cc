@@ -30,8 +30,8 @@ std::optional<Place> place_of(const ModelConfig& config, std::string_view path) 
   if (error != std::errc() || layer < 0 || layer >= config.num_layers) return std::nullopt;
   const std::string_view tail(rest, static_cast<size_t>(path.data() + path.size() - rest));
   for (int kind = 0; kind < kNumProjections; ++kind) {
-    const std::string_view block = kind <= static_cast<int>(Projection::kO) ? "self_attn" : "mlp";
-    if (tail == fmt::format(".{}.{}", block, module_kind_name(kind))) return Place{layer, kind};
+    if (tail.substr(0, 1) != "." || tail.substr(1) != module_kind_path(kind)) continue;
+    if (module_widths(config, kind, layer)[0] > 0) return Place{layer, kind};
   }
   return std::nullopt;
 }
@@ -106,7 +106,7 @@ std::vector<Matched> match_modules(const ModelConfig& config, const PeftAdapter&
                                    module.embedding ? "embedding" : "linear module"));
       continue;
     }
-    const auto [in, out] = module_widths(config, place->kind);
+    const auto [in, out] = module_widths(config, place->kind, place->layer);
     if (!(module.a.shape == Shape{module.rank, in})) {
       faults.push_back(fmt::format("tensor '{}': shape {}, want {}", module.a.name,
                                    module.a.shape_text(), Shape{module.rank, in}.to_string()));
@@ -198,7 +198,7 @@ std::vector<LoraModuleSpec> adapter_specs(const ModelConfig& config,
   }
   std::vector<LoraModuleSpec> specs;
   const auto add = [&](int layer, int kind) {
-    if (!chosen[static_cast<size_t>(kind)]) return;
+    if (!chosen[static_cast<size_t>(kind)] || module_widths(config, kind, layer)[0] == 0) return;
     specs.push_back({.kind = kind,
                      .layer = layer,
                      .rank = rank,

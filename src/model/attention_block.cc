@@ -107,6 +107,25 @@ ops::AttentionArgs attention_args(const Pass& pass, TensorView q,
 
 }  // namespace
 
+void take_attention_activations(Pass& pass, LayerActivations& acts) {
+  const ModelConfig& c = pass.weights.config();
+  Scratch& scratch = pass.backend.scratch();
+  const int64_t tokens = pass.num_tokens();
+  const DType dtype = pass.dtype();
+  acts.q_raw = scratch.take(dtype, {tokens, c.num_heads, c.head_dim});
+  acts.k_raw = scratch.take(dtype, {tokens, c.num_kv_heads, c.head_dim});
+  acts.v = scratch.take(dtype, {tokens, c.num_kv_heads, c.head_dim});
+  acts.context = scratch.take(dtype, {tokens, c.num_heads, c.head_dim});
+  acts.lse = scratch.take(DType::kF32, {tokens, c.num_heads});
+}
+
+int64_t attention_activation_bytes(const ModelConfig& c, DType dtype, int64_t tokens) {
+  const int64_t element = dtype_bytes(dtype);
+  return 2 * Arena::aligned(tokens * c.q_width() * element) +
+         2 * Arena::aligned(tokens * c.kv_width() * element) +
+         Arena::aligned(tokens * c.num_heads * 4);
+}
+
 void attention_forward(Pass& pass, int64_t layer, const LayerActivations& acts) {
   const Scratch::Mark mark(pass.backend.scratch());
   const ModelWeights& w = pass.weights;

@@ -7,6 +7,10 @@
 
 namespace strata::model {
 
+// Takes q_raw, k_raw, v, context and lse from the scratch; and their size.
+void take_attention_activations(Pass& pass, LayerActivations& acts);
+int64_t attention_activation_bytes(const ModelConfig& config, DType dtype, int64_t num_tokens);
+
 // Reads acts.x; fills q_raw, k_raw, v, context, lse, h and their lora_h.
 void attention_forward(Pass& pass, int64_t layer, const LayerActivations& acts);
 

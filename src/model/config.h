@@ -23,6 +23,32 @@ struct RopeConfig {
   double original_max_position_embeddings = 8192;  // llama3
 };
 
+// What a layer is made of; a family's reader says it for each layer.
+enum class AttentionKind : uint8_t { kGqa, kMla };
+enum class MlpKind : uint8_t { kDense, kMoe };
+
+struct LayerKind {
+  AttentionKind attention = AttentionKind::kGqa;
+  MlpKind mlp = MlpKind::kDense;
+  friend bool operator==(const LayerKind&, const LayerKind&) = default;
+};
+
+// How a router scores experts: softmax over all of them (Qwen3), or sigmoid with a correction bias
+// that counts in the choice only, by groups (DeepSeek-V3).
+enum class RouterKind : uint8_t { kSoftmax, kSigmoid };
+
+struct MoeConfig {
+  int64_t num_experts = 0;
+  int64_t top_k = 0;
+  int64_t expert_width = 0;  // of a routed expert's feed-forward
+  int64_t shared_width = 0;  // of the shared experts together; 0: none
+  RouterKind router = RouterKind::kSoftmax;
+  bool norm_topk = false;  // weights of the chosen experts sum to one before `scale`
+  int64_t num_groups = 1;  // sigmoid: experts in groups, of which top_groups take part
+  int64_t top_groups = 1;
+  double scale = 1.0;  // of the weights
+};
+
 struct ModelConfig {
   std::string family;        // "llama", "qwen3"
   std::string architecture;  // "LlamaForCausalLM"
@@ -41,9 +67,14 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool qk_norm = false;
   RopeConfig rope;
-  std::optional<DType> dtype;  // what the file says of its weights
+  MoeConfig moe;
+  std::vector<LayerKind> layer_kinds;  // [num_layers], or empty: grouped queries and a dense MLP
+  std::optional<DType> dtype;          // what the file says of its weights
   std::vector<int64_t> eos_token_ids;
 
+  [[nodiscard]] LayerKind layer_kind(int64_t layer) const {
+    return layer_kinds.empty() ? LayerKind{} : layer_kinds[static_cast<size_t>(layer)];
+  }
   [[nodiscard]] int64_t q_width() const { return num_heads * head_dim; }
   [[nodiscard]] int64_t kv_width() const { return num_kv_heads * head_dim; }
   [[nodiscard]] float attention_scale() const;

@@ -6,48 +6,80 @@
 
 namespace strata::model {
 
+namespace {
+
+// Calls one of the two by the layer's kind.
+template <typename Gqa, typename Mla>
+void by_attention(LayerKind kind, Gqa gqa, Mla mla) {
+  switch (kind.attention) {
+    case AttentionKind::kGqa:
+      return gqa();
+    case AttentionKind::kMla:
+      return mla();
+  }
+}
+
+template <typename Dense, typename Moe>
+void by_mlp(LayerKind kind, Dense dense, Moe moe) {
+  switch (kind.mlp) {
+    case MlpKind::kDense:
+      return dense();
+    case MlpKind::kMoe:
+      return moe();
+  }
+}
+
+[[noreturn]] void no_block(const char* name) {
+  CHECK(false, name);
+  __builtin_unreachable();
+}
+
+}  // namespace
+
 LayerActivations take_activations(Pass& pass, int64_t layer, TensorView x) {
   const ModelConfig& c = pass.weights.config();
-  Scratch& scratch = pass.backend.scratch();
-  const int64_t tokens = pass.num_tokens();
-  const DType dtype = pass.dtype();
+  const LayerKind kind = c.layer_kind(layer);
   LayerActivations acts;
   acts.x = x;
-  acts.q_raw = scratch.take(dtype, {tokens, c.num_heads, c.head_dim});
-  acts.k_raw = scratch.take(dtype, {tokens, c.num_kv_heads, c.head_dim});
-  acts.v = scratch.take(dtype, {tokens, c.num_kv_heads, c.head_dim});
-  acts.context = scratch.take(dtype, {tokens, c.num_heads, c.head_dim});
-  acts.lse = scratch.take(DType::kF32, {tokens, c.num_heads});
-  acts.h = scratch.take(DType::kF32, {tokens, c.hidden_size});
-  acts.gate = scratch.take(dtype, {tokens, c.intermediate_size});
-  acts.up = scratch.take(dtype, {tokens, c.intermediate_size});
-  for (int kind = 0; kind < kNumProjections; ++kind) {
-    const int64_t rank = largest_rank(pass.rows, layer, kind);
-    if (rank > 0) acts.lora_h[static_cast<size_t>(kind)] = scratch.take(dtype, {tokens, rank});
+  by_attention(kind, [&] { take_attention_activations(pass, acts); }, [] { no_block("mla"); });
+  acts.h = pass.backend.scratch().take(DType::kF32, {pass.num_tokens(), c.hidden_size});
+  by_mlp(kind, [&] { take_mlp_activations(pass, acts); }, [] { no_block("moe"); });
+  for (int p = 0; p < kNumProjections; ++p) {
+    const int64_t rank = largest_rank(pass.rows, layer, p);
+    if (rank == 0) continue;
+    acts.lora_h[static_cast<size_t>(p)] =
+        pass.backend.scratch().take(pass.dtype(), {pass.num_tokens(), rank});
   }
   return acts;
 }
 
-int64_t activation_bytes(const ModelConfig& c, DType dtype, int64_t tokens, int64_t rank) {
-  const int64_t element = dtype_bytes(dtype);
-  int64_t bytes = 2 * Arena::aligned(tokens * c.q_width() * element) +
-                  2 * Arena::aligned(tokens * c.kv_width() * element) +
-                  Arena::aligned(tokens * c.num_heads * 4) +
-                  Arena::aligned(tokens * c.hidden_size * 4) +
-                  2 * Arena::aligned(tokens * c.intermediate_size * element);
-  if (rank > 0) bytes += kNumProjections * Arena::aligned(tokens * rank * element);
+int64_t activation_bytes(const ModelConfig& c, LayerKind kind, DType dtype, int64_t tokens,
+                         int64_t rank) {
+  int64_t bytes = Arena::aligned(tokens * c.hidden_size * 4);
+  by_attention(
+      kind, [&] { bytes += attention_activation_bytes(c, dtype, tokens); },
+      [] { no_block("mla"); });
+  by_mlp(kind, [&] { bytes += mlp_activation_bytes(c, dtype, tokens); }, [] { no_block("moe"); });
+  for (int p = 0; p < kNumProjections && rank > 0; ++p) {
+    if (projection_widths(c, kind, static_cast<Projection>(p))[0] == 0) continue;
+    bytes += Arena::aligned(tokens * rank * dtype_bytes(dtype));
+  }
   return bytes;
 }
 
 void decoder_layer_forward(Pass& pass, int64_t layer, const LayerActivations& acts,
                            TensorView out) {
-  attention_forward(pass, layer, acts);  // h = x + attention(norm(x))
-  mlp_forward(pass, layer, acts, out);   // out = h + mlp(norm(h))
+  const LayerKind kind = pass.weights.config().layer_kind(layer);
+  // h = x + attention(norm(x))
+  by_attention(kind, [&] { attention_forward(pass, layer, acts); }, [] { no_block("mla"); });
+  // out = h + mlp(norm(h))
+  by_mlp(kind, [&] { mlp_forward(pass, layer, acts, out); }, [] { no_block("moe"); });
 }
 
 void decoder_layer_backward(Pass& pass, int64_t layer, const LayerActivations& acts, TensorView d) {
-  mlp_backward(pass, layer, acts, d);
-  attention_backward(pass, layer, acts, d);
+  const LayerKind kind = pass.weights.config().layer_kind(layer);
+  by_mlp(kind, [&] { mlp_backward(pass, layer, acts, d); }, [] { no_block("moe"); });
+  by_attention(kind, [&] { attention_backward(pass, layer, acts, d); }, [] { no_block("mla"); });
 }
 
 }  // namespace strata::model

@@ -1,4 +1,5 @@
-// One pre-norm decoder layer: h = x + Attention(norm(x)); out = h + MLP(norm(h)). Sources: HF
+// One pre-norm decoder layer: h = x + Attention(norm(x)); out = h + MLP(norm(h)), each of the two a
+// block chosen by the layer's kind (model/layer_table.h). Sources: HF
 // modeling_llama.py, LlamaDecoderLayer; modeling_qwen3.py, Qwen3DecoderLayer. T tokens, D model
 // width, N query heads, M key/value heads, H head width, F feed-forward width, R rank. The residual
 // stream is fp32 between the two adds and rounded to the compute type at the layer's boundary.
@@ -29,7 +30,7 @@ struct LayerActivations {
 // Takes the activations of a layer (all but x) from the scratch.
 LayerActivations take_activations(Pass& pass, int64_t layer, TensorView x);
 // The same size in bytes, for the memory plan.
-int64_t activation_bytes(const ModelConfig& config, DType dtype, int64_t num_tokens,
+int64_t activation_bytes(const ModelConfig& config, LayerKind kind, DType dtype, int64_t num_tokens,
                          int64_t rank_of_each_projection);
 
 // Reads acts.x, fills acts, writes out [T, D]; with an empty out it only fills acts, as recompute

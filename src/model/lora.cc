@@ -23,54 +23,15 @@ int64_t rank_panel_width(int64_t rank, int64_t widest) {
 std::string module_path(const LoraModuleSpec& spec) {
   if (spec.kind == kEmbedding) return "model.embed_tokens";
   if (spec.kind == kHead) return "lm_head";
-  const bool attention = spec.kind <= static_cast<int>(Projection::kO);
-  return fmt::format("model.layers.{}.{}.{}", spec.layer, attention ? "self_attn" : "mlp",
-                     module_kind_name(spec.kind));
+  return fmt::format("model.layers.{}.{}", spec.layer, module_kind_path(spec.kind));
 }
 
 }  // namespace
 
-LayerParam weight_of(Projection projection) {
-  constexpr LayerParam kWeights[] = {
-      LayerParam::kQProj,    LayerParam::kKProj,  LayerParam::kVProj,   LayerParam::kOProj,
-      LayerParam::kGateProj, LayerParam::kUpProj, LayerParam::kDownProj};
-  return kWeights[static_cast<size_t>(projection)];
-}
-
-LayerParam bias_of(Projection projection) {
-  constexpr LayerParam kBiases[] = {
-      LayerParam::kQBias,    LayerParam::kKBias,  LayerParam::kVBias,   LayerParam::kOBias,
-      LayerParam::kGateBias, LayerParam::kUpBias, LayerParam::kDownBias};
-  return kBiases[static_cast<size_t>(projection)];
-}
-
-std::string_view module_kind_name(int kind) {
-  constexpr std::string_view kNames[] = {"q_proj",    "k_proj",       "v_proj",
-                                         "o_proj",    "gate_proj",    "up_proj",
-                                         "down_proj", "embed_tokens", "lm_head"};
-  CHECK(kind >= 0 && kind <= kHead, kind);
-  return kNames[static_cast<size_t>(kind)];
-}
-
-std::array<int64_t, 2> module_widths(const ModelConfig& c, int kind) {
+std::array<int64_t, 2> module_widths(const ModelConfig& c, int kind, int layer) {
   if (kind == kEmbedding) return {c.vocab_size, c.hidden_size};
   if (kind == kHead) return {c.hidden_size, c.vocab_size};
-  switch (static_cast<Projection>(kind)) {
-    case Projection::kQ:
-      return {c.hidden_size, c.q_width()};
-    case Projection::kK:
-    case Projection::kV:
-      return {c.hidden_size, c.kv_width()};
-    case Projection::kO:
-      return {c.q_width(), c.hidden_size};
-    case Projection::kGate:
-    case Projection::kUp:
-      return {c.hidden_size, c.intermediate_size};
-    case Projection::kDown:
-      return {c.intermediate_size, c.hidden_size};
-  }
-  CHECK(false, kind);
-  __builtin_unreachable();
+  return projection_widths(c, c.layer_kind(layer), static_cast<Projection>(kind));
 }
 
 LoraAdapter::LoraAdapter(const ModelWeights& weights, std::vector<LoraModuleSpec> specs,
@@ -83,7 +44,8 @@ LoraAdapter::LoraAdapter(const ModelWeights& weights, std::vector<LoraModuleSpec
   int64_t bytes = 0;
   for (const LoraModuleSpec& spec : specs) {
     CHECK(spec.rank >= 1, spec.rank);
-    const auto [in, out] = module_widths(config, spec.kind);
+    const auto [in, out] = module_widths(config, spec.kind, spec.layer);
+    CHECK(in > 0 && out > 0, spec.kind, spec.layer);
     LoraModule module;
     module.spec = spec;
     module.path = module_path(spec);
@@ -125,7 +87,7 @@ LoraAdapter::LoraAdapter(const ModelWeights& weights, std::vector<LoraModuleSpec
   panels_ = Memory(bytes);
   char* next = static_cast<char*>(panels_.data());
   for (LoraModule& module : modules_) {
-    const auto [in, out] = module_widths(config, module.spec.kind);
+    const auto [in, out] = module_widths(config, module.spec.kind, module.spec.layer);
     module.a = TensorView(params_.f32() + module.a_offset, DType::kF32, {module.spec.rank, in});
     module.b = TensorView(params_.f32() + module.b_offset, DType::kF32, {out, module.spec.rank});
     if (module.spec.kind != kEmbedding) {

@@ -12,20 +12,11 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "model/projection.h"
 #include "model/weights.h"
 #include "tensor/arena.h"
 
 namespace strata::model {
-
-// The linear projections of a layer, in the order of a layer's forward.
-enum class Projection : uint8_t { kQ, kK, kV, kO, kGate, kUp, kDown };
-constexpr int kNumProjections = 7;
-constexpr int kEmbedding = kNumProjections;  // module kinds outside the layers
-constexpr int kHead = kNumProjections + 1;
-LayerParam weight_of(Projection projection);
-LayerParam bias_of(Projection projection);
-// "q_proj", ..., "down_proj", "embed_tokens", "lm_head".
-std::string_view module_kind_name(int kind);
 
 // What to adapt and how: one entry for each module.
 struct LoraModuleSpec {
@@ -100,7 +91,7 @@ class LoraAdapter {
   TensorView params_, grads_, m_, v_;
 };
 
-// Inputs and outputs of a module: {in, out}.
-std::array<int64_t, 2> module_widths(const ModelConfig& config, int kind);
+// Inputs and outputs of a module: {in, out}; {0, 0} where the model has no such module.
+std::array<int64_t, 2> module_widths(const ModelConfig& config, int kind, int layer);
 
 }  // namespace strata::model

@@ -12,6 +12,16 @@ TensorView lora_h(const LayerActivations& acts, Projection p) {
 
 }  // namespace
 
+void take_mlp_activations(Pass& pass, LayerActivations& acts) {
+  const Shape shape = {pass.num_tokens(), pass.weights.config().intermediate_size};
+  acts.gate = pass.backend.scratch().take(pass.dtype(), shape);
+  acts.up = pass.backend.scratch().take(pass.dtype(), shape);
+}
+
+int64_t mlp_activation_bytes(const ModelConfig& c, DType dtype, int64_t tokens) {
+  return 2 * Arena::aligned(tokens * c.intermediate_size * dtype_bytes(dtype));
+}
+
 void mlp_forward(Pass& pass, int64_t layer, const LayerActivations& acts, TensorView out) {
   const Scratch::Mark mark(pass.backend.scratch());
   const ModelWeights& w = pass.weights;

@@ -10,45 +10,6 @@
 namespace strata::model {
 namespace {
 
-struct RoleSpec {
-  LayerParam role;
-  std::string_view suffix;
-  Shape shape;
-};
-
-// The rows a layer has, by the config. Sources: HF modeling_llama.py, modeling_qwen3.py.
-std::vector<RoleSpec> layer_specs(const ModelConfig& c) {
-  const int64_t d = c.hidden_size;
-  const int64_t f = c.intermediate_size;
-  std::vector<RoleSpec> specs = {
-      {LayerParam::kInputNorm, "input_layernorm.weight", {d}},
-      {LayerParam::kQProj, "self_attn.q_proj.weight", {c.q_width(), d}},
-      {LayerParam::kKProj, "self_attn.k_proj.weight", {c.kv_width(), d}},
-      {LayerParam::kVProj, "self_attn.v_proj.weight", {c.kv_width(), d}},
-      {LayerParam::kOProj, "self_attn.o_proj.weight", {d, c.q_width()}},
-  };
-  if (c.attention_bias) {
-    specs.push_back({LayerParam::kQBias, "self_attn.q_proj.bias", {c.q_width()}});
-    specs.push_back({LayerParam::kKBias, "self_attn.k_proj.bias", {c.kv_width()}});
-    specs.push_back({LayerParam::kVBias, "self_attn.v_proj.bias", {c.kv_width()}});
-    specs.push_back({LayerParam::kOBias, "self_attn.o_proj.bias", {d}});
-  }
-  if (c.qk_norm) {
-    specs.push_back({LayerParam::kQNorm, "self_attn.q_norm.weight", {c.head_dim}});
-    specs.push_back({LayerParam::kKNorm, "self_attn.k_norm.weight", {c.head_dim}});
-  }
-  specs.push_back({LayerParam::kPostNorm, "post_attention_layernorm.weight", {d}});
-  specs.push_back({LayerParam::kGateProj, "mlp.gate_proj.weight", {f, d}});
-  specs.push_back({LayerParam::kUpProj, "mlp.up_proj.weight", {f, d}});
-  specs.push_back({LayerParam::kDownProj, "mlp.down_proj.weight", {d, f}});
-  if (c.mlp_bias) {
-    specs.push_back({LayerParam::kGateBias, "mlp.gate_proj.bias", {f}});
-    specs.push_back({LayerParam::kUpBias, "mlp.up_proj.bias", {f}});
-    specs.push_back({LayerParam::kDownBias, "mlp.down_proj.bias", {d}});
-  }
-  return specs;
-}
-
 Parameter make_parameter(std::string name, const Shape& shape) {
   Parameter parameter;
   parameter.name = std::move(name);
@@ -60,6 +21,16 @@ int64_t parameter_bytes(const Shape& shape, DType dtype, int64_t width) {
   const int64_t bytes = shape.rank() == 2 ? panel_bytes(dtype, shape[0], shape[1], width)
                                           : shape.num_elements() * dtype_bytes(DType::kF32);
   return Arena::aligned(bytes);
+}
+
+// Of one layer, all experts together.
+int64_t spec_bytes(const LayerParamSpec& spec, DType dtype, int64_t width) {
+  return parameter_bytes(spec.shape, dtype, width) * std::max<int64_t>(1, spec.num_experts);
+}
+
+std::string spec_suffix(const LayerParamSpec& spec, int64_t expert) {
+  if (spec.num_experts == 0) return std::string(spec.suffix);
+  return fmt::format(fmt::runtime(spec.suffix), expert);
 }
 
 void bind(Parameter& parameter, void* memory, DType dtype, int64_t width) {
@@ -77,53 +48,77 @@ void bind(Parameter& parameter, void* memory, DType dtype, int64_t width) {
 }  // namespace
 
 ModelWeights::ModelWeights(const ModelConfig& config, DType compute_dtype, int64_t panel_width)
-    : config_(config), compute_dtype_(compute_dtype) {
+    : config_(config), layer_table_(config), compute_dtype_(compute_dtype) {
   CHECK(compute_dtype == DType::kF32 || compute_dtype == DType::kBF16);
-  const std::vector<RoleSpec> specs = layer_specs(config);
   const Shape embed_shape = {config.vocab_size, config.hidden_size};
-  const auto bytes = [&](const Shape& shape) {
-    return parameter_bytes(shape, compute_dtype, panel_width);
-  };
-
-  int64_t total =
-      bytes(embed_shape) * (config.tie_word_embeddings ? 1 : 2) + bytes({config.hidden_size});
-  for (const RoleSpec& spec : specs) total += bytes(spec.shape) * config.num_layers;
+  const int64_t embed_bytes = parameter_bytes(embed_shape, compute_dtype, panel_width);
+  const int64_t norm_bytes = parameter_bytes({config.hidden_size}, compute_dtype, panel_width);
+  int64_t total = embed_bytes * (config.tie_word_embeddings ? 1 : 2) + norm_bytes;
+  for (const LayerStack& stack : layer_table_.stacks()) {
+    for (const LayerParamSpec& spec : layer_params(config, stack.kind)) {
+      total += spec_bytes(spec, compute_dtype, panel_width) * stack.size();
+    }
+  }
   arena_ = Arena(total);
 
   embedding_ = table_.size();
-  table_.push_back(make_parameter("model.embed_tokens.weight", embed_shape));
-  bind(table_.back(), arena_.take(bytes(embed_shape)), compute_dtype, panel_width);
-  layers_.resize(static_cast<size_t>(config.num_layers));
-  layer_indices_.resize(layers_.size());
-  for (auto& indices : layer_indices_) indices.fill(npos);
-  // One [n, ...] allocation for each parameter; the table lists them layer by layer.
-  std::vector<char*> stacks;
-  for (const RoleSpec& spec : specs) {
-    stacks.push_back(static_cast<char*>(arena_.take(bytes(spec.shape) * config.num_layers)));
-  }
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    for (size_t s = 0; s < specs.size(); ++s) {
-      const auto role = static_cast<size_t>(specs[s].role);
-      Parameter p =
-          make_parameter(fmt::format("model.layers.{}.{}", i, specs[s].suffix), specs[s].shape);
-      p.layer = static_cast<int>(i);
-      p.role = specs[s].role;
-      bind(p, stacks[s] + static_cast<int64_t>(i) * bytes(specs[s].shape), compute_dtype,
-           panel_width);
-      layers_[i].matrix[role] = p.panel;
-      layers_[i].vector[role] = p.vector;
-      layer_indices_[i][role] = table_.size();
-      table_.push_back(std::move(p));
-    }
-  }
+  add_parameter(make_parameter("model.embed_tokens.weight", embed_shape), arena_.take(embed_bytes),
+                panel_width);
+  add_layers(panel_width);
   final_norm_ = table_.size();
-  table_.push_back(make_parameter("model.norm.weight", {config.hidden_size}));
-  bind(table_.back(), arena_.take(bytes({config.hidden_size})), compute_dtype, panel_width);
+  add_parameter(make_parameter("model.norm.weight", {config.hidden_size}), arena_.take(norm_bytes),
+                panel_width);
   head_ = embedding_;
   if (!config.tie_word_embeddings) {
     head_ = table_.size();
-    table_.push_back(make_parameter("lm_head.weight", embed_shape));
-    bind(table_.back(), arena_.take(bytes(embed_shape)), compute_dtype, panel_width);
+    add_parameter(make_parameter("lm_head.weight", embed_shape), arena_.take(embed_bytes),
+                  panel_width);
+  }
+}
+
+void ModelWeights::add_parameter(Parameter parameter, void* memory, int64_t panel_width) {
+  bind(parameter, memory, compute_dtype_, panel_width);
+  table_.push_back(std::move(parameter));
+}
+
+// One [n, ...] allocation for each parameter of a stack; the table lists them layer by layer.
+void ModelWeights::add_layers(int64_t panel_width) {
+  struct StackMemory {
+    std::vector<LayerParamSpec> specs;
+    std::vector<char*> memory;  // of each spec
+  };
+  std::vector<StackMemory> stacks;
+  for (const LayerStack& stack : layer_table_.stacks()) {
+    StackMemory& made = stacks.emplace_back();
+    made.specs = layer_params(config_, stack.kind);
+    for (const LayerParamSpec& spec : made.specs) {
+      const int64_t bytes = spec_bytes(spec, compute_dtype_, panel_width) * stack.size();
+      made.memory.push_back(static_cast<char*>(arena_.take(bytes)));
+    }
+  }
+  layers_.resize(static_cast<size_t>(config_.num_layers));
+  layer_indices_.resize(layers_.size());
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const LayerPlace& place = layer_table_.at(static_cast<int64_t>(i));
+    const StackMemory& stack = stacks[static_cast<size_t>(place.stack)];
+    layer_indices_[i].fill(npos);
+    for (size_t s = 0; s < stack.specs.size(); ++s) {
+      const LayerParamSpec& spec = stack.specs[s];
+      const auto role = static_cast<size_t>(spec.role);
+      const int64_t bytes = parameter_bytes(spec.shape, compute_dtype_, panel_width);
+      char* memory = stack.memory[s] + place.index * spec_bytes(spec, compute_dtype_, panel_width);
+      layer_indices_[i][role] = table_.size();
+      for (int64_t e = 0; e < std::max<int64_t>(1, spec.num_experts); ++e) {
+        Parameter p =
+            make_parameter(fmt::format("model.layers.{}.{}", i, spec_suffix(spec, e)), spec.shape);
+        p.layer = static_cast<int>(i);
+        p.expert = spec.num_experts > 0 ? static_cast<int>(e) : -1;
+        p.role = spec.role;
+        add_parameter(std::move(p), memory + e * bytes, panel_width);
+      }
+      layers_[i].matrix[role] = table_[layer_indices_[i][role]].panel;
+      layers_[i].vector[role] = table_[layer_indices_[i][role]].vector;
+    }
   }
 }
 

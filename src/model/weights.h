@@ -1,8 +1,9 @@
 // ModelWeights: the base model's parameters. Matrices are panels in one arena, the only copy;
-// vectors (norms, biases) are f32, holding bf16-rounded values in bf16 mode. Layers live in a
-// stack: each parameter is one [n, ...] allocation, and a layer's view points into it, so a write
-// through a view is a write to the stack. The table lists every parameter with its checkpoint name;
-// loading, saving and training are loops over it. Engine thread only.
+// vectors (norms, biases) are f32, holding bf16-rounded values in bf16 mode. Layers of one kind
+// live in one stack (model/layer_table.h): each parameter is one [n, ...] allocation, and a layer's
+// view points into it, so a write through a view is a write to the stack. The table lists every
+// parameter with its checkpoint name; loading, saving and training are loops over it. Engine thread
+// only.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -11,39 +12,19 @@
 
 #include "backend/backend.h"
 #include "model/config.h"
+#include "model/layer_params.h"
+#include "model/layer_table.h"
 #include "tensor/arena.h"
 #include "tensor/panel.h"
 #include "tensor/view.h"
 
 namespace strata::model {
 
-// The parameters of a layer, in checkpoint order of one layer.
-enum class LayerParam : uint8_t {
-  kInputNorm,
-  kQProj,
-  kKProj,
-  kVProj,
-  kOProj,
-  kQBias,
-  kKBias,
-  kVBias,
-  kOBias,
-  kQNorm,
-  kKNorm,
-  kPostNorm,
-  kGateProj,
-  kUpProj,
-  kDownProj,
-  kGateBias,
-  kUpBias,
-  kDownBias,
-};
-constexpr int kNumLayerParams = 18;
-
-// One row of the weight table. `layer` is -1 outside the stack.
+// One row of the weight table. `layer` is -1 outside the stacks, `expert` -1 outside the experts.
 struct Parameter {
   std::string name;  // in a checkpoint
   int layer = -1;
+  int expert = -1;
   LayerParam role = LayerParam::kInputNorm;  // meaningful when layer >= 0
   Shape shape;                               // [rows, cols] of a matrix, [n] of a vector
   PanelView panel;                           // matrices
@@ -51,11 +32,17 @@ struct Parameter {
   [[nodiscard]] bool is_matrix() const { return shape.rank() == 2; }
 };
 
-// What a block sees of one layer: views into the stack. Absent parameters are empty.
+// What a block sees of one layer: views into the stack. Absent parameters are empty. Matrices of
+// experts lie one behind the other, [E, rows, cols].
 struct LayerWeights {
-  std::array<PanelView, kNumLayerParams> matrix;
+  std::array<PanelView, kNumLayerParams> matrix;  // of experts: the first one's
   std::array<TensorView, kNumLayerParams> vector;
   [[nodiscard]] PanelView panel(LayerParam p) const { return matrix[static_cast<size_t>(p)]; }
+  [[nodiscard]] PanelView expert_panel(LayerParam p, int64_t expert) const {
+    PanelView view = panel(p);
+    view.data = static_cast<char*>(view.data) + expert * Arena::aligned(view.num_bytes());
+    return view;
+  }
   [[nodiscard]] TensorView vec(LayerParam p) const { return vector[static_cast<size_t>(p)]; }
 };
 
@@ -65,6 +52,7 @@ class ModelWeights {
   ModelWeights(const ModelConfig& config, DType compute_dtype, int64_t panel_width);
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }
+  [[nodiscard]] const LayerTable& layers() const { return layer_table_; }
   [[nodiscard]] DType compute_dtype() const { return compute_dtype_; }
   [[nodiscard]] const std::vector<Parameter>& table() const { return table_; }
   [[nodiscard]] std::vector<Parameter>& table() { return table_; }
@@ -82,7 +70,8 @@ class ModelWeights {
   [[nodiscard]] size_t embedding_index() const { return embedding_; }
   [[nodiscard]] size_t head_index() const { return head_; }
   [[nodiscard]] size_t final_norm_index() const { return final_norm_; }
-  // Index of a layer's parameter, or npos when the model has none.
+  // Index of a layer's parameter, or npos when the layer has none. Of experts the first one's; the
+  // others follow it.
   [[nodiscard]] size_t layer_index(int64_t layer, LayerParam role) const;
   static constexpr size_t npos = static_cast<size_t>(-1);
 
@@ -93,7 +82,11 @@ class ModelWeights {
   void read(Backend& backend, size_t index, int64_t first_row, TensorView rows) const;
 
  private:
+  void add_layers(int64_t panel_width);
+  void add_parameter(Parameter parameter, void* memory, int64_t panel_width);
+
   ModelConfig config_;
+  LayerTable layer_table_;
   DType compute_dtype_;
   Arena arena_;
   std::vector<Parameter> table_;
