@@ -25,6 +25,10 @@ bool counts_bytes(const api::Command& command) {
 
 }  // namespace
 
+void Scheduler::expect_answer(const api::RequestId& request) {
+  CHECK(unanswered_.insert(request).second, "a request id was used twice", request.text);
+}
+
 void Scheduler::note_change() {
   changed_ = true;
   condition_.notify_all();
@@ -34,7 +38,6 @@ Submission Scheduler::submit(api::Command command, double now) {
   auto shared = std::make_shared<const api::Command>(std::move(command));
   const std::lock_guard lock(mutex_);
   if (stopping_) return {Verdict::kStopping, shared->request};
-  CHECK(!unanswered_.contains(shared->request), shared->request.text);
   Submission out;
   if (std::holds_alternative<api::Sample>(shared->op)) {
     out = submit_sample(shared);
@@ -55,7 +58,7 @@ Submission Scheduler::submit(api::Command command, double now) {
 Submission Scheduler::submit_sample(CommandPtr command) {
   if (num_queued_samples_ >= options_.max_queued_samples) return {Verdict::kFull, command->request};
   ++num_queued_samples_;
-  unanswered_.insert(command->request);
+  expect_answer(command->request);
   sides_[command->base].samples[command->tenant].push_back(command->request);
   samples_[command->request] = {.command = command};
   return {};
@@ -74,7 +77,7 @@ Submission Scheduler::submit_create(CommandPtr command) {
   model.created_by = command->request;
   model.created_fingerprint = command->fingerprint;
   model.create = command;
-  unanswered_.insert(command->request);
+  expect_answer(command->request);
   return {};
 }
 
@@ -82,7 +85,7 @@ Submission Scheduler::submit_unload(CommandPtr command, double now) {
   const auto found = models_.find(command->model);
   if (found == models_.end() || found->second.ending)
     return {Verdict::kUnknownModel, command->request};
-  unanswered_.insert(command->request);
+  expect_answer(command->request);
   found->second.unload = command;
   end_model(found->second, api::FaultCategory::kUser,
             fmt::format("model {} was unloaded", command->model.text), false, now);
@@ -117,7 +120,7 @@ Submission Scheduler::submit_training(CommandPtr command, double now) {
       break;
   }
   if (counted) queued_bytes_[model.tenant] += queued_bytes(*command);
-  unanswered_.insert(command->request);
+  expect_answer(command->request);
   return out;
 }
 

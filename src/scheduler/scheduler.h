@@ -138,6 +138,7 @@ class Scheduler {
   Submission submit_unload(CommandPtr command, double now);
   Submission submit_training(CommandPtr command, double now);
 
+  void expect_answer(const api::RequestId& request);
   void answer(const api::RequestId& request, api::Outcome outcome);
   void refuse(const CommandPtr& command, api::FaultCategory category, std::string_view reason);
   void end_model(Model& model, api::FaultCategory category, std::string_view reason,
