@@ -1,0 +1,69 @@
+// Between SqlRow and the typed rows; for the .cc files of the store.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "server/state/sql.h"
+#include "server/state/store.h"
+
+namespace strata::server::rows {
+
+inline SqlValue nullable(const std::optional<std::string>& value) {
+  return value.has_value() ? SqlValue(*value) : SqlValue();
+}
+inline SqlValue nullable(const std::optional<double>& value) {
+  return value.has_value() ? SqlValue(*value) : SqlValue();
+}
+inline SqlValue nullable(const std::optional<int64_t>& value) {
+  return value.has_value() ? SqlValue(*value) : SqlValue();
+}
+
+// Reads a row's values in order.
+class Reader {
+ public:
+  explicit Reader(const SqlRow& row) : row_(row) {}
+  std::string text() { return std::get<std::string>(row_[next_++]); }
+  int64_t integer() { return std::get<int64_t>(row_[next_++]); }
+  double real() {
+    const SqlValue& value = row_[next_++];
+    const auto* whole = std::get_if<int64_t>(&value);
+    return whole != nullptr ? static_cast<double>(*whole) : std::get<double>(value);
+  }
+  bool flag() { return integer() != 0; }
+  std::optional<std::string> maybe_text() {
+    if (is_null()) return std::nullopt;
+    return text();
+  }
+  std::optional<double> maybe_real() {
+    if (is_null()) return std::nullopt;
+    return real();
+  }
+  std::optional<int64_t> maybe_integer() {
+    if (is_null()) return std::nullopt;
+    return integer();
+  }
+
+ private:
+  bool is_null() {
+    if (row_[next_].index() != 0) return false;
+    ++next_;
+    return true;
+  }
+  const SqlRow& row_;
+  size_t next_ = 0;
+};
+
+template <typename Row>
+std::vector<Row> all(const SqlResult& result, Row (*read)(const SqlRow&)) {
+  std::vector<Row> out;
+  for (const SqlRow& row : result.rows) out.push_back(read(row));
+  return out;
+}
+
+template <typename Row>
+std::optional<Row> first(const SqlResult& result, Row (*read)(const SqlRow&)) {
+  if (result.rows.empty()) return std::nullopt;
+  return read(result.rows[0]);
+}
+
+}  // namespace strata::server::rows

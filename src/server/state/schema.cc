@@ -1,0 +1,85 @@
+#include "server/state/schema.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "base/error.h"
+
+namespace strata::server {
+namespace {
+
+// Times are seconds since 1970, UTC. `number` rises with creation and orders equal times. JSON is
+// kept as text: the store never looks inside. Whole versions, never edited after a release.
+constexpr const char* kVersion1[] = {
+    "CREATE TABLE tenants (name TEXT PRIMARY KEY, number BIGINT NOT NULL UNIQUE, "
+    "created_at DOUBLE PRECISION NOT NULL)",
+
+    "CREATE TABLE sessions (id TEXT PRIMARY KEY, tenant TEXT NOT NULL, number BIGINT NOT NULL, "
+    "created_at DOUBLE PRECISION NOT NULL, sdk_version TEXT NOT NULL, tags TEXT NOT NULL, "
+    "user_metadata TEXT, display_name TEXT, project_id TEXT NOT NULL, state TEXT NOT NULL, "
+    "ended_at DOUBLE PRECISION, end_reason TEXT, end_detail TEXT)",
+    "CREATE INDEX sessions_by_tenant ON sessions (tenant, number)",
+
+    "CREATE TABLE samplers (id TEXT PRIMARY KEY, session_id TEXT NOT NULL, "
+    "sampling_seq BIGINT NOT NULL, tenant TEXT NOT NULL, number BIGINT NOT NULL, "
+    "created_at DOUBLE PRECISION NOT NULL, base_model TEXT NOT NULL, model_path TEXT, "
+    "checkpoint_id TEXT, is_ephemeral BIGINT NOT NULL, boot BIGINT NOT NULL, "
+    "UNIQUE (session_id, sampling_seq))",
+    "CREATE INDEX samplers_by_checkpoint ON samplers (checkpoint_id)",
+
+    "CREATE TABLE runs (id TEXT PRIMARY KEY, tenant TEXT NOT NULL, session_id TEXT, "
+    "model_seq BIGINT, number BIGINT NOT NULL, created_at DOUBLE PRECISION NOT NULL, "
+    "last_request_at DOUBLE PRECISION NOT NULL, base_model TEXT NOT NULL, lora TEXT NOT NULL, "
+    "user_metadata TEXT, project_id TEXT NOT NULL, state TEXT NOT NULL, "
+    "ended_at DOUBLE PRECISION, UNIQUE (session_id, model_seq))",
+    "CREATE INDEX runs_by_tenant ON runs (tenant, number)",
+
+    "CREATE TABLE checkpoints (id TEXT PRIMARY KEY, run_id TEXT NOT NULL, tenant TEXT NOT NULL, "
+    "kind TEXT NOT NULL, name TEXT NOT NULL, number BIGINT NOT NULL, "
+    "created_at DOUBLE PRECISION NOT NULL, size_bytes BIGINT NOT NULL, "
+    "expires_at DOUBLE PRECISION, is_public BIGINT NOT NULL, user_metadata TEXT, "
+    "base_model TEXT NOT NULL, lora TEXT NOT NULL, deleted_at DOUBLE PRECISION, "
+    "files_gone BIGINT NOT NULL)",
+    "CREATE UNIQUE INDEX checkpoints_by_name ON checkpoints (run_id, kind, name) "
+    "WHERE deleted_at IS NULL",
+    "CREATE INDEX checkpoints_by_tenant ON checkpoints (tenant, number)",
+
+    "CREATE TABLE idempotency (tenant TEXT NOT NULL, scope TEXT NOT NULL, name TEXT NOT NULL, "
+    "value TEXT NOT NULL, created_at DOUBLE PRECISION NOT NULL, "
+    "PRIMARY KEY (tenant, scope, name))",
+
+    "CREATE TABLE stability (session_id TEXT NOT NULL, sequence_id TEXT NOT NULL, "
+    "last_used DOUBLE PRECISION NOT NULL, record BYTEA NOT NULL, "
+    "PRIMARY KEY (session_id, sequence_id))",
+    "CREATE INDEX stability_by_use ON stability (last_used)",
+};
+
+int64_t schema_version(Sql& sql) {
+  sql.run("CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value BIGINT NOT NULL)", {});
+  const SqlResult found = sql.run("SELECT value FROM meta WHERE name = 'schema_version'", {});
+  return found.rows.empty() ? 0 : std::get<int64_t>(found.rows[0][0]);
+}
+
+}  // namespace
+
+void migrate(Sql& sql) {
+  Transaction transaction(sql, Durability::kFull);
+  const int64_t version = schema_version(sql);
+  if (version > kSchemaVersion) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("state store: schema version {}, this program knows {}; it was written "
+                            "by a newer strata: use that one",
+                            version, kSchemaVersion));
+  }
+  if (version < 1) {
+    for (const char* statement : kVersion1) sql.run(statement, {});
+    sql.run("INSERT INTO meta (name, value) VALUES ('boot', 0)", {});
+    sql.run("INSERT INTO meta (name, value) VALUES ('schema_version', 0)", {});
+  }
+  const SqlValue newest = kSchemaVersion;
+  sql.run("UPDATE meta SET value = ? WHERE name = 'schema_version'", {&newest, 1});
+  transaction.commit();
+}
+
+}  // namespace strata::server

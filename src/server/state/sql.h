@@ -1,0 +1,71 @@
+// Sql: one connection to SQLite or PostgreSQL, the seam under StateStore. Statements are written
+// once, with ? for parameters and types that both know: BIGINT, DOUBLE PRECISION, TEXT, BYTEA. Not
+// for two threads at once: StateStore has the lock. Every fault is an Error{kIo} that names the
+// statement's first words and what the database said.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace strata::server {
+
+struct Blob {
+  std::string bytes;
+  bool operator==(const Blob&) const = default;
+};
+
+// Null, a number, a text (UTF-8 without NUL) or bytes.
+using SqlValue = std::variant<std::monostate, int64_t, double, std::string, Blob>;
+using SqlRow = std::vector<SqlValue>;
+
+struct SqlResult {
+  std::vector<SqlRow> rows;
+  int64_t changed = 0;  // rows inserted, updated or deleted
+};
+
+enum class Durability {
+  kRelaxed,  // survives the end of the process
+  kFull,     // survives the end of power: synced before commit returns
+};
+
+class Sql {  // virtual: the fourth seam, since no build can know which database it will meet
+ public:
+  virtual ~Sql() = default;
+  virtual SqlResult run(std::string_view statement, std::span<const SqlValue> parameters) = 0;
+  virtual void begin(Durability durability) = 0;
+  virtual void commit() = 0;
+  virtual void rollback() noexcept = 0;  // also after a failed commit; harmless when there is none
+};
+
+std::unique_ptr<Sql> open_sqlite(const std::string& path);
+// Takes a lock in the database, so that a second server on it is refused.
+std::unique_ptr<Sql> open_postgres(const std::string& url);
+
+// A transaction that rolls back unless commit() was called.
+class Transaction {
+ public:
+  explicit Transaction(Sql& sql, Durability durability = Durability::kRelaxed) : sql_(&sql) {
+    sql_->begin(durability);
+  }
+  ~Transaction() {
+    if (sql_ != nullptr) sql_->rollback();
+  }
+  Transaction(const Transaction&) = delete;
+  Transaction& operator=(const Transaction&) = delete;
+  void commit() {
+    sql_->commit();
+    sql_ = nullptr;
+  }
+
+ private:
+  Sql* sql_;
+};
+
+// The first words of a statement, for messages: no values stand in it.
+std::string statement_name(std::string_view statement);
+
+}  // namespace strata::server

@@ -1,0 +1,155 @@
+// SQLite behind Sql: WAL, so that readers of a backup do not stop us; synchronous=FULL only for
+// transactions that ask for it. The only place that includes sqlite3.h.
+#include <fmt/format.h>
+#include <sqlite3.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "server/state/sql.h"
+
+namespace strata::server {
+namespace {
+
+class Sqlite final : public Sql {
+ public:
+  explicit Sqlite(const std::string& path) : path_(path) {
+    const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
+    if (sqlite3_open_v2(path.c_str(), &db_, flags, nullptr) != SQLITE_OK) {
+      const std::string message = db_ == nullptr ? "out of memory" : sqlite3_errmsg(db_);
+      sqlite3_close(db_);
+      throw Error(ErrorCode::kIo, fmt::format("{}: {}", path, message));
+    }
+    sqlite3_extended_result_codes(db_, 1);
+    sqlite3_busy_timeout(db_, 5000);
+    try {
+      for (const char* pragma : {"PRAGMA journal_mode=WAL", "PRAGMA foreign_keys=ON",
+                                 "PRAGMA trusted_schema=OFF", "PRAGMA synchronous=NORMAL"}) {
+        run(pragma, {});
+      }
+    } catch (...) {
+      close();
+      throw;
+    }
+  }
+  ~Sqlite() override { close(); }
+  Sqlite(const Sqlite&) = delete;
+  Sqlite& operator=(const Sqlite&) = delete;
+
+  SqlResult run(std::string_view statement, std::span<const SqlValue> parameters) override {
+    sqlite3_stmt* prepared = prepare(statement);
+    struct Reset {
+      sqlite3_stmt* prepared;
+      ~Reset() {
+        sqlite3_reset(prepared);
+        sqlite3_clear_bindings(prepared);
+      }
+    } const reset{prepared};
+    CHECK(static_cast<size_t>(sqlite3_bind_parameter_count(prepared)) == parameters.size(),
+          statement, parameters.size());
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      bind(prepared, static_cast<int>(i) + 1, parameters[i], statement);
+    }
+    SqlResult result;
+    const int columns = sqlite3_column_count(prepared);
+    for (;;) {
+      const int code = sqlite3_step(prepared);
+      if (code == SQLITE_DONE) break;
+      if (code != SQLITE_ROW) fail(statement);
+      SqlRow row;
+      for (int column = 0; column < columns; ++column) row.push_back(value(prepared, column));
+      result.rows.push_back(std::move(row));
+    }
+    result.changed = columns > 0 ? 0 : sqlite3_changes64(db_);
+    return result;
+  }
+
+  void begin(Durability durability) override {
+    run(durability == Durability::kFull ? "PRAGMA synchronous=FULL" : "PRAGMA synchronous=NORMAL",
+        {});
+    run("BEGIN IMMEDIATE", {});
+  }
+  void commit() override { run("COMMIT", {}); }
+  void rollback() noexcept override {
+    if (sqlite3_get_autocommit(db_) == 0) sqlite3_exec(db_, "ROLLBACK", nullptr, nullptr, nullptr);
+  }
+
+ private:
+  void close() {
+    for (auto& [text, statement] : statements_) sqlite3_finalize(statement);
+    statements_.clear();
+    sqlite3_close(db_);
+    db_ = nullptr;
+  }
+
+  [[noreturn]] void fail(std::string_view statement) {
+    throw Error(ErrorCode::kIo,
+                fmt::format("{}: {}: {}", path_, statement_name(statement), sqlite3_errmsg(db_)));
+  }
+
+  sqlite3_stmt* prepare(std::string_view statement) {
+    const auto known = statements_.find(statement);
+    if (known != statements_.end()) return known->second;
+    sqlite3_stmt* prepared = nullptr;
+    const int code = sqlite3_prepare_v3(db_, statement.data(), static_cast<int>(statement.size()),
+                                        SQLITE_PREPARE_PERSISTENT, &prepared, nullptr);
+    if (code != SQLITE_OK) fail(statement);
+    statements_.emplace(std::string(statement), prepared);
+    return prepared;
+  }
+
+  void bind(sqlite3_stmt* prepared, int index, const SqlValue& value, std::string_view statement) {
+    // The values outlive the step, so nothing is copied.
+    int code = SQLITE_OK;
+    if (const auto* number = std::get_if<int64_t>(&value)) {
+      code = sqlite3_bind_int64(prepared, index, *number);
+    } else if (const auto* real = std::get_if<double>(&value)) {
+      code = sqlite3_bind_double(prepared, index, *real);
+    } else if (const auto* text = std::get_if<std::string>(&value)) {
+      code = sqlite3_bind_text64(prepared, index, text->data(), text->size(), SQLITE_STATIC,
+                                 SQLITE_UTF8);
+    } else if (const auto* blob = std::get_if<Blob>(&value)) {
+      code = sqlite3_bind_blob64(prepared, index, blob->bytes.data(), blob->bytes.size(),
+                                 SQLITE_STATIC);
+    } else {
+      code = sqlite3_bind_null(prepared, index);
+    }
+    if (code != SQLITE_OK) fail(statement);
+  }
+
+  static SqlValue value(sqlite3_stmt* row, int column) {
+    const auto bytes = [&](const void* data) {
+      const auto size = static_cast<size_t>(sqlite3_column_bytes(row, column));
+      return std::string(static_cast<const char*>(data), data == nullptr ? 0 : size);
+    };
+    switch (sqlite3_column_type(row, column)) {
+      case SQLITE_INTEGER:
+        return static_cast<int64_t>(sqlite3_column_int64(row, column));
+      case SQLITE_FLOAT:
+        return sqlite3_column_double(row, column);
+      case SQLITE_TEXT:
+        return bytes(sqlite3_column_text(row, column));
+      case SQLITE_BLOB:
+        return Blob{bytes(sqlite3_column_blob(row, column))};
+      default:
+        return std::monostate{};
+    }
+  }
+
+  std::string path_;
+  sqlite3* db_ = nullptr;
+  std::map<std::string, sqlite3_stmt*, std::less<>> statements_;
+};
+
+}  // namespace
+
+std::string statement_name(std::string_view statement) {
+  const size_t end = statement.find_first_of("(=?");
+  return std::string(statement.substr(0, std::min<size_t>(end, 40)));
+}
+
+std::unique_ptr<Sql> open_sqlite(const std::string& path) { return std::make_unique<Sqlite>(path); }
+
+}  // namespace strata::server

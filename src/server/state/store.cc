@@ -1,0 +1,181 @@
+#include "server/state/store.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <ctime>
+
+#include "base/error.h"
+#include "checkpoint/json.h"
+#include "server/state/rows.h"
+#include "server/state/schema.h"
+
+namespace strata::server {
+namespace {
+
+constexpr double kDay = 86400;
+
+void check_text(const SqlValue& value, std::string_view statement) {
+  const auto* text = std::get_if<std::string>(&value);
+  if (text == nullptr) return;
+  if (text->find('\0') == std::string::npos && valid_utf8(*text)) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("state store: {}: a text with a NUL or that is not UTF-8",
+                          statement_name(statement)));
+}
+
+}  // namespace
+
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string rfc3339(double seconds) {
+  const auto total = static_cast<int64_t>(std::llround(seconds * 1000));
+  const std::time_t whole = total / 1000;
+  std::tm parts{};
+  ::gmtime_r(&whole, &parts);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z", parts.tm_year + 1900,
+                     parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec,
+                     total % 1000);
+}
+
+std::string_view kind_name(CheckpointKind kind) {
+  switch (kind) {
+    case CheckpointKind::kWeights:
+      return "weights";
+    case CheckpointKind::kSampler:
+      return "sampler_weights";
+    case CheckpointKind::kExternal:
+      return "external_weights";
+  }
+  return "";
+}
+
+std::string lora_text(const api::LoraConfig& lora) {
+  // The seed is a text: JSON readers elsewhere would round 64 bits.
+  return fmt::format(
+      R"({{"rank":{},"seed":"{}","train_attn":{},"train_mlp":{},"train_unembed":{}}})", lora.rank,
+      lora.seed, lora.train_attn, lora.train_mlp, lora.train_unembed);
+}
+
+api::LoraConfig lora_of(std::string_view text) {
+  api::LoraConfig lora;
+  JsonReader json(text, "lora");
+  json.begin_object();
+  for (std::string key; json.next_key(key);) {
+    if (key == "rank") {
+      lora.rank = json.integer();
+    } else if (key == "seed") {
+      lora.seed = std::stoull(json.string());
+    } else if (key == "train_attn") {
+      lora.train_attn = json.boolean();
+    } else if (key == "train_mlp") {
+      lora.train_mlp = json.boolean();
+    } else if (key == "train_unembed") {
+      lora.train_unembed = json.boolean();
+    } else {
+      json.skip();
+    }
+  }
+  json.end();
+  return lora;
+}
+
+StateStore::StateStore(std::unique_ptr<Sql> sql, double now)
+    : sql_(std::move(sql)), boot_time_(now) {
+  migrate(*sql_);
+  Transaction transaction(*sql_, Durability::kFull);
+  run("UPDATE meta SET value = value + 1 WHERE name = 'boot'", {});
+  boot_ = std::get<int64_t>(run("SELECT value FROM meta WHERE name = 'boot'", {}).rows[0][0]);
+  run("UPDATE runs SET state = 'lost', ended_at = ? WHERE state = 'live'", {now});
+  for (const char* table : {"tenants", "sessions", "samplers", "runs", "checkpoints"}) {
+    const SqlResult highest =
+        run(fmt::format("SELECT COALESCE(MAX(number), 0) FROM {}", table), {});
+    number_ = std::max(number_, std::get<int64_t>(highest.rows[0][0]));
+  }
+  transaction.commit();
+}
+
+StateStore::~StateStore() {
+  try {
+    flush_touches();
+  } catch (const Error&) {
+    // The times of the last few seconds are lost; the database has said why to those who asked.
+  }
+}
+
+SqlResult StateStore::run(std::string_view statement, std::vector<SqlValue> parameters) {
+  for (const SqlValue& parameter : parameters) check_text(parameter, statement);
+  return sql_->run(statement, parameters);
+}
+
+int64_t StateStore::tenant_number(const std::string& tenant, double now) {
+  const std::lock_guard lock(mutex_);
+  const SqlResult found = run("SELECT number FROM tenants WHERE name = ?", {tenant});
+  if (!found.rows.empty()) return std::get<int64_t>(found.rows[0][0]);
+  const int64_t number = next_number();
+  run("INSERT INTO tenants (name, number, created_at) VALUES (?, ?, ?)", {tenant, number, now});
+  return number;
+}
+
+std::optional<std::string> StateStore::tenant_of(int64_t number) {
+  const std::lock_guard lock(mutex_);
+  const SqlResult found = run("SELECT name FROM tenants WHERE number = ?", {number});
+  if (found.rows.empty()) return std::nullopt;
+  return std::get<std::string>(found.rows[0][0]);
+}
+
+std::optional<std::string> StateStore::recall(const std::string& tenant, const std::string& scope,
+                                              const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  const SqlResult found =
+      run("SELECT value FROM idempotency WHERE tenant = ? AND scope = ? AND name = ?",
+          {tenant, scope, name});
+  if (found.rows.empty()) return std::nullopt;
+  return std::get<std::string>(found.rows[0][0]);
+}
+
+void StateStore::remember(const std::string& tenant, const std::string& scope,
+                          const std::string& name, const std::string& value, double now) {
+  const std::lock_guard lock(mutex_);
+  run("INSERT INTO idempotency (tenant, scope, name, value, created_at) VALUES (?, ?, ?, ?, ?) "
+      "ON CONFLICT (tenant, scope, name) DO NOTHING",
+      {tenant, scope, name, value, now});
+}
+
+void StateStore::put_stability(const std::string& session_id,
+                               std::span<const StabilityRecord> records, double now) {
+  const std::lock_guard lock(mutex_);
+  Transaction transaction(*sql_);
+  for (const StabilityRecord& record : records) {
+    run("INSERT INTO stability (session_id, sequence_id, last_used, record) VALUES (?, ?, ?, ?) "
+        "ON CONFLICT (session_id, sequence_id) DO NOTHING",
+        {session_id, record.sequence_id, now, Blob{record.record}});
+  }
+  transaction.commit();
+}
+
+std::optional<std::string> StateStore::get_stability(const std::string& session_id,
+                                                     const std::string& sequence_id, double now) {
+  const std::lock_guard lock(mutex_);
+  const SqlResult found =
+      run("SELECT record FROM stability WHERE session_id = ? AND sequence_id = ? AND last_used > ?",
+          {session_id, sequence_id, now - kDay});
+  if (found.rows.empty()) return std::nullopt;
+  run("UPDATE stability SET last_used = ? WHERE session_id = ? AND sequence_id = ?",
+      {now, session_id, sequence_id});
+  return std::get<Blob>(found.rows[0][0]).bytes;
+}
+
+void StateStore::prune(double now) {
+  const std::lock_guard lock(mutex_);
+  Transaction transaction(*sql_);
+  run("DELETE FROM idempotency WHERE created_at < ?", {now - kDay});
+  run("DELETE FROM stability WHERE last_used <= ?", {now - kDay});
+  run("DELETE FROM checkpoints WHERE files_gone = 1 AND deleted_at < ?", {now - 7 * kDay});
+  transaction.commit();
+}
+
+}  // namespace strata::server

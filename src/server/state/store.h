@@ -1,0 +1,204 @@
+// StateStore: what must survive a restart, as typed rows over SQLite or PostgreSQL. Checkpoint rows
+// and their files are CheckpointRegistry's business (checkpoints/registry.h); use that for them.
+// Any thread: one lock inside, held for one statement or one short transaction. `now` is always
+// passed in: seconds since 1970, UTC. User metadata and tags are JSON texts that nobody here reads.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "api/command.h"
+#include "server/state/sql.h"
+
+namespace strata::server {
+
+struct SessionRow {
+  std::string id;  // neither '/' nor ':'
+  std::string tenant;
+  double created_at = 0;
+  std::string sdk_version;
+  std::string tags = "[]";
+  std::optional<std::string> user_metadata;
+  std::optional<std::string> display_name;
+  std::string project_id = "default";
+  std::string state = "active";  // active, finished, timed_out
+  std::optional<double> ended_at;
+  std::optional<std::string> end_reason;
+  std::optional<std::string> end_detail;
+};
+
+struct SamplerRow {
+  std::string id;
+  std::string session_id;
+  int64_t sampling_seq = 0;
+  std::string tenant;
+  double created_at = 0;
+  std::string base_model;  // as this client wrote it, or the checkpoint's
+  std::optional<std::string> model_path;
+  std::optional<std::string> checkpoint_id;  // holds the checkpoint's files while the session lives
+  bool is_ephemeral = false;                 // gone after a restart
+  int64_t boot = 0;                          // set by the store
+};
+
+enum class RunState {
+  kLive,
+  kUnloaded,  // by the client, or its session ended
+  kLost,      // alive when a process ended
+  kCopy       // made by copy_weights: never had a model
+};
+
+struct RunRow {
+  std::string id;
+  std::string tenant;
+  std::optional<std::string> session_id;
+  std::optional<int64_t> model_seq;
+  double created_at = 0;
+  double last_request_at = 0;
+  std::string base_model;  // as this client wrote it
+  api::LoraConfig lora;
+  std::optional<std::string> user_metadata;
+  std::string project_id = "default";
+  RunState state = RunState::kLive;
+  std::optional<double> ended_at;
+};
+
+enum class CheckpointKind { kWeights, kSampler, kExternal };
+
+struct CheckpointRow {
+  std::string id;  // random: its folder's name
+  std::string run_id;
+  std::string tenant;
+  CheckpointKind kind = CheckpointKind::kWeights;
+  std::string name;
+  double created_at = 0;
+  int64_t size_bytes = 0;
+  std::optional<double> expires_at;
+  bool is_public = false;
+  std::optional<std::string> user_metadata;
+  std::string base_model;
+  api::LoraConfig lora;
+  std::optional<double> deleted_at;  // by hand, by a newer one of its name, or by expiry
+};
+
+// Which rows of a list are wanted; newest first.
+struct Page {
+  int64_t limit = 100;
+  int64_t offset = 0;
+};
+
+class StateStore {
+ public:
+  // Opens, migrates, counts this boot, and marks the models of the last one as lost.
+  StateStore(std::unique_ptr<Sql> sql, double now);
+  ~StateStore();
+  StateStore(const StateStore&) = delete;
+  StateStore& operator=(const StateStore&) = delete;
+
+  [[nodiscard]] int64_t boot() const { return boot_; }
+  [[nodiscard]] double boot_time() const { return boot_time_; }
+
+  // Tenants have small numbers, so that a URL need not show their names.
+  int64_t tenant_number(const std::string& tenant, double now);
+  std::optional<std::string> tenant_of(int64_t number);
+
+  // Adds the session unless this idempotency key ("": none) made one before; returns its id.
+  std::string add_session(const SessionRow& row, const std::string& idempotency_key);
+  std::optional<SessionRow> find_session(const std::string& id);
+  std::vector<SessionRow> list_sessions(const std::string& tenant, Page page);
+  std::vector<SessionRow> active_sessions();  // of all tenants, oldest first
+  // False when it had ended before; the first reason stays.
+  bool end_session(const std::string& id, const std::string& state, const std::string& reason,
+                   const std::string& detail, double now);
+  void set_project(const std::string& session_id, const std::string& project_id);
+
+  // Adds the sampler unless (session, sampling_seq) has one; returns what is there.
+  SamplerRow add_sampler(SamplerRow row);
+  std::optional<SamplerRow> find_sampler(const std::string& id);
+  std::vector<SamplerRow> samplers_of(const std::string& session_id);
+
+  // Adds the run unless its id is there; true when it was added.
+  bool add_run(const RunRow& row);
+  std::optional<RunRow> find_run(const std::string& id);
+  std::vector<RunRow> list_runs(const std::string& tenant, const std::string& project, Page page);
+  int64_t count_runs(const std::string& tenant, const std::string& project);  // "": every project
+  std::vector<std::string> runs_of(const std::string& session_id);
+  void end_run(const std::string& id, RunState state, double now);
+  // Written with the next flush_touches(), at most every few seconds.
+  void touch_run(const std::string& id, double now);
+  void flush_touches();
+
+  // Replaces a checkpoint of the same run, kind and name, if there is one, in one durable
+  // transaction.
+  void add_checkpoint(const CheckpointRow& row);
+  // Adds the checkpoint with a run of its own (copy_weights), remembered under the idempotency key.
+  void add_copy(const RunRow& run, const CheckpointRow& checkpoint,
+                const std::string& idempotency_key);
+  // Alive: neither deleted nor expired at `now`.
+  std::optional<CheckpointRow> find_checkpoint(const std::string& run_id, CheckpointKind kind,
+                                               const std::string& name, double now);
+  std::optional<CheckpointRow> find_checkpoint_id(const std::string& id);  // also a dead one
+  std::optional<CheckpointRow> last_checkpoint(const std::string& run_id, CheckpointKind kind,
+                                               double now);
+  std::vector<CheckpointRow> checkpoints_of(const std::string& run_id, double now);
+  std::vector<CheckpointRow> list_checkpoints(const std::string& tenant, bool with_external,
+                                              double now, Page page);
+  int64_t count_checkpoints(const std::string& tenant, bool with_external, double now);
+  bool delete_checkpoint(const std::string& id, double now);  // false when it was dead
+  void set_expiry(const std::string& id, std::optional<double> expires_at);
+  void set_public(const std::string& id, bool is_public);
+
+  // For the registry: rows whose files may go (dead, and no sampler of a living session reads
+  // them), rows whose files are there, and the steps between.
+  std::vector<CheckpointRow> collectable(double now);
+  std::vector<CheckpointRow> rows_with_files();
+  void files_gone(const std::string& id);
+  void forget_checkpoint(const std::string& id);
+  int64_t stored_bytes();
+
+  std::optional<std::string> recall(const std::string& tenant, const std::string& scope,
+                                    const std::string& name);
+  void remember(const std::string& tenant, const std::string& scope, const std::string& name,
+                const std::string& value, double now);
+
+  // Records of stable_reinforce, opaque here; get() counts as a use.
+  struct StabilityRecord {
+    std::string sequence_id;
+    std::string record;
+  };
+  void put_stability(const std::string& session_id, std::span<const StabilityRecord> records,
+                     double now);
+  std::optional<std::string> get_stability(const std::string& session_id,
+                                           const std::string& sequence_id, double now);
+
+  // Drops what nobody can ask for any more: day-old idempotency keys and stability records, and
+  // week-old dead checkpoints.
+  void prune(double now);
+
+ private:
+  SqlResult run(std::string_view statement, std::vector<SqlValue> parameters);
+  int64_t next_number() { return ++number_; }
+  void insert_run(const RunRow& row);
+  void insert_checkpoint(const CheckpointRow& row);
+
+  std::mutex mutex_;
+  std::unique_ptr<Sql> sql_;
+  int64_t boot_ = 0;
+  double boot_time_ = 0;
+  int64_t number_ = 0;  // the highest in use
+  std::vector<std::pair<std::string, double>> touched_;
+};
+
+// Seconds since 1970, UTC; and as RFC 3339 with milliseconds, ending in Z.
+double wall_seconds();
+std::string rfc3339(double seconds);
+
+std::string_view kind_name(CheckpointKind kind);  // weights, sampler_weights, external_weights
+std::string lora_text(const api::LoraConfig& lora);
+api::LoraConfig lora_of(std::string_view text);
+
+}  // namespace strata::server

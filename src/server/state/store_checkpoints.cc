@@ -1,0 +1,192 @@
+// Checkpoint rows of the state store. A row dies (deleted_at) and only later loses its files, when
+// no sampler of a living session reads them; a signed URL can then still say "gone".
+#include <fmt/format.h>
+
+#include "server/state/rows.h"
+#include "server/state/store.h"
+
+namespace strata::server {
+namespace {
+
+constexpr const char* kColumns =
+    "id, run_id, tenant, kind, name, created_at, size_bytes, expires_at, is_public, user_metadata, "
+    "base_model, lora, deleted_at";
+constexpr const char* kAlive = "deleted_at IS NULL AND (expires_at IS NULL OR expires_at > ?)";
+
+CheckpointKind kind_of(const std::string& name) {
+  if (name == kind_name(CheckpointKind::kWeights)) return CheckpointKind::kWeights;
+  if (name == kind_name(CheckpointKind::kSampler)) return CheckpointKind::kSampler;
+  return CheckpointKind::kExternal;
+}
+
+SqlValue kind_value(CheckpointKind kind) { return std::string(kind_name(kind)); }
+
+CheckpointRow read_checkpoint(const SqlRow& row) {
+  rows::Reader in(row);
+  CheckpointRow out;
+  out.id = in.text();
+  out.run_id = in.text();
+  out.tenant = in.text();
+  out.kind = kind_of(in.text());
+  out.name = in.text();
+  out.created_at = in.real();
+  out.size_bytes = in.integer();
+  out.expires_at = in.maybe_real();
+  out.is_public = in.flag();
+  out.user_metadata = in.maybe_text();
+  out.base_model = in.text();
+  out.lora = lora_of(in.text());
+  out.deleted_at = in.maybe_real();
+  return out;
+}
+
+std::string select(const std::string& rest) {
+  return fmt::format("SELECT {} FROM checkpoints WHERE {}", kColumns, rest);
+}
+
+}  // namespace
+
+void StateStore::insert_checkpoint(const CheckpointRow& row) {
+  run("INSERT INTO checkpoints (id, run_id, tenant, kind, name, number, created_at, size_bytes, "
+      "expires_at, is_public, user_metadata, base_model, lora, files_gone) "
+      "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
+      {row.id, row.run_id, row.tenant, kind_value(row.kind), row.name, next_number(),
+       row.created_at, row.size_bytes, rows::nullable(row.expires_at),
+       static_cast<int64_t>(row.is_public), rows::nullable(row.user_metadata), row.base_model,
+       lora_text(row.lora)});
+}
+
+void StateStore::add_checkpoint(const CheckpointRow& row) {
+  const std::lock_guard lock(mutex_);
+  Transaction transaction(*sql_, Durability::kFull);
+  run("UPDATE checkpoints SET deleted_at = ? "
+      "WHERE run_id = ? AND kind = ? AND name = ? AND deleted_at IS NULL",
+      {row.created_at, row.run_id, kind_value(row.kind), row.name});
+  insert_checkpoint(row);
+  transaction.commit();
+}
+
+void StateStore::add_copy(const RunRow& run_row, const CheckpointRow& checkpoint,
+                          const std::string& idempotency_key) {
+  const std::lock_guard lock(mutex_);
+  Transaction transaction(*sql_, Durability::kFull);
+  insert_run(run_row);
+  insert_checkpoint(checkpoint);
+  if (!idempotency_key.empty()) {
+    run("INSERT INTO idempotency (tenant, scope, name, value, created_at) "
+        "VALUES (?, 'copy', ?, ?, ?)",
+        {run_row.tenant, idempotency_key,
+         fmt::format("tinker://{}/{}/{}", run_row.id, kind_name(checkpoint.kind), checkpoint.name),
+         run_row.created_at});
+  }
+  transaction.commit();
+}
+
+std::optional<CheckpointRow> StateStore::find_checkpoint(const std::string& run_id,
+                                                         CheckpointKind kind,
+                                                         const std::string& name, double now) {
+  const std::lock_guard lock(mutex_);
+  return rows::first(run(select(fmt::format("run_id = ? AND kind = ? AND name = ? AND {}", kAlive)),
+                         {run_id, kind_value(kind), name, now}),
+                     read_checkpoint);
+}
+
+std::optional<CheckpointRow> StateStore::find_checkpoint_id(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  return rows::first(run(select("id = ?"), {id}), read_checkpoint);
+}
+
+std::optional<CheckpointRow> StateStore::last_checkpoint(const std::string& run_id,
+                                                         CheckpointKind kind, double now) {
+  const std::lock_guard lock(mutex_);
+  return rows::first(
+      run(select(
+              fmt::format("run_id = ? AND kind = ? AND {} ORDER BY number DESC LIMIT 1", kAlive)),
+          {run_id, kind_value(kind), now}),
+      read_checkpoint);
+}
+
+std::vector<CheckpointRow> StateStore::checkpoints_of(const std::string& run_id, double now) {
+  const std::lock_guard lock(mutex_);
+  return rows::all(
+      run(select(fmt::format("run_id = ? AND {} ORDER BY number DESC", kAlive)), {run_id, now}),
+      read_checkpoint);
+}
+
+std::vector<CheckpointRow> StateStore::list_checkpoints(const std::string& tenant,
+                                                        bool with_external, double now, Page page) {
+  const std::lock_guard lock(mutex_);
+  return rows::all(
+      run(select(fmt::format("tenant = ? AND {}{} ORDER BY number DESC "
+                             "LIMIT ? OFFSET ?",
+                             kAlive, with_external ? "" : " AND kind <> 'external_weights'")),
+          {tenant, now, page.limit, page.offset}),
+      read_checkpoint);
+}
+
+int64_t StateStore::count_checkpoints(const std::string& tenant, bool with_external, double now) {
+  const std::lock_guard lock(mutex_);
+  const SqlResult count =
+      run(fmt::format("SELECT COUNT(*) FROM checkpoints WHERE tenant = ? AND {}{}", kAlive,
+                      with_external ? "" : " AND kind <> 'external_weights'"),
+          {tenant, now});
+  return std::get<int64_t>(count.rows[0][0]);
+}
+
+bool StateStore::delete_checkpoint(const std::string& id, double now) {
+  const std::lock_guard lock(mutex_);
+  Transaction transaction(*sql_, Durability::kFull);
+  const SqlResult deleted =
+      run(fmt::format("UPDATE checkpoints SET deleted_at = ? WHERE id = ? AND {}", kAlive),
+          {now, id, now});
+  transaction.commit();
+  return deleted.changed > 0;
+}
+
+void StateStore::set_expiry(const std::string& id, std::optional<double> expires_at) {
+  const std::lock_guard lock(mutex_);
+  run("UPDATE checkpoints SET expires_at = ? WHERE id = ?", {rows::nullable(expires_at), id});
+}
+
+void StateStore::set_public(const std::string& id, bool is_public) {
+  const std::lock_guard lock(mutex_);
+  run("UPDATE checkpoints SET is_public = ? WHERE id = ?", {static_cast<int64_t>(is_public), id});
+}
+
+std::vector<CheckpointRow> StateStore::collectable(double now) {
+  const std::lock_guard lock(mutex_);
+  run("UPDATE checkpoints SET deleted_at = expires_at "
+      "WHERE deleted_at IS NULL AND expires_at <= ?",
+      {now});
+  return rows::all(
+      run(select("deleted_at IS NOT NULL AND files_gone = 0 AND NOT EXISTS "
+                 "(SELECT 1 FROM samplers JOIN sessions ON sessions.id = samplers.session_id "
+                 "WHERE samplers.checkpoint_id = checkpoints.id AND sessions.state = 'active')"),
+          {}),
+      read_checkpoint);
+}
+
+std::vector<CheckpointRow> StateStore::rows_with_files() {
+  const std::lock_guard lock(mutex_);
+  return rows::all(run(select("files_gone = 0"), {}), read_checkpoint);
+}
+
+void StateStore::files_gone(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  run("UPDATE checkpoints SET files_gone = 1 WHERE id = ?", {id});
+}
+
+void StateStore::forget_checkpoint(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  run("DELETE FROM checkpoints WHERE id = ?", {id});
+}
+
+int64_t StateStore::stored_bytes() {
+  const std::lock_guard lock(mutex_);
+  const SqlResult sum = run(
+      "SELECT CAST(COALESCE(SUM(size_bytes), 0) AS BIGINT) FROM checkpoints WHERE files_gone = 0",
+      {});
+  return std::get<int64_t>(sum.rows[0][0]);
+}
+
+}  // namespace strata::server

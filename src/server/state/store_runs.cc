@@ -1,0 +1,145 @@
+// Runs of the state store: a model's record, which outlives the model.
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "server/state/rows.h"
+#include "server/state/store.h"
+
+namespace strata::server {
+namespace {
+
+constexpr const char* kColumns =
+    "id, tenant, session_id, model_seq, created_at, last_request_at, base_model, lora, "
+    "user_metadata, project_id, state, ended_at";
+
+std::string state_name(RunState state) {
+  switch (state) {
+    case RunState::kLive:
+      return "live";
+    case RunState::kUnloaded:
+      return "unloaded";
+    case RunState::kLost:
+      return "lost";
+    case RunState::kCopy:
+      return "copy";
+  }
+  return "";
+}
+
+RunState state_of(const std::string& name) {
+  for (const RunState state : {RunState::kLive, RunState::kUnloaded, RunState::kLost}) {
+    if (state_name(state) == name) return state;
+  }
+  return RunState::kCopy;
+}
+
+RunRow read_run(const SqlRow& row) {
+  rows::Reader in(row);
+  RunRow out;
+  out.id = in.text();
+  out.tenant = in.text();
+  out.session_id = in.maybe_text();
+  out.model_seq = in.maybe_integer();
+  out.created_at = in.real();
+  out.last_request_at = in.real();
+  out.base_model = in.text();
+  out.lora = lora_of(in.text());
+  out.user_metadata = in.maybe_text();
+  out.project_id = in.text();
+  out.state = state_of(in.text());
+  out.ended_at = in.maybe_real();
+  return out;
+}
+
+}  // namespace
+
+void StateStore::insert_run(const RunRow& row) {
+  run("INSERT INTO runs (id, tenant, session_id, model_seq, number, created_at, last_request_at, "
+      "base_model, lora, user_metadata, project_id, state, ended_at) "
+      "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+      {row.id, row.tenant, rows::nullable(row.session_id), rows::nullable(row.model_seq),
+       next_number(), row.created_at, row.last_request_at, row.base_model, lora_text(row.lora),
+       rows::nullable(row.user_metadata), row.project_id, state_name(row.state),
+       rows::nullable(row.ended_at)});
+}
+
+bool StateStore::add_run(const RunRow& row) {
+  const std::lock_guard lock(mutex_);
+  Transaction transaction(*sql_);
+  if (!run("SELECT id FROM runs WHERE id = ?", {row.id}).rows.empty()) return false;
+  insert_run(row);
+  transaction.commit();
+  return true;
+}
+
+std::optional<RunRow> StateStore::find_run(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  std::optional<RunRow> row =
+      rows::first(run(fmt::format("SELECT {} FROM runs WHERE id = ?", kColumns), {id}), read_run);
+  for (const auto& [touched, when] : touched_) {
+    if (row.has_value() && touched == id) row->last_request_at = when;
+  }
+  return row;
+}
+
+std::vector<RunRow> StateStore::list_runs(const std::string& tenant, const std::string& project,
+                                          Page page) {
+  flush_touches();
+  const std::lock_guard lock(mutex_);
+  std::vector<SqlValue> parameters = {tenant};
+  if (!project.empty()) parameters.emplace_back(project);
+  parameters.emplace_back(page.limit);
+  parameters.emplace_back(page.offset);
+  return rows::all(run(fmt::format("SELECT {} FROM runs WHERE tenant = ?{} ORDER BY number DESC "
+                                   "LIMIT ? OFFSET ?",
+                                   kColumns, project.empty() ? "" : " AND project_id = ?"),
+                       std::move(parameters)),
+                   read_run);
+}
+
+int64_t StateStore::count_runs(const std::string& tenant, const std::string& project) {
+  const std::lock_guard lock(mutex_);
+  const SqlResult count =
+      project.empty()
+          ? run("SELECT COUNT(*) FROM runs WHERE tenant = ?", {tenant})
+          : run("SELECT COUNT(*) FROM runs WHERE tenant = ? AND project_id = ?", {tenant, project});
+  return std::get<int64_t>(count.rows[0][0]);
+}
+
+std::vector<std::string> StateStore::runs_of(const std::string& session_id) {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> ids;
+  const SqlResult found =
+      run("SELECT id FROM runs WHERE session_id = ? ORDER BY number", {session_id});
+  for (const SqlRow& row : found.rows) ids.push_back(std::get<std::string>(row[0]));
+  return ids;
+}
+
+void StateStore::end_run(const std::string& id, RunState state, double now) {
+  const std::lock_guard lock(mutex_);
+  run("UPDATE runs SET state = ?, ended_at = ? WHERE id = ? AND state = 'live'",
+      {state_name(state), now, id});
+}
+
+void StateStore::touch_run(const std::string& id, double now) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [touched, when] : touched_) {
+    if (touched != id) continue;
+    when = now;
+    return;
+  }
+  touched_.emplace_back(id, now);
+}
+
+void StateStore::flush_touches() {
+  const std::lock_guard lock(mutex_);
+  if (touched_.empty()) return;
+  Transaction transaction(*sql_);
+  for (const auto& [id, when] : touched_) {
+    run("UPDATE runs SET last_request_at = ? WHERE id = ?", {when, id});
+  }
+  transaction.commit();
+  touched_.clear();
+}
+
+}  // namespace strata::server

@@ -1,0 +1,149 @@
+// Sessions and sampling sessions of the state store.
+#include "server/state/rows.h"
+#include "server/state/store.h"
+
+namespace strata::server {
+namespace {
+
+constexpr const char* kSessionColumns =
+    "id, tenant, created_at, sdk_version, tags, user_metadata, display_name, project_id, state, "
+    "ended_at, end_reason, end_detail";
+constexpr const char* kSamplerColumns =
+    "id, session_id, sampling_seq, tenant, created_at, base_model, model_path, checkpoint_id, "
+    "is_ephemeral, boot";
+
+SessionRow read_session(const SqlRow& row) {
+  rows::Reader in(row);
+  SessionRow out;
+  out.id = in.text();
+  out.tenant = in.text();
+  out.created_at = in.real();
+  out.sdk_version = in.text();
+  out.tags = in.text();
+  out.user_metadata = in.maybe_text();
+  out.display_name = in.maybe_text();
+  out.project_id = in.text();
+  out.state = in.text();
+  out.ended_at = in.maybe_real();
+  out.end_reason = in.maybe_text();
+  out.end_detail = in.maybe_text();
+  return out;
+}
+
+SamplerRow read_sampler(const SqlRow& row) {
+  rows::Reader in(row);
+  SamplerRow out;
+  out.id = in.text();
+  out.session_id = in.text();
+  out.sampling_seq = in.integer();
+  out.tenant = in.text();
+  out.created_at = in.real();
+  out.base_model = in.text();
+  out.model_path = in.maybe_text();
+  out.checkpoint_id = in.maybe_text();
+  out.is_ephemeral = in.flag();
+  out.boot = in.integer();
+  return out;
+}
+
+std::string select(const char* columns, const char* rest) {
+  return std::string("SELECT ") + columns + " FROM " + rest;
+}
+
+}  // namespace
+
+std::string StateStore::add_session(const SessionRow& row, const std::string& idempotency_key) {
+  const std::lock_guard lock(mutex_);
+  Transaction transaction(*sql_);
+  if (!idempotency_key.empty()) {
+    const SqlResult known =
+        run("SELECT value FROM idempotency WHERE tenant = ? AND scope = 'session' AND name = ?",
+            {row.tenant, idempotency_key});
+    if (!known.rows.empty()) return std::get<std::string>(known.rows[0][0]);
+    run("INSERT INTO idempotency (tenant, scope, name, value, created_at) "
+        "VALUES (?, 'session', ?, ?, ?)",
+        {row.tenant, idempotency_key, row.id, row.created_at});
+  }
+  run("INSERT INTO sessions (id, tenant, number, created_at, sdk_version, tags, user_metadata, "
+      "display_name, project_id, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+      {row.id, row.tenant, next_number(), row.created_at, row.sdk_version, row.tags,
+       rows::nullable(row.user_metadata), rows::nullable(row.display_name), row.project_id,
+       row.state});
+  transaction.commit();
+  return row.id;
+}
+
+std::optional<SessionRow> StateStore::find_session(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  return rows::first(run(select(kSessionColumns, "sessions WHERE id = ?"), {id}), read_session);
+}
+
+std::vector<SessionRow> StateStore::list_sessions(const std::string& tenant, Page page) {
+  const std::lock_guard lock(mutex_);
+  return rows::all(run(select(kSessionColumns,
+                              "sessions WHERE tenant = ? ORDER BY number DESC LIMIT ? OFFSET ?"),
+                       {tenant, page.limit, page.offset}),
+                   read_session);
+}
+
+std::vector<SessionRow> StateStore::active_sessions() {
+  const std::lock_guard lock(mutex_);
+  return rows::all(
+      run(select(kSessionColumns, "sessions WHERE state = 'active' ORDER BY number"), {}),
+      read_session);
+}
+
+bool StateStore::end_session(const std::string& id, const std::string& state,
+                             const std::string& reason, const std::string& detail, double now) {
+  const std::lock_guard lock(mutex_);
+  Transaction transaction(*sql_);
+  const SqlResult ended =
+      run("UPDATE sessions SET state = ?, ended_at = ?, end_reason = ?, end_detail = ? "
+          "WHERE id = ? AND state = 'active'",
+          {state, now, reason, detail, id});
+  if (ended.changed == 0) return false;
+  run("UPDATE runs SET state = 'unloaded', ended_at = ? WHERE session_id = ? AND state = 'live'",
+      {now, id});
+  transaction.commit();
+  return true;
+}
+
+void StateStore::set_project(const std::string& session_id, const std::string& project_id) {
+  const std::lock_guard lock(mutex_);
+  Transaction transaction(*sql_);
+  run("UPDATE sessions SET project_id = ? WHERE id = ?", {project_id, session_id});
+  run("UPDATE runs SET project_id = ? WHERE session_id = ?", {project_id, session_id});
+  transaction.commit();
+}
+
+SamplerRow StateStore::add_sampler(SamplerRow row) {
+  const std::lock_guard lock(mutex_);
+  row.boot = boot_;
+  const SqlResult added =
+      run("INSERT INTO samplers (id, session_id, sampling_seq, tenant, number, created_at, "
+          "base_model, model_path, checkpoint_id, is_ephemeral, boot) "
+          "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+          "ON CONFLICT (session_id, sampling_seq) DO NOTHING",
+          {row.id, row.session_id, row.sampling_seq, row.tenant, next_number(), row.created_at,
+           row.base_model, rows::nullable(row.model_path), rows::nullable(row.checkpoint_id),
+           static_cast<int64_t>(row.is_ephemeral), row.boot});
+  if (added.changed > 0) return row;
+  return *rows::first(
+      run(select(kSamplerColumns, "samplers WHERE session_id = ? AND sampling_seq = ?"),
+          {row.session_id, row.sampling_seq}),
+      read_sampler);
+}
+
+std::optional<SamplerRow> StateStore::find_sampler(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  return rows::first(run(select(kSamplerColumns, "samplers WHERE id = ?"), {id}), read_sampler);
+}
+
+std::vector<SamplerRow> StateStore::samplers_of(const std::string& session_id) {
+  const std::lock_guard lock(mutex_);
+  return rows::all(
+      run(select(kSamplerColumns, "samplers WHERE session_id = ? ORDER BY number"), {session_id}),
+      read_sampler);
+}
+
+}  // namespace strata::server

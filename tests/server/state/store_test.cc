@@ -1,0 +1,316 @@
+// Every test here runs over SQLite and over a real PostgreSQL.
+#include "server/state/store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/state/schema.h"
+#include "tests/base/temp_dir.h"
+#include "tests/server/state/test_postgres.h"
+
+namespace strata::server {
+namespace {
+
+using strata::testing::error_of;
+using strata::testing::TempDir;
+using strata::testing::TestPostgres;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class Store : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (!is_sqlite()) {
+      if (TestPostgres::shared() == nullptr) {
+        GTEST_SKIP() << "postgresql-15 is not installed: tools/install.sh test";
+      }
+      TestPostgres::shared()->reset();
+    }
+    open(1000);
+  }
+
+  [[nodiscard]] bool is_sqlite() const { return std::string_view(GetParam()) == "sqlite"; }
+  std::unique_ptr<Sql> connect() {
+    return is_sqlite() ? open_sqlite(dir_.file("strata.db"))
+                       : open_postgres(TestPostgres::shared()->url());
+  }
+  void open(double now) {
+    store_.reset();
+    store_ = std::make_unique<StateStore>(connect(), now);
+  }
+
+  SessionRow session(const std::string& id, const std::string& tenant = "alice") {
+    SessionRow row;
+    row.id = id;
+    row.tenant = tenant;
+    row.created_at = 1000;
+    store_->add_session(row, "");
+    return row;
+  }
+  RunRow add_run(const std::string& session_id, int64_t model_seq,
+                 const std::string& tenant = "alice") {
+    RunRow row;
+    row.id = session_id + ":train:" + std::to_string(model_seq);
+    row.tenant = tenant;
+    row.session_id = session_id;
+    row.model_seq = model_seq;
+    row.created_at = row.last_request_at = 1000;
+    row.base_model = "base";
+    row.lora = {.rank = 8, .seed = ~0ULL, .train_attn = true, .train_mlp = false};
+    EXPECT_TRUE(store_->add_run(row));
+    return row;
+  }
+  CheckpointRow add_checkpoint(const std::string& run, const std::string& name,
+                               std::optional<double> expires_at = std::nullopt,
+                               CheckpointKind kind = CheckpointKind::kWeights,
+                               const std::string& tenant = "alice") {
+    CheckpointRow row;
+    row.id = "id" + std::to_string(++count_);
+    row.run_id = run;
+    row.tenant = tenant;
+    row.kind = kind;
+    row.name = name;
+    row.created_at = 1000 + count_;
+    row.size_bytes = 100;
+    row.expires_at = expires_at;
+    row.base_model = "base";
+    store_->add_checkpoint(row);
+    return row;
+  }
+
+  TempDir dir_;
+  std::unique_ptr<StateStore> store_;
+  int count_ = 0;
+};
+
+INSTANTIATE_TEST_SUITE_P(Databases, Store, ::testing::Values("sqlite", "postgresql"),
+                         [](const auto& info) { return std::string(info.param); });
+
+template <typename Row>
+std::vector<std::string> ids(const std::vector<Row>& rows) {
+  std::vector<std::string> out;
+  for (const Row& row : rows) out.push_back(row.id);
+  return out;
+}
+
+TEST_P(Store, CountsBootsAndKeepsTenants) {
+  EXPECT_EQ(store_->boot(), 1);
+  const int64_t alice = store_->tenant_number("alice", 1000);
+  EXPECT_EQ(store_->tenant_number("alice", 1000), alice);
+  EXPECT_NE(store_->tenant_number("bob", 1000), alice);
+  open(2000);
+  EXPECT_EQ(store_->boot(), 2);
+  EXPECT_EQ(store_->tenant_of(alice), "alice");
+  EXPECT_EQ(store_->tenant_of(999), std::nullopt);
+}
+
+TEST_P(Store, RefusesANewerSchemaAndLeavesItAlone) {
+  store_.reset();
+  connect()->run("UPDATE meta SET value = 99 WHERE name = 'schema_version'", {});
+  EXPECT_THAT(error_of([&] { open(2000); }), HasSubstr("schema version 99"));
+  const SqlResult boot = connect()->run("SELECT value FROM meta WHERE name = 'boot'", {});
+  EXPECT_EQ(boot.rows[0][0], SqlValue(int64_t{1}));
+}
+
+TEST_P(Store, KeepsSessionsWithEveryField) {
+  SessionRow row;
+  row.id = "s1";
+  row.tenant = "alice";
+  row.created_at = 1000.25;
+  row.sdk_version = "0.38.0";
+  row.tags = R"(["a"])";
+  row.user_metadata = R"({"k":"v"})";
+  row.display_name = "M\xc3\xbcller's";
+  row.project_id = "p";
+  EXPECT_EQ(store_->add_session(row, "key"), "s1");
+  row.id = "s2";
+  EXPECT_EQ(store_->add_session(row, "key"), "s1");
+  row.tenant = "bob";
+  EXPECT_EQ(store_->add_session(row, "key"), "s2");
+  open(2000);
+  const SessionRow found = *store_->find_session("s1");
+  EXPECT_EQ(found.created_at, 1000.25);
+  EXPECT_EQ(found.sdk_version, "0.38.0");
+  EXPECT_EQ(found.tags, R"(["a"])");
+  EXPECT_EQ(found.user_metadata, R"({"k":"v"})");
+  EXPECT_EQ(found.display_name, "M\xc3\xbcller's");
+  EXPECT_EQ(found.project_id, "p");
+  EXPECT_EQ(found.ended_at, std::nullopt);
+  EXPECT_EQ(store_->find_session("s3"), std::nullopt);
+  EXPECT_THAT(ids(store_->list_sessions("alice", {})), ElementsAre("s1"));
+  EXPECT_THAT(ids(store_->active_sessions()), ElementsAre("s1", "s2"));
+}
+
+TEST_P(Store, EndsASessionOnceWithItsRuns) {
+  session("s");
+  add_run("s", 0);
+  EXPECT_TRUE(store_->end_session("s", "finished", "success", "", 1500));
+  EXPECT_FALSE(store_->end_session("s", "finished", "errored", "late", 1600));
+  EXPECT_EQ(store_->find_session("s")->end_reason, "success");
+  EXPECT_EQ(store_->find_run("s:train:0")->state, RunState::kUnloaded);
+  EXPECT_THAT(store_->active_sessions(), ElementsAre());
+}
+
+TEST_P(Store, LiveRunsAreLostByARestartAndOthersAreNot) {
+  session("s");
+  add_run("s", 0);
+  add_run("s", 1);
+  store_->end_run("s:train:1", RunState::kUnloaded, 1100);
+  open(2000);
+  EXPECT_EQ(store_->find_run("s:train:0")->state, RunState::kLost);
+  EXPECT_EQ(store_->find_run("s:train:0")->ended_at, 2000);
+  EXPECT_EQ(store_->find_run("s:train:1")->state, RunState::kUnloaded);
+  EXPECT_EQ(store_->find_run("s:train:0")->lora.seed, ~0ULL);
+  EXPECT_FALSE(store_->find_run("s:train:0")->lora.train_mlp);
+}
+
+TEST_P(Store, ListsRunsNewestFirstByTenantAndProject) {
+  session("s");
+  session("t", "bob");
+  for (int64_t i = 0; i < 5; ++i) add_run("s", i);
+  RunRow other = add_run("t", 0, "bob");
+  EXPECT_FALSE(store_->add_run(other));
+  EXPECT_THAT(ids(store_->list_runs("alice", "", {.limit = 2, .offset = 1})),
+              ElementsAre("s:train:3", "s:train:2"));
+  EXPECT_EQ(store_->count_runs("alice", ""), 5);
+  store_->set_project("t", "p");
+  EXPECT_EQ(store_->count_runs("bob", "p"), 1);
+  EXPECT_EQ(store_->count_runs("bob", "default"), 0);
+  EXPECT_THAT(store_->runs_of("s"), ::testing::SizeIs(5));
+  store_->touch_run("s:train:4", 1234.5);
+  EXPECT_EQ(store_->find_run("s:train:4")->last_request_at, 1234.5);
+  open(2000);
+  EXPECT_EQ(store_->find_run("s:train:4")->last_request_at, 1234.5);
+}
+
+TEST_P(Store, SamplersAreOnePerNumber) {
+  session("s");
+  SamplerRow row;
+  row.id = "s:sample:0";
+  row.session_id = "s";
+  row.sampling_seq = 1'000'000'000'000'000'000;
+  row.tenant = "alice";
+  row.base_model = "base";
+  EXPECT_EQ(store_->add_sampler(row).id, "s:sample:0");
+  row.id = "other";
+  EXPECT_EQ(store_->add_sampler(row).id, "s:sample:0");
+  open(2000);
+  const SamplerRow found = *store_->find_sampler("s:sample:0");
+  EXPECT_EQ(found.boot, 1);
+  EXPECT_EQ(found.sampling_seq, row.sampling_seq);
+  EXPECT_EQ(found.model_path, std::nullopt);
+  EXPECT_THAT(ids(store_->samplers_of("s")), ElementsAre("s:sample:0"));
+}
+
+TEST_P(Store, ANewCheckpointReplacesTheOneOfItsName) {
+  session("s");
+  add_run("s", 0);
+  const CheckpointRow first = add_checkpoint("s:train:0", "a");
+  CheckpointRow sampler = add_checkpoint("s:train:0", "a", {}, CheckpointKind::kSampler);
+  const CheckpointRow second = add_checkpoint("s:train:0", "a");
+  EXPECT_EQ(store_->find_checkpoint("s:train:0", CheckpointKind::kWeights, "a", 1100)->id, "id3");
+  EXPECT_EQ(store_->find_checkpoint_id(first.id)->deleted_at, second.created_at);
+  EXPECT_THAT(ids(store_->checkpoints_of("s:train:0", 1100)), ElementsAre("id3", "id2"));
+  EXPECT_EQ(store_->last_checkpoint("s:train:0", CheckpointKind::kSampler, 1100)->id, "id2");
+  EXPECT_THAT(ids(store_->collectable(1100)), ElementsAre("id1"));
+  EXPECT_EQ(store_->stored_bytes(), 300);
+  store_->files_gone("id1");
+  EXPECT_EQ(store_->stored_bytes(), 200);
+  EXPECT_THAT(store_->collectable(1100), ElementsAre());
+}
+
+TEST_P(Store, ExpiryCountsFromItsSecondOn) {
+  session("s");
+  add_run("s", 0);
+  add_checkpoint("s:train:0", "a", 1200.0);
+  add_checkpoint("s:train:0", "b");
+  add_checkpoint("s:train:0", "c", {}, CheckpointKind::kExternal);
+  EXPECT_EQ(store_->count_checkpoints("alice", true, 1199), 3);
+  EXPECT_EQ(store_->count_checkpoints("alice", false, 1199), 2);
+  EXPECT_THAT(ids(store_->list_checkpoints("alice", false, 1200, {})), ElementsAre("id2"));
+  EXPECT_THAT(ids(store_->list_checkpoints("alice", true, 1200, {})), ElementsAre("id3", "id2"));
+  EXPECT_EQ(store_->find_checkpoint("s:train:0", CheckpointKind::kWeights, "a", 1200),
+            std::nullopt);
+  EXPECT_FALSE(store_->delete_checkpoint("id1", 1200));
+  EXPECT_TRUE(store_->delete_checkpoint("id2", 1200));
+  EXPECT_FALSE(store_->delete_checkpoint("id2", 1200));
+  store_->set_expiry("id3", 1300.0);
+  store_->set_expiry("id3", std::nullopt);
+  store_->set_public("id3", true);
+  EXPECT_TRUE(store_->find_checkpoint_id("id3")->is_public);
+  EXPECT_EQ(store_->find_checkpoint_id("id3")->expires_at, std::nullopt);
+}
+
+TEST_P(Store, ASamplerOfALivingSessionHoldsTheFiles) {
+  session("s");
+  add_run("s", 0);
+  add_checkpoint("s:train:0", "a", {}, CheckpointKind::kSampler);
+  SamplerRow row;
+  row.id = "x";
+  row.session_id = "s";
+  row.tenant = "alice";
+  row.base_model = "base";
+  row.checkpoint_id = "id1";
+  store_->add_sampler(row);
+  EXPECT_TRUE(store_->delete_checkpoint("id1", 1100));
+  EXPECT_THAT(store_->collectable(1100), ElementsAre());
+  open(2000);
+  EXPECT_THAT(store_->collectable(2000), ElementsAre());
+  store_->end_session("s", "timed_out", "", "", 2100);
+  EXPECT_THAT(ids(store_->collectable(2100)), ElementsAre("id1"));
+  store_->files_gone("id1");
+  store_->prune(2100);
+  EXPECT_TRUE(store_->find_checkpoint_id("id1").has_value());
+  store_->prune(2100 + 8 * 86400);
+  EXPECT_FALSE(store_->find_checkpoint_id("id1").has_value());
+}
+
+TEST_P(Store, RemembersIdempotencyKeysForADay) {
+  store_->remember("alice", "copy", "k", "v", 1000);
+  store_->remember("alice", "copy", "k", "other", 1000);
+  EXPECT_EQ(store_->recall("alice", "copy", "k"), "v");
+  EXPECT_EQ(store_->recall("bob", "copy", "k"), std::nullopt);
+  store_->prune(1000 + 86401);
+  EXPECT_EQ(store_->recall("alice", "copy", "k"), std::nullopt);
+}
+
+TEST_P(Store, StabilityRecordsLiveADaySinceTheirLastUse) {
+  const std::string bytes("\0\xff' bytes", 9);
+  const StateStore::StabilityRecord records[] = {{"q1", bytes}, {"q2", ""}};
+  store_->put_stability("s", records, 1000);
+  open(2000);
+  EXPECT_EQ(store_->get_stability("s", "q1", 80000), bytes);
+  EXPECT_EQ(store_->get_stability("s", "q2", 1000 + 86401), std::nullopt);
+  EXPECT_EQ(store_->get_stability("s", "q1", 80000 + 86399), bytes);
+  EXPECT_EQ(store_->get_stability("t", "q1", 1000), std::nullopt);
+}
+
+TEST_P(Store, RefusesTextsThatOneDatabaseCouldNotKeep) {
+  SessionRow row;
+  row.id = "s";
+  row.tenant = "alice";
+  row.display_name = std::string("a\0b", 3);
+  EXPECT_THAT(error_of([&] { store_->add_session(row, ""); }), HasSubstr("NUL"));
+  row.display_name = "\xff";
+  EXPECT_THAT(error_of([&] { store_->add_session(row, ""); }), HasSubstr("UTF-8"));
+  row.display_name = "'; DROP TABLE sessions; --";
+  EXPECT_EQ(store_->add_session(row, ""), "s");
+  EXPECT_EQ(store_->find_session("s")->display_name, row.display_name);
+}
+
+TEST_P(Store, ASecondServerIsRefusedAndALostConnectionIsOpenedAgain) {
+  if (is_sqlite()) GTEST_SKIP() << "the data directory's lock does this";
+  EXPECT_THAT(error_of([&] { connect(); }), HasSubstr("another strata serve"));
+  session("s");
+  TestPostgres::shared()->drop_connections();
+  EXPECT_TRUE(store_->find_session("s").has_value());
+}
+
+TEST(Times, AreRfc3339InUtc) {
+  EXPECT_EQ(rfc3339(0), "1970-01-01T00:00:00.000Z");
+  EXPECT_EQ(rfc3339(1700000000.1234), "2023-11-14T22:13:20.123Z");
+  EXPECT_EQ(rfc3339(1700000000.9999), "2023-11-14T22:13:21.000Z");
+}
+
+}  // namespace
+}  // namespace strata::server
