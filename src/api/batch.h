@@ -1,4 +1,4 @@
-// The nouns that travel between a front end (probe, train, generate, later the server) and the
+// The nouns that travel between a front end (probe, train, generate, or serve's commands) and the
 // engine. Plain values; checked by validate() in engine/ before any compute. T tokens of a
 // sequence, V vocabulary.
 #pragma once
@@ -32,10 +32,12 @@ struct Loss {
 // One training or scoring sequence; targets[t] is the label of position t (nothing is shifted).
 struct Sequence {
   std::vector<int32_t> tokens;    // [T], T >= 1
-  std::vector<int32_t> targets;   // [T], or empty when no loss is wanted
-  std::vector<float> weights;     // [T], or empty: all 1
+  std::vector<int32_t> targets;   // [T], or [T, K] for cross_entropy; empty when no loss is wanted
+  std::vector<float> weights;     // as targets, or empty: all 1
   std::vector<float> logprobs;    // [T] sampling logprobs q, where the loss reads them
   std::vector<float> advantages;  // [T] likewise
+  std::vector<float> mask;        // [T] likewise: gspo and stable_reinforce
+  int64_t num_targets = 1;        // K
   AdapterSlot slot = AdapterSlot::kBase;
   Loss loss;
 };
@@ -50,13 +52,14 @@ struct Batch {
   std::vector<Sequence> sequences;
   Gradients gradients = Gradients::kNone;
   bool want_loss = true;            // logprobs and losses; needs targets
+  bool score_all = false;           // logprobs also where the weight is 0
   bool want_hidden_states = false;  // into the sink: "hidden_states" [L + 1, T, D]
   bool want_logits = false;         // into the sink: "logits" [T, V]
 };
 
 struct SequenceResult {
-  std::vector<float> logprobs;  // [T], 0 where the weight is 0
-  std::vector<float> losses;    // [T], likewise
+  std::vector<float> logprobs;  // as targets; without score_all 0 where the row has no weight
+  std::vector<float> losses;    // likewise
 };
 
 struct BatchResult {

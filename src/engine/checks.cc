@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <numeric>
 
 #include "base/error.h"
 #include "engine/engine.h"
@@ -21,7 +22,7 @@ void check_ids(const std::vector<int32_t>& ids, int64_t vocab, const std::string
 
 void check_length(size_t got, size_t tokens, const std::string& where, bool may_be_empty) {
   if (got == tokens || (may_be_empty && got == 0)) return;
-  fail(fmt::format("{}: got {} values, want {}, one for each token", where, got, tokens));
+  fail(fmt::format("{}: got {} values, want {}", where, got, tokens));
 }
 
 }  // namespace
@@ -30,22 +31,36 @@ void Engine::check(const api::Batch& batch) const {
   if (batch.sequences.empty()) fail("sequences: got none, want at least one");
   if (batch.gradients != api::Gradients::kNone && !batch.want_loss)
     fail("gradients need want_loss");
-  for (size_t s = 0; s < batch.sequences.size(); ++s) {
-    const api::Sequence& sequence = batch.sequences[s];
-    const std::string where = fmt::format("sequences[{}]", s);
-    const size_t tokens = sequence.tokens.size();
-    if (tokens == 0) fail(where + ".tokens: got none, want at least one");
-    check_ids(sequence.tokens, model_.config.vocab_size, where + ".tokens");
-    static_cast<void>(adapter_or_base(sequence.slot));  // an Error when the slot is free
-    check_length(sequence.targets.size(), tokens, where + ".targets", !batch.want_loss);
-    check_ids(sequence.targets, model_.config.vocab_size, where + ".targets");
-    const bool plain = sequence.loss.name == api::LossName::kCrossEntropy || !batch.want_loss;
-    check_length(sequence.weights.size(), tokens, where + ".weights", true);
-    check_length(sequence.logprobs.size(), tokens, where + ".logprobs", plain);
-    check_length(sequence.advantages.size(), tokens, where + ".advantages", plain);
-    if (sequence.loss.clip_low > sequence.loss.clip_high) {
-      fail(where + ".loss: clip_low_threshold exceeds clip_high_threshold");
-    }
+  for (size_t s = 0; s < batch.sequences.size(); ++s)
+    check(batch.sequences[s], fmt::format("sequences[{}]", s), batch.want_loss);
+}
+
+void Engine::check(const api::Sequence& sequence, const std::string& where, bool want_loss) const {
+  const size_t tokens = sequence.tokens.size();
+  const api::LossName loss = sequence.loss.name;
+  if (tokens == 0) fail(where + ".tokens: got none, want at least one");
+  check_ids(sequence.tokens, model_.config.vocab_size, where + ".tokens");
+  static_cast<void>(adapter_or_base(sequence.slot));  // an Error when the slot is free
+  const bool plain = loss == api::LossName::kCrossEntropy;
+  if (sequence.num_targets < 1 || (sequence.num_targets > 1 && !plain)) {
+    fail(fmt::format("{}.targets: got {} for each token, want {}", where, sequence.num_targets,
+                     plain ? "at least one" : "one with this loss"));
+  }
+  const size_t targets = tokens * static_cast<size_t>(sequence.num_targets);
+  check_length(sequence.targets.size(), targets, where + ".targets", !want_loss);
+  check_ids(sequence.targets, model_.config.vocab_size, where + ".targets");
+  check_length(sequence.weights.size(), targets, where + ".weights", true);
+  const bool unread = plain || !want_loss;
+  check_length(sequence.logprobs.size(), tokens, where + ".logprobs", unread);
+  check_length(sequence.advantages.size(), tokens, where + ".advantages", unread);
+  const bool masked = loss == api::LossName::kGspo || loss == api::LossName::kStableReinforce;
+  check_length(sequence.mask.size(), tokens, where + ".mask", unread || !masked);
+  if (loss == api::LossName::kGspo && want_loss &&
+      !(std::accumulate(sequence.mask.begin(), sequence.mask.end(), 0.0) > 0.0)) {
+    fail(where + ".mask: gspo takes the mean over the masked tokens, and there are none");
+  }
+  if (sequence.loss.clip_low > sequence.loss.clip_high) {
+    fail(where + ".loss: clip_low_threshold exceeds clip_high_threshold");
   }
 }
 

@@ -29,13 +29,17 @@ train::AdamWOptions adamw_options(const api::AdamW& o) {
 
 train::LossSpec loss_spec(const api::Loss& loss) {
   constexpr train::LossKind kKinds[] = {train::LossKind::kCrossEntropy,
-                                        train::LossKind::kImportanceSampling, train::LossKind::kPpo,
-                                        train::LossKind::kCispo};
-  const auto index = static_cast<size_t>(loss.name);
-  if (index >= std::size(kKinds)) {
-    throw Error(ErrorCode::kUnsupported, "loss: dro, gspo and stable_reinforce are not built yet");
-  }
-  return {.kind = kKinds[index], .clip_low = loss.clip_low, .clip_high = loss.clip_high};
+                                        train::LossKind::kImportanceSampling,
+                                        train::LossKind::kPpo,
+                                        train::LossKind::kCispo,
+                                        train::LossKind::kDro,
+                                        train::LossKind::kGspo,
+                                        train::LossKind::kStableReinforce};
+  return {.kind = kKinds[static_cast<size_t>(loss.name)],
+          .clip_low = loss.clip_low,
+          .clip_high = loss.clip_high,
+          .beta = loss.beta,
+          .kl_coeff = loss.kl_coeff};
 }
 
 }  // namespace
@@ -170,25 +174,31 @@ int64_t Engine::largest_adapter_rank(const api::Batch& batch) const {
 
 void Engine::gather_inputs(const api::Batch& batch, size_t first, size_t last) {
   builder_.clear();
-  for (auto* values : {&weights_, &sampling_logprobs_, &advantages_}) values->clear();
+  for (auto* values : {&weights_, &sampling_logprobs_, &advantages_, &masks_}) values->clear();
   targets_.clear();
+  first_targets_.clear();
   specs_.clear();
   for (size_t s = first; s < last; ++s) {
     const api::Sequence& sequence = batch.sequences[s];
     const size_t count = sequence.tokens.size();
     builder_.add(sequence.tokens, 0, adapter_or_base(sequence.slot));
-    const auto append = [count](auto& out, const auto& values, auto fill) {
+    const auto append = [](auto& out, const auto& values, size_t num, auto fill) {
       if (values.empty())
-        out.insert(out.end(), count, fill);
+        out.insert(out.end(), num, fill);
       else
         out.insert(out.end(), values.begin(), values.end());
     };
-    append(targets_, sequence.targets, 0);
-    append(weights_, sequence.weights, 1.0f);
-    append(sampling_logprobs_, sequence.logprobs, 0.0f);
-    append(advantages_, sequence.advantages, 0.0f);
+    const auto num_targets = static_cast<size_t>(sequence.num_targets);
+    for (size_t row = 0; row < count; ++row)
+      first_targets_.push_back(static_cast<int64_t>(targets_.size() + row * num_targets));
+    append(targets_, sequence.targets, count * num_targets, 0);
+    append(weights_, sequence.weights, count * num_targets, 1.0f);
+    append(sampling_logprobs_, sequence.logprobs, count, 0.0f);
+    append(advantages_, sequence.advantages, count, 0.0f);
+    append(masks_, sequence.mask, count, 1.0f);
     specs_.push_back(loss_spec(sequence.loss));
   }
+  first_targets_.push_back(static_cast<int64_t>(targets_.size()));
 }
 
 void Engine::run_pass(const api::Batch& batch, size_t first, size_t last, int64_t first_row,
@@ -229,15 +239,17 @@ void Engine::run_pass(const api::Batch& batch, size_t first, size_t last, int64_
   if (batch.want_logits) write_logits(pass, hidden, first_row, *sink);
   if (!batch.want_loss) return;
 
-  const auto tokens = static_cast<size_t>(pass.num_tokens());
-  logprobs_.resize(tokens);
-  losses_.resize(tokens);
+  logprobs_.resize(targets_.size());
+  losses_.resize(targets_.size());
   const TensorView d_hidden = backward ? scratch.take(DType::kF32, hidden_shape) : TensorView();
   const train::LossInputs inputs = {.targets = targets_,
                                     .weights = weights_,
+                                    .first_targets = first_targets_,
                                     .sampling_logprobs = sampling_logprobs_,
                                     .advantages = advantages_,
-                                    .specs = specs_};
+                                    .masks = masks_,
+                                    .specs = specs_,
+                                    .score_all = batch.score_all};
   loss_pass_.run(pass, inputs, hidden, logprobs_, losses_, d_hidden);
   if (backward) {
     model::decoder_backward(pass, tape_, d_hidden);
@@ -246,9 +258,10 @@ void Engine::run_pass(const api::Batch& batch, size_t first, size_t last, int64_
   for (size_t s = first; s < last; ++s) {
     const model::PassSequence& rows = pass.sequences[s - first];
     if (pass.adapter_gradients && rows.adapter != nullptr) rows.adapter->has_gradient = true;
-    result.sequences[s].logprobs.assign(logprobs_.begin() + rows.begin,
-                                        logprobs_.begin() + rows.end);
-    result.sequences[s].losses.assign(losses_.begin() + rows.begin, losses_.begin() + rows.end);
+    const auto begin = first_targets_[static_cast<size_t>(rows.begin)];
+    const auto end = first_targets_[static_cast<size_t>(rows.end)];
+    result.sequences[s].logprobs.assign(logprobs_.begin() + begin, logprobs_.begin() + end);
+    result.sequences[s].losses.assign(losses_.begin() + begin, losses_.begin() + end);
   }
 }
 

@@ -69,6 +69,8 @@ class Engine {
   // Samples all requests together (continuous batching); results in request order.
   std::vector<api::SampleResult> sample(const std::vector<api::SampleRequest>& requests);
 
+  // An Error that names the field at fault, below `where`.
+  void check(const api::Sequence& sequence, const std::string& where, bool want_loss) const;
   // For the sampling loop (engine/sampling_loop.h).
   void check(const api::SampleRequest& request, size_t index) const;
   [[nodiscard]] model::LoraAdapter* adapter_or_base(api::AdapterSlot slot) const;
@@ -97,7 +99,8 @@ class Engine {
   train::LossPass loss_pass_;
   model::RowChunks logit_chunks_;
   std::vector<int32_t> targets_;
-  std::vector<float> weights_, sampling_logprobs_, advantages_, logprobs_, losses_;
+  std::vector<int64_t> first_targets_;
+  std::vector<float> weights_, sampling_logprobs_, advantages_, masks_, logprobs_, losses_;
   std::vector<train::LossSpec> specs_;
 };
 

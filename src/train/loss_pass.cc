@@ -1,27 +1,44 @@
 #include "train/loss_pass.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "ops/elementwise.h"
 #include "ops/log_softmax.h"
 
 namespace strata::train {
 
+LossPass::Range LossPass::targets_of(const LossInputs& inputs, size_t row) {
+  if (inputs.first_targets.empty()) return {row, row + 1};
+  return {static_cast<size_t>(inputs.first_targets[row]),
+          static_cast<size_t>(inputs.first_targets[row + 1])};
+}
+
 void LossPass::run(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
                    std::span<float> logprobs, std::span<float> losses, TensorView d_hidden) {
   const auto tokens = static_cast<size_t>(pass.num_tokens());
-  CHECK(inputs.targets.size() == tokens && inputs.weights.size() == tokens);
-  CHECK(logprobs.size() == tokens && losses.size() == tokens);
+  const size_t targets = inputs.targets.size();
+  CHECK(inputs.weights.size() == targets && targets >= tokens, targets, tokens);
+  CHECK(logprobs.size() == targets && losses.size() == targets);
+  CHECK(inputs.first_targets.empty() ? targets == tokens
+                                     : inputs.first_targets.size() == tokens + 1);
   CHECK(inputs.specs.size() == pass.sequences.size());
   selected_.resize(tokens);
-  row_specs_.resize(tokens);
+  row_sequences_.resize(tokens);
+  target_slopes_.resize(targets);
   for (size_t s = 0; s < pass.sequences.size(); ++s) {
-    for (int64_t row = pass.sequences[s].begin; row < pass.sequences[s].end; ++row) {
-      row_specs_[static_cast<size_t>(row)] = inputs.specs[s];
-    }
+    for (int64_t row = pass.sequences[s].begin; row < pass.sequences[s].end; ++row)
+      row_sequences_[static_cast<size_t>(row)] = static_cast<int32_t>(s);
   }
-  for (size_t row = 0; row < tokens; ++row) selected_[row] = inputs.weights[row] != 0.0f ? 1 : 0;
+  sequence_ratios(pass, inputs, hidden, logprobs);
+  for (size_t row = 0; row < tokens; ++row) {
+    const Range range = targets_of(inputs, row);
+    selected_[row] = inputs.score_all ? 1 : 0;
+    for (size_t t = range.begin; t < range.end; ++t)
+      selected_[row] |= inputs.weights[t] != 0.0f ? 1 : 0;
+  }
   std::fill(logprobs.begin(), logprobs.end(), 0.0f);
   std::fill(losses.begin(), losses.end(), 0.0f);
   if (!d_hidden.empty()) std::memset(d_hidden.data, 0, static_cast<size_t>(d_hidden.num_bytes()));
@@ -29,6 +46,91 @@ void LossPass::run(model::Pass& pass, const LossInputs& inputs, TensorView hidde
   for (auto rows = chunks_.next(); !rows.empty(); rows = chunks_.next()) {
     chunk(pass, inputs, rows, hidden, logprobs, losses, d_hidden);
   }
+}
+
+// A ratio of gspo needs the logprobs of its whole sequence before the first slope: such rows go
+// through the head twice, with the same bits. `logprobs` is used as scratch.
+void LossPass::sequence_ratios(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
+                               std::span<float> logprobs) {
+  ratios_.assign(pass.sequences.size(), 1.0f);
+  bool any = false;
+  for (size_t row = 0; row < selected_.size(); ++row) {
+    const bool wanted =
+        inputs.specs[static_cast<size_t>(row_sequences_[row])].kind == LossKind::kGspo &&
+        inputs.masks[row] != 0.0f;
+    selected_[row] = wanted ? 1 : 0;
+    any = any || wanted;
+  }
+  if (!any) return;
+  chunks_.start(pass, selected_);
+  for (auto rows = chunks_.next(); !rows.empty(); rows = chunks_.next()) {
+    Scratch& scratch = pass.backend.scratch();
+    const Scratch::Mark mark(scratch);
+    const auto count = static_cast<int64_t>(rows.size());
+    const TensorView x = scratch.take(pass.dtype(), {count, hidden.cols()});
+    const TensorView lse = scratch.take(DType::kF32, {count, 2});
+    ops::gather(pass.backend, hidden, rows, x);
+    score(pass, inputs, rows, x, {}, lse, logprobs);
+  }
+  for (size_t s = 0; s < pass.sequences.size(); ++s) {
+    if (inputs.specs[s].kind != LossKind::kGspo) continue;
+    double sum = 0.0, weight = 0.0;
+    for (int64_t i = pass.sequences[s].begin; i < pass.sequences[s].end; ++i) {
+      const auto row = static_cast<size_t>(i);
+      if (inputs.masks[row] == 0.0f) continue;
+      const double gap = static_cast<double>(logprobs[targets_of(inputs, row).begin]) -
+                         static_cast<double>(inputs.sampling_logprobs[row]);
+      sum += static_cast<double>(inputs.masks[row]) * gap;
+      weight += static_cast<double>(inputs.masks[row]);
+    }
+    ratios_[s] = static_cast<float>(std::exp(sum / weight));
+  }
+}
+
+// Logits [C, V] of the rows, in scratch, and the logprobs of all their targets.
+TensorView LossPass::score(model::Pass& pass, const LossInputs& inputs,
+                           std::span<const int32_t> rows, TensorView x, TensorView h,
+                           TensorView lse, std::span<float> logprobs) {
+  const int64_t vocab = pass.weights.config().vocab_size;
+  const TensorView logits =
+      pass.backend.scratch().take(DType::kF32, {static_cast<int64_t>(rows.size()), vocab});
+  model::head_forward(pass, chunks_.groups(), x, h, logits);
+  ops::logsumexp(pass.backend, logits, lse);
+  chunk_targets_.resize(rows.size());
+  chunk_logprobs_.resize(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i)
+    chunk_targets_[i] = inputs.targets[targets_of(inputs, static_cast<size_t>(rows[i])).begin];
+  ops::target_logprobs(logits, lse, chunk_targets_, chunk_logprobs_);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Range range = targets_of(inputs, static_cast<size_t>(rows[i]));
+    const float* row = logits.f32() + static_cast<int64_t>(i) * vocab;
+    logprobs[range.begin] = chunk_logprobs_[i];
+    for (size_t t = range.begin + 1; t < range.end; ++t)
+      logprobs[t] = ops::logprob(row[inputs.targets[t]], lse.f32() + 2 * i);
+  }
+  return logits;
+}
+
+void LossPass::losses_of_row(const LossInputs& inputs, size_t i, size_t row,
+                             std::span<const float> logprobs, std::span<float> losses) {
+  const auto at = [row](std::span<const float> values, float otherwise) {
+    return values.empty() ? otherwise : values[row];
+  };
+  const auto sequence = static_cast<size_t>(row_sequences_[row]);
+  const TokenContext context = {.sampling_logprob = at(inputs.sampling_logprobs, 0.0f),
+                                .advantage = at(inputs.advantages, 0.0f),
+                                .mask = at(inputs.masks, 1.0f),
+                                .sequence_ratio = ratios_[sequence]};
+  const Range range = targets_of(inputs, row);
+  float slope = 0.0f;
+  for (size_t t = range.begin; t < range.end; ++t) {
+    const TokenLoss token =
+        token_loss(inputs.specs[sequence], logprobs[t], inputs.weights[t], context);
+    losses[t] = token.loss;
+    target_slopes_[t] = token.d_logprob;
+    slope += token.d_logprob;
+  }
+  chunk_slopes_[i] = slope;
 }
 
 void LossPass::chunk(model::Pass& pass, const LossInputs& inputs, std::span<const int32_t> rows,
@@ -40,38 +142,51 @@ void LossPass::chunk(model::Pass& pass, const LossInputs& inputs, std::span<cons
   const int64_t vocab = pass.weights.config().vocab_size;
   const model::RowGroups& groups = chunks_.groups();
   const TensorView x = scratch.take(pass.dtype(), {count, hidden.cols()});
-  const TensorView logits = scratch.take(DType::kF32, {count, vocab});
   const TensorView lse = scratch.take(DType::kF32, {count, 2});
   const int64_t rank = model::largest_rank(groups, -1, model::kHead);
   const TensorView h = rank == 0 ? TensorView() : scratch.take(pass.dtype(), {count, rank});
-
   ops::gather(pass.backend, hidden, rows, x);
-  model::head_forward(pass, groups, x, h, logits);
-  ops::logsumexp(pass.backend, logits, lse);
-  chunk_targets_.resize(rows.size());
-  chunk_logprobs_.resize(rows.size());
+  const TensorView logits = score(pass, inputs, rows, x, h, lse, logprobs);
   chunk_slopes_.resize(rows.size());
   for (size_t i = 0; i < rows.size(); ++i)
-    chunk_targets_[i] = inputs.targets[static_cast<size_t>(rows[i])];
-  ops::target_logprobs(logits, lse, chunk_targets_, chunk_logprobs_);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const auto row = static_cast<size_t>(rows[i]);
-    const float q = inputs.sampling_logprobs.empty() ? 0.0f : inputs.sampling_logprobs[row];
-    const float advantage = inputs.advantages.empty() ? 0.0f : inputs.advantages[row];
-    const TokenLoss token =
-        token_loss(row_specs_[row], chunk_logprobs_[i], inputs.weights[row], q, advantage);
-    logprobs[row] = chunk_logprobs_[i];
-    losses[row] = token.loss;
-    chunk_slopes_[i] = token.d_logprob;
-  }
+    losses_of_row(inputs, i, static_cast<size_t>(rows[i]), logprobs, losses);
   if (d_hidden.empty()) return;
   // d_logits lies over the logits: fp32 in place, bf16 in the first half of each row.
   TensorView d_logits(logits.data, pass.dtype(), {count, vocab});
   d_logits.row_stride = vocab * dtype_bytes(DType::kF32) / dtype_bytes(pass.dtype());
   ops::log_softmax_backward(pass.backend, logits, lse, chunk_targets_, chunk_slopes_, d_logits);
+  if (!inputs.first_targets.empty()) add_further_targets(inputs, rows, logprobs, d_logits);
   const TensorView d_x = scratch.take(DType::kF32, {count, hidden.cols()});
   model::head_backward(pass, groups, x, h, d_logits, d_x);
   ops::scatter_add(pass.backend, d_x, rows, d_hidden);
+}
+
+// With slopes g_k of K targets and S their sum, d logit_j = sum_k g_k (j == target_k) - S p_j. The
+// kernel wrote it for one target with slope S, so only the targets' own entries are left.
+void LossPass::add_further_targets(const LossInputs& inputs, std::span<const int32_t> rows,
+                                   std::span<const float> logprobs, TensorView d_logits) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Range range = targets_of(inputs, static_cast<size_t>(rows[i]));
+    if (range.end - range.begin == 1) continue;
+    order_.resize(range.end - range.begin);
+    for (size_t k = 0; k < order_.size(); ++k) order_[k] = range.begin + k;
+    std::sort(order_.begin(), order_.end(), [&](size_t a, size_t b) {
+      return std::pair(inputs.targets[a], a) < std::pair(inputs.targets[b], b);
+    });
+    for (size_t k = 0; k < order_.size();) {
+      const size_t first = order_[k];
+      float own = 0.0f;  // a token may be a target more than once
+      for (; k < order_.size() && inputs.targets[order_[k]] == inputs.targets[first]; ++k)
+        own += target_slopes_[order_[k]];
+      const float value = own - chunk_slopes_[i] * std::exp(logprobs[first]);
+      const int64_t at = static_cast<int64_t>(i) * d_logits.row_stride + inputs.targets[first];
+      if (d_logits.dtype == DType::kF32) {
+        d_logits.f32()[at] = value;
+      } else {
+        d_logits.bf16()[at] = to_bf16(value);
+      }
+    }
+  }
 }
 
 }  // namespace strata::train

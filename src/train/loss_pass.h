@@ -1,6 +1,7 @@
 // LossPass: from the final hidden states of a pass to logprobs, losses and the gradient of the
-// hidden states, in chunks of rows; all logits never exist at once and rows of weight zero never
-// reach the head. T tokens, D model width, V vocabulary. Engine thread only; reuses its buffers.
+// hidden states, in chunks of rows; all logits never exist at once and rows without a weight never
+// reach the head, unless all are to be scored. T tokens, D model width, V vocabulary, M targets: a
+// row has one target, or (cross_entropy) K of them. Engine thread only; reuses its buffers.
 #pragma once
 #include <span>
 #include <vector>
@@ -10,34 +11,53 @@
 
 namespace strata::train {
 
-// What the tokens of a pass are trained on; spans are [T]. The last two may be empty where no loss
-// reads them.
+// What the tokens of a pass are trained on. Where no loss reads them, the optional ones may be
+// empty.
 struct LossInputs {
-  std::span<const int32_t> targets;
-  std::span<const float> weights;
-  std::span<const float> sampling_logprobs;
-  std::span<const float> advantages;
-  std::span<const LossSpec> specs;  // one for each sequence of the pass
+  std::span<const int32_t> targets;          // [M]
+  std::span<const float> weights;            // [M]
+  std::span<const int64_t> first_targets;    // [T + 1] where each row's targets begin; empty: M = T
+  std::span<const float> sampling_logprobs;  // [T]
+  std::span<const float> advantages;         // [T]
+  std::span<const float> masks;              // [T]
+  std::span<const LossSpec> specs;           // one for each sequence of the pass
+  bool score_all = false;                    // logprobs also where every weight of the row is zero
 };
 
 class LossPass {
  public:
-  // Writes logprobs and losses [T], zero where the weight is zero. With a non-empty d_hidden [T, D]
-  // f32 also the gradient of the summed loss, and accumulates the head's.
+  // Writes logprobs and losses [M], zero in rows that are not scored. With a non-empty d_hidden [T,
+  // D] f32 also the gradient of the summed loss, and accumulates the head's.
   void run(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
            std::span<float> logprobs, std::span<float> losses, TensorView d_hidden);
 
  private:
+  // The targets of a row, in the flat arrays.
+  struct Range {
+    size_t begin, end;
+  };
+  [[nodiscard]] static Range targets_of(const LossInputs& inputs, size_t row);
+  void sequence_ratios(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
+                       std::span<float> logprobs);
+  TensorView score(model::Pass& pass, const LossInputs& inputs, std::span<const int32_t> rows,
+                   TensorView x, TensorView h, TensorView lse, std::span<float> logprobs);
   void chunk(model::Pass& pass, const LossInputs& inputs, std::span<const int32_t> rows,
              TensorView hidden, std::span<float> logprobs, std::span<float> losses,
              TensorView d_hidden);
+  void losses_of_row(const LossInputs& inputs, size_t i, size_t row,
+                     std::span<const float> logprobs, std::span<float> losses);
+  void add_further_targets(const LossInputs& inputs, std::span<const int32_t> rows,
+                           std::span<const float> logprobs, TensorView d_logits);
 
   model::RowChunks chunks_;
   std::vector<uint8_t> selected_;
-  std::vector<LossSpec> row_specs_;
+  std::vector<int32_t> row_sequences_;  // [T] the row's sequence
+  std::vector<float> ratios_;           // gspo's s of each sequence
   std::vector<int32_t> chunk_targets_;
   std::vector<float> chunk_logprobs_;
-  std::vector<float> chunk_slopes_;
+  std::vector<float> chunk_slopes_;   // of each row: the sum over its targets
+  std::vector<float> target_slopes_;  // [M]
+  std::vector<size_t> order_;
 };
 
 }  // namespace strata::train

@@ -125,7 +125,7 @@ TEST(Engine, ParameterGradientsDoNotDependOnPasses) {
     std::vector<std::vector<float>> seen;
     for (const int64_t pass_tokens : {1, 1000}) {
       Case setup = {.model = "qwen3",
-                     .dtype = dtype};  // tied: the embedding's two uses are summed apart
+                    .dtype = dtype};  // tied: the embedding's two uses are summed apart
       setup.options.pass_tokens = pass_tokens;
       auto engine = make(setup);
       api::Batch batch;

@@ -1,0 +1,65 @@
+// Engines on the tiny models of tests/golden, and sequences, adapters and noise for them.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace strata::engine {
+
+struct TinyEngine {
+  std::string model = "qwen3";
+  DType dtype = DType::kBF16;
+  int threads = 1;
+  EngineOptions options = {};
+};
+
+inline std::unique_ptr<Engine> tiny_engine(const TinyEngine& setup) {
+  auto backend = std::make_unique<Backend>(choose_cpu_path(), setup.threads);
+  auto model = model::load_model(
+      *backend, std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + setup.model + "/model",
+      {.compute_dtype = setup.dtype});
+  return std::make_unique<Engine>(std::move(backend), std::move(model), setup.options);
+}
+
+inline std::vector<int32_t> tiny_tokens(int64_t count, int64_t vocab, uint32_t seed) {
+  std::vector<int32_t> out;
+  for (int64_t i = 0; i < count; ++i) {
+    seed = seed * 1664525u + 1013904223u;
+    out.push_back(static_cast<int32_t>((seed >> 8) % static_cast<uint32_t>(vocab)));
+  }
+  return out;
+}
+
+// Every fifth weight is zero.
+inline api::Sequence tiny_sequence(const Engine& engine, int64_t count, uint32_t seed,
+                                   api::AdapterSlot slot) {
+  api::Sequence out;
+  out.tokens = tiny_tokens(count, engine.config().vocab_size, seed);
+  out.targets = tiny_tokens(count, engine.config().vocab_size, seed + 1);
+  for (int64_t i = 0; i < count; ++i)
+    out.weights.push_back(i % 5 == 2 ? 0.0f : 1.0f - 0.125f * static_cast<float>(i % 3));
+  out.slot = slot;
+  return out;
+}
+
+inline std::vector<model::LoraModuleSpec> tiny_specs(const Engine& engine, int64_t rank) {
+  return model::adapter_specs(engine.config(), {"all-linear", "embed_tokens", "lm_head"}, rank,
+                              16.0);
+}
+
+// B starts at zero, so that nothing flows into A: gives both something.
+inline void stir(Engine& engine, model::LoraAdapter& adapter) {
+  float* values = adapter.parameters().f32();
+  for (int64_t i = 0; i < adapter.num_parameters(); ++i)
+    values[i] += 0.03f * static_cast<float>((i * 2654435761u >> 7) % 17) - 0.24f;
+  adapter.refresh(engine.backend());
+}
+inline void stir(Engine& engine, api::AdapterSlot slot) { stir(engine, engine.adapter(slot)); }
+
+inline std::vector<float> copy_of(TensorView view) {
+  return {view.f32(), view.f32() + view.shape.num_elements()};
+}
+
+}  // namespace strata::engine
