@@ -12,17 +12,19 @@ namespace {
 
 [[noreturn]] void fail(const std::string& what) { throw Error(ErrorCode::kInvalidArgument, what); }
 
-void check_ids(const std::vector<int32_t>& ids, int64_t vocab, const std::string& where) {
+void check_ids(const std::vector<int32_t>& ids, int64_t vocab, std::string_view where,
+               std::string_view field) {
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= vocab) {
-      fail(fmt::format("{}[{}]: got id {}, want 0 to {}", where, i, ids[i], vocab - 1));
+      fail(fmt::format("{}.{}[{}]: got id {}, want 0 to {}", where, field, i, ids[i], vocab - 1));
     }
   }
 }
 
-void check_length(size_t got, size_t tokens, const std::string& where, bool may_be_empty) {
+void check_length(size_t got, size_t tokens, std::string_view where, std::string_view field,
+                  bool may_be_empty) {
   if (got == tokens || (may_be_empty && got == 0)) return;
-  fail(fmt::format("{}: got {} values, want {}", where, got, tokens));
+  fail(fmt::format("{}.{}: got {} values, want {}", where, field, got, tokens));
 }
 
 }  // namespace
@@ -39,7 +41,7 @@ void Engine::check(const api::Sequence& sequence, const std::string& where, bool
   const size_t tokens = sequence.tokens.size();
   const api::LossName loss = sequence.loss.name;
   if (tokens == 0) fail(where + ".tokens: got none, want at least one");
-  check_ids(sequence.tokens, model_.config.vocab_size, where + ".tokens");
+  check_ids(sequence.tokens, model_.config.vocab_size, where, "tokens");
   static_cast<void>(adapter_or_base(sequence.slot));  // an Error when the slot is free
   const bool plain = loss == api::LossName::kCrossEntropy;
   if (sequence.num_targets < 1 || (sequence.num_targets > 1 && !plain)) {
@@ -47,14 +49,14 @@ void Engine::check(const api::Sequence& sequence, const std::string& where, bool
                      plain ? "at least one" : "one with this loss"));
   }
   const size_t targets = tokens * static_cast<size_t>(sequence.num_targets);
-  check_length(sequence.targets.size(), targets, where + ".targets", !want_loss);
-  check_ids(sequence.targets, model_.config.vocab_size, where + ".targets");
-  check_length(sequence.weights.size(), targets, where + ".weights", true);
+  check_length(sequence.targets.size(), targets, where, "targets", !want_loss);
+  check_ids(sequence.targets, model_.config.vocab_size, where, "targets");
+  check_length(sequence.weights.size(), targets, where, "weights", true);
   const bool unread = plain || !want_loss;
-  check_length(sequence.logprobs.size(), tokens, where + ".logprobs", unread);
-  check_length(sequence.advantages.size(), tokens, where + ".advantages", unread);
+  check_length(sequence.logprobs.size(), tokens, where, "logprobs", unread);
+  check_length(sequence.advantages.size(), tokens, where, "advantages", unread);
   const bool masked = loss == api::LossName::kGspo || loss == api::LossName::kStableReinforce;
-  check_length(sequence.mask.size(), tokens, where + ".mask", unread || !masked);
+  check_length(sequence.mask.size(), tokens, where, "mask", unread || !masked);
   if (loss == api::LossName::kGspo && want_loss &&
       !(std::accumulate(sequence.mask.begin(), sequence.mask.end(), 0.0) > 0.0)) {
     fail(where + ".mask: gspo takes the mean over the masked tokens, and there are none");
@@ -68,7 +70,7 @@ void Engine::check(const api::SampleRequest& request, size_t index) const {
   const std::string where = fmt::format("sample[{}]", index);
   const int64_t vocab = model_.config.vocab_size;
   if (request.prompt.empty()) fail(where + ".tokens: got none, want at least one");
-  check_ids(request.prompt, vocab, where + ".tokens");
+  check_ids(request.prompt, vocab, where, "tokens");
   static_cast<void>(adapter_or_base(request.slot));  // an Error when the slot is free
   if (request.max_tokens < 1)
     fail(fmt::format("{}.max_tokens: got {}, want at least 1", where, request.max_tokens));
@@ -84,7 +86,7 @@ void Engine::check(const api::SampleRequest& request, size_t index) const {
     fail(fmt::format("{}.topk_prompt_logprobs: got {}, want 0 to {}", where,
                      request.topk_prompt_logprobs, vocab));
   }
-  check_ids(request.stop, vocab, where + ".stop");
+  check_ids(request.stop, vocab, where, "stop");
 }
 
 }  // namespace strata::engine

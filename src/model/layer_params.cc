@@ -5,7 +5,7 @@
 namespace strata::model {
 namespace {
 
-using Specs = std::vector<LayerParamSpec>;
+using Specs = LayerParamSpecs;
 
 // Sources: HF modeling_llama.py, modeling_qwen3.py.
 void add_gqa(const ModelConfig& c, Specs& specs) {
@@ -61,8 +61,9 @@ void add_moe(const ModelConfig& c, Specs& specs) {
 
 }  // namespace
 
-std::vector<LayerParamSpec> layer_params(const ModelConfig& config, LayerKind kind) {
-  Specs specs = {{LayerParam::kInputNorm, "input_layernorm.weight", {config.hidden_size}}};
+LayerParamSpecs layer_params(const ModelConfig& config, LayerKind kind) {
+  Specs specs;
+  specs.push_back({LayerParam::kInputNorm, "input_layernorm.weight", {config.hidden_size}});
   switch (kind.attention) {
     case AttentionKind::kGqa:
       add_gqa(config, specs);

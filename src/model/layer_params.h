@@ -1,9 +1,9 @@
 // The parameters of a layer as data: role, name in a checkpoint, shape. Weights, loading, saving
 // and training are loops over these rows. D model width, E experts, F feed-forward width.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <string_view>
-#include <vector>
 
 #include "model/config.h"
 #include "tensor/view.h"
@@ -42,13 +42,27 @@ enum class LayerParam : uint8_t {
 constexpr int kNumLayerParams = 26;
 
 struct LayerParamSpec {
-  LayerParam role;
+  LayerParam role{};
   std::string_view suffix;  // after "model.layers.N."; of experts a pattern: "{}" is the expert
   Shape shape;              // [rows, cols] of a matrix (of one expert), [n] of a vector
   int64_t num_experts = 0;  // matrices of this shape; 0: a plain parameter
 };
 
+// A short list that allocates nothing: the plan of a warm pass asks for it.
+class LayerParamSpecs {
+ public:
+  void push_back(const LayerParamSpec& spec) { rows_.at(size_++) = spec; }
+  [[nodiscard]] size_t size() const { return size_; }
+  [[nodiscard]] const LayerParamSpec& operator[](size_t i) const { return rows_[i]; }
+  [[nodiscard]] const LayerParamSpec* begin() const { return rows_.data(); }
+  [[nodiscard]] const LayerParamSpec* end() const { return rows_.data() + size_; }
+
+ private:
+  std::array<LayerParamSpec, kNumLayerParams> rows_;
+  size_t size_ = 0;
+};
+
 // The rows of a layer of this kind, in checkpoint order.
-std::vector<LayerParamSpec> layer_params(const ModelConfig& config, LayerKind kind);
+LayerParamSpecs layer_params(const ModelConfig& config, LayerKind kind);
 
 }  // namespace strata::model

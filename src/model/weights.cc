@@ -84,7 +84,7 @@ void ModelWeights::add_parameter(Parameter parameter, void* memory, int64_t pane
 // One [n, ...] allocation for each parameter of a stack; the table lists them layer by layer.
 void ModelWeights::add_layers(int64_t panel_width) {
   struct StackMemory {
-    std::vector<LayerParamSpec> specs;
+    LayerParamSpecs specs;
     std::vector<char*> memory;  // of each spec
   };
   std::vector<StackMemory> stacks;
