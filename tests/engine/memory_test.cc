@@ -1,0 +1,126 @@
+// What a run takes: a warm step allocates nothing but its result, training takes no KV cache,
+// recompute makes a pass smaller, and the plan of a pass covers what the pass took.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "engine/engine.h"
+#include "engine/memory_plan.h"
+
+namespace {
+std::atomic<int64_t> num_news{0};
+std::atomic<int64_t> num_maps{0};
+}  // namespace
+
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  num_news.fetch_add(1, std::memory_order_relaxed);
+  void* data = std::malloc(bytes == 0 ? 1 : bytes);
+  if (data == nullptr) throw std::bad_alloc();
+  return data;
+}
+[[gnu::noinline]] void operator delete(void* data) noexcept { std::free(data); }
+[[gnu::noinline]] void operator delete(void* data, size_t) noexcept { std::free(data); }
+
+// The sanitizers keep this name for themselves.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__clang__)
+extern "C" void* mmap(void* address, size_t bytes, int protection, int flags, int file,
+                      off_t offset) noexcept {
+  num_maps.fetch_add(1, std::memory_order_relaxed);
+  return reinterpret_cast<void*>(
+      syscall(SYS_mmap, address, bytes, protection, flags, file, offset));
+}
+#endif
+
+namespace strata::engine {
+namespace {
+
+using api::AdapterSlot;
+
+std::unique_ptr<Engine> make(const EngineOptions& options) {
+  auto backend = std::make_unique<Backend>(choose_cpu_path(), /*threads=*/2);
+  auto model =
+      model::load_model(*backend, std::string(STRATA_SOURCE_DIR) + "/tests/golden/qwen3/model",
+                        {.compute_dtype = DType::kBF16});
+  return std::make_unique<Engine>(std::move(backend), std::move(model), options);
+}
+
+// Two adapters and the base, uneven lengths, more than one pass.
+api::Batch batch_of(Engine& engine, api::Gradients gradients) {
+  const auto specs =
+      model::adapter_specs(engine.config(), {"all-linear", "embed_tokens", "lm_head"}, 4, 8.0);
+  const AdapterSlot slots[] = {AdapterSlot::kBase, engine.create_adapter(specs, 1),
+                               engine.create_adapter(specs, 2)};
+  api::Batch batch;
+  batch.gradients = gradients;
+  for (const int length : {90, 7, 33, 64}) {
+    api::Sequence sequence;
+    sequence.slot = gradients == api::Gradients::kParameters ? AdapterSlot::kBase
+                                                             : slots[batch.sequences.size() % 3];
+    for (int t = 0; t < length; ++t) {
+      sequence.tokens.push_back((7 * t + length) % static_cast<int>(engine.config().vocab_size));
+      sequence.targets.push_back((5 * t + 1) % static_cast<int>(engine.config().vocab_size));
+    }
+    batch.sequences.push_back(std::move(sequence));
+  }
+  return batch;
+}
+
+class WarmStep : public testing::TestWithParam<std::tuple<api::Gradients, model::Recompute>> {};
+
+TEST_P(WarmStep, AllocatesItsResultAlone) {
+  const auto [gradients, recompute] = GetParam();
+  auto engine = make({.pass_tokens = 100, .recompute = recompute});
+  const api::Batch batch = batch_of(*engine, gradients);
+  const auto step = [&, gradients = gradients] {
+    const api::BatchResult result = engine->run(batch);
+    if (gradients == api::Gradients::kParameters) {
+      engine->step(AdapterSlot::kBase, {.grad_clip_norm = 1.0});
+    } else {
+      engine->step(AdapterSlot{1}, {.grad_clip_norm = 1.0});
+      engine->step(AdapterSlot{2}, {});
+    }
+    return result.num_passes;
+  };
+  EXPECT_GE(step(), 2);
+  step();
+  const int64_t news = num_news.load(), maps = num_maps.load();
+  step();
+  // The list of results, and two lists of numbers for each sequence.
+  EXPECT_EQ(num_news.load() - news, 1 + 2 * static_cast<int64_t>(batch.sequences.size()));
+  EXPECT_EQ(num_maps.load(), maps);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, WarmStep,
+    testing::Combine(testing::Values(api::Gradients::kAdapters, api::Gradients::kParameters),
+                     testing::Values(model::Recompute::kNone, model::Recompute::kFull)));
+
+TEST(EngineMemory, TrainingTakesNoCache) {
+  auto engine = make({});
+  engine->run(batch_of(*engine, api::Gradients::kAdapters));
+  EXPECT_EQ(engine->kv_pool().num_bytes(), 0);
+}
+
+TEST(EngineMemory, ThePlanCoversThePassAndRecomputeShrinksIt) {
+  int64_t taken[2];
+  for (const auto recompute : {model::Recompute::kNone, model::Recompute::kFull}) {
+    auto engine = make({.recompute = recompute});
+    const api::Batch batch = batch_of(*engine, api::Gradients::kAdapters);
+    Scratch& scratch = engine->backend().scratch();
+    const int64_t grown = scratch.grown();  // while the model was loaded
+    engine->run(batch);
+    EXPECT_EQ(scratch.grown(), grown);
+    EXPECT_LE(scratch.high_water(),
+              plan_pass_bytes(*engine, {.pass_tokens = 194, .rank = 4, .backward = true}));
+    taken[recompute == model::Recompute::kFull] = scratch.high_water();
+  }
+  EXPECT_LT(taken[1], taken[0]);
+}
+
+}  // namespace
+}  // namespace strata::engine
