@@ -111,6 +111,18 @@ SqlResult StateStore::run(std::string_view statement, std::vector<SqlValue> para
   return sql_->run(statement, parameters);
 }
 
+void StateStore::bind_data_directory(int64_t fingerprint) {
+  const std::lock_guard lock(mutex_);
+  run("INSERT INTO meta (name, value) VALUES ('data_directory', ?) "
+      "ON CONFLICT (name) DO NOTHING",
+      {fingerprint});
+  const SqlResult bound = run("SELECT value FROM meta WHERE name = 'data_directory'", {});
+  if (std::get<int64_t>(bound.rows[0][0]) == fingerprint) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "--data: the state store belongs to another data directory; give that one, or an "
+              "empty database (--db)");
+}
+
 int64_t StateStore::tenant_number(const std::string& tenant, double now) {
   const std::lock_guard lock(mutex_);
   const SqlResult found = run("SELECT number FROM tenants WHERE name = ?", {tenant});

@@ -102,6 +102,10 @@ class StateStore {
   [[nodiscard]] int64_t boot() const { return boot_; }
   [[nodiscard]] double boot_time() const { return boot_time_; }
 
+  // Refuses a database that belongs to another data directory: reconciling with the wrong folder
+  // would remove every row.
+  void bind_data_directory(int64_t fingerprint);
+
   // Tenants have small numbers, so that a URL need not show their names.
   int64_t tenant_number(const std::string& tenant, double now);
   std::optional<std::string> tenant_of(int64_t number);

@@ -1,0 +1,108 @@
+#include "server/checkpoints/data_dir.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "server/crypto.h"
+
+namespace strata::server {
+namespace {
+
+constexpr size_t kSecretBytes = 32;
+
+[[noreturn]] void fail(const std::string& path, const char* what) {
+  throw Error(ErrorCode::kIo, fmt::format("{}: {}: {}", path, what, std::strerror(errno)));
+}
+
+int take_lock(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0) fail(path, "open");
+  if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
+  const bool is_held = errno == EWOULDBLOCK;
+  ::close(fd);
+  if (!is_held) fail(path, "lock");
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}: another strata serve uses this data directory", path));
+}
+
+}  // namespace
+
+void make_folders_durable(const std::string& path) {
+  if (::mkdir(path.c_str(), 0700) == 0) {
+    sync_folder(folder_of(path));
+    return;
+  }
+  if (errno == EEXIST) return;
+  if (errno != ENOENT || folder_of(path) == path) fail(path, "create");
+  make_folders_durable(folder_of(path));
+  make_folders_durable(path);
+}
+
+void remove_tree(const std::string& path) {
+  std::error_code fault;
+  std::filesystem::remove_all(path, fault);
+  if (fault) throw Error(ErrorCode::kIo, fmt::format("{}: remove: {}", path, fault.message()));
+}
+
+DataDir::DataDir(std::string path) : path_(std::move(path)) {
+  while (path_.size() > 1 && path_.ends_with('/')) path_.pop_back();
+  make_folders_durable(path_);
+  lock_ = take_lock(path_ + "/lock");
+  try {
+    load_secret();
+    remove_tree(temporary());
+    make_folders_durable(temporary());
+    make_folders_durable(checkpoints());
+  } catch (...) {
+    ::close(lock_);
+    throw;
+  }
+}
+
+DataDir::~DataDir() { ::close(lock_); }
+
+void DataDir::load_secret() {
+  const std::string file = path_ + "/secret";
+  if (!file_exists(file)) {
+    // AtomicFile creates with 0666 less the umask; a secret may not be readable even for a moment.
+    const mode_t old = ::umask(0077);
+    try {
+      write_file_atomic(file, random_bytes(kSecretBytes));
+    } catch (...) {
+      ::umask(old);
+      throw;
+    }
+    ::umask(old);
+    if (::chmod(file.c_str(), 0600) != 0) fail(file, "chmod");
+  }
+  secret_ = read_file(file, kSecretBytes);
+  if (secret_.size() != kSecretBytes) {
+    throw Error(ErrorCode::kIo, fmt::format("{}: {} bytes, want {}; removing it makes every signed "
+                                            "URL and request id of before invalid",
+                                            file, secret_.size(), kSecretBytes));
+  }
+}
+
+int64_t DataDir::fingerprint() const {
+  const std::string hash = sha256("strata data directory" + secret_);
+  uint64_t value = 0;
+  for (int i = 0; i < 8; ++i) value = value << 8 | static_cast<unsigned char>(hash[i]);
+  return static_cast<int64_t>(value >> 1);
+}
+
+std::string DataDir::make_temporary() const {
+  const std::string path = fmt::format("{}/{}", temporary(), random_id());
+  if (::mkdir(path.c_str(), 0700) != 0) fail(path, "create");
+  return path;
+}
+
+}  // namespace strata::server

@@ -1,0 +1,42 @@
+// DataDir: the server's folder. One process holds it (DATA/lock); DATA/secret keys every MAC; what
+// is being written lies in DATA/tmp, which each start empties.
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace strata::server {
+
+class DataDir {
+ public:
+  // Creates what is missing (mode 0700), takes the lock, empties tmp. Throws Error when another
+  // process has the lock.
+  explicit DataDir(std::string path);
+  ~DataDir();
+  DataDir(const DataDir&) = delete;
+  DataDir& operator=(const DataDir&) = delete;
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] std::string database() const { return path_ + "/strata.db"; }
+  [[nodiscard]] std::string temporary() const { return path_ + "/tmp"; }
+  [[nodiscard]] std::string checkpoints() const { return path_ + "/checkpoints"; }
+  [[nodiscard]] const std::string& secret() const { return secret_; }  // 32 bytes
+  // Tells one data directory from another; any thread may show it.
+  [[nodiscard]] int64_t fingerprint() const;
+
+  // A new empty folder below tmp.
+  [[nodiscard]] std::string make_temporary() const;
+
+ private:
+  void load_secret();
+
+  std::string path_;
+  std::string secret_;
+  int lock_ = -1;
+};
+
+// Creates `path` and its parents so that they survive a power failure.
+void make_folders_durable(const std::string& path);
+// Removes a folder with all it holds; nothing happens when it is not there.
+void remove_tree(const std::string& path);
+
+}  // namespace strata::server

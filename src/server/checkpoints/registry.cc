@@ -1,0 +1,277 @@
+#include "server/checkpoints/registry.h"
+
+#include <fmt/format.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "checkpoint/json.h"
+#include "server/checkpoints/age.h"
+#include "server/crypto.h"
+
+namespace strata::server {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kMarker = "checkpoint_complete";
+constexpr const char* kRecord = "strata.json";
+
+int64_t folder_bytes(const std::string& dir) {
+  int64_t bytes = 0;
+  for (const auto& entry : fs::directory_iterator(dir)) {
+    bytes += static_cast<int64_t>(entry.file_size());
+  }
+  return bytes;
+}
+
+// What a reader of the folder needs to know without the database.
+std::string record_text(const CheckpointRow& row, bool encrypted) {
+  return fmt::format(
+      R"({{"format":1,"path":{},"tenant":{},"created_at":{},"base_model":{},"lora":{},"has_optimizer":{},"encrypted":{}}})"
+      "\n",
+      json_quote(path_of(row).text()), json_quote(row.tenant), json_quote(rfc3339(row.created_at)),
+      json_quote(row.base_model), lora_text(row.lora), row.kind == CheckpointKind::kWeights,
+      encrypted);
+}
+
+void encrypt_folder(const std::string& dir, const std::vector<std::string>& recipients) {
+  std::vector<std::string> plain;
+  for (const auto& entry : fs::directory_iterator(dir)) plain.push_back(entry.path().string());
+  for (const std::string& path : plain) {
+    age_encrypt_file(path, path + ".age", recipients);
+    remove_file(path);
+  }
+}
+
+void rename_folder(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) == 0) return;
+  throw Error(ErrorCode::kIo, fmt::format("{}: rename: {}", to, std::strerror(errno)));
+}
+
+[[noreturn]] void fail_unknown(const TinkerPath& path) {
+  throw Error(ErrorCode::kNotFound,
+              fmt::format("checkpoint '{}' does not exist or has expired", path.text()));
+}
+
+}  // namespace
+
+CheckpointRegistry::CheckpointRegistry(const DataDir& data, StateStore& store, int64_t max_disk)
+    : data_(data), store_(store), max_disk_(max_disk) {
+  store_.bind_data_directory(data.fingerprint());
+  reconcile();
+}
+
+void CheckpointRegistry::reconcile() {
+  std::set<std::string> wanted;
+  for (const CheckpointRow& row : store_.rows_with_files()) {
+    if (file_exists(folder(row) + "/" + kMarker)) {
+      wanted.insert(folder(row));
+      continue;
+    }
+    log(LogLevel::kWarning, fmt::format("checkpoint {}: its folder {} is gone; the row is removed",
+                                        path_of(row).text(), folder(row)));
+    store_.forget_checkpoint(row.id);
+  }
+  std::vector<std::string> strays;
+  auto entry = fs::recursive_directory_iterator(data_.checkpoints());
+  for (; entry != fs::recursive_directory_iterator(); ++entry) {
+    if (entry.depth() < 3) continue;  // <tenant>/<run>/<kind>/<id>
+    entry.disable_recursion_pending();
+    if (!wanted.contains(entry->path().string())) strays.push_back(entry->path().string());
+  }
+  for (const std::string& stray : strays) {
+    log(LogLevel::kWarning, stray + ": no checkpoint is known here; the folder is removed");
+    remove_tree(stray);
+  }
+}
+
+std::string CheckpointRegistry::folder(const CheckpointRow& row) const {
+  return fmt::format("{}/{}/{}/{}/{}", data_.checkpoints(), row.tenant, row.run_id,
+                     kind_name(row.kind), row.id);
+}
+
+std::vector<CheckpointFile> CheckpointRegistry::files(const CheckpointRow& row) const {
+  std::vector<CheckpointFile> out;
+  std::error_code fault;
+  for (const auto& entry : fs::directory_iterator(folder(row), fault)) {
+    const std::string name = entry.path().filename().string();
+    if (name == kMarker || name == kRecord) continue;
+    out.push_back({name, static_cast<int64_t>(entry.file_size())});
+  }
+  std::sort(out.begin(), out.end(),
+            [](const CheckpointFile& a, const CheckpointFile& b) { return a.name < b.name; });
+  return out;
+}
+
+void CheckpointRegistry::check_disk(int64_t more) const {
+  if (max_disk_ == 0) return;
+  const int64_t used = store_.stored_bytes();
+  if (used + more <= max_disk_) return;
+  throw Error(ErrorCode::kResourceExhausted,
+              fmt::format("checkpoints take {} bytes, this one {}, and --max-disk is {}; delete "
+                          "some or let them expire (ttl_seconds)",
+                          used, more, max_disk_));
+}
+
+std::string CheckpointRegistry::begin() {
+  check_disk(1);
+  return data_.make_temporary();
+}
+
+CheckpointRow CheckpointRegistry::finish(const std::string& dir, const CheckpointSave& save,
+                                         double now) {
+  CheckpointRow row;
+  row.id = random_id();
+  row.run_id = save.path.run_id;
+  row.tenant = save.tenant;
+  row.kind = save.path.kind;
+  row.name = save.path.name;
+  row.created_at = now;
+  if (save.ttl_seconds) row.expires_at = now + static_cast<double>(*save.ttl_seconds);
+  row.user_metadata = save.user_metadata;
+  row.base_model = save.base_model;
+  row.lora = save.lora;
+  try {
+    if (!save.overwrite && store_.find_checkpoint(row.run_id, row.kind, row.name, now)) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("checkpoint '{}' already exists; save with overwrite=True or another "
+                              "name",
+                              save.path.text()));
+    }
+    if (!save.age_recipients.empty()) encrypt_folder(dir, save.age_recipients);
+    write_file_atomic(dir + "/" + kRecord, record_text(row, !save.age_recipients.empty()));
+    write_file_atomic(dir + "/" + kMarker, "");
+    row.size_bytes = folder_bytes(dir);
+    check_disk(row.size_bytes);
+    place(dir, row);
+  } catch (...) {
+    abandon(dir);
+    throw;
+  }
+  try {
+    store_.add_checkpoint(row);
+  } catch (...) {
+    abandon(folder(row));
+    throw;
+  }
+  return row;
+}
+
+void CheckpointRegistry::place(const std::string& dir, const CheckpointRow& row) {
+  sync_folder(dir);
+  const std::string target = folder(row);
+  // A sweep may remove an empty parent at the same moment; then it is made once more.
+  for (int attempt = 0;; ++attempt) {
+    make_folders_durable(folder_of(target));
+    try {
+      rename_folder(dir, target);
+      break;
+    } catch (const Error&) {
+      if (attempt == 3 || file_exists(folder_of(target))) throw;
+    }
+  }
+  sync_folder(folder_of(target));
+}
+
+void CheckpointRegistry::abandon(const std::string& dir) noexcept {
+  std::error_code ignored;  // the next start empties tmp and removes strays
+  fs::remove_all(dir, ignored);
+}
+
+CheckpointRow CheckpointRegistry::find(const TinkerPath& path, const std::string& tenant,
+                                       bool may_be_public, double now) {
+  const auto row = store_.find_checkpoint(path.run_id, path.kind, path.name, now);
+  const bool readable = row && (row->tenant == tenant || (may_be_public && row->is_public));
+  if (!readable) fail_unknown(path);
+  return *row;
+}
+
+std::shared_ptr<void> CheckpointRegistry::lease(const std::string& checkpoint_id) {
+  const std::lock_guard lock(leases_->mutex);
+  ++leases_->counts[checkpoint_id];
+  return {nullptr, [leases = leases_, checkpoint_id](void*) {
+            const std::lock_guard release(leases->mutex);
+            if (--leases->counts[checkpoint_id] == 0) leases->counts.erase(checkpoint_id);
+          }};
+}
+
+bool CheckpointRegistry::is_leased(const std::string& id) {
+  const std::lock_guard lock(leases_->mutex);
+  return leases_->counts.contains(id);
+}
+
+std::string CheckpointRegistry::copy(const CheckpointRow& source, RunRow run,
+                                     std::optional<int64_t> ttl_seconds,
+                                     const std::string& idempotency_key, double now) {
+  if (!idempotency_key.empty()) {
+    if (const auto known = store_.recall(run.tenant, "copy", idempotency_key)) return *known;
+  }
+  CheckpointRow row = source;
+  row.id = random_id();
+  row.run_id = run.id;
+  row.tenant = run.tenant;
+  row.created_at = now;
+  row.expires_at.reset();
+  if (ttl_seconds) row.expires_at = now + static_cast<double>(*ttl_seconds);
+  row.is_public = false;
+  run.state = RunState::kCopy;
+  run.ended_at = now;
+  const auto held = lease(source.id);
+  const std::string dir = begin();
+  try {
+    check_disk(source.size_bytes);
+    const std::string from = folder(source);
+    for (const auto& entry : fs::directory_iterator(from)) {
+      const std::string name = entry.path().filename().string();
+      if (name == kRecord) continue;
+      // Files of a checkpoint never change, so two folders may share one.
+      fs::create_hard_link(entry.path(), dir + "/" + name);
+    }
+    const bool encrypted = !file_exists(from + "/adapter_config.json");
+    write_file_atomic(dir + "/" + kRecord, record_text(row, encrypted));
+    place(dir, row);
+  } catch (const fs::filesystem_error& fault) {
+    abandon(dir);
+    throw Error(ErrorCode::kIo, fmt::format("copy: {}", fault.what()));
+  } catch (...) {
+    abandon(dir);
+    throw;
+  }
+  try {
+    store_.add_copy(run, row, idempotency_key);
+  } catch (...) {
+    abandon(folder(row));
+    throw;
+  }
+  return path_of(row).text();
+}
+
+void CheckpointRegistry::sweep(double now) {
+  for (const CheckpointRow& row : store_.collectable(now)) {
+    if (is_leased(row.id)) continue;
+    const std::string dir = folder(row);
+    remove_tree(dir);
+    remove_file(fmt::format("{}/{}.tar", data_.temporary(), row.id));
+    store_.files_gone(row.id);
+    // Empty parents go too; rmdir refuses the others.
+    for (std::string parent = folder_of(dir); parent != data_.checkpoints();
+         parent = folder_of(parent)) {
+      if (::rmdir(parent.c_str()) != 0) break;
+    }
+  }
+  store_.flush_touches();
+  store_.prune(now);
+}
+
+}  // namespace strata::server

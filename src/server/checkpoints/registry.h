@@ -1,0 +1,90 @@
+// CheckpointRegistry: checkpoints as files and rows together. A save is written into a folder below
+// tmp, synced, renamed to DATA/checkpoints/<tenant>/<run>/<kind>/<random id>/, and made visible by
+// one durable transaction; so a checkpoint is there whole or not at all. Replacing is a new folder
+// and a switch of the row. Files go when their row is dead and nobody reads them. Any thread.
+//   const std::string dir = registry.begin();   // the engine writes its files there
+//   const CheckpointRow row = registry.finish(dir, save, wall_seconds());
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/checkpoints/data_dir.h"
+#include "server/checkpoints/tinker_path.h"
+#include "server/state/store.h"
+
+namespace strata::server {
+
+struct CheckpointSave {
+  TinkerPath path;
+  std::string tenant;
+  std::optional<int64_t> ttl_seconds;
+  std::optional<std::string> user_metadata;
+  std::string base_model;
+  api::LoraConfig lora;
+  bool overwrite = true;                    // false: a used name is an Error{kInvalidArgument}
+  std::vector<std::string> age_recipients;  // keys as parsed; external checkpoints only
+};
+
+struct CheckpointFile {
+  std::string name;
+  int64_t size = 0;
+};
+
+class CheckpointRegistry {
+ public:
+  // Removes folders without a row and rows without a folder, and logs each. max_disk 0: no limit.
+  CheckpointRegistry(const DataDir& data, StateStore& store, int64_t max_disk);
+
+  // A folder to write a save into. Error{kResourceExhausted} when the disk limit is reached.
+  std::string begin();
+  CheckpointRow finish(const std::string& dir, const CheckpointSave& save, double now);
+  void abandon(const std::string& dir) noexcept;
+
+  // Where the checkpoint's files lie.
+  [[nodiscard]] std::string folder(const CheckpointRow& row) const;
+  // What a client may download: no marker, no strata.json.
+  [[nodiscard]] std::vector<CheckpointFile> files(const CheckpointRow& row) const;
+
+  // Alive and the tenant's own, or public if reading is all that is wanted; else Error{kNotFound},
+  // the same for a foreign one and one that never was.
+  CheckpointRow find(const TinkerPath& path, const std::string& tenant, bool may_be_public,
+                     double now);
+
+  // Keeps the files while it lives, whatever happens to the row: for a load or a sampler that is
+  // about to read them.
+  std::shared_ptr<void> lease(const std::string& checkpoint_id);
+
+  // Copies a readable checkpoint into a run of its own; idempotent by key. Returns the new path.
+  std::string copy(const CheckpointRow& source, RunRow run, std::optional<int64_t> ttl_seconds,
+                   const std::string& idempotency_key, double now);
+
+  // The tar of a checkpoint, below tmp: made on the first call.
+  std::string archive(const CheckpointRow& row);
+
+  // Removes what expired or was deleted and nobody reads; every few seconds.
+  void sweep(double now);
+
+ private:
+  void reconcile();
+  void check_disk(int64_t more) const;
+  void place(const std::string& dir, const CheckpointRow& row);
+  bool is_leased(const std::string& id);
+
+  const DataDir& data_;
+  StateStore& store_;
+  int64_t max_disk_ = 0;
+
+  struct Leases {
+    std::mutex mutex;
+    std::map<std::string, int> counts;
+  };
+  std::shared_ptr<Leases> leases_ = std::make_shared<Leases>();
+  std::mutex archive_mutex_;
+};
+
+}  // namespace strata::server

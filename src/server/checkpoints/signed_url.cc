@@ -1,0 +1,63 @@
+#include "server/checkpoints/signed_url.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+
+#include "server/checkpoints/tinker_path.h"
+#include "server/crypto.h"
+
+namespace strata::server {
+namespace {
+
+std::optional<int64_t> whole_number(const std::string& text) {
+  int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || rest != end || value < 0) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+int64_t UrlSigner::expiry(const CheckpointRow& row, double now) const {
+  const double until = now + url_ttl_;
+  return static_cast<int64_t>(
+      std::floor(row.expires_at ? std::min(until, *row.expires_at) : until));
+}
+
+std::string UrlSigner::token(const std::string& tenant, const CheckpointRow& row,
+                             const std::string& file, int64_t expires) const {
+  // None of the parts can hold a newline. The id is part of the path: a name can be saved again.
+  return base64url(hmac_sha256(secret_, fmt::format("file\n{}\n{}#{}\n{}\n{}", tenant,
+                                                    path_of(row).text(), row.id, file, expires)));
+}
+
+std::string UrlSigner::sign(const std::string& base_url, const CheckpointRow& row,
+                            const std::string& file, const std::string& tenant, int64_t expires,
+                            double now) const {
+  return fmt::format("{}/api/v1/files/{}/{}?expires={}&tenant={}&token={}", base_url, row.id, file,
+                     expires, store_.tenant_number(tenant, now), token(tenant, row, file, expires));
+}
+
+UrlSigner::Verdict UrlSigner::check(const Claim& claim, double now,
+                                    std::optional<CheckpointRow>& row) const {
+  const auto expires = whole_number(claim.expires);
+  const auto number = whole_number(claim.tenant_number);
+  if (!expires || !number) return Verdict::kWrong;
+  const auto tenant = store_.tenant_of(*number);
+  const auto found = store_.find_checkpoint_id(claim.checkpoint_id);
+  if (!tenant || !found) return Verdict::kWrong;
+  if (!equal_constant_time(token(*tenant, *found, claim.file, *expires), claim.token)) {
+    return Verdict::kWrong;
+  }
+  const bool is_expired = now >= static_cast<double>(*expires);
+  const bool is_dead = found->deleted_at || (found->expires_at && now >= *found->expires_at);
+  if (is_expired || is_dead) return Verdict::kGone;
+  if (found->tenant != *tenant && !found->is_public) return Verdict::kWrong;
+  row = found;
+  return Verdict::kGood;
+}
+
+}  // namespace strata::server

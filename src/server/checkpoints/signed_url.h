@@ -1,0 +1,46 @@
+// Signed URLs of checkpoint files: the URL is the key. The token is HMAC-SHA256 over tenant, path,
+// file and expiry, so it serves one tenant, one checkpoint, one file, for a while.
+//   <base>/api/v1/files/<checkpoint id>/<file>?expires=<s>&tenant=<number>&token=<base64url>
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "server/state/store.h"
+
+namespace strata::server {
+
+class UrlSigner {
+ public:
+  UrlSigner(std::string secret, StateStore& store, double url_ttl)
+      : secret_(std::move(secret)), store_(store), url_ttl_(url_ttl) {}
+
+  // The second until which a URL made now serves; never beyond the checkpoint's own expiry.
+  [[nodiscard]] int64_t expiry(const CheckpointRow& row, double now) const;
+  [[nodiscard]] std::string sign(const std::string& base_url, const CheckpointRow& row,
+                                 const std::string& file, const std::string& tenant,
+                                 int64_t expires, double now) const;
+
+  enum class Verdict { kGood, kWrong, kGone };
+  struct Claim {
+    std::string checkpoint_id;
+    std::string file;
+    std::string expires;
+    std::string tenant_number;
+    std::string token;
+  };
+  // kWrong: 404. kGone: 410, the token was right once. `row` is set when it is good.
+  [[nodiscard]] Verdict check(const Claim& claim, double now,
+                              std::optional<CheckpointRow>& row) const;
+
+ private:
+  [[nodiscard]] std::string token(const std::string& tenant, const CheckpointRow& row,
+                                  const std::string& file, int64_t expires) const;
+
+  std::string secret_;
+  StateStore& store_;
+  double url_ttl_;
+};
+
+}  // namespace strata::server

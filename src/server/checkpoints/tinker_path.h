@@ -1,0 +1,29 @@
+// tinker://<run>/(weights|sampler_weights|external_weights)/<name>: the name of a checkpoint.
+// Parsed and looked up, never opened.
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "server/state/store.h"
+
+namespace strata::server {
+
+struct TinkerPath {
+  std::string run_id;
+  CheckpointKind kind = CheckpointKind::kWeights;
+  std::string name;
+
+  [[nodiscard]] std::string text() const;
+  [[nodiscard]] std::string checkpoint_id() const;  // "weights/name"
+};
+
+// Throws Error{kInvalidArgument} that shows the text and the form.
+TinkerPath parse_tinker_path(std::string_view text);
+TinkerPath path_of(const CheckpointRow& row);
+
+std::optional<CheckpointKind> parse_kind(std::string_view text);
+// [A-Za-z0-9._-]{1,255}, not dots alone; throws Error that names `field`.
+void check_checkpoint_name(std::string_view field, std::string_view name);
+
+}  // namespace strata::server

@@ -1,0 +1,299 @@
+#include "server/checkpoints/registry.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+
+#include "base/files.h"
+#include "server/checkpoints/age.h"
+#include "server/checkpoints/signed_url.h"
+#include "server/crypto.h"
+#include "server/request_ids.h"
+#include "tests/base/temp_dir.h"
+
+namespace strata::server {
+namespace {
+
+namespace fs = std::filesystem;
+using strata::testing::error_of;
+using strata::testing::read_bytes;
+using strata::testing::TempDir;
+using strata::testing::write_bytes;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class Registry : public ::testing::Test {
+ protected:
+  Registry() { open(1000); }
+
+  void open(double now, int64_t max_disk = 0) {
+    registry_.reset();
+    store_.reset();
+    data_.reset();
+    data_ = std::make_unique<DataDir>(dir_.path() + "/data");
+    store_ = std::make_unique<StateStore>(open_sqlite(data_->database()), now);
+    registry_ = std::make_unique<CheckpointRegistry>(*data_, *store_, max_disk);
+  }
+
+  CheckpointSave save(const std::string& name, CheckpointKind kind = CheckpointKind::kWeights) {
+    CheckpointSave out;
+    out.path = {"s:train:0", kind, name};
+    out.tenant = "alice";
+    out.base_model = "base";
+    return out;
+  }
+  CheckpointRow finish(const CheckpointSave& save, double now = 1000,
+                       const std::string& content = "weights") {
+    const std::string dir = registry_->begin();
+    write_bytes(dir + "/adapter_model.safetensors", content);
+    write_bytes(dir + "/adapter_config.json", "{}");
+    return registry_->finish(dir, save, now);
+  }
+  std::string adapter(const CheckpointRow& row) {
+    return read_bytes(registry_->folder(row) + "/adapter_model.safetensors");
+  }
+
+  TempDir dir_;
+  std::unique_ptr<DataDir> data_;
+  std::unique_ptr<StateStore> store_;
+  std::unique_ptr<CheckpointRegistry> registry_;
+};
+
+TEST_F(Registry, TheFolderIsPrivateLockedAndKeepsItsSecret) {
+  struct stat info;
+  ASSERT_EQ(::stat((data_->path() + "/secret").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, 0600u);
+  ASSERT_EQ(::stat(data_->path().c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, 0700u);
+  EXPECT_THAT(error_of([&] { DataDir(data_->path()); }), HasSubstr("another strata serve"));
+  const std::string secret = data_->secret();
+  write_bytes(data_->temporary() + "/half", "x");
+  open(2000);
+  EXPECT_EQ(data_->secret(), secret);
+  EXPECT_TRUE(fs::is_empty(data_->temporary()));
+}
+
+TEST_F(Registry, ASavedCheckpointIsThereAfterARestart) {
+  const CheckpointRow row = finish(save("a"));
+  EXPECT_TRUE(fs::is_empty(data_->temporary()));
+  open(2000);
+  const CheckpointRow found =
+      registry_->find({"s:train:0", CheckpointKind::kWeights, "a"}, "alice", false, 2000);
+  EXPECT_EQ(found.id, row.id);
+  EXPECT_EQ(adapter(found), "weights");
+  EXPECT_THAT(read_bytes(registry_->folder(found) + "/strata.json"),
+              HasSubstr("\"path\":\"tinker://s:train:0/weights/a\""));
+  EXPECT_EQ(registry_->files(found).size(), 2u);
+}
+
+TEST_F(Registry, FoldersWithoutARowAndRowsWithoutAFolderGoAtTheStart) {
+  const CheckpointRow kept = finish(save("kept"));
+  const CheckpointRow lost = finish(save("lost"));
+  const std::string stray = folder_of(registry_->folder(kept)) + "/" + random_id();
+  fs::create_directories(stray);
+  write_bytes(stray + "/adapter_model.safetensors", "half");
+  fs::remove_all(registry_->folder(lost));
+  open(2000);
+  EXPECT_FALSE(fs::exists(stray));
+  EXPECT_EQ(adapter(kept), "weights");
+  EXPECT_EQ(store_->checkpoints_of("s:train:0", 2000).size(), 1u);
+}
+
+TEST_F(Registry, OverwriteSwitchesTheRowAndOnlyThenTheOldFilesGo) {
+  const CheckpointRow old = finish(save("a"), 1000, "old");
+  CheckpointSave again = save("a");
+  again.overwrite = false;
+  EXPECT_THAT(error_of([&] { finish(again); }), HasSubstr("already exists"));
+  EXPECT_TRUE(fs::is_empty(data_->temporary()));
+  again.overwrite = true;
+  const CheckpointRow fresh = finish(again, 1100, "new");
+  EXPECT_EQ(adapter(old), "old");
+  {
+    const auto lease = registry_->lease(old.id);
+    registry_->sweep(1200);
+    EXPECT_EQ(adapter(old), "old");
+  }
+  registry_->sweep(1200);
+  EXPECT_FALSE(fs::exists(registry_->folder(old)));
+  EXPECT_EQ(adapter(fresh), "new");
+}
+
+TEST_F(Registry, AnotherTenantSeesOnlyWhatIsPublic) {
+  const CheckpointRow row = finish(save("a"));
+  const TinkerPath path = path_of(row);
+  const std::string foreign = error_of([&] { registry_->find(path, "bob", true, 1100); });
+  EXPECT_THAT(foreign, HasSubstr("does not exist"));
+  EXPECT_THAT(error_of([&] { registry_->find(path, "bob", true, 1100); }), foreign);
+  store_->set_public(row.id, true);
+  EXPECT_EQ(registry_->find(path, "bob", true, 1100).id, row.id);
+  EXPECT_THAT(error_of([&] { registry_->find(path, "bob", false, 1100); }), foreign);
+}
+
+TEST_F(Registry, TheDiskLimitFailsOnlyTheSaveThatPassesIt) {
+  const CheckpointRow row = finish(save("a"));
+  open(2000, row.size_bytes + 10);
+  EXPECT_THAT(error_of([&] { finish(save("b")); }), HasSubstr("--max-disk"));
+  EXPECT_TRUE(fs::is_empty(data_->temporary()));
+  EXPECT_EQ(store_->checkpoints_of("s:train:0", 2000).size(), 1u);
+  store_->delete_checkpoint(row.id, 2000);
+  registry_->sweep(2000);
+  EXPECT_NO_THROW(finish(save("b")));
+}
+
+TEST_F(Registry, EncryptsEveryFileOfAnExternalCheckpoint) {
+  CheckpointSave external = save("e", CheckpointKind::kExternal);
+  external.age_recipients = {age::x25519_public(random_bytes(32))};
+  const CheckpointRow row = finish(external);
+  std::vector<std::string> names;
+  for (const CheckpointFile& file : registry_->files(row)) names.push_back(file.name);
+  EXPECT_THAT(names, ElementsAre("adapter_config.json.age", "adapter_model.safetensors.age"));
+  const std::string bytes = read_bytes(registry_->folder(row) + "/adapter_model.safetensors.age");
+  EXPECT_TRUE(bytes.starts_with("age-encryption.org/v1\n-> X25519 "));
+  EXPECT_EQ(bytes.find("weights"), std::string::npos);
+}
+
+TEST_F(Registry, ACopyOutlivesItsSource) {
+  const CheckpointRow source = finish(save("a"));
+  RunRow run;
+  run.id = "copy:train:0";
+  run.tenant = "bob";
+  run.base_model = "base";
+  const std::string path = registry_->copy(source, run, std::nullopt, "key", 1100);
+  EXPECT_EQ(path, "tinker://copy:train:0/weights/a");
+  run.id = "copy:train:1";
+  EXPECT_EQ(registry_->copy(source, run, std::nullopt, "key", 1100), path);
+  store_->delete_checkpoint(source.id, 1200);
+  registry_->sweep(1200);
+  EXPECT_FALSE(fs::exists(registry_->folder(source)));
+  open(2000);
+  const CheckpointRow copy = registry_->find(parse_tinker_path(path), "bob", false, 2000);
+  EXPECT_EQ(adapter(copy), "weights");
+  EXPECT_EQ(store_->list_runs("bob", "", {}).size(), 1u);
+}
+
+TEST_F(Registry, TheArchiveIsATarOfRegularFiles) {
+  const std::string content(1000, 'x');
+  const CheckpointRow row = finish(save("a"), 1'700'000'000, content);
+  const std::string tar = registry_->archive(row);
+  EXPECT_EQ(registry_->archive(row), tar);
+  EXPECT_EQ(fs::file_size(tar) % 512, 0u);
+  const std::string list = dir_.file("list");
+  ASSERT_EQ(std::system(("tar tvf " + tar + " > " + list + " && tar xf " + tar + " -C " +
+                         dir_.path() + " 2>&1")
+                            .c_str()),
+            0);
+  EXPECT_THAT(read_bytes(list), HasSubstr("-rw-r--r-- 0/0            1000 2023-11-1"));
+  EXPECT_EQ(read_bytes(dir_.file("adapter_model.safetensors")), content);
+  EXPECT_EQ(read_bytes(dir_.file("adapter_config.json")), "{}");
+  EXPECT_TRUE(fs::exists(dir_.file("checkpoint_complete")));
+}
+
+TEST_F(Registry, RefusesTheStateOfAnotherDataDirectory) {
+  finish(save("a"));
+  registry_.reset();
+  const DataDir other(dir_.path() + "/other");
+  EXPECT_THAT(error_of([&] { CheckpointRegistry(other, *store_, 0); }),
+              HasSubstr("another data directory"));
+  EXPECT_EQ(store_->checkpoints_of("s:train:0", 1000).size(), 1u);
+}
+
+UrlSigner::Claim claim_of(const std::string& url) {
+  const auto field = [&](const std::string& name) {
+    const size_t begin = url.find(name + "=") + name.size() + 1;
+    return url.substr(begin, url.find('&', begin) - begin);
+  };
+  const size_t id = url.find("/files/") + 7;
+  const size_t file = url.find('/', id) + 1;
+  return {url.substr(id, file - id - 1), url.substr(file, url.find('?') - file), field("expires"),
+          field("tenant"), field("token")};
+}
+
+TEST_F(Registry, SignedUrlsServeOneFileForAWhile) {
+  using Verdict = UrlSigner::Verdict;
+  const CheckpointRow row = finish(save("a"));
+  const UrlSigner signer(data_->secret(), *store_, 3600);
+  const int64_t expires = signer.expiry(row, 1000.5);
+  EXPECT_EQ(expires, 4600);
+  const std::string url =
+      signer.sign("http://h:1", row, "adapter_config.json", "alice", expires, 1000);
+  EXPECT_TRUE(url.starts_with("http://h:1/api/v1/files/" + row.id + "/adapter_config.json?"));
+  EXPECT_EQ(url.find("alice"), std::string::npos);
+  const UrlSigner::Claim good = claim_of(url);
+  std::optional<CheckpointRow> found;
+  EXPECT_EQ(signer.check(good, 4599, found), Verdict::kGood);
+  EXPECT_EQ(found->id, row.id);
+  EXPECT_EQ(signer.check(good, 4600, found), Verdict::kGone);
+  std::vector<UrlSigner::Claim> wrong(6, good);
+  wrong[0].checkpoint_id = "nobody";
+  wrong[1].file = "adapter_model.safetensors";
+  wrong[2].expires = "9999";
+  wrong[3].tenant_number = std::to_string(store_->tenant_number("bob", 1000));
+  wrong[4].token[3] = wrong[4].token[3] == 'a' ? 'b' : 'a';
+  wrong[5].token.clear();
+  for (const UrlSigner::Claim& claim : wrong) {
+    EXPECT_EQ(signer.check(claim, 1100, found), Verdict::kWrong);
+  }
+  const UrlSigner::Claim bob =
+      claim_of(signer.sign("http://h:1", row, "adapter_config.json", "bob", expires, 1000));
+  EXPECT_EQ(signer.check(bob, 1100, found), Verdict::kWrong);
+  store_->set_public(row.id, true);
+  EXPECT_EQ(signer.check(bob, 1100, found), Verdict::kGood);
+  store_->delete_checkpoint(row.id, 1200);
+  EXPECT_EQ(signer.check(good, 1200, found), Verdict::kGone);
+  registry_->sweep(1200);
+  EXPECT_EQ(signer.check(good, 1200, found), Verdict::kGone);
+}
+
+TEST_F(Registry, ASignedUrlEndsWithItsCheckpoint) {
+  CheckpointSave brief = save("a");
+  brief.ttl_seconds = 10;
+  const CheckpointRow row = finish(brief);
+  const UrlSigner signer(data_->secret(), *store_, 3600);
+  EXPECT_EQ(signer.expiry(row, 1000), 1010);
+}
+
+TEST(TinkerPaths, HaveExactlyThreeParts) {
+  const TinkerPath path = parse_tinker_path("tinker://s1:train:0/sampler_weights/step.0_1-a");
+  EXPECT_EQ(path.run_id, "s1:train:0");
+  EXPECT_EQ(path.kind, CheckpointKind::kSampler);
+  EXPECT_EQ(path.text(), "tinker://s1:train:0/sampler_weights/step.0_1-a");
+  for (const char* bad :
+       {"", "/etc/passwd", "tinker://", "tinker://a", "tinker://a/weights", "tinker://a/weights/",
+        "tinker:///weights/a", "tinker://a/other/b", "tinker://a/weights/b/c",
+        "tinker://a/weights/..", "tinker://a/weights/b c", "file://a/weights/b",
+        "tinker://a/weights/\n"}) {
+    EXPECT_THAT(error_of([&] { parse_tinker_path(bad); }), HasSubstr("want tinker://")) << bad;
+  }
+  for (const std::string& bad :
+       {std::string("../x"), std::string("a/b"), std::string(), std::string(300, 'a'),
+        std::string("."), std::string("a\0b", 3), std::string("\xc3\xa9")}) {
+    EXPECT_THAT(error_of([&] { check_checkpoint_name("path", bad); }), HasSubstr("path: name"));
+  }
+  EXPECT_NO_THROW(check_checkpoint_name("path", std::string(255, 'a')));
+}
+
+TEST(RequestIds, SayWhereTheyComeFrom) {
+  using Origin = RequestIds::Origin;
+  RequestIds first("secret", 11);
+  RequestIds second("secret", 12);
+  RequestIds other("another", 11);
+  const std::string sample = first.make("alice", true);
+  const std::string step = first.make("alice", false);
+  EXPECT_NE(step, first.make("alice", false));
+  EXPECT_EQ(first.origin("alice", step), Origin::kThisBoot);
+  EXPECT_EQ(second.origin("alice", step), Origin::kLostOther);
+  EXPECT_EQ(second.origin("alice", sample), Origin::kLostSample);
+  EXPECT_EQ(second.origin("bob", sample), Origin::kForeign);
+  EXPECT_EQ(other.origin("alice", step), Origin::kForeign);
+  for (const std::string& text : {std::string(), std::string("7"), std::string("r11-0"),
+                                  std::string(10000, 'x'), step + "x", "s" + step.substr(1)}) {
+    EXPECT_EQ(first.origin("alice", text), Origin::kForeign) << text.substr(0, 60);
+  }
+}
+
+}  // namespace
+}  // namespace strata::server
