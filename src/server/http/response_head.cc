@@ -1,0 +1,85 @@
+#include "server/http/response_head.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+
+namespace strata::server {
+namespace {
+
+std::string_view reason(int status) {
+  switch (status) {
+    case 200:
+      return "OK";
+    case 204:
+      return "No Content";
+    case 206:
+      return "Partial Content";
+    case 302:
+      return "Found";
+    case 304:
+      return "Not Modified";
+    case 400:
+      return "Bad Request";
+    case 401:
+      return "Unauthorized";
+    case 403:
+      return "Forbidden";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 408:
+      return "Request Timeout";
+    case 409:
+      return "Conflict";
+    case 410:
+      return "Gone";
+    case 413:
+      return "Content Too Large";
+    case 415:
+      return "Unsupported Media Type";
+    case 416:
+      return "Range Not Satisfiable";
+    case 421:
+      return "Misdirected Request";
+    case 422:
+      return "Unprocessable Content";
+    case 429:
+      return "Too Many Requests";
+    case 431:
+      return "Request Header Fields Too Large";
+    case 500:
+      return "Internal Server Error";
+    case 501:
+      return "Not Implemented";
+    case 503:
+      return "Service Unavailable";
+    default:
+      return "Status";
+  }
+}
+
+bool is_safe(std::string_view text) {
+  return text.find_first_of(std::string_view("\r\n\0", 3)) == std::string_view::npos;
+}
+
+}  // namespace
+
+std::string response_head(const Response& response, bool keep_alive) {
+  const uint64_t length = response.file ? response.file->length : response.body.size();
+  std::string head = fmt::format("HTTP/1.1 {} {}\r\n", response.status, reason(response.status));
+  if (response.status != 204) {
+    head +=
+        fmt::format("Content-Type: {}\r\nContent-Length: {}\r\n", response.content_type, length);
+  }
+  head += keep_alive ? "Connection: keep-alive\r\n" : "Connection: close\r\n";
+  head += "X-Content-Type-Options: nosniff\r\n";
+  for (const Header& header : response.headers) {
+    CHECK(is_safe(header.name) && is_safe(header.value), header.name);
+    head += fmt::format("{}: {}\r\n", header.name, header.value);
+  }
+  return head + "\r\n";
+}
+
+}  // namespace strata::server

@@ -1,0 +1,12 @@
+// The status line and header fields of a response.
+#pragma once
+#include <string>
+
+#include "server/http/message.h"
+
+namespace strata::server {
+
+// Ends with the empty line. Content-Length is that of the body or of the file part.
+std::string response_head(const Response& response, bool keep_alive);
+
+}  // namespace strata::server

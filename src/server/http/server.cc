@@ -1,0 +1,487 @@
+// The only file that includes Asio and Beast's sockets: it takes longest to compile.
+#include "server/http/server.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http/buffer_body.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <future>
+#include <set>
+#include <thread>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "server/http/file_reader.h"
+#include "server/http/response_head.h"
+#include "server/http/rules.h"
+#include "server/http/zstd_body.h"
+
+namespace strata::server {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using boost::system::error_code;
+using tcp = asio::ip::tcp;
+using BodyParser = http::request_parser<http::buffer_body>;
+
+constexpr uint32_t kMaxHeader = 64 << 10;
+constexpr size_t kReadChunk = 64 << 10;
+constexpr double kLingerSeconds = 2.0;  // after an early answer: lets the client read it
+
+std::chrono::steady_clock::duration in_seconds(double seconds) {
+  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+      std::chrono::duration<double>(seconds));
+}
+
+std::string text_of(beast::string_view view) { return {view.data(), view.size()}; }
+
+// Where a handler's response meets the connection that waits for it.
+struct Pending {
+  explicit Pending(asio::io_context& io) : ready(io, asio::steady_timer::time_point::max()) {}
+  std::optional<Response> response;
+  asio::steady_timer ready;  // cancelled when the response is there
+};
+
+}  // namespace
+
+struct HttpServer::State {
+  struct Connection {
+    explicit Connection(tcp::socket&& socket) : stream(std::move(socket)) {}
+    beast::tcp_stream stream;
+    beast::flat_buffer buffer;
+    bool idle = true;  // between two exchanges
+  };
+
+  State(HttpOptions opts, Router table, Identify who, Observe observer)
+      : options(std::move(opts)),
+        router(std::move(table)),
+        identify(std::move(who)),
+        observe(std::move(observer)) {}
+
+  asio::awaitable<void> accept_connections();
+  asio::awaitable<void> serve(std::shared_ptr<Connection> connection);
+  asio::awaitable<bool> exchange(Connection& connection);
+  asio::awaitable<bool> wait_for_bytes(Connection& connection);
+  asio::awaitable<int> read_body(Connection& connection, BodyParser& parser, std::string& body,
+                                 std::string& fault);
+  asio::awaitable<Response> run_handler(Request request);
+  asio::awaitable<bool> write(Connection& connection, const Response& response, bool head_only,
+                              bool keep_alive);
+  asio::awaitable<void> refuse(Connection& connection, Response response, const Request& request);
+  asio::awaitable<void> repeat(double seconds, std::function<void()> task);
+
+  std::optional<Response> check(const BodyParser& parser, Request& request) const;
+
+  HttpOptions options;
+  Router router;
+  Identify identify;
+  Observe observe;
+  std::optional<AddressRules> rules;
+  asio::io_context io{1};
+  // The thread ends with io.stop() alone: stop() still talks to it when nothing is left to do.
+  asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
+  std::optional<tcp::acceptor> acceptor;
+  std::set<std::shared_ptr<Connection>> connections;
+  std::vector<std::pair<double, std::function<void()>>> repeated;
+  uint64_t body_bytes = 0;  // of bodies being read
+  bool stopping = false;
+  int bound_port = 0;
+  std::thread thread;
+};
+
+asio::awaitable<void> HttpServer::State::accept_connections() {
+  for (;;) {
+    error_code fault;
+    tcp::socket socket =
+        co_await acceptor->async_accept(asio::redirect_error(asio::use_awaitable, fault));
+    if (stopping) co_return;
+    if (fault) {
+      // Out of descriptors, most likely: those in use must end first.
+      log(LogLevel::kWarning, fmt::format("http: accept: {}", fault.message()));
+      asio::steady_timer pause(io, in_seconds(0.1));
+      co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, fault));
+      continue;
+    }
+    socket.set_option(tcp::no_delay(true), fault);
+    auto connection = std::make_shared<Connection>(std::move(socket));
+    connections.insert(connection);
+    asio::co_spawn(io, serve(connection), asio::detached);
+  }
+}
+
+asio::awaitable<void> HttpServer::State::serve(std::shared_ptr<Connection> connection) {
+  try {
+    while (!stopping) {
+      const bool again = co_await exchange(*connection);
+      if (!again) break;
+    }
+  } catch (const std::exception& error) {
+    log(LogLevel::kInfo, fmt::format("http: connection dropped: {}", error.what()));
+  }
+  error_code ignored;
+  connection->stream.socket().shutdown(tcp::socket::shutdown_both, ignored);
+  connection->stream.close();
+  connections.erase(connection);
+}
+
+// False when the peer closed, or was silent for the keep-alive time.
+asio::awaitable<bool> HttpServer::State::wait_for_bytes(Connection& connection) {
+  if (connection.buffer.size() > 0) co_return true;
+  connection.idle = true;
+  connection.stream.expires_after(in_seconds(options.keepalive));
+  error_code fault;
+  const size_t count = co_await connection.stream.async_read_some(
+      connection.buffer.prepare(4096), asio::redirect_error(asio::use_awaitable, fault));
+  connection.buffer.commit(count);
+  connection.idle = false;
+  co_return !fault && count > 0;
+}
+
+// Everything that is decided from the header alone; fills `request`.
+std::optional<Response> HttpServer::State::check(const BodyParser& parser, Request& request) const {
+  const auto& head = parser.get();
+  request.method = text_of(head.method_string());
+  const std::string target = text_of(head.target());
+  const size_t question = std::min(target.find('?'), target.size());
+  const std::optional<std::string> path = decode_path(target.substr(0, question));
+  if (question < target.size()) request.query = target.substr(question + 1);
+  for (const auto& field : head) {
+    std::string name = text_of(field.name_string());
+    for (char& c : name) {
+      if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+    }
+    request.headers.push_back({std::move(name), text_of(field.value())});
+  }
+  const std::string_view host = request.header("host");
+  if (!rules->knows_host(host)) {
+    return error_response(421, fmt::format("Host '{}' is not a name of this server; start it with "
+                                           "--public-url if clients reach it by that name",
+                                           host.substr(0, 300)));
+  }
+  if (!AddressRules::origin_fits(request.header("origin"), host)) {
+    return error_response(403, "requests from other web pages are refused (Origin is not Host)");
+  }
+  if (!path || path->empty() || path->front() != '/') {
+    return error_response(400, "the request's path is malformed");
+  }
+  request.path = std::string(rules->without_prefix(*path));
+  request.base_url = rules->base_url(host);
+  if (!router.is_open(request.method, request.path)) {
+    const std::optional<Caller> caller = identify(request.header("x-api-key"));
+    if (!caller) {
+      return error_response(401,
+                            request.header("x-api-key").empty()
+                                ? "X-API-Key is missing: every endpoint but healthz needs a key"
+                                : "X-API-Key is not a key of this server");
+    }
+    request.tenant = caller->tenant;
+    request.is_admin = caller->is_admin;
+  }
+  if (!request.header("x-tinker-weights-access-token").empty()) {
+    return error_response(400, "X-Tinker-Weights-Access-Token is not supported by this server");
+  }
+  const std::string_view encoding = request.header("content-encoding");
+  if (!encoding.empty() && encoding != "identity" && encoding != "zstd") {
+    return error_response(415, fmt::format("Content-Encoding '{}' is not supported; wanted zstd or "
+                                           "none",
+                                           encoding.substr(0, 100)));
+  }
+  const auto length = parser.content_length();
+  if (length && *length > options.max_body) {
+    return error_response(413, fmt::format("the body has {} bytes, the limit (--max-body) is {}",
+                                           *length, options.max_body));
+  }
+  return std::nullopt;
+}
+
+// 0, or the status to refuse the request with; -1 when the connection is gone (a deadline closes
+// it). Counts what it appends to `body` in body_bytes; the caller takes it off again.
+asio::awaitable<int> HttpServer::State::read_body(Connection& connection, BodyParser& parser,
+                                                  std::string& body, std::string& fault_text) {
+  const bool compressed = parser.get()[http::field::content_encoding] == "zstd";
+  std::optional<ZstdBody> zstd;
+  if (compressed) zstd.emplace(options.max_body);
+  std::vector<char> chunk(kReadChunk);
+  uint64_t read = 0;
+  while (!parser.is_done()) {
+    parser.get().body().data = chunk.data();
+    parser.get().body().size = chunk.size();
+    parser.get().body().more = true;
+    connection.stream.expires_after(in_seconds(options.body_timeout));
+    error_code fault;
+    co_await http::async_read_some(connection.stream, connection.buffer, parser,
+                                   asio::redirect_error(asio::use_awaitable, fault));
+    if (fault == http::error::need_buffer) fault = {};
+    if (fault == http::error::body_limit) {
+      fault_text = fmt::format("the body is larger than the limit (--max-body) of {} bytes",
+                               options.max_body);
+      co_return 413;
+    }
+    if (fault == http::error::bad_chunk || fault == http::error::bad_chunk_extension) {
+      fault_text = "the body's chunked encoding is malformed";
+      co_return 400;
+    }
+    if (fault) co_return -1;
+    const size_t count = chunk.size() - parser.get().body().size;
+    read += count;
+    const size_t before = body.size();
+    if (zstd) {
+      const ZstdBody::Progress progress = zstd->feed({chunk.data(), count}, body);
+      body_bytes += body.size() - before;
+      if (progress == ZstdBody::Progress::kCorrupt) {
+        fault_text = "the body is not a zstd frame, or the frame is damaged";
+        co_return 400;
+      }
+      if (progress == ZstdBody::Progress::kTooLarge) {
+        fault_text = fmt::format(
+            "the decompressed body is larger than the limit (--max-body) of "
+            "{} bytes",
+            options.max_body);
+        co_return 413;
+      }
+    } else {
+      body.append(chunk.data(), count);
+      body_bytes += count;
+    }
+    if (body_bytes > options.max_body_bytes) {
+      fault_text = "the server is reading too many large bodies at once";
+      co_return 503;
+    }
+  }
+  if (zstd && read > 0 && !zstd->complete()) {
+    fault_text = "the zstd body ends before its frame does";
+    co_return 400;
+  }
+  co_return 0;
+}
+
+asio::awaitable<Response> HttpServer::State::run_handler(Request request) {
+  auto pending = std::make_shared<Pending>(io);
+  router.dispatch(std::move(request), [this, pending](Response response) {
+    auto deliver = [pending, response = std::move(response)]() mutable {
+      CHECK(!pending->response.has_value());
+      pending->response = std::move(response);
+      pending->ready.cancel();
+    };
+    if (std::this_thread::get_id() == thread.get_id()) {
+      deliver();
+    } else {
+      asio::post(io, std::move(deliver));
+    }
+  });
+  while (!pending->response) {
+    error_code ignored;
+    co_await pending->ready.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+  }
+  co_return std::move(*pending->response);
+}
+
+asio::awaitable<bool> HttpServer::State::write(Connection& connection, const Response& response,
+                                               bool head_only, bool keep_alive) {
+  const std::string head = response_head(response, keep_alive);
+  connection.stream.expires_after(in_seconds(options.body_timeout));
+  error_code fault;
+  std::array<asio::const_buffer, 2> parts = {asio::buffer(head), asio::buffer(response.body)};
+  if (head_only || response.file) parts[1] = {};
+  co_await asio::async_write(connection.stream, parts,
+                             asio::redirect_error(asio::use_awaitable, fault));
+  if (fault) co_return false;
+  if (!response.file || head_only) co_return true;
+  FileReader reader(*response.file);
+  for (;;) {
+    const std::string_view piece = reader.next();
+    if (piece.empty()) co_return reader.complete();
+    connection.stream.expires_after(in_seconds(options.body_timeout));
+    co_await asio::async_write(connection.stream, asio::buffer(piece.data(), piece.size()),
+                               asio::redirect_error(asio::use_awaitable, fault));
+    if (fault) co_return false;
+  }
+}
+
+// Answers before the whole request was read: what still arrives is thrown away for a short while,
+// or the peer would see a reset instead of the answer.
+asio::awaitable<void> HttpServer::State::refuse(Connection& connection, Response response,
+                                                const Request& request) {
+  const bool written =
+      co_await write(connection, response, request.method == "HEAD", /*keep_alive=*/false);
+  if (observe) observe({request.method, request.path, response.status, 0.0});
+  if (!written) co_return;
+  error_code fault;
+  connection.stream.socket().shutdown(tcp::socket::shutdown_send, fault);
+  connection.stream.expires_after(in_seconds(kLingerSeconds));
+  std::vector<char> waste(kReadChunk);
+  while (!fault) {
+    co_await connection.stream.async_read_some(asio::buffer(waste),
+                                               asio::redirect_error(asio::use_awaitable, fault));
+  }
+}
+
+// One request and its response; whether the connection may carry another.
+asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
+  const bool arrived = co_await wait_for_bytes(connection);
+  if (!arrived) co_return false;
+  BodyParser parser;
+  parser.header_limit(kMaxHeader);
+  parser.body_limit(options.max_body);
+  connection.stream.expires_after(in_seconds(options.header_timeout));
+  error_code fault;
+  co_await http::async_read_header(connection.stream, connection.buffer, parser,
+                                   asio::redirect_error(asio::use_awaitable, fault));
+  Request request;
+  if (fault == http::error::body_limit) {
+    co_await refuse(connection,
+                    error_response(413, fmt::format("the body is larger than the limit "
+                                                    "(--max-body) of {} bytes",
+                                                    options.max_body)),
+                    request);
+    co_return false;
+  }
+  const bool is_syntax =
+      fault.category() == http::make_error_code(http::error::bad_method).category();
+  if (fault == http::error::end_of_stream || fault == http::error::partial_message) co_return false;
+  if (fault && !is_syntax) co_return false;
+  if (fault) {
+    const int status = fault == http::error::header_limit ? 431 : 400;
+    co_await refuse(connection,
+                    error_response(status, fmt::format("not HTTP/1.1: {}", fault.message())),
+                    request);
+    co_return false;
+  }
+  const double begin = now_seconds();
+  std::optional<Response> refusal = check(parser, request);
+  if (refusal) {
+    co_await refuse(connection, std::move(*refusal), request);
+    co_return false;
+  }
+  if (parser.get()[http::field::expect] == "100-continue") {
+    static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+    co_await asio::async_write(connection.stream, asio::buffer(kContinue.data(), kContinue.size()),
+                               asio::redirect_error(asio::use_awaitable, fault));
+    if (fault) co_return false;
+  }
+  std::string body;
+  std::string fault_text;
+  const int status = co_await read_body(connection, parser, body, fault_text);
+  body_bytes -= body.size();
+  if (status < 0) co_return false;
+  if (status > 0) {
+    Response response = error_response(status, fault_text);
+    if (status == 503) response.headers.push_back({"retry-after", "1"});
+    co_await refuse(connection, std::move(response), request);
+    co_return false;
+  }
+  request.body = std::move(body);
+  const bool keep_alive = parser.get().keep_alive();
+  const std::string method = request.method;
+  const std::string path = request.path;
+  connection.stream.expires_never();
+  const Response response = co_await run_handler(std::move(request));
+  const bool keep = keep_alive && !stopping;
+  const bool written = co_await write(connection, response, method == "HEAD", keep);
+  if (observe) observe({method, path, response.status, now_seconds() - begin});
+  co_return written&& keep;
+}
+
+asio::awaitable<void> HttpServer::State::repeat(double seconds, std::function<void()> task) {
+  asio::steady_timer timer(io);
+  for (;;) {
+    timer.expires_after(in_seconds(seconds));
+    error_code fault;
+    co_await timer.async_wait(asio::redirect_error(asio::use_awaitable, fault));
+    if (stopping && connections.empty()) co_return;
+    task();
+  }
+}
+
+HttpServer::HttpServer(const HttpOptions& options, Router router, Identify identify,
+                       Observe observe)
+    : state_(std::make_unique<State>(options, std::move(router), std::move(identify),
+                                     std::move(observe))) {}
+
+HttpServer::~HttpServer() { stop(0.0); }
+
+void HttpServer::start() {
+  State& s = *state_;
+  error_code fault;
+  tcp::resolver resolver(s.io);
+  const auto found = resolver.resolve(s.options.host, std::to_string(s.options.port),
+                                      tcp::resolver::passive, fault);
+  if (fault || found.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--listen: '{}' is no address: {}", s.options.host, fault.message()));
+  }
+  const tcp::endpoint endpoint = found.begin()->endpoint();
+  try {
+    s.acceptor.emplace(s.io, endpoint);
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--listen {}:{}: {}; is another server running there?", s.options.host,
+                            s.options.port, error.what()));
+  }
+  s.bound_port = s.acceptor->local_endpoint().port();
+  s.rules.emplace(s.options.host, s.bound_port, s.options.public_url);
+  asio::co_spawn(s.io, s.accept_connections(), asio::detached);
+  for (auto& [seconds, task] : s.repeated) {
+    asio::co_spawn(s.io, s.repeat(seconds, std::move(task)), asio::detached);
+  }
+  s.thread = std::thread([&s] {
+    for (;;) {
+      try {
+        s.io.run();
+        return;
+      } catch (const std::exception& error) {
+        log(LogLevel::kError, fmt::format("http: a task failed: {}", error.what()));
+      }
+    }
+  });
+}
+
+int HttpServer::port() const { return state_->bound_port; }
+
+void HttpServer::post(std::function<void()> task) { asio::post(state_->io, std::move(task)); }
+
+void HttpServer::call_every(double seconds, std::function<void()> task) {
+  CHECK(!state_->thread.joinable());
+  state_->repeated.emplace_back(seconds, std::move(task));
+}
+
+void HttpServer::stop(double seconds) {
+  State& s = *state_;
+  if (!s.thread.joinable()) return;
+  asio::post(s.io, [&s] {
+    s.stopping = true;
+    error_code ignored;
+    s.acceptor->close(ignored);
+    for (const auto& connection : s.connections) {
+      if (connection->idle) connection->stream.cancel();
+    }
+  });
+  const double end = now_seconds() + seconds;
+  for (bool busy = true; busy && now_seconds() < end;) {
+    std::promise<bool> any;
+    asio::post(s.io, [&] { any.set_value(!s.connections.empty()); });
+    busy = any.get_future().get();
+    if (busy) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  s.io.stop();
+  s.thread.join();
+}
+
+}  // namespace strata::server

@@ -1,0 +1,71 @@
+// HttpServer: HTTP/1.1 on one thread. It reads requests (bounded, with deadlines, zstd bodies
+// decompressed), applies the rules of hosts, origins and keys, hands them to the router, and writes
+// responses; a parked poll costs a socket and a few kilobytes, never a thread. Everything of the
+// server that has state runs on this thread: handlers, what post() is given, and what call_every()
+// repeats. A fault before the body has been read is answered and the connection closed.
+//   HttpServer http(options, std::move(router), identify);  http.start();  ...  http.stop(2.0);
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/http/router.h"
+
+namespace strata::server {
+
+struct HttpOptions {
+  std::string host = "127.0.0.1";
+  int port = 0;                // 0: any free one
+  std::string public_url;      // without a slash at its end, or empty
+  double header_timeout = 10;  // seconds
+  double body_timeout = 30;    // without progress
+  double keepalive = 120;
+  uint64_t max_body = 64ULL << 20;       // before and after decompression
+  uint64_t max_body_bytes = 1ULL << 30;  // of all bodies being read; above: 503
+};
+
+struct Caller {
+  std::string tenant;
+  bool is_admin = false;
+};
+// Whose key this is; nobody for a wrong one.
+using Identify = std::function<std::optional<Caller>(std::string_view key)>;
+
+// Called on the I/O thread after each response, for metrics.
+struct Exchange {
+  std::string_view method;
+  std::string_view path;
+  int status = 0;
+  double seconds = 0;
+};
+using Observe = std::function<void(const Exchange&)>;
+
+class HttpServer {
+ public:
+  HttpServer(const HttpOptions& options, Router router, Identify identify, Observe observe = {});
+  ~HttpServer();  // stops at once if still running
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  // Listens and starts the thread. Throws Error when the address cannot be had.
+  void start();
+  [[nodiscard]] int port() const;
+
+  // Any thread: runs `task` on the I/O thread, soon.
+  void post(std::function<void()> task);
+  // Before start(): runs `task` on the I/O thread every `seconds`.
+  void call_every(double seconds, std::function<void()> task);
+
+  // Stops listening, closes idle connections, gives running exchanges `seconds` to end, and joins.
+  void stop(double seconds);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace strata::server

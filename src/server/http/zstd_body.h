@@ -1,0 +1,32 @@
+// A zstd body, decompressed as it arrives. What comes out counts, never the size the frame
+// declares, so a small body cannot make the server allocate a large one. One request.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace strata::server {
+
+class ZstdBody {
+ public:
+  enum class Progress : uint8_t { kOk, kCorrupt, kTooLarge };
+
+  explicit ZstdBody(uint64_t max_bytes);
+  ~ZstdBody();
+  ZstdBody(const ZstdBody&) = delete;
+  ZstdBody& operator=(const ZstdBody&) = delete;
+
+  // Appends what `bytes` yields to `out`.
+  [[nodiscard]] Progress feed(std::string_view bytes, std::string& out);
+  // Whether the body ended at the end of a frame.
+  [[nodiscard]] bool complete() const { return complete_; }
+
+ private:
+  struct Context;
+  std::unique_ptr<Context> context_;
+  uint64_t max_bytes_;
+  bool complete_ = false;
+};
+
+}  // namespace strata::server

@@ -1,0 +1,364 @@
+#include "server/protocol/forward_backward.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+
+#include "base/error.h"
+#include "server/protocol/losses.h"
+#include "server/protocol/tensor.h"
+#include "tinker.pb.h"
+
+namespace strata::server {
+namespace {
+
+namespace pb = tinker_public;
+
+constexpr int64_t kMaxTokens = 1 << 24;    // of a datum; contexts are far smaller
+constexpr int64_t kMaxElements = 1 << 26;  // of a dense loss input
+
+[[noreturn]] void fail(const std::string& where, const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument, where + ": " + what);
+}
+
+void append_chunk(const pb::Chunk& chunk, const std::string& where, std::vector<int32_t>& tokens) {
+  switch (chunk.chunk_case()) {
+    case pb::Chunk::kEncodedText: {
+      const std::string& bytes = chunk.encoded_text().tokens();
+      if (bytes.size() % sizeof(int32_t) != 0) {
+        fail(where, fmt::format("{} bytes of tokens are no multiple of 4", bytes.size()));
+      }
+      const size_t before = tokens.size();
+      tokens.resize(before + bytes.size() / sizeof(int32_t));
+      if (!bytes.empty()) std::memcpy(tokens.data() + before, bytes.data(), bytes.size());
+      return;
+    }
+    case pb::Chunk::kImage:
+      fail(where, "image chunks are not supported: the model reads text only");
+    case pb::Chunk::kDmel:
+      fail(where, "audio (dmel) chunks are not supported: the model reads text only");
+    case pb::Chunk::CHUNK_NOT_SET:
+      fail(where, "the chunk has no kind");
+  }
+}
+
+std::vector<int32_t> read_tokens(const pb::Datum& datum, const std::string& where) {
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < datum.model_input_size(); ++i) {
+    append_chunk(datum.model_input(i), fmt::format("{}: model_input chunk {}", where, i), tokens);
+    if (static_cast<int64_t>(tokens.size()) > kMaxTokens) fail(where, "model_input is too long");
+  }
+  if (tokens.empty()) fail(where, "model_input is empty");
+  return tokens;
+}
+
+void check_names(const pb::Datum& datum, const LossRow& loss, const std::string& where) {
+  for (const std::string_view name : loss.inputs) {
+    if (!datum.loss_fn_inputs().contains(std::string(name))) {
+      fail(where, fmt::format("loss_fn_inputs lacks '{}', which {} needs", name, loss.name));
+    }
+  }
+  if (!datum.loss_fn_inputs().contains("target_tokens")) {
+    fail(where, "loss_fn_inputs lacks 'target_tokens'");
+  }
+  for (const auto& [name, tensor] : datum.loss_fn_inputs()) {
+    if (name == "target_tokens") continue;
+    if (std::find(loss.inputs.begin(), loss.inputs.end(), name) == loss.inputs.end()) {
+      fail(where, fmt::format("loss_fn_inputs has '{}', which {} does not read",
+                              name.substr(0, 100), loss.name));
+    }
+  }
+}
+
+std::vector<float> read_floats(const pb::Datum& datum, const char* name, int64_t rows,
+                               int64_t columns, const std::string& where) {
+  const std::string at = fmt::format("{}: {}", where, name);
+  FloatTensor tensor = read_float_tensor(datum.loss_fn_inputs().at(name), at, kMaxElements);
+  if (tensor.num_rows != rows || tensor.num_columns != columns) {
+    fail(at,
+         fmt::format(
+             "has shape {}, target_tokens has {}",
+             tensor.num_columns > 0 ? fmt::format("({}, {})", tensor.num_rows, tensor.num_columns)
+                                    : fmt::format("({},)", tensor.num_rows),
+             columns > 0 ? fmt::format("({}, {})", rows, columns) : fmt::format("({},)", rows)));
+  }
+  return std::move(tensor.values);
+}
+
+// One run of positions [begin, begin + length) that stands at [offset, offset + length) of a
+// sequence's prompt or sampled tokens.
+struct Run {
+  std::string sequence_id;
+  bool is_sampled = false;
+  int64_t begin = 0, offset = 0, length = 0;
+};
+
+template <typename Spans>
+std::vector<Run> tile(const Spans& spans, int64_t size, const std::string& where) {
+  std::vector<Run> runs;
+  int64_t next = 0;
+  for (const pb::ProvenanceSpan& span : spans) {
+    Run run;
+    run.begin = next;
+    if (span.has_sampled_tokens()) {
+      const auto& s = span.sampled_tokens();
+      run.sequence_id = s.sequence_id();
+      run.is_sampled = true;
+      run.offset = s.offset();
+      run.length = s.length();
+    } else if (span.has_prompt_tokens()) {
+      const auto& s = span.prompt_tokens();
+      run.sequence_id = s.sequence_id();
+      run.offset = s.offset();
+      run.length = s.length();
+    } else {
+      fail(where, "a span is neither prompt_tokens nor sampled_tokens");
+    }
+    if (run.length < 0 || run.offset < 0 || run.length > size - next) {
+      fail(where, fmt::format("the spans do not tile {} positions: one has offset {} and length {}",
+                              size, run.offset, run.length));
+    }
+    next += run.length;
+    runs.push_back(std::move(run));
+  }
+  if (next != size) {
+    fail(where, fmt::format("the spans cover {} positions, there are {}", next, size));
+  }
+  return runs;
+}
+
+void compare(const Run& run, const SampleRecord& record, const std::vector<int32_t>& tokens,
+             const std::string& where) {
+  const std::vector<int32_t>& kept = run.is_sampled ? record.tokens : record.prompt;
+  if (run.offset > static_cast<int64_t>(kept.size()) ||
+      run.length > static_cast<int64_t>(kept.size()) - run.offset) {
+    fail(where,
+         fmt::format("sequence '{}' has {} {} tokens, a span ends at {}", run.sequence_id,
+                     kept.size(), run.is_sampled ? "sampled" : "prompt", run.offset + run.length));
+  }
+  if (!std::equal(kept.begin() + run.offset, kept.begin() + run.offset + run.length,
+                  tokens.begin() + run.begin)) {
+    fail(where, fmt::format("the tokens of sequence '{}' are not those recorded when it was "
+                            "sampled",
+                            run.sequence_id));
+  }
+}
+
+// Puts the recorded logprobs in place of the client's, and the mask of sampled positions.
+void apply_records(const pb::Datum& message, const FindRecord& find_record,
+                   const std::string& where, api::Datum& datum) {
+  if (message.model_input_spans().empty() || message.loss_fn_input_spans().empty()) {
+    fail(where, "stable_reinforce needs model_input_spans and loss_fn_input_spans");
+  }
+  const auto size = static_cast<int64_t>(datum.tokens.size());
+  const auto inputs = tile(message.model_input_spans(), size, where + ": model_input_spans");
+  const auto outputs = tile(message.loss_fn_input_spans(), size, where + ": loss_fn_input_spans");
+  datum.mask.assign(datum.tokens.size(), 0.0f);
+  datum.logprobs.assign(datum.tokens.size(), 0.0f);
+  const auto check = [&](const std::vector<Run>& runs, const std::vector<int32_t>& tokens,
+                         bool is_output) {
+    for (const Run& run : runs) {
+      if (run.length == 0) continue;
+      const std::optional<SampleRecord> record = find_record(run.sequence_id);
+      if (!record) {
+        fail(where, fmt::format("sequence '{}' has no record: it was not sampled by this session "
+                                "with record_stability_info, or was not used for a day",
+                                run.sequence_id.substr(0, 300)));
+      }
+      compare(run, *record, tokens, where);
+      if (!is_output || !run.is_sampled) continue;
+      for (int64_t i = 0; i < run.length; ++i) {
+        datum.mask[run.begin + i] = 1.0f;
+        datum.logprobs[run.begin + i] = record->logprobs[run.offset + i];
+      }
+    }
+  };
+  check(inputs, datum.tokens, false);
+  check(outputs, datum.targets, true);
+}
+
+api::Datum build_datum(const pb::Datum& message, const LossRow& loss, const std::string& where,
+                       const FindRecord& find_record) {
+  api::Datum datum;
+  datum.tokens = read_tokens(message, where);
+  const auto rows = static_cast<int64_t>(datum.tokens.size());
+  check_names(message, loss, where);
+  IntTensor targets = read_int_tensor(message.loss_fn_inputs().at("target_tokens"),
+                                      where + ": target_tokens", kMaxElements);
+  if (targets.num_rows != rows) {
+    fail(where, fmt::format("target_tokens has {} rows, model_input has {} tokens",
+                            targets.num_rows, rows));
+  }
+  const bool is_ce = loss.loss == api::LossName::kCrossEntropy;
+  if (targets.num_columns > 0 && !is_ce) {
+    fail(where, fmt::format("target_tokens has two dimensions, {} takes one", loss.name));
+  }
+  datum.targets = std::move(targets.values);
+  datum.num_targets = targets.num_columns;
+  if (is_ce) {
+    datum.weights = read_floats(message, "weights", rows, targets.num_columns, where);
+    return datum;
+  }
+  datum.logprobs = read_floats(message, "logprobs", rows, 0, where);
+  datum.advantages = read_floats(message, "advantages", rows, 0, where);
+  if (loss.loss == api::LossName::kGspo) {
+    datum.mask = read_floats(message, "sequence_ratio_mask", rows, 0, where);
+  }
+  if (loss.loss == api::LossName::kStableReinforce) {
+    apply_records(message, find_record, where, datum);
+  }
+  return datum;
+}
+
+std::map<std::string, double> read_config(const pb::ForwardBackwardRequest& message) {
+  std::map<std::string, double> config;
+  if (message.loss_fn_config_v2().empty()) {
+    config.insert(message.loss_fn_config().begin(), message.loss_fn_config().end());
+    return config;
+  }
+  for (const auto& [name, value] : message.loss_fn_config_v2()) {
+    if (value.value_case() != pb::LossConfigValue::kNumber) {
+      fail("forward_backward",
+           fmt::format("loss_fn_config: {} is not a number", name.substr(0, 100)));
+    }
+    config[name] = value.number();
+  }
+  return config;
+}
+
+// FNV-1a, eight bytes at a time where there are eight.
+class Hash {
+ public:
+  void bytes(const void* data, size_t size) {
+    const char* at = static_cast<const char*>(data);
+    for (; size >= 8; size -= 8, at += 8) {
+      uint64_t word = 0;
+      std::memcpy(&word, at, 8);
+      mix(word);
+    }
+    for (; size > 0; --size, ++at) mix(static_cast<unsigned char>(*at));
+  }
+  template <typename T>
+  void values(const std::vector<T>& items) {
+    mix(items.size());
+    bytes(items.data(), items.size() * sizeof(T));
+  }
+  void mix(uint64_t word) {
+    hash_ = (hash_ ^ word) * 0x100000001b3ULL;
+    hash_ ^= hash_ >> 29;
+  }
+  [[nodiscard]] uint64_t value() const { return hash_; }
+
+ private:
+  uint64_t hash_ = 0xcbf29ce484222325ULL;
+};
+
+int hex_value(char c) { return c <= '9' ? c - '0' : c - 'a' + 10; }
+
+}  // namespace
+
+ForwardBackwardBody::ForwardBackwardBody(std::string_view bytes)
+    : message_(std::make_unique<pb::ForwardBackwardRequest>()) {
+  if (bytes.empty() || bytes.size() > INT_MAX ||
+      !message_->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "forward_backward: the body is not a ForwardBackwardRequest message");
+  }
+}
+ForwardBackwardBody::~ForwardBackwardBody() = default;
+
+const std::string& ForwardBackwardBody::model_id() const { return message_->model_id(); }
+int64_t ForwardBackwardBody::seq_id() const { return message_->seq_id(); }
+const std::string& ForwardBackwardBody::loss_fn() const { return message_->loss_fn(); }
+
+api::ForwardBackward ForwardBackwardBody::build(const FindRecord& find_record) const {
+  const LossRow& loss = find_loss(message_->loss_fn());
+  api::ForwardBackward command;
+  command.loss = make_loss(loss, read_config(*message_));
+  command.forward_only = message_->forward_only();
+  if (message_->data().empty()) fail("forward_backward", "the list of data is empty");
+  command.data.reserve(static_cast<size_t>(message_->data_size()));
+  for (int i = 0; i < message_->data_size(); ++i) {
+    command.data.push_back(
+        build_datum(message_->data(i), loss, fmt::format("datum {}", i), find_record));
+  }
+  return command;
+}
+
+uint64_t fingerprint_of(const api::ForwardBackward& command) {
+  Hash hash;
+  hash.mix(static_cast<uint64_t>(command.loss.name));
+  const double options[] = {command.loss.clip_low, command.loss.clip_high, command.loss.beta,
+                            command.loss.kl_coeff};
+  hash.bytes(options, sizeof options);
+  hash.mix(command.forward_only ? 1 : 0);
+  for (const api::Datum& datum : command.data) {
+    hash.values(datum.tokens);
+    hash.values(datum.targets);
+    hash.values(datum.weights);
+    hash.values(datum.logprobs);
+    hash.values(datum.advantages);
+    hash.values(datum.mask);
+    hash.mix(static_cast<uint64_t>(datum.num_targets));
+  }
+  return hash.value();
+}
+
+uint64_t fingerprint_of(std::string_view bytes) {
+  Hash hash;
+  hash.bytes(bytes.data(), bytes.size());
+  return hash.value();
+}
+
+// "<P> <S> " and then the three arrays in hexadecimal.
+std::string pack_record(const SampleRecord& record) {
+  std::string out = fmt::format("{} {} ", record.prompt.size(), record.tokens.size());
+  const auto append = [&](const void* data, size_t size) {
+    static constexpr char kDigits[] = "0123456789abcdef";
+    for (size_t i = 0; i < size; ++i) {
+      const auto byte = static_cast<const unsigned char*>(data)[i];
+      out += kDigits[byte >> 4];
+      out += kDigits[byte & 15];
+    }
+  };
+  append(record.prompt.data(), record.prompt.size() * 4);
+  append(record.tokens.data(), record.tokens.size() * 4);
+  append(record.logprobs.data(), record.logprobs.size() * 4);
+  return out;
+}
+
+std::optional<SampleRecord> unpack_record(std::string_view text) {
+  size_t sizes[2] = {0, 0};
+  for (size_t& size : sizes) {
+    size_t digits = 0;
+    for (; digits < text.size() && text[digits] >= '0' && text[digits] <= '9' && digits < 9;
+         ++digits) {
+      size = size * 10 + static_cast<size_t>(text[digits] - '0');
+    }
+    if (digits == 0 || digits >= text.size() || text[digits] != ' ') return std::nullopt;
+    text.remove_prefix(digits + 1);
+  }
+  if (text.size() != (sizes[0] + 2 * sizes[1]) * 8) return std::nullopt;
+  if (text.find_first_not_of("0123456789abcdef") != std::string_view::npos) return std::nullopt;
+  std::string bytes(text.size() / 2, 0);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<char>(hex_value(text[2 * i]) * 16 + hex_value(text[2 * i + 1]));
+  }
+  SampleRecord record;
+  record.prompt.resize(sizes[0]);
+  record.tokens.resize(sizes[1]);
+  record.logprobs.resize(sizes[1]);
+  const char* at = bytes.data();
+  const auto take = [&at](void* out, size_t size) {
+    if (size > 0) std::memcpy(out, at, size);
+    at += size;
+  };
+  take(record.prompt.data(), sizes[0] * 4);
+  take(record.tokens.data(), sizes[1] * 4);
+  take(record.logprobs.data(), sizes[1] * 4);
+  return record;
+}
+
+}  // namespace strata::server

@@ -1,0 +1,80 @@
+// The JSON body of a request, read field by field, so that every complaint names the field. null
+// counts as absent for optional fields; unknown fields are ignored. Faults are Errors (400).
+//   const JsonBody body(request.body, "asample");
+//   const int64_t count = body.root().integer_or("num_samples", 1, 1, 1024);
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace boost::json {
+class object;
+class value;
+}  // namespace boost::json
+
+namespace strata::server {
+
+// One object and its path. Borrows it from the body.
+class Fields {
+ public:
+  Fields(const boost::json::object& object, std::string path)
+      : object_(std::addressof(object)), path_(std::move(path)) {}
+
+  [[nodiscard]] bool has(std::string_view name) const;      // present and not null
+  [[nodiscard]] bool is_null(std::string_view name) const;  // present and null
+
+  [[nodiscard]] std::string string(std::string_view name) const;
+  [[nodiscard]] std::optional<std::string> maybe_string(std::string_view name) const;
+  [[nodiscard]] std::string string_or(std::string_view name, std::string_view otherwise) const;
+  [[nodiscard]] int64_t integer(std::string_view name, int64_t min, int64_t max) const;
+  [[nodiscard]] int64_t integer_or(std::string_view name, int64_t otherwise, int64_t min,
+                                   int64_t max) const;
+  [[nodiscard]] std::optional<uint64_t> maybe_bits(std::string_view name) const;  // any 64-bit int
+  [[nodiscard]] double number(std::string_view name) const;                       // finite
+  [[nodiscard]] double number_or(std::string_view name, double otherwise) const;
+  [[nodiscard]] bool boolean_or(std::string_view name, bool otherwise) const;
+  [[nodiscard]] Fields object(std::string_view name) const;
+  [[nodiscard]] std::vector<Fields> objects(std::string_view name) const;  // an array of objects
+  [[nodiscard]] std::vector<std::string> strings(std::string_view name) const;
+  [[nodiscard]] std::vector<int64_t> integers(std::string_view name) const;
+  [[nodiscard]] std::vector<float> floats(std::string_view name) const;
+  // The object (a string map and the like) as JSON text; at most this many entries and bytes.
+  [[nodiscard]] std::optional<std::string> maybe_object_text(std::string_view name,
+                                                             size_t max_entries,
+                                                             size_t max_bytes) const;
+  [[nodiscard]] bool is_string(std::string_view name) const;
+  [[nodiscard]] bool is_array_of_strings(std::string_view name) const;  // [] is not
+
+  // Throws: "asample: sampling_params.top_p: <what>".
+  [[noreturn]] void fail(std::string_view name, std::string_view what) const;
+
+ private:
+  [[nodiscard]] const boost::json::value* find(std::string_view name) const;  // null: absent
+  [[nodiscard]] const boost::json::value& need(std::string_view name) const;
+
+  const boost::json::object* object_;
+  std::string path_;
+};
+
+class JsonBody {
+ public:
+  // An empty body is {}. Throws Error for what is not a JSON object, or nested deeper than 64.
+  JsonBody(std::string_view text, const std::string& where);
+  ~JsonBody();
+  JsonBody(const JsonBody&) = delete;
+  JsonBody& operator=(const JsonBody&) = delete;
+
+  [[nodiscard]] Fields root() const;
+
+ private:
+  std::unique_ptr<boost::json::value> value_;
+  std::string where_;
+};
+
+// `text` as a JSON string with its quotes.
+std::string json_quoted(std::string_view text);
+
+}  // namespace strata::server

@@ -1,0 +1,95 @@
+#include "server/protocol/results.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "tinker.pb.h"
+
+namespace strata::server {
+namespace {
+
+namespace pb = tinker_public;
+
+template <typename T>
+std::string packed(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
+Response proto_response(const google::protobuf::MessageLite& message) {
+  Response response;
+  response.content_type = "application/x-protobuf";
+  response.body = message.SerializeAsString();
+  return response;
+}
+
+// Data [first, last), all with the same trailing shape.
+void add_record(const api::ForwardBackwardResult& result, size_t first, size_t last,
+                pb::ForwardBackwardOutput& out) {
+  pb::ArrayRecord& record = *out.add_loss_fn_outputs();
+  record.set_type_tag("ArrayRecord");
+  record.set_num_datums(static_cast<int64_t>(last - first));
+  pb::BatchedTensor& tensor = (*record.mutable_fields())["logprobs"];
+  tensor.set_dtype(pb::DTYPE_FLOAT32);
+  if (result.data[first].num_targets > 0) tensor.add_trailing_shape(result.data[first].num_targets);
+  std::vector<int64_t> offsets = {0};
+  for (size_t i = first; i < last; ++i) {
+    *tensor.mutable_data() += packed(result.data[i].logprobs);
+    offsets.push_back(static_cast<int64_t>(tensor.data().size()));
+  }
+  tensor.set_offsets(packed(offsets));
+}
+
+void fill_topk(const api::TopkTable& table, pb::TopkLogprobs& out) {
+  out.set_token_ids(packed(table.ids));
+  out.set_logprobs(packed(table.logprobs));
+  out.set_k(static_cast<uint32_t>(table.k));
+  out.set_length(static_cast<uint32_t>(table.k > 0 ? table.ids.size() / table.k : 0));
+}
+
+}  // namespace
+
+Response forward_backward_response(const api::ForwardBackwardResult& result) {
+  pb::ForwardBackwardOutput out;
+  out.set_loss_fn_output_type("ArrayRecord");
+  for (size_t first = 0; first < result.data.size();) {
+    size_t last = first + 1;
+    while (last < result.data.size() &&
+           result.data[last].num_targets == result.data[first].num_targets) {
+      ++last;
+    }
+    add_record(result, first, last, out);
+    first = last;
+  }
+  for (const auto& [name, value] : result.metrics) (*out.mutable_metrics())[name] = value;
+  return proto_response(out);
+}
+
+Response sample_response(const api::SampleOutput& output) {
+  pb::SampleResponse out;
+  for (const api::SampledSequence& sequence : output.sequences) {
+    pb::SampledSequence& to = *out.add_sequences();
+    to.set_stop_reason(sequence.stopped ? pb::STOP_REASON_STOP : pb::STOP_REASON_LENGTH);
+    to.set_tokens(packed(sequence.tokens));
+    to.set_logprobs(packed(sequence.logprobs));
+    if (sequence.topk.k > 0) fill_topk(sequence.topk, *to.mutable_topk_sampled_logprobs());
+  }
+  if (!output.prompt_logprobs.empty()) out.set_prompt_logprobs(packed(output.prompt_logprobs));
+  if (output.prompt_topk.k > 0) fill_topk(output.prompt_topk, *out.mutable_topk_prompt_logprobs());
+  out.set_prompt_cache_hit_tokens(static_cast<int32_t>(output.prompt_cache_hit_tokens));
+  return proto_response(out);
+}
+
+Response optim_response(const api::StepResult& result) {
+  std::string metrics;
+  const auto add = [&](const char* name, double value) {
+    if (!std::isfinite(value)) return;
+    metrics += fmt::format("{}\"{}\":{:.9g}", metrics.empty() ? "" : ",", name, value);
+  };
+  add("stepped:max", result.stepped ? 1.0 : 0.0);
+  add("grad_norm:mean", result.grad_norm);
+  add("optimizer_step:max", static_cast<double>(result.step));
+  return json_response(200, fmt::format("{{\"metrics\":{{{}}}}}", metrics));
+}
+
+}  // namespace strata::server

@@ -1,0 +1,153 @@
+#include "server/protocol/sample_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "server/protocol/tensor.h"
+
+namespace strata::server {
+namespace {
+
+constexpr int64_t kMaxSamples = 1024;
+constexpr int64_t kMaxTopk = 1024;
+constexpr size_t kMaxStopIds = 1024;
+constexpr size_t kMaxStopTexts = 64;
+constexpr size_t kMaxStopText = 1024;
+constexpr double kMaxResultBytes = 256.0 * (1 << 20);
+constexpr int64_t kMaxTargetElements = 1 << 26;
+
+std::vector<int32_t> read_prompt(const Fields& body, const api::BaseInfo& base) {
+  std::vector<int32_t> prompt;
+  const Fields input = body.object("prompt");
+  for (const Fields& chunk : input.objects("chunks")) {
+    const std::string type = chunk.string_or("type", "encoded_text");
+    if (type != "encoded_text") {
+      chunk.fail("type", fmt::format("'{}' chunks are not supported: the model reads text only",
+                                     type.substr(0, 100)));
+    }
+    for (const int64_t id : chunk.integers("tokens")) {
+      if (id < 0 || id >= base.vocab_size) {
+        chunk.fail("tokens", fmt::format("token {} is outside 0 to {}", id, base.vocab_size - 1));
+      }
+      prompt.push_back(static_cast<int32_t>(id));
+    }
+  }
+  if (prompt.empty()) body.fail("prompt", "the prompt is empty");
+  return prompt;
+}
+
+void read_stop(const Fields& params, const api::BaseInfo& base, api::Sample& command) {
+  if (!params.has("stop")) {
+    command.stop_ids = base.end_tokens;
+    return;
+  }
+  if (params.is_string("stop")) {
+    command.stop_texts.push_back(params.string("stop"));
+  } else if (params.is_array_of_strings("stop")) {
+    command.stop_texts = params.strings("stop");
+  } else {
+    const std::vector<int64_t> ids = params.integers("stop");
+    if (ids.size() > kMaxStopIds) {
+      params.fail("stop", fmt::format("has {} ids, the limit is {}", ids.size(), kMaxStopIds));
+    }
+    for (const int64_t id : ids) {
+      if (id < 0 || id >= base.vocab_size) {
+        params.fail("stop", fmt::format("token {} is outside 0 to {}", id, base.vocab_size - 1));
+      }
+      command.stop_ids.push_back(static_cast<int32_t>(id));
+    }
+    if (ids.empty()) return;  // nothing stops it, the end tokens neither
+  }
+  if (command.stop_texts.size() > kMaxStopTexts) {
+    params.fail("stop", fmt::format("has {} strings, the limit is {}", command.stop_texts.size(),
+                                    kMaxStopTexts));
+  }
+  for (const std::string& text : command.stop_texts) {
+    if (text.empty() || text.size() > kMaxStopText) {
+      params.fail("stop",
+                  fmt::format("a string has {} bytes, wanted 1 to {}", text.size(), kMaxStopText));
+    }
+  }
+  command.stop_ids.insert(command.stop_ids.end(), base.end_tokens.begin(), base.end_tokens.end());
+}
+
+void read_params(const Fields& body, const api::BaseInfo& base, uint64_t fallback_seed,
+                 api::Sample& command) {
+  const auto prompt_size = static_cast<int64_t>(command.prompt.size());
+  if (prompt_size >= base.max_context) {
+    body.fail("prompt", fmt::format("Prompt length exceeds the model's context window: {} > {}",
+                                    prompt_size, base.max_context - 1));
+  }
+  const Fields params = body.object("sampling_params");
+  command.max_tokens =
+      params.integer_or("max_tokens", base.max_context - prompt_size, 1, INT64_MAX / 2);
+  if (prompt_size + command.max_tokens > base.max_context) {
+    params.fail("max_tokens",
+                fmt::format("Prompt length plus max_tokens exceeds the model's context window: {} "
+                            "+ {} > {}",
+                            prompt_size, command.max_tokens, base.max_context));
+  }
+  const double temperature = params.number_or("temperature", 1.0);
+  if (temperature < 0 || temperature > 1e6) {
+    params.fail("temperature", fmt::format("got {}, wanted 0 or more", temperature));
+  }
+  command.temperature = static_cast<float>(temperature);
+  const double top_p = params.number_or("top_p", 1.0);
+  if (top_p <= 0 || top_p > 1) {
+    params.fail("top_p", fmt::format("got {}, wanted above 0 and at most 1", top_p));
+  }
+  command.top_p = static_cast<float>(top_p);
+  command.top_k = std::max<int64_t>(0, params.integer_or("top_k", -1, -1, INT32_MAX));
+  command.top_k = std::min(command.top_k, base.vocab_size);
+  command.seed = params.maybe_bits("seed").value_or(fallback_seed);
+  read_stop(params, base, command);
+}
+
+void read_logprobs(const Fields& body, const api::BaseInfo& base, api::Sample& command) {
+  const int64_t max_topk = std::min(base.vocab_size, kMaxTopk);
+  command.prompt_logprobs = body.boolean_or("prompt_logprobs", false);
+  command.topk_prompt_logprobs = body.integer_or("topk_prompt_logprobs", 0, 0, max_topk);
+  command.topk_sample_logprobs = body.integer_or("topk_sample_logprobs", 0, 0, max_topk);
+  if (body.integer_or("prompt_alt_tokens_k", 0, 0, INT32_MAX) != 0) {
+    body.fail("prompt_alt_tokens_k", "is not supported by this server");
+  }
+  if (body.has("target_prompt_logprobs")) {
+    body.fail("target_prompt_logprobs", "is not supported by this server");
+  }
+  if (!body.has("prompt_logprobs_last_n")) return;
+  const auto prompt_size = static_cast<int64_t>(command.prompt.size());
+  if (!command.prompt_logprobs) {
+    body.fail("prompt_logprobs_last_n", "needs prompt_logprobs: true");
+  }
+  command.prompt_logprobs_last_n = body.integer("prompt_logprobs_last_n", 1, prompt_size - 1);
+}
+
+void check_result_size(const Fields& body, const api::Sample& command) {
+  const double per_token = 8.0 + 8.0 * static_cast<double>(command.topk_sample_logprobs);
+  const double per_position = 4.0 + 8.0 * static_cast<double>(command.topk_prompt_logprobs);
+  const double bytes = static_cast<double>(command.num_samples) *
+                           static_cast<double>(command.max_tokens) * per_token +
+                       static_cast<double>(command.prompt.size()) * per_position;
+  if (bytes <= kMaxResultBytes) return;
+  body.fail("num_samples", fmt::format("the result could have {:.0f} bytes, the limit is {:.0f}; "
+                                       "ask for fewer samples, tokens or top-k entries",
+                                       bytes, kMaxResultBytes));
+}
+
+}  // namespace
+
+SampleOrder read_sample(const Fields& body, const api::BaseInfo& base, uint64_t fallback_seed) {
+  SampleOrder order;
+  api::Sample& command = order.command;
+  command.prompt = read_prompt(body, base);
+  command.num_samples = body.integer_or("num_samples", 1, 1, kMaxSamples);
+  read_params(body, base, fallback_seed, command);
+  read_logprobs(body, base, command);
+  check_result_size(body, command);
+  order.record = body.boolean_or("record_stability_info", false);
+  return order;
+}
+
+}  // namespace strata::server

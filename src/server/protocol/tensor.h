@@ -1,0 +1,52 @@
+// Tensors of a datum's loss inputs: dense or CSR on the wire, dense and of a known type here.
+// Faults are Errors that name the datum and the input; nothing is allocated from a declared size
+// alone.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tinker_public {
+class Tensor;
+}  // namespace tinker_public
+
+namespace strata::server {
+
+// [N], or [N, K] row-major when num_columns > 0.
+struct IntTensor {
+  std::vector<int32_t> values;
+  int64_t num_rows = 0;
+  int64_t num_columns = 0;
+};
+struct FloatTensor {
+  std::vector<float> values;
+  int64_t num_rows = 0;
+  int64_t num_columns = 0;
+};
+
+// `where` like "datum 3: target_tokens". Values of int64 tensors must fit 32 bits. `max_elements`
+// bounds the dense form of a CSR tensor.
+IntTensor read_int_tensor(const tinker_public::Tensor& tensor, const std::string& where,
+                          int64_t max_elements);
+FloatTensor read_float_tensor(const tinker_public::Tensor& tensor, const std::string& where,
+                              int64_t max_elements);
+
+// A dense or CSR tensor given as plain parts (JSON bodies): the same checks.
+struct TensorParts {
+  std::vector<int64_t> shape;  // empty: flat
+  bool is_sparse = false;
+  std::vector<int64_t> crow, col;
+};
+// Where value i of `num_values` goes in the dense form, and that form's shape.
+struct TensorLayout {
+  int64_t num_rows = 0;
+  int64_t num_columns = 0;         // 0: 1-D
+  std::vector<int64_t> positions;  // empty: dense, in order
+  [[nodiscard]] int64_t num_elements() const {
+    return num_columns > 0 ? num_rows * num_columns : num_rows;
+  }
+};
+TensorLayout tensor_layout(const TensorParts& parts, int64_t num_values, const std::string& where,
+                           int64_t max_elements);
+
+}  // namespace strata::server

@@ -1,0 +1,264 @@
+// HttpServer over real sockets of the loopback device, with a client too simple to hide anything.
+#include "server/http/server.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <zstd.h>
+
+#include <future>
+#include <thread>
+
+#include "base/clock.h"
+
+namespace strata::server {
+namespace {
+
+class Client {
+ public:
+  explicit Client(int port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  }
+  ~Client() { ::close(socket_); }
+
+  bool send(std::string_view text) const {
+    while (!text.empty()) {
+      const ssize_t count = ::send(socket_, text.data(), text.size(), MSG_NOSIGNAL);
+      if (count <= 0) return false;
+      text.remove_prefix(static_cast<size_t>(count));
+    }
+    return true;
+  }
+  // One whole response, or what there was until the end or `seconds`.
+  std::string read(double seconds = 5.0) {
+    const double end = now_seconds() + seconds;
+    for (;;) {
+      const size_t head = rest_.find("\r\n\r\n");
+      if (head != std::string::npos) {
+        const size_t at = rest_.find("Content-Length: ");
+        const size_t length = at < head ? std::stoul(rest_.substr(at + 16)) : 0;
+        if (rest_.size() >= head + 4 + length) {
+          const std::string whole = rest_.substr(0, head + 4 + length);
+          rest_.erase(0, whole.size());
+          return whole;
+        }
+      }
+      pollfd wanted = {socket_, POLLIN, 0};
+      const int left = static_cast<int>((end - now_seconds()) * 1000);
+      if (left <= 0 || ::poll(&wanted, 1, left) <= 0) return rest_;
+      char chunk[4096];
+      const ssize_t count = ::recv(socket_, chunk, sizeof chunk, 0);
+      if (count <= 0) return rest_;
+      rest_.append(chunk, static_cast<size_t>(count));
+    }
+  }
+  // Whether the server closes the connection within the time.
+  [[nodiscard]] bool closes(double seconds) const {
+    pollfd wanted = {socket_, POLLIN, 0};
+    if (::poll(&wanted, 1, static_cast<int>(seconds * 1000)) <= 0) return false;
+    char byte = 0;
+    return ::recv(socket_, &byte, 1, 0) == 0;
+  }
+
+ private:
+  int socket_;
+  std::string rest_;
+};
+
+struct HttpServerTest : testing::Test {
+  HttpServerTest() {
+    options.max_body = 1 << 20;
+    options.header_timeout = 0.3;
+    options.body_timeout = 0.3;
+    options.keepalive = 5;
+    Router router;
+    router.add({"GET", "/api/v1/healthz", BodyKind::kNone,
+                at_once([](const Request&) { return json_response(200, "{\"status\":\"ok\"}"); }),
+                false});
+    router.add({"POST", "/api/v1/echo", BodyKind::kJson, at_once([](const Request& request) {
+                  return json_response(200, request.tenant + ":" + request.body);
+                })});
+    router.add({"POST", "/api/v1/park", BodyKind::kJson,
+                [this](const Request&, const Respond& respond) { parked.push_back(respond); }});
+    router.add({"GET", "/api/v1/parked", BodyKind::kNone, at_once([this](const Request&) {
+                  return json_response(200, std::to_string(parked.size()));
+                })});
+    server = std::make_unique<HttpServer>(options, std::move(router), [](std::string_view key) {
+      return key == "tml-good" ? std::optional<Caller>({"t1", false}) : std::nullopt;
+    });
+    server->start();
+  }
+
+  [[nodiscard]] std::string head(const std::string& line, const std::string& more = {}) const {
+    return line + " HTTP/1.1\r\nHost: 127.0.0.1:" + std::to_string(server->port()) +
+           "\r\nX-API-Key: tml-good\r\nContent-Type: application/json\r\n" + more + "\r\n";
+  }
+  [[nodiscard]] static std::string length(size_t size) {
+    return "Content-Length: " + std::to_string(size) + "\r\n";
+  }
+  std::string ask(const std::string& text) const {
+    Client client(server->port());
+    client.send(text);
+    return client.read();
+  }
+
+  HttpOptions options;
+  std::vector<Respond> parked;
+  std::unique_ptr<HttpServer> server;
+};
+
+std::string status(const std::string& response) { return response.substr(9, 3); }
+std::string body(const std::string& response) {
+  return response.substr(response.find("\r\n\r\n") + 4);
+}
+
+TEST_F(HttpServerTest, KeepsConnectionsAlive) {
+  Client client(server->port());
+  for (int i = 0; i < 3; ++i) {
+    client.send(head("POST /api/v1/echo?x=1", length(2)) + "{}");
+    const std::string response = client.read();
+    EXPECT_EQ(status(response), "200");
+    EXPECT_EQ(body(response), "t1:{}");
+  }
+  client.send(head("POST /api/v1/echo", length(2) + "Connection: close\r\n") + "{}");
+  EXPECT_NE(client.read().find("Connection: close"), std::string::npos);
+  EXPECT_TRUE(client.closes(2));
+}
+
+TEST_F(HttpServerTest, ReadsChunkedBodies) {
+  const std::string response = ask(head("POST /api/v1/echo", "Transfer-Encoding: chunked\r\n") +
+                                   "3\r\n[1,\r\n2\r\n2]\r\n0\r\n\r\n");
+  EXPECT_EQ(body(response), "t1:[1,2]");
+  EXPECT_EQ(status(ask(head("POST /api/v1/echo", "Transfer-Encoding: chunked\r\n") + "zz\r\n")),
+            "400");
+}
+
+TEST_F(HttpServerTest, AnswersExpectations) {
+  Client client(server->port());
+  client.send(head("POST /api/v1/echo", length(2) + "Expect: 100-continue\r\n"));
+  EXPECT_EQ(status(client.read()), "100");
+  client.send("{}");
+  EXPECT_EQ(status(client.read()), "200");
+}
+
+TEST_F(HttpServerTest, AsksForAKeyBeforeAnythingElse) {
+  const std::string host = "Host: localhost\r\n";
+  EXPECT_EQ(status(ask("GET /api/v1/healthz HTTP/1.1\r\n" + host + "\r\n")), "200");
+  for (const char* line : {"GET /api/v1/nothing", "POST /api/v1/echo", "PUT /api/v1/healthz"}) {
+    const std::string response =
+        ask(std::string(line) + " HTTP/1.1\r\n" + host + length(1000) + "\r\n");
+    EXPECT_EQ(status(response), "401") << line;
+    EXPECT_NE(body(response), "");
+  }
+  EXPECT_EQ(status(ask("GET /api/v1/nothing HTTP/1.1\r\n" + host + "X-API-Key: tml-bad\r\n\r\n")),
+            "401");
+  EXPECT_EQ(status(ask(head("GET /api/v1/nothing"))), "404");
+}
+
+TEST_F(HttpServerTest, ChecksHostsAndOrigins) {
+  const auto get = [](const std::string& fields) {
+    return "GET /api/v1/healthz HTTP/1.1\r\n" + fields + "\r\n";
+  };
+  EXPECT_EQ(status(ask(get("Host: evil.example\r\n"))), "421");
+  EXPECT_EQ(status(ask(get("Host: 127.evil.example\r\n"))), "421");
+  EXPECT_EQ(status(ask(get("Host: localhost.evil.example\r\n"))), "421");
+  EXPECT_EQ(status(ask(get(""))), "421");
+  EXPECT_EQ(status(ask(get("Host: localhost:1\r\nOrigin: http://evil.example\r\n"))), "403");
+  EXPECT_EQ(status(ask(get("Host: localhost:1\r\nOrigin: null\r\n"))), "403");
+  EXPECT_EQ(status(ask(get("Host: localhost:1\r\nOrigin: http://localhost:1\r\n"))), "200");
+}
+
+TEST_F(HttpServerTest, BoundsBodies) {
+  EXPECT_EQ(status(ask(head("POST /api/v1/echo", length(2 << 20)))), "413");
+  EXPECT_EQ(status(ask(head("POST /api/v1/echo", "Content-Length: 99999999999999999999\r\n"))),
+            "400");
+  const std::string part(64 << 10, ' ');
+  Client client(server->port());
+  client.send(head("POST /api/v1/echo", "Transfer-Encoding: chunked\r\n"));
+  for (int i = 0; i < 40; ++i) {
+    if (!client.send("10000\r\n" + part + "\r\n")) break;
+  }
+  EXPECT_EQ(status(client.read()), "413");
+  EXPECT_EQ(status(ask(head("GET /api/v1/echo", "X-Long: " + std::string(100000, 'x') + "\r\n"))),
+            "431");
+}
+
+TEST_F(HttpServerTest, DecompressesZstd) {
+  const auto send = [&](const std::string& bytes) {
+    return ask(head("POST /api/v1/echo", length(bytes.size()) + "Content-Encoding: zstd\r\n") +
+               bytes);
+  };
+  const auto compressed = [](const std::string& text) {
+    std::string out(ZSTD_compressBound(text.size()), 0);
+    out.resize(ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 3));
+    return out;
+  };
+  EXPECT_EQ(body(send(compressed("{\"a\":1}"))), "t1:{\"a\":1}");
+  EXPECT_EQ(body(send(compressed(std::string(1 << 20, ' ')))).size(), (1u << 20) + 3);
+  EXPECT_EQ(status(send(compressed(std::string((1 << 20) + 1, ' ')))), "413");
+  EXPECT_EQ(status(send(compressed(std::string(64 << 20, ' ')))), "413");
+  EXPECT_EQ(status(send("not zstd")), "400");
+  std::string cut = compressed("{\"a\":1,\"b\":[1,2,3]}");
+  cut.pop_back();
+  EXPECT_EQ(status(send(cut)), "400");
+  EXPECT_EQ(status(ask(head("POST /api/v1/echo", length(1) + "Content-Encoding: br\r\n") + "x")),
+            "415");
+}
+
+TEST_F(HttpServerTest, SlowPeersBlockNobody) {
+  Client half(server->port());
+  half.send("POST /api/v1/echo HTTP/1.1\r\nHost: loc");
+  Client body_missing(server->port());
+  body_missing.send(head("POST /api/v1/echo", length(100)) + "x");
+  EXPECT_EQ(status(ask(head("POST /api/v1/echo", length(2)) + "{}")), "200");
+  EXPECT_TRUE(half.closes(3));
+  EXPECT_TRUE(body_missing.closes(3));
+}
+
+TEST_F(HttpServerTest, RefusesWhatIsNotHttp) {
+  EXPECT_EQ(status(ask("\x16\x03\x01garbage garbage\r\n\r\n")), "400");
+  EXPECT_EQ(status(ask(head("GET /%zz"))), "400");
+  EXPECT_EQ(status(ask(head("GET /a%00b"))), "400");
+}
+
+TEST_F(HttpServerTest, ParksManyPolls) {
+  constexpr int kPolls = 300;
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < kPolls; ++i) {
+    clients.push_back(std::make_unique<Client>(server->port()));
+    clients.back()->send(head("POST /api/v1/park", length(2)) + "{}");
+  }
+  const double end = now_seconds() + 5;
+  while (body(ask(head("GET /api/v1/parked"))) != std::to_string(kPolls) && now_seconds() < end) {
+  }
+  clients[7].reset();  // a peer that goes away while it waits harms nobody
+  std::thread([this] {
+    for (const Respond& respond : parked) respond(json_response(200, "done"));
+  }).join();
+  clients.erase(clients.begin() + 7);
+  for (size_t i = 0; i < clients.size(); ++i) {
+    EXPECT_EQ(body(clients[i]->read()), "done");
+  }
+}
+
+TEST_F(HttpServerTest, StopFinishesRunningExchanges) {
+  Client client(server->port());
+  client.send(head("POST /api/v1/park", length(2)) + "{}");
+  while (body(ask(head("GET /api/v1/parked"))) != "1") {
+  }
+  std::thread stopper([this] { server->stop(5.0); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  parked[0](json_response(200, "late"));
+  EXPECT_EQ(body(client.read()), "late");
+  stopper.join();
+}
+
+}  // namespace
+}  // namespace strata::server
