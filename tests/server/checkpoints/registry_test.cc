@@ -12,7 +12,6 @@
 #include "server/checkpoints/age.h"
 #include "server/checkpoints/signed_url.h"
 #include "server/crypto.h"
-#include "server/request_ids.h"
 #include "tests/base/temp_dir.h"
 
 namespace strata::server {
@@ -274,25 +273,6 @@ TEST(TinkerPaths, HaveExactlyThreeParts) {
     EXPECT_THAT(error_of([&] { check_checkpoint_name("path", bad); }), HasSubstr("path: name"));
   }
   EXPECT_NO_THROW(check_checkpoint_name("path", std::string(255, 'a')));
-}
-
-TEST(RequestIds, SayWhereTheyComeFrom) {
-  using Origin = RequestIds::Origin;
-  RequestIds first("secret", 11);
-  RequestIds second("secret", 12);
-  RequestIds other("another", 11);
-  const std::string sample = first.make("alice", true);
-  const std::string step = first.make("alice", false);
-  EXPECT_NE(step, first.make("alice", false));
-  EXPECT_EQ(first.origin("alice", step), Origin::kThisBoot);
-  EXPECT_EQ(second.origin("alice", step), Origin::kLostOther);
-  EXPECT_EQ(second.origin("alice", sample), Origin::kLostSample);
-  EXPECT_EQ(second.origin("bob", sample), Origin::kForeign);
-  EXPECT_EQ(other.origin("alice", step), Origin::kForeign);
-  for (const std::string& text : {std::string(), std::string("7"), std::string("r11-0"),
-                                  std::string(10000, 'x'), step + "x", "s" + step.substr(1)}) {
-    EXPECT_EQ(first.origin("alice", text), Origin::kForeign) << text.substr(0, 60);
-  }
 }
 
 }  // namespace

@@ -1,0 +1,148 @@
+// Downloads: signed URLs, and the files behind them with ranges.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "checkpoint/json.h"
+#include "server/rest/rest.h"
+
+namespace strata::server {
+namespace {
+
+constexpr const char* kArchive = "archive.tar";
+
+struct Range {
+  uint64_t offset = 0;
+  uint64_t length = 0;
+};
+
+std::optional<uint64_t> digits(std::string_view text) {
+  uint64_t value = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || rest != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// RFC 9110 14.2, one range. `use` false: the header asks for nothing that we honour, so the whole
+// file is sent. No range in a header that is honoured: 416.
+std::optional<Range> parse_range(std::string_view header, uint64_t size, bool& use) {
+  constexpr std::string_view kUnit = "bytes=";
+  use = header.starts_with(kUnit) && header.find(',') == std::string_view::npos;
+  if (!use) return std::nullopt;
+  const std::string_view spec = header.substr(kUnit.size());
+  const size_t dash = spec.find('-');
+  if (dash == std::string_view::npos) {
+    use = false;
+    return std::nullopt;
+  }
+  const auto first = digits(spec.substr(0, dash));
+  const auto last = digits(spec.substr(dash + 1));
+  if (!first && dash == 0 && last) {  // the last bytes
+    if (*last == 0 || size == 0) return std::nullopt;
+    const uint64_t length = std::min(*last, size);
+    return Range{size - length, length};
+  }
+  const bool open_ended = dash + 1 == spec.size();
+  if (!first || (!last && !open_ended) || (last && *last < *first)) {
+    use = false;
+    return std::nullopt;
+  }
+  if (*first >= size) return std::nullopt;
+  const uint64_t end = last ? std::min(*last, size - 1) : size - 1;
+  return Range{*first, end - *first + 1};
+}
+
+Response file_response(const std::string& path, const std::string& name, std::string_view range) {
+  std::error_code fault;
+  const uint64_t size = std::filesystem::file_size(path, fault);
+  if (fault) return error_response(410, "this file is gone");
+  Response response;
+  response.content_type = "application/octet-stream";
+  response.headers = {{"cache-control", "no-store"},
+                      {"accept-ranges", "bytes"},
+                      {"content-disposition", fmt::format("attachment; filename=\"{}\"", name)}};
+  response.file = FilePart{path, 0, size};
+  bool use = false;
+  const auto part = parse_range(range, size, use);
+  if (!use) return response;
+  if (!part) {
+    Response refused = error_response(416, fmt::format("range: the file has {} bytes", size));
+    refused.headers.push_back({"content-range", fmt::format("bytes */{}", size)});
+    return refused;
+  }
+  response.status = 206;
+  response.file = FilePart{path, part->offset, part->length};
+  response.headers.push_back({"content-range", fmt::format("bytes {}-{}/{}", part->offset,
+                                                           part->offset + part->length - 1, size)});
+  return response;
+}
+
+}  // namespace
+
+Response Rest::external_urls(const Request& request) {
+  const CheckpointRow row = checkpoint_of(request, true);
+  if (row.kind != CheckpointKind::kExternal) {
+    return error_response(400, fmt::format("{}: only external_weights have such URLs; save with "
+                                           "save_weights_external",
+                                           path_of(row).text()));
+  }
+  const double now = wall_seconds();
+  const int64_t expires = parts_.signer.expiry(row, now);
+  std::string urls;
+  for (const CheckpointFile& file : parts_.registry.files(row)) {
+    if (!urls.empty()) urls += ',';
+    urls += fmt::format("{}:{}", json_quote(file.name),
+                        json_quote(parts_.signer.sign(request.base_url, row, file.name,
+                                                      request.tenant, expires, now)));
+  }
+  return json_response(200, fmt::format(R"({{"urls":{{{}}},"expires":"{}"}})", urls,
+                                        rfc3339(static_cast<double>(expires))));
+}
+
+void Rest::archive(const Request& request, const Respond& respond) {
+  const CheckpointRow row = checkpoint_of(request, true);
+  if (row.kind == CheckpointKind::kExternal) {
+    return respond(error_response(400,
+                                  "archive: external weights are fetched file by file "
+                                  "(external_weights_urls)"));
+  }
+  const double now = wall_seconds();
+  const int64_t expires = parts_.signer.expiry(row, now);
+  const std::string url =
+      parts_.signer.sign(request.base_url, row, kArchive, request.tenant, expires, now);
+  worker_.post([this, row, url, expires, respond] {
+    try {
+      parts_.registry.archive(row);
+    } catch (const Error& error) {
+      log(LogLevel::kError, fmt::format("archive of {}: {}", path_of(row).text(), error.what()));
+      return respond(error_response(500, "the archive could not be written"));
+    }
+    respond(json_response(200, fmt::format(R"({{"url":{},"expires":"{}"}})", json_quote(url),
+                                           rfc3339(static_cast<double>(expires)))));
+  });
+}
+
+Response Rest::file(const Request& request) {
+  const auto parameter = [&](const char* name) { return request.parameter(name).value_or(""); };
+  const UrlSigner::Claim claim{request.parts.at(0), request.parts.at(1), parameter("expires"),
+                               parameter("tenant"), parameter("token")};
+  std::optional<CheckpointRow> row;
+  switch (parts_.signer.check(claim, wall_seconds(), row)) {
+    case UrlSigner::Verdict::kWrong:
+      return error_response(404, "no such file, or its token is wrong");
+    case UrlSigner::Verdict::kGone:
+      return error_response(410, "this URL has expired, or its checkpoint was deleted");
+    case UrlSigner::Verdict::kGood:
+      break;
+  }
+  // Only names that were signed come here, so the name is one of ours.
+  const std::string path = claim.file == kArchive ? parts_.registry.archive(*row)
+                                                  : parts_.registry.folder(*row) + "/" + claim.file;
+  return file_response(path, claim.file, request.header("range"));
+}
+
+}  // namespace strata::server

@@ -1,0 +1,317 @@
+#include "server/rest/rest.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "base/error.h"
+#include "checkpoint/json.h"
+#include "server/crypto.h"
+#include "server/protocol/json_body.h"
+
+namespace strata::server {
+namespace {
+
+constexpr int64_t kMaxPage = 1000;
+constexpr int64_t kMaxTtl = 315'360'000;  // ten years
+
+int64_t whole_parameter(const Request& request, const char* name, int64_t otherwise, int64_t max) {
+  const auto text = request.parameter(name);
+  if (!text) return otherwise;
+  int64_t value = 0;
+  const char* end = text->data() + text->size();
+  const auto [rest, error] = std::from_chars(text->data(), end, value);
+  if (error != std::errc{} || rest != end || value < 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: got '{}', want a whole number from 0", name, text->substr(0, 40)));
+  }
+  return std::min(value, max);
+}
+
+Page page_of(const Request& request, int64_t limit) {
+  return {whole_parameter(request, "limit", limit, kMaxPage),
+          whole_parameter(request, "offset", 0, INT64_MAX)};
+}
+
+// "accessible" is the same as "owned": what is public is read by its path and never listed.
+void check_scope(const Request& request) {
+  const std::string scope = request.parameter("access_scope").value_or("owned");
+  if (scope == "owned" || scope == "accessible") return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("access_scope: got '{}', want owned or accessible", scope.substr(0, 40)));
+}
+
+void check_project(std::string_view name, const std::string& project) {
+  const bool fits = !project.empty() && project.size() <= 64 &&
+                    project.find_first_not_of(
+                        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+                        "0123456789._-") == std::string::npos;
+  if (fits) return;
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: want [A-Za-z0-9._-]{{1,64}}", name));
+}
+
+bool shows_external(const Request& request) {
+  return request.sdk_version() >= sdk_version_number(0, 28, 0);
+}
+
+std::string cursor_json(Page page, int64_t total) {
+  return fmt::format(R"({{"offset":{},"limit":{},"total_count":{}}})", page.offset, page.limit,
+                     total);
+}
+
+template <typename Row, typename ToJson>
+std::string json_array(const std::vector<Row>& rows, ToJson to_json) {
+  std::string out = "[";
+  for (const Row& row : rows) {
+    if (out.size() > 1) out += ',';
+    out += to_json(row);
+  }
+  return out + "]";
+}
+
+std::optional<int64_t> read_ttl_seconds(const Fields& body) {
+  if (!body.has("ttl_seconds")) return std::nullopt;
+  return body.integer("ttl_seconds", 1, kMaxTtl);
+}
+
+[[noreturn]] void fail_missing(const char* what, const std::string& id) {
+  throw Error(ErrorCode::kNotFound, fmt::format("{} '{}' does not exist", what, id.substr(0, 100)));
+}
+
+Response ok() { return json_response(200, "{}"); }
+
+}  // namespace
+
+std::string checkpoint_json(const CheckpointRow& row) {
+  const char* type = row.kind == CheckpointKind::kWeights   ? "training"
+                     : row.kind == CheckpointKind::kSampler ? "sampler"
+                                                            : "external";
+  const TinkerPath path = path_of(row);
+  std::string out = fmt::format(
+      R"({{"checkpoint_id":{},"checkpoint_type":"{}","time":"{}","tinker_path":{},"size_bytes":{},"public":{})",
+      json_quote(path.checkpoint_id()), type, rfc3339(row.created_at), json_quote(path.text()),
+      row.size_bytes, row.is_public);
+  if (row.expires_at) out += fmt::format(R"(,"expires_at":"{}")", rfc3339(*row.expires_at));
+  if (row.user_metadata) out += fmt::format(R"(,"user_metadata":{})", *row.user_metadata);
+  return out + "}";
+}
+
+std::string Rest::run_json(const RunRow& row) {
+  const double now = wall_seconds();
+  std::string out = fmt::format(
+      R"({{"training_run_id":{},"base_model":{},"model_owner":{},"is_lora":true,"corrupted":false,"lora_rank":{},"last_request_time":"{}")",
+      json_quote(row.id), json_quote(row.base_model), json_quote(row.tenant), row.lora.rank,
+      rfc3339(row.last_request_at));
+  const auto last = [&](const char* name, CheckpointKind kind) {
+    const auto found = parts_.store.last_checkpoint(row.id, kind, now);
+    if (found) out += fmt::format(R"(,"{}":{})", name, checkpoint_json(*found));
+  };
+  last("last_checkpoint", CheckpointKind::kWeights);
+  last("last_sampler_checkpoint", CheckpointKind::kSampler);
+  if (row.user_metadata) out += fmt::format(R"(,"user_metadata":{})", *row.user_metadata);
+  return out + "}";
+}
+
+RunRow Rest::own_run(const Request& request, const std::string& id) {
+  const auto row = parts_.store.find_run(id);
+  if (!row || row->tenant != request.tenant) fail_missing("training run", id);
+  return *row;
+}
+
+CheckpointRow Rest::checkpoint_of(const Request& request, bool may_be_public) {
+  const auto kind = parse_kind(request.parts.at(1));
+  if (!kind) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("checkpoint: got '{}/...', want weights/, sampler_weights/ or "
+                            "external_weights/ and a name",
+                            request.parts.at(1).substr(0, 40)));
+  }
+  return parts_.registry.find({request.parts.at(0), *kind, request.parts.at(2)}, request.tenant,
+                              may_be_public, wall_seconds());
+}
+
+Response Rest::list_runs(const Request& request) {
+  check_scope(request);
+  const Page page = page_of(request, 20);
+  const std::string project = request.parameter("project_id").value_or("");
+  if (!project.empty()) check_project("project_id", project);
+  const auto rows = parts_.store.list_runs(request.tenant, project, page);
+  return json_response(
+      200, fmt::format(R"({{"training_runs":{},"cursor":{}}})",
+                       json_array(rows, [&](const RunRow& row) { return run_json(row); }),
+                       cursor_json(page, parts_.store.count_runs(request.tenant, project))));
+}
+
+Response Rest::get_run(const Request& request) {
+  check_scope(request);
+  return json_response(200, run_json(own_run(request, request.parts.at(0))));
+}
+
+Response Rest::run_checkpoints(const Request& request) {
+  const RunRow run = own_run(request, request.parts.at(0));
+  std::vector<CheckpointRow> rows = parts_.store.checkpoints_of(run.id, wall_seconds());
+  if (!shows_external(request)) {
+    std::erase_if(rows,
+                  [](const CheckpointRow& row) { return row.kind == CheckpointKind::kExternal; });
+  }
+  return json_response(
+      200, fmt::format(R"({{"checkpoints":{},"cursor":{}}})", json_array(rows, checkpoint_json),
+                       cursor_json({.limit = static_cast<int64_t>(rows.size())},
+                                   static_cast<int64_t>(rows.size()))));
+}
+
+Response Rest::list_checkpoints(const Request& request) {
+  const Page page = page_of(request, 100);
+  const bool external = shows_external(request);
+  const double now = wall_seconds();
+  const auto rows = parts_.store.list_checkpoints(request.tenant, external, now, page);
+  const int64_t total = parts_.store.count_checkpoints(request.tenant, external, now);
+  return json_response(
+      200, fmt::format(R"({{"checkpoints":{},"cursor":{}}})", json_array(rows, checkpoint_json),
+                       cursor_json(page, total)));
+}
+
+Response Rest::list_sessions(const Request& request) {
+  check_scope(request);
+  const auto rows = parts_.store.list_sessions(request.tenant, page_of(request, 20));
+  const auto id = [](const SessionRow& row) { return json_quote(row.id); };
+  return json_response(200, fmt::format(R"({{"sessions":{}}})", json_array(rows, id)));
+}
+
+Response Rest::get_session(const Request& request) {
+  check_scope(request);
+  const std::string& id = request.parts.at(0);
+  const auto row = parts_.store.find_session(id);
+  if (!row || row->tenant != request.tenant) fail_missing("session", id);
+  std::string out = fmt::format(
+      R"({{"training_run_ids":{},"sampler_ids":{})",
+      json_array(parts_.store.runs_of(id), [](const std::string& run) { return json_quote(run); }),
+      json_array(parts_.store.samplers_of(id),
+                 [](const SamplerRow& sampler) { return json_quote(sampler.id); }));
+  if (row->user_metadata) out += fmt::format(R"(,"user_metadata":{})", *row->user_metadata);
+  if (row->display_name)
+    out += fmt::format(R"(,"display_name":{})", json_quote(*row->display_name));
+  return json_response(200, out + "}");
+}
+
+Response Rest::set_project(const Request& request) {
+  const std::string& id = request.parts.at(0);
+  const JsonBody json(request.body, "project");
+  const std::string project = json.root().string("project_id");
+  check_project("project_id", project);
+  const auto row = parts_.store.find_session(id);
+  if (!row || row->tenant != request.tenant) fail_missing("session", id);
+  parts_.store.set_project(id, project);
+  return ok();
+}
+
+Response Rest::remove(const Request& request) {
+  const CheckpointRow row = checkpoint_of(request, false);
+  if (!parts_.store.delete_checkpoint(row.id, wall_seconds())) {
+    fail_missing("checkpoint", path_of(row).text());
+  }
+  return ok();
+}
+
+Response Rest::set_ttl(const Request& request) {
+  const JsonBody json(request.body, "ttl");
+  const Fields body = json.root();
+  if (!body.has("ttl_seconds") && !body.is_null("ttl_seconds")) {
+    body.fail("ttl_seconds", "want seconds, or null for no end");
+  }
+  const auto ttl = read_ttl_seconds(body);
+  const CheckpointRow row = checkpoint_of(request, false);
+  std::optional<double> expires_at;
+  if (ttl) expires_at = wall_seconds() + static_cast<double>(*ttl);
+  parts_.store.set_expiry(row.id, expires_at);
+  return ok();
+}
+
+Response Rest::publish(const Request& request, bool is_public) {
+  // Twice is fine: a 409 would be retried for five minutes.
+  parts_.store.set_public(checkpoint_of(request, false).id, is_public);
+  return ok();
+}
+
+Response Rest::copy_weights(const Request& request) {
+  const JsonBody json(request.body, "copy_weights");
+  const Fields body = json.root();
+  if (body.has("weights_access_token") ||
+      !request.header("x-tinker-weights-access-token").empty()) {
+    body.fail("weights_access_token", "is not supported by this server");
+  }
+  const TinkerPath path = parse_tinker_path(body.string("source_path"));
+  const auto ttl = read_ttl_seconds(body);
+  const double now = wall_seconds();
+  RunRow run;
+  run.tenant = request.tenant;
+  run.created_at = run.last_request_at = now;
+  if (body.has("session_id")) {
+    run.session_id = body.string("session_id");
+    run.model_seq = body.integer("model_seq_id", 0, INT64_MAX);
+    const auto session = parts_.store.find_session(*run.session_id);
+    if (!session || session->tenant != request.tenant) fail_missing("session", *run.session_id);
+    run.project_id = session->project_id;
+    run.id = fmt::format("{}:train:{}", *run.session_id, *run.model_seq);
+  } else {
+    run.project_id = body.string_or("destination_project_id", "default");
+    check_project("destination_project_id", run.project_id);
+    run.id = fmt::format("copy-{}:train:0", random_id());
+  }
+  const std::string key(request.header("x-idempotency-key").substr(0, 256));
+  if (!key.empty()) {
+    // Before anything else: the source may be gone by the time of a retry.
+    if (const auto known = parts_.store.recall(request.tenant, "copy", key)) {
+      return json_response(200, fmt::format(R"({{"tinker_path":{}}})", json_quote(*known)));
+    }
+  }
+  if (parts_.store.find_run(run.id)) {
+    body.fail("model_seq_id", "this number of the session is in use");
+  }
+  const CheckpointRow source = parts_.registry.find(path, request.tenant, true, now);
+  run.base_model = source.base_model;
+  run.lora = source.lora;
+  const std::string copy = parts_.registry.copy(source, run, ttl, key, now);
+  return json_response(200, fmt::format(R"({{"tinker_path":{}}})", json_quote(copy)));
+}
+
+void Rest::add_routes(Router& router) {
+  using Method = Response (Rest::*)(const Request&);
+  const auto add = [&](const char* method, const std::string& path, BodyKind body, Method handler) {
+    router.add({method, "/api/v1/" + path, body,
+                at_once([this, handler](const Request& r) { return (this->*handler)(r); })});
+  };
+  const std::string checkpoint = "training_runs/{}/checkpoints/{}/{}";
+  add("GET", "training_runs", BodyKind::kNone, &Rest::list_runs);
+  add("GET", "training_runs/{}", BodyKind::kNone, &Rest::get_run);
+  add("GET", "training_runs/{}/checkpoints", BodyKind::kNone, &Rest::run_checkpoints);
+  add("GET", "checkpoints", BodyKind::kNone, &Rest::list_checkpoints);
+  add("GET", "sessions", BodyKind::kNone, &Rest::list_sessions);
+  add("GET", "sessions/{}", BodyKind::kNone, &Rest::get_session);
+  add("PUT", "sessions/{}/project", BodyKind::kJson, &Rest::set_project);
+  add("DELETE", checkpoint, BodyKind::kNone, &Rest::remove);
+  add("PUT", checkpoint + "/ttl", BodyKind::kJson, &Rest::set_ttl);
+  add("POST", "copy_weights", BodyKind::kJson, &Rest::copy_weights);
+  add("GET", checkpoint + "/external_weights_urls", BodyKind::kNone, &Rest::external_urls);
+  const auto publish_as = [this](bool is_public) {
+    return at_once([this, is_public](const Request& r) { return publish(r, is_public); });
+  };
+  router.add({"POST", "/api/v1/" + checkpoint + "/publish", BodyKind::kNone, publish_as(true)});
+  router.add({"DELETE", "/api/v1/" + checkpoint + "/publish", BodyKind::kNone, publish_as(false)});
+  router.add({"GET", "/api/v1/" + checkpoint + "/archive", BodyKind::kNone,
+              [this](const Request& r, const Respond& respond) { archive(r, respond); }});
+  router.add({"DELETE", "/api/v1/training_runs/{}/checkpoints/{}", BodyKind::kNone,
+              at_once([](const Request& r) {
+                return error_response(400, fmt::format("checkpoint '{}': want weights/, "
+                                                       "sampler_weights/ or external_weights/ "
+                                                       "before the name",
+                                                       r.parts.at(1).substr(0, 100)));
+              })});
+  for (const char* method : {"GET", "HEAD"}) {
+    router.add({method, "/api/v1/files/{}/{}", BodyKind::kNone,
+                at_once([this](const Request& r) { return file(r); }),
+                /*needs_key=*/false});
+  }
+}
+
+}  // namespace strata::server

@@ -1,0 +1,58 @@
+// Rest: runs, checkpoints, sessions, projects and downloads: what clients read and change of the
+// state store and the checkpoint registry, without an engine. A foreign thing answers like one that
+// never was. I/O thread only.
+//   Rest rest({store, registry, signer});  rest.add_routes(router);
+#pragma once
+#include <string>
+
+#include "server/checkpoints/registry.h"
+#include "server/checkpoints/signed_url.h"
+#include "server/http/message.h"
+#include "server/http/router.h"
+#include "server/rest/worker.h"
+#include "server/state/store.h"
+
+namespace strata::server {
+
+struct RestParts {
+  StateStore& store;
+  CheckpointRegistry& registry;
+  const UrlSigner& signer;
+};
+
+class Rest {
+ public:
+  explicit Rest(RestParts parts) : parts_(parts) {}
+
+  void add_routes(Router& router);
+
+ private:
+  Response list_runs(const Request& request);
+  Response get_run(const Request& request);
+  Response run_checkpoints(const Request& request);
+  Response list_checkpoints(const Request& request);
+  Response list_sessions(const Request& request);
+  Response get_session(const Request& request);
+  Response set_project(const Request& request);
+  // One checkpoint: run, kind and name are the route's parts.
+  Response remove(const Request& request);
+  Response set_ttl(const Request& request);
+  Response publish(const Request& request, bool is_public);
+  Response copy_weights(const Request& request);
+  // Downloads (downloads.cc)
+  Response external_urls(const Request& request);
+  void archive(const Request& request, const Respond& respond);
+  Response file(const Request& request);
+
+  CheckpointRow checkpoint_of(const Request& request, bool may_be_public);
+  RunRow own_run(const Request& request, const std::string& id);
+  std::string run_json(const RunRow& row);
+
+  RestParts parts_;
+  Worker worker_;
+};
+
+// The checkpoint as the protocol shows it.
+std::string checkpoint_json(const CheckpointRow& row);
+
+}  // namespace strata::server
