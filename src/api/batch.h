@@ -94,15 +94,25 @@ struct SampleRequest {
   std::vector<int32_t> stop;  // ids that end the sample; the id is part of it
   bool prompt_logprobs = false;
   int64_t topk_prompt_logprobs = 0;
+  // Prompt entries before this one are left out: they stay as if nothing was asked.
+  int64_t first_prompt_logprob = 1;
+  std::vector<int32_t> prompt_targets;  // [P - 1, K]: ids to score at each position, -1 none
+  int64_t topk_sample_logprobs = 0;
+  // Sampled logprobs of softmax(logits / temperature), as the server has it, and not of the raw
+  // logits, as probe and generate have it. Equal at temperatures 0 and 1.
+  bool scaled_logprobs = false;
 };
 
 struct SampleResult {
   std::vector<int32_t> tokens;
-  std::vector<float> logprobs;         // of the raw logits, whatever the sampling settings
-  bool stopped = false;                // by a stop id
-  std::vector<float> prompt_logprobs;  // [P], entry 0 is 0
-  std::vector<int32_t> topk_ids;       // [P, k], row 0 is 0
-  std::vector<float> topk_logprobs;    // [P, k]
+  std::vector<float> logprobs;           // of the raw logits, or scaled_logprobs
+  std::vector<int32_t> sample_topk_ids;  // [tokens, k] of the same distribution
+  std::vector<float> sample_topk_logprobs;
+  bool stopped = false;                       // by a stop id
+  std::vector<float> prompt_logprobs;         // [P], entry 0 is 0
+  std::vector<int32_t> topk_ids;              // [P, k], row 0 is 0
+  std::vector<float> topk_logprobs;           // [P, k]
+  std::vector<float> prompt_target_logprobs;  // as prompt_targets, 0 where none was asked
 };
 
 }  // namespace strata::api

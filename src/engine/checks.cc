@@ -87,6 +87,20 @@ void Engine::check(const api::SampleRequest& request, size_t index) const {
                      request.topk_prompt_logprobs, vocab));
   }
   check_ids(request.stop, vocab, where, "stop");
+  if (request.topk_sample_logprobs < 0 || request.topk_sample_logprobs > vocab) {
+    fail(fmt::format("{}.topk_sample_logprobs: got {}, want 0 to {}", where,
+                     request.topk_sample_logprobs, vocab));
+  }
+  const size_t places = request.prompt.size() - 1;
+  if (places == 0 ? !request.prompt_targets.empty() : request.prompt_targets.size() % places != 0)
+    fail(fmt::format("{}.prompt_targets: got {} values for {} places", where,
+                     request.prompt_targets.size(), places));
+  for (size_t i = 0; i < request.prompt_targets.size(); ++i) {
+    if (request.prompt_targets[i] < -1 || request.prompt_targets[i] >= vocab) {
+      fail(fmt::format("{}.prompt_targets[{}]: got id {}, want -1 to {}", where, i,
+                       request.prompt_targets[i], vocab - 1));
+    }
+  }
 }
 
 }  // namespace strata::engine

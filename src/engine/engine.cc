@@ -51,7 +51,7 @@ Engine::Engine(std::unique_ptr<Backend> backend, model::LoadedModel model,
       model_(std::move(model)),
       rope_(model_.config),
       kv_pool_(kv_page_bytes(model_.config, model_.weights->compute_dtype(), options.page_size),
-               options.page_size) {
+               options.page_size, options.max_pages) {
   CHECK(options.page_size >= 1 && options.pass_tokens >= 1 && options.prefill_tokens >= 1);
 }
 

@@ -28,6 +28,7 @@ struct EngineOptions {
   int64_t pass_tokens = 2048;     // a pass holds at most this many tokens, or one longer sequence
   int64_t prefill_tokens = 2048;  // a prompt is read in chunks of at most this many
   int64_t page_size = 64;         // positions in a KV page
+  int64_t max_pages = 0;          // of the KV pool; 0: as many as memory holds
   model::Recompute recompute = model::Recompute::kNone;
 };
 
@@ -75,6 +76,7 @@ class Engine {
   void check(const api::SampleRequest& request, size_t index) const;
   [[nodiscard]] model::LoraAdapter* adapter_or_base(api::AdapterSlot slot) const;
   [[nodiscard]] KvPool& kv_pool() { return kv_pool_; }
+  [[nodiscard]] const KvPool& kv_pool() const { return kv_pool_; }
   [[nodiscard]] model::RopeTable& rope() { return rope_; }
 
  private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "engine/memory_plan.h"
 #include "ops/elementwise.h"
 #include "ops/log_softmax.h"
@@ -10,39 +11,120 @@
 namespace strata::engine {
 
 SamplingLoop::~SamplingLoop() {
-  for (Row& row : rows_) release(row);
+  for (auto& [id, row] : rows_) release(row.pages);
+  for (auto& [id, group] : groups_) release(group.pages);
 }
 
-void SamplingLoop::release(Row& row) {
-  for (void* page : row.pages) engine_.kv_pool().give_back(page);
-  row.pages.clear();
+void SamplingLoop::release(std::vector<void*>& pages) {
+  for (void* page : pages) engine_.kv_pool().give_back(page);
+  pages.clear();
+}
+
+size_t SamplingLoop::open(const api::SampleRequest& request,
+                          std::shared_ptr<model::LoraAdapter> adapter) {
+  engine_.check(request, next_id_);
+  Group group;
+  group.request = request;
+  group.adapter = adapter == nullptr ? engine_.adapter_or_base(request.slot) : adapter.get();
+  group.keep = std::move(adapter);
+  const size_t prompt = request.prompt.size();
+  if (group.wants_prompt()) group.prompt.prompt_logprobs.assign(prompt, 0.0f);
+  const auto k = static_cast<size_t>(request.topk_prompt_logprobs);
+  group.prompt.topk_ids.assign(prompt * k, 0);
+  group.prompt.topk_logprobs.assign(prompt * k, 0.0f);
+  group.prompt.prompt_target_logprobs.assign(request.prompt_targets.size(), 0.0f);
+  groups_[next_group_] = std::move(group);
+  return next_group_++;
+}
+
+size_t SamplingLoop::add_row(size_t group_id, uint64_t seed) {
+  Group& group = groups_.at(group_id);
+  CHECK(!group.closed, group_id);
+  Row row;
+  row.group = group_id;
+  row.seed = seed;
+  row.leads = !group.begun;
+  group.begun = true;
+  ++group.num_rows;
+  rows_[next_id_] = std::move(row);
+  active_.push_back(next_id_);
+  return next_id_++;
+}
+
+void SamplingLoop::close(size_t group) {
+  groups_.at(group).closed = true;
+  drop_if_unused(group);
+}
+
+void SamplingLoop::drop_if_unused(size_t id) {
+  Group& group = groups_.at(id);
+  if (!group.closed) return;
+  // Rows that have yet to take their share of the prompt need its pages.
+  const bool awaited = std::any_of(active_.begin(), active_.end(), [&](size_t row) {
+    return rows_.at(row).group == id && !rows_.at(row).leads && !rows_.at(row).joined;
+  });
+  if (!awaited) release(group.pages);
+  if (group.num_rows == 0) groups_.erase(id);
 }
 
 size_t SamplingLoop::add(const api::SampleRequest& request) {
-  engine_.check(request, rows_.size());
-  Row row;
-  row.request = request;
-  row.adapter = engine_.adapter_or_base(request.slot);
-  const size_t prompt = request.prompt.size();
-  if (row.wants_prompt()) row.result.prompt_logprobs.assign(prompt, 0.0f);
-  const auto k = static_cast<size_t>(request.topk_prompt_logprobs);
-  row.result.topk_ids.assign(prompt * k, 0);
-  row.result.topk_logprobs.assign(prompt * k, 0.0f);
-  rows_.push_back(std::move(row));
-  active_.push_back(rows_.size() - 1);
-  return rows_.size() - 1;
+  const size_t group = open(request, nullptr);
+  const size_t row = add_row(group, request.seed);
+  close(group);
+  return row;
 }
 
 void SamplingLoop::finish(size_t id) {
-  Row& row = rows_[id];
+  Row& row = rows_.at(id);
   row.finished = true;
-  release(row);
+  release(row.pages);
   std::erase(active_, id);
+  Group& group = group_of(row);
+  if (row.leads && !group.ready) {  // its prompt was not read: another row begins it again
+    group.begun = false;
+    for (const size_t other : active_) {
+      if (rows_.at(other).group != row.group || group.begun) continue;
+      rows_.at(other).leads = group.begun = true;
+    }
+  }
+  drop_if_unused(row.group);
 }
 
 api::SampleResult SamplingLoop::take(size_t id) {
-  CHECK(rows_[id].finished, id);
-  return std::move(rows_[id].result);
+  Row& row = rows_.at(id);
+  CHECK(row.finished, id);
+  Group& group = group_of(row);
+  api::SampleResult result = std::move(row.result);
+  const std::string error = std::move(row.error);
+  if (row.leads) {
+    result.prompt_logprobs = std::move(group.prompt.prompt_logprobs);
+    result.topk_ids = std::move(group.prompt.topk_ids);
+    result.topk_logprobs = std::move(group.prompt.topk_logprobs);
+    result.prompt_target_logprobs = std::move(group.prompt.prompt_target_logprobs);
+  }
+  const size_t group_id = row.group;
+  --group.num_rows;
+  rows_.erase(id);
+  drop_if_unused(group_id);
+  if (!error.empty()) throw Error(ErrorCode::kInvalidArgument, error);
+  return result;
+}
+
+// The row begins at the prompt's last token: it shares the full pages before it, and has a copy of
+// the page that it will write to.
+void SamplingLoop::join_prompt(Row& row) {
+  Group& group = group_of(row);
+  KvPool& pool = engine_.kv_pool();
+  row.position = group.prompt_size() - 1;
+  const int64_t shared = row.position / pool.page_size();
+  for (int64_t p = 0; p < shared; ++p) {
+    void* page = group.pages[static_cast<size_t>(p)];
+    pool.share(page);
+    row.pages.push_back(page);
+  }
+  if (row.position % pool.page_size() != 0)
+    row.pages.push_back(pool.take_copy(group.pages[static_cast<size_t>(shared)]));
+  row.joined = true;
 }
 
 // Every decoding row gives one token; prompts share what is left of the token budget, in order of
@@ -51,21 +133,30 @@ void SamplingLoop::plan_pass() {
   builder_.clear();
   slices_.clear();
   int64_t room = engine_.options().prefill_tokens;
-  // Neighbours of one adapter share a run, and a run is one product.
   decoding_.clear();
   for (const size_t id : active_) {
-    if (!rows_[id].in_prompt()) decoding_.push_back(id);
+    Row& row = rows_.at(id);
+    const size_t group = row.group;
+    if (!row.leads && !row.joined) {
+      if (!groups_.at(group).ready) continue;
+      join_prompt(row);
+      drop_if_unused(group);
+    }
+    if (row.joined || !in_prompt(row)) decoding_.push_back(id);
   }
+  // Neighbours of one adapter share a run, and a run is one product.
   std::sort(decoding_.begin(), decoding_.end(), [this](size_t a, size_t b) {
-    const auto slot = [this](size_t id) { return rows_[id].request.slot; };
-    return slot(a) != slot(b) ? slot(a) < slot(b) : a < b;
+    const auto adapter = [this](size_t id) { return group_of(rows_.at(id)).adapter; };
+    const std::less<> before;
+    if (adapter(a) != adapter(b)) return before(adapter(a), adapter(b));
+    return a < b;
   });
   for (const size_t id : decoding_) add_slice(id, 1);
   room -= static_cast<int64_t>(decoding_.size());
   for (const size_t id : active_) {
-    if (!rows_[id].in_prompt() || room <= 0) continue;
-    const int64_t left = static_cast<int64_t>(rows_[id].request.prompt.size()) - rows_[id].position;
-    const int64_t count = std::min(left, room);
+    const Row& row = rows_.at(id);
+    if (!row.leads || !in_prompt(row) || room <= 0) continue;
+    const int64_t count = std::min(group_of(row).prompt_size() - row.position, room);
     add_slice(id, count);
     room -= count;
   }
@@ -73,24 +164,46 @@ void SamplingLoop::plan_pass() {
 }
 
 void SamplingLoop::add_slice(size_t id, int64_t count) {
-  Row& row = rows_[id];
+  Row& row = rows_.at(id);
+  Group& group = group_of(row);
   KvPool& pool = engine_.kv_pool();
   const int64_t end = row.position + count;
   while (static_cast<int64_t>(row.pages.size()) < pool.pages_for(end))
     row.pages.push_back(pool.take());
-  const auto prompt = static_cast<int64_t>(row.request.prompt.size());
   const int64_t begin_row = builder_.num_tokens();
   const model::KvPages kv = {.pages = row.pages, .page_size = pool.page_size()};
-  if (row.in_prompt()) {
-    builder_.add(std::span(row.request.prompt)
+  const bool samples = end >= group.prompt_size();
+  if (in_prompt(row)) {
+    builder_.add(std::span(group.request.prompt)
                      .subspan(static_cast<size_t>(row.position), static_cast<size_t>(count)),
-                 row.position, row.adapter, kv);
+                 row.position, group.adapter, kv);
+    if (samples && row.leads) {  // after this pass others may start from here
+      group.ready = true;
+      if (!group.closed || group.num_rows > 1) {
+        group.pages.assign(row.pages.begin(),
+                           row.pages.begin() + pool.pages_for(group.prompt_size()));
+        for (void* page : group.pages) pool.share(page);
+      }
+    }
   } else {
-    builder_.add(std::span(&row.result.tokens.back(), 1), row.position, row.adapter, kv);
+    builder_.add(std::span(&row.result.tokens.back(), 1), row.position, group.adapter, kv);
   }
-  slices_.push_back(
-      {.id = id, .begin = begin_row, .end = begin_row + count, .samples = end >= prompt});
+  slices_.push_back({.id = id, .begin = begin_row, .end = begin_row + count, .samples = samples});
   row.position = end;
+}
+
+void SamplingLoop::reserve_scratch() {
+  int64_t rank = 0;
+  int64_t scaled = 0;
+  for (const Slice& slice : slices_) {
+    const Group& group = group_of(rows_.at(slice.id));
+    if (group.adapter != nullptr) rank = std::max(rank, group.adapter->max_rank());
+    scaled += slice.samples && group.request.scaled_logprobs ? 1 : 0;
+  }
+  const int64_t row_bytes = Arena::aligned(engine_.config().vocab_size * dtype_bytes(DType::kF32));
+  engine_.backend().scratch().reserve(
+      plan_pass_bytes(engine_, {.pass_tokens = builder_.num_tokens(), .rank = rank}) +
+      std::min(scaled, model::kHeadChunk) * (row_bytes + Arena::aligned(8)));
 }
 
 std::span<const SampledToken> SamplingLoop::step() {
@@ -98,13 +211,7 @@ std::span<const SampledToken> SamplingLoop::step() {
   if (active_.empty()) return sampled_;
   plan_pass();
   Backend& backend = engine_.backend();
-  int64_t rank = 0;
-  for (const Slice& slice : slices_) {
-    const model::LoraAdapter* adapter = rows_[slice.id].adapter;
-    if (adapter != nullptr) rank = std::max(rank, adapter->max_rank());
-  }
-  backend.scratch().reserve(
-      plan_pass_bytes(engine_, {.pass_tokens = builder_.num_tokens(), .rank = rank}));
+  reserve_scratch();
   const Scratch::Mark mark(backend.scratch());
   model::Pass pass = builder_.build(backend, *engine_.model().weights, engine_.rope());
   const TensorView hidden =
@@ -118,18 +225,24 @@ std::span<const SampledToken> SamplingLoop::step() {
 
 // The head runs on the rows that someone reads: the last row of a slice that samples, and prompt
 // rows whose logprobs are wanted.
-void SamplingLoop::read_logits(model::Pass& pass, TensorView hidden) {
-  selected_.assign(static_cast<size_t>(pass.num_tokens()), 0);
+void SamplingLoop::select_rows(int64_t num_tokens) {
+  selected_.assign(static_cast<size_t>(num_tokens), 0);
   for (const Slice& slice : slices_) {
     if (slice.samples) selected_[static_cast<size_t>(slice.end - 1)] = 1;
-    if (rows_[slice.id].wants_prompt()) {
-      const auto prompt = static_cast<int64_t>(rows_[slice.id].request.prompt.size());
-      for (int64_t row = slice.begin; row < slice.end; ++row) {
-        const int64_t position = rows_[slice.id].position - (slice.end - row);
-        if (position + 1 < prompt) selected_[static_cast<size_t>(row)] = 1;
-      }
+    const Row& row = rows_.at(slice.id);
+    const Group& group = group_of(row);
+    if (!group.wants_prompt() || !row.leads) continue;
+    for (int64_t i = slice.begin; i < slice.end; ++i) {
+      const int64_t next = row.position - (slice.end - i) + 1;
+      const bool wanted =
+          next >= group.request.first_prompt_logprob || !group.request.prompt_targets.empty();
+      if (wanted && next < group.prompt_size()) selected_[static_cast<size_t>(i)] = 1;
     }
   }
+}
+
+void SamplingLoop::read_logits(model::Pass& pass, TensorView hidden) {
+  select_rows(pass.num_tokens());
   Backend& backend = pass.backend;
   const int64_t vocab = engine_.config().vocab_size;
   size_t slice = 0;
@@ -143,63 +256,147 @@ void SamplingLoop::read_logits(model::Pass& pass, TensorView hidden) {
     ops::gather(backend, hidden, rows, x);
     model::head_forward(pass, chunks_.groups(), x, {}, logits);
     ops::logsumexp(backend, logits, lse);
+    choices_.clear();
     for (size_t i = 0; i < rows.size(); ++i) {
       while (rows[i] >= slices_[slice].end) ++slice;
-      use_logits(slices_[slice].id, slices_[slice], rows[i],
-                 logits.f32() + static_cast<int64_t>(i) * vocab, lse.f32() + 2 * i);
+      const Slice& part = slices_[slice];
+      Row& row = rows_.at(part.id);
+      const float* row_logits = logits.f32() + static_cast<int64_t>(i) * vocab;
+      const float* row_lse = lse.f32() + 2 * i;
+      const int64_t next = row.position - (part.end - rows[i]) + 1;
+      if (row.leads && group_of(row).wants_prompt() && next < group_of(row).prompt_size()) {
+        try {
+          record_prompt(group_of(row), next, row_logits, row_lse);
+        } catch (const Error& error) {
+          row.error = error.what();
+        }
+      }
+      if (part.samples && rows[i] == part.end - 1) {
+        Choice& choice = choices_.emplace_back();
+        choice.id = part.id;
+        choice.error = row.error;
+        choice.logits = row_logits;
+        choice.lse = row_lse;
+      }
     }
+    choose(logits);
   }
 }
 
-void SamplingLoop::use_logits(size_t id, const Slice& slice, int64_t row_idx, const float* logits,
-                              const float* lse) {
-  Row& row = rows_[id];
-  const int64_t position = row.position - (slice.end - row_idx);
-  if (row.wants_prompt() && position + 1 < static_cast<int64_t>(row.request.prompt.size())) {
-    record_prompt(row, position + 1, logits, lse);
-  }
-  if (slice.samples && row_idx == slice.end - 1) sample_token(id, row, logits, lse);
-}
-
-void SamplingLoop::record_prompt(Row& row, int64_t position, const float* logits,
+void SamplingLoop::record_prompt(Group& group, int64_t position, const float* logits,
                                  const float* lse) {
   const auto at = static_cast<size_t>(position);
-  row.result.prompt_logprobs[at] = ops::logprob(logits[row.request.prompt[at]], lse);
-  const int64_t k = row.request.topk_prompt_logprobs;
+  const api::SampleRequest& request = group.request;
+  if (!request.prompt_targets.empty()) {
+    const size_t k = request.prompt_targets.size() / (request.prompt.size() - 1);
+    for (size_t i = (at - 1) * k; i < at * k; ++i) {
+      const int32_t id = request.prompt_targets[i];
+      if (id >= 0) group.prompt.prompt_target_logprobs[i] = ops::logprob(logits[id], lse);
+    }
+  }
+  if (position < request.first_prompt_logprob) return;
+  group.prompt.prompt_logprobs[at] = ops::logprob(logits[request.prompt[at]], lse);
+  const int64_t k = request.topk_prompt_logprobs;
   if (k == 0) return;
   const auto vocab = static_cast<size_t>(engine_.config().vocab_size);
   const auto offset = at * static_cast<size_t>(k);
-  const auto ids = std::span(row.result.topk_ids).subspan(offset, static_cast<size_t>(k));
+  const auto ids = std::span(group.prompt.topk_ids).subspan(offset, static_cast<size_t>(k));
   sample::topk_logprobs({logits, vocab}, lse, ids,
-                        std::span(row.result.topk_logprobs).subspan(offset, ids.size()));
+                        std::span(group.prompt.topk_logprobs).subspan(offset, ids.size()));
 }
 
-void SamplingLoop::sample_token(size_t id, Row& row, const float* logits, const float* lse) {
-  const api::SampleRequest& request = row.request;
-  const sample::SamplingParams params = {.temperature = request.temperature,
-                                         .top_k = request.top_k,
-                                         .top_p = request.top_p,
-                                         .seed = request.seed};
-  const auto vocab = static_cast<size_t>(engine_.config().vocab_size);
-  const int32_t token = sample::choose_token({logits, vocab}, params, row.result.tokens.size());
-  const float logprob = ops::logprob(logits[token], lse);
-  row.result.tokens.push_back(token);
-  row.result.logprobs.push_back(logprob);
-  row.result.stopped =
-      std::find(request.stop.begin(), request.stop.end(), token) != request.stop.end();
+// One token for each choice, in parallel: a choice depends on its own row alone.
+void SamplingLoop::choose(TensorView logits) {
+  Backend& backend = engine_.backend();
+  int64_t num_scaled = 0;
+  for (Choice& choice : choices_) {
+    const api::SampleRequest& request = group_of(rows_.at(choice.id)).request;
+    num_scaled +=
+        request.scaled_logprobs && request.temperature != 0.0f && request.temperature != 1.0f ? 1
+                                                                                              : 0;
+  }
+  const int64_t vocab = logits.cols();
+  const TensorView scaled = backend.scratch().take(DType::kF32, {num_scaled, vocab});
+  const TensorView lse = backend.scratch().take(DType::kF32, {num_scaled, 2});
+  std::vector<const float*> raw(choices_.size());
+  int64_t next = 0;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    raw[i] = choices_[i].logits;
+    const api::SampleRequest& request = group_of(rows_.at(choices_[i].id)).request;
+    if (!request.scaled_logprobs || request.temperature == 0.0f || request.temperature == 1.0f)
+      continue;
+    choices_[i].logits = scaled.f32() + next * vocab;
+    choices_[i].lse = lse.f32() + 2 * next++;
+  }
+  const auto count = static_cast<int64_t>(choices_.size());
+  backend.pool().run_each(count, [&](int64_t i, int) {
+    Choice& choice = choices_[static_cast<size_t>(i)];
+    const Row& row = rows_.at(choice.id);
+    const api::SampleRequest& request = group_of(row).request;
+    const float* own = raw[static_cast<size_t>(i)];
+    if (own != choice.logits) {
+      float* out = const_cast<float*>(choice.logits);
+      for (int64_t j = 0; j < vocab; ++j) out[j] = own[j] / request.temperature;
+    }
+    try {
+      choice.token = sample::choose_token({own, static_cast<size_t>(vocab)},
+                                          {.temperature = request.temperature,
+                                           .top_k = request.top_k,
+                                           .top_p = request.top_p,
+                                           .seed = row.seed},
+                                          row.result.tokens.size());
+    } catch (const Error& error) {
+      choice.error = error.what();
+    }
+  });
+  if (num_scaled > 0) ops::logsumexp(backend, scaled, lse);
+  for (Choice& choice : choices_) {
+    if (choice.error.empty()) choose_one(choice);
+    use_choice(choice);
+  }
+}
+
+void SamplingLoop::choose_one(Choice& choice) {
+  choice.logprob = ops::logprob(choice.logits[choice.token], choice.lse);
+  const auto k = static_cast<size_t>(group_of(rows_.at(choice.id)).request.topk_sample_logprobs);
+  choice.topk_ids.resize(k);
+  choice.topk_logprobs.resize(k);
+  sample::topk_logprobs({choice.logits, static_cast<size_t>(engine_.config().vocab_size)},
+                        choice.lse, choice.topk_ids, choice.topk_logprobs);
+}
+
+void SamplingLoop::use_choice(Choice& choice) {
+  Row& row = rows_.at(choice.id);
+  if (!choice.error.empty()) {
+    row.error = choice.error;
+    sampled_.push_back({.id = choice.id, .token = -1, .last = true});
+    return finish(choice.id);
+  }
+  const api::SampleRequest& request = group_of(row).request;
+  api::SampleResult& result = row.result;
+  result.tokens.push_back(choice.token);
+  result.logprobs.push_back(choice.logprob);
+  result.sample_topk_ids.insert(result.sample_topk_ids.end(), choice.topk_ids.begin(),
+                                choice.topk_ids.end());
+  result.sample_topk_logprobs.insert(result.sample_topk_logprobs.end(),
+                                     choice.topk_logprobs.begin(), choice.topk_logprobs.end());
+  result.stopped =
+      std::find(request.stop.begin(), request.stop.end(), choice.token) != request.stop.end();
   const bool last =
-      row.result.stopped || static_cast<int64_t>(row.result.tokens.size()) >= request.max_tokens;
-  sampled_.push_back({.id = id, .token = token, .logprob = logprob, .last = last});
-  if (last) finish(id);
+      result.stopped || static_cast<int64_t>(result.tokens.size()) >= request.max_tokens;
+  sampled_.push_back(
+      {.id = choice.id, .token = choice.token, .logprob = choice.logprob, .last = last});
+  if (last) finish(choice.id);
 }
 
 std::vector<api::SampleResult> Engine::sample(const std::vector<api::SampleRequest>& requests) {
   for (size_t i = 0; i < requests.size(); ++i) check(requests[i], i);
   SamplingLoop loop(*this);
-  for (const api::SampleRequest& request : requests) loop.add(request);
+  std::vector<size_t> ids;
+  for (const api::SampleRequest& request : requests) ids.push_back(loop.add(request));
   while (!loop.done()) loop.step();
   std::vector<api::SampleResult> results;
-  for (size_t i = 0; i < requests.size(); ++i) results.push_back(loop.take(i));
+  for (const size_t id : ids) results.push_back(loop.take(id));
   return results;
 }
 

@@ -1,14 +1,17 @@
 // SamplingLoop: continuous batching. Requests join at any time; each step reads a piece of every
 // waiting prompt and decodes one token of every running row, all in shared passes over paged KV; a
-// row leaves as soon as it is done and its pages go back. A row's tokens and logprobs depend on its
-// own request alone, bit for bit: not on the other rows, the order of joining, the prompt chunks or
-// the page size. Engine thread only.
+// row leaves as soon as it is done and its pages go back. Rows of one prompt share its pages: it is
+// read once. A row's tokens and logprobs depend on its own request alone, bit for bit: not on the
+// other rows, the order of joining, sharing, the prompt chunks or the page size. Engine thread
+// only.
 //   SamplingLoop loop(engine); const size_t id = loop.add(request);
 //   while (!loop.done()) for (const SampledToken& token : loop.step()) ...;  loop.take(id)
 #pragma once
 #include <cstdint>
-#include <deque>
+#include <map>
+#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "api/batch.h"
@@ -18,7 +21,7 @@
 namespace strata::engine {
 
 struct SampledToken {
-  size_t id = 0;  // what add() returned
+  size_t id = 0;  // the row: what add() returned
   int32_t token = 0;
   float logprob = 0.0f;
   bool last = false;  // the row is done
@@ -31,53 +34,100 @@ class SamplingLoop {
   SamplingLoop(const SamplingLoop&) = delete;
   SamplingLoop& operator=(const SamplingLoop&) = delete;
 
-  // Checks the request (Error on a fault) and queues it.
+  // Checks the request (Error on a fault) and queues it as one row.
   size_t add(const api::SampleRequest& request);
+
+  // Several rows of one prompt, each with a seed of its own, joining when the caller likes. The
+  // prompt's pages are kept until close(). `adapter`, if not null, is used in place of the
+  // request's slot and kept alive by the rows.
+  size_t open(const api::SampleRequest& request, std::shared_ptr<model::LoraAdapter> adapter);
+  size_t add_row(size_t group, uint64_t seed);
+  void close(size_t group);
+
   [[nodiscard]] bool done() const { return active_.empty(); }
-  // Runs one pass; the tokens it sampled, at most one a row, in order of id.
+  [[nodiscard]] int64_t num_running() const { return static_cast<int64_t>(active_.size()); }
+  // Runs one pass; the tokens it sampled, at most one a row, in order of id. A row whose logits are
+  // not finite ends, and take() throws its Error.
   std::span<const SampledToken> step();
   // Ends a row now, as a stop string does; its result keeps the tokens so far.
   void finish(size_t id);
-  // The result of a finished row.
+  // The result of a finished row, which is then forgotten; prompt values are the first row's.
   api::SampleResult take(size_t id);
 
  private:
-  struct Row {
-    api::SampleRequest request;
-    api::SampleResult result;
+  struct Group {
+    api::SampleRequest request;  // without a seed of its own
+    std::shared_ptr<model::LoraAdapter> keep;
     model::LoraAdapter* adapter = nullptr;
+    std::vector<void*> pages;  // of the prompt, owned together with the rows
+    api::SampleResult prompt;  // values of the prompt, until the first row is taken
+    int64_t num_rows = 0;      // not taken
+    bool begun = false;        // some row reads the prompt, or has
+    bool ready = false;        // the prompt is in the cache
+    bool closed = false;
+    [[nodiscard]] bool wants_prompt() const {
+      return request.prompt_logprobs || request.topk_prompt_logprobs > 0 ||
+             !request.prompt_targets.empty();
+    }
+    [[nodiscard]] int64_t prompt_size() const {
+      return static_cast<int64_t>(request.prompt.size());
+    }
+  };
+  struct Row {
+    size_t group = 0;
+    uint64_t seed = 0;
+    api::SampleResult result;
     std::vector<void*> pages;
     int64_t position = 0;  // tokens already in the cache
+    bool leads = false;    // reads the prompt for the group
+    bool joined = false;   // not a leader: has its share of the prompt
     bool finished = false;
-    [[nodiscard]] bool in_prompt() const {
-      return position < static_cast<int64_t>(request.prompt.size());
-    }
-    [[nodiscard]] bool wants_prompt() const {
-      return request.prompt_logprobs || request.topk_prompt_logprobs > 0;
-    }
+    std::string error;
   };
   struct Slice {  // a row's part of the pass
     size_t id = 0;
     int64_t begin = 0, end = 0;  // rows of the flat batch
     bool samples = false;        // its last row yields a token
   };
+  struct Choice {  // what a row of logits is to give, and gives
+    size_t id = 0;
+    const float* logits = nullptr;
+    const float* lse = nullptr;
+    int32_t token = 0;
+    float logprob = 0.0f;
+    std::vector<int32_t> topk_ids;
+    std::vector<float> topk_logprobs;
+    std::string error;
+  };
 
+  [[nodiscard]] Group& group_of(const Row& row) { return groups_.at(row.group); }
+  [[nodiscard]] bool in_prompt(const Row& row) {
+    return row.position < group_of(row).prompt_size();
+  }
+  void join_prompt(Row& row);
   void plan_pass();
   void add_slice(size_t id, int64_t count);
+  void reserve_scratch();
   void read_logits(model::Pass& pass, TensorView hidden);
-  void use_logits(size_t id, const Slice& slice, int64_t row, const float* logits,
-                  const float* lse);
-  void record_prompt(Row& row, int64_t position, const float* logits, const float* lse);
-  void sample_token(size_t id, Row& row, const float* logits, const float* lse);
-  void release(Row& row);
+  void select_rows(int64_t num_tokens);
+  void record_prompt(Group& group, int64_t position, const float* logits, const float* lse);
+  void choose(TensorView logits);
+  void choose_one(Choice& choice);
+  void use_choice(Choice& choice);
+  void release(std::vector<void*>& pages);
+  void drop_if_unused(size_t group);
 
   Engine& engine_;
-  std::deque<Row> rows_;        // by id; stable addresses
-  std::vector<size_t> active_;  // ids not finished, ascending
+  std::map<size_t, Group> groups_;
+  std::map<size_t, Row> rows_;
+  size_t next_id_ = 0;  // of rows
+  size_t next_group_ = 0;
+  std::vector<size_t> active_;  // rows not finished, ascending
   std::vector<size_t> decoding_;
   std::vector<Slice> slices_;
   std::vector<SampledToken> sampled_;
   std::vector<uint8_t> selected_;
+  std::vector<Choice> choices_;
   model::RowChunks chunks_;
   PassBuilder builder_;
 };

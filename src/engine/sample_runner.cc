@@ -1,0 +1,189 @@
+#include "engine/sample_runner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/rng.h"
+
+namespace strata::engine {
+namespace {
+
+constexpr uint64_t kSeedStream = 0x73657276652d31;  // keeps these seeds apart from other draws
+
+api::SampleRequest to_request(const api::Sample& sample) {
+  const auto prompt = static_cast<int64_t>(sample.prompt.size());
+  const int64_t n = sample.prompt_logprobs_last_n;
+  return {.prompt = sample.prompt,
+          .max_tokens = sample.max_tokens,
+          .temperature = sample.temperature,
+          .top_k = sample.top_k,
+          .top_p = sample.top_p,
+          .stop = sample.stop_ids,
+          .prompt_logprobs = sample.prompt_logprobs,
+          .topk_prompt_logprobs = sample.topk_prompt_logprobs,
+          .first_prompt_logprob = n > 0 ? prompt - n : 1,
+          .prompt_targets = sample.prompt_targets,
+          .topk_sample_logprobs = sample.topk_sample_logprobs,
+          .scaled_logprobs = true};
+}
+
+}  // namespace
+
+uint64_t sample_seed(uint64_t seed, int64_t i) {
+  const auto words = Counter{.seed = seed, .stream = kSeedStream}.words(static_cast<uint64_t>(i));
+  return uint64_t{words[0]} << 32 | words[1];
+}
+
+void SampleRunner::open(const std::shared_ptr<const api::Command>& command) {
+  const auto& sample = std::get<api::Sample>(command->op);
+  const auto prompt = static_cast<int64_t>(sample.prompt.size());
+  const auto fail = [](ErrorCode code, const std::string& what) {
+    throw Error(code, "sample: " + what);
+  };
+  const int64_t context = engine_.config().max_position_embeddings;
+  if (prompt + sample.max_tokens > context) {
+    fail(ErrorCode::kInvalidArgument,
+         fmt::format(
+             "Prompt length plus max_tokens exceeds the model's context window: {} + {} > {}",
+             prompt, sample.max_tokens, context));
+  }
+  if (sample.num_samples < 1)
+    fail(ErrorCode::kInvalidArgument, fmt::format("num_samples: got {}", sample.num_samples));
+  if (!sample.stop_texts.empty() && tokenizer_ == nullptr)
+    fail(ErrorCode::kUnsupported, "stop texts need a tokenizer.json, and the model has none");
+  const KvPool& pool = engine_.kv_pool();
+  const int64_t pages = pool.pages_for(prompt + sample.max_tokens);
+  if (pool.max_pages() > 0 && pages > pool.max_pages()) {
+    fail(ErrorCode::kResourceExhausted,
+         fmt::format(
+             "{} prompt and {} new tokens need {} cache pages of {} positions, and there are "
+             "{}; ask for fewer max_tokens, or start the server with more --memory",
+             prompt, sample.max_tokens, pages, pool.page_size(), pool.max_pages()));
+  }
+  Request request;
+  request.command = command;
+  request.left = sample.num_samples;
+  request.prompt_pages = pool.pages_for(prompt);
+  std::shared_ptr<model::LoraAdapter> adapter;
+  if (!sample.snapshot.empty()) adapter = snapshots_.get(sample.snapshot, sample.snapshot_dir);
+  request.group = loop_.open(to_request(sample), std::move(adapter));
+  request.output.sequences.resize(static_cast<size_t>(sample.num_samples));
+  reserved_pages_ += request.prompt_pages;
+  requests_[command->request] = std::move(request);
+}
+
+void SampleRunner::add_row(Request& request, int64_t index) {
+  const api::Sample& sample = request.sample();
+  const KvPool& pool = engine_.kv_pool();
+  const auto prompt = static_cast<int64_t>(sample.prompt.size());
+  const size_t row = loop_.add_row(request.group, sample_seed(sample.seed, index));
+  Row& entry = rows_[row];
+  entry.request = request.command->request;
+  entry.index = index;
+  entry.pages = pool.pages_for(prompt + sample.max_tokens) -
+                (index == 0 ? request.prompt_pages : (prompt - 1) / pool.page_size());
+  if (!sample.stop_texts.empty())
+    entry.stop = std::make_unique<StopText>(*tokenizer_, sample.stop_texts);
+  reserved_pages_ += entry.pages;
+  request.rows.push_back(row);
+}
+
+void SampleRunner::join(const api::SampleRows& rows, std::vector<api::Result>& results) {
+  const api::RequestId& id = rows.command->request;
+  try {
+    if (rows.first == 0) open(rows.command);
+    Request& request = requests_.at(id);
+    for (int64_t i = rows.first; i < rows.last; ++i) add_row(request, i);
+    if (rows.last == request.sample().num_samples) {
+      loop_.close(request.group);
+      request.closed = true;
+    }
+  } catch (const Error& error) {
+    drop(id);
+    results.push_back({id, api::Failure{api::FaultCategory::kUser, error.what()}});
+  }
+}
+
+void SampleRunner::cancel(const api::RequestId& request) { drop(request); }
+
+void SampleRunner::drop(const api::RequestId& id) {
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return;
+  Request& request = found->second;
+  if (!request.closed) loop_.close(request.group);
+  for (const size_t row : request.rows) {
+    loop_.finish(row);
+    try {
+      loop_.take(row);
+    } catch (const Error&) {  // nobody reads it
+    }
+    reserved_pages_ -= rows_.at(row).pages;
+    rows_.erase(row);
+  }
+  reserved_pages_ -= request.prompt_pages;
+  requests_.erase(found);
+}
+
+void SampleRunner::take_prompt(Request& request, api::SampleResult& result) {
+  const api::Sample& sample = request.sample();
+  const int64_t n = sample.prompt_logprobs_last_n;
+  const size_t first = n > 0 ? sample.prompt.size() - static_cast<size_t>(n) : 1;
+  api::SampleOutput& output = request.output;
+  if (sample.prompt_logprobs) {
+    output.prompt_logprobs = std::move(result.prompt_logprobs);
+    std::fill_n(output.prompt_logprobs.begin(), first, api::kNoLogprob);
+  }
+  if (sample.topk_prompt_logprobs > 0) {
+    const auto k = static_cast<size_t>(sample.topk_prompt_logprobs);
+    output.prompt_topk = {.ids = std::move(result.topk_ids),
+                          .logprobs = std::move(result.topk_logprobs),
+                          .k = sample.topk_prompt_logprobs};
+    std::fill_n(output.prompt_topk.ids.begin(), first * k, 0);
+    std::fill_n(output.prompt_topk.logprobs.begin(), first * k, api::kNoTopk);
+  }
+  output.prompt_target_logprobs = std::move(result.prompt_target_logprobs);
+}
+
+// The row's place in its request is taken; the last one gives the request's result.
+void SampleRunner::end_row(size_t row, bool stopped, std::vector<api::Result>& results) {
+  Row entry = std::move(rows_.at(row));
+  rows_.erase(row);
+  reserved_pages_ -= entry.pages;
+  Request& request = requests_.at(entry.request);
+  std::erase(request.rows, row);
+  try {
+    api::SampleResult result = loop_.take(row);
+    if (entry.index == 0) take_prompt(request, result);
+    api::SampledSequence& out = request.output.sequences[static_cast<size_t>(entry.index)];
+    out.tokens = std::move(result.tokens);
+    out.logprobs = std::move(result.logprobs);
+    out.topk = {.ids = std::move(result.sample_topk_ids),
+                .logprobs = std::move(result.sample_topk_logprobs),
+                .k = request.sample().topk_sample_logprobs};
+    out.stopped = stopped || result.stopped;
+  } catch (const Error& error) {
+    drop(entry.request);
+    results.push_back({entry.request, api::Failure{api::FaultCategory::kUser, error.what()}});
+    return;
+  }
+  if (--request.left > 0) return;
+  results.push_back({entry.request, std::move(request.output)});
+  reserved_pages_ -= request.prompt_pages;
+  requests_.erase(entry.request);
+}
+
+void SampleRunner::step(std::vector<api::Result>& results) {
+  if (loop_.done()) return;
+  for (const SampledToken& token : loop_.step()) {
+    const auto found = rows_.find(token.id);
+    if (found == rows_.end()) continue;  // its request failed in this step
+    StopText* stop = found->second.stop.get();
+    const bool stopped = stop != nullptr && token.token >= 0 && stop->push(token.token, token.last);
+    if (stopped && !token.last) loop_.finish(token.id);
+    if (stopped || token.last) end_row(token.id, stopped, results);
+  }
+}
+
+}  // namespace strata::engine

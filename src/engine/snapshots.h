@@ -1,0 +1,49 @@
+// SnapshotCache: fixed sampler weights in memory, by id. Each is an adapter of its own that nothing
+// trains: further training of the model it came from, or its unloading, never reaches it. When they
+// take more than the limit, those unused for longest go; who asks again gets them from their
+// folder, with the same bits. An ephemeral one is written to its folder when it goes. Rows that use
+// one keep it alive. Engine thread only.
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+
+#include "api/ids.h"
+#include "engine/engine.h"
+
+namespace strata::engine {
+
+class SnapshotCache {
+ public:
+  SnapshotCache(Engine& engine, int64_t max_bytes) : engine_(engine), max_bytes_(max_bytes) {}
+
+  // The weights that `live` has now. `dir` is where they are, or for an ephemeral one will be.
+  void put(const api::SnapshotId& id, const model::LoraAdapter& live, const std::string& dir,
+           bool ephemeral);
+  // From memory, or from `dir`; Error when it is in neither.
+  std::shared_ptr<model::LoraAdapter> get(const api::SnapshotId& id, const std::string& dir);
+  // Forgets it. Its folder is the caller's.
+  void release(const api::SnapshotId& id);
+
+  [[nodiscard]] size_t size() const { return entries_.size(); }
+  [[nodiscard]] int64_t num_bytes() const { return num_bytes_; }
+
+ private:
+  struct Entry {
+    std::shared_ptr<model::LoraAdapter> adapter;
+    std::string dir;
+    bool unwritten = false;  // ephemeral, and only here
+    int64_t bytes = 0;
+    uint64_t last_use = 0;
+  };
+  void insert(const api::SnapshotId& id, Entry entry);
+  void make_room();
+
+  Engine& engine_;
+  int64_t max_bytes_;
+  int64_t num_bytes_ = 0;
+  uint64_t clock_ = 0;
+  std::map<api::SnapshotId, Entry> entries_;
+};
+
+}  // namespace strata::engine

@@ -1,0 +1,257 @@
+#include "engine/work_runner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "engine/adapter_state.h"
+
+namespace strata::engine {
+namespace {
+
+constexpr double kAlpha = 32.0;
+constexpr int64_t kUnlimitedPages = int64_t{1} << 40;
+
+api::FaultCategory category_of(ErrorCode code) {
+  return code == ErrorCode::kIo ? api::FaultCategory::kServer : api::FaultCategory::kUser;
+}
+
+void check_finite(std::span<const float> values, size_t datum, const char* name) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (std::isfinite(values[i])) continue;
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("data[{}].{}[{}]: got {}, want a finite number", datum, name, i, values[i]));
+  }
+}
+
+}  // namespace
+
+std::vector<model::LoraModuleSpec> lora_specs(const model::ModelConfig& config,
+                                              const api::LoraConfig& lora) {
+  std::vector<std::string> targets;
+  const auto add = [&](bool wanted, std::initializer_list<const char*> names) {
+    if (wanted) targets.insert(targets.end(), names.begin(), names.end());
+  };
+  add(lora.train_attn, {"q_proj", "k_proj", "v_proj", "o_proj"});
+  add(lora.train_mlp, {"gate_proj", "up_proj", "down_proj"});
+  add(lora.train_unembed, {"lm_head"});
+  return model::adapter_specs(config, targets, lora.rank, kAlpha);
+}
+
+WorkRunner::WorkRunner(Engine& engine, const text::Tokenizer* tokenizer, AdapterBook& book,
+                       const RunnerOptions& options)
+    : engine_(engine),
+      book_(book),
+      options_(options),
+      snapshots_(engine, options.snapshot_bytes),
+      samples_(engine, snapshots_, tokenizer) {}
+
+api::Capacity WorkRunner::capacity() const {
+  const KvPool& pool = engine_.kv_pool();
+  const int64_t pages = pool.max_pages() > 0 ? pool.max_pages() : kUnlimitedPages;
+  return {.base = options_.base,
+          .pass_tokens = engine_.options().pass_tokens,
+          .sample_rows = std::max<int64_t>(0, options_.max_sample_rows - samples_.num_running()),
+          .free_pages = std::max<int64_t>(0, pages - samples_.reserved_pages()),
+          .page_size = pool.page_size(),
+          .running_samples = samples_.num_running(),
+          .train_seconds = train_seconds_,
+          .sample_seconds = sample_seconds_};
+}
+
+std::vector<api::Result> WorkRunner::run(const api::Work& work) {
+  results_.clear();
+  for (const api::RequestId& request : work.cancel) {
+    samples_.cancel(request);
+    partial_.erase(request);
+  }
+  for (const api::SnapshotId& snapshot : work.release) snapshots_.release(snapshot);
+  const double begin = now_seconds();
+  for (const auto& command : work.control) control(*command);
+  if (!work.rows.empty()) {
+    train(work.rows, false);
+    train(work.rows, true);
+  }
+  const double middle = now_seconds();
+  train_seconds_ += middle - begin;
+  for (const api::SampleRows& rows : work.samples) samples_.join(rows, results_);
+  if (work.decode) {
+    sampled_tokens_ += samples_.num_running();
+    samples_.step(results_);
+  }
+  sample_seconds_ += now_seconds() - middle;
+  return std::move(results_);
+}
+
+void WorkRunner::fail(const api::RequestId& request, api::FaultCategory category,
+                      const std::string& what) {
+  partial_.erase(request);
+  results_.push_back({request, api::Failure{category, what}});
+}
+
+api::AdapterSlot WorkRunner::slot_of(const api::ModelId& model) const {
+  const auto found = models_.find(model);
+  if (found == models_.end())
+    throw Error(ErrorCode::kNotFound, fmt::format("model {}: it is not loaded", model.text));
+  return found->second;
+}
+
+void WorkRunner::control(const api::Command& command) {
+  try {
+    results_.push_back({command.request, execute(command)});
+  } catch (const Error& error) {
+    fail(command.request, category_of(error.code), error.what());
+  } catch (const std::bad_alloc&) {
+    fail(command.request, api::FaultCategory::kServer, "the server is out of memory");
+  }
+}
+
+api::Outcome WorkRunner::execute(const api::Command& command) {
+  if (std::holds_alternative<api::CreateModel>(command.op)) return create(command);
+  if (std::holds_alternative<api::UnloadModel>(command.op)) return unload(command);
+  const api::AdapterSlot slot = slot_of(command.model);
+  if (const auto* step = std::get_if<api::OptimStep>(&command.op))
+    return engine_.step(slot, step->adamw);
+  if (const auto* save = std::get_if<api::SaveState>(&command.op)) {
+    engine_.adapter(slot).enable_training();
+    return api::Saved{
+        save_adapter_state(engine_, engine_.adapter(slot), save->dir, save->base_model_name, true)};
+  }
+  if (const auto* save = std::get_if<api::SaveForSampler>(&command.op))
+    return save_for_sampler(command, *save);
+  const auto* load = std::get_if<api::LoadState>(&command.op);
+  CHECK(load != nullptr, command.op.index());
+  load_adapter_state(engine_, engine_.adapter(slot), load->dir, load->optimizer);
+  return api::Done{};
+}
+
+api::Outcome WorkRunner::create(const api::Command& command) {
+  const auto& create = std::get<api::CreateModel>(command.op);
+  // The rank comes first: a huge one must not be multiplied.
+  book_.check(command, create.lora.rank, 0);
+  const std::vector<model::LoraModuleSpec> specs = lora_specs(engine_.config(), create.lora);
+  const int64_t bytes = adapter_bytes(engine_, specs, true);
+  book_.check(command, create.lora.rank, bytes);
+  const api::AdapterSlot slot = engine_.create_adapter(specs, create.lora.seed);
+  try {
+    engine_.adapter(slot).enable_training();
+    if (!create.load_dir.empty()) {
+      load_adapter_state(engine_, engine_.adapter(slot), create.load_dir, create.load_optimizer);
+    }
+  } catch (...) {
+    engine_.clear_adapter(slot);
+    throw;
+  }
+  models_[command.model] = slot;
+  book_.add(command, bytes);
+  return api::Done{};
+}
+
+api::Outcome WorkRunner::unload(const api::Command& command) {
+  engine_.clear_adapter(slot_of(command.model));
+  models_.erase(command.model);
+  book_.remove(command.model);
+  return api::Done{};
+}
+
+api::Outcome WorkRunner::save_for_sampler(const api::Command& command,
+                                          const api::SaveForSampler& save) {
+  const model::LoraAdapter& adapter = engine_.adapter(slot_of(command.model));
+  api::Saved saved;
+  if (!save.ephemeral)
+    saved.num_bytes = save_adapter_state(engine_, adapter, save.dir, save.base_model_name, false);
+  if (!save.snapshot.empty()) snapshots_.put(save.snapshot, adapter, save.dir, save.ephemeral);
+  return saved;
+}
+
+api::Sequence WorkRunner::to_sequence(const api::Command& command, size_t index) const {
+  const auto& pass = std::get<api::ForwardBackward>(command.op);
+  const api::Datum& datum = pass.data[index];
+  return {.tokens = datum.tokens,
+          .targets = datum.targets,
+          .weights = datum.weights,
+          .logprobs = datum.logprobs,
+          .advantages = datum.advantages,
+          .mask = datum.mask,
+          .num_targets = std::max<int64_t>(1, datum.num_targets),
+          .slot = slot_of(command.model),
+          .loss = pass.loss};
+}
+
+// Everything is looked at before the first datum runs, so that a fault leaves no gradient.
+void WorkRunner::check(const api::Command& command) const {
+  const auto& pass = std::get<api::ForwardBackward>(command.op);
+  if (pass.data.empty())
+    throw Error(ErrorCode::kInvalidArgument, "data: got none, want at least one datum");
+  const int64_t context = engine_.config().max_position_embeddings;
+  for (size_t i = 0; i < pass.data.size(); ++i) {
+    const api::Datum& datum = pass.data[i];
+    const auto tokens = static_cast<int64_t>(datum.tokens.size());
+    if (tokens > context) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("data[{}]: {} tokens exceed the model's context window of {}", i,
+                              tokens, context));
+    }
+    engine_.check(to_sequence(command, i), fmt::format("data[{}]", i), true);
+    check_finite(datum.weights, i, "weights");
+    check_finite(datum.logprobs, i, "logprobs");
+    check_finite(datum.advantages, i, "advantages");
+    check_finite(datum.mask, i, "mask");
+  }
+}
+
+void WorkRunner::train(const std::vector<api::TrainRows>& all, bool forward_only) {
+  api::Batch batch;
+  batch.gradients = forward_only ? api::Gradients::kNone : api::Gradients::kAdapters;
+  batch.score_all = true;
+  std::vector<const api::TrainRows*> run;
+  for (const api::TrainRows& rows : all) {
+    const api::Command& command = *rows.command;
+    if (std::get<api::ForwardBackward>(command.op).forward_only != forward_only) continue;
+    try {
+      if (rows.first == 0) check(command);
+      for (size_t i = rows.first; i < rows.last; ++i)
+        batch.sequences.push_back(to_sequence(command, i));
+      run.push_back(&rows);
+    } catch (const Error& error) {
+      fail(command.request, category_of(error.code), error.what());
+    }
+  }
+  if (run.empty()) return;
+  try {
+    api::BatchResult done = engine_.run(batch);
+    size_t at = 0;
+    for (const api::TrainRows* rows : run) {
+      collect(*rows, std::span(done.sequences).subspan(at, rows->last - rows->first));
+      at += rows->last - rows->first;
+    }
+  } catch (const std::exception& error) {  // not the fault of any one of them
+    for (const api::TrainRows* rows : run)
+      fail(rows->command->request, api::FaultCategory::kServer, error.what());
+  }
+  for (const api::Sequence& sequence : batch.sequences)
+    trained_tokens_ += static_cast<int64_t>(sequence.tokens.size());
+}
+
+void WorkRunner::collect(const api::TrainRows& rows, std::span<api::SequenceResult> results) {
+  const auto& pass = std::get<api::ForwardBackward>(rows.command->op);
+  Partial& partial = partial_[rows.command->request];
+  for (size_t i = 0; i < results.size(); ++i) {
+    // One chain in the order of the data, however they are split into turns.
+    for (const float loss : results[i].losses) partial.loss += static_cast<double>(loss);
+    partial.result.data.push_back({.logprobs = std::move(results[i].logprobs),
+                                   .num_targets = pass.data[rows.first + i].num_targets});
+  }
+  if (rows.last < pass.data.size()) return;
+  partial.result.metrics["loss:sum"] = partial.loss;
+  if (pass.loss.name == api::LossName::kStableReinforce)
+    partial.result.metrics["stable_reinforce_strata_formula:max"] = 1.0;
+  results_.push_back({rows.command->request, std::move(partial.result)});
+  partial_.erase(rows.command->request);
+}
+
+}  // namespace strata::engine

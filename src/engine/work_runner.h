@@ -1,0 +1,73 @@
+// WorkRunner: one engine as the scheduler sees it. Runs api::Work: models by name, training rows of
+// many adapters in shared passes, fixed sampler weights, the running samples; answers with
+// api::Result. A fault of one command is its result and touches no other. Engine thread only.
+//   WorkRunner runner(engine, tokenizer, book, {});
+//   results = runner.run(scheduler.next({runner.capacity()}, now));
+#pragma once
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "api/result.h"
+#include "api/work.h"
+#include "engine/adapter_book.h"
+#include "engine/sample_runner.h"
+#include "engine/snapshots.h"
+
+namespace strata::engine {
+
+struct RunnerOptions {
+  api::BaseId base = {};
+  int64_t max_sample_rows = 256;
+  int64_t snapshot_bytes = int64_t{1} << 30;
+};
+
+class WorkRunner {
+ public:
+  // `tokenizer`, which may be null, and `book` are borrowed.
+  WorkRunner(Engine& engine, const text::Tokenizer* tokenizer, AdapterBook& book,
+             const RunnerOptions& options);
+
+  [[nodiscard]] api::Capacity capacity() const;
+  std::vector<api::Result> run(const api::Work& work);
+
+  [[nodiscard]] Engine& engine() { return engine_; }
+  [[nodiscard]] const SnapshotCache& snapshots() const { return snapshots_; }
+  [[nodiscard]] int64_t trained_tokens() const { return trained_tokens_; }
+  [[nodiscard]] int64_t sampled_tokens() const { return sampled_tokens_; }
+
+ private:
+  struct Partial {  // of a forward_backward whose data come in several turns
+    api::ForwardBackwardResult result;
+    double loss = 0.0;
+  };
+
+  void control(const api::Command& command);
+  api::Outcome execute(const api::Command& command);
+  api::Outcome create(const api::Command& command);
+  api::Outcome unload(const api::Command& command);
+  api::Outcome save_for_sampler(const api::Command& command, const api::SaveForSampler& save);
+  void train(const std::vector<api::TrainRows>& rows, bool forward_only);
+  [[nodiscard]] api::Sequence to_sequence(const api::Command& command, size_t datum) const;
+  void check(const api::Command& command) const;
+  void collect(const api::TrainRows& rows, std::span<api::SequenceResult> results);
+  void fail(const api::RequestId& request, api::FaultCategory category, const std::string& what);
+  [[nodiscard]] api::AdapterSlot slot_of(const api::ModelId& model) const;
+
+  Engine& engine_;
+  AdapterBook& book_;
+  const RunnerOptions options_;
+  SnapshotCache snapshots_;
+  SampleRunner samples_;
+  std::map<api::ModelId, api::AdapterSlot> models_;
+  std::unordered_map<api::RequestId, Partial> partial_;
+  std::vector<api::Result> results_;
+  double train_seconds_ = 0.0, sample_seconds_ = 0.0;
+  int64_t trained_tokens_ = 0, sampled_tokens_ = 0;
+};
+
+// The modules that the train flags stand for, with the service's alpha of 32.
+std::vector<model::LoraModuleSpec> lora_specs(const model::ModelConfig& config,
+                                              const api::LoraConfig& lora);
+
+}  // namespace strata::engine
