@@ -29,8 +29,8 @@ struct LoraConfig {
 // Makes the command's model: fresh, or (create form of load_weights) with the weights and, if
 // asked, the moments that a SaveState wrote to load_dir.
 struct CreateModel {
-  LoraConfig lora;
-  std::string load_dir;  // empty: fresh
+  LoraConfig lora = {};
+  std::string load_dir = {};  // empty: fresh
   bool load_optimizer = false;
 };
 
@@ -40,47 +40,47 @@ struct CreateModel {
 // stable_reinforce 1 on the positions S (docs: api/batch.h), where logprobs then holds the recorded
 // values.
 struct Datum {
-  std::vector<int32_t> tokens;    // [N]
-  std::vector<int32_t> targets;   // [N], or [N, K] row-major when num_targets > 0
-  std::vector<float> weights;     // as targets
-  std::vector<float> logprobs;    // [N]
-  std::vector<float> advantages;  // [N]
-  std::vector<float> mask;        // [N]
-  int64_t num_targets = 0;        // K of a 2-D target_tokens; 0: it was 1-D
+  std::vector<int32_t> tokens = {};    // [N]
+  std::vector<int32_t> targets = {};   // [N], or [N, K] row-major when num_targets > 0
+  std::vector<float> weights = {};     // as targets
+  std::vector<float> logprobs = {};    // [N]
+  std::vector<float> advantages = {};  // [N]
+  std::vector<float> mask = {};        // [N]
+  int64_t num_targets = 0;             // K of a 2-D target_tokens; 0: it was 1-D
 };
 
 struct ForwardBackward {
-  std::vector<Datum> data;
-  Loss loss;  // of every datum, with the defaults of the protocol filled in by the server
+  std::vector<Datum> data = {};
+  Loss loss = {};  // of every datum, with the defaults of the protocol filled in by the server
   bool forward_only = false;
 };
 
 struct OptimStep {
-  AdamW adamw;
+  AdamW adamw = {};
 };
 
 // Writes adapter_model.safetensors, adapter_config.json and optimizer.safetensors into `dir`, which
 // the server has made (below its tmp/): the files are synced, the folder and the rename are the
 // server's.
 struct SaveState {
-  std::string dir;
-  std::string base_model_name;  // for adapter_config.json
+  std::string dir = {};
+  std::string base_model_name = {};  // for adapter_config.json
 };
 
 // The weights of now as fixed sampler weights called `snapshot`. Not ephemeral: written to `dir` as
 // in SaveState, without the optimizer; sample commands name the folder's final place. Ephemeral:
 // lives in memory; `dir` is where the engine may put it when memory is short.
 struct SaveForSampler {
-  std::string dir;
-  std::string base_model_name;
-  SnapshotId snapshot;
+  std::string dir = {};
+  std::string base_model_name = {};
+  SnapshotId snapshot = {};
   bool ephemeral = false;
 };
 
 // Replaces the model's weights by those that a SaveState wrote to `dir`, and its moments and step
 // count by the saved ones or, without `optimizer`, by zero. Nothing changes when it fails.
 struct LoadState {
-  std::string dir;
+  std::string dir = {};
   bool optimizer = false;
 };
 
@@ -88,23 +88,23 @@ struct UnloadModel {};
 
 // num_samples continuations of one prompt. Sample i draws from its own stream, keyed by (seed, i).
 struct Sample {
-  SnapshotId snapshot;       // empty: the base model
-  std::string snapshot_dir;  // where to read it from when it is not in memory
-  std::vector<int32_t> prompt;
+  SnapshotId snapshot = {};       // empty: the base model
+  std::string snapshot_dir = {};  // where to read it from when it is not in memory
+  std::vector<int32_t> prompt = {};
   int64_t num_samples = 1;
   int64_t max_tokens = 1;  // the server fills an absent one: context minus prompt
   float temperature = 1.0f;
   int64_t top_k = 0;  // 0: off
   float top_p = 1.0f;
-  uint64_t seed = 0;                    // the server draws one if the client gave none
-  std::vector<int32_t> stop_ids;        // end the sample and are part of it; the server adds the
-                                        // model's end tokens unless the client sent `stop: []`
-  std::vector<std::string> stop_texts;  // likewise; searched in the generated text only
+  uint64_t seed = 0;                   // the server draws one if the client gave none
+  std::vector<int32_t> stop_ids = {};  // end the sample and are part of it; the server adds the
+                                       // model's end tokens unless the client sent `stop: []`
+  std::vector<std::string> stop_texts = {};  // likewise; searched in the generated text only
   bool prompt_logprobs = false;
   int64_t prompt_logprobs_last_n = 0;  // 0: all; else earlier entries are NaN
   int64_t topk_prompt_logprobs = 0;
   int64_t topk_sample_logprobs = 0;
-  std::vector<int32_t> prompt_targets;  // target_prompt_logprobs [P - 1, K], -1: nothing asked
+  std::vector<int32_t> prompt_targets = {};  // target_prompt_logprobs [P - 1, K], -1: nothing asked
 };
 
 using Operation = std::variant<CreateModel, ForwardBackward, OptimStep, SaveState, SaveForSampler,

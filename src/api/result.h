@@ -18,18 +18,18 @@ enum class FaultCategory : uint8_t { kUser, kServer };
 
 struct Failure {
   FaultCategory category = FaultCategory::kServer;
-  std::string message;
+  std::string message = {};
 };
 
 struct DatumResult {
-  std::vector<float> logprobs;  // as the datum's targets: [N] or [N, K]
-  int64_t num_targets = 0;      // K, or 0 for [N]
+  std::vector<float> logprobs = {};  // as the datum's targets: [N] or [N, K]
+  int64_t num_targets = 0;           // K, or 0 for [N]
 };
 
 // Of ForwardBackward; metric names have exactly one colon, and loss:sum is always there.
 struct ForwardBackwardResult {
-  std::vector<DatumResult> data;  // in the order of the command
-  std::map<std::string, double> metrics;
+  std::vector<DatumResult> data = {};  // in the order of the command
+  std::map<std::string, double> metrics = {};
 };
 
 struct Saved {
@@ -44,31 +44,32 @@ constexpr float kNoLogprob = std::numeric_limits<float>::quiet_NaN();
 constexpr float kNoTopk = -99999.0f;
 
 struct TopkTable {
-  std::vector<int32_t> ids;     // [length, k], descending by logprob
-  std::vector<float> logprobs;  // likewise
-  int64_t k = 0;                // 0: not asked
+  std::vector<int32_t> ids = {};     // [length, k], descending by logprob
+  std::vector<float> logprobs = {};  // likewise
+  int64_t k = 0;                     // 0: not asked
 };
 
 struct SampledSequence {
-  std::vector<int32_t> tokens;  // never empty
-  std::vector<float> logprobs;  // of softmax(logits / temperature); at temperature 0 of the logits
-  TopkTable topk;               // of the same distribution
-  bool stopped = false;         // by a stop id or text; false: max_tokens
+  std::vector<int32_t> tokens = {};  // never empty
+  std::vector<float> logprobs =
+      {};                // of softmax(logits / temperature); at temperature 0 of the logits
+  TopkTable topk = {};   // of the same distribution
+  bool stopped = false;  // by a stop id or text; false: max_tokens
 };
 
 struct SampleOutput {
-  std::vector<SampledSequence> sequences;     // num_samples
-  std::vector<float> prompt_logprobs;         // [P] with entry 0 kNoLogprob, or empty
-  TopkTable prompt_topk;                      // [P, k]; row 0 empty cells
-  std::vector<float> prompt_target_logprobs;  // as prompt_targets; 0 where nothing was asked
+  std::vector<SampledSequence> sequences = {};     // num_samples
+  std::vector<float> prompt_logprobs = {};         // [P] with entry 0 kNoLogprob, or empty
+  TopkTable prompt_topk = {};                      // [P, k]; row 0 empty cells
+  std::vector<float> prompt_target_logprobs = {};  // as prompt_targets; 0 where nothing was asked
   int64_t prompt_cache_hit_tokens = 0;
 };
 
 using Outcome = std::variant<Failure, Done, ForwardBackwardResult, StepResult, Saved, SampleOutput>;
 
 struct Result {
-  RequestId request;
-  Outcome outcome;
+  RequestId request = {};
+  Outcome outcome = {};
 };
 
 }  // namespace strata::api

@@ -13,34 +13,34 @@ namespace strata::api {
 // What the server must know of a base model to check requests. Fixed for the life of the process.
 struct BaseInfo {
   BaseId id = {};
-  std::string dir;  // real path: two names of one directory share one BaseInfo
-  std::string architecture;
+  std::string dir = {};  // real path: two names of one directory share one BaseInfo
+  std::string architecture = {};
   int64_t vocab_size = 0;
-  int64_t max_context = 0;          // positions
-  std::vector<int32_t> end_tokens;  // that end a sample unless the client sends `stop: []`
+  int64_t max_context = 0;               // positions
+  std::vector<int32_t> end_tokens = {};  // that end a sample unless the client sends `stop: []`
   bool tied_head = false;
 };
 
 // Data [first, last) of a ForwardBackward.
 struct TrainRows {
-  std::shared_ptr<const Command> command;
+  std::shared_ptr<const Command> command = {};
   size_t first = 0, last = 0;
 };
 
 // Samples [first, last) of a Sample join the running batch.
 struct SampleRows {
-  std::shared_ptr<const Command> command;
+  std::shared_ptr<const Command> command = {};
   int64_t first = 0, last = 0;
 };
 
 struct Work {
   BaseId base = {};
-  std::vector<std::shared_ptr<const Command>> control;  // first, in this order
-  std::vector<TrainRows> rows;  // then one pass over rows of any models and losses
-  std::vector<SampleRows> samples;
-  std::vector<RequestId> cancel;    // samples that leave now, without a result
-  std::vector<SnapshotId> release;  // whose memory may go now; running samples keep theirs
-  bool decode = false;              // then one step of the running samples
+  std::vector<std::shared_ptr<const Command>> control = {};  // first, in this order
+  std::vector<TrainRows> rows = {};  // then one pass over rows of any models and losses
+  std::vector<SampleRows> samples = {};
+  std::vector<RequestId> cancel = {};    // samples that leave now, without a result
+  std::vector<SnapshotId> release = {};  // whose memory may go now; running samples keep theirs
+  bool decode = false;                   // then one step of the running samples
 
   [[nodiscard]] bool empty() const {
     return control.empty() && rows.empty() && samples.empty() && cancel.empty() &&

@@ -144,7 +144,7 @@ int64_t adapter_bytes(const Engine& engine, const std::vector<model::LoraModuleS
                       bool trains) {
   int64_t parameters = 0;
   for (const model::LoraModuleSpec& spec : specs) {
-    const auto [in, out] = model::module_widths(engine.config(), spec.kind);
+    const auto [in, out] = model::module_widths(engine.config(), spec.kind, spec.layer);
     parameters += spec.rank * (in + out);
   }
   const int64_t copies = trains ? 4 : 1;  // masters; gradients and two moments
