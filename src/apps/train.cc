@@ -251,7 +251,6 @@ void TrainLoop::print_summary() const {
 }  // namespace
 
 int run_train(const TrainOptions& options) {
-  make_folders(options.out);
   const bool found = has_train_state(options.out);
   if (found && !options.resume) {
     throw Error(
@@ -263,6 +262,7 @@ int run_train(const TrainOptions& options) {
   const std::unique_ptr<TrainJob> job = make_train_job(options);
   const std::string fingerprint =
       train_fingerprint(options, std::string(cpu_path_name(job->engine().backend().path())));
+  make_folders(options.out);  // now that nothing is wrong with what was asked
   if (found) {
     load_train_state(*job, fingerprint);
   } else if (file_exists(metrics_path(options))) {

@@ -225,7 +225,7 @@ TEST_F(TrainTest, BadOptionsAndDataAreNamedAndNothingStarts) {
   o = options("out");
   std::ofstream(o.data, std::ios::app) << "{\"prompt\": 1}\n";
   EXPECT_EQ(fault(o), o.data + ":41: prompt: got a number, want a string");
-  EXPECT_FALSE(file_exists(o.out + "/metrics.jsonl"));
+  EXPECT_FALSE(fs::exists(o.out));
   o.model = root_ + "/absent";
   EXPECT_NE(fault(o).find("absent"), std::string::npos);
 }
