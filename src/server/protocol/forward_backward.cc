@@ -1,6 +1,7 @@
 #include "server/protocol/forward_backward.h"
 
 #include <fmt/format.h>
+#include <server/protocol/tinker.pb.h>
 
 #include <algorithm>
 #include <climits>
@@ -9,7 +10,6 @@
 #include "base/error.h"
 #include "server/protocol/losses.h"
 #include "server/protocol/tensor.h"
-#include "tinker.pb.h"
 
 namespace strata::server {
 namespace {

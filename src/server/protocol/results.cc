@@ -1,10 +1,9 @@
 #include "server/protocol/results.h"
 
 #include <fmt/format.h>
+#include <server/protocol/tinker.pb.h>
 
 #include <cmath>
-
-#include "tinker.pb.h"
 
 namespace strata::server {
 namespace {

@@ -1,12 +1,12 @@
 #include "server/protocol/tensor.h"
 
 #include <fmt/format.h>
+#include <server/protocol/tinker.pb.h>
 
 #include <bit>
 #include <cstring>
 
 #include "base/error.h"
-#include "tinker.pb.h"
 
 namespace strata::server {
 namespace {

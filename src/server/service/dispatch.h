@@ -1,0 +1,38 @@
+// Dispatch: the way from the server to whatever runs commands, as functions that apps/serve binds
+// to the scheduler and tests to a fake. Called on the I/O thread; each accepted command is answered
+// by exactly one Service::post().
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "api/command.h"
+#include "api/result.h"
+
+namespace strata::server {
+
+enum class Admission : uint8_t {
+  kAccepted,
+  kDuplicate,     // `request` is the one to poll
+  kConflict,      // this number was used for something else
+  kGivenUp,       // this number was refused or given up before
+  kUnknownModel,  // never created, unloaded, or its creation failed
+  kFull,          // 429
+  kStopping,      // 503
+};
+
+struct Admitted {
+  Admission admission = Admission::kAccepted;
+  api::RequestId request;
+};
+
+struct Dispatch {
+  std::function<Admitted(api::Command)> submit;
+  // This number was refused before it got there: nobody waits for it.
+  std::function<void(const api::ModelId&, int64_t seq_id)> consume;
+  std::function<bool(const api::RequestId&)> cancel;
+  std::function<void(const api::SessionId&, const std::string& reason)> end_session;
+  std::function<void(api::BaseId, const api::SnapshotId&)> release;
+};
+
+}  // namespace strata::server

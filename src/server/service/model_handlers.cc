@@ -1,0 +1,224 @@
+// Models: made fresh or from a checkpoint, described, unloaded.
+#include <fmt/format.h>
+
+#include <bit>
+
+#include "base/log.h"
+#include "server/crypto.h"
+#include "server/service/service.h"
+
+namespace strata::server {
+namespace {
+
+uint64_t draw_seed() {
+  const std::string bytes = random_bytes(8);
+  uint64_t seed = 0;
+  for (const char c : bytes) seed = seed << 8 | static_cast<unsigned char>(c);
+  return seed;
+}
+
+void check_optimizer(const Fields& body) {
+  if (!body.has("optimizer_config")) return;
+  const std::string type = body.object("optimizer_config").string_or("type", "adamw");
+  if (type != "adamw") {
+    body.fail("optimizer_config", fmt::format("type '{}' is not supported; this server has adamw",
+                                              type.substr(0, 100)));
+  }
+}
+
+std::string model_reply(const char* type, const std::string& id) {
+  return fmt::format("{{\"type\":\"{}\",\"model_id\":{}}}", type, json_quoted(id));
+}
+
+}  // namespace
+
+const BaseName& Service::find_base(const Fields& body, const std::string& name) const {
+  const BaseName* base = parts_.names.find(name);
+  if (base != nullptr) return *base;
+  std::string known;
+  for (const BaseName& row : parts_.names.names()) {
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
+  }
+  body.fail("base_model", fmt::format("'{}' is not served here; this server has: {}",
+                                      name.substr(0, 200), known));
+}
+
+api::LoraConfig Service::read_lora(const Fields& body) const {
+  if (!body.has("lora_config")) {
+    body.fail("lora_config", "this server trains LoRA adapters: a rank is required");
+  }
+  const Fields config = body.object("lora_config");
+  api::LoraConfig lora;
+  lora.rank = config.integer("rank", INT64_MIN, INT64_MAX);
+  if (lora.rank < 1 || lora.rank > options_.max_rank ||
+      !std::has_single_bit(static_cast<uint64_t>(lora.rank))) {
+    config.fail("rank", fmt::format("got {}, wanted a power of two from 1 to {} (--max-rank)",
+                                    lora.rank, options_.max_rank));
+  }
+  const std::optional<uint64_t> seed = config.maybe_bits("seed");
+  lora.seed = seed ? *seed : draw_seed();
+  lora.train_attn = config.boolean_or("train_attn", true);
+  lora.train_mlp = config.boolean_or("train_mlp", true);
+  lora.train_unembed = config.boolean_or("train_unembed", true);
+  if (!lora.train_attn && !lora.train_mlp && !lora.train_unembed) {
+    config.fail("train_attn", "one of train_attn, train_mlp and train_unembed must be true");
+  }
+  return lora;
+}
+
+Response Service::create_model(const Request& request) {
+  const JsonBody json(request.body, "create_model");
+  const Fields body = json.root();
+  const std::string session = body.string("session_id");
+  live_session(request, session);
+  check_optimizer(body);
+  const std::string base_name = body.string("base_model");
+  const BaseName& base = find_base(body, base_name);
+  api::CreateModel create;
+  create.lora = read_lora(body);
+  return start_model(request, body, session, base, base_name, std::move(create), nullptr,
+                     "create_model");
+}
+
+// The create form of load_weights.
+Response Service::create_from_checkpoint(const Request& request, const Fields& body) {
+  const std::string session = body.string("session_id");
+  live_session(request, session);
+  check_optimizer(body);
+  const TinkerPath path = parse_tinker_path(body.string("path"));
+  if (path.kind != CheckpointKind::kWeights) {
+    body.fail("path", fmt::format("'{}' is not a training checkpoint (weights)", path.text()));
+  }
+  const CheckpointRow row =
+      parts_.registry.find(path, request.tenant, /*may_be_public=*/true, wall_seconds());
+  const BaseName* of_row = parts_.names.find(row.base_model);
+  const std::string base_name = body.string_or("base_model", row.base_model);
+  const BaseName& base = find_base(body, base_name);
+  if (of_row == nullptr || of_row->model != base.model) {
+    body.fail("base_model", fmt::format("'{}' is not the checkpoint's base model '{}'",
+                                        base_name.substr(0, 200), row.base_model));
+  }
+  api::CreateModel create;
+  create.lora = row.lora;
+  create.load_dir = parts_.registry.folder(row);
+  create.load_optimizer = body.boolean_or("optimizer", false);
+  return start_model(request, body, session, base, base_name, std::move(create),
+                     parts_.registry.lease(row.id), "load_weights");
+}
+
+Response Service::start_model(const Request& request, const Fields& body,
+                              const std::string& session, const BaseName& base,
+                              const std::string& base_name, api::CreateModel create,
+                              std::shared_ptr<void> lease, const char* type) {
+  const int64_t number = body.integer("model_seq_id", 0, INT64_MAX);
+  const std::string id = fmt::format("{}:train:{}", session, number);
+  const bool is_new = !models_.contains(id);
+  if (is_new && parts_.store.find_run(id)) live_model(request, id);  // throws: unloaded or lost
+  api::Command command =
+      new_command(request.tenant, session, api::BaseId{base.model}, FutureKind::kTraining);
+  command.model = {id};
+  command.fingerprint = fingerprint_of(request.body);
+  const api::LoraConfig lora = create.lora;
+  command.op = std::move(create);
+  const std::string tenant = request.tenant;
+  RunRow row;
+  row.id = id;
+  row.tenant = tenant;
+  row.session_id = session;
+  row.model_seq = number;
+  row.created_at = row.last_request_at = wall_seconds();
+  row.base_model = base_name;
+  row.lora = lora;
+  row.user_metadata = read_metadata(body);
+  if (const std::optional<SessionRow> of = parts_.store.find_session(session)) {
+    row.project_id = of->project_id;
+  }
+  const api::RequestId request_id = command.request;
+  Response response = submit(
+      tenant, std::move(command),
+      {.finish = [id, type, lease = std::move(lease)](
+                     const api::Outcome&) { return json_response(200, model_reply(type, id)); },
+       .failed = {}});
+  if (response.status != 200 || !is_new) return response;
+  parts_.store.add_run(row);
+  models_[id] = {tenant, session, base_name, api::BaseId{base.model}, lora, false};
+  pending_[request_id.text].failed = [this, id] { drop_model(id); };
+  return response;
+}
+
+LiveModel& Service::live_model(const Request& request, const std::string& id) {
+  const auto found = models_.find(id);
+  if (found != models_.end() && found->second.tenant == request.tenant) return found->second;
+  const std::optional<RunRow> row = parts_.store.find_run(id);
+  if (!row || row->tenant != request.tenant) {
+    throw Error(ErrorCode::kNotFound, fmt::format("no such model: {}", id.substr(0, 200)));
+  }
+  if (row->state != RunState::kLost) {
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("model {} is not loaded any more: it was unloaded, its session ended, "
+                            "or its creation failed",
+                            id));
+  }
+  const std::optional<CheckpointRow> last =
+      parts_.store.last_checkpoint(id, CheckpointKind::kWeights, wall_seconds());
+  throw Error(
+      ErrorCode::kNotFound,
+      fmt::format("model {} was lost when the server restarted at {}; last checkpoint: {}", id,
+                  rfc3339(parts_.store.boot_time()), last ? path_of(*last).text() : "none"));
+}
+
+void Service::drop_model(const std::string& id) {
+  parts_.store.end_run(id, RunState::kUnloaded, wall_seconds());
+  models_.erase(id);
+  refused_.erase(refused_.lower_bound({id, INT64_MIN}), refused_.upper_bound({id, INT64_MAX}));
+}
+
+Response Service::get_info(const Request& request) {
+  const JsonBody json(request.body, "get_info");
+  const std::string id = json.root().string("model_id");
+  const LiveModel& model = live_model(request, id);
+  const BaseName* base = parts_.names.find(model.base_name);
+  return json_response(
+      200, fmt::format("{{\"type\":\"get_info\",\"model_id\":{},\"model_data\":{{\"arch\":{},"
+                       "\"model_name\":{},\"tokenizer_id\":{}}},\"is_lora\":true,\"lora_rank\":{},"
+                       "\"model_name\":{},\"optimizer_config\":{{\"type\":\"adamw\"}}}}",
+                       json_quoted(id), json_quoted(info(model.base).architecture),
+                       json_quoted(model.base_name), json_quoted(base->tokenizer_id),
+                       model.lora.rank, json_quoted(model.base_name)));
+}
+
+Response Service::unload_model(const Request& request) {
+  const JsonBody json(request.body, "unload_model");
+  const std::string id = json.root().string("model_id");
+  const LiveModel& model = live_model(request, id);
+  api::Command command =
+      new_command(request.tenant, model.session, model.base, FutureKind::kTraining);
+  command.model = {id};
+  command.fingerprint = fingerprint_of(request.body);
+  command.op = api::UnloadModel{};
+  Response response = submit(request.tenant, std::move(command),
+                             {.finish =
+                                  [id](const api::Outcome&) {
+                                    return json_response(200, model_reply("unload_model", id));
+                                  },
+                              .failed = {}});
+  if (response.status == 200) drop_model(id);
+  return response;
+}
+
+Response Service::weights_info(const Request& request) {
+  const JsonBody json(request.body, "weights_info");
+  const Fields body = json.root();
+  refuse_token(body);
+  const TinkerPath path = parse_tinker_path(body.string("tinker_path"));
+  const CheckpointRow row =
+      parts_.registry.find(path, request.tenant, /*may_be_public=*/true, wall_seconds());
+  return json_response(
+      200, fmt::format("{{\"type\":\"weights_info\",\"base_model\":{},\"is_lora\":true,"
+                       "\"lora_rank\":{},\"train_unembed\":{},\"train_mlp\":{},\"train_attn\":{},"
+                       "\"optimizer_config\":{{\"type\":\"adamw\"}}}}",
+                       json_quoted(row.base_model), row.lora.rank, row.lora.train_unembed,
+                       row.lora.train_mlp, row.lora.train_attn));
+}
+
+}  // namespace strata::server

@@ -1,0 +1,189 @@
+// Sampling sessions, samples, and the polls for every kind of result.
+#include <fmt/format.h>
+
+#include "base/clock.h"
+#include "server/crypto.h"
+#include "server/protocol/results.h"
+#include "server/protocol/sample_request.h"
+#include "server/service/service.h"
+
+namespace strata::server {
+namespace {
+
+// Numbers of a sampler that are remembered against duplicates.
+constexpr size_t kMaxRemembered = 100'000;
+
+std::string sampler_reply(const std::string& id) {
+  return fmt::format("{{\"type\":\"create_sampling_session\",\"sampling_session_id\":{}}}",
+                     json_quoted(id));
+}
+
+uint64_t draw_seed() {
+  uint64_t seed = 0;
+  for (const char c : random_bytes(8)) seed = seed << 8 | static_cast<unsigned char>(c);
+  return seed;
+}
+
+std::string sequence_id(const std::string& sampler, int64_t seq_id, int64_t i) {
+  return fmt::format("{}:{}:{}", sampler, seq_id, i);
+}
+
+}  // namespace
+
+Response Service::create_sampling_session(const Request& request) {
+  const JsonBody json(request.body, "create_sampling_session");
+  const Fields body = json.root();
+  refuse_token(body);
+  const std::string session = body.string("session_id");
+  live_session(request, session);
+  const int64_t number = body.integer("sampling_session_seq_id", 0, INT64_MAX);
+  SamplerRow row;
+  row.id = fmt::format("{}:sample:{}", session, number);
+  if (samplers_.contains(row.id)) return json_response(200, sampler_reply(row.id));
+  row.session_id = session;
+  row.sampling_seq = number;
+  row.tenant = request.tenant;
+  row.created_at = wall_seconds();
+  row.model_path = body.maybe_string("model_path");
+  if (row.model_path) {
+    const TinkerPath path = parse_tinker_path(*row.model_path);
+    if (path.kind == CheckpointKind::kExternal) {
+      body.fail("model_path",
+                fmt::format("'{}' is an export; sampling wants sampler_weights", path.text()));
+    }
+    const CheckpointRow checkpoint =
+        parts_.registry.find(path, request.tenant, /*may_be_public=*/true, row.created_at);
+    row.checkpoint_id = checkpoint.id;
+    row.base_model = checkpoint.base_model;
+    const BaseName& of_path = find_base(body, checkpoint.base_model);
+    if (body.has("base_model") &&
+        find_base(body, body.string("base_model")).model != of_path.model) {
+      body.fail("base_model",
+                fmt::format("'{}' is of base model '{}'", path.text(), checkpoint.base_model));
+    }
+  } else {
+    row.base_model = body.string("base_model");
+    find_base(body, row.base_model);
+  }
+  const SamplerRow kept = parts_.store.add_sampler(row);
+  samplers_[kept.id] = make_sampler(kept, request.tenant);
+  return json_response(200, sampler_reply(kept.id));
+}
+
+Service::Sampler Service::make_sampler(const SamplerRow& row, const std::string& tenant) {
+  Sampler sampler;
+  sampler.tenant = tenant;
+  sampler.session = row.session_id;
+  sampler.base_name = row.base_model;
+  sampler.model_path = row.model_path;
+  const BaseName* base = parts_.names.find(row.base_model);
+  if (base == nullptr) {
+    throw Error(ErrorCode::kNotFound, fmt::format("sampling session {}: base model '{}' is not "
+                                                  "served any more",
+                                                  row.id, row.base_model));
+  }
+  sampler.base = api::BaseId{base->model};
+  if (!row.checkpoint_id) return sampler;
+  sampler.lease = parts_.registry.lease(*row.checkpoint_id);
+  const std::optional<CheckpointRow> checkpoint =
+      parts_.store.find_checkpoint_id(*row.checkpoint_id);
+  if (!checkpoint) {
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("sampling session {}: its checkpoint is gone", row.id));
+  }
+  sampler.snapshot = {*row.checkpoint_id};
+  sampler.dir = parts_.registry.folder(*checkpoint);
+  return sampler;
+}
+
+Service::Sampler& Service::live_sampler(const Request& request, const std::string& id) {
+  const auto found = samplers_.find(id);
+  if (found != samplers_.end() && found->second.tenant == request.tenant) return found->second;
+  const std::optional<SamplerRow> row = parts_.store.find_sampler(id);
+  if (!row || row->tenant != request.tenant) {
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("no such sampling session: {}", id.substr(0, 200)));
+  }
+  live_session(request, row->session_id);
+  if (row->is_ephemeral) {
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("sampling session {} was lost when the server restarted at {}", id,
+                            rfc3339(parts_.store.boot_time())));
+  }
+  return samplers_[id] = make_sampler(*row, request.tenant);
+}
+
+Response Service::get_sampler(const Request& request) {
+  const std::string& id = request.parts.at(0);
+  const Sampler& sampler = live_sampler(request, id);
+  std::string path;
+  if (sampler.model_path) path = ",\"model_path\":" + json_quoted(*sampler.model_path);
+  return json_response(200, fmt::format("{{\"sampler_id\":{},\"base_model\":{}{}}}",
+                                        json_quoted(id), json_quoted(sampler.base_name), path));
+}
+
+Response Service::asample(const Request& request) {
+  const JsonBody json(request.body, "asample");
+  const Fields body = json.root();
+  const std::string id = body.string("sampling_session_id");
+  Sampler& sampler = live_sampler(request, id);
+  const int64_t seq_id = body.integer("seq_id", 0, INT64_MAX);
+  const auto known = sampler.requests.find(seq_id);
+  if (known == sampler.requests.end()) return submit_sample(request, id, sampler, seq_id, body);
+  if (known->second.fingerprint == fingerprint_of(request.body)) {
+    return json_response(200, known->second.reply);
+  }
+  return error_response(409, fmt::format("sampling session {}: seq_id {} was used for another "
+                                         "request",
+                                         id, seq_id));
+}
+
+Response Service::submit_sample(const Request& request, const std::string& id, Sampler& sampler,
+                                int64_t seq_id, const Fields& body) {
+  SampleOrder order = read_sample(body, info(sampler.base), draw_seed());
+  if (order.record && !options_.stable_reinforce) {
+    body.fail("record_stability_info", "is switched off on this server (--stable-reinforce=off)");
+  }
+  order.command.snapshot = sampler.snapshot;
+  order.command.snapshot_dir = sampler.dir;
+  std::string ids;
+  for (int64_t i = 0; i < order.command.num_samples; ++i) {
+    if (i > 0) ids += ',';
+    ids += json_quoted(sequence_id(id, seq_id, i));
+  }
+  SampleRecord record;
+  if (order.record) record.prompt = order.command.prompt;
+  api::Command command =
+      new_command(request.tenant, sampler.session, sampler.base, FutureKind::kSample);
+  const std::string request_id = command.request.text;
+  command.fingerprint = fingerprint_of(request.body);
+  command.op = std::move(order.command);
+  const auto finish = [this, id, seq_id, record = std::move(record), keep = order.record,
+                       session = sampler.session](const api::Outcome& outcome) {
+    const auto& output = std::get<api::SampleOutput>(outcome);
+    if (keep) {
+      std::vector<StateStore::StabilityRecord> rows;
+      for (size_t i = 0; i < output.sequences.size(); ++i) {
+        const api::SampledSequence& sequence = output.sequences[i];
+        rows.push_back({sequence_id(id, seq_id, static_cast<int64_t>(i)),
+                        pack_record({record.prompt, sequence.tokens, sequence.logprobs})});
+      }
+      parts_.store.put_stability(session, rows, wall_seconds());
+    }
+    return sample_response(output);
+  };
+  Response response = submit(request.tenant, std::move(command), {.finish = finish, .failed = {}});
+  if (response.status != 200) return response;
+  response.body = fmt::format("{{\"request_id\":{},\"sample_sequence_ids\":[{}]}}",
+                              json_quoted(request_id), ids);
+  if (sampler.requests.size() >= kMaxRemembered) sampler.requests.erase(sampler.requests.begin());
+  sampler.requests[seq_id] = {fingerprint_of(request.body), response.body};
+  return response;
+}
+
+void Service::retrieve_future(const Request& request, const Respond& respond) {
+  const JsonBody json(request.body, "retrieve_future");
+  futures_.poll(request.tenant, json.root().string("request_id"), respond, now_seconds());
+}
+
+}  // namespace strata::server

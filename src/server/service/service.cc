@@ -1,0 +1,244 @@
+#include "server/service/service.h"
+
+#include <fmt/format.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "server/crypto.h"
+
+namespace strata::server {
+namespace {
+
+constexpr size_t kMaxMetadataEntries = 64;
+constexpr size_t kMaxMetadataBytes = 16 << 10;
+constexpr int64_t kMaxTtl = 315'360'000;  // ten years
+constexpr double kSweepSeconds = 5.0;
+
+Response busy_response(int status, std::string_view message) {
+  Response response = error_response(status, message);
+  response.headers.push_back({"retry-after", "1"});
+  return response;
+}
+
+api::FaultCategory category_of(ErrorCode code) {
+  return code == ErrorCode::kIo ? api::FaultCategory::kServer : api::FaultCategory::kUser;
+}
+
+}  // namespace
+
+Response future_response(const std::string& request_id, const std::string& model_id) {
+  std::string model;
+  if (!model_id.empty()) model = ",\"model_id\":" + json_quoted(model_id);
+  return json_response(200, fmt::format("{{\"request_id\":{}{}}}", json_quoted(request_id), model));
+}
+
+std::optional<int64_t> read_ttl(const Fields& body) {
+  if (!body.has("ttl_seconds")) return std::nullopt;
+  return body.integer("ttl_seconds", 1, kMaxTtl);
+}
+
+std::optional<std::string> read_metadata(const Fields& body) {
+  return body.maybe_object_text("user_metadata", kMaxMetadataEntries, kMaxMetadataBytes);
+}
+
+void refuse_token(const Fields& body) {
+  if (body.has("weights_access_token")) {
+    body.fail("weights_access_token", "is not supported by this server");
+  }
+}
+
+Service::Service(const ServiceOptions& options, ServiceParts parts, Dispatch dispatch)
+    : options_(options),
+      parts_(std::move(parts)),
+      dispatch_(std::move(dispatch)),
+      futures_(options.futures) {
+  const double now = now_seconds();
+  for (const SessionRow& row : parts_.store.active_sessions()) {
+    sessions_[row.id] = {row.tenant, now};
+  }
+}
+
+const api::BaseInfo& Service::info(api::BaseId base) const {
+  return parts_.bases.at(static_cast<size_t>(base));
+}
+
+api::Command Service::new_command(const std::string& tenant, const std::string& session,
+                                  api::BaseId base, FutureKind kind) {
+  api::Command command;
+  command.request = futures_.new_id(tenant, kind);
+  command.tenant = {tenant};
+  command.session = {session};
+  command.base = base;
+  return command;
+}
+
+Response Service::submit(const std::string& tenant, api::Command command, Pending pending) {
+  const api::RequestId id = command.request;
+  const std::string model = command.model.text;
+  const int64_t seq_id = command.seq_id;
+  if (stopping_) {
+    if (pending.failed) pending.failed();
+    return busy_response(503, "the server is shutting down");
+  }
+  const Admitted admitted = dispatch_.submit(std::move(command));
+  if (admitted.admission == Admission::kAccepted) {
+    futures_.add(id, tenant);
+    pending_.emplace(id.text, std::move(pending));
+    return future_response(id.text, model);
+  }
+  if (pending.failed) pending.failed();
+  switch (admitted.admission) {
+    case Admission::kAccepted:
+    case Admission::kDuplicate:
+      return future_response(admitted.request.text, model);
+    case Admission::kConflict:
+      return error_response(
+          409, fmt::format("model {}: number {} was used for another request", model, seq_id));
+    case Admission::kGivenUp:
+      return error_response(400, fmt::format("model {}: number {} was refused, or given up "
+                                             "because it did not arrive (--gap-timeout)",
+                                             model, seq_id));
+    case Admission::kUnknownModel:
+      return error_response(404, fmt::format("model {} is not loaded: it was never created, its "
+                                             "creation failed, or it was unloaded",
+                                             model));
+    case Admission::kFull:
+      return busy_response(429, "the queue is full (--max-queued-samples, --max-queued-bytes)");
+    case Admission::kStopping:
+      return busy_response(503, "the server is shutting down");
+  }
+  return busy_response(503, "the server is shutting down");
+}
+
+Response Service::refuse_later(const std::string& tenant, const std::string& model_id,
+                               int64_t seq_id, uint64_t fingerprint, std::string_view message) {
+  const auto known = refused_.find({model_id, seq_id});
+  if (known != refused_.end()) {
+    if (known->second.fingerprint == fingerprint) {
+      return future_response(known->second.request, model_id);
+    }
+    return error_response(
+        409, fmt::format("model {}: number {} was used for another request", model_id, seq_id));
+  }
+  const api::RequestId id = futures_.new_id(tenant, FutureKind::kTraining);
+  futures_.add(id, tenant);
+  futures_.fail(id, api::FaultCategory::kUser, message, now_seconds());
+  dispatch_.consume({model_id}, seq_id);
+  refused_[{model_id, seq_id}] = {fingerprint, id.text};
+  return future_response(id.text, model_id);
+}
+
+Response Service::with_number(const std::string& model_id, int64_t seq_id,
+                              const std::function<Response()>& body) {
+  try {
+    return body();
+  } catch (const Error&) {
+    dispatch_.consume({model_id}, seq_id);
+    throw;
+  }
+}
+
+void Service::settle(const api::Result& result, double now) {
+  const auto found = pending_.find(result.request.text);
+  if (found == pending_.end()) return;
+  const Pending pending = std::move(found->second);
+  pending_.erase(found);
+  if (const auto* failure = std::get_if<api::Failure>(&result.outcome)) {
+    if (pending.failed) pending.failed();
+    return futures_.fail(result.request, failure->category, failure->message, now);
+  }
+  try {
+    futures_.complete(result.request, pending.finish(result.outcome), now);
+  } catch (const Error& error) {
+    if (pending.failed) pending.failed();
+    futures_.fail(result.request, category_of(error.code), error.what(), now);
+  } catch (const std::exception& error) {
+    if (pending.failed) pending.failed();
+    log(LogLevel::kError, fmt::format("request {}: {}", result.request.text, error.what()));
+    futures_.fail(result.request, api::FaultCategory::kServer,
+                  "the server failed on this request; its log says why", now);
+  }
+}
+
+void Service::post(std::vector<api::Result> results) {
+  const double now = now_seconds();
+  for (const api::Result& result : results) settle(result, now);
+}
+
+void Service::tick() {
+  const double now = now_seconds();
+  futures_.sweep(now);
+  if (now - last_sweep_ < std::min(kSweepSeconds, options_.session_timeout / 4)) return;
+  last_sweep_ = now;
+  std::vector<std::string> silent;
+  for (const auto& [id, session] : sessions_) {
+    if (now - session.last_seen > options_.session_timeout) silent.push_back(id);
+  }
+  for (const std::string& id : silent) {
+    end_session(id, "timed_out", "no heartbeat",
+                fmt::format("no sign of life for {:g} s", options_.session_timeout));
+  }
+  parts_.store.flush_touches();
+  parts_.registry.sweep(wall_seconds());
+}
+
+void Service::fail_pending() {
+  futures_.fail_all("the server was shut down before this request was done", now_seconds());
+  for (auto& [id, pending] : std::exchange(pending_, {})) {
+    if (pending.failed) pending.failed();
+  }
+}
+
+void Service::add_routes(Router& router) {
+  const auto get = [&](const char* path, Response (Service::*handler)(const Request&),
+                       bool needs_key = true) {
+    router.add({"GET", std::string("/api/v1/") + path, BodyKind::kNone,
+                at_once([this, handler](const Request& r) { return (this->*handler)(r); }),
+                needs_key});
+  };
+  const auto post = [&](const char* path, Response (Service::*handler)(const Request&),
+                        BodyKind body = BodyKind::kJson) {
+    router.add({"POST", std::string("/api/v1/") + path, body,
+                at_once([this, handler](const Request& r) { return (this->*handler)(r); })});
+  };
+  const auto post_text = [&](const char* path, const char* text) {
+    router.add({"POST", std::string("/api/v1/") + path, BodyKind::kNone,
+                at_once([text](const Request&) { return json_response(200, text); })});
+  };
+  router.add({"GET", "/api/v1/healthz", BodyKind::kNone,
+              at_once([](const Request&) { return json_response(200, "{\"status\":\"ok\"}"); }),
+              /*needs_key=*/false});
+  post("client/config", &Service::client_config);
+  post_text("client/dynamic_config",
+            "{\"refresh_interval_sec\":300,\"sample_cancel_enabled\":false}");
+  post_text("telemetry", "{\"status\":\"accepted\"}");
+  get("get_server_capabilities", &Service::capabilities);
+  post("create_session", &Service::create_session);
+  post("session_heartbeat", &Service::heartbeat);
+  post("sessions/{}/finish", &Service::finish_session);
+  post("create_model", &Service::create_model);
+  post("get_info", &Service::get_info);
+  post("unload_model", &Service::unload_model);
+  post("weights_info", &Service::weights_info);
+  post("forward_backward", &Service::forward_backward, BodyKind::kJsonOrProto);
+  post("optim_step", &Service::optim_step);
+  post("load_weights", &Service::load_weights);
+  const auto post_save = [&](const char* path, CheckpointKind kind) {
+    router.add({"POST", std::string("/api/v1/") + path, BodyKind::kJson,
+                at_once([this, path, kind](const Request& request) {
+                  return save(request, {path, kind});
+                })});
+  };
+  post_save("save_weights", CheckpointKind::kWeights);
+  post_save("save_weights_for_sampler", CheckpointKind::kSampler);
+  post_save("save_weights_external", CheckpointKind::kExternal);
+  post("create_sampling_session", &Service::create_sampling_session);
+  post("asample", &Service::asample);
+  get("samplers/{}", &Service::get_sampler);
+  router.add({"POST", "/api/v1/retrieve_future", BodyKind::kJson,
+              [this](const Request& request, const Respond& respond) {
+                retrieve_future(request, respond);
+              }});
+}
+
+}  // namespace strata::server

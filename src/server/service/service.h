@@ -1,0 +1,190 @@
+// Service: the Tinker protocol between HTTP and the engines. Turns requests into commands, keeps
+// what lives while the process does (sessions' clocks, models, samplers, futures), and turns
+// results into responses. What must survive a restart is the state store's and the checkpoint
+// registry's. I/O thread only, but for the constructor.
+//   Service service(options, {...}, dispatch);  service.add_routes(router);
+//   http.post([&] { service.post(scheduler.complete(...)); });  http.call_every(0.1, service.tick)
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "api/work.h"
+#include "server/base_names.h"
+#include "server/checkpoints/registry.h"
+#include "server/http/router.h"
+#include "server/protocol/forward_backward.h"
+#include "server/protocol/json_body.h"
+#include "server/service/dispatch.h"
+#include "server/service/futures.h"
+#include "server/state/store.h"
+
+namespace strata::server {
+
+struct ServiceOptions {
+  FutureOptions futures;
+  double session_timeout = 300;
+  int64_t max_rank = 128;
+  int64_t max_body = 64LL << 20;
+  int64_t max_queued_samples = 4096;
+  bool stable_reinforce = true;
+};
+
+// What the service works on; all outlive it.
+struct ServiceParts {
+  StateStore& store;
+  CheckpointRegistry& registry;
+  const BaseNames& names;
+  std::vector<api::BaseInfo> bases;  // by BaseNames' model index
+};
+
+// A training model that is alive, for metrics and the page.
+struct LiveModel {
+  std::string tenant;
+  std::string session;
+  std::string base_name;  // as this client wrote it
+  api::BaseId base = {};
+  api::LoraConfig lora;
+  bool told_formula = false;  // the log said that stable_reinforce's formula is ours
+};
+
+class Service {
+ public:
+  Service(const ServiceOptions& options, ServiceParts parts, Dispatch dispatch);
+
+  void add_routes(Router& router);
+
+  // Answers of the engines and of the scheduler, in any order.
+  void post(std::vector<api::Result> results);
+  // Ends held polls and silent sessions, drops old results. About ten times a second.
+  void tick();
+  // New work is refused with 503 from now on.
+  void begin_shutdown() { stopping_ = true; }
+  // Fails what is still pending; every poll gets its answer.
+  void fail_pending();
+
+  [[nodiscard]] const std::map<std::string, LiveModel>& models() const { return models_; }
+  [[nodiscard]] const Futures& futures() const { return futures_; }
+  [[nodiscard]] size_t num_sessions() const { return sessions_.size(); }
+
+ private:
+  struct Session {
+    std::string tenant;
+    double last_seen = 0;  // now_seconds()
+  };
+  struct Sampler {
+    std::string tenant;
+    std::string session;
+    std::string base_name;
+    std::optional<std::string> model_path;
+    api::BaseId base = {};
+    api::SnapshotId snapshot;  // empty: the base model
+    std::string dir;
+    bool is_ephemeral = false;
+    std::shared_ptr<void> lease;  // keeps the checkpoint's files
+    struct Known {
+      uint64_t fingerprint = 0;
+      std::string reply;
+    };
+    std::map<int64_t, Known> requests;  // by seq_id, against duplicates
+  };
+  // Makes the response of a success, or throws Error. `failed` undoes what the submission prepared.
+  struct Pending {
+    std::function<Response(const api::Outcome&)> finish;
+    std::function<void()> failed;
+  };
+  struct Refused {
+    uint64_t fingerprint = 0;
+    std::string request;
+  };
+  struct SaveForm {
+    const char* name;  // of the endpoint
+    CheckpointKind kind;
+  };
+
+  // Sessions (session_handlers.cc)
+  Response client_config(const Request& request);
+  Response capabilities(const Request& request);
+  Response create_session(const Request& request);
+  Response heartbeat(const Request& request);
+  Response finish_session(const Request& request);
+  void end_session(const std::string& id, const std::string& state, const std::string& reason,
+                   const std::string& detail);
+  Session& live_session(const Request& request, const std::string& id);
+
+  // Models (model_handlers.cc)
+  Response create_model(const Request& request);
+  Response create_from_checkpoint(const Request& request, const Fields& body);
+  Response start_model(const Request& request, const Fields& body, const std::string& session,
+                       const BaseName& base, const std::string& base_name, api::CreateModel create,
+                       std::shared_ptr<void> lease, const char* type);
+  Response get_info(const Request& request);
+  Response unload_model(const Request& request);
+  Response weights_info(const Request& request);
+  const BaseName& find_base(const Fields& body, const std::string& name) const;
+  api::LoraConfig read_lora(const Fields& body) const;
+  LiveModel& live_model(const Request& request, const std::string& id);
+  void drop_model(const std::string& id);
+
+  // Training (training_handlers.cc)
+  Response forward_backward(const Request& request);
+  Response optim_step(const Request& request);
+  Response load_weights(const Request& request);
+  Response save(const Request& request, const SaveForm& form);
+  Response save_ephemeral(const Request& request, const Fields& body, const std::string& model_id,
+                          int64_t seq_id);
+  Response submit_save(const Request& request, const Fields& body, const SaveForm& form,
+                       const std::string& model_id, int64_t seq_id);
+  std::optional<SampleRecord> find_record(const std::string& session, const std::string& sequence);
+
+  // Sampling (sampling_handlers.cc)
+  Response create_sampling_session(const Request& request);
+  Response asample(const Request& request);
+  Response get_sampler(const Request& request);
+  void retrieve_future(const Request& request, const Respond& respond);
+  Sampler& live_sampler(const Request& request, const std::string& id);
+  Sampler make_sampler(const SamplerRow& row, const std::string& tenant);
+  Response submit_sample(const Request& request, const std::string& id, Sampler& sampler,
+                         int64_t seq_id, const Fields& body);
+
+  // service.cc
+  api::Command new_command(const std::string& tenant, const std::string& session, api::BaseId base,
+                           FutureKind kind);
+  // Hands the command on and answers with its future, or with why it was not taken.
+  Response submit(const std::string& tenant, api::Command command, Pending pending);
+  // A future that has failed already, for a fault of the data; its number is used up.
+  Response refuse_later(const std::string& tenant, const std::string& model_id, int64_t seq_id,
+                        uint64_t fingerprint, std::string_view message);
+  // Runs `body`; when it throws, the number is used up.
+  Response with_number(const std::string& model_id, int64_t seq_id,
+                       const std::function<Response()>& body);
+  void settle(const api::Result& result, double now);
+  const api::BaseInfo& info(api::BaseId base) const;
+
+  ServiceOptions options_;
+  ServiceParts parts_;
+  Dispatch dispatch_;
+  Futures futures_;
+  bool stopping_ = false;
+  std::map<std::string, Session> sessions_;
+  std::map<std::string, LiveModel> models_;
+  std::map<std::string, Sampler> samplers_;
+  std::unordered_map<std::string, Pending> pending_;
+  std::map<std::pair<std::string, int64_t>, Refused> refused_;  // by model and seq_id
+  double last_sweep_ = 0;
+};
+
+// {"request_id": ..., "model_id": ...}
+Response future_response(const std::string& request_id, const std::string& model_id);
+// 1 s to 10 years, or nothing.
+std::optional<int64_t> read_ttl(const Fields& body);
+// Limits of user_metadata: 64 entries, 16 KiB.
+std::optional<std::string> read_metadata(const Fields& body);
+// A non-null weights_access_token is refused by name.
+void refuse_token(const Fields& body);
+
+}  // namespace strata::server

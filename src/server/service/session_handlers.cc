@@ -1,0 +1,175 @@
+// Sessions: start-up of a client, its sign of life, its end.
+#include <fmt/format.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "server/crypto.h"
+#include "server/service/service.h"
+
+namespace strata::server {
+namespace {
+
+constexpr size_t kMaxTags = 64;
+constexpr size_t kMaxDisplayName = 256;
+constexpr size_t kMaxProject = 64;
+
+bool valid_project(std::string_view id) {
+  if (id.empty() || id.size() > kMaxProject) return false;
+  for (const char c : id) {
+    const bool fits = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                      c == '.' || c == '_' || c == '-';
+    if (!fits) return false;
+  }
+  return true;
+}
+
+std::string quoted_list(const std::vector<std::string>& texts) {
+  std::string out = "[";
+  for (const std::string& text : texts) {
+    if (out.size() > 1) out += ',';
+    out += json_quoted(text);
+  }
+  return out + "]";
+}
+
+}  // namespace
+
+Response Service::client_config(const Request& request) {
+  const JsonBody body(request.body, "client/config");
+  // Chunks must fit the body limit after serialization, which the client only estimates.
+  const int64_t chunk_bytes = std::min<int64_t>(5'000'000, options_.max_body / 2);
+  return json_response(
+      200, fmt::format("{{\"use_pyqwest_transport\":false,\"pjwt_auth_enabled\":false,"
+                       "\"credential_default_source\":\"api_key\",\"parallel_fwdbwd_chunks\":true,"
+                       "\"proto_compress_fwdbwd\":true,\"proto_write_fwdbwd\":true,"
+                       "\"fwd_via_fwdbwd\":true,\"create_model_via_load_weights\":true,"
+                       "\"sample_use_retrieve_futures\":false,"
+                       "\"sample_join_sampling_session\":false,"
+                       "\"custom_loss_server_side\":false,\"sample_no_retries\":false,"
+                       "\"fwdbwd_max_chunk_len\":1024,\"fwdbwd_max_chunk_bytes_count\":{},"
+                       "\"sample_max_concurrent_requests\":{}}}",
+                       chunk_bytes, std::min<int64_t>(2000, options_.max_queued_samples)));
+}
+
+Response Service::capabilities(const Request&) {
+  std::string models;
+  for (const BaseName& name : parts_.names.names()) {
+    if (!models.empty()) models += ',';
+    models += fmt::format(
+        "{{\"model_name\":{},\"max_context_length\":{},\"trainable\":true,\"sampleable\":true}}",
+        json_quoted(name.name), info(api::BaseId{name.model}).max_context);
+  }
+  return json_response(200, fmt::format("{{\"supported_models\":[{}]}}", models));
+}
+
+Response Service::create_session(const Request& request) {
+  const JsonBody json(request.body, "create_session");
+  const Fields body = json.root();
+  if (stopping_) return error_response(503, "the server is shutting down");
+  SessionRow row;
+  row.id = random_id();
+  row.tenant = request.tenant;
+  row.created_at = wall_seconds();
+  row.sdk_version = body.string_or("sdk_version", "").substr(0, 64);
+  if (body.has("tags")) {
+    const std::vector<std::string> tags = body.strings("tags");
+    if (tags.size() > kMaxTags) {
+      body.fail("tags", fmt::format("has {} entries, the limit is {}", tags.size(), kMaxTags));
+    }
+    row.tags = quoted_list(tags);
+  }
+  row.user_metadata = read_metadata(body);
+  row.display_name = body.maybe_string("display_name");
+  if (row.display_name && row.display_name->size() > kMaxDisplayName) {
+    body.fail("display_name", fmt::format("has {} bytes, the limit is {}", row.display_name->size(),
+                                          kMaxDisplayName));
+  }
+  row.project_id = body.string_or("project_id", "default");
+  if (!valid_project(row.project_id)) {
+    body.fail("project_id", "wanted 1 to 64 of A-Z a-z 0-9 . _ -");
+  }
+  const std::string key(request.header("x-idempotency-key").substr(0, 256));
+  const std::string id = parts_.store.add_session(row, key);
+  sessions_[id] = {request.tenant, now_seconds()};
+  return json_response(
+      200, fmt::format("{{\"type\":\"create_session\",\"session_id\":{}}}", json_quoted(id)));
+}
+
+Service::Session& Service::live_session(const Request& request, const std::string& id) {
+  const auto found = sessions_.find(id);
+  if (found != sessions_.end() && found->second.tenant == request.tenant) return found->second;
+  const std::optional<SessionRow> row = parts_.store.find_session(id);
+  if (!row || row->tenant != request.tenant) {
+    throw Error(ErrorCode::kNotFound, fmt::format("no such session: {}", id.substr(0, 100)));
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("session {} has ended ({}): it takes no more work", id,
+                          row->end_detail.value_or(row->end_reason.value_or(row->state))));
+}
+
+Response Service::heartbeat(const Request& request) {
+  const JsonBody json(request.body, "session_heartbeat");
+  const std::string id = json.root().string("session_id");
+  const auto found = sessions_.find(id);
+  if (found != sessions_.end() && found->second.tenant == request.tenant) {
+    found->second.last_seen = now_seconds();
+    return json_response(200, "{\"type\":\"session_heartbeat\"}");
+  }
+  const std::optional<SessionRow> row = parts_.store.find_session(id);
+  if (!row || row->tenant != request.tenant) {
+    return error_response(404, fmt::format("no such session: {}", id.substr(0, 100)));
+  }
+  return error_response(410, fmt::format("session {} has ended", id));
+}
+
+Response Service::finish_session(const Request& request) {
+  const std::string& id = request.parts.at(0);
+  const JsonBody json(request.body, "finish");
+  const Fields body = json.root();
+  std::string reason = "success";
+  if (body.has("reason")) reason = body.object("reason").string_or("type", "success");
+  if (reason != "success" && reason != "errored" && reason != "interrupted") {
+    body.fail("reason", "wanted a type of success, errored or interrupted");
+  }
+  const std::string detail = body.string_or("detail", "").substr(0, 4096);
+  std::optional<SessionRow> row = parts_.store.find_session(id);
+  if (!row || row->tenant != request.tenant) {
+    return error_response(404, fmt::format("no such session: {}", id.substr(0, 100)));
+  }
+  end_session(id, "finished", reason, detail);
+  row = parts_.store.find_session(id);
+  return json_response(200,
+                       fmt::format("{{\"session_id\":{},\"reason\":{{\"type\":{}}},\"detail\":{},"
+                                   "\"finished_at\":{}}}",
+                                   json_quoted(id), json_quoted(row->end_reason.value_or(reason)),
+                                   row->end_detail ? json_quoted(*row->end_detail) : "null",
+                                   json_quoted(rfc3339(row->ended_at.value_or(wall_seconds())))));
+}
+
+void Service::end_session(const std::string& id, const std::string& state,
+                          const std::string& reason, const std::string& detail) {
+  parts_.store.end_session(id, state, reason, detail, wall_seconds());
+  sessions_.erase(id);
+  dispatch_.end_session({id}, state == "timed_out"
+                                  ? fmt::format("session {} timed out: {}", id, detail)
+                                  : fmt::format("session {} was finished by its client", id));
+  std::vector<std::string> models;
+  for (const auto& [model_id, model] : models_) {
+    if (model.session == id) models.push_back(model_id);
+  }
+  for (const std::string& model_id : models) drop_model(model_id);
+  for (auto at = samplers_.begin(); at != samplers_.end();) {
+    if (at->second.session != id) {
+      ++at;
+      continue;
+    }
+    if (at->second.is_ephemeral) {
+      dispatch_.release(at->second.base, at->second.snapshot);
+      parts_.registry.abandon(at->second.dir);
+    }
+    at = samplers_.erase(at);
+  }
+  log(LogLevel::kInfo, fmt::format("session {} ended: {}", id, state));
+}
+
+}  // namespace strata::server

@@ -1,0 +1,301 @@
+// Training operations of a model, in the order of their numbers: passes, steps, saves, loads. A
+// refusal at submission uses up its number; faults of forward_backward's data come through the
+// future.
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "server/checkpoints/age.h"
+#include "server/protocol/losses.h"
+#include "server/protocol/results.h"
+#include "server/service/service.h"
+
+namespace strata::server {
+namespace {
+
+constexpr const char* kFormulaMetric = "stable_reinforce_strata_formula:max";
+
+double read_number(const Fields& fields, const char* name, double otherwise) {
+  if (fields.is_null(name)) fields.fail(name, "null is no number");
+  return fields.number_or(name, otherwise);
+}
+
+double read_at_least_0(const Fields& fields, const char* name, double otherwise) {
+  const double value = read_number(fields, name, otherwise);
+  if (value < 0) fields.fail(name, fmt::format("got {}, wanted 0 or more", value));
+  return value;
+}
+
+double read_beta(const Fields& fields, const char* name, double otherwise) {
+  const double value = read_number(fields, name, otherwise);
+  if (value < 0 || value >= 1) {
+    fields.fail(name, fmt::format("got {}, wanted 0 or more and below 1", value));
+  }
+  return value;
+}
+
+api::AdamW read_adam(const Fields& body) {
+  if (body.has("optimizer_params")) {
+    body.fail("optimizer_params", "is not supported: this server has Adam (adam_params)");
+  }
+  api::AdamW adam;
+  if (!body.has("adam_params")) return adam;
+  const Fields params = body.object("adam_params");
+  adam.lr = read_at_least_0(params, "learning_rate", adam.lr);
+  adam.beta1 = read_beta(params, "beta1", adam.beta1);
+  adam.beta2 = read_beta(params, "beta2", adam.beta2);
+  adam.eps = read_number(params, "eps", adam.eps);
+  if (adam.eps <= 0) params.fail("eps", fmt::format("got {}, wanted more than 0", adam.eps));
+  adam.weight_decay = read_at_least_0(params, "weight_decay", adam.weight_decay);
+  adam.grad_clip_norm = read_at_least_0(params, "grad_clip_norm", adam.grad_clip_norm);
+  return adam;
+}
+
+int64_t read_seq_id(const Fields& body) { return body.integer("seq_id", 1, INT64_MAX / 2); }
+
+std::string path_reply(const char* type, const TinkerPath& path, const std::string& more = {}) {
+  return fmt::format("{{\"type\":\"{}\",\"path\":{}{}}}", type, json_quoted(path.text()), more);
+}
+
+std::vector<std::string> read_recipients(const Fields& body) {
+  std::vector<std::string> keys;
+  if (!body.has("age_encryption_recipients")) return keys;
+  for (const std::string& text : body.strings("age_encryption_recipients")) {
+    keys.push_back(parse_age_recipient(text));
+  }
+  return keys;
+}
+
+}  // namespace
+
+std::optional<SampleRecord> Service::find_record(const std::string& session,
+                                                 const std::string& sequence) {
+  const std::optional<std::string> text =
+      parts_.store.get_stability(session, sequence, wall_seconds());
+  return text ? unpack_record(*text) : std::nullopt;
+}
+
+Response Service::forward_backward(const Request& request) {
+  if (!request.header("content-type").starts_with("application/x-protobuf")) {
+    return error_response(422,
+                          "forward_backward: JSON bodies are not supported; this server wants "
+                          "application/x-protobuf, which tinker 0.23 and later send when "
+                          "client/config says proto_write_fwdbwd");
+  }
+  const ForwardBackwardBody body(request.body);
+  const std::string& id = body.model_id();
+  const int64_t seq_id = body.seq_id();
+  LiveModel& model = live_model(request, id);
+  if (seq_id < 1) {
+    return error_response(
+        400, fmt::format("forward_backward: seq_id: got {}, wanted 1 or more", seq_id));
+  }
+  api::Command command =
+      new_command(request.tenant, model.session, model.base, FutureKind::kTraining);
+  command.model = {id};
+  command.seq_id = seq_id;
+  bool is_ours = false;
+  try {
+    const std::string session = model.session;
+    api::ForwardBackward op =
+        body.build([&](const std::string& sequence) { return find_record(session, sequence); });
+    is_ours = op.loss.name == api::LossName::kStableReinforce;
+    if (is_ours && !options_.stable_reinforce) {
+      throw Error(ErrorCode::kUnsupported,
+                  "forward_backward: loss_fn 'stable_reinforce' is switched off on this server "
+                  "(--stable-reinforce=off)");
+    }
+    command.fingerprint = fingerprint_of(op);
+    command.op = std::move(op);
+  } catch (const Error& error) {
+    return refuse_later(request.tenant, id, seq_id, fingerprint_of(request.body), error.what());
+  }
+  if (is_ours && !model.told_formula) {
+    model.told_formula = true;
+    log(LogLevel::kWarning,
+        fmt::format("model {}: stable_reinforce runs with Strata's own formula; "
+                    "the service's is not published",
+                    id));
+  }
+  parts_.store.touch_run(id, wall_seconds());
+  return submit(request.tenant, std::move(command),
+                {.finish =
+                     [is_ours](const api::Outcome& outcome) {
+                       const auto& result = std::get<api::ForwardBackwardResult>(outcome);
+                       if (!is_ours) return forward_backward_response(result);
+                       api::ForwardBackwardResult marked = result;
+                       marked.metrics[kFormulaMetric] = 1.0;
+                       return forward_backward_response(marked);
+                     },
+                 .failed = {}});
+}
+
+Response Service::optim_step(const Request& request) {
+  const JsonBody json(request.body, "optim_step");
+  const Fields body = json.root();
+  const std::string id = body.string("model_id");
+  const LiveModel model = live_model(request, id);
+  const int64_t seq_id = read_seq_id(body);
+  return with_number(id, seq_id, [&] {
+    api::Command command =
+        new_command(request.tenant, model.session, model.base, FutureKind::kTraining);
+    command.model = {id};
+    command.seq_id = seq_id;
+    command.fingerprint = fingerprint_of(request.body);
+    command.op = api::OptimStep{read_adam(body)};
+    parts_.store.touch_run(id, wall_seconds());
+    return submit(request.tenant, std::move(command),
+                  {.finish =
+                       [](const api::Outcome& outcome) {
+                         return optim_response(std::get<api::StepResult>(outcome));
+                       },
+                   .failed = {}});
+  });
+}
+
+Response Service::load_weights(const Request& request) {
+  const JsonBody json(request.body, "load_weights");
+  const Fields body = json.root();
+  refuse_token(body);
+  if (!body.has("model_id")) return create_from_checkpoint(request, body);
+  const std::string id = body.string("model_id");
+  const LiveModel model = live_model(request, id);
+  const int64_t seq_id = read_seq_id(body);
+  return with_number(id, seq_id, [&] {
+    const TinkerPath path = parse_tinker_path(body.string("path"));
+    const bool optimizer = body.boolean_or("optimizer", false);
+    CheckpointRow row;
+    try {
+      if (path.kind != CheckpointKind::kWeights) {
+        body.fail("path", fmt::format("'{}' is not a training checkpoint (weights)", path.text()));
+      }
+      row = parts_.registry.find(path, request.tenant, /*may_be_public=*/true, wall_seconds());
+      const BaseName* base = parts_.names.find(row.base_model);
+      if (base == nullptr || api::BaseId{base->model} != model.base) {
+        body.fail("path", fmt::format("'{}' is of base model '{}', model {} is of '{}'",
+                                      path.text(), row.base_model, id, model.base_name));
+      }
+      if (row.lora.rank != model.lora.rank || row.lora.train_attn != model.lora.train_attn ||
+          row.lora.train_mlp != model.lora.train_mlp ||
+          row.lora.train_unembed != model.lora.train_unembed) {
+        body.fail("path", fmt::format("'{}' has rank {} or trained modules unlike those of model "
+                                      "{} (rank {})",
+                                      path.text(), row.lora.rank, id, model.lora.rank));
+      }
+    } catch (const Error& error) {
+      return refuse_later(request.tenant, id, seq_id, fingerprint_of(request.body), error.what());
+    }
+    api::Command command =
+        new_command(request.tenant, model.session, model.base, FutureKind::kTraining);
+    command.model = {id};
+    command.seq_id = seq_id;
+    command.fingerprint = fingerprint_of(request.body);
+    command.op = api::LoadState{parts_.registry.folder(row), optimizer};
+    return submit(request.tenant, std::move(command),
+                  {.finish =
+                       [path, lease = parts_.registry.lease(row.id)](const api::Outcome&) {
+                         return json_response(200, path_reply("load_weights", path));
+                       },
+                   .failed = {}});
+  });
+}
+
+Response Service::save(const Request& request, const SaveForm& form) {
+  const JsonBody json(request.body, form.name);
+  const Fields body = json.root();
+  const std::string id = body.string("model_id");
+  live_model(request, id);
+  const int64_t seq_id = read_seq_id(body);
+  return with_number(id, seq_id, [&]() -> Response {
+    if (form.kind == CheckpointKind::kSampler) {
+      const std::string kind = body.string_or("kind", "snapshot");
+      if (kind == "inflight") {
+        body.fail("kind", "'inflight' is not supported; this server has 'snapshot'");
+      }
+      if (kind != "snapshot") body.fail("kind", "wanted 'snapshot'");
+      if (body.has("sampling_session_seq_id")) return save_ephemeral(request, body, id, seq_id);
+    }
+    return submit_save(request, body, form, id, seq_id);
+  });
+}
+
+Response Service::submit_save(const Request& request, const Fields& body, const SaveForm& form,
+                              const std::string& id, int64_t seq_id) {
+  const LiveModel& model = live_model(request, id);
+  CheckpointSave save;
+  const std::string name = body.string_or("path", fmt::format("checkpoint-{:06}", seq_id));
+  check_checkpoint_name("path", name);
+  save.path = {id, form.kind, name};
+  save.tenant = request.tenant;
+  save.ttl_seconds = read_ttl(body);
+  save.user_metadata = read_metadata(body);
+  save.base_model = model.base_name;
+  save.lora = model.lora;
+  if (form.kind == CheckpointKind::kWeights) save.overwrite = body.boolean_or("overwrite", false);
+  if (form.kind == CheckpointKind::kExternal) save.age_recipients = read_recipients(body);
+  const std::string dir = parts_.registry.begin();
+  api::Command command =
+      new_command(request.tenant, model.session, model.base, FutureKind::kTraining);
+  command.model = {id};
+  command.seq_id = seq_id;
+  command.fingerprint = fingerprint_of(request.body);
+  const api::SnapshotId snapshot = {command.request.text};
+  if (form.kind == CheckpointKind::kWeights) {
+    command.op = api::SaveState{dir, model.base_name};
+  } else {
+    command.op = api::SaveForSampler{dir, model.base_name, snapshot, /*ephemeral=*/false};
+  }
+  parts_.store.touch_run(id, wall_seconds());
+  const auto finish = [this, dir, save, form, snapshot, base = model.base](const api::Outcome&) {
+    // Sampling sessions name the checkpoint's own snapshot and read it from its folder.
+    if (form.kind != CheckpointKind::kWeights) dispatch_.release(base, snapshot);
+    const CheckpointRow row = parts_.registry.finish(dir, save, wall_seconds());
+    const std::string size = form.kind == CheckpointKind::kExternal
+                                 ? fmt::format(",\"size_bytes\":{}", row.size_bytes)
+                                 : std::string();
+    return json_response(200, path_reply(form.name, save.path, size));
+  };
+  return submit(request.tenant, std::move(command),
+                {.finish = finish, .failed = [this, dir] { parts_.registry.abandon(dir); }});
+}
+
+Response Service::save_ephemeral(const Request& request, const Fields& body, const std::string& id,
+                                 int64_t seq_id) {
+  const LiveModel& model = live_model(request, id);
+  const int64_t number = body.integer("sampling_session_seq_id", 0, INT64_MAX);
+  const std::string sampler_id = fmt::format("{}:sample:{}", model.session, number);
+  const std::string dir = parts_.registry.begin();
+  api::Command command =
+      new_command(request.tenant, model.session, model.base, FutureKind::kTraining);
+  command.model = {id};
+  command.seq_id = seq_id;
+  command.fingerprint = fingerprint_of(request.body);
+  const api::SnapshotId snapshot = {sampler_id};
+  command.op = api::SaveForSampler{dir, model.base_name, snapshot, /*ephemeral=*/true};
+  SamplerRow row;
+  row.id = sampler_id;
+  row.session_id = model.session;
+  row.sampling_seq = number;
+  row.tenant = request.tenant;
+  row.base_model = model.base_name;
+  row.is_ephemeral = true;
+  Sampler sampler{request.tenant, model.session, model.base_name,       std::nullopt, model.base,
+                  snapshot,       dir,           /*is_ephemeral=*/true, nullptr,      {}};
+  const auto finish = [this, row, sampler](const api::Outcome&) {
+    if (!sessions_.contains(row.session_id)) {
+      dispatch_.release(sampler.base, sampler.snapshot);
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("session {} has ended: its sampler is not kept", row.session_id));
+    }
+    SamplerRow kept = row;
+    kept.created_at = wall_seconds();
+    parts_.store.add_sampler(kept);
+    samplers_[row.id] = sampler;
+    return json_response(200, fmt::format("{{\"type\":\"save_weights_for_sampler\","
+                                          "\"sampling_session_id\":{}}}",
+                                          json_quoted(row.id)));
+  };
+  return submit(request.tenant, std::move(command),
+                {.finish = finish, .failed = [this, dir] { parts_.registry.abandon(dir); }});
+}
+
+}  // namespace strata::server

@@ -1,0 +1,137 @@
+#include "server/tinker_server.h"
+
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "server/checkpoints/data_dir.h"
+#include "server/checkpoints/registry.h"
+#include "server/http/server.h"
+#include "server/keys.h"
+#include "server/service/service.h"
+#include "server/state/store.h"
+
+namespace strata::server {
+namespace {
+
+constexpr double kTickSeconds = 0.1;
+constexpr double kLastResponses = 2.0;  // seconds for answers to leave at a shutdown
+
+KeySources key_sources(const ServeOptions& options) {
+  KeySources sources;
+  sources.keys_file = options.keys;
+  sources.admin_keys_file = options.admin_keys;
+  sources.keys_text = options.keys_text;
+  sources.admin_keys_text = options.admin_keys_text;
+  sources.no_keys = options.no_keys;
+  return sources;
+}
+
+std::unique_ptr<Sql> open_store(const ServeOptions& options, const DataDir& data) {
+  return options.db.empty() ? open_sqlite(data.database()) : open_postgres(options.db);
+}
+
+ServiceOptions service_options(const ServeOptions& options, const DataDir& data, int64_t boot) {
+  ServiceOptions out;
+  out.futures = {data.secret(), boot, options.result_ttl, options.poll_hold, options.max_parked};
+  out.session_timeout = options.session_timeout;
+  out.max_rank = options.max_rank;
+  out.max_body = options.max_body;
+  out.max_queued_samples = options.max_queued_samples;
+  out.stable_reinforce = options.stable_reinforce;
+  return out;
+}
+
+HttpOptions http_options(const ServeOptions& options) {
+  HttpOptions out;
+  out.host = options.listen.host;
+  out.port = options.listen.port;
+  out.public_url = options.public_url;
+  out.header_timeout = options.header_timeout;
+  out.body_timeout = options.body_timeout;
+  out.keepalive = options.keepalive;
+  out.max_body = static_cast<uint64_t>(options.max_body);
+  out.max_body_bytes = std::max<uint64_t>(1ULL << 30, 4 * out.max_body);
+  return out;
+}
+
+void log_exchange(const Exchange& exchange) {
+  // The path without its query; signed URLs carry their token there.
+  log(LogLevel::kDebug, fmt::format("{} {} {} {:.1f} ms", exchange.method, exchange.path,
+                                    exchange.status, exchange.seconds * 1e3));
+}
+
+}  // namespace
+
+struct TinkerServer::State {
+  State(const ServeOptions& serve_options, const BaseNames& base_names,
+        std::vector<api::BaseInfo> bases, Dispatch dispatch)
+      : options(serve_options),
+        keys(std::make_shared<KeyRing>(key_sources(options))),
+        data(options.data),
+        store(open_store(options, data), wall_seconds()),
+        registry(data, store, options.max_disk),
+        names(base_names),
+        service(service_options(options, data, store.boot()),
+                {store, registry, names, std::move(bases)}, std::move(dispatch)) {}
+
+  ServeOptions options;
+  std::shared_ptr<const KeyRing> keys;  // I/O thread, after start()
+  DataDir data;
+  StateStore store;
+  CheckpointRegistry registry;
+  BaseNames names;
+  Service service;
+  std::unique_ptr<HttpServer> http;
+};
+
+TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
+                           std::vector<api::BaseInfo> bases, Dispatch dispatch)
+    : state_(std::make_unique<State>(options, names, std::move(bases), std::move(dispatch))) {
+  State& s = *state_;
+  for (const std::string& warning : s.keys->warnings()) log(LogLevel::kWarning, warning);
+  Router router;
+  s.service.add_routes(router);
+  s.http = std::make_unique<HttpServer>(
+      http_options(s.options), std::move(router),
+      [&s](std::string_view key) -> std::optional<Caller> {
+        const std::optional<Identity> who = s.keys->find(key);
+        if (!who) return std::nullopt;
+        return Caller{who->tenant, who->is_admin};
+      },
+      log_exchange);
+  s.http->call_every(kTickSeconds, [&s] { s.service.tick(); });
+}
+
+TinkerServer::~TinkerServer() = default;
+
+void TinkerServer::start() { state_->http->start(); }
+
+int TinkerServer::port() const { return state_->http->port(); }
+
+void TinkerServer::post(std::vector<api::Result> results) {
+  if (results.empty()) return;
+  auto shared = std::make_shared<std::vector<api::Result>>(std::move(results));
+  state_->http->post([this, shared] { state_->service.post(std::move(*shared)); });
+}
+
+void TinkerServer::reload_keys() {
+  state_->http->post([this] {
+    try {
+      state_->keys = std::make_shared<KeyRing>(key_sources(state_->options));
+      log(LogLevel::kInfo, "keys: read again");
+    } catch (const Error& error) {
+      log(LogLevel::kError, fmt::format("keys: the old ones stay: {}", error.what()));
+    }
+  });
+}
+
+void TinkerServer::begin_shutdown() {
+  state_->http->post([this] { state_->service.begin_shutdown(); });
+}
+
+void TinkerServer::stop() {
+  state_->http->post([this] { state_->service.fail_pending(); });
+  state_->http->stop(kLastResponses);
+}
+
+}  // namespace strata::server

@@ -1,0 +1,45 @@
+// TinkerServer: the whole server but the engines: keys, data directory, state, service and HTTP,
+// wired from the options. The owner brings what runs commands as a Dispatch and hands back results.
+//   TinkerServer server(options, names, bases, dispatch);
+//   server.start();  ...  server.post(scheduler.complete(...));  ...  server.stop();
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "api/result.h"
+#include "api/work.h"
+#include "server/base_names.h"
+#include "server/options.h"
+#include "server/service/dispatch.h"
+
+namespace strata::server {
+
+class TinkerServer {
+ public:
+  // Takes the data directory's lock and opens the state store. `bases` in the order of `names`'
+  // directories. Throws Error for what the operator must change.
+  TinkerServer(const ServeOptions& options, const BaseNames& names,
+               std::vector<api::BaseInfo> bases, Dispatch dispatch);
+  ~TinkerServer();
+  TinkerServer(const TinkerServer&) = delete;
+  TinkerServer& operator=(const TinkerServer&) = delete;
+
+  // Listens. After it the server answers.
+  void start();
+  [[nodiscard]] int port() const;
+  // Any thread: answers of the engines and of the scheduler.
+  void post(std::vector<api::Result> results);
+  // Any thread: reads the keys again (SIGHUP); a fault is logged and the old keys stay.
+  void reload_keys();
+  // New work is answered 503 from now on.
+  void begin_shutdown();
+  // After the last post(): fails what is pending, answers the polls, and joins.
+  void stop();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace strata::server
