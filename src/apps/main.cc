@@ -17,6 +17,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "server/keys.h"
 
 namespace strata::apps {
 namespace {
@@ -210,6 +211,17 @@ void add_init(CLI::App& app, Command& chosen) {
   command->callback([&chosen, options] { chosen = [options] { return run_init(*options); }; });
 }
 
+void add_keygen(CLI::App& app, Command& chosen) {
+  auto* command = app.add_subcommand("keygen", "Print a new API key for strata serve");
+  command->footer("Example:\n  strata keygen > keys && chmod 600 keys");
+  command->callback([&chosen] {
+    chosen = [] {
+      fmt::print("{}\n", server::generate_key());
+      return 0;
+    };
+  });
+}
+
 int exit_code(const Error& error) {
   switch (error.code) {
     case ErrorCode::kInvalidArgument:
@@ -238,6 +250,7 @@ int run(int argc, char** argv) {
   add_init(app, chosen);
   add_tokenize(app, chosen);
   add_bench(app, chosen);
+  add_keygen(app, chosen);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,0 +1,71 @@
+#include "apps/serve_options.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "base/env.h"
+#include "base/log.h"
+
+namespace strata::apps {
+
+std::shared_ptr<ServeCommandLine> add_serve_options(CLI::App& command) {
+  using Kind = server::OptionRow::Kind;
+  auto line = std::make_shared<ServeCommandLine>();
+  line->source.where = "command line";
+  for (const server::OptionRow& row : server::serve_option_rows()) {
+    const std::string name(row.name);
+    const std::string help(row.help);
+    if (row.kind == Kind::kFlag) {
+      command.add_flag_callback(
+          "--" + name, [line, name] { line->source.values[name] = {"on"}; }, help);
+      continue;
+    }
+    const auto keep = [line, name](const std::vector<std::string>& values) {
+      line->source.values[name] = values;
+    };
+    auto* option = command.add_option_function<std::vector<std::string>>("--" + name, keep, help);
+    option->type_name(std::string(row.unit))->allow_extra_args(false);
+    if (!row.default_text.empty()) option->default_str(std::string(row.default_text));
+  }
+  command.add_option("--config", line->config, "TOML file with these names as keys")
+      ->type_name("FILE");
+  command.footer(
+      "Each option may also stand in the environment (STRATA_MAX_BODY=1MiB for --max-body; lists\n"
+      "with commas) or in the file. Order: command line, environment, file, default.\n"
+      "STRATA_KEYS and STRATA_ADMIN_KEYS hold keys, with commas, instead of a file's name.\n"
+      "Example:\n"
+      "  strata keygen > keys && chmod 600 keys\n"
+      "  strata serve --model tiny=models/tiny-qwen3 --data state --keys keys");
+  return line;
+}
+
+server::ServeOptions read_serve_options(const ServeCommandLine& line) {
+  const std::map<std::string, std::string> variables = env_strata();
+  std::string config = line.config;
+  const auto named = variables.find("STRATA_CONFIG");
+  if (config.empty() && named != variables.end()) config = named->second;
+  std::vector<server::OptionSource> sources = {line.source,
+                                               server::options_from_environment(variables)};
+  if (!config.empty()) sources.push_back(server::options_from_file(config));
+  server::ServeOptions options = server::merge_options(sources);
+  for (const std::string& name : server::unknown_variables(variables)) {
+    log(LogLevel::kWarning, fmt::format("environment: {} is no option of strata serve", name));
+  }
+  for (const std::string& warning : server::option_warnings(options)) {
+    log(LogLevel::kWarning, warning);
+  }
+  return options;
+}
+
+server::KeyRing read_keys(const server::ServeOptions& options) {
+  server::KeyRing keys({.keys_file = options.keys,
+                        .admin_keys_file = options.admin_keys,
+                        .keys_text = options.keys_text,
+                        .admin_keys_text = options.admin_keys_text,
+                        .no_keys = options.no_keys});
+  for (const std::string& warning : keys.warnings()) log(LogLevel::kWarning, warning);
+  return keys;
+}
+
+}  // namespace strata::apps

@@ -1,0 +1,30 @@
+// The command line of `strata serve`, from the table of server/options.h, joined with environment
+// and file.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "server/keys.h"
+#include "server/options.h"
+
+namespace CLI {
+class App;
+}
+
+namespace strata::apps {
+
+struct ServeCommandLine {
+  server::OptionSource source;
+  std::string config;  // --config, or empty
+};
+
+// One option a row, and --config. The result is filled when the command line is parsed.
+std::shared_ptr<ServeCommandLine> add_serve_options(CLI::App& command);
+
+// Command line, STRATA_* environment, file, default, in this order; warns of what is doubtful.
+server::ServeOptions read_serve_options(const ServeCommandLine& line);
+
+// The keys that the options name, with a warning for each doubtful one. Again at SIGHUP.
+server::KeyRing read_keys(const server::ServeOptions& options);
+
+}  // namespace strata::apps
