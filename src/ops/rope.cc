@@ -19,6 +19,7 @@ cpu::RopeKernel checked(const HeadNormRopeArgs& args) {
   CHECK(args.cos.cols() == dim / 2 && args.sin.shape == args.cos.shape &&
             args.sin.row_stride == args.cos.row_stride,
         args.cos.shape.to_string(), args.sin.shape.to_string(), dim);
+  CHECK(!args.interleaved || (args.weight.empty() && dim <= kMaxInterleavedDim), dim);
   for (const int32_t position : args.positions) {
     CHECK(position >= 0 && position < args.cos.rows(), position, args.cos.rows());
   }
@@ -33,7 +34,8 @@ cpu::RopeKernel checked(const HeadNormRopeArgs& args) {
           .table_stride = args.cos.row_stride,
           .num_heads = args.x.shape[1],
           .num_rows = args.x.rows(),
-          .dim = dim};
+          .dim = dim,
+          .interleaved = args.interleaved};
 }
 
 }  // namespace

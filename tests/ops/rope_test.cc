@@ -20,6 +20,7 @@ struct Case {
   bool norm;
   DType type = kF32;
   double scale = 2;
+  bool interleaved = false;
 };
 
 const Case kCases[] = {
@@ -36,12 +37,17 @@ const Case kCases[] = {
     {40, 8, 64, true, kBF16},
     {3, 1, 254, false, kBF16},
     {3, 2, 64, true, kF32, 1e-3},
+    {1, 1, 2, false, kF32, 2, true},
+    {3, 2, 30, false, kF32, 2, true},
+    {9, 1, 64, false, kF32, 2, true},
+    {40, 16, 64, false, kBF16, 2, true},
+    {2, 3, 1024, false, kBF16, 2, true},
 };
 
 std::string name_of(const Case& c) {
   return "tokens " + std::to_string(c.tokens) + ", heads " + std::to_string(c.heads) + ", dim " +
          std::to_string(c.dim) + (c.norm ? ", norm, " : ", no norm, ") +
-         std::string(dtype_name(c.type));
+         (c.interleaved ? "interleaved, " : "") + std::string(dtype_name(c.type));
 }
 
 // What an op and its reference read.
@@ -51,7 +57,8 @@ struct Inputs {
         weight(random_buffer(kF32, {c.dim}, {.seed = 2, .scale = 0.3, .mean = 1})),
         cos(kF32, {kPositions, c.dim / 2}),
         sin(kF32, {kPositions, c.dim / 2}),
-        norm(c.norm) {
+        norm(c.norm),
+        interleaved(c.interleaved) {
     for (int64_t i = 0; i < cos.size(); ++i) {
       const double angle = static_cast<double>(i / (c.dim / 2)) / (1.0 + 0.3 * (i % (c.dim / 2)));
       cos.set(i, std::cos(angle));
@@ -63,6 +70,7 @@ struct Inputs {
     oracle = {.num_heads = c.heads,
               .head_dim = c.dim,
               .norm = c.norm,
+              .interleaved = c.interleaved,
               .eps = kEps,
               .positions = positions,
               .cos = cos.values(),
@@ -74,7 +82,8 @@ struct Inputs {
             .eps = kEps,
             .positions = positions,
             .cos = cos,
-            .sin = sin};
+            .sin = sin,
+            .interleaved = interleaved};
   }
 
   Buffer x;
@@ -82,6 +91,7 @@ struct Inputs {
   Buffer cos;
   Buffer sin;
   bool norm;
+  bool interleaved;
   std::vector<int32_t> positions;
   ref::HeadNormRope oracle;
 };
@@ -126,8 +136,8 @@ TEST(Rope, BackwardMatchesReference) {
 }
 
 TEST(Rope, ReferenceBackwardMatchesComplexStep) {
-  for (const bool norm : {true, false}) {
-    const Case c{.tokens = 2, .heads = 2, .dim = 6, .norm = norm};
+  for (const int kind : {0, 1, 2}) {
+    const Case c{.tokens = 2, .heads = 2, .dim = 6, .norm = kind == 0, .interleaved = kind == 2};
     const Inputs in(c);
     const auto x = in.x.values();
     const auto w = in.weight.values();
@@ -148,8 +158,14 @@ TEST(Rope, ReferenceBackwardMatchesComplexStep) {
 }
 
 TEST(Rope, TokensAloneEqualTokensTogetherAndInPlace) {
-  for (const DType type : {kF32, kBF16}) {
-    const Case c{.tokens = 20, .heads = 9, .dim = 128, .norm = true, .type = type};
+  for (const auto& [type, interleaved] :
+       {std::pair{kF32, false}, {kBF16, false}, {kF32, true}, {kBF16, true}}) {
+    const Case c{.tokens = 20,
+                 .heads = 9,
+                 .dim = 128,
+                 .norm = !interleaved,
+                 .type = type,
+                 .interleaved = interleaved};
     const Inputs in(c);
     const Buffer d_y = random_buffer(type, {c.tokens, c.heads, c.dim}, {.seed = 3});
     for (const CpuPath path : supported_paths()) {
@@ -175,10 +191,39 @@ TEST(Rope, TokensAloneEqualTokensTogetherAndInPlace) {
       Buffer d_over = d_y;
       Buffer d_w = filled_buffer(kF32, {c.dim}, 0);
       Buffer d_w_over = filled_buffer(kF32, {c.dim}, 0);
-      head_norm_rope_backward(backend, in.args(), d_y, d_x, d_w);
-      head_norm_rope_backward(backend, in.args(), d_over, d_over, d_w_over);
+      head_norm_rope_backward(backend, in.args(), d_y, d_x, c.norm ? d_w.view() : TensorView());
+      head_norm_rope_backward(backend, in.args(), d_over, d_over,
+                              c.norm ? d_w_over.view() : TensorView());
       expect_same_bits(d_over, d_x);
       expect_same_bits(d_w_over, d_w);
+    }
+  }
+}
+
+// As latent attention calls it: the last columns of each head of wider tensors.
+TEST(Rope, ColumnsOfWiderRows) {
+  const Case c{.tokens = 5, .heads = 3, .dim = 20, .norm = false, .interleaved = true};
+  const Inputs in(c);
+  const auto part_of = [&](const Buffer& wide) {
+    TensorView part = wide.view();
+    part.data = static_cast<float*>(part.data) + wide.view().cols() - c.dim;
+    part.shape = {c.tokens, c.heads, c.dim};
+    return part;
+  };
+  for (const CpuPath path : supported_paths()) {
+    SCOPED_TRACE(cpu_path_name(path));
+    Backend backend(path, 2);
+    Buffer want(kF32, {c.tokens, c.heads, c.dim});
+    head_norm_rope(backend, in.args(), want);
+    Buffer from = filled_buffer(kF32, {c.tokens, c.heads, 27}, 5);
+    Buffer to = filled_buffer(kF32, {c.tokens, c.heads, 33}, 7);
+    for (int64_t i = 0; i < in.x.size(); ++i) from.set(i / 20 * 27 + 7 + i % 20, in.x.get(i));
+    HeadNormRopeArgs args = in.args();
+    args.x = part_of(from);
+    head_norm_rope(backend, args, part_of(to));
+    for (int64_t i = 0; i < to.size(); ++i) {
+      const int64_t col = i % 33;
+      EXPECT_EQ(to.get(i), col < 13 ? 7.0 : want.get(i / 33 * 20 + col - 13)) << i;
     }
   }
 }

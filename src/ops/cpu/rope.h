@@ -1,6 +1,7 @@
 // Kernels of ops/rope.h for one path; rows [begin, end) of the flattened [T N, H], or columns of H.
 #pragma once
 #include "ops/cpu/simd.h"
+#include "ops/rope.h"
 
 namespace strata::ops::cpu {
 
@@ -17,6 +18,7 @@ struct RopeKernel {
   int64_t num_heads;
   int64_t num_rows;  // T N
   int64_t dim;       // H
+  bool interleaved;  // pairs (2h, 2h + 1) of x
 };
 
 template <typename V>

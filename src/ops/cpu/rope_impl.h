@@ -9,6 +9,22 @@ namespace strata::ops::cpu {
 // Rows whose norms are found together: their chains overlap.
 constexpr int64_t kRopeBatch = 8;
 
+// Between pairs (2h, 2h + 1) and (h, h + H / 2).
+template <typename V, typename X>
+[[gnu::always_inline]] inline void split_pairs(const X* from, int64_t half, X* to) {
+  for (int64_t h = 0; h < half; ++h) {
+    to[h] = from[2 * h];
+    to[half + h] = from[2 * h + 1];
+  }
+}
+template <typename V, typename X>
+[[gnu::always_inline]] inline void join_pairs(const X* from, int64_t half, X* to) {
+  for (int64_t h = 0; h < half; ++h) {
+    to[2 * h] = from[h];
+    to[2 * h + 1] = from[half + h];
+  }
+}
+
 template <typename V, typename X>
 [[gnu::always_inline]] inline void head_norm_rope_row(const RopeKernel& k, const X* x, X* y,
                                                       int64_t position, float inv_rms) {
@@ -41,8 +57,13 @@ void head_norm_rope_typed(const RopeKernel& k, X* y, int64_t y_stride, int64_t b
     }
     for (int64_t i = 0; i < count; ++i) {
       const int64_t row = first + i;
-      head_norm_rope_row<V>(k, x + row * k.x_stride, y + row * y_stride,
-                            k.positions[row / k.num_heads], inv[i]);
+      const X* x_row = x + row * k.x_stride;
+      X halves[kMaxInterleavedDim];
+      if (k.interleaved) {
+        split_pairs<V>(x_row, k.dim / 2, halves);
+        x_row = halves;
+      }
+      head_norm_rope_row<V>(k, x_row, y + row * y_stride, k.positions[row / k.num_heads], inv[i]);
     }
   }
 }
@@ -91,12 +112,15 @@ void head_norm_rope_backward_typed(const RopeKernel& k, const DY* d_y, int64_t d
                      V::load(cos + h, part), V::load(sin + h, part), d_n1, d_n2);
     };
     if (k.weight == nullptr) {
+      DX halves[kMaxInterleavedDim];
+      DX* to = k.interleaved ? halves : d_x_row;
       for_chunks<V>(half, [&](int64_t h, auto part) {
         auto d_n1 = zero, d_n2 = zero;
         load_back(h, part, d_n1, d_n2);
-        V::store(d_x_row + h, d_n1, part);
-        V::store(d_x_row + half + h, d_n2, part);
+        V::store(to + h, d_n1, part);
+        V::store(to + half + h, d_n2, part);
       });
+      if (k.interleaved) join_pairs<V>(halves, half, d_x_row);
       continue;
     }
     const float inv = inv_rms_of<V>(x_row, k.dim, k.eps);

@@ -9,6 +9,7 @@ struct HeadNormRope {
   int64_t num_heads = 1;
   int64_t head_dim = 2;
   bool norm = true;  // else weight is not read
+  bool interleaved = false;
   double eps = 1e-6;
   std::vector<int32_t> positions;  // [T]
   std::vector<double> cos;         // [P, H / 2]
@@ -23,6 +24,9 @@ std::vector<S> head_norm_rope(const HeadNormRope& args, const std::vector<S>& x,
   const size_t half = dim / 2;
   std::vector<S> normed = args.norm ? rms_norm(x, weight, args.eps) : x;
   std::vector<S> y(x.size());
+  // Where the two elements of pair h stand in a row of x.
+  const auto first = [&](size_t h) { return args.interleaved ? 2 * h : h; };
+  const auto second = [&](size_t h) { return args.interleaved ? 2 * h + 1 : half + h; };
   for (size_t row = 0; row * dim < x.size(); ++row) {
     const auto token = row / static_cast<size_t>(args.num_heads);
     const size_t table = static_cast<size_t>(args.positions[token]) * half;
@@ -30,8 +34,8 @@ std::vector<S> head_norm_rope(const HeadNormRope& args, const std::vector<S>& x,
     for (size_t h = 0; h < half; ++h) {
       const double c = args.cos[table + h];
       const double s = args.sin[table + h];
-      y[row * dim + h] = n[h] * c - n[half + h] * s;
-      y[row * dim + half + h] = n[half + h] * c + n[h] * s;
+      y[row * dim + h] = n[first(h)] * c - n[second(h)] * s;
+      y[row * dim + half + h] = n[second(h)] * c + n[first(h)] * s;
     }
   }
   return y;
@@ -44,8 +48,17 @@ inline void head_norm_rope_backward(const HeadNormRope& args, const std::vector<
                                     std::vector<double>& d_weight) {
   HeadNormRope inverse = args;  // the transpose of a rotation turns the other way
   inverse.norm = false;
+  inverse.interleaved = false;
   for (double& s : inverse.sin) s = -s;
-  const std::vector<double> d_normed = head_norm_rope(inverse, d_y, weight);
+  std::vector<double> d_normed = head_norm_rope(inverse, d_y, weight);
+  if (args.interleaved) {
+    const std::vector<double> halves = d_normed;
+    const auto dim = static_cast<size_t>(args.head_dim);
+    for (size_t i = 0; i < halves.size(); ++i) {
+      const size_t h = i % dim;
+      d_normed[i - h + (h < dim / 2 ? 2 * h : 2 * (h - dim / 2) + 1)] = halves[i];
+    }
+  }
   if (args.norm) {
     rms_norm_backward(x, weight, args.eps, d_normed, d_x, d_weight);
   } else {
