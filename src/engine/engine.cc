@@ -15,7 +15,7 @@ namespace {
 
 int64_t kv_page_bytes(const model::ModelConfig& config, DType dtype, int64_t page_size) {
   return std::max<int64_t>(
-      64, 2 * config.num_layers * page_size * config.kv_width() * dtype_bytes(dtype));
+      64, config.num_layers * page_size * config.cache_width() * dtype_bytes(dtype));
 }
 
 train::AdamWOptions adamw_options(const api::AdamW& o) {

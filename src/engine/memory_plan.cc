@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "model/head.h"
+#include "model/mla_block.h"
 
 namespace strata::engine {
 namespace {
@@ -11,9 +12,16 @@ namespace {
 constexpr int64_t kProcessBytes = 24 << 20;
 
 // The widest moment inside a layer, beyond its kept activations.
-int64_t layer_temporaries(const model::ModelConfig& c, DType dtype, int64_t tokens, bool backward) {
+int64_t layer_temporaries(const model::ModelConfig& c, DType dtype, int64_t tokens, int64_t rank,
+                          bool backward) {
   const int64_t e = dtype_bytes(dtype);
   const int64_t normed = tokens * c.hidden_size * e;
+  if (c.mla.kv_lora_rank > 0) {
+    const int64_t mlp =
+        backward ? tokens * c.intermediate_size * 4 * e + tokens * c.hidden_size * (e + 4)
+                 : normed + tokens * c.intermediate_size * e;
+    return std::max(mlp, model::mla_temporary_bytes(c, dtype, tokens, rank, backward));
+  }
   if (!backward) {
     return normed +
            std::max(tokens * c.intermediate_size * e, tokens * (c.q_width() + c.kv_width()) * e);
@@ -49,11 +57,12 @@ int64_t pass_bytes(const Engine& engine, const PlanShape& shape) {
   const int64_t head = chunk * (c.vocab_size * 4 + c.hidden_size * (e + 4));
   if (!shape.backward) {
     return bytes + 2 * boundary +
-           std::max(head, layer + layer_temporaries(c, dtype, tokens, false));
+           std::max(head, layer + layer_temporaries(c, dtype, tokens, shape.rank, false));
   }
   const bool full = engine.options().recompute == model::Recompute::kFull;
   bytes += (c.num_layers + 1) * boundary + tokens * c.hidden_size * 4;
-  const int64_t walk = layer_temporaries(c, dtype, tokens, true) + tokens * c.hidden_size * 4;
+  const int64_t walk =
+      layer_temporaries(c, dtype, tokens, shape.rank, true) + tokens * c.hidden_size * 4;
   return full ? bytes + std::max(head, layer + walk) : bytes + layers + std::max(head, walk);
 }
 
@@ -83,7 +92,7 @@ MemoryPlan plan_memory(const Engine& engine, const PlanShape& shape) {
     plan.items.push_back({"base training", floats * dtype_bytes(DType::kF32)});
   }
   plan.items.push_back({"pass", plan_pass_bytes(engine, shape)});
-  const int64_t position = 2 * engine.config().num_layers * engine.config().kv_width() *
+  const int64_t position = engine.config().num_layers * engine.config().cache_width() *
                            dtype_bytes(weights.compute_dtype());
   plan.items.push_back({"kv cache", shape.kv_positions * position});
   plan.items.push_back({"process", kProcessBytes});

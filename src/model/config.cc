@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 
 #include "base/error.h"
 #include "model/config_object.h"
@@ -62,16 +61,24 @@ void check_shapes(const ConfigObject& object, const ModelConfig& config) {
     fail(fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}",
                      config.num_heads, config.num_kv_heads));
   }
-  if (config.head_dim < 2 || config.head_dim % 2 != 0 || config.head_dim > 1024) {
+  const int64_t rope_dim = config.rope_dim();
+  if (rope_dim < 2 || rope_dim % 2 != 0 || rope_dim > 1024) {
     fail(fmt::format(
-        "head_dim {} must be even, from 2 to 1024 (hidden_size / num_attention_heads unless given)",
-        config.head_dim));
+        "{} {} must be even, from 2 to 1024{}",
+        config.mla.kv_lora_rank > 0 ? "qk_rope_head_dim" : "head_dim", rope_dim,
+        config.mla.kv_lora_rank > 0 ? "" : " (hidden_size / num_attention_heads unless given)"));
   }
   if (!(config.rms_norm_eps >= 0.0)) fail("rms_norm_eps must be >= 0");
   // Sizes are below 2^31 each; their products must stay countable, whatever the file claims.
   constexpr double kMostParameters = 1e13;
   const auto d = static_cast<double>(config.hidden_size);
-  const double attention = 2.0 * d * static_cast<double>(config.q_width() + config.kv_width());
+  double attention = 2.0 * d * static_cast<double>(config.q_width() + config.kv_width());
+  if (config.mla.kv_lora_rank > 0) {
+    const auto latent = static_cast<double>(config.mla.kv_lora_rank);
+    attention +=
+        static_cast<double>(config.num_heads * config.mla.head_rows()) * (d + latent) +
+        static_cast<double>(config.mla.q_lora_rank) * (d + static_cast<double>(config.q_width()));
+  }
   const double mlp = 3.0 * d * static_cast<double>(config.intermediate_size);
   const double parameters = 2.0 * d * static_cast<double>(config.vocab_size) +
                             static_cast<double>(config.num_layers) * (attention + mlp);
@@ -84,7 +91,14 @@ void check_shapes(const ConfigObject& object, const ModelConfig& config) {
 }  // namespace
 
 float ModelConfig::attention_scale() const {
-  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
+  const double plain = 1.0 / std::sqrt(static_cast<double>(head_dim));
+  // HF modeling_deepseek_v3.py, yarn_apply_mscale.
+  if (mla.kv_lora_rank == 0 || rope.type == RopeType::kDefault || rope.mscale_all_dim == 0.0) {
+    return static_cast<float>(plain);
+  }
+  const double m =
+      rope.factor <= 1.0 ? 1.0 : 0.1 * rope.mscale_all_dim * std::log(rope.factor) + 1.0;
+  return static_cast<float>(plain * m * m);
 }
 
 ParsedConfig parse_config(const std::string& text, const std::string& where, bool strict) {
@@ -97,30 +111,6 @@ ParsedConfig parse_config(const std::string& text, const std::string& where, boo
   family.read(object, parsed.config);
   check_shapes(object, parsed.config);
   return parsed;
-}
-
-// Source: HF modeling_rope_utils.py, _compute_default_rope_parameters,
-// _compute_linear_scaling_rope_parameters, _compute_llama3_parameters.
-std::vector<double> rope_frequencies(const RopeConfig& rope, int64_t head_dim) {
-  std::vector<double> frequencies(static_cast<size_t>(head_dim / 2));
-  for (int64_t pair = 0; pair < head_dim / 2; ++pair) {
-    double frequency =
-        std::pow(rope.theta, -2.0 * static_cast<double>(pair) / static_cast<double>(head_dim));
-    if (rope.type == RopeType::kLinear) frequency /= rope.factor;
-    if (rope.type == RopeType::kLlama3) {
-      const double wavelength = 2.0 * std::numbers::pi / frequency;
-      const double original = rope.original_max_position_embeddings;
-      if (wavelength > original / rope.low_freq_factor) {
-        frequency /= rope.factor;
-      } else if (wavelength >= original / rope.high_freq_factor) {
-        const double smooth = (original / wavelength - rope.low_freq_factor) /
-                              (rope.high_freq_factor - rope.low_freq_factor);
-        frequency = (1.0 - smooth) * frequency / rope.factor + smooth * frequency;
-      }
-    }
-    frequencies[static_cast<size_t>(pair)] = frequency;
-  }
-  return frequencies;
 }
 
 }  // namespace strata::model

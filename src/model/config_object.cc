@@ -67,6 +67,10 @@ ConfigObject ConfigObject::parse(std::string_view text, const std::string& where
 
 bool ConfigObject::has(std::string_view key) const { return find(data_->object, key) != nullptr; }
 
+bool ConfigObject::contains(std::string_view key) const {
+  return data_->object.contains(json::string_view(key.data(), key.size()));
+}
+
 int64_t ConfigObject::integer(std::string_view key, std::optional<int64_t> fallback) const {
   const json::value* value = find(data_->object, key);
   if (value == nullptr) {

@@ -17,6 +17,7 @@ class ConfigObject {
   static ConfigObject parse(std::string_view text, const std::string& where);
 
   [[nodiscard]] bool has(std::string_view key) const;
+  [[nodiscard]] bool contains(std::string_view key) const;  // null values too
   // The value, or the default; without a default an absent key is an Error.
   [[nodiscard]] int64_t integer(std::string_view key, std::optional<int64_t> fallback = {}) const;
   [[nodiscard]] double number(std::string_view key, std::optional<double> fallback = {}) const;

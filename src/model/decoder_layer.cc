@@ -2,6 +2,7 @@
 
 #include "model/attention_block.h"
 #include "model/linear.h"
+#include "model/mla_block.h"
 #include "model/mlp_block.h"
 
 namespace strata::model {
@@ -41,10 +42,13 @@ LayerActivations take_activations(Pass& pass, int64_t layer, TensorView x) {
   const LayerKind kind = c.layer_kind(layer);
   LayerActivations acts;
   acts.x = x;
-  by_attention(kind, [&] { take_attention_activations(pass, acts); }, [] { no_block("mla"); });
+  by_attention(
+      kind, [&] { take_attention_activations(pass, acts); },
+      [&] { take_mla_activations(pass, acts); });
   acts.h = pass.backend.scratch().take(DType::kF32, {pass.num_tokens(), c.hidden_size});
   by_mlp(kind, [&] { take_mlp_activations(pass, acts); }, [] { no_block("moe"); });
   for (int p = 0; p < kNumProjections; ++p) {
+    if (p == static_cast<int>(Projection::kKvB)) continue;  // made again in backward
     const int64_t rank = largest_rank(pass.rows, layer, p);
     if (rank == 0) continue;
     acts.lora_h[static_cast<size_t>(p)] =
@@ -58,10 +62,11 @@ int64_t activation_bytes(const ModelConfig& c, LayerKind kind, DType dtype, int6
   int64_t bytes = Arena::aligned(tokens * c.hidden_size * 4);
   by_attention(
       kind, [&] { bytes += attention_activation_bytes(c, dtype, tokens); },
-      [] { no_block("mla"); });
+      [&] { bytes += mla_activation_bytes(c, dtype, tokens); });
   by_mlp(kind, [&] { bytes += mlp_activation_bytes(c, dtype, tokens); }, [] { no_block("moe"); });
   for (int p = 0; p < kNumProjections && rank > 0; ++p) {
-    if (projection_widths(c, kind, static_cast<Projection>(p))[0] == 0) continue;
+    const auto projection = static_cast<Projection>(p);
+    if (projection == Projection::kKvB || projection_widths(c, kind, projection)[0] == 0) continue;
     bytes += Arena::aligned(tokens * rank * dtype_bytes(dtype));
   }
   return bytes;
@@ -71,7 +76,8 @@ void decoder_layer_forward(Pass& pass, int64_t layer, const LayerActivations& ac
                            TensorView out) {
   const LayerKind kind = pass.weights.config().layer_kind(layer);
   // h = x + attention(norm(x))
-  by_attention(kind, [&] { attention_forward(pass, layer, acts); }, [] { no_block("mla"); });
+  by_attention(
+      kind, [&] { attention_forward(pass, layer, acts); }, [&] { mla_forward(pass, layer, acts); });
   // out = h + mlp(norm(h))
   by_mlp(kind, [&] { mlp_forward(pass, layer, acts, out); }, [] { no_block("moe"); });
 }
@@ -79,7 +85,9 @@ void decoder_layer_forward(Pass& pass, int64_t layer, const LayerActivations& ac
 void decoder_layer_backward(Pass& pass, int64_t layer, const LayerActivations& acts, TensorView d) {
   const LayerKind kind = pass.weights.config().layer_kind(layer);
   by_mlp(kind, [&] { mlp_backward(pass, layer, acts, d); }, [] { no_block("moe"); });
-  by_attention(kind, [&] { attention_backward(pass, layer, acts, d); }, [] { no_block("mla"); });
+  by_attention(
+      kind, [&] { attention_backward(pass, layer, acts, d); },
+      [&] { mla_backward(pass, layer, acts, d); });
 }
 
 }  // namespace strata::model

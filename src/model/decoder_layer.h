@@ -19,11 +19,15 @@ struct LayerActivations {
   TensorView q_raw;    // [T, N, H] query_proj, before norm and RoPE
   TensorView k_raw;    // [T, M, H] key_proj
   TensorView v;        // [T, M, H] value_proj
-  TensorView context;  // [T, N, H]
+  TensorView context;  // [T, N, H]; latent attention: [T, N, U]
   TensorView lse;      // [T, N] f32
-  TensorView h;        // [T, D] f32, the residual between the adds (out_proj added)
-  TensorView gate;     // [T, F] mlpwi_0
-  TensorView up;       // [T, F] mlpwi_1
+  // Latent attention: C latent width, G = C + rotated width, Q width of the queries' latent.
+  TensorView q_a;             // [T, Q] before its norm; empty without q_lora
+  TensorView kv_a;            // [T, G] before norm and RoPE
+  TensorView latent_context;  // [T, N, C]
+  TensorView h;               // [T, D] f32, the residual between the adds (out_proj added)
+  TensorView gate;            // [T, F] mlpwi_0
+  TensorView up;              // [T, F] mlpwi_1
   std::array<TensorView, kNumProjections> lora_h;  // [T, R]
 };
 

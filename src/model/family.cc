@@ -10,7 +10,7 @@
 namespace strata::model {
 namespace {
 
-constexpr const Family* kFamilies[] = {&kLlamaFamily, &kQwen3Family};
+constexpr const Family* kFamilies[] = {&kLlamaFamily, &kQwen3Family, &kDeepseekV3Family};
 
 [[noreturn]] void fail(const ConfigObject& object, const std::string& what) {
   throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", object.where(), what));
@@ -20,13 +20,35 @@ RopeType rope_type(const ConfigObject& object, const std::string& name) {
   if (name == "default") return RopeType::kDefault;
   if (name == "linear") return RopeType::kLinear;
   if (name == "llama3") return RopeType::kLlama3;
+  if (name == "yarn") return RopeType::kYarn;
   throw Error(ErrorCode::kUnsupported,
-              fmt::format("{}: rope type: got '{}', supported are default, linear and llama3",
+              fmt::format("{}: rope type: got '{}', supported are default, linear, llama3 and yarn",
                           object.where(), name));
 }
 
+// A null or zero setting counts as absent, as it does for Hugging Face.
+void read_yarn(const ConfigObject& scaling, double max_positions, RopeConfig& rope) {
+  rope.original_max_position_embeddings =
+      scaling.number("original_max_position_embeddings", max_positions);
+  const auto set = [&](std::string_view key, double& value) {
+    const double read = scaling.number(key, 0.0);
+    if (!(read >= 0.0) || !std::isfinite(read)) {
+      fail(scaling, fmt::format("key '{}': got {}, want at least 0", key, scaling.json(key)));
+    }
+    if (read != 0.0) value = read;
+  };
+  set("beta_fast", rope.beta_fast);
+  set("beta_slow", rope.beta_slow);
+  set("mscale", rope.mscale);
+  set("mscale_all_dim", rope.mscale_all_dim);
+  set("attention_factor", rope.attention_factor);
+  rope.truncate = scaling.boolean("truncate", true);
+  if (!(rope.theta > 1.0))
+    fail(scaling, fmt::format("rope_theta is {}, yarn wants > 1", rope.theta));
+}
+
 // The scaling part: rope_scaling (transformers 4) or rope_parameters (5).
-RopeConfig read_scaling(const ConfigObject& scaling, double theta) {
+RopeConfig read_scaling(const ConfigObject& scaling, double theta, double max_positions) {
   RopeConfig rope;
   if (scaling.has("type") && scaling.has("rope_type") &&
       scaling.text("type") != scaling.text("rope_type")) {
@@ -41,6 +63,7 @@ RopeConfig read_scaling(const ConfigObject& scaling, double theta) {
     rope.high_freq_factor = scaling.number("high_freq_factor");
     rope.original_max_position_embeddings = scaling.number("original_max_position_embeddings");
   }
+  if (rope.type == RopeType::kYarn) read_yarn(scaling, max_positions, rope);
   constexpr std::string_view kKnown[] = {"type",
                                          "rope_type",
                                          "rope_theta",
@@ -49,9 +72,14 @@ RopeConfig read_scaling(const ConfigObject& scaling, double theta) {
                                          "high_freq_factor",
                                          "original_max_position_embeddings",
                                          "partial_rotary_factor"};
+  constexpr std::string_view kYarn[] = {"beta_fast", "beta_slow",      "truncate",
+                                        "mscale",    "mscale_all_dim", "attention_factor"};
   for (const std::string& key : scaling.keys()) {
     bool known = false;
     for (const std::string_view name : kKnown) known = known || key == name;
+    for (const std::string_view name : kYarn) {
+      known = known || (key == name && rope.type == RopeType::kYarn);
+    }
     if (!known) fail(scaling, fmt::format("key '{}' is not supported", key));
   }
   if (scaling.number("partial_rotary_factor", 1.0) != 1.0) {
@@ -70,12 +98,6 @@ RopeConfig read_scaling(const ConfigObject& scaling, double theta) {
   return rope;
 }
 
-bool same(const RopeConfig& a, const RopeConfig& b) {
-  return a.type == b.type && a.theta == b.theta && a.factor == b.factor &&
-         a.low_freq_factor == b.low_freq_factor && a.high_freq_factor == b.high_freq_factor &&
-         a.original_max_position_embeddings == b.original_max_position_embeddings;
-}
-
 DType parse_dtype(const ConfigObject& object, std::string_view key) {
   const std::string name = object.text(key);
   if (name == "float32") return DType::kF32;
@@ -84,8 +106,10 @@ DType parse_dtype(const ConfigObject& object, std::string_view key) {
   fail(object, fmt::format("key '{}': got '{}', want float32, bfloat16 or float16", key, name));
 }
 
+}  // namespace
+
 int64_t positive(const ConfigObject& object, std::string_view key,
-                 std::optional<int64_t> fallback = {}) {
+                 std::optional<int64_t> fallback) {
   constexpr int64_t kLargest = int64_t{1} << 31;
   const int64_t value = object.integer(key, fallback);
   if (value < 1 || value >= kLargest) {
@@ -93,8 +117,6 @@ int64_t positive(const ConfigObject& object, std::string_view key,
   }
   return value;
 }
-
-}  // namespace
 
 std::span<const Family* const> families() { return kFamilies; }
 
@@ -117,21 +139,22 @@ const Family& family_named(std::string_view name) {
 
 RopeConfig read_rope(const ConfigObject& object) {
   const double theta = object.number("rope_theta", 10000.0);
+  const double positions = object.number("max_position_embeddings", 2048);
   const auto old_form = object.object("rope_scaling");
   const auto new_form = object.object("rope_parameters");
   if (!new_form) {
-    if (old_form) return read_scaling(*old_form, theta);
+    if (old_form) return read_scaling(*old_form, theta, positions);
     RopeConfig rope;
     rope.theta = theta;
     if (!(theta > 0.0) || !std::isfinite(theta)) fail(object, "rope_theta must be more than 0");
     return rope;
   }
-  const RopeConfig rope = read_scaling(*new_form, theta);
+  const RopeConfig rope = read_scaling(*new_form, theta, positions);
   if (object.has("rope_theta") && theta != rope.theta) {
     fail(object, fmt::format("rope_theta {} and rope_parameters {} disagree",
                              object.json("rope_theta"), object.json("rope_parameters")));
   }
-  if (old_form && !same(read_scaling(*old_form, rope.theta), rope)) {
+  if (old_form && !(read_scaling(*old_form, rope.theta, positions) == rope)) {
     fail(object, fmt::format("rope_scaling {} and rope_parameters {} disagree",
                              object.json("rope_scaling"), object.json("rope_parameters")));
   }

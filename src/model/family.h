@@ -39,8 +39,12 @@ const Family& family_named(std::string_view name);
 // must agree.
 void read_common(const ConfigObject& object, ModelConfig& config);
 RopeConfig read_rope(const ConfigObject& object);
+// A size: at least 1 and below 2^31, or Error.
+int64_t positive(const ConfigObject& object, std::string_view key,
+                 std::optional<int64_t> fallback = {});
 
 extern const Family kLlamaFamily;
 extern const Family kQwen3Family;
+extern const Family kDeepseekV3Family;
 
 }  // namespace strata::model

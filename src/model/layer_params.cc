@@ -26,6 +26,36 @@ void add_gqa(const ModelConfig& c, Specs& specs) {
   }
 }
 
+// Source: HF modeling_deepseek_v3.py. kv_b_proj is read head by head, keys and values apart.
+void add_mla(const ModelConfig& c, Specs& specs) {
+  const int64_t d = c.hidden_size;
+  const int64_t q_rank = c.mla.q_lora_rank;
+  const int64_t rank = c.mla.kv_lora_rank;
+  if (q_rank == 0) {
+    specs.push_back({LayerParam::kQProj, "self_attn.q_proj.weight", {c.q_width(), d}});
+  } else {
+    specs.push_back({LayerParam::kQAProj, "self_attn.q_a_proj.weight", {q_rank, d}});
+    if (c.attention_bias) {
+      specs.push_back({LayerParam::kQABias, "self_attn.q_a_proj.bias", {q_rank}});
+    }
+    specs.push_back({LayerParam::kQANorm, "self_attn.q_a_layernorm.weight", {q_rank}});
+    specs.push_back({LayerParam::kQBProj, "self_attn.q_b_proj.weight", {c.q_width(), q_rank}});
+  }
+  const int64_t latent = c.mla.cache_width();
+  specs.push_back({LayerParam::kKvAProj, "self_attn.kv_a_proj_with_mqa.weight", {latent, d}});
+  if (c.attention_bias) {
+    specs.push_back({LayerParam::kKvABias, "self_attn.kv_a_proj_with_mqa.bias", {latent}});
+  }
+  specs.push_back({LayerParam::kKvANorm, "self_attn.kv_a_layernorm.weight", {rank}});
+  specs.push_back({.role = LayerParam::kKvBProj,
+                   .suffix = "self_attn.kv_b_proj.weight",
+                   .shape = {c.num_heads * c.mla.head_rows(), rank},
+                   .blocks = {c.mla.nope_dim, c.mla.value_dim}});
+  const int64_t values = c.num_heads * c.mla.value_dim;
+  specs.push_back({LayerParam::kOProj, "self_attn.o_proj.weight", {d, values}});
+  if (c.attention_bias) specs.push_back({LayerParam::kOBias, "self_attn.o_proj.bias", {d}});
+}
+
 void add_dense(const ModelConfig& c, Specs& specs) {
   const int64_t d = c.hidden_size;
   const int64_t f = c.intermediate_size;
@@ -69,7 +99,8 @@ LayerParamSpecs layer_params(const ModelConfig& config, LayerKind kind) {
       add_gqa(config, specs);
       break;
     case AttentionKind::kMla:
-      CHECK(false, "no family has latent attention");
+      add_mla(config, specs);
+      break;
   }
   specs.push_back({LayerParam::kPostNorm, "post_attention_layernorm.weight", {config.hidden_size}});
   switch (kind.mlp) {

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "model/config.h"
+#include "model/row_blocks.h"
 #include "tensor/view.h"
 
 namespace strata::model {
@@ -38,14 +39,23 @@ enum class LayerParam : uint8_t {
   kSharedGate,
   kSharedUp,
   kSharedDown,
+  kQAProj,
+  kQABias,
+  kQANorm,
+  kQBProj,
+  kKvAProj,
+  kKvABias,
+  kKvANorm,
+  kKvBProj,
 };
-constexpr int kNumLayerParams = 26;
+constexpr int kNumLayerParams = 34;
 
 struct LayerParamSpec {
   LayerParam role{};
   std::string_view suffix;  // after "model.layers.N."; of experts a pattern: "{}" is the expert
   Shape shape;              // [rows, cols] of a matrix (of one expert), [n] of a vector
   int64_t num_experts = 0;  // matrices of this shape; 0: a plain parameter
+  RowBlocks blocks = {};    // of a matrix that is read in parts
 };
 
 // A short list that allocates nothing: the plan of a warm pass asks for it.

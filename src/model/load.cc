@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <unordered_set>
 
 #include "base/error.h"
@@ -17,12 +18,24 @@ constexpr int64_t kMaxConfigBytes = 16 << 20;
 // Small enough to stay in the shadow of the model, large enough for full read speed.
 constexpr int64_t kSliceBytes = 32 << 20;
 
+// "model.layers.N." with a layer of multi-token prediction.
+bool in_mtp_layer(const ModelConfig& config, std::string_view name) {
+  constexpr std::string_view kPrefix = "model.layers.";
+  if (!name.starts_with(kPrefix)) return false;
+  name.remove_prefix(kPrefix.size());
+  int64_t layer = -1;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
+  return error == std::errc() && end != name.data() + name.size() && *end == '.' &&
+         layer >= config.num_layers && layer < config.num_layers + config.num_mtp_layers;
+}
+
 bool ignored_by(const Family& family, const ModelConfig& config, std::string_view name) {
   for (const std::string_view suffix : family.ignored_suffixes) {
     const bool ends =
         name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix;
     if (ends && name[name.size() - suffix.size() - 1] == '.') return true;
   }
+  if (in_mtp_layer(config, name)) return true;
   // A tied model may carry its head again; the embedding is the one that counts.
   return config.tie_word_embeddings && name == "lm_head.weight";
 }

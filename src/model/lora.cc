@@ -63,9 +63,12 @@ LoraAdapter::LoraAdapter(const ModelWeights& weights, std::vector<LoraModuleSpec
                       .rows = spec.rank,
                       .cols = in,
                       .width = rank_panel_width(spec.rank, panel_width)};
+    if (spec.kind < kNumProjections) {
+      module.b_blocks = projection_blocks(config, static_cast<Projection>(spec.kind));
+    }
     module.b_panel = {.data = nullptr,
                       .dtype = compute_dtype_,
-                      .rows = out,
+                      .rows = module.b_blocks.panel_rows(out, panel_width),
                       .cols = spec.rank,
                       .width = panel_width};
     if (spec.kind != kEmbedding) bytes += Arena::aligned(module.a_panel.num_bytes());
@@ -120,7 +123,7 @@ void LoraAdapter::initialise(uint64_t seed) {
 void LoraAdapter::refresh(Backend& backend) {
   for (LoraModule& module : modules_) {
     if (!module.a_panel.empty()) ops::pack(backend, module.a, 0, module.a_panel);
-    ops::pack(backend, module.b, 0, module.b_panel);
+    pack_rows(backend, module.b_blocks, module.b, 0, module.b_panel);
   }
 }
 

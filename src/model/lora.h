@@ -35,6 +35,7 @@ struct LoraModule {
   TensorView d_a, d_b;         // gradients, or empty
   PanelView a_panel,
       b_panel;  // compute copies; a_panel of the embedding is empty: its columns are gathered
+  RowBlocks b_blocks;  // of b_panel's rows, as the weight's own
   float scale = 0.0f;
   int64_t a_offset = 0, b_offset = 0;  // elements, in the flat blocks
 };

@@ -15,7 +15,8 @@
 namespace strata::model {
 
 // Pages of one sequence, all layers: page p holds, for layer l, keys at element offset (2 l) *
-// page_size * kv_width and values at (2 l + 1) * page_size * kv_width.
+// page_size * kv_width and values at (2 l + 1) * page_size * kv_width; of latent attention, rows of
+// latent and rotated key at l * page_size * cache_width.
 struct KvPages {
   std::span<void* const> pages;
   int64_t page_size = 0;

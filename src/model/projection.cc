@@ -24,6 +24,10 @@ constexpr ProjectionRow kRows[] = {
     {Projection::kSharedGate, "mlp.shared_experts.gate_proj", LayerParam::kSharedGate, kNoBias},
     {Projection::kSharedUp, "mlp.shared_experts.up_proj", LayerParam::kSharedUp, kNoBias},
     {Projection::kSharedDown, "mlp.shared_experts.down_proj", LayerParam::kSharedDown, kNoBias},
+    {Projection::kQA, "self_attn.q_a_proj", LayerParam::kQAProj, LayerParam::kQABias},
+    {Projection::kQB, "self_attn.q_b_proj", LayerParam::kQBProj, kNoBias},
+    {Projection::kKvA, "self_attn.kv_a_proj_with_mqa", LayerParam::kKvAProj, LayerParam::kKvABias},
+    {Projection::kKvB, "self_attn.kv_b_proj", LayerParam::kKvBProj, kNoBias},
 };
 
 constexpr bool rows_are_in_order() {
@@ -61,6 +65,11 @@ std::array<int64_t, 2> projection_widths(const ModelConfig& config, LayerKind ki
     if (spec.role == weight_of(projection)) return {spec.shape[1], spec.shape[0]};
   }
   return {0, 0};
+}
+
+RowBlocks projection_blocks(const ModelConfig& config, Projection projection) {
+  if (projection != Projection::kKvB) return {};
+  return {config.mla.nope_dim, config.mla.value_dim};
 }
 
 }  // namespace strata::model

@@ -20,8 +20,12 @@ enum class Projection : uint8_t {
   kSharedGate,
   kSharedUp,
   kSharedDown,
+  kQA,
+  kQB,
+  kKvA,
+  kKvB,
 };
-constexpr int kNumProjections = 10;
+constexpr int kNumProjections = 14;
 constexpr int kEmbedding = kNumProjections;  // module kinds outside the layers
 constexpr int kHead = kNumProjections + 1;
 constexpr int kNumModuleKinds = kNumProjections + 2;
@@ -39,5 +43,7 @@ std::string_view module_kind_name(int kind);
 // not.
 std::array<int64_t, 2> projection_widths(const ModelConfig& config, LayerKind kind,
                                          Projection projection);
+// How the projection's outputs divide; empty for most.
+RowBlocks projection_blocks(const ModelConfig& config, Projection projection);
 
 }  // namespace strata::model

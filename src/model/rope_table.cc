@@ -17,8 +17,8 @@ void RopeTable::reserve(int64_t num_positions) {
   for (int64_t position = 0; position < num_positions_; ++position) {
     for (int64_t pair = 0; pair < pairs; ++pair) {
       const double angle = static_cast<double>(position) * frequencies_[static_cast<size_t>(pair)];
-      cos[position * pairs + pair] = static_cast<float>(std::cos(angle));
-      sin[position * pairs + pair] = static_cast<float>(std::sin(angle));
+      cos[position * pairs + pair] = static_cast<float>(std::cos(angle) * factor_);
+      sin[position * pairs + pair] = static_cast<float>(std::sin(angle) * factor_);
     }
   }
 }

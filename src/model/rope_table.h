@@ -1,5 +1,6 @@
-// RopeTable: cos and sin of position * frequency for every position in use, [P, H / 2] f32. Angles
-// and functions are computed in double and rounded once. Grows on demand. Engine thread only.
+// RopeTable: cos and sin of position * frequency, times the attention factor of YaRN, for every
+// position in use, [P, H / 2] f32. Angles and functions are computed in double and rounded once.
+// Grows on demand. Engine thread only.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -12,7 +13,8 @@ namespace strata::model {
 class RopeTable {
  public:
   explicit RopeTable(const ModelConfig& config)
-      : frequencies_(rope_frequencies(config.rope, config.head_dim)) {}
+      : frequencies_(rope_frequencies(config.rope, config.rope_dim())),
+        factor_(rope_attention_factor(config.rope)) {}
   // Makes positions 0 .. num_positions - 1 available.
   void reserve(int64_t num_positions);
   [[nodiscard]] TensorView cos() const { return cos_.view(); }
@@ -20,6 +22,7 @@ class RopeTable {
 
  private:
   std::vector<double> frequencies_;
+  double factor_;
   int64_t num_positions_ = 0;
   Tensor cos_, sin_;
 };

@@ -17,15 +17,18 @@ Parameter make_parameter(std::string name, const Shape& shape) {
   return parameter;
 }
 
-int64_t parameter_bytes(const Shape& shape, DType dtype, int64_t width) {
-  const int64_t bytes = shape.rank() == 2 ? panel_bytes(dtype, shape[0], shape[1], width)
-                                          : shape.num_elements() * dtype_bytes(DType::kF32);
+int64_t parameter_bytes(const Shape& shape, DType dtype, int64_t width,
+                        const RowBlocks& blocks = {}) {
+  const int64_t bytes =
+      shape.rank() == 2 ? panel_bytes(dtype, blocks.panel_rows(shape[0], width), shape[1], width)
+                        : shape.num_elements() * dtype_bytes(DType::kF32);
   return Arena::aligned(bytes);
 }
 
 // Of one layer, all experts together.
 int64_t spec_bytes(const LayerParamSpec& spec, DType dtype, int64_t width) {
-  return parameter_bytes(spec.shape, dtype, width) * std::max<int64_t>(1, spec.num_experts);
+  return parameter_bytes(spec.shape, dtype, width, spec.blocks) *
+         std::max<int64_t>(1, spec.num_experts);
 }
 
 std::string spec_suffix(const LayerParamSpec& spec, int64_t expert) {
@@ -37,7 +40,7 @@ void bind(Parameter& parameter, void* memory, DType dtype, int64_t width) {
   if (parameter.is_matrix()) {
     parameter.panel = {.data = memory,
                        .dtype = dtype,
-                       .rows = parameter.shape[0],
+                       .rows = parameter.blocks.panel_rows(parameter.shape[0], width),
                        .cols = parameter.shape[1],
                        .width = width};
   } else {
@@ -105,7 +108,7 @@ void ModelWeights::add_layers(int64_t panel_width) {
     for (size_t s = 0; s < stack.specs.size(); ++s) {
       const LayerParamSpec& spec = stack.specs[s];
       const auto role = static_cast<size_t>(spec.role);
-      const int64_t bytes = parameter_bytes(spec.shape, compute_dtype_, panel_width);
+      const int64_t bytes = parameter_bytes(spec.shape, compute_dtype_, panel_width, spec.blocks);
       char* memory = stack.memory[s] + place.index * spec_bytes(spec, compute_dtype_, panel_width);
       layer_indices_[i][role] = table_.size();
       for (int64_t e = 0; e < std::max<int64_t>(1, spec.num_experts); ++e) {
@@ -114,6 +117,7 @@ void ModelWeights::add_layers(int64_t panel_width) {
         p.layer = static_cast<int>(i);
         p.expert = spec.num_experts > 0 ? static_cast<int>(e) : -1;
         p.role = spec.role;
+        p.blocks = spec.blocks;
         add_parameter(std::move(p), memory + e * bytes, panel_width);
       }
       layers_[i].matrix[role] = table_[layer_indices_[i][role]].panel;
@@ -135,7 +139,7 @@ size_t ModelWeights::layer_index(int64_t layer, LayerParam role) const {
 void ModelWeights::write(Backend& backend, size_t index, int64_t first_row, TensorView rows) {
   Parameter& parameter = table_[index];
   if (parameter.is_matrix()) {
-    ops::pack(backend, rows, first_row, parameter.panel);
+    pack_rows(backend, parameter.blocks, rows, first_row, parameter.panel);
     return;
   }
   CHECK(first_row == 0 && rows.shape.num_elements() == parameter.shape[0]);
@@ -151,7 +155,7 @@ void ModelWeights::write(Backend& backend, size_t index, int64_t first_row, Tens
 void ModelWeights::read(Backend& backend, size_t index, int64_t first_row, TensorView rows) const {
   const Parameter& parameter = table_[index];
   if (parameter.is_matrix()) {
-    ops::unpack(backend, parameter.panel, first_row, rows);
+    unpack_rows(backend, parameter.blocks, parameter.panel, first_row, rows);
     return;
   }
   CHECK(first_row == 0 && rows.shape.num_elements() == parameter.shape[0]);

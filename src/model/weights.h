@@ -28,6 +28,7 @@ struct Parameter {
   LayerParam role = LayerParam::kInputNorm;  // meaningful when layer >= 0
   Shape shape;                               // [rows, cols] of a matrix, [n] of a vector
   PanelView panel;                           // matrices
+  RowBlocks blocks;                          // of the panel's rows
   TensorView vector;                         // vectors: [n] f32
   [[nodiscard]] bool is_matrix() const { return shape.rank() == 2; }
 };

@@ -68,8 +68,12 @@ TEST(Config, UnknownKeyIsAWarningAndAnErrorWhenStrict) {
 TEST(Config, WhatChangesTheModelIsRefusedByName) {
   EXPECT_THAT(message_of(llama(R"("hidden_act": "gelu")")), HasSubstr("hidden_act"));
   EXPECT_THAT(message_of(llama(R"("pretraining_tp": 2)")), HasSubstr("pretraining_tp"));
-  EXPECT_THAT(message_of(llama(R"("rope_scaling": {"rope_type": "yarn", "factor": 2.0})")),
-              HasSubstr("yarn"));
+  EXPECT_THAT(message_of(llama(R"("rope_scaling": {"rope_type": "longrope", "factor": 2.0})")),
+              HasSubstr("longrope"));
+  EXPECT_THAT(
+      message_of(
+          llama(R"("rope_scaling": {"rope_type": "linear", "factor": 2.0, "mscale_all_dim": 1})")),
+      HasSubstr("mscale_all_dim"));
   EXPECT_THAT(message_of(llama(R"("partial_rotary_factor": 0.5)")),
               HasSubstr("partial_rotary_factor"));
   EXPECT_THAT(message_of(R"({"architectures": ["MambaForCausalLM"]})"),

@@ -1,0 +1,227 @@
+// DeepSeek-V3 and R1, and GLM-4-MoE-Lite, which differs in the defaults of its config: latent
+// attention, a sigmoid router, shared experts, dense layers first. Layers beyond num_hidden_layers
+// (multi-token prediction) take no part in the forward.
+// Sources: HF modeling_deepseek_v3.py, configuration_deepseek_v3.py,
+// configuration_glm4_moe_lite.py.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "model/family.h"
+
+namespace strata::model {
+namespace {
+
+constexpr std::string_view kGlmLite = "Glm4MoeLiteForCausalLM";
+constexpr std::string_view kArchitectures[] = {"DeepseekV3ForCausalLM", kGlmLite};
+constexpr std::string_view kRead[] = {"architectures",
+                                      "vocab_size",
+                                      "hidden_size",
+                                      "intermediate_size",
+                                      "num_hidden_layers",
+                                      "num_attention_heads",
+                                      "num_key_value_heads",
+                                      "head_dim",
+                                      "qk_head_dim",
+                                      "qk_nope_head_dim",
+                                      "qk_rope_head_dim",
+                                      "v_head_dim",
+                                      "q_lora_rank",
+                                      "kv_lora_rank",
+                                      "max_position_embeddings",
+                                      "rms_norm_eps",
+                                      "initializer_range",
+                                      "tie_word_embeddings",
+                                      "attention_bias",
+                                      "rope_interleave",
+                                      "rope_theta",
+                                      "rope_scaling",
+                                      "rope_parameters",
+                                      "partial_rotary_factor",
+                                      "torch_dtype",
+                                      "dtype",
+                                      "eos_token_id",
+                                      "n_routed_experts",
+                                      "num_local_experts",
+                                      "n_shared_experts",
+                                      "num_experts_per_tok",
+                                      "moe_intermediate_size",
+                                      "first_k_dense_replace",
+                                      "mlp_layer_types",
+                                      "n_group",
+                                      "topk_group",
+                                      "norm_topk_prob",
+                                      "routed_scaling_factor",
+                                      "num_nextn_predict_layers",
+                                      "num_mtp_layers",
+                                      "quantization_config"};
+constexpr std::string_view kInert[] = {"model_type",
+                                       "use_cache",
+                                       "_name_or_path",
+                                       "transformers_version",
+                                       "attention_dropout",
+                                       "bos_token_id",
+                                       "pad_token_id",
+                                       "return_dict",
+                                       "output_attentions",
+                                       "output_hidden_states",
+                                       "output_router_logits",
+                                       "router_aux_loss_coef",
+                                       "aux_loss_alpha",
+                                       "seq_aux",
+                                       "ep_size",
+                                       "auto_map",
+                                       "chunk_size_feed_forward",
+                                       "id2label",
+                                       "label2id",
+                                       "problem_type",
+                                       "is_encoder_decoder",
+                                       "unsloth_fixed",
+                                       "unsloth_version",
+                                       "finetuning_task",
+                                       "task_specific_params",
+                                       "prefix",
+                                       "tokenizer_class",
+                                       "_attn_implementation",
+                                       "_attn_implementation_autoset",
+                                       "_experts_implementation",
+                                       "_model_name_or_path",
+                                       "unk_token_id"};
+constexpr NeutralKey kNeutral[] = {
+    {"hidden_act", "\"silu\""},       {"pretraining_tp", "1"},
+    {"moe_layer_freq", "1"},          {"scoring_func", "\"sigmoid\""},
+    {"topk_method", "\"noaux_tc\""},  {"use_sliding_window", "false"},
+    {"add_cross_attention", "false"}, {"is_decoder", "false"},
+    {"tie_encoder_decoder", "false"}};
+constexpr std::string_view kIgnored[] = {"rotary_emb.inv_freq"};
+
+// Values of keys that a file leaves out.
+struct Defaults {
+  int64_t q_lora_rank, nope_dim, value_dim;
+  int64_t num_experts, top_k, expert_width, num_groups, top_groups;
+  double scale, rms_norm_eps;
+};
+constexpr Defaults kDeepseekDefaults = {1536, 128, 128, 256, 8, 2048, 8, 4, 2.5, 1e-6};
+constexpr Defaults kGlmDefaults = {768, 192, 256, 64, 4, 1536, 1, 1, 1.8, 1e-5};
+
+[[noreturn]] void fail(const ConfigObject& object, const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", object.where(), what));
+}
+
+// A derived size that files may repeat.
+void check_repeated(const ConfigObject& object, std::string_view key, int64_t value) {
+  if (object.has(key) && object.integer(key) != value) {
+    fail(object,
+         fmt::format("key '{}': got {}, the other sizes say {}", key, object.json(key), value));
+  }
+}
+
+void read_mla(const ConfigObject& object, const Defaults& defaults, ModelConfig& config) {
+  constexpr int64_t kKvLoraRank = 512;
+  constexpr int64_t kRopeDim = 64;
+  MlaConfig& mla = config.mla;
+  // An explicit null says that queries have no latent; an absent key, that its rank is the default.
+  if (object.contains("q_lora_rank") && !object.has("q_lora_rank")) {
+    mla.q_lora_rank = 0;
+  } else {
+    mla.q_lora_rank = positive(object, "q_lora_rank", defaults.q_lora_rank);
+  }
+  mla.kv_lora_rank = positive(object, "kv_lora_rank", kKvLoraRank);
+  mla.nope_dim = positive(object, "qk_nope_head_dim", defaults.nope_dim);
+  mla.rope_dim = positive(object, "qk_rope_head_dim", kRopeDim);
+  mla.value_dim = positive(object, "v_head_dim", defaults.value_dim);
+  mla.rope_interleave = object.boolean("rope_interleave", true);
+  config.head_dim = mla.nope_dim + mla.rope_dim;
+  config.num_kv_heads = config.num_heads;
+  check_repeated(object, "num_key_value_heads", config.num_heads);
+  check_repeated(object, "head_dim", mla.rope_dim);  // as transformers writes it
+  check_repeated(object, "qk_head_dim", config.head_dim);
+}
+
+// Which layers have a dense MLP: the first ones, or by a list.
+std::vector<bool> dense_layers(const ConfigObject& object, const ModelConfig& config) {
+  const bool glm = config.architecture == kGlmLite;
+  const int64_t first = object.integer("first_k_dense_replace", glm ? 1 : 3);
+  if (first < 0) fail(object, fmt::format("first_k_dense_replace: got {}, want >= 0", first));
+  std::vector<bool> dense(static_cast<size_t>(config.num_layers));
+  for (size_t i = 0; i < dense.size(); ++i) dense[i] = static_cast<int64_t>(i) < first;
+  if (!object.has("mlp_layer_types")) return dense;
+  const std::vector<std::string> types = object.texts("mlp_layer_types");
+  if (types.size() != dense.size()) {
+    fail(object, fmt::format("mlp_layer_types: got {} layers, num_hidden_layers is {}",
+                             types.size(), dense.size()));
+  }
+  std::vector<bool> listed(dense.size());
+  for (size_t i = 0; i < types.size(); ++i) {
+    if (types[i] != "dense" && types[i] != "sparse") {
+      fail(object, fmt::format("mlp_layer_types: got '{}', want dense or sparse", types[i]));
+    }
+    listed[i] = types[i] == "dense";
+  }
+  if (listed != dense && object.has("first_k_dense_replace")) {
+    fail(object, "mlp_layer_types and first_k_dense_replace disagree");
+  }
+  return listed;
+}
+
+void read_moe(const ConfigObject& object, const Defaults& defaults, ModelConfig& config) {
+  MoeConfig& moe = config.moe;
+  const bool local = object.has("num_local_experts") && !object.has("n_routed_experts");
+  moe.num_experts =
+      positive(object, local ? "num_local_experts" : "n_routed_experts", defaults.num_experts);
+  check_repeated(object, "num_local_experts", moe.num_experts);
+  moe.top_k = positive(object, "num_experts_per_tok", defaults.top_k);
+  moe.expert_width = positive(object, "moe_intermediate_size", defaults.expert_width);
+  const int64_t shared = object.integer("n_shared_experts", 1);
+  if (shared < 0 || shared > 1024) fail(object, "n_shared_experts must be 0 to 1024");
+  moe.shared_width = shared * moe.expert_width;
+  moe.router = RouterKind::kSigmoid;
+  moe.norm_topk = object.boolean("norm_topk_prob", true);
+  moe.num_groups = positive(object, "n_group", defaults.num_groups);
+  moe.top_groups = positive(object, "topk_group", defaults.top_groups);
+  moe.scale = object.number("routed_scaling_factor", defaults.scale);
+  const int64_t per_group = moe.num_experts / moe.num_groups;
+  if (moe.num_experts % moe.num_groups != 0 || moe.top_groups > moe.num_groups || per_group < 2 ||
+      moe.top_k > moe.top_groups * per_group) {
+    fail(object, fmt::format("{} experts in n_group {} (two or more in each), topk_group {} and "
+                             "num_experts_per_tok {} do not fit together",
+                             moe.num_experts, moe.num_groups, moe.top_groups, moe.top_k));
+  }
+}
+
+void read_deepseek_v3(const ConfigObject& object, ModelConfig& config) {
+  const bool glm = config.architecture == kGlmLite;
+  const Defaults& defaults = glm ? kGlmDefaults : kDeepseekDefaults;
+  config.rms_norm_eps = object.number("rms_norm_eps", defaults.rms_norm_eps);
+  read_mla(object, defaults, config);
+  bool sparse = false;
+  for (const bool dense : dense_layers(object, config)) {
+    config.layer_kinds.push_back({AttentionKind::kMla, dense ? MlpKind::kDense : MlpKind::kMoe});
+    sparse = sparse || !dense;
+  }
+  if (sparse) read_moe(object, defaults, config);
+  if (sparse) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{}: layers of experts are not supported yet", object.where()));
+  }
+  const bool renamed = object.has("num_mtp_layers") && !object.has("num_nextn_predict_layers");
+  config.num_mtp_layers =
+      object.integer(renamed ? "num_mtp_layers" : "num_nextn_predict_layers", 1);
+  if (config.num_mtp_layers < 0 || config.num_mtp_layers > 1000) {
+    fail(object,
+         fmt::format("num_nextn_predict_layers: got {}, want 0 to 1000", config.num_mtp_layers));
+  }
+}
+
+}  // namespace
+
+const Family kDeepseekV3Family = {.name = "deepseek_v3",
+                                  .architectures = kArchitectures,
+                                  .read_keys = kRead,
+                                  .inert_keys = kInert,
+                                  .neutral_keys = kNeutral,
+                                  .read = read_deepseek_v3,
+                                  .ignored_suffixes = kIgnored};
+
+}  // namespace strata::model
