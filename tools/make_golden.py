@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 
+import golden_deepseek
 import golden_reference as gr
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -39,6 +40,8 @@ DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 def make_config(family, **keys):
+    if family not in ("llama", "qwen3"):
+        return golden_deepseek.make_config(family, **keys)
     from transformers import LlamaConfig, Qwen3Config
     cls = {"llama": LlamaConfig, "qwen3": Qwen3Config}[family]
     arch = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}[family]
@@ -74,7 +77,7 @@ def rewrite_config_v4(path, dtype):
     config["torch_dtype"] = str(dtype).removeprefix("torch.")
     config["transformers_version"] = "4.46.0"
     config["pretraining_tp"] = 1
-    if config["head_dim"] * config["num_attention_heads"] == config["hidden_size"]:
+    if config.get("head_dim", 0) * config["num_attention_heads"] == config["hidden_size"]:
         del config["head_dim"]
     write_pretty(path, config)
 
@@ -410,7 +413,7 @@ def main():
         cases = {f"{args.family}_{s}": random_case(args.family, s)
                  for s in range(args.seed, args.seed + args.count)}
     else:
-        cases = committed_cases()
+        cases = {**committed_cases(), **golden_deepseek.cases()}
         if args.only:
             cases = {k: v for k, v in cases.items() if k in args.only.split(",")}
     os.makedirs(root, exist_ok=True)
