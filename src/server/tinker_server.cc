@@ -7,6 +7,7 @@
 #include "server/checkpoints/registry.h"
 #include "server/http/server.h"
 #include "server/keys.h"
+#include "server/rest/rest.h"
 #include "server/service/service.h"
 #include "server/state/store.h"
 
@@ -70,6 +71,8 @@ struct TinkerServer::State {
         data(options.data),
         store(open_store(options, data), wall_seconds()),
         registry(data, store, options.max_disk),
+        signer(data.secret(), store, options.url_ttl),
+        rest({store, registry, signer}),
         names(base_names),
         service(service_options(options, data, store.boot()),
                 {store, registry, names, std::move(bases)}, std::move(dispatch)) {}
@@ -79,6 +82,8 @@ struct TinkerServer::State {
   DataDir data;
   StateStore store;
   CheckpointRegistry registry;
+  UrlSigner signer;
+  Rest rest;
   BaseNames names;
   Service service;
   std::unique_ptr<HttpServer> http;
@@ -91,6 +96,7 @@ TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
   for (const std::string& warning : s.keys->warnings()) log(LogLevel::kWarning, warning);
   Router router;
   s.service.add_routes(router);
+  s.rest.add_routes(router);
   s.http = std::make_unique<HttpServer>(
       http_options(s.options), std::move(router),
       [&s](std::string_view key) -> std::optional<Caller> {

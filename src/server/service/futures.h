@@ -1,5 +1,5 @@
 // Futures: what became of each accepted request, until its result's time is up; and the polls that
-// wait for one. Ids carry their own proof (server/request_ids.h), so one whose result is gone is
+// wait for one. Ids carry their own proof (service/request_ids.h), so one whose result is gone is
 // told from one that never was, or is another tenant's, without a record. I/O thread only.
 #pragma once
 #include <cstdint>
@@ -13,7 +13,7 @@
 #include "api/ids.h"
 #include "api/result.h"
 #include "server/http/message.h"
-#include "server/request_ids.h"
+#include "server/service/request_ids.h"
 
 namespace strata::server {
 
