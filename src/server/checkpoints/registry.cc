@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <set>
@@ -118,16 +119,13 @@ void CheckpointRegistry::check_disk(int64_t more) const {
   if (max_disk_ == 0) return;
   const int64_t used = store_.stored_bytes();
   if (used + more <= max_disk_) return;
-  throw Error(ErrorCode::kResourceExhausted,
+  throw Error(ErrorCode::kIo,
               fmt::format("checkpoints take {} bytes, this one {}, and --max-disk is {}; delete "
                           "some or let them expire (ttl_seconds)",
                           used, more, max_disk_));
 }
 
-std::string CheckpointRegistry::begin() {
-  check_disk(1);
-  return data_.make_temporary();
-}
+std::string CheckpointRegistry::begin() { return data_.make_temporary(); }
 
 CheckpointRow CheckpointRegistry::finish(const std::string& dir, const CheckpointSave& save,
                                          double now) {
@@ -269,6 +267,13 @@ void CheckpointRegistry::sweep(double now) {
          parent = folder_of(parent)) {
       if (::rmdir(parent.c_str()) != 0) break;
     }
+  }
+  // Archives are made again when they are asked for again.
+  std::error_code fault;
+  for (const auto& entry : fs::directory_iterator(data_.temporary(), fault)) {
+    if (entry.path().extension() != ".tar") continue;
+    const auto age = fs::file_time_type::clock::now() - fs::last_write_time(entry, fault);
+    if (age > std::chrono::hours(2)) remove_file(entry.path().string());
   }
   store_.flush_touches();
   store_.prune(now);

@@ -40,8 +40,9 @@ class CheckpointRegistry {
   // Removes folders without a row and rows without a folder, and logs each. max_disk 0: no limit.
   CheckpointRegistry(const DataDir& data, StateStore& store, int64_t max_disk);
 
-  // A folder to write a save into. Error{kResourceExhausted} when the disk limit is reached.
+  // A folder to write a save into.
   std::string begin();
+  // Error{kIo} when the disk or its limit (max_disk) is full; then nothing is left of the save.
   CheckpointRow finish(const std::string& dir, const CheckpointSave& save, double now);
   void abandon(const std::string& dir) noexcept;
 
