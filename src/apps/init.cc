@@ -113,7 +113,7 @@ int run_init(const InitOptions& options) {
       model::init_model(backend, parsed.config, DType::kF32, options.seed);
   model::save_model(backend, model, options.out, /*trained=*/nullptr, dtype);
   if (!source.dir.empty()) copy_model_files(source.dir, options.out);
-  write_file_atomic(options.out + "/config.json", source.json);
+  write_file_atomic(options.out + "/config.json", without_quantization(source.json, source.where));
   fmt::print(stderr, "{}: {} parameters as {}, seed {}\n", options.out,
              report::format_count(static_cast<double>(model.weights->num_parameters())),
              dtype_name(dtype), options.seed);

@@ -1,9 +1,12 @@
 #include "apps/model_files.h"
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <filesystem>
 
 #include "base/files.h"
+#include "checkpoint/json.h"
 
 namespace strata::apps {
 namespace {
@@ -16,12 +19,31 @@ constexpr const char* kNames[] = {
 
 }  // namespace
 
+std::string without_quantization(const std::string& config_text, const std::string& where) {
+  JsonReader json(config_text, where);
+  std::string out = "{";
+  bool found = false;
+  json.begin_object();
+  for (std::string key; json.next_key(key);) {
+    const std::string value = json.raw();
+    if (key == "quantization_config") {
+      found = true;
+    } else {
+      out += fmt::format("{}\n  {}: {}", out.back() == '{' ? "" : ",", json_quote(key), value);
+    }
+  }
+  return found ? out + "\n}\n" : config_text;
+}
+
 void copy_model_files(const std::string& from_dir, const std::string& to_dir) {
   std::error_code fault;
   if (std::filesystem::equivalent(from_dir, to_dir, fault)) return;
   for (const char* name : kNames) {
     const std::string source = from_dir + "/" + name;
-    if (file_exists(source)) write_file_atomic(to_dir + "/" + name, read_file(source, kMaxBytes));
+    if (!file_exists(source)) continue;
+    std::string text = read_file(source, kMaxBytes);
+    if (name == kNames[0]) text = without_quantization(text, source);
+    write_file_atomic(to_dir + "/" + name, text);
   }
 }
 

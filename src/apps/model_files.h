@@ -5,8 +5,12 @@
 
 namespace strata::apps {
 
-// Copies those that are there; the target folder exists. Nothing happens where both are the same
-// folder.
+// The text of a config.json without `quantization_config`: Strata saves weights in full types, so a
+// copy must not say otherwise. Unchanged where there is none.
+std::string without_quantization(const std::string& config_text, const std::string& where);
+
+// Copies those that are there, config.json without `quantization_config`; the target folder exists.
+// Nothing happens where both are the same folder.
 void copy_model_files(const std::string& from_dir, const std::string& to_dir);
 
 }  // namespace strata::apps

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "checkpoint/faults.h"
+#include "checkpoint/fp8.h"
 #include "checkpoint/json.h"
 
 namespace strata {
@@ -93,6 +94,35 @@ CheckpointDir::CheckpointDir(std::string dir) : dir_(std::move(dir)) {
                     "safetensors weights",
                     dir_, kSingle, kIndex));
   }
+  join_scales();
+}
+
+// Gives 8-bit weights their scales, which leave the list of tensors. One without scales stays as it
+// is, not readable.
+void CheckpointDir::join_scales() {
+  FaultList faults(dir_);
+  std::set<std::string> joined;
+  for (CheckpointTensor& tensor : tensors_) {
+    if (!is_fp8(tensor.info)) continue;
+    const CheckpointTensor* scale = find(tensor.info.name + std::string(kFp8ScaleSuffix));
+    if (scale == nullptr) continue;
+    const std::string fault = fp8_scale_fault(tensor.info, scale->info);
+    if (!fault.empty()) {
+      faults.add(fault);
+      continue;
+    }
+    tensor.scale = scale->info;
+    tensor.scale_shard = scale->shard;
+    tensor.info.readable = true;
+    tensor.info.dtype = DType::kF32;
+    for (const int64_t dim : tensor.info.dims) tensor.info.shape.push_back(dim);
+    joined.insert(scale->info.name);
+  }
+  faults.raise();
+  if (joined.empty()) return;
+  std::erase_if(tensors_, [&](const CheckpointTensor& t) { return joined.contains(t.info.name); });
+  by_name_.clear();
+  for (size_t i = 0; i < tensors_.size(); ++i) by_name_.emplace(tensors_[i].info.name, i);
 }
 
 void CheckpointDir::add_shard(const std::string& name) {
@@ -158,11 +188,16 @@ const CheckpointTensor* CheckpointDir::find(std::string_view name) const {
 
 void CheckpointDir::read(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
                          void* raw_out) const {
+  if (tensor.scale) {
+    return read_fp8(files_[tensor.shard], tensor.info, files_[tensor.scale_shard], *tensor.scale,
+                    first_element, count, static_cast<float*>(raw_out));
+  }
   files_[tensor.shard].read(tensor.info, first_element, count, raw_out);
 }
 
 void CheckpointDir::read_f32(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
                              float* out) const {
+  if (tensor.scale) return read(tensor, first_element, count, out);
   files_[tensor.shard].read_f32(tensor.info, first_element, count, out);
 }
 
@@ -170,8 +205,9 @@ CheckpointLayout CheckpointDir::layout() const {
   CheckpointLayout layout{.entries = {}, .indexed = indexed_, .index_metadata = index_metadata_};
   for (const CheckpointTensor& tensor : tensors_) {
     if (!tensor.info.readable) continue;
+    const DType dtype = tensor.scale ? DType::kBF16 : tensor.info.dtype;
     layout.entries.push_back(
-        {{tensor.info.name, tensor.info.dtype, tensor.info.shape}, shard_names_[tensor.shard]});
+        {{tensor.info.name, dtype, tensor.info.shape}, shard_names_[tensor.shard]});
   }
   return layout;
 }

@@ -1,8 +1,9 @@
 // CheckpointDir: the weights of a Hugging Face directory, one model.safetensors or the shards that
 // model.safetensors.index.json names, seen as one list of named tensors. The constructor reads all
-// headers and checks that index and shards agree both ways; all faults come in one Error. Any
-// thread may read. CheckpointWriter: the way back, with the same names, types, shapes and shard
-// assignment.
+// headers and checks that index and shards agree both ways; all faults come in one Error. A tensor
+// of 8-bit floats with block scales (checkpoint/fp8.h) is read as F32 and saved as BF16; its scales
+// are no tensors of their own. Any thread may read. CheckpointWriter: the way back, with the same
+// names, types, shapes and shard assignment.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -21,6 +22,9 @@ namespace strata {
 struct CheckpointTensor {
   TensorInfo info;
   size_t shard = 0;  // into shards()
+  // Of a tensor stored as 8-bit floats, info.dtype being what it is read as.
+  std::optional<TensorInfo> scale = {};
+  size_t scale_shard = 0;
 };
 
 // What a saver must know of the directory that the weights came from.
@@ -51,12 +55,14 @@ class CheckpointDir {
   void read_f32(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
                 float* out) const;
 
-  // Of all tensors that can be read; a saver erases the entries that it does not write.
+  // Of all tensors that can be read, with the types to save them in; a saver erases the entries
+  // that it does not write.
   [[nodiscard]] CheckpointLayout layout() const;
 
  private:
   void open_indexed();
   void add_shard(const std::string& name);
+  void join_scales();
 
   std::string dir_;
   bool indexed_ = false;

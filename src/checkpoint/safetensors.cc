@@ -225,6 +225,14 @@ void SafetensorsFile::read(const TensorInfo& info, int64_t first_element, int64_
                 {static_cast<std::byte*>(raw_out), static_cast<size_t>(count * bytes)});
 }
 
+void SafetensorsFile::read_bytes(const TensorInfo& info, int64_t first_byte,
+                                 std::span<std::byte> out) const {
+  const auto count = static_cast<int64_t>(out.size());
+  CHECK(0 <= first_byte && first_byte <= info.num_bytes() - count, first_byte, count,
+        info.num_bytes());
+  file_.read_at(info.begin + first_byte, out);
+}
+
 void SafetensorsFile::read_f32(const TensorInfo& info, int64_t first_element, int64_t count,
                                float* out) const {
   if (!info.readable || info.dtype == DType::kF32) return read(info, first_element, count, out);

@@ -54,7 +54,9 @@ class SafetensorsFile {
   // Copies `count` elements from `first_element` on, as stored (little-endian), to raw_out. An
   // Error when the tensor is not readable.
   void read(const TensorInfo& info, int64_t first_element, int64_t count, void* raw_out) const;
-  // The same, widened to f32; exact for all three dtypes.
+  // Bytes of any tensor from `first_byte` on.
+  void read_bytes(const TensorInfo& info, int64_t first_byte, std::span<std::byte> out) const;
+  // The same as read, widened to f32; exact for all three dtypes.
   void read_f32(const TensorInfo& info, int64_t first_element, int64_t count, float* out) const;
 
  private:

@@ -38,6 +38,7 @@ void check_keys(const ConfigObject& object, const Family& family, bool strict,
                 std::vector<std::string>& warnings) {
   for (const std::string& key : object.keys()) {
     if (contains(family.read_keys, key) || contains(family.inert_keys, key)) continue;
+    if (key == "quantization_config") continue;  // read_common checks it
     const auto neutral = std::find_if(family.neutral_keys.begin(), family.neutral_keys.end(),
                                       [&](const NeutralKey& item) { return item.key == key; });
     if (neutral == family.neutral_keys.end()) {

@@ -98,6 +98,23 @@ RopeConfig read_scaling(const ConfigObject& scaling, double theta, double max_po
   return rope;
 }
 
+// Weights stored as 8-bit floats are what the checkpoint reader makes of them: only the block form
+// is known to it.
+void check_quantization(const ConfigObject& object) {
+  const auto quantization = object.object("quantization_config");
+  if (!quantization) return;
+  const std::string method = quantization->text("quant_method", "");
+  const std::string format = quantization->text("fmt", "e4m3");
+  const std::string block = quantization->has("weight_block_size")
+                                ? quantization->json("weight_block_size")
+                                : std::string("[128,128]");
+  if (method == "fp8" && format == "e4m3" && block == "[128,128]") return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("{}: quantization_config: got {}, supported is quant_method fp8 with fmt "
+                          "e4m3 and weight_block_size [128, 128]",
+                          object.where(), object.json("quantization_config")));
+}
+
 DType parse_dtype(const ConfigObject& object, std::string_view key) {
   const std::string name = object.text(key);
   if (name == "float32") return DType::kF32;
@@ -181,6 +198,7 @@ void read_common(const ConfigObject& object, ModelConfig& config) {
                              object.json("partial_rotary_factor")));
   }
   config.rope = read_rope(object);
+  check_quantization(object);
   config.eos_token_ids = object.integers("eos_token_id");
   if (object.has("torch_dtype")) config.dtype = parse_dtype(object, "torch_dtype");
   if (object.has("dtype")) {

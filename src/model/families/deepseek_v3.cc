@@ -54,8 +54,7 @@ constexpr std::string_view kRead[] = {"architectures",
                                       "norm_topk_prob",
                                       "routed_scaling_factor",
                                       "num_nextn_predict_layers",
-                                      "num_mtp_layers",
-                                      "quantization_config"};
+                                      "num_mtp_layers"};
 constexpr std::string_view kInert[] = {"model_type",
                                        "use_cache",
                                        "_name_or_path",
