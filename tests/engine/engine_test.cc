@@ -101,7 +101,7 @@ Trained run_mixed(const Case& setup) {
 
 TEST(Engine, PassesThreadsAndRecomputeDoNotChangeABit) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    for (const char* model : {"qwen3", "llama_tied_embed"}) {
+    for (const char* model : {"qwen3", "llama_tied_embed", "deepseek_mla", "deepseek_yarn"}) {
       Case setup = {.model = model, .dtype = dtype};
       const Trained whole = run_mixed(setup);
       EXPECT_NE(whole.grads_a, std::vector<float>(whole.grads_a.size(), 0.0f));
@@ -121,11 +121,14 @@ TEST(Engine, PassesThreadsAndRecomputeDoNotChangeABit) {
 }
 
 TEST(Engine, ParameterGradientsDoNotDependOnPasses) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  // qwen3 is tied: the embedding's two uses are summed apart.
+  for (const auto& [model, dtype] : {std::pair{"qwen3", DType::kF32},
+                                     {"qwen3", DType::kBF16},
+                                     {"deepseek_mla", DType::kF32},
+                                     {"deepseek_mla", DType::kBF16}}) {
     std::vector<std::vector<float>> seen;
     for (const int64_t pass_tokens : {1, 1000}) {
-      Case setup = {.model = "qwen3",
-                    .dtype = dtype};  // tied: the embedding's two uses are summed apart
+      Case setup = {.model = model, .dtype = dtype};
       setup.options.pass_tokens = pass_tokens;
       auto engine = make(setup);
       api::Batch batch;
@@ -243,8 +246,11 @@ void expect_same(const std::vector<api::SampleResult>& got,
 }
 
 TEST(Engine, SamplingDoesNotDependOnCompanyPagesOrChunks) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    Case setup = {.dtype = dtype};
+  for (const auto& [model, dtype] : {std::pair{"qwen3", DType::kF32},
+                                     {"qwen3", DType::kBF16},
+                                     {"deepseek_mla", DType::kF32},
+                                     {"deepseek_mla", DType::kBF16}}) {
+    Case setup = {.model = model, .dtype = dtype};
     const auto together = sample_all(setup, false);
     EXPECT_EQ(together[0].tokens.size(), 9u);
     expect_same(sample_all(setup, true), together);
@@ -262,8 +268,11 @@ TEST(Engine, SamplingDoesNotDependOnCompanyPagesOrChunks) {
 
 // An on-policy importance ratio is exactly 1.
 TEST(Engine, SampledLogprobsAreTheTrainersBits) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    auto engine = make({.dtype = dtype});
+  for (const auto& [model, dtype] : {std::pair{"qwen3", DType::kF32},
+                                     {"qwen3", DType::kBF16},
+                                     {"deepseek_yarn", DType::kF32},
+                                     {"deepseek_yarn", DType::kBF16}}) {
+    auto engine = make({.model = model, .dtype = dtype});
     const AdapterSlot a = engine->create_adapter(specs(*engine, 3), 7);
     stir(*engine, a);
     const api::SampleRequest asked = request(*engine, 21, 4, a);

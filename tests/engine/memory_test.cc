@@ -41,11 +41,11 @@ namespace {
 
 using api::AdapterSlot;
 
-std::unique_ptr<Engine> make(const EngineOptions& options) {
+std::unique_ptr<Engine> make(const EngineOptions& options, const std::string& name = "qwen3") {
   auto backend = std::make_unique<Backend>(choose_cpu_path(), /*threads=*/2);
-  auto model =
-      model::load_model(*backend, std::string(STRATA_SOURCE_DIR) + "/tests/golden/qwen3/model",
-                        {.compute_dtype = DType::kBF16});
+  auto model = model::load_model(
+      *backend, std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + name + "/model",
+      {.compute_dtype = DType::kBF16});
   return std::make_unique<Engine>(std::move(backend), std::move(model), options);
 }
 
@@ -70,11 +70,12 @@ api::Batch batch_of(Engine& engine, api::Gradients gradients) {
   return batch;
 }
 
-class WarmStep : public testing::TestWithParam<std::tuple<api::Gradients, model::Recompute>> {};
+class WarmStep
+    : public testing::TestWithParam<std::tuple<api::Gradients, model::Recompute, std::string>> {};
 
 TEST_P(WarmStep, AllocatesItsResultAlone) {
-  const auto [gradients, recompute] = GetParam();
-  auto engine = make({.pass_tokens = 100, .recompute = recompute});
+  const auto [gradients, recompute, name] = GetParam();
+  auto engine = make({.pass_tokens = 100, .recompute = recompute}, name);
   const api::Batch batch = batch_of(*engine, gradients);
   const auto step = [&, gradients = gradients] {
     const api::BatchResult result = engine->run(batch);
@@ -98,12 +99,54 @@ TEST_P(WarmStep, AllocatesItsResultAlone) {
 INSTANTIATE_TEST_SUITE_P(
     All, WarmStep,
     testing::Combine(testing::Values(api::Gradients::kAdapters, api::Gradients::kParameters),
-                     testing::Values(model::Recompute::kNone, model::Recompute::kFull)));
+                     testing::Values(model::Recompute::kNone, model::Recompute::kFull),
+                     testing::Values("qwen3", "deepseek_mla")));
 
 TEST(EngineMemory, TrainingTakesNoCache) {
   auto engine = make({});
   engine->run(batch_of(*engine, api::Gradients::kAdapters));
   EXPECT_EQ(engine->kv_pool().num_bytes(), 0);
+}
+
+// One row of latent and rotated key a token and layer, whatever the number of heads.
+TEST(EngineMemory, TheLatentCacheGrowsWithTheLatent) {
+  auto engine = make({}, "deepseek_mla");
+  api::SampleRequest request;
+  request.prompt.assign(100, 3);
+  request.max_tokens = 2;
+  engine->sample({request});
+  const KvPool& pool = engine->kv_pool();
+  const model::ModelConfig& c = engine->config();
+  EXPECT_EQ(pool.num_bytes(), pool.num_pages() * pool.page_size() * c.num_layers * 2 *
+                                  (c.mla.kv_lora_rank + c.mla.rope_dim));
+}
+
+// A latent model whose layers are large against the plan's allowance for packed copies.
+TEST(EngineMemory, ThePlanCoversALatentPass) {
+  const std::string config = R"({"architectures": ["DeepseekV3ForCausalLM"], "vocab_size": 64,
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 16,
+    "q_lora_rank": 48, "kv_lora_rank": 96, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16,
+    "v_head_dim": 24, "first_k_dense_replace": 1, "max_position_embeddings": 4096})";
+  for (const bool backward : {false, true}) {
+    auto backend = std::make_unique<Backend>(choose_cpu_path(), /*threads=*/2);
+    auto loaded =
+        model::init_model(*backend, model::parse_config(config, "c", true).config, DType::kBF16, 1);
+    Engine engine(std::move(backend), std::move(loaded), {.pass_tokens = 2048});
+    api::Batch batch =
+        batch_of(engine, backward ? api::Gradients::kAdapters : api::Gradients::kNone);
+    for (api::Sequence& sequence : batch.sequences) {
+      sequence.tokens.assign(500, 3);
+      sequence.targets.assign(500, 5);
+    }
+    Scratch& scratch = engine.backend().scratch();
+    const int64_t grown = scratch.grown();
+    engine.run(batch);
+    const int64_t planned =
+        plan_pass_bytes(engine, {.pass_tokens = 2000, .rank = 4, .backward = backward});
+    EXPECT_EQ(scratch.grown(), grown);
+    EXPECT_LE(scratch.high_water(), planned);
+    EXPECT_GE(2 * scratch.high_water(), planned);
+  }
 }
 
 TEST(EngineMemory, ThePlanCoversThePassAndRecomputeShrinksIt) {
