@@ -11,6 +11,8 @@
 #include "apps/init.h"
 #include "apps/inspect.h"
 #include "apps/probe.h"
+#include "apps/serve.h"
+#include "apps/serve_options.h"
 #include "apps/tokenize.h"
 #include "apps/train.h"
 #include "backend/backend.h"
@@ -211,6 +213,13 @@ void add_init(CLI::App& app, Command& chosen) {
   command->callback([&chosen, options] { chosen = [options] { return run_init(*options); }; });
 }
 
+void add_serve(CLI::App& app, Command& chosen) {
+  auto* command = app.add_subcommand("serve", "Serve models over the Tinker API to many tenants");
+  const std::shared_ptr<ServeCommandLine> line = add_serve_options(*command);
+  command->callback(
+      [&chosen, line] { chosen = [line] { return run_serve(read_serve_options(*line)); }; });
+}
+
 void add_keygen(CLI::App& app, Command& chosen) {
   auto* command = app.add_subcommand("keygen", "Print a new API key for strata serve");
   command->footer("Example:\n  strata keygen > keys && chmod 600 keys");
@@ -250,6 +259,7 @@ int run(int argc, char** argv) {
   add_init(app, chosen);
   add_tokenize(app, chosen);
   add_bench(app, chosen);
+  add_serve(app, chosen);
   add_keygen(app, chosen);
   try {
     app.parse(argc, argv);

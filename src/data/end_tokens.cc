@@ -81,4 +81,14 @@ EndTokens load_end_tokens(const std::string& model_dir, const text::Tokenizer& t
   return tokens;
 }
 
+std::vector<int32_t> load_all_end_tokens(const std::string& model_dir,
+                                         const text::Tokenizer& tokenizer) {
+  std::vector<int32_t> ids = load_end_tokens(model_dir, tokenizer).stop;
+  for (const int32_t id : eos_ids(model_dir + "/config.json", tokenizer.vocab_size()))
+    ids.push_back(id);
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
+
 }  // namespace strata::data

@@ -22,4 +22,9 @@ struct EndTokens {
 // the file.
 EndTokens load_end_tokens(const std::string& model_dir, const text::Tokenizer& tokenizer);
 
+// What ends a sample of the server: every eos_token_id of generation_config.json and of
+// config.json, and tokenizer_config.json's eos_token. Ascending.
+std::vector<int32_t> load_all_end_tokens(const std::string& model_dir,
+                                         const text::Tokenizer& tokenizer);
+
 }  // namespace strata::data

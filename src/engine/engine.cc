@@ -55,6 +55,13 @@ Engine::Engine(std::unique_ptr<Backend> backend, model::LoadedModel model,
   CHECK(options.page_size >= 1 && options.pass_tokens >= 1 && options.prefill_tokens >= 1);
 }
 
+void Engine::set_limits(int64_t pass_tokens, int64_t max_pages) {
+  CHECK(pass_tokens >= 1 && max_pages >= 1, pass_tokens, max_pages);
+  options_.pass_tokens = options_.prefill_tokens = pass_tokens;
+  options_.max_pages = max_pages;
+  kv_pool_.set_max_pages(max_pages);
+}
+
 api::AdapterSlot Engine::create_adapter(const std::vector<model::LoraModuleSpec>& specs,
                                         uint64_t seed) {
   int32_t slot = 1;

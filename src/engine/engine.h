@@ -40,6 +40,8 @@ class Engine {
   [[nodiscard]] const model::ModelConfig& config() const { return model_.config; }
   [[nodiscard]] const model::LoadedModel& model() const { return model_; }
   [[nodiscard]] const EngineOptions& options() const { return options_; }
+  // Limits that a plan can only name once the model is loaded. Changes no result.
+  void set_limits(int64_t pass_tokens, int64_t max_pages);
 
   // Adapter slots: the smallest free number from 1 on. A slot starts from PEFT's initialisation,
   // zero optimizer state and no gradient; a cleared slot's memory is gone, so nothing of it can

@@ -3,6 +3,7 @@
 // to the limit. A page may have several owners, who read it; it is free when the last gives it
 // back. Engine thread only.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <unordered_map>
 #include <vector>
@@ -28,6 +29,8 @@ class KvPool {
   void share(void* page) { ++further_owners_[page]; }
   void give_back(void* page);
   [[nodiscard]] int64_t max_pages() const { return max_pages_; }
+  // Not below what it holds already.
+  void set_max_pages(int64_t max_pages) { max_pages_ = std::max(max_pages, num_pages_); }
   [[nodiscard]] int64_t page_bytes() const { return page_bytes_; }
   [[nodiscard]] int64_t num_pages() const { return num_pages_; }
   [[nodiscard]] int64_t num_free() const { return static_cast<int64_t>(free_.size()); }

@@ -102,7 +102,10 @@ void SampleRunner::join(const api::SampleRows& rows, std::vector<api::Result>& r
     }
   } catch (const Error& error) {
     drop(id);
-    results.push_back({id, api::Failure{api::FaultCategory::kUser, error.what()}});
+    const bool ours = error.code == ErrorCode::kIo;
+    results.push_back(
+        {id, api::Failure{ours ? api::FaultCategory::kServer : api::FaultCategory::kUser,
+                          error.what()}});
   }
 }
 
@@ -124,6 +127,16 @@ void SampleRunner::drop(const api::RequestId& id) {
   }
   reserved_pages_ -= request.prompt_pages;
   requests_.erase(found);
+}
+
+void SampleRunner::drop_all(const std::string& reason, std::vector<api::Result>& results) {
+  std::vector<api::RequestId> running;
+  for (const auto& [id, request] : requests_) running.push_back(id);
+  for (const api::RequestId& id : running) {
+    drop(id);
+    results.push_back(
+        {id, api::Failure{api::FaultCategory::kServer, "sampling failed: " + reason}});
+  }
 }
 
 void SampleRunner::take_prompt(Request& request, api::SampleResult& result) {
@@ -176,7 +189,13 @@ void SampleRunner::end_row(size_t row, bool stopped, std::vector<api::Result>& r
 
 void SampleRunner::step(std::vector<api::Result>& results) {
   if (loop_.done()) return;
-  for (const SampledToken& token : loop_.step()) {
+  std::span<const SampledToken> sampled;
+  try {
+    sampled = loop_.step();
+  } catch (const std::exception& error) {
+    return drop_all(error.what(), results);
+  }
+  for (const SampledToken& token : sampled) {
     const auto found = rows_.find(token.id);
     if (found == rows_.end()) continue;  // its request failed in this step
     StopText* stop = found->second.stop.get();

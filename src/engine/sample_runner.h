@@ -29,7 +29,7 @@ class SampleRunner {
   // The rows join; an Error of the request goes to `results`.
   void join(const api::SampleRows& rows, std::vector<api::Result>& results);
   void cancel(const api::RequestId& request);
-  // One step of all rows.
+  // One step of all rows. A fault that is not one row's own fails every running request.
   void step(std::vector<api::Result>& results);
 
   [[nodiscard]] int64_t num_running() const { return loop_.num_running(); }
@@ -59,6 +59,7 @@ class SampleRunner {
   void end_row(size_t row, bool stopped, std::vector<api::Result>& results);
   void take_prompt(Request& request, api::SampleResult& result);
   void drop(const api::RequestId& request);
+  void drop_all(const std::string& reason, std::vector<api::Result>& results);
 
   Engine& engine_;
   SnapshotCache& snapshots_;

@@ -1,0 +1,131 @@
+#include "apps/engine_host.h"
+
+#include <fmt/format.h>
+
+#include "apps/engine_setup.h"
+#include "base/clock.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "data/end_tokens.h"
+#include "scheduler/cost.h"
+
+namespace strata::apps {
+namespace {
+
+constexpr double kIdleSeconds = 0.5;  // how late a gap's end may be noticed
+
+}  // namespace
+
+EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOptions& options) {
+  check_weights_fit(directories, options.memory);
+  for (const std::string& dir : directories) load(dir, options);
+  std::vector<engine::Engine*> engines;
+  for (const Base& base : engines_) engines.push_back(base.engine.get());
+  plan_ = plan_serve(engines, options.memory, options.adapters.max_rank);
+  engine::AdapterLimits limits = options.adapters;
+  limits.max_bytes = plan_.adapters;
+  book_ = std::make_unique<engine::AdapterBook>(limits);
+  for (size_t i = 0; i < engines_.size(); ++i) {
+    Base& base = engines_[i];
+    base.engine->set_limits(plan_.pass_tokens, plan_.max_pages[i]);
+    base.runner = std::make_unique<engine::WorkRunner>(
+        *base.engine, base.tokenizer ? &*base.tokenizer : nullptr, *book_,
+        engine::RunnerOptions{
+            .base = bases_[i].id,
+            .max_sample_rows = options.max_sample_rows,
+            .snapshot_bytes = plan_.snapshots / static_cast<int64_t>(engines_.size())});
+  }
+}
+
+EngineHost::~EngineHost() { stop(); }
+
+void EngineHost::load(const std::string& dir, const HostOptions& options) {
+  Base base;
+  base.engine = make_engine({.model = dir, .dtype = options.dtype, .threads = options.threads});
+  const model::ModelConfig& config = base.engine->config();
+  api::BaseInfo info;
+  info.id = api::BaseId{static_cast<int32_t>(bases_.size())};
+  info.dir = dir;
+  info.architecture = config.architecture;
+  info.vocab_size = config.vocab_size;
+  info.max_context = config.max_position_embeddings;
+  info.tied_head = config.tie_word_embeddings;
+  if (file_exists(dir + "/tokenizer.json")) {
+    base.tokenizer = text::Tokenizer::load(dir);
+    info.end_tokens = data::load_all_end_tokens(dir, *base.tokenizer);
+  } else {
+    log(LogLevel::kWarning, fmt::format("{}: no tokenizer.json: samples end at max_tokens or at "
+                                        "stop ids only, and stop texts are refused",
+                                        dir));
+  }
+  bases_.push_back(std::move(info));
+  engines_.push_back(std::move(base));
+}
+
+void EngineHost::start(scheduler::Scheduler& scheduler,
+                       std::function<void(std::vector<api::Result>)> post) {
+  scheduler_ = &scheduler;
+  thread_ = std::jthread([this, &scheduler, post = std::move(post)] { loop(scheduler, post); });
+}
+
+void EngineHost::stop() {
+  stopping_ = true;
+  if (scheduler_ != nullptr) scheduler_->wake();
+  if (thread_.joinable()) thread_.join();
+}
+
+void EngineHost::loop(scheduler::Scheduler& scheduler,
+                      const std::function<void(std::vector<api::Result>)>& post) {
+  std::vector<api::Capacity> capacities;
+  while (!stopping_) {
+    capacities.clear();
+    for (const Base& base : engines_) capacities.push_back(base.runner->capacity());
+    const api::Work work = scheduler.next(capacities, now_seconds());
+    std::vector<api::Result> results;
+    if (!work.empty()) {
+      results = engines_[static_cast<size_t>(work.base)].runner->run(work);
+      count(work);
+    }
+    results = scheduler.complete(std::move(results), now_seconds());
+    const bool idle = work.empty() && results.empty();
+    if (!results.empty()) post(std::move(results));
+    if (idle) scheduler.wait(kIdleSeconds);
+  }
+}
+
+void EngineHost::count(const api::Work& work) {
+  Counts sum;
+  for (const Base& base : engines_) {
+    sum.trained_tokens += base.runner->trained_tokens();
+    sum.sampled_tokens += base.runner->sampled_tokens();
+    sum.running_samples += base.runner->capacity().running_samples;
+    sum.snapshot_bytes += base.runner->snapshots().num_bytes();
+    sum.kv_bytes += base.engine->kv_pool().num_bytes();
+  }
+  trained_tokens_ = sum.trained_tokens;
+  sampled_tokens_ = sum.sampled_tokens;
+  running_samples_ = sum.running_samples;
+  snapshot_bytes_ = sum.snapshot_bytes;
+  kv_bytes_ = sum.kv_bytes;
+  adapters_ = book_->num_models();
+  adapter_bytes_ = book_->num_bytes();
+  int64_t batch = 0;
+  for (const api::TrainRows& rows : work.rows) {
+    const auto& data = std::get<api::ForwardBackward>(rows.command->op).data;
+    for (size_t i = rows.first; i < rows.last; ++i) batch += scheduler::datum_tokens(data[i]);
+  }
+  if (batch > 0) batch_tokens_ = batch;
+}
+
+EngineHost::Counts EngineHost::counts() const {
+  return {.trained_tokens = trained_tokens_,
+          .sampled_tokens = sampled_tokens_,
+          .batch_tokens = batch_tokens_,
+          .running_samples = running_samples_,
+          .adapters = adapters_,
+          .adapter_bytes = adapter_bytes_,
+          .snapshot_bytes = snapshot_bytes_,
+          .kv_bytes = kv_bytes_};
+}
+
+}  // namespace strata::apps

@@ -1,0 +1,79 @@
+// EngineHost: the engines of a server and the thread that runs them. The loop is three calls: what
+// is next, run it, post what came of it.
+//   EngineHost host(directories, options);  host.start(scheduler, post);  ...  host.stop();
+#pragma once
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "apps/serve_plan.h"
+#include "engine/work_runner.h"
+#include "scheduler/scheduler.h"
+
+namespace strata::apps {
+
+struct HostOptions {
+  std::string dtype = "auto";
+  int threads = 0;
+  int64_t memory = 0;              // bytes
+  engine::AdapterLimits adapters;  // max_bytes is the plan's
+  int64_t max_sample_rows = 256;
+};
+
+class EngineHost {
+ public:
+  // Loads a model from each directory, in order, and plans memory. Throws Error before any work if
+  // something does not fit.
+  EngineHost(const std::vector<std::string>& directories, const HostOptions& options);
+  ~EngineHost();
+  EngineHost(const EngineHost&) = delete;
+  EngineHost& operator=(const EngineHost&) = delete;
+
+  [[nodiscard]] const std::vector<api::BaseInfo>& bases() const { return bases_; }
+  [[nodiscard]] const ServePlan& plan() const { return plan_; }
+
+  // Results go to `post`, on the engine thread.
+  void start(scheduler::Scheduler& scheduler, std::function<void(std::vector<api::Result>)> post);
+  // Ends the loop after the turn that is running.
+  void stop();
+
+  struct Counts {  // any thread
+    int64_t trained_tokens = 0;
+    int64_t sampled_tokens = 0;
+    int64_t batch_tokens = 0;  // of the last turn with training rows
+    int64_t running_samples = 0;
+    int64_t adapters = 0;
+    int64_t adapter_bytes = 0;
+    int64_t snapshot_bytes = 0;
+    int64_t kv_bytes = 0;  // allocated
+  };
+  [[nodiscard]] Counts counts() const;
+
+ private:
+  struct Base {
+    std::unique_ptr<engine::Engine> engine;
+    std::optional<text::Tokenizer> tokenizer;
+    std::unique_ptr<engine::WorkRunner> runner;
+  };
+  void load(const std::string& dir, const HostOptions& options);
+  void loop(scheduler::Scheduler& scheduler,
+            const std::function<void(std::vector<api::Result>)>& post);
+  void count(const api::Work& work);
+
+  std::vector<Base> engines_;
+  std::vector<api::BaseInfo> bases_;
+  ServePlan plan_;
+  std::unique_ptr<engine::AdapterBook> book_;
+  scheduler::Scheduler* scheduler_ = nullptr;
+  std::atomic<bool> stopping_ = false;
+  std::atomic<int64_t> trained_tokens_ = 0, sampled_tokens_ = 0, batch_tokens_ = 0,
+                       running_samples_ = 0, adapters_ = 0, adapter_bytes_ = 0, snapshot_bytes_ = 0,
+                       kv_bytes_ = 0;
+  std::jthread thread_;
+};
+
+}  // namespace strata::apps

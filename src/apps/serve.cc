@@ -1,0 +1,128 @@
+#include "apps/serve.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
+
+#include "apps/engine_host.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "server/tinker_server.h"
+
+namespace strata::apps {
+namespace {
+
+constexpr double kStep = 0.02;  // seconds between looks at a shutdown's progress
+
+server::Admission admission(scheduler::Verdict verdict) {
+  switch (verdict) {
+    case scheduler::Verdict::kAccepted:
+      return server::Admission::kAccepted;
+    case scheduler::Verdict::kDuplicate:
+      return server::Admission::kDuplicate;
+    case scheduler::Verdict::kConflict:
+      return server::Admission::kConflict;
+    case scheduler::Verdict::kGivenUp:
+      return server::Admission::kGivenUp;
+    case scheduler::Verdict::kUnknownModel:
+      return server::Admission::kUnknownModel;
+    case scheduler::Verdict::kFull:
+      return server::Admission::kFull;
+    case scheduler::Verdict::kStopping:
+      return server::Admission::kStopping;
+  }
+  return server::Admission::kStopping;
+}
+
+server::Dispatch dispatch_to(scheduler::Scheduler& scheduler) {
+  return {
+      .submit =
+          [&scheduler](api::Command command) {
+            const scheduler::Submission done = scheduler.submit(std::move(command), now_seconds());
+            return server::Admitted{admission(done.verdict), done.request};
+          },
+      .consume = [&scheduler](const api::ModelId& model,
+                              int64_t seq_id) { scheduler.consume(model, seq_id, now_seconds()); },
+      .cancel = [&scheduler](const api::RequestId& request) { return scheduler.cancel(request); },
+      .end_session =
+          [&scheduler](const api::SessionId& session, const std::string& reason) {
+            scheduler.end_session(session, reason, now_seconds());
+          },
+      .release = [&scheduler](
+                     api::BaseId base,
+                     const api::SnapshotId& snapshot) { scheduler.release(base, snapshot); },
+  };
+}
+
+// Signals are taken by sigtimedwait alone: blocked before the first thread is made.
+sigset_t block_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  return signals;
+}
+
+void wait_for_end(const sigset_t& signals, server::TinkerServer& server) {
+  while (true) {
+    const int signal = sigwaitinfo(&signals, nullptr);
+    if (signal == SIGHUP) {
+      server.reload_keys();
+    } else if (signal > 0) {
+      return;
+    }
+  }
+}
+
+// The running turn and the saves in line are done within `seconds`; a second signal ends the wait.
+void drain(const sigset_t& signals, const scheduler::Scheduler& scheduler, double seconds) {
+  const double end = now_seconds() + seconds;
+  while (!scheduler.idle() && now_seconds() < end) {
+    const timespec step = {.tv_sec = 0, .tv_nsec = static_cast<int64_t>(kStep * 1e9)};
+    const int signal = sigtimedwait(&signals, nullptr, &step);
+    if (signal == SIGTERM || signal == SIGINT) return;
+  }
+}
+
+}  // namespace
+
+int run_serve(const server::ServeOptions& options) {
+  const sigset_t signals = block_signals();
+  server::raise_file_limit(options);
+  const server::BaseNames names(options.models, options.aliases, options.tokenizers);
+  const int64_t memory = options.memory > 0 ? options.memory : server::physical_memory() / 5 * 4;
+  EngineHost host(names.directories(),
+                  {.dtype = options.dtype,
+                   .threads = static_cast<int>(options.threads),
+                   .memory = memory,
+                   .adapters = {.max_models = options.max_adapters,
+                                .max_models_per_tenant = options.max_adapters_per_tenant,
+                                .max_rank = options.max_rank}});
+  fmt::print("{}", host.plan().text());
+  scheduler::Scheduler scheduler({.gap_timeout = options.gap_timeout,
+                                  .max_queued_samples = options.max_queued_samples,
+                                  .max_queued_bytes = options.max_queued_bytes});
+  server::TinkerServer server(options, names, host.bases(), dispatch_to(scheduler));
+  host.start(scheduler,
+             [&server](std::vector<api::Result> results) { server.post(std::move(results)); });
+  server.start();
+  fmt::print("listening on http://{}:{}\n", options.listen.host, server.port());
+  std::fflush(stdout);
+  wait_for_end(signals, server);
+  log(LogLevel::kInfo, "serve: shutting down");
+  server.begin_shutdown();
+  scheduler.begin_shutdown(now_seconds());
+  drain(signals, scheduler, options.shutdown_timeout);
+  const bool drained = scheduler.idle();
+  if (drained) host.stop();
+  server.stop();  // whatever is pending fails here
+  if (!drained) {
+    log(LogLevel::kWarning, "serve: --shutdown-timeout is over; what was running is dropped");
+    std::fflush(nullptr);
+    std::_Exit(0);  // the engine thread may be in the middle of a long pass
+  }
+  return 0;
+}
+
+}  // namespace strata::apps

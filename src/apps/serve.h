@@ -1,0 +1,11 @@
+// strata serve: the Tinker server. Wiring: names to directories, engines, scheduler and
+// TinkerServer.
+#pragma once
+#include "server/options.h"
+
+namespace strata::apps {
+
+// Serves until SIGTERM or SIGINT; SIGHUP reads the keys again. Returns the exit code.
+int run_serve(const server::ServeOptions& options);
+
+}  // namespace strata::apps

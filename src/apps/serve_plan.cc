@@ -1,0 +1,126 @@
+#include "apps/serve_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "engine/adapter_state.h"
+#include "engine/memory_plan.h"
+#include "engine/work_runner.h"
+#include "report/format.h"
+#include "report/table.h"
+
+namespace strata::apps {
+namespace {
+
+constexpr int64_t kMostPassTokens = 2048;
+constexpr int64_t kLeastPassTokens = 64;
+constexpr int64_t kSamplePositions = 2048;
+constexpr int64_t kProcessBytes = 96 << 20;  // program, sockets, queues, the state store
+
+int64_t slot_bytes(const engine::Engine& engine, int64_t rank) {
+  return engine::adapter_bytes(engine, engine::lora_specs(engine.config(), {.rank = rank}), true);
+}
+
+int64_t pass_bytes(const engine::Engine& engine, int64_t tokens, int64_t rank) {
+  return engine::plan_pass_bytes(engine, {.pass_tokens = tokens, .rank = rank, .backward = true});
+}
+
+int64_t sample_pages(const engine::Engine& engine) {
+  return engine.kv_pool().pages_for(
+      std::min(kSamplePositions, engine.config().max_position_embeddings));
+}
+
+[[noreturn]] void too_little(int64_t needed, int64_t budget) {
+  throw Error(
+      ErrorCode::kResourceExhausted,
+      fmt::format("memory: at least {} are needed and {} may be used; raise --memory, serve "
+                  "fewer models or use --dtype bf16",
+                  report::format_bytes(needed), report::format_bytes(budget)));
+}
+
+}  // namespace
+
+void check_weights_fit(std::span<const std::string> directories, int64_t budget) {
+  int64_t bytes = 0;
+  for (const std::string& dir : directories) {
+    std::error_code ignored;
+    for (const auto& file : std::filesystem::directory_iterator(dir, ignored)) {
+      if (file.path().extension() == ".safetensors")
+        bytes += static_cast<int64_t>(file.file_size(ignored));
+    }
+  }
+  if (bytes > budget) too_little(bytes, budget);
+}
+
+ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, int64_t max_rank) {
+  CHECK(!engines.empty());
+  ServePlan plan;
+  plan.budget = budget;
+  plan.process = kProcessBytes;
+  plan.max_rank = max_rank;
+  int64_t least = 0;
+  for (const engine::Engine* engine : engines) {
+    plan.weights += engine->model().weights->num_bytes();
+    least += sample_pages(*engine) * engine->kv_pool().page_bytes() + slot_bytes(*engine, 8);
+  }
+  const int64_t fixed = plan.weights + plan.process;
+  const auto all_passes = [&](int64_t tokens) {
+    int64_t bytes = 0;
+    for (const engine::Engine* engine : engines) bytes += pass_bytes(*engine, tokens, max_rank);
+    return bytes;
+  };
+  plan.pass_tokens = kMostPassTokens;
+  while (plan.pass_tokens > kLeastPassTokens &&
+         all_passes(plan.pass_tokens) > (budget - fixed) / 2) {
+    plan.pass_tokens /= 2;
+  }
+  plan.passes = all_passes(plan.pass_tokens);
+  const int64_t rest = budget - fixed - plan.passes;
+  if (rest < 2 * least) too_little(fixed + plan.passes + 2 * least, budget);
+  plan.snapshots = rest * 15 / 100;
+  plan.adapters = rest * 40 / 100;
+  const int64_t kv_share =
+      (rest - plan.snapshots - plan.adapters) / static_cast<int64_t>(engines.size());
+  for (const engine::Engine* engine : engines) {
+    const int64_t pages =
+        std::max(kv_share / engine->kv_pool().page_bytes(), sample_pages(*engine));
+    plan.max_pages.push_back(pages);
+    plan.kv += pages * engine->kv_pool().page_bytes();
+  }
+  const engine::Engine& first = *engines[0];
+  plan.slot_rank_8 = slot_bytes(first, 8);
+  plan.slot_rank_32 = slot_bytes(first, 32);
+  plan.slot_max_rank = slot_bytes(first, max_rank);
+  plan.token_bytes = (pass_bytes(first, plan.pass_tokens, max_rank) -
+                      pass_bytes(first, plan.pass_tokens / 2, max_rank)) /
+                     (plan.pass_tokens / 2);
+  plan.sample_bytes = sample_pages(first) * first.kv_pool().page_bytes();
+  return plan;
+}
+
+std::string ServePlan::text() const {
+  report::Table table(
+      {{"memory plan"}, {"bytes", report::Align::kRight}, {"", report::Align::kRight}});
+  const auto row = [&](const std::string& name, int64_t bytes) {
+    table.add_row({name, std::to_string(bytes), report::format_bytes(bytes)});
+  };
+  row("weights", weights);
+  row("process", process);
+  row(fmt::format("passes of {} tokens", pass_tokens), passes);
+  row("kv cache, at most", kv);
+  row("adapters, at most", adapters);
+  row("sampler weights, at most", snapshots);
+  row("in all (--memory)", budget);
+  row("one adapter of rank 8", slot_rank_8);
+  row("one adapter of rank 32", slot_rank_32);
+  row(fmt::format("one adapter of rank {}", max_rank), slot_max_rank);
+  row("activations, each token", token_bytes);
+  return table.text() +
+         fmt::format("{} adapters of rank 32, {} tokens per pass, {} samples of 2,048\n",
+                     adapters / slot_rank_32, pass_tokens, kv / sample_bytes);
+}
+
+}  // namespace strata::apps

@@ -1,0 +1,40 @@
+// ServePlan: how the memory of a server is divided before it starts: weights and the largest pass
+// are taken as they are; what is left goes to the KV cache, adapters and sampler weights, each of
+// which takes its share only as it is used. Pure arithmetic.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace strata::apps {
+
+struct ServePlan {
+  int64_t budget = 0;
+  int64_t weights = 0;  // of all models
+  int64_t process = 0;
+  int64_t passes = 0;  // scratch of the largest pass of each model
+  int64_t kv = 0;      // limits of all models together
+  int64_t adapters = 0;
+  int64_t snapshots = 0;
+  int64_t pass_tokens = 0;
+  // Of the first model, for people.
+  int64_t slot_rank_8 = 0, slot_rank_32 = 0, slot_max_rank = 0, max_rank = 0;
+  int64_t token_bytes = 0;         // activations of a training pass, each token
+  int64_t sample_bytes = 0;        // KV of 2,048 positions
+  std::vector<int64_t> max_pages;  // of each model
+
+  // The table, and the line that says what fits.
+  [[nodiscard]] std::string text() const;
+};
+
+// Error{kResourceExhausted} when not even one adapter of rank 8 and one sample of 2,048 positions
+// fit: what is needed, what there is, and what to change.
+ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, int64_t max_rank);
+
+// Before anything is loaded: the checkpoints' files against the budget.
+void check_weights_fit(std::span<const std::string> directories, int64_t budget);
+
+}  // namespace strata::apps
