@@ -16,7 +16,6 @@ constexpr size_t kMaxStopIds = 1024;
 constexpr size_t kMaxStopTexts = 64;
 constexpr size_t kMaxStopText = 1024;
 constexpr double kMaxResultBytes = 256.0 * (1 << 20);
-constexpr int64_t kMaxTargetElements = 1 << 26;
 
 std::vector<int32_t> read_prompt(const Fields& body, const api::BaseInfo& base) {
   std::vector<int32_t> prompt;
