@@ -1,0 +1,58 @@
+#!/bin/bash
+# The acceptance list of the Tinker protocol against a server of our own: conformance items over the wire, lifetimes and
+# restarts, and a tour with the official SDK of four versions. Installs the SDKs from PyPI into build/sdk-VERSION.
+# usage: tools/e2e.sh PROGRAM [SDK_VERSION ...]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+strata=$(realpath "${1:?usage: tools/e2e.sh PROGRAM [SDK_VERSION ...]}")
+shift
+versions=("$@")
+[ ${#versions[@]} -gt 0 ] || versions=(0.38.0 0.36.0 0.30.4 0.25.0)
+model=$PWD/models/tiny-qwen3
+work=$(mktemp -d)
+server=
+trap '[ -z "$server" ] || kill "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
+
+sdk() {  # version: the python that has it
+  local venv=build/sdk-$1
+  if [ ! -e "$venv/ready" ]; then
+    python3 -m venv "$venv" >&2
+    "$venv/bin/pip" install --quiet --disable-pip-version-check -r "tools/requirements-tinker-$1.txt" >&2
+    touch "$venv/ready"
+  fi
+  echo "$PWD/$venv/bin/python"
+}
+
+one=$("$strata" keygen)
+two=$("$strata" keygen)
+printf '%s alice\n%s bob\n' "$one" "$two" >"$work/keys"
+chmod 600 "$work/keys"
+port=$((20000 + RANDOM % 20000))
+STRATA_LOG=4 "$strata" serve --model "tiny=$model" --alias also-tiny=tiny --keys "$work/keys" --data "$work/data" \
+  --listen "127.0.0.1:$port" --metrics-listen 127.0.0.1:0 --public-url "http://127.0.0.1:$port/box/strata" \
+  --poll-hold 11 >"$work/log" 2>&1 &
+server=$!
+url=http://127.0.0.1:$port
+for _ in $(seq 100); do
+  ! grep -q "$url" "$work/log" || break
+  kill -0 "$server" 2>/dev/null || { cat "$work/log" >&2; exit 1; }
+  sleep 0.1
+done
+
+cd tests/e2e
+for version in "${versions[@]}"; do
+  python=$(cd ../.. && sdk "$version")
+  TINKER_TELEMETRY=1 "$python" sdk_tour.py "$url" "$one"
+done
+python=$(cd ../.. && sdk 0.38.0)
+"$python" conformance.py "$url" "$one" "$two"
+"$python" lifetimes.py "$strata" "$model"
+kill "$server"
+wait "$server"
+server=
+# Nothing of a key or of a signed URL's token may stand in the log, however chatty.
+if grep -F -e "$one" -e "$two" -e "token=" "$work/log"; then
+  echo "e2e: the log holds a secret" >&2
+  exit 1
+fi
+echo "e2e: all passed"
