@@ -99,6 +99,18 @@ STATEMENTS = [
     "{% if %}x{% endif %}", "{% for x in xs %}", "{{ 1 + }}", "{{ (1 }}", "{% endif %}", "{% nope %}", "{{ 'abc }}", "{% set 1 = 2 %}", "{{ xs is nope }}", "{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}",
     "{% macro m(a) %}{% endmacro %}{{ m(b=2) }}", "{{ range(200000)|length }}", "{% set x.y = 1 %}", "{{ namespace(_a=1) }}", "{{ {[1]: 2} }}", "{{ nope|tojson }}", "{{ (xs|map('upper')|map('nope')) }}"[:-19] + "}}",
     "{{ 'a'.split('') }}", "{{ 'abc'.index('z') }}", "{{ '%d' % 'a' }}", "{{ '%s' % (1, 2) }}", "{{ '%s %s' % 1 }}", "{{ xs|int }}", "{{ xs['a'] }}", "{{ none.x }}", "{{ none['x'] is defined }}", "{{ n.x.y }}",
+    # What Python refuses although a lenient reading would give something.
+    "{{ d[:2] }}", "{{ n[1:] }}", "{{ none_[:1] }}", "{{ nope|int }}", "{{ nope|float }}", "{{ [1, 2]|indent }}", "{{ none|truncate(9) }}", "{{ nope|indent }}",
+    "{{ text.ljust() }}", "{{ text.zfill() }}", "{{ text|center(none) }}", "{{ text.replace(1, 2) }}", "{{ 'x'.startswith(['x']) }}", "{{ d.get('b', default=1) }}",
+    "{{ 'a'.strip(chars='a') }}", "{{ 'x'.join(iterable=['a']) }}", "{{ [1] in d }}", "{{ d.get([1]) }}", "{{ [1] is filter }}", "{{ d|attr }}", "{{ d|attr(1) }}",
+    "{{ ['a']|sum(start='') }}", "{{ 0.0 ** -1 }}", "{% filter length %}abc{% endfilter %}", "{% call range(3) %}{% endcall %}", "{%- raw +%}a{% endraw %}",
+    "{% macro m() %}{% endmacro %}{% call m() %}x{% endcall %}", "{% for x in xs %}{{ loop.changed(x=1) }}{% endfor %}",
+    # Corners of numbers, of |safe, of Python's own methods.
+    "{{ nope is sameas(nope) }}{{ false|abs }}{{ -7 % 3.5 }}{{ 1e400 }}{{ 1e-400 }}{{ 'inf'|float }}{{ '-Infinity'|float }}{{ '1_0.5'|float }}{{ '1__0'|float }}",
+    "{{ '0b11'|int(0, 2) }}{{ '0o17'|int(0, 8) }}{{ '-0x1f'|int(0, 16) }}{{ 'inf'|int(5) }}{{ [1, 2, 3]|truncate(3, leeway=none) }}{{ 'abcdef'|truncate(3, true, '') }}{{ 'aa'|replace('a', 'b', none) }}",
+    "{{ 'xay'.startswith('a', 1) }}{{ 'xay'.endswith('a', 0, 2) }}{{ 'xay'.startswith(('x', 'b'), -1) }}{{ 'e\u0301a \u0915\u0947'|wordcount }}",
+    "{{ ['<'|safe] }}{{ ('a,b'|safe).split(',') }}{{ ('a'|safe).upper() ~ '<' }}{{ ('ab'|safe).replace('a', 'c') }}{{ (' <'|safe).strip() + 'x' }}{{ ('<x'|safe)|upper }}",
+    "{% macro m(a) %}{{ m.name }}{{ caller is defined }}{% endmacro %}{{ m(1) }}{% call m(2) %}{% endcall %}{% filter indent(2) %}a\n{{ n }}{% endfilter %}",
     "{{ people|map(attribute='name')|length }}", "{{ (people|map(attribute='name'))[0] is defined }}", "{{ xs|batch(2)|first }}", "{{ nope in xs }}", "{{ 'a' in nope }}", "{{ 1 in 'a' }}", "{{ 'x' in 5 }}",
 ]
 

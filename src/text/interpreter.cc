@@ -50,6 +50,11 @@ void Interpreter::print(std::string_view text, std::string& out) {
   out += text;
 }
 
+void Interpreter::print_block(const Value& value, std::string& out) {
+  if (!value.is_string()) template_fault("a block must give str, not " + value.type_name());
+  print(value.text(), out);
+}
+
 std::string Interpreter::render(const Block& program,
                                 std::vector<std::pair<std::string, Value>> variables) {
   auto scope = std::make_shared<Scope>();
@@ -116,7 +121,7 @@ Interpreter::Flow Interpreter::run(const Statement& statement, const ScopePtr& s
       run(statement.body, inner(), text);
       auto holder = inner();
       holder->names[""] = std::move(text);
-      print(to_text(evaluate(*statement.expression, holder)), out);
+      print_block(evaluate(*statement.expression, holder), out);
       break;
     }
     case Kind::kWith:
@@ -213,7 +218,7 @@ void Interpreter::run_call_block(const Statement& statement, const ScopePtr& sco
   const Value callee = evaluate(*node.parts[0], scope);
   Arguments arguments = evaluate_arguments(node.arguments, scope);
   arguments.named.emplace_back("caller", make_macro(statement, "caller", scope));
-  print(to_text(call(callee, arguments)), out);
+  print_block(call(callee, arguments), out);
 }
 
 void Interpreter::assign(const Target& target, const Value& value, Scope& names,
@@ -258,6 +263,7 @@ Value Interpreter::make_macro(const Statement& statement, const std::string& nam
   captured_.push_back(scope);
   auto function = std::make_shared<Function>();
   function->name = name;
+  function->is_macro = true;
   function->call = [&statement, name, scope](Interpreter& self, Arguments& arguments) -> Value {
     return self.call_macro(statement, name, scope, arguments);
   };
@@ -287,7 +293,7 @@ std::string Interpreter::call_macro(const Statement& statement, const std::strin
                                    [&](const Parameter& p) { return p.name == key; });
     if (known && inner->names.contains(key))
       template_fault("macro '" + name + "' got multiple values for argument '" + key + "'");
-    if (known || key == "caller") {
+    if (known || (key == "caller" && statement.takes_caller)) {
       inner->names[key] = value;
     } else if (statement.takes_rest_named) {
       rest_named.emplace_back(key, value);

@@ -85,6 +85,8 @@ class Interpreter {
   std::string call_macro(const Statement& statement, const std::string& name, const ScopePtr& scope,
                          Arguments& arguments);
   void print(std::string_view text, std::string& out);
+  // What a call or filter block gives: only text, where {{ }} takes any value.
+  void print_block(const Value& value, std::string& out);
 
   Value evaluate(const Expression& node, const ScopePtr& scope);
   Value evaluate_name(const Expression& node, const ScopePtr& scope);
@@ -106,7 +108,8 @@ class Interpreter {
   std::vector<std::shared_ptr<Namespace>> namespaces_;
 };
 
-// Reads a call's arguments by position or name, and refuses what is left.
+// Reads a call's arguments by position or name, and refuses what is left. None stands for the
+// fallback of none of them; who allows it asks for the value itself.
 class ArgumentReader {
  public:
   ArgumentReader(const char* what, Arguments& arguments) : what_(what), arguments_(arguments) {}

@@ -95,6 +95,7 @@ struct Statement {
   std::vector<Parameter> parameters;
   bool takes_rest = false;        // kMacro, kCallBlock: the body says `varargs`
   bool takes_rest_named = false;  // ... `kwargs`
+  bool takes_caller = false;      // ... `caller`
   Block body;
   Block otherwise;
 };

@@ -65,12 +65,18 @@ Value float_binary(const std::string& op, double a, double b) {
   if (op == "+") return a + b;
   if (op == "-") return a - b;
   if (op == "*") return a * b;
-  if (op == "**") return std::pow(a, b);
+  if (op == "**") {
+    const double power = std::pow(a, b);
+    if (!std::isfinite(power) && std::isfinite(a) && std::isfinite(b))
+      template_fault("the result of ** is not a finite real number");
+    return power;
+  }
   if (b == 0) template_fault("float division by zero");
   if (op == "/") return a / b;
   if (op == "//") return std::floor(a / b);
   const double rest = std::fmod(a, b);
-  return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+  if (rest == 0) return std::copysign(0.0, b);
+  return (rest < 0) != (b < 0) ? rest + b : rest;
 }
 
 bool needs_escape(std::string_view text) {
@@ -221,7 +227,10 @@ bool Interpreter::contains(const Value& container, const Value& value) {
       template_fault("'in <string>' requires string as left operand, not " + value.type_name());
     return container.text().find(value.text()) != std::string::npos;
   }
-  if (container.is_dict()) return container.as_dict().find(value) != nullptr;
+  if (container.is_dict()) {
+    expect_hashable(value);
+    return container.as_dict().find(value) != nullptr;
+  }
   const std::vector<Value> items = iterate(container);
   return std::any_of(items.begin(), items.end(), [&](const Value& item) { return item == value; });
 }
@@ -270,6 +279,7 @@ Value Interpreter::binary(const std::string& op, const Value& a, const Value& b)
     return Value::list(std::move(items), a.as_list().kind);
   }
   if (op == "%" && a.is_string()) {
+    if (a.str().safe) throw Error(ErrorCode::kUnsupported, "% of a |safe string is not supported");
     charge_value(a);
     charge_value(b);
     return format_percent(*this, a.text(), b);
@@ -314,6 +324,10 @@ Value Interpreter::attribute(const Value& object, const std::string& name) {
   } else if (object.is_namespace()) {
     for (const auto& [key, value] : object.as_namespace()->items)
       if (key == name) return value;
+  } else if (object.is_function() && object.as_function().is_macro) {
+    if (name == "name") return object.as_function().name;
+    for (const char* other : {"arguments", "caller", "catch_kwargs", "catch_varargs"})
+      if (name == other) template_unsupported(line_, "the attribute '" + name + "' of a macro");
   } else if (has_method(object, name)) {
     return bound_method(object, name);
   } else if (object.is_dict()) {
@@ -378,7 +392,10 @@ Value Interpreter::evaluate_slice(const Expression& node, const Value& object,
   };
   if (object.is_string())
     return py_slice_text(object.text(), cut(count_code_points(object.text())));
-  if (!object.is_sequence()) return Value::undefined(object_name(object) + " cannot be sliced");
+  // Unlike a subscript, a slice of what has none is a fault.
+  if (!object.is_sequence())
+    template_fault(object.is_dict() ? "unhashable type: 'slice'"
+                                    : "'" + object.type_name() + "' object is not subscriptable");
   const auto& items = object.as_list().items;
   const SliceBounds slice = cut(static_cast<int64_t>(items.size()));
   charge(slice.count * 4);

@@ -1,4 +1,5 @@
 #include <charconv>
+#include <cstdlib>
 
 #include "text/jinja_parser.h"
 
@@ -165,7 +166,9 @@ ExpressionPtr Parser::number() {
   const char* end = begin + token.text.size();
   if (token.kind == Token::Kind::kFloat) {
     double value = 0;
-    std::from_chars(begin, end, value);
+    // Out of range: 1e400 is inf, 1e-400 zero, which from_chars leaves to the caller.
+    if (std::from_chars(begin, end, value).ec != std::errc())
+      value = std::strtod(token.text.c_str(), nullptr);
     return constant(value, token.line);
   }
   int64_t value = 0;
@@ -184,6 +187,7 @@ ExpressionPtr Parser::primary() {
     if (name == "none" || name == "None") return constant({}, line);
     says_varargs_ = says_varargs_ || name == "varargs";
     says_kwargs_ = says_kwargs_ || name == "kwargs";
+    says_caller_ = says_caller_ || name == "caller";
     auto node = make(Kind::kName, line);
     node->name = name;
     return node;

@@ -321,6 +321,7 @@ Value sum(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const Value* attribute = reader.next("attribute");
   Value total = reader.next_or("start", int64_t{0});
   reader.done();
+  if (total.is_string()) template_fault("sum() can't sum strings");
   for (const Value& item : interpreter.iterate(value))
     total = interpreter.binary("+", total,
                                attribute == nullptr || attribute->is_none()
@@ -339,8 +340,11 @@ Value fallback(Interpreter&, const Value& value, Arguments& arguments) {
 
 Value attr(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   ArgumentReader reader("attr", arguments);
-  const std::string name = reader.text_or("name", "");
+  const Value& given = reader.required("name");
   reader.done();
+  if (!given.is_string())
+    template_fault("attribute name must be string, not '" + given.type_name() + "'");
+  const std::string& name = given.text();
   if (value.is_dict() && !has_method(value, name))
     return Value::undefined("'dict object' has no attribute '" + name + "'");
   return interpreter.attribute(value, name);

@@ -145,13 +145,14 @@ bool Lexer::raw(size_t begin) {
   const auto skip = [&](size_t at) {
     return text_.size() - py_strip(text_.substr(at), {}, true, false).size();
   };
-  // The sign and "%}" behind the word; npos when something else is there.
+  // The sign and "%}" behind the word; npos when something else is there. Only the end takes '+'.
   const auto tag_end = [&](size_t at, std::string_view word) {
     at = skip(at);
     if (!text_.substr(at).starts_with(word)) return std::string_view::npos;
     at = skip(at + word.size());
     const std::string_view rest = text_.substr(at);
-    const bool ends = rest.starts_with("%}") || rest.starts_with("-%}") || rest.starts_with("+%}");
+    const bool ends = rest.starts_with("%}") || rest.starts_with("-%}") ||
+                      (word == "endraw" && rest.starts_with("+%}"));
     return ends ? at : std::string_view::npos;
   };
   const size_t end = tag_end(begin, "raw");

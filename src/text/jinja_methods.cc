@@ -31,7 +31,7 @@ Value ArgumentReader::next_or(const char* name, Value fallback) {
 
 std::string ArgumentReader::text_or(const char* name, std::string fallback) {
   const Value* value = next(name);
-  if (value == nullptr || value->is_none()) return fallback;
+  if (value == nullptr) return fallback;
   if (!value->is_string())
     template_fault(what_ + ": the argument '" + name + "' must be str, not " + value->type_name());
   return value->text();
@@ -39,7 +39,7 @@ std::string ArgumentReader::text_or(const char* name, std::string fallback) {
 
 int64_t ArgumentReader::int_or(const char* name, int64_t fallback) {
   const Value* value = next(name);
-  if (value == nullptr || value->is_none()) return fallback;
+  if (value == nullptr) return fallback;
   if (!value->is_int() && !value->is_bool())
     template_fault(what_ + ": the argument '" + name + "' must be int, not " + value->type_name());
   return value->as_int();
@@ -99,21 +99,7 @@ Value split(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   return strings(py_split(self.text(), text, max_splits, FromRight), interpreter);
 }
 
-// startswith and endswith take one text or a tuple of them.
-template <bool AtEnd>
-Value starts(Interpreter& interpreter, const Value& self, Arguments& arguments) {
-  ArgumentReader reader(AtEnd ? "endswith()" : "startswith()", arguments);
-  const Value& wanted = reader.required("prefix");
-  reader.done();
-  const std::vector<Value> all =
-      wanted.is_string() ? std::vector<Value>{wanted} : interpreter.iterate(wanted);
-  return std::any_of(all.begin(), all.end(), [&](const Value& one) {
-    if (!one.is_string()) template_fault("startswith first arg must be str or a tuple of str");
-    return AtEnd ? self.text().ends_with(one.text()) : self.text().starts_with(one.text());
-  });
-}
-
-// find, rfind, index, rindex, count: within text[start:end].
+// startswith, endswith, find, rfind, index, rindex, count: within text[start:end].
 struct Window {
   std::string_view text;
   int64_t begin;  // code points before it
@@ -135,6 +121,23 @@ Window window(const Value& self, ArgumentReader& reader) {
   const size_t first = byte_of(self.text(), from);
   const size_t last = std::max(first, byte_of(self.text(), to));
   return {std::string_view(self.text()).substr(first, last - first), from};
+}
+
+// startswith and endswith take one text or a tuple of them.
+template <bool AtEnd>
+Value starts(Interpreter& interpreter, const Value& self, Arguments& arguments) {
+  ArgumentReader reader(AtEnd ? "endswith()" : "startswith()", arguments);
+  const Value& wanted = reader.required("prefix");
+  const std::string_view text = window(self, reader).text;
+  const bool is_tuple = wanted.is_list() && wanted.as_list().kind == List::Kind::kTuple;
+  if (!wanted.is_string() && !is_tuple)
+    template_fault("startswith first arg must be str or a tuple of str, not " + wanted.type_name());
+  const std::vector<Value> all =
+      is_tuple ? interpreter.iterate(wanted) : std::vector<Value>{wanted};
+  return std::any_of(all.begin(), all.end(), [&](const Value& one) {
+    if (!one.is_string()) template_fault("startswith first arg must be str or a tuple of str");
+    return AtEnd ? text.ends_with(one.text()) : text.starts_with(one.text());
+  });
 }
 
 const std::string& needle(ArgumentReader& reader) {
@@ -168,7 +171,14 @@ Value count(Interpreter&, const Value& self, Arguments& arguments) {
   return found;
 }
 
+// The filter takes any value; the method wants texts.
 Value replace(Interpreter& interpreter, const Value& self, Arguments& arguments) {
+  for (size_t i = 0; i < arguments.positional.size(); ++i) {
+    const Value& value = arguments.positional[i];
+    if (i < 2 ? !value.is_string() : !value.is_int() && !value.is_bool())
+      template_fault("replace() argument " + std::to_string(i + 1) + " must be " +
+                     (i < 2 ? "str" : "int") + ", not " + value.type_name());
+  }
   return interpreter.filter("replace", self, arguments);
 }
 
@@ -233,11 +243,18 @@ Value partition(Interpreter& interpreter, const Value& self, Arguments& argument
   return strings(std::move(parts), interpreter, List::Kind::kTuple);
 }
 
+int64_t required_int(ArgumentReader& reader, const char* name) {
+  const Value& value = reader.required(name);
+  if (!value.is_int() && !value.is_bool())
+    template_fault("'" + value.type_name() + "' object cannot be interpreted as an integer");
+  return value.as_int();
+}
+
 // ljust, rjust, center, zfill: `left` of the missing characters go to the left.
 template <int Where>
 Value pad(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   ArgumentReader reader("this method", arguments);
-  const int64_t width = reader.int_or("width", 0);
+  const int64_t width = required_int(reader, "width");
   const std::string fill = Where == 3 ? "0" : reader.text_or("fillchar", " ");
   reader.done();
   if (count_code_points(fill) != 1)
@@ -329,6 +346,7 @@ Value dict_get(Interpreter&, const Value& self, Arguments& arguments) {
   const Value& key = reader.required("key");
   Value fallback = reader.next_or("default", {});
   reader.done();
+  expect_hashable(key);
   const Value* found = self.as_dict().find(key);
   return found == nullptr ? fallback : *found;
 }
@@ -367,6 +385,7 @@ Value cycle(Interpreter&, const Value& self, Arguments& arguments) {
 }
 
 Value changed(Interpreter&, const Value& self, Arguments& arguments) {
+  if (!arguments.named.empty()) template_fault("loop.changed() takes no keyword arguments");
   LoopState& loop = self.as_loop();
   Value now = Value::list(arguments.positional, List::Kind::kTuple);
   if (now.depth() >= Value::kMaxDepth) template_fault("values nested too deep for a loop");
@@ -422,9 +441,38 @@ bool has_method(const Value& object, const std::string& name) {
   return find_method(object, name) != nullptr;
 }
 
+namespace {
+
+// A |safe string makes |safe strings, and escapes what it takes in: only what needs no escape is
+// done.
+Value call_on_safe(Interpreter& interpreter, const Value& object, const std::string& name,
+                   Arguments& arguments) {
+  bool escapes = name == "format" || name == "join";
+  for (const Value& value : arguments.positional)
+    escapes = escapes || (name == "replace" && value.is_string() && !value.str().safe &&
+                          value.text().find_first_of("<>&'\"") != std::string::npos);
+  if (escapes)
+    throw Error(ErrorCode::kUnsupported, "'" + name + "' of a |safe string is not supported");
+  const Value result = find_method(object, name)(interpreter, object, arguments);
+  if (result.is_string()) return Value(result.text(), true);
+  if (!result.is_list()) return result;
+  std::vector<Value> items;
+  for (const Value& item : result.as_list().items) items.emplace_back(item.text(), true);
+  return Value::list(std::move(items), result.as_list().kind);
+}
+
+}  // namespace
+
 Value call_method(Interpreter& interpreter, const Value& object, const std::string& name,
                   Arguments& arguments) {
   for (const Value& value : arguments.positional) interpreter.charge_value(value);
+  // Python names the arguments of few methods; the loop's own say so themselves.
+  constexpr std::string_view kNaming[] = {"split", "rsplit", "splitlines", "format"};
+  if (!arguments.named.empty() && !object.is_loop() &&
+      std::find(std::begin(kNaming), std::end(kNaming), name) == std::end(kNaming))
+    template_fault(object.type_name() + "." + name + "() takes no keyword arguments");
+  if (object.is_string() && object.str().safe)
+    return call_on_safe(interpreter, object, name, arguments);
   return find_method(object, name)(interpreter, object, arguments);
 }
 

@@ -160,9 +160,11 @@ void Parser::macro_body(std::string_view end, Statement& out) {
   const int loops = std::exchange(loops_, 0);
   const bool says_varargs = std::exchange(says_varargs_, false);
   const bool says_kwargs = std::exchange(says_kwargs_, false);
+  const bool says_caller = std::exchange(says_caller_, false);
   out.body = statements({end});
   out.takes_rest = std::exchange(says_varargs_, says_varargs);
   out.takes_rest_named = std::exchange(says_kwargs_, says_kwargs);
+  out.takes_caller = std::exchange(says_caller_, says_caller);
   loops_ = loops;
   next();
 }

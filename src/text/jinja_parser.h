@@ -155,6 +155,7 @@ class Parser {
   int loops_ = 0;
   bool says_varargs_ = false;
   bool says_kwargs_ = false;
+  bool says_caller_ = false;
 };
 
 }  // namespace strata::text

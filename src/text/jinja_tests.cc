@@ -102,10 +102,12 @@ bool is_case(Interpreter&, const Value& value, Arguments& arguments) {
 }
 bool is_filter(Interpreter&, const Value& value, Arguments& arguments) {
   ArgumentReader("filter", arguments).done();
+  expect_hashable(value);
   return value.is_string() && has_filter(value.text());
 }
 bool is_test(Interpreter&, const Value& value, Arguments& arguments) {
   ArgumentReader("test", arguments).done();
+  expect_hashable(value);
   return value.is_string() && has_test(value.text());
 }
 

@@ -12,11 +12,26 @@
 namespace strata::text {
 namespace {
 
+int64_t int_or_none(ArgumentReader& reader, const char* name, int64_t fallback) {
+  const Value value = reader.next_or(name, {});
+  if (value.is_none()) return fallback;
+  if (!value.is_int() && !value.is_bool())
+    template_fault(std::string(name) + " must be int, not " + value.type_name());
+  return value.as_int();
+}
+
+// What Python's functions for text do with anything else.
+void expect_text(const char* what, const Value& value) {
+  if (value.is_undefined()) template_fault(value.undefined_message());
+  if (!value.is_string())
+    template_fault(std::string(what) + " needs str, not " + value.type_name());
+}
+
 Value replace(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   ArgumentReader reader("replace", arguments);
   const std::string old = to_text(reader.required("old"));
   const std::string with = to_text(reader.required("new"));
-  const int64_t max_count = reader.int_or("count", -1);
+  const int64_t max_count = int_or_none(reader, "count", -1);
   reader.done();
   const std::string text = text_of(interpreter, value);
   const auto size = static_cast<int64_t>(text.size());
@@ -73,6 +88,7 @@ Value indent(Interpreter& interpreter, const Value& value, Arguments& arguments)
   } else {
     template_fault("indent: the width must be int or str, not " + width.type_name());
   }
+  expect_text("indent", value);
   // jinja2 adds a newline so that a last empty line counts.
   const auto lines = py_splitlines(text_of(interpreter, value) + "\n", false);
   std::string out = indent_first ? pad : "";
@@ -99,11 +115,16 @@ Value truncate(Interpreter& interpreter, const Value& value, Arguments& argument
   const int64_t size = reader.int_or("length", 255);
   const bool kill_words = reader.bool_or("killwords", false);
   const std::string end = reader.text_or("end", "...");
-  const int64_t leeway = reader.int_or("leeway", 5);
+  const int64_t leeway = int_or_none(reader, "leeway", 5);
   reader.done();
-  const std::string text = text_of(interpreter, value);
   const int64_t end_size = count_code_points(end);
   if (size < end_size) template_fault("truncate: the length is less than that of the end");
+  // Anything that has a length passes where it is short enough.
+  Arguments none;
+  if (!value.is_string() && interpreter.filter("length", value, none).as_int() <= size + leeway)
+    return value;
+  expect_text("truncate", value);
+  const std::string text = text_of(interpreter, value);
   if (count_code_points(text) <= size + leeway) return text;
   std::string kept = text.substr(0, byte_of(text, size - end_size));
   if (!kill_words) kept = kept.substr(0, std::min(kept.rfind(' '), kept.size()));
@@ -113,13 +134,25 @@ Value truncate(Interpreter& interpreter, const Value& value, Arguments& argument
 Value absolute(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   no_arguments("abs", arguments);
   if (value.is_float()) return std::fabs(value.as_float());
+  if (value.is_bool()) return value.as_int();
   return compare(value, int64_t{0}) < 0 ? interpreter.binary("-", int64_t{0}, value) : value;
+}
+
+bool has_foreign_digit(std::string_view text) {
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t begin = pos;
+    if (next_code_point(text, pos) < 0x80) continue;
+    if (py_is(text.substr(begin, pos - begin), CharTest::kDecimal)) return true;
+  }
+  return false;
 }
 
 // An int of what Python's int() takes: digits with single underscores between, a sign, blanks
 // around.
 bool parse_int(std::string_view text, int64_t base, int64_t& out) {
   text = py_strip(text, {}, true, true);
+  if (has_foreign_digit(text))
+    throw Error(ErrorCode::kUnsupported, "a number with other digits than 0-9 is not supported");
   std::string digits;
   for (size_t i = 0; i < text.size(); ++i) {
     const bool between = i > 0 && i + 1 < text.size() && text[i - 1] != '_' &&
@@ -129,7 +162,8 @@ bool parse_int(std::string_view text, int64_t base, int64_t& out) {
   }
   const bool negative = digits.starts_with('-');
   if (negative || digits.starts_with('+')) digits.erase(0, 1);
-  if (digits.size() > 2 && digits[0] == '0' && base == 16 && (digits[1] | 32) == 'x')
+  const char letter = base == 16 ? 'x' : base == 8 ? 'o' : base == 2 ? 'b' : '\0';
+  if (digits.size() > 2 && digits[0] == '0' && letter != 0 && (digits[1] | 32) == letter)
     digits.erase(0, 2);
   if (digits.empty()) return false;
   int64_t value = 0;
@@ -147,13 +181,25 @@ bool parse_int(std::string_view text, int64_t base, int64_t& out) {
 }
 
 bool parse_float(std::string_view text, double& out) {
-  const std::string stripped(py_strip(text, {}, true, true));
-  const bool allowed =
-      !stripped.empty() && stripped.find_first_not_of("0123456789+-.eE") == std::string::npos;
+  const std::string_view stripped = py_strip(text, {}, true, true);
+  if (has_foreign_digit(stripped))
+    throw Error(ErrorCode::kUnsupported, "a number with other digits than 0-9 is not supported");
+  const auto digit_at = [&](size_t i) {
+    return i < stripped.size() && stripped[i] >= '0' && stripped[i] <= '9';
+  };
+  std::string number;
+  for (size_t i = 0; i < stripped.size(); ++i) {
+    if (stripped[i] == '_' && (i == 0 || !digit_at(i - 1) || !digit_at(i + 1))) return false;
+    if (stripped[i] != '_') number += stripped[i];
+  }
+  const std::string word = py_lower(number.substr(number.find_first_not_of("+-") == 1 ? 1 : 0));
+  const bool is_word = word == "inf" || word == "infinity" || word == "nan";
+  const bool allowed = !number.empty() && (is_word || number.find_first_not_of("0123456789+-.eE") ==
+                                                          std::string::npos);
   if (!allowed) return false;
   char* end = nullptr;
-  out = std::strtod(stripped.c_str(), &end);
-  return end == stripped.c_str() + stripped.size();
+  out = std::strtod(number.c_str(), &end);
+  return end == number.c_str() + number.size();
 }
 
 Value to_int(double value, const Value& other) {
@@ -171,6 +217,9 @@ Value integer(Interpreter&, const Value& value, Arguments& arguments) {
   if (base != 10 && base != 16 && base != 8 && base != 2)
     throw Error(ErrorCode::kUnsupported,
                 "int: the base " + std::to_string(base) + " is not supported");
+  if (value.is_undefined()) template_fault(value.undefined_message());
+  if (value.is_float() && std::isinf(value.as_float()))
+    template_fault("cannot convert float infinity to integer");
   if (value.is_float()) return to_int(value.as_float(), other);
   if (value.is_number()) return value.as_int();
   if (!value.is_string()) return other;
@@ -184,6 +233,7 @@ Value real(Interpreter&, const Value& value, Arguments& arguments) {
   ArgumentReader reader("float", arguments);
   const Value other = reader.next_or("default", 0.0);
   reader.done();
+  if (value.is_undefined()) template_fault(value.undefined_message());
   if (value.is_number()) return value.as_float();
   double number = 0;
   return value.is_string() && parse_float(value.text(), number) ? Value(number) : other;
@@ -214,12 +264,15 @@ Value round_number(Interpreter&, const Value& value, Arguments& arguments) {
 
 Value wordcount(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   no_arguments("wordcount", arguments);
-  static const CodePointSet words(word_ranges());
   const std::string text = text_of(interpreter, value);
   int64_t count = 0;
   bool in_word = false;
   for (size_t pos = 0; pos < text.size();) {
-    const bool word = words.contains(next_code_point(text, pos));
+    // Python's \w: unlike that of tokenizers, it leaves out combining marks.
+    const size_t begin = pos;
+    next_code_point(text, pos);
+    const std::string_view character = std::string_view(text).substr(begin, pos - begin);
+    const bool word = character == "_" || py_is(character, CharTest::kAlnum);
     if (word && !in_word) ++count;
     in_word = word;
   }
@@ -231,6 +284,8 @@ Value format(Interpreter& interpreter, const Value& value, Arguments& arguments)
     template_fault("can't handle positional and keyword arguments at the same time");
   std::vector<std::pair<Value, Value>> named;
   for (auto& [key, argument] : arguments.named) named.emplace_back(key, argument);
+  if (value.is_string() && value.str().safe)
+    throw Error(ErrorCode::kUnsupported, "format: a |safe string is not supported");
   const Value values = named.empty() ? Value::list(arguments.positional, List::Kind::kTuple)
                                      : Value::dict(std::move(named));
   return format_percent(interpreter, text_of(interpreter, value), values);

@@ -145,8 +145,14 @@ std::string Value::type_name() const {
   return "list";
 }
 
+void expect_hashable(const Value& value) {
+  if ((value.is_list() && value.as_list().kind == List::Kind::kList) || value.is_dict())
+    template_fault("unhashable type: '" + value.type_name() + "'");
+}
+
 bool Value::same(const Value& other) const {
   if (data_.index() != other.data_.index()) return false;
+  if (is_undefined()) return false;  // each look-up makes its own
   if (is_list()) return &as_list() == &other.as_list();
   if (is_dict()) return &as_dict() == &other.as_dict();
   if (is_namespace()) return as_namespace() == other.as_namespace();

@@ -65,6 +65,7 @@ struct Function {
   std::string name;
   std::function<Value(Interpreter&, Arguments&)> call;
   int depth = 0;  // of what it is bound to, plus one
+  bool is_macro = false;
 };
 
 class Value {
@@ -167,5 +168,7 @@ std::string to_json(const Value& value, const JsonStyle& style);
 
 // A fault of the template or of its values; the interpreter adds the line.
 [[noreturn]] void template_fault(const std::string& message);
+// Lists and dicts cannot be keys.
+void expect_hashable(const Value& value);
 
 }  // namespace strata::text

@@ -209,7 +209,10 @@ std::string float_text(double value) {
 }
 
 std::string to_repr(const Value& value) {
-  if (value.is_string()) return string_repr(value.text());
+  if (value.is_string()) {
+    const std::string text = string_repr(value.text());
+    return value.str().safe ? "Markup(" + text + ")" : text;
+  }
   if (value.is_list()) return list_repr(value.as_list());
   if (value.is_dict()) return dict_repr(value.as_dict());
   if (value.is_undefined()) return "Undefined";
