@@ -1,6 +1,7 @@
 // Ids and texts of Hugging Face `tokenizers` on 5,500 strings and six real tokenizers, and on small
 // ones that differ in one feature each.
 #include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
 
 #include <algorithm>
 
@@ -90,6 +91,61 @@ TEST_P(RealTokenizer, SpansTileTheTextAndStreamingEqualsTheWhole) {
     joined += stream.flush();
     ASSERT_EQ(joined, tokenizer.decode(encoding.ids)) << "sample " << i;
   }
+}
+
+// One run of 64 KiB, and the same doubled: n log n predicts 2 * 17/16 = 2.125 times the
+// comparisons.
+TEST_P(RealTokenizer, MergesRunsInNLogN) {
+  const auto tokenizer =
+      Tokenizer::load(std::string(STRATA_TOKENIZERS) + "/" + GetParam() + ".json");
+  double worst = 0;
+  int64_t most = 0;
+  for (const std::string unit : {" ", "\n", "\t", "a", "e", "0", "=", "-", "\x01", "\xC3\xA9",
+                                 "\xE7\x9A\x84", "\xF0\x9F\x98\x80", "\xCC\x81"}) {
+    std::string run;
+    while (run.size() < 65536) run += unit;
+    EncodeStats once;
+    EncodeStats twice;
+    static_cast<void>(tokenizer.encode(run, false, &once));
+    static_cast<void>(tokenizer.encode(run + run, false, &twice));
+    most = std::max<int64_t>(most, once.heap_operations);
+    if (once.heap_operations == 0) {
+      EXPECT_EQ(twice.heap_operations, 0) << unit;
+    } else {
+      worst = std::max(worst, static_cast<double>(twice.heap_operations) /
+                                  static_cast<double>(once.heap_operations));
+    }
+  }
+  EXPECT_LE(worst, 2.3);
+  EXPECT_GT(most, 65536) << "the heap was not used: this test would not see it grow";
+  std::printf("heap operations, doubled run: at most %.3f times\n", worst);
+}
+
+TEST_P(RealTokenizer, RandomTextComesBackAndRandomIdsStream) {
+  const std::string name = GetParam();
+  const auto tokenizer = Tokenizer::load(std::string(STRATA_TOKENIZERS) + "/" + name + ".json");
+  // Nothing is normalized away and every byte is a token; the others are lossless on less.
+  if (name == "llama3" || name == "deepseek") {
+    EXPECT_TRUE(rc::check([&] {
+      const std::string text = sanitize_utf8(*rc::gen::container<std::string>(
+          rc::gen::oneOf(rc::gen::arbitrary<char>(), rc::gen::element(' ', '\n', 'e', '\''))));
+      RC_ASSERT(tokenizer.decode(tokenizer.encode(text)) == text);
+    }));
+  }
+  EXPECT_TRUE(rc::check([&] {
+    const auto ids = *rc::gen::container<std::vector<int32_t>>(
+        rc::gen::inRange<int32_t>(0, static_cast<int32_t>(tokenizer.vocab_size())));
+    const bool skip_special = *rc::gen::arbitrary<bool>();
+    IncrementalDetokenizer stream(tokenizer, skip_special);
+    std::string joined;
+    for (const int32_t id : ids) {
+      const std::string piece = stream.push(id);
+      RC_ASSERT(is_valid_utf8(piece));
+      joined += piece;
+    }
+    joined += stream.flush();
+    RC_ASSERT(joined == tokenizer.decode(ids, skip_special));
+  }));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, RealTokenizer,
