@@ -72,10 +72,13 @@ struct TinkerServer::State {
         store(open_store(options, data), wall_seconds()),
         registry(data, store, options.max_disk),
         signer(data.secret(), store, options.url_ttl),
-        rest({store, registry, signer}),
+        rest({store, registry, signer, worker}),
         names(base_names),
         service(service_options(options, data, store.boot()),
-                {store, registry, names, std::move(bases)}, std::move(dispatch)) {}
+                {store, registry, names, std::move(bases),
+                 [this](std::function<void()> job) { worker.post(std::move(job)); },
+                 [this](std::function<void()> job) { http->post(std::move(job)); }},
+                std::move(dispatch)) {}
 
   ServeOptions options;
   std::shared_ptr<const KeyRing> keys;  // I/O thread, after start()
@@ -83,6 +86,7 @@ struct TinkerServer::State {
   StateStore store;
   CheckpointRegistry registry;
   UrlSigner signer;
+  Worker worker;  // stopped before `http` goes: its jobs end there
   Rest rest;
   BaseNames names;
   Service service;
@@ -108,7 +112,7 @@ TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
   s.http->call_every(kTickSeconds, [&s] { s.service.tick(); });
 }
 
-TinkerServer::~TinkerServer() = default;
+TinkerServer::~TinkerServer() { state_->worker.stop(); }
 
 void TinkerServer::start() { state_->http->start(); }
 
@@ -136,7 +140,9 @@ void TinkerServer::begin_shutdown() {
 }
 
 void TinkerServer::stop() {
-  state_->http->post([this] { state_->service.fail_pending(); });
+  state_->worker.stop();
+  // Twice: results that were posted before may post their answers once more.
+  state_->http->post([this] { state_->http->post([this] { state_->service.fail_pending(); }); });
   state_->http->stop(kLastResponses);
 }
 

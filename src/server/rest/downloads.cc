@@ -114,7 +114,7 @@ void Rest::archive(const Request& request, const Respond& respond) {
   const int64_t expires = parts_.signer.expiry(row, now);
   const std::string url =
       parts_.signer.sign(request.base_url, row, kArchive, request.tenant, expires, now);
-  worker_.post([this, row, url, expires, respond] {
+  parts_.worker.post([this, row, url, expires, respond] {
     try {
       parts_.registry.archive(row);
     } catch (const Error& error) {

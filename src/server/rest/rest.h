@@ -1,7 +1,7 @@
 // Rest: runs, checkpoints, sessions, projects and downloads: what clients read and change of the
 // state store and the checkpoint registry, without an engine. A foreign thing answers like one that
 // never was. I/O thread only.
-//   Rest rest({store, registry, signer});  rest.add_routes(router);
+//   Rest rest({store, registry, signer, worker});  rest.add_routes(router);
 #pragma once
 #include <string>
 
@@ -18,6 +18,7 @@ struct RestParts {
   StateStore& store;
   CheckpointRegistry& registry;
   const UrlSigner& signer;
+  Worker& worker;  // packs archives
 };
 
 class Rest {
@@ -49,7 +50,6 @@ class Rest {
   std::string run_json(const RunRow& row);
 
   RestParts parts_;
-  Worker worker_;
 };
 
 // The checkpoint as the protocol shows it.

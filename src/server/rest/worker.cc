@@ -6,21 +6,27 @@ namespace strata::server {
 
 Worker::Worker() : thread_([this] { loop(); }) {}
 
-Worker::~Worker() {
+Worker::~Worker() { stop(); }
+
+void Worker::stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
   wake_.notify_one();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void Worker::post(std::function<void()> job) {
   {
     const std::lock_guard lock(mutex_);
-    jobs_.push_back(std::move(job));
+    if (!stopping_) {
+      jobs_.push_back(std::move(job));
+      wake_.notify_one();
+      return;
+    }
   }
-  wake_.notify_one();
+  job();
 }
 
 void Worker::loop() {

@@ -1,5 +1,5 @@
 // Worker: one thread for jobs that read or write whole files, so that the I/O thread need not wait.
-// Jobs run in order. The destructor runs what is queued, then joins.
+// Jobs run in order.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -16,8 +16,10 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  // Any thread. A job must not throw.
+  // Any thread. A job must not throw. After stop() it runs at once.
   void post(std::function<void()> job);
+  // Runs what is queued and joins. The destructor does it too.
+  void stop();
 
  private:
   void loop();

@@ -147,16 +147,28 @@ void Service::settle(const api::Result& result, double now) {
     if (pending.failed) pending.failed();
     return futures_.fail(result.request, failure->category, failure->message, now);
   }
+  if (!pending.writes_files || !parts_.aside) {
+    return futures_.complete(result.request, answer(pending, result), now);
+  }
+  parts_.aside([this, pending, result] {
+    auto response = std::make_shared<Response>(answer(pending, result));
+    parts_.back([this, response, request = result.request] {
+      futures_.complete(request, std::move(*response), now_seconds());
+    });
+  });
+}
+
+Response Service::answer(const Pending& pending, const api::Result& result) {
   try {
-    futures_.complete(result.request, pending.finish(result.outcome), now);
+    return pending.finish(result.outcome);
   } catch (const Error& error) {
     if (pending.failed) pending.failed();
-    futures_.fail(result.request, category_of(error.code), error.what(), now);
+    return failure_response(category_of(error.code), error.what());
   } catch (const std::exception& error) {
     if (pending.failed) pending.failed();
     log(LogLevel::kError, fmt::format("request {}: {}", result.request.text, error.what()));
-    futures_.fail(result.request, api::FaultCategory::kServer,
-                  "the server failed on this request; its log says why", now);
+    return failure_response(api::FaultCategory::kServer,
+                            "the server failed on this request; its log says why");
   }
 }
 

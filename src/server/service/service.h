@@ -40,6 +40,10 @@ struct ServiceParts {
   CheckpointRegistry& registry;
   const BaseNames& names;
   std::vector<api::BaseInfo> bases;  // by BaseNames' model index
+  // Runs a job that reads or writes whole files elsewhere, in order; and what follows it, back on
+  // the I/O thread. Without them such jobs run at once.
+  std::function<void(std::function<void()>)> aside = {};
+  std::function<void(std::function<void()>)> back = {};
 };
 
 // A training model that is alive, for metrics and the page.
@@ -96,6 +100,7 @@ class Service {
   struct Pending {
     std::function<Response(const api::Outcome&)> finish;
     std::function<void()> failed;
+    bool writes_files = false;  // finish and failed may run on another thread
   };
   struct Refused {
     uint64_t fingerprint = 0;
@@ -163,6 +168,8 @@ class Service {
   Response with_number(const std::string& model_id, int64_t seq_id,
                        const std::function<Response()>& body);
   void settle(const api::Result& result, double now);
+  // The response of a success; of a fault in making it, its failure. Any thread.
+  static Response answer(const Pending& pending, const api::Result& result);
   const api::BaseInfo& info(api::BaseId base) const;
 
   ServiceOptions options_;

@@ -255,7 +255,9 @@ Response Service::submit_save(const Request& request, const Fields& body, const 
     return json_response(200, path_reply(form.name, save.path, size));
   };
   return submit(request.tenant, std::move(command),
-                {.finish = finish, .failed = [this, dir] { parts_.registry.abandon(dir); }});
+                {.finish = finish,
+                 .failed = [this, dir] { parts_.registry.abandon(dir); },
+                 .writes_files = true});
 }
 
 Response Service::save_ephemeral(const Request& request, const Fields& body, const std::string& id,

@@ -27,7 +27,7 @@ class RestTest : public ::testing::Test {
         store_(open_sqlite(data_.database()), wall_seconds()),
         registry_(data_, store_, 0),
         signer_(data_.secret(), store_, 3600),
-        rest_({store_, registry_, signer_}) {
+        rest_({store_, registry_, signer_, worker_}) {
     rest_.add_routes(router_);
     for (const char* tenant : {"alice", "bob"}) {
       SessionRow session;
@@ -104,6 +104,7 @@ class RestTest : public ::testing::Test {
   StateStore store_;
   CheckpointRegistry registry_;
   UrlSigner signer_;
+  Worker worker_;
   Rest rest_;
   Router router_;
 };
