@@ -1,11 +1,12 @@
 # The commands of a contributor and of a new user. Every target installs what it needs (tools/install.sh).
-#   make run          build the program and fine-tune the bundled model   make test   build and run the fast suite
-#   make run-smollm2  the same on SmolLM2-135M with real text             make build  the program: build/release/strata
-#   make tiny-qwen3   pre-train the bundled model again                   make asan tsan fuzz tidy format
+#   make run          build, serve the bundled model, fine-tune it with the tinker SDK    make test    the fast suite
+#   make run-train    fine-tune the bundled model without a server                        make e2e     the SDKs' tests
+#   make run-smollm2  the same on SmolLM2-135M with real text                             make build   build/release/strata
+#   make tiny-qwen3   pre-train the bundled model again                                   make asan tsan fuzz tidy format
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help install build test checks asan tsan fuzz tidy format format-check run run-smollm2 tiny-qwen3 clean
+.PHONY: help install build test checks asan tsan fuzz tidy format format-check run run-train e2e run-smollm2 tiny-qwen3 clean
 
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
@@ -18,7 +19,7 @@ CLANG = -DCMAKE_CXX_COMPILER=clang++-19 -DSTRATA_TESTS=ON
 FORMATTED = git ls-files -z '*.h' '*.cc' '*.cu' '*.cuh'
 
 help:
-	@sed -n '1,4s/^# \{0,1\}//p' Makefile
+	@sed -n '1,5s/^# \{0,1\}//p' Makefile
 
 install:
 	@tools/install.sh run
@@ -75,7 +76,16 @@ format-check:
 	@$(FORMATTED) | xargs -0 -r clang-format-19 --dry-run -Werror
 
 run: build
+	@tools/install.sh sdk
+	@tools/run_served.sh build/release/strata
+
+run-train: build
 	@tools/run_tiny.sh build/release/strata
+
+# The protocol's acceptance list and a tour with each of SDKS: four versions unless told otherwise.
+e2e: build
+	@tools/install.sh sdk
+	@tools/e2e.sh build/release/strata $(SDKS)
 
 run-smollm2: build
 	@tools/install.sh smollm2

@@ -1,6 +1,6 @@
 #!/bin/bash
 # The acceptance list of the Tinker protocol against a server of our own: conformance items over the wire, lifetimes and
-# restarts, and a tour with the official SDK of four versions. Installs the SDKs from PyPI into build/sdk-VERSION.
+# restarts, and a tour with the official SDK of four versions. The SDKs come from PyPI (tools/sdk_python.sh).
 # usage: tools/e2e.sh PROGRAM [SDK_VERSION ...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,16 +12,6 @@ model=$PWD/models/tiny-qwen3
 work=$(mktemp -d)
 server=
 trap '[ -z "$server" ] || kill "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
-
-sdk() {  # version: the python that has it
-  local venv=build/sdk-$1
-  if [ ! -e "$venv/ready" ]; then
-    python3 -m venv "$venv" >&2
-    "$venv/bin/pip" install --quiet --disable-pip-version-check -r "tools/requirements-tinker-$1.txt" >&2
-    touch "$venv/ready"
-  fi
-  echo "$PWD/$venv/bin/python"
-}
 
 one=$("$strata" keygen)
 two=$("$strata" keygen)
@@ -41,10 +31,10 @@ done
 
 cd tests/e2e
 for version in "${versions[@]}"; do
-  python=$(cd ../.. && sdk "$version")
+  python=$(../../tools/sdk_python.sh "$version")
   TINKER_TELEMETRY=1 "$python" sdk_tour.py "$url" "$one"
 done
-python=$(cd ../.. && sdk 0.38.0)
+python=$(../../tools/sdk_python.sh 0.38.0)
 "$python" conformance.py "$url" "$one" "$two"
 "$python" lifetimes.py "$strata" "$model"
 kill "$server"
