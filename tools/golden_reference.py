@@ -327,17 +327,28 @@ def run_sample(ref, entry, index, out, margins):
         out[name + "topk_logprobs"] = np.concatenate([zeros, best.values[:, :k].numpy()])
 
 
-def run_request(model_dir, adapter_dirs, request, kind, margins=None):
-    """Runs one probe request. margins, a list, receives the gaps on which ids and signs depend."""
+def make_reference(model_dir, adapter_dirs, kind):
+    """A Reference, or its kind for models with experts."""
+    import golden_moe
+    with open(os.path.join(model_dir, "config.json"), encoding="utf-8") as f:
+        has_experts = golden_moe.is_moe(types.SimpleNamespace(**json.load(f)))
+    return (golden_moe.MoeReference if has_experts else Reference)(model_dir, adapter_dirs, kind)
+
+
+def run_request(model_dir, adapter_dirs, request, kind, margins=None, routing=None):
+    """Runs one probe request. margins, a list, receives the gaps on which ids and signs depend; routing those on
+    which the choice of experts depends."""
     out = {}
     margins = [] if margins is None else margins
-    ref = Reference(model_dir, adapter_dirs, kind)
+    ref = make_reference(model_dir, adapter_dirs, kind)
     run_wants(ref, request, out)
     for i, entry in enumerate(request.get("sample", [])):
         run_sample(ref, entry, i, out, margins)
     if "train" in request and not kind.startswith("bf16"):
         run_train(ref, request, out, margins)
-    return out
+    if routing is not None:
+        routing.extend(getattr(ref, "margins", []))
+    return ref.stored_names(out) if hasattr(ref, "stored_names") else out
 
 
 def relative_l2(got, want):

@@ -30,6 +30,7 @@ import torch
 from safetensors.numpy import save_file
 
 import golden_deepseek
+import golden_moe
 import golden_reference as gr
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -40,11 +41,11 @@ DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 def make_config(family, **keys):
-    if family not in ("llama", "qwen3"):
+    if family not in ("llama", "qwen3", "qwen3_moe"):
         return golden_deepseek.make_config(family, **keys)
-    from transformers import LlamaConfig, Qwen3Config
-    cls = {"llama": LlamaConfig, "qwen3": Qwen3Config}[family]
-    arch = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}[family]
+    from transformers import LlamaConfig, Qwen3Config, Qwen3MoeConfig
+    cls = {"llama": LlamaConfig, "qwen3": Qwen3Config, "qwen3_moe": Qwen3MoeConfig}[family]
+    arch = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"}[family]
     return cls(architectures=[arch], bos_token_id=None, eos_token_id=None, **keys)
 
 
@@ -59,8 +60,11 @@ def randomise(model, gen):
                 value.copy_(0.2 * noise)
             elif "embed_tokens" in name and not model.config.tie_word_embeddings:
                 value.copy_(0.5 * noise)
+            elif name.endswith("mlp.gate.weight"):
+                # Scores that differ plainly, and experts that few or no tokens choose.
+                value.copy_(1.5 * noise / value.shape[1] ** 0.5)
             else:
-                value.copy_(noise / value.shape[1] ** 0.5)
+                value.copy_(noise / value.shape[-1] ** 0.5)
 
 
 def rewrite_config_v4(path, dtype):
@@ -101,6 +105,8 @@ def make_model(folder, spec, gen):
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     model.save_pretrained(folder, max_shard_size=int(size / (spec["shards"] - 0.5))
                           if spec.get("shards", 1) > 1 else "1GB")
+    if spec.get("fused"):
+        golden_moe.fuse_experts(folder)
     if os.path.exists(os.path.join(folder, "generation_config.json")):
         os.remove(os.path.join(folder, "generation_config.json"))
     if spec.get("v4"):
@@ -110,6 +116,11 @@ def make_model(folder, spec, gen):
 def make_adapter(folder, model_dir, spec, gen):
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
+    if "form" in spec:
+        golden_moe.make_adapter(folder, model_dir, spec, gen)
+        if spec.get("peft"):
+            golden_moe.check_against_peft(model_dir, folder, [5, 9, 3, 17, 2])
+        return
     spec = dict(spec)
     copies = spec.pop("copies", False)
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)

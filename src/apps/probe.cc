@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "checkpoint/safetensors_writer.h"
+#include "model/adapter_tensors.h"
 
 namespace strata::apps {
 namespace {
@@ -79,20 +80,18 @@ class Probe {
     }
   }
 
-  void put(const std::string& name, TensorView values) {
-    std::vector<int64_t> shape;
-    for (int axis = 0; axis < values.shape.rank(); ++axis) shape.push_back(values.shape[axis]);
-    std::vector<float>& out = add(name, shape);
-    std::copy(values.f32(), values.f32() + values.shape.num_elements(), out.begin());
-  }
-
   // Every LoRA tensor of every adapter, under the names of its file.
   void put_adapters(const std::string& prefix, bool gradients) {
     for (size_t k = 0; k < slots_.size(); ++k) {
-      for (const model::LoraModule& module : engine_->adapter(slots_[k]).modules()) {
-        const std::string start = fmt::format("{}.{}.", prefix, k + 1);
-        put(start + module.a_name, gradients ? module.d_a : module.a);
-        put(start + module.b_name, gradients ? module.d_b : module.b);
+      const model::LoraAdapter& adapter = engine_->adapter(slots_[k]);
+      for (const model::AdapterTensor& tensor : model::adapter_tensors(adapter)) {
+        const model::LoraModule& module = adapter.modules()[tensor.module];
+        const TensorView& values = gradients ? (tensor.is_b ? module.d_b : module.d_a)
+                                             : (tensor.is_b ? module.b : module.a);
+        std::vector<int64_t> shape;
+        for (int axis = 0; axis < tensor.shape.rank(); ++axis) shape.push_back(tensor.shape[axis]);
+        to_stored(module, tensor, values,
+                  add(fmt::format("{}.{}.{}", prefix, k + 1, tensor.name), shape).data());
       }
     }
   }
@@ -109,9 +108,7 @@ class Probe {
     engine_->run(batch(api::Gradients::kParameters), &sink_);
     train::BaseTrainer& trainer = engine_->base_trainer();
     trainer.finish_gradients(engine_->backend());
-    const auto& table = engine_->model().weights->table();
-    for (size_t i = 0; i < table.size(); ++i)
-      put("param_grad." + table[i].name, trainer.gradient(i));
+    put_parameters("param_grad.", [&](size_t i) { return trainer.gradient(i); });
     trainer.zero_gradients();
   }
 
@@ -137,9 +134,21 @@ class Probe {
       }
     }
     if (!plan.parameters) return put_adapters("adapter_final", false);
-    const auto& table = engine_->model().weights->table();
-    for (size_t i = 0; i < table.size(); ++i) {
-      put("param_final." + table[i].name, engine_->base_trainer().master(i));
+    put_parameters("param_final.", [&](size_t i) { return engine_->base_trainer().master(i); });
+  }
+
+  // Every trained tensor of the checkpoint, under its name there.
+  template <typename Source>
+  void put_parameters(const std::string& prefix, Source source) {
+    for (const model::StoredTensor& tensor : engine_->model().weights->stored_tensors()) {
+      if (engine_->model().weights->table()[tensor.parameters.front()].buffer) continue;
+      std::vector<int64_t> shape;
+      for (int axis = 0; axis < tensor.shape.rank(); ++axis) shape.push_back(tensor.shape[axis]);
+      float* out = add(prefix + std::string(tensor.name), shape).data();
+      for (const size_t i : tensor.parameters) {
+        const TensorView part = source(i);
+        out = std::copy(part.f32(), part.f32() + part.shape.num_elements(), out);
+      }
     }
   }
 

@@ -24,6 +24,8 @@ struct Suffix {
 constexpr Suffix kSuffixes[] = {
     {".lora_A.weight", Part::kA},
     {".lora_B.weight", Part::kB},
+    {".lora_A", Part::kA},  // of stacked experts only
+    {".lora_B", Part::kB},
     {".lora_embedding_A", Part::kEmbeddingA},
     {".lora_embedding_B", Part::kEmbeddingB},
     {".base_layer.weight", Part::kBaseCopy},
@@ -89,12 +91,21 @@ class Resolver {
   PeftPatterns alpha_keys_;
 };
 
-bool check_matrix(const TensorInfo& info, FaultList& faults) {
+// "...mlp.experts.w1": Tinker's names of stacked experts.
+bool is_stacked_path(std::string_view path) {
+  for (const std::string_view name : {".experts.w1", ".experts.w2", ".experts.w3"}) {
+    if (path.ends_with(name)) return true;
+  }
+  return false;
+}
+
+bool check_tensor(const TensorInfo& info, int rank, FaultList& faults) {
   if (!info.readable) {
     faults.add(fmt::format("tensor '{}': {} {}, wanted F32, F16 or BF16", info.name,
                            info.dtype_name, info.shape_text()));
-  } else if (info.shape.rank() != 2) {
-    faults.add(fmt::format("tensor '{}': shape {}, wanted two axes", info.name, info.shape_text()));
+  } else if (info.shape.rank() != rank) {
+    faults.add(fmt::format("tensor '{}': shape {}, wanted {} axes", info.name, info.shape_text(),
+                           rank == 2 ? "two" : "three"));
   } else {
     return true;
   }
@@ -118,23 +129,82 @@ std::optional<PeftModule> make_module(const std::string& path, const Pair& pair,
     return std::nullopt;
   }
   if (path.ends_with(".base_layer")) {
-    faults.add(fmt::format(
-        "tensor '{}': nested wrappers (PEFT's target_parameters) are not supported", a->name));
+    faults.add(fmt::format("tensor '{}': a nested wrapper that is not one of experts", a->name));
     return std::nullopt;
   }
-  const bool a_fine = check_matrix(*a, faults);
-  if (!check_matrix(*b, faults) || !a_fine) return std::nullopt;
-  return PeftModule{.module_path = path, .a = *a, .b = *b, .embedding = embedding};
+  const bool stacked = is_stacked_path(path);
+  if (!embedding && !stacked && !a->name.ends_with(".weight")) {
+    faults.add(fmt::format("tensor '{}': not a form of LoRA that is supported", a->name));
+    return std::nullopt;
+  }
+  const bool a_fine = check_tensor(*a, stacked ? 3 : 2, faults);
+  if (!check_tensor(*b, stacked ? 3 : 2, faults) || !a_fine) return std::nullopt;
+  return PeftModule{.module_path = path,
+                    .a = *a,
+                    .b = *b,
+                    .embedding = embedding,
+                    .form = stacked ? PeftForm::kStacked : PeftForm::kPlain};
 }
+
+// PEFT wraps a layer's experts once for each adapted tensor: the inner wrapper (base_layer) is
+// gate_up_proj and the outer down_proj; a single wrapper is the one that target_parameters names.
+// Gives such pairs the paths of their tensors.
+struct FusedPaths {
+  static constexpr std::string_view kExperts = ".experts";
+  static constexpr std::string_view kInner = ".experts.base_layer";
+
+  static std::map<std::string, Pair> rename(std::map<std::string, Pair> pairs,
+                                            const PeftConfig& config,
+                                            std::vector<std::string>& fused, FaultList& faults) {
+    std::map<std::string, Pair> out;
+    for (auto& [path, pair] : pairs) {
+      std::string name = path;
+      if (path.ends_with(kInner)) {
+        const std::string outer = path.substr(0, path.rfind('.'));
+        if (!pairs.contains(outer)) {
+          faults.add(fmt::format("module '{}': of two nested wrappers the outer, '{}', is missing",
+                                 path, outer));
+        }
+        name = path.substr(0, path.size() - kInner.size()) + ".experts.gate_up_proj";
+      } else if (path.ends_with(kExperts)) {
+        const bool nested = pairs.contains(path + ".base_layer");
+        name = path + (nested ? ".down_proj" : "." + only_target(path, config, faults));
+      }
+      if (name != path) fused.push_back(name);
+      out[name] = pair;
+    }
+    return out;
+  }
+
+  static std::string only_target(const std::string& path, const PeftConfig& config,
+                                 FaultList& faults) {
+    bool gate_up = false;
+    bool down = false;
+    for (const std::string& name : config.target_parameters) {
+      gate_up = gate_up || name.ends_with("gate_up_proj");
+      down = down || name.ends_with("down_proj");
+    }
+    if (gate_up == down) {
+      faults.add(
+          fmt::format("module '{}': target_parameters of the config must name one of "
+                      "gate_up_proj and down_proj for its only wrapper",
+                      path));
+    }
+    return gate_up ? "gate_up_proj" : "down_proj";
+  }
+};
 
 // Fills rank and scaling from the config, and checks the shapes against it.
 void set_rank(PeftModule& module, Resolver& resolver, bool use_rslora, FaultList& faults) {
   module.rank = resolver.rank(module.module_path);
   module.alpha = resolver.alpha(module.module_path);
   module.scaling = peft_scaling(module.alpha, module.rank, use_rslora);
-  const int64_t a_rank = module.a.shape[0];
-  const int64_t b_rank = module.b.shape[1];
-  if (a_rank == module.rank && b_rank == module.rank) return;
+  const int64_t a_rank = module.a.shape[module.form == PeftForm::kStacked ? 1 : 0];
+  const int64_t b_rank = module.b.shape[module.form == PeftForm::kStacked ? 2 : 1];
+  if (a_rank == b_rank &&
+      (module.form == PeftForm::kFused ? a_rank % module.rank == 0 : a_rank == module.rank)) {
+    return;
+  }
   faults.add(fmt::format("module '{}': A {} and B {}, the config (r, rank_pattern) wants rank {}",
                          module.module_path, module.a.shape_text(), module.b.shape_text(),
                          module.rank));
@@ -185,9 +255,11 @@ PeftAdapter::PeftAdapter(const std::string& dir)
     }
   }
   Resolver resolver(config_, config_path(dir));
-  for (const auto& [path, pair] : pairs) {
+  std::vector<std::string> fused;
+  for (const auto& [path, pair] : FusedPaths::rename(pairs, config_, fused, faults)) {
     std::optional<PeftModule> module = make_module(path, pair, faults);
     if (!module) continue;
+    if (std::find(fused.begin(), fused.end(), path) != fused.end()) module->form = PeftForm::kFused;
     set_rank(*module, resolver, config_.use_rslora, faults);
     modules_.push_back(std::move(*module));
   }

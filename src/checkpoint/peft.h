@@ -16,6 +16,13 @@
 
 namespace strata {
 
+// How a module of routed experts is stored; E experts.
+//   kPlain: no experts, or one expert of many: A [R, in], B [out, R]
+//   kFused: PEFT's target_parameters: A [E R, in], row e R + j is rank j of expert e; B [out, E R],
+//     column j E + e is rank j of expert e
+//   kStacked: Tinker's: A [E, R, in], B [E, out, R]; a leading 1 stands for every expert
+enum class PeftForm : uint8_t { kPlain, kFused, kStacked };
+
 struct PeftModule {
   std::string module_path;  // in the base model: "model.layers.0.self_attn.q_proj"
   TensorInfo a;             // [R, in]; of an embedding [R, V]; its name is the key in the file
@@ -23,7 +30,8 @@ struct PeftModule {
   int64_t rank = 0;
   double alpha = 0;
   double scaling = 0;
-  bool embedding = false;  // lora_embedding_A and _B: y = base(id) + scaling * B A[:, id]
+  bool embedding = false;            // lora_embedding_A and _B: y = base(id) + scaling * B A[:, id]
+  PeftForm form = PeftForm::kPlain;  // kFused: module_path ends in gate_up_proj or down_proj
 };
 
 // PEFT stores the base weight beside an adapted embedding or head. The caller compares it with its
@@ -53,8 +61,10 @@ struct PeftWriteModule {
   std::string module_path;
   bool embedding = false;
   double alpha = 0;
-  TensorView a;  // f32 [R, in], rows may be apart
-  TensorView b;  // f32 [out, R], rows may be apart
+  TensorView a;          // f32 [R, in], rows may be apart; of other forms as stored, dense
+  TensorView b;          // f32 [out, R], rows may be apart
+  int64_t rank = 0;      // 0: the rows of a
+  std::string key = {};  // of the tensors, where it is not module_path
 };
 
 struct PeftWriteOptions {
@@ -63,6 +73,7 @@ struct PeftWriteOptions {
   // Short names ("q_proj") that PEFT shall match modules by; each module must match one. Empty: the
   // paths of the modules themselves, which is right also where only some layers are adapted.
   std::vector<std::string> target_modules = {};
+  std::vector<std::string> target_parameters = {};
 };
 
 // Writes the two files, tensors as F32, and creates `dir` when it is not there; other files stay. A

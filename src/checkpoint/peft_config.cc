@@ -70,12 +70,12 @@ struct Parser {
       config.alpha_pattern.emplace_back(key, json.number());
   }
 
-  void target_modules() {
+  void names(std::vector<std::string>& out) {
     if (json.kind() == Kind::kString) {
-      config.target_modules.push_back(json.string());
+      out.push_back(json.string());
     } else if (!null_value()) {
       json.begin_array();
-      while (json.next_item()) config.target_modules.push_back(json.string());
+      while (json.next_item()) out.push_back(json.string());
     }
   }
 
@@ -118,7 +118,13 @@ struct Parser {
     } else if (key == "alpha_pattern") {
       alpha_pattern();
     } else if (key == "target_modules") {
-      target_modules();
+      names(config.target_modules);
+    } else if (key == "target_parameters") {
+      if (json.kind() == Kind::kString || json.kind() == Kind::kArray) {
+        names(config.target_parameters);
+      } else {
+        refuse(key);
+      }
     } else if (key == "base_model_name_or_path") {
       if (!null_value()) config.base_model_name_or_path = json.string();
     } else if (key == "init_lora_weights") {
@@ -191,6 +197,9 @@ std::string peft_config_text(const PeftConfig& config) {
       {"use_dora", "false"},
       {"use_rslora", config.use_rslora ? "true" : "false"},
   };
+  if (!config.target_parameters.empty()) {
+    values["target_parameters"] = list_text(config.target_parameters);
+  }
   std::string out = "{";
   for (const auto& [key, value] : values) {
     out += fmt::format("{}\n  {}: {}", out.size() > 1 ? "," : "", json_quote(key), value);

@@ -17,7 +17,8 @@ struct PeftConfig {
   std::vector<std::pair<std::string, int64_t>>
       rank_pattern;  // in the order of the file: first match wins
   std::vector<std::pair<std::string, double>> alpha_pattern;
-  std::vector<std::string> target_modules;  // a string in the file is a list of one here
+  std::vector<std::string> target_modules;     // a string in the file is a list of one here
+  std::vector<std::string> target_parameters;  // experts adapted as whole tensors, or empty
   std::string base_model_name_or_path;
 };
 

@@ -170,13 +170,17 @@ api::BatchResult Engine::run(const api::Batch& batch, api::TensorSink* sink) {
   return result;
 }
 
-int64_t Engine::largest_adapter_rank(const api::Batch& batch) const {
-  int64_t rank = 0;
+// Of the pass whose inputs are gathered.
+int64_t Engine::plan_bytes(const api::Batch& batch) const {
+  PlanShape shape = {.pass_tokens = builder_.num_tokens(),
+                     .backward = batch.gradients != api::Gradients::kNone};
   for (const api::Sequence& sequence : batch.sequences) {
     const model::LoraAdapter* used = adapter_or_base(sequence.slot);
-    if (used != nullptr) rank = std::max(rank, used->max_rank());
+    if (used == nullptr) continue;
+    shape.rank = std::max(shape.rank, used->max_rank());
+    shape.expert_rank = std::max(shape.expert_rank, used->max_expert_rank());
   }
-  return rank;
+  return plan_pass_bytes(*this, shape);
 }
 
 void Engine::gather_inputs(const api::Batch& batch, size_t first, size_t last) {
@@ -213,9 +217,7 @@ void Engine::run_pass(const api::Batch& batch, size_t first, size_t last, int64_
   gather_inputs(batch, first, last);
   Scratch& scratch = backend_->scratch();
   const bool backward = batch.gradients != api::Gradients::kNone;
-  scratch.reserve(plan_pass_bytes(*this, {.pass_tokens = builder_.num_tokens(),
-                                          .rank = largest_adapter_rank(batch),
-                                          .backward = backward}) +
+  scratch.reserve(plan_bytes(batch) +
                   (batch.want_hidden_states
                        ? (model_.config.num_layers + 1) * builder_.num_tokens() *
                              model_.config.hidden_size * dtype_bytes(DType::kF32)

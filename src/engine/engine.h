@@ -85,7 +85,7 @@ class Engine {
   void check(const api::Batch& batch) const;
   void run_pass(const api::Batch& batch, size_t first, size_t last, int64_t first_row,
                 api::BatchResult& result, api::TensorSink* sink);
-  [[nodiscard]] int64_t largest_adapter_rank(const api::Batch& batch) const;
+  [[nodiscard]] int64_t plan_bytes(const api::Batch& batch) const;
   void gather_inputs(const api::Batch& batch, size_t first, size_t last);
   void write_logits(model::Pass& pass, TensorView hidden, int64_t first_row, api::TensorSink& sink);
 

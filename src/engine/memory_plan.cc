@@ -4,6 +4,7 @@
 
 #include "model/head.h"
 #include "model/mla_block.h"
+#include "model/moe_block.h"
 
 namespace strata::engine {
 namespace {
@@ -12,21 +13,28 @@ namespace {
 constexpr int64_t kProcessBytes = 24 << 20;
 
 // The widest moment inside a layer, beyond its kept activations.
-int64_t layer_temporaries(const model::ModelConfig& c, DType dtype, int64_t tokens, int64_t rank,
-                          bool backward) {
+int64_t layer_temporaries(const model::ModelConfig& c, model::LayerKind kind, DType dtype,
+                          const PlanShape& shape) {
   const int64_t e = dtype_bytes(dtype);
+  const int64_t tokens = shape.pass_tokens;
+  const bool backward = shape.backward;
   const int64_t normed = tokens * c.hidden_size * e;
-  if (c.mla.kv_lora_rank > 0) {
-    const int64_t mlp =
+  const bool sparse = kind.mlp == model::MlpKind::kMoe;
+  if (kind.attention == model::AttentionKind::kMla) {
+    const int64_t dense =
         backward ? tokens * c.intermediate_size * 4 * e + tokens * c.hidden_size * (e + 4)
                  : normed + tokens * c.intermediate_size * e;
-    return std::max(mlp, model::mla_temporary_bytes(c, dtype, tokens, rank, backward));
+    const int64_t mlp = sparse ? model::moe_temporary_bytes(c, dtype, tokens, backward) : dense;
+    return std::max(mlp, model::mla_temporary_bytes(c, dtype, tokens, shape.rank, backward));
   }
   if (!backward) {
-    return normed +
-           std::max(tokens * c.intermediate_size * e, tokens * (c.q_width() + c.kv_width()) * e);
+    const int64_t mlp = sparse ? model::moe_temporary_bytes(c, dtype, tokens, false)
+                               : normed + tokens * c.intermediate_size * e;
+    return std::max(mlp, normed + tokens * (c.q_width() + c.kv_width()) * e);
   }
-  const int64_t mlp = tokens * c.intermediate_size * 4 * e + tokens * c.hidden_size * (e + 4);
+  const int64_t mlp = sparse
+                          ? model::moe_temporary_bytes(c, dtype, tokens, true)
+                          : tokens * c.intermediate_size * 4 * e + tokens * c.hidden_size * (e + 4);
   const int64_t attention = tokens * (3 * c.q_width() + 2 * c.kv_width()) * e +
                             tokens * (c.q_width() + c.kv_width()) * 4 +
                             tokens * c.hidden_size * (e + 4);
@@ -44,26 +52,29 @@ int64_t pass_bytes(const Engine& engine, const PlanShape& shape) {
   const DType dtype = engine.model().weights->compute_dtype();
   const int64_t e = dtype_bytes(dtype);
   const int64_t tokens = shape.pass_tokens;
-  int64_t layers = 0;  // all of them
-  int64_t layer = 0;   // the largest
+  int64_t layers = 0;     // activations of all of them
+  int64_t kept = 0;       // what full recompute keeps of all of them
+  int64_t layer = 0;      // activations of the largest
+  int64_t temporary = 0;  // the widest moment inside one
   for (const model::LayerStack& stack : engine.model().weights->layers().stacks()) {
-    const int64_t one = model::activation_bytes(c, stack.kind, dtype, tokens, shape.rank);
+    const int64_t one =
+        model::activation_bytes(c, stack.kind, dtype, tokens, shape.rank, shape.expert_rank);
     layers += stack.size() * one;
+    kept += stack.size() * model::kept_bytes(c, stack.kind, tokens);
     layer = std::max(layer, one);
+    temporary = std::max(temporary, layer_temporaries(c, stack.kind, dtype, shape));
   }
   const int64_t boundary = tokens * c.hidden_size * e;
   int64_t bytes = boundary;  // final hidden
   const int64_t chunk = std::min(tokens, model::kHeadChunk);
   const int64_t head = chunk * (c.vocab_size * 4 + c.hidden_size * (e + 4));
   if (!shape.backward) {
-    return bytes + 2 * boundary +
-           std::max(head, layer + layer_temporaries(c, dtype, tokens, shape.rank, false));
+    return bytes + 2 * boundary + std::max(head, layer + temporary);
   }
   const bool full = engine.options().recompute == model::Recompute::kFull;
   bytes += (c.num_layers + 1) * boundary + tokens * c.hidden_size * 4;
-  const int64_t walk =
-      layer_temporaries(c, dtype, tokens, shape.rank, true) + tokens * c.hidden_size * 4;
-  return full ? bytes + std::max(head, layer + walk) : bytes + layers + std::max(head, walk);
+  const int64_t walk = temporary + tokens * c.hidden_size * 4;
+  return full ? bytes + kept + std::max(head, layer + walk) : bytes + layers + std::max(head, walk);
 }
 
 }  // namespace

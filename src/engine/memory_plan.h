@@ -10,7 +10,8 @@ namespace strata::engine {
 
 struct PlanShape {
   int64_t pass_tokens = 2048;
-  int64_t rank = 0;  // of the adapters in the batch, every projection; 0: none
+  int64_t rank = 0;         // of the adapters in the batch, every projection; 0: none
+  int64_t expert_rank = 0;  // the same of routed experts
   bool backward = false;
   bool train_base = false;
   int64_t kv_positions = 0;

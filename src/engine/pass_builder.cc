@@ -39,7 +39,8 @@ model::Pass PassBuilder::build(Backend& backend, const model::ModelWeights& weig
           .sequences = sequences_,
           .rows = rows_,
           .product_buffer = product_buffer_,
-          .run_buffer = run_buffer_};
+          .run_buffer = run_buffer_,
+          .expert_rows = expert_rows_};
 }
 
 }  // namespace strata::engine

@@ -28,6 +28,7 @@ class PassBuilder {
   model::RowGroups rows_;
   std::vector<ops::RunProduct> product_buffer_;
   std::vector<ops::LowRankRun> run_buffer_;
+  model::ExpertRows expert_rows_;
   int64_t num_positions_ = 0;
 };
 

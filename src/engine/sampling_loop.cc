@@ -193,16 +193,19 @@ void SamplingLoop::add_slice(size_t id, int64_t count) {
 }
 
 void SamplingLoop::reserve_scratch() {
-  int64_t rank = 0;
+  PlanShape shape = {.pass_tokens = builder_.num_tokens()};
   int64_t scaled = 0;
   for (const Slice& slice : slices_) {
     const Group& group = group_of(rows_.at(slice.id));
-    if (group.adapter != nullptr) rank = std::max(rank, group.adapter->max_rank());
+    if (group.adapter != nullptr) {
+      shape.rank = std::max(shape.rank, group.adapter->max_rank());
+      shape.expert_rank = std::max(shape.expert_rank, group.adapter->max_expert_rank());
+    }
     scaled += slice.samples && group.request.scaled_logprobs ? 1 : 0;
   }
   const int64_t row_bytes = Arena::aligned(engine_.config().vocab_size * dtype_bytes(DType::kF32));
   engine_.backend().scratch().reserve(
-      plan_pass_bytes(engine_, {.pass_tokens = builder_.num_tokens(), .rank = rank}) +
+      plan_pass_bytes(engine_, shape) +
       std::min(scaled, model::kHeadChunk) * (row_bytes + Arena::aligned(8)));
 }
 

@@ -6,9 +6,13 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <deque>
+#include <map>
 #include <optional>
+#include <set>
 
 #include "base/error.h"
+#include "model/adapter_tensors.h"
 
 namespace strata::model {
 namespace {
@@ -16,10 +20,47 @@ namespace {
 struct Place {
   int layer = -1;
   int kind = 0;
+  int64_t expert = -1;  // one of many in kPerExpert
+  ExpertForm form = ExpertForm::kPerExpert;
 };
 
+// ".mlp.experts.7.up_proj", or ".w3" and ".up_proj" of all experts -> kind, expert, form.
+std::optional<Place> expert_place(const ModelConfig& config, std::string_view tail,
+                                  const PeftModule& module) {
+  constexpr std::string_view kExperts = ".mlp.experts.";
+  if (!tail.starts_with(kExperts)) return std::nullopt;
+  tail.remove_prefix(kExperts.size());
+  Place place;
+  if (module.form == PeftForm::kStacked) {
+    place.form = ExpertForm::kStacked;
+    tail = tail == "w1" ? "gate_proj" : tail == "w3" ? "up_proj" : "down_proj";
+  } else if (module.form == PeftForm::kFused) {
+    place.form = ExpertForm::kFused;
+  } else {
+    const auto [rest, error] =
+        std::from_chars(tail.data(), tail.data() + tail.size(), place.expert);
+    if (error != std::errc() || place.expert < 0 || place.expert >= config.moe.num_experts) {
+      return std::nullopt;
+    }
+    tail.remove_prefix(static_cast<size_t>(rest - tail.data()));
+    if (!tail.starts_with(".")) return std::nullopt;
+    tail.remove_prefix(1);
+  }
+  for (const Projection p : {Projection::kExpertGate, Projection::kExpertUp,
+                             Projection::kExpertDown, Projection::kExpertGateUp}) {
+    place.kind = static_cast<int>(p);
+    if (tail != module_kind_name(place.kind)) continue;
+    // gate_up_proj exists in PEFT's whole tensors only.
+    const bool together = p == Projection::kExpertGateUp;
+    if (together && place.form != ExpertForm::kFused) return std::nullopt;
+    return place;
+  }
+  return std::nullopt;
+}
+
 // "model.layers.3.self_attn.q_proj" -> layer 3, kQ; nothing for a module that the model lacks.
-std::optional<Place> place_of(const ModelConfig& config, std::string_view path) {
+std::optional<Place> place_of(const ModelConfig& config, const PeftModule& module) {
+  std::string_view path = module.module_path;
   if (path == "model.embed_tokens") return Place{-1, kEmbedding};
   if (path == "lm_head") return Place{-1, kHead};
   constexpr std::string_view kPrefix = "model.layers.";
@@ -30,10 +71,14 @@ std::optional<Place> place_of(const ModelConfig& config, std::string_view path) 
   if (error != std::errc() || layer < 0 || layer >= config.num_layers) return std::nullopt;
   const std::string_view tail(rest, static_cast<size_t>(path.data() + path.size() - rest));
   for (int kind = 0; kind < kNumProjections; ++kind) {
+    if (is_expert(static_cast<Projection>(kind))) continue;
     if (tail.substr(0, 1) != "." || tail.substr(1) != module_kind_path(kind)) continue;
     if (module_widths(config, kind, layer)[0] > 0) return Place{layer, kind};
   }
-  return std::nullopt;
+  std::optional<Place> place = expert_place(config, tail, module);
+  if (!place || module_widths(config, place->kind, layer)[0] == 0) return std::nullopt;
+  place->layer = layer;
+  return place;
 }
 
 float rounded_to(float value, DType dtype) {
@@ -89,16 +134,66 @@ void check_base_copy(Backend& backend, const LoadedModel& model, const PeftAdapt
   }
 }
 
+// One module of the adapter and the modules of the file that make it up: one, or one an expert.
 struct Matched {
   LoraModuleSpec spec;
-  const PeftModule* source;
+  ExpertForm form = ExpertForm::kPerExpert;
+  std::vector<const PeftModule*> sources;
 };
+
+void check_shape(const TensorInfo& tensor, const Shape& wanted, std::vector<std::string>& faults) {
+  if (tensor.shape == wanted) return;
+  faults.push_back(fmt::format("tensor '{}': shape {}, want {}", tensor.name, tensor.shape_text(),
+                               wanted.to_string()));
+}
+
+void check_shapes(const ModelConfig& config, const Place& place, const PeftModule& module,
+                  std::vector<std::string>& faults) {
+  const auto [in, out] = module_widths(config, place.kind, place.layer);
+  const int64_t rank = module.rank;
+  const int64_t experts = config.moe.num_experts;
+  switch (module.form) {
+    case PeftForm::kPlain:
+      check_shape(module.a, {rank, in}, faults);
+      check_shape(module.b, {out, rank}, faults);
+      break;
+    case PeftForm::kFused:
+      check_shape(module.a, {experts * rank, in}, faults);
+      check_shape(module.b, {out, experts * rank}, faults);
+      break;
+    case PeftForm::kStacked: {
+      const auto leading = [&](const TensorInfo& tensor) {
+        return tensor.shape[0] == 1 ? int64_t{1} : experts;
+      };
+      check_shape(module.a, {leading(module.a), rank, in}, faults);
+      check_shape(module.b, {leading(module.b), out, rank}, faults);
+    }
+  }
+}
+
+// Every expert is there, once, and all have one rank and scale.
+void check_experts(const ModelConfig& config, const Matched& item,
+                   std::vector<std::string>& faults) {
+  const std::string name =
+      fmt::format("module 'model.layers.{}.{}'", item.spec.layer, module_kind_path(item.spec.kind));
+  for (int64_t e = 0; e < config.moe.num_experts; ++e) {
+    const PeftModule* source = item.sources[static_cast<size_t>(e)];
+    if (source == nullptr) {
+      faults.push_back(fmt::format("{}: expert {} is missing", name, e));
+    } else if (source->rank != item.spec.rank || source->scaling != item.spec.scale) {
+      faults.push_back(fmt::format(
+          "module '{}': rank {} and scaling {}, other experts of its layer have {} and {}",
+          source->module_path, source->rank, source->scaling, item.spec.rank, item.spec.scale));
+    }
+  }
+}
 
 std::vector<Matched> match_modules(const ModelConfig& config, const PeftAdapter& peft,
                                    std::vector<std::string>& faults) {
   std::vector<Matched> matched;
+  std::map<std::pair<int, int>, size_t> places;  // {layer, kind} -> matched
   for (const PeftModule& module : peft.modules()) {
-    const auto place = place_of(config, module.module_path);
+    const auto place = place_of(config, module);
     if (!place || (place->kind == kEmbedding) != module.embedding) {
       faults.push_back(fmt::format("module '{}' ('{}'): the model ({}, {} layers) has no such {}",
                                    module.module_path, module.a.name, config.architecture,
@@ -106,23 +201,113 @@ std::vector<Matched> match_modules(const ModelConfig& config, const PeftAdapter&
                                    module.embedding ? "embedding" : "linear module"));
       continue;
     }
-    const auto [in, out] = module_widths(config, place->kind, place->layer);
-    if (!(module.a.shape == Shape{module.rank, in})) {
-      faults.push_back(fmt::format("tensor '{}': shape {}, want {}", module.a.name,
-                                   module.a.shape_text(), Shape{module.rank, in}.to_string()));
+    check_shapes(config, *place, module, faults);
+    const auto [found, added] = places.try_emplace({place->layer, place->kind}, matched.size());
+    if (added) {
+      matched.push_back({.spec = {.kind = place->kind,
+                                  .layer = place->layer,
+                                  .rank = module.rank,
+                                  .alpha = module.alpha,
+                                  .scale = module.scaling},
+                         .form = place->form,
+                         .sources = {}});
     }
-    if (!(module.b.shape == Shape{out, module.rank})) {
-      faults.push_back(fmt::format("tensor '{}': shape {}, want {}", module.b.name,
-                                   module.b.shape_text(), Shape{out, module.rank}.to_string()));
+    Matched& item = matched[found->second];
+    const bool one_of_many = place->expert >= 0;
+    if ((!added && (!one_of_many || item.form != place->form))) {
+      faults.push_back(
+          fmt::format("module '{}' is adapted twice, in different forms", module.module_path));
+      continue;
     }
-    matched.push_back({{.kind = place->kind,
-                        .layer = place->layer,
-                        .rank = module.rank,
-                        .alpha = module.alpha,
-                        .scale = module.scaling},
-                       &module});
+    if (!one_of_many) {
+      item.sources = {&module};
+      continue;
+    }
+    item.sources.resize(static_cast<size_t>(config.moe.num_experts));
+    item.sources[static_cast<size_t>(place->expert)] = &module;
+  }
+  for (const Matched& item : matched) {
+    if (item.sources.size() > 1 ||
+        (item.sources.size() == 1 && config.moe.num_experts == 1 &&
+         item.form == ExpertForm::kPerExpert && item.spec.kind < kNumProjections &&
+         is_expert(static_cast<Projection>(item.spec.kind)))) {
+      check_experts(config, item, faults);
+    }
   }
   return matched;
+}
+
+// gate and up of experts have either an A each or one together.
+void check_pairs(const std::vector<Matched>& matched, std::vector<std::string>& faults) {
+  std::set<int> together;
+  for (const Matched& item : matched) {
+    if (item.spec.kind == static_cast<int>(Projection::kExpertGateUp)) {
+      together.insert(item.spec.layer);
+    }
+  }
+  for (const Matched& item : matched) {
+    const bool single = item.spec.kind == static_cast<int>(Projection::kExpertGate) ||
+                        item.spec.kind == static_cast<int>(Projection::kExpertUp);
+    if (single && together.contains(item.spec.layer)) {
+      faults.push_back(fmt::format("layer {}: {} and gate_up_proj of the experts are both adapted",
+                                   item.spec.layer, module_kind_name(item.spec.kind)));
+    }
+  }
+}
+
+void read_tensor(const PeftAdapter& peft, const TensorInfo& source, const LoraModule& module,
+                 AdapterTensor tensor, TensorView values) {
+  std::vector<float> stored(static_cast<size_t>(source.shape.num_elements()));
+  peft.file().read_f32(source, 0, source.shape.num_elements(), stored.data());
+  if (module.form == ExpertForm::kStacked && source.shape.rank() == 3 && source.shape[0] == 1) {
+    // A leading 1 stands for every expert.
+    const size_t one = stored.size();
+    for (int64_t e = 1; e < module.num_experts; ++e) {
+      stored.insert(stored.end(), stored.begin(), stored.begin() + static_cast<int64_t>(one));
+    }
+  }
+  from_stored(module, tensor, stored.data(), values);
+}
+
+// "...experts.0.up_proj.lora_A.weight" -> "...experts.{}.up_proj.lora_A.weight"
+std::string name_pattern(const std::string& name) {
+  constexpr std::string_view kZero = ".experts.0.";
+  const size_t at = name.rfind(kZero);
+  CHECK(at != std::string::npos, name);
+  return name.substr(0, at) + ".experts.{}." + name.substr(at + kZero.size());
+}
+
+void read_modules(const PeftAdapter& peft, const std::vector<Matched>& matched,
+                  LoraAdapter& adapter) {
+  for (size_t i = 0; i < matched.size(); ++i) {
+    LoraModule& module = adapter.modules()[i];
+    module.form = matched[i].form;
+    const PeftModule& first = *matched[i].sources[0];
+    const bool each = module.num_experts > 0 && module.form == ExpertForm::kPerExpert;
+    module.a_name = each ? name_pattern(first.a.name) : first.a.name;
+    module.b_name = each ? name_pattern(first.b.name) : first.b.name;
+  }
+  for (const AdapterTensor& tensor : adapter_tensors(adapter)) {
+    const LoraModule& module = adapter.modules()[tensor.module];
+    const PeftModule& source =
+        *matched[tensor.module].sources[static_cast<size_t>(std::max<int64_t>(0, tensor.expert))];
+    read_tensor(peft, tensor.is_b ? source.b : source.a, module, tensor,
+                tensor.is_b ? module.b : module.a);
+  }
+}
+
+// The module path that the config's patterns name, and the key of the tensors where it differs.
+void name_module(const LoraModule& module, int64_t expert, PeftWriteModule& out) {
+  out.module_path = expert >= 0 ? expert_path(module, expert) : module.path;
+  if (module.num_experts == 0 || module.form == ExpertForm::kPerExpert) return;
+  constexpr std::string_view kPrefix = "base_model.model.";
+  std::string key = module.a_name.substr(kPrefix.size());
+  key.resize(key.rfind(".lora_A"));
+  if (module.form == ExpertForm::kStacked) {
+    out.module_path = key;
+  } else {
+    out.key = key;
+  }
 }
 
 }  // namespace
@@ -132,6 +317,7 @@ std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& m
   const PeftAdapter peft(dir);
   std::vector<std::string> faults;
   const std::vector<Matched> matched = match_modules(model.config, peft, faults);
+  check_pairs(matched, faults);
   for (const PeftBaseCopy& copy : peft.base_copies())
     check_base_copy(backend, model, peft, copy, faults);
   if (!faults.empty()) {
@@ -141,50 +327,61 @@ std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& m
   std::vector<LoraModuleSpec> specs;
   for (const Matched& item : matched) specs.push_back(item.spec);
   auto adapter = std::make_unique<LoraAdapter>(*model.weights, specs, backend.panel_width());
-  for (size_t i = 0; i < matched.size(); ++i) {
-    LoraModule& module = adapter->modules()[i];
-    const PeftModule& source = *matched[i].source;
-    module.a_name = source.a.name;
-    module.b_name = source.b.name;
-    peft.file().read_f32(source.a, 0, module.a.shape.num_elements(), module.a.f32());
-    peft.file().read_f32(source.b, 0, module.b.shape.num_elements(), module.b.f32());
-  }
+  read_modules(peft, matched, *adapter);
   adapter->refresh(backend);
   return adapter;
 }
 
 void save_adapter(const LoraAdapter& adapter, const std::string& dir,
                   const std::string& base_model_name) {
+  const std::vector<AdapterTensor> tensors = adapter_tensors(adapter);
+  std::deque<std::vector<float>> stored;  // of B in forms whose order is not ours
   std::vector<PeftWriteModule> modules;
+  std::set<std::string> parameters;
   bool rslora = false;  // one setting for all modules; at rank 1 both forms agree
-  for (const LoraModule& module : adapter.modules()) {
-    modules.push_back({.module_path = module.path,
-                       .embedding = module.spec.kind == kEmbedding,
-                       .alpha = module.spec.alpha,
-                       .a = module.a,
-                       .b = module.b});
+  for (size_t i = 0; i < tensors.size(); i += 2) {
+    const LoraModule& module = adapter.modules()[tensors[i].module];
+    const int64_t expert = tensors[i].expert;
+    PeftWriteModule& out = modules.emplace_back();
+    name_module(module, expert, out);
+    out.embedding = module.spec.kind == kEmbedding;
+    out.alpha = module.spec.alpha;
+    out.rank = module.spec.rank;
+    out.a = expert >= 0 ? module.a.at(expert) : module.a.reshape(tensors[i].shape);
+    out.b = expert >= 0 ? module.b.at(expert) : module.b;
+    if (module.num_experts > 0 && module.form == ExpertForm::kFused) {
+      parameters.insert(fmt::format("mlp.experts.{}", module_kind_name(module.spec.kind)));
+      std::vector<float>& b =
+          stored.emplace_back(static_cast<size_t>(tensors[i + 1].shape.num_elements()));
+      to_stored(module, tensors[i + 1], module.b, b.data());
+      out.b = TensorView(b.data(), DType::kF32, tensors[i + 1].shape);
+    }
     const double plain = module.spec.alpha / static_cast<double>(module.spec.rank);
     rslora = rslora || module.spec.scale != plain;
   }
-  write_peft(
-      dir, {.use_rslora = rslora, .base_model_name_or_path = base_model_name, .target_modules = {}},
-      modules);
+  write_peft(dir,
+             {.use_rslora = rslora,
+              .base_model_name_or_path = base_model_name,
+              .target_modules = {},
+              .target_parameters = {parameters.begin(), parameters.end()}},
+             modules);
 }
 
 std::vector<LoraModuleSpec> adapter_specs(const ModelConfig& config,
                                           const std::vector<std::string>& targets, int64_t rank,
-                                          double alpha) {
+                                          double alpha, ExpertRank expert_rank) {
   const auto fail = [](const std::string& what) {
     throw Error(ErrorCode::kInvalidArgument, "lora: " + what);
   };
   if (rank < 1 || rank > 65536) fail(fmt::format("rank: got {}, want 1 to 65536", rank));
   if (!std::isfinite(alpha)) fail("alpha must be finite");
+  constexpr int kTogether = static_cast<int>(Projection::kExpertGateUp);
   std::vector<bool> chosen(kHead + 1, false);
   for (const std::string& target : targets) {
     bool known = target == "all-linear";
     for (int kind = 0; kind <= kHead; ++kind) {
-      const bool hit =
-          target == "all-linear" ? kind < kNumProjections : target == module_kind_name(kind);
+      const bool hit = target == "all-linear" ? kind < kNumProjections && kind != kTogether
+                                              : target == module_kind_name(kind);
       chosen[static_cast<size_t>(kind)] = chosen[static_cast<size_t>(kind)] || hit;
       known = known || hit;
     }
@@ -196,14 +393,21 @@ std::vector<LoraModuleSpec> adapter_specs(const ModelConfig& config,
                       target));
     }
   }
+  if (chosen[kTogether]) {
+    fail("target 'gate_up_proj': a fresh adapter has gate_proj and up_proj of experts apart");
+  }
   std::vector<LoraModuleSpec> specs;
   const auto add = [&](int layer, int kind) {
     if (!chosen[static_cast<size_t>(kind)] || module_widths(config, kind, layer)[0] == 0) return;
+    const bool expert = kind < kNumProjections && is_expert(static_cast<Projection>(kind));
+    const int64_t divided =
+        std::max<int64_t>(1, rank / std::max<int64_t>(1, config.moe.num_experts));
+    const int64_t own = expert && expert_rank == ExpertRank::kDivided ? divided : rank;
     specs.push_back({.kind = kind,
                      .layer = layer,
-                     .rank = rank,
+                     .rank = own,
                      .alpha = alpha,
-                     .scale = alpha / static_cast<double>(rank)});
+                     .scale = alpha / static_cast<double>(own)});
   };
   add(-1, kEmbedding);
   for (int layer = 0; layer < config.num_layers; ++layer) {

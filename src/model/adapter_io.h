@@ -19,11 +19,16 @@ std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& m
 void save_adapter(const LoraAdapter& adapter, const std::string& dir,
                   const std::string& base_model_name);
 
+// The rank of routed experts in a fresh adapter of rank r: max(1, r / E), so that all experts
+// together cost what one module does, or r.
+enum class ExpertRank { kDivided, kFull };
+
 // The modules of a fresh adapter: `targets` are module names ("q_proj", ..., "embed_tokens",
-// "lm_head"); "all-linear" is the seven projections. Throws Error for an unknown name (the message
-// lists the known ones), rank < 1 or alpha not finite.
+// "lm_head"), also of shared and routed experts; "all-linear" is every projection. Throws Error for
+// an unknown name (the message lists the known ones), rank < 1 or alpha not finite.
 std::vector<LoraModuleSpec> adapter_specs(const ModelConfig& config,
                                           const std::vector<std::string>& targets, int64_t rank,
-                                          double alpha);
+                                          double alpha,
+                                          ExpertRank expert_rank = ExpertRank::kDivided);
 
 }  // namespace strata::model

@@ -54,6 +54,30 @@ void check_keys(const ConfigObject& object, const Family& family, bool strict,
   }
 }
 
+void check_experts(const ConfigObject& object, const MoeConfig& moe) {
+  constexpr int64_t kMostExperts = 65536;
+  constexpr int64_t kLargestWidth = int64_t{1} << 31;
+  const auto want = [&](bool fine, std::string_view name, int64_t got, std::string_view wanted) {
+    if (fine) return;
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: {}: got {}, want {}", object.where(), name, got, wanted));
+  };
+  const int64_t experts = moe.num_experts;
+  want(experts >= 1 && experts <= kMostExperts, "the number of experts", experts, "1 to 65536");
+  want(moe.expert_width >= 1 && moe.expert_width < kLargestWidth, "moe_intermediate_size",
+       moe.expert_width, "at least 1 and below 2^31");
+  want(moe.shared_width >= 0 && moe.shared_width < kLargestWidth, "the shared experts' width",
+       moe.shared_width, "at least 0 and below 2^31");
+  want(moe.top_k >= 1 && moe.top_k <= experts, "num_experts_per_tok", moe.top_k,
+       "1 to the number of experts");
+  want(moe.num_groups >= 1 && experts % moe.num_groups == 0, "n_group", moe.num_groups,
+       "a divisor of the number of experts");
+  want(moe.top_groups >= 1 && moe.top_groups <= moe.num_groups, "topk_group", moe.top_groups,
+       "1 to n_group");
+  want(moe.top_k <= moe.top_groups * (experts / moe.num_groups), "num_experts_per_tok", moe.top_k,
+       "at most the experts of topk_group groups");
+}
+
 void check_shapes(const ConfigObject& object, const ModelConfig& config) {
   const auto fail = [&](const std::string& what) {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", object.where(), what));
@@ -70,6 +94,10 @@ void check_shapes(const ConfigObject& object, const ModelConfig& config) {
         config.mla.kv_lora_rank > 0 ? "" : " (hidden_size / num_attention_heads unless given)"));
   }
   if (!(config.rms_norm_eps >= 0.0)) fail("rms_norm_eps must be >= 0");
+  const auto is_sparse = [](const LayerKind& kind) { return kind.mlp == MlpKind::kMoe; };
+  const auto sparse =
+      std::count_if(config.layer_kinds.begin(), config.layer_kinds.end(), is_sparse);
+  if (sparse > 0) check_experts(object, config.moe);
   // Sizes are below 2^31 each; their products must stay countable, whatever the file claims.
   constexpr double kMostParameters = 1e13;
   const auto d = static_cast<double>(config.hidden_size);
@@ -81,8 +109,13 @@ void check_shapes(const ConfigObject& object, const ModelConfig& config) {
         static_cast<double>(config.mla.q_lora_rank) * (d + static_cast<double>(config.q_width()));
   }
   const double mlp = 3.0 * d * static_cast<double>(config.intermediate_size);
+  const double experts =
+      3.0 * d *
+      (static_cast<double>(config.moe.num_experts) * static_cast<double>(config.moe.expert_width) +
+       static_cast<double>(config.moe.shared_width));
   const double parameters = 2.0 * d * static_cast<double>(config.vocab_size) +
-                            static_cast<double>(config.num_layers) * (attention + mlp);
+                            static_cast<double>(config.num_layers) * (attention + mlp) +
+                            static_cast<double>(sparse) * experts;
   if (parameters > kMostParameters) {
     fail(fmt::format("the sizes ask for {:.3g} parameters, at most {:.0g} are supported",
                      parameters, kMostParameters));

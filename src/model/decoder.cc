@@ -12,10 +12,10 @@ void keep_hidden_state(Pass& pass, TensorView hidden_states, int64_t index, Tens
   if (!hidden_states.empty()) ops::copy(pass.backend, x, hidden_states.at(index));
 }
 
-// One layer in inference or with full recompute: its activations are gone when it returns.
-void forward_and_forget(Pass& pass, int64_t layer, TensorView x, TensorView out) {
+// One layer in inference or with full recompute: all but what is kept is gone when it returns.
+void forward_and_forget(Pass& pass, int64_t layer, const LayerActivations& kept, TensorView out) {
   const Scratch::Mark mark(pass.backend.scratch());
-  decoder_layer_forward(pass, layer, take_activations(pass, layer, x), out);
+  decoder_layer_forward(pass, layer, take_activations(pass, layer, kept), out);
 }
 
 }  // namespace
@@ -31,18 +31,18 @@ void decoder_forward(Pass& pass, Tape* tape, TensorView hidden_states, TensorVie
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     keep_hidden_state(pass, hidden_states, layer, x);
     if (tape == nullptr) {
-      forward_and_forget(pass, layer, x, other);
+      const Scratch::Mark mark(scratch);
+      forward_and_forget(pass, layer, take_kept(pass, layer, x), other);
       std::swap(x, other);
       continue;
     }
     const TensorView out = scratch.take(pass.dtype(), shape);
     if (tape->recompute == Recompute::kFull) {
-      LayerActivations input_only;
-      input_only.x = x;
-      tape->layers.push_back(input_only);
-      forward_and_forget(pass, layer, x, out);
+      tape->layers.push_back(take_kept(pass, layer, x));
+      forward_and_forget(pass, layer, tape->layers.back(), out);
+      tape->layers.back().routing.known = true;
     } else {
-      tape->layers.push_back(take_activations(pass, layer, x));
+      tape->layers.push_back(take_activations(pass, layer, take_kept(pass, layer, x)));
       decoder_layer_forward(pass, layer, tape->layers.back(), out);
     }
     x = out;
@@ -64,7 +64,7 @@ void decoder_backward(Pass& pass, const Tape& tape, TensorView d_final) {
     const LayerActivations& kept = tape.layers[static_cast<size_t>(layer)];
     const Scratch::Mark layer_mark(scratch);
     if (tape.recompute == Recompute::kFull) {
-      const LayerActivations acts = take_activations(pass, layer, kept.x);
+      const LayerActivations acts = take_activations(pass, layer, kept);
       decoder_layer_forward(pass, layer, acts, {});
       decoder_layer_backward(pass, layer, acts, d);
     } else {

@@ -8,13 +8,13 @@
 
 namespace strata::model {
 
-// kNone keeps every activation; kFull keeps each layer's input and runs the layer again in
-// backward.
+// kNone keeps every activation; kFull keeps each layer's input and routing and runs the layer again
+// in backward.
 enum class Recompute { kNone, kFull };
 
 struct Tape {
   Recompute recompute = Recompute::kNone;
-  std::vector<LayerActivations> layers;  // kFull: only x is set
+  std::vector<LayerActivations> layers;  // kFull: only x and the routing are set
   TensorView last;                       // [T, D] the last layer's output
 };
 

@@ -10,6 +10,7 @@
 #include <array>
 
 #include "model/pass.h"
+#include "model/routing.h"
 
 namespace strata::model {
 
@@ -26,19 +27,26 @@ struct LayerActivations {
   TensorView kv_a;            // [T, G] before norm and RoPE
   TensorView latent_context;  // [T, N, C]
   TensorView h;               // [T, D] f32, the residual between the adds (out_proj added)
-  TensorView gate;            // [T, F] mlpwi_0
+  TensorView gate;            // [T, F] mlpwi_0; of a sparse layer the shared experts'
   TensorView up;              // [T, F] mlpwi_1
-  std::array<TensorView, kNumProjections> lora_h;  // [T, R]
+  Routing routing;            // of a sparse layer, with K experts a token
+  TensorView expert_gate;     // [T * K, F], rows in the routing's order
+  TensorView expert_up;       // [T * K, F]
+  std::array<TensorView, kNumProjections> lora_h;  // [T, R]; of experts [T * K, R]
 };
 
-// Takes the activations of a layer (all but x) from the scratch.
-LayerActivations take_activations(Pass& pass, int64_t layer, TensorView x);
+// What every recompute mode keeps of a layer: x and, from the scratch, memory for the routing.
+LayerActivations take_kept(Pass& pass, int64_t layer, TensorView x);
+// Adds the other activations of a layer to what is kept, from the scratch.
+LayerActivations take_activations(Pass& pass, int64_t layer, const LayerActivations& kept);
 // The same size in bytes, for the memory plan.
 int64_t activation_bytes(const ModelConfig& config, LayerKind kind, DType dtype, int64_t num_tokens,
-                         int64_t rank_of_each_projection);
+                         int64_t rank_of_each_projection, int64_t rank_of_experts);
+// What take_kept takes.
+int64_t kept_bytes(const ModelConfig& config, LayerKind kind, int64_t num_tokens);
 
-// Reads acts.x, fills acts, writes out [T, D]; with an empty out it only fills acts, as recompute
-// needs.
+// Reads acts.x, fills acts (a known routing stays), writes out [T, D]; with an empty out it only
+// fills acts, as recompute needs.
 void decoder_layer_forward(Pass& pass, int64_t layer, const LayerActivations& acts, TensorView out);
 
 // d [T, D] f32: the gradient of out on entry, of x on return.

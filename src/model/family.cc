@@ -10,7 +10,8 @@
 namespace strata::model {
 namespace {
 
-constexpr const Family* kFamilies[] = {&kLlamaFamily, &kQwen3Family, &kDeepseekV3Family};
+constexpr const Family* kFamilies[] = {&kLlamaFamily, &kQwen3Family, &kQwen3MoeFamily,
+                                       &kDeepseekV3Family};
 
 [[noreturn]] void fail(const ConfigObject& object, const std::string& what) {
   throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", object.where(), what));

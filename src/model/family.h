@@ -46,5 +46,6 @@ int64_t positive(const ConfigObject& object, std::string_view key,
 extern const Family kLlamaFamily;
 extern const Family kQwen3Family;
 extern const Family kDeepseekV3Family;
+extern const Family kQwen3MoeFamily;
 
 }  // namespace strata::model

@@ -76,7 +76,11 @@ void add_moe(const ModelConfig& c, Specs& specs) {
   const int64_t f = c.moe.expert_width;
   specs.push_back({LayerParam::kRouter, "mlp.gate.weight", {e, d}});
   if (c.moe.router == RouterKind::kSigmoid) {
-    specs.push_back({LayerParam::kRouterBias, "mlp.gate.e_score_correction_bias", {e}});
+    specs.push_back({.role = LayerParam::kRouterBias,
+                     .suffix = "mlp.gate.e_score_correction_bias",
+                     .shape = {e},
+                     .num_experts = 0,
+                     .buffer = true});
   }
   specs.push_back({LayerParam::kExpertGate, "mlp.experts.{}.gate_proj.weight", {f, d}, e});
   specs.push_back({LayerParam::kExpertUp, "mlp.experts.{}.up_proj.weight", {f, d}, e});

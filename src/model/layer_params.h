@@ -56,6 +56,7 @@ struct LayerParamSpec {
   Shape shape;              // [rows, cols] of a matrix (of one expert), [n] of a vector
   int64_t num_experts = 0;  // matrices of this shape; 0: a plain parameter
   RowBlocks blocks = {};    // of a matrix that is read in parts
+  bool buffer = false;      // not trained, kept in f32
 };
 
 // A short list that allocates nothing: the plan of a warm pass asks for it.

@@ -52,9 +52,9 @@ LinearWeights layer_linear(const ModelWeights& weights, int64_t layer, Projectio
   const LayerParam bias = bias_of(projection);
   const LayerWeights& views = weights.layer(layer);
   return {.weight = views.panel(weight),
-          .bias = bias == kNoBias ? TensorView() : views.vec(bias),
+          .bias = bias == kNoParam ? TensorView() : views.vec(bias),
           .weight_index = weights.layer_index(layer, weight),
-          .bias_index = bias == kNoBias ? ModelWeights::npos : weights.layer_index(layer, bias),
+          .bias_index = bias == kNoParam ? ModelWeights::npos : weights.layer_index(layer, bias),
           .layer = layer,
           .kind = static_cast<int>(projection)};
 }

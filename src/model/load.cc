@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "base/error.h"
@@ -58,8 +59,57 @@ void load_parameter(Backend& backend, const CheckpointDir& checkpoint, ModelWeig
   for_each_slice(parameter.shape, [&](int64_t begin, int64_t end, int64_t cols) {
     const Scratch::Mark mark(backend.scratch());
     const TensorView rows = backend.scratch().take(dtype, {end - begin, cols});
-    checkpoint.read(tensor, begin * cols, (end - begin) * cols, rows.data);
+    const int64_t first = (parameter.first_row + begin) * cols;
+    checkpoint.read(tensor, first, (end - begin) * cols, rows.data);
     weights.write(backend, index, begin, rows);
+  });
+}
+
+// Layers whose experts are stored as two tensors, gate_up_proj [E, 2 F, D] (gate rows first) and
+// down_proj [E, D, F], as transformers 5 holds them: their parameters become rows of these.
+void name_fused_experts(const CheckpointDir& checkpoint, ModelWeights& weights) {
+  const MoeConfig& c = weights.config().moe;
+  const int64_t d = weights.config().hidden_size;
+  for (Parameter& parameter : weights.table()) {
+    if (parameter.expert < 0) continue;
+    const bool down = parameter.role == LayerParam::kExpertDown;
+    const std::string fused = fmt::format("model.layers.{}.mlp.experts.{}", parameter.layer,
+                                          down ? "down_proj" : "gate_up_proj");
+    if (checkpoint.find(fused) == nullptr) continue;
+    parameter.name = fused;
+    if (down) {
+      parameter.stored_shape = {c.num_experts, d, c.expert_width};
+      parameter.first_row = parameter.expert * d;
+    } else {
+      parameter.stored_shape = {c.num_experts, 2 * c.expert_width, d};
+      const int64_t half = parameter.role == LayerParam::kExpertUp ? 1 : 0;
+      parameter.first_row = (2 * parameter.expert + half) * c.expert_width;
+    }
+  }
+}
+
+// Appends a parameter's rows to its tensor, of which it is the next part.
+void save_parameter(Backend& backend, const ModelWeights& weights, size_t index,
+                    const TensorDecl& tensor, const RowSource* trained, CheckpointWriter& writer) {
+  const Parameter& parameter = weights.table()[index];
+  const bool masters = trained != nullptr && !parameter.buffer;
+  const bool raw = !masters && parameter.is_matrix() && tensor.dtype == DType::kBF16 &&
+                   weights.compute_dtype() == DType::kBF16;
+  for_each_slice(parameter.shape, [&](int64_t begin, int64_t end, int64_t cols) {
+    const Scratch::Mark mark(backend.scratch());
+    const TensorView rows =
+        backend.scratch().take(raw ? DType::kBF16 : DType::kF32, {end - begin, cols});
+    if (masters) {
+      (*trained)(index, begin, rows);
+    } else {
+      weights.read(backend, index, begin, rows);
+    }
+    const auto count = static_cast<size_t>(rows.shape.num_elements());
+    if (raw) {
+      writer.append(tensor.name, std::as_bytes(std::span(rows.bf16(), count)));
+    } else {
+      writer.append_f32(tensor.name, std::span<const float>(rows.f32(), count));
+    }
   });
 }
 
@@ -70,8 +120,11 @@ void load_parameter(Backend& backend, const CheckpointDir& checkpoint, ModelWeig
 
 CheckpointLayout new_layout(const ModelWeights& weights, DType dtype) {
   CheckpointLayout layout;
-  for (const Parameter& parameter : weights.table()) {
-    layout.entries.push_back({{parameter.name, dtype, parameter.shape}, "model.safetensors"});
+  for (const StoredTensor& tensor : weights.stored_tensors()) {
+    const bool buffer = weights.table()[tensor.parameters.front()].buffer;
+    layout.entries.push_back(
+        {{std::string(tensor.name), buffer ? DType::kF32 : dtype, tensor.shape},
+         "model.safetensors"});
   }
   return layout;
 }
@@ -89,6 +142,7 @@ std::vector<std::string> match_tensors(const CheckpointDir& checkpoint, ModelWei
   const Family& family = family_named(config.family);
   std::vector<std::string> faults;
   std::unordered_set<std::string_view> wanted;
+  name_fused_experts(checkpoint, weights);
   for (Parameter& parameter : weights.table()) {
     const CheckpointTensor* tensor = checkpoint.find(parameter.name);
     if (tensor == nullptr && config.tie_word_embeddings &&
@@ -96,10 +150,10 @@ std::vector<std::string> match_tensors(const CheckpointDir& checkpoint, ModelWei
       tensor = checkpoint.find("lm_head.weight");
       if (tensor != nullptr) parameter.name = "lm_head.weight";
     }
-    wanted.insert(parameter.name);
+    if (!wanted.insert(parameter.name).second) continue;  // another part of the same tensor
     if (tensor == nullptr) {
-      faults.push_back(
-          fmt::format("tensor '{}' {} is missing", parameter.name, parameter.shape.to_string()));
+      faults.push_back(fmt::format("tensor '{}' {} is missing", parameter.name,
+                                   parameter.tensor_shape().to_string()));
       continue;
     }
     const std::string where =
@@ -107,9 +161,10 @@ std::vector<std::string> match_tensors(const CheckpointDir& checkpoint, ModelWei
     if (!tensor->info.readable) {
       faults.push_back(
           fmt::format("{}: dtype {}, want F32, F16 or BF16", where, tensor->info.dtype_name));
-    } else if (!(tensor->info.shape == parameter.shape)) {
+    } else if (!(tensor->info.shape == parameter.tensor_shape())) {
       faults.push_back(fmt::format("{}: shape {}, config wants {}; wrong config.json?", where,
-                                   tensor->info.shape.to_string(), parameter.shape.to_string()));
+                                   tensor->info.shape.to_string(),
+                                   parameter.tensor_shape().to_string()));
     }
   }
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
@@ -179,8 +234,8 @@ void read_stored(const LoadedModel& model, size_t index, TensorView out) {
   CHECK(out.shape.num_elements() == parameter.shape.num_elements());
   const CheckpointTensor& tensor = *model.checkpoint->find(parameter.name);
   for_each_slice(parameter.shape, [&](int64_t begin, int64_t end, int64_t cols) {
-    model.checkpoint->read_f32(tensor, begin * cols, (end - begin) * cols,
-                               out.f32() + begin * cols);
+    const int64_t first = (parameter.first_row + begin) * cols;
+    model.checkpoint->read_f32(tensor, first, (end - begin) * cols, out.f32() + begin * cols);
   });
 }
 
@@ -193,9 +248,13 @@ void save_model(Backend& backend, const LoadedModel& model, const std::string& d
     return std::find(model.ignored.begin(), model.ignored.end(), entry.tensor.name) !=
            model.ignored.end();
   });
+  std::unordered_map<std::string_view, const StoredTensor*> stored;
+  const std::vector<StoredTensor> tensors = weights.stored_tensors();
+  for (const StoredTensor& tensor : tensors) stored[tensor.name] = &tensor;
   if (trained == nullptr && weights.compute_dtype() == DType::kBF16) {
     for (const CheckpointLayout::Entry& entry : layout.entries) {
       if (entry.tensor.dtype == DType::kBF16 || model.checkpoint == nullptr) continue;
+      if (weights.table()[stored.at(entry.tensor.name)->parameters.front()].buffer) continue;
       throw Error(
           ErrorCode::kUnsupported,
           fmt::format(
@@ -206,29 +265,11 @@ void save_model(Backend& backend, const LoadedModel& model, const std::string& d
   }
   CheckpointWriter writer(dir, layout);
   for (const TensorDecl& tensor : writer.tensors()) {
-    const auto& table = weights.table();
-    const auto found = std::find_if(table.begin(), table.end(),
-                                    [&](const Parameter& p) { return p.name == tensor.name; });
-    CHECK(found != table.end(), tensor.name);
-    const auto index = static_cast<size_t>(found - table.begin());
-    const bool raw = trained == nullptr && found->is_matrix() && tensor.dtype == DType::kBF16 &&
-                     weights.compute_dtype() == DType::kBF16;
-    for_each_slice(found->shape, [&](int64_t begin, int64_t end, int64_t cols) {
-      const Scratch::Mark mark(backend.scratch());
-      const TensorView rows =
-          backend.scratch().take(raw ? DType::kBF16 : DType::kF32, {end - begin, cols});
-      if (trained != nullptr) {
-        (*trained)(index, begin, rows);
-      } else {
-        weights.read(backend, index, begin, rows);
-      }
-      const auto count = static_cast<size_t>(rows.shape.num_elements());
-      if (raw) {
-        writer.append(tensor.name, std::as_bytes(std::span(rows.bf16(), count)));
-      } else {
-        writer.append_f32(tensor.name, std::span<const float>(rows.f32(), count));
-      }
-    });
+    const auto found = stored.find(tensor.name);
+    CHECK(found != stored.end(), tensor.name);
+    for (const size_t index : found->second->parameters) {
+      save_parameter(backend, weights, index, tensor, trained, writer);
+    }
   }
   writer.commit();
 }

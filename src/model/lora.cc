@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/rng.h"
+#include "model/adapter_tensors.h"
 #include "ops/pack.h"
 
 namespace strata::model {
@@ -24,6 +25,10 @@ std::string module_path(const LoraModuleSpec& spec) {
   if (spec.kind == kEmbedding) return "model.embed_tokens";
   if (spec.kind == kHead) return "lm_head";
   return fmt::format("model.layers.{}.{}", spec.layer, module_kind_path(spec.kind));
+}
+
+bool is_expert_kind(int kind) {
+  return kind < kNumProjections && is_expert(static_cast<Projection>(kind));
 }
 
 }  // namespace
@@ -49,15 +54,14 @@ LoraAdapter::LoraAdapter(const ModelWeights& weights, std::vector<LoraModuleSpec
     LoraModule module;
     module.spec = spec;
     module.path = module_path(spec);
-    const bool embedding_form = spec.kind == kEmbedding;
-    module.a_name = fmt::format("base_model.model.{}.lora_{}", module.path,
-                                embedding_form ? "embedding_A" : "A.weight");
-    module.b_name = fmt::format("base_model.model.{}.lora_{}", module.path,
-                                embedding_form ? "embedding_B" : "B.weight");
     module.scale = static_cast<float>(spec.scale);
     module.a_offset = elements;
-    module.b_offset = elements + spec.rank * in;
-    elements += spec.rank * (in + out);
+    if (is_expert_kind(spec.kind)) module.num_experts = config.moe.num_experts;
+    if (spec.kind == static_cast<int>(Projection::kExpertGateUp)) module.num_halves = 2;
+    set_tensor_names(module);
+    const int64_t copies = std::max<int64_t>(1, module.num_experts);
+    module.b_offset = elements + copies * spec.rank * in;
+    elements += copies * spec.rank * (in + out);
     module.a_panel = {.data = nullptr,
                       .dtype = compute_dtype_,
                       .rows = spec.rank,
@@ -68,12 +72,13 @@ LoraAdapter::LoraAdapter(const ModelWeights& weights, std::vector<LoraModuleSpec
     }
     module.b_panel = {.data = nullptr,
                       .dtype = compute_dtype_,
-                      .rows = module.b_blocks.panel_rows(out, panel_width),
+                      .rows = module.b_blocks.panel_rows(out / module.num_halves, panel_width),
                       .cols = spec.rank,
                       .width = panel_width};
-    if (spec.kind != kEmbedding) bytes += Arena::aligned(module.a_panel.num_bytes());
-    bytes += Arena::aligned(module.b_panel.num_bytes());
-    max_rank_ = std::max(max_rank_, spec.rank);
+    if (spec.kind != kEmbedding) bytes += copies * Arena::aligned(module.a_panel.num_bytes());
+    bytes += copies * module.num_halves * Arena::aligned(module.b_panel.num_bytes());
+    int64_t& most = module.num_experts > 0 ? max_expert_rank_ : max_rank_;
+    most = std::max(most, spec.rank);
     const auto index = static_cast<int>(modules_.size());
     if (spec.kind == kEmbedding) {
       embedding_ = index;
@@ -91,14 +96,19 @@ LoraAdapter::LoraAdapter(const ModelWeights& weights, std::vector<LoraModuleSpec
   char* next = static_cast<char*>(panels_.data());
   for (LoraModule& module : modules_) {
     const auto [in, out] = module_widths(config, module.spec.kind, module.spec.layer);
-    module.a = TensorView(params_.f32() + module.a_offset, DType::kF32, {module.spec.rank, in});
-    module.b = TensorView(params_.f32() + module.b_offset, DType::kF32, {out, module.spec.rank});
+    const int64_t rank = module.spec.rank;
+    const int64_t experts = module.num_experts;
+    module.a = TensorView(params_.f32() + module.a_offset, DType::kF32,
+                          experts > 0 ? Shape{experts, rank, in} : Shape{rank, in});
+    module.b = TensorView(params_.f32() + module.b_offset, DType::kF32,
+                          experts > 0 ? Shape{experts, out, rank} : Shape{out, rank});
+    const int64_t copies = std::max<int64_t>(1, experts);
     if (module.spec.kind != kEmbedding) {
       module.a_panel.data = next;
-      next += Arena::aligned(module.a_panel.num_bytes());
+      next += copies * Arena::aligned(module.a_panel.num_bytes());
     }
     module.b_panel.data = next;
-    next += Arena::aligned(module.b_panel.num_bytes());
+    next += copies * module.num_halves * Arena::aligned(module.b_panel.num_bytes());
   }
 }
 
@@ -122,6 +132,13 @@ void LoraAdapter::initialise(uint64_t seed) {
 
 void LoraAdapter::refresh(Backend& backend) {
   for (LoraModule& module : modules_) {
+    for (int64_t e = 0; e < module.num_experts; ++e) {
+      ops::pack(backend, module.a.at(e), 0, module.a_of(e));
+      for (int64_t half = 0; half < module.num_halves; ++half) {
+        ops::pack(backend, module.half_of(module.b.at(e), half), 0, module.b_of(e, half));
+      }
+    }
+    if (module.num_experts > 0) continue;
     if (!module.a_panel.empty()) ops::pack(backend, module.a, 0, module.a_panel);
     pack_rows(backend, module.b_blocks, module.b, 0, module.b_panel);
   }

@@ -18,6 +18,13 @@
 
 namespace strata::model {
 
+// How modules of routed experts are stored in a file (checkpoint/peft.h says the layouts).
+enum class ExpertForm : uint8_t {
+  kPerExpert,  // PEFT before transformers 5: one A and B for each expert; names hold "{}"
+  kFused,      // PEFT's target_parameters
+  kStacked,    // Tinker's [E, ...] tensors
+};
+
 // What to adapt and how: one entry for each module.
 struct LoraModuleSpec {
   int kind = 0;    // Projection, kEmbedding or kHead
@@ -36,8 +43,31 @@ struct LoraModule {
   PanelView a_panel,
       b_panel;  // compute copies; a_panel of the embedding is empty: its columns are gathered
   RowBlocks b_blocks;  // of b_panel's rows, as the weight's own
+  // Routed experts: A [E, r, in], B [E, out, r], and a panel for each expert, one behind the other;
+  // a_panel and b_panel are the first. B of gate and up together has two panels an expert.
+  int64_t num_experts = 0;  // 0: not of experts
+  ExpertForm form = ExpertForm::kPerExpert;
+  int64_t num_halves = 1;
   float scale = 0.0f;
   int64_t a_offset = 0, b_offset = 0;  // elements, in the flat blocks
+
+  [[nodiscard]] PanelView a_of(int64_t expert) const { return piece(a_panel, expert); }
+  [[nodiscard]] PanelView b_of(int64_t expert, int64_t half) const {
+    return piece(b_panel, expert * num_halves + half);
+  }
+  [[nodiscard]] TensorView d_a_of(int64_t expert) const { return d_a.at(expert); }
+  [[nodiscard]] TensorView d_b_of(int64_t expert, int64_t half) const {
+    return half_of(d_b.at(expert), half);
+  }
+  [[nodiscard]] TensorView half_of(TensorView b_of_expert, int64_t half) const {
+    return b_of_expert.slice_rows(half * b_panel.rows, (half + 1) * b_panel.rows);
+  }
+
+ private:
+  static PanelView piece(PanelView view, int64_t index) {
+    view.data = static_cast<char*>(view.data) + index * Arena::aligned(view.num_bytes());
+    return view;
+  }
 };
 
 class LoraAdapter {
@@ -66,7 +96,8 @@ class LoraAdapter {
   [[nodiscard]] const LoraModule* head() const {
     return head_ < 0 ? nullptr : &modules_[static_cast<size_t>(head_)];
   }
-  [[nodiscard]] int64_t max_rank() const { return max_rank_; }
+  [[nodiscard]] int64_t max_rank() const { return max_rank_; }                // outside the experts
+  [[nodiscard]] int64_t max_expert_rank() const { return max_expert_rank_; }  // of routed experts
   [[nodiscard]] int64_t num_parameters() const { return num_parameters_; }
 
   // Flat [n] f32 blocks over all modules; gradients and moments are empty until enable_training().
@@ -84,6 +115,7 @@ class LoraAdapter {
   int embedding_ = -1;
   int head_ = -1;
   int64_t max_rank_ = 0;
+  int64_t max_expert_rank_ = 0;
   int64_t num_parameters_ = 0;
   bool trains_ = false;
   DType compute_dtype_;

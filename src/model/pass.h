@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "model/expert_rows.h"
 #include "model/rope_table.h"
 #include "model/rows.h"
 #include "model/weights.h"
@@ -51,6 +52,7 @@ struct Pass {
   std::vector<ops::RunProduct>&
       product_buffer;  // these two are reused, so that a warm step allocates nothing
   std::vector<ops::LowRankRun>& run_buffer;  // reused, so that a warm step allocates nothing
+  ExpertRows& expert_rows;                   // of the sparse layer at work, reused too
 
   [[nodiscard]] int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   [[nodiscard]] DType dtype() const { return weights.compute_dtype(); }

@@ -21,13 +21,17 @@ constexpr ProjectionRow kRows[] = {
     {Projection::kGate, "mlp.gate_proj", LayerParam::kGateProj, LayerParam::kGateBias},
     {Projection::kUp, "mlp.up_proj", LayerParam::kUpProj, LayerParam::kUpBias},
     {Projection::kDown, "mlp.down_proj", LayerParam::kDownProj, LayerParam::kDownBias},
-    {Projection::kSharedGate, "mlp.shared_experts.gate_proj", LayerParam::kSharedGate, kNoBias},
-    {Projection::kSharedUp, "mlp.shared_experts.up_proj", LayerParam::kSharedUp, kNoBias},
-    {Projection::kSharedDown, "mlp.shared_experts.down_proj", LayerParam::kSharedDown, kNoBias},
+    {Projection::kSharedGate, "mlp.shared_experts.gate_proj", LayerParam::kSharedGate, kNoParam},
+    {Projection::kSharedUp, "mlp.shared_experts.up_proj", LayerParam::kSharedUp, kNoParam},
+    {Projection::kSharedDown, "mlp.shared_experts.down_proj", LayerParam::kSharedDown, kNoParam},
     {Projection::kQA, "self_attn.q_a_proj", LayerParam::kQAProj, LayerParam::kQABias},
-    {Projection::kQB, "self_attn.q_b_proj", LayerParam::kQBProj, kNoBias},
+    {Projection::kQB, "self_attn.q_b_proj", LayerParam::kQBProj, kNoParam},
     {Projection::kKvA, "self_attn.kv_a_proj_with_mqa", LayerParam::kKvAProj, LayerParam::kKvABias},
-    {Projection::kKvB, "self_attn.kv_b_proj", LayerParam::kKvBProj, kNoBias},
+    {Projection::kKvB, "self_attn.kv_b_proj", LayerParam::kKvBProj, kNoParam},
+    {Projection::kExpertGate, "mlp.experts.gate_proj", LayerParam::kExpertGate, kNoParam},
+    {Projection::kExpertUp, "mlp.experts.up_proj", LayerParam::kExpertUp, kNoParam},
+    {Projection::kExpertDown, "mlp.experts.down_proj", LayerParam::kExpertDown, kNoParam},
+    {Projection::kExpertGateUp, "mlp.experts.gate_up_proj", kNoParam, kNoParam},
 };
 
 constexpr bool rows_are_in_order() {
@@ -61,6 +65,10 @@ std::string_view module_kind_name(int kind) {
 
 std::array<int64_t, 2> projection_widths(const ModelConfig& config, LayerKind kind,
                                          Projection projection) {
+  if (projection == Projection::kExpertGateUp) {
+    const auto [in, out] = projection_widths(config, kind, Projection::kExpertGate);
+    return {in, 2 * out};
+  }
   for (const LayerParamSpec& spec : layer_params(config, kind)) {
     if (spec.role == weight_of(projection)) return {spec.shape[1], spec.shape[0]};
   }

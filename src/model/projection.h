@@ -24,16 +24,24 @@ enum class Projection : uint8_t {
   kQB,
   kKvA,
   kKvB,
+  kExpertGate,
+  kExpertUp,
+  kExpertDown,
+  kExpertGateUp,  // for adapters only: gate and up of all experts with one A (PEFT)
 };
-constexpr int kNumProjections = 14;
+constexpr int kNumProjections = 18;
 constexpr int kEmbedding = kNumProjections;  // module kinds outside the layers
 constexpr int kHead = kNumProjections + 1;
 constexpr int kNumModuleKinds = kNumProjections + 2;
 
+// kNoParam where there is none.
 LayerParam weight_of(Projection projection);
-// kNoBias where none of the families has one.
 LayerParam bias_of(Projection projection);
-constexpr auto kNoBias = static_cast<LayerParam>(255);
+constexpr auto kNoParam = static_cast<LayerParam>(255);
+// Whether it belongs to the routed experts: one matrix each, rows of the routed order.
+constexpr bool is_expert(Projection projection) {
+  return projection >= Projection::kExpertGate && projection <= Projection::kExpertGateUp;
+}
 // Below the layer: "self_attn.q_proj", "mlp.shared_experts.up_proj"; "embed_tokens", "lm_head".
 std::string_view module_kind_path(int kind);
 // Its last component: "q_proj", "up_proj".

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "ops/elementwise.h"
 #include "ops/pack.h"
@@ -118,6 +119,7 @@ void ModelWeights::add_layers(int64_t panel_width) {
         p.expert = spec.num_experts > 0 ? static_cast<int>(e) : -1;
         p.role = spec.role;
         p.blocks = spec.blocks;
+        p.buffer = spec.buffer;
         add_parameter(std::move(p), memory + e * bytes, panel_width);
       }
       layers_[i].matrix[role] = table_[layer_indices_[i][role]].panel;
@@ -128,8 +130,25 @@ void ModelWeights::add_layers(int64_t panel_width) {
 
 int64_t ModelWeights::num_parameters() const {
   int64_t count = 0;
-  for (const Parameter& parameter : table_) count += parameter.shape.num_elements();
+  for (const Parameter& parameter : table_) {
+    if (!parameter.buffer) count += parameter.shape.num_elements();
+  }
   return count;
+}
+
+std::vector<StoredTensor> ModelWeights::stored_tensors() const {
+  std::vector<StoredTensor> tensors;
+  std::unordered_map<std::string_view, size_t> places;
+  for (size_t index = 0; index < table_.size(); ++index) {
+    const auto [place, added] = places.try_emplace(table_[index].name, tensors.size());
+    if (added) tensors.push_back({table_[index].name, table_[index].tensor_shape(), {}});
+    tensors[place->second].parameters.push_back(index);
+  }
+  for (StoredTensor& tensor : tensors) {
+    std::sort(tensor.parameters.begin(), tensor.parameters.end(),
+              [&](size_t a, size_t b) { return table_[a].first_row < table_[b].first_row; });
+  }
+  return tensors;
 }
 
 size_t ModelWeights::layer_index(int64_t layer, LayerParam role) const {
@@ -146,7 +165,7 @@ void ModelWeights::write(Backend& backend, size_t index, int64_t first_row, Tens
   const TensorView source = rows.reshape({1, parameter.shape[0]});
   const TensorView target = parameter.vector.reshape({1, parameter.shape[0]});
   ops::copy(backend, source, target);
-  if (compute_dtype_ == DType::kBF16) {
+  if (compute_dtype_ == DType::kBF16 && !parameter.buffer) {
     float* values = parameter.vector.f32();
     std::transform(values, values + parameter.shape[0], values, round_to_bf16);
   }

@@ -27,9 +27,17 @@ struct Parameter {
   int expert = -1;
   LayerParam role = LayerParam::kInputNorm;  // meaningful when layer >= 0
   Shape shape;                               // [rows, cols] of a matrix, [n] of a vector
-  PanelView panel;                           // matrices
-  RowBlocks blocks;                          // of the panel's rows
-  TensorView vector;                         // vectors: [n] f32
+  // The tensor in a checkpoint may be larger: rows [first_row, ...) of it, all leading axes
+  // flattened (experts stored as one tensor). Empty stored_shape: the tensor is the parameter.
+  Shape stored_shape;
+  int64_t first_row = 0;
+  bool buffer = false;  // not trained, kept in f32 exactly
+  [[nodiscard]] const Shape& tensor_shape() const {
+    return stored_shape.rank() == 0 ? shape : stored_shape;
+  }
+  PanelView panel;    // matrices
+  RowBlocks blocks;   // of the panel's rows
+  TensorView vector;  // vectors: [n] f32
   [[nodiscard]] bool is_matrix() const { return shape.rank() == 2; }
 };
 
@@ -47,6 +55,13 @@ struct LayerWeights {
   [[nodiscard]] TensorView vec(LayerParam p) const { return vector[static_cast<size_t>(p)]; }
 };
 
+// A tensor of a checkpoint and the rows of the weight table it holds, in the order of its rows.
+struct StoredTensor {
+  std::string_view name;
+  Shape shape;
+  std::vector<size_t> parameters;
+};
+
 class ModelWeights {
  public:
   // Allocates zeroed parameters. compute_dtype is the type of products: f32 or bf16.
@@ -57,7 +72,9 @@ class ModelWeights {
   [[nodiscard]] DType compute_dtype() const { return compute_dtype_; }
   [[nodiscard]] const std::vector<Parameter>& table() const { return table_; }
   [[nodiscard]] std::vector<Parameter>& table() { return table_; }
-  [[nodiscard]] int64_t num_parameters() const;
+  [[nodiscard]] int64_t num_parameters() const;  // buffers not counted
+  // The table by checkpoint tensors, in its order. Borrows names from the table.
+  [[nodiscard]] std::vector<StoredTensor> stored_tensors() const;
   [[nodiscard]] int64_t num_bytes() const { return arena_.size(); }
 
   [[nodiscard]] const LayerWeights& layer(int64_t index) const {

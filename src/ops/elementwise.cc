@@ -96,6 +96,26 @@ void gather(Backend& backend, TensorView x, std::span<const int32_t> rows, Tenso
   });
 }
 
+void gather_sum(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView add,
+                TensorView y) {
+  CHECK(cpu::is_float(x.dtype) && cpu::is_float(y.dtype), x.dtype, y.dtype);
+  CHECK(x.cols() == y.cols(), x.shape.to_string(), y.shape.to_string());
+  CHECK(add.empty() || (add.dtype == DType::kF32 && add.rows() == y.rows()), add.dtype, add.rows());
+  if (y.rows() == 0) return;
+  const int64_t each = std::ssize(rows) / y.rows();
+  CHECK(each >= 1 && each * y.rows() == std::ssize(rows), rows.size(), y.rows());
+  check_rows(rows, x.rows());
+  cpu::with_path(backend.path(), [&]<typename V>() {
+    cpu::for_range(backend, y.rows(), x.cols() * each, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        cpu::gather_sum_row<V>(x.dtype, x.data, x.row_stride, rows.data() + t * each, each,
+                               add.empty() ? nullptr : static_cast<const float*>(add.row(t)),
+                               y.dtype, y.row(t), x.cols());
+      }
+    });
+  });
+}
+
 void scatter_add(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y) {
   CHECK(cpu::is_float(x.dtype) && y.dtype == DType::kF32, x.dtype, y.dtype);
   CHECK(x.cols() == y.cols() && x.rows() == std::ssize(rows), x.shape.to_string(),

@@ -18,6 +18,11 @@ void add_into(Backend& backend, TensorView x, TensorView y);
 // y[i] = x[rows[i]]: gathers whole rows, same type.
 void gather(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y);
 
+// y[t] = add[t] + (x[rows[t k]] + x[rows[t k + 1]] + ...), k = rows.size() / T, in that order, one
+// fp32 chain rounded once. x [n, D] f32 or bf16, add [T, D] f32 or empty, y [T, D] f32 or bf16.
+void gather_sum(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView add,
+                TensorView y);
+
 // y[rows[i]] += x[i], i ascending, y f32 [*, D], x f32 or bf16 [n, D]; rows may repeat (embedding
 // gradient).
 void scatter_add(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y);

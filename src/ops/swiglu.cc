@@ -15,6 +15,11 @@ void check_like(TensorView view, TensorView gate) {
         view.shape.to_string(), gate.shape.to_string());
 }
 
+void check_scales(TensorView scales, TensorView gate) {
+  CHECK(scales.dtype == DType::kF32 && scales.shape == Shape{gate.rows()}, scales.dtype,
+        scales.shape.to_string(), gate.rows());
+}
+
 }  // namespace
 
 void swiglu(Backend& backend, TensorView gate, TensorView up, TensorView y) {
@@ -26,7 +31,7 @@ void swiglu(Backend& backend, TensorView gate, TensorView up, TensorView y) {
     cpu::for_pieces(backend, gate.rows(), gate.cols(), dense,
                     [&](int64_t row, int64_t begin, int64_t end) {
                       cpu::swiglu_piece<V>(gate.dtype, at(gate, row, begin), at(up, row, begin),
-                                           at(y, row, begin), end - begin);
+                                           1.0f, at(y, row, begin), end - begin);
                     });
   });
 }
@@ -42,10 +47,48 @@ void swiglu_backward(Backend& backend, TensorView gate, TensorView up, TensorVie
   cpu::with_path(backend.path(), [&]<typename V>() {
     cpu::for_pieces(
         backend, gate.rows(), gate.cols(), dense, [&](int64_t row, int64_t begin, int64_t end) {
-          cpu::swiglu_backward_piece<V>(gate.dtype, at(gate, row, begin), at(up, row, begin),
+          cpu::swiglu_backward_piece<V>(gate.dtype, at(gate, row, begin), at(up, row, begin), 1.0f,
                                         d_y.dtype, at(d_y, row, begin), at(d_gate, row, begin),
                                         at(d_up, row, begin), end - begin);
         });
+  });
+}
+
+void swiglu_rows(Backend& backend, TensorView gate, TensorView up, TensorView scales,
+                 TensorView y) {
+  CHECK(cpu::is_float(gate.dtype), gate.dtype);
+  check_like(up, gate);
+  check_like(y, gate);
+  check_scales(scales, gate);
+  cpu::with_path(backend.path(), [&]<typename V>() {
+    cpu::for_range(backend, gate.rows(), gate.cols(), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        cpu::swiglu_piece<V>(gate.dtype, gate.row(row), up.row(row), scales.f32()[row], y.row(row),
+                             gate.cols());
+      }
+    });
+  });
+}
+
+void swiglu_rows_backward(Backend& backend, TensorView gate, TensorView up, TensorView scales,
+                          TensorView d_y, TensorView d_gate, TensorView d_up, TensorView d_scales) {
+  CHECK(cpu::is_float(gate.dtype) && cpu::is_float(d_y.dtype), gate.dtype, d_y.dtype);
+  CHECK(d_y.shape == gate.shape, d_y.shape.to_string(), gate.shape.to_string());
+  check_like(up, gate);
+  check_like(d_gate, gate);
+  check_like(d_up, gate);
+  check_scales(scales, gate);
+  check_scales(d_scales, gate);
+  cpu::with_path(backend.path(), [&]<typename V>() {
+    cpu::for_range(backend, gate.rows(), gate.cols(), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        d_scales.f32()[row] = cpu::swiglu_dot_piece<V>(gate.dtype, gate.row(row), up.row(row),
+                                                       d_y.dtype, d_y.row(row), gate.cols());
+        cpu::swiglu_backward_piece<V>(gate.dtype, gate.row(row), up.row(row), scales.f32()[row],
+                                      d_y.dtype, d_y.row(row), d_gate.row(row), d_up.row(row),
+                                      gate.cols());
+      }
+    });
   });
 }
 

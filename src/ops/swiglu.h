@@ -14,4 +14,13 @@ void swiglu(Backend& backend, TensorView gate, TensorView up, TensorView y);
 void swiglu_backward(Backend& backend, TensorView gate, TensorView up, TensorView d_y,
                      TensorView d_gate, TensorView d_up);
 
+// The same with a factor for each row, before the rounding: y = scale * silu(gate) * up. An expert
+// weighs its hidden values with the router's weight, since what follows is linear. scales: [T] f32.
+void swiglu_rows(Backend& backend, TensorView gate, TensorView up, TensorView scales, TensorView y);
+
+// Also writes d_scales [T] f32, the sum of d_y silu(gate) up over a row: sixteen interleaved
+// partial sums, then their tree. d_gate and d_up may lie over the inputs.
+void swiglu_rows_backward(Backend& backend, TensorView gate, TensorView up, TensorView scales,
+                          TensorView d_y, TensorView d_gate, TensorView d_up, TensorView d_scales);
+
 }  // namespace strata::ops

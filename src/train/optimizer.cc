@@ -53,6 +53,10 @@ std::vector<TensorView> BaseTrainer::views(TensorView flat) const {
   std::vector<TensorView> out;
   int64_t offset = 0;
   for (const model::Parameter& parameter : weights_.table()) {
+    if (parameter.buffer) {
+      out.emplace_back();
+      continue;
+    }
     out.emplace_back(flat.f32() + offset, DType::kF32, parameter.shape);
     offset += parameter.shape.num_elements();
   }
@@ -69,7 +73,9 @@ void BaseTrainer::enable_steps(FunctionRef<void(size_t, TensorView)> read) {
   m_ = TensorView(base + bytes, DType::kF32, {num_parameters_});
   v_ = TensorView(base + 2 * bytes, DType::kF32, {num_parameters_});
   masters_ = views(params_);
-  for (size_t index = 0; index < masters_.size(); ++index) read(index, masters_[index]);
+  for (size_t index = 0; index < masters_.size(); ++index) {
+    if (!masters_[index].empty()) read(index, masters_[index]);
+  }
 }
 
 void BaseTrainer::finish_gradients(Backend& backend) {
@@ -98,8 +104,9 @@ void BaseTrainer::zero_gradients() {
 }
 
 void BaseTrainer::refresh(Backend& backend, model::ModelWeights& weights) const {
-  for (size_t index = 0; index < masters_.size(); ++index)
-    weights.write(backend, index, 0, masters_[index]);
+  for (size_t index = 0; index < masters_.size(); ++index) {
+    if (!masters_[index].empty()) weights.write(backend, index, 0, masters_[index]);
+  }
 }
 
 }  // namespace strata::train

@@ -41,6 +41,7 @@ class BaseTrainer {
   [[nodiscard]] bool steps_enabled() const { return steps_enabled_; }
 
   [[nodiscard]] model::BaseGradients* gradients() { return &gradients_; }
+  // Views of buffers, which do not train, are empty.
   // Adds the tied head's accumulator to the embedding's; gradient() is then complete. Idempotent.
   void finish_gradients(Backend& backend);
   [[nodiscard]] TensorView gradient(size_t index) const { return gradients_.d_weight[index]; }

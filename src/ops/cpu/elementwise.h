@@ -17,6 +17,11 @@ template <typename V>
 void add_rows_columns(DType x_type, const void* x, int64_t x_stride, const int32_t* rows,
                       int64_t num_rows, float* y, int64_t y_stride, int64_t begin, int64_t end);
 
+// y = add + (x[rows[0]] + x[rows[1]] + ...), one row of n elements; num_rows >= 1; null add: none.
+template <typename V>
+void gather_sum_row(DType x_type, const void* x, int64_t x_stride, const int32_t* rows,
+                    int64_t num_rows, const float* add, DType y_type, void* y, int64_t n);
+
 // In double: 16 interleaved partial sums, then their tree. Products of floats are exact in double.
 template <typename V>
 double sum_of_squares_piece(DType x_type, const void* x, int64_t n);

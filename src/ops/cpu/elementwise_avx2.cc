@@ -7,6 +7,8 @@ template void copy_piece<Avx2>(DType, const void*, DType, void*, int64_t);
 template void add_piece<Avx2>(DType, const void*, float*, int64_t);
 template void add_rows_columns<Avx2>(DType, const void*, int64_t, const int32_t*, int64_t, float*,
                                      int64_t, int64_t, int64_t);
+template void gather_sum_row<Avx2>(DType, const void*, int64_t, const int32_t*, int64_t,
+                                   const float*, DType, void*, int64_t);
 template double sum_of_squares_piece<Avx2>(DType, const void*, int64_t);
 
 }  // namespace strata::ops::cpu

@@ -39,6 +39,24 @@ void add_rows_columns(DType x_type, const void* x, int64_t x_stride, const int32
 }
 
 template <typename V>
+void gather_sum_row(DType x_type, const void* x, int64_t x_stride, const int32_t* rows,
+                    int64_t num_rows, const float* add, DType y_type, void* y, int64_t n) {
+  with_type<V>(x_type, [&]<typename X>() {
+    with_type<V>(y_type, [&]<typename Y>() {
+      for_chunks<V>(n, [&](int64_t i, auto part) {
+        const X* base = static_cast<const X*>(x) + i;
+        auto sum = V::load(base + rows[0] * x_stride, part);
+        for (int64_t j = 1; j < num_rows; ++j) {
+          sum = sum + V::load(base + rows[j] * x_stride, part);
+        }
+        if (add != nullptr) sum = V::load(add + i, part) + sum;
+        V::store(static_cast<Y*>(y) + i, sum, part);
+      });
+    });
+  });
+}
+
+template <typename V>
 double sum_of_squares_piece(DType x_type, const void* x, int64_t n) {
   double sum[kLanes] = {};
   with_type<V>(x_type, [&]<typename X>() {

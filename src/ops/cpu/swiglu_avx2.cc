@@ -3,8 +3,9 @@
 
 namespace strata::ops::cpu {
 
-template void swiglu_piece<Avx2>(DType, const void*, const void*, void*, int64_t);
-template void swiglu_backward_piece<Avx2>(DType, const void*, const void*, DType, const void*,
-                                          void*, void*, int64_t);
+template void swiglu_piece<Avx2>(DType, const void*, const void*, float, void*, int64_t);
+template void swiglu_backward_piece<Avx2>(DType, const void*, const void*, float, DType,
+                                          const void*, void*, void*, int64_t);
+template float swiglu_dot_piece<Avx2>(DType, const void*, const void*, DType, const void*, int64_t);
 
 }  // namespace strata::ops::cpu

@@ -5,28 +5,28 @@
 
 namespace strata::ops::cpu {
 
-// y = g sigmoid(g) u
+// y = g sigmoid(g) u scale
 template <typename V>
-void swiglu_piece(DType type, const void* gate, const void* up, void* y, int64_t n) {
+void swiglu_piece(DType type, const void* gate, const void* up, float scale, void* y, int64_t n) {
   with_type<V>(type, [&]<typename X>() {
     for_chunks<V>(n, [&](int64_t i, auto part) {
       const auto g = V::load(static_cast<const X*>(gate) + i, part);
       const auto u = V::load(static_cast<const X*>(up) + i, part);
-      V::store(static_cast<X*>(y) + i, g * sigmoid<V>(g) * u, part);
+      V::store(static_cast<X*>(y) + i, g * sigmoid<V>(g) * u * V::set1(scale), part);
     });
   });
 }
 
-// d_gate = d_y u sigmoid(g) (1 + g (1 - sigmoid(g))), d_up = d_y g sigmoid(g)
+// With d = d_y scale: d_gate = d u sigmoid(g) (1 + g (1 - sigmoid(g))), d_up = d g sigmoid(g)
 template <typename V>
-void swiglu_backward_piece(DType type, const void* gate, const void* up, DType d_y_type,
-                           const void* d_y, void* d_gate, void* d_up, int64_t n) {
+void swiglu_backward_piece(DType type, const void* gate, const void* up, float scale,
+                           DType d_y_type, const void* d_y, void* d_gate, void* d_up, int64_t n) {
   with_type<V>(type, [&]<typename X>() {
     with_type<V>(d_y_type, [&]<typename DY>() {
       for_chunks<V>(n, [&](int64_t i, auto part) {
         const auto g = V::load(static_cast<const X*>(gate) + i, part);
         const auto u = V::load(static_cast<const X*>(up) + i, part);
-        const auto d = V::load(static_cast<const DY*>(d_y) + i, part);
+        const auto d = V::load(static_cast<const DY*>(d_y) + i, part) * V::set1(scale);
         auto rest = g;
         const auto s = sigmoid<V>(g, rest);
         const auto slope = s * V::fma(g, rest, V::set1(1.0f));
@@ -35,6 +35,25 @@ void swiglu_backward_piece(DType type, const void* gate, const void* up, DType d
       });
     });
   });
+}
+
+template <typename V>
+float swiglu_dot_piece(DType type, const void* gate, const void* up, DType d_y_type,
+                       const void* d_y, int64_t n) {
+  float total = 0.0f;
+  with_type<V>(type, [&]<typename X>() {
+    with_type<V>(d_y_type, [&]<typename DY>() {
+      auto sum = V::set1(0.0f);
+      for_chunks<V>(n, [&](int64_t i, auto part) {
+        const auto g = V::load(static_cast<const X*>(gate) + i, part);
+        const auto u = V::load(static_cast<const X*>(up) + i, part);
+        const auto d = V::load(static_cast<const DY*>(d_y) + i, part);
+        sum = V::fma(d, g * sigmoid<V>(g) * u, sum);
+      });
+      total = V::sum(sum);
+    });
+  });
+  return total;
 }
 
 }  // namespace strata::ops::cpu

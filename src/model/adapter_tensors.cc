@@ -1,0 +1,98 @@
+#include "model/adapter_tensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace strata::model {
+namespace {
+
+// The same name with the expert before its last component: "a.b.{}.c".
+std::string with_expert(const std::string& path, std::string_view expert) {
+  const size_t dot = path.rfind('.');
+  return fmt::format("{}.{}{}", path.substr(0, dot), expert, path.substr(dot));
+}
+
+Shape stored_shape(const LoraModule& module, bool is_b) {
+  const TensorView& values = is_b ? module.b : module.a;
+  if (module.num_experts == 0 || module.form == ExpertForm::kStacked) return values.shape;
+  const int64_t e = module.num_experts;
+  const int64_t first = values.shape[1];
+  const int64_t second = values.shape[2];
+  if (module.form == ExpertForm::kPerExpert) return {first, second};
+  return is_b ? Shape{first, e * second} : Shape{e * first, second};
+}
+
+// Calls body(index in stored, index in the module's values) for every element of the tensor.
+template <typename Body>
+void for_elements(const LoraModule& module, const AdapterTensor& tensor, const TensorView& values,
+                  Body body) {
+  const int64_t count = tensor.shape.num_elements();
+  if (module.num_experts == 0 || module.form != ExpertForm::kFused || !tensor.is_b) {
+    const int64_t first = std::max<int64_t>(0, tensor.expert) * count;
+    for (int64_t i = 0; i < count; ++i) body(i, first + i);
+    return;
+  }
+  // B [out, E R]: column j E + e is rank j of expert e
+  const int64_t experts = module.num_experts;
+  const int64_t out = values.shape[1];
+  const int64_t rank = values.shape[2];
+  for (int64_t o = 0; o < out; ++o) {
+    for (int64_t j = 0; j < rank; ++j) {
+      for (int64_t e = 0; e < experts; ++e) {
+        body((o * rank + j) * experts + e, (e * out + o) * rank + j);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::string expert_path(const LoraModule& module, int64_t expert) {
+  return with_expert(module.path, std::to_string(expert));
+}
+
+void set_tensor_names(LoraModule& module) {
+  std::string path = module.path;
+  if (module.num_experts > 0) path = with_expert(path, "{}");
+  const bool embedding = module.spec.kind == kEmbedding;
+  module.a_name =
+      fmt::format("base_model.model.{}.lora_{}", path, embedding ? "embedding_A" : "A.weight");
+  module.b_name =
+      fmt::format("base_model.model.{}.lora_{}", path, embedding ? "embedding_B" : "B.weight");
+}
+
+std::vector<AdapterTensor> adapter_tensors(const LoraAdapter& adapter) {
+  std::vector<AdapterTensor> tensors;
+  for (size_t m = 0; m < adapter.modules().size(); ++m) {
+    const LoraModule& module = adapter.modules()[m];
+    const bool each = module.num_experts > 0 && module.form == ExpertForm::kPerExpert;
+    for (int64_t e = 0; e < (each ? module.num_experts : 1); ++e) {
+      for (const bool is_b : {false, true}) {
+        const std::string& name = is_b ? module.b_name : module.a_name;
+        tensors.push_back({.name = each ? fmt::format(fmt::runtime(name), e) : name,
+                           .shape = stored_shape(module, is_b),
+                           .module = m,
+                           .is_b = is_b,
+                           .expert = each ? e : -1});
+      }
+    }
+  }
+  return tensors;
+}
+
+void to_stored(const LoraModule& module, const AdapterTensor& tensor, TensorView module_values,
+               float* stored) {
+  const float* values = module_values.f32();
+  for_elements(module, tensor, module_values,
+               [&](int64_t to, int64_t from) { stored[to] = values[from]; });
+}
+
+void from_stored(const LoraModule& module, const AdapterTensor& tensor, const float* stored,
+                 TensorView module_values) {
+  float* values = module_values.f32();
+  for_elements(module, tensor, module_values,
+               [&](int64_t from, int64_t to) { values[to] = stored[from]; });
+}
+
+}  // namespace strata::model

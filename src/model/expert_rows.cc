@@ -1,0 +1,48 @@
+#include "model/expert_rows.h"
+
+#include "model/pass.h"
+
+namespace strata::model {
+
+void ExpertRows::build(std::span<const int64_t> expert_ends, std::span<const int32_t> tokens,
+                       std::span<const PassSequence> sequences) {
+  experts_.clear();
+  runs_.clear();
+  expert_ends_.clear();
+  run_ends_.clear();
+  // As many as there can be, so that another routing of as many tokens allocates nothing.
+  const size_t most = std::min(tokens.size(), expert_ends.size() * sequences.size());
+  experts_.reserve(expert_ends.size());
+  for (auto* list : {&expert_ends_, &run_ends_}) list->reserve(most);
+  runs_.reserve(most);
+  groups.reserve(expert_ends.size());
+  low_rank.reserve(most);
+  products.reserve(most);
+
+  int64_t row = 0;
+  for (size_t e = 0; e < expert_ends.size(); ++e) {
+    const int64_t end = expert_ends[e];
+    if (row == end) continue;
+    const auto expert = static_cast<int64_t>(e);
+    experts_.push_back({row, end, expert, nullptr, std::ssize(expert_ends_), 0});
+    const size_t first_run = runs_.size();
+    const auto* sequence = sequences.data();
+    while (row < end) {
+      while (sequence->end <= tokens[static_cast<size_t>(row)]) ++sequence;
+      int64_t last = row + 1;
+      while (last < end && tokens[static_cast<size_t>(last)] < sequence->end) ++last;
+      if (runs_.size() == first_run || runs_.back().adapter != sequence->adapter) {
+        runs_.push_back({row, row, expert, sequence->adapter, std::ssize(run_ends_), 0});
+      }
+      ExpertRun& run = runs_.back();
+      run.end = last;
+      ++run.num_ends;
+      run_ends_.push_back(last - run.begin);
+      ++experts_.back().num_ends;
+      expert_ends_.push_back(last - experts_.back().begin);
+      row = last;
+    }
+  }
+}
+
+}  // namespace strata::model

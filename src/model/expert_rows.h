@@ -1,0 +1,57 @@
+// ExpertRows: how the rows of a layer's routed tokens, sorted by expert and then by token, divide:
+// groups of one expert, and inside them runs of one adapter and the ends of sequences, which keep
+// sums over tokens independent of how sequences are packed. Experts without rows do not occur.
+// Reused from layer to layer and pass to pass: the memory stays. Engine thread only.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ops/gemm_groups.h"
+
+namespace strata::model {
+
+class LoraAdapter;
+struct PassSequence;
+
+// Rows [begin, end) of one expert, or of one adapter within it; sequence ends count from `begin`.
+struct ExpertRun {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t expert = 0;
+  LoraAdapter* adapter = nullptr;  // null: the base model, or a whole expert
+  int64_t first_end = 0;
+  int64_t num_ends = 0;
+};
+
+class ExpertRows {
+ public:
+  // expert_ends: end row of each expert; tokens: the token of each row, ascending in an expert.
+  void build(std::span<const int64_t> expert_ends, std::span<const int32_t> tokens,
+             std::span<const PassSequence> sequences);
+
+  [[nodiscard]] std::span<const ExpertRun> experts() const { return experts_; }
+  [[nodiscard]] std::span<const ExpertRun> runs() const { return runs_; }
+  [[nodiscard]] std::span<const int64_t> ends_of_expert(const ExpertRun& run) const {
+    return ends_of(expert_ends_, run);
+  }
+  [[nodiscard]] std::span<const int64_t> ends_of_run(const ExpertRun& run) const {
+    return ends_of(run_ends_, run);
+  }
+
+  // Lists for products, reused.
+  std::vector<ops::GemmGroup> groups;
+  std::vector<ops::LowRankRun> low_rank;
+  std::vector<ops::RunProduct> products;
+
+ private:
+  static std::span<const int64_t> ends_of(const std::vector<int64_t>& ends, const ExpertRun& run) {
+    return std::span(ends).subspan(static_cast<size_t>(run.first_end),
+                                   static_cast<size_t>(run.num_ends));
+  }
+
+  std::vector<ExpertRun> experts_, runs_;
+  std::vector<int64_t> expert_ends_, run_ends_;
+};
+
+}  // namespace strata::model

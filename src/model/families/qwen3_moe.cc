@@ -1,0 +1,137 @@
+// Qwen3-MoE: Qwen3's attention, and experts in the layers that decoder_sparse_step and
+// mlp_only_layers leave to them.
+// Source: HF modeling_qwen3_moe.py and configuration_qwen3_moe.py.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "model/family.h"
+
+namespace strata::model {
+namespace {
+
+constexpr std::string_view kArchitectures[] = {"Qwen3MoeForCausalLM"};
+constexpr std::string_view kRead[] = {"architectures",
+                                      "vocab_size",
+                                      "hidden_size",
+                                      "intermediate_size",
+                                      "num_hidden_layers",
+                                      "num_attention_heads",
+                                      "num_key_value_heads",
+                                      "head_dim",
+                                      "max_position_embeddings",
+                                      "rms_norm_eps",
+                                      "initializer_range",
+                                      "tie_word_embeddings",
+                                      "attention_bias",
+                                      "rope_theta",
+                                      "rope_scaling",
+                                      "rope_parameters",
+                                      "torch_dtype",
+                                      "dtype",
+                                      "eos_token_id",
+                                      "partial_rotary_factor",
+                                      "layer_types",
+                                      "decoder_sparse_step",
+                                      "mlp_only_layers",
+                                      "moe_intermediate_size",
+                                      "num_experts",
+                                      "num_local_experts",
+                                      "num_experts_per_tok",
+                                      "norm_topk_prob"};
+constexpr std::string_view kInert[] = {"model_type",
+                                       "use_cache",
+                                       "_name_or_path",
+                                       "transformers_version",
+                                       "attention_dropout",
+                                       "bos_token_id",
+                                       "pad_token_id",
+                                       "return_dict",
+                                       "output_attentions",
+                                       "output_hidden_states",
+                                       "chunk_size_feed_forward",
+                                       "id2label",
+                                       "label2id",
+                                       "problem_type",
+                                       "is_encoder_decoder",
+                                       "unsloth_fixed",
+                                       "unsloth_version",
+                                       "transformers.js_config",
+                                       "_attn_implementation_autoset",
+                                       "sliding_window",
+                                       "max_window_layers",
+                                       "finetuning_task",
+                                       "task_specific_params",
+                                       "prefix",
+                                       "tokenizer_class",
+                                       "_attn_implementation",
+                                       "_model_name_or_path",
+                                       "unk_token_id",
+                                       "router_aux_loss_coef",
+                                       "output_router_logits",
+                                       "qkv_bias"};
+constexpr NeutralKey kNeutral[] = {{"hidden_act", "\"silu\""},
+                                   {"use_sliding_window", "false"},
+                                   {"add_cross_attention", "false"},
+                                   {"is_decoder", "false"},
+                                   {"tie_encoder_decoder", "false"}};
+constexpr std::string_view kIgnored[] = {"rotary_emb.inv_freq"};
+
+[[noreturn]] void fail(const ConfigObject& object, const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", object.where(), what));
+}
+
+// transformers 5 calls it num_local_experts; where both are there they must agree.
+int64_t read_num_experts(const ConfigObject& object) {
+  constexpr int64_t kDefaultExperts = 128;  // configuration_qwen3_moe.py, as all defaults here
+  const int64_t experts =
+      object.integer("num_experts", object.integer("num_local_experts", kDefaultExperts));
+  if (object.has("num_local_experts") && object.integer("num_local_experts") != experts) {
+    fail(object, fmt::format("num_experts {} and num_local_experts {} disagree", experts,
+                             object.json("num_local_experts")));
+  }
+  return experts;
+}
+
+void read_layers(const ConfigObject& object, ModelConfig& config) {
+  const int64_t step = object.integer("decoder_sparse_step", 1);
+  if (step < 1) fail(object, fmt::format("decoder_sparse_step: got {}, want at least 1", step));
+  const std::vector<int64_t> dense = object.integers("mlp_only_layers");
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    const bool sparse = config.moe.num_experts > 0 && (layer + 1) % step == 0 &&
+                        std::find(dense.begin(), dense.end(), layer) == dense.end();
+    config.layer_kinds.push_back(
+        {.attention = AttentionKind::kGqa, .mlp = sparse ? MlpKind::kMoe : MlpKind::kDense});
+  }
+}
+
+void read_qwen3_moe(const ConfigObject& object, ModelConfig& config) {
+  config.num_kv_heads = object.integer("num_key_value_heads", 4);
+  config.head_dim = object.integer("head_dim", config.hidden_size / config.num_heads);
+  config.qk_norm = true;
+  config.moe.num_experts = read_num_experts(object);
+  config.moe.top_k = object.integer("num_experts_per_tok", 8);
+  config.moe.expert_width = object.integer("moe_intermediate_size", 768);
+  config.moe.norm_topk = object.boolean("norm_topk_prob", false);
+  if (config.num_kv_heads < 1) fail(object, "num_key_value_heads must be at least 1");
+  read_layers(object, config);
+  for (const std::string& type : object.texts("layer_types")) {
+    if (type == "full_attention") continue;
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{}: layer_types: got '{}', only full_attention is supported",
+                            object.where(), type));
+  }
+}
+
+}  // namespace
+
+const Family kQwen3MoeFamily = {.name = "qwen3_moe",
+                                .architectures = kArchitectures,
+                                .read_keys = kRead,
+                                .inert_keys = kInert,
+                                .neutral_keys = kNeutral,
+                                .read = read_qwen3_moe,
+                                .ignored_suffixes = kIgnored};
+
+}  // namespace strata::model

@@ -1,0 +1,36 @@
+// The choice of experts: from a router's logits to the chosen experts of each token and their
+// weights, and back. T tokens, E experts, K chosen, G groups. Sources: HF modeling_qwen3_moe.py,
+// Qwen3MoeTopKRouter; modeling_deepseek_v3.py, DeepseekV3TopkRouter. Scores are fp32. Equal scores:
+// the lower id first. A token's choice depends on its own logits alone. Engine thread only.
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "backend/backend.h"
+#include "tensor/view.h"
+
+namespace strata::ops {
+
+enum class RouterScores : uint8_t { kSoftmax, kSigmoid };
+
+struct RouterArgs {
+  RouterScores scores = RouterScores::kSoftmax;
+  int64_t top_k = 1;
+  bool norm = false;       // the chosen scores are divided by their sum (sigmoid: plus 1e-20)
+  double scale = 1.0;      // then multiplied by this
+  TensorView bias;         // [E] f32 or empty: added to the scores for the choice only
+  int64_t num_groups = 1;  // experts in equal groups, of which the top_groups with the largest sum
+  int64_t top_groups = 1;  // of their two best (biased) scores take part; 1 of 1: no groups
+};
+
+// logits [T, E] f32 become scores in place: softmax over all experts, or sigmoid. Writes expert_ids
+// [T * K] (best first) and weights [T, K] f32.
+void route(Backend& backend, const RouterArgs& args, TensorView logits,
+           std::span<int32_t> expert_ids, TensorView weights);
+
+// Writes d_logits [T, E], f32 or bf16, from d_weights [T, K] f32. The choice itself has no
+// gradient.
+void route_backward(Backend& backend, const RouterArgs& args, TensorView scores,
+                    std::span<const int32_t> expert_ids, TensorView d_weights, TensorView d_logits);
+
+}  // namespace strata::ops

@@ -1,0 +1,297 @@
+"""The reference side of goldens with experts: transformers for the base, LoRA written here.
+
+PEFT on transformers 5 sees a layer's experts as two tensors, and drops LoRA on dense and shared MLPs when a family
+has experts; so adapters are applied here, by hooks, from the files themselves, in every form a file may have:
+  per expert   ...mlp.experts.3.gate_proj.lora_A.weight [r, in]
+  fused        ...mlp.experts.base_layer.lora_A.weight (gate_up_proj), ...mlp.experts.lora_A.weight (down_proj):
+               A [E r, in], B [out, E r] whose column j E + e is rank j of expert e (PEFT's target_parameters)
+  stacked      ...mlp.experts.w1.lora_A [E, r, in], lora_B [E, out, r]; w1 gate, w3 up, w2 down
+tools/make_golden.py checks the fused form against PEFT itself.
+"""
+import json
+import os
+import re
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+import golden_reference as gr
+
+PREFIX = "base_model.model."
+STACKED = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
+
+
+def is_moe(config):
+    return any(getattr(config, k, None) for k in ("num_local_experts", "num_experts", "n_routed_experts"))
+
+
+def pattern_value(patterns, path, default):
+    for key, value in patterns.items():
+        if re.match(rf"(.*\.)?({key})$", path):
+            return value
+    return default
+
+
+class Adapter:
+    """Parameters by their keys in the file, and what they mean: {module path: (A, B, scale)}."""
+
+    def __init__(self, folder, dtype, num_experts):
+        with open(os.path.join(folder, "adapter_config.json"), encoding="utf-8") as f:
+            self.config = json.load(f)
+        tensors = load_file(os.path.join(folder, "adapter_model.safetensors"))
+        self.params = {k: torch.nn.Parameter(v.to(dtype)) for k, v in tensors.items()}
+        self.num_experts = num_experts
+        paths = {re.sub(r"\.lora_[AB](\.weight)?$", "", k.removeprefix(PREFIX)) for k in self.params}
+        self.linear, self.experts = {}, {}
+        for path in sorted(paths):
+            found = re.match(r"(.*\.mlp\.experts)(?:\.(.*))?$", path)
+            if found:
+                self.experts.setdefault(found.group(1), []).append((found.group(2), path))
+            else:
+                self.linear[path] = path
+
+    def pair(self, path):
+        return [next(self.params[k] for k in (f"{PREFIX}{path}.lora_{p}.weight", f"{PREFIX}{path}.lora_{p}")
+                     if k in self.params) for p in "AB"]
+
+    def scale(self, path, rank):
+        alpha = pattern_value(self.config.get("alpha_pattern") or {}, path, self.config["lora_alpha"])
+        return alpha / (rank ** 0.5 if self.config.get("use_rslora") else rank)
+
+    def linear_delta(self, path, x):
+        if path not in self.linear:
+            return None
+        a, b = self.pair(path)
+        return self.scale(path, a.shape[0]) * ((x.to(a.dtype) @ a.T) @ b.T)
+
+    def expert_deltas(self, experts, e):
+        """{projection: function of x} of one expert; gate_up_proj gives both halves."""
+        out = {}
+        for rest, path in self.experts.get(experts, []):
+            if rest in STACKED:
+                a, b = (t[e] for t in self.pair(path))
+                out[STACKED[rest]] = self._delta(a, b, self.scale(f"{experts}.{rest}", a.shape[0]))
+            elif rest is None or rest == "base_layer":
+                a, b = self.pair(path)
+                names = self.config.get("target_parameters") or []
+                both = any(r == "base_layer" for r, _ in self.experts[experts])
+                if both:
+                    kind = "gate_up_proj" if rest == "base_layer" else "down_proj"
+                else:
+                    kind = "gate_up_proj" if any(n.endswith("gate_up_proj") for n in names) else "down_proj"
+                rank = a.shape[0] // self.num_experts
+                b_e = b.reshape(b.shape[0], rank, self.num_experts)[:, :, e]
+                out[kind] = self._delta(a[e * rank:(e + 1) * rank], b_e, self.scale(f"{experts}.{kind}", rank))
+            elif rest.split(".")[0] == str(e):
+                a, b = self.pair(path)
+                out[rest.split(".")[1]] = self._delta(a, b, self.scale(path, a.shape[0]))
+        return out
+
+    @staticmethod
+    def _delta(a, b, scale):
+        return lambda x: scale * ((x.to(a.dtype) @ a.T) @ b.T)
+
+
+class MoeReference(gr.Reference):
+    """gr.Reference for models with experts."""
+
+    def __init__(self, model_dir, adapter_dirs, kind):
+        self.active = None
+        self.adapters = []
+        super().__init__(model_dir, adapter_dirs, kind)
+        self.stored = set()
+        for name in os.listdir(model_dir):
+            if name.endswith(".safetensors"):
+                with safe_open(os.path.join(model_dir, name), "pt") as f:
+                    self.stored |= set(f.keys())
+        self.margins = []
+        for path, module in self.base.named_modules():
+            if path.endswith(".mlp.experts"):
+                self._patch(path, module)
+            if path.endswith(".mlp.gate"):
+                module.register_forward_hook(self._record)
+        if kind == "f64":
+            self.base.set_experts_implementation("eager")
+
+    def _record(self, gate, _, out):
+        """The gap between the last chosen expert and the first that is not, of every token."""
+        logits, k = out[0].double(), gate.top_k
+        scores = logits.softmax(-1)
+        if hasattr(gate, "e_score_correction_bias"):
+            scores = logits.sigmoid() + gate.e_score_correction_bias.double()
+            groups = scores.view(len(scores), gate.num_group, -1)
+            if gate.num_group > gate.topk_group:
+                best = groups.topk(2, -1)[0].sum(-1).sort(-1, descending=True)
+                gaps = best.values[:, gate.topk_group - 1] - best.values[:, gate.topk_group]
+                self.margins.append(gaps.min().item())
+                keep = torch.zeros_like(best.values).scatter(1, best.indices[:, :gate.topk_group], 1.0)
+                scores = groups.masked_fill(keep[..., None] == 0, float("-inf")).flatten(1)
+        order = scores.sort(-1, descending=True).values
+        if k < order.shape[1]:
+            self.margins.append((order[:, k - 1] - order[:, k]).min().item())
+
+    def _add_adapter(self, folder, index):
+        dtype = torch.float32 if self.kind == "bf16_peft" else gr.DTYPES[self.kind]
+        config = self.base.config
+        num = getattr(config, "num_local_experts", None) or config.num_experts
+        self.adapters.append(Adapter(folder, dtype, num))
+        if index > 1:
+            return
+        for path, module in self.base.named_modules():
+            if isinstance(module, torch.nn.Linear):
+                module.register_forward_hook(self._linear_hook(path))
+
+    def _linear_hook(self, path):
+        def hook(_, args, y):
+            delta = self.active.linear_delta(path, args[0]) if self.active else None
+            return y if delta is None else y + delta.to(y.dtype)
+        return hook
+
+    def _patch(self, path, module):
+        plain = module.forward
+
+        def forward(x, index, weights):
+            if self.active is None or path not in self.active.experts:
+                return plain(x, index, weights)
+            out = torch.zeros_like(x)
+            for e in range(module.gate_up_proj.shape[0]):
+                token, slot = torch.where(index == e)
+                if len(token) == 0:
+                    continue
+                delta = self.active.expert_deltas(path, e)
+                rows = x[token]
+                both = rows @ module.gate_up_proj[e].T
+                if "gate_up_proj" in delta:
+                    both = both + delta["gate_up_proj"](rows).to(both.dtype)
+                gate, up = both.chunk(2, -1)
+                if "gate_proj" in delta:
+                    gate = gate + delta["gate_proj"](rows).to(gate.dtype)
+                if "up_proj" in delta:
+                    up = up + delta["up_proj"](rows).to(up.dtype)
+                hidden = module.act_fn(gate) * up
+                y = hidden @ module.down_proj[e].T
+                if "down_proj" in delta:
+                    y = y + delta["down_proj"](hidden).to(y.dtype)
+                out = out.index_add(0, token, (y * weights[token, slot, None]).to(out.dtype))
+            return out
+
+        module.forward = forward
+
+    def _name_parameters(self):
+        self.base_params = dict(self.base.named_parameters())
+        self.adapter_params = {k + 1: a.params for k, a in enumerate(self.adapters)}
+        for params in [self.base_params, *self.adapter_params.values()]:
+            for value in params.values():
+                value.requires_grad_(True)
+
+    def activate(self, adapter):
+        self.active = self.adapters[adapter - 1] if adapter else None
+
+    def stored_names(self, out):
+        """Splits fused tensors where the file holds one tensor for each expert."""
+        result = {}
+        for name, value in out.items():
+            found = re.match(r"(param_(?:grad|final)\.)(.*\.mlp\.experts)\.(gate_up_proj|down_proj)$", name)
+            if not found or f"{found.group(2)}.{found.group(3)}" in self.stored:
+                result[name] = value
+                continue
+            head, path, kind = found.groups()
+            for e, part in enumerate(value):
+                if kind == "down_proj":
+                    result[f"{head}{path}.{e}.down_proj.weight"] = part
+                else:
+                    half = part.shape[0] // 2
+                    result[f"{head}{path}.{e}.gate_proj.weight"] = part[:half]
+                    result[f"{head}{path}.{e}.up_proj.weight"] = part[half:]
+        return result
+
+
+def fuse_experts(folder):
+    """Rewrites a model directory of one file: the experts of a layer as two tensors."""
+    from safetensors.torch import save_file
+    path = os.path.join(folder, "model.safetensors")
+    tensors = load_file(path)
+    layers = sorted({k.split(".experts.")[0] for k in tensors if ".experts." in k})
+    for layer in layers:
+        num = 1 + max(int(k.split(".experts.")[1].split(".")[0]) for k in tensors if k.startswith(layer + ".experts."))
+        take = lambda e, name: tensors.pop(f"{layer}.experts.{e}.{name}.weight")
+        both = [torch.cat([take(e, "gate_proj"), take(e, "up_proj")]) for e in range(num)]
+        down = [take(e, "down_proj") for e in range(num)]
+        tensors[f"{layer}.experts.gate_up_proj"] = torch.stack(both)
+        tensors[f"{layer}.experts.down_proj"] = torch.stack(down)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def make_adapter(folder, model_dir, spec, gen):
+    """An adapter of random size. spec: form (per_expert, fused, stacked), r, lora_alpha, expert_r, modules (suffixes of
+    plain linear modules), experts (projections), use_rslora."""
+    from safetensors.torch import save_file
+    from transformers import AutoModelForCausalLM
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+    tensors, ranks = {}, {}
+    rank, alpha, form = spec["r"], spec["lora_alpha"], spec["form"]
+    expert_rank = spec.get("expert_r", rank)
+    slope = lambda r: alpha / (r ** 0.5 if spec.get("use_rslora") else r)
+
+    def draw(shape, size):
+        return size * torch.randn(shape, generator=gen)
+
+    def add(path, inputs, outputs, r):
+        tensors[f"{PREFIX}{path}.lora_A.weight"] = draw((r, inputs), inputs ** -0.5)
+        tensors[f"{PREFIX}{path}.lora_B.weight"] = draw((outputs, r), 0.35 / (slope(r) * r ** 0.5))
+        if r != rank:
+            ranks[path] = r
+
+    for path, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and path.split(".")[-1] in spec.get("modules", []):
+            add(path, module.in_features, module.out_features, rank)
+        if not path.endswith(".mlp.experts") or not spec.get("experts"):
+            continue
+        num, both, width = module.gate_up_proj.shape
+        shapes = {"gate_proj": (width, both // 2), "up_proj": (width, both // 2), "down_proj": (both // 2, width),
+                  "gate_up_proj": (width, both)}
+        for name in spec["experts"]:
+            inputs, outputs = shapes[name]
+            if form == "per_expert":
+                for e in range(num):
+                    add(f"{path}.{e}.{name}", inputs, outputs, expert_rank)
+                continue
+            a = draw((num, expert_rank, inputs), inputs ** -0.5)
+            b = draw((num, outputs, expert_rank), 0.35 / (slope(expert_rank) * expert_rank ** 0.5))
+            if form == "stacked":
+                key = f"{PREFIX}{path}." + {v: k for k, v in STACKED.items()}[name]
+                tensors[f"{key}.lora_A"], tensors[f"{key}.lora_B"] = a, b
+            else:
+                nested = name == "gate_up_proj" and "down_proj" in spec["experts"]
+                key = f"{PREFIX}{path}" + (".base_layer" if nested else "")
+                tensors[f"{key}.lora_A.weight"] = a.reshape(-1, inputs).contiguous()
+                tensors[f"{key}.lora_B.weight"] = b.permute(1, 2, 0).reshape(outputs, -1).contiguous()
+            if expert_rank != rank:
+                short = {v: k for k, v in STACKED.items()}[name] if form == "stacked" else name
+                ranks[f"{path}.{short}"] = expert_rank
+    os.makedirs(folder, exist_ok=True)
+    save_file({k: v.contiguous() for k, v in tensors.items()}, os.path.join(folder, "adapter_model.safetensors"),
+              metadata={"format": "pt"})
+    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": alpha, "bias": "none",
+              "base_model_name_or_path": None, "use_rslora": bool(spec.get("use_rslora")),
+              "target_modules": sorted(spec.get("modules", []) + (spec.get("experts", []) if form == "per_expert" else [])),
+              "rank_pattern": {re.escape(k).replace("\\_", "_"): v for k, v in ranks.items()},
+              "alpha_pattern": {}, "inference_mode": True, "lora_dropout": 0.0}
+    if form == "fused":
+        config["target_parameters"] = [f"mlp.experts.{n}" for n in spec["experts"]]
+    with open(os.path.join(folder, "adapter_config.json"), "w", encoding="utf-8") as f:
+        json.dump(config, f, indent=1)
+        f.write("\n")
+
+
+def check_against_peft(model_dir, folder, ids):
+    """What PEFT computes with the adapter, as far as it loads all of it, is what this file computes."""
+    from peft import PeftModel
+    ref = MoeReference(model_dir, [folder], "f64")
+    ours = ref.forward(ids, 1)[1]
+    plain = MoeReference(model_dir, [], "f64")
+    peft = PeftModel.from_pretrained(plain.base, folder, autocast_adapter_dtype=False)
+    theirs = peft(input_ids=torch.tensor([ids])).logits[0]
+    difference = gr.relative_l2(gr.to_numpy(ours), gr.to_numpy(theirs))
+    assert difference < 1e-12, f"{folder}: PEFT computes something else: {difference:.1e}"
