@@ -31,11 +31,6 @@ void by_mlp(LayerKind kind, Dense dense, Moe moe) {
   }
 }
 
-[[noreturn]] void no_block(const char* name) {
-  CHECK(false, name);
-  __builtin_unreachable();
-}
-
 }  // namespace
 
 LayerActivations take_kept(Pass& pass, int64_t layer, TensorView x) {

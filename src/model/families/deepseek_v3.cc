@@ -200,10 +200,6 @@ void read_deepseek_v3(const ConfigObject& object, ModelConfig& config) {
     sparse = sparse || !dense;
   }
   if (sparse) read_moe(object, defaults, config);
-  if (sparse) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("{}: layers of experts are not supported yet", object.where()));
-  }
   const bool renamed = object.has("num_mtp_layers") && !object.has("num_nextn_predict_layers");
   config.num_mtp_layers =
       object.integer(renamed ? "num_mtp_layers" : "num_nextn_predict_layers", 1);
