@@ -125,7 +125,7 @@ void tile(const TileArgs& args) {
       line += line_bytes;
       x += Step::kPair * Step::kBytes;
     }
-    ahead += a.prefetch_jump;
+    if (line_bytes > 0) ahead += a.prefetch_jump;
     left -= run;
   }
   if (a.cols % Step::kPair != 0) chains.add_last(panel, x, row_bytes);

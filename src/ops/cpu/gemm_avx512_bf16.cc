@@ -93,7 +93,7 @@ void tile(const TileArgs& args) {
       line += kLines * 64;
       x += kPairBytes;
     }
-    ahead += a.prefetch_jump;
+    if (kLines > 0) ahead += a.prefetch_jump;
     left -= run;
   }
   if (a.cols % 2 != 0) chains.add(panel, x, row_bytes, broadcast_last);

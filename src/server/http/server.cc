@@ -52,11 +52,24 @@ std::chrono::steady_clock::duration in_seconds(double seconds) {
 
 std::string text_of(beast::string_view view) { return {view.data(), view.size()}; }
 
-// Where a handler's response meets the connection that waits for it.
+// Where a handler's response meets the connection that waits for it. The handler may keep its end
+// for as long as it likes, also past the server, so the timer stays with the connection.
 struct Pending {
-  explicit Pending(asio::io_context& io) : ready(io, asio::steady_timer::time_point::max()) {}
   std::optional<Response> response;
-  asio::steady_timer ready;  // cancelled when the response is there
+  asio::steady_timer* ready = nullptr;  // cancelled when the response is there; null: nobody waits
+};
+
+// A wait for the response, as long as its scope.
+struct Waiting {
+  Waiting(asio::io_context& io, std::shared_ptr<Pending> what)
+      : timer(io, asio::steady_timer::time_point::max()), pending(std::move(what)) {
+    pending->ready = &timer;
+  }
+  ~Waiting() { pending->ready = nullptr; }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+  asio::steady_timer timer;
+  std::shared_ptr<Pending> pending;
 };
 
 }  // namespace
@@ -273,12 +286,13 @@ asio::awaitable<int> HttpServer::State::read_body(Connection& connection, BodyPa
 }
 
 asio::awaitable<Response> HttpServer::State::run_handler(Request request) {
-  auto pending = std::make_shared<Pending>(io);
+  auto pending = std::make_shared<Pending>();
+  Waiting waiting(io, pending);
   router.dispatch(std::move(request), [this, pending](Response response) {
     auto deliver = [pending, response = std::move(response)]() mutable {
       CHECK(!pending->response.has_value());
       pending->response = std::move(response);
-      pending->ready.cancel();
+      if (pending->ready != nullptr) pending->ready->cancel();
     };
     if (std::this_thread::get_id() == thread.get_id()) {
       deliver();
@@ -288,7 +302,7 @@ asio::awaitable<Response> HttpServer::State::run_handler(Request request) {
   });
   while (!pending->response) {
     error_code ignored;
-    co_await pending->ready.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+    co_await waiting.timer.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
   }
   co_return std::move(*pending->response);
 }
