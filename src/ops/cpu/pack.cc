@@ -81,23 +81,26 @@ void zero_lanes(To* panel, const PanelView& view, int64_t lane) {
   }
 }
 
-using PackKernel = void (*)(const PackArgs&);
+struct PackKernel {
+  void (*run)(const PackArgs&) = nullptr;
+  int64_t block = kPackBlock;  // steps and lanes come in multiples of it
+};
 
 PackKernel pack_kernel(CpuPath path) {
 #if defined(__x86_64__)
   switch (path) {
     case CpuPath::kAvx512Bf16:
     case CpuPath::kAvx512:
-      return pack_avx512;
+      return {pack_avx512, 1};
     case CpuPath::kAvx2:
-      return pack_avx2;
+      return {pack_avx2, kPackBlock};
     case CpuPath::kReference:
       break;
   }
 #else
   CHECK(path == CpuPath::kReference, path);
 #endif
-  return nullptr;
+  return {};
 }
 
 template <typename E>
@@ -105,27 +108,27 @@ constexpr PackType kPackType = std::is_same_v<E, float>  ? PackType::kF32
                                : std::is_same_v<E, Bf16> ? PackType::kBF16
                                                          : PackType::kF16;
 
-// Packs the whole blocks of `count` lanes that start on a block, from the first column on; returns
-// how many lanes and columns are done.
+// Packs what the kernel takes of `count` lanes that start on a block, from the first column on;
+// returns how many lanes and columns are done.
 template <typename From, typename To>
 std::pair<int64_t, int64_t> pack_blocks(PackKernel kernel, const From* rows, int64_t stride,
                                         int64_t count, int64_t cols, To* panel, int64_t width,
                                         int64_t lane, bool stream) {
-  const int64_t lanes = count / kPackBlock * kPackBlock;
-  const int64_t steps = cols / kPair<To> / kPackBlock * kPackBlock;
-  if (kernel == nullptr || lane % kPackBlock != 0 || width % kPackBlock != 0 || lanes == 0 ||
+  const int64_t lanes = count / kernel.block * kernel.block;
+  const int64_t steps = cols / kPair<To> / kernel.block * kernel.block;
+  if (kernel.run == nullptr || lane % kPackBlock != 0 || width % kPackBlock != 0 || lanes == 0 ||
       steps == 0) {
     return {0, 0};
   }
-  kernel({.rows = rows,
-          .stride = stride,
-          .from = kPackType<From>,
-          .steps = steps,
-          .lanes = lanes,
-          .dst = panel + lane * kPair<To>,
-          .width = width,
-          .to_bf16 = std::is_same_v<To, Bf16>,
-          .stream = stream});
+  kernel.run({.rows = rows,
+              .stride = stride,
+              .from = kPackType<From>,
+              .steps = steps,
+              .lanes = lanes,
+              .dst = panel + lane * kPair<To>,
+              .width = width,
+              .to_bf16 = std::is_same_v<To, Bf16>,
+              .stream = stream});
   return {lanes, steps * kPair<To>};
 }
 

@@ -11,8 +11,8 @@ struct PackArgs {
   const void* rows = nullptr;  // [lanes, at least steps * elements of a step]
   int64_t stride = 0;          // elements
   PackType from = PackType::kF32;
-  int64_t steps = 0;    // a multiple of kPackBlock
-  int64_t lanes = 0;    // a multiple of kPackBlock
+  int64_t steps = 0;
+  int64_t lanes = 0;
   void* dst = nullptr;  // [steps][width] of 32 bits, at the first lane; aligned to 64 bytes
   int64_t width = 0;
   bool to_bf16 = false;
@@ -21,7 +21,9 @@ struct PackArgs {
 
 constexpr int64_t kPackBlock = 16;
 
+// Steps and lanes are multiples of kPackBlock.
 void pack_avx2(const PackArgs& args);
+// Any number of steps and lanes; those of other rows stay as they are.
 void pack_avx512(const PackArgs& args);
 
 }  // namespace strata::ops::cpu
