@@ -109,7 +109,7 @@ class Probe {
     train::BaseTrainer& trainer = engine_->base_trainer();
     trainer.finish_gradients(engine_->backend());
     put_parameters("param_grad.", [&](size_t i) { return trainer.gradient(i); });
-    trainer.zero_gradients();
+    trainer.zero_gradients(engine_->backend());
   }
 
   void train() {

@@ -96,6 +96,45 @@ void linear_forward(Pass& pass, const RowGroups& rows, const LinearWeights& line
             {.x = x, .w = linear.weight, .runs = low_rank, .bias = linear.bias, .add = add}, y);
 }
 
+namespace {
+
+// What a backward step of a linear reads and writes of one adapter's rows.
+struct LowRankBackward {
+  const Pass& pass;
+  const RowGroups& rows;
+  const LinearWeights& linear;
+  TensorView x, h, dy, d_h;
+
+  void run(Backend& backend, const AdapterRun& run) const {
+    const LoraModule* module = find_module(run, linear.layer, linear.kind);
+    if (module == nullptr) return;
+    const TensorView d_h_run = d_h.slice_cols(0, module->spec.rank).slice_rows(run.begin, run.end);
+    const TensorView dy_run = dy.slice_rows(run.begin, run.end);
+    // y += h B^T, h = scale * x A^T  =>  d(x A^T) = scale * dy B
+    ops::gemm_dx(backend, {.x = dy_run, .w = module->b_panel, .scale = module->scale}, d_h_run);
+    if (!pass.adapter_gradients || !run.adapter->trains()) return;
+    const TensorView h_run = h.slice_cols(0, module->spec.rank).slice_rows(run.begin, run.end);
+    ops::gemm_dw(backend, dy_run, h_run, rows.ends_of(run), module->d_b);
+    ops::gemm_dw(backend, d_h_run, x.slice_rows(run.begin, run.end), rows.ends_of(run),
+                 module->d_a);
+  }
+
+  // Many short runs: a worker takes whole runs, each in one thread. The bits are the same.
+  void run_all(Backend& backend) const {
+    const std::span<const AdapterRun> runs = rows.runs();
+    if (!rows.suit(backend.pool().num_threads())) {
+      for (const AdapterRun& one : runs) run(backend, one);
+      return;
+    }
+    backend.make_lanes();
+    backend.pool().run_each(static_cast<int64_t>(runs.size()), [&](int64_t i, int worker) {
+      run(backend.lane(worker), runs[static_cast<size_t>(i)]);
+    });
+  }
+};
+
+}  // namespace
+
 void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& linear, TensorView x,
                      TensorView h, TensorView dy, TensorView dx, bool accumulate,
                      TensorView d_weight) {
@@ -109,19 +148,12 @@ void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& lin
   for (const AdapterRun& run : rows.runs()) {
     const LoraModule* module = find_module(run, linear.layer, linear.kind);
     if (module == nullptr) continue;
-    const TensorView d_h_module = d_h.slice_cols(0, module->spec.rank);
-    const TensorView d_h_run = d_h_module.slice_rows(run.begin, run.end);
-    const TensorView dy_run = dy.slice_rows(run.begin, run.end);
-    // y += h B^T, h = scale * x A^T  =>  d(x A^T) = scale * dy B
-    ops::gemm_dx(backend, {.x = dy_run, .w = module->b_panel, .scale = module->scale}, d_h_run);
-    low_rank.push_back({.begin = run.begin, .end = run.end, .x = d_h_module, .w = module->a_panel});
-    if (pass.adapter_gradients && run.adapter->trains()) {
-      const TensorView h_run = h.slice_cols(0, module->spec.rank).slice_rows(run.begin, run.end);
-      ops::gemm_dw(backend, dy_run, h_run, rows.ends_of(run), module->d_b);
-      ops::gemm_dw(backend, d_h_run, x.slice_rows(run.begin, run.end), rows.ends_of(run),
-                   module->d_a);
-    }
+    low_rank.push_back({.begin = run.begin,
+                        .end = run.end,
+                        .x = d_h.slice_cols(0, module->spec.rank),
+                        .w = module->a_panel});
   }
+  if (rank > 0) LowRankBackward{pass, rows, linear, x, h, dy, d_h}.run_all(backend);
   if (!d_weight.empty()) ops::gemm_dw(backend, dy, x, rows.ends(), d_weight);
   if (pass.base_gradients != nullptr && linear.bias_index != ModelWeights::npos) {
     ops::add_rows_into(backend, dy, pass.base_gradients->d_weight[linear.bias_index]);

@@ -3,6 +3,7 @@
 // products see long runs and no sort is needed. Reused from pass to pass: clear() keeps the memory.
 // Engine thread only.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -25,12 +26,15 @@ class RowGroups {
     runs_.clear();
     ends_.clear();
     relative_ends_.clear();
+    longest_run_ = 0;
+    distinct_ = true;
   }
   // Appends one sequence of num_rows rows; empty ones are skipped.
   void add(int64_t num_rows, LoraAdapter* adapter) {
     if (num_rows == 0) return;
     const int64_t begin = num_rows_total();
     if (runs_.empty() || runs_.back().adapter != adapter) {
+      for (const AdapterRun& run : runs_) distinct_ = distinct_ && run.adapter != adapter;
       runs_.push_back({begin, begin, adapter, static_cast<int64_t>(relative_ends_.size()), 0});
     }
     AdapterRun& run = runs_.back();
@@ -38,9 +42,15 @@ class RowGroups {
     ++run.num_ends;
     ends_.push_back(begin + num_rows);
     relative_ends_.push_back(run.end - run.begin);
+    longest_run_ = std::max(longest_run_, run.end - run.begin);
   }
   [[nodiscard]] int64_t num_rows_total() const { return ends_.empty() ? 0 : ends_.back(); }
   [[nodiscard]] std::span<const AdapterRun> runs() const { return runs_; }
+  // Whether `workers` workers do better with a run each than with all runs in turn, each cut among
+  // them: no run is more than a worker's share, and no two write the same adapter's gradients.
+  [[nodiscard]] bool suit(int workers) const {
+    return workers > 1 && distinct_ && longest_run_ * workers <= num_rows_total();
+  }
   // End rows of all sequences.
   [[nodiscard]] std::span<const int64_t> ends() const { return ends_; }
   // End rows of a run's sequences, counted from the run's first row.
@@ -53,6 +63,8 @@ class RowGroups {
   std::vector<AdapterRun> runs_;
   std::vector<int64_t> ends_;
   std::vector<int64_t> relative_ends_;
+  int64_t longest_run_ = 0;
+  bool distinct_ = true;
 };
 
 }  // namespace strata::model

@@ -1,5 +1,6 @@
 #include "train/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -20,7 +21,15 @@ ops::AdamWArgs adamw_args(const AdamWOptions& options, double grad_norm, int64_t
           .step = step};
 }
 
-void zero(TensorView view) { std::memset(view.data, 0, static_cast<size_t>(view.num_bytes())); }
+void zero(Backend& backend, TensorView view) {
+  constexpr int64_t kPiece = 64 << 10;
+  char* data = static_cast<char*>(view.data);
+  const int64_t bytes = view.num_bytes();
+  backend.pool().run((bytes + kPiece - 1) / kPiece, [&](int64_t begin, int64_t end, int) {
+    const int64_t last = std::min(end * kPiece, bytes);
+    std::memset(data + begin * kPiece, 0, static_cast<size_t>(last - begin * kPiece));
+  });
+}
 
 }  // namespace
 
@@ -32,7 +41,8 @@ StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter,
   ++adapter.step;
   ops::adamw(backend, adamw_args(options, norm, adapter.step), adapter.gradients(),
              adapter.parameters(), adapter.first_moments(), adapter.second_moments());
-  adapter.drop_gradients();
+  zero(backend, adapter.gradients());
+  adapter.has_gradient = false;
   adapter.refresh(backend);
   return {.stepped = true, .grad_norm = norm, .step = adapter.step};
 }
@@ -81,7 +91,7 @@ void BaseTrainer::enable_steps(FunctionRef<void(size_t, TensorView)> read) {
 void BaseTrainer::finish_gradients(Backend& backend) {
   if (gradients_.d_tied_head.empty()) return;
   ops::add_into(backend, gradients_.d_tied_head, gradients_.d_weight[weights_.embedding_index()]);
-  zero(gradients_.d_tied_head);
+  zero(backend, gradients_.d_tied_head);
 }
 
 StepResult BaseTrainer::step(Backend& backend, model::ModelWeights& weights,
@@ -92,14 +102,14 @@ StepResult BaseTrainer::step(Backend& backend, model::ModelWeights& weights,
   const double norm = std::sqrt(ops::sum_of_squares(backend, grads_));
   ++num_steps;
   ops::adamw(backend, adamw_args(options, norm, num_steps), grads_, params_, m_, v_);
-  zero_gradients();
+  zero_gradients(backend);
   refresh(backend, weights);
   return {.stepped = true, .grad_norm = norm, .step = num_steps};
 }
 
-void BaseTrainer::zero_gradients() {
-  zero(grads_);
-  if (!gradients_.d_tied_head.empty()) zero(gradients_.d_tied_head);
+void BaseTrainer::zero_gradients(Backend& backend) {
+  zero(backend, grads_);
+  if (!gradients_.d_tied_head.empty()) zero(backend, gradients_.d_tied_head);
   has_gradient = false;
 }
 

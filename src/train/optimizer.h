@@ -52,7 +52,7 @@ class BaseTrainer {
   [[nodiscard]] TensorView second_moments() const { return v_; }
 
   StepResult step(Backend& backend, model::ModelWeights& weights, const AdamWOptions& options);
-  void zero_gradients();
+  void zero_gradients(Backend& backend);
   // Writes the masters to the weights' compute copies.
   void refresh(Backend& backend, model::ModelWeights& weights) const;
 
