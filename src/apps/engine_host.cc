@@ -114,12 +114,16 @@ void EngineHost::count(const api::Work& work) {
     const auto& data = std::get<api::ForwardBackward>(rows.command->op).data;
     for (size_t i = rows.first; i < rows.last; ++i) batch += scheduler::datum_tokens(data[i]);
   }
-  if (batch > 0) batch_tokens_ = batch;
+  if (batch > 0) {
+    batch_tokens_ = batch;
+    ++train_passes_;
+  }
 }
 
 EngineHost::Counts EngineHost::counts() const {
   return {.trained_tokens = trained_tokens_,
           .sampled_tokens = sampled_tokens_,
+          .train_passes = train_passes_,
           .batch_tokens = batch_tokens_,
           .running_samples = running_samples_,
           .adapters = adapters_,

@@ -44,6 +44,7 @@ class EngineHost {
   struct Counts {  // any thread
     int64_t trained_tokens = 0;
     int64_t sampled_tokens = 0;
+    int64_t train_passes = 0;
     int64_t batch_tokens = 0;  // of the last turn with training rows
     int64_t running_samples = 0;
     int64_t adapters = 0;
@@ -70,9 +71,9 @@ class EngineHost {
   std::unique_ptr<engine::AdapterBook> book_;
   scheduler::Scheduler* scheduler_ = nullptr;
   std::atomic<bool> stopping_ = false;
-  std::atomic<int64_t> trained_tokens_ = 0, sampled_tokens_ = 0, batch_tokens_ = 0,
-                       running_samples_ = 0, adapters_ = 0, adapter_bytes_ = 0, snapshot_bytes_ = 0,
-                       kv_bytes_ = 0;
+  std::atomic<int64_t> trained_tokens_ = 0, sampled_tokens_ = 0, train_passes_ = 0,
+                       batch_tokens_ = 0, running_samples_ = 0, adapters_ = 0, adapter_bytes_ = 0,
+                       snapshot_bytes_ = 0, kv_bytes_ = 0;
   std::jthread thread_;
 };
 

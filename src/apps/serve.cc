@@ -55,6 +55,31 @@ server::Dispatch dispatch_to(scheduler::Scheduler& scheduler) {
   };
 }
 
+server::EngineStats stats_of(const EngineHost& host, const scheduler::Scheduler& scheduler) {
+  const EngineHost::Counts counts = host.counts();
+  const scheduler::SchedulerStats queues = scheduler.stats();
+  const ServePlan& plan = host.plan();
+  return {.trained_tokens = counts.trained_tokens,
+          .sampled_tokens = counts.sampled_tokens,
+          .train_passes = counts.train_passes,
+          .batch_tokens = counts.batch_tokens,
+          .running_samples = counts.running_samples,
+          .queued_training = queues.queued_training,
+          .held_training = queues.held_training,
+          .queued_samples = queues.queued_samples,
+          .queued_bytes = queues.queued_bytes,
+          .adapters = counts.adapters,
+          .weights = plan.weights,
+          .passes = plan.passes,
+          .adapter_bytes = counts.adapter_bytes,
+          .adapter_limit = plan.adapters,
+          .snapshot_bytes = counts.snapshot_bytes,
+          .snapshot_limit = plan.snapshots,
+          .kv_bytes = counts.kv_bytes,
+          .kv_limit = plan.kv,
+          .budget = plan.budget};
+}
+
 // Signals are taken by sigtimedwait alone: blocked before the first thread is made.
 sigset_t block_signals() {
   sigset_t signals;
@@ -103,10 +128,13 @@ int run_serve(const server::ServeOptions& options) {
   scheduler::Scheduler scheduler({.gap_timeout = options.gap_timeout,
                                   .max_queued_samples = options.max_queued_samples,
                                   .max_queued_bytes = options.max_queued_bytes});
-  server::TinkerServer server(options, names, host.bases(), dispatch_to(scheduler));
+  server::TinkerServer server(options, names, host.bases(), dispatch_to(scheduler),
+                              [&] { return stats_of(host, scheduler); });
   host.start(scheduler,
              [&server](std::vector<api::Result> results) { server.post(std::move(results)); });
   server.start();
+  fmt::print("metrics on http://{}:{}/metrics\n", options.metrics_listen.host,
+             server.metrics_port());
   fmt::print("listening on http://{}:{}\n", options.listen.host, server.port());
   std::fflush(stdout);
   wait_for_end(signals, server);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "server/checkpoints/data_dir.h"
 #include "server/checkpoints/registry.h"
@@ -10,6 +11,8 @@
 #include "server/rest/rest.h"
 #include "server/service/service.h"
 #include "server/state/store.h"
+#include "server/view/page.h"
+#include "server/view/watch.h"
 
 namespace strata::server {
 namespace {
@@ -57,15 +60,26 @@ HttpOptions http_options(const ServeOptions& options) {
 
 void log_exchange(const Exchange& exchange) {
   // The path without its query; signed URLs carry their token there.
-  log(LogLevel::kDebug, fmt::format("{} {} {} {:.1f} ms", exchange.method, exchange.path,
-                                    exchange.status, exchange.seconds * 1e3));
+  log(LogLevel::kDebug,
+      fmt::format("event=http method={} path={} status={} seconds={:.4f}", exchange.method,
+                  exchange.path, exchange.status, exchange.seconds));
+}
+
+HttpOptions metrics_options(const ServeOptions& options) {
+  HttpOptions out;
+  out.option = "--metrics-listen";
+  out.host = options.metrics_listen.host;
+  out.port = options.metrics_listen.port;
+  out.max_body = 0;
+  return out;
 }
 
 }  // namespace
 
 struct TinkerServer::State {
   State(const ServeOptions& serve_options, const BaseNames& base_names,
-        std::vector<api::BaseInfo> bases, Dispatch dispatch)
+        const std::vector<api::BaseInfo>& bases, Dispatch dispatch,
+        std::function<EngineStats()> engine_stats)
       : options(serve_options),
         keys(std::make_shared<KeyRing>(key_sources(options))),
         data(options.data),
@@ -74,11 +88,17 @@ struct TinkerServer::State {
         signer(data.secret(), store, options.url_ttl),
         rest({store, registry, signer, worker}),
         names(base_names),
+        stats(std::move(engine_stats)),
         service(service_options(options, data, store.boot()),
-                {store, registry, names, std::move(bases),
+                {store, registry, names, bases, watch,
                  [this](std::function<void()> job) { worker.post(std::move(job)); },
                  [this](std::function<void()> job) { http->post(std::move(job)); }},
-                std::move(dispatch)) {}
+                std::move(dispatch)),
+        page({service, watch, names, bases, stats}) {}
+
+  void make_http(Router router);
+  void make_metrics();
+  [[nodiscard]] std::string metrics_text();
 
   ServeOptions options;
   std::shared_ptr<const KeyRing> keys;  // I/O thread, after start()
@@ -89,34 +109,85 @@ struct TinkerServer::State {
   Worker worker;  // stopped before `http` goes: its jobs end there
   Rest rest;
   BaseNames names;
+  std::function<EngineStats()> stats;
+  Watch watch;
   Service service;
+  LivePage page;
   std::unique_ptr<HttpServer> http;
+  std::unique_ptr<HttpServer> metrics;  // asks `http`'s thread
 };
 
+std::string TinkerServer::State::metrics_text() {
+  const Watch::Rate rate = watch.rate();
+  return watch.metrics().text(stats(),
+                              {.pending = static_cast<int64_t>(service.futures().num_pending()),
+                               .parked = service.futures().num_parked(),
+                               .sessions = static_cast<int64_t>(service.num_sessions()),
+                               .models = static_cast<int64_t>(service.models().size()),
+                               .train_rate = rate.train,
+                               .sample_rate = rate.sample});
+}
+
+void TinkerServer::State::make_http(Router router) {
+  http = std::make_unique<HttpServer>(
+      http_options(options), std::move(router),
+      [this](std::string_view key) -> std::optional<Caller> {
+        const std::optional<Identity> who = keys->find(key);
+        if (!who) return std::nullopt;
+        return Caller{who->tenant, who->is_admin};
+      },
+      [this](const Exchange& exchange) {
+        log_exchange(exchange);
+        watch.metrics().exchange(exchange.route, exchange.status, exchange.seconds);
+      });
+  http->call_every(kTickSeconds, [this] {
+    service.tick();
+    watch.tick(stats(), now_seconds());
+  });
+}
+
+void TinkerServer::State::make_metrics() {
+  Router router;
+  router.add({"GET", "/metrics", BodyKind::kNone,
+              [this](const Request&, const Respond& respond) {
+                http->post([this, respond] {
+                  Response response;
+                  response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+                  response.body = metrics_text();
+                  respond(std::move(response));
+                });
+              },
+              /*needs_key=*/false});
+  metrics = std::make_unique<HttpServer>(
+      metrics_options(options), std::move(router),
+      [](std::string_view) -> std::optional<Caller> { return std::nullopt; });
+}
+
 TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
-                           std::vector<api::BaseInfo> bases, Dispatch dispatch)
-    : state_(std::make_unique<State>(options, names, std::move(bases), std::move(dispatch))) {
+                           const std::vector<api::BaseInfo>& bases, Dispatch dispatch,
+                           std::function<EngineStats()> stats)
+    : state_(
+          std::make_unique<State>(options, names, bases, std::move(dispatch), std::move(stats))) {
   State& s = *state_;
   for (const std::string& warning : s.keys->warnings()) log(LogLevel::kWarning, warning);
   Router router;
   s.service.add_routes(router);
   s.rest.add_routes(router);
-  s.http = std::make_unique<HttpServer>(
-      http_options(s.options), std::move(router),
-      [&s](std::string_view key) -> std::optional<Caller> {
-        const std::optional<Identity> who = s.keys->find(key);
-        if (!who) return std::nullopt;
-        return Caller{who->tenant, who->is_admin};
-      },
-      log_exchange);
-  s.http->call_every(kTickSeconds, [&s] { s.service.tick(); });
+  s.page.add_routes(router);
+  s.make_http(std::move(router));
+  s.make_metrics();
 }
 
 TinkerServer::~TinkerServer() { state_->worker.stop(); }
 
-void TinkerServer::start() { state_->http->start(); }
+void TinkerServer::start() {
+  state_->http->start();
+  state_->metrics->start();
+}
 
 int TinkerServer::port() const { return state_->http->port(); }
+
+int TinkerServer::metrics_port() const { return state_->metrics->port(); }
 
 void TinkerServer::post(std::vector<api::Result> results) {
   if (results.empty()) return;
@@ -140,6 +211,7 @@ void TinkerServer::begin_shutdown() {
 }
 
 void TinkerServer::stop() {
+  state_->metrics->stop(0.0);
   state_->worker.stop();
   // Twice: results that were posted before may post their answers once more.
   state_->http->post([this] { state_->http->post([this] { state_->service.fail_pending(); }); });

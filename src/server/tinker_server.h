@@ -3,6 +3,7 @@
 //   TinkerServer server(options, names, bases, dispatch);
 //   server.start();  ...  server.post(scheduler.complete(...));  ...  server.stop();
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,15 +13,18 @@
 #include "server/base_names.h"
 #include "server/options.h"
 #include "server/service/dispatch.h"
+#include "server/view/engine_stats.h"
 
 namespace strata::server {
 
 class TinkerServer {
  public:
   // Takes the data directory's lock and opens the state store. `bases` in the order of `names`'
-  // directories. Throws Error for what the operator must change.
+  // directories; `stats` is called on the I/O thread. Throws Error for what the operator must
+  // change.
   TinkerServer(const ServeOptions& options, const BaseNames& names,
-               std::vector<api::BaseInfo> bases, Dispatch dispatch);
+               const std::vector<api::BaseInfo>& bases, Dispatch dispatch,
+               std::function<EngineStats()> stats);
   ~TinkerServer();
   TinkerServer(const TinkerServer&) = delete;
   TinkerServer& operator=(const TinkerServer&) = delete;
@@ -28,6 +32,7 @@ class TinkerServer {
   // Listens. After it the server answers.
   void start();
   [[nodiscard]] int port() const;
+  [[nodiscard]] int metrics_port() const;
   // Any thread: answers of the engines and of the scheduler.
   void post(std::vector<api::Result> results);
   // Any thread: reads the keys again (SIGHUP); a fault is logged and the old keys stay.

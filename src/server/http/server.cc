@@ -101,6 +101,7 @@ struct HttpServer::State {
   asio::awaitable<void> repeat(double seconds, std::function<void()> task);
 
   std::optional<Response> check(const BodyParser& parser, Request& request) const;
+  void note(std::string_view method, std::string_view path, int status, double seconds) const;
 
   HttpOptions options;
   Router router;
@@ -224,6 +225,13 @@ std::optional<Response> HttpServer::State::check(const BodyParser& parser, Reque
   return std::nullopt;
 }
 
+void HttpServer::State::note(std::string_view method, std::string_view path, int status,
+                             double seconds) const {
+  if (!observe) return;
+  const Route* route = router.match(method, path).route;
+  observe({method, path, route == nullptr ? "other" : route->pattern, status, seconds});
+}
+
 // 0, or the status to refuse the request with; -1 when the connection is gone (a deadline closes
 // it). Counts what it appends to `body` in body_bytes; the caller takes it off again.
 asio::awaitable<int> HttpServer::State::read_body(Connection& connection, BodyParser& parser,
@@ -335,7 +343,7 @@ asio::awaitable<void> HttpServer::State::refuse(Connection& connection, Response
                                                 const Request& request) {
   const bool written =
       co_await write(connection, response, request.method == "HEAD", /*keep_alive=*/false);
-  if (observe) observe({request.method, request.path, response.status, 0.0});
+  note(request.method, request.path, response.status, 0.0);
   if (!written) co_return;
   error_code fault;
   connection.stream.socket().shutdown(tcp::socket::shutdown_send, fault);
@@ -409,7 +417,7 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   const Response response = co_await run_handler(std::move(request));
   const bool keep = keep_alive && !stopping;
   const bool written = co_await write(connection, response, method == "HEAD", keep);
-  if (observe) observe({method, path, response.status, now_seconds() - begin});
+  note(method, path, response.status, now_seconds() - begin);
   co_return written&& keep;
 }
 
@@ -439,15 +447,16 @@ void HttpServer::start() {
                                       tcp::resolver::passive, fault);
   if (fault || found.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--listen: '{}' is no address: {}", s.options.host, fault.message()));
+                fmt::format("{}: '{}' is no address: {}", s.options.option, s.options.host,
+                            fault.message()));
   }
   const tcp::endpoint endpoint = found.begin()->endpoint();
   try {
     s.acceptor.emplace(s.io, endpoint);
   } catch (const std::exception& error) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--listen {}:{}: {}; is another server running there?", s.options.host,
-                            s.options.port, error.what()));
+                fmt::format("{} {}:{}: {}; is another server running there?", s.options.option,
+                            s.options.host, s.options.port, error.what()));
   }
   s.bound_port = s.acceptor->local_endpoint().port();
   s.rules.emplace(s.options.host, s.bound_port, s.options.public_url);

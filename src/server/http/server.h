@@ -18,6 +18,7 @@
 namespace strata::server {
 
 struct HttpOptions {
+  const char* option = "--listen";  // what to call the address in a fault
   std::string host = "127.0.0.1";
   int port = 0;                // 0: any free one
   std::string public_url;      // without a slash at its end, or empty
@@ -39,6 +40,7 @@ using Identify = std::function<std::optional<Caller>(std::string_view key)>;
 struct Exchange {
   std::string_view method;
   std::string_view path;
+  std::string_view route;  // its pattern; "other" where there is none
   int status = 0;
   double seconds = 0;
 };

@@ -142,6 +142,8 @@ Response Service::start_model(const Request& request, const Fields& body,
   if (response.status != 200 || !is_new) return response;
   parts_.store.add_run(row);
   models_[id] = {tenant, session, base_name, api::BaseId{base.model}, lora, false};
+  parts_.watch.run_started(
+      id, {.tenant = tenant, .base_name = base_name, .rank = lora.rank, .begin = row.created_at});
   pending_[request_id.text].failed = [this, id] { drop_model(id); };
   return response;
 }
@@ -170,6 +172,7 @@ LiveModel& Service::live_model(const Request& request, const std::string& id) {
 void Service::drop_model(const std::string& id) {
   parts_.store.end_run(id, RunState::kUnloaded, wall_seconds());
   models_.erase(id);
+  parts_.watch.run_ended(id);
   refused_.erase(refused_.lower_bound({id, INT64_MIN}), refused_.upper_bound({id, INT64_MAX}));
 }
 

@@ -76,12 +76,16 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
   const api::RequestId id = command.request;
   const std::string model = command.model.text;
   const int64_t seq_id = command.seq_id;
+  pending.watched = watched(command, now_seconds());
   if (stopping_) {
     if (pending.failed) pending.failed();
     return busy_response(503, "the server is shutting down");
   }
   const Admitted admitted = dispatch_.submit(std::move(command));
   if (admitted.admission == Admission::kAccepted) {
+    log(LogLevel::kDebug,
+        fmt::format("event=accepted request={} operation={} model={} seq_id={}", id.text,
+                    pending.watched.operation, model.empty() ? "-" : model, seq_id));
     futures_.add(id, tenant);
     pending_.emplace(id.text, std::move(pending));
     return future_response(id.text, model);
@@ -143,6 +147,7 @@ void Service::settle(const api::Result& result, double now) {
   if (found == pending_.end()) return;
   const Pending pending = std::move(found->second);
   pending_.erase(found);
+  parts_.watch.settled(pending.watched, result.request, result.outcome, now);
   if (const auto* failure = std::get_if<api::Failure>(&result.outcome)) {
     if (pending.failed) pending.failed();
     return futures_.fail(result.request, failure->category, failure->message, now);

@@ -22,6 +22,7 @@
 #include "server/service/dispatch.h"
 #include "server/service/futures.h"
 #include "server/state/store.h"
+#include "server/view/watch.h"
 
 namespace strata::server {
 
@@ -40,6 +41,7 @@ struct ServiceParts {
   CheckpointRegistry& registry;
   const BaseNames& names;
   std::vector<api::BaseInfo> bases;  // by BaseNames' model index
+  Watch& watch;
   // Runs a job that reads or writes whole files elsewhere, in order; and what follows it, back on
   // the I/O thread. Without them such jobs run at once.
   std::function<void(std::function<void()>)> aside = {};
@@ -101,6 +103,7 @@ class Service {
     std::function<Response(const api::Outcome&)> finish;
     std::function<void()> failed;
     bool writes_files = false;  // finish and failed may run on another thread
+    WatchedCommand watched = {};
   };
   struct Refused {
     uint64_t fingerprint = 0;

@@ -1,0 +1,26 @@
+#include "server/view/loss_curve.h"
+
+#include <cmath>
+
+namespace strata::server {
+
+void LossCurve::add_loss(double sum, double weight) {
+  if (!std::isfinite(sum) || !(weight > 0.0)) return;
+  sum_ += sum;
+  weight_ += weight;
+}
+
+void LossCurve::step(int64_t number) {
+  if (weight_ <= 0.0 || ++steps_ < stride_) return;
+  points_.push_back({number, sum_ / weight_});
+  sum_ = weight_ = 0.0;
+  steps_ = 0;
+  if (points_.size() < max_points_) return;
+  for (size_t i = 0; i + 1 < points_.size(); i += 2) {
+    points_[i / 2] = {points_[i + 1].step, 0.5 * (points_[i].loss + points_[i + 1].loss)};
+  }
+  points_.resize(points_.size() / 2);
+  stride_ *= 2;
+}
+
+}  // namespace strata::server

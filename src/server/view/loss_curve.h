@@ -1,0 +1,35 @@
+// LossCurve: the mean loss of a run by optimizer step, in bounded memory. Losses of the passes
+// between two steps count together, as the client sees them. When it is full, neighbours merge and
+// each point stands for twice as many steps.
+//   curve.add_loss(sum, weight);  ...  curve.step(n);
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace strata::server {
+
+class LossCurve {
+ public:
+  struct Point {
+    int64_t step = 0;   // the last that it stands for
+    double loss = 0.0;  // mean over its tokens
+  };
+  explicit LossCurve(std::size_t max_points = 400) : max_points_(max_points) {}
+
+  // The sum of a pass's token losses and what to divide it by; a weight of zero says nothing.
+  void add_loss(double sum, double weight);
+  // An optimizer step, with the number it got.
+  void step(int64_t number);
+
+  [[nodiscard]] const std::vector<Point>& points() const { return points_; }
+
+ private:
+  std::size_t max_points_;
+  int64_t stride_ = 1;  // steps of a point
+  int64_t steps_ = 0;   // in the point that is growing
+  double sum_ = 0.0, weight_ = 0.0;
+  std::vector<Point> points_;
+};
+
+}  // namespace strata::server

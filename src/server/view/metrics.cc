@@ -1,0 +1,140 @@
+#include "server/view/metrics.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <iterator>
+
+namespace strata::server {
+namespace {
+
+void head(std::string& out, const char* name, const char* type, const char* help) {
+  fmt::format_to(std::back_inserter(out), "# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
+}
+
+void one(std::string& out, const char* name, const char* type, const char* help, double value) {
+  head(out, name, type, help);
+  fmt::format_to(std::back_inserter(out), "{} {}\n", name, value);
+}
+
+struct Labelled {
+  const char* label;
+  double value;
+};
+
+void family(std::string& out, const char* name, const char* type, const char* help, const char* key,
+            std::initializer_list<Labelled> rows) {
+  head(out, name, type, help);
+  for (const Labelled& row : rows) {
+    fmt::format_to(std::back_inserter(out), "{}{{{}=\"{}\"}} {}\n", name, key, row.label,
+                   row.value);
+  }
+}
+
+double d(int64_t value) { return static_cast<double>(value); }
+
+void print_memory(std::string& out, const EngineStats& engine) {
+  family(out, "strata_memory_bytes", "gauge", "Memory in use.", "use",
+         {{"weights", d(engine.weights)},
+          {"passes", d(engine.passes)},
+          {"adapters", d(engine.adapter_bytes)},
+          {"snapshots", d(engine.snapshot_bytes)},
+          {"kv", d(engine.kv_bytes)},
+          {"resident", d(resident_bytes())}});
+  family(out, "strata_memory_plan_bytes", "gauge", "What the plan allows.", "use",
+         {{"weights", d(engine.weights)},
+          {"passes", d(engine.passes)},
+          {"adapters", d(engine.adapter_limit)},
+          {"snapshots", d(engine.snapshot_limit)},
+          {"kv", d(engine.kv_limit)},
+          {"all", d(engine.budget)}});
+}
+
+}  // namespace
+
+void Histogram::add(double seconds) {
+  size_t i = 0;
+  while (i < kBounds.size() && seconds > kBounds[i]) ++i;
+  ++counts_[i];
+  sum_ += seconds;
+}
+
+void Histogram::print(std::string& out, std::string_view name, std::string_view labels) const {
+  int64_t below = 0;
+  for (size_t i = 0; i < counts_.size(); ++i) {
+    below += counts_[i];
+    const std::string bound = i < kBounds.size() ? fmt::format("{}", kBounds[i]) : "+Inf";
+    fmt::format_to(std::back_inserter(out), "{}_bucket{{{},le=\"{}\"}} {}\n", name, labels, bound,
+                   below);
+  }
+  fmt::format_to(std::back_inserter(out), "{}_sum{{{}}} {}\n{}_count{{{}}} {}\n", name, labels,
+                 sum_, name, labels, below);
+}
+
+void Metrics::exchange(std::string_view route, int status, double seconds) {
+  ++exchanges_[{std::string(route), status}];
+  const auto found = exchange_seconds_.find(route);
+  (found != exchange_seconds_.end() ? found->second : exchange_seconds_[std::string(route)])
+      .add(seconds);
+}
+
+void Metrics::command(std::string_view operation, std::string_view outcome, double seconds) {
+  command_seconds_[{std::string(operation), std::string(outcome)}].add(seconds);
+}
+
+std::string Metrics::text(const EngineStats& engine, const ServerGauges& server) const {
+  std::string out;
+  family(out, "strata_tokens_total", "counter", "Tokens that went through the engines.", "kind",
+         {{"train", d(engine.trained_tokens)}, {"sample", d(engine.sampled_tokens)}});
+  family(out, "strata_tokens_per_second", "gauge", "Tokens a second, over the last ten seconds.",
+         "kind", {{"train", server.train_rate}, {"sample", server.sample_rate}});
+  one(out, "strata_train_passes_total", "counter", "Training passes.", d(engine.train_passes));
+  one(out, "strata_batch_tokens", "gauge", "Tokens of the last training pass.",
+      d(engine.batch_tokens));
+  one(out, "strata_running_samples", "gauge", "Rows in the sampling batch.",
+      d(engine.running_samples));
+  family(
+      out, "strata_queue_depth", "gauge",
+      "What waits: training operations (held: behind a missing number), samples, futures without "
+      "a result, parked polls.",
+      "queue",
+      {{"training", d(engine.queued_training)},
+       {"training_held", d(engine.held_training)},
+       {"samples", d(engine.queued_samples)},
+       {"futures", d(server.pending)},
+       {"polls", d(server.parked)}});
+  one(out, "strata_queued_bytes", "gauge", "Bytes of queued training operations.",
+      d(engine.queued_bytes));
+  one(out, "strata_sessions", "gauge", "Sessions alive.", d(server.sessions));
+  one(out, "strata_models", "gauge", "Training models alive.", d(server.models));
+  one(out, "strata_adapters", "gauge", "Adapter slots taken.", d(engine.adapters));
+  print_memory(out, engine);
+  head(out, "strata_http_requests_total", "counter", "Responses, by route and status.");
+  for (const auto& [key, count] : exchanges_) {
+    fmt::format_to(std::back_inserter(out),
+                   "strata_http_requests_total{{route=\"{}\",status=\"{}\"}} {}\n", key.first,
+                   key.second, count);
+  }
+  head(out, "strata_http_request_seconds", "histogram", "From the request to its response.");
+  for (const auto& [route, histogram] : exchange_seconds_) {
+    histogram.print(out, "strata_http_request_seconds", fmt::format("route=\"{}\"", route));
+  }
+  head(out, "strata_command_seconds", "histogram", "From a command's acceptance to its result.");
+  for (const auto& [key, histogram] : command_seconds_) {
+    histogram.print(out, "strata_command_seconds",
+                    fmt::format("operation=\"{}\",outcome=\"{}\"", key.first, key.second));
+  }
+  return out;
+}
+
+int64_t resident_bytes() {
+  std::FILE* file = std::fopen("/proc/self/statm", "r");
+  if (file == nullptr) return 0;
+  long long total = 0, resident = 0;
+  const int read = std::fscanf(file, "%lld %lld", &total, &resident);
+  std::fclose(file);
+  return read == 2 ? static_cast<int64_t>(resident) * sysconf(_SC_PAGESIZE) : 0;
+}
+
+}  // namespace strata::server

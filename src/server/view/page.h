@@ -1,0 +1,42 @@
+// LivePage: the live page at / and the JSON it draws. The page's files hold no data and need no
+// key; /page/overview needs one and shows that tenant's runs, or everybody's for an admin key.
+// Client text is put into JSON here and into text nodes there, never into HTML. I/O thread only.
+//   LivePage page({service, watch, names, bases, stats});  page.add_routes(router);
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "api/work.h"
+#include "server/base_names.h"
+#include "server/http/router.h"
+#include "server/service/service.h"
+#include "server/view/engine_stats.h"
+#include "server/view/watch.h"
+
+namespace strata::server {
+
+struct PageParts {
+  const Service& service;
+  const Watch& watch;
+  const BaseNames& names;
+  std::vector<api::BaseInfo> bases;
+  std::function<EngineStats()> stats;
+};
+
+class LivePage {
+ public:
+  explicit LivePage(PageParts parts) : parts_(std::move(parts)) {}
+  void add_routes(Router& router);
+
+ private:
+  Response overview(const Request& request) const;
+  [[nodiscard]] std::string models_json() const;
+  [[nodiscard]] std::string adapters_json(const Request& request) const;
+  [[nodiscard]] std::string runs_json(const Request& request) const;
+  [[nodiscard]] std::string history_json() const;
+
+  PageParts parts_;
+};
+
+}  // namespace strata::server

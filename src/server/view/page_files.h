@@ -1,0 +1,11 @@
+// The files of the live page, as they stand in view/assets, compiled in.
+#pragma once
+#include <string_view>
+
+namespace strata::server {
+
+std::string_view page_html();
+std::string_view page_script();
+std::string_view page_style();
+
+}  // namespace strata::server

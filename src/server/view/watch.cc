@@ -1,0 +1,111 @@
+#include "server/view/watch.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "base/log.h"
+
+namespace strata::server {
+namespace {
+
+constexpr size_t kEndedRuns = 64;
+constexpr size_t kReadings = 11;
+constexpr size_t kHistory = 300;
+
+const char* operation_name(const api::Operation& op) {
+  struct Name {
+    const char* operator()(const api::CreateModel&) const { return "create_model"; }
+    const char* operator()(const api::ForwardBackward& pass) const {
+      return pass.forward_only ? "forward" : "forward_backward";
+    }
+    const char* operator()(const api::OptimStep&) const { return "optim_step"; }
+    const char* operator()(const api::SaveState&) const { return "save_weights"; }
+    const char* operator()(const api::SaveForSampler&) const { return "save_weights_for_sampler"; }
+    const char* operator()(const api::LoadState&) const { return "load_weights"; }
+    const char* operator()(const api::UnloadModel&) const { return "unload_model"; }
+    const char* operator()(const api::Sample&) const { return "sample"; }
+  };
+  return std::visit(Name{}, op);
+}
+
+// A mean over what the client weighted; where a loss has no weights, over its positions.
+double loss_weight(const api::ForwardBackward& pass) {
+  double weight = 0.0;
+  for (const api::Datum& datum : pass.data) {
+    if (datum.weights.empty()) weight += static_cast<double>(datum.tokens.size());
+    for (const float w : datum.weights) weight += std::fabs(static_cast<double>(w));
+  }
+  return weight;
+}
+
+const char* outcome_name(const api::Outcome& outcome) {
+  const auto* failure = std::get_if<api::Failure>(&outcome);
+  if (failure == nullptr) return "ok";
+  return failure->category == api::FaultCategory::kUser ? "user" : "server";
+}
+
+}  // namespace
+
+WatchedCommand watched(const api::Command& command, double now) {
+  WatchedCommand out{
+      .operation = operation_name(command.op), .run = command.model.text, .begin = now};
+  const auto* pass = std::get_if<api::ForwardBackward>(&command.op);
+  if (pass != nullptr && !pass->forward_only) out.loss_weight = loss_weight(*pass);
+  return out;
+}
+
+void Watch::run_started(const std::string& id, WatchedRun run) { runs_[id] = std::move(run); }
+
+void Watch::run_ended(const std::string& id) {
+  const auto found = runs_.find(id);
+  if (found == runs_.end() || !found->second.live) return;
+  found->second.live = false;
+  ended_.push_back(id);
+  if (ended_.size() <= kEndedRuns) return;
+  runs_.erase(ended_.front());
+  ended_.pop_front();
+}
+
+void Watch::settled(const WatchedCommand& command, const api::RequestId& request,
+                    const api::Outcome& outcome, double now) {
+  const char* how = outcome_name(outcome);
+  metrics_.command(command.operation, how, now - command.begin);
+  log(LogLevel::kInfo,
+      fmt::format("event=done request={} operation={} model={} outcome={} seconds={:.4f}",
+                  request.text, command.operation, command.run.empty() ? "-" : command.run, how,
+                  now - command.begin));
+  const auto found = runs_.find(command.run);
+  if (found == runs_.end()) return;
+  WatchedRun& run = found->second;
+  if (const auto* pass = std::get_if<api::ForwardBackwardResult>(&outcome)) {
+    const auto loss = pass->metrics.find("loss:sum");
+    if (loss != pass->metrics.end()) run.curve.add_loss(loss->second, command.loss_weight);
+  } else if (const auto* step = std::get_if<api::StepResult>(&outcome)) {
+    if (!step->stepped) return;
+    run.steps = step->step;
+    run.curve.step(step->step);
+  }
+}
+
+Watch::Rate Watch::between(const Reading& a, const Reading& b) {
+  const double seconds = b.now - a.now;
+  if (seconds <= 0.0) return {};
+  return {static_cast<double>(b.trained - a.trained) / seconds,
+          static_cast<double>(b.sampled - a.sampled) / seconds};
+}
+
+void Watch::tick(const EngineStats& stats, double now) {
+  if (!readings_.empty() && now - readings_.back().now < 1.0) return;
+  const Reading reading{now, stats.trained_tokens, stats.sampled_tokens};
+  if (!readings_.empty()) history_.push_back(between(readings_.back(), reading));
+  readings_.push_back(reading);
+  if (readings_.size() > kReadings) readings_.pop_front();
+  if (history_.size() > kHistory) history_.pop_front();
+}
+
+Watch::Rate Watch::rate() const {
+  return readings_.size() < 2 ? Rate{} : between(readings_.front(), readings_.back());
+}
+
+}  // namespace strata::server
