@@ -6,7 +6,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help install build test checks asan tsan fuzz tidy format format-check run run-train e2e run-smollm2 tiny-qwen3 clean
+.PHONY: help install build test checks asan tsan fuzz tidy format format-check run run-train e2e page run-smollm2 tiny-qwen3 clean
 
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
@@ -86,6 +86,11 @@ run-train: build
 e2e: build
 	@tools/install.sh sdk
 	@tools/e2e.sh build/release/strata $(SDKS)
+
+# The live page in headless Chromium.
+page: build
+	@tools/install.sh browser
+	@tools/page.sh build/release/strata
 
 run-smollm2: build
 	@tools/install.sh smollm2

@@ -32,11 +32,10 @@ function short(x) {
 }
 
 // lines: [{className, points: [[x, y], ...]}]; from zero if asked, else from the smallest value.
-function draw(svg, lines, fromZero) {
-  const W = 600, H = 120, left = 46, bottom = 16, top = 8;
+function draw(svg, lines, W, fromZero) {
+  const H = 120, left = 46, bottom = 16, top = 8;
   const all = lines.flatMap((l) => l.points);
   svg.setAttribute('viewBox', `0 0 ${W} ${H}`);
-  svg.setAttribute('preserveAspectRatio', 'none');
   svg.replaceChildren();
   if (all.length === 0) return;
   const xs = all.map((p) => p[0]), ys = all.map((p) => p[1]);
@@ -86,7 +85,7 @@ function runCard(run) {
                              (run.live ? '' : ', ended'), 'dim'),
               element('div', last ? `step ${run.steps}, loss ${short(last[1])}` : `step ${run.steps}`));
   const svg = shape('svg', {class: 'chart', role: 'img', 'aria-label': 'loss by step'});
-  draw(svg, [{className: 'train', points: run.curve}], false);
+  draw(svg, [{className: 'train', points: run.curve}], 320, false);
   card.append(svg);
   return card;
 }
@@ -104,7 +103,7 @@ function show(data) {
     return e;
   }));
   draw($('rates'), [{className: 'train', points: data.history.map((r, i) => [i, r[0]])},
-                    {className: 'sample', points: data.history.map((r, i) => [i, r[1]])}], true);
+                    {className: 'sample', points: data.history.map((r, i) => [i, r[1]])}], 1050, true);
   $('runs').replaceChildren(...(data.runs.length ? data.runs.map(runCard)
                                                  : [element('div', 'none yet', 'dim')]));
   rows($('adapters'), data.adapters, (a) => [a.id, a.base, a.rank, a.tenant]);
