@@ -159,6 +159,7 @@ def create_twice(w):
     first, second = w.wire.create(w.session, number).json(), w.wire.create(w.session, number).json()
     assert first == second
     w.wire.result(first)
+    status(w.wire.create(w.session, number, rank=8), 400)  # not 409, which clients repeat for minutes
 
 
 @item(17)
@@ -336,6 +337,8 @@ def refusals_use_numbers_up(w):
     status(model.send_step(learning_rate=-1), 400)
     status(model.send_step(beta1=None), 400)
     status(model.op("save_weights", path="../x"), 400)
+    status(model.op("load_weights", path=f"tinker://{model.id}/weights/x", weights_access_token="x"), 400)
+    status(model.op("load_weights", path="nowhere"), 400)
     model.logprobs([ce(A)])
 
 
@@ -878,6 +881,11 @@ def session_metadata(w):
     row = w.wire.get(f"sessions/{session}").json()
     assert row["display_name"] == "name" and row["user_metadata"] == {"k": "v"}
     assert row["training_run_ids"] == [model.id]
+    # Readers want a map of strings; a name may have 256 characters of any script.
+    session = w.wire.session(display_name="\u5b57" * 256, user_metadata={"n": 5})
+    row = w.wire.get(f"sessions/{session}").json()
+    assert row["display_name"] == "\u5b57" * 256 and row["user_metadata"] == {"n": "5"}
+    status(w.wire.post("create_session", {"display_name": "x" * 257}), 400)
 
 
 @item(129, 130)

@@ -69,6 +69,16 @@ int64_t Request::sdk_version() const {
   return sdk_version_number(parts[0], parts[1], parts[2]);
 }
 
+std::string media_type(std::string_view value) {
+  value = value.substr(0, value.find(';'));
+  std::string out;
+  for (const char c : value) {
+    if (c == ' ' || c == '\t') continue;
+    out += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  }
+  return out;
+}
+
 Response json_response(int status, std::string json_text) {
   Response response;
   response.status = status;

@@ -50,6 +50,11 @@ struct Response {
   std::optional<FilePart> file;  // then body is empty
 };
 
+constexpr std::string_view kProtobuf = "application/x-protobuf";
+
+// "Application/JSON; charset=utf-8" is application/json.
+std::string media_type(std::string_view content_type);
+
 Response json_response(int status, std::string json_text);
 // {"detail": message}: what every fault of a request looks like.
 Response error_response(int status, std::string_view message);

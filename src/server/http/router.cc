@@ -32,22 +32,11 @@ bool matches(const std::vector<std::string_view>& pattern,
   return true;
 }
 
-// "application/json; charset=utf-8" is application/json.
-std::string media_type(std::string_view value) {
-  value = value.substr(0, value.find(';'));
-  std::string out;
-  for (const char c : value) {
-    if (c == ' ' || c == '\t') continue;
-    out += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  }
-  return out;
-}
-
 bool type_fits(const Route& route, const Request& request) {
   if (route.body == BodyKind::kNone || request.body.empty()) return true;
   const std::string type = media_type(request.header("content-type"));
   if (type == "application/json") return true;
-  return route.body == BodyKind::kJsonOrProto && type == "application/x-protobuf";
+  return route.body == BodyKind::kJsonOrProto && type == kProtobuf;
 }
 
 }  // namespace

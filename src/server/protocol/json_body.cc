@@ -173,7 +173,12 @@ std::optional<std::string> Fields::maybe_object_text(std::string_view name, size
   if (entries > max_entries) {
     fail(name, fmt::format("has {} entries, the limit is {}", entries, max_entries));
   }
-  std::string text = json::serialize(*value);
+  // The protocol's readers want a map of strings.
+  json::object texts = value->get_object();
+  for (json::key_value_pair& pair : texts) {
+    if (!pair.value().is_string()) pair.value() = json::string(json::serialize(pair.value()));
+  }
+  std::string text = json::serialize(texts);
   if (text.size() > max_bytes) {
     fail(name, fmt::format("has {} bytes, the limit is {}", text.size(), max_bytes));
   }
@@ -198,6 +203,10 @@ JsonBody::JsonBody(std::string_view text, const std::string& where) : where_(whe
   value_ = std::make_unique<json::value>(
       text.empty() ? json::value(json::object())
                    : json::parse(view(text), fault, json::storage_ptr(), options));
+  if (fault == json::error::too_deep) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: the body is nested too deep; the limit is {}", where, kMaxDepth));
+  }
   if (fault) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{}: the body is not JSON: {}", where, fault.message()));

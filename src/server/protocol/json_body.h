@@ -41,7 +41,8 @@ class Fields {
   [[nodiscard]] std::vector<std::string> strings(std::string_view name) const;
   [[nodiscard]] std::vector<int64_t> integers(std::string_view name) const;
   [[nodiscard]] std::vector<float> floats(std::string_view name) const;
-  // The object (a string map and the like) as JSON text; at most this many entries and bytes.
+  // The object as the JSON text of a map of strings: other values become their JSON text. At most
+  // this many entries and bytes.
   [[nodiscard]] std::optional<std::string> maybe_object_text(std::string_view name,
                                                              size_t max_entries,
                                                              size_t max_bytes) const;

@@ -80,8 +80,19 @@ Response Service::create_model(const Request& request) {
                      "create_model");
 }
 
+// A load of what is not there is the user's fault like any other of its faults: 400.
+CheckpointRow Service::find_to_load(const Request& request, const TinkerPath& path) {
+  try {
+    return parts_.registry.find(path, request.tenant, /*may_be_public=*/true, wall_seconds());
+  } catch (const Error& error) {
+    if (error.code != ErrorCode::kNotFound) throw;
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("load_weights: path: {}", error.what()));
+  }
+}
+
 // The create form of load_weights.
 Response Service::create_from_checkpoint(const Request& request, const Fields& body) {
+  refuse_token(body);
   const std::string session = body.string("session_id");
   live_session(request, session);
   check_optimizer(body);
@@ -89,8 +100,7 @@ Response Service::create_from_checkpoint(const Request& request, const Fields& b
   if (path.kind != CheckpointKind::kWeights) {
     body.fail("path", fmt::format("'{}' is not a training checkpoint (weights)", path.text()));
   }
-  const CheckpointRow row =
-      parts_.registry.find(path, request.tenant, /*may_be_public=*/true, wall_seconds());
+  const CheckpointRow row = find_to_load(request, path);
   const BaseName* of_row = parts_.names.find(row.base_model);
   const std::string base_name = body.string_or("base_model", row.base_model);
   const BaseName& base = find_base(body, base_name);
@@ -139,6 +149,10 @@ Response Service::start_model(const Request& request, const Fields& body,
       {.finish = [id, type, lease = std::move(lease)](
                      const api::Outcome&) { return json_response(200, model_reply(type, id)); },
        .failed = {}});
+  if (response.status == 409) {  // which a client would repeat for five minutes
+    return error_response(
+        400, fmt::format("{}: model_seq_id: {} was used for another request", type, number));
+  }
   if (response.status != 200 || !is_new) return response;
   parts_.store.add_run(row);
   models_[id] = {tenant, session, base_name, api::BaseId{base.model}, lora, false};

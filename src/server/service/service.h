@@ -127,6 +127,7 @@ class Service {
   // Models (model_handlers.cc)
   Response create_model(const Request& request);
   Response create_from_checkpoint(const Request& request, const Fields& body);
+  CheckpointRow find_to_load(const Request& request, const TinkerPath& path);
   Response start_model(const Request& request, const Fields& body, const std::string& session,
                        const BaseName& base, const std::string& base_name, api::CreateModel create,
                        std::shared_ptr<void> lease, const char* type);

@@ -1,6 +1,8 @@
 // Sessions: start-up of a client, its sign of life, its end.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/crypto.h"
@@ -21,6 +23,11 @@ bool valid_project(std::string_view id) {
     if (!fits) return false;
   }
   return true;
+}
+
+size_t num_characters(std::string_view utf8) {
+  return static_cast<size_t>(
+      std::count_if(utf8.begin(), utf8.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
 std::string quoted_list(const std::vector<std::string>& texts) {
@@ -80,9 +87,9 @@ Response Service::create_session(const Request& request) {
   }
   row.user_metadata = read_metadata(body);
   row.display_name = body.maybe_string("display_name");
-  if (row.display_name && row.display_name->size() > kMaxDisplayName) {
-    body.fail("display_name", fmt::format("has {} bytes, the limit is {}", row.display_name->size(),
-                                          kMaxDisplayName));
+  if (row.display_name && num_characters(*row.display_name) > kMaxDisplayName) {
+    body.fail("display_name", fmt::format("has {} characters, the limit is {}",
+                                          num_characters(*row.display_name), kMaxDisplayName));
   }
   row.project_id = body.string_or("project_id", "default");
   if (!valid_project(row.project_id)) {
@@ -90,7 +97,8 @@ Response Service::create_session(const Request& request) {
   }
   const std::string key(request.header("x-idempotency-key").substr(0, 256));
   const std::string id = parts_.store.add_session(row, key);
-  sessions_[id] = {request.tenant, now_seconds()};
+  // A repeated key names the session of then, which may have ended since.
+  if (id == row.id) sessions_[id] = {request.tenant, now_seconds()};
   return json_response(
       200, fmt::format("{{\"type\":\"create_session\",\"session_id\":{}}}", json_quoted(id)));
 }
@@ -102,9 +110,10 @@ Service::Session& Service::live_session(const Request& request, const std::strin
   if (!row || row->tenant != request.tenant) {
     throw Error(ErrorCode::kNotFound, fmt::format("no such session: {}", id.substr(0, 100)));
   }
+  std::string why = row->end_detail.value_or("");
+  if (why.empty()) why = row->end_reason.value_or(row->state);
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("session {} has ended ({}): it takes no more work", id,
-                          row->end_detail.value_or(row->end_reason.value_or(row->state))));
+              fmt::format("session {} has ended ({}): it takes no more work", id, why));
 }
 
 Response Service::heartbeat(const Request& request) {
@@ -138,12 +147,13 @@ Response Service::finish_session(const Request& request) {
   }
   end_session(id, "finished", reason, detail);
   row = parts_.store.find_session(id);
-  return json_response(200,
-                       fmt::format("{{\"session_id\":{},\"reason\":{{\"type\":{}}},\"detail\":{},"
-                                   "\"finished_at\":{}}}",
-                                   json_quoted(id), json_quoted(row->end_reason.value_or(reason)),
-                                   row->end_detail ? json_quoted(*row->end_detail) : "null",
-                                   json_quoted(rfc3339(row->ended_at.value_or(wall_seconds())))));
+  return json_response(
+      200,
+      fmt::format("{{\"session_id\":{},\"reason\":{{\"type\":{}}},\"detail\":{},"
+                  "\"finished_at\":{}}}",
+                  json_quoted(id), json_quoted(row->end_reason.value_or(reason)),
+                  row->end_detail.value_or("").empty() ? "null" : json_quoted(*row->end_detail),
+                  json_quoted(rfc3339(row->ended_at.value_or(wall_seconds())))));
 }
 
 void Service::end_session(const std::string& id, const std::string& state,

@@ -75,7 +75,7 @@ std::optional<SampleRecord> Service::find_record(const std::string& session,
 }
 
 Response Service::forward_backward(const Request& request) {
-  if (!request.header("content-type").starts_with("application/x-protobuf")) {
+  if (media_type(request.header("content-type")) != kProtobuf) {
     return error_response(422,
                           "forward_backward: JSON bodies are not supported; this server wants "
                           "application/x-protobuf, which tinker 0.23 and later send when "
@@ -155,12 +155,12 @@ Response Service::optim_step(const Request& request) {
 Response Service::load_weights(const Request& request) {
   const JsonBody json(request.body, "load_weights");
   const Fields body = json.root();
-  refuse_token(body);
   if (!body.has("model_id")) return create_from_checkpoint(request, body);
   const std::string id = body.string("model_id");
   const LiveModel model = live_model(request, id);
   const int64_t seq_id = read_seq_id(body);
   return with_number(id, seq_id, [&] {
+    refuse_token(body);
     const TinkerPath path = parse_tinker_path(body.string("path"));
     const bool optimizer = body.boolean_or("optimizer", false);
     CheckpointRow row;
