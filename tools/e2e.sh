@@ -10,6 +10,7 @@ versions=("$@")
 [ ${#versions[@]} -gt 0 ] || versions=(0.38.0 0.36.0 0.30.4 0.25.0)
 model=$PWD/models/tiny-qwen3
 work=$(mktemp -d)
+export E2E_ITEMS=$work/items
 server=
 trap '[ -z "$server" ] || kill "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
 
@@ -37,6 +38,9 @@ done
 python=$(../../tools/sdk_python.sh 0.38.0)
 "$python" conformance.py "$url" "$one" "$two"
 "$python" lifetimes.py "$strata" "$model"
+"$python" tenants.py "$strata" "$model"
+"$python" -c 'import pyrage' 2>/dev/null || "$python" -m pip install --quiet --disable-pip-version-check pyrage==1.4.0
+"$python" state_items.py --strata "$strata" --model "$model"
 kill "$server"
 wait "$server"
 server=
@@ -45,4 +49,5 @@ if grep -F -e "$one" -e "$two" -e "token=" "$work/log"; then
   echo "e2e: the log holds a secret" >&2
   exit 1
 fi
+"$python" count.py "$E2E_ITEMS"
 echo "e2e: all passed"

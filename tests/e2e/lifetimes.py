@@ -1,24 +1,27 @@
-"""What ends when: results, gaps, sessions, a process. Starts its own server with short times.
+"""What ends when: results, gaps, sessions, a process; and what a crowd meets. Starts its own servers, with short times.
 
 usage: lifetimes.py STRATA MODEL_DIR
 """
+import json
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 
-from wire import KEY, Model, Wire, ce, wait_until
+from wire import KEY, Model, Wire, ce, record, wait_until
 
 A = [5, 9, 17, 33, 65, 12, 40, 7]
 
 
 class Server:
-    def __init__(self, strata, model, data, *options):
+    def __init__(self, strata, model, data, *options, keys=False):
         self.process = subprocess.Popen(
             [strata, "serve", "--model", f"tiny={model}", "--data", data, "--listen", "127.0.0.1:0",
-             "--metrics-listen", "127.0.0.1:0", "--no-keys", *options],
+             "--metrics-listen", "127.0.0.1:0", *([] if keys else ["--no-keys"]), *options],
             stdout=subprocess.PIPE, text=True, bufsize=1)
         for line in self.process.stdout:
             if "http://" in line and "metrics" not in line:
@@ -88,11 +91,80 @@ def restart(strata, model, how):
     return [35]
 
 
+def overload(strata, model):
+    """85: a full sample queue answers 429, and every sample gets through by being sent again."""
+    with tempfile.TemporaryDirectory() as data:
+        server = Server(strata, model, data, "--max-queued-samples", "4")
+        wire = Wire(server.url, KEY)
+        session = wire.session()
+        sampler = wire.sampler(session, 0, base_model="tiny")
+        waiting, accepted, refused = list(range(200)), {}, 0
+        while waiting:
+            later = []
+            for number in waiting:
+                reply = wire.sample(sampler, number, A, max_tokens=48, params={"seed": number, "stop": []})
+                if reply.status_code == 429:
+                    assert float(reply.headers["retry-after"]) > 0 and reply.json()["detail"], reply.text
+                    refused += 1
+                    later.append(number)
+                else:
+                    assert reply.status_code == 200, reply.text
+                    accepted[number] = reply.json()
+            waiting = later
+        assert refused > 0, "the queue was never full"
+        again = wire.sample(sampler, 7, A, max_tokens=48, params={"seed": 7, "stop": []}).json()
+        assert again == accepted[7], (again, accepted[7])
+        ids = [sequence for reply in accepted.values() for sequence in reply["sample_sequence_ids"]]
+        assert len(ids) == len(set(ids)) == 200 and all(ids)
+        for reply in accepted.values():
+            assert isinstance(wire.result(reply), bytes)
+        assert server.stop() == 0
+    return [85]
+
+
+def crowd(strata, model, count=2000):
+    """8, 14: polls parked by the thousand and a long pass hold nobody up."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, count + 100)), hard))
+    with tempfile.TemporaryDirectory() as data:
+        server = Server(strata, model, data)
+        wire = Wire(server.url, KEY)
+        session = wire.session()
+        tiny, busy = wire.model(session), wire.model(session, 1)
+        held = tiny.send([ce(A)], seq=2).json()["request_id"]
+        body = json.dumps({"request_id": held}).encode()
+        head = (f"POST /api/v1/retrieve_future HTTP/1.1\r\nHost: 127.0.0.1\r\nX-API-Key: {KEY}\r\n"
+                f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n").encode()
+        address = ("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
+        peers = []
+        for _ in range(count):
+            peer = socket.create_connection(address, timeout=60)
+            peer.sendall(head + body)
+            peers.append(peer)
+        long = busy.send([ce([1 + i % 4000 for i in range(4097)])] * 2)
+        worst = 0.0
+        for _ in range(30):
+            start = time.monotonic()
+            assert wire.post("session_heartbeat", {"session_id": session}).status_code == 200
+            worst = max(worst, time.monotonic() - start)
+            time.sleep(0.02)
+        assert worst < 10, worst
+        wire.result(long)
+        tiny.send([ce(A)], seq=1)
+        for peer in peers:
+            assert peer.recv(15).startswith(b"HTTP/1.1 200"), "a parked poll was not answered"
+            peer.close()
+        assert server.stop() == 0
+    print(f"lifetimes: {count} parked polls; slowest heartbeat beside them and a long pass {1000 * worst:.0f} ms")
+    return [8, 14]
+
+
 def main():
     strata, model = sys.argv[1:3]
-    passed = short_times(strata, model)
+    passed = short_times(strata, model) + overload(strata, model) + crowd(strata, model)
     for how in (signal.SIGKILL, signal.SIGTERM):
         passed += restart(strata, model, how)
+    record(sorted(set(passed)), "lifetimes.py")
     print(f"lifetimes: items {sorted(set(passed))} passed")
 
 

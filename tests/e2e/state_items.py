@@ -25,6 +25,7 @@ os.environ["TINKER_TELEMETRY"] = "0"
 warnings.simplefilter("ignore")
 import tinker  # noqa: E402
 from tinker import types  # noqa: E402
+from wire import record  # noqa: E402
 
 ALICE = "tml-alice-0123456789abcdef0123456789"
 BOB = "tml-bob-9876543210fedcba9876543210"
@@ -636,6 +637,7 @@ def main():
             try:
                 function(server)
                 outcome, why = "passed", ""
+                record([int(name.split("_")[1])], f"state_items.py {name}")
             except Skip as reason:
                 outcome, why = "skipped", f": {reason}"
             except Exception:  # noqa: BLE001: one item's fault must not hide the others'

@@ -1,4 +1,5 @@
 """A client of the wire protocol without the SDK's comforts: one call, one request."""
+import os
 import struct
 import time
 
@@ -6,6 +7,14 @@ import httpx
 from tinker.proto import tinker_public_pb2 as pb
 
 KEY = "tml-0123456789abcdef0123456789abcdef"
+
+
+def record(numbers, test):
+    """Notes for tests/e2e/count.py which items of the acceptance list a test has shown."""
+    path = os.environ.get("E2E_ITEMS")
+    if path:
+        with open(path, "a") as out:
+            out.writelines(f"{number} {test}\n" for number in numbers)
 
 
 def pack(fmt, values):
