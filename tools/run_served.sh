@@ -17,7 +17,7 @@ trap '[ -z "$server" ] || kill "$server" 2>/dev/null || true' EXIT
 server=$!
 url=
 for _ in $(seq 200); do
-  url=$(grep -o 'http://127\.0\.0\.1:[0-9]*' "$out/log" | tail -n 1 || true)
+  url=$(sed -n 's|^listening on ||p' "$out/log" || true)
   [ -z "$url" ] || break
   kill -0 "$server" 2>/dev/null || { cat "$out/log" >&2; exit 1; }
   sleep 0.1

@@ -24,7 +24,7 @@ class Server:
              "--metrics-listen", "127.0.0.1:0", *([] if keys else ["--no-keys"]), *options],
             stdout=subprocess.PIPE, text=True, bufsize=1)
         for line in self.process.stdout:
-            if "http://" in line and "metrics" not in line:
+            if "listening on http://" in line:
                 self.url = "http://" + line.split("http://")[1].split()[0].rstrip("/.,;")
                 return
         raise AssertionError("the server did not start")

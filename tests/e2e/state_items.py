@@ -53,7 +53,7 @@ class Server:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True,
                                         env={**os.environ, "STRATA_LOG": "3"})
         for line in self.process.stdout:
-            if "http://" in line:
+            if "listening on http://" in line:
                 self.url = line[line.index("http://"):].split()[0]
                 return
         raise AssertionError(f"the server did not start: {self.log.name}")
