@@ -12,6 +12,7 @@ import json
 import os
 import re
 
+import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -51,7 +52,7 @@ class Adapter:
         tensors = load_file(os.path.join(folder, "adapter_model.safetensors"))
         self.params = {k: torch.nn.Parameter(v.to(dtype)) for k, v in tensors.items()}
         self.num_experts = num_experts
-        paths = {re.sub(r"\.lora_[AB](\.weight)?$", "", k.removeprefix(PREFIX)) for k in self.params}
+        paths = {re.sub(r"\.lora_(embedding_)?[AB](\.weight)?$", "", k.removeprefix(PREFIX)) for k in self.params}
         self.linear, self.experts = {}, {}
         for path in sorted(paths):
             found = re.match(r"(.*\.mlp\.experts)(?:\.(.*))?$", path)
@@ -61,8 +62,8 @@ class Adapter:
                 self.linear[path] = path
 
     def pair(self, path):
-        return [next(self.params[k] for k in (f"{PREFIX}{path}.lora_{p}.weight", f"{PREFIX}{path}.lora_{p}")
-                     if k in self.params) for p in "AB"]
+        keys = lambda p: [f"{PREFIX}{path}.lora_{p}.weight", f"{PREFIX}{path}.lora_{p}", f"{PREFIX}{path}.lora_embedding_{p}"]
+        return [next(self.params[k] for k in keys(p) if k in self.params) for p in "AB"]
 
     def scale(self, path, rank):
         alpha = pattern_value(self.config.get("alpha_pattern") or {}, path, self.config["lora_alpha"])
@@ -73,6 +74,12 @@ class Adapter:
             return None
         a, b = self.pair(path)
         return self.scale(path, a.shape[0]) * ((x.to(a.dtype) @ a.T) @ b.T)
+
+    def embedding_delta(self, path, ids):
+        if path not in self.linear:
+            return None
+        a, b = self.pair(path)
+        return self.scale(path, a.shape[0]) * (a.T[ids] @ b.T)
 
     def expert_deltas(self, experts, e):
         """{projection: function of x} of one expert; gate_up_proj gives both halves."""
@@ -145,11 +152,13 @@ class MoeReference(gr.Reference):
             return
         for path, module in self.base.named_modules():
             if isinstance(module, torch.nn.Linear):
-                module.register_forward_hook(self._linear_hook(path))
+                module.register_forward_hook(self._hook(path, Adapter.linear_delta))
+            if isinstance(module, torch.nn.Embedding):
+                module.register_forward_hook(self._hook(path, Adapter.embedding_delta))
 
-    def _linear_hook(self, path):
+    def _hook(self, path, delta_of):
         def hook(_, args, y):
-            delta = self.active.linear_delta(path, args[0]) if self.active else None
+            delta = delta_of(self.active, path, args[0]) if self.active else None
             return y if delta is None else y + delta.to(y.dtype)
         return hook
 
@@ -249,6 +258,9 @@ def make_adapter(folder, model_dir, spec, gen):
             ranks[path] = r
 
     for path, module in model.named_modules():
+        if isinstance(module, torch.nn.Embedding) and "embed_tokens" in spec.get("modules", []):
+            tensors[f"{PREFIX}{path}.lora_embedding_A"] = draw((rank, module.num_embeddings), 1.0)
+            tensors[f"{PREFIX}{path}.lora_embedding_B"] = draw((module.embedding_dim, rank), 0.35 / (slope(rank) * rank ** 0.5))
         if isinstance(module, torch.nn.Linear) and not path.endswith("mlp.gate") and path.split(".")[-1] in spec.get("modules", []):
             add(path, module.in_features, module.out_features, rank)
         if not path.endswith(".mlp.experts") or not spec.get("experts"):
@@ -337,6 +349,74 @@ def cases():
                 dict(form="stacked", r=3, lora_alpha=6, modules=["kv_a_proj_with_mqa", "up_proj"], experts=["up_proj"])],
             requests=["main", "params", "short"]),
     }
+
+
+EACH = ["gate_proj", "up_proj", "down_proj"]
+WHOLE = ["gate_up_proj", "down_proj"]
+
+
+def random_adapter(rng, attention):
+    """In one of the forms, or made by PEFT itself, which turns names of projections into whole tensors."""
+    pick = lambda *values: values[int(rng.integers(len(values)))]
+    some = lambda names: [str(n) for n in rng.permutation(names)[: int(rng.integers(1, len(names) + 1))]]
+    rank = int(rng.integers(1, 9))
+    spec = dict(r=rank, lora_alpha=int(rng.integers(1, 20)), use_rslora=bool(pick(0, 0, 1)))
+    form = pick("per_expert", "fused", "stacked", "peft")
+    if form == "peft":
+        return dict(spec, use_rslora=False, target_modules=sorted(set(some(attention) + pick([], EACH, EACH))))
+    experts = pick([], some(WHOLE) if form == "fused" else some(EACH), WHOLE if form == "fused" else EACH)
+    modules = some(attention + EACH + ["embed_tokens", "lm_head"])
+    return dict(spec, form=form, expert_r=pick(rank, 1, 2), modules=modules, experts=experts)
+
+
+def random_case(family, seed):
+    """A model nobody chose, with adapters and requests drawn from the seed too."""
+    rng = np.random.default_rng([seed, {"qwen3_moe": 3, "deepseek_v3": 4, "glm4_moe_lite": 5}[family]])
+    pick = lambda *values: values[int(rng.integers(len(values)))]
+    layers, top_k = pick(1, 2, 2, 3), pick(1, 2, 2, 3, 4)
+    heads = pick(1, 2, 3, 4)
+    config = dict(vocab_size=int(rng.integers(50, 300)), hidden_size=int(rng.integers(12, 60)),
+                  intermediate_size=int(rng.integers(8, 60)), moe_intermediate_size=int(rng.integers(3, 40)),
+                  num_hidden_layers=layers, num_experts_per_tok=top_k, norm_topk_prob=bool(pick(0, 1)),
+                  max_position_embeddings=512, rms_norm_eps=pick(1e-5, 1e-6), tie_word_embeddings=bool(pick(0, 1)),
+                  rope_parameters={"rope_type": "default", "rope_theta": pick(1e4, 1e6)})
+    attention = ["q_proj", "k_proj", "v_proj", "o_proj"]
+    longest = pick(20, 33, 70)
+    if family == "qwen3_moe":
+        config.update(num_experts=pick(top_k, 5, 8, 16), num_attention_heads=heads * pick(1, 2, 3), head_dim=pick(4, 10, 16),
+                      num_key_value_heads=heads, decoder_sparse_step=pick(1, 1, 2),
+                      mlp_only_layers=pick([], [], [0], [layers - 1]), attention_bias=bool(pick(0, 0, 1)))
+        sparse = [i for i in range(layers) if (i + 1) % config["decoder_sparse_step"] == 0 and i not in config["mlp_only_layers"]]
+    else:
+        attention = ["q_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"]
+        groups, size = pick((1, 5), (1, 8), (2, 4), (4, 2), (3, 5))
+        keep = int(rng.integers(1, groups + 1))
+        config.update(num_attention_heads=heads, num_key_value_heads=heads, q_lora_rank=pick(None, 7, 16),
+                      kv_lora_rank=pick(5, 12, 30), qk_nope_head_dim=pick(3, 8, 12), qk_rope_head_dim=pick(2, 6, 8),
+                      v_head_dim=pick(4, 9, 14), n_routed_experts=groups * size, n_group=groups, topk_group=keep,
+                      num_experts_per_tok=min(top_k, keep * size), n_shared_experts=pick(1, 1, 2, 3),
+                      routed_scaling_factor=pick(1.0, 2.5), attention_bias=bool(pick(0, 0, 1)), num_nextn_predict_layers=0)
+        dense = int(rng.integers(0, layers + 1))
+        if family == "deepseek_v3":
+            config.update(first_k_dense_replace=dense, rope_interleave=bool(pick(0, 1, 1)))
+        else:
+            del config["num_nextn_predict_layers"]
+            config["mlp_layer_types"] = ["dense"] * dense + ["sparse"] * (layers - dense)
+        if longest > 40 and pick(0, 1, 1):
+            yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": pick(4.0, 20.0), "beta_fast": pick(32, 8),
+                    "beta_slow": 1, "original_max_position_embeddings": 24}
+            yarn.update(pick({}, {"mscale_all_dim": 0.9}, {"mscale": 1.0, "mscale_all_dim": 1.0}, {"mscale": 0.6, "mscale_all_dim": 1.2}))
+            config["rope_parameters"] = yarn
+        sparse = range(dense, layers)
+    adapters = [random_adapter(rng, attention) for _ in range(pick(1, 2, 3))]
+    if not len(sparse):
+        # Without experts it is PEFT itself that answers, which wants gate_proj and up_proj together in these families.
+        adapters = [dict(r=a["r"], lora_alpha=a["lora_alpha"], target_modules=attention) for a in adapters]
+    shards = pick(1, 1, 2)
+    requests = ["main", "single", "params", pick("train_params", "train_adapters", "train_clip"), "sample"]
+    return dict(family=family, config=config, seed=seed, longest=longest, shards=shards, fused=shards == 1 and len(sparse) and bool(pick(0, 1)),
+                dtype=pick("F32", "F32", "BF16"), v4=bool(pick(0, 1)), adapters=adapters,
+                requests=requests + (["short"] if len(sparse) == 1 and top_k < 3 else []))
 
 
 def check_against_peft(model_dir, folder, ids):

@@ -182,7 +182,7 @@ class Maker:
             self.router.margins.clear()
             with torch.no_grad():
                 self.router.forward(ids, adapter)
-            if min(self.router.margins) > self.gap:
+            if min(self.router.margins, default=1.0) > self.gap:
                 return ids
 
     def short(self, want):
@@ -246,7 +246,7 @@ class Maker:
         return {"sequences": [self.sequence(n, k) for n, k in zip([9, longest, 1], adapters)], "want": []}
 
     def train(self, longest, adapters, want, train):
-        """A request none of whose first signs is left to rounding."""
+        """A request none of whose first signs is left to rounding, nor any choice of experts; or None."""
         for _ in range(50):
             request = {**self.plain(longest, adapters), "want": want, "train": train}
             margins, routing = [], [1.0]
@@ -257,7 +257,7 @@ class Maker:
             gr.run_request(self.model_dir, self.adapters, request, "f64", routing=routing)
             if min(routing) > self.ROUTING_GAP:
                 return request
-        raise SystemExit("make_golden: no training request without a gradient element near zero")
+        return None
 
     def sample(self, longest):
         num = len(self.adapters)
@@ -312,7 +312,10 @@ class Maker:
             while request is None:
                 request = self.sample(longest)
             out["sample"] = request
-        return out
+        missing = [k for k, request in out.items() if request is None]
+        if missing:
+            print(f"make_golden: {self.model_dir}: left out {missing}: their gradients or choices of experts are too close")
+        return {k: request for k, request in out.items() if request is not None}
 
 
 def make_case(root, name, spec):
@@ -459,14 +462,16 @@ def main():
     parser.add_argument("--out", help="folder for random cases (default: the committed ones)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=1)
-    parser.add_argument("--family", choices=["llama", "qwen3"], default="llama")
+    parser.add_argument("--family", choices=["llama", "qwen3", "qwen3_moe", "deepseek_v3", "glm4_moe_lite"],
+                        default="llama")
     parser.add_argument("--only", help="comma list of committed cases to rewrite")
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     root = args.out or os.path.join(ROOT, "tests", "golden")
     if args.out:
-        cases = {f"{args.family}_{s}": random_case(args.family, s)
+        draw = random_case if args.family in ("llama", "qwen3") else golden_moe.random_case
+        cases = {f"{args.family}_{s}": draw(args.family, s)
                  for s in range(args.seed, args.seed + args.count)}
     else:
         cases = {**committed_cases(), **golden_deepseek.cases(), **golden_moe.cases()}
