@@ -1,14 +1,12 @@
 #include "engine/adapter_state.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <charconv>
 #include <cstring>
 
 #include "base/error.h"
 #include "base/files.h"
-#include "checkpoint/peft.h"
 #include "checkpoint/safetensors_writer.h"
 
 namespace strata::engine {
@@ -66,41 +64,6 @@ void load_optimizer(model::LoraAdapter& adapter, const std::string& dir) {
   }
 }
 
-// The weights of `dir` into an adapter that has exactly its modules.
-void load_weights(model::LoraAdapter& adapter, const std::string& dir) {
-  const PeftAdapter peft(dir);
-  std::vector<std::string> faults;
-  std::map<std::string_view, const PeftModule*> saved;
-  for (const PeftModule& module : peft.modules()) saved[module.module_path] = &module;
-  for (model::LoraModule& module : adapter.modules()) {
-    const auto found = saved.find(module.path);
-    if (found == saved.end()) {
-      faults.push_back(fmt::format("module '{}' is missing", module.path));
-      continue;
-    }
-    const PeftModule& source = *found->second;
-    saved.erase(found);
-    if (!(source.a.shape == module.a.shape) || !(source.b.shape == module.b.shape)) {
-      faults.push_back(fmt::format(
-          "module '{}': saved with rank {} and A {}, the model has {} and {}", module.path,
-          source.rank, source.a.shape_text(), module.spec.rank, module.a.shape.to_string()));
-      continue;
-    }
-    peft.file().read_f32(source.a, 0, module.a.shape.num_elements(), module.a.f32());
-    peft.file().read_f32(source.b, 0, module.b.shape.num_elements(), module.b.f32());
-  }
-  for (const auto& [path, module] : saved)
-    faults.push_back(fmt::format("module '{}' is not trained by this model", path));
-  if (faults.empty()) return;
-  const size_t shown = std::min<size_t>(faults.size(), 3);
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      fmt::format("load: {}: {} module(s) do not fit the model: {}; other rank, train "
-                  "flags or base model?",
-                  dir, faults.size(),
-                  fmt::join(faults.begin(), faults.begin() + static_cast<int64_t>(shown), "; ")));
-}
-
 }  // namespace
 
 int64_t save_adapter_state(const Engine& engine, const model::LoraAdapter& adapter,
@@ -120,7 +83,7 @@ void load_adapter_state(Engine& engine, model::LoraAdapter& adapter, const std::
                         bool optimizer) {
   model::LoraAdapter loaded(*engine.model().weights, specs_of(adapter),
                             engine.backend().panel_width());
-  load_weights(loaded, dir);
+  model::load_adapter_weights(engine.model(), dir, loaded);
   loaded.enable_training();
   if (optimizer) load_optimizer(loaded, dir);
   adapter.enable_training();
@@ -142,14 +105,8 @@ std::unique_ptr<model::LoraAdapter> copy_adapter(Engine& engine, const model::Lo
 
 int64_t adapter_bytes(const Engine& engine, const std::vector<model::LoraModuleSpec>& specs,
                       bool trains) {
-  int64_t parameters = 0;
-  for (const model::LoraModuleSpec& spec : specs) {
-    const auto [in, out] = model::module_widths(engine.config(), spec.kind, spec.layer);
-    parameters += spec.rank * (in + out);
-  }
-  const int64_t copies = trains ? 4 : 1;  // masters; gradients and two moments
-  const int64_t compute = dtype_bytes(engine.model().weights->compute_dtype());
-  return parameters * (copies * dtype_bytes(DType::kF32) + compute);
+  return model::adapter_bytes(*engine.model().weights, specs, engine.backend().panel_width(),
+                              trains);
 }
 
 }  // namespace strata::engine

@@ -37,6 +37,7 @@ class Engine {
   Engine(std::unique_ptr<Backend> backend, model::LoadedModel model, const EngineOptions& options);
 
   [[nodiscard]] Backend& backend() { return *backend_; }
+  [[nodiscard]] const Backend& backend() const { return *backend_; }
   [[nodiscard]] const model::ModelConfig& config() const { return model_.config; }
   [[nodiscard]] const model::LoadedModel& model() const { return model_; }
   [[nodiscard]] const EngineOptions& options() const { return options_; }

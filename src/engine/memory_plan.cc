@@ -24,16 +24,18 @@ int64_t layer_temporaries(const model::ModelConfig& c, model::LayerKind kind, DT
     const int64_t dense =
         backward ? tokens * c.intermediate_size * 4 * e + tokens * c.hidden_size * (e + 4)
                  : normed + tokens * c.intermediate_size * e;
-    const int64_t mlp = sparse ? model::moe_temporary_bytes(c, dtype, tokens, backward) : dense;
+    const int64_t mlp =
+        sparse ? model::moe_temporary_bytes(c, dtype, tokens, shape.expert_rank, backward) : dense;
     return std::max(mlp, model::mla_temporary_bytes(c, dtype, tokens, shape.rank, backward));
   }
   if (!backward) {
-    const int64_t mlp = sparse ? model::moe_temporary_bytes(c, dtype, tokens, false)
-                               : normed + tokens * c.intermediate_size * e;
+    const int64_t mlp = sparse
+                            ? model::moe_temporary_bytes(c, dtype, tokens, shape.expert_rank, false)
+                            : normed + tokens * c.intermediate_size * e;
     return std::max(mlp, normed + tokens * (c.q_width() + c.kv_width()) * e);
   }
   const int64_t mlp = sparse
-                          ? model::moe_temporary_bytes(c, dtype, tokens, true)
+                          ? model::moe_temporary_bytes(c, dtype, tokens, shape.expert_rank, true)
                           : tokens * c.intermediate_size * 4 * e + tokens * c.hidden_size * (e + 4);
   const int64_t attention = tokens * (3 * c.q_width() + 2 * c.kv_width()) * e +
                             tokens * (c.q_width() + c.kv_width()) * 4 +
@@ -90,10 +92,9 @@ MemoryPlan plan_memory(const Engine& engine, const PlanShape& shape) {
   plan.items.push_back({"weights", weights.num_bytes()});
   int64_t adapters = 0;
   for (const auto& [slot, adapter] : engine.adapters()) {
-    const int64_t compute = adapter->num_parameters() * dtype_bytes(weights.compute_dtype());
-    const int64_t copies =
-        shape.backward || adapter->trains() ? 4 : 1;  // masters; gradients and two moments
-    adapters += adapter->num_parameters() * dtype_bytes(DType::kF32) * copies + compute;
+    const int64_t flat = adapter->num_parameters() * dtype_bytes(DType::kF32);
+    // Training adds gradients and two moments.
+    adapters += adapter->num_bytes() + (shape.backward && !adapter->trains() ? 3 * flat : 0);
   }
   plan.items.push_back({"adapters", adapters});
   if (shape.train_base) {

@@ -31,15 +31,17 @@ void check_finite(std::span<const float> values, size_t datum, const char* name)
 }  // namespace
 
 std::vector<model::LoraModuleSpec> lora_specs(const model::ModelConfig& config,
-                                              const api::LoraConfig& lora) {
+                                              const api::LoraConfig& lora,
+                                              model::ExpertRank expert_rank) {
   std::vector<std::string> targets;
   const auto add = [&](bool wanted, std::initializer_list<const char*> names) {
     if (wanted) targets.insert(targets.end(), names.begin(), names.end());
   };
-  add(lora.train_attn, {"q_proj", "k_proj", "v_proj", "o_proj"});
+  add(lora.train_attn, {"q_proj", "k_proj", "v_proj", "o_proj", "q_a_proj", "q_b_proj",
+                        "kv_a_proj_with_mqa", "kv_b_proj"});
   add(lora.train_mlp, {"gate_proj", "up_proj", "down_proj"});
   add(lora.train_unembed, {"lm_head"});
-  return model::adapter_specs(config, targets, lora.rank, kAlpha);
+  return model::adapter_specs(config, targets, lora.rank, kAlpha, expert_rank);
 }
 
 WorkRunner::WorkRunner(Engine& engine, const text::Tokenizer* tokenizer, AdapterBook& book,
@@ -133,7 +135,8 @@ api::Outcome WorkRunner::create(const api::Command& command) {
   const auto& create = std::get<api::CreateModel>(command.op);
   // The rank comes first: a huge one must not be multiplied.
   book_.check(command, create.lora.rank, 0);
-  const std::vector<model::LoraModuleSpec> specs = lora_specs(engine_.config(), create.lora);
+  const std::vector<model::LoraModuleSpec> specs =
+      lora_specs(engine_.config(), create.lora, options_.expert_rank);
   const int64_t bytes = adapter_bytes(engine_, specs, true);
   book_.check(command, create.lora.rank, bytes);
   const api::AdapterSlot slot = engine_.create_adapter(specs, create.lora.seed);

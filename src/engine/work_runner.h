@@ -20,6 +20,7 @@ struct RunnerOptions {
   api::BaseId base = {};
   int64_t max_sample_rows = 256;
   int64_t snapshot_bytes = int64_t{1} << 30;
+  model::ExpertRank expert_rank = model::ExpertRank::kDivided;  // of fresh adapters
 };
 
 class WorkRunner {
@@ -67,7 +68,8 @@ class WorkRunner {
 };
 
 // The modules that the train flags stand for, with the service's alpha of 32.
-std::vector<model::LoraModuleSpec> lora_specs(const model::ModelConfig& config,
-                                              const api::LoraConfig& lora);
+std::vector<model::LoraModuleSpec> lora_specs(
+    const model::ModelConfig& config, const api::LoraConfig& lora,
+    model::ExpertRank expert_rank = model::ExpertRank::kDivided);
 
 }  // namespace strata::engine

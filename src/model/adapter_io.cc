@@ -332,6 +332,41 @@ std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& m
   return adapter;
 }
 
+void load_adapter_weights(const LoadedModel& model, const std::string& dir, LoraAdapter& adapter) {
+  const PeftAdapter peft(dir);
+  std::vector<std::string> faults;
+  std::map<std::string, Matched> saved;  // by path
+  for (Matched& item : match_modules(model.config, peft, faults)) {
+    saved[module_path(item.spec)] = std::move(item);
+  }
+  std::vector<Matched> ordered;
+  for (const LoraModule& module : adapter.modules()) {
+    const auto found = saved.find(module.path);
+    if (found == saved.end()) {
+      faults.push_back(fmt::format("module '{}' is missing", module.path));
+      continue;
+    }
+    if (found->second.spec.rank != module.spec.rank) {
+      faults.push_back(fmt::format("module '{}': saved with rank {}, the model has {}", module.path,
+                                   found->second.spec.rank, module.spec.rank));
+    }
+    ordered.push_back(std::move(found->second));
+    saved.erase(found);
+  }
+  for (const auto& [path, item] : saved) {
+    faults.push_back(fmt::format("module '{}' is not trained by this model", path));
+  }
+  if (!faults.empty()) {
+    const auto shown = std::min<int64_t>(std::ssize(faults), 3);
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("load: {}: {} module(s) do not fit the model: {}; other rank, train flags or "
+                    "base model?",
+                    dir, faults.size(), fmt::join(faults.begin(), faults.begin() + shown, "; ")));
+  }
+  read_modules(peft, ordered, adapter);
+}
+
 void save_adapter(const LoraAdapter& adapter, const std::string& dir,
                   const std::string& base_model_name) {
   const std::vector<AdapterTensor> tensors = adapter_tensors(adapter);
@@ -367,6 +402,18 @@ void save_adapter(const LoraAdapter& adapter, const std::string& dir,
              modules);
 }
 
+ExpertRank parse_expert_rank(std::string_view text) {
+  if (text == "divided") return ExpertRank::kDivided;
+  if (text == "full") return ExpertRank::kFull;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--expert-rank: got '{}', want divided or full", text));
+}
+
+int64_t routed_expert_rank(const ModelConfig& config, int64_t rank, ExpertRank expert_rank) {
+  const int64_t experts = std::max<int64_t>(1, config.moe.num_experts);
+  return expert_rank == ExpertRank::kFull ? rank : std::max<int64_t>(1, rank / experts);
+}
+
 std::vector<LoraModuleSpec> adapter_specs(const ModelConfig& config,
                                           const std::vector<std::string>& targets, int64_t rank,
                                           double alpha, ExpertRank expert_rank) {
@@ -400,9 +447,7 @@ std::vector<LoraModuleSpec> adapter_specs(const ModelConfig& config,
   const auto add = [&](int layer, int kind) {
     if (!chosen[static_cast<size_t>(kind)] || module_widths(config, kind, layer)[0] == 0) return;
     const bool expert = kind < kNumProjections && is_expert(static_cast<Projection>(kind));
-    const int64_t divided =
-        std::max<int64_t>(1, rank / std::max<int64_t>(1, config.moe.num_experts));
-    const int64_t own = expert && expert_rank == ExpertRank::kDivided ? divided : rank;
+    const int64_t own = expert ? routed_expert_rank(config, rank, expert_rank) : rank;
     specs.push_back({.kind = kind,
                      .layer = layer,
                      .rank = own,

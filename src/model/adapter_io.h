@@ -15,6 +15,10 @@ namespace strata::model {
 std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& model,
                                           const std::string& dir);
 
+// The weights of a PEFT directory into an adapter that has exactly its modules, with their ranks.
+// Error, before anything is written, that names what does not fit.
+void load_adapter_weights(const LoadedModel& model, const std::string& dir, LoraAdapter& adapter);
+
 // Writes a PEFT directory, F32, without copies of base weights.
 void save_adapter(const LoraAdapter& adapter, const std::string& dir,
                   const std::string& base_model_name);
@@ -22,6 +26,8 @@ void save_adapter(const LoraAdapter& adapter, const std::string& dir,
 // The rank of routed experts in a fresh adapter of rank r: max(1, r / E), so that all experts
 // together cost what one module does, or r.
 enum class ExpertRank { kDivided, kFull };
+ExpertRank parse_expert_rank(std::string_view text);  // "divided" or "full", or Error
+int64_t routed_expert_rank(const ModelConfig& config, int64_t rank, ExpertRank expert_rank);
 
 // The modules of a fresh adapter: `targets` are module names ("q_proj", ..., "embed_tokens",
 // "lm_head"), also of shared and routed experts; "all-linear" is every projection. Throws Error for

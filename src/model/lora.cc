@@ -21,17 +21,64 @@ int64_t rank_panel_width(int64_t rank, int64_t widest) {
   return widest;
 }
 
+bool is_expert_kind(int kind) {
+  return kind < kNumProjections && is_expert(static_cast<Projection>(kind));
+}
+
+// A module without memory: shapes, names and panels.
+LoraModule make_module(const ModelConfig& config, const LoraModuleSpec& spec, DType dtype,
+                       int64_t panel_width) {
+  CHECK(spec.rank >= 1, spec.rank);
+  const auto [in, out] = module_widths(config, spec.kind, spec.layer);
+  CHECK(in > 0 && out > 0, spec.kind, spec.layer);
+  LoraModule module;
+  module.spec = spec;
+  module.path = module_path(spec);
+  module.scale = static_cast<float>(spec.scale);
+  if (is_expert_kind(spec.kind)) module.num_experts = config.moe.num_experts;
+  if (spec.kind == static_cast<int>(Projection::kExpertGateUp)) module.num_halves = 2;
+  set_tensor_names(module);
+  const int64_t experts = module.num_experts;
+  module.a.shape = experts > 0 ? Shape{experts, spec.rank, in} : Shape{spec.rank, in};
+  module.b.shape = experts > 0 ? Shape{experts, out, spec.rank} : Shape{out, spec.rank};
+  module.a_panel = {.data = nullptr,
+                    .dtype = dtype,
+                    .rows = spec.rank,
+                    .cols = in,
+                    .width = rank_panel_width(spec.rank, panel_width)};
+  if (spec.kind < kNumProjections) {
+    module.b_blocks = projection_blocks(config, static_cast<Projection>(spec.kind));
+  }
+  module.b_panel = {.data = nullptr,
+                    .dtype = dtype,
+                    .rows = module.b_blocks.panel_rows(out / module.num_halves, panel_width),
+                    .cols = spec.rank,
+                    .width = panel_width};
+  return module;
+}
+
+int64_t num_values(const LoraModule& module) {
+  return module.a.shape.num_elements() + module.b.shape.num_elements();
+}
+
+// Of all experts. Columns of the embedding's A are gathered from the master.
+int64_t a_panel_bytes(const LoraModule& module) {
+  if (module.spec.kind == kEmbedding) return 0;
+  return std::max<int64_t>(1, module.num_experts) * Arena::aligned(module.a_panel.num_bytes());
+}
+
+int64_t all_panel_bytes(const LoraModule& module) {
+  return a_panel_bytes(module) + std::max<int64_t>(1, module.num_experts) * module.num_halves *
+                                     Arena::aligned(module.b_panel.num_bytes());
+}
+
+}  // namespace
+
 std::string module_path(const LoraModuleSpec& spec) {
   if (spec.kind == kEmbedding) return "model.embed_tokens";
   if (spec.kind == kHead) return "lm_head";
   return fmt::format("model.layers.{}.{}", spec.layer, module_kind_path(spec.kind));
 }
-
-bool is_expert_kind(int kind) {
-  return kind < kNumProjections && is_expert(static_cast<Projection>(kind));
-}
-
-}  // namespace
 
 std::array<int64_t, 2> module_widths(const ModelConfig& c, int kind, int layer) {
   if (kind == kEmbedding) return {c.vocab_size, c.hidden_size};
@@ -40,43 +87,17 @@ std::array<int64_t, 2> module_widths(const ModelConfig& c, int kind, int layer) 
 }
 
 LoraAdapter::LoraAdapter(const ModelWeights& weights, std::vector<LoraModuleSpec> specs,
-                         int64_t panel_width)
-    : compute_dtype_(weights.compute_dtype()) {
+                         int64_t panel_width) {
   const ModelConfig& config = weights.config();
   by_layer_.resize(static_cast<size_t>(config.num_layers));
   for (auto& row : by_layer_) row.fill(-1);
-  int64_t elements = 0;
   int64_t bytes = 0;
   for (const LoraModuleSpec& spec : specs) {
-    CHECK(spec.rank >= 1, spec.rank);
-    const auto [in, out] = module_widths(config, spec.kind, spec.layer);
-    CHECK(in > 0 && out > 0, spec.kind, spec.layer);
-    LoraModule module;
-    module.spec = spec;
-    module.path = module_path(spec);
-    module.scale = static_cast<float>(spec.scale);
-    module.a_offset = elements;
-    if (is_expert_kind(spec.kind)) module.num_experts = config.moe.num_experts;
-    if (spec.kind == static_cast<int>(Projection::kExpertGateUp)) module.num_halves = 2;
-    set_tensor_names(module);
-    const int64_t copies = std::max<int64_t>(1, module.num_experts);
-    module.b_offset = elements + copies * spec.rank * in;
-    elements += copies * spec.rank * (in + out);
-    module.a_panel = {.data = nullptr,
-                      .dtype = compute_dtype_,
-                      .rows = spec.rank,
-                      .cols = in,
-                      .width = rank_panel_width(spec.rank, panel_width)};
-    if (spec.kind < kNumProjections) {
-      module.b_blocks = projection_blocks(config, static_cast<Projection>(spec.kind));
-    }
-    module.b_panel = {.data = nullptr,
-                      .dtype = compute_dtype_,
-                      .rows = module.b_blocks.panel_rows(out / module.num_halves, panel_width),
-                      .cols = spec.rank,
-                      .width = panel_width};
-    if (spec.kind != kEmbedding) bytes += copies * Arena::aligned(module.a_panel.num_bytes());
-    bytes += copies * module.num_halves * Arena::aligned(module.b_panel.num_bytes());
+    LoraModule module = make_module(config, spec, weights.compute_dtype(), panel_width);
+    module.a_offset = num_parameters_;
+    module.b_offset = num_parameters_ + module.a.shape.num_elements();
+    num_parameters_ += num_values(module);
+    bytes += all_panel_bytes(module);
     int64_t& most = module.num_experts > 0 ? max_expert_rank_ : max_rank_;
     most = std::max(most, spec.rank);
     const auto index = static_cast<int>(modules_.size());
@@ -89,27 +110,35 @@ LoraAdapter::LoraAdapter(const ModelWeights& weights, std::vector<LoraModuleSpec
     }
     modules_.push_back(std::move(module));
   }
-  num_parameters_ = elements;
-  flat_params_ = Memory(elements * dtype_bytes(DType::kF32));
-  params_ = TensorView(flat_params_.data(), DType::kF32, {elements});
+  flat_params_ = Memory(num_parameters_ * dtype_bytes(DType::kF32));
+  params_ = TensorView(flat_params_.data(), DType::kF32, {num_parameters_});
   panels_ = Memory(bytes);
   char* next = static_cast<char*>(panels_.data());
   for (LoraModule& module : modules_) {
-    const auto [in, out] = module_widths(config, module.spec.kind, module.spec.layer);
-    const int64_t rank = module.spec.rank;
-    const int64_t experts = module.num_experts;
-    module.a = TensorView(params_.f32() + module.a_offset, DType::kF32,
-                          experts > 0 ? Shape{experts, rank, in} : Shape{rank, in});
-    module.b = TensorView(params_.f32() + module.b_offset, DType::kF32,
-                          experts > 0 ? Shape{experts, out, rank} : Shape{out, rank});
-    const int64_t copies = std::max<int64_t>(1, experts);
-    if (module.spec.kind != kEmbedding) {
-      module.a_panel.data = next;
-      next += copies * Arena::aligned(module.a_panel.num_bytes());
-    }
-    module.b_panel.data = next;
-    next += copies * module.num_halves * Arena::aligned(module.b_panel.num_bytes());
+    module.a = TensorView(params_.f32() + module.a_offset, DType::kF32, module.a.shape);
+    module.b = TensorView(params_.f32() + module.b_offset, DType::kF32, module.b.shape);
+    module.a_panel.data = module.spec.kind == kEmbedding ? nullptr : next;
+    module.b_panel.data = next + a_panel_bytes(module);
+    next += all_panel_bytes(module);
   }
+}
+
+int64_t LoraAdapter::num_bytes() const {
+  return flat_params_.size() + panels_.size() + flat_train_.size();
+}
+
+int64_t adapter_bytes(const ModelWeights& weights, const std::vector<LoraModuleSpec>& specs,
+                      int64_t panel_width, bool trains) {
+  int64_t values = 0;
+  int64_t bytes = 0;
+  for (const LoraModuleSpec& spec : specs) {
+    const LoraModule module =
+        make_module(weights.config(), spec, weights.compute_dtype(), panel_width);
+    values += num_values(module);
+    bytes += all_panel_bytes(module);
+  }
+  const int64_t flat = values * dtype_bytes(DType::kF32);
+  return bytes + flat + (trains ? 3 * Arena::aligned(flat) : 0);
 }
 
 void LoraAdapter::initialise(uint64_t seed) {

@@ -99,6 +99,7 @@ class LoraAdapter {
   [[nodiscard]] int64_t max_rank() const { return max_rank_; }                // outside the experts
   [[nodiscard]] int64_t max_expert_rank() const { return max_expert_rank_; }  // of routed experts
   [[nodiscard]] int64_t num_parameters() const { return num_parameters_; }
+  [[nodiscard]] int64_t num_bytes() const;  // masters, panels and, once it trains, what that takes
 
   // Flat [n] f32 blocks over all modules; gradients and moments are empty until enable_training().
   [[nodiscard]] TensorView parameters() const { return params_; }
@@ -118,12 +119,17 @@ class LoraAdapter {
   int64_t max_expert_rank_ = 0;
   int64_t num_parameters_ = 0;
   bool trains_ = false;
-  DType compute_dtype_;
   Memory panels_;
   Memory flat_params_, flat_train_;
   TensorView params_, grads_, m_, v_;
 };
 
+// What an adapter of these modules takes: LoraAdapter::num_bytes() before there is one.
+int64_t adapter_bytes(const ModelWeights& weights, const std::vector<LoraModuleSpec>& specs,
+                      int64_t panel_width, bool trains);
+
+// "model.layers.3.mlp.up_proj"; of routed experts "model.layers.3.mlp.experts.up_proj".
+std::string module_path(const LoraModuleSpec& spec);
 // Inputs and outputs of a module: {in, out}; {0, 0} where the model has no such module.
 std::array<int64_t, 2> module_widths(const ModelConfig& config, int kind, int layer);
 

@@ -109,7 +109,8 @@ int64_t moe_activation_bytes(const ModelConfig& config, DType dtype, int64_t tok
          2 * Arena::aligned(tokens * c.shared_width * dtype_bytes(dtype));
 }
 
-int64_t moe_temporary_bytes(const ModelConfig& config, DType dtype, int64_t tokens, bool backward) {
+int64_t moe_temporary_bytes(const ModelConfig& config, DType dtype, int64_t tokens,
+                            int64_t expert_rank, bool backward) {
   const MoeConfig& c = config.moe;
   const int64_t e = dtype_bytes(dtype);
   const int64_t rows = tokens * c.top_k;
@@ -119,8 +120,12 @@ int64_t moe_temporary_bytes(const ModelConfig& config, DType dtype, int64_t toke
       backward ? 2 * hidden + std::max(2 * hidden + rows * wide * e, rows * wide * (e + 4))
                : std::max(rows * wide * e, hidden + rows * wide * 4);
   const int64_t shared = tokens * c.shared_width * e * (backward ? 4 : 1);
+  // Gradients of x A^T, of gate and up in f32 too; runs of adapters, one for each row at most.
+  const int64_t adapted = expert_rank == 0 ? 0
+                                           : rows * ((backward ? expert_rank * (e + 4) : 0) +
+                                                     static_cast<int64_t>(sizeof(ops::LowRankRun)));
   // n, d_n or the sum, d rounded; a little for lists
-  return tokens * wide * (e + 4 + (backward ? e : 0)) + std::max(routed, shared) +
+  return tokens * wide * (e + 4 + (backward ? e : 0)) + std::max(routed, shared) + adapted +
          tokens * (c.num_experts * e + c.top_k * 8) + (1 << 20);
 }
 

@@ -12,9 +12,10 @@ namespace strata::model {
 // Takes the activations but the routing from the scratch; and their size, routing included.
 void take_moe_activations(Pass& pass, LayerActivations& acts);
 int64_t moe_activation_bytes(const ModelConfig& config, DType dtype, int64_t num_tokens);
-// The widest moment inside a forward or a backward beyond what is kept.
+// The widest moment inside a forward or a backward beyond what is kept; expert_rank of the
+// adapters' routed experts.
 int64_t moe_temporary_bytes(const ModelConfig& config, DType dtype, int64_t num_tokens,
-                            bool backward);
+                            int64_t expert_rank, bool backward);
 
 // Reads acts.h; fills the routing unless it is known, and the rest; writes out [T, D] unless it is
 // empty (recompute needs only the rest).

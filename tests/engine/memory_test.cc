@@ -104,7 +104,7 @@ INSTANTIATE_TEST_SUITE_P(
     All, WarmStep,
     testing::Combine(testing::Values(api::Gradients::kAdapters, api::Gradients::kParameters),
                      testing::Values(model::Recompute::kNone, model::Recompute::kFull),
-                     testing::Values("qwen3", "deepseek_mla")));
+                     testing::Values("qwen3", "deepseek_mla", "qwen3_moe", "deepseek_moe")));
 
 TEST(EngineMemory, TrainingTakesNoCache) {
   auto engine = make({});
@@ -147,6 +147,36 @@ TEST(EngineMemory, ThePlanCoversALatentPass) {
     engine.run(batch);
     const int64_t planned =
         plan_pass_bytes(engine, {.pass_tokens = 2000, .rank = 4, .backward = backward});
+    EXPECT_EQ(scratch.grown(), grown);
+    EXPECT_LE(scratch.high_water(), planned);
+    EXPECT_GE(2 * scratch.high_water(), planned);
+  }
+}
+
+// Experts whose rows are large against the plan's allowance for packed copies.
+TEST(EngineMemory, ThePlanCoversAPassOfExperts) {
+  const std::string config = R"({"architectures": ["Qwen3MoeForCausalLM"], "vocab_size": 64,
+    "hidden_size": 128, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "num_experts": 24, "num_experts_per_tok": 6,
+    "moe_intermediate_size": 96, "norm_topk_prob": true, "max_position_embeddings": 4096})";
+  for (const bool backward : {false, true}) {
+    auto backend = std::make_unique<Backend>(choose_cpu_path(), /*threads=*/2);
+    auto loaded =
+        model::init_model(*backend, model::parse_config(config, "c", true).config, DType::kBF16, 1);
+    Engine engine(std::move(backend), std::move(loaded), {.pass_tokens = 2048});
+    api::Batch batch =
+        batch_of(engine, backward ? api::Gradients::kAdapters : api::Gradients::kNone);
+    for (api::Sequence& sequence : batch.sequences) {
+      for (int t = 0; t < 500; ++t) {
+        sequence.tokens.resize(500, (11 * t) % 64);
+        sequence.targets.resize(500, 5);
+      }
+    }
+    Scratch& scratch = engine.backend().scratch();
+    const int64_t grown = scratch.grown();
+    engine.run(batch);
+    const int64_t planned = plan_pass_bytes(
+        engine, {.pass_tokens = 2000, .rank = 4, .expert_rank = 1, .backward = backward});
     EXPECT_EQ(scratch.grown(), grown);
     EXPECT_LE(scratch.high_water(), planned);
     EXPECT_GE(2 * scratch.high_water(), planned);

@@ -171,11 +171,12 @@ std::vector<double> numbers(const Server& server, const std::vector<api::Command
 // Eight tenants train, 32 samples run meanwhile, everything is pipelined and comes in any order:
 // each tenant's losses, logprobs, gradient norms and samples have the bits they have alone.
 TEST(WorkRunner, EightTenantsTogetherHaveTheBitsOfEachAlone) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  for (const auto& [model, dtype] :
+       {std::pair{"qwen3", DType::kF32}, {"qwen3", DType::kBF16}, {"deepseek_moe", DType::kBF16}}) {
     constexpr int kTenants = 8;
     std::vector<std::vector<double>> alone;
     for (int tenant = 0; tenant < kTenants; ++tenant) {
-      Server server({.dtype = dtype});
+      Server server({.model = model, .dtype = dtype});
       std::vector<api::Command> commands = program(*server.engine, tenant);
       for (const api::Command& asked : commands) server.ask(asked);  // one after the other
       for (const api::Command& asked : samples(*server.engine, tenant)) {
@@ -185,7 +186,8 @@ TEST(WorkRunner, EightTenantsTogetherHaveTheBitsOfEachAlone) {
       alone.push_back(numbers(server, commands));
       EXPECT_GT(alone.back().size(), 300u);
     }
-    Server server({.dtype = dtype,
+    Server server({.model = model,
+                   .dtype = dtype,
                    .threads = 2,
                    .options = {.pass_tokens = 64, .prefill_tokens = 32, .page_size = 8}},
                   {}, {.max_sample_rows = 20});
@@ -225,9 +227,10 @@ TEST(WorkRunner, EightTenantsTogetherHaveTheBitsOfEachAlone) {
 
 TEST(WorkRunner, SnapshotsAreFixedEvictedAndReloaded) {
   TempDir dir;
-  for (const bool ephemeral : {false, true}) {
-    Server server({}, {}, {.snapshot_bytes = 1});  // room for the newest only
-    const std::string at = dir.path() + (ephemeral ? "/e" : "/p");
+  for (const auto& [model, ephemeral] :
+       {std::pair{"qwen3", false}, {"qwen3", true}, {"qwen3_moe", false}, {"deepseek_moe", true}}) {
+    Server server({.model = model}, {}, {.snapshot_bytes = 1});  // room for the newest only
+    const std::string at = dir.path() + "/" + model + (ephemeral ? "-e" : "-p");
     server.ask(create("m", {.rank = 4, .seed = 1}));
     std::vector<std::vector<double>> first;
     int64_t seq = 0;
@@ -260,10 +263,12 @@ TEST(WorkRunner, SnapshotsAreFixedEvictedAndReloaded) {
 }
 
 // Weights, moments and step count come back exactly; without the optimizer the moments are zero.
-TEST(WorkRunner, SavedStateComesBackExactly) {
+class SavedState : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(SavedState, ComesBackExactly) {
   TempDir dir;
-  Server server;
-  const api::LoraConfig lora = {.rank = 4, .seed = 3, .train_mlp = false};
+  Server server({.model = GetParam()});
+  const api::LoraConfig lora = {.rank = 4, .seed = 3, .train_attn = false};
   server.ask(create("a", lora));
   int64_t seq = 0;
   for (int i = 0; i < 2; ++i) {
@@ -300,7 +305,7 @@ TEST(WorkRunner, SavedStateComesBackExactly) {
   EXPECT_EQ(without[0], want[0]);
   EXPECT_NE(without, want);
   // What does not fit is refused and changes nothing.
-  server.ask(create("c", {.rank = 8, .seed = 3, .train_mlp = false}));
+  server.ask(create("c", {.rank = 8, .seed = 3, .train_attn = false}));
   EXPECT_THAT(server.message(command("c", 1, api::LoadState{.dir = dir.path() + "/s"})),
               HasSubstr("do not fit"));
   server.ask(create("d", {.rank = 4, .seed = 3}));
@@ -316,6 +321,21 @@ TEST(WorkRunner, SavedStateComesBackExactly) {
   EXPECT_THAT(server.message(broken), HasSubstr("do not fit"));
   EXPECT_EQ(server.engine->adapters().size(), before);
   EXPECT_EQ(server.book.num_models(), static_cast<int64_t>(before));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SavedState, ::testing::Values("qwen3", "qwen3_moe", "deepseek_moe"));
+
+// All of latent attention is attention, and shared and routed experts are the MLP.
+TEST(WorkRunner, TrainFlagsCoverEveryProjectionOfExpertsAndLatentAttention) {
+  const Server server({.model = "deepseek_moe"});
+  const auto count = [&](const api::LoraConfig& lora) {
+    return lora_specs(server.engine->config(), lora).size();
+  };
+  const size_t all = model::adapter_specs(server.engine->config(), {"all-linear"}, 8, 32.0).size();
+  // q_a, q_b, kv_a, kv_b and o of both layers
+  EXPECT_EQ(count({.rank = 8, .train_mlp = false, .train_unembed = false}), 10u);
+  EXPECT_EQ(count({.rank = 8, .train_attn = false, .train_unembed = false}), all - 10);
+  EXPECT_EQ(count({.rank = 8}), all + 1);
 }
 
 TEST(WorkRunner, TrainFlagsChooseTheModules) {
