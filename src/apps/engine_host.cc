@@ -21,7 +21,7 @@ EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOp
   for (const std::string& dir : directories) load(dir, options);
   std::vector<engine::Engine*> engines;
   for (const Base& base : engines_) engines.push_back(base.engine.get());
-  plan_ = plan_serve(engines, options.memory, options.adapters.max_rank);
+  plan_ = plan_serve(engines, options.memory, options.adapters.max_rank, options.expert_rank);
   engine::AdapterLimits limits = options.adapters;
   limits.max_bytes = plan_.adapters;
   book_ = std::make_unique<engine::AdapterBook>(limits);
@@ -33,7 +33,8 @@ EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOp
         engine::RunnerOptions{
             .base = bases_[i].id,
             .max_sample_rows = options.max_sample_rows,
-            .snapshot_bytes = plan_.snapshots / static_cast<int64_t>(engines_.size())});
+            .snapshot_bytes = plan_.snapshots / static_cast<int64_t>(engines_.size()),
+            .expert_rank = options.expert_rank});
   }
 }
 

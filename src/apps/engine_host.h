@@ -22,6 +22,7 @@ struct HostOptions {
   int64_t memory = 0;              // bytes
   engine::AdapterLimits adapters;  // max_bytes is the plan's
   int64_t max_sample_rows = 256;
+  model::ExpertRank expert_rank = model::ExpertRank::kDivided;
 };
 
 class EngineHost {

@@ -101,6 +101,10 @@ void add_train(CLI::App& app, Command& chosen) {
   command->add_option("--rank", o.rank, "LoRA rank")->capture_default_str();
   command->add_option("--alpha", o.alpha, "LoRA alpha")->capture_default_str();
   command
+      ->add_option("--expert-rank", o.expert_rank,
+                   "of routed experts: divided (max(1, rank / experts)) or full")
+      ->capture_default_str();
+  command
       ->add_option("--targets", o.targets,
                    "all-linear, or module names with commas; embed_tokens and lm_head too")
       ->capture_default_str();

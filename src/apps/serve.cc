@@ -123,7 +123,8 @@ int run_serve(const server::ServeOptions& options) {
                    .memory = memory,
                    .adapters = {.max_models = options.max_adapters,
                                 .max_models_per_tenant = options.max_adapters_per_tenant,
-                                .max_rank = options.max_rank}});
+                                .max_rank = options.max_rank},
+                   .expert_rank = model::parse_expert_rank(options.expert_rank)});
   fmt::print("{}", host.plan().text());
   scheduler::Scheduler scheduler({.gap_timeout = options.gap_timeout,
                                   .max_queued_samples = options.max_queued_samples,

@@ -20,12 +20,18 @@ constexpr int64_t kLeastPassTokens = 64;
 constexpr int64_t kSamplePositions = 2048;
 constexpr int64_t kProcessBytes = 96 << 20;  // program, sockets, queues, the state store
 
-int64_t slot_bytes(const engine::Engine& engine, int64_t rank) {
-  return engine::adapter_bytes(engine, engine::lora_specs(engine.config(), {.rank = rank}), true);
+int64_t slot_bytes(const engine::Engine& engine, int64_t rank, model::ExpertRank expert_rank) {
+  return engine::adapter_bytes(
+      engine, engine::lora_specs(engine.config(), {.rank = rank}, expert_rank), true);
 }
 
-int64_t pass_bytes(const engine::Engine& engine, int64_t tokens, int64_t rank) {
-  return engine::plan_pass_bytes(engine, {.pass_tokens = tokens, .rank = rank, .backward = true});
+int64_t pass_bytes(const engine::Engine& engine, int64_t tokens, int64_t rank,
+                   model::ExpertRank expert_rank) {
+  return engine::plan_pass_bytes(
+      engine, {.pass_tokens = tokens,
+               .rank = rank,
+               .expert_rank = model::routed_expert_rank(engine.config(), rank, expert_rank),
+               .backward = true});
 }
 
 int64_t sample_pages(const engine::Engine& engine) {
@@ -55,7 +61,8 @@ void check_weights_fit(std::span<const std::string> directories, int64_t budget)
   if (bytes > budget) too_little(bytes, budget);
 }
 
-ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, int64_t max_rank) {
+ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, int64_t max_rank,
+                     model::ExpertRank expert_rank) {
   CHECK(!engines.empty());
   ServePlan plan;
   plan.budget = budget;
@@ -64,12 +71,14 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
   int64_t least = 0;
   for (const engine::Engine* engine : engines) {
     plan.weights += engine->model().weights->num_bytes();
-    least += sample_pages(*engine) * engine->kv_pool().page_bytes() + slot_bytes(*engine, 8);
+    least += sample_pages(*engine) * engine->kv_pool().page_bytes() +
+             slot_bytes(*engine, 8, expert_rank);
   }
   const int64_t fixed = plan.weights + plan.process;
   const auto all_passes = [&](int64_t tokens) {
     int64_t bytes = 0;
-    for (const engine::Engine* engine : engines) bytes += pass_bytes(*engine, tokens, max_rank);
+    for (const engine::Engine* engine : engines)
+      bytes += pass_bytes(*engine, tokens, max_rank, expert_rank);
     return bytes;
   };
   plan.pass_tokens = kMostPassTokens;
@@ -91,11 +100,11 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
     plan.kv += pages * engine->kv_pool().page_bytes();
   }
   const engine::Engine& first = *engines[0];
-  plan.slot_rank_8 = slot_bytes(first, 8);
-  plan.slot_rank_32 = slot_bytes(first, 32);
-  plan.slot_max_rank = slot_bytes(first, max_rank);
-  plan.token_bytes = (pass_bytes(first, plan.pass_tokens, max_rank) -
-                      pass_bytes(first, plan.pass_tokens / 2, max_rank)) /
+  plan.slot_rank_8 = slot_bytes(first, 8, expert_rank);
+  plan.slot_rank_32 = slot_bytes(first, 32, expert_rank);
+  plan.slot_max_rank = slot_bytes(first, max_rank, expert_rank);
+  plan.token_bytes = (pass_bytes(first, plan.pass_tokens, max_rank, expert_rank) -
+                      pass_bytes(first, plan.pass_tokens / 2, max_rank, expert_rank)) /
                      (plan.pass_tokens / 2);
   plan.sample_bytes = sample_pages(first) * first.kv_pool().page_bytes();
   return plan;

@@ -32,7 +32,8 @@ struct ServePlan {
 
 // Error{kResourceExhausted} when not even one adapter of rank 8 and one sample of 2,048 positions
 // fit: what is needed, what there is, and what to change.
-ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, int64_t max_rank);
+ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, int64_t max_rank,
+                     model::ExpertRank expert_rank = model::ExpertRank::kDivided);
 
 // Before anything is loaded: the checkpoints' files against the budget.
 void check_weights_fit(std::span<const std::string> directories, int64_t budget);

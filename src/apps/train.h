@@ -16,7 +16,8 @@ struct TrainOptions {
   std::string method = "lora";  // or "full"
   int64_t rank = 32;
   double alpha = 32;
-  std::string targets = "all-linear";  // or module names, comma-separated
+  std::string expert_rank = "divided";  // of routed experts: max(1, rank / experts); full: rank
+  std::string targets = "all-linear";   // or module names, comma-separated
   std::string dtype = "auto";          // auto, bf16, f32
   std::string recompute = "none";      // none, full
   std::string train_on = "last";       // last, all

@@ -37,6 +37,7 @@ void check_options(const TrainOptions& o) {
   constexpr double kHuge = 1e30;
   check_device(o.device);
   check_choice("--method", o.method, "lora", "full");
+  check_choice("--expert-rank", o.expert_rank, "divided", "full");
   check_choice("--train-on", o.train_on, "last", "all");
   check_choice("--recompute", o.recompute, "none", "full");
   data::parse_schedule(o.schedule);

@@ -70,6 +70,11 @@ void set_dtype(ServeOptions& o, const std::string& name, const std::string& valu
   o.dtype = value;
 }
 
+void set_expert_rank(ServeOptions& o, const std::string& name, const std::string& value) {
+  if (value != "divided" && value != "full") refuse(name, value, "divided or full");
+  o.expert_rank = value;
+}
+
 // Setters for the kinds of which there are many.
 template <double ServeOptions::* kField>
 void set_duration(ServeOptions& o, const std::string& name, const std::string& value) {
@@ -143,6 +148,8 @@ constexpr OptionRow kRows[] = {
     {"max-adapters-per-tenant", "COUNT", "all", "models alive at once for one tenant", Kind::kValue,
      set_count<&O::max_adapters_per_tenant, 1>},
     {"max-rank", "COUNT", "128", "largest LoRA rank", Kind::kValue, set_count<&O::max_rank, 1>},
+    {"expert-rank", "divided|full", "divided",
+     "of routed experts: max(1, rank / experts), or the whole rank", Kind::kValue, set_expert_rank},
     {"max-parked", "COUNT", "10000", "polls held at once", Kind::kValue,
      set_count<&O::max_parked, 1>},
     {"max-queued-samples", "COUNT", "4096", "samples waiting; then 429", Kind::kValue,

@@ -53,6 +53,7 @@ struct ServeOptions {
   int64_t max_disk = 0;  // bytes; 0: no limit
   bool stable_reinforce = true;
   std::string dtype = "auto";
+  std::string expert_rank = "divided";
   int64_t threads = 0;  // 0: all cores
 };
 
