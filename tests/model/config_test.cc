@@ -115,6 +115,28 @@ TEST(Config, DefaultsAreHuggingFaces) {
 }
 
 // Values worked out by hand from the formula of the Llama 3.1 release.
+// norm_topk_prob is off unless the file says otherwise; which layers are sparse, and the two names
+// of the number of experts.
+TEST(Config, ExpertsFollowTheFile) {
+  const std::string base = R"({"architectures": ["Qwen3MoeForCausalLM"], "vocab_size": 100,
+      "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 6, "num_attention_heads": 4,
+      "moe_intermediate_size": 12, "num_experts_per_tok": 3)";
+  const ModelConfig plain = parse(base + R"(, "num_experts": 10})");
+  EXPECT_FALSE(plain.moe.norm_topk);
+  EXPECT_EQ(plain.moe.num_experts, 10);
+  for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(plain.layer_kind(i).mlp, MlpKind::kMoe);
+  const ModelConfig mixed =
+      parse(base + R"(, "num_local_experts": 8, "decoder_sparse_step": 2, "mlp_only_layers": [3],
+      "norm_topk_prob": true})");
+  EXPECT_TRUE(mixed.moe.norm_topk);
+  EXPECT_EQ(mixed.moe.num_experts, 8);
+  for (int64_t i = 0; i < 6; ++i)
+    EXPECT_EQ(mixed.layer_kind(i).mlp == MlpKind::kMoe, i == 1 || i == 5) << i;
+  EXPECT_THAT(message_of(base + R"(, "num_experts": 4, "num_local_experts": 8})"),
+              HasSubstr("disagree"));
+  EXPECT_THAT(message_of(base + R"(, "num_experts": 2})"), HasSubstr("num_experts_per_tok"));
+}
+
 TEST(Config, Llama3ScalingHasItsThreeBands) {
   RopeConfig rope = {.type = RopeType::kLlama3,
                      .theta = 500000.0,

@@ -144,6 +144,29 @@ TEST(Elementwise, GatherTakesRows) {
 }
 
 // Bit for bit the ascending chain of fp32 additions.
+TEST(Elementwise, GatherSumIsOneChainInTheOrderOfTheRows) {
+  const std::vector<int32_t> rows = {3, 0, 4, 1, 1, 2};
+  for (const CpuPath path : supported_paths()) {
+    Backend backend(path, 2);
+    const Buffer x = random_buffer(DType::kF32, {5, 19}, {.seed = 1});
+    const Buffer add = random_buffer(DType::kF32, {2, 19}, {.seed = 2});
+    Buffer y(DType::kF32, {2, 19}), alone(DType::kF32, {2, 19});
+    gather_sum(backend, x, rows, add, y);
+    gather_sum(backend, x, rows, {}, alone);
+    for (int64_t t = 0; t < 2; ++t) {
+      for (int64_t i = 0; i < 19; ++i) {
+        const auto at = [&](size_t k) {
+          return x.view().f32()[rows[static_cast<size_t>(t) * 3 + k] * 19 + i];
+        };
+        const float sum = (at(0) + at(1)) + at(2);
+        EXPECT_EQ(alone.view().f32()[t * 19 + i], sum);
+        EXPECT_EQ(y.view().f32()[t * 19 + i], add.view().f32()[t * 19 + i] + sum);
+      }
+    }
+    EXPECT_TRUE(y.intact());
+  }
+}
+
 TEST(Elementwise, ScatterAddIsOneAscendingChain) {
   for (const Case& c : kCases) {
     for (const DType type : {kF32, kBF16}) {

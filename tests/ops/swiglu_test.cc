@@ -174,5 +174,46 @@ TEST(Swiglu, OutputsMayLieOverInputs) {
   }
 }
 
+// A factor a row: with ones the bits of swiglu, else a double reference.
+TEST(Swiglu, RowsHaveFactors) {
+  for (const CpuPath path : supported_paths()) {
+    Backend backend(path, 2);
+    for (const DType type : {kF32, kBF16}) {
+      const Shape shape = {5, 37};
+      const Buffer gate = random_buffer(type, shape, {.seed = 1, .scale = 3});
+      const Buffer up = random_buffer(type, shape, {.seed = 2});
+      const Buffer d_y = random_buffer(type, shape, {.seed = 3});
+      Buffer ones(kF32, {5}), factors = random_buffer(kF32, {5}, {.seed = 4});
+      for (int64_t t = 0; t < 5; ++t) ones.set(t, 1.0);
+      Buffer plain(type, shape), same(type, shape), y(type, shape);
+      swiglu(backend, gate, up, plain);
+      swiglu_rows(backend, gate, up, ones, same);
+      EXPECT_EQ(same.values(), plain.values());
+      swiglu_rows(backend, gate, up, factors, y);
+      Buffer d_gate(type, shape), d_up(type, shape), d_factors(kF32, {5});
+      swiglu_rows_backward(backend, gate, up, factors, d_y, d_gate, d_up, d_factors);
+      const double unit = type == kF32 ? 0x1p-24 : 0x1p-8;
+      for (int64_t t = 0; t < 5; ++t) {
+        double sum = 0, size = 0;
+        for (int64_t i = t * 37; i < (t + 1) * 37; ++i) {
+          const double s = 1 / (1 + std::exp(-gate.get(i))), silu = gate.get(i) * s;
+          const double d = d_y.get(i) * factors.get(t);
+          const auto close = [&](double got, double want) {
+            EXPECT_NEAR(got, want, (kTerms + 2) * unit * std::abs(want) + 1e-12);
+          };
+          close(y.get(i), factors.get(t) * silu * up.get(i));
+          close(d_up.get(i), d * silu);
+          EXPECT_NEAR(d_gate.get(i), d * up.get(i) * s * (1 + gate.get(i) * (1 - s)),
+                      (kTerms + 2) * unit * std::abs(d * up.get(i)) + 1e-12);
+          sum += d_y.get(i) * silu * up.get(i);
+          size += std::abs(d_y.get(i) * silu * up.get(i));
+        }
+        // The products are summed in fp32 before any rounding to bf16.
+        EXPECT_NEAR(d_factors.get(t), sum, (kTerms + 7) * 0x1p-24 * size + 1e-12);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace strata::ops
