@@ -18,9 +18,9 @@ struct TrainOptions {
   double alpha = 32;
   std::string expert_rank = "divided";  // of routed experts: max(1, rank / experts); full: rank
   std::string targets = "all-linear";   // or module names, comma-separated
-  std::string dtype = "auto";          // auto, bf16, f32
-  std::string recompute = "none";      // none, full
-  std::string train_on = "last";       // last, all
+  std::string dtype = "auto";           // auto, bf16, f32
+  std::string recompute = "none";       // none, full
+  std::string train_on = "last";        // last, all
   int64_t max_length = 2048;
   int64_t batch_tokens = 8192;
   int64_t micro_tokens = 2048;

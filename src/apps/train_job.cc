@@ -56,9 +56,9 @@ TrainJob::TrainJob(const TrainOptions& options, std::unique_ptr<engine::Engine> 
     engine_->enable_base_steps();
     return;
   }
-  const auto specs = model::adapter_specs(engine_->config(), split_commas(options_.targets),
-                                          options_.rank, options_.alpha,
-                                          model::parse_expert_rank(options_.expert_rank));
+  const auto specs =
+      model::adapter_specs(engine_->config(), split_commas(options_.targets), options_.rank,
+                           options_.alpha, model::parse_expert_rank(options_.expert_rank));
   slot_ = engine_->create_adapter(specs, options_.seed);
   engine_->adapter(slot_).enable_training();
 }
