@@ -6,10 +6,12 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help install build test checks asan tsan fuzz tidy format format-check run run-train e2e page run-smollm2 tiny-qwen3 clean
+.PHONY: help install build test checks asan tsan fuzz tidy format format-check run run-train e2e robust page run-smollm2 tiny-qwen3 clean
 
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
+LOAD_SECONDS ?= 20
+KILLS ?= 3
 SANITIZER_OPTIONS := ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 \
   UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
 # ccache when it is there; nothing depends on it. Evaluated when a recipe runs, after the install.
@@ -86,6 +88,15 @@ run-train: build
 e2e: build
 	@tools/install.sh sdk
 	@tools/e2e.sh build/release/strata $(SDKS)
+
+# Hostile requests, kill -9 under load, and LOAD_SECONDS of load (tools/load.sh has the bars of a quiet machine).
+robust: build
+	@tools/install.sh sdk
+	@tools/install.sh test
+	@tools/robust.sh build/release/strata $(KILLS)
+	@$(CMAKE) -B build/release -DCMAKE_CXX_COMPILER=g++ -DSTRATA_BENCH=ON
+	@cmake --build build/release --target load_bench -j $(JOBS)
+	@tools/load.sh build/release/strata build/release/bench/load_bench $(LOAD_SECONDS)
 
 # The live page in headless Chromium.
 page: build

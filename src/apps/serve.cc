@@ -134,9 +134,9 @@ int run_serve(const server::ServeOptions& options) {
   host.start(scheduler,
              [&server](std::vector<api::Result> results) { server.post(std::move(results)); });
   server.start();
+  fmt::print("listening on http://{}:{}\n", options.listen.host, server.port());
   fmt::print("metrics on http://{}:{}/metrics\n", options.metrics_listen.host,
              server.metrics_port());
-  fmt::print("listening on http://{}:{}\n", options.listen.host, server.port());
   std::fflush(stdout);
   wait_for_end(signals, server);
   log(LogLevel::kInfo, "serve: shutting down");

@@ -82,7 +82,7 @@ def serve(strata, model, data, alice, bob, admin):
         if " on http://" in line:
             name, url = line.split(" on ")
             urls[name.strip()] = url.strip()
-            if name.strip() == "listening":
+            if len(urls) == 2:
                 return process, urls["listening"], urls["metrics"]
     raise AssertionError("the server did not start")
 

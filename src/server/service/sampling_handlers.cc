@@ -10,8 +10,8 @@
 namespace strata::server {
 namespace {
 
-// Numbers of a sampler that are remembered against duplicates.
-constexpr size_t kMaxRemembered = 100'000;
+// Numbers of a sampler that are remembered against duplicates: far more than retries reach back.
+constexpr size_t kMaxRemembered = 8192;
 
 std::string sampler_reply(const std::string& id) {
   return fmt::format("{{\"type\":\"create_sampling_session\",\"sampling_session_id\":{}}}",

@@ -1,0 +1,77 @@
+// A JSON body of the server: any bytes are read by every kind of field and as a sample request, or
+// are an Error whose message is short and names the field. What is quoted again parses again.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "api/work.h"
+#include "base/error.h"
+#include "server/protocol/json_body.h"
+#include "server/protocol/sample_request.h"
+
+namespace {
+
+using strata::server::Fields;
+using strata::server::JsonBody;
+
+constexpr size_t kLongestMessage = 2000;
+
+void require(bool condition) {
+  if (!condition) std::abort();
+}
+
+template <typename Read>
+void attempt(Read read) {
+  try {
+    read();
+  } catch (const strata::Error& error) {
+    require(!std::string_view(error.what()).empty());
+    require(std::string_view(error.what()).size() < kLongestMessage);
+  }
+}
+
+void read_fields(const Fields& root) {
+  for (const char* name : {"a", "prompt", "sampling_params", "tags", "seed", "user_metadata"}) {
+    attempt([&] { (void)root.maybe_string(name); });
+    attempt([&] { (void)root.integer(name, -5, 1'000'000); });
+    attempt([&] { (void)root.maybe_bits(name); });
+    attempt([&] { (void)root.number(name); });
+    attempt([&] { (void)root.boolean_or(name, true); });
+    attempt([&] { (void)root.strings(name); });
+    attempt([&] { (void)root.integers(name); });
+    attempt([&] { (void)root.floats(name); });
+    attempt([&] { (void)root.objects(name); });
+    attempt([&] {
+      const auto text = root.maybe_object_text(name, 64, 16 << 10);
+      if (!text) return;
+      require(text->size() <= 16 << 10);
+      const JsonBody again(*text, "again");
+      (void)again.root();
+    });
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  attempt([&] {
+    const JsonBody body(text, "fuzz");
+    read_fields(body.root());
+    strata::api::BaseInfo base;
+    base.vocab_size = 100;
+    base.max_context = 64;
+    base.end_tokens = {0};
+    attempt([&] {
+      const auto order = strata::server::read_sample(body.root(), base, 1);
+      require(order.command.num_samples >= 1 && order.command.max_tokens >= 0);
+      require(!order.command.prompt.empty());
+    });
+  });
+  const JsonBody quoted("{\"a\":" + strata::server::json_quoted(text.substr(0, 4096)) + "}",
+                        "quoted");
+  (void)quoted.root().string("a");
+  return 0;
+}
