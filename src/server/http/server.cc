@@ -27,6 +27,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/http/file_reader.h"
+#include "server/http/request_check.h"
 #include "server/http/response_head.h"
 #include "server/http/rules.h"
 #include "server/http/zstd_body.h"
@@ -174,7 +175,6 @@ std::optional<Response> HttpServer::State::check(const BodyParser& parser, Reque
   request.method = text_of(head.method_string());
   const std::string target = text_of(head.target());
   const size_t question = std::min(target.find('?'), target.size());
-  const std::optional<std::string> path = decode_path(target.substr(0, question));
   if (question < target.size()) request.query = target.substr(question + 1);
   for (const auto& field : head) {
     std::string name = text_of(field.name_string());
@@ -183,46 +183,10 @@ std::optional<Response> HttpServer::State::check(const BodyParser& parser, Reque
     }
     request.headers.push_back({std::move(name), text_of(field.value())});
   }
-  const std::string_view host = request.header("host");
-  if (!rules->knows_host(host)) {
-    return error_response(421, fmt::format("Host '{}' is not a name of this server; start it with "
-                                           "--public-url if clients reach it by that name",
-                                           host.substr(0, 300)));
-  }
-  if (!AddressRules::origin_fits(request.header("origin"), host)) {
-    return error_response(403, "requests from other web pages are refused (Origin is not Host)");
-  }
-  if (!path || path->empty() || path->front() != '/') {
-    return error_response(400, "the request's path is malformed");
-  }
-  request.path = std::string(rules->without_prefix(*path));
-  request.base_url = rules->base_url(host);
-  if (!router.is_open(request.method, request.path)) {
-    const std::optional<Caller> caller = identify(request.header("x-api-key"));
-    if (!caller) {
-      return error_response(401,
-                            request.header("x-api-key").empty()
-                                ? "X-API-Key is missing: every endpoint but healthz needs a key"
-                                : "X-API-Key is not a key of this server");
-    }
-    request.tenant = caller->tenant;
-    request.is_admin = caller->is_admin;
-  }
-  if (!request.header("x-tinker-weights-access-token").empty()) {
-    return error_response(400, "X-Tinker-Weights-Access-Token is not supported by this server");
-  }
-  const std::string_view encoding = request.header("content-encoding");
-  if (!encoding.empty() && encoding != "identity" && encoding != "zstd") {
-    return error_response(415, fmt::format("Content-Encoding '{}' is not supported; wanted zstd or "
-                                           "none",
-                                           encoding.substr(0, 100)));
-  }
-  const auto length = parser.content_length();
-  if (length && *length > options.max_body) {
-    return error_response(413, fmt::format("the body has {} bytes, the limit (--max-body) is {}",
-                                           *length, options.max_body));
-  }
-  return std::nullopt;
+  return check_request(
+      {options, router, *rules, identify}, target.substr(0, question),
+      parser.content_length() ? std::optional<uint64_t>(*parser.content_length()) : std::nullopt,
+      request);
 }
 
 void HttpServer::State::note(std::string_view method, std::string_view path, int status,

@@ -1,0 +1,51 @@
+#include "server/http/request_check.h"
+
+#include <fmt/format.h>
+
+namespace strata::server {
+
+std::optional<Response> check_request(const RequestCheck& with, std::string_view raw_path,
+                                      std::optional<uint64_t> length, Request& request) {
+  const std::optional<std::string> path = decode_path(raw_path);
+  const std::string_view host = request.header("host");
+  if (!with.rules.knows_host(host)) {
+    return error_response(421, fmt::format("Host '{}' is not a name of this server; start it with "
+                                           "--public-url if clients reach it by that name",
+                                           host.substr(0, 300)));
+  }
+  if (!AddressRules::origin_fits(request.header("origin"), host)) {
+    return error_response(403, "requests from other web pages are refused (Origin is not Host)");
+  }
+  if (!path || path->empty() || path->front() != '/') {
+    return error_response(400, "the request's path is malformed");
+  }
+  request.path = std::string(with.rules.without_prefix(*path));
+  request.base_url = with.rules.base_url(host);
+  if (!with.router.is_open(request.method, request.path)) {
+    const std::optional<Caller> caller = with.identify(request.header("x-api-key"));
+    if (!caller) {
+      return error_response(401,
+                            request.header("x-api-key").empty()
+                                ? "X-API-Key is missing: every endpoint but healthz needs a key"
+                                : "X-API-Key is not a key of this server");
+    }
+    request.tenant = caller->tenant;
+    request.is_admin = caller->is_admin;
+  }
+  if (!request.header("x-tinker-weights-access-token").empty()) {
+    return error_response(400, "X-Tinker-Weights-Access-Token is not supported by this server");
+  }
+  const std::string_view encoding = request.header("content-encoding");
+  if (!encoding.empty() && encoding != "identity" && encoding != "zstd") {
+    return error_response(415, fmt::format("Content-Encoding '{}' is not supported; wanted zstd or "
+                                           "none",
+                                           encoding.substr(0, 100)));
+  }
+  if (length && *length > with.options.max_body) {
+    return error_response(413, fmt::format("the body has {} bytes, the limit (--max-body) is {}",
+                                           *length, with.options.max_body));
+  }
+  return std::nullopt;
+}
+
+}  // namespace strata::server
