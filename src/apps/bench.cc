@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "apps/bench_count.h"
+#include "apps/bench_groups.h"
+#include "apps/bench_shapes.h"
 #include "apps/engine_setup.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -32,6 +34,7 @@ struct Work {
   int64_t length;  // tokens of each; the prompt of a decode
   bool recompute = false;
   bool adapters = false;  // decode: each sequence with its own
+  BenchShape shape = BenchShape::kQwen3Dense;
 };
 
 constexpr Work kWorks[] = {
@@ -45,6 +48,10 @@ constexpr Work kWorks[] = {
     {"decode8", Kind::kDecode, 8, 128},
     {"decode32", Kind::kDecode, 32, 128},
     {"lora8", Kind::kDecode, 8, 128, false, true},
+    {"moe_train_s512", Kind::kTrain, 4, 512, false, false, BenchShape::kQwen3Moe},
+    {"moe_decode1", Kind::kDecode, 1, 128, false, false, BenchShape::kQwen3Moe},
+    {"mla_prefill512", Kind::kPrefill, 1, 512, false, false, BenchShape::kLatent},
+    {"mla_decode1", Kind::kDecode, 1, 128, false, false, BenchShape::kLatent},
 };
 constexpr int64_t kRank = 32;
 constexpr int64_t kTimedTokens = 32;
@@ -56,24 +63,6 @@ struct Sample {
   double peak = 0.0;
   double bandwidth = 0.0;
 };
-
-model::ModelConfig qwen3_06b() {
-  model::ModelConfig c;
-  c.family = "qwen3";
-  c.architecture = "Qwen3ForCausalLM";
-  c.vocab_size = 151936;
-  c.hidden_size = 1024;
-  c.intermediate_size = 3072;
-  c.num_layers = 28;
-  c.num_heads = 16;
-  c.num_kv_heads = 8;
-  c.head_dim = 128;
-  c.max_position_embeddings = 40960;
-  c.tie_word_embeddings = true;
-  c.qk_norm = true;
-  c.rope.theta = 1e6;
-  return c;
-}
 
 // Small random weights, cheap to make: a hash of the element's index, uniform in +-0.035 (deviation
 // 0.02).
@@ -150,6 +139,11 @@ class Bench {
     samples_.clear();
     for (int i = 0; i < options_.repeat; ++i) measure(probe);
     if (work_.adapters) measure_base(probe);
+    if (work_.kind == Kind::kTrain && engine_->config().moe.num_experts > 0) {
+      for (const int64_t tokens : {64, 128}) {
+        groups_.push_back(measure_groups(*engine_, probe, tokens, std::max(3, options_.repeat)));
+      }
+    }
     print();
     return 0;
   }
@@ -169,7 +163,7 @@ class Bench {
     } else {
       auto backend = std::make_unique<Backend>(choose_cpu_path(), options_.threads);
       model::LoadedModel made;
-      made.config = qwen3_06b();
+      made.config = bench_config(work_.shape);
       made.weights = std::make_unique<model::ModelWeights>(
           made.config, parse_dtype(options_.dtype, made.config), backend->panel_width());
       fill_random(*backend, *made.weights);
@@ -192,6 +186,10 @@ class Bench {
       case Kind::kDecode:
         return samples_.push_back(measure_decode(probe, work_.adapters));
     }
+  }
+
+  int64_t expert_rank() const {
+    return model::routed_expert_rank(engine_->config(), kRank, model::ExpertRank::kDivided);
   }
 
   DType dtype() const { return engine_->model().weights->compute_dtype(); }
@@ -224,6 +222,7 @@ class Bench {
     const WorkCount count = count_train(engine_->config(), {.sequences = work_.batch,
                                                             .length = work_.length,
                                                             .rank = kRank,
+                                                            .expert_rank = expert_rank(),
                                                             .recompute = work_.recompute});
     add_compute_sample(probe, before, count.flops, seconds);
   }
@@ -298,10 +297,19 @@ class Bench {
         *engine_,
         {.pass_tokens = std::min<int64_t>(tokens, std::max<int64_t>(2048, work_.length)),
          .rank = slots_.empty() ? 0 : kRank,
+         .expert_rank = slots_.empty() ? 0 : expert_rank(),
          .backward = work_.kind == Kind::kTrain,
          .kv_positions =
              work_.kind == Kind::kTrain ? 0 : work_.batch * (work_.length + kTimedTokens + 2)});
     return static_cast<double>(plan.total()) / (1024.0 * 1024.0 * 1024.0);
+  }
+
+  // Measured: the pool's memory over the positions it holds; 0 without one.
+  [[nodiscard]] double cache_bytes() const {
+    const engine::KvPool& pool = engine_->kv_pool();
+    const int64_t positions = pool.num_pages() * pool.page_size() * engine_->config().num_layers;
+    return positions == 0 ? 0.0
+                          : static_cast<double>(pool.num_bytes()) / static_cast<double>(positions);
   }
 
   void print() const {
@@ -318,6 +326,17 @@ class Bench {
     line["startup_s"] = startup_s_;
     line["repeat"] = options_.repeat;
     if (share_of_base_) line["share_of_base"] = *share_of_base_;
+    for (const GroupShares& groups : groups_) {
+      const std::string name = fmt::format("groups_of_{}_", groups.tokens_per_expert);
+      line[name + "forward_share"] = groups.forward;
+      line[name + "input_gradient_share"] = groups.input_gradient;
+    }
+    const model::ModelConfig& c = engine_->config();
+    if (c.mla.kv_lora_rank > 0) {
+      line["absorbed_attention_work_ratio"] = absorbed_attention_ratio(c);
+      line["latent_bytes_per_token_and_layer"] = c.mla.cache_width() * dtype_bytes(dtype());
+      if (cache_bytes() > 0.0) line["cache_bytes_per_token_and_layer"] = cache_bytes();
+    }
     if (options_.json) {
       fmt::print("{}\n", boost::json::serialize(line));
       return;
@@ -332,6 +351,20 @@ class Bench {
         peak_rss_gib(), planned_gib(), startup_s_);
     if (share_of_base_)
       fmt::print("{}: {:.1f} % of the base's speed\n", work_.name, 100.0 * *share_of_base_);
+    for (const GroupShares& groups : groups_) {
+      fmt::print(
+          "{}: grouped products with {} tokens an expert: forward {:.1f} %, input gradient "
+          "{:.1f} % of the peak\n",
+          work_.name, groups.tokens_per_expert, 100.0 * groups.forward,
+          100.0 * groups.input_gradient);
+    }
+    if (c.mla.kv_lora_rank > 0) {
+      fmt::print(
+          "{}: cache {:.0f} bytes a token and layer, (kv_lora_rank + qk_rope_head_dim) are "
+          "{}; scores and values in latent space are {:.2f} x the work of expanded heads\n",
+          work_.name, cache_bytes(), c.mla.cache_width() * dtype_bytes(dtype()),
+          absorbed_attention_ratio(c));
+    }
   }
 
   const Work& work_;
@@ -341,6 +374,7 @@ class Bench {
   std::vector<Sample> samples_;
   double startup_s_ = 0.0;
   std::optional<double> share_of_base_;
+  std::vector<GroupShares> groups_;
 };
 
 }  // namespace

@@ -15,12 +15,17 @@ struct TrainShape {
   int64_t sequences = 1;
   int64_t length = 512;
   int64_t rank = 32;
+  int64_t expert_rank = 1;
   bool recompute = false;
 };
 
-int64_t layer_weights(const model::ModelConfig& config);  // matrices of all layers
-int64_t lora_weights(const model::ModelConfig& config,
-                     int64_t rank);  // seven projections, all layers
+// Matrices of all layers that one token uses; of experts the chosen ones. With a batch: that so
+// many tokens read, if no two chose the same expert.
+int64_t layer_weights(const model::ModelConfig& config, int64_t batch = 1);
+// Of all projections and layers that one token uses.
+int64_t lora_weights(const model::ModelConfig& config, int64_t rank, int64_t expert_rank);
+// Latent attention: work of scores and values in latent space over that of expanded heads. Else 1.
+double absorbed_attention_ratio(const model::ModelConfig& config);
 
 // Forward, optional recompute, backward to activations and adapters: a LoRA step without weight
 // gradients of the base.

@@ -1,0 +1,103 @@
+#include "apps/bench_groups.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "ops/gemm_groups.h"
+
+namespace strata::apps {
+namespace {
+
+using model::LayerParam;
+
+// bf16 or f32 values in (-1, 1), never zero: what they are does not matter, that they are finite
+// and normal does.
+void fill(TensorView view) {
+  const int64_t count = view.shape.num_elements();
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = 0.03125f * static_cast<float>(1 + (i * 2654435761LL >> 9) % 31);
+    if (view.dtype == DType::kF32) {
+      view.f32()[i] = value;
+    } else {
+      view.bf16()[i] = to_bf16(value);
+    }
+  }
+}
+
+class Groups {
+ public:
+  Groups(engine::Engine& engine, int64_t tokens_per_expert) : backend_(engine.backend()) {
+    const model::ModelConfig& c = engine.config();
+    int64_t layer = 0;
+    while (c.layer_kind(layer).mlp != model::MlpKind::kMoe) ++layer;
+    for (int64_t e = 0; e < c.moe.num_experts; ++e) {
+      const int64_t begin = e * tokens_per_expert;
+      size_t p = 0;
+      for (const LayerParam param :
+           {LayerParam::kExpertGate, LayerParam::kExpertUp, LayerParam::kExpertDown}) {
+        groups_[p++].push_back({.begin = begin,
+                                .end = begin + tokens_per_expert,
+                                .w = engine.model().weights->layer(layer).expert_panel(param, e)});
+      }
+    }
+    const int64_t rows = c.moe.num_experts * tokens_per_expert;
+    const DType dtype = engine.model().weights->compute_dtype();
+    wide_ = Tensor(dtype, {rows, c.hidden_size});
+    narrow_ = Tensor(dtype, {rows, c.moe.expert_width});
+    other_ = Tensor(dtype, {rows, c.moe.expert_width});
+    sum_ = Tensor(DType::kF32, {rows, c.hidden_size});
+    fill(wide_);
+    fill(narrow_);
+    flops_ = 3.0 * 2.0 * static_cast<double>(rows * c.hidden_size * c.moe.expert_width);
+  }
+
+  [[nodiscard]] double flops() const { return flops_; }
+
+  void forward() {
+    ops::gemm_groups(backend_, {.x = wide_, .groups = groups_[0]}, other_);
+    ops::gemm_groups(backend_, {.x = wide_, .groups = groups_[1]}, other_);
+    ops::gemm_groups(backend_, {.x = narrow_, .groups = groups_[2]}, sum_);
+  }
+
+  void input_gradient() {
+    ops::gemm_groups_dx(backend_, {.x = wide_, .groups = groups_[2]}, other_);
+    ops::gemm_groups_dx(backend_, {.x = narrow_, .groups = groups_[0]}, sum_);
+    ops::gemm_groups_dx(backend_, {.x = narrow_, .groups = groups_[1]}, sum_, true);
+  }
+
+ private:
+  Backend& backend_;
+  std::vector<ops::GemmGroup> groups_[3];
+  Tensor wide_, narrow_, other_, sum_;
+  double flops_ = 0.0;
+};
+
+template <typename Body>
+double share_of_peak(ops::LimitProbe& probe, DType dtype, int repeat, double flops, Body body) {
+  std::vector<double> shares;
+  body();  // touches memory
+  for (int i = 0; i < repeat; ++i) {
+    const double before = probe.matrix_flops(dtype);
+    const double start = now_seconds();
+    body();
+    const double seconds = now_seconds() - start;
+    shares.push_back(flops / seconds / ((before + probe.matrix_flops(dtype)) / 2.0));
+  }
+  std::sort(shares.begin(), shares.end());
+  return shares[shares.size() / 2];
+}
+
+}  // namespace
+
+GroupShares measure_groups(engine::Engine& engine, ops::LimitProbe& probe,
+                           int64_t tokens_per_expert, int repeat) {
+  Groups groups(engine, tokens_per_expert);
+  const DType dtype = engine.model().weights->compute_dtype();
+  GroupShares out = {.tokens_per_expert = tokens_per_expert};
+  out.forward = share_of_peak(probe, dtype, repeat, groups.flops(), [&] { groups.forward(); });
+  out.input_gradient =
+      share_of_peak(probe, dtype, repeat, groups.flops(), [&] { groups.input_gradient(); });
+  return out;
+}
+
+}  // namespace strata::apps

@@ -1,0 +1,15 @@
+// The shapes that `strata bench` makes in memory, with random weights.
+#pragma once
+#include "model/config.h"
+
+namespace strata::apps {
+
+enum class BenchShape {
+  kQwen3Dense,  // Qwen3-0.6B
+  kQwen3Moe,    // four layers of Qwen3-30B-A3B, a vocabulary of 32,768
+  kLatent,      // two layers with DeepSeek-V3's attention, a narrow dense MLP
+};
+
+model::ModelConfig bench_config(BenchShape shape);
+
+}  // namespace strata::apps
