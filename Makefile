@@ -1,12 +1,13 @@
 # The commands of a contributor and of a new user. Every target installs what it needs (tools/install.sh).
 #   make run          build, serve the bundled model, fine-tune it with the tinker SDK    make test    the fast suite
 #   make run-train    fine-tune the bundled model without a server                        make e2e     the SDKs' tests
-#   make run-smollm2  the same on SmolLM2-135M with real text                             make build   build/release/strata
+#   make cookbook     recipes of the tinker-cookbook against a server                     make build   build/release/strata
+#   make run-smollm2  fine-tune SmolLM2-135M on real text                                 make page    the live page
 #   make tiny-qwen3   pre-train the bundled model again                                   make asan tsan fuzz tidy format
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help install build test checks asan tsan fuzz tidy format format-check run run-train e2e robust page run-smollm2 tiny-qwen3 clean
+.PHONY: help install build test checks asan tsan fuzz tidy format format-check run run-train e2e cookbook robust page run-smollm2 tiny-qwen3 clean
 
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
@@ -21,7 +22,7 @@ CLANG = -DCMAKE_CXX_COMPILER=clang++-19 -DSTRATA_TESTS=ON
 FORMATTED = git ls-files -z '*.h' '*.cc' '*.cu' '*.cuh'
 
 help:
-	@sed -n '1,5s/^# \{0,1\}//p' Makefile
+	@sed -n '1,6s/^# \{0,1\}//p' Makefile
 
 install:
 	@tools/install.sh run
@@ -97,6 +98,11 @@ robust: build
 	@$(CMAKE) -B build/release -DCMAKE_CXX_COMPILER=g++ -DSTRATA_BENCH=ON
 	@cmake --build build/release --target load_bench -j $(JOBS)
 	@tools/load.sh build/release/strata build/release/bench/load_bench $(LOAD_SECONDS)
+
+# Recipes of the tinker-cookbook, unmodified and offline: all of tools/cookbook.sh, or RECIPES.
+cookbook: build
+	@tools/install.sh sdk
+	@tools/cookbook.sh build/release/strata $(RECIPES)
 
 # The live page in headless Chromium.
 page: build
