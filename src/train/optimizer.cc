@@ -1,9 +1,12 @@
 #include "train/optimizer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#include "base/error.h"
 #include "ops/adamw.h"
 #include "ops/elementwise.h"
 
@@ -38,6 +41,15 @@ StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter,
   if (!adapter.trains() || !adapter.has_gradient)
     return {.stepped = false, .grad_norm = 0.0, .step = adapter.step};
   const double norm = std::sqrt(ops::sum_of_squares(backend, adapter.gradients()));
+  if (!std::isfinite(norm)) {
+    zero(backend, adapter.gradients());
+    adapter.has_gradient = false;
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("optim_step: the gradient's norm is {}, want a finite number; the "
+                            "gradient is dropped, weights and moments stay as they were; logprobs "
+                            "or weights out of proportion?",
+                            norm));
+  }
   ++adapter.step;
   ops::adamw(backend, adamw_args(options, norm, adapter.step), adapter.gradients(),
              adapter.parameters(), adapter.first_moments(), adapter.second_moments());

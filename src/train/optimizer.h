@@ -26,6 +26,8 @@ struct StepResult {
   int64_t step = 0;        // steps done, this one included
 };
 
+// A gradient that is not finite is dropped and told by Error{kInvalidArgument}; nothing else
+// changes.
 StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter, const AdamWOptions& options);
 
 // Full-parameter training: fp32 row-major masters of every base parameter are the truth; products

@@ -459,6 +459,20 @@ def steps(w):
     assert norm > 0 and model.step()["metrics"]["stepped:max"] == 0
 
 
+@item(57, 66)
+def gradients_that_overflow(w):
+    """Finite inputs whose ratio is infinite: the step is refused, the model stays what it was."""
+    model = w.fresh()
+    before = model.logprobs([ce(A)])
+    n = len(A) - 1
+    assert not isinstance(model.run([rl(A, [-1e30] * n, [1.0] * n)], loss="importance_sampling"), dict)
+    done = model.step()
+    assert is_user_error(done) and "gradient" in done["error"], done
+    assert model.logprobs([ce(A)]) == before and model.step()["metrics"]["stepped:max"] == 0
+    model.run([ce(A)])
+    assert model.step()["metrics"]["optimizer_step:max"] == 1
+
+
 @item(69, 70, 71, 87)
 def sampling_sessions(w):
     model = w.fresh()
