@@ -1,0 +1,67 @@
+#include "server/protocol/sample_request.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/error.h"
+
+namespace strata::server {
+namespace {
+
+const api::BaseInfo kBase{.vocab_size = 100, .max_context = 32, .end_tokens = {7}};
+
+SampleOrder read(const std::string& more, const std::string& params) {
+  const JsonBody body("{\"prompt\":{\"chunks\":[{\"tokens\":[1,2,3]}]}" + more +
+                          ",\"sampling_params\":{" + params + "}}",
+                      "asample");
+  return read_sample(body.root(), kBase, 5);
+}
+
+TEST(SampleRequest, NullsAndAbsentFieldsAreTheDefaults) {
+  const std::string nulls =
+      "\"max_tokens\":null,\"temperature\":null,\"top_k\":null,\"top_p\":null,\"seed\":null,"
+      "\"stop\":null";
+  for (const SampleOrder& order :
+       {read("", ""), read(",\"num_samples\":null,\"prompt_logprobs\":null,"
+                           "\"topk_prompt_logprobs\":null,\"prompt_logprobs_last_n\":null,"
+                           "\"target_prompt_logprobs\":null,\"record_stability_info\":null",
+                           nulls)}) {
+    EXPECT_EQ(order.command.max_tokens, 29);
+    EXPECT_EQ(order.command.temperature, 1.0f);
+    EXPECT_EQ(order.command.top_k, 0);
+    EXPECT_EQ(order.command.top_p, 1.0f);
+    EXPECT_EQ(order.command.seed, 5u);
+    EXPECT_EQ(order.command.stop_ids, (std::vector<int32_t>{7}));
+    EXPECT_EQ(order.command.num_samples, 1);
+    EXPECT_FALSE(order.command.prompt_logprobs);
+    EXPECT_FALSE(order.record);
+  }
+}
+
+TEST(SampleRequest, AnEmptyStopListStopsNothing) {
+  EXPECT_TRUE(read("", "\"stop\":[]").command.stop_ids.empty());
+  EXPECT_EQ(read("", "\"stop\":[9]").command.stop_ids, (std::vector<int32_t>{9, 7}));
+}
+
+TEST(SampleRequest, RefusesByName) {
+  const auto message = [](const std::string& more, const std::string& params) -> std::string {
+    try {
+      read(more, params);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  for (const char* name : {"temperature", "top_p", "top_k", "max_tokens"}) {
+    const std::string field = std::string("\"") + name + "\":-3";
+    EXPECT_NE(message("", field).find(name), std::string::npos) << message("", field);
+  }
+  EXPECT_NE(message("", "\"max_tokens\":30").find("context window: 3 + 30 > 32"),
+            std::string::npos);
+  EXPECT_NE(message(",\"prompt_alt_tokens_k\":1", "").find("prompt_alt_tokens_k"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace strata::server
