@@ -25,7 +25,8 @@ def smooth(values, width=5):
 
 def draw(runs):
     steps = max(len(v) for v in runs.values())
-    low, high = min(0.0, *(min(v) for v in runs.values())), max(1.0, *(max(v) for v in runs.values()))
+    low, high = min(min(v) for v in runs.values()), max(max(v) for v in runs.values())
+    high = max(high, low + 0.01)
     x = lambda i: LEFT + i * (WIDTH - LEFT - 12) / max(1, steps - 1)
     y = lambda v: HEIGHT - BOTTOM - (v - low) * (HEIGHT - BOTTOM - TOP) / (high - low)
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
@@ -33,7 +34,7 @@ def draw(runs):
     for i in range(6):
         value = low + (high - low) * i / 5
         out.append(f'<path d="M{LEFT} {y(value):.1f}H{WIDTH - 12}" stroke="#ddd"/>'
-                   f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.1f}</text>')
+                   f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.2f}</text>')
     for i, (name, values) in enumerate(runs.items()):
         colour = COLOURS[i % len(COLOURS)]
         for series, width, opacity in ((values, 1, .35), (smooth(values), 2, 1)):
