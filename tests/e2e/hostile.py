@@ -112,6 +112,8 @@ case("a body as text/plain (a form of another site)", 415)(lambda w: w.raw(w.hea
 case("path with ../", 404)(lambda w: w.raw(w.head("GET /../../etc/passwd HTTP/1.1")))
 case("path with %2e%2e%2f", 404)(lambda w: w.raw(w.head("GET /%2e%2e%2f%2e%2e%2fetc/passwd HTTP/1.1")))
 case("path with %00", 400)(lambda w: w.raw(w.head("GET /api/v1/healthz%00 HTTP/1.1")))
+case("a path that is no UTF-8", 400)(lambda w: status(w.wire.get("training_runs/%ff%fe")) if "detail" in
+                                    w.wire.get("training_runs/%ff%fe").json() else "broken JSON")
 case("TRACE", 405)(lambda w: w.raw(w.head("TRACE /api/v1/healthz HTTP/1.1")))
 case("an unknown Content-Encoding", 415)(lambda w: status(w.json("asample", "{}", **{"Content-Encoding": "br"})))
 case("zstd that is none", 400)(lambda w: status(w.json("asample", b"not zstd", **{"Content-Encoding": "zstd"})))

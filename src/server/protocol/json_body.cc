@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "text/unicode.h"
 
 namespace strata::server {
 namespace {
@@ -220,6 +221,9 @@ JsonBody::~JsonBody() = default;
 
 Fields JsonBody::root() const { return {value_->get_object(), where_ + ": "}; }
 
-std::string json_quoted(std::string_view text) { return json::serialize(view(text)); }
+std::string json_quoted(std::string_view text) {
+  if (text::is_valid_utf8(text)) return json::serialize(view(text));
+  return json::serialize(view(text::sanitize_utf8(text)));
+}
 
 }  // namespace strata::server
