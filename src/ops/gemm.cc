@@ -32,9 +32,7 @@ void check_run(const LowRankRun& run, const GemmArgs& args, int64_t previous_end
   CHECK(run.x.rows() == args.x.rows(), run.x.rows(), args.x.rows());
 }
 
-}  // namespace
-
-void gemm(Backend& backend, const GemmArgs& args, TensorView y) {
+void check_gemm(const GemmArgs& args, const TensorView& y) {
   check_weights(args.w);
   check_product(args, args.w.cols, args.w.rows, y);
   if (!args.bias.empty()) {
@@ -52,7 +50,36 @@ void gemm(Backend& backend, const GemmArgs& args, TensorView y) {
     CHECK(run.w.width == args.w.width, run.w.width, args.w.width);
     end = run.end;
   }
-  if (y.rows() > 0) cpu::gemm(backend, args, y);
+}
+
+void check_gemm_dx(const GemmArgs& args, const TensorView& dx, bool accumulate) {
+  check_weights(args.w);
+  check_product(args, args.w.rows, args.w.cols, dx);
+  CHECK(args.bias.empty() && args.add.empty());
+  CHECK(!accumulate || (dx.dtype == DType::kF32 && args.scale == 1.0f), dx.dtype, args.scale);
+  int64_t end = 0;
+  for (const LowRankRun& run : args.runs) {
+    check_run(run, args, end);
+    CHECK(run.w.rows == run.x.cols() && run.w.cols == args.w.cols, run.w.rows, run.w.cols);
+    end = run.end;
+  }
+}
+
+}  // namespace
+
+void gemm(Backend& backend, const GemmArgs& args, TensorView y) {
+  check_gemm(args, y);
+  if (y.rows() > 0) cpu::gemm(backend, {&args, 1}, {&y, 1});
+}
+
+void gemm_list(Backend& backend, std::span<const GemmArgs> products,
+               std::span<const TensorView> y) {
+  CHECK(products.size() == y.size(), products.size(), y.size());
+  for (size_t i = 0; i < products.size(); ++i) {
+    check_gemm(products[i], y[i]);
+    CHECK(y[i].rows() > 0);
+  }
+  if (!products.empty()) cpu::gemm(backend, products, y);
 }
 
 void gemm_runs(Backend& backend, TensorView x, std::span<const RunProduct> runs, TensorView y) {
@@ -70,17 +97,18 @@ void gemm_runs(Backend& backend, TensorView x, std::span<const RunProduct> runs,
 }
 
 void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate) {
-  check_weights(args.w);
-  check_product(args, args.w.rows, args.w.cols, dx);
-  CHECK(args.bias.empty() && args.add.empty());
-  CHECK(!accumulate || (dx.dtype == DType::kF32 && args.scale == 1.0f), dx.dtype, args.scale);
-  int64_t end = 0;
-  for (const LowRankRun& run : args.runs) {
-    check_run(run, args, end);
-    CHECK(run.w.rows == run.x.cols() && run.w.cols == args.w.cols, run.w.rows, run.w.cols);
-    end = run.end;
+  check_gemm_dx(args, dx, accumulate);
+  if (dx.rows() > 0) cpu::gemm_dx(backend, {&args, 1}, {&dx, 1}, accumulate);
+}
+
+void gemm_dx_list(Backend& backend, std::span<const GemmArgs> products,
+                  std::span<const TensorView> dx, bool accumulate) {
+  CHECK(products.size() == dx.size(), products.size(), dx.size());
+  for (size_t i = 0; i < products.size(); ++i) {
+    check_gemm_dx(products[i], dx[i], accumulate);
+    CHECK(dx[i].rows() > 0);
   }
-  if (dx.rows() > 0) cpu::gemm_dx(backend, args, dx, accumulate);
+  if (!products.empty()) cpu::gemm_dx(backend, products, dx, accumulate);
 }
 
 void gemm_dw(Backend& backend, TensorView dy, TensorView x, std::span<const int64_t> sequence_ends,

@@ -58,6 +58,12 @@ void gemm_runs(Backend& backend, TensorView x, std::span<const RunProduct> runs,
 // from dx.
 void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate = false);
 
+// Several products, each with rows, in one parallel region: what gemm and gemm_dx give one by one,
+// to the bit, but workers wait for each other once. Outputs must not overlap.
+void gemm_list(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> y);
+void gemm_dx_list(Backend& backend, std::span<const GemmArgs> products,
+                  std::span<const TensorView> dx, bool accumulate = false);
+
 // Adds to dw [N, K] f32 (row-major, dense or with a row stride): dy [T, N], x [T, K]. sequence_ends
 // holds the ascending end rows of the sequences that make up the T rows; the last is T.
 void gemm_dw(Backend& backend, TensorView dy, TensorView x, std::span<const int64_t> sequence_ends,

@@ -1,6 +1,6 @@
 #include "ops/gemm_groups.h"
 
-#include <algorithm>
+#include <memory>
 
 namespace strata::ops {
 namespace {
@@ -15,46 +15,59 @@ void check_groups(const GemmGroupsArgs& args, const TensorView& out) {
   }
 }
 
-// Calls body(args of the group's rows, first row, last row) for every group that has rows.
-template <typename Body>
-void for_groups(Backend& backend, const GemmGroupsArgs& args, Body body) {
-  const Scratch::Mark mark(backend.scratch());
-  auto* own = static_cast<LowRankRun*>(
-      backend.scratch().take(static_cast<int64_t>(args.runs.size() * sizeof(LowRankRun)) + 1));
-  size_t next = 0;
-  for (const GemmGroup& group : args.groups) {
-    if (group.begin == group.end) continue;
-    size_t count = 0;
-    while (next < args.runs.size() && args.runs[next].begin < group.end) {
-      const LowRankRun& run = args.runs[next++];
-      CHECK(run.begin >= group.begin && run.end <= group.end, run.begin, run.end, group.begin,
-            group.end);
-      own[count++] = {.begin = run.begin - group.begin,
-                      .end = run.end - group.begin,
-                      .x = run.x.slice_rows(group.begin, group.end),
-                      .w = run.w};
-    }
-    body(GemmArgs{.x = args.x.slice_rows(group.begin, group.end),
-                  .w = group.w,
-                  .runs = std::span<const LowRankRun>(own, count)},
-         group.begin, group.end);
-  }
+template <typename T>
+T* take_array(Backend& backend, size_t count) {
+  return static_cast<T*>(backend.scratch().take(static_cast<int64_t>(count * sizeof(T)) + 1));
 }
+
+// One product for every group that has rows, in memory of the scratch.
+struct Products {
+  Scratch::Mark mark;
+  GemmArgs* args;
+  TensorView* out;
+  size_t count = 0;
+
+  Products(Backend& backend, const GemmGroupsArgs& all, TensorView y)
+      : mark(backend.scratch()),
+        args(take_array<GemmArgs>(backend, all.groups.size())),
+        out(take_array<TensorView>(backend, all.groups.size())) {
+    auto* own = take_array<LowRankRun>(backend, all.runs.size());
+    size_t next = 0;
+    for (const GemmGroup& group : all.groups) {
+      if (group.begin == group.end) continue;
+      const size_t first = next;
+      for (; next < all.runs.size() && all.runs[next].begin < group.end; ++next) {
+        const LowRankRun& run = all.runs[next];
+        CHECK(run.begin >= group.begin && run.end <= group.end, run.begin, run.end, group.begin,
+              group.end);
+        std::construct_at(own + next, LowRankRun{.begin = run.begin - group.begin,
+                                                 .end = run.end - group.begin,
+                                                 .x = run.x.slice_rows(group.begin, group.end),
+                                                 .w = run.w});
+      }
+      std::construct_at(args + count,
+                        GemmArgs{.x = all.x.slice_rows(group.begin, group.end),
+                                 .w = group.w,
+                                 .runs = std::span<const LowRankRun>(own + first, next - first)});
+      std::construct_at(out + count, y.slice_rows(group.begin, group.end));
+      ++count;
+    }
+  }
+};
 
 }  // namespace
 
 void gemm_groups(Backend& backend, const GemmGroupsArgs& args, TensorView y) {
   check_groups(args, y);
-  for_groups(backend, args, [&](const GemmArgs& group, int64_t begin, int64_t end) {
-    gemm(backend, group, y.slice_rows(begin, end));
-  });
+  const Products products(backend, args, y);
+  gemm_list(backend, {products.args, products.count}, {products.out, products.count});
 }
 
 void gemm_groups_dx(Backend& backend, const GemmGroupsArgs& args, TensorView dx, bool accumulate) {
   check_groups(args, dx);
-  for_groups(backend, args, [&](const GemmArgs& group, int64_t begin, int64_t end) {
-    gemm_dx(backend, group, dx.slice_rows(begin, end), accumulate);
-  });
+  const Products products(backend, args, dx);
+  gemm_dx_list(backend, {products.args, products.count}, {products.out, products.count},
+               accumulate);
 }
 
 }  // namespace strata::ops

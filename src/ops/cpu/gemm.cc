@@ -145,41 +145,64 @@ struct Forward {
   }
 };
 
+// How a product divides among workers.
+struct Shares {
+  const GemmKernels& kernels;
+  const GemmArgs& args;
+  int64_t tile_rows, num_tiles, k_blocks;
+  Grid grid;
+
+  Shares(CpuPath path, int64_t threads, const GemmArgs& product)
+      : kernels(gemm_kernels(path, product.w.dtype)), args(product) {
+    const int64_t panel_bytes = args.w.panel_elements() * dtype_bytes(args.w.dtype);
+    tile_rows = max_rows(kernels, args.w.width);
+    num_tiles = ceil_div(args.x.rows(), tile_rows);
+    k_blocks = ceil_div(panel_bytes, std::min(panel_bytes, block_bytes(num_tiles)));
+    grid = split_grid(threads, args.w.num_panels(), num_tiles);
+  }
+
+  [[nodiscard]] int64_t num_parts() const { return grid.col_parts * grid.row_parts; }
+  // Of the chains that wait between blocks of K, for one worker.
+  [[nodiscard]] int64_t chains_bytes() const {
+    return k_blocks == 1 ? 0 : std::min(args.x.rows(), kForwardRows) * args.w.width * 4;
+  }
+
+  void run(int64_t part, const TensorView& y, float* chains) const {
+    const Forward forward{kernels, args, y, tile_rows, k_blocks};
+    const Range panels = part_of(args.w.num_panels(), part % grid.col_parts, grid.col_parts);
+    const Range tiles = part_of(num_tiles, part / grid.col_parts, grid.row_parts);
+    const int64_t row_end = std::min(tiles.end * tile_rows, args.x.rows());
+    size_t run = 0;
+    for (int64_t row = tiles.begin * tile_rows; row < row_end; row += kForwardRows) {
+      while (run < args.runs.size() && args.runs[run].end <= row) ++run;
+      const Range rows = {row, std::min(row + kForwardRows, row_end)};
+      for (int64_t p = panels.begin; p < panels.end; ++p) {
+        forward.panel(p, rows, run, p + 1 == panels.end, k_blocks == 1 ? nullptr : chains);
+      }
+    }
+  }
+};
+
 }  // namespace
 
-void gemm(Backend& backend, const GemmArgs& args, TensorView y) {
-  const GemmKernels& kernels = gemm_kernels(backend.path(), args.w.dtype);
-  const int64_t panel_bytes = args.w.panel_elements() * dtype_bytes(args.w.dtype);
-  const int64_t tile_rows = max_rows(kernels, args.w.width);
-  const int64_t num_rows = args.x.rows();
-  const int64_t k_blocks =
-      ceil_div(panel_bytes, std::min(panel_bytes, block_bytes(ceil_div(num_rows, tile_rows))));
-  const Forward forward{kernels, args, y, tile_rows, k_blocks};
-
-  ThreadPool& pool = backend.pool();
-  const Grid grid =
-      split_grid(pool.num_threads(), args.w.num_panels(), ceil_div(num_rows, tile_rows));
+void gemm(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> y) {
+  const CpuPath path = backend.path();
+  const int64_t threads = backend.pool().num_threads();
+  int64_t parts = 0;
+  int64_t chains_bytes = 0;
+  for (const GemmArgs& args : products) {
+    const Shares shares(path, threads, args);
+    parts = std::max(parts, shares.num_parts());
+    chains_bytes = std::max(chains_bytes, shares.chains_bytes());
+  }
   const Scratch::Mark mark(backend.scratch());
-  const int64_t block_rows = std::min(num_rows, kForwardRows);
-  const int64_t chains_bytes = k_blocks == 1 ? 0 : block_rows * args.w.width * 4;
-  char* chains = k_blocks == 1 ? nullptr
-                               : static_cast<char*>(backend.scratch().take(
-                                     chains_bytes * grid.col_parts * grid.row_parts));
-  const int64_t num_tiles = ceil_div(num_rows, tile_rows);
-  pool.run(grid.col_parts * grid.row_parts, [&](int64_t begin, int64_t end, int) {
+  char* chains = static_cast<char*>(backend.scratch().take(chains_bytes * parts));
+  backend.pool().run(parts, [&](int64_t begin, int64_t end, int) {
     for (int64_t part = begin; part < end; ++part) {
-      float* own =
-          chains == nullptr ? nullptr : reinterpret_cast<float*>(chains + part * chains_bytes);
-      const Range panels = part_of(args.w.num_panels(), part % grid.col_parts, grid.col_parts);
-      const Range tiles = part_of(num_tiles, part / grid.col_parts, grid.row_parts);
-      const int64_t row_end = std::min(tiles.end * tile_rows, num_rows);
-      size_t run = 0;
-      for (int64_t row = tiles.begin * tile_rows; row < row_end; row += kForwardRows) {
-        while (run < args.runs.size() && args.runs[run].end <= row) ++run;
-        const Range rows = {row, std::min(row + kForwardRows, row_end)};
-        for (int64_t p = panels.begin; p < panels.end; ++p) {
-          forward.panel(p, rows, run, p + 1 == panels.end, own);
-        }
+      for (size_t i = 0; i < products.size(); ++i) {
+        const Shares shares(path, threads, products[i]);
+        if (part >= shares.num_parts()) continue;
+        shares.run(part, y[i], reinterpret_cast<float*>(chains + part * chains_bytes));
       }
     }
   });

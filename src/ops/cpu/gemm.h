@@ -5,10 +5,12 @@
 
 namespace strata::ops::cpu {
 
-void gemm(Backend& backend, const GemmArgs& args, TensorView y);
+// Several products in one parallel region, so that workers wait for each other once.
+void gemm(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> y);
 void gemm_runs(Backend& backend, const TensorView& x, std::span<const RunProduct> runs,
                const TensorView& y);
-void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate);
+void gemm_dx(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> dx,
+             bool accumulate);
 void gemm_dw(Backend& backend, TensorView dy, TensorView x, std::span<const int64_t> sequence_ends,
              TensorView dw);
 

@@ -150,37 +150,66 @@ struct Backward {
   }
 };
 
+// How a product divides among workers.
+struct Shares {
+  const GemmKernels& kernels;
+  const GemmArgs& args;
+  int64_t tile_rows, num_tiles, num_blocks;
+  Grid grid;
+
+  Shares(CpuPath path, int64_t threads, const GemmArgs& product)
+      : kernels(gemm_kernels(path, product.w.dtype)), args(product) {
+    tile_rows = max_rows(kernels, tile_width(std::min(args.w.cols, kOutputs)));
+    num_tiles = ceil_div(args.x.rows(), tile_rows);
+    num_blocks = ceil_div(args.w.cols, kOutputs);
+    grid = split_grid(threads, num_blocks, num_tiles);
+  }
+
+  [[nodiscard]] int64_t num_parts() const { return grid.col_parts * grid.row_parts; }
+  // Of one worker: its chains, and behind them its panel.
+  [[nodiscard]] int64_t chains_bytes() const {
+    return std::min(args.x.rows(), kBackwardRows) * kOutputs * 4;
+  }
+  [[nodiscard]] int64_t panel_bytes() const {
+    return kBackwardLanes * kOutputs * dtype_bytes(args.w.dtype);
+  }
+
+  void run(int64_t part, const TensorView& dx, bool accumulate, char* memory) const {
+    const Backward backward{
+        kernels, args, dx, accumulate, reinterpret_cast<float*>(memory), memory + chains_bytes()};
+    const Range blocks = part_of(num_blocks, part % grid.col_parts, grid.col_parts);
+    const Range tiles = part_of(num_tiles, part / grid.col_parts, grid.row_parts);
+    const int64_t row_end = std::min(tiles.end * tile_rows, args.x.rows());
+    for (int64_t row = tiles.begin * tile_rows; row < row_end; row += kBackwardRows) {
+      const Range rows = {row, std::min(row + kBackwardRows, row_end)};
+      for (int64_t b = blocks.begin; b < blocks.end; ++b) {
+        const Range columns = {b * kOutputs, std::min((b + 1) * kOutputs, args.w.cols)};
+        backward.block(rows, columns, b + 1 < blocks.end ? columns.end : -1);
+      }
+    }
+  }
+};
+
 }  // namespace
 
-void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate) {
-  const GemmKernels& kernels = gemm_kernels(backend.path(), args.w.dtype);
-  const int64_t num_rows = dx.rows();
-  const int64_t tile_rows = max_rows(kernels, tile_width(std::min(args.w.cols, kOutputs)));
-  const int64_t num_tiles = ceil_div(num_rows, tile_rows);
-  const int64_t num_blocks = ceil_div(args.w.cols, kOutputs);
-  ThreadPool& pool = backend.pool();
-  const Grid grid = split_grid(pool.num_threads(), num_blocks, num_tiles);
-  const int64_t num_parts = grid.col_parts * grid.row_parts;
-
+void gemm_dx(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> dx,
+             bool accumulate) {
+  const CpuPath path = backend.path();
+  const int64_t threads = backend.pool().num_threads();
+  int64_t parts = 0;
+  int64_t bytes = 0;  // of a worker
+  for (const GemmArgs& args : products) {
+    const Shares shares(path, threads, args);
+    parts = std::max(parts, shares.num_parts());
+    bytes = std::max(bytes, shares.chains_bytes() + shares.panel_bytes());
+  }
   const Scratch::Mark mark(backend.scratch());
-  const int64_t chains_bytes = std::min(num_rows, kBackwardRows) * kOutputs * 4;
-  const int64_t panel_bytes = kBackwardLanes * kOutputs * dtype_bytes(args.w.dtype);
-  char* memory =
-      static_cast<char*>(backend.scratch().take(num_parts * (chains_bytes + panel_bytes)));
-  pool.run(num_parts, [&](int64_t begin, int64_t end, int) {
+  char* memory = static_cast<char*>(backend.scratch().take(parts * bytes));
+  backend.pool().run(parts, [&](int64_t begin, int64_t end, int) {
     for (int64_t part = begin; part < end; ++part) {
-      char* own = memory + part * (chains_bytes + panel_bytes);
-      const Backward backward{
-          kernels, args, dx, accumulate, reinterpret_cast<float*>(own), own + chains_bytes};
-      const Range blocks = part_of(num_blocks, part % grid.col_parts, grid.col_parts);
-      const Range tiles = part_of(num_tiles, part / grid.col_parts, grid.row_parts);
-      const int64_t row_end = std::min(tiles.end * tile_rows, num_rows);
-      for (int64_t row = tiles.begin * tile_rows; row < row_end; row += kBackwardRows) {
-        const Range rows = {row, std::min(row + kBackwardRows, row_end)};
-        for (int64_t b = blocks.begin; b < blocks.end; ++b) {
-          const Range columns = {b * kOutputs, std::min((b + 1) * kOutputs, args.w.cols)};
-          backward.block(rows, columns, b + 1 < blocks.end ? columns.end : -1);
-        }
+      for (size_t i = 0; i < products.size(); ++i) {
+        const Shares shares(path, threads, products[i]);
+        if (part < shares.num_parts()) shares.run(part, dx[i], accumulate, memory + part * bytes);
       }
     }
   });
