@@ -284,10 +284,18 @@ asio::awaitable<bool> HttpServer::State::write(Connection& connection, const Res
   const std::string head = response_head(response, keep_alive);
   connection.stream.expires_after(in_seconds(options.body_timeout));
   error_code fault;
-  std::array<asio::const_buffer, 2> parts = {asio::buffer(head), asio::buffer(response.body)};
-  if (head_only || response.file) parts[1] = {};
+  std::string_view body = head_only || response.file ? std::string_view() : response.body;
+  std::array<asio::const_buffer, 2> parts = {asio::buffer(head),
+                                             asio::buffer(body.substr(0, kReadChunk))};
   co_await asio::async_write(connection.stream, parts,
                              asio::redirect_error(asio::use_awaitable, fault));
+  // The deadline is for progress, not for the whole: a slow peer gets a long body in pieces.
+  while (!fault && body.size() > kReadChunk) {
+    body.remove_prefix(kReadChunk);
+    connection.stream.expires_after(in_seconds(options.body_timeout));
+    co_await asio::async_write(connection.stream, asio::buffer(body.substr(0, kReadChunk)),
+                               asio::redirect_error(asio::use_awaitable, fault));
+  }
   if (fault) co_return false;
   if (!response.file || head_only) co_return true;
   FileReader reader(*response.file);
