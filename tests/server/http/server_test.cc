@@ -59,6 +59,17 @@ class Client {
       rest_.append(chunk, static_cast<size_t>(count));
     }
   }
+  // How many bytes arrive when at most 512 KiB are taken every 30 ms.
+  [[nodiscard]] size_t read_slowly() const {
+    std::string buffer(512 << 10, ' ');
+    size_t all = 0;
+    for (;;) {
+      const ssize_t count = ::recv(socket_, buffer.data(), buffer.size(), MSG_WAITALL);
+      if (count <= 0) return all;
+      all += static_cast<size_t>(count);
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    }
+  }
   // Whether the server closes the connection within the time.
   [[nodiscard]] bool closes(double seconds) const {
     pollfd wanted = {socket_, POLLIN, 0};
@@ -71,6 +82,8 @@ class Client {
   int socket_;
   std::string rest_;
 };
+
+constexpr size_t kLong = 24 << 20;
 
 struct HttpServerTest : testing::Test {
   HttpServerTest() {
@@ -89,6 +102,9 @@ struct HttpServerTest : testing::Test {
                 [this](const Request&, const Respond& respond) { parked.push_back(respond); }});
     router.add({"GET", "/api/v1/parked", BodyKind::kNone, at_once([this](const Request&) {
                   return json_response(200, std::to_string(parked.size()));
+                })});
+    router.add({"GET", "/api/v1/long", BodyKind::kNone, at_once([](const Request&) {
+                  return json_response(200, std::string(kLong, 'x'));
                 })});
     server = std::make_unique<HttpServer>(options, std::move(router), [](std::string_view key) {
       return key == "tml-good" ? std::optional<Caller>({"t1", false}) : std::nullopt;
@@ -220,6 +236,14 @@ TEST_F(HttpServerTest, SlowPeersBlockNobody) {
   EXPECT_EQ(status(ask(head("POST /api/v1/echo", length(2)) + "{}")), "200");
   EXPECT_TRUE(half.closes(3));
   EXPECT_TRUE(body_missing.closes(3));
+}
+
+TEST_F(HttpServerTest, APeerThatReadsSlowlyGetsALongAnswerWhole) {
+  Client client(server->port());
+  client.send(head("GET /api/v1/long", "Connection: close\r\n"));
+  const double begin = now_seconds();
+  EXPECT_GT(client.read_slowly(), kLong);
+  EXPECT_GT(now_seconds() - begin, 2 * options.body_timeout);
 }
 
 TEST_F(HttpServerTest, RefusesWhatIsNotHttp) {
