@@ -24,8 +24,14 @@ class ZstdBody {
 
  private:
   struct Context;
+  // Whether `bytes`, the next of the body, agree with a frame's magic number as far as they hold
+  // it.
+  [[nodiscard]] bool read_magic(std::string_view bytes);
+
   std::unique_ptr<Context> context_;
   uint64_t max_bytes_;
+  size_t num_magic_ = 0;  // bytes of the frame's magic number that were read, at most 4
+  uint32_t magic_ = 0;    // the one its first byte promises
   bool complete_ = false;
 };
 
