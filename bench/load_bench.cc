@@ -114,7 +114,7 @@ class Load {
     client_.run_until(begin + seconds_);
     const double late = resident_mib(pid_);
     const double used = (own_cpu() - cpu) / (now_seconds() - begin);
-    const double end = now_seconds() + 60.0;
+    const double end = now_seconds() + 300.0;
     stopping_ = true;
     while (open_ > 0 && now_seconds() < end) {
       client_.run_until(now_seconds() + 0.1);
