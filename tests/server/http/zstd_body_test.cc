@@ -44,7 +44,7 @@ TEST(ZstdBody, TakesFramesOneAfterAnotherInPieces) {
 // libzstd may take the magic numbers of its formats before RFC 8878 too.
 TEST(ZstdBody, RefusesOtherFormats) {
   for (const char version : {'\x22', '\x23', '\x24', '\x25', '\x26', '\x27'}) {
-    const std::string old = std::string(1, version) + "\xB5\x2F\xFD";
+    const std::string old = std::string(1, version) + "\xB5\x2F\xFD\x9F";
     for (const std::string& bytes : {old, frame("{}") + old}) {
       for (const size_t piece : {bytes.size(), size_t{1}}) {
         EXPECT_EQ(decode(bytes, piece).progress, Progress::kCorrupt)
