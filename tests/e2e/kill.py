@@ -66,7 +66,7 @@ class Trainer(Client):
                     self.accepted(model.send_step(), "train")]
             name = f"n{self.random.randint(0, 2)}"
             endpoint = self.random.choice(["save_weights", "save_weights_for_sampler"])
-            sent.append(self.accepted(model.op(endpoint, path=name), "save"))
+            sent.append(self.accepted(model.op(endpoint, path=name, overwrite=True), "save"))
             held = model.send_step(seq=10_000 + model.seq)  # behind a gap: never runs
             self.accepted(held, "held")
             for request in sent:
