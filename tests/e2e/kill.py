@@ -93,7 +93,7 @@ class Sampler(Client):
 
 
 def check_files(data):
-    """Every folder is whole, every tensor file as long as its header says, and tmp/ is empty."""
+    """Every folder is whole, every tensor file as long as its header says, and tmp/ is empty. No server runs."""
     assert os.listdir(data / "tmp") == []
     folders = [f for f in (data / "checkpoints").glob("*/*/*/*") if f.is_dir()]
     for folder in folders:
@@ -154,13 +154,13 @@ def one_round(strata, model, data, seed, before):
         if client.fault:
             raise client.fault
     server = Server(strata, model, str(data), "--memory", "1GiB")
-    folders = check_files(data)
     wire = Wire(server.url, KEY)
     futures = check_futures(wire, clients)
     fresh = set().union(*(c.acknowledged for c in clients))
     some = set(chance.sample(sorted(before), min(3, len(before))))
     check_checkpoints(wire, fresh | some)
     assert server.stop() == 0
+    folders = check_files(data)
     return fresh, futures, folders
 
 
