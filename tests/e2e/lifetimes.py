@@ -2,6 +2,7 @@
 
 usage: lifetimes.py STRATA MODEL_DIR
 """
+import atexit
 import json
 import os
 import resource
@@ -23,6 +24,7 @@ class Server:
             [strata, "serve", "--model", f"tiny={model}", "--data", data, "--listen", "127.0.0.1:0",
              "--metrics-listen", "127.0.0.1:0", *([] if keys else ["--no-keys"]), *options],
             stdout=subprocess.PIPE, text=True, bufsize=1)
+        atexit.register(self.process.kill)  # a failed test leaves no server behind
         for line in self.process.stdout:
             if "listening on http://" in line:
                 self.url = "http://" + line.split("http://")[1].split()[0].rstrip("/.,;")
