@@ -13,10 +13,6 @@
 namespace strata::model {
 namespace {
 
-bool contains(std::span<const std::string_view> names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
 const Family& family_of(const ConfigObject& object, std::string& architecture) {
   std::vector<std::string_view> known;
   for (const Family* family : families()) {
@@ -37,11 +33,9 @@ const Family& family_of(const ConfigObject& object, std::string& architecture) {
 void check_keys(const ConfigObject& object, const Family& family, bool strict,
                 std::vector<std::string>& warnings) {
   for (const std::string& key : object.keys()) {
-    if (contains(family.read_keys, key) || contains(family.inert_keys, key)) continue;
-    if (key == "quantization_config") continue;  // read_common checks it
-    const auto neutral = std::find_if(family.neutral_keys.begin(), family.neutral_keys.end(),
-                                      [&](const NeutralKey& item) { return item.key == key; });
-    if (neutral == family.neutral_keys.end()) {
+    if (takes_any_value(family, key)) continue;
+    const NeutralKey* const neutral = find_neutral(family, key);
+    if (neutral == nullptr) {
       std::string message = fmt::format("{}: key '{}' is not known to family {} and is not used",
                                         object.where(), key, family.name);
       if (strict) throw Error(ErrorCode::kInvalidArgument, message);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/check.h"
@@ -13,8 +14,66 @@ namespace {
 constexpr const Family* kFamilies[] = {&kLlamaFamily, &kQwen3Family, &kQwen3MoeFamily,
                                        &kDeepseekV3Family};
 
+// What the files of every family have; a family names only its own beside these.
+constexpr std::string_view kReadKeys[] = {"architectures",
+                                          "vocab_size",
+                                          "hidden_size",
+                                          "intermediate_size",
+                                          "num_hidden_layers",
+                                          "num_attention_heads",
+                                          "num_key_value_heads",
+                                          "head_dim",
+                                          "max_position_embeddings",
+                                          "rms_norm_eps",
+                                          "initializer_range",
+                                          "tie_word_embeddings",
+                                          "attention_bias",
+                                          "rope_theta",
+                                          "rope_scaling",
+                                          "rope_parameters",
+                                          "torch_dtype",
+                                          "dtype",
+                                          "eos_token_id",
+                                          "partial_rotary_factor",
+                                          "quantization_config"};
+constexpr std::string_view kInertKeys[] = {"model_type",
+                                           "use_cache",
+                                           "_name_or_path",
+                                           "transformers_version",
+                                           "attention_dropout",
+                                           "bos_token_id",
+                                           "pad_token_id",
+                                           "return_dict",
+                                           "output_attentions",
+                                           "output_hidden_states",
+                                           "chunk_size_feed_forward",
+                                           "id2label",
+                                           "label2id",
+                                           "problem_type",
+                                           "is_encoder_decoder",
+                                           "unsloth_fixed",
+                                           "unsloth_version",
+                                           "_attn_implementation_autoset",
+                                           "finetuning_task",
+                                           "task_specific_params",
+                                           "prefix",
+                                           "tokenizer_class",
+                                           "_attn_implementation",
+                                           "_model_name_or_path",
+                                           "unk_token_id"};
+constexpr NeutralKey kNeutralKeys[] = {{"hidden_act", "\"silu\""},
+                                       {"use_sliding_window", "false"},
+                                       {"add_cross_attention", "false"},
+                                       {"is_decoder", "false"},
+                                       {"tie_encoder_decoder", "false"}};
+constexpr std::string_view kIgnoredSuffixes[] = {"rotary_emb.inv_freq"};
+
 [[noreturn]] void fail(const ConfigObject& object, const std::string& what) {
   throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", object.where(), what));
+}
+
+bool contains(std::span<const std::string_view> names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 RopeType rope_type(const ConfigObject& object, const std::string& name) {
@@ -135,6 +194,23 @@ int64_t positive(const ConfigObject& object, std::string_view key,
   }
   return value;
 }
+
+bool takes_any_value(const Family& family, std::string_view key) {
+  return contains(kReadKeys, key) || contains(kInertKeys, key) || contains(family.read_keys, key) ||
+         contains(family.inert_keys, key);
+}
+
+const NeutralKey* find_neutral(const Family& family, std::string_view key) {
+  for (const std::span<const NeutralKey> keys :
+       {std::span<const NeutralKey>(kNeutralKeys), family.neutral_keys}) {
+    for (const NeutralKey& item : keys) {
+      if (item.key == key) return &item;
+    }
+  }
+  return nullptr;
+}
+
+std::span<const std::string_view> ignored_suffixes() { return kIgnoredSuffixes; }
 
 std::span<const Family* const> families() { return kFamilies; }
 

@@ -1,5 +1,5 @@
 // Family: what differs between model families, as data: the architectures it serves, its config
-// keys, its reader, and the checkpoint tensors it may leave unread. Adding a family is one file in
+// keys and its reader. Adding a family is one file in
 // families/ and one line in family.cc.
 #pragma once
 #include <span>
@@ -20,19 +20,25 @@ struct NeutralKey {
 struct Family {
   std::string_view name;
   std::span<const std::string_view> architectures;
+  // Beside those that every family has (family.cc).
   std::span<const std::string_view> read_keys;
   std::span<const std::string_view> inert_keys;
-  std::span<const NeutralKey> neutral_keys;
+  std::span<const NeutralKey> neutral_keys = {};
   void (*read)(const ConfigObject& object, ModelConfig& config);
-  // Tensors a checkpoint may hold that take no part in the forward, as suffixes of whole path
-  // components.
-  std::span<const std::string_view> ignored_suffixes;
 };
 
 std::span<const Family* const> families();
 // The family that serves the architecture, or nullptr.
 const Family* find_family(std::string_view architecture);
 const Family& family_named(std::string_view name);
+
+// Whether files of the family may have the key with any value: it is read, or changes nothing.
+bool takes_any_value(const Family& family, std::string_view key);
+// The key's only accepted value, or nullptr.
+const NeutralKey* find_neutral(const Family& family, std::string_view key);
+// Tensors that a checkpoint may hold and that take no part in the forward, as suffixes of whole
+// path components.
+std::span<const std::string_view> ignored_suffixes();
 
 // Shared by the families: the keys every decoder has, and RoPE in the form of transformers 4
 // (rope_theta, rope_scaling) and of transformers 5 (rope_parameters); where both are there they

@@ -30,8 +30,8 @@ bool in_mtp_layer(const ModelConfig& config, std::string_view name) {
          layer >= config.num_layers && layer < config.num_layers + config.num_mtp_layers;
 }
 
-bool ignored_by(const Family& family, const ModelConfig& config, std::string_view name) {
-  for (const std::string_view suffix : family.ignored_suffixes) {
+bool takes_no_part(const ModelConfig& config, std::string_view name) {
+  for (const std::string_view suffix : ignored_suffixes()) {
     const bool ends =
         name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix;
     if (ends && name[name.size() - suffix.size() - 1] == '.') return true;
@@ -139,7 +139,6 @@ ParsedConfig load_config(const std::string& dir, bool strict_config) {
 std::vector<std::string> match_tensors(const CheckpointDir& checkpoint, ModelWeights& weights,
                                        std::vector<std::string>& ignored) {
   const ModelConfig& config = weights.config();
-  const Family& family = family_named(config.family);
   std::vector<std::string> faults;
   std::unordered_set<std::string_view> wanted;
   name_fused_experts(checkpoint, weights);
@@ -170,12 +169,12 @@ std::vector<std::string> match_tensors(const CheckpointDir& checkpoint, ModelWei
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
     const std::string& name = tensor.info.name;
     if (wanted.contains(name)) continue;
-    if (ignored_by(family, config, name)) {
+    if (takes_no_part(config, name)) {
       ignored.push_back(name);
     } else {
       faults.push_back(fmt::format(
           "{}: tensor '{}' {} is not used by family {}; wrong config.json?",
-          checkpoint.shards()[tensor.shard], name, tensor.info.shape_text(), family.name));
+          checkpoint.shards()[tensor.shard], name, tensor.info.shape_text(), config.family));
     }
   }
   return faults;

@@ -9,61 +9,9 @@ namespace strata::model {
 namespace {
 
 constexpr std::string_view kArchitectures[] = {"Qwen3ForCausalLM"};
-constexpr std::string_view kRead[] = {"architectures",
-                                      "vocab_size",
-                                      "hidden_size",
-                                      "intermediate_size",
-                                      "num_hidden_layers",
-                                      "num_attention_heads",
-                                      "num_key_value_heads",
-                                      "head_dim",
-                                      "max_position_embeddings",
-                                      "rms_norm_eps",
-                                      "initializer_range",
-                                      "tie_word_embeddings",
-                                      "attention_bias",
-                                      "rope_theta",
-                                      "rope_scaling",
-                                      "rope_parameters",
-                                      "torch_dtype",
-                                      "dtype",
-                                      "eos_token_id",
-                                      "partial_rotary_factor",
-                                      "layer_types"};
-constexpr std::string_view kInert[] = {"model_type",
-                                       "use_cache",
-                                       "_name_or_path",
-                                       "transformers_version",
-                                       "attention_dropout",
-                                       "bos_token_id",
-                                       "pad_token_id",
-                                       "return_dict",
-                                       "output_attentions",
-                                       "output_hidden_states",
-                                       "chunk_size_feed_forward",
-                                       "id2label",
-                                       "label2id",
-                                       "problem_type",
-                                       "is_encoder_decoder",
-                                       "unsloth_fixed",
-                                       "unsloth_version",
-                                       "transformers.js_config",
-                                       "_attn_implementation_autoset",
-                                       "sliding_window",
-                                       "max_window_layers",
-                                       "finetuning_task",
-                                       "task_specific_params",
-                                       "prefix",
-                                       "tokenizer_class",
-                                       "_attn_implementation",
-                                       "_model_name_or_path",
-                                       "unk_token_id"};
-constexpr NeutralKey kNeutral[] = {{"hidden_act", "\"silu\""},
-                                   {"use_sliding_window", "false"},
-                                   {"add_cross_attention", "false"},
-                                   {"is_decoder", "false"},
-                                   {"tie_encoder_decoder", "false"}};
-constexpr std::string_view kIgnored[] = {"rotary_emb.inv_freq"};
+constexpr std::string_view kRead[] = {"layer_types"};
+constexpr std::string_view kInert[] = {"transformers.js_config", "sliding_window",
+                                       "max_window_layers"};
 
 void read_qwen3(const ConfigObject& object, ModelConfig& config) {
   constexpr int64_t kDefaultKvHeads = 32;   // configuration_qwen3.py
@@ -90,8 +38,6 @@ const Family kQwen3Family = {.name = "qwen3",
                              .architectures = kArchitectures,
                              .read_keys = kRead,
                              .inert_keys = kInert,
-                             .neutral_keys = kNeutral,
-                             .read = read_qwen3,
-                             .ignored_suffixes = kIgnored};
+                             .read = read_qwen3};
 
 }  // namespace strata::model
