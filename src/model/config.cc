@@ -53,8 +53,7 @@ void check_experts(const ConfigObject& object, const MoeConfig& moe) {
   constexpr int64_t kLargestWidth = int64_t{1} << 31;
   const auto want = [&](bool fine, std::string_view name, int64_t got, std::string_view wanted) {
     if (fine) return;
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: {}: got {}, want {}", object.where(), name, got, wanted));
+    object.fail(fmt::format("{}: got {}, want {}", name, got, wanted));
   };
   const int64_t experts = moe.num_experts;
   want(experts >= 1 && experts <= kMostExperts, "the number of experts", experts, "1 to 65536");
@@ -73,21 +72,19 @@ void check_experts(const ConfigObject& object, const MoeConfig& moe) {
 }
 
 void check_shapes(const ConfigObject& object, const ModelConfig& config) {
-  const auto fail = [&](const std::string& what) {
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", object.where(), what));
-  };
+  if (config.num_kv_heads < 1) object.fail("num_key_value_heads must be at least 1");
   if (config.num_heads % config.num_kv_heads != 0) {
-    fail(fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}",
-                     config.num_heads, config.num_kv_heads));
+    object.fail(fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}",
+                            config.num_heads, config.num_kv_heads));
   }
   const int64_t rope_dim = config.rope_dim();
   if (rope_dim < 2 || rope_dim % 2 != 0 || rope_dim > 1024) {
-    fail(fmt::format(
+    object.fail(fmt::format(
         "{} {} must be even, from 2 to 1024{}",
         config.mla.kv_lora_rank > 0 ? "qk_rope_head_dim" : "head_dim", rope_dim,
         config.mla.kv_lora_rank > 0 ? "" : " (hidden_size / num_attention_heads unless given)"));
   }
-  if (!(config.rms_norm_eps >= 0.0)) fail("rms_norm_eps must be >= 0");
+  if (!(config.rms_norm_eps >= 0.0)) object.fail("rms_norm_eps must be >= 0");
   const auto is_sparse = [](const LayerKind& kind) { return kind.mlp == MlpKind::kMoe; };
   const auto sparse =
       std::count_if(config.layer_kinds.begin(), config.layer_kinds.end(), is_sparse);
@@ -111,8 +108,8 @@ void check_shapes(const ConfigObject& object, const ModelConfig& config) {
                             static_cast<double>(config.num_layers) * (attention + mlp) +
                             static_cast<double>(sparse) * experts;
   if (parameters > kMostParameters) {
-    fail(fmt::format("the sizes ask for {:.3g} parameters, at most {:.0g} are supported",
-                     parameters, kMostParameters));
+    object.fail(fmt::format("the sizes ask for {:.3g} parameters, at most {:.0g} are supported",
+                            parameters, kMostParameters));
   }
 }
 

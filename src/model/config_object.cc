@@ -16,8 +16,8 @@ struct ConfigObject::Data {
 
 namespace {
 
-[[noreturn]] void fail(const std::string& where, std::string_view key, const std::string& got,
-                       std::string_view wanted) {
+[[noreturn]] void fail_key(const std::string& where, std::string_view key, const std::string& got,
+                           std::string_view wanted) {
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("{}: key '{}': got {}, want {}", where, key, got, wanted));
 }
@@ -65,6 +65,10 @@ ConfigObject ConfigObject::parse(std::string_view text, const std::string& where
   return out;
 }
 
+void ConfigObject::fail(const std::string& what) const {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", where_, what));
+}
+
 bool ConfigObject::has(std::string_view key) const { return find(data_->object, key) != nullptr; }
 
 bool ConfigObject::contains(std::string_view key) const {
@@ -75,10 +79,10 @@ int64_t ConfigObject::integer(std::string_view key, std::optional<int64_t> fallb
   const json::value* value = find(data_->object, key);
   if (value == nullptr) {
     if (fallback) return *fallback;
-    fail(where_, key, "nothing", "an integer");
+    fail_key(where_, key, "nothing", "an integer");
   }
   const auto number = as_integer(*value);
-  if (!number) fail(where_, key, show(*value), "an integer");
+  if (!number) fail_key(where_, key, show(*value), "an integer");
   return *number;
 }
 
@@ -86,9 +90,9 @@ double ConfigObject::number(std::string_view key, std::optional<double> fallback
   const json::value* value = find(data_->object, key);
   if (value == nullptr) {
     if (fallback) return *fallback;
-    fail(where_, key, "nothing", "a number");
+    fail_key(where_, key, "nothing", "a number");
   }
-  if (!value->is_number()) fail(where_, key, show(*value), "a number");
+  if (!value->is_number()) fail_key(where_, key, show(*value), "a number");
   return value->to_number<double>();
 }
 
@@ -96,9 +100,9 @@ bool ConfigObject::boolean(std::string_view key, std::optional<bool> fallback) c
   const json::value* value = find(data_->object, key);
   if (value == nullptr) {
     if (fallback) return *fallback;
-    fail(where_, key, "nothing", "true or false");
+    fail_key(where_, key, "nothing", "true or false");
   }
-  if (!value->is_bool()) fail(where_, key, show(*value), "true or false");
+  if (!value->is_bool()) fail_key(where_, key, show(*value), "true or false");
   return value->get_bool();
 }
 
@@ -106,9 +110,9 @@ std::string ConfigObject::text(std::string_view key, std::optional<std::string> 
   const json::value* value = find(data_->object, key);
   if (value == nullptr) {
     if (fallback) return *fallback;
-    fail(where_, key, "nothing", "a string");
+    fail_key(where_, key, "nothing", "a string");
   }
-  if (!value->is_string()) fail(where_, key, show(*value), "a string");
+  if (!value->is_string()) fail_key(where_, key, show(*value), "a string");
   return std::string(value->get_string().data(), value->get_string().size());
 }
 
@@ -116,9 +120,9 @@ std::vector<std::string> ConfigObject::texts(std::string_view key) const {
   std::vector<std::string> out;
   const json::value* value = find(data_->object, key);
   if (value == nullptr) return out;
-  if (!value->is_array()) fail(where_, key, show(*value), "a list of strings");
+  if (!value->is_array()) fail_key(where_, key, show(*value), "a list of strings");
   for (const json::value& item : value->get_array()) {
-    if (!item.is_string()) fail(where_, key, show(*value), "a list of strings");
+    if (!item.is_string()) fail_key(where_, key, show(*value), "a list of strings");
     out.emplace_back(item.get_string().data(), item.get_string().size());
   }
   return out;
@@ -130,7 +134,7 @@ std::vector<int64_t> ConfigObject::integers(std::string_view key) const {
   if (value == nullptr) return out;
   const auto add = [&](const json::value& item) {
     const auto number = as_integer(item);
-    if (!number) fail(where_, key, show(*value), "an integer or a list of integers");
+    if (!number) fail_key(where_, key, show(*value), "an integer or a list of integers");
     out.push_back(*number);
   };
   if (value->is_array()) {
@@ -144,7 +148,7 @@ std::vector<int64_t> ConfigObject::integers(std::string_view key) const {
 std::optional<ConfigObject> ConfigObject::object(std::string_view key) const {
   const json::value* value = find(data_->object, key);
   if (value == nullptr) return std::nullopt;
-  if (!value->is_object()) fail(where_, key, show(*value), "an object");
+  if (!value->is_object()) fail_key(where_, key, show(*value), "an object");
   ConfigObject out;
   out.where_ = fmt::format("{}: {}", where_, key);
   out.data_ = std::make_shared<Data>(Data{value->get_object()});

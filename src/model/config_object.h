@@ -31,6 +31,8 @@ class ConfigObject {
   [[nodiscard]] std::vector<std::string> keys() const;         // those whose value is not null
   [[nodiscard]] std::string json(std::string_view key) const;  // the value as compact JSON
   [[nodiscard]] const std::string& where() const { return where_; }
+  // Throws Error(kInvalidArgument) "<where>: <what>".
+  [[noreturn]] void fail(const std::string& what) const;
 
  private:
   struct Data;

@@ -68,10 +68,6 @@ constexpr NeutralKey kNeutralKeys[] = {{"hidden_act", "\"silu\""},
                                        {"tie_encoder_decoder", "false"}};
 constexpr std::string_view kIgnoredSuffixes[] = {"rotary_emb.inv_freq"};
 
-[[noreturn]] void fail(const ConfigObject& object, const std::string& what) {
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", object.where(), what));
-}
-
 bool contains(std::span<const std::string_view> names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
@@ -93,7 +89,7 @@ void read_yarn(const ConfigObject& scaling, double max_positions, RopeConfig& ro
   const auto set = [&](std::string_view key, double& value) {
     const double read = scaling.number(key, 0.0);
     if (!(read >= 0.0) || !std::isfinite(read)) {
-      fail(scaling, fmt::format("key '{}': got {}, want at least 0", key, scaling.json(key)));
+      scaling.fail(fmt::format("key '{}': got {}, want at least 0", key, scaling.json(key)));
     }
     if (read != 0.0) value = read;
   };
@@ -104,7 +100,7 @@ void read_yarn(const ConfigObject& scaling, double max_positions, RopeConfig& ro
   set("attention_factor", rope.attention_factor);
   rope.truncate = scaling.boolean("truncate", true);
   if (!(rope.theta > 1.0))
-    fail(scaling, fmt::format("rope_theta is {}, yarn wants > 1", rope.theta));
+    scaling.fail(fmt::format("rope_theta is {}, yarn wants > 1", rope.theta));
 }
 
 // The scaling part: rope_scaling (transformers 4) or rope_parameters (5).
@@ -112,8 +108,8 @@ RopeConfig read_scaling(const ConfigObject& scaling, double theta, double max_po
   RopeConfig rope;
   if (scaling.has("type") && scaling.has("rope_type") &&
       scaling.text("type") != scaling.text("rope_type")) {
-    fail(scaling, fmt::format("'type' {} and 'rope_type' {} disagree", scaling.json("type"),
-                              scaling.json("rope_type")));
+    scaling.fail(fmt::format("'type' {} and 'rope_type' {} disagree", scaling.json("type"),
+                             scaling.json("rope_type")));
   }
   rope.type = rope_type(scaling, scaling.text("rope_type", scaling.text("type", "default")));
   rope.theta = scaling.number("rope_theta", theta);
@@ -140,20 +136,20 @@ RopeConfig read_scaling(const ConfigObject& scaling, double theta, double max_po
     for (const std::string_view name : kYarn) {
       known = known || (key == name && rope.type == RopeType::kYarn);
     }
-    if (!known) fail(scaling, fmt::format("key '{}' is not supported", key));
+    if (!known) scaling.fail(fmt::format("key '{}' is not supported", key));
   }
   if (scaling.number("partial_rotary_factor", 1.0) != 1.0) {
-    fail(scaling, "partial_rotary_factor: only 1.0 is supported");
+    scaling.fail("partial_rotary_factor: only 1.0 is supported");
   }
   for (const double value : {rope.theta, rope.factor, rope.low_freq_factor, rope.high_freq_factor,
                              rope.original_max_position_embeddings}) {
     if (!(value > 0.0) || !std::isfinite(value)) {
-      fail(scaling, fmt::format("a rope setting is {}, want more than 0", value));
+      scaling.fail(fmt::format("a rope setting is {}, want more than 0", value));
     }
   }
-  if (rope.factor < 1.0) fail(scaling, fmt::format("factor is {}, want at least 1", rope.factor));
+  if (rope.factor < 1.0) scaling.fail(fmt::format("factor is {}, want at least 1", rope.factor));
   if (rope.type == RopeType::kLlama3 && !(rope.high_freq_factor > rope.low_freq_factor)) {
-    fail(scaling, "high_freq_factor must exceed low_freq_factor");
+    scaling.fail("high_freq_factor must exceed low_freq_factor");
   }
   return rope;
 }
@@ -180,7 +176,7 @@ DType parse_dtype(const ConfigObject& object, std::string_view key) {
   if (name == "float32") return DType::kF32;
   if (name == "bfloat16") return DType::kBF16;
   if (name == "float16") return DType::kF16;
-  fail(object, fmt::format("key '{}': got '{}', want float32, bfloat16 or float16", key, name));
+  object.fail(fmt::format("key '{}': got '{}', want float32, bfloat16 or float16", key, name));
 }
 
 }  // namespace
@@ -190,7 +186,7 @@ int64_t positive(const ConfigObject& object, std::string_view key,
   constexpr int64_t kLargest = int64_t{1} << 31;
   const int64_t value = object.integer(key, fallback);
   if (value < 1 || value >= kLargest) {
-    fail(object, fmt::format("key '{}': got {}, want at least 1 and below 2^31", key, value));
+    object.fail(fmt::format("key '{}': got {}, want at least 1 and below 2^31", key, value));
   }
   return value;
 }
@@ -240,19 +236,28 @@ RopeConfig read_rope(const ConfigObject& object) {
     if (old_form) return read_scaling(*old_form, theta, positions);
     RopeConfig rope;
     rope.theta = theta;
-    if (!(theta > 0.0) || !std::isfinite(theta)) fail(object, "rope_theta must be more than 0");
+    if (!(theta > 0.0) || !std::isfinite(theta)) object.fail("rope_theta must be more than 0");
     return rope;
   }
   const RopeConfig rope = read_scaling(*new_form, theta, positions);
   if (object.has("rope_theta") && theta != rope.theta) {
-    fail(object, fmt::format("rope_theta {} and rope_parameters {} disagree",
-                             object.json("rope_theta"), object.json("rope_parameters")));
+    object.fail(fmt::format("rope_theta {} and rope_parameters {} disagree",
+                            object.json("rope_theta"), object.json("rope_parameters")));
   }
   if (old_form && !(read_scaling(*old_form, rope.theta, positions) == rope)) {
-    fail(object, fmt::format("rope_scaling {} and rope_parameters {} disagree",
-                             object.json("rope_scaling"), object.json("rope_parameters")));
+    object.fail(fmt::format("rope_scaling {} and rope_parameters {} disagree",
+                            object.json("rope_scaling"), object.json("rope_parameters")));
   }
   return rope;
+}
+
+void check_full_attention(const ConfigObject& object) {
+  for (const std::string& type : object.texts("layer_types")) {
+    if (type == "full_attention") continue;
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{}: layer_types: got '{}', only full_attention is supported",
+                            object.where(), type));
+  }
 }
 
 void read_common(const ConfigObject& object, ModelConfig& config) {
@@ -261,8 +266,7 @@ void read_common(const ConfigObject& object, ModelConfig& config) {
   config.intermediate_size = positive(object, "intermediate_size");
   config.num_layers = object.integer("num_hidden_layers");
   if (config.num_layers < 0 || config.num_layers > 10000) {
-    fail(object,
-         fmt::format("key 'num_hidden_layers': got {}, want 0 to 10000", config.num_layers));
+    object.fail(fmt::format("key 'num_hidden_layers': got {}, want 0 to 10000", config.num_layers));
   }
   config.num_heads = positive(object, "num_attention_heads");
   config.max_position_embeddings = positive(object, "max_position_embeddings", 2048);
@@ -271,8 +275,8 @@ void read_common(const ConfigObject& object, ModelConfig& config) {
   config.tie_word_embeddings = object.boolean("tie_word_embeddings", false);
   config.attention_bias = object.boolean("attention_bias", false);
   if (object.number("partial_rotary_factor", 1.0) != 1.0) {
-    fail(object, fmt::format("key 'partial_rotary_factor': got {}, only 1.0 is supported",
-                             object.json("partial_rotary_factor")));
+    object.fail(fmt::format("key 'partial_rotary_factor': got {}, only 1.0 is supported",
+                            object.json("partial_rotary_factor")));
   }
   config.rope = read_rope(object);
   check_quantization(object);
@@ -281,8 +285,8 @@ void read_common(const ConfigObject& object, ModelConfig& config) {
   if (object.has("dtype")) {
     const DType dtype = parse_dtype(object, "dtype");
     if (config.dtype && *config.dtype != dtype) {
-      fail(object, fmt::format("torch_dtype {} and dtype {} disagree", object.json("torch_dtype"),
-                               object.json("dtype")));
+      object.fail(fmt::format("torch_dtype {} and dtype {} disagree", object.json("torch_dtype"),
+                              object.json("dtype")));
     }
     config.dtype = dtype;
   }

@@ -45,6 +45,8 @@ std::span<const std::string_view> ignored_suffixes();
 // must agree.
 void read_common(const ConfigObject& object, ModelConfig& config);
 RopeConfig read_rope(const ConfigObject& object);
+// Throws Error(kUnsupported) where layer_types names anything but full attention.
+void check_full_attention(const ConfigObject& object);
 // A size: at least 1 and below 2^31, or Error.
 int64_t positive(const ConfigObject& object, std::string_view key,
                  std::optional<int64_t> fallback = {});

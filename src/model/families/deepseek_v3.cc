@@ -7,7 +7,6 @@
 
 #include <algorithm>
 
-#include "base/error.h"
 #include "model/family.h"
 
 namespace strata::model {
@@ -56,15 +55,11 @@ struct Defaults {
 constexpr Defaults kDeepseekDefaults = {1536, 128, 128, 256, 8, 2048, 8, 4, 2.5, 1e-6};
 constexpr Defaults kGlmDefaults = {768, 192, 256, 64, 4, 1536, 1, 1, 1.8, 1e-5};
 
-[[noreturn]] void fail(const ConfigObject& object, const std::string& what) {
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", object.where(), what));
-}
-
 // A derived size that files may repeat.
 void check_repeated(const ConfigObject& object, std::string_view key, int64_t value) {
   if (object.has(key) && object.integer(key) != value) {
-    fail(object,
-         fmt::format("key '{}': got {}, the other sizes say {}", key, object.json(key), value));
+    object.fail(
+        fmt::format("key '{}': got {}, the other sizes say {}", key, object.json(key), value));
   }
 }
 
@@ -94,24 +89,24 @@ void read_mla(const ConfigObject& object, const Defaults& defaults, ModelConfig&
 std::vector<bool> dense_layers(const ConfigObject& object, const ModelConfig& config) {
   const bool glm = config.architecture == kGlmLite;
   const int64_t first = object.integer("first_k_dense_replace", glm ? 1 : 3);
-  if (first < 0) fail(object, fmt::format("first_k_dense_replace: got {}, want >= 0", first));
+  if (first < 0) object.fail(fmt::format("first_k_dense_replace: got {}, want >= 0", first));
   std::vector<bool> dense(static_cast<size_t>(config.num_layers));
   for (size_t i = 0; i < dense.size(); ++i) dense[i] = static_cast<int64_t>(i) < first;
   if (!object.has("mlp_layer_types")) return dense;
   const std::vector<std::string> types = object.texts("mlp_layer_types");
   if (types.size() != dense.size()) {
-    fail(object, fmt::format("mlp_layer_types: got {} layers, num_hidden_layers is {}",
-                             types.size(), dense.size()));
+    object.fail(fmt::format("mlp_layer_types: got {} layers, num_hidden_layers is {}", types.size(),
+                            dense.size()));
   }
   std::vector<bool> listed(dense.size());
   for (size_t i = 0; i < types.size(); ++i) {
     if (types[i] != "dense" && types[i] != "sparse") {
-      fail(object, fmt::format("mlp_layer_types: got '{}', want dense or sparse", types[i]));
+      object.fail(fmt::format("mlp_layer_types: got '{}', want dense or sparse", types[i]));
     }
     listed[i] = types[i] == "dense";
   }
   if (listed != dense && object.has("first_k_dense_replace")) {
-    fail(object, "mlp_layer_types and first_k_dense_replace disagree");
+    object.fail("mlp_layer_types and first_k_dense_replace disagree");
   }
   return listed;
 }
@@ -125,7 +120,7 @@ void read_moe(const ConfigObject& object, const Defaults& defaults, ModelConfig&
   moe.top_k = positive(object, "num_experts_per_tok", defaults.top_k);
   moe.expert_width = positive(object, "moe_intermediate_size", defaults.expert_width);
   const int64_t shared = object.integer("n_shared_experts", 1);
-  if (shared < 0 || shared > 1024) fail(object, "n_shared_experts must be 0 to 1024");
+  if (shared < 0 || shared > 1024) object.fail("n_shared_experts must be 0 to 1024");
   moe.shared_width = shared * moe.expert_width;
   moe.router = RouterKind::kSigmoid;
   moe.norm_topk = object.boolean("norm_topk_prob", true);
@@ -135,9 +130,10 @@ void read_moe(const ConfigObject& object, const Defaults& defaults, ModelConfig&
   const int64_t per_group = moe.num_experts / moe.num_groups;
   if (moe.num_experts % moe.num_groups != 0 || moe.top_groups > moe.num_groups || per_group < 2 ||
       moe.top_k > moe.top_groups * per_group) {
-    fail(object, fmt::format("{} experts in n_group {} (two or more in each), topk_group {} and "
-                             "num_experts_per_tok {} do not fit together",
-                             moe.num_experts, moe.num_groups, moe.top_groups, moe.top_k));
+    object.fail(
+        fmt::format("{} experts in n_group {} (two or more in each), topk_group {} and "
+                    "num_experts_per_tok {} do not fit together",
+                    moe.num_experts, moe.num_groups, moe.top_groups, moe.top_k));
   }
 }
 
@@ -156,8 +152,8 @@ void read_deepseek_v3(const ConfigObject& object, ModelConfig& config) {
   config.num_mtp_layers =
       object.integer(renamed ? "num_mtp_layers" : "num_nextn_predict_layers", 1);
   if (config.num_mtp_layers < 0 || config.num_mtp_layers > 1000) {
-    fail(object,
-         fmt::format("num_nextn_predict_layers: got {}, want 0 to 1000", config.num_mtp_layers));
+    object.fail(
+        fmt::format("num_nextn_predict_layers: got {}, want 0 to 1000", config.num_mtp_layers));
   }
 }
 

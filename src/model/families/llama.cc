@@ -1,8 +1,5 @@
 // Llama 2, Llama 3, 3.1, 3.2 and what shares their architecture (SmolLM2).
 // Source: HF modeling_llama.py and configuration_llama.py.
-#include <fmt/format.h>
-
-#include "base/error.h"
 #include "model/family.h"
 
 namespace strata::model {
@@ -18,10 +15,6 @@ void read_llama(const ConfigObject& object, ModelConfig& config) {
   config.num_kv_heads = object.integer("num_key_value_heads", config.num_heads);
   config.head_dim = object.integer("head_dim", config.hidden_size / config.num_heads);
   config.mlp_bias = object.boolean("mlp_bias", false);
-  if (config.num_kv_heads < 1) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: num_key_value_heads must be at least 1", object.where()));
-  }
 }
 
 }  // namespace

@@ -1,8 +1,5 @@
 // Qwen3 dense: RMSNorm on every query and key head before RoPE, an explicit head_dim.
 // Source: HF modeling_qwen3.py and configuration_qwen3.py.
-#include <fmt/format.h>
-
-#include "base/error.h"
 #include "model/family.h"
 
 namespace strata::model {
@@ -19,17 +16,7 @@ void read_qwen3(const ConfigObject& object, ModelConfig& config) {
   config.num_kv_heads = object.integer("num_key_value_heads", kDefaultKvHeads);
   config.head_dim = object.integer("head_dim", kDefaultHeadDim);
   config.qk_norm = true;
-  if (config.num_kv_heads < 1) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: num_key_value_heads must be at least 1", object.where()));
-  }
-  for (const std::string& type : object.texts("layer_types")) {
-    if (type != "full_attention") {
-      throw Error(ErrorCode::kUnsupported,
-                  fmt::format("{}: layer_types: got '{}', only full_attention is supported",
-                              object.where(), type));
-    }
-  }
+  check_full_attention(object);
 }
 
 }  // namespace

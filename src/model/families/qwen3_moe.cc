@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "base/error.h"
 #include "model/family.h"
 
 namespace strata::model {
@@ -19,25 +18,21 @@ constexpr std::string_view kInert[] = {"transformers.js_config", "sliding_window
                                        "max_window_layers",      "router_aux_loss_coef",
                                        "output_router_logits",   "qkv_bias"};
 
-[[noreturn]] void fail(const ConfigObject& object, const std::string& what) {
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", object.where(), what));
-}
-
 // transformers 5 calls it num_local_experts; where both are there they must agree.
 int64_t read_num_experts(const ConfigObject& object) {
   constexpr int64_t kDefaultExperts = 128;  // configuration_qwen3_moe.py, as all defaults here
   const int64_t experts =
       object.integer("num_experts", object.integer("num_local_experts", kDefaultExperts));
   if (object.has("num_local_experts") && object.integer("num_local_experts") != experts) {
-    fail(object, fmt::format("num_experts {} and num_local_experts {} disagree", experts,
-                             object.json("num_local_experts")));
+    object.fail(fmt::format("num_experts {} and num_local_experts {} disagree", experts,
+                            object.json("num_local_experts")));
   }
   return experts;
 }
 
 void read_layers(const ConfigObject& object, ModelConfig& config) {
   const int64_t step = object.integer("decoder_sparse_step", 1);
-  if (step < 1) fail(object, fmt::format("decoder_sparse_step: got {}, want at least 1", step));
+  if (step < 1) object.fail(fmt::format("decoder_sparse_step: got {}, want at least 1", step));
   const std::vector<int64_t> dense = object.integers("mlp_only_layers");
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     const bool sparse = config.moe.num_experts > 0 && (layer + 1) % step == 0 &&
@@ -55,14 +50,8 @@ void read_qwen3_moe(const ConfigObject& object, ModelConfig& config) {
   config.moe.top_k = object.integer("num_experts_per_tok", 8);
   config.moe.expert_width = object.integer("moe_intermediate_size", 768);
   config.moe.norm_topk = object.boolean("norm_topk_prob", false);
-  if (config.num_kv_heads < 1) fail(object, "num_key_value_heads must be at least 1");
   read_layers(object, config);
-  for (const std::string& type : object.texts("layer_types")) {
-    if (type == "full_attention") continue;
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("{}: layer_types: got '{}', only full_attention is supported",
-                            object.where(), type));
-  }
+  check_full_attention(object);
 }
 
 }  // namespace
