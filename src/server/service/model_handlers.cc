@@ -208,9 +208,7 @@ Response Service::unload_model(const Request& request) {
   const JsonBody json(request.body, "unload_model");
   const std::string id = json.root().string("model_id");
   const LiveModel& model = live_model(request, id);
-  api::Command command =
-      new_command(request.tenant, model.session, model.base, FutureKind::kTraining);
-  command.model = {id};
+  api::Command command = training_command(request, model, id, /*seq_id=*/0);
   command.fingerprint = fingerprint_of(request.body);
   command.op = api::UnloadModel{};
   Response response = submit(request.tenant, std::move(command),

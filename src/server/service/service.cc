@@ -72,6 +72,15 @@ api::Command Service::new_command(const std::string& tenant, const std::string& 
   return command;
 }
 
+api::Command Service::training_command(const Request& request, const LiveModel& model,
+                                       const std::string& id, int64_t seq_id) {
+  api::Command command =
+      new_command(request.tenant, model.session, model.base, FutureKind::kTraining);
+  command.model = {id};
+  command.seq_id = seq_id;
+  return command;
+}
+
 Response Service::submit(const std::string& tenant, api::Command command, Pending pending) {
   const api::RequestId id = command.request;
   const std::string model = command.model.text;

@@ -163,6 +163,9 @@ class Service {
   // service.cc
   api::Command new_command(const std::string& tenant, const std::string& session, api::BaseId base,
                            FutureKind kind);
+  // Of the model, at this place of its order.
+  api::Command training_command(const Request& request, const LiveModel& model,
+                                const std::string& id, int64_t seq_id);
   // Hands the command on and answers with its future, or with why it was not taken.
   Response submit(const std::string& tenant, api::Command command, Pending pending);
   // A future that has failed already, for a fault of the data; its number is used up.

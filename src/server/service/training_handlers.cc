@@ -89,10 +89,7 @@ Response Service::forward_backward(const Request& request) {
     return error_response(
         400, fmt::format("forward_backward: seq_id: got {}, wanted 1 or more", seq_id));
   }
-  api::Command command =
-      new_command(request.tenant, model.session, model.base, FutureKind::kTraining);
-  command.model = {id};
-  command.seq_id = seq_id;
+  api::Command command = training_command(request, model, id, seq_id);
   bool is_ours = false;
   try {
     const std::string session = model.session;
@@ -136,10 +133,7 @@ Response Service::optim_step(const Request& request) {
   const LiveModel model = live_model(request, id);
   const int64_t seq_id = read_seq_id(body);
   return with_number(id, seq_id, [&] {
-    api::Command command =
-        new_command(request.tenant, model.session, model.base, FutureKind::kTraining);
-    command.model = {id};
-    command.seq_id = seq_id;
+    api::Command command = training_command(request, model, id, seq_id);
     command.fingerprint = fingerprint_of(request.body);
     command.op = api::OptimStep{read_adam(body)};
     parts_.store.touch_run(id, wall_seconds());
@@ -184,10 +178,7 @@ Response Service::load_weights(const Request& request) {
     } catch (const Error& error) {
       return refuse_later(request.tenant, id, seq_id, fingerprint_of(request.body), error.what());
     }
-    api::Command command =
-        new_command(request.tenant, model.session, model.base, FutureKind::kTraining);
-    command.model = {id};
-    command.seq_id = seq_id;
+    api::Command command = training_command(request, model, id, seq_id);
     command.fingerprint = fingerprint_of(request.body);
     command.op = api::LoadState{parts_.registry.folder(row), optimizer};
     return submit(request.tenant, std::move(command),
@@ -233,10 +224,7 @@ Response Service::submit_save(const Request& request, const Fields& body, const 
   if (form.kind == CheckpointKind::kWeights) save.overwrite = body.boolean_or("overwrite", false);
   if (form.kind == CheckpointKind::kExternal) save.age_recipients = read_recipients(body);
   const std::string dir = parts_.registry.begin();
-  api::Command command =
-      new_command(request.tenant, model.session, model.base, FutureKind::kTraining);
-  command.model = {id};
-  command.seq_id = seq_id;
+  api::Command command = training_command(request, model, id, seq_id);
   command.fingerprint = fingerprint_of(request.body);
   const api::SnapshotId snapshot = {command.request.text};
   if (form.kind == CheckpointKind::kWeights) {
@@ -266,10 +254,7 @@ Response Service::save_ephemeral(const Request& request, const Fields& body, con
   const int64_t number = body.integer("sampling_session_seq_id", 0, INT64_MAX);
   const std::string sampler_id = fmt::format("{}:sample:{}", model.session, number);
   const std::string dir = parts_.registry.begin();
-  api::Command command =
-      new_command(request.tenant, model.session, model.base, FutureKind::kTraining);
-  command.model = {id};
-  command.seq_id = seq_id;
+  api::Command command = training_command(request, model, id, seq_id);
   command.fingerprint = fingerprint_of(request.body);
   const api::SnapshotId snapshot = {sampler_id};
   command.op = api::SaveForSampler{dir, model.base_name, snapshot, /*ephemeral=*/true};
