@@ -7,6 +7,7 @@
 # COOKBOOK_MODEL: another model directory. STEPS and CURVE_STEPS: optimizer steps of a recipe and of math_rl's curves.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. tools/serve.inc.sh
 strata=$(realpath "${1:?usage: tools/cookbook.sh PROGRAM [RECIPE ...]}")
 shift
 all=(chat_sl guess_number twenty_questions text_arena shorter rubric rl_loop sl_loop prompt_distillation
@@ -34,24 +35,14 @@ out=${COOKBOOK_OUT:-out/cookbook}
 rm -rf "$out"
 mkdir -p "$out/logs" "$out/work/rubric" "$out/work/tinker_cookbook/example_data"
 out=$(realpath "$out")
-server=
-trap '[ -z "$server" ] || kill "$server" 2>/dev/null || true' EXIT
 aliases=()
 for name in "${names[@]}"; do
   aliases+=(--alias "$name=tiny")
   mkdir -p "$out/work/$(dirname "$name")"
   ln -sfn "$model" "$out/work/$name"
 done
-"$strata" serve --model "tiny=$model" "${aliases[@]}" --no-keys --listen 127.0.0.1:0 --metrics-listen 127.0.0.1:0 \
-  --data "$out/data" >"$out/server.log" 2>&1 &
-server=$!
-url=
-for _ in $(seq 300); do
-  url=$(sed -n 's|^listening on ||p' "$out/server.log" || true)
-  [ -z "$url" ] || break
-  kill -0 "$server" 2>/dev/null || { cat "$out/server.log" >&2; exit 1; }
-  sleep 0.1
-done
+start_server "$out/server.log" "$strata" --model "tiny=$model" "${aliases[@]}" --no-keys --listen 127.0.0.1:0 \
+  --metrics-listen 127.0.0.1:0 --data "$out/data"
 export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HOME="$out/hf" TINKER_BASE_URL=$url TINKER_TELEMETRY=0
 export TINKER_API_KEY=tml-this-server-runs-without-keys TINKER_COOKBOOK_RUNS_DIR=$out/runs TOKENIZERS_PARALLELISM=false
 cd "$out/work"
@@ -133,9 +124,7 @@ for name in "${recipes[@]}"; do
     failed=$((failed + 1))
   fi
 done
-kill "$server"
-wait "$server"
-server=
+stop_server
 curves=()
 for name in math_rl math_rl_default; do
   [ ! -e "$out/runs/$name/metrics.jsonl" ] || curves+=("$out/runs/$name/metrics.jsonl")

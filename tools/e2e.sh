@@ -4,6 +4,7 @@
 # usage: tools/e2e.sh PROGRAM [SDK_VERSION ...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. tools/serve.inc.sh
 strata=$(realpath "${1:?usage: tools/e2e.sh PROGRAM [SDK_VERSION ...]}")
 shift
 versions=("$@")
@@ -11,24 +12,15 @@ versions=("$@")
 model=$PWD/models/tiny-qwen3
 work=$(mktemp -d)
 export E2E_ITEMS=$work/items
-server=
-trap '[ -z "$server" ] || kill "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
 
 one=$("$strata" keygen)
 two=$("$strata" keygen)
 printf '%s alice\n%s bob\n' "$one" "$two" >"$work/keys"
 chmod 600 "$work/keys"
 port=$((20000 + RANDOM % 20000))
-STRATA_LOG=4 "$strata" serve --model "tiny=$model" --alias also-tiny=tiny --keys "$work/keys" --data "$work/data" \
+STRATA_LOG=4 start_server "$work/log" "$strata" --model "tiny=$model" --alias also-tiny=tiny --keys "$work/keys" --data "$work/data" \
   --listen "127.0.0.1:$port" --metrics-listen 127.0.0.1:0 --public-url "http://127.0.0.1:$port/box/strata" \
-  --poll-hold 11 >"$work/log" 2>&1 &
-server=$!
-url=http://127.0.0.1:$port
-for _ in $(seq 100); do
-  ! grep -q "$url" "$work/log" || break
-  kill -0 "$server" 2>/dev/null || { cat "$work/log" >&2; exit 1; }
-  sleep 0.1
-done
+  --poll-hold 11
 
 cd tests/e2e
 for version in "${versions[@]}"; do
@@ -41,9 +33,7 @@ python=$(../../tools/sdk_python.sh 0.38.0)
 "$python" tenants.py "$strata" "$model"
 "$python" -c 'import pyrage' 2>/dev/null || "$python" -m pip install --quiet --disable-pip-version-check pyrage==1.4.0
 "$python" state_items.py --strata "$strata" --model "$model"
-kill "$server"
-wait "$server"
-server=
+stop_server
 # Nothing of a key or of a signed URL's token may stand in the log, however chatty.
 if grep -F -e "$one" -e "$two" -e "token=" "$work/log"; then
   echo "e2e: the log holds a secret" >&2

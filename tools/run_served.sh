@@ -4,30 +4,19 @@
 # usage: tools/run_served.sh PROGRAM [OUT_DIR]
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. tools/serve.inc.sh
 strata=${1:?usage: tools/run_served.sh PROGRAM [OUT_DIR]}
 out=${2:-out/serve}
 python=$(tools/sdk_python.sh)
 
 rm -rf "$out"
 mkdir -p "$out"
-server=
-trap '[ -z "$server" ] || kill "$server" 2>/dev/null || true' EXIT
-"$strata" serve --model tiny=models/tiny-qwen3 --no-keys --listen 127.0.0.1:0 --metrics-listen 127.0.0.1:0 \
-  --data "$out/data" >"$out/log" 2>&1 &
-server=$!
-url=
-for _ in $(seq 200); do
-  url=$(sed -n 's|^listening on ||p' "$out/log" || true)
-  [ -z "$url" ] || break
-  kill -0 "$server" 2>/dev/null || { cat "$out/log" >&2; exit 1; }
-  sleep 0.1
-done
+start_server "$out/log" "$strata" --model tiny=models/tiny-qwen3 --no-keys --listen 127.0.0.1:0 \
+  --metrics-listen 127.0.0.1:0 --data "$out/data"
 cat "$out/log"
 echo
 TINKER_TELEMETRY=0 "$python" examples/tinker_client.py "$url" tiny
-kill "$server"
-wait "$server"
-server=
+stop_server
 cat <<EOT
 
 Start the server alone, on http://127.0.0.1:8000:

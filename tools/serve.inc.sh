@@ -1,0 +1,26 @@
+# Sourced by the scripts that start a server of their own. It sets `server` and `url`; when the script ends, so do the
+# server and the folder that the script may have named in `work`.
+server=
+url=
+work=
+stop_server() {  # and takes its exit status
+  local pid=$server
+  server=
+  [ -z "$pid" ] || { kill "$pid" && wait "$pid"; }
+}
+trap 'stop_server || true; [ -z "$work" ] || rm -rf "$work"' EXIT
+
+start_server() {  # log file, program, options of strata serve; returns when it listens
+  local log=$1 program=$2
+  shift 2
+  "$program" serve "$@" >"$log" 2>&1 &
+  server=$!
+  for _ in $(seq 300); do
+    url=$(sed -n 's|^listening on ||p' "$log")
+    [ -z "$url" ] || return 0
+    kill -0 "$server" 2>/dev/null || break
+    sleep 0.1
+  done
+  cat "$log" >&2
+  return 1
+}
