@@ -24,14 +24,13 @@ class ZstdBody {
 
  private:
   struct Context;
-  // Whether `bytes`, the next of the body, agree with a frame's magic number as far as they hold
-  // it.
-  [[nodiscard]] bool read_magic(std::string_view bytes);
+  // Whether the body's next byte agrees with a frame's magic number, where it is part of one.
+  [[nodiscard]] bool is_magic(char byte);
 
   std::unique_ptr<Context> context_;
   uint64_t max_bytes_;
-  size_t num_magic_ = 0;  // bytes of the frame's magic number that were read, at most 4
-  uint32_t magic_ = 0;    // the one its first byte promises
+  size_t num_header_ = 0;  // bytes of the frame that were read, as far as its header may go
+  uint32_t magic_ = 0;     // the number its first byte promises
   bool complete_ = false;
 };
 

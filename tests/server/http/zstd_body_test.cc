@@ -41,6 +41,20 @@ TEST(ZstdBody, TakesFramesOneAfterAnotherInPieces) {
   }
 }
 
+// A last block without bytes in a frame that declares three: libzstd refuses it in one piece only.
+TEST(ZstdBody, EndsAlikeHoweverItWasCut) {
+  const std::string frame_of_none("\x28\xB5\x2F\xFD\x20\x03\x01\x00\x00", 9);
+  for (const std::string& bytes : {frame_of_none, frame_of_none + frame("{}")}) {
+    const Outcome whole = decode(bytes, bytes.size());
+    for (size_t piece = 1; piece < bytes.size(); ++piece) {
+      const Outcome pieces = decode(bytes, piece);
+      EXPECT_EQ(pieces.progress, whole.progress) << piece;
+      EXPECT_EQ(pieces.complete, whole.complete) << piece;
+      EXPECT_EQ(pieces.text, whole.text) << piece;
+    }
+  }
+}
+
 // libzstd may take the magic numbers of its formats before RFC 8878 too.
 TEST(ZstdBody, RefusesOtherFormats) {
   for (const char version : {'\x22', '\x23', '\x24', '\x25', '\x26', '\x27'}) {
