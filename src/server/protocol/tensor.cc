@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <server/protocol/tinker.pb.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
+#include <functional>
 
 #include "base/error.h"
 
@@ -60,6 +62,19 @@ void check_csr(const TensorParts& parts, int64_t num_values, const std::string& 
     if (parts.crow[row] > parts.crow[row + 1]) {
       fail(where, fmt::format("CSR crow_indices decreases after row {}", row));
     }
+  }
+}
+
+// Columns of a row may come in any order, but each once.
+void check_distinct(const TensorLayout& layout, const std::string& where) {
+  std::vector<int64_t> sorted = layout.positions;
+  const auto falls = std::adjacent_find(sorted.begin(), sorted.end(), std::greater_equal<>());
+  if (falls == sorted.end()) return;
+  std::sort(sorted.begin(), sorted.end());
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twice != sorted.end()) {
+    fail(where, fmt::format("CSR names column {} of row {} twice", *twice % layout.num_columns,
+                            *twice / layout.num_columns));
   }
 }
 
@@ -140,6 +155,7 @@ TensorLayout tensor_layout(const TensorParts& parts, int64_t num_values, const s
       layout.positions.push_back(static_cast<int64_t>(row) * layout.num_columns + col);
     }
   }
+  check_distinct(layout, where);
   return layout;
 }
 

@@ -37,6 +37,7 @@ struct TensorParts {
   bool is_sparse = false;
   std::vector<int64_t> crow, col;
 };
+// A CSR row names each column at most once, in any order.
 // Where value i of `num_values` goes in the dense form, and that form's shape.
 struct TensorLayout {
   int64_t num_rows = 0;
