@@ -90,7 +90,7 @@ e2e: build
 	@tools/install.sh sdk
 	@tools/e2e.sh build/release/strata $(SDKS)
 
-# Hostile requests, kill -9 under load, and LOAD_SECONDS of load (tools/load.sh has the bars of a quiet machine).
+# Hostile requests, memory, kill -9 under load, and LOAD_SECONDS of load (tools/load.sh has the bars of a quiet machine).
 robust: build
 	@tools/install.sh sdk
 	@tools/install.sh test

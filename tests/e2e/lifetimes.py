@@ -28,6 +28,8 @@ class Server:
         for line in self.process.stdout:
             if "listening on http://" in line:
                 self.url = "http://" + line.split("http://")[1].split()[0].rstrip("/.,;")
+            elif "metrics on http://" in line:
+                self.metrics_url = line.split("metrics on ")[1].strip()
                 return
         raise AssertionError("the server did not start")
 
