@@ -4,7 +4,7 @@
 # usage: tools/cookbook.sh PROGRAM [RECIPE ...]        recipes: see `all` below; none given: all of them
 # COOKBOOK_PYTHON names a Python that has tools/requirements-cookbook.txt already; otherwise they are installed into
 # build/cookbook (about 7 GB, since PyPI's torch brings its GPU libraries). COOKBOOK_OUT: instead of out/cookbook.
-# COOKBOOK_MODEL: another model directory. STEPS and CURVE_STEPS: optimizer steps of a recipe and of math_rl's curves.
+# COOKBOOK_MODEL: another model directory. COOKBOOK_SERVE: more options of strata serve. STEPS and CURVE_STEPS: optimizer steps of a recipe and of math_rl's curves.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/serve.inc.sh
@@ -42,7 +42,7 @@ for name in "${names[@]}"; do
   ln -sfn "$model" "$out/work/$name"
 done
 start_server "$out/server.log" "$strata" --model "tiny=$model" "${aliases[@]}" --no-keys --listen 127.0.0.1:0 \
-  --metrics-listen 127.0.0.1:0 --data "$out/data"
+  --metrics-listen 127.0.0.1:0 --data "$out/data" ${COOKBOOK_SERVE:-}
 export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HOME="$out/hf" TINKER_BASE_URL=$url TINKER_TELEMETRY=0
 export TINKER_API_KEY=tml-this-server-runs-without-keys TINKER_COOKBOOK_RUNS_DIR=$out/runs TOKENIZERS_PARALLELISM=false
 cd "$out/work"

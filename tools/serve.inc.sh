@@ -18,7 +18,7 @@ start_server() {  # log file, program, options of strata serve; returns when it 
   for _ in $(seq 300); do
     url=$(sed -n 's|^listening on ||p' "$log")
     [ -z "$url" ] || return 0
-    kill -0 "$server" 2>/dev/null || break
+    kill -0 "$server" 2>/dev/null || { server=; break; }
     sleep 0.1
   done
   cat "$log" >&2

@@ -69,12 +69,14 @@ struct SaveState {
 
 // The weights of now as fixed sampler weights called `snapshot`. Not ephemeral: written to `dir` as
 // in SaveState, without the optimizer; sample commands name the folder's final place. Ephemeral:
-// lives in memory; `dir` is where the engine may put it when memory is short.
+// lives in memory; `dir` is where the engine may put it when memory is short. For export: in the
+// form that tinker_cookbook.weights reads, and no snapshot.
 struct SaveForSampler {
   std::string dir = {};
   std::string base_model_name = {};
   SnapshotId snapshot = {};
   bool ephemeral = false;
+  bool for_export = false;
 };
 
 // Replaces the model's weights by those that a SaveState wrote to `dir`, and its moments and step

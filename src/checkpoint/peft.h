@@ -74,6 +74,8 @@ struct PeftWriteOptions {
   // paths of the modules themselves, which is right also where only some layers are adapted.
   std::vector<std::string> target_modules = {};
   std::vector<std::string> target_parameters = {};
+  // Of the modules without a pattern of their own; not given: the alpha that most modules have.
+  std::optional<double> lora_alpha = {};
 };
 
 // Writes the two files, tensors as F32, and creates `dir` when it is not there; other files stay. A

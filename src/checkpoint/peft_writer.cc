@@ -95,7 +95,7 @@ PeftConfig make_config(const std::string& dir, const PeftWriteOptions& options,
   std::vector<double> alphas;
   for (const PeftWriteModule& module : modules) alphas.push_back(module.alpha);
   set_ranks(config, modules);
-  config.lora_alpha = most_common(alphas);
+  config.lora_alpha = options.lora_alpha.value_or(most_common(alphas));
   for (size_t i = 0; i < modules.size(); ++i) {
     const std::string& path = modules[i].module_path;
     if (alphas[i] != config.lora_alpha) config.alpha_pattern.emplace_back(path, alphas[i]);

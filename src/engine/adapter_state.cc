@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "checkpoint/safetensors_writer.h"
+#include "model/adapter_export.h"
 
 namespace strata::engine {
 namespace {
@@ -64,19 +65,26 @@ void load_optimizer(model::LoraAdapter& adapter, const std::string& dir) {
   }
 }
 
+int64_t adapter_file_bytes(const std::string& dir) {
+  return ReadOnlyFile(dir + "/adapter_model.safetensors").size() +
+         ReadOnlyFile(dir + "/adapter_config.json").size();
+}
+
 }  // namespace
 
 int64_t save_adapter_state(const Engine& engine, const model::LoraAdapter& adapter,
                            const std::string& dir, const std::string& base_model_name,
                            bool optimizer) {
   model::save_adapter(adapter, dir, base_model_name.empty() ? engine.model().dir : base_model_name);
-  if (optimizer) save_optimizer(adapter, dir);
-  int64_t bytes = 0;
-  for (const char* name : {"/adapter_model.safetensors", "/adapter_config.json", kOptimizerFile}) {
-    if (name == kOptimizerFile && !optimizer) continue;
-    bytes += ReadOnlyFile(dir + name).size();
-  }
-  return bytes;
+  if (!optimizer) return adapter_file_bytes(dir);
+  save_optimizer(adapter, dir);
+  return adapter_file_bytes(dir) + ReadOnlyFile(dir + kOptimizerFile).size();
+}
+
+int64_t export_adapter_files(const model::LoraAdapter& adapter, const std::string& dir,
+                             const std::string& base_model_name) {
+  model::export_adapter(adapter, dir, base_model_name);
+  return adapter_file_bytes(dir);
 }
 
 void load_adapter_state(Engine& engine, model::LoraAdapter& adapter, const std::string& dir,

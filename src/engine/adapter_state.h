@@ -12,6 +12,9 @@ namespace strata::engine {
 int64_t save_adapter_state(const Engine& engine, const model::LoraAdapter& adapter,
                            const std::string& dir, const std::string& base_model_name,
                            bool optimizer);
+// The weights in the form that other programs of the Tinker service read (model/adapter_export.h).
+int64_t export_adapter_files(const model::LoraAdapter& adapter, const std::string& dir,
+                             const std::string& base_model_name);
 // Replaces weights, and moments and step count by the saved ones or by zero. Accumulated gradients
 // are dropped. Throws Error, and leaves the adapter as it was, when anything does not fit.
 void load_adapter_state(Engine& engine, model::LoraAdapter& adapter, const std::string& dir,

@@ -165,6 +165,10 @@ api::Outcome WorkRunner::save_for_sampler(const api::Command& command,
                                           const api::SaveForSampler& save) {
   const model::LoraAdapter& adapter = engine_.adapter(slot_of(command.model));
   api::Saved saved;
+  if (save.for_export) {
+    saved.num_bytes = export_adapter_files(adapter, save.dir, save.base_model_name);
+    return saved;
+  }
   if (!save.ephemeral)
     saved.num_bytes = save_adapter_state(engine_, adapter, save.dir, save.base_model_name, false);
   if (!save.snapshot.empty()) snapshots_.put(save.snapshot, adapter, save.dir, save.ephemeral);

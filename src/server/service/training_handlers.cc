@@ -229,13 +229,16 @@ Response Service::submit_save(const Request& request, const Fields& body, const 
   const api::SnapshotId snapshot = {command.request.text};
   if (form.kind == CheckpointKind::kWeights) {
     command.op = api::SaveState{dir, model.base_name};
+  } else if (form.kind == CheckpointKind::kExternal) {
+    command.op =
+        api::SaveForSampler{.dir = dir, .base_model_name = model.base_name, .for_export = true};
   } else {
     command.op = api::SaveForSampler{dir, model.base_name, snapshot, /*ephemeral=*/false};
   }
   parts_.store.touch_run(id, wall_seconds());
   const auto finish = [this, dir, save, form, snapshot, base = model.base](const api::Outcome&) {
     // Sampling sessions name the checkpoint's own snapshot and read it from its folder.
-    if (form.kind != CheckpointKind::kWeights) dispatch_.release(base, snapshot);
+    if (form.kind == CheckpointKind::kSampler) dispatch_.release(base, snapshot);
     const CheckpointRow row = parts_.registry.finish(dir, save, wall_seconds());
     const std::string size = form.kind == CheckpointKind::kExternal
                                  ? fmt::format(",\"size_bytes\":{}", row.size_bytes)

@@ -1,0 +1,92 @@
+#include "model/adapter_export.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <vector>
+
+#include "base/check.h"
+#include "checkpoint/peft.h"
+#include "model/adapter_io.h"
+
+namespace strata::model {
+namespace {
+
+// What a projection of experts is called; of gate and up together the halves.
+std::vector<const char*> stacked_names(const LoraModule& module) {
+  switch (static_cast<Projection>(module.spec.kind)) {
+    case Projection::kExpertGate:
+      return {"w1"};
+    case Projection::kExpertUp:
+      return {"w3"};
+    case Projection::kExpertDown:
+      return {"w2"};
+    case Projection::kExpertGateUp:
+      return {"w1", "w3"};
+    default:
+      CHECK(false, module.path);
+      return {};
+  }
+}
+
+// Rows of one half of every expert's B [E, halves * out, R], times `factor`: [E, out, R].
+std::vector<float> scaled_half(const LoraModule& module, int64_t half, float factor) {
+  const int64_t out = module.b.shape[1] / module.num_halves;
+  const int64_t count = out * module.b.shape[2];
+  std::vector<float> values(static_cast<size_t>(module.num_experts * count));
+  float* next = values.data();
+  for (int64_t e = 0; e < module.num_experts; ++e) {
+    const float* from = module.b.f32() + (e * module.num_halves + half) * count;
+    next = std::transform(from, from + count, next, [&](float b) { return b * factor; });
+  }
+  return values;
+}
+
+}  // namespace
+
+void export_adapter(const LoraAdapter& adapter, const std::string& dir,
+                    const std::string& base_model_name) {
+  const auto of_experts = [](const LoraModule& module) { return module.num_experts > 0; };
+  const std::vector<LoraModule>& all = adapter.modules();
+  if (std::none_of(all.begin(), all.end(), of_experts)) {
+    save_adapter(adapter, dir, base_model_name);
+    return;
+  }
+  const auto plain = std::find_if_not(all.begin(), all.end(), of_experts);
+  const LoraModuleSpec& common = plain == all.end() ? all.front().spec : plain->spec;
+  std::deque<std::vector<float>> scaled;
+  std::vector<PeftWriteModule> modules;
+  for (const LoraModule& module : all) {
+    const LoraModuleSpec& spec = module.spec;
+    if (!of_experts(module)) {
+      modules.push_back({.module_path = module.path,
+                         .embedding = spec.kind == kEmbedding,
+                         .alpha = spec.scale * static_cast<double>(spec.rank),
+                         .a = module.a,
+                         .b = module.b,
+                         .rank = spec.rank});
+      continue;
+    }
+    const std::string experts = module.path.substr(0, module.path.rfind('.') + 1);
+    const std::vector<const char*> names = stacked_names(module);
+    const int64_t out = module.b.shape[1] / module.num_halves;
+    for (size_t half = 0; half < names.size(); ++half) {
+      const auto factor = static_cast<float>(spec.scale / common.scale);
+      std::vector<float>& b =
+          scaled.emplace_back(scaled_half(module, static_cast<int64_t>(half), factor));
+      modules.push_back(
+          {.module_path = experts + names[half],
+           .alpha = common.scale * static_cast<double>(spec.rank),
+           .a = module.a,
+           .b = TensorView(b.data(), DType::kF32, {module.num_experts, out, spec.rank}),
+           .rank = spec.rank});
+    }
+  }
+  write_peft(dir,
+             {.base_model_name_or_path = base_model_name,
+              .lora_alpha = common.scale * static_cast<double>(common.rank)},
+             modules);
+}
+
+}  // namespace strata::model
