@@ -42,7 +42,7 @@ void read_fields(const Fields& root) {
     attempt([&] { (void)root.strings(name); });
     attempt([&] { (void)root.integers(name); });
     attempt([&] { (void)root.floats(name); });
-    attempt([&] { (void)root.objects(name); });
+    attempt([&] { root.each_object(name, [](const Fields& item) { (void)item.has("a"); }); });
     attempt([&] {
       const auto text = root.maybe_object_text(name, 64, 16 << 10);
       if (!text) return;

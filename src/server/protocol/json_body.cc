@@ -117,15 +117,16 @@ Fields Fields::object(std::string_view name) const {
   return {value.get_object(), fmt::format("{}{}.", path_, name)};
 }
 
-std::vector<Fields> Fields::objects(std::string_view name) const {
+void Fields::each_object(std::string_view name,
+                         const std::function<void(const Fields&)>& read) const {
   const json::value& value = need(name);
   if (!value.is_array()) fail(name, "wanted an array");
-  std::vector<Fields> out;
+  size_t index = 0;
   for (const json::value& item : value.get_array()) {
-    if (!item.is_object()) fail(name, fmt::format("item {} is not an object", out.size()));
-    out.emplace_back(item.get_object(), fmt::format("{}{}[{}].", path_, name, out.size()));
+    if (!item.is_object()) fail(name, fmt::format("item {} is not an object", index));
+    read({item.get_object(), fmt::format("{}{}[{}].", path_, name, index)});
+    ++index;
   }
-  return out;
 }
 
 std::vector<std::string> Fields::strings(std::string_view name) const {

@@ -4,6 +4,7 @@
 //   const int64_t count = body.root().integer_or("num_samples", 1, 1, 1024);
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,7 +38,8 @@ class Fields {
   [[nodiscard]] double number_or(std::string_view name, double otherwise) const;
   [[nodiscard]] bool boolean_or(std::string_view name, bool otherwise) const;
   [[nodiscard]] Fields object(std::string_view name) const;
-  [[nodiscard]] std::vector<Fields> objects(std::string_view name) const;  // an array of objects
+  // Each object of an array, in order; nothing is made of the array as a whole.
+  void each_object(std::string_view name, const std::function<void(const Fields&)>& read) const;
   [[nodiscard]] std::vector<std::string> strings(std::string_view name) const;
   [[nodiscard]] std::vector<int64_t> integers(std::string_view name) const;
   [[nodiscard]] std::vector<float> floats(std::string_view name) const;

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "server/protocol/tensor.h"
+#include "server/protocol/model_input.h"
 
 namespace strata::server {
 namespace {
@@ -18,21 +18,8 @@ constexpr size_t kMaxStopText = 1024;
 constexpr double kMaxResultBytes = 256.0 * (1 << 20);
 
 std::vector<int32_t> read_prompt(const Fields& body, const api::BaseInfo& base) {
-  std::vector<int32_t> prompt;
-  const Fields input = body.object("prompt");
-  for (const Fields& chunk : input.objects("chunks")) {
-    const std::string type = chunk.string_or("type", "encoded_text");
-    if (type != "encoded_text") {
-      chunk.fail("type", fmt::format("'{}' chunks are not supported: the model reads text only",
-                                     type.substr(0, 100)));
-    }
-    for (const int64_t id : chunk.integers("tokens")) {
-      if (id < 0 || id >= base.vocab_size) {
-        chunk.fail("tokens", fmt::format("token {} is outside 0 to {}", id, base.vocab_size - 1));
-      }
-      prompt.push_back(static_cast<int32_t>(id));
-    }
-  }
+  std::vector<int32_t> prompt =
+      read_model_input(body.object("prompt"), 0, static_cast<int32_t>(base.vocab_size - 1));
   if (prompt.empty()) body.fail("prompt", "the prompt is empty");
   return prompt;
 }
