@@ -14,6 +14,7 @@ namespace {
 namespace json = boost::json;
 
 constexpr size_t kMaxDepth = 64;
+constexpr size_t kMaxName = 100;  // of a field, in messages
 
 json::string_view view(std::string_view text) { return {text.data(), text.size()}; }
 
@@ -32,10 +33,46 @@ std::optional<double> as_number(const json::value& value) {
   return std::nullopt;
 }
 
+// What a complaint says it got: the kind, and of a number its value.
+std::string got(const json::value& value) {
+  switch (value.kind()) {
+    case json::kind::null:
+      return "null";
+    case json::kind::bool_:
+      return value.get_bool() ? "true" : "false";
+    case json::kind::int64:
+      return fmt::format("{}", value.get_int64());
+    case json::kind::uint64:
+      return fmt::format("{}", value.get_uint64());
+    case json::kind::double_: {
+      const std::string text = fmt::format("{}", value.get_double());
+      return text.find_first_not_of("-0123456789") == std::string::npos ? text + ".0" : text;
+    }
+    case json::kind::string:
+      return "a string";
+    case json::kind::array:
+      return "an array";
+    case json::kind::object:
+      return "an object";
+  }
+  return "nothing";
+}
+
 }  // namespace
 
 void Fields::fail(std::string_view name, std::string_view what) const {
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}{}: {}", path_, name, what));
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}{}: {}", path_, name.substr(0, kMaxName), what));
+}
+
+void Fields::fail_kind(std::string_view name, const json::value& value,
+                       std::string_view wanted) const {
+  fail(name, fmt::format("wanted {}, got {}", wanted, got(value)));
+}
+
+void Fields::fail_item(std::string_view name, size_t index, const json::value& value,
+                       std::string_view wanted) const {
+  fail(name, fmt::format("item {}: wanted {}, got {}", index, wanted, got(value)));
 }
 
 const json::value* Fields::find(std::string_view name) const {
@@ -59,7 +96,7 @@ bool Fields::is_null(std::string_view name) const {
 
 std::string Fields::string(std::string_view name) const {
   const json::value& value = need(name);
-  if (!value.is_string()) fail(name, "wanted a string");
+  if (!value.is_string()) fail_kind(name, value, "a string");
   return {value.get_string().data(), value.get_string().size()};
 }
 
@@ -73,8 +110,9 @@ std::string Fields::string_or(std::string_view name, std::string_view otherwise)
 }
 
 int64_t Fields::integer(std::string_view name, int64_t min, int64_t max) const {
-  const std::optional<int64_t> number = as_integer(need(name));
-  if (!number) fail(name, "wanted an integer");
+  const json::value& value = need(name);
+  const std::optional<int64_t> number = as_integer(value);
+  if (!number) fail_kind(name, value, "an integer");
   if (*number < min || *number > max) {
     fail(name, fmt::format("got {}, wanted {} to {}", *number, min, max));
   }
@@ -91,12 +129,13 @@ std::optional<uint64_t> Fields::maybe_bits(std::string_view name) const {
   if (value == nullptr) return std::nullopt;
   if (value->is_uint64()) return value->get_uint64();
   if (value->is_int64()) return static_cast<uint64_t>(value->get_int64());
-  fail(name, "wanted an integer of 64 bits");
+  fail_kind(name, *value, "an integer of 64 bits");
 }
 
 double Fields::number(std::string_view name) const {
-  const std::optional<double> number = as_number(need(name));
-  if (!number) fail(name, "wanted a finite number");
+  const json::value& value = need(name);
+  const std::optional<double> number = as_number(value);
+  if (!number) fail_kind(name, value, "a finite number");
   return *number;
 }
 
@@ -107,23 +146,23 @@ double Fields::number_or(std::string_view name, double otherwise) const {
 bool Fields::boolean_or(std::string_view name, bool otherwise) const {
   const json::value* value = find(name);
   if (value == nullptr) return otherwise;
-  if (!value->is_bool()) fail(name, "wanted true or false");
+  if (!value->is_bool()) fail_kind(name, *value, "true or false");
   return value->get_bool();
 }
 
 Fields Fields::object(std::string_view name) const {
   const json::value& value = need(name);
-  if (!value.is_object()) fail(name, "wanted an object");
-  return {value.get_object(), fmt::format("{}{}.", path_, name)};
+  if (!value.is_object()) fail_kind(name, value, "an object");
+  return {value.get_object(), fmt::format("{}{}.", path_, name.substr(0, kMaxName))};
 }
 
 void Fields::each_object(std::string_view name,
                          const std::function<void(const Fields&)>& read) const {
   const json::value& value = need(name);
-  if (!value.is_array()) fail(name, "wanted an array");
+  if (!value.is_array()) fail_kind(name, value, "an array");
   size_t index = 0;
   for (const json::value& item : value.get_array()) {
-    if (!item.is_object()) fail(name, fmt::format("item {} is not an object", index));
+    if (!item.is_object()) fail_item(name, index, item, "an object");
     read({item.get_object(), fmt::format("{}{}[{}].", path_, name, index)});
     ++index;
   }
@@ -131,10 +170,10 @@ void Fields::each_object(std::string_view name,
 
 std::vector<std::string> Fields::strings(std::string_view name) const {
   const json::value& value = need(name);
-  if (!value.is_array()) fail(name, "wanted an array of strings");
+  if (!value.is_array()) fail_kind(name, value, "an array of strings");
   std::vector<std::string> out;
   for (const json::value& item : value.get_array()) {
-    if (!item.is_string()) fail(name, fmt::format("item {} is not a string", out.size()));
+    if (!item.is_string()) fail_item(name, out.size(), item, "a string");
     out.emplace_back(item.get_string().data(), item.get_string().size());
   }
   return out;
@@ -142,12 +181,12 @@ std::vector<std::string> Fields::strings(std::string_view name) const {
 
 std::vector<int64_t> Fields::integers(std::string_view name) const {
   const json::value& value = need(name);
-  if (!value.is_array()) fail(name, "wanted an array of integers");
+  if (!value.is_array()) fail_kind(name, value, "an array of integers");
   std::vector<int64_t> out;
   out.reserve(value.get_array().size());
   for (const json::value& item : value.get_array()) {
     const std::optional<int64_t> number = as_integer(item);
-    if (!number) fail(name, fmt::format("item {} is not an integer", out.size()));
+    if (!number) fail_item(name, out.size(), item, "an integer");
     out.push_back(*number);
   }
   return out;
@@ -155,13 +194,13 @@ std::vector<int64_t> Fields::integers(std::string_view name) const {
 
 std::vector<float> Fields::floats(std::string_view name) const {
   const json::value& value = need(name);
-  if (!value.is_array()) fail(name, "wanted an array of numbers");
+  if (!value.is_array()) fail_kind(name, value, "an array of numbers");
   std::vector<float> out;
   out.reserve(value.get_array().size());
   for (const json::value& item : value.get_array()) {
-    const std::optional<double> number = as_number(item);
-    if (!number) fail(name, fmt::format("item {} is not a number", out.size()));
-    out.push_back(static_cast<float>(*number));
+    const auto number = static_cast<float>(as_number(item).value_or(NAN));
+    if (!std::isfinite(number)) fail_item(name, out.size(), item, "a finite number of 32 bits");
+    out.push_back(number);
   }
   return out;
 }
@@ -170,7 +209,7 @@ std::optional<std::string> Fields::maybe_object_text(std::string_view name, size
                                                      size_t max_bytes) const {
   const json::value* value = find(name);
   if (value == nullptr) return std::nullopt;
-  if (!value->is_object()) fail(name, "wanted an object");
+  if (!value->is_object()) fail_kind(name, *value, "an object");
   const size_t entries = value->get_object().size();
   if (entries > max_entries) {
     fail(name, fmt::format("has {} entries, the limit is {}", entries, max_entries));
@@ -185,6 +224,12 @@ std::optional<std::string> Fields::maybe_object_text(std::string_view name, size
     fail(name, fmt::format("has {} bytes, the limit is {}", text.size(), max_bytes));
   }
   return text;
+}
+
+void Fields::each_name(const std::function<void(const std::string&)>& read) const {
+  for (const json::key_value_pair& pair : *object_) {
+    if (!pair.value().is_null()) read(std::string(pair.key().data(), pair.key().size()));
+  }
 }
 
 bool Fields::is_string(std::string_view name) const {

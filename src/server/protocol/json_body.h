@@ -42,7 +42,9 @@ class Fields {
   void each_object(std::string_view name, const std::function<void(const Fields&)>& read) const;
   [[nodiscard]] std::vector<std::string> strings(std::string_view name) const;
   [[nodiscard]] std::vector<int64_t> integers(std::string_view name) const;
-  [[nodiscard]] std::vector<float> floats(std::string_view name) const;
+  [[nodiscard]] std::vector<float> floats(std::string_view name) const;  // all finite
+  // Every field that is not null, for objects whose names are data.
+  void each_name(const std::function<void(const std::string& name)>& read) const;
   // The object as the JSON text of a map of strings: other values become their JSON text. At most
   // this many entries and bytes.
   [[nodiscard]] std::optional<std::string> maybe_object_text(std::string_view name,
@@ -55,6 +57,12 @@ class Fields {
   [[noreturn]] void fail(std::string_view name, std::string_view what) const;
 
  private:
+  // Like fail(): "wanted <wanted>, got <the kind or number of value>", of an array's item its
+  // index.
+  [[noreturn]] void fail_kind(std::string_view name, const boost::json::value& value,
+                              std::string_view wanted) const;
+  [[noreturn]] void fail_item(std::string_view name, size_t index, const boost::json::value& value,
+                              std::string_view wanted) const;
   [[nodiscard]] const boost::json::value* find(std::string_view name) const;  // null: absent
   [[nodiscard]] const boost::json::value& need(std::string_view name) const;
 
