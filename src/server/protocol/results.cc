@@ -5,15 +5,12 @@
 
 #include <cmath>
 
+#include "server/protocol/tensor.h"
+
 namespace strata::server {
 namespace {
 
 namespace pb = tinker_public;
-
-template <typename T>
-std::string packed(const std::vector<T>& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
-}
 
 Response proto_response(const google::protobuf::MessageLite& message) {
   Response response;

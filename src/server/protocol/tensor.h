@@ -12,6 +12,12 @@ class Tensor;
 
 namespace strata::server {
 
+// The bytes field of an array: little-endian, without gaps.
+template <typename T>
+std::string packed(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
 // [N], or [N, K] row-major when num_columns > 0.
 struct IntTensor {
   std::vector<int32_t> values;
@@ -31,7 +37,7 @@ IntTensor read_int_tensor(const tinker_public::Tensor& tensor, const std::string
 FloatTensor read_float_tensor(const tinker_public::Tensor& tensor, const std::string& where,
                               int64_t max_elements);
 
-// A dense or CSR tensor given as plain parts (JSON bodies): the same checks.
+// A dense or CSR tensor as plain parts.
 struct TensorParts {
   std::vector<int64_t> shape;  // empty: flat
   bool is_sparse = false;
