@@ -37,7 +37,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   const SampleRecord record{.prompt = {1, 2, 3}, .tokens = {4, 5}, .logprobs = {-1.0f, -2.0f}};
   try {
-    const strata::server::ForwardBackwardBody body(bytes);
+    strata::server::ForwardBackwardBody body(bytes, strata::server::PassForm::kBinary);
     const strata::api::ForwardBackward command =
         body.build([&](const std::string& id) -> std::optional<SampleRecord> {
           if (id.empty()) return std::nullopt;

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "server/protocol/json_pass.h"
 #include "server/protocol/losses.h"
 #include "server/protocol/tensor.h"
 
@@ -255,25 +256,44 @@ class Hash {
   uint64_t hash_ = 0xcbf29ce484222325ULL;
 };
 
+std::string endpoint(PassForm form) {
+  return form == PassForm::kJsonForward ? "forward" : "forward_backward";
+}
+
 int hex_value(char c) { return c <= '9' ? c - '0' : c - 'a' + 10; }
 
 }  // namespace
 
-ForwardBackwardBody::ForwardBackwardBody(std::string_view bytes)
-    : message_(std::make_unique<pb::ForwardBackwardRequest>()) {
+ForwardBackwardBody::ForwardBackwardBody(std::string_view bytes, PassForm form)
+    : form_(form), message_(std::make_unique<pb::ForwardBackwardRequest>()) {
+  form == PassForm::kBinary ? read_binary(bytes) : read_json(bytes);
+}
+ForwardBackwardBody::~ForwardBackwardBody() = default;
+
+void ForwardBackwardBody::read_binary(std::string_view bytes) {
   if (bytes.empty() || bytes.size() > INT_MAX ||
       !message_->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     throw Error(ErrorCode::kInvalidArgument,
                 "forward_backward: the body is not a ForwardBackwardRequest message");
   }
+  seq_id_ = message_->seq_id();
 }
-ForwardBackwardBody::~ForwardBackwardBody() = default;
+
+void ForwardBackwardBody::read_json(std::string_view text) {
+  json_ = std::make_unique<JsonBody>(text, endpoint(form_));
+  const Fields body = json_->root();
+  message_->set_model_id(body.string("model_id"));
+  message_->set_forward_only(form_ == PassForm::kJsonForward);
+  seq_id_ = body.integer("seq_id", INT64_MIN, INT64_MAX / 2);
+}
 
 const std::string& ForwardBackwardBody::model_id() const { return message_->model_id(); }
-int64_t ForwardBackwardBody::seq_id() const { return message_->seq_id(); }
-const std::string& ForwardBackwardBody::loss_fn() const { return message_->loss_fn(); }
 
-api::ForwardBackward ForwardBackwardBody::build(const FindRecord& find_record) const {
+api::ForwardBackward ForwardBackwardBody::build(const FindRecord& find_record) {
+  if (json_) {
+    read_json_pass(json_->root(), endpoint(form_) + "_input", *message_);
+    json_.reset();  // several times the size of what it held
+  }
   const LossRow& loss = find_loss(message_->loss_fn());
   api::ForwardBackward command;
   command.loss = make_loss(loss, read_config(*message_));

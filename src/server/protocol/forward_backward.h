@@ -1,6 +1,7 @@
-// The body of forward_backward, in two steps: what cannot be parsed is refused at submission; every
-// fault of the data is found by build() and told through the future, or a client that sends chunks
-// in parallel would hang.
+// The body of forward_backward and forward, in two steps: what cannot be parsed is refused at
+// submission; every fault of the data is found by build() and told through the future, or a client
+// that sends chunks in parallel would hang. Binary and JSON bodies of equal content give equal
+// commands, hence equal fingerprints.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -10,6 +11,7 @@
 #include <string_view>
 
 #include "api/command.h"
+#include "server/protocol/json_body.h"
 
 namespace tinker_public {
 class ForwardBackwardRequest;
@@ -29,23 +31,34 @@ std::optional<SampleRecord> unpack_record(std::string_view text);
 // The record of a sequence of this session, or nothing.
 using FindRecord = std::function<std::optional<SampleRecord>(const std::string& sequence_id)>;
 
+enum class PassForm : uint8_t {
+  kBinary,      // a ForwardBackwardRequest
+  kJson,        // its data under forward_backward_input
+  kJsonForward  // POST forward: under forward_input
+};
+
 class ForwardBackwardBody {
  public:
-  // Throws Error for bytes that are no such message.
-  explicit ForwardBackwardBody(std::string_view bytes);
+  // Throws Error for bytes that are no such message, and for JSON without model_id and seq_id.
+  ForwardBackwardBody(std::string_view bytes, PassForm form);
   ~ForwardBackwardBody();
   ForwardBackwardBody(const ForwardBackwardBody&) = delete;
   ForwardBackwardBody& operator=(const ForwardBackwardBody&) = delete;
 
   [[nodiscard]] const std::string& model_id() const;
-  [[nodiscard]] int64_t seq_id() const;
-  [[nodiscard]] const std::string& loss_fn() const;
+  [[nodiscard]] int64_t seq_id() const { return seq_id_; }
 
-  // Throws Error naming the datum and the input at fault.
-  [[nodiscard]] api::ForwardBackward build(const FindRecord& find_record) const;
+  // Throws Error naming the datum and the input at fault. To be called once.
+  [[nodiscard]] api::ForwardBackward build(const FindRecord& find_record);
 
  private:
+  void read_binary(std::string_view bytes);
+  void read_json(std::string_view text);
+
+  PassForm form_;
+  int64_t seq_id_ = 0;
   std::unique_ptr<tinker_public::ForwardBackwardRequest> message_;
+  std::unique_ptr<JsonBody> json_;  // until build() has moved it into message_
 };
 
 // Of everything that makes two commands the same request; seeds the server drew are left out by the

@@ -247,6 +247,7 @@ void Service::add_routes(Router& router) {
   post("unload_model", &Service::unload_model);
   post("weights_info", &Service::weights_info);
   post("forward_backward", &Service::forward_backward, BodyKind::kJsonOrProto);
+  post("forward", &Service::forward);
   post("optim_step", &Service::optim_step);
   post("load_weights", &Service::load_weights);
   const auto post_save = [&](const char* path, CheckpointKind kind) {

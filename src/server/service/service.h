@@ -141,6 +141,8 @@ class Service {
 
   // Training (training_handlers.cc)
   Response forward_backward(const Request& request);
+  Response forward(const Request& request);
+  Response submit_pass(const Request& request, PassForm form);
   Response optim_step(const Request& request);
   Response load_weights(const Request& request);
   Response save(const Request& request, const SaveForm& form);

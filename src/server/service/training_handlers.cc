@@ -75,13 +75,16 @@ std::optional<SampleRecord> Service::find_record(const std::string& session,
 }
 
 Response Service::forward_backward(const Request& request) {
-  if (media_type(request.header("content-type")) != kProtobuf) {
-    return error_response(422,
-                          "forward_backward: JSON bodies are not supported; this server wants "
-                          "application/x-protobuf, which tinker 0.23 and later send when "
-                          "client/config says proto_write_fwdbwd");
-  }
-  const ForwardBackwardBody body(request.body);
+  const bool is_binary = media_type(request.header("content-type")) == kProtobuf;
+  return submit_pass(request, is_binary ? PassForm::kBinary : PassForm::kJson);
+}
+
+Response Service::forward(const Request& request) {
+  return submit_pass(request, PassForm::kJsonForward);
+}
+
+Response Service::submit_pass(const Request& request, PassForm form) {
+  ForwardBackwardBody body(request.body, form);
   const std::string& id = body.model_id();
   const int64_t seq_id = body.seq_id();
   LiveModel& model = live_model(request, id);
