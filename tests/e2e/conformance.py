@@ -259,11 +259,46 @@ def zstd_bodies(w):
     status(model.send_raw(zstandard.compress(bytes(1 << 28)), **{"Content-Encoding": "zstd"}), 413)
 
 
-@item(38, 39)
+@item(38)
 def garbage(w):
     for body in (b"", b"\xff\xff\xff\xff", b"\x0a\x7f"):
         status(w.model.send_raw(body), 400)
-    status(w.wire.post("forward_backward", {"model_id": w.model.id, "seq_id": 1}), 200, 415, 422)
+
+
+@item(39)
+def json_bodies(w):
+    """Accepted, and every bit of the results and of the training is that of the binary body."""
+    n = len(A) - 1
+    ints, floats = pb.DTYPE_INT64, pb.DTYPE_FLOAT32
+    q, adv = [-0.1 * i - 1 / 3 for i in range(n)], [1.0, -1.0, 0.5, 0.0, 2.0, -0.5, 1 / 7]
+    mask = dense([1.0] * n, floats, [n])
+    csr = datum(A[:-1], target_tokens=sparse([t for x in A[1:] for t in (x, x + 1)], [2 * i for i in range(n + 1)],
+                                             [0, 1] * n, ints, [n, 2]),
+                weights=sparse([0.1] * n, list(range(n + 1)), [0] * n, floats, [n, 2]))
+    calls = [([ce(A, [0.1, -1 / 3, 0.0, 2.0, 1e-30, -0.25, 3.0]), ce(B), csr], "cross_entropy", {}),
+             ([rl(A, q, adv)], "importance_sampling", {}),
+             ([rl(A, q, adv), rl(A, q, adv)], "ppo", {"config": {"clip_low_threshold": 0.7}}),
+             ([rl(A, q, adv)], "cispo", {}), ([rl(A, q, adv)], "dro", {"config": {"beta": 0.05}}),
+             ([rl(A, q, adv, sequence_ratio_mask=mask)], "gspo", {}), ([ce(B)], "cross_entropy", {"forward_only": True})]
+    binary, json_model = w.fresh(), w.fresh()
+    for data, loss, more in calls:
+        one = binary.run(data, loss, **more)
+        two = json_model.run(data, loss, send=json_model.send_json, **more)
+        assert not isinstance(one, dict) and not isinstance(two, dict), (one, two)
+        assert one == two, (loss, one, two)
+    assert binary.step() == json_model.step()
+    assert binary.logprobs([ce(A)]) == json_model.logprobs([ce(A)])
+    one = json_model.send([ce(A)], seq=json_model.next()).json()
+    assert json_model.send_json([ce(A)], seq=json_model.seq).json() == one  # the same request
+    status(json_model.send_json([ce(B)], seq=json_model.seq), 409)
+    for endpoint in ("forward_backward", "forward"):
+        status(w.wire.post(endpoint, {"model_id": w.model.id, "seq_id": 0}), 400)
+        status(w.wire.post(endpoint, {"model_id": "nothing:train:0", "seq_id": 1}), 404)
+        status(w.wire.http.post(endpoint, content=b"{]", headers={"Content-Type": "application/json"}), 400)
+        body = {"model_id": json_model.id, "seq_id": json_model.next(), f"{endpoint}_input": {"data": [{}]}}
+        done = w.wire.result(w.wire.post(endpoint, body))
+        assert is_user_error(done) and f"{endpoint}_input" in done["error"], done
+    json_model.logprobs([ce(A)])
 
 
 @item(40, 41, 42, 43, 63)

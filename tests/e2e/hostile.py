@@ -80,8 +80,14 @@ class World:
         return self.json("asample", {**body, **change})
 
     def train(self, data, loss="cross_entropy", **more):
+        return self.future(self.model.send(data, loss, **more))
+
+    def train_json(self, fields):
+        body = {"model_id": self.model.id, "seq_id": self.model.next(), "forward_backward_input": fields}
+        return self.future(self.json("forward_backward", body))
+
+    def future(self, reply):
         """The answer of the future: "user error" or the like."""
-        reply = self.model.send(data, loss, **more)
         if reply.status_code != 200:
             return reply.status_code
         done = self.wire.result(reply)
@@ -184,6 +190,21 @@ case("CSR of 2^40 rows", "future, user error")(lambda w: w.train([datum(
     A, target_tokens=dense(A, pb.DTYPE_INT64, [8]),
     weights=sparse([], [0], [], pb.DTYPE_FLOAT32, [2 ** 40, 8]))]))
 case("a weight that is not a number", "future, user error")(lambda w: w.train([ce(A, [float("nan")] * 7)]))
+case("a JSON pass that is no JSON", 400)(lambda w: status(w.json("forward_backward", "{]")))
+case("a JSON pass without data", "future, user error")(lambda w: w.train_json({"loss_fn": "cross_entropy"}))
+case("a JSON pass with an image by URL", "future, user error")(lambda w: w.train_json({
+    "loss_fn": "cross_entropy", "data": [{"model_input": {"chunks": [
+        {"type": "image_asset_pointer", "location": "file:///etc/passwd", "format": "png"}]}, "loss_fn_inputs": {}}]}))
+case("a JSON pass with a weight of 1e39", "future, user error")(lambda w: w.train_json({
+    "loss_fn": "cross_entropy", "data": [{"model_input": {"chunks": [{"tokens": [1]}]}, "loss_fn_inputs": {
+        "target_tokens": {"data": [1], "dtype": "int64"}, "weights": {"data": [1e39], "dtype": "float32"}}}]}))
+case("a JSON pass with CSR of 2^40 rows", "future, user error")(lambda w: w.train_json({
+    "loss_fn": "cross_entropy", "data": [{"model_input": {"chunks": [{"tokens": [1]}]}, "loss_fn_inputs": {
+        "target_tokens": {"data": [1], "dtype": "int64"},
+        "weights": {"data": [], "dtype": "float32", "shape": [2 ** 40, 8], "sparse_crow_indices": [0],
+                    "sparse_col_indices": []}}}]}))
+case("a JSON pass of another tenant's model", 404)(lambda w: status(w.json(
+    "forward_backward", {"model_id": w.foreign.id, "seq_id": 1})))
 case("an infinite learning rate", 400)(lambda w: status(w.json(
     "optim_step", '{"model_id":"%s","seq_id":%d,"adam_params":{"learning_rate":1e999}}' % (w.model.id, w.model.next()))))
 

@@ -44,6 +44,28 @@ def datum(tokens, **inputs):
     return out
 
 
+def as_json(request):
+    """The body of an SDK before 0.25 with the content of a ForwardBackwardRequest, and its endpoint."""
+    def tensor(t):
+        fmt, csr = "q" if t.dtype == pb.DTYPE_INT64 else "f", t.sparse_csr
+        data = unpack(fmt, csr.values if t.HasField("sparse_csr") else t.dense)
+        out = {"data": data, "dtype": "int64" if fmt == "q" else "float32", "shape": list(t.shape) or None}
+        if t.HasField("sparse_csr"):
+            out |= {"sparse_crow_indices": unpack("q", csr.crow_indices), "sparse_col_indices": unpack("q", csr.col_indices)}
+        return {name: value for name, value in out.items() if value is not None}
+
+    def chunk(c):
+        return {"type": "encoded_text", "tokens": unpack("i", c.encoded_text.tokens)}
+    data = [{"model_input": {"chunks": [chunk(c) for c in d.model_input]},
+             "loss_fn_inputs": {name: tensor(t) for name, t in d.loss_fn_inputs.items()}} for d in request.data]
+    fields = {"data": data, "loss_fn": request.loss_fn}
+    if request.loss_fn_config:
+        fields["loss_fn_config"] = dict(request.loss_fn_config)
+    endpoint = "forward" if request.forward_only else "forward_backward"
+    body = {"model_id": request.model_id, "seq_id": request.seq_id, f"{endpoint}_input": fields, "type": endpoint}
+    return endpoint, body
+
+
 def ce(tokens, weights=None):
     """Next-token cross entropy over a token list."""
     n = len(tokens) - 1
@@ -148,8 +170,12 @@ class Model:
         seq = self.next() if seq is None else seq
         return self.send_raw(self.message(data, loss, seq, **more).SerializeToString())
 
-    def run(self, data, loss="cross_entropy", **more):
-        done = self.wire.result(self.send(data, loss, **more))
+    def send_json(self, data, loss="cross_entropy", seq=None, **more):
+        """Like send(), as SDKs before 0.25 do."""
+        return self.wire.post(*as_json(self.message(data, loss, self.next() if seq is None else seq, **more)))
+
+    def run(self, data, loss="cross_entropy", send=None, **more):
+        done = self.wire.result((send or self.send)(data, loss, **more))
         return pb.ForwardBackwardOutput.FromString(done) if isinstance(done, bytes) else done
 
     def logprobs(self, data, **more):

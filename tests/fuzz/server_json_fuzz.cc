@@ -1,26 +1,27 @@
-// A JSON body of the server: any bytes are read by every kind of field and as a sample request, or
-// are an Error whose message is short and names the field. What is quoted again parses again.
+// A JSON body of the server: any bytes are read by every kind of field, as a sample request and as
+// a body of forward_backward, or are an Error whose message is short and names the field. What is
+// quoted again parses again.
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "api/work.h"
 #include "base/error.h"
+#include "server/protocol/forward_backward.h"
 #include "server/protocol/json_body.h"
 #include "server/protocol/sample_request.h"
+#include "tests/fuzz/pass_check.h"
 
 namespace {
 
+using strata::fuzz::require;
 using strata::server::Fields;
 using strata::server::JsonBody;
+using strata::server::PassForm;
 
 constexpr size_t kLongestMessage = 2000;
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 template <typename Read>
 void attempt(Read read) {
@@ -43,6 +44,7 @@ void read_fields(const Fields& root) {
     attempt([&] { (void)root.integers(name); });
     attempt([&] { (void)root.floats(name); });
     attempt([&] { root.each_object(name, [](const Fields& item) { (void)item.has("a"); }); });
+    attempt([&] { root.object(name).each_name([](const std::string&) {}); });
     attempt([&] {
       const auto text = root.maybe_object_text(name, 64, 16 << 10);
       if (!text) return;
@@ -51,6 +53,15 @@ void read_fields(const Fields& root) {
       (void)again.root();
     });
   }
+}
+
+void read_pass(std::string_view text, PassForm form) {
+  attempt([&] {
+    strata::server::ForwardBackwardBody body(text, form);
+    const auto command = body.build([](const std::string&) { return std::nullopt; });
+    require(command.forward_only == (form == PassForm::kJsonForward));
+    strata::fuzz::check_pass(command);
+  });
 }
 
 }  // namespace
@@ -70,6 +81,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       require(!order.command.prompt.empty());
     });
   });
+  read_pass(text, PassForm::kJson);
+  // The whole input as what the envelope holds: the fuzzer need not find the envelope.
+  read_pass(R"({"model_id":"m","seq_id":1,"forward_input":)" + std::string(text) + "}",
+            PassForm::kJsonForward);
   const JsonBody quoted("{\"a\":" + strata::server::json_quoted(text.substr(0, 4096)) + "}",
                         "quoted");
   (void)quoted.root().string("a");

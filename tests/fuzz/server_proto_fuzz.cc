@@ -2,34 +2,18 @@
 // that keeps its invariants, or an Error.
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "base/error.h"
 #include "server/protocol/forward_backward.h"
+#include "tests/fuzz/pass_check.h"
 
 namespace {
 
+using strata::fuzz::require;
 using strata::server::SampleRecord;
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
-
-void check(const strata::api::ForwardBackward& command) {
-  for (const strata::api::Datum& datum : command.data) {
-    require(!datum.tokens.empty());
-    const size_t targets =
-        datum.tokens.size() * static_cast<size_t>(datum.num_targets > 0 ? datum.num_targets : 1);
-    require(datum.targets.empty() || datum.targets.size() == targets);
-    require(datum.weights.empty() || datum.weights.size() == datum.targets.size());
-    for (const auto* values : {&datum.logprobs, &datum.advantages, &datum.mask}) {
-      require(values->empty() || values->size() == datum.tokens.size());
-    }
-  }
-}
 
 }  // namespace
 
@@ -43,8 +27,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
           if (id.empty()) return std::nullopt;
           return record;
         });
-    check(command);
-    require(strata::server::fingerprint_of(command) == strata::server::fingerprint_of(command));
+    strata::fuzz::check_pass(command);
   } catch (const strata::Error&) {
   }
   if (const auto unpacked = strata::server::unpack_record(bytes)) {
