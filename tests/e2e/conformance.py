@@ -280,15 +280,22 @@ def json_bodies(w):
              ([rl(A, q, adv), rl(A, q, adv)], "ppo", {"config": {"clip_low_threshold": 0.7}}),
              ([rl(A, q, adv)], "cispo", {}), ([rl(A, q, adv)], "dro", {"config": {"beta": 0.05}}),
              ([rl(A, q, adv, sequence_ratio_mask=mask)], "gspo", {}), ([ce(B)], "cross_entropy", {"forward_only": True})]
-    binary, json_model = w.fresh(), w.fresh()
+    binary, json_model, json_both = w.fresh(), w.fresh(), w.fresh()
     for data, loss, more in calls:
         one = binary.run(data, loss, **more)
         two = json_model.run(data, loss, send=json_model.send_json, **more)
         assert not isinstance(one, dict) and not isinstance(two, dict), (one, two)
         assert one == two, (loss, one, two)
-    assert binary.step() == json_model.step()
-    assert binary.logprobs([ce(A)]) == json_model.logprobs([ce(A)])
-    one = json_model.send([ce(A)], seq=json_model.next()).json()
+        both = json_both.run_json(data, loss, **more)
+        assert both["metrics"] == dict(one.metrics) and both["loss_fn_output_type"] == "ArrayRecord", both
+        assert [x["logprobs"]["data"] for x in both["loss_fn_outputs"]] == arrays(one)
+        assert both["loss_fn_outputs"][-1]["logprobs"]["shape"] == ([n, 2] if data[-1] is csr else [len(arrays(one)[-1])])
+    assert binary.step() == json_model.step() == json_both.step()
+    assert binary.logprobs([ce(A)]) == json_model.logprobs([ce(A)]) == json_both.logprobs([ce(A)])
+    one = json_model.send([ce(A)]).json()
+    w.wire.result(one)
+    poll = w.wire.poll(one["request_id"], Accept="application/json")  # came as protobuf, goes as protobuf
+    assert poll.headers["content-type"] == "application/x-protobuf"
     assert json_model.send_json([ce(A)], seq=json_model.seq).json() == one  # the same request
     status(json_model.send_json([ce(B)], seq=json_model.seq), 409)
     for endpoint in ("forward_backward", "forward"):

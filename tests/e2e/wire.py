@@ -97,9 +97,9 @@ class Wire:
         assert reply.status_code == 200, (path, reply.status_code, reply.text)
         return reply.json()
 
-    def poll(self, request_id):
+    def poll(self, request_id, **headers):
         for _ in range(100):
-            reply = self.post("retrieve_future", {"request_id": request_id, "allow_metadata_only": True})
+            reply = self.post("retrieve_future", {"request_id": request_id, "allow_metadata_only": True}, headers=headers)
             if reply.status_code != 408:
                 return reply
         raise AssertionError("never done")
@@ -173,6 +173,11 @@ class Model:
     def send_json(self, data, loss="cross_entropy", seq=None, **more):
         """Like send(), as SDKs before 0.25 do."""
         return self.wire.post(*as_json(self.message(data, loss, self.next() if seq is None else seq, **more)))
+
+    def run_json(self, data, loss="cross_entropy", **more):
+        """JSON both ways, as SDKs before 0.19 speak."""
+        submission = self.send_json(data, loss, **more).json()
+        return self.wire.poll(submission["request_id"], Accept="application/json").json()
 
     def run(self, data, loss="cross_entropy", send=None, **more):
         done = self.wire.result((send or self.send)(data, loss, **more))

@@ -79,6 +79,11 @@ std::string media_type(std::string_view value) {
   return out;
 }
 
+bool accepts_json_only(std::string_view accept) {
+  const auto has = [&](std::string_view type) { return accept.find(type) != std::string::npos; };
+  return has("application/json") && !has(kProtobuf) && !has("*/*") && !has("application/*");
+}
+
 Response json_response(int status, std::string json_text) {
   Response response;
   response.status = status;

@@ -48,12 +48,17 @@ struct Response {
   std::string body;  // never empty for an error
   std::vector<Header> headers;
   std::optional<FilePart> file;  // then body is empty
+  // The result of a pass whose request came as JSON: a poll that reads JSON alone gets it as JSON.
+  bool json_if_asked = false;
 };
 
 constexpr std::string_view kProtobuf = "application/x-protobuf";
 
 // "Application/JSON; charset=utf-8" is application/json.
 std::string media_type(std::string_view content_type);
+
+// An Accept that names JSON and nothing that protobuf is: SDKs before 0.19, curl when told so.
+bool accepts_json_only(std::string_view accept);
 
 Response json_response(int status, std::string json_text);
 // {"detail": message}: what every fault of a request looks like.

@@ -4,7 +4,10 @@
 #include <server/protocol/tinker.pb.h>
 
 #include <cmath>
+#include <cstring>
+#include <map>
 
+#include "base/check.h"
 #include "server/protocol/tensor.h"
 
 namespace strata::server {
@@ -17,6 +20,29 @@ Response proto_response(const google::protobuf::MessageLite& message) {
   response.content_type = "application/x-protobuf";
   response.body = message.SerializeAsString();
   return response;
+}
+
+// The arrays of a field, each as TensorData.
+std::vector<std::string> tensor_texts(const pb::BatchedTensor& tensor, size_t count) {
+  std::vector<int64_t> offsets(count + 1);
+  std::memcpy(offsets.data(), tensor.offsets().data(), offsets.size() * sizeof(int64_t));
+  const int64_t columns = tensor.trailing_shape_size() > 0 ? tensor.trailing_shape(0) : 0;
+  std::vector<std::string> out;
+  for (size_t i = 0; i < count; ++i) {
+    std::string data;
+    for (int64_t at = offsets[i]; at < offsets[i + 1]; at += sizeof(float)) {
+      float value = 0;
+      std::memcpy(&value, tensor.data().data() + at, sizeof value);
+      if (!data.empty()) data += ',';
+      // As a double, so that a reader of doubles has the very number.
+      data += std::isfinite(value) ? fmt::format("{}", static_cast<double>(value)) : "null";
+    }
+    const auto size = (offsets[i + 1] - offsets[i]) / static_cast<int64_t>(sizeof(float));
+    out.push_back(fmt::format(
+        R"({{"data":[{}],"dtype":"float32","shape":[{}]}})", data,
+        columns > 0 ? fmt::format("{},{}", size / columns, columns) : std::to_string(size)));
+  }
+  return out;
 }
 
 // Data [first, last), all with the same trailing shape.
@@ -59,6 +85,27 @@ Response forward_backward_response(const api::ForwardBackwardResult& result) {
   }
   for (const auto& [name, value] : result.metrics) (*out.mutable_metrics())[name] = value;
   return proto_response(out);
+}
+
+Response forward_backward_json(const std::string& message) {
+  pb::ForwardBackwardOutput output;
+  CHECK(output.ParseFromString(message), message.size());
+  std::string outputs;
+  for (const pb::ArrayRecord& record : output.loss_fn_outputs()) {
+    const auto count = static_cast<size_t>(record.num_datums());
+    for (const std::string& text : tensor_texts(record.fields().at("logprobs"), count)) {
+      outputs += fmt::format(R"({}{{"logprobs":{}}})", outputs.empty() ? "" : ",", text);
+    }
+  }
+  std::string metrics;
+  const std::map<std::string, double> sorted(output.metrics().begin(), output.metrics().end());
+  for (const auto& [name, value] : sorted) {
+    if (!std::isfinite(value)) continue;
+    metrics += fmt::format(R"({}"{}":{})", metrics.empty() ? "" : ",", name, value);
+  }
+  return json_response(200, fmt::format(R"({{"loss_fn_output_type":"{}","loss_fn_outputs":[{}],)"
+                                        R"("metrics":{{{}}}}})",
+                                        output.loss_fn_output_type(), outputs, metrics));
 }
 
 Response sample_response(const api::SampleOutput& output) {

@@ -8,6 +8,10 @@
 namespace strata::server {
 
 Response forward_backward_response(const api::ForwardBackwardResult& result);
+// The same as JSON, from the bytes of its message: {loss_fn_output_type, loss_fn_outputs:
+// [{logprobs: {data, dtype, shape}}], metrics}. Numbers keep their bits; what is not finite is
+// null, of metrics left out.
+Response forward_backward_json(const std::string& message);
 // `num_prompt_target_columns`: K of target_prompt_logprobs [P - 1, K], 0 when nothing was asked.
 Response sample_response(const api::SampleOutput& output);
 // {"metrics": {...}}: finite values alone.

@@ -183,7 +183,13 @@ Response Service::submit_sample(const Request& request, const std::string& id, S
 
 void Service::retrieve_future(const Request& request, const Respond& respond) {
   const JsonBody json(request.body, "retrieve_future");
-  futures_.poll(request.tenant, json.root().string("request_id"), respond, now_seconds());
+  Respond answer = respond;
+  if (accepts_json_only(request.header("accept"))) {
+    answer = [respond](Response response) {
+      respond(response.json_if_asked ? forward_backward_json(response.body) : std::move(response));
+    };
+  }
+  futures_.poll(request.tenant, json.root().string("request_id"), answer, now_seconds());
 }
 
 }  // namespace strata::server

@@ -50,6 +50,13 @@ api::AdamW read_adam(const Fields& body) {
   return adam;
 }
 
+Response pass_response(const api::ForwardBackwardResult& result, bool is_ours) {
+  if (!is_ours) return forward_backward_response(result);
+  api::ForwardBackwardResult marked = result;
+  marked.metrics[kFormulaMetric] = 1.0;
+  return forward_backward_response(marked);
+}
+
 int64_t read_seq_id(const Fields& body) { return body.integer("seq_id", 1, INT64_MAX / 2); }
 
 std::string path_reply(const char* type, const TinkerPath& path, const std::string& more = {}) {
@@ -119,12 +126,11 @@ Response Service::submit_pass(const Request& request, PassForm form) {
   parts_.store.touch_run(id, wall_seconds());
   return submit(request.tenant, std::move(command),
                 {.finish =
-                     [is_ours](const api::Outcome& outcome) {
-                       const auto& result = std::get<api::ForwardBackwardResult>(outcome);
-                       if (!is_ours) return forward_backward_response(result);
-                       api::ForwardBackwardResult marked = result;
-                       marked.metrics[kFormulaMetric] = 1.0;
-                       return forward_backward_response(marked);
+                     [is_ours, form](const api::Outcome& outcome) {
+                       Response response =
+                           pass_response(std::get<api::ForwardBackwardResult>(outcome), is_ours);
+                       response.json_if_asked = form != PassForm::kBinary;
+                       return response;
                      },
                  .failed = {}});
 }
