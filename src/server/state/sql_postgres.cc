@@ -4,6 +4,8 @@
 #include <libpq-fe.h>
 
 #include <charconv>
+#include <chrono>
+#include <thread>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -14,6 +16,8 @@ namespace {
 
 // Any fixed number: advisory locks of one database share one space.
 constexpr const char* kLock = "SELECT pg_try_advisory_lock(7881320498172411)";
+constexpr int kLockAttempts = 20;
+constexpr std::chrono::milliseconds kLockPause(50);
 
 constexpr Oid kBytea = 17;
 constexpr Oid kInt8 = 20;
@@ -116,12 +120,20 @@ class Postgres final : public Sql {
     PQsetNoticeProcessor(connection_, [](void*, const char*) {}, nullptr);
     PQclear(PQexec(connection_, "SET client_encoding = 'UTF8'"));
     PQclear(PQexec(connection_, "SET extra_float_digits = 1"));
-    const Reply lock(PQexec(connection_, kLock));
-    if (PQresultStatus(lock.get()) != PGRES_TUPLES_OK) fail("lock");
-    if (std::string_view(PQgetvalue(lock.get(), 0, 0)) != "t") {
-      throw Error(ErrorCode::kInvalidArgument,
-                  "--db: another strata serve uses this database; give each its own");
+    take_lock();
+  }
+
+  // PostgreSQL takes a moment to notice that the connection which held the lock has ended: ours
+  // before it was lost, or that of the server before us.
+  void take_lock() {
+    for (int attempt = 0; attempt < kLockAttempts; ++attempt) {
+      if (attempt > 0) std::this_thread::sleep_for(kLockPause);
+      const Reply lock(PQexec(connection_, kLock));
+      if (PQresultStatus(lock.get()) != PGRES_TUPLES_OK) fail("lock");
+      if (std::string_view(PQgetvalue(lock.get(), 0, 0)) == "t") return;
     }
+    throw Error(ErrorCode::kInvalidArgument,
+                "--db: another strata serve uses this database; give each its own");
   }
 
   void reconnect() {

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
 #include "server/state/schema.h"
 #include "tests/base/temp_dir.h"
 #include "tests/server/state/test_postgres.h"
@@ -304,6 +307,15 @@ TEST_P(Store, ASecondServerIsRefusedAndALostConnectionIsOpenedAgain) {
   session("s");
   TestPostgres::shared()->drop_connections();
   EXPECT_TRUE(store_->find_session("s").has_value());
+}
+
+TEST_P(Store, AServerWaitsForTheOneBeforeItToBeGone) {
+  if (is_sqlite()) GTEST_SKIP() << "the data directory's lock does this";
+  std::jthread ending([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    store_.reset();
+  });
+  EXPECT_NE(connect(), nullptr);
 }
 
 TEST(Times, AreRfc3339InUtc) {
