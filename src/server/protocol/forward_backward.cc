@@ -1,6 +1,7 @@
 #include "server/protocol/forward_backward.h"
 
 #include <fmt/format.h>
+#include <google/protobuf/stubs/logging.h>
 #include <server/protocol/tinker.pb.h>
 
 #include <algorithm>
@@ -271,6 +272,8 @@ ForwardBackwardBody::ForwardBackwardBody(std::string_view bytes, PassForm form)
 ForwardBackwardBody::~ForwardBackwardBody() = default;
 
 void ForwardBackwardBody::read_binary(std::string_view bytes) {
+  // It would tell stderr of every string that is not UTF-8, and a peer could fill the log.
+  [[maybe_unused]] static const auto silenced = google::protobuf::SetLogHandler(nullptr);
   if (bytes.empty() || bytes.size() > INT_MAX ||
       !message_->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     throw Error(ErrorCode::kInvalidArgument,
