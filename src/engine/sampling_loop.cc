@@ -204,9 +204,9 @@ void SamplingLoop::reserve_scratch() {
     scaled += slice.samples && group.request.scaled_logprobs ? 1 : 0;
   }
   const int64_t row_bytes = Arena::aligned(engine_.config().vocab_size * dtype_bytes(DType::kF32));
-  engine_.backend().scratch().reserve(
-      plan_pass_bytes(engine_, shape) +
-      std::min(scaled, model::kHeadChunk) * (row_bytes + Arena::aligned(8)));
+  engine_.backend().scratch().reserve(plan_pass_bytes(engine_, shape) +
+                                      std::min(scaled, model::kHeadChunk) *
+                                          (row_bytes + Arena::aligned(8)));
 }
 
 std::span<const SampledToken> SamplingLoop::step() {
