@@ -20,7 +20,12 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import numpy as np
 import torch
 
+import compare_probe
+
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "bf16_peft": torch.bfloat16}
+# Two units in the last place of float32. A float64 run's gradients then are three times as far from the truth as those
+# of transformers in float32 (the median over random models), which is as far as a right program may well be.
+SHAKE = 2.4e-7
 LOSS_DEFAULTS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
 
 
@@ -144,6 +149,15 @@ class Reference:
             hidden = [self.normed]  # transformers returns an empty tuple here
         assert len(hidden) == self.num_layers + 1, len(hidden)
         return torch.stack(hidden), out.logits[0]
+
+    def shake(self, seed):
+        """From now on linear modules, norms and embeddings have outputs, and gradients of these, that are off by SHAKE."""
+        gen = torch.Generator().manual_seed(seed)
+        off = lambda x: x * (1 + SHAKE * torch.randn(x.shape, generator=gen, dtype=x.dtype))
+        for part in self.base.modules():
+            if isinstance(part, (torch.nn.Linear, torch.nn.Embedding)) or type(part).__name__.endswith("Norm"):
+                part.register_forward_hook(lambda _, __, y: off(y))
+                part.register_full_backward_pre_hook(lambda _, grads: tuple(off(g) for g in grads))
 
     def zero_grad(self):
         for params in [self.base_params, *self.adapter_params.values()]:
@@ -334,12 +348,14 @@ def make_reference(model_dir, adapter_dirs, kind):
     return kinds(model_dir, adapter_dirs, kind)
 
 
-def run_request(model_dir, adapter_dirs, request, kind, margins=None, routing=None):
+def run_request(model_dir, adapter_dirs, request, kind, margins=None, routing=None, shake=None):
     """Runs one probe request. margins, a list, receives the gaps on which ids and signs depend; routing those on
-    which the choice of experts depends."""
+    which the choice of experts depends. shake: a seed of Reference.shake."""
     out = {}
     margins = [] if margins is None else margins
     ref = make_reference(model_dir, adapter_dirs, kind)
+    if shake is not None:
+        ref.shake(shake)
     run_wants(ref, request, out)
     for i, entry in enumerate(request.get("sample", [])):
         run_sample(ref, entry, i, out, margins)
@@ -394,6 +410,25 @@ def joined_experts(tensors):
         if found:
             groups.setdefault(f"{found.group(1)}.*.{found.group(3)}", []).append(value)
     return {name: np.stack(values) for name, values in groups.items()}
+
+
+def is_firm(model_dir, adapter_dirs, request):
+    """Whether several runs, each off by the rounding of float32, stay within the limits of the comparison.
+
+    AdamW divides each element's gradient by its own size, so that an element which is small beside its tensor, since
+    its terms cancel, takes a visible step from an error that is nothing to the tensor. The slowest pairs of a rotated
+    key's bias are such: what they add to a query's scores is nearly the same for all keys. Ten steps can also drive
+    a model apart from itself. transformers in float32 is one run, and may be near the truth by luck.
+    """
+    truth = run_request(model_dir, adapter_dirs, request, "f64")
+    single = run_request(model_dir, adapter_dirs, request, "f32")
+    limits = {name: compare_probe.limit_of(name, {"f32": relative_l2(single[name], value)}, "f32")
+              for name, value in truth.items()}
+    for seed in range(3):
+        got = run_request(model_dir, adapter_dirs, request, "f64", shake=seed)
+        if any(relative_l2(got[name], truth[name]) > limits[name] for name in truth):
+            return False
+    return True
 
 
 def save_json(path, value):

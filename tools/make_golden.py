@@ -246,7 +246,8 @@ class Maker:
         return {"sequences": [self.sequence(n, k) for n, k in zip([9, longest, 1], adapters)], "want": []}
 
     def train(self, longest, adapters, want, train):
-        """A request none of whose first signs is left to rounding, nor any choice of experts; or None."""
+        """A request none of whose first signs is left to rounding, nor any choice of experts, nor where ten steps lead;
+        or None."""
         for _ in range(50):
             request = {**self.plain(longest, adapters), "want": want, "train": train}
             margins, routing = [], [1.0]
@@ -255,7 +256,7 @@ class Maker:
             if min(margins) <= 1e-5:
                 continue
             gr.run_request(self.model_dir, self.adapters, request, "f64", routing=routing)
-            if min(routing) > self.ROUTING_GAP:
+            if min(routing) > self.ROUTING_GAP and gr.is_firm(self.model_dir, self.adapters, {**request, "want": []}):
                 return request
         return None
 
@@ -314,7 +315,8 @@ class Maker:
             out["sample"] = request
         missing = [k for k, request in out.items() if request is None]
         if missing:
-            print(f"make_golden: {self.model_dir}: left out {missing}: their gradients or choices of experts are too close")
+            print(f"make_golden: {self.model_dir}: left out {missing}: gradients or choices of experts are too close, "
+                  "or rounding leads training elsewhere")
         return {k: request for k, request in out.items() if request is not None}
 
 
