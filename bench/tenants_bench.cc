@@ -1,9 +1,10 @@
 // What batching across tenants is worth: 8 tenants at once against the same work one tenant after
 // the other, each pipelining its own requests, through scheduler and engine; pairs of the two
-// interleaved, and the median of the pairs' ratios. Training: a step is forward_backward of one
-// datum of n tokens and optim_step. Predicted for n tokens: 8 max(R, n) / max(R, 8 n), where R is
-// the number of tokens at which a pass turns from streaming weights to computing, from the limits
-// probed in the same process. Sampling: one row for each tenant, each with an adapter of its own.
+// interleaved, and the median of the pairs' ratios. Training: a pass is forward_backward of one
+// datum of n tokens, a step is that and optim_step, which no other tenant's work can share.
+// Predicted for n tokens: 8 max(R, n) / max(R, 8 n), where R is the number of tokens at which a
+// pass turns from streaming weights to computing, from the limits probed in the same process.
+// Sampling: one row for each tenant, each with an adapter of its own.
 //   strata init --config smollm2-135m --dtype bf16 --out DIR   (or the real weights)
 //   tenants_bench DIR [rank] [pairs] [tokens: 0 is sampling; else all]
 #include <fmt/format.h>
@@ -42,10 +43,10 @@ class Bench {
 
   [[nodiscard]] engine::Engine& engine() { return *engine_; }
 
-  // Seconds for `steps` training steps of n tokens of every tenant.
+  // Seconds for a pass of n tokens of every tenant, or for `steps` training steps.
   double train(int64_t n, int steps, bool together) {
     return measure(together, [&](int tenant) {
-      for (int step = 0; step < steps; ++step) {
+      for (int step = 0; step < std::max(steps, 1); ++step) {
         api::ForwardBackward pass;
         api::Datum& datum = pass.data.emplace_back();
         for (int64_t i = 0; i < n; ++i) {
@@ -54,7 +55,7 @@ class Bench {
           datum.weights.push_back(1.0f);
         }
         submit(command(tenant, std::move(pass)));
-        submit(command(tenant, api::OptimStep{.adamw = {.lr = 1e-5}}));
+        if (steps > 0) submit(command(tenant, api::OptimStep{.adamw = {.lr = 1e-5}}));
       }
     });
   }
@@ -168,7 +169,10 @@ void run_bench(const std::string& dir, int64_t rank, int count, int64_t only) {
     const auto tokens = static_cast<double>(n);
     const double predicted = kTenants * std::max(turn, tokens) / std::max(turn, kTenants * tokens);
     const int steps = n <= 16 ? 4 : 1;
-    report(fmt::format("training, {} tokens", n),
+    // A pass is short, so there are more pairs of it.
+    report(fmt::format("pass, {} tokens", n),
+           pairs(steps * count, [&](bool all) { return bench.train(n, 0, all); }), predicted);
+    report(fmt::format("steps, {} tokens", n),
            pairs(count, [&](bool all) { return bench.train(n, steps, all); }), predicted);
   }
 }
