@@ -162,18 +162,21 @@ void LoraAdapter::initialise(uint64_t seed) {
 void LoraAdapter::refresh(Backend& backend) {
   backend.make_lanes();
   backend.pool().run_each(static_cast<int64_t>(modules_.size()), [&](int64_t i, int worker) {
-    Backend& lane = backend.lane(worker);
-    LoraModule& module = modules_[static_cast<size_t>(i)];
-    for (int64_t e = 0; e < module.num_experts; ++e) {
-      ops::pack(lane, module.a.at(e), 0, module.a_of(e));
-      for (int64_t half = 0; half < module.num_halves; ++half) {
-        ops::pack(lane, module.half_of(module.b.at(e), half), 0, module.b_of(e, half));
-      }
-    }
-    if (module.num_experts > 0) return;
-    if (!module.a_panel.empty()) ops::pack(lane, module.a, 0, module.a_panel);
-    pack_rows(lane, module.b_blocks, module.b, 0, module.b_panel);
+    refresh_module(backend.lane(worker), static_cast<size_t>(i));
   });
+}
+
+void LoraAdapter::refresh_module(Backend& backend, size_t index) {
+  LoraModule& module = modules_[index];
+  for (int64_t e = 0; e < module.num_experts; ++e) {
+    ops::pack(backend, module.a.at(e), 0, module.a_of(e));
+    for (int64_t half = 0; half < module.num_halves; ++half) {
+      ops::pack(backend, module.half_of(module.b.at(e), half), 0, module.b_of(e, half));
+    }
+  }
+  if (module.num_experts > 0) return;
+  if (!module.a_panel.empty()) ops::pack(backend, module.a, 0, module.a_panel);
+  pack_rows(backend, module.b_blocks, module.b, 0, module.b_panel);
 }
 
 void LoraAdapter::enable_training() {

@@ -81,6 +81,7 @@ class LoraAdapter {
   void initialise(uint64_t seed);
   // Copies the masters to the panels that products read. Call after any change of a master.
   void refresh(Backend& backend);
+  void refresh_module(Backend& backend, size_t index);  // of one of modules()
   // Allocates zeroed gradients (and moments), once.
   void enable_training();
   // Forgets what was accumulated since the last step.

@@ -34,6 +34,37 @@ void zero(Backend& backend, TensorView view) {
   });
 }
 
+// The step of a module's values, and zeros for its gradient.
+void step_values(Backend& backend, const model::LoraAdapter& adapter,
+                 const model::LoraModule& module, const ops::AdamWArgs& args) {
+  const int64_t count = module.a.shape.num_elements() + module.b.shape.num_elements();
+  const auto part = [&](TensorView flat) {
+    return TensorView(flat.f32() + module.a_offset, DType::kF32, {count});
+  };
+  ops::adamw(backend, args, part(adapter.gradients()), part(adapter.parameters()),
+             part(adapter.first_moments()), part(adapter.second_moments()));
+  zero(backend, part(adapter.gradients()));
+}
+
+// Steps and refreshes every module. A small one stays in a core's cache from the step to the copy
+// that products read; all workers share each large one.
+void step_modules(Backend& backend, model::LoraAdapter& adapter, const ops::AdamWArgs& args) {
+  constexpr int64_t kSmall = 1 << 17;
+  const auto is_small = [](const model::LoraModule& module) {
+    return module.a.shape.num_elements() + module.b.shape.num_elements() <= kSmall;
+  };
+  for (const model::LoraModule& module : adapter.modules()) {
+    if (!is_small(module)) step_values(backend, adapter, module, args);
+  }
+  backend.make_lanes();
+  backend.pool().run_each(std::ssize(adapter.modules()), [&](int64_t i, int worker) {
+    const model::LoraModule& module = adapter.modules()[static_cast<size_t>(i)];
+    Backend& lane = backend.lane(worker);
+    if (is_small(module)) step_values(lane, adapter, module, args);
+    adapter.refresh_module(lane, static_cast<size_t>(i));
+  });
+}
+
 }  // namespace
 
 StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter,
@@ -51,11 +82,8 @@ StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter,
                             norm));
   }
   ++adapter.step;
-  ops::adamw(backend, adamw_args(options, norm, adapter.step), adapter.gradients(),
-             adapter.parameters(), adapter.first_moments(), adapter.second_moments());
-  zero(backend, adapter.gradients());
+  step_modules(backend, adapter, adamw_args(options, norm, adapter.step));
   adapter.has_gradient = false;
-  adapter.refresh(backend);
   return {.stepped = true, .grad_norm = norm, .step = adapter.step};
 }
 
