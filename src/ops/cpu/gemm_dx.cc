@@ -12,6 +12,10 @@ namespace {
 
 constexpr int64_t kOutputs = kMaxWidth;
 constexpr int64_t kLine = 64;
+// Half blocks even out the workers' shares. They pay from so many tiles of rows and lanes on; with
+// fewer, laying out a block costs more than its products.
+constexpr int64_t kManyTiles = 3;
+constexpr int64_t kManyLanes = 512;
 
 struct Backward {
   const GemmKernels& kernels;
@@ -154,15 +158,19 @@ struct Backward {
 struct Shares {
   const GemmKernels& kernels;
   const GemmArgs& args;
-  int64_t tile_rows, num_tiles, num_blocks;
+  int64_t tile_rows, num_tiles;
+  int64_t unit, num_units;  // of columns, as they are dealt
   Grid grid;
 
   Shares(CpuPath path, int64_t threads, const GemmArgs& product)
       : kernels(gemm_kernels(path, product.w.dtype)), args(product) {
     tile_rows = max_rows(kernels, tile_width(std::min(args.w.cols, kOutputs)));
     num_tiles = ceil_div(args.x.rows(), tile_rows);
-    num_blocks = ceil_div(args.w.cols, kOutputs);
-    grid = split_grid(threads, num_blocks, num_tiles);
+    const bool even = ceil_div(args.w.cols, kOutputs) % threads == 0;
+    const bool worth = num_tiles >= kManyTiles && args.w.rows >= kManyLanes;
+    unit = even || !worth ? kOutputs : kOutputs / 2;
+    num_units = ceil_div(args.w.cols, unit);
+    grid = split_grid(threads, num_units, num_tiles);
   }
 
   [[nodiscard]] int64_t num_parts() const { return grid.col_parts * grid.row_parts; }
@@ -177,14 +185,15 @@ struct Shares {
   void run(int64_t part, const TensorView& dx, bool accumulate, char* memory) const {
     const Backward backward{
         kernels, args, dx, accumulate, reinterpret_cast<float*>(memory), memory + chains_bytes()};
-    const Range blocks = part_of(num_blocks, part % grid.col_parts, grid.col_parts);
+    const Range units = part_of(num_units, part % grid.col_parts, grid.col_parts);
+    const int64_t col_end = std::min(units.end * unit, args.w.cols);
     const Range tiles = part_of(num_tiles, part / grid.col_parts, grid.row_parts);
     const int64_t row_end = std::min(tiles.end * tile_rows, args.x.rows());
     for (int64_t row = tiles.begin * tile_rows; row < row_end; row += kBackwardRows) {
       const Range rows = {row, std::min(row + kBackwardRows, row_end)};
-      for (int64_t b = blocks.begin; b < blocks.end; ++b) {
-        const Range columns = {b * kOutputs, std::min((b + 1) * kOutputs, args.w.cols)};
-        backward.block(rows, columns, b + 1 < blocks.end ? columns.end : -1);
+      for (int64_t col = units.begin * unit; col < col_end; col += kOutputs) {
+        const Range columns = {col, std::min(col + kOutputs, col_end)};
+        backward.block(rows, columns, columns.end < col_end ? columns.end : -1);
       }
     }
   }
