@@ -20,10 +20,11 @@ constexpr int64_t kChainOutputs = 512;
 
 // dx = dy W + the low-rank terms in pass.run_buffer. f32: chains of kChainOutputs outputs, their
 // sums added in ascending order.
-void input_gradient(Pass& pass, TensorView dy, const PanelView& w, TensorView dx, bool accumulate) {
+void input_gradient(Pass& pass, TensorView dy, const PanelView& w, TensorView dx, bool accumulate,
+                    const ops::Beside* beside) {
   Backend& backend = pass.backend;
   if (pass.dtype() != DType::kF32 || w.rows <= kChainOutputs) {
-    ops::gemm_dx(backend, {.x = dy, .w = w, .runs = pass.run_buffer}, dx, accumulate);
+    ops::gemm_dx(backend, {.x = dy, .w = w, .runs = pass.run_buffer}, dx, accumulate, beside);
     return;
   }
   CHECK(kChainOutputs % w.width == 0, w.width);
@@ -40,7 +41,7 @@ void input_gradient(Pass& pass, TensorView dy, const PanelView& w, TensorView dx
                   .w = block,
                   .runs = end == w.rows ? std::span<const ops::LowRankRun>(pass.run_buffer)
                                         : std::span<const ops::LowRankRun>()},
-                 first ? dx : part);
+                 first ? dx : part, false, begin == 0 ? beside : nullptr);
     if (!first) ops::add_into(backend, part, dx);
   }
 }
@@ -105,14 +106,20 @@ struct LowRankBackward {
   const LinearWeights& linear;
   TensorView x, h, dy, d_h;
 
-  void run(Backend& backend, const AdapterRun& run) const {
+  // y += h B^T, h = scale * x A^T  =>  d(x A^T) = scale * dy B
+  void input(Backend& backend, const AdapterRun& run) const {
     const LoraModule* module = find_module(run, linear.layer, linear.kind);
     if (module == nullptr) return;
     const TensorView d_h_run = d_h.slice_cols(0, module->spec.rank).slice_rows(run.begin, run.end);
     const TensorView dy_run = dy.slice_rows(run.begin, run.end);
-    // y += h B^T, h = scale * x A^T  =>  d(x A^T) = scale * dy B
     ops::gemm_dx(backend, {.x = dy_run, .w = module->b_panel, .scale = module->scale}, d_h_run);
-    if (!pass.adapter_gradients || !run.adapter->trains()) return;
+  }
+
+  void gradients(Backend& backend, const AdapterRun& run) const {
+    const LoraModule* module = find_module(run, linear.layer, linear.kind);
+    if (module == nullptr || !pass.adapter_gradients || !run.adapter->trains()) return;
+    const TensorView d_h_run = d_h.slice_cols(0, module->spec.rank).slice_rows(run.begin, run.end);
+    const TensorView dy_run = dy.slice_rows(run.begin, run.end);
     const TensorView h_run = h.slice_cols(0, module->spec.rank).slice_rows(run.begin, run.end);
     ops::gemm_dw(backend, dy_run, h_run, rows.ends_of(run), module->d_b);
     ops::gemm_dw(backend, d_h_run, x.slice_rows(run.begin, run.end), rows.ends_of(run),
@@ -120,15 +127,11 @@ struct LowRankBackward {
   }
 
   // Many short runs: a worker takes whole runs, each in one thread. The bits are the same.
-  void run_all(Backend& backend) const {
+  void each_input(Backend& backend) const {
     const std::span<const AdapterRun> runs = rows.runs();
-    if (!rows.suit(backend.pool().num_threads())) {
-      for (const AdapterRun& one : runs) run(backend, one);
-      return;
-    }
     backend.make_lanes();
-    backend.pool().run_each(static_cast<int64_t>(runs.size()), [&](int64_t i, int worker) {
-      run(backend.lane(worker), runs[static_cast<size_t>(i)]);
+    backend.pool().run_each(std::ssize(runs), [&](int64_t i, int worker) {
+      input(backend.lane(worker), runs[static_cast<size_t>(i)]);
     });
   }
 };
@@ -153,13 +156,27 @@ void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& lin
                         .x = d_h.slice_cols(0, module->spec.rank),
                         .w = module->a_panel});
   }
-  if (rank > 0) LowRankBackward{pass, rows, linear, x, h, dy, d_h}.run_all(backend);
+  const LowRankBackward low_rank_terms{pass, rows, linear, x, h, dy, d_h};
+  const bool beside = rank > 0 && !dx.empty() && rows.suit(backend.pool().num_threads());
+  if (beside) {
+    low_rank_terms.each_input(backend);
+  } else if (rank > 0) {
+    for (const AdapterRun& run : rows.runs()) {
+      low_rank_terms.input(backend, run);
+      low_rank_terms.gradients(backend, run);
+    }
+  }
   if (!d_weight.empty()) ops::gemm_dw(backend, dy, x, rows.ends(), d_weight);
   if (pass.base_gradients != nullptr && linear.bias_index != ModelWeights::npos) {
     ops::add_rows_into(backend, dy, pass.base_gradients->d_weight[linear.bias_index]);
   }
   // dx = dy W + d(x A^T) A
-  if (!dx.empty()) input_gradient(pass, dy, linear.weight, dx, accumulate);
+  if (dx.empty()) return;
+  const auto gradients_of = [&](int64_t i, int worker) {
+    low_rank_terms.gradients(backend.lane(worker), rows.runs()[static_cast<size_t>(i)]);
+  };
+  const ops::Beside gradients{std::ssize(rows.runs()), gradients_of};
+  input_gradient(pass, dy, linear.weight, dx, accumulate, beside ? &gradients : nullptr);
 }
 
 }  // namespace strata::model

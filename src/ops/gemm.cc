@@ -96,9 +96,11 @@ void gemm_runs(Backend& backend, TensorView x, std::span<const RunProduct> runs,
   cpu::gemm_runs(backend, x, runs, y);
 }
 
-void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate) {
+void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate,
+             const Beside* beside) {
   check_gemm_dx(args, dx, accumulate);
-  if (dx.rows() > 0) cpu::gemm_dx(backend, {&args, 1}, {&dx, 1}, accumulate);
+  CHECK(dx.rows() > 0 || beside == nullptr);
+  if (dx.rows() > 0) cpu::gemm_dx(backend, {&args, 1}, {&dx, 1}, accumulate, beside);
 }
 
 void gemm_dx_list(Backend& backend, std::span<const GemmArgs> products,

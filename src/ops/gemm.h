@@ -15,6 +15,7 @@
 #include <span>
 
 #include "backend/backend.h"
+#include "base/function_ref.h"
 #include "tensor/panel.h"
 #include "tensor/view.h"
 
@@ -54,9 +55,17 @@ struct RunProduct {
 // disjoint and ascending; the rest of y is left alone.
 void gemm_runs(Backend& backend, TensorView x, std::span<const RunProduct> runs, TensorView y);
 
+// Items that the workers of a product do in its parallel region: any worker takes any item. They
+// stream memory while other workers multiply, and touch nothing that the product writes.
+struct Beside {
+  int64_t count = 0;
+  FunctionRef<void(int64_t item, int worker)> run;
+};
+
 // Writes dx [T, K], f32 or bf16. With accumulate (f32 dx and scale 1 only) the accumulators start
 // from dx.
-void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate = false);
+void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate = false,
+             const Beside* beside = nullptr);
 
 // Several products, each with rows, in one parallel region: what gemm and gemm_dx give one by one,
 // to the bit, but workers wait for each other once. Outputs must not overlap.

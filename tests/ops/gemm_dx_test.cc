@@ -193,5 +193,34 @@ TEST(GemmDx, BitsDependOnTheRowOnly) {
   }
 }
 
+// Items beside a product: each once, by a worker of the team, and the product is what it is alone.
+TEST(GemmDx, ItemsBesideItRunOnceEach) {
+  constexpr int64_t kTokens = 20, kOutputs = 600, kInputs = 150;
+  for (const int threads : {1, 2, 5}) {
+    Backend backend(choose_cpu_path(), threads);
+    const Buffer dy = random_buffer(DType::kBF16, {kTokens, kOutputs}, {.seed = 1});
+    const Weight w(backend, DType::kBF16, kOutputs, kInputs, backend.panel_width(), 3);
+    Buffer alone(DType::kF32, {kTokens, kInputs});
+    gemm_dx(backend, {.x = dy, .w = w.panel}, alone);
+    for (const int64_t count : {0, 1, 2, 9, 100}) {
+      std::vector<int> times(static_cast<size_t>(count));  // an item belongs to one worker
+      std::vector<int> workers(static_cast<size_t>(count), -1);
+      const auto item = [&](int64_t i, int worker) {
+        ++times[static_cast<size_t>(i)];
+        workers[static_cast<size_t>(i)] = worker;
+      };
+      const Beside beside{count, item};
+      Buffer dx(DType::kF32, {kTokens, kInputs});
+      gemm_dx(backend, {.x = dy, .w = w.panel}, dx, /*accumulate=*/false, &beside);
+      expect_same_bits(dx, alone);
+      EXPECT_EQ(times, std::vector<int>(static_cast<size_t>(count), 1));
+      for (const int worker : workers) {
+        EXPECT_GE(worker, 0);
+        EXPECT_LT(worker, threads);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace strata::ops

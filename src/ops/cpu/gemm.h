@@ -10,7 +10,7 @@ void gemm(Backend& backend, std::span<const GemmArgs> products, std::span<const 
 void gemm_runs(Backend& backend, const TensorView& x, std::span<const RunProduct> runs,
                const TensorView& y);
 void gemm_dx(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> dx,
-             bool accumulate);
+             bool accumulate, const Beside* beside = nullptr);
 void gemm_dw(Backend& backend, TensorView dy, TensorView x, std::span<const int64_t> sequence_ends,
              TensorView dw);
 

@@ -3,6 +3,7 @@
 // one panel whose summed axis is the lanes, and the rows of a block pass over it with the kernels
 // of the forward product. Their chains wait in fp32 between blocks of lanes.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "ops/cpu/gemm.h"
@@ -202,10 +203,10 @@ struct Shares {
 }  // namespace
 
 void gemm_dx(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> dx,
-             bool accumulate) {
+             bool accumulate, const Beside* beside) {
   const CpuPath path = backend.path();
   const int64_t threads = backend.pool().num_threads();
-  int64_t parts = 0;
+  int64_t parts = beside == nullptr ? 0 : threads;
   int64_t bytes = 0;  // of a worker
   for (const GemmArgs& args : products) {
     const Shares shares(path, threads, args);
@@ -214,13 +215,23 @@ void gemm_dx(Backend& backend, std::span<const GemmArgs> products, std::span<con
   }
   const Scratch::Mark mark(backend.scratch());
   char* memory = static_cast<char*>(backend.scratch().take(parts * bytes));
-  backend.pool().run(parts, [&](int64_t begin, int64_t end, int) {
+  std::atomic<int64_t> next_item = 0;
+  const auto do_items = [&](int64_t most, int worker) {
+    for (int64_t done = 0; beside != nullptr && done < most; ++done) {
+      const int64_t item = next_item.fetch_add(1, std::memory_order_relaxed);
+      if (item >= beside->count) return;
+      beside->run(item, worker);
+    }
+  };
+  backend.pool().run(parts, [&](int64_t begin, int64_t end, int worker) {
     for (int64_t part = begin; part < end; ++part) {
+      if (beside != nullptr && part % 2 == 0) do_items(ceil_div(beside->count, parts), worker);
       for (size_t i = 0; i < products.size(); ++i) {
         const Shares shares(path, threads, products[i]);
         if (part < shares.num_parts()) shares.run(part, dx[i], accumulate, memory + part * bytes);
       }
     }
+    do_items(INT64_MAX, worker);
   });
 }
 
