@@ -67,9 +67,9 @@ void check_csr(const TensorParts& parts, int64_t num_values, const std::string& 
 
 // Columns of a row may come in any order, but each once.
 void check_distinct(const TensorLayout& layout, const std::string& where) {
-  std::vector<int64_t> sorted = layout.positions;
-  const auto falls = std::adjacent_find(sorted.begin(), sorted.end(), std::greater_equal<>());
-  if (falls == sorted.end()) return;
+  const std::vector<int64_t>& at = layout.positions;
+  if (std::adjacent_find(at.begin(), at.end(), std::greater_equal<>()) == at.end()) return;
+  std::vector<int64_t> sorted = at;
   std::sort(sorted.begin(), sorted.end());
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
   if (twice != sorted.end()) {
