@@ -1,7 +1,5 @@
 #include "model/adapter_export.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <deque>
 #include <vector>
