@@ -12,6 +12,9 @@ namespace strata::ops {
 // strides allowed.
 void copy(Backend& backend, TensorView x, TensorView y);
 
+// y = 0; dense.
+void fill_zero(Backend& backend, TensorView y);
+
 // y += x; y f32, x f32 or bf16; same shape.
 void add_into(Backend& backend, TensorView x, TensorView y);
 

@@ -276,10 +276,13 @@ void attention_tiled(Backend& backend, const AttentionKernels& kernels, const At
   Scratch::Mark mark(backend.scratch());
   Item* items =
       static_cast<Item*>(backend.scratch().take(num_items * static_cast<int64_t>(sizeof(Item))));
-  forward.fill_items(items);
+  if (!backend.is_counting()) forward.fill_items(items);
   auto* workspaces = static_cast<Workspace*>(
       backend.scratch().take(num_workers * static_cast<int64_t>(sizeof(Workspace))));
-  for (int w = 0; w < num_workers; ++w) workspaces[w] = forward.take_workspace(backend.scratch());
+  for (int w = 0; w < num_workers; ++w) {
+    const Workspace taken = forward.take_workspace(backend.scratch());
+    if (!backend.is_counting()) workspaces[w] = taken;
+  }
   backend.pool().run_each(
       num_items, [&](int64_t i, int worker) { forward.run(items[i], workspaces[worker]); });
 }

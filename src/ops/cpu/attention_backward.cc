@@ -346,12 +346,18 @@ void attention_backward_tiled(Backend& backend, const AttentionKernels& kernels,
   Scratch::Mark mark(backend.scratch());
   Item* items =
       static_cast<Item*>(backend.scratch().take(num_items * static_cast<int64_t>(sizeof(Item))));
-  backward.fill_items(split, items);
-  // Dearest first, so that the last items to be taken are short.
-  std::sort(items, items + num_items, [](const Item& a, const Item& b) { return a.cost > b.cost; });
+  if (!backend.is_counting()) {
+    backward.fill_items(split, items);
+    // Dearest first, so that the last items to be taken are short.
+    std::sort(items, items + num_items,
+              [](const Item& a, const Item& b) { return a.cost > b.cost; });
+  }
   auto* workspaces = static_cast<Workspace*>(
       backend.scratch().take(num_workers * static_cast<int64_t>(sizeof(Workspace))));
-  for (int w = 0; w < num_workers; ++w) workspaces[w] = backward.take_workspace(backend.scratch());
+  for (int w = 0; w < num_workers; ++w) {
+    const Workspace taken = backward.take_workspace(backend.scratch());
+    if (!backend.is_counting()) workspaces[w] = taken;
+  }
   backend.pool().run_each(
       num_items, [&](int64_t i, int worker) { backward.run(items[i], workspaces[worker]); });
 }
