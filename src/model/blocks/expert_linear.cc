@@ -1,41 +1,37 @@
-#include "model/expert_linear.h"
+#include "model/blocks/expert_linear.h"
 
-#include <cstring>
-
-#include "model/block.h"
+#include "model/linear.h"
 #include "ops/gemm_groups.h"
 
 namespace strata::model {
 namespace {
 
-TensorView lora_h(const LayerActivations& acts, Projection p) {
-  return acts.lora_h[static_cast<size_t>(p)];
-}
-
-// The adapter's module for a projection, and which half of its outputs that is: gate and up may be
-// the halves of one module.
+// The adapter's module for a matrix, and which half of its outputs that is: gate and up may be the
+// halves of one module.
 struct Found {
   const LoraModule* module = nullptr;
-  Projection kind = Projection::kExpertDown;
+  MoeKey key = kMoeDown;
   int64_t half = 0;
-  [[nodiscard]] bool shared() const { return kind == Projection::kExpertGateUp; }
+  [[nodiscard]] bool shared() const { return key == kMoeGateUp; }
 };
 
-Found find_module(const ExpertRun& run, int64_t layer, Projection projection) {
+Found find_module(const ExpertRun& run, const BlockContext& context, MoeKey key) {
   if (run.adapter == nullptr) return {};
-  if (const LoraModule* own = run.adapter->find(layer, projection)) return {own, projection, 0};
-  if (projection == Projection::kExpertDown) return {};
-  return {run.adapter->find(layer, Projection::kExpertGateUp), Projection::kExpertGateUp,
-          projection == Projection::kExpertUp ? 1 : 0};
+  const auto of = [&](MoeKey k) {
+    return run.adapter->find(context.layer, context.param(k).target);
+  };
+  if (const LoraModule* own = of(key)) return {own, key, 0};
+  if (key == kMoeDown) return {};
+  return {of(kMoeGateUp), kMoeGateUp, key == kMoeUp ? 1 : 0};
 }
 
-std::span<const ops::GemmGroup> groups(Pass& pass, int64_t layer, Projection projection) {
-  std::vector<ops::GemmGroup>& list = pass.expert_rows.groups;
+std::span<const ops::GemmGroup> groups(Pass& pass, const BlockContext& context, MoeKey key) {
+  std::vector<ops::GemmGroup>& list = pass.lists.expert_rows.groups;
   list.clear();
-  for (const ExpertRun& expert : pass.expert_rows.experts()) {
-    const PanelView w =
-        pass.weights.layer(layer).expert_panel(weight_of(projection), expert.expert);
-    list.push_back({.begin = expert.begin, .end = expert.end, .w = w});
+  for (const ExpertRun& expert : pass.lists.expert_rows.experts()) {
+    list.push_back({.begin = expert.begin,
+                    .end = expert.end,
+                    .w = expert_panel(context.param(key).panel, expert.expert)});
   }
   return list;
 }
@@ -43,17 +39,18 @@ std::span<const ops::GemmGroup> groups(Pass& pass, int64_t layer, Projection pro
 // y (and d_x) of one projection in backward, and where its shared d_h waits.
 struct Backward {
   Pass& pass;
-  int64_t layer;
-  const LayerActivations& acts;
+  const BlockContext& context;
+  const ExpertLoraH& lora_h;
   TensorView x;
   TensorView shared_d_h;  // [n, R] f32: gate's part of the sum over gate and up
 
   // d_b += dy^T h
   void add_d_b(const ExpertRun& run, const Found& found, TensorView dy_run) const {
     if (!pass.adapter_gradients || !run.adapter->trains()) return;
-    const TensorView h = lora_h(acts, found.kind).slice_cols(0, found.module->spec.rank);
+    const TensorView h = lora_h.of(found.key).slice_cols(0, found.module->spec.rank);
     ops::gemm_dw(pass.backend, dy_run, h.slice_rows(run.begin, run.end),
-                 pass.expert_rows.ends_of_run(run), found.module->d_b_of(run.expert, found.half));
+                 pass.lists.expert_rows.ends_of_run(run),
+                 found.module->d_b_of(run.expert, found.half));
   }
 
   // y += h B^T, h = scale * x A^T  =>  d(x A^T) = scale * dy B, written to d_h_run
@@ -69,7 +66,7 @@ struct Backward {
     const TensorView sum =
         shared_d_h.slice_cols(0, module.spec.rank).slice_rows(run.begin, run.end);
     ops::gemm_dx(pass.backend, {.x = dy_run, .w = b}, sum, /*accumulate=*/found.half == 1);
-    if (found.half == 0) return;
+    if (found.half == 0 || pass.backend.is_counting()) return;
     for (int64_t row = 0; row < sum.rows(); ++row) {
       const float* from = static_cast<const float*>(sum.row(row));
       for (int64_t j = 0; j < sum.cols(); ++j) {
@@ -82,19 +79,19 @@ struct Backward {
     }
   }
 
-  void projection(Projection p, TensorView dy, TensorView d_x, bool accumulate) const {
+  void projection(MoeKey key, TensorView dy, TensorView d_x, bool accumulate) const {
     Scratch& scratch = pass.backend.scratch();
     const Scratch::Mark mark(scratch);
-    std::vector<ops::LowRankRun>& low_rank = pass.expert_rows.low_rank;
+    std::vector<ops::LowRankRun>& low_rank = pass.lists.expert_rows.low_rank;
     low_rank.clear();
     int64_t rank = 0;
-    for (const ExpertRun& run : pass.expert_rows.runs()) {
-      const Found found = find_module(run, layer, p);
+    for (const ExpertRun& run : pass.lists.expert_rows.runs()) {
+      const Found found = find_module(run, context, key);
       if (found.module != nullptr) rank = std::max(rank, found.module->spec.rank);
     }
     const TensorView d_h = rank == 0 ? TensorView() : scratch.take(pass.dtype(), {x.rows(), rank});
-    for (const ExpertRun& run : pass.expert_rows.runs()) {
-      const Found found = find_module(run, layer, p);
+    for (const ExpertRun& run : pass.lists.expert_rows.runs()) {
+      const Found found = find_module(run, context, key);
       if (found.module == nullptr) continue;
       const TensorView dy_run = dy.slice_rows(run.begin, run.end);
       const TensorView d_h_module = d_h.slice_cols(0, found.module->spec.rank);
@@ -108,38 +105,57 @@ struct Backward {
                           .w = found.module->a_of(run.expert)});
       if (pass.adapter_gradients && run.adapter->trains()) {
         ops::gemm_dw(pass.backend, d_h_run, x.slice_rows(run.begin, run.end),
-                     pass.expert_rows.ends_of_run(run), found.module->d_a_of(run.expert));
+                     pass.lists.expert_rows.ends_of_run(run), found.module->d_a_of(run.expert));
       }
     }
-    add_base_gradients(p, dy);
+    add_base_gradients(key, dy);
     // d_x = dy W + d(x A^T) A
-    ops::gemm_groups_dx(pass.backend, {.x = dy, .groups = groups(pass, layer, p), .runs = low_rank},
+    ops::gemm_groups_dx(pass.backend,
+                        {.x = dy,
+                         .groups = groups(pass, context, key),
+                         .runs = low_rank,
+                         .lists = &pass.lists.expert_rows.group_lists},
                         d_x, accumulate);
   }
 
-  void add_base_gradients(Projection p, TensorView dy) const {
+  void add_base_gradients(MoeKey key, TensorView dy) const {
     if (pass.base_gradients == nullptr) return;
-    const size_t first = pass.weights.layer_index(layer, weight_of(p));
-    for (const ExpertRun& expert : pass.expert_rows.experts()) {
+    const size_t first = context.param(key).index;
+    for (const ExpertRun& expert : pass.lists.expert_rows.experts()) {
       ops::gemm_dw(pass.backend, dy.slice_rows(expert.begin, expert.end),
-                   x.slice_rows(expert.begin, expert.end), pass.expert_rows.ends_of_expert(expert),
-                   base_gradient(pass, first + static_cast<size_t>(expert.expert)));
+                   x.slice_rows(expert.begin, expert.end),
+                   pass.lists.expert_rows.ends_of_expert(expert),
+                   pass.base_gradient(first + static_cast<size_t>(expert.expert)));
     }
   }
 };
 
 }  // namespace
 
-void expert_forward(Pass& pass, int64_t layer, Projection projection, const LayerActivations& acts,
+ExpertLoraH take_expert_lora_h(Pass& pass, const BlockContext& context) {
+  ExpertLoraH lora_h;
+  const int64_t rows = pass.num_tokens() * context.as<MoeConfig>().top_k;
+  for (size_t i = 0; i < lora_h.h.size(); ++i) {
+    const int key = kMoeGate + static_cast<int>(i);
+    const int64_t rank = largest_rank(pass.rows, context.layer, context.param(key).target);
+    if (rank > 0) {
+      lora_h.h[i] =
+          pass.save(kLoraTag, lora_flops(pass, context, key, rank), pass.dtype(), {rows, rank});
+    }
+  }
+  return lora_h;
+}
+
+void expert_forward(Pass& pass, const BlockContext& context, MoeKey key, const ExpertLoraH& lora_h,
                     TensorView x, TensorView y) {
-  std::vector<ops::LowRankRun>& low_rank = pass.expert_rows.low_rank;
-  std::vector<ops::RunProduct>& own = pass.expert_rows.products;
-  std::vector<ops::RunProduct>& shared = pass.product_buffer;
+  std::vector<ops::LowRankRun>& low_rank = pass.lists.expert_rows.low_rank;
+  std::vector<ops::RunProduct>& own = pass.lists.expert_rows.products;
+  std::vector<ops::RunProduct>& shared = pass.lists.products;
   low_rank.clear();
   own.clear();
   shared.clear();
-  for (const ExpertRun& run : pass.expert_rows.runs()) {
-    const Found found = find_module(run, layer, projection);
+  for (const ExpertRun& run : pass.lists.expert_rows.runs()) {
+    const Found found = find_module(run, context, key);
     if (found.module == nullptr) continue;
     if (found.half == 0) {
       (found.shared() ? shared : own)
@@ -150,34 +166,35 @@ void expert_forward(Pass& pass, int64_t layer, Projection projection, const Laye
     }
     low_rank.push_back({.begin = run.begin,
                         .end = run.end,
-                        .x = lora_h(acts, found.kind).slice_cols(0, found.module->spec.rank),
+                        .x = lora_h.of(found.key).slice_cols(0, found.module->spec.rank),
                         .w = found.module->b_of(run.expert, found.half)});
   }
   // h = round(scale * x A^T)
-  if (!own.empty()) ops::gemm_runs(pass.backend, x, own, lora_h(acts, projection));
-  if (!shared.empty()) {
-    ops::gemm_runs(pass.backend, x, shared, lora_h(acts, Projection::kExpertGateUp));
-  }
+  if (!own.empty()) ops::gemm_runs(pass.backend, x, own, lora_h.of(key));
+  if (!shared.empty()) ops::gemm_runs(pass.backend, x, shared, lora_h.of(kMoeGateUp));
   if (y.empty()) return;
   ops::gemm_groups(pass.backend,
-                   {.x = x, .groups = groups(pass, layer, projection), .runs = low_rank}, y);
+                   {.x = x,
+                    .groups = groups(pass, context, key),
+                    .runs = low_rank,
+                    .lists = &pass.lists.expert_rows.group_lists},
+                   y);
 }
 
-void expert_down_backward(Pass& pass, int64_t layer, const LayerActivations& acts, TensorView x,
-                          TensorView dy, TensorView d_x) {
-  const Backward backward{pass, layer, acts, x, {}};
-  backward.projection(Projection::kExpertDown, dy, d_x, false);
+void expert_down_backward(Pass& pass, const BlockContext& context, const ExpertLoraH& lora_h,
+                          TensorView x, TensorView dy, TensorView d_x) {
+  const Backward backward{pass, context, lora_h, x, {}};
+  backward.projection(kMoeDown, dy, d_x, false);
 }
 
-void expert_gate_up_backward(Pass& pass, int64_t layer, const LayerActivations& acts, TensorView x,
-                             TensorView d_gate, TensorView d_up, TensorView d_x) {
+void expert_gate_up_backward(Pass& pass, const BlockContext& context, const ExpertLoraH& lora_h,
+                             TensorView x, TensorView d_gate, TensorView d_up, TensorView d_x) {
   const Scratch::Mark mark(pass.backend.scratch());
-  const TensorView h = lora_h(acts, Projection::kExpertGateUp);
-  const TensorView shared =
-      h.empty() ? TensorView() : pass.backend.scratch().take(DType::kF32, h.shape);
-  const Backward backward{pass, layer, acts, x, shared};
-  backward.projection(Projection::kExpertGate, d_gate, d_x, false);
-  backward.projection(Projection::kExpertUp, d_up, d_x, true);
+  const TensorView h = lora_h.of(kMoeGateUp);
+  const TensorView shared = h.empty() ? TensorView() : pass.take(DType::kF32, h.shape);
+  const Backward backward{pass, context, lora_h, x, shared};
+  backward.projection(kMoeGate, d_gate, d_x, false);
+  backward.projection(kMoeUp, d_up, d_x, true);
 }
 
 }  // namespace strata::model

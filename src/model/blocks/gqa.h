@@ -1,20 +1,28 @@
-// The attention block: h = x + o_proj(attention(q, k, v)) with q, k, v projected from norm(x), q
-// and k normed per head (Qwen3) and rotated. See model/decoder_layer.h. With a KV cache the new
-// keys and values are written to its pages first and attention reads the pages; without one it
-// reads them where they were computed: the same bits either way.
+// Grouped-query attention: o_proj(attention(q, k, v)) with q, k, v projected from n, q and k normed
+// per head (Qwen3) and rotated. With a KV cache the new keys and values are written to its pages
+// first and attention reads the pages; without one it reads them where they were computed: the same
+// bits either way. Sources: HF modeling_llama.py, LlamaAttention; modeling_qwen3.py,
+// Qwen3Attention.
 #pragma once
-#include "model/decoder_layer.h"
+#include "model/block.h"
 
 namespace strata::model {
 
-// Takes q_raw, k_raw, v, context and lse from the scratch; and their size.
-void take_attention_activations(Pass& pass, LayerActivations& acts);
-int64_t attention_activation_bytes(const ModelConfig& config, DType dtype, int64_t num_tokens);
+struct GqaConfig {
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+  float scale = 1.0f;  // of the scores
+  bool qkv_bias = false;
+  bool o_bias = false;
+  bool qk_norm = false;
+  double eps = 1e-6;  // of these norms
+  int rope = 0;       // in ModelConfig::ropes
+  [[nodiscard]] int64_t q_width() const { return num_heads * head_dim; }
+  [[nodiscard]] int64_t kv_width() const { return num_kv_heads * head_dim; }
+  friend bool operator==(const GqaConfig&, const GqaConfig&) = default;
+};
 
-// Reads acts.x; fills q_raw, k_raw, v, context, lse, h and their lora_h.
-void attention_forward(Pass& pass, int64_t layer, const LayerActivations& acts);
-
-// d [T, D] f32: the gradient of h on entry, of x on return. Not with a KV cache.
-void attention_backward(Pass& pass, int64_t layer, const LayerActivations& acts, TensorView d);
+extern const BlockOps kGqa;
 
 }  // namespace strata::model

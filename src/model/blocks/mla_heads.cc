@@ -1,6 +1,7 @@
-#include "model/mla_heads.h"
+#include "model/blocks/mla_heads.h"
 
-#include "model/block.h"
+#include "model/blocks/mla.h"
+#include "model/linear.h"
 
 namespace strata::model {
 namespace {
@@ -12,11 +13,11 @@ struct Heads {
   int64_t num_heads;
   int64_t latent;
 
-  Heads(const Pass& pass, int64_t layer)
-      : weight(pass.weights.layer(layer).panel(LayerParam::kKvBProj)),
-        blocks(projection_blocks(pass.weights.config(), Projection::kKvB)),
-        num_heads(pass.weights.config().num_heads),
-        latent(pass.weights.config().mla.kv_lora_rank) {}
+  explicit Heads(const BlockContext& context)
+      : weight(context.param(kMlaKvB).panel),
+        blocks({context.as<MlaConfig>().nope_dim, context.as<MlaConfig>().value_dim}),
+        num_heads(context.as<MlaConfig>().num_heads),
+        latent(context.as<MlaConfig>().kv_lora_rank) {}
   [[nodiscard]] PanelView keys(const PanelView& panel, int64_t head) const {
     return blocks.block(panel, head, /*is_second=*/false);
   }
@@ -25,8 +26,9 @@ struct Heads {
   }
 };
 
-const LoraModule* find_module(const AdapterRun& run, int64_t layer) {
-  return run.adapter == nullptr ? nullptr : run.adapter->find(layer, Projection::kKvB);
+const LoraModule* find_module(const AdapterRun& run, const BlockContext& context) {
+  if (run.adapter == nullptr) return nullptr;
+  return run.adapter->find(context.layer, context.param(kMlaKvB).target);
 }
 
 // [T N, width]: one row a token and head.
@@ -36,20 +38,20 @@ TensorView flat_rows(TensorView heads) {
   return flat;
 }
 
-TensorView take_low_rank(Pass& pass, int64_t layer) {
-  const int64_t rank = largest_rank(pass.rows, layer, static_cast<int>(Projection::kKvB));
+TensorView take_low_rank(Pass& pass, const BlockContext& context) {
+  const int64_t rank = largest_rank(pass.rows, context.layer, context.param(kMlaKvB).target);
   if (rank == 0) return {};
-  return pass.backend.scratch().take(pass.dtype(),
-                                     {pass.num_tokens(), pass.weights.config().num_heads, rank});
+  const int64_t num_heads = context.as<MlaConfig>().num_heads;
+  return pass.take(pass.dtype(), {pass.num_tokens(), num_heads, rank});
 }
 
 // h = scale * x A^T for every token and head. x [T, N, C], h [T, N, R].
-void times_a(Pass& pass, int64_t layer, TensorView x, TensorView h) {
+void times_a(Pass& pass, const BlockContext& context, TensorView x, TensorView h) {
   const int64_t num_heads = x.shape[1];
-  std::vector<ops::RunProduct>& products = pass.product_buffer;
+  std::vector<ops::RunProduct>& products = pass.lists.products;
   products.clear();
   for (const AdapterRun& run : pass.rows.runs()) {
-    const LoraModule* module = find_module(run, layer);
+    const LoraModule* module = find_module(run, context);
     if (module == nullptr) continue;
     products.push_back({.begin = run.begin * num_heads,
                         .end = run.end * num_heads,
@@ -67,10 +69,10 @@ TensorView run_part(TensorView h, const AdapterRun& run, const LoraModule& modul
 enum class Side : uint8_t { kKeys, kValues };
 
 // h[:, head] = scale * y B of the head's key or value rows. y [T, P or U].
-void times_b(Pass& pass, int64_t layer, const Heads& heads, Side side, int64_t head, TensorView y,
-             TensorView h) {
+void times_b(Pass& pass, const BlockContext& context, const Heads& heads, Side side, int64_t head,
+             TensorView y, TensorView h) {
   for (const AdapterRun& run : pass.rows.runs()) {
-    const LoraModule* module = find_module(run, layer);
+    const LoraModule* module = find_module(run, context);
     if (module == nullptr) continue;
     const PanelView b = side == Side::kKeys ? heads.keys(module->b_panel, head)
                                             : heads.values(module->b_panel, head);
@@ -81,12 +83,13 @@ void times_b(Pass& pass, int64_t layer, const Heads& heads, Side side, int64_t h
 }
 
 // The low-rank terms of one head: h times A, or h times the head's rows of B.
-std::span<const ops::LowRankRun> low_rank_runs(Pass& pass, int64_t layer, int64_t head,
-                                               TensorView h, const Heads* b_heads, Side side) {
-  std::vector<ops::LowRankRun>& low_rank = pass.run_buffer;
+std::span<const ops::LowRankRun> low_rank_runs(Pass& pass, const BlockContext& context,
+                                               int64_t head, TensorView h, const Heads* b_heads,
+                                               Side side) {
+  std::vector<ops::LowRankRun>& low_rank = pass.lists.low_rank;
   low_rank.clear();
   for (const AdapterRun& run : pass.rows.runs()) {
-    const LoraModule* module = find_module(run, layer);
+    const LoraModule* module = find_module(run, context);
     if (module == nullptr) continue;
     PanelView w = module->a_panel;
     if (b_heads != nullptr) {
@@ -150,78 +153,80 @@ TensorView cols_of_heads(TensorView heads, int64_t begin, int64_t end) {
   return part;
 }
 
-void absorb_queries(Pass& pass, int64_t layer, TensorView q_raw, TensorView q) {
+void absorb_queries(Pass& pass, const BlockContext& context, TensorView q_raw, TensorView q) {
   const Scratch::Mark mark(pass.backend.scratch());
-  const Heads heads(pass, layer);
-  const TensorView h = take_low_rank(pass, layer);
+  const Heads heads(context);
+  const TensorView h = take_low_rank(pass, context);
   for (int64_t n = 0; n < heads.num_heads; ++n) {
     const TensorView nope = head_cols(q_raw, n, 0, heads.blocks.first);
-    times_b(pass, layer, heads, Side::kKeys, n, nope, h);
+    times_b(pass, context, heads, Side::kKeys, n, nope, h);
     ops::gemm_dx(pass.backend,
                  {.x = nope,
                   .w = heads.keys(heads.weight, n),
-                  .runs = low_rank_runs(pass, layer, n, h, nullptr, Side::kKeys)},
+                  .runs = low_rank_runs(pass, context, n, h, nullptr, Side::kKeys)},
                  head_cols(q, n, 0, heads.latent));
   }
 }
 
-void expand_context(Pass& pass, int64_t layer, TensorView latent_context, TensorView context) {
+void expand_context(Pass& pass, const BlockContext& context, TensorView latent_context,
+                    TensorView expanded) {
   const Scratch::Mark mark(pass.backend.scratch());
-  const Heads heads(pass, layer);
-  const TensorView h = take_low_rank(pass, layer);
-  times_a(pass, layer, latent_context, h);
+  const Heads heads(context);
+  const TensorView h = take_low_rank(pass, context);
+  times_a(pass, context, latent_context, h);
   for (int64_t n = 0; n < heads.num_heads; ++n) {
     ops::gemm(pass.backend,
               {.x = head_cols(latent_context, n, 0, heads.latent),
                .w = heads.values(heads.weight, n),
-               .runs = low_rank_runs(pass, layer, n, h, &heads, Side::kValues)},
-              head_cols(context, n, 0, heads.blocks.second));
+               .runs = low_rank_runs(pass, context, n, h, &heads, Side::kValues)},
+              head_cols(expanded, n, 0, heads.blocks.second));
   }
 }
 
-HeadLowRank take_head_low_rank(Pass& pass, int64_t layer) {
+HeadLowRank take_head_low_rank(Pass& pass, const BlockContext& context) {
   HeadLowRank h;
   for (TensorView* view : {&h.q_h, &h.d_q_h, &h.context_h, &h.d_context_h}) {
-    *view = take_low_rank(pass, layer);
+    *view = take_low_rank(pass, context);
   }
   return h;
 }
 
-void expand_context_backward(Pass& pass, int64_t layer, TensorView latent_context,
+void expand_context_backward(Pass& pass, const BlockContext& context, TensorView latent_context,
                              TensorView d_context, const HeadLowRank& h,
                              TensorView d_latent_context) {
-  const Heads heads(pass, layer);
-  times_a(pass, layer, latent_context, h.context_h);
+  const Heads heads(context);
+  times_a(pass, context, latent_context, h.context_h);
   for (int64_t n = 0; n < heads.num_heads; ++n) {
     const TensorView d = head_cols(d_context, n, 0, heads.blocks.second);
     // context = c W^T + (s c A^T) B^T
-    times_b(pass, layer, heads, Side::kValues, n, d, h.d_context_h);
+    times_b(pass, context, heads, Side::kValues, n, d, h.d_context_h);
     ops::gemm_dx(pass.backend,
                  {.x = d,
                   .w = heads.values(heads.weight, n),
-                  .runs = low_rank_runs(pass, layer, n, h.d_context_h, nullptr, Side::kValues)},
+                  .runs = low_rank_runs(pass, context, n, h.d_context_h, nullptr, Side::kValues)},
                  head_cols(d_latent_context, n, 0, heads.latent));
   }
 }
 
-void absorb_queries_backward(Pass& pass, int64_t layer, TensorView q_raw, TensorView d_q,
-                             const HeadLowRank& h, TensorView d_q_raw) {
-  const Heads heads(pass, layer);
-  times_a(pass, layer, cols_of_heads(d_q, 0, heads.latent), h.d_q_h);
+void absorb_queries_backward(Pass& pass, const BlockContext& context, TensorView q_raw,
+                             TensorView d_q, const HeadLowRank& h, TensorView d_q_raw) {
+  const Heads heads(context);
+  times_a(pass, context, cols_of_heads(d_q, 0, heads.latent), h.d_q_h);
   for (int64_t n = 0; n < heads.num_heads; ++n) {
     // q = q_raw W + (s q_raw B) A
-    times_b(pass, layer, heads, Side::kKeys, n, head_cols(q_raw, n, 0, heads.blocks.first), h.q_h);
+    times_b(pass, context, heads, Side::kKeys, n, head_cols(q_raw, n, 0, heads.blocks.first),
+            h.q_h);
     ops::gemm(pass.backend,
               {.x = head_cols(d_q, n, 0, heads.latent),
                .w = heads.keys(heads.weight, n),
-               .runs = low_rank_runs(pass, layer, n, h.d_q_h, &heads, Side::kKeys)},
+               .runs = low_rank_runs(pass, context, n, h.d_q_h, &heads, Side::kKeys)},
               head_cols(d_q_raw, n, 0, heads.blocks.first));
   }
 }
 
-void kv_b_gradients(Pass& pass, int64_t layer, TensorView q_raw, TensorView d_q,
+void kv_b_gradients(Pass& pass, const BlockContext& context, TensorView q_raw, TensorView d_q,
                     TensorView latent_context, TensorView d_context, const HeadLowRank& h) {
-  const Heads heads(pass, layer);
+  const Heads heads(context);
   const int64_t pair = heads.blocks.first + heads.blocks.second;
   const auto keys = [&](TensorView rows, int64_t n) {
     return rows.slice_rows(n * pair, n * pair + heads.blocks.first);
@@ -229,8 +234,7 @@ void kv_b_gradients(Pass& pass, int64_t layer, TensorView q_raw, TensorView d_q,
   const auto values = [&](TensorView rows, int64_t n) {
     return rows.slice_rows(n * pair + heads.blocks.first, (n + 1) * pair);
   };
-  const TensorView d_weight =
-      base_gradient(pass, pass.weights.layer_index(layer, LayerParam::kKvBProj));
+  const TensorView d_weight = pass.base_gradient(context.param(kMlaKvB).index);
   for (int64_t n = 0; n < heads.num_heads; ++n) {
     const HeadTerms terms = {.q = head_cols(q_raw, n, 0, heads.blocks.first),
                              .d_q = head_cols(d_q, n, 0, heads.latent),
@@ -242,7 +246,7 @@ void kv_b_gradients(Pass& pass, int64_t layer, TensorView q_raw, TensorView d_q,
                    values(d_weight, n));
     }
     for (const AdapterRun& run : pass.rows.runs()) {
-      const LoraModule* module = find_module(run, layer);
+      const LoraModule* module = find_module(run, context);
       if (module == nullptr || !pass.adapter_gradients || !run.adapter->trains()) continue;
       ops::gemm_dw(pass.backend, terms.q.slice_rows(run.begin, run.end),
                    run_part(h.d_q_h, run, *module, n), pass.rows.ends_of(run),
@@ -253,7 +257,7 @@ void kv_b_gradients(Pass& pass, int64_t layer, TensorView q_raw, TensorView d_q,
     }
   }
   for (const AdapterRun& run : pass.rows.runs()) {
-    const LoraModule* module = find_module(run, layer);
+    const LoraModule* module = find_module(run, context);
     if (module == nullptr || !pass.adapter_gradients || !run.adapter->trains()) continue;
     a_gradient(pass, run, *module, h, d_q, latent_context);
   }

@@ -5,6 +5,7 @@
 // term continuing the accumulator. T tokens, N heads, P nope width, C latent width, U value width,
 // R rank, G = C + rope width. Engine thread only.
 #pragma once
+#include "model/block.h"
 #include "model/pass.h"
 
 namespace strata::model {
@@ -15,10 +16,11 @@ TensorView head_cols(TensorView heads, int64_t head, int64_t begin, int64_t end)
 TensorView cols_of_heads(TensorView heads, int64_t begin, int64_t end);
 
 // q[:, :, :C] = the nope part of q_raw [T, N, P + ..] in latent space; q [T, N, G].
-void absorb_queries(Pass& pass, int64_t layer, TensorView q_raw, TensorView q);
+void absorb_queries(Pass& pass, const BlockContext& context, TensorView q_raw, TensorView q);
 
-// context [T, N, U] from latent_context [T, N, C].
-void expand_context(Pass& pass, int64_t layer, TensorView latent_context, TensorView context);
+// expanded [T, N, U] from latent_context [T, N, C].
+void expand_context(Pass& pass, const BlockContext& context, TensorView latent_context,
+                    TensorView expanded);
 
 // What the adapters' gradients need of both products: [T, N, R] each, or empty without adapters.
 struct HeadLowRank {
@@ -29,21 +31,21 @@ struct HeadLowRank {
 };
 
 // Takes h from the scratch.
-HeadLowRank take_head_low_rank(Pass& pass, int64_t layer);
+HeadLowRank take_head_low_rank(Pass& pass, const BlockContext& context);
 
 // d_latent_context [T, N, C] from d_context [T, N, U]; fills the context part of h.
-void expand_context_backward(Pass& pass, int64_t layer, TensorView latent_context,
+void expand_context_backward(Pass& pass, const BlockContext& context, TensorView latent_context,
                              TensorView d_context, const HeadLowRank& h,
                              TensorView d_latent_context);
 
 // d_q_raw[:, :, :P] from d_q [T, N, G] of the compute type; fills the query part of h.
-void absorb_queries_backward(Pass& pass, int64_t layer, TensorView q_raw, TensorView d_q,
-                             const HeadLowRank& h, TensorView d_q_raw);
+void absorb_queries_backward(Pass& pass, const BlockContext& context, TensorView q_raw,
+                             TensorView d_q, const HeadLowRank& h, TensorView d_q_raw);
 
 // What the pass accumulates of kv_b_proj: the base weight's gradient, and those of adapters. A's
 // sums run sequence by sequence, of each first the queries' and then the contexts' terms, over
 // (token, head) ascending.
-void kv_b_gradients(Pass& pass, int64_t layer, TensorView q_raw, TensorView d_q,
+void kv_b_gradients(Pass& pass, const BlockContext& context, TensorView q_raw, TensorView d_q,
                     TensorView latent_context, TensorView d_context, const HeadLowRank& h);
 
 }  // namespace strata::model

@@ -6,13 +6,12 @@
 #include <cstdint>
 #include <span>
 
-#include "model/config.h"
+#include "model/block.h"
+#include "model/blocks/moe.h"
 #include "ops/router.h"
 #include "tensor/view.h"
 
 namespace strata::model {
-
-struct Pass;
 
 struct Routing {
   std::span<int32_t> expert_ids;  // [T * K], best first
@@ -28,17 +27,15 @@ struct Routing {
   [[nodiscard]] int64_t num_rows() const { return std::ssize(token_of_row); }
 };
 
-ops::RouterArgs router_args(const Pass& pass, int64_t layer);
-
-// Takes the memory from the scratch; and its size.
-Routing take_routing(Pass& pass);
-int64_t routing_bytes(const ModelConfig& config, int64_t num_tokens);
+// Takes the memory from the scratch.
+Routing take_routing(Pass& pass, const MoeConfig& config);
 
 // Fills everything from n [T, D], the normed input of the experts.
-void make_routing(Pass& pass, int64_t layer, TensorView n, Routing& routing);
+// Where nothing is computed, a routing of the most rows an expert may have.
+void make_routing(Pass& pass, const BlockContext& context, TensorView n, Routing& routing);
 
 // Writes d_logits [T, E] from d_row_weights [T * K] f32.
-void routing_backward(Pass& pass, int64_t layer, const Routing& routing, TensorView d_row_weights,
-                      TensorView d_logits);
+void routing_backward(Pass& pass, const BlockContext& context, const Routing& routing,
+                      TensorView d_row_weights, TensorView d_logits);
 
 }  // namespace strata::model
