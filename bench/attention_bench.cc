@@ -88,17 +88,19 @@ void Bench::train(const std::vector<int64_t>& lengths, bool backward) {
   const Tensor d_q(o.dtype, q_shape), d_k(o.dtype, kv_shape), d_v(o.dtype, kv_shape);
   uint64_t seed = 0;
   for (const Tensor* tensor : {&q, &k, &v, &d_out}) fill_normal(tensor->view(), ++seed);
-  std::vector<void*> pages;
+  std::vector<KvRange> ranges;
   std::vector<AttentionSegment> segments;
   int64_t begin = 0;
   for (const int64_t n : lengths) {
-    pages.push_back(k.view().reshape({tokens, o.kv_heads * o.dim}).row(begin));
-    pages.push_back(v.view().reshape({tokens, o.kv_heads * o.dim}).row(begin));
+    ranges.push_back({.keys = k.view().reshape({tokens, o.kv_heads * o.dim}).row(begin),
+                      .values = v.view().reshape({tokens, o.kv_heads * o.dim}).row(begin),
+                      .begin = 0,
+                      .end = n});
     segments.push_back({.begin = begin, .end = begin + n, .first_position = 0, .kv = {}});
     begin += n;
   }
   for (size_t s = 0; s < segments.size(); ++s) {
-    segments[s].kv = {{&pages[2 * s], 1}, {&pages[2 * s + 1], 1}, lengths[s], o.kv_heads * o.dim};
+    segments[s].kv = {{&ranges[s], 1}, o.kv_heads * o.dim};
   }
   const AttentionArgs args{
       .q = q, .segments = segments, .num_kv_heads = o.kv_heads, .scale = 0.088f};
@@ -128,9 +130,16 @@ void Bench::decode(int64_t num_sequences, int64_t context) {
   for (int64_t i = 0; i < memory.size() / 2; ++i) {
     values[i] = static_cast<uint16_t>(0x3c00 + (i * 7 + i / 64) % 256 + (i % 3 == 0 ? 0x8000 : 0));
   }
-  std::vector<void*> pages;
-  for (int64_t p = 0; p < memory.size() / page_bytes; ++p) {
-    pages.push_back(static_cast<char*>(memory.data()) + p * page_bytes);
+  // Of a layer and sequence: first all pages of keys, then those of values.
+  std::vector<KvRange> pages;
+  for (int64_t i = 0; i < layers * num_sequences * pages_each; ++i) {
+    const int64_t page = i % pages_each;
+    char* keys =
+        static_cast<char*>(memory.data()) + (2 * (i / pages_each) * pages_each + page) * page_bytes;
+    pages.push_back({.keys = keys,
+                     .values = keys + pages_each * page_bytes,
+                     .begin = page * kPage,
+                     .end = (page + 1) * kPage});
   }
   const Tensor q(o.dtype, {num_sequences, o.heads, o.dim});
   const Tensor out(o.dtype, {num_sequences, o.heads, o.dim});
@@ -141,13 +150,12 @@ void Bench::decode(int64_t num_sequences, int64_t context) {
                                                 dtype_bytes(o.dtype));
   row(fmt::format("decode B={} context {}", num_sequences, context), read, true, [&] {
     for (int64_t s = 0; s < num_sequences; ++s) {
-      void* const* first = pages.data() + 2 * (layer * num_sequences + s) * pages_each;
-      const auto count = static_cast<size_t>(pages_each);
+      const KvRange* first = pages.data() + (layer * num_sequences + s) * pages_each;
       segments[static_cast<size_t>(s)] = {
           .begin = s,
           .end = s + 1,
           .first_position = context - 1,
-          .kv = {{first, count}, {first + pages_each, count}, kPage, o.kv_heads * o.dim}};
+          .kv = {{first, static_cast<size_t>(pages_each)}, o.kv_heads * o.dim}};
     }
     attention(backend_, {.q = q, .segments = segments, .num_kv_heads = o.kv_heads, .scale = 0.088f},
               out, {});

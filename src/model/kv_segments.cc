@@ -1,5 +1,6 @@
 #include "model/kv_segments.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace strata::model {
@@ -24,14 +25,6 @@ struct Side {
                   rows + row * row_bytes, static_cast<size_t>(row_bytes));
     }
   }
-
-  // Appends the sequence's pages, or the rows themselves as one long page.
-  void list(const PassSequence& sequence, int64_t num_pages, std::vector<void*>& pages) const {
-    for (int64_t page = 0; page < num_pages; ++page) {
-      pages.push_back(sequence.kv.pages.empty() ? rows + sequence.begin * row_bytes
-                                                : in_page(sequence, page));
-    }
-  }
 };
 
 Side side_of(const Pass& pass, const BlockContext& context, TensorView x) {
@@ -47,6 +40,24 @@ int64_t length_of(const PassSequence& sequence) {
   return sequence.first_position + sequence.end - sequence.begin;
 }
 
+// Appends the sequence's ranges: its pages that are still held, or the rows themselves.
+void list_ranges(const PassSequence& sequence, const Side& keys, const Side& values,
+                 std::vector<ops::KvRange>& ranges) {
+  const int64_t length = length_of(sequence);
+  if (sequence.kv.pages.empty()) {
+    const int64_t first = sequence.begin * keys.row_bytes;
+    ranges.push_back(
+        {keys.rows + first, values.rows + sequence.begin * values.row_bytes, 0, length});
+    return;
+  }
+  for (int64_t begin = 0; begin < length; begin += keys.page_size) {
+    const int64_t page = begin / keys.page_size;
+    if (sequence.kv.pages[static_cast<size_t>(page)] == nullptr) continue;  // before every window
+    ranges.push_back({keys.in_page(sequence, page), values.in_page(sequence, page), begin,
+                      std::min(begin + keys.page_size, length)});
+  }
+}
+
 }  // namespace
 
 std::span<const ops::AttentionSegment> kv_segments(Pass& pass, const BlockContext& context,
@@ -57,40 +68,30 @@ std::span<const ops::AttentionSegment> kv_segments(Pass& pass, const BlockContex
     values = side_of(pass, context, v);
     values.page_offset += keys.page_size * keys.row_bytes;
   }
-  std::vector<void*>& key_pages = pass.lists.key_pages;
-  std::vector<void*>& value_pages = pass.lists.value_pages;
-  std::vector<ops::AttentionSegment>& segments = pass.lists.segments;
-  key_pages.clear();
-  value_pages.clear();
-  segments.clear();
+  std::vector<ops::KvRange>& ranges = pass.lists.ranges;
+  std::vector<size_t>& ends = pass.lists.range_ends;
+  ranges.clear();
+  ends.clear();
   for (const PassSequence& sequence : pass.sequences) {
-    const bool cached = !sequence.kv.pages.empty();
-    if (cached && !pass.backend.is_counting()) {
+    if (!sequence.kv.pages.empty() && !pass.backend.is_counting()) {
       keys.store(sequence);
       if (!v.empty()) values.store(sequence);
     }
-    const int64_t length = length_of(sequence);
-    const int64_t page_size = cached ? keys.page_size : length;
-    const int64_t num_pages = (length + page_size - 1) / page_size;
-    keys.list(sequence, num_pages, key_pages);
-    values.list(sequence, num_pages, value_pages);
+    list_ranges(sequence, keys, values, ranges);
+    ends.push_back(ranges.size());
+  }
+  // The list is whole now and stays where it is.
+  std::vector<ops::AttentionSegment>& segments = pass.lists.segments;
+  segments.clear();
+  size_t first = 0;
+  for (size_t s = 0; s < pass.sequences.size(); ++s) {
+    const PassSequence& sequence = pass.sequences[s];
     segments.push_back({.begin = sequence.begin,
                         .end = sequence.end,
                         .first_position = sequence.first_position,
-                        .kv = {.k_pages = {},
-                               .v_pages = {},
-                               .page_size = page_size,
+                        .kv = {.ranges = std::span(ranges).subspan(first, ends[s] - first),
                                .position_stride = keys.row_bytes / dtype_bytes(k.dtype)}});
-  }
-  // The lists are whole now and stay where they are.
-  size_t first = 0;
-  for (ops::AttentionSegment& segment : segments) {
-    const int64_t length = segment.first_position + segment.end - segment.begin;
-    const auto count =
-        static_cast<size_t>((length + segment.kv.page_size - 1) / segment.kv.page_size);
-    segment.kv.k_pages = std::span(key_pages).subspan(first, count);
-    segment.kv.v_pages = std::span(value_pages).subspan(first, count);
-    first += count;
+    first = ends[s];
   }
   return segments;
 }

@@ -18,7 +18,7 @@
 namespace strata::model {
 
 // What a sequence has in the cache: its pages, of which a layer's part lies where the pass's layout
-// says.
+// says. Null: gone, since no query can read its positions any more.
 struct KvPages {
   std::span<void* const> pages;
 };
@@ -52,7 +52,8 @@ struct PassLists {
   std::vector<ops::RunProduct> products;
   std::vector<ops::LowRankRun> low_rank;
   std::vector<ops::AttentionSegment> segments;
-  std::vector<void*> key_pages, value_pages;
+  std::vector<ops::KvRange> ranges;
+  std::vector<size_t> range_ends;  // of each sequence
   ExpertRows expert_rows;  // of the sparse layer at work
 };
 

@@ -25,15 +25,17 @@ void check_segment(const AttentionSegment& segment, const AttentionArgs& args) {
   CHECK(0 <= segment.begin && segment.begin <= segment.end && segment.end <= args.q.shape[0],
         segment.begin, segment.end, args.q.shape[0]);
   if (segment.begin == segment.end) return;
-  const KvView& kv = segment.kv;
   const int64_t num_keys = segment.first_position + segment.end - segment.begin;
-  CHECK(segment.first_position >= 0 && kv.page_size > 0, segment.first_position, kv.page_size);
+  CHECK(segment.first_position >= 0, segment.first_position);
   const int64_t width = std::max(args.key_width(), args.value_width());
-  CHECK(kv.page_size == 1 || num_keys == 1 || kv.position_stride >= args.num_kv_heads * width,
-        kv.position_stride, args.num_kv_heads, width);
-  CHECK(static_cast<int64_t>(kv.k_pages.size()) >= (num_keys - 1) / kv.page_size + 1 &&
-            static_cast<int64_t>(kv.v_pages.size()) >= (num_keys - 1) / kv.page_size + 1,
-        kv.k_pages.size(), kv.v_pages.size(), num_keys, kv.page_size);
+  int64_t position = 0;  // the first that no range has covered
+  for (const KvRange& range : segment.kv.ranges) {
+    CHECK(range.begin == position && range.begin < range.end, range.begin, range.end, position);
+    CHECK(range.end == range.begin + 1 || segment.kv.position_stride >= args.num_kv_heads * width,
+          segment.kv.position_stride, args.num_kv_heads, width);
+    position = range.end;
+  }
+  CHECK(position >= num_keys, position, num_keys);
 }
 
 void check_args(const AttentionArgs& args, const TensorView& out) {

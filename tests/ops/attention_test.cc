@@ -136,6 +136,40 @@ TEST(Attention, DecodeAndChunksHaveTheBitsOfTraining) {
   });
 }
 
+// A range ends where it likes, and two that touch need not lie side by side.
+TEST(Attention, RangesOfAnyLengthHaveTheBitsOfOne) {
+  const AttentionCase c{.lengths = {200}, .num_heads = 4, .num_kv_heads = 2, .head_dim = 16};
+  constexpr int64_t kEnds[] = {1, 3, 64, 65, 130, 131, 199, 260};
+  for (const DType type : kTypes) {
+    const AttentionData data(c, type);
+    const TrainingSegments training(c, data);
+    std::vector<std::unique_ptr<Pages>> memory;
+    std::vector<KvRange> ranges;
+    for (const int64_t end : kEnds) {
+      const int64_t begin = ranges.empty() ? 0 : ranges.back().end;
+      memory.push_back(
+          std::make_unique<Pages>(data, begin, std::min<int64_t>(end, 200) - begin, end - begin));
+      KvRange range = memory.back()->view().ranges[0];
+      range.begin = begin;
+      range.end = end;
+      ranges.push_back(range);
+    }
+    AttentionSegment segment = training.segments()[0];
+    segment.kv.ranges = ranges;
+    for (const CpuPath path : supported_paths()) {
+      SCOPED_TRACE(cpu_path_name(path));
+      Backend backend(path, 2);
+      const Forwarded want = run_forward(backend, c, data, training.segments());
+      const Forwarded got = run_forward(backend, c, data, {&segment, 1});
+      expect_same_bits(got.out, want.out);
+      const Gradients want_grads = run_backward(backend, c, data, training.segments(), want, type);
+      const Gradients grads = run_backward(backend, c, data, {&segment, 1}, want, type);
+      expect_same_bits(grads.d_k, want_grads.d_k);
+      expect_same_bits(grads.d_q, want_grads.d_q);
+    }
+  }
+}
+
 TEST(Attention, ThreadsDoNotMoveABit) {
   for_each_case([](const AttentionCase& c, DType type, CpuPath path) {
     const AttentionData data(c, type);

@@ -63,61 +63,58 @@ class Pages {
  public:
   // Rows [begin, begin + count) of k and v.
   Pages(const AttentionData& data, int64_t begin, int64_t count, int64_t page_size)
-      : page_size_(page_size), stride_(data.k.view().shape[1] * data.k.view().shape[2]) {
-    const int64_t bytes = stride_ * dtype_bytes(data.k.view().dtype);
+      : stride_(data.k.view().shape[1] * data.k.view().shape[2]) {
     for (int64_t position = 0; position < count; position += page_size) {
-      for (const Buffer* source : {&data.k, &data.v}) {
-        if (source == &data.v && data.latent) {
-          v_pages_.push_back(k_pages_.back());
-          continue;
-        }
-        memory_.push_back(
-            std::make_unique<Buffer>(source->view().dtype, Shape{page_size, stride_}));
-        char* page = static_cast<char*>(memory_.back()->view().data);
-        const int64_t filled = std::min(page_size, count - position);
-        std::memcpy(page,
-                    static_cast<const char*>(source->view().data) + (begin + position) * bytes,
-                    static_cast<size_t>(filled * bytes));
-        (source == &data.k ? k_pages_ : v_pages_).push_back(page);
-      }
+      KvRange range{.begin = position, .end = position + page_size};
+      const int64_t filled = std::min(page_size, count - position);
+      range.keys = copy_rows(data.k, begin + position, filled, page_size);
+      range.values =
+          data.latent ? range.keys : copy_rows(data.v, begin + position, filled, page_size);
+      ranges_.push_back(range);
     }
   }
-  [[nodiscard]] KvView view() const { return {k_pages_, v_pages_, page_size_, stride_}; }
+  [[nodiscard]] KvView view() const { return {ranges_, stride_}; }
 
  private:
-  int64_t page_size_;
+  void* copy_rows(const Buffer& source, int64_t begin, int64_t count, int64_t page_size) {
+    const DType dtype = source.view().dtype;
+    const int64_t bytes = stride_ * dtype_bytes(dtype);
+    memory_.push_back(std::make_unique<Buffer>(dtype, Shape{page_size, stride_}));
+    void* page = memory_.back()->view().data;
+    std::memcpy(page, static_cast<const char*>(source.view().data) + begin * bytes,
+                static_cast<size_t>(count * bytes));
+    return page;
+  }
+
   int64_t stride_;
   std::vector<std::unique_ptr<Buffer>> memory_;
-  std::vector<void*> k_pages_;
-  std::vector<void*> v_pages_;
+  std::vector<KvRange> ranges_;
 };
 
 // Whole sequences whose K and V are the batch's own: as in training.
 class TrainingSegments {
  public:
-  TrainingSegments(const AttentionCase& c, const AttentionData& data)
-      : pages_(2 * c.lengths.size()) {
+  TrainingSegments(const AttentionCase& c, const AttentionData& data) : ranges_(c.lengths.size()) {
     int64_t begin = 0;
     const int64_t stride = c.num_kv_heads * c.head_dim;
     const int64_t bytes = stride * dtype_bytes(data.k.view().dtype);
     for (size_t s = 0; s < c.lengths.size(); ++s) {
-      pages_[2 * s] = static_cast<char*>(data.k.view().data) + begin * bytes;
-      pages_[2 * s + 1] =
-          data.latent ? pages_[2 * s] : static_cast<char*>(data.v.view().data) + begin * bytes;
+      KvRange& range = ranges_[s];
+      range.keys = static_cast<char*>(data.k.view().data) + begin * bytes;
+      range.values =
+          data.latent ? range.keys : static_cast<char*>(data.v.view().data) + begin * bytes;
+      range.end = c.lengths[s];
       segments_.push_back({.begin = begin,
                            .end = begin + c.lengths[s],
                            .first_position = 0,
-                           .kv = {{&pages_[2 * s], 1},
-                                  {&pages_[2 * s + 1], 1},
-                                  std::max<int64_t>(c.lengths[s], 1),
-                                  stride}});
+                           .kv = {{&range, 1}, stride}});
       begin += c.lengths[s];
     }
   }
   [[nodiscard]] std::span<const AttentionSegment> segments() const { return segments_; }
 
  private:
-  std::vector<void*> pages_;
+  std::vector<KvRange> ranges_;
   std::vector<AttentionSegment> segments_;
 };
 

@@ -210,11 +210,11 @@ void Forward::pack_block(const Item& item, int64_t key_begin, int64_t count,
                 .dim = layout.dim,
                 .num_heads = item.head_end - item.head_begin,
                 .head_words = layout.lanes_block()};
-  kv_rows(kv.k_pages, kv, key_begin, count, item.head_begin, layout.dim, bytes, rows);
+  kv_rows(kv, &KvRange::keys, key_begin, count, item.head_begin, layout.dim, bytes, rows);
   kernels.pack_lanes(from, work.keys);
   from.dim = value_layout.dim;
   from.head_words = value_layout.depth_words(kKeyBlock);
-  kv_rows(kv.v_pages, kv, key_begin, count, item.head_begin, value_layout.dim, bytes, rows);
+  kv_rows(kv, &KvRange::values, key_begin, count, item.head_begin, value_layout.dim, bytes, rows);
   kernels.pack_depth(from, work.values);
 }
 

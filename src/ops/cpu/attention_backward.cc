@@ -175,13 +175,13 @@ void Backward::pack_keys(const Item& item, const Workspace& work) const {
     const int64_t block = (key - item.key_begin) / kKeyBlock;
     const int64_t bytes = dtype_bytes(args.q.dtype);
     PackRows from{.rows = rows, .count = count, .dim = layout.dim};
-    kv_rows(kv.k_pages, kv, key, count, item.kv_head, layout.dim, bytes, rows);
+    kv_rows(kv, &KvRange::keys, key, count, item.kv_head, layout.dim, bytes, rows);
     kernels.pack_lanes(from, work.key_lanes + block * layout.lanes_block());
     if (item.wants_queries) {
       kernels.pack_depth(from, work.key_depth + block * layout.depth_words(kKeyBlock));
     }
     from.dim = value_layout.dim;
-    kv_rows(kv.v_pages, kv, key, count, item.kv_head, value_layout.dim, bytes, rows);
+    kv_rows(kv, &KvRange::values, key, count, item.kv_head, value_layout.dim, bytes, rows);
     kernels.pack_lanes(from, work.value_lanes + block * value_layout.lanes_block());
   }
 }

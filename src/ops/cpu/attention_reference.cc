@@ -42,14 +42,14 @@ struct Head {
     return (segment.begin + row) * args.q.shape[1] + kv_head * group() + member;
   }
   [[nodiscard]] const char* key(int64_t position) const {
-    return row(segment.kv.k_pages, position, key_dim());
+    return row(&KvRange::keys, position, key_dim());
   }
   [[nodiscard]] const char* value(int64_t position) const {
-    return row(segment.kv.v_pages, position, value_dim());
+    return row(&KvRange::values, position, value_dim());
   }
-  [[nodiscard]] const char* row(std::span<void* const> pages, int64_t position, int64_t dim) const {
+  [[nodiscard]] const char* row(void* KvRange::* side, int64_t position, int64_t dim) const {
     const void* address = nullptr;
-    kv_rows(pages, segment.kv, position, 1, kv_head, dim, dtype_bytes(dtype()), &address);
+    kv_rows(segment.kv, side, position, 1, kv_head, dim, dtype_bytes(dtype()), &address);
     return static_cast<const char*>(address);
   }
   // sum_h tensor[index, h] * row[h]
