@@ -1,9 +1,10 @@
 // How near is attention to the limits of the machine? Forward and backward as shares of the matrix
-// limit, counting the causal half (4 H flops a visible query-key pair forward, 10 H backward);
+// limit, counting the pairs that are seen (4 H flops a query-key pair forward, 10 H backward);
 // decode as a share of the read bandwidth, counting the bytes of the keys and values. Caches of
 // decode rotate through more memory than the processor's caches hold. How: bench/limit_share.h.
 //   attention_bench [--only forward|backward|decode] [--path avx512_bf16] [--dtype f32|bf16]
 //                   [--threads 2] [--reps 7] [--heads 16] [--kv-heads 8] [--dim 128]
+//                   [--window 0]
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,6 +28,7 @@ struct Options {
   int64_t heads = 16;
   int64_t kv_heads = 8;
   int64_t dim = 128;
+  int64_t window = 0;
 };
 
 void fill_normal(const TensorView& view, uint64_t seed) {
@@ -78,7 +80,9 @@ void Bench::train(const std::vector<int64_t>& lengths, bool backward) {
   double pairs = 0;
   for (const int64_t n : lengths) {
     tokens += n;
-    pairs += 0.5 * static_cast<double>(n) * static_cast<double>(n);
+    const int64_t window = options_.window == 0 ? n : std::min(n, options_.window);
+    pairs +=
+        static_cast<double>(window) * (static_cast<double>(n) - 0.5 * static_cast<double>(window));
   }
   const Options& o = options_;
   const Shape q_shape{tokens, o.heads, o.dim};
@@ -102,8 +106,11 @@ void Bench::train(const std::vector<int64_t>& lengths, bool backward) {
   for (size_t s = 0; s < segments.size(); ++s) {
     segments[s].kv = {{&ranges[s], 1}, o.kv_heads * o.dim};
   }
-  const AttentionArgs args{
-      .q = q, .segments = segments, .num_kv_heads = o.kv_heads, .scale = 0.088f};
+  const AttentionArgs args{.q = q,
+                           .segments = segments,
+                           .num_kv_heads = o.kv_heads,
+                           .scale = 0.088f,
+                           .window = o.window};
   const std::string name =
       fmt::format("{} {} x {}", backward ? "backward" : "forward", lengths.size(), lengths[0]);
   const double flops = pairs * static_cast<double>(o.heads * o.dim) * (backward ? 10 : 4);
@@ -146,8 +153,9 @@ void Bench::decode(int64_t num_sequences, int64_t context) {
   fill_normal(q.view(), 1);
   std::vector<AttentionSegment> segments(static_cast<size_t>(num_sequences));
   int64_t layer = 0;
-  const double read = 2.0 * static_cast<double>(num_sequences * context * o.kv_heads * o.dim *
-                                                dtype_bytes(o.dtype));
+  const int64_t seen = o.window == 0 ? context : std::min(context, o.window);
+  const double read =
+      2.0 * static_cast<double>(num_sequences * seen * o.kv_heads * o.dim * dtype_bytes(o.dtype));
   row(fmt::format("decode B={} context {}", num_sequences, context), read, true, [&] {
     for (int64_t s = 0; s < num_sequences; ++s) {
       const KvRange* first = pages.data() + (layer * num_sequences + s) * pages_each;
@@ -157,7 +165,12 @@ void Bench::decode(int64_t num_sequences, int64_t context) {
           .first_position = context - 1,
           .kv = {{first, static_cast<size_t>(pages_each)}, o.kv_heads * o.dim}};
     }
-    attention(backend_, {.q = q, .segments = segments, .num_kv_heads = o.kv_heads, .scale = 0.088f},
+    attention(backend_,
+              {.q = q,
+               .segments = segments,
+               .num_kv_heads = o.kv_heads,
+               .scale = 0.088f,
+               .window = o.window},
               out, {});
     layer = (layer + 1) % layers;
   });
@@ -192,6 +205,7 @@ Options parse(int argc, char** argv) {
     if (name == "--heads") options.heads = std::stoll(value);
     if (name == "--kv-heads") options.kv_heads = std::stoll(value);
     if (name == "--dim") options.dim = std::stoll(value);
+    if (name == "--window") options.window = std::stoll(value);
     if (name != "--path") continue;
     for (const CpuPath path : {CpuPath::kReference, CpuPath::kAvx2, CpuPath::kAvx512}) {
       if (value == cpu_path_name(path) && cpu_path_supported(path)) options.path = path;
