@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "model/linear.h"
-#include "ops/swiglu.h"
+#include "ops/gated.h"
 
 namespace strata::model {
 namespace {
@@ -76,7 +76,7 @@ void gated_mlp_forward(Pass& pass, const BlockContext& context, const GatedMlpKe
                  saved.gate);
   linear_forward(pass, pass.rows, linear_of(context, keys.up), n, {}, saved.lora_h[1], saved.up);
   const TensorView activated = pass.take(pass.dtype(), saved.gate.shape);
-  ops::swiglu(pass.backend, saved.gate, saved.up, activated);
+  ops::gated(pass.backend, ops::Activation::kSilu, saved.gate, saved.up, activated);
   linear_forward(pass, pass.rows, linear_of(context, keys.down), activated, output.add,
                  saved.lora_h[2], output.out);
 }
@@ -94,13 +94,14 @@ void gated_mlp_backward(Pass& pass, const BlockContext& context, const GatedMlpK
   {
     const Scratch::Mark inner(scratch);
     const TensorView activated = pass.take(pass.dtype(), saved.gate.shape);
-    ops::swiglu(pass.backend, saved.gate, saved.up, activated);
+    ops::gated(pass.backend, ops::Activation::kSilu, saved.gate, saved.up, activated);
     const TensorView d_activated = pass.take(pass.dtype(), saved.gate.shape);
     // out = add + down(activated)
     linear_backward(pass, pass.rows, down, activated, saved.lora_h[2], d_out, d_activated, false,
                     pass.base_gradient(down.weight_index));
     // activated = silu(gate) * up
-    ops::swiglu_backward(pass.backend, saved.gate, saved.up, d_activated, d_gate, d_up);
+    ops::gated_backward(pass.backend, ops::Activation::kSilu, saved.gate, saved.up, d_activated,
+                        d_gate, d_up);
   }
   linear_backward(pass, pass.rows, gate, n, saved.lora_h[0], d_gate, d_n, false,
                   pass.base_gradient(gate.weight_index));

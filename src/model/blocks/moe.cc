@@ -8,7 +8,7 @@
 #include "model/blocks/routing.h"
 #include "model/linear.h"
 #include "ops/elementwise.h"
-#include "ops/swiglu.h"
+#include "ops/gated.h"
 
 namespace strata::model {
 namespace {
@@ -102,7 +102,7 @@ struct Moe {
   // weight * silu(gate) * up of every routed row.
   static TensorView weighted(Pass& pass, const Saved& s) {
     const TensorView y = pass.take(pass.dtype(), s.gate.shape);
-    ops::swiglu_rows(pass.backend, s.gate, s.up, s.routing.row_weights, y);
+    ops::gated_rows(pass.backend, ops::Activation::kSilu, s.gate, s.up, s.routing.row_weights, y);
     return y;
   }
 
@@ -141,8 +141,8 @@ struct Moe {
       const TensorView dy = gather_rows(pass, routing, d_out);
       expert_down_backward(pass, context, s.lora_h, activated, dy, d_activated);
       // activated = weight * silu(gate) * up
-      ops::swiglu_rows_backward(pass.backend, s.gate, s.up, routing.row_weights, d_activated,
-                                d_gate, d_up, d_row_weights);
+      ops::gated_rows_backward(pass.backend, ops::Activation::kSilu, s.gate, s.up,
+                               routing.row_weights, d_activated, d_gate, d_up, d_row_weights);
     }
     const TensorView x = gather_rows(pass, routing, n);
     const TensorView d_x = pass.take(DType::kF32, x.shape);

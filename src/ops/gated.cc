@@ -1,7 +1,7 @@
-#include "ops/swiglu.h"
+#include "ops/gated.h"
 
 #include "ops/cpu/dispatch.h"
-#include "ops/cpu/swiglu.h"
+#include "ops/cpu/gated.h"
 
 namespace strata::ops {
 namespace {
@@ -20,9 +20,19 @@ void check_scales(TensorView scales, TensorView gate) {
         scales.shape.to_string(), gate.rows());
 }
 
+// Columns of a row, from `col` on.
+cpu::GatedInputs inputs_at(Activation activation, TensorView gate, TensorView up, float scale,
+                           int64_t row, int64_t col) {
+  return {.activation = activation,
+          .type = gate.dtype,
+          .gate = at(gate, row, col),
+          .up = at(up, row, col),
+          .scale = scale};
+}
+
 }  // namespace
 
-void swiglu(Backend& backend, TensorView gate, TensorView up, TensorView y) {
+void gated(Backend& backend, Activation activation, TensorView gate, TensorView up, TensorView y) {
   CHECK(cpu::is_float(gate.dtype), gate.dtype);
   check_like(up, gate);
   check_like(y, gate);
@@ -30,14 +40,14 @@ void swiglu(Backend& backend, TensorView gate, TensorView up, TensorView y) {
   cpu::with_path(backend.path(), [&]<typename V>() {
     cpu::for_pieces(backend, gate.rows(), gate.cols(), dense,
                     [&](int64_t row, int64_t begin, int64_t end) {
-                      cpu::swiglu_piece<V>(gate.dtype, at(gate, row, begin), at(up, row, begin),
-                                           1.0f, at(y, row, begin), end - begin);
+                      cpu::gated_piece<V>(inputs_at(activation, gate, up, 1.0f, row, begin),
+                                          at(y, row, begin), end - begin);
                     });
   });
 }
 
-void swiglu_backward(Backend& backend, TensorView gate, TensorView up, TensorView d_y,
-                     TensorView d_gate, TensorView d_up) {
+void gated_backward(Backend& backend, Activation activation, TensorView gate, TensorView up,
+                    TensorView d_y, TensorView d_gate, TensorView d_up) {
   CHECK(cpu::is_float(gate.dtype) && cpu::is_float(d_y.dtype), gate.dtype, d_y.dtype);
   CHECK(d_y.shape == gate.shape, d_y.shape.to_string(), gate.shape.to_string());
   check_like(up, gate);
@@ -47,15 +57,15 @@ void swiglu_backward(Backend& backend, TensorView gate, TensorView up, TensorVie
   cpu::with_path(backend.path(), [&]<typename V>() {
     cpu::for_pieces(
         backend, gate.rows(), gate.cols(), dense, [&](int64_t row, int64_t begin, int64_t end) {
-          cpu::swiglu_backward_piece<V>(gate.dtype, at(gate, row, begin), at(up, row, begin), 1.0f,
-                                        d_y.dtype, at(d_y, row, begin), at(d_gate, row, begin),
-                                        at(d_up, row, begin), end - begin);
+          cpu::gated_backward_piece<V>(inputs_at(activation, gate, up, 1.0f, row, begin), d_y.dtype,
+                                       at(d_y, row, begin), at(d_gate, row, begin),
+                                       at(d_up, row, begin), end - begin);
         });
   });
 }
 
-void swiglu_rows(Backend& backend, TensorView gate, TensorView up, TensorView scales,
-                 TensorView y) {
+void gated_rows(Backend& backend, Activation activation, TensorView gate, TensorView up,
+                TensorView scales, TensorView y) {
   CHECK(cpu::is_float(gate.dtype), gate.dtype);
   check_like(up, gate);
   check_like(y, gate);
@@ -63,15 +73,16 @@ void swiglu_rows(Backend& backend, TensorView gate, TensorView up, TensorView sc
   cpu::with_path(backend.path(), [&]<typename V>() {
     cpu::for_range(backend, gate.rows(), gate.cols(), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        cpu::swiglu_piece<V>(gate.dtype, gate.row(row), up.row(row), scales.f32()[row], y.row(row),
-                             gate.cols());
+        cpu::gated_piece<V>(inputs_at(activation, gate, up, scales.f32()[row], row, 0), y.row(row),
+                            gate.cols());
       }
     });
   });
 }
 
-void swiglu_rows_backward(Backend& backend, TensorView gate, TensorView up, TensorView scales,
-                          TensorView d_y, TensorView d_gate, TensorView d_up, TensorView d_scales) {
+void gated_rows_backward(Backend& backend, Activation activation, TensorView gate, TensorView up,
+                         TensorView scales, TensorView d_y, TensorView d_gate, TensorView d_up,
+                         TensorView d_scales) {
   CHECK(cpu::is_float(gate.dtype) && cpu::is_float(d_y.dtype), gate.dtype, d_y.dtype);
   CHECK(d_y.shape == gate.shape, d_y.shape.to_string(), gate.shape.to_string());
   check_like(up, gate);
@@ -82,11 +93,10 @@ void swiglu_rows_backward(Backend& backend, TensorView gate, TensorView up, Tens
   cpu::with_path(backend.path(), [&]<typename V>() {
     cpu::for_range(backend, gate.rows(), gate.cols(), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        d_scales.f32()[row] = cpu::swiglu_dot_piece<V>(gate.dtype, gate.row(row), up.row(row),
-                                                       d_y.dtype, d_y.row(row), gate.cols());
-        cpu::swiglu_backward_piece<V>(gate.dtype, gate.row(row), up.row(row), scales.f32()[row],
-                                      d_y.dtype, d_y.row(row), d_gate.row(row), d_up.row(row),
-                                      gate.cols());
+        const cpu::GatedInputs in = inputs_at(activation, gate, up, scales.f32()[row], row, 0);
+        d_scales.f32()[row] = cpu::gated_dot_piece<V>(in, d_y.dtype, d_y.row(row), gate.cols());
+        cpu::gated_backward_piece<V>(in, d_y.dtype, d_y.row(row), d_gate.row(row), d_up.row(row),
+                                     gate.cols());
       }
     });
   });

@@ -1,6 +1,6 @@
-#include "ops/swiglu.h"
+#include "ops/gated.h"
 
-#include "ops/ref/swiglu.h"
+#include "ops/ref/gated.h"
 #include "tests/ops/op_test.h"
 
 namespace strata::ops {
@@ -48,22 +48,22 @@ Buffer output(const Case& c) {
 // exp 2, the sum, the quotient, the complement, four products.
 constexpr int64_t kTerms = 9;
 
-TEST(Swiglu, ForwardMatchesReference) {
+TEST(Gated, ForwardMatchesReference) {
   for (const Case& c : kCases) {
     SCOPED_TRACE(name_of(c));
     const Buffer gate = input(c, 1, 8);
     const Buffer up = input(c, 2, 1);
     const auto outputs = run_everywhere([&](Backend& backend) {
       std::vector<Buffer> out = {output(c)};
-      swiglu(backend, gate, up, out[0]);
+      gated(backend, Activation::kSilu, gate, up, out[0]);
       return out;
     });
-    expect_close(outputs[0], ref::swiglu(gate.values(), up.values()),
+    expect_close(outputs[0], ref::gated(Activation::kSilu, gate.values(), up.values()),
                  dot_tolerance(kTerms, c.type));
   }
 }
 
-TEST(Swiglu, BackwardMatchesReference) {
+TEST(Gated, BackwardMatchesReference) {
   for (const Case& c : kCases) {
     SCOPED_TRACE(name_of(c));
     const Buffer gate = input(c, 1, 8);
@@ -72,14 +72,15 @@ TEST(Swiglu, BackwardMatchesReference) {
       const Buffer d_y = random_buffer(d_y_type, {c.tokens, c.dim}, {.seed = 3});
       const auto outputs = run_everywhere([&](Backend& backend) {
         std::vector<Buffer> out = {output(c), output(c)};
-        swiglu_backward(backend, gate, up, d_y, out[0], out[1]);
+        gated_backward(backend, Activation::kSilu, gate, up, d_y, out[0], out[1]);
         return out;
       });
       const auto n = static_cast<size_t>(gate.size());
       std::vector<double> d_gate(n);
       std::vector<double> d_up(n);
       std::vector<double> magnitude(n);
-      ref::swiglu_backward(gate.values(), up.values(), d_y.values(), d_gate, d_up);
+      ref::gated_backward(Activation::kSilu, gate.values(), up.values(), d_y.values(), d_gate,
+                          d_up);
       for (size_t i = 0; i < n; ++i) {  // 1 + g (1 - sigmoid(g)) cancels near g = -1.28
         const auto at = static_cast<int64_t>(i);
         const double s = 1 / (1 + std::exp(-gate.get(at)));
@@ -92,36 +93,38 @@ TEST(Swiglu, BackwardMatchesReference) {
   }
 }
 
-TEST(Swiglu, ReferenceBackwardMatchesComplexStep) {
+TEST(Gated, ReferenceBackwardMatchesComplexStep) {
   const auto gate = random_buffer(kF32, {9}, {.seed = 1, .scale = 3}).values();
   const auto up = random_buffer(kF32, {9}, {.seed = 2}).values();
   const auto d_y = random_buffer(kF32, {9}, {.seed = 3}).values();
   std::vector<double> d_gate(9);
   std::vector<double> d_up(9);
-  ref::swiglu_backward(gate, up, d_y, d_gate, d_up);
+  ref::gated_backward(Activation::kSilu, gate, up, d_y, d_gate, d_up);
   using Complex = std::vector<std::complex<double>>;
   const auto by_gate = complex_step(
-      [&](const Complex& point) { return ref::swiglu(point, to_complex(up)); }, gate, d_y);
+      [&](const Complex& point) { return ref::gated(Activation::kSilu, point, to_complex(up)); },
+      gate, d_y);
   const auto by_up = complex_step(
-      [&](const Complex& point) { return ref::swiglu(to_complex(gate), point); }, up, d_y);
+      [&](const Complex& point) { return ref::gated(Activation::kSilu, to_complex(gate), point); },
+      up, d_y);
   EXPECT_LE(relative_l2(d_gate, by_gate), 1e-13);
   EXPECT_LE(relative_l2(d_up, by_up), 1e-13);
 }
 
 // Far out on both sides nothing overflows, and the small tail keeps its relative accuracy.
-TEST(Swiglu, ExtremeGates) {
+TEST(Gated, ExtremeGates) {
   Buffer gate(kF32, {8});
   gate.set_values({-100, -89, -87, -30, 30, 88, 100, 1e30});
   const Buffer up = filled_buffer(kF32, {8}, 1);
   const auto outputs = run_everywhere([&](Backend& backend) {
     std::vector<Buffer> out = {Buffer(kF32, {8}), Buffer(kF32, {8}), Buffer(kF32, {8})};
-    swiglu(backend, gate, up, out[0]);
-    swiglu_backward(backend, gate, up, up, out[1], out[2]);
+    gated(backend, Activation::kSilu, gate, up, out[0]);
+    gated_backward(backend, Activation::kSilu, gate, up, up, out[1], out[2]);
     return out;
   });
   std::vector<double> d_gate(8);
   std::vector<double> d_up(8);
-  ref::swiglu_backward(gate.values(), up.values(), up.values(), d_gate, d_up);
+  ref::gated_backward(Activation::kSilu, gate.values(), up.values(), up.values(), d_gate, d_up);
   // 1e-36: exp(-89) is a subnormal number
   for (int64_t i = 0; i < 8; ++i) {
     const auto at = static_cast<size_t>(i);
@@ -131,7 +134,7 @@ TEST(Swiglu, ExtremeGates) {
   }
 }
 
-TEST(Swiglu, NanStaysNan) {
+TEST(Gated, NanStaysNan) {
   Buffer gate(kF32, {3});
   gate.set_values({std::nan(""), 1, 1});
   Buffer up(kF32, {3});
@@ -139,14 +142,14 @@ TEST(Swiglu, NanStaysNan) {
   for (const CpuPath path : supported_paths()) {
     Backend backend(path, 1);
     Buffer y(kF32, {3});
-    swiglu(backend, gate, up, y);
+    gated(backend, Activation::kSilu, gate, up, y);
     EXPECT_TRUE(std::isnan(y.get(0)));
     EXPECT_TRUE(std::isnan(y.get(1)));
     EXPECT_FALSE(std::isnan(y.get(2)));
   }
 }
 
-TEST(Swiglu, OutputsMayLieOverInputs) {
+TEST(Gated, OutputsMayLieOverInputs) {
   for (const DType type : {kF32, kBF16}) {
     const Case c{.tokens = 5, .dim = 4099, .type = type};
     const Buffer gate = input(c, 1, 3);
@@ -156,26 +159,26 @@ TEST(Swiglu, OutputsMayLieOverInputs) {
       Backend backend(path, 2);
       Buffer y = output(c);
       Buffer over = gate;
-      swiglu(backend, gate, up, y);
-      swiglu(backend, over, up, over);
+      gated(backend, Activation::kSilu, gate, up, y);
+      gated(backend, Activation::kSilu, over, up, over);
       expect_same_bits(over, y);
       Buffer d_gate = output(c);
       Buffer d_up = output(c);
       Buffer gate_over = gate;
       Buffer up_over = up;
-      swiglu_backward(backend, gate, up, d_y, d_gate, d_up);
-      swiglu_backward(backend, gate_over, up_over, d_y, gate_over, up_over);
+      gated_backward(backend, Activation::kSilu, gate, up, d_y, d_gate, d_up);
+      gated_backward(backend, Activation::kSilu, gate_over, up_over, d_y, gate_over, up_over);
       expect_same_bits(gate_over, d_gate);
       expect_same_bits(up_over, d_up);
       Buffer d_over = d_y;
-      swiglu_backward(backend, gate, up, d_over, d_over, d_up);
+      gated_backward(backend, Activation::kSilu, gate, up, d_over, d_over, d_up);
       expect_same_bits(d_over, d_gate);
     }
   }
 }
 
-// A factor a row: with ones the bits of swiglu, else a double reference.
-TEST(Swiglu, RowsHaveFactors) {
+// A factor a row: with ones the bits of gated, else a double reference.
+TEST(Gated, RowsHaveFactors) {
   for (const CpuPath path : supported_paths()) {
     Backend backend(path, 2);
     for (const DType type : {kF32, kBF16}) {
@@ -186,12 +189,13 @@ TEST(Swiglu, RowsHaveFactors) {
       Buffer ones(kF32, {5}), factors = random_buffer(kF32, {5}, {.seed = 4});
       for (int64_t t = 0; t < 5; ++t) ones.set(t, 1.0);
       Buffer plain(type, shape), same(type, shape), y(type, shape);
-      swiglu(backend, gate, up, plain);
-      swiglu_rows(backend, gate, up, ones, same);
+      gated(backend, Activation::kSilu, gate, up, plain);
+      gated_rows(backend, Activation::kSilu, gate, up, ones, same);
       EXPECT_EQ(same.values(), plain.values());
-      swiglu_rows(backend, gate, up, factors, y);
+      gated_rows(backend, Activation::kSilu, gate, up, factors, y);
       Buffer d_gate(type, shape), d_up(type, shape), d_factors(kF32, {5});
-      swiglu_rows_backward(backend, gate, up, factors, d_y, d_gate, d_up, d_factors);
+      gated_rows_backward(backend, Activation::kSilu, gate, up, factors, d_y, d_gate, d_up,
+                          d_factors);
       const double unit = type == kF32 ? 0x1p-24 : 0x1p-8;
       for (int64_t t = 0; t < 5; ++t) {
         double sum = 0, size = 0;
