@@ -45,70 +45,144 @@ Buffer output(const Case& c) {
   return Buffer(c.type, {c.tokens, c.dim}, c.strided ? c.dim + 7 : 0, 1);
 }
 
-// exp 2, the sum, the quotient, the complement, four products.
-constexpr int64_t kTerms = 9;
+constexpr Activation kActivations[] = {Activation::kSilu, Activation::kGeluTanh};
+
+std::string name_of(Activation activation, const Case& c) {
+  return (activation == Activation::kSilu ? "silu, " : "gelu, ") + name_of(c);
+}
+
+// Roundings of act(x) and act'(x): exp 2, the sum, the quotient, the product; the argument z
+// of kGeluTanh's exponential is good to 4, each of which moves it by |z|. The slope has the
+// complement, its argument's slope and the sum besides. Factors count one each.
+constexpr double kUnit = 0x1p-24;
+constexpr double kFactors = 3;
+double exponent_error(Activation activation, double x) {
+  return activation == Activation::kSilu ? 0 : 4 * std::abs(ref::gelu_argument(x)) * kUnit;
+}
+double value_error(Activation activation, double x) {
+  return (7 + kFactors) * kUnit + exponent_error(activation, x);
+}
+double slope_error(Activation activation, double x) {
+  return (18 + kFactors) * kUnit + exponent_error(activation, x);
+}
+// The sum of the magnitudes of the two terms of act'(x), which cancel where act has its minimum.
+double slope_magnitude(Activation activation, double x) {
+  const double sigmoid = x == 0 ? 0.5 : ref::activate(activation, x) / x;
+  return sigmoid + std::abs(ref::activation_slope(activation, x) - sigmoid);
+}
 
 TEST(Gated, ForwardMatchesReference) {
-  for (const Case& c : kCases) {
-    SCOPED_TRACE(name_of(c));
-    const Buffer gate = input(c, 1, 8);
-    const Buffer up = input(c, 2, 1);
-    const auto outputs = run_everywhere([&](Backend& backend) {
-      std::vector<Buffer> out = {output(c)};
-      gated(backend, Activation::kSilu, gate, up, out[0]);
-      return out;
-    });
-    expect_close(outputs[0], ref::gated(Activation::kSilu, gate.values(), up.values()),
-                 dot_tolerance(kTerms, c.type));
+  for (const Activation activation : kActivations) {
+    for (const Case& c : kCases) {
+      SCOPED_TRACE(name_of(activation, c));
+      const Buffer gate = input(c, 1, 8);
+      const Buffer up = input(c, 2, 1);
+      const auto outputs = run_everywhere([&](Backend& backend) {
+        std::vector<Buffer> out = {output(c)};
+        gated(backend, activation, gate, up, out[0]);
+        return out;
+      });
+      const auto want = ref::gated(activation, gate.values(), up.values());
+      std::vector<double> bound(want.size());
+      for (size_t i = 0; i < want.size(); ++i) {
+        bound[i] = std::abs(want[i]) * (value_error(activation, gate.get(static_cast<int64_t>(i))) +
+                                        unit_roundoff(c.type));
+      }
+      expect_close(outputs[0], want, 1.0, bound);
+    }
   }
 }
 
 TEST(Gated, BackwardMatchesReference) {
-  for (const Case& c : kCases) {
-    SCOPED_TRACE(name_of(c));
-    const Buffer gate = input(c, 1, 8);
-    const Buffer up = input(c, 2, 1);
-    for (const DType d_y_type : {kF32, kBF16}) {
-      const Buffer d_y = random_buffer(d_y_type, {c.tokens, c.dim}, {.seed = 3});
-      const auto outputs = run_everywhere([&](Backend& backend) {
-        std::vector<Buffer> out = {output(c), output(c)};
-        gated_backward(backend, Activation::kSilu, gate, up, d_y, out[0], out[1]);
-        return out;
-      });
-      const auto n = static_cast<size_t>(gate.size());
-      std::vector<double> d_gate(n);
-      std::vector<double> d_up(n);
-      std::vector<double> magnitude(n);
-      ref::gated_backward(Activation::kSilu, gate.values(), up.values(), d_y.values(), d_gate,
-                          d_up);
-      for (size_t i = 0; i < n; ++i) {  // 1 + g (1 - sigmoid(g)) cancels near g = -1.28
-        const auto at = static_cast<int64_t>(i);
-        const double s = 1 / (1 + std::exp(-gate.get(at)));
-        magnitude[i] = std::abs(d_y.get(at) * up.get(at)) * s *
-                       (1 + std::abs(gate.get(at)) / (1 + std::exp(gate.get(at))));
+  for (const Activation activation : kActivations) {
+    for (const Case& c : kCases) {
+      SCOPED_TRACE(name_of(activation, c));
+      const Buffer gate = input(c, 1, 8);
+      const Buffer up = input(c, 2, 1);
+      for (const DType d_y_type : {kF32, kBF16}) {
+        const Buffer d_y = random_buffer(d_y_type, {c.tokens, c.dim}, {.seed = 3});
+        const auto outputs = run_everywhere([&](Backend& backend) {
+          std::vector<Buffer> out = {output(c), output(c)};
+          gated_backward(backend, activation, gate, up, d_y, out[0], out[1]);
+          return out;
+        });
+        const auto n = static_cast<size_t>(gate.size());
+        std::vector<double> d_gate(n), d_up(n), gate_bound(n), up_bound(n);
+        ref::gated_backward(activation, gate.values(), up.values(), d_y.values(), d_gate, d_up);
+        for (size_t i = 0; i < n; ++i) {
+          const auto at = static_cast<int64_t>(i);
+          const double x = gate.get(at);
+          gate_bound[i] = std::abs(d_y.get(at) * up.get(at)) * slope_magnitude(activation, x) *
+                              slope_error(activation, x) +
+                          std::abs(d_gate[i]) * unit_roundoff(c.type);
+          up_bound[i] = std::abs(d_up[i]) * (value_error(activation, x) + unit_roundoff(c.type));
+        }
+        expect_close(outputs[0], d_gate, 1.0, gate_bound);
+        expect_close(outputs[1], d_up, 1.0, up_bound);
       }
-      expect_close(outputs[0], d_gate, dot_tolerance(kTerms + 4, c.type), magnitude);
-      expect_close(outputs[1], d_up, dot_tolerance(kTerms, c.type));
     }
   }
 }
 
 TEST(Gated, ReferenceBackwardMatchesComplexStep) {
-  const auto gate = random_buffer(kF32, {9}, {.seed = 1, .scale = 3}).values();
-  const auto up = random_buffer(kF32, {9}, {.seed = 2}).values();
-  const auto d_y = random_buffer(kF32, {9}, {.seed = 3}).values();
-  std::vector<double> d_gate(9);
-  std::vector<double> d_up(9);
-  ref::gated_backward(Activation::kSilu, gate, up, d_y, d_gate, d_up);
-  using Complex = std::vector<std::complex<double>>;
-  const auto by_gate = complex_step(
-      [&](const Complex& point) { return ref::gated(Activation::kSilu, point, to_complex(up)); },
-      gate, d_y);
-  const auto by_up = complex_step(
-      [&](const Complex& point) { return ref::gated(Activation::kSilu, to_complex(gate), point); },
-      up, d_y);
-  EXPECT_LE(relative_l2(d_gate, by_gate), 1e-13);
-  EXPECT_LE(relative_l2(d_up, by_up), 1e-13);
+  for (const Activation activation : kActivations) {
+    const auto gate = random_buffer(kF32, {9}, {.seed = 1, .scale = 3}).values();
+    const auto up = random_buffer(kF32, {9}, {.seed = 2}).values();
+    const auto d_y = random_buffer(kF32, {9}, {.seed = 3}).values();
+    std::vector<double> d_gate(9);
+    std::vector<double> d_up(9);
+    ref::gated_backward(activation, gate, up, d_y, d_gate, d_up);
+    using Complex = std::vector<std::complex<double>>;
+    const auto by_gate = complex_step(
+        [&](const Complex& point) { return ref::gated(activation, point, to_complex(up)); }, gate,
+        d_y);
+    const auto by_up = complex_step(
+        [&](const Complex& point) { return ref::gated(activation, to_complex(gate), point); }, up,
+        d_y);
+    EXPECT_LE(relative_l2(d_gate, by_gate), 1e-13);
+    EXPECT_LE(relative_l2(d_up, by_up), 1e-13);
+  }
+}
+
+// The oracle's form is the published one: 0.5 x (1 + tanh(v)).
+TEST(Gated, GeluIsTheFormWithTanh) {
+  for (double x = -12; x <= 12; x += 1.0 / 64) {
+    const double v = std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);
+    EXPECT_NEAR(ref::activate(Activation::kGeluTanh, x), 0.5 * x * (1 + std::tanh(v)), 4e-15) << x;
+  }
+}
+
+// Every finite bf16 value: the error bounds, and no NaN from an infinity on the way.
+TEST(Gated, GeluOfEveryBf16Value) {
+  std::vector<double> x;
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    const double value = to_float(Bf16{static_cast<uint16_t>(bits)});
+    if (std::isfinite(value)) x.push_back(value);
+  }
+  const auto n = static_cast<int64_t>(x.size());
+  Buffer gate(kF32, {n});
+  gate.set_values(x);
+  const Buffer ones = filled_buffer(kF32, {n}, 1);
+  const auto outputs = run_everywhere([&](Backend& backend) {
+    std::vector<Buffer> out = {Buffer(kF32, {n}), Buffer(kF32, {n}), Buffer(kF32, {n})};
+    gated(backend, Activation::kGeluTanh, gate, ones, out[0]);
+    gated_backward(backend, Activation::kGeluTanh, gate, ones, ones, out[1], out[2]);
+    return out;
+  });
+  std::vector<double> want(x.size()), slope(x.size()), bound(x.size()), slope_bound(x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    // The double formula overflows too: beyond 16 the function is x or 0.
+    const bool far = std::abs(x[i]) > 16;
+    want[i] = far ? std::max(x[i], 0.0) : ref::activate(Activation::kGeluTanh, x[i]);
+    slope[i] = far ? (x[i] > 0 ? 1.0 : 0.0) : ref::activation_slope(Activation::kGeluTanh, x[i]);
+    bound[i] = far ? 0 : std::abs(want[i]) * value_error(Activation::kGeluTanh, x[i]);
+    slope_bound[i] = far ? 0
+                         : slope_magnitude(Activation::kGeluTanh, x[i]) *
+                               slope_error(Activation::kGeluTanh, x[i]);
+  }
+  expect_close(outputs[0], want, 1.0, bound);
+  expect_close(outputs[1], slope, 1.0, slope_bound);
+  expect_same_bits(outputs[2], outputs[0]);
 }
 
 // Far out on both sides nothing overflows, and the small tail keeps its relative accuracy.
@@ -140,12 +214,17 @@ TEST(Gated, NanStaysNan) {
   Buffer up(kF32, {3});
   up.set_values({1, std::nan(""), 1});
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 1);
-    Buffer y(kF32, {3});
-    gated(backend, Activation::kSilu, gate, up, y);
-    EXPECT_TRUE(std::isnan(y.get(0)));
-    EXPECT_TRUE(std::isnan(y.get(1)));
-    EXPECT_FALSE(std::isnan(y.get(2)));
+    for (const Activation activation : kActivations) {
+      Backend backend(path, 1);
+      Buffer y(kF32, {3});
+      gated(backend, activation, gate, up, y);
+      EXPECT_TRUE(std::isnan(y.get(0)));
+      EXPECT_TRUE(std::isnan(y.get(1)));
+      EXPECT_FALSE(std::isnan(y.get(2)));
+      Buffer d_gate(kF32, {3}), d_up(kF32, {3});
+      gated_backward(backend, activation, gate, up, up, d_gate, d_up);
+      EXPECT_TRUE(std::isnan(d_gate.get(0)) && std::isnan(d_up.get(0)));
+    }
   }
 }
 
@@ -179,41 +258,46 @@ TEST(Gated, OutputsMayLieOverInputs) {
 
 // A factor a row: with ones the bits of gated, else a double reference.
 TEST(Gated, RowsHaveFactors) {
-  for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 2);
+  for (const Activation activation : kActivations) {
     for (const DType type : {kF32, kBF16}) {
       const Shape shape = {5, 37};
       const Buffer gate = random_buffer(type, shape, {.seed = 1, .scale = 3});
       const Buffer up = random_buffer(type, shape, {.seed = 2});
       const Buffer d_y = random_buffer(type, shape, {.seed = 3});
-      Buffer ones(kF32, {5}), factors = random_buffer(kF32, {5}, {.seed = 4});
-      for (int64_t t = 0; t < 5; ++t) ones.set(t, 1.0);
-      Buffer plain(type, shape), same(type, shape), y(type, shape);
-      gated(backend, Activation::kSilu, gate, up, plain);
-      gated_rows(backend, Activation::kSilu, gate, up, ones, same);
-      EXPECT_EQ(same.values(), plain.values());
-      gated_rows(backend, Activation::kSilu, gate, up, factors, y);
-      Buffer d_gate(type, shape), d_up(type, shape), d_factors(kF32, {5});
-      gated_rows_backward(backend, Activation::kSilu, gate, up, factors, d_y, d_gate, d_up,
-                          d_factors);
-      const double unit = type == kF32 ? 0x1p-24 : 0x1p-8;
+      const Buffer ones = filled_buffer(kF32, {5}, 1);
+      const Buffer factors = random_buffer(kF32, {5}, {.seed = 4});
+      const auto outputs = run_everywhere([&](Backend& backend) {
+        std::vector<Buffer> out = {Buffer(type, shape), Buffer(type, shape), Buffer(type, shape),
+                                   Buffer(type, shape), Buffer(type, shape), Buffer(kF32, {5})};
+        gated(backend, activation, gate, up, out[0]);
+        gated_rows(backend, activation, gate, up, ones, out[1]);
+        gated_rows(backend, activation, gate, up, factors, out[2]);
+        gated_rows_backward(backend, activation, gate, up, factors, d_y, out[3], out[4], out[5]);
+        return out;
+      });
+      expect_same_bits(outputs[1], outputs[0]);
+      const double unit = unit_roundoff(type);
       for (int64_t t = 0; t < 5; ++t) {
-        double sum = 0, size = 0;
+        double sum = 0, sum_bound = 0;
         for (int64_t i = t * 37; i < (t + 1) * 37; ++i) {
-          const double s = 1 / (1 + std::exp(-gate.get(i))), silu = gate.get(i) * s;
-          const double d = d_y.get(i) * factors.get(t);
+          const double x = gate.get(i), value = ref::activate(activation, x);
+          const double d = d_y.get(i) * factors.get(t), term = d_y.get(i) * value * up.get(i);
+          const double error = value_error(activation, x);
           const auto close = [&](double got, double want) {
-            EXPECT_NEAR(got, want, (kTerms + 2) * unit * std::abs(want) + 1e-12);
+            EXPECT_NEAR(got, want, (error + unit) * std::abs(want) + 1e-38);
           };
-          close(y.get(i), factors.get(t) * silu * up.get(i));
-          close(d_up.get(i), d * silu);
-          EXPECT_NEAR(d_gate.get(i), d * up.get(i) * s * (1 + gate.get(i) * (1 - s)),
-                      (kTerms + 2) * unit * std::abs(d * up.get(i)) + 1e-12);
-          sum += d_y.get(i) * silu * up.get(i);
-          size += std::abs(d_y.get(i) * silu * up.get(i));
+          close(outputs[2].get(i), factors.get(t) * value * up.get(i));
+          close(outputs[4].get(i), d * value);
+          const double d_gate = d * up.get(i) * ref::activation_slope(activation, x);
+          EXPECT_NEAR(outputs[3].get(i), d_gate,
+                      slope_error(activation, x) * slope_magnitude(activation, x) *
+                              std::abs(d * up.get(i)) +
+                          unit * std::abs(d_gate) + 1e-38);
+          sum += term;
+          // Summed in fp32 before any rounding to bf16: a lane's 3 terms and the tree's 4.
+          sum_bound += std::abs(term) * (error + 7 * kUnit);
         }
-        // The products are summed in fp32 before any rounding to bf16.
-        EXPECT_NEAR(d_factors.get(t), sum, (kTerms + 7) * 0x1p-24 * size + 1e-12);
+        EXPECT_NEAR(outputs[5].get(t), sum, sum_bound);
       }
     }
   }

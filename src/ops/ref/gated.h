@@ -8,25 +8,33 @@
 
 namespace strata::ops::ref {
 
+constexpr double kGeluC1 = 1.5957691216057307117597842397375;  // 2 sqrt(2 / pi)
+
+// 2 v of ops/gated.h.
+template <typename S>
+S gelu_argument(S x) {
+  return kGeluC1 * (x + 0.044715 * x * x * x);
+}
+
 // act(x) and act'(x).
 template <typename S>
 S activate(Activation activation, S x) {
   switch (activation) {
     case Activation::kSilu:
       return x / (1.0 + std::exp(-x));
+    case Activation::kGeluTanh:
+      return x / (1.0 + std::exp(-gelu_argument(x)));
   }
   return x;
 }
 
 inline double activation_slope(Activation activation, double x) {
-  switch (activation) {
-    case Activation::kSilu: {
-      const double sigmoid = 1.0 / (1.0 + std::exp(-x));
-      const double complement = 1.0 / (1.0 + std::exp(x));
-      return sigmoid + x * sigmoid * complement;
-    }
-  }
-  return 0;
+  const bool silu = activation == Activation::kSilu;
+  const double z = silu ? x : gelu_argument(x);
+  const double d_z = silu ? 1.0 : kGeluC1 * (1.0 + 3 * 0.044715 * x * x);
+  const double sigmoid = 1.0 / (1.0 + std::exp(-z));
+  const double complement = 1.0 / (1.0 + std::exp(z));
+  return sigmoid + x * sigmoid * complement * d_z;
 }
 
 template <typename S>
