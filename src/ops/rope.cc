@@ -1,12 +1,14 @@
 #include "ops/rope.h"
 
 #include "ops/cpu/dispatch.h"
+#include "ops/cpu/norm_weight.h"
 #include "ops/cpu/rope.h"
 
 namespace strata::ops {
 namespace {
 
-cpu::RopeKernel checked(const HeadNormRopeArgs& args) {
+// The weight may lie in scratch.
+cpu::RopeKernel checked(Backend& backend, const HeadNormRopeArgs& args) {
   CHECK(cpu::is_float(args.x.dtype) && args.x.shape.rank() == 3, args.x.shape.to_string());
   const int64_t dim = args.x.cols();
   CHECK(dim % 2 == 0, dim);
@@ -26,7 +28,9 @@ cpu::RopeKernel checked(const HeadNormRopeArgs& args) {
   return {.x = args.x.data,
           .x_type = args.x.dtype,
           .x_stride = args.x.row_stride,
-          .weight = args.weight.empty() ? nullptr : args.weight.f32(),
+          .weight = args.weight.empty()
+                        ? nullptr
+                        : cpu::offset_weight(backend, args.weight, args.weight_offset),
           .eps = args.eps,
           .positions = args.positions.data(),
           .cos = args.cos.f32(),
@@ -41,7 +45,8 @@ cpu::RopeKernel checked(const HeadNormRopeArgs& args) {
 }  // namespace
 
 void head_norm_rope(Backend& backend, const HeadNormRopeArgs& args, TensorView y) {
-  const cpu::RopeKernel kernel = checked(args);
+  Scratch::Mark mark(backend.scratch());
+  const cpu::RopeKernel kernel = checked(backend, args);
   CHECK(y.dtype == args.x.dtype && y.shape == args.x.shape, y.shape.to_string(),
         args.x.shape.to_string());
   cpu::with_path(backend.path(), [&]<typename V>() {
@@ -53,12 +58,12 @@ void head_norm_rope(Backend& backend, const HeadNormRopeArgs& args, TensorView y
 
 void head_norm_rope_backward(Backend& backend, const HeadNormRopeArgs& args, TensorView d_y,
                              TensorView d_x, TensorView d_weight) {
-  const cpu::RopeKernel kernel = checked(args);
+  Scratch::Mark mark(backend.scratch());
+  const cpu::RopeKernel kernel = checked(backend, args);
   CHECK(cpu::is_float(d_y.dtype) && d_y.shape == args.x.shape, d_y.shape.to_string());
   CHECK(cpu::is_float(d_x.dtype) && d_x.shape == args.x.shape, d_x.shape.to_string());
   CHECK(d_weight.empty() || (d_weight.dtype == DType::kF32 && d_weight.shape == args.weight.shape),
         d_weight.shape.to_string());
-  Scratch::Mark mark(backend.scratch());
   cpu::with_path(backend.path(), [&]<typename V>() {
     if (!d_weight.empty() && kernel.num_rows > 0) {  // first: d_x may lie over d_y
       float* inv_rms = backend.scratch().take(DType::kF32, {kernel.num_rows}).f32();

@@ -1,7 +1,8 @@
 // Per-head RMSNorm (Qwen3; optional) followed by rotary position embedding of the pairs (h, h +
 // H/2), or (2h, 2h + 1) where `interleaved`; the result has its pairs at (h, h + H/2) either way.
+// The norm multiplies by weight_offset + weight, as ops/rms_norm.h does.
 // Sources: HF modeling_qwen3.py, Qwen3Attention; modeling_llama.py, apply_rotary_pos_emb;
-// modeling_deepseek_v3.py, apply_rotary_pos_emb_interleave.
+// modeling_deepseek_v3.py, apply_rotary_pos_emb_interleave; modeling_gemma3.py, Gemma3Attention.
 // T tokens, N heads, H head width (even). Arithmetic in fp32 from the raw projection to the rounded
 // result: the norm's result is not rounded in between. Engine thread only. y may alias x.
 #pragma once
@@ -18,6 +19,7 @@ struct HeadNormRopeArgs {
   TensorView x;       // [T, N, H] f32 or bf16, the raw projection
   TensorView weight;  // [H] f32, or empty: no norm
   float eps = 1e-6f;
+  float weight_offset = 0.0f;
   std::span<const int32_t> positions;  // [T]
   TensorView cos;                      // [P, H / 2] f32, P > every position
   TensorView sin;                      // [P, H / 2] f32

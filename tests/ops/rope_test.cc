@@ -21,6 +21,7 @@ struct Case {
   DType type = kF32;
   double scale = 2;
   bool interleaved = false;
+  float offset = 0;
 };
 
 const Case kCases[] = {
@@ -42,23 +43,27 @@ const Case kCases[] = {
     {9, 1, 64, false, kF32, 2, true},
     {40, 16, 64, false, kBF16, 2, true},
     {2, 3, 1024, false, kBF16, 2, true},
+    {3, 2, 30, true, kF32, 2, false, 1},
+    {9, 4, 128, true, kBF16, 2, false, 1},
 };
 
 std::string name_of(const Case& c) {
   return "tokens " + std::to_string(c.tokens) + ", heads " + std::to_string(c.heads) + ", dim " +
          std::to_string(c.dim) + (c.norm ? ", norm, " : ", no norm, ") +
-         (c.interleaved ? "interleaved, " : "") + std::string(dtype_name(c.type));
+         (c.interleaved ? "interleaved, " : "") + "offset " + std::to_string(c.offset) + ", " +
+         std::string(dtype_name(c.type));
 }
 
 // What an op and its reference read.
 struct Inputs {
   explicit Inputs(const Case& c)
       : x(random_buffer(c.type, {c.tokens, c.heads, c.dim}, {.seed = 1, .scale = c.scale})),
-        weight(random_buffer(kF32, {c.dim}, {.seed = 2, .scale = 0.3, .mean = 1})),
+        weight(random_buffer(kF32, {c.dim}, {.seed = 2, .scale = 0.3, .mean = 1.0 - c.offset})),
         cos(kF32, {kPositions, c.dim / 2}),
         sin(kF32, {kPositions, c.dim / 2}),
         norm(c.norm),
-        interleaved(c.interleaved) {
+        interleaved(c.interleaved),
+        offset(c.offset) {
     for (int64_t i = 0; i < cos.size(); ++i) {
       const double angle = static_cast<double>(i / (c.dim / 2)) / (1.0 + 0.3 * (i % (c.dim / 2)));
       cos.set(i, std::cos(angle));
@@ -72,6 +77,7 @@ struct Inputs {
               .norm = c.norm,
               .interleaved = c.interleaved,
               .eps = kEps,
+              .weight_offset = c.offset,
               .positions = positions,
               .cos = cos.values(),
               .sin = sin.values()};
@@ -80,6 +86,7 @@ struct Inputs {
     return {.x = x,
             .weight = norm ? weight.view() : TensorView(),
             .eps = kEps,
+            .weight_offset = offset,
             .positions = positions,
             .cos = cos,
             .sin = sin,
@@ -92,6 +99,7 @@ struct Inputs {
   Buffer sin;
   bool norm;
   bool interleaved;
+  float offset;
   std::vector<int32_t> positions;
   ref::HeadNormRope oracle;
 };
@@ -136,8 +144,10 @@ TEST(Rope, BackwardMatchesReference) {
 }
 
 TEST(Rope, ReferenceBackwardMatchesComplexStep) {
-  for (const int kind : {0, 1, 2}) {
-    const Case c{.tokens = 2, .heads = 2, .dim = 6, .norm = kind == 0, .interleaved = kind == 2};
+  for (const Case& c : {Case{2, 2, 6, true},
+                        {2, 2, 6, false},
+                        {2, 2, 6, false, kF32, 2, true},
+                        {2, 2, 6, true, kF32, 2, false, 1}}) {
     const Inputs in(c);
     const auto x = in.x.values();
     const auto w = in.weight.values();

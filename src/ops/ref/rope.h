@@ -11,6 +11,7 @@ struct HeadNormRope {
   bool norm = true;  // else weight is not read
   bool interleaved = false;
   double eps = 1e-6;
+  double weight_offset = 0;
   std::vector<int32_t> positions;  // [T]
   std::vector<double> cos;         // [P, H / 2]
   std::vector<double> sin;
@@ -22,7 +23,7 @@ std::vector<S> head_norm_rope(const HeadNormRope& args, const std::vector<S>& x,
                               const std::vector<S>& weight) {
   const auto dim = static_cast<size_t>(args.head_dim);
   const size_t half = dim / 2;
-  std::vector<S> normed = args.norm ? rms_norm(x, weight, args.eps) : x;
+  std::vector<S> normed = args.norm ? rms_norm(x, weight, args.eps, args.weight_offset) : x;
   std::vector<S> y(x.size());
   // Where the two elements of pair h stand in a row of x.
   const auto first = [&](size_t h) { return args.interleaved ? 2 * h : h; };
@@ -60,7 +61,7 @@ inline void head_norm_rope_backward(const HeadNormRope& args, const std::vector<
     }
   }
   if (args.norm) {
-    rms_norm_backward(x, weight, args.eps, d_normed, d_x, d_weight);
+    rms_norm_backward(x, weight, args.eps, d_normed, d_x, d_weight, args.weight_offset);
   } else {
     for (size_t i = 0; i < x.size(); ++i) d_x[i] += d_normed[i];
   }
