@@ -11,17 +11,20 @@ namespace {
 cpu::RopeKernel checked(Backend& backend, const HeadNormRopeArgs& args) {
   CHECK(cpu::is_float(args.x.dtype) && args.x.shape.rank() == 3, args.x.shape.to_string());
   const int64_t dim = args.x.cols();
-  CHECK(dim % 2 == 0, dim);
+  const int64_t rotary_dim = args.rotary_width();
+  CHECK(rotary_dim % 2 == 0 && 0 <= rotary_dim && rotary_dim <= dim, rotary_dim, dim);
   CHECK(std::ssize(args.positions) == args.x.shape[0], args.positions.size(),
         args.x.shape.to_string());
   CHECK(
       args.weight.empty() || (args.weight.dtype == DType::kF32 && args.weight.shape == Shape{dim}),
       args.weight.shape.to_string());
   CHECK(args.cos.dtype == DType::kF32 && args.sin.dtype == DType::kF32);
-  CHECK(args.cos.cols() == dim / 2 && args.sin.shape == args.cos.shape &&
+  CHECK(args.cos.cols() == rotary_dim / 2 && args.sin.shape == args.cos.shape &&
             args.sin.row_stride == args.cos.row_stride,
-        args.cos.shape.to_string(), args.sin.shape.to_string(), dim);
-  CHECK(!args.interleaved || (args.weight.empty() && dim <= kMaxInterleavedDim), dim);
+        args.cos.shape.to_string(), args.sin.shape.to_string(), rotary_dim);
+  CHECK(
+      !args.interleaved || (args.weight.empty() && rotary_dim == dim && dim <= kMaxInterleavedDim),
+      rotary_dim, dim);
   for (const int32_t position : args.positions) {
     CHECK(position >= 0 && position < args.cos.rows(), position, args.cos.rows());
   }
@@ -39,6 +42,7 @@ cpu::RopeKernel checked(Backend& backend, const HeadNormRopeArgs& args) {
           .num_heads = args.x.shape[1],
           .num_rows = args.x.rows(),
           .dim = dim,
+          .rotary_dim = rotary_dim,
           .interleaved = args.interleaved};
 }
 
@@ -70,10 +74,17 @@ void head_norm_rope_backward(Backend& backend, const HeadNormRopeArgs& args, Ten
       cpu::for_range(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
         cpu::head_inv_rms_rows<V>(kernel, inv_rms, begin, end);
       });
-      cpu::for_columns(backend, kernel.num_rows, kernel.dim / 2, [&](int64_t begin, int64_t end) {
+      const int64_t pairs = kernel.rotary_dim / 2;
+      cpu::for_columns(backend, kernel.num_rows, pairs, [&](int64_t begin, int64_t end) {
         cpu::head_norm_rope_backward_columns<V>(kernel, inv_rms, d_y.data, d_y.dtype,
                                                 d_y.row_stride, d_weight.f32(), begin, end);
       });
+      const int64_t first = kernel.rotary_dim;
+      cpu::for_columns(
+          backend, kernel.num_rows, kernel.dim - first, [&](int64_t begin, int64_t end) {
+            cpu::head_norm_backward_columns<V>(kernel, inv_rms, d_y.data, d_y.dtype, d_y.row_stride,
+                                               d_weight.f32(), first + begin, first + end);
+          });
     }
     cpu::for_range(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
       cpu::head_norm_rope_backward_rows<V>(kernel, d_y.data, d_y.dtype, d_y.row_stride, d_x.data,
