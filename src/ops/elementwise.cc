@@ -97,6 +97,18 @@ void add_into(Backend& backend, TensorView x, TensorView y) {
   });
 }
 
+void scale(Backend& backend, TensorView x, float factor, TensorView y) {
+  CHECK(x.shape == y.shape, x.shape.to_string(), y.shape.to_string());
+  CHECK(cpu::is_float(x.dtype) && cpu::is_float(y.dtype), x.dtype, y.dtype);
+  cpu::with_path(backend.path(), [&]<typename V>() {
+    cpu::for_pieces(backend, x.rows(), x.cols(), x.dense() && y.dense(),
+                    [&](int64_t row, int64_t begin, int64_t end) {
+                      cpu::scale_piece<V>(x.dtype, at(x, row, begin), factor, y.dtype,
+                                          at(y, row, begin), end - begin);
+                    });
+  });
+}
+
 void gather(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y) {
   CHECK(x.dtype == y.dtype && x.cols() == y.cols() && y.rows() == std::ssize(rows),
         x.shape.to_string(), y.shape.to_string(), rows.size());
