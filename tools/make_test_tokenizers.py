@@ -38,6 +38,7 @@ QWEN_ADDED = [("<|endoftext|>", True), ("<|im_start|>", True), ("<|im_end|>", Tr
               ("<|fim_suffix|>", False), ("<|fim_pad|>", False), ("<|repo_name|>", False),
               ("<|file_sep|>", False), ("<tool_response>", False), ("</tool_response>", False),
               ("<think>", False), ("</think>", False)]
+NORMAL_PIECE = 1
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
 
 
@@ -110,25 +111,30 @@ def proto_fields(data):
             pos += size
 
 
-def sentencepiece(data, metaspace):
-    """A SentencePiece BPE model in the two forms that Llama 2 repositories have."""
-    pieces = []
+def sentencepiece_pieces(data):
+    """Text, score and kind of each piece of a SentencePiece model."""
     for number, value in proto_fields(data):
         if number == 1:
             piece = dict(proto_fields(value))
-            pieces.append((piece[1].decode(), struct.unpack("<f", piece[2])[0]))
-    vocab = {text: i for i, (text, _) in enumerate(pieces)}
-    merges = []
-    for token, score in pieces:
+            yield piece[1].decode(), struct.unpack("<f", piece[2])[0], piece.get(3, NORMAL_PIECE)
+
+
+def score_merges(vocab, pieces):
+    """Merges that rebuild SentencePiece's BPE: every pair that makes a piece, best score first."""
+    by_token = {}
+    for token, score, _ in pieces:
         for i in range(1, len(token)):
             left, right = token[:i], token[i:]
             if left in vocab and right in vocab:
-                merges.append((-score, vocab[left], vocab[right], left, right))
-    merges.sort(key=lambda m: m[0])
-    by_token = {}
-    for negative, left_id, right_id, left, right in merges:
-        by_token.setdefault((negative, left + right), []).append((left_id, right_id, left, right))
-    ordered = [[l, r] for group in by_token.values() for _, _, l, r in sorted(group)]
+                by_token.setdefault((-score, token), []).append((vocab[left], vocab[right], left, right))
+    ordered = sorted(by_token.items(), key=lambda item: item[0][0])
+    return [[left, right] for _, group in ordered for _, _, left, right in sorted(group)]
+
+
+def sentencepiece(data, metaspace):
+    """A SentencePiece BPE model in the two forms that Llama 2 repositories have."""
+    pieces = list(sentencepiece_pieces(data))
+    vocab = {text: i for i, (text, _, _) in enumerate(pieces)}
     bos = {"SpecialToken": {"id": "<s>", "type_id": 0}}
     text = {"Sequence": {"id": "A", "type_id": 0}}
     pair = [bos, text, {"SpecialToken": {"id": "<s>", "type_id": 1}}, {"Sequence": {"id": "B", "type_id": 1}}]
@@ -144,7 +150,7 @@ def sentencepiece(data, metaspace):
         cut = {"normalizer": {"type": "Sequence", "normalizers": [
             {"type": "Prepend", "prepend": "▁"},
             {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}}
-    return document(vocab, ordered, model={"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True},
+    return document(vocab, score_merges(vocab, pieces), model={"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True},
                     post_processor=template, decoder=decoder,
                     added_tokens=[added(i, pieces[i][0], True) for i in range(3)], **cut)
 
