@@ -21,13 +21,15 @@ from transformers import PreTrainedTokenizerFast
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from jinja_snippets import VARIABLES, snippets  # noqa: E402
 from text_features import TEXTS, features  # noqa: E402
-from text_samples import samples  # noqa: E402
+from text_samples import family_samples, samples  # noqa: E402
 
 ROOT = pathlib.Path(__file__).parent.parent
 OUT = ROOT / "tests/data/text"
 TEMPLATES = ROOT / "tests/data/third_party/templates"
-NAMES = ["llama3", "deepseek", "qwen3", "mistral", "mistral-metaspace", "smollm2"]
-NUM_SAMPLES, NUM_INVALID, NUM_CONVERSATIONS, SEED = 5200, 300, 200, 20260101
+NAMES = ["llama3", "deepseek", "qwen3", "qwen2.5", "mistral", "mistral-metaspace", "mistral-v3", "tekken", "gemma3",
+         "smollm2"]
+NUM_SAMPLES, NUM_INVALID, NUM_FAMILY_SAMPLES = 5200, 300, 600
+NUM_CONVERSATIONS, SEED = 200, 20260101
 NOW = "2026-01-31"
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 
@@ -63,6 +65,7 @@ def invalid_bytes(rng):
 def tokenizer_goldens(folder):
     rng = random.Random(SEED)
     texts = [s.encode() for s in samples(NUM_SAMPLES, SEED)] + [invalid_bytes(rng) for _ in range(NUM_INVALID)]
+    texts += [s.encode() for s in family_samples(NUM_FAMILY_SAMPLES, SEED + 2)]
     with open(OUT / "samples.bin", "wb") as out:
         for text in texts:
             out.write(struct.pack("<I", len(text)) + text)
