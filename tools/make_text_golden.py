@@ -11,6 +11,7 @@ import pathlib
 import random
 import struct
 import sys
+import unicodedata
 
 import tokenizers
 import transformers
@@ -20,17 +21,17 @@ from transformers import PreTrainedTokenizerFast
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from jinja_snippets import VARIABLES, snippets  # noqa: E402
-from text_conversations import conversation  # noqa: E402
+from text_conversations import conversation, turn_conversation  # noqa: E402
 from text_features import TEXTS, features  # noqa: E402
 from text_samples import family_samples, samples  # noqa: E402
 
 ROOT = pathlib.Path(__file__).parent.parent
 OUT = ROOT / "tests/data/text"
-TEMPLATES = ROOT / "tests/data/third_party/templates"
+TEMPLATES = [ROOT / "tests/data/third_party/templates", OUT / "templates"]
 NAMES = ["llama3", "deepseek", "qwen3", "qwen2.5", "mistral", "mistral-metaspace", "mistral-v3", "tekken", "gemma3",
          "smollm2"]
 NUM_SAMPLES, NUM_INVALID, NUM_FAMILY_SAMPLES = 5200, 300, 600
-NUM_CONVERSATIONS, SEED = 200, 20260101
+NUM_CONVERSATIONS, NUM_TURN_CONVERSATIONS, SEED = 200, 300, 20260101
 NOW = "2026-01-31"
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 
@@ -115,11 +116,15 @@ class FixedDate(datetime.datetime):
 def chat_goldens(tokenizer):
     rng = random.Random(SEED)
     texts = [s for s in samples(1500, SEED + 1) if s]
-    sources = {path.stem: path.read_bytes().decode() for path in sorted(TEMPLATES.glob("*.jinja"))}
+    # Of characters newer than its own Unicode, Python's repr of a dict shows the number.
+    short = [s for s in texts if len(s) < 120 and not any(unicodedata.category(c) == "Cn" for c in s)]
+    files = sorted(path for folder in TEMPLATES for path in folder.glob("*.jinja"))
+    sources = {path.stem: path.read_bytes().decode() for path in files}
     counts = {name: 0 for name in sources}
     with open(OUT / "conversations.jsonl", "w") as out:
-        for _ in range(NUM_CONVERSATIONS):
-            request = conversation(rng, texts)
+        requests = [conversation(rng, texts) for _ in range(NUM_CONVERSATIONS)]
+        requests += [turn_conversation(rng, short) for _ in range(NUM_TURN_CONVERSATIONS)]
+        for request in requests:
             expect = {}
             for name, source in sources.items():
                 tokenizer.chat_template = source
