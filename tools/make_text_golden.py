@@ -3,7 +3,8 @@
 and templates. Every expected value comes from them; nothing of ours runs here.
 
     pip install -r tools/requirements-text.txt
-    python tools/make_test_tokenizers.py build/tokenizers && python tools/make_text_golden.py build/tokenizers
+    python tools/make_test_tokenizers.py --download build/tokenizers
+    python tools/make_text_golden.py build/tokenizers
 """
 import datetime
 import json
