@@ -1,6 +1,7 @@
 #include "engine/sampling_loop.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "ops/elementwise.h"
@@ -23,7 +24,9 @@ SamplingLoop::~SamplingLoop() {
 }
 
 void SamplingLoop::release(std::vector<void*>& pages) {
-  for (void* page : pages) engine_.kv_pool().give_back(page);
+  for (void* page : pages) {
+    if (page != nullptr) engine_.kv_pool().give_back(page);
+  }
   pages.clear();
 }
 
@@ -126,7 +129,7 @@ void SamplingLoop::join_prompt(Row& row) {
   const int64_t shared = row.position / pool.page_size();
   for (int64_t p = 0; p < shared; ++p) {
     void* page = group.pages[static_cast<size_t>(p)];
-    pool.share(page);
+    if (page != nullptr) pool.share(page);
     row.pages.push_back(page);
   }
   if (row.position % pool.page_size() != 0)
@@ -175,6 +178,12 @@ void SamplingLoop::add_slice(size_t id, int64_t count) {
   Group& group = group_of(row);
   KvPool& pool = engine_.kv_pool();
   const int64_t end = row.position + count;
+  // Pages before every layer's window will not be read again.
+  const int64_t needed = engine_.cache_layout().first_needed(row.position) / pool.page_size();
+  for (int64_t p = 0; p < needed; ++p) {
+    void*& page = row.pages[static_cast<size_t>(p)];
+    if (page != nullptr) pool.give_back(std::exchange(page, nullptr));
+  }
   while (static_cast<int64_t>(row.pages.size()) < pool.pages_for(end))
     row.pages.push_back(pool.take());
   const int64_t begin_row = builder_.num_tokens();
@@ -189,7 +198,9 @@ void SamplingLoop::add_slice(size_t id, int64_t count) {
       if (!group.closed || group.num_rows > 1) {
         group.pages.assign(row.pages.begin(),
                            row.pages.begin() + pool.pages_for(group.prompt_size()));
-        for (void* page : group.pages) pool.share(page);
+        for (void* page : group.pages) {
+          if (page != nullptr) pool.share(page);
+        }
       }
     }
   } else {

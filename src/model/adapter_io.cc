@@ -51,14 +51,23 @@ std::optional<Place> expert_place(const LoraTarget& target, std::string_view tai
   return place;
 }
 
+// Older files of models with a text part say "language_model.model." where newer ones say
+// "model.language_model.".
+std::string canonical_path(const LayerTable& layers, const std::string& path) {
+  constexpr std::string_view kOld = "language_model.model.";
+  if (layers.module_prefix() == "model." || !path.starts_with(kOld)) return path;
+  return std::string(layers.module_prefix()) + path.substr(kOld.size());
+}
+
 // "model.layers.3.self_attn.q_proj" -> layer 3 and its target; nothing for a module that the model
 // lacks.
 std::optional<Place> place_of(const LayerTable& layers, const PeftModule& module) {
-  std::string_view path = module.module_path;
+  std::string canonical = canonical_path(layers, module.module_path);
+  std::string_view path = canonical;
   int layer = -1;
-  constexpr std::string_view kPrefix = "model.layers.";
-  if (path.starts_with(kPrefix)) {
-    path.remove_prefix(kPrefix.size());
+  const std::string prefix = std::string(layers.module_prefix()) + "layers.";
+  if (path.starts_with(prefix)) {
+    path.remove_prefix(prefix.size());
     const auto [rest, error] = std::from_chars(path.data(), path.data() + path.size(), layer);
     if (error != std::errc() || layer < 0 || layer >= layers.num_layers()) return std::nullopt;
     path = std::string_view(rest, static_cast<size_t>(path.data() + path.size() - rest));
@@ -96,7 +105,10 @@ void check_base_copy(Backend& backend, const LoadedModel& model, const PeftAdapt
                      const PeftBaseCopy& copy, std::vector<std::string>& faults) {
   const ModelWeights& weights = *model.weights;
   size_t index = ModelWeights::npos;
-  if (copy.base_name == "model.embed_tokens.weight") index = weights.embedding_index();
+  const std::string_view prefix = weights.layers().module_prefix();
+  if (copy.base_name == fmt::format("{}embed_tokens.weight", prefix)) {
+    index = weights.embedding_index();
+  }
   if (copy.base_name == "lm_head.weight") index = weights.head_index();
   const std::string& name = copy.tensor.name;
   if (index == ModelWeights::npos) {

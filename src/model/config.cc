@@ -17,6 +17,9 @@ const Family& family_of(const ConfigObject& object, std::string& architecture) {
   std::vector<std::string_view> known;
   for (const Family* family : families()) {
     known.insert(known.end(), family->architectures.begin(), family->architectures.end());
+    if (family->text_part == nullptr) continue;
+    const auto& wider = family->text_part->architectures;
+    known.insert(known.end(), wider.begin(), wider.end());
   }
   for (const std::string& name : object.texts("architectures")) {
     if (const Family* family = find_family(name)) {
@@ -46,6 +49,29 @@ void check_keys(const ConfigObject& object, const Family& family, bool strict,
                               object.json(key), neutral->value));
     }
   }
+}
+
+// The object that describes the decoder: the file's own, or its text_config, which some keys of the
+// whole model complete.
+ConfigObject text_config(const ConfigObject& object, const Family& family, ParsedConfig& parsed) {
+  if (!is_text_part(family, parsed.config.architecture)) return object;
+  const TextPart& part = *family.text_part;
+  const auto inner = object.object("text_config");
+  if (!inner) object.fail("text_config is missing");
+  for (const std::string& key : object.keys()) {
+    const bool known =
+        key == "text_config" || takes_any_value(family, key) ||
+        std::find(part.inert_keys.begin(), part.inert_keys.end(), key) != part.inert_keys.end();
+    if (known) continue;
+    parsed.warnings.push_back(fmt::format("{}: key '{}' is not known to {} and is not used",
+                                          object.where(), key, parsed.config.architecture));
+  }
+  parsed.config.name_forms.assign(part.name_forms.begin(), part.name_forms.end());
+  parsed.config.module_prefix = part.module_prefix;
+  parsed.config.ignored_prefixes.assign(part.ignored_prefixes.begin(), part.ignored_prefixes.end());
+  constexpr std::string_view kOfWhole[] = {"dtype", "torch_dtype", "eos_token_id",
+                                           "tie_word_embeddings", "quantization_config"};
+  return inner->completed_by(object, kOfWhole);
 }
 
 void check_layers(const ConfigObject& object, const ModelConfig& config) {
@@ -87,8 +113,10 @@ ParsedConfig parse_config(const std::string& text, const std::string& where, boo
   ParsedConfig parsed;
   const Family& family = family_of(object, parsed.config.architecture);
   parsed.config.family = family.name;
-  check_keys(object, family, strict, parsed.warnings);
-  family.read(object, read_common(object, parsed.config), parsed.config);
+  const ConfigObject text_object = text_config(object, family, parsed);
+  check_keys(text_object, family, strict, parsed.warnings);
+  const DecoderKeys keys = read_common(text_object, family.defaults, parsed.config);
+  family.read(text_object, keys, parsed.config);
   check_layers(object, parsed.config);
   return parsed;
 }

@@ -14,13 +14,21 @@
 
 namespace strata::model {
 
+// What "model." and "lm_head." are called in a checkpoint.
+struct NameForm {
+  std::string_view model = "model.";
+  std::string_view head = "lm_head.";
+};
+
 struct ModelConfig {
   std::string family;        // "llama", "qwen3"
   std::string architecture;  // "LlamaForCausalLM"
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
   int64_t max_position_embeddings = 2048;
-  double rms_norm_eps = 1e-6;  // of the final norm
+  double rms_norm_eps = 1e-6;    // of the final norm
+  float norm_offset = 0.0f;      // its multiplier is this plus the weight
+  double embedding_scale = 1.0;  // of the embedding's rows, rounded to the compute type
   double initializer_range = 0.02;
   bool tie_word_embeddings = false;
   std::vector<LayerConfig> layers;
@@ -28,6 +36,11 @@ struct ModelConfig {
   int64_t num_mtp_layers = 0;   // beyond the layers in a checkpoint; they take no part
   std::optional<DType> dtype;   // what the file says of its weights
   std::vector<int64_t> eos_token_ids;
+  // How checkpoints may name tensors, the canonical form first; what adapters' modules are called;
+  // and tensors of other modalities, which take no part but stay in files that are saved.
+  std::vector<NameForm> name_forms = {NameForm()};
+  std::string_view module_prefix = "model.";
+  std::vector<std::string_view> ignored_prefixes;
 
   [[nodiscard]] int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
   // The config of the first block of this kind in a layer, or null.

@@ -168,4 +168,15 @@ std::string ConfigObject::json(std::string_view key) const {
   return value == nullptr ? "null" : show(*value);
 }
 
+ConfigObject ConfigObject::completed_by(const ConfigObject& other,
+                                        std::span<const std::string_view> keys) const {
+  auto data = std::make_shared<Data>(*data_);
+  for (const std::string_view key : keys) {
+    if (!has(key) && other.has(key)) data->object[key] = *find(other.data_->object, key);
+  }
+  ConfigObject result = *this;
+  result.data_ = std::move(data);
+  return result;
+}
+
 }  // namespace strata::model

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +31,9 @@ class ConfigObject {
   [[nodiscard]] std::optional<ConfigObject> object(std::string_view key) const;
   [[nodiscard]] std::vector<std::string> keys() const;         // those whose value is not null
   [[nodiscard]] std::string json(std::string_view key) const;  // the value as compact JSON
+  // This object with those keys of another that it lacks.
+  [[nodiscard]] ConfigObject completed_by(const ConfigObject& other,
+                                          std::span<const std::string_view> keys) const;
   [[nodiscard]] const std::string& where() const { return where_; }
   // Throws Error(kInvalidArgument) "<where>: <what>".
   [[noreturn]] void fail(const std::string& what) const;

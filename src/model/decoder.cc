@@ -23,7 +23,8 @@ void forward_and_forget(Pass& pass, int64_t layer, const LayerSaved& kept, Saved
 }
 
 ops::RmsNormArgs final_norm(const Pass& pass, TensorView x) {
-  return norm_args(x, pass.weights.final_norm(), pass.weights.config().rms_norm_eps);
+  const ModelConfig& c = pass.weights.config();
+  return norm_args(x, pass.weights.final_norm(), c.rms_norm_eps, c.norm_offset);
 }
 
 }  // namespace

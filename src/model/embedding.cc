@@ -28,21 +28,40 @@ TensorView gather_columns(Pass& pass, const AdapterRun& run, const LoraModule& m
   return h;
 }
 
+// What rows of the embedding are multiplied by, as the compute type holds it.
+float embedding_scale(const Pass& pass) {
+  const auto scale = static_cast<float>(pass.weights.config().embedding_scale);
+  return pass.dtype() == DType::kBF16 ? round_to_bf16(scale) : scale;
+}
+
 }  // namespace
 
 void embedding_forward(Pass& pass, TensorView x) {
   ops::gather_rows(pass.backend, pass.weights.embedding(), pass.tokens, x);
+  const float scale = embedding_scale(pass);
+  if (scale != 1.0f) ops::scale(pass.backend, x, scale, x);
   for (const AdapterRun& run : pass.rows.runs()) {
     const LoraModule* module = run.adapter == nullptr ? nullptr : run.adapter->find(-1, kEmbedding);
     if (module == nullptr) continue;
     const Scratch::Mark mark(pass.backend.scratch());
     const TensorView rows = x.slice_rows(run.begin, run.end);
     ops::gemm(pass.backend,
-              {.x = gather_columns(pass, run, *module), .w = module->b_panel, .add = rows}, rows);
+              {.x = gather_columns(pass, run, *module),
+               .w = module->b_panel,
+               .scale = scale,
+               .add = rows},
+              rows);
   }
 }
 
 void embedding_backward(Pass& pass, TensorView d) {
+  const Scratch::Mark scale_mark(pass.backend.scratch());
+  // x = scale * (E[id] + h B^T)
+  if (const float scale = embedding_scale(pass); scale != 1.0f) {
+    const TensorView scaled = pass.take(DType::kF32, {d.rows(), d.cols()});
+    ops::scale(pass.backend, d, scale, scaled);
+    d = scaled;
+  }
   for (const AdapterRun& run : pass.rows.runs()) {
     const LoraModule* module = run.adapter == nullptr ? nullptr : run.adapter->find(-1, kEmbedding);
     if (module == nullptr || !pass.adapter_gradients || !run.adapter->trains()) continue;

@@ -9,10 +9,18 @@
 #include "model/connectors/pre_norm_add.h"
 
 namespace strata::model {
+
+extern const Family kLlamaFamily, kQwen3Family, kQwen3MoeFamily, kDeepseekV3Family;
+
 namespace {
 
-constexpr const Family* kFamilies[] = {&kLlamaFamily, &kQwen3Family, &kQwen3MoeFamily,
-                                       &kDeepseekV3Family};
+// One row a family.
+constexpr const Family* kFamilies[] = {
+    &kLlamaFamily,       //
+    &kQwen3Family,       //
+    &kQwen3MoeFamily,    //
+    &kDeepseekV3Family,  //
+};
 
 // What the files of every family have; a family names only its own beside these.
 constexpr std::string_view kReadKeys[] = {"architectures",
@@ -198,7 +206,7 @@ bool takes_any_value(const Family& family, std::string_view key) {
 
 const NeutralKey* find_neutral(const Family& family, std::string_view key) {
   for (const std::span<const NeutralKey> keys :
-       {std::span<const NeutralKey>(kNeutralKeys), family.neutral_keys}) {
+       {family.neutral_keys, std::span<const NeutralKey>(kNeutralKeys)}) {
     for (const NeutralKey& item : keys) {
       if (item.key == key) return &item;
     }
@@ -212,35 +220,65 @@ std::span<const Family* const> families() { return kFamilies; }
 
 const Family* find_family(std::string_view architecture) {
   for (const Family* family : kFamilies) {
-    for (const std::string_view name : family->architectures) {
-      if (name == architecture) return family;
-    }
+    if (contains(family->architectures, architecture)) return family;
+    if (is_text_part(*family, architecture)) return family;
   }
   return nullptr;
 }
 
-RopeConfig read_rope(const ConfigObject& object) {
-  const double theta = object.number("rope_theta", 10000.0);
-  const double positions = object.number("max_position_embeddings", 2048);
+bool is_text_part(const Family& family, std::string_view architecture) {
+  return family.text_part != nullptr && contains(family.text_part->architectures, architecture);
+}
+
+RopeConfig read_rope_scaling(const ConfigObject& object, const ConfigObject& scaling,
+                             double theta) {
+  return read_scaling(scaling, theta, object.number("max_position_embeddings", 2048));
+}
+
+RopeConfig read_rope(const ConfigObject& object, double default_theta) {
+  const double theta = object.number("rope_theta", default_theta);
   const auto old_form = object.object("rope_scaling");
   const auto new_form = object.object("rope_parameters");
   if (!new_form) {
-    if (old_form) return read_scaling(*old_form, theta, positions);
+    if (old_form) return read_rope_scaling(object, *old_form, theta);
     RopeConfig rope;
     rope.theta = theta;
     if (!(theta > 0.0) || !std::isfinite(theta)) object.fail("rope_theta must be more than 0");
     return rope;
   }
-  const RopeConfig rope = read_scaling(*new_form, theta, positions);
+  const RopeConfig rope = read_rope_scaling(object, *new_form, theta);
   if (object.has("rope_theta") && theta != rope.theta) {
     object.fail(fmt::format("rope_theta {} and rope_parameters {} disagree",
                             object.json("rope_theta"), object.json("rope_parameters")));
   }
-  if (old_form && !(read_scaling(*old_form, rope.theta, positions) == rope)) {
+  if (old_form && !(read_rope_scaling(object, *old_form, rope.theta) == rope)) {
     object.fail(fmt::format("rope_scaling {} and rope_parameters {} disagree",
                             object.json("rope_scaling"), object.json("rope_parameters")));
   }
   return rope;
+}
+
+std::vector<bool> sliding_layers(const ConfigObject& object, int64_t num_layers,
+                                 FunctionRef<bool(int64_t layer)> otherwise) {
+  std::vector<bool> sliding;
+  if (!object.has("layer_types")) {
+    for (int64_t layer = 0; layer < num_layers; ++layer) sliding.push_back(otherwise(layer));
+    return sliding;
+  }
+  for (const std::string& type : object.texts("layer_types")) {
+    if (type != "full_attention" && type != "sliding_attention") {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("{}: layer_types: got '{}', supported are full_attention and "
+                              "sliding_attention",
+                              object.where(), type));
+    }
+    sliding.push_back(type == "sliding_attention");
+  }
+  if (std::ssize(sliding) != num_layers) {
+    object.fail(fmt::format("layer_types: got {} layers, num_hidden_layers is {}", sliding.size(),
+                            num_layers));
+  }
+  return sliding;
 }
 
 void check_full_attention(const ConfigObject& object) {
@@ -260,26 +298,32 @@ LayerConfig pre_norm_layer(const ModelConfig& config, const Block& attention, co
           {norm("post_attention_layernorm.weight"), mlp}};
 }
 
-DecoderKeys read_common(const ConfigObject& object, ModelConfig& config) {
+DecoderKeys read_common(const ConfigObject& object, const DecoderDefaults& defaults,
+                        ModelConfig& config) {
   DecoderKeys keys;
-  config.vocab_size = positive(object, "vocab_size");
-  config.hidden_size = positive(object, "hidden_size");
-  keys.intermediate_size = positive(object, "intermediate_size");
-  keys.num_layers = object.integer("num_hidden_layers");
+  const auto size = [&](std::string_view key, int64_t otherwise) {
+    return otherwise == 0 ? positive(object, key) : positive(object, key, otherwise);
+  };
+  config.vocab_size = size("vocab_size", defaults.vocab_size);
+  config.hidden_size = size("hidden_size", defaults.hidden_size);
+  keys.intermediate_size = size("intermediate_size", defaults.intermediate_size);
+  keys.num_layers = defaults.num_layers == 0
+                        ? object.integer("num_hidden_layers")
+                        : object.integer("num_hidden_layers", defaults.num_layers);
   if (keys.num_layers < 0 || keys.num_layers > 10000) {
     object.fail(fmt::format("key 'num_hidden_layers': got {}, want 0 to 10000", keys.num_layers));
   }
-  keys.num_heads = positive(object, "num_attention_heads");
-  config.max_position_embeddings = positive(object, "max_position_embeddings", 2048);
-  config.rms_norm_eps = object.number("rms_norm_eps", 1e-6);
+  keys.num_heads = size("num_attention_heads", defaults.num_heads);
+  config.max_position_embeddings =
+      positive(object, "max_position_embeddings", defaults.max_position_embeddings);
+  config.rms_norm_eps = object.number("rms_norm_eps", defaults.rms_norm_eps);
   config.initializer_range = object.number("initializer_range", 0.02);
-  config.tie_word_embeddings = object.boolean("tie_word_embeddings", false);
+  config.tie_word_embeddings = object.boolean("tie_word_embeddings", defaults.tie_word_embeddings);
   keys.attention_bias = object.boolean("attention_bias", false);
   if (object.number("partial_rotary_factor", 1.0) != 1.0) {
     object.fail(fmt::format("key 'partial_rotary_factor': got {}, only 1.0 is supported",
                             object.json("partial_rotary_factor")));
   }
-  keys.rope = read_rope(object);
   check_quantization(object);
   config.eos_token_ids = object.integers("eos_token_id");
   if (object.has("torch_dtype")) config.dtype = parse_dtype(object, "torch_dtype");

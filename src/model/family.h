@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/function_ref.h"
 #include "model/config.h"
 #include "model/config_object.h"
 
@@ -23,7 +24,28 @@ struct DecoderKeys {
   int64_t num_heads = 0;
   int64_t intermediate_size = 0;
   bool attention_bias = false;
-  RopeConfig rope;
+};
+
+// Values of keys that a family's files may leave out; 0: they must be there.
+struct DecoderDefaults {
+  int64_t vocab_size = 0;
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;
+  int64_t num_layers = 0;
+  int64_t num_heads = 0;
+  int64_t max_position_embeddings = 2048;
+  double rms_norm_eps = 1e-6;
+  bool tie_word_embeddings = false;
+};
+
+// A checkpoint of several modalities that holds the family's model as its text part: its config is
+// `text_config`, its tensors have longer names, and the rest takes no part.
+struct TextPart {
+  std::span<const std::string_view> architectures;
+  std::span<const std::string_view> inert_keys;        // beside text_config
+  std::span<const NameForm> name_forms;                // the first that a checkpoint has is its
+  std::string_view module_prefix;                      // of adapters' modules below the model
+  std::span<const std::string_view> ignored_prefixes;  // of tensors
 };
 
 struct Family {
@@ -33,6 +55,8 @@ struct Family {
   std::span<const std::string_view> read_keys;
   std::span<const std::string_view> inert_keys;
   std::span<const NeutralKey> neutral_keys = {};
+  DecoderDefaults defaults = {};
+  const TextPart* text_part = nullptr;  // or none
   void (*read)(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config);
 };
 
@@ -48,11 +72,21 @@ const NeutralKey* find_neutral(const Family& family, std::string_view key);
 // path components.
 std::span<const std::string_view> ignored_suffixes();
 
+// Whether the architecture is that of the family's text part.
+bool is_text_part(const Family& family, std::string_view architecture);
+
 // Shared by the families: the keys every decoder has, and RoPE in the form of transformers 4
 // (rope_theta, rope_scaling) and of transformers 5 (rope_parameters); where both are there they
 // must agree.
-DecoderKeys read_common(const ConfigObject& object, ModelConfig& config);
-RopeConfig read_rope(const ConfigObject& object);
+DecoderKeys read_common(const ConfigObject& object, const DecoderDefaults& defaults,
+                        ModelConfig& config);
+RopeConfig read_rope(const ConfigObject& object, double default_theta = 10000.0);
+// The scaling part alone: rope_scaling, or one of rope_parameters.
+RopeConfig read_rope_scaling(const ConfigObject& object, const ConfigObject& scaling, double theta);
+// Which layers have a window: by layer_types, else by `otherwise`. An Error where it names anything
+// but full_attention and sliding_attention, or too few or too many layers.
+std::vector<bool> sliding_layers(const ConfigObject& object, int64_t num_layers,
+                                 FunctionRef<bool(int64_t layer)> otherwise);
 // Throws Error(kUnsupported) where layer_types names anything but full attention.
 void check_full_attention(const ConfigObject& object);
 // A layer of two sublayers with a norm before each, as most decoders have it.
@@ -60,10 +94,5 @@ LayerConfig pre_norm_layer(const ModelConfig& config, const Block& attention, co
 // A size: at least 1 and below 2^31, or Error.
 int64_t positive(const ConfigObject& object, std::string_view key,
                  std::optional<int64_t> fallback = {});
-
-extern const Family kLlamaFamily;
-extern const Family kQwen3Family;
-extern const Family kDeepseekV3Family;
-extern const Family kQwen3MoeFamily;
 
 }  // namespace strata::model

@@ -61,7 +61,7 @@ LayerStack make_stack(const LayerConfig& config, int64_t hidden_size) {
 
 }  // namespace
 
-LayerTable::LayerTable(const ModelConfig& config) {
+LayerTable::LayerTable(const ModelConfig& config) : module_prefix_(config.module_prefix) {
   places_.reserve(config.layers.size());
   for (size_t layer = 0; layer < config.layers.size(); ++layer) {
     auto stack = std::find_if(stacks_.begin(), stacks_.end(), [&](const LayerStack& s) {
@@ -74,8 +74,9 @@ LayerTable::LayerTable(const ModelConfig& config) {
     stack->layers.push_back(static_cast<int64_t>(layer));
   }
   model_targets_.resize(2);
-  model_targets_[kEmbedding] = {
-      .path = "model.embed_tokens", .in = config.vocab_size, .out = config.hidden_size};
+  model_targets_[kEmbedding] = {.path = std::string(config.module_prefix) + "embed_tokens",
+                                .in = config.vocab_size,
+                                .out = config.hidden_size};
   model_targets_[kHead] = {.path = "lm_head", .in = config.hidden_size, .out = config.vocab_size};
 }
 

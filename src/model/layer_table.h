@@ -70,12 +70,15 @@ class LayerTable {
   }
   [[nodiscard]] int64_t num_layers() const { return static_cast<int64_t>(places_.size()); }
   [[nodiscard]] std::span<const LayerStack> stacks() const { return stacks_; }
+  // What the model's modules are called below the head's parent: "model.".
+  [[nodiscard]] std::string_view module_prefix() const { return module_prefix_; }
   // The targets of a layer; of layer -1 those outside the layers, kEmbedding and kHead.
   [[nodiscard]] std::span<const LoraTarget> targets(int64_t layer) const {
     return layer < 0 ? std::span<const LoraTarget>(model_targets_) : stack_of(layer).targets;
   }
 
  private:
+  std::string_view module_prefix_;
   std::vector<LayerPlace> places_;
   std::vector<LayerStack> stacks_;
   std::vector<LoraTarget> model_targets_;

@@ -38,7 +38,15 @@ bool takes_no_part(const ModelConfig& config, std::string_view name) {
   }
   if (in_mtp_layer(config, name)) return true;
   // A tied model may carry its head again; the embedding is the one that counts.
-  return config.tie_word_embeddings && name == "lm_head.weight";
+  return config.tie_word_embeddings &&
+         (name == "lm_head.weight" || name.ends_with(".lm_head.weight"));
+}
+
+// Of another modality: it takes no part, and stays in files that are saved.
+bool is_of_another_part(const ModelConfig& config, std::string_view name) {
+  if (name.starts_with("model.")) name.remove_prefix(std::string_view("model.").size());
+  return std::any_of(config.ignored_prefixes.begin(), config.ignored_prefixes.end(),
+                     [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
 // Rows [begin, end) of a parameter in slices of about kSliceBytes of f32.
@@ -65,13 +73,33 @@ void load_parameter(Backend& backend, const CheckpointDir& checkpoint, ModelWeig
   });
 }
 
+// A canonical name as the checkpoint's form has it.
+std::string in_form(const NameForm& form, const std::string& name) {
+  constexpr NameForm kCanonical;
+  if (name.starts_with(kCanonical.head)) {
+    return std::string(form.head) + name.substr(kCanonical.head.size());
+  }
+  return std::string(form.model) + name.substr(kCanonical.model.size());
+}
+
+// The form in which the checkpoint names the embedding or, when tied, its head; else the first.
+const NameForm& form_of(const CheckpointDir& checkpoint, const ModelConfig& config) {
+  for (const NameForm& form : config.name_forms) {
+    for (const char* name : {"model.embed_tokens.weight", "lm_head.weight"}) {
+      if (checkpoint.find(in_form(form, name)) != nullptr) return form;
+    }
+  }
+  return config.name_forms.front();
+}
+
 // Where a checkpoint has none of a parameter's own name but one of its other spellings, the
 // parameter becomes that tensor, or rows of it.
-void choose_spelling(const CheckpointDir& checkpoint, Parameter& parameter) {
+void choose_spelling(const CheckpointDir& checkpoint, const NameForm& form, Parameter& parameter) {
   if (parameter.row == nullptr || checkpoint.find(parameter.name) != nullptr) return;
   const int64_t expert = std::max(0, parameter.expert);
   for (const Spelling& other : parameter.row->others) {
-    const std::string name = layer_tensor_name(parameter.layer, other.suffix, expert);
+    const std::string name =
+        in_form(form, layer_tensor_name(parameter.layer, other.suffix, expert));
     if (checkpoint.find(name) == nullptr) continue;
     parameter.name = name;
     parameter.stored_shape = other.stored;
@@ -105,6 +133,20 @@ void save_parameter(Backend& backend, const ModelWeights& weights, size_t index,
   });
 }
 
+// A tensor that is none of ours, as it was read.
+void copy_tensor(const CheckpointDir& checkpoint, const TensorDecl& tensor,
+                 CheckpointWriter& writer) {
+  const CheckpointTensor& source = *checkpoint.find(tensor.name);
+  const int64_t count = tensor.shape.num_elements();
+  constexpr int64_t kElements = 8 << 20;
+  std::vector<float> slice;
+  for (int64_t first = 0; first < count; first += kElements) {
+    slice.resize(static_cast<size_t>(std::min(kElements, count - first)));
+    checkpoint.read_f32(source, first, std::ssize(slice), slice.data());
+    writer.append_f32(tensor.name, slice);
+  }
+}
+
 [[noreturn]] void fail_all(const std::string& dir, const std::vector<std::string>& faults) {
   throw Error(ErrorCode::kInvalidArgument, fmt::format("load: {}: {} fault(s):\n  {}", dir,
                                                        faults.size(), fmt::join(faults, "\n  ")));
@@ -133,13 +175,16 @@ std::vector<std::string> match_tensors(const CheckpointDir& checkpoint, ModelWei
   const ModelConfig& config = weights.config();
   std::vector<std::string> faults;
   std::unordered_set<std::string_view> wanted;
+  const NameForm& form = form_of(checkpoint, config);
+  const std::string embedding_name = in_form(form, "model.embed_tokens.weight");
+  const std::string head_name = in_form(form, "lm_head.weight");
   for (Parameter& parameter : weights.table()) {
-    choose_spelling(checkpoint, parameter);
+    parameter.name = in_form(form, parameter.name);
+    choose_spelling(checkpoint, form, parameter);
     const CheckpointTensor* tensor = checkpoint.find(parameter.name);
-    if (tensor == nullptr && config.tie_word_embeddings &&
-        parameter.name == "model.embed_tokens.weight") {
-      tensor = checkpoint.find("lm_head.weight");
-      if (tensor != nullptr) parameter.name = "lm_head.weight";
+    if (tensor == nullptr && config.tie_word_embeddings && parameter.name == embedding_name) {
+      tensor = checkpoint.find(head_name);
+      if (tensor != nullptr) parameter.name = head_name;
     }
     if (!wanted.insert(parameter.name).second) continue;  // another part of the same tensor
     if (tensor == nullptr) {
@@ -161,7 +206,7 @@ std::vector<std::string> match_tensors(const CheckpointDir& checkpoint, ModelWei
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
     const std::string& name = tensor.info.name;
     if (wanted.contains(name)) continue;
-    if (takes_no_part(config, name)) {
+    if (takes_no_part(config, name) || is_of_another_part(config, name)) {
       ignored.push_back(name);
     } else {
       faults.push_back(fmt::format(
@@ -235,8 +280,9 @@ void save_model(Backend& backend, const LoadedModel& model, const std::string& d
   CheckpointLayout layout =
       model.checkpoint != nullptr ? model.checkpoint->layout() : new_layout(weights, dtype_of_new);
   std::erase_if(layout.entries, [&](const CheckpointLayout::Entry& entry) {
-    return std::find(model.ignored.begin(), model.ignored.end(), entry.tensor.name) !=
-           model.ignored.end();
+    return !is_of_another_part(model.config, entry.tensor.name) &&
+           std::find(model.ignored.begin(), model.ignored.end(), entry.tensor.name) !=
+               model.ignored.end();
   });
   std::unordered_map<std::string_view, const StoredTensor*> stored;
   const std::vector<StoredTensor> tensors = weights.stored_tensors();
@@ -244,6 +290,7 @@ void save_model(Backend& backend, const LoadedModel& model, const std::string& d
   if (trained == nullptr && weights.compute_dtype() == DType::kBF16) {
     for (const CheckpointLayout::Entry& entry : layout.entries) {
       if (entry.tensor.dtype == DType::kBF16 || model.checkpoint == nullptr) continue;
+      if (!stored.contains(entry.tensor.name)) continue;
       if (weights.table()[stored.at(entry.tensor.name)->parameters.front()].floor == DType::kF32) {
         continue;
       }
@@ -258,7 +305,10 @@ void save_model(Backend& backend, const LoadedModel& model, const std::string& d
   CheckpointWriter writer(dir, layout);
   for (const TensorDecl& tensor : writer.tensors()) {
     const auto found = stored.find(tensor.name);
-    CHECK(found != stored.end(), tensor.name);
+    if (found == stored.end()) {
+      copy_tensor(*model.checkpoint, tensor, writer);
+      continue;
+    }
     for (const size_t index : found->second->parameters) {
       save_parameter(backend, weights, index, tensor, trained, writer);
     }

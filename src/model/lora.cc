@@ -80,7 +80,8 @@ int64_t all_panel_bytes(const LoraModule& module) {
 
 std::string module_path(const LayerTable& layers, const LoraModuleSpec& spec) {
   const std::string& path = layers.targets(spec.layer)[static_cast<size_t>(spec.target)].path;
-  return spec.layer < 0 ? path : fmt::format("model.layers.{}.{}", spec.layer, path);
+  return spec.layer < 0 ? path
+                        : fmt::format("{}layers.{}.{}", layers.module_prefix(), spec.layer, path);
 }
 
 LoraAdapter::LoraAdapter(const ModelWeights& weights, std::vector<LoraModuleSpec> specs,

@@ -54,7 +54,7 @@ struct PassLists {
   std::vector<ops::AttentionSegment> segments;
   std::vector<ops::KvRange> ranges;
   std::vector<size_t> range_ends;  // of each sequence
-  ExpertRows expert_rows;  // of the sparse layer at work
+  ExpertRows expert_rows;          // of the sparse layer at work
 };
 
 struct Pass {

@@ -7,8 +7,9 @@
 
 namespace strata::model {
 
-inline ops::RmsNormArgs norm_args(TensorView x, TensorView weight, double eps) {
-  return {.x = x, .weight = weight, .eps = static_cast<float>(eps)};
+// The multiplier is `offset` plus the weight.
+inline ops::RmsNormArgs norm_args(TensorView x, TensorView weight, double eps, float offset) {
+  return {.x = x, .weight = weight, .eps = static_cast<float>(eps), .weight_offset = offset};
 }
 
 // The gradient as a product reads it: itself in f32 mode, rounded to bf16 in bf16 mode.

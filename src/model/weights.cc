@@ -103,8 +103,9 @@ ModelWeights::ModelWeights(const ModelConfig& config, DType compute_dtype, int64
   embedding_ = add_parameter(make_parameter("model.embed_tokens.weight", embed_shape),
                              arena_.take(embed_bytes), panel_width);
   add_layers(panel_width);
-  final_norm_ = add_parameter(make_parameter("model.norm.weight", {config.hidden_size}, 1.0f),
-                              arena_.take(norm_bytes), panel_width);
+  final_norm_ = add_parameter(
+      make_parameter("model.norm.weight", {config.hidden_size}, 1.0f - config.norm_offset),
+      arena_.take(norm_bytes), panel_width);
   head_ = embedding_;
   if (!config.tie_word_embeddings) {
     head_ = add_parameter(make_parameter("lm_head.weight", embed_shape), arena_.take(embed_bytes),

@@ -13,7 +13,11 @@ struct GatedMlp {
   using Saved = GatedMlpSaved;
   static constexpr BlockGroup kGroup = BlockGroup::kMlp;
   enum Key : uint8_t { kGate, kUp, kDown, kGateBias, kUpBias, kDownBias };
-  static constexpr GatedMlpKeys kKeys = {kGate, kUp, kDown};
+
+  static GatedMlpParts parts(const BlockContext& context) {
+    const auto& c = context.as<Config>();
+    return {kGate, kUp, kDown, c.width, c.activation};
+  }
 
   static std::string fault(const Config&) { return {}; }
   static std::string describe(const Config& c) { return fmt::format("MLP {}", c.width); }
@@ -44,15 +48,15 @@ struct GatedMlp {
   }
   static void keep(Pass&, const BlockContext&, Saved&) {}
   static void save(Pass& pass, const BlockContext& context, Saved& saved) {
-    gated_mlp_save(pass, context, kKeys, context.as<Config>().width, saved);
+    gated_mlp_save(pass, context, parts(context), saved);
   }
   static void forward(Pass& pass, const BlockContext& context, Saved& saved, TensorView n,
                       BlockOutput output) {
-    gated_mlp_forward(pass, context, kKeys, saved, n, output);
+    gated_mlp_forward(pass, context, parts(context), saved, n, output);
   }
   static void backward(Pass& pass, const BlockContext& context, const Saved& saved, TensorView n,
                        TensorView d_out, TensorView d_n) {
-    gated_mlp_backward(pass, context, kKeys, saved, n, d_out, d_n);
+    gated_mlp_backward(pass, context, parts(context), saved, n, d_out, d_n);
   }
 };
 
@@ -60,48 +64,47 @@ struct GatedMlp {
 
 const BlockOps kGatedMlp = block_ops<GatedMlp>("gated_mlp");
 
-void gated_mlp_save(Pass& pass, const BlockContext& context, const GatedMlpKeys& keys,
-                    int64_t width, GatedMlpSaved& saved) {
-  const Shape shape = {pass.num_tokens(), width};
-  saved.gate = pass.save("mlpwi_0", linear_flops(pass, context, keys.gate), pass.dtype(), shape);
-  saved.up = pass.save("mlpwi_1", linear_flops(pass, context, keys.up), pass.dtype(), shape);
-  saved.lora_h = {take_lora_h(pass, context, keys.gate), take_lora_h(pass, context, keys.up),
-                  take_lora_h(pass, context, keys.down)};
+void gated_mlp_save(Pass& pass, const BlockContext& context, const GatedMlpParts& mlp,
+                    GatedMlpSaved& saved) {
+  const Shape shape = {pass.num_tokens(), mlp.width};
+  saved.gate = pass.save("mlpwi_0", linear_flops(pass, context, mlp.gate), pass.dtype(), shape);
+  saved.up = pass.save("mlpwi_1", linear_flops(pass, context, mlp.up), pass.dtype(), shape);
+  saved.lora_h = {take_lora_h(pass, context, mlp.gate), take_lora_h(pass, context, mlp.up),
+                  take_lora_h(pass, context, mlp.down)};
 }
 
-void gated_mlp_forward(Pass& pass, const BlockContext& context, const GatedMlpKeys& keys,
+void gated_mlp_forward(Pass& pass, const BlockContext& context, const GatedMlpParts& mlp,
                        const GatedMlpSaved& saved, TensorView n, BlockOutput output) {
   const Scratch::Mark mark(pass.backend.scratch());
-  linear_forward(pass, pass.rows, linear_of(context, keys.gate), n, {}, saved.lora_h[0],
-                 saved.gate);
-  linear_forward(pass, pass.rows, linear_of(context, keys.up), n, {}, saved.lora_h[1], saved.up);
+  linear_forward(pass, pass.rows, linear_of(context, mlp.gate), n, {}, saved.lora_h[0], saved.gate);
+  linear_forward(pass, pass.rows, linear_of(context, mlp.up), n, {}, saved.lora_h[1], saved.up);
   const TensorView activated = pass.take(pass.dtype(), saved.gate.shape);
-  ops::gated(pass.backend, ops::Activation::kSilu, saved.gate, saved.up, activated);
-  linear_forward(pass, pass.rows, linear_of(context, keys.down), activated, output.add,
+  ops::gated(pass.backend, mlp.activation, saved.gate, saved.up, activated);
+  linear_forward(pass, pass.rows, linear_of(context, mlp.down), activated, output.add,
                  saved.lora_h[2], output.out);
 }
 
-void gated_mlp_backward(Pass& pass, const BlockContext& context, const GatedMlpKeys& keys,
+void gated_mlp_backward(Pass& pass, const BlockContext& context, const GatedMlpParts& mlp,
                         const GatedMlpSaved& saved, TensorView n, TensorView d_out,
                         TensorView d_n) {
   Scratch& scratch = pass.backend.scratch();
   const Scratch::Mark mark(scratch);
-  const LinearWeights gate = linear_of(context, keys.gate);
-  const LinearWeights up = linear_of(context, keys.up);
-  const LinearWeights down = linear_of(context, keys.down);
+  const LinearWeights gate = linear_of(context, mlp.gate);
+  const LinearWeights up = linear_of(context, mlp.up);
+  const LinearWeights down = linear_of(context, mlp.down);
   const TensorView d_gate = pass.take(pass.dtype(), saved.gate.shape);
   const TensorView d_up = pass.take(pass.dtype(), saved.gate.shape);
   {
     const Scratch::Mark inner(scratch);
     const TensorView activated = pass.take(pass.dtype(), saved.gate.shape);
-    ops::gated(pass.backend, ops::Activation::kSilu, saved.gate, saved.up, activated);
+    ops::gated(pass.backend, mlp.activation, saved.gate, saved.up, activated);
     const TensorView d_activated = pass.take(pass.dtype(), saved.gate.shape);
     // out = add + down(activated)
     linear_backward(pass, pass.rows, down, activated, saved.lora_h[2], d_out, d_activated, false,
                     pass.base_gradient(down.weight_index));
     // activated = silu(gate) * up
-    ops::gated_backward(pass.backend, ops::Activation::kSilu, saved.gate, saved.up, d_activated,
-                        d_gate, d_up);
+    ops::gated_backward(pass.backend, mlp.activation, saved.gate, saved.up, d_activated, d_gate,
+                        d_up);
   }
   linear_backward(pass, pass.rows, gate, n, saved.lora_h[0], d_gate, d_n, false,
                   pass.base_gradient(gate.weight_index));

@@ -43,7 +43,8 @@ struct Gqa {
   }
 
   static std::string describe(const Config& c) {
-    return fmt::format("{} heads and {} for keys of {}", c.num_heads, c.num_kv_heads, c.head_dim);
+    return fmt::format("{} heads and {} for keys of {}{}", c.num_heads, c.num_kv_heads, c.head_dim,
+                       c.window == 0 ? "" : fmt::format(", window {}", c.window));
   }
 
   static void params(const Config& c, int64_t d, ParamRows& rows) {
@@ -74,22 +75,22 @@ struct Gqa {
       rows.push_back({.key = kQNorm,
                       .suffix = "self_attn.q_norm.weight",
                       .shape = {c.head_dim},
-                      .init = 1.0f});
+                      .init = 1.0f - c.norm_offset});
       rows.push_back({.key = kKNorm,
                       .suffix = "self_attn.k_norm.weight",
                       .shape = {c.head_dim},
-                      .init = 1.0f});
+                      .init = 1.0f - c.norm_offset});
     }
   }
 
   static CacheSpec cache(const Config& c, DType dtype) {
-    return {.entry_bytes = 2 * c.kv_width() * dtype_bytes(dtype)};
+    return {.entry_bytes = 2 * c.kv_width() * dtype_bytes(dtype), .window = c.window};
   }
 
   // Scores and values of all heads.
   static BlockWork work(const Config& c) {
     const double flops = 2.0 * static_cast<double>(2 * c.q_width());
-    return {.pair_flops = flops, .executed_pair_flops = flops};
+    return {.pair_flops = flops, .executed_pair_flops = flops, .window = c.window};
   }
 
   static double output_flops(const Pass& pass, const BlockContext& context) {
@@ -120,6 +121,7 @@ struct Gqa {
     return {.x = x,
             .weight = context.values(norm),
             .eps = static_cast<float>(c.eps),
+            .weight_offset = c.norm_offset,
             .positions = pass.positions,
             .cos = rope.cos(),
             .sin = rope.sin()};
@@ -138,7 +140,8 @@ struct Gqa {
     return {.q = q,
             .segments = kv_segments(pass, context, k, v),
             .num_kv_heads = c.num_kv_heads,
-            .scale = c.scale};
+            .scale = c.scale,
+            .window = c.window};
   }
 
   static void project(Pass& pass, const BlockContext& context, const Saved& s, Key key,

@@ -16,8 +16,10 @@ struct GqaConfig {
   bool qkv_bias = false;
   bool o_bias = false;
   bool qk_norm = false;
-  double eps = 1e-6;  // of these norms
-  int rope = 0;       // in ModelConfig::ropes
+  double eps = 1e-6;         // of these norms
+  float norm_offset = 0.0f;  // their multiplier is this plus the weight
+  int64_t window = 0;        // keys a query sees, itself included; 0: all before it
+  int rope = 0;              // in ModelConfig::ropes
   [[nodiscard]] int64_t q_width() const { return num_heads * head_dim; }
   [[nodiscard]] int64_t kv_width() const { return num_kv_heads * head_dim; }
   friend bool operator==(const GqaConfig&, const GqaConfig&) = default;

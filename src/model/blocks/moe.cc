@@ -13,7 +13,9 @@
 namespace strata::model {
 namespace {
 
-constexpr GatedMlpKeys kSharedKeys = {kMoeSharedGate, kMoeSharedUp, kMoeSharedDown};
+GatedMlpParts shared_parts(const BlockContext& context) {
+  return {kMoeSharedGate, kMoeSharedUp, kMoeSharedDown, context.as<MoeConfig>().shared_width};
+}
 
 struct Moe {
   using Config = MoeConfig;
@@ -52,7 +54,7 @@ struct Moe {
         pass.save("moe_mlpwi_0", k * linear_flops(pass, context, kMoeGate), pass.dtype(), shape);
     s.up = pass.save("moe_mlpwi_1", k * linear_flops(pass, context, kMoeUp), pass.dtype(), shape);
     s.lora_h = take_expert_lora_h(pass, context);
-    if (c.shared_width > 0) gated_mlp_save(pass, context, kSharedKeys, c.shared_width, s.shared);
+    if (c.shared_width > 0) gated_mlp_save(pass, context, shared_parts(context), s.shared);
   }
 
   static void forward(Pass& pass, const BlockContext& context, Saved& s, TensorView n,
@@ -68,7 +70,8 @@ struct Moe {
     const TensorView sum =
         output.out.empty() ? TensorView() : pass.take(DType::kF32, {n.rows(), n.cols()});
     routed_forward(pass, context, s, n, output.add, sum);
-    gated_mlp_forward(pass, context, kSharedKeys, s.shared, n, {.add = sum, .out = output.out});
+    gated_mlp_forward(pass, context, shared_parts(context), s.shared, n,
+                      {.add = sum, .out = output.out});
   }
 
   static void backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,
@@ -77,7 +80,8 @@ struct Moe {
     build_rows(pass, context, s.routing);
     const bool has_shared = context.as<Config>().shared_width > 0;
     const TensorView d_row_weights = pass.take(DType::kF32, {s.routing.num_rows()});
-    if (has_shared) gated_mlp_backward(pass, context, kSharedKeys, s.shared, n, d_out, d_n);
+    if (has_shared)
+      gated_mlp_backward(pass, context, shared_parts(context), s.shared, n, d_out, d_n);
     routed_backward(pass, context, s, n, d_out, d_n, !has_shared, d_row_weights);
     router_backward(pass, context, s.routing, n, d_row_weights, d_n);
   }

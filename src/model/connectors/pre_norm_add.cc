@@ -11,12 +11,14 @@ struct PreNormAdd {
   enum Key : uint8_t { kNorm };
 
   static void params(const Config& c, int64_t hidden_size, ParamRows& rows) {
-    rows.push_back({.key = kNorm, .suffix = c.norm, .shape = {hidden_size}, .init = 1.0f});
+    rows.push_back(
+        {.key = kNorm, .suffix = c.norm, .shape = {hidden_size}, .init = 1.0f - c.norm_offset});
   }
   static void save(Pass&, const BlockContext&, Saved&) {}
 
   static ops::RmsNormArgs norm_of(const BlockContext& outer, TensorView state) {
-    return norm_args(state, outer.values(kNorm), outer.as<Config>().eps);
+    const auto& c = outer.as<Config>();
+    return norm_args(state, outer.values(kNorm), c.eps, c.norm_offset);
   }
   // norm(state) in the compute type, from the scratch.
   static TensorView normed(Pass& pass, const BlockContext& outer, TensorView state) {

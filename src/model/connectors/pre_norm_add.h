@@ -11,6 +11,7 @@ namespace strata::model {
 struct PreNormAddConfig {
   std::string_view norm;  // the norm's name below the layer
   double eps = 1e-6;
+  float norm_offset = 0.0f;  // the multiplier is this plus the weight
   friend bool operator==(const PreNormAddConfig&, const PreNormAddConfig&) = default;
 };
 

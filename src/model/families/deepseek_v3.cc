@@ -97,8 +97,9 @@ MlaConfig read_mla(const ConfigObject& object, const Defaults& defaults, const D
   mla.rope_dim = positive(object, "qk_rope_head_dim", kRopeDim);
   mla.value_dim = positive(object, "v_head_dim", defaults.value_dim);
   mla.rope_interleave = object.boolean("rope_interleave", true);
-  mla.scale = attention_scale(keys.rope, mla.head_dim());
-  mla.rope = config.add_rope({keys.rope, mla.rope_dim});
+  const RopeConfig rope = read_rope(object);
+  mla.scale = attention_scale(rope, mla.head_dim());
+  mla.rope = config.add_rope({rope, mla.rope_dim});
   check_repeated(object, "num_key_value_heads", keys.num_heads);
   check_repeated(object, "head_dim", mla.rope_dim);  // as transformers writes it
   check_repeated(object, "qk_head_dim", mla.head_dim());
@@ -184,11 +185,11 @@ void read_deepseek_v3(const ConfigObject& object, const DecoderKeys& keys, Model
 
 }  // namespace
 
-const Family kDeepseekV3Family = {.name = "deepseek_v3",
-                                  .architectures = kArchitectures,
-                                  .read_keys = kRead,
-                                  .inert_keys = kInert,
-                                  .neutral_keys = kNeutral,
-                                  .read = read_deepseek_v3};
+extern const Family kDeepseekV3Family = {.name = "deepseek_v3",
+                                         .architectures = kArchitectures,
+                                         .read_keys = kRead,
+                                         .inert_keys = kInert,
+                                         .neutral_keys = kNeutral,
+                                         .read = read_deepseek_v3};
 
 }  // namespace strata::model

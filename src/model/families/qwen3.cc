@@ -27,7 +27,7 @@ void read_qwen3(const ConfigObject& object, const DecoderKeys& keys, ModelConfig
                       .o_bias = keys.attention_bias,
                       .qk_norm = true,
                       .eps = config.rms_norm_eps,
-                      .rope = config.add_rope({keys.rope, head_dim})});
+                      .rope = config.add_rope({read_rope(object), head_dim})});
   const Block mlp(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size});
   config.layers.assign(static_cast<size_t>(keys.num_layers),
                        pre_norm_layer(config, attention, mlp));
@@ -35,10 +35,10 @@ void read_qwen3(const ConfigObject& object, const DecoderKeys& keys, ModelConfig
 
 }  // namespace
 
-const Family kQwen3Family = {.name = "qwen3",
-                             .architectures = kArchitectures,
-                             .read_keys = kRead,
-                             .inert_keys = kInert,
-                             .read = read_qwen3};
+extern const Family kQwen3Family = {.name = "qwen3",
+                                    .architectures = kArchitectures,
+                                    .read_keys = kRead,
+                                    .inert_keys = kInert,
+                                    .read = read_qwen3};
 
 }  // namespace strata::model

@@ -58,7 +58,7 @@ void read_qwen3_moe(const ConfigObject& object, const DecoderKeys& keys, ModelCo
                                         .o_bias = keys.attention_bias,
                                         .qk_norm = true,
                                         .eps = config.rms_norm_eps,
-                                        .rope = config.add_rope({keys.rope, head_dim})});
+                                        .rope = config.add_rope({read_rope(object), head_dim})});
   const MoeConfig moe = {.num_experts = read_num_experts(object),
                          .top_k = object.integer("num_experts_per_tok", 8),
                          .expert_width = object.integer("moe_intermediate_size", 768),
@@ -74,10 +74,10 @@ void read_qwen3_moe(const ConfigObject& object, const DecoderKeys& keys, ModelCo
 
 }  // namespace
 
-const Family kQwen3MoeFamily = {.name = "qwen3_moe",
-                                .architectures = kArchitectures,
-                                .read_keys = kRead,
-                                .inert_keys = kInert,
-                                .read = read_qwen3_moe};
+extern const Family kQwen3MoeFamily = {.name = "qwen3_moe",
+                                       .architectures = kArchitectures,
+                                       .read_keys = kRead,
+                                       .inert_keys = kInert,
+                                       .read = read_qwen3_moe};
 
 }  // namespace strata::model

@@ -1,0 +1,77 @@
+// T tokens, D model width.
+#include "model/connectors/post_norm_add.h"
+
+#include "model/residual.h"
+
+namespace strata::model {
+namespace {
+
+struct PostNormAdd {
+  using Config = PostNormAddConfig;
+  enum Key : uint8_t { kBefore, kAfter };
+
+  struct Saved {
+    TensorView branch;  // [T, D] of the compute type, before its norm
+  };
+
+  static void params(const Config& c, int64_t hidden_size, ParamRows& rows) {
+    const float init = 1.0f - c.norm_offset;
+    rows.push_back({.key = kBefore, .suffix = c.before, .shape = {hidden_size}, .init = init});
+    rows.push_back({.key = kAfter, .suffix = c.after, .shape = {hidden_size}, .init = init});
+  }
+
+  static void save(Pass& pass, const BlockContext&, Saved& s) {
+    const int64_t width = pass.weights.config().hidden_size;
+    s.branch = pass.save("branch", 0.0, pass.dtype(), {pass.num_tokens(), width});
+  }
+
+  static ops::RmsNormArgs norm(const BlockContext& outer, Key key, TensorView x) {
+    const auto& c = outer.as<Config>();
+    return norm_args(x, outer.values(key), c.eps, c.norm_offset);
+  }
+
+  // norm_before(state) in the compute type, from the scratch.
+  static TensorView normed(Pass& pass, const BlockContext& outer, TensorView state) {
+    const TensorView n = pass.take(pass.dtype(), {state.rows(), state.cols()});
+    ops::rms_norm(pass.backend, norm(outer, kBefore, state), n, {});
+    return n;
+  }
+
+  static void forward(Pass& pass, const SublayerContext& context, const SublayerSaved& saved,
+                      TensorView state, TensorView out) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    const auto& s = *static_cast<const Saved*>(saved.outer);
+    const TensorView n = normed(pass, context.outer, state);
+    context.block->forward(pass, context.inner, saved.inner, n, {.add = {}, .out = s.branch});
+    if (out.empty()) return;
+    // out = state + norm_after(branch), rounded once
+    const bool in_place = out.dtype == DType::kF32;
+    const TensorView sum = in_place ? out : pass.take(DType::kF32, {n.rows(), n.cols()});
+    ops::rms_norm(pass.backend, norm(context.outer, kAfter, s.branch), sum, {});
+    ops::add_into(pass.backend, state, sum);
+    if (!in_place) ops::copy(pass.backend, sum, out);
+  }
+
+  static void backward(Pass& pass, const SublayerContext& context, const SublayerSaved& saved,
+                       TensorView state, TensorView d) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    const auto& s = *static_cast<const Saved*>(saved.outer);
+    const TensorView d_branch = zeros(pass, {d.rows(), d.cols()});
+    // out = state + norm_after(branch)
+    ops::rms_norm_backward(pass.backend, norm(context.outer, kAfter, s.branch), {}, d, d_branch,
+                           pass.base_gradient(context.outer.param(kAfter).index));
+    const TensorView n = normed(pass, context.outer, state);
+    const TensorView d_n = pass.take(DType::kF32, {d.rows(), d.cols()});
+    // branch = block(n)
+    context.block->backward(pass, context.inner, saved.inner, n, rounded(pass, d_branch), d_n);
+    // n = norm_before(state); the residual path is d itself
+    ops::rms_norm_backward(pass.backend, norm(context.outer, kBefore, state), {}, d_n, d,
+                           pass.base_gradient(context.outer.param(kBefore).index));
+  }
+};
+
+}  // namespace
+
+const ConnectorOps kPostNormAdd = connector_ops<PostNormAdd>("post_norm_add");
+
+}  // namespace strata::model
