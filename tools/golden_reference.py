@@ -19,8 +19,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
 import torch
+from safetensors import safe_open
 
 import compare_probe
+import golden_gemma3
 
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "bf16_peft": torch.bfloat16}
 # Two units in the last place of float32. A float64 run's gradients then are three times as far from the truth as those
@@ -55,13 +57,45 @@ def lifted_module(name, replace=()):
     return module
 
 
+class LiftedParts:
+    """AutoModel for the parts of a multimodal model: the text model from the lifted module."""
+
+    def __init__(self, module):
+        self.module = module
+
+    def from_config(self, config):
+        from transformers import AutoModel
+        return self.module.Gemma3TextModel(config) if config.model_type == "gemma3_text" else AutoModel.from_config(config)
+
+
+def is_hub_form(model_dir):
+    """Whether a multimodal checkpoint names its text part language_model.model."""
+    for name in os.listdir(model_dir):
+        if name.endswith(".safetensors"):
+            with safe_open(os.path.join(model_dir, name), "pt") as f:
+                if any(key.startswith("language_model.model.") for key in f.keys()):
+                    return True
+    return False
+
+
 def load_lifted(model_dir, config):
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     rope = lifted_module("transformers.modeling_rope_utils")
-    name = f"transformers.models.{config.model_type}.modeling_{config.model_type}"
+    name = type(config).__module__.replace("configuration_", "modeling_")
     module = lifted_module(name, [("ROPE_INIT_FUNCTIONS", rope.ROPE_INIT_FUNCTIONS)])
-    cls = getattr(module, config.architectures[0])
+    if hasattr(module, "AutoModel"):
+        module.AutoModel = LiftedParts(module)
+    cls = getattr(module, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type])
     model = cls.from_pretrained(model_dir, dtype=torch.float64, attn_implementation="eager")
     for part in model.modules():
+        if hasattr(part, "embed_scale"):
+            assert part.embed_scale.item() == part.embedding_dim ** 0.5
+        if isinstance(getattr(part, "rope_type", None), dict):  # one table for each type of layer
+            for kind, rope_type in part.rope_type.items():
+                init = part.compute_default_rope_parameters if rope_type == "default" else rope.ROPE_INIT_FUNCTIONS[rope_type]
+                table, scaling = init(part.config, layer_type=kind)
+                assert table.dtype == torch.float64 and scaling == 1
+                setattr(part, f"{kind}_inv_freq", table)
         if hasattr(part, "inv_freq"):
             # Loading fills the buffer from the unlifted code; compute it again in double.
             init = part.compute_default_rope_parameters
@@ -70,6 +104,11 @@ def load_lifted(model_dir, config):
             part.inv_freq, part.attention_scaling = init(part.config)
             assert part.inv_freq.dtype == torch.float64
     return model
+
+
+def text_model(model):
+    """The decoder: of a multimodal model its text part."""
+    return getattr(model.model, "language_model", model.model)
 
 
 class Reference:
@@ -86,7 +125,8 @@ class Reference:
             base = load_lifted(model_dir, config)
         else:
             base = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype)
-        self.num_layers = config.num_hidden_layers
+        self.num_layers = config.get_text_config().num_hidden_layers
+        self.hub_names = is_hub_form(model_dir)
         self.base = base
         self.peft = None
         self.num_adapters = len(adapter_dirs)
@@ -102,7 +142,7 @@ class Reference:
             for name, value in params.items():
                 assert want is None or value.dtype == want, name
         base.eval()
-        base.model.norm.register_forward_hook(lambda _, __, y: setattr(self, "normed", y[0]))
+        text_model(base).norm.register_forward_hook(lambda _, __, y: setattr(self, "normed", y[0]))
 
     def _add_adapter(self, folder, index):
         from peft import PeftModel
@@ -123,6 +163,11 @@ class Reference:
                 self.adapter_params[int(found.group(2))][stored] = value
             else:
                 stored = name.removeprefix("base_model.model.") if self.peft is not None else name
+                if golden_gemma3.is_ignored(stored):
+                    value.requires_grad_(False)
+                    continue
+                if self.hub_names:
+                    stored = stored.replace("model.language_model.", "language_model.model.")
                 self.base_params[stored.replace(".base_layer.", ".")] = value
             value.requires_grad_(True)
 

@@ -5,6 +5,8 @@ usage: python tools/make_golden.py                              rewrite tests/go
        python tools/make_golden.py --only llama2,qwen3          rewrite some cases
        python tools/make_golden.py --out DIR --seed 7 --count 5 --family qwen3
                                                                 random further models, not committed
+       families: llama qwen3 qwen3_moe deepseek_v3 glm4_moe_lite qwen2 mistral (some as ministral) gemma3 (text alone and
+       in multimodal checkpoints)
 
 Layout under the output folder:
   CASE/model/ CASE/a/ CASE/b/    a Hugging Face model directory and PEFT adapters
@@ -12,6 +14,8 @@ Layout under the output folder:
   CASE/NAME.safetensors          its expected output: computed in float64, stored as F32
   CASE/NAME.noise.json           per tensor, how far transformers itself is in f32 and in bf16
   goldens.json                   the list of all: name, model, adapters, request, expected, noise
+A family with an entry in golden_definition.py is also computed from its definition, and every trap listed there must,
+in a committed case, change the logits by more than 100 times the limit of the comparison (the erf GELU by 20).
 Needs tools/requirements-golden.txt. tools/compare_probe.py and tests/golden/ read the result.
 """
 import argparse
@@ -30,17 +34,22 @@ import torch
 from safetensors.numpy import save_file
 
 import golden_deepseek
+import golden_definition
+import golden_gemma3
 import golden_moe
 import golden_reference as gr
+import golden_window
+from golden_window import ALL_LINEAR
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-ALL_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 LLAMA3_ROPE = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
                "high_freq_factor": 4.0, "original_max_position_embeddings": 40}
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 def make_config(family, **keys):
+    if family in golden_window.FAMILIES:
+        return golden_window.make_config(family, **keys)
     if family not in ("llama", "qwen3", "qwen3_moe"):
         return golden_deepseek.make_config(family, **keys)
     from transformers import LlamaConfig, Qwen3Config, Qwen3MoeConfig
@@ -54,7 +63,9 @@ def randomise(model, gen):
     with torch.no_grad():
         for name, value in model.named_parameters():
             noise = torch.randn(value.shape, generator=gen)
-            if "norm" in name:
+            if "norm" in name and model.config.model_type.startswith("gemma3"):
+                golden_gemma3.randomise_norm(name, value, noise)
+            elif "norm" in name:
                 value.copy_(1 + 0.2 * noise)
             elif name.endswith("bias"):
                 value.copy_(0.2 * noise)
@@ -99,11 +110,14 @@ def write_pretty(path, value):
 def make_model(folder, spec, gen):
     from transformers import AutoModelForCausalLM
     dtype = DTYPES[spec.get("dtype", "F32")]
-    model = AutoModelForCausalLM.from_config(make_config(spec["family"], **spec["config"]))
+    gemma = spec["family"] == "gemma3"
+    config = golden_gemma3.make_config(spec.get("form", "text"), **spec["config"]) if gemma else make_config(
+        spec["family"], **spec["config"])
+    model = AutoModelForCausalLM.from_config(config)
     randomise(model, gen)
     with torch.no_grad():
         # Logits of a trained model's size, whose probabilities span many orders of magnitude.
-        model.model.norm.weight.mul_(spec.get("sharpness", 1))
+        gr.text_model(model).norm.weight.mul_(spec.get("sharpness", 1))
     biases = {n: b.clone() for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")}
     model = model.to(dtype)
     for name, value in biases.items():
@@ -111,14 +125,20 @@ def make_model(folder, spec, gen):
         setattr(model.get_submodule(owner), leaf, torch.nn.Buffer(value))  # stays float32
     model.config.dtype = dtype
     size = sum(p.numel() * p.element_size() for p in model.parameters())
-    model.save_pretrained(folder, max_shard_size=int(size / (spec["shards"] - 0.5))
-                          if spec.get("shards", 1) > 1 else "1GB")
+    # The form on the hub is transformers' own choice for multimodal models; its names in memory are the other one.
+    model.save_pretrained(folder, save_original_format=spec.get("form") != "language_model",
+                          max_shard_size=int(size / (spec["shards"] - 0.5)) if spec.get("shards", 1) > 1 else "1GB")
     if spec.get("fused"):
         golden_moe.fuse_experts(folder)
     if os.path.exists(os.path.join(folder, "generation_config.json")):
         os.remove(os.path.join(folder, "generation_config.json"))
+    path = os.path.join(folder, "config.json")
+    if gemma:
+        golden_gemma3.rewrite(folder, spec, dtype)
+        return
     if spec.get("v4"):
-        rewrite_config_v4(os.path.join(folder, "config.json"), dtype)
+        rewrite_config_v4(path, dtype)
+    golden_window.rewrite_config(path, spec)
 
 
 def make_adapter(folder, model_dir, spec, gen):
@@ -149,7 +169,8 @@ def make_adapter(folder, model_dir, spec, gen):
     with open(path, encoding="utf-8") as f:
         config = json.load(f)
     config["base_model_name_or_path"] = None
-    config["target_modules"] = sorted(config["target_modules"])
+    if not isinstance(config["target_modules"], str):  # a list, or one regular expression
+        config["target_modules"] = sorted(config["target_modules"])
     write_pretty(path, config)
 
 
@@ -165,7 +186,9 @@ class Maker:
     # Far enough apart for bfloat16.
     WIDE_GAP = 0.02
 
-    def __init__(self, rng, vocab, model_dir, adapters):
+    def __init__(self, rng, vocab, model_dir, adapters, prompt=None, slower=1):
+        # prompt: a length for sampling; slower: what learning rates are divided by, where depth makes steps chaotic.
+        self.prompt, self.slower = prompt, slower
         self.rng, self.vocab, self.model_dir, self.adapters = rng, vocab, model_dir, adapters
         self.gap = self.ROUTING_GAP
         self.router = gr.make_reference(model_dir, adapters, "f64") if golden_moe.has_experts(model_dir) else None
@@ -260,6 +283,15 @@ class Maker:
                 return request
         return None
 
+    def long_prompt(self):
+        """A prompt behind 2048 tokens, which an engine reads in chunks."""
+        entry = {"tokens": self.ids(2050), "max_tokens": 3, "temperature": 0, "adapter": len(self.adapters)}
+        margins = []
+        gr.run_request(self.model_dir, self.adapters, {"sample": [entry]}, "f64", margins)
+        if min(margins) < 2e-4:
+            return None
+        return {"sequences": [self.sequence(4, 0)], "want": ["logprobs"], "sample": [entry]}
+
     def sample(self, longest):
         num = len(self.adapters)
         entries = [{"tokens": self.ids(3), "max_tokens": 12, "temperature": 0,
@@ -302,7 +334,7 @@ class Maker:
                 "what": "params", "steps": 10, "lr": 0.003, "weight_decay": 0.1, "grad_clip_norm": 1.5})
         if "train_adapters" in kinds:
             out["train_adapters"] = self.train(longest, [1, num, num], ["loss"], {
-                "what": "adapters", "steps": 10, "lr": 0.01})
+                "what": "adapters", "steps": 10, "lr": 0.01 / self.slower})
         if "train_clip" in kinds:
             # The last adapter sits out: untouched, norm zero.
             out["train_clip"] = self.train(longest, [1, 0, 1], [], {
@@ -311,8 +343,13 @@ class Maker:
         if "sample" in kinds:
             request = None
             while request is None:
-                request = self.sample(longest)
+                request = self.sample(self.prompt or longest)
             out["sample"] = request
+        if "long_prompt" in kinds:
+            request = None
+            while request is None:
+                request = self.long_prompt()
+            out["long_prompt"] = request
         missing = [k for k, request in out.items() if request is None]
         if missing:
             print(f"make_golden: {self.model_dir}: left out {missing}: gradients or choices of experts are too close, "
@@ -320,7 +357,7 @@ class Maker:
         return {k: request for k, request in out.items() if request is not None}
 
 
-def make_case(root, name, spec):
+def make_case(root, name, spec, committed):
     folder = os.path.join(root, name)
     shutil.rmtree(folder, ignore_errors=True)
     seed = spec.get("seed", sum(ord(c) * 31 ** i for i, c in enumerate(name)) % 2 ** 31)
@@ -332,7 +369,9 @@ def make_case(root, name, spec):
         adapters.append(os.path.join(folder, key))
         make_adapter(adapters[-1], model_dir, adapter, gen)
     check_rope_shows(model_dir, spec)
-    maker = Maker(rng, spec["config"]["vocab_size"], model_dir, adapters)
+    golden_definition.check(name, model_dir, adapters, spec["config"]["vocab_size"], spec.get("longest", 33),
+                            committed)
+    maker = Maker(rng, spec["config"]["vocab_size"], model_dir, adapters, spec.get("prompt"), spec.get("slower", 1))
     rows = []
     for key, request in maker.requests(spec["requests"], spec.get("longest", 33)).items():
         routing = [1.0]
@@ -444,16 +483,7 @@ def random_case(family, seed):
         config.update(attention_bias=bool(pick(0, 0, 1)), mlp_bias=bool(pick(0, 0, 1)))
         if longest >= 60 and head_dim >= 10 and pick(0, 1, 1):
             config["rope_parameters"] = dict(LLAMA3_ROPE, factor=pick(4.0, 8.0, 32.0))
-    adapters = []
-    for _ in range(pick(1, 2, 2, 3)):
-        names = list(rng.permutation(ALL_LINEAR + ["embed_tokens", "lm_head"]))
-        r = int(rng.integers(1, 18))
-        adapter = dict(r=r, lora_alpha=int(rng.integers(1, 40)), use_rslora=bool(pick(0, 0, 1)),
-                       target_modules=[str(n) for n in names[: int(rng.integers(1, 10))]], copies=bool(pick(0, 1)))
-        if pick(0, 1):
-            key = pick("q_proj", "layers.0.mlp.up_proj", ".*self_attn.*", "v_proj")
-            adapter.update(rank_pattern={key: int(rng.integers(1, 9))}, alpha_pattern={key: 5})
-        adapters.append(adapter)
+    adapters = golden_window.random_adapters(rng)
     return dict(family=family, config=config, seed=seed, longest=longest, v4=bool(pick(0, 1)),
                 dtype=pick("F32", "F32", "F16", "BF16"), shards=pick(1, 1, 2, 4), adapters=adapters,
                 requests=["main", "single", "params", pick("train_params", "train_adapters", "train_clip"), "sample"])
@@ -464,19 +494,22 @@ def main():
     parser.add_argument("--out", help="folder for random cases (default: the committed ones)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=1)
-    parser.add_argument("--family", choices=["llama", "qwen3", "qwen3_moe", "deepseek_v3", "glm4_moe_lite"],
-                        default="llama")
+    parser.add_argument("--family", choices=["llama", "qwen3", "qwen3_moe", "deepseek_v3", "glm4_moe_lite", "qwen2",
+                                                "mistral", "gemma3"], default="llama")
     parser.add_argument("--only", help="comma list of committed cases to rewrite")
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     root = args.out or os.path.join(ROOT, "tests", "golden")
     if args.out:
-        draw = random_case if args.family in ("llama", "qwen3") else golden_moe.random_case
+        draw = {"llama": random_case, "qwen3": random_case, "qwen2": golden_window.random_case,
+                "mistral": golden_window.random_case, "gemma3": golden_gemma3.random_case}.get(
+                    args.family, golden_moe.random_case)
         cases = {f"{args.family}_{s}": draw(args.family, s)
                  for s in range(args.seed, args.seed + args.count)}
     else:
-        cases = {**committed_cases(), **golden_deepseek.cases(), **golden_moe.cases()}
+        cases = {**committed_cases(), **golden_deepseek.cases(), **golden_moe.cases(), **golden_window.cases(),
+                 **golden_gemma3.cases()}
         if args.only:
             cases = {k: v for k, v in cases.items() if k in args.only.split(",")}
     os.makedirs(root, exist_ok=True)
@@ -487,7 +520,7 @@ def main():
             rows = json.load(f)
     for name, spec in cases.items():
         rows = [r for r in rows if not r["name"].startswith(name + "/")]
-        rows += make_case(root, name, spec)
+        rows += make_case(root, name, spec, not args.out)
         write_pretty(index, sorted(rows, key=lambda r: r["name"]))
 
 
