@@ -290,7 +290,7 @@ class Maker:
         gr.run_request(self.model_dir, self.adapters, {"sample": [entry]}, "f64", margins)
         if min(margins) < 2e-4:
             return None
-        return {"sequences": [self.sequence(4, 0)], "want": ["logprobs"], "sample": [entry]}
+        return {"sequences": [self.sequence(40, 0)], "want": ["logprobs"], "sample": [entry]}
 
     def sample(self, longest):
         num = len(self.adapters)
