@@ -10,7 +10,7 @@
 
 namespace strata::model {
 
-extern const Family kLlamaFamily, kQwen3Family, kQwen3MoeFamily, kDeepseekV3Family;
+extern const Family kLlamaFamily, kQwen3Family, kQwen3MoeFamily, kDeepseekV3Family, kQwen2Family;
 
 namespace {
 
@@ -20,6 +20,7 @@ constexpr const Family* kFamilies[] = {
     &kQwen3Family,       //
     &kQwen3MoeFamily,    //
     &kDeepseekV3Family,  //
+    &kQwen2Family,       //
 };
 
 // What the files of every family have; a family names only its own beside these.

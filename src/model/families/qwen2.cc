@@ -1,0 +1,55 @@
+// Qwen2 and Qwen2.5 dense: biases of q, k and v alone; a window, where it is switched on, in the
+// layers from max_window_layers on.
+// Source: HF modeling_qwen2.py and configuration_qwen2.py.
+#include "model/blocks/attention_config.h"
+#include "model/blocks/gated_mlp.h"
+#include "model/blocks/gqa.h"
+#include "model/family.h"
+
+namespace strata::model {
+namespace {
+
+constexpr std::string_view kArchitectures[] = {"Qwen2ForCausalLM"};
+constexpr std::string_view kRead[] = {"layer_types", "use_sliding_window", "sliding_window",
+                                      "max_window_layers"};
+constexpr std::string_view kInert[] = {"transformers.js_config", "seq_length", "rotary_emb_base"};
+constexpr NeutralKey kNeutral[] = {{"use_mrope", "false"}};
+
+void read_qwen2(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
+  constexpr int64_t kDefaultKvHeads = 32;  // configuration_qwen2.py, as all defaults here
+  constexpr int64_t kDefaultWindow = 4096;
+  const bool has_null_window = object.contains("sliding_window") && !object.has("sliding_window");
+  const bool slides = object.boolean("use_sliding_window", false) && !has_null_window;
+  const int64_t window = slides ? positive(object, "sliding_window", kDefaultWindow) : 0;
+  const int64_t first = object.integer("max_window_layers", 28);
+  const std::vector<bool> sliding = sliding_layers(
+      object, keys.num_layers, [&](int64_t layer) { return slides && layer >= first; });
+  const int64_t head_dim = object.integer("head_dim", config.hidden_size / keys.num_heads);
+  GqaConfig attention = {.num_heads = keys.num_heads,
+                         .num_kv_heads = object.has("num_key_value_heads")
+                                             ? object.integer("num_key_value_heads")
+                                         : object.contains("num_key_value_heads") ? keys.num_heads
+                                                                                  : kDefaultKvHeads,
+                         .head_dim = head_dim,
+                         .scale = plain_attention_scale(head_dim),
+                         .qkv_bias = true,
+                         .rope = config.add_rope({read_rope(object), head_dim})};
+  const Block mlp(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size});
+  for (const bool has_window : sliding) {
+    if (has_window && window == 0) object.fail("layer_types: sliding_attention without a window");
+    attention.window = has_window ? window : 0;
+    config.layers.push_back(pre_norm_layer(config, Block(kGqa, attention), mlp));
+  }
+}
+
+}  // namespace
+
+extern const Family kQwen2Family = {.name = "qwen2",
+                                    .architectures = kArchitectures,
+                                    .read_keys = kRead,
+                                    .inert_keys = kInert,
+                                    .neutral_keys = kNeutral,
+                                    .defaults = {.max_position_embeddings = 32768},
+                                    .read = read_qwen2};
+
+}  // namespace strata::model
