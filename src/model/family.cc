@@ -10,7 +10,8 @@
 
 namespace strata::model {
 
-extern const Family kLlamaFamily, kQwen3Family, kQwen3MoeFamily, kDeepseekV3Family, kQwen2Family;
+extern const Family kLlamaFamily, kQwen3Family, kQwen3MoeFamily, kDeepseekV3Family, kQwen2Family,
+    kMistralFamily;
 
 namespace {
 
@@ -21,6 +22,7 @@ constexpr const Family* kFamilies[] = {
     &kQwen3MoeFamily,    //
     &kDeepseekV3Family,  //
     &kQwen2Family,       //
+    &kMistralFamily,     //
 };
 
 // What the files of every family have; a family names only its own beside these.
