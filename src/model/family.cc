@@ -11,7 +11,7 @@
 namespace strata::model {
 
 extern const Family kLlamaFamily, kQwen3Family, kQwen3MoeFamily, kDeepseekV3Family, kQwen2Family,
-    kMistralFamily;
+    kMistralFamily, kGemma3Family;
 
 namespace {
 
@@ -23,6 +23,7 @@ constexpr const Family* kFamilies[] = {
     &kDeepseekV3Family,  //
     &kQwen2Family,       //
     &kMistralFamily,     //
+    &kGemma3Family,      //
 };
 
 // What the files of every family have; a family names only its own beside these.

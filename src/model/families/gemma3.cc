@@ -1,0 +1,137 @@
+// Gemma 3 text, alone or inside a multimodal checkpoint: windows in five of six layers with a
+// rotary table of their own, norms of 1 + w before and after each branch, normed queries and keys,
+// a scaled embedding, the tanh form of GELU. Source: HF modeling_gemma3.py and
+// configuration_gemma3.py, as all defaults here.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "model/blocks/attention_config.h"
+#include "model/blocks/gated_mlp.h"
+#include "model/blocks/gqa.h"
+#include "model/connectors/post_norm_add.h"
+#include "model/family.h"
+
+namespace strata::model {
+namespace {
+
+constexpr std::string_view kArchitectures[] = {"Gemma3ForCausalLM"};
+constexpr std::string_view kRead[] = {"layer_types", "sliding_window", "sliding_window_pattern",
+                                      "query_pre_attn_scalar", "rope_local_base_freq"};
+constexpr std::string_view kInert[] = {"transformers.js_config", "_sliding_window_pattern",
+                                       "cache_implementation"};
+constexpr NeutralKey kNeutral[] = {{"hidden_activation", "\"gelu_pytorch_tanh\""},
+                                   {"hidden_act", "\"gelu_pytorch_tanh\""},
+                                   {"use_bidirectional_attention", "false"},
+                                   {"attn_logit_softcapping", "null"},
+                                   {"final_logit_softcapping", "null"}};
+constexpr double kGlobalTheta = 1e6;
+constexpr double kLocalTheta = 1e4;
+
+constexpr std::string_view kWholeArchitectures[] = {"Gemma3ForConditionalGeneration"};
+constexpr std::string_view kWholeInert[] = {
+    "vision_config",  "boi_token_index",     "eoi_token_index", "image_token_index",
+    "image_token_id", "mm_tokens_per_image", "boi_token_id",    "eoi_token_id"};
+// What the hub has, and what transformers 5 can write.
+constexpr NameForm kNameForms[] = {{"language_model.model.", "language_model.lm_head."},
+                                   {"language_model.model.", "lm_head."},
+                                   {"model.language_model.", "lm_head."}};
+constexpr std::string_view kVision[] = {"vision_tower.", "multi_modal_projector."};
+constexpr TextPart kTextPart = {.architectures = kWholeArchitectures,
+                                .inert_keys = kWholeInert,
+                                .name_forms = kNameForms,
+                                .module_prefix = "model.language_model.",
+                                .ignored_prefixes = kVision};
+
+struct Ropes {
+  RopeConfig global, local;
+};
+
+// transformers 5 has settings for each kind of layer, 4 one scaling, of the full layers alone. A
+// file may hold both, which must agree.
+Ropes read_ropes(const ConfigObject& object) {
+  Ropes old_form;
+  old_form.global.theta = object.number("rope_theta", kGlobalTheta);
+  old_form.local.theta = object.number("rope_local_base_freq", kLocalTheta);
+  const auto scaling = object.object("rope_scaling");
+  if (scaling) {
+    old_form.global = read_rope_scaling(object, *scaling, old_form.global.theta);
+  }
+  const auto parameters = object.object("rope_parameters");
+  if (!parameters) return old_form;
+  const auto one = [&](std::string_view type, double theta) {
+    const auto inner = parameters->object(type);
+    if (!inner) object.fail(fmt::format("rope_parameters: '{}' is missing", type));
+    return read_rope_scaling(object, *inner, theta);
+  };
+  const Ropes ropes = {.global = one("full_attention", kGlobalTheta),
+                       .local = one("sliding_attention", kLocalTheta)};
+  const bool agree = (!object.has("rope_theta") || old_form.global.theta == ropes.global.theta) &&
+                     (!object.has("rope_local_base_freq") || old_form.local == ropes.local) &&
+                     (!scaling || old_form.global == ropes.global);
+  if (!agree) object.fail("rope_parameters and the older rope settings disagree");
+  return ropes;
+}
+
+LayerConfig make_layer(const ModelConfig& config, const GqaConfig& attention, const Block& mlp) {
+  const auto norms = [&](std::string_view before, std::string_view after) {
+    return Connector(
+        kPostNormAdd,
+        PostNormAddConfig{
+            .before = before, .after = after, .eps = config.rms_norm_eps, .norm_offset = 1.0f});
+  };
+  return {
+      {norms("input_layernorm.weight", "post_attention_layernorm.weight"), Block(kGqa, attention)},
+      {norms("pre_feedforward_layernorm.weight", "post_feedforward_layernorm.weight"), mlp}};
+}
+
+void read_gemma3(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
+  const int64_t window = positive(object, "sliding_window", 4096);
+  const int64_t pattern = positive(object, "sliding_window_pattern", 6);
+  const int64_t head_dim = object.integer("head_dim", 256);
+  const double scalar = object.number("query_pre_attn_scalar", 256.0);
+  if (!(scalar > 0.0) || !std::isfinite(scalar)) {
+    object.fail(fmt::format("query_pre_attn_scalar: got {}, want more than 0", scalar));
+  }
+  const Ropes ropes = read_ropes(object);
+  config.norm_offset = 1.0f;
+  config.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
+  GqaConfig attention = {.num_heads = keys.num_heads,
+                         .num_kv_heads = object.integer("num_key_value_heads", 4),
+                         .head_dim = head_dim,
+                         .scale = static_cast<float>(1.0 / std::sqrt(scalar)),
+                         .qkv_bias = keys.attention_bias,
+                         .o_bias = keys.attention_bias,
+                         .qk_norm = true,
+                         .eps = config.rms_norm_eps,
+                         .norm_offset = 1.0f};
+  const Block mlp(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size,
+                                            .activation = ops::Activation::kGeluTanh});
+  const int global = config.add_rope({ropes.global, head_dim});
+  const int local = config.add_rope({ropes.local, head_dim});
+  for (const bool has_window : sliding_layers(
+           object, keys.num_layers, [&](int64_t layer) { return (layer + 1) % pattern != 0; })) {
+    attention.window = has_window ? window : 0;
+    attention.rope = has_window ? local : global;
+    config.layers.push_back(make_layer(config, attention, mlp));
+  }
+}
+
+}  // namespace
+
+extern const Family kGemma3Family = {.name = "gemma3",
+                                     .architectures = kArchitectures,
+                                     .read_keys = kRead,
+                                     .inert_keys = kInert,
+                                     .neutral_keys = kNeutral,
+                                     .defaults = {.vocab_size = 262208,
+                                                  .hidden_size = 2304,
+                                                  .intermediate_size = 9216,
+                                                  .num_layers = 26,
+                                                  .num_heads = 8,
+                                                  .max_position_embeddings = 131072,
+                                                  .tie_word_embeddings = true},
+                                     .text_part = &kTextPart,
+                                     .read = read_gemma3};
+
+}  // namespace strata::model
