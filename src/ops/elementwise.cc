@@ -167,27 +167,21 @@ void add_rows_into(Backend& backend, TensorView x, TensorView y) {
 
 double sum_of_squares(Backend& backend, TensorView x) {
   CHECK(cpu::is_float(x.dtype), x.dtype);
-  constexpr int64_t kBlock = 4096;
-  const bool dense = x.dense();
-  const int64_t rows = dense ? 1 : x.rows();
-  const int64_t cols = dense ? x.shape.num_elements() : x.cols();
-  if (rows == 0 || cols == 0) return 0;
-  const int64_t blocks = (cols + kBlock - 1) / kBlock;
+  const int64_t rows = x.rows();
+  if (rows == 0 || x.cols() == 0) return 0;
   Scratch::Mark mark(backend.scratch());
-  auto* sums = static_cast<double*>(
-      backend.scratch().take(rows * blocks * static_cast<int64_t>(sizeof(double))));
+  auto* sums =
+      static_cast<double*>(backend.scratch().take(rows * static_cast<int64_t>(sizeof(double))));
   cpu::with_path(backend.path(), [&]<typename V>() {
-    cpu::for_range(backend, rows * blocks, std::min(cols, kBlock), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t first = i % blocks * kBlock;
-        sums[i] = cpu::sum_of_squares_piece<V>(x.dtype, at(x, i / blocks, first),
-                                               std::min(kBlock, cols - first));
+    cpu::for_range(backend, rows, x.cols(), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        sums[row] = cpu::sum_of_squares_piece<V>(x.dtype, at(x, row, 0), x.cols());
       }
     });
   });
   if (backend.is_counting()) return 0;
   double total = 0;
-  for (int64_t i = 0; i < rows * blocks; ++i) total += sums[i];
+  for (int64_t row = 0; row < rows; ++row) total += sums[row];
   return total;
 }
 

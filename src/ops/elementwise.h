@@ -39,7 +39,8 @@ void scatter_add(Backend& backend, TensorView x, std::span<const int32_t> rows, 
 // gradient).
 void add_rows_into(Backend& backend, TensorView x, TensorView y);
 
-// Sum of squares in double: a fixed order of blocks, independent of threads.
+// Sum of squares in double: one sum a row, in a fixed order; then the rows ascending. Neither
+// threads nor how rows are divided among machines matter.
 double sum_of_squares(Backend& backend, TensorView x);
 
 }  // namespace strata::ops

@@ -34,13 +34,14 @@ void step_values(Backend& backend, const model::LoraAdapter& adapter,
   ops::fill_zero(backend, part(adapter.gradients()));
 }
 
+bool is_small(const model::LoraModule& module) {
+  constexpr int64_t kSmall = 1 << 17;
+  return module.a.shape.num_elements() + module.b.shape.num_elements() <= kSmall;
+}
+
 // Steps and refreshes every module. A small one stays in a core's cache from the step to the copy
 // that products read; all workers share each large one.
 void step_modules(Backend& backend, model::LoraAdapter& adapter, const ops::AdamWArgs& args) {
-  constexpr int64_t kSmall = 1 << 17;
-  const auto is_small = [](const model::LoraModule& module) {
-    return module.a.shape.num_elements() + module.b.shape.num_elements() <= kSmall;
-  };
   for (const model::LoraModule& module : adapter.modules()) {
     if (!is_small(module)) step_values(backend, adapter, module, args);
   }
@@ -51,21 +52,47 @@ void step_modules(Backend& backend, model::LoraAdapter& adapter, const ops::Adam
   });
 }
 
+// The squared norm of an adapter's gradients: of each module A's rows and then B's, modules in
+// order. All workers share each large module; a small one is a worker's own.
+double squared_norm(Backend& backend, const model::LoraAdapter& adapter) {
+  const std::vector<model::LoraModule>& modules = adapter.modules();
+  const Scratch::Mark mark(backend.scratch());
+  auto* sums = static_cast<double*>(
+      backend.scratch().take(2 * std::ssize(modules) * static_cast<int64_t>(sizeof(double))));
+  const auto sum = [&](Backend& where, size_t i) {
+    sums[2 * i] = ops::sum_of_squares(where, modules[i].d_a);
+    sums[2 * i + 1] = ops::sum_of_squares(where, modules[i].d_b);
+  };
+  for (size_t i = 0; i < modules.size(); ++i) {
+    if (!is_small(modules[i])) sum(backend, i);
+  }
+  backend.run_in_lanes(std::ssize(modules), [&](int64_t i, Backend& lane) {
+    if (is_small(modules[static_cast<size_t>(i)])) sum(lane, static_cast<size_t>(i));
+  });
+  double total = 0.0;
+  for (size_t i = 0; i < 2 * modules.size(); ++i) total += sums[i];
+  return total;
+}
+
+[[noreturn]] void throw_not_finite(double norm) {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("optim_step: the gradient's norm is {}, want a finite number; the "
+                          "gradient is dropped, weights and moments stay as they were; logprobs "
+                          "or weights out of proportion?",
+                          norm));
+}
+
 }  // namespace
 
 StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter,
                         const AdamWOptions& options) {
   if (!adapter.trains() || !adapter.has_gradient)
     return {.stepped = false, .grad_norm = 0.0, .step = adapter.step};
-  const double norm = std::sqrt(ops::sum_of_squares(backend, adapter.gradients()));
+  const double norm = std::sqrt(squared_norm(backend, adapter));
   if (!std::isfinite(norm)) {
     ops::fill_zero(backend, adapter.gradients());
     adapter.has_gradient = false;
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("optim_step: the gradient's norm is {}, want a finite number; the "
-                            "gradient is dropped, weights and moments stay as they were; logprobs "
-                            "or weights out of proportion?",
-                            norm));
+    throw_not_finite(norm);
   }
   ++adapter.step;
   step_modules(backend, adapter, adamw_args(options, norm, adapter.step));
@@ -125,7 +152,15 @@ StepResult BaseTrainer::step(Backend& backend, model::ModelWeights& weights,
   CHECK(steps_enabled_);
   if (!has_gradient) return {.stepped = false, .grad_norm = 0.0, .step = num_steps};
   finish_gradients(backend);
-  const double norm = std::sqrt(ops::sum_of_squares(backend, grads_));
+  double squares = 0.0;  // parameters in the table's order
+  for (const TensorView& gradient : gradients_.d_weight) {
+    if (!gradient.empty()) squares += ops::sum_of_squares(backend, gradient);
+  }
+  const double norm = std::sqrt(squares);
+  if (!std::isfinite(norm)) {
+    zero_gradients(backend);
+    throw_not_finite(norm);
+  }
   ++num_steps;
   ops::adamw(backend, adamw_args(options, norm, num_steps), grads_, params_, m_, v_);
   zero_gradients(backend);

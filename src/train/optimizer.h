@@ -1,6 +1,7 @@
-// The optimizer step of one trained thing: global-norm clip, AdamW, gradients back to zero, compute
-// copies refreshed. A step without an accumulated gradient is a no-op: weights, moments and step
-// count stay, and the result says so. Engine thread only.
+// The optimizer step of one trained thing: global-norm clip (the squared norm is a double: one sum
+// a row of a module, rows ascending, modules in the table's order, rounded once), AdamW, gradients
+// back to zero, compute copies refreshed. A step without an accumulated gradient is a no-op:
+// weights, moments and step count stay, and the result says so. Engine thread only.
 #pragma once
 #include <vector>
 
@@ -43,9 +44,9 @@ class BaseTrainer {
   [[nodiscard]] bool steps_enabled() const { return steps_enabled_; }
 
   [[nodiscard]] model::BaseGradients* gradients() { return &gradients_; }
-  // Views of buffers, which do not train, are empty.
   // Adds the tied head's accumulator to the embedding's; gradient() is then complete. Idempotent.
   void finish_gradients(Backend& backend);
+  // Views of buffers, which do not train, are empty.
   [[nodiscard]] TensorView gradient(size_t index) const { return gradients_.d_weight[index]; }
   [[nodiscard]] TensorView master(size_t index) const { return masters_[index]; }
   // Flat [n] f32 blocks in the table's order.

@@ -4,10 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
+#include "base/error.h"
 #include "model/adapter_io.h"
+#include "ops/elementwise.h"
 
 namespace strata::train {
 namespace {
@@ -46,8 +50,8 @@ TEST(StepAdapter, MovesSmallAndLargeModulesAlike) {
     const auto adapter = make_adapter(backend, model);
     ASSERT_TRUE(step_adapter(backend, *adapter, kOptions).stepped);
     const int64_t count = adapter->num_parameters();
-    ASSERT_GT(adapter->head()->a.shape.num_elements() + adapter->head()->b.shape.num_elements(),
-              1 << 17);
+    const model::LoraModule& head = *adapter->find(-1, model::kHead);
+    ASSERT_GT(head.a.shape.num_elements() + head.b.shape.num_elements(), 1 << 17);
     for (int64_t i = 0; i < count; ++i) {
       // The first step: corrected moments are g and g^2.
       const double g = before->gradients().f32()[i];
@@ -70,6 +74,48 @@ TEST(StepAdapter, MovesSmallAndLargeModulesAlike) {
       EXPECT_FALSE(same_bytes(got.b_panel, before->modules()[m].b_panel)) << want.path;
     }
   }
+}
+
+// The order that stages and ranks can keep: one double a row, rows ascending, A before B, modules
+// in order. Workers and the size of a module move no bit.
+TEST(StepAdapter, TheNormIsOneSumARow) {
+  const std::string dir = std::string(STRATA_SOURCE_DIR) + "/tests/golden/qwen3_wide/model";
+  for (const int threads : {1, 2, 7}) {
+    Backend backend(choose_cpu_path(), threads);
+    const model::LoadedModel model =
+        model::load_model(backend, dir, {.compute_dtype = DType::kF32});
+    const auto adapter = make_adapter(backend, model);
+    double total = 0.0;
+    for (const model::LoraModule& module : adapter->modules()) {
+      for (const TensorView& part : {module.d_a, module.d_b}) {
+        double rows = 0.0;
+        for (int64_t row = 0; row < part.rows(); ++row) {
+          rows += ops::sum_of_squares(backend, part.slice_rows(row, row + 1));
+        }
+        total += rows;
+      }
+    }
+    EXPECT_EQ(step_adapter(backend, *adapter, kOptions).grad_norm, std::sqrt(total)) << threads;
+  }
+}
+
+TEST(BaseTrainer, AGradientThatIsNotFiniteTouchesNoMaster) {
+  const std::string dir = std::string(STRATA_SOURCE_DIR) + "/tests/golden/llama2/model";
+  Backend backend(choose_cpu_path(), 2);
+  model::LoadedModel model = model::load_model(backend, dir, {.compute_dtype = DType::kF32});
+  BaseTrainer trainer(*model.weights);
+  trainer.enable_steps(
+      [&](size_t index, TensorView out) { model.weights->read(backend, index, 0, out); });
+  const TensorView masters = trainer.masters();
+  const std::vector<float> before(masters.f32(), masters.f32() + masters.shape.num_elements());
+  trainer.gradient(1).f32()[0] = std::numeric_limits<float>::quiet_NaN();
+  trainer.has_gradient = true;
+  EXPECT_THROW(trainer.step(backend, *model.weights, kOptions), Error);
+  EXPECT_TRUE(std::equal(before.begin(), before.end(), masters.f32()));
+  EXPECT_EQ(trainer.num_steps, 0);
+  EXPECT_FALSE(trainer.has_gradient);
+  EXPECT_EQ(trainer.gradient(1).f32()[0], 0.0f);
+  EXPECT_EQ(trainer.first_moments().f32()[0], 0.0f);
 }
 
 }  // namespace
