@@ -1,0 +1,105 @@
+// A model inside a checkpoint of several modalities: its adapters have the names of the whole, and
+// a saved model keeps the tensors of the other parts.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "checkpoint/safetensors.h"
+#include "model/adapter_io.h"
+#include "model/load.h"
+
+namespace strata::model {
+namespace {
+
+using testing::HasSubstr;
+
+const std::string kGolden = std::string(STRATA_SOURCE_DIR) + "/tests/golden/";
+
+class TextPartFiles : public testing::TestWithParam<const char*> {
+ protected:
+  Backend backend_{choose_cpu_path(), 2};
+  std::string source_ = kGolden + GetParam() + "/model";
+  std::string out_ = testing::TempDir() + "text_part_" + GetParam();
+  void TearDown() override { std::filesystem::remove_all(out_); }
+};
+
+std::vector<float> values_of(const CheckpointDir& dir, const CheckpointTensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.info.shape.num_elements()));
+  dir.read_f32(tensor, 0, std::ssize(values), values.data());
+  return values;
+}
+
+TEST_P(TextPartFiles, ASavedModelHasEveryTensorOfItsSource) {
+  const LoadedModel model = load_model(backend_, source_, {.compute_dtype = DType::kF32});
+  EXPECT_FALSE(model.ignored.empty());
+  save_model(backend_, model, out_, /*trained=*/nullptr);
+  const CheckpointDir before(source_), after(out_);
+  EXPECT_EQ(after.tensors().size(), before.tensors().size());
+  for (const CheckpointTensor& tensor : before.tensors()) {
+    const CheckpointTensor* saved = after.find(tensor.info.name);
+    ASSERT_NE(saved, nullptr) << tensor.info.name;
+    EXPECT_EQ(saved->info.dtype, tensor.info.dtype) << tensor.info.name;
+    EXPECT_EQ(values_of(after, *saved), values_of(before, tensor)) << tensor.info.name;
+  }
+}
+
+TEST_P(TextPartFiles, AnAdapterHasTheNamesOfTheWhole) {
+  const LoadedModel model = load_model(backend_, source_, {.compute_dtype = DType::kF32});
+  LoraAdapter adapter(*model.weights,
+                      adapter_specs(model.config, {"all-linear", "embed_tokens"}, 2, 4.0),
+                      backend_.panel_width());
+  adapter.initialise(1);
+  save_adapter(adapter, out_, "base");
+  const SafetensorsFile file(out_ + "/adapter_model.safetensors");
+  const std::string prefix = "base_model.model.model.language_model.";
+  EXPECT_NE(file.find(prefix + "layers.1.mlp.up_proj.lora_A.weight"), nullptr);
+  EXPECT_NE(file.find(prefix + "embed_tokens.lora_embedding_A"), nullptr);
+  const auto again = load_adapter(backend_, model, out_);
+  ASSERT_EQ(again->modules().size(), adapter.modules().size());
+  for (const LoraModule& module : adapter.modules()) {
+    const LoraModule* same = again->find(module.spec.layer, module.spec.target);
+    ASSERT_NE(same, nullptr) << module.path;
+    const int64_t count = module.a.shape.num_elements();
+    EXPECT_TRUE(std::equal(module.a.f32(), module.a.f32() + count, same->a.f32())) << module.path;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TextPartFiles, testing::Values("gemma3_vision", "gemma3_vision_hub"));
+
+std::string message_of(const std::string& text) {
+  try {
+    parse_config(text, "c", false);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(TextPart, WhatChangesTheModelIsRefusedByName) {
+  const auto gemma = [](const std::string& extra) {
+    return R"({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": {"hidden_size": 32,
+      "num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 2, "vocab_size": 64,
+      "intermediate_size": 48, "head_dim": 16)" +
+           extra + "}}";
+  };
+  EXPECT_EQ(message_of(gemma("")), "");
+  for (const char* key : {"final_logit_softcapping", "attn_logit_softcapping"}) {
+    EXPECT_EQ(message_of(gemma(std::string(", \"") + key + "\": null")), "") << key;
+    EXPECT_THAT(message_of(gemma(std::string(", \"") + key + "\": 30.0")), HasSubstr(key));
+  }
+  EXPECT_THAT(message_of(gemma(R"(, "use_bidirectional_attention": true)")),
+              HasSubstr("use_bidirectional_attention"));
+  EXPECT_THAT(message_of(gemma(R"(, "hidden_activation": "silu")")),
+              HasSubstr("hidden_activation"));
+  EXPECT_THAT(message_of(gemma(R"(, "layer_types": ["chunked_attention", "full_attention"])")),
+              HasSubstr("chunked_attention"));
+  EXPECT_THAT(message_of(R"({"architectures": ["Gemma3ForConditionalGeneration"]})"),
+              HasSubstr("text_config"));
+  EXPECT_THAT(message_of(R"({"architectures": ["Ministral3ForCausalLM"]})"),
+              HasSubstr("Ministral3ForCausalLM"));
+}
+
+}  // namespace
+}  // namespace strata::model
