@@ -54,7 +54,7 @@ void check_layout(Numbers numbers) {
   parts.crow = numbers.some();
   parts.col = numbers.some();
   const int64_t count = std::clamp<int64_t>(numbers.next(), 0, 1 << 20);
-  const auto layout = strata::server::tensor_layout(parts, count, "fuzz", kMost);
+  const auto layout = strata::server::tensor_layout(parts, count, "fuzz", {kMost, kMost, kMost});
   if (parts.is_sparse) {
     require(layout.num_elements() >= 0 && layout.num_elements() <= kMost);
     require(static_cast<int64_t>(layout.positions.size()) == count);

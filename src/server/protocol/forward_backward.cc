@@ -18,8 +18,7 @@ namespace {
 
 namespace pb = tinker_public;
 
-constexpr int64_t kMaxTokens = 1 << 24;    // of a datum; contexts are far smaller
-constexpr int64_t kMaxElements = 1 << 26;  // of a dense loss input
+constexpr int64_t kMaxTargets = 1024;  // of a position
 
 [[noreturn]] void fail(const std::string& where, const std::string& what) {
   throw Error(ErrorCode::kInvalidArgument, where + ": " + what);
@@ -46,11 +45,15 @@ void append_chunk(const pb::Chunk& chunk, const std::string& where, std::vector<
   }
 }
 
-std::vector<int32_t> read_tokens(const pb::Datum& datum, const std::string& where) {
+std::vector<int32_t> read_tokens(const pb::Datum& datum, int64_t max_tokens,
+                                 const std::string& where) {
   std::vector<int32_t> tokens;
   for (int i = 0; i < datum.model_input_size(); ++i) {
     append_chunk(datum.model_input(i), fmt::format("{}: model_input chunk {}", where, i), tokens);
-    if (static_cast<int64_t>(tokens.size()) > kMaxTokens) fail(where, "model_input is too long");
+  }
+  if (static_cast<int64_t>(tokens.size()) > max_tokens) {
+    fail(where, fmt::format("{} tokens exceed the model's context window of {}", tokens.size(),
+                            max_tokens));
   }
   if (tokens.empty()) fail(where, "model_input is empty");
   return tokens;
@@ -74,10 +77,12 @@ void check_names(const pb::Datum& datum, const LossRow& loss, const std::string&
   }
 }
 
-std::vector<float> read_floats(const pb::Datum& datum, const char* name, int64_t rows,
-                               int64_t columns, const std::string& where) {
+std::vector<float> read_floats(const pb::Datum& datum, const char* name, int64_t columns,
+                               TensorLimits& limits, const std::string& where) {
   const std::string at = fmt::format("{}: {}", where, name);
-  FloatTensor tensor = read_float_tensor(datum.loss_fn_inputs().at(name), at, kMaxElements);
+  const int64_t rows = limits.rows;
+  FloatTensor tensor = read_float_tensor(datum.loss_fn_inputs().at(name), at, limits);
+  limits.elements -= static_cast<int64_t>(tensor.values.size());
   if (tensor.num_rows != rows || tensor.num_columns != columns) {
     fail(at,
          fmt::format(
@@ -181,14 +186,17 @@ void apply_records(const pb::Datum& message, const FindRecord& find_record,
   check(outputs, datum.targets, true);
 }
 
+// Takes what it builds off limits.elements.
 api::Datum build_datum(const pb::Datum& message, const LossRow& loss, const std::string& where,
-                       const FindRecord& find_record) {
+                       PassLimits& limits, const FindRecord& find_record) {
   api::Datum datum;
-  datum.tokens = read_tokens(message, where);
+  datum.tokens = read_tokens(message, limits.tokens, where);
   const auto rows = static_cast<int64_t>(datum.tokens.size());
   check_names(message, loss, where);
+  TensorLimits left = {.rows = rows, .columns = kMaxTargets, .elements = limits.elements};
   IntTensor targets = read_int_tensor(message.loss_fn_inputs().at("target_tokens"),
-                                      where + ": target_tokens", kMaxElements);
+                                      where + ": target_tokens", left);
+  left.elements -= static_cast<int64_t>(targets.values.size());
   if (targets.num_rows != rows) {
     fail(where, fmt::format("target_tokens has {} rows, model_input has {} tokens",
                             targets.num_rows, rows));
@@ -200,14 +208,16 @@ api::Datum build_datum(const pb::Datum& message, const LossRow& loss, const std:
   datum.targets = std::move(targets.values);
   datum.num_targets = targets.num_columns;
   if (is_ce) {
-    datum.weights = read_floats(message, "weights", rows, targets.num_columns, where);
+    datum.weights = read_floats(message, "weights", targets.num_columns, left, where);
+    limits.elements = left.elements;
     return datum;
   }
-  datum.logprobs = read_floats(message, "logprobs", rows, 0, where);
-  datum.advantages = read_floats(message, "advantages", rows, 0, where);
+  datum.logprobs = read_floats(message, "logprobs", 0, left, where);
+  datum.advantages = read_floats(message, "advantages", 0, left, where);
   if (loss.loss == api::LossName::kGspo) {
-    datum.mask = read_floats(message, "sequence_ratio_mask", rows, 0, where);
+    datum.mask = read_floats(message, "sequence_ratio_mask", 0, left, where);
   }
+  limits.elements = left.elements;
   if (loss.loss == api::LossName::kStableReinforce) {
     apply_records(message, find_record, where, datum);
   }
@@ -292,7 +302,8 @@ void ForwardBackwardBody::read_json(std::string_view text) {
 
 const std::string& ForwardBackwardBody::model_id() const { return message_->model_id(); }
 
-api::ForwardBackward ForwardBackwardBody::build(const FindRecord& find_record) {
+api::ForwardBackward ForwardBackwardBody::build(const PassLimits& limits,
+                                                const FindRecord& find_record) {
   if (json_) {
     read_json_pass(json_->root(), endpoint(form_) + "_input", *message_);
     json_.reset();  // several times the size of what it held
@@ -303,9 +314,10 @@ api::ForwardBackward ForwardBackwardBody::build(const FindRecord& find_record) {
   command.forward_only = message_->forward_only();
   if (message_->data().empty()) fail("forward_backward", "the list of data is empty");
   command.data.reserve(static_cast<size_t>(message_->data_size()));
+  PassLimits left = limits;
   for (int i = 0; i < message_->data_size(); ++i) {
     command.data.push_back(
-        build_datum(message_->data(i), loss, fmt::format("datum {}", i), find_record));
+        build_datum(message_->data(i), loss, fmt::format("datum {}", i), left, find_record));
   }
   return command;
 }

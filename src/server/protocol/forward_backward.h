@@ -31,6 +31,12 @@ std::optional<SampleRecord> unpack_record(std::string_view text);
 // The record of a sequence of this session, or nothing.
 using FindRecord = std::function<std::optional<SampleRecord>(const std::string& sequence_id)>;
 
+// What the data of one request may hold; all below 2^31.
+struct PassLimits {
+  int64_t tokens = 0;    // of a datum: the base model's context
+  int64_t elements = 0;  // of all loss inputs together, in dense form
+};
+
 enum class PassForm : uint8_t {
   kBinary,      // a ForwardBackwardRequest
   kJson,        // its data under forward_backward_input
@@ -49,7 +55,7 @@ class ForwardBackwardBody {
   [[nodiscard]] int64_t seq_id() const { return seq_id_; }
 
   // Throws Error naming the datum and the input at fault. To be called once.
-  [[nodiscard]] api::ForwardBackward build(const FindRecord& find_record);
+  [[nodiscard]] api::ForwardBackward build(const PassLimits& limits, const FindRecord& find_record);
 
  private:
   void read_binary(std::string_view bytes);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <climits>
 #include <cstring>
 #include <functional>
 
@@ -120,29 +121,34 @@ void want(const tinker_public::Tensor& tensor, tinker_public::DType dtype,
 }  // namespace
 
 TensorLayout tensor_layout(const TensorParts& parts, int64_t num_values, const std::string& where,
-                           int64_t max_elements) {
+                           const TensorLimits& limits) {
   TensorLayout layout;
   if (parts.shape.size() > 2) {
     fail(where, fmt::format("has {} dimensions, wanted one or two", parts.shape.size()));
   }
   for (const int64_t dim : parts.shape) {
-    if (dim < 0 || dim > max_elements) fail(where, fmt::format("a dimension is {}", dim));
+    if (dim < 0 || dim > INT32_MAX) fail(where, fmt::format("a dimension is {}", dim));
   }
   layout.num_rows = parts.shape.empty() ? num_values : parts.shape[0];
   layout.num_columns = parts.shape.size() == 2 ? parts.shape[1] : 0;
   if (parts.shape.size() == 2 && layout.num_columns == 0) fail(where, "the last dimension is 0");
-  // Both factors are at most max_elements, far below the root of what 64 bits hold.
-  if (layout.num_elements() > max_elements) {
+  if (!parts.is_sparse && layout.num_elements() != num_values) {
     fail(where,
-         fmt::format("has {} elements, the limit is {}", layout.num_elements(), max_elements));
+         fmt::format("holds {} values, its shape wants {}", num_values, layout.num_elements()));
   }
-  if (!parts.is_sparse) {
-    if (layout.num_elements() != num_values) {
-      fail(where,
-           fmt::format("holds {} values, its shape wants {}", num_values, layout.num_elements()));
-    }
-    return layout;
+  if (layout.num_rows > limits.rows) {
+    fail(where, fmt::format("has {} rows, there are {} tokens", layout.num_rows, limits.rows));
   }
+  if (layout.num_columns > limits.columns) {
+    fail(where, fmt::format("has {} columns, the limit is {}", layout.num_columns, limits.columns));
+  }
+  if (layout.num_elements() > limits.elements) {
+    fail(where,
+         fmt::format("has {} elements, {} are left of what the loss inputs of one request "
+                     "may hold in dense form (--max-body); send the data in several requests",
+                     layout.num_elements(), limits.elements));
+  }
+  if (!parts.is_sparse) return layout;
   check_csr(parts, num_values, where);
   layout.positions.reserve(parts.col.size());
   for (size_t row = 0; row + 1 < parts.crow.size(); ++row) {
@@ -160,7 +166,7 @@ TensorLayout tensor_layout(const TensorParts& parts, int64_t num_values, const s
 }
 
 IntTensor read_int_tensor(const tinker_public::Tensor& tensor, const std::string& where,
-                          int64_t max_elements) {
+                          const TensorLimits& limits) {
   want(tensor, tinker_public::DTYPE_INT64, where);
   const auto wide = unpack<int64_t>(values_of(tensor), where, "the data");
   std::vector<int32_t> values;
@@ -170,17 +176,17 @@ IntTensor read_int_tensor(const tinker_public::Tensor& tensor, const std::string
       fail(where, fmt::format("value {} is no id", value));
     values.push_back(static_cast<int32_t>(value));
   }
-  const TensorLayout layout = tensor_layout(
-      parts_of(tensor, where), static_cast<int64_t>(values.size()), where, max_elements);
+  const TensorLayout layout =
+      tensor_layout(parts_of(tensor, where), static_cast<int64_t>(values.size()), where, limits);
   return spread<int32_t, IntTensor>(layout, values);
 }
 
 FloatTensor read_float_tensor(const tinker_public::Tensor& tensor, const std::string& where,
-                              int64_t max_elements) {
+                              const TensorLimits& limits) {
   want(tensor, tinker_public::DTYPE_FLOAT32, where);
   const auto values = unpack<float>(values_of(tensor), where, "the data");
-  const TensorLayout layout = tensor_layout(
-      parts_of(tensor, where), static_cast<int64_t>(values.size()), where, max_elements);
+  const TensorLayout layout =
+      tensor_layout(parts_of(tensor, where), static_cast<int64_t>(values.size()), where, limits);
   return spread<float, FloatTensor>(layout, values);
 }
 

@@ -30,12 +30,18 @@ struct FloatTensor {
   int64_t num_columns = 0;
 };
 
-// `where` like "datum 3: target_tokens". Values of int64 tensors must fit 32 bits. `max_elements`
-// bounds the dense form of a CSR tensor.
+// What the dense form of a tensor may have at most; all below 2^31.
+struct TensorLimits {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t elements = 0;
+};
+
+// `where` like "datum 3: target_tokens". Values of int64 tensors must fit 32 bits.
 IntTensor read_int_tensor(const tinker_public::Tensor& tensor, const std::string& where,
-                          int64_t max_elements);
+                          const TensorLimits& limits);
 FloatTensor read_float_tensor(const tinker_public::Tensor& tensor, const std::string& where,
-                              int64_t max_elements);
+                              const TensorLimits& limits);
 
 // A dense or CSR tensor as plain parts.
 struct TensorParts {
@@ -54,6 +60,6 @@ struct TensorLayout {
   }
 };
 TensorLayout tensor_layout(const TensorParts& parts, int64_t num_values, const std::string& where,
-                           int64_t max_elements);
+                           const TensorLimits& limits);
 
 }  // namespace strata::server

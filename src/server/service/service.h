@@ -143,6 +143,7 @@ class Service {
   Response forward_backward(const Request& request);
   Response forward(const Request& request);
   Response submit_pass(const Request& request, PassForm form);
+  [[nodiscard]] PassLimits pass_limits(api::BaseId base) const;
   Response optim_step(const Request& request);
   Response load_weights(const Request& request);
   Response save(const Request& request, const SaveForm& form);

@@ -81,6 +81,11 @@ std::optional<SampleRecord> Service::find_record(const std::string& session,
   return text ? unpack_record(*text) : std::nullopt;
 }
 
+// Dense loss inputs take as much as four bodies of the largest size.
+PassLimits Service::pass_limits(api::BaseId base) const {
+  return {.tokens = info(base).max_context, .elements = options_.max_body};
+}
+
 Response Service::forward_backward(const Request& request) {
   const bool is_binary = media_type(request.header("content-type")) == kProtobuf;
   return submit_pass(request, is_binary ? PassForm::kBinary : PassForm::kJson);
@@ -103,8 +108,9 @@ Response Service::submit_pass(const Request& request, PassForm form) {
   bool is_ours = false;
   try {
     const std::string session = model.session;
-    api::ForwardBackward op =
-        body.build([&](const std::string& sequence) { return find_record(session, sequence); });
+    api::ForwardBackward op = body.build(pass_limits(model.base), [&](const std::string& sequence) {
+      return find_record(session, sequence);
+    });
     is_ours = op.loss.name == api::LossName::kStableReinforce;
     if (is_ours && !options_.stable_reinforce) {
       throw Error(ErrorCode::kUnsupported,

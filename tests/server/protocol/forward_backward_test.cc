@@ -1,20 +1,88 @@
 #include "server/protocol/forward_backward.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
+#include <server/protocol/tinker.pb.h>
 
+#include <string>
+#include <vector>
+
+#include "server/protocol/tensor.h"
 #include "tests/base/temp_dir.h"
 
 namespace strata::server {
 namespace {
+
+namespace pb = tinker_public;
+using strata::testing::error_of;
+using ::testing::HasSubstr;
+
+constexpr PassLimits kLimits = {.tokens = 100, .elements = 1000};
+
+pb::ForwardBackwardRequest request_of(const std::string& loss) {
+  pb::ForwardBackwardRequest message;
+  message.set_model_id("s:train:0");
+  message.set_seq_id(1);
+  message.set_loss_fn(loss);
+  return message;
+}
+
+pb::Datum& add_datum(pb::ForwardBackwardRequest& message, const std::vector<int32_t>& tokens) {
+  pb::Datum& datum = *message.add_data();
+  datum.add_model_input()->mutable_encoded_text()->set_tokens(packed(tokens));
+  return datum;
+}
+
+// [1, columns] without a value.
+pb::Tensor empty_row(pb::DType dtype, int64_t columns) {
+  pb::Tensor tensor;
+  tensor.set_dtype(dtype);
+  tensor.add_shape(1);
+  tensor.add_shape(columns);
+  tensor.mutable_sparse_csr()->set_crow_indices(packed(std::vector<int64_t>{0, 0}));
+  return tensor;
+}
+
+api::ForwardBackward build(const pb::ForwardBackwardRequest& message,
+                           const PassLimits& limits = kLimits) {
+  ForwardBackwardBody body(message.SerializeAsString(), PassForm::kBinary);
+  return body.build(limits, [](const std::string&) { return std::nullopt; });
+}
 
 // model_id (field 1), a string, must be UTF-8.
 TEST(ForwardBackwardBody, AStringThatIsNotUtf8IsRefusedAndToldToNobodyElse) {
   const std::string body("\x0A\x04\xFF\xFE\xFD\xFC", 6);
   ::testing::internal::CaptureStderr();
   const std::string error =
-      strata::testing::error_of([&] { const ForwardBackwardBody read(body, PassForm::kBinary); });
+      error_of([&] { const ForwardBackwardBody read(body, PassForm::kBinary); });
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
   EXPECT_EQ(error, "forward_backward: the body is not a ForwardBackwardRequest message");
+}
+
+// A row of zeros costs a few bytes on the wire, whatever its length.
+TEST(ForwardBackwardBody, LossInputsOfOneRequestShareABudget) {
+  const auto message_of = [](int num_data, int64_t columns) {
+    pb::ForwardBackwardRequest message = request_of("cross_entropy");
+    for (int i = 0; i < num_data; ++i) {
+      pb::Datum& datum = add_datum(message, {1});
+      (*datum.mutable_loss_fn_inputs())["target_tokens"] = empty_row(pb::DTYPE_INT64, columns);
+      (*datum.mutable_loss_fn_inputs())["weights"] = empty_row(pb::DTYPE_FLOAT32, columns);
+    }
+    return message;
+  };
+  EXPECT_EQ(build(message_of(5, 100)).data.size(), 5u);
+  EXPECT_THAT(error_of([&] { build(message_of(6, 100)); }),
+              HasSubstr("datum 5: target_tokens: has 100 elements, 0 are left"));
+  EXPECT_THAT(error_of([&] { build(message_of(1, 600)); }),
+              HasSubstr("datum 0: weights: has 600 elements, 400 are left"));
+  EXPECT_THAT(error_of([&] { build(message_of(1, 1025), {.tokens = 100, .elements = 1 << 30}); }),
+              HasSubstr("datum 0: target_tokens: has 1025 columns, the limit is 1024"));
+}
+
+TEST(ForwardBackwardBody, ADatumBeyondTheContextIsRefusedBeforeItsTensorsAreMade) {
+  pb::ForwardBackwardRequest message = request_of("cross_entropy");
+  add_datum(message, std::vector<int32_t>(101, 1));
+  EXPECT_EQ(error_of([&] { build(message); }),
+            "datum 0: 101 tokens exceed the model's context window of 100");
 }
 
 }  // namespace

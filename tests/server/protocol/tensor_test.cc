@@ -11,7 +11,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-constexpr int64_t kMost = 1000;
+constexpr TensorLimits kMost = {.rows = 100, .columns = 50, .elements = 1000};
 
 TensorParts dense(std::vector<int64_t> shape) {
   TensorParts parts;
@@ -52,7 +52,12 @@ TEST(TensorLayout, RefusesWhatDoesNotFit) {
   EXPECT_THAT(fault_of(dense({1, 1, 1}), 1), HasSubstr("3 dimensions"));
   EXPECT_THAT(fault_of(dense({-1}), 0), HasSubstr("a dimension is -1"));
   EXPECT_THAT(fault_of(dense({2, 0}), 0), HasSubstr("the last dimension is 0"));
-  EXPECT_THAT(fault_of(dense({40, 40}), 1600), HasSubstr("1600 elements, the limit is 1000"));
+  EXPECT_THAT(fault_of(dense({101}), 101), HasSubstr("101 rows, there are 100 tokens"));
+  EXPECT_THAT(fault_of(dense({40, 40}), 1600), HasSubstr("1600 elements, 1000 are left"));
+  EXPECT_THAT(fault_of(csr({1, 51}, {0, 0}, {}), 0), HasSubstr("51 columns, the limit is 50"));
+  EXPECT_THAT(fault_of(csr({1, 1LL << 40}, {0, 0}, {}), 0), HasSubstr("is 1099511627776"));
+  EXPECT_THAT(fault_of(csr({40, 40}, std::vector<int64_t>(41, 0), {}), 0),
+              HasSubstr("1600 elements, 1000 are left"));
   EXPECT_THAT(fault_of(csr({2}, {0, 1, 1}, {0}), 1), HasSubstr("a shape of two dimensions"));
   EXPECT_THAT(fault_of(csr({2, 3}, {0, 1}, {0}), 1), HasSubstr("2 entries, wanted rows + 1 = 3"));
   EXPECT_THAT(fault_of(csr({1, 3}, {0, 1}, {0, 1}), 1), HasSubstr("2 col_indices and 1 values"));
