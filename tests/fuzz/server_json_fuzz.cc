@@ -58,7 +58,7 @@ void read_fields(const Fields& root) {
 void read_pass(std::string_view text, PassForm form) {
   attempt([&] {
     strata::server::ForwardBackwardBody body(text, form);
-    const auto command = body.build({.tokens = 4096, .elements = 1 << 16},
+    const auto command = body.build({.tokens = 4096, .elements = 1 << 16, .record_bytes = 1 << 16},
                                     [](const std::string&) { return std::nullopt; });
     require(command.forward_only == (form == PassForm::kJsonForward));
     strata::fuzz::check_pass(command);

@@ -97,7 +97,7 @@ std::vector<float> read_floats(const pb::Datum& datum, const char* name, int64_t
 
 // Takes what it builds off limits.elements.
 api::Datum build_datum(const pb::Datum& message, const LossRow& loss, const std::string& where,
-                       PassLimits& limits, const FindRecord& find_record) {
+                       PassLimits& limits, SampleRecords& records) {
   api::Datum datum;
   datum.tokens = read_tokens(message, limits.tokens, where);
   const auto rows = static_cast<int64_t>(datum.tokens.size());
@@ -128,7 +128,7 @@ api::Datum build_datum(const pb::Datum& message, const LossRow& loss, const std:
   }
   limits.elements = left.elements;
   if (loss.loss == api::LossName::kStableReinforce) {
-    apply_records(message, find_record, where, datum);
+    apply_records(message, records, where, datum);
   }
   return datum;
 }
@@ -224,9 +224,10 @@ api::ForwardBackward ForwardBackwardBody::build(const PassLimits& limits,
   if (message_->data().empty()) fail("forward_backward", "the list of data is empty");
   command.data.reserve(static_cast<size_t>(message_->data_size()));
   PassLimits left = limits;
+  SampleRecords records(find_record, limits.record_bytes);
   for (int i = 0; i < message_->data_size(); ++i) {
     command.data.push_back(
-        build_datum(message_->data(i), loss, fmt::format("datum {}", i), left, find_record));
+        build_datum(message_->data(i), loss, fmt::format("datum {}", i), left, records));
   }
   return command;
 }

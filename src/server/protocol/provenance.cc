@@ -4,6 +4,7 @@
 #include <server/protocol/tinker.pb.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -17,41 +18,50 @@ namespace pb = tinker_public;
   throw Error(ErrorCode::kInvalidArgument, where + ": " + what);
 }
 
+constexpr int64_t kSpansPerToken = 4;  // a span is of one token or more, but for a few empty ones
+constexpr size_t kMaxSequenceId = 255;
+
 // One run of positions [begin, begin + length) that stands at [offset, offset + length) of a
-// sequence's prompt or sampled tokens.
+// sequence's prompt or sampled tokens. Borrows the name from the message.
 struct Run {
-  std::string sequence_id;
+  std::string_view sequence_id;
   bool is_sampled = false;
   int64_t begin = 0, offset = 0, length = 0;
 };
 
+template <typename Span>
+Run run_of(const Span& span, bool is_sampled) {
+  return {.sequence_id = span.sequence_id(),
+          .is_sampled = is_sampled,
+          .offset = span.offset(),
+          .length = span.length()};
+}
+
 template <typename Spans>
 std::vector<Run> tile(const Spans& spans, int64_t size, const std::string& where) {
+  if (spans.size() > kSpansPerToken * size) {
+    fail(where, fmt::format("has {} spans for {} positions, the limit is {} a position",
+                            spans.size(), size, kSpansPerToken));
+  }
   std::vector<Run> runs;
   int64_t next = 0;
   for (const pb::ProvenanceSpan& span : spans) {
-    Run run;
-    run.begin = next;
-    if (span.has_sampled_tokens()) {
-      const auto& s = span.sampled_tokens();
-      run.sequence_id = s.sequence_id();
-      run.is_sampled = true;
-      run.offset = s.offset();
-      run.length = s.length();
-    } else if (span.has_prompt_tokens()) {
-      const auto& s = span.prompt_tokens();
-      run.sequence_id = s.sequence_id();
-      run.offset = s.offset();
-      run.length = s.length();
-    } else {
+    if (span.span_case() == pb::ProvenanceSpan::SPAN_NOT_SET) {
       fail(where, "a span is neither prompt_tokens nor sampled_tokens");
     }
+    Run run = span.has_sampled_tokens() ? run_of(span.sampled_tokens(), true)
+                                        : run_of(span.prompt_tokens(), false);
+    run.begin = next;
     if (run.length < 0 || run.offset < 0 || run.length > size - next) {
       fail(where, fmt::format("the spans do not tile {} positions: one has offset {} and length {}",
                               size, run.offset, run.length));
     }
+    if (run.sequence_id.size() > kMaxSequenceId) {
+      fail(where, fmt::format("a sequence_id has {} bytes, the limit is {}", run.sequence_id.size(),
+                              kMaxSequenceId));
+    }
     next += run.length;
-    runs.push_back(std::move(run));
+    runs.push_back(run);
   }
   if (next != size) {
     fail(where, fmt::format("the spans cover {} positions, there are {}", next, size));
@@ -76,10 +86,33 @@ void compare(const Run& run, const SampleRecord& record, const std::vector<int32
   }
 }
 
+int64_t bytes_of(const SampleRecord& record) {
+  const size_t values = record.prompt.size() + record.tokens.size() + record.logprobs.size();
+  return static_cast<int64_t>(values * sizeof(int32_t));
+}
+
 }  // namespace
 
-void apply_records(const pb::Datum& message, const FindRecord& find_record,
-                   const std::string& where, api::Datum& datum) {
+const SampleRecord& SampleRecords::need(std::string_view sequence, const std::string& where) {
+  const auto known = records_.find(sequence);
+  if (known != records_.end()) return known->second;
+  std::optional<SampleRecord> record = find_(std::string(sequence));
+  if (!record) {
+    fail(where, fmt::format("sequence '{}' has no record: it was not sampled by this session with "
+                            "record_stability_info, or was not used for a day",
+                            sequence));
+  }
+  left_ -= bytes_of(*record);
+  if (left_ < 0) {
+    fail(where,
+         "the records of the sequences that the request names take more than --max-body; "
+         "send the data in several requests");
+  }
+  return records_.emplace(sequence, std::move(*record)).first->second;
+}
+
+void apply_records(const pb::Datum& message, SampleRecords& records, const std::string& where,
+                   api::Datum& datum) {
   if (message.model_input_spans().empty() || message.loss_fn_input_spans().empty()) {
     fail(where, "stable_reinforce needs model_input_spans and loss_fn_input_spans");
   }
@@ -92,17 +125,12 @@ void apply_records(const pb::Datum& message, const FindRecord& find_record,
                          bool is_output) {
     for (const Run& run : runs) {
       if (run.length == 0) continue;
-      const std::optional<SampleRecord> record = find_record(run.sequence_id);
-      if (!record) {
-        fail(where, fmt::format("sequence '{}' has no record: it was not sampled by this session "
-                                "with record_stability_info, or was not used for a day",
-                                run.sequence_id.substr(0, 300)));
-      }
-      compare(run, *record, tokens, where);
+      const SampleRecord& record = records.need(run.sequence_id, where);
+      compare(run, record, tokens, where);
       if (!is_output || !run.is_sampled) continue;
       for (int64_t i = 0; i < run.length; ++i) {
         datum.mask[run.begin + i] = 1.0f;
-        datum.logprobs[run.begin + i] = record->logprobs[run.offset + i];
+        datum.logprobs[run.begin + i] = record.logprobs[run.offset + i];
       }
     }
   };

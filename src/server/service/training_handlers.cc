@@ -83,7 +83,9 @@ std::optional<SampleRecord> Service::find_record(const std::string& session,
 
 // Dense loss inputs take as much as four bodies of the largest size.
 PassLimits Service::pass_limits(api::BaseId base) const {
-  return {.tokens = info(base).max_context, .elements = options_.max_body};
+  return {.tokens = info(base).max_context,
+          .elements = options_.max_body,
+          .record_bytes = options_.max_body};
 }
 
 Response Service::forward_backward(const Request& request) {

@@ -16,7 +16,7 @@ namespace pb = tinker_public;
 using strata::testing::error_of;
 using ::testing::HasSubstr;
 
-constexpr PassLimits kLimits = {.tokens = 100, .elements = 1000};
+constexpr PassLimits kLimits = {.tokens = 100, .elements = 1000, .record_bytes = 1000};
 
 pb::ForwardBackwardRequest request_of(const std::string& loss) {
   pb::ForwardBackwardRequest message;
@@ -74,7 +74,9 @@ TEST(ForwardBackwardBody, LossInputsOfOneRequestShareABudget) {
               HasSubstr("datum 5: target_tokens: has 100 elements, 0 are left"));
   EXPECT_THAT(error_of([&] { build(message_of(1, 600)); }),
               HasSubstr("datum 0: weights: has 600 elements, 400 are left"));
-  EXPECT_THAT(error_of([&] { build(message_of(1, 1025), {.tokens = 100, .elements = 1 << 30}); }),
+  EXPECT_THAT(error_of([&] {
+                build(message_of(1, 1025), {.tokens = 100, .elements = 1 << 30, .record_bytes = 0});
+              }),
               HasSubstr("datum 0: target_tokens: has 1025 columns, the limit is 1024"));
 }
 
