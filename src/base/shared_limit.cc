@@ -1,0 +1,100 @@
+#include "base/shared_limit.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace strata {
+
+struct SharedLimitState {
+  explicit SharedLimitState(int64_t limit_of_all) : limit(limit_of_all) {}
+
+  [[nodiscard]] int64_t own_part() const { return limit / 2 / num_tenants; }
+  [[nodiscard]] int64_t beyond_own(int64_t amount) const {
+    return std::max<int64_t>(0, amount - own_part());
+  }
+  bool take(const std::string& tenant, int64_t amount) {
+    if (amount == 0) return true;
+    const std::lock_guard lock(mutex);
+    const auto found = used.find(tenant);
+    const int64_t before = found == used.end() ? 0 : found->second;
+    const int64_t more = beyond_own(before + amount) - beyond_own(before);
+    // What the division by tenants leaves over is anybody's.
+    if (more > 0 && common + more > limit - own_part() * num_tenants) return false;
+    common += more;
+    used[tenant] = before + amount;
+    return true;
+  }
+  void give(const std::string& tenant, int64_t amount) {
+    if (amount == 0) return;
+    const std::lock_guard lock(mutex);
+    const auto found = used.find(tenant);
+    CHECK(found != used.end() && found->second >= amount, tenant, amount);
+    common -= beyond_own(found->second) - beyond_own(found->second - amount);
+    found->second -= amount;
+    if (found->second == 0) used.erase(found);
+  }
+  void set_num_tenants(int64_t count) {
+    const std::lock_guard lock(mutex);
+    num_tenants = std::max<int64_t>(1, count);
+    common = 0;
+    for (const auto& [tenant, amount] : used) common += beyond_own(amount);
+  }
+
+  const int64_t limit;
+  mutable std::mutex mutex;
+  int64_t num_tenants = 1;
+  int64_t common = 0;  // used beyond own parts
+  std::map<std::string, int64_t> used;
+};
+
+SharedLimit::SharedLimit(int64_t limit) : state_(std::make_shared<SharedLimitState>(limit)) {}
+
+void SharedLimit::set_num_tenants(int64_t count) { state_->set_num_tenants(count); }
+
+SharedLimit::Share SharedLimit::take(const std::string& tenant, int64_t amount) {
+  Share share;
+  if (!state_->take(tenant, amount)) return share;
+  share.state_ = state_;
+  share.tenant_ = tenant;
+  share.amount_ = amount;
+  return share;
+}
+
+bool SharedLimit::take_only(const std::string& tenant, int64_t amount) {
+  return state_->take(tenant, amount);
+}
+
+void SharedLimit::give(const std::string& tenant, int64_t amount) { state_->give(tenant, amount); }
+
+int64_t SharedLimit::limit() const { return state_->limit; }
+
+int64_t SharedLimit::used() const {
+  const std::lock_guard lock(state_->mutex);
+  int64_t all = 0;
+  for (const auto& [tenant, amount] : state_->used) all += amount;
+  return all;
+}
+
+int64_t SharedLimit::used(const std::string& tenant) const {
+  const std::lock_guard lock(state_->mutex);
+  const auto found = state_->used.find(tenant);
+  return found == state_->used.end() ? 0 : found->second;
+}
+
+SharedLimit::Share::~Share() {
+  if (state_ != nullptr) state_->give(tenant_, amount_);
+}
+
+bool SharedLimit::Share::resize(int64_t amount) {
+  if (state_ == nullptr) return false;
+  if (amount < amount_) {
+    state_->give(tenant_, amount_ - amount);
+  } else if (!state_->take(tenant_, amount - amount_)) {
+    return false;
+  }
+  amount_ = amount;
+  return true;
+}
+
+}  // namespace strata

@@ -1,0 +1,64 @@
+// SharedLimit: a limit on what tenants take and give back. One half of it is divided evenly: a
+// tenant's own part. Of the other half anybody takes who has used up its own part, so that a tenant
+// that takes all it can get leaves every other one its part, and one alone has all. Any thread.
+//   SharedLimit::Share share = limit.take("alice", 4096);  if (!share) return full();
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+namespace strata {
+
+struct SharedLimitState;  // in the source
+
+class SharedLimit {
+ public:
+  // What was taken; its end gives it back. May outlive the limit.
+  class Share {
+   public:
+    Share() = default;
+    Share(Share&& other) noexcept { swap(other); }
+    Share& operator=(Share&& other) noexcept {
+      Share(std::move(other)).swap(*this);
+      return *this;
+    }
+    ~Share();
+    explicit operator bool() const { return state_ != nullptr; }
+    [[nodiscard]] int64_t amount() const { return amount_; }
+    // Takes more, or gives the difference back; false, and no change, when that is too much.
+    [[nodiscard]] bool resize(int64_t amount);
+
+   private:
+    friend class SharedLimit;
+    void swap(Share& other) noexcept {
+      std::swap(state_, other.state_);
+      std::swap(tenant_, other.tenant_);
+      std::swap(amount_, other.amount_);
+    }
+    std::shared_ptr<SharedLimitState> state_;
+    std::string tenant_;
+    int64_t amount_ = 0;
+  };
+
+  explicit SharedLimit(int64_t limit);
+
+  // How many divide the reserved half. 1 at first.
+  void set_num_tenants(int64_t count);
+  // Empty when it is too much.
+  [[nodiscard]] Share take(const std::string& tenant, int64_t amount);
+  // Without a Share: the caller gives back what it took.
+  [[nodiscard]] bool take_only(const std::string& tenant, int64_t amount);
+  void give(const std::string& tenant, int64_t amount);
+
+  [[nodiscard]] int64_t limit() const;
+  [[nodiscard]] int64_t used() const;
+  [[nodiscard]] int64_t used(const std::string& tenant) const;
+
+ private:
+  std::shared_ptr<SharedLimitState> state_;
+};
+
+}  // namespace strata
