@@ -47,6 +47,7 @@ struct ServeOptions {
   int64_t max_adapters_per_tenant = 0;  // 0: all
   int64_t max_rank = 128;
   int64_t max_parked = 10000;
+  int64_t max_result_bytes = 512LL << 20;
   int64_t max_queued_samples = 4096;
   int64_t max_queued_bytes = 1LL << 30;
   int64_t memory = 0;    // bytes; 0: 80 % of RAM

@@ -36,7 +36,12 @@ std::unique_ptr<Sql> open_store(const ServeOptions& options, const DataDir& data
 
 ServiceOptions service_options(const ServeOptions& options, const DataDir& data, int64_t boot) {
   ServiceOptions out;
-  out.futures = {data.secret(), boot, options.result_ttl, options.poll_hold, options.max_parked};
+  out.futures = {.secret = data.secret(),
+                 .boot = boot,
+                 .result_ttl = options.result_ttl,
+                 .poll_hold = options.poll_hold,
+                 .max_parked = options.max_parked,
+                 .max_result_bytes = options.max_result_bytes};
   out.session_timeout = options.session_timeout;
   out.max_rank = options.max_rank;
   out.max_body = options.max_body;
@@ -169,6 +174,7 @@ TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
     : state_(
           std::make_unique<State>(options, names, bases, std::move(dispatch), std::move(stats))) {
   State& s = *state_;
+  s.service.set_num_tenants(static_cast<int64_t>(s.keys->tenants().size()));
   for (const std::string& warning : s.keys->warnings()) log(LogLevel::kWarning, warning);
   Router router;
   s.service.add_routes(router);
@@ -199,6 +205,7 @@ void TinkerServer::reload_keys() {
   state_->http->post([this] {
     try {
       state_->keys = std::make_shared<KeyRing>(key_sources(state_->options));
+      state_->service.set_num_tenants(static_cast<int64_t>(state_->keys->tenants().size()));
       log(LogLevel::kInfo, "keys: read again");
     } catch (const Error& error) {
       log(LogLevel::kError, fmt::format("keys: the old ones stay: {}", error.what()));

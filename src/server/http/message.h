@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -45,11 +46,14 @@ struct FilePart {
 struct Response {
   int status = 200;
   std::string content_type = "application/json";
-  std::string body;  // never empty for an error
+  std::string body;                                     // never empty for an error
+  std::shared_ptr<const std::string> shared_body = {};  // when set: instead of body
   std::vector<Header> headers;
-  std::optional<FilePart> file;  // then body is empty
+  std::optional<FilePart> file;  // then the body is empty
   // The result of a pass whose request came as JSON: a poll that reads JSON alone gets it as JSON.
   bool json_if_asked = false;
+
+  [[nodiscard]] const std::string& bytes() const { return shared_body ? *shared_body : body; }
 };
 
 constexpr std::string_view kProtobuf = "application/x-protobuf";

@@ -67,7 +67,7 @@ bool is_safe(std::string_view text) {
 }  // namespace
 
 std::string response_head(const Response& response, bool keep_alive) {
-  const uint64_t length = response.file ? response.file->length : response.body.size();
+  const uint64_t length = response.file ? response.file->length : response.bytes().size();
   std::string head = fmt::format("HTTP/1.1 {} {}\r\n", response.status, reason(response.status));
   if (response.status != 204) {
     head +=

@@ -284,7 +284,7 @@ asio::awaitable<bool> HttpServer::State::write(Connection& connection, const Res
   const std::string head = response_head(response, keep_alive);
   connection.stream.expires_after(in_seconds(options.body_timeout));
   error_code fault;
-  std::string_view body = head_only || response.file ? std::string_view() : response.body;
+  std::string_view body = head_only || response.file ? std::string_view() : response.bytes();
   std::array<asio::const_buffer, 2> parts = {asio::buffer(head),
                                              asio::buffer(body.substr(0, kReadChunk))};
   co_await asio::async_write(connection.stream, parts,

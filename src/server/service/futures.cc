@@ -9,6 +9,9 @@
 namespace strata::server {
 namespace {
 
+constexpr size_t kMaxPolls = 4;       // of one future; a client has one
+constexpr int64_t kEntryBytes = 512;  // of a result beside its body
+
 Response not_found(std::string_view id) {
   return error_response(
       404, fmt::format("no such request: {}{}", id.substr(0, 100), id.size() > 100 ? "..." : ""));
@@ -36,16 +39,81 @@ bool Futures::is_pending(const api::RequestId& id) const {
   return found != entries_.end() && !found->second.done;
 }
 
+void Futures::set_num_tenants(int64_t count) {
+  parked_by_tenant_.set_num_tenants(count);
+  held_.set_num_tenants(count);
+}
+
+// Moves the body to where polls share it; false when there is no room for it.
+bool Futures::hold(const std::string& tenant, Response& response) {
+  struct Held {
+    std::string bytes;
+    SharedLimit::Share share;
+  };
+  const auto size = static_cast<int64_t>(response.bytes().size()) + kEntryBytes;
+  SharedLimit::Share share = held_.take(tenant, size);
+  while (!share && drop_delivered(tenant)) share = held_.take(tenant, size);
+  if (!share) return false;
+  auto held = std::make_shared<Held>(Held{std::move(response.body), std::move(share)});
+  response.shared_body = std::shared_ptr<const std::string>(held, &held->bytes);
+  response.body.clear();
+  return true;
+}
+
+bool Futures::has_room(const std::string& tenant) {
+  SharedLimit::Share share = held_.take(tenant, kEntryBytes);
+  while (!share && drop_delivered(tenant)) share = held_.take(tenant, kEntryBytes);
+  return static_cast<bool>(share);
+}
+
+void Futures::erase(const std::string& id) {
+  const auto found = entries_.find(id);
+  const auto of_tenant = delivered_.find(found->second.tenant);
+  const std::pair<double, std::string> key = {found->second.completed, id};
+  if (of_tenant != delivered_.end()) {
+    of_tenant->second.erase(key);
+    if (of_tenant->second.empty()) delivered_.erase(of_tenant);
+  }
+  completed_.erase(key);
+  entries_.erase(found);
+}
+
+// Of this tenant the oldest; false when there is none.
+bool Futures::drop_delivered(const std::string& tenant) {
+  const auto found = delivered_.find(tenant);
+  if (found == delivered_.end()) return false;
+  const std::string id = found->second.begin()->second;
+  erase(id);
+  return true;
+}
+
+void Futures::deliver(const std::string& id, Entry& entry, const Respond& respond) {
+  if (!std::exchange(entry.delivered, true)) {
+    delivered_[entry.tenant].emplace(entry.completed, id);
+  }
+  respond(entry.response);
+}
+
 void Futures::complete(const api::RequestId& id, Response response, double now) {
   const auto found = entries_.find(id.text);
   if (found == entries_.end() || found->second.done) return;
   Entry& entry = found->second;
   entry.done = true;
+  entry.completed = now;
+  if (!hold(entry.tenant, response)) {
+    response = failure_response(
+        api::FaultCategory::kServer,
+        fmt::format("the result has {} bytes, and the results held for this tenant leave no room "
+                    "for it (--max-result-bytes {}); fetch results before asking for more",
+                    response.bytes().size(), options_.max_result_bytes));
+  }
   entry.response = std::move(response);
   --num_pending_;
-  completed_.emplace_back(now, id.text);
-  num_parked_ -= static_cast<int64_t>(entry.polls.size());
-  for (const auto& [deadline, respond] : std::exchange(entry.polls, {})) respond(entry.response);
+  completed_.emplace(now, id.text);
+  const auto polls = std::exchange(entry.polls, {});
+  num_parked_ -= static_cast<int64_t>(polls.size());
+  parked_by_tenant_.give(entry.tenant, static_cast<int64_t>(polls.size()));
+  for (const auto& [deadline, respond] : polls) deliver(id.text, entry, respond);
 }
 
 void Futures::fail(const api::RequestId& id, api::FaultCategory category, std::string_view message,
@@ -62,8 +130,9 @@ void Futures::poll(const std::string& tenant, const std::string& id, const Respo
         return respond(not_found(id));
       case RequestIds::Origin::kThisBoot:
         return respond(error_response(
-            410, fmt::format("the result of request {} has expired (--result-ttl {:g} s)", id,
-                             options_.result_ttl)));
+            410, fmt::format("the result of request {} has expired (--result-ttl {:g} s), or made "
+                             "room for others after its delivery (--max-result-bytes {})",
+                             id, options_.result_ttl, options_.max_result_bytes)));
       case RequestIds::Origin::kLostSample:
         return respond(
             error_response(410, fmt::format("request {} was lost when the server restarted", id)));
@@ -75,10 +144,12 @@ void Futures::poll(const std::string& tenant, const std::string& id, const Respo
   }
   Entry& entry = found->second;
   if (entry.tenant != tenant) return respond(not_found(id));
-  if (entry.done) return respond(entry.response);
-  if (num_parked_ >= options_.max_parked) {
+  if (entry.done) return deliver(id, entry, respond);
+  if (entry.polls.size() >= kMaxPolls) end_oldest_poll(id, entry);
+  if (!parked_by_tenant_.take_only(tenant, 1)) {
     Response full = error_response(
-        429, fmt::format("{} polls are waiting already (--max-parked)", num_parked_));
+        429, fmt::format("{} polls of this tenant are waiting already, {} in all (--max-parked {})",
+                         parked_by_tenant_.used(tenant), num_parked_, options_.max_parked));
     full.headers.push_back({"retry-after", "1"});
     return respond(std::move(full));
   }
@@ -87,24 +158,27 @@ void Futures::poll(const std::string& tenant, const std::string& id, const Respo
   ++num_parked_;
 }
 
+void Futures::end_oldest_poll(const std::string& id, Entry& entry) {
+  const Respond respond = std::move(entry.polls.front().second);
+  entry.polls.erase(entry.polls.begin());
+  --num_parked_;
+  parked_by_tenant_.give(entry.tenant, 1);
+  respond(json_response(
+      408, fmt::format("{{\"type\":\"try_again\",\"request_id\":{},\"queue_state\":\"active\"}}",
+                       json_quoted(id))));
+}
+
 void Futures::sweep(double now) {
   for (; !parked_.empty() && parked_.front().first <= now; parked_.pop_front()) {
-    const auto found = entries_.find(parked_.front().second);
+    const std::string id = parked_.front().second;
+    const auto found = entries_.find(id);
     if (found == entries_.end()) continue;
     auto& polls = found->second.polls;
-    while (!polls.empty() && polls.front().first <= now) {
-      const Respond respond = std::move(polls.front().second);
-      polls.erase(polls.begin());
-      --num_parked_;
-      respond(json_response(
-          408,
-          fmt::format("{{\"type\":\"try_again\",\"request_id\":{},\"queue_state\":\"active\"}}",
-                      json_quoted(found->first))));
-    }
+    while (!polls.empty() && polls.front().first <= now) end_oldest_poll(id, found->second);
   }
-  while (!completed_.empty() && completed_.front().first + options_.result_ttl <= now) {
-    entries_.erase(completed_.front().second);
-    completed_.pop_front();
+  while (!completed_.empty() && completed_.begin()->first + options_.result_ttl <= now) {
+    const std::string id = completed_.begin()->second;
+    erase(id);
   }
 }
 

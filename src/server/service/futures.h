@@ -1,10 +1,14 @@
 // Futures: what became of each accepted request, until its result's time is up; and the polls that
 // wait for one. Ids carry their own proof (service/request_ids.h), so one whose result is gone is
-// told from one that never was, or is another tenant's, without a record. I/O thread only.
+// told from one that never was, or is another tenant's, without a record. A result is held once,
+// however many polls get it. Results and waiting polls are limited by tenant and in all; for room
+// the oldest results that were delivered go first. I/O thread only.
 #pragma once
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -12,6 +16,7 @@
 
 #include "api/ids.h"
 #include "api/result.h"
+#include "base/shared_limit.h"
 #include "server/http/message.h"
 #include "server/service/request_ids.h"
 
@@ -23,6 +28,7 @@ struct FutureOptions {
   double result_ttl = 1800;  // seconds, from completion
   double poll_hold = 30;
   int64_t max_parked = 10000;
+  int64_t max_result_bytes = 512LL << 20;  // of all results together
 };
 
 enum class FutureKind : uint8_t { kTraining, kSample };
@@ -30,19 +36,30 @@ enum class FutureKind : uint8_t { kTraining, kSample };
 class Futures {
  public:
   explicit Futures(const FutureOptions& options)
-      : options_(options), ids_(options.secret, options.boot) {}
+      : options_(options),
+        ids_(options.secret, options.boot),
+        parked_by_tenant_(options.max_parked),
+        held_(options.max_result_bytes) {}
+
+  // How many tenants share polls and results.
+  void set_num_tenants(int64_t count);
 
   // A fresh id; nothing is kept of it before add().
   api::RequestId new_id(const std::string& tenant, FutureKind kind);
   void add(const api::RequestId& id, const std::string& tenant);
   [[nodiscard]] bool is_pending(const api::RequestId& id) const;
 
-  // The final answer; waiting polls get it now. Later calls for the same id are ignored.
+  // Whether the tenant may ask for more results, or must fetch some first.
+  [[nodiscard]] bool has_room(const std::string& tenant);
+
+  // The final answer; waiting polls get it now. Later calls for the same id are ignored. A result
+  // for which there is no room becomes a failure.
   void complete(const api::RequestId& id, Response response, double now);
   void fail(const api::RequestId& id, api::FaultCategory category, std::string_view message,
             double now);
 
-  // retrieve_future: answers at once, or when the result is there, or 408 after poll_hold.
+  // retrieve_future: answers at once, or when the result is there, or 408 after poll_hold; of more
+  // than four waiting polls of one future the oldest gets its 408 now.
   void poll(const std::string& tenant, const std::string& id, const Respond& respond, double now);
 
   // Ends polls that were held long enough and drops old results. Call it several times a second.
@@ -52,19 +69,33 @@ class Futures {
 
   [[nodiscard]] int64_t num_parked() const { return num_parked_; }
   [[nodiscard]] size_t num_pending() const { return num_pending_; }
+  [[nodiscard]] int64_t result_bytes() const { return held_.used(); }
 
  private:
   struct Entry {
     std::string tenant;
     bool done = false;
+    bool delivered = false;
+    double completed = 0;
     Response response;
     std::vector<std::pair<double, Respond>> polls;  // each with its deadline
   };
+  using ByTime = std::set<std::pair<double, std::string>>;
+
+  [[nodiscard]] bool hold(const std::string& tenant, Response& response);
+  void deliver(const std::string& id, Entry& entry, const Respond& respond);
+  bool drop_delivered(const std::string& tenant);
+  void erase(const std::string& id);
+  void end_oldest_poll(const std::string& id, Entry& entry);
+
   FutureOptions options_;
   RequestIds ids_;
+  SharedLimit parked_by_tenant_;
+  SharedLimit held_;  // bytes, until the last connection has written them
   std::unordered_map<std::string, Entry> entries_;
-  std::deque<std::pair<double, std::string>> completed_;  // by time
-  std::deque<std::pair<double, std::string>> parked_;     // deadlines, ascending
+  ByTime completed_;
+  std::map<std::string, ByTime> delivered_;            // of each tenant
+  std::deque<std::pair<double, std::string>> parked_;  // deadlines, ascending
   int64_t num_parked_ = 0;
   size_t num_pending_ = 0;
 };

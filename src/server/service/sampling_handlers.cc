@@ -186,7 +186,8 @@ void Service::retrieve_future(const Request& request, const Respond& respond) {
   Respond answer = respond;
   if (accepts_json_only(request.header("accept"))) {
     answer = [respond](Response response) {
-      respond(response.json_if_asked ? forward_backward_json(response.body) : std::move(response));
+      respond(response.json_if_asked ? forward_backward_json(response.bytes())
+                                     : std::move(response));
     };
   }
   futures_.poll(request.tenant, json.root().string("request_id"), answer, now_seconds());

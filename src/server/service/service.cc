@@ -20,6 +20,19 @@ Response busy_response(int status, std::string_view message) {
   return response;
 }
 
+// Saves, loads and the making of models are never answered 429.
+bool may_be_put_off(const api::Command& command) {
+  return std::holds_alternative<api::ForwardBackward>(command.op) ||
+         std::holds_alternative<api::OptimStep>(command.op) ||
+         std::holds_alternative<api::Sample>(command.op);
+}
+
+Response no_room_response() {
+  return busy_response(429,
+                       "results wait to be fetched and fill what this tenant may hold "
+                       "(--max-result-bytes); fetch them first");
+}
+
 api::FaultCategory category_of(ErrorCode code) {
   return code == ErrorCode::kIo ? api::FaultCategory::kServer : api::FaultCategory::kUser;
 }
@@ -90,6 +103,10 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
     if (pending.failed) pending.failed();
     return busy_response(503, "the server is shutting down");
   }
+  if (may_be_put_off(command) && !futures_.has_room(tenant)) {
+    if (pending.failed) pending.failed();
+    return no_room_response();
+  }
   const Admitted admitted = dispatch_.submit(std::move(command));
   if (admitted.admission == Admission::kAccepted) {
     log(LogLevel::kDebug,
@@ -133,6 +150,7 @@ Response Service::refuse_later(const std::string& tenant, const std::string& mod
     return error_response(
         409, fmt::format("model {}: number {} was used for another request", model_id, seq_id));
   }
+  if (!futures_.has_room(tenant)) return no_room_response();
   const api::RequestId id = futures_.new_id(tenant, FutureKind::kTraining);
   futures_.add(id, tenant);
   futures_.fail(id, api::FaultCategory::kUser, message, now_seconds());

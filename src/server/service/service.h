@@ -64,6 +64,9 @@ class Service {
 
   void add_routes(Router& router);
 
+  // How many tenants the keys name: they divide what is limited by tenant.
+  void set_num_tenants(int64_t count) { futures_.set_num_tenants(count); }
+
   // Answers of the engines and of the scheduler, in any order.
   void post(std::vector<api::Result> results);
   // Ends held polls and silent sessions, drops old results. About ten times a second.

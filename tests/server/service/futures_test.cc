@@ -1,0 +1,108 @@
+#include "server/service/futures.h"
+
+#include <gmock/gmock.h>
+
+#include <string>
+#include <vector>
+
+namespace strata::server {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+struct FuturesTest : testing::Test {
+  api::RequestId begin(const std::string& tenant) {
+    const api::RequestId id = futures.new_id(tenant, FutureKind::kSample);
+    futures.add(id, tenant);
+    return id;
+  }
+  // Of `size` bytes, never delivered unless polled.
+  api::RequestId finish(const std::string& tenant, size_t size, double now = 0) {
+    const api::RequestId id = begin(tenant);
+    futures.complete(id, json_response(200, std::string(size, 'x')), now);
+    return id;
+  }
+  void poll(const std::string& tenant, const api::RequestId& id, double now = 0) {
+    futures.poll(
+        tenant, id.text,
+        [this](Response response) {
+          statuses.push_back(response.status);
+          answers.push_back(std::move(response));
+        },
+        now);
+  }
+  Futures futures{{.secret = std::string(32, 's'), .max_parked = 8, .max_result_bytes = 100'000}};
+  std::vector<int> statuses;
+  std::vector<Response> answers;
+};
+
+TEST_F(FuturesTest, PollsOfAResultShareItsBytes) {
+  const api::RequestId id = begin("a");
+  poll("a", id);
+  poll("a", id);
+  futures.complete(id, json_response(200, std::string(1000, 'x')), 0);
+  poll("a", id);
+  ASSERT_EQ(answers.size(), 3u);
+  EXPECT_EQ(answers[0].bytes(), std::string(1000, 'x'));
+  EXPECT_EQ(&answers[0].bytes(), &answers[1].bytes());
+  EXPECT_EQ(&answers[0].bytes(), &answers[2].bytes());
+}
+
+TEST_F(FuturesTest, OfFivePollsOfOneFutureTheOldestIsToldToTryAgain) {
+  const api::RequestId id = begin("a");
+  for (int i = 0; i < 6; ++i) poll("a", id);
+  EXPECT_THAT(statuses, ElementsAre(408, 408));
+  EXPECT_EQ(futures.num_parked(), 4);
+  futures.sweep(31);
+  EXPECT_EQ(futures.num_parked(), 0);
+  EXPECT_EQ(statuses.size(), 6u);
+}
+
+TEST_F(FuturesTest, ATenantThatParksAllItCanLeavesOthersTheirPart) {
+  futures.set_num_tenants(2);
+  for (int i = 0; i < 8; ++i) poll("a", begin("a"));
+  EXPECT_THAT(statuses, ElementsAre(429, 429));
+  EXPECT_THAT(answers[0].bytes(), HasSubstr("--max-parked 8"));
+  poll("b", begin("b"));
+  poll("b", begin("b"));
+  EXPECT_EQ(futures.num_parked(), 8);
+}
+
+TEST_F(FuturesTest, DeliveredResultsMakeRoomAndUnreadOnesDoNot) {
+  const api::RequestId read = finish("a", 40'000, 1);
+  poll("a", read);
+  answers.clear();  // written
+  const api::RequestId unread = finish("a", 50'000, 2);
+  const api::RequestId late = finish("a", 40'000, 3);
+  poll("a", read);
+  poll("a", unread);
+  poll("a", late);
+  EXPECT_THAT(statuses, ElementsAre(200, 410, 200, 200));
+  EXPECT_THAT(answers[0].bytes(), HasSubstr("--max-result-bytes"));
+  EXPECT_EQ(answers[2].bytes().size(), 40'000u);
+}
+
+TEST_F(FuturesTest, AResultWithoutRoomIsAFailureAndNewWorkMustWait) {
+  futures.set_num_tenants(2);
+  EXPECT_TRUE(futures.has_room("a"));
+  finish("a", 74'000);
+  EXPECT_FALSE(futures.has_room("a"));
+  poll("a", finish("a", 50'000));
+  EXPECT_THAT(answers.back().bytes(), HasSubstr("leave no room"));
+  EXPECT_THAT(answers.back().bytes(), HasSubstr("\"category\":\"server\""));
+  EXPECT_TRUE(futures.has_room("b"));
+  EXPECT_EQ(futures.result_bytes(), 74'512);
+}
+
+// A peer that does not read keeps the bytes: they count until it has gone.
+TEST_F(FuturesTest, BytesCountUntilTheLastConnectionHasWrittenThem) {
+  poll("a", finish("a", 60'000, 1));
+  futures.sweep(2000);
+  EXPECT_GT(futures.result_bytes(), 60'000);
+  answers.clear();
+  EXPECT_EQ(futures.result_bytes(), 0);
+}
+
+}  // namespace
+}  // namespace strata::server
