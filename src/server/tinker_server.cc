@@ -8,6 +8,7 @@
 #include "server/checkpoints/registry.h"
 #include "server/http/server.h"
 #include "server/keys.h"
+#include "server/parse_pool.h"
 #include "server/rest/rest.h"
 #include "server/service/service.h"
 #include "server/state/store.h"
@@ -18,6 +19,7 @@ namespace strata::server {
 namespace {
 
 constexpr double kTickSeconds = 0.1;
+constexpr int kParseThreads = 2;
 constexpr double kLastResponses = 2.0;  // seconds for answers to leave at a shutdown
 
 KeySources key_sources(const ServeOptions& options) {
@@ -97,7 +99,10 @@ struct TinkerServer::State {
         service(service_options(options, data, store.boot()),
                 {store, registry, names, bases, watch,
                  [this](std::function<void()> job) { worker.post(std::move(job)); },
-                 [this](std::function<void()> job) { http->post(std::move(job)); }},
+                 [this](std::function<void()> job) { http->post(std::move(job)); },
+                 [this](const std::string& tenant, std::function<void()> job) {
+                   parsing.post(tenant, std::move(job));
+                 }},
                 std::move(dispatch)),
         page({service, watch, names, bases, stats}) {}
 
@@ -111,7 +116,8 @@ struct TinkerServer::State {
   StateStore store;
   CheckpointRegistry registry;
   UrlSigner signer;
-  Worker worker;  // stopped before `http` goes: its jobs end there
+  Worker worker;                     // stopped before `http` goes: its jobs end there
+  ParsePool parsing{kParseThreads};  // likewise
   Rest rest;
   BaseNames names;
   std::function<EngineStats()> stats;
@@ -184,7 +190,10 @@ TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
   s.make_metrics();
 }
 
-TinkerServer::~TinkerServer() { state_->worker.stop(); }
+TinkerServer::~TinkerServer() {
+  state_->parsing.stop();
+  state_->worker.stop();
+}
 
 void TinkerServer::start() {
   state_->http->start();
@@ -219,6 +228,7 @@ void TinkerServer::begin_shutdown() {
 
 void TinkerServer::stop() {
   state_->metrics->stop(0.0);
+  state_->parsing.stop();
   state_->worker.stop();
   // Twice: results that were posted before may post their answers once more.
   state_->http->post([this] { state_->http->post([this] { state_->service.fail_pending(); }); });

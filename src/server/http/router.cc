@@ -47,6 +47,18 @@ Handler at_once(PlainHandler handler) {
   };
 }
 
+void answer_faults(std::string_view path, const Respond& respond,
+                   const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const Error& error) {
+    respond(error_response(status_of(error.code), error.what()));
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, fmt::format("{}: {}", path, error.what()));
+    respond(error_response(500, "the server failed on this request; its log says why"));
+  }
+}
+
 int status_of(ErrorCode code) {
   switch (code) {
     case ErrorCode::kInvalidArgument:
@@ -111,14 +123,8 @@ void Router::dispatch(Request request, const Respond& respond) const {
                  found.route->body == BodyKind::kJsonOrProto ? " or application/x-protobuf" : "")));
   }
   request.parts = std::move(found.parts);
-  try {
-    found.route->handler(request, respond);
-  } catch (const Error& error) {
-    respond(error_response(status_of(error.code), error.what()));
-  } catch (const std::exception& error) {
-    log(LogLevel::kError, fmt::format("{}: {}", request.path, error.what()));
-    respond(error_response(500, "the server failed on this request; its log says why"));
-  }
+  const std::string path = request.path;
+  answer_faults(path, respond, [&] { found.route->handler(std::move(request), respond); });
 }
 
 }  // namespace strata::server

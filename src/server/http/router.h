@@ -14,13 +14,16 @@
 
 namespace strata::server {
 
+// Which limit of HttpOptions a body has.
+enum class BodySize { kSmall, kSample, kPass };
+
 enum class BodyKind {
   kNone,        // GET and DELETE; POST whose body is ignored
   kJson,        // application/json, or any type with an empty body
   kJsonOrProto  // application/x-protobuf too
 };
 
-using Handler = std::function<void(const Request&, const Respond&)>;
+using Handler = std::function<void(Request&&, const Respond&)>;
 using PlainHandler = std::function<Response(const Request&)>;
 
 struct Route {
@@ -29,10 +32,14 @@ struct Route {
   BodyKind body = BodyKind::kNone;
   Handler handler;
   bool needs_key = true;
+  BodySize size = BodySize::kSmall;
 };
 
 // A handler that answers at once.
 Handler at_once(PlainHandler handler);
+
+// Runs `run`; what it throws becomes the response.
+void answer_faults(std::string_view path, const Respond& respond, const std::function<void()>& run);
 
 int status_of(ErrorCode code);  // 400, 404, 400, 400, 500
 

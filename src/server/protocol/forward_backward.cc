@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "server/protocol/json_pass.h"
 #include "server/protocol/losses.h"
+#include "server/protocol/pass_scan.h"
 #include "server/protocol/provenance.h"
 #include "server/protocol/tensor.h"
 
@@ -193,6 +194,13 @@ ForwardBackwardBody::~ForwardBackwardBody() = default;
 void ForwardBackwardBody::read_binary(std::string_view bytes) {
   // It would tell stderr of every string that is not UTF-8, and a peer could fill the log.
   [[maybe_unused]] static const auto silenced = google::protobuf::SetLogHandler(nullptr);
+  PassScan scan = scan_pass(bytes);
+  if (scan.fault) {
+    message_->set_model_id(scan.model_id.data(), scan.model_id.size());
+    seq_id_ = scan.seq_id;
+    fault_ = std::move(scan.fault);
+    return;
+  }
   if (bytes.empty() || bytes.size() > INT_MAX ||
       !message_->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -213,6 +221,7 @@ const std::string& ForwardBackwardBody::model_id() const { return message_->mode
 
 api::ForwardBackward ForwardBackwardBody::build(const PassLimits& limits,
                                                 const FindRecord& find_record) {
+  if (fault_) throw Error(ErrorCode::kInvalidArgument, *fault_);
   if (json_) {
     read_json_pass(json_->root(), endpoint(form_) + "_input", *message_);
     json_.reset();  // several times the size of what it held

@@ -64,6 +64,7 @@ class ForwardBackwardBody {
 
   PassForm form_;
   int64_t seq_id_ = 0;
+  std::optional<std::string> fault_;  // of the data, seen before they were parsed
   std::unique_ptr<tinker_public::ForwardBackwardRequest> message_;
   std::unique_ptr<JsonBody> json_;  // until build() has moved it into message_
 };

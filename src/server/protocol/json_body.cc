@@ -4,6 +4,7 @@
 
 #include <boost/json.hpp>
 #include <cmath>
+#include <new>
 
 #include "base/error.h"
 #include "text/unicode.h"
@@ -14,6 +15,7 @@ namespace {
 namespace json = boost::json;
 
 constexpr size_t kMaxDepth = 64;
+constexpr size_t kMaxParsed = 256 << 20;
 constexpr size_t kMaxName = 100;  // of a field, in messages
 
 json::string_view view(std::string_view text) { return {text.data(), text.size()}; }
@@ -243,13 +245,44 @@ bool Fields::is_array_of_strings(std::string_view name) const {
          value->get_array()[0].is_string();
 }
 
-JsonBody::JsonBody(std::string_view text, const std::string& where) : where_(where) {
+// A short text can hold many values, each of them larger than its text.
+class JsonBody::Memory : public json::memory_resource {
+ public:
+  explicit Memory(std::string where) : where_(std::move(where)) {}
+
+ private:
+  void* do_allocate(size_t size, size_t alignment) override {
+    if (size > left_) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("{}: the body takes more than {} bytes when parsed; send less at once",
+                      where_, kMaxParsed));
+    }
+    void* memory = ::operator new(size, std::align_val_t(alignment));
+    left_ -= size;
+    return memory;
+  }
+  void do_deallocate(void* memory, size_t size, size_t alignment) override {
+    left_ += size;
+    ::operator delete(memory, size, std::align_val_t(alignment));
+  }
+  bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+
+  std::string where_;
+  size_t left_ = kMaxParsed;
+};
+
+JsonBody::JsonBody(std::string_view text, const std::string& where)
+    : where_(where), memory_(std::make_unique<Memory>(where)) {
   json::parse_options options;
   options.max_depth = kMaxDepth;
   boost::system::error_code fault;
-  value_ = std::make_unique<json::value>(
-      text.empty() ? json::value(json::object())
-                   : json::parse(view(text), fault, json::storage_ptr(), options));
+  const json::storage_ptr storage(memory_.get());
+  json::parser parser(storage, options);  // its stack counts too
+  parser.reset(storage);
+  const std::string_view whole = text.empty() ? "{}" : text;
+  parser.write(whole.data(), whole.size(), fault);
+  if (!fault) value_ = std::make_unique<json::value>(parser.release());
   if (fault == json::error::too_deep) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{}: the body is nested too deep; the limit is {}", where, kMaxDepth));

@@ -72,7 +72,8 @@ class Fields {
 
 class JsonBody {
  public:
-  // An empty body is {}. Throws Error for what is not a JSON object, or nested deeper than 64.
+  // An empty body is {}. Throws Error for what is not a JSON object, is nested deeper than 64, or
+  // takes more than 256 MiB when parsed.
   JsonBody(std::string_view text, const std::string& where);
   ~JsonBody();
   JsonBody(const JsonBody&) = delete;
@@ -81,8 +82,10 @@ class JsonBody {
   [[nodiscard]] Fields root() const;
 
  private:
-  std::unique_ptr<boost::json::value> value_;
+  class Memory;
   std::string where_;
+  std::unique_ptr<Memory> memory_;  // outlives the value
+  std::unique_ptr<boost::json::value> value_;
 };
 
 // `text` as a JSON string with its quotes; bytes that are no UTF-8 (a path of a request, a name cut

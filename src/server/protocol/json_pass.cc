@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "server/protocol/model_input.h"
+#include "server/protocol/pass_scan.h"
 #include "server/protocol/tensor.h"
 
 namespace strata::server {
@@ -78,7 +79,10 @@ void read_json_pass(const Fields& body, std::string_view input,
   const Fields fields = body.object(input);
   message.set_loss_fn(fields.string("loss_fn"));
   if (fields.has("loss_fn_config")) read_options(fields.object("loss_fn_config"), message);
-  fields.each_object("data", [&](const Fields& datum) { read_datum(datum, *message.add_data()); });
+  fields.each_object("data", [&](const Fields& datum) {
+    check_num_data(message.data_size() + 1);
+    read_datum(datum, *message.add_data());
+  });
 }
 
 }  // namespace strata::server

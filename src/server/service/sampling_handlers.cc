@@ -122,28 +122,65 @@ Response Service::get_sampler(const Request& request) {
                                         json_quoted(id), json_quoted(sampler.base_name), path));
 }
 
-Response Service::asample(const Request& request) {
-  const JsonBody json(request.body, "asample");
-  const Fields body = json.root();
-  const std::string id = body.string("sampling_session_id");
-  Sampler& sampler = live_sampler(request, id);
-  const int64_t seq_id = body.integer("seq_id", 0, INT64_MAX);
-  const auto known = sampler.requests.find(seq_id);
-  if (known == sampler.requests.end()) return submit_sample(request, id, sampler, seq_id, body);
-  if (known->second.fingerprint == fingerprint_of(request.body)) {
-    return json_response(200, known->second.reply);
-  }
-  return error_response(409, fmt::format("sampling session {}: seq_id {} was used for another "
-                                         "request",
-                                         id, seq_id));
+struct Service::SampleCall {
+  Request request;
+  Respond respond;
+  size_t num_bytes = request.body.size();
+  std::unique_ptr<JsonBody> json = nullptr;  // until it is read
+  uint64_t fingerprint = 0;
+  std::string sampler_id = {};
+  int64_t seq_id = 0;
+  const api::BaseInfo* base = nullptr;
+  SampleOrder order = {};
+};
+
+void Service::asample(Request&& request, const Respond& respond) {
+  auto call = std::make_shared<SampleCall>(SampleCall{std::move(request), respond});
+  in_parts(
+      respond, call->request.tenant, call->num_bytes,
+      [call] {
+        call->json = std::make_unique<JsonBody>(call->request.body, "asample");
+        call->fingerprint = fingerprint_of(call->request.body);
+        call->request.body = std::string();
+      },
+      [this, call] { read_sample_call(call); });
 }
 
-Response Service::submit_sample(const Request& request, const std::string& id, Sampler& sampler,
-                                int64_t seq_id, const Fields& body) {
-  SampleOrder order = read_sample(body, info(sampler.base), draw_seed());
-  if (order.record && !options_.stable_reinforce) {
-    body.fail("record_stability_info", "is switched off on this server (--stable-reinforce=off)");
+void Service::read_sample_call(const std::shared_ptr<SampleCall>& call) {
+  const Fields body = call->json->root();
+  call->sampler_id = body.string("sampling_session_id");
+  Sampler& sampler = live_sampler(call->request, call->sampler_id);
+  call->seq_id = body.integer("seq_id", 0, INT64_MAX);
+  const auto known = sampler.requests.find(call->seq_id);
+  if (known != sampler.requests.end()) {
+    if (known->second.fingerprint == call->fingerprint) {
+      return call->respond(json_response(200, known->second.reply));
+    }
+    return call->respond(
+        error_response(409, fmt::format("sampling session {}: seq_id {} was used for another "
+                                        "request",
+                                        call->sampler_id, call->seq_id)));
   }
+  call->base = &info(sampler.base);
+  const auto read = [this, call] {
+    const Fields fields = call->json->root();
+    call->order = read_sample(fields, *call->base, draw_seed());
+    if (call->order.record && !options_.stable_reinforce) {
+      fields.fail("record_stability_info",
+                  "is switched off on this server (--stable-reinforce=off)");
+    }
+    call->json.reset();
+  };
+  in_parts(call->respond, call->request.tenant, call->num_bytes, read,
+           [this, call] { call->respond(submit_sample(*call)); });
+}
+
+Response Service::submit_sample(SampleCall& call) {
+  const Request& request = call.request;
+  const std::string& id = call.sampler_id;
+  const int64_t seq_id = call.seq_id;
+  SampleOrder& order = call.order;
+  Sampler& sampler = live_sampler(request, id);
   order.command.snapshot = sampler.snapshot;
   order.command.snapshot_dir = sampler.dir;
   std::string ids;
@@ -156,7 +193,7 @@ Response Service::submit_sample(const Request& request, const std::string& id, S
   api::Command command =
       new_command(request.tenant, sampler.session, sampler.base, FutureKind::kSample);
   const std::string request_id = command.request.text;
-  command.fingerprint = fingerprint_of(request.body);
+  command.fingerprint = call.fingerprint;
   command.op = std::move(order.command);
   const auto finish = [this, id, seq_id, record = std::move(record), keep = order.record,
                        session = sampler.session](const api::Outcome& outcome) {
@@ -177,7 +214,7 @@ Response Service::submit_sample(const Request& request, const std::string& id, S
   response.body = fmt::format("{{\"request_id\":{},\"sample_sequence_ids\":[{}]}}",
                               json_quoted(request_id), ids);
   if (sampler.requests.size() >= kMaxRemembered) sampler.requests.erase(sampler.requests.begin());
-  sampler.requests[seq_id] = {fingerprint_of(request.body), response.body};
+  sampler.requests[seq_id] = {call.fingerprint, response.body};
   return response;
 }
 
@@ -185,9 +222,13 @@ void Service::retrieve_future(const Request& request, const Respond& respond) {
   const JsonBody json(request.body, "retrieve_future");
   Respond answer = respond;
   if (accepts_json_only(request.header("accept"))) {
-    answer = [respond](Response response) {
-      respond(response.json_if_asked ? forward_backward_json(response.bytes())
-                                     : std::move(response));
+    answer = [this, respond, tenant = request.tenant](Response response) {
+      if (!response.json_if_asked) return respond(std::move(response));
+      auto text = std::make_shared<Response>();
+      in_parts(
+          respond, tenant, response.bytes().size(),
+          [text, response] { *text = forward_backward_json(response.bytes()); },
+          [text, respond] { respond(std::move(*text)); });
     };
   }
   futures_.poll(request.tenant, json.root().string("request_id"), answer, now_seconds());

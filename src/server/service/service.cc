@@ -13,6 +13,7 @@ constexpr size_t kMaxMetadataEntries = 64;
 constexpr size_t kMaxMetadataBytes = 16 << 10;
 constexpr int64_t kMaxTtl = 315'360'000;  // ten years
 constexpr double kSweepSeconds = 5.0;
+constexpr size_t kReadAtOnce = 64 << 10;  // bytes; a few milliseconds of parsing at most
 
 Response busy_response(int status, std::string_view message) {
   Response response = error_response(status, message);
@@ -92,6 +93,24 @@ api::Command Service::training_command(const Request& request, const LiveModel& 
   command.model = {id};
   command.seq_id = seq_id;
   return command;
+}
+
+void Service::in_parts(const Respond& respond, const std::string& tenant, size_t num_bytes,
+                       std::function<void()> work, std::function<void()> then) {
+  if (num_bytes <= kReadAtOnce || !parts_.parse) {
+    work();
+    return then();
+  }
+  // A response, here and there, is given at most once: `then` is not run after a fault.
+  parts_.parse(tenant, [this, respond, work = std::move(work), then = std::move(then)] {
+    bool done = false;
+    answer_faults("reading a body", respond, [&] {
+      work();
+      done = true;
+    });
+    if (!done) return;
+    parts_.back([respond, then] { answer_faults("reading a body", respond, then); });
+  });
 }
 
 Response Service::submit(const std::string& tenant, api::Command command, Pending pending) {
@@ -264,8 +283,20 @@ void Service::add_routes(Router& router) {
   post("get_info", &Service::get_info);
   post("unload_model", &Service::unload_model);
   post("weights_info", &Service::weights_info);
-  post("forward_backward", &Service::forward_backward, BodyKind::kJsonOrProto);
-  post("forward", &Service::forward);
+  const auto post_large = [&](const char* path, BodyKind kind, BodySize size,
+                              void (Service::*handler)(Request&&, const Respond&)) {
+    router.add({.method = "POST",
+                .pattern = std::string("/api/v1/") + path,
+                .body = kind,
+                .handler =
+                    [this, handler](Request&& request, const Respond& respond) {
+                      (this->*handler)(std::move(request), respond);
+                    },
+                .size = size});
+  };
+  post_large("forward_backward", BodyKind::kJsonOrProto, BodySize::kPass,
+             &Service::forward_backward);
+  post_large("forward", BodyKind::kJson, BodySize::kPass, &Service::forward);
   post("optim_step", &Service::optim_step);
   post("load_weights", &Service::load_weights);
   const auto post_save = [&](const char* path, CheckpointKind kind) {
@@ -278,7 +309,7 @@ void Service::add_routes(Router& router) {
   post_save("save_weights_for_sampler", CheckpointKind::kSampler);
   post_save("save_weights_external", CheckpointKind::kExternal);
   post("create_sampling_session", &Service::create_sampling_session);
-  post("asample", &Service::asample);
+  post_large("asample", BodyKind::kJson, BodySize::kSample, &Service::asample);
   get("samplers/{}", &Service::get_sampler);
   router.add({"POST", "/api/v1/retrieve_future", BodyKind::kJson,
               [this](const Request& request, const Respond& respond) {

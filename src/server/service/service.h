@@ -46,6 +46,8 @@ struct ServiceParts {
   // the I/O thread. Without them such jobs run at once.
   std::function<void(std::function<void()>)> aside = {};
   std::function<void(std::function<void()>)> back = {};
+  // Runs a job of a tenant that takes long but touches nothing of the service.
+  std::function<void(const std::string& tenant, std::function<void()>)> parse = {};
 };
 
 // A training model that is alive, for metrics and the page.
@@ -143,10 +145,8 @@ class Service {
   void drop_model(const std::string& id);
 
   // Training (training_handlers.cc)
-  Response forward_backward(const Request& request);
-  Response forward(const Request& request);
-  Response submit_pass(const Request& request, PassForm form);
-  [[nodiscard]] PassLimits pass_limits(api::BaseId base) const;
+  void forward_backward(Request&& request, const Respond& respond);
+  void forward(Request&& request, const Respond& respond);
   Response optim_step(const Request& request);
   Response load_weights(const Request& request);
   Response save(const Request& request, const SaveForm& form);
@@ -154,17 +154,24 @@ class Service {
                           int64_t seq_id);
   Response submit_save(const Request& request, const Fields& body, const SaveForm& form,
                        const std::string& model_id, int64_t seq_id);
+
+  // Passes (pass_handlers.cc): parsed, then built for their model, then submitted.
+  struct Pass;
+  void take_pass(Request&& request, const Respond& respond, PassForm form);
+  void build_pass(const std::shared_ptr<Pass>& pass);
+  Response submit_pass(Pass& pass);
   std::optional<SampleRecord> find_record(const std::string& session, const std::string& sequence);
 
   // Sampling (sampling_handlers.cc)
   Response create_sampling_session(const Request& request);
-  Response asample(const Request& request);
+  struct SampleCall;
+  void asample(Request&& request, const Respond& respond);
+  void read_sample_call(const std::shared_ptr<SampleCall>& call);
   Response get_sampler(const Request& request);
   void retrieve_future(const Request& request, const Respond& respond);
   Sampler& live_sampler(const Request& request, const std::string& id);
   Sampler make_sampler(const SamplerRow& row, const std::string& tenant);
-  Response submit_sample(const Request& request, const std::string& id, Sampler& sampler,
-                         int64_t seq_id, const Fields& body);
+  Response submit_sample(SampleCall& call);
 
   // service.cc
   api::Command new_command(const std::string& tenant, const std::string& session, api::BaseId base,
@@ -172,6 +179,10 @@ class Service {
   // Of the model, at this place of its order.
   api::Command training_command(const Request& request, const LiveModel& model,
                                 const std::string& id, int64_t seq_id);
+  // Runs `work` elsewhere when it has so many bytes to read that it would hold the I/O thread, else
+  // at once; then `then` on the I/O thread. What either throws is the response.
+  void in_parts(const Respond& respond, const std::string& tenant, size_t num_bytes,
+                std::function<void()> work, std::function<void()> then);
   // Hands the command on and answers with its future, or with why it was not taken.
   Response submit(const std::string& tenant, api::Command command, Pending pending);
   // A future that has failed already, for a fault of the data; its number is used up.

@@ -1,18 +1,14 @@
-// Training operations of a model, in the order of their numbers: passes, steps, saves, loads. A
-// refusal at submission uses up its number; faults of forward_backward's data come through the
-// future.
+// Training operations of a model, in the order of their numbers: steps, saves, loads. A refusal at
+// submission uses up its number.
 #include <fmt/format.h>
 
 #include "base/log.h"
 #include "server/checkpoints/age.h"
-#include "server/protocol/losses.h"
 #include "server/protocol/results.h"
 #include "server/service/service.h"
 
 namespace strata::server {
 namespace {
-
-constexpr const char* kFormulaMetric = "stable_reinforce_strata_formula:max";
 
 double read_number(const Fields& fields, const char* name, double otherwise) {
   if (fields.is_null(name)) fields.fail(name, "null is no number");
@@ -50,13 +46,6 @@ api::AdamW read_adam(const Fields& body) {
   return adam;
 }
 
-Response pass_response(const api::ForwardBackwardResult& result, bool is_ours) {
-  if (!is_ours) return forward_backward_response(result);
-  api::ForwardBackwardResult marked = result;
-  marked.metrics[kFormulaMetric] = 1.0;
-  return forward_backward_response(marked);
-}
-
 int64_t read_seq_id(const Fields& body) { return body.integer("seq_id", 1, INT64_MAX / 2); }
 
 std::string path_reply(const char* type, const TinkerPath& path, const std::string& more = {}) {
@@ -73,75 +62,6 @@ std::vector<std::string> read_recipients(const Fields& body) {
 }
 
 }  // namespace
-
-std::optional<SampleRecord> Service::find_record(const std::string& session,
-                                                 const std::string& sequence) {
-  const std::optional<std::string> text =
-      parts_.store.get_stability(session, sequence, wall_seconds());
-  return text ? unpack_record(*text) : std::nullopt;
-}
-
-// Dense loss inputs take as much as four bodies of the largest size.
-PassLimits Service::pass_limits(api::BaseId base) const {
-  return {.tokens = info(base).max_context,
-          .elements = options_.max_body,
-          .record_bytes = options_.max_body};
-}
-
-Response Service::forward_backward(const Request& request) {
-  const bool is_binary = media_type(request.header("content-type")) == kProtobuf;
-  return submit_pass(request, is_binary ? PassForm::kBinary : PassForm::kJson);
-}
-
-Response Service::forward(const Request& request) {
-  return submit_pass(request, PassForm::kJsonForward);
-}
-
-Response Service::submit_pass(const Request& request, PassForm form) {
-  ForwardBackwardBody body(request.body, form);
-  const std::string& id = body.model_id();
-  const int64_t seq_id = body.seq_id();
-  LiveModel& model = live_model(request, id);
-  if (seq_id < 1) {
-    return error_response(
-        400, fmt::format("forward_backward: seq_id: got {}, wanted 1 or more", seq_id));
-  }
-  api::Command command = training_command(request, model, id, seq_id);
-  bool is_ours = false;
-  try {
-    const std::string session = model.session;
-    api::ForwardBackward op = body.build(pass_limits(model.base), [&](const std::string& sequence) {
-      return find_record(session, sequence);
-    });
-    is_ours = op.loss.name == api::LossName::kStableReinforce;
-    if (is_ours && !options_.stable_reinforce) {
-      throw Error(ErrorCode::kUnsupported,
-                  "forward_backward: loss_fn 'stable_reinforce' is switched off on this server "
-                  "(--stable-reinforce=off)");
-    }
-    command.fingerprint = fingerprint_of(op);
-    command.op = std::move(op);
-  } catch (const Error& error) {
-    return refuse_later(request.tenant, id, seq_id, fingerprint_of(request.body), error.what());
-  }
-  if (is_ours && !model.told_formula) {
-    model.told_formula = true;
-    log(LogLevel::kWarning,
-        fmt::format("model {}: stable_reinforce runs with Strata's own formula; "
-                    "the service's is not published",
-                    id));
-  }
-  parts_.store.touch_run(id, wall_seconds());
-  return submit(request.tenant, std::move(command),
-                {.finish =
-                     [is_ours, form](const api::Outcome& outcome) {
-                       Response response =
-                           pass_response(std::get<api::ForwardBackwardResult>(outcome), is_ours);
-                       response.json_if_asked = form != PassForm::kBinary;
-                       return response;
-                     },
-                 .failed = {}});
-}
 
 Response Service::optim_step(const Request& request) {
   const JsonBody json(request.body, "optim_step");

@@ -1,0 +1,62 @@
+#include "server/parse_pool.h"
+
+#include <utility>
+
+namespace strata::server {
+
+ParsePool::ParsePool(int num_threads) {
+  for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { loop(); });
+}
+
+ParsePool::~ParsePool() { stop(); }
+
+void ParsePool::stop() {
+  decltype(jobs_) dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    turns_.clear();
+    dropped.swap(jobs_);
+  }
+  wake_.notify_all();
+  for (std::thread& thread : threads_) {
+    if (thread.joinable()) thread.join();
+  }
+}
+
+void ParsePool::post(const std::string& tenant, std::function<void()> job) {
+  const std::lock_guard lock(mutex_);
+  if (stopping_) return;
+  const auto [queue, is_first] = jobs_.try_emplace(tenant);
+  queue->second.push_back(std::move(job));
+  if (!is_first) return;
+  turns_.push_back(tenant);
+  wake_.notify_one();
+}
+
+// A tenant's entry stays in jobs_ while one of its jobs runs, so that no other begins.
+void ParsePool::loop() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wake_.wait(lock, [this] { return stopping_ || !turns_.empty(); });
+    if (stopping_) return;
+    const std::string tenant = std::move(turns_.front());
+    turns_.pop_front();
+    std::function<void()> job = std::move(jobs_.at(tenant).front());
+    jobs_.at(tenant).pop_front();
+    lock.unlock();
+    job();
+    job = nullptr;  // what it held goes here too
+    lock.lock();
+    const auto queue = jobs_.find(tenant);
+    if (queue == jobs_.end()) continue;  // stopped meanwhile
+    if (queue->second.empty()) {
+      jobs_.erase(queue);
+    } else {
+      turns_.push_back(tenant);
+      wake_.notify_one();
+    }
+  }
+}
+
+}  // namespace strata::server

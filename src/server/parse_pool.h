@@ -1,0 +1,39 @@
+// ParsePool: threads for what would hold the I/O thread too long: large bodies and large results.
+// A tenant's jobs run in order, one at a time, and tenants take turns, so that many large bodies of
+// one delay its own requests alone. What the jobs hold is bounded by who posts them.
+#pragma once
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace strata::server {
+
+class ParsePool {
+ public:
+  explicit ParsePool(int num_threads);
+  ~ParsePool();  // stops
+  ParsePool(const ParsePool&) = delete;
+  ParsePool& operator=(const ParsePool&) = delete;
+
+  // Any thread. A job must not throw. After stop() it is dropped.
+  void post(const std::string& tenant, std::function<void()> job);
+  // Drops what has not begun, and joins.
+  void stop();
+
+ private:
+  void loop();
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::map<std::string, std::deque<std::function<void()>>> jobs_;  // by tenant; none is empty
+  std::deque<std::string> turns_;  // tenants with jobs, none of which is running
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace strata::server
