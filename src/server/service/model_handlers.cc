@@ -10,6 +10,8 @@
 namespace strata::server {
 namespace {
 
+constexpr size_t kMaxBaseName = 255;
+
 uint64_t draw_seed() {
   const std::string bytes = random_bytes(8);
   uint64_t seed = 0;
@@ -33,6 +35,10 @@ std::string model_reply(const char* type, const std::string& id) {
 }  // namespace
 
 const BaseName& Service::find_base(const Fields& body, const std::string& name) const {
+  if (name.size() > kMaxBaseName) {
+    body.fail("base_model",
+              fmt::format("has {} bytes, the limit is {}", name.size(), kMaxBaseName));
+  }
   const BaseName* base = parts_.names.find(name);
   if (base != nullptr) return *base;
   std::string known;

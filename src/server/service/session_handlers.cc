@@ -12,6 +12,7 @@ namespace strata::server {
 namespace {
 
 constexpr size_t kMaxTags = 64;
+constexpr size_t kMaxTagBytes = 16 << 10;  // of all, as JSON
 constexpr size_t kMaxDisplayName = 256;
 constexpr size_t kMaxProject = 64;
 
@@ -84,6 +85,10 @@ Response Service::create_session(const Request& request) {
       body.fail("tags", fmt::format("has {} entries, the limit is {}", tags.size(), kMaxTags));
     }
     row.tags = quoted_list(tags);
+    if (row.tags.size() > kMaxTagBytes) {
+      body.fail("tags",
+                fmt::format("have {} bytes, the limit is {}", row.tags.size(), kMaxTagBytes));
+    }
   }
   row.user_metadata = read_metadata(body);
   row.display_name = body.maybe_string("display_name");

@@ -2,6 +2,8 @@
 // submission uses up its number.
 #include <fmt/format.h>
 
+#include <set>
+
 #include "base/log.h"
 #include "server/checkpoints/age.h"
 #include "server/protocol/results.h"
@@ -9,6 +11,8 @@
 
 namespace strata::server {
 namespace {
+
+constexpr size_t kMaxRecipients = 16;  // each costs a key agreement for every file
 
 double read_number(const Fields& fields, const char* name, double otherwise) {
   if (fields.is_null(name)) fields.fail(name, "null is no number");
@@ -55,9 +59,13 @@ std::string path_reply(const char* type, const TinkerPath& path, const std::stri
 std::vector<std::string> read_recipients(const Fields& body) {
   std::vector<std::string> keys;
   if (!body.has("age_encryption_recipients")) return keys;
-  for (const std::string& text : body.strings("age_encryption_recipients")) {
-    keys.push_back(parse_age_recipient(text));
+  const std::vector<std::string> texts = body.strings("age_encryption_recipients");
+  const std::set<std::string> distinct(texts.begin(), texts.end());
+  if (distinct.size() > kMaxRecipients) {
+    body.fail("age_encryption_recipients",
+              fmt::format("has {} recipients, the limit is {}", distinct.size(), kMaxRecipients));
   }
+  for (const std::string& text : distinct) keys.push_back(parse_age_recipient(text));
   return keys;
 }
 
