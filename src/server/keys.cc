@@ -75,7 +75,11 @@ void KeyRing::read_file(const std::string& path, bool is_admin) {
     warnings_.push_back(fmt::format("keys: {}: mode {:04o} lets others read it; chmod 600", path,
                                     static_cast<unsigned>(info.st_mode & 07777)));
   }
-  read_text(strata::read_file(path, kMaxKeyFileBytes), '\n', path, is_admin);
+  const std::string text = strata::read_file(path, kMaxKeyFileBytes);
+  const size_t before = entries_.size();
+  read_text(text, '\n', path, is_admin);
+  files_[path] = {.is_whole = text.empty() || text.back() == '\n',
+                  .has_keys = entries_.size() > before};
 }
 
 void KeyRing::read_text(std::string_view text, char separator, const std::string& where,
@@ -123,6 +127,29 @@ std::optional<Identity> KeyRing::find(std::string_view key) const {
                        [](const Entry& e, const std::string& h) { return e.hash < h; });
   if (entry == entries_.end() || !equal_constant_time(entry->hash, hash)) return std::nullopt;
   return entry->identity;
+}
+
+int64_t KeyRing::num_lost_since(const KeyRing& before) const {
+  const auto earlier = [](const Entry& a, const Entry& b) { return a.hash < b.hash; };
+  const int64_t lost =
+      std::count_if(before.entries_.begin(), before.entries_.end(), [&](const Entry& entry) {
+        return !std::binary_search(entries_.begin(), entries_.end(), entry, earlier);
+      });
+  for (const auto& [path, was] : before.files_) {
+    const auto found = files_.find(path);
+    if (found == files_.end()) continue;
+    if (was.has_keys && !found->second.has_keys) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{}: has no key, and had some before; is it being written?", path));
+    }
+    if (lost > 0 && !found->second.is_whole) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{}: its last line has no end and {} keys are gone; is it being "
+                              "written?",
+                              path, lost));
+    }
+  }
+  return lost;
 }
 
 std::vector<std::string> KeyRing::tenants() const {

@@ -3,6 +3,8 @@
 // server swaps the pointer.
 //   file or STRATA_KEYS:  tml-... [TENANT]   one a line (one between commas); # starts a comment
 #pragma once
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -33,10 +35,19 @@ class KeyRing {
   // Who presents this key; nobody for a wrong one. With no_keys any text, also none, is "local".
   [[nodiscard]] std::optional<Identity> find(std::string_view key) const;
   [[nodiscard]] std::vector<std::string> tenants() const;  // sorted, each once
+  // How many keys of `before` are gone. Throws Error when this ring, read from the same files
+  // again, looks like the reading of a file that is being written: one that had keys has none, or
+  // one lost keys and its last line has no end.
+  [[nodiscard]] int64_t num_lost_since(const KeyRing& before) const;
+  [[nodiscard]] int64_t num_keys() const { return static_cast<int64_t>(entries_.size()); }
   // What the operator should know: short keys, files that others may read.
   [[nodiscard]] const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
+  struct File {
+    bool is_whole = true;  // its last line has an end
+    bool has_keys = false;
+  };
   struct Entry {
     std::string hash;
     Identity identity;
@@ -46,7 +57,8 @@ class KeyRing {
   void read_text(std::string_view text, char separator, const std::string& where, bool is_admin);
   void add(std::string_view line, const std::string& where, bool is_admin);
 
-  std::vector<Entry> entries_;  // sorted by hash
+  std::vector<Entry> entries_;         // sorted by hash
+  std::map<std::string, File> files_;  // by path
   std::vector<std::string> warnings_;
   bool no_keys_ = false;
 };

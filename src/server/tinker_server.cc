@@ -213,9 +213,12 @@ void TinkerServer::post(std::vector<api::Result> results) {
 void TinkerServer::reload_keys() {
   state_->http->post([this] {
     try {
-      state_->keys = std::make_shared<KeyRing>(key_sources(state_->options));
+      auto keys = std::make_shared<KeyRing>(key_sources(state_->options));
+      const int64_t lost = keys->num_lost_since(*state_->keys);
+      state_->keys = std::move(keys);
       state_->service.set_num_tenants(static_cast<int64_t>(state_->keys->tenants().size()));
-      log(LogLevel::kInfo, "keys: read again");
+      log(LogLevel::kInfo, fmt::format("keys: read again: {} keys, {} of before are gone",
+                                       state_->keys->num_keys(), lost));
     } catch (const Error& error) {
       log(LogLevel::kError, fmt::format("keys: the old ones stay: {}", error.what()));
     }

@@ -50,6 +50,28 @@ TEST(Keys, ReadsTenantsAndComments) {
   EXPECT_THAT(keys.warnings(), ElementsAre());
 }
 
+// What SIGHUP may meet while somebody writes the file.
+TEST(Keys, AFileThatWasEmptiedOrCutIsToldFromOneThatLostAKey) {
+  const TempDir dir;
+  const std::string path = dir.file("keys");
+  const std::string admins = dir.file("admins");
+  const std::string two = std::string(kLong) + "1 alice\n" + kLong + "2 bob\n";
+  write_bytes(admins, std::string(kLong) + " root\n");
+  const auto read = [&](const std::string& text) {
+    write_bytes(path, text);
+    return KeyRing({.keys_file = path, .admin_keys_file = admins});
+  };
+  const KeyRing before = read(two);
+  EXPECT_THAT(error_of([&] { (void)read("").num_lost_since(before); }), HasSubstr("has no key"));
+  EXPECT_THAT(error_of([&] { (void)read("# soon\n").num_lost_since(before); }),
+              HasSubstr("has no key"));
+  EXPECT_THAT(error_of([&] { (void)read(two.substr(0, 50)).num_lost_since(before); }),
+              HasSubstr("its last line has no end and 1 keys are gone"));
+  EXPECT_EQ(read(two.substr(0, 38)).num_lost_since(before), 1);
+  EXPECT_EQ(read(two.substr(0, two.size() - 1)).num_lost_since(before), 0);
+  EXPECT_EQ(read(two + kLong + "3 carol").num_lost_since(before), 0);
+}
+
 TEST(Keys, WarnsOfShortKeysAndOpenFiles) {
   const TempDir dir;
   const std::string path = dir.file("keys");
