@@ -52,6 +52,7 @@ server::Dispatch dispatch_to(scheduler::Scheduler& scheduler) {
       .release = [&scheduler](
                      api::BaseId base,
                      const api::SnapshotId& snapshot) { scheduler.release(base, snapshot); },
+      .set_num_tenants = [&scheduler](int64_t count) { scheduler.set_num_tenants(count); },
   };
 }
 

@@ -56,8 +56,8 @@ Submission Scheduler::submit(api::Command command, double now) {
 }
 
 Submission Scheduler::submit_sample(CommandPtr command) {
-  if (num_queued_samples_ >= options_.max_queued_samples) return {Verdict::kFull, command->request};
-  ++num_queued_samples_;
+  if (!queued_samples_.take_only(command->tenant.text, 1))
+    return {Verdict::kFull, command->request};
   expect_answer(command->request);
   sides_[command->base].samples[command->tenant].push_back(command->request);
   samples_[command->request] = {.command = command};
@@ -163,7 +163,7 @@ void Scheduler::drop_sample(const api::RequestId& request) {
   const api::Command& command = *found->second.command;
   Side& side = sides_[command.base];
   if (found->second.next_row == 0) {
-    --num_queued_samples_;
+    queued_samples_.give(command.tenant.text, 1);
   } else {
     side.cancelled.push_back(request);
   }
@@ -268,8 +268,8 @@ SchedulerStats Scheduler::stats() const {
     out.queued_training += waiting;
     if (model.queue.has_gap()) out.held_training += waiting;
   }
-  out.queued_samples = num_queued_samples_;
-  out.running_samples = static_cast<int64_t>(samples_.size()) - num_queued_samples_;
+  out.queued_samples = queued_samples_.used();
+  out.running_samples = static_cast<int64_t>(samples_.size()) - out.queued_samples;
   for (const auto& [tenant, bytes] : queued_bytes_) out.queued_bytes += bytes;
   return out;
 }

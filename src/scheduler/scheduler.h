@@ -33,6 +33,7 @@
 
 #include "api/result.h"
 #include "api/work.h"
+#include "base/shared_limit.h"
 #include "scheduler/fair_share.h"
 #include "scheduler/model_queue.h"
 
@@ -71,7 +72,11 @@ struct SchedulerStats {
 
 class Scheduler {
  public:
-  explicit Scheduler(const SchedulerOptions& options) : options_(options) {}
+  explicit Scheduler(const SchedulerOptions& options)
+      : options_(options), queued_samples_(options.max_queued_samples) {}
+
+  // How many tenants share the queue of samples.
+  void set_num_tenants(int64_t count) { queued_samples_.set_num_tenants(count); }
 
   // Server side, any thread. `now` is now_seconds().
   Submission submit(api::Command command, double now);
@@ -174,7 +179,7 @@ class Scheduler {
   std::unordered_map<api::RequestId, api::ModelId> begun_;     // some of its data handed out
   std::set<api::RequestId> unanswered_;
   std::vector<api::Result> answers_;
-  int64_t num_queued_samples_ = 0;  // none of whose rows was handed out
+  SharedLimit queued_samples_;  // none of whose rows was handed out
   size_t next_engine_ = 0;
 };
 

@@ -114,7 +114,7 @@ void Scheduler::take_samples(const api::Capacity& engine, Side& side, api::Work&
     must_take = false;
     pages -= cost;
     --rows;
-    if (entry.next_row == 0) --num_queued_samples_;
+    if (entry.next_row == 0) queued_samples_.give(chosen->first.text, 1);
     if (work.samples.empty() || work.samples.back().command != entry.command) {
       work.samples.push_back({entry.command, entry.next_row, entry.next_row});
     }

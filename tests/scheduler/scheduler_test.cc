@@ -295,6 +295,23 @@ TEST(Scheduler, AFullSampleQueueIsTold) {
   EXPECT_TRUE(house.scheduler.idle());
 }
 
+TEST(Scheduler, ATenantThatFillsTheSampleQueueLeavesOthersTheirPart) {
+  House house({.max_queued_samples = 8});
+  house.scheduler.set_num_tenants(2);
+  const auto of = [](const std::string& tenant, int i) {
+    api::Command command = sample(tenant + std::to_string(i), 3, 2);
+    command.tenant = {tenant};
+    return command;
+  };
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(house.submit(of("greedy", i)), Verdict::kAccepted);
+  EXPECT_EQ(house.submit(of("greedy", 6)), Verdict::kFull);
+  EXPECT_EQ(house.submit(of("other", 0)), Verdict::kAccepted);
+  EXPECT_EQ(house.submit(of("other", 1)), Verdict::kAccepted);
+  EXPECT_EQ(house.scheduler.stats().queued_samples, 8);
+  house.run();
+  EXPECT_EQ(house.scheduler.stats().queued_samples, 0);
+}
+
 TEST(Scheduler, SamplesJoinWhileThereAreRowsAndPages) {
   House house;
   house.engine.max_rows = 3;

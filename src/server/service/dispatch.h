@@ -33,6 +33,8 @@ struct Dispatch {
   std::function<bool(const api::RequestId&)> cancel;
   std::function<void(const api::SessionId&, const std::string& reason)> end_session;
   std::function<void(api::BaseId, const api::SnapshotId&)> release;
+  // How many tenants share what is limited by tenant.
+  std::function<void(int64_t)> set_num_tenants;
 };
 
 }  // namespace strata::server

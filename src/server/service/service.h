@@ -67,7 +67,10 @@ class Service {
   void add_routes(Router& router);
 
   // How many tenants the keys name: they divide what is limited by tenant.
-  void set_num_tenants(int64_t count) { futures_.set_num_tenants(count); }
+  void set_num_tenants(int64_t count) {
+    futures_.set_num_tenants(count);
+    dispatch_.set_num_tenants(count);
+  }
 
   // Answers of the engines and of the scheduler, in any order.
   void post(std::vector<api::Result> results);
