@@ -14,6 +14,9 @@ namespace {
 
 using Kind = OptionRow::Kind;
 
+constexpr int64_t kOtherConnections = 1024;  // beside parked polls
+constexpr uint64_t kOwnFiles = 512;          // state store, checkpoints, logs, listeners
+
 [[noreturn]] void refuse(const std::string& name, const std::string& value,
                          const std::string& wanted) {
   throw Error(ErrorCode::kInvalidArgument,
@@ -141,8 +144,22 @@ constexpr OptionRow kRows[] = {
      set_duration<&O::body_timeout>},
     {"keepalive", "DURATION", "120s", "an idle connection is closed", Kind::kValue,
      set_duration<&O::keepalive>},
-    {"max-body", "SIZE", "64MiB", "of a request, compressed and decompressed; at most 1GiB",
+    {"max-body", "SIZE", "64MiB", "of a pass, compressed and decompressed; at most 1GiB",
      Kind::kValue, set_max_body},
+    {"max-sample-body", "SIZE", "16MiB", "of asample; at most --max-body", Kind::kValue,
+     set_size<&O::max_sample_body>},
+    {"max-small-body", "SIZE", "1MiB", "of requests but passes and samples; at most --max-body",
+     Kind::kValue, set_size<&O::max_small_body>},
+    {"max-body-bytes", "SIZE", "512MiB",
+     "of all bodies being read, at least four times --max-body; half for all, half by tenant",
+     Kind::kValue, set_size<&O::max_body_bytes>},
+    {"min-body-rate", "SIZE", "8KiB", "a second, after the first --body-timeout of a body",
+     Kind::kValue, set_size<&O::min_body_rate>},
+    {"max-connections", "COUNT", "--max-parked and 1024", "open at once; more are refused",
+     Kind::kValue, set_count<&O::max_connections, 1>},
+    {"max-connections-per-address", "COUNT", "half of --max-connections",
+     "open at once; loopback addresses have no limit", Kind::kValue,
+     set_count<&O::max_connections_per_address, 1>},
     {"max-adapters", "COUNT", "64", "models alive at once", Kind::kValue,
      set_count<&O::max_adapters, 1>},
     {"max-adapters-per-tenant", "COUNT", "all", "models alive at once for one tenant", Kind::kValue,
@@ -201,6 +218,12 @@ void check_together(const ServeOptions& o) {
   if (o.data.empty()) fail("--data: no data directory is given");
   if (!o.db.empty() && !o.db.starts_with("postgresql://") && !o.db.starts_with("postgres://")) {
     fail("--db: want a postgresql:// address; without --db the state is SQLite in --data");
+  }
+  if (o.max_connections > 0 && o.max_connections < o.max_parked) {
+    fail(
+        fmt::format("--max-connections: got {}, wanted {} or more: each parked poll (--max-parked) "
+                    "is a connection",
+                    o.max_connections, o.max_parked));
   }
   if (o.no_keys && (!o.listen.is_loopback() || !o.metrics_listen.is_loopback())) {
     fail("--no-keys: " + (o.listen.is_loopback() ? o.metrics_listen : o.listen).host +
@@ -283,19 +306,27 @@ std::vector<std::string> option_warnings(const ServeOptions& o) {
   return warnings;
 }
 
+int64_t connection_limit(const ServeOptions& options) {
+  return options.max_connections > 0 ? options.max_connections
+                                     : options.max_parked + kOtherConnections;
+}
+
 void raise_file_limit(const ServeOptions& options) {
   struct rlimit limit;
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
-  if (limit.rlim_max != RLIM_INFINITY &&
-      static_cast<uint64_t>(options.max_parked) > static_cast<uint64_t>(limit.rlim_max)) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("--max-parked: got {}, and this process may open {} files; lower it, or "
-                    "raise the hard limit (ulimit -Hn)",
-                    options.max_parked, static_cast<uint64_t>(limit.rlim_max)));
-  }
+  if (limit.rlim_max == RLIM_INFINITY) return;
+  const bool is_given = options.max_connections > 0;
+  const int64_t wanted = connection_limit(options);
+  if (static_cast<uint64_t>(wanted) + kOwnFiles <= limit.rlim_max) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}: got {}; {} connections and {} files of the server's own are more "
+                          "than the {} that this process may open; lower it, or raise the hard "
+                          "limit (ulimit -Hn)",
+                          is_given ? "--max-connections" : "--max-parked",
+                          is_given ? options.max_connections : options.max_parked, wanted,
+                          kOwnFiles, static_cast<uint64_t>(limit.rlim_max)));
 }
 
 }  // namespace strata::server

@@ -43,6 +43,12 @@ struct ServeOptions {
   double url_ttl = 3600;
   double shutdown_timeout = 30;
   int64_t max_body = 64LL << 20;
+  int64_t max_sample_body = 16LL << 20;
+  int64_t max_small_body = 1LL << 20;
+  int64_t max_body_bytes = 512LL << 20;
+  int64_t min_body_rate = 8 << 10;          // bytes a second
+  int64_t max_connections = 0;              // 0: see connection_limit()
+  int64_t max_connections_per_address = 0;  // 0: half of them
   int64_t max_adapters = 64;
   int64_t max_adapters_per_tenant = 0;  // 0: all
   int64_t max_rank = 128;
@@ -92,7 +98,11 @@ ServeOptions merge_options(std::span<const OptionSource> sources);
 // What the operator should be told at start.
 std::vector<std::string> option_warnings(const ServeOptions& options);
 
-// Raises RLIMIT_NOFILE to its hard limit; an Error when that is too low for max_parked.
+// max_connections, or what max_parked needs.
+int64_t connection_limit(const ServeOptions& options);
+
+// Raises RLIMIT_NOFILE to its hard limit; an Error when that is too low for the connections and the
+// files that the server opens itself.
 void raise_file_limit(const ServeOptions& options);
 
 // "64MiB", "1 GiB", "1000000", "2GB" in bytes; "80%" of `whole` where whole > 0.

@@ -19,6 +19,7 @@ namespace strata::server {
 namespace {
 
 constexpr double kTickSeconds = 0.1;
+constexpr int64_t kMetricsConnections = 64;
 constexpr int kParseThreads = 2;
 constexpr double kLastResponses = 2.0;  // seconds for answers to leave at a shutdown
 
@@ -61,7 +62,14 @@ HttpOptions http_options(const ServeOptions& options) {
   out.body_timeout = options.body_timeout;
   out.keepalive = options.keepalive;
   out.max_body = static_cast<uint64_t>(options.max_body);
-  out.max_body_bytes = std::max<uint64_t>(1ULL << 30, 4 * out.max_body);
+  out.max_sample_body = static_cast<uint64_t>(options.max_sample_body);
+  out.max_small_body = static_cast<uint64_t>(options.max_small_body);
+  out.max_body_bytes = std::max(options.max_body_bytes, 4 * options.max_body);
+  out.min_body_rate = static_cast<double>(options.min_body_rate);
+  out.max_connections = connection_limit(options);
+  out.max_connections_per_address = options.max_connections_per_address > 0
+                                        ? options.max_connections_per_address
+                                        : std::max<int64_t>(1, out.max_connections / 2);
   return out;
 }
 
@@ -78,6 +86,7 @@ HttpOptions metrics_options(const ServeOptions& options) {
   out.host = options.metrics_listen.host;
   out.port = options.metrics_listen.port;
   out.max_body = 0;
+  out.max_connections = kMetricsConnections;
   return out;
 }
 
@@ -106,6 +115,12 @@ struct TinkerServer::State {
                 std::move(dispatch)),
         page({service, watch, names, bases, stats}) {}
 
+  // Tells those who divide by tenants how many the keys name.
+  void count_tenants() {
+    const auto count = static_cast<int64_t>(keys->tenants().size());
+    service.set_num_tenants(count);
+    http->set_num_tenants(count);
+  }
   void make_http(Router router);
   void make_metrics();
   [[nodiscard]] std::string metrics_text();
@@ -180,7 +195,6 @@ TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
     : state_(
           std::make_unique<State>(options, names, bases, std::move(dispatch), std::move(stats))) {
   State& s = *state_;
-  s.service.set_num_tenants(static_cast<int64_t>(s.keys->tenants().size()));
   for (const std::string& warning : s.keys->warnings()) log(LogLevel::kWarning, warning);
   Router router;
   s.service.add_routes(router);
@@ -188,6 +202,7 @@ TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
   s.page.add_routes(router);
   s.make_http(std::move(router));
   s.make_metrics();
+  s.count_tenants();
 }
 
 TinkerServer::~TinkerServer() {
@@ -216,7 +231,7 @@ void TinkerServer::reload_keys() {
       auto keys = std::make_shared<KeyRing>(key_sources(state_->options));
       const int64_t lost = keys->num_lost_since(*state_->keys);
       state_->keys = std::move(keys);
-      state_->service.set_num_tenants(static_cast<int64_t>(state_->keys->tenants().size()));
+      state_->count_tenants();
       log(LogLevel::kInfo, fmt::format("keys: read again: {} keys, {} of before are gone",
                                        state_->keys->num_keys(), lost));
     } catch (const Error& error) {

@@ -29,7 +29,10 @@ Outcome decode(std::string_view bytes, size_t piece) {
   Outcome out;
   ZstdBody body(kLimit);
   while (!bytes.empty() && out.progress == ZstdBody::Progress::kOk) {
-    out.progress = body.feed(bytes.substr(0, piece), out.text);
+    std::string_view part = bytes.substr(0, piece);
+    do {
+      out.progress = body.feed(part, out.text);
+    } while (out.progress == ZstdBody::Progress::kMore);
     require(out.text.size() <= kLimit);
     bytes.remove_prefix(std::min(piece, bytes.size()));
   }

@@ -83,6 +83,7 @@ TEST(Options, RefusesWhatIsOutOfRange) {
       {"max-rank", "0"},         {"max-adapters", "-1"},    {"stable-reinforce", "maybe"},
       {"public-url", "ftp://x"}, {"public-url", "http://"}, {"public-url", "http://a?b"},
       {"dtype", "f16"},          {"db", "mysql://x"},       {"memory", "101%"},
+      {"min-body-rate", "0"},    {"max-connections", "9"},  {"max-result-bytes", "much"},
   };
   for (const auto& [name, value] : bad) {
     EXPECT_THAT(error_of([&] { merged({{name, {value}}}); }), HasSubstr(std::string("--") + name))

@@ -23,12 +23,18 @@ struct Request {
   std::string query;   // as sent, without '?'
   std::vector<Header> headers;
   std::string body;
-  std::vector<std::string> parts;  // what the {} of the route matched, in order
-  std::string tenant;              // whose key it was; empty where no key is needed
+  std::shared_ptr<const void> body_share = {};  // what the body counts as, as long as it is held
+  std::vector<std::string> parts;               // what the {} of the route matched, in order
+  std::string tenant;                           // whose key it was; empty where no key is needed
   bool is_admin = false;
   std::string base_url;  // "http://host:port" or --public-url: what absolute links start with
 
   [[nodiscard]] std::string_view header(std::string_view name) const;  // empty when absent
+  // When the body was read: it counts no longer.
+  void free_body() {
+    body = std::string();
+    body_share.reset();
+  }
   // The decoded value of a query parameter.
   [[nodiscard]] std::optional<std::string> parameter(std::string_view name) const;
   // major * 1'000'000 + minor * 1'000 + patch of X-Stainless-Package-Version; a missing or

@@ -2,7 +2,25 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace strata::server {
+
+BodyLimit body_limit(const HttpOptions& options, const Router& router, std::string_view method,
+                     std::string_view path) {
+  const Route* route = router.match(method, path).route;
+  if (route != nullptr && !route->needs_key) return {0, "endpoints without a key read none"};
+  const BodySize size = route == nullptr ? BodySize::kSmall : route->size;
+  switch (size) {
+    case BodySize::kPass:
+      return {options.max_body, "--max-body"};
+    case BodySize::kSample:
+      return {std::min(options.max_sample_body, options.max_body), "--max-sample-body"};
+    case BodySize::kSmall:
+      break;
+  }
+  return {std::min(options.max_small_body, options.max_body), "--max-small-body"};
+}
 
 std::optional<Response> check_request(const RequestCheck& with, std::string_view raw_path,
                                       std::optional<uint64_t> length, Request& request) {
@@ -41,9 +59,11 @@ std::optional<Response> check_request(const RequestCheck& with, std::string_view
                                            "none",
                                            encoding.substr(0, 100)));
   }
-  if (length && *length > with.options.max_body) {
-    return error_response(413, fmt::format("the body has {} bytes, the limit (--max-body) is {}",
-                                           *length, with.options.max_body));
+  const BodyLimit limit = body_limit(with.options, with.router, request.method, request.path);
+  if (length && *length > limit.bytes) {
+    return error_response(
+        413, fmt::format("the body has {} bytes, this endpoint's limit is {} ({})", *length,
+                         limit.bytes, limit.option));
   }
   return std::nullopt;
 }

@@ -18,6 +18,15 @@ struct RequestCheck {
   const Identify& identify;
 };
 
+// How long the body of a request of this path may be, before and after decompression, and the
+// option that says so.
+struct BodyLimit {
+  uint64_t bytes = 0;
+  std::string_view option;
+};
+BodyLimit body_limit(const HttpOptions& options, const Router& router, std::string_view method,
+                     std::string_view path);
+
 // The refusal, or nothing; fills path, base_url, tenant and is_admin. The method and the headers of
 // `request` are there; `raw_path` is the target without its query.
 std::optional<Response> check_request(const RequestCheck& with, std::string_view raw_path,

@@ -26,11 +26,13 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/shared_limit.h"
+#include "server/http/body_sink.h"
+#include "server/http/connection_limit.h"
 #include "server/http/file_reader.h"
 #include "server/http/request_check.h"
 #include "server/http/response_head.h"
 #include "server/http/rules.h"
-#include "server/http/zstd_body.h"
 
 namespace strata::server {
 namespace {
@@ -44,6 +46,7 @@ using BodyParser = http::request_parser<http::buffer_body>;
 
 constexpr uint32_t kMaxHeader = 64 << 10;
 constexpr size_t kReadChunk = 64 << 10;
+constexpr double kQuietSeconds = 10;    // between two lines of the log about refused connections
 constexpr double kLingerSeconds = 2.0;  // after an early answer: lets the client read it
 
 std::chrono::steady_clock::duration in_seconds(double seconds) {
@@ -80,21 +83,26 @@ struct HttpServer::State {
     explicit Connection(tcp::socket&& socket) : stream(std::move(socket)) {}
     beast::tcp_stream stream;
     beast::flat_buffer buffer;
-    bool idle = true;  // between two exchanges
+    bool idle = true;     // between two exchanges
+    bool fresh = true;    // nothing has arrived yet
+    std::string address;  // empty: loopback
   };
 
   State(HttpOptions opts, Router table, Identify who, Observe observer)
       : options(std::move(opts)),
         router(std::move(table)),
         identify(std::move(who)),
-        observe(std::move(observer)) {}
+        observe(std::move(observer)),
+        limit(options.max_connections, options.max_connections_per_address),
+        bodies(options.max_body_bytes) {}
 
   asio::awaitable<void> accept_connections();
   asio::awaitable<void> serve(std::shared_ptr<Connection> connection);
   asio::awaitable<bool> exchange(Connection& connection);
   asio::awaitable<bool> wait_for_bytes(Connection& connection);
-  asio::awaitable<int> read_body(Connection& connection, BodyParser& parser, std::string& body,
-                                 std::string& fault);
+  asio::awaitable<std::optional<BodyFault>> read_body(Connection& connection, BodyParser& parser,
+                                                      Request& request);
+  bool admit(Connection& connection);
   asio::awaitable<Response> run_handler(Request request);
   asio::awaitable<bool> write(Connection& connection, const Response& response, bool head_only,
                               bool keep_alive);
@@ -115,7 +123,9 @@ struct HttpServer::State {
   std::optional<tcp::acceptor> acceptor;
   std::set<std::shared_ptr<Connection>> connections;
   std::vector<std::pair<double, std::function<void()>>> repeated;
-  uint64_t body_bytes = 0;  // of bodies being read
+  ConnectionLimit limit;
+  double told_of_refusals = -kQuietSeconds;
+  SharedLimit bodies;
   bool stopping = false;
   int bound_port = 0;
   std::thread thread;
@@ -136,9 +146,33 @@ asio::awaitable<void> HttpServer::State::accept_connections() {
     }
     socket.set_option(tcp::no_delay(true), fault);
     auto connection = std::make_shared<Connection>(std::move(socket));
+    if (!admit(*connection)) continue;
     connections.insert(connection);
     asio::co_spawn(io, serve(connection), asio::detached);
   }
+}
+
+// False for one connection too many: it is told so, if that takes no time, and closed.
+bool HttpServer::State::admit(Connection& connection) {
+  tcp::socket& socket = connection.stream.socket();
+  error_code fault;
+  const asio::ip::address address = socket.remote_endpoint(fault).address();
+  if (fault) return false;
+  if (!address.is_loopback()) connection.address = address.to_string();
+  const std::string_view option = limit.open(connection.address);
+  if (option.empty()) return true;
+  if (now_seconds() - told_of_refusals >= kQuietSeconds) {
+    told_of_refusals = now_seconds();
+    log(LogLevel::kWarning,
+        fmt::format("http: connections are refused: {} are open ({})", limit.num_open(), option));
+  }
+  Response response = error_response(503, fmt::format("too many connections ({})", option));
+  response.headers.push_back({"retry-after", "1"});
+  const std::string text = response_head(response, /*keep_alive=*/false) + response.body;
+  socket.non_blocking(true, fault);
+  socket.send(asio::buffer(text), 0, fault);
+  socket.close(fault);
+  return false;
 }
 
 asio::awaitable<void> HttpServer::State::serve(std::shared_ptr<Connection> connection) {
@@ -154,18 +188,21 @@ asio::awaitable<void> HttpServer::State::serve(std::shared_ptr<Connection> conne
   connection->stream.socket().shutdown(tcp::socket::shutdown_both, ignored);
   connection->stream.close();
   connections.erase(connection);
+  limit.close(connection->address);
 }
 
-// False when the peer closed, or was silent for the keep-alive time.
+// False when the peer closed, or was silent for the keep-alive time; a new one, for the header's.
 asio::awaitable<bool> HttpServer::State::wait_for_bytes(Connection& connection) {
   if (connection.buffer.size() > 0) co_return true;
   connection.idle = true;
-  connection.stream.expires_after(in_seconds(options.keepalive));
+  connection.stream.expires_after(
+      in_seconds(connection.fresh ? options.header_timeout : options.keepalive));
   error_code fault;
   const size_t count = co_await connection.stream.async_read_some(
       connection.buffer.prepare(4096), asio::redirect_error(asio::use_awaitable, fault));
   connection.buffer.commit(count);
   connection.idle = false;
+  connection.fresh = false;
   co_return !fault && count > 0;
 }
 
@@ -196,16 +233,16 @@ void HttpServer::State::note(std::string_view method, std::string_view path, int
   observe({method, path, route == nullptr ? "other" : route->pattern, status, seconds});
 }
 
-// 0, or the status to refuse the request with; -1 when the connection is gone (a deadline closes
-// it). Counts what it appends to `body` in body_bytes; the caller takes it off again.
-asio::awaitable<int> HttpServer::State::read_body(Connection& connection, BodyParser& parser,
-                                                  std::string& body, std::string& fault_text) {
-  const bool compressed = parser.get()[http::field::content_encoding] == "zstd";
-  std::optional<ZstdBody> zstd;
-  if (compressed) zstd.emplace(options.max_body);
-  std::vector<char> chunk(kReadChunk);
-  uint64_t read = 0;
+// The fault to refuse the request with, if any; status -1 when the connection is gone (a deadline
+// closes it).
+asio::awaitable<std::optional<BodyFault>> HttpServer::State::read_body(Connection& connection,
+                                                                       BodyParser& parser,
+                                                                       Request& request) {
+  std::vector<char> chunk(parser.is_done() ? 0 : kReadChunk);
+  BodySink sink(options, body_limit(options, router, request.method, request.path), bodies,
+                chunk.size(), request);
   while (!parser.is_done()) {
+    if (auto slow = sink.check_rate(now_seconds())) co_return slow;
     parser.get().body().data = chunk.data();
     parser.get().body().size = chunk.size();
     parser.get().body().more = true;
@@ -214,47 +251,19 @@ asio::awaitable<int> HttpServer::State::read_body(Connection& connection, BodyPa
     co_await http::async_read_some(connection.stream, connection.buffer, parser,
                                    asio::redirect_error(asio::use_awaitable, fault));
     if (fault == http::error::need_buffer) fault = {};
-    if (fault == http::error::body_limit) {
-      fault_text = fmt::format("the body is larger than the limit (--max-body) of {} bytes",
-                               options.max_body);
-      co_return 413;
-    }
+    if (fault == http::error::body_limit) co_return sink.too_large();
     if (fault == http::error::bad_chunk || fault == http::error::bad_chunk_extension) {
-      fault_text = "the body's chunked encoding is malformed";
-      co_return 400;
+      co_return BodyFault{400, "the body's chunked encoding is malformed"};
     }
-    if (fault) co_return -1;
-    const size_t count = chunk.size() - parser.get().body().size;
-    read += count;
-    const size_t before = body.size();
-    if (zstd) {
-      const ZstdBody::Progress progress = zstd->feed({chunk.data(), count}, body);
-      body_bytes += body.size() - before;
-      if (progress == ZstdBody::Progress::kCorrupt) {
-        fault_text = "the body is not a zstd frame, or the frame is damaged";
-        co_return 400;
-      }
-      if (progress == ZstdBody::Progress::kTooLarge) {
-        fault_text = fmt::format(
-            "the decompressed body is larger than the limit (--max-body) of "
-            "{} bytes",
-            options.max_body);
-        co_return 413;
-      }
-    } else {
-      body.append(chunk.data(), count);
-      body_bytes += count;
-    }
-    if (body_bytes > options.max_body_bytes) {
-      fault_text = "the server is reading too many large bodies at once";
-      co_return 503;
-    }
+    if (fault) co_return BodyFault{-1, {}};
+    std::string_view arrived(chunk.data(), chunk.size() - parser.get().body().size);
+    do {
+      auto refused = sink.take(arrived);
+      if (refused) co_return refused;
+      if (sink.more()) co_await asio::post(io, asio::use_awaitable);  // others' turn
+    } while (sink.more());
   }
-  if (zstd && read > 0 && !zstd->complete()) {
-    fault_text = "the zstd body ends before its frame does";
-    co_return 400;
-  }
-  co_return 0;
+  co_return sink.finish();
 }
 
 asio::awaitable<Response> HttpServer::State::run_handler(Request request) {
@@ -370,18 +379,15 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
                                asio::redirect_error(asio::use_awaitable, fault));
     if (fault) co_return false;
   }
-  std::string body;
-  std::string fault_text;
-  const int status = co_await read_body(connection, parser, body, fault_text);
-  body_bytes -= body.size();
-  if (status < 0) co_return false;
-  if (status > 0) {
-    Response response = error_response(status, fault_text);
-    if (status == 503) response.headers.push_back({"retry-after", "1"});
+  const std::optional<BodyFault> fault_of_body = co_await read_body(connection, parser, request);
+  if (fault_of_body) {
+    if (fault_of_body->status < 0) co_return false;
+    request.free_body();
+    Response response = error_response(fault_of_body->status, fault_of_body->text);
+    if (fault_of_body->status == 503) response.headers.push_back({"retry-after", "1"});
     co_await refuse(connection, std::move(response), request);
     co_return false;
   }
-  request.body = std::move(body);
   const bool keep_alive = parser.get().keep_alive();
   const std::string method = request.method;
   const std::string path = request.path;
@@ -447,6 +453,10 @@ void HttpServer::start() {
     }
   });
 }
+
+void HttpServer::set_num_tenants(int64_t count) { state_->bodies.set_num_tenants(count); }
+
+int64_t HttpServer::body_bytes() const { return state_->bodies.used(); }
 
 int HttpServer::port() const { return state_->bound_port; }
 

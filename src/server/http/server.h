@@ -25,8 +25,15 @@ struct HttpOptions {
   double header_timeout = 10;  // seconds
   double body_timeout = 30;    // without progress
   double keepalive = 120;
-  uint64_t max_body = 64ULL << 20;       // before and after decompression
-  uint64_t max_body_bytes = 1ULL << 30;  // of all bodies being read; above: 503
+  // Of one body, before and after decompression: of a pass, of a sample, of others.
+  uint64_t max_body = 64ULL << 20;
+  uint64_t max_sample_body = 16ULL << 20;
+  uint64_t max_small_body = 1ULL << 20;
+  // Of all bodies until their requests have been read, shared by tenants; above: 503.
+  int64_t max_body_bytes = 1LL << 30;
+  double min_body_rate = 8192;  // bytes a second, after the first body_timeout
+  int64_t max_connections = 10000;
+  int64_t max_connections_per_address = 5000;  // but for loopback addresses
 };
 
 struct Caller {
@@ -61,6 +68,11 @@ class HttpServer {
   void post(std::function<void()> task);
   // Before start(): runs `task` on the I/O thread every `seconds`.
   void call_every(double seconds, std::function<void()> task);
+
+  // Any thread: how many tenants share what bodies may take.
+  void set_num_tenants(int64_t count);
+  // Any thread: bytes of bodies that were not read yet, and what reading them takes.
+  [[nodiscard]] int64_t body_bytes() const;
 
   // Stops listening, closes idle connections, gives running exchanges `seconds` to end, and joins.
   void stop(double seconds);

@@ -11,6 +11,7 @@ namespace {
 // 16 MiB: twice what RFC 8878 asks decoders to support; the declared window is allocated.
 constexpr int kMaxWindowLog = 24;
 constexpr size_t kChunk = 64 << 10;
+constexpr size_t kStep = 1 << 20;
 // Of a frame. These bytes are handed on one by one: libzstd checks more of a frame that it gets in
 // one piece than of one in parts, and a body's fate must not depend on how it was cut.
 constexpr size_t kMaxHeader = 18;
@@ -37,6 +38,8 @@ ZstdBody::ZstdBody(uint64_t max_bytes)
     : context_(std::make_unique<Context>()), max_bytes_(max_bytes) {}
 ZstdBody::~ZstdBody() = default;
 
+uint64_t ZstdBody::memory() const { return ZSTD_sizeof_DCtx(context_->zstd); }
+
 bool ZstdBody::is_magic(char byte) {
   if (num_header_ >= 4) return true;
   const uint32_t got = static_cast<uint8_t>(byte);
@@ -44,11 +47,12 @@ bool ZstdBody::is_magic(char byte) {
   return got == (magic_ >> (8 * num_header_) & 0xFF);
 }
 
-ZstdBody::Progress ZstdBody::feed(std::string_view bytes, std::string& out) {
-  if (bytes.empty()) return Progress::kOk;
+ZstdBody::Progress ZstdBody::feed(std::string_view& bytes, std::string& out) {
+  if (bytes.empty() && !more_) return Progress::kOk;
+  more_ = false;
   ZSTD_inBuffer in = {bytes.data(), 0, 0};
   char chunk[kChunk];
-  for (;;) {
+  for (size_t made = 0; made < kStep;) {
     ZSTD_outBuffer piece = {chunk, kChunk, 0};
     const size_t consumed = in.pos;
     if (in.pos < bytes.size() && !is_magic(bytes[in.pos])) return Progress::kCorrupt;
@@ -57,11 +61,18 @@ ZstdBody::Progress ZstdBody::feed(std::string_view bytes, std::string& out) {
     if (ZSTD_isError(left) != 0) return Progress::kCorrupt;
     if (out.size() + piece.pos > max_bytes_) return Progress::kTooLarge;
     out.append(chunk, piece.pos);
+    made += piece.pos;
     complete_ = left == 0;
     num_header_ = complete_ ? 0 : std::min(num_header_ + (in.pos - consumed), kMaxHeader);
-    if (in.pos == bytes.size() && (complete_ || piece.pos < piece.size)) return Progress::kOk;
-    if (in.pos == consumed && piece.pos == 0) return Progress::kOk;
+    const bool read_all = in.pos == bytes.size() && (complete_ || piece.pos < piece.size);
+    if (read_all || (in.pos == consumed && piece.pos == 0)) {
+      bytes = {};
+      return Progress::kOk;
+    }
   }
+  bytes.remove_prefix(in.pos);
+  more_ = true;
+  return Progress::kMore;
 }
 
 }  // namespace strata::server

@@ -10,15 +10,19 @@ namespace strata::server {
 
 class ZstdBody {
  public:
-  enum class Progress : uint8_t { kOk, kCorrupt, kTooLarge };
+  // kMore: there is more to come out of what was fed; feed() again, with what is left of it.
+  enum class Progress : uint8_t { kOk, kMore, kCorrupt, kTooLarge };
 
   explicit ZstdBody(uint64_t max_bytes);
   ~ZstdBody();
   ZstdBody(const ZstdBody&) = delete;
   ZstdBody& operator=(const ZstdBody&) = delete;
 
-  // Appends what `bytes` yields to `out`.
-  [[nodiscard]] Progress feed(std::string_view bytes, std::string& out);
+  // Appends to `out` what `bytes` yields, a mebibyte at most: a millisecond's work. Takes what it
+  // has read off `bytes`.
+  [[nodiscard]] Progress feed(std::string_view& bytes, std::string& out);
+  // Bytes that the decoder holds: its window above all, which the peer chooses, up to 16 MiB.
+  [[nodiscard]] uint64_t memory() const;
   // Whether the body ended at the end of a frame.
   [[nodiscard]] bool complete() const { return complete_; }
 
@@ -32,6 +36,7 @@ class ZstdBody {
   size_t num_header_ = 0;  // bytes of the frame that were read, as far as its header may go
   uint32_t magic_ = 0;     // the number its first byte promises
   bool complete_ = false;
+  bool more_ = false;  // the last feed() ended early
 };
 
 }  // namespace strata::server

@@ -89,7 +89,7 @@ void Service::build_pass(const std::shared_ptr<Pass>& pass) {
       pass->fingerprint = fingerprint_of(pass->request.body);
     }
     pass->body.reset();
-    pass->request.body = std::string();
+    pass->request.free_body();
   };
   in_parts(pass->respond, pass->request.tenant, pass->num_bytes, build,
            [this, pass] { pass->respond(submit_pass(*pass)); });

@@ -141,7 +141,7 @@ void Service::asample(Request&& request, const Respond& respond) {
       [call] {
         call->json = std::make_unique<JsonBody>(call->request.body, "asample");
         call->fingerprint = fingerprint_of(call->request.body);
-        call->request.body = std::string();
+        call->request.free_body();
       },
       [this, call] { read_sample_call(call); });
 }
@@ -151,15 +151,8 @@ void Service::read_sample_call(const std::shared_ptr<SampleCall>& call) {
   call->sampler_id = body.string("sampling_session_id");
   Sampler& sampler = live_sampler(call->request, call->sampler_id);
   call->seq_id = body.integer("seq_id", 0, INT64_MAX);
-  const auto known = sampler.requests.find(call->seq_id);
-  if (known != sampler.requests.end()) {
-    if (known->second.fingerprint == call->fingerprint) {
-      return call->respond(json_response(200, known->second.reply));
-    }
-    return call->respond(
-        error_response(409, fmt::format("sampling session {}: seq_id {} was used for another "
-                                        "request",
-                                        call->sampler_id, call->seq_id)));
+  if (std::optional<Response> known = known_sample(sampler, *call)) {
+    return call->respond(std::move(*known));
   }
   call->base = &info(sampler.base);
   const auto read = [this, call] {
@@ -175,12 +168,26 @@ void Service::read_sample_call(const std::shared_ptr<SampleCall>& call) {
            [this, call] { call->respond(submit_sample(*call)); });
 }
 
+// The answer to a request that came before.
+std::optional<Response> Service::known_sample(const Sampler& sampler, const SampleCall& call) {
+  const auto known = sampler.requests.find(call.seq_id);
+  if (known == sampler.requests.end()) return std::nullopt;
+  if (known->second.fingerprint == call.fingerprint) {
+    return json_response(200, known->second.reply);
+  }
+  return error_response(409, fmt::format("sampling session {}: seq_id {} was used for another "
+                                         "request",
+                                         call.sampler_id, call.seq_id));
+}
+
 Response Service::submit_sample(SampleCall& call) {
   const Request& request = call.request;
   const std::string& id = call.sampler_id;
   const int64_t seq_id = call.seq_id;
   SampleOrder& order = call.order;
   Sampler& sampler = live_sampler(request, id);
+  // Again: it may have come while this one was read.
+  if (std::optional<Response> known = known_sample(sampler, call)) return std::move(*known);
   order.command.snapshot = sampler.snapshot;
   order.command.snapshot_dir = sampler.dir;
   std::string ids;

@@ -174,6 +174,7 @@ class Service {
   void retrieve_future(const Request& request, const Respond& respond);
   Sampler& live_sampler(const Request& request, const std::string& id);
   Sampler make_sampler(const SamplerRow& row, const std::string& tenant);
+  static std::optional<Response> known_sample(const Sampler& sampler, const SampleCall& call);
   Response submit_sample(SampleCall& call);
 
   // service.cc

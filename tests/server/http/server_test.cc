@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "server/http/connection_limit.h"
 
 namespace strata::server {
 namespace {
@@ -91,6 +92,11 @@ struct HttpServerTest : testing::Test {
     options.header_timeout = 0.3;
     options.body_timeout = 0.3;
     options.keepalive = 5;
+    serve();
+  }
+
+  // With the options as they are; what ran before ends.
+  void serve() {
     Router router;
     router.add({"GET", "/api/v1/healthz", BodyKind::kNone,
                 at_once([](const Request&) { return json_response(200, "{\"status\":\"ok\"}"); }),
@@ -107,7 +113,10 @@ struct HttpServerTest : testing::Test {
                   return json_response(200, std::string(kLong, 'x'));
                 })});
     server = std::make_unique<HttpServer>(options, std::move(router), [](std::string_view key) {
-      return key == "tml-good" ? std::optional<Caller>({"t1", false}) : std::nullopt;
+      std::optional<Caller> caller;
+      if (key == "tml-good") caller = Caller{"t1", false};
+      if (key == "tml-other") caller = Caller{"t2", false};
+      return caller;
     });
     server->start();
   }
@@ -236,6 +245,108 @@ TEST_F(HttpServerTest, SlowPeersBlockNobody) {
   EXPECT_EQ(status(ask(head("POST /api/v1/echo", length(2)) + "{}")), "200");
   EXPECT_TRUE(half.closes(3));
   EXPECT_TRUE(body_missing.closes(3));
+}
+
+TEST_F(HttpServerTest, ABodyThatDripsIsCut) {
+  options.min_body_rate = 1e6;
+  serve();
+  Client client(server->port());
+  client.send(head("POST /api/v1/echo", length(100)));
+  const double begin = now_seconds();
+  while (now_seconds() - begin < 1.0 && client.send("x")) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  const std::string response = client.read();
+  EXPECT_EQ(status(response), "408");
+  EXPECT_NE(response.find("--min-body-rate"), std::string::npos);
+}
+
+TEST_F(HttpServerTest, AConnectionThatSaysNothingIsClosedWithinTheHeaderTimeout) {
+  const Client client(server->port());
+  EXPECT_TRUE(client.closes(2));
+}
+
+TEST_F(HttpServerTest, RefusesOneConnectionTooMany) {
+  options.max_connections = 2;
+  options.header_timeout = 5;
+  serve();
+  auto first = std::make_unique<Client>(server->port());
+  Client second(server->port());
+  for (Client* client : {first.get(), &second}) {
+    client->send(head("POST /api/v1/echo", length(2)) + "{}");
+    EXPECT_EQ(status(client->read()), "200");
+  }
+  const std::string refused = Client(server->port()).read();
+  EXPECT_EQ(status(refused), "503");
+  EXPECT_NE(refused.find("--max-connections"), std::string::npos);
+  first.reset();
+  const double end = now_seconds() + 5;
+  const std::string request = head("POST /api/v1/echo", length(2)) + "{}";
+  std::string got;
+  while (got != "200" && now_seconds() < end) got = status(ask(request));
+  EXPECT_EQ(got, "200");
+}
+
+TEST_F(HttpServerTest, EndpointsWithoutAKeyReadNoBody) {
+  EXPECT_EQ(status(ask("GET /api/v1/healthz HTTP/1.1\r\nHost: localhost\r\n"
+                       "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n")),
+            "413");
+}
+
+TEST_F(HttpServerTest, ATenantWhoseBodiesTakeAllItCanLeavesOthersTheirPart) {
+  options.max_body_bytes = 2 << 20;
+  options.body_timeout = 5;
+  serve();
+  server->set_num_tenants(2);
+  const std::string most(600 << 10, ' ');
+  const std::string whole = head("POST /api/v1/echo", length(most.size())) + most;
+  auto holds = std::make_unique<Client>(server->port());
+  holds->send(head("POST /api/v1/echo", length(1 << 20)) + most);
+  const double end = now_seconds() + 5;
+  while (server->body_bytes() < 600 << 10 && now_seconds() < end) {
+  }
+  const std::string refused = ask(whole);
+  EXPECT_EQ(status(refused), "503");
+  EXPECT_NE(refused.find("retry-after"), std::string::npos);
+  std::string of_other = head("POST /api/v1/echo", length(300 << 10)) + most.substr(0, 300 << 10);
+  of_other.replace(of_other.find("tml-good"), 8, "tml-other");
+  EXPECT_EQ(status(ask(of_other)), "200");
+  holds.reset();
+  while (server->body_bytes() > 0 && now_seconds() < end) {
+  }
+  EXPECT_EQ(status(ask(whole)), "200");
+  EXPECT_EQ(server->body_bytes(), 0);
+}
+
+// The window is the peer's choice: 8 MiB for a few bytes.
+TEST_F(HttpServerTest, WindowsOfZstdCountAsBodies) {
+  options.max_body_bytes = 4 << 20;
+  serve();
+  ZSTD_CCtx* context = ZSTD_createCCtx();
+  ZSTD_CCtx_setParameter(context, ZSTD_c_windowLog, 23);
+  std::string open_frame(1024, 0);
+  ZSTD_outBuffer out = {open_frame.data(), open_frame.size(), 0};
+  ZSTD_inBuffer in = {"{}", 2, 0};
+  ZSTD_compressStream2(context, &out, &in, ZSTD_e_flush);
+  open_frame.resize(out.pos);
+  ZSTD_freeCCtx(context);
+  const std::string response =
+      ask(head("POST /api/v1/echo", length(1000) + "Content-Encoding: zstd\r\n") + open_frame);
+  EXPECT_EQ(status(response), "503");
+  EXPECT_EQ(server->body_bytes(), 0);
+}
+
+TEST(ConnectionLimit, CountsByAddressButForLoopback) {
+  ConnectionLimit limit(4, 2);
+  EXPECT_EQ(limit.open("10.0.0.1"), "");
+  EXPECT_EQ(limit.open("10.0.0.1"), "");
+  EXPECT_EQ(limit.open("10.0.0.1"), "--max-connections-per-address");
+  EXPECT_EQ(limit.open(""), "");
+  EXPECT_EQ(limit.open(""), "");
+  EXPECT_EQ(limit.open(""), "--max-connections");
+  limit.close("10.0.0.1");
+  EXPECT_EQ(limit.num_open(), 3);
+  EXPECT_EQ(limit.open("10.0.0.1"), "");
 }
 
 TEST_F(HttpServerTest, APeerThatReadsSlowlyGetsALongAnswerWhole) {

@@ -24,7 +24,10 @@ Outcome decode(const std::string& bytes, size_t piece) {
   ZstdBody body(1 << 16);
   Outcome out;
   for (size_t i = 0; i < bytes.size() && out.progress == Progress::kOk; i += piece) {
-    out.progress = body.feed(std::string_view(bytes).substr(i, piece), out.text);
+    std::string_view part = std::string_view(bytes).substr(i, piece);
+    do {
+      out.progress = body.feed(part, out.text);
+    } while (out.progress == ZstdBody::Progress::kMore);
   }
   out.complete = body.complete();
   return out;

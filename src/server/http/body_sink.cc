@@ -1,0 +1,78 @@
+#include "server/http/body_sink.h"
+
+#include <fmt/format.h>
+
+#include "base/clock.h"
+
+namespace strata::server {
+
+BodySink::BodySink(const HttpOptions& options, const BodyLimit& limit, SharedLimit& bodies,
+                   size_t chunk_bytes, Request& request)
+    : options_(options),
+      limit_(limit),
+      bodies_(bodies),
+      chunk_bytes_(chunk_bytes),
+      request_(request),
+      begin_(now_seconds()) {
+  if (request.header("content-encoding") == "zstd") zstd_.emplace(limit.bytes);
+}
+
+BodyFault BodySink::too_large() const {
+  return {413, fmt::format("the body is larger than this endpoint's limit of {} bytes ({})",
+                           limit_.bytes, limit_.option)};
+}
+
+std::optional<BodyFault> BodySink::check_rate(double now) const {
+  const double due = options_.body_timeout + static_cast<double>(read_) / options_.min_body_rate;
+  if (now - begin_ <= due) return std::nullopt;
+  return BodyFault{408, fmt::format("the body arrives at less than {:g} bytes a second "
+                                    "(--min-body-rate)",
+                                    options_.min_body_rate)};
+}
+
+std::optional<BodyFault> BodySink::take(std::string_view& bytes) {
+  if (!more_) read_ += bytes.size();
+  more_ = false;
+  if (read_ > limit_.bytes) return too_large();
+  if (!zstd_) {
+    request_.body.append(bytes);
+  } else {
+    switch (zstd_->feed(bytes, request_.body)) {
+      case ZstdBody::Progress::kMore:
+        more_ = true;
+        break;
+      case ZstdBody::Progress::kOk:
+        break;
+      case ZstdBody::Progress::kCorrupt:
+        return BodyFault{400, "the body is not a zstd frame, or the frame is damaged"};
+      case ZstdBody::Progress::kTooLarge:
+        return too_large();
+    }
+  }
+  return count(static_cast<int64_t>(chunk_bytes_ + request_.body.capacity() +
+                                    (zstd_ ? zstd_->memory() : 0)));
+}
+
+std::optional<BodyFault> BodySink::count(int64_t held) {
+  if (!*share_) {
+    *share_ = bodies_.take(request_.tenant, held);
+    if (*share_) return std::nullopt;
+  } else if (share_->resize(held)) {
+    return std::nullopt;
+  }
+  return BodyFault{503,
+                   "bodies of this tenant, or of all, fill what may be read at once; try "
+                   "again"};
+}
+
+std::optional<BodyFault> BodySink::finish() {
+  if (zstd_ && read_ > 0 && !zstd_->complete()) {
+    return BodyFault{400, "the zstd body ends before its frame does"};
+  }
+  if (read_ == 0) return std::nullopt;
+  std::optional<BodyFault> fault = count(static_cast<int64_t>(request_.body.capacity()));
+  if (!fault) request_.body_share = std::move(share_);
+  return fault;
+}
+
+}  // namespace strata::server

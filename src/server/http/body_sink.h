@@ -1,0 +1,50 @@
+// BodySink: takes a request's body as it arrives: decompresses it, and holds it to its limit, to
+// the least rate, and to what its tenant and all may have in bodies. I/O thread; one request.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/shared_limit.h"
+#include "server/http/request_check.h"
+#include "server/http/zstd_body.h"
+
+namespace strata::server {
+
+struct BodyFault {
+  int status = 0;
+  std::string text;
+};
+
+class BodySink {
+ public:
+  // Appends to request.body. `chunk_bytes` are held by the caller meanwhile and count too.
+  BodySink(const HttpOptions& options, const BodyLimit& limit, SharedLimit& bodies,
+           size_t chunk_bytes, Request& request);
+
+  // Work of a millisecond or two; while more() it is to be called again with what is left of them.
+  [[nodiscard]] std::optional<BodyFault> take(std::string_view& bytes);
+  [[nodiscard]] bool more() const { return more_; }
+  // After the last byte. From here the body counts until `request` lets it go.
+  [[nodiscard]] std::optional<BodyFault> finish();
+  [[nodiscard]] std::optional<BodyFault> check_rate(double now) const;
+  [[nodiscard]] BodyFault too_large() const;
+
+ private:
+  [[nodiscard]] std::optional<BodyFault> count(int64_t held);
+
+  const HttpOptions& options_;
+  BodyLimit limit_;
+  SharedLimit& bodies_;
+  size_t chunk_bytes_;
+  Request& request_;
+  std::optional<ZstdBody> zstd_;
+  std::shared_ptr<SharedLimit::Share> share_ = std::make_shared<SharedLimit::Share>();
+  double begin_;
+  uint64_t read_ = 0;
+  bool more_ = false;
+};
+
+}  // namespace strata::server
