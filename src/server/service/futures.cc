@@ -51,19 +51,30 @@ bool Futures::hold(const std::string& tenant, Response& response) {
     SharedLimit::Share share;
   };
   const auto size = static_cast<int64_t>(response.bytes().size()) + kEntryBytes;
-  SharedLimit::Share share = held_.take(tenant, size);
-  while (!share && drop_delivered(tenant)) share = held_.take(tenant, size);
-  if (!share) return false;
+  SharedLimit::Share share = make_room(tenant, size);
+  if (!share) {
+    missed_[tenant] = size;
+    return false;
+  }
   auto held = std::make_shared<Held>(Held{std::move(response.body), std::move(share)});
   response.shared_body = std::shared_ptr<const std::string>(held, &held->bytes);
   response.body.clear();
   return true;
 }
 
+SharedLimit::Share Futures::make_room(const std::string& tenant, int64_t size) {
+  SharedLimit::Share share = held_.take(tenant, size);
+  while (!share && drop_delivered(tenant)) share = held_.take(tenant, size);
+  return share;
+}
+
 bool Futures::has_room(const std::string& tenant) {
-  SharedLimit::Share share = held_.take(tenant, kEntryBytes);
-  while (!share && drop_delivered(tenant)) share = held_.take(tenant, kEntryBytes);
-  return static_cast<bool>(share);
+  const auto missed = missed_.find(tenant);
+  const int64_t wanted = missed == missed_.end() ? kEntryBytes : missed->second;
+  // Who holds nothing may always ask: a result can be too large for any room.
+  if (!make_room(tenant, wanted) && held_.used(tenant) > 0) return false;
+  missed_.erase(tenant);
+  return true;
 }
 
 void Futures::erase(const std::string& id) {

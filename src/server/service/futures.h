@@ -49,7 +49,8 @@ class Futures {
   void add(const api::RequestId& id, const std::string& tenant);
   [[nodiscard]] bool is_pending(const api::RequestId& id) const;
 
-  // Whether the tenant may ask for more results, or must fetch some first.
+  // Whether the tenant may ask for more results, or must fetch some first: false while there is no
+  // room for what did not fit last.
   [[nodiscard]] bool has_room(const std::string& tenant);
 
   // The final answer; waiting polls get it now. Later calls for the same id are ignored. A result
@@ -84,6 +85,7 @@ class Futures {
 
   [[nodiscard]] bool hold(const std::string& tenant, Response& response);
   void deliver(const std::string& id, Entry& entry, const Respond& respond);
+  [[nodiscard]] SharedLimit::Share make_room(const std::string& tenant, int64_t size);
   bool drop_delivered(const std::string& tenant);
   void erase(const std::string& id);
   void end_oldest_poll(const std::string& id, Entry& entry);
@@ -91,7 +93,8 @@ class Futures {
   FutureOptions options_;
   RequestIds ids_;
   SharedLimit parked_by_tenant_;
-  SharedLimit held_;  // bytes, until the last connection has written them
+  SharedLimit held_;                       // bytes, until the last connection has written them
+  std::map<std::string, int64_t> missed_;  // bytes of the result that did not fit last
   std::unordered_map<std::string, Entry> entries_;
   ByTime completed_;
   std::map<std::string, ByTime> delivered_;            // of each tenant

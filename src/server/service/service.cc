@@ -13,7 +13,8 @@ constexpr size_t kMaxMetadataEntries = 64;
 constexpr size_t kMaxMetadataBytes = 16 << 10;
 constexpr int64_t kMaxTtl = 315'360'000;  // ten years
 constexpr double kSweepSeconds = 5.0;
-constexpr size_t kReadAtOnce = 64 << 10;  // bytes; a few milliseconds of parsing at most
+constexpr size_t kValuesAtOnce = 1 << 18;  // numbers of a result; a millisecond of packing
+constexpr size_t kReadAtOnce = 64 << 10;   // bytes; a few milliseconds of parsing at most
 
 Response busy_response(int status, std::string_view message) {
   Response response = error_response(status, message);
@@ -32,6 +33,20 @@ Response no_room_response() {
   return busy_response(429,
                        "results wait to be fetched and fill what this tenant may hold "
                        "(--max-result-bytes); fetch them first");
+}
+
+size_t num_values(const api::TopkTable& topk) { return topk.ids.size() + topk.logprobs.size(); }
+
+// About how many numbers an answer holds.
+size_t num_values(const api::Outcome& outcome) {
+  size_t count = 0;
+  if (const auto* sample = std::get_if<api::SampleOutput>(&outcome)) {
+    count = sample->prompt_logprobs.size() + num_values(sample->prompt_topk);
+    for (const auto& s : sample->sequences) count += 2 * s.tokens.size() + num_values(s.topk);
+  } else if (const auto* pass = std::get_if<api::ForwardBackwardResult>(&outcome)) {
+    for (const auto& datum : pass->data) count += datum.logprobs.size();
+  }
+  return count;
 }
 
 api::FaultCategory category_of(ErrorCode code) {
@@ -118,6 +133,7 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
   const std::string model = command.model.text;
   const int64_t seq_id = command.seq_id;
   pending.watched = watched(command, now_seconds());
+  pending.tenant = tenant;
   if (stopping_) {
     if (pending.failed) pending.failed();
     return busy_response(503, "the server is shutting down");
@@ -188,7 +204,7 @@ Response Service::with_number(const std::string& model_id, int64_t seq_id,
   }
 }
 
-void Service::settle(const api::Result& result, double now) {
+void Service::settle(api::Result& result, double now) {
   const auto found = pending_.find(result.request.text);
   if (found == pending_.end()) return;
   const Pending pending = std::move(found->second);
@@ -198,15 +214,22 @@ void Service::settle(const api::Result& result, double now) {
     if (pending.failed) pending.failed();
     return futures_.fail(result.request, failure->category, failure->message, now);
   }
-  if (!pending.writes_files || !parts_.aside) {
-    return futures_.complete(result.request, answer(pending, result), now);
+  const bool is_large = num_values(result.outcome) > kValuesAtOnce;
+  if ((pending.writes_files && parts_.aside) || (is_large && parts_.parse)) {
+    return settle_aside(pending, result);
   }
-  parts_.aside([this, pending, result] {
-    auto response = std::make_shared<Response>(answer(pending, result));
-    parts_.back([this, response, request = result.request] {
-      futures_.complete(request, std::move(*response), now_seconds());
+  futures_.complete(result.request, answer(pending, result), now);
+}
+
+void Service::settle_aside(const Pending& pending, api::Result& result) {
+  const auto moved = std::make_shared<const api::Result>(std::move(result));
+  const auto job = [this, pending, moved] {
+    auto response = std::make_shared<Response>(answer(pending, *moved));
+    parts_.back([this, response, moved] {
+      futures_.complete(moved->request, std::move(*response), now_seconds());
     });
-  });
+  };
+  pending.writes_files ? parts_.aside(job) : parts_.parse(pending.tenant, job);
 }
 
 Response Service::answer(const Pending& pending, const api::Result& result) {
@@ -225,7 +248,7 @@ Response Service::answer(const Pending& pending, const api::Result& result) {
 
 void Service::post(std::vector<api::Result> results) {
   const double now = now_seconds();
-  for (const api::Result& result : results) settle(result, now);
+  for (api::Result& result : results) settle(result, now);
 }
 
 void Service::tick() {

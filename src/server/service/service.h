@@ -112,6 +112,7 @@ class Service {
     std::function<void()> failed;
     bool writes_files = false;  // finish and failed may run on another thread
     WatchedCommand watched = {};
+    std::string tenant = {};  // set by submit()
   };
   struct Refused {
     uint64_t fingerprint = 0;
@@ -195,7 +196,9 @@ class Service {
   // Runs `body`; when it throws, the number is used up.
   Response with_number(const std::string& model_id, int64_t seq_id,
                        const std::function<Response()>& body);
-  void settle(const api::Result& result, double now);
+  void settle(api::Result& result, double now);
+  // Takes the answer's making elsewhere, and completes the future when it is there.
+  void settle_aside(const Pending& pending, api::Result& result);
   // The response of a success; of a fault in making it, its failure. Any thread.
   static Response answer(const Pending& pending, const api::Result& result);
   const api::BaseInfo& info(api::BaseId base) const;
