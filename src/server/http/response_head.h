@@ -1,6 +1,7 @@
 // The status line and header fields of a response.
 #pragma once
 #include <string>
+#include <string_view>
 
 #include "server/http/message.h"
 
@@ -8,5 +9,8 @@ namespace strata::server {
 
 // Ends with the empty line. Content-Length is that of the body or of the file part.
 std::string response_head(const Response& response, bool keep_alive);
+
+// A whole 503 that closes its connection, for one whose request is not read.
+std::string busy_text(std::string_view message);
 
 }  // namespace strata::server

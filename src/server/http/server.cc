@@ -46,6 +46,7 @@ using BodyParser = http::request_parser<http::buffer_body>;
 
 constexpr uint32_t kMaxHeader = 64 << 10;
 constexpr size_t kReadChunk = 64 << 10;
+constexpr double kRestSeconds = 0.002;  // twice what a step of decompression takes
 constexpr double kQuietSeconds = 10;    // between two lines of the log about refused connections
 constexpr double kLingerSeconds = 2.0;  // after an early answer: lets the client read it
 
@@ -102,6 +103,7 @@ struct HttpServer::State {
   asio::awaitable<bool> wait_for_bytes(Connection& connection);
   asio::awaitable<std::optional<BodyFault>> read_body(Connection& connection, BodyParser& parser,
                                                       Request& request);
+  asio::awaitable<void> rest();
   bool admit(Connection& connection);
   asio::awaitable<Response> run_handler(Request request);
   asio::awaitable<bool> write(Connection& connection, const Response& response, bool head_only,
@@ -124,6 +126,7 @@ struct HttpServer::State {
   std::set<std::shared_ptr<Connection>> connections;
   std::vector<std::pair<double, std::function<void()>>> repeated;
   ConnectionLimit limit;
+  int num_resting = 0;
   double told_of_refusals = -kQuietSeconds;
   SharedLimit bodies;
   bool stopping = false;
@@ -166,9 +169,7 @@ bool HttpServer::State::admit(Connection& connection) {
     log(LogLevel::kWarning,
         fmt::format("http: connections are refused: {} are open ({})", limit.num_open(), option));
   }
-  Response response = error_response(503, fmt::format("too many connections ({})", option));
-  response.headers.push_back({"retry-after", "1"});
-  const std::string text = response_head(response, /*keep_alive=*/false) + response.body;
+  const std::string text = busy_text(fmt::format("too many connections ({})", option));
   socket.non_blocking(true, fault);
   socket.send(asio::buffer(text), 0, fault);
   socket.close(fault);
@@ -233,6 +234,16 @@ void HttpServer::State::note(std::string_view method, std::string_view path, int
   observe({method, path, route == nullptr ? "other" : route->pattern, status, seconds});
 }
 
+// Between two steps of decompression: the more bodies are in the middle of it, the longer each
+// rests, so that together they leave the thread to others for half of the time.
+asio::awaitable<void> HttpServer::State::rest() {
+  ++num_resting;
+  asio::steady_timer timer(io, in_seconds(kRestSeconds * num_resting));
+  error_code ignored;
+  co_await timer.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+  --num_resting;
+}
+
 // The fault to refuse the request with, if any; status -1 when the connection is gone (a deadline
 // closes it).
 asio::awaitable<std::optional<BodyFault>> HttpServer::State::read_body(Connection& connection,
@@ -260,7 +271,7 @@ asio::awaitable<std::optional<BodyFault>> HttpServer::State::read_body(Connectio
     do {
       auto refused = sink.take(arrived);
       if (refused) co_return refused;
-      if (sink.more()) co_await asio::post(io, asio::use_awaitable);  // others' turn
+      if (sink.more()) co_await rest();
     } while (sink.more());
   }
   co_return sink.finish();
@@ -455,11 +466,8 @@ void HttpServer::start() {
 }
 
 void HttpServer::set_num_tenants(int64_t count) { state_->bodies.set_num_tenants(count); }
-
 int64_t HttpServer::body_bytes() const { return state_->bodies.used(); }
-
 int HttpServer::port() const { return state_->bound_port; }
-
 void HttpServer::post(std::function<void()> task) { asio::post(state_->io, std::move(task)); }
 
 void HttpServer::call_every(double seconds, std::function<void()> task) {
