@@ -29,8 +29,11 @@ api::RequestId Futures::new_id(const std::string& tenant, FutureKind kind) {
   return {ids_.make(tenant, kind == FutureKind::kSample)};
 }
 
-void Futures::add(const api::RequestId& id, const std::string& tenant) {
-  entries_[id.text].tenant = tenant;
+void Futures::add(const api::RequestId& id, const std::string& tenant,
+                  SharedLimit::Share promised) {
+  Entry& entry = entries_[id.text];
+  entry.tenant = tenant;
+  entry.reserved = std::move(promised);
   ++num_pending_;
 }
 
@@ -45,17 +48,15 @@ void Futures::set_num_tenants(int64_t count) {
 }
 
 // Moves the body to where polls share it; false when there is no room for it.
-bool Futures::hold(const std::string& tenant, Response& response) {
+bool Futures::hold(Entry& entry, Response& response) {
   struct Held {
     std::string bytes;
     SharedLimit::Share share;
   };
   const auto size = static_cast<int64_t>(response.bytes().size()) + kEntryBytes;
-  SharedLimit::Share share = make_room(tenant, size);
-  if (!share) {
-    missed_[tenant] = size;
-    return false;
-  }
+  SharedLimit::Share share = std::move(entry.reserved);
+  if (!share.resize(size)) share = make_room(entry.tenant, size);
+  if (!share) return false;
   auto held = std::make_shared<Held>(Held{std::move(response.body), std::move(share)});
   response.shared_body = std::shared_ptr<const std::string>(held, &held->bytes);
   response.body.clear();
@@ -105,18 +106,34 @@ void Futures::deliver(const std::string& id, Entry& entry, const Respond& respon
   respond(entry.response);
 }
 
+Response Futures::no_room(const std::string& tenant, int64_t size) {
+  missed_[tenant] = size + kEntryBytes;
+  return failure_response(
+      api::FaultCategory::kServer,
+      fmt::format("the result has {} bytes, and the results held for this tenant leave no room "
+                  "for it (--max-result-bytes {}); fetch results before asking for more",
+                  size, options_.max_result_bytes));
+}
+
+bool Futures::reserve(const api::RequestId& id, int64_t size, double now) {
+  const auto found = entries_.find(id.text);
+  if (found == entries_.end() || found->second.done) return false;
+  SharedLimit::Share& reserved = found->second.reserved;
+  if (reserved.resize(size)) return true;
+  reserved = make_room(found->second.tenant, size);
+  if (reserved) return true;
+  complete(id, no_room(found->second.tenant, size), now);
+  return false;
+}
+
 void Futures::complete(const api::RequestId& id, Response response, double now) {
   const auto found = entries_.find(id.text);
   if (found == entries_.end() || found->second.done) return;
   Entry& entry = found->second;
   entry.done = true;
   entry.completed = now;
-  if (!hold(entry.tenant, response)) {
-    response = failure_response(
-        api::FaultCategory::kServer,
-        fmt::format("the result has {} bytes, and the results held for this tenant leave no room "
-                    "for it (--max-result-bytes {}); fetch results before asking for more",
-                    response.bytes().size(), options_.max_result_bytes));
+  if (!hold(entry, response)) {
+    response = no_room(entry.tenant, static_cast<int64_t>(response.bytes().size()));
   }
   entry.response = std::move(response);
   --num_pending_;

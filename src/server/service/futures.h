@@ -46,13 +46,20 @@ class Futures {
 
   // A fresh id; nothing is kept of it before add().
   api::RequestId new_id(const std::string& tenant, FutureKind kind);
-  void add(const api::RequestId& id, const std::string& tenant);
+  // `promised`: what its result is known to take, from promise().
+  void add(const api::RequestId& id, const std::string& tenant, SharedLimit::Share promised = {});
+  [[nodiscard]] SharedLimit::Share promise(const std::string& tenant, int64_t size) {
+    return make_room(tenant, size);
+  }
   [[nodiscard]] bool is_pending(const api::RequestId& id) const;
 
   // Whether the tenant may ask for more results, or must fetch some first: false while there is no
   // room for what did not fit last.
   [[nodiscard]] bool has_room(const std::string& tenant);
 
+  // Before a large result is packed: takes room for about so many bytes. Without room it is a
+  // failure already, and false.
+  bool reserve(const api::RequestId& id, int64_t size, double now);
   // The final answer; waiting polls get it now. Later calls for the same id are ignored. A result
   // for which there is no room becomes a failure.
   void complete(const api::RequestId& id, Response response, double now);
@@ -78,12 +85,14 @@ class Futures {
     bool done = false;
     bool delivered = false;
     double completed = 0;
+    SharedLimit::Share reserved = {};
     Response response;
     std::vector<std::pair<double, Respond>> polls;  // each with its deadline
   };
   using ByTime = std::set<std::pair<double, std::string>>;
 
-  [[nodiscard]] bool hold(const std::string& tenant, Response& response);
+  [[nodiscard]] bool hold(Entry& entry, Response& response);
+  [[nodiscard]] Response no_room(const std::string& tenant, int64_t size);
   void deliver(const std::string& id, Entry& entry, const Respond& respond);
   [[nodiscard]] SharedLimit::Share make_room(const std::string& tenant, int64_t size);
   bool drop_delivered(const std::string& tenant);

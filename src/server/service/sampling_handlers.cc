@@ -24,6 +24,12 @@ uint64_t draw_seed() {
   return seed;
 }
 
+// Tables over a prompt are made when its sample begins, and kept until they are fetched.
+int64_t prompt_table_bytes(const api::Sample& sample) {
+  const int64_t values = (sample.prompt_logprobs ? 1 : 0) + 2 * sample.topk_prompt_logprobs;
+  return static_cast<int64_t>(sample.prompt.size()) * values * 4;
+}
+
 std::string sequence_id(const std::string& sampler, int64_t seq_id, int64_t i) {
   return fmt::format("{}:{}:{}", sampler, seq_id, i);
 }
@@ -201,6 +207,7 @@ Response Service::submit_sample(SampleCall& call) {
       new_command(request.tenant, sampler.session, sampler.base, FutureKind::kSample);
   const std::string request_id = command.request.text;
   command.fingerprint = call.fingerprint;
+  const int64_t promised = prompt_table_bytes(order.command);
   command.op = std::move(order.command);
   const auto finish = [this, id, seq_id, record = std::move(record), keep = order.record,
                        session = sampler.session](const api::Outcome& outcome) {
@@ -216,7 +223,8 @@ Response Service::submit_sample(SampleCall& call) {
     }
     return sample_response(output);
   };
-  Response response = submit(request.tenant, std::move(command), {.finish = finish, .failed = {}});
+  Response response = submit(request.tenant, std::move(command),
+                             {.finish = finish, .failed = {}, .promised = promised});
   if (response.status != 200) return response;
   response.body = fmt::format("{{\"request_id\":{},\"sample_sequence_ids\":[{}]}}",
                               json_quoted(request_id), ids);

@@ -142,12 +142,17 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
     if (pending.failed) pending.failed();
     return no_room_response();
   }
+  SharedLimit::Share promised;
+  if (pending.promised > 0) {
+    promised = futures_.promise(tenant, pending.promised);
+    if (!promised) return no_room_response();
+  }
   const Admitted admitted = dispatch_.submit(std::move(command));
   if (admitted.admission == Admission::kAccepted) {
     log(LogLevel::kDebug,
         fmt::format("event=accepted request={} operation={} model={} seq_id={}", id.text,
                     pending.watched.operation, model.empty() ? "-" : model, seq_id));
-    futures_.add(id, tenant);
+    futures_.add(id, tenant, std::move(promised));
     pending_.emplace(id.text, std::move(pending));
     return future_response(id.text, model);
   }
@@ -214,10 +219,12 @@ void Service::settle(api::Result& result, double now) {
     if (pending.failed) pending.failed();
     return futures_.fail(result.request, failure->category, failure->message, now);
   }
-  const bool is_large = num_values(result.outcome) > kValuesAtOnce;
-  if ((pending.writes_files && parts_.aside) || (is_large && parts_.parse)) {
-    return settle_aside(pending, result);
-  }
+  const size_t values = num_values(result.outcome);
+  const bool is_large = values > kValuesAtOnce && parts_.parse;
+  // What waits to be packed counts as a result too.
+  const auto bytes = static_cast<int64_t>(values * sizeof(float));
+  if (is_large && !futures_.reserve(result.request, bytes, now)) return;
+  if ((pending.writes_files && parts_.aside) || is_large) return settle_aside(pending, result);
   futures_.complete(result.request, answer(pending, result), now);
 }
 

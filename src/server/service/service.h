@@ -113,6 +113,7 @@ class Service {
     bool writes_files = false;  // finish and failed may run on another thread
     WatchedCommand watched = {};
     std::string tenant = {};  // set by submit()
+    int64_t promised = 0;     // bytes that the result takes whatever becomes of it
   };
   struct Refused {
     uint64_t fingerprint = 0;

@@ -99,6 +99,26 @@ TEST_F(FuturesTest, AResultWithoutRoomIsAFailureAndNewWorkMustWait) {
   EXPECT_TRUE(futures.has_room("a"));
 }
 
+TEST_F(FuturesTest, AResultCountsFromBeforeItIsPacked) {
+  const api::RequestId id = begin("a");
+  EXPECT_TRUE(futures.reserve(id, 60'000, 0));
+  EXPECT_EQ(futures.result_bytes(), 60'000);
+  const api::RequestId next = begin("a");
+  EXPECT_FALSE(futures.reserve(next, 60'000, 0));
+  EXPECT_FALSE(futures.is_pending(next));
+  futures.complete(id, json_response(200, std::string(50'000, 'x')), 0);
+  EXPECT_LT(futures.result_bytes(), 52'000);
+}
+
+TEST_F(FuturesTest, APromisedResultCountsWhileItIsPending) {
+  const api::RequestId id = futures.new_id("a", FutureKind::kSample);
+  futures.add(id, "a", futures.promise("a", 60'000));
+  EXPECT_EQ(futures.result_bytes(), 60'000);
+  EXPECT_FALSE(futures.promise("a", 60'000));
+  futures.fail(id, api::FaultCategory::kUser, "cancelled", 0);
+  EXPECT_LT(futures.result_bytes(), 1'000);
+}
+
 TEST_F(FuturesTest, AResultTooLargeForAnyRoomLocksNobodyOut) {
   finish("a", 200'000);
   EXPECT_TRUE(futures.has_room("a"));
