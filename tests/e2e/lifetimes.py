@@ -135,13 +135,13 @@ def crowd(strata, model, count=2000):
         wire = Wire(server.url, KEY)
         session = wire.session()
         tiny, busy = wire.model(session), wire.model(session, 1)
-        held = tiny.send([ce(A)], seq=2).json()["request_id"]
-        body = json.dumps({"request_id": held}).encode()
-        head = (f"POST /api/v1/retrieve_future HTTP/1.1\r\nHost: 127.0.0.1\r\nX-API-Key: {KEY}\r\n"
-                f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n").encode()
+        held = [tiny.send([ce(A)], seq=2 + i).json()["request_id"] for i in range(count // 4)]
         address = ("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
         peers = []
-        for _ in range(count):
+        for i in range(count):  # four polls of one future may wait
+            body = json.dumps({"request_id": held[i // 4]}).encode()
+            head = (f"POST /api/v1/retrieve_future HTTP/1.1\r\nHost: 127.0.0.1\r\nX-API-Key: {KEY}\r\n"
+                    f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n").encode()
             peer = socket.create_connection(address, timeout=60)
             peer.sendall(head + body)
             peers.append(peer)
