@@ -52,6 +52,7 @@ server::Dispatch dispatch_to(scheduler::Scheduler& scheduler) {
       .release = [&scheduler](
                      api::BaseId base,
                      const api::SnapshotId& snapshot) { scheduler.release(base, snapshot); },
+      .tick = [&scheduler](double now, double excused) { scheduler.tick(now, excused); },
   };
 }
 

@@ -41,6 +41,8 @@ class ModelQueue {
   // Arrivals that a missing number below them holds back.
   [[nodiscard]] bool has_gap() const { return !waiting_.empty() && !waiting_.contains(next_); }
   [[nodiscard]] std::optional<double> gap_since() const;
+  // These seconds do not count as waiting for it.
+  void excuse(double seconds) { blocked_since_ += seconds; }
   // Gives up every missing number up to the highest arrival; returns what was held back.
   std::vector<CommandPtr> give_up_gap(double now);
   // Everything that has not started; nothing is left.

@@ -231,6 +231,22 @@ void Scheduler::end_session(const api::SessionId& session, std::string_view reas
   note_change();
 }
 
+void Scheduler::tick(double now, double excused) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [id, model] : models_) {
+    model.queue.excuse(excused);
+    const std::optional<double> since = model.queue.gap_since();
+    if (!since || now - *since < options_.gap_timeout) continue;
+    const int64_t missing = model.queue.lowest_missing();
+    for (const CommandPtr& command : model.queue.give_up_gap(now)) {
+      refuse(
+          command, api::FaultCategory::kServer,
+          fmt::format("model {}: seq_id {} did not arrive within {} s, so {} cannot run in order",
+                      id.text, missing, options_.gap_timeout, command->seq_id));
+    }
+  }
+}
+
 void Scheduler::release(api::BaseId base, const api::SnapshotId& snapshot) {
   const std::lock_guard lock(mutex_);
   sides_[base].released.push_back(snapshot);

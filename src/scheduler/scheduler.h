@@ -82,6 +82,10 @@ class Scheduler {
   // Ends a session: what has not started fails with `reason` (category user), running samples are
   // cancelled, saves in line are still done, then its models are unloaded.
   void end_session(const api::SessionId& session, std::string_view reason, double now);
+  // Gives up the gaps whose time is over. `excused` seconds of the time until `now` count for none:
+  // the server was frozen, and what is missing may lie in its sockets. Several times a second, by
+  // the thread that submits.
+  void tick(double now, double excused);
   // The memory of fixed sampler weights may go; running samples keep theirs.
   void release(api::BaseId base, const api::SnapshotId& snapshot);
   // Shutdown: submissions answer kStopping; everything but the saves in line fails (category
@@ -146,7 +150,6 @@ class Scheduler {
   void end_samples(const api::SessionId* session, api::FaultCategory category,
                    std::string_view reason);
   void drop_sample(const api::RequestId& request);
-  void close_gaps(double now);
   void finish_create(const api::ModelId& id, const api::Outcome& outcome, double now);
   void forget_bytes(const CommandPtr& command);
   void pop(Model& model, double now);

@@ -17,24 +17,9 @@ bool Scheduler::rows_ready(const Model& model) {
   return head != nullptr && std::holds_alternative<api::ForwardBackward>(head->op);
 }
 
-void Scheduler::close_gaps(double now) {
-  for (auto& [id, model] : models_) {
-    const std::optional<double> since = model.queue.gap_since();
-    if (!since || now - *since < options_.gap_timeout) continue;
-    const int64_t missing = model.queue.lowest_missing();
-    for (const CommandPtr& command : model.queue.give_up_gap(now)) {
-      refuse(
-          command, api::FaultCategory::kServer,
-          fmt::format("model {}: seq_id {} did not arrive within {} s, so {} cannot run in order",
-                      id.text, missing, options_.gap_timeout, command->seq_id));
-    }
-  }
-}
-
 api::Work Scheduler::next(std::span<const api::Capacity> engines, double now) {
   const std::lock_guard lock(mutex_);
   changed_ = false;
-  close_gaps(now);
   for (size_t i = 0; i < engines.size(); ++i) {
     const size_t index = (next_engine_ + i) % engines.size();
     const api::Capacity& engine = engines[index];

@@ -141,7 +141,7 @@ void TinkerServer::State::make_http(Router router) {
         watch.metrics().exchange(exchange.route, exchange.status, exchange.seconds);
       });
   http->call_every(kTickSeconds, [this] {
-    service.tick();
+    service.tick(now_seconds());
     watch.tick(stats(), now_seconds());
   });
 }

@@ -29,6 +29,7 @@ struct House {
   }
   bool turn() {
     const api::Capacity capacity = engine.capacity();
+    scheduler.tick(now, 0.0);
     const api::Work work = scheduler.next({&capacity, 1}, now);
     post(scheduler.complete(engine.run(work), now));
     return !work.empty();
@@ -233,6 +234,21 @@ TEST(Scheduler, AGapEndsAfterItsTime) {
   EXPECT_EQ(house.submit(op("m", 5, rows({2}))), Verdict::kAccepted);
   house.run();
   EXPECT_THAT(house.engine.log["m"], ElementsAre("create-m", "m-1", "m-5"));
+}
+
+// While the process stood still, the missing number could not arrive.
+TEST(Scheduler, AStandstillIsNoWaitForAGap) {
+  House house({.gap_timeout = 10.0});
+  house.submit(create("m"));
+  house.submit(op("m", 2, api::OptimStep{}));
+  house.run();
+  house.now = 1000.0;
+  house.scheduler.tick(house.now, 999.0);
+  house.run();
+  EXPECT_EQ(house.scheduler.stats().held_training, 1);
+  house.submit(op("m", 1, api::OptimStep{}));
+  house.run();
+  EXPECT_THAT(house.engine.log["m"], ElementsAre("create-m", "m-1", "m-2"));
 }
 
 TEST(Scheduler, ARefusedSubmissionConsumesItsNumber) {

@@ -33,6 +33,8 @@ struct Dispatch {
   std::function<bool(const api::RequestId&)> cancel;
   std::function<void(const api::SessionId&, const std::string& reason)> end_session;
   std::function<void(api::BaseId, const api::SnapshotId&)> release;
+  // Several times a second. `excused` seconds of the time until `now` count for no time limit.
+  std::function<void(double now, double excused)> tick;
 };
 
 }  // namespace strata::server

@@ -13,6 +13,7 @@ constexpr size_t kMaxMetadataEntries = 64;
 constexpr size_t kMaxMetadataBytes = 16 << 10;
 constexpr int64_t kMaxTtl = 315'360'000;  // ten years
 constexpr double kSweepSeconds = 5.0;
+constexpr double kStallSeconds = 2.0;  // a tick that is later than this tells of a standstill
 
 Response busy_response(int status, std::string_view message) {
   Response response = error_response(status, message);
@@ -191,8 +192,10 @@ void Service::post(std::vector<api::Result> results) {
   for (const api::Result& result : results) settle(result, now);
 }
 
-void Service::tick() {
-  const double now = now_seconds();
+void Service::tick(double now) {
+  const double gap = ticked_ > 0 ? now - ticked_ : 0.0;
+  ticked_ = now;
+  excuse(now, gap > kStallSeconds ? gap : 0.0);
   futures_.sweep(now);
   if (now - last_sweep_ < std::min(kSweepSeconds, options_.session_timeout / 4)) return;
   last_sweep_ = now;
@@ -206,6 +209,18 @@ void Service::tick() {
   }
   parts_.store.flush_touches();
   parts_.registry.sweep(wall_seconds());
+}
+
+void Service::excuse(double now, double seconds) {
+  if (seconds > 0) {
+    log(LogLevel::kWarning,
+        fmt::format("the server stood still for {:.1f} s: no time limit counts them", seconds));
+    for (auto& [id, session] : sessions_) {
+      session.last_seen = std::min(now, session.last_seen + seconds);
+    }
+    futures_.excuse(seconds);
+  }
+  dispatch_.tick(now, seconds);
 }
 
 void Service::fail_pending() {

@@ -3,7 +3,7 @@
 // results into responses. What must survive a restart is the state store's and the checkpoint
 // registry's. I/O thread only, but for the constructor.
 //   Service service(options, {...}, dispatch);  service.add_routes(router);
-//   http.post([&] { service.post(scheduler.complete(...)); });  http.call_every(0.1, service.tick)
+//   http.post([&] { service.post(scheduler.complete(...)); });  http.call_every(0.1, [&] { service.tick(now_seconds()); })
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -66,8 +66,10 @@ class Service {
 
   // Answers of the engines and of the scheduler, in any order.
   void post(std::vector<api::Result> results);
-  // Ends held polls and silent sessions, drops old results. About ten times a second.
-  void tick();
+  // Ends held polls and silent sessions, drops old results. About ten times a second, with
+  // now_seconds(). Time in which it was not called is no silence of anybody's: while this thread, or
+  // the process, stood still, signs of life could not be read.
+  void tick(double now);
   // New work is refused with 503 from now on.
   void begin_shutdown() { stopping_ = true; }
   // Fails what is still pending; every poll gets its answer.
@@ -177,6 +179,8 @@ class Service {
   Response with_number(const std::string& model_id, int64_t seq_id,
                        const std::function<Response()>& body);
   void settle(const api::Result& result, double now);
+  // Takes a standstill out of every time limit.
+  void excuse(double now, double seconds);
   // The response of a success; of a fault in making it, its failure. Any thread.
   static Response answer(const Pending& pending, const api::Result& result);
   const api::BaseInfo& info(api::BaseId base) const;
@@ -191,6 +195,7 @@ class Service {
   std::map<std::string, Sampler> samplers_;
   std::unordered_map<std::string, Pending> pending_;
   std::map<std::pair<std::string, int64_t>, Refused> refused_;  // by model and seq_id
+  double ticked_ = 0;  // when tick() began last
   double last_sweep_ = 0;
 };
 
