@@ -84,8 +84,10 @@ void EngineHost::loop(scheduler::Scheduler& scheduler,
     const api::Work work = scheduler.next(capacities, now_seconds());
     std::vector<api::Result> results;
     if (!work.empty()) {
+      turn_began_ = now_seconds();
       results = engines_[static_cast<size_t>(work.base)].runner->run(work);
       count(work);
+      turn_began_ = 0.0;
     }
     results = scheduler.complete(std::move(results), now_seconds());
     const bool idle = work.empty() && results.empty();
@@ -122,6 +124,7 @@ void EngineHost::count(const api::Work& work) {
 }
 
 EngineHost::Counts EngineHost::counts() const {
+  const double began = turn_began_;
   return {.trained_tokens = trained_tokens_,
           .sampled_tokens = sampled_tokens_,
           .train_passes = train_passes_,
@@ -130,7 +133,8 @@ EngineHost::Counts EngineHost::counts() const {
           .adapters = adapters_,
           .adapter_bytes = adapter_bytes_,
           .snapshot_bytes = snapshot_bytes_,
-          .kv_bytes = kv_bytes_};
+          .kv_bytes = kv_bytes_,
+          .turn_seconds = began > 0 ? now_seconds() - began : 0.0};
 }
 
 }  // namespace strata::apps

@@ -51,7 +51,8 @@ class EngineHost {
     int64_t adapters = 0;
     int64_t adapter_bytes = 0;
     int64_t snapshot_bytes = 0;
-    int64_t kv_bytes = 0;  // allocated
+    int64_t kv_bytes = 0;       // allocated
+    double turn_seconds = 0.0;  // of the turn that is running; 0: none is
   };
   [[nodiscard]] Counts counts() const;
 
@@ -72,6 +73,7 @@ class EngineHost {
   std::unique_ptr<engine::AdapterBook> book_;
   scheduler::Scheduler* scheduler_ = nullptr;
   std::atomic<bool> stopping_ = false;
+  std::atomic<double> turn_began_ = 0.0;  // now_seconds(), or 0
   std::atomic<int64_t> trained_tokens_ = 0, sampled_tokens_ = 0, train_passes_ = 0,
                        batch_tokens_ = 0, running_samples_ = 0, adapters_ = 0, adapter_bytes_ = 0,
                        snapshot_bytes_ = 0, kv_bytes_ = 0;

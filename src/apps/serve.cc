@@ -70,6 +70,7 @@ server::EngineStats stats_of(const EngineHost& host, const scheduler::Scheduler&
           .queued_samples = queues.queued_samples,
           .queued_bytes = queues.queued_bytes,
           .adapters = counts.adapters,
+          .turn_seconds = counts.turn_seconds,
           .weights = plan.weights,
           .passes = plan.passes,
           .adapter_bytes = counts.adapter_bytes,

@@ -119,13 +119,16 @@ struct TinkerServer::State {
 
 std::string TinkerServer::State::metrics_text() {
   const Watch::Rate rate = watch.rate();
+  const Service::Pulse pulse = service.pulse(now_seconds());
   return watch.metrics().text(stats(),
                               {.pending = static_cast<int64_t>(service.futures().num_pending()),
                                .parked = service.futures().num_parked(),
                                .sessions = static_cast<int64_t>(service.num_sessions()),
                                .models = static_cast<int64_t>(service.models().size()),
                                .train_rate = rate.train,
-                               .sample_rate = rate.sample});
+                               .sample_rate = rate.sample,
+                               .loop_lag = pulse.lag,
+                               .tick_age = pulse.tick_age});
 }
 
 void TinkerServer::State::make_http(Router router) {

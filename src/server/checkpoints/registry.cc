@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <set>
 #include <utility>
 
@@ -256,18 +257,38 @@ std::string CheckpointRegistry::copy(const CheckpointRow& source, RunRow run,
 }
 
 void CheckpointRegistry::sweep(double now) {
-  for (const CheckpointRow& row : store_.collectable(now)) {
-    if (is_leased(row.id)) continue;
-    const std::string dir = folder(row);
-    remove_tree(dir);
-    remove_file(fmt::format("{}/{}.tar", data_.temporary(), row.id));
-    store_.files_gone(row.id);
-    // Empty parents go too; rmdir refuses the others.
-    for (std::string parent = folder_of(dir); parent != data_.checkpoints();
-         parent = folder_of(parent)) {
-      if (::rmdir(parent.c_str()) != 0) break;
+  std::string fault_text;  // of one step; the others are done all the same
+  const auto step = [&](const std::function<void()>& body) {
+    try {
+      body();
+    } catch (const std::exception& error) {
+      fault_text = error.what();
     }
+  };
+  step([&] { store_.flush_touches(); });
+  step([&] {
+    for (const CheckpointRow& row : store_.collectable(now)) {
+      if (!is_leased(row.id)) step([&] { collect(row); });
+    }
+  });
+  step([&] { store_.prune(now); });
+  step([&] { drop_old_archives(); });
+  if (!fault_text.empty()) throw Error(ErrorCode::kIo, fault_text);
+}
+
+void CheckpointRegistry::collect(const CheckpointRow& row) {
+  const std::string dir = folder(row);
+  remove_tree(dir);
+  remove_file(fmt::format("{}/{}.tar", data_.temporary(), row.id));
+  store_.files_gone(row.id);
+  // Empty parents go too; rmdir refuses the others.
+  for (std::string parent = folder_of(dir); parent != data_.checkpoints();
+       parent = folder_of(parent)) {
+    if (::rmdir(parent.c_str()) != 0) break;
   }
+}
+
+void CheckpointRegistry::drop_old_archives() {
   // Archives are made again when they are asked for again.
   std::error_code fault;
   for (const auto& entry : fs::directory_iterator(data_.temporary(), fault)) {
@@ -275,8 +296,6 @@ void CheckpointRegistry::sweep(double now) {
     const auto age = fs::file_time_type::clock::now() - fs::last_write_time(entry, fault);
     if (age > std::chrono::hours(2)) remove_file(entry.path().string());
   }
-  store_.flush_touches();
-  store_.prune(now);
 }
 
 }  // namespace strata::server

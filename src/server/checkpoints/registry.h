@@ -67,7 +67,8 @@ class CheckpointRegistry {
   // The tar of a checkpoint, below tmp: made on the first call.
   std::string archive(const CheckpointRow& row);
 
-  // Removes what expired or was deleted and nobody reads; every few seconds.
+  // Removes what expired or was deleted and nobody reads; every few seconds. Each step is tried,
+  // then the Error of one that failed is thrown.
   void sweep(double now);
 
  private:
@@ -75,6 +76,8 @@ class CheckpointRegistry {
   void check_disk(int64_t more) const;
   void place(const std::string& dir, const CheckpointRow& row);
   bool is_leased(const std::string& id);
+  void collect(const CheckpointRow& row);
+  void drop_old_archives();
 
   const DataDir& data_;
   StateStore& store_;

@@ -13,6 +13,9 @@ constexpr size_t kMaxMetadataEntries = 64;
 constexpr size_t kMaxMetadataBytes = 16 << 10;
 constexpr int64_t kMaxTtl = 315'360'000;  // ten years
 constexpr double kSweepSeconds = 5.0;
+constexpr double kTickSeconds = 0.1;   // what is wanted between ticks
+constexpr double kLagSeconds = 10.0;   // a window of the lag's highest
+constexpr double kOldTick = 5.0;       // the last tick is too old to take new work
 constexpr double kStallSeconds = 2.0;  // a tick that is later than this tells of a standstill
 
 Response busy_response(int status, std::string_view message) {
@@ -196,19 +199,79 @@ void Service::tick(double now) {
   const double gap = ticked_ > 0 ? now - ticked_ : 0.0;
   ticked_ = now;
   excuse(now, gap > kStallSeconds ? gap : 0.0);
-  futures_.sweep(now);
+  note_lag(now, gap);
+  guarded("futures", [&] { futures_.sweep(now); });
   if (now - last_sweep_ < std::min(kSweepSeconds, options_.session_timeout / 4)) return;
   last_sweep_ = now;
+  end_silent(now);
+  sweep();
+}
+
+void Service::end_silent(double now) {
   std::vector<std::string> silent;
   for (const auto& [id, session] : sessions_) {
     if (now - session.last_seen > options_.session_timeout) silent.push_back(id);
   }
   for (const std::string& id : silent) {
-    end_session(id, "timed_out", "no heartbeat",
-                fmt::format("no sign of life for {:g} s", options_.session_timeout));
+    // What fails is tried again at the next look.
+    guarded("end_session", [&] {
+      end_session(id, "timed_out", "no heartbeat",
+                  fmt::format("no sign of life for {:g} s", options_.session_timeout));
+    });
   }
-  parts_.store.flush_touches();
-  parts_.registry.sweep(wall_seconds());
+}
+
+void Service::sweep() {
+  if (sweeping_) return;
+  sweeping_ = true;
+  const auto job = [this] {
+    std::string fault;
+    try {
+      parts_.registry.sweep(wall_seconds());
+    } catch (const std::exception& error) {
+      fault = error.what();
+    }
+    const auto done = [this, fault] {
+      sweeping_ = false;
+      store_fault_ = guarded("sweep", [&] {
+        if (!fault.empty()) throw Error(ErrorCode::kIo, fault);
+      });
+    };
+    parts_.back ? parts_.back(done) : done();
+  };
+  parts_.aside ? parts_.aside(job) : job();
+}
+
+std::string Service::guarded(const char* step, const std::function<void()>& body) {
+  try {
+    body();
+    return "";
+  } catch (const std::exception& error) {
+    parts_.watch.metrics().fault(step);
+    log(LogLevel::kError, fmt::format("{}: {}", step, error.what()));
+    return error.what();
+  }
+}
+
+void Service::note_lag(double now, double gap) {
+  if (now - lag_since_ > kLagSeconds) {
+    lag_before_ = lag_;
+    lag_ = 0;
+    lag_since_ = now;
+  }
+  lag_ = std::max(lag_, gap - kTickSeconds);
+}
+
+Service::Pulse Service::pulse(double now) const {
+  return {std::max(lag_, lag_before_), ticked_ > 0 ? now - ticked_ : 0.0};
+}
+
+std::string Service::unready(double now) const {
+  if (stopping_) return "draining: the server is shutting down";
+  if (ticked_ == 0) return "loading: the server starts";
+  if (now - ticked_ > kOldTick) return fmt::format("the last tick is {:.1f} s old", now - ticked_);
+  if (!store_fault_.empty()) return "the state store or its disk is away";
+  return "";
 }
 
 void Service::excuse(double now, double seconds) {
@@ -221,6 +284,16 @@ void Service::excuse(double now, double seconds) {
     futures_.excuse(seconds);
   }
   dispatch_.tick(now, seconds);
+}
+
+// Without a key, so the reason names no path and no tenant: the log and the metrics say more.
+Response Service::readiness() const {
+  const std::string why = unready(now_seconds());
+  if (why.empty()) return json_response(200, "{\"status\":\"ready\"}");
+  Response response =
+      json_response(503, fmt::format("{{\"status\":\"unready\",\"reason\":{}}}", json_quoted(why)));
+  response.headers.push_back({"retry-after", "5"});
+  return response;
 }
 
 void Service::fail_pending() {
@@ -249,6 +322,8 @@ void Service::add_routes(Router& router) {
   router.add({"GET", "/api/v1/healthz", BodyKind::kNone,
               at_once([](const Request&) { return json_response(200, "{\"status\":\"ok\"}"); }),
               /*needs_key=*/false});
+  router.add({"GET", "/api/v1/readyz", BodyKind::kNone,
+              at_once([this](const Request&) { return readiness(); }), /*needs_key=*/false});
   post("client/config", &Service::client_config);
   post_text("client/dynamic_config",
             "{\"refresh_interval_sec\":300,\"sample_cancel_enabled\":false}");

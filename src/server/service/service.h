@@ -3,7 +3,8 @@
 // results into responses. What must survive a restart is the state store's and the checkpoint
 // registry's. I/O thread only, but for the constructor.
 //   Service service(options, {...}, dispatch);  service.add_routes(router);
-//   http.post([&] { service.post(scheduler.complete(...)); });  http.call_every(0.1, [&] { service.tick(now_seconds()); })
+//   http.post([&] { service.post(scheduler.complete(...)); });  http.call_every(0.1, [&] {
+//   service.tick(now_seconds()); })
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -67,9 +68,18 @@ class Service {
   // Answers of the engines and of the scheduler, in any order.
   void post(std::vector<api::Result> results);
   // Ends held polls and silent sessions, drops old results. About ten times a second, with
-  // now_seconds(). Time in which it was not called is no silence of anybody's: while this thread, or
-  // the process, stood still, signs of life could not be read.
+  // now_seconds(). Time in which it was not called is no silence of anybody's: while this thread,
+  // or the process, stood still, signs of life could not be read. A fault of one step is counted
+  // and logged, and the other steps are done.
   void tick(double now);
+  // Why nothing should be sent here now, or "": it starts, it ends, its store is away, it hangs.
+  [[nodiscard]] std::string unready(double now) const;
+  // What tick() says of the thread it runs on.
+  struct Pulse {
+    double lag = 0.0;  // s by which a tick came late, the most of the last ten to twenty seconds
+    double tick_age = 0.0;  // s since the last one
+  };
+  [[nodiscard]] Pulse pulse(double now) const;
   // New work is refused with 503 from now on.
   void begin_shutdown() { stopping_ = true; }
   // Fails what is still pending; every poll gets its answer.
@@ -115,6 +125,8 @@ class Service {
     const char* name;  // of the endpoint
     CheckpointKind kind;
   };
+
+  [[nodiscard]] Response readiness() const;
 
   // Sessions (session_handlers.cc)
   Response client_config(const Request& request);
@@ -181,6 +193,11 @@ class Service {
   void settle(const api::Result& result, double now);
   // Takes a standstill out of every time limit.
   void excuse(double now, double seconds);
+  void note_lag(double now, double gap);
+  void end_silent(double now);
+  void sweep();
+  // Runs a step; its fault goes to the log and the metrics. "" or the fault.
+  std::string guarded(const char* step, const std::function<void()>& body);
   // The response of a success; of a fault in making it, its failure. Any thread.
   static Response answer(const Pending& pending, const api::Result& result);
   const api::BaseInfo& info(api::BaseId base) const;
@@ -195,8 +212,12 @@ class Service {
   std::map<std::string, Sampler> samplers_;
   std::unordered_map<std::string, Pending> pending_;
   std::map<std::pair<std::string, int64_t>, Refused> refused_;  // by model and seq_id
-  double ticked_ = 0;  // when tick() began last
+  double ticked_ = 0;                                           // when tick() began last
   double last_sweep_ = 0;
+  double lag_since_ = 0;
+  double lag_ = 0, lag_before_ = 0;  // the most of these ten seconds, and of the ten before
+  bool sweeping_ = false;
+  std::string store_fault_;  // of the last sweep
 };
 
 // {"request_id": ..., "model_id": ...}

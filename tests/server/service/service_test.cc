@@ -37,5 +37,47 @@ TEST(Service, AStandstillIsNoSilence) {
   EXPECT_THAT(house.ended, ElementsAre(session));
 }
 
+// A full disk or a database that is away: everything that needs no store goes on, and what does is
+// done when it is back.
+TEST(Service, AStoreThatIsAwayStopsNoTimer) {
+  House house({.futures = {.poll_hold = 30}, .session_timeout = 20});
+  const std::string session = house.session();
+  const std::string model = house.model(session);
+  const Response step = house.post("optim_step", R"({"model_id":")" + model + R"(","seq_id":1})");
+  ASSERT_EQ(step.status, 200) << step.body;
+  EXPECT_EQ(house.poll(House::text(step, "request_id")).status, 0);  // parked
+  double now = now_seconds();
+  house.service().tick(now);
+  EXPECT_EQ(house.call("GET", "readyz").status, 200);
+  house.faults().away = true;
+  for (int second = 0; second < 29; ++second) house.service().tick(++now);
+  EXPECT_EQ(house.service().futures().num_parked(), 1);
+  for (int second = 0; second < 3; ++second) house.service().tick(++now);
+  EXPECT_EQ(house.service().futures().num_parked(), 0);  // answered 408
+  EXPECT_EQ(house.service().num_sessions(), 1u);         // its end could not be written
+  EXPECT_EQ(house.call("GET", "healthz").status, 200);
+  EXPECT_THAT(house.service().unready(now), HasSubstr("away"));
+  EXPECT_THAT(house.watch().metrics().text({}, {}),
+              HasSubstr("strata_faults_total{step=\"end_session\"}"));
+  house.faults().away = false;
+  for (int second = 0; second < 12; ++second) house.service().tick(++now);
+  EXPECT_THAT(house.ended, ElementsAre(session));
+  EXPECT_EQ(house.service().unready(now), "");
+}
+
+TEST(Service, ReadinessIsNotLife) {
+  House house;
+  EXPECT_THAT(house.call("GET", "readyz").body, HasSubstr("loading"));
+  const double now = now_seconds();
+  house.service().tick(now);
+  EXPECT_EQ(house.call("GET", "readyz").status, 200);
+  EXPECT_THAT(house.service().unready(now + 6), HasSubstr("tick is 6.0 s old"));
+  house.service().begin_shutdown();
+  const Response draining = house.call("GET", "readyz");
+  EXPECT_EQ(draining.status, 503);
+  EXPECT_THAT(draining.body, HasSubstr("draining"));
+  EXPECT_EQ(house.call("GET", "healthz").status, 200);
+}
+
 }  // namespace
 }  // namespace strata::server
