@@ -128,9 +128,11 @@ int run_serve(const server::ServeOptions& options) {
                                 .max_rank = options.max_rank},
                    .expert_rank = model::parse_expert_rank(options.expert_rank)});
   fmt::print("{}", host.plan().text());
-  scheduler::Scheduler scheduler({.gap_timeout = options.gap_timeout,
-                                  .max_queued_samples = options.max_queued_samples,
-                                  .max_queued_bytes = options.max_queued_bytes});
+  scheduler::Scheduler scheduler(
+      {.gap_timeout = options.gap_timeout,
+       .max_queued_samples = options.max_queued_samples,
+       .max_queued_bytes = options.max_queued_bytes,
+       .max_queued_operations = static_cast<size_t>(options.max_queued_operations)});
   server::TinkerServer server(options, names, host.bases(), dispatch_to(scheduler),
                               [&] { return stats_of(host, scheduler); });
   host.start(scheduler,

@@ -42,6 +42,7 @@ struct SchedulerOptions {
   double gap_timeout = 600.0;                   // seconds
   int64_t max_queued_samples = 4096;            // requests that have not begun
   int64_t max_queued_bytes = int64_t{1} << 30;  // of training operations, for each tenant
+  size_t max_queued_operations = 16384;         // of one model, not begun
   size_t max_remembered = 65536;                // numbers of a model, against duplicates
 };
 
@@ -51,7 +52,7 @@ enum class Verdict : uint8_t {
   kConflict,      // this number was used for something else
   kGivenUp,       // this number was refused or given up before
   kUnknownModel,  // never created, unloaded, or its creation failed
-  kFull,          // 429: the sample queue, or the tenant's training bytes
+  kFull,          // 429: the sample queue, the tenant's training bytes, the model's operations
   kStopping,      // 503
 };
 

@@ -156,6 +156,8 @@ constexpr OptionRow kRows[] = {
      set_count<&O::max_queued_samples, 1>},
     {"max-queued-bytes", "SIZE", "1GiB", "training requests waiting, per tenant; then 429",
      Kind::kValue, set_size<&O::max_queued_bytes>},
+    {"max-queued-operations", "COUNT", "16384", "operations waiting, per model; then 429",
+     Kind::kValue, set_count<&O::max_queued_operations, 1>},
     {"url-ttl", "DURATION", "3600s", "life of a signed URL", Kind::kValue,
      set_duration<&O::url_ttl>},
     {"shutdown-timeout", "DURATION", "30s", "to finish the running pass and queued saves",

@@ -49,6 +49,7 @@ struct ServeOptions {
   int64_t max_parked = 10000;
   int64_t max_queued_samples = 4096;
   int64_t max_queued_bytes = 1LL << 30;
+  int64_t max_queued_operations = 16384;
   int64_t memory = 0;    // bytes; 0: 80 % of RAM
   int64_t max_disk = 0;  // bytes; 0: no limit
   bool stable_reinforce = true;

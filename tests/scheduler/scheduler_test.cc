@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <chrono>
+
 #include "tests/scheduler/fake_engine.h"
 
 namespace strata::scheduler {
@@ -298,6 +300,47 @@ TEST(Scheduler, AFullQueueLetsInWhatEverythingWaitsFor) {
   EXPECT_EQ(house.submit(op("m", 4, rows({400}))), Verdict::kAccepted);
   house.run();
   EXPECT_TRUE(house.scheduler.idle());
+}
+
+// A client that sends in order has nothing missing: its bytes stop it like anybody's.
+TEST(Scheduler, AFullQueueStopsAClientThatSendsInOrder) {
+  House house({.max_queued_bytes = 4000});
+  house.submit(create("m"));
+  house.run();
+  int64_t seq = 1;
+  while (house.submit(op("m", seq, rows({400}))) == Verdict::kAccepted && seq < 100) ++seq;
+  EXPECT_LE(seq, 4);
+  EXPECT_LE(house.scheduler.stats().queued_bytes, 8000);
+  house.run();
+  EXPECT_EQ(house.submit(op("m", seq, rows({400}))), Verdict::kAccepted);
+  house.run();
+  EXPECT_TRUE(house.scheduler.idle());
+}
+
+TEST(Scheduler, OperationsOfAModelAreCounted) {
+  House house({.max_queued_operations = 100});
+  house.submit(create("m"));
+  for (int64_t seq = 2; seq <= 101; ++seq)
+    EXPECT_EQ(house.submit(op("m", seq, api::SaveState{})), Verdict::kAccepted);
+  EXPECT_EQ(house.submit(op("m", 102, api::SaveState{})), Verdict::kFull);
+  EXPECT_EQ(house.submit(op("m", 50, api::SaveState{})), Verdict::kDuplicate);
+  EXPECT_EQ(house.submit(op("m", 1, api::OptimStep{})), Verdict::kAccepted);  // all wait for it
+  house.run();
+  EXPECT_EQ(house.submit(op("m", 102, api::SaveState{})), Verdict::kAccepted);
+  house.run();
+  EXPECT_TRUE(house.scheduler.idle());
+}
+
+// A walk for each of them took minutes under the lock that everything else needs.
+TEST(Scheduler, EndingALongQueueIsOnePass) {
+  House house({.max_queued_operations = 1'000'000});
+  house.submit(create("m"));
+  for (int64_t seq = 1; seq <= 200'000; ++seq) house.submit(op("m", seq, api::OptimStep{}));
+  const auto begin = std::chrono::steady_clock::now();
+  house.scheduler.end_session({"s"}, "over", 0.0);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  house.run();
+  EXPECT_EQ(house.posted["m-200000"].size(), 1u);
 }
 
 TEST(Scheduler, AFullSampleQueueIsTold) {

@@ -120,7 +120,9 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
                                              "creation failed, or it was unloaded",
                                              model));
     case Admission::kFull:
-      return busy_response(429, "the queue is full (--max-queued-samples, --max-queued-bytes)");
+      return busy_response(429,
+                           "the queue is full (--max-queued-samples, --max-queued-bytes, "
+                           "--max-queued-operations): send it again when results have come");
     case Admission::kStopping:
       return busy_response(503, "the server is shutting down");
   }
