@@ -12,11 +12,6 @@
 namespace strata::scheduler {
 namespace {
 
-bool is_save(const api::Command& command) {
-  return std::holds_alternative<api::SaveState>(command.op) ||
-         std::holds_alternative<api::SaveForSampler>(command.op);
-}
-
 // Only these may be answered 429.
 bool counts_bytes(const api::Command& command) {
   return std::holds_alternative<api::ForwardBackward>(command.op) ||
@@ -24,6 +19,11 @@ bool counts_bytes(const api::Command& command) {
 }
 
 }  // namespace
+
+bool Scheduler::is_save(const api::Command& command) {
+  return std::holds_alternative<api::SaveState>(command.op) ||
+         std::holds_alternative<api::SaveForSampler>(command.op);
+}
 
 void Scheduler::expect_answer(const api::RequestId& request) {
   CHECK(unanswered_.insert(request).second, "a request id was used twice", request.text);
@@ -230,6 +230,7 @@ void Scheduler::end_session(const api::SessionId& session, std::string_view reas
 
 void Scheduler::tick(double now, double excused) {
   const std::lock_guard lock(mutex_);
+  note_change();  // an engine may have written a save and take another
   for (auto& [id, model] : models_) {
     model.queue.excuse(excused);
     const std::optional<double> since = model.queue.gap_since();

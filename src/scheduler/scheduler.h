@@ -3,9 +3,10 @@
 //
 // Training: each model runs in the order of its numbers (ModelQueue). An operation other than
 // forward and forward_backward is a barrier: it starts when all before it are done, and nothing
-// after it starts earlier. A turn holds, for each model, the barriers that stand first in line, and
-// then one pass of rows: data of forward and forward_backward of any models, adapters and losses,
-// up to the pass's token budget. A large command takes several turns, cut between data.
+// after it starts earlier. A turn holds, for each model, the barrier that stands first in line (but
+// one save or load of all models together), and then one pass of rows: data of forward and
+// forward_backward of any models, adapters and losses, up to the pass's token budget. A large
+// command takes several turns, cut between data.
 // Sampling: rows join the running batch while it has room for them; nothing orders them.
 // Fairness: tenants share the pass by tokens and the KV pages by pages; training and sampling share
 // the engine by time. Two that are always busy differ by at most one item; the first item of a pass
@@ -118,7 +119,7 @@ class Scheduler {
     CommandPtr create;    // until it is handed out
     bool live = false;    // its creation succeeded
     bool ending = false;  // nothing new is accepted; after its last saves comes the unload
-    std::vector<CommandPtr> last_saves;
+    std::deque<CommandPtr> last_saves;
     CommandPtr unload;
     size_t next_datum = 0;  // of the command in front, when it has begun
     ModelQueue queue;
@@ -133,6 +134,7 @@ class Scheduler {
     std::vector<api::RequestId> cancelled;
     std::vector<api::SnapshotId> released;
     FairShare<api::TenantId> training_share, sampling_share;
+    FairShare<api::TenantId> file_share;  // saves and loads
     FairShare<api::ModelId> model_share;
     bool both_busy = false;  // training and sampling; then since these meter readings:
     double train_mark = 0.0, sample_mark = 0.0;
@@ -155,12 +157,16 @@ class Scheduler {
   void forget_bytes(const CommandPtr& command);
   void pop(Model& model, double now);
 
-  void take_control(Side& side, api::Work& work, double now);
+  [[nodiscard]] static bool is_save(const api::Command& command);
+  [[nodiscard]] static bool is_file_work(const api::Command& command);
+  [[nodiscard]] CommandPtr next_control(const Model& model) const;
+  bool start_control(const api::ModelId& id, Model& model, api::Work& work, double now);
+  bool take_control(const api::Capacity& engine, Side& side, api::Work& work, double now);
   void take_samples(const api::Capacity& engine, Side& side, api::Work& work);
   void take_rows(const api::Capacity& engine, Side& side, api::Work& work, double now);
   void take_datum(Model& model, std::vector<api::TrainRows>& rows, double now);
-  [[nodiscard]] bool rows_may_run(const api::Capacity& engine, Side& side,
-                                  const api::Work& work) const;
+  [[nodiscard]] bool any_rows(const api::Capacity& engine) const;
+  static bool training_may_run(const api::Capacity& engine, Side& side, const api::Work& work);
   [[nodiscard]] static bool rows_ready(const Model& model);
   void note_change();
 

@@ -28,10 +28,12 @@ api::Work Scheduler::next(std::span<const api::Capacity> engines, double now) {
     work.base = engine.base;
     work.cancel = std::exchange(side.cancelled, {});
     work.release = std::exchange(side.released, {});
-    take_control(side, work, now);
     take_samples(engine, side, work);
     work.decode = engine.running_samples > 0 || !work.samples.empty();
-    if (rows_may_run(engine, side, work)) take_rows(engine, side, work, now);
+    const bool any_files = take_control(engine, side, work, now);
+    const bool any_training = any_rows(engine);
+    if (!work.decode || (!any_training && !any_files)) side.both_busy = false;
+    if (any_training && training_may_run(engine, side, work)) take_rows(engine, side, work, now);
     if (work.empty()) continue;
     next_engine_ = index + 1;
     return work;
@@ -45,36 +47,73 @@ void Scheduler::pop(Model& model, double now) {
   model.next_datum = 0;
 }
 
-void Scheduler::take_control(Side&, api::Work& work, double now) {
-  for (auto at = models_.begin(); at != models_.end();) {
-    auto& [id, model] = *at;
-    bool erased = false;
-    if (model.base == work.base) {
-      if (model.create != nullptr) {
-        creating_[model.create->request] = id;
-        work.control.push_back(std::exchange(model.create, nullptr));
-      } else if (model.live && !model.ending) {
-        for (CommandPtr head = model.queue.ready(); head != nullptr && !rows_ready(model);
-             head = model.queue.ready()) {
-          pop(model, now);
-          work.control.push_back(std::move(head));
-        }
-      } else if (model.ending && !creating_.contains(model.created_by)) {
-        for (const CommandPtr& save : model.last_saves) work.control.push_back(save);
-        model.last_saves.clear();
-        if (model.unload != nullptr) {
-          if (model.live) {
-            work.control.push_back(model.unload);
-          } else {
-            answer(model.unload->request, api::Done{});
-          }
-          at = models_.erase(at);
-          erased = true;
-        }
-      }
-    }
-    if (!erased) ++at;
+// What needs a file: the engine copies whole adapters for it, or reads them.
+bool Scheduler::is_file_work(const api::Command& command) {
+  if (const auto* create = std::get_if<api::CreateModel>(&command.op))
+    return !create->load_dir.empty();
+  return std::holds_alternative<api::SaveState>(command.op) ||
+         std::holds_alternative<api::SaveForSampler>(command.op) ||
+         std::holds_alternative<api::LoadState>(command.op);
+}
+
+// The control operation that is next of this model, or null.
+CommandPtr Scheduler::next_control(const Model& model) const {
+  if (model.create != nullptr) return model.create;
+  if (model.ending) {
+    if (creating_.contains(model.created_by)) return nullptr;
+    return model.last_saves.empty() ? model.unload : model.last_saves.front();
   }
+  return model.live && !rows_ready(model) ? model.queue.ready() : nullptr;
+}
+
+// Takes it. True when the model is no more.
+bool Scheduler::start_control(const api::ModelId& id, Model& model, api::Work& work, double now) {
+  const CommandPtr command = next_control(model);
+  if (command == model.create) {
+    creating_[command->request] = id;
+    model.create = nullptr;
+  } else if (!model.ending) {
+    pop(model, now);
+  } else if (!model.last_saves.empty()) {
+    model.last_saves.pop_front();
+  } else if (!model.live) {
+    answer(command->request, api::Done{});
+    return true;
+  }
+  work.control.push_back(command);
+  return command == model.unload;
+}
+
+// One operation of each model; but of those that need files only one, of the tenant that had the
+// fewest, and only when training may run: a thousand loads in line hold up nobody else. Whether
+// there were any of these.
+bool Scheduler::take_control(const api::Capacity& engine, Side& side, api::Work& work, double now) {
+  std::vector<Models::iterator> with_files;
+  bool any_files = false;
+  std::vector<api::TenantId> tenants;
+  for (auto at = models_.begin(); at != models_.end();) {
+    const auto here = at++;
+    if (here->second.base != work.base) continue;
+    const CommandPtr command = next_control(here->second);
+    if (command == nullptr) continue;
+    if (is_file_work(*command)) {
+      any_files = true;
+      if (engine.saves == 0 && is_save(*command)) continue;
+      with_files.push_back(here);
+      tenants.push_back(here->second.tenant);
+    } else if (start_control(here->first, here->second, work, now)) {
+      models_.erase(here);
+    }
+  }
+  side.file_share.set_active(tenants);
+  if (with_files.empty() || !training_may_run(engine, side, work)) return any_files;
+  const auto chosen = *std::min_element(
+      with_files.begin(), with_files.end(), [&](Models::iterator a, Models::iterator b) {
+        return side.file_share.used(a->second.tenant) < side.file_share.used(b->second.tenant);
+      });
+  side.file_share.charge(chosen->second.tenant, 1.0);
+  start_control(chosen->first, chosen->second, work, now);
+  return any_files;
 }
 
 void Scheduler::take_samples(const api::Capacity& engine, Side& side, api::Work& work) {
@@ -111,16 +150,16 @@ void Scheduler::take_samples(const api::Capacity& engine, Side& side, api::Work&
   }
 }
 
+bool Scheduler::any_rows(const api::Capacity& engine) const {
+  return std::any_of(models_.begin(), models_.end(), [&](const auto& entry) {
+    return entry.second.base == engine.base && rows_ready(entry.second);
+  });
+}
+
 // While both training and sampling have work, the one that has used less time goes: a step of
-// sampling in every turn, a training pass in those where training is not ahead.
-bool Scheduler::rows_may_run(const api::Capacity& engine, Side& side, const api::Work& work) const {
-  bool any_rows = false;
-  for (const auto& [id, model] : models_)
-    any_rows = any_rows || (model.base == engine.base && rows_ready(model));
-  if (!any_rows || !work.decode) {
-    side.both_busy = false;
-    return any_rows;
-  }
+// sampling in every turn, a training pass or a file in those where training is not ahead.
+bool Scheduler::training_may_run(const api::Capacity& engine, Side& side, const api::Work& work) {
+  if (!work.decode) return true;
   if (!side.both_busy) {
     side.both_busy = true;
     side.train_mark = engine.train_seconds;

@@ -19,7 +19,8 @@ class FakeEngine {
   int64_t pass_tokens = 16;
   int64_t max_rows = 8;
   int64_t pages = 64;
-  double train_cost = 1.0, sample_cost = 1.0;
+  int64_t saves = 1;
+  double train_cost = 1.0, sample_cost = 1.0, file_cost = 0.0;
   std::set<std::string> fail;
   std::map<std::string, std::vector<std::string>> log;  // by model: requests as they ran
   std::map<std::string, int64_t> tokens;                // by tenant, trained
@@ -34,7 +35,9 @@ class FakeEngine {
             .sample_rows = max_rows - static_cast<int64_t>(running_.size()),
             .free_pages = pages - held,
             .page_size = 4,
+            .total_pages = pages,
             .running_samples = static_cast<int64_t>(running_.size()),
+            .saves = saves,
             .train_seconds = train_seconds_,
             .sample_seconds = sample_seconds_};
   }
@@ -49,6 +52,7 @@ class FakeEngine {
     for (const api::SnapshotId& id : work.release) released.push_back(id.text);
     for (const auto& command : work.control) {
       note(*command);
+      if (is_file_work(*command)) train_seconds_ += file_cost;
       answer(*command, api::Done{});
     }
     if (!work.rows.empty()) train(work.rows);
@@ -58,6 +62,10 @@ class FakeEngine {
   }
 
  private:
+  static bool is_file_work(const api::Command& command) {
+    return std::holds_alternative<api::SaveState>(command.op) ||
+           std::holds_alternative<api::LoadState>(command.op);
+  }
   struct Running {
     std::shared_ptr<const api::Command> command;
     int64_t left = 0;

@@ -413,6 +413,61 @@ TEST(Scheduler, TrainingAndSamplingShareTime) {
   EXPECT_EQ(house.engine.num_decodes, 60);
 }
 
+// Saves and loads in line, thousands perhaps, are one a turn, shared by tenant.
+TEST(Scheduler, FileWorkHoldsUpNobody) {
+  House house;
+  for (const char* model : {"a", "b"}) house.submit(create(model, "x"));
+  house.submit(create("c", "y"));
+  house.run();
+  for (const char* model : {"a", "b"}) {
+    for (int64_t seq = 1; seq <= 50; ++seq)
+      house.submit(op(model, seq, api::LoadState{"dir", false}, "x"));
+  }
+  house.submit(op("c", 1, api::SaveState{}, "y"));
+  house.submit(op("c", 2, rows({4}), "y"));
+  house.turn();
+  const auto num_loads = [&] {
+    return house.engine.log["a"].size() + house.engine.log["b"].size() - 2;
+  };
+  EXPECT_LE(num_loads(), 1u);
+  house.turn();
+  EXPECT_LE(num_loads(), 1u);
+  EXPECT_EQ(house.posted["c-1"].size(), 1u);
+  EXPECT_EQ(house.posted["c-2"].size(), 1u);
+  house.run();
+  EXPECT_EQ(num_loads(), 100u);
+}
+
+TEST(Scheduler, FilesAndSamplingShareTime) {
+  House house;
+  house.engine.file_cost = 5.0;
+  house.engine.pages = 1000;
+  house.submit(create("m"));
+  house.run();
+  house.submit(sample("s", 4, 1000));
+  for (int64_t seq = 1; seq <= 100; ++seq) house.submit(op("m", seq, api::SaveState{}));
+  for (int i = 0; i < 60; ++i) house.turn();
+  const api::Capacity spent = house.engine.capacity();
+  EXPECT_NEAR(spent.train_seconds, spent.sample_seconds, 6.0);
+}
+
+// While copies of adapters wait for the disk, no further one is made; loads go on.
+TEST(Scheduler, SavesWaitForTheDisk) {
+  House house;
+  house.submit(create("m"));
+  house.submit(create("n"));
+  house.run();
+  house.engine.saves = 0;
+  house.submit(op("m", 1, api::SaveState{}));
+  house.submit(op("n", 1, api::LoadState{"dir", false}));
+  house.run();
+  EXPECT_EQ(house.posted["m-1"].size(), 0u);
+  EXPECT_EQ(house.posted["n-1"].size(), 1u);
+  house.engine.saves = 1;
+  house.run();
+  EXPECT_EQ(house.posted["m-1"].size(), 1u);
+}
+
 TEST(Scheduler, AFailedRequestDropsTheRestOfItsRows) {
   House house;
   house.submit(create("m"));
