@@ -60,6 +60,7 @@ api::Capacity WorkRunner::capacity() const {
           .sample_rows = std::max<int64_t>(0, options_.max_sample_rows - samples_.num_running()),
           .free_pages = std::max<int64_t>(0, pages - samples_.reserved_pages()),
           .page_size = pool.page_size(),
+          .total_pages = pages,
           .running_samples = samples_.num_running(),
           .train_seconds = train_seconds_,
           .sample_seconds = sample_seconds_};

@@ -129,8 +129,9 @@ class Scheduler {
     CommandPtr command;
     int64_t next_row = 0;
   };
-  struct Side {                                                   // what belongs to one engine
-    std::map<api::TenantId, std::deque<api::RequestId>> samples;  // rows left to hand out
+  using SampleQueues = std::map<api::TenantId, std::deque<api::RequestId>>;
+  struct Side {            // what belongs to one engine
+    SampleQueues samples;  // rows left to hand out
     std::vector<api::RequestId> cancelled;
     std::vector<api::SnapshotId> released;
     FairShare<api::TenantId> training_share, sampling_share;
@@ -162,6 +163,10 @@ class Scheduler {
   [[nodiscard]] CommandPtr next_control(const Model& model) const;
   bool start_control(const api::ModelId& id, Model& model, api::Work& work, double now);
   bool take_control(const api::Capacity& engine, Side& side, api::Work& work, double now);
+  [[nodiscard]] int64_t pages_to_begin(const api::Capacity& engine, const Side& side,
+                                       const SampleEntry& entry) const;
+  SampleQueues::iterator next_sample(const api::Capacity& engine, Side& side, int64_t pages,
+                                     bool must_take);
   void take_samples(const api::Capacity& engine, Side& side, api::Work& work);
   void take_rows(const api::Capacity& engine, Side& side, api::Work& work, double now);
   void take_datum(Model& model, std::vector<api::TrainRows>& rows, double now);

@@ -116,26 +116,62 @@ bool Scheduler::take_control(const api::Capacity& engine, Side& side, api::Work&
   return any_files;
 }
 
+// Pages for a request's next row. A request of several rows keeps its prompt's pages until the last
+// has ended, so it begins only if, with everything else ended, each of those that have begun could
+// still have its largest row: else two of them could wait for each other for ever.
+int64_t Scheduler::pages_to_begin(const api::Capacity& engine, const Side& side,
+                                  const SampleEntry& entry) const {
+  const auto& sample = std::get<api::Sample>(entry.command->op);
+  const int64_t cost = sample_pages(sample, entry.next_row, engine.page_size);
+  if (entry.next_row > 0 || sample.num_samples == 1) return cost;
+  int64_t held = prompt_pages(sample, engine.page_size);
+  int64_t largest = sample_pages(sample, 1, engine.page_size);
+  for (const auto& [tenant, queue] : side.samples) {
+    const SampleEntry& other = samples_.at(queue.front());
+    if (other.next_row == 0) continue;
+    const auto& begun = std::get<api::Sample>(other.command->op);
+    held += prompt_pages(begun, engine.page_size);
+    largest = std::max(largest, sample_pages(begun, 1, engine.page_size));
+  }
+  return held + largest > engine.total_pages ? engine.total_pages + 1 : cost;
+}
+
+// The tenant whose next row is to run: the one that used least, if its row fits. While something
+// runs, what does not fit waits for its pages. While nothing does, any that fits goes; and if none
+// does, one that never will is handed to the engine, which says so.
+Scheduler::SampleQueues::iterator Scheduler::next_sample(const api::Capacity& engine, Side& side,
+                                                         int64_t pages, bool must_take) {
+  std::vector<SampleQueues::iterator> order;
+  for (auto at = side.samples.begin(); at != side.samples.end(); ++at) order.push_back(at);
+  std::stable_sort(order.begin(), order.end(), [&](const auto& a, const auto& b) {
+    return side.sampling_share.used(a->first) < side.sampling_share.used(b->first);
+  });
+  auto last_resort = side.samples.end();
+  for (const auto& at : order) {
+    const SampleEntry& entry = samples_.at(at->second.front());
+    if (pages_to_begin(engine, side, entry) <= pages) return at;
+    if (!must_take) break;
+    const bool is_better =
+        last_resort == side.samples.end() ||
+        (entry.next_row > 0 && samples_.at(last_resort->second.front()).next_row == 0);
+    if (is_better) last_resort = at;
+  }
+  return must_take ? last_resort : side.samples.end();
+}
+
 void Scheduler::take_samples(const api::Capacity& engine, Side& side, api::Work& work) {
   std::vector<api::TenantId> tenants;
   for (const auto& [tenant, queue] : side.samples) tenants.push_back(tenant);
   side.sampling_share.set_active(tenants);
   int64_t rows = engine.sample_rows;
   int64_t pages = engine.free_pages;
-  // With nothing running every page is free: what does not fit now never will, and the engine says
-  // so.
-  bool must_take = engine.running_samples == 0;
   while (rows > 0 && !side.samples.empty()) {
-    const auto chosen = std::min_element(
-        side.samples.begin(), side.samples.end(), [&](const auto& a, const auto& b) {
-          return side.sampling_share.used(a.first) < side.sampling_share.used(b.first);
-        });
-    const api::RequestId request = chosen->second.front();
-    SampleEntry& entry = samples_.at(request);
+    const bool must_take = engine.running_samples == 0 && work.samples.empty();
+    const auto chosen = next_sample(engine, side, pages, must_take);
+    if (chosen == side.samples.end()) return;
+    SampleEntry& entry = samples_.at(chosen->second.front());
     const auto& sample = std::get<api::Sample>(entry.command->op);
     const int64_t cost = sample_pages(sample, entry.next_row, engine.page_size);
-    if (cost > pages && !must_take) return;
-    must_take = false;
     pages -= cost;
     --rows;
     if (entry.next_row == 0) --num_queued_samples_;

@@ -387,6 +387,27 @@ TEST(Scheduler, ASampleThatNeverFitsIsAnswered) {
   EXPECT_TRUE(house.scheduler.idle());
 }
 
+// A request that has begun holds its prompt's pages between its rows; another that would fit an
+// empty cache must not be let in beside it.
+TEST(Scheduler, RequestsThatHaveBegunNeverStarveEachOtherOfPages) {
+  for (const size_t prompt : {8, 16, 20}) {
+    House house;
+    house.engine.pages = 8;
+    house.engine.max_rows = 1;  // one row at a time: requests are half handed out in between
+    for (const char* tenant : {"x", "y", "z"}) house.submit(sample(tenant, prompt, 12, 3, tenant));
+    house.submit(sample("whole", 4, 28, 1, "w"));
+    house.run();
+    for (const char* request : {"x", "y", "z", "whole"}) {
+      ASSERT_EQ(house.posted[request].size(), 1u) << request << " " << prompt;
+      const api::Failure* failure = house.failure(request);
+      if (failure != nullptr) {
+        EXPECT_EQ(failure->message, "too large") << prompt;
+      }
+    }
+    EXPECT_TRUE(house.scheduler.idle());
+  }
+}
+
 TEST(Scheduler, SamplingPagesAreSharedBetweenTenants) {
   House house;
   house.engine.max_rows = 8;
