@@ -108,6 +108,9 @@ void SampleRunner::join(const api::SampleRows& rows, std::vector<api::Result>& r
     results.push_back(
         {id, api::Failure{ours ? api::FaultCategory::kServer : api::FaultCategory::kUser,
                           error.what()}});
+  } catch (const std::exception& error) {
+    drop(id);
+    results.push_back({id, api::Failure{api::FaultCategory::kServer, error.what()}});
   }
 }
 

@@ -180,6 +180,8 @@ void Service::settle(const api::Result& result, double now) {
 
 Response Service::answer(const Pending& pending, const api::Result& result) {
   try {
+    const auto* saved = std::get_if<api::Saved>(&result.outcome);
+    if (saved != nullptr && saved->write) saved->write();
     return pending.finish(result.outcome);
   } catch (const Error& error) {
     if (pending.failed) pending.failed();

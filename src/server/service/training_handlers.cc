@@ -245,9 +245,12 @@ Response Service::submit_save(const Request& request, const Fields& body, const 
     command.op = api::SaveForSampler{dir, model.base_name, snapshot, /*ephemeral=*/false};
   }
   parts_.store.touch_run(id, wall_seconds());
-  const auto finish = [this, dir, save, form, snapshot, base = model.base](const api::Outcome&) {
+  const auto release = [this, form, snapshot, base = model.base] {
     // Sampling sessions name the checkpoint's own snapshot and read it from its folder.
     if (form.kind == CheckpointKind::kSampler) dispatch_.release(base, snapshot);
+  };
+  const auto finish = [this, dir, save, form, release](const api::Outcome&) {
+    release();
     const CheckpointRow row = parts_.registry.finish(dir, save, wall_seconds());
     const std::string size = form.kind == CheckpointKind::kExternal
                                  ? fmt::format(",\"size_bytes\":{}", row.size_bytes)
@@ -256,7 +259,11 @@ Response Service::submit_save(const Request& request, const Fields& body, const 
   };
   return submit(request.tenant, std::move(command),
                 {.finish = finish,
-                 .failed = [this, dir] { parts_.registry.abandon(dir); },
+                 .failed =
+                     [this, dir, release] {
+                       release();
+                       parts_.registry.abandon(dir);
+                     },
                  .writes_files = true});
 }
 

@@ -28,13 +28,16 @@ class House {
   // The answer to a request; status 0 while it is held.
   Response call(const std::string& method, const std::string& path, const std::string& body = "",
                 const std::string& tenant = "alice", std::vector<Header> headers = {}) {
-    auto answer = std::make_shared<Response>(Response{.status = 0});
+    auto answer = std::make_shared<Response>();
+    answer->status = 0;
     headers.push_back({"content-type", "application/json"});
-    router_.dispatch({.method = method,
-                      .path = "/api/v1/" + path,
-                      .headers = std::move(headers),
-                      .body = body,
-                      .tenant = tenant},
+    Request request;
+    request.method = method;
+    request.path = "/api/v1/" + path;
+    request.headers = std::move(headers);
+    request.body = body;
+    request.tenant = tenant;
+    router_.dispatch(std::move(request),
                      [answer](Response response) { *answer = std::move(response); });
     return *answer;
   }
@@ -99,19 +102,19 @@ class House {
             .back = [](const std::function<void()>& job) { job(); }};
   }
   Dispatch dispatch() {
-    return {.submit =
-                [this](api::Command command) {
-                  const Admitted out{admission, command.request};
-                  if (admission == Admission::kAccepted) submitted.push_back(std::move(command));
-                  return out;
-                },
-            .consume = [](const api::ModelId&, int64_t) {},
-            .cancel = [](const api::RequestId&) { return true; },
-            .end_session = [this](const api::SessionId& id,
-                                  const std::string&) { ended.push_back(id.text); },
-            .release = [this](api::BaseId,
-                              const api::SnapshotId& id) { released.push_back(id.text); },
-            .tick = [this](double, double seconds) { excused += seconds; }};
+    return {
+        .submit =
+            [this](api::Command command) {
+              const Admitted out{admission, command.request};
+              if (admission == Admission::kAccepted) submitted.push_back(std::move(command));
+              return out;
+            },
+        .consume = [](const api::ModelId&, int64_t) {},
+        .cancel = [](const api::RequestId&) { return true; },
+        .end_session = [this](const api::SessionId& id,
+                              const std::string&) { ended.push_back(id.text); },
+        .release = [this](api::BaseId, const api::SnapshotId& id) { released.push_back(id.text); },
+        .tick = [this](double, double seconds) { excused += seconds; }};
   }
 
   strata::testing::TempDir dir_;

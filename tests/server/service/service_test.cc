@@ -14,8 +14,14 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
+ServiceOptions session_timeout(double seconds) {
+  ServiceOptions options;
+  options.session_timeout = seconds;
+  return options;
+}
+
 TEST(Service, ASilentSessionEnds) {
-  House house({.session_timeout = 300});
+  House house(session_timeout(300));
   const std::string session = house.session();
   const double begin = now_seconds();
   for (int second = 0; second <= 310; ++second) house.service().tick(begin + second);
@@ -24,7 +30,7 @@ TEST(Service, ASilentSessionEnds) {
 
 // A process that was frozen, or an I/O thread that hung, could not read a sign of life.
 TEST(Service, AStandstillIsNoSilence) {
-  House house({.session_timeout = 300});
+  House house(session_timeout(300));
   const std::string session = house.session();
   const double begin = now_seconds();
   house.service().tick(begin);
@@ -40,7 +46,7 @@ TEST(Service, AStandstillIsNoSilence) {
 // A full disk or a database that is away: everything that needs no store goes on, and what does is
 // done when it is back.
 TEST(Service, AStoreThatIsAwayStopsNoTimer) {
-  House house({.futures = {.poll_hold = 30}, .session_timeout = 20});
+  House house(session_timeout(20));
   const std::string session = house.session();
   const std::string model = house.model(session);
   const Response step = house.post("optim_step", R"({"model_id":")" + model + R"(","seq_id":1})");
