@@ -56,7 +56,7 @@ int status_of(ErrorCode code) {
     case ErrorCode::kNotFound:
       return 404;
     case ErrorCode::kIo:
-      return 500;
+      return 503;
   }
   return 500;
 }
@@ -114,6 +114,12 @@ void Router::dispatch(Request request, const Respond& respond) const {
   try {
     found.route->handler(request, respond);
   } catch (const Error& error) {
+    // A full disk, a database that is away: not the request's fault, and it may pass.
+    if (error.code == ErrorCode::kIo) {
+      log(LogLevel::kError, fmt::format("{}: {}", request.path, error.what()));
+      return respond(unavailable_response(
+          "the server cannot write its state now (disk full, or its database is away)", 5));
+    }
     respond(error_response(status_of(error.code), error.what()));
   } catch (const std::exception& error) {
     log(LogLevel::kError, fmt::format("{}: {}", request.path, error.what()));

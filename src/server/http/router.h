@@ -34,7 +34,7 @@ struct Route {
 // A handler that answers at once.
 Handler at_once(PlainHandler handler);
 
-int status_of(ErrorCode code);  // 400, 404, 400, 400, 500
+int status_of(ErrorCode code);  // 400, 404, 400, 400, 503
 
 class Router {
  public:
