@@ -91,7 +91,7 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
   const int64_t seq_id = command.seq_id;
   pending.watched = watched(command, now_seconds());
   if (stopping_) {
-    if (pending.failed) pending.failed();
+    if (pending.failed) guarded("undo", pending.failed);
     return busy_response(503, "the server is shutting down");
   }
   const Admitted admitted = dispatch_.submit(std::move(command));
@@ -103,7 +103,7 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
     pending_.emplace(id.text, std::move(pending));
     return future_response(id.text, model);
   }
-  if (pending.failed) pending.failed();
+  if (pending.failed) guarded("undo", pending.failed);
   switch (admitted.admission) {
     case Admission::kAccepted:
     case Admission::kDuplicate:
@@ -164,7 +164,7 @@ void Service::settle(const api::Result& result, double now) {
   pending_.erase(found);
   parts_.watch.settled(pending.watched, result.request, result.outcome, now);
   if (const auto* failure = std::get_if<api::Failure>(&result.outcome)) {
-    if (pending.failed) pending.failed();
+    if (pending.failed) guarded("undo", pending.failed);
     return futures_.fail(result.request, failure->category, failure->message, now);
   }
   if (!pending.writes_files || !parts_.aside) {
@@ -196,7 +196,12 @@ Response Service::answer(const Pending& pending, const api::Result& result) {
 
 void Service::post(std::vector<api::Result> results) {
   const double now = now_seconds();
-  for (const api::Result& result : results) settle(result, now);
+  for (const api::Result& result : results) {
+    const std::string fault = guarded("settle", [&] { settle(result, now); });
+    if (fault.empty()) continue;
+    futures_.fail(result.request, api::FaultCategory::kServer,
+                  "the server failed on this request; its log says why", now);
+  }
 }
 
 void Service::tick(double now) {
@@ -303,7 +308,7 @@ Response Service::readiness() const {
 void Service::fail_pending() {
   futures_.fail_all("the server was shut down before this request was done", now_seconds());
   for (auto& [id, pending] : std::exchange(pending_, {})) {
-    if (pending.failed) pending.failed();
+    if (pending.failed) guarded("undo", pending.failed);
   }
 }
 

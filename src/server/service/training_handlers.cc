@@ -301,7 +301,10 @@ Response Service::save_ephemeral(const Request& request, const Fields& body, con
                                           json_quoted(row.id)));
   };
   return submit(request.tenant, std::move(command),
-                {.finish = finish, .failed = [this, dir] { parts_.registry.abandon(dir); }});
+                {.finish = finish, .failed = [this, dir, base = sampler.base, snapshot] {
+                   dispatch_.release(base, snapshot);
+                   parts_.registry.abandon(dir);
+                 }});
 }
 
 }  // namespace strata::server

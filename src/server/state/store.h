@@ -132,6 +132,7 @@ class StateStore {
   int64_t count_runs(const std::string& tenant, const std::string& project);  // "": every project
   std::vector<std::string> runs_of(const std::string& session_id);
   void end_run(const std::string& id, RunState state, double now);
+  void forget_run(const std::string& id);  // of a model whose creation failed
   // Written with the next flush_touches(), at most every few seconds.
   void touch_run(const std::string& id, double now);
   void flush_touches();

@@ -19,7 +19,7 @@ class House {
   explicit House(ServiceOptions options = {}) : faults_(std::make_shared<SqlFaults>()) {
     store_ = std::make_unique<StateStore>(
         std::make_unique<FaultySql>(open_sqlite(data_.database()), faults_), wall_seconds());
-    registry_ = std::make_unique<CheckpointRegistry>(data_, *store_, 0);
+    registry_ = std::make_unique<CheckpointRegistry>(data_, *store_, RegistryOptions{});
     options.futures.secret = data_.secret();
     service_ = std::make_unique<Service>(options, parts(), dispatch());
     service_->add_routes(router_);

@@ -71,6 +71,65 @@ TEST(Service, AStoreThatIsAwayStopsNoTimer) {
   EXPECT_EQ(house.service().unready(now), "");
 }
 
+// The store fails while failures are noted: each result of the batch reaches its future.
+TEST(Service, OneFaultLosesNoOtherResult) {
+  House house;
+  const std::string session = house.session();
+  std::vector<std::string> requests;
+  std::vector<api::Result> results;
+  for (int i = 0; i < 3; ++i) {
+    const Response made =
+        house.post("create_model", R"({"session_id":")" + session + R"(","model_seq_id":)" +
+                                       std::to_string(i) +
+                                       R"(,"base_model":"tiny","lora_config":{"rank":8}})");
+    requests.push_back(House::text(made, "request_id"));
+    results.push_back({{requests.back()}, api::Failure{api::FaultCategory::kUser, "no slot"}});
+  }
+  results[2].outcome = api::Done{};
+  house.faults().away = true;
+  house.service().post(std::move(results));
+  house.faults().away = false;
+  EXPECT_THAT(house.poll(requests[0]).body, HasSubstr("no slot"));
+  EXPECT_THAT(house.poll(requests[1]).body, HasSubstr("no slot"));
+  EXPECT_THAT(house.poll(requests[2]).body, HasSubstr("create_model"));
+  EXPECT_EQ(house.service().models().size(), 1u);
+}
+
+// What the store refuses, for a NUL or because it is away, was not submitted: no slot is taken.
+TEST(Service, AModelIsWrittenDownBeforeItIsSubmitted) {
+  House house;
+  const std::string session = house.session();
+  const auto create = [&](const std::string& base) {
+    return house.post("create_model", R"({"session_id":")" + session +
+                                          R"(","model_seq_id":0,"base_model":")" + base +
+                                          R"(","lora_config":{"rank":8}})");
+  };
+  EXPECT_EQ(create(R"(tiny:\u0000)").status, 400);
+  house.faults().statement = "INSERT INTO runs";
+  EXPECT_EQ(create("tiny").status, 503);
+  EXPECT_THAT(house.submitted, IsEmpty());
+  house.faults().statement = "";
+  house.admission = Admission::kFull;
+  EXPECT_EQ(create("tiny").status, 429);
+  EXPECT_FALSE(house.store().find_run(session + ":train:0").has_value());
+  house.admission = Admission::kAccepted;
+  EXPECT_EQ(create("tiny").status, 200);
+  EXPECT_EQ(house.submitted.size(), 1u);
+  EXPECT_EQ(house.service().models().size(), 1u);
+}
+
+// create_session needs the store: 503 with Retry-After while that is away, and then it works.
+TEST(Service, WhatNeedsTheStoreIsToldToComeAgain) {
+  House house;
+  house.faults().away = true;
+  const Response refused = house.post("create_session", "{}");
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.headers.at(0).name, "retry-after");
+  EXPECT_THAT(refused.body, ::testing::Not(HasSubstr("injected")));
+  house.faults().away = false;
+  EXPECT_NE(house.session(), "");
+}
+
 TEST(Service, ReadinessIsNotLife) {
   House house;
   EXPECT_THAT(house.call("GET", "readyz").body, HasSubstr("loading"));
