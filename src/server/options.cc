@@ -168,6 +168,8 @@ constexpr OptionRow kRows[] = {
      }},
     {"max-disk", "SIZE", "no limit", "of all checkpoints together", Kind::kValue,
      set_size<&O::max_disk>},
+    {"accept-loss", "", "off", "start although many checkpoints' folders are missing: forget them",
+     Kind::kFlag, set_switch<&O::accept_loss>},
     {"stable-reinforce", "on|off", "on", "off refuses that loss and record_stability_info",
      Kind::kValue, set_switch<&O::stable_reinforce>},
     {"dtype", "auto|bf16|f32", "auto", "arithmetic of the models", Kind::kValue, set_dtype},

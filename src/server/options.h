@@ -52,6 +52,7 @@ struct ServeOptions {
   int64_t max_queued_operations = 16384;
   int64_t memory = 0;    // bytes; 0: 80 % of RAM
   int64_t max_disk = 0;  // bytes; 0: no limit
+  bool accept_loss = false;
   bool stable_reinforce = true;
   std::string dtype = "auto";
   std::string expert_rank = "divided";

@@ -84,7 +84,7 @@ struct TinkerServer::State {
         keys(std::make_shared<KeyRing>(key_sources(options))),
         data(options.data),
         store(open_store(options, data), wall_seconds()),
-        registry(data, store, options.max_disk),
+        registry(data, store, {.max_disk = options.max_disk, .accept_loss = options.accept_loss}),
         signer(data.secret(), store, options.url_ttl),
         rest({store, registry, signer, worker}),
         names(base_names),

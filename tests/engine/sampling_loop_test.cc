@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "base/error.h"
 #include "tests/engine/tiny_engine.h"
 
 namespace strata::engine {

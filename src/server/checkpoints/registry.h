@@ -6,10 +6,12 @@
 //   const CheckpointRow row = registry.finish(dir, save, wall_seconds());
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,10 +37,17 @@ struct CheckpointFile {
   int64_t size = 0;
 };
 
+struct RegistryOptions {
+  int64_t max_disk = 0;      // bytes; 0: no limit
+  bool accept_loss = false;  // forget checkpoints whose folders are missing, however many
+};
+
 class CheckpointRegistry {
  public:
-  // Removes folders without a row and rows without a folder, and logs each. max_disk 0: no limit.
-  CheckpointRegistry(const DataDir& data, StateStore& store, int64_t max_disk);
+  // Moves folders without a row to DATA/lost, removes rows without a folder, and logs each. Error,
+  // and nothing changed, when the folders are another server's, cannot be looked at, or more than a
+  // tenth of them is missing.
+  CheckpointRegistry(const DataDir& data, StateStore& store, const RegistryOptions& options);
 
   // A folder to write a save into.
   std::string begin();
@@ -64,15 +73,20 @@ class CheckpointRegistry {
   std::string copy(const CheckpointRow& source, RunRow run, std::optional<int64_t> ttl_seconds,
                    const std::string& idempotency_key, double now);
 
-  // The tar of a checkpoint, below tmp: made on the first call.
+  // The tar of a checkpoint, below tmp: made on the first call, which takes a while.
   std::string archive(const CheckpointRow& row);
+  // Where it lies, if it has been made.
+  [[nodiscard]] std::optional<std::string> made_archive(const CheckpointRow& row) const;
 
   // Removes what expired or was deleted and nobody reads; every few seconds. Each step is tried,
   // then the Error of one that failed is thrown.
   void sweep(double now);
 
  private:
+  void check_mark();
   void reconcile();
+  void set_aside(const std::set<std::string>& wanted);
+  void commit(const CheckpointRow& row, const std::function<void()>& add);
   void check_disk(int64_t more) const;
   void place(const std::string& dir, const CheckpointRow& row);
   bool is_leased(const std::string& id);
@@ -81,7 +95,7 @@ class CheckpointRegistry {
 
   const DataDir& data_;
   StateStore& store_;
-  int64_t max_disk_ = 0;
+  const RegistryOptions options_;
 
   struct Leases {
     std::mutex mutex;

@@ -3,6 +3,9 @@
 // never was. I/O thread only.
 //   Rest rest({store, registry, signer, worker});  rest.add_routes(router);
 #pragma once
+#include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 
 #include "server/checkpoints/registry.h"
@@ -44,12 +47,18 @@ class Rest {
   Response external_urls(const Request& request);
   void archive(const Request& request, const Respond& respond);
   Response file(const Request& request);
+  void pack_again(const CheckpointRow& row);
 
   CheckpointRow checkpoint_of(const Request& request, bool may_be_public);
   RunRow own_run(const Request& request, const std::string& id);
   std::string run_json(const RunRow& row);
 
   RestParts parts_;
+  struct Packing {  // checkpoints whose archives the worker was told to make again
+    std::mutex mutex;
+    std::set<std::string> ids;
+  };
+  std::shared_ptr<Packing> packing_ = std::make_shared<Packing>();
 };
 
 // The checkpoint as the protocol shows it.

@@ -123,6 +123,18 @@ void StateStore::bind_data_directory(int64_t fingerprint) {
               "empty database (--db)");
 }
 
+bool StateStore::checkpoints_marked() {
+  const std::lock_guard lock(mutex_);
+  return !run("SELECT value FROM meta WHERE name = 'checkpoints_marked'", {}).rows.empty();
+}
+
+void StateStore::mark_checkpoints() {
+  const std::lock_guard lock(mutex_);
+  run("INSERT INTO meta (name, value) VALUES ('checkpoints_marked', 1) "
+      "ON CONFLICT (name) DO NOTHING",
+      {});
+}
+
 int64_t StateStore::tenant_number(const std::string& tenant, double now) {
   const std::lock_guard lock(mutex_);
   const SqlResult found = run("SELECT number FROM tenants WHERE name = ?", {tenant});

@@ -106,6 +106,10 @@ class StateStore {
   // would remove every row.
   void bind_data_directory(int64_t fingerprint);
 
+  // Whether the folder of checkpoints was given its mark, which must be there from then on.
+  bool checkpoints_marked();
+  void mark_checkpoints();
+
   // Tenants have small numbers, so that a URL need not show their names.
   int64_t tenant_number(const std::string& tenant, double now);
   std::optional<std::string> tenant_of(int64_t number);

@@ -29,7 +29,7 @@ constexpr int kNames = 5;
 
 struct Parts {
   explicit Parts(const std::string& dir)
-      : data(dir), store(open_sqlite(data.database()), wall_seconds()), registry(data, store, 0) {}
+      : data(dir), store(open_sqlite(data.database()), wall_seconds()), registry(data, store, {}) {}
   DataDir data;
   StateStore store;
   CheckpointRegistry registry;
