@@ -50,6 +50,9 @@ struct ServeOptions {
   int64_t max_queued_samples = 4096;
   int64_t max_queued_bytes = 1LL << 30;
   int64_t max_queued_operations = 16384;
+  int64_t max_sessions_per_tenant = 4096;
+  int64_t max_samplers_per_session = 65536;
+  int64_t max_ephemeral = 256;
   int64_t memory = 0;    // bytes; 0: 80 % of RAM
   int64_t max_disk = 0;  // bytes; 0: no limit
   bool accept_loss = false;

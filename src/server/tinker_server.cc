@@ -41,6 +41,9 @@ ServiceOptions service_options(const ServeOptions& options, const DataDir& data,
   out.max_rank = options.max_rank;
   out.max_body = options.max_body;
   out.max_queued_samples = options.max_queued_samples;
+  out.max_sessions = options.max_sessions_per_tenant;
+  out.max_samplers = options.max_samplers_per_session;
+  out.max_ephemerals = options.max_ephemeral;
   out.stable_reinforce = options.stable_reinforce;
   return out;
 }

@@ -58,7 +58,7 @@ Service::Service(const ServiceOptions& options, ServiceParts parts, Dispatch dis
       futures_(options.futures) {
   const double now = now_seconds();
   for (const SessionRow& row : parts_.store.active_sessions()) {
-    sessions_[row.id] = {row.tenant, now};
+    sessions_[row.id] = {row.tenant, now, 0, {}};
   }
 }
 

@@ -7,6 +7,7 @@
 //   service.tick(now_seconds()); })
 #pragma once
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -33,6 +34,9 @@ struct ServiceOptions {
   int64_t max_rank = 128;
   int64_t max_body = 64LL << 20;
   int64_t max_queued_samples = 4096;
+  int64_t max_sessions = 4096;   // alive, of a tenant
+  int64_t max_samplers = 65536;  // of a session
+  int64_t max_ephemerals = 256;  // samplers of a session that live in memory or tmp alone
   bool stable_reinforce = true;
 };
 
@@ -93,6 +97,8 @@ class Service {
   struct Session {
     std::string tenant;
     double last_seen = 0;  // now_seconds()
+    size_t num_samplers = 0;
+    std::deque<std::string> ephemerals;  // samplers without files, oldest first
   };
   struct Sampler {
     std::string tenant;
@@ -106,7 +112,8 @@ class Service {
     std::shared_ptr<void> lease;  // keeps the checkpoint's files
     struct Known {
       uint64_t fingerprint = 0;
-      std::string reply;
+      std::string request;
+      int64_t num_samples = 0;
     };
     std::map<int64_t, Known> requests;  // by seq_id, against duplicates
   };
@@ -173,6 +180,9 @@ class Service {
   void retrieve_future(const Request& request, const Respond& respond);
   Sampler& live_sampler(const Request& request, const std::string& id);
   Sampler make_sampler(const SamplerRow& row, const std::string& tenant);
+  Sampler& keep_sampler(const std::string& id, Sampler sampler);
+  void keep_ephemeral(const std::string& id, Sampler sampler);
+  void drop_sampler(std::map<std::string, Sampler>::iterator at);
   Response submit_sample(const Request& request, const std::string& id, Sampler& sampler,
                          int64_t seq_id, const Fields& body);
 

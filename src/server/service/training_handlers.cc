@@ -295,7 +295,7 @@ Response Service::save_ephemeral(const Request& request, const Fields& body, con
     SamplerRow kept = row;
     kept.created_at = wall_seconds();
     parts_.store.add_sampler(kept);
-    samplers_[row.id] = sampler;
+    keep_ephemeral(row.id, sampler);
     return json_response(200, fmt::format("{{\"type\":\"save_weights_for_sampler\","
                                           "\"sampling_session_id\":{}}}",
                                           json_quoted(row.id)));

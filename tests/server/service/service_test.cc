@@ -130,6 +130,94 @@ TEST(Service, WhatNeedsTheStoreIsToldToComeAgain) {
   EXPECT_NE(house.session(), "");
 }
 
+// Ending one session does not walk through the samplers of all.
+TEST(Service, EndingASessionLooksAtItsOwnAlone) {
+  House house;
+  const auto sampler = [&](const std::string& session, int number) {
+    return house.post("create_sampling_session",
+                      R"({"session_id":")" + session + R"(","sampling_session_seq_id":)" +
+                          std::to_string(number) + R"(,"base_model":"tiny"})");
+  };
+  const std::string crowd = house.session("alice");
+  for (int i = 0; i < 20'000; ++i) ASSERT_EQ(sampler(crowd, i).status, 200);
+  std::vector<std::string> few;
+  for (int i = 0; i < 300; ++i) few.push_back(house.session());
+  ASSERT_EQ(sampler(few[0], 0).status, 200);
+  const double begin = now_seconds();
+  for (const std::string& id : few) {
+    ASSERT_EQ(house.post("sessions/" + id + "/finish", "{}").status, 200);
+    ASSERT_EQ(house.post("sessions/" + id + "/finish", "{}").status, 200);
+  }
+  EXPECT_LT(now_seconds() - begin, 2.0);
+  EXPECT_EQ(house.ended.size(), few.size());  // once each
+  EXPECT_EQ(house.call("GET", "samplers/" + few[0] + ":sample:0").status, 400);
+  EXPECT_EQ(house.call("GET", "samplers/" + crowd + ":sample:7").status, 200);
+}
+
+TEST(Service, SessionsAndSamplersHaveLimits) {
+  ServiceOptions options;
+  options.max_sessions = 2;
+  options.max_samplers = 3;
+  House house(options);
+  const std::string session = house.session();
+  house.session();
+  const Response third = house.post("create_session", "{}");
+  EXPECT_EQ(third.status, 400);
+  EXPECT_THAT(third.body, HasSubstr("--max-sessions-per-tenant"));
+  EXPECT_NE(house.session("bob"), "");
+  for (int i = 0; i < 5; ++i) {
+    const Response made =
+        house.post("create_sampling_session", R"({"session_id":")" + session +
+                                                  R"(","sampling_session_seq_id":)" +
+                                                  std::to_string(i) + R"(,"base_model":"tiny"})");
+    EXPECT_EQ(made.status, i < 3 ? 200 : 400);
+    if (i >= 3) {
+      EXPECT_THAT(made.body, HasSubstr("--max-samplers-per-session"));
+    }
+  }
+  house.post("sessions/" + session + "/finish", "{}");
+  EXPECT_NE(house.session(), "");
+}
+
+// Of samplers on weights that are saved nowhere, the oldest make room.
+TEST(Service, UnsavedSamplersMakeRoomForYoungerOnes) {
+  ServiceOptions options;
+  options.max_ephemerals = 2;
+  House house(options);
+  const std::string session = house.session();
+  const std::string model = house.model(session);
+  for (int i = 0; i < 3; ++i) {
+    const Response saved =
+        house.post("save_weights_for_sampler",
+                   R"({"model_id":")" + model + R"(","seq_id":)" + std::to_string(i + 1) +
+                       R"(,"sampling_session_seq_id":)" + std::to_string(i) + "}");
+    house.settle(House::text(saved, "request_id"), api::Saved{});
+  }
+  EXPECT_THAT(house.released, ElementsAre(session + ":sample:0"));
+  const Response gone = house.call("GET", "samplers/" + session + ":sample:0");
+  EXPECT_EQ(gone.status, 404);
+  EXPECT_THAT(gone.body, HasSubstr("--max-ephemeral"));
+  EXPECT_EQ(house.call("GET", "samplers/" + session + ":sample:1").status, 200);
+}
+
+// A sample that is sent again gets the same answer, though only its number and id were kept.
+TEST(Service, ARepeatedSampleIsAnsweredAlike) {
+  House house;
+  const std::string session = house.session();
+  house.post(
+      "create_sampling_session",
+      R"({"session_id":")" + session + R"(","sampling_session_seq_id":0,"base_model":"tiny"})");
+  const std::string body =
+      R"({"sampling_session_id":")" + session +
+      R"(:sample:0","seq_id":1,"num_samples":3,"prompt":{"chunks":[{"type":)"
+      R"("encoded_text","tokens":[5,9]}]},"sampling_params":{"max_tokens":2}})";
+  const Response first = house.post("asample", body);
+  EXPECT_EQ(first.status, 200) << first.body;
+  EXPECT_THAT(first.body, HasSubstr(":sample:0:1:2\""));
+  EXPECT_EQ(house.post("asample", body).body, first.body);
+  EXPECT_EQ(house.submitted.size(), 1u);
+}
+
 TEST(Service, ReadinessIsNotLife) {
   House house;
   EXPECT_THAT(house.call("GET", "readyz").body, HasSubstr("loading"));
