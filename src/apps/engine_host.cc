@@ -85,7 +85,7 @@ void EngineHost::loop(scheduler::Scheduler& scheduler,
     std::vector<api::Result> results;
     if (!work.empty()) {
       turn_began_ = now_seconds();
-      results = engines_[static_cast<size_t>(work.base)].runner->run(work);
+      results = run(work);
       count(work);
       turn_began_ = 0.0;
     }
@@ -93,6 +93,25 @@ void EngineHost::loop(scheduler::Scheduler& scheduler,
     const bool idle = work.empty() && results.empty();
     if (!results.empty()) post(std::move(results));
     if (idle) scheduler.wait(kIdleSeconds);
+  }
+}
+
+// The runner answers faults itself; should one escape, this turn's commands fail and the rest goes
+// on.
+std::vector<api::Result> EngineHost::run(const api::Work& work) {
+  try {
+    return engines_[static_cast<size_t>(work.base)].runner->run(work);
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, fmt::format("engine: a turn failed: {}", error.what()));
+    const api::Failure failure{api::FaultCategory::kServer,
+                               fmt::format("the engine failed: {}", error.what())};
+    std::vector<api::Result> results;
+    for (const auto& command : work.control) results.push_back({command->request, failure});
+    for (const api::TrainRows& rows : work.rows)
+      results.push_back({rows.command->request, failure});
+    for (const api::SampleRows& rows : work.samples)
+      results.push_back({rows.command->request, failure});
+    return results;
   }
 }
 

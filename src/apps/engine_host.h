@@ -65,6 +65,7 @@ class EngineHost {
   void load(const std::string& dir, const HostOptions& options);
   void loop(scheduler::Scheduler& scheduler,
             const std::function<void(std::vector<api::Result>)>& post);
+  std::vector<api::Result> run(const api::Work& work);
   void count(const api::Work& work);
 
   std::vector<Base> engines_;

@@ -13,6 +13,7 @@
 namespace strata::apps {
 namespace {
 
+constexpr int kDropped = 3;     // the exit status when accepted work was not done
 constexpr double kStep = 0.02;  // seconds between looks at a shutdown's progress
 
 server::Admission admission(scheduler::Verdict verdict) {
@@ -102,6 +103,11 @@ void wait_for_end(const sigset_t& signals, server::TinkerServer& server) {
   }
 }
 
+struct StopHost {
+  EngineHost& host;
+  ~StopHost() { host.stop(); }
+};
+
 // The running turn and the saves in line are done within `seconds`; a second signal ends the wait.
 void drain(const sigset_t& signals, const scheduler::Scheduler& scheduler, double seconds) {
   const double end = now_seconds() + seconds;
@@ -137,6 +143,7 @@ int run_serve(const server::ServeOptions& options) {
                               [&] { return stats_of(host, scheduler); });
   host.start(scheduler,
              [&server](std::vector<api::Result> results) { server.post(std::move(results)); });
+  const StopHost stop_host{host};  // before `scheduler` goes, should the address be taken
   server.start();
   fmt::print("listening on http://{}:{}\n", options.listen.host, server.port());
   fmt::print("metrics on http://{}:{}/metrics\n", options.metrics_listen.host,
@@ -153,7 +160,12 @@ int run_serve(const server::ServeOptions& options) {
   if (!drained) {
     log(LogLevel::kWarning, "serve: --shutdown-timeout is over; what was running is dropped");
     std::fflush(nullptr);
-    std::_Exit(0);  // the engine thread may be in the middle of a long pass
+    std::_Exit(kDropped);  // the engine thread may be in the middle of a long pass
+  }
+  if (scheduler.num_dropped() > 0) {
+    log(LogLevel::kWarning,
+        fmt::format("serve: {} accepted requests were not done any more", scheduler.num_dropped()));
+    return kDropped;
   }
   return 0;
 }

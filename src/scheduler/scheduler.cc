@@ -254,12 +254,19 @@ void Scheduler::release(api::BaseId base, const api::SnapshotId& snapshot) {
 void Scheduler::begin_shutdown(double now) {
   const std::lock_guard lock(mutex_);
   stopping_ = true;
+  const size_t accepted = unanswered_.size();
   const std::string_view reason = "the server is shutting down";
   for (auto& [id, model] : models_) {
     if (!model.ending) end_model(model, api::FaultCategory::kServer, reason, true, now);
   }
   end_samples(nullptr, api::FaultCategory::kServer, reason);
+  num_dropped_ = accepted - unanswered_.size();
   note_change();
+}
+
+size_t Scheduler::num_dropped() const {
+  const std::lock_guard lock(mutex_);
+  return num_dropped_;
 }
 
 bool Scheduler::idle() const {

@@ -94,6 +94,8 @@ class Scheduler {
   // server). Idle says when the saves are done.
   void begin_shutdown(double now);
   [[nodiscard]] bool idle() const;
+  // What the shutdown failed of what had been accepted.
+  [[nodiscard]] size_t num_dropped() const;
   [[nodiscard]] bool has_model(const api::ModelId& model) const;
   [[nodiscard]] SchedulerStats stats() const;
 
@@ -190,6 +192,7 @@ class Scheduler {
   std::set<api::RequestId> unanswered_;
   std::vector<api::Result> answers_;
   int64_t num_queued_samples_ = 0;  // none of whose rows was handed out
+  size_t num_dropped_ = 0;
   size_t next_engine_ = 0;
 };
 

@@ -472,6 +472,25 @@ TEST(Scheduler, FilesAndSamplingShareTime) {
   EXPECT_NEAR(spent.train_seconds, spent.sample_seconds, 6.0);
 }
 
+TEST(Scheduler, AShutdownCountsWhatItDrops) {
+  House house;
+  house.submit(create("m"));
+  house.run();
+  house.submit(op("m", 1, api::SaveState{}));
+  house.scheduler.begin_shutdown(0.0);
+  house.run();
+  EXPECT_EQ(house.scheduler.num_dropped(), 0u);
+  EXPECT_EQ(house.failure("m-1"), nullptr);
+  House other;
+  other.submit(create("m"));
+  other.run();
+  other.submit(op("m", 1, rows({4})));
+  other.submit(sample("s", 4, 4));
+  other.scheduler.begin_shutdown(0.0);
+  other.run();
+  EXPECT_EQ(other.scheduler.num_dropped(), 2u);
+}
+
 // While copies of adapters wait for the disk, no further one is made; loads go on.
 TEST(Scheduler, SavesWaitForTheDisk) {
   House house;
