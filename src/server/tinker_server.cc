@@ -41,6 +41,7 @@ ServiceOptions service_options(const ServeOptions& options, const DataDir& data,
   out.max_rank = options.max_rank;
   out.max_body = options.max_body;
   out.max_queued_samples = options.max_queued_samples;
+  out.max_stability_bytes = options.max_stability_bytes;
   out.max_sessions = options.max_sessions_per_tenant;
   out.max_samplers = options.max_samplers_per_session;
   out.max_ephemerals = options.max_ephemeral;
@@ -87,7 +88,11 @@ struct TinkerServer::State {
         keys(std::make_shared<KeyRing>(key_sources(options))),
         data(options.data),
         store(open_store(options, data), wall_seconds()),
-        registry(data, store, {.max_disk = options.max_disk, .accept_loss = options.accept_loss}),
+        registry(data, store,
+                 {.max_disk = options.max_disk,
+                  .accept_loss = options.accept_loss,
+                  .max_history = options.max_history,
+                  .expiry_grace = options.expiry_grace}),
         signer(data.secret(), store, options.url_ttl),
         rest({store, registry, signer, worker}),
         names(base_names),

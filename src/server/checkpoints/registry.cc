@@ -276,10 +276,10 @@ bool CheckpointRegistry::is_leased(const std::string& id) {
 }
 
 std::string CheckpointRegistry::copy(const CheckpointRow& source, RunRow run,
-                                     std::optional<int64_t> ttl_seconds,
-                                     const std::string& idempotency_key, double now) {
-  if (!idempotency_key.empty()) {
-    if (const auto known = store_.recall(run.tenant, "copy", idempotency_key)) return *known;
+                                     std::optional<int64_t> ttl_seconds, const Idempotency& key,
+                                     double now) {
+  if (!key.name.empty()) {
+    if (const auto known = store_.recall(run.tenant, "copy", key)) return *known;
   }
   CheckpointRow row = source;
   row.id = random_id();
@@ -312,11 +312,21 @@ std::string CheckpointRegistry::copy(const CheckpointRow& source, RunRow run,
     abandon(dir);
     throw;
   }
-  commit(row, [&] { store_.add_copy(run, row, idempotency_key); });
+  commit(row, [&] { store_.add_copy(run, row, key); });
   return path_of(row).text();
 }
 
-void CheckpointRegistry::sweep(double now) {
+// A clock that jumps ahead makes everything with a lifetime look expired; so that nothing is lost,
+// an operator has the grace to put it right.
+bool CheckpointRegistry::may_go(const CheckpointRow& row, double steady) {
+  if (row.deleted_at) return true;
+  const double since = expired_.try_emplace(row.id, steady).first->second;
+  if (steady - since < options_.expiry_grace) return false;
+  store_.expire(row.id);
+  return true;
+}
+
+void CheckpointRegistry::sweep(double now, double steady) {
   std::string fault_text;  // of one step; the others are done all the same
   const auto step = [&](const std::function<void()>& body) {
     try {
@@ -327,11 +337,21 @@ void CheckpointRegistry::sweep(double now) {
   };
   step([&] { store_.flush_touches(); });
   step([&] {
+    std::map<std::string, double> still_expired;
     for (const CheckpointRow& row : store_.collectable(now)) {
-      if (!is_leased(row.id)) step([&] { collect(row); });
+      step([&] {
+        if (!is_leased(row.id) && may_go(row, steady)) return collect(row);
+        const auto since = expired_.find(row.id);
+        if (since != expired_.end()) still_expired.insert(*since);
+      });
     }
+    expired_ = std::move(still_expired);  // a clock that was put right begins anew
   });
   step([&] { store_.prune(now); });
+  step([&] {
+    while (store_.prune_history(now, options_.max_history)) {
+    }
+  });
   step([&] { drop_old_archives(); });
   if (!fault_text.empty()) throw Error(ErrorCode::kIo, fault_text);
 }

@@ -38,8 +38,10 @@ struct CheckpointFile {
 };
 
 struct RegistryOptions {
-  int64_t max_disk = 0;      // bytes; 0: no limit
-  bool accept_loss = false;  // forget checkpoints whose folders are missing, however many
+  int64_t max_disk = 0;         // bytes; 0: no limit
+  bool accept_loss = false;     // forget checkpoints whose folders are missing, however many
+  int64_t max_history = 10000;  // StateStore::prune_history
+  double expiry_grace = 3600;   // s that the files of an expired checkpoint stay
 };
 
 class CheckpointRegistry {
@@ -71,16 +73,17 @@ class CheckpointRegistry {
 
   // Copies a readable checkpoint into a run of its own; idempotent by key. Returns the new path.
   std::string copy(const CheckpointRow& source, RunRow run, std::optional<int64_t> ttl_seconds,
-                   const std::string& idempotency_key, double now);
+                   const Idempotency& key, double now);
 
   // The tar of a checkpoint, below tmp: made on the first call, which takes a while.
   std::string archive(const CheckpointRow& row);
   // Where it lies, if it has been made.
   [[nodiscard]] std::optional<std::string> made_archive(const CheckpointRow& row) const;
 
-  // Removes what expired or was deleted and nobody reads; every few seconds. Each step is tried,
-  // then the Error of one that failed is thrown.
-  void sweep(double now);
+  // Removes what was deleted or expired and nobody reads; every few seconds, one thread at a time.
+  // `now` is the wall clock, `steady` one that does not jump: expired means expired at every sweep
+  // of the whole grace. Each step is tried, then the Error of one that failed is thrown.
+  void sweep(double now, double steady);
 
  private:
   void check_mark();
@@ -91,6 +94,7 @@ class CheckpointRegistry {
   void place(const std::string& dir, const CheckpointRow& row);
   bool is_leased(const std::string& id);
   void collect(const CheckpointRow& row);
+  bool may_go(const CheckpointRow& row, double steady);
   void drop_old_archives();
 
   const DataDir& data_;
@@ -101,6 +105,7 @@ class CheckpointRegistry {
     std::mutex mutex;
     std::map<std::string, int> counts;
   };
+  std::map<std::string, double> expired_;  // since when, steady; of the sweeping thread
   std::shared_ptr<Leases> leases_ = std::make_shared<Leases>();
   std::mutex archive_mutex_;
 };

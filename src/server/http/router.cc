@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "server/conflict.h"
 
 namespace strata::server {
 namespace {
@@ -37,6 +38,20 @@ bool type_fits(const Route& route, const Request& request) {
   const std::string type = media_type(request.header("content-type"));
   if (type == "application/json") return true;
   return route.body == BodyKind::kJsonOrProto && type == kProtobuf;
+}
+
+Response fault_response(std::string_view where, const std::exception& fault) {
+  if (dynamic_cast<const Conflict*>(&fault) != nullptr) return error_response(409, fault.what());
+  const auto* error = dynamic_cast<const Error*>(&fault);
+  if (error != nullptr && error->code != ErrorCode::kIo)
+    return error_response(status_of(error->code), error->what());
+  log(LogLevel::kError, fmt::format("{}: {}", where, fault.what()));
+  // A full disk, a database that is away: not the request's fault, and it may pass.
+  if (error != nullptr) {
+    return unavailable_response(
+        "the server cannot write its state now (disk full, or its database is away)", 5);
+  }
+  return error_response(500, "the server failed on this request; its log says why");
 }
 
 }  // namespace
@@ -113,17 +128,16 @@ void Router::dispatch(Request request, const Respond& respond) const {
   request.parts = std::move(found.parts);
   try {
     found.route->handler(request, respond);
-  } catch (const Error& error) {
-    // A full disk, a database that is away: not the request's fault, and it may pass.
-    if (error.code == ErrorCode::kIo) {
-      log(LogLevel::kError, fmt::format("{}: {}", request.path, error.what()));
-      return respond(unavailable_response(
-          "the server cannot write its state now (disk full, or its database is away)", 5));
-    }
-    respond(error_response(status_of(error.code), error.what()));
   } catch (const std::exception& error) {
-    log(LogLevel::kError, fmt::format("{}: {}", request.path, error.what()));
-    respond(error_response(500, "the server failed on this request; its log says why"));
+    respond(fault_response(request.path, error));
+  }
+}
+
+Response answer_of(const std::function<Response()>& work) {
+  try {
+    return work();
+  } catch (const std::exception& error) {
+    return fault_response("worker", error);
   }
 }
 

@@ -34,6 +34,9 @@ struct Route {
 // A handler that answers at once.
 Handler at_once(PlainHandler handler);
 
+// What `work` returns, or the response to what it throws.
+Response answer_of(const std::function<Response()>& work);
+
 int status_of(ErrorCode code);  // 400, 404, 400, 400, 503
 
 class Router {

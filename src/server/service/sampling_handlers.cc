@@ -7,6 +7,7 @@
 #include "server/crypto.h"
 #include "server/protocol/results.h"
 #include "server/protocol/sample_request.h"
+#include "server/protocol/stability_record.h"
 #include "server/service/service.h"
 
 namespace strata::server {
@@ -202,32 +203,52 @@ Response Service::submit_sample(const Request& request, const std::string& id, S
   order.command.snapshot = sampler.snapshot;
   order.command.snapshot_dir = sampler.dir;
   const int64_t num_samples = order.command.num_samples;
-  SampleRecord record;
-  if (order.record) record.prompt = order.command.prompt;
+  StateStore::StabilityRequest record;
+  if (order.record) {
+    check_record(body, order.command);
+    record = {request.tenant,
+              sampler.session,
+              fmt::format("{}:{}", id, seq_id),
+              pack_tokens(order.command.prompt),
+              {}};
+  }
   api::Command command =
       new_command(request.tenant, sampler.session, sampler.base, FutureKind::kSample);
   const std::string request_id = command.request.text;
   command.fingerprint = fingerprint_of(request.body);
   command.op = std::move(order.command);
-  const auto finish = [this, id, seq_id, record = std::move(record), keep = order.record,
-                       session = sampler.session](const api::Outcome& outcome) {
+  const auto finish = [this, record = std::move(record)](const api::Outcome& outcome) {
     const auto& output = std::get<api::SampleOutput>(outcome);
-    if (keep) {
-      std::vector<StateStore::StabilityRecord> rows;
-      for (size_t i = 0; i < output.sequences.size(); ++i) {
-        const api::SampledSequence& sequence = output.sequences[i];
-        rows.push_back({sequence_id(id, seq_id, static_cast<int64_t>(i)),
-                        pack_record({record.prompt, sequence.tokens, sequence.logprobs})});
-      }
-      parts_.store.put_stability(session, rows, wall_seconds());
-    }
+    if (!record.id.empty()) keep_record(record, output);
     return sample_response(output);
   };
-  Response response = submit(request.tenant, std::move(command), {.finish = finish, .failed = {}});
+  Response response = submit(request.tenant, std::move(command),
+                             {.finish = finish, .failed = {}, .writes_files = order.record});
   if (response.status != 200) return response;
   if (sampler.requests.size() >= kMaxRemembered) sampler.requests.erase(sampler.requests.begin());
   sampler.requests[seq_id] = {fingerprint_of(request.body), request_id, num_samples};
   return sample_reply(request_id, id, seq_id, num_samples);
+}
+
+// What could never be kept is refused before it is sampled.
+void Service::check_record(const Fields& body, const api::Sample& sample) const {
+  const auto prompt = static_cast<int64_t>(sample.prompt.size());
+  const int64_t bytes = 4 * prompt + sample.num_samples * (8 * sample.max_tokens + 100);
+  if (bytes <= options_.max_stability_bytes) return;
+  body.fail(
+      "record_stability_info",
+      fmt::format("{} samples of {} tokens may take {} bytes, and a tenant's records have {} "
+                  "(--max-stability-bytes); ask for fewer num_samples or max_tokens",
+                  sample.num_samples, sample.max_tokens, bytes, options_.max_stability_bytes));
+}
+
+void Service::keep_record(StateStore::StabilityRequest record, const api::SampleOutput& output) {
+  for (size_t i = 0; i < output.sequences.size(); ++i) {
+    const api::SampledSequence& sequence = output.sequences[i];
+    record.records.push_back(
+        {fmt::format("{}:{}", record.id, i), pack_sequence(sequence.tokens, sequence.logprobs)});
+  }
+  parts_.store.put_stability(record, options_.max_stability_bytes, wall_seconds());
 }
 
 void Service::retrieve_future(const Request& request, const Respond& respond) {

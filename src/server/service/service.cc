@@ -236,7 +236,7 @@ void Service::sweep() {
   const auto job = [this] {
     std::string fault;
     try {
-      parts_.registry.sweep(wall_seconds());
+      parts_.registry.sweep(wall_seconds(), now_seconds());
     } catch (const std::exception& error) {
       fault = error.what();
     }

@@ -34,8 +34,9 @@ struct ServiceOptions {
   int64_t max_rank = 128;
   int64_t max_body = 64LL << 20;
   int64_t max_queued_samples = 4096;
-  int64_t max_sessions = 4096;   // alive, of a tenant
-  int64_t max_samplers = 65536;  // of a session
+  int64_t max_stability_bytes = 1LL << 30;  // of a tenant's records
+  int64_t max_sessions = 4096;              // alive, of a tenant
+  int64_t max_samplers = 65536;             // of a session
   int64_t max_ephemerals = 256;  // samplers of a session that live in memory or tmp alone
   bool stable_reinforce = true;
 };
@@ -183,6 +184,8 @@ class Service {
   Sampler& keep_sampler(const std::string& id, Sampler sampler);
   void keep_ephemeral(const std::string& id, Sampler sampler);
   void drop_sampler(std::map<std::string, Sampler>::iterator at);
+  void check_record(const Fields& body, const api::Sample& sample) const;
+  void keep_record(StateStore::StabilityRequest record, const api::SampleOutput& output);
   Response submit_sample(const Request& request, const std::string& id, Sampler& sampler,
                          int64_t seq_id, const Fields& body);
 

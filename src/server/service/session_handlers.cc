@@ -104,7 +104,8 @@ Response Service::create_session(const Request& request) {
                          "finish some, or wait until those without a sign of life end",
                          alive));
   }
-  const std::string key(request.header("x-idempotency-key").substr(0, 256));
+  const Idempotency key{std::string(request.header("x-idempotency-key").substr(0, 256)),
+                        static_cast<int64_t>(fingerprint_of(request.body))};
   const std::string id = parts_.store.add_session(row, key);
   // A repeated key names the session of then, which may have ended since.
   if (id == row.id) sessions_[id] = {request.tenant, now_seconds(), 0, {}};

@@ -7,6 +7,7 @@
 #include "server/checkpoints/age.h"
 #include "server/protocol/losses.h"
 #include "server/protocol/results.h"
+#include "server/protocol/stability_record.h"
 #include "server/service/service.h"
 
 namespace strata::server {
@@ -76,9 +77,10 @@ std::vector<std::string> read_recipients(const Fields& body) {
 
 std::optional<SampleRecord> Service::find_record(const std::string& session,
                                                  const std::string& sequence) {
-  const std::optional<std::string> text =
-      parts_.store.get_stability(session, sequence, wall_seconds());
-  return text ? unpack_record(*text) : std::nullopt;
+  const auto found = parts_.store.get_stability(session, sequence, wall_seconds());
+  if (!found) return std::nullopt;
+  return found->prompt ? unpack_sequence(*found->prompt, found->record)
+                       : unpack_record(found->record);
 }
 
 Response Service::forward_backward(const Request& request) {

@@ -102,6 +102,7 @@ class Postgres final : public Sql {
     in_transaction_ = false;
     CHECK(!broken, "a failed transaction was committed");
   }
+  void sync() override {}  // COMMIT has waited for it
   void rollback() noexcept override {
     if (!in_transaction_) return;
     PQclear(PQexec(connection_, "ROLLBACK"));

@@ -165,6 +165,22 @@ TEST_F(Registry, AnOlderFolderOpens) {
   EXPECT_TRUE(fs::exists(data_->checkpoints() + "/fingerprint"));
 }
 
+// The wall clock jumps ahead and back: what looked expired meanwhile is all there.
+TEST_F(Registry, AClockThatJumpsLosesNothing) {
+  CheckpointSave with_end = save("a");
+  with_end.ttl_seconds = 86400;
+  const CheckpointRow row = finish(with_end);
+  for (int i = 0; i < 600; ++i) registry_->sweep(1e9, 5.0 * i);  // 50 minutes a billion s ahead
+  registry_->sweep(4000, 3000);
+  EXPECT_EQ(adapter(row), "weights");
+  EXPECT_TRUE(store_->find_checkpoint("s:train:0", CheckpointKind::kWeights, "a", 4000));
+  registry_->sweep(1000 + 86401, 10'000);  // truly expired: counted from now
+  registry_->sweep(1000 + 86401 + 3500, 13'500);
+  EXPECT_TRUE(fs::exists(registry_->folder(row)));
+  registry_->sweep(1000 + 86401 + 3700, 13'700);
+  EXPECT_FALSE(fs::exists(registry_->folder(row)));
+}
+
 // The answer to COMMIT is lost. Whether it was done decides what becomes of the files.
 TEST_F(Registry, ACommitOfUnknownOutcomeLosesNoFiles) {
   const CheckpointRow old = finish(save("a"), 1000, "old");
@@ -194,10 +210,10 @@ TEST_F(Registry, OverwriteSwitchesTheRowAndOnlyThenTheOldFilesGo) {
   EXPECT_EQ(adapter(old), "old");
   {
     const auto lease = registry_->lease(old.id);
-    registry_->sweep(1200);
+    registry_->sweep(1200, 1200);
     EXPECT_EQ(adapter(old), "old");
   }
-  registry_->sweep(1200);
+  registry_->sweep(1200, 1200);
   EXPECT_FALSE(fs::exists(registry_->folder(old)));
   EXPECT_EQ(adapter(fresh), "new");
 }
@@ -220,7 +236,7 @@ TEST_F(Registry, TheDiskLimitFailsOnlyTheSaveThatPassesIt) {
   EXPECT_TRUE(fs::is_empty(data_->temporary()));
   EXPECT_EQ(store_->checkpoints_of("s:train:0", 2000).size(), 1u);
   store_->delete_checkpoint(row.id, 2000);
-  registry_->sweep(2000);
+  registry_->sweep(2000, 2000);
   EXPECT_NO_THROW(finish(save("b")));
 }
 
@@ -242,12 +258,12 @@ TEST_F(Registry, ACopyOutlivesItsSource) {
   run.id = "copy:train:0";
   run.tenant = "bob";
   run.base_model = "base";
-  const std::string path = registry_->copy(source, run, std::nullopt, "key", 1100);
+  const std::string path = registry_->copy(source, run, std::nullopt, {"key"}, 1100);
   EXPECT_EQ(path, "tinker://copy:train:0/weights/a");
   run.id = "copy:train:1";
-  EXPECT_EQ(registry_->copy(source, run, std::nullopt, "key", 1100), path);
+  EXPECT_EQ(registry_->copy(source, run, std::nullopt, {"key"}, 1100), path);
   store_->delete_checkpoint(source.id, 1200);
-  registry_->sweep(1200);
+  registry_->sweep(1200, 1200);
   EXPECT_FALSE(fs::exists(registry_->folder(source)));
   open(2000);
   const CheckpointRow copy = registry_->find(parse_tinker_path(path), "bob", false, 2000);
@@ -324,7 +340,7 @@ TEST_F(Registry, SignedUrlsServeOneFileForAWhile) {
   EXPECT_EQ(signer.check(bob, 1100, found), Verdict::kGood);
   store_->delete_checkpoint(row.id, 1200);
   EXPECT_EQ(signer.check(good, 1200, found), Verdict::kGone);
-  registry_->sweep(1200);
+  registry_->sweep(1200, 1200);
   EXPECT_EQ(signer.check(good, 1200, found), Verdict::kGone);
 }
 

@@ -37,7 +37,7 @@ class RestTest : public ::testing::Test {
       session.tenant = tenant;
       session.user_metadata = R"({"who":"me"})";
       session.display_name = "a \"name\"";
-      store_.add_session(session, "");
+      store_.add_session(session, {});
       add_run(tenant, 0);
     }
   }
@@ -342,13 +342,28 @@ TEST_F(RestTest, AnArchiveThatIsOrderedKeepsItsFiles) {
   request.base_url = "http://h:1";
   router_.dispatch(std::move(request), [answer](Response r) { answer->set_value(std::move(r)); });
   store_.delete_checkpoint(row.id, wall_seconds());
-  registry_.sweep(wall_seconds() + 86400);
+  registry_.sweep(wall_seconds() + 86400, 0);
   EXPECT_TRUE(std::filesystem::exists(registry_.folder(row)));
   hold.set_value();
   EXPECT_EQ(answer->get_future().get().status, 200);
-  registry_.sweep(wall_seconds() + 86400);
+  registry_.sweep(wall_seconds() + 86400, 0);
   EXPECT_FALSE(std::filesystem::exists(registry_.folder(row)));
   EXPECT_TRUE(registry_.files(row).empty());
+}
+
+// The same key for another copy is a mistake of the client, not the same copy.
+TEST_F(RestTest, AnIdempotencyKeyIsForOneRequest) {
+  save("a");
+  save("b");
+  const auto copy = [&](const std::string& name) {
+    return call("POST", "/api/v1/copy_weights", "alice",
+                R"({"source_path":"tinker://s-alice:train:0/weights/)" + name + "\"}",
+                {{"x-idempotency-key", "k"}});
+  };
+  const Response first = copy("a");
+  ASSERT_EQ(first.status, 200) << first.body;
+  EXPECT_EQ(copy("a").body, first.body);
+  EXPECT_EQ(copy("b").status, 409);
 }
 
 TEST_F(RestTest, PacksAnArchive) {

@@ -1,5 +1,6 @@
 // FaultySql: an Sql that fails on demand, as a full disk or a database that went away does.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@ struct SqlFaults {
   bool away = false;         // everything fails
   std::string statement;     // what begins like this fails; "": nothing
   bool commit_lost = false;  // COMMIT is done, and its answer is lost
+  std::function<void()> slow_sync;
 };
 
 class FaultySql final : public Sql {
@@ -33,6 +35,10 @@ class FaultySql final : public Sql {
     check("COMMIT");
     sql_->commit();
     if (std::exchange(faults_->commit_lost, false)) fail("COMMIT");
+  }
+  void sync() override {
+    if (faults_->slow_sync) faults_->slow_sync();
+    sql_->sync();
   }
   void rollback() noexcept override { sql_->rollback(); }
 
