@@ -5,9 +5,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
-#include <chrono>
-
-#include "tests/scheduler/fake_engine.h"
+#include "tests/scheduler/house.h"
 
 namespace strata::scheduler {
 namespace {
@@ -15,79 +13,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::UnorderedElementsAre;
-
-// A scheduler with one fake engine, and what was posted.
-struct House {
-  explicit House(SchedulerOptions options = {}) : scheduler(options) {}
-  Scheduler scheduler;
-  FakeEngine engine;
-  double now = 0.0;
-  int next_request = 0;
-  std::map<std::string, std::vector<api::Outcome>> posted;
-
-  Verdict submit(api::Command command) {
-    if (command.request.empty()) command.request.text = "r" + std::to_string(next_request++);
-    return scheduler.submit(std::move(command), now).verdict;
-  }
-  bool turn() {
-    const api::Capacity capacity = engine.capacity();
-    scheduler.tick(now, 0.0);
-    const api::Work work = scheduler.next({&capacity, 1}, now);
-    post(scheduler.complete(engine.run(work), now));
-    return !work.empty();
-  }
-  void post(std::vector<api::Result> results) {
-    for (api::Result& result : results)
-      posted[result.request.text].push_back(std::move(result.outcome));
-  }
-  int run() {
-    int turns = 0;
-    while (turn()) ++turns;
-    return turns;
-  }
-  [[nodiscard]] const api::Failure* failure(const std::string& request) {
-    return posted[request].empty() ? nullptr : std::get_if<api::Failure>(&posted[request][0]);
-  }
-};
-
-api::Command create(const std::string& model, const std::string& tenant = "t",
-                    const std::string& session = "s") {
-  return {.request = {"create-" + model},
-          .tenant = {tenant},
-          .session = {session},
-          .model = {model},
-          .op = api::CreateModel{}};
-}
-
-api::Command op(const std::string& model, int64_t seq, api::Operation operation,
-                const std::string& tenant = "t", const std::string& session = "s") {
-  return {.request = {model + "-" + std::to_string(seq)},
-          .tenant = {tenant},
-          .session = {session},
-          .model = {model},
-          .seq_id = seq,
-          .fingerprint = static_cast<uint64_t>(seq),
-          .op = std::move(operation)};
-}
-
-api::ForwardBackward rows(std::vector<size_t> lengths) {
-  api::ForwardBackward out;
-  for (const size_t length : lengths) {
-    out.data.emplace_back();
-    out.data.back().tokens.resize(length, 1);
-  }
-  return out;
-}
-
-api::Command sample(const std::string& request, int64_t prompt, int64_t max_tokens,
-                    int64_t num_samples = 1, const std::string& tenant = "t",
-                    const std::string& session = "s") {
-  api::Sample out;
-  out.prompt.resize(static_cast<size_t>(prompt), 1);
-  out.max_tokens = max_tokens;
-  out.num_samples = num_samples;
-  return {.request = {request}, .tenant = {tenant}, .session = {session}, .op = std::move(out)};
-}
 
 // Any tenants, models, programs, arrival orders, repeats and turn times: each model runs its
 // numbers in order, each request is answered once, and no pass exceeds its budget.
@@ -238,21 +163,6 @@ TEST(Scheduler, AGapEndsAfterItsTime) {
   EXPECT_THAT(house.engine.log["m"], ElementsAre("create-m", "m-1", "m-5"));
 }
 
-// While the process stood still, the missing number could not arrive.
-TEST(Scheduler, AStandstillIsNoWaitForAGap) {
-  House house({.gap_timeout = 10.0});
-  house.submit(create("m"));
-  house.submit(op("m", 2, api::OptimStep{}));
-  house.run();
-  house.now = 1000.0;
-  house.scheduler.tick(house.now, 999.0);
-  house.run();
-  EXPECT_EQ(house.scheduler.stats().held_training, 1);
-  house.submit(op("m", 1, api::OptimStep{}));
-  house.run();
-  EXPECT_THAT(house.engine.log["m"], ElementsAre("create-m", "m-1", "m-2"));
-}
-
 TEST(Scheduler, ARefusedSubmissionConsumesItsNumber) {
   House house;
   house.submit(create("m"));
@@ -283,75 +193,6 @@ TEST(Scheduler, DuplicateConflictAndUnknownModelAreTold) {
   EXPECT_EQ(house.submit(changed), Verdict::kConflict);
   house.run();
   EXPECT_THAT(house.engine.log["m"], ElementsAre("create-m", "m-1"));
-}
-
-// Chunk 1 comes last; if the queue is full of what waits for it, it must get in.
-TEST(Scheduler, AFullQueueLetsInWhatEverythingWaitsFor) {
-  House house({.max_queued_bytes = 4000});
-  house.submit(create("m"));
-  house.run();
-  EXPECT_EQ(house.submit(op("m", 2, rows({400}))), Verdict::kAccepted);
-  EXPECT_EQ(house.submit(op("m", 3, rows({400}))), Verdict::kAccepted);
-  EXPECT_EQ(house.submit(op("m", 4, rows({400}))), Verdict::kFull);
-  EXPECT_EQ(house.submit(op("m", 5, api::SaveState{})), Verdict::kAccepted);  // never 429
-  EXPECT_EQ(house.submit(op("m", 3, rows({400}))), Verdict::kDuplicate);
-  EXPECT_EQ(house.submit(op("m", 1, rows({400}))), Verdict::kAccepted);
-  house.run();
-  EXPECT_EQ(house.submit(op("m", 4, rows({400}))), Verdict::kAccepted);
-  house.run();
-  EXPECT_TRUE(house.scheduler.idle());
-}
-
-// A client that sends in order has nothing missing: its bytes stop it like anybody's.
-TEST(Scheduler, AFullQueueStopsAClientThatSendsInOrder) {
-  House house({.max_queued_bytes = 4000});
-  house.submit(create("m"));
-  house.run();
-  int64_t seq = 1;
-  while (house.submit(op("m", seq, rows({400}))) == Verdict::kAccepted && seq < 100) ++seq;
-  EXPECT_LE(seq, 4);
-  EXPECT_LE(house.scheduler.stats().queued_bytes, 8000);
-  house.run();
-  EXPECT_EQ(house.submit(op("m", seq, rows({400}))), Verdict::kAccepted);
-  house.run();
-  EXPECT_TRUE(house.scheduler.idle());
-}
-
-TEST(Scheduler, OperationsOfAModelAreCounted) {
-  House house({.max_queued_operations = 100});
-  house.submit(create("m"));
-  for (int64_t seq = 2; seq <= 101; ++seq)
-    EXPECT_EQ(house.submit(op("m", seq, api::SaveState{})), Verdict::kAccepted);
-  EXPECT_EQ(house.submit(op("m", 102, api::SaveState{})), Verdict::kFull);
-  EXPECT_EQ(house.submit(op("m", 50, api::SaveState{})), Verdict::kDuplicate);
-  EXPECT_EQ(house.submit(op("m", 1, api::OptimStep{})), Verdict::kAccepted);  // all wait for it
-  house.run();
-  EXPECT_EQ(house.submit(op("m", 102, api::SaveState{})), Verdict::kAccepted);
-  house.run();
-  EXPECT_TRUE(house.scheduler.idle());
-}
-
-// A walk for each of them took minutes under the lock that everything else needs.
-TEST(Scheduler, EndingALongQueueIsOnePass) {
-  House house({.max_queued_operations = 1'000'000});
-  house.submit(create("m"));
-  for (int64_t seq = 1; seq <= 200'000; ++seq) house.submit(op("m", seq, api::OptimStep{}));
-  const auto begin = std::chrono::steady_clock::now();
-  house.scheduler.end_session({"s"}, "over", 0.0);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
-  house.run();
-  EXPECT_EQ(house.posted["m-200000"].size(), 1u);
-}
-
-TEST(Scheduler, AFullSampleQueueIsTold) {
-  House house({.max_queued_samples = 2});
-  EXPECT_EQ(house.submit(sample("a", 3, 2)), Verdict::kAccepted);
-  EXPECT_EQ(house.submit(sample("b", 3, 2)), Verdict::kAccepted);
-  EXPECT_EQ(house.submit(sample("c", 3, 2)), Verdict::kFull);
-  house.turn();
-  EXPECT_EQ(house.submit(sample("c", 3, 2)), Verdict::kAccepted);
-  house.run();
-  EXPECT_TRUE(house.scheduler.idle());
 }
 
 TEST(Scheduler, SamplesJoinWhileThereAreRowsAndPages) {
@@ -387,27 +228,6 @@ TEST(Scheduler, ASampleThatNeverFitsIsAnswered) {
   EXPECT_TRUE(house.scheduler.idle());
 }
 
-// A request that has begun holds its prompt's pages between its rows; another that would fit an
-// empty cache must not be let in beside it.
-TEST(Scheduler, RequestsThatHaveBegunNeverStarveEachOtherOfPages) {
-  for (const size_t prompt : {8, 16, 20}) {
-    House house;
-    house.engine.pages = 8;
-    house.engine.max_rows = 1;  // one row at a time: requests are half handed out in between
-    for (const char* tenant : {"x", "y", "z"}) house.submit(sample(tenant, prompt, 12, 3, tenant));
-    house.submit(sample("whole", 4, 28, 1, "w"));
-    house.run();
-    for (const char* request : {"x", "y", "z", "whole"}) {
-      ASSERT_EQ(house.posted[request].size(), 1u) << request << " " << prompt;
-      const api::Failure* failure = house.failure(request);
-      if (failure != nullptr) {
-        EXPECT_EQ(failure->message, "too large") << prompt;
-      }
-    }
-    EXPECT_TRUE(house.scheduler.idle());
-  }
-}
-
 TEST(Scheduler, SamplingPagesAreSharedBetweenTenants) {
   House house;
   house.engine.max_rows = 8;
@@ -432,80 +252,6 @@ TEST(Scheduler, TrainingAndSamplingShareTime) {
   const api::Capacity spent = house.engine.capacity();
   EXPECT_NEAR(spent.train_seconds, spent.sample_seconds, 6.0);
   EXPECT_EQ(house.engine.num_decodes, 60);
-}
-
-// Saves and loads in line, thousands perhaps, are one a turn, shared by tenant.
-TEST(Scheduler, FileWorkHoldsUpNobody) {
-  House house;
-  for (const char* model : {"a", "b"}) house.submit(create(model, "x"));
-  house.submit(create("c", "y"));
-  house.run();
-  for (const char* model : {"a", "b"}) {
-    for (int64_t seq = 1; seq <= 50; ++seq)
-      house.submit(op(model, seq, api::LoadState{"dir", false}, "x"));
-  }
-  house.submit(op("c", 1, api::SaveState{}, "y"));
-  house.submit(op("c", 2, rows({4}), "y"));
-  house.turn();
-  const auto num_loads = [&] {
-    return house.engine.log["a"].size() + house.engine.log["b"].size() - 2;
-  };
-  EXPECT_LE(num_loads(), 1u);
-  house.turn();
-  EXPECT_LE(num_loads(), 1u);
-  EXPECT_EQ(house.posted["c-1"].size(), 1u);
-  EXPECT_EQ(house.posted["c-2"].size(), 1u);
-  house.run();
-  EXPECT_EQ(num_loads(), 100u);
-}
-
-TEST(Scheduler, FilesAndSamplingShareTime) {
-  House house;
-  house.engine.file_cost = 5.0;
-  house.engine.pages = 1000;
-  house.submit(create("m"));
-  house.run();
-  house.submit(sample("s", 4, 1000));
-  for (int64_t seq = 1; seq <= 100; ++seq) house.submit(op("m", seq, api::SaveState{}));
-  for (int i = 0; i < 60; ++i) house.turn();
-  const api::Capacity spent = house.engine.capacity();
-  EXPECT_NEAR(spent.train_seconds, spent.sample_seconds, 6.0);
-}
-
-TEST(Scheduler, AShutdownCountsWhatItDrops) {
-  House house;
-  house.submit(create("m"));
-  house.run();
-  house.submit(op("m", 1, api::SaveState{}));
-  house.scheduler.begin_shutdown(0.0);
-  house.run();
-  EXPECT_EQ(house.scheduler.num_dropped(), 0u);
-  EXPECT_EQ(house.failure("m-1"), nullptr);
-  House other;
-  other.submit(create("m"));
-  other.run();
-  other.submit(op("m", 1, rows({4})));
-  other.submit(sample("s", 4, 4));
-  other.scheduler.begin_shutdown(0.0);
-  other.run();
-  EXPECT_EQ(other.scheduler.num_dropped(), 2u);
-}
-
-// While copies of adapters wait for the disk, no further one is made; loads go on.
-TEST(Scheduler, SavesWaitForTheDisk) {
-  House house;
-  house.submit(create("m"));
-  house.submit(create("n"));
-  house.run();
-  house.engine.saves = 0;
-  house.submit(op("m", 1, api::SaveState{}));
-  house.submit(op("n", 1, api::LoadState{"dir", false}));
-  house.run();
-  EXPECT_EQ(house.posted["m-1"].size(), 0u);
-  EXPECT_EQ(house.posted["n-1"].size(), 1u);
-  house.engine.saves = 1;
-  house.run();
-  EXPECT_EQ(house.posted["m-1"].size(), 1u);
 }
 
 TEST(Scheduler, AFailedRequestDropsTheRestOfItsRows) {
