@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <future>
 #include <thread>
 
 #include "server/state/schema.h"
 #include "tests/base/temp_dir.h"
+#include "tests/server/state/faulty_sql.h"
 #include "tests/server/state/test_postgres.h"
 
 namespace strata::server {
@@ -297,6 +299,52 @@ TEST_P(Store, StabilityRecordsLiveADaySinceTheirLastUse) {
   store_->prune(1000 + 86401);
   EXPECT_EQ(record("s", "q1", 80000 + 86399), "prompt|" + bytes);
   EXPECT_EQ(record("t", "q1", 1000), "none");
+}
+
+// A database that hangs, or is away, costs each call a moment; when it is back, all goes on.
+TEST_P(Store, ADatabaseThatAnswersNothingHoldsUpNobody) {
+  if (is_sqlite()) GTEST_SKIP() << "SQLite is a file";
+  session("s");
+  TestPostgres::shared()->freeze(true);
+  const auto seconds = [&] {
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_NE(error_of([&] { store_->find_session("s"); }), "");
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  EXPECT_LT(seconds(), 6.0);
+  for (int i = 0; i < 10; ++i) EXPECT_LT(seconds(), 0.6);
+  TestPostgres::shared()->freeze(false);
+  std::string fault = "away";
+  for (int i = 0; i < 200 && !fault.empty(); ++i) {
+    fault = error_of([&] { store_->find_session("s"); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  EXPECT_EQ(fault, "");
+  EXPECT_TRUE(store_->find_session("s").has_value());
+}
+
+// The disk that a commit waits for is not under the lock that all others need.
+TEST(StoreSync, ASlowDiskHoldsUpNoReader) {
+  TempDir dir;
+  const auto faults = std::make_shared<SqlFaults>();
+  StateStore store(std::make_unique<FaultySql>(open_sqlite(dir.file("strata.db")), faults), 1000);
+  std::promise<void> syncing, done;
+  faults->slow_sync = [&] {
+    syncing.set_value();
+    done.get_future().wait();
+  };
+  CheckpointRow row;
+  row.id = "id";
+  row.run_id = "r";
+  row.tenant = "alice";
+  row.name = "n";
+  row.base_model = "base";
+  std::thread writer([&] { store.add_checkpoint(row); });
+  syncing.get_future().wait();
+  EXPECT_TRUE(store.find_checkpoint_id("id").has_value());
+  EXPECT_FALSE(store.find_session("s").has_value());
+  done.set_value();
+  writer.join();
 }
 
 // A database of before records had prompts of their own: it opens, and its records are found.
