@@ -7,6 +7,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "data/end_tokens.h"
+#include "engine/adapter_state.h"
 #include "scheduler/cost.h"
 
 namespace strata::apps {
@@ -22,6 +23,7 @@ EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOp
   std::vector<engine::Engine*> engines;
   for (const Base& base : engines_) engines.push_back(base.engine.get());
   plan_ = plan_serve(engines, options.memory, options.adapters.max_rank, options.expert_rank);
+  expert_rank_ = options.expert_rank;
   engine::AdapterLimits limits = options.adapters;
   limits.max_bytes = plan_.adapters;
   book_ = std::make_unique<engine::AdapterBook>(limits);
@@ -61,6 +63,15 @@ void EngineHost::load(const std::string& dir, const HostOptions& options) {
   }
   bases_.push_back(std::move(info));
   engines_.push_back(std::move(base));
+}
+
+int64_t EngineHost::parameter_bytes(api::BaseId base, const api::LoraConfig& lora) const {
+  const engine::Engine& engine = *engines_.at(static_cast<size_t>(base)).engine;
+  const auto specs = engine::lora_specs(engine.config(), lora, expert_rank_);
+  // Training adds three blocks of the parameters' size: gradients and two moments.
+  return (engine::adapter_bytes(engine, specs, true) -
+          engine::adapter_bytes(engine, specs, false)) /
+         3;
 }
 
 void EngineHost::start(scheduler::Scheduler& scheduler,

@@ -37,6 +37,9 @@ class EngineHost {
   [[nodiscard]] const std::vector<api::BaseInfo>& bases() const { return bases_; }
   [[nodiscard]] const ServePlan& plan() const { return plan_; }
 
+  // Any thread: bytes of the parameters of such an adapter, as a file holds them.
+  [[nodiscard]] int64_t parameter_bytes(api::BaseId base, const api::LoraConfig& lora) const;
+
   // Results go to `post`, on the engine thread.
   void start(scheduler::Scheduler& scheduler, std::function<void(std::vector<api::Result>)> post);
   // Ends the loop after the turn that is running.
@@ -71,6 +74,7 @@ class EngineHost {
   std::vector<Base> engines_;
   std::vector<api::BaseInfo> bases_;
   ServePlan plan_;
+  model::ExpertRank expert_rank_ = model::ExpertRank::kDivided;
   std::unique_ptr<engine::AdapterBook> book_;
   scheduler::Scheduler* scheduler_ = nullptr;
   std::atomic<bool> stopping_ = false;

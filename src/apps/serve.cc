@@ -36,7 +36,7 @@ server::Admission admission(scheduler::Verdict verdict) {
   return server::Admission::kStopping;
 }
 
-server::Dispatch dispatch_to(scheduler::Scheduler& scheduler) {
+server::Dispatch dispatch_to(scheduler::Scheduler& scheduler, const EngineHost& host) {
   return {
       .submit =
           [&scheduler](api::Command command) {
@@ -53,6 +53,10 @@ server::Dispatch dispatch_to(scheduler::Scheduler& scheduler) {
       .release = [&scheduler](
                      api::BaseId base,
                      const api::SnapshotId& snapshot) { scheduler.release(base, snapshot); },
+      .parameter_bytes =
+          [&host](api::BaseId base, const api::LoraConfig& lora) {
+            return host.parameter_bytes(base, lora);
+          },
       .tick = [&scheduler](double now, double excused) { scheduler.tick(now, excused); },
   };
 }
@@ -139,7 +143,7 @@ int run_serve(const server::ServeOptions& options) {
        .max_queued_samples = options.max_queued_samples,
        .max_queued_bytes = options.max_queued_bytes,
        .max_queued_operations = static_cast<size_t>(options.max_queued_operations)});
-  server::TinkerServer server(options, names, host.bases(), dispatch_to(scheduler),
+  server::TinkerServer server(options, names, host.bases(), dispatch_to(scheduler, host),
                               [&] { return stats_of(host, scheduler); });
   host.start(scheduler,
              [&server](std::vector<api::Result> results) { server.post(std::move(results)); });

@@ -183,6 +183,20 @@ void CheckpointRegistry::check_disk(int64_t more) const {
                           used, more, options_.max_disk));
 }
 
+std::shared_ptr<void> CheckpointRegistry::reserve(int64_t bytes) {
+  check_disk(bytes + *reserved_);
+  std::error_code fault;
+  const fs::space_info disk = fs::space(data_.temporary(), fault);
+  if (!fault && std::cmp_less(disk.available, bytes + *reserved_)) {
+    throw Error(ErrorCode::kIo,
+                fmt::format("the disk of {} has {} bytes left, and this save takes about {} beside "
+                            "{} of others in line",
+                            data_.path(), disk.available, bytes, reserved_->load()));
+  }
+  *reserved_ += bytes;
+  return {nullptr, [reserved = reserved_, bytes](void*) { *reserved -= bytes; }};
+}
+
 std::string CheckpointRegistry::begin() { return data_.make_temporary(); }
 
 CheckpointRow CheckpointRegistry::finish(const std::string& dir, const CheckpointSave& save,

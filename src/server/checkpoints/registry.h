@@ -5,6 +5,7 @@
 //   const std::string dir = registry.begin();   // the engine writes its files there
 //   const CheckpointRow row = registry.finish(dir, save, wall_seconds());
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -53,6 +54,9 @@ class CheckpointRegistry {
 
   // A folder to write a save into.
   std::string begin();
+  // Room for a save of about so many bytes, while the answer lives. Error{kIo} when --max-disk or
+  // the disk has none left beside what is reserved already.
+  std::shared_ptr<void> reserve(int64_t bytes);
   // Error{kIo} when the disk or its limit (max_disk) is full; then nothing is left of the save.
   CheckpointRow finish(const std::string& dir, const CheckpointSave& save, double now);
   void abandon(const std::string& dir) noexcept;
@@ -100,6 +104,7 @@ class CheckpointRegistry {
   const DataDir& data_;
   StateStore& store_;
   const RegistryOptions options_;
+  std::shared_ptr<std::atomic<int64_t>> reserved_ = std::make_shared<std::atomic<int64_t>>(0);
 
   struct Leases {
     std::mutex mutex;

@@ -33,6 +33,8 @@ struct Dispatch {
   std::function<bool(const api::RequestId&)> cancel;
   std::function<void(const api::SessionId&, const std::string& reason)> end_session;
   std::function<void(api::BaseId, const api::SnapshotId&)> release;
+  // Bytes of a model's parameters in a file: to reserve room for a save before it is accepted.
+  std::function<int64_t(api::BaseId, const api::LoraConfig&)> parameter_bytes;
   // Several times a second. `excused` seconds of the time until `now` count for no time limit.
   std::function<void(double now, double excused)> tick;
 };

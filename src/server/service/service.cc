@@ -130,7 +130,8 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
 }
 
 Response Service::refuse_later(const std::string& tenant, const std::string& model_id,
-                               int64_t seq_id, uint64_t fingerprint, std::string_view message) {
+                               int64_t seq_id, uint64_t fingerprint, std::string_view message,
+                               api::FaultCategory category) {
   const auto known = refused_.find({model_id, seq_id});
   if (known != refused_.end()) {
     if (known->second.fingerprint == fingerprint) {
@@ -141,7 +142,7 @@ Response Service::refuse_later(const std::string& tenant, const std::string& mod
   }
   const api::RequestId id = futures_.new_id(tenant, FutureKind::kTraining);
   futures_.add(id, tenant);
-  futures_.fail(id, api::FaultCategory::kUser, message, now_seconds());
+  futures_.fail(id, category, message, now_seconds());
   dispatch_.consume({model_id}, seq_id);
   refused_[{model_id, seq_id}] = {fingerprint, id.text};
   return future_response(id.text, model_id);

@@ -199,7 +199,8 @@ class Service {
   Response submit(const std::string& tenant, api::Command command, Pending pending);
   // A future that has failed already, for a fault of the data; its number is used up.
   Response refuse_later(const std::string& tenant, const std::string& model_id, int64_t seq_id,
-                        uint64_t fingerprint, std::string_view message);
+                        uint64_t fingerprint, std::string_view message,
+                        api::FaultCategory category = api::FaultCategory::kUser);
   // Runs `body`; when it throws, the number is used up.
   Response with_number(const std::string& model_id, int64_t seq_id,
                        const std::function<Response()>& body);

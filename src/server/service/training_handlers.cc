@@ -234,6 +234,15 @@ Response Service::submit_save(const Request& request, const Fields& body, const 
   save.lora = model.lora;
   if (form.kind == CheckpointKind::kWeights) save.overwrite = body.boolean_or("overwrite", false);
   if (form.kind == CheckpointKind::kExternal) save.age_recipients = read_recipients(body);
+  std::shared_ptr<void> room;
+  try {
+    const int64_t bytes = dispatch_.parameter_bytes(model.base, model.lora);
+    room = parts_.registry.reserve(form.kind == CheckpointKind::kWeights ? 3 * bytes : bytes);
+  } catch (const Error& error) {
+    if (error.code != ErrorCode::kIo) throw;
+    return refuse_later(request.tenant, id, seq_id, fingerprint_of(request.body), error.what(),
+                        api::FaultCategory::kServer);
+  }
   const std::string dir = parts_.registry.begin();
   api::Command command = training_command(request, model, id, seq_id);
   command.fingerprint = fingerprint_of(request.body);
@@ -251,7 +260,7 @@ Response Service::submit_save(const Request& request, const Fields& body, const 
     // Sampling sessions name the checkpoint's own snapshot and read it from its folder.
     if (form.kind == CheckpointKind::kSampler) dispatch_.release(base, snapshot);
   };
-  const auto finish = [this, dir, save, form, release](const api::Outcome&) {
+  const auto finish = [this, dir, save, form, release, room](const api::Outcome&) {
     release();
     const CheckpointRow row = parts_.registry.finish(dir, save, wall_seconds());
     const std::string size = form.kind == CheckpointKind::kExternal

@@ -16,10 +16,11 @@ namespace strata::server {
 
 class House {
  public:
-  explicit House(ServiceOptions options = {}) : faults_(std::make_shared<SqlFaults>()) {
+  explicit House(ServiceOptions options = {}, const RegistryOptions& disk = {})
+      : faults_(std::make_shared<SqlFaults>()) {
     store_ = std::make_unique<StateStore>(
         std::make_unique<FaultySql>(open_sqlite(data_.database()), faults_), wall_seconds());
-    registry_ = std::make_unique<CheckpointRegistry>(data_, *store_, RegistryOptions{});
+    registry_ = std::make_unique<CheckpointRegistry>(data_, *store_, disk);
     options.futures.secret = data_.secret();
     service_ = std::make_unique<Service>(options, parts(), dispatch());
     service_->add_routes(router_);
@@ -114,6 +115,7 @@ class House {
         .end_session = [this](const api::SessionId& id,
                               const std::string&) { ended.push_back(id.text); },
         .release = [this](api::BaseId, const api::SnapshotId& id) { released.push_back(id.text); },
+        .parameter_bytes = [](api::BaseId, const api::LoraConfig&) { return int64_t{1000}; },
         .tick = [this](double, double seconds) { excused += seconds; }};
   }
 

@@ -179,6 +179,32 @@ TEST(Service, SessionsAndSamplersHaveLimits) {
   EXPECT_NE(house.session(), "");
 }
 
+// Room on the disk is taken when a save is accepted, not when it has been written.
+TEST(Service, SavesInLineReserveTheirBytes) {
+  RegistryOptions disk;
+  disk.max_disk = 10'000;
+  House house({}, disk);
+  const std::string model = house.model(house.session());
+  std::vector<std::string> requests;
+  const auto save = [&](int seq) {
+    const std::string number = std::to_string(seq);
+    return house.post("save_weights", R"({"model_id":")" + model + R"(","seq_id":)" + number +
+                                          R"(,"path":"s)" + number + "\"}");
+  };
+  for (int seq = 1; seq <= 4; ++seq) {
+    const Response saved = save(seq);
+    EXPECT_EQ(saved.status, 200) << saved.body;
+    requests.push_back(House::text(saved, "request_id"));
+  }
+  EXPECT_EQ(house.submitted.size(), 4u);  // the model and three saves of 3,000 bytes
+  const Response refused = house.poll(requests[3]);
+  EXPECT_THAT(refused.body, HasSubstr("--max-disk"));
+  EXPECT_THAT(refused.body, HasSubstr("\"server\""));
+  house.settle(requests[0], api::Failure{api::FaultCategory::kServer, "no"});
+  save(5);
+  EXPECT_EQ(house.submitted.size(), 5u);
+}
+
 // Of samplers on weights that are saved nowhere, the oldest make room.
 TEST(Service, UnsavedSamplersMakeRoomForYoungerOnes) {
   ServiceOptions options;
