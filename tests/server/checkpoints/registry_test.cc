@@ -292,7 +292,7 @@ TEST_F(Registry, RefusesTheStateOfAnotherDataDirectory) {
   finish(save("a"));
   registry_.reset();
   const DataDir other(dir_.path() + "/other");
-  EXPECT_THAT(error_of([&] { CheckpointRegistry(other, *store_, 0); }),
+  EXPECT_THAT(error_of([&] { CheckpointRegistry(other, *store_, RegistryOptions{}); }),
               HasSubstr("another data directory"));
   EXPECT_EQ(store_->checkpoints_of("s:train:0", 1000).size(), 1u);
 }
