@@ -147,11 +147,15 @@ asio::awaitable<void> HttpServer::State::accept_connections() {
       co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, fault));
       continue;
     }
-    socket.set_option(tcp::no_delay(true), fault);
-    auto connection = std::make_shared<Connection>(std::move(socket));
-    if (!admit(*connection)) continue;
-    connections.insert(connection);
-    asio::co_spawn(io, serve(connection), asio::detached);
+    try {
+      socket.set_option(tcp::no_delay(true), fault);
+      auto connection = std::make_shared<Connection>(std::move(socket));
+      if (!admit(*connection)) continue;
+      connections.insert(connection);
+      asio::co_spawn(io, serve(connection), asio::detached);
+    } catch (const std::exception& error) {  // out of memory: this connection alone is lost
+      log(LogLevel::kError, fmt::format("http: accept: {}", error.what()));
+    }
   }
 }
 
@@ -417,7 +421,11 @@ asio::awaitable<void> HttpServer::State::repeat(double seconds, std::function<vo
     error_code fault;
     co_await timer.async_wait(asio::redirect_error(asio::use_awaitable, fault));
     if (stopping && connections.empty()) co_return;
-    task();
+    try {
+      task();
+    } catch (const std::exception& error) {
+      log(LogLevel::kError, fmt::format("http: a timer's task failed: {}", error.what()));
+    }
   }
 }
 
