@@ -71,15 +71,15 @@ TEST(RunnerFaults, CopiesThatWaitForTheDiskAreBounded) {
 // A full disk: the weights that were to make room stay in memory, and others' sampling goes on.
 TEST(RunnerFaults, SnapshotsThatCannotBeWrittenStay) {
   TempDir dir;
+  strata::testing::write_bytes(dir.file("a file"), "no folder");
   Server server({}, {}, {.snapshot_bytes = 1});
   server.ask(create("m", {.rank = 4, .seed = 1}));
   for (int i = 1; i <= 3; ++i) {
     const std::string name = std::to_string(i);
-    const api::Outcome& saved =
-        server.ask(command("m", i,
-                           api::SaveForSampler{.dir = dir.path() + "/not there/" + name,
-                                               .snapshot = {"s" + name},
-                                               .ephemeral = true}));
+    const api::Outcome& saved = server.ask(command(
+        "m", i,
+        api::SaveForSampler{
+            .dir = dir.path() + "/a file/" + name, .snapshot = {"s" + name}, .ephemeral = true}));
     EXPECT_TRUE(std::holds_alternative<api::Saved>(saved)) << i;
   }
   EXPECT_EQ(server.runner.snapshots().size(), 3u);
@@ -92,13 +92,14 @@ TEST(RunnerFaults, SnapshotsThatCannotBeWrittenStay) {
 
 // A pass that fails after some of its data ran: nothing of it may reach the next step.
 TEST(RunnerFaults, AFailedPassDropsTheGradientAndSaysSo) {
-  Server server({.options = {.pass_tokens = 32}});
+  Server server({.options = {.pass_tokens = 64}});
   for (const char* model : {"m", "n"}) server.ask(create(model, {.rank = 4, .seed = 1}));
-  server.submit(command("m", 1, data(*server.engine, {20, 20, 20}, 3)));
-  server.turn();  // the first datum's gradient is there
+  for (const char* model : {"m", "n"}) {
+    server.submit(command(model, 1, data(*server.engine, {20, 20, 20, 20, 20, 20}, 3)));
+  }
+  server.turn();  // the first data's gradients are there
   ASSERT_TRUE(server.engine->adapters().begin()->second->has_gradient);
   server.engine->clear_adapter(api::AdapterSlot{2});  // n's: a pass with both fails as a whole
-  server.submit(command("n", 1, data(*server.engine, {4}, 3)));
   server.run();
   const auto* failure = std::get_if<api::Failure>(&server.posted["m-1"].at(0));
   ASSERT_NE(failure, nullptr);
