@@ -86,6 +86,7 @@ Service::Service(const ServiceOptions& options, ServiceParts parts, Dispatch dis
       dispatch_(std::move(dispatch)),
       futures_(options.futures) {
   const double now = now_seconds();
+  ticked_ = last_sweep_ = now;  // a standstill before the first tick is one too
   for (const SessionRow& row : parts_.store.active_sessions()) {
     sessions_[row.id] = {row.tenant, now, 0, {}};
   }
@@ -274,8 +275,9 @@ void Service::post(std::vector<api::Result> results) {
 }
 
 void Service::tick(double now) {
-  const double gap = ticked_ > 0 ? now - ticked_ : 0.0;
+  const double gap = now - ticked_;
   ticked_ = now;
+  has_ticked_ = true;
   excuse(now, gap > kStallSeconds ? gap : 0.0);
   note_lag(now, gap);
   guarded("futures", [&] { futures_.sweep(now); });
@@ -341,12 +343,12 @@ void Service::note_lag(double now, double gap) {
 }
 
 Service::Pulse Service::pulse(double now) const {
-  return {std::max(lag_, lag_before_), ticked_ > 0 ? now - ticked_ : 0.0};
+  return {std::max(lag_, lag_before_), now - ticked_};
 }
 
 std::string Service::unready(double now) const {
   if (stopping_) return "draining: the server is shutting down";
-  if (ticked_ == 0) return "loading: the server starts";
+  if (!has_ticked_) return "loading: the server starts";
   if (now - ticked_ > kOldTick) return fmt::format("the last tick is {:.1f} s old", now - ticked_);
   if (!store_fault_.empty()) return "the state store or its disk is away";
   return "";

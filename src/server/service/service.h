@@ -249,7 +249,8 @@ class Service {
   std::map<std::string, Sampler> samplers_;
   std::unordered_map<std::string, Pending> pending_;
   std::map<std::pair<std::string, int64_t>, Refused> refused_;  // by model and seq_id
-  double ticked_ = 0;                                           // when tick() began last
+  double ticked_ = 0;                                           // when tick() began last, or this
+  bool has_ticked_ = false;
   double last_sweep_ = 0;
   double lag_since_ = 0;
   double lag_ = 0, lag_before_ = 0;  // the most of these ten seconds, and of the ten before

@@ -33,10 +33,9 @@ TEST(Service, AStandstillIsNoSilence) {
   House house(session_timeout(300));
   const std::string session = house.session();
   const double begin = now_seconds();
-  house.service().tick(begin);
-  house.service().tick(begin + 3600);
+  house.service().tick(begin + 3600);  // the first one: the freeze began before it
   EXPECT_THAT(house.ended, IsEmpty());
-  EXPECT_EQ(house.excused, 3600);
+  EXPECT_NEAR(house.excused, 3600, 1);
   for (int second = 1; second <= 290; ++second) house.service().tick(begin + 3600 + second);
   EXPECT_THAT(house.ended, IsEmpty());
   for (int second = 291; second <= 310; ++second) house.service().tick(begin + 3600 + second);
