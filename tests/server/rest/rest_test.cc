@@ -346,6 +346,7 @@ TEST_F(RestTest, AnArchiveThatIsOrderedKeepsItsFiles) {
   EXPECT_TRUE(std::filesystem::exists(registry_.folder(row)));
   hold.set_value();
   EXPECT_EQ(answer->get_future().get().status, 200);
+  worker_.stop();  // the job has gone, and its lease
   registry_.sweep(wall_seconds() + 86400, 0);
   EXPECT_FALSE(std::filesystem::exists(registry_.folder(row)));
   EXPECT_TRUE(registry_.files(row).empty());
