@@ -157,7 +157,7 @@ def many_files(strata, model, data):
         assert "error" not in wire.result(submission)
     assert server.stop() == 0
     print(f"chaos: slowest sample beside 300 saves and loads {1000 * worst:.0f} ms")
-    assert worst < 5, worst
+    assert worst < 1.5, worst
 
 
 def ends(strata, model, data):
