@@ -1,9 +1,10 @@
 // How near is attention to the limits of the machine? Forward and backward as shares of the matrix
-// limit, counting the causal half (4 H flops a visible query-key pair forward, 10 H backward);
+// limit, counting the pairs that are seen (4 H flops a query-key pair forward, 10 H backward);
 // decode as a share of the read bandwidth, counting the bytes of the keys and values. Caches of
 // decode rotate through more memory than the processor's caches hold. How: bench/limit_share.h.
 //   attention_bench [--only forward|backward|decode] [--path avx512_bf16] [--dtype f32|bf16]
 //                   [--threads 2] [--reps 7] [--heads 16] [--kv-heads 8] [--dim 128]
+//                   [--window 0]
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,6 +28,7 @@ struct Options {
   int64_t heads = 16;
   int64_t kv_heads = 8;
   int64_t dim = 128;
+  int64_t window = 0;
 };
 
 void fill_normal(const TensorView& view, uint64_t seed) {
@@ -78,7 +80,9 @@ void Bench::train(const std::vector<int64_t>& lengths, bool backward) {
   double pairs = 0;
   for (const int64_t n : lengths) {
     tokens += n;
-    pairs += 0.5 * static_cast<double>(n) * static_cast<double>(n);
+    const int64_t window = options_.window == 0 ? n : std::min(n, options_.window);
+    pairs +=
+        static_cast<double>(window) * (static_cast<double>(n) - 0.5 * static_cast<double>(window));
   }
   const Options& o = options_;
   const Shape q_shape{tokens, o.heads, o.dim};
@@ -88,20 +92,25 @@ void Bench::train(const std::vector<int64_t>& lengths, bool backward) {
   const Tensor d_q(o.dtype, q_shape), d_k(o.dtype, kv_shape), d_v(o.dtype, kv_shape);
   uint64_t seed = 0;
   for (const Tensor* tensor : {&q, &k, &v, &d_out}) fill_normal(tensor->view(), ++seed);
-  std::vector<void*> pages;
+  std::vector<KvRange> ranges;
   std::vector<AttentionSegment> segments;
   int64_t begin = 0;
   for (const int64_t n : lengths) {
-    pages.push_back(k.view().reshape({tokens, o.kv_heads * o.dim}).row(begin));
-    pages.push_back(v.view().reshape({tokens, o.kv_heads * o.dim}).row(begin));
+    ranges.push_back({.keys = k.view().reshape({tokens, o.kv_heads * o.dim}).row(begin),
+                      .values = v.view().reshape({tokens, o.kv_heads * o.dim}).row(begin),
+                      .begin = 0,
+                      .end = n});
     segments.push_back({.begin = begin, .end = begin + n, .first_position = 0, .kv = {}});
     begin += n;
   }
   for (size_t s = 0; s < segments.size(); ++s) {
-    segments[s].kv = {{&pages[2 * s], 1}, {&pages[2 * s + 1], 1}, lengths[s], o.kv_heads * o.dim};
+    segments[s].kv = {{&ranges[s], 1}, o.kv_heads * o.dim};
   }
-  const AttentionArgs args{
-      .q = q, .segments = segments, .num_kv_heads = o.kv_heads, .scale = 0.088f};
+  const AttentionArgs args{.q = q,
+                           .segments = segments,
+                           .num_kv_heads = o.kv_heads,
+                           .scale = 0.088f,
+                           .window = o.window};
   const std::string name =
       fmt::format("{} {} x {}", backward ? "backward" : "forward", lengths.size(), lengths[0]);
   const double flops = pairs * static_cast<double>(o.heads * o.dim) * (backward ? 10 : 4);
@@ -128,28 +137,40 @@ void Bench::decode(int64_t num_sequences, int64_t context) {
   for (int64_t i = 0; i < memory.size() / 2; ++i) {
     values[i] = static_cast<uint16_t>(0x3c00 + (i * 7 + i / 64) % 256 + (i % 3 == 0 ? 0x8000 : 0));
   }
-  std::vector<void*> pages;
-  for (int64_t p = 0; p < memory.size() / page_bytes; ++p) {
-    pages.push_back(static_cast<char*>(memory.data()) + p * page_bytes);
+  // Of a layer and sequence: first all pages of keys, then those of values.
+  std::vector<KvRange> pages;
+  for (int64_t i = 0; i < layers * num_sequences * pages_each; ++i) {
+    const int64_t page = i % pages_each;
+    char* keys =
+        static_cast<char*>(memory.data()) + (2 * (i / pages_each) * pages_each + page) * page_bytes;
+    pages.push_back({.keys = keys,
+                     .values = keys + pages_each * page_bytes,
+                     .begin = page * kPage,
+                     .end = (page + 1) * kPage});
   }
   const Tensor q(o.dtype, {num_sequences, o.heads, o.dim});
   const Tensor out(o.dtype, {num_sequences, o.heads, o.dim});
   fill_normal(q.view(), 1);
   std::vector<AttentionSegment> segments(static_cast<size_t>(num_sequences));
   int64_t layer = 0;
-  const double read = 2.0 * static_cast<double>(num_sequences * context * o.kv_heads * o.dim *
-                                                dtype_bytes(o.dtype));
+  const int64_t seen = o.window == 0 ? context : std::min(context, o.window);
+  const double read =
+      2.0 * static_cast<double>(num_sequences * seen * o.kv_heads * o.dim * dtype_bytes(o.dtype));
   row(fmt::format("decode B={} context {}", num_sequences, context), read, true, [&] {
     for (int64_t s = 0; s < num_sequences; ++s) {
-      void* const* first = pages.data() + 2 * (layer * num_sequences + s) * pages_each;
-      const auto count = static_cast<size_t>(pages_each);
+      const KvRange* first = pages.data() + (layer * num_sequences + s) * pages_each;
       segments[static_cast<size_t>(s)] = {
           .begin = s,
           .end = s + 1,
           .first_position = context - 1,
-          .kv = {{first, count}, {first + pages_each, count}, kPage, o.kv_heads * o.dim}};
+          .kv = {{first, static_cast<size_t>(pages_each)}, o.kv_heads * o.dim}};
     }
-    attention(backend_, {.q = q, .segments = segments, .num_kv_heads = o.kv_heads, .scale = 0.088f},
+    attention(backend_,
+              {.q = q,
+               .segments = segments,
+               .num_kv_heads = o.kv_heads,
+               .scale = 0.088f,
+               .window = o.window},
               out, {});
     layer = (layer + 1) % layers;
   });
@@ -184,6 +205,7 @@ Options parse(int argc, char** argv) {
     if (name == "--heads") options.heads = std::stoll(value);
     if (name == "--kv-heads") options.kv_heads = std::stoll(value);
     if (name == "--dim") options.dim = std::stoll(value);
+    if (name == "--window") options.window = std::stoll(value);
     if (name != "--path") continue;
     for (const CpuPath path : {CpuPath::kReference, CpuPath::kAvx2, CpuPath::kAvx512}) {
       if (value == cpu_path_name(path) && cpu_path_supported(path)) options.path = path;

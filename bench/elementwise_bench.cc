@@ -9,10 +9,10 @@
 #include "backend/backend.h"
 #include "ops/adamw.h"
 #include "ops/elementwise.h"
+#include "ops/gated.h"
 #include "ops/log_softmax.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
-#include "ops/swiglu.h"
 #include "tensor/arena.h"
 
 namespace strata::ops {
@@ -146,7 +146,8 @@ void swiglu_bf16(benchmark::State& state) {
   const Tensor gate = filled(kBF16, {tokens, kFeedForward});
   const Tensor up = filled(kBF16, {tokens, kFeedForward});
   const Tensor y = filled(kBF16, {tokens, kFeedForward});
-  measure(state, 3 * y.view().num_bytes(), [&](Backend& b) { swiglu(b, gate, up, y); });
+  measure(state, 3 * y.view().num_bytes(),
+          [&](Backend& b) { gated(b, Activation::kSilu, gate, up, y); });
 }
 BENCHMARK(swiglu_bf16)->Arg(1)->Arg(kTokens)->Unit(benchmark::kMicrosecond)->UseRealTime();
 
@@ -157,7 +158,7 @@ void swiglu_backward_bf16(benchmark::State& state) {
   const Tensor d_gate = filled(kBF16, {kTokens, kFeedForward});
   const Tensor d_up = filled(kBF16, {kTokens, kFeedForward});
   measure(state, 5 * gate.view().num_bytes(),
-          [&](Backend& b) { swiglu_backward(b, gate, up, d_y, d_gate, d_up); });
+          [&](Backend& b) { gated_backward(b, Activation::kSilu, gate, up, d_y, d_gate, d_up); });
 }
 BENCHMARK(swiglu_backward_bf16)->Unit(benchmark::kMillisecond)->UseRealTime();
 

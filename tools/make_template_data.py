@@ -14,7 +14,8 @@ from make_test_tokenizers import gguf_values  # noqa: E402
 
 OUT = pathlib.Path(__file__).parent.parent / "tests/data/third_party/templates"
 UNSLOTH = {"llama2": "llama_template", "llama31": "llama31_template"}
-AXOLOTL = {"qwen3": "qwen3", "deepseek_v3": "deepseek_v3"}
+AXOLOTL = {"qwen3": "qwen3", "deepseek_v3": "deepseek_v3", "qwen25": "qwen_25", "mistral_v1": "mistral_v1",
+           "mistral_v3": "mistral_v2v3", "mistral_tekken": "mistral_v3_tekken", "mistral_v7": "mistral_v7_tekken"}
 
 
 def constants(source):

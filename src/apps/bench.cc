@@ -20,6 +20,8 @@
 #include "base/error.h"
 #include "engine/memory_plan.h"
 #include "engine/sampling_loop.h"
+#include "model/blocks/mla.h"
+#include "model/blocks/moe.h"
 #include "ops/limits.h"
 
 namespace strata::apps {
@@ -139,7 +141,7 @@ class Bench {
     samples_.clear();
     for (int i = 0; i < options_.repeat; ++i) measure(probe);
     if (work_.adapters) measure_base(probe);
-    if (work_.kind == Kind::kTrain && engine_->config().moe.num_experts > 0) {
+    if (work_.kind == Kind::kTrain && has_block(model::kMoe)) {
       for (const int64_t tokens : {64, 128}) {
         groups_.push_back(measure_groups(*engine_, probe, tokens, std::max(3, options_.repeat)));
       }
@@ -188,8 +190,13 @@ class Bench {
     }
   }
 
-  int64_t expert_rank() const {
-    return model::routed_expert_rank(engine_->config(), kRank, model::ExpertRank::kDivided);
+  [[nodiscard]] bool has_block(const model::BlockOps& ops) const {
+    for (const model::LayerConfig& layer : engine_->config().layers) {
+      for (const model::Sublayer& sublayer : layer) {
+        if (&sublayer.block.ops() == &ops) return true;
+      }
+    }
+    return false;
   }
 
   DType dtype() const { return engine_->model().weights->compute_dtype(); }
@@ -222,7 +229,6 @@ class Bench {
     const WorkCount count = count_train(engine_->config(), {.sequences = work_.batch,
                                                             .length = work_.length,
                                                             .rank = kRank,
-                                                            .expert_rank = expert_rank(),
                                                             .recompute = work_.recompute});
     add_compute_sample(probe, before, count.flops, seconds);
   }
@@ -264,8 +270,8 @@ class Bench {
       peaks.push_back(probe.matrix_flops(dtype()));
     }
     const WorkCount count =
-        count_decode(engine_->config(), work_.batch, work_.length + kTimedTokens / 2,
-                     dtype_bytes(dtype()), adapters ? work_.batch : 0, kRank);
+        count_decode(engine_->config(), work_.batch, work_.length + kTimedTokens / 2, dtype(),
+                     adapters ? work_.batch : 0, kRank);
     const double bandwidth = median(bandwidths);
     const double peak = median(peaks);
     const double limit = std::max(count.bytes / bandwidth, count.flops / peak);
@@ -293,23 +299,30 @@ class Bench {
 
   [[nodiscard]] double planned_gib() const {
     const int64_t tokens = work_.batch * work_.length;
-    const engine::MemoryPlan plan = engine::plan_memory(
-        *engine_,
-        {.pass_tokens = std::min<int64_t>(tokens, std::max<int64_t>(2048, work_.length)),
-         .rank = slots_.empty() ? 0 : kRank,
-         .expert_rank = slots_.empty() ? 0 : expert_rank(),
-         .backward = work_.kind == Kind::kTrain,
-         .kv_positions =
-             work_.kind == Kind::kTrain ? 0 : work_.batch * (work_.length + kTimedTokens + 2)});
-    return static_cast<double>(plan.total()) / (1024.0 * 1024.0 * 1024.0);
+    engine::PlanShape shape = {
+        .pass_tokens = std::min<int64_t>(tokens, std::max<int64_t>(2048, work_.length)),
+        .backward = work_.kind == Kind::kTrain,
+        .kv_positions =
+            work_.kind == Kind::kTrain ? 0 : work_.batch * (work_.length + kTimedTokens + 2)};
+    if (!slots_.empty()) {
+      shape.modules = model::adapter_specs(engine_->config(), {"all-linear"}, kRank, 32.0);
+    }
+    return static_cast<double>(engine::plan_memory(*engine_, shape).total()) /
+           (1024.0 * 1024.0 * 1024.0);
   }
 
   // Measured: the pool's memory over the positions it holds; 0 without one.
   [[nodiscard]] double cache_bytes() const {
     const engine::KvPool& pool = engine_->kv_pool();
-    const int64_t positions = pool.num_pages() * pool.page_size() * engine_->config().num_layers;
+    const int64_t positions = pool.num_pages() * pool.page_size() * engine_->config().num_layers();
     return positions == 0 ? 0.0
                           : static_cast<double>(pool.num_bytes()) / static_cast<double>(positions);
+  }
+
+  // Of the first layer, as its block declares it.
+  [[nodiscard]] int64_t latent_bytes() const {
+    const auto* mla = engine_->config().find_block<model::MlaConfig>(0, model::kMla);
+    return mla == nullptr ? 0 : mla->cache_width() * dtype_bytes(dtype());
   }
 
   void print() const {
@@ -332,9 +345,9 @@ class Bench {
       line[name + "input_gradient_share"] = groups.input_gradient;
     }
     const model::ModelConfig& c = engine_->config();
-    if (c.mla.kv_lora_rank > 0) {
+    if (has_block(model::kMla)) {
       line["absorbed_attention_work_ratio"] = absorbed_attention_ratio(c);
-      line["latent_bytes_per_token_and_layer"] = c.mla.cache_width() * dtype_bytes(dtype());
+      line["latent_bytes_per_token_and_layer"] = latent_bytes();
       if (cache_bytes() > 0.0) line["cache_bytes_per_token_and_layer"] = cache_bytes();
     }
     if (options_.json) {
@@ -358,12 +371,11 @@ class Bench {
           work_.name, groups.tokens_per_expert, 100.0 * groups.forward,
           100.0 * groups.input_gradient);
     }
-    if (c.mla.kv_lora_rank > 0) {
+    if (has_block(model::kMla)) {
       fmt::print(
           "{}: cache {:.0f} bytes a token and layer, (kv_lora_rank + qk_rope_head_dim) are "
           "{}; scores and values in latent space are {:.2f} x the work of expanded heads\n",
-          work_.name, cache_bytes(), c.mla.cache_width() * dtype_bytes(dtype()),
-          absorbed_attention_ratio(c));
+          work_.name, cache_bytes(), latent_bytes(), absorbed_attention_ratio(c));
     }
   }
 

@@ -2,9 +2,6 @@
 
 #include <algorithm>
 
-#include "model/layer_params.h"
-#include "model/lora.h"
-
 namespace strata::apps {
 namespace {
 
@@ -12,50 +9,78 @@ double head_weights(const model::ModelConfig& c) {
   return static_cast<double>(c.vocab_size) * static_cast<double>(c.hidden_size);
 }
 
-// Of one query and one key it sees, all heads of all layers: scores and values.
-double pair_flops(const model::ModelConfig& c) {
-  const int64_t widths =
-      c.mla.kv_lora_rank > 0 ? c.num_heads * (c.head_dim + c.mla.value_dim) : 2 * c.q_width();
-  return 2.0 * static_cast<double>(c.num_layers * widths);
+// Calls body(row) for every parameter and adapter target of every layer.
+template <typename Body>
+void for_each_row(const model::ModelConfig& c, Body body) {
+  const model::LayerTable table(c);
+  for (const model::LayerStack& stack : table.stacks()) {
+    for (const model::SublayerRows& rows : stack.rows) {
+      for (const model::ParamRows* part : {&rows.outer, &rows.inner}) {
+        for (const model::ParamRow& row : *part) body(row, stack.size());
+      }
+    }
+  }
 }
 
-// Forward of causal attention over one sequence: two products over half of S x S.
-double attention_flops(const model::ModelConfig& c, int64_t length) {
+// Calls body(work) for the block of every sublayer.
+template <typename Body>
+void for_each_block(const model::ModelConfig& c, Body body) {
+  for (const model::LayerConfig& layer : c.layers) {
+    for (const model::Sublayer& sublayer : layer) {
+      body(sublayer.block.ops().work(sublayer.block.config()));
+    }
+  }
+}
+
+// Keys that the queries of one causal sequence see together, each at most `window` of them.
+double num_pairs(int64_t length, int64_t window) {
   const auto s = static_cast<double>(length);
-  return pair_flops(c) * s * s / 2.0;
+  if (window == 0 || window >= length) return s * s / 2.0;
+  const auto w = static_cast<double>(window);
+  return w * w / 2.0 + (s - w) * w;
+}
+
+// Forward of attention over one sequence: scores and values of all layers.
+double attention_flops(const model::ModelConfig& c, int64_t length) {
+  double flops = 0.0;
+  for_each_block(c, [&](const model::BlockWork& work) {
+    flops += work.pair_flops * num_pairs(length, work.window);
+  });
+  return flops;
 }
 
 }  // namespace
 
 double absorbed_attention_ratio(const model::ModelConfig& c) {
-  if (c.mla.kv_lora_rank == 0) return 1.0;
-  return static_cast<double>(2 * c.mla.kv_lora_rank + c.mla.rope_dim) /
-         static_cast<double>(c.head_dim + c.mla.value_dim);
+  double asked = 0.0, executed = 0.0;
+  for_each_block(c, [&](const model::BlockWork& work) {
+    asked += work.pair_flops;
+    executed += work.executed_pair_flops;
+  });
+  return asked == 0.0 ? 1.0 : executed / asked;
 }
 
 int64_t layer_weights(const model::ModelConfig& c, int64_t batch) {
   int64_t weights = 0;
-  for (int64_t layer = 0; layer < c.num_layers; ++layer) {
-    for (const model::LayerParamSpec& spec : model::layer_params(c, c.layer_kind(layer))) {
-      if (spec.shape.rank() != 2) continue;
-      const int64_t copies =
-          spec.num_experts == 0 ? 1 : std::min(spec.num_experts, c.moe.top_k * batch);
-      weights += copies * spec.shape.num_elements();
-    }
-  }
+  for_each_row(c, [&](const model::ParamRow& row, int64_t layers) {
+    if (!row.is_matrix()) return;
+    const int64_t copies =
+        row.num_experts == 0 ? 1 : std::min(row.num_experts, row.num_active * batch);
+    weights += layers * copies * row.shape.num_elements();
+  });
   return weights;
 }
 
-int64_t lora_weights(const model::ModelConfig& c, int64_t rank, int64_t expert_rank) {
+int64_t lora_weights(const model::ModelConfig& c, int64_t rank, model::ExpertRank expert_rank) {
   int64_t weights = 0;
-  for (int64_t layer = 0; layer < c.num_layers; ++layer) {
-    for (int p = 0; p < model::kNumProjections; ++p) {
-      const auto projection = static_cast<model::Projection>(p);
-      if (projection == model::Projection::kExpertGateUp) continue;
-      const auto [in, out] = model::projection_widths(c, c.layer_kind(layer), projection);
-      weights += (model::is_expert(projection) ? c.moe.top_k * expert_rank : rank) * (in + out);
-    }
-  }
+  for_each_row(c, [&](const model::ParamRow& row, int64_t layers) {
+    if (row.lora.path.empty() || !row.lora.is_fresh) return;
+    const int64_t ranks =
+        row.num_experts == 0
+            ? rank
+            : row.num_active * model::routed_expert_rank(row.num_experts, rank, expert_rank);
+    weights += layers * ranks * (row.shape[0] + row.shape[1]);
+  });
   return weights;
 }
 
@@ -65,7 +90,8 @@ WorkCount count_train(const model::ModelConfig& c, const TrainShape& shape) {
   const double layers = 2.0 * static_cast<double>(layer_weights(c)) * (forwards + 1.0);
   const double head = 2.0 * head_weights(c) * 2.0;
   const double lora =
-      2.0 * static_cast<double>(lora_weights(c, shape.rank, shape.expert_rank)) * (forwards + 2.0);
+      2.0 * static_cast<double>(lora_weights(c, shape.rank, model::ExpertRank::kDivided)) *
+      (forwards + 2.0);
   const double attention =
       attention_flops(c, shape.length) * static_cast<double>(shape.sequences) * (forwards + 2.5);
   return {.flops = tokens * (layers + head + lora) + attention, .bytes = 0.0};
@@ -76,18 +102,28 @@ WorkCount count_prefill(const model::ModelConfig& c, int64_t length) {
   return {.flops = layers + 2.0 * head_weights(c) + attention_flops(c, length), .bytes = 0.0};
 }
 
-WorkCount count_decode(const model::ModelConfig& c, int64_t batch, int64_t context,
-                       int64_t element_bytes, int64_t num_adapters, int64_t rank) {
+WorkCount count_decode(const model::ModelConfig& c, int64_t batch, int64_t context, DType dtype,
+                       int64_t num_adapters, int64_t rank) {
   const double read = static_cast<double>(layer_weights(c, batch)) + head_weights(c);
   const double used = static_cast<double>(layer_weights(c)) + head_weights(c);
-  const auto of_adapter = static_cast<double>(lora_weights(c, rank, rank));
+  const auto of_adapter = static_cast<double>(lora_weights(c, rank, model::ExpertRank::kFull));
   const double adapters = of_adapter * static_cast<double>(num_adapters);
-  const auto cache = static_cast<double>(c.num_layers * c.cache_width() * context * batch);
-  const double attention = pair_flops(c) * static_cast<double>(context * batch);
-  const double adapter_flops =
-      num_adapters > 0 ? 2.0 * of_adapter * static_cast<double>(batch) : 0.0;
-  return {.flops = 2.0 * used * static_cast<double>(batch) + attention + adapter_flops,
-          .bytes = static_cast<double>(element_bytes) * (read + adapters + cache)};
+  double cache = 0.0, attention = 0.0;
+  for (const model::LayerConfig& layer : c.layers) {
+    for (const model::Sublayer& sublayer : layer) {
+      const model::CacheSpec spec = sublayer.block.ops().cache(sublayer.block.config(), dtype);
+      const model::BlockWork work = sublayer.block.ops().work(sublayer.block.config());
+      const auto seen =
+          static_cast<double>(work.window == 0 ? context : std::min(work.window, context));
+      cache += static_cast<double>(spec.entry_bytes) / static_cast<double>(spec.ratio) * seen;
+      cache += static_cast<double>(spec.sequence_bytes);
+      attention += work.pair_flops * seen;
+    }
+  }
+  const auto sequences = static_cast<double>(batch);
+  const double adapter_flops = num_adapters > 0 ? 2.0 * of_adapter * sequences : 0.0;
+  return {.flops = 2.0 * used * sequences + attention * sequences + adapter_flops,
+          .bytes = static_cast<double>(dtype_bytes(dtype)) * (read + adapters) + cache * sequences};
 }
 
 }  // namespace strata::apps

@@ -2,7 +2,7 @@
 // or not it is executed (a recompute that skips something still counts whole). P layer weights, T
 // tokens, S sequence length, L layers.
 #pragma once
-#include "model/config.h"
+#include "model/adapter_io.h"
 
 namespace strata::apps {
 
@@ -14,8 +14,7 @@ struct WorkCount {
 struct TrainShape {
   int64_t sequences = 1;
   int64_t length = 512;
-  int64_t rank = 32;
-  int64_t expert_rank = 1;
+  int64_t rank = 32;  // routed experts have their share of it
   bool recompute = false;
 };
 
@@ -23,7 +22,7 @@ struct TrainShape {
 // many tokens read, if no two chose the same expert.
 int64_t layer_weights(const model::ModelConfig& config, int64_t batch = 1);
 // Of all projections and layers that one token uses.
-int64_t lora_weights(const model::ModelConfig& config, int64_t rank, int64_t expert_rank);
+int64_t lora_weights(const model::ModelConfig& config, int64_t rank, model::ExpertRank expert_rank);
 // Latent attention: work of scores and values in latent space over that of expanded heads. Else 1.
 double absorbed_attention_ratio(const model::ModelConfig& config);
 
@@ -32,10 +31,10 @@ double absorbed_attention_ratio(const model::ModelConfig& config);
 WorkCount count_train(const model::ModelConfig& config, const TrainShape& shape);
 // Logits of the last position only.
 WorkCount count_prefill(const model::ModelConfig& config, int64_t length);
-// One token of each of `batch` sequences, each with `context` positions in its own cache;
-// element_bytes of weights and cache. num_adapters different adapters of this rank are read once
+// One token of each of `batch` sequences, each with `context` positions in its own cache; dtype of
+// weights and cache. num_adapters different adapters of this rank are read once
 // each.
 WorkCount count_decode(const model::ModelConfig& config, int64_t batch, int64_t context,
-                       int64_t element_bytes, int64_t num_adapters, int64_t rank);
+                       DType dtype, int64_t num_adapters, int64_t rank);
 
 }  // namespace strata::apps

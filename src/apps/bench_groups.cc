@@ -3,12 +3,11 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "model/blocks/moe.h"
 #include "ops/gemm_groups.h"
 
 namespace strata::apps {
 namespace {
-
-using model::LayerParam;
 
 // bf16 or f32 values in (-1, 1), never zero: what they are does not matter, that they are finite
 // and normal does.
@@ -24,31 +23,43 @@ void fill(TensorView view) {
   }
 }
 
+const model::MoeConfig* moe_of(const model::ModelConfig& c, int64_t layer) {
+  return c.find_block<model::MoeConfig>(layer, model::kMoe);
+}
+
+const model::BlockContext& experts(engine::Engine& engine, int64_t layer) {
+  const auto sublayers = engine.model().weights->layer(layer);
+  return std::find_if(sublayers.begin(), sublayers.end(),
+                      [](const auto& s) { return s.block == &model::kMoe; })
+      ->inner;
+}
+
 class Groups {
  public:
   Groups(engine::Engine& engine, int64_t tokens_per_expert) : backend_(engine.backend()) {
     const model::ModelConfig& c = engine.config();
     int64_t layer = 0;
-    while (c.layer_kind(layer).mlp != model::MlpKind::kMoe) ++layer;
-    for (int64_t e = 0; e < c.moe.num_experts; ++e) {
+    while (moe_of(c, layer) == nullptr) ++layer;
+    const model::MoeConfig& moe = *moe_of(c, layer);
+    for (int64_t e = 0; e < moe.num_experts; ++e) {
       const int64_t begin = e * tokens_per_expert;
       size_t p = 0;
-      for (const LayerParam param :
-           {LayerParam::kExpertGate, LayerParam::kExpertUp, LayerParam::kExpertDown}) {
-        groups_[p++].push_back({.begin = begin,
-                                .end = begin + tokens_per_expert,
-                                .w = engine.model().weights->layer(layer).expert_panel(param, e)});
+      for (const model::MoeKey key : {model::kMoeGate, model::kMoeUp, model::kMoeDown}) {
+        groups_[p++].push_back(
+            {.begin = begin,
+             .end = begin + tokens_per_expert,
+             .w = model::expert_panel(experts(engine, layer).param(key).panel, e)});
       }
     }
-    const int64_t rows = c.moe.num_experts * tokens_per_expert;
+    const int64_t rows = moe.num_experts * tokens_per_expert;
     const DType dtype = engine.model().weights->compute_dtype();
     wide_ = Tensor(dtype, {rows, c.hidden_size});
-    narrow_ = Tensor(dtype, {rows, c.moe.expert_width});
-    other_ = Tensor(dtype, {rows, c.moe.expert_width});
+    narrow_ = Tensor(dtype, {rows, moe.expert_width});
+    other_ = Tensor(dtype, {rows, moe.expert_width});
     sum_ = Tensor(DType::kF32, {rows, c.hidden_size});
     fill(wide_);
     fill(narrow_);
-    flops_ = 3.0 * 2.0 * static_cast<double>(rows * c.hidden_size * c.moe.expert_width);
+    flops_ = 3.0 * 2.0 * static_cast<double>(rows * c.hidden_size * moe.expert_width);
   }
 
   [[nodiscard]] double flops() const { return flops_; }

@@ -1,62 +1,71 @@
 #include "apps/bench_shapes.h"
 
 #include "base/check.h"
+#include "model/blocks/attention_config.h"
+#include "model/blocks/gated_mlp.h"
+#include "model/blocks/gqa.h"
+#include "model/blocks/mla.h"
+#include "model/blocks/moe.h"
+#include "model/family.h"
 
 namespace strata::apps {
 namespace {
 
-model::ModelConfig qwen3_06b() {
-  model::ModelConfig c;
-  c.family = "qwen3";
-  c.architecture = "Qwen3ForCausalLM";
-  c.vocab_size = 151936;
-  c.hidden_size = 1024;
-  c.intermediate_size = 3072;
-  c.num_layers = 28;
-  c.num_heads = 16;
-  c.num_kv_heads = 8;
-  c.head_dim = 128;
-  c.max_position_embeddings = 40960;
+using model::Block;
+using model::ModelConfig;
+
+ModelConfig made(std::string_view family, std::string_view architecture, int64_t vocab_size,
+                 int64_t hidden_size, int64_t max_positions) {
+  ModelConfig c;
+  c.family = family;
+  c.architecture = architecture;
+  c.vocab_size = vocab_size;
+  c.hidden_size = hidden_size;
+  c.max_position_embeddings = max_positions;
+  return c;
+}
+
+Block qwen3_attention(ModelConfig& c, int64_t num_heads, int64_t num_kv_heads) {
+  constexpr int64_t kHeadDim = 128;
+  return Block(model::kGqa, model::GqaConfig{.num_heads = num_heads,
+                                             .num_kv_heads = num_kv_heads,
+                                             .head_dim = kHeadDim,
+                                             .scale = model::plain_attention_scale(kHeadDim),
+                                             .qk_norm = true,
+                                             .rope = c.add_rope({{.theta = 1e6}, kHeadDim})});
+}
+
+ModelConfig qwen3_06b() {
+  ModelConfig c = made("qwen3", "Qwen3ForCausalLM", 151936, 1024, 40960);
   c.tie_word_embeddings = true;
-  c.qk_norm = true;
-  c.rope.theta = 1e6;
+  const Block attention = qwen3_attention(c, 16, 8);
+  const Block mlp(model::kGatedMlp, model::GatedMlpConfig{.width = 3072});
+  c.layers.assign(28, model::pre_norm_layer(c, attention, mlp));
   return c;
 }
 
-model::ModelConfig qwen3_30b_a3b() {
-  model::ModelConfig c;
-  c.family = "qwen3_moe";
-  c.architecture = "Qwen3MoeForCausalLM";
-  c.vocab_size = 32768;
-  c.hidden_size = 2048;
-  c.intermediate_size = 6144;
-  c.num_layers = 4;
-  c.num_heads = 32;
-  c.num_kv_heads = 4;
-  c.head_dim = 128;
-  c.max_position_embeddings = 40960;
-  c.qk_norm = true;
-  c.rope.theta = 1e6;
-  c.moe = {.num_experts = 128, .top_k = 8, .expert_width = 768, .norm_topk = true};
-  c.layer_kinds.assign(4, {model::AttentionKind::kGqa, model::MlpKind::kMoe});
+ModelConfig qwen3_30b_a3b() {
+  ModelConfig c = made("qwen3_moe", "Qwen3MoeForCausalLM", 32768, 2048, 40960);
+  const Block attention = qwen3_attention(c, 32, 4);
+  const Block experts(
+      model::kMoe,
+      model::MoeConfig{.num_experts = 128, .top_k = 8, .expert_width = 768, .norm_topk = true});
+  c.layers.assign(4, model::pre_norm_layer(c, attention, experts));
   return c;
 }
 
-model::ModelConfig deepseek_v3_attention() {
-  model::ModelConfig c;
-  c.family = "deepseek_v3";
-  c.architecture = "DeepseekV3ForCausalLM";
-  c.vocab_size = 32768;
-  c.hidden_size = 7168;
-  c.intermediate_size = 2048;
-  c.num_layers = 2;
-  c.num_heads = 128;
-  c.num_kv_heads = 128;
-  c.head_dim = 192;
-  c.max_position_embeddings = 163840;
-  c.mla = {
-      .q_lora_rank = 1536, .kv_lora_rank = 512, .nope_dim = 128, .rope_dim = 64, .value_dim = 128};
-  c.layer_kinds.assign(2, {model::AttentionKind::kMla, model::MlpKind::kDense});
+ModelConfig deepseek_v3_attention() {
+  ModelConfig c = made("deepseek_v3", "DeepseekV3ForCausalLM", 32768, 7168, 163840);
+  const Block attention(model::kMla, model::MlaConfig{.num_heads = 128,
+                                                      .q_lora_rank = 1536,
+                                                      .kv_lora_rank = 512,
+                                                      .nope_dim = 128,
+                                                      .rope_dim = 64,
+                                                      .value_dim = 128,
+                                                      .scale = model::plain_attention_scale(192),
+                                                      .rope = c.add_rope({{}, 64})});
+  const Block mlp(model::kGatedMlp, model::GatedMlpConfig{.width = 2048});
+  c.layers.assign(2, model::pre_norm_layer(c, attention, mlp));
   return c;
 }
 

@@ -17,6 +17,7 @@ class Conversation {
  public:
   explicit Conversation(const ChatOptions& options)
       : options_(options), generator_(options.generation) {
+    if (const auto end = generator_.text().turn_end(options.vars)) generator_.add_end_token(*end);
     reset();
   }
 

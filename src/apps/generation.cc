@@ -62,7 +62,8 @@ std::string StopFinder::push(std::string_view piece) {
 
 std::string StopFinder::flush() { return found_ ? "" : std::exchange(held_, ""); }
 
-Generator::Generator(const GenerationOptions& options) : options_(options), text_(options.model) {
+Generator::Generator(const GenerationOptions& options)
+    : options_(options), text_(options.model), end_tokens_(text_.end_tokens().stop) {
   check_options(options);
   engine_ = make_engine({.model = options.model,
                          .dtype = options.dtype,
@@ -84,7 +85,7 @@ Generated Generator::run(const std::vector<int32_t>& prompt,
   request.top_k = options_.top_k;
   request.top_p = static_cast<float>(options_.top_p);
   request.seed = seed_ + num_answers_++;
-  request.stop = text_.end_tokens().stop;
+  request.stop = end_tokens_;
   const int64_t room =
       engine_->config().max_position_embeddings - static_cast<int64_t>(prompt.size());
   if (room < 1) {

@@ -44,6 +44,8 @@ class Generator {
 
   [[nodiscard]] const TextStack& text() const { return text_; }
   [[nodiscard]] uint64_t seed() const { return seed_; }
+  // Answers end at this id too.
+  void add_end_token(int32_t id) { end_tokens_.push_back(id); }
   // Answers `prompt`; `write` gets the text in pieces as it is certain. Answer i draws from (seed +
   // i).
   Generated run(const std::vector<int32_t>& prompt, FunctionRef<void(std::string_view)> write);
@@ -51,6 +53,7 @@ class Generator {
  private:
   GenerationOptions options_;
   TextStack text_;
+  std::vector<int32_t> end_tokens_;
   std::unique_ptr<engine::Engine> engine_;
   api::AdapterSlot slot_ = api::AdapterSlot::kBase;
   uint64_t seed_ = 0;

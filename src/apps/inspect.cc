@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <functional>
 #include <map>
@@ -74,11 +75,22 @@ void look_at_text(const InspectOptions& options, Findings& f) {
   if (text.has_template()) f.chat_template = "yes";
 }
 
+// What the layers are made of, each kind of block once.
+std::string blocks(const model::ModelConfig& c) {
+  std::vector<std::string> kinds;
+  for (const model::LayerConfig& layer : c.layers) {
+    for (const model::Sublayer& sublayer : layer) {
+      std::string kind = sublayer.block.ops().describe(sublayer.block.config());
+      if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.push_back(kind);
+    }
+  }
+  return fmt::format("{}", fmt::join(kinds, ", "));
+}
+
 std::string shapes(const model::ModelConfig& c) {
-  return fmt::format(
-      "{} layers, width {}, MLP {}, {} heads and {} for keys of {}, vocabulary {}, context {}{}",
-      c.num_layers, c.hidden_size, c.intermediate_size, c.num_heads, c.num_kv_heads, c.head_dim,
-      c.vocab_size, c.max_position_embeddings, c.tie_word_embeddings ? ", tied" : "");
+  return fmt::format("{} layers, width {}, {}, vocabulary {}, context {}{}", c.num_layers(),
+                     c.hidden_size, blocks(c), c.vocab_size, c.max_position_embeddings,
+                     c.tie_word_embeddings ? ", tied" : "");
 }
 
 std::string dtypes(const Findings& f) {
@@ -125,7 +137,7 @@ void print_json(const InspectOptions& options, const Findings& f) {
     const model::ModelConfig& c = *f.config;
     out["family"] = c.family;
     out["architecture"] = c.architecture;
-    out["num_layers"] = c.num_layers;
+    out["num_layers"] = c.num_layers();
     out["hidden_size"] = c.hidden_size;
     out["vocab_size"] = c.vocab_size;
     out["context"] = c.max_position_embeddings;

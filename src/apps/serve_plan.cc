@@ -25,12 +25,11 @@ int64_t slot_bytes(const engine::Engine& engine, int64_t rank, model::ExpertRank
       engine, engine::lora_specs(engine.config(), {.rank = rank}, expert_rank), true);
 }
 
-int64_t pass_bytes(const engine::Engine& engine, int64_t tokens, int64_t rank,
+int64_t pass_bytes(engine::Engine& engine, int64_t tokens, int64_t rank,
                    model::ExpertRank expert_rank) {
   return engine::plan_pass_bytes(
       engine, {.pass_tokens = tokens,
-               .rank = rank,
-               .expert_rank = model::routed_expert_rank(engine.config(), rank, expert_rank),
+               .modules = engine::lora_specs(engine.config(), {.rank = rank}, expert_rank),
                .backward = true});
 }
 
@@ -69,7 +68,7 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
   plan.process = kProcessBytes;
   plan.max_rank = max_rank;
   int64_t least = 0;
-  for (const engine::Engine* engine : engines) {
+  for (engine::Engine* engine : engines) {
     plan.weights += engine->model().weights->num_bytes();
     least += sample_pages(*engine) * engine->kv_pool().page_bytes() +
              slot_bytes(*engine, 8, expert_rank);
@@ -77,7 +76,7 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
   const int64_t fixed = plan.weights + plan.process;
   const auto all_passes = [&](int64_t tokens) {
     int64_t bytes = 0;
-    for (const engine::Engine* engine : engines)
+    for (engine::Engine* engine : engines)
       bytes += pass_bytes(*engine, tokens, max_rank, expert_rank);
     return bytes;
   };
@@ -93,13 +92,13 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
   plan.adapters = rest * 40 / 100;
   const int64_t kv_share =
       (rest - plan.snapshots - plan.adapters) / static_cast<int64_t>(engines.size());
-  for (const engine::Engine* engine : engines) {
+  for (engine::Engine* engine : engines) {
     const int64_t pages =
         std::max(kv_share / engine->kv_pool().page_bytes(), sample_pages(*engine));
     plan.max_pages.push_back(pages);
     plan.kv += pages * engine->kv_pool().page_bytes();
   }
-  const engine::Engine& first = *engines[0];
+  engine::Engine& first = *engines[0];
   plan.slot_rank_8 = slot_bytes(first, 8, expert_rank);
   plan.slot_rank_32 = slot_bytes(first, 32, expert_rank);
   plan.slot_max_rank = slot_bytes(first, max_rank, expert_rank);

@@ -1,5 +1,10 @@
 #include "apps/text_stack.h"
 
+#include <fmt/format.h>
+
+#include <string_view>
+#include <vector>
+
 #include "base/error.h"
 
 namespace strata::apps {
@@ -18,6 +23,22 @@ std::string TextStack::render(const text::ChatRequest& request) const {
                     "tokenizer_config.json); is it a base model?");
   }
   return template_->render(request);
+}
+
+std::optional<int32_t> TextStack::turn_end(const std::string& vars) const {
+  constexpr std::string_view kAnswer = "answer of this turn";
+  const std::string text =
+      render({.messages = fmt::format(R"([{{"role":"user","content":"question"}},)"
+                                      R"({{"role":"assistant","content":"{}"}}])",
+                                      kAnswer),
+              .vars = vars});
+  const size_t at = text.rfind(kAnswer);
+  if (at == std::string::npos) return std::nullopt;
+  const size_t behind = text.find_first_not_of(" \n", at + kAnswer.size());
+  if (behind == std::string::npos) return std::nullopt;
+  const std::vector<int32_t> ids = tokenizer_.encode(std::string_view(text).substr(behind));
+  if (ids.empty() || !tokenizer_.is_special(ids.front())) return std::nullopt;
+  return ids.front();
 }
 
 }  // namespace strata::apps

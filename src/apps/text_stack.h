@@ -19,6 +19,10 @@ class TextStack {
   // The conversation as the directory's template writes it. Throws Error where there is no
   // template.
   [[nodiscard]] std::string render(const text::ChatRequest& request) const;
+  // The control token that the template writes behind an assistant's text (<|im_end|>,
+  // <end_of_turn>): it ends an answer in a chat, also where no file of the directory says so, as in
+  // those of base models. Nothing when the template writes none. `vars` as in ChatRequest.
+  [[nodiscard]] std::optional<int32_t> turn_end(const std::string& vars) const;
 
  private:
   std::string dir_;

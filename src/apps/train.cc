@@ -45,17 +45,14 @@ int64_t largest_pass(const TrainJob& job) {
 }
 
 std::string memory_text(TrainJob& job) {
-  const TrainOptions& o = job.options();
-  const int64_t expert_rank =
-      job.is_lora() ? model::routed_expert_rank(job.engine().config(), o.rank,
-                                                model::parse_expert_rank(o.expert_rank))
-                    : 0;
-  const engine::MemoryPlan plan =
-      engine::plan_memory(job.engine(), {.pass_tokens = largest_pass(job),
-                                         .rank = job.is_lora() ? job.options().rank : 0,
-                                         .expert_rank = expert_rank,
-                                         .backward = true,
-                                         .train_base = !job.is_lora()});
+  engine::PlanShape shape = {
+      .pass_tokens = largest_pass(job), .backward = true, .train_base = !job.is_lora()};
+  if (job.is_lora()) {
+    for (const model::LoraModule& module : job.engine().adapters().begin()->second->modules()) {
+      shape.modules.push_back(module.spec);
+    }
+  }
+  const engine::MemoryPlan plan = engine::plan_memory(job.engine(), shape);
   std::string text = report::format_bytes(plan.total());
   const char* separator = ": ";
   for (const engine::PlanItem& item : plan.items) {

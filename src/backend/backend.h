@@ -24,6 +24,12 @@ CpuPath choose_cpu_path();
 class Backend {
  public:
   Backend(CpuPath path, int num_threads) : path_(path), pool_(num_threads) {}
+  // One that computes nothing and counts: ops take their memory from a scratch that has none, and
+  // return. What a pass will take is what the same code took here.
+  static Backend counting(CpuPath path, int num_threads) {
+    return Backend(path, num_threads, CountingTag{});
+  }
+  [[nodiscard]] bool is_counting() const { return is_counting_; }
   [[nodiscard]] CpuPath path() const { return path_; }
   [[nodiscard]] ThreadPool& pool() { return pool_; }
   // Temporary memory of kernels and of a step; use it through Scratch::Mark.
@@ -31,10 +37,23 @@ class Backend {
   // A backend of one thread and its own scratch, for worker `worker` of a region of pool(): there,
   // ops run whole, one beside the other. Made at the first call of make_lanes(), which comes first.
   [[nodiscard]] Backend& lane(int worker) { return *lanes_[static_cast<size_t>(worker)]; }
+  [[nodiscard]] int num_lanes() const { return static_cast<int>(lanes_.size()); }
   void make_lanes() {
     while (static_cast<int>(lanes_.size()) < pool_.num_threads()) {
-      lanes_.push_back(std::make_unique<Backend>(path_, 1));
+      lanes_.push_back(is_counting_ ? std::unique_ptr<Backend>(new Backend(path_, 1, CountingTag{}))
+                                    : std::make_unique<Backend>(path_, 1));
     }
+  }
+  // body(item, lane) for every item, each in one thread. A counting backend counts every item on
+  // its first lane: any lane may get any item.
+  template <typename Body>
+  void run_in_lanes(int64_t count, Body body) {
+    make_lanes();
+    if (is_counting_) {
+      for (int64_t i = 0; i < count; ++i) body(i, lane(0));
+      return;
+    }
+    pool_.run_each(count, [&](int64_t i, int worker) { body(i, lane(worker)); });
   }
   // Outputs in a panel of weights on this path (tensor/panel.h).
   [[nodiscard]] int64_t panel_width() const {
@@ -42,7 +61,15 @@ class Backend {
   }
 
  private:
+  struct CountingTag {};
+  Backend(CpuPath path, int num_threads, CountingTag)
+      : path_(path),
+        is_counting_(true),
+        pool_(ThreadPool::idle(num_threads)),
+        scratch_(Scratch::counting()) {}
+
   CpuPath path_;
+  bool is_counting_ = false;
   ThreadPool pool_;
   Scratch scratch_;
   std::vector<std::unique_ptr<Backend>> lanes_;

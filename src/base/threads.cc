@@ -47,9 +47,10 @@ uint32_t wait_change(const std::atomic<uint32_t>& value, uint32_t old) {
 }  // namespace
 
 struct ThreadPool::State {
-  explicit State(int n) : num_threads(n) {}
+  State(int n, bool idle) : num_threads(n), is_idle(idle) {}
 
   const int num_threads;
+  const bool is_idle;
   std::atomic<uint32_t> generation{0};  // a region starts: written by the caller, read by workers
   std::atomic<uint32_t> remaining{0};   // workers still in the region
   std::atomic<bool> stop{false};
@@ -76,10 +77,12 @@ struct ThreadPool::State {
   }
 };
 
-ThreadPool::ThreadPool(int num_threads)
-    : state_(std::make_unique<State>(num_threads > 0 ? num_threads : usable_cores())) {
+ThreadPool::ThreadPool(int num_threads) : ThreadPool(num_threads, /*is_idle=*/false) {}
+
+ThreadPool::ThreadPool(int num_threads, bool is_idle)
+    : state_(std::make_unique<State>(num_threads > 0 ? num_threads : usable_cores(), is_idle)) {
   CHECK(num_threads >= 0, num_threads);
-  for (int w = 1; w < state_->num_threads; ++w) {
+  for (int w = 1; w < state_->num_threads && !is_idle; ++w) {
     state_->workers.emplace_back([state = state_.get(), w] { state->worker_loop(w); });
   }
 }
@@ -94,7 +97,7 @@ int ThreadPool::num_threads() const { return state_->num_threads; }
 
 void ThreadPool::run(int64_t count, FunctionRef<void(int64_t, int64_t, int)> body) {
   State& state = *state_;
-  if (count <= 0) return;
+  if (count <= 0 || state.is_idle) return;
   if (state.num_threads == 1 || count == 1) {
     body(0, count, 0);
     return;

@@ -17,6 +17,8 @@ class ThreadPool {
  public:
   // num_threads >= 1, the caller included; 0 means all cores this process may use.
   explicit ThreadPool(int num_threads = 0);
+  // A team that does nothing: regions return at once. For counting what work would take.
+  static ThreadPool idle(int num_threads) { return ThreadPool(num_threads, /*is_idle=*/true); }
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -33,6 +35,7 @@ class ThreadPool {
 
  private:
   struct State;
+  ThreadPool(int num_threads, bool is_idle);
   std::unique_ptr<State> state_;
 };
 

@@ -3,20 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/error.h"
-#include "engine/memory_plan.h"
 #include "engine/sampling_loop.h"
 #include "ops/elementwise.h"
 
 namespace strata::engine {
 namespace {
-
-int64_t kv_page_bytes(const model::ModelConfig& config, DType dtype, int64_t page_size) {
-  return std::max<int64_t>(
-      64, config.num_layers * page_size * config.cache_width() * dtype_bytes(dtype));
-}
 
 train::AdamWOptions adamw_options(const api::AdamW& o) {
   return {.lr = o.lr,
@@ -49,9 +42,11 @@ Engine::Engine(std::unique_ptr<Backend> backend, model::LoadedModel model,
     : options_(options),
       backend_(std::move(backend)),
       model_(std::move(model)),
-      rope_(model_.config),
-      kv_pool_(kv_page_bytes(model_.config, model_.weights->compute_dtype(), options.page_size),
-               options.page_size, options.max_pages) {
+      ropes_(model_.config.ropes),
+      cache_layout_(model_.config, model_.weights->compute_dtype(), options.page_size),
+      kv_pool_(std::max<int64_t>(64, cache_layout_.page_bytes()), cache_layout_.page_size(),
+               options.max_pages),
+      meter_(*backend_) {
   CHECK(options.page_size >= 1 && options.pass_tokens >= 1 && options.prefill_tokens >= 1);
 }
 
@@ -138,7 +133,7 @@ api::BatchResult Engine::run(const api::Batch& batch, api::TensorSink* sink) {
     total += static_cast<int64_t>(sequence.tokens.size());
   const model::ModelConfig& c = model_.config;
   if (batch.want_hidden_states)
-    sink->add("hidden_states", {c.num_layers + 1, total, c.hidden_size});
+    sink->add("hidden_states", {c.num_layers() + 1, total, c.hidden_size});
   if (batch.want_logits) sink->add("logits", {total, c.vocab_size});
   if (batch.gradients == api::Gradients::kAdapters) {
     for (const api::Sequence& sequence : batch.sequences) {
@@ -159,7 +154,7 @@ api::BatchResult Engine::run(const api::Batch& batch, api::TensorSink* sink) {
       tokens += count;
       ++last;
     }
-    run_pass(batch, first, last, first_row, result, sink);
+    run_part(batch, first, last, first_row, result, sink);
     ++result.num_passes;
     first_row += tokens;
     first = last;
@@ -168,19 +163,6 @@ api::BatchResult Engine::run(const api::Batch& batch, api::TensorSink* sink) {
     for (const float loss : sequence.losses) result.loss_sum += static_cast<double>(loss);
   }
   return result;
-}
-
-// Of the pass whose inputs are gathered.
-int64_t Engine::plan_bytes(const api::Batch& batch) const {
-  PlanShape shape = {.pass_tokens = builder_.num_tokens(),
-                     .backward = batch.gradients != api::Gradients::kNone};
-  for (const api::Sequence& sequence : batch.sequences) {
-    const model::LoraAdapter* used = adapter_or_base(sequence.slot);
-    if (used == nullptr) continue;
-    shape.rank = std::max(shape.rank, used->max_rank());
-    shape.expert_rank = std::max(shape.expert_rank, used->max_expert_rank());
-  }
-  return plan_pass_bytes(*this, shape);
 }
 
 void Engine::gather_inputs(const api::Batch& batch, size_t first, size_t last) {
@@ -212,79 +194,45 @@ void Engine::gather_inputs(const api::Batch& batch, size_t first, size_t last) {
   first_targets_.push_back(static_cast<int64_t>(targets_.size()));
 }
 
-void Engine::run_pass(const api::Batch& batch, size_t first, size_t last, int64_t first_row,
+void Engine::run_part(const api::Batch& batch, size_t first, size_t last, int64_t first_row,
                       api::BatchResult& result, api::TensorSink* sink) {
   gather_inputs(batch, first, last);
-  Scratch& scratch = backend_->scratch();
-  const bool backward = batch.gradients != api::Gradients::kNone;
-  scratch.reserve(plan_bytes(batch) +
-                  (batch.want_hidden_states
-                       ? (model_.config.num_layers + 1) * builder_.num_tokens() *
-                             model_.config.hidden_size * dtype_bytes(DType::kF32)
-                       : 0));
-  const Scratch::Mark mark(scratch);
-  model::Pass pass = builder_.build(*backend_, *model_.weights, rope_);
-  pass.adapter_gradients = batch.gradients == api::Gradients::kAdapters;
-  if (batch.gradients == api::Gradients::kParameters)
-    pass.base_gradients = base_trainer_->gradients();
-
-  const model::ModelConfig& c = model_.config;
-  const Shape hidden_shape = {pass.num_tokens(), c.hidden_size};
-  const TensorView hidden = scratch.take(pass.dtype(), hidden_shape);
-  const TensorView states =
-      batch.want_hidden_states
-          ? scratch.take(DType::kF32, {c.num_layers + 1, pass.num_tokens(), c.hidden_size})
-          : TensorView();
-  tape_.recompute = options_.recompute;
-  model::decoder_forward(pass, backward ? &tape_ : nullptr, states, hidden);
-  if (batch.want_hidden_states) {
-    api::NamedTensor& out = sink->at("hidden_states");
-    const int64_t total = out.shape[1];
-    for (int64_t i = 0; i <= c.num_layers; ++i) {
-      std::memcpy(out.values.data() + (i * total + first_row) * c.hidden_size, states.at(i).data,
-                  static_cast<size_t>(states.at(i).num_bytes()));
-    }
-  }
-  if (batch.want_logits) write_logits(pass, hidden, first_row, *sink);
-  if (!batch.want_loss) return;
-
   logprobs_.resize(targets_.size());
   losses_.resize(targets_.size());
-  const TensorView d_hidden = backward ? scratch.take(DType::kF32, hidden_shape) : TensorView();
-  const train::LossInputs inputs = {.targets = targets_,
+  const bool parameters = batch.gradients == api::Gradients::kParameters;
+  const PassWork work = {.builder = builder_,
+                         .adapter_gradients = batch.gradients == api::Gradients::kAdapters,
+                         .base_gradients = parameters ? base_trainer_->gradients() : nullptr,
+                         .recompute = options_.recompute,
+                         .want_loss = batch.want_loss,
+                         .inputs = {.targets = targets_,
                                     .weights = weights_,
                                     .first_targets = first_targets_,
                                     .sampling_logprobs = sampling_logprobs_,
                                     .advantages = advantages_,
                                     .masks = masks_,
                                     .specs = specs_,
-                                    .score_all = batch.score_all};
-  loss_pass_.run(pass, inputs, hidden, logprobs_, losses_, d_hidden);
-  if (backward) {
-    model::decoder_backward(pass, tape_, d_hidden);
-    if (pass.base_gradients != nullptr) base_trainer_->has_gradient = true;
-  }
+                                    .score_all = batch.score_all},
+                         .logprobs = logprobs_,
+                         .losses = losses_,
+                         .want_hidden_states = batch.want_hidden_states,
+                         .want_logits = batch.want_logits,
+                         .first_row = first_row,
+                         .sink = sink};
+  const auto pass = [&](Backend& backend) { run_pass(backend, *this, work, state_); };
+  book(count_pass(pass));
+  pass(*backend_);
+  if (!batch.want_loss) return;
+  if (parameters) base_trainer_->has_gradient = true;
+  int64_t row = 0;
   for (size_t s = first; s < last; ++s) {
-    const model::PassSequence& rows = pass.sequences[s - first];
-    if (pass.adapter_gradients && rows.adapter != nullptr) rows.adapter->has_gradient = true;
-    const auto begin = first_targets_[static_cast<size_t>(rows.begin)];
-    const auto end = first_targets_[static_cast<size_t>(rows.end)];
+    model::LoraAdapter* adapter = adapter_or_base(batch.sequences[s].slot);
+    if (work.adapter_gradients && adapter != nullptr) adapter->has_gradient = true;
+    const auto begin = first_targets_[static_cast<size_t>(row)];
+    row += static_cast<int64_t>(batch.sequences[s].tokens.size());
+    const auto end = first_targets_[static_cast<size_t>(row)];
     result.sequences[s].logprobs.assign(logprobs_.begin() + begin, logprobs_.begin() + end);
     result.sequences[s].losses.assign(losses_.begin() + begin, losses_.begin() + end);
-  }
-}
-
-void Engine::write_logits(model::Pass& pass, TensorView hidden, int64_t first_row,
-                          api::TensorSink& sink) {
-  api::NamedTensor& out = sink.at("logits");
-  const int64_t vocab = model_.config.vocab_size;
-  const std::vector<uint8_t> all(static_cast<size_t>(pass.num_tokens()), 1);
-  logit_chunks_.start(pass, all);
-  for (auto rows = logit_chunks_.next(); !rows.empty(); rows = logit_chunks_.next()) {
-    const TensorView chunk = hidden.slice_rows(rows.front(), rows.back() + 1);
-    const TensorView logits(out.values.data() + (first_row + rows.front()) * vocab, DType::kF32,
-                            {static_cast<int64_t>(rows.size()), vocab});
-    model::head_forward(pass, logit_chunks_.groups(), chunk, {}, logits);
   }
 }
 

@@ -14,11 +14,10 @@
 #include "api/tensor_sink.h"
 #include "backend/backend.h"
 #include "engine/kv_pool.h"
-#include "engine/pass_builder.h"
+#include "engine/pass.h"
+#include "engine/pass_plan.h"
 #include "model/adapter_io.h"
-#include "model/decoder.h"
 #include "model/load.h"
-#include "train/loss_pass.h"
 #include "train/optimizer.h"
 
 namespace strata::engine {
@@ -80,29 +79,33 @@ class Engine {
   [[nodiscard]] model::LoraAdapter* adapter_or_base(api::AdapterSlot slot) const;
   [[nodiscard]] KvPool& kv_pool() { return kv_pool_; }
   [[nodiscard]] const KvPool& kv_pool() const { return kv_pool_; }
-  [[nodiscard]] model::RopeTable& rope() { return rope_; }
+  [[nodiscard]] model::RopeTables& ropes() { return ropes_; }
+  [[nodiscard]] const model::CacheLayout& cache_layout() const { return cache_layout_; }
+  // Of the pass that ran or was counted last.
+  [[nodiscard]] const PassPlan& last_plan() const { return meter_.plan(); }
+  // What a pass takes (borrowed until the next call), and room for it on backend().
+  const PassPlan& count_pass(FunctionRef<void(Backend&)> pass) { return meter_.count(pass); }
+  void book(const PassPlan& plan) { engine::book(plan, *backend_, INT64_MAX); }
 
  private:
   void check(const api::Batch& batch) const;
-  void run_pass(const api::Batch& batch, size_t first, size_t last, int64_t first_row,
+  void run_part(const api::Batch& batch, size_t first, size_t last, int64_t first_row,
                 api::BatchResult& result, api::TensorSink* sink);
-  [[nodiscard]] int64_t plan_bytes(const api::Batch& batch) const;
   void gather_inputs(const api::Batch& batch, size_t first, size_t last);
-  void write_logits(model::Pass& pass, TensorView hidden, int64_t first_row, api::TensorSink& sink);
 
   EngineOptions options_;
   std::unique_ptr<Backend> backend_;
   model::LoadedModel model_;
-  model::RopeTable rope_;
+  model::RopeTables ropes_;
+  model::CacheLayout cache_layout_;
   KvPool kv_pool_;
+  PassMeter meter_;
   std::map<int32_t, std::unique_ptr<model::LoraAdapter>> adapters_;
   std::unique_ptr<train::BaseTrainer> base_trainer_;
 
   // Reused from pass to pass.
   PassBuilder builder_;
-  model::Tape tape_;
-  train::LossPass loss_pass_;
-  model::RowChunks logit_chunks_;
+  PassState state_;
   std::vector<int32_t> targets_;
   std::vector<int64_t> first_targets_;
   std::vector<float> weights_, sampling_logprobs_, advantages_, masks_, logprobs_, losses_;

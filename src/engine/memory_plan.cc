@@ -2,9 +2,7 @@
 
 #include <algorithm>
 
-#include "model/head.h"
-#include "model/mla_block.h"
-#include "model/moe_block.h"
+#include "engine/pass.h"
 
 namespace strata::engine {
 namespace {
@@ -12,81 +10,63 @@ namespace {
 // Program text, libraries, thread stacks and small lists: measured, the same for every model.
 constexpr int64_t kProcessBytes = 24 << 20;
 
-// The widest moment inside a layer, beyond its kept activations.
-int64_t layer_temporaries(const model::ModelConfig& c, model::LayerKind kind, DType dtype,
-                          const PlanShape& shape) {
-  const int64_t e = dtype_bytes(dtype);
-  const int64_t tokens = shape.pass_tokens;
-  const bool backward = shape.backward;
-  const int64_t normed = tokens * c.hidden_size * e;
-  const bool sparse = kind.mlp == model::MlpKind::kMoe;
-  if (kind.attention == model::AttentionKind::kMla) {
-    const int64_t dense =
-        backward ? tokens * c.intermediate_size * 4 * e + tokens * c.hidden_size * (e + 4)
-                 : normed + tokens * c.intermediate_size * e;
-    const int64_t mlp =
-        sparse ? model::moe_temporary_bytes(c, dtype, tokens, shape.expert_rank, backward) : dense;
-    return std::max(mlp, model::mla_temporary_bytes(c, dtype, tokens, shape.rank, backward));
-  }
-  if (!backward) {
-    const int64_t mlp = sparse
-                            ? model::moe_temporary_bytes(c, dtype, tokens, shape.expert_rank, false)
-                            : normed + tokens * c.intermediate_size * e;
-    return std::max(mlp, normed + tokens * (c.q_width() + c.kv_width()) * e);
-  }
-  const int64_t mlp = sparse
-                          ? model::moe_temporary_bytes(c, dtype, tokens, shape.expert_rank, true)
-                          : tokens * c.intermediate_size * 4 * e + tokens * c.hidden_size * (e + 4);
-  const int64_t attention = tokens * (3 * c.q_width() + 2 * c.kv_width()) * e +
-                            tokens * (c.q_width() + c.kv_width()) * 4 +
-                            tokens * c.hidden_size * (e + 4);
-  return std::max(mlp, attention);
-}
+using Adapters = std::vector<std::unique_ptr<model::LoraAdapter>>;
 
-// What products and attention take for packed copies, at most.
-int64_t op_bytes(const model::ModelConfig& c, DType dtype, const PlanShape& shape) {
-  const int64_t widest = std::max({c.intermediate_size, c.q_width(), c.hidden_size});
-  return (8 << 20) + shape.pass_tokens * widest * dtype_bytes(dtype) * (shape.backward ? 2 : 1);
-}
-
-int64_t pass_bytes(const Engine& engine, const PlanShape& shape) {
-  const model::ModelConfig& c = engine.config();
-  const DType dtype = engine.model().weights->compute_dtype();
-  const int64_t e = dtype_bytes(dtype);
-  const int64_t tokens = shape.pass_tokens;
-  int64_t layers = 0;     // activations of all of them
-  int64_t kept = 0;       // what full recompute keeps of all of them
-  int64_t layer = 0;      // activations of the largest
-  int64_t temporary = 0;  // the widest moment inside one
-  for (const model::LayerStack& stack : engine.model().weights->layers().stacks()) {
-    const int64_t one =
-        model::activation_bytes(c, stack.kind, dtype, tokens, shape.rank, shape.expert_rank);
-    layers += stack.size() * one;
-    kept += stack.size() * model::kept_bytes(c, stack.kind, tokens);
-    layer = std::max(layer, one);
-    temporary = std::max(temporary, layer_temporaries(c, stack.kind, dtype, shape));
+// `count` sequences of `length` tokens each, of the adapters in turn.
+PassPlan plan_sequences(Engine& engine, const PlanShape& shape, const Adapters& adapters,
+                        int64_t count, int64_t length) {
+  const std::vector<int32_t> tokens(static_cast<size_t>(length), 0);
+  const std::vector<int32_t> targets(static_cast<size_t>(count * length), 0);
+  const std::vector<float> weights(targets.size(), 1.0f);
+  const std::vector<train::LossSpec> specs(static_cast<size_t>(count));
+  std::vector<float> logprobs(targets.size()), losses(targets.size());
+  PassBuilder builder;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto next = static_cast<size_t>(i) % std::max<size_t>(1, adapters.size());
+    builder.add(tokens, 0, adapters.empty() ? nullptr : adapters[next].get());
   }
-  const int64_t boundary = tokens * c.hidden_size * e;
-  int64_t bytes = boundary;  // final hidden
-  const int64_t chunk = std::min(tokens, model::kHeadChunk);
-  const int64_t head = chunk * (c.vocab_size * 4 + c.hidden_size * (e + 4));
-  if (!shape.backward) {
-    return bytes + 2 * boundary + std::max(head, layer + temporary);
-  }
-  const bool full = engine.options().recompute == model::Recompute::kFull;
-  bytes += (c.num_layers + 1) * boundary + tokens * c.hidden_size * 4;
-  const int64_t walk = temporary + tokens * c.hidden_size * 4;
-  return full ? bytes + kept + std::max(head, layer + walk) : bytes + layers + std::max(head, walk);
+  PassState state;
+  train::LossInputs inputs;
+  inputs.targets = targets;
+  inputs.weights = weights;
+  inputs.specs = specs;
+  const PassWork work = {
+      .builder = builder,
+      .adapter_gradients = shape.backward && !shape.train_base,
+      .base_gradients = shape.train_base ? engine.base_trainer().gradients() : nullptr,
+      .recompute = engine.options().recompute,
+      .want_loss = true,
+      .inputs = inputs,
+      .logprobs = logprobs,
+      .losses = losses};
+  PassMeter meter(engine.backend());
+  PassPlan plan = meter.count([&](Backend& counter) { run_pass(counter, engine, work, state); });
+  plan.saved = builder.saved_costs();
+  return plan;
 }
 
 }  // namespace
 
-int64_t plan_pass_bytes(const Engine& engine, const PlanShape& shape) {
-  const DType dtype = engine.model().weights->compute_dtype();
-  return pass_bytes(engine, shape) + op_bytes(engine.config(), dtype, shape);
+PassPlan plan_pass(Engine& engine, const PlanShape& shape) {
+  const model::ModelWeights& weights = *engine.model().weights;
+  const auto threads = static_cast<int64_t>(engine.backend().pool().num_threads());
+  Adapters adapters;  // their memory is never touched
+  for (int64_t i = 0; i < threads && !shape.modules.empty(); ++i) {
+    adapters.push_back(std::make_unique<model::LoraAdapter>(weights, shape.modules,
+                                                            engine.backend().panel_width()));
+    if (shape.backward) adapters.back()->enable_training();
+  }
+  // One sequence; one for each worker, each of another adapter; and one for each token.
+  PassPlan most;
+  for (const int64_t count : {int64_t{1}, threads, shape.pass_tokens}) {
+    const int64_t length = (shape.pass_tokens + count - 1) / count;
+    PassPlan plan = plan_sequences(engine, shape, adapters, count, length);
+    if (plan.total() > most.total()) most = std::move(plan);
+  }
+  return most;
 }
 
-MemoryPlan plan_memory(const Engine& engine, const PlanShape& shape) {
+MemoryPlan plan_memory(Engine& engine, const PlanShape& shape) {
   const model::ModelWeights& weights = *engine.model().weights;
   MemoryPlan plan;
   plan.items.push_back({"weights", weights.num_bytes()});
@@ -104,9 +84,8 @@ MemoryPlan plan_memory(const Engine& engine, const PlanShape& shape) {
     plan.items.push_back({"base training", floats * dtype_bytes(DType::kF32)});
   }
   plan.items.push_back({"pass", plan_pass_bytes(engine, shape)});
-  const int64_t position = engine.config().num_layers * engine.config().cache_width() *
-                           dtype_bytes(weights.compute_dtype());
-  plan.items.push_back({"kv cache", shape.kv_positions * position});
+  plan.items.push_back({"kv cache", static_cast<int64_t>(static_cast<double>(shape.kv_positions) *
+                                                         engine.cache_layout().position_bytes())});
   plan.items.push_back({"process", kProcessBytes});
   return plan;
 }

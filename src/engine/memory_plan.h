@@ -1,4 +1,5 @@
-// MemoryPlan: what a run will take, in bytes, from shapes alone, before it starts.
+// MemoryPlan: what a run will take, in bytes, before it starts: weights and adapters as they are,
+// and passes as they are counted (engine/pass_plan.h).
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -8,10 +9,11 @@
 
 namespace strata::engine {
 
+// A pass that is planned before there are data, or adapters, to run it with.
 struct PlanShape {
   int64_t pass_tokens = 2048;
-  int64_t rank = 0;         // of the adapters in the batch, every projection; 0: none
-  int64_t expert_rank = 0;  // the same of routed experts
+  // Modules of the adapter in use, which need not exist; none: the base alone.
+  std::vector<model::LoraModuleSpec> modules = {};
   bool backward = false;
   bool train_base = false;
   int64_t kv_positions = 0;
@@ -33,9 +35,13 @@ struct MemoryPlan {
 
 // Weights and the adapters that the engine holds now, the largest pass of this shape, and the
 // cache.
-MemoryPlan plan_memory(const Engine& engine, const PlanShape& shape);
+MemoryPlan plan_memory(Engine& engine, const PlanShape& shape);
 
-// The scratch of one pass of this shape, the ops' own working memory included.
-int64_t plan_pass_bytes(const Engine& engine, const PlanShape& shape);
+// One pass of this shape: its tokens as one sequence, as one for each worker (each of another
+// adapter), or each a sequence, whichever takes most.
+PassPlan plan_pass(Engine& engine, const PlanShape& shape);
+inline int64_t plan_pass_bytes(Engine& engine, const PlanShape& shape) {
+  return plan_pass(engine, shape).total();
+}
 
 }  // namespace strata::engine

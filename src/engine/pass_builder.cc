@@ -29,18 +29,18 @@ void PassBuilder::add(std::span<const int32_t> tokens, int64_t first_position,
 }
 
 model::Pass PassBuilder::build(Backend& backend, const model::ModelWeights& weights,
-                               model::RopeTable& rope) {
-  rope.reserve(num_positions_);
+                               model::RopeTables& ropes, const model::CacheLayout& cache) {
+  ropes.reserve(num_positions_);
+  lists_.saved.clear();
   return {.backend = backend,
           .weights = weights,
-          .rope = rope,
+          .ropes = ropes,
           .tokens = tokens_,
           .positions = positions_,
           .sequences = sequences_,
           .rows = rows_,
-          .product_buffer = product_buffer_,
-          .run_buffer = run_buffer_,
-          .expert_rows = expert_rows_};
+          .cache = cache,
+          .lists = lists_};
 }
 
 }  // namespace strata::engine

@@ -17,7 +17,11 @@ class PassBuilder {
   void add(std::span<const int32_t> tokens, int64_t first_position, model::LoraAdapter* adapter,
            model::KvPages kv = {});
   // The pass borrows this builder until the next clear(). Makes the rope table long enough.
-  model::Pass build(Backend& backend, const model::ModelWeights& weights, model::RopeTable& rope);
+  model::Pass build(Backend& backend, const model::ModelWeights& weights, model::RopeTables& ropes,
+                    const model::CacheLayout& cache);
+
+  // Of a pass that was counted.
+  [[nodiscard]] const std::vector<model::SavedCost>& saved_costs() const { return lists_.saved; }
 
   [[nodiscard]] int64_t num_tokens() const { return static_cast<int64_t>(tokens_.size()); }
 
@@ -26,9 +30,7 @@ class PassBuilder {
   std::vector<int32_t> positions_;
   std::vector<model::PassSequence> sequences_;
   model::RowGroups rows_;
-  std::vector<ops::RunProduct> product_buffer_;
-  std::vector<ops::LowRankRun> run_buffer_;
-  model::ExpertRows expert_rows_;
+  model::PassLists lists_;
   int64_t num_positions_ = 0;
 };
 

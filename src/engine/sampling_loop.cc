@@ -4,12 +4,19 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "engine/memory_plan.h"
 #include "ops/elementwise.h"
 #include "ops/log_softmax.h"
 #include "sample/sampler.h"
 
 namespace strata::engine {
+namespace {
+
+// Whether its logprobs are of logits that the temperature divides.
+bool is_scaled(const api::SampleRequest& request) {
+  return request.scaled_logprobs && request.temperature != 0.0f && request.temperature != 1.0f;
+}
+
+}  // namespace
 
 SamplingLoop::~SamplingLoop() {
   for (auto& [id, row] : rows_) release(row.pages);
@@ -172,7 +179,7 @@ void SamplingLoop::add_slice(size_t id, int64_t count) {
   while (static_cast<int64_t>(row.pages.size()) < pool.pages_for(end))
     row.pages.push_back(pool.take());
   const int64_t begin_row = builder_.num_tokens();
-  const model::KvPages kv = {.pages = row.pages, .page_size = pool.page_size()};
+  const model::KvPages kv = {.pages = row.pages};
   const bool samples = end >= group.prompt_size();
   if (in_prompt(row)) {
     builder_.add(std::span(group.request.prompt)
@@ -193,38 +200,41 @@ void SamplingLoop::add_slice(size_t id, int64_t count) {
   row.position = end;
 }
 
-void SamplingLoop::reserve_scratch() {
-  PlanShape shape = {.pass_tokens = builder_.num_tokens()};
-  int64_t scaled = 0;
+// What a pass takes depends on these alone: of each slice its rows, its adapter and what is read.
+bool SamplingLoop::is_like_last() {
+  signature_.swap(last_signature_);
+  signature_.clear();
   for (const Slice& slice : slices_) {
     const Group& group = group_of(rows_.at(slice.id));
-    if (group.adapter != nullptr) {
-      shape.rank = std::max(shape.rank, group.adapter->max_rank());
-      shape.expert_rank = std::max(shape.expert_rank, group.adapter->max_expert_rank());
-    }
-    scaled += slice.samples && group.request.scaled_logprobs ? 1 : 0;
+    const auto read = std::count(selected_.begin() + slice.begin, selected_.begin() + slice.end, 1);
+    signature_.insert(signature_.end(), {slice.end - slice.begin, read,
+                                         group.adapter == nullptr ? 0 : group.adapter->id(),
+                                         slice.samples && is_scaled(group.request) ? 1 : 0});
   }
-  const int64_t row_bytes = Arena::aligned(engine_.config().vocab_size * dtype_bytes(DType::kF32));
-  engine_.backend().scratch().reserve(plan_pass_bytes(engine_, shape) +
-                                      std::min(scaled, model::kHeadChunk) *
-                                          (row_bytes + Arena::aligned(8)));
+  return signature_ == last_signature_ && !signature_.empty();
 }
 
 std::span<const SampledToken> SamplingLoop::step() {
   sampled_.clear();
   if (active_.empty()) return sampled_;
   plan_pass();
-  Backend& backend = engine_.backend();
-  reserve_scratch();
-  const Scratch::Mark mark(backend.scratch());
-  model::Pass pass = builder_.build(backend, *engine_.model().weights, engine_.rope());
-  const TensorView hidden =
-      backend.scratch().take(pass.dtype(), {pass.num_tokens(), engine_.config().hidden_size});
-  model::decoder_forward(pass, nullptr, {}, hidden);
-  read_logits(pass, hidden);
+  select_rows(builder_.num_tokens());
+  if (!is_like_last()) plan_ = engine_.count_pass([this](Backend& counter) { run_pass(counter); });
+  engine_.book(plan_);
+  run_pass(engine_.backend());
   std::sort(sampled_.begin(), sampled_.end(),
             [](const auto& a, const auto& b) { return a.id < b.id; });
   return sampled_;
+}
+
+void SamplingLoop::run_pass(Backend& backend) {
+  const Scratch::Mark mark(backend.scratch());
+  model::Pass pass =
+      builder_.build(backend, *engine_.model().weights, engine_.ropes(), engine_.cache_layout());
+  const TensorView hidden = backend.scratch().take(
+      pass.dtype(), {pass.num_tokens(), engine_.config().hidden_size}, "final_hidden");
+  model::decoder_forward(pass, tape_, /*wants_backward=*/false, {}, hidden);
+  read_logits(pass, hidden);
 }
 
 // The head runs on the rows that someone reads: the last row of a slice that samples, and prompt
@@ -246,7 +256,6 @@ void SamplingLoop::select_rows(int64_t num_tokens) {
 }
 
 void SamplingLoop::read_logits(model::Pass& pass, TensorView hidden) {
-  select_rows(pass.num_tokens());
   Backend& backend = pass.backend;
   const int64_t vocab = engine_.config().vocab_size;
   size_t slice = 0;
@@ -268,7 +277,8 @@ void SamplingLoop::read_logits(model::Pass& pass, TensorView hidden) {
       const float* row_logits = logits.f32() + static_cast<int64_t>(i) * vocab;
       const float* row_lse = lse.f32() + 2 * i;
       const int64_t next = row.position - (part.end - rows[i]) + 1;
-      if (row.leads && group_of(row).wants_prompt() && next < group_of(row).prompt_size()) {
+      const bool reads_prompt = !backend.is_counting() && row.leads && group_of(row).wants_prompt();
+      if (reads_prompt && next < group_of(row).prompt_size()) {
         try {
           record_prompt(group_of(row), next, row_logits, row_lse);
         } catch (const Error& error) {
@@ -283,7 +293,7 @@ void SamplingLoop::read_logits(model::Pass& pass, TensorView hidden) {
         choice.lse = row_lse;
       }
     }
-    choose(logits);
+    choose(backend, logits);
   }
 }
 
@@ -310,25 +320,20 @@ void SamplingLoop::record_prompt(Group& group, int64_t position, const float* lo
 }
 
 // One token for each choice, in parallel: a choice depends on its own row alone.
-void SamplingLoop::choose(TensorView logits) {
-  Backend& backend = engine_.backend();
+void SamplingLoop::choose(Backend& backend, TensorView logits) {
   int64_t num_scaled = 0;
   for (Choice& choice : choices_) {
-    const api::SampleRequest& request = group_of(rows_.at(choice.id)).request;
-    num_scaled +=
-        request.scaled_logprobs && request.temperature != 0.0f && request.temperature != 1.0f ? 1
-                                                                                              : 0;
+    num_scaled += is_scaled(group_of(rows_.at(choice.id)).request) ? 1 : 0;
   }
   const int64_t vocab = logits.cols();
   const TensorView scaled = backend.scratch().take(DType::kF32, {num_scaled, vocab});
   const TensorView lse = backend.scratch().take(DType::kF32, {num_scaled, 2});
+  if (backend.is_counting()) return;
   std::vector<const float*> raw(choices_.size());
   int64_t next = 0;
   for (size_t i = 0; i < choices_.size(); ++i) {
     raw[i] = choices_[i].logits;
-    const api::SampleRequest& request = group_of(rows_.at(choices_[i].id)).request;
-    if (!request.scaled_logprobs || request.temperature == 0.0f || request.temperature == 1.0f)
-      continue;
+    if (!is_scaled(group_of(rows_.at(choices_[i].id)).request)) continue;
     choices_[i].logits = scaled.f32() + next * vocab;
     choices_[i].lse = lse.f32() + 2 * next++;
   }

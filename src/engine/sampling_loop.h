@@ -107,11 +107,12 @@ class SamplingLoop {
   void join_prompt(Row& row);
   void plan_pass();
   void add_slice(size_t id, int64_t count);
-  void reserve_scratch();
+  bool is_like_last();
+  void run_pass(Backend& backend);
   void read_logits(model::Pass& pass, TensorView hidden);
   void select_rows(int64_t num_tokens);
   void record_prompt(Group& group, int64_t position, const float* logits, const float* lse);
-  void choose(TensorView logits);
+  void choose(Backend& backend, TensorView logits);
   void choose_one(Choice& choice, const float* raw);
   void use_choice(Choice& choice);
   void release(std::vector<void*>& pages);
@@ -129,7 +130,10 @@ class SamplingLoop {
   std::vector<uint8_t> selected_;
   std::vector<Choice> choices_;
   model::RowChunks chunks_;
+  model::Tape tape_;
   PassBuilder builder_;
+  PassPlan plan_;  // of the passes that look like the last one
+  std::vector<int64_t> signature_, last_signature_;
 };
 
 }  // namespace strata::engine

@@ -32,15 +32,13 @@ void check_finite(std::span<const float> values, size_t datum, const char* name)
 std::vector<model::LoraModuleSpec> lora_specs(const model::ModelConfig& config,
                                               const api::LoraConfig& lora,
                                               model::ExpertRank expert_rank) {
-  std::vector<std::string> targets;
-  const auto add = [&](bool wanted, std::initializer_list<const char*> names) {
-    if (wanted) targets.insert(targets.end(), names.begin(), names.end());
+  const model::LayerTable layers(config);
+  const auto wanted = [&](const model::LoraTarget& target, int layer) {
+    if (layer < 0) return lora.train_unembed && target.path == "lm_head";
+    if (!target.is_fresh) return false;
+    return target.group == model::BlockGroup::kAttention ? lora.train_attn : lora.train_mlp;
   };
-  add(lora.train_attn, {"q_proj", "k_proj", "v_proj", "o_proj", "q_a_proj", "q_b_proj",
-                        "kv_a_proj_with_mqa", "kv_b_proj"});
-  add(lora.train_mlp, {"gate_proj", "up_proj", "down_proj"});
-  add(lora.train_unembed, {"lm_head"});
-  return model::adapter_specs(config, targets, lora.rank, kAlpha, expert_rank);
+  return model::adapter_specs(layers, wanted, lora.rank, kAlpha, expert_rank);
 }
 
 WorkRunner::WorkRunner(Engine& engine, const text::Tokenizer* tokenizer, AdapterBook& book,

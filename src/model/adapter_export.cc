@@ -11,21 +11,13 @@
 namespace strata::model {
 namespace {
 
-// What a projection of experts is called; of gate and up together the halves.
-std::vector<const char*> stacked_names(const LoraModule& module) {
-  switch (static_cast<Projection>(module.spec.kind)) {
-    case Projection::kExpertGate:
-      return {"w1"};
-    case Projection::kExpertUp:
-      return {"w3"};
-    case Projection::kExpertDown:
-      return {"w2"};
-    case Projection::kExpertGateUp:
-      return {"w1", "w3"};
-    default:
-      CHECK(false, module.path);
-      return {};
-  }
+// What Tinker calls a target of experts; of gate and up together the halves.
+std::vector<std::string> stacked_names(const LoraModule& module) {
+  const std::string names(module.target->stacked);
+  CHECK(!names.empty(), module.path);
+  const size_t space = names.find(' ');
+  if (space == std::string::npos) return {names};
+  return {names.substr(0, space), names.substr(space + 1)};
 }
 
 // Rows of one half of every expert's B [E, halves * out, R], times `factor`: [E, out, R].
@@ -59,7 +51,7 @@ void export_adapter(const LoraAdapter& adapter, const std::string& dir,
     const LoraModuleSpec& spec = module.spec;
     if (!of_experts(module)) {
       modules.push_back({.module_path = module.path,
-                         .embedding = spec.kind == kEmbedding,
+                         .embedding = module.is_embedding(),
                          .alpha = spec.scale * static_cast<double>(spec.rank),
                          .a = module.a,
                          .b = module.b,
@@ -67,7 +59,7 @@ void export_adapter(const LoraAdapter& adapter, const std::string& dir,
       continue;
     }
     const std::string experts = module.path.substr(0, module.path.rfind('.') + 1);
-    const std::vector<const char*> names = stacked_names(module);
+    const std::vector<std::string> names = stacked_names(module);
     const int64_t out = module.b.shape[1] / module.num_halves;
     for (size_t half = 0; half < names.size(); ++half) {
       const auto factor = static_cast<float>(spec.scale / common.scale);

@@ -19,66 +19,70 @@ namespace {
 
 struct Place {
   int layer = -1;
-  int kind = 0;
+  int target = 0;
   int64_t expert = -1;  // one of many in kPerExpert
   ExpertForm form = ExpertForm::kPerExpert;
 };
 
-// ".mlp.experts.7.up_proj", or ".w3" and ".up_proj" of all experts -> kind, expert, form.
-std::optional<Place> expert_place(const ModelConfig& config, std::string_view tail,
-                                  const PeftModule& module) {
-  constexpr std::string_view kExperts = ".mlp.experts.";
-  if (!tail.starts_with(kExperts)) return std::nullopt;
-  tail.remove_prefix(kExperts.size());
+// What a path below the layer says of a target of routed experts: "mlp.experts.7.up_proj", or
+// "mlp.experts.w3" and "mlp.experts.up_proj" of all experts. Nothing when it is not this target's.
+std::optional<Place> expert_place(const LoraTarget& target, std::string_view tail, PeftForm form) {
+  const std::string_view name = target.name();
+  const std::string_view prefix =
+      std::string_view(target.path).substr(0, target.path.size() - name.size());
+  if (!tail.starts_with(prefix)) return std::nullopt;
+  tail.remove_prefix(prefix.size());
   Place place;
-  if (module.form == PeftForm::kStacked) {
+  if (form == PeftForm::kStacked) {
     place.form = ExpertForm::kStacked;
-    tail = tail == "w1" ? "gate_proj" : tail == "w3" ? "up_proj" : "down_proj";
-  } else if (module.form == PeftForm::kFused) {
-    place.form = ExpertForm::kFused;
-  } else {
-    const auto [rest, error] =
-        std::from_chars(tail.data(), tail.data() + tail.size(), place.expert);
-    if (error != std::errc() || place.expert < 0 || place.expert >= config.moe.num_experts) {
-      return std::nullopt;
-    }
-    tail.remove_prefix(static_cast<size_t>(rest - tail.data()));
-    if (!tail.starts_with(".")) return std::nullopt;
-    tail.remove_prefix(1);
+    return tail == target.stacked ? std::optional(place) : std::nullopt;
   }
-  for (const Projection p : {Projection::kExpertGate, Projection::kExpertUp,
-                             Projection::kExpertDown, Projection::kExpertGateUp}) {
-    place.kind = static_cast<int>(p);
-    if (tail != module_kind_name(place.kind)) continue;
-    // gate_up_proj exists in PEFT's whole tensors only.
-    const bool together = p == Projection::kExpertGateUp;
-    if (together && place.form != ExpertForm::kFused) return std::nullopt;
+  if (form == PeftForm::kFused) {
+    place.form = ExpertForm::kFused;
+    return tail == name ? std::optional(place) : std::nullopt;
+  }
+  const auto [rest, error] = std::from_chars(tail.data(), tail.data() + tail.size(), place.expert);
+  if (error != std::errc() || place.expert < 0 || place.expert >= target.num_experts) {
+    return std::nullopt;
+  }
+  tail.remove_prefix(static_cast<size_t>(rest - tail.data()));
+  // Targets of files alone exist in PEFT's whole tensors only.
+  if (!tail.starts_with(".") || tail.substr(1) != name || !target.is_fresh) return std::nullopt;
+  return place;
+}
+
+// "model.layers.3.self_attn.q_proj" -> layer 3 and its target; nothing for a module that the model
+// lacks.
+std::optional<Place> place_of(const LayerTable& layers, const PeftModule& module) {
+  std::string_view path = module.module_path;
+  int layer = -1;
+  constexpr std::string_view kPrefix = "model.layers.";
+  if (path.starts_with(kPrefix)) {
+    path.remove_prefix(kPrefix.size());
+    const auto [rest, error] = std::from_chars(path.data(), path.data() + path.size(), layer);
+    if (error != std::errc() || layer < 0 || layer >= layers.num_layers()) return std::nullopt;
+    path = std::string_view(rest, static_cast<size_t>(path.data() + path.size() - rest));
+    if (!path.starts_with(".")) return std::nullopt;
+    path.remove_prefix(1);
+  }
+  const std::span<const LoraTarget> targets = layers.targets(layer);
+  for (size_t t = 0; t < targets.size(); ++t) {
+    std::optional<Place> place;
+    if (targets[t].num_experts > 0) {
+      place = expert_place(targets[t], path, module.form);
+    } else if (path == targets[t].path) {
+      place = Place();
+    }
+    if (!place) continue;
+    place->layer = layer;
+    place->target = static_cast<int>(t);
     return place;
   }
   return std::nullopt;
 }
 
-// "model.layers.3.self_attn.q_proj" -> layer 3, kQ; nothing for a module that the model lacks.
-std::optional<Place> place_of(const ModelConfig& config, const PeftModule& module) {
-  std::string_view path = module.module_path;
-  if (path == "model.embed_tokens") return Place{-1, kEmbedding};
-  if (path == "lm_head") return Place{-1, kHead};
-  constexpr std::string_view kPrefix = "model.layers.";
-  if (!path.starts_with(kPrefix)) return std::nullopt;
-  path.remove_prefix(kPrefix.size());
-  int layer = -1;
-  const auto [rest, error] = std::from_chars(path.data(), path.data() + path.size(), layer);
-  if (error != std::errc() || layer < 0 || layer >= config.num_layers) return std::nullopt;
-  const std::string_view tail(rest, static_cast<size_t>(path.data() + path.size() - rest));
-  for (int kind = 0; kind < kNumProjections; ++kind) {
-    if (is_expert(static_cast<Projection>(kind))) continue;
-    if (tail.substr(0, 1) != "." || tail.substr(1) != module_kind_path(kind)) continue;
-    if (module_widths(config, kind, layer)[0] > 0) return Place{layer, kind};
-  }
-  std::optional<Place> place = expert_place(config, tail, module);
-  if (!place || module_widths(config, place->kind, layer)[0] == 0) return std::nullopt;
-  place->layer = layer;
-  return place;
+const LoraTarget& target_of(const LayerTable& layers, int layer, int target) {
+  return layers.targets(layer)[static_cast<size_t>(target)];
 }
 
 float rounded_to(float value, DType dtype) {
@@ -147,11 +151,12 @@ void check_shape(const TensorInfo& tensor, const Shape& wanted, std::vector<std:
                                wanted.to_string()));
 }
 
-void check_shapes(const ModelConfig& config, const Place& place, const PeftModule& module,
+void check_shapes(const LoraTarget& target, const PeftModule& module,
                   std::vector<std::string>& faults) {
-  const auto [in, out] = module_widths(config, place.kind, place.layer);
+  const int64_t in = target.in;
+  const int64_t out = target.out;
   const int64_t rank = module.rank;
-  const int64_t experts = config.moe.num_experts;
+  const int64_t experts = target.num_experts;
   switch (module.form) {
     case PeftForm::kPlain:
       check_shape(module.a, {rank, in}, faults);
@@ -172,11 +177,10 @@ void check_shapes(const ModelConfig& config, const Place& place, const PeftModul
 }
 
 // Every expert is there, once, and all have one rank and scale.
-void check_experts(const ModelConfig& config, const Matched& item,
+void check_experts(const LayerTable& layers, const Matched& item,
                    std::vector<std::string>& faults) {
-  const std::string name =
-      fmt::format("module 'model.layers.{}.{}'", item.spec.layer, module_kind_path(item.spec.kind));
-  for (int64_t e = 0; e < config.moe.num_experts; ++e) {
+  const std::string name = fmt::format("module '{}'", module_path(layers, item.spec));
+  for (int64_t e = 0; e < std::ssize(item.sources); ++e) {
     const PeftModule* source = item.sources[static_cast<size_t>(e)];
     if (source == nullptr) {
       faults.push_back(fmt::format("{}: expert {} is missing", name, e));
@@ -188,24 +192,26 @@ void check_experts(const ModelConfig& config, const Matched& item,
   }
 }
 
-std::vector<Matched> match_modules(const ModelConfig& config, const PeftAdapter& peft,
+std::vector<Matched> match_modules(const LoadedModel& model, const PeftAdapter& peft,
                                    std::vector<std::string>& faults) {
+  const LayerTable& layers = model.weights->layers();
   std::vector<Matched> matched;
-  std::map<std::pair<int, int>, size_t> places;  // {layer, kind} -> matched
+  std::map<std::pair<int, int>, size_t> places;  // {layer, target} -> matched
   for (const PeftModule& module : peft.modules()) {
-    const auto place = place_of(config, module);
-    if (!place || (place->kind == kEmbedding) != module.embedding) {
+    const auto place = place_of(layers, module);
+    if (!place || (place->layer < 0 && place->target == kEmbedding) != module.embedding) {
       faults.push_back(fmt::format("module '{}' ('{}'): the model ({}, {} layers) has no such {}",
-                                   module.module_path, module.a.name, config.architecture,
-                                   config.num_layers,
+                                   module.module_path, module.a.name, model.config.architecture,
+                                   model.config.num_layers(),
                                    module.embedding ? "embedding" : "linear module"));
       continue;
     }
-    check_shapes(config, *place, module, faults);
-    const auto [found, added] = places.try_emplace({place->layer, place->kind}, matched.size());
+    const LoraTarget& target = target_of(layers, place->layer, place->target);
+    check_shapes(target, module, faults);
+    const auto [found, added] = places.try_emplace({place->layer, place->target}, matched.size());
     if (added) {
-      matched.push_back({.spec = {.kind = place->kind,
-                                  .layer = place->layer,
+      matched.push_back({.spec = {.layer = place->layer,
+                                  .target = place->target,
                                   .rank = module.rank,
                                   .alpha = module.alpha,
                                   .scale = module.scaling},
@@ -223,34 +229,29 @@ std::vector<Matched> match_modules(const ModelConfig& config, const PeftAdapter&
       item.sources = {&module};
       continue;
     }
-    item.sources.resize(static_cast<size_t>(config.moe.num_experts));
+    item.sources.resize(static_cast<size_t>(target.num_experts));
     item.sources[static_cast<size_t>(place->expert)] = &module;
   }
   for (const Matched& item : matched) {
-    if (item.sources.size() > 1 ||
-        (item.sources.size() == 1 && config.moe.num_experts == 1 &&
-         item.form == ExpertForm::kPerExpert && item.spec.kind < kNumProjections &&
-         is_expert(static_cast<Projection>(item.spec.kind)))) {
-      check_experts(config, item, faults);
-    }
+    const bool of_experts = target_of(layers, item.spec.layer, item.spec.target).num_experts > 0;
+    if (of_experts && item.form == ExpertForm::kPerExpert) check_experts(layers, item, faults);
   }
   return matched;
 }
 
 // gate and up of experts have either an A each or one together.
-void check_pairs(const std::vector<Matched>& matched, std::vector<std::string>& faults) {
-  std::set<int> together;
-  for (const Matched& item : matched) {
-    if (item.spec.kind == static_cast<int>(Projection::kExpertGateUp)) {
-      together.insert(item.spec.layer);
-    }
-  }
-  for (const Matched& item : matched) {
-    const bool single = item.spec.kind == static_cast<int>(Projection::kExpertGate) ||
-                        item.spec.kind == static_cast<int>(Projection::kExpertUp);
-    if (single && together.contains(item.spec.layer)) {
-      faults.push_back(fmt::format("layer {}: {} and gate_up_proj of the experts are both adapted",
-                                   item.spec.layer, module_kind_name(item.spec.kind)));
+void check_pairs(const LayerTable& layers, const std::vector<Matched>& matched,
+                 std::vector<std::string>& faults) {
+  for (const Matched& whole : matched) {
+    const LoraTarget& together = target_of(layers, whole.spec.layer, whole.spec.target);
+    if (together.num_halves == 1) continue;
+    for (const Matched& item : matched) {
+      const LoraTarget& single = target_of(layers, item.spec.layer, item.spec.target);
+      const bool is_half = single.num_halves == 1 && !single.stacked.empty() &&
+                           together.stacked.find(single.stacked) != std::string_view::npos;
+      if (item.spec.layer != whole.spec.layer || !is_half) continue;
+      faults.push_back(fmt::format("layer {}: {} and {} of the experts are both adapted",
+                                   item.spec.layer, single.name(), together.name()));
     }
   }
 }
@@ -316,8 +317,8 @@ std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& m
                                           const std::string& dir) {
   const PeftAdapter peft(dir);
   std::vector<std::string> faults;
-  const std::vector<Matched> matched = match_modules(model.config, peft, faults);
-  check_pairs(matched, faults);
+  const std::vector<Matched> matched = match_modules(model, peft, faults);
+  check_pairs(model.weights->layers(), matched, faults);
   for (const PeftBaseCopy& copy : peft.base_copies())
     check_base_copy(backend, model, peft, copy, faults);
   if (!faults.empty()) {
@@ -336,8 +337,8 @@ void load_adapter_weights(const LoadedModel& model, const std::string& dir, Lora
   const PeftAdapter peft(dir);
   std::vector<std::string> faults;
   std::map<std::string, Matched> saved;  // by path
-  for (Matched& item : match_modules(model.config, peft, faults)) {
-    saved[module_path(item.spec)] = std::move(item);
+  for (Matched& item : match_modules(model, peft, faults)) {
+    saved[module_path(model.weights->layers(), item.spec)] = std::move(item);
   }
   std::vector<Matched> ordered;
   for (const LoraModule& module : adapter.modules()) {
@@ -379,13 +380,13 @@ void save_adapter(const LoraAdapter& adapter, const std::string& dir,
     const int64_t expert = tensors[i].expert;
     PeftWriteModule& out = modules.emplace_back();
     name_module(module, expert, out);
-    out.embedding = module.spec.kind == kEmbedding;
+    out.embedding = module.is_embedding();
     out.alpha = module.spec.alpha;
     out.rank = module.spec.rank;
     out.a = expert >= 0 ? module.a.at(expert) : module.a.reshape(tensors[i].shape);
     out.b = expert >= 0 ? module.b.at(expert) : module.b;
     if (module.num_experts > 0 && module.form == ExpertForm::kFused) {
-      parameters.insert(fmt::format("mlp.experts.{}", module_kind_name(module.spec.kind)));
+      parameters.insert(fmt::format("mlp.experts.{}", module.target->name()));
       std::vector<float>& b =
           stored.emplace_back(static_cast<size_t>(tensors[i + 1].shape.num_elements()));
       to_stored(module, tensors[i + 1], module.b, b.data());
@@ -409,58 +410,91 @@ ExpertRank parse_expert_rank(std::string_view text) {
               fmt::format("--expert-rank: got '{}', want divided or full", text));
 }
 
-int64_t routed_expert_rank(const ModelConfig& config, int64_t rank, ExpertRank expert_rank) {
-  const int64_t experts = std::max<int64_t>(1, config.moe.num_experts);
+int64_t routed_expert_rank(int64_t num_experts, int64_t rank, ExpertRank expert_rank) {
+  const int64_t experts = std::max<int64_t>(1, num_experts);
   return expert_rank == ExpertRank::kFull ? rank : std::max<int64_t>(1, rank / experts);
 }
 
-std::vector<LoraModuleSpec> adapter_specs(const ModelConfig& config,
-                                          const std::vector<std::string>& targets, int64_t rank,
-                                          double alpha, ExpertRank expert_rank) {
-  const auto fail = [](const std::string& what) {
-    throw Error(ErrorCode::kInvalidArgument, "lora: " + what);
-  };
-  if (rank < 1 || rank > 65536) fail(fmt::format("rank: got {}, want 1 to 65536", rank));
-  if (!std::isfinite(alpha)) fail("alpha must be finite");
-  constexpr int kTogether = static_cast<int>(Projection::kExpertGateUp);
-  std::vector<bool> chosen(kHead + 1, false);
-  for (const std::string& target : targets) {
-    bool known = target == "all-linear";
-    for (int kind = 0; kind <= kHead; ++kind) {
-      const bool hit = target == "all-linear" ? kind < kNumProjections && kind != kTogether
-                                              : target == module_kind_name(kind);
-      chosen[static_cast<size_t>(kind)] = chosen[static_cast<size_t>(kind)] || hit;
-      known = known || hit;
-    }
-    if (!known) {
-      fail(
-          fmt::format("target '{}' is unknown; known are all-linear, q_proj, k_proj, v_proj, "
-                      "o_proj, gate_proj, "
-                      "up_proj, down_proj, embed_tokens and lm_head",
-                      target));
-    }
+std::vector<LoraModuleSpec> adapter_specs(const LayerTable& layers,
+                                          FunctionRef<bool(const LoraTarget&, int layer)> wanted,
+                                          int64_t rank, double alpha, ExpertRank expert_rank) {
+  if (rank < 1 || rank > 65536) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("lora: rank: got {}, want 1 to 65536", rank));
   }
-  if (chosen[kTogether]) {
-    fail("target 'gate_up_proj': a fresh adapter has gate_proj and up_proj of experts apart");
-  }
+  if (!std::isfinite(alpha)) throw Error(ErrorCode::kInvalidArgument, "lora: alpha must be finite");
   std::vector<LoraModuleSpec> specs;
-  const auto add = [&](int layer, int kind) {
-    if (!chosen[static_cast<size_t>(kind)] || module_widths(config, kind, layer)[0] == 0) return;
-    const bool expert = kind < kNumProjections && is_expert(static_cast<Projection>(kind));
-    const int64_t own = expert ? routed_expert_rank(config, rank, expert_rank) : rank;
-    specs.push_back({.kind = kind,
-                     .layer = layer,
+  const auto add = [&](int layer, int t) {
+    const LoraTarget& target = layers.targets(layer)[static_cast<size_t>(t)];
+    if (!wanted(target, layer)) return;
+    const int64_t own =
+        target.num_experts > 0 ? routed_expert_rank(target.num_experts, rank, expert_rank) : rank;
+    specs.push_back({.layer = layer,
+                     .target = t,
                      .rank = own,
                      .alpha = alpha,
                      .scale = alpha / static_cast<double>(own)});
   };
   add(-1, kEmbedding);
-  for (int layer = 0; layer < config.num_layers; ++layer) {
-    for (int kind = 0; kind < kNumProjections; ++kind) add(layer, kind);
+  for (int layer = 0; layer < layers.num_layers(); ++layer) {
+    const auto count = static_cast<int>(layers.targets(layer).size());
+    for (int t = 0; t < count; ++t) add(layer, t);
   }
   add(-1, kHead);
-  if (specs.empty()) fail("no module is adapted; name at least one target");
+  if (specs.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "lora: no module is adapted; name at least one target");
+  }
   return specs;
+}
+
+namespace {
+
+// The names of a model's targets, each once: those of a fresh adapter, or the others.
+std::vector<std::string_view> target_names(const LayerTable& layers, bool is_fresh) {
+  std::vector<std::string_view> names;
+  for (int64_t layer = layers.num_layers(); layer-- > -1;) {
+    for (const LoraTarget& target : layers.targets(layer)) {
+      if (target.is_fresh != is_fresh) continue;
+      if (std::find(names.begin(), names.end(), target.name()) == names.end()) {
+        names.push_back(target.name());
+      }
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+std::vector<LoraModuleSpec> adapter_specs(const ModelConfig& config,
+                                          const std::vector<std::string>& targets, int64_t rank,
+                                          double alpha, ExpertRank expert_rank) {
+  const LayerTable layers(config);
+  const auto known = target_names(layers, true);
+  const auto from_files = target_names(layers, false);
+  const auto fail = [](const std::string& what) {
+    throw Error(ErrorCode::kInvalidArgument, "lora: " + what);
+  };
+  const auto has = [](const std::vector<std::string_view>& names, std::string_view name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  bool all = false;
+  for (const std::string& target : targets) {
+    all = all || target == "all-linear";
+    if (target == "all-linear" || has(known, target)) continue;
+    if (has(from_files, target)) {
+      fail(fmt::format("target '{}': a fresh adapter has its parts apart; known are all-linear, {}",
+                       target, fmt::join(known, ", ")));
+    }
+    fail(fmt::format("target '{}' is unknown; known are all-linear, {}", target,
+                     fmt::join(known, ", ")));
+  }
+  const auto wanted = [&](const LoraTarget& target, int layer) {
+    if (all && layer >= 0) return target.is_fresh;
+    return target.is_fresh &&
+           std::find(targets.begin(), targets.end(), target.name()) != targets.end();
+  };
+  return adapter_specs(layers, wanted, rank, alpha, expert_rank);
 }
 
 }  // namespace strata::model

@@ -55,7 +55,7 @@ std::string expert_path(const LoraModule& module, int64_t expert) {
 void set_tensor_names(LoraModule& module) {
   std::string path = module.path;
   if (module.num_experts > 0) path = with_expert(path, "{}");
-  const bool embedding = module.spec.kind == kEmbedding;
+  const bool embedding = module.is_embedding();
   module.a_name =
       fmt::format("base_model.model.{}.lora_{}", path, embedding ? "embedding_A" : "A.weight");
   module.b_name =

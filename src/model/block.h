@@ -1,35 +1,160 @@
-// What both blocks of a layer share: the norm of a residual and the rounding of a residual
-// gradient. Internal to model/.
+// Block: what a sublayer computes (an attention, an MLP), as a row of functions over a config of
+// its own. A block declares its parameters, its cache and what it saves, and has forward and
+// backward. Nothing outside lists blocks: a family's reader puts them into layers, everything else
+// calls the row. To add one: blocks/x.{h,cc} with a config and a struct of static functions, and
+//   const BlockOps kX = block_ops<X>("x");
+// T tokens, D model width. Engine thread only, but for what needs no Pass.
 #pragma once
-#include "model/linear.h"
-#include "ops/elementwise.h"
-#include "ops/rms_norm.h"
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "model/cache_spec.h"
+#include "model/param_rows.h"
+#include "tensor/panel.h"
+#include "tensor/view.h"
 
 namespace strata::model {
 
-inline ops::RmsNormArgs norm_args(const Pass& pass, TensorView x, TensorView weight) {
-  return {.x = x, .weight = weight, .eps = static_cast<float>(pass.weights.config().rms_norm_eps)};
+struct Pass;
+
+// What the math sees of one parameter: a view into the stack. Of experts the first one's; the
+// others lie behind it.
+struct ParamView {
+  PanelView panel;
+  TensorView values;                       // what is not a matrix, f32
+  size_t index = static_cast<size_t>(-1);  // in the weight table
+  int target = -1;                         // among the layer's adapter targets
+  int bias = kNoKey;
+};
+
+// A block's place in the model: its config and the parameters of its layer, by key.
+struct BlockContext {
+  const void* config = nullptr;
+  std::span<const ParamView> params;
+  int64_t layer = 0;
+  int sublayer = 0;
+
+  template <typename Config>
+  [[nodiscard]] const Config& as() const {
+    return *static_cast<const Config*>(config);
+  }
+  // Empty where the config asks for no such parameter.
+  [[nodiscard]] const ParamView& param(int key) const {
+    static constexpr ParamView kAbsent;
+    const auto index = static_cast<size_t>(key);
+    return index < params.size() ? params[index] : kAbsent;
+  }
+  [[nodiscard]] TensorView values(int key) const { return param(key).values; }
+};
+
+// Where a sublayer's result goes: out = add + result, rounded once. An empty out: only what
+// backward needs is made (recompute).
+struct BlockOutput {
+  TensorView add;  // [T, D], or empty
+  TensorView out;  // [T, D]
+};
+
+// What speeds are counted against, beside the matrices (rows say theirs): the work of one query and
+// one key that it sees, and how far it sees.
+struct BlockWork {
+  double pair_flops = 0.0;
+  double executed_pair_flops = 0.0;  // where the form of the computation does more than it asks for
+  int64_t window = 0;                // 0: every earlier position
+};
+
+// What a client means by train_attn and train_mlp.
+enum class BlockGroup : uint8_t { kAttention, kMlp };
+
+struct BlockOps {
+  std::string_view name;
+  BlockGroup group;
+  bool (*equal)(const void* a, const void* b);
+  std::string (*fault)(const void* config);  // of the config, a sentence; empty when there is none
+  std::string (*describe)(const void* config);  // for people: "16 heads and 8 for keys of 128"
+  void (*params)(const void* config, int64_t hidden_size, ParamRows& rows);
+  CacheSpec (*cache)(const void* config, DType dtype);
+  BlockWork (*work)(const void* config);
+  // Work of the block's last product, which makes its output again from what it saved.
+  double (*output_flops)(const Pass& pass, const BlockContext& context);
+  // What backward needs, in memory of the pass's scratch. `keep` takes what no recompute may make
+  // again, `save` the rest; a Saved is plain data.
+  size_t saved_bytes;
+  void (*construct)(void* saved);
+  void (*keep)(Pass& pass, const BlockContext& context, void* saved);
+  void (*save)(Pass& pass, const BlockContext& context, void* saved);
+  // n [T, D]: the sublayer's input. Fills saved; what is kept and known already stays.
+  void (*forward)(Pass& pass, const BlockContext& context, void* saved, TensorView n,
+                  BlockOutput output);
+  // d_out [T, D] of the compute type; writes d_n [T, D] f32 and accumulates what the pass asks for.
+  void (*backward)(Pass& pass, const BlockContext& context, const void* saved, TensorView n,
+                   TensorView d_out, TensorView d_n);
+};
+
+// The row of a block struct B with a Config, a Saved, and the functions above, typed.
+template <typename B>
+constexpr BlockOps block_ops(std::string_view name) {
+  using Config = typename B::Config;
+  using Saved = typename B::Saved;
+  static_assert(std::is_trivially_copyable_v<Saved> && alignof(Saved) <= 64);
+  return {.name = name,
+          .group = B::kGroup,
+          .equal =
+              [](const void* a, const void* b) {
+                return *static_cast<const Config*>(a) == *static_cast<const Config*>(b);
+              },
+          .fault = [](const void* config) { return B::fault(*static_cast<const Config*>(config)); },
+          .describe =
+              [](const void* config) { return B::describe(*static_cast<const Config*>(config)); },
+          .params =
+              [](const void* config, int64_t hidden_size, ParamRows& rows) {
+                B::params(*static_cast<const Config*>(config), hidden_size, rows);
+              },
+          .cache = [](const void* config,
+                      DType dtype) { return B::cache(*static_cast<const Config*>(config), dtype); },
+          .work = [](const void* config) { return B::work(*static_cast<const Config*>(config)); },
+          .output_flops = B::output_flops,
+          .saved_bytes = sizeof(Saved),
+          .construct = [](void* saved) { new (saved) Saved; },
+          .keep = [](Pass& pass, const BlockContext& context,
+                     void* saved) { B::keep(pass, context, *static_cast<Saved*>(saved)); },
+          .save = [](Pass& pass, const BlockContext& context,
+                     void* saved) { B::save(pass, context, *static_cast<Saved*>(saved)); },
+          .forward =
+              [](Pass& pass, const BlockContext& context, void* saved, TensorView n,
+                 BlockOutput output) {
+                B::forward(pass, context, *static_cast<Saved*>(saved), n, output);
+              },
+          .backward =
+              [](Pass& pass, const BlockContext& context, const void* saved, TensorView n,
+                 TensorView d_out, TensorView d_n) {
+                B::backward(pass, context, *static_cast<const Saved*>(saved), n, d_out, d_n);
+              }};
 }
 
-// norm(x) in the compute type, from scratch.
-inline TensorView normed(Pass& pass, TensorView x, TensorView weight) {
-  const TensorView y = pass.backend.scratch().take(pass.dtype(), {x.rows(), x.cols()});
-  ops::rms_norm(pass.backend, norm_args(pass, x, weight), y, {});
-  return y;
-}
+// A row with its config: what a layer holds. A value; equal blocks compute the same.
+class Block {
+ public:
+  template <typename Config>
+  Block(const BlockOps& ops, Config config)
+      : ops_(&ops), config_(std::make_shared<const Config>(std::move(config))) {}
 
-// The gradient as a product reads it: itself in f32 mode, rounded to bf16 in bf16 mode.
-inline TensorView rounded(Pass& pass, TensorView d) {
-  if (pass.dtype() == DType::kF32) return d;
-  const TensorView y = pass.backend.scratch().take(pass.dtype(), {d.rows(), d.cols()});
-  ops::copy(pass.backend, d, y);
-  return y;
-}
+  [[nodiscard]] const BlockOps& ops() const { return *ops_; }
+  [[nodiscard]] const void* config() const { return config_.get(); }
+  // The config, when the block is this one; else null.
+  template <typename Config>
+  [[nodiscard]] const Config* config_of(const BlockOps& ops) const {
+    return ops_ == &ops ? static_cast<const Config*>(config_.get()) : nullptr;
+  }
+  friend bool operator==(const Block& a, const Block& b) {
+    return a.ops_ == b.ops_ && (a.config_ == b.config_ || a.ops_->equal(a.config(), b.config()));
+  }
 
-// Where a base parameter's gradient goes; empty when it does not train.
-inline TensorView base_gradient(const Pass& pass, size_t index) {
-  if (pass.base_gradients == nullptr || index == ModelWeights::npos) return {};
-  return pass.base_gradients->d_weight[index];
-}
+ private:
+  const BlockOps* ops_;
+  std::shared_ptr<const void> config_;
+};
 
 }  // namespace strata::model

@@ -13,17 +13,19 @@ namespace strata::model {
 enum class Recompute { kNone, kFull };
 
 struct Tape {
+  SavedPool pool;
   Recompute recompute = Recompute::kNone;
-  std::vector<LayerActivations> layers;  // kFull: only x and the routing are set
-  TensorView last;                       // [T, D] the last layer's output
+  std::vector<LayerSaved> layers;  // kFull: only what is kept is set
+  TensorView last;                 // [T, D] the last layer's output
 };
 
 // Writes final_hidden [T, D] (compute type) and, unless empty, hidden_states [L + 1, T, D] f32 in
-// Hugging Face's order: entry i the input of layer i, the last entry the final norm's output. tape
-// may be null: nothing is kept.
-void decoder_forward(Pass& pass, Tape* tape, TensorView hidden_states, TensorView final_hidden);
+// Hugging Face's order: entry i the input of layer i, the last entry the final norm's output.
+// Without `wants_backward` nothing is left on the tape.
+void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hidden_states,
+                     TensorView final_hidden);
 
 // d_final [T, D] f32: the gradient of final_hidden. Accumulates what the pass asks for.
-void decoder_backward(Pass& pass, const Tape& tape, TensorView d_final);
+void decoder_backward(Pass& pass, Tape& tape, TensorView d_final);
 
 }  // namespace strata::model

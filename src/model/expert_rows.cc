@@ -1,5 +1,7 @@
 #include "model/expert_rows.h"
 
+#include <algorithm>
+
 #include "model/pass.h"
 
 namespace strata::model {
@@ -18,6 +20,9 @@ void ExpertRows::build(std::span<const int64_t> expert_ends, std::span<const int
   groups.reserve(expert_ends.size());
   low_rank.reserve(most);
   products.reserve(most);
+  group_lists.products.reserve(expert_ends.size());
+  group_lists.outputs.reserve(expert_ends.size());
+  group_lists.runs.reserve(most);
 
   int64_t row = 0;
   for (size_t e = 0; e < expert_ends.size(); ++e) {
@@ -43,6 +48,19 @@ void ExpertRows::build(std::span<const int64_t> expert_ends, std::span<const int
       row = last;
     }
   }
+}
+
+void ExpertRows::build_fullest(int64_t top_k, int64_t num_experts, int64_t num_tokens,
+                               std::span<const PassSequence> sequences) {
+  fullest_ends_.clear();
+  fullest_tokens_.clear();
+  for (int64_t e = 0; e < num_experts; ++e) {
+    fullest_ends_.push_back(std::min(e + 1, top_k) * num_tokens);
+    for (int64_t t = 0; t < num_tokens && e < top_k; ++t) {
+      fullest_tokens_.push_back(static_cast<int32_t>(t));
+    }
+  }
+  build(fullest_ends_, fullest_tokens_, sequences);
 }
 
 }  // namespace strata::model

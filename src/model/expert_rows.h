@@ -29,6 +29,10 @@ class ExpertRows {
   // expert_ends: end row of each expert; tokens: the token of each row, ascending in an expert.
   void build(std::span<const int64_t> expert_ends, std::span<const int32_t> tokens,
              std::span<const PassSequence> sequences);
+  // Where no routing is known (counting): every token goes to the first top_k experts, the most
+  // rows that an expert may have.
+  void build_fullest(int64_t top_k, int64_t num_experts, int64_t num_tokens,
+                     std::span<const PassSequence> sequences);
 
   [[nodiscard]] std::span<const ExpertRun> experts() const { return experts_; }
   [[nodiscard]] std::span<const ExpertRun> runs() const { return runs_; }
@@ -43,6 +47,7 @@ class ExpertRows {
   std::vector<ops::GemmGroup> groups;
   std::vector<ops::LowRankRun> low_rank;
   std::vector<ops::RunProduct> products;
+  ops::GemmGroupsLists group_lists;
 
  private:
   static std::span<const int64_t> ends_of(const std::vector<int64_t>& ends, const ExpertRun& run) {
@@ -52,6 +57,8 @@ class ExpertRows {
 
   std::vector<ExpertRun> experts_, runs_;
   std::vector<int64_t> expert_ends_, run_ends_;
+  std::vector<int64_t> fullest_ends_;
+  std::vector<int32_t> fullest_tokens_;
 };
 
 }  // namespace strata::model

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/check.h"
 #include "base/error.h"
+#include "model/connectors/pre_norm_add.h"
 
 namespace strata::model {
 namespace {
@@ -219,14 +219,6 @@ const Family* find_family(std::string_view architecture) {
   return nullptr;
 }
 
-const Family& family_named(std::string_view name) {
-  for (const Family* family : kFamilies) {
-    if (family->name == name) return *family;
-  }
-  CHECK(false, name);
-  __builtin_unreachable();
-}
-
 RopeConfig read_rope(const ConfigObject& object) {
   const double theta = object.number("rope_theta", 10000.0);
   const double positions = object.number("max_position_embeddings", 2048);
@@ -260,25 +252,34 @@ void check_full_attention(const ConfigObject& object) {
   }
 }
 
-void read_common(const ConfigObject& object, ModelConfig& config) {
+LayerConfig pre_norm_layer(const ModelConfig& config, const Block& attention, const Block& mlp) {
+  const auto norm = [&](std::string_view name) {
+    return Connector(kPreNormAdd, PreNormAddConfig{.norm = name, .eps = config.rms_norm_eps});
+  };
+  return {{norm("input_layernorm.weight"), attention},
+          {norm("post_attention_layernorm.weight"), mlp}};
+}
+
+DecoderKeys read_common(const ConfigObject& object, ModelConfig& config) {
+  DecoderKeys keys;
   config.vocab_size = positive(object, "vocab_size");
   config.hidden_size = positive(object, "hidden_size");
-  config.intermediate_size = positive(object, "intermediate_size");
-  config.num_layers = object.integer("num_hidden_layers");
-  if (config.num_layers < 0 || config.num_layers > 10000) {
-    object.fail(fmt::format("key 'num_hidden_layers': got {}, want 0 to 10000", config.num_layers));
+  keys.intermediate_size = positive(object, "intermediate_size");
+  keys.num_layers = object.integer("num_hidden_layers");
+  if (keys.num_layers < 0 || keys.num_layers > 10000) {
+    object.fail(fmt::format("key 'num_hidden_layers': got {}, want 0 to 10000", keys.num_layers));
   }
-  config.num_heads = positive(object, "num_attention_heads");
+  keys.num_heads = positive(object, "num_attention_heads");
   config.max_position_embeddings = positive(object, "max_position_embeddings", 2048);
   config.rms_norm_eps = object.number("rms_norm_eps", 1e-6);
   config.initializer_range = object.number("initializer_range", 0.02);
   config.tie_word_embeddings = object.boolean("tie_word_embeddings", false);
-  config.attention_bias = object.boolean("attention_bias", false);
+  keys.attention_bias = object.boolean("attention_bias", false);
   if (object.number("partial_rotary_factor", 1.0) != 1.0) {
     object.fail(fmt::format("key 'partial_rotary_factor': got {}, only 1.0 is supported",
                             object.json("partial_rotary_factor")));
   }
-  config.rope = read_rope(object);
+  keys.rope = read_rope(object);
   check_quantization(object);
   config.eos_token_ids = object.integers("eos_token_id");
   if (object.has("torch_dtype")) config.dtype = parse_dtype(object, "torch_dtype");
@@ -290,6 +291,7 @@ void read_common(const ConfigObject& object, ModelConfig& config) {
     }
     config.dtype = dtype;
   }
+  return keys;
 }
 
 }  // namespace strata::model

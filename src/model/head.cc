@@ -6,7 +6,7 @@ namespace strata::model {
 namespace {
 
 LinearWeights head_linear(const ModelWeights& weights) {
-  return {.weight = weights.head(), .bias = {}, .kind = kHead};
+  return {.weight = weights.head(), .bias = {}, .target = kHead};
 }
 
 TensorView head_gradient(const Pass& pass) {

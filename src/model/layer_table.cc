@@ -3,17 +3,97 @@
 #include <algorithm>
 
 namespace strata::model {
+namespace {
+
+struct Placed {
+  int order;
+  size_t sublayer;
+  const ParamRow* row;
+  LoraTarget target;
+};
+
+LoraTarget make_target(const ParamRow& row, BlockGroup group) {
+  const bool own = row.is_parameter();
+  return {.path = std::string(row.lora.path),
+          .in = own ? row.shape[1] : row.lora.in,
+          .out = own ? row.shape[0] : row.lora.out,
+          .num_experts = row.num_experts,
+          .num_halves = row.lora.num_halves,
+          .blocks = row.blocks,
+          .group = group,
+          .is_fresh = row.lora.is_fresh,
+          .stacked = row.lora.stacked};
+}
+
+void add_targets(LayerStack& stack) {
+  std::vector<Placed> placed;
+  for (size_t s = 0; s < stack.rows.size(); ++s) {
+    const ParamRows& rows = stack.rows[s].inner;
+    int last_key = -1;
+    for (const ParamRow& row : rows) {
+      last_key = std::max(last_key, row.key);
+      if (row.lora.path.empty()) continue;
+      const BlockGroup group = stack.config[s].block.ops().group;
+      placed.push_back({row.lora.order, s, &row, make_target(row, group)});
+    }
+    stack.target_of.emplace_back(static_cast<size_t>(last_key + 1), -1);
+  }
+  std::stable_sort(placed.begin(), placed.end(),
+                   [](const Placed& a, const Placed& b) { return a.order < b.order; });
+  for (Placed& item : placed) {
+    stack.target_of[item.sublayer][static_cast<size_t>(item.row->key)] =
+        static_cast<int>(stack.targets.size());
+    stack.targets.push_back(std::move(item.target));
+  }
+}
+
+LayerStack make_stack(const LayerConfig& config, int64_t hidden_size) {
+  LayerStack stack;
+  stack.config = config;
+  for (const Sublayer& sublayer : config) {
+    SublayerRows& rows = stack.rows.emplace_back();
+    sublayer.connector.ops().params(sublayer.connector.config(), hidden_size, rows.outer);
+    sublayer.block.ops().params(sublayer.block.config(), hidden_size, rows.inner);
+  }
+  add_targets(stack);
+  return stack;
+}
+
+}  // namespace
 
 LayerTable::LayerTable(const ModelConfig& config) {
-  places_.reserve(static_cast<size_t>(config.num_layers));
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
-    const LayerKind kind = config.layer_kind(layer);
-    auto stack = std::find_if(stacks_.begin(), stacks_.end(),
-                              [&](const LayerStack& s) { return s.kind == kind; });
-    if (stack == stacks_.end()) stack = stacks_.insert(stacks_.end(), {kind, {}});
-    places_.push_back({kind, stack - stacks_.begin(), stack->size()});
-    stack->layers.push_back(layer);
+  places_.reserve(config.layers.size());
+  for (size_t layer = 0; layer < config.layers.size(); ++layer) {
+    auto stack = std::find_if(stacks_.begin(), stacks_.end(), [&](const LayerStack& s) {
+      return s.config == config.layers[layer];
+    });
+    if (stack == stacks_.end()) {
+      stack = stacks_.insert(stacks_.end(), make_stack(config.layers[layer], config.hidden_size));
+    }
+    places_.push_back({stack - stacks_.begin(), stack->size()});
+    stack->layers.push_back(static_cast<int64_t>(layer));
   }
+  model_targets_.resize(2);
+  model_targets_[kEmbedding] = {
+      .path = "model.embed_tokens", .in = config.vocab_size, .out = config.hidden_size};
+  model_targets_[kHead] = {.path = "lm_head", .in = config.hidden_size, .out = config.vocab_size};
+}
+
+double count_values(const LayerStack& stack) {
+  double count = 0.0;
+  for (const SublayerRows& sublayer : stack.rows) {
+    for (const ParamRows* rows : {&sublayer.outer, &sublayer.inner}) {
+      for (const ParamRow& row : *rows) {
+        if (!row.is_parameter()) continue;
+        double values = static_cast<double>(std::max<int64_t>(1, row.num_experts));
+        for (int axis = 0; axis < row.shape.rank(); ++axis) {
+          values *= static_cast<double>(row.shape[axis]);
+        }
+        count += values;
+      }
+    }
+  }
+  return count;
 }
 
 }  // namespace strata::model

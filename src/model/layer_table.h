@@ -1,42 +1,87 @@
-// LayerTable: where each layer of a model lives. Layers of one kind share a stack, wherever they
-// sit in the model; the table maps a global layer index to (stack, index in it, kind). Global
-// indices are what users, files and messages see. Plain values, const after construction.
+// LayerTable: where each layer of a model lives and what it declares. Layers of equal config share
+// a stack, wherever they sit in the model; the table maps a global layer index to (stack, index in
+// it), and holds each stack's rows of parameters and its adapter targets. Global indices are what
+// users, files and messages see. Plain values, const after construction; views and adapters point
+// into it, so it stays where it was made.
 #pragma once
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "model/config.h"
 
 namespace strata::model {
 
-struct LayerPlace {
-  LayerKind kind;
-  int64_t stack = 0;
-  int64_t index = 0;  // in the stack
+// A place where an adapter may sit: a linear projection, or an embedding.
+struct LoraTarget {
+  std::string path;  // below the layer, "self_attn.q_proj"; outside the layers the whole path
+  int64_t in = 0;
+  int64_t out = 0;
+  int64_t num_experts = 0;  // 0: not of experts
+  int64_t num_halves = 1;   // B's outputs belong to so many parameters in turn
+  RowBlocks blocks = {};    // how the outputs divide; empty for most
+  BlockGroup group = BlockGroup::kAttention;
+  bool is_fresh = true;           // a fresh adapter may have it
+  std::string_view stacked = {};  // in Tinker's stacked export: "w1"; of halves "w1 w3"
+  // Its last component: "q_proj".
+  [[nodiscard]] std::string_view name() const {
+    return std::string_view(path).substr(path.rfind('.') + 1);
+  }
 };
 
-// Layers of one kind, by their global indices, ascending.
+// Adapter targets outside the layers.
+constexpr int kEmbedding = 0;
+constexpr int kHead = 1;
+
+// The rows of one sublayer: its connector's, and its block's.
+struct SublayerRows {
+  ParamRows outer;
+  ParamRows inner;
+};
+
+// Layers of one config, by their global indices, ascending.
 struct LayerStack {
-  LayerKind kind;
+  LayerConfig config;
+  std::vector<SublayerRows> rows;           // of each sublayer
+  std::vector<LoraTarget> targets;          // in the order of an adapter's modules
+  std::vector<std::vector<int>> target_of;  // [sublayer][key of the block's row], -1: none
   std::vector<int64_t> layers;
   [[nodiscard]] int64_t size() const { return static_cast<int64_t>(layers.size()); }
+};
+
+struct LayerPlace {
+  int64_t stack = 0;
+  int64_t index = 0;  // in the stack
 };
 
 class LayerTable {
  public:
   // Stacks come in the order of their first layers.
   explicit LayerTable(const ModelConfig& config);
+  LayerTable(const LayerTable&) = delete;
+  LayerTable& operator=(const LayerTable&) = delete;
 
   [[nodiscard]] const LayerPlace& at(int64_t layer) const {
     return places_[static_cast<size_t>(layer)];
   }
+  [[nodiscard]] const LayerStack& stack_of(int64_t layer) const {
+    return stacks_[static_cast<size_t>(at(layer).stack)];
+  }
   [[nodiscard]] int64_t num_layers() const { return static_cast<int64_t>(places_.size()); }
   [[nodiscard]] std::span<const LayerStack> stacks() const { return stacks_; }
+  // The targets of a layer; of layer -1 those outside the layers, kEmbedding and kHead.
+  [[nodiscard]] std::span<const LoraTarget> targets(int64_t layer) const {
+    return layer < 0 ? std::span<const LoraTarget>(model_targets_) : stack_of(layer).targets;
+  }
 
  private:
   std::vector<LayerPlace> places_;
   std::vector<LayerStack> stacks_;
+  std::vector<LoraTarget> model_targets_;
 };
+
+// Values of a layer's parameters, all experts together, in double: hostile sizes stay countable.
+double count_values(const LayerStack& stack);
 
 }  // namespace strata::model

@@ -7,10 +7,8 @@
 namespace strata::model {
 namespace {
 
-const LoraModule* find_module(const AdapterRun& run, int64_t layer, int kind) {
-  if (run.adapter == nullptr) return nullptr;
-  if (kind == kHead) return run.adapter->head();
-  return run.adapter->find(layer, static_cast<Projection>(kind));
+const LoraModule* find_module(const AdapterRun& run, int64_t layer, int target) {
+  return run.adapter == nullptr ? nullptr : run.adapter->find(layer, target);
 }
 
 // Outputs in one chain of an f32 input gradient. A head has tens of thousands of outputs: in a
@@ -18,13 +16,13 @@ const LoraModule* find_module(const AdapterRun& run, int64_t layer, int kind) {
 // mode the rounding of dy is far above it, and one chain is faster.
 constexpr int64_t kChainOutputs = 512;
 
-// dx = dy W + the low-rank terms in pass.run_buffer. f32: chains of kChainOutputs outputs, their
-// sums added in ascending order.
+// dx = dy W + the low-rank terms in pass.lists.low_rank. f32: chains of kChainOutputs outputs,
+// their sums added in ascending order.
 void input_gradient(Pass& pass, TensorView dy, const PanelView& w, TensorView dx, bool accumulate,
                     const ops::Beside* beside) {
   Backend& backend = pass.backend;
   if (pass.dtype() != DType::kF32 || w.rows <= kChainOutputs) {
-    ops::gemm_dx(backend, {.x = dy, .w = w, .runs = pass.run_buffer}, dx, accumulate, beside);
+    ops::gemm_dx(backend, {.x = dy, .w = w, .runs = pass.lists.low_rank}, dx, accumulate, beside);
     return;
   }
   CHECK(kChainOutputs % w.width == 0, w.width);
@@ -39,7 +37,7 @@ void input_gradient(Pass& pass, TensorView dy, const PanelView& w, TensorView dx
     ops::gemm_dx(backend,
                  {.x = dy.slice_cols(begin, end),
                   .w = block,
-                  .runs = end == w.rows ? std::span<const ops::LowRankRun>(pass.run_buffer)
+                  .runs = end == w.rows ? std::span<const ops::LowRankRun>(pass.lists.low_rank)
                                         : std::span<const ops::LowRankRun>()},
                  first ? dx : part, false, begin == 0 ? beside : nullptr);
     if (!first) ops::add_into(backend, part, dx);
@@ -48,22 +46,52 @@ void input_gradient(Pass& pass, TensorView dy, const PanelView& w, TensorView dx
 
 }  // namespace
 
-LinearWeights layer_linear(const ModelWeights& weights, int64_t layer, Projection projection) {
-  const LayerParam weight = weight_of(projection);
-  const LayerParam bias = bias_of(projection);
-  const LayerWeights& views = weights.layer(layer);
-  return {.weight = views.panel(weight),
-          .bias = bias == kNoParam ? TensorView() : views.vec(bias),
-          .weight_index = weights.layer_index(layer, weight),
-          .bias_index = bias == kNoParam ? ModelWeights::npos : weights.layer_index(layer, bias),
-          .layer = layer,
-          .kind = static_cast<int>(projection)};
+LinearWeights linear_of(const BlockContext& context, int key) {
+  const ParamView& matrix = context.param(key);
+  LinearWeights linear = {.weight = matrix.panel,
+                          .bias = {},
+                          .weight_index = matrix.index,
+                          .layer = context.layer,
+                          .target = matrix.target};
+  if (matrix.bias != kNoKey) {
+    linear.bias = context.values(matrix.bias);
+    linear.bias_index = context.param(matrix.bias).index;
+  }
+  return linear;
 }
 
-int64_t largest_rank(const RowGroups& rows, int64_t layer, int kind) {
+TensorView take_lora_h(const Pass& pass, const BlockContext& context, int key) {
+  const int64_t rank = largest_rank(pass.rows, context.layer, context.param(key).target);
+  if (rank == 0) return {};
+  return pass.save(kLoraTag, lora_flops(pass, context, key, rank), pass.dtype(),
+                   {pass.num_tokens(), rank});
+}
+
+double linear_flops(const Pass& pass, const BlockContext& context, int key) {
+  const PanelView& w = context.param(key).panel;
+  return 2.0 * static_cast<double>(pass.num_tokens()) * static_cast<double>(w.rows) *
+         static_cast<double>(w.cols);
+}
+
+double lora_flops(const Pass& pass, const BlockContext& context, int key, int64_t rank) {
+  return 2.0 * static_cast<double>(pass.num_tokens() * rank) *
+         static_cast<double>(context.param(key).panel.cols);
+}
+
+double attention_flops(const Pass& pass, const BlockWork& work) {
+  double flops = 0.0;
+  for (const PassSequence& sequence : pass.sequences) {
+    const auto end = static_cast<double>(sequence.first_position + sequence.end - sequence.begin);
+    const auto begin = static_cast<double>(sequence.first_position);
+    flops += work.executed_pair_flops * (end * end - begin * begin) / 2.0;
+  }
+  return flops;
+}
+
+int64_t largest_rank(const RowGroups& rows, int64_t layer, int target) {
   int64_t rank = 0;
   for (const AdapterRun& run : rows.runs()) {
-    const LoraModule* module = find_module(run, layer, kind);
+    const LoraModule* module = find_module(run, layer, target);
     if (module != nullptr) rank = std::max(rank, module->spec.rank);
   }
   return rank;
@@ -72,16 +100,16 @@ int64_t largest_rank(const RowGroups& rows, int64_t layer, int kind) {
 void linear_forward(Pass& pass, const RowGroups& rows, const LinearWeights& linear, TensorView x,
                     TensorView add, TensorView h, TensorView y) {
   const Scratch::Mark mark(pass.backend.scratch());
-  std::vector<ops::LowRankRun>& low_rank = pass.run_buffer;
+  std::vector<ops::LowRankRun>& low_rank = pass.lists.low_rank;
   low_rank.clear();
   if (h.empty()) {
-    const int64_t rank = largest_rank(rows, linear.layer, linear.kind);
+    const int64_t rank = largest_rank(rows, linear.layer, linear.target);
     if (rank > 0) h = pass.backend.scratch().take(pass.dtype(), {x.rows(), rank});
   }
-  std::vector<ops::RunProduct>& products = pass.product_buffer;
+  std::vector<ops::RunProduct>& products = pass.lists.products;
   products.clear();
   for (const AdapterRun& run : rows.runs()) {
-    const LoraModule* module = find_module(run, linear.layer, linear.kind);
+    const LoraModule* module = find_module(run, linear.layer, linear.target);
     if (module == nullptr) continue;
     products.push_back(
         {.begin = run.begin, .end = run.end, .w = module->a_panel, .scale = module->scale});
@@ -108,7 +136,7 @@ struct LowRankBackward {
 
   // y += h B^T, h = scale * x A^T  =>  d(x A^T) = scale * dy B
   void input(Backend& backend, const AdapterRun& run) const {
-    const LoraModule* module = find_module(run, linear.layer, linear.kind);
+    const LoraModule* module = find_module(run, linear.layer, linear.target);
     if (module == nullptr) return;
     const TensorView d_h_run = d_h.slice_cols(0, module->spec.rank).slice_rows(run.begin, run.end);
     const TensorView dy_run = dy.slice_rows(run.begin, run.end);
@@ -116,7 +144,7 @@ struct LowRankBackward {
   }
 
   void gradients(Backend& backend, const AdapterRun& run) const {
-    const LoraModule* module = find_module(run, linear.layer, linear.kind);
+    const LoraModule* module = find_module(run, linear.layer, linear.target);
     if (module == nullptr || !pass.adapter_gradients || !run.adapter->trains()) return;
     const TensorView d_h_run = d_h.slice_cols(0, module->spec.rank).slice_rows(run.begin, run.end);
     const TensorView dy_run = dy.slice_rows(run.begin, run.end);
@@ -129,9 +157,8 @@ struct LowRankBackward {
   // Many short runs: a worker takes whole runs, each in one thread. The bits are the same.
   void each_input(Backend& backend) const {
     const std::span<const AdapterRun> runs = rows.runs();
-    backend.make_lanes();
-    backend.pool().run_each(std::ssize(runs), [&](int64_t i, int worker) {
-      input(backend.lane(worker), runs[static_cast<size_t>(i)]);
+    backend.run_in_lanes(std::ssize(runs), [&](int64_t i, Backend& lane) {
+      input(lane, runs[static_cast<size_t>(i)]);
     });
   }
 };
@@ -143,13 +170,13 @@ void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& lin
                      TensorView d_weight) {
   Backend& backend = pass.backend;
   const Scratch::Mark mark(backend.scratch());
-  std::vector<ops::LowRankRun>& low_rank = pass.run_buffer;
+  std::vector<ops::LowRankRun>& low_rank = pass.lists.low_rank;
   low_rank.clear();
-  const int64_t rank = largest_rank(rows, linear.layer, linear.kind);
+  const int64_t rank = largest_rank(rows, linear.layer, linear.target);
   const TensorView d_h =
       rank == 0 ? TensorView() : backend.scratch().take(pass.dtype(), {x.rows(), rank});
   for (const AdapterRun& run : rows.runs()) {
-    const LoraModule* module = find_module(run, linear.layer, linear.kind);
+    const LoraModule* module = find_module(run, linear.layer, linear.target);
     if (module == nullptr) continue;
     low_rank.push_back({.begin = run.begin,
                         .end = run.end,

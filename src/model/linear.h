@@ -2,6 +2,7 @@
 // rows of adapter a. T tokens, N outputs, K inputs, R largest rank in the batch. h = round(scale *
 // x A^T) continues the base product's accumulator. Engine thread only.
 #pragma once
+#include "model/block.h"
 #include "model/pass.h"
 
 namespace strata::model {
@@ -12,10 +13,23 @@ struct LinearWeights {
   size_t weight_index = ModelWeights::npos;  // in the weight table
   size_t bias_index = ModelWeights::npos;
   int64_t layer = -1;
-  int kind = 0;  // Projection or kHead
+  int target = -1;  // among the layer's adapter targets
 };
 
-LinearWeights layer_linear(const ModelWeights& weights, int64_t layer, Projection projection);
+// The projection of a block's matrix `key`.
+LinearWeights linear_of(const BlockContext& context, int key);
+
+// Memory for h of one projection, [T, R] of the compute type: what a block saves of its adapters.
+// Empty when no row of the batch has the module.
+TensorView take_lora_h(const Pass& pass, const BlockContext& context, int key);
+
+constexpr ScratchTag kLoraTag = "lora_h";
+
+// Floating-point work of a projection of all rows of the pass, of its adapters' first products, and
+// of causal attention over its sequences: what activations cost to make again.
+double linear_flops(const Pass& pass, const BlockContext& context, int key);
+double lora_flops(const Pass& pass, const BlockContext& context, int key, int64_t rank);
+double attention_flops(const Pass& pass, const BlockWork& work);
 
 // Writes y [T, N]. `add` [T, N] is added last, or empty. h [T, R] of the compute type is written
 // for rows that have the module (backward needs it); with an empty h, scratch is used. With an
@@ -30,7 +44,7 @@ void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& lin
                      TensorView h, TensorView dy, TensorView dx, bool accumulate,
                      TensorView d_weight);
 
-// Largest rank among the batch's adapters for this kind and layer; 0 when no row has the module.
-int64_t largest_rank(const RowGroups& rows, int64_t layer, int kind);
+// Largest rank among the batch's adapters for this target and layer; 0 when no row has the module.
+int64_t largest_rank(const RowGroups& rows, int64_t layer, int target);
 
 }  // namespace strata::model

@@ -27,7 +27,7 @@ bool in_mtp_layer(const ModelConfig& config, std::string_view name) {
   int64_t layer = -1;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
   return error == std::errc() && end != name.data() + name.size() && *end == '.' &&
-         layer >= config.num_layers && layer < config.num_layers + config.num_mtp_layers;
+         layer >= config.num_layers() && layer < config.num_layers() + config.num_mtp_layers;
 }
 
 bool takes_no_part(const ModelConfig& config, std::string_view name) {
@@ -41,11 +41,11 @@ bool takes_no_part(const ModelConfig& config, std::string_view name) {
   return config.tie_word_embeddings && name == "lm_head.weight";
 }
 
-// Rows [begin, end) of a [rows, cols] parameter in slices of about kSliceBytes of f32.
+// Rows [begin, end) of a parameter in slices of about kSliceBytes of f32.
 template <typename Body>
-void for_each_slice(const Shape& shape, Body body) {
-  const int64_t rows = shape.rank() == 2 ? shape[0] : 1;
-  const int64_t cols = shape.rank() == 2 ? shape[1] : shape[0];
+void for_each_slice(const Parameter& parameter, Body body) {
+  const int64_t rows = parameter.num_rows();
+  const int64_t cols = parameter.num_cols();
   const int64_t step = std::max<int64_t>(1, kSliceBytes / (cols * dtype_bytes(DType::kF32)));
   for (int64_t begin = 0; begin < rows; begin += step)
     body(begin, std::min(rows, begin + step), cols);
@@ -56,7 +56,7 @@ void load_parameter(Backend& backend, const CheckpointDir& checkpoint, ModelWeig
   const Parameter& parameter = weights.table()[index];
   const CheckpointTensor& tensor = *checkpoint.find(parameter.name);
   const DType dtype = tensor.info.dtype;
-  for_each_slice(parameter.shape, [&](int64_t begin, int64_t end, int64_t cols) {
+  for_each_slice(parameter, [&](int64_t begin, int64_t end, int64_t cols) {
     const Scratch::Mark mark(backend.scratch());
     const TensorView rows = backend.scratch().take(dtype, {end - begin, cols});
     const int64_t first = (parameter.first_row + begin) * cols;
@@ -65,26 +65,18 @@ void load_parameter(Backend& backend, const CheckpointDir& checkpoint, ModelWeig
   });
 }
 
-// Layers whose experts are stored as two tensors, gate_up_proj [E, 2 F, D] (gate rows first) and
-// down_proj [E, D, F], as transformers 5 holds them: their parameters become rows of these.
-void name_fused_experts(const CheckpointDir& checkpoint, ModelWeights& weights) {
-  const MoeConfig& c = weights.config().moe;
-  const int64_t d = weights.config().hidden_size;
-  for (Parameter& parameter : weights.table()) {
-    if (parameter.expert < 0) continue;
-    const bool down = parameter.role == LayerParam::kExpertDown;
-    const std::string fused = fmt::format("model.layers.{}.mlp.experts.{}", parameter.layer,
-                                          down ? "down_proj" : "gate_up_proj");
-    if (checkpoint.find(fused) == nullptr) continue;
-    parameter.name = fused;
-    if (down) {
-      parameter.stored_shape = {c.num_experts, d, c.expert_width};
-      parameter.first_row = parameter.expert * d;
-    } else {
-      parameter.stored_shape = {c.num_experts, 2 * c.expert_width, d};
-      const int64_t half = parameter.role == LayerParam::kExpertUp ? 1 : 0;
-      parameter.first_row = (2 * parameter.expert + half) * c.expert_width;
-    }
+// Where a checkpoint has none of a parameter's own name but one of its other spellings, the
+// parameter becomes that tensor, or rows of it.
+void choose_spelling(const CheckpointDir& checkpoint, Parameter& parameter) {
+  if (parameter.row == nullptr || checkpoint.find(parameter.name) != nullptr) return;
+  const int64_t expert = std::max(0, parameter.expert);
+  for (const Spelling& other : parameter.row->others) {
+    const std::string name = layer_tensor_name(parameter.layer, other.suffix, expert);
+    if (checkpoint.find(name) == nullptr) continue;
+    parameter.name = name;
+    parameter.stored_shape = other.stored;
+    parameter.first_row = other.first_row + expert * other.rows_per_expert;
+    return;
   }
 }
 
@@ -95,7 +87,7 @@ void save_parameter(Backend& backend, const ModelWeights& weights, size_t index,
   const bool masters = trained != nullptr && !parameter.buffer;
   const bool raw = !masters && parameter.is_matrix() && tensor.dtype == DType::kBF16 &&
                    weights.compute_dtype() == DType::kBF16;
-  for_each_slice(parameter.shape, [&](int64_t begin, int64_t end, int64_t cols) {
+  for_each_slice(parameter, [&](int64_t begin, int64_t end, int64_t cols) {
     const Scratch::Mark mark(backend.scratch());
     const TensorView rows =
         backend.scratch().take(raw ? DType::kBF16 : DType::kF32, {end - begin, cols});
@@ -121,9 +113,9 @@ void save_parameter(Backend& backend, const ModelWeights& weights, size_t index,
 CheckpointLayout new_layout(const ModelWeights& weights, DType dtype) {
   CheckpointLayout layout;
   for (const StoredTensor& tensor : weights.stored_tensors()) {
-    const bool buffer = weights.table()[tensor.parameters.front()].buffer;
+    const bool is_f32 = weights.table()[tensor.parameters.front()].floor == DType::kF32;
     layout.entries.push_back(
-        {{std::string(tensor.name), buffer ? DType::kF32 : dtype, tensor.shape},
+        {{std::string(tensor.name), is_f32 ? DType::kF32 : dtype, tensor.shape},
          "model.safetensors"});
   }
   return layout;
@@ -141,8 +133,8 @@ std::vector<std::string> match_tensors(const CheckpointDir& checkpoint, ModelWei
   const ModelConfig& config = weights.config();
   std::vector<std::string> faults;
   std::unordered_set<std::string_view> wanted;
-  name_fused_experts(checkpoint, weights);
   for (Parameter& parameter : weights.table()) {
+    choose_spelling(checkpoint, parameter);
     const CheckpointTensor* tensor = checkpoint.find(parameter.name);
     if (tensor == nullptr && config.tie_word_embeddings &&
         parameter.name == "model.embed_tokens.weight") {
@@ -207,8 +199,7 @@ LoadedModel init_model(Backend& backend, const ModelConfig& config, DType comput
     const Parameter& parameter = model.weights->table()[index];
     const Counter random{.seed = seed,
                          .stream = hash_name(parameter.name.data(), parameter.name.size())};
-    const bool norm = !parameter.is_matrix() && parameter.name.ends_with("norm.weight");
-    for_each_slice(parameter.shape, [&](int64_t begin, int64_t end, int64_t cols) {
+    for_each_slice(parameter, [&](int64_t begin, int64_t end, int64_t cols) {
       const Scratch::Mark mark(backend.scratch());
       const TensorView rows = backend.scratch().take(DType::kF32, {end - begin, cols});
       float* values = rows.f32();
@@ -217,7 +208,7 @@ LoadedModel init_model(Backend& backend, const ModelConfig& config, DType comput
           const double drawn = parameter.is_matrix()
                                    ? config.initializer_range *
                                          random.normal(static_cast<uint64_t>(begin * cols + i))
-                                   : (norm ? 1.0 : 0.0);
+                                   : static_cast<double>(parameter.init);
           values[i] = static_cast<float>(drawn);
         }
       });
@@ -232,7 +223,7 @@ void read_stored(const LoadedModel& model, size_t index, TensorView out) {
   CHECK(model.checkpoint != nullptr && out.dense());
   CHECK(out.shape.num_elements() == parameter.shape.num_elements());
   const CheckpointTensor& tensor = *model.checkpoint->find(parameter.name);
-  for_each_slice(parameter.shape, [&](int64_t begin, int64_t end, int64_t cols) {
+  for_each_slice(parameter, [&](int64_t begin, int64_t end, int64_t cols) {
     const int64_t first = (parameter.first_row + begin) * cols;
     model.checkpoint->read_f32(tensor, first, (end - begin) * cols, out.f32() + begin * cols);
   });
@@ -253,7 +244,9 @@ void save_model(Backend& backend, const LoadedModel& model, const std::string& d
   if (trained == nullptr && weights.compute_dtype() == DType::kBF16) {
     for (const CheckpointLayout::Entry& entry : layout.entries) {
       if (entry.tensor.dtype == DType::kBF16 || model.checkpoint == nullptr) continue;
-      if (weights.table()[stored.at(entry.tensor.name)->parameters.front()].buffer) continue;
+      if (weights.table()[stored.at(entry.tensor.name)->parameters.front()].floor == DType::kF32) {
+        continue;
+      }
       throw Error(
           ErrorCode::kUnsupported,
           fmt::format(

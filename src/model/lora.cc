@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -21,22 +22,27 @@ int64_t rank_panel_width(int64_t rank, int64_t widest) {
   return widest;
 }
 
-bool is_expert_kind(int kind) {
-  return kind < kNumProjections && is_expert(static_cast<Projection>(kind));
+int64_t next_id() {
+  static std::atomic<int64_t> last = 0;
+  return ++last;
 }
 
 // A module without memory: shapes, names and panels.
-LoraModule make_module(const ModelConfig& config, const LoraModuleSpec& spec, DType dtype,
+LoraModule make_module(const LayerTable& layers, const LoraModuleSpec& spec, DType dtype,
                        int64_t panel_width) {
   CHECK(spec.rank >= 1, spec.rank);
-  const auto [in, out] = module_widths(config, spec.kind, spec.layer);
-  CHECK(in > 0 && out > 0, spec.kind, spec.layer);
+  const std::span<const LoraTarget> targets = layers.targets(spec.layer);
+  CHECK(spec.target >= 0 && spec.target < std::ssize(targets), spec.target, spec.layer);
+  const LoraTarget& target = targets[static_cast<size_t>(spec.target)];
+  const int64_t in = target.in;
+  const int64_t out = target.out;
   LoraModule module;
   module.spec = spec;
-  module.path = module_path(spec);
+  module.target = &target;
+  module.path = module_path(layers, spec);
   module.scale = static_cast<float>(spec.scale);
-  if (is_expert_kind(spec.kind)) module.num_experts = config.moe.num_experts;
-  if (spec.kind == static_cast<int>(Projection::kExpertGateUp)) module.num_halves = 2;
+  module.num_experts = target.num_experts;
+  module.num_halves = target.num_halves;
   set_tensor_names(module);
   const int64_t experts = module.num_experts;
   module.a.shape = experts > 0 ? Shape{experts, spec.rank, in} : Shape{spec.rank, in};
@@ -46,9 +52,7 @@ LoraModule make_module(const ModelConfig& config, const LoraModuleSpec& spec, DT
                     .rows = spec.rank,
                     .cols = in,
                     .width = rank_panel_width(spec.rank, panel_width)};
-  if (spec.kind < kNumProjections) {
-    module.b_blocks = projection_blocks(config, static_cast<Projection>(spec.kind));
-  }
+  module.b_blocks = target.blocks;
   module.b_panel = {.data = nullptr,
                     .dtype = dtype,
                     .rows = module.b_blocks.panel_rows(out / module.num_halves, panel_width),
@@ -63,7 +67,7 @@ int64_t num_values(const LoraModule& module) {
 
 // Of all experts. Columns of the embedding's A are gathered from the master.
 int64_t a_panel_bytes(const LoraModule& module) {
-  if (module.spec.kind == kEmbedding) return 0;
+  if (module.is_embedding()) return 0;
   return std::max<int64_t>(1, module.num_experts) * Arena::aligned(module.a_panel.num_bytes());
 }
 
@@ -74,40 +78,29 @@ int64_t all_panel_bytes(const LoraModule& module) {
 
 }  // namespace
 
-std::string module_path(const LoraModuleSpec& spec) {
-  if (spec.kind == kEmbedding) return "model.embed_tokens";
-  if (spec.kind == kHead) return "lm_head";
-  return fmt::format("model.layers.{}.{}", spec.layer, module_kind_path(spec.kind));
-}
-
-std::array<int64_t, 2> module_widths(const ModelConfig& c, int kind, int layer) {
-  if (kind == kEmbedding) return {c.vocab_size, c.hidden_size};
-  if (kind == kHead) return {c.hidden_size, c.vocab_size};
-  return projection_widths(c, c.layer_kind(layer), static_cast<Projection>(kind));
+std::string module_path(const LayerTable& layers, const LoraModuleSpec& spec) {
+  const std::string& path = layers.targets(spec.layer)[static_cast<size_t>(spec.target)].path;
+  return spec.layer < 0 ? path : fmt::format("model.layers.{}.{}", spec.layer, path);
 }
 
 LoraAdapter::LoraAdapter(const ModelWeights& weights, std::vector<LoraModuleSpec> specs,
-                         int64_t panel_width) {
-  const ModelConfig& config = weights.config();
-  by_layer_.resize(static_cast<size_t>(config.num_layers));
-  for (auto& row : by_layer_) row.fill(-1);
+                         int64_t panel_width)
+    : id_(next_id()) {
+  const LayerTable& layers = weights.layers();
+  for (int64_t layer = -1; layer < layers.num_layers(); ++layer) {
+    places_.emplace_back(layers.targets(layer).size(), -1);
+  }
   int64_t bytes = 0;
   for (const LoraModuleSpec& spec : specs) {
-    LoraModule module = make_module(config, spec, weights.compute_dtype(), panel_width);
+    LoraModule module = make_module(layers, spec, weights.compute_dtype(), panel_width);
     module.a_offset = num_parameters_;
     module.b_offset = num_parameters_ + module.a.shape.num_elements();
     num_parameters_ += num_values(module);
     bytes += all_panel_bytes(module);
     int64_t& most = module.num_experts > 0 ? max_expert_rank_ : max_rank_;
     most = std::max(most, spec.rank);
-    const auto index = static_cast<int>(modules_.size());
-    if (spec.kind == kEmbedding) {
-      embedding_ = index;
-    } else if (spec.kind == kHead) {
-      head_ = index;
-    } else {
-      by_layer_[static_cast<size_t>(spec.layer)][static_cast<size_t>(spec.kind)] = index;
-    }
+    places_[static_cast<size_t>(spec.layer + 1)][static_cast<size_t>(spec.target)] =
+        static_cast<int>(modules_.size());
     modules_.push_back(std::move(module));
   }
   flat_params_ = Memory(num_parameters_ * dtype_bytes(DType::kF32));
@@ -117,7 +110,7 @@ LoraAdapter::LoraAdapter(const ModelWeights& weights, std::vector<LoraModuleSpec
   for (LoraModule& module : modules_) {
     module.a = TensorView(params_.f32() + module.a_offset, DType::kF32, module.a.shape);
     module.b = TensorView(params_.f32() + module.b_offset, DType::kF32, module.b.shape);
-    module.a_panel.data = module.spec.kind == kEmbedding ? nullptr : next;
+    module.a_panel.data = module.is_embedding() ? nullptr : next;
     module.b_panel.data = next + a_panel_bytes(module);
     next += all_panel_bytes(module);
   }
@@ -133,7 +126,7 @@ int64_t adapter_bytes(const ModelWeights& weights, const std::vector<LoraModuleS
   int64_t bytes = 0;
   for (const LoraModuleSpec& spec : specs) {
     const LoraModule module =
-        make_module(weights.config(), spec, weights.compute_dtype(), panel_width);
+        make_module(weights.layers(), spec, weights.compute_dtype(), panel_width);
     values += num_values(module);
     bytes += all_panel_bytes(module);
   }
@@ -144,7 +137,7 @@ int64_t adapter_bytes(const ModelWeights& weights, const std::vector<LoraModuleS
 void LoraAdapter::initialise(uint64_t seed) {
   for (LoraModule& module : modules_) {
     const Counter random{.seed = seed, .stream = hash_name(module.path.data(), module.path.size())};
-    const bool embedding = module.spec.kind == kEmbedding;
+    const bool embedding = module.is_embedding();
     const double bound = 1.0 / std::sqrt(static_cast<double>(module.a.cols()));
     float* a = module.a.f32();
     float* b = module.b.f32();
@@ -160,9 +153,8 @@ void LoraAdapter::initialise(uint64_t seed) {
 }
 
 void LoraAdapter::refresh(Backend& backend) {
-  backend.make_lanes();
-  backend.pool().run_each(static_cast<int64_t>(modules_.size()), [&](int64_t i, int worker) {
-    refresh_module(backend.lane(worker), static_cast<size_t>(i));
+  backend.run_in_lanes(std::ssize(modules_), [&](int64_t i, Backend& lane) {
+    refresh_module(lane, static_cast<size_t>(i));
   });
 }
 
@@ -197,11 +189,6 @@ void LoraAdapter::enable_training() {
 void LoraAdapter::drop_gradients() {
   has_gradient = false;
   if (trains_) std::memset(grads_.data, 0, static_cast<size_t>(grads_.num_bytes()));
-}
-
-const LoraModule* LoraAdapter::find(int64_t layer, Projection projection) const {
-  const int index = by_layer_[static_cast<size_t>(layer)][static_cast<size_t>(projection)];
-  return index < 0 ? nullptr : &modules_[static_cast<size_t>(index)];
 }
 
 }  // namespace strata::model

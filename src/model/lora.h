@@ -5,14 +5,12 @@
 // move another, and its cost is its own size. Engine thread only. Source of forms and
 // initialisation: PEFT tuners/lora/layer.py.
 #pragma once
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "backend/backend.h"
-#include "model/projection.h"
 #include "model/weights.h"
 #include "tensor/arena.h"
 
@@ -27,8 +25,8 @@ enum class ExpertForm : uint8_t {
 
 // What to adapt and how: one entry for each module.
 struct LoraModuleSpec {
-  int kind = 0;    // Projection, kEmbedding or kHead
   int layer = -1;  // -1 outside the layers
+  int target = 0;  // among the layer's targets (LayerTable::targets)
   int64_t rank = 0;
   double alpha = 0.0;
   double scale = 0.0;  // alpha / rank, or alpha / sqrt(rank) with rslora
@@ -36,6 +34,7 @@ struct LoraModuleSpec {
 
 struct LoraModule {
   LoraModuleSpec spec;
+  const LoraTarget* target = nullptr;
   std::string path;            // "model.layers.3.mlp.up_proj"
   std::string a_name, b_name;  // keys in the adapter's file; PEFT's own for a fresh adapter
   TensorView a, b;             // masters: A [r, in], B [out, r] f32
@@ -51,9 +50,10 @@ struct LoraModule {
   float scale = 0.0f;
   int64_t a_offset = 0, b_offset = 0;  // elements, in the flat blocks
 
-  [[nodiscard]] PanelView a_of(int64_t expert) const { return piece(a_panel, expert); }
+  [[nodiscard]] bool is_embedding() const { return spec.layer < 0 && spec.target == kEmbedding; }
+  [[nodiscard]] PanelView a_of(int64_t expert) const { return expert_panel(a_panel, expert); }
   [[nodiscard]] PanelView b_of(int64_t expert, int64_t half) const {
-    return piece(b_panel, expert * num_halves + half);
+    return expert_panel(b_panel, expert * num_halves + half);
   }
   [[nodiscard]] TensorView d_a_of(int64_t expert) const { return d_a.at(expert); }
   [[nodiscard]] TensorView d_b_of(int64_t expert, int64_t half) const {
@@ -61,12 +61,6 @@ struct LoraModule {
   }
   [[nodiscard]] TensorView half_of(TensorView b_of_expert, int64_t half) const {
     return b_of_expert.slice_rows(half * b_panel.rows, (half + 1) * b_panel.rows);
-  }
-
- private:
-  static PanelView piece(PanelView view, int64_t index) {
-    view.data = static_cast<char*>(view.data) + index * Arena::aligned(view.num_bytes());
-    return view;
   }
 };
 
@@ -87,15 +81,17 @@ class LoraAdapter {
   // Forgets what was accumulated since the last step.
   void drop_gradients();
   [[nodiscard]] bool trains() const { return trains_; }
+  // Told apart from every other adapter of this process, also of one that is gone.
+  [[nodiscard]] int64_t id() const { return id_; }
 
   [[nodiscard]] std::vector<LoraModule>& modules() { return modules_; }
   [[nodiscard]] const std::vector<LoraModule>& modules() const { return modules_; }
-  [[nodiscard]] const LoraModule* find(int64_t layer, Projection projection) const;
-  [[nodiscard]] const LoraModule* embedding() const {
-    return embedding_ < 0 ? nullptr : &modules_[static_cast<size_t>(embedding_)];
-  }
-  [[nodiscard]] const LoraModule* head() const {
-    return head_ < 0 ? nullptr : &modules_[static_cast<size_t>(head_)];
+  // Null when the adapter has no such module; layer -1 for the targets outside the layers, and a
+  // target of -1 is none.
+  [[nodiscard]] const LoraModule* find(int64_t layer, int target) const {
+    if (target < 0) return nullptr;
+    const int index = places_[static_cast<size_t>(layer + 1)][static_cast<size_t>(target)];
+    return index < 0 ? nullptr : &modules_[static_cast<size_t>(index)];
   }
   [[nodiscard]] int64_t max_rank() const { return max_rank_; }                // outside the experts
   [[nodiscard]] int64_t max_expert_rank() const { return max_expert_rank_; }  // of routed experts
@@ -113,13 +109,12 @@ class LoraAdapter {
 
  private:
   std::vector<LoraModule> modules_;
-  std::vector<std::array<int, kNumProjections>> by_layer_;
-  int embedding_ = -1;
-  int head_ = -1;
+  std::vector<std::vector<int>> places_;  // [layer + 1][target] in modules_, or -1
   int64_t max_rank_ = 0;
   int64_t max_expert_rank_ = 0;
   int64_t num_parameters_ = 0;
   bool trains_ = false;
+  int64_t id_ = 0;
   Memory panels_;
   Memory flat_params_, flat_train_;
   TensorView params_, grads_, m_, v_;
@@ -130,8 +125,6 @@ int64_t adapter_bytes(const ModelWeights& weights, const std::vector<LoraModuleS
                       int64_t panel_width, bool trains);
 
 // "model.layers.3.mlp.up_proj"; of routed experts "model.layers.3.mlp.experts.up_proj".
-std::string module_path(const LoraModuleSpec& spec);
-// Inputs and outputs of a module: {in, out}; {0, 0} where the model has no such module.
-std::array<int64_t, 2> module_widths(const ModelConfig& config, int kind, int layer);
+std::string module_path(const LayerTable& layers, const LoraModuleSpec& spec);
 
 }  // namespace strata::model

@@ -7,20 +7,20 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "model/cache_layout.h"
 #include "model/expert_rows.h"
 #include "model/rope_table.h"
 #include "model/rows.h"
 #include "model/weights.h"
+#include "ops/attention.h"
 #include "ops/gemm.h"
 
 namespace strata::model {
 
-// Pages of one sequence, all layers: page p holds, for layer l, keys at element offset (2 l) *
-// page_size * kv_width and values at (2 l + 1) * page_size * kv_width; of latent attention, rows of
-// latent and rotated key at l * page_size * cache_width.
+// What a sequence has in the cache: its pages, of which a layer's part lies where the pass's layout
+// says. Null: gone, since no query can read its positions any more.
 struct KvPages {
   std::span<void* const> pages;
-  int64_t page_size = 0;
 };
 
 struct PassSequence {
@@ -39,24 +39,52 @@ struct BaseGradients {
   TensorView d_tied_head;
 };
 
+// What activations of one tag take in a pass, and what they cost to make again.
+struct SavedCost {
+  ScratchTag tag;
+  int64_t bytes = 0;
+  double flops = 0.0;
+};
+
+// Lists that a pass makes again for each sublayer, reused, so that a warm step allocates nothing.
+struct PassLists {
+  std::vector<SavedCost> saved;  // by tag, where the pass is counted
+  std::vector<ops::RunProduct> products;
+  std::vector<ops::LowRankRun> low_rank;
+  std::vector<ops::AttentionSegment> segments;
+  std::vector<ops::KvRange> ranges;
+  std::vector<size_t> range_ends;  // of each sequence
+  ExpertRows expert_rows;  // of the sparse layer at work
+};
+
 struct Pass {
   Backend& backend;
   const ModelWeights& weights;
-  const RopeTable& rope;
+  const RopeTables& ropes;
   std::span<const int32_t> tokens;     // [T]
   std::span<const int32_t> positions;  // [T]
   std::span<const PassSequence> sequences;
   const RowGroups& rows;
+  const CacheLayout& cache;
+  PassLists& lists;
   bool adapter_gradients = false;           // accumulate into adapters that train
   BaseGradients* base_gradients = nullptr;  // or none
-  std::vector<ops::RunProduct>&
-      product_buffer;  // these two are reused, so that a warm step allocates nothing
-  std::vector<ops::LowRankRun>& run_buffer;  // reused, so that a warm step allocates nothing
-  ExpertRows& expert_rows;                   // of the sparse layer at work, reused too
 
   [[nodiscard]] int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   [[nodiscard]] DType dtype() const { return weights.compute_dtype(); }
   [[nodiscard]] bool cached() const { return !sequences.empty() && !sequences[0].kv.pages.empty(); }
+  // A temporary of the scratch.
+  [[nodiscard]] TensorView take(DType type, const Shape& shape) const {
+    return backend.scratch().take(type, shape);
+  }
+  // An activation that backward needs, under the field's name for it, and the floating-point work
+  // of making it again from what is before it.
+  [[nodiscard]] TensorView save(ScratchTag tag, double flops, DType type, const Shape& shape) const;
+  // Where a base parameter's gradient goes; empty when it does not train.
+  [[nodiscard]] TensorView base_gradient(size_t index) const {
+    if (base_gradients == nullptr || index == ModelWeights::npos) return {};
+    return base_gradients->d_weight[index];
+  }
 };
 
 }  // namespace strata::model

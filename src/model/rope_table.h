@@ -5,16 +5,16 @@
 #include <cstdint>
 #include <vector>
 
-#include "model/config.h"
+#include "model/rope_config.h"
 #include "tensor/arena.h"
 
 namespace strata::model {
 
 class RopeTable {
  public:
-  explicit RopeTable(const ModelConfig& config)
-      : frequencies_(rope_frequencies(config.rope, config.rope_dim())),
-        factor_(rope_attention_factor(config.rope)) {}
+  explicit RopeTable(const RopeSpec& spec)
+      : frequencies_(rope_frequencies(spec.config, spec.dim)),
+        factor_(rope_attention_factor(spec.config)) {}
   // Makes positions 0 .. num_positions - 1 available.
   void reserve(int64_t num_positions);
   [[nodiscard]] TensorView cos() const { return cos_.view(); }
@@ -25,6 +25,21 @@ class RopeTable {
   double factor_;
   int64_t num_positions_ = 0;
   Tensor cos_, sin_;
+};
+
+// The tables of a model, in the order of ModelConfig::ropes.
+class RopeTables {
+ public:
+  explicit RopeTables(const std::vector<RopeSpec>& specs) : tables_(specs.begin(), specs.end()) {}
+  void reserve(int64_t num_positions) {
+    for (RopeTable& table : tables_) table.reserve(num_positions);
+  }
+  [[nodiscard]] const RopeTable& operator[](int index) const {
+    return tables_[static_cast<size_t>(index)];
+  }
+
+ private:
+  std::vector<RopeTable> tables_;
 };
 
 }  // namespace strata::model

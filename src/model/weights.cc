@@ -11,13 +11,6 @@
 namespace strata::model {
 namespace {
 
-Parameter make_parameter(std::string name, const Shape& shape) {
-  Parameter parameter;
-  parameter.name = std::move(name);
-  parameter.shape = shape;
-  return parameter;
-}
-
 int64_t parameter_bytes(const Shape& shape, DType dtype, int64_t width,
                         const RowBlocks& blocks = {}) {
   const int64_t bytes =
@@ -27,14 +20,51 @@ int64_t parameter_bytes(const Shape& shape, DType dtype, int64_t width,
 }
 
 // Of one layer, all experts together.
-int64_t spec_bytes(const LayerParamSpec& spec, DType dtype, int64_t width) {
-  return parameter_bytes(spec.shape, dtype, width, spec.blocks) *
-         std::max<int64_t>(1, spec.num_experts);
+int64_t row_bytes(const ParamRow& row, DType dtype, int64_t width) {
+  return parameter_bytes(row.shape, dtype, width, row.blocks) *
+         std::max<int64_t>(1, row.num_experts);
 }
 
-std::string spec_suffix(const LayerParamSpec& spec, int64_t expert) {
-  if (spec.num_experts == 0) return std::string(spec.suffix);
-  return fmt::format(fmt::runtime(spec.suffix), expert);
+// Calls body(row, sublayer, whether it is the connector's) for every parameter of a stack's layers,
+// in checkpoint order.
+template <typename Body>
+void for_each_row(const LayerStack& stack, Body body) {
+  for (size_t s = 0; s < stack.rows.size(); ++s) {
+    for (const bool outer : {true, false}) {
+      for (const ParamRow& row : outer ? stack.rows[s].outer : stack.rows[s].inner) {
+        if (row.is_parameter()) body(row, s, outer);
+      }
+    }
+  }
+}
+
+Parameter make_parameter(const ParamRow& row, int64_t layer, int64_t expert) {
+  Parameter p;
+  p.name = layer_tensor_name(layer, row.suffix, expert);
+  p.layer = static_cast<int>(layer);
+  p.expert = row.num_experts > 0 ? static_cast<int>(expert) : -1;
+  p.row = &row;
+  p.shape = row.shape;
+  p.init = row.init;
+  p.floor = row.floor;
+  p.buffer = row.buffer;
+  p.blocks = row.blocks;
+  return p;
+}
+
+Parameter make_parameter(std::string name, const Shape& shape, float init = 0.0f) {
+  Parameter p;
+  p.name = std::move(name);
+  p.shape = shape;
+  p.init = init;
+  return p;
+}
+
+// The view of `key`, made when it is not there.
+ParamView& view_of(std::vector<ParamView>& views, int key) {
+  const auto index = static_cast<size_t>(key);
+  if (views.size() <= index) views.resize(index + 1);
+  return views[index];
 }
 
 void bind(Parameter& parameter, void* memory, DType dtype, int64_t width) {
@@ -45,11 +75,16 @@ void bind(Parameter& parameter, void* memory, DType dtype, int64_t width) {
                        .cols = parameter.shape[1],
                        .width = width};
   } else {
-    parameter.vector = TensorView(memory, DType::kF32, parameter.shape);
+    parameter.values = TensorView(memory, DType::kF32, parameter.shape);
   }
 }
 
 }  // namespace
+
+std::string layer_tensor_name(int64_t layer, std::string_view suffix, int64_t expert) {
+  const std::string name = fmt::format(fmt::runtime(suffix), expert);
+  return fmt::format("model.layers.{}.{}", layer, name);
+}
 
 ModelWeights::ModelWeights(const ModelConfig& config, DType compute_dtype, int64_t panel_width)
     : config_(config), layer_table_(config), compute_dtype_(compute_dtype) {
@@ -59,71 +94,88 @@ ModelWeights::ModelWeights(const ModelConfig& config, DType compute_dtype, int64
   const int64_t norm_bytes = parameter_bytes({config.hidden_size}, compute_dtype, panel_width);
   int64_t total = embed_bytes * (config.tie_word_embeddings ? 1 : 2) + norm_bytes;
   for (const LayerStack& stack : layer_table_.stacks()) {
-    for (const LayerParamSpec& spec : layer_params(config, stack.kind)) {
-      total += spec_bytes(spec, compute_dtype, panel_width) * stack.size();
-    }
+    for_each_row(stack, [&](const ParamRow& row, size_t, bool) {
+      total += row_bytes(row, compute_dtype, panel_width) * stack.size();
+    });
   }
   arena_ = Arena(total);
 
-  embedding_ = table_.size();
-  add_parameter(make_parameter("model.embed_tokens.weight", embed_shape), arena_.take(embed_bytes),
-                panel_width);
+  embedding_ = add_parameter(make_parameter("model.embed_tokens.weight", embed_shape),
+                             arena_.take(embed_bytes), panel_width);
   add_layers(panel_width);
-  final_norm_ = table_.size();
-  add_parameter(make_parameter("model.norm.weight", {config.hidden_size}), arena_.take(norm_bytes),
-                panel_width);
+  final_norm_ = add_parameter(make_parameter("model.norm.weight", {config.hidden_size}, 1.0f),
+                              arena_.take(norm_bytes), panel_width);
   head_ = embedding_;
   if (!config.tie_word_embeddings) {
-    head_ = table_.size();
-    add_parameter(make_parameter("lm_head.weight", embed_shape), arena_.take(embed_bytes),
-                  panel_width);
+    head_ = add_parameter(make_parameter("lm_head.weight", embed_shape), arena_.take(embed_bytes),
+                          panel_width);
   }
+  bind_layers();
 }
 
-void ModelWeights::add_parameter(Parameter parameter, void* memory, int64_t panel_width) {
+size_t ModelWeights::add_parameter(Parameter parameter, void* memory, int64_t panel_width) {
   bind(parameter, memory, compute_dtype_, panel_width);
   table_.push_back(std::move(parameter));
+  return table_.size() - 1;
 }
 
 // One [n, ...] allocation for each parameter of a stack; the table lists them layer by layer.
 void ModelWeights::add_layers(int64_t panel_width) {
-  struct StackMemory {
-    LayerParamSpecs specs;
-    std::vector<char*> memory;  // of each spec
-  };
-  std::vector<StackMemory> stacks;
+  std::vector<std::vector<char*>> memory;  // of each stack and row
   for (const LayerStack& stack : layer_table_.stacks()) {
-    StackMemory& made = stacks.emplace_back();
-    made.specs = layer_params(config_, stack.kind);
-    for (const LayerParamSpec& spec : made.specs) {
-      const int64_t bytes = spec_bytes(spec, compute_dtype_, panel_width) * stack.size();
-      made.memory.push_back(static_cast<char*>(arena_.take(bytes)));
-    }
+    std::vector<char*>& rows = memory.emplace_back();
+    for_each_row(stack, [&](const ParamRow& row, size_t, bool) {
+      const int64_t bytes = row_bytes(row, compute_dtype_, panel_width) * stack.size();
+      rows.push_back(static_cast<char*>(arena_.take(bytes)));
+    });
   }
-  layers_.resize(static_cast<size_t>(config_.num_layers));
-  layer_indices_.resize(layers_.size());
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    const LayerPlace& place = layer_table_.at(static_cast<int64_t>(i));
-    const StackMemory& stack = stacks[static_cast<size_t>(place.stack)];
-    layer_indices_[i].fill(npos);
-    for (size_t s = 0; s < stack.specs.size(); ++s) {
-      const LayerParamSpec& spec = stack.specs[s];
-      const auto role = static_cast<size_t>(spec.role);
-      const int64_t bytes = parameter_bytes(spec.shape, compute_dtype_, panel_width, spec.blocks);
-      char* memory = stack.memory[s] + place.index * spec_bytes(spec, compute_dtype_, panel_width);
-      layer_indices_[i][role] = table_.size();
-      for (int64_t e = 0; e < std::max<int64_t>(1, spec.num_experts); ++e) {
-        Parameter p =
-            make_parameter(fmt::format("model.layers.{}.{}", i, spec_suffix(spec, e)), spec.shape);
-        p.layer = static_cast<int>(i);
-        p.expert = spec.num_experts > 0 ? static_cast<int>(e) : -1;
-        p.role = spec.role;
-        p.blocks = spec.blocks;
-        p.buffer = spec.buffer;
-        add_parameter(std::move(p), memory + e * bytes, panel_width);
+  params_.resize(config_.layers.size());
+  for (int64_t layer = 0; layer < config_.num_layers(); ++layer) {
+    const LayerPlace& place = layer_table_.at(layer);
+    const LayerStack& stack = layer_table_.stack_of(layer);
+    std::vector<SublayerParams>& views = params_[static_cast<size_t>(layer)];
+    views.resize(stack.rows.size());
+    size_t next = 0;
+    for_each_row(stack, [&](const ParamRow& row, size_t s, bool outer) {
+      char* first = memory[static_cast<size_t>(place.stack)][next++] +
+                    place.index * row_bytes(row, compute_dtype_, panel_width);
+      const int64_t bytes = parameter_bytes(row.shape, compute_dtype_, panel_width, row.blocks);
+      const size_t index = table_.size();
+      for (int64_t e = 0; e < std::max<int64_t>(1, row.num_experts); ++e) {
+        add_parameter(make_parameter(row, layer, e), first + e * bytes, panel_width);
       }
-      layers_[i].matrix[role] = table_[layer_indices_[i][role]].panel;
-      layers_[i].vector[role] = table_[layer_indices_[i][role]].vector;
+      ParamView& view = view_of(outer ? views[s].outer : views[s].inner, row.key);
+      view.panel = table_[index].panel;
+      view.values = table_[index].values;
+      view.index = index;
+      view.bias = row.bias;
+    });
+  }
+}
+
+// The contexts that blocks and connectors run in: their config, views and adapter targets.
+void ModelWeights::bind_layers() {
+  layers_.resize(params_.size());
+  for (size_t layer = 0; layer < params_.size(); ++layer) {
+    const auto index = static_cast<int64_t>(layer);
+    const LayerStack& stack = layer_table_.stack_of(index);
+    for (size_t s = 0; s < stack.config.size(); ++s) {
+      SublayerParams& params = params_[layer][s];
+      const std::vector<int>& targets = stack.target_of[s];
+      for (size_t key = 0; key < targets.size(); ++key) {
+        if (targets[key] >= 0) view_of(params.inner, static_cast<int>(key)).target = targets[key];
+      }
+      const Sublayer& sublayer = stack.config[s];
+      layers_[layer].push_back({.connector = &sublayer.connector.ops(),
+                                .block = &sublayer.block.ops(),
+                                .outer = {.config = sublayer.connector.config(),
+                                          .params = params.outer,
+                                          .layer = index,
+                                          .sublayer = static_cast<int>(s)},
+                                .inner = {.config = sublayer.block.config(),
+                                          .params = params.inner,
+                                          .layer = index,
+                                          .sublayer = static_cast<int>(s)}});
     }
   }
 }
@@ -151,23 +203,18 @@ std::vector<StoredTensor> ModelWeights::stored_tensors() const {
   return tensors;
 }
 
-size_t ModelWeights::layer_index(int64_t layer, LayerParam role) const {
-  return layer_indices_[static_cast<size_t>(layer)][static_cast<size_t>(role)];
-}
-
 void ModelWeights::write(Backend& backend, size_t index, int64_t first_row, TensorView rows) {
   Parameter& parameter = table_[index];
   if (parameter.is_matrix()) {
     pack_rows(backend, parameter.blocks, rows, first_row, parameter.panel);
     return;
   }
-  CHECK(first_row == 0 && rows.shape.num_elements() == parameter.shape[0]);
-  const TensorView source = rows.reshape({1, parameter.shape[0]});
-  const TensorView target = parameter.vector.reshape({1, parameter.shape[0]});
-  ops::copy(backend, source, target);
-  if (compute_dtype_ == DType::kBF16 && !parameter.buffer) {
-    float* values = parameter.vector.f32();
-    std::transform(values, values + parameter.shape[0], values, round_to_bf16);
+  const int64_t count = parameter.num_cols();
+  CHECK(first_row == 0 && rows.shape.num_elements() == count);
+  ops::copy(backend, rows.reshape({1, count}), parameter.values.reshape({1, count}));
+  if (compute_dtype_ == DType::kBF16 && parameter.floor != DType::kF32) {
+    float* values = parameter.values.f32();
+    std::transform(values, values + count, values, round_to_bf16);
   }
 }
 
@@ -177,9 +224,9 @@ void ModelWeights::read(Backend& backend, size_t index, int64_t first_row, Tenso
     unpack_rows(backend, parameter.blocks, parameter.panel, first_row, rows);
     return;
   }
-  CHECK(first_row == 0 && rows.shape.num_elements() == parameter.shape[0]);
-  ops::copy(backend, parameter.vector.reshape({1, parameter.shape[0]}),
-            rows.reshape({1, parameter.shape[0]}));
+  const int64_t count = parameter.num_cols();
+  CHECK(first_row == 0 && rows.shape.num_elements() == count);
+  ops::copy(backend, parameter.values.reshape({1, count}), rows.reshape({1, count}));
 }
 
 }  // namespace strata::model

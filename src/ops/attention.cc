@@ -25,20 +25,25 @@ void check_segment(const AttentionSegment& segment, const AttentionArgs& args) {
   CHECK(0 <= segment.begin && segment.begin <= segment.end && segment.end <= args.q.shape[0],
         segment.begin, segment.end, args.q.shape[0]);
   if (segment.begin == segment.end) return;
-  const KvView& kv = segment.kv;
   const int64_t num_keys = segment.first_position + segment.end - segment.begin;
-  CHECK(segment.first_position >= 0 && kv.page_size > 0, segment.first_position, kv.page_size);
+  CHECK(segment.first_position >= 0, segment.first_position);
   const int64_t width = std::max(args.key_width(), args.value_width());
-  CHECK(kv.page_size == 1 || num_keys == 1 || kv.position_stride >= args.num_kv_heads * width,
-        kv.position_stride, args.num_kv_heads, width);
-  CHECK(static_cast<int64_t>(kv.k_pages.size()) >= (num_keys - 1) / kv.page_size + 1 &&
-            static_cast<int64_t>(kv.v_pages.size()) >= (num_keys - 1) / kv.page_size + 1,
-        kv.k_pages.size(), kv.v_pages.size(), num_keys, kv.page_size);
+  int64_t seen = args.first_key(segment.first_position);  // the first that no range has yet
+  int64_t last_end = 0;
+  for (const KvRange& range : segment.kv.ranges) {
+    CHECK(last_end <= range.begin && range.begin < range.end, last_end, range.begin, range.end);
+    CHECK(range.begin <= seen || seen >= num_keys, range.begin, seen, num_keys);
+    CHECK(range.end == range.begin + 1 || segment.kv.position_stride >= args.num_kv_heads * width,
+          segment.kv.position_stride, args.num_kv_heads, width);
+    last_end = range.end;
+    seen = std::max(seen, range.end);
+  }
+  CHECK(seen >= num_keys, seen, num_keys);
 }
 
 void check_args(const AttentionArgs& args, const TensorView& out) {
   CHECK(args.q.shape.rank() == 3, args.q.shape.to_string());
-  CHECK(args.value_dim >= 0, args.value_dim);
+  CHECK(args.value_dim >= 0 && args.window >= 0, args.value_dim, args.window);
   check_activation(args.q, args, args.q.shape[1], args.key_width());
   check_activation(out, args, args.q.shape[1], args.value_width());
   CHECK(out.dtype == args.q.dtype, out.dtype, args.q.dtype);

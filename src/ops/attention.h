@@ -1,19 +1,23 @@
 // Causal grouped-query attention over ragged segments: out = softmax(scale * q k^T) v, a query at
-// absolute position p seeing keys 0..p of its own sequence. T tokens of the batch, N query heads, M
-// key/value heads (query head n reads key/value head n / (N / M)), H key width, U value width (any,
-// odd too). Latent attention is M = 1 with values that are the first U columns of the keys.
-// Never materialises T x T. q, k, v, out and d_out share one type, f32 or bf16; scores, max, sum
-// and the output accumulator are fp32; in bf16 mode probabilities are rounded to bf16 before P V
-// and the row sum uses the unrounded fp32 ones. Order of summation (the same for training, prefill,
-// chunked prefill and decode): key blocks of kKeyBlock positions aligned to absolute position 0,
-// ascending, online softmax between blocks; a score is one chain over ascending H (bf16: pairs), a
-// block's P V one chain over ascending keys (bf16: pairs) that starts from the rescaled
-// accumulator; the row sum has one fixed order; keys beyond the query add exact zero, and a zero
-// result is +0. Nothing depends on the page size, the other rows, the chunk split or threads.
-// Memory beyond a sequence's last key is never read into a result, even when it holds NaN; a value
-// that is not finite may reach earlier queries of its own sequence, nothing else. Rows of no
-// segment are left as they are. Engine thread only.
+// absolute position p seeing keys 0..p of its own sequence, or the last `window` of them: keys j
+// with p - window < j <= p (HF sliding_window: the query's own key counts). T tokens of the batch,
+// N query heads, M key/value heads (query head n reads key/value head n / (N / M)), H key width, U
+// value width (any, odd too). Latent attention is M = 1 with values that are the first U columns of
+// the keys. Never materialises T x T. q, k, v, out and d_out share one type, f32 or bf16; scores,
+// max, sum and the output accumulator are fp32; in bf16 mode probabilities are rounded to bf16
+// before P V and the row sum uses the unrounded fp32 ones. Order of summation (the same for
+// training, prefill, chunked prefill and decode): key blocks of kKeyBlock positions aligned to
+// absolute position 0, ascending, online softmax between blocks; a score is one chain over
+// ascending H (bf16: pairs), a block's P V one chain over ascending keys (bf16: pairs) that starts
+// from the rescaled accumulator; the row sum has one fixed order; keys beyond the query or before
+// its window add exact zero, blocks that no row of an item sees are left out, and a zero result is
+// +0. Nothing depends on the ranges of the cache, the other rows, the chunk split or threads, and a
+// window no shorter than the sequence has the bits of none. Memory beyond a sequence's last key, or
+// before the window of its segment's first row, is never read into a result, even when it holds
+// NaN; a value that is not finite may reach queries of its own sequence that do not see it, nothing
+// else. Rows of no segment are left as they are. Engine thread only.
 #pragma once
+#include <algorithm>
 #include <span>
 
 #include "backend/backend.h"
@@ -27,7 +31,8 @@ constexpr int64_t kKeyBlock = 64;
 struct AttentionSegment {
   int64_t begin = 0;  // rows [begin, end) of q and out
   int64_t end = 0;
-  // Absolute position of row `begin`; keys 0 .. first_position + (end - begin) - 1 exist.
+  // Absolute position of row `begin`; keys 0 .. first_position + (end - begin) - 1 exist, and are
+  // in kv from the first one that row `begin` sees.
   int64_t first_position = 0;
   KvView kv;
 };
@@ -38,9 +43,14 @@ struct AttentionArgs {
   int64_t num_kv_heads = 0;
   float scale = 1.0f;
   int64_t value_dim = 0;  // U; 0: H
+  int64_t window = 0;     // keys that a query sees, at most; 0: all
 
   [[nodiscard]] int64_t key_width() const { return q.shape[2]; }
   [[nodiscard]] int64_t value_width() const { return value_dim == 0 ? q.shape[2] : value_dim; }
+  // First key that the query at `position` sees.
+  [[nodiscard]] int64_t first_key(int64_t position) const {
+    return window == 0 ? 0 : std::max<int64_t>(0, position - window + 1);
+  }
 };
 
 // Writes out [T, N, U] and, unless empty, lse [T, N] f32 (log of the sum of exp of scaled scores;
@@ -53,7 +63,8 @@ void attention(Backend& backend, const AttentionArgs& args, TensorView out, Tens
 // bf16 each, rows as q's: row `begin + j` is position j. P and dS = P (d_out v^T - delta) are
 // rounded to bf16 before products in bf16 mode; scale is applied to the finished sums. d_k and d_v
 // sum over the group's query heads ascending, then ascending queries (bf16: pairs of one sequence
-// and head); d_q over ascending keys. Memory grows with T, not with its square.
+// and head); d_q over ascending keys. A pair that the window hides adds exact zero. Memory grows
+// with T, not with its square.
 void attention_backward(Backend& backend, const AttentionArgs& args, TensorView out, TensorView lse,
                         TensorView d_out, TensorView d_q, TensorView d_k, TensorView d_v);
 

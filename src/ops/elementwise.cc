@@ -1,5 +1,6 @@
 #include "ops/elementwise.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "ops/cpu/dispatch.h"
@@ -42,7 +43,8 @@ void copy_f16(DType x_type, const void* x, DType y_type, void* y, int64_t n) {
   }
 }
 
-void check_rows(std::span<const int32_t> rows, int64_t limit) {
+void check_rows(const Backend& backend, std::span<const int32_t> rows, int64_t limit) {
+  if (backend.is_counting()) return;
   for (const int32_t row : rows) CHECK(row >= 0 && row < limit, row, limit);
 }
 
@@ -72,6 +74,17 @@ void copy(Backend& backend, TensorView x, TensorView y) {
   }
 }
 
+void fill_zero(Backend& backend, TensorView y) {
+  CHECK(y.dense());
+  constexpr int64_t kPiece = 64 << 10;
+  char* data = static_cast<char*>(y.data);
+  const int64_t bytes = y.num_bytes();
+  backend.pool().run((bytes + kPiece - 1) / kPiece, [&](int64_t begin, int64_t end, int) {
+    const int64_t last = std::min(end * kPiece, bytes);
+    std::memset(data + begin * kPiece, 0, static_cast<size_t>(last - begin * kPiece));
+  });
+}
+
 void add_into(Backend& backend, TensorView x, TensorView y) {
   CHECK(x.shape == y.shape, x.shape.to_string(), y.shape.to_string());
   CHECK(cpu::is_float(x.dtype) && y.dtype == DType::kF32, x.dtype, y.dtype);
@@ -84,10 +97,22 @@ void add_into(Backend& backend, TensorView x, TensorView y) {
   });
 }
 
+void scale(Backend& backend, TensorView x, float factor, TensorView y) {
+  CHECK(x.shape == y.shape, x.shape.to_string(), y.shape.to_string());
+  CHECK(cpu::is_float(x.dtype) && cpu::is_float(y.dtype), x.dtype, y.dtype);
+  cpu::with_path(backend.path(), [&]<typename V>() {
+    cpu::for_pieces(backend, x.rows(), x.cols(), x.dense() && y.dense(),
+                    [&](int64_t row, int64_t begin, int64_t end) {
+                      cpu::scale_piece<V>(x.dtype, at(x, row, begin), factor, y.dtype,
+                                          at(y, row, begin), end - begin);
+                    });
+  });
+}
+
 void gather(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y) {
   CHECK(x.dtype == y.dtype && x.cols() == y.cols() && y.rows() == std::ssize(rows),
         x.shape.to_string(), y.shape.to_string(), rows.size());
-  check_rows(rows, x.rows());
+  check_rows(backend, rows, x.rows());
   const auto bytes = static_cast<size_t>(x.cols() * dtype_bytes(x.dtype));
   cpu::for_range(backend, y.rows(), x.cols(), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -104,7 +129,7 @@ void gather_sum(Backend& backend, TensorView x, std::span<const int32_t> rows, T
   if (y.rows() == 0) return;
   const int64_t each = std::ssize(rows) / y.rows();
   CHECK(each >= 1 && each * y.rows() == std::ssize(rows), rows.size(), y.rows());
-  check_rows(rows, x.rows());
+  check_rows(backend, rows, x.rows());
   cpu::with_path(backend.path(), [&]<typename V>() {
     cpu::for_range(backend, y.rows(), x.cols() * each, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
@@ -120,7 +145,7 @@ void scatter_add(Backend& backend, TensorView x, std::span<const int32_t> rows, 
   CHECK(cpu::is_float(x.dtype) && y.dtype == DType::kF32, x.dtype, y.dtype);
   CHECK(x.cols() == y.cols() && x.rows() == std::ssize(rows), x.shape.to_string(),
         y.shape.to_string(), rows.size());
-  check_rows(rows, y.rows());
+  check_rows(backend, rows, y.rows());
   cpu::with_path(backend.path(), [&]<typename V>() {
     cpu::for_columns(backend, x.rows(), x.cols(), [&](int64_t begin, int64_t end) {
       cpu::add_rows_columns<V>(x.dtype, x.data, x.row_stride, rows.data(), x.rows(), y.f32(),
@@ -160,6 +185,7 @@ double sum_of_squares(Backend& backend, TensorView x) {
       }
     });
   });
+  if (backend.is_counting()) return 0;
   double total = 0;
   for (int64_t i = 0; i < rows * blocks; ++i) total += sums[i];
   return total;

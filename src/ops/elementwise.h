@@ -12,8 +12,16 @@ namespace strata::ops {
 // strides allowed.
 void copy(Backend& backend, TensorView x, TensorView y);
 
+// y = 0; dense.
+void fill_zero(Backend& backend, TensorView y);
+
 // y += x; y f32, x f32 or bf16; same shape.
 void add_into(Backend& backend, TensorView x, TensorView y);
+
+// y = factor x, one fp32 product rounded once; x and y f32 or bf16; same shape; y may lie over x
+// when their types agree. Gemma's embedding rows, of which sqrt(D) in the compute dtype is the
+// factor.
+void scale(Backend& backend, TensorView x, float factor, TensorView y);
 
 // y[i] = x[rows[i]]: gathers whole rows, same type.
 void gather(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y);

@@ -72,14 +72,14 @@ void gemm(Backend& backend, const GemmArgs& args, TensorView y) {
   if (y.rows() > 0) cpu::gemm(backend, {&args, 1}, {&y, 1});
 }
 
-void gemm_list(Backend& backend, std::span<const GemmArgs> products,
-               std::span<const TensorView> y) {
+void gemm_list(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> y,
+               int64_t most_rows) {
   CHECK(products.size() == y.size(), products.size(), y.size());
   for (size_t i = 0; i < products.size(); ++i) {
     check_gemm(products[i], y[i]);
     CHECK(y[i].rows() > 0);
   }
-  if (!products.empty()) cpu::gemm(backend, products, y);
+  if (!products.empty()) cpu::gemm(backend, products, y, most_rows);
 }
 
 void gemm_runs(Backend& backend, TensorView x, std::span<const RunProduct> runs, TensorView y) {
@@ -104,13 +104,15 @@ void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumul
 }
 
 void gemm_dx_list(Backend& backend, std::span<const GemmArgs> products,
-                  std::span<const TensorView> dx, bool accumulate) {
+                  std::span<const TensorView> dx, bool accumulate, int64_t most_rows) {
   CHECK(products.size() == dx.size(), products.size(), dx.size());
   for (size_t i = 0; i < products.size(); ++i) {
     check_gemm_dx(products[i], dx[i], accumulate);
     CHECK(dx[i].rows() > 0);
   }
-  if (!products.empty()) cpu::gemm_dx(backend, products, dx, accumulate);
+  if (!products.empty()) {
+    cpu::gemm_dx(backend, products, dx, accumulate, nullptr, most_rows);
+  }
 }
 
 void gemm_dw(Backend& backend, TensorView dy, TensorView x, std::span<const int64_t> sequence_ends,

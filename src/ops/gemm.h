@@ -68,10 +68,12 @@ void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumul
              const Beside* beside = nullptr);
 
 // Several products, each with rows, in one parallel region: what gemm and gemm_dx give one by one,
-// to the bit, but workers wait for each other once. Outputs must not overlap.
-void gemm_list(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> y);
+// to the bit, but workers wait for each other once. Outputs must not overlap. Weights are of equal
+// shape; no product has more than most_rows rows, on which alone the scratch that is taken depends.
+void gemm_list(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> y,
+               int64_t most_rows);
 void gemm_dx_list(Backend& backend, std::span<const GemmArgs> products,
-                  std::span<const TensorView> dx, bool accumulate = false);
+                  std::span<const TensorView> dx, bool accumulate, int64_t most_rows);
 
 // Adds to dw [N, K] f32 (row-major, dense or with a row stride): dy [T, N], x [T, K]. sequence_ends
 // holds the ascending end rows of the sequences that make up the T rows; the last is T.

@@ -3,6 +3,8 @@
 // group, to the bit: a row's result depends on the row and its group's weights alone. No capacity;
 // an empty group costs nothing, and rows outside every group are left alone. Engine thread only.
 #pragma once
+#include <vector>
+
 #include "ops/gemm.h"
 
 namespace strata::ops {
@@ -13,10 +15,18 @@ struct GemmGroup {
   PanelView w;  // [N, K]
 };
 
+// Lists of a call, which a caller may keep so that a warm call allocates nothing.
+struct GemmGroupsLists {
+  std::vector<GemmArgs> products;
+  std::vector<TensorView> outputs;
+  std::vector<LowRankRun> runs;
+};
+
 struct GemmGroupsArgs {
   TensorView x;                           // [n, K]; of a dx: dy [n, N]
   std::span<const GemmGroup> groups;      // disjoint, ascending, equal shapes
   std::span<const LowRankRun> runs = {};  // each inside one group
+  GemmGroupsLists* lists = nullptr;       // or none
 };
 
 // Writes y [n, N], f32 or bf16.

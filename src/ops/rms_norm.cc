@@ -1,19 +1,21 @@
 #include "ops/rms_norm.h"
 
 #include "ops/cpu/dispatch.h"
+#include "ops/cpu/norm_weight.h"
 #include "ops/cpu/rms_norm.h"
 
 namespace strata::ops {
 namespace {
 
-cpu::RmsNormKernel checked(const RmsNormArgs& args) {
+// The weight may lie in scratch.
+cpu::RmsNormKernel checked(Backend& backend, const RmsNormArgs& args) {
   CHECK(cpu::is_float(args.x.dtype));
   CHECK(args.weight.dtype == DType::kF32 && args.weight.shape == Shape{args.x.cols()},
         args.weight.shape.to_string(), args.x.shape.to_string());
   return {.x = args.x.data,
           .x_type = args.x.dtype,
           .x_stride = args.x.row_stride,
-          .weight = args.weight.f32(),
+          .weight = cpu::offset_weight(backend, args.weight, args.weight_offset),
           .eps = args.eps,
           .num_rows = args.x.rows(),
           .dim = args.x.cols()};
@@ -28,7 +30,8 @@ void check_inv_rms(TensorView inv_rms, const cpu::RmsNormKernel& kernel) {
 }  // namespace
 
 void rms_norm(Backend& backend, const RmsNormArgs& args, TensorView y, TensorView inv_rms) {
-  const cpu::RmsNormKernel kernel = checked(args);
+  Scratch::Mark mark(backend.scratch());
+  const cpu::RmsNormKernel kernel = checked(backend, args);
   CHECK(cpu::is_float(y.dtype) && y.shape == args.x.shape, y.shape.to_string(),
         args.x.shape.to_string());
   check_inv_rms(inv_rms, kernel);
@@ -42,12 +45,12 @@ void rms_norm(Backend& backend, const RmsNormArgs& args, TensorView y, TensorVie
 
 void rms_norm_backward(Backend& backend, const RmsNormArgs& args, TensorView inv_rms,
                        TensorView d_y, TensorView d_x, TensorView d_weight) {
-  const cpu::RmsNormKernel kernel = checked(args);
+  Scratch::Mark mark(backend.scratch());
+  const cpu::RmsNormKernel kernel = checked(backend, args);
   CHECK(d_y.dtype == DType::kF32 && d_y.shape == args.x.shape, d_y.shape.to_string());
   CHECK(d_x.dtype == DType::kF32 && d_x.shape == args.x.shape, d_x.shape.to_string());
   check_inv_rms(inv_rms, kernel);
   if (kernel.num_rows == 0) return;
-  Scratch::Mark mark(backend.scratch());
   const bool recompute = inv_rms.empty();
   if (recompute) inv_rms = backend.scratch().take(DType::kF32, {kernel.num_rows});
   cpu::with_path(backend.path(), [&]<typename V>() {

@@ -1,8 +1,10 @@
-// RMSNorm over the last dimension: y = x * inv_rms * weight, inv_rms = 1 / sqrt(mean(x^2) + eps).
-// Source of the formula: HF modeling_qwen3.py, Qwen3RMSNorm.  T tokens, D model width.
+// RMSNorm over the last dimension: y = x * inv_rms * (weight_offset + weight), inv_rms = 1 /
+// sqrt(mean(x^2) + eps). Sources of the formula: HF modeling_qwen3.py, Qwen3RMSNorm;
+// modeling_gemma.py, GemmaRMSNorm (1 + weight).  T tokens, D model width.
 // Arithmetic in fp32; each row is reduced in a fixed order of 16 interleaved partial sums (lane j
 // sums elements j, j+16, ...) and one fixed tree, on every path. Engine thread only. Allocates
-// nothing; y may alias x when their types agree.
+// nothing but scratch; y may alias x when their types agree. The multiplier is one fp32 addition,
+// left out where the offset is 0.
 #pragma once
 #include "backend/backend.h"
 #include "tensor/view.h"
@@ -13,6 +15,7 @@ struct RmsNormArgs {
   TensorView x;       // [T, D] f32 or bf16
   TensorView weight;  // [D] f32
   float eps = 1e-6f;
+  float weight_offset = 0.0f;  // Gemma, Qwen3.5: 1
 };
 
 // Writes y [T, D] f32 or bf16 and, unless empty, inv_rms [T] f32.

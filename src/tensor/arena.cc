@@ -64,15 +64,32 @@ TensorView Arena::take(DType dtype, const Shape& shape) {
   return {take(shape.num_elements() * dtype_bytes(dtype)), dtype, shape};
 }
 
-Scratch::Scratch(int64_t bytes) {
-  blocks_[0].memory = Memory(bytes);
-  num_blocks_ = 1;
-}
-
 Scratch::~Scratch() = default;
 
-void* Scratch::take(int64_t bytes) {
+void Scratch::count(int64_t size, ScratchTag tag) {
+  size_t t = 0;
+  while (t < num_tags_ && live_[t].tag != tag) ++t;
+  if (t == num_tags_) {
+    CHECK(num_tags_ < kMaxTags, tag);
+    live_[num_tags_++] = {tag, 0};
+  }
+  live_[t].bytes += size;
+  takes_.push_back({static_cast<uint32_t>(t), size});
+  total_ += size;
+  if (total_ <= high_water_) return;
+  high_water_ = total_;
+  std::copy_n(live_, num_tags_, peak_);
+  num_peak_tags_ = num_tags_;
+}
+
+void* Scratch::take(int64_t bytes, ScratchTag tag) {
   const int64_t size = Arena::aligned(std::max<int64_t>(bytes, 1));
+  if (is_counting_) {
+    constexpr uintptr_t kNowhere = uintptr_t{1} << 44;
+    void* data = reinterpret_cast<void*>(kNowhere + static_cast<uintptr_t>(total_));
+    count(size, tag);
+    return data;
+  }
   while (current_ < num_blocks_ &&
          blocks_[current_].used + size > blocks_[current_].memory.size()) {
     // Blocks behind the current one are free; one too small for this take is skipped.
@@ -90,35 +107,42 @@ void* Scratch::take(int64_t bytes) {
   Block& block = blocks_[current_];
   void* data = static_cast<char*>(block.memory.data()) + block.used;
   block.used += size;
-  total_ += size;
-  high_water_ = std::max(high_water_, total_);
+  count(size, tag);
   return data;
 }
 
-void Scratch::reserve(int64_t bytes) {
+void Scratch::reserve(int64_t bytes, int64_t most) {
   CHECK(total_ == 0, total_);
-  const int64_t wanted = std::max(bytes, high_water_);
-  if (num_blocks_ == 1 && blocks_[0].memory.size() >= wanted) return;
+  high_water_ = 0;
+  num_tags_ = num_peak_tags_ = 0;
+  if (is_counting_ || (num_blocks_ == 1 && booked() >= bytes && booked() <= std::max(bytes, most)))
+    return;
   for (Block& block : blocks_) block = Block();
-  blocks_[0].memory = Memory(wanted + kHugePage);
+  blocks_[0].memory = Memory(bytes);
   num_blocks_ = 1;
   current_ = 0;
 }
 
-TensorView Scratch::take(DType dtype, const Shape& shape) {
-  return {take(shape.num_elements() * dtype_bytes(dtype)), dtype, shape};
+TensorView Scratch::take(DType dtype, const Shape& shape, ScratchTag tag) {
+  return {take(shape.num_elements() * dtype_bytes(dtype), tag), dtype, shape};
 }
 
 Scratch::Mark::Mark(Scratch& scratch)
     : scratch_(scratch),
       block_(std::min(scratch.current_, std::max(scratch.num_blocks_ - 1, 0))),
       used_(scratch.num_blocks_ == 0 ? 0 : scratch.blocks_[block_].used),
-      total_(scratch.total_) {}
+      total_(scratch.total_),
+      first_take_(scratch.takes_.size()) {}
 
 Scratch::Mark::~Mark() {
   scratch_.current_ = block_;
   if (scratch_.num_blocks_ > 0) scratch_.blocks_[block_].used = used_;
   scratch_.total_ = total_;
+  while (scratch_.takes_.size() > first_take_) {
+    const Take& take = scratch_.takes_.back();
+    scratch_.live_[take.tag].bytes -= take.bytes;
+    scratch_.takes_.pop_back();
+  }
 }
 
 }  // namespace strata

@@ -4,6 +4,9 @@
 // be compared with what happened. Engine thread only.
 #pragma once
 #include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
 
 #include "tensor/view.h"
 
@@ -58,22 +61,38 @@ class Tensor {
   TensorView view_;
 };
 
+// What a take is for. Static texts, compared by content: the field's names of activations
+// (recompute policies name these), or one of those below.
+using ScratchTag = std::string_view;
+constexpr ScratchTag kTemporaryTag = "temporary";
+
 // Last in, first out: a Mark gives back everything taken after it. Contents are not zeroed on take.
 // A take beyond the booked size grows the stack by another block (and is counted): a plan that was
-// too small is visible in grown(), never a crash. Blocks never move, so views stay valid.
+// too small is visible in grown(), never a crash. Blocks never move, so views stay valid. A
+// counting scratch has no memory: it hands out addresses that nothing may touch, and counts.
 class Scratch {
  public:
+  struct Use {
+    ScratchTag tag;
+    int64_t bytes = 0;
+  };
+
   Scratch() = default;
-  explicit Scratch(int64_t bytes);
+  explicit Scratch(int64_t bytes) { reserve(bytes); }
+  static Scratch counting() { return Scratch(CountingTag{}); }
   ~Scratch();
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
-  void* take(int64_t bytes);
-  TensorView take(DType dtype, const Shape& shape);
-  // Call when nothing is taken: one block of at least `bytes`, and of what was needed so far.
-  void reserve(int64_t bytes);
+  void* take(int64_t bytes, ScratchTag tag = kTemporaryTag);
+  TensorView take(DType dtype, const Shape& shape, ScratchTag tag = kTemporaryTag);
+  // Call when nothing is taken: room for `bytes`, in one block; what was measured starts again.
+  // More memory than that is given back when it is more than `most`.
+  void reserve(int64_t bytes, int64_t most = INT64_MAX);
+  [[nodiscard]] int64_t booked() const { return num_blocks_ == 0 ? 0 : blocks_[0].memory.size(); }
+  // The most that was taken at once since reserve(), and by what, in the order of first takes.
   [[nodiscard]] int64_t high_water() const { return high_water_; }
+  [[nodiscard]] std::span<const Use> peak_uses() const { return {peak_, num_peak_tags_}; }
   [[nodiscard]] int64_t grown() const { return grown_; }
 
   class Mark {
@@ -88,20 +107,37 @@ class Scratch {
     int block_;
     int64_t used_;
     int64_t total_;
+    size_t first_take_;
   };
 
  private:
+  struct CountingTag {};
+  explicit Scratch(CountingTag) : is_counting_(true) {}
+  void count(int64_t size, ScratchTag tag);
+
   struct Block {
     Memory memory;
     int64_t used = 0;
   };
+  // A take still held, so that a Mark knows what it gives back.
+  struct Take {
+    uint32_t tag;
+    int64_t bytes;
+  };
   static constexpr int kMaxBlocks = 64;
+  static constexpr size_t kMaxTags = 48;
   Block blocks_[kMaxBlocks];
   int num_blocks_ = 0;
   int current_ = 0;
+  bool is_counting_ = false;
   int64_t total_ = 0;
   int64_t high_water_ = 0;
   int64_t grown_ = 0;
+  std::vector<Take> takes_;
+  Use live_[kMaxTags];
+  Use peak_[kMaxTags];
+  size_t num_tags_ = 0;
+  size_t num_peak_tags_ = 0;
 };
 
 }  // namespace strata

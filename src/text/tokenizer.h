@@ -1,7 +1,7 @@
 // Tokenizer: a Hugging Face tokenizer.json, run natively. BPE models: byte-level (Qwen, Llama 3,
-// DeepSeek, SmolLM2) and SentencePiece-style with byte fallback (Llama 2). Ids and texts equal
-// those of the `tokenizers` library; a file that asks for what is missing here is an Error that
-// names it. A handle to immutable data: cheap to copy, any thread.
+// DeepSeek, SmolLM2, Mistral Nemo) and SentencePiece-style with byte fallback (Llama 2, Mistral 7B,
+// Gemma). Ids and texts equal those of the `tokenizers` library; a file that asks for what is
+// missing here is an Error that names it. A handle to immutable data: cheap to copy, any thread.
 //   const Tokenizer tokenizer = Tokenizer::load("models/qwen3");
 //   const std::vector<int32_t> ids = tokenizer.encode("Hello");
 #pragma once

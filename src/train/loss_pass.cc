@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "ops/elementwise.h"
@@ -41,7 +40,7 @@ void LossPass::run(model::Pass& pass, const LossInputs& inputs, TensorView hidde
   }
   std::fill(logprobs.begin(), logprobs.end(), 0.0f);
   std::fill(losses.begin(), losses.end(), 0.0f);
-  if (!d_hidden.empty()) std::memset(d_hidden.data, 0, static_cast<size_t>(d_hidden.num_bytes()));
+  if (!d_hidden.empty()) ops::fill_zero(pass.backend, d_hidden);
   chunks_.start(pass, selected_);
   for (auto rows = chunks_.next(); !rows.empty(); rows = chunks_.next()) {
     chunk(pass, inputs, rows, hidden, logprobs, losses, d_hidden);
@@ -100,6 +99,7 @@ TensorView LossPass::score(model::Pass& pass, const LossInputs& inputs,
   chunk_logprobs_.resize(rows.size());
   for (size_t i = 0; i < rows.size(); ++i)
     chunk_targets_[i] = inputs.targets[targets_of(inputs, static_cast<size_t>(rows[i])).begin];
+  if (pass.backend.is_counting()) return logits;
   ops::target_logprobs(logits, lse, chunk_targets_, chunk_logprobs_);
   for (size_t i = 0; i < rows.size(); ++i) {
     const Range range = targets_of(inputs, static_cast<size_t>(rows[i]));
@@ -148,14 +148,15 @@ void LossPass::chunk(model::Pass& pass, const LossInputs& inputs, std::span<cons
   ops::gather(pass.backend, hidden, rows, x);
   const TensorView logits = score(pass, inputs, rows, x, h, lse, logprobs);
   chunk_slopes_.resize(rows.size());
-  for (size_t i = 0; i < rows.size(); ++i)
+  for (size_t i = 0; i < rows.size() && !pass.backend.is_counting(); ++i)
     losses_of_row(inputs, i, static_cast<size_t>(rows[i]), logprobs, losses);
   if (d_hidden.empty()) return;
   // d_logits lies over the logits: fp32 in place, bf16 in the first half of each row.
   TensorView d_logits(logits.data, pass.dtype(), {count, vocab});
   d_logits.row_stride = vocab * dtype_bytes(DType::kF32) / dtype_bytes(pass.dtype());
   ops::log_softmax_backward(pass.backend, logits, lse, chunk_targets_, chunk_slopes_, d_logits);
-  if (!inputs.first_targets.empty()) add_further_targets(inputs, rows, logprobs, d_logits);
+  if (!inputs.first_targets.empty() && !pass.backend.is_counting())
+    add_further_targets(inputs, rows, logprobs, d_logits);
   const TensorView d_x = scratch.take(DType::kF32, {count, hidden.cols()});
   model::head_backward(pass, groups, x, h, d_logits, d_x);
   ops::scatter_add(pass.backend, d_x, rows, d_hidden);

@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "base/error.h"
 #include "ops/adamw.h"
@@ -24,16 +22,6 @@ ops::AdamWArgs adamw_args(const AdamWOptions& options, double grad_norm, int64_t
           .step = step};
 }
 
-void zero(Backend& backend, TensorView view) {
-  constexpr int64_t kPiece = 64 << 10;
-  char* data = static_cast<char*>(view.data);
-  const int64_t bytes = view.num_bytes();
-  backend.pool().run((bytes + kPiece - 1) / kPiece, [&](int64_t begin, int64_t end, int) {
-    const int64_t last = std::min(end * kPiece, bytes);
-    std::memset(data + begin * kPiece, 0, static_cast<size_t>(last - begin * kPiece));
-  });
-}
-
 // The step of a module's values, and zeros for its gradient.
 void step_values(Backend& backend, const model::LoraAdapter& adapter,
                  const model::LoraModule& module, const ops::AdamWArgs& args) {
@@ -43,7 +31,7 @@ void step_values(Backend& backend, const model::LoraAdapter& adapter,
   };
   ops::adamw(backend, args, part(adapter.gradients()), part(adapter.parameters()),
              part(adapter.first_moments()), part(adapter.second_moments()));
-  zero(backend, part(adapter.gradients()));
+  ops::fill_zero(backend, part(adapter.gradients()));
 }
 
 // Steps and refreshes every module. A small one stays in a core's cache from the step to the copy
@@ -56,10 +44,8 @@ void step_modules(Backend& backend, model::LoraAdapter& adapter, const ops::Adam
   for (const model::LoraModule& module : adapter.modules()) {
     if (!is_small(module)) step_values(backend, adapter, module, args);
   }
-  backend.make_lanes();
-  backend.pool().run_each(std::ssize(adapter.modules()), [&](int64_t i, int worker) {
+  backend.run_in_lanes(std::ssize(adapter.modules()), [&](int64_t i, Backend& lane) {
     const model::LoraModule& module = adapter.modules()[static_cast<size_t>(i)];
-    Backend& lane = backend.lane(worker);
     if (is_small(module)) step_values(lane, adapter, module, args);
     adapter.refresh_module(lane, static_cast<size_t>(i));
   });
@@ -73,7 +59,7 @@ StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter,
     return {.stepped = false, .grad_norm = 0.0, .step = adapter.step};
   const double norm = std::sqrt(ops::sum_of_squares(backend, adapter.gradients()));
   if (!std::isfinite(norm)) {
-    zero(backend, adapter.gradients());
+    ops::fill_zero(backend, adapter.gradients());
     adapter.has_gradient = false;
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("optim_step: the gradient's norm is {}, want a finite number; the "
@@ -131,7 +117,7 @@ void BaseTrainer::enable_steps(FunctionRef<void(size_t, TensorView)> read) {
 void BaseTrainer::finish_gradients(Backend& backend) {
   if (gradients_.d_tied_head.empty()) return;
   ops::add_into(backend, gradients_.d_tied_head, gradients_.d_weight[weights_.embedding_index()]);
-  zero(backend, gradients_.d_tied_head);
+  ops::fill_zero(backend, gradients_.d_tied_head);
 }
 
 StepResult BaseTrainer::step(Backend& backend, model::ModelWeights& weights,
@@ -148,8 +134,8 @@ StepResult BaseTrainer::step(Backend& backend, model::ModelWeights& weights,
 }
 
 void BaseTrainer::zero_gradients(Backend& backend) {
-  zero(backend, grads_);
-  if (!gradients_.d_tied_head.empty()) zero(backend, gradients_.d_tied_head);
+  ops::fill_zero(backend, grads_);
+  if (!gradients_.d_tied_head.empty()) ops::fill_zero(backend, gradients_.d_tied_head);
   has_gradient = false;
 }
 

@@ -6,6 +6,8 @@
 #include <boost/json.hpp>
 
 #include "base/error.h"
+#include "base/files.h"
+#include "text/chat_template.h"
 
 namespace strata::data {
 namespace {
@@ -122,6 +124,63 @@ TEST_F(ExampleTest, AllTurns) {
   const std::string refused = fault(line, TrainOn::kAll, /*quirk=*/true);
   EXPECT_TRUE(refused.starts_with("messages[1]: the chat template does not render")) << refused;
   EXPECT_EQ(fault(line, TrainOn::kLast, /*quirk=*/true), "no error");
+}
+
+// The templates of real families, which trim an answer, move the system text, or drop it.
+class TemplateExampleTest : public ExampleTest {
+ protected:
+  // What is trained of a conversation, or the fault; `path` is below tests/data.
+  std::string trained_by(const std::string& path, const std::string& line,
+                         TrainOn train_on = TrainOn::kLast) {
+    const std::string file = std::string(STRATA_SOURCE_DIR) + "/tests/data/" + path + ".jinja";
+    const auto chat = text::ChatTemplate::parse(read_file(file, 1 << 20),
+                                                R"({"bos_token":"<bos>","eos_token":"<eos>"})");
+    const auto render = [&](const std::string& messages, const std::string& tools,
+                            bool with_prompt) {
+      return chat.render(
+          {.messages = messages, .tools = tools, .add_generation_prompt = with_prompt});
+    };
+    const ExampleContext context{
+        .tokenizer = tokenizer_, .end_tokens = end_, .render = render, .train_on = train_on};
+    try {
+      return trained(make_example(line, context, ignored_));
+    } catch (const Error& error) {
+      return error.what();
+    }
+  }
+
+  const std::string turns_ =
+      R"({"role": "user", "content": "Hi"}, {"role": "assistant", "content": " Hello! "},
+         {"role": "user", "content": "Bye"}, {"role": "assistant", "content": "Goodbye!"}]})";
+  const std::string plain_ = R"({"messages": [)" + turns_;
+  const std::string system_ =
+      R"({"messages": [{"role": "system", "content": "Be brief."}, )" + turns_;
+};
+
+TEST_F(TemplateExampleTest, TurnsEndAsTheTemplateEndsThem) {
+  for (const std::string& line : {plain_, system_}) {
+    EXPECT_EQ(trained_by("text/templates/gemma3", line), "Goodbye!<end_of_turn>\n");
+    EXPECT_EQ(trained_by("text/templates/gemma3", line, TrainOn::kAll),
+              "Hello!<end_of_turn>\nGoodbye!<end_of_turn>\n");
+    EXPECT_EQ(trained_by("third_party/templates/qwen25", line, TrainOn::kAll),
+              " Hello! <|im_end|>\nGoodbye!<|im_end|>\n");
+    EXPECT_EQ(trained_by("third_party/templates/mistral_v1", line, TrainOn::kAll),
+              "  Hello! <eos> Goodbye!<eos>");
+    EXPECT_EQ(trained_by("third_party/templates/mistral_v7", line, TrainOn::kAll),
+              " Hello! <eos>Goodbye!<eos>");
+  }
+  EXPECT_EQ(trained_by("third_party/templates/mistral_v3", plain_, TrainOn::kAll),
+            " Hello!<eos> Goodbye!<eos>");
+  EXPECT_EQ(trained_by("third_party/templates/mistral_tekken", plain_, TrainOn::kAll),
+            " Hello! <eos>Goodbye!<eos>");
+}
+
+TEST_F(TemplateExampleTest, ASystemTextThatTheTemplateDropsIsRefused) {
+  for (const char* name : {"mistral_v3", "mistral_tekken"}) {
+    const std::string refused = trained_by(std::string("third_party/templates/") + name, system_);
+    EXPECT_TRUE(refused.starts_with("messages[4]: the chat template does not render")) << refused;
+    EXPECT_TRUE(refused.ends_with("write its text into the user's turn")) << refused;
+  }
 }
 
 TEST_F(ExampleTest, ToolsReachTheTemplate) {

@@ -7,10 +7,14 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <map>
 #include <new>
 
 #include "engine/engine.h"
 #include "engine/memory_plan.h"
+#include "engine/sampling_loop.h"
+#include "model/blocks/gqa.h"
+#include "model/blocks/mla.h"
 
 namespace {
 std::atomic<int64_t> num_news{0};
@@ -121,80 +125,138 @@ TEST(EngineMemory, TheLatentCacheGrowsWithTheLatent) {
   engine->sample({request});
   const KvPool& pool = engine->kv_pool();
   const model::ModelConfig& c = engine->config();
-  EXPECT_EQ(pool.num_bytes(), pool.num_pages() * pool.page_size() * c.num_layers * 2 *
-                                  (c.mla.kv_lora_rank + c.mla.rope_dim));
+  const auto& mla = *c.find_block<model::MlaConfig>(0, model::kMla);
+  EXPECT_EQ(pool.num_bytes(), pool.num_pages() * pool.page_size() * c.num_layers() * 2 *
+                                  (mla.kv_lora_rank + mla.rope_dim));
 }
 
-// A latent model whose layers are large against the plan's allowance for packed copies.
-TEST(EngineMemory, ThePlanCoversALatentPass) {
-  const std::string config = R"({"architectures": ["DeepseekV3ForCausalLM"], "vocab_size": 64,
-    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 16,
-    "q_lora_rank": 48, "kv_lora_rank": 96, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16,
-    "v_head_dim": 24, "first_k_dense_replace": 1, "max_position_embeddings": 4096})";
-  for (const bool backward : {false, true}) {
-    auto backend = std::make_unique<Backend>(choose_cpu_path(), /*threads=*/2);
-    auto loaded =
-        model::init_model(*backend, model::parse_config(config, "c", true).config, DType::kBF16, 1);
-    Engine engine(std::move(backend), std::move(loaded), {.pass_tokens = 2048});
-    api::Batch batch =
-        batch_of(engine, backward ? api::Gradients::kAdapters : api::Gradients::kNone);
-    for (api::Sequence& sequence : batch.sequences) {
-      sequence.tokens.assign(500, 3);
-      sequence.targets.assign(500, 5);
-    }
-    Scratch& scratch = engine.backend().scratch();
-    const int64_t grown = scratch.grown();
-    engine.run(batch);
-    const int64_t planned =
-        plan_pass_bytes(engine, {.pass_tokens = 2000, .rank = 4, .backward = backward});
-    EXPECT_EQ(scratch.grown(), grown);
-    EXPECT_LE(scratch.high_water(), planned);
-    EXPECT_GE(2 * scratch.high_water(), planned);
+std::map<std::string, int64_t> by_tag(std::span<const Scratch::Use> uses) {
+  std::map<std::string, int64_t> bytes;
+  for (const Scratch::Use& use : uses) {
+    if (use.bytes > 0) bytes[std::string(use.tag)] += use.bytes;
+  }
+  return bytes;
+}
+
+// The plan of the pass that ran last against what it took, to the byte and by tag.
+void expect_taken_as_planned(Engine& engine, const std::string& where) {
+  Backend& backend = engine.backend();
+  const PassPlan& plan = engine.last_plan();
+  EXPECT_GT(plan.bytes, 0) << where;
+  EXPECT_EQ(backend.scratch().high_water(), plan.bytes) << where;
+  EXPECT_GE(backend.scratch().booked(), plan.bytes) << where;
+  EXPECT_EQ(by_tag(backend.scratch().peak_uses()), by_tag(plan.uses)) << where;
+  int64_t sum = 0;
+  for (const auto& [tag, bytes] : by_tag(plan.uses)) sum += bytes;
+  EXPECT_EQ(sum, plan.bytes) << where;
+  for (int i = 0; i < backend.num_lanes(); ++i) {
+    EXPECT_LE(backend.lane(i).scratch().high_water(), plan.lane_bytes) << where;
+    EXPECT_EQ(backend.lane(i).scratch().grown(), 0) << where;
   }
 }
 
-// Experts whose rows are large against the plan's allowance for packed copies.
-TEST(EngineMemory, ThePlanCoversAPassOfExperts) {
-  const std::string config = R"({"architectures": ["Qwen3MoeForCausalLM"], "vocab_size": 64,
-    "hidden_size": 128, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 16, "num_experts": 24, "num_experts_per_tok": 6,
-    "moe_intermediate_size": 96, "norm_topk_prob": true, "max_position_embeddings": 4096})";
-  for (const bool backward : {false, true}) {
-    auto backend = std::make_unique<Backend>(choose_cpu_path(), /*threads=*/2);
-    auto loaded =
-        model::init_model(*backend, model::parse_config(config, "c", true).config, DType::kBF16, 1);
-    Engine engine(std::move(backend), std::move(loaded), {.pass_tokens = 2048});
-    api::Batch batch =
-        batch_of(engine, backward ? api::Gradients::kAdapters : api::Gradients::kNone);
-    for (api::Sequence& sequence : batch.sequences) {
-      for (int t = 0; t < 500; ++t) {
-        sequence.tokens.resize(500, (11 * t) % 64);
-        sequence.targets.resize(500, 5);
+class PlannedPass : public testing::TestWithParam<std::string> {};
+
+TEST_P(PlannedPass, TakesWhatIsPlanned) {
+  for (const auto recompute : {model::Recompute::kNone, model::Recompute::kFull}) {
+    for (const auto gradients :
+         {api::Gradients::kNone, api::Gradients::kAdapters, api::Gradients::kParameters}) {
+      auto engine = make({.recompute = recompute}, GetParam());
+      api::Batch batch = batch_of(*engine, gradients);
+      api::TensorSink sink;
+      batch.want_hidden_states = batch.want_logits = gradients == api::Gradients::kNone;
+      const int64_t grown = engine->backend().scratch().grown();  // while the model was loaded
+      engine->run(batch, &sink);
+      EXPECT_EQ(engine->backend().scratch().grown(), grown);
+      expect_taken_as_planned(
+          *engine, GetParam() + " gradients " + std::to_string(static_cast<int>(gradients)));
+    }
+  }
+}
+
+// Prompts in chunks, rows of several adapters, scaled logprobs and prompt logprobs.
+TEST_P(PlannedPass, OfSamplingTakesWhatIsPlanned) {
+  auto engine = make({.prefill_tokens = 40}, GetParam());
+  batch_of(*engine, api::Gradients::kAdapters);  // makes two adapters
+  SamplingLoop loop(*engine);
+  for (int i = 0; i < 5; ++i) {
+    api::SampleRequest request;
+    request.slot = api::AdapterSlot{i % 3};
+    request.prompt.assign(static_cast<size_t>(7 + 23 * i), 3 + i);
+    request.max_tokens = 4 + i;
+    request.temperature = i % 2 == 0 ? 0.7f : 1.0f;
+    request.scaled_logprobs = true;
+    request.prompt_logprobs = i == 3;
+    loop.add(request);
+  }
+  const int64_t grown = engine->backend().scratch().grown();
+  while (!loop.done()) {
+    loop.step();
+    expect_taken_as_planned(*engine, GetParam());
+  }
+  EXPECT_EQ(engine->backend().scratch().grown(), grown);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PlannedPass,
+                         testing::Values("qwen3", "llama2", "llama_tied_embed", "deepseek_mla",
+                                         "deepseek_moe", "qwen3_moe", "zero_layers"));
+
+// The plan of a shape covers a pass of one sequence, and comes close for any division: attention's
+// workspace alone depends on how sequences fall to workers, by some rows of a worker.
+TEST(EngineMemory, ThePlanOfAShapeCoversItsPasses) {
+  for (const char* name : {"qwen3", "deepseek_moe", "qwen3_moe"}) {
+    for (const bool backward : {false, true}) {
+      auto engine = make({.pass_tokens = 4096}, name);
+      api::Batch batch =
+          batch_of(*engine, backward ? api::Gradients::kAdapters : api::Gradients::kNone);
+      PlanShape shape = {.pass_tokens = 194, .backward = backward};
+      for (const model::LoraModule& module : engine->adapter(AdapterSlot{1}).modules()) {
+        shape.modules.push_back(module.spec);
       }
+      const double planned = static_cast<double>(plan_pass(*engine, shape).total());
+      engine->run(batch);
+      const auto mixed = static_cast<double>(engine->last_plan().total());
+      EXPECT_LE(mixed, 1.05 * planned) << name;
+      EXPECT_GE(mixed, 0.5 * planned) << name;
+      batch.sequences.resize(2);
+      batch.sequences[0] = batch.sequences[1];  // of an adapter
+      batch.sequences.resize(1);
+      batch.sequences[0].tokens.resize(194, 1);
+      batch.sequences[0].targets.resize(194, 2);
+      engine->run(batch);
+      EXPECT_LE(static_cast<double>(engine->last_plan().total()), planned) << name;
     }
-    Scratch& scratch = engine.backend().scratch();
-    const int64_t grown = scratch.grown();
-    engine.run(batch);
-    const int64_t planned = plan_pass_bytes(
-        engine, {.pass_tokens = 2000, .rank = 4, .expert_rank = 1, .backward = backward});
-    EXPECT_EQ(scratch.grown(), grown);
-    EXPECT_LE(scratch.high_water(), planned);
-    EXPECT_GE(2 * scratch.high_water(), planned);
   }
 }
 
-TEST(EngineMemory, ThePlanCoversThePassAndRecomputeShrinksIt) {
+// What an activation costs to make again, against the formulas of its projection.
+TEST(EngineMemory, SavedActivationsHaveTheirBytesAndCosts) {
+  auto engine = make({}, "qwen3");
+  const auto& attention = *engine->config().find_block<model::GqaConfig>(0, model::kGqa);
+  const PassPlan plan = plan_pass(*engine, {.pass_tokens = 64, .backward = true});
+  const auto find = [&](std::string_view tag) {
+    for (const model::SavedCost& cost : plan.saved) {
+      if (cost.tag == tag) return cost;
+    }
+    return model::SavedCost{};
+  };
+  const auto layers = static_cast<double>(engine->config().num_layers());
+  const model::SavedCost queries = find("query_proj");
+  EXPECT_EQ(queries.bytes, engine->config().num_layers() * 64 * attention.q_width() * 2);
+  EXPECT_EQ(queries.flops, layers * 2.0 * 64.0 * static_cast<double>(attention.q_width()) *
+                               static_cast<double>(engine->config().hidden_size));
+  for (const char* tag : {"key_proj", "value_proj", "context", "out_proj", "mlpwi_0", "mlpwi_1"}) {
+    EXPECT_GT(find(tag).bytes, 0) << tag;
+    EXPECT_GT(find(tag).flops, 0.0) << tag;
+  }
+}
+
+TEST(EngineMemory, RecomputeShrinksThePass) {
   int64_t taken[2];
   for (const auto recompute : {model::Recompute::kNone, model::Recompute::kFull}) {
     auto engine = make({.recompute = recompute});
-    const api::Batch batch = batch_of(*engine, api::Gradients::kAdapters);
-    Scratch& scratch = engine->backend().scratch();
-    const int64_t grown = scratch.grown();  // while the model was loaded
-    engine->run(batch);
-    EXPECT_EQ(scratch.grown(), grown);
-    EXPECT_LE(scratch.high_water(),
-              plan_pass_bytes(*engine, {.pass_tokens = 194, .rank = 4, .backward = true}));
-    taken[recompute == model::Recompute::kFull] = scratch.high_water();
+    engine->run(batch_of(*engine, api::Gradients::kAdapters));
+    taken[recompute == model::Recompute::kFull] = engine->backend().scratch().high_water();
   }
   EXPECT_LT(taken[1], taken[0]);
 }

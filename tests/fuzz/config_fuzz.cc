@@ -12,11 +12,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const std::string text(reinterpret_cast<const char*>(data), size);
     const auto parsed = strata::model::parse_config(text, "config.json", false);
-    for (const double f :
-         strata::model::rope_frequencies(parsed.config.rope, parsed.config.head_dim)) {
-      CHECK(std::isfinite(f), f);
+    for (const strata::model::RopeSpec& rope : parsed.config.ropes) {
+      for (const double f : strata::model::rope_frequencies(rope.config, rope.dim)) {
+        CHECK(std::isfinite(f), f);
+      }
     }
-    CHECK(parsed.config.num_heads % parsed.config.num_kv_heads == 0);
+    for (const auto& layer : parsed.config.layers) {
+      for (const auto& sublayer : layer) {
+        CHECK(sublayer.block.ops().fault(sublayer.block.config()).empty());
+      }
+    }
   } catch (const strata::Error&) {
   }
   return 0;

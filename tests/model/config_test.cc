@@ -7,6 +7,8 @@
 #include <numbers>
 
 #include "base/error.h"
+#include "model/blocks/gqa.h"
+#include "model/blocks/moe.h"
 
 namespace strata::model {
 namespace {
@@ -33,6 +35,14 @@ ModelConfig parse(const std::string& text) {
   return parse_config(text, "dir/config.json", false).config;
 }
 
+const GqaConfig& attention(const ModelConfig& config) {
+  return *config.find_block<GqaConfig>(0, kGqa);
+}
+
+const MoeConfig* experts(const ModelConfig& config, int64_t layer) {
+  return config.find_block<MoeConfig>(layer, kMoe);
+}
+
 TEST(Config, BothFormsOfRopeGiveTheSame) {
   const ModelConfig old_form = parse(llama(
       R"("rope_theta": 500000.0, "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
@@ -40,8 +50,9 @@ TEST(Config, BothFormsOfRopeGiveTheSame) {
   const ModelConfig new_form = parse(llama(
       R"("rope_parameters": {"rope_theta": 500000.0, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
          "high_freq_factor": 4.0, "original_max_position_embeddings": 64}, "dtype": "bfloat16")"));
-  EXPECT_EQ(old_form.rope.theta, new_form.rope.theta);
-  EXPECT_EQ(rope_frequencies(old_form.rope, 16), rope_frequencies(new_form.rope, 16));
+  EXPECT_EQ(old_form.ropes[0].config.theta, new_form.ropes[0].config.theta);
+  EXPECT_EQ(rope_frequencies(old_form.ropes[0].config, 16),
+            rope_frequencies(new_form.ropes[0].config, 16));
   EXPECT_EQ(old_form.dtype, DType::kBF16);
   EXPECT_EQ(new_form.dtype, DType::kBF16);
 }
@@ -103,15 +114,15 @@ TEST(Config, HostileValuesAreErrors) {
 
 TEST(Config, DefaultsAreHuggingFaces) {
   const ModelConfig llama_config = parse(llama(""));
-  EXPECT_EQ(llama_config.head_dim, 8);
+  EXPECT_EQ(attention(llama_config).head_dim, 8);
   EXPECT_FALSE(llama_config.tie_word_embeddings);
-  EXPECT_EQ(llama_config.rope.theta, 10000.0);
+  EXPECT_EQ(llama_config.ropes[0].config.theta, 10000.0);
   const ModelConfig qwen =
       parse(R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 100, "hidden_size": 32,
-      "intermediate_size": 48, "num_hidden_layers": 0, "num_attention_heads": 32})");
-  EXPECT_EQ(qwen.head_dim, 128);  // not hidden_size / heads
-  EXPECT_EQ(qwen.num_kv_heads, 32);
-  EXPECT_TRUE(qwen.qk_norm);
+      "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 32})");
+  EXPECT_EQ(attention(qwen).head_dim, 128);  // not hidden_size / heads
+  EXPECT_EQ(attention(qwen).num_kv_heads, 32);
+  EXPECT_TRUE(attention(qwen).qk_norm);
 }
 
 // Values worked out by hand from the formula of the Llama 3.1 release.
@@ -122,16 +133,17 @@ TEST(Config, ExpertsFollowTheFile) {
       "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 6, "num_attention_heads": 4,
       "moe_intermediate_size": 12, "num_experts_per_tok": 3)";
   const ModelConfig plain = parse(base + R"(, "num_experts": 10})");
-  EXPECT_FALSE(plain.moe.norm_topk);
-  EXPECT_EQ(plain.moe.num_experts, 10);
-  for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(plain.layer_kind(i).mlp, MlpKind::kMoe);
+  for (int64_t i = 0; i < 6; ++i) {
+    ASSERT_NE(experts(plain, i), nullptr) << i;
+    EXPECT_FALSE(experts(plain, i)->norm_topk);
+    EXPECT_EQ(experts(plain, i)->num_experts, 10);
+  }
   const ModelConfig mixed =
       parse(base + R"(, "num_local_experts": 8, "decoder_sparse_step": 2, "mlp_only_layers": [3],
       "norm_topk_prob": true})");
-  EXPECT_TRUE(mixed.moe.norm_topk);
-  EXPECT_EQ(mixed.moe.num_experts, 8);
-  for (int64_t i = 0; i < 6; ++i)
-    EXPECT_EQ(mixed.layer_kind(i).mlp == MlpKind::kMoe, i == 1 || i == 5) << i;
+  for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(experts(mixed, i) != nullptr, i == 1 || i == 5) << i;
+  EXPECT_TRUE(experts(mixed, 1)->norm_topk);
+  EXPECT_EQ(experts(mixed, 1)->num_experts, 8);
   EXPECT_THAT(message_of(base + R"(, "num_experts": 4, "num_local_experts": 8})"),
               HasSubstr("disagree"));
   EXPECT_THAT(message_of(base + R"(, "num_experts": 2})"), HasSubstr("num_experts_per_tok"));

@@ -179,8 +179,7 @@ TEST_F(ExpertFiles, WeightsLoadIntoAnAdapterOfTheSameModulesOnly) {
   LoraAdapter to(*model_.weights, specs, backend_.panel_width());
   load_adapter_weights(model_, case_ + "a", to);
   for (const LoraModule& module : to.modules()) {
-    const LoraModule* same =
-        from->find(module.spec.layer, static_cast<Projection>(module.spec.kind));
+    const LoraModule* same = from->find(module.spec.layer, module.spec.target);
     EXPECT_EQ(std::memcmp(module.b.data, same->b.data, static_cast<size_t>(same->b.num_bytes())),
               0);
   }
@@ -192,14 +191,16 @@ TEST_F(ExpertFiles, WeightsLoadIntoAnAdapterOfTheSameModulesOnly) {
 
 TEST_F(ExpertFiles, RoutedExpertsHaveADividedRankUnlessToldOtherwise) {
   ModelConfig config = load_config(kGolden + "deepseek_moe/model", false).config;
+  const LayerTable layers(config);
   for (const auto& [rank, divided] : {std::pair<int64_t, int64_t>{3, 1}, {8, 1}, {33, 4}}) {
     for (const ExpertRank setting : {ExpertRank::kDivided, ExpertRank::kFull}) {
       for (const LoraModuleSpec& spec :
            adapter_specs(config, {"all-linear"}, rank, 32.0, setting)) {
-        const bool expert = is_expert(static_cast<Projection>(spec.kind));
+        const bool expert =
+            layers.targets(spec.layer)[static_cast<size_t>(spec.target)].num_experts > 0;
         const int64_t want = expert && setting == ExpertRank::kDivided ? divided : rank;
-        EXPECT_EQ(spec.rank, want) << module_path(spec);
-        EXPECT_EQ(spec.scale, 32.0 / static_cast<double>(want)) << module_path(spec);
+        EXPECT_EQ(spec.rank, want) << module_path(layers, spec);
+        EXPECT_EQ(spec.scale, 32.0 / static_cast<double>(want)) << module_path(layers, spec);
       }
     }
   }

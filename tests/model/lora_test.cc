@@ -53,7 +53,7 @@ TEST_F(FreshAdapter, LinearAIsUniformInOneOverTheRootOfItsInputs) {
 
 TEST_F(FreshAdapter, EmbeddingAIsZeroAndBIsNormal) {
   const LoraAdapter adapter = make({"embed_tokens"});
-  const LoraModule& module = *adapter.embedding();
+  const LoraModule& module = *adapter.find(-1, kEmbedding);
   for (int64_t i = 0; i < module.a.rows() * module.a.cols(); ++i) {
     ASSERT_EQ(module.a.f32()[i], 0.0f);
   }
@@ -67,14 +67,15 @@ TEST_F(FreshAdapter, EmbeddingAIsZeroAndBIsNormal) {
 
 // A module's values come from the seed and its own path.
 TEST_F(FreshAdapter, OtherModulesDoNotMatter) {
+  constexpr int kQProj = 0;  // the first target of a layer
   const LoraAdapter all = make({"all-linear"}), few = make({"q_proj"});
-  for (int64_t layer = 0; layer < model_.config.num_layers; ++layer) {
-    const LoraModule& a = *all.find(layer, Projection::kQ);
-    const LoraModule& b = *few.find(layer, Projection::kQ);
+  for (int64_t layer = 0; layer < model_.config.num_layers(); ++layer) {
+    const LoraModule& a = *all.find(layer, kQProj);
+    const LoraModule& b = *few.find(layer, kQProj);
     ASSERT_EQ(a.a.shape, b.a.shape);
     EXPECT_TRUE(std::equal(a.a.f32(), a.a.f32() + a.a.rows() * a.a.cols(), b.a.f32()));
   }
-  EXPECT_NE(all.find(0, Projection::kQ)->a.f32()[0], all.find(1, Projection::kQ)->a.f32()[0]);
+  EXPECT_NE(all.find(0, kQProj)->a.f32()[0], all.find(1, kQProj)->a.f32()[0]);
 }
 
 }  // namespace

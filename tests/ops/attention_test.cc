@@ -37,6 +37,26 @@ std::vector<AttentionCase> cases() {
                    .head_dim = dim,
                    .latent_dim = latent});
   }
+  // Windows of less than a block, about a block, more than one, and more than the sequence.
+  for (const int64_t window : {1, 2, 63, 64, 65, 100, 1000}) {
+    all.push_back({.lengths = {1, 201, 3},
+                   .num_heads = 4,
+                   .num_kv_heads = 2,
+                   .head_dim = 16,
+                   .window = window});
+    all.push_back({.lengths = {2, 140},
+                   .num_heads = 5,
+                   .num_kv_heads = 1,
+                   .head_dim = 24,
+                   .latent_dim = 16,
+                   .window = window});
+  }
+  all.push_back({.lengths = {520},
+                 .num_heads = 8,
+                 .num_kv_heads = 2,
+                 .head_dim = 16,
+                 .spread = 3,
+                 .window = 65});
   // Sharp softmax; values so small that products with probabilities leave the normal numbers.
   all.push_back({.lengths = {130}, .num_heads = 2, .num_kv_heads = 1, .head_dim = 16, .spread = 5});
   all.push_back({.lengths = {130},
@@ -45,6 +65,8 @@ std::vector<AttentionCase> cases() {
                  .head_dim = 16,
                  .spread = 3,
                  .v_scale = 1e-36});
+  all.push_back(all.back());
+  all.back().window = 70;
   return all;
 }
 
@@ -136,6 +158,40 @@ TEST(Attention, DecodeAndChunksHaveTheBitsOfTraining) {
   });
 }
 
+// A range ends where it likes, and two that touch need not lie side by side.
+TEST(Attention, RangesOfAnyLengthHaveTheBitsOfOne) {
+  const AttentionCase c{.lengths = {200}, .num_heads = 4, .num_kv_heads = 2, .head_dim = 16};
+  constexpr int64_t kEnds[] = {1, 3, 64, 65, 130, 131, 199, 260};
+  for (const DType type : kTypes) {
+    const AttentionData data(c, type);
+    const TrainingSegments training(c, data);
+    std::vector<std::unique_ptr<Pages>> memory;
+    std::vector<KvRange> ranges;
+    for (const int64_t end : kEnds) {
+      const int64_t begin = ranges.empty() ? 0 : ranges.back().end;
+      memory.push_back(
+          std::make_unique<Pages>(data, begin, std::min<int64_t>(end, 200) - begin, end - begin));
+      KvRange range = memory.back()->view().ranges[0];
+      range.begin = begin;
+      range.end = end;
+      ranges.push_back(range);
+    }
+    AttentionSegment segment = training.segments()[0];
+    segment.kv.ranges = ranges;
+    for (const CpuPath path : supported_paths()) {
+      SCOPED_TRACE(cpu_path_name(path));
+      Backend backend(path, 2);
+      const Forwarded want = run_forward(backend, c, data, training.segments());
+      const Forwarded got = run_forward(backend, c, data, {&segment, 1});
+      expect_same_bits(got.out, want.out);
+      const Gradients want_grads = run_backward(backend, c, data, training.segments(), want, type);
+      const Gradients grads = run_backward(backend, c, data, {&segment, 1}, want, type);
+      expect_same_bits(grads.d_k, want_grads.d_k);
+      expect_same_bits(grads.d_q, want_grads.d_q);
+    }
+  }
+}
+
 TEST(Attention, ThreadsDoNotMoveABit) {
   for_each_case([](const AttentionCase& c, DType type, CpuPath path) {
     const AttentionData data(c, type);
@@ -168,8 +224,8 @@ TEST(Attention, SequencesAloneHaveTheBitsOfTheBatch) {
     Gradients grads{Buffer(type, c.q_shape()), Buffer(type, c.k_shape()),
                     Buffer(type, c.v_shape())};
     for (const AttentionSegment& segment : training.segments()) {
-      const AttentionArgs args{
-          data.q.view(), {&segment, 1}, c.num_kv_heads, c.scale(), c.latent_dim};
+      const AttentionArgs args{data.q.view(), {&segment, 1}, c.num_kv_heads,
+                               c.scale(),     c.latent_dim,  c.window};
       attention(backend, args, got.out, got.lse);
       attention_backward(backend, args, want.out, want.lse, data.d_out, grads.d_q, grads.d_k,
                          grads.d_v);
@@ -348,14 +404,18 @@ void expect_complex_step(const ref::AttentionShape& shape, const AttentionCase& 
 }
 
 TEST(AttentionReference, BackwardMatchesComplexStep) {
-  expect_complex_step({5, 4, 2, 3, 3},
-                      {.lengths = {5}, .num_heads = 4, .num_kv_heads = 2, .head_dim = 3});
+  for (const int64_t window : {0, 1, 2, 3, 9}) {
+    expect_complex_step({5, 4, 2, 3, 3, window},
+                        {.lengths = {5}, .num_heads = 4, .num_kv_heads = 2, .head_dim = 3});
+  }
 }
 
 TEST(AttentionReference, LatentBackwardMatchesComplexStep) {
-  expect_complex_step(
-      {5, 4, 1, 5, 2},
-      {.lengths = {5}, .num_heads = 4, .num_kv_heads = 1, .head_dim = 5, .latent_dim = 2});
+  for (const int64_t window : {0, 2}) {
+    expect_complex_step(
+        {5, 4, 1, 5, 2, window},
+        {.lengths = {5}, .num_heads = 4, .num_kv_heads = 1, .head_dim = 5, .latent_dim = 2});
+  }
 }
 
 }  // namespace

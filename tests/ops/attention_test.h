@@ -21,6 +21,7 @@ struct AttentionCase {
   // U: the values are the first U columns of the keys (latent attention); 0: values of their own, H
   // wide.
   int64_t latent_dim = 0;
+  int64_t window = 0;
 
   [[nodiscard]] int64_t num_tokens() const {
     return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
@@ -36,7 +37,7 @@ struct AttentionCase {
   [[nodiscard]] std::string name() const {
     return "N " + std::to_string(num_heads) + " M " + std::to_string(num_kv_heads) + " H " +
            std::to_string(head_dim) + " U " + std::to_string(value_dim()) + " T " +
-           std::to_string(num_tokens());
+           std::to_string(num_tokens()) + " window " + std::to_string(window);
   }
 };
 
@@ -63,61 +64,58 @@ class Pages {
  public:
   // Rows [begin, begin + count) of k and v.
   Pages(const AttentionData& data, int64_t begin, int64_t count, int64_t page_size)
-      : page_size_(page_size), stride_(data.k.view().shape[1] * data.k.view().shape[2]) {
-    const int64_t bytes = stride_ * dtype_bytes(data.k.view().dtype);
+      : stride_(data.k.view().shape[1] * data.k.view().shape[2]) {
     for (int64_t position = 0; position < count; position += page_size) {
-      for (const Buffer* source : {&data.k, &data.v}) {
-        if (source == &data.v && data.latent) {
-          v_pages_.push_back(k_pages_.back());
-          continue;
-        }
-        memory_.push_back(
-            std::make_unique<Buffer>(source->view().dtype, Shape{page_size, stride_}));
-        char* page = static_cast<char*>(memory_.back()->view().data);
-        const int64_t filled = std::min(page_size, count - position);
-        std::memcpy(page,
-                    static_cast<const char*>(source->view().data) + (begin + position) * bytes,
-                    static_cast<size_t>(filled * bytes));
-        (source == &data.k ? k_pages_ : v_pages_).push_back(page);
-      }
+      KvRange range{.begin = position, .end = position + page_size};
+      const int64_t filled = std::min(page_size, count - position);
+      range.keys = copy_rows(data.k, begin + position, filled, page_size);
+      range.values =
+          data.latent ? range.keys : copy_rows(data.v, begin + position, filled, page_size);
+      ranges_.push_back(range);
     }
   }
-  [[nodiscard]] KvView view() const { return {k_pages_, v_pages_, page_size_, stride_}; }
+  [[nodiscard]] KvView view() const { return {ranges_, stride_}; }
 
  private:
-  int64_t page_size_;
+  void* copy_rows(const Buffer& source, int64_t begin, int64_t count, int64_t page_size) {
+    const DType dtype = source.view().dtype;
+    const int64_t bytes = stride_ * dtype_bytes(dtype);
+    memory_.push_back(std::make_unique<Buffer>(dtype, Shape{page_size, stride_}));
+    void* page = memory_.back()->view().data;
+    std::memcpy(page, static_cast<const char*>(source.view().data) + begin * bytes,
+                static_cast<size_t>(count * bytes));
+    return page;
+  }
+
   int64_t stride_;
   std::vector<std::unique_ptr<Buffer>> memory_;
-  std::vector<void*> k_pages_;
-  std::vector<void*> v_pages_;
+  std::vector<KvRange> ranges_;
 };
 
 // Whole sequences whose K and V are the batch's own: as in training.
 class TrainingSegments {
  public:
-  TrainingSegments(const AttentionCase& c, const AttentionData& data)
-      : pages_(2 * c.lengths.size()) {
+  TrainingSegments(const AttentionCase& c, const AttentionData& data) : ranges_(c.lengths.size()) {
     int64_t begin = 0;
     const int64_t stride = c.num_kv_heads * c.head_dim;
     const int64_t bytes = stride * dtype_bytes(data.k.view().dtype);
     for (size_t s = 0; s < c.lengths.size(); ++s) {
-      pages_[2 * s] = static_cast<char*>(data.k.view().data) + begin * bytes;
-      pages_[2 * s + 1] =
-          data.latent ? pages_[2 * s] : static_cast<char*>(data.v.view().data) + begin * bytes;
+      KvRange& range = ranges_[s];
+      range.keys = static_cast<char*>(data.k.view().data) + begin * bytes;
+      range.values =
+          data.latent ? range.keys : static_cast<char*>(data.v.view().data) + begin * bytes;
+      range.end = c.lengths[s];
       segments_.push_back({.begin = begin,
                            .end = begin + c.lengths[s],
                            .first_position = 0,
-                           .kv = {{&pages_[2 * s], 1},
-                                  {&pages_[2 * s + 1], 1},
-                                  std::max<int64_t>(c.lengths[s], 1),
-                                  stride}});
+                           .kv = {{&range, 1}, stride}});
       begin += c.lengths[s];
     }
   }
   [[nodiscard]] std::span<const AttentionSegment> segments() const { return segments_; }
 
  private:
-  std::vector<void*> pages_;
+  std::vector<KvRange> ranges_;
   std::vector<AttentionSegment> segments_;
 };
 
@@ -135,7 +133,8 @@ inline Forwarded run_forward(Backend& backend, const AttentionCase& c, const Att
              .segments = segments,
              .num_kv_heads = c.num_kv_heads,
              .scale = c.scale(),
-             .value_dim = c.latent_dim},
+             .value_dim = c.latent_dim,
+             .window = c.window},
             result.out, result.lse);
   return result;
 }
@@ -156,7 +155,8 @@ inline Gradients run_backward(Backend& backend, const AttentionCase& c, const At
                       .segments = segments,
                       .num_kv_heads = c.num_kv_heads,
                       .scale = c.scale(),
-                      .value_dim = c.latent_dim},
+                      .value_dim = c.latent_dim,
+                      .window = c.window},
                      forward.out, forward.lse, data.d_out, grads.d_q, grads.d_k, grads.d_v);
   return grads;
 }
@@ -200,7 +200,7 @@ inline ExpectedAttention expected_attention(const AttentionCase& c, const Attent
                       sized(q.size()), sized(k.size()), sized(v.size())};
   int64_t begin = 0;
   for (const int64_t length : c.lengths) {
-    const ref::AttentionShape shape{length, c.num_heads, c.num_kv_heads, dim, value_dim};
+    const ref::AttentionShape shape{length, c.num_heads, c.num_kv_heads, dim, value_dim, c.window};
     const auto q_at = static_cast<size_t>(begin * c.num_heads * dim);
     const auto k_at = static_cast<size_t>(begin * c.num_kv_heads * dim);
     const auto o_at = static_cast<size_t>(begin * c.num_heads * value_dim);
@@ -213,7 +213,8 @@ inline ExpectedAttention expected_attention(const AttentionCase& c, const Attent
     ref::attention(shape, scale, qs, ks, vs, e.out.want.data() + o_at, e.lse.want.data() + l_at);
     ref::attention_backward(shape, scale, qs, ks, vs, ds, e.d_q.want.data() + q_at,
                             e.d_k.want.data() + k_at, e.d_v.want.data() + v_at);
-    const double terms = static_cast<double>(length * c.num_heads / c.num_kv_heads) + 2;
+    const int64_t keys = c.window == 0 ? length : std::min(length, c.window);
+    const double terms = static_cast<double>(keys * c.num_heads / c.num_kv_heads) + 2;
     std::vector<double> p;
     for (int64_t t = 0; t < length; ++t) {
       for (int64_t n = 0; n < c.num_heads; ++n) {
@@ -222,7 +223,7 @@ inline ExpectedAttention expected_attention(const AttentionCase& c, const Attent
         const double lse = ref::attention_probabilities(shape, scale, qs, ks, t, n, p);
         double largest = 0;
         double largest_score = 0;
-        for (int64_t j = 0; j <= t; ++j) {
+        for (int64_t j = shape.first_key(t); j <= t; ++j) {
           double sum = 0;
           for (int64_t h = 0; h < dim; ++h) {
             sum += std::abs(qs[row + static_cast<size_t>(h)] * ks[shape.key(j, n) + h]) * scale;
@@ -240,7 +241,7 @@ inline ExpectedAttention expected_attention(const AttentionCase& c, const Attent
         for (int64_t h = 0; h < value_dim; ++h) {
           const size_t at = out_row + static_cast<size_t>(h);
           double magnitude = 0;
-          for (int64_t j = 0; j <= t; ++j) {
+          for (int64_t j = shape.first_key(t); j <= t; ++j) {
             magnitude += p[static_cast<size_t>(j)] * std::abs(vs[shape.value(j, n) + h]);
           }
           const double want = e.out.want[o_at + at];
@@ -250,7 +251,7 @@ inline ExpectedAttention expected_attention(const AttentionCase& c, const Attent
               std::abs(ds[at]) * (bound + static_cast<double>(value_dim) * kU * std::abs(want));
           delta += ds[at] * want;
         }
-        for (int64_t j = 0; j <= t; ++j) {
+        for (int64_t j = shape.first_key(t); j <= t; ++j) {
           const auto key = static_cast<size_t>(shape.key(j, n));
           const auto value = static_cast<size_t>(shape.value(j, n));
           double d_p = 0;

@@ -120,6 +120,30 @@ TEST(Elementwise, AddIntoIsOneAddition) {
   }
 }
 
+TEST(Elementwise, ScaleIsOneProduct) {
+  for (const Case& c : kCases) {
+    for (const DType from : {kF32, kBF16}) {
+      for (const DType to : {kF32, kBF16}) {
+        SCOPED_TRACE(name_of(c) + std::string(dtype_name(from)) + std::string(dtype_name(to)));
+        const Buffer x = input(c, from, 1);
+        constexpr float kFactor = 33.8f;
+        const auto outputs = run_everywhere([&](Backend& backend) {
+          std::vector<Buffer> out = {Buffer(to, {c.rows, c.cols}, stride(c) * 2), x};
+          scale(backend, x, kFactor, out[0]);
+          scale(backend, out[1], kFactor, out[1]);
+          return out;
+        });
+        Buffer want(to, {c.rows, c.cols});
+        for (int64_t i = 0; i < x.size(); ++i) {
+          want.set(i, kFactor * static_cast<float>(x.get(i)));
+        }
+        expect_same_bits(outputs[0], want);
+        if (from == to) expect_same_bits(outputs[1], want);
+      }
+    }
+  }
+}
+
 TEST(Elementwise, GatherTakesRows) {
   for (const Case& c : kCases) {
     if (c.rows == 0) continue;

@@ -18,6 +18,7 @@ struct Case {
   DType x_type = kF32;
   DType y_type = kF32;
   double scale = 3;
+  float offset = 0;
 };
 
 const Case kCases[] = {
@@ -35,11 +36,15 @@ const Case kCases[] = {
     {3, 33, kF32, kBF16},
     {4, 100, kF32, kF32, 1e-3},  // eps outweighs the mean square
     {2, 100, kF32, kF32, 0},
+    {5, 127, kF32, kF32, 3, 1},
+    {7, 2048, kBF16, kBF16, 3, 1},
+    {3, 33, kF32, kBF16, 3, -0.75},
 };
 
 std::string name_of(const Case& c) {
   return "tokens " + std::to_string(c.tokens) + ", dim " + std::to_string(c.dim) + ", types " +
-         std::string(dtype_name(c.x_type)) + " " + std::string(dtype_name(c.y_type));
+         std::string(dtype_name(c.x_type)) + " " + std::string(dtype_name(c.y_type)) + ", offset " +
+         std::to_string(c.offset);
 }
 
 Buffer input(const Case& c) {
@@ -47,7 +52,7 @@ Buffer input(const Case& c) {
                        {.seed = 1, .scale = c.scale, .row_stride = c.dim + 3, .shift = 1});
 }
 Buffer weight(const Case& c) {
-  return random_buffer(kF32, {c.dim}, {.seed = 2, .scale = 0.3, .mean = 1});
+  return random_buffer(kF32, {c.dim}, {.seed = 2, .scale = 0.3, .mean = 1.0 - c.offset});
 }
 
 // Roundings on the way to an element: a lane's chain, the tree, mean, eps, root, quotient,
@@ -62,10 +67,10 @@ TEST(RmsNorm, ForwardMatchesReference) {
     const auto outputs = run_everywhere([&](Backend& backend) {
       std::vector<Buffer> out = {Buffer(c.y_type, {c.tokens, c.dim}, c.dim + 1),
                                  Buffer(kF32, {c.tokens})};
-      rms_norm(backend, {x, w, kEps}, out[0], out[1]);
+      rms_norm(backend, {x, w, kEps, c.offset}, out[0], out[1]);
       return out;
     });
-    const auto want = ref::rms_norm(x.values(), w.values(), kEps);
+    const auto want = ref::rms_norm(x.values(), w.values(), kEps, c.offset);
     expect_close(outputs[0], want, dot_tolerance(terms(c), c.y_type));
     EXPECT_LE(relative_l2(outputs[0].values(), want), l2_tolerance(12, c.y_type));
     const auto values = x.values();
@@ -87,12 +92,12 @@ TEST(RmsNorm, BackwardMatchesReference) {
     const Buffer d_w_start = random_buffer(kF32, {c.dim}, {.seed = 5});
     const auto outputs = run_everywhere([&](Backend& backend) {
       std::vector<Buffer> out = {d_x_start, d_w_start};
-      rms_norm_backward(backend, {x, w, kEps}, {}, d_y, out[0], out[1]);
+      rms_norm_backward(backend, {x, w, kEps, c.offset}, {}, d_y, out[0], out[1]);
       return out;
     });
     auto d_x = d_x_start.values();
     auto d_w = d_w_start.values();
-    ref::rms_norm_backward(x.values(), w.values(), kEps, d_y.values(), d_x, d_w);
+    ref::rms_norm_backward(x.values(), w.values(), kEps, d_y.values(), d_x, d_w, c.offset);
     expect_close_l2(outputs[0], d_x, terms(c));
     expect_close_l2(outputs[1], d_w, c.tokens + terms(c));
   }
@@ -101,19 +106,46 @@ TEST(RmsNorm, BackwardMatchesReference) {
 TEST(RmsNorm, ReferenceBackwardMatchesComplexStep) {
   const int64_t tokens = 2;
   const int64_t dim = 7;
-  const auto x = random_buffer(kF32, {tokens, dim}, {.seed = 1}).values();
-  const auto w = random_buffer(kF32, {dim}, {.seed = 2}).values();
-  const auto d_y = random_buffer(kF32, {tokens, dim}, {.seed = 3}).values();
-  std::vector<double> d_x(x.size());
-  std::vector<double> d_w(w.size());
-  ref::rms_norm_backward(x, w, kEps, d_y, d_x, d_w);
-  using Complex = std::vector<std::complex<double>>;
-  const auto by_x = complex_step(
-      [&](const Complex& point) { return ref::rms_norm(point, to_complex(w), kEps); }, x, d_y);
-  const auto by_w = complex_step(
-      [&](const Complex& point) { return ref::rms_norm(to_complex(x), point, kEps); }, w, d_y);
-  EXPECT_LE(relative_l2(d_x, by_x), 1e-13);
-  EXPECT_LE(relative_l2(d_w, by_w), 1e-13);
+  for (const double offset : {0.0, 1.0}) {
+    const auto x = random_buffer(kF32, {tokens, dim}, {.seed = 1}).values();
+    const auto w = random_buffer(kF32, {dim}, {.seed = 2}).values();
+    const auto d_y = random_buffer(kF32, {tokens, dim}, {.seed = 3}).values();
+    std::vector<double> d_x(x.size());
+    std::vector<double> d_w(w.size());
+    ref::rms_norm_backward(x, w, kEps, d_y, d_x, d_w, offset);
+    using Complex = std::vector<std::complex<double>>;
+    const auto by_x = complex_step(
+        [&](const Complex& point) { return ref::rms_norm(point, to_complex(w), kEps, offset); }, x,
+        d_y);
+    const auto by_w = complex_step(
+        [&](const Complex& point) { return ref::rms_norm(to_complex(x), point, kEps, offset); }, w,
+        d_y);
+    EXPECT_LE(relative_l2(d_x, by_x), 1e-13);
+    EXPECT_LE(relative_l2(d_w, by_w), 1e-13);
+  }
+}
+
+// The multiplier is the fp32 sum: the bits of a norm whose weight holds it.
+TEST(RmsNorm, OffsetIsOneAddition) {
+  const Case c{.tokens = 5, .dim = 300};
+  const Buffer x = input(c);
+  const Buffer w = weight(c);
+  const Buffer d_y = random_buffer(kF32, {c.tokens, c.dim}, {.seed = 3});
+  Buffer sum(kF32, {c.dim});
+  for (int64_t i = 0; i < c.dim; ++i) sum.set(i, 1.0f + static_cast<float>(w.get(i)));
+  for (const CpuPath path : supported_paths()) {
+    Backend backend(path, 2);
+    Buffer y(kF32, {c.tokens, c.dim}), want(kF32, {c.tokens, c.dim});
+    rms_norm(backend, {x, w, kEps, 1.0f}, y, {});
+    rms_norm(backend, {x, sum, kEps}, want, {});
+    expect_same_bits(y, want);
+    Buffer d_x = filled_buffer(kF32, {c.tokens, c.dim}, 0), d_x_want = d_x;
+    Buffer d_w = filled_buffer(kF32, {c.dim}, 0), d_w_want = d_w;
+    rms_norm_backward(backend, {x, w, kEps, 1.0f}, {}, d_y, d_x, d_w);
+    rms_norm_backward(backend, {x, sum, kEps}, {}, d_y, d_x_want, d_w_want);
+    expect_same_bits(d_x, d_x_want);
+    expect_same_bits(d_w, d_w_want);
+  }
 }
 
 TEST(RmsNorm, StoredAndRecomputedInvRmsGiveTheSameBits) {

@@ -21,6 +21,10 @@ struct Case {
   DType type = kF32;
   double scale = 2;
   bool interleaved = false;
+  float offset = 0;
+  int64_t rotary_dim = 0;
+
+  [[nodiscard]] int64_t pairs() const { return (rotary_dim == 0 ? dim : rotary_dim) / 2; }
 };
 
 const Case kCases[] = {
@@ -42,25 +46,35 @@ const Case kCases[] = {
     {9, 1, 64, false, kF32, 2, true},
     {40, 16, 64, false, kBF16, 2, true},
     {2, 3, 1024, false, kBF16, 2, true},
+    {3, 2, 30, true, kF32, 2, false, 1},
+    {9, 4, 128, true, kBF16, 2, false, 1},
+    {3, 2, 31, true, kF32, 2, false, 0, 8},
+    {9, 4, 256, true, kBF16, 2, false, 1, 64},
+    {40, 4, 80, false, kBF16, 2, false, 0, 50},
+    {3, 2, 17, false, kF32, 2, false, 0, 16},
+    {5, 2, 33, true, kF32, 2, false, 1, 2},
 };
 
 std::string name_of(const Case& c) {
   return "tokens " + std::to_string(c.tokens) + ", heads " + std::to_string(c.heads) + ", dim " +
          std::to_string(c.dim) + (c.norm ? ", norm, " : ", no norm, ") +
-         (c.interleaved ? "interleaved, " : "") + std::string(dtype_name(c.type));
+         (c.interleaved ? "interleaved, " : "") + "offset " + std::to_string(c.offset) + ", " +
+         std::string(dtype_name(c.type));
 }
 
 // What an op and its reference read.
 struct Inputs {
   explicit Inputs(const Case& c)
       : x(random_buffer(c.type, {c.tokens, c.heads, c.dim}, {.seed = 1, .scale = c.scale})),
-        weight(random_buffer(kF32, {c.dim}, {.seed = 2, .scale = 0.3, .mean = 1})),
-        cos(kF32, {kPositions, c.dim / 2}),
-        sin(kF32, {kPositions, c.dim / 2}),
+        weight(random_buffer(kF32, {c.dim}, {.seed = 2, .scale = 0.3, .mean = 1.0 - c.offset})),
+        cos(kF32, {kPositions, c.pairs()}),
+        sin(kF32, {kPositions, c.pairs()}),
         norm(c.norm),
-        interleaved(c.interleaved) {
+        interleaved(c.interleaved),
+        offset(c.offset),
+        rotary_dim(c.rotary_dim) {
     for (int64_t i = 0; i < cos.size(); ++i) {
-      const double angle = static_cast<double>(i / (c.dim / 2)) / (1.0 + 0.3 * (i % (c.dim / 2)));
+      const double angle = static_cast<double>(i / c.pairs()) / (1.0 + 0.3 * (i % c.pairs()));
       cos.set(i, std::cos(angle));
       sin.set(i, std::sin(angle));
     }
@@ -69,9 +83,11 @@ struct Inputs {
     }
     oracle = {.num_heads = c.heads,
               .head_dim = c.dim,
+              .rotary_dim = 2 * c.pairs(),
               .norm = c.norm,
               .interleaved = c.interleaved,
               .eps = kEps,
+              .weight_offset = c.offset,
               .positions = positions,
               .cos = cos.values(),
               .sin = sin.values()};
@@ -80,10 +96,12 @@ struct Inputs {
     return {.x = x,
             .weight = norm ? weight.view() : TensorView(),
             .eps = kEps,
+            .weight_offset = offset,
             .positions = positions,
             .cos = cos,
             .sin = sin,
-            .interleaved = interleaved};
+            .interleaved = interleaved,
+            .rotary_dim = rotary_dim};
   }
 
   Buffer x;
@@ -92,6 +110,8 @@ struct Inputs {
   Buffer sin;
   bool norm;
   bool interleaved;
+  float offset;
+  int64_t rotary_dim;
   std::vector<int32_t> positions;
   ref::HeadNormRope oracle;
 };
@@ -136,8 +156,12 @@ TEST(Rope, BackwardMatchesReference) {
 }
 
 TEST(Rope, ReferenceBackwardMatchesComplexStep) {
-  for (const int kind : {0, 1, 2}) {
-    const Case c{.tokens = 2, .heads = 2, .dim = 6, .norm = kind == 0, .interleaved = kind == 2};
+  for (const Case& c : {Case{2, 2, 6, true},
+                        {2, 2, 6, false},
+                        {2, 2, 6, false, kF32, 2, true},
+                        {2, 2, 6, true, kF32, 2, false, 1},
+                        {2, 2, 7, true, kF32, 2, false, 1, 4},
+                        {2, 2, 7, false, kF32, 2, false, 0, 2}}) {
     const Inputs in(c);
     const auto x = in.x.values();
     const auto w = in.weight.values();
@@ -158,14 +182,14 @@ TEST(Rope, ReferenceBackwardMatchesComplexStep) {
 }
 
 TEST(Rope, TokensAloneEqualTokensTogetherAndInPlace) {
-  for (const auto& [type, interleaved] :
-       {std::pair{kF32, false}, {kBF16, false}, {kF32, true}, {kBF16, true}}) {
-    const Case c{.tokens = 20,
-                 .heads = 9,
-                 .dim = 128,
-                 .norm = !interleaved,
-                 .type = type,
-                 .interleaved = interleaved};
+  for (const Case& c : {Case{20, 9, 128, true},
+                        {20, 9, 128, true, kBF16},
+                        {20, 9, 128, false, kF32, 2, true},
+                        {20, 9, 128, false, kBF16, 2, true},
+                        {20, 9, 128, true, kF32, 2, false, 1, 32},
+                        {20, 9, 128, true, kBF16, 2, false, 1, 32},
+                        {20, 9, 128, false, kBF16, 2, false, 0, 32}}) {
+    const DType type = c.type;
     const Inputs in(c);
     const Buffer d_y = random_buffer(type, {c.tokens, c.heads, c.dim}, {.seed = 3});
     for (const CpuPath path : supported_paths()) {
@@ -197,6 +221,37 @@ TEST(Rope, TokensAloneEqualTokensTogetherAndInPlace) {
       expect_same_bits(d_over, d_x);
       expect_same_bits(d_w_over, d_w);
     }
+  }
+}
+
+// The columns that are not turned are those of the norm alone, and a rotary width of H is none.
+TEST(Rope, ColumnsBeyondTheRotaryWidthPassThrough) {
+  const Case c{.tokens = 5, .heads = 3, .dim = 64, .norm = true, .offset = 1, .rotary_dim = 16};
+  const Inputs in(c);
+  const Case whole{.tokens = 5, .heads = 3, .dim = 64, .norm = true, .offset = 1};
+  const Inputs all(whole);
+  for (const CpuPath path : supported_paths()) {
+    SCOPED_TRACE(cpu_path_name(path));
+    Backend backend(path, 2);
+    Buffer got(kF32, {c.tokens, c.heads, c.dim}), normed(kF32, {c.tokens, c.heads, c.dim});
+    head_norm_rope(backend, in.args(), got);
+    HeadNormRopeArgs unturned = in.args();
+    unturned.rotary_dim = 2;
+    const Buffer ones = filled_buffer(kF32, {kPositions, 1}, 1);
+    const Buffer zeros = filled_buffer(kF32, {kPositions, 1}, 0);
+    unturned.cos = ones;
+    unturned.sin = zeros;
+    head_norm_rope(backend, unturned, normed);
+    for (int64_t i = 0; i < got.size(); ++i) {
+      if (i % c.dim < c.rotary_dim) continue;
+      EXPECT_EQ(got.get(i), normed.get(i)) << i;
+    }
+    Buffer want(kF32, {c.tokens, c.heads, c.dim});
+    head_norm_rope(backend, all.args(), want);
+    HeadNormRopeArgs said = all.args();
+    said.rotary_dim = c.dim;
+    head_norm_rope(backend, said, got);
+    expect_same_bits(got, want);
   }
 }
 

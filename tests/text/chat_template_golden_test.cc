@@ -1,4 +1,4 @@
-// What transformers and jinja2 render: 200 conversations through five real templates, and snippets
+// What transformers and jinja2 render: 500 conversations through eleven templates, and snippets
 // that try one construct each, faults included.
 #include <gtest/gtest.h>
 
@@ -36,11 +36,14 @@ std::string render_hash(const ChatTemplate& chat, const ChatRequest& request) {
 
 TEST(ChatTemplateGolden, ConversationsEqualTransformers) {
   std::vector<std::pair<std::string, ChatTemplate>> templates;
-  for (const char* name : {"llama2", "llama31", "qwen3", "smollm2", "deepseek_v3"}) {
-    const std::string path =
-        std::string(STRATA_SOURCE_DIR) + "/tests/data/third_party/templates/" + name + ".jinja";
-    templates.emplace_back(name, ChatTemplate::parse(read_file(path, 1 << 20), kTokens));
-  }
+  const auto add = [&](const std::string& folder, const std::string& name) {
+    const std::string path = std::string(STRATA_SOURCE_DIR) + "/tests/data/" + folder + name;
+    templates.emplace_back(name, ChatTemplate::parse(read_file(path + ".jinja", 1 << 20), kTokens));
+  };
+  for (const char* name : {"llama2", "llama31", "qwen25", "qwen3", "smollm2", "deepseek_v3",
+                           "mistral_v1", "mistral_v3", "mistral_tekken", "mistral_v7"})
+    add("third_party/templates/", name);
+  add("text/templates/", "gemma3");
   // Not Boost.JSON: its numbers are not rounded correctly.
   const std::string lines = read_file(golden_path("conversations.jsonl"), 1 << 26);
   int num_rendered = 0;
@@ -57,9 +60,9 @@ TEST(ChatTemplateGolden, ConversationsEqualTransformers) {
       ++(wanted == "error" ? num_errors : num_rendered);
     }
   }
-  EXPECT_EQ(num_rendered + num_errors, 1000);
-  EXPECT_GT(num_rendered, 700);
-  EXPECT_GT(num_errors, 20);
+  EXPECT_EQ(num_rendered + num_errors, 5500);
+  EXPECT_GT(num_rendered, 2800);
+  EXPECT_GT(num_errors, 2000);
 }
 
 TEST(ChatTemplateGolden, SnippetsEqualJinja2) {

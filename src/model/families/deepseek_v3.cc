@@ -6,7 +6,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
+#include "model/blocks/attention_config.h"
+#include "model/blocks/gated_mlp.h"
+#include "model/blocks/mla.h"
+#include "model/blocks/moe.h"
 #include "model/family.h"
 
 namespace strata::model {
@@ -55,6 +60,17 @@ struct Defaults {
 constexpr Defaults kDeepseekDefaults = {1536, 128, 128, 256, 8, 2048, 8, 4, 2.5, 1e-6};
 constexpr Defaults kGlmDefaults = {768, 192, 256, 64, 4, 1536, 1, 1, 1.8, 1e-5};
 
+// Source: HF modeling_deepseek_v3.py, yarn_apply_mscale.
+float attention_scale(const RopeConfig& rope, int64_t head_dim) {
+  if (rope.type == RopeType::kDefault || rope.mscale_all_dim == 0.0) {
+    return plain_attention_scale(head_dim);
+  }
+  const double plain = 1.0 / std::sqrt(static_cast<double>(head_dim));
+  const double m =
+      rope.factor <= 1.0 ? 1.0 : 0.1 * rope.mscale_all_dim * std::log(rope.factor) + 1.0;
+  return static_cast<float>(plain * m * m);
+}
+
 // A derived size that files may repeat.
 void check_repeated(const ConfigObject& object, std::string_view key, int64_t value) {
   if (object.has(key) && object.integer(key) != value) {
@@ -63,10 +79,13 @@ void check_repeated(const ConfigObject& object, std::string_view key, int64_t va
   }
 }
 
-void read_mla(const ConfigObject& object, const Defaults& defaults, ModelConfig& config) {
+MlaConfig read_mla(const ConfigObject& object, const Defaults& defaults, const DecoderKeys& keys,
+                   ModelConfig& config) {
   constexpr int64_t kKvLoraRank = 512;
   constexpr int64_t kRopeDim = 64;
-  MlaConfig& mla = config.mla;
+  MlaConfig mla;
+  mla.num_heads = keys.num_heads;
+  mla.bias = keys.attention_bias;
   // An explicit null says that queries have no latent; an absent key, that its rank is the default.
   if (object.contains("q_lora_rank") && !object.has("q_lora_rank")) {
     mla.q_lora_rank = 0;
@@ -78,19 +97,21 @@ void read_mla(const ConfigObject& object, const Defaults& defaults, ModelConfig&
   mla.rope_dim = positive(object, "qk_rope_head_dim", kRopeDim);
   mla.value_dim = positive(object, "v_head_dim", defaults.value_dim);
   mla.rope_interleave = object.boolean("rope_interleave", true);
-  config.head_dim = mla.nope_dim + mla.rope_dim;
-  config.num_kv_heads = config.num_heads;
-  check_repeated(object, "num_key_value_heads", config.num_heads);
+  mla.scale = attention_scale(keys.rope, mla.head_dim());
+  mla.rope = config.add_rope({keys.rope, mla.rope_dim});
+  check_repeated(object, "num_key_value_heads", keys.num_heads);
   check_repeated(object, "head_dim", mla.rope_dim);  // as transformers writes it
-  check_repeated(object, "qk_head_dim", config.head_dim);
+  check_repeated(object, "qk_head_dim", mla.head_dim());
+  return mla;
 }
 
 // Which layers have a dense MLP: the first ones, or by a list.
-std::vector<bool> dense_layers(const ConfigObject& object, const ModelConfig& config) {
+std::vector<bool> dense_layers(const ConfigObject& object, const DecoderKeys& keys,
+                               const ModelConfig& config) {
   const bool glm = config.architecture == kGlmLite;
   const int64_t first = object.integer("first_k_dense_replace", glm ? 1 : 3);
   if (first < 0) object.fail(fmt::format("first_k_dense_replace: got {}, want >= 0", first));
-  std::vector<bool> dense(static_cast<size_t>(config.num_layers));
+  std::vector<bool> dense(static_cast<size_t>(keys.num_layers));
   for (size_t i = 0; i < dense.size(); ++i) dense[i] = static_cast<int64_t>(i) < first;
   if (!object.has("mlp_layer_types")) return dense;
   const std::vector<std::string> types = object.texts("mlp_layer_types");
@@ -111,8 +132,8 @@ std::vector<bool> dense_layers(const ConfigObject& object, const ModelConfig& co
   return listed;
 }
 
-void read_moe(const ConfigObject& object, const Defaults& defaults, ModelConfig& config) {
-  MoeConfig& moe = config.moe;
+MoeConfig read_moe(const ConfigObject& object, const Defaults& defaults) {
+  MoeConfig moe;
   const bool local = object.has("num_local_experts") && !object.has("n_routed_experts");
   moe.num_experts =
       positive(object, local ? "num_local_experts" : "n_routed_experts", defaults.num_experts);
@@ -135,19 +156,23 @@ void read_moe(const ConfigObject& object, const Defaults& defaults, ModelConfig&
                     "num_experts_per_tok {} do not fit together",
                     moe.num_experts, moe.num_groups, moe.top_groups, moe.top_k));
   }
+  return moe;
 }
 
-void read_deepseek_v3(const ConfigObject& object, ModelConfig& config) {
+void read_deepseek_v3(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
   const bool glm = config.architecture == kGlmLite;
   const Defaults& defaults = glm ? kGlmDefaults : kDeepseekDefaults;
   config.rms_norm_eps = object.number("rms_norm_eps", defaults.rms_norm_eps);
-  read_mla(object, defaults, config);
-  bool sparse = false;
-  for (const bool dense : dense_layers(object, config)) {
-    config.layer_kinds.push_back({AttentionKind::kMla, dense ? MlpKind::kDense : MlpKind::kMoe});
-    sparse = sparse || !dense;
+  const Block attention(kMla, read_mla(object, defaults, keys, config));
+  const LayerConfig dense = pre_norm_layer(
+      config, attention, Block(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size}));
+  std::optional<LayerConfig> sparse;
+  for (const bool is_dense : dense_layers(object, keys, config)) {
+    if (!is_dense && !sparse) {
+      sparse = pre_norm_layer(config, attention, Block(kMoe, read_moe(object, defaults)));
+    }
+    config.layers.push_back(is_dense ? dense : *sparse);
   }
-  if (sparse) read_moe(object, defaults, config);
   const bool renamed = object.has("num_mtp_layers") && !object.has("num_nextn_predict_layers");
   config.num_mtp_layers =
       object.integer(renamed ? "num_mtp_layers" : "num_nextn_predict_layers", 1);

@@ -1,5 +1,8 @@
 // Llama 2, Llama 3, 3.1, 3.2 and what shares their architecture (SmolLM2).
 // Source: HF modeling_llama.py and configuration_llama.py.
+#include "model/blocks/attention_config.h"
+#include "model/blocks/gated_mlp.h"
+#include "model/blocks/gqa.h"
 #include "model/family.h"
 
 namespace strata::model {
@@ -11,10 +14,20 @@ constexpr std::string_view kInert[] = {"transformers.js_config", "is_llama_confi
                                        "rope_interleaved"};
 constexpr NeutralKey kNeutral[] = {{"pretraining_tp", "1"}};
 
-void read_llama(const ConfigObject& object, ModelConfig& config) {
-  config.num_kv_heads = object.integer("num_key_value_heads", config.num_heads);
-  config.head_dim = object.integer("head_dim", config.hidden_size / config.num_heads);
-  config.mlp_bias = object.boolean("mlp_bias", false);
+void read_llama(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
+  const int64_t head_dim = object.integer("head_dim", config.hidden_size / keys.num_heads);
+  const Block attention(
+      kGqa, GqaConfig{.num_heads = keys.num_heads,
+                      .num_kv_heads = object.integer("num_key_value_heads", keys.num_heads),
+                      .head_dim = head_dim,
+                      .scale = plain_attention_scale(head_dim),
+                      .qkv_bias = keys.attention_bias,
+                      .o_bias = keys.attention_bias,
+                      .rope = config.add_rope({keys.rope, head_dim})});
+  const Block mlp(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size,
+                                            .bias = object.boolean("mlp_bias", false)});
+  config.layers.assign(static_cast<size_t>(keys.num_layers),
+                       pre_norm_layer(config, attention, mlp));
 }
 
 }  // namespace

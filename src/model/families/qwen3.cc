@@ -1,5 +1,8 @@
 // Qwen3 dense: RMSNorm on every query and key head before RoPE, an explicit head_dim.
 // Source: HF modeling_qwen3.py and configuration_qwen3.py.
+#include "model/blocks/attention_config.h"
+#include "model/blocks/gated_mlp.h"
+#include "model/blocks/gqa.h"
 #include "model/family.h"
 
 namespace strata::model {
@@ -10,13 +13,24 @@ constexpr std::string_view kRead[] = {"layer_types"};
 constexpr std::string_view kInert[] = {"transformers.js_config", "sliding_window",
                                        "max_window_layers"};
 
-void read_qwen3(const ConfigObject& object, ModelConfig& config) {
+void read_qwen3(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
   constexpr int64_t kDefaultKvHeads = 32;   // configuration_qwen3.py
   constexpr int64_t kDefaultHeadDim = 128;  // configuration_qwen3.py: not hidden_size / heads
-  config.num_kv_heads = object.integer("num_key_value_heads", kDefaultKvHeads);
-  config.head_dim = object.integer("head_dim", kDefaultHeadDim);
-  config.qk_norm = true;
+  const int64_t head_dim = object.integer("head_dim", kDefaultHeadDim);
   check_full_attention(object);
+  const Block attention(
+      kGqa, GqaConfig{.num_heads = keys.num_heads,
+                      .num_kv_heads = object.integer("num_key_value_heads", kDefaultKvHeads),
+                      .head_dim = head_dim,
+                      .scale = plain_attention_scale(head_dim),
+                      .qkv_bias = keys.attention_bias,
+                      .o_bias = keys.attention_bias,
+                      .qk_norm = true,
+                      .eps = config.rms_norm_eps,
+                      .rope = config.add_rope({keys.rope, head_dim})});
+  const Block mlp(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size});
+  config.layers.assign(static_cast<size_t>(keys.num_layers),
+                       pre_norm_layer(config, attention, mlp));
 }
 
 }  // namespace

@@ -5,6 +5,10 @@
 
 #include <algorithm>
 
+#include "model/blocks/attention_config.h"
+#include "model/blocks/gated_mlp.h"
+#include "model/blocks/gqa.h"
+#include "model/blocks/moe.h"
 #include "model/family.h"
 
 namespace strata::model {
@@ -30,27 +34,41 @@ int64_t read_num_experts(const ConfigObject& object) {
   return experts;
 }
 
-void read_layers(const ConfigObject& object, ModelConfig& config) {
+// The layers that experts have.
+std::vector<bool> sparse_layers(const ConfigObject& object, const DecoderKeys& keys,
+                                int64_t num_experts) {
   const int64_t step = object.integer("decoder_sparse_step", 1);
   if (step < 1) object.fail(fmt::format("decoder_sparse_step: got {}, want at least 1", step));
   const std::vector<int64_t> dense = object.integers("mlp_only_layers");
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
-    const bool sparse = config.moe.num_experts > 0 && (layer + 1) % step == 0 &&
-                        std::find(dense.begin(), dense.end(), layer) == dense.end();
-    config.layer_kinds.push_back(
-        {.attention = AttentionKind::kGqa, .mlp = sparse ? MlpKind::kMoe : MlpKind::kDense});
+  std::vector<bool> sparse;
+  for (int64_t layer = 0; layer < keys.num_layers; ++layer) {
+    sparse.push_back(num_experts > 0 && (layer + 1) % step == 0 &&
+                     std::find(dense.begin(), dense.end(), layer) == dense.end());
   }
+  return sparse;
 }
 
-void read_qwen3_moe(const ConfigObject& object, ModelConfig& config) {
-  config.num_kv_heads = object.integer("num_key_value_heads", 4);
-  config.head_dim = object.integer("head_dim", config.hidden_size / config.num_heads);
-  config.qk_norm = true;
-  config.moe.num_experts = read_num_experts(object);
-  config.moe.top_k = object.integer("num_experts_per_tok", 8);
-  config.moe.expert_width = object.integer("moe_intermediate_size", 768);
-  config.moe.norm_topk = object.boolean("norm_topk_prob", false);
-  read_layers(object, config);
+void read_qwen3_moe(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
+  const int64_t head_dim = object.integer("head_dim", config.hidden_size / keys.num_heads);
+  const Block attention(kGqa, GqaConfig{.num_heads = keys.num_heads,
+                                        .num_kv_heads = object.integer("num_key_value_heads", 4),
+                                        .head_dim = head_dim,
+                                        .scale = plain_attention_scale(head_dim),
+                                        .qkv_bias = keys.attention_bias,
+                                        .o_bias = keys.attention_bias,
+                                        .qk_norm = true,
+                                        .eps = config.rms_norm_eps,
+                                        .rope = config.add_rope({keys.rope, head_dim})});
+  const MoeConfig moe = {.num_experts = read_num_experts(object),
+                         .top_k = object.integer("num_experts_per_tok", 8),
+                         .expert_width = object.integer("moe_intermediate_size", 768),
+                         .norm_topk = object.boolean("norm_topk_prob", false)};
+  const LayerConfig dense = pre_norm_layer(
+      config, attention, Block(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size}));
+  const LayerConfig sparse = pre_norm_layer(config, attention, Block(kMoe, moe));
+  for (const bool is_sparse : sparse_layers(object, keys, moe.num_experts)) {
+    config.layers.push_back(is_sparse ? sparse : dense);
+  }
   check_full_attention(object);
 }
 

@@ -3,12 +3,14 @@
 // block serves all of them. Blocks are the outer loop: memory is bounded whatever the context.
 // Decode has few rows a head and is bound by memory: there an item takes neighbouring heads, whose
 // keys lie side by side, and fetches the next block in the order of its addresses; where there are
-// fewer key/value heads than workers (latent attention has one), a head's group is split. T tokens,
-// N query heads, M key/value heads, H key width, U value width.
+// fewer key/value heads than workers (latent attention has one), a head's group is split. With a
+// window an item starts at the block of the first key it sees, and zeros stand for the keys before
+// that one. T tokens, N query heads, M key/value heads, H key width, U value width.
 #include "ops/cpu/attention.h"
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 namespace strata::ops::cpu {
@@ -48,8 +50,9 @@ struct Forward {
   TensorView out;
   TensorView lse;
   int64_t group;
-  int64_t heads_each;    // of an item, at most
-  int64_t members_each;  // likewise
+  int64_t heads_each;              // of an item, at most
+  int64_t members_each;            // likewise
+  const void* zero_row = nullptr;  // for keys and values that no row sees; with a window
 
   Forward(const AttentionKernels& table, const AttentionArgs& arguments, TensorView output,
           TensorView lse_output, int num_workers);
@@ -92,6 +95,9 @@ struct Forward {
   [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
   void run(const Item& item, const Workspace& work) const;
   void start_rows(const Item& item, const Workspace& work) const;
+  [[nodiscard]] int64_t zero_row_bytes() const {
+    return heads_each * std::max(layout.dim, value_layout.dim) * dtype_bytes(args.q.dtype);
+  }
   void pack_block(const Item& item, int64_t key_begin, int64_t count, const Workspace& work) const;
   void run_block(const Item& item, int64_t head, int64_t key_begin, const Workspace& work) const;
   void finish_rows(const Item& item, const Workspace& work) const;
@@ -137,7 +143,8 @@ int64_t Forward::fill_items(Item* items) const {
       const int64_t end = std::min(begin + item_tokens(whole), length);
       for (int64_t head = 0; head < args.num_kv_heads; head += item_heads(whole)) {
         const int64_t head_end = std::min(head + item_heads(whole), args.num_kv_heads);
-        const int64_t keys = whole.first_position + (begin + end + 1) / 2;
+        const int64_t middle = whole.first_position + (begin + end + 1) / 2;
+        const int64_t keys = middle - args.first_key(middle);
         for (int64_t member = 0; member < group; member += members_each) {
           const int64_t member_end = std::min(member + members_each, group);
           const int64_t cost = (head_end - head) * (member_end - member) * (end - begin) * keys;
@@ -202,19 +209,25 @@ void Forward::start_rows(const Item& item, const Workspace& work) const {
 
 void Forward::pack_block(const Item& item, int64_t key_begin, int64_t count,
                          const Workspace& work) const {
-  const KvView& kv = segment(item).kv;
+  const AttentionSegment& s = segment(item);
   const int64_t bytes = dtype_bytes(args.q.dtype);
+  const int64_t hidden =
+      std::max<int64_t>(0, args.first_key(s.first_position + item.row_begin) - key_begin);
   const void* rows[kKeyBlock];
+  std::fill_n(rows, hidden, zero_row);
   PackRows from{.rows = rows,
                 .count = count,
                 .dim = layout.dim,
                 .num_heads = item.head_end - item.head_begin,
                 .head_words = layout.lanes_block()};
-  kv_rows(kv.k_pages, kv, key_begin, count, item.head_begin, layout.dim, bytes, rows);
+  const int64_t first = key_begin + hidden;
+  kv_rows(s.kv, &KvRange::keys, first, count - hidden, item.head_begin, layout.dim, bytes,
+          rows + hidden);
   kernels.pack_lanes(from, work.keys);
   from.dim = value_layout.dim;
   from.head_words = value_layout.depth_words(kKeyBlock);
-  kv_rows(kv.v_pages, kv, key_begin, count, item.head_begin, value_layout.dim, bytes, rows);
+  kv_rows(s.kv, &KvRange::values, first, count - hidden, item.head_begin, value_layout.dim, bytes,
+          rows + hidden);
   kernels.pack_depth(from, work.values);
 }
 
@@ -226,8 +239,13 @@ void Forward::run_block(const Item& item, int64_t head, int64_t key_begin,
   for (int64_t r = row_begin; r < row_end; r += kForwardRows) {
     const int64_t rows = std::min(kForwardRows, row_end - r);
     if (work.positions[r + rows - 1] < key_begin) continue;
+    if (args.first_key(work.positions[r]) >= key_begin + kKeyBlock) continue;
     int64_t visible[kForwardRows];
-    for (int64_t i = 0; i < rows; ++i) visible[i] = work.positions[r + i] + 1 - key_begin;
+    int64_t hidden[kForwardRows];
+    for (int64_t i = 0; i < rows; ++i) {
+      visible[i] = work.positions[r + i] + 1 - key_begin;
+      hidden[i] = args.first_key(work.positions[r + i]) - key_begin;
+    }
     kernels.forward_tile({.q = work.q + r * layout.row_stride,
                           .q_stride = layout.row_stride,
                           .keys = work.keys + member * layout.lanes_block(),
@@ -236,6 +254,7 @@ void Forward::run_block(const Item& item, int64_t head, int64_t key_begin,
                           .lanes = value_layout.lanes,
                           .rows = rows,
                           .visible = visible,
+                          .hidden = args.window == 0 ? nullptr : hidden,
                           .scale = args.scale * kLog2E,
                           .max = work.max + r,
                           .sum = work.sum + 16 * r,
@@ -254,9 +273,10 @@ void Forward::finish_rows(const Item& item, const Workspace& work) const {
 }
 
 void Forward::run(const Item& item, const Workspace& work) const {
+  const int64_t first_key = args.first_key(segment(item).first_position + item.row_begin);
   const int64_t key_end = segment(item).first_position + item.row_end;
   start_rows(item, work);
-  for (int64_t key = 0; key < key_end; key += kKeyBlock) {
+  for (int64_t key = first_key / kKeyBlock * kKeyBlock; key < key_end; key += kKeyBlock) {
     pack_block(item, key, std::min(kKeyBlock, key_end - key), work);
     for (int64_t head = item.head_begin; head < item.head_end; ++head) {
       run_block(item, head, key, work);
@@ -270,16 +290,26 @@ void Forward::run(const Item& item, const Workspace& work) const {
 void attention_tiled(Backend& backend, const AttentionKernels& kernels, const AttentionArgs& args,
                      TensorView out, TensorView lse) {
   const int num_workers = backend.pool().num_threads();
-  const Forward forward(kernels, args, out, lse, num_workers);
+  Forward forward(kernels, args, out, lse, num_workers);
   const int64_t num_items = forward.fill_items(nullptr);
   if (num_items == 0) return;
   Scratch::Mark mark(backend.scratch());
   Item* items =
       static_cast<Item*>(backend.scratch().take(num_items * static_cast<int64_t>(sizeof(Item))));
-  forward.fill_items(items);
+  if (!backend.is_counting()) forward.fill_items(items);
+  if (args.window > 0) {
+    void* zeros = backend.scratch().take(forward.zero_row_bytes());
+    if (!backend.is_counting()) {
+      std::memset(zeros, 0, static_cast<size_t>(forward.zero_row_bytes()));
+    }
+    forward.zero_row = zeros;
+  }
   auto* workspaces = static_cast<Workspace*>(
       backend.scratch().take(num_workers * static_cast<int64_t>(sizeof(Workspace))));
-  for (int w = 0; w < num_workers; ++w) workspaces[w] = forward.take_workspace(backend.scratch());
+  for (int w = 0; w < num_workers; ++w) {
+    const Workspace taken = forward.take_workspace(backend.scratch());
+    if (!backend.is_counting()) workspaces[w] = taken;
+  }
   backend.pool().run_each(
       num_items, [&](int64_t i, int worker) { forward.run(items[i], workspaces[worker]); });
 }

@@ -30,16 +30,17 @@ void attention_tiled(Backend& backend, const AttentionKernels& kernels, const At
 void attention_backward_tiled(Backend& backend, const AttentionKernels& kernels,
                               const AttentionArgs& args, const AttentionGradients& grads);
 
-// rows[i] = address of position begin + i, key/value head `head`.
-inline void kv_rows(std::span<void* const> pages, const KvView& kv, int64_t begin, int64_t count,
+// rows[i] = address of the key or the value (`side`: &KvRange::keys or values) of position
+// begin + i, key/value head `head`. All of them are in ranges.
+inline void kv_rows(const KvView& kv, void* KvRange::* side, int64_t begin, int64_t count,
                     int64_t head, int64_t head_dim, int64_t element_bytes, const void** rows) {
-  int64_t page = begin / kv.page_size;
-  int64_t slot = begin % kv.page_size;
   const int64_t stride = kv.position_stride * element_bytes;
-  for (int64_t i = 0; i < count; ++page, slot = 0) {
-    const char* row = static_cast<const char*>(pages[static_cast<size_t>(page)]) + slot * stride +
-                      head * head_dim * element_bytes;
-    const int64_t end = std::min(count, i + kv.page_size - slot);
+  auto range = std::partition_point(kv.ranges.begin(), kv.ranges.end(),
+                                    [&](const KvRange& r) { return r.end <= begin; });
+  for (int64_t i = 0; i < count; ++range) {
+    const char* row = static_cast<const char*>((*range).*side) +
+                      (begin + i - range->begin) * stride + head * head_dim * element_bytes;
+    const int64_t end = std::min(count, range->end - begin);
     for (; i < end; ++i, row += stride) rows[i] = row;
   }
 }

@@ -2,9 +2,10 @@
 // heads of a group), or the d_k and d_v of a run of keys, or all of one key/value head of a segment
 // at once (the least work: probabilities are recomputed once). Which split is taken depends on the
 // number of workers and moves no bit: each output's chain has the same terms in the same order.
-// Order of an item: heads of the group, query tiles, key blocks. T tokens, N query heads, M
-// key/value heads, H key width, U value width.
+// Order of an item: heads of the group, query tiles, key blocks; with a window only the blocks that
+// a tile sees. T tokens, N query heads, M key/value heads, H key width, U value width.
 #include <algorithm>
+#include <limits>
 
 #include "ops/cpu/attention.h"
 
@@ -83,6 +84,16 @@ struct Backward {
     const int64_t index = (segment(item).begin + tile.begin + i) * args.q.shape[1] + tile.head;
     return static_cast<const char*>(view.data) + index * view.shape[2] * dtype_bytes(view.dtype);
   }
+  // Keys that a query of [begin, end) sees, about.
+  [[nodiscard]] int64_t keys_seen(int64_t begin, int64_t end) const {
+    const int64_t middle = (begin + end) / 2;
+    return middle - args.first_key(middle);
+  }
+  // First query that sees no key before key_end.
+  [[nodiscard]] int64_t query_end(int64_t key_end) const {
+    constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+    return args.window == 0 || args.window > kMost - key_end ? kMost : key_end - 1 + args.window;
+  }
   [[nodiscard]] bool worth_splitting(int num_workers) const;
   int64_t fill_items(bool split, Item* items) const;
   [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
@@ -93,7 +104,7 @@ struct Backward {
   void run_block(const Item& item, const Tile& tile, int64_t key, const Workspace& work) const;
   void add_queries(const int64_t* visible, int64_t r, int64_t rows, int64_t block,
                    const Workspace& work) const;
-  void add_keys(const Item& item, const Tile& tile, int64_t key, int64_t first_row,
+  void add_keys(const Item& item, const Tile& tile, int64_t key, int64_t first_row, int64_t end_row,
                 const Workspace& work) const;
   void finish_tile(const Item& item, const Tile& tile, const Workspace& work) const;
   void finish_keys(const Item& item, const Workspace& work) const;
@@ -104,7 +115,9 @@ bool Backward::worth_splitting(int num_workers) const {
   double largest = 0;
   double total = 0;
   for (const AttentionSegment& s : args.segments) {
-    const auto area = static_cast<double>(length(s)) * static_cast<double>(length(s));
+    const auto queries = static_cast<double>(length(s));
+    const double keys = args.window == 0 ? queries : 2.0 * static_cast<double>(args.window);
+    const double area = queries * std::min(queries, keys);
     largest = std::max(largest, area);
     total += area * static_cast<double>(args.num_kv_heads);
   }
@@ -123,17 +136,20 @@ int64_t Backward::fill_items(bool split, Item* items) const {
     const int64_t n = length(args.segments[static_cast<size_t>(s)]);
     for (int64_t head = 0; n > 0 && head < args.num_kv_heads; ++head) {
       if (!split) {
-        add({s, head, 0, n, 0, n, true, true, 5 * n * n / 2});
+        add({s, head, 0, n, 0, n, true, true, 5 * n * keys_seen(0, n)});
         continue;
       }
       for (int64_t begin = 0; begin < n; begin += kQueryRun) {
         const int64_t end = std::min(n, begin + kQueryRun);
-        add({s, head, begin, end, 0, end, true, false, 3 * (end - begin) * (begin + end) / 2});
+        const int64_t key = args.first_key(begin) / kKeyBlock * kKeyBlock;
+        const int64_t cost = 3 * (end - begin) * keys_seen(begin, end);
+        add({s, head, begin, end, key, end, true, false, cost});
       }
       for (int64_t begin = 0; begin < n; begin += kKeyRun) {
         const int64_t end = std::min(n, begin + kKeyRun);
         const int64_t first = begin / kQueryTile * kQueryTile;
-        add({s, head, first, n, begin, end, false, true, 4 * (end - begin) * (n - begin)});
+        const int64_t last = std::min(n, query_end(end));
+        add({s, head, first, last, begin, end, false, true, 4 * (end - begin) * (last - begin)});
       }
     }
   }
@@ -175,13 +191,13 @@ void Backward::pack_keys(const Item& item, const Workspace& work) const {
     const int64_t block = (key - item.key_begin) / kKeyBlock;
     const int64_t bytes = dtype_bytes(args.q.dtype);
     PackRows from{.rows = rows, .count = count, .dim = layout.dim};
-    kv_rows(kv.k_pages, kv, key, count, item.kv_head, layout.dim, bytes, rows);
+    kv_rows(kv, &KvRange::keys, key, count, item.kv_head, layout.dim, bytes, rows);
     kernels.pack_lanes(from, work.key_lanes + block * layout.lanes_block());
     if (item.wants_queries) {
       kernels.pack_depth(from, work.key_depth + block * layout.depth_words(kKeyBlock));
     }
     from.dim = value_layout.dim;
-    kv_rows(kv.v_pages, kv, key, count, item.kv_head, value_layout.dim, bytes, rows);
+    kv_rows(kv, &KvRange::values, key, count, item.kv_head, value_layout.dim, bytes, rows);
     kernels.pack_lanes(from, work.value_lanes + block * value_layout.lanes_block());
   }
 }
@@ -233,14 +249,17 @@ void Backward::add_queries(const int64_t* visible, int64_t r, int64_t rows, int6
 }
 
 // out = p v: d_v += P^T d_out. s = scale * q k^T: d_k += dS^T q. Queries before a tile of keys add
-// nothing and are left out; so are rows before first_row, which have no P and dS.
+// nothing and are left out, as are those whose windows begin after it; rows before first_row and
+// from end_row on have no P and dS.
 void Backward::add_keys(const Item& item, const Tile& tile, int64_t key, int64_t first_row,
-                        const Workspace& work) const {
+                        int64_t end_row, const Workspace& work) const {
   const int64_t count = std::min(kKeyBlock, item.key_end - key);
   for (int64_t k = 0; k < count; k += kTileRows) {
+    const int64_t rows = std::min(kTileRows, count - k);
     const int64_t first = std::max(first_row, key + k - tile.begin) / layout.pack;
-    const int64_t steps = (tile.count + layout.pack - 1) / layout.pack - first;
-    if (steps <= 0) break;
+    const int64_t end = std::min(end_row, query_end(key + k + rows) - tile.begin);
+    const int64_t steps = (end + layout.pack - 1) / layout.pack - first;
+    if (steps <= 0) continue;
     const int64_t at = key - item.key_begin + k;
     ProductTile product{.x = work.p + first * kKeyBlock + k,
                         .x_row = 1,
@@ -248,7 +267,7 @@ void Backward::add_keys(const Item& item, const Tile& tile, int64_t key, int64_t
                         .panel = work.d_out_depth + first * value_layout.lanes,
                         .panel_width = value_layout.lanes,
                         .steps = steps,
-                        .rows = std::min(kTileRows, count - k),
+                        .rows = rows,
                         .lanes = value_layout.lanes,
                         .acc = work.d_v + at * value_layout.lanes,
                         .acc_stride = value_layout.lanes};
@@ -265,11 +284,16 @@ void Backward::run_block(const Item& item, const Tile& tile, int64_t key,
                          const Workspace& work) const {
   const int64_t block = (key - item.key_begin) / kKeyBlock;
   const int64_t first_row = std::max<int64_t>(0, key - tile.begin) / kTileRows * kTileRows;
+  const int64_t end_row = std::min(tile.count, query_end(key + kKeyBlock) - tile.begin);
   const int64_t row_words = kKeyBlock / layout.pack;
-  for (int64_t r = first_row; r < tile.count; r += kTileRows) {
-    const int64_t rows = std::min(kTileRows, tile.count - r);
+  for (int64_t r = first_row; r < end_row; r += kTileRows) {
+    const int64_t rows = std::min(kTileRows, end_row - r);
     int64_t visible[kTileRows];
-    for (int64_t i = 0; i < rows; ++i) visible[i] = tile.begin + r + i + 1 - key;
+    int64_t hidden[kTileRows];
+    for (int64_t i = 0; i < rows; ++i) {
+      visible[i] = tile.begin + r + i + 1 - key;
+      hidden[i] = args.first_key(tile.begin + r + i) - key;
+    }
     kernels.backward_tile({.q = work.q + r * layout.row_stride,
                            .q_stride = layout.row_stride,
                            .d_out = work.d_out + r * value_layout.row_stride,
@@ -280,6 +304,7 @@ void Backward::run_block(const Item& item, const Tile& tile, int64_t key,
                            .value_steps = value_layout.steps,
                            .rows = rows,
                            .visible = visible,
+                           .hidden = args.window == 0 ? nullptr : hidden,
                            .scale = args.scale * kLog2E,
                            .lse = work.lse + r,
                            .delta = work.delta + r,
@@ -288,7 +313,7 @@ void Backward::run_block(const Item& item, const Tile& tile, int64_t key,
                            .d_s_rows = work.d_s_rows + r * row_words});
     if (item.wants_queries) add_queries(visible, r, rows, block, work);
   }
-  if (item.wants_keys) add_keys(item, tile, key, first_row, work);
+  if (item.wants_keys) add_keys(item, tile, key, first_row, end_row, work);
 }
 
 void Backward::finish_tile(const Item& item, const Tile& tile, const Workspace& work) const {
@@ -325,7 +350,8 @@ void Backward::run(const Item& item, const Workspace& work) const {
       const Tile tile{.begin = q, .count = count, .head = item.kv_head * group + member};
       start_tile(item, tile, work);
       const int64_t key_end = std::min(item.key_end, q + count);
-      for (int64_t key = item.key_begin; key < key_end; key += kKeyBlock) {
+      const int64_t first_key = args.first_key(q) / kKeyBlock * kKeyBlock;
+      for (int64_t key = std::max(item.key_begin, first_key); key < key_end; key += kKeyBlock) {
         run_block(item, tile, key, work);
       }
       if (item.wants_queries) finish_tile(item, tile, work);
@@ -346,12 +372,18 @@ void attention_backward_tiled(Backend& backend, const AttentionKernels& kernels,
   Scratch::Mark mark(backend.scratch());
   Item* items =
       static_cast<Item*>(backend.scratch().take(num_items * static_cast<int64_t>(sizeof(Item))));
-  backward.fill_items(split, items);
-  // Dearest first, so that the last items to be taken are short.
-  std::sort(items, items + num_items, [](const Item& a, const Item& b) { return a.cost > b.cost; });
+  if (!backend.is_counting()) {
+    backward.fill_items(split, items);
+    // Dearest first, so that the last items to be taken are short.
+    std::sort(items, items + num_items,
+              [](const Item& a, const Item& b) { return a.cost > b.cost; });
+  }
   auto* workspaces = static_cast<Workspace*>(
       backend.scratch().take(num_workers * static_cast<int64_t>(sizeof(Workspace))));
-  for (int w = 0; w < num_workers; ++w) workspaces[w] = backward.take_workspace(backend.scratch());
+  for (int w = 0; w < num_workers; ++w) {
+    const Workspace taken = backward.take_workspace(backend.scratch());
+    if (!backend.is_counting()) workspaces[w] = taken;
+  }
   backend.pool().run_each(
       num_items, [&](int64_t i, int worker) { backward.run(items[i], workspaces[worker]); });
 }

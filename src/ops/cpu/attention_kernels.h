@@ -42,7 +42,8 @@ struct ForwardTile {
   int64_t steps = 0;                 // words of a row of q
   int64_t lanes = 0;                 // of values
   int64_t rows = 0;                  // 1 to kForwardRows
-  const int64_t* visible = nullptr;  // [rows] keys of the block that a row sees: <= 0 none
+  const int64_t* visible = nullptr;  // [rows] keys of the block up to a row's own: <= 0 none
+  const int64_t* hidden = nullptr;   // [rows] keys of the block before its window; null: no window
   float scale = 1.0f;                // of scores, times log2(e)
   float* max = nullptr;              // [rows] running
   float* sum = nullptr;              // [rows][16] running; the lanes are added at the end
@@ -61,6 +62,7 @@ struct BackwardTile {
   int64_t value_steps = 0;
   int64_t rows = 0;  // 1 to kTileRows
   const int64_t* visible = nullptr;
+  const int64_t* hidden = nullptr;
   float scale = 1.0f;
   const float* lse = nullptr;    // [rows], times log2(e)
   const float* delta = nullptr;  // [rows]

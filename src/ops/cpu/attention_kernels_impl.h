@@ -31,13 +31,24 @@ template <typename V, typename F>
   return V::scale_by_power(p, n);
 }
 
+template <typename V>
+alignas(64) constexpr float kLaneIndex[kLanes] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                  8, 9, 10, 11, 12, 13, 14, 15};
+
 // Lanes 16 j, 16 j + 1, ... that are `visible` or above become `other`.
 template <typename V, typename F>
 [[gnu::always_inline]] inline F keep_visible(F x, int64_t j, int64_t visible, float other) {
-  alignas(64) static constexpr float kIndex[kLanes] = {0, 1, 2,  3,  4,  5,  6,  7,
-                                                       8, 9, 10, 11, 12, 13, 14, 15};
-  const F beyond = V::load(kIndex, Whole{}) - V::set1(static_cast<float>(visible - kLanes * j));
+  const F beyond =
+      V::load(kLaneIndex<V>, Whole{}) - V::set1(static_cast<float>(visible - kLanes * j));
   return V::select_negative(beyond, x, V::set1(other));
+}
+
+// Lanes 16 j, 16 j + 1, ... that are below `hidden` become `other`.
+template <typename V, typename F>
+[[gnu::always_inline]] inline F keep_in_window(F x, int64_t j, int64_t hidden, float other) {
+  const F below =
+      V::load(kLaneIndex<V>, Whole{}) - V::set1(static_cast<float>(hidden - kLanes * j));
+  return V::select_negative(below, V::set1(other), x);
 }
 
 // R rows by NV vectors of lanes, in registers for all steps.
@@ -152,40 +163,68 @@ void score_tile(const uint32_t* x, int64_t stride, const uint32_t* panel, int64_
                                 nullptr);
 }
 
+// Which lanes of a block a row does not see: none, those past its own key, or also those before
+// its window.
+enum class Mask { kNone, kEnd, kBoth };
+
+struct Seen {
+  int64_t hidden;
+  int64_t visible;
+};
+
+// Calls body.operator()<mask>(seen) for row r of a tile.
+template <typename K, typename Body>
+[[gnu::always_inline]] inline void with_mask(const int64_t* visible, const int64_t* hidden,
+                                             int64_t r, Body&& body) {
+  if (hidden != nullptr && hidden[r] > 0) {
+    body.template operator()<Mask::kBoth>(Seen{hidden[r], visible[r]});
+  } else if (visible[r] < kKeyBlock) {
+    body.template operator()<Mask::kEnd>(Seen{0, visible[r]});
+  } else {
+    body.template operator()<Mask::kNone>(Seen{0, kKeyBlock});
+  }
+}
+
+// Lanes of vector j that the row does not see become `other`.
+template <typename V, Mask kMask, typename F>
+[[gnu::always_inline]] inline F keep_seen(F x, int64_t j, Seen seen, float other) {
+  if constexpr (kMask == Mask::kBoth) x = keep_in_window<V>(x, j, seen.hidden, other);
+  if constexpr (kMask != Mask::kNone) x = keep_visible<V>(x, j, seen.visible, other);
+  return x;
+}
+
 // Vector j of a row's scores, scaled; lanes the row does not see become -inf.
-template <typename K, bool kMasked>
+template <typename K, Mask kMask>
 [[gnu::always_inline]] inline typename K::V::F scaled_scores(const float* scores, int64_t j,
-                                                             float scale, int64_t visible) {
+                                                             float scale, Seen seen) {
   using V = typename K::V;
   const auto s = V::load(scores + kLanes * j, Whole{}) * V::set1(scale);
-  if constexpr (!kMasked) return s;
-  return keep_visible<V>(s, j, visible, -__builtin_inff());
+  return keep_seen<V, kMask>(s, j, seen, -__builtin_inff());
 }
 
 // max(old, the row's scores). A NaN score is passed over here and found again by the sum.
-template <typename K, bool kMasked>
-[[gnu::always_inline]] inline float row_max(const float* scores, float scale, int64_t visible,
+template <typename K, Mask kMask>
+[[gnu::always_inline]] inline float row_max(const float* scores, float scale, Seen seen,
                                             float old) {
   using V = typename K::V;
   auto max = V::set1(old);
 #pragma GCC unroll 4
   for (int64_t j = 0; j < kBlockVectors; ++j) {
-    max = V::max(scaled_scores<K, kMasked>(scores, j, scale, visible), max);
+    max = V::max(scaled_scores<K, kMask>(scores, j, scale, seen), max);
   }
   return V::max_lane(max);
 }
 
 // p = 2^(s - max) as words, and the row's running sum, which has 16 lanes until the end.
-template <typename K, bool kMasked>
-[[gnu::always_inline]] inline void row_probabilities(const float* scores, float scale,
-                                                     int64_t visible, float row_max, float alpha,
-                                                     float* sum, uint32_t* words) {
+template <typename K, Mask kMask>
+[[gnu::always_inline]] inline void row_probabilities(const float* scores, float scale, Seen seen,
+                                                     float row_max, float alpha, float* sum,
+                                                     uint32_t* words) {
   using V = typename K::V;
   typename V::F p[kBlockVectors];
 #pragma GCC unroll 4
   for (int64_t j = 0; j < kBlockVectors; ++j) {
-    p[j] = exp2_at_most_one<V>(scaled_scores<K, kMasked>(scores, j, scale, visible) -
-                               V::set1(row_max));
+    p[j] = exp2_at_most_one<V>(scaled_scores<K, kMask>(scores, j, scale, seen) - V::set1(row_max));
   }
   const auto block = (p[0] + p[1]) + (p[2] + p[3]);
   V::store(sum, V::fma(V::load(sum, Whole{}), V::set1(alpha), block), Whole{});
@@ -208,8 +247,9 @@ void forward_tile(const ForwardTile& t) {
   }
   for (int64_t r = 0; r < t.rows; ++r) {
     const float* row = scores + r * kKeyBlock;
-    new_max[r] = t.visible[r] >= kKeyBlock ? row_max<K, false>(row, t.scale, kKeyBlock, t.max[r])
-                                           : row_max<K, true>(row, t.scale, t.visible[r], t.max[r]);
+    with_mask<K>(t.visible, t.hidden, r, [&]<Mask kMask>(Seen seen) {
+      new_max[r] = row_max<K, kMask>(row, t.scale, seen, t.max[r]);
+    });
   }
   // The maximum starts as the lowest finite number, so no difference is ever inf - inf.
   for (int64_t r = 0; r < t.rows; ++r) {
@@ -223,11 +263,9 @@ void forward_tile(const ForwardTile& t) {
     const float* row = scores + r * kKeyBlock;
     float* sum = t.sum + r * kLanes;
     uint32_t* words = p_words + r * kRowWords;
-    if (t.visible[r] >= kKeyBlock) {
-      row_probabilities<K, false>(row, t.scale, kKeyBlock, new_max[r], alpha[r], sum, words);
-    } else {
-      row_probabilities<K, true>(row, t.scale, t.visible[r], new_max[r], alpha[r], sum, words);
-    }
+    with_mask<K>(t.visible, t.hidden, r, [&]<Mask kMask>(Seen seen) {
+      row_probabilities<K, kMask>(row, t.scale, seen, new_max[r], alpha[r], sum, words);
+    });
   }
   for (int64_t r = 0; r < t.rows; r += kTileRows) {
     const int64_t rows = t.rows - r < kTileRows ? t.rows - r : kTileRows;
@@ -247,16 +285,16 @@ void forward_tile(const ForwardTile& t) {
 }
 
 // p = 2^(s - lse) and d_s = p (d_p - delta) of one row.
-template <typename K, bool kMasked, typename F>
-[[gnu::always_inline]] inline void backward_row(const BackwardTile& t, int64_t r,
+template <typename K, Mask kMask, typename F>
+[[gnu::always_inline]] inline void backward_row(const BackwardTile& t, int64_t r, Seen seen,
                                                 const float* scores, const float* d_p,
                                                 F (&p)[kBlockVectors], F (&d_s)[kBlockVectors]) {
   using V = typename K::V;
 #pragma GCC unroll 4
   for (int64_t j = 0; j < kBlockVectors; ++j) {
-    const F s = scaled_scores<K, kMasked>(scores + r * kKeyBlock, j, t.scale, t.visible[r]);
+    const F s = scaled_scores<K, kMask>(scores + r * kKeyBlock, j, t.scale, seen);
     F d = V::load(d_p + r * kKeyBlock + kLanes * j, Whole{}) - V::set1(t.delta[r]);
-    if constexpr (kMasked) d = keep_visible<V>(d, j, t.visible[r], 0.0f);
+    d = keep_seen<V, kMask>(d, j, seen, 0.0f);
     p[j] = exp2_at_most_one<V>(s - V::set1(t.lse[r]));
     d_s[j] = p[j] * d;
   }
@@ -277,11 +315,9 @@ void backward_tile(const BackwardTile& t) {
 #pragma GCC unroll 2
     for (int64_t i = 0; i < K::kPack; ++i) {
       if (r + i < t.rows) {
-        if (t.visible[r + i] >= kKeyBlock) {
-          backward_row<K, false>(t, r + i, scores, d_p, p[i], d_s[i]);
-        } else {
-          backward_row<K, true>(t, r + i, scores, d_p, p[i], d_s[i]);
-        }
+        with_mask<K>(t.visible, t.hidden, r + i, [&]<Mask kMask>(Seen seen) {
+          backward_row<K, kMask>(t, r + i, seen, scores, d_p, p[i], d_s[i]);
+        });
         if constexpr (K::kPack > 1) {
           K::store_rows(t.d_s_rows + (r + i) * (kKeyBlock / K::kPack), d_s[i]);
         }

@@ -42,14 +42,14 @@ struct Head {
     return (segment.begin + row) * args.q.shape[1] + kv_head * group() + member;
   }
   [[nodiscard]] const char* key(int64_t position) const {
-    return row(segment.kv.k_pages, position, key_dim());
+    return row(&KvRange::keys, position, key_dim());
   }
   [[nodiscard]] const char* value(int64_t position) const {
-    return row(segment.kv.v_pages, position, value_dim());
+    return row(&KvRange::values, position, value_dim());
   }
-  [[nodiscard]] const char* row(std::span<void* const> pages, int64_t position, int64_t dim) const {
+  [[nodiscard]] const char* row(void* KvRange::* side, int64_t position, int64_t dim) const {
     const void* address = nullptr;
-    kv_rows(pages, segment.kv, position, 1, kv_head, dim, dtype_bytes(dtype()), &address);
+    kv_rows(segment.kv, side, position, 1, kv_head, dim, dtype_bytes(dtype()), &address);
     return static_cast<const char*>(address);
   }
   // sum_h tensor[index, h] * row[h]
@@ -70,12 +70,14 @@ struct Head {
 void forward_row(const Head& head, int64_t row, int64_t member, float* acc, TensorView out,
                  TensorView lse) {
   const int64_t index = head.query(row, member);
+  const int64_t first_key = head.args.first_key(head.segment.first_position + row);
   const int64_t num_keys = head.segment.first_position + row + 1;
   float max = std::numeric_limits<float>::lowest();
   float sum = 0;
   std::fill_n(acc, head.value_dim(), 0.0f);
-  for (int64_t begin = 0; begin < num_keys; begin += kKeyBlock) {
-    const int64_t count = std::min(kKeyBlock, num_keys - begin);
+  for (int64_t block = first_key / kKeyBlock; block * kKeyBlock < num_keys; ++block) {
+    const int64_t begin = std::max(first_key, block * kKeyBlock);
+    const int64_t count = std::min((block + 1) * kKeyBlock, num_keys) - begin;
     float scores[kKeyBlock];
     float new_max = max;
     for (int64_t j = 0; j < count; ++j) {
@@ -123,7 +125,7 @@ void backward_query(const Head& head, const AttentionGradients& grads, int64_t r
   const int64_t index = head.query(row, member);
   std::fill_n(acc, head.key_dim(), 0.0f);
   // s = scale * q k^T
-  for (int64_t position = 0; position <= row; ++position) {
+  for (int64_t position = head.args.first_key(row); position <= row; ++position) {
     const float d_s = backward_pair(head, grads, index, position).d_s;
     const char* key = head.key(position);
     for (int64_t h = 0; h < head.key_dim(); ++h) acc[h] += d_s * load(key, head.dtype(), h);
@@ -141,6 +143,7 @@ void backward_key(const Head& head, const AttentionGradients& grads, int64_t pos
   std::fill_n(d_value, value_dim, 0.0f);
   for (int64_t member = 0; member < head.group(); ++member) {
     for (int64_t row = position; row < head.num_rows(); ++row) {
+      if (head.args.first_key(row) > position) break;
       const int64_t index = head.query(row, member);
       const Pair pair = backward_pair(head, grads, index, position);
       // out = p v

@@ -30,7 +30,7 @@ constexpr int64_t kInlineElements = 16384;
 // to do.
 template <typename Body>
 void for_range(Backend& backend, int64_t count, int64_t elements_each, Body&& body) {
-  if (count <= 0) return;
+  if (count <= 0 || backend.is_counting()) return;
   if (count * std::max<int64_t>(1, elements_each) < kInlineElements) {
     body(int64_t{0}, count);
     return;

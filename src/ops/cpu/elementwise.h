@@ -11,6 +11,10 @@ void copy_piece(DType x_type, const void* x, DType y_type, void* y, int64_t n);
 template <typename V>
 void add_piece(DType x_type, const void* x, float* y, int64_t n);
 
+// y = factor x.
+template <typename V>
+void scale_piece(DType x_type, const void* x, float factor, DType y_type, void* y, int64_t n);
+
 // Columns [begin, end): y[rows[i] * y_stride + n] += x[i * x_stride + n], i ascending; rows null
 // means row 0 for every i.
 template <typename V>

@@ -5,6 +5,7 @@ namespace strata::ops::cpu {
 
 template void copy_piece<Avx2>(DType, const void*, DType, void*, int64_t);
 template void add_piece<Avx2>(DType, const void*, float*, int64_t);
+template void scale_piece<Avx2>(DType, const void*, float, DType, void*, int64_t);
 template void add_rows_columns<Avx2>(DType, const void*, int64_t, const int32_t*, int64_t, float*,
                                      int64_t, int64_t, int64_t);
 template void gather_sum_row<Avx2>(DType, const void*, int64_t, const int32_t*, int64_t,

@@ -25,6 +25,18 @@ void add_piece(DType x_type, const void* x, float* y, int64_t n) {
 }
 
 template <typename V>
+void scale_piece(DType x_type, const void* x, float factor, DType y_type, void* y, int64_t n) {
+  with_type<V>(x_type, [&]<typename X>() {
+    with_type<V>(y_type, [&]<typename Y>() {
+      for_chunks<V>(n, [&](int64_t i, auto part) {
+        const auto value = V::load(static_cast<const X*>(x) + i, part) * V::set1(factor);
+        V::store(static_cast<Y*>(y) + i, value, part);
+      });
+    });
+  });
+}
+
+template <typename V>
 void add_rows_columns(DType x_type, const void* x, int64_t x_stride, const int32_t* rows,
                       int64_t num_rows, float* y, int64_t y_stride, int64_t begin, int64_t end) {
   with_type<V>(x_type, [&]<typename X>() {

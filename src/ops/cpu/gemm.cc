@@ -185,7 +185,8 @@ struct Shares {
 
 }  // namespace
 
-void gemm(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> y) {
+void gemm(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> y,
+          int64_t most_rows) {
   const CpuPath path = backend.path();
   const int64_t threads = backend.pool().num_threads();
   int64_t parts = 0;
@@ -194,6 +195,12 @@ void gemm(Backend& backend, std::span<const GemmArgs> products, std::span<const 
     const Shares shares(path, threads, args);
     parts = std::max(parts, shares.num_parts());
     chains_bytes = std::max(chains_bytes, shares.chains_bytes());
+  }
+  if (most_rows > 0) {
+    const PanelView& w = products[0].w;
+    const bool one_block = w.panel_elements() * dtype_bytes(w.dtype) <= block_bytes(2);
+    parts = threads;
+    chains_bytes = one_block ? 0 : std::min(most_rows, kForwardRows) * w.width * 4;
   }
   const Scratch::Mark mark(backend.scratch());
   char* chains = static_cast<char*>(backend.scratch().take(chains_bytes * parts));

@@ -6,11 +6,14 @@
 namespace strata::ops::cpu {
 
 // Several products in one parallel region, so that workers wait for each other once.
-void gemm(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> y);
+// most_rows: of any product of a list, so that what is taken depends on no division of the rows; 0:
+// what these products need.
+void gemm(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> y,
+          int64_t most_rows = 0);
 void gemm_runs(Backend& backend, const TensorView& x, std::span<const RunProduct> runs,
                const TensorView& y);
 void gemm_dx(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> dx,
-             bool accumulate, const Beside* beside = nullptr);
+             bool accumulate, const Beside* beside = nullptr, int64_t most_rows = 0);
 void gemm_dw(Backend& backend, TensorView dy, TensorView x, std::span<const int64_t> sequence_ends,
              TensorView dw);
 

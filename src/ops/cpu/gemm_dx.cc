@@ -176,16 +176,16 @@ struct Shares {
 
   [[nodiscard]] int64_t num_parts() const { return grid.col_parts * grid.row_parts; }
   // Of one worker: its chains, and behind them its panel.
-  [[nodiscard]] int64_t chains_bytes() const {
-    return std::min(args.x.rows(), kBackwardRows) * kOutputs * 4;
-  }
-  [[nodiscard]] int64_t panel_bytes() const {
-    return kBackwardLanes * kOutputs * dtype_bytes(args.w.dtype);
-  }
+  static int64_t chains_bytes(int64_t rows) { return std::min(rows, kBackwardRows) * kOutputs * 4; }
+  static int64_t panel_bytes(DType dtype) { return kBackwardLanes * kOutputs * dtype_bytes(dtype); }
 
   void run(int64_t part, const TensorView& dx, bool accumulate, char* memory) const {
-    const Backward backward{
-        kernels, args, dx, accumulate, reinterpret_cast<float*>(memory), memory + chains_bytes()};
+    const Backward backward{kernels,
+                            args,
+                            dx,
+                            accumulate,
+                            reinterpret_cast<float*>(memory),
+                            memory + chains_bytes(args.x.rows())};
     const Range units = part_of(num_units, part % grid.col_parts, grid.col_parts);
     const int64_t col_end = std::min(units.end * unit, args.w.cols);
     const Range tiles = part_of(num_tiles, part / grid.col_parts, grid.row_parts);
@@ -203,7 +203,7 @@ struct Shares {
 }  // namespace
 
 void gemm_dx(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> dx,
-             bool accumulate, const Beside* beside) {
+             bool accumulate, const Beside* beside, int64_t most_rows) {
   const CpuPath path = backend.path();
   const int64_t threads = backend.pool().num_threads();
   int64_t parts = beside == nullptr ? 0 : threads;
@@ -211,10 +211,18 @@ void gemm_dx(Backend& backend, std::span<const GemmArgs> products, std::span<con
   for (const GemmArgs& args : products) {
     const Shares shares(path, threads, args);
     parts = std::max(parts, shares.num_parts());
-    bytes = std::max(bytes, shares.chains_bytes() + shares.panel_bytes());
+    bytes = std::max(bytes, shares.chains_bytes(args.x.rows()) + shares.panel_bytes(args.w.dtype));
+  }
+  if (most_rows > 0) {
+    parts = threads;
+    bytes = Shares::chains_bytes(most_rows) + Shares::panel_bytes(products[0].w.dtype);
   }
   const Scratch::Mark mark(backend.scratch());
   char* memory = static_cast<char*>(backend.scratch().take(parts * bytes));
+  if (backend.is_counting()) {
+    for (int64_t item = 0; beside != nullptr && item < beside->count; ++item) beside->run(item, 0);
+    return;
+  }
   std::atomic<int64_t> next_item = 0;
   const auto do_items = [&](int64_t most, int worker) {
     for (int64_t done = 0; beside != nullptr && done < most; ++done) {

@@ -14,6 +14,10 @@ struct RmsNormKernel {
   int64_t dim;
 };
 
+// sum = offset + weight, n elements.
+template <typename V>
+void add_offset(const float* weight, float offset, float* sum, int64_t n);
+
 template <typename V>
 void rms_norm_rows(const RmsNormKernel& k, void* y, DType y_type, int64_t y_stride, float* inv_rms,
                    int64_t begin, int64_t end);

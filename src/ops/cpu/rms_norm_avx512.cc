@@ -3,6 +3,7 @@
 
 namespace strata::ops::cpu {
 
+template void add_offset<Avx512>(const float*, float, float*, int64_t);
 template void rms_norm_rows<Avx512>(const RmsNormKernel&, void*, DType, int64_t, float*, int64_t,
                                     int64_t);
 template void inv_rms_rows<Avx512>(const RmsNormKernel&, float*, int64_t, int64_t);

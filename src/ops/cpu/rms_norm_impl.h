@@ -17,6 +17,13 @@ template <typename V, typename X>
 }
 
 template <typename V>
+void add_offset(const float* weight, float offset, float* sum, int64_t n) {
+  for_chunks<V>(n, [&](int64_t i, auto part) {
+    V::store(sum + i, V::set1(offset) + V::load(weight + i, part), part);
+  });
+}
+
+template <typename V>
 void inv_rms_rows(const RmsNormKernel& k, float* inv_rms, int64_t begin, int64_t end) {
   with_type<V>(k.x_type, [&]<typename X>() {
     const X* x = static_cast<const X*>(k.x);

@@ -12,13 +12,14 @@ struct RopeKernel {
   const float* weight;  // [H], or null: no norm
   float eps;
   const int32_t* positions;  // [T]
-  const float* cos;          // [P, H / 2]
+  const float* cos;          // [P, R / 2]
   const float* sin;
   int64_t table_stride;
   int64_t num_heads;
-  int64_t num_rows;  // T N
-  int64_t dim;       // H
-  bool interleaved;  // pairs (2h, 2h + 1) of x
+  int64_t num_rows;    // T N
+  int64_t dim;         // H
+  int64_t rotary_dim;  // R
+  bool interleaved;    // pairs (2h, 2h + 1) of x
 };
 
 template <typename V>
@@ -33,10 +34,16 @@ void head_norm_rope_backward_rows(const RopeKernel& k, const void* d_y, DType d_
                                   int64_t d_y_stride, void* d_x, DType d_x_type, int64_t d_x_stride,
                                   int64_t begin, int64_t end);
 
-// d_weight of the pairs (h, h + H / 2), h in [begin, end), over all rows.
+// d_weight of the pairs (h, h + R / 2), h in [begin, end), over all rows.
 template <typename V>
 void head_norm_rope_backward_columns(const RopeKernel& k, const float* inv_rms, const void* d_y,
                                      DType d_y_type, int64_t d_y_stride, float* d_weight,
                                      int64_t begin, int64_t end);
+
+// d_weight of columns [begin, end), which are not turned, over all rows.
+template <typename V>
+void head_norm_backward_columns(const RopeKernel& k, const float* inv_rms, const void* d_y,
+                                DType d_y_type, int64_t d_y_stride, float* d_weight, int64_t begin,
+                                int64_t end);
 
 }  // namespace strata::ops::cpu

@@ -9,5 +9,7 @@ template void head_norm_rope_backward_rows<Scalar>(const RopeKernel&, const void
                                                    void*, DType, int64_t, int64_t, int64_t);
 template void head_norm_rope_backward_columns<Scalar>(const RopeKernel&, const float*, const void*,
                                                       DType, int64_t, float*, int64_t, int64_t);
+template void head_norm_backward_columns<Scalar>(const RopeKernel&, const float*, const void*,
+                                                 DType, int64_t, float*, int64_t, int64_t);
 
 }  // namespace strata::ops::cpu

@@ -17,7 +17,12 @@ struct AttentionShape {
   int64_t num_kv_heads = 0;  // M
   int64_t head_dim = 0;      // H
   int64_t value_dim = 0;     // U
+  int64_t window = 0;        // keys that a query sees, at most; 0: all
 
+  // First key that query t sees.
+  [[nodiscard]] int64_t first_key(int64_t t) const {
+    return window == 0 || window > t ? 0 : t - window + 1;
+  }
   [[nodiscard]] int64_t query(int64_t t, int64_t n) const { return (t * num_heads + n) * head_dim; }
   [[nodiscard]] int64_t out(int64_t t, int64_t n) const { return (t * num_heads + n) * value_dim; }
   // Key/value row of position t for query head n.
@@ -31,13 +36,14 @@ struct AttentionShape {
 inline double real_part(double value) { return value; }
 inline double real_part(const std::complex<double>& value) { return value.real(); }
 
-// probabilities of query (t, n) over keys 0..t; returns log(sum(exp(scale * q k))).
+// p[j] of query (t, n) over keys j <= t, zero before its window; returns log(sum(exp(scale * q
+// k))).
 template <typename Scalar>
 Scalar attention_probabilities(const AttentionShape& shape, double scale, const Scalar* q,
                                const Scalar* k, int64_t t, int64_t n, std::vector<Scalar>& p) {
   p.assign(static_cast<size_t>(t + 1), Scalar(0));
   double max = -INFINITY;
-  for (int64_t j = 0; j <= t; ++j) {
+  for (int64_t j = shape.first_key(t); j <= t; ++j) {
     Scalar& score = p[static_cast<size_t>(j)];
     for (int64_t h = 0; h < shape.head_dim; ++h) {
       score += q[shape.query(t, n) + h] * k[shape.key(j, n) + h];
@@ -46,7 +52,9 @@ Scalar attention_probabilities(const AttentionShape& shape, double scale, const 
     max = std::max(max, real_part(score));
   }
   Scalar sum(0);
-  for (Scalar& x : p) sum += x = std::exp(x - max);
+  for (auto j = static_cast<size_t>(shape.first_key(t)); j < p.size(); ++j) {
+    sum += p[j] = std::exp(p[j] - max);
+  }
   for (Scalar& x : p) x /= sum;
   return max + std::log(sum);
 }
@@ -61,7 +69,7 @@ void attention(const AttentionShape& shape, double scale, const Scalar* q, const
       lse[t * shape.num_heads + n] = attention_probabilities(shape, scale, q, k, t, n, p);
       for (int64_t h = 0; h < shape.value_dim; ++h) {
         Scalar sum(0);
-        for (int64_t j = 0; j <= t; ++j) {
+        for (int64_t j = shape.first_key(t); j <= t; ++j) {
           sum += p[static_cast<size_t>(j)] * v[shape.value(j, n) + h];
         }
         out[shape.out(t, n) + h] = sum;
@@ -87,7 +95,7 @@ void attention_backward(const AttentionShape& shape, double scale, const Scalar*
       attention_probabilities(shape, scale, q, k, t, n, p);
       d_p.assign(p.size(), Scalar(0));
       Scalar mean(0);
-      for (int64_t j = 0; j <= t; ++j) {
+      for (int64_t j = shape.first_key(t); j <= t; ++j) {
         const auto at = static_cast<size_t>(j);
         for (int64_t h = 0; h < shape.value_dim; ++h) {
           // out = p v
@@ -96,7 +104,7 @@ void attention_backward(const AttentionShape& shape, double scale, const Scalar*
         }
         mean += p[at] * d_p[at];
       }
-      for (int64_t j = 0; j <= t; ++j) {
+      for (int64_t j = shape.first_key(t); j <= t; ++j) {
         const auto at = static_cast<size_t>(j);
         // p = softmax(scale * q k^T)
         const Scalar d_s = p[at] * (d_p[at] - mean) * scale;

@@ -1,5 +1,5 @@
 // Head norm and rotary embedding in plain loops over a scalar S: the oracle of ops/rope.h. T
-// tokens, N heads, H head width.
+// tokens, N heads, H head width, R rotary width.
 #pragma once
 #include "ops/ref/rms_norm.h"
 
@@ -8,11 +8,13 @@ namespace strata::ops::ref {
 struct HeadNormRope {
   int64_t num_heads = 1;
   int64_t head_dim = 2;
+  int64_t rotary_dim = 2;
   bool norm = true;  // else weight is not read
   bool interleaved = false;
   double eps = 1e-6;
+  double weight_offset = 0;
   std::vector<int32_t> positions;  // [T]
-  std::vector<double> cos;         // [P, H / 2]
+  std::vector<double> cos;         // [P, R / 2]
   std::vector<double> sin;
 };
 
@@ -21,8 +23,8 @@ template <typename S>
 std::vector<S> head_norm_rope(const HeadNormRope& args, const std::vector<S>& x,
                               const std::vector<S>& weight) {
   const auto dim = static_cast<size_t>(args.head_dim);
-  const size_t half = dim / 2;
-  std::vector<S> normed = args.norm ? rms_norm(x, weight, args.eps) : x;
+  const auto half = static_cast<size_t>(args.rotary_dim) / 2;
+  std::vector<S> normed = args.norm ? rms_norm(x, weight, args.eps, args.weight_offset) : x;
   std::vector<S> y(x.size());
   // Where the two elements of pair h stand in a row of x.
   const auto first = [&](size_t h) { return args.interleaved ? 2 * h : h; };
@@ -37,6 +39,7 @@ std::vector<S> head_norm_rope(const HeadNormRope& args, const std::vector<S>& x,
       y[row * dim + h] = n[first(h)] * c - n[second(h)] * s;
       y[row * dim + half + h] = n[second(h)] * c + n[first(h)] * s;
     }
+    for (size_t h = 2 * half; h < dim; ++h) y[row * dim + h] = n[h];
   }
   return y;
 }
@@ -60,7 +63,7 @@ inline void head_norm_rope_backward(const HeadNormRope& args, const std::vector<
     }
   }
   if (args.norm) {
-    rms_norm_backward(x, weight, args.eps, d_normed, d_x, d_weight);
+    rms_norm_backward(x, weight, args.eps, d_normed, d_x, d_weight, args.weight_offset);
   } else {
     for (size_t i = 0; i < x.size(); ++i) d_x[i] += d_normed[i];
   }

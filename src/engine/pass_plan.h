@@ -1,0 +1,43 @@
+// PassPlan: what a pass takes from the scratch, counted by running the pass's own code on a backend
+// that computes nothing (Backend::counting). So what is planned is what is taken, to the byte and
+// by tag. Engine thread only.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/function_ref.h"
+#include "model/pass.h"
+
+namespace strata::engine {
+
+struct PassPlan {
+  int64_t bytes = 0;       // of the scratch
+  int64_t lane_bytes = 0;  // of the scratch of each lane
+  int64_t num_lanes = 0;
+  std::vector<Scratch::Use> uses;  // of the scratch at its fullest, by tag
+  // What backward needs, kept or made again, and what making it costs; of plan_pass() alone.
+  std::vector<model::SavedCost> saved;
+  [[nodiscard]] int64_t total() const { return bytes + lane_bytes * num_lanes; }
+};
+
+class PassMeter {
+ public:
+  // Counts for a backend of this path and team.
+  explicit PassMeter(Backend& backend)
+      : counter_(Backend::counting(backend.path(), backend.pool().num_threads())) {}
+
+  // Runs the pass on the counting backend. Borrowed until the next call, which allocates nothing
+  // once it is warm.
+  const PassPlan& count(FunctionRef<void(Backend&)> pass);
+  [[nodiscard]] const PassPlan& plan() const { return plan_; }
+
+ private:
+  Backend counter_;
+  PassPlan plan_;
+};
+
+// Books what the plan says; memory beyond `most` (in bytes of the scratch) is given back first.
+void book(const PassPlan& plan, Backend& backend, int64_t most);
+
+}  // namespace strata::engine

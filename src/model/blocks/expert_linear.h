@@ -1,0 +1,34 @@
+// The products of a layer's routed experts, with the batch's adapters: y = x W_e^T + scale (x
+// A_e^T) B_e^T for the rows of expert e. n rows, N outputs, K inputs, R rank. gate and up may share
+// one A (PEFT's target_parameters form, kMoeGateUp). Order of summation as in model/linear.h.
+// Engine thread only.
+#pragma once
+#include <array>
+
+#include "model/blocks/moe.h"
+#include "model/pass.h"
+
+namespace strata::model {
+
+// h [n, R] of gate, up, down and of gate and up together; empty where no row has the module.
+struct ExpertLoraH {
+  std::array<TensorView, 4> h;
+  [[nodiscard]] TensorView of(MoeKey key) const { return h[static_cast<size_t>(key - kMoeGate)]; }
+};
+
+ExpertLoraH take_expert_lora_h(Pass& pass, const BlockContext& context);
+
+// Writes y [n, N] and the h of matrix `key`; with an empty y only h. gate comes before up.
+void expert_forward(Pass& pass, const BlockContext& context, MoeKey key, const ExpertLoraH& lora_h,
+                    TensorView x, TensorView y);
+
+// dy [n, N] of the compute type; writes d_x [n, K] and accumulates the gradients that the pass asks
+// for. down projection.
+void expert_down_backward(Pass& pass, const BlockContext& context, const ExpertLoraH& lora_h,
+                          TensorView x, TensorView dy, TensorView d_x);
+
+// The same of gate and up together; writes d_x [n, K] f32, the sum of both.
+void expert_gate_up_backward(Pass& pass, const BlockContext& context, const ExpertLoraH& lora_h,
+                             TensorView x, TensorView d_gate, TensorView d_up, TensorView d_x);
+
+}  // namespace strata::model

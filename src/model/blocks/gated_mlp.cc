@@ -1,0 +1,112 @@
+#include "model/blocks/gated_mlp.h"
+
+#include <fmt/format.h>
+
+#include "model/linear.h"
+#include "ops/gated.h"
+
+namespace strata::model {
+namespace {
+
+struct GatedMlp {
+  using Config = GatedMlpConfig;
+  using Saved = GatedMlpSaved;
+  static constexpr BlockGroup kGroup = BlockGroup::kMlp;
+  enum Key : uint8_t { kGate, kUp, kDown, kGateBias, kUpBias, kDownBias };
+  static constexpr GatedMlpKeys kKeys = {kGate, kUp, kDown};
+
+  static std::string fault(const Config&) { return {}; }
+  static std::string describe(const Config& c) { return fmt::format("MLP {}", c.width); }
+
+  static void params(const Config& c, int64_t d, ParamRows& rows) {
+    constexpr int kFirstOrder = 4;  // behind the attention's projections
+    const auto add = [&](Key key, Key bias, std::string_view suffix, std::string_view path,
+                         Shape shape) {
+      rows.push_back({.key = key,
+                      .suffix = suffix,
+                      .shape = shape,
+                      .bias = c.bias ? static_cast<int>(bias) : kNoKey,
+                      .lora = {.path = path, .order = kFirstOrder + key}});
+    };
+    add(kGate, kGateBias, "mlp.gate_proj.weight", "mlp.gate_proj", {c.width, d});
+    add(kUp, kUpBias, "mlp.up_proj.weight", "mlp.up_proj", {c.width, d});
+    add(kDown, kDownBias, "mlp.down_proj.weight", "mlp.down_proj", {d, c.width});
+    if (!c.bias) return;
+    rows.push_back({.key = kGateBias, .suffix = "mlp.gate_proj.bias", .shape = {c.width}});
+    rows.push_back({.key = kUpBias, .suffix = "mlp.up_proj.bias", .shape = {c.width}});
+    rows.push_back({.key = kDownBias, .suffix = "mlp.down_proj.bias", .shape = {d}});
+  }
+
+  static CacheSpec cache(const Config&, DType) { return {}; }
+  static BlockWork work(const Config&) { return {}; }
+  static double output_flops(const Pass& pass, const BlockContext& context) {
+    return linear_flops(pass, context, kDown);
+  }
+  static void keep(Pass&, const BlockContext&, Saved&) {}
+  static void save(Pass& pass, const BlockContext& context, Saved& saved) {
+    gated_mlp_save(pass, context, kKeys, context.as<Config>().width, saved);
+  }
+  static void forward(Pass& pass, const BlockContext& context, Saved& saved, TensorView n,
+                      BlockOutput output) {
+    gated_mlp_forward(pass, context, kKeys, saved, n, output);
+  }
+  static void backward(Pass& pass, const BlockContext& context, const Saved& saved, TensorView n,
+                       TensorView d_out, TensorView d_n) {
+    gated_mlp_backward(pass, context, kKeys, saved, n, d_out, d_n);
+  }
+};
+
+}  // namespace
+
+const BlockOps kGatedMlp = block_ops<GatedMlp>("gated_mlp");
+
+void gated_mlp_save(Pass& pass, const BlockContext& context, const GatedMlpKeys& keys,
+                    int64_t width, GatedMlpSaved& saved) {
+  const Shape shape = {pass.num_tokens(), width};
+  saved.gate = pass.save("mlpwi_0", linear_flops(pass, context, keys.gate), pass.dtype(), shape);
+  saved.up = pass.save("mlpwi_1", linear_flops(pass, context, keys.up), pass.dtype(), shape);
+  saved.lora_h = {take_lora_h(pass, context, keys.gate), take_lora_h(pass, context, keys.up),
+                  take_lora_h(pass, context, keys.down)};
+}
+
+void gated_mlp_forward(Pass& pass, const BlockContext& context, const GatedMlpKeys& keys,
+                       const GatedMlpSaved& saved, TensorView n, BlockOutput output) {
+  const Scratch::Mark mark(pass.backend.scratch());
+  linear_forward(pass, pass.rows, linear_of(context, keys.gate), n, {}, saved.lora_h[0],
+                 saved.gate);
+  linear_forward(pass, pass.rows, linear_of(context, keys.up), n, {}, saved.lora_h[1], saved.up);
+  const TensorView activated = pass.take(pass.dtype(), saved.gate.shape);
+  ops::gated(pass.backend, ops::Activation::kSilu, saved.gate, saved.up, activated);
+  linear_forward(pass, pass.rows, linear_of(context, keys.down), activated, output.add,
+                 saved.lora_h[2], output.out);
+}
+
+void gated_mlp_backward(Pass& pass, const BlockContext& context, const GatedMlpKeys& keys,
+                        const GatedMlpSaved& saved, TensorView n, TensorView d_out,
+                        TensorView d_n) {
+  Scratch& scratch = pass.backend.scratch();
+  const Scratch::Mark mark(scratch);
+  const LinearWeights gate = linear_of(context, keys.gate);
+  const LinearWeights up = linear_of(context, keys.up);
+  const LinearWeights down = linear_of(context, keys.down);
+  const TensorView d_gate = pass.take(pass.dtype(), saved.gate.shape);
+  const TensorView d_up = pass.take(pass.dtype(), saved.gate.shape);
+  {
+    const Scratch::Mark inner(scratch);
+    const TensorView activated = pass.take(pass.dtype(), saved.gate.shape);
+    ops::gated(pass.backend, ops::Activation::kSilu, saved.gate, saved.up, activated);
+    const TensorView d_activated = pass.take(pass.dtype(), saved.gate.shape);
+    // out = add + down(activated)
+    linear_backward(pass, pass.rows, down, activated, saved.lora_h[2], d_out, d_activated, false,
+                    pass.base_gradient(down.weight_index));
+    // activated = silu(gate) * up
+    ops::gated_backward(pass.backend, ops::Activation::kSilu, saved.gate, saved.up, d_activated,
+                        d_gate, d_up);
+  }
+  linear_backward(pass, pass.rows, gate, n, saved.lora_h[0], d_gate, d_n, false,
+                  pass.base_gradient(gate.weight_index));
+  linear_backward(pass, pass.rows, up, n, saved.lora_h[1], d_up, d_n, true,
+                  pass.base_gradient(up.weight_index));
+}
+
+}  // namespace strata::model

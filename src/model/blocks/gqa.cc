@@ -1,0 +1,202 @@
+// T tokens, D model width, N query heads, M key/value heads, H head width, R rank.
+#include "model/blocks/gqa.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "model/blocks/attention_config.h"
+#include "model/kv_segments.h"
+#include "model/linear.h"
+#include "ops/rope.h"
+
+namespace strata::model {
+namespace {
+
+TensorView flat(TensorView heads) {
+  return heads.reshape({heads.shape[0], heads.shape[1] * heads.shape[2]});
+}
+
+struct Gqa {
+  using Config = GqaConfig;
+  static constexpr BlockGroup kGroup = BlockGroup::kAttention;
+  enum Key : uint8_t { kQ, kK, kV, kO, kQBias, kKBias, kVBias, kOBias, kQNorm, kKNorm };
+  static constexpr int kNumLinears = 4;
+
+  struct Saved {
+    TensorView q_raw;    // [T, N, H] query_proj, before norm and RoPE
+    TensorView k_raw;    // [T, M, H] key_proj
+    TensorView v;        // [T, M, H] value_proj
+    TensorView context;  // [T, N, H]
+    TensorView lse;      // [T, N] f32
+    std::array<TensorView, kNumLinears> lora_h;
+  };
+
+  static std::string fault(const Config& c) {
+    if (c.num_kv_heads < 1) return "num_key_value_heads must be at least 1";
+    if (c.num_heads % c.num_kv_heads != 0) {
+      return fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}",
+                         c.num_heads, c.num_kv_heads);
+    }
+    return rope_dim_fault("head_dim", c.head_dim,
+                          " (hidden_size / num_attention_heads unless given)");
+  }
+
+  static std::string describe(const Config& c) {
+    return fmt::format("{} heads and {} for keys of {}", c.num_heads, c.num_kv_heads, c.head_dim);
+  }
+
+  static void params(const Config& c, int64_t d, ParamRows& rows) {
+    const auto add = [&](Key key, std::string_view suffix, std::string_view path, Shape shape,
+                         int bias) {
+      rows.push_back({.key = key,
+                      .suffix = suffix,
+                      .shape = shape,
+                      .bias = bias,
+                      .lora = {.path = path, .order = key}});
+    };
+    const auto bias_key = [](bool has, Key key) { return has ? static_cast<int>(key) : kNoKey; };
+    add(kQ, "self_attn.q_proj.weight", "self_attn.q_proj", {c.q_width(), d},
+        bias_key(c.qkv_bias, kQBias));
+    add(kK, "self_attn.k_proj.weight", "self_attn.k_proj", {c.kv_width(), d},
+        bias_key(c.qkv_bias, kKBias));
+    add(kV, "self_attn.v_proj.weight", "self_attn.v_proj", {c.kv_width(), d},
+        bias_key(c.qkv_bias, kVBias));
+    add(kO, "self_attn.o_proj.weight", "self_attn.o_proj", {d, c.q_width()},
+        bias_key(c.o_bias, kOBias));
+    if (c.qkv_bias) {
+      rows.push_back({.key = kQBias, .suffix = "self_attn.q_proj.bias", .shape = {c.q_width()}});
+      rows.push_back({.key = kKBias, .suffix = "self_attn.k_proj.bias", .shape = {c.kv_width()}});
+      rows.push_back({.key = kVBias, .suffix = "self_attn.v_proj.bias", .shape = {c.kv_width()}});
+    }
+    if (c.o_bias) rows.push_back({.key = kOBias, .suffix = "self_attn.o_proj.bias", .shape = {d}});
+    if (c.qk_norm) {
+      rows.push_back({.key = kQNorm,
+                      .suffix = "self_attn.q_norm.weight",
+                      .shape = {c.head_dim},
+                      .init = 1.0f});
+      rows.push_back({.key = kKNorm,
+                      .suffix = "self_attn.k_norm.weight",
+                      .shape = {c.head_dim},
+                      .init = 1.0f});
+    }
+  }
+
+  static CacheSpec cache(const Config& c, DType dtype) {
+    return {.entry_bytes = 2 * c.kv_width() * dtype_bytes(dtype)};
+  }
+
+  // Scores and values of all heads.
+  static BlockWork work(const Config& c) {
+    const double flops = 2.0 * static_cast<double>(2 * c.q_width());
+    return {.pair_flops = flops, .executed_pair_flops = flops};
+  }
+
+  static double output_flops(const Pass& pass, const BlockContext& context) {
+    return linear_flops(pass, context, kO);
+  }
+
+  static void keep(Pass&, const BlockContext&, Saved&) {}
+
+  static void save(Pass& pass, const BlockContext& context, Saved& s) {
+    const auto& c = context.as<Config>();
+    const int64_t tokens = pass.num_tokens();
+    const Shape queries = {tokens, c.num_heads, c.head_dim};
+    const Shape keys = {tokens, c.num_kv_heads, c.head_dim};
+    s.q_raw = pass.save("query_proj", linear_flops(pass, context, kQ), pass.dtype(), queries);
+    s.k_raw = pass.save("key_proj", linear_flops(pass, context, kK), pass.dtype(), keys);
+    s.v = pass.save("value_proj", linear_flops(pass, context, kV), pass.dtype(), keys);
+    s.context = pass.save("context", attention_flops(pass, work(c)), pass.dtype(), queries);
+    s.lse = pass.save("context", 0.0, DType::kF32, {tokens, c.num_heads});
+    for (int key = 0; key < kNumLinears; ++key) {
+      s.lora_h[static_cast<size_t>(key)] = take_lora_h(pass, context, key);
+    }
+  }
+
+  static ops::HeadNormRopeArgs rope_args(const Pass& pass, const BlockContext& context,
+                                         TensorView x, Key norm) {
+    const auto& c = context.as<Config>();
+    const RopeTable& rope = pass.ropes[c.rope];
+    return {.x = x,
+            .weight = context.values(norm),
+            .eps = static_cast<float>(c.eps),
+            .positions = pass.positions,
+            .cos = rope.cos(),
+            .sin = rope.sin()};
+  }
+
+  // q or k after norm and RoPE, from scratch.
+  static TensorView rotated(Pass& pass, const BlockContext& context, TensorView raw, Key norm) {
+    const TensorView y = pass.take(pass.dtype(), raw.shape);
+    ops::head_norm_rope(pass.backend, rope_args(pass, context, raw, norm), y);
+    return y;
+  }
+
+  static ops::AttentionArgs attention_args(Pass& pass, const BlockContext& context, TensorView q,
+                                           TensorView k, TensorView v) {
+    const auto& c = context.as<Config>();
+    return {.q = q,
+            .segments = kv_segments(pass, context, k, v),
+            .num_kv_heads = c.num_kv_heads,
+            .scale = c.scale};
+  }
+
+  static void project(Pass& pass, const BlockContext& context, const Saved& s, Key key,
+                      TensorView x, TensorView add, TensorView y) {
+    linear_forward(pass, pass.rows, linear_of(context, key), x, add, s.lora_h[key], y);
+  }
+
+  static void forward(Pass& pass, const BlockContext& context, Saved& s, TensorView n,
+                      BlockOutput output) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    project(pass, context, s, kQ, n, {}, flat(s.q_raw));
+    project(pass, context, s, kK, n, {}, flat(s.k_raw));
+    project(pass, context, s, kV, n, {}, flat(s.v));
+    const TensorView q = rotated(pass, context, s.q_raw, kQNorm);
+    const TensorView k = rotated(pass, context, s.k_raw, kKNorm);
+    ops::attention(pass.backend, attention_args(pass, context, q, k, s.v), s.context, s.lse);
+    project(pass, context, s, kO, flat(s.context), output.add, output.out);
+  }
+
+  static void project_backward(Pass& pass, const BlockContext& context, const Saved& s, Key key,
+                               TensorView x, TensorView dy, TensorView dx, bool accumulate) {
+    const LinearWeights linear = linear_of(context, key);
+    linear_backward(pass, pass.rows, linear, x, s.lora_h[key], dy, dx, accumulate,
+                    pass.base_gradient(linear.weight_index));
+  }
+
+  static void backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,
+                       TensorView d_out, TensorView d_n) {
+    CHECK(!pass.cached());
+    Backend& backend = pass.backend;
+    const Scratch::Mark mark(backend.scratch());
+    const TensorView d_q = pass.take(pass.dtype(), s.q_raw.shape);
+    const TensorView d_k = pass.take(pass.dtype(), s.k_raw.shape);
+    const TensorView d_v = pass.take(pass.dtype(), s.v.shape);
+    {
+      const Scratch::Mark inner(backend.scratch());
+      const TensorView d_context = pass.take(pass.dtype(), s.context.shape);
+      // out = o_proj(context)
+      project_backward(pass, context, s, kO, flat(s.context), d_out, flat(d_context), false);
+      const TensorView q = rotated(pass, context, s.q_raw, kQNorm);
+      const TensorView k = rotated(pass, context, s.k_raw, kKNorm);
+      const TensorView d_q_rotated = pass.take(DType::kF32, s.q_raw.shape);
+      const TensorView d_k_rotated = pass.take(DType::kF32, s.k_raw.shape);
+      ops::attention_backward(backend, attention_args(pass, context, q, k, s.v), s.context, s.lse,
+                              d_context, d_q_rotated, d_k_rotated, d_v);
+      ops::head_norm_rope_backward(backend, rope_args(pass, context, s.q_raw, kQNorm), d_q_rotated,
+                                   d_q, pass.base_gradient(context.param(kQNorm).index));
+      ops::head_norm_rope_backward(backend, rope_args(pass, context, s.k_raw, kKNorm), d_k_rotated,
+                                   d_k, pass.base_gradient(context.param(kKNorm).index));
+    }
+    project_backward(pass, context, s, kQ, n, flat(d_q), d_n, false);
+    project_backward(pass, context, s, kK, n, flat(d_k), d_n, true);
+    project_backward(pass, context, s, kV, n, flat(d_v), d_n, true);
+  }
+};
+
+}  // namespace
+
+const BlockOps kGqa = block_ops<Gqa>("gqa");
+
+}  // namespace strata::model

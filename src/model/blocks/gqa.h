@@ -1,0 +1,28 @@
+// Grouped-query attention: o_proj(attention(q, k, v)) with q, k, v projected from n, q and k normed
+// per head (Qwen3) and rotated. With a KV cache the new keys and values are written to its pages
+// first and attention reads the pages; without one it reads them where they were computed: the same
+// bits either way. Sources: HF modeling_llama.py, LlamaAttention; modeling_qwen3.py,
+// Qwen3Attention.
+#pragma once
+#include "model/block.h"
+
+namespace strata::model {
+
+struct GqaConfig {
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+  float scale = 1.0f;  // of the scores
+  bool qkv_bias = false;
+  bool o_bias = false;
+  bool qk_norm = false;
+  double eps = 1e-6;  // of these norms
+  int rope = 0;       // in ModelConfig::ropes
+  [[nodiscard]] int64_t q_width() const { return num_heads * head_dim; }
+  [[nodiscard]] int64_t kv_width() const { return num_kv_heads * head_dim; }
+  friend bool operator==(const GqaConfig&, const GqaConfig&) = default;
+};
+
+extern const BlockOps kGqa;
+
+}  // namespace strata::model

@@ -1,0 +1,266 @@
+#include "model/blocks/mla_heads.h"
+
+#include "model/blocks/mla.h"
+#include "model/linear.h"
+
+namespace strata::model {
+namespace {
+
+// kv_b_proj of a layer, and what its heads look like.
+struct Heads {
+  PanelView weight;
+  RowBlocks blocks;
+  int64_t num_heads;
+  int64_t latent;
+
+  explicit Heads(const BlockContext& context)
+      : weight(context.param(kMlaKvB).panel),
+        blocks({context.as<MlaConfig>().nope_dim, context.as<MlaConfig>().value_dim}),
+        num_heads(context.as<MlaConfig>().num_heads),
+        latent(context.as<MlaConfig>().kv_lora_rank) {}
+  [[nodiscard]] PanelView keys(const PanelView& panel, int64_t head) const {
+    return blocks.block(panel, head, /*is_second=*/false);
+  }
+  [[nodiscard]] PanelView values(const PanelView& panel, int64_t head) const {
+    return blocks.block(panel, head, /*is_second=*/true);
+  }
+};
+
+const LoraModule* find_module(const AdapterRun& run, const BlockContext& context) {
+  if (run.adapter == nullptr) return nullptr;
+  return run.adapter->find(context.layer, context.param(kMlaKvB).target);
+}
+
+// [T N, width]: one row a token and head.
+TensorView flat_rows(TensorView heads) {
+  TensorView flat = heads;
+  flat.shape = {heads.rows(), heads.cols()};
+  return flat;
+}
+
+TensorView take_low_rank(Pass& pass, const BlockContext& context) {
+  const int64_t rank = largest_rank(pass.rows, context.layer, context.param(kMlaKvB).target);
+  if (rank == 0) return {};
+  const int64_t num_heads = context.as<MlaConfig>().num_heads;
+  return pass.take(pass.dtype(), {pass.num_tokens(), num_heads, rank});
+}
+
+// h = scale * x A^T for every token and head. x [T, N, C], h [T, N, R].
+void times_a(Pass& pass, const BlockContext& context, TensorView x, TensorView h) {
+  const int64_t num_heads = x.shape[1];
+  std::vector<ops::RunProduct>& products = pass.lists.products;
+  products.clear();
+  for (const AdapterRun& run : pass.rows.runs()) {
+    const LoraModule* module = find_module(run, context);
+    if (module == nullptr) continue;
+    products.push_back({.begin = run.begin * num_heads,
+                        .end = run.end * num_heads,
+                        .w = module->a_panel,
+                        .scale = module->scale});
+  }
+  if (!products.empty()) ops::gemm_runs(pass.backend, flat_rows(x), products, flat_rows(h));
+}
+
+// Rows of one run and the columns that the run's rank fills, of head `head`.
+TensorView run_part(TensorView h, const AdapterRun& run, const LoraModule& module, int64_t head) {
+  return head_cols(h, head, 0, module.spec.rank).slice_rows(run.begin, run.end);
+}
+
+enum class Side : uint8_t { kKeys, kValues };
+
+// h[:, head] = scale * y B of the head's key or value rows. y [T, P or U].
+void times_b(Pass& pass, const BlockContext& context, const Heads& heads, Side side, int64_t head,
+             TensorView y, TensorView h) {
+  for (const AdapterRun& run : pass.rows.runs()) {
+    const LoraModule* module = find_module(run, context);
+    if (module == nullptr) continue;
+    const PanelView b = side == Side::kKeys ? heads.keys(module->b_panel, head)
+                                            : heads.values(module->b_panel, head);
+    ops::gemm_dx(pass.backend,
+                 {.x = y.slice_rows(run.begin, run.end), .w = b, .scale = module->scale},
+                 run_part(h, run, *module, head));
+  }
+}
+
+// The low-rank terms of one head: h times A, or h times the head's rows of B.
+std::span<const ops::LowRankRun> low_rank_runs(Pass& pass, const BlockContext& context,
+                                               int64_t head, TensorView h, const Heads* b_heads,
+                                               Side side) {
+  std::vector<ops::LowRankRun>& low_rank = pass.lists.low_rank;
+  low_rank.clear();
+  for (const AdapterRun& run : pass.rows.runs()) {
+    const LoraModule* module = find_module(run, context);
+    if (module == nullptr) continue;
+    PanelView w = module->a_panel;
+    if (b_heads != nullptr) {
+      w = side == Side::kKeys ? b_heads->keys(module->b_panel, head)
+                              : b_heads->values(module->b_panel, head);
+    }
+    low_rank.push_back({.begin = run.begin,
+                        .end = run.end,
+                        .x = head_cols(h, head, 0, module->spec.rank),
+                        .w = w});
+  }
+  return low_rank;
+}
+
+// d_a += per sequence: h_q^T d_q, then d_h_c^T c.
+void a_gradient(Pass& pass, const AdapterRun& run, const LoraModule& module, const HeadLowRank& h,
+                TensorView d_q, TensorView latent_context) {
+  const int64_t num_heads = d_q.shape[1];
+  const int64_t rank = module.spec.rank;
+  int64_t begin = 0;
+  for (const int64_t end : pass.rows.ends_of(run)) {
+    const int64_t first = (run.begin + begin) * num_heads;
+    const int64_t last = (run.begin + end) * num_heads;
+    const int64_t ends[] = {last - first};
+    const auto part = [&](TensorView x, int64_t cols) {
+      return flat_rows(x).slice_rows(first, last).slice_cols(0, cols);
+    };
+    const int64_t latent = latent_context.cols();
+    ops::gemm_dw(pass.backend, part(h.q_h, rank), part(d_q, latent), ends, module.d_a);
+    ops::gemm_dw(pass.backend, part(h.d_context_h, rank), part(latent_context, latent), ends,
+                 module.d_a);
+    begin = end;
+  }
+}
+
+// What one head's gradients are made of; rows of the whole batch.
+struct HeadTerms {
+  TensorView q;        // [T, P]
+  TensorView d_q;      // [T, C]
+  TensorView context;  // [T, C], latent
+  TensorView d_context;
+};
+
+}  // namespace
+
+TensorView head_cols(TensorView heads, int64_t head, int64_t begin, int64_t end) {
+  CHECK(heads.shape.rank() == 3 && heads.dense() && end <= heads.cols());
+  TensorView part = heads;
+  part.data =
+      static_cast<char*>(heads.data) + (head * heads.cols() + begin) * dtype_bytes(heads.dtype);
+  part.shape = {heads.shape[0], end - begin};
+  part.row_stride = heads.shape[1] * heads.cols();
+  return part;
+}
+
+TensorView cols_of_heads(TensorView heads, int64_t begin, int64_t end) {
+  CHECK(heads.shape.rank() == 3 && heads.dense() && end <= heads.cols());
+  TensorView part = heads;
+  part.data = static_cast<char*>(heads.data) + begin * dtype_bytes(heads.dtype);
+  part.shape = {heads.shape[0], heads.shape[1], end - begin};
+  return part;
+}
+
+void absorb_queries(Pass& pass, const BlockContext& context, TensorView q_raw, TensorView q) {
+  const Scratch::Mark mark(pass.backend.scratch());
+  const Heads heads(context);
+  const TensorView h = take_low_rank(pass, context);
+  for (int64_t n = 0; n < heads.num_heads; ++n) {
+    const TensorView nope = head_cols(q_raw, n, 0, heads.blocks.first);
+    times_b(pass, context, heads, Side::kKeys, n, nope, h);
+    ops::gemm_dx(pass.backend,
+                 {.x = nope,
+                  .w = heads.keys(heads.weight, n),
+                  .runs = low_rank_runs(pass, context, n, h, nullptr, Side::kKeys)},
+                 head_cols(q, n, 0, heads.latent));
+  }
+}
+
+void expand_context(Pass& pass, const BlockContext& context, TensorView latent_context,
+                    TensorView expanded) {
+  const Scratch::Mark mark(pass.backend.scratch());
+  const Heads heads(context);
+  const TensorView h = take_low_rank(pass, context);
+  times_a(pass, context, latent_context, h);
+  for (int64_t n = 0; n < heads.num_heads; ++n) {
+    ops::gemm(pass.backend,
+              {.x = head_cols(latent_context, n, 0, heads.latent),
+               .w = heads.values(heads.weight, n),
+               .runs = low_rank_runs(pass, context, n, h, &heads, Side::kValues)},
+              head_cols(expanded, n, 0, heads.blocks.second));
+  }
+}
+
+HeadLowRank take_head_low_rank(Pass& pass, const BlockContext& context) {
+  HeadLowRank h;
+  for (TensorView* view : {&h.q_h, &h.d_q_h, &h.context_h, &h.d_context_h}) {
+    *view = take_low_rank(pass, context);
+  }
+  return h;
+}
+
+void expand_context_backward(Pass& pass, const BlockContext& context, TensorView latent_context,
+                             TensorView d_context, const HeadLowRank& h,
+                             TensorView d_latent_context) {
+  const Heads heads(context);
+  times_a(pass, context, latent_context, h.context_h);
+  for (int64_t n = 0; n < heads.num_heads; ++n) {
+    const TensorView d = head_cols(d_context, n, 0, heads.blocks.second);
+    // context = c W^T + (s c A^T) B^T
+    times_b(pass, context, heads, Side::kValues, n, d, h.d_context_h);
+    ops::gemm_dx(pass.backend,
+                 {.x = d,
+                  .w = heads.values(heads.weight, n),
+                  .runs = low_rank_runs(pass, context, n, h.d_context_h, nullptr, Side::kValues)},
+                 head_cols(d_latent_context, n, 0, heads.latent));
+  }
+}
+
+void absorb_queries_backward(Pass& pass, const BlockContext& context, TensorView q_raw,
+                             TensorView d_q, const HeadLowRank& h, TensorView d_q_raw) {
+  const Heads heads(context);
+  times_a(pass, context, cols_of_heads(d_q, 0, heads.latent), h.d_q_h);
+  for (int64_t n = 0; n < heads.num_heads; ++n) {
+    // q = q_raw W + (s q_raw B) A
+    times_b(pass, context, heads, Side::kKeys, n, head_cols(q_raw, n, 0, heads.blocks.first),
+            h.q_h);
+    ops::gemm(pass.backend,
+              {.x = head_cols(d_q, n, 0, heads.latent),
+               .w = heads.keys(heads.weight, n),
+               .runs = low_rank_runs(pass, context, n, h.d_q_h, &heads, Side::kKeys)},
+              head_cols(d_q_raw, n, 0, heads.blocks.first));
+  }
+}
+
+void kv_b_gradients(Pass& pass, const BlockContext& context, TensorView q_raw, TensorView d_q,
+                    TensorView latent_context, TensorView d_context, const HeadLowRank& h) {
+  const Heads heads(context);
+  const int64_t pair = heads.blocks.first + heads.blocks.second;
+  const auto keys = [&](TensorView rows, int64_t n) {
+    return rows.slice_rows(n * pair, n * pair + heads.blocks.first);
+  };
+  const auto values = [&](TensorView rows, int64_t n) {
+    return rows.slice_rows(n * pair + heads.blocks.first, (n + 1) * pair);
+  };
+  const TensorView d_weight = pass.base_gradient(context.param(kMlaKvB).index);
+  for (int64_t n = 0; n < heads.num_heads; ++n) {
+    const HeadTerms terms = {.q = head_cols(q_raw, n, 0, heads.blocks.first),
+                             .d_q = head_cols(d_q, n, 0, heads.latent),
+                             .context = head_cols(latent_context, n, 0, heads.latent),
+                             .d_context = head_cols(d_context, n, 0, heads.blocks.second)};
+    if (!d_weight.empty()) {
+      ops::gemm_dw(pass.backend, terms.q, terms.d_q, pass.rows.ends(), keys(d_weight, n));
+      ops::gemm_dw(pass.backend, terms.d_context, terms.context, pass.rows.ends(),
+                   values(d_weight, n));
+    }
+    for (const AdapterRun& run : pass.rows.runs()) {
+      const LoraModule* module = find_module(run, context);
+      if (module == nullptr || !pass.adapter_gradients || !run.adapter->trains()) continue;
+      ops::gemm_dw(pass.backend, terms.q.slice_rows(run.begin, run.end),
+                   run_part(h.d_q_h, run, *module, n), pass.rows.ends_of(run),
+                   keys(module->d_b, n));
+      ops::gemm_dw(pass.backend, terms.d_context.slice_rows(run.begin, run.end),
+                   run_part(h.context_h, run, *module, n), pass.rows.ends_of(run),
+                   values(module->d_b, n));
+    }
+  }
+  for (const AdapterRun& run : pass.rows.runs()) {
+    const LoraModule* module = find_module(run, context);
+    if (module == nullptr || !pass.adapter_gradients || !run.adapter->trains()) continue;
+    a_gradient(pass, run, *module, h, d_q, latent_context);
+  }
+}
+
+}  // namespace strata::model

@@ -1,0 +1,257 @@
+// T tokens, D model width, E experts, K chosen experts of a token, F width of an expert, R rank.
+#include "model/blocks/moe.h"
+
+#include <fmt/format.h>
+
+#include "model/blocks/expert_linear.h"
+#include "model/blocks/gated_mlp.h"
+#include "model/blocks/routing.h"
+#include "model/linear.h"
+#include "ops/elementwise.h"
+#include "ops/gated.h"
+
+namespace strata::model {
+namespace {
+
+constexpr GatedMlpKeys kSharedKeys = {kMoeSharedGate, kMoeSharedUp, kMoeSharedDown};
+
+struct Moe {
+  using Config = MoeConfig;
+  static constexpr BlockGroup kGroup = BlockGroup::kMlp;
+
+  struct Saved {
+    Routing routing;
+    TensorView gate;  // [T * K, F] moe_mlpwi_0, rows in the routing's order
+    TensorView up;    // [T * K, F] moe_mlpwi_1
+    ExpertLoraH lora_h;
+    GatedMlpSaved shared;
+  };
+
+  static std::string fault(const Config& c);
+  static std::string describe(const Config& c) {
+    return fmt::format("{} experts of {}, {} a token", c.num_experts, c.expert_width, c.top_k);
+  }
+  static void params(const Config& c, int64_t d, ParamRows& rows);
+  static CacheSpec cache(const Config&, DType) { return {}; }
+  static BlockWork work(const Config&) { return {}; }
+
+  static double output_flops(const Pass& pass, const BlockContext& context) {
+    const auto k = static_cast<double>(context.as<Config>().top_k);
+    return k * linear_flops(pass, context, kMoeDown) + linear_flops(pass, context, kMoeSharedDown);
+  }
+
+  static void keep(Pass& pass, const BlockContext& context, Saved& s) {
+    s.routing = take_routing(pass, context.as<Config>());
+  }
+
+  static void save(Pass& pass, const BlockContext& context, Saved& s) {
+    const auto& c = context.as<Config>();
+    const Shape shape = {pass.num_tokens() * c.top_k, c.expert_width};
+    const auto k = static_cast<double>(c.top_k);
+    s.gate =
+        pass.save("moe_mlpwi_0", k * linear_flops(pass, context, kMoeGate), pass.dtype(), shape);
+    s.up = pass.save("moe_mlpwi_1", k * linear_flops(pass, context, kMoeUp), pass.dtype(), shape);
+    s.lora_h = take_expert_lora_h(pass, context);
+    if (c.shared_width > 0) gated_mlp_save(pass, context, kSharedKeys, c.shared_width, s.shared);
+  }
+
+  static void forward(Pass& pass, const BlockContext& context, Saved& s, TensorView n,
+                      BlockOutput output) {
+    Scratch& scratch = pass.backend.scratch();
+    const Scratch::Mark mark(scratch);
+    if (!s.routing.known) make_routing(pass, context, n, s.routing);
+    build_rows(pass, context, s.routing);
+    if (context.as<Config>().shared_width == 0) {
+      return routed_forward(pass, context, s, n, output.add, output.out);
+    }
+    // sum = add + routed; out = sum + shared
+    const TensorView sum =
+        output.out.empty() ? TensorView() : pass.take(DType::kF32, {n.rows(), n.cols()});
+    routed_forward(pass, context, s, n, output.add, sum);
+    gated_mlp_forward(pass, context, kSharedKeys, s.shared, n, {.add = sum, .out = output.out});
+  }
+
+  static void backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,
+                       TensorView d_out, TensorView d_n) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    build_rows(pass, context, s.routing);
+    const bool has_shared = context.as<Config>().shared_width > 0;
+    const TensorView d_row_weights = pass.take(DType::kF32, {s.routing.num_rows()});
+    if (has_shared) gated_mlp_backward(pass, context, kSharedKeys, s.shared, n, d_out, d_n);
+    routed_backward(pass, context, s, n, d_out, d_n, !has_shared, d_row_weights);
+    router_backward(pass, context, s.routing, n, d_row_weights, d_n);
+  }
+
+  static void build_rows(Pass& pass, const BlockContext& context, const Routing& routing) {
+    ExpertRows& rows = pass.lists.expert_rows;
+    if (!pass.backend.is_counting()) {
+      rows.build(routing.expert_ends, routing.token_of_row, pass.sequences);
+      return;
+    }
+    const auto& c = context.as<Config>();
+    rows.build_fullest(c.top_k, c.num_experts, pass.num_tokens(), pass.sequences);
+  }
+
+  // x[token] for every routed row.
+  static TensorView gather_rows(Pass& pass, const Routing& routing, TensorView x) {
+    const TensorView y = pass.take(x.dtype, {routing.num_rows(), x.cols()});
+    ops::gather(pass.backend, x, routing.token_of_row, y);
+    return y;
+  }
+
+  // weight * silu(gate) * up of every routed row.
+  static TensorView weighted(Pass& pass, const Saved& s) {
+    const TensorView y = pass.take(pass.dtype(), s.gate.shape);
+    ops::gated_rows(pass.backend, ops::Activation::kSilu, s.gate, s.up, s.routing.row_weights, y);
+    return y;
+  }
+
+  // Fills gate, up and their lora_h; then sum = add + the experts' outputs, unless sum is empty.
+  static void routed_forward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,
+                             TensorView add, TensorView sum) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    {
+      const Scratch::Mark inner(pass.backend.scratch());
+      const TensorView x = gather_rows(pass, s.routing, n);
+      expert_forward(pass, context, kMoeGate, s.lora_h, x, s.gate);
+      expert_forward(pass, context, kMoeUp, s.lora_h, x, s.up);
+    }
+    const TensorView activated = weighted(pass, s);
+    const TensorView y =
+        sum.empty() ? TensorView() : pass.take(DType::kF32, {s.routing.num_rows(), n.cols()});
+    expert_forward(pass, context, kMoeDown, s.lora_h, activated, y);
+    if (!sum.empty()) ops::gather_sum(pass.backend, y, s.routing.row_of_slot, add, sum);
+  }
+
+  // Adds the routed path's gradient to d_n [T, D] f32; with `first` d_n is written. d_out [T, D] of
+  // the compute type. Leaves d_row_weights [n].
+  static void routed_backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,
+                              TensorView d_out, TensorView d_n, bool first,
+                              TensorView d_row_weights) {
+    Scratch& scratch = pass.backend.scratch();
+    const Scratch::Mark mark(scratch);
+    const Routing& routing = s.routing;
+    const TensorView d_gate = pass.take(pass.dtype(), s.gate.shape);
+    const TensorView d_up = pass.take(pass.dtype(), s.gate.shape);
+    {
+      const Scratch::Mark inner(scratch);
+      const TensorView d_activated = pass.take(pass.dtype(), s.gate.shape);
+      const TensorView activated = weighted(pass, s);
+      // sum[t] = down(activated) of the token's rows
+      const TensorView dy = gather_rows(pass, routing, d_out);
+      expert_down_backward(pass, context, s.lora_h, activated, dy, d_activated);
+      // activated = weight * silu(gate) * up
+      ops::gated_rows_backward(pass.backend, ops::Activation::kSilu, s.gate, s.up,
+                               routing.row_weights, d_activated, d_gate, d_up, d_row_weights);
+    }
+    const TensorView x = gather_rows(pass, routing, n);
+    const TensorView d_x = pass.take(DType::kF32, x.shape);
+    expert_gate_up_backward(pass, context, s.lora_h, x, d_gate, d_up, d_x);
+    // x[row] = n[token]
+    ops::gather_sum(pass.backend, d_x, routing.row_of_slot, first ? TensorView() : d_n, d_n);
+  }
+
+  // d_n += the router's; its weight's gradient.
+  static void router_backward(Pass& pass, const BlockContext& context, const Routing& routing,
+                              TensorView n, TensorView d_row_weights, TensorView d_n) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    const TensorView d_logits = pass.take(pass.dtype(), routing.scores.shape);
+    routing_backward(pass, context, routing, d_row_weights, d_logits);
+    // logits = router(n)
+    const ParamView& router = context.param(kMoeRouter);
+    const TensorView d_weight = pass.base_gradient(router.index);
+    if (!d_weight.empty()) ops::gemm_dw(pass.backend, d_logits, n, pass.rows.ends(), d_weight);
+    ops::gemm_dx(pass.backend, {.x = d_logits, .w = router.panel}, d_n, /*accumulate=*/true);
+  }
+};
+
+std::string Moe::fault(const Config& c) {
+  constexpr int64_t kMostExperts = 65536;
+  constexpr int64_t kLargestWidth = int64_t{1} << 31;
+  std::string fault;
+  const auto want = [&](bool fine, std::string_view name, int64_t got, std::string_view wanted) {
+    if (fault.empty() && !fine) fault = fmt::format("{}: got {}, want {}", name, got, wanted);
+  };
+  const int64_t experts = c.num_experts;
+  want(experts >= 1 && experts <= kMostExperts, "the number of experts", experts, "1 to 65536");
+  want(c.expert_width >= 1 && c.expert_width < kLargestWidth, "moe_intermediate_size",
+       c.expert_width, "at least 1 and below 2^31");
+  want(c.shared_width >= 0 && c.shared_width < kLargestWidth, "the shared experts' width",
+       c.shared_width, "at least 0 and below 2^31");
+  want(c.top_k >= 1 && c.top_k <= experts, "num_experts_per_tok", c.top_k,
+       "1 to the number of experts");
+  if (!fault.empty()) return fault;
+  want(c.num_groups >= 1 && experts % c.num_groups == 0, "n_group", c.num_groups,
+       "a divisor of the number of experts");
+  if (!fault.empty()) return fault;
+  want(c.top_groups >= 1 && c.top_groups <= c.num_groups, "topk_group", c.top_groups,
+       "1 to n_group");
+  want(c.top_k <= c.top_groups * (experts / c.num_groups), "num_experts_per_tok", c.top_k,
+       "at most the experts of topk_group groups");
+  return fault;
+}
+
+void Moe::params(const Config& c, int64_t d, ParamRows& rows) {
+  const int64_t e = c.num_experts;
+  const int64_t f = c.expert_width;
+  constexpr int kSharedOrder = 7;   // behind a dense MLP's projections
+  constexpr int kExpertOrder = 14;  // behind latent attention's
+  rows.push_back({.key = kMoeRouter, .suffix = "mlp.gate.weight", .shape = {e, d}});
+  if (c.router == RouterKind::kSigmoid) {
+    rows.push_back({.key = kMoeRouterBias,
+                    .suffix = "mlp.gate.e_score_correction_bias",
+                    .shape = {e},
+                    .floor = DType::kF32,
+                    .buffer = true});
+  }
+  // transformers 5 stores all experts as two tensors: gate_up_proj [E, 2 F, D], gate rows first,
+  // and down_proj [E, D, F].
+  const Spelling gate = {"mlp.experts.gate_up_proj", {e, 2 * f, d}, 0, 2 * f};
+  const Spelling up = {"mlp.experts.gate_up_proj", {e, 2 * f, d}, f, 2 * f};
+  const Spelling down = {"mlp.experts.down_proj", {e, d, f}, 0, d};
+  const auto expert = [&](MoeKey key, std::string_view suffix, Shape shape, const LoraPlace& lora,
+                          const Spelling& other) {
+    rows.push_back({.key = key,
+                    .suffix = suffix,
+                    .shape = shape,
+                    .num_experts = e,
+                    .num_active = c.top_k,
+                    .lora = lora,
+                    .others = {other}});
+  };
+  expert(kMoeGate, "mlp.experts.{}.gate_proj.weight", {f, d},
+         {.path = "mlp.experts.gate_proj", .order = kExpertOrder, .stacked = "w1"}, gate);
+  expert(kMoeUp, "mlp.experts.{}.up_proj.weight", {f, d},
+         {.path = "mlp.experts.up_proj", .order = kExpertOrder + 1, .stacked = "w3"}, up);
+  expert(kMoeDown, "mlp.experts.{}.down_proj.weight", {d, f},
+         {.path = "mlp.experts.down_proj", .order = kExpertOrder + 2, .stacked = "w2"}, down);
+  rows.push_back({.key = kMoeGateUp,
+                  .num_experts = e,
+                  .num_active = c.top_k,
+                  .lora = {.path = "mlp.experts.gate_up_proj",
+                           .order = kExpertOrder + 3,
+                           .in = d,
+                           .out = 2 * f,
+                           .num_halves = 2,
+                           .is_fresh = false,
+                           .stacked = "w1 w3"}});
+  if (c.shared_width == 0) return;
+  const auto shared = [&](MoeKey key, std::string_view suffix, std::string_view path, Shape shape) {
+    rows.push_back({.key = key,
+                    .suffix = suffix,
+                    .shape = shape,
+                    .lora = {.path = path, .order = kSharedOrder + key - kMoeSharedGate}});
+  };
+  const int64_t s = c.shared_width;
+  shared(kMoeSharedGate, "mlp.shared_experts.gate_proj.weight", "mlp.shared_experts.gate_proj",
+         {s, d});
+  shared(kMoeSharedUp, "mlp.shared_experts.up_proj.weight", "mlp.shared_experts.up_proj", {s, d});
+  shared(kMoeSharedDown, "mlp.shared_experts.down_proj.weight", "mlp.shared_experts.down_proj",
+         {d, s});
+}
+
+}  // namespace
+
+const BlockOps kMoe = block_ops<Moe>("moe");
+
+}  // namespace strata::model

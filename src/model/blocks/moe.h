@@ -1,0 +1,44 @@
+// Mixture of experts: sum over the chosen experts of weight * expert(n) + shared(n), expert(n) =
+// down(silu(gate(n)) * up(n)). Sources: HF modeling_qwen3_moe.py, Qwen3MoeSparseMoeBlock;
+// modeling_deepseek_v3.py, DeepseekV3MoE. No capacity: every token reaches its experts, and its
+// result depends on no other token. The router's weight goes into the expert's hidden values before
+// the down projection, which is linear; a token's experts are summed in fp32 in the order of its
+// choice.
+#pragma once
+#include "model/block.h"
+
+namespace strata::model {
+
+// How a router scores experts: softmax over all of them (Qwen3), or sigmoid with a correction bias
+// that counts in the choice only, by groups (DeepSeek-V3).
+enum class RouterKind : uint8_t { kSoftmax, kSigmoid };
+
+struct MoeConfig {
+  int64_t num_experts = 0;
+  int64_t top_k = 0;
+  int64_t expert_width = 0;  // of a routed expert's feed-forward
+  int64_t shared_width = 0;  // of the shared experts together; 0: none
+  RouterKind router = RouterKind::kSoftmax;
+  bool norm_topk = false;  // weights of the chosen experts sum to one before `scale`
+  int64_t num_groups = 1;  // sigmoid: experts in groups, of which top_groups take part
+  int64_t top_groups = 1;
+  double scale = 1.0;  // of the weights
+  friend bool operator==(const MoeConfig&, const MoeConfig&) = default;
+};
+
+extern const BlockOps kMoe;
+
+// Keys of its parameters.
+enum MoeKey : uint8_t {
+  kMoeRouter,
+  kMoeRouterBias,
+  kMoeGate,  // of the routed experts
+  kMoeUp,
+  kMoeDown,
+  kMoeGateUp,  // gate and up of all experts with one A, for adapters alone
+  kMoeSharedGate,
+  kMoeSharedUp,
+  kMoeSharedDown
+};
+
+}  // namespace strata::model

@@ -1,0 +1,41 @@
+// The routing of a sparse layer: which experts a token goes to, with which weights, and the order
+// of rows in which experts see their tokens. Made once in a forward and kept for backward, also
+// where everything else is recomputed. T tokens, E experts, K chosen experts of a token. Engine
+// thread only.
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "model/block.h"
+#include "model/blocks/moe.h"
+#include "ops/router.h"
+#include "tensor/view.h"
+
+namespace strata::model {
+
+struct Routing {
+  std::span<int32_t> expert_ids;  // [T * K], best first
+  TensorView weights;             // [T * K] f32
+  TensorView scores;              // [T, E] f32
+  // Rows: the T * K pairs (token, expert) sorted by expert, then by token.
+  std::span<int32_t> token_of_row;
+  std::span<int32_t> row_of_slot;  // of (token, k), flat
+  TensorView row_weights;          // [T * K] f32
+  std::span<int64_t> expert_ends;  // [E] end row of each expert
+  bool known = false;              // filled: forward takes it as it is
+
+  [[nodiscard]] int64_t num_rows() const { return std::ssize(token_of_row); }
+};
+
+// Takes the memory from the scratch.
+Routing take_routing(Pass& pass, const MoeConfig& config);
+
+// Fills everything from n [T, D], the normed input of the experts.
+// Where nothing is computed, a routing of the most rows an expert may have.
+void make_routing(Pass& pass, const BlockContext& context, TensorView n, Routing& routing);
+
+// Writes d_logits [T, E] from d_row_weights [T * K] f32.
+void routing_backward(Pass& pass, const BlockContext& context, const Routing& routing,
+                      TensorView d_row_weights, TensorView d_logits);
+
+}  // namespace strata::model

@@ -1,0 +1,44 @@
+// CacheLayout: how what blocks keep of a sequence between passes lies in memory. A page holds a run
+// of positions of all layers, each layer's part at an offset of its own; what belongs to a sequence
+// as a whole lies in one state beside the pages. Plain values, const after construction.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "model/config.h"
+
+namespace strata::model {
+
+class CacheLayout {
+ public:
+  // page_size is rounded up to what every layer's ratio divides.
+  CacheLayout(const ModelConfig& config, DType dtype, int64_t page_size);
+
+  [[nodiscard]] int64_t page_size() const { return page_size_; }  // positions
+  [[nodiscard]] int64_t page_bytes() const { return page_bytes_; }
+  [[nodiscard]] int64_t state_bytes() const { return state_bytes_; }  // of a sequence
+  [[nodiscard]] CachePlace place(int64_t layer, int sublayer) const {
+    return places_[static_cast<size_t>(layer)][static_cast<size_t>(sublayer)];
+  }
+  // Bytes in the pages that one position takes, all layers.
+  [[nodiscard]] double position_bytes() const {
+    return static_cast<double>(page_bytes_) / static_cast<double>(page_size_);
+  }
+  // The first position that a query at `position` or later reads: pages wholly before it may go.
+  [[nodiscard]] int64_t first_needed(int64_t position) const {
+    return window_ == 0 ? 0 : std::max<int64_t>(0, position - window_ + 1);
+  }
+  // Whether sequences of one prefix may share its pages: not while a state of their own goes with
+  // them, which exists only where it was kept.
+  [[nodiscard]] bool shares_prefixes() const { return state_bytes_ == 0; }
+
+ private:
+  int64_t page_size_ = 0;
+  int64_t page_bytes_ = 0;
+  int64_t state_bytes_ = 0;
+  int64_t window_ = 0;                           // the widest; 0: some layer reads every position
+  std::vector<std::vector<CachePlace>> places_;  // [layer][sublayer]
+};
+
+}  // namespace strata::model

@@ -1,0 +1,88 @@
+// Connector: how a sublayer meets the residual: its norms, the add and the rounding around a block,
+// or the streams a model may have instead of one residual. Like a block, a row of functions over a
+// config of its own (connectors/<name>.{h,cc}). Engine thread only, but for what needs no Pass.
+#pragma once
+#include "model/block.h"
+
+namespace strata::model {
+
+// One sublayer at its place: its connector's parameters and config, and its block's.
+struct SublayerContext {
+  const struct ConnectorOps* connector = nullptr;
+  const BlockOps* block = nullptr;
+  BlockContext outer;  // of the connector
+  BlockContext inner;  // of the block
+};
+
+// What a sublayer keeps of a forward: the connector's part and the block's.
+struct SublayerSaved {
+  void* outer = nullptr;
+  void* inner = nullptr;
+};
+
+struct ConnectorOps {
+  std::string_view name;
+  bool (*equal)(const void* a, const void* b);
+  void (*params)(const void* config, int64_t hidden_size, ParamRows& rows);
+  size_t saved_bytes;
+  void (*construct)(void* saved);
+  void (*save)(Pass& pass, const BlockContext& context, void* saved);
+  // state [T, D] to out [T, D], or to an empty out (recompute).
+  void (*forward)(Pass& pass, const SublayerContext& context, const SublayerSaved& saved,
+                  TensorView state, TensorView out);
+  // d [T, D] f32: the gradient of out on entry, of state on return.
+  void (*backward)(Pass& pass, const SublayerContext& context, const SublayerSaved& saved,
+                   TensorView state, TensorView d);
+};
+
+// The row of a connector struct C with a Config, a Saved, and the functions above, typed.
+template <typename C>
+constexpr ConnectorOps connector_ops(std::string_view name) {
+  using Config = typename C::Config;
+  using Saved = typename C::Saved;
+  static_assert(std::is_trivially_copyable_v<Saved> && alignof(Saved) <= 64);
+  return {.name = name,
+          .equal =
+              [](const void* a, const void* b) {
+                return *static_cast<const Config*>(a) == *static_cast<const Config*>(b);
+              },
+          .params =
+              [](const void* config, int64_t hidden_size, ParamRows& rows) {
+                C::params(*static_cast<const Config*>(config), hidden_size, rows);
+              },
+          .saved_bytes = sizeof(Saved),
+          .construct = [](void* saved) { new (saved) Saved; },
+          .save = [](Pass& pass, const BlockContext& context,
+                     void* saved) { C::save(pass, context, *static_cast<Saved*>(saved)); },
+          .forward = C::forward,
+          .backward = C::backward};
+}
+
+// A row with its config.
+class Connector {
+ public:
+  template <typename Config>
+  Connector(const ConnectorOps& ops, Config config)
+      : ops_(&ops), config_(std::make_shared<const Config>(std::move(config))) {}
+
+  [[nodiscard]] const ConnectorOps& ops() const { return *ops_; }
+  [[nodiscard]] const void* config() const { return config_.get(); }
+  friend bool operator==(const Connector& a, const Connector& b) {
+    return a.ops_ == b.ops_ && (a.config_ == b.config_ || a.ops_->equal(a.config(), b.config()));
+  }
+
+ private:
+  const ConnectorOps* ops_;
+  std::shared_ptr<const void> config_;
+};
+
+struct Sublayer {
+  Connector connector;
+  Block block;
+  friend bool operator==(const Sublayer&, const Sublayer&) = default;
+};
+
+// What a layer is made of, in order. Layers of equal config share a stack.
+using LayerConfig = std::vector<Sublayer>;
+
+}  // namespace strata::model

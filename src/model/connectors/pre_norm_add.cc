@@ -1,0 +1,52 @@
+#include "model/connectors/pre_norm_add.h"
+
+#include "model/residual.h"
+
+namespace strata::model {
+namespace {
+
+struct PreNormAdd {
+  using Config = PreNormAddConfig;
+  struct Saved {};
+  enum Key : uint8_t { kNorm };
+
+  static void params(const Config& c, int64_t hidden_size, ParamRows& rows) {
+    rows.push_back({.key = kNorm, .suffix = c.norm, .shape = {hidden_size}, .init = 1.0f});
+  }
+  static void save(Pass&, const BlockContext&, Saved&) {}
+
+  static ops::RmsNormArgs norm_of(const BlockContext& outer, TensorView state) {
+    return norm_args(state, outer.values(kNorm), outer.as<Config>().eps);
+  }
+  // norm(state) in the compute type, from the scratch.
+  static TensorView normed(Pass& pass, const BlockContext& outer, TensorView state) {
+    const TensorView n = pass.take(pass.dtype(), {state.rows(), state.cols()});
+    ops::rms_norm(pass.backend, norm_of(outer, state), n, {});
+    return n;
+  }
+
+  static void forward(Pass& pass, const SublayerContext& context, const SublayerSaved& saved,
+                      TensorView state, TensorView out) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    const TensorView n = normed(pass, context.outer, state);
+    context.block->forward(pass, context.inner, saved.inner, n, {.add = state, .out = out});
+  }
+
+  static void backward(Pass& pass, const SublayerContext& context, const SublayerSaved& saved,
+                       TensorView state, TensorView d) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    const TensorView n = normed(pass, context.outer, state);
+    const TensorView d_n = pass.take(DType::kF32, {d.rows(), d.cols()});
+    // out = state + block(n)
+    context.block->backward(pass, context.inner, saved.inner, n, rounded(pass, d), d_n);
+    // n = norm(state); the residual path is d itself
+    ops::rms_norm_backward(pass.backend, norm_of(context.outer, state), {}, d_n, d,
+                           pass.base_gradient(context.outer.param(kNorm).index));
+  }
+};
+
+}  // namespace
+
+const ConnectorOps kPreNormAdd = connector_ops<PreNormAdd>("pre_norm_add");
+
+}  // namespace strata::model

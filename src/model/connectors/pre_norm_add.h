@@ -1,0 +1,19 @@
+// The pre-norm residual: out = x + block(norm(x)). The add is the epilogue of the block's last
+// product. The residual is fp32 between the sublayers of a layer and rounded to the compute type at
+// the layer's boundary. Source: HF modeling_llama.py, LlamaDecoderLayer.
+#pragma once
+#include <string_view>
+
+#include "model/connector.h"
+
+namespace strata::model {
+
+struct PreNormAddConfig {
+  std::string_view norm;  // the norm's name below the layer
+  double eps = 1e-6;
+  friend bool operator==(const PreNormAddConfig&, const PreNormAddConfig&) = default;
+};
+
+extern const ConnectorOps kPreNormAdd;
+
+}  // namespace strata::model

@@ -1,0 +1,99 @@
+#include "model/kv_segments.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace strata::model {
+namespace {
+
+// Keys or values as rows of one token each, and where they go in a page.
+struct Side {
+  char* rows = nullptr;
+  int64_t row_bytes = 0;
+  int64_t page_size = 0;
+  int64_t page_offset = 0;
+
+  [[nodiscard]] char* in_page(const PassSequence& sequence, int64_t page) const {
+    return static_cast<char*>(sequence.kv.pages[static_cast<size_t>(page)]) + page_offset;
+  }
+
+  // Writes the sequence's new rows to its pages.
+  void store(const PassSequence& sequence) const {
+    for (int64_t row = sequence.begin; row < sequence.end; ++row) {
+      const int64_t position = sequence.first_position + row - sequence.begin;
+      std::memcpy(in_page(sequence, position / page_size) + position % page_size * row_bytes,
+                  rows + row * row_bytes, static_cast<size_t>(row_bytes));
+    }
+  }
+};
+
+Side side_of(const Pass& pass, const BlockContext& context, TensorView x) {
+  CHECK(x.dense() && pass.num_tokens() > 0);
+  const int64_t width = x.shape.num_elements() / pass.num_tokens();
+  return {.rows = static_cast<char*>(x.data),
+          .row_bytes = width * dtype_bytes(x.dtype),
+          .page_size = pass.cache.page_size(),
+          .page_offset = pass.cache.place(context.layer, context.sublayer).page_offset};
+}
+
+int64_t length_of(const PassSequence& sequence) {
+  return sequence.first_position + sequence.end - sequence.begin;
+}
+
+// Appends the sequence's ranges: its pages that are still held, or the rows themselves.
+void list_ranges(const PassSequence& sequence, const Side& keys, const Side& values,
+                 std::vector<ops::KvRange>& ranges) {
+  const int64_t length = length_of(sequence);
+  if (sequence.kv.pages.empty()) {
+    const int64_t first = sequence.begin * keys.row_bytes;
+    ranges.push_back(
+        {keys.rows + first, values.rows + sequence.begin * values.row_bytes, 0, length});
+    return;
+  }
+  for (int64_t begin = 0; begin < length; begin += keys.page_size) {
+    const int64_t page = begin / keys.page_size;
+    if (sequence.kv.pages[static_cast<size_t>(page)] == nullptr) continue;  // before every window
+    ranges.push_back({keys.in_page(sequence, page), values.in_page(sequence, page), begin,
+                      std::min(begin + keys.page_size, length)});
+  }
+}
+
+}  // namespace
+
+std::span<const ops::AttentionSegment> kv_segments(Pass& pass, const BlockContext& context,
+                                                   TensorView k, TensorView v) {
+  const Side keys = side_of(pass, context, k);
+  Side values = keys;
+  if (!v.empty()) {
+    values = side_of(pass, context, v);
+    values.page_offset += keys.page_size * keys.row_bytes;
+  }
+  std::vector<ops::KvRange>& ranges = pass.lists.ranges;
+  std::vector<size_t>& ends = pass.lists.range_ends;
+  ranges.clear();
+  ends.clear();
+  for (const PassSequence& sequence : pass.sequences) {
+    if (!sequence.kv.pages.empty() && !pass.backend.is_counting()) {
+      keys.store(sequence);
+      if (!v.empty()) values.store(sequence);
+    }
+    list_ranges(sequence, keys, values, ranges);
+    ends.push_back(ranges.size());
+  }
+  // The list is whole now and stays where it is.
+  std::vector<ops::AttentionSegment>& segments = pass.lists.segments;
+  segments.clear();
+  size_t first = 0;
+  for (size_t s = 0; s < pass.sequences.size(); ++s) {
+    const PassSequence& sequence = pass.sequences[s];
+    segments.push_back({.begin = sequence.begin,
+                        .end = sequence.end,
+                        .first_position = sequence.first_position,
+                        .kv = {.ranges = std::span(ranges).subspan(first, ends[s] - first),
+                               .position_stride = keys.row_bytes / dtype_bytes(k.dtype)}});
+    first = ends[s];
+  }
+  return segments;
+}
+
+}  // namespace strata::model

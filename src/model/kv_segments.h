@@ -1,0 +1,17 @@
+// The segments of a batch for attention: where each sequence's keys and values lie, in its cache
+// pages or where they were computed. Engine thread only.
+#pragma once
+#include <span>
+
+#include "model/block.h"
+#include "model/pass.h"
+
+namespace strata::model {
+
+// k [T, .., width] and v, dense rows; an empty v lies inside k (latent attention). With a cache,
+// the new rows are written to the layer's part of the pages first (keys of a page's positions, then
+// their values) and attention reads the pages. Borrows the pass's lists until the next call.
+std::span<const ops::AttentionSegment> kv_segments(Pass& pass, const BlockContext& context,
+                                                   TensorView k, TensorView v);
+
+}  // namespace strata::model

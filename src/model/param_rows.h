@@ -1,0 +1,59 @@
+// The parameters of a layer as rows: what a block or a connector declares of each, and all that
+// weights, LoRA, loading, saving, export, plans and counts know of them. Computed once for each
+// kind of layer (model/layer_table.h). Names are static texts. E experts.
+#pragma once
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "model/row_blocks.h"
+#include "tensor/dtype.h"
+#include "tensor/view.h"
+
+namespace strata::model {
+
+// Another place where a checkpoint may hold a parameter: under another name, or as rows of a larger
+// tensor (its leading axes flattened).
+struct Spelling {
+  std::string_view suffix;      // after "model.layers.N."; "{}" is the expert
+  Shape stored = {};            // of the whole tensor; empty: the parameter's own
+  int64_t first_row = 0;        // of the parameter in it (of expert 0)
+  int64_t rows_per_expert = 0;  // from one expert's first row to the next one's
+};
+
+// What an adapter may do with a matrix.
+struct LoraPlace {
+  std::string_view path = {};  // below the layer, "self_attn.q_proj"; empty: no target
+  // Modules of a layer are in this order, which saved optimizer states follow: a number stays.
+  int order = 0;
+  int64_t in = 0;                 // of a target that is no parameter of its own
+  int64_t out = 0;                // likewise
+  int64_t num_halves = 1;         // B's outputs belong to so many parameters in turn
+  bool is_fresh = true;           // a fresh adapter may have it; others come from files alone
+  std::string_view stacked = {};  // its names in Tinker's stacked export of experts: "w1", "w1 w3"
+};
+
+constexpr int kNoKey = -1;
+
+struct ParamRow {
+  int key = 0;                   // the owner's own number for it, from 0 on
+  std::string_view suffix = {};  // after "model.layers.N."; of experts "{}" is the expert
+  Shape shape = {};              // of one expert; rank 2: a matrix; empty: for adapters alone
+  int64_t num_experts = 0;       // 0: a plain parameter
+  int64_t num_active = 0;        // of these, that one token uses
+  RowBlocks blocks = {};         // of a matrix that is read in parts
+  DType floor = DType::kBF16;    // kF32: kept in f32 in every mode
+  bool buffer = false;           // not trained
+  float init = 0.0f;             // of what is not a matrix, in a model without a checkpoint
+  int bias = kNoKey;             // key of the matrix's bias
+  LoraPlace lora = {};
+  std::vector<Spelling> others = {};
+
+  [[nodiscard]] bool is_parameter() const { return shape.rank() > 0; }
+  [[nodiscard]] bool is_matrix() const { return shape.rank() == 2; }
+};
+
+// In checkpoint order.
+using ParamRows = std::vector<ParamRow>;
+
+}  // namespace strata::model

@@ -1,0 +1,38 @@
+// Rotary position embedding as a config describes it: its scaling and its frequencies. Source: HF
+// modeling_rope_utils.py.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+namespace strata::model {
+
+enum class RopeType { kDefault, kLinear, kLlama3, kYarn };
+
+struct RopeConfig {
+  RopeType type = RopeType::kDefault;
+  double theta = 10000.0;
+  double factor = 1.0;                             // linear, llama3, yarn
+  double low_freq_factor = 1.0;                    // llama3
+  double high_freq_factor = 4.0;                   // llama3
+  double original_max_position_embeddings = 8192;  // llama3, yarn
+  double beta_fast = 32.0;                         // yarn, like all below
+  double beta_slow = 1.0;
+  bool truncate = true;           // the ramp's ends to whole pairs
+  double mscale = 0.0;            // 0: not given
+  double mscale_all_dim = 0.0;    // 0: not given
+  double attention_factor = 0.0;  // of cos and sin; 0: not given, made of the two above
+  friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
+};
+
+// One rotary table of a model: of dim / 2 pairs.
+struct RopeSpec {
+  RopeConfig config;
+  int64_t dim = 0;
+  friend bool operator==(const RopeSpec&, const RopeSpec&) = default;
+};
+
+// Frequencies of the dim / 2 rotary pairs, in double, and what cos and sin are multiplied by.
+std::vector<double> rope_frequencies(const RopeConfig& rope, int64_t dim);
+double rope_attention_factor(const RopeConfig& rope);
+
+}  // namespace strata::model

@@ -1,0 +1,27 @@
+// Kernels of ops/gated.h for one path: n neighbouring elements.
+#pragma once
+#include "ops/cpu/simd.h"
+#include "ops/gated.h"
+
+namespace strata::ops::cpu {
+
+struct GatedInputs {
+  Activation activation;
+  DType type;  // of gate, up and what is written
+  const void* gate;
+  const void* up;
+  float scale;
+};
+
+template <typename V>
+void gated_piece(const GatedInputs& in, void* y, int64_t n);
+
+template <typename V>
+void gated_backward_piece(const GatedInputs& in, DType d_y_type, const void* d_y, void* d_gate,
+                          void* d_up, int64_t n);
+
+// sum of d_y act(gate) up: sixteen interleaved partial sums, then their tree.
+template <typename V>
+float gated_dot_piece(const GatedInputs& in, DType d_y_type, const void* d_y, int64_t n);
+
+}  // namespace strata::ops::cpu

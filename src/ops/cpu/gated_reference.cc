@@ -1,0 +1,11 @@
+#include "ops/cpu/gated_impl.h"
+#include "ops/cpu/simd_scalar.h"
+
+namespace strata::ops::cpu {
+
+template void gated_piece<Scalar>(const GatedInputs&, void*, int64_t);
+template void gated_backward_piece<Scalar>(const GatedInputs&, DType, const void*, void*, void*,
+                                           int64_t);
+template float gated_dot_piece<Scalar>(const GatedInputs&, DType, const void*, int64_t);
+
+}  // namespace strata::ops::cpu
