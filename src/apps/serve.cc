@@ -1,6 +1,7 @@
 #include "apps/serve.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <time.h>
@@ -13,8 +14,9 @@
 namespace strata::apps {
 namespace {
 
-constexpr int kDropped = 3;     // the exit status when accepted work was not done
-constexpr double kStep = 0.02;  // seconds between looks at a shutdown's progress
+constexpr int kDropped = 3;           // the exit status when accepted work was not done
+constexpr double kStep = 0.02;        // seconds between looks at a shutdown's progress
+constexpr int kOwnMapping = 1 << 20;  // bytes: what is larger goes back to the system when freed
 
 server::Admission admission(scheduler::Verdict verdict) {
   switch (verdict) {
@@ -108,6 +110,15 @@ void wait_for_end(const sigset_t& signals, server::TinkerServer& server) {
   }
 }
 
+// Left alone, glibc takes buffers of up to 32 MiB from its heap once one of them has been freed.
+// Bodies that grow side by side leave holes there, resident but in nobody's --max-body-bytes.
+void return_large_buffers() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_THRESHOLD, kOwnMapping);
+  mallopt(M_TRIM_THRESHOLD, 2 * kOwnMapping);  // as glibc has it when it moves the other one
+#endif
+}
+
 struct StopHost {
   EngineHost& host;
   ~StopHost() { host.stop(); }
@@ -127,6 +138,7 @@ void drain(const sigset_t& signals, const scheduler::Scheduler& scheduler, doubl
 
 int run_serve(const server::ServeOptions& options) {
   const sigset_t signals = block_signals();
+  return_large_buffers();
   server::raise_file_limit(options);
   const server::BaseNames names(options.models, options.aliases, options.tokenizers);
   const int64_t memory = options.memory > 0 ? options.memory : server::physical_memory() / 5 * 4;
