@@ -13,6 +13,7 @@ trap 'stop_server || true; [ -z "$work" ] || rm -rf "$work"' EXIT
 start_server() {  # log file, program, options of strata serve; returns when it listens
   local log=$1 program=$2
   shift 2
+  : >"$log"  # here already: the server's own process may open it late
   "$program" serve "$@" >"$log" 2>&1 &
   server=$!
   for _ in $(seq 300); do
