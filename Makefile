@@ -7,11 +7,12 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help install build test checks asan tsan fuzz tidy format format-check run run-train e2e cookbook robust page run-smollm2 tiny-qwen3 clean
+.PHONY: help install build test checks asan tsan fuzz tidy format format-check run run-train e2e cookbook robust chaos page run-smollm2 tiny-qwen3 clean
 
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
 LOAD_SECONDS ?= 20
+CHAOS_SECONDS ?= 600
 KILLS ?= 3
 SANITIZER_OPTIONS := ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 \
   UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
@@ -89,6 +90,11 @@ run-train: build
 e2e: build
 	@tools/install.sh sdk
 	@tools/e2e.sh build/release/strata $(SDKS)
+
+# Frozen processes, full disks, folders that are not mounted, long queues: over and over for CHAOS_SECONDS; 0: once.
+chaos: build
+	@tools/install.sh sdk
+	@"$$(tools/sdk_python.sh)" tests/e2e/chaos.py build/release/strata models/tiny-qwen3 $(CHAOS_SECONDS)
 
 # Hostile requests, memory, kill -9 under load, and LOAD_SECONDS of load (tools/load.sh has the bars of a quiet machine).
 robust: build

@@ -59,9 +59,9 @@ struct OptimStep {
   AdamW adamw = {};
 };
 
-// Writes adapter_model.safetensors, adapter_config.json and optimizer.safetensors into `dir`, which
-// the server has made (below its tmp/): the files are synced, the folder and the rename are the
-// server's.
+// Copies the state of now; the answer (api::Saved) writes adapter_model.safetensors,
+// adapter_config.json and optimizer.safetensors into `dir`, which the server has made (below its
+// tmp/): the files are synced, the folder and the rename are the server's.
 struct SaveState {
   std::string dir = {};
   std::string base_model_name = {};  // for adapter_config.json

@@ -2,6 +2,7 @@
 // for each accepted command.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <string>
@@ -32,8 +33,11 @@ struct ForwardBackwardResult {
   std::map<std::string, double> metrics = {};
 };
 
+// Of SaveState and SaveForSampler. The engine has copied what is to be saved; `write` writes and
+// syncs the files and returns their bytes, or throws Error. To be called once, on any thread; the
+// copy lives as long as it does. Empty for an ephemeral one, which has no files.
 struct Saved {
-  int64_t num_bytes = 0;  // of the files written; 0 for an ephemeral one
+  std::function<int64_t()> write = {};
 };
 
 struct Done {};  // CreateModel, LoadState, UnloadModel

@@ -54,7 +54,9 @@ struct Capacity {
   int64_t sample_rows = 0;      // that may join now
   int64_t free_pages = 0;       // of the KV pool, counting what running rows may still need
   int64_t page_size = 0;        // positions
+  int64_t total_pages = 0;      // of the KV pool: all are free when nothing holds any
   int64_t running_samples = 0;  // rows in the batch
+  int64_t saves = 1;            // copies of adapters that may be made now
   double train_seconds = 0.0;   // spent so far in training passes
   double sample_seconds = 0.0;  // and in sampling steps
 };

@@ -7,6 +7,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "data/end_tokens.h"
+#include "engine/adapter_state.h"
 #include "scheduler/cost.h"
 
 namespace strata::apps {
@@ -22,6 +23,7 @@ EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOp
   std::vector<engine::Engine*> engines;
   for (const Base& base : engines_) engines.push_back(base.engine.get());
   plan_ = plan_serve(engines, options.memory, options.adapters.max_rank, options.expert_rank);
+  expert_rank_ = options.expert_rank;
   engine::AdapterLimits limits = options.adapters;
   limits.max_bytes = plan_.adapters;
   book_ = std::make_unique<engine::AdapterBook>(limits);
@@ -63,6 +65,15 @@ void EngineHost::load(const std::string& dir, const HostOptions& options) {
   engines_.push_back(std::move(base));
 }
 
+int64_t EngineHost::parameter_bytes(api::BaseId base, const api::LoraConfig& lora) const {
+  const engine::Engine& engine = *engines_.at(static_cast<size_t>(base)).engine;
+  const auto specs = engine::lora_specs(engine.config(), lora, expert_rank_);
+  // Training adds three blocks of the parameters' size: gradients and two moments.
+  return (engine::adapter_bytes(engine, specs, true) -
+          engine::adapter_bytes(engine, specs, false)) /
+         3;
+}
+
 void EngineHost::start(scheduler::Scheduler& scheduler,
                        std::function<void(std::vector<api::Result>)> post) {
   scheduler_ = &scheduler;
@@ -84,13 +95,34 @@ void EngineHost::loop(scheduler::Scheduler& scheduler,
     const api::Work work = scheduler.next(capacities, now_seconds());
     std::vector<api::Result> results;
     if (!work.empty()) {
-      results = engines_[static_cast<size_t>(work.base)].runner->run(work);
+      turn_began_ = now_seconds();
+      results = run(work);
       count(work);
+      turn_began_ = 0.0;
     }
     results = scheduler.complete(std::move(results), now_seconds());
     const bool idle = work.empty() && results.empty();
     if (!results.empty()) post(std::move(results));
     if (idle) scheduler.wait(kIdleSeconds);
+  }
+}
+
+// The runner answers faults itself; should one escape, this turn's commands fail and the rest goes
+// on.
+std::vector<api::Result> EngineHost::run(const api::Work& work) {
+  try {
+    return engines_[static_cast<size_t>(work.base)].runner->run(work);
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, fmt::format("engine: a turn failed: {}", error.what()));
+    const api::Failure failure{api::FaultCategory::kServer,
+                               fmt::format("the engine failed: {}", error.what())};
+    std::vector<api::Result> results;
+    for (const auto& command : work.control) results.push_back({command->request, failure});
+    for (const api::TrainRows& rows : work.rows)
+      results.push_back({rows.command->request, failure});
+    for (const api::SampleRows& rows : work.samples)
+      results.push_back({rows.command->request, failure});
+    return results;
   }
 }
 
@@ -122,6 +154,7 @@ void EngineHost::count(const api::Work& work) {
 }
 
 EngineHost::Counts EngineHost::counts() const {
+  const double began = turn_began_;
   return {.trained_tokens = trained_tokens_,
           .sampled_tokens = sampled_tokens_,
           .train_passes = train_passes_,
@@ -130,7 +163,8 @@ EngineHost::Counts EngineHost::counts() const {
           .adapters = adapters_,
           .adapter_bytes = adapter_bytes_,
           .snapshot_bytes = snapshot_bytes_,
-          .kv_bytes = kv_bytes_};
+          .kv_bytes = kv_bytes_,
+          .turn_seconds = began > 0 ? now_seconds() - began : 0.0};
 }
 
 }  // namespace strata::apps

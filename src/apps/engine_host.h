@@ -37,6 +37,9 @@ class EngineHost {
   [[nodiscard]] const std::vector<api::BaseInfo>& bases() const { return bases_; }
   [[nodiscard]] const ServePlan& plan() const { return plan_; }
 
+  // Any thread: bytes of the parameters of such an adapter, as a file holds them.
+  [[nodiscard]] int64_t parameter_bytes(api::BaseId base, const api::LoraConfig& lora) const;
+
   // Results go to `post`, on the engine thread.
   void start(scheduler::Scheduler& scheduler, std::function<void(std::vector<api::Result>)> post);
   // Ends the loop after the turn that is running.
@@ -51,7 +54,8 @@ class EngineHost {
     int64_t adapters = 0;
     int64_t adapter_bytes = 0;
     int64_t snapshot_bytes = 0;
-    int64_t kv_bytes = 0;  // allocated
+    int64_t kv_bytes = 0;       // allocated
+    double turn_seconds = 0.0;  // of the turn that is running; 0: none is
   };
   [[nodiscard]] Counts counts() const;
 
@@ -64,14 +68,17 @@ class EngineHost {
   void load(const std::string& dir, const HostOptions& options);
   void loop(scheduler::Scheduler& scheduler,
             const std::function<void(std::vector<api::Result>)>& post);
+  std::vector<api::Result> run(const api::Work& work);
   void count(const api::Work& work);
 
   std::vector<Base> engines_;
   std::vector<api::BaseInfo> bases_;
   ServePlan plan_;
+  model::ExpertRank expert_rank_ = model::ExpertRank::kDivided;
   std::unique_ptr<engine::AdapterBook> book_;
   scheduler::Scheduler* scheduler_ = nullptr;
   std::atomic<bool> stopping_ = false;
+  std::atomic<double> turn_began_ = 0.0;  // now_seconds(), or 0
   std::atomic<int64_t> trained_tokens_ = 0, sampled_tokens_ = 0, train_passes_ = 0,
                        batch_tokens_ = 0, running_samples_ = 0, adapters_ = 0, adapter_bytes_ = 0,
                        snapshot_bytes_ = 0, kv_bytes_ = 0;

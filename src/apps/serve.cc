@@ -1,6 +1,7 @@
 #include "apps/serve.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <time.h>
@@ -13,7 +14,9 @@
 namespace strata::apps {
 namespace {
 
-constexpr double kStep = 0.02;  // seconds between looks at a shutdown's progress
+constexpr int kDropped = 3;           // the exit status when accepted work was not done
+constexpr double kStep = 0.02;        // seconds between looks at a shutdown's progress
+constexpr int kOwnMapping = 1 << 20;  // bytes: what is larger goes back to the system when freed
 
 server::Admission admission(scheduler::Verdict verdict) {
   switch (verdict) {
@@ -35,7 +38,7 @@ server::Admission admission(scheduler::Verdict verdict) {
   return server::Admission::kStopping;
 }
 
-server::Dispatch dispatch_to(scheduler::Scheduler& scheduler) {
+server::Dispatch dispatch_to(scheduler::Scheduler& scheduler, const EngineHost& host) {
   return {
       .submit =
           [&scheduler](api::Command command) {
@@ -53,6 +56,11 @@ server::Dispatch dispatch_to(scheduler::Scheduler& scheduler) {
                      api::BaseId base,
                      const api::SnapshotId& snapshot) { scheduler.release(base, snapshot); },
       .set_num_tenants = [&scheduler](int64_t count) { scheduler.set_num_tenants(count); },
+      .parameter_bytes =
+          [&host](api::BaseId base, const api::LoraConfig& lora) {
+            return host.parameter_bytes(base, lora);
+          },
+      .tick = [&scheduler](double now, double excused) { scheduler.tick(now, excused); },
   };
 }
 
@@ -70,6 +78,7 @@ server::EngineStats stats_of(const EngineHost& host, const scheduler::Scheduler&
           .queued_samples = queues.queued_samples,
           .queued_bytes = queues.queued_bytes,
           .adapters = counts.adapters,
+          .turn_seconds = counts.turn_seconds,
           .weights = plan.weights,
           .passes = plan.passes,
           .adapter_bytes = counts.adapter_bytes,
@@ -101,6 +110,20 @@ void wait_for_end(const sigset_t& signals, server::TinkerServer& server) {
   }
 }
 
+// Left alone, glibc takes buffers of up to 32 MiB from its heap once one of them has been freed.
+// Bodies that grow side by side leave holes there, resident but in nobody's --max-body-bytes.
+void return_large_buffers() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_THRESHOLD, kOwnMapping);
+  mallopt(M_TRIM_THRESHOLD, 2 * kOwnMapping);  // as glibc has it when it moves the other one
+#endif
+}
+
+struct StopHost {
+  EngineHost& host;
+  ~StopHost() { host.stop(); }
+};
+
 // The running turn and the saves in line are done within `seconds`; a second signal ends the wait.
 void drain(const sigset_t& signals, const scheduler::Scheduler& scheduler, double seconds) {
   const double end = now_seconds() + seconds;
@@ -115,6 +138,7 @@ void drain(const sigset_t& signals, const scheduler::Scheduler& scheduler, doubl
 
 int run_serve(const server::ServeOptions& options) {
   const sigset_t signals = block_signals();
+  return_large_buffers();
   server::raise_file_limit(options);
   const server::BaseNames names(options.models, options.aliases, options.tokenizers);
   const int64_t memory = options.memory > 0 ? options.memory : server::physical_memory() / 5 * 4;
@@ -127,13 +151,16 @@ int run_serve(const server::ServeOptions& options) {
                                 .max_rank = options.max_rank},
                    .expert_rank = model::parse_expert_rank(options.expert_rank)});
   fmt::print("{}", host.plan().text());
-  scheduler::Scheduler scheduler({.gap_timeout = options.gap_timeout,
-                                  .max_queued_samples = options.max_queued_samples,
-                                  .max_queued_bytes = options.max_queued_bytes});
-  server::TinkerServer server(options, names, host.bases(), dispatch_to(scheduler),
+  scheduler::Scheduler scheduler(
+      {.gap_timeout = options.gap_timeout,
+       .max_queued_samples = options.max_queued_samples,
+       .max_queued_bytes = options.max_queued_bytes,
+       .max_queued_operations = static_cast<size_t>(options.max_queued_operations)});
+  server::TinkerServer server(options, names, host.bases(), dispatch_to(scheduler, host),
                               [&] { return stats_of(host, scheduler); });
   host.start(scheduler,
              [&server](std::vector<api::Result> results) { server.post(std::move(results)); });
+  const StopHost stop_host{host};  // before `scheduler` goes, should the address be taken
   server.start();
   fmt::print("listening on http://{}:{}\n", options.listen.host, server.port());
   fmt::print("metrics on http://{}:{}/metrics\n", options.metrics_listen.host,
@@ -150,7 +177,12 @@ int run_serve(const server::ServeOptions& options) {
   if (!drained) {
     log(LogLevel::kWarning, "serve: --shutdown-timeout is over; what was running is dropped");
     std::fflush(nullptr);
-    std::_Exit(0);  // the engine thread may be in the middle of a long pass
+    std::_Exit(kDropped);  // the engine thread may be in the middle of a long pass
+  }
+  if (scheduler.num_dropped() > 0) {
+    log(LogLevel::kWarning,
+        fmt::format("serve: {} accepted requests were not done any more", scheduler.num_dropped()));
+    return kDropped;
   }
   return 0;
 }

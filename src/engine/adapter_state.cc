@@ -29,14 +29,21 @@ void copy(TensorView from, TensorView to) {
   std::memcpy(to.data, from.data, static_cast<size_t>(from.num_bytes()));
 }
 
-void save_optimizer(const model::LoraAdapter& adapter, const std::string& dir) {
-  const Shape shape = {adapter.num_parameters()};
+void write_optimizer(const AdapterCopy& copy, const std::string& dir) {
+  const Shape shape = {copy.weights->num_parameters()};
   SafetensorsWriter writer(dir + kOptimizerFile,
                            {{kFirst, DType::kF32, shape}, {kSecond, DType::kF32, shape}},
-                           {{"format", kFormat}, {"step", std::to_string(adapter.step)}});
-  writer.append_view(kFirst, adapter.first_moments());
-  writer.append_view(kSecond, adapter.second_moments());
+                           {{"format", kFormat}, {"step", std::to_string(copy.step)}});
+  const auto view = [&](const std::vector<float>& values) {
+    return TensorView(const_cast<float*>(values.data()), DType::kF32, shape);
+  };
+  writer.append_view(kFirst, view(copy.first_moments));
+  writer.append_view(kSecond, view(copy.second_moments));
   writer.commit();
+}
+
+std::vector<float> values_of(TensorView view) {
+  return {view.f32(), view.f32() + view.shape.num_elements()};
 }
 
 void load_optimizer(model::LoraAdapter& adapter, const std::string& dir) {
@@ -72,12 +79,24 @@ int64_t adapter_file_bytes(const std::string& dir) {
 
 }  // namespace
 
-int64_t save_adapter_state(const Engine& engine, const model::LoraAdapter& adapter,
-                           const std::string& dir, const std::string& base_model_name,
-                           bool optimizer) {
-  model::save_adapter(adapter, dir, base_model_name.empty() ? engine.model().dir : base_model_name);
-  if (!optimizer) return adapter_file_bytes(dir);
-  save_optimizer(adapter, dir);
+AdapterCopy copy_state(Engine& engine, const model::LoraAdapter& adapter) {
+  CHECK(adapter.trains());
+  return {.weights = copy_adapter(engine, adapter),
+          .first_moments = values_of(adapter.first_moments()),
+          .second_moments = values_of(adapter.second_moments()),
+          .step = adapter.step};
+}
+
+int64_t copy_bytes(const AdapterCopy& copy) {
+  const size_t moments = copy.first_moments.size() + copy.second_moments.size();
+  return copy.weights->num_bytes() + static_cast<int64_t>(moments * sizeof(float));
+}
+
+int64_t write_adapter_state(const AdapterCopy& copy, const std::string& dir,
+                            const std::string& base_model_name) {
+  model::save_adapter(*copy.weights, dir, base_model_name);
+  if (copy.first_moments.empty()) return adapter_file_bytes(dir);
+  write_optimizer(copy, dir);
   return adapter_file_bytes(dir) + ReadOnlyFile(dir + kOptimizerFile).size();
 }
 

@@ -1,17 +1,29 @@
 // An adapter's checkpoint: PEFT files and, beside them, optimizer.safetensors with the AdamW
 // moments and the step count. Reading is strict: the files must hold exactly the adapter's modules,
-// with its ranks. Engine thread only.
+// with its ranks. Engine thread only, but for what writes.
 #pragma once
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/engine.h"
 
 namespace strata::engine {
 
-// Bytes of the files written. The adapter must train (enable_training).
-int64_t save_adapter_state(const Engine& engine, const model::LoraAdapter& adapter,
-                           const std::string& dir, const std::string& base_model_name,
-                           bool optimizer);
+// What a checkpoint holds: weights and, or empty, moments. A copy of its own, so it may be written
+// on any thread while the adapter it came from trains on.
+struct AdapterCopy {
+  std::shared_ptr<const model::LoraAdapter> weights = {};
+  std::vector<float> first_moments = {}, second_moments = {};
+  int64_t step = 0;
+};
+// The adapter must train (enable_training).
+AdapterCopy copy_state(Engine& engine, const model::LoraAdapter& adapter);
+// Memory that the copy takes.
+int64_t copy_bytes(const AdapterCopy& copy);
+// Bytes of the files written.
+int64_t write_adapter_state(const AdapterCopy& copy, const std::string& dir,
+                            const std::string& base_model_name);
 // The weights in the form that other programs of the Tinker service read (model/adapter_export.h).
 int64_t export_adapter_files(const model::LoraAdapter& adapter, const std::string& dir,
                              const std::string& base_model_name);

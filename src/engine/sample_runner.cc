@@ -54,7 +54,9 @@ void SampleRunner::open(const std::shared_ptr<const api::Command>& command) {
   if (!sample.stop_texts.empty() && tokenizer_ == nullptr)
     fail(ErrorCode::kUnsupported, "stop texts need a tokenizer.json, and the model has none");
   const KvPool& pool = engine_.kv_pool();
-  const int64_t pages = pool.pages_for(prompt + sample.max_tokens);
+  // A further row begins at the prompt's last token, on a page of its own, beside the prompt's.
+  const int64_t further = sample.num_samples > 1 ? 1 : 0;
+  const int64_t pages = pool.pages_for(prompt + sample.max_tokens) + further;
   if (pool.max_pages() > 0 && pages > pool.max_pages()) {
     fail(ErrorCode::kResourceExhausted,
          fmt::format(
@@ -106,6 +108,9 @@ void SampleRunner::join(const api::SampleRows& rows, std::vector<api::Result>& r
     results.push_back(
         {id, api::Failure{ours ? api::FaultCategory::kServer : api::FaultCategory::kUser,
                           error.what()}});
+  } catch (const std::exception& error) {
+    drop(id);
+    results.push_back({id, api::Failure{api::FaultCategory::kServer, error.what()}});
   }
 }
 

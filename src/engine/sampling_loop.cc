@@ -1,6 +1,7 @@
 #include "engine/sampling_loop.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/error.h"
@@ -364,24 +365,38 @@ void SamplingLoop::choose(Backend& backend, TensorView logits) {
                                            .top_p = request.top_p,
                                            .seed = row.seed},
                                           row.result.tokens.size());
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       choice.error = error.what();
     }
   });
   if (num_scaled > 0) ops::logsumexp(backend, scaled, lse);
-  for (Choice& choice : choices_) {
-    if (choice.error.empty()) choose_one(choice);
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    Choice& choice = choices_[i];
+    try {
+      if (choice.error.empty()) choose_one(choice, raw[i]);
+    } catch (const std::exception& error) {  // of this row alone
+      choice.error = error.what();
+    }
     use_choice(choice);
   }
 }
 
-void SamplingLoop::choose_one(Choice& choice) {
+// Ranks by the raw logits: divided by a tiny temperature they may be infinite.
+void SamplingLoop::choose_one(Choice& choice, const float* raw) {
   choice.logprob = ops::logprob(choice.logits[choice.token], choice.lse);
   const auto k = static_cast<size_t>(group_of(rows_.at(choice.id)).request.topk_sample_logprobs);
   choice.topk_ids.resize(k);
   choice.topk_logprobs.resize(k);
-  sample::topk_logprobs({choice.logits, static_cast<size_t>(engine_.config().vocab_size)},
-                        choice.lse, choice.topk_ids, choice.topk_logprobs);
+  sample::topk_logprobs({raw, static_cast<size_t>(engine_.config().vocab_size)}, choice.lse,
+                        choice.topk_ids, choice.topk_logprobs);
+  for (size_t i = 0; i < k; ++i)
+    choice.topk_logprobs[i] = ops::logprob(choice.logits[choice.topk_ids[i]], choice.lse);
+  const bool is_number = std::isfinite(choice.logprob) &&
+                         std::none_of(choice.topk_logprobs.begin(), choice.topk_logprobs.end(),
+                                      [](float value) { return std::isnan(value); });
+  if (!is_number)
+    throw Error(ErrorCode::kInvalidArgument,
+                "sample: the logits divided by the temperature are no numbers");
 }
 
 void SamplingLoop::use_choice(Choice& choice) {

@@ -113,7 +113,7 @@ class SamplingLoop {
   void select_rows(int64_t num_tokens);
   void record_prompt(Group& group, int64_t position, const float* logits, const float* lse);
   void choose(Backend& backend, TensorView logits);
-  void choose_one(Choice& choice);
+  void choose_one(Choice& choice, const float* raw);
   void use_choice(Choice& choice);
   void release(std::vector<void*>& pages);
   void drop_if_unused(size_t group);

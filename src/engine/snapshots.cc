@@ -2,14 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <set>
+
 #include "base/error.h"
+#include "base/log.h"
 #include "engine/adapter_state.h"
 
 namespace strata::engine {
 
-void SnapshotCache::put(const api::SnapshotId& id, const model::LoraAdapter& live,
+void SnapshotCache::put(const api::SnapshotId& id, std::shared_ptr<model::LoraAdapter> adapter,
                         const std::string& dir, bool ephemeral) {
-  insert(id, {.adapter = copy_adapter(engine_, live), .dir = dir, .unwritten = ephemeral});
+  insert(id, {.adapter = std::move(adapter), .dir = dir, .unwritten = ephemeral});
 }
 
 void SnapshotCache::insert(const api::SnapshotId& id, Entry entry) {
@@ -24,18 +27,35 @@ void SnapshotCache::insert(const api::SnapshotId& id, Entry entry) {
 }
 
 void SnapshotCache::make_room() {
+  std::set<api::SnapshotId> unwritable;
   while (num_bytes_ > max_bytes_) {
     auto oldest = entries_.end();
     for (auto at = entries_.begin(); at != entries_.end(); ++at) {
       // The newest stays, and those that rows use would not give their memory back.
       if (at->second.last_use == clock_ || at->second.adapter.use_count() > 1) continue;
+      if (unwritable.contains(at->first)) continue;
       if (oldest == entries_.end() || at->second.last_use < oldest->second.last_use) oldest = at;
     }
     if (oldest == entries_.end()) return;
-    const Entry& entry = oldest->second;
-    if (entry.unwritten) save_adapter_state(engine_, *entry.adapter, entry.dir, "", false);
+    Entry& entry = oldest->second;
+    if (entry.unwritten && !write(oldest->first, entry)) {
+      unwritable.insert(oldest->first);
+      continue;
+    }
     num_bytes_ -= entry.bytes;
     entries_.erase(oldest);
+  }
+}
+
+// False on a full disk: who asked for other weights must not pay for that, so these stay in memory.
+bool SnapshotCache::write(const api::SnapshotId& id, Entry& entry) {
+  try {
+    write_adapter_state({.weights = entry.adapter}, entry.dir, engine_.model().dir);
+    return true;
+  } catch (const Error& error) {
+    log(LogLevel::kError,
+        fmt::format("sampler weights {} stay in memory: {}", id.text, error.what()));
+    return false;
   }
 }
 

@@ -1,8 +1,8 @@
 // SnapshotCache: fixed sampler weights in memory, by id. Each is an adapter of its own that nothing
 // trains: further training of the model it came from, or its unloading, never reaches it. When they
 // take more than the limit, those unused for longest go; who asks again gets them from their
-// folder, with the same bits. An ephemeral one is written to its folder when it goes. Rows that use
-// one keep it alive. Engine thread only.
+// folder, with the same bits. An ephemeral one is written to its folder when it goes; while that
+// cannot be, it stays. Rows that use one keep it alive. Engine thread only.
 #pragma once
 #include <map>
 #include <memory>
@@ -17,9 +17,10 @@ class SnapshotCache {
  public:
   SnapshotCache(Engine& engine, int64_t max_bytes) : engine_(engine), max_bytes_(max_bytes) {}
 
-  // The weights that `live` has now. `dir` is where they are, or for an ephemeral one will be.
-  void put(const api::SnapshotId& id, const model::LoraAdapter& live, const std::string& dir,
-           bool ephemeral);
+  // A copy that nothing trains. `dir` is where it is or will be written, for an ephemeral one by
+  // this cache.
+  void put(const api::SnapshotId& id, std::shared_ptr<model::LoraAdapter> adapter,
+           const std::string& dir, bool ephemeral);
   // From memory, or from `dir`; Error when it is in neither.
   std::shared_ptr<model::LoraAdapter> get(const api::SnapshotId& id, const std::string& dir);
   // Forgets it. Its folder is the caller's.
@@ -38,6 +39,7 @@ class SnapshotCache {
   };
   void insert(const api::SnapshotId& id, Entry entry);
   void make_room();
+  [[nodiscard]] bool write(const api::SnapshotId& id, Entry& entry);
 
   Engine& engine_;
   int64_t max_bytes_;

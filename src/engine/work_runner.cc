@@ -7,7 +7,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "engine/adapter_state.h"
 
 namespace strata::engine {
 namespace {
@@ -58,7 +57,9 @@ api::Capacity WorkRunner::capacity() const {
           .sample_rows = std::max<int64_t>(0, options_.max_sample_rows - samples_.num_running()),
           .free_pages = std::max<int64_t>(0, pages - samples_.reserved_pages()),
           .page_size = pool.page_size(),
+          .total_pages = pages,
           .running_samples = samples_.num_running(),
+          .saves = may_copy() ? 1 : 0,
           .train_seconds = train_seconds_,
           .sample_seconds = sample_seconds_};
 }
@@ -107,6 +108,8 @@ void WorkRunner::control(const api::Command& command) {
     fail(command.request, category_of(error.code), error.what());
   } catch (const std::bad_alloc&) {
     fail(command.request, api::FaultCategory::kServer, "the server is out of memory");
+  } catch (const std::exception& error) {
+    fail(command.request, api::FaultCategory::kServer, error.what());
   }
 }
 
@@ -118,8 +121,10 @@ api::Outcome WorkRunner::execute(const api::Command& command) {
     return engine_.step(slot, step->adamw);
   if (const auto* save = std::get_if<api::SaveState>(&command.op)) {
     engine_.adapter(slot).enable_training();
-    return api::Saved{
-        save_adapter_state(engine_, engine_.adapter(slot), save->dir, save->base_model_name, true)};
+    const auto held = hold(copy_state(engine_, engine_.adapter(slot)));
+    return api::Saved{[held, save = *save] {
+      return write_adapter_state(held->copy, save.dir, save.base_model_name);
+    }};
   }
   if (const auto* save = std::get_if<api::SaveForSampler>(&command.op))
     return save_for_sampler(command, *save);
@@ -161,16 +166,34 @@ api::Outcome WorkRunner::unload(const api::Command& command) {
 
 api::Outcome WorkRunner::save_for_sampler(const api::Command& command,
                                           const api::SaveForSampler& save) {
-  const model::LoraAdapter& adapter = engine_.adapter(slot_of(command.model));
-  api::Saved saved;
-  if (save.for_export) {
-    saved.num_bytes = export_adapter_files(adapter, save.dir, save.base_model_name);
-    return saved;
-  }
-  if (!save.ephemeral)
-    saved.num_bytes = save_adapter_state(engine_, adapter, save.dir, save.base_model_name, false);
-  if (!save.snapshot.empty()) snapshots_.put(save.snapshot, adapter, save.dir, save.ephemeral);
-  return saved;
+  std::shared_ptr<model::LoraAdapter> weights =
+      copy_adapter(engine_, engine_.adapter(slot_of(command.model)));
+  if (!save.snapshot.empty() && !save.for_export)
+    snapshots_.put(save.snapshot, weights, save.dir, save.ephemeral);
+  if (save.ephemeral) return api::Saved{};
+  const auto held = hold({.weights = std::move(weights)});
+  return api::Saved{[held, save] {
+    return save.for_export
+               ? export_adapter_files(*held->copy.weights, save.dir, save.base_model_name)
+               : write_adapter_state(held->copy, save.dir, save.base_model_name);
+  }};
+}
+
+// One copy may always be made; more only as far as the share of sampler weights goes, which they
+// take memory from until they are written.
+bool WorkRunner::may_copy() const {
+  const int64_t held = *held_bytes_;
+  return held == 0 || held + largest_copy_ <= options_.snapshot_bytes - snapshots_.num_bytes();
+}
+
+std::shared_ptr<const WorkRunner::HeldCopy> WorkRunner::hold(AdapterCopy copy) {
+  const int64_t bytes = copy_bytes(copy);
+  largest_copy_ = std::max(largest_copy_, bytes);
+  *held_bytes_ += bytes;
+  return {new HeldCopy{std::move(copy)}, [total = held_bytes_, bytes](const HeldCopy* held) {
+            delete held;
+            *total -= bytes;
+          }};
 }
 
 api::Sequence WorkRunner::to_sequence(const api::Command& command, size_t index) const {
@@ -223,7 +246,13 @@ void WorkRunner::train(const std::vector<api::TrainRows>& all, bool forward_only
         batch.sequences.push_back(to_sequence(command, i));
       run.push_back(&rows);
     } catch (const Error& error) {
-      fail(command.request, category_of(error.code), error.what());
+      if (rows.first == 0) {
+        fail(command.request, category_of(error.code), error.what());
+      } else {
+        fail_pass(command, error.what());
+      }
+    } catch (const std::exception& error) {
+      fail_pass(command, error.what());
     }
   }
   if (run.empty()) return;
@@ -235,11 +264,25 @@ void WorkRunner::train(const std::vector<api::TrainRows>& all, bool forward_only
       at += rows->last - rows->first;
     }
   } catch (const std::exception& error) {  // not the fault of any one of them
-    for (const api::TrainRows* rows : run)
-      fail(rows->command->request, api::FaultCategory::kServer, error.what());
+    for (const api::TrainRows* rows : run) fail_pass(*rows->command, error.what());
   }
   for (const api::Sequence& sequence : batch.sequences)
     trained_tokens_ += static_cast<int64_t>(sequence.tokens.size());
+}
+
+// Some of its data may have been added to the model's gradient, so none of that is kept: a step
+// must never apply half a batch.
+void WorkRunner::fail_pass(const api::Command& command, const std::string& what) {
+  const auto model = models_.find(command.model);
+  if (std::get<api::ForwardBackward>(command.op).forward_only || model == models_.end())
+    return fail(command.request, api::FaultCategory::kServer, what);
+  const auto& adapters = engine_.adapters();
+  const auto found = adapters.find(static_cast<int32_t>(model->second));
+  if (found != adapters.end()) found->second->drop_gradients();
+  fail(command.request, api::FaultCategory::kServer,
+       fmt::format("{}; the gradient of model {} was dropped: send what came since its last "
+                   "optim_step again",
+                   what, command.model.text));
 }
 
 void WorkRunner::collect(const api::TrainRows& rows, std::span<api::SequenceResult> results) {

@@ -4,13 +4,16 @@
 //   WorkRunner runner(engine, tokenizer, book, {});
 //   results = runner.run(scheduler.next({runner.capacity()}, now));
 #pragma once
+#include <atomic>
 #include <map>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
 #include "api/result.h"
 #include "api/work.h"
 #include "engine/adapter_book.h"
+#include "engine/adapter_state.h"
 #include "engine/sample_runner.h"
 #include "engine/snapshots.h"
 
@@ -43,6 +46,10 @@ class WorkRunner {
     double loss = 0.0;
   };
 
+  struct HeldCopy {  // until it is written
+    AdapterCopy copy;
+  };
+
   void control(const api::Command& command);
   api::Outcome execute(const api::Command& command);
   api::Outcome create(const api::Command& command);
@@ -52,6 +59,9 @@ class WorkRunner {
   [[nodiscard]] api::Sequence to_sequence(const api::Command& command, size_t datum) const;
   void check(const api::Command& command) const;
   void collect(const api::TrainRows& rows, std::span<api::SequenceResult> results);
+  [[nodiscard]] bool may_copy() const;
+  std::shared_ptr<const HeldCopy> hold(AdapterCopy copy);
+  void fail_pass(const api::Command& command, const std::string& what);
   void fail(const api::RequestId& request, api::FaultCategory category, const std::string& what);
   [[nodiscard]] api::AdapterSlot slot_of(const api::ModelId& model) const;
 
@@ -63,6 +73,9 @@ class WorkRunner {
   std::map<api::ModelId, api::AdapterSlot> models_;
   std::unordered_map<api::RequestId, Partial> partial_;
   std::vector<api::Result> results_;
+  // Of copies that wait to be written; those who write them count them off, on their threads.
+  std::shared_ptr<std::atomic<int64_t>> held_bytes_ = std::make_shared<std::atomic<int64_t>>(0);
+  int64_t largest_copy_ = 0;
   double train_seconds_ = 0.0, sample_seconds_ = 0.0;
   int64_t trained_tokens_ = 0, sampled_tokens_ = 0;
 };

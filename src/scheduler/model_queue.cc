@@ -33,15 +33,21 @@ void ModelQueue::advance(double now) {
   if (next_ != before) blocked_since_ = now;
 }
 
-CommandPtr ModelQueue::ready(size_t i) const {
+CommandPtr ModelQueue::ready() const {
+  if (waiting_.empty() || waiting_.begin()->first != next_) return nullptr;
+  return waiting_.begin()->second;
+}
+
+size_t ModelQueue::num_ready() const {
+  size_t count = 0;
   int64_t expected = next_;
-  for (auto at = waiting_.begin(); at != waiting_.end(); ++at) {
-    while (consumed_.contains(expected)) ++expected;
-    if (at->first != expected) return nullptr;
-    if (i-- == 0) return at->second;
-    ++expected;
+  auto refused = consumed_.begin();
+  for (const auto& [seq, command] : waiting_) {
+    for (; refused != consumed_.end() && *refused == expected; ++refused) ++expected;
+    if (seq != expected++) break;
+    ++count;
   }
-  return nullptr;
+  return count;
 }
 
 void ModelQueue::pop(double now) {
@@ -73,12 +79,6 @@ std::vector<CommandPtr> ModelQueue::take_all(double now) {
   blocked_since_ = now;
   advance(now);
   return out;
-}
-
-int64_t ModelQueue::lowest_missing() const {
-  int64_t seq = next_;
-  while (waiting_.contains(seq) || consumed_.contains(seq)) ++seq;
-  return seq;
 }
 
 }  // namespace strata::scheduler

@@ -33,21 +33,26 @@ class ModelQueue {
   // The number was refused at submission: nobody waits for it.
   void consume(int64_t seq_id, double now);
 
-  // The i-th of the commands that may start one after the other, or null.
-  [[nodiscard]] CommandPtr ready(size_t i = 0) const;
+  // The command that may start, or null.
+  [[nodiscard]] CommandPtr ready() const;
+  // How many may start one after the other. Walks over them.
+  [[nodiscard]] size_t num_ready() const;
   // The first of them has started.
   void pop(double now);
 
   // Arrivals that a missing number below them holds back.
   [[nodiscard]] bool has_gap() const { return !waiting_.empty() && !waiting_.contains(next_); }
   [[nodiscard]] std::optional<double> gap_since() const;
+  // These seconds do not count as waiting for it.
+  void excuse(double seconds) { blocked_since_ += seconds; }
   // Gives up every missing number up to the highest arrival; returns what was held back.
   std::vector<CommandPtr> give_up_gap(double now);
   // Everything that has not started; nothing is left.
   std::vector<CommandPtr> take_all(double now);
 
-  // The lowest number that has neither arrived nor been refused: what everything else waits for.
-  [[nodiscard]] int64_t lowest_missing() const;
+  // The lowest number that has neither started nor been refused: while it is missing, everything
+  // else waits for it.
+  [[nodiscard]] int64_t next() const { return next_; }
   [[nodiscard]] size_t num_waiting() const { return waiting_.size(); }
 
  private:

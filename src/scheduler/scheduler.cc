@@ -12,11 +12,6 @@
 namespace strata::scheduler {
 namespace {
 
-bool is_save(const api::Command& command) {
-  return std::holds_alternative<api::SaveState>(command.op) ||
-         std::holds_alternative<api::SaveForSampler>(command.op);
-}
-
 // Only these may be answered 429.
 bool counts_bytes(const api::Command& command) {
   return std::holds_alternative<api::ForwardBackward>(command.op) ||
@@ -24,6 +19,11 @@ bool counts_bytes(const api::Command& command) {
 }
 
 }  // namespace
+
+bool Scheduler::is_save(const api::Command& command) {
+  return std::holds_alternative<api::SaveState>(command.op) ||
+         std::holds_alternative<api::SaveForSampler>(command.op);
+}
 
 void Scheduler::expect_answer(const api::RequestId& request) {
   CHECK(unanswered_.insert(request).second, "a request id was used twice", request.text);
@@ -100,11 +100,12 @@ Submission Scheduler::submit_training(CommandPtr command, double now) {
   CHECK(command->seq_id >= 1, command->seq_id);
   const bool counted = counts_bytes(*command);
   // What everything else waits for is let in, or a full queue would never drain.
-  if (counted && !model.queue.knows(command->seq_id) &&
-      queued_bytes_[model.tenant] >= options_.max_queued_bytes &&
-      command->seq_id != model.queue.lowest_missing()) {
+  const bool may_wait =
+      !model.queue.knows(command->seq_id) && command->seq_id != model.queue.next();
+  if (may_wait && model.queue.num_waiting() >= options_.max_queued_operations)
     return {Verdict::kFull, command->request};
-  }
+  if (may_wait && counted && queued_bytes_[model.tenant] >= options_.max_queued_bytes)
+    return {Verdict::kFull, command->request};
   Submission out{Verdict::kAccepted, command->request};
   switch (model.queue.add(command, now, out.request)) {
     case ModelQueue::Arrival::kDuplicate:
@@ -190,19 +191,15 @@ void Scheduler::end_samples(const api::SessionId* session, api::FaultCategory ca
 void Scheduler::end_model(Model& model, api::FaultCategory category, std::string_view reason,
                           bool keep_saves, double now) {
   model.ending = true;
-  std::set<const api::Command*> in_line;
-  for (size_t i = 0;; ++i) {
-    const CommandPtr command = model.queue.ready(i);
-    if (command == nullptr) break;
-    in_line.insert(command.get());
-  }
+  size_t in_line = model.queue.num_ready();
   if (model.next_datum > 0) {
     begun_.erase(model.queue.ready()->request);
     sides_[model.base].cancelled.push_back(model.queue.ready()->request);
     model.next_datum = 0;
   }
   for (const CommandPtr& command : model.queue.take_all(now)) {
-    if (keep_saves && is_save(*command) && in_line.contains(command.get())) {
+    const bool is_in_line = in_line > 0 && in_line-- > 0;
+    if (keep_saves && is_save(*command) && is_in_line) {
       model.last_saves.push_back(command);
     } else {
       refuse(command, category, reason);
@@ -231,6 +228,23 @@ void Scheduler::end_session(const api::SessionId& session, std::string_view reas
   note_change();
 }
 
+void Scheduler::tick(double now, double excused) {
+  const std::lock_guard lock(mutex_);
+  note_change();  // an engine may have written a save and take another
+  for (auto& [id, model] : models_) {
+    model.queue.excuse(excused);
+    const std::optional<double> since = model.queue.gap_since();
+    if (!since || now - *since < options_.gap_timeout) continue;
+    const int64_t missing = model.queue.next();
+    for (const CommandPtr& command : model.queue.give_up_gap(now)) {
+      refuse(
+          command, api::FaultCategory::kServer,
+          fmt::format("model {}: seq_id {} did not arrive within {} s, so {} cannot run in order",
+                      id.text, missing, options_.gap_timeout, command->seq_id));
+    }
+  }
+}
+
 void Scheduler::release(api::BaseId base, const api::SnapshotId& snapshot) {
   const std::lock_guard lock(mutex_);
   sides_[base].released.push_back(snapshot);
@@ -240,12 +254,19 @@ void Scheduler::release(api::BaseId base, const api::SnapshotId& snapshot) {
 void Scheduler::begin_shutdown(double now) {
   const std::lock_guard lock(mutex_);
   stopping_ = true;
+  const size_t accepted = unanswered_.size();
   const std::string_view reason = "the server is shutting down";
   for (auto& [id, model] : models_) {
     if (!model.ending) end_model(model, api::FaultCategory::kServer, reason, true, now);
   }
   end_samples(nullptr, api::FaultCategory::kServer, reason);
+  num_dropped_ = accepted - unanswered_.size();
   note_change();
+}
+
+size_t Scheduler::num_dropped() const {
+  const std::lock_guard lock(mutex_);
+  return num_dropped_;
 }
 
 bool Scheduler::idle() const {

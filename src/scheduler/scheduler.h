@@ -3,9 +3,10 @@
 //
 // Training: each model runs in the order of its numbers (ModelQueue). An operation other than
 // forward and forward_backward is a barrier: it starts when all before it are done, and nothing
-// after it starts earlier. A turn holds, for each model, the barriers that stand first in line, and
-// then one pass of rows: data of forward and forward_backward of any models, adapters and losses,
-// up to the pass's token budget. A large command takes several turns, cut between data.
+// after it starts earlier. A turn holds, for each model, the barrier that stands first in line (but
+// one save or load of all models together), and then one pass of rows: data of forward and
+// forward_backward of any models, adapters and losses, up to the pass's token budget. A large
+// command takes several turns, cut between data.
 // Sampling: rows join the running batch while it has room for them; nothing orders them.
 // Fairness: tenants share the pass by tokens and the KV pages by pages; training and sampling share
 // the engine by time. Two that are always busy differ by at most one item; the first item of a pass
@@ -43,6 +44,7 @@ struct SchedulerOptions {
   double gap_timeout = 600.0;                   // seconds
   int64_t max_queued_samples = 4096;            // requests that have not begun
   int64_t max_queued_bytes = int64_t{1} << 30;  // of training operations, for each tenant
+  size_t max_queued_operations = 16384;         // of one model, not begun
   size_t max_remembered = 65536;                // numbers of a model, against duplicates
 };
 
@@ -52,7 +54,7 @@ enum class Verdict : uint8_t {
   kConflict,      // this number was used for something else
   kGivenUp,       // this number was refused or given up before
   kUnknownModel,  // never created, unloaded, or its creation failed
-  kFull,          // 429: the sample queue, or the tenant's training bytes
+  kFull,          // 429: the sample queue, the tenant's training bytes, the model's operations
   kStopping,      // 503
 };
 
@@ -87,12 +89,18 @@ class Scheduler {
   // Ends a session: what has not started fails with `reason` (category user), running samples are
   // cancelled, saves in line are still done, then its models are unloaded.
   void end_session(const api::SessionId& session, std::string_view reason, double now);
+  // Gives up the gaps whose time is over. `excused` seconds of the time until `now` count for none:
+  // the server was frozen, and what is missing may lie in its sockets. Several times a second, by
+  // the thread that submits.
+  void tick(double now, double excused);
   // The memory of fixed sampler weights may go; running samples keep theirs.
   void release(api::BaseId base, const api::SnapshotId& snapshot);
   // Shutdown: submissions answer kStopping; everything but the saves in line fails (category
   // server). Idle says when the saves are done.
   void begin_shutdown(double now);
   [[nodiscard]] bool idle() const;
+  // What the shutdown failed of what had been accepted.
+  [[nodiscard]] size_t num_dropped() const;
   [[nodiscard]] bool has_model(const api::ModelId& model) const;
   [[nodiscard]] SchedulerStats stats() const;
 
@@ -118,7 +126,7 @@ class Scheduler {
     CommandPtr create;    // until it is handed out
     bool live = false;    // its creation succeeded
     bool ending = false;  // nothing new is accepted; after its last saves comes the unload
-    std::vector<CommandPtr> last_saves;
+    std::deque<CommandPtr> last_saves;
     CommandPtr unload;
     size_t next_datum = 0;  // of the command in front, when it has begun
     ModelQueue queue;
@@ -128,11 +136,13 @@ class Scheduler {
     CommandPtr command;
     int64_t next_row = 0;
   };
-  struct Side {                                                   // what belongs to one engine
-    std::map<api::TenantId, std::deque<api::RequestId>> samples;  // rows left to hand out
+  using SampleQueues = std::map<api::TenantId, std::deque<api::RequestId>>;
+  struct Side {            // what belongs to one engine
+    SampleQueues samples;  // rows left to hand out
     std::vector<api::RequestId> cancelled;
     std::vector<api::SnapshotId> released;
     FairShare<api::TenantId> training_share, sampling_share;
+    FairShare<api::TenantId> file_share;  // saves and loads
     FairShare<api::ModelId> model_share;
     bool both_busy = false;  // training and sampling; then since these meter readings:
     double train_mark = 0.0, sample_mark = 0.0;
@@ -151,17 +161,24 @@ class Scheduler {
   void end_samples(const api::SessionId* session, api::FaultCategory category,
                    std::string_view reason);
   void drop_sample(const api::RequestId& request);
-  void close_gaps(double now);
   void finish_create(const api::ModelId& id, const api::Outcome& outcome, double now);
   void forget_bytes(const CommandPtr& command);
   void pop(Model& model, double now);
 
-  void take_control(Side& side, api::Work& work, double now);
+  [[nodiscard]] static bool is_save(const api::Command& command);
+  [[nodiscard]] static bool is_file_work(const api::Command& command);
+  [[nodiscard]] CommandPtr next_control(const Model& model) const;
+  bool start_control(const api::ModelId& id, Model& model, api::Work& work, double now);
+  bool take_control(const api::Capacity& engine, Side& side, api::Work& work, double now);
+  [[nodiscard]] int64_t pages_to_begin(const api::Capacity& engine, const Side& side,
+                                       const SampleEntry& entry) const;
+  SampleQueues::iterator next_sample(const api::Capacity& engine, Side& side, int64_t pages,
+                                     bool must_take);
   void take_samples(const api::Capacity& engine, Side& side, api::Work& work);
   void take_rows(const api::Capacity& engine, Side& side, api::Work& work, double now);
   void take_datum(Model& model, std::vector<api::TrainRows>& rows, double now);
-  [[nodiscard]] bool rows_may_run(const api::Capacity& engine, Side& side,
-                                  const api::Work& work) const;
+  [[nodiscard]] bool any_rows(const api::Capacity& engine) const;
+  static bool training_may_run(const api::Capacity& engine, Side& side, const api::Work& work);
   [[nodiscard]] static bool rows_ready(const Model& model);
   void note_change();
 
@@ -180,6 +197,7 @@ class Scheduler {
   std::set<api::RequestId> unanswered_;
   std::vector<api::Result> answers_;
   SharedLimit queued_samples_;  // none of whose rows was handed out
+  size_t num_dropped_ = 0;
   size_t next_engine_ = 0;
 };
 

@@ -17,24 +17,9 @@ bool Scheduler::rows_ready(const Model& model) {
   return head != nullptr && std::holds_alternative<api::ForwardBackward>(head->op);
 }
 
-void Scheduler::close_gaps(double now) {
-  for (auto& [id, model] : models_) {
-    const std::optional<double> since = model.queue.gap_since();
-    if (!since || now - *since < options_.gap_timeout) continue;
-    const int64_t missing = model.queue.lowest_missing();
-    for (const CommandPtr& command : model.queue.give_up_gap(now)) {
-      refuse(
-          command, api::FaultCategory::kServer,
-          fmt::format("model {}: seq_id {} did not arrive within {} s, so {} cannot run in order",
-                      id.text, missing, options_.gap_timeout, command->seq_id));
-    }
-  }
-}
-
 api::Work Scheduler::next(std::span<const api::Capacity> engines, double now) {
   const std::lock_guard lock(mutex_);
   changed_ = false;
-  close_gaps(now);
   for (size_t i = 0; i < engines.size(); ++i) {
     const size_t index = (next_engine_ + i) % engines.size();
     const api::Capacity& engine = engines[index];
@@ -43,10 +28,12 @@ api::Work Scheduler::next(std::span<const api::Capacity> engines, double now) {
     work.base = engine.base;
     work.cancel = std::exchange(side.cancelled, {});
     work.release = std::exchange(side.released, {});
-    take_control(side, work, now);
     take_samples(engine, side, work);
     work.decode = engine.running_samples > 0 || !work.samples.empty();
-    if (rows_may_run(engine, side, work)) take_rows(engine, side, work, now);
+    const bool any_files = take_control(engine, side, work, now);
+    const bool any_training = any_rows(engine);
+    if (!work.decode || (!any_training && !any_files)) side.both_busy = false;
+    if (any_training && training_may_run(engine, side, work)) take_rows(engine, side, work, now);
     if (work.empty()) continue;
     next_engine_ = index + 1;
     return work;
@@ -60,36 +47,116 @@ void Scheduler::pop(Model& model, double now) {
   model.next_datum = 0;
 }
 
-void Scheduler::take_control(Side&, api::Work& work, double now) {
-  for (auto at = models_.begin(); at != models_.end();) {
-    auto& [id, model] = *at;
-    bool erased = false;
-    if (model.base == work.base) {
-      if (model.create != nullptr) {
-        creating_[model.create->request] = id;
-        work.control.push_back(std::exchange(model.create, nullptr));
-      } else if (model.live && !model.ending) {
-        for (CommandPtr head = model.queue.ready(); head != nullptr && !rows_ready(model);
-             head = model.queue.ready()) {
-          pop(model, now);
-          work.control.push_back(std::move(head));
-        }
-      } else if (model.ending && !creating_.contains(model.created_by)) {
-        for (const CommandPtr& save : model.last_saves) work.control.push_back(save);
-        model.last_saves.clear();
-        if (model.unload != nullptr) {
-          if (model.live) {
-            work.control.push_back(model.unload);
-          } else {
-            answer(model.unload->request, api::Done{});
-          }
-          at = models_.erase(at);
-          erased = true;
-        }
-      }
-    }
-    if (!erased) ++at;
+// What needs a file: the engine copies whole adapters for it, or reads them.
+bool Scheduler::is_file_work(const api::Command& command) {
+  if (const auto* create = std::get_if<api::CreateModel>(&command.op))
+    return !create->load_dir.empty();
+  return std::holds_alternative<api::SaveState>(command.op) ||
+         std::holds_alternative<api::SaveForSampler>(command.op) ||
+         std::holds_alternative<api::LoadState>(command.op);
+}
+
+// The control operation that is next of this model, or null.
+CommandPtr Scheduler::next_control(const Model& model) const {
+  if (model.create != nullptr) return model.create;
+  if (model.ending) {
+    if (creating_.contains(model.created_by)) return nullptr;
+    return model.last_saves.empty() ? model.unload : model.last_saves.front();
   }
+  return model.live && !rows_ready(model) ? model.queue.ready() : nullptr;
+}
+
+// Takes it. True when the model is no more.
+bool Scheduler::start_control(const api::ModelId& id, Model& model, api::Work& work, double now) {
+  const CommandPtr command = next_control(model);
+  if (command == model.create) {
+    creating_[command->request] = id;
+    model.create = nullptr;
+  } else if (!model.ending) {
+    pop(model, now);
+  } else if (!model.last_saves.empty()) {
+    model.last_saves.pop_front();
+  } else if (!model.live) {
+    answer(command->request, api::Done{});
+    return true;
+  }
+  work.control.push_back(command);
+  return command == model.unload;
+}
+
+// One operation of each model; but of those that need files only one, of the tenant that had the
+// fewest, and only when training may run: a thousand loads in line hold up nobody else. Whether
+// there were any of these.
+bool Scheduler::take_control(const api::Capacity& engine, Side& side, api::Work& work, double now) {
+  std::vector<Models::iterator> with_files;
+  bool any_files = false;
+  std::vector<api::TenantId> tenants;
+  for (auto at = models_.begin(); at != models_.end();) {
+    const auto here = at++;
+    if (here->second.base != work.base) continue;
+    const CommandPtr command = next_control(here->second);
+    if (command == nullptr) continue;
+    if (is_file_work(*command)) {
+      any_files = true;
+      if (engine.saves == 0 && is_save(*command)) continue;
+      with_files.push_back(here);
+      tenants.push_back(here->second.tenant);
+    } else if (start_control(here->first, here->second, work, now)) {
+      models_.erase(here);
+    }
+  }
+  side.file_share.set_active(tenants);
+  if (with_files.empty() || !training_may_run(engine, side, work)) return any_files;
+  const auto chosen = *std::min_element(
+      with_files.begin(), with_files.end(), [&](Models::iterator a, Models::iterator b) {
+        return side.file_share.used(a->second.tenant) < side.file_share.used(b->second.tenant);
+      });
+  side.file_share.charge(chosen->second.tenant, 1.0);
+  start_control(chosen->first, chosen->second, work, now);
+  return any_files;
+}
+
+// Pages for a request's next row. A request of several rows keeps its prompt's pages until the last
+// has ended, so it begins only if, with everything else ended, each of those that have begun could
+// still have its largest row: else two of them could wait for each other for ever.
+int64_t Scheduler::pages_to_begin(const api::Capacity& engine, const Side& side,
+                                  const SampleEntry& entry) const {
+  const auto& sample = std::get<api::Sample>(entry.command->op);
+  const int64_t cost = sample_pages(sample, entry.next_row, engine.page_size);
+  if (entry.next_row > 0 || sample.num_samples == 1) return cost;
+  int64_t held = prompt_pages(sample, engine.page_size);
+  int64_t largest = sample_pages(sample, 1, engine.page_size);
+  for (const auto& [tenant, queue] : side.samples) {
+    const SampleEntry& other = samples_.at(queue.front());
+    if (other.next_row == 0) continue;
+    const auto& begun = std::get<api::Sample>(other.command->op);
+    held += prompt_pages(begun, engine.page_size);
+    largest = std::max(largest, sample_pages(begun, 1, engine.page_size));
+  }
+  return held + largest > engine.total_pages ? engine.total_pages + 1 : cost;
+}
+
+// The tenant whose next row is to run: the one that used least, if its row fits. While something
+// runs, what does not fit waits for its pages. While nothing does, any that fits goes; and if none
+// does, one that never will is handed to the engine, which says so.
+Scheduler::SampleQueues::iterator Scheduler::next_sample(const api::Capacity& engine, Side& side,
+                                                         int64_t pages, bool must_take) {
+  std::vector<SampleQueues::iterator> order;
+  for (auto at = side.samples.begin(); at != side.samples.end(); ++at) order.push_back(at);
+  std::stable_sort(order.begin(), order.end(), [&](const auto& a, const auto& b) {
+    return side.sampling_share.used(a->first) < side.sampling_share.used(b->first);
+  });
+  auto last_resort = side.samples.end();
+  for (const auto& at : order) {
+    const SampleEntry& entry = samples_.at(at->second.front());
+    if (pages_to_begin(engine, side, entry) <= pages) return at;
+    if (!must_take) break;
+    const bool is_better =
+        last_resort == side.samples.end() ||
+        (entry.next_row > 0 && samples_.at(last_resort->second.front()).next_row == 0);
+    if (is_better) last_resort = at;
+  }
+  return must_take ? last_resort : side.samples.end();
 }
 
 void Scheduler::take_samples(const api::Capacity& engine, Side& side, api::Work& work) {
@@ -98,20 +165,13 @@ void Scheduler::take_samples(const api::Capacity& engine, Side& side, api::Work&
   side.sampling_share.set_active(tenants);
   int64_t rows = engine.sample_rows;
   int64_t pages = engine.free_pages;
-  // With nothing running every page is free: what does not fit now never will, and the engine says
-  // so.
-  bool must_take = engine.running_samples == 0;
   while (rows > 0 && !side.samples.empty()) {
-    const auto chosen = std::min_element(
-        side.samples.begin(), side.samples.end(), [&](const auto& a, const auto& b) {
-          return side.sampling_share.used(a.first) < side.sampling_share.used(b.first);
-        });
-    const api::RequestId request = chosen->second.front();
-    SampleEntry& entry = samples_.at(request);
+    const bool must_take = engine.running_samples == 0 && work.samples.empty();
+    const auto chosen = next_sample(engine, side, pages, must_take);
+    if (chosen == side.samples.end()) return;
+    SampleEntry& entry = samples_.at(chosen->second.front());
     const auto& sample = std::get<api::Sample>(entry.command->op);
     const int64_t cost = sample_pages(sample, entry.next_row, engine.page_size);
-    if (cost > pages && !must_take) return;
-    must_take = false;
     pages -= cost;
     --rows;
     if (entry.next_row == 0) queued_samples_.give(chosen->first.text, 1);
@@ -126,16 +186,16 @@ void Scheduler::take_samples(const api::Capacity& engine, Side& side, api::Work&
   }
 }
 
+bool Scheduler::any_rows(const api::Capacity& engine) const {
+  return std::any_of(models_.begin(), models_.end(), [&](const auto& entry) {
+    return entry.second.base == engine.base && rows_ready(entry.second);
+  });
+}
+
 // While both training and sampling have work, the one that has used less time goes: a step of
-// sampling in every turn, a training pass in those where training is not ahead.
-bool Scheduler::rows_may_run(const api::Capacity& engine, Side& side, const api::Work& work) const {
-  bool any_rows = false;
-  for (const auto& [id, model] : models_)
-    any_rows = any_rows || (model.base == engine.base && rows_ready(model));
-  if (!any_rows || !work.decode) {
-    side.both_busy = false;
-    return any_rows;
-  }
+// sampling in every turn, a training pass or a file in those where training is not ahead.
+bool Scheduler::training_may_run(const api::Capacity& engine, Side& side, const api::Work& work) {
+  if (!work.decode) return true;
   if (!side.both_busy) {
     side.both_busy = true;
     side.train_mark = engine.train_seconds;

@@ -56,8 +56,16 @@ struct ServeOptions {
   int64_t max_result_bytes = 512LL << 20;
   int64_t max_queued_samples = 4096;
   int64_t max_queued_bytes = 1LL << 30;
+  int64_t max_queued_operations = 16384;
+  int64_t max_stability_bytes = 1LL << 30;
+  int64_t max_history = 10000;
+  double expiry_grace = 3600;
+  int64_t max_sessions_per_tenant = 4096;
+  int64_t max_samplers_per_session = 65536;
+  int64_t max_ephemeral = 256;
   int64_t memory = 0;    // bytes; 0: 80 % of RAM
   int64_t max_disk = 0;  // bytes; 0: no limit
+  bool accept_loss = false;
   bool stable_reinforce = true;
   std::string dtype = "auto";
   std::string expert_rank = "divided";

@@ -49,6 +49,10 @@ ServiceOptions service_options(const ServeOptions& options, const DataDir& data,
   out.max_rank = options.max_rank;
   out.max_body = options.max_body;
   out.max_queued_samples = options.max_queued_samples;
+  out.max_stability_bytes = options.max_stability_bytes;
+  out.max_sessions = options.max_sessions_per_tenant;
+  out.max_samplers = options.max_samplers_per_session;
+  out.max_ephemerals = options.max_ephemeral;
   out.stable_reinforce = options.stable_reinforce;
   return out;
 }
@@ -100,7 +104,11 @@ struct TinkerServer::State {
         keys(std::make_shared<KeyRing>(key_sources(options))),
         data(options.data),
         store(open_store(options, data), wall_seconds()),
-        registry(data, store, options.max_disk),
+        registry(data, store,
+                 {.max_disk = options.max_disk,
+                  .accept_loss = options.accept_loss,
+                  .max_history = options.max_history,
+                  .expiry_grace = options.expiry_grace}),
         signer(data.secret(), store, options.url_ttl),
         rest({store, registry, signer, worker}),
         names(base_names),
@@ -145,13 +153,16 @@ struct TinkerServer::State {
 
 std::string TinkerServer::State::metrics_text() {
   const Watch::Rate rate = watch.rate();
+  const Service::Pulse pulse = service.pulse(now_seconds());
   return watch.metrics().text(stats(),
                               {.pending = static_cast<int64_t>(service.futures().num_pending()),
                                .parked = service.futures().num_parked(),
                                .sessions = static_cast<int64_t>(service.num_sessions()),
                                .models = static_cast<int64_t>(service.models().size()),
                                .train_rate = rate.train,
-                               .sample_rate = rate.sample});
+                               .sample_rate = rate.sample,
+                               .loop_lag = pulse.lag,
+                               .tick_age = pulse.tick_age});
 }
 
 void TinkerServer::State::make_http(Router router) {
@@ -167,7 +178,7 @@ void TinkerServer::State::make_http(Router router) {
         watch.metrics().exchange(exchange.route, exchange.status, exchange.seconds);
       });
   http->call_every(kTickSeconds, [this] {
-    service.tick();
+    service.tick(now_seconds());
     watch.tick(stats(), now_seconds());
   });
 }

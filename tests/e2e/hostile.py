@@ -180,6 +180,10 @@ case("a checkpoint path with ..", 400)(lambda w: status(w.json(
 case("a checkpoint path that is a URL", 400)(lambda w: status(w.json(
     "create_sampling_session", {"session_id": w.session, "sampling_session_seq_id": 9,
                                 "model_path": "http://169.254.169.254/latest"})))
+case("an idempotency key again, for another copy", 409)(lambda w: [
+    status(w.json("copy_weights", {"source_path": w.model.save(name)["path"]}, **{"X-Idempotency-Key": "once"}))
+    for name in ("first", "second")][1])
+case("a model of a name with NUL", 400)(lambda w: status(w.wire.create(w.session, 77, base="tiny:\0")))
 case("a save named ../../x", 400)(lambda w: status(w.wire.post(
     "save_weights", {"model_id": w.model.id, "seq_id": w.model.next(), "path": "../../x"})))
 # Sampling
@@ -193,6 +197,8 @@ case("an image by URL", 400)(lambda w: status(w.asample(
 case("num_samples 10^9", 400)(lambda w: status(w.asample(num_samples=10 ** 9)))
 case("max_tokens 10^12", 400)(lambda w: status(w.asample(params={"max_tokens": 10 ** 12})))
 case("temperature -1", 400)(lambda w: status(w.asample(params={"temperature": -1})))
+case("temperature 1e-44 (infinite logits)", 400)(lambda w: status(w.asample(
+    params={"temperature": 1e-44, "max_tokens": 1}, topk_sample_logprobs=1)))
 case("top_k -2", 400)(lambda w: status(w.asample(params={"top_k": -2})))
 # Training
 case("a protobuf that is none", 400)(lambda w: status(w.model.send_raw(b"\xff\xff\xff\xff")))

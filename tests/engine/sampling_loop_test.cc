@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "base/error.h"
 #include "tests/engine/tiny_engine.h"
 
 namespace strata::engine {
@@ -120,6 +121,24 @@ TEST(SamplingLoop, ScaledLogprobsAreOfTheScaledDistribution) {
   asked.scaled_logprobs = false;
   const api::SampleResult raw = engine->sample({asked})[0];
   EXPECT_NEAR(raw.logprobs[0], logprobs[static_cast<size_t>(raw.tokens[0])], 1e-5);
+}
+
+// Divided by a tiny temperature logits are infinite: that is this row's fault and nobody else's.
+TEST(SamplingLoop, ATinyTemperatureTouchesNoOtherRow) {
+  auto engine = tiny_engine({});
+  api::SampleRequest honest = request(*engine, 9, 1);
+  const std::vector<int32_t> want = alone(*engine, honest, 1).tokens;
+  for (const int64_t k : {0, 1, 5}) {
+    api::SampleRequest tiny = request(*engine, 9, 1);
+    tiny.temperature = 1e-44f;
+    tiny.topk_sample_logprobs = k;
+    SamplingLoop loop(*engine);
+    const size_t good = loop.add_row(loop.open(honest, nullptr), 1);
+    const size_t bad = loop.add_row(loop.open(tiny, nullptr), 1);
+    while (!loop.done()) loop.step();
+    EXPECT_EQ(loop.take(good).tokens, want);
+    EXPECT_THROW(loop.take(bad), Error) << k;
+  }
 }
 
 TEST(SamplingLoop, PromptTargetsAreScored) {

@@ -12,7 +12,7 @@
 #include "engine/adapter_state.h"
 #include "scheduler/scheduler.h"
 #include "tests/base/temp_dir.h"
-#include "tests/engine/tiny_engine.h"
+#include "tests/engine/runner_house.h"
 
 namespace strata::engine {
 namespace {
@@ -20,92 +20,6 @@ namespace {
 using strata::testing::TempDir;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-struct Server {
-  explicit Server(const TinyEngine& setup = {}, const AdapterLimits& limits = {},
-                  const RunnerOptions& options = {})
-      : engine(tiny_engine(setup)),
-        tokenizer(text::Tokenizer::load(std::string(STRATA_SOURCE_DIR) + "/models/tiny-qwen3")),
-        book(limits),
-        runner(*engine, &tokenizer, book, options) {}
-  std::unique_ptr<Engine> engine;
-  text::Tokenizer tokenizer;
-  AdapterBook book;
-  WorkRunner runner;
-  scheduler::Scheduler scheduler{{}};
-  std::map<std::string, std::vector<api::Outcome>> posted;
-
-  void submit(api::Command command) {
-    ASSERT_EQ(scheduler.submit(std::move(command), 0.0).verdict, scheduler::Verdict::kAccepted);
-  }
-  bool turn() {
-    const api::Capacity capacity = runner.capacity();
-    const api::Work work = scheduler.next({&capacity, 1}, 0.0);
-    for (api::Result& result : scheduler.complete(runner.run(work), 0.0))
-      posted[result.request.text].push_back(std::move(result.outcome));
-    return !work.empty();
-  }
-  void run() {
-    while (turn()) {
-    }
-    EXPECT_TRUE(scheduler.idle());
-    EXPECT_EQ(runner.capacity().running_samples, 0);
-    EXPECT_EQ(engine->kv_pool().num_free(), engine->kv_pool().num_pages());
-  }
-  // Submits and runs it alone.
-  const api::Outcome& ask(api::Command command) {
-    const std::string request = command.request.text;
-    submit(std::move(command));
-    run();
-    EXPECT_EQ(posted[request].size(), 1u) << request;
-    return posted[request].at(0);
-  }
-  std::string message(const api::Command& command) {
-    const api::Outcome& outcome = ask(command);
-    const auto* failure = std::get_if<api::Failure>(&outcome);
-    return failure == nullptr ? "" : failure->message;
-  }
-};
-
-api::Command command(const std::string& model, int64_t seq, api::Operation op,
-                     const std::string& request = "") {
-  return {.request = {request.empty() ? model + "-" + std::to_string(seq) : request},
-          .tenant = {"tenant of " + model},
-          .session = {"session of " + model},
-          .model = {model},
-          .seq_id = seq,
-          .op = std::move(op)};
-}
-
-api::Command create(const std::string& model, api::LoraConfig lora) {
-  return command(model, 0, api::CreateModel{.lora = lora}, "create " + model);
-}
-
-api::ForwardBackward data(const Engine& engine, std::vector<int64_t> lengths, uint32_t seed,
-                          bool forward_only = false) {
-  api::ForwardBackward out;
-  out.forward_only = forward_only;
-  for (const int64_t length : lengths) {
-    const api::Sequence sequence = tiny_sequence(engine, length, ++seed, api::AdapterSlot::kBase);
-    api::Datum& datum = out.data.emplace_back();
-    datum.tokens = sequence.tokens;
-    datum.targets = sequence.targets;
-    datum.weights = sequence.weights;
-  }
-  return out;
-}
-
-api::Command sample(const Engine& engine, const std::string& request, int64_t prompt, uint64_t seed,
-                    int64_t num_samples = 1) {
-  api::Sample out;
-  out.prompt = tiny_tokens(prompt, engine.config().vocab_size, static_cast<uint32_t>(seed));
-  out.max_tokens = 7;
-  out.num_samples = num_samples;
-  out.temperature = 0.8f;
-  out.top_k = 40;
-  out.seed = seed;
-  return {.request = {request}, .tenant = {"tenant"}, .session = {"session"}, .op = std::move(out)};
-}
 
 // A tenant's whole run: pipelined steps, a snapshot in the middle, samples of it and of the base.
 std::vector<api::Command> program(const Engine& engine, int tenant) {
@@ -280,7 +194,8 @@ TEST_P(SavedState, ComesBackExactly) {
   int64_t bytes = 0;
   for (const auto& file : std::filesystem::directory_iterator(dir.path() + "/s"))
     bytes += static_cast<int64_t>(file.file_size());
-  EXPECT_EQ(std::get<api::Saved>(saved).num_bytes, bytes);
+  EXPECT_TRUE(std::holds_alternative<api::Saved>(saved));
+  EXPECT_EQ(server.saved_bytes, bytes);
   const auto next_steps = [&](const std::string& model, int64_t at) {
     std::vector<api::Command> asked = {
         command(model, at + 1, data(*server.engine, {20}, 9)),
@@ -325,7 +240,6 @@ TEST_P(SavedState, ComesBackExactly) {
 
 INSTANTIATE_TEST_SUITE_P(All, SavedState, ::testing::Values("qwen3", "qwen3_moe", "deepseek_moe"));
 
-// All of latent attention is attention, and shared and routed experts are the MLP.
 TEST(WorkRunner, TrainFlagsCoverEveryProjectionOfExpertsAndLatentAttention) {
   const Server server({.model = "deepseek_moe"});
   const auto count = [&](const api::LoraConfig& lora) {

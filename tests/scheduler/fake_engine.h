@@ -19,7 +19,8 @@ class FakeEngine {
   int64_t pass_tokens = 16;
   int64_t max_rows = 8;
   int64_t pages = 64;
-  double train_cost = 1.0, sample_cost = 1.0;
+  int64_t saves = 1;
+  double train_cost = 1.0, sample_cost = 1.0, file_cost = 0.0;
   std::set<std::string> fail;
   std::map<std::string, std::vector<std::string>> log;  // by model: requests as they ran
   std::map<std::string, int64_t> tokens;                // by tenant, trained
@@ -27,14 +28,15 @@ class FakeEngine {
   std::vector<std::string> released, cancelled;
 
   [[nodiscard]] api::Capacity capacity() const {
-    int64_t held = 0;
-    for (const Running& row : running_) held += row.pages;
+    const int64_t held = held_pages();
     return {.base = base,
             .pass_tokens = pass_tokens,
             .sample_rows = max_rows - static_cast<int64_t>(running_.size()),
             .free_pages = pages - held,
             .page_size = 4,
+            .total_pages = pages,
             .running_samples = static_cast<int64_t>(running_.size()),
+            .saves = saves,
             .train_seconds = train_seconds_,
             .sample_seconds = sample_seconds_};
   }
@@ -45,10 +47,12 @@ class FakeEngine {
       cancelled.push_back(id.text);
       std::erase_if(running_, [&](const Running& r) { return r.command->request == id; });
       left_.erase(id.text);
+      prompts_.erase(id.text);
     }
     for (const api::SnapshotId& id : work.release) released.push_back(id.text);
     for (const auto& command : work.control) {
       note(*command);
+      if (is_file_work(*command)) train_seconds_ += file_cost;
       answer(*command, api::Done{});
     }
     if (!work.rows.empty()) train(work.rows);
@@ -58,6 +62,10 @@ class FakeEngine {
   }
 
  private:
+  static bool is_file_work(const api::Command& command) {
+    return std::holds_alternative<api::SaveState>(command.op) ||
+           std::holds_alternative<api::LoadState>(command.op);
+  }
   struct Running {
     std::shared_ptr<const api::Command> command;
     int64_t left = 0;
@@ -93,12 +101,16 @@ class FakeEngine {
   void join(const api::SampleRows& rows) {
     const auto& sample = std::get<api::Sample>(rows.command->op);
     for (int64_t i = rows.first; i < rows.last; ++i) {
-      if (sample_pages(sample, i, 4) > pages) {
+      const int64_t prompt = prompt_pages(sample, 4);
+      const int64_t rest = sample.num_samples > 1 ? prompt + sample_pages(sample, 1, 4) : 0;
+      if (std::max(sample_pages(sample, 0, 4), rest) > pages) {
         results_.push_back(
             {rows.command->request, api::Failure{api::FaultCategory::kUser, "too large"}});
         return;
       }
-      running_.push_back({rows.command, sample.max_tokens, sample_pages(sample, i, 4)});
+      if (i == 0) prompts_[rows.command->request.text] = prompt;
+      running_.push_back(
+          {rows.command, sample.max_tokens, sample_pages(sample, i, 4) - (i == 0 ? prompt : 0)});
     }
     left_.emplace(rows.command->request.text, sample.num_samples);
   }
@@ -106,15 +118,33 @@ class FakeEngine {
   void decode() {
     ++num_decodes;
     sample_seconds_ += sample_cost;
+    if (held_pages() > pages) {  // as the cache does when it has no page left
+      for (const Running& row : std::exchange(running_, {})) {
+        if (left_.erase(row.command->request.text) == 0) continue;
+        results_.push_back({row.command->request,
+                            api::Failure{api::FaultCategory::kServer, "all pages are in use"}});
+      }
+      prompts_.clear();
+      return;
+    }
     for (Running& row : running_) {
-      if (--row.left == 0 && --left_[row.command->request.text] == 0)
-        answer(*row.command, api::SampleOutput{});
+      if (--row.left > 0 || --left_[row.command->request.text] > 0) continue;
+      prompts_.erase(row.command->request.text);
+      answer(*row.command, api::SampleOutput{});
     }
     std::erase_if(running_, [](const Running& row) { return row.left == 0; });
   }
 
+  [[nodiscard]] int64_t held_pages() const {
+    int64_t held = 0;
+    for (const Running& row : running_) held += row.pages;
+    for (const auto& [request, prompt] : prompts_) held += prompt;
+    return held;
+  }
+
   std::vector<Running> running_;
-  std::map<std::string, int64_t> left_;  // samples of a request without an end
+  std::map<std::string, int64_t> prompts_;  // pages of a request's prompt
+  std::map<std::string, int64_t> left_;     // samples of a request without an end
   std::vector<api::Result> results_;
   double train_seconds_ = 0.0, sample_seconds_ = 0.0;
 };

@@ -29,8 +29,7 @@ TEST(ModelQueue, RunsInNumberOrder) {
   EXPECT_TRUE(queue.has_gap());
   add(queue, 1);
   EXPECT_FALSE(queue.has_gap());
-  EXPECT_EQ(queue.ready(2)->seq_id, 3);
-  EXPECT_EQ(queue.ready(3), nullptr);
+  EXPECT_EQ(queue.num_ready(), 3u);
   for (int64_t seq = 1; seq <= 3; ++seq) {
     ASSERT_EQ(queue.ready()->seq_id, seq);
     queue.pop(0.0);
@@ -56,9 +55,8 @@ TEST(ModelQueue, RefusedNumbersAreSteppedOver) {
   queue.consume(1, 0.0);
   EXPECT_EQ(queue.ready()->seq_id, 2);
   queue.consume(4, 0.0);
-  EXPECT_EQ(queue.lowest_missing(), 3);
   queue.consume(3, 0.0);
-  EXPECT_EQ(queue.ready(1)->seq_id, 5);
+  EXPECT_EQ(queue.num_ready(), 2u);
   EXPECT_EQ(add(queue, 4), Arrival::kGivenUp);
   queue.pop(0.0);
   queue.pop(0.0);

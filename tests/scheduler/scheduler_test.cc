@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
-#include "tests/scheduler/fake_engine.h"
+#include "tests/scheduler/house.h"
 
 namespace strata::scheduler {
 namespace {
@@ -13,78 +13,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::UnorderedElementsAre;
-
-// A scheduler with one fake engine, and what was posted.
-struct House {
-  explicit House(SchedulerOptions options = {}) : scheduler(options) {}
-  Scheduler scheduler;
-  FakeEngine engine;
-  double now = 0.0;
-  int next_request = 0;
-  std::map<std::string, std::vector<api::Outcome>> posted;
-
-  Verdict submit(api::Command command) {
-    if (command.request.empty()) command.request.text = "r" + std::to_string(next_request++);
-    return scheduler.submit(std::move(command), now).verdict;
-  }
-  bool turn() {
-    const api::Capacity capacity = engine.capacity();
-    const api::Work work = scheduler.next({&capacity, 1}, now);
-    post(scheduler.complete(engine.run(work), now));
-    return !work.empty();
-  }
-  void post(std::vector<api::Result> results) {
-    for (api::Result& result : results)
-      posted[result.request.text].push_back(std::move(result.outcome));
-  }
-  int run() {
-    int turns = 0;
-    while (turn()) ++turns;
-    return turns;
-  }
-  [[nodiscard]] const api::Failure* failure(const std::string& request) {
-    return posted[request].empty() ? nullptr : std::get_if<api::Failure>(&posted[request][0]);
-  }
-};
-
-api::Command create(const std::string& model, const std::string& tenant = "t",
-                    const std::string& session = "s") {
-  return {.request = {"create-" + model},
-          .tenant = {tenant},
-          .session = {session},
-          .model = {model},
-          .op = api::CreateModel{}};
-}
-
-api::Command op(const std::string& model, int64_t seq, api::Operation operation,
-                const std::string& tenant = "t", const std::string& session = "s") {
-  return {.request = {model + "-" + std::to_string(seq)},
-          .tenant = {tenant},
-          .session = {session},
-          .model = {model},
-          .seq_id = seq,
-          .fingerprint = static_cast<uint64_t>(seq),
-          .op = std::move(operation)};
-}
-
-api::ForwardBackward rows(std::vector<size_t> lengths) {
-  api::ForwardBackward out;
-  for (const size_t length : lengths) {
-    out.data.emplace_back();
-    out.data.back().tokens.resize(length, 1);
-  }
-  return out;
-}
-
-api::Command sample(const std::string& request, int64_t prompt, int64_t max_tokens,
-                    int64_t num_samples = 1, const std::string& tenant = "t",
-                    const std::string& session = "s") {
-  api::Sample out;
-  out.prompt.resize(static_cast<size_t>(prompt), 1);
-  out.max_tokens = max_tokens;
-  out.num_samples = num_samples;
-  return {.request = {request}, .tenant = {tenant}, .session = {session}, .op = std::move(out)};
-}
 
 // Any tenants, models, programs, arrival orders, repeats and turn times: each model runs its
 // numbers in order, each request is answered once, and no pass exceeds its budget.
@@ -265,51 +193,6 @@ TEST(Scheduler, DuplicateConflictAndUnknownModelAreTold) {
   EXPECT_EQ(house.submit(changed), Verdict::kConflict);
   house.run();
   EXPECT_THAT(house.engine.log["m"], ElementsAre("create-m", "m-1"));
-}
-
-// Chunk 1 comes last; if the queue is full of what waits for it, it must get in.
-TEST(Scheduler, AFullQueueLetsInWhatEverythingWaitsFor) {
-  House house({.max_queued_bytes = 4000});
-  house.submit(create("m"));
-  house.run();
-  EXPECT_EQ(house.submit(op("m", 2, rows({400}))), Verdict::kAccepted);
-  EXPECT_EQ(house.submit(op("m", 3, rows({400}))), Verdict::kAccepted);
-  EXPECT_EQ(house.submit(op("m", 4, rows({400}))), Verdict::kFull);
-  EXPECT_EQ(house.submit(op("m", 5, api::SaveState{})), Verdict::kAccepted);  // never 429
-  EXPECT_EQ(house.submit(op("m", 3, rows({400}))), Verdict::kDuplicate);
-  EXPECT_EQ(house.submit(op("m", 1, rows({400}))), Verdict::kAccepted);
-  house.run();
-  EXPECT_EQ(house.submit(op("m", 4, rows({400}))), Verdict::kAccepted);
-  house.run();
-  EXPECT_TRUE(house.scheduler.idle());
-}
-
-TEST(Scheduler, AFullSampleQueueIsTold) {
-  House house({.max_queued_samples = 2});
-  EXPECT_EQ(house.submit(sample("a", 3, 2)), Verdict::kAccepted);
-  EXPECT_EQ(house.submit(sample("b", 3, 2)), Verdict::kAccepted);
-  EXPECT_EQ(house.submit(sample("c", 3, 2)), Verdict::kFull);
-  house.turn();
-  EXPECT_EQ(house.submit(sample("c", 3, 2)), Verdict::kAccepted);
-  house.run();
-  EXPECT_TRUE(house.scheduler.idle());
-}
-
-TEST(Scheduler, ATenantThatFillsTheSampleQueueLeavesOthersTheirPart) {
-  House house({.max_queued_samples = 8});
-  house.scheduler.set_num_tenants(2);
-  const auto of = [](const std::string& tenant, int i) {
-    api::Command command = sample(tenant + std::to_string(i), 3, 2);
-    command.tenant = {tenant};
-    return command;
-  };
-  for (int i = 0; i < 6; ++i) EXPECT_EQ(house.submit(of("greedy", i)), Verdict::kAccepted);
-  EXPECT_EQ(house.submit(of("greedy", 6)), Verdict::kFull);
-  EXPECT_EQ(house.submit(of("other", 0)), Verdict::kAccepted);
-  EXPECT_EQ(house.submit(of("other", 1)), Verdict::kAccepted);
-  EXPECT_EQ(house.scheduler.stats().queued_samples, 8);
-  house.run();
-  EXPECT_EQ(house.scheduler.stats().queued_samples, 0);
 }
 
 TEST(Scheduler, SamplesJoinWhileThereAreRowsAndPages) {

@@ -67,10 +67,16 @@ void append_file(AtomicFile& out, const std::string& path, const std::string& na
 
 }  // namespace
 
+std::optional<std::string> CheckpointRegistry::made_archive(const CheckpointRow& row) const {
+  std::string path = fmt::format("{}/{}.tar", data_.temporary(), row.id);
+  if (file_exists(path)) return path;
+  return std::nullopt;
+}
+
 std::string CheckpointRegistry::archive(const CheckpointRow& row) {
   const std::lock_guard lock(archive_mutex_);
+  if (const auto made = made_archive(row)) return *made;
   const std::string path = fmt::format("{}/{}.tar", data_.temporary(), row.id);
-  if (file_exists(path)) return path;
   const auto held = lease(row.id);
   AtomicFile out(path);
   const auto time = static_cast<int64_t>(row.created_at);

@@ -19,6 +19,8 @@ class DataDir {
   [[nodiscard]] std::string database() const { return path_ + "/strata.db"; }
   [[nodiscard]] std::string temporary() const { return path_ + "/tmp"; }
   [[nodiscard]] std::string checkpoints() const { return path_ + "/checkpoints"; }
+  // Folders of checkpoints that no row knew at a start; the operator's to look at and remove.
+  [[nodiscard]] std::string lost() const { return path_ + "/lost"; }
   [[nodiscard]] const std::string& secret() const { return secret_; }  // 32 bytes
   // Tells one data directory from another; any thread may show it.
   [[nodiscard]] int64_t fingerprint() const;

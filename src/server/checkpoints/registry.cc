@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <set>
 #include <utility>
 
@@ -60,6 +61,15 @@ void rename_folder(const std::string& from, const std::string& to) {
   throw Error(ErrorCode::kIo, fmt::format("{}: rename: {}", to, std::strerror(errno)));
 }
 
+// Only "there is no such file" counts as absent: what cannot be looked at may well be there.
+bool is_present(const std::string& path) {
+  struct stat info;
+  if (::stat(path.c_str(), &info) == 0) return true;
+  if (errno == ENOENT) return false;
+  throw Error(ErrorCode::kIo,
+              fmt::format("{}: {}; nothing was changed", path, std::strerror(errno)));
+}
+
 [[noreturn]] void fail_unknown(const TinkerPath& path) {
   throw Error(ErrorCode::kNotFound,
               fmt::format("checkpoint '{}' does not exist or has expired", path.text()));
@@ -67,23 +77,64 @@ void rename_folder(const std::string& from, const std::string& to) {
 
 }  // namespace
 
-CheckpointRegistry::CheckpointRegistry(const DataDir& data, StateStore& store, int64_t max_disk)
-    : data_(data), store_(store), max_disk_(max_disk) {
+CheckpointRegistry::CheckpointRegistry(const DataDir& data, StateStore& store,
+                                       const RegistryOptions& options)
+    : data_(data), store_(store), options_(options) {
   store_.bind_data_directory(data.fingerprint());
+  check_mark();
   reconcile();
 }
 
+// A file in the folder itself says that this is the folder which the store knows: an empty mount
+// point, or the disk of another server, has none or another one.
+void CheckpointRegistry::check_mark() {
+  const std::string path = data_.checkpoints() + "/fingerprint";
+  const std::string mark = fmt::format("{}\n", data_.fingerprint());
+  const bool is_there = is_present(path);
+  const bool is_right = is_there && read_file(path, 64) == mark;
+  const bool may_write = options_.accept_loss || (!is_there && !store_.checkpoints_marked());
+  if (!is_right && !may_write) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: {}; is its disk mounted? Nothing was changed. To go on without "
+                            "the checkpoints that are not there: --accept-loss",
+                            data_.checkpoints(),
+                            is_there ? "these are the checkpoints of another data directory"
+                                     : "the folder of checkpoints has lost its fingerprint file"));
+  }
+  if (!is_right) write_file_atomic(path, mark);
+  store_.mark_checkpoints();
+}
+
+// Rows without a folder are forgotten, but only when the folder is known to be gone and few are:
+// many at once mean that something else is wrong. Folders without a row are set aside, never
+// removed: the database may be an older one.
 void CheckpointRegistry::reconcile() {
   std::set<std::string> wanted;
+  std::vector<CheckpointRow> missing;
   for (const CheckpointRow& row : store_.rows_with_files()) {
-    if (file_exists(folder(row) + "/" + kMarker)) {
+    if (is_present(folder(row) + "/" + kMarker)) {
       wanted.insert(folder(row));
-      continue;
+    } else {
+      missing.push_back(row);
     }
+  }
+  const size_t all = wanted.size() + missing.size();
+  if (missing.size() > 1 && missing.size() * 10 > all && !options_.accept_loss) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: the folders of {} of {} checkpoints are missing (the first: {}); "
+                            "is the disk mounted, is the database the right one? Nothing was "
+                            "changed. To forget them: --accept-loss",
+                            data_.checkpoints(), missing.size(), all, folder(missing[0])));
+  }
+  for (const CheckpointRow& row : missing) {
     log(LogLevel::kWarning, fmt::format("checkpoint {}: its folder {} is gone; the row is removed",
                                         path_of(row).text(), folder(row)));
     store_.forget_checkpoint(row.id);
   }
+  set_aside(wanted);
+}
+
+void CheckpointRegistry::set_aside(const std::set<std::string>& wanted) {
   std::vector<std::string> strays;
   auto entry = fs::recursive_directory_iterator(data_.checkpoints());
   for (; entry != fs::recursive_directory_iterator(); ++entry) {
@@ -92,8 +143,12 @@ void CheckpointRegistry::reconcile() {
     if (!wanted.contains(entry->path().string())) strays.push_back(entry->path().string());
   }
   for (const std::string& stray : strays) {
-    log(LogLevel::kWarning, stray + ": no checkpoint is known here; the folder is removed");
-    remove_tree(stray);
+    const std::string target =
+        data_.lost() + "/" + fs::path(stray).filename().string() + "-" + random_id();
+    make_folders_durable(data_.lost());
+    log(LogLevel::kWarning,
+        fmt::format("{}: no checkpoint is known here; moved to {}", stray, target));
+    rename_folder(stray, target);
   }
 }
 
@@ -104,11 +159,14 @@ std::string CheckpointRegistry::folder(const CheckpointRow& row) const {
 
 std::vector<CheckpointFile> CheckpointRegistry::files(const CheckpointRow& row) const {
   std::vector<CheckpointFile> out;
-  std::error_code fault;
-  for (const auto& entry : fs::directory_iterator(folder(row), fault)) {
-    const std::string name = entry.path().filename().string();
+  std::error_code fault;  // a sweep may remove the folder meanwhile
+  const fs::directory_iterator end;
+  for (fs::directory_iterator at(folder(row), fault); !fault && at != end; at.increment(fault)) {
+    const std::string name = at->path().filename().string();
     if (name == kMarker || name == kRecord) continue;
-    out.push_back({name, static_cast<int64_t>(entry.file_size())});
+    std::error_code gone;
+    const auto size = static_cast<int64_t>(at->file_size(gone));
+    if (!gone) out.push_back({name, size});
   }
   std::sort(out.begin(), out.end(),
             [](const CheckpointFile& a, const CheckpointFile& b) { return a.name < b.name; });
@@ -116,13 +174,27 @@ std::vector<CheckpointFile> CheckpointRegistry::files(const CheckpointRow& row) 
 }
 
 void CheckpointRegistry::check_disk(int64_t more) const {
-  if (max_disk_ == 0) return;
+  if (options_.max_disk == 0) return;
   const int64_t used = store_.stored_bytes();
-  if (used + more <= max_disk_) return;
+  if (used + more <= options_.max_disk) return;
   throw Error(ErrorCode::kIo,
               fmt::format("checkpoints take {} bytes, this one {}, and --max-disk is {}; delete "
                           "some or let them expire (ttl_seconds)",
-                          used, more, max_disk_));
+                          used, more, options_.max_disk));
+}
+
+std::shared_ptr<void> CheckpointRegistry::reserve(int64_t bytes) {
+  check_disk(bytes + *reserved_);
+  std::error_code fault;
+  const fs::space_info disk = fs::space(data_.temporary(), fault);
+  if (!fault && std::cmp_less(disk.available, bytes + *reserved_)) {
+    throw Error(ErrorCode::kIo,
+                fmt::format("the disk of {} has {} bytes left, and this save takes about {} beside "
+                            "{} of others in line",
+                            data_.path(), disk.available, bytes, reserved_->load()));
+  }
+  *reserved_ += bytes;
+  return {nullptr, [reserved = reserved_, bytes](void*) { *reserved -= bytes; }};
 }
 
 std::string CheckpointRegistry::begin() { return data_.make_temporary(); }
@@ -157,13 +229,21 @@ CheckpointRow CheckpointRegistry::finish(const std::string& dir, const Checkpoin
     abandon(dir);
     throw;
   }
+  commit(row, [&] { store_.add_checkpoint(row); });
+  return row;
+}
+
+// A commit that fails may have been done all the same: its answer was lost. The folder goes only
+// when the store says that it knows nothing of it; when it does not say, the next start finds out.
+void CheckpointRegistry::commit(const CheckpointRow& row, const std::function<void()>& add) {
   try {
-    store_.add_checkpoint(row);
-  } catch (...) {
+    add();
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, fmt::format("checkpoint {}: {}", path_of(row).text(), error.what()));
+    if (store_.find_checkpoint_id(row.id)) return;  // throws: the folder stays
     abandon(folder(row));
     throw;
   }
-  return row;
 }
 
 void CheckpointRegistry::place(const std::string& dir, const CheckpointRow& row) {
@@ -210,10 +290,10 @@ bool CheckpointRegistry::is_leased(const std::string& id) {
 }
 
 std::string CheckpointRegistry::copy(const CheckpointRow& source, RunRow run,
-                                     std::optional<int64_t> ttl_seconds,
-                                     const std::string& idempotency_key, double now) {
-  if (!idempotency_key.empty()) {
-    if (const auto known = store_.recall(run.tenant, "copy", idempotency_key)) return *known;
+                                     std::optional<int64_t> ttl_seconds, const Idempotency& key,
+                                     double now) {
+  if (!key.name.empty()) {
+    if (const auto known = store_.recall(run.tenant, "copy", key)) return *known;
   }
   CheckpointRow row = source;
   row.id = random_id();
@@ -246,28 +326,63 @@ std::string CheckpointRegistry::copy(const CheckpointRow& source, RunRow run,
     abandon(dir);
     throw;
   }
-  try {
-    store_.add_copy(run, row, idempotency_key);
-  } catch (...) {
-    abandon(folder(row));
-    throw;
-  }
+  commit(row, [&] { store_.add_copy(run, row, key); });
   return path_of(row).text();
 }
 
-void CheckpointRegistry::sweep(double now) {
-  for (const CheckpointRow& row : store_.collectable(now)) {
-    if (is_leased(row.id)) continue;
-    const std::string dir = folder(row);
-    remove_tree(dir);
-    remove_file(fmt::format("{}/{}.tar", data_.temporary(), row.id));
-    store_.files_gone(row.id);
-    // Empty parents go too; rmdir refuses the others.
-    for (std::string parent = folder_of(dir); parent != data_.checkpoints();
-         parent = folder_of(parent)) {
-      if (::rmdir(parent.c_str()) != 0) break;
+// A clock that jumps ahead makes everything with a lifetime look expired; so that nothing is lost,
+// an operator has the grace to put it right.
+bool CheckpointRegistry::may_go(const CheckpointRow& row, double steady) {
+  if (row.deleted_at) return true;
+  const double since = expired_.try_emplace(row.id, steady).first->second;
+  if (steady - since < options_.expiry_grace) return false;
+  store_.expire(row.id);
+  return true;
+}
+
+void CheckpointRegistry::sweep(double now, double steady) {
+  std::string fault_text;  // of one step; the others are done all the same
+  const auto step = [&](const std::function<void()>& body) {
+    try {
+      body();
+    } catch (const std::exception& error) {
+      fault_text = error.what();
     }
+  };
+  step([&] { store_.flush_touches(); });
+  step([&] {
+    std::map<std::string, double> still_expired;
+    for (const CheckpointRow& row : store_.collectable(now)) {
+      step([&] {
+        if (!is_leased(row.id) && may_go(row, steady)) return collect(row);
+        const auto since = expired_.find(row.id);
+        if (since != expired_.end()) still_expired.insert(*since);
+      });
+    }
+    expired_ = std::move(still_expired);  // a clock that was put right begins anew
+  });
+  step([&] { store_.prune(now); });
+  step([&] {
+    while (store_.prune_history(now, options_.max_history)) {
+    }
+  });
+  step([&] { drop_old_archives(); });
+  if (!fault_text.empty()) throw Error(ErrorCode::kIo, fault_text);
+}
+
+void CheckpointRegistry::collect(const CheckpointRow& row) {
+  const std::string dir = folder(row);
+  remove_tree(dir);
+  remove_file(fmt::format("{}/{}.tar", data_.temporary(), row.id));
+  store_.files_gone(row.id);
+  // Empty parents go too; rmdir refuses the others.
+  for (std::string parent = folder_of(dir); parent != data_.checkpoints();
+       parent = folder_of(parent)) {
+    if (::rmdir(parent.c_str()) != 0) break;
   }
+}
+
+void CheckpointRegistry::drop_old_archives() {
   // Archives are made again when they are asked for again.
   std::error_code fault;
   for (const auto& entry : fs::directory_iterator(data_.temporary(), fault)) {
@@ -275,8 +390,6 @@ void CheckpointRegistry::sweep(double now) {
     const auto age = fs::file_time_type::clock::now() - fs::last_write_time(entry, fault);
     if (age > std::chrono::hours(2)) remove_file(entry.path().string());
   }
-  store_.flush_touches();
-  store_.prune(now);
 }
 
 }  // namespace strata::server

@@ -5,11 +5,14 @@
 //   const std::string dir = registry.begin();   // the engine writes its files there
 //   const CheckpointRow row = registry.finish(dir, save, wall_seconds());
 #pragma once
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,13 +38,25 @@ struct CheckpointFile {
   int64_t size = 0;
 };
 
+struct RegistryOptions {
+  int64_t max_disk = 0;         // bytes; 0: no limit
+  bool accept_loss = false;     // forget checkpoints whose folders are missing, however many
+  int64_t max_history = 10000;  // StateStore::prune_history
+  double expiry_grace = 3600;   // s that the files of an expired checkpoint stay
+};
+
 class CheckpointRegistry {
  public:
-  // Removes folders without a row and rows without a folder, and logs each. max_disk 0: no limit.
-  CheckpointRegistry(const DataDir& data, StateStore& store, int64_t max_disk);
+  // Moves folders without a row to DATA/lost, removes rows without a folder, and logs each. Error,
+  // and nothing changed, when the folders are another server's, cannot be looked at, or more than a
+  // tenth of them is missing.
+  CheckpointRegistry(const DataDir& data, StateStore& store, const RegistryOptions& options);
 
   // A folder to write a save into.
   std::string begin();
+  // Room for a save of about so many bytes, while the answer lives. Error{kIo} when --max-disk or
+  // the disk has none left beside what is reserved already.
+  std::shared_ptr<void> reserve(int64_t bytes);
   // Error{kIo} when the disk or its limit (max_disk) is full; then nothing is left of the save.
   CheckpointRow finish(const std::string& dir, const CheckpointSave& save, double now);
   void abandon(const std::string& dir) noexcept;
@@ -62,28 +77,40 @@ class CheckpointRegistry {
 
   // Copies a readable checkpoint into a run of its own; idempotent by key. Returns the new path.
   std::string copy(const CheckpointRow& source, RunRow run, std::optional<int64_t> ttl_seconds,
-                   const std::string& idempotency_key, double now);
+                   const Idempotency& key, double now);
 
-  // The tar of a checkpoint, below tmp: made on the first call.
+  // The tar of a checkpoint, below tmp: made on the first call, which takes a while.
   std::string archive(const CheckpointRow& row);
+  // Where it lies, if it has been made.
+  [[nodiscard]] std::optional<std::string> made_archive(const CheckpointRow& row) const;
 
-  // Removes what expired or was deleted and nobody reads; every few seconds.
-  void sweep(double now);
+  // Removes what was deleted or expired and nobody reads; every few seconds, one thread at a time.
+  // `now` is the wall clock, `steady` one that does not jump: expired means expired at every sweep
+  // of the whole grace. Each step is tried, then the Error of one that failed is thrown.
+  void sweep(double now, double steady);
 
  private:
+  void check_mark();
   void reconcile();
+  void set_aside(const std::set<std::string>& wanted);
+  void commit(const CheckpointRow& row, const std::function<void()>& add);
   void check_disk(int64_t more) const;
   void place(const std::string& dir, const CheckpointRow& row);
   bool is_leased(const std::string& id);
+  void collect(const CheckpointRow& row);
+  bool may_go(const CheckpointRow& row, double steady);
+  void drop_old_archives();
 
   const DataDir& data_;
   StateStore& store_;
-  int64_t max_disk_ = 0;
+  const RegistryOptions options_;
+  std::shared_ptr<std::atomic<int64_t>> reserved_ = std::make_shared<std::atomic<int64_t>>(0);
 
   struct Leases {
     std::mutex mutex;
     std::map<std::string, int> counts;
   };
+  std::map<std::string, double> expired_;  // since when, steady; of the sweeping thread
   std::shared_ptr<Leases> leases_ = std::make_shared<Leases>();
   std::mutex archive_mutex_;
 };

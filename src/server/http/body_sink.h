@@ -30,9 +30,9 @@ class BodySink {
   // After the last byte. From here the body counts until `request` lets it go.
   [[nodiscard]] std::optional<BodyFault> finish();
   [[nodiscard]] std::optional<BodyFault> check_rate(double now) const;
-  [[nodiscard]] BodyFault too_large() const;
 
  private:
+  [[nodiscard]] BodyFault too_large() const;
   [[nodiscard]] std::optional<BodyFault> count(int64_t held);
 
   const HttpOptions& options_;

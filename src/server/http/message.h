@@ -74,6 +74,9 @@ Response json_response(int status, std::string json_text);
 // {"detail": message}: what every fault of a request looks like.
 Response error_response(int status, std::string_view message);
 
+// 503 with Retry-After: what is wanted will be there, or work, in a while.
+Response unavailable_response(std::string_view message, int retry_seconds);
+
 // Takes the response of one request: called exactly once, from any thread.
 using Respond = std::function<void(Response)>;
 

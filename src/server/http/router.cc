@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "server/conflict.h"
 
 namespace strata::server {
 namespace {
@@ -39,6 +40,20 @@ bool type_fits(const Route& route, const Request& request) {
   return route.body == BodyKind::kJsonOrProto && type == kProtobuf;
 }
 
+Response fault_response(std::string_view where, const std::exception& fault) {
+  if (dynamic_cast<const Conflict*>(&fault) != nullptr) return error_response(409, fault.what());
+  const auto* error = dynamic_cast<const Error*>(&fault);
+  if (error != nullptr && error->code != ErrorCode::kIo)
+    return error_response(status_of(error->code), error->what());
+  log(LogLevel::kError, fmt::format("{}: {}", where, fault.what()));
+  // A full disk, a database that is away: not the request's fault, and it may pass.
+  if (error != nullptr) {
+    return unavailable_response(
+        "the server cannot write its state now (disk full, or its database is away)", 5);
+  }
+  return error_response(500, "the server failed on this request; its log says why");
+}
+
 }  // namespace
 
 Handler at_once(PlainHandler handler) {
@@ -51,11 +66,8 @@ void answer_faults(std::string_view path, const Respond& respond,
                    const std::function<void()>& run) {
   try {
     run();
-  } catch (const Error& error) {
-    respond(error_response(status_of(error.code), error.what()));
   } catch (const std::exception& error) {
-    log(LogLevel::kError, fmt::format("{}: {}", path, error.what()));
-    respond(error_response(500, "the server failed on this request; its log says why"));
+    respond(fault_response(path, error));
   }
 }
 
@@ -68,7 +80,7 @@ int status_of(ErrorCode code) {
     case ErrorCode::kNotFound:
       return 404;
     case ErrorCode::kIo:
-      return 500;
+      return 503;
   }
   return 500;
 }
@@ -125,6 +137,14 @@ void Router::dispatch(Request request, const Respond& respond) const {
   request.parts = std::move(found.parts);
   const std::string path = request.path;
   answer_faults(path, respond, [&] { found.route->handler(std::move(request), respond); });
+}
+
+Response answer_of(const std::function<Response()>& work) {
+  try {
+    return work();
+  } catch (const std::exception& error) {
+    return fault_response("worker", error);
+  }
 }
 
 }  // namespace strata::server

@@ -41,7 +41,10 @@ Handler at_once(PlainHandler handler);
 // Runs `run`; what it throws becomes the response.
 void answer_faults(std::string_view path, const Respond& respond, const std::function<void()>& run);
 
-int status_of(ErrorCode code);  // 400, 404, 400, 400, 500
+// What `work` returns, or the response to what it throws.
+Response answer_of(const std::function<Response()>& work);
+
+int status_of(ErrorCode code);  // 400, 404, 400, 400, 503
 
 class Router {
  public:

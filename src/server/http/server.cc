@@ -147,11 +147,15 @@ asio::awaitable<void> HttpServer::State::accept_connections() {
       co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, fault));
       continue;
     }
-    socket.set_option(tcp::no_delay(true), fault);
-    auto connection = std::make_shared<Connection>(std::move(socket));
-    if (!admit(*connection)) continue;
-    connections.insert(connection);
-    asio::co_spawn(io, serve(connection), asio::detached);
+    try {
+      socket.set_option(tcp::no_delay(true), fault);
+      auto connection = std::make_shared<Connection>(std::move(socket));
+      if (!admit(*connection)) continue;
+      connections.insert(connection);
+      asio::co_spawn(io, serve(connection), asio::detached);
+    } catch (const std::exception& error) {  // out of memory: this connection alone is lost
+      log(LogLevel::kError, fmt::format("http: accept: {}", error.what()));
+    }
   }
 }
 
@@ -262,7 +266,6 @@ asio::awaitable<std::optional<BodyFault>> HttpServer::State::read_body(Connectio
     co_await http::async_read_some(connection.stream, connection.buffer, parser,
                                    asio::redirect_error(asio::use_awaitable, fault));
     if (fault == http::error::need_buffer) fault = {};
-    if (fault == http::error::body_limit) co_return sink.too_large();
     if (fault == http::error::bad_chunk || fault == http::error::bad_chunk_extension) {
       co_return BodyFault{400, "the body's chunked encoding is malformed"};
     }
@@ -353,20 +356,12 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   if (!arrived) co_return false;
   BodyParser parser;
   parser.header_limit(kMaxHeader);
-  parser.body_limit(options.max_body);
+  parser.body_limit(boost::none);  // BodySink has the limit of the path
   connection.stream.expires_after(in_seconds(options.header_timeout));
   error_code fault;
   co_await http::async_read_header(connection.stream, connection.buffer, parser,
                                    asio::redirect_error(asio::use_awaitable, fault));
   Request request;
-  if (fault == http::error::body_limit) {
-    co_await refuse(connection,
-                    error_response(413, fmt::format("the body is larger than the limit "
-                                                    "(--max-body) of {} bytes",
-                                                    options.max_body)),
-                    request);
-    co_return false;
-  }
   const bool is_syntax =
       fault.category() == http::make_error_code(http::error::bad_method).category();
   if (fault == http::error::end_of_stream || fault == http::error::partial_message) co_return false;
@@ -417,7 +412,11 @@ asio::awaitable<void> HttpServer::State::repeat(double seconds, std::function<vo
     error_code fault;
     co_await timer.async_wait(asio::redirect_error(asio::use_awaitable, fault));
     if (stopping && connections.empty()) co_return;
-    task();
+    try {
+      task();
+    } catch (const std::exception& error) {
+      log(LogLevel::kError, fmt::format("http: a timer's task failed: {}", error.what()));
+    }
   }
 }
 

@@ -76,8 +76,10 @@ void read_params(const Fields& body, const api::BaseInfo& base, uint64_t fallbac
                             prompt_size, command.max_tokens, base.max_context));
   }
   const double temperature = params.number_or("temperature", 1.0);
-  if (temperature < 0 || temperature > 1e6) {
-    params.fail("temperature", fmt::format("got {}, wanted 0 or more", temperature));
+  // Logits divided by less than a thousandth leave the range of numbers.
+  if (temperature < 0 || temperature > 1e6 || (temperature > 0 && temperature < 1e-3)) {
+    params.fail("temperature",
+                fmt::format("got {}, wanted 0, or from 0.001 to 1000000", temperature));
   }
   command.temperature = static_cast<float>(temperature);
   const double top_p = params.number_or("top_p", 1.0);

@@ -114,15 +114,34 @@ void Rest::archive(const Request& request, const Respond& respond) {
   const int64_t expires = parts_.signer.expiry(row, now);
   const std::string url =
       parts_.signer.sign(request.base_url, row, kArchive, request.tenant, expires, now);
-  parts_.worker.post([this, row, url, expires, respond] {
+  // Leased here: between now and the job a sweep may come.
+  parts_.worker.post([this, row, url, expires, respond, held = parts_.registry.lease(row.id)] {
     try {
       parts_.registry.archive(row);
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       log(LogLevel::kError, fmt::format("archive of {}: {}", path_of(row).text(), error.what()));
-      return respond(error_response(500, "the archive could not be written"));
+      return respond(unavailable_response("the archive could not be written", 5));
     }
     respond(json_response(200, fmt::format(R"({{"url":{},"expires":"{}"}})", json_quote(url),
                                            rfc3339(static_cast<double>(expires)))));
+  });
+}
+
+// For a URL that is older than the archive: a restart empties tmp, and old archives go.
+void Rest::pack_again(const CheckpointRow& row) {
+  {
+    const std::lock_guard lock(packing_->mutex);
+    if (!packing_->ids.insert(row.id).second) return;
+  }
+  parts_.worker.post([&registry = parts_.registry, packing = packing_, row,
+                      held = parts_.registry.lease(row.id)] {
+    try {
+      registry.archive(row);
+    } catch (const std::exception& error) {
+      log(LogLevel::kError, fmt::format("archive of {}: {}", path_of(row).text(), error.what()));
+    }
+    const std::lock_guard lock(packing->mutex);
+    packing->ids.erase(row.id);
   });
 }
 
@@ -140,9 +159,14 @@ Response Rest::file(const Request& request) {
       break;
   }
   // Only names that were signed come here, so the name is one of ours.
-  const std::string path = claim.file == kArchive ? parts_.registry.archive(*row)
-                                                  : parts_.registry.folder(*row) + "/" + claim.file;
-  return file_response(path, claim.file, request.header("range"));
+  if (claim.file != kArchive) {
+    return file_response(parts_.registry.folder(*row) + "/" + claim.file, claim.file,
+                         request.header("range"));
+  }
+  const std::optional<std::string> made = parts_.registry.made_archive(*row);
+  if (made) return file_response(*made, claim.file, request.header("range"));
+  pack_again(*row);
+  return unavailable_response("the archive is being packed", 1);
 }
 
 }  // namespace strata::server

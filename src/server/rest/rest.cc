@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "checkpoint/json.h"
 #include "server/crypto.h"
+#include "server/protocol/forward_backward.h"
 #include "server/protocol/json_body.h"
 
 namespace strata::server {
@@ -205,12 +206,19 @@ Response Rest::set_project(const Request& request) {
   return ok();
 }
 
-Response Rest::remove(const Request& request) {
-  const CheckpointRow row = checkpoint_of(request, false);
-  if (!parts_.store.delete_checkpoint(row.id, wall_seconds())) {
-    fail_missing("checkpoint", path_of(row).text());
-  }
-  return ok();
+// On the worker: what waits for a disk. Faults are answered as the router answers those of
+// handlers.
+void Rest::answer_aside(const Respond& respond, std::function<Response()> work) {
+  parts_.worker.post([respond, work = std::move(work)] { respond(answer_of(work)); });
+}
+
+void Rest::remove(const Request& request, const Respond& respond) {
+  answer_aside(respond, [this, row = checkpoint_of(request, false)] {
+    if (!parts_.store.delete_checkpoint(row.id, wall_seconds())) {
+      fail_missing("checkpoint", path_of(row).text());
+    }
+    return ok();
+  });
 }
 
 Response Rest::set_ttl(const Request& request) {
@@ -233,7 +241,7 @@ Response Rest::publish(const Request& request, bool is_public) {
   return ok();
 }
 
-Response Rest::copy_weights(const Request& request) {
+void Rest::copy_weights(const Request& request, const Respond& respond) {
   const JsonBody json(request.body, "copy_weights");
   const Fields body = json.root();
   if (body.has("weights_access_token") ||
@@ -258,12 +266,15 @@ Response Rest::copy_weights(const Request& request) {
     check_project("destination_project_id", run.project_id);
     run.id = fmt::format("copy-{}:train:0", random_id());
   }
-  const std::string key(request.header("x-idempotency-key").substr(0, 256));
-  if (!key.empty()) {
+  const auto reply = [](const std::string& copied) {
+    return json_response(200, fmt::format(R"({{"tinker_path":{}}})", json_quote(copied)));
+  };
+  const Idempotency key{std::string(request.header("x-idempotency-key").substr(0, 256)),
+                        static_cast<int64_t>(fingerprint_of(request.body))};
+  if (!key.name.empty()) {
     // Before anything else: the source may be gone by the time of a retry.
-    if (const auto known = parts_.store.recall(request.tenant, "copy", key)) {
-      return json_response(200, fmt::format(R"({{"tinker_path":{}}})", json_quote(*known)));
-    }
+    const auto known = parts_.store.recall(request.tenant, "copy", key);
+    if (known) return respond(reply(*known));
   }
   if (parts_.store.find_run(run.id)) {
     body.fail("model_seq_id", "this number of the session is in use");
@@ -271,8 +282,10 @@ Response Rest::copy_weights(const Request& request) {
   const CheckpointRow source = parts_.registry.find(path, request.tenant, true, now);
   run.base_model = source.base_model;
   run.lora = source.lora;
-  const std::string copy = parts_.registry.copy(source, run, ttl, key, now);
-  return json_response(200, fmt::format(R"({{"tinker_path":{}}})", json_quote(copy)));
+  answer_aside(respond,
+               [this, source, run, ttl, key, now, reply, held = parts_.registry.lease(source.id)] {
+                 return reply(parts_.registry.copy(source, run, ttl, key, now));
+               });
 }
 
 void Rest::add_routes(Router& router) {
@@ -289,9 +302,11 @@ void Rest::add_routes(Router& router) {
   add("GET", "sessions", BodyKind::kNone, &Rest::list_sessions);
   add("GET", "sessions/{}", BodyKind::kNone, &Rest::get_session);
   add("PUT", "sessions/{}/project", BodyKind::kJson, &Rest::set_project);
-  add("DELETE", checkpoint, BodyKind::kNone, &Rest::remove);
+  router.add({"DELETE", "/api/v1/" + checkpoint, BodyKind::kNone,
+              [this](const Request& r, const Respond& respond) { remove(r, respond); }});
   add("PUT", checkpoint + "/ttl", BodyKind::kJson, &Rest::set_ttl);
-  add("POST", "copy_weights", BodyKind::kJson, &Rest::copy_weights);
+  router.add({"POST", "/api/v1/copy_weights", BodyKind::kJson,
+              [this](const Request& r, const Respond& respond) { copy_weights(r, respond); }});
   add("GET", checkpoint + "/external_weights_urls", BodyKind::kNone, &Rest::external_urls);
   const auto publish_as = [this](bool is_public) {
     return at_once([this, is_public](const Request& r) { return publish(r, is_public); });

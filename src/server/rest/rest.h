@@ -3,6 +3,10 @@
 // never was. I/O thread only.
 //   Rest rest({store, registry, signer, worker});  rest.add_routes(router);
 #pragma once
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 
 #include "server/checkpoints/registry.h"
@@ -18,7 +22,7 @@ struct RestParts {
   StateStore& store;
   CheckpointRegistry& registry;
   const UrlSigner& signer;
-  Worker& worker;  // packs archives
+  Worker& worker;  // packs archives, copies and deletes
 };
 
 class Rest {
@@ -36,20 +40,27 @@ class Rest {
   Response get_session(const Request& request);
   Response set_project(const Request& request);
   // One checkpoint: run, kind and name are the route's parts.
-  Response remove(const Request& request);
+  void remove(const Request& request, const Respond& respond);
   Response set_ttl(const Request& request);
   Response publish(const Request& request, bool is_public);
-  Response copy_weights(const Request& request);
+  void copy_weights(const Request& request, const Respond& respond);
   // Downloads (downloads.cc)
   Response external_urls(const Request& request);
   void archive(const Request& request, const Respond& respond);
   Response file(const Request& request);
+  void pack_again(const CheckpointRow& row);
 
+  void answer_aside(const Respond& respond, std::function<Response()> work);
   CheckpointRow checkpoint_of(const Request& request, bool may_be_public);
   RunRow own_run(const Request& request, const std::string& id);
   std::string run_json(const RunRow& row);
 
   RestParts parts_;
+  struct Packing {  // checkpoints whose archives the worker was told to make again
+    std::mutex mutex;
+    std::set<std::string> ids;
+  };
+  std::shared_ptr<Packing> packing_ = std::make_shared<Packing>();
 };
 
 // The checkpoint as the protocol shows it.

@@ -1,6 +1,10 @@
 #include "server/rest/worker.h"
 
+#include <fmt/format.h>
+
 #include <utility>
+
+#include "base/log.h"
 
 namespace strata::server {
 
@@ -26,7 +30,17 @@ void Worker::post(std::function<void()> job) {
       return;
     }
   }
-  job();
+  run(job);
+}
+
+void Worker::run(const std::function<void()>& job) noexcept {
+  try {
+    job();
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, fmt::format("worker: a job failed: {}", error.what()));
+  } catch (...) {
+    log(LogLevel::kError, "worker: a job failed");
+  }
 }
 
 void Worker::loop() {
@@ -39,7 +53,7 @@ void Worker::loop() {
       job = std::move(jobs_.front());
       jobs_.pop_front();
     }
-    job();
+    run(job);
   }
 }
 

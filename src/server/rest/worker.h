@@ -16,13 +16,15 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  // Any thread. A job must not throw. After stop() it runs at once.
+  // Any thread. A job tells whom it concerns of its own faults; what it throws is logged and ends
+  // nothing else. After stop() it runs at once.
   void post(std::function<void()> job);
   // Runs what is queued and joins. The destructor does it too.
   void stop();
 
  private:
   void loop();
+  static void run(const std::function<void()>& job) noexcept;
 
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -196,6 +196,17 @@ void Futures::end_oldest_poll(const std::string& id, Entry& entry) {
                        json_quoted(id))));
 }
 
+void Futures::excuse(double seconds) {
+  const auto put_off = [seconds](ByTime& times) {
+    ByTime later;
+    for (const auto& [when, id] : times) later.emplace_hint(later.end(), when + seconds, id);
+    times.swap(later);
+  };
+  for (const auto& [when, id] : completed_) entries_.at(id).completed += seconds;
+  put_off(completed_);
+  for (auto& [tenant, times] : delivered_) put_off(times);
+}
+
 void Futures::sweep(double now) {
   for (; !parked_.empty() && parked_.front().first <= now; parked_.pop_front()) {
     const std::string id = parked_.front().second;

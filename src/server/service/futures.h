@@ -72,6 +72,8 @@ class Futures {
 
   // Ends polls that were held long enough and drops old results. Call it several times a second.
   void sweep(double now);
+  // These seconds do not count for the life of results.
+  void excuse(double seconds);
   // Fails every pending future; nothing is pending afterwards.
   void fail_all(std::string_view message, double now);
 

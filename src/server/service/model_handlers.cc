@@ -149,22 +149,27 @@ Response Service::start_model(const Request& request, const Fields& body,
   if (const std::optional<SessionRow> of = parts_.store.find_session(session)) {
     row.project_id = of->project_id;
   }
+  // First what a restart must know, then the model: what the store refuses takes no slot.
+  if (is_new) parts_.store.add_run(row);
   const api::RequestId request_id = command.request;
   Response response = submit(
       tenant, std::move(command),
       {.finish = [id, type, lease = std::move(lease)](
                      const api::Outcome&) { return json_response(200, model_reply(type, id)); },
        .failed = {}});
+  if (is_new && response.status != 200) guarded("undo", [&] { parts_.store.forget_run(id); });
   if (response.status == 409) {  // which a client would repeat for five minutes
     return error_response(
         400, fmt::format("{}: model_seq_id: {} was used for another request", type, number));
   }
   if (response.status != 200 || !is_new) return response;
-  parts_.store.add_run(row);
   models_[id] = {tenant, session, base_name, api::BaseId{base.model}, lora, false};
   parts_.watch.run_started(
       id, {.tenant = tenant, .base_name = base_name, .rank = lora.rank, .begin = row.created_at});
-  pending_[request_id.text].failed = [this, id] { drop_model(id); };
+  pending_[request_id.text].failed = [this, id] {
+    drop_model(id);
+    parts_.store.forget_run(id);
+  };
   return response;
 }
 
@@ -190,10 +195,11 @@ LiveModel& Service::live_model(const Request& request, const std::string& id) {
 }
 
 void Service::drop_model(const std::string& id) {
-  parts_.store.end_run(id, RunState::kUnloaded, wall_seconds());
   models_.erase(id);
   parts_.watch.run_ended(id);
   refused_.erase(refused_.lower_bound({id, INT64_MIN}), refused_.upper_bound({id, INT64_MAX}));
+  // Should it fail, the next start says "lost" of the model, not "unloaded".
+  guarded("end_run", [&] { parts_.store.end_run(id, RunState::kUnloaded, wall_seconds()); });
 }
 
 Response Service::get_info(const Request& request) {

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "server/protocol/losses.h"
 #include "server/protocol/results.h"
+#include "server/protocol/stability_record.h"
 #include "server/service/service.h"
 
 namespace strata::server {
@@ -41,9 +42,10 @@ struct Service::Pass {
 
 std::optional<SampleRecord> Service::find_record(const std::string& session,
                                                  const std::string& sequence) {
-  const std::optional<std::string> text =
-      parts_.store.get_stability(session, sequence, wall_seconds());
-  return text ? unpack_record(*text) : std::nullopt;
+  const auto found = parts_.store.get_stability(session, sequence, wall_seconds());
+  if (!found) return std::nullopt;
+  return found->prompt ? unpack_sequence(*found->prompt, found->record)
+                       : unpack_record(found->record);
 }
 
 void Service::forward_backward(Request&& request, const Respond& respond) {

@@ -1,10 +1,13 @@
 // Sampling sessions, samples, and the polls for every kind of result.
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "base/clock.h"
 #include "server/crypto.h"
 #include "server/protocol/results.h"
 #include "server/protocol/sample_request.h"
+#include "server/protocol/stability_record.h"
 #include "server/service/service.h"
 
 namespace strata::server {
@@ -34,6 +37,17 @@ std::string sequence_id(const std::string& sampler, int64_t seq_id, int64_t i) {
   return fmt::format("{}:{}:{}", sampler, seq_id, i);
 }
 
+Response sample_reply(const std::string& request, const std::string& sampler, int64_t seq_id,
+                      int64_t num_samples) {
+  std::string ids;
+  for (int64_t i = 0; i < num_samples; ++i) {
+    if (i > 0) ids += ',';
+    ids += json_quoted(sequence_id(sampler, seq_id, i));
+  }
+  return json_response(200, fmt::format("{{\"request_id\":{},\"sample_sequence_ids\":[{}]}}",
+                                        json_quoted(request), ids));
+}
+
 }  // namespace
 
 Response Service::create_sampling_session(const Request& request) {
@@ -41,11 +55,17 @@ Response Service::create_sampling_session(const Request& request) {
   const Fields body = json.root();
   refuse_token(body);
   const std::string session = body.string("session_id");
-  live_session(request, session);
+  const Session& alive = live_session(request, session);
   const int64_t number = body.integer("sampling_session_seq_id", 0, INT64_MAX);
   SamplerRow row;
   row.id = fmt::format("{}:sample:{}", session, number);
   if (samplers_.contains(row.id)) return json_response(200, sampler_reply(row.id));
+  if (std::cmp_greater_equal(alive.num_samplers, options_.max_samplers)) {
+    return error_response(
+        400, fmt::format("create_sampling_session: session {} has {} sampling sessions "
+                         "(--max-samplers-per-session); use those again, or a new session",
+                         session, alive.num_samplers));
+  }
   row.session_id = session;
   row.sampling_seq = number;
   row.tenant = request.tenant;
@@ -72,8 +92,40 @@ Response Service::create_sampling_session(const Request& request) {
     find_base(body, row.base_model);
   }
   const SamplerRow kept = parts_.store.add_sampler(row);
-  samplers_[kept.id] = make_sampler(kept, request.tenant);
+  keep_sampler(kept.id, make_sampler(kept, request.tenant));
   return json_response(200, sampler_reply(kept.id));
+}
+
+Service::Sampler& Service::keep_sampler(const std::string& id, Sampler sampler) {
+  const auto session = sessions_.find(sampler.session);
+  const auto [at, is_new] = samplers_.insert_or_assign(id, std::move(sampler));
+  if (is_new && session != sessions_.end()) ++session->second.num_samplers;
+  return at->second;
+}
+
+// Of the samplers that hold memory, or a folder of tmp, a session keeps the newest.
+void Service::keep_ephemeral(const std::string& id, Sampler sampler) {
+  Session& session = sessions_.at(sampler.session);
+  keep_sampler(id, std::move(sampler));
+  std::erase(session.ephemerals, id);
+  session.ephemerals.push_back(id);
+  if (std::cmp_less_equal(session.ephemerals.size(), options_.max_ephemerals)) return;
+  const auto oldest = samplers_.find(session.ephemerals.front());
+  session.ephemerals.pop_front();
+  if (oldest != samplers_.end()) drop_sampler(oldest);
+}
+
+void Service::drop_sampler(std::map<std::string, Sampler>::iterator at) {
+  const Sampler& sampler = at->second;
+  if (sampler.is_ephemeral) {
+    dispatch_.release(sampler.base, sampler.snapshot);
+    const auto job = [this, dir = sampler.dir] { parts_.registry.abandon(dir); };
+    parts_.aside ? parts_.aside(job) : job();
+  }
+  const auto session = sessions_.find(sampler.session);
+  if (session != sessions_.end() && session->second.num_samplers > 0)
+    --session->second.num_samplers;
+  samplers_.erase(at);
 }
 
 Service::Sampler Service::make_sampler(const SamplerRow& row, const std::string& tenant) {
@@ -113,10 +165,14 @@ Service::Sampler& Service::live_sampler(const Request& request, const std::strin
   live_session(request, row->session_id);
   if (row->is_ephemeral) {
     throw Error(ErrorCode::kNotFound,
-                fmt::format("sampling session {} was lost when the server restarted at {}", id,
-                            rfc3339(parts_.store.boot_time())));
+                row->boot == parts_.store.boot()
+                    ? fmt::format("sampling session {} has ended: its session has {} younger ones "
+                                  "whose weights are not saved (--max-ephemeral)",
+                                  id, options_.max_ephemerals)
+                    : fmt::format("sampling session {} was lost when the server restarted at {}",
+                                  id, rfc3339(parts_.store.boot_time())));
   }
-  return samplers_[id] = make_sampler(*row, request.tenant);
+  return keep_sampler(id, make_sampler(*row, request.tenant));
 }
 
 Response Service::get_sampler(const Request& request) {
@@ -168,6 +224,7 @@ void Service::read_sample_call(const std::shared_ptr<SampleCall>& call) {
       fields.fail("record_stability_info",
                   "is switched off on this server (--stable-reinforce=off)");
     }
+    if (call->order.record) check_record(fields, call->order.command);
     call->json.reset();
   };
   in_parts(call->respond, call->request.tenant, call->num_bytes, read,
@@ -179,7 +236,8 @@ std::optional<Response> Service::known_sample(const Sampler& sampler, const Samp
   const auto known = sampler.requests.find(call.seq_id);
   if (known == sampler.requests.end()) return std::nullopt;
   if (known->second.fingerprint == call.fingerprint) {
-    return json_response(200, known->second.reply);
+    return sample_reply(known->second.request, call.sampler_id, call.seq_id,
+                        known->second.num_samples);
   }
   return error_response(409, fmt::format("sampling session {}: seq_id {} was used for another "
                                          "request",
@@ -196,41 +254,54 @@ Response Service::submit_sample(SampleCall& call) {
   if (std::optional<Response> known = known_sample(sampler, call)) return std::move(*known);
   order.command.snapshot = sampler.snapshot;
   order.command.snapshot_dir = sampler.dir;
-  std::string ids;
-  for (int64_t i = 0; i < order.command.num_samples; ++i) {
-    if (i > 0) ids += ',';
-    ids += json_quoted(sequence_id(id, seq_id, i));
+  const int64_t num_samples = order.command.num_samples;
+  StateStore::StabilityRequest record;
+  if (order.record) {
+    record = {request.tenant,
+              sampler.session,
+              fmt::format("{}:{}", id, seq_id),
+              pack_tokens(order.command.prompt),
+              {}};
   }
-  SampleRecord record;
-  if (order.record) record.prompt = order.command.prompt;
   api::Command command =
       new_command(request.tenant, sampler.session, sampler.base, FutureKind::kSample);
   const std::string request_id = command.request.text;
   command.fingerprint = call.fingerprint;
   const int64_t promised = prompt_table_bytes(order.command);
   command.op = std::move(order.command);
-  const auto finish = [this, id, seq_id, record = std::move(record), keep = order.record,
-                       session = sampler.session](const api::Outcome& outcome) {
+  const auto finish = [this, record = std::move(record)](const api::Outcome& outcome) {
     const auto& output = std::get<api::SampleOutput>(outcome);
-    if (keep) {
-      std::vector<StateStore::StabilityRecord> rows;
-      for (size_t i = 0; i < output.sequences.size(); ++i) {
-        const api::SampledSequence& sequence = output.sequences[i];
-        rows.push_back({sequence_id(id, seq_id, static_cast<int64_t>(i)),
-                        pack_record({record.prompt, sequence.tokens, sequence.logprobs})});
-      }
-      parts_.store.put_stability(session, rows, wall_seconds());
-    }
+    if (!record.id.empty()) keep_record(record, output);
     return sample_response(output);
   };
-  Response response = submit(request.tenant, std::move(command),
-                             {.finish = finish, .failed = {}, .promised = promised});
+  Response response =
+      submit(request.tenant, std::move(command),
+             {.finish = finish, .failed = {}, .writes_files = order.record, .promised = promised});
   if (response.status != 200) return response;
-  response.body = fmt::format("{{\"request_id\":{},\"sample_sequence_ids\":[{}]}}",
-                              json_quoted(request_id), ids);
   if (sampler.requests.size() >= kMaxRemembered) sampler.requests.erase(sampler.requests.begin());
-  sampler.requests[seq_id] = {call.fingerprint, response.body};
-  return response;
+  sampler.requests[seq_id] = {call.fingerprint, request_id, num_samples};
+  return sample_reply(request_id, id, seq_id, num_samples);
+}
+
+// What could never be kept is refused before it is sampled.
+void Service::check_record(const Fields& body, const api::Sample& sample) const {
+  const auto prompt = static_cast<int64_t>(sample.prompt.size());
+  const int64_t bytes = 4 * prompt + sample.num_samples * (8 * sample.max_tokens + 100);
+  if (bytes <= options_.max_stability_bytes) return;
+  body.fail(
+      "record_stability_info",
+      fmt::format("{} samples of {} tokens may take {} bytes, and a tenant's records have {} "
+                  "(--max-stability-bytes); ask for fewer num_samples or max_tokens",
+                  sample.num_samples, sample.max_tokens, bytes, options_.max_stability_bytes));
+}
+
+void Service::keep_record(StateStore::StabilityRequest record, const api::SampleOutput& output) {
+  for (size_t i = 0; i < output.sequences.size(); ++i) {
+    const api::SampledSequence& sequence = output.sequences[i];
+    record.records.push_back(
+        {fmt::format("{}:{}", record.id, i), pack_sequence(sequence.tokens, sequence.logprobs)});
+  }
+  parts_.store.put_stability(record, options_.max_stability_bytes, wall_seconds());
 }
 
 void Service::retrieve_future(const Request& request, const Respond& respond) {

@@ -13,6 +13,10 @@ constexpr size_t kMaxMetadataEntries = 64;
 constexpr size_t kMaxMetadataBytes = 16 << 10;
 constexpr int64_t kMaxTtl = 315'360'000;  // ten years
 constexpr double kSweepSeconds = 5.0;
+constexpr double kTickSeconds = 0.1;       // what is wanted between ticks
+constexpr double kLagSeconds = 10.0;       // a window of the lag's highest
+constexpr double kOldTick = 5.0;           // the last tick is too old to take new work
+constexpr double kStallSeconds = 2.0;      // a tick that is later than this tells of a standstill
 constexpr size_t kValuesAtOnce = 1 << 18;  // numbers of a result; a millisecond of packing
 constexpr size_t kReadAtOnce = 64 << 10;   // bytes; a few milliseconds of parsing at most
 
@@ -82,8 +86,9 @@ Service::Service(const ServiceOptions& options, ServiceParts parts, Dispatch dis
       dispatch_(std::move(dispatch)),
       futures_(options.futures) {
   const double now = now_seconds();
+  ticked_ = last_sweep_ = now;  // a standstill before the first tick is one too
   for (const SessionRow& row : parts_.store.active_sessions()) {
-    sessions_[row.id] = {row.tenant, now};
+    sessions_[row.id] = {row.tenant, now, 0, {}};
   }
 }
 
@@ -135,11 +140,11 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
   pending.watched = watched(command, now_seconds());
   pending.tenant = tenant;
   if (stopping_) {
-    if (pending.failed) pending.failed();
+    if (pending.failed) guarded("undo", pending.failed);
     return busy_response(503, "the server is shutting down");
   }
   if (may_be_put_off(command) && !futures_.has_room(tenant)) {
-    if (pending.failed) pending.failed();
+    if (pending.failed) guarded("undo", pending.failed);
     return no_room_response();
   }
   SharedLimit::Share promised;
@@ -156,7 +161,7 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
     pending_.emplace(id.text, std::move(pending));
     return future_response(id.text, model);
   }
-  if (pending.failed) pending.failed();
+  if (pending.failed) guarded("undo", pending.failed);
   switch (admitted.admission) {
     case Admission::kAccepted:
     case Admission::kDuplicate:
@@ -173,7 +178,9 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
                                              "creation failed, or it was unloaded",
                                              model));
     case Admission::kFull:
-      return busy_response(429, "the queue is full (--max-queued-samples, --max-queued-bytes)");
+      return busy_response(429,
+                           "the queue is full (--max-queued-samples, --max-queued-bytes, "
+                           "--max-queued-operations): send it again when results have come");
     case Admission::kStopping:
       return busy_response(503, "the server is shutting down");
   }
@@ -181,7 +188,8 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
 }
 
 Response Service::refuse_later(const std::string& tenant, const std::string& model_id,
-                               int64_t seq_id, uint64_t fingerprint, std::string_view message) {
+                               int64_t seq_id, uint64_t fingerprint, std::string_view message,
+                               api::FaultCategory category) {
   const auto known = refused_.find({model_id, seq_id});
   if (known != refused_.end()) {
     if (known->second.fingerprint == fingerprint) {
@@ -193,7 +201,7 @@ Response Service::refuse_later(const std::string& tenant, const std::string& mod
   if (!futures_.has_room(tenant)) return no_room_response();
   const api::RequestId id = futures_.new_id(tenant, FutureKind::kTraining);
   futures_.add(id, tenant);
-  futures_.fail(id, api::FaultCategory::kUser, message, now_seconds());
+  futures_.fail(id, category, message, now_seconds());
   dispatch_.consume({model_id}, seq_id);
   refused_[{model_id, seq_id}] = {fingerprint, id.text};
   return future_response(id.text, model_id);
@@ -216,7 +224,7 @@ void Service::settle(api::Result& result, double now) {
   pending_.erase(found);
   parts_.watch.settled(pending.watched, result.request, result.outcome, now);
   if (const auto* failure = std::get_if<api::Failure>(&result.outcome)) {
-    if (pending.failed) pending.failed();
+    if (pending.failed) guarded("undo", pending.failed);
     return futures_.fail(result.request, failure->category, failure->message, now);
   }
   const size_t values = num_values(result.outcome);
@@ -241,6 +249,8 @@ void Service::settle_aside(const Pending& pending, api::Result& result) {
 
 Response Service::answer(const Pending& pending, const api::Result& result) {
   try {
+    const auto* saved = std::get_if<api::Saved>(&result.outcome);
+    if (saved != nullptr && saved->write) saved->write();
     return pending.finish(result.outcome);
   } catch (const Error& error) {
     if (pending.failed) pending.failed();
@@ -255,30 +265,121 @@ Response Service::answer(const Pending& pending, const api::Result& result) {
 
 void Service::post(std::vector<api::Result> results) {
   const double now = now_seconds();
-  for (api::Result& result : results) settle(result, now);
+  for (api::Result& result : results) {
+    const api::RequestId request = result.request;
+    const std::string fault = guarded("settle", [&] { settle(result, now); });
+    if (fault.empty()) continue;
+    futures_.fail(request, api::FaultCategory::kServer,
+                  "the server failed on this request; its log says why", now);
+  }
 }
 
-void Service::tick() {
-  const double now = now_seconds();
-  futures_.sweep(now);
+void Service::tick(double now) {
+  const double gap = now - ticked_;
+  ticked_ = now;
+  has_ticked_ = true;
+  excuse(now, gap > kStallSeconds ? gap : 0.0);
+  note_lag(now, gap);
+  guarded("futures", [&] { futures_.sweep(now); });
   if (now - last_sweep_ < std::min(kSweepSeconds, options_.session_timeout / 4)) return;
   last_sweep_ = now;
+  end_silent(now);
+  sweep();
+}
+
+void Service::end_silent(double now) {
   std::vector<std::string> silent;
   for (const auto& [id, session] : sessions_) {
     if (now - session.last_seen > options_.session_timeout) silent.push_back(id);
   }
   for (const std::string& id : silent) {
-    end_session(id, "timed_out", "no heartbeat",
-                fmt::format("no sign of life for {:g} s", options_.session_timeout));
+    // What fails is tried again at the next look.
+    guarded("end_session", [&] {
+      end_session(id, "timed_out", "no heartbeat",
+                  fmt::format("no sign of life for {:g} s", options_.session_timeout));
+    });
   }
-  parts_.store.flush_touches();
-  parts_.registry.sweep(wall_seconds());
+}
+
+void Service::sweep() {
+  if (sweeping_) return;
+  sweeping_ = true;
+  const auto job = [this] {
+    std::string fault;
+    try {
+      parts_.registry.sweep(wall_seconds(), now_seconds());
+    } catch (const std::exception& error) {
+      fault = error.what();
+    }
+    const auto done = [this, fault] {
+      sweeping_ = false;
+      store_fault_ = guarded("sweep", [&] {
+        if (!fault.empty()) throw Error(ErrorCode::kIo, fault);
+      });
+    };
+    parts_.back ? parts_.back(done) : done();
+  };
+  parts_.aside ? parts_.aside(job) : job();
+}
+
+std::string Service::guarded(const char* step, const std::function<void()>& body) {
+  try {
+    body();
+    return "";
+  } catch (const std::exception& error) {
+    parts_.watch.metrics().fault(step);
+    log(LogLevel::kError, fmt::format("{}: {}", step, error.what()));
+    return error.what();
+  }
+}
+
+void Service::note_lag(double now, double gap) {
+  if (now - lag_since_ > kLagSeconds) {
+    lag_before_ = lag_;
+    lag_ = 0;
+    lag_since_ = now;
+  }
+  lag_ = std::max(lag_, gap - kTickSeconds);
+}
+
+Service::Pulse Service::pulse(double now) const {
+  return {std::max(lag_, lag_before_), now - ticked_};
+}
+
+std::string Service::unready(double now) const {
+  if (stopping_) return "draining: the server is shutting down";
+  if (!has_ticked_) return "loading: the server starts";
+  if (now - ticked_ > kOldTick) return fmt::format("the last tick is {:.1f} s old", now - ticked_);
+  if (!store_fault_.empty()) return "the state store or its disk is away";
+  return "";
+}
+
+void Service::excuse(double now, double seconds) {
+  if (seconds > 0) {
+    log(LogLevel::kWarning,
+        fmt::format("the server stood still for {:.1f} s: no time limit counts them", seconds));
+    for (auto& [id, session] : sessions_) {
+      session.last_seen = std::min(now, session.last_seen + seconds);
+    }
+    futures_.excuse(seconds);
+  }
+  dispatch_.tick(now, seconds);
+}
+
+// Without a key, so the reason names no path and no tenant: the log and the metrics say more.
+Response Service::readiness() const {
+  const std::string why = unready(now_seconds());
+  if (why.empty()) return json_response(200, "{\"status\":\"ready\"}");
+  Response response =
+      json_response(503, fmt::format("{{\"status\":\"unready\",\"reason\":{}}}", json_quoted(why)));
+  response.headers.push_back({"retry-after", "5"});
+  return response;
 }
 
 void Service::fail_pending() {
   futures_.fail_all("the server was shut down before this request was done", now_seconds());
   for (auto& [id, pending] : std::exchange(pending_, {})) {
-    if (pending.failed) pending.failed();
+    if (pending.failed) guarded("undo", pending.failed);
   }
 }
 
@@ -301,6 +402,8 @@ void Service::add_routes(Router& router) {
   router.add({"GET", "/api/v1/healthz", BodyKind::kNone,
               at_once([](const Request&) { return json_response(200, "{\"status\":\"ok\"}"); }),
               /*needs_key=*/false});
+  router.add({"GET", "/api/v1/readyz", BodyKind::kNone,
+              at_once([this](const Request&) { return readiness(); }), /*needs_key=*/false});
   post("client/config", &Service::client_config);
   post_text("client/dynamic_config",
             "{\"refresh_interval_sec\":300,\"sample_cancel_enabled\":false}");

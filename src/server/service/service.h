@@ -3,9 +3,11 @@
 // results into responses. What must survive a restart is the state store's and the checkpoint
 // registry's. I/O thread only, but for the constructor.
 //   Service service(options, {...}, dispatch);  service.add_routes(router);
-//   http.post([&] { service.post(scheduler.complete(...)); });  http.call_every(0.1, service.tick)
+//   http.post([&] { service.post(scheduler.complete(...)); });  http.call_every(0.1, [&] {
+//   service.tick(now_seconds()); })
 #pragma once
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -32,6 +34,10 @@ struct ServiceOptions {
   int64_t max_rank = 128;
   int64_t max_body = 64LL << 20;
   int64_t max_queued_samples = 4096;
+  int64_t max_stability_bytes = 1LL << 30;  // of a tenant's records
+  int64_t max_sessions = 4096;              // alive, of a tenant
+  int64_t max_samplers = 65536;             // of a session
+  int64_t max_ephemerals = 256;  // samplers of a session that live in memory or tmp alone
   bool stable_reinforce = true;
 };
 
@@ -74,8 +80,19 @@ class Service {
 
   // Answers of the engines and of the scheduler, in any order.
   void post(std::vector<api::Result> results);
-  // Ends held polls and silent sessions, drops old results. About ten times a second.
-  void tick();
+  // Ends held polls and silent sessions, drops old results. About ten times a second, with
+  // now_seconds(). Time in which it was not called is no silence of anybody's: while this thread,
+  // or the process, stood still, signs of life could not be read. A fault of one step is counted
+  // and logged, and the other steps are done.
+  void tick(double now);
+  // Why nothing should be sent here now, or "": it starts, it ends, its store is away, it hangs.
+  [[nodiscard]] std::string unready(double now) const;
+  // What tick() says of the thread it runs on.
+  struct Pulse {
+    double lag = 0.0;  // s by which a tick came late, the most of the last ten to twenty seconds
+    double tick_age = 0.0;  // s since the last one
+  };
+  [[nodiscard]] Pulse pulse(double now) const;
   // New work is refused with 503 from now on.
   void begin_shutdown() { stopping_ = true; }
   // Fails what is still pending; every poll gets its answer.
@@ -89,6 +106,8 @@ class Service {
   struct Session {
     std::string tenant;
     double last_seen = 0;  // now_seconds()
+    size_t num_samplers = 0;
+    std::deque<std::string> ephemerals;  // samplers without files, oldest first
   };
   struct Sampler {
     std::string tenant;
@@ -102,7 +121,8 @@ class Service {
     std::shared_ptr<void> lease;  // keeps the checkpoint's files
     struct Known {
       uint64_t fingerprint = 0;
-      std::string reply;
+      std::string request;
+      int64_t num_samples = 0;
     };
     std::map<int64_t, Known> requests;  // by seq_id, against duplicates
   };
@@ -123,6 +143,8 @@ class Service {
     const char* name;  // of the endpoint
     CheckpointKind kind;
   };
+
+  [[nodiscard]] Response readiness() const;
 
   // Sessions (session_handlers.cc)
   Response client_config(const Request& request);
@@ -176,6 +198,11 @@ class Service {
   void retrieve_future(const Request& request, const Respond& respond);
   Sampler& live_sampler(const Request& request, const std::string& id);
   Sampler make_sampler(const SamplerRow& row, const std::string& tenant);
+  Sampler& keep_sampler(const std::string& id, Sampler sampler);
+  void keep_ephemeral(const std::string& id, Sampler sampler);
+  void drop_sampler(std::map<std::string, Sampler>::iterator at);
+  void check_record(const Fields& body, const api::Sample& sample) const;
+  void keep_record(StateStore::StabilityRequest record, const api::SampleOutput& output);
   static std::optional<Response> known_sample(const Sampler& sampler, const SampleCall& call);
   Response submit_sample(SampleCall& call);
 
@@ -193,13 +220,21 @@ class Service {
   Response submit(const std::string& tenant, api::Command command, Pending pending);
   // A future that has failed already, for a fault of the data; its number is used up.
   Response refuse_later(const std::string& tenant, const std::string& model_id, int64_t seq_id,
-                        uint64_t fingerprint, std::string_view message);
+                        uint64_t fingerprint, std::string_view message,
+                        api::FaultCategory category = api::FaultCategory::kUser);
   // Runs `body`; when it throws, the number is used up.
   Response with_number(const std::string& model_id, int64_t seq_id,
                        const std::function<Response()>& body);
   void settle(api::Result& result, double now);
   // Takes the answer's making elsewhere, and completes the future when it is there.
   void settle_aside(const Pending& pending, api::Result& result);
+  // Takes a standstill out of every time limit.
+  void excuse(double now, double seconds);
+  void note_lag(double now, double gap);
+  void end_silent(double now);
+  void sweep();
+  // Runs a step; its fault goes to the log and the metrics. "" or the fault.
+  std::string guarded(const char* step, const std::function<void()>& body);
   // The response of a success; of a fault in making it, its failure. Any thread.
   static Response answer(const Pending& pending, const api::Result& result);
   const api::BaseInfo& info(api::BaseId base) const;
@@ -214,7 +249,13 @@ class Service {
   std::map<std::string, Sampler> samplers_;
   std::unordered_map<std::string, Pending> pending_;
   std::map<std::pair<std::string, int64_t>, Refused> refused_;  // by model and seq_id
+  double ticked_ = 0;                                           // when tick() began last, or this
+  bool has_ticked_ = false;
   double last_sweep_ = 0;
+  double lag_since_ = 0;
+  double lag_ = 0, lag_before_ = 0;  // the most of these ten seconds, and of the ten before
+  bool sweeping_ = false;
+  std::string store_fault_;  // of the last sweep
 };
 
 // {"request_id": ..., "model_id": ...}

@@ -100,10 +100,20 @@ Response Service::create_session(const Request& request) {
   if (!valid_project(row.project_id)) {
     body.fail("project_id", "wanted 1 to 64 of A-Z a-z 0-9 . _ -");
   }
-  const std::string key(request.header("x-idempotency-key").substr(0, 256));
+  const auto alive = std::count_if(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
+    return entry.second.tenant == request.tenant;
+  });
+  if (alive >= options_.max_sessions) {
+    return error_response(
+        400, fmt::format("create_session: {} sessions are alive (--max-sessions-per-tenant); "
+                         "finish some, or wait until those without a sign of life end",
+                         alive));
+  }
+  const Idempotency key{std::string(request.header("x-idempotency-key").substr(0, 256)),
+                        static_cast<int64_t>(fingerprint_of(request.body))};
   const std::string id = parts_.store.add_session(row, key);
   // A repeated key names the session of then, which may have ended since.
-  if (id == row.id) sessions_[id] = {request.tenant, now_seconds()};
+  if (id == row.id) sessions_[id] = {request.tenant, now_seconds(), 0, {}};
   return json_response(
       200, fmt::format("{{\"type\":\"create_session\",\"session_id\":{}}}", json_quoted(id)));
 }
@@ -150,8 +160,10 @@ Response Service::finish_session(const Request& request) {
   if (!row || row->tenant != request.tenant) {
     return error_response(404, fmt::format("no such session: {}", id.substr(0, 100)));
   }
-  end_session(id, "finished", reason, detail);
-  row = parts_.store.find_session(id);
+  if (row->state == "active") {  // else the first reason stays
+    end_session(id, "finished", reason, detail);
+    row = parts_.store.find_session(id);
+  }
   return json_response(
       200,
       fmt::format("{{\"session_id\":{},\"reason\":{{\"type\":{}}},\"detail\":{},"
@@ -168,21 +180,15 @@ void Service::end_session(const std::string& id, const std::string& state,
   dispatch_.end_session({id}, state == "timed_out"
                                   ? fmt::format("session {} timed out: {}", id, detail)
                                   : fmt::format("session {} was finished by its client", id));
-  std::vector<std::string> models;
-  for (const auto& [model_id, model] : models_) {
-    if (model.session == id) models.push_back(model_id);
+  // Ids begin with their session's, so its own stand together.
+  const std::string of_model = id + ":train:", of_sampler = id + ":sample:";
+  for (auto at = models_.lower_bound(of_model);
+       at != models_.end() && at->first.starts_with(of_model); at = models_.lower_bound(of_model)) {
+    drop_model(std::string(at->first));
   }
-  for (const std::string& model_id : models) drop_model(model_id);
-  for (auto at = samplers_.begin(); at != samplers_.end();) {
-    if (at->second.session != id) {
-      ++at;
-      continue;
-    }
-    if (at->second.is_ephemeral) {
-      dispatch_.release(at->second.base, at->second.snapshot);
-      parts_.registry.abandon(at->second.dir);
-    }
-    at = samplers_.erase(at);
+  for (auto at = samplers_.lower_bound(of_sampler);
+       at != samplers_.end() && at->first.starts_with(of_sampler);) {
+    drop_sampler(at++);
   }
   log(LogLevel::kInfo, fmt::format("session {} ended: {}", id, state));
 }

@@ -168,6 +168,15 @@ Response Service::submit_save(const Request& request, const Fields& body, const 
   save.lora = model.lora;
   if (form.kind == CheckpointKind::kWeights) save.overwrite = body.boolean_or("overwrite", false);
   if (form.kind == CheckpointKind::kExternal) save.age_recipients = read_recipients(body);
+  std::shared_ptr<void> room;
+  try {
+    const int64_t bytes = dispatch_.parameter_bytes(model.base, model.lora);
+    room = parts_.registry.reserve(form.kind == CheckpointKind::kWeights ? 3 * bytes : bytes);
+  } catch (const Error& error) {
+    if (error.code != ErrorCode::kIo) throw;
+    return refuse_later(request.tenant, id, seq_id, fingerprint_of(request.body), error.what(),
+                        api::FaultCategory::kServer);
+  }
   const std::string dir = parts_.registry.begin();
   api::Command command = training_command(request, model, id, seq_id);
   command.fingerprint = fingerprint_of(request.body);
@@ -181,9 +190,12 @@ Response Service::submit_save(const Request& request, const Fields& body, const 
     command.op = api::SaveForSampler{dir, model.base_name, snapshot, /*ephemeral=*/false};
   }
   parts_.store.touch_run(id, wall_seconds());
-  const auto finish = [this, dir, save, form, snapshot, base = model.base](const api::Outcome&) {
+  const auto release = [this, form, snapshot, base = model.base] {
     // Sampling sessions name the checkpoint's own snapshot and read it from its folder.
     if (form.kind == CheckpointKind::kSampler) dispatch_.release(base, snapshot);
+  };
+  const auto finish = [this, dir, save, form, release, room](const api::Outcome&) {
+    release();
     const CheckpointRow row = parts_.registry.finish(dir, save, wall_seconds());
     const std::string size = form.kind == CheckpointKind::kExternal
                                  ? fmt::format(",\"size_bytes\":{}", row.size_bytes)
@@ -192,7 +204,11 @@ Response Service::submit_save(const Request& request, const Fields& body, const 
   };
   return submit(request.tenant, std::move(command),
                 {.finish = finish,
-                 .failed = [this, dir] { parts_.registry.abandon(dir); },
+                 .failed =
+                     [this, dir, release] {
+                       release();
+                       parts_.registry.abandon(dir);
+                     },
                  .writes_files = true});
 }
 
@@ -224,13 +240,16 @@ Response Service::save_ephemeral(const Request& request, const Fields& body, con
     SamplerRow kept = row;
     kept.created_at = wall_seconds();
     parts_.store.add_sampler(kept);
-    samplers_[row.id] = sampler;
+    keep_ephemeral(row.id, sampler);
     return json_response(200, fmt::format("{{\"type\":\"save_weights_for_sampler\","
                                           "\"sampling_session_id\":{}}}",
                                           json_quoted(row.id)));
   };
   return submit(request.tenant, std::move(command),
-                {.finish = finish, .failed = [this, dir] { parts_.registry.abandon(dir); }});
+                {.finish = finish, .failed = [this, dir, base = sampler.base, snapshot] {
+                   dispatch_.release(base, snapshot);
+                   parts_.registry.abandon(dir);
+                 }});
 }
 
 }  // namespace strata::server

@@ -30,6 +30,7 @@ class Reader {
     return whole != nullptr ? static_cast<double>(*whole) : std::get<double>(value);
   }
   bool flag() { return integer() != 0; }
+  void skip() { ++next_; }
   std::optional<std::string> maybe_text() {
     if (is_null()) return std::nullopt;
     return text();

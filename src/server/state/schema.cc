@@ -55,6 +55,24 @@ constexpr const char* kVersion1[] = {
     "CREATE INDEX stability_by_use ON stability (last_used)",
 };
 
+constexpr const char* kVersion2[] = {
+    "ALTER TABLE idempotency ADD COLUMN fingerprint BIGINT",  // of the request; null: unknown
+    "CREATE INDEX idempotency_by_time ON idempotency (created_at)",
+    "CREATE INDEX checkpoints_by_expiry ON checkpoints (expires_at) WHERE deleted_at IS NULL",
+    "CREATE INDEX checkpoints_by_end ON checkpoints (files_gone, deleted_at)",
+    "CREATE INDEX checkpoints_by_run ON checkpoints (run_id)",
+    "CREATE INDEX sessions_by_state ON sessions (state, ended_at)",
+    "CREATE INDEX runs_by_state ON runs (state, ended_at)",
+    // A request's prompt and what its records take in all; rows of stability name it. Rows without
+    // one are of version 1: the prompt stands in each, all in hexadecimal.
+    "CREATE TABLE stability_prompts (session_id TEXT NOT NULL, id TEXT NOT NULL, "
+    "tenant TEXT NOT NULL, last_used DOUBLE PRECISION NOT NULL, bytes BIGINT NOT NULL, "
+    "prompt BYTEA NOT NULL, PRIMARY KEY (session_id, id))",
+    "CREATE INDEX stability_prompts_by_use ON stability_prompts (tenant, last_used)",
+    "ALTER TABLE stability ADD COLUMN prompt_id TEXT",
+    "CREATE INDEX stability_by_prompt ON stability (session_id, prompt_id)",
+};
+
 int64_t schema_version(Sql& sql) {
   sql.run("CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value BIGINT NOT NULL)", {});
   const SqlResult found = sql.run("SELECT value FROM meta WHERE name = 'schema_version'", {});
@@ -76,6 +94,9 @@ void migrate(Sql& sql) {
     for (const char* statement : kVersion1) sql.run(statement, {});
     sql.run("INSERT INTO meta (name, value) VALUES ('boot', 0)", {});
     sql.run("INSERT INTO meta (name, value) VALUES ('schema_version', 0)", {});
+  }
+  if (version < 2) {
+    for (const char* statement : kVersion2) sql.run(statement, {});
   }
   const SqlValue newest = kSchemaVersion;
   sql.run("UPDATE meta SET value = ? WHERE name = 'schema_version'", {&newest, 1});

@@ -1,13 +1,17 @@
-// PostgreSQL behind Sql. A connection that was lost between transactions is opened again once; one
-// lost inside a transaction fails it. The only place that includes libpq.
+// PostgreSQL behind Sql. A connection that was lost between transactions is opened again; one lost
+// inside a transaction fails it. Nothing waits for long: a statement has five seconds, and while
+// the database is away each call looks for it for a moment and fails. The only place that includes
+// libpq.
 #include <fmt/format.h>
 #include <libpq-fe.h>
+#include <poll.h>
 
 #include <charconv>
 #include <chrono>
 #include <thread>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "server/state/sql.h"
 
@@ -16,8 +20,11 @@ namespace {
 
 // Any fixed number: advisory locks of one database share one space.
 constexpr const char* kLock = "SELECT pg_try_advisory_lock(7881320498172411)";
-constexpr int kLockAttempts = 20;
 constexpr std::chrono::milliseconds kLockPause(50);
+constexpr double kFirstConnect = 15.0;  // s, at the start
+constexpr double kReconnect = 0.25;     // s that a call may spend on finding the database again
+constexpr double kRetry = 1.0;          // s between attempts that the database refuses
+constexpr double kStatement = 5.0;      // s
 
 constexpr Oid kBytea = 17;
 constexpr Oid kInt8 = 20;
@@ -48,9 +55,16 @@ std::string numbered(std::string_view statement) {
 
 class Postgres final : public Sql {
  public:
-  explicit Postgres(const std::string& url) : connection_(PQconnectdb(url.c_str())) {
+  explicit Postgres(const std::string& url) : connection_(PQconnectStart(url.c_str())) {
     try {
+      const double deadline = now_seconds() + kFirstConnect;
+      if (!finish_connecting(deadline, PQconnectPoll)) fail("connect");
       prepare_connection();
+      if (!take_lock(deadline)) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    "--db: another strata serve uses this database; give each its own");
+      }
+      is_ready_ = true;
     } catch (...) {
       PQfinish(connection_);
       throw;
@@ -61,10 +75,15 @@ class Postgres final : public Sql {
   Postgres& operator=(const Postgres&) = delete;
 
   SqlResult run(std::string_view statement, std::span<const SqlValue> parameters) override {
+    if (!is_ready_ && in_transaction_) fail(statement);
+    if (!is_ready_) find_again();
     Reply reply = execute(statement, parameters);
-    if (PQstatus(connection_) == CONNECTION_BAD && !in_transaction_) {
-      reconnect();
-      reply = execute(statement, parameters);
+    if (PQstatus(connection_) == CONNECTION_BAD) {
+      is_ready_ = false;
+      if (!in_transaction_) {
+        find_again();
+        reply = execute(statement, parameters);
+      }
     }
     const ExecStatusType status = PQresultStatus(reply.get());
     if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK) fail(statement);
@@ -102,10 +121,14 @@ class Postgres final : public Sql {
     in_transaction_ = false;
     CHECK(!broken, "a failed transaction was committed");
   }
+  void sync() override {}  // COMMIT has waited for it
   void rollback() noexcept override {
     if (!in_transaction_) return;
-    PQclear(PQexec(connection_, "ROLLBACK"));
     in_transaction_ = false;
+    try {
+      if (is_ready_ && PQstatus(connection_) == CONNECTION_OK) execute("ROLLBACK", {});
+    } catch (const Error&) {  // the connection is lost, and the transaction with it
+    }
   }
 
  private:
@@ -116,29 +139,74 @@ class Postgres final : public Sql {
 
   // The lock belongs to the connection, so it ends with this process.
   void prepare_connection() {
-    if (PQstatus(connection_) != CONNECTION_OK) fail("connect");
     PQsetNoticeProcessor(connection_, [](void*, const char*) {}, nullptr);
-    PQclear(PQexec(connection_, "SET client_encoding = 'UTF8'"));
-    PQclear(PQexec(connection_, "SET extra_float_digits = 1"));
-    take_lock();
+    PQsetnonblocking(connection_, 1);
+    for (const char* setting : {"SET client_encoding = 'UTF8'", "SET extra_float_digits = 1",
+                                "SET statement_timeout = '5s'", "SET lock_timeout = '5s'"})
+      execute(setting, {});
   }
 
   // PostgreSQL takes a moment to notice that the connection which held the lock has ended: ours
   // before it was lost, or that of the server before us.
-  void take_lock() {
-    for (int attempt = 0; attempt < kLockAttempts; ++attempt) {
-      if (attempt > 0) std::this_thread::sleep_for(kLockPause);
-      const Reply lock(PQexec(connection_, kLock));
+  bool take_lock(double deadline) {
+    for (;;) {
+      const Reply lock = execute(kLock, {});
       if (PQresultStatus(lock.get()) != PGRES_TUPLES_OK) fail("lock");
-      if (std::string_view(PQgetvalue(lock.get(), 0, 0)) == "t") return;
+      if (std::string_view(PQgetvalue(lock.get(), 0, 0)) == "t") return true;
+      if (now_seconds() > deadline) return false;
+      std::this_thread::sleep_for(kLockPause);
     }
-    throw Error(ErrorCode::kInvalidArgument,
-                "--db: another strata serve uses this database; give each its own");
   }
 
-  void reconnect() {
-    PQreset(connection_);
-    prepare_connection();
+  // True when the socket is ready, false at the deadline.
+  bool wait_socket(bool for_writing, double deadline) const {
+    const double left = deadline - now_seconds();
+    if (left <= 0) return false;
+    pollfd waiting = {.fd = PQsocket(connection_),
+                      .events = static_cast<int16_t>(for_writing ? POLLOUT | POLLIN : POLLIN),
+                      .revents = 0};
+    return waiting.fd < 0 || ::poll(&waiting, 1, static_cast<int>(left * 1e3) + 1) != 0;
+  }
+
+  // False at the deadline: the next call goes on. An Error when the database refuses.
+  bool finish_connecting(double deadline, PostgresPollingStatusType (*step)(PGconn*)) {
+    if (PQstatus(connection_) == CONNECTION_BAD) fail("connect");
+    auto wanted = PGRES_POLLING_WRITING;
+    while (wait_socket(wanted == PGRES_POLLING_WRITING, deadline)) {
+      wanted = step(connection_);
+      if (wanted == PGRES_POLLING_OK) return true;
+      if (wanted == PGRES_POLLING_FAILED) fail("connect");
+    }
+    return false;
+  }
+
+  // The connection is lost. Looks for a moment, where the last call left off; an Error when it is
+  // not there yet.
+  void find_again() {
+    const double now = now_seconds();
+    if (!is_connecting_) {
+      if (now < next_attempt_) fail("the database is away");
+      next_attempt_ = now + kRetry;
+      if (PQresetStart(connection_) == 0) fail("connect");
+      is_connecting_ = true;
+      give_up_ = now + kStatement;
+    }
+    try {
+      if (!finish_connecting(now + kReconnect, PQresetPoll)) {
+        is_connecting_ = now < give_up_;
+        fail("the database is away");
+      }
+      prepare_connection();
+      if (!take_lock(now + kReconnect)) {
+        is_connecting_ = now < give_up_;
+        throw Error(ErrorCode::kIo, "postgresql: the lock of before is not free yet");
+      }
+      is_connecting_ = false;
+      is_ready_ = true;
+    } catch (...) {
+      if (PQstatus(connection_) == CONNECTION_BAD) is_connecting_ = false;
+      throw;
+    }
   }
 
   Reply execute(std::string_view statement, std::span<const SqlValue> parameters) {
@@ -163,9 +231,30 @@ class Postgres final : public Sql {
       lengths.push_back(static_cast<int>(texts[i].size()));
       formats.push_back(is_binary ? 1 : 0);
     }
-    return Reply(PQexecParams(connection_, numbered(statement).c_str(),
-                              static_cast<int>(parameters.size()), nullptr, values.data(),
-                              lengths.data(), formats.data(), 0));
+    const int sent = PQsendQueryParams(connection_, numbered(statement).c_str(),
+                                       static_cast<int>(parameters.size()), nullptr, values.data(),
+                                       lengths.data(), formats.data(), 0);
+    return sent == 1 ? take_reply(now_seconds() + kStatement) : Reply();
+  }
+
+  // The last result of what was sent. A database that does not answer in time, frozen or behind a
+  // dead network, is left: its connection is not used again.
+  Reply take_reply(double deadline) {
+    Reply last;
+    for (;;) {
+      int unsent = PQflush(connection_);
+      while (unsent == 1 || PQisBusy(connection_) == 1) {
+        if (!wait_socket(unsent == 1, deadline)) {
+          is_ready_ = false;
+          throw Error(ErrorCode::kIo, "postgresql: no answer in time; the database is away");
+        }
+        if (PQconsumeInput(connection_) == 0) return Reply();
+        if (unsent == 1) unsent = PQflush(connection_);
+      }
+      Reply next(PQgetResult(connection_));
+      if (!next) return last;
+      last = std::move(next);
+    }
   }
 
   static SqlValue value(const PGresult* reply, int row, int column) {
@@ -195,6 +284,9 @@ class Postgres final : public Sql {
 
   PGconn* connection_;
   bool in_transaction_ = false;
+  bool is_ready_ = false;  // connected, set up, and the lock is ours
+  bool is_connecting_ = false;
+  double next_attempt_ = 0, give_up_ = 0;  // now_seconds()
 };
 
 }  // namespace

@@ -1,9 +1,13 @@
 // SQLite behind Sql: WAL, so that readers of a backup do not stop us; synchronous=FULL only for
 // transactions that ask for it. The only place that includes sqlite3.h.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sqlite3.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <map>
 
 #include "base/check.h"
@@ -25,8 +29,10 @@ class Sqlite final : public Sql {
     sqlite3_extended_result_codes(db_, 1);
     sqlite3_busy_timeout(db_, 5000);
     try {
-      for (const char* pragma : {"PRAGMA journal_mode=WAL", "PRAGMA foreign_keys=ON",
-                                 "PRAGMA trusted_schema=OFF", "PRAGMA synchronous=NORMAL"}) {
+      const SqlResult mode = run("PRAGMA journal_mode=WAL", {});
+      has_log_ = mode.rows.at(0).at(0) == SqlValue(std::string("wal"));
+      for (const char* pragma :
+           {"PRAGMA foreign_keys=ON", "PRAGMA trusted_schema=OFF", "PRAGMA synchronous=NORMAL"}) {
         run(pragma, {});
       }
     } catch (...) {
@@ -67,11 +73,24 @@ class Sqlite final : public Sql {
   }
 
   void begin(Durability durability) override {
-    run(durability == Durability::kFull ? "PRAGMA synchronous=FULL" : "PRAGMA synchronous=NORMAL",
-        {});
+    const bool full =
+        durability == Durability::kFull || (durability == Durability::kLater && !has_log_);
+    run(full ? "PRAGMA synchronous=FULL" : "PRAGMA synchronous=NORMAL", {});
     run("BEGIN IMMEDIATE", {});
   }
   void commit() override { run("COMMIT", {}); }
+  // After a commit its pages are in the log, or a checkpoint has synced them into the database.
+  void sync() override {
+    if (!has_log_) return;
+    const std::string path = path_ + "-wal";
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT) return;
+    const bool done = fd >= 0 && ::fsync(fd) == 0;
+    const int fault = errno;
+    if (fd >= 0) ::close(fd);
+    if (!done)
+      throw Error(ErrorCode::kIo, fmt::format("{}: fsync: {}", path, std::strerror(fault)));
+  }
   void rollback() noexcept override {
     if (sqlite3_get_autocommit(db_) == 0) sqlite3_exec(db_, "ROLLBACK", nullptr, nullptr, nullptr);
   }
@@ -140,6 +159,7 @@ class Sqlite final : public Sql {
 
   std::string path_;
   sqlite3* db_ = nullptr;
+  bool has_log_ = false;  // not every file system can have one
   std::map<std::string, sqlite3_stmt*, std::less<>> statements_;
 };
 

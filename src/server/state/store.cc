@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "checkpoint/json.h"
+#include "server/conflict.h"
 #include "server/state/rows.h"
 #include "server/state/schema.h"
 
@@ -15,6 +16,8 @@ namespace strata::server {
 namespace {
 
 constexpr double kDay = 86400;
+constexpr double kHistoryDays = 30;   // of ended sessions and runs without checkpoints
+constexpr int64_t kPruneBatch = 500;  // rows that are removed under the lock at once
 
 void check_text(const SqlValue& value, std::string_view statement) {
   const auto* text = std::get_if<std::string>(&value);
@@ -123,6 +126,18 @@ void StateStore::bind_data_directory(int64_t fingerprint) {
               "empty database (--db)");
 }
 
+bool StateStore::checkpoints_marked() {
+  const std::lock_guard lock(mutex_);
+  return !run("SELECT value FROM meta WHERE name = 'checkpoints_marked'", {}).rows.empty();
+}
+
+void StateStore::mark_checkpoints() {
+  const std::lock_guard lock(mutex_);
+  run("INSERT INTO meta (name, value) VALUES ('checkpoints_marked', 1) "
+      "ON CONFLICT (name) DO NOTHING",
+      {});
+}
+
 int64_t StateStore::tenant_number(const std::string& tenant, double now) {
   const std::lock_guard lock(mutex_);
   const SqlResult found = run("SELECT number FROM tenants WHERE name = ?", {tenant});
@@ -140,45 +155,24 @@ std::optional<std::string> StateStore::tenant_of(int64_t number) {
 }
 
 std::optional<std::string> StateStore::recall(const std::string& tenant, const std::string& scope,
-                                              const std::string& name) {
+                                              const Idempotency& key) {
   const std::lock_guard lock(mutex_);
+  return known_value(tenant, scope, key);
+}
+
+std::optional<std::string> StateStore::known_value(const std::string& tenant,
+                                                   const std::string& scope,
+                                                   const Idempotency& key) {
   const SqlResult found =
-      run("SELECT value FROM idempotency WHERE tenant = ? AND scope = ? AND name = ?",
-          {tenant, scope, name});
+      run("SELECT value, fingerprint FROM idempotency "
+          "WHERE tenant = ? AND scope = ? AND name = ?",
+          {tenant, scope, key.name});
   if (found.rows.empty()) return std::nullopt;
-  return std::get<std::string>(found.rows[0][0]);
-}
-
-void StateStore::remember(const std::string& tenant, const std::string& scope,
-                          const std::string& name, const std::string& value, double now) {
-  const std::lock_guard lock(mutex_);
-  run("INSERT INTO idempotency (tenant, scope, name, value, created_at) VALUES (?, ?, ?, ?, ?) "
-      "ON CONFLICT (tenant, scope, name) DO NOTHING",
-      {tenant, scope, name, value, now});
-}
-
-void StateStore::put_stability(const std::string& session_id,
-                               std::span<const StabilityRecord> records, double now) {
-  const std::lock_guard lock(mutex_);
-  Transaction transaction(*sql_);
-  for (const StabilityRecord& record : records) {
-    run("INSERT INTO stability (session_id, sequence_id, last_used, record) VALUES (?, ?, ?, ?) "
-        "ON CONFLICT (session_id, sequence_id) DO NOTHING",
-        {session_id, record.sequence_id, now, Blob{record.record}});
+  const auto* fingerprint = std::get_if<int64_t>(&found.rows[0][1]);
+  if (fingerprint != nullptr && *fingerprint != key.fingerprint) {
+    throw Conflict("X-Idempotency-Key: this key was used for another request; use a new one");
   }
-  transaction.commit();
-}
-
-std::optional<std::string> StateStore::get_stability(const std::string& session_id,
-                                                     const std::string& sequence_id, double now) {
-  const std::lock_guard lock(mutex_);
-  const SqlResult found =
-      run("SELECT record FROM stability WHERE session_id = ? AND sequence_id = ? AND last_used > ?",
-          {session_id, sequence_id, now - kDay});
-  if (found.rows.empty()) return std::nullopt;
-  run("UPDATE stability SET last_used = ? WHERE session_id = ? AND sequence_id = ?",
-      {now, session_id, sequence_id});
-  return std::get<Blob>(found.rows[0][0]).bytes;
+  return std::get<std::string>(found.rows[0][0]);
 }
 
 void StateStore::prune(double now) {
@@ -186,8 +180,52 @@ void StateStore::prune(double now) {
   Transaction transaction(*sql_);
   run("DELETE FROM idempotency WHERE created_at < ?", {now - kDay});
   run("DELETE FROM stability WHERE last_used <= ?", {now - kDay});
+  if (run("DELETE FROM stability_prompts WHERE last_used <= ?", {now - kDay}).changed > 0)
+    stability_bytes_.clear();
   run("DELETE FROM checkpoints WHERE files_gone = 1 AND deleted_at < ?", {now - 7 * kDay});
   transaction.commit();
+}
+
+bool StateStore::prune_history(double now, int64_t keep) {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> sessions, runs;
+  const auto collect = [&](const char* table, const char* checkpoints, const char* alive,
+                           std::vector<std::string>& ids) {
+    const auto add = [&](const std::string& which, std::vector<SqlValue> parameters) {
+      parameters.emplace_back(kPruneBatch);
+      const SqlResult found = run(fmt::format("SELECT id FROM {0} WHERE state <> '{1}' AND {2} "
+                                              "AND NOT EXISTS ({3}) LIMIT ?",
+                                              table, alive, which, checkpoints),
+                                  std::move(parameters));
+      for (const SqlRow& row : found.rows) ids.push_back(std::get<std::string>(row[0]));
+    };
+    add("ended_at < ?", {now - kHistoryDays * kDay});
+    const SqlResult crowded = run(fmt::format("SELECT tenant FROM {} WHERE state <> '{}' "
+                                              "GROUP BY tenant HAVING COUNT(*) > ?",
+                                              table, alive),
+                                  {keep});
+    for (const SqlRow& row : crowded.rows) {
+      const SqlResult oldest = run(fmt::format("SELECT number FROM {} WHERE tenant = ? AND state "
+                                               "<> '{}' ORDER BY number DESC LIMIT 1 OFFSET ?",
+                                               table, alive),
+                                   {row[0], keep});
+      if (!oldest.rows.empty()) add("tenant = ? AND number <= ?", {row[0], oldest.rows[0][0]});
+    }
+  };
+  collect("sessions",
+          "SELECT 1 FROM runs JOIN checkpoints ON checkpoints.run_id = runs.id "
+          "WHERE runs.session_id = sessions.id",
+          "active", sessions);
+  collect("runs", "SELECT 1 FROM checkpoints WHERE checkpoints.run_id = runs.id", "live", runs);
+  Transaction transaction(*sql_);
+  for (const std::string& id : sessions) {
+    run("DELETE FROM samplers WHERE session_id = ?", {id});
+    run("DELETE FROM runs WHERE session_id = ?", {id});
+    run("DELETE FROM sessions WHERE id = ?", {id});
+  }
+  for (const std::string& id : runs) run("DELETE FROM runs WHERE id = ?", {id});
+  transaction.commit();
+  return static_cast<int64_t>(sessions.size() + runs.size()) >= kPruneBatch;
 }
 
 }  // namespace strata::server

@@ -4,6 +4,7 @@
 // passed in: seconds since 1970, UTC. User metadata and tags are JSON texts that nobody here reads.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -85,6 +86,12 @@ struct CheckpointRow {
   std::optional<double> deleted_at;  // by hand, by a newer one of its name, or by expiry
 };
 
+// A client's key against doing a thing twice, and the hash of the request that it came with.
+struct Idempotency {
+  std::string name;  // empty: none
+  int64_t fingerprint = 0;
+};
+
 // Which rows of a list are wanted; newest first.
 struct Page {
   int64_t limit = 100;
@@ -106,12 +113,17 @@ class StateStore {
   // would remove every row.
   void bind_data_directory(int64_t fingerprint);
 
+  // Whether the folder of checkpoints was given its mark, which must be there from then on.
+  bool checkpoints_marked();
+  void mark_checkpoints();
+
   // Tenants have small numbers, so that a URL need not show their names.
   int64_t tenant_number(const std::string& tenant, double now);
   std::optional<std::string> tenant_of(int64_t number);
 
   // Adds the session unless this idempotency key ("": none) made one before; returns its id.
-  std::string add_session(const SessionRow& row, const std::string& idempotency_key);
+  // Conflict when that one was for another request.
+  std::string add_session(const SessionRow& row, const Idempotency& key);
   std::optional<SessionRow> find_session(const std::string& id);
   std::vector<SessionRow> list_sessions(const std::string& tenant, Page page);
   std::vector<SessionRow> active_sessions();  // of all tenants, oldest first
@@ -132,6 +144,7 @@ class StateStore {
   int64_t count_runs(const std::string& tenant, const std::string& project);  // "": every project
   std::vector<std::string> runs_of(const std::string& session_id);
   void end_run(const std::string& id, RunState state, double now);
+  void forget_run(const std::string& id);  // of a model whose creation failed
   // Written with the next flush_touches(), at most every few seconds.
   void touch_run(const std::string& id, double now);
   void flush_touches();
@@ -140,8 +153,7 @@ class StateStore {
   // transaction.
   void add_checkpoint(const CheckpointRow& row);
   // Adds the checkpoint with a run of its own (copy_weights), remembered under the idempotency key.
-  void add_copy(const RunRow& run, const CheckpointRow& checkpoint,
-                const std::string& idempotency_key);
+  void add_copy(const RunRow& run, const CheckpointRow& checkpoint, const Idempotency& key);
   // Alive: neither deleted nor expired at `now`.
   std::optional<CheckpointRow> find_checkpoint(const std::string& run_id, CheckpointKind kind,
                                                const std::string& name, double now);
@@ -156,36 +168,53 @@ class StateStore {
   void set_expiry(const std::string& id, std::optional<double> expires_at);
   void set_public(const std::string& id, bool is_public);
 
-  // For the registry: rows whose files may go (dead, and no sampler of a living session reads
-  // them), rows whose files are there, and the steps between.
+  // For the registry: rows whose files may go (dead or expired, and no sampler of a living session
+  // reads them), rows whose files are there, and the steps between. expire() makes expiry final.
   std::vector<CheckpointRow> collectable(double now);
   std::vector<CheckpointRow> rows_with_files();
+  void expire(const std::string& id);
   void files_gone(const std::string& id);
   void forget_checkpoint(const std::string& id);
   int64_t stored_bytes();
 
+  // What was remembered under this key; Conflict when it was for another request.
   std::optional<std::string> recall(const std::string& tenant, const std::string& scope,
-                                    const std::string& name);
-  void remember(const std::string& tenant, const std::string& scope, const std::string& name,
-                const std::string& value, double now);
+                                    const Idempotency& key);
 
-  // Records of stable_reinforce, opaque here; get() counts as a use.
+  // Records of stable_reinforce, opaque here; get_stability() counts as a use. Of a tenant's that
+  // take more than `quota` bytes, those go that were not used for longest.
   struct StabilityRecord {
     std::string sequence_id;
     std::string record;
   };
-  void put_stability(const std::string& session_id, std::span<const StabilityRecord> records,
-                     double now);
-  std::optional<std::string> get_stability(const std::string& session_id,
-                                           const std::string& sequence_id, double now);
+  struct StabilityRequest {
+    std::string tenant;
+    std::string session;
+    std::string id;  // of the request, in its session
+    std::string prompt;
+    std::vector<StabilityRecord> records;
+  };
+  void put_stability(const StabilityRequest& request, int64_t quota, double now);
+  struct StabilityFound {
+    std::optional<std::string> prompt;  // none: a record of before there were any
+    std::string record;
+  };
+  std::optional<StabilityFound> get_stability(const std::string& session,
+                                              const std::string& sequence_id, double now);
 
   // Drops what nobody can ask for any more: day-old idempotency keys and stability records, and
   // week-old dead checkpoints.
   void prune(double now);
+  // Drops sessions and runs that ended 30 days ago, and a tenant's beyond the newest `keep`, unless
+  // a checkpoint is theirs; a batch of them. True when there may be more.
+  bool prune_history(double now, int64_t keep);
 
  private:
   SqlResult run(std::string_view statement, std::vector<SqlValue> parameters);
+  std::optional<std::string> known_value(const std::string& tenant, const std::string& scope,
+                                         const Idempotency& key);
   int64_t next_number() { return ++number_; }
+  int64_t stability_bytes(const std::string& tenant);
   void insert_run(const RunRow& row);
   void insert_checkpoint(const CheckpointRow& row);
 
@@ -195,6 +224,7 @@ class StateStore {
   double boot_time_ = 0;
   int64_t number_ = 0;  // the highest in use
   std::vector<std::pair<std::string, double>> touched_;
+  std::map<std::string, int64_t> stability_bytes_;  // by tenant, where known
 };
 
 // Seconds since 1970, UTC; and as RFC 3339 with milliseconds, ending in Z.

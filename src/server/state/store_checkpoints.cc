@@ -57,29 +57,36 @@ void StateStore::insert_checkpoint(const CheckpointRow& row) {
 }
 
 void StateStore::add_checkpoint(const CheckpointRow& row) {
-  const std::lock_guard lock(mutex_);
-  Transaction transaction(*sql_, Durability::kFull);
-  run("UPDATE checkpoints SET deleted_at = ? "
-      "WHERE run_id = ? AND kind = ? AND name = ? AND deleted_at IS NULL",
-      {row.created_at, row.run_id, kind_value(row.kind), row.name});
-  insert_checkpoint(row);
-  transaction.commit();
+  {
+    const std::lock_guard lock(mutex_);
+    Transaction transaction(*sql_, Durability::kLater);
+    run("UPDATE checkpoints SET deleted_at = ? "
+        "WHERE run_id = ? AND kind = ? AND name = ? AND deleted_at IS NULL",
+        {row.created_at, row.run_id, kind_value(row.kind), row.name});
+    insert_checkpoint(row);
+    transaction.commit();
+  }
+  sql_->sync();
 }
 
 void StateStore::add_copy(const RunRow& run_row, const CheckpointRow& checkpoint,
-                          const std::string& idempotency_key) {
-  const std::lock_guard lock(mutex_);
-  Transaction transaction(*sql_, Durability::kFull);
-  insert_run(run_row);
-  insert_checkpoint(checkpoint);
-  if (!idempotency_key.empty()) {
-    run("INSERT INTO idempotency (tenant, scope, name, value, created_at) "
-        "VALUES (?, 'copy', ?, ?, ?)",
-        {run_row.tenant, idempotency_key,
-         fmt::format("tinker://{}/{}/{}", run_row.id, kind_name(checkpoint.kind), checkpoint.name),
-         run_row.created_at});
+                          const Idempotency& key) {
+  {
+    const std::lock_guard lock(mutex_);
+    Transaction transaction(*sql_, Durability::kLater);
+    insert_run(run_row);
+    insert_checkpoint(checkpoint);
+    if (!key.name.empty()) {
+      run("INSERT INTO idempotency (tenant, scope, name, value, created_at, fingerprint) "
+          "VALUES (?, 'copy', ?, ?, ?, ?)",
+          {run_row.tenant, key.name,
+           fmt::format("tinker://{}/{}/{}", run_row.id, kind_name(checkpoint.kind),
+                       checkpoint.name),
+           run_row.created_at, key.fingerprint});
+    }
+    transaction.commit();
   }
-  transaction.commit();
+  sql_->sync();
 }
 
 std::optional<CheckpointRow> StateStore::find_checkpoint(const std::string& run_id,
@@ -134,13 +141,17 @@ int64_t StateStore::count_checkpoints(const std::string& tenant, bool with_exter
 }
 
 bool StateStore::delete_checkpoint(const std::string& id, double now) {
-  const std::lock_guard lock(mutex_);
-  Transaction transaction(*sql_, Durability::kFull);
-  const SqlResult deleted =
-      run(fmt::format("UPDATE checkpoints SET deleted_at = ? WHERE id = ? AND {}", kAlive),
-          {now, id, now});
-  transaction.commit();
-  return deleted.changed > 0;
+  int64_t changed = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    Transaction transaction(*sql_, Durability::kLater);
+    changed = run(fmt::format("UPDATE checkpoints SET deleted_at = ? WHERE id = ? AND {}", kAlive),
+                  {now, id, now})
+                  .changed;
+    transaction.commit();
+  }
+  sql_->sync();
+  return changed > 0;
 }
 
 void StateStore::set_expiry(const std::string& id, std::optional<double> expires_at) {
@@ -155,20 +166,22 @@ void StateStore::set_public(const std::string& id, bool is_public) {
 
 std::vector<CheckpointRow> StateStore::collectable(double now) {
   const std::lock_guard lock(mutex_);
-  run("UPDATE checkpoints SET deleted_at = expires_at "
-      "WHERE deleted_at IS NULL AND expires_at <= ?",
-      {now});
   return rows::all(
-      run(select("deleted_at IS NOT NULL AND files_gone = 0 AND NOT EXISTS "
+      run(select("files_gone = 0 AND (deleted_at IS NOT NULL OR expires_at <= ?) AND NOT EXISTS "
                  "(SELECT 1 FROM samplers JOIN sessions ON sessions.id = samplers.session_id "
                  "WHERE samplers.checkpoint_id = checkpoints.id AND sessions.state = 'active')"),
-          {}),
+          {now}),
       read_checkpoint);
 }
 
 std::vector<CheckpointRow> StateStore::rows_with_files() {
   const std::lock_guard lock(mutex_);
   return rows::all(run(select("files_gone = 0"), {}), read_checkpoint);
+}
+
+void StateStore::expire(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  run("UPDATE checkpoints SET deleted_at = expires_at WHERE id = ? AND deleted_at IS NULL", {id});
 }
 
 void StateStore::files_gone(const std::string& id) {

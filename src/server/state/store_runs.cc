@@ -121,6 +121,11 @@ void StateStore::end_run(const std::string& id, RunState state, double now) {
       {state_name(state), now, id});
 }
 
+void StateStore::forget_run(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  run("DELETE FROM runs WHERE id = ?", {id});
+}
+
 void StateStore::touch_run(const std::string& id, double now) {
   const std::lock_guard lock(mutex_);
   for (auto& [touched, when] : touched_) {

@@ -52,17 +52,14 @@ std::string select(const char* columns, const char* rest) {
 
 }  // namespace
 
-std::string StateStore::add_session(const SessionRow& row, const std::string& idempotency_key) {
+std::string StateStore::add_session(const SessionRow& row, const Idempotency& key) {
   const std::lock_guard lock(mutex_);
   Transaction transaction(*sql_);
-  if (!idempotency_key.empty()) {
-    const SqlResult known =
-        run("SELECT value FROM idempotency WHERE tenant = ? AND scope = 'session' AND name = ?",
-            {row.tenant, idempotency_key});
-    if (!known.rows.empty()) return std::get<std::string>(known.rows[0][0]);
-    run("INSERT INTO idempotency (tenant, scope, name, value, created_at) "
-        "VALUES (?, 'session', ?, ?, ?)",
-        {row.tenant, idempotency_key, row.id, row.created_at});
+  if (!key.name.empty()) {
+    if (const auto known = known_value(row.tenant, "session", key)) return *known;
+    run("INSERT INTO idempotency (tenant, scope, name, value, created_at, fingerprint) "
+        "VALUES (?, 'session', ?, ?, ?, ?)",
+        {row.tenant, key.name, row.id, row.created_at, key.fingerprint});
   }
   run("INSERT INTO sessions (id, tenant, number, created_at, sdk_version, tags, user_metadata, "
       "display_name, project_id, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",

@@ -18,6 +18,7 @@ struct EngineStats {
   int64_t queued_samples = 0;   // requests
   int64_t queued_bytes = 0;
   int64_t adapters = 0;
+  double turn_seconds = 0.0;  // of the turn that is running; 0: none is
   // Memory in bytes, by use: what is taken, and what the plan allows.
   int64_t weights = 0;
   int64_t passes = 0;

@@ -83,6 +83,8 @@ void Metrics::command(std::string_view operation, std::string_view outcome, doub
   command_seconds_[{std::string(operation), std::string(outcome)}].add(seconds);
 }
 
+void Metrics::fault(std::string_view step) { ++faults_[std::string(step)]; }
+
 std::string Metrics::text(const EngineStats& engine, const ServerGauges& server) const {
   std::string out;
   family(out, "strata_tokens_total", "counter", "Tokens that went through the engines.", "kind",
@@ -109,6 +111,17 @@ std::string Metrics::text(const EngineStats& engine, const ServerGauges& server)
   one(out, "strata_sessions", "gauge", "Sessions alive.", d(server.sessions));
   one(out, "strata_models", "gauge", "Training models alive.", d(server.models));
   one(out, "strata_adapters", "gauge", "Adapter slots taken.", d(engine.adapters));
+  one(out, "strata_loop_lag_seconds", "gauge",
+      "How late the I/O thread was for its tick, the most of the last ten to twenty seconds.",
+      server.loop_lag);
+  one(out, "strata_tick_age_seconds", "gauge", "Since the last tick of the I/O thread began.",
+      server.tick_age);
+  one(out, "strata_engine_turn_seconds", "gauge",
+      "How long the engine's turn has been running; 0: it waits.", engine.turn_seconds);
+  head(out, "strata_faults_total", "counter", "Steps of the server's own work that failed.");
+  for (const auto& [step, count] : faults_) {
+    fmt::format_to(std::back_inserter(out), "strata_faults_total{{step=\"{}\"}} {}\n", step, count);
+  }
   print_memory(out, engine);
   head(out, "strata_http_requests_total", "counter", "Responses, by route and status.");
   for (const auto& [key, count] : exchanges_) {

@@ -34,6 +34,7 @@ struct ServerGauges {
   int64_t sessions = 0;
   int64_t models = 0;
   double train_rate = 0.0, sample_rate = 0.0;  // tokens/s
+  double loop_lag = 0.0, tick_age = 0.0;       // s, Service::Pulse
 };
 
 class Metrics {
@@ -42,10 +43,13 @@ class Metrics {
   void exchange(std::string_view route, int status, double seconds);
   // A command that has its result: outcome is ok, user or server; seconds from its acceptance.
   void command(std::string_view operation, std::string_view outcome, double seconds);
+  // A step of the server's own work that failed and will be tried again.
+  void fault(std::string_view step);
 
   [[nodiscard]] std::string text(const EngineStats& engine, const ServerGauges& server) const;
 
  private:
+  std::map<std::string, int64_t, std::less<>> faults_;  // by step
   std::map<std::pair<std::string, int>, int64_t, std::less<>> exchanges_;
   std::map<std::string, Histogram, std::less<>> exchange_seconds_;  // by route
   std::map<std::pair<std::string, std::string>, Histogram, std::less<>> command_seconds_;

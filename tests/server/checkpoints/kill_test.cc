@@ -13,6 +13,7 @@
 #include <random>
 #include <thread>
 
+#include "base/clock.h"
 #include "server/checkpoints/registry.h"
 #include "tests/base/temp_dir.h"
 
@@ -29,7 +30,7 @@ constexpr int kNames = 5;
 
 struct Parts {
   explicit Parts(const std::string& dir)
-      : data(dir), store(open_sqlite(data.database()), wall_seconds()), registry(data, store, 0) {}
+      : data(dir), store(open_sqlite(data.database()), wall_seconds()), registry(data, store, {}) {}
   DataDir data;
   StateStore store;
   CheckpointRegistry registry;
@@ -72,7 +73,7 @@ std::string content_of(int generation) {
       parts.store.delete_checkpoint(row.id, wall_seconds());
       tell(name, 0);
     }
-    if (generation % 3 == 0) parts.registry.sweep(wall_seconds());
+    if (generation % 3 == 0) parts.registry.sweep(wall_seconds(), now_seconds());
   }
 }
 
@@ -151,7 +152,7 @@ TEST(Kill, EveryAcknowledgedCheckpointSurvives) {
       acknowledged += what.acknowledged != 0 ? 1 : 0;
       what = {check_name(parts, name, what), 0, false};
     }
-    parts.registry.sweep(wall_seconds());
+    parts.registry.sweep(wall_seconds(), now_seconds());
     size_t folders = 0;
     const auto checkpoints = fs::recursive_directory_iterator(parts.data.checkpoints());
     for (const auto& entry : checkpoints) {

@@ -13,6 +13,7 @@
 #include "server/checkpoints/signed_url.h"
 #include "server/crypto.h"
 #include "tests/base/temp_dir.h"
+#include "tests/server/state/faulty_sql.h"
 
 namespace strata::server {
 namespace {
@@ -29,13 +30,14 @@ class Registry : public ::testing::Test {
  protected:
   Registry() { open(1000); }
 
-  void open(double now, int64_t max_disk = 0) {
+  void open(double now, int64_t max_disk = 0, bool accept_loss = false) {
     registry_.reset();
     store_.reset();
     data_.reset();
     data_ = std::make_unique<DataDir>(dir_.path() + "/data");
     store_ = std::make_unique<StateStore>(open_sqlite(data_->database()), now);
-    registry_ = std::make_unique<CheckpointRegistry>(*data_, *store_, max_disk);
+    registry_ = std::make_unique<CheckpointRegistry>(
+        *data_, *store_, RegistryOptions{.max_disk = max_disk, .accept_loss = accept_loss});
   }
 
   CheckpointSave save(const std::string& name, CheckpointKind kind = CheckpointKind::kWeights) {
@@ -100,6 +102,101 @@ TEST_F(Registry, FoldersWithoutARowAndRowsWithoutAFolderGoAtTheStart) {
   EXPECT_FALSE(fs::exists(stray));
   EXPECT_EQ(adapter(kept), "weights");
   EXPECT_EQ(store_->checkpoints_of("s:train:0", 2000).size(), 1u);
+  // A stray is set aside: its bytes are for the operator to judge.
+  ASSERT_EQ(std::distance(fs::directory_iterator(data_->lost()), fs::directory_iterator()), 1);
+  const fs::path moved = fs::directory_iterator(data_->lost())->path();
+  EXPECT_EQ(read_bytes(moved.string() + "/adapter_model.safetensors"), "half");
+}
+
+// The disk of checkpoints is not mounted, or another one is: nothing is changed until it is.
+TEST_F(Registry, AnAbsentFolderOfCheckpointsDestroysNothing) {
+  std::vector<CheckpointRow> rows;
+  for (const char* name : {"a", "b", "c"}) rows.push_back(finish(save(name)));
+  const std::string folder = data_->checkpoints();
+  fs::rename(folder, dir_.path() + "/unmounted");
+  EXPECT_THAT(error_of([&] { open(2000); }), HasSubstr("--accept-loss"));
+  write_bytes(folder + "/fingerprint", "another");
+  EXPECT_THAT(error_of([&] { open(2000); }), HasSubstr("of another data directory"));
+  fs::remove_all(folder);
+  fs::rename(dir_.path() + "/unmounted", folder);
+  open(2000);
+  for (const CheckpointRow& row : rows) EXPECT_EQ(adapter(row), "weights");
+  EXPECT_EQ(store_->checkpoints_of("s:train:0", 2000).size(), 3u);
+}
+
+TEST_F(Registry, ManyMissingFoldersAreAskedAbout) {
+  for (const char* name : {"a", "b", "c", "d"}) finish(save(name));
+  for (const auto& row : store_->checkpoints_of("s:train:0", 1000)) {
+    if (row.name <= "b") fs::remove_all(registry_->folder(row));
+  }
+  EXPECT_THAT(error_of([&] { open(2000); }), HasSubstr("2 of 4 checkpoints are missing"));
+  open(2000, 0, /*accept_loss=*/true);
+  EXPECT_EQ(store_->checkpoints_of("s:train:0", 2000).size(), 2u);
+}
+
+// Yesterday's database beside today's files: what it does not know is kept.
+TEST_F(Registry, ARestoredDatabaseDestroysNothing) {
+  finish(save("old"));
+  registry_.reset();
+  store_.reset();
+  fs::copy_file(data_->database(), dir_.path() + "/backup");
+  open(1000);
+  const CheckpointRow young = finish(save("young"), 1000, "since then");
+  registry_.reset();
+  store_.reset();
+  fs::copy_file(dir_.path() + "/backup", data_->database(), fs::copy_options::overwrite_existing);
+  open(2000);
+  EXPECT_EQ(store_->checkpoints_of("s:train:0", 2000).size(), 1u);
+  const fs::path moved = fs::directory_iterator(data_->lost())->path();
+  EXPECT_THAT(moved.string(), HasSubstr(young.id));
+  EXPECT_EQ(read_bytes(moved.string() + "/adapter_model.safetensors"), "since then");
+}
+
+// A folder of before there were marks has none, and gets one.
+TEST_F(Registry, AnOlderFolderOpens) {
+  const CheckpointRow row = finish(save("a"));
+  fs::remove(data_->checkpoints() + "/fingerprint");
+  registry_.reset();
+  store_.reset();
+  const SqlValue name = std::string("checkpoints_marked");
+  open_sqlite(data_->database())->run("DELETE FROM meta WHERE name = ?", {&name, 1});
+  open(2000);
+  EXPECT_EQ(adapter(row), "weights");
+  EXPECT_TRUE(fs::exists(data_->checkpoints() + "/fingerprint"));
+}
+
+// The wall clock jumps ahead and back: what looked expired meanwhile is all there.
+TEST_F(Registry, AClockThatJumpsLosesNothing) {
+  CheckpointSave with_end = save("a");
+  with_end.ttl_seconds = 86400;
+  const CheckpointRow row = finish(with_end);
+  for (int i = 0; i < 600; ++i) registry_->sweep(1e9, 5.0 * i);  // 50 minutes a billion s ahead
+  registry_->sweep(4000, 3000);
+  EXPECT_EQ(adapter(row), "weights");
+  EXPECT_TRUE(store_->find_checkpoint("s:train:0", CheckpointKind::kWeights, "a", 4000));
+  registry_->sweep(1000 + 86401, 10'000);  // truly expired: counted from now
+  registry_->sweep(1000 + 86401 + 3500, 13'500);
+  EXPECT_TRUE(fs::exists(registry_->folder(row)));
+  registry_->sweep(1000 + 86401 + 3700, 13'700);
+  EXPECT_FALSE(fs::exists(registry_->folder(row)));
+}
+
+// The answer to COMMIT is lost. Whether it was done decides what becomes of the files.
+TEST_F(Registry, ACommitOfUnknownOutcomeLosesNoFiles) {
+  const CheckpointRow old = finish(save("a"), 1000, "old");
+  const auto faults = std::make_shared<SqlFaults>();
+  registry_.reset();
+  store_ = std::make_unique<StateStore>(
+      std::make_unique<FaultySql>(open_sqlite(data_->database()), faults), 1000);
+  registry_ = std::make_unique<CheckpointRegistry>(*data_, *store_, RegistryOptions{});
+  faults->commit_lost = true;
+  const CheckpointRow row = finish(save("a"), 1000, "new");
+  EXPECT_EQ(store_->find_checkpoint("s:train:0", CheckpointKind::kWeights, "a", 1000)->id, row.id);
+  EXPECT_EQ(adapter(row), "new");
+  faults->statement = "COMMIT";  // not done, and the store says so
+  EXPECT_THAT(error_of([&] { finish(save("a"), 1000, "never"); }), HasSubstr("injected"));
+  EXPECT_EQ(adapter(*store_->find_checkpoint("s:train:0", CheckpointKind::kWeights, "a", 1000)),
+            "new");
 }
 
 TEST_F(Registry, OverwriteSwitchesTheRowAndOnlyThenTheOldFilesGo) {
@@ -113,10 +210,10 @@ TEST_F(Registry, OverwriteSwitchesTheRowAndOnlyThenTheOldFilesGo) {
   EXPECT_EQ(adapter(old), "old");
   {
     const auto lease = registry_->lease(old.id);
-    registry_->sweep(1200);
+    registry_->sweep(1200, 1200);
     EXPECT_EQ(adapter(old), "old");
   }
-  registry_->sweep(1200);
+  registry_->sweep(1200, 1200);
   EXPECT_FALSE(fs::exists(registry_->folder(old)));
   EXPECT_EQ(adapter(fresh), "new");
 }
@@ -139,7 +236,7 @@ TEST_F(Registry, TheDiskLimitFailsOnlyTheSaveThatPassesIt) {
   EXPECT_TRUE(fs::is_empty(data_->temporary()));
   EXPECT_EQ(store_->checkpoints_of("s:train:0", 2000).size(), 1u);
   store_->delete_checkpoint(row.id, 2000);
-  registry_->sweep(2000);
+  registry_->sweep(2000, 2000);
   EXPECT_NO_THROW(finish(save("b")));
 }
 
@@ -161,12 +258,12 @@ TEST_F(Registry, ACopyOutlivesItsSource) {
   run.id = "copy:train:0";
   run.tenant = "bob";
   run.base_model = "base";
-  const std::string path = registry_->copy(source, run, std::nullopt, "key", 1100);
+  const std::string path = registry_->copy(source, run, std::nullopt, {"key"}, 1100);
   EXPECT_EQ(path, "tinker://copy:train:0/weights/a");
   run.id = "copy:train:1";
-  EXPECT_EQ(registry_->copy(source, run, std::nullopt, "key", 1100), path);
+  EXPECT_EQ(registry_->copy(source, run, std::nullopt, {"key"}, 1100), path);
   store_->delete_checkpoint(source.id, 1200);
-  registry_->sweep(1200);
+  registry_->sweep(1200, 1200);
   EXPECT_FALSE(fs::exists(registry_->folder(source)));
   open(2000);
   const CheckpointRow copy = registry_->find(parse_tinker_path(path), "bob", false, 2000);
@@ -195,7 +292,7 @@ TEST_F(Registry, RefusesTheStateOfAnotherDataDirectory) {
   finish(save("a"));
   registry_.reset();
   const DataDir other(dir_.path() + "/other");
-  EXPECT_THAT(error_of([&] { CheckpointRegistry(other, *store_, 0); }),
+  EXPECT_THAT(error_of([&] { CheckpointRegistry(other, *store_, RegistryOptions{}); }),
               HasSubstr("another data directory"));
   EXPECT_EQ(store_->checkpoints_of("s:train:0", 1000).size(), 1u);
 }
@@ -243,7 +340,7 @@ TEST_F(Registry, SignedUrlsServeOneFileForAWhile) {
   EXPECT_EQ(signer.check(bob, 1100, found), Verdict::kGood);
   store_->delete_checkpoint(row.id, 1200);
   EXPECT_EQ(signer.check(good, 1200, found), Verdict::kGone);
-  registry_->sweep(1200);
+  registry_->sweep(1200, 1200);
   EXPECT_EQ(signer.check(good, 1200, found), Verdict::kGone);
 }
 

@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
+#include <filesystem>
 #include <future>
 #include <memory>
+#include <thread>
 
 #include "server/crypto.h"
 #include "tests/base/temp_dir.h"
@@ -25,7 +27,7 @@ class RestTest : public ::testing::Test {
   RestTest()
       : data_(dir_.path() + "/data"),
         store_(open_sqlite(data_.database()), wall_seconds()),
-        registry_(data_, store_, 0),
+        registry_(data_, store_, {}),
         signer_(data_.secret(), store_, 3600),
         rest_({store_, registry_, signer_, worker_}) {
     rest_.add_routes(router_);
@@ -35,7 +37,7 @@ class RestTest : public ::testing::Test {
       session.tenant = tenant;
       session.user_metadata = R"({"who":"me"})";
       session.display_name = "a \"name\"";
-      store_.add_session(session, "");
+      store_.add_session(session, {});
       add_run(tenant, 0);
     }
   }
@@ -306,6 +308,63 @@ TEST_F(RestTest, ServesRanges) {
     EXPECT_EQ(response.file->offset, c.offset) << c.range;
     EXPECT_EQ(response.file->length, c.length) << c.range;
   }
+}
+
+// After a restart tmp is empty, and a URL may still be good: the archive is made again, but not on
+// the thread that answers.
+TEST_F(RestTest, AnArchiveThatWentIsPackedAside) {
+  const CheckpointRow row = save("a");
+  const json::value answer = ok("GET", std::string(kRun) + "/checkpoints/weights/a/archive");
+  const std::string url(answer.at("url").as_string());
+  std::filesystem::remove(*registry_.made_archive(row));
+  std::promise<void> hold;
+  worker_.post([held = hold.get_future().share()] { held.wait(); });
+  const Response packing = fetch(url);
+  EXPECT_EQ(packing.status, 503);
+  EXPECT_EQ(packing.headers.at(0).name, "retry-after");
+  EXPECT_EQ(fetch(url).status, 503);
+  hold.set_value();
+  for (int i = 0; i < 500 && fetch(url).status == 503; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(fetch(url).status, 200);
+}
+
+// Between the request and its job the checkpoint is deleted and swept.
+TEST_F(RestTest, AnArchiveThatIsOrderedKeepsItsFiles) {
+  const CheckpointRow row = save("a");
+  std::promise<void> hold;
+  worker_.post([held = hold.get_future().share()] { held.wait(); });
+  auto answer = std::make_shared<std::promise<Response>>();
+  Request request;
+  request.method = "GET";
+  request.path = "/api/v1/" + std::string(kRun) + "/checkpoints/weights/a/archive";
+  request.tenant = "alice";
+  request.base_url = "http://h:1";
+  router_.dispatch(std::move(request), [answer](Response r) { answer->set_value(std::move(r)); });
+  store_.delete_checkpoint(row.id, wall_seconds());
+  registry_.sweep(wall_seconds() + 86400, 0);
+  EXPECT_TRUE(std::filesystem::exists(registry_.folder(row)));
+  hold.set_value();
+  EXPECT_EQ(answer->get_future().get().status, 200);
+  worker_.stop();  // the job has gone, and its lease
+  registry_.sweep(wall_seconds() + 86400, 0);
+  EXPECT_FALSE(std::filesystem::exists(registry_.folder(row)));
+  EXPECT_TRUE(registry_.files(row).empty());
+}
+
+// The same key for another copy is a mistake of the client, not the same copy.
+TEST_F(RestTest, AnIdempotencyKeyIsForOneRequest) {
+  save("a");
+  save("b");
+  const auto copy = [&](const std::string& name) {
+    return call("POST", "/api/v1/copy_weights", "alice",
+                R"({"source_path":"tinker://s-alice:train:0/weights/)" + name + "\"}",
+                {{"x-idempotency-key", "k"}});
+  };
+  const Response first = copy("a");
+  ASSERT_EQ(first.status, 200) << first.body;
+  EXPECT_EQ(copy("a").body, first.body);
+  EXPECT_EQ(copy("b").status, 409);
 }
 
 TEST_F(RestTest, PacksAnArchive) {

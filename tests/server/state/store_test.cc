@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <future>
 #include <thread>
 
 #include "server/state/schema.h"
 #include "tests/base/temp_dir.h"
+#include "tests/server/state/faulty_sql.h"
 #include "tests/server/state/test_postgres.h"
 
 namespace strata::server {
@@ -47,7 +49,7 @@ class Store : public ::testing::TestWithParam<const char*> {
     row.id = id;
     row.tenant = tenant;
     row.created_at = 1000;
-    store_->add_session(row, "");
+    store_->add_session(row, {});
     return row;
   }
   RunRow add_run(const std::string& session_id, int64_t model_seq,
@@ -125,11 +127,11 @@ TEST_P(Store, KeepsSessionsWithEveryField) {
   row.user_metadata = R"({"k":"v"})";
   row.display_name = "M\xc3\xbcller's";
   row.project_id = "p";
-  EXPECT_EQ(store_->add_session(row, "key"), "s1");
+  EXPECT_EQ(store_->add_session(row, {"key"}), "s1");
   row.id = "s2";
-  EXPECT_EQ(store_->add_session(row, "key"), "s1");
+  EXPECT_EQ(store_->add_session(row, {"key"}), "s1");
   row.tenant = "bob";
-  EXPECT_EQ(store_->add_session(row, "key"), "s2");
+  EXPECT_EQ(store_->add_session(row, {"key"}), "s2");
   open(2000);
   const SessionRow found = *store_->find_session("s1");
   EXPECT_EQ(found.created_at, 1000.25);
@@ -269,23 +271,160 @@ TEST_P(Store, ASamplerOfALivingSessionHoldsTheFiles) {
 }
 
 TEST_P(Store, RemembersIdempotencyKeysForADay) {
-  store_->remember("alice", "copy", "k", "v", 1000);
-  store_->remember("alice", "copy", "k", "other", 1000);
-  EXPECT_EQ(store_->recall("alice", "copy", "k"), "v");
-  EXPECT_EQ(store_->recall("bob", "copy", "k"), std::nullopt);
+  SessionRow row;
+  row.id = "s";
+  row.tenant = "alice";
+  row.created_at = 1000;
+  store_->add_session(row, {"k", 7});
+  EXPECT_EQ(store_->recall("alice", "session", {"k", 7}), "s");
+  EXPECT_EQ(store_->recall("bob", "session", {"k", 7}), std::nullopt);
+  EXPECT_THAT(error_of([&] { store_->recall("alice", "session", {"k", 8}); }),
+              HasSubstr("another request"));
+  row.id = "t";
+  EXPECT_THAT(error_of([&] { store_->add_session(row, {"k", 8}); }), HasSubstr("another request"));
   store_->prune(1000 + 86401);
-  EXPECT_EQ(store_->recall("alice", "copy", "k"), std::nullopt);
+  EXPECT_EQ(store_->recall("alice", "session", {"k", 7}), std::nullopt);
 }
 
 TEST_P(Store, StabilityRecordsLiveADaySinceTheirLastUse) {
   const std::string bytes("\0\xff' bytes", 9);
-  const StateStore::StabilityRecord records[] = {{"q1", bytes}, {"q2", ""}};
-  store_->put_stability("s", records, 1000);
+  store_->put_stability({"alice", "s", "q", "prompt", {{"q1", bytes}, {"q2", ""}}}, 1000, 1000);
   open(2000);
-  EXPECT_EQ(store_->get_stability("s", "q1", 80000), bytes);
-  EXPECT_EQ(store_->get_stability("s", "q2", 1000 + 86401), std::nullopt);
-  EXPECT_EQ(store_->get_stability("s", "q1", 80000 + 86399), bytes);
-  EXPECT_EQ(store_->get_stability("t", "q1", 1000), std::nullopt);
+  const auto record = [&](const char* session, const char* sequence, double now) -> std::string {
+    const auto found = store_->get_stability(session, sequence, now);
+    return found ? *found->prompt + "|" + found->record : "none";
+  };
+  EXPECT_EQ(record("s", "q1", 80000), "prompt|" + bytes);
+  EXPECT_EQ(record("s", "q2", 1000 + 86401), "none");
+  store_->prune(1000 + 86401);
+  EXPECT_EQ(record("s", "q1", 80000 + 86399), "prompt|" + bytes);
+  EXPECT_EQ(record("t", "q1", 1000), "none");
+}
+
+// A database that hangs, or is away, costs each call a moment; when it is back, all goes on.
+TEST_P(Store, ADatabaseThatAnswersNothingHoldsUpNobody) {
+  if (is_sqlite()) GTEST_SKIP() << "SQLite is a file";
+  session("s");
+  TestPostgres::shared()->freeze(true);
+  const auto seconds = [&] {
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_NE(error_of([&] { store_->find_session("s"); }), "");
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  EXPECT_LT(seconds(), 6.0);
+  for (int i = 0; i < 10; ++i) EXPECT_LT(seconds(), 0.6);
+  TestPostgres::shared()->freeze(false);
+  std::string fault = "away";
+  for (int i = 0; i < 200 && !fault.empty(); ++i) {
+    fault = error_of([&] { store_->find_session("s"); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  EXPECT_EQ(fault, "");
+  EXPECT_TRUE(store_->find_session("s").has_value());
+}
+
+// The disk that a commit waits for is not under the lock that all others need.
+TEST(StoreSync, ASlowDiskHoldsUpNoReader) {
+  TempDir dir;
+  const auto faults = std::make_shared<SqlFaults>();
+  StateStore store(std::make_unique<FaultySql>(open_sqlite(dir.file("strata.db")), faults), 1000);
+  std::promise<void> syncing, done;
+  faults->slow_sync = [&] {
+    syncing.set_value();
+    done.get_future().wait();
+  };
+  CheckpointRow row;
+  row.id = "id";
+  row.run_id = "r";
+  row.tenant = "alice";
+  row.name = "n";
+  row.base_model = "base";
+  std::thread writer([&] { store.add_checkpoint(row); });
+  syncing.get_future().wait();
+  EXPECT_TRUE(store.find_checkpoint_id("id").has_value());
+  EXPECT_FALSE(store.find_session("s").has_value());
+  done.set_value();
+  writer.join();
+}
+
+// A database of before records had prompts of their own: it opens, and its records are found.
+TEST_P(Store, AnOlderDatabaseOpens) {
+  session("s");
+  store_.reset();
+  std::unique_ptr<Sql> sql = connect();
+  for (const char* statement :
+       {"DROP TABLE stability_prompts", "DROP INDEX stability_by_prompt",
+        "DROP INDEX idempotency_by_time", "DROP INDEX checkpoints_by_expiry",
+        "DROP INDEX checkpoints_by_end", "DROP INDEX checkpoints_by_run",
+        "DROP INDEX sessions_by_state", "DROP INDEX runs_by_state",
+        "ALTER TABLE stability DROP COLUMN prompt_id",
+        "ALTER TABLE idempotency DROP COLUMN fingerprint",
+        "UPDATE meta SET value = 1 WHERE name = 'schema_version'",
+        "INSERT INTO idempotency VALUES ('alice', 'copy', 'k', 'path', 1000)"})
+    sql->run(statement, {});
+  const SqlValue record = Blob{"1 1 00"};
+  sql->run("INSERT INTO stability VALUES ('s', 'q', 1000, ?)", {&record, 1});
+  sql.reset();
+  open(2000);
+  EXPECT_TRUE(store_->find_session("s").has_value());
+  EXPECT_EQ(store_->recall("alice", "copy", {"k", 5}), "path");
+  const auto found = store_->get_stability("s", "q", 2000);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_FALSE(found->prompt.has_value());
+  EXPECT_EQ(found->record, "1 1 00");
+}
+
+// A prompt is kept once a request, and a tenant's oldest requests make room for its younger ones.
+TEST_P(Store, StabilityRecordsHaveAQuota) {
+  const std::string prompt(1000, 'p');
+  const auto put = [&](const char* tenant, const std::string& id, double now) {
+    std::vector<StateStore::StabilityRecord> records;
+    for (int i = 0; i < 10; ++i) records.push_back({id + ":" + std::to_string(i), "0123456789"});
+    store_->put_stability({tenant, "s", id, prompt, records}, 3000, now);
+  };
+  const auto is_there = [&](const std::string& id) {
+    return store_->get_stability("s", id + ":3", 1100).has_value();
+  };
+  put("bob", "b", 999);
+  put("alice", "a1", 1000);
+  put("alice", "a2", 1001);
+  EXPECT_TRUE(is_there("a1"));
+  put("alice", "a3", 1002);
+  EXPECT_FALSE(is_there("a1"));
+  EXPECT_TRUE(is_there("a2"));
+  EXPECT_TRUE(is_there("a3"));
+  open(2000);
+  put("alice", "a4", 1003);
+  EXPECT_FALSE(is_there("a2"));
+  EXPECT_TRUE(is_there("b"));
+}
+
+// Clients that come and go for ever fill no disk; what has a checkpoint stays.
+TEST_P(Store, EndedSessionsAndRunsAreForgotten) {
+  for (int i = 0; i < 40; ++i) {
+    const std::string id = "s" + std::to_string(i);
+    session(id);
+    add_run(id, 0);
+    SamplerRow sampler;
+    sampler.id = id + ":sample:0";
+    sampler.session_id = id;
+    sampler.tenant = "alice";
+    sampler.base_model = "base";
+    store_->add_sampler(sampler);
+    if (i != 39) store_->end_session(id, "finished", "", "", 1000);
+  }
+  add_checkpoint("s3:train:0", "a");
+  while (store_->prune_history(2000, 10)) {
+  }
+  EXPECT_EQ(store_->list_sessions("alice", {}).size(), 12u);  // ten, the one alive, s3
+  EXPECT_TRUE(store_->find_session("s3").has_value());
+  EXPECT_TRUE(store_->find_run("s3:train:0").has_value());
+  EXPECT_TRUE(store_->find_session("s38").has_value());
+  EXPECT_FALSE(store_->find_session("s7").has_value());
+  EXPECT_FALSE(store_->find_run("s7:train:0").has_value());
+  EXPECT_FALSE(store_->find_sampler("s7:sample:0").has_value());
+  store_->prune_history(1000 + 31 * 86400, 10);
+  EXPECT_EQ(store_->list_sessions("alice", {}).size(), 2u);
 }
 
 TEST_P(Store, RefusesTextsThatOneDatabaseCouldNotKeep) {
@@ -293,11 +432,11 @@ TEST_P(Store, RefusesTextsThatOneDatabaseCouldNotKeep) {
   row.id = "s";
   row.tenant = "alice";
   row.display_name = std::string("a\0b", 3);
-  EXPECT_THAT(error_of([&] { store_->add_session(row, ""); }), HasSubstr("NUL"));
+  EXPECT_THAT(error_of([&] { store_->add_session(row, {}); }), HasSubstr("NUL"));
   row.display_name = "\xff";
-  EXPECT_THAT(error_of([&] { store_->add_session(row, ""); }), HasSubstr("UTF-8"));
+  EXPECT_THAT(error_of([&] { store_->add_session(row, {}); }), HasSubstr("UTF-8"));
   row.display_name = "'; DROP TABLE sessions; --";
-  EXPECT_EQ(store_->add_session(row, ""), "s");
+  EXPECT_EQ(store_->add_session(row, {}), "s");
   EXPECT_EQ(store_->find_session("s")->display_name, row.display_name);
 }
 

@@ -11,6 +11,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <stdexcept>
 #include <thread>
@@ -96,6 +97,17 @@ TestPostgres::~TestPostgres() {
 }
 
 void TestPostgres::reset() { run_sql(url_, "DROP SCHEMA public CASCADE; CREATE SCHEMA public"); }
+
+void TestPostgres::freeze(bool frozen) {
+  std::vector<pid_t> processes = {server_};
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream stat(entry.path() / "stat");
+    std::string pid, name, state, parent;
+    if (stat >> pid >> name >> state >> parent && parent == std::to_string(server_))
+      processes.push_back(std::stoi(pid));
+  }
+  for (const pid_t process : processes) ::kill(process, frozen ? SIGSTOP : SIGCONT);
+}
 
 void TestPostgres::drop_connections() {
   run_sql(url_,

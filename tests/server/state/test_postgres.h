@@ -18,6 +18,8 @@ class TestPostgres {
   void reset();
   // Ends every connection, as a restart of the server would.
   void drop_connections();
+  // Stops all its processes (SIGSTOP), or lets them go on: a database that answers nothing.
+  void freeze(bool frozen);
 
   ~TestPostgres();
 

@@ -1,0 +1,13 @@
+// Conflict: a name, number or key that was used for something else: 409.
+#pragma once
+#include <string>
+
+#include "base/error.h"
+
+namespace strata::server {
+
+struct Conflict : Error {
+  explicit Conflict(const std::string& message) : Error(ErrorCode::kInvalidArgument, message) {}
+};
+
+}  // namespace strata::server

@@ -1,0 +1,83 @@
+// Records of stable_reinforce: one prompt a request, which the records of its sequences name. What
+// a tenant's take is bounded: the requests that were not used for longest go first.
+#include "server/state/rows.h"
+#include "server/state/store.h"
+
+namespace strata::server {
+namespace {
+
+constexpr double kDay = 86400;
+constexpr double kTouch = 3600;  // a use is written down when the last one is older
+
+}  // namespace
+
+void StateStore::put_stability(const StabilityRequest& request, int64_t quota, double now) {
+  auto bytes = static_cast<int64_t>(request.prompt.size());
+  for (const StabilityRecord& record : request.records)
+    bytes += static_cast<int64_t>(record.sequence_id.size() + record.record.size());
+  const std::lock_guard lock(mutex_);
+  Transaction transaction(*sql_);
+  int64_t taken = stability_bytes(request.tenant);
+  while (taken > 0 && taken + bytes > quota) {
+    const SqlResult oldest =
+        run("SELECT session_id, id, bytes FROM stability_prompts WHERE tenant = ? "
+            "ORDER BY last_used LIMIT 1",
+            {request.tenant});
+    const SqlRow& row = oldest.rows.at(0);
+    run("DELETE FROM stability WHERE session_id = ? AND prompt_id = ?", {row[0], row[1]});
+    run("DELETE FROM stability_prompts WHERE session_id = ? AND id = ?", {row[0], row[1]});
+    taken -= std::get<int64_t>(row[2]);
+  }
+  run("INSERT INTO stability_prompts (session_id, id, tenant, last_used, bytes, prompt) "
+      "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (session_id, id) DO NOTHING",
+      {request.session, request.id, request.tenant, now, bytes, Blob{request.prompt}});
+  for (const StabilityRecord& record : request.records) {
+    run("INSERT INTO stability (session_id, sequence_id, last_used, record, prompt_id) "
+        "VALUES (?, ?, ?, ?, ?) ON CONFLICT (session_id, sequence_id) DO NOTHING",
+        {request.session, record.sequence_id, now, Blob{record.record}, request.id});
+  }
+  stability_bytes_.erase(request.tenant);  // until the commit is known
+  transaction.commit();
+  stability_bytes_[request.tenant] = taken + bytes;
+}
+
+int64_t StateStore::stability_bytes(const std::string& tenant) {
+  const auto known = stability_bytes_.find(tenant);
+  if (known != stability_bytes_.end()) return known->second;
+  const SqlResult sum =
+      run("SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) FROM stability_prompts WHERE tenant = ?",
+          {tenant});
+  return std::get<int64_t>(sum.rows[0][0]);
+}
+
+std::optional<StateStore::StabilityFound> StateStore::get_stability(const std::string& session,
+                                                                    const std::string& sequence_id,
+                                                                    double now) {
+  const std::lock_guard lock(mutex_);
+  const SqlResult found = run(
+      "SELECT stability.record, stability.last_used, stability_prompts.prompt, stability.prompt_id "
+      "FROM stability LEFT JOIN stability_prompts ON stability_prompts.session_id = "
+      "stability.session_id AND stability_prompts.id = stability.prompt_id "
+      "WHERE stability.session_id = ? AND stability.sequence_id = ? AND stability.last_used > ?",
+      {session, sequence_id, now - kDay});
+  if (found.rows.empty()) return std::nullopt;
+  const SqlRow& row = found.rows[0];
+  rows::Reader in(row);
+  in.skip();
+  if (in.real() < now - kTouch) {
+    Transaction transaction(*sql_);
+    run("UPDATE stability SET last_used = ? WHERE session_id = ? AND sequence_id = ?",
+        {now, session, sequence_id});
+    if (row[3].index() != 0) {
+      run("UPDATE stability_prompts SET last_used = ? WHERE session_id = ? AND id = ?",
+          {now, session, row[3]});
+    }
+    transaction.commit();
+  }
+  StabilityFound out;
+  out.record = std::get<Blob>(row[0]).bytes;
+  if (row[2].index() != 0) out.prompt = std::get<Blob>(row[2]).bytes;
+  return out;
+}
+
+}  // namespace strata::server

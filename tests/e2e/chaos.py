@@ -1,0 +1,196 @@
+"""Bad days of a server, one after the other: a frozen process, a full disk, a folder that is not mounted, queues that
+are long, an end in the middle of work. After each the server is well, and nothing acknowledged is lost.
+
+usage: chaos.py STRATA MODEL_DIR [SECONDS, 0: each once] [SEED]
+"""
+import os
+import pathlib
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from lifetimes import Server
+from wire import KEY, Model, Wire, ce, wait_until
+
+A = [5, 9, 17, 33, 65, 12, 40, 7]
+
+
+def start(strata, model, data, *options):
+    """A server whose writes beyond a limit fail instead of killing it: see full()."""
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    popen = subprocess.Popen
+    try:
+        subprocess.Popen = lambda *args, **more: popen(*args, restore_signals=False, **more)
+        return Server(strata, model, data, "--memory", "1GiB", *options)
+    finally:
+        subprocess.Popen = popen
+        signal.signal(signal.SIGXFSZ, before)
+
+
+def full(server, is_full):
+    """No file of the server can grow any more, as on a full disk; or it can again."""
+    hard = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)[1]
+    resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (1 if is_full else hard, hard))
+
+
+def status(wire, path):
+    return wire.get(path).status_code
+
+
+def frozen(strata, model, data):
+    """Stopped for longer than every time-out: no session ends, no gap is given up."""
+    server = start(strata, model, data, "--session-timeout", "6", "--gap-timeout", "6")
+    wire = Wire(server.url, KEY)
+    session = wire.session()
+    tiny = wire.model(session)
+    held = tiny.send([ce(A)], seq=2)
+    server.process.send_signal(signal.SIGSTOP)
+    time.sleep(12)
+    server.process.send_signal(signal.SIGCONT)
+    beat = wire.post("session_heartbeat", {"session_id": session})
+    assert beat.status_code == 200, (beat.status_code, beat.text)
+    tiny.send([ce(A)], seq=1)
+    assert isinstance(wire.result(held), bytes), "the model was lost"
+    assert wait_until(lambda: status(wire, "readyz") == 200)
+    assert server.stop() == 0
+
+
+def full_disk(strata, model, data):
+    """What needs the disk is told to come again; everything else goes on, and all of it when there is room again."""
+    server = start(strata, model, data, "--poll-hold", "2", "--session-timeout", "8")
+    wire = Wire(server.url, KEY)
+    session, silent = wire.session(), wire.session()
+    tiny = wire.model(session)
+    kept = tiny.save("kept")["path"]
+    alive = threading.Event()
+
+    def beat():
+        while not alive.wait(1):
+            assert wire.post("session_heartbeat", {"session_id": session}).status_code == 200
+
+    beats = threading.Thread(target=beat, daemon=True)
+    beats.start()
+    full(server, True)
+    refused = Wire(server.url, KEY).post("create_session", {"tags": []})
+    assert refused.status_code == 503 and refused.headers["retry-after"], refused.text
+    assert tiny.save("lost")["category"] == "server"
+    assert isinstance(wire.result(tiny.send([ce(A)])), bytes)
+    held = tiny.send([ce(A)], seq=99).json()["request_id"]
+    assert wait_until(lambda: status(wire, "readyz") == 503, 15), "readiness saw nothing"
+    begin = time.monotonic()
+    assert wire.post("retrieve_future", {"request_id": held}).status_code == 408
+    assert time.monotonic() - begin < 5, "the poll was not ended"
+    assert status(wire, "healthz") == 200
+    full(server, False)
+    assert wait_until(lambda: status(wire, "readyz") == 200, 15), "readiness stayed red"
+    time.sleep(10)  # asking would be a sign of life
+    assert wire.post("session_heartbeat", {"session_id": silent}).status_code == 410
+    assert "error" not in tiny.save("again")
+    alive.set()
+    beats.join()
+    server.stop()
+    server = start(strata, model, data)
+    wire = Wire(server.url, KEY)
+    loaded = wire.result(wire.post("load_weights", {"session_id": wire.session(), "model_seq_id": 0, "path": kept}))
+    Model(wire, loaded["model_id"]).run([ce(A)])
+    assert server.stop() == 0
+
+
+def unmounted(strata, model, data):
+    """The checkpoints' disk is not there at a start: refused, nothing destroyed."""
+    server = start(strata, model, data)
+    wire = Wire(server.url, KEY)
+    tiny = wire.model(wire.session())
+    paths = [tiny.save(f"c{i}")["path"] for i in range(4)]
+    assert server.stop() == 0
+    folder, elsewhere = pathlib.Path(data, "checkpoints"), pathlib.Path(data, "unmounted")
+    folder.rename(elsewhere)
+    done = subprocess.run([strata, "serve", "--model", f"tiny={model}", "--data", data, "--listen", "127.0.0.1:0",
+                           "--metrics-listen", "127.0.0.1:0", "--no-keys", "--memory", "1GiB"],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0 and "--accept-loss" in done.stderr, (done.returncode, done.stderr)
+    for left in folder.rglob("*"):
+        assert left.is_dir(), left
+    folder.rmdir()
+    elsewhere.rename(folder)
+    server = start(strata, model, data)
+    wire = Wire(server.url, KEY)
+    for path in paths:
+        assert wire.post("weights_info", {"tinker_path": path}).status_code == 200, path
+    assert server.stop() == 0
+
+
+def long_queue(strata, model, data):
+    """Thousands of operations behind a missing one: bounded, and ended at once."""
+    server = start(strata, model, data, "--max-queued-operations", "4000")
+    wire = Wire(server.url, KEY)
+    session = wire.session()
+    tiny = wire.model(session)
+    codes = [tiny.send_step(seq=seq).status_code for seq in range(2, 4010)]
+    assert codes.count(429) == 8, codes.count(429)
+    begin = time.monotonic()
+    assert wire.post(f"sessions/{session}/finish", {}).status_code == 200
+    assert time.monotonic() - begin < 2, "ending the queue took long"
+    assert server.stop() == 0
+
+
+def many_files(strata, model, data):
+    """Hundreds of saves and loads in line: another client's sample waits for none of them."""
+    server = start(strata, model, data)
+    wire, other = Wire(server.url, KEY), Wire(server.url, KEY)
+    tiny = wire.model(wire.session())
+    path = tiny.save("kept")["path"]
+    sampler = other.sampler(other.session(), 0, base_model="tiny")
+    line = [tiny.op("load_weights", path=path, optimizer=True) for _ in range(150)]
+    line += [tiny.op("save_weights", path=f"s{i}") for i in range(150)]
+    worst = 0.0
+    for number in range(10):
+        begin = time.monotonic()
+        other.sampled(sampler, number, A)
+        worst = max(worst, time.monotonic() - begin)
+    for submission in line:
+        assert "error" not in wire.result(submission)
+    assert server.stop() == 0
+    print(f"chaos: slowest sample beside 300 saves and loads {1000 * worst:.0f} ms")
+    assert worst < 1.5, worst
+
+
+def ends(strata, model, data):
+    """The exit status says whether accepted work was dropped."""
+    for how_many, wanted in ((0, 0), (1, 3)):
+        server = start(strata, model, data)
+        wire = Wire(server.url, KEY)
+        tiny = wire.model(wire.session())
+        for _ in range(how_many):
+            tiny.send([ce(A)], seq=9)
+        assert server.stop() == wanted, how_many
+
+
+DAYS = [frozen, full_disk, unmounted, long_queue, many_files, ends]
+
+
+def main():
+    strata, model = sys.argv[1:3]
+    seconds = float(sys.argv[3]) if len(sys.argv) > 3 else 0
+    dice = random.Random(int(sys.argv[4]) if len(sys.argv) > 4 else 1)
+    end = time.monotonic() + seconds
+    count = 0
+    while True:
+        for day in dice.sample(DAYS, len(DAYS)):
+            with tempfile.TemporaryDirectory() as data:
+                begin = time.monotonic()
+                day(strata, os.path.realpath(model), data)
+                count += 1
+                print(f"chaos: {day.__name__} {time.monotonic() - begin:.1f} s", flush=True)
+        if time.monotonic() >= end:
+            break
+    print(f"chaos: {count} bad days survived")
+
+
+if __name__ == "__main__":
+    main()

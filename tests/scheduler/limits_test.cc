@@ -1,0 +1,212 @@
+// The scheduler under too much of something: queues, files, pages, a standstill, an end.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "scheduler/scheduler.h"
+#include "tests/scheduler/house.h"
+
+namespace strata::scheduler {
+namespace {
+
+using testing::ElementsAre;
+
+// Chunk 1 comes last; if the queue is full of what waits for it, it must get in.
+TEST(SchedulerLimits, AFullQueueLetsInWhatEverythingWaitsFor) {
+  House house({.max_queued_bytes = 4000});
+  house.submit(create("m"));
+  house.run();
+  EXPECT_EQ(house.submit(op("m", 2, rows({400}))), Verdict::kAccepted);
+  EXPECT_EQ(house.submit(op("m", 3, rows({400}))), Verdict::kAccepted);
+  EXPECT_EQ(house.submit(op("m", 4, rows({400}))), Verdict::kFull);
+  EXPECT_EQ(house.submit(op("m", 5, api::SaveState{})), Verdict::kAccepted);  // never 429
+  EXPECT_EQ(house.submit(op("m", 3, rows({400}))), Verdict::kDuplicate);
+  EXPECT_EQ(house.submit(op("m", 1, rows({400}))), Verdict::kAccepted);
+  house.run();
+  EXPECT_EQ(house.submit(op("m", 4, rows({400}))), Verdict::kAccepted);
+  house.run();
+  EXPECT_TRUE(house.scheduler.idle());
+}
+
+// A client that sends in order has nothing missing: its bytes stop it like anybody's.
+TEST(SchedulerLimits, AFullQueueStopsAClientThatSendsInOrder) {
+  House house({.max_queued_bytes = 4000});
+  house.submit(create("m"));
+  house.run();
+  int64_t seq = 1;
+  while (house.submit(op("m", seq, rows({400}))) == Verdict::kAccepted && seq < 100) ++seq;
+  EXPECT_LE(seq, 4);
+  EXPECT_LE(house.scheduler.stats().queued_bytes, 8000);
+  house.run();
+  EXPECT_EQ(house.submit(op("m", seq, rows({400}))), Verdict::kAccepted);
+  house.run();
+  EXPECT_TRUE(house.scheduler.idle());
+}
+
+TEST(SchedulerLimits, OperationsOfAModelAreCounted) {
+  House house({.max_queued_operations = 100});
+  house.submit(create("m"));
+  for (int64_t seq = 2; seq <= 101; ++seq)
+    EXPECT_EQ(house.submit(op("m", seq, api::SaveState{})), Verdict::kAccepted);
+  EXPECT_EQ(house.submit(op("m", 102, api::SaveState{})), Verdict::kFull);
+  EXPECT_EQ(house.submit(op("m", 50, api::SaveState{})), Verdict::kDuplicate);
+  EXPECT_EQ(house.submit(op("m", 1, api::OptimStep{})), Verdict::kAccepted);  // all wait for it
+  house.run();
+  EXPECT_EQ(house.submit(op("m", 102, api::SaveState{})), Verdict::kAccepted);
+  house.run();
+  EXPECT_TRUE(house.scheduler.idle());
+}
+
+// A walk for each of them took minutes under the lock that everything else needs.
+TEST(SchedulerLimits, EndingALongQueueIsOnePass) {
+  House house({.max_queued_operations = 1'000'000});
+  house.submit(create("m"));
+  for (int64_t seq = 1; seq <= 200'000; ++seq) house.submit(op("m", seq, api::OptimStep{}));
+  const auto begin = std::chrono::steady_clock::now();
+  house.scheduler.end_session({"s"}, "over", 0.0);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  house.run();
+  EXPECT_EQ(house.posted["m-200000"].size(), 1u);
+}
+
+TEST(SchedulerLimits, AFullSampleQueueIsTold) {
+  House house({.max_queued_samples = 2});
+  EXPECT_EQ(house.submit(sample("a", 3, 2)), Verdict::kAccepted);
+  EXPECT_EQ(house.submit(sample("b", 3, 2)), Verdict::kAccepted);
+  EXPECT_EQ(house.submit(sample("c", 3, 2)), Verdict::kFull);
+  house.turn();
+  EXPECT_EQ(house.submit(sample("c", 3, 2)), Verdict::kAccepted);
+  house.run();
+  EXPECT_TRUE(house.scheduler.idle());
+}
+
+// Saves and loads in line, thousands perhaps, are one a turn, shared by tenant.
+TEST(SchedulerLimits, FileWorkHoldsUpNobody) {
+  House house;
+  for (const char* model : {"a", "b"}) house.submit(create(model, "x"));
+  house.submit(create("c", "y"));
+  house.run();
+  for (const char* model : {"a", "b"}) {
+    for (int64_t seq = 1; seq <= 50; ++seq)
+      house.submit(op(model, seq, api::LoadState{"dir", false}, "x"));
+  }
+  house.submit(op("c", 1, api::SaveState{}, "y"));
+  house.submit(op("c", 2, rows({4}), "y"));
+  house.turn();
+  const auto num_loads = [&] {
+    return house.engine.log["a"].size() + house.engine.log["b"].size() - 2;
+  };
+  EXPECT_LE(num_loads(), 1u);
+  house.turn();
+  EXPECT_LE(num_loads(), 1u);
+  EXPECT_EQ(house.posted["c-1"].size(), 1u);
+  EXPECT_EQ(house.posted["c-2"].size(), 1u);
+  house.run();
+  EXPECT_EQ(num_loads(), 100u);
+}
+
+TEST(SchedulerLimits, FilesAndSamplingShareTime) {
+  House house;
+  house.engine.file_cost = 5.0;
+  house.engine.pages = 1000;
+  house.submit(create("m"));
+  house.run();
+  house.submit(sample("s", 4, 1000));
+  for (int64_t seq = 1; seq <= 100; ++seq) house.submit(op("m", seq, api::SaveState{}));
+  for (int i = 0; i < 60; ++i) house.turn();
+  const api::Capacity spent = house.engine.capacity();
+  EXPECT_NEAR(spent.train_seconds, spent.sample_seconds, 6.0);
+}
+
+TEST(SchedulerLimits, AShutdownCountsWhatItDrops) {
+  House house;
+  house.submit(create("m"));
+  house.run();
+  house.submit(op("m", 1, api::SaveState{}));
+  house.scheduler.begin_shutdown(0.0);
+  house.run();
+  EXPECT_EQ(house.scheduler.num_dropped(), 0u);
+  EXPECT_EQ(house.failure("m-1"), nullptr);
+  House other;
+  other.submit(create("m"));
+  other.run();
+  other.submit(op("m", 1, rows({4})));
+  other.submit(sample("s", 4, 4));
+  other.scheduler.begin_shutdown(0.0);
+  other.run();
+  EXPECT_EQ(other.scheduler.num_dropped(), 2u);
+}
+
+// While copies of adapters wait for the disk, no further one is made; loads go on.
+TEST(SchedulerLimits, SavesWaitForTheDisk) {
+  House house;
+  house.submit(create("m"));
+  house.submit(create("n"));
+  house.run();
+  house.engine.saves = 0;
+  house.submit(op("m", 1, api::SaveState{}));
+  house.submit(op("n", 1, api::LoadState{"dir", false}));
+  house.run();
+  EXPECT_EQ(house.posted["m-1"].size(), 0u);
+  EXPECT_EQ(house.posted["n-1"].size(), 1u);
+  house.engine.saves = 1;
+  house.run();
+  EXPECT_EQ(house.posted["m-1"].size(), 1u);
+}
+
+// A request that has begun holds its prompt's pages between its rows; another that would fit an
+// empty cache must not be let in beside it.
+TEST(SchedulerLimits, RequestsThatHaveBegunNeverStarveEachOtherOfPages) {
+  for (const size_t prompt : {8, 16, 20}) {
+    House house;
+    house.engine.pages = 8;
+    house.engine.max_rows = 1;  // one row at a time: requests are half handed out in between
+    for (const char* tenant : {"x", "y", "z"}) house.submit(sample(tenant, prompt, 12, 3, tenant));
+    house.submit(sample("whole", 4, 28, 1, "w"));
+    house.run();
+    for (const char* request : {"x", "y", "z", "whole"}) {
+      ASSERT_EQ(house.posted[request].size(), 1u) << request << " " << prompt;
+      const api::Failure* failure = house.failure(request);
+      if (failure != nullptr) {
+        EXPECT_EQ(failure->message, "too large") << prompt;
+      }
+    }
+    EXPECT_TRUE(house.scheduler.idle());
+  }
+}
+
+// While the process stood still, the missing number could not arrive.
+TEST(SchedulerLimits, AStandstillIsNoWaitForAGap) {
+  House house({.gap_timeout = 10.0});
+  house.submit(create("m"));
+  house.submit(op("m", 2, api::OptimStep{}));
+  house.run();
+  house.now = 1000.0;
+  house.scheduler.tick(house.now, 999.0);
+  house.run();
+  EXPECT_EQ(house.scheduler.stats().held_training, 1);
+  house.submit(op("m", 1, api::OptimStep{}));
+  house.run();
+  EXPECT_THAT(house.engine.log["m"], ElementsAre("create-m", "m-1", "m-2"));
+}
+
+TEST(Scheduler, ATenantThatFillsTheSampleQueueLeavesOthersTheirPart) {
+  House house({.max_queued_samples = 8});
+  house.scheduler.set_num_tenants(2);
+  const auto of = [](const std::string& tenant, int i) {
+    api::Command command = sample(tenant + std::to_string(i), 3, 2);
+    command.tenant = {tenant};
+    return command;
+  };
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(house.submit(of("greedy", i)), Verdict::kAccepted);
+  EXPECT_EQ(house.submit(of("greedy", 6)), Verdict::kFull);
+  EXPECT_EQ(house.submit(of("other", 0)), Verdict::kAccepted);
+  EXPECT_EQ(house.submit(of("other", 1)), Verdict::kAccepted);
+  EXPECT_EQ(house.scheduler.stats().queued_samples, 8);
+  house.run();
+  EXPECT_EQ(house.scheduler.stats().queued_samples, 0);
+}
+
+}  // namespace
+}  // namespace strata::scheduler

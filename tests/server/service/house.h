@@ -1,0 +1,137 @@
+// A Service over SQLite and real files, called through its routes, with a dispatch that writes down
+// what it is given and answers when told to. One thread: jobs for the worker run when run_aside()
+// is called, or at once.
+#pragma once
+#include <boost/json.hpp>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/service/service.h"
+#include "tests/base/temp_dir.h"
+#include "tests/server/state/faulty_sql.h"
+
+namespace strata::server {
+
+class House {
+ public:
+  explicit House(ServiceOptions options = {}, const RegistryOptions& disk = {})
+      : faults_(std::make_shared<SqlFaults>()) {
+    store_ = std::make_unique<StateStore>(
+        std::make_unique<FaultySql>(open_sqlite(data_.database()), faults_), wall_seconds());
+    registry_ = std::make_unique<CheckpointRegistry>(data_, *store_, disk);
+    options.futures.secret = data_.secret();
+    service_ = std::make_unique<Service>(options, parts(), dispatch());
+    service_->add_routes(router_);
+  }
+
+  // The answer to a request; status 0 while it is held.
+  Response call(const std::string& method, const std::string& path, const std::string& body = "",
+                const std::string& tenant = "alice", std::vector<Header> headers = {}) {
+    auto answer = std::make_shared<Response>();
+    answer->status = 0;
+    headers.push_back({"content-type", "application/json"});
+    Request request;
+    request.method = method;
+    request.path = "/api/v1/" + path;
+    request.headers = std::move(headers);
+    request.body = body;
+    request.tenant = tenant;
+    router_.dispatch(std::move(request), [answer](Response response) {
+      response.body = response.bytes();
+      *answer = std::move(response);
+    });
+    return *answer;
+  }
+  Response post(const std::string& path, const std::string& body,
+                const std::string& tenant = "alice") {
+    return call("POST", path, body, tenant);
+  }
+  static std::string text(const Response& response, const char* field) {
+    const boost::json::value value = boost::json::parse(response.body);
+    const boost::json::value* found = value.as_object().if_contains(field);
+    return found == nullptr || !found->is_string() ? "" : std::string(found->as_string());
+  }
+  std::string session(const std::string& tenant = "alice") {
+    return text(post("create_session", "{}", tenant), "session_id");
+  }
+  Response poll(const std::string& request, const std::string& tenant = "alice") {
+    return post("retrieve_future", R"({"request_id":")" + request + "\"}", tenant);
+  }
+  // Makes a model and answers its creation.
+  std::string model(const std::string& session, int number = 0, const std::string& base = "tiny") {
+    const Response made =
+        post("create_model", R"({"session_id":")" + session + R"(","model_seq_id":)" +
+                                 std::to_string(number) + R"(,"base_model":")" + base +
+                                 R"(","lora_config":{"rank":8}})");
+    settle(text(made, "request_id"), api::Done{});
+    return text(made, "model_id");
+  }
+  void settle(const std::string& request, api::Outcome outcome) {
+    std::vector<api::Result> results;
+    results.push_back({{request}, std::move(outcome)});
+    service_->post(std::move(results));
+  }
+  void run_aside() {
+    for (; !aside_.empty(); aside_.pop_front()) aside_.front()();
+  }
+
+  Service& service() { return *service_; }
+  StateStore& store() { return *store_; }
+  CheckpointRegistry& registry() { return *registry_; }
+  SqlFaults& faults() { return *faults_; }
+  Watch& watch() { return watch_; }
+  const DataDir& data() { return data_; }
+
+  std::vector<api::Command> submitted;
+  std::vector<std::string> ended, released;
+  Admission admission = Admission::kAccepted;  // of what is submitted from now on
+  double excused = 0.0;
+  bool holds_jobs = false;  // of the worker, until run_aside()
+
+ private:
+  ServiceParts parts() {
+    return {.store = *store_,
+            .registry = *registry_,
+            .names = names_,
+            .bases = {{.id = api::BaseId{0}, .dir = "d", .vocab_size = 100, .max_context = 64}},
+            .watch = watch_,
+            .aside =
+                [this](std::function<void()> job) {
+                  if (!holds_jobs) return job();
+                  aside_.push_back(std::move(job));
+                },
+            .back = [](const std::function<void()>& job) { job(); }};
+  }
+  Dispatch dispatch() {
+    return {
+        .submit =
+            [this](api::Command command) {
+              const Admitted out{admission, command.request};
+              if (admission == Admission::kAccepted) submitted.push_back(std::move(command));
+              return out;
+            },
+        .consume = [](const api::ModelId&, int64_t) {},
+        .cancel = [](const api::RequestId&) { return true; },
+        .end_session = [this](const api::SessionId& id,
+                              const std::string&) { ended.push_back(id.text); },
+        .release = [this](api::BaseId, const api::SnapshotId& id) { released.push_back(id.text); },
+        .set_num_tenants = [](int64_t) {},
+        .parameter_bytes = [](api::BaseId, const api::LoraConfig&) { return int64_t{1000}; },
+        .tick = [this](double, double seconds) { excused += seconds; }};
+  }
+
+  strata::testing::TempDir dir_;
+  DataDir data_{dir_.path() + "/data"};
+  std::shared_ptr<SqlFaults> faults_;
+  std::unique_ptr<StateStore> store_;
+  std::unique_ptr<CheckpointRegistry> registry_;
+  BaseNames names_{std::vector<std::string>{"tiny=" + dir_.path()}, {}, {}};
+  Watch watch_;
+  Router router_;
+  std::deque<std::function<void()>> aside_;
+  std::unique_ptr<Service> service_;
+};
+
+}  // namespace strata::server

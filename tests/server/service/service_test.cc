@@ -1,0 +1,265 @@
+// The service against a fake dispatch: time limits, faults of the store, and what they leave.
+#include "server/service/service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/clock.h"
+#include "tests/server/service/house.h"
+
+namespace strata::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+ServiceOptions session_timeout(double seconds) {
+  ServiceOptions options;
+  options.session_timeout = seconds;
+  return options;
+}
+
+TEST(Service, ASilentSessionEnds) {
+  House house(session_timeout(300));
+  const std::string session = house.session();
+  const double begin = now_seconds();
+  for (int second = 0; second <= 310; ++second) house.service().tick(begin + second);
+  EXPECT_THAT(house.ended, ElementsAre(session));
+}
+
+// A process that was frozen, or an I/O thread that hung, could not read a sign of life.
+TEST(Service, AStandstillIsNoSilence) {
+  const double before = now_seconds();
+  House house(session_timeout(300));
+  const std::string session = house.session();
+  const double begin = now_seconds();
+  const double thawed = begin + 3600;
+  house.service().tick(thawed);  // the first one: the freeze began before it
+  EXPECT_THAT(house.ended, IsEmpty());
+  // It began when the service was made, so between these two; rounding keeps the order.
+  EXPECT_GE(house.excused, thawed - begin);
+  EXPECT_LE(house.excused, thawed - before);
+  for (int second = 1; second <= 290; ++second) house.service().tick(thawed + second);
+  EXPECT_THAT(house.ended, IsEmpty());
+  for (int second = 291; second <= 310; ++second) house.service().tick(thawed + second);
+  EXPECT_THAT(house.ended, ElementsAre(session));
+}
+
+// A full disk or a database that is away: everything that needs no store goes on, and what does is
+// done when it is back.
+TEST(Service, AStoreThatIsAwayStopsNoTimer) {
+  House house(session_timeout(20));
+  const std::string session = house.session();
+  const std::string model = house.model(session);
+  const Response step = house.post("optim_step", R"({"model_id":")" + model + R"(","seq_id":1})");
+  ASSERT_EQ(step.status, 200) << step.body;
+  EXPECT_EQ(house.poll(House::text(step, "request_id")).status, 0);  // parked
+  double now = now_seconds();
+  house.service().tick(now);
+  EXPECT_EQ(house.call("GET", "readyz").status, 200);
+  house.faults().away = true;
+  for (int second = 0; second < 29; ++second) house.service().tick(++now);
+  EXPECT_EQ(house.service().futures().num_parked(), 1);
+  for (int second = 0; second < 3; ++second) house.service().tick(++now);
+  EXPECT_EQ(house.service().futures().num_parked(), 0);  // answered 408
+  EXPECT_EQ(house.service().num_sessions(), 1u);         // its end could not be written
+  EXPECT_EQ(house.call("GET", "healthz").status, 200);
+  EXPECT_THAT(house.service().unready(now), HasSubstr("away"));
+  EXPECT_THAT(house.watch().metrics().text({}, {}),
+              HasSubstr("strata_faults_total{step=\"end_session\"}"));
+  house.faults().away = false;
+  for (int second = 0; second < 12; ++second) house.service().tick(++now);
+  EXPECT_THAT(house.ended, ElementsAre(session));
+  EXPECT_EQ(house.service().unready(now), "");
+}
+
+// The store fails while failures are noted: each result of the batch reaches its future.
+TEST(Service, OneFaultLosesNoOtherResult) {
+  House house;
+  const std::string session = house.session();
+  std::vector<std::string> requests;
+  std::vector<api::Result> results;
+  for (int i = 0; i < 3; ++i) {
+    const Response made =
+        house.post("create_model", R"({"session_id":")" + session + R"(","model_seq_id":)" +
+                                       std::to_string(i) +
+                                       R"(,"base_model":"tiny","lora_config":{"rank":8}})");
+    requests.push_back(House::text(made, "request_id"));
+    results.push_back({{requests.back()}, api::Failure{api::FaultCategory::kUser, "no slot"}});
+  }
+  results[2].outcome = api::Done{};
+  house.faults().away = true;
+  house.service().post(std::move(results));
+  house.faults().away = false;
+  EXPECT_THAT(house.poll(requests[0]).body, HasSubstr("no slot"));
+  EXPECT_THAT(house.poll(requests[1]).body, HasSubstr("no slot"));
+  EXPECT_THAT(house.poll(requests[2]).body, HasSubstr("create_model"));
+  EXPECT_EQ(house.service().models().size(), 1u);
+}
+
+// What the store refuses, for a NUL or because it is away, was not submitted: no slot is taken.
+TEST(Service, AModelIsWrittenDownBeforeItIsSubmitted) {
+  House house;
+  const std::string session = house.session();
+  const auto create = [&](const std::string& base) {
+    return house.post("create_model", R"({"session_id":")" + session +
+                                          R"(","model_seq_id":0,"base_model":")" + base +
+                                          R"(","lora_config":{"rank":8}})");
+  };
+  EXPECT_EQ(create(R"(tiny:\u0000)").status, 400);
+  house.faults().statement = "INSERT INTO runs";
+  EXPECT_EQ(create("tiny").status, 503);
+  EXPECT_THAT(house.submitted, IsEmpty());
+  house.faults().statement = "";
+  house.admission = Admission::kFull;
+  EXPECT_EQ(create("tiny").status, 429);
+  EXPECT_FALSE(house.store().find_run(session + ":train:0").has_value());
+  house.admission = Admission::kAccepted;
+  EXPECT_EQ(create("tiny").status, 200);
+  EXPECT_EQ(house.submitted.size(), 1u);
+  EXPECT_EQ(house.service().models().size(), 1u);
+}
+
+// create_session needs the store: 503 with Retry-After while that is away, and then it works.
+TEST(Service, WhatNeedsTheStoreIsToldToComeAgain) {
+  House house;
+  house.faults().away = true;
+  const Response refused = house.post("create_session", "{}");
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.headers.at(0).name, "retry-after");
+  EXPECT_THAT(refused.body, ::testing::Not(HasSubstr("injected")));
+  house.faults().away = false;
+  EXPECT_NE(house.session(), "");
+}
+
+// Ending one session does not walk through the samplers of all.
+TEST(Service, EndingASessionLooksAtItsOwnAlone) {
+  House house;
+  const auto sampler = [&](const std::string& session, int number) {
+    return house.post("create_sampling_session",
+                      R"({"session_id":")" + session + R"(","sampling_session_seq_id":)" +
+                          std::to_string(number) + R"(,"base_model":"tiny"})");
+  };
+  const std::string crowd = house.session("alice");
+  for (int i = 0; i < 20'000; ++i) ASSERT_EQ(sampler(crowd, i).status, 200);
+  std::vector<std::string> few;
+  for (int i = 0; i < 300; ++i) few.push_back(house.session());
+  ASSERT_EQ(sampler(few[0], 0).status, 200);
+  const double begin = now_seconds();
+  for (const std::string& id : few) {
+    ASSERT_EQ(house.post("sessions/" + id + "/finish", "{}").status, 200);
+    ASSERT_EQ(house.post("sessions/" + id + "/finish", "{}").status, 200);
+  }
+  EXPECT_LT(now_seconds() - begin, 2.0);
+  EXPECT_EQ(house.ended.size(), few.size());  // once each
+  EXPECT_EQ(house.call("GET", "samplers/" + few[0] + ":sample:0").status, 400);
+  EXPECT_EQ(house.call("GET", "samplers/" + crowd + ":sample:7").status, 200);
+}
+
+TEST(Service, SessionsAndSamplersHaveLimits) {
+  ServiceOptions options;
+  options.max_sessions = 2;
+  options.max_samplers = 3;
+  House house(options);
+  const std::string session = house.session();
+  house.session();
+  const Response third = house.post("create_session", "{}");
+  EXPECT_EQ(third.status, 400);
+  EXPECT_THAT(third.body, HasSubstr("--max-sessions-per-tenant"));
+  EXPECT_NE(house.session("bob"), "");
+  for (int i = 0; i < 5; ++i) {
+    const Response made =
+        house.post("create_sampling_session", R"({"session_id":")" + session +
+                                                  R"(","sampling_session_seq_id":)" +
+                                                  std::to_string(i) + R"(,"base_model":"tiny"})");
+    EXPECT_EQ(made.status, i < 3 ? 200 : 400);
+    if (i >= 3) {
+      EXPECT_THAT(made.body, HasSubstr("--max-samplers-per-session"));
+    }
+  }
+  house.post("sessions/" + session + "/finish", "{}");
+  EXPECT_NE(house.session(), "");
+}
+
+// Room on the disk is taken when a save is accepted, not when it has been written.
+TEST(Service, SavesInLineReserveTheirBytes) {
+  RegistryOptions disk;
+  disk.max_disk = 10'000;
+  House house({}, disk);
+  const std::string model = house.model(house.session());
+  std::vector<std::string> requests;
+  const auto save = [&](int seq) {
+    const std::string number = std::to_string(seq);
+    return house.post("save_weights", R"({"model_id":")" + model + R"(","seq_id":)" + number +
+                                          R"(,"path":"s)" + number + "\"}");
+  };
+  for (int seq = 1; seq <= 4; ++seq) {
+    const Response saved = save(seq);
+    EXPECT_EQ(saved.status, 200) << saved.body;
+    requests.push_back(House::text(saved, "request_id"));
+  }
+  EXPECT_EQ(house.submitted.size(), 4u);  // the model and three saves of 3,000 bytes
+  const Response refused = house.poll(requests[3]);
+  EXPECT_THAT(refused.body, HasSubstr("--max-disk"));
+  EXPECT_THAT(refused.body, HasSubstr("\"server\""));
+  house.settle(requests[0], api::Failure{api::FaultCategory::kServer, "no"});
+  save(5);
+  EXPECT_EQ(house.submitted.size(), 5u);
+}
+
+// Of samplers on weights that are saved nowhere, the oldest make room.
+TEST(Service, UnsavedSamplersMakeRoomForYoungerOnes) {
+  ServiceOptions options;
+  options.max_ephemerals = 2;
+  House house(options);
+  const std::string session = house.session();
+  const std::string model = house.model(session);
+  for (int i = 0; i < 3; ++i) {
+    const Response saved =
+        house.post("save_weights_for_sampler",
+                   R"({"model_id":")" + model + R"(","seq_id":)" + std::to_string(i + 1) +
+                       R"(,"sampling_session_seq_id":)" + std::to_string(i) + "}");
+    house.settle(House::text(saved, "request_id"), api::Saved{});
+  }
+  EXPECT_THAT(house.released, ElementsAre(session + ":sample:0"));
+  const Response gone = house.call("GET", "samplers/" + session + ":sample:0");
+  EXPECT_EQ(gone.status, 404);
+  EXPECT_THAT(gone.body, HasSubstr("--max-ephemeral"));
+  EXPECT_EQ(house.call("GET", "samplers/" + session + ":sample:1").status, 200);
+}
+
+// A sample that is sent again gets the same answer, though only its number and id were kept.
+TEST(Service, ARepeatedSampleIsAnsweredAlike) {
+  House house;
+  const std::string session = house.session();
+  house.post(
+      "create_sampling_session",
+      R"({"session_id":")" + session + R"(","sampling_session_seq_id":0,"base_model":"tiny"})");
+  const std::string body =
+      R"({"sampling_session_id":")" + session +
+      R"(:sample:0","seq_id":1,"num_samples":3,"prompt":{"chunks":[{"type":)"
+      R"("encoded_text","tokens":[5,9]}]},"sampling_params":{"max_tokens":2}})";
+  const Response first = house.post("asample", body);
+  EXPECT_EQ(first.status, 200) << first.body;
+  EXPECT_THAT(first.body, HasSubstr(":sample:0:1:2\""));
+  EXPECT_EQ(house.post("asample", body).body, first.body);
+  EXPECT_EQ(house.submitted.size(), 1u);
+}
+
+TEST(Service, ReadinessIsNotLife) {
+  House house;
+  EXPECT_THAT(house.call("GET", "readyz").body, HasSubstr("loading"));
+  const double now = now_seconds();
+  house.service().tick(now);
+  EXPECT_EQ(house.call("GET", "readyz").status, 200);
+  EXPECT_THAT(house.service().unready(now + 6), HasSubstr("tick is 6.0 s old"));
+  house.service().begin_shutdown();
+  const Response draining = house.call("GET", "readyz");
+  EXPECT_EQ(draining.status, 503);
+  EXPECT_THAT(draining.body, HasSubstr("draining"));
+  EXPECT_EQ(house.call("GET", "healthz").status, 200);
+}
+
+}  // namespace
+}  // namespace strata::server

@@ -1,0 +1,58 @@
+// FaultySql: an Sql that fails on demand, as a full disk or a database that went away does.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "server/state/sql.h"
+
+namespace strata::server {
+
+// Shared with the test; one thread.
+struct SqlFaults {
+  bool away = false;         // everything fails
+  std::string statement;     // what begins like this fails; "": nothing
+  bool commit_lost = false;  // COMMIT is done, and its answer is lost
+  std::function<void()> slow_sync;
+};
+
+class FaultySql final : public Sql {
+ public:
+  FaultySql(std::unique_ptr<Sql> sql, std::shared_ptr<SqlFaults> faults)
+      : sql_(std::move(sql)), faults_(std::move(faults)) {}
+
+  SqlResult run(std::string_view statement, std::span<const SqlValue> parameters) override {
+    check(statement);
+    return sql_->run(statement, parameters);
+  }
+  void begin(Durability durability) override {
+    check("BEGIN");
+    sql_->begin(durability);
+  }
+  void commit() override {
+    check("COMMIT");
+    sql_->commit();
+    if (std::exchange(faults_->commit_lost, false)) fail("COMMIT");
+  }
+  void sync() override {
+    if (faults_->slow_sync) faults_->slow_sync();
+    sql_->sync();
+  }
+  void rollback() noexcept override { sql_->rollback(); }
+
+ private:
+  [[noreturn]] static void fail(std::string_view statement) {
+    throw Error(ErrorCode::kIo, std::string(statement) + ": injected fault");
+  }
+  void check(std::string_view statement) const {
+    const bool named = !faults_->statement.empty() && statement.starts_with(faults_->statement);
+    if (faults_->away || named) fail(statement);
+  }
+
+  std::unique_ptr<Sql> sql_;
+  std::shared_ptr<SqlFaults> faults_;
+};
+
+}  // namespace strata::server
