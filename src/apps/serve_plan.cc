@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include "base/error.h"
 #include "engine/adapter_state.h"
@@ -26,11 +27,24 @@ int64_t slot_bytes(const engine::Engine& engine, int64_t rank, model::ExpertRank
 }
 
 int64_t pass_bytes(engine::Engine& engine, int64_t tokens, int64_t rank,
-                   model::ExpertRank expert_rank) {
+                   model::ExpertRank expert_rank, std::optional<model::Recompute> recompute = {}) {
   return engine::plan_pass_bytes(
       engine, {.pass_tokens = tokens,
                .modules = engine::lora_specs(engine.config(), {.rank = rank}, expert_rank),
-               .backward = true});
+               .backward = true,
+               .recompute = recompute});
+}
+
+// Activations grow with the tokens: the tokens of a pass with full recompute that takes `bytes`.
+int64_t longest_datum(engine::Engine& engine, int64_t bytes, int64_t rank,
+                      model::ExpertRank expert_rank) {
+  constexpr int64_t kShort = 1024, kLong = 2048;
+  const auto at = [&](int64_t tokens) {
+    return pass_bytes(engine, tokens, rank, expert_rank, model::Recompute::kFull);
+  };
+  const int64_t shorter = at(kShort);
+  const int64_t each = std::max<int64_t>(1, (at(kLong) - shorter) / (kLong - kShort));
+  return std::min(engine.config().max_position_embeddings, kShort + (bytes - shorter) / each);
 }
 
 int64_t sample_pages(const engine::Engine& engine) {
@@ -85,7 +99,11 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
          all_passes(plan.pass_tokens) > (budget - fixed) / 2) {
     plan.pass_tokens /= 2;
   }
-  plan.passes = all_passes(plan.pass_tokens);
+  plan.passes = 0;
+  for (engine::Engine* engine : engines) {
+    plan.pass_bytes.push_back(pass_bytes(*engine, plan.pass_tokens, max_rank, expert_rank));
+    plan.passes += plan.pass_bytes.back();
+  }
   const int64_t rest = budget - fixed - plan.passes;
   if (rest < 2 * least) too_little(fixed + plan.passes + 2 * least, budget);
   plan.snapshots = rest * 15 / 100;
@@ -99,6 +117,7 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
     plan.kv += pages * engine->kv_pool().page_bytes();
   }
   engine::Engine& first = *engines[0];
+  plan.longest_datum = longest_datum(first, plan.pass_bytes[0], max_rank, expert_rank);
   plan.slot_rank_8 = slot_bytes(first, 8, expert_rank);
   plan.slot_rank_32 = slot_bytes(first, 32, expert_rank);
   plan.slot_max_rank = slot_bytes(first, max_rank, expert_rank);
@@ -127,8 +146,10 @@ std::string ServePlan::text() const {
   row(fmt::format("one adapter of rank {}", max_rank), slot_max_rank);
   row("activations, each token", token_bytes);
   return table.text() +
-         fmt::format("{} adapters of rank 32, {} tokens per pass, {} samples of 2,048\n",
-                     adapters / slot_rank_32, pass_tokens, kv / sample_bytes);
+         fmt::format(
+             "{} adapters of rank 32, {} tokens per pass (a datum alone: about {}), {} "
+             "samples of 2,048\n",
+             adapters / slot_rank_32, pass_tokens, longest_datum, kv / sample_bytes);
 }
 
 }  // namespace strata::apps

@@ -50,10 +50,11 @@ Engine::Engine(std::unique_ptr<Backend> backend, model::LoadedModel model,
   CHECK(options.page_size >= 1 && options.pass_tokens >= 1 && options.prefill_tokens >= 1);
 }
 
-void Engine::set_limits(int64_t pass_tokens, int64_t max_pages) {
+void Engine::set_limits(int64_t pass_tokens, int64_t max_pages, int64_t pass_bytes) {
   CHECK(pass_tokens >= 1 && max_pages >= 1, pass_tokens, max_pages);
   options_.pass_tokens = options_.prefill_tokens = pass_tokens;
   options_.max_pages = max_pages;
+  options_.pass_bytes = pass_bytes;
   kv_pool_.set_max_pages(max_pages);
 }
 
@@ -141,6 +142,7 @@ api::BatchResult Engine::run(const api::Batch& batch, api::TensorSink* sink) {
     }
   }
   if (batch.gradients == api::Gradients::kParameters) base_trainer();
+  check_memory(batch);
 
   api::BatchResult result;
   result.sequences.resize(batch.sequences.size());
@@ -194,36 +196,68 @@ void Engine::gather_inputs(const api::Batch& batch, size_t first, size_t last) {
   first_targets_.push_back(static_cast<int64_t>(targets_.size()));
 }
 
-void Engine::run_part(const api::Batch& batch, size_t first, size_t last, int64_t first_row,
-                      api::BatchResult& result, api::TensorSink* sink) {
+PassWork Engine::lay_out(const api::Batch& batch, size_t first, size_t last) {
   gather_inputs(batch, first, last);
   logprobs_.resize(targets_.size());
   losses_.resize(targets_.size());
   const bool parameters = batch.gradients == api::Gradients::kParameters;
-  const PassWork work = {.builder = builder_,
-                         .adapter_gradients = batch.gradients == api::Gradients::kAdapters,
-                         .base_gradients = parameters ? base_trainer_->gradients() : nullptr,
-                         .recompute = options_.recompute,
-                         .want_loss = batch.want_loss,
-                         .inputs = {.targets = targets_,
-                                    .weights = weights_,
-                                    .first_targets = first_targets_,
-                                    .sampling_logprobs = sampling_logprobs_,
-                                    .advantages = advantages_,
-                                    .masks = masks_,
-                                    .specs = specs_,
-                                    .score_all = batch.score_all},
-                         .logprobs = logprobs_,
-                         .losses = losses_,
-                         .want_hidden_states = batch.want_hidden_states,
-                         .want_logits = batch.want_logits,
-                         .first_row = first_row,
-                         .sink = sink};
+  return {.builder = builder_,
+          .adapter_gradients = batch.gradients == api::Gradients::kAdapters,
+          .base_gradients = parameters ? base_trainer_->gradients() : nullptr,
+          .recompute = options_.recompute,
+          .want_loss = batch.want_loss,
+          .inputs = {.targets = targets_,
+                     .weights = weights_,
+                     .first_targets = first_targets_,
+                     .sampling_logprobs = sampling_logprobs_,
+                     .advantages = advantages_,
+                     .masks = masks_,
+                     .specs = specs_,
+                     .score_all = batch.score_all},
+          .logprobs = logprobs_,
+          .losses = losses_,
+          .want_hidden_states = batch.want_hidden_states,
+          .want_logits = batch.want_logits};
+}
+
+// Counts the pass, with full recompute where it would take too much without.
+void Engine::fit(PassWork& work, size_t first) {
   const auto pass = [&](Backend& backend) { run_pass(backend, *this, work, state_); };
-  book(count_pass(pass));
-  pass(*backend_);
+  const auto too_much = [&] {
+    return options_.pass_bytes > 0 && count_pass(pass).total() > options_.pass_bytes;
+  };
+  if (options_.pass_bytes == 0) count_pass(pass);
+  if (!too_much()) return;
+  if (work.backward()) work.recompute = model::Recompute::kFull;
+  if (!too_much()) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("sequences[{}]: a pass of {} tokens takes {} bytes{}, and a pass may take {}; "
+                  "split the sequence, or give more memory (--memory)",
+                  first, builder_.num_tokens(), last_plan().total(),
+                  work.backward() ? " with full recompute" : "", options_.pass_bytes));
+}
+
+// Sequences beyond pass_tokens run alone: whether each fits is known before the first pass.
+void Engine::check_memory(const api::Batch& batch) {
+  if (options_.pass_bytes == 0) return;
+  for (size_t s = 0; s < batch.sequences.size(); ++s) {
+    if (std::ssize(batch.sequences[s].tokens) <= options_.pass_tokens) continue;
+    PassWork work = lay_out(batch, s, s + 1);
+    fit(work, s);
+  }
+}
+
+void Engine::run_part(const api::Batch& batch, size_t first, size_t last, int64_t first_row,
+                      api::BatchResult& result, api::TensorSink* sink) {
+  PassWork work = lay_out(batch, first, last);
+  work.first_row = first_row;
+  work.sink = sink;
+  fit(work, first);
+  book(last_plan());
+  run_pass(*backend_, *this, work, state_);
   if (!batch.want_loss) return;
-  if (parameters) base_trainer_->has_gradient = true;
+  if (work.base_gradients != nullptr) base_trainer_->has_gradient = true;
   int64_t row = 0;
   for (size_t s = first; s < last; ++s) {
     model::LoraAdapter* adapter = adapter_or_base(batch.sequences[s].slot);

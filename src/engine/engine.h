@@ -29,6 +29,9 @@ struct EngineOptions {
   int64_t page_size = 64;         // positions in a KV page
   int64_t max_pages = 0;          // of the KV pool; 0: as many as memory holds
   model::Recompute recompute = model::Recompute::kNone;
+  // Scratch that a pass may take. A sequence that needs more is run with full recompute, to the
+  // same bits, and refused when that is still too much. 0: whatever it needs.
+  int64_t pass_bytes = 0;
 };
 
 class Engine {
@@ -41,7 +44,7 @@ class Engine {
   [[nodiscard]] const model::LoadedModel& model() const { return model_; }
   [[nodiscard]] const EngineOptions& options() const { return options_; }
   // Limits that a plan can only name once the model is loaded. Changes no result.
-  void set_limits(int64_t pass_tokens, int64_t max_pages);
+  void set_limits(int64_t pass_tokens, int64_t max_pages, int64_t pass_bytes);
 
   // Adapter slots: the smallest free number from 1 on. A slot starts from PEFT's initialisation,
   // zero optimizer state and no gradient; a cleared slot's memory is gone, so nothing of it can
@@ -62,8 +65,8 @@ class Engine {
   void enable_base_steps();
 
   // Scores and, if asked, accumulates gradients. `sink` may be null when nothing large is wanted.
-  // All sequences are checked before the first is run: an Error names the sequence and field at
-  // fault and changes nothing.
+  // All sequences are checked before the first is run, long ones against the memory of a pass too:
+  // an Error names the sequence and field at fault and changes nothing.
   api::BatchResult run(const api::Batch& batch, api::TensorSink* sink = nullptr);
 
   api::StepResult step(api::AdapterSlot slot,
@@ -91,6 +94,9 @@ class Engine {
   void check(const api::Batch& batch) const;
   void run_part(const api::Batch& batch, size_t first, size_t last, int64_t first_row,
                 api::BatchResult& result, api::TensorSink* sink);
+  void check_memory(const api::Batch& batch);
+  PassWork lay_out(const api::Batch& batch, size_t first, size_t last);
+  void fit(PassWork& work, size_t first);
   void gather_inputs(const api::Batch& batch, size_t first, size_t last);
 
   EngineOptions options_;

@@ -34,7 +34,7 @@ PassPlan plan_sequences(Engine& engine, const PlanShape& shape, const Adapters& 
       .builder = builder,
       .adapter_gradients = shape.backward && !shape.train_base,
       .base_gradients = shape.train_base ? engine.base_trainer().gradients() : nullptr,
-      .recompute = engine.options().recompute,
+      .recompute = shape.recompute.value_or(engine.options().recompute),
       .want_loss = true,
       .inputs = inputs,
       .logprobs = logprobs,

@@ -2,6 +2,7 @@
 // and passes as they are counted (engine/pass_plan.h).
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -16,6 +17,7 @@ struct PlanShape {
   std::vector<model::LoraModuleSpec> modules = {};
   bool backward = false;
   bool train_base = false;
+  std::optional<model::Recompute> recompute = {};  // the engine's own unless given
   int64_t kv_positions = 0;
 };
 

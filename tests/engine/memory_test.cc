@@ -7,9 +7,11 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <new>
 
+#include "base/error.h"
 #include "engine/engine.h"
 #include "engine/memory_plan.h"
 #include "engine/sampling_loop.h"
@@ -249,6 +251,48 @@ TEST(EngineMemory, SavedActivationsHaveTheirBytesAndCosts) {
     EXPECT_GT(find(tag).bytes, 0) << tag;
     EXPECT_GT(find(tag).flops, 0.0) << tag;
   }
+}
+
+// A sequence too long for the memory of a pass is recomputed, to the same bits; one that is longer
+// still is refused by name before anything of its batch has run.
+TEST(EngineMemory, ALongSequenceIsRecomputedOrRefused) {
+  auto free_engine = make({.pass_tokens = 64});
+  auto limited = make({.pass_tokens = 64});
+  api::Batch batch = batch_of(*free_engine, api::Gradients::kAdapters);
+  batch_of(*limited, api::Gradients::kAdapters);  // makes the same adapters
+  for (api::Sequence& sequence : batch.sequences) {
+    sequence.tokens.resize(60, 3);
+    sequence.targets.resize(60, 4);
+  }
+  api::Sequence& last = batch.sequences.back();
+  last.slot = AdapterSlot{1};
+  last.tokens.resize(400, 7);
+  last.targets.resize(400, 8);
+  free_engine->run(batch);
+  const int64_t whole = free_engine->last_plan().total();
+  limited->set_limits(64, 1 << 20, whole - 1);
+  limited->run(batch);
+  EXPECT_LT(limited->last_plan().total(), whole);
+  const model::LoraAdapter &want = free_engine->adapter(AdapterSlot{1}),
+                           &got = limited->adapter(AdapterSlot{1});
+  EXPECT_EQ(std::memcmp(got.gradients().data, want.gradients().data,
+                        static_cast<size_t>(want.gradients().num_bytes())),
+            0);
+
+  auto refusing = make({.pass_tokens = 64});
+  batch_of(*refusing, api::Gradients::kAdapters);
+  refusing->set_limits(64, 1 << 20, limited->last_plan().total() - 1);
+  try {
+    refusing->run(batch);
+    FAIL() << "a pass beyond its memory ran";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("sequences[3]: a pass of 400 tokens"),
+              std::string::npos)
+        << error.what();
+    EXPECT_NE(std::string(error.what()).find("--memory"), std::string::npos);
+  }
+  EXPECT_FALSE(refusing->adapter(AdapterSlot{1}).has_gradient);
+  EXPECT_FALSE(refusing->adapter(AdapterSlot{2}).has_gradient);
 }
 
 TEST(EngineMemory, RecomputeShrinksThePass) {
