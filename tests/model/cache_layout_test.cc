@@ -1,0 +1,83 @@
+// Layers that keep different things of a sequence share one page: each at its own offset, entries
+// at its own ratio. The blocks here compute nothing; they only declare a cache.
+#include "model/cache_layout.h"
+
+#include <gtest/gtest.h>
+
+#include "model/connectors/pre_norm_add.h"
+
+namespace strata::model {
+namespace {
+
+struct Keeper {
+  using Config = CacheSpec;
+  struct Saved {};
+  static constexpr BlockGroup kGroup = BlockGroup::kAttention;
+  static std::string fault(const Config&) { return {}; }
+  static std::string describe(const Config&) { return {}; }
+  static void params(const Config&, int64_t, ParamRows&) {}
+  static CacheSpec cache(const Config& c, DType) { return c; }
+  static BlockWork work(const Config&) { return {}; }
+  static double output_flops(const Pass&, const BlockContext&) { return 0.0; }
+  static void keep(Pass&, const BlockContext&, Saved&) {}
+  static void save(Pass&, const BlockContext&, Saved&) {}
+  static void forward(Pass&, const BlockContext&, Saved&, TensorView, BlockOutput) {}
+  static void backward(Pass&, const BlockContext&, const Saved&, TensorView, TensorView,
+                       TensorView) {}
+};
+
+const BlockOps kKeeper = block_ops<Keeper>("keeper");
+
+// One layer for each list of specs.
+CacheLayout layout(const std::vector<std::vector<CacheSpec>>& layers, int64_t page_size) {
+  ModelConfig config;
+  for (const std::vector<CacheSpec>& specs : layers) {
+    LayerConfig& layer = config.layers.emplace_back();
+    for (const CacheSpec& spec : specs) {
+      layer.push_back(
+          {Connector(kPreNormAdd, PreNormAddConfig{.norm = "n"}), Block(kKeeper, spec)});
+    }
+  }
+  return {config, DType::kBF16, page_size};
+}
+
+TEST(CacheLayout, PartsLieOneBehindTheOther) {
+  const CacheLayout cache = layout({{{.entry_bytes = 10}, {}},
+                                    {{.entry_bytes = 6, .ratio = 4}, {.sequence_bytes = 100}},
+                                    {{.entry_bytes = 2, .sequence_bytes = 7}}},
+                                   8);
+  EXPECT_EQ(cache.page_size(), 8);
+  EXPECT_EQ(cache.place(0, 0).page_offset, 0);
+  EXPECT_EQ(cache.place(1, 0).page_offset, 8 * 10);
+  EXPECT_EQ(cache.place(2, 0).page_offset, 8 * 10 + 2 * 6);
+  EXPECT_EQ(cache.page_bytes(), 8 * 10 + 2 * 6 + 8 * 2);
+  EXPECT_EQ(cache.position_bytes(), 10 + 1.5 + 2);
+  EXPECT_EQ(cache.place(1, 1).state_offset, 0);
+  EXPECT_EQ(cache.place(2, 0).state_offset, 100);
+  EXPECT_EQ(cache.state_bytes(), 107);
+  EXPECT_FALSE(cache.shares_prefixes());
+}
+
+TEST(CacheLayout, APageIsAMultipleOfEveryRatio) {
+  const auto size = [](int64_t page_size) {
+    return layout({{{.entry_bytes = 1, .ratio = 4}}, {{.entry_bytes = 1, .ratio = 6}}}, page_size)
+        .page_size();
+  };
+  EXPECT_EQ(size(1), 12);
+  EXPECT_EQ(size(12), 12);
+  EXPECT_EQ(size(64), 72);
+}
+
+TEST(CacheLayout, AWindowLetsPagesGoOnlyWhereEveryLayerHasOne) {
+  const CacheLayout all =
+      layout({{{.entry_bytes = 1, .window = 4}, {}}, {{.entry_bytes = 1, .window = 9}}}, 4);
+  EXPECT_EQ(all.first_needed(0), 0);
+  EXPECT_EQ(all.first_needed(8), 0);
+  EXPECT_EQ(all.first_needed(9), 1);  // positions 1 to 9 are the last nine
+  EXPECT_TRUE(all.shares_prefixes());
+  const CacheLayout some = layout({{{.entry_bytes = 1, .window = 4}}, {{.entry_bytes = 1}}}, 4);
+  EXPECT_EQ(some.first_needed(1000), 0);
+}
+
+}  // namespace
+}  // namespace strata::model
