@@ -47,7 +47,7 @@ TEST_P(LoadedModel, EveryParameterIsTheFilesBitForBit) {
   for (const auto& entry : std::filesystem::directory_iterator(GetParam().model)) {
     if (entry.path().extension() != ".safetensors") continue;
     for (const auto& [name, tensor] : read_tensors(entry.path())) {
-      if (name.ends_with("e_score_correction_bias")) continue;  // not trained, see below
+      if (name.ends_with("e_score_correction_bias")) continue;        // not trained, see below
       if (name.find("vision_tower.") != std::string::npos) continue;  // belong to no text model
       if (name.find("multi_modal_projector.") != std::string::npos) continue;
       ++num_tensors;
