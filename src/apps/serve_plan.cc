@@ -121,9 +121,9 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
   plan.slot_rank_8 = slot_bytes(first, 8, expert_rank);
   plan.slot_rank_32 = slot_bytes(first, 32, expert_rank);
   plan.slot_max_rank = slot_bytes(first, max_rank, expert_rank);
-  plan.token_bytes = (pass_bytes(first, plan.pass_tokens, max_rank, expert_rank) -
-                      pass_bytes(first, plan.pass_tokens / 2, max_rank, expert_rank)) /
-                     (plan.pass_tokens / 2);
+  plan.token_bytes =
+      (plan.pass_bytes[0] - pass_bytes(first, plan.pass_tokens / 2, max_rank, expert_rank)) /
+      (plan.pass_tokens / 2);
   plan.sample_bytes = sample_pages(first) * first.kv_pool().page_bytes();
   return plan;
 }

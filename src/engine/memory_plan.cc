@@ -12,7 +12,8 @@ constexpr int64_t kProcessBytes = 24 << 20;
 
 using Adapters = std::vector<std::unique_ptr<model::LoraAdapter>>;
 
-// `count` sequences of `length` tokens each, of the adapters in turn.
+// `count` sequences of `length` tokens each; neighbours share an adapter, so that runs are as few
+// as adapters.
 PassPlan plan_sequences(Engine& engine, const PlanShape& shape, const Adapters& adapters,
                         int64_t count, int64_t length) {
   const std::vector<int32_t> tokens(static_cast<size_t>(length), 0);
@@ -22,7 +23,7 @@ PassPlan plan_sequences(Engine& engine, const PlanShape& shape, const Adapters& 
   std::vector<float> logprobs(targets.size()), losses(targets.size());
   PassBuilder builder;
   for (int64_t i = 0; i < count; ++i) {
-    const auto next = static_cast<size_t>(i) % std::max<size_t>(1, adapters.size());
+    const auto next = static_cast<size_t>(i * std::ssize(adapters) / count);
     builder.add(tokens, 0, adapters.empty() ? nullptr : adapters[next].get());
   }
   PassState state;
