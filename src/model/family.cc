@@ -302,6 +302,16 @@ LayerConfig pre_norm_layer(const ModelConfig& config, const Block& attention, co
           {norm("post_attention_layernorm.weight"), mlp}};
 }
 
+void add_windowed_layers(const ConfigObject& object, const std::vector<bool>& sliding,
+                         int64_t window, GqaConfig attention, const Block& mlp,
+                         ModelConfig& config) {
+  for (const bool has_window : sliding) {
+    if (has_window && window == 0) object.fail("layer_types: sliding_attention without a window");
+    attention.window = has_window ? window : 0;
+    config.layers.push_back(pre_norm_layer(config, Block(kGqa, attention), mlp));
+  }
+}
+
 DecoderKeys read_common(const ConfigObject& object, const DecoderDefaults& defaults,
                         ModelConfig& config) {
   DecoderKeys keys;

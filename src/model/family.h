@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/function_ref.h"
+#include "model/blocks/gqa.h"
 #include "model/config.h"
 #include "model/config_object.h"
 
@@ -91,6 +92,11 @@ std::vector<bool> sliding_layers(const ConfigObject& object, int64_t num_layers,
 void check_full_attention(const ConfigObject& object);
 // A layer of two sublayers with a norm before each, as most decoders have it.
 LayerConfig pre_norm_layer(const ModelConfig& config, const Block& attention, const Block& mlp);
+// Appends such layers of grouped-query attention, with the window where `sliding` says; an Error
+// where it does and there is none (0).
+void add_windowed_layers(const ConfigObject& object, const std::vector<bool>& sliding,
+                         int64_t window, GqaConfig attention, const Block& mlp,
+                         ModelConfig& config);
 // A size: at least 1 and below 2^31, or Error.
 int64_t positive(const ConfigObject& object, std::string_view key,
                  std::optional<int64_t> fallback = {});

@@ -25,21 +25,17 @@ void read_qwen2(const ConfigObject& object, const DecoderKeys& keys, ModelConfig
   const std::vector<bool> sliding = sliding_layers(
       object, keys.num_layers, [&](int64_t layer) { return slides && layer >= first; });
   const int64_t head_dim = object.integer("head_dim", config.hidden_size / keys.num_heads);
-  GqaConfig attention = {.num_heads = keys.num_heads,
-                         .num_kv_heads = object.has("num_key_value_heads")
-                                             ? object.integer("num_key_value_heads")
-                                         : object.contains("num_key_value_heads") ? keys.num_heads
-                                                                                  : kDefaultKvHeads,
-                         .head_dim = head_dim,
-                         .scale = plain_attention_scale(head_dim),
-                         .qkv_bias = true,
-                         .rope = config.add_rope({read_rope(object), head_dim})};
+  const GqaConfig attention = {
+      .num_heads = keys.num_heads,
+      .num_kv_heads = object.has("num_key_value_heads") ? object.integer("num_key_value_heads")
+                      : object.contains("num_key_value_heads") ? keys.num_heads
+                                                               : kDefaultKvHeads,
+      .head_dim = head_dim,
+      .scale = plain_attention_scale(head_dim),
+      .qkv_bias = true,
+      .rope = config.add_rope({read_rope(object), head_dim})};
   const Block mlp(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size});
-  for (const bool has_window : sliding) {
-    if (has_window && window == 0) object.fail("layer_types: sliding_attention without a window");
-    attention.window = has_window ? window : 0;
-    config.layers.push_back(pre_norm_layer(config, Block(kGqa, attention), mlp));
-  }
+  add_windowed_layers(object, sliding, window, attention, mlp, config);
 }
 
 }  // namespace
