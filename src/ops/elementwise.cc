@@ -169,19 +169,26 @@ double sum_of_squares(Backend& backend, TensorView x) {
   CHECK(cpu::is_float(x.dtype), x.dtype);
   const int64_t rows = x.rows();
   if (rows == 0 || x.cols() == 0) return 0;
+  const bool alone = backend.pool().num_threads() == 1;  // adds each row as it goes
   Scratch::Mark mark(backend.scratch());
-  auto* sums =
-      static_cast<double*>(backend.scratch().take(rows * static_cast<int64_t>(sizeof(double))));
+  auto* sums = alone ? nullptr
+                     : static_cast<double*>(backend.scratch().take(
+                           rows * static_cast<int64_t>(sizeof(double))));
+  if (backend.is_counting()) return 0;
+  double total = 0;
   cpu::with_path(backend.path(), [&]<typename V>() {
     cpu::for_range(backend, rows, x.cols(), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        sums[row] = cpu::sum_of_squares_piece<V>(x.dtype, at(x, row, 0), x.cols());
+        const double sum = cpu::sum_of_squares_piece<V>(x.dtype, at(x, row, 0), x.cols());
+        if (alone) {
+          total += sum;
+        } else {
+          sums[row] = sum;
+        }
       }
     });
   });
-  if (backend.is_counting()) return 0;
-  double total = 0;
-  for (int64_t row = 0; row < rows; ++row) total += sums[row];
+  for (int64_t row = 0; row < rows && !alone; ++row) total += sums[row];
   return total;
 }
 

@@ -115,6 +115,7 @@ void Scratch::reserve(int64_t bytes, int64_t most) {
   CHECK(total_ == 0, total_);
   high_water_ = 0;
   num_tags_ = num_peak_tags_ = 0;
+  takes_.reserve(kUsualTakes);
   if (is_counting_ || (num_blocks_ == 1 && booked() >= bytes && booked() <= std::max(bytes, most)))
     return;
   for (Block& block : blocks_) block = Block();

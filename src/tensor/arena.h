@@ -126,6 +126,7 @@ class Scratch {
   };
   static constexpr int kMaxBlocks = 64;
   static constexpr size_t kMaxTags = 48;
+  static constexpr size_t kUsualTakes = 64;  // held at once by a lane; a pass's list grows beyond
   Block blocks_[kMaxBlocks];
   int num_blocks_ = 0;
   int current_ = 0;
