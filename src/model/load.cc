@@ -232,6 +232,7 @@ LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptio
   for (size_t index = 0; index < model.weights->table().size(); ++index) {
     load_parameter(backend, *model.checkpoint, *model.weights, index);
   }
+  backend.scratch().reserve(0, 0);  // what was read through is no pass's
   return model;
 }
 
@@ -260,6 +261,7 @@ LoadedModel init_model(Backend& backend, const ModelConfig& config, DType comput
       model.weights->write(backend, index, begin, rows);
     });
   }
+  backend.scratch().reserve(0, 0);
   return model;
 }
 

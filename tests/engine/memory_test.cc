@@ -116,6 +116,11 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values(model::Recompute::kNone, model::Recompute::kFull),
                      testing::Values("qwen3", "deepseek_mla", "qwen3_moe", "deepseek_moe")));
 
+TEST(EngineMemory, LoadingKeepsNoScratch) {
+  auto engine = make({});
+  EXPECT_EQ(engine->backend().scratch().booked(), 0);
+}
+
 TEST(EngineMemory, TrainingTakesNoCache) {
   auto engine = make({});
   engine->run(batch_of(*engine, api::Gradients::kAdapters));
