@@ -55,7 +55,7 @@ void Engine::set_limits(int64_t pass_tokens, int64_t max_pages, int64_t pass_byt
   options_.pass_tokens = options_.prefill_tokens = pass_tokens;
   options_.max_pages = max_pages;
   options_.pass_bytes = pass_bytes;
-  kv_pool_.set_max_pages(max_pages);
+  kv_pool_.set_max_slabs(max_pages);
 }
 
 api::AdapterSlot Engine::create_adapter(const std::vector<model::LoraModuleSpec>& specs,
