@@ -53,6 +53,22 @@ struct GeluTanh {
   }
 };
 
+template <typename V>
+struct Sigmoid {
+  template <typename F>
+  [[gnu::always_inline]] static inline F value(F x) {
+    return sigmoid<V>(x);
+  }
+  // act' = sigmoid(x) (1 - sigmoid(x))
+  template <typename F>
+  [[gnu::always_inline]] static inline F value(F x, F& slope) {
+    F rest = x;
+    const F s = sigmoid<V>(x, rest);
+    slope = s * rest;
+    return s;
+  }
+};
+
 // Calls body.operator()<Act>() with the tag of the activation.
 template <typename V, typename Body>
 [[gnu::always_inline]] inline void with_activation(Activation activation, Body&& body) {
@@ -61,6 +77,8 @@ template <typename V, typename Body>
       return body.template operator()<Silu<V>>();
     case Activation::kGeluTanh:
       return body.template operator()<GeluTanh<V>>();
+    case Activation::kSigmoid:
+      return body.template operator()<Sigmoid<V>>();
   }
 }
 
