@@ -47,10 +47,10 @@ const std::vector<Case> kCases = {
     {{2}, 15, 4},
     {{3, 1}, 16, 4},
     {{4, 4}, 17, 4},
-    {{1, 1, 1, 9}, 127, 3},
-    {{7, 0, 6}, 128, 4},
-    {{9, 8, 7, 1}, 129, 8},
-    {{23, 40}, 1000, 4},
+    {{1, 1, 1, 9}, 511, 3},
+    {{7, 0, 6}, 512, 4},
+    {{9, 8, 7, 1}, 513, 8},
+    {{23, 40}, 1100, 4},
     {{33}, 300, 2, kBF16},
     {{5, 3, 70}, 515, 4, kBF16},
     {{17, 2}, 131, 7, kBF16},
@@ -200,7 +200,7 @@ TEST(CausalConv, SplitsGiveTheSameBits) {
   for (const DType type : {kF32, kBF16}) {
     for (const int64_t taps : {1, 2, 3, 4, 8}) {
       SCOPED_TRACE("taps " + std::to_string(taps));
-      const Case c{.lengths = {21}, .channels = 150, .taps = taps, .type = type};
+      const Case c{.lengths = {21}, .channels = 530, .taps = taps, .type = type};
       const Inputs in(c);
       for (const CpuPath path : supported_paths()) {
         Backend backend(path, 2);
@@ -235,7 +235,7 @@ TEST(CausalConv, SplitsGiveTheSameBits) {
 
 // Rows of several sequences in one pass, each continued from its own history.
 TEST(CausalConv, SequencesDecodeBesideEachOther) {
-  const Case c{.lengths = {6, 9}, .channels = 140, .taps = 4, .type = kBF16};
+  const Case c{.lengths = {6, 9}, .channels = 530, .taps = 4, .type = kBF16};
   const Inputs in(c);
   for (const CpuPath path : supported_paths()) {
     Backend backend(path, 2);
@@ -320,7 +320,7 @@ TEST(CausalConv, WeightGradientContinuesAcrossPasses) {
 
 TEST(CausalConv, GradientMayLieOverItsSources) {
   for (const DType type : {kF32, kBF16}) {
-    const Case c{.lengths = {2, 30, 4}, .channels = 140, .taps = 4, .type = type};
+    const Case c{.lengths = {2, 30, 4}, .channels = 530, .taps = 4, .type = type};
     const Inputs in(c);
     const Buffer d_y = random_buffer(type, c.shape(), {.seed = 3});
     for (const CpuPath path : supported_paths()) {
@@ -339,7 +339,7 @@ TEST(CausalConv, GradientMayLieOverItsSources) {
 }
 
 TEST(CausalConv, ResultsAreRoundedOnce) {
-  const Case c{.lengths = {30}, .channels = 140, .taps = 4, .type = kBF16};
+  const Case c{.lengths = {30}, .channels = 530, .taps = 4, .type = kBF16};
   const Inputs in(c);
   const Buffer x = converted(in.x, kF32);
   const Buffer d_y = random_buffer(kBF16, c.shape(), {.seed = 3});

@@ -6,8 +6,9 @@
 
 namespace strata::ops::cpu {
 
-// A multiple of kLanes; the taps, sums and gradients of so many channels fit the first cache.
-constexpr int64_t kConvBlock = 128;
+// A multiple of kLanes: so many that a row of the block is read ahead, so few that its taps and
+// sums stay in the first cache.
+constexpr int64_t kConvBlock = 512;
 
 struct CausalConvKernel {
   const void* x;  // [T, C]
