@@ -9,6 +9,7 @@
 //   o_i = e_i q_i^T S + sum_{j<=i} P_ij u_j
 //   S'  = e_63 S + sum_j k_j (E_j u_j)^T
 #include <algorithm>
+#include <numeric>
 
 #include "ops/cpu/delta_net.h"
 
@@ -47,6 +48,7 @@ struct Workspace {
   float* column_sums;     // [n]
   float* d_total;         // [n]
   float* d_fold;          // [n]
+  float* d_keep;          // [dk], the terms of the gradient of e_63
 };
 
 // A chunk of a segment.
@@ -84,8 +86,8 @@ struct Backward {
              int64_t columns, const Workspace& work) const;
   void add_reads(const Chunk& c, int64_t member, int64_t begin, int64_t width,
                  const Workspace& work) const;
-  float add_fold(const Chunk& c, int64_t member, int64_t begin, int64_t width,
-                 const Workspace& work) const;
+  void add_fold(const Chunk& c, int64_t member, int64_t begin, int64_t width,
+                const Workspace& work) const;
   void transpose_state(const float* panel, int64_t width, const Workspace& work) const;
   void finish_rows(const Chunk& c, int64_t head, const Workspace& work) const;
   void run(const DeltaSegment& segment, int64_t head, const Workspace& work) const;
@@ -129,6 +131,7 @@ Workspace Backward::take_workspace(Scratch& scratch) const {
   work.column_sums = floats(n);
   work.d_total = floats(n);
   work.d_fold = floats(n);
+  work.d_keep = floats(layout.key_lanes);
   return work;
 }
 
@@ -335,9 +338,10 @@ void Backward::add_reads(const Chunk& c, int64_t member, int64_t begin, int64_t 
                    .out_stride = width});
 }
 
-// S' = e_63 S + sum_j k_j (E_j u_j)^T: the products with u to d_rows; returns <d S', S>.
-float Backward::add_fold(const Chunk& c, int64_t member, int64_t begin, int64_t width,
-                         const Workspace& work) const {
+// S' = e_63 S + sum_j k_j (E_j u_j)^T: the products with u to d_rows, <d S', S> row by row to
+// d_keep.
+void Backward::add_fold(const Chunk& c, int64_t member, int64_t begin, int64_t width,
+                        const Workspace& work) const {
   const int64_t dim = layout.shape.key_dim;
   const float* d_state = work.d_state + member * layout.state() + dim * begin;
   kernels.scale_rows(work.u, width, work.decay_exp, 1, c.count, width, work.u, width);
@@ -355,22 +359,19 @@ float Backward::add_fold(const Chunk& c, int64_t member, int64_t begin, int64_t 
                      .out = work.d_rows + lane,
                      .out_stride = 2 * layout.key_lanes});
   });
-  float sum = 0.0f;
   if (c.reads) {
-    kernels.dot_rows(d_state, 0, state(work, c.index - 1, member) + dim * begin, 0, 1, dim * width,
-                     /*add=*/false, &sum, 1);
+    kernels.dot_rows(d_state, width, state(work, c.index - 1, member) + dim * begin, width, dim,
+                     width, /*add=*/begin > 0, work.d_keep, 1);
   }
-  return sum;
 }
 
 void Backward::run_value_head(const Chunk& c, int64_t head, int64_t member,
                               const Workspace& work) const {
   const int64_t value_head = head * layout.group + member;
   decay(c, value_head, work.gamma, work);
-  float d_keep = 0.0f;  // of e_63
   for_delta_panels(layout.shape.value_dim, [&](int64_t begin, int64_t width, int64_t columns) {
     solve(c, head, member, begin, width, columns, work);
-    if (c.folds) d_keep += add_fold(c, member, begin, width, work);
+    if (c.folds) add_fold(c, member, begin, width, work);
     if (c.reads) add_reads(c, member, begin, width, work);
   });
   // G_i is in both rows i of what the state gives: e_i k_i^T S and e_i q_i^T S.
@@ -381,6 +382,9 @@ void Backward::run_value_head(const Chunk& c, int64_t head, int64_t member,
   } else {
     std::fill_n(work.d_total, c.count, 0.0f);
   }
+  const bool keeps = c.reads && c.folds;
+  const float* d_keep = work.d_keep;
+  const float d_last = keeps ? std::accumulate(d_keep, d_keep + layout.shape.key_dim, 0.0f) : 0.0f;
   kernels.decay_backward(
       {.gamma = work.gamma,
        .scores = work.scores,
@@ -390,7 +394,7 @@ void Backward::run_value_head(const Chunk& c, int64_t head, int64_t member,
        .d_scores = work.d_scores,
        .d_total = work.d_total,
        .d_fold = c.folds ? work.d_fold : nullptr,
-       .d_fold_total = d_keep * work.total_exp[c.count - 1],
+       .d_fold_total = d_last * work.total_exp[c.count - 1],
        .column_sums = work.column_sums,
        .d_decay = work.d_decay,
        .d_log_decay = grads.d_log_decay.f32() + c.row * grads.d_log_decay.row_stride + value_head,

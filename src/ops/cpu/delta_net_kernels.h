@@ -55,8 +55,8 @@ struct DeltaNormalise {
 
 // Rows first .. first + count - 1 of a chunk and value head. decay[j] is brought from D_{i-1,j} to
 // D_ij row by row; total from G_{i-1} to G_i. Writes coefficients, paired [2 count][kDeltaChunk]:
-// -e^D_ij (k_i . k_j) for j < i, then e^D_ij (q_i . k_j) for j <= i; lanes behind those are not
-// defined, or zero with `gamma`, which takes e^D_ij [count][kDeltaChunk], zero for j > i.
+// -e^D_ij (k_i . k_j) for j < i, then e^D_ij (q_i . k_j) for j <= i; what is behind those is zero
+// with `gamma`, else not defined. gamma: e^D_ij [count][kDeltaChunk], zero for j > i.
 struct DeltaDecay {
   const float* log_decay = nullptr;
   int64_t stride = 0;  // between rows of log_decay

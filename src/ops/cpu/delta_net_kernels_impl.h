@@ -89,6 +89,16 @@ void delta_product(const DeltaProduct& p) {
   });
 }
 
+// Rows of tokens are far apart: no prefetcher follows them. Asks for row i + 8 of `count`.
+template <typename V, typename X>
+[[gnu::always_inline]] inline void prefetch_ahead(const X* row, int64_t stride, int64_t i,
+                                                  int64_t count, int64_t columns) {
+  constexpr int64_t kAhead = 8;
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(X));
+  if (i + kAhead >= count) return;
+  for (int64_t c = 0; c < columns; c += kLine) __builtin_prefetch(row + kAhead * stride + c);
+}
+
 template <typename V, typename X>
 [[gnu::always_inline]] inline void normalise_row(const X* x, int64_t dim, float scale, float* out,
                                                  float* factor) {
@@ -111,6 +121,8 @@ void delta_normalise(const DeltaNormalise& n) {
     const X* k = static_cast<const X*>(n.k.data);
     for (int64_t i = 0; i < n.count; ++i) {
       float* pair = n.out + 2 * i * n.lanes;
+      prefetch_ahead<V>(k + i * n.k.stride, n.k.stride, i, n.count, n.dim);
+      prefetch_ahead<V>(q + i * n.q.stride, n.q.stride, i, n.count, n.dim);
       normalise_row<V>(k + i * n.k.stride, n.dim, 1.0f, pair, n.factors + 2 * i);
       normalise_row<V>(q + i * n.q.stride, n.dim, n.q_scale, pair + n.lanes, n.factors + 2 * i + 1);
     }
@@ -150,41 +162,54 @@ void delta_exponentials(const float* x, float* y, int64_t n) {
   }
 }
 
+template <typename V>
+alignas(64) constexpr float kDeltaLane[kLanes] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                  8, 9, 10, 11, 12, 13, 14, 15};
+
+// Lanes j .. j + 15 of the rows from j on; D stays in a register.
+template <typename K>
+void decay_lanes(const DeltaDecay& d, int64_t j) {
+  using V = typename K::V;
+  const auto zero = V::set1(0.0f);
+  const auto lane = V::load(kDeltaLane<V>, Whole{});
+  auto decay = V::load(d.decay + j, Whole{});
+  for (int64_t r = j > d.first ? j - d.first : 0; r < d.count; ++r) {
+    const float g = d.log_decay[r * d.stride];
+    const auto step = V::set1(g < kLeastLogDecay ? kLeastLogDecay : g);
+    // Negative where j < i, and where j <= i.
+    const auto below = lane - V::set1(static_cast<float>(d.first + r - j));
+    const auto up_to = below - V::set1(1.0f);
+    decay = V::select_negative(below, decay + step, zero);
+    const auto gamma = exp_below<V>(V::min(zero, decay));
+    const int64_t at = 2 * r * kDeltaChunk + j;
+    const auto k = zero - V::load(d.scores + at, Whole{}) * gamma;
+    const auto q = V::load(d.scores + at + kDeltaChunk, Whole{}) * gamma;
+    V::store(d.coefficients + at, V::select_negative(below, k, zero), Whole{});
+    V::store(d.coefficients + at + kDeltaChunk, V::select_negative(up_to, q, zero), Whole{});
+    if (d.gamma == nullptr) continue;
+    V::store(d.gamma + r * kDeltaChunk + j, V::select_negative(up_to, gamma, zero), Whole{});
+  }
+  V::store(d.decay + j, decay, Whole{});
+}
+
 template <typename K>
 void delta_decay(const DeltaDecay& d) {
   using V = typename K::V;
-  for (int64_t r = 0; r < d.count; ++r) {
-    const int64_t i = d.first + r;
-    float g = d.log_decay[r * d.stride];
-    if (g < kLeastLogDecay) g = kLeastLogDecay;
-    *d.total = i == 0 ? g : *d.total + g;
-    d.total_exp[r] = *d.total;
-    const float* scores = d.scores + 2 * r * kDeltaChunk;
-    float* coefficients = d.coefficients + 2 * r * kDeltaChunk;
-    const auto step = V::set1(g);
-    const int64_t seen = i / kLanes * kLanes;  // the last vector holds lane i
-    for (int64_t j = 0; j <= seen; j += kLanes) {
-      V::store(d.decay + j, V::load(d.decay + j, Whole{}) + step, Whole{});
-    }
-    d.decay[i] = 0.0f;
-    const auto row = [&](int64_t j, auto part) {
-      const auto exponent = V::min(V::set1(0.0f), V::load(d.decay + j, part, kLeastLogDecay));
-      const auto gamma = exp_below<V>(exponent);
-      const auto k = V::load(scores + j, part) * gamma;
-      V::store(coefficients + j, V::set1(0.0f) - k, Whole{});
-      V::store(coefficients + kDeltaChunk + j, V::load(scores + kDeltaChunk + j, part) * gamma,
-               Whole{});
-      if (d.gamma != nullptr) V::store(d.gamma + r * kDeltaChunk + j, gamma, Whole{});
-    };
-    for_chunks<V>(i + 1, row);
+  for (int64_t j = 0; j < d.first + d.count; j += kLanes) {
+    decay_lanes<K>(d, j);
     if (d.gamma == nullptr) continue;
-    coefficients[i] = 0.0f;
     const auto zero = V::set1(0.0f);
-    for (int64_t j = seen + kLanes; j < kDeltaChunk; j += kLanes) {
-      V::store(coefficients + j, zero, Whole{});
-      V::store(coefficients + kDeltaChunk + j, zero, Whole{});
+    for (int64_t r = 0; r < j - d.first && r < d.count; ++r) {
+      V::store(d.coefficients + 2 * r * kDeltaChunk + j, zero, Whole{});
+      V::store(d.coefficients + (2 * r + 1) * kDeltaChunk + j, zero, Whole{});
       V::store(d.gamma + r * kDeltaChunk + j, zero, Whole{});
     }
+  }
+  for (int64_t r = 0; r < d.count; ++r) {
+    float g = d.log_decay[r * d.stride];
+    if (g < kLeastLogDecay) g = kLeastLogDecay;
+    *d.total = d.first + r == 0 ? g : *d.total + g;
+    d.total_exp[r] = *d.total;
   }
   delta_exponentials<K>(d.total_exp, d.total_exp, (d.count + kLanes - 1) / kLanes * kLanes);
 }
@@ -273,6 +298,7 @@ void delta_load_rows(const DeltaMatrix& from, int64_t count, int64_t columns, fl
   with_type<V>(from.type, [&]<typename X>() {
     const X* x = static_cast<const X*>(from.data);
     for (int64_t r = 0; r < count; ++r) {
+      prefetch_ahead<V>(x + r * from.stride, from.stride, r, count, columns);
       for_chunks<V>(columns, [&](int64_t i, auto part) {
         V::store(to + r * to_stride + i, V::load(x + r * from.stride + i, part), Whole{});
       });
