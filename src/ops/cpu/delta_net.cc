@@ -1,0 +1,192 @@
+// Forward. An item is a key head of a segment: it walks the chunks, and in each the value heads of
+// its group, panel by panel of their columns, which do not know each other. A segment without state
+// works in a worker's own. T rows, Kh key heads, Vh value heads, dk and dv their widths.
+#include "ops/cpu/delta_net.h"
+
+namespace strata::ops::cpu {
+namespace {
+
+// Memory of one worker.
+struct Workspace {
+  float* rows;          // paired [2 kDeltaChunk][lanes of dk]: k and q, normalised
+  float* factors;       // paired [2 kDeltaChunk]
+  float* scores;        // paired [2 kDeltaChunk][kDeltaChunk]
+  float* coefficients;  // likewise
+  float* total_exp;     // [kDeltaChunk]
+  float* decay_exp;     // [kDeltaChunk]
+  float* read;          // paired [2 kDeltaChunk][kPanelLanes]
+  float* value;         // [kDeltaChunk][kPanelLanes]
+  float* out;           // [kDeltaChunk][kPanelLanes]
+  float* state;         // of a key head; null: every segment brings its own
+};
+
+// Rows of a segment in one chunk.
+struct Rows {
+  int64_t row;    // of the batch
+  int64_t first;  // of the chunk
+  int64_t count;
+  bool reads;  // the chunk is not the sequence's first: its state is not zero
+  bool folds;  // the chunk ends here, and something can follow
+};
+
+struct Forward {
+  const DeltaKernels& kernels;
+  const DeltaNetArgs& args;
+  TensorView out;
+  DeltaLayout layout;
+
+  [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
+  void run(const DeltaSegment& segment, int64_t head, const Workspace& work) const;
+  void run_chunk(const Rows& rows, int64_t head, const DeltaState& state,
+                 const Workspace& work) const;
+  void run_value_head(const Rows& rows, int64_t head, int64_t member, const DeltaState& state,
+                      const Workspace& work) const;
+};
+
+Workspace Forward::take_workspace(Scratch& scratch) const {
+  const auto floats = [&](int64_t n) { return static_cast<float*>(scratch.take(4 * n)); };
+  Workspace work{};
+  work.rows = floats(layout.paired_keys());
+  work.factors = floats(2 * kDeltaChunk);
+  work.scores = floats(2 * kDeltaChunk * kDeltaChunk);
+  work.coefficients = floats(2 * kDeltaChunk * kDeltaChunk);
+  work.total_exp = floats(kDeltaChunk);
+  work.decay_exp = floats(kDeltaChunk);
+  work.read = floats(2 * kDeltaChunk * kPanelLanes);
+  work.value = floats(kDeltaChunk * kPanelLanes);
+  work.out = floats(kDeltaChunk * kPanelLanes);
+  const auto stateless = [](const DeltaSegment& s) { return s.state == nullptr; };
+  if (std::any_of(args.segments.begin(), args.segments.end(), stateless)) {
+    work.state = floats(layout.key_head());
+  }
+  return work;
+}
+
+void Forward::run_value_head(const Rows& rows, int64_t head, int64_t member,
+                             const DeltaState& state, const Workspace& work) const {
+  const int64_t value_head = head * layout.group + member;
+  const int64_t dim = layout.shape.key_dim;
+  const int64_t beta_stride = args.beta.row_stride;
+  const float* beta = args.beta.f32() + rows.row * beta_stride + value_head;
+  kernels.decay(
+      {.log_decay = args.log_decay.f32() + rows.row * args.log_decay.row_stride + value_head,
+       .stride = args.log_decay.row_stride,
+       .first = rows.first,
+       .count = rows.count,
+       .scores = work.scores,
+       .decay = state.decay(member),
+       .total = state.total(member),
+       .total_exp = work.total_exp,
+       .coefficients = work.coefficients});
+  if (rows.folds) kernels.exponentials(state.decay(member), work.decay_exp, kDeltaChunk);
+  for_delta_panels(layout.shape.value_dim, [&](int64_t begin, int64_t width, int64_t columns) {
+    float* panel = state.state(member) + dim * begin;
+    float* u = state.u(member) + kDeltaChunk * begin;
+    if (rows.reads) {
+      kernels.product({.x = work.rows,
+                       .x_row = layout.key_lanes,
+                       .panel = panel,
+                       .panel_stride = width,
+                       .depth = dim,
+                       .rows = 2 * rows.count,
+                       .lanes = width,
+                       .out = work.read,
+                       .out_stride = width});
+    }
+    kernels.load_rows(delta_columns(args.qkv, rows.row, layout.v_column(value_head) + begin),
+                      rows.count, columns, work.value, width);
+    kernels.solve({.coefficients = work.coefficients,
+                   .total_exp = work.total_exp,
+                   .beta = beta,
+                   .beta_stride = beta_stride,
+                   .first = rows.first,
+                   .count = rows.count,
+                   .lanes = width,
+                   .read = rows.reads ? work.read : nullptr,
+                   .value = work.value,
+                   .u = u,
+                   .out = work.out});
+    const int64_t out_stride = layout.shape.num_value_heads * layout.shape.value_dim;
+    char* to = static_cast<char*>(out.data) +
+               (rows.row * out_stride + value_head * layout.shape.value_dim + begin) *
+                   dtype_bytes(out.dtype);
+    kernels.store_rows(work.out, width, rows.count, columns, 1.0f, to, out.dtype, out_stride);
+    if (!rows.folds) return;
+    // The chunk's u is not read again, so its factors go in place.
+    kernels.scale_rows(u, width, work.decay_exp, 1, kDeltaChunk, width, u, width);
+    kernels.product({.x = state.keys(),
+                     .x_row = kDeltaChunk,
+                     .panel = u,
+                     .panel_stride = width,
+                     .depth = kDeltaChunk,
+                     .rows = dim,
+                     .lanes = width,
+                     .init = rows.reads ? panel : nullptr,
+                     .init_stride = width,
+                     .keep = work.total_exp[rows.count - 1],
+                     .out = panel,
+                     .out_stride = width});
+  });
+}
+
+void Forward::run_chunk(const Rows& rows, int64_t head, const DeltaState& state,
+                        const Workspace& work) const {
+  const int64_t dim = layout.shape.key_dim;
+  kernels.normalise({.q = delta_columns(args.qkv, rows.row, layout.q_column(head)),
+                     .k = delta_columns(args.qkv, rows.row, layout.k_column(head)),
+                     .count = rows.count,
+                     .dim = dim,
+                     .q_scale = delta_q_scale(dim),
+                     .out = work.rows,
+                     .lanes = layout.key_lanes,
+                     .factors = work.factors});
+  kernels.put_keys(work.rows, 2 * layout.key_lanes, rows.first, rows.count, dim, state.keys());
+  delta_scores(kernels, layout, work.rows, state.keys(), rows.first, rows.count, work.scores);
+  for (int64_t member = 0; member < layout.group; ++member) {
+    run_value_head(rows, head, member, state, work);
+  }
+}
+
+void Forward::run(const DeltaSegment& segment, int64_t head, const Workspace& work) const {
+  float* memory = segment.state == nullptr
+                      ? work.state
+                      : static_cast<float*>(segment.state) + head * layout.key_head();
+  const DeltaState state{layout, memory};
+  for (int64_t row = segment.begin; row < segment.end;) {
+    const int64_t position = segment.first_position + row - segment.begin;
+    const int64_t first = position % kDeltaChunk;
+    const int64_t count = std::min(kDeltaChunk - first, segment.end - row);
+    const bool ends = first + count == kDeltaChunk;
+    run_chunk({.row = row,
+               .first = first,
+               .count = count,
+               .reads = position >= kDeltaChunk,
+               .folds = ends && (segment.state != nullptr || row + count < segment.end)},
+              head, state, work);
+    row += count;
+  }
+}
+
+}  // namespace
+
+void delta_net_forward(Backend& backend, const DeltaKernels& kernels, const DeltaNetArgs& args,
+                       TensorView out) {
+  const Forward forward{kernels, args, out, DeltaLayout(args.shape)};
+  const int64_t num_heads = args.shape.num_key_heads;
+  const int64_t num_items = static_cast<int64_t>(args.segments.size()) * num_heads;
+  if (num_items == 0) return;
+  Scratch::Mark mark(backend.scratch());
+  const int num_workers = backend.pool().num_threads();
+  auto* workspaces = static_cast<Workspace*>(
+      backend.scratch().take(num_workers * static_cast<int64_t>(sizeof(Workspace))));
+  for (int w = 0; w < num_workers; ++w) {
+    const Workspace taken = forward.take_workspace(backend.scratch());
+    if (!backend.is_counting()) workspaces[w] = taken;
+  }
+  backend.pool().run_each(num_items, [&](int64_t i, int worker) {
+    forward.run(args.segments[static_cast<size_t>(i / num_heads)], i % num_heads,
+                workspaces[worker]);
+  });
+}
+
+}  // namespace strata::ops::cpu

@@ -1,0 +1,112 @@
+// The gated delta rule on the CPU, arguments already checked by ops/delta_net.cc. Same meaning and
+// order of summation as ops/delta_net.h.
+#pragma once
+#include <algorithm>
+#include <cmath>
+
+#include "ops/cpu/delta_net_kernels.h"
+#include "ops/delta_net.h"
+
+namespace strata::ops::cpu {
+
+struct DeltaGradients {
+  TensorView d_out;        // [T, Vh, dv]
+  TensorView d_qkv;        // [T, width]
+  TensorView d_log_decay;  // [T, Vh]
+  TensorView d_beta;       // [T, Vh]
+};
+
+void delta_net_forward(Backend& backend, const DeltaKernels& kernels, const DeltaNetArgs& args,
+                       TensorView out);
+void delta_net_backward(Backend& backend, const DeltaKernels& kernels, const DeltaNetArgs& args,
+                        const DeltaGradients& grads);
+
+// Sizes in floats of what lies in memory. Of a sequence's state the part of one key head is
+//   keys [dk][kDeltaChunk] of the open chunk, normalised
+//   for each value head of its group: the state at the chunk's start [dk][lanes of dv] and u
+//   [kDeltaChunk][lanes of dv], both in panels, then D_ij [kDeltaChunk] and G_i [16, the first
+//   used] of the last row i
+struct DeltaLayout {
+  DeltaNetShape shape;
+  int64_t group;
+  int64_t key_lanes;
+  int64_t value_lanes;
+
+  explicit DeltaLayout(const DeltaNetShape& s)
+      : shape(s),
+        group(s.group()),
+        key_lanes((s.key_dim + 15) / 16 * 16),
+        value_lanes((s.value_dim + 15) / 16 * 16) {}
+
+  [[nodiscard]] int64_t keys() const { return shape.key_dim * kDeltaChunk; }
+  [[nodiscard]] int64_t state() const { return shape.key_dim * value_lanes; }
+  [[nodiscard]] int64_t chunk_values() const { return kDeltaChunk * value_lanes; }
+  [[nodiscard]] int64_t paired_keys() const { return 2 * kDeltaChunk * key_lanes; }
+  [[nodiscard]] int64_t member() const { return state() + chunk_values() + kDeltaChunk + 16; }
+  [[nodiscard]] int64_t key_head() const { return keys() + group * member(); }
+
+  // First element of head `head` in a row of qkv.
+  [[nodiscard]] int64_t q_column(int64_t head) const { return head * shape.key_dim; }
+  [[nodiscard]] int64_t k_column(int64_t head) const {
+    return (shape.num_key_heads + head) * shape.key_dim;
+  }
+  [[nodiscard]] int64_t v_column(int64_t value_head) const {
+    return 2 * shape.num_key_heads * shape.key_dim + value_head * shape.value_dim;
+  }
+};
+
+// Calls body(begin, width, columns) for the panels of a matrix with `dim` columns: lanes [begin,
+// begin + width), the first `columns` of them in use. A panel of n rows starts at n * begin.
+template <typename Body>
+void for_delta_panels(int64_t dim, Body&& body) {
+  for (int64_t begin = 0; begin < dim; begin += kPanelLanes) {
+    const int64_t columns = std::min(kPanelLanes, dim - begin);
+    body(begin, (columns + 15) / 16 * 16, columns);
+  }
+}
+
+// What of a key head's state is where; in a sequence's own memory or in a worker's.
+struct DeltaState {
+  const DeltaLayout& layout;
+  float* base;
+
+  [[nodiscard]] float* keys() const { return base; }
+  [[nodiscard]] float* state(int64_t member) const {
+    return base + layout.keys() + member * layout.member();
+  }
+  [[nodiscard]] float* u(int64_t member) const { return state(member) + layout.state(); }
+  [[nodiscard]] float* decay(int64_t member) const { return u(member) + layout.chunk_values(); }
+  [[nodiscard]] float* total(int64_t member) const { return decay(member) + kDeltaChunk; }
+};
+
+inline float delta_q_scale(int64_t key_dim) {
+  return 1.0f / std::sqrt(static_cast<float>(key_dim));
+}
+
+// One element of a row of a tensor, `column` elements in.
+inline DeltaMatrix delta_columns(const TensorView& view, int64_t row, int64_t column) {
+  return {.data = static_cast<const char*>(view.row(row)) + column * dtype_bytes(view.dtype),
+          .type = view.dtype,
+          .stride = view.row_stride};
+}
+
+// Rows i < `count` of paired rows from `first` of a chunk on times the chunk's keys, as far as row
+// i sees them (whole vectors; what is behind is not defined).
+inline void delta_scores(const DeltaKernels& kernels, const DeltaLayout& layout, const float* rows,
+                         const float* keys, int64_t first, int64_t count, float* scores) {
+  constexpr int64_t kTokens = 3;
+  for (int64_t i = 0; i < count; i += kTokens) {
+    const int64_t tokens = std::min(kTokens, count - i);
+    kernels.product({.x = rows + 2 * i * layout.key_lanes,
+                     .x_row = layout.key_lanes,
+                     .panel = keys,
+                     .panel_stride = kDeltaChunk,
+                     .depth = layout.shape.key_dim,
+                     .rows = 2 * tokens,
+                     .lanes = (first + i + tokens + 15) / 16 * 16,
+                     .out = scores + 2 * i * kDeltaChunk,
+                     .out_stride = kDeltaChunk});
+  }
+}
+
+}  // namespace strata::ops::cpu

@@ -1,0 +1,495 @@
+// Backward. An item is a key head of a segment. A sweep over its chunks makes the states at their
+// starts and z = u / beta again; then the chunks come last to first, and in each the value heads of
+// the group, panel by panel of their columns. d_ of a paired matrix holds the gradients of its even
+// rows (k_i, the equation of u_i) and of its odd ones (q_i, o_i). T rows, Kh key heads, Vh value
+// heads, dk and dv their widths.
+//
+// Forward of a chunk, with S its state, M and P the coefficients, e_i = e^G_i, E_j = e^D_63j:
+//   z_i = v_i - e_i k_i^T S - sum_{j<i} M_ij u_j;  u = beta z
+//   o_i = e_i q_i^T S + sum_{j<=i} P_ij u_j
+//   S'  = e_63 S + sum_j k_j (E_j u_j)^T
+#include <algorithm>
+#include <numeric>
+
+#include "ops/cpu/delta_net.h"
+
+namespace strata::ops::cpu {
+namespace {
+
+constexpr int64_t kTile = 6;  // rows of a product whose chains share registers
+
+// Memory of one worker. n: kDeltaChunk.
+struct Workspace {
+  float* states;        // [chunks - 1][group] [dk][lanes of dv]: behind each chunk but the last
+  float* z;             // [chunks][group] [n][lanes of dv]
+  float* d_state;       // [group] [dk][lanes of dv]: of the state behind the chunk, then before it
+  float* rows;          // paired [2 n][lanes of dk]
+  float* factors;       // paired [2 n]
+  float* keys;          // [dk][n]
+  float* scores;        // paired [2 n][n]
+  float* coefficients;  // paired [2 n][n]
+  float* gamma;         // [n][n]
+  float* decay;         // [n]
+  float* total;         // [16]
+  float* total_exp;     // [n]
+  float* decay_exp;     // [n]
+  float* read;          // [n][kPanelLanes]
+  float* u;             // [n][kPanelLanes], also the values of the sweep
+  float* d_u;           // [n][kPanelLanes]
+  float* d_z;           // paired [2 n][kPanelLanes]: -d_z_i and d_o_i
+  float* d_reads;       // paired [2 n][kPanelLanes]: the same times e_i, of k_i^T S and q_i^T S
+  float* transposed;    // [kPanelLanes][lanes of dk], or [kPanelLanes][n]
+  float* packed;        // paired [2 n][kPanelLanes]: a panel of rows
+  float* d_rows;        // paired [2 n][lanes of dk]
+  float* d_rows_state;  // likewise: what one value head's state adds
+  float* d_coefficients;  // paired [2 n][n]
+  float* d_scores;        // paired [2 n][n]
+  float* d_decay;         // [n][n]
+  float* column_sums;     // [n]
+  float* d_total;         // [n]
+  float* d_fold;          // [n]
+  float* d_keep;          // [dk], the terms of the gradient of e_63
+};
+
+// A chunk of a segment.
+struct Chunk {
+  int64_t index;
+  int64_t row;  // of the batch
+  int64_t count;
+  bool reads;  // not the first: its state is not zero
+  bool folds;  // not the last: what is behind it depends on it
+};
+
+struct Backward {
+  const DeltaKernels& kernels;
+  const DeltaNetArgs& args;
+  const DeltaGradients& grads;
+  DeltaLayout layout;
+
+  [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
+  [[nodiscard]] Chunk chunk(const DeltaSegment& segment, int64_t index) const;
+  // Of the state behind chunk `index`, and of the z of chunk `index`.
+  [[nodiscard]] float* state(const Workspace& work, int64_t index, int64_t member) const {
+    return work.states + (index * layout.group + member) * layout.state();
+  }
+  [[nodiscard]] float* z(const Workspace& work, int64_t index, int64_t member) const {
+    return work.z + (index * layout.group + member) * layout.chunk_values();
+  }
+  [[nodiscard]] const float* beta(const Chunk& c, int64_t value_head) const {
+    return args.beta.f32() + c.row * args.beta.row_stride + value_head;
+  }
+  void start_chunk(const Chunk& c, int64_t head, const Workspace& work) const;
+  void decay(const Chunk& c, int64_t value_head, float* gamma, const Workspace& work) const;
+  void sweep(const Chunk& c, int64_t head, int64_t member, const Workspace& work) const;
+  void run_value_head(const Chunk& c, int64_t head, int64_t member, const Workspace& work) const;
+  void solve(const Chunk& c, int64_t head, int64_t member, int64_t begin, int64_t width,
+             int64_t columns, const Workspace& work) const;
+  void add_reads(const Chunk& c, int64_t member, int64_t begin, int64_t width,
+                 const Workspace& work) const;
+  void add_fold(const Chunk& c, int64_t member, int64_t begin, int64_t width,
+                const Workspace& work) const;
+  void transpose_state(const float* panel, int64_t width, const Workspace& work) const;
+  void finish_rows(const Chunk& c, int64_t head, const Workspace& work) const;
+  void run(const DeltaSegment& segment, int64_t head, const Workspace& work) const;
+};
+
+int64_t num_chunks(const DeltaSegment& segment) {
+  return (segment.end - segment.begin + kDeltaChunk - 1) / kDeltaChunk;
+}
+
+Workspace Backward::take_workspace(Scratch& scratch) const {
+  const auto floats = [&](int64_t count) { return static_cast<float*>(scratch.take(4 * count)); };
+  constexpr int64_t n = kDeltaChunk;
+  int64_t chunks = 1;
+  for (const DeltaSegment& s : args.segments) chunks = std::max(chunks, num_chunks(s));
+  Workspace work{};
+  work.states = floats((chunks - 1) * layout.group * layout.state());
+  work.z = floats(chunks * layout.group * layout.chunk_values());
+  work.d_state = floats(layout.group * layout.state());
+  work.rows = floats(layout.paired_keys());
+  work.factors = floats(2 * n);
+  work.keys = floats(layout.keys());
+  work.scores = floats(2 * n * n);
+  work.coefficients = floats(2 * n * n);
+  work.gamma = floats(n * n);
+  work.decay = floats(n);
+  work.total = floats(16);
+  work.total_exp = floats(n);
+  work.decay_exp = floats(n);
+  work.read = floats(n * kPanelLanes);
+  work.u = floats(n * kPanelLanes);
+  work.d_u = floats(n * kPanelLanes);
+  work.d_z = floats(2 * n * kPanelLanes);
+  work.d_reads = floats(2 * n * kPanelLanes);
+  work.transposed = floats(kPanelLanes * std::max(layout.key_lanes, n));
+  work.packed = floats(2 * n * kPanelLanes);
+  work.d_rows = floats(layout.paired_keys());
+  work.d_rows_state = floats(layout.paired_keys());
+  work.d_coefficients = floats(2 * n * n);
+  work.d_scores = floats(2 * n * n);
+  work.d_decay = floats(n * n);
+  work.column_sums = floats(n);
+  work.d_total = floats(n);
+  work.d_fold = floats(n);
+  work.d_keep = floats(layout.key_lanes);
+  return work;
+}
+
+Chunk Backward::chunk(const DeltaSegment& segment, int64_t index) const {
+  const int64_t row = segment.begin + index * kDeltaChunk;
+  return {.index = index,
+          .row = row,
+          .count = std::min(kDeltaChunk, segment.end - row),
+          .reads = index > 0,
+          .folds = row + kDeltaChunk < segment.end};
+}
+
+void Backward::start_chunk(const Chunk& c, int64_t head, const Workspace& work) const {
+  const int64_t dim = layout.shape.key_dim;
+  kernels.normalise({.q = delta_columns(args.qkv, c.row, layout.q_column(head)),
+                     .k = delta_columns(args.qkv, c.row, layout.k_column(head)),
+                     .count = c.count,
+                     .dim = dim,
+                     .q_scale = delta_q_scale(dim),
+                     .out = work.rows,
+                     .lanes = layout.key_lanes,
+                     .factors = work.factors});
+  kernels.put_keys(work.rows, 2 * layout.key_lanes, 0, c.count, dim, work.keys);
+  delta_scores(kernels, layout, work.rows, work.keys, 0, c.count, work.scores);
+}
+
+void Backward::decay(const Chunk& c, int64_t value_head, float* gamma,
+                     const Workspace& work) const {
+  kernels.decay({.log_decay = args.log_decay.f32() + c.row * args.log_decay.row_stride + value_head,
+                 .stride = args.log_decay.row_stride,
+                 .count = c.count,
+                 .scores = work.scores,
+                 .decay = work.decay,
+                 .total = work.total,
+                 .total_exp = work.total_exp,
+                 .coefficients = work.coefficients,
+                 .gamma = gamma});
+  if (c.folds) kernels.exponentials(work.decay, work.decay_exp, kDeltaChunk);
+}
+
+// z of the chunk, and the state behind it.
+void Backward::sweep(const Chunk& c, int64_t head, int64_t member, const Workspace& work) const {
+  const int64_t value_head = head * layout.group + member;
+  const int64_t dim = layout.shape.key_dim;
+  decay(c, value_head, nullptr, work);
+  for_delta_panels(layout.shape.value_dim, [&](int64_t begin, int64_t width, int64_t columns) {
+    const float* before = c.reads ? state(work, c.index - 1, member) + dim * begin : nullptr;
+    if (c.reads) {
+      kernels.product({.x = work.rows,
+                       .x_row = 2 * layout.key_lanes,
+                       .panel = before,
+                       .panel_stride = width,
+                       .depth = dim,
+                       .rows = c.count,
+                       .lanes = width,
+                       .out = work.read,
+                       .out_stride = width});
+    }
+    kernels.load_rows(delta_columns(args.qkv, c.row, layout.v_column(value_head) + begin), c.count,
+                      columns, work.d_u, width);
+    kernels.solve({.coefficients = work.coefficients,
+                   .total_exp = work.total_exp,
+                   .beta = beta(c, value_head),
+                   .beta_stride = args.beta.row_stride,
+                   .count = c.count,
+                   .lanes = width,
+                   .read = c.reads ? work.read : nullptr,
+                   .value = work.d_u,
+                   .u = work.u,
+                   .z = z(work, c.index, member) + kDeltaChunk * begin});
+    if (!c.folds) return;
+    kernels.scale_rows(work.u, width, work.decay_exp, 1, kDeltaChunk, width, work.u, width);
+    kernels.product({.x = work.keys,
+                     .x_row = kDeltaChunk,
+                     .panel = work.u,
+                     .panel_stride = width,
+                     .depth = kDeltaChunk,
+                     .rows = dim,
+                     .lanes = width,
+                     .init = before,
+                     .init_stride = width,
+                     .keep = work.total_exp[kDeltaChunk - 1],
+                     .out = state(work, c.index, member) + dim * begin,
+                     .out_stride = width});
+  });
+}
+
+// d_u, d_z and d_v of a panel, and what they add to d_beta, d_fold and the coefficients.
+void Backward::solve(const Chunk& c, int64_t head, int64_t member, int64_t begin, int64_t width,
+                     int64_t columns, const Workspace& work) const {
+  const int64_t value_head = head * layout.group + member;
+  const bool add = begin > 0;
+  const float* z_panel = z(work, c.index, member) + kDeltaChunk * begin;
+  kernels.scale_rows(z_panel, width, beta(c, value_head), args.beta.row_stride, c.count, width,
+                     work.u, width);
+  const DeltaMatrix d_out =
+      delta_columns(grads.d_out, c.row * layout.shape.num_value_heads + value_head, begin);
+  kernels.load_rows({d_out.data, d_out.type, layout.shape.num_value_heads * d_out.stride}, c.count,
+                    columns, work.d_z + width, 2 * width);
+  // S' = ... + k_j (E_j u_j)^T
+  if (c.folds) {
+    kernels.product({.x = work.rows,
+                     .x_row = 2 * layout.key_lanes,
+                     .panel = work.d_state + member * layout.state() + layout.shape.key_dim * begin,
+                     .panel_stride = width,
+                     .depth = layout.shape.key_dim,
+                     .rows = c.count,
+                     .lanes = width,
+                     .out = work.d_u,
+                     .out_stride = width});
+    kernels.scale_rows(work.d_u, width, work.decay_exp, 1, c.count, width, work.d_u, width);
+    kernels.dot_rows(work.d_u, width, work.u, width, c.count, width, add, work.d_fold, 1);
+  }
+  // o_i = ... + sum_{j<=i} P_ij u_j
+  for (int64_t j = 0; j < c.count; j += kTile) {
+    kernels.product({.x = work.coefficients + (2 * j + 1) * kDeltaChunk + j,
+                     .x_row = 1,
+                     .x_step = 2 * kDeltaChunk,
+                     .panel = work.d_z + (2 * j + 1) * width,
+                     .panel_stride = 2 * width,
+                     .depth = c.count - j,
+                     .rows = std::min(kTile, c.count - j),
+                     .lanes = width,
+                     .init = c.folds ? work.d_u + j * width : nullptr,
+                     .init_stride = width,
+                     .out = work.d_u + j * width,
+                     .out_stride = width});
+  }
+  // u = beta z;  z_i = v_i - ... - sum_{j<i} M_ij u_j
+  kernels.solve_back({.coefficients = work.coefficients,
+                      .beta = beta(c, value_head),
+                      .beta_stride = args.beta.row_stride,
+                      .count = c.count,
+                      .lanes = width,
+                      .d_u = work.d_u,
+                      .d_z = work.d_z});
+  float* d_beta = grads.d_beta.f32() + c.row * grads.d_beta.row_stride + value_head;
+  kernels.dot_rows(work.d_u, width, z_panel, width, c.count, width, add, d_beta,
+                   grads.d_beta.row_stride);
+  const DeltaMatrix d_v = delta_columns(grads.d_qkv, c.row, layout.v_column(value_head) + begin);
+  kernels.store_rows(work.d_z, 2 * width, c.count, columns, -1.0f, const_cast<void*>(d_v.data),
+                     d_v.type, d_v.stride);
+  kernels.transpose(work.u, width, c.count, width, work.transposed, kDeltaChunk);
+  for (int64_t i = 0; i < c.count; i += kTile / 2) {
+    const int64_t tokens = std::min(kTile / 2, c.count - i);
+    kernels.product({.x = work.d_z + 2 * i * width,
+                     .x_row = width,
+                     .panel = work.transposed,
+                     .panel_stride = kDeltaChunk,
+                     .depth = width,
+                     .rows = 2 * tokens,
+                     .lanes = (i + tokens + 15) / 16 * 16,
+                     .init = add ? work.d_coefficients + 2 * i * kDeltaChunk : nullptr,
+                     .init_stride = kDeltaChunk,
+                     .out = work.d_coefficients + 2 * i * kDeltaChunk,
+                     .out_stride = kDeltaChunk});
+  }
+}
+
+// transposed = panel^T, itself in panels of the lanes of dk.
+void Backward::transpose_state(const float* panel, int64_t width, const Workspace& work) const {
+  for_delta_panels(layout.shape.key_dim, [&](int64_t begin, int64_t lanes, int64_t columns) {
+    kernels.transpose(panel + begin * width, width, columns, width, work.transposed + begin * width,
+                      lanes);
+  });
+}
+
+// e_i k_i^T S and e_i q_i^T S: to d_rows_state, and to the state before the chunk what the panel of
+// the one behind it leaves.
+void Backward::add_reads(const Chunk& c, int64_t member, int64_t begin, int64_t width,
+                         const Workspace& work) const {
+  const int64_t dim = layout.shape.key_dim;
+  for (int64_t side = 0; side < 2; ++side) {
+    kernels.scale_rows(work.d_z + side * width, 2 * width, work.total_exp, 1, c.count, width,
+                       work.d_reads + side * width, 2 * width);
+  }
+  transpose_state(state(work, c.index - 1, member) + dim * begin, width, work);
+  for_delta_panels(dim, [&](int64_t lane, int64_t lanes, int64_t) {
+    kernels.product({.x = work.d_reads,
+                     .x_row = width,
+                     .panel = work.transposed + lane * width,
+                     .panel_stride = lanes,
+                     .depth = width,
+                     .rows = 2 * c.count,
+                     .lanes = lanes,
+                     .init = begin > 0 ? work.d_rows_state + lane : nullptr,
+                     .init_stride = layout.key_lanes,
+                     .out = work.d_rows_state + lane,
+                     .out_stride = layout.key_lanes});
+  });
+  float* d_state = work.d_state + member * layout.state() + dim * begin;
+  kernels.product({.x = work.rows,
+                   .x_row = 1,
+                   .x_step = layout.key_lanes,
+                   .panel = work.d_reads,
+                   .panel_stride = width,
+                   .depth = 2 * c.count,
+                   .rows = dim,
+                   .lanes = width,
+                   .init = c.folds ? d_state : nullptr,
+                   .init_stride = width,
+                   .keep = work.total_exp[c.count - 1],
+                   .out = d_state,
+                   .out_stride = width});
+}
+
+// S' = e_63 S + sum_j k_j (E_j u_j)^T: the products with u to d_rows, <d S', S> row by row to
+// d_keep.
+void Backward::add_fold(const Chunk& c, int64_t member, int64_t begin, int64_t width,
+                        const Workspace& work) const {
+  const int64_t dim = layout.shape.key_dim;
+  const float* d_state = work.d_state + member * layout.state() + dim * begin;
+  kernels.scale_rows(work.u, width, work.decay_exp, 1, c.count, width, work.u, width);
+  transpose_state(d_state, width, work);
+  for_delta_panels(dim, [&](int64_t lane, int64_t lanes, int64_t) {
+    kernels.product({.x = work.u,
+                     .x_row = width,
+                     .panel = work.transposed + lane * width,
+                     .panel_stride = lanes,
+                     .depth = width,
+                     .rows = c.count,
+                     .lanes = lanes,
+                     .init = work.d_rows + lane,
+                     .init_stride = 2 * layout.key_lanes,
+                     .out = work.d_rows + lane,
+                     .out_stride = 2 * layout.key_lanes});
+  });
+  if (c.reads) {
+    kernels.dot_rows(d_state, width, state(work, c.index - 1, member) + dim * begin, width, dim,
+                     width, /*add=*/begin > 0, work.d_keep, 1);
+  }
+}
+
+void Backward::run_value_head(const Chunk& c, int64_t head, int64_t member,
+                              const Workspace& work) const {
+  const int64_t value_head = head * layout.group + member;
+  decay(c, value_head, work.gamma, work);
+  for_delta_panels(layout.shape.value_dim, [&](int64_t begin, int64_t width, int64_t columns) {
+    solve(c, head, member, begin, width, columns, work);
+    if (c.folds) add_fold(c, member, begin, width, work);
+    if (c.reads) add_reads(c, member, begin, width, work);
+  });
+  // G_i is in both rows i of what the state gives: e_i k_i^T S and e_i q_i^T S.
+  if (c.reads) {
+    kernels.dot_rows(work.rows, 2 * layout.key_lanes, work.d_rows_state, 2 * layout.key_lanes,
+                     c.count, 2 * layout.key_lanes, /*add=*/false, work.d_total, 1);
+    kernels.add(work.d_rows_state, work.d_rows, 2 * c.count * layout.key_lanes);
+  } else {
+    std::fill_n(work.d_total, c.count, 0.0f);
+  }
+  const bool keeps = c.reads && c.folds;
+  const float* d_keep = work.d_keep;
+  const float d_last = keeps ? std::accumulate(d_keep, d_keep + layout.shape.key_dim, 0.0f) : 0.0f;
+  kernels.decay_backward(
+      {.gamma = work.gamma,
+       .scores = work.scores,
+       .d_coefficients = work.d_coefficients,
+       .count = c.count,
+       .is_first = member == 0,
+       .d_scores = work.d_scores,
+       .d_total = work.d_total,
+       .d_fold = c.folds ? work.d_fold : nullptr,
+       .d_fold_total = d_last * work.total_exp[c.count - 1],
+       .column_sums = work.column_sums,
+       .d_decay = work.d_decay,
+       .d_log_decay = grads.d_log_decay.f32() + c.row * grads.d_log_decay.row_stride + value_head,
+       .stride = grads.d_log_decay.row_stride});
+}
+
+// scores: k_i . k_j for j < i, q_i . k_j for j <= i. Then through the norms.
+void Backward::finish_rows(const Chunk& c, int64_t head, const Workspace& work) const {
+  for_delta_panels(layout.shape.key_dim, [&](int64_t begin, int64_t lanes, int64_t) {
+    kernels.load_rows({work.rows + begin, DType::kF32, layout.key_lanes}, 2 * c.count, lanes,
+                      work.packed, lanes);
+    for (int64_t i = 0; i < c.count; i += kTile / 2) {
+      const int64_t tokens = std::min(kTile / 2, c.count - i);
+      float* d_rows = work.d_rows + 2 * i * layout.key_lanes + begin;
+      kernels.product({.x = work.d_scores + 2 * i * kDeltaChunk,
+                       .x_row = kDeltaChunk,
+                       .panel = work.packed,
+                       .panel_stride = 2 * lanes,
+                       .depth = i + tokens,
+                       .rows = 2 * tokens,
+                       .lanes = lanes,
+                       .init = d_rows,
+                       .init_stride = layout.key_lanes,
+                       .out = d_rows,
+                       .out_stride = layout.key_lanes});
+    }
+    for (int64_t j = 0; j < c.count; j += kTile) {
+      float* d_keys = work.d_rows + 2 * j * layout.key_lanes + begin;
+      kernels.product({.x = work.d_scores + 2 * j * kDeltaChunk + j,
+                       .x_row = 1,
+                       .x_step = kDeltaChunk,
+                       .panel = work.packed + 2 * j * lanes,
+                       .panel_stride = lanes,
+                       .depth = 2 * (c.count - j),
+                       .rows = std::min(kTile, c.count - j),
+                       .lanes = lanes,
+                       .init = d_keys,
+                       .init_stride = 2 * layout.key_lanes,
+                       .out = d_keys,
+                       .out_stride = 2 * layout.key_lanes});
+    }
+  });
+  const DeltaMatrix d_q = delta_columns(grads.d_qkv, c.row, layout.q_column(head));
+  const DeltaMatrix d_k = delta_columns(grads.d_qkv, c.row, layout.k_column(head));
+  kernels.norm_backward({.y = work.rows,
+                         .d_y = work.d_rows,
+                         .factors = work.factors,
+                         .lanes = layout.key_lanes,
+                         .count = c.count,
+                         .dim = layout.shape.key_dim,
+                         .q_inverse = static_cast<float>(layout.shape.key_dim),
+                         .d_q = const_cast<void*>(d_q.data),
+                         .d_k = const_cast<void*>(d_k.data),
+                         .type = d_q.type,
+                         .stride = d_q.stride});
+}
+
+void Backward::run(const DeltaSegment& segment, int64_t head, const Workspace& work) const {
+  const int64_t chunks = num_chunks(segment);
+  for (int64_t index = 0; index < chunks; ++index) {
+    const Chunk c = chunk(segment, index);
+    start_chunk(c, head, work);
+    for (int64_t member = 0; member < layout.group; ++member) sweep(c, head, member, work);
+  }
+  for (int64_t index = chunks - 1; index >= 0; --index) {
+    const Chunk c = chunk(segment, index);
+    if (index + 1 < chunks) start_chunk(c, head, work);
+    std::fill_n(work.d_rows, 2 * c.count * layout.key_lanes, 0.0f);
+    for (int64_t member = 0; member < layout.group; ++member) {
+      run_value_head(c, head, member, work);
+    }
+    finish_rows(c, head, work);
+  }
+}
+
+}  // namespace
+
+void delta_net_backward(Backend& backend, const DeltaKernels& kernels, const DeltaNetArgs& args,
+                        const DeltaGradients& grads) {
+  const Backward backward{kernels, args, grads, DeltaLayout(args.shape)};
+  const int64_t num_heads = args.shape.num_key_heads;
+  const int64_t num_items = static_cast<int64_t>(args.segments.size()) * num_heads;
+  if (num_items == 0) return;
+  Scratch::Mark mark(backend.scratch());
+  const int num_workers = backend.pool().num_threads();
+  auto* workspaces = static_cast<Workspace*>(
+      backend.scratch().take(num_workers * static_cast<int64_t>(sizeof(Workspace))));
+  for (int w = 0; w < num_workers; ++w) {
+    const Workspace taken = backward.take_workspace(backend.scratch());
+    if (!backend.is_counting()) workspaces[w] = taken;
+  }
+  backend.pool().run_each(num_items, [&](int64_t i, int worker) {
+    backward.run(args.segments[static_cast<size_t>(i / num_heads)], i % num_heads,
+                 workspaces[worker]);
+  });
+}
+
+}  // namespace strata::ops::cpu

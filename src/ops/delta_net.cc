@@ -1,0 +1,135 @@
+#include "ops/delta_net.h"
+
+#include <algorithm>
+
+#include "ops/cpu/delta_net.h"
+#include "ops/cpu/dispatch.h"
+
+namespace strata::ops {
+namespace {
+
+void check_heads(const TensorView& view, const DeltaNetArgs& args) {
+  const Shape want{args.qkv.shape[0], args.shape.num_value_heads};
+  CHECK(view.dtype == DType::kF32 && view.shape == want, view.dtype, view.shape.to_string(),
+        want.to_string());
+}
+
+void check_out(const TensorView& view, const DeltaNetArgs& args) {
+  const Shape want{args.qkv.shape[0], args.shape.num_value_heads, args.shape.value_dim};
+  CHECK(cpu::is_float(view.dtype) && view.shape == want && view.dense(), view.dtype,
+        view.shape.to_string(), want.to_string(), view.row_stride);
+}
+
+void check_shape(const DeltaNetShape& s) {
+  CHECK(s.num_key_heads > 0 && s.num_value_heads > 0 && s.num_value_heads % s.num_key_heads == 0,
+        s.num_key_heads, s.num_value_heads);
+  CHECK(s.key_dim > 0 && s.key_dim % 8 == 0, s.key_dim);
+  CHECK(s.value_dim > 0 && s.value_dim % 8 == 0, s.value_dim);
+}
+
+void check_args(const DeltaNetArgs& args) {
+  check_shape(args.shape);
+  CHECK(cpu::is_float(args.qkv.dtype) && args.qkv.shape.rank() == 2 &&
+            args.qkv.shape[1] == args.shape.width(),
+        args.qkv.dtype, args.qkv.shape.to_string(), args.shape.width());
+  check_heads(args.log_decay, args);
+  check_heads(args.beta, args);
+  for (const DeltaSegment& s : args.segments) {
+    CHECK(0 <= s.begin && s.begin <= s.end && s.end <= args.qkv.shape[0], s.begin, s.end,
+          args.qkv.shape[0]);
+    CHECK(s.first_position == 0 || (s.first_position > 0 && s.state != nullptr), s.first_position);
+  }
+}
+
+const cpu::DeltaKernels& choose_kernels(CpuPath path) {
+#if defined(__x86_64__)
+  switch (path) {
+    case CpuPath::kAvx512Bf16:
+    case CpuPath::kAvx512:
+      return cpu::kDeltaAvx512;
+    case CpuPath::kAvx2:
+      return cpu::kDeltaAvx2;
+    case CpuPath::kReference:
+      break;
+  }
+#endif
+  return cpu::kDeltaReference;
+}
+
+// Pairs of rows in a chunk of n, without and with a row and itself.
+double pairs_below(int64_t n) { return 0.5 * static_cast<double>(n * (n - 1)); }
+double pairs_up_to(int64_t n) { return 0.5 * static_cast<double>(n * (n + 1)); }
+
+// Calls body(n, reads, folds) for the chunks of `tokens` rows: n rows; whether their state is not
+// zero; whether another chunk follows.
+template <typename Body>
+void for_chunk_rows(int64_t tokens, Body&& body) {
+  for (int64_t begin = 0; begin < tokens; begin += kDeltaChunk) {
+    const int64_t n = std::min(kDeltaChunk, tokens - begin);
+    body(n, begin > 0, begin + n < tokens);
+  }
+}
+
+}  // namespace
+
+int64_t delta_state_bytes(const DeltaNetShape& shape) {
+  check_shape(shape);
+  return shape.num_key_heads * cpu::DeltaLayout(shape).key_head() * 4;
+}
+
+void delta_net(Backend& backend, const DeltaNetArgs& args, TensorView out) {
+  check_args(args);
+  check_out(out, args);
+  CHECK(out.dtype == args.qkv.dtype, out.dtype, args.qkv.dtype);
+  cpu::delta_net_forward(backend, choose_kernels(backend.path()), args, out);
+}
+
+void delta_net_backward(Backend& backend, const DeltaNetArgs& args, TensorView d_out,
+                        TensorView d_qkv, TensorView d_log_decay, TensorView d_beta) {
+  check_args(args);
+  for (const DeltaSegment& s : args.segments) {
+    CHECK(s.first_position == 0 && s.state == nullptr, s.first_position);
+  }
+  check_out(d_out, args);
+  CHECK(cpu::is_float(d_qkv.dtype) && d_qkv.shape == args.qkv.shape, d_qkv.dtype,
+        d_qkv.shape.to_string(), args.qkv.shape.to_string());
+  check_heads(d_log_decay, args);
+  check_heads(d_beta, args);
+  cpu::delta_net_backward(backend, choose_kernels(backend.path()), args,
+                          {d_out, d_qkv, d_log_decay, d_beta});
+}
+
+double delta_net_flops(const DeltaNetShape& shape, int64_t tokens) {
+  const auto dk = static_cast<double>(shape.key_dim);
+  const auto dv = static_cast<double>(shape.value_dim);
+  double of_key_head = 0;
+  double of_value_head = 0;
+  for_chunk_rows(tokens, [&](int64_t n, bool reads, bool folds) {
+    of_key_head += (pairs_below(n) + pairs_up_to(n)) * dk;
+    of_value_head += (pairs_below(n) + pairs_up_to(n)) * dv;
+    if (reads) of_value_head += 2 * static_cast<double>(n) * dk * dv;
+    if (folds) of_value_head += static_cast<double>(n) * dk * dv;
+  });
+  return 2 * (static_cast<double>(shape.num_key_heads) * of_key_head +
+              static_cast<double>(shape.num_value_heads) * of_value_head);
+}
+
+// Of a key head: scores again, then two products with each of their gradients. Of a value head: u
+// and states again; P^T d_o, the transposed equations, the gradients of both coefficients; five
+// products with the state before the chunk and two with the one behind it.
+double delta_net_backward_flops(const DeltaNetShape& shape, int64_t tokens) {
+  const auto dk = static_cast<double>(shape.key_dim);
+  const auto dv = static_cast<double>(shape.value_dim);
+  double of_key_head = 0;
+  double of_value_head = 0;
+  for_chunk_rows(tokens, [&](int64_t n, bool reads, bool folds) {
+    of_key_head += 3 * (pairs_below(n) + pairs_up_to(n)) * dk;
+    of_value_head += (3 * pairs_below(n) + 2 * pairs_up_to(n)) * dv;
+    if (reads) of_value_head += 5 * static_cast<double>(n) * dk * dv;
+    if (folds) of_value_head += 3 * static_cast<double>(n) * dk * dv;
+  });
+  return 2 * (static_cast<double>(shape.num_key_heads) * of_key_head +
+              static_cast<double>(shape.num_value_heads) * of_value_head);
+}
+
+}  // namespace strata::ops
