@@ -176,7 +176,7 @@ void causal_conv_bf16(benchmark::State& state) {
   const Tensor y = filled(kBF16, {tokens, kConvChannels});
   const Tensor weight = filled(kF32, {kConvChannels, 4});
   const Tensor history = filled(kBF16, {3, kConvChannels});
-  const ConvSegment rows = {.begin = 0, .end = tokens, .history = history.view().data};
+  const StateSegment rows = {.begin = 0, .end = tokens, .state = history.view().data};
   measure(state, 2 * x.view().num_bytes(),
           [&](Backend& b) { causal_conv_silu(b, {x, weight, {&rows, 1}}, y); });
 }
@@ -188,7 +188,7 @@ void causal_conv_backward_bf16(benchmark::State& state) {
   const Tensor d_x = filled(kBF16, {kTokens, kConvChannels});
   const Tensor weight = filled(kF32, {kConvChannels, 4});
   const Tensor d_weight = filled(kF32, {kConvChannels, 4});
-  const ConvSegment rows = {.begin = 0, .end = kTokens};
+  const StateSegment rows = {.begin = 0, .end = kTokens};
   const TensorView wanted = state.range(0) == 1 ? d_weight.view() : TensorView();
   measure(state, 3 * x.view().num_bytes(), [&](Backend& b) {
     causal_conv_silu_backward(b, {x, weight, {&rows, 1}}, d_y, d_x, wanted);

@@ -10,12 +10,12 @@ namespace {
 
 void check_segments(const Backend& backend, const CausalConvArgs& args) {
   int64_t last_end = 0;
-  for (const ConvSegment& segment : args.segments) {
+  for (const StateSegment& segment : args.segments) {
     CHECK(
         last_end <= segment.begin && segment.begin <= segment.end && segment.end <= args.x.shape[0],
         last_end, segment.begin, segment.end, args.x.shape[0]);
     CHECK(segment.first_position >= 0, segment.first_position);
-    CHECK(segment.first_position == 0 || segment.history != nullptr || backend.is_counting(),
+    CHECK(segment.first_position == 0 || segment.state != nullptr || backend.is_counting(),
           segment.first_position);
     last_end = segment.end;
   }
@@ -70,7 +70,7 @@ void causal_conv_silu(Backend& backend, const CausalConvArgs& args, TensorView y
 void causal_conv_silu_backward(Backend& backend, const CausalConvArgs& args, TensorView d_y,
                                TensorView d_x, TensorView d_weight) {
   const cpu::CausalConvKernel kernel = checked(backend, args);
-  for (const ConvSegment& segment : args.segments) {
+  for (const StateSegment& segment : args.segments) {
     CHECK(segment.first_position == 0, segment.first_position);
   }
   CHECK(cpu::is_float(d_y.dtype) && d_y.shape == args.x.shape, d_y.dtype, d_y.shape.to_string());

@@ -7,35 +7,26 @@
 #include <span>
 
 #include "backend/backend.h"
+#include "ops/state_segment.h"
 #include "tensor/view.h"
 
 namespace strata::ops {
 
 constexpr int64_t kMaxConvTaps = 8;
 
-// Rows of one sequence: [begin, end) of the flat batch. Ascending and apart; rows of no segment are
-// left as they are.
-struct ConvSegment {
-  int64_t begin = 0;
-  int64_t end = 0;
-  int64_t first_position = 0;  // of row `begin`
-  // [K - 1, C] of x's type, dense: the inputs before row `begin`, oldest first. The pass reads
-  // those at positions from 0 on (none where first_position is 0: the memory may hold anything) and
-  // then writes the inputs before row `end`, zeros for positions below 0. Null: first_position is
-  // 0, and nothing is kept.
-  void* history = nullptr;
-};
-
+// A segment's state is [K - 1, C] of x's type, dense: the inputs before row `begin`, oldest first.
+// The pass reads those at positions from 0 on and then writes the inputs before row `end`, zeros for
+// positions below 0. Segments ascend.
 struct CausalConvArgs {
   TensorView x;       // [T, C] f32 or bf16
   TensorView weight;  // [C, K] f32, dense, 1 <= K <= kMaxConvTaps
-  std::span<const ConvSegment> segments;
+  std::span<const StateSegment> segments;
 };
 
 // Writes y [T, C] of x's type, which may not lie over x.
 void causal_conv_silu(Backend& backend, const CausalConvArgs& args, TensorView y);
 
-// Segments start at position 0 (training); their histories are neither read nor written. z is made
+// Segments start at position 0 (training); their states are neither read nor written. z is made
 // again. With g = d_y silu'(z), fp32, writes d_x [T, C] f32 or bf16: one fma chain over the
 // outputs t, t + 1, ... t + K - 1 from zero, g being zero beyond the segment's end. d_y [T, C] f32
 // or bf16; d_x may lie over d_y or x when type and stride agree. Adds g x to d_weight [C, K] f32,

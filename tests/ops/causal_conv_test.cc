@@ -26,8 +26,8 @@ struct Case {
     return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   }
   [[nodiscard]] Shape shape() const { return {tokens(), channels}; }
-  [[nodiscard]] std::vector<ConvSegment> segments() const {
-    std::vector<ConvSegment> out;
+  [[nodiscard]] std::vector<StateSegment> segments() const {
+    std::vector<StateSegment> out;
     int64_t begin = 0;
     for (const int64_t length : lengths) {
       out.push_back({.begin = begin, .end = begin + length});
@@ -75,10 +75,10 @@ struct Inputs {
 
   Buffer x;
   Buffer weight;
-  std::vector<ConvSegment> segments;
+  std::vector<StateSegment> segments;
 };
 
-std::vector<double> rows_of(const std::vector<double>& x, const Case& c, const ConvSegment& rows) {
+std::vector<double> rows_of(const std::vector<double>& x, const Case& c, const StateSegment& rows) {
   return {x.begin() + rows.begin * c.channels, x.begin() + rows.end * c.channels};
 }
 std::vector<double> abs_of(std::vector<double> x) {
@@ -101,7 +101,7 @@ TEST(CausalConv, ForwardMatchesReference) {
     });
     const auto weight = in.weight.values();
     std::vector<double> want, bound;
-    for (const ConvSegment& rows : in.segments) {
+    for (const StateSegment& rows : in.segments) {
       const ref::CausalConv conv{rows.end - rows.begin, c.channels, c.taps};
       const auto x = rows_of(in.x.values(), c, rows);
       const auto y = ref::causal_conv_silu(conv, x, weight);
@@ -137,7 +137,7 @@ TEST(CausalConv, BackwardMatchesReference) {
       std::vector<double> d_weight = start.values();
       std::vector<double> d_weight_bound(d_weight.size());
       std::vector<double> magnitude = abs_of(d_weight);
-      for (const ConvSegment& rows : in.segments) {
+      for (const StateSegment& rows : in.segments) {
         const ref::CausalConv conv{rows.end - rows.begin, c.channels, c.taps};
         const auto x = rows_of(in.x.values(), c, rows);
         const auto d_rows = rows_of(d_y.values(), c, rows);
@@ -213,10 +213,10 @@ TEST(CausalConv, SplitsGiveTheSameBits) {
           Buffer history(type, {std::max<int64_t>(taps - 1, 1), c.channels});
           int64_t position = 0;
           for (const int64_t length : split) {
-            const ConvSegment rows{.begin = position,
+            const StateSegment rows{.begin = position,
                                    .end = position + length,
                                    .first_position = position,
-                                   .history = history.view().data};
+                                   .state = history.view().data};
             causal_conv_silu(backend, {in.x, in.weight, {&rows, 1}}, pieces);
             position += length;
             for (int64_t i = 0; i < (taps - 1) * c.channels; ++i) {
@@ -248,7 +248,7 @@ TEST(CausalConv, SequencesDecodeBesideEachOther) {
         x.set(n, in.x.get((6 + t) * c.channels + n));
         x.set(c.channels + n, in.x.get(t * c.channels + n));
       }
-      const ConvSegment rows[] = {{0, 1, t, second.view().data}, {1, 2, t, first.view().data}};
+      const StateSegment rows[] = {{0, 1, t, second.view().data}, {1, 2, t, first.view().data}};
       causal_conv_silu(backend, {x, in.weight, rows}, y);
       for (int64_t n = 0; n < c.channels; ++n) {
         EXPECT_EQ(y.get(n), whole.get((6 + t) * c.channels + n));
@@ -279,7 +279,7 @@ TEST(CausalConv, SequencesNeverSeeEachOther) {
     }
     y_wide.set_values(std::vector<double>(static_cast<size_t>(y_wide.size()), 7));
     d_x_wide.set_values(y_wide.values());
-    const ConvSegment rows[] = {{.begin = 1, .end = 6}, {.begin = 6, .end = 15}, {15, 18, 0, {}}};
+    const StateSegment rows[] = {{.begin = 1, .end = 6}, {.begin = 6, .end = 15}, {15, 18, 0, {}}};
     causal_conv_silu(backend, {x_wide, in.weight, rows}, y_wide);
     causal_conv_silu_backward(backend, {x_wide, in.weight, rows}, d_y_wide, d_x_wide, unused);
     for (int64_t i = 0; i < y_wide.size(); ++i) {
@@ -308,7 +308,7 @@ TEST(CausalConv, WeightGradientContinuesAcrossPasses) {
     Buffer d_x(kF32, c.shape()), d_x_without(kF32, c.shape());
     Buffer whole = random_buffer(kF32, in.weight.view().shape, {.seed = 5}), split = whole;
     causal_conv_silu_backward(backend, in.args(), d_y, d_x, whole);
-    for (const ConvSegment& rows : in.segments) {
+    for (const StateSegment& rows : in.segments) {
       causal_conv_silu_backward(backend, {in.x, in.weight, {&rows, 1}}, d_y, d_x_without, split);
     }
     expect_same_bits(split, whole);
@@ -359,7 +359,7 @@ TEST(CausalConv, CountsNothing) {
   void* nowhere = reinterpret_cast<void*>(64);
   const TensorView x(nowhere, kBF16, {512, 6144});
   const TensorView weight(nowhere, kF32, {6144, 4});
-  const ConvSegment rows[] = {{.begin = 0, .end = 500}, {500, 501, 70000, nullptr}};
+  const StateSegment rows[] = {{.begin = 0, .end = 500}, {500, 501, 70000, nullptr}};
   causal_conv_silu(backend, {x, weight, rows}, x);
   causal_conv_silu_backward(backend, {x, weight, {rows, 1}}, x, x, weight);
   EXPECT_EQ(backend.scratch().high_water(), 0);
@@ -371,10 +371,10 @@ TEST(CausalConvDeathTest, WhatItRefuses) {
   const Buffer weight = filled_buffer(kF32, {3, 4}, 1);
   const Buffer long_weight = filled_buffer(kF32, {3, kMaxConvTaps + 1}, 1);
   Buffer y(kF32, {4, 3});
-  const ConvSegment rows{.begin = 0, .end = 4};
-  const ConvSegment continued{.begin = 0, .end = 4, .first_position = 3};
-  const ConvSegment twice[] = {{.begin = 0, .end = 3}, {.begin = 2, .end = 4}};
-  const ConvSegment beyond{.begin = 0, .end = 5};
+  const StateSegment rows{.begin = 0, .end = 4};
+  const StateSegment continued{.begin = 0, .end = 4, .first_position = 3};
+  const StateSegment twice[] = {{.begin = 0, .end = 3}, {.begin = 2, .end = 4}};
+  const StateSegment beyond{.begin = 0, .end = 5};
   EXPECT_DEATH(causal_conv_silu(backend, {x, long_weight, {&rows, 1}}, y), "kMaxConvTaps");
   EXPECT_DEATH(causal_conv_silu(backend, {x, weight, {&continued, 1}}, y), "history");
   EXPECT_DEATH(causal_conv_silu(backend, {x, weight, twice}, y), "last_end");

@@ -17,7 +17,7 @@ struct CausalConvKernel {
   const float* weight;  // [C, K]
   int64_t num_channels;
   int64_t num_taps;
-  const ConvSegment* segments;
+  const StateSegment* segments;
   int64_t num_segments;
 };
 

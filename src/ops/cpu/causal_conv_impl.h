@@ -36,18 +36,18 @@ template <typename V>
 // The input `row` rows after the segment's first, from channel `first` on; row >= 1 - K.
 template <typename V, typename X>
 [[gnu::always_inline]] inline const X* conv_input(const CausalConvKernel& k,
-                                                  const ConvSegment& segment, int64_t row,
+                                                  const StateSegment& segment, int64_t row,
                                                   int64_t first, const X* zeros) {
   if (row >= 0) return static_cast<const X*>(k.x) + (segment.begin + row) * k.x_stride + first;
   if (segment.first_position + row < 0) return zeros;
   const int64_t kept = k.num_taps - 1 + row;
-  return static_cast<const X*>(segment.history) + kept * k.num_channels + first;
+  return static_cast<const X*>(segment.state) + kept * k.num_channels + first;
 }
 
 // taps[i]: the input that weight i multiplies in output `row`.
 template <typename V, typename X>
 [[gnu::always_inline]] inline void conv_inputs(const CausalConvKernel& k,
-                                               const ConvSegment& segment, int64_t row,
+                                               const StateSegment& segment, int64_t row,
                                                int64_t num_taps, int64_t first, const X* zeros,
                                                const X** taps) {
   for (int64_t i = 0; i < num_taps; ++i) {
@@ -68,13 +68,13 @@ template <typename V, typename X, typename P>
 
 // The inputs before row `end`; each comes from its own place or a later one.
 template <typename V, typename X>
-void keep_history(const CausalConvKernel& k, const ConvSegment& segment, int64_t begin,
+void keep_history(const CausalConvKernel& k, const StateSegment& segment, int64_t begin,
                   int64_t count, const X* zeros) {
   const int64_t num_kept = k.num_taps - 1;
   for (int64_t j = 0; j < num_kept; ++j) {
     const int64_t row = segment.end - segment.begin - num_kept + j;
     const X* from = conv_input<V>(k, segment, row, begin, zeros);
-    X* to = static_cast<X*>(segment.history) + j * k.num_channels + begin;
+    X* to = static_cast<X*>(segment.state) + j * k.num_channels + begin;
     for (int64_t n = 0; n < count; ++n) to[n] = from[n];
   }
 }
@@ -87,7 +87,7 @@ void causal_conv_silu_typed(const CausalConvKernel& k, X* y, int64_t y_stride, i
   const X zeros[kConvBlock] = {};
   turn_taps<V>(k.weight + begin * num_taps, end - begin, num_taps, weight);
   for (int64_t s = 0; s < k.num_segments; ++s) {
-    const ConvSegment& segment = k.segments[s];
+    const StateSegment& segment = k.segments[s];
     for (int64_t t = segment.begin; t < segment.end; ++t) {
       const X* taps[kMaxConvTaps];
       conv_inputs<V>(k, segment, t - segment.begin, num_taps, begin, zeros, taps);
@@ -96,7 +96,7 @@ void causal_conv_silu_typed(const CausalConvKernel& k, X* y, int64_t y_stride, i
         V::store(y_row + n, Silu<V>::value(conv_chunk<V>(taps, weight, num_taps, n, part)), part);
       });
     }
-    if (segment.history != nullptr) keep_history<V>(k, segment, begin, end - begin, zeros);
+    if (segment.state != nullptr) keep_history<V>(k, segment, begin, end - begin, zeros);
   }
 }
 
@@ -150,7 +150,7 @@ void causal_conv_silu_backward_typed(const CausalConvKernel& k, const CausalConv
   turn_taps<V>(k.weight + begin * num_taps, width, num_taps, weight);
   if (kWeight) turn_taps<V>(grads.d_weight + begin * num_taps, width, num_taps, d_weight);
   for (int64_t s = 0; s < k.num_segments; ++s) {
-    const ConvSegment& segment = k.segments[s];
+    const StateSegment& segment = k.segments[s];
     const int64_t num_rows = segment.end - segment.begin;
     const DY* d_y = static_cast<const DY*>(grads.d_y) + segment.begin * grads.d_y_stride + begin;
     DX* d_x = static_cast<DX*>(grads.d_x) + segment.begin * grads.d_x_stride + begin;

@@ -36,7 +36,7 @@ struct Forward {
   DeltaLayout layout;
 
   [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
-  void run(const DeltaSegment& segment, int64_t head, const Workspace& work) const;
+  void run(const StateSegment& segment, int64_t head, const Workspace& work) const;
   void run_chunk(const Rows& rows, int64_t head, const DeltaState& state,
                  const Workspace& work) const;
   void run_value_head(const Rows& rows, int64_t head, int64_t member, const DeltaState& state,
@@ -55,7 +55,7 @@ Workspace Forward::take_workspace(Scratch& scratch) const {
   work.read = floats(2 * kDeltaChunk * kPanelLanes);
   work.value = floats(kDeltaChunk * kPanelLanes);
   work.out = floats(kDeltaChunk * kPanelLanes);
-  const auto stateless = [](const DeltaSegment& s) { return s.state == nullptr; };
+  const auto stateless = [](const StateSegment& s) { return s.state == nullptr; };
   if (std::any_of(args.segments.begin(), args.segments.end(), stateless)) {
     work.state = floats(layout.key_head());
   }
@@ -147,7 +147,7 @@ void Forward::run_chunk(const Rows& rows, int64_t head, const DeltaState& state,
   }
 }
 
-void Forward::run(const DeltaSegment& segment, int64_t head, const Workspace& work) const {
+void Forward::run(const StateSegment& segment, int64_t head, const Workspace& work) const {
   float* memory = segment.state == nullptr
                       ? work.state
                       : static_cast<float*>(segment.state) + head * layout.key_head();

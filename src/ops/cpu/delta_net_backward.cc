@@ -67,7 +67,7 @@ struct Backward {
   DeltaLayout layout;
 
   [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
-  [[nodiscard]] Chunk chunk(const DeltaSegment& segment, int64_t index) const;
+  [[nodiscard]] Chunk chunk(const StateSegment& segment, int64_t index) const;
   // Of the state behind chunk `index`, and of the z of chunk `index`.
   [[nodiscard]] float* state(const Workspace& work, int64_t index, int64_t member) const {
     return work.states + (index * layout.group + member) * layout.state();
@@ -90,10 +90,10 @@ struct Backward {
                 const Workspace& work) const;
   void transpose_state(const float* panel, int64_t width, const Workspace& work) const;
   void finish_rows(const Chunk& c, int64_t head, const Workspace& work) const;
-  void run(const DeltaSegment& segment, int64_t head, const Workspace& work) const;
+  void run(const StateSegment& segment, int64_t head, const Workspace& work) const;
 };
 
-int64_t num_chunks(const DeltaSegment& segment) {
+int64_t num_chunks(const StateSegment& segment) {
   return (segment.end - segment.begin + kDeltaChunk - 1) / kDeltaChunk;
 }
 
@@ -101,7 +101,7 @@ Workspace Backward::take_workspace(Scratch& scratch) const {
   const auto floats = [&](int64_t count) { return static_cast<float*>(scratch.take(4 * count)); };
   constexpr int64_t n = kDeltaChunk;
   int64_t chunks = 1;
-  for (const DeltaSegment& s : args.segments) chunks = std::max(chunks, num_chunks(s));
+  for (const StateSegment& s : args.segments) chunks = std::max(chunks, num_chunks(s));
   Workspace work{};
   work.states = floats((chunks - 1) * layout.group * layout.state());
   work.z = floats(chunks * layout.group * layout.chunk_values());
@@ -135,7 +135,7 @@ Workspace Backward::take_workspace(Scratch& scratch) const {
   return work;
 }
 
-Chunk Backward::chunk(const DeltaSegment& segment, int64_t index) const {
+Chunk Backward::chunk(const StateSegment& segment, int64_t index) const {
   const int64_t row = segment.begin + index * kDeltaChunk;
   return {.index = index,
           .row = row,
@@ -452,7 +452,7 @@ void Backward::finish_rows(const Chunk& c, int64_t head, const Workspace& work) 
                          .stride = d_q.stride});
 }
 
-void Backward::run(const DeltaSegment& segment, int64_t head, const Workspace& work) const {
+void Backward::run(const StateSegment& segment, int64_t head, const Workspace& work) const {
   const int64_t chunks = num_chunks(segment);
   for (int64_t index = 0; index < chunks; ++index) {
     const Chunk c = chunk(segment, index);
