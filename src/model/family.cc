@@ -11,7 +11,7 @@
 namespace strata::model {
 
 extern const Family kLlamaFamily, kQwen3Family, kQwen3MoeFamily, kDeepseekV3Family, kQwen2Family,
-    kMistralFamily, kGemma3Family;
+    kMistralFamily, kGemma3Family, kQwen35Family, kQwen35MoeFamily;
 
 namespace {
 
@@ -24,6 +24,8 @@ constexpr const Family* kFamilies[] = {
     &kQwen2Family,       //
     &kMistralFamily,     //
     &kGemma3Family,      //
+    &kQwen35Family,      //
+    &kQwen35MoeFamily,   //
 };
 
 // What the files of every family have; a family names only its own beside these.
