@@ -193,7 +193,7 @@ class MoeReference(gr.Reference):
         module.forward = forward
 
     def _name_parameters(self):
-        self.base_params = dict(self.base.named_parameters())
+        self.base_params = {self.stored_name(k): v for k, v in self.base.named_parameters()}
         self.adapter_params = {k + 1: a.params for k, a in enumerate(self.adapters)}
         for params in [self.base_params, *self.adapter_params.values()]:
             for value in params.values():

@@ -68,14 +68,16 @@ class LiftedParts:
         return self.module.Gemma3TextModel(config) if config.model_type == "gemma3_text" else AutoModel.from_config(config)
 
 
-def is_hub_form(model_dir):
-    """Whether a multimodal checkpoint names its text part language_model.model."""
-    for name in os.listdir(model_dir):
+def stored_prefix(model_dir):
+    """What a checkpoint has before the names of its text part's layers."""
+    for name in sorted(os.listdir(model_dir)):
         if name.endswith(".safetensors"):
             with safe_open(os.path.join(model_dir, name), "pt") as f:
-                if any(key.startswith("language_model.model.") for key in f.keys()):
-                    return True
-    return False
+                for key in f.keys():
+                    for prefix in ("language_model.model.", "model.language_model."):
+                        if key.startswith(prefix):
+                            return prefix
+    return "model."
 
 
 def load_lifted(model_dir, config):
@@ -126,7 +128,7 @@ class Reference:
         else:
             base = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype)
         self.num_layers = config.get_text_config().num_hidden_layers
-        self.hub_names = is_hub_form(model_dir)
+        self.prefix = stored_prefix(model_dir)
         self.base = base
         self.peft = None
         self.num_adapters = len(adapter_dirs)
@@ -154,6 +156,10 @@ class Reference:
         else:
             self.peft.load_adapter(folder, name, is_trainable=True, autocast_adapter_dtype=keep)
 
+    def stored_name(self, name):
+        """The name in the checkpoint of a base parameter."""
+        return re.sub(r"^model\.(language_model\.)?", self.prefix, name)
+
     def _name_parameters(self):
         owner = self.peft if self.peft is not None else self.base
         for name, value in owner.named_parameters():
@@ -166,9 +172,7 @@ class Reference:
                 if golden_gemma3.is_ignored(stored):
                     value.requires_grad_(False)
                     continue
-                if self.hub_names:
-                    stored = stored.replace("model.language_model.", "language_model.model.")
-                self.base_params[stored.replace(".base_layer.", ".")] = value
+                self.base_params[self.stored_name(stored.replace(".base_layer.", "."))] = value
             value.requires_grad_(True)
 
     def activate(self, adapter):
