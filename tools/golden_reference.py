@@ -13,6 +13,7 @@ import json
 import os
 import re
 import sys
+import tempfile
 import types
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -23,6 +24,7 @@ from safetensors import safe_open
 
 import compare_probe
 import golden_gemma3
+import golden_qwen35
 
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "bf16_peft": torch.bfloat16}
 # Two units in the last place of float32. A float64 run's gradients then are three times as far from the truth as those
@@ -132,6 +134,7 @@ class Reference:
         self.base = base
         self.peft = None
         self.num_adapters = len(adapter_dirs)
+        self.whole_adapters = set()
         for i, folder in enumerate(adapter_dirs):
             self._add_adapter(folder, i + 1)
         self.base_params = {}
@@ -147,6 +150,15 @@ class Reference:
         text_model(base).norm.register_forward_hook(lambda _, __, y: setattr(self, "normed", y[0]))
 
     def _add_adapter(self, folder, index):
+        if type(text_model(self.base)) is type(self.base.model) and golden_qwen35.is_whole_adapter(folder):
+            self.whole_adapters.add(index)
+            with tempfile.TemporaryDirectory() as renamed:
+                golden_qwen35.rename_adapter(folder, renamed)
+                self._load_adapter(renamed, index)
+        else:
+            self._load_adapter(folder, index)
+
+    def _load_adapter(self, folder, index):
         from peft import PeftModel
         keep = self.kind == "bf16_peft"
         name = f"adapter{index}"
@@ -166,6 +178,8 @@ class Reference:
             found = re.search(r"\.(lora_[A-Za-z_]+)\.adapter(\d+)(\.weight)?$", name)
             if found:
                 stored = name[: found.start()] + "." + found.group(1) + (found.group(3) or "")
+                if int(found.group(2)) in self.whole_adapters:
+                    stored = stored.replace(*reversed(golden_qwen35.WHOLE_TO_TEXT))
                 self.adapter_params[int(found.group(2))][stored] = value
             else:
                 stored = name.removeprefix("base_model.model.") if self.peft is not None else name
