@@ -118,12 +118,11 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
       (rest - plan.snapshots - plan.adapters) / static_cast<int64_t>(engines.size());
   for (engine::Engine* engine : engines) {
     const int64_t state = engine->cache_layout().state_bytes();
-    const int64_t states =
-        state == 0 ? 0 : std::max<int64_t>(2, kv_share / sample_bytes(*engine));
+    const int64_t states = state == 0 ? 0 : std::max<int64_t>(2, kv_share / sample_bytes(*engine));
     plan.max_states.push_back(states);
     plan.states += states * state;
-    const int64_t pages = std::max(
-        (kv_share - states * state) / engine->kv_pool().page_bytes(), sample_pages(*engine));
+    const int64_t pages = std::max((kv_share - states * state) / engine->kv_pool().page_bytes(),
+                                   sample_pages(*engine));
     plan.max_pages.push_back(pages);
     plan.kv += pages * engine->kv_pool().page_bytes();
   }

@@ -50,10 +50,10 @@ class SampleRunner {
     std::shared_ptr<const api::Command> command;
     size_t group = 0;
     bool closed = false;
-    int64_t prompt_pages = 0;  // held until the last row has ended
+    int64_t prompt_pages = 0;   // held until the last row has ended
     int64_t prompt_states = 0;  // likewise
-    int64_t left = 0;          // samples without an end
-    std::vector<size_t> rows;  // running
+    int64_t left = 0;           // samples without an end
+    std::vector<size_t> rows;   // running
     api::SampleOutput output;
     [[nodiscard]] const api::Sample& sample() const { return std::get<api::Sample>(command->op); }
   };

@@ -2,9 +2,9 @@
 // waiting prompt and decodes one token of every running row, all in shared passes over paged KV; a
 // row leaves as soon as it is done and its pages go back. Rows of one prompt share its pages: it is
 // read once; where sequences have a state of their own (model/cache_layout.h), up to the last page
-// border, where the first row's state is copied. A row's tokens and logprobs depend on its own request alone, bit for bit: not on the
-// other rows, the order of joining, sharing, the prompt chunks or the page size. Engine thread
-// only.
+// border, where the first row's state is copied. A row's tokens and logprobs depend on its own
+// request alone, bit for bit: not on the other rows, the order of joining, sharing, the prompt
+// chunks or the page size. Engine thread only.
 //   SamplingLoop loop(engine); const size_t id = loop.add(request);
 //   while (!loop.done()) for (const SampledToken& token : loop.step()) ...;  loop.take(id)
 #pragma once
@@ -107,7 +107,9 @@ class SamplingLoop {
   [[nodiscard]] bool in_prompt(const Row& row) {
     return row.position < group_of(row).prompt_size();
   }
-  [[nodiscard]] bool shares(const Group& group) const { return !group.closed || group.num_rows > 1; }
+  [[nodiscard]] bool shares(const Group& group) const {
+    return !group.closed || group.num_rows > 1;
+  }
   [[nodiscard]] int64_t shared_positions(const Group& group) const;
   void join_prompt(Row& row);
   [[nodiscard]] int64_t next_piece(Row& row, int64_t room);

@@ -201,9 +201,9 @@ DType parse_dtype(const ConfigObject& object, std::string_view key) {
 double read_partial_rotary(const ConfigObject& object, const RopeDefaults& defaults) {
   const double factor = object.number("partial_rotary_factor", defaults.partial_rotary_factor);
   if (factor == 1.0 || (defaults.is_partial && factor > 0.0 && factor < 1.0)) return factor;
-  object.fail(fmt::format("key 'partial_rotary_factor': got {}, {}",
-                          object.json("partial_rotary_factor"),
-                          defaults.is_partial ? "want more than 0 and at most 1" : "only 1.0 is supported"));
+  object.fail(fmt::format(
+      "key 'partial_rotary_factor': got {}, {}", object.json("partial_rotary_factor"),
+      defaults.is_partial ? "want more than 0 and at most 1" : "only 1.0 is supported"));
 }
 
 int64_t positive(const ConfigObject& object, std::string_view key,
@@ -316,8 +316,8 @@ void check_full_attention(const ConfigObject& object) {
 LayerConfig pre_norm_layer(const ModelConfig& config, const Block& attention, const Block& mlp) {
   const auto norm = [&](std::string_view name) {
     return Connector(kPreNormAdd, PreNormAddConfig{.norm = name,
-                                      .eps = config.rms_norm_eps,
-                                      .norm_offset = config.norm_offset});
+                                                   .eps = config.rms_norm_eps,
+                                                   .norm_offset = config.norm_offset});
   };
   return {{norm("input_layernorm.weight"), attention},
           {norm("post_attention_layernorm.weight"), mlp}};

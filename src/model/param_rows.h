@@ -53,7 +53,7 @@ struct ParamRow {
   bool buffer = false;           // not trained
   ParamDraw draw = ParamDraw::kConstant;
   float init = 0.0f;
-  int bias = kNoKey;             // key of the matrix's bias
+  int bias = kNoKey;  // key of the matrix's bias
   LoraPlace lora = {};
   std::vector<Spelling> others = {};
 

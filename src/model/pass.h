@@ -58,7 +58,7 @@ struct PassLists {
   std::vector<ops::KvRange> ranges;
   std::vector<size_t> range_ends;  // of each sequence
   std::vector<ops::StateSegment> state_segments;
-  ExpertRows expert_rows;          // of the sparse layer at work
+  ExpertRows expert_rows;  // of the sparse layer at work
 };
 
 struct Pass {
@@ -76,7 +76,9 @@ struct Pass {
 
   [[nodiscard]] int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   [[nodiscard]] DType dtype() const { return weights.compute_dtype(); }
-  [[nodiscard]] bool cached() const { return !sequences.empty() && !sequences[0].kept.pages.empty(); }
+  [[nodiscard]] bool cached() const {
+    return !sequences.empty() && !sequences[0].kept.pages.empty();
+  }
   // A temporary of the scratch.
   [[nodiscard]] TensorView take(DType type, const Shape& shape) const {
     return backend.scratch().take(type, shape);

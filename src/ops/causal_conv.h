@@ -15,8 +15,8 @@ namespace strata::ops {
 constexpr int64_t kMaxConvTaps = 8;
 
 // A segment's state is [K - 1, C] of x's type, dense: the inputs before row `begin`, oldest first.
-// The pass reads those at positions from 0 on and then writes the inputs before row `end`, zeros for
-// positions below 0. Segments ascend.
+// The pass reads those at positions from 0 on and then writes the inputs before row `end`, zeros
+// for positions below 0. Segments ascend.
 struct CausalConvArgs {
   TensorView x;       // [T, C] f32 or bf16
   TensorView weight;  // [C, K] f32, dense, 1 <= K <= kMaxConvTaps

@@ -172,8 +172,8 @@ double sum_of_squares(Backend& backend, TensorView x) {
   const bool alone = backend.pool().num_threads() == 1;  // adds each row as it goes
   Scratch::Mark mark(backend.scratch());
   auto* sums = alone ? nullptr
-                     : static_cast<double*>(backend.scratch().take(
-                           rows * static_cast<int64_t>(sizeof(double))));
+                     : static_cast<double*>(
+                           backend.scratch().take(rows * static_cast<int64_t>(sizeof(double))));
   if (backend.is_counting()) return 0;
   double total = 0;
   cpu::with_path(backend.path(), [&]<typename V>() {

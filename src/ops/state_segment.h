@@ -7,7 +7,7 @@ namespace strata::ops {
 
 // Segments of a batch share no rows; rows of no segment are left as they are.
 struct StateSegment {
-  int64_t begin = 0;           // rows [begin, end)
+  int64_t begin = 0;  // rows [begin, end)
   int64_t end = 0;
   int64_t first_position = 0;  // of row `begin`
   // What the sequence's earlier rows left, brought up to row end - 1: the op says how many bytes.

@@ -214,9 +214,9 @@ TEST(CausalConv, SplitsGiveTheSameBits) {
           int64_t position = 0;
           for (const int64_t length : split) {
             const StateSegment rows{.begin = position,
-                                   .end = position + length,
-                                   .first_position = position,
-                                   .state = history.view().data};
+                                    .end = position + length,
+                                    .first_position = position,
+                                    .state = history.view().data};
             causal_conv_silu(backend, {in.x, in.weight, {&rows, 1}}, pieces);
             position += length;
             for (int64_t i = 0; i < (taps - 1) * c.channels; ++i) {

@@ -36,9 +36,12 @@ struct GatedDeltaNet {
     };
     const auto is_size = [](int64_t value) { return value >= 1 && value <= kLargest; };
     want(is_size(c.num_key_heads), "linear_num_key_heads", c.num_key_heads, "1 to 2^20");
-    want(is_size(c.num_value_heads) && c.num_value_heads % std::max<int64_t>(1, c.num_key_heads) == 0,
+    want(is_size(c.num_value_heads) &&
+             c.num_value_heads % std::max<int64_t>(1, c.num_key_heads) == 0,
          "linear_num_value_heads", c.num_value_heads, "a multiple of linear_num_key_heads");
-    const auto is_width = [](int64_t value) { return value >= 8 && value <= 1024 && value % 8 == 0; };
+    const auto is_width = [](int64_t value) {
+      return value >= 8 && value <= 1024 && value % 8 == 0;
+    };
     want(is_width(c.key_dim), "linear_key_head_dim", c.key_dim, "a multiple of 8 up to 1024");
     want(is_width(c.value_dim), "linear_value_head_dim", c.value_dim, "a multiple of 8 up to 1024");
     want(c.conv_width >= 1 && c.conv_width <= ops::kMaxConvTaps, "linear_conv_kernel_dim",
@@ -114,9 +117,8 @@ struct GatedDeltaNet {
     s.z = projected(kZ, "delta_z_proj", c.value_width());
     s.b = projected(kB, "delta_gates", c.num_value_heads);
     s.a = projected(kA, "delta_gates", c.num_value_heads);
-    s.context =
-        pass.save("delta_context", static_cast<double>(tokens) * work(c).token_flops, pass.dtype(),
-                  {tokens, c.num_value_heads, c.value_dim});
+    s.context = pass.save("delta_context", static_cast<double>(tokens) * work(c).token_flops,
+                          pass.dtype(), {tokens, c.num_value_heads, c.value_dim});
     for (int key = 0; key < kNumLinears; ++key) {
       s.lora_h[static_cast<size_t>(key)] = take_lora_h(pass, context, key);
     }

@@ -79,7 +79,8 @@ struct Gqa {
     add(kO, "self_attn.o_proj.weight", "self_attn.o_proj", {d, c.q_width()},
         bias_key(c.o_bias, kOBias));
     if (c.qkv_bias) {
-      rows.push_back({.key = kQBias, .suffix = "self_attn.q_proj.bias", .shape = {c.q_proj_width()}});
+      rows.push_back(
+          {.key = kQBias, .suffix = "self_attn.q_proj.bias", .shape = {c.q_proj_width()}});
       rows.push_back({.key = kKBias, .suffix = "self_attn.k_proj.bias", .shape = {c.kv_width()}});
       rows.push_back({.key = kVBias, .suffix = "self_attn.v_proj.bias", .shape = {c.kv_width()}});
     }

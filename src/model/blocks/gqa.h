@@ -1,9 +1,9 @@
 // Grouped-query attention: o_proj(attention(q, k, v)) with q, k, v projected from n, q and k normed
 // per head (Qwen3) and rotated, and with a gate (Qwen3.5): o_proj(attention(q, k, v) * sigmoid(g)),
-// where q_proj gives the query and the gate of each head in turn. With a KV cache the new keys and values are written to its pages
-// first and attention reads the pages; without one it reads them where they were computed: the same
-// bits either way. Sources: HF modeling_llama.py, LlamaAttention; modeling_qwen3.py,
-// Qwen3Attention; modeling_qwen3_5.py, Qwen3_5Attention.
+// where q_proj gives the query and the gate of each head in turn. With a KV cache the new keys and
+// values are written to its pages first and attention reads the pages; without one it reads them
+// where they were computed: the same bits either way. Sources: HF modeling_llama.py,
+// LlamaAttention; modeling_qwen3.py, Qwen3Attention; modeling_qwen3_5.py, Qwen3_5Attention.
 #pragma once
 #include "model/block.h"
 

@@ -244,8 +244,8 @@ std::string Moe::fault(const Config& c) {
 void Moe::params(const Config& c, int64_t d, ParamRows& rows) {
   const int64_t e = c.num_experts;
   const int64_t f = c.expert_width;
-  constexpr int kSharedOrder = 7;   // behind a dense MLP's projections
-  constexpr int kExpertOrder = 14;  // behind latent attention's
+  constexpr int kSharedOrder = 7;        // behind a dense MLP's projections
+  constexpr int kExpertOrder = 14;       // behind latent attention's
   constexpr int kSharedScaleOrder = 23;  // behind the delta net's
   rows.push_back({.key = kMoeRouter, .suffix = "mlp.gate.weight", .shape = {e, d}});
   if (c.router == RouterKind::kSigmoid) {

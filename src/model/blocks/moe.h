@@ -1,9 +1,9 @@
 // Mixture of experts: sum over the chosen experts of weight * expert(n) + shared(n), expert(n) =
 // down(silu(gate(n)) * up(n)). Sources: HF modeling_qwen3_moe.py, Qwen3MoeSparseMoeBlock;
-// modeling_deepseek_v3.py, DeepseekV3MoE; modeling_qwen3_5_moe.py, Qwen3_5MoeSparseMoeBlock. No capacity: every token reaches its experts, and its
-// result depends on no other token. The router's weight goes into the expert's hidden values before
-// the down projection, which is linear; a token's experts are summed in fp32 in the order of its
-// choice.
+// modeling_deepseek_v3.py, DeepseekV3MoE; modeling_qwen3_5_moe.py, Qwen3_5MoeSparseMoeBlock. No
+// capacity: every token reaches its experts, and its result depends on no other token. The router's
+// weight goes into the expert's hidden values before the down projection, which is linear; a
+// token's experts are summed in fp32 in the order of its choice.
 #pragma once
 #include "model/block.h"
 

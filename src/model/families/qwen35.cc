@@ -17,13 +17,10 @@ namespace {
 
 constexpr std::string_view kArchitectures[] = {"Qwen3_5ForCausalLM"};
 constexpr std::string_view kMoeArchitectures[] = {"Qwen3_5MoeForCausalLM"};
-constexpr std::string_view kRead[] = {"layer_types",
-                                      "full_attention_interval",
-                                      "linear_conv_kernel_dim",
-                                      "linear_key_head_dim",
-                                      "linear_value_head_dim",
-                                      "linear_num_key_heads",
-                                      "linear_num_value_heads"};
+constexpr std::string_view kRead[] = {
+    "layer_types",           "full_attention_interval", "linear_conv_kernel_dim",
+    "linear_key_head_dim",   "linear_value_head_dim",   "linear_num_key_heads",
+    "linear_num_value_heads"};
 constexpr std::string_view kMoeRead[] = {"layer_types",
                                          "full_attention_interval",
                                          "linear_conv_kernel_dim",
@@ -36,20 +33,18 @@ constexpr std::string_view kMoeRead[] = {"layer_types",
                                          "num_experts",
                                          "num_local_experts",
                                          "num_experts_per_tok"};
-constexpr std::string_view kInert[] = {"transformers.js_config",      "mtp_num_hidden_layers",
+constexpr std::string_view kInert[] = {"transformers.js_config",       "mtp_num_hidden_layers",
                                        "mtp_use_dedicated_embeddings", "output_router_logits",
                                        "router_aux_loss_coef",         "_experts_implementation"};
-constexpr NeutralKey kNeutral[] = {{"attn_output_gate", "true"},
-                                   {"output_gate_type", "\"swish\""},
-                                   {"mamba_ssm_dtype", "\"float32\""},
-                                   {"mlp_only_layers", "[]"},
-                                   {"decoder_sparse_step", "1"},
-                                   {"norm_topk_prob", "true"}};
+constexpr NeutralKey kNeutral[] = {
+    {"attn_output_gate", "true"},       {"output_gate_type", "\"swish\""},
+    {"mamba_ssm_dtype", "\"float32\""}, {"mlp_only_layers", "[]"},
+    {"decoder_sparse_step", "1"},       {"norm_topk_prob", "true"}};
 
 constexpr std::string_view kWholeArchitectures[] = {"Qwen3_5ForConditionalGeneration"};
 constexpr std::string_view kWholeMoeArchitectures[] = {"Qwen3_5MoeForConditionalGeneration"};
-constexpr std::string_view kWholeInert[] = {"vision_config",       "language_model_only",
-                                            "image_token_id",      "video_token_id",
+constexpr std::string_view kWholeInert[] = {"vision_config",         "language_model_only",
+                                            "image_token_id",        "video_token_id",
                                             "vision_start_token_id", "vision_end_token_id"};
 constexpr NameForm kNameForms[] = {{"model.language_model.", "lm_head."}};
 constexpr std::string_view kIgnored[] = {"visual.", "mtp."};
@@ -142,8 +137,7 @@ void read_dense(const ConfigObject& object, const DecoderKeys& keys, ModelConfig
 }
 
 void read_moe(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
-  const int64_t experts =
-      object.integer("num_experts", object.integer("num_local_experts", 256));
+  const int64_t experts = object.integer("num_experts", object.integer("num_local_experts", 256));
   if (object.has("num_local_experts") && object.integer("num_local_experts") != experts) {
     object.fail(fmt::format("num_experts {} and num_local_experts {} disagree", experts,
                             object.json("num_local_experts")));
