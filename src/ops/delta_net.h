@@ -14,8 +14,8 @@
 // norm is sixteen interleaved partial sums and their tree. So a row depends on the rows of its
 // sequence up to itself alone, and neither on threads, other segments nor on how the sequence was
 // split into segments. No exponent is positive, so nothing overflows at any decay; g below -128
-// counts as -128 (e^-128 is 0 in fp32). Every path gives the same bits. Rows of no segment are left
-// as they are. Engine thread only; outputs may not alias inputs.
+// counts as -128 (e^-128 is 0 in fp32, and so is its gradient). Every path gives the same bits.
+// Rows of no segment are left as they are. Engine thread only; outputs may not alias inputs.
 #pragma once
 #include <span>
 
@@ -43,8 +43,9 @@ struct DeltaSegment {
   int64_t begin = 0;  // rows [begin, end) of qkv and out; segments share none
   int64_t end = 0;
   int64_t first_position = 0;  // absolute position of row `begin`
-  // What the sequence's earlier rows left, brought up to its row end - 1: delta_state_bytes of one
-  // sequence's own. Null: nothing is kept, and first_position is 0.
+  // What the sequence's earlier rows left, brought up to row end - 1: delta_state_bytes of the
+  // sequence's own, so a call has one segment of it. Null: nothing is kept, first_position is 0
+  // (but on a counting backend).
   void* state = nullptr;
 };
 
@@ -65,10 +66,9 @@ void delta_net(Backend& backend, const DeltaNetArgs& args, TensorView out);
 
 // Of segments without state. Makes states and u again. d_out [T, Vh, dv] and d_qkv [T, width] are
 // f32 or bf16 each; writes d_qkv, d_log_decay and d_beta [T, Vh] f32. All sums are fp32 chains as
-// forward's; value heads that share a key head add into its gradients in ascending order. The
-// gradient of g where it is below -128 is that at -128. Scratch, for each worker: the states at the
-// chunks' starts (dk dv floats a chunk) and u's factor (dv floats a row) of the longest segment,
-// for the value heads of one key head.
+// forward's; value heads that share a key head add into its gradients in ascending order. Scratch,
+// for each worker: the states at the chunks' starts (dk dv floats a chunk) and u's factor (dv
+// floats a row) of the longest segment, for the value heads of one key head.
 void delta_net_backward(Backend& backend, const DeltaNetArgs& args, TensorView d_out,
                         TensorView d_qkv, TensorView d_log_decay, TensorView d_beta);
 

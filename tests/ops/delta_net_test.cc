@@ -395,7 +395,8 @@ TEST(DeltaNet, EmptyBatch) {
   }
 }
 
-// What a counting backend counts is what is taken, and a warm call takes nothing new.
+// What a counting backend counts is what is taken, with states or without; a warm call takes
+// nothing new.
 TEST(DeltaNet, ScratchIsCountedBeforehand) {
   const DeltaCase c{.lengths = {300, 40}, .shape = {2, 4, 64, 80}};
   const DeltaData data(c, kBF16);
@@ -419,6 +420,12 @@ TEST(DeltaNet, ScratchIsCountedBeforehand) {
         EXPECT_EQ(backend.scratch().high_water(), counting.scratch().high_water());
         EXPECT_EQ(backend.scratch().grown(), 0);
       }
+      const DeltaSegment decode{.begin = 0, .end = 1, .first_position = 70};
+      Backend counting = Backend::counting(path, threads);
+      delta_net(counting, delta_args(c, data, {&decode, 1}), Buffer(kBF16, c.out_shape()));
+      Backend backend(path, threads);
+      run_delta(backend, c, data, whole_segments(c));
+      EXPECT_EQ(backend.scratch().high_water(), counting.scratch().high_water());
     }
   }
 }
