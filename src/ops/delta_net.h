@@ -13,9 +13,9 @@
 // fma chain over ascending columns; a sum over j continues what stands before it, j ascending; a
 // norm is sixteen interleaved partial sums and their tree. So a row depends on the rows of its
 // sequence up to itself alone, and neither on threads, other segments nor on how the sequence was
-// split into segments. No exponent is positive, so nothing overflows at any decay; g below -128
-// counts as -128 (e^-128 is 0 in fp32, and so is its gradient). Every path gives the same bits.
-// Rows of no segment are left as they are. Engine thread only; outputs may not alias inputs.
+// split into segments. No exponent is positive and none is a difference, so nothing overflows at
+// any decay, and g may be -inf. Every path gives the same bits. Rows of no segment are left as they
+// are. Engine thread only; outputs may not alias inputs.
 #pragma once
 #include <span>
 
