@@ -101,7 +101,7 @@ void Bench::train(int64_t num_sequences, int64_t length, bool backward) {
   const Tensor d_log_decay(DType::kF32, batch.beta.view().shape);
   const Tensor d_beta(DType::kF32, batch.beta.view().shape);
   fill(d_out, 4, 0, 1);
-  std::vector<DeltaSegment> segments;
+  std::vector<StateSegment> segments;
   for (int64_t s = 0; s < num_sequences; ++s) {
     segments.push_back({.begin = s * length, .end = (s + 1) * length});
   }
@@ -124,7 +124,7 @@ void Bench::decode(int64_t num_sequences) {
   const int64_t layers = std::max<int64_t>(1, (int64_t{384} << 20) / (num_sequences * state_bytes));
   const Memory memory(layers * num_sequences * state_bytes);
   const Batch batch(shape_, options_.dtype, num_sequences);
-  std::vector<DeltaSegment> segments(static_cast<size_t>(num_sequences));
+  std::vector<StateSegment> segments(static_cast<size_t>(num_sequences));
   int64_t layer = 0;
   int64_t position = 0;
   const auto step = [&] {

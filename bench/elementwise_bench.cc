@@ -1,5 +1,6 @@
-// Bandwidth of the ops that only move data, on Qwen3-0.6B's shapes with 2,048 tokens, beside a
-// plain read and a copy of large blocks. Bytes are what an op must read and write once.
+// Bandwidth of the ops that only move data, on Qwen3-0.6B's shapes with 2,048 tokens (those of
+// gated delta nets on Qwen3.5's: 16 heads of 128), beside a plain read and a copy of large blocks.
+// Bytes are what an op must read and write once.
 //   build/release/bench/elementwise_bench --benchmark_filter=swiglu
 #include <benchmark/benchmark.h>
 
@@ -8,8 +9,11 @@
 
 #include "backend/backend.h"
 #include "ops/adamw.h"
+#include "ops/causal_conv.h"
+#include "ops/delta_gates.h"
 #include "ops/elementwise.h"
 #include "ops/gated.h"
+#include "ops/gated_norm.h"
 #include "ops/log_softmax.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
@@ -161,6 +165,71 @@ void swiglu_backward_bf16(benchmark::State& state) {
           [&](Backend& b) { gated_backward(b, Activation::kSilu, gate, up, d_y, d_gate, d_up); });
 }
 BENCHMARK(swiglu_backward_bf16)->Unit(benchmark::kMillisecond)->UseRealTime();
+
+constexpr int64_t kDeltaHeads = 16;
+constexpr int64_t kDeltaWidth = kDeltaHeads * 128;
+constexpr int64_t kConvChannels = 3 * kDeltaWidth;  // [q | k | v]
+
+void causal_conv_bf16(benchmark::State& state) {
+  const int64_t tokens = state.range(0);
+  const Tensor x = filled(kBF16, {tokens, kConvChannels});
+  const Tensor y = filled(kBF16, {tokens, kConvChannels});
+  const Tensor weight = filled(kF32, {kConvChannels, 4});
+  const Tensor history = filled(kBF16, {3, kConvChannels});
+  const StateSegment rows = {.begin = 0, .end = tokens, .state = history.view().data};
+  measure(state, 2 * x.view().num_bytes(),
+          [&](Backend& b) { causal_conv_silu(b, {x, weight, {&rows, 1}}, y); });
+}
+BENCHMARK(causal_conv_bf16)->Arg(1)->Arg(kTokens)->Unit(benchmark::kMicrosecond)->UseRealTime();
+
+void causal_conv_backward_bf16(benchmark::State& state) {
+  const Tensor x = filled(kBF16, {kTokens, kConvChannels});
+  const Tensor d_y = filled(kBF16, {kTokens, kConvChannels});
+  const Tensor d_x = filled(kBF16, {kTokens, kConvChannels});
+  const Tensor weight = filled(kF32, {kConvChannels, 4});
+  const Tensor d_weight = filled(kF32, {kConvChannels, 4});
+  const StateSegment rows = {.begin = 0, .end = kTokens};
+  const TensorView wanted = state.range(0) == 1 ? d_weight.view() : TensorView();
+  measure(state, 3 * x.view().num_bytes(), [&](Backend& b) {
+    causal_conv_silu_backward(b, {x, weight, {&rows, 1}}, d_y, d_x, wanted);
+  });
+}
+BENCHMARK(causal_conv_backward_bf16)->Arg(0)->Arg(1)->Unit(benchmark::kMillisecond)->UseRealTime();
+
+void gated_norm_bf16(benchmark::State& state) {
+  const int64_t tokens = state.range(0);
+  const Tensor x = filled(kBF16, {tokens, kDeltaHeads, 128});
+  const Tensor z = filled(kBF16, {tokens, kDeltaWidth});
+  const Tensor y = filled(kBF16, {tokens, kDeltaWidth});
+  const Tensor weight = filled(kF32, {128});
+  measure(state, 3 * x.view().num_bytes(), [&](Backend& b) { gated_norm(b, {x, z, weight}, y); });
+}
+BENCHMARK(gated_norm_bf16)->Arg(1)->Arg(kTokens)->Unit(benchmark::kMicrosecond)->UseRealTime();
+
+void gated_norm_backward_bf16(benchmark::State& state) {
+  const Tensor x = filled(kBF16, {kTokens, kDeltaHeads, 128});
+  const Tensor z = filled(kBF16, {kTokens, kDeltaWidth});
+  const Tensor d_y = filled(kBF16, {kTokens, kDeltaWidth});
+  const Tensor d_x = filled(kBF16, {kTokens, kDeltaHeads, 128});
+  const Tensor d_z = filled(kBF16, {kTokens, kDeltaWidth});
+  const Tensor weight = filled(kF32, {128});
+  const Tensor d_weight = filled(kF32, {128});
+  const bool trained = state.range(0) == 1;
+  measure(state, (trained ? 8 : 5) * x.view().num_bytes(), [&](Backend& b) {
+    gated_norm_backward(b, {x, z, weight}, d_y, d_x, d_z, trained ? d_weight.view() : TensorView());
+  });
+}
+BENCHMARK(gated_norm_backward_bf16)->Arg(0)->Arg(1)->Unit(benchmark::kMillisecond)->UseRealTime();
+
+void delta_gates_bf16(benchmark::State& state) {
+  const Tensor a = filled(kBF16, {kTokens, kDeltaHeads});
+  const Tensor head = filled(kF32, {kDeltaHeads});
+  const Tensor log_decay = filled(kF32, {kTokens, kDeltaHeads});
+  const Tensor beta = filled(kF32, {kTokens, kDeltaHeads});
+  measure(state, 2 * (a.view().num_bytes() + beta.view().num_bytes()),
+          [&](Backend& b) { delta_gates(b, {a, a, head, head}, log_decay, beta); });
+}
+BENCHMARK(delta_gates_bf16)->Unit(benchmark::kMicrosecond)->UseRealTime();
 
 void logsumexp_f32(benchmark::State& state) {
   const int64_t rows = state.range(0);

@@ -55,11 +55,12 @@ class Adapter:
         paths = {re.sub(r"\.lora_(embedding_)?[AB](\.weight)?$", "", k.removeprefix(PREFIX)) for k in self.params}
         self.linear, self.experts = {}, {}
         for path in sorted(paths):
-            found = re.match(r"(.*\.mlp\.experts)(?:\.(.*))?$", path)
+            module = path.replace("model.language_model.", "model.")
+            found = re.match(r"(.*\.mlp\.experts)(?:\.(.*))?$", module)
             if found:
                 self.experts.setdefault(found.group(1), []).append((found.group(2), path))
             else:
-                self.linear[path] = path
+                self.linear[module] = path
 
     def pair(self, path):
         keys = lambda p: [f"{PREFIX}{path}.lora_{p}.weight", f"{PREFIX}{path}.lora_{p}", f"{PREFIX}{path}.lora_embedding_{p}"]
@@ -72,13 +73,13 @@ class Adapter:
     def linear_delta(self, path, x):
         if path not in self.linear:
             return None
-        a, b = self.pair(path)
+        a, b = self.pair(self.linear[path])
         return self.scale(path, a.shape[0]) * ((x.to(a.dtype) @ a.T) @ b.T)
 
     def embedding_delta(self, path, ids):
         if path not in self.linear:
             return None
-        a, b = self.pair(path)
+        a, b = self.pair(self.linear[path])
         return self.scale(path, a.shape[0]) * (a.T[ids] @ b.T)
 
     def expert_deltas(self, experts, e):
@@ -193,7 +194,7 @@ class MoeReference(gr.Reference):
         module.forward = forward
 
     def _name_parameters(self):
-        self.base_params = dict(self.base.named_parameters())
+        self.base_params = {self.stored_name(k): v for k, v in self.base.named_parameters()}
         self.adapter_params = {k + 1: a.params for k, a in enumerate(self.adapters)}
         for params in [self.base_params, *self.adapter_params.values()]:
             for value in params.values():
@@ -239,7 +240,7 @@ def fuse_experts(folder):
 
 def make_adapter(folder, model_dir, spec, gen):
     """An adapter of random size. spec: form (per_expert, fused, stacked), r, lora_alpha, expert_r, modules (suffixes of
-    plain linear modules), experts (projections), use_rslora."""
+    plain linear modules), experts (projections), use_rslora, whole (names as of a multimodal model)."""
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
@@ -258,6 +259,8 @@ def make_adapter(folder, model_dir, spec, gen):
             ranks[path] = r
 
     for path, module in model.named_modules():
+        if spec.get("whole"):
+            path = re.sub(r"^model\.", "model.language_model.", path)
         if isinstance(module, torch.nn.Embedding) and "embed_tokens" in spec.get("modules", []):
             tensors[f"{PREFIX}{path}.lora_embedding_A"] = draw((rank, module.num_embeddings), 1.0)
             tensors[f"{PREFIX}{path}.lora_embedding_B"] = draw((module.embedding_dim, rank), 0.35 / (slope(rank) * rank ** 0.5))

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import sys
+import tempfile
 import types
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -23,6 +24,7 @@ from safetensors import safe_open
 
 import compare_probe
 import golden_gemma3
+import golden_qwen35
 
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "bf16_peft": torch.bfloat16}
 # Two units in the last place of float32. A float64 run's gradients then are three times as far from the truth as those
@@ -68,14 +70,16 @@ class LiftedParts:
         return self.module.Gemma3TextModel(config) if config.model_type == "gemma3_text" else AutoModel.from_config(config)
 
 
-def is_hub_form(model_dir):
-    """Whether a multimodal checkpoint names its text part language_model.model."""
-    for name in os.listdir(model_dir):
+def stored_prefix(model_dir):
+    """What a checkpoint has before the names of its text part's layers."""
+    for name in sorted(os.listdir(model_dir)):
         if name.endswith(".safetensors"):
             with safe_open(os.path.join(model_dir, name), "pt") as f:
-                if any(key.startswith("language_model.model.") for key in f.keys()):
-                    return True
-    return False
+                for key in f.keys():
+                    for prefix in ("language_model.model.", "model.language_model."):
+                        if key.startswith(prefix):
+                            return prefix
+    return "model."
 
 
 def load_lifted(model_dir, config):
@@ -126,10 +130,11 @@ class Reference:
         else:
             base = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype)
         self.num_layers = config.get_text_config().num_hidden_layers
-        self.hub_names = is_hub_form(model_dir)
+        self.prefix = stored_prefix(model_dir)
         self.base = base
         self.peft = None
         self.num_adapters = len(adapter_dirs)
+        self.whole_adapters = set()
         for i, folder in enumerate(adapter_dirs):
             self._add_adapter(folder, i + 1)
         self.base_params = {}
@@ -145,6 +150,15 @@ class Reference:
         text_model(base).norm.register_forward_hook(lambda _, __, y: setattr(self, "normed", y[0]))
 
     def _add_adapter(self, folder, index):
+        if type(text_model(self.base)) is type(self.base.model) and golden_qwen35.is_whole_adapter(folder):
+            self.whole_adapters.add(index)
+            with tempfile.TemporaryDirectory() as renamed:
+                golden_qwen35.rename_adapter(folder, renamed)
+                self._load_adapter(renamed, index)
+        else:
+            self._load_adapter(folder, index)
+
+    def _load_adapter(self, folder, index):
         from peft import PeftModel
         keep = self.kind == "bf16_peft"
         name = f"adapter{index}"
@@ -154,21 +168,25 @@ class Reference:
         else:
             self.peft.load_adapter(folder, name, is_trainable=True, autocast_adapter_dtype=keep)
 
+    def stored_name(self, name):
+        """The name in the checkpoint of a base parameter."""
+        return re.sub(r"^model\.(language_model\.)?", self.prefix, name)
+
     def _name_parameters(self):
         owner = self.peft if self.peft is not None else self.base
         for name, value in owner.named_parameters():
             found = re.search(r"\.(lora_[A-Za-z_]+)\.adapter(\d+)(\.weight)?$", name)
             if found:
                 stored = name[: found.start()] + "." + found.group(1) + (found.group(3) or "")
+                if int(found.group(2)) in self.whole_adapters:
+                    stored = stored.replace(*reversed(golden_qwen35.WHOLE_TO_TEXT))
                 self.adapter_params[int(found.group(2))][stored] = value
             else:
                 stored = name.removeprefix("base_model.model.") if self.peft is not None else name
                 if golden_gemma3.is_ignored(stored):
                     value.requires_grad_(False)
                     continue
-                if self.hub_names:
-                    stored = stored.replace("model.language_model.", "language_model.model.")
-                self.base_params[stored.replace(".base_layer.", ".")] = value
+                self.base_params[self.stored_name(stored.replace(".base_layer.", "."))] = value
             value.requires_grad_(True)
 
     def activate(self, adapter):

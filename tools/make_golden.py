@@ -5,8 +5,8 @@ usage: python tools/make_golden.py                              rewrite tests/go
        python tools/make_golden.py --only llama2,qwen3          rewrite some cases
        python tools/make_golden.py --out DIR --seed 7 --count 5 --family qwen3
                                                                 random further models, not committed
-       families: llama qwen3 qwen3_moe deepseek_v3 glm4_moe_lite qwen2 mistral (some as ministral) gemma3 (text alone and
-       in multimodal checkpoints)
+       families: llama qwen3 qwen3_moe deepseek_v3 glm4_moe_lite qwen2 mistral (some as ministral) gemma3 qwen3_5
+       qwen3_5_moe (these three alone and in multimodal checkpoints)
 
 Layout under the output folder:
   CASE/model/ CASE/a/ CASE/b/    a Hugging Face model directory and PEFT adapters
@@ -14,8 +14,9 @@ Layout under the output folder:
   CASE/NAME.safetensors          its expected output: computed in float64, stored as F32
   CASE/NAME.noise.json           per tensor, how far transformers itself is in f32 and in bf16
   goldens.json                   the list of all: name, model, adapters, request, expected, noise
-A family with an entry in golden_definition.py is also computed from its definition, and every trap listed there must,
-in a committed case, change the logits by more than 100 times the limit of the comparison (the erf GELU by 20).
+A family with an entry in golden_definition.py or golden_qwen35_definition.py is also computed from its definition, and
+every trap listed there must, in a committed case, change the logits by more than 100 times the limit of the comparison
+(the erf GELU by 20).
 Needs tools/requirements-golden.txt. tools/compare_probe.py and tests/golden/ read the result.
 """
 import argparse
@@ -37,6 +38,8 @@ import golden_deepseek
 import golden_definition
 import golden_gemma3
 import golden_moe
+import golden_qwen35
+import golden_qwen35_definition
 import golden_reference as gr
 import golden_window
 from golden_window import ALL_LINEAR
@@ -63,6 +66,9 @@ def randomise(model, gen):
     with torch.no_grad():
         for name, value in model.named_parameters():
             noise = torch.randn(value.shape, generator=gen)
+            if model.config.model_type.startswith("qwen3_5") and golden_qwen35.randomise(
+                    name, value, noise, model.config, gen):
+                continue
             if "norm" in name and model.config.model_type.startswith("gemma3"):
                 golden_gemma3.randomise_norm(name, value, noise)
             elif "norm" in name:
@@ -110,23 +116,30 @@ def write_pretty(path, value):
 def make_model(folder, spec, gen):
     from transformers import AutoModelForCausalLM
     dtype = DTYPES[spec.get("dtype", "F32")]
-    gemma = spec["family"] == "gemma3"
-    config = golden_gemma3.make_config(spec.get("form", "text"), **spec["config"]) if gemma else make_config(
-        spec["family"], **spec["config"])
-    model = AutoModelForCausalLM.from_config(config)
+    gemma, qwen35 = spec["family"] == "gemma3", spec["family"] in golden_qwen35.FAMILIES
+    if qwen35:
+        model = golden_qwen35.build(spec)
+    else:
+        config = golden_gemma3.make_config(spec.get("form", "text"), **spec["config"]) if gemma else make_config(
+            spec["family"], **spec["config"])
+        model = AutoModelForCausalLM.from_config(config)
     randomise(model, gen)
     with torch.no_grad():
         # Logits of a trained model's size, whose probabilities span many orders of magnitude.
         gr.text_model(model).norm.weight.mul_(spec.get("sharpness", 1))
     biases = {n: b.clone() for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")}
+    float32 = {n: p.detach().clone() for n, p in model.named_parameters() if golden_qwen35.stays_float32(n, spec)}
     model = model.to(dtype)
+    for name, value in float32.items():
+        model.get_parameter(name).data = value
     for name, value in biases.items():
         owner, _, leaf = name.rpartition(".")
         setattr(model.get_submodule(owner), leaf, torch.nn.Buffer(value))  # stays float32
     model.config.dtype = dtype
     size = sum(p.numel() * p.element_size() for p in model.parameters())
-    # The form on the hub is transformers' own choice for multimodal models; its names in memory are the other one.
-    model.save_pretrained(folder, save_original_format=spec.get("form") != "language_model",
+    # The form on the hub is transformers' own choice for Gemma 3; its names in memory are the other one. For Qwen3.5 it is
+    # the other way about.
+    model.save_pretrained(folder, save_original_format=spec.get("form") != ("hub" if qwen35 else "language_model"),
                           max_shard_size=int(size / (spec["shards"] - 0.5)) if spec.get("shards", 1) > 1 else "1GB")
     if spec.get("fused"):
         golden_moe.fuse_experts(folder)
@@ -136,6 +149,9 @@ def make_model(folder, spec, gen):
     if gemma:
         golden_gemma3.rewrite(folder, spec, dtype)
         return
+    if qwen35:
+        golden_qwen35.rewrite(folder, spec, dtype, gen)
+        return
     if spec.get("v4"):
         rewrite_config_v4(path, dtype)
     golden_window.rewrite_config(path, spec)
@@ -143,7 +159,7 @@ def make_model(folder, spec, gen):
 
 def make_adapter(folder, model_dir, spec, gen):
     from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
     if "form" in spec:
         golden_moe.make_adapter(folder, model_dir, spec, gen)
         if spec.get("peft"):
@@ -151,7 +167,8 @@ def make_adapter(folder, model_dir, spec, gen):
         return
     spec = dict(spec)
     copies = spec.pop("copies", False)
-    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+    kind = AutoModelForImageTextToText if spec.pop("whole", False) else AutoModelForCausalLM
+    model = kind.from_pretrained(model_dir, dtype=torch.float32)
     model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **spec))
     with torch.no_grad():
         for name, value in model.named_parameters():
@@ -186,9 +203,10 @@ class Maker:
     # Far enough apart for bfloat16.
     WIDE_GAP = 0.02
 
-    def __init__(self, rng, vocab, model_dir, adapters, prompt=None, slower=1):
-        # prompt: a length for sampling; slower: what learning rates are divided by, where depth makes steps chaotic.
-        self.prompt, self.slower = prompt, slower
+    def __init__(self, rng, vocab, model_dir, adapters, prompt=None, slower=1, lengths=None):
+        # prompt: a length for sampling; slower: what learning rates are divided by, where depth makes steps chaotic;
+        # lengths: of the sequences of the main request.
+        self.prompt, self.slower, self.chosen_lengths = prompt, slower, lengths
         self.rng, self.vocab, self.model_dir, self.adapters = rng, vocab, model_dir, adapters
         self.gap = self.ROUTING_GAP
         self.router = gr.make_reference(model_dir, adapters, "f64") if golden_moe.has_experts(model_dir) else None
@@ -251,7 +269,7 @@ class Maker:
             begin += n
 
     def lengths(self, longest):
-        return [longest, 1, 17, int(self.rng.integers(8, 16)), int(self.rng.integers(16, longest))]
+        return self.chosen_lengths or [longest, 1, 17, int(self.rng.integers(8, 16)), int(self.rng.integers(16, longest))]
 
     def main(self, longest, want):
         ppo = {"name": "ppo", "config": {"clip_low_threshold": 0.7, "clip_high_threshold": 1.3}}
@@ -371,12 +389,14 @@ def make_case(root, name, spec, committed):
     check_rope_shows(model_dir, spec)
     golden_definition.check(name, model_dir, adapters, spec["config"]["vocab_size"], spec.get("longest", 33),
                             committed)
-    maker = Maker(rng, spec["config"]["vocab_size"], model_dir, adapters, spec.get("prompt"), spec.get("slower", 1))
+    maker = Maker(rng, spec["config"]["vocab_size"], model_dir, adapters, spec.get("prompt"), spec.get("slower", 1),
+                  spec.get("lengths"))
     rows = []
     for key, request in maker.requests(spec["requests"], spec.get("longest", 33)).items():
         routing = [1.0]
         truth = gr.run_request(model_dir, adapters, request, "f64", routing=routing)
         noise = gr.measure_noise(model_dir, adapters, request, truth)
+        golden_qwen35_definition.check(f"{name}/{key}", model_dir, adapters, request, truth, noise, 1e-10, committed)
         if min(routing) < maker.WIDE_GAP:
             # Rounding to bfloat16 sends some tokens to other experts: its error says nothing.
             noise = {k: {"f32": v["f32"]} for k, v in noise.items() if "f32" in v}
@@ -495,7 +515,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=1)
     parser.add_argument("--family", choices=["llama", "qwen3", "qwen3_moe", "deepseek_v3", "glm4_moe_lite", "qwen2",
-                                                "mistral", "gemma3"], default="llama")
+                                                "mistral", "gemma3", "qwen3_5", "qwen3_5_moe"], default="llama")
     parser.add_argument("--only", help="comma list of committed cases to rewrite")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -503,13 +523,14 @@ def main():
     root = args.out or os.path.join(ROOT, "tests", "golden")
     if args.out:
         draw = {"llama": random_case, "qwen3": random_case, "qwen2": golden_window.random_case,
-                "mistral": golden_window.random_case, "gemma3": golden_gemma3.random_case}.get(
+                "mistral": golden_window.random_case, "gemma3": golden_gemma3.random_case,
+                "qwen3_5": golden_qwen35.random_case, "qwen3_5_moe": golden_qwen35.random_case}.get(
                     args.family, golden_moe.random_case)
         cases = {f"{args.family}_{s}": draw(args.family, s)
                  for s in range(args.seed, args.seed + args.count)}
     else:
         cases = {**committed_cases(), **golden_deepseek.cases(), **golden_moe.cases(), **golden_window.cases(),
-                 **golden_gemma3.cases()}
+                 **golden_gemma3.cases(), **golden_qwen35.cases()}
         if args.only:
             cases = {k: v for k, v in cases.items() if k in args.only.split(",")}
     os.makedirs(root, exist_ok=True)

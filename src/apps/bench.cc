@@ -303,7 +303,8 @@ class Bench {
         .pass_tokens = std::min<int64_t>(tokens, std::max<int64_t>(2048, work_.length)),
         .backward = work_.kind == Kind::kTrain,
         .kv_positions =
-            work_.kind == Kind::kTrain ? 0 : work_.batch * (work_.length + kTimedTokens + 2)};
+            work_.kind == Kind::kTrain ? 0 : work_.batch * (work_.length + kTimedTokens + 2),
+        .num_sampled = work_.kind == Kind::kTrain ? 0 : work_.batch};
     if (!slots_.empty()) {
       shape.modules = model::adapter_specs(engine_->config(), {"all-linear"}, kRank, 32.0);
     }

@@ -49,6 +49,19 @@ double attention_flops(const model::ModelConfig& c, int64_t length) {
   return flops;
 }
 
+// Forward of what is done for every token, and its backward.
+double token_flops(const model::ModelConfig& c) {
+  double flops = 0.0;
+  for_each_block(c, [&](const model::BlockWork& work) { flops += work.token_flops; });
+  return flops;
+}
+
+double token_backward_flops(const model::ModelConfig& c) {
+  double flops = 0.0;
+  for_each_block(c, [&](const model::BlockWork& work) { flops += work.token_backward_flops; });
+  return flops;
+}
+
 }  // namespace
 
 double absorbed_attention_ratio(const model::ModelConfig& c) {
@@ -94,12 +107,15 @@ WorkCount count_train(const model::ModelConfig& c, const TrainShape& shape) {
       (forwards + 2.0);
   const double attention =
       attention_flops(c, shape.length) * static_cast<double>(shape.sequences) * (forwards + 2.5);
-  return {.flops = tokens * (layers + head + lora) + attention, .bytes = 0.0};
+  const double rules = token_flops(c) * forwards + token_backward_flops(c);
+  return {.flops = tokens * (layers + head + lora + rules) + attention, .bytes = 0.0};
 }
 
 WorkCount count_prefill(const model::ModelConfig& c, int64_t length) {
   const double layers = 2.0 * static_cast<double>(layer_weights(c)) * static_cast<double>(length);
-  return {.flops = layers + 2.0 * head_weights(c) + attention_flops(c, length), .bytes = 0.0};
+  const double rules = token_flops(c) * static_cast<double>(length);
+  return {.flops = layers + 2.0 * head_weights(c) + attention_flops(c, length) + rules,
+          .bytes = 0.0};
 }
 
 WorkCount count_decode(const model::ModelConfig& c, int64_t batch, int64_t context, DType dtype,
@@ -117,7 +133,7 @@ WorkCount count_decode(const model::ModelConfig& c, int64_t batch, int64_t conte
           static_cast<double>(work.window == 0 ? context : std::min(work.window, context));
       cache += static_cast<double>(spec.entry_bytes) / static_cast<double>(spec.ratio) * seen;
       cache += static_cast<double>(spec.sequence_bytes);
-      attention += work.pair_flops * seen;
+      attention += work.pair_flops * seen + work.token_flops;
     }
   }
   const auto sequences = static_cast<double>(batch);

@@ -52,6 +52,11 @@ int64_t sample_pages(const engine::Engine& engine) {
       std::min(kSamplePositions, engine.config().max_position_embeddings));
 }
 
+// What one sample keeps.
+int64_t sample_bytes(const engine::Engine& engine) {
+  return sample_pages(engine) * engine.kv_pool().page_bytes() + engine.cache_layout().state_bytes();
+}
+
 [[noreturn]] void too_little(int64_t needed, int64_t budget) {
   throw Error(
       ErrorCode::kResourceExhausted,
@@ -84,7 +89,8 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
   int64_t least = 0;
   for (engine::Engine* engine : engines) {
     plan.weights += engine->model().weights->num_bytes();
-    least += sample_pages(*engine) * engine->kv_pool().page_bytes() +
+    // A request of several samples keeps its prompt's state too.
+    least += sample_bytes(*engine) + engine->cache_layout().state_bytes() +
              slot_bytes(*engine, 8, expert_rank);
   }
   const int64_t fixed = plan.weights + plan.process;
@@ -111,8 +117,13 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
   const int64_t kv_share =
       (rest - plan.snapshots - plan.adapters) / static_cast<int64_t>(engines.size());
   for (engine::Engine* engine : engines) {
-    const int64_t pages =
-        std::max(kv_share / engine->kv_pool().page_bytes(), sample_pages(*engine));
+    const int64_t state = engine->cache_layout().state_bytes();
+    const int64_t states =
+        state == 0 ? 0 : std::max<int64_t>(2, kv_share / sample_bytes(*engine));
+    plan.max_states.push_back(states);
+    plan.states += states * state;
+    const int64_t pages = std::max(
+        (kv_share - states * state) / engine->kv_pool().page_bytes(), sample_pages(*engine));
     plan.max_pages.push_back(pages);
     plan.kv += pages * engine->kv_pool().page_bytes();
   }
@@ -124,7 +135,7 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
   plan.token_bytes =
       (plan.pass_bytes[0] - pass_bytes(first, plan.pass_tokens / 2, max_rank, expert_rank)) /
       (plan.pass_tokens / 2);
-  plan.sample_bytes = sample_pages(first) * first.kv_pool().page_bytes();
+  plan.sample_bytes = sample_bytes(first);
   return plan;
 }
 
@@ -138,6 +149,7 @@ std::string ServePlan::text() const {
   row("process", process);
   row(fmt::format("passes of {} tokens", pass_tokens), passes);
   row("kv cache, at most", kv);
+  if (states > 0) row("states of sequences, at most", states);
   row("adapters, at most", adapters);
   row("sampler weights, at most", snapshots);
   row("in all (--memory)", budget);
@@ -149,7 +161,7 @@ std::string ServePlan::text() const {
          fmt::format(
              "{} adapters of rank 32, {} tokens per pass (a datum alone: about {}), {} "
              "samples of 2,048\n",
-             adapters / slot_rank_32, pass_tokens, longest_datum, kv / sample_bytes);
+             adapters / slot_rank_32, pass_tokens, longest_datum, (kv + states) / sample_bytes);
 }
 
 }  // namespace strata::apps

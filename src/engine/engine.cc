@@ -46,16 +46,21 @@ Engine::Engine(std::unique_ptr<Backend> backend, model::LoadedModel model,
       cache_layout_(model_.config, model_.weights->compute_dtype(), options.page_size),
       kv_pool_(std::max<int64_t>(64, cache_layout_.page_bytes()), cache_layout_.page_size(),
                options.max_pages),
+      state_pool_("states of sequences", std::max<int64_t>(64, cache_layout_.state_bytes()),
+                  options.max_states),
       meter_(*backend_) {
   CHECK(options.page_size >= 1 && options.pass_tokens >= 1 && options.prefill_tokens >= 1);
 }
 
-void Engine::set_limits(int64_t pass_tokens, int64_t max_pages, int64_t pass_bytes) {
-  CHECK(pass_tokens >= 1 && max_pages >= 1, pass_tokens, max_pages);
+void Engine::set_limits(int64_t pass_tokens, int64_t max_pages, int64_t max_states,
+                        int64_t pass_bytes) {
+  CHECK(pass_tokens >= 1 && max_pages >= 1 && max_states >= 0, pass_tokens, max_pages, max_states);
   options_.pass_tokens = options_.prefill_tokens = pass_tokens;
   options_.max_pages = max_pages;
+  options_.max_states = max_states;
   options_.pass_bytes = pass_bytes;
-  kv_pool_.set_max_pages(max_pages);
+  kv_pool_.set_max_slabs(max_pages);
+  state_pool_.set_max_slabs(max_states);
 }
 
 api::AdapterSlot Engine::create_adapter(const std::vector<model::LoraModuleSpec>& specs,

@@ -28,6 +28,7 @@ struct EngineOptions {
   int64_t prefill_tokens = 2048;  // a prompt is read in chunks of at most this many
   int64_t page_size = 64;         // positions in a KV page
   int64_t max_pages = 0;          // of the KV pool; 0: as many as memory holds
+  int64_t max_states = 0;         // of sequences, likewise
   model::Recompute recompute = model::Recompute::kNone;
   // Scratch that a pass may take. A sequence that needs more is run with full recompute, to the
   // same bits, and refused when that is still too much. 0: whatever it needs.
@@ -44,7 +45,7 @@ class Engine {
   [[nodiscard]] const model::LoadedModel& model() const { return model_; }
   [[nodiscard]] const EngineOptions& options() const { return options_; }
   // Limits that a plan can only name once the model is loaded. Changes no result.
-  void set_limits(int64_t pass_tokens, int64_t max_pages, int64_t pass_bytes);
+  void set_limits(int64_t pass_tokens, int64_t max_pages, int64_t max_states, int64_t pass_bytes);
 
   // Adapter slots: the smallest free number from 1 on. A slot starts from PEFT's initialisation,
   // zero optimizer state and no gradient; a cleared slot's memory is gone, so nothing of it can
@@ -82,6 +83,9 @@ class Engine {
   [[nodiscard]] model::LoraAdapter* adapter_or_base(api::AdapterSlot slot) const;
   [[nodiscard]] KvPool& kv_pool() { return kv_pool_; }
   [[nodiscard]] const KvPool& kv_pool() const { return kv_pool_; }
+  // States of sampled sequences, where the cache layout has any.
+  [[nodiscard]] SlabPool& state_pool() { return state_pool_; }
+  [[nodiscard]] const SlabPool& state_pool() const { return state_pool_; }
   [[nodiscard]] model::RopeTables& ropes() { return ropes_; }
   [[nodiscard]] const model::CacheLayout& cache_layout() const { return cache_layout_; }
   // Of the pass that ran or was counted last.
@@ -105,6 +109,7 @@ class Engine {
   model::RopeTables ropes_;
   model::CacheLayout cache_layout_;
   KvPool kv_pool_;
+  SlabPool state_pool_;
   PassMeter meter_;
   std::map<int32_t, std::unique_ptr<model::LoraAdapter>> adapters_;
   std::unique_ptr<train::BaseTrainer> base_trainer_;

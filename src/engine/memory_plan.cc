@@ -87,6 +87,9 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape) {
   plan.items.push_back({"pass", plan_pass_bytes(engine, shape)});
   plan.items.push_back({"kv cache", static_cast<int64_t>(static_cast<double>(shape.kv_positions) *
                                                          engine.cache_layout().position_bytes())});
+  if (engine.cache_layout().state_bytes() > 0) {
+    plan.items.push_back({"states", shape.num_sampled * engine.cache_layout().state_bytes()});
+  }
   plan.items.push_back({"process", kProcessBytes});
   return plan;
 }

@@ -19,6 +19,7 @@ struct PlanShape {
   bool train_base = false;
   std::optional<model::Recompute> recompute = {};  // the engine's own unless given
   int64_t kv_positions = 0;
+  int64_t num_sampled = 0;  // sequences that are sampled, for their states
 };
 
 struct PlanItem {

@@ -13,7 +13,7 @@ void PassBuilder::clear() {
 }
 
 void PassBuilder::add(std::span<const int32_t> tokens, int64_t first_position,
-                      model::LoraAdapter* adapter, model::KvPages kv) {
+                      model::LoraAdapter* adapter, model::SequenceCache kept) {
   const int64_t begin = num_tokens();
   const auto count = static_cast<int64_t>(tokens.size());
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
@@ -23,7 +23,7 @@ void PassBuilder::add(std::span<const int32_t> tokens, int64_t first_position,
                         .end = begin + count,
                         .first_position = first_position,
                         .adapter = adapter,
-                        .kv = kv});
+                        .kept = kept});
   rows_.add(count, adapter);
   num_positions_ = std::max(num_positions_, first_position + count);
 }

@@ -13,9 +13,9 @@ namespace strata::engine {
 class PassBuilder {
  public:
   void clear();
-  // Appends a sequence's tokens from first_position on; kv is empty in training.
+  // Appends a sequence's tokens from first_position on; nothing is kept in training.
   void add(std::span<const int32_t> tokens, int64_t first_position, model::LoraAdapter* adapter,
-           model::KvPages kv = {});
+           model::SequenceCache kept = {});
   // The pass borrows this builder until the next clear(). Makes the rope table long enough.
   model::Pass build(Backend& backend, const model::ModelWeights& weights, model::RopeTables& ropes,
                     const model::CacheLayout& cache);

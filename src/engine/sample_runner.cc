@@ -36,6 +36,12 @@ uint64_t sample_seed(uint64_t seed, int64_t i) {
   return uint64_t{words[0]} << 32 | words[1];
 }
 
+int64_t SampleRunner::rows_by_state() const {
+  const int64_t limit = engine_.state_pool().max_slabs();
+  if (limit == 0 || engine_.cache_layout().state_bytes() == 0) return INT64_MAX;
+  return std::max<int64_t>(0, limit - reserved_states_) / 2;
+}
+
 void SampleRunner::open(const std::shared_ptr<const api::Command>& command) {
   const auto& sample = std::get<api::Sample>(command->op);
   const auto prompt = static_cast<int64_t>(sample.prompt.size());
@@ -68,11 +74,13 @@ void SampleRunner::open(const std::shared_ptr<const api::Command>& command) {
   request.command = command;
   request.left = sample.num_samples;
   request.prompt_pages = pool.pages_for(prompt);
+  request.prompt_states = further;
   std::shared_ptr<model::LoraAdapter> adapter;
   if (!sample.snapshot.empty()) adapter = snapshots_.get(sample.snapshot, sample.snapshot_dir);
   request.group = loop_.open(to_request(sample), std::move(adapter));
   request.output.sequences.resize(static_cast<size_t>(sample.num_samples));
   reserved_pages_ += request.prompt_pages;
+  reserved_states_ += request.prompt_states;
   requests_[command->request] = std::move(request);
 }
 
@@ -89,6 +97,7 @@ void SampleRunner::add_row(Request& request, int64_t index) {
   if (!sample.stop_texts.empty())
     entry.stop = std::make_unique<StopText>(*tokenizer_, sample.stop_texts);
   reserved_pages_ += entry.pages;
+  ++reserved_states_;
   request.rows.push_back(row);
 }
 
@@ -128,9 +137,11 @@ void SampleRunner::drop(const api::RequestId& id) {
     } catch (const Error&) {  // nobody reads it
     }
     reserved_pages_ -= rows_.at(row).pages;
+    --reserved_states_;
     rows_.erase(row);
   }
   reserved_pages_ -= request.prompt_pages;
+  reserved_states_ -= request.prompt_states;
   requests_.erase(found);
 }
 
@@ -169,6 +180,7 @@ void SampleRunner::end_row(size_t row, bool stopped, std::vector<api::Result>& r
   Row entry = std::move(rows_.at(row));
   rows_.erase(row);
   reserved_pages_ -= entry.pages;
+  --reserved_states_;
   Request& request = requests_.at(entry.request);
   std::erase(request.rows, row);
   try {
@@ -189,6 +201,7 @@ void SampleRunner::end_row(size_t row, bool stopped, std::vector<api::Result>& r
   if (--request.left > 0) return;
   results.push_back({entry.request, std::move(request.output)});
   reserved_pages_ -= request.prompt_pages;
+  reserved_states_ -= request.prompt_states;
   requests_.erase(entry.request);
 }
 

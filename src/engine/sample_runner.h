@@ -35,6 +35,9 @@ class SampleRunner {
   [[nodiscard]] int64_t num_running() const { return loop_.num_running(); }
   // KV pages that the running rows hold or may still take.
   [[nodiscard]] int64_t reserved_pages() const { return reserved_pages_; }
+  // Rows that may join by what is left of sequences' states: one each, and one for the prompt of a
+  // request of several, so half of them is safe whatever joins. No limit: INT64_MAX.
+  [[nodiscard]] int64_t rows_by_state() const;
 
  private:
   struct Row {
@@ -48,6 +51,7 @@ class SampleRunner {
     size_t group = 0;
     bool closed = false;
     int64_t prompt_pages = 0;  // held until the last row has ended
+    int64_t prompt_states = 0;  // likewise
     int64_t left = 0;          // samples without an end
     std::vector<size_t> rows;  // running
     api::SampleOutput output;
@@ -68,6 +72,7 @@ class SampleRunner {
   std::unordered_map<api::RequestId, Request> requests_;
   std::unordered_map<size_t, Row> rows_;
   int64_t reserved_pages_ = 0;
+  int64_t reserved_states_ = 0;
 };
 
 }  // namespace strata::engine

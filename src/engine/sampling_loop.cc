@@ -20,11 +20,12 @@ bool is_scaled(const api::SampleRequest& request) {
 }  // namespace
 
 SamplingLoop::~SamplingLoop() {
-  for (auto& [id, row] : rows_) release(row.pages);
-  for (auto& [id, group] : groups_) release(group.pages);
+  for (auto& [id, row] : rows_) release(row.pages, row.state);
+  for (auto& [id, group] : groups_) release(group.pages, group.state);
 }
 
-void SamplingLoop::release(std::vector<void*>& pages) {
+void SamplingLoop::release(std::vector<void*>& pages, void*& state) {
+  if (state != nullptr) engine_.state_pool().give_back(std::exchange(state, nullptr));
   for (void* page : pages) {
     if (page != nullptr) engine_.kv_pool().give_back(page);
   }
@@ -74,7 +75,7 @@ void SamplingLoop::drop_if_unused(size_t id) {
   const bool awaited = std::any_of(active_.begin(), active_.end(), [&](size_t row) {
     return rows_.at(row).group == id && !rows_.at(row).leads && !rows_.at(row).joined;
   });
-  if (!awaited) release(group.pages);
+  if (!awaited) release(group.pages, group.state);
   if (group.num_rows == 0) groups_.erase(id);
 }
 
@@ -88,7 +89,7 @@ size_t SamplingLoop::add(const api::SampleRequest& request) {
 void SamplingLoop::finish(size_t id) {
   Row& row = rows_.at(id);
   row.finished = true;
-  release(row.pages);
+  release(row.pages, row.state);
   std::erase(active_, id);
   Group& group = group_of(row);
   if (row.leads && !group.ready) {  // its prompt was not read: another row begins it again
@@ -121,12 +122,18 @@ api::SampleResult SamplingLoop::take(size_t id) {
   return result;
 }
 
-// The row begins at the prompt's last token: it shares the full pages before it, and has a copy of
-// the page that it will write to.
+// Positions of the prompt that a further row need not read: its last token must be, for its logits.
+int64_t SamplingLoop::shared_positions(const Group& group) const {
+  return engine_.cache_layout().last_shared(group.prompt_size() - 1);
+}
+
+// The row begins where it no longer shares the prompt: it has the full pages before, a copy of the
+// page that it will write to, and a copy of the state there.
 void SamplingLoop::join_prompt(Row& row) {
   Group& group = group_of(row);
   KvPool& pool = engine_.kv_pool();
-  row.position = group.prompt_size() - 1;
+  row.position = shared_positions(group);
+  if (group.state != nullptr) row.state = engine_.state_pool().take_copy(group.state);
   const int64_t shared = row.position / pool.page_size();
   for (int64_t p = 0; p < shared; ++p) {
     void* page = group.pages[static_cast<size_t>(p)];
@@ -136,6 +143,23 @@ void SamplingLoop::join_prompt(Row& row) {
   if (row.position % pool.page_size() != 0)
     row.pages.push_back(pool.take_copy(group.pages[static_cast<size_t>(shared)]));
   row.joined = true;
+}
+
+// Tokens of its prompt that the row reads next. A leader stops where further rows will begin, since
+// its state there is copied.
+int64_t SamplingLoop::next_piece(Row& row, int64_t room) {
+  Group& group = group_of(row);
+  int64_t end = group.prompt_size();
+  const int64_t border = shared_positions(group);
+  const bool has_state = engine_.cache_layout().state_bytes() > 0;
+  if (has_state && row.leads && shares(group) && border > 0) {
+    if (row.position < border) {
+      end = border;
+    } else if (row.position == border && group.state == nullptr) {
+      group.state = engine_.state_pool().take_copy(row.state);
+    }
+  }
+  return std::min(end - row.position, room);
 }
 
 // Every decoding row gives one token; prompts share what is left of the token budget, in order of
@@ -153,7 +177,8 @@ void SamplingLoop::plan_pass() {
       join_prompt(row);
       drop_if_unused(group);
     }
-    if (row.joined || !in_prompt(row)) decoding_.push_back(id);
+    const bool is_at_end = row.joined && row.position + 1 == group_of(row).prompt_size();
+    if (is_at_end || !in_prompt(row)) decoding_.push_back(id);
   }
   // Neighbours of one adapter share a run, and a run is one product.
   std::sort(decoding_.begin(), decoding_.end(), [this](size_t a, size_t b) {
@@ -165,9 +190,10 @@ void SamplingLoop::plan_pass() {
   for (const size_t id : decoding_) add_slice(id, 1);
   room -= static_cast<int64_t>(decoding_.size());
   for (const size_t id : active_) {
-    const Row& row = rows_.at(id);
-    if (!row.leads || !in_prompt(row) || room <= 0) continue;
-    const int64_t count = std::min(group_of(row).prompt_size() - row.position, room);
+    Row& row = rows_.at(id);
+    const bool reads = row.leads || (row.joined && row.position + 1 < group_of(row).prompt_size());
+    if (!reads || !in_prompt(row) || room <= 0) continue;
+    const int64_t count = next_piece(row, room);
     add_slice(id, count);
     room -= count;
   }
@@ -188,15 +214,17 @@ void SamplingLoop::add_slice(size_t id, int64_t count) {
   while (static_cast<int64_t>(row.pages.size()) < pool.pages_for(end))
     row.pages.push_back(pool.take());
   const int64_t begin_row = builder_.num_tokens();
-  const model::KvPages kv = {.pages = row.pages};
+  if (row.state == nullptr && engine_.cache_layout().state_bytes() > 0)
+    row.state = engine_.state_pool().take();
+  const model::SequenceCache kept = {.pages = row.pages, .state = row.state};
   const bool samples = end >= group.prompt_size();
   if (in_prompt(row)) {
     builder_.add(std::span(group.request.prompt)
                      .subspan(static_cast<size_t>(row.position), static_cast<size_t>(count)),
-                 row.position, group.adapter, kv);
+                 row.position, group.adapter, kept);
     if (samples && row.leads) {  // after this pass others may start from here
       group.ready = true;
-      if (!group.closed || group.num_rows > 1) {
+      if (shares(group)) {
         group.pages.assign(row.pages.begin(),
                            row.pages.begin() + pool.pages_for(group.prompt_size()));
         for (void* page : group.pages) {
@@ -205,7 +233,7 @@ void SamplingLoop::add_slice(size_t id, int64_t count) {
       }
     }
   } else {
-    builder_.add(std::span(&row.result.tokens.back(), 1), row.position, group.adapter, kv);
+    builder_.add(std::span(&row.result.tokens.back(), 1), row.position, group.adapter, kept);
   }
   slices_.push_back({.id = id, .begin = begin_row, .end = begin_row + count, .samples = samples});
   row.position = end;

@@ -1,7 +1,8 @@
 // SamplingLoop: continuous batching. Requests join at any time; each step reads a piece of every
 // waiting prompt and decodes one token of every running row, all in shared passes over paged KV; a
 // row leaves as soon as it is done and its pages go back. Rows of one prompt share its pages: it is
-// read once. A row's tokens and logprobs depend on its own request alone, bit for bit: not on the
+// read once; where sequences have a state of their own (model/cache_layout.h), up to the last page
+// border, where the first row's state is copied. A row's tokens and logprobs depend on its own request alone, bit for bit: not on the
 // other rows, the order of joining, sharing, the prompt chunks or the page size. Engine thread
 // only.
 //   SamplingLoop loop(engine); const size_t id = loop.add(request);
@@ -60,6 +61,7 @@ class SamplingLoop {
     std::shared_ptr<model::LoraAdapter> keep;
     model::LoraAdapter* adapter = nullptr;
     std::vector<void*> pages;  // of the prompt, owned together with the rows
+    void* state = nullptr;     // after the shared part of the prompt, where there is one
     api::SampleResult prompt;  // values of the prompt, until the first row is taken
     int64_t num_rows = 0;      // not taken
     bool begun = false;        // some row reads the prompt, or has
@@ -78,6 +80,7 @@ class SamplingLoop {
     uint64_t seed = 0;
     api::SampleResult result;
     std::vector<void*> pages;
+    void* state = nullptr;
     int64_t position = 0;  // tokens already in the cache
     bool leads = false;    // reads the prompt for the group
     bool joined = false;   // not a leader: has its share of the prompt
@@ -104,7 +107,10 @@ class SamplingLoop {
   [[nodiscard]] bool in_prompt(const Row& row) {
     return row.position < group_of(row).prompt_size();
   }
+  [[nodiscard]] bool shares(const Group& group) const { return !group.closed || group.num_rows > 1; }
+  [[nodiscard]] int64_t shared_positions(const Group& group) const;
   void join_prompt(Row& row);
+  [[nodiscard]] int64_t next_piece(Row& row, int64_t room);
   void plan_pass();
   void add_slice(size_t id, int64_t count);
   bool is_like_last();
@@ -115,7 +121,7 @@ class SamplingLoop {
   void choose(Backend& backend, TensorView logits);
   void choose_one(Choice& choice, const float* raw);
   void use_choice(Choice& choice);
-  void release(std::vector<void*>& pages);
+  void release(std::vector<void*>& pages, void*& state);
   void drop_if_unused(size_t group);
 
   Engine& engine_;

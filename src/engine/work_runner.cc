@@ -54,7 +54,9 @@ api::Capacity WorkRunner::capacity() const {
   const int64_t pages = pool.max_pages() > 0 ? pool.max_pages() : kUnlimitedPages;
   return {.base = options_.base,
           .pass_tokens = engine_.options().pass_tokens,
-          .sample_rows = std::max<int64_t>(0, options_.max_sample_rows - samples_.num_running()),
+          .sample_rows = std::min(
+              std::max<int64_t>(0, options_.max_sample_rows - samples_.num_running()),
+              samples_.rows_by_state()),
           .free_pages = std::max<int64_t>(0, pages - samples_.reserved_pages()),
           .page_size = pool.page_size(),
           .total_pages = pages,

@@ -51,12 +51,15 @@ std::optional<Place> expert_place(const LoraTarget& target, std::string_view tai
   return place;
 }
 
-// Older files of models with a text part say "language_model.model." where newer ones say
-// "model.language_model.".
+// The modules of a text part are "model.language_model." here; older files say
+// "language_model.model.", and those made on the text model alone "model.".
 std::string canonical_path(const LayerTable& layers, const std::string& path) {
-  constexpr std::string_view kOld = "language_model.model.";
-  if (layers.module_prefix() == "model." || !path.starts_with(kOld)) return path;
-  return std::string(layers.module_prefix()) + path.substr(kOld.size());
+  const std::string_view prefix = layers.module_prefix();
+  if (prefix == "model." || path.starts_with(prefix)) return path;
+  for (const std::string_view other : {"language_model.model.", "model."}) {
+    if (path.starts_with(other)) return std::string(prefix) + path.substr(other.size());
+  }
+  return path;
 }
 
 // "model.layers.3.self_attn.q_proj" -> layer 3 and its target; nothing for a module that the model

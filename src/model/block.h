@@ -57,9 +57,11 @@ struct BlockOutput {
   TensorView out;  // [T, D]
 };
 
-// What speeds are counted against, beside the matrices (rows say theirs): the work of one query and
-// one key that it sees, and how far it sees.
+// What speeds are counted against, beside the matrices (rows say theirs): the work of a token
+// wherever it stands, that of one query and one key that it sees, and how far it sees.
 struct BlockWork {
+  double token_flops = 0.0;
+  double token_backward_flops = 0.0;
   double pair_flops = 0.0;
   double executed_pair_flops = 0.0;  // where the form of the computation does more than it asks for
   int64_t window = 0;                // 0: every earlier position

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "tensor/arena.h"
 
 namespace strata::model {
 namespace {
@@ -37,7 +38,7 @@ CacheLayout::CacheLayout(const ModelConfig& config, DType dtype, int64_t page_si
       const CacheSpec spec = spec_of(sublayer, dtype);
       places.push_back({.page_offset = page_bytes_, .state_offset = state_bytes_});
       page_bytes_ += page_size_ / spec.ratio * spec.entry_bytes;
-      state_bytes_ += spec.sequence_bytes;
+      state_bytes_ += Arena::aligned(spec.sequence_bytes);
     }
   }
 }

@@ -29,9 +29,12 @@ class CacheLayout {
   [[nodiscard]] int64_t first_needed(int64_t position) const {
     return window_ == 0 ? 0 : std::max<int64_t>(0, position - window_ + 1);
   }
-  // Whether sequences of one prefix may share its pages: not while a state of their own goes with
-  // them, which exists only where it was kept.
-  [[nodiscard]] bool shares_prefixes() const { return state_bytes_ == 0; }
+  // Where a sequence may begin that shares the first `position` positions of another: anywhere if
+  // all that is kept lies in pages; with a state only where a copy of it was made, for which page
+  // borders serve.
+  [[nodiscard]] int64_t last_shared(int64_t position) const {
+    return state_bytes_ == 0 ? position : position / page_size_ * page_size_;
+  }
 
  private:
   int64_t page_size_ = 0;

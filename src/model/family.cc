@@ -11,7 +11,7 @@
 namespace strata::model {
 
 extern const Family kLlamaFamily, kQwen3Family, kQwen3MoeFamily, kDeepseekV3Family, kQwen2Family,
-    kMistralFamily, kGemma3Family;
+    kMistralFamily, kGemma3Family, kQwen35Family, kQwen35MoeFamily;
 
 namespace {
 
@@ -24,6 +24,8 @@ constexpr const Family* kFamilies[] = {
     &kQwen2Family,       //
     &kMistralFamily,     //
     &kGemma3Family,      //
+    &kQwen35Family,      //
+    &kQwen35MoeFamily,   //
 };
 
 // What the files of every family have; a family names only its own beside these.
@@ -116,7 +118,8 @@ void read_yarn(const ConfigObject& scaling, double max_positions, RopeConfig& ro
 }
 
 // The scaling part: rope_scaling (transformers 4) or rope_parameters (5).
-RopeConfig read_scaling(const ConfigObject& scaling, double theta, double max_positions) {
+RopeConfig read_scaling(const ConfigObject& scaling, const RopeDefaults& defaults,
+                        double max_positions) {
   RopeConfig rope;
   if (scaling.has("type") && scaling.has("rope_type") &&
       scaling.text("type") != scaling.text("rope_type")) {
@@ -124,7 +127,7 @@ RopeConfig read_scaling(const ConfigObject& scaling, double theta, double max_po
                              scaling.json("rope_type")));
   }
   rope.type = rope_type(scaling, scaling.text("rope_type", scaling.text("type", "default")));
-  rope.theta = scaling.number("rope_theta", theta);
+  rope.theta = scaling.number("rope_theta", defaults.theta);
   if (rope.type != RopeType::kDefault) rope.factor = scaling.number("factor");
   if (rope.type == RopeType::kLlama3) {
     rope.low_freq_factor = scaling.number("low_freq_factor");
@@ -142,17 +145,19 @@ RopeConfig read_scaling(const ConfigObject& scaling, double theta, double max_po
                                          "partial_rotary_factor"};
   constexpr std::string_view kYarn[] = {"beta_fast", "beta_slow",      "truncate",
                                         "mscale",    "mscale_all_dim", "attention_factor"};
+  constexpr std::string_view kSections[] = {"mrope_section", "mrope_interleaved"};
   for (const std::string& key : scaling.keys()) {
     bool known = false;
     for (const std::string_view name : kKnown) known = known || key == name;
     for (const std::string_view name : kYarn) {
       known = known || (key == name && rope.type == RopeType::kYarn);
     }
+    for (const std::string_view name : kSections) {
+      known = known || (key == name && defaults.has_sections);
+    }
     if (!known) scaling.fail(fmt::format("key '{}' is not supported", key));
   }
-  if (scaling.number("partial_rotary_factor", 1.0) != 1.0) {
-    scaling.fail("partial_rotary_factor: only 1.0 is supported");
-  }
+  rope.partial_rotary_factor = read_partial_rotary(scaling, defaults);
   for (const double value : {rope.theta, rope.factor, rope.low_freq_factor, rope.high_freq_factor,
                              rope.original_max_position_embeddings}) {
     if (!(value > 0.0) || !std::isfinite(value)) {
@@ -192,6 +197,14 @@ DType parse_dtype(const ConfigObject& object, std::string_view key) {
 }
 
 }  // namespace
+
+double read_partial_rotary(const ConfigObject& object, const RopeDefaults& defaults) {
+  const double factor = object.number("partial_rotary_factor", defaults.partial_rotary_factor);
+  if (factor == 1.0 || (defaults.is_partial && factor > 0.0 && factor < 1.0)) return factor;
+  object.fail(fmt::format("key 'partial_rotary_factor': got {}, {}",
+                          object.json("partial_rotary_factor"),
+                          defaults.is_partial ? "want more than 0 and at most 1" : "only 1.0 is supported"));
+}
 
 int64_t positive(const ConfigObject& object, std::string_view key,
                  std::optional<int64_t> fallback) {
@@ -235,27 +248,33 @@ bool is_text_part(const Family& family, std::string_view architecture) {
 }
 
 RopeConfig read_rope_scaling(const ConfigObject& object, const ConfigObject& scaling,
-                             double theta) {
-  return read_scaling(scaling, theta, object.number("max_position_embeddings", 2048));
+                             const RopeDefaults& defaults) {
+  return read_scaling(scaling, defaults, object.number("max_position_embeddings", 2048));
 }
 
-RopeConfig read_rope(const ConfigObject& object, double default_theta) {
-  const double theta = object.number("rope_theta", default_theta);
+RopeConfig read_rope(const ConfigObject& object, const RopeDefaults& defaults) {
+  // The keys outside stand in for those that are missing inside.
+  RopeDefaults outer = defaults;
+  const double theta = outer.theta = object.number("rope_theta", defaults.theta);
+  outer.partial_rotary_factor = read_partial_rotary(object, defaults);
   const auto old_form = object.object("rope_scaling");
   const auto new_form = object.object("rope_parameters");
   if (!new_form) {
-    if (old_form) return read_rope_scaling(object, *old_form, theta);
+    if (old_form) return read_rope_scaling(object, *old_form, outer);
     RopeConfig rope;
     rope.theta = theta;
+    rope.partial_rotary_factor = outer.partial_rotary_factor;
     if (!(theta > 0.0) || !std::isfinite(theta)) object.fail("rope_theta must be more than 0");
     return rope;
   }
-  const RopeConfig rope = read_rope_scaling(object, *new_form, theta);
+  const RopeConfig rope = read_rope_scaling(object, *new_form, outer);
   if (object.has("rope_theta") && theta != rope.theta) {
     object.fail(fmt::format("rope_theta {} and rope_parameters {} disagree",
                             object.json("rope_theta"), object.json("rope_parameters")));
   }
-  if (old_form && !(read_rope_scaling(object, *old_form, rope.theta) == rope)) {
+  outer.theta = rope.theta;
+  outer.partial_rotary_factor = rope.partial_rotary_factor;
+  if (old_form && !(read_rope_scaling(object, *old_form, outer) == rope)) {
     object.fail(fmt::format("rope_scaling {} and rope_parameters {} disagree",
                             object.json("rope_scaling"), object.json("rope_parameters")));
   }
@@ -296,7 +315,9 @@ void check_full_attention(const ConfigObject& object) {
 
 LayerConfig pre_norm_layer(const ModelConfig& config, const Block& attention, const Block& mlp) {
   const auto norm = [&](std::string_view name) {
-    return Connector(kPreNormAdd, PreNormAddConfig{.norm = name, .eps = config.rms_norm_eps});
+    return Connector(kPreNormAdd, PreNormAddConfig{.norm = name,
+                                      .eps = config.rms_norm_eps,
+                                      .norm_offset = config.norm_offset});
   };
   return {{norm("input_layernorm.weight"), attention},
           {norm("post_attention_layernorm.weight"), mlp}};
@@ -334,10 +355,6 @@ DecoderKeys read_common(const ConfigObject& object, const DecoderDefaults& defau
   config.initializer_range = object.number("initializer_range", 0.02);
   config.tie_word_embeddings = object.boolean("tie_word_embeddings", defaults.tie_word_embeddings);
   keys.attention_bias = object.boolean("attention_bias", false);
-  if (object.number("partial_rotary_factor", 1.0) != 1.0) {
-    object.fail(fmt::format("key 'partial_rotary_factor': got {}, only 1.0 is supported",
-                            object.json("partial_rotary_factor")));
-  }
   check_quantization(object);
   config.eos_token_ids = object.integers("eos_token_id");
   if (object.has("torch_dtype")) config.dtype = parse_dtype(object, "torch_dtype");

@@ -81,9 +81,17 @@ bool is_text_part(const Family& family, std::string_view architecture);
 // must agree.
 DecoderKeys read_common(const ConfigObject& object, const DecoderDefaults& defaults,
                         ModelConfig& config);
-RopeConfig read_rope(const ConfigObject& object, double default_theta = 10000.0);
+struct RopeDefaults {
+  double theta = 10000.0;
+  double partial_rotary_factor = 1.0;
+  bool is_partial = false;    // files may rotate a part of each head
+  bool has_sections = false;  // mrope_section and mrope_interleaved may be there: text has none
+};
+RopeConfig read_rope(const ConfigObject& object, const RopeDefaults& defaults = {});
+double read_partial_rotary(const ConfigObject& object, const RopeDefaults& defaults);
 // The scaling part alone: rope_scaling, or one of rope_parameters.
-RopeConfig read_rope_scaling(const ConfigObject& object, const ConfigObject& scaling, double theta);
+RopeConfig read_rope_scaling(const ConfigObject& object, const ConfigObject& scaling,
+                             const RopeDefaults& defaults);
 // Which layers have a window: by layer_types, else by `otherwise`. An Error where it names anything
 // but full_attention and sliding_attention, or too few or too many layers.
 std::vector<bool> sliding_layers(const ConfigObject& object, int64_t num_layers,

@@ -14,7 +14,7 @@ struct Side {
   int64_t page_offset = 0;
 
   [[nodiscard]] char* in_page(const PassSequence& sequence, int64_t page) const {
-    return static_cast<char*>(sequence.kv.pages[static_cast<size_t>(page)]) + page_offset;
+    return static_cast<char*>(sequence.kept.pages[static_cast<size_t>(page)]) + page_offset;
   }
 
   // Writes the sequence's new rows to its pages.
@@ -44,7 +44,7 @@ int64_t length_of(const PassSequence& sequence) {
 void list_ranges(const PassSequence& sequence, const Side& keys, const Side& values,
                  std::vector<ops::KvRange>& ranges) {
   const int64_t length = length_of(sequence);
-  if (sequence.kv.pages.empty()) {
+  if (sequence.kept.pages.empty()) {
     const int64_t first = sequence.begin * keys.row_bytes;
     ranges.push_back(
         {keys.rows + first, values.rows + sequence.begin * values.row_bytes, 0, length});
@@ -52,7 +52,7 @@ void list_ranges(const PassSequence& sequence, const Side& keys, const Side& val
   }
   for (int64_t begin = 0; begin < length; begin += keys.page_size) {
     const int64_t page = begin / keys.page_size;
-    if (sequence.kv.pages[static_cast<size_t>(page)] == nullptr) continue;  // before every window
+    if (sequence.kept.pages[static_cast<size_t>(page)] == nullptr) continue;  // before every window
     ranges.push_back({keys.in_page(sequence, page), values.in_page(sequence, page), begin,
                       std::min(begin + keys.page_size, length)});
   }
@@ -73,7 +73,7 @@ std::span<const ops::AttentionSegment> kv_segments(Pass& pass, const BlockContex
   ranges.clear();
   ends.clear();
   for (const PassSequence& sequence : pass.sequences) {
-    if (!sequence.kv.pages.empty() && !pass.backend.is_counting()) {
+    if (!sequence.kept.pages.empty() && !pass.backend.is_counting()) {
       keys.store(sequence);
       if (!v.empty()) values.store(sequence);
     }

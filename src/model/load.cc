@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -236,6 +237,23 @@ LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptio
   return model;
 }
 
+namespace {
+
+double draw(const Parameter& parameter, const ModelConfig& config, const Counter& random,
+            uint64_t element) {
+  switch (parameter.draw) {
+    case ParamDraw::kConstant:
+      return static_cast<double>(parameter.init);
+    case ParamDraw::kNormal:
+      return config.initializer_range * random.normal(element);
+    case ParamDraw::kLogUniform16:
+      return std::log(0.01 + (16.0 - 0.01) * random.uniform(element));
+  }
+  return 0.0;
+}
+
+}  // namespace
+
 LoadedModel init_model(Backend& backend, const ModelConfig& config, DType compute_dtype,
                        uint64_t seed) {
   LoadedModel model;
@@ -251,11 +269,8 @@ LoadedModel init_model(Backend& backend, const ModelConfig& config, DType comput
       float* values = rows.f32();
       backend.pool().run((end - begin) * cols, [&](int64_t first, int64_t last, int) {
         for (int64_t i = first; i < last; ++i) {
-          const double drawn = parameter.is_matrix()
-                                   ? config.initializer_range *
-                                         random.normal(static_cast<uint64_t>(begin * cols + i))
-                                   : static_cast<double>(parameter.init);
-          values[i] = static_cast<float>(drawn);
+          const auto element = static_cast<uint64_t>(begin * cols + i);
+          values[i] = static_cast<float>(draw(parameter, config, random, element));
         }
       });
       model.weights->write(backend, index, begin, rows);

@@ -35,6 +35,13 @@ struct LoraPlace {
 
 constexpr int kNoKey = -1;
 
+// How a model without a checkpoint draws what is not a matrix (matrices are drawn as kNormal).
+enum class ParamDraw : uint8_t {
+  kConstant,     // `init`
+  kNormal,       // with the config's initializer_range
+  kLogUniform16  // log(u), u uniform in [0.01, 16)
+};
+
 struct ParamRow {
   int key = 0;                   // the owner's own number for it, from 0 on
   std::string_view suffix = {};  // after "model.layers.N."; of experts "{}" is the expert
@@ -44,7 +51,8 @@ struct ParamRow {
   RowBlocks blocks = {};         // of a matrix that is read in parts
   DType floor = DType::kBF16;    // kF32: kept in f32 in every mode
   bool buffer = false;           // not trained
-  float init = 0.0f;             // of what is not a matrix, in a model without a checkpoint
+  ParamDraw draw = ParamDraw::kConstant;
+  float init = 0.0f;
   int bias = kNoKey;             // key of the matrix's bias
   LoraPlace lora = {};
   std::vector<Spelling> others = {};

@@ -14,13 +14,16 @@
 #include "model/weights.h"
 #include "ops/attention.h"
 #include "ops/gemm.h"
+#include "ops/state_segment.h"
 
 namespace strata::model {
 
-// What a sequence has in the cache: its pages, of which a layer's part lies where the pass's layout
-// says. Null: gone, since no query can read its positions any more.
-struct KvPages {
+// What is kept of a sequence between passes: its pages and the state of the sequence as a whole,
+// in both of which a layer's part lies where the pass's layout says. A null page is gone, since no
+// query can read its positions any more.
+struct SequenceCache {
   std::span<void* const> pages;
+  void* state = nullptr;  // where the layout has any
 };
 
 struct PassSequence {
@@ -28,7 +31,7 @@ struct PassSequence {
   int64_t end = 0;
   int64_t first_position = 0;
   LoraAdapter* adapter = nullptr;
-  KvPages kv;  // empty in training: keys and values are read where the projections wrote them
+  SequenceCache kept;  // empty in training, where nothing is kept
 };
 
 // Gradients of the base parameters, [i] like the weight table, f32 row-major. A tied head has its
@@ -54,6 +57,7 @@ struct PassLists {
   std::vector<ops::AttentionSegment> segments;
   std::vector<ops::KvRange> ranges;
   std::vector<size_t> range_ends;  // of each sequence
+  std::vector<ops::StateSegment> state_segments;
   ExpertRows expert_rows;          // of the sparse layer at work
 };
 
@@ -72,7 +76,7 @@ struct Pass {
 
   [[nodiscard]] int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   [[nodiscard]] DType dtype() const { return weights.compute_dtype(); }
-  [[nodiscard]] bool cached() const { return !sequences.empty() && !sequences[0].kv.pages.empty(); }
+  [[nodiscard]] bool cached() const { return !sequences.empty() && !sequences[0].kept.pages.empty(); }
   // A temporary of the scratch.
   [[nodiscard]] TensorView take(DType type, const Shape& shape) const {
     return backend.scratch().take(type, shape);

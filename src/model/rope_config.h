@@ -21,6 +21,7 @@ struct RopeConfig {
   double mscale = 0.0;            // 0: not given
   double mscale_all_dim = 0.0;    // 0: not given
   double attention_factor = 0.0;  // of cos and sin; 0: not given, made of the two above
+  double partial_rotary_factor = 1.0;  // columns of a head that are rotated, of all
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
 

@@ -45,6 +45,7 @@ Parameter make_parameter(const ParamRow& row, int64_t layer, int64_t expert) {
   p.expert = row.num_experts > 0 ? static_cast<int>(expert) : -1;
   p.row = &row;
   p.shape = row.shape;
+  p.draw = row.is_matrix() ? ParamDraw::kNormal : row.draw;
   p.init = row.init;
   p.floor = row.floor;
   p.buffer = row.buffer;
@@ -56,6 +57,7 @@ Parameter make_parameter(std::string name, const Shape& shape, float init = 0.0f
   Parameter p;
   p.name = std::move(name);
   p.shape = shape;
+  p.draw = p.is_matrix() ? ParamDraw::kNormal : ParamDraw::kConstant;
   p.init = init;
   return p;
 }

@@ -31,7 +31,8 @@ struct Parameter {
   // flattened (experts stored as one tensor). Empty stored_shape: the tensor is the parameter.
   Shape stored_shape;
   int64_t first_row = 0;
-  float init = 0.0f;           // of what is not a matrix
+  ParamDraw draw = ParamDraw::kConstant;
+  float init = 0.0f;
   DType floor = DType::kBF16;  // kF32: not rounded in bf16 mode
   bool buffer = false;         // not trained
   [[nodiscard]] const Shape& tensor_shape() const {

@@ -35,7 +35,7 @@ void check_args(const Backend& backend, const DeltaNetArgs& args) {
         args.qkv.dtype, args.qkv.shape.to_string(), args.shape.width());
   check_heads(args.log_decay, args);
   check_heads(args.beta, args);
-  for (const DeltaSegment& s : args.segments) {
+  for (const StateSegment& s : args.segments) {
     CHECK(0 <= s.begin && s.begin <= s.end && s.end <= args.qkv.shape[0], s.begin, s.end,
           args.qkv.shape[0]);
     const bool has_state = s.state != nullptr || backend.is_counting();
@@ -89,7 +89,7 @@ void delta_net(Backend& backend, const DeltaNetArgs& args, TensorView out) {
 void delta_net_backward(Backend& backend, const DeltaNetArgs& args, TensorView d_out,
                         TensorView d_qkv, TensorView d_log_decay, TensorView d_beta) {
   check_args(backend, args);
-  for (const DeltaSegment& s : args.segments) {
+  for (const StateSegment& s : args.segments) {
     CHECK(s.first_position == 0 && s.state == nullptr, s.first_position);
   }
   check_out(d_out, args);

@@ -20,6 +20,7 @@
 #include <span>
 
 #include "backend/backend.h"
+#include "ops/state_segment.h"
 #include "tensor/view.h"
 
 namespace strata::ops {
@@ -39,18 +40,9 @@ struct DeltaNetShape {
   }
 };
 
-struct DeltaSegment {
-  int64_t begin = 0;  // rows [begin, end) of qkv and out; segments share none
-  int64_t end = 0;
-  int64_t first_position = 0;  // absolute position of row `begin`
-  // What the sequence's earlier rows left, brought up to row end - 1: delta_state_bytes of the
-  // sequence's own, so a call has one segment of it. Null: nothing is kept, first_position is 0
-  // (but on a counting backend).
-  void* state = nullptr;
-};
-
-// Bytes of a sequence's state, a multiple of 64: the state at its chunk's start, and of the chunk's
-// rows so far the keys, u and decays. All fp32; what it holds before position 0 is not read.
+// Bytes of a segment's state, a multiple of 64: the state at its chunk's start, and of the chunk's
+// rows so far the keys, u and decays. All fp32; what it holds before position 0 is not read. A call
+// has one segment of a state; on a counting backend a segment need not bring the one it has.
 int64_t delta_state_bytes(const DeltaNetShape& shape);
 
 struct DeltaNetArgs {
@@ -58,7 +50,7 @@ struct DeltaNetArgs {
   TensorView qkv;        // [T, width] f32 or bf16
   TensorView log_decay;  // g [T, Vh] f32, <= 0
   TensorView beta;       // [T, Vh] f32
-  std::span<const DeltaSegment> segments;
+  std::span<const StateSegment> segments;
 };
 
 // Writes out [T, Vh, dv], of qkv's type. Scratch: a chunk of a key head for each worker.

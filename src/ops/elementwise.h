@@ -40,8 +40,8 @@ void scatter_add(Backend& backend, TensorView x, std::span<const int32_t> rows, 
 void add_rows_into(Backend& backend, TensorView x, TensorView y);
 
 // Sum of squares in double: one sum a row, in a fixed order; then the rows ascending. Neither
-// threads nor how rows are divided among machines matter. Takes 8 bytes a row of scratch where there
-// are several threads, and none on a lane.
+// threads nor how rows are divided among machines matter. Takes 8 bytes a row of scratch where
+// there are several threads, and none on a lane.
 double sum_of_squares(Backend& backend, TensorView x);
 
 }  // namespace strata::ops

@@ -279,7 +279,7 @@ TEST(EngineMemory, ALongSequenceIsRecomputedOrRefused) {
   last.targets.resize(400, 8);
   free_engine->run(batch);
   const int64_t whole = free_engine->last_plan().total();
-  limited->set_limits(64, 1 << 20, whole - 1);
+  limited->set_limits(64, 1 << 20, 0, whole - 1);
   limited->run(batch);
   EXPECT_LT(limited->last_plan().total(), whole);
   const model::LoraAdapter &want = free_engine->adapter(AdapterSlot{1}),
@@ -290,7 +290,7 @@ TEST(EngineMemory, ALongSequenceIsRecomputedOrRefused) {
 
   auto refusing = make({.pass_tokens = 64});
   batch_of(*refusing, api::Gradients::kAdapters);
-  refusing->set_limits(64, 1 << 20, limited->last_plan().total() - 1);
+  refusing->set_limits(64, 1 << 20, 0, limited->last_plan().total() - 1);
   try {
     refusing->run(batch);
     FAIL() << "a pass beyond its memory ran";

@@ -53,9 +53,12 @@ TEST(CacheLayout, PartsLieOneBehindTheOther) {
   EXPECT_EQ(cache.page_bytes(), 8 * 10 + 2 * 6 + 8 * 2);
   EXPECT_EQ(cache.position_bytes(), 10 + 1.5 + 2);
   EXPECT_EQ(cache.place(1, 1).state_offset, 0);
-  EXPECT_EQ(cache.place(2, 0).state_offset, 100);
-  EXPECT_EQ(cache.state_bytes(), 107);
-  EXPECT_FALSE(cache.shares_prefixes());
+  EXPECT_EQ(cache.place(2, 0).state_offset, 128);  // 100, aligned
+  EXPECT_EQ(cache.state_bytes(), 128 + 64);
+  // Of a state there are copies at page borders.
+  EXPECT_EQ(cache.last_shared(7), 0);
+  EXPECT_EQ(cache.last_shared(8), 8);
+  EXPECT_EQ(cache.last_shared(23), 16);
 }
 
 TEST(CacheLayout, APageIsAMultipleOfEveryRatio) {
@@ -74,7 +77,7 @@ TEST(CacheLayout, AWindowLetsPagesGoOnlyWhereEveryLayerHasOne) {
   EXPECT_EQ(all.first_needed(0), 0);
   EXPECT_EQ(all.first_needed(8), 0);
   EXPECT_EQ(all.first_needed(9), 1);  // positions 1 to 9 are the last nine
-  EXPECT_TRUE(all.shares_prefixes());
+  EXPECT_EQ(all.last_shared(7), 7);
   const CacheLayout some = layout({{{.entry_bytes = 1, .window = 4}}, {{.entry_bytes = 1}}}, 4);
   EXPECT_EQ(some.first_needed(1000), 0);
 }

@@ -186,7 +186,7 @@ Buffer run_in_chunks(Backend& backend, const DeltaCase& c, const DeltaData& data
   std::vector<int64_t> done(whole.size(), 0);
   for (bool more = true; more;) {
     more = false;
-    std::vector<DeltaSegment> segments;
+    std::vector<StateSegment> segments;
     for (size_t s = 0; s < whole.size(); ++s) {
       const int64_t length = whole[s].end - whole[s].begin;
       const int64_t count = std::min(chunk + static_cast<int64_t>(s % 2), length - done[s]);
@@ -237,7 +237,7 @@ TEST(DeltaNet, SequencesAloneHaveTheBitsOfTheBatch) {
       const Buffer out(type, c.out_shape());
       const DeltaGrads grads{Buffer(type, c.qkv_shape()), Buffer(kF32, c.head_shape()),
                              Buffer(kF32, c.head_shape())};
-      for (const DeltaSegment& segment : segments) {
+      for (const StateSegment& segment : segments) {
         delta_net(backend, delta_args(c, data, {&segment, 1}), out);
         delta_net_backward(backend, delta_args(c, data, {&segment, 1}), data.d_out, grads.d_qkv,
                            grads.d_log_decay, grads.d_beta);
@@ -295,7 +295,7 @@ TEST(DeltaNet, LaterRowsMoveNoBit) {
     Backend backend(path, 2);
     const Buffer want = run_delta(backend, c, data, whole_segments(c));
     for (const int64_t end : {1, 2, 16, 33, 64, 65, 100, 128, 149}) {
-      const DeltaSegment prefix{.begin = 0, .end = end};
+      const StateSegment prefix{.begin = 0, .end = end};
       const Buffer got = run_delta(backend, c, data, {&prefix, 1});
       for (int64_t i = 0; i < want.size(); ++i) {
         if (i < end * 144) {
@@ -429,7 +429,7 @@ TEST(DeltaNet, ScratchIsCountedBeforehand) {
         EXPECT_EQ(backend.scratch().high_water(), counting.scratch().high_water());
         EXPECT_EQ(backend.scratch().grown(), 0);
       }
-      const DeltaSegment decode{.begin = 0, .end = 1, .first_position = 70};
+      const StateSegment decode{.begin = 0, .end = 1, .first_position = 70};
       Backend counting = Backend::counting(path, threads);
       delta_net(counting, delta_args(c, data, {&decode, 1}), Buffer(kBF16, c.out_shape()));
       Backend backend(path, threads);
@@ -457,9 +457,9 @@ TEST(DeltaNet, WrongArgumentsDie) {
   const DeltaData data(c, kF32);
   const Buffer out(kF32, c.out_shape());
   const auto run = [&](const DeltaNetArgs& args) { delta_net(backend, args, out); };
-  const DeltaSegment beyond{.begin = 0, .end = 5};
+  const StateSegment beyond{.begin = 0, .end = 5};
   EXPECT_DEATH(run(delta_args(c, data, {&beyond, 1})), "s.end");
-  const DeltaSegment stateless{.begin = 0, .end = 4, .first_position = 64};
+  const StateSegment stateless{.begin = 0, .end = 4, .first_position = 64};
   EXPECT_DEATH(run(delta_args(c, data, {&stateless, 1})), "first_position");
   const auto segments = whole_segments(c);
   for (const DeltaNetShape& shape : {DeltaNetShape{1, 1, 12, 24}, DeltaNetShape{1, 1, 18, 12},

@@ -56,8 +56,8 @@ struct DeltaData {
 };
 
 // Whole sequences, without state.
-inline std::vector<DeltaSegment> whole_segments(const DeltaCase& c) {
-  std::vector<DeltaSegment> segments;
+inline std::vector<StateSegment> whole_segments(const DeltaCase& c) {
+  std::vector<StateSegment> segments;
   int64_t begin = 0;
   for (const int64_t length : c.lengths) {
     segments.push_back({.begin = begin, .end = begin + length});
@@ -67,12 +67,12 @@ inline std::vector<DeltaSegment> whole_segments(const DeltaCase& c) {
 }
 
 inline DeltaNetArgs delta_args(const DeltaCase& c, const DeltaData& data,
-                               std::span<const DeltaSegment> segments) {
+                               std::span<const StateSegment> segments) {
   return {c.shape, data.qkv, data.log_decay, data.beta, segments};
 }
 
 inline Buffer run_delta(Backend& backend, const DeltaCase& c, const DeltaData& data,
-                        std::span<const DeltaSegment> segments) {
+                        std::span<const StateSegment> segments) {
   Buffer out(data.qkv.view().dtype, c.out_shape());
   delta_net(backend, delta_args(c, data, segments), out);
   return out;
@@ -85,7 +85,7 @@ struct DeltaGrads {
 };
 
 inline DeltaGrads run_delta_backward(Backend& backend, const DeltaCase& c, const DeltaData& data,
-                                     std::span<const DeltaSegment> segments, DType result) {
+                                     std::span<const StateSegment> segments, DType result) {
   DeltaGrads grads{Buffer(result, c.qkv_shape(), c.stride + c.shape.width()),
                    Buffer(DType::kF32, c.head_shape(), c.stride + c.shape.num_value_heads),
                    Buffer(DType::kF32, c.head_shape(), c.stride + c.shape.num_value_heads)};

@@ -45,10 +45,12 @@ Buffer output(const Case& c) {
   return Buffer(c.type, {c.tokens, c.dim}, c.strided ? c.dim + 7 : 0, 1);
 }
 
-constexpr Activation kActivations[] = {Activation::kSilu, Activation::kGeluTanh};
+constexpr Activation kActivations[] = {Activation::kSilu, Activation::kGeluTanh,
+                                       Activation::kSigmoid};
 
 std::string name_of(Activation activation, const Case& c) {
-  return (activation == Activation::kSilu ? "silu, " : "gelu, ") + name_of(c);
+  constexpr const char* kNames[] = {"silu, ", "gelu, ", "sigmoid, "};
+  return kNames[static_cast<int>(activation)] + name_of(c);
 }
 
 // Roundings of act(x) and act'(x): exp 2, the sum, the quotient, the product; the argument z
@@ -57,7 +59,7 @@ std::string name_of(Activation activation, const Case& c) {
 constexpr double kUnit = 0x1p-24;
 constexpr double kFactors = 3;
 double exponent_error(Activation activation, double x) {
-  return activation == Activation::kSilu ? 0 : 4 * std::abs(ref::gelu_argument(x)) * kUnit;
+  return activation == Activation::kGeluTanh ? 4 * std::abs(ref::gelu_argument(x)) * kUnit : 0;
 }
 double value_error(Activation activation, double x) {
   return (7 + kFactors) * kUnit + exponent_error(activation, x);
@@ -65,8 +67,10 @@ double value_error(Activation activation, double x) {
 double slope_error(Activation activation, double x) {
   return (18 + kFactors) * kUnit + exponent_error(activation, x);
 }
-// The sum of the magnitudes of the two terms of act'(x), which cancel where act has its minimum.
+// The sum of the magnitudes of the two terms of act'(x), which cancel where act has its minimum;
+// the sigmoid's slope is one product.
 double slope_magnitude(Activation activation, double x) {
+  if (activation == Activation::kSigmoid) return ref::activation_slope(activation, x);
   const double sigmoid = x == 0 ? 0.5 : ref::activate(activation, x) / x;
   return sigmoid + std::abs(ref::activation_slope(activation, x) - sigmoid);
 }
@@ -252,6 +256,51 @@ TEST(Gated, OutputsMayLieOverInputs) {
       Buffer d_over = d_y;
       gated_backward(backend, Activation::kSilu, gate, up, d_over, d_over, d_up);
       expect_same_bits(d_over, d_gate);
+    }
+  }
+}
+
+// The output gate of attention lies beside the queries, head by head: [T, N, 2 H] = [q | gate]. The
+// two halves are views with rows 2 H apart, and give the bits of their copies, forward and
+// backward.
+TEST(Gated, GateMayLieInsideHeadsOfAProjection) {
+  constexpr int64_t kTokens = 37, kHeads = 3, kWidth = 21;
+  const auto half_of = [](TensorView x, int64_t first) {
+    TensorView view = x.slice_cols(first, first + kWidth);
+    view.shape = {kTokens, kHeads, kWidth};
+    return view;
+  };
+  const Shape heads = {kTokens, kHeads, kWidth};
+  for (const DType type : {kF32, kBF16}) {
+    const Buffer projection =
+        random_buffer(type, {kTokens, kHeads, 2 * kWidth}, {.seed = 1, .scale = 3});
+    const Buffer context = random_buffer(type, heads, {.seed = 2});
+    const Buffer d_y = random_buffer(kF32, heads, {.seed = 3});
+    Buffer gate(type, heads);
+    for (int64_t i = 0; i < gate.size(); ++i) {
+      gate.set(i, projection.get(i / kWidth * 2 * kWidth + kWidth + i % kWidth));
+    }
+    for (const CpuPath path : supported_paths()) {
+      Backend backend(path, 3);
+      Buffer y(type, heads), want(type, heads);
+      gated(backend, Activation::kSigmoid, half_of(projection, kWidth), context, y);
+      gated(backend, Activation::kSigmoid, gate, context, want);
+      expect_same_bits(y, want);
+      Buffer d_projection(type, {kTokens, kHeads, 2 * kWidth});
+      Buffer d_gate(type, heads), d_context(type, heads), d_context_want(type, heads);
+      gated_backward(backend, Activation::kSigmoid, half_of(projection, kWidth), context, d_y,
+                     half_of(d_projection, kWidth), d_context);
+      gated_backward(backend, Activation::kSigmoid, gate, context, d_y, d_gate, d_context_want);
+      expect_same_bits(d_context, d_context_want);
+      EXPECT_TRUE(d_projection.intact());
+      for (int64_t i = 0; i < d_projection.size(); ++i) {
+        const int64_t row = i / (2 * kWidth), col = i % (2 * kWidth);
+        if (col < kWidth) {
+          EXPECT_TRUE(std::isnan(d_projection.get(i))) << "wrote a query's gradient at " << i;
+        } else {
+          EXPECT_EQ(d_projection.get(i), d_gate.get(row * kWidth + col - kWidth)) << i;
+        }
+      }
     }
   }
 }

@@ -283,6 +283,42 @@ TEST(Rope, ColumnsOfWiderRows) {
   }
 }
 
+// As gated attention calls it: the first half of each head of [T, N, 2 H], normed, partly turned.
+TEST(Rope, QueriesBesideTheirGates) {
+  const Case c{.tokens = 9, .heads = 3, .dim = 20, .norm = true, .offset = 1, .rotary_dim = 8};
+  const Inputs in(c);
+  const Buffer d_y = random_buffer(kF32, {c.tokens, c.heads, c.dim}, {.seed = 3});
+  const auto queries_of = [&](const Buffer& projection) {
+    TensorView part = projection.view().slice_cols(0, c.dim);
+    part.shape = {c.tokens, c.heads, c.dim};
+    return part;
+  };
+  Buffer projection = filled_buffer(kF32, {c.tokens, c.heads, 2 * c.dim}, 5);
+  for (int64_t i = 0; i < in.x.size(); ++i) {
+    projection.set(i / c.dim * 2 * c.dim + i % c.dim, in.x.get(i));
+  }
+  for (const CpuPath path : supported_paths()) {
+    SCOPED_TRACE(cpu_path_name(path));
+    Backend backend(path, 2);
+    HeadNormRopeArgs args = in.args();
+    args.x = queries_of(projection);
+    Buffer y(kF32, in.x.view().shape), want(kF32, in.x.view().shape);
+    head_norm_rope(backend, args, y);
+    head_norm_rope(backend, in.args(), want);
+    expect_same_bits(y, want);
+    Buffer d_projection = filled_buffer(kF32, projection.view().shape, 7);
+    Buffer d_x(kF32, in.x.view().shape);
+    Buffer d_weight = filled_buffer(kF32, {c.dim}, 0), d_weight_want = d_weight;
+    head_norm_rope_backward(backend, args, d_y, queries_of(d_projection), d_weight);
+    head_norm_rope_backward(backend, in.args(), d_y, d_x, d_weight_want);
+    expect_same_bits(d_weight, d_weight_want);
+    for (int64_t i = 0; i < d_projection.size(); ++i) {
+      const int64_t row = i / (2 * c.dim), col = i % (2 * c.dim);
+      EXPECT_EQ(d_projection.get(i), col < c.dim ? d_x.get(row * c.dim + col) : 7.0) << i;
+    }
+  }
+}
+
 TEST(RopeDeathTest, PositionBeyondTheTable) {
   const Case c{.tokens = 1, .heads = 1, .dim = 4, .norm = false};
   Inputs in(c);

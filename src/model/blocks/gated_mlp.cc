@@ -73,20 +73,36 @@ void gated_mlp_save(Pass& pass, const BlockContext& context, const GatedMlpParts
                   take_lora_h(pass, context, mlp.down)};
 }
 
+namespace {
+
+// act(gate) * up, and each row's scale; in scratch.
+TensorView activated_rows(Pass& pass, const GatedMlpParts& mlp, const GatedMlpSaved& saved,
+                          TensorView scales) {
+  const TensorView y = pass.take(pass.dtype(), saved.gate.shape);
+  if (scales.empty()) {
+    ops::gated(pass.backend, mlp.activation, saved.gate, saved.up, y);
+  } else {
+    ops::gated_rows(pass.backend, mlp.activation, saved.gate, saved.up, scales, y);
+  }
+  return y;
+}
+
+}  // namespace
+
 void gated_mlp_forward(Pass& pass, const BlockContext& context, const GatedMlpParts& mlp,
-                       const GatedMlpSaved& saved, TensorView n, BlockOutput output) {
+                       const GatedMlpSaved& saved, TensorView n, BlockOutput output,
+                       TensorView scales) {
   const Scratch::Mark mark(pass.backend.scratch());
   linear_forward(pass, pass.rows, linear_of(context, mlp.gate), n, {}, saved.lora_h[0], saved.gate);
   linear_forward(pass, pass.rows, linear_of(context, mlp.up), n, {}, saved.lora_h[1], saved.up);
-  const TensorView activated = pass.take(pass.dtype(), saved.gate.shape);
-  ops::gated(pass.backend, mlp.activation, saved.gate, saved.up, activated);
+  const TensorView activated = activated_rows(pass, mlp, saved, scales);
   linear_forward(pass, pass.rows, linear_of(context, mlp.down), activated, output.add,
                  saved.lora_h[2], output.out);
 }
 
 void gated_mlp_backward(Pass& pass, const BlockContext& context, const GatedMlpParts& mlp,
-                        const GatedMlpSaved& saved, TensorView n, TensorView d_out,
-                        TensorView d_n) {
+                        const GatedMlpSaved& saved, TensorView n, TensorView d_out, TensorView d_n,
+                        TensorView scales, TensorView d_scales) {
   Scratch& scratch = pass.backend.scratch();
   const Scratch::Mark mark(scratch);
   const LinearWeights gate = linear_of(context, mlp.gate);
@@ -96,15 +112,19 @@ void gated_mlp_backward(Pass& pass, const BlockContext& context, const GatedMlpP
   const TensorView d_up = pass.take(pass.dtype(), saved.gate.shape);
   {
     const Scratch::Mark inner(scratch);
-    const TensorView activated = pass.take(pass.dtype(), saved.gate.shape);
-    ops::gated(pass.backend, mlp.activation, saved.gate, saved.up, activated);
+    const TensorView activated = activated_rows(pass, mlp, saved, scales);
     const TensorView d_activated = pass.take(pass.dtype(), saved.gate.shape);
     // out = add + down(activated)
     linear_backward(pass, pass.rows, down, activated, saved.lora_h[2], d_out, d_activated, false,
                     pass.base_gradient(down.weight_index));
-    // activated = silu(gate) * up
-    ops::gated_backward(pass.backend, mlp.activation, saved.gate, saved.up, d_activated, d_gate,
-                        d_up);
+    // activated = act(gate) * up
+    if (scales.empty()) {
+      ops::gated_backward(pass.backend, mlp.activation, saved.gate, saved.up, d_activated, d_gate,
+                          d_up);
+    } else {
+      ops::gated_rows_backward(pass.backend, mlp.activation, saved.gate, saved.up, scales,
+                               d_activated, d_gate, d_up, d_scales);
+    }
   }
   linear_backward(pass, pass.rows, gate, n, saved.lora_h[0], d_gate, d_n, false,
                   pass.base_gradient(gate.weight_index));

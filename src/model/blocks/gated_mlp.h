@@ -35,12 +35,16 @@ struct GatedMlpSaved {
 void gated_mlp_save(Pass& pass, const BlockContext& context, const GatedMlpParts& mlp,
                     GatedMlpSaved& saved);
 
-// Fills saved from n [T, D]; writes out [T, D] = add + down(...) unless out is empty.
+// Fills saved from n [T, D]; writes out [T, D] = add + down(...) unless out is empty. `scales` [T]
+// f32 multiplies each row's result, or is empty.
 void gated_mlp_forward(Pass& pass, const BlockContext& context, const GatedMlpParts& mlp,
-                       const GatedMlpSaved& saved, TensorView n, BlockOutput output);
+                       const GatedMlpSaved& saved, TensorView n, BlockOutput output,
+                       TensorView scales = {});
 
-// d_out [T, D] of the compute type; writes d_n [T, D] f32.
+// d_out [T, D] of the compute type; writes d_n [T, D] f32, and d_scales [T] f32 where there are
+// scales.
 void gated_mlp_backward(Pass& pass, const BlockContext& context, const GatedMlpParts& mlp,
-                        const GatedMlpSaved& saved, TensorView n, TensorView d_out, TensorView d_n);
+                        const GatedMlpSaved& saved, TensorView n, TensorView d_out, TensorView d_n,
+                        TensorView scales = {}, TensorView d_scales = {});
 
 }  // namespace strata::model

@@ -8,6 +8,7 @@
 #include "model/blocks/attention_config.h"
 #include "model/kv_segments.h"
 #include "model/linear.h"
+#include "ops/gated.h"
 #include "ops/rope.h"
 
 namespace strata::model {
@@ -17,6 +18,14 @@ TensorView flat(TensorView heads) {
   return heads.reshape({heads.shape[0], heads.shape[1] * heads.shape[2]});
 }
 
+// Columns [first, first + dim) of every head, [T, N, dim].
+TensorView columns(TensorView heads, int64_t first, int64_t dim) {
+  TensorView part = heads;
+  part.data = static_cast<char*>(heads.data) + first * dtype_bytes(heads.dtype);
+  part.shape = {heads.shape[0], heads.shape[1], dim};
+  return part;
+}
+
 struct Gqa {
   using Config = GqaConfig;
   static constexpr BlockGroup kGroup = BlockGroup::kAttention;
@@ -24,7 +33,7 @@ struct Gqa {
   static constexpr int kNumLinears = 4;
 
   struct Saved {
-    TensorView q_raw;    // [T, N, H] query_proj, before norm and RoPE
+    TensorView q_raw;    // [T, N, H] query_proj, before norm and RoPE; [T, N, 2 H] with a gate
     TensorView k_raw;    // [T, M, H] key_proj
     TensorView v;        // [T, M, H] value_proj
     TensorView context;  // [T, N, H]
@@ -38,6 +47,10 @@ struct Gqa {
       return fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}",
                          c.num_heads, c.num_kv_heads);
     }
+    if (c.rotary_dim > c.head_dim) {
+      return fmt::format("{} rotary columns are more than head_dim {}", c.rotary_dim, c.head_dim);
+    }
+    if (c.rotary_dim > 0) return rope_dim_fault("the rotary part of head_dim", c.rotary_dim);
     return rope_dim_fault("head_dim", c.head_dim,
                           " (hidden_size / num_attention_heads unless given)");
   }
@@ -57,7 +70,7 @@ struct Gqa {
                       .lora = {.path = path, .order = key}});
     };
     const auto bias_key = [](bool has, Key key) { return has ? static_cast<int>(key) : kNoKey; };
-    add(kQ, "self_attn.q_proj.weight", "self_attn.q_proj", {c.q_width(), d},
+    add(kQ, "self_attn.q_proj.weight", "self_attn.q_proj", {c.q_proj_width(), d},
         bias_key(c.qkv_bias, kQBias));
     add(kK, "self_attn.k_proj.weight", "self_attn.k_proj", {c.kv_width(), d},
         bias_key(c.qkv_bias, kKBias));
@@ -66,7 +79,7 @@ struct Gqa {
     add(kO, "self_attn.o_proj.weight", "self_attn.o_proj", {d, c.q_width()},
         bias_key(c.o_bias, kOBias));
     if (c.qkv_bias) {
-      rows.push_back({.key = kQBias, .suffix = "self_attn.q_proj.bias", .shape = {c.q_width()}});
+      rows.push_back({.key = kQBias, .suffix = "self_attn.q_proj.bias", .shape = {c.q_proj_width()}});
       rows.push_back({.key = kKBias, .suffix = "self_attn.k_proj.bias", .shape = {c.kv_width()}});
       rows.push_back({.key = kVBias, .suffix = "self_attn.v_proj.bias", .shape = {c.kv_width()}});
     }
@@ -104,7 +117,8 @@ struct Gqa {
     const int64_t tokens = pass.num_tokens();
     const Shape queries = {tokens, c.num_heads, c.head_dim};
     const Shape keys = {tokens, c.num_kv_heads, c.head_dim};
-    s.q_raw = pass.save("query_proj", linear_flops(pass, context, kQ), pass.dtype(), queries);
+    s.q_raw = pass.save("query_proj", linear_flops(pass, context, kQ), pass.dtype(),
+                        {tokens, c.num_heads, c.q_proj_width() / c.num_heads});
     s.k_raw = pass.save("key_proj", linear_flops(pass, context, kK), pass.dtype(), keys);
     s.v = pass.save("value_proj", linear_flops(pass, context, kV), pass.dtype(), keys);
     s.context = pass.save("context", attention_flops(pass, work(c)), pass.dtype(), queries);
@@ -124,7 +138,23 @@ struct Gqa {
             .weight_offset = c.norm_offset,
             .positions = pass.positions,
             .cos = rope.cos(),
-            .sin = rope.sin()};
+            .sin = rope.sin(),
+            .rotary_dim = c.rotary_dim};
+  }
+
+  static TensorView queries_of(const BlockContext& context, TensorView q_raw) {
+    return columns(q_raw, 0, context.as<Config>().head_dim);
+  }
+  static TensorView gates_of(const BlockContext& context, TensorView q_raw) {
+    const int64_t dim = context.as<Config>().head_dim;
+    return columns(q_raw, dim, dim);
+  }
+  // What o_proj reads: the context, in scratch when a gate is on it.
+  static TensorView gated_context(Pass& pass, const BlockContext& context, const Saved& s) {
+    if (!context.as<Config>().output_gate) return s.context;
+    const TensorView y = pass.take(pass.dtype(), s.context.shape);
+    ops::gated(pass.backend, ops::Activation::kSigmoid, gates_of(context, s.q_raw), s.context, y);
+    return y;
   }
 
   // q or k after norm and RoPE, from scratch.
@@ -155,10 +185,10 @@ struct Gqa {
     project(pass, context, s, kQ, n, {}, flat(s.q_raw));
     project(pass, context, s, kK, n, {}, flat(s.k_raw));
     project(pass, context, s, kV, n, {}, flat(s.v));
-    const TensorView q = rotated(pass, context, s.q_raw, kQNorm);
+    const TensorView q = rotated(pass, context, queries_of(context, s.q_raw), kQNorm);
     const TensorView k = rotated(pass, context, s.k_raw, kKNorm);
     ops::attention(pass.backend, attention_args(pass, context, q, k, s.v), s.context, s.lse);
-    project(pass, context, s, kO, flat(s.context), output.add, output.out);
+    project(pass, context, s, kO, flat(gated_context(pass, context, s)), output.add, output.out);
   }
 
   static void project_backward(Pass& pass, const BlockContext& context, const Saved& s, Key key,
@@ -166,6 +196,17 @@ struct Gqa {
     const LinearWeights linear = linear_of(context, key);
     linear_backward(pass, pass.rows, linear, x, s.lora_h[key], dy, dx, accumulate,
                     pass.base_gradient(linear.weight_index));
+  }
+
+  // out = o_proj(context * sigmoid(gate)): writes d_context, and the gates' columns of d_q.
+  static void output_backward(Pass& pass, const BlockContext& context, const Saved& s,
+                              TensorView d_out, TensorView d_context, TensorView d_q) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    const TensorView gated = gated_context(pass, context, s);
+    project_backward(pass, context, s, kO, flat(gated), d_out, flat(d_context), false);
+    if (!context.as<Config>().output_gate) return;
+    ops::gated_backward(pass.backend, ops::Activation::kSigmoid, gates_of(context, s.q_raw),
+                        s.context, d_context, gates_of(context, d_q), d_context);
   }
 
   static void backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,
@@ -179,16 +220,17 @@ struct Gqa {
     {
       const Scratch::Mark inner(backend.scratch());
       const TensorView d_context = pass.take(pass.dtype(), s.context.shape);
-      // out = o_proj(context)
-      project_backward(pass, context, s, kO, flat(s.context), d_out, flat(d_context), false);
-      const TensorView q = rotated(pass, context, s.q_raw, kQNorm);
+      output_backward(pass, context, s, d_out, d_context, d_q);
+      const TensorView queries = queries_of(context, s.q_raw);
+      const TensorView q = rotated(pass, context, queries, kQNorm);
       const TensorView k = rotated(pass, context, s.k_raw, kKNorm);
-      const TensorView d_q_rotated = pass.take(DType::kF32, s.q_raw.shape);
+      const TensorView d_q_rotated = pass.take(DType::kF32, q.shape);
       const TensorView d_k_rotated = pass.take(DType::kF32, s.k_raw.shape);
       ops::attention_backward(backend, attention_args(pass, context, q, k, s.v), s.context, s.lse,
                               d_context, d_q_rotated, d_k_rotated, d_v);
-      ops::head_norm_rope_backward(backend, rope_args(pass, context, s.q_raw, kQNorm), d_q_rotated,
-                                   d_q, pass.base_gradient(context.param(kQNorm).index));
+      ops::head_norm_rope_backward(backend, rope_args(pass, context, queries, kQNorm), d_q_rotated,
+                                   queries_of(context, d_q),
+                                   pass.base_gradient(context.param(kQNorm).index));
       ops::head_norm_rope_backward(backend, rope_args(pass, context, s.k_raw, kKNorm), d_k_rotated,
                                    d_k, pass.base_gradient(context.param(kKNorm).index));
     }

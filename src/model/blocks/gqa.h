@@ -1,8 +1,9 @@
 // Grouped-query attention: o_proj(attention(q, k, v)) with q, k, v projected from n, q and k normed
-// per head (Qwen3) and rotated. With a KV cache the new keys and values are written to its pages
+// per head (Qwen3) and rotated, and with a gate (Qwen3.5): o_proj(attention(q, k, v) * sigmoid(g)),
+// where q_proj gives the query and the gate of each head in turn. With a KV cache the new keys and values are written to its pages
 // first and attention reads the pages; without one it reads them where they were computed: the same
 // bits either way. Sources: HF modeling_llama.py, LlamaAttention; modeling_qwen3.py,
-// Qwen3Attention.
+// Qwen3Attention; modeling_qwen3_5.py, Qwen3_5Attention.
 #pragma once
 #include "model/block.h"
 
@@ -20,7 +21,11 @@ struct GqaConfig {
   float norm_offset = 0.0f;  // their multiplier is this plus the weight
   int64_t window = 0;        // keys a query sees, itself included; 0: all before it
   int rope = 0;              // in ModelConfig::ropes
+  int64_t rotary_dim = 0;    // columns of a head that are rotated, the first; 0: all
+  bool output_gate = false;
   [[nodiscard]] int64_t q_width() const { return num_heads * head_dim; }
+  // Of q_proj's outputs.
+  [[nodiscard]] int64_t q_proj_width() const { return output_gate ? 2 * q_width() : q_width(); }
   [[nodiscard]] int64_t kv_width() const { return num_kv_heads * head_dim; }
   friend bool operator==(const GqaConfig&, const GqaConfig&) = default;
 };

@@ -7,6 +7,7 @@
 #include "model/blocks/gated_mlp.h"
 #include "model/blocks/routing.h"
 #include "model/linear.h"
+#include "model/residual.h"
 #include "ops/elementwise.h"
 #include "ops/gated.h"
 
@@ -27,6 +28,8 @@ struct Moe {
     TensorView up;    // [T * K, F] moe_mlpwi_1
     ExpertLoraH lora_h;
     GatedMlpSaved shared;
+    TensorView shared_logits;  // [T, 1] f32 shared_gate
+    TensorView shared_lora_h;
   };
 
   static std::string fault(const Config& c);
@@ -55,6 +58,10 @@ struct Moe {
     s.up = pass.save("moe_mlpwi_1", k * linear_flops(pass, context, kMoeUp), pass.dtype(), shape);
     s.lora_h = take_expert_lora_h(pass, context);
     if (c.shared_width > 0) gated_mlp_save(pass, context, shared_parts(context), s.shared);
+    if (!c.shared_gate) return;
+    s.shared_logits = pass.save("shared_gate", linear_flops(pass, context, kMoeSharedScale),
+                                DType::kF32, {pass.num_tokens(), 1});
+    s.shared_lora_h = take_lora_h(pass, context, kMoeSharedScale);
   }
 
   static void forward(Pass& pass, const BlockContext& context, Saved& s, TensorView n,
@@ -70,8 +77,48 @@ struct Moe {
     const TensorView sum =
         output.out.empty() ? TensorView() : pass.take(DType::kF32, {n.rows(), n.cols()});
     routed_forward(pass, context, s, n, output.add, sum);
+    if (context.as<Config>().shared_gate) {
+      linear_forward(pass, pass.rows, linear_of(context, kMoeSharedScale), n, {}, s.shared_lora_h,
+                     s.shared_logits);
+    }
     gated_mlp_forward(pass, context, shared_parts(context), s.shared, n,
-                      {.add = sum, .out = output.out});
+                      {.add = sum, .out = output.out}, shared_scales(pass, context, s));
+  }
+
+  // A one for every row.
+  static TensorView ones(const Saved& s) {
+    static constexpr float kOne = 1.0f;
+    TensorView view(const_cast<float*>(&kOne), DType::kF32, s.shared_logits.shape);
+    view.row_stride = 0;
+    return view;
+  }
+
+  // What the shared expert counts for each token, [T] f32 in scratch; empty where it always counts.
+  static TensorView shared_scales(Pass& pass, const BlockContext& context, const Saved& s) {
+    if (!context.as<Config>().shared_gate) return {};
+    const TensorView y = pass.take(DType::kF32, s.shared_logits.shape);
+    ops::gated(pass.backend, ops::Activation::kSigmoid, s.shared_logits, ones(s), y);
+    return y.reshape({y.rows()});
+  }
+
+  // Writes d_n [T, D] f32: the shared expert's gradient, and its gate's.
+  static void shared_backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,
+                              TensorView d_out, TensorView d_n) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    const TensorView scales = shared_scales(pass, context, s);
+    const TensorView d_scales =
+        scales.empty() ? TensorView() : pass.take(DType::kF32, scales.shape);
+    gated_mlp_backward(pass, context, shared_parts(context), s.shared, n, d_out, d_n, scales,
+                       d_scales);
+    if (scales.empty()) return;
+    // scales = sigmoid(logits)
+    const Shape& shape = s.shared_logits.shape;
+    const TensorView d_logits = pass.take(DType::kF32, shape);
+    ops::gated_backward(pass.backend, ops::Activation::kSigmoid, s.shared_logits, ones(s),
+                        d_scales.reshape(shape), d_logits, pass.take(DType::kF32, shape));
+    const LinearWeights gate = linear_of(context, kMoeSharedScale);
+    linear_backward(pass, pass.rows, gate, n, s.shared_lora_h, rounded(pass, d_logits), d_n,
+                    /*accumulate=*/true, pass.base_gradient(gate.weight_index));
   }
 
   static void backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,
@@ -80,8 +127,7 @@ struct Moe {
     build_rows(pass, context, s.routing);
     const bool has_shared = context.as<Config>().shared_width > 0;
     const TensorView d_row_weights = pass.take(DType::kF32, {s.routing.num_rows()});
-    if (has_shared)
-      gated_mlp_backward(pass, context, shared_parts(context), s.shared, n, d_out, d_n);
+    if (has_shared) shared_backward(pass, context, s, n, d_out, d_n);
     routed_backward(pass, context, s, n, d_out, d_n, !has_shared, d_row_weights);
     router_backward(pass, context, s.routing, n, d_row_weights, d_n);
   }
@@ -200,6 +246,7 @@ void Moe::params(const Config& c, int64_t d, ParamRows& rows) {
   const int64_t f = c.expert_width;
   constexpr int kSharedOrder = 7;   // behind a dense MLP's projections
   constexpr int kExpertOrder = 14;  // behind latent attention's
+  constexpr int kSharedScaleOrder = 23;  // behind the delta net's
   rows.push_back({.key = kMoeRouter, .suffix = "mlp.gate.weight", .shape = {e, d}});
   if (c.router == RouterKind::kSigmoid) {
     rows.push_back({.key = kMoeRouterBias,
@@ -247,6 +294,18 @@ void Moe::params(const Config& c, int64_t d, ParamRows& rows) {
                     .lora = {.path = path, .order = kSharedOrder + key - kMoeSharedGate}});
   };
   const int64_t s = c.shared_width;
+  if (c.shared_gate) {
+    shared(kMoeSharedGate, "mlp.shared_expert.gate_proj.weight", "mlp.shared_expert.gate_proj",
+           {s, d});
+    shared(kMoeSharedUp, "mlp.shared_expert.up_proj.weight", "mlp.shared_expert.up_proj", {s, d});
+    shared(kMoeSharedDown, "mlp.shared_expert.down_proj.weight", "mlp.shared_expert.down_proj",
+           {d, s});
+    rows.push_back({.key = kMoeSharedScale,
+                    .suffix = "mlp.shared_expert_gate.weight",
+                    .shape = {1, d},
+                    .lora = {.path = "mlp.shared_expert_gate", .order = kSharedScaleOrder}});
+    return;
+  }
   shared(kMoeSharedGate, "mlp.shared_experts.gate_proj.weight", "mlp.shared_experts.gate_proj",
          {s, d});
   shared(kMoeSharedUp, "mlp.shared_experts.up_proj.weight", "mlp.shared_experts.up_proj", {s, d});

@@ -1,6 +1,6 @@
 // Mixture of experts: sum over the chosen experts of weight * expert(n) + shared(n), expert(n) =
 // down(silu(gate(n)) * up(n)). Sources: HF modeling_qwen3_moe.py, Qwen3MoeSparseMoeBlock;
-// modeling_deepseek_v3.py, DeepseekV3MoE. No capacity: every token reaches its experts, and its
+// modeling_deepseek_v3.py, DeepseekV3MoE; modeling_qwen3_5_moe.py, Qwen3_5MoeSparseMoeBlock. No capacity: every token reaches its experts, and its
 // result depends on no other token. The router's weight goes into the expert's hidden values before
 // the down projection, which is linear; a token's experts are summed in fp32 in the order of its
 // choice.
@@ -18,6 +18,7 @@ struct MoeConfig {
   int64_t top_k = 0;
   int64_t expert_width = 0;  // of a routed expert's feed-forward
   int64_t shared_width = 0;  // of the shared experts together; 0: none
+  bool shared_gate = false;  // the shared expert counts by sigmoid(gate . n), a number a token
   RouterKind router = RouterKind::kSoftmax;
   bool norm_topk = false;  // weights of the chosen experts sum to one before `scale`
   int64_t num_groups = 1;  // sigmoid: experts in groups, of which top_groups take part
@@ -38,7 +39,8 @@ enum MoeKey : uint8_t {
   kMoeGateUp,  // gate and up of all experts with one A, for adapters alone
   kMoeSharedGate,
   kMoeSharedUp,
-  kMoeSharedDown
+  kMoeSharedDown,
+  kMoeSharedScale
 };
 
 }  // namespace strata::model

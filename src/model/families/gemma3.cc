@@ -55,14 +55,14 @@ Ropes read_ropes(const ConfigObject& object) {
   old_form.local.theta = object.number("rope_local_base_freq", kLocalTheta);
   const auto scaling = object.object("rope_scaling");
   if (scaling) {
-    old_form.global = read_rope_scaling(object, *scaling, old_form.global.theta);
+    old_form.global = read_rope_scaling(object, *scaling, {.theta = old_form.global.theta});
   }
   const auto parameters = object.object("rope_parameters");
   if (!parameters) return old_form;
   const auto one = [&](std::string_view type, double theta) {
     const auto inner = parameters->object(type);
     if (!inner) object.fail(fmt::format("rope_parameters: '{}' is missing", type));
-    return read_rope_scaling(object, *inner, theta);
+    return read_rope_scaling(object, *inner, {.theta = theta});
   };
   const Ropes ropes = {.global = one("full_attention", kGlobalTheta),
                        .local = one("sliding_attention", kLocalTheta)};
@@ -93,6 +93,7 @@ void read_gemma3(const ConfigObject& object, const DecoderKeys& keys, ModelConfi
   if (!(scalar > 0.0) || !std::isfinite(scalar)) {
     object.fail(fmt::format("query_pre_attn_scalar: got {}, want more than 0", scalar));
   }
+  static_cast<void>(read_partial_rotary(object, {}));  // an Error where it is not 1
   const Ropes ropes = read_ropes(object);
   config.norm_offset = 1.0f;
   config.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));

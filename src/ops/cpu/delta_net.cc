@@ -36,7 +36,7 @@ struct Forward {
   DeltaLayout layout;
 
   [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
-  void run(const DeltaSegment& segment, int64_t head, const Workspace& work) const;
+  void run(const StateSegment& segment, int64_t head, const Workspace& work) const;
   void run_chunk(const Rows& rows, int64_t head, const DeltaState& state,
                  const Workspace& work) const;
   void run_value_head(const Rows& rows, int64_t head, int64_t member, const DeltaState& state,
@@ -144,7 +144,7 @@ void Forward::run_chunk(const Rows& rows, int64_t head, const DeltaState& state,
   }
 }
 
-void Forward::run(const DeltaSegment& segment, int64_t head, const Workspace& work) const {
+void Forward::run(const StateSegment& segment, int64_t head, const Workspace& work) const {
   float* memory = segment.state == nullptr
                       ? work.state
                       : static_cast<float*>(segment.state) + head * layout.key_head();

@@ -33,7 +33,7 @@ struct Backward {
   const DeltaGradients& grads;
   DeltaLayout layout;
 
-  [[nodiscard]] Chunk chunk(const DeltaSegment& segment, int64_t index) const;
+  [[nodiscard]] Chunk chunk(const StateSegment& segment, int64_t index) const;
   // Of the state behind chunk `index`, and of the z of chunk `index`.
   [[nodiscard]] float* state(const DeltaWorkspace& work, int64_t index, int64_t member) const {
     return work.states + (index * layout.group + member) * layout.state();
@@ -58,14 +58,14 @@ struct Backward {
                 const DeltaWorkspace& work) const;
   void transpose_state(const float* panel, int64_t width, const DeltaWorkspace& work) const;
   void finish_rows(const Chunk& c, int64_t head, const DeltaWorkspace& work) const;
-  void run(const DeltaSegment& segment, int64_t head, const DeltaWorkspace& work) const;
+  void run(const StateSegment& segment, int64_t head, const DeltaWorkspace& work) const;
 };
 
-int64_t num_chunks(const DeltaSegment& segment) {
+int64_t num_chunks(const StateSegment& segment) {
   return (segment.end - segment.begin + kDeltaChunk - 1) / kDeltaChunk;
 }
 
-Chunk Backward::chunk(const DeltaSegment& segment, int64_t index) const {
+Chunk Backward::chunk(const StateSegment& segment, int64_t index) const {
   const int64_t row = segment.begin + index * kDeltaChunk;
   return {.index = index,
           .row = row,
@@ -396,7 +396,7 @@ void Backward::finish_rows(const Chunk& c, int64_t head, const DeltaWorkspace& w
                          .stride = d_q.stride});
 }
 
-void Backward::run(const DeltaSegment& segment, int64_t head, const DeltaWorkspace& work) const {
+void Backward::run(const StateSegment& segment, int64_t head, const DeltaWorkspace& work) const {
   const int64_t chunks = num_chunks(segment);
   for (int64_t index = 0; index < chunks; ++index) {
     const Chunk c = chunk(segment, index);
@@ -429,7 +429,7 @@ void delta_net_backward(Backend& backend, const DeltaKernels& kernels, const Del
   auto* workspaces = static_cast<DeltaWorkspace*>(
       backend.scratch().take(num_workers * static_cast<int64_t>(sizeof(DeltaWorkspace))));
   int64_t chunks = 1;
-  for (const DeltaSegment& s : args.segments) chunks = std::max(chunks, num_chunks(s));
+  for (const StateSegment& s : args.segments) chunks = std::max(chunks, num_chunks(s));
   for (int w = 0; w < num_workers; ++w) {
     const DeltaWorkspace taken = take_delta_workspace(backend.scratch(), backward.layout, chunks);
     if (!backend.is_counting()) workspaces[w] = taken;

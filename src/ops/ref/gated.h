@@ -24,16 +24,19 @@ S activate(Activation activation, S x) {
       return x / (1.0 + std::exp(-x));
     case Activation::kGeluTanh:
       return x / (1.0 + std::exp(-gelu_argument(x)));
+    case Activation::kSigmoid:
+      return 1.0 / (1.0 + std::exp(-x));
   }
   return x;
 }
 
 inline double activation_slope(Activation activation, double x) {
-  const bool silu = activation == Activation::kSilu;
-  const double z = silu ? x : gelu_argument(x);
-  const double d_z = silu ? 1.0 : kGeluC1 * (1.0 + 3 * 0.044715 * x * x);
+  const bool gelu = activation == Activation::kGeluTanh;
+  const double z = gelu ? gelu_argument(x) : x;
+  const double d_z = gelu ? kGeluC1 * (1.0 + 3 * 0.044715 * x * x) : 1.0;
   const double sigmoid = 1.0 / (1.0 + std::exp(-z));
   const double complement = 1.0 / (1.0 + std::exp(z));
+  if (activation == Activation::kSigmoid) return sigmoid * complement;
   return sigmoid + x * sigmoid * complement * d_z;
 }
 

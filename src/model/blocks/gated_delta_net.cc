@@ -1,0 +1,240 @@
+// T tokens, D model width, C width of queries, keys and values together, N value heads of width V.
+#include "model/blocks/gated_delta_net.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "model/linear.h"
+#include "model/state_segments.h"
+#include "ops/causal_conv.h"
+#include "ops/delta_gates.h"
+#include "ops/gated_norm.h"
+
+namespace strata::model {
+namespace {
+
+struct GatedDeltaNet {
+  using Config = GatedDeltaNetConfig;
+  static constexpr BlockGroup kGroup = BlockGroup::kAttention;
+  enum Key : uint8_t { kQkv, kZ, kB, kA, kOut, kConv, kDtBias, kALog, kNorm };
+  static constexpr int kNumLinears = 5;
+
+  struct Saved {
+    TensorView qkv;      // [T, C] delta_qkv_proj, before the convolution
+    TensorView z;        // [T, N V] delta_z_proj
+    TensorView b, a;     // [T, N] delta_gates
+    TensorView context;  // [T, N, V] delta_context, before the norm
+    std::array<TensorView, kNumLinears> lora_h;
+  };
+
+  static std::string fault(const Config& c) {
+    constexpr int64_t kLargest = int64_t{1} << 20;
+    std::string fault;
+    const auto want = [&](bool fine, std::string_view name, int64_t got, std::string_view wanted) {
+      if (fault.empty() && !fine) fault = fmt::format("{}: got {}, want {}", name, got, wanted);
+    };
+    const auto is_size = [](int64_t value) { return value >= 1 && value <= kLargest; };
+    want(is_size(c.num_key_heads), "linear_num_key_heads", c.num_key_heads, "1 to 2^20");
+    want(is_size(c.num_value_heads) && c.num_value_heads % std::max<int64_t>(1, c.num_key_heads) == 0,
+         "linear_num_value_heads", c.num_value_heads, "a multiple of linear_num_key_heads");
+    const auto is_width = [](int64_t value) { return value >= 8 && value <= 1024 && value % 8 == 0; };
+    want(is_width(c.key_dim), "linear_key_head_dim", c.key_dim, "a multiple of 8 up to 1024");
+    want(is_width(c.value_dim), "linear_value_head_dim", c.value_dim, "a multiple of 8 up to 1024");
+    want(c.conv_width >= 1 && c.conv_width <= ops::kMaxConvTaps, "linear_conv_kernel_dim",
+         c.conv_width, fmt::format("1 to {}", ops::kMaxConvTaps));
+    return fault;
+  }
+
+  static std::string describe(const Config& c) {
+    return fmt::format("delta net of {} heads and {} for keys, {} x {}", c.num_value_heads,
+                       c.num_key_heads, c.key_dim, c.value_dim);
+  }
+
+  static void params(const Config& c, int64_t d, ParamRows& rows) {
+    constexpr int kFirstOrder = 18;  // behind the experts'
+    const auto add = [&](Key key, std::string_view suffix, std::string_view path, Shape shape) {
+      rows.push_back({.key = key,
+                      .suffix = suffix,
+                      .shape = shape,
+                      .lora = {.path = path, .order = kFirstOrder + key}});
+    };
+    const int64_t width = c.shape().width();
+    rows.push_back({.key = kDtBias,
+                    .suffix = "linear_attn.dt_bias",
+                    .shape = {c.num_value_heads},
+                    .init = 1.0f});
+    // Checkpoints of bf16 have these two in f32.
+    rows.push_back({.key = kALog,
+                    .suffix = "linear_attn.A_log",
+                    .shape = {c.num_value_heads},
+                    .floor = DType::kF32,
+                    .draw = ParamDraw::kLogUniform16});
+    rows.push_back({.key = kConv,
+                    .suffix = "linear_attn.conv1d.weight",
+                    .shape = {width, 1, c.conv_width},
+                    .draw = ParamDraw::kNormal});
+    rows.push_back({.key = kNorm,
+                    .suffix = "linear_attn.norm.weight",
+                    .shape = {c.value_dim},
+                    .floor = DType::kF32,
+                    .init = 1.0f});
+    add(kQkv, "linear_attn.in_proj_qkv.weight", "linear_attn.in_proj_qkv", {width, d});
+    add(kZ, "linear_attn.in_proj_z.weight", "linear_attn.in_proj_z", {c.value_width(), d});
+    add(kB, "linear_attn.in_proj_b.weight", "linear_attn.in_proj_b", {c.num_value_heads, d});
+    add(kA, "linear_attn.in_proj_a.weight", "linear_attn.in_proj_a", {c.num_value_heads, d});
+    add(kOut, "linear_attn.out_proj.weight", "linear_attn.out_proj", {d, c.value_width()});
+  }
+
+  static int64_t history_bytes(const Config& c, DType dtype) {
+    return Arena::aligned((c.conv_width - 1) * c.shape().width() * dtype_bytes(dtype));
+  }
+  static CacheSpec cache(const Config& c, DType dtype) {
+    return {.sequence_bytes = history_bytes(c, dtype) + ops::delta_state_bytes(c.shape())};
+  }
+
+  static BlockWork work(const Config& c) {
+    constexpr int64_t kMany = 1 << 14;
+    return {.token_flops = ops::delta_net_flops(c.shape(), kMany) / kMany,
+            .token_backward_flops = ops::delta_net_backward_flops(c.shape(), kMany) / kMany};
+  }
+  static double output_flops(const Pass& pass, const BlockContext& context) {
+    return linear_flops(pass, context, kOut);
+  }
+
+  static void keep(Pass&, const BlockContext&, Saved&) {}
+
+  static void save(Pass& pass, const BlockContext& context, Saved& s) {
+    const auto& c = context.as<Config>();
+    const int64_t tokens = pass.num_tokens();
+    const auto projected = [&](Key key, ScratchTag tag, int64_t width) {
+      return pass.save(tag, linear_flops(pass, context, key), pass.dtype(), {tokens, width});
+    };
+    s.qkv = projected(kQkv, "delta_qkv_proj", c.shape().width());
+    s.z = projected(kZ, "delta_z_proj", c.value_width());
+    s.b = projected(kB, "delta_gates", c.num_value_heads);
+    s.a = projected(kA, "delta_gates", c.num_value_heads);
+    s.context =
+        pass.save("delta_context", static_cast<double>(tokens) * work(c).token_flops, pass.dtype(),
+                  {tokens, c.num_value_heads, c.value_dim});
+    for (int key = 0; key < kNumLinears; ++key) {
+      s.lora_h[static_cast<size_t>(key)] = take_lora_h(pass, context, key);
+    }
+  }
+
+  static void project(Pass& pass, const BlockContext& context, const Saved& s, Key key,
+                      TensorView x, TensorView add, TensorView y) {
+    linear_forward(pass, pass.rows, linear_of(context, key), x, add, s.lora_h[key], y);
+  }
+
+  static ops::CausalConvArgs conv_args(Pass& pass, const BlockContext& context, const Saved& s) {
+    const auto& c = context.as<Config>();
+    return {.x = s.qkv,
+            .weight = context.values(kConv).reshape({c.shape().width(), c.conv_width}),
+            .segments = state_segments(pass, context, 0)};
+  }
+  static ops::DeltaGatesArgs gates_args(const BlockContext& context, const Saved& s) {
+    return {.a = s.a, .b = s.b, .a_log = context.values(kALog), .dt_bias = context.values(kDtBias)};
+  }
+  static ops::GatedNormArgs norm_args(const BlockContext& context, const Saved& s) {
+    return {.x = s.context,
+            .z = s.z,
+            .weight = context.values(kNorm),
+            .eps = static_cast<float>(context.as<Config>().eps)};
+  }
+
+  // What the rule reads, in scratch: the convolved rows and the gates.
+  static ops::DeltaNetArgs rule_args(Pass& pass, const BlockContext& context, const Saved& s) {
+    const auto& c = context.as<Config>();
+    const ops::DeltaNetArgs args = {.shape = c.shape(),
+                                    .qkv = pass.take(pass.dtype(), s.qkv.shape),
+                                    .log_decay = pass.take(DType::kF32, s.a.shape),
+                                    .beta = pass.take(DType::kF32, s.a.shape),
+                                    .segments = {}};
+    ops::causal_conv_silu(pass.backend, conv_args(pass, context, s), args.qkv);
+    ops::delta_gates(pass.backend, gates_args(context, s), args.log_decay, args.beta);
+    return args;
+  }
+
+  static void forward(Pass& pass, const BlockContext& context, Saved& s, TensorView n,
+                      BlockOutput output) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    project(pass, context, s, kQkv, n, {}, s.qkv);
+    project(pass, context, s, kZ, n, {}, s.z);
+    project(pass, context, s, kB, n, {}, s.b);
+    project(pass, context, s, kA, n, {}, s.a);
+    {
+      const Scratch::Mark inner(pass.backend.scratch());
+      ops::DeltaNetArgs rule = rule_args(pass, context, s);
+      rule.segments =
+          state_segments(pass, context, history_bytes(context.as<Config>(), pass.dtype()));
+      ops::delta_net(pass.backend, rule, s.context);
+    }
+    const TensorView normed = pass.take(pass.dtype(), s.z.shape);
+    ops::gated_norm(pass.backend, norm_args(context, s), normed);
+    project(pass, context, s, kOut, normed, output.add, output.out);
+  }
+
+  static void project_backward(Pass& pass, const BlockContext& context, const Saved& s, Key key,
+                               TensorView x, TensorView dy, TensorView dx, bool accumulate) {
+    const LinearWeights linear = linear_of(context, key);
+    linear_backward(pass, pass.rows, linear, x, s.lora_h[key], dy, dx, accumulate,
+                    pass.base_gradient(linear.weight_index));
+  }
+
+  // out = out_proj(norm(context) * silu(z)): writes d_context and d_z.
+  static void output_backward(Pass& pass, const BlockContext& context, const Saved& s,
+                              TensorView d_out, TensorView d_context, TensorView d_z) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    const TensorView normed = pass.take(pass.dtype(), s.z.shape);
+    ops::gated_norm(pass.backend, norm_args(context, s), normed);
+    const TensorView d_normed = pass.take(pass.dtype(), s.z.shape);
+    project_backward(pass, context, s, kOut, normed, d_out, d_normed, false);
+    ops::gated_norm_backward(pass.backend, norm_args(context, s), d_normed, d_context, d_z,
+                             pass.base_gradient(context.param(kNorm).index));
+  }
+
+  // context = rule(convolved qkv, gates of a and b): writes d_qkv, d_a and d_b.
+  static void rule_backward(Pass& pass, const BlockContext& context, const Saved& s,
+                            TensorView d_context, TensorView d_qkv, TensorView d_a,
+                            TensorView d_b) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    ops::DeltaNetArgs rule = rule_args(pass, context, s);
+    rule.segments = state_segments(pass, context, 0);
+    const TensorView d_log_decay = pass.take(DType::kF32, s.a.shape);
+    const TensorView d_beta = pass.take(DType::kF32, s.a.shape);
+    ops::delta_net_backward(pass.backend, rule, d_context, d_qkv, d_log_decay, d_beta);
+    ops::delta_gates_backward(pass.backend, gates_args(context, s), d_log_decay, d_beta, d_a, d_b,
+                              pass.base_gradient(context.param(kALog).index),
+                              pass.base_gradient(context.param(kDtBias).index));
+    TensorView d_conv = pass.base_gradient(context.param(kConv).index);
+    if (!d_conv.empty()) d_conv = d_conv.reshape({d_conv.shape[0], d_conv.shape[2]});
+    ops::causal_conv_silu_backward(pass.backend, conv_args(pass, context, s), d_qkv, d_qkv, d_conv);
+  }
+
+  static void backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,
+                       TensorView d_out, TensorView d_n) {
+    CHECK(!pass.cached());
+    const Scratch::Mark mark(pass.backend.scratch());
+    const TensorView d_qkv = pass.take(pass.dtype(), s.qkv.shape);
+    const TensorView d_z = pass.take(pass.dtype(), s.z.shape);
+    const TensorView d_b = pass.take(pass.dtype(), s.b.shape);
+    const TensorView d_a = pass.take(pass.dtype(), s.a.shape);
+    {
+      const Scratch::Mark inner(pass.backend.scratch());
+      const TensorView d_context = pass.take(pass.dtype(), s.context.shape);
+      output_backward(pass, context, s, d_out, d_context, d_z);
+      rule_backward(pass, context, s, d_context, d_qkv, d_a, d_b);
+    }
+    project_backward(pass, context, s, kQkv, n, d_qkv, d_n, false);
+    project_backward(pass, context, s, kZ, n, d_z, d_n, true);
+    project_backward(pass, context, s, kB, n, d_b, d_n, true);
+    project_backward(pass, context, s, kA, n, d_a, d_n, true);
+  }
+};
+
+}  // namespace
+
+const BlockOps kGatedDeltaNet = block_ops<GatedDeltaNet>("gated_delta_net");
+
+}  // namespace strata::model

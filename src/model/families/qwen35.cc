@@ -1,0 +1,190 @@
+// Qwen3.5, 3.6 and 3.8, dense and with experts, alone or inside a multimodal checkpoint: gated
+// delta nets, and in every fourth layer attention with an output gate; norms of 1 + w.
+// Sources: HF modeling_qwen3_5.py, configuration_qwen3_5.py, modeling_qwen3_5_moe.py,
+// configuration_qwen3_5_moe.py, as all defaults here.
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "model/blocks/attention_config.h"
+#include "model/blocks/gated_delta_net.h"
+#include "model/blocks/gated_mlp.h"
+#include "model/blocks/gqa.h"
+#include "model/blocks/moe.h"
+#include "model/family.h"
+
+namespace strata::model {
+namespace {
+
+constexpr std::string_view kArchitectures[] = {"Qwen3_5ForCausalLM"};
+constexpr std::string_view kMoeArchitectures[] = {"Qwen3_5MoeForCausalLM"};
+constexpr std::string_view kRead[] = {"layer_types",
+                                      "full_attention_interval",
+                                      "linear_conv_kernel_dim",
+                                      "linear_key_head_dim",
+                                      "linear_value_head_dim",
+                                      "linear_num_key_heads",
+                                      "linear_num_value_heads"};
+constexpr std::string_view kMoeRead[] = {"layer_types",
+                                         "full_attention_interval",
+                                         "linear_conv_kernel_dim",
+                                         "linear_key_head_dim",
+                                         "linear_value_head_dim",
+                                         "linear_num_key_heads",
+                                         "linear_num_value_heads",
+                                         "moe_intermediate_size",
+                                         "shared_expert_intermediate_size",
+                                         "num_experts",
+                                         "num_local_experts",
+                                         "num_experts_per_tok"};
+constexpr std::string_view kInert[] = {"transformers.js_config",      "mtp_num_hidden_layers",
+                                       "mtp_use_dedicated_embeddings", "output_router_logits",
+                                       "router_aux_loss_coef",         "_experts_implementation"};
+constexpr NeutralKey kNeutral[] = {{"attn_output_gate", "true"},
+                                   {"output_gate_type", "\"swish\""},
+                                   {"mamba_ssm_dtype", "\"float32\""},
+                                   {"mlp_only_layers", "[]"},
+                                   {"decoder_sparse_step", "1"},
+                                   {"norm_topk_prob", "true"}};
+
+constexpr std::string_view kWholeArchitectures[] = {"Qwen3_5ForConditionalGeneration"};
+constexpr std::string_view kWholeMoeArchitectures[] = {"Qwen3_5MoeForConditionalGeneration"};
+constexpr std::string_view kWholeInert[] = {"vision_config",       "language_model_only",
+                                            "image_token_id",      "video_token_id",
+                                            "vision_start_token_id", "vision_end_token_id"};
+constexpr NameForm kNameForms[] = {{"model.language_model.", "lm_head."}};
+constexpr std::string_view kIgnored[] = {"visual.", "mtp."};
+constexpr std::string_view kModulePrefix = "model.language_model.";
+constexpr TextPart kTextPart = {.architectures = kWholeArchitectures,
+                                .inert_keys = kWholeInert,
+                                .name_forms = kNameForms,
+                                .module_prefix = kModulePrefix,
+                                .ignored_prefixes = kIgnored};
+constexpr TextPart kMoeTextPart = {.architectures = kWholeMoeArchitectures,
+                                   .inert_keys = kWholeInert,
+                                   .name_forms = kNameForms,
+                                   .module_prefix = kModulePrefix,
+                                   .ignored_prefixes = kIgnored};
+
+// Whether each layer is a delta net: by layer_types, else all but every full_attention_interval-th.
+std::vector<bool> delta_layers(const ConfigObject& object, int64_t num_layers) {
+  std::vector<bool> delta;
+  if (!object.has("layer_types")) {
+    const int64_t interval = positive(object, "full_attention_interval", 4);
+    for (int64_t layer = 0; layer < num_layers; ++layer) {
+      delta.push_back((layer + 1) % interval != 0);
+    }
+    return delta;
+  }
+  for (const std::string& type : object.texts("layer_types")) {
+    if (type != "full_attention" && type != "linear_attention") {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("{}: layer_types: got '{}', supported are full_attention and "
+                              "linear_attention",
+                              object.where(), type));
+    }
+    delta.push_back(type == "linear_attention");
+  }
+  if (std::ssize(delta) != num_layers) {
+    object.fail(fmt::format("layer_types: got {} layers, num_hidden_layers is {}", delta.size(),
+                            num_layers));
+  }
+  return delta;
+}
+
+GatedDeltaNetConfig read_delta_net(const ConfigObject& object, const ModelConfig& config) {
+  return {.num_key_heads = positive(object, "linear_num_key_heads", 16),
+          .num_value_heads = positive(object, "linear_num_value_heads", 32),
+          .key_dim = positive(object, "linear_key_head_dim", 128),
+          .value_dim = positive(object, "linear_value_head_dim", 128),
+          .conv_width = positive(object, "linear_conv_kernel_dim", 4),
+          .eps = config.rms_norm_eps};
+}
+
+GqaConfig read_attention(const ConfigObject& object, const DecoderKeys& keys, int64_t kv_heads,
+                         ModelConfig& config) {
+  const int64_t head_dim = positive(object, "head_dim", 256);
+  const RopeConfig rope =
+      read_rope(object, {.partial_rotary_factor = 0.25, .is_partial = true, .has_sections = true});
+  const auto rotary_dim =
+      static_cast<int64_t>(static_cast<double>(head_dim) * rope.partial_rotary_factor);
+  return {.num_heads = keys.num_heads,
+          .num_kv_heads = object.integer("num_key_value_heads", kv_heads),
+          .head_dim = head_dim,
+          .scale = plain_attention_scale(head_dim),
+          .qkv_bias = keys.attention_bias,
+          .o_bias = keys.attention_bias,
+          .qk_norm = true,
+          .eps = config.rms_norm_eps,
+          .norm_offset = 1.0f,
+          .rope = config.add_rope({rope, rotary_dim}),
+          .rotary_dim = rotary_dim,
+          .output_gate = true};
+}
+
+void read_layers(const ConfigObject& object, const DecoderKeys& keys, int64_t kv_heads,
+                 const Block& mlp, ModelConfig& config) {
+  config.norm_offset = 1.0f;
+  const Block attention(kGqa, read_attention(object, keys, kv_heads, config));
+  const Block delta_net(kGatedDeltaNet, read_delta_net(object, config));
+  for (const bool is_delta : delta_layers(object, keys.num_layers)) {
+    config.layers.push_back(pre_norm_layer(config, is_delta ? delta_net : attention, mlp));
+  }
+  // A text model that was saved from a multimodal checkpoint keeps that one's names.
+  if (config.name_forms.front().model == NameForm().model) {
+    config.name_forms.emplace_back(kNameForms[0]);
+    config.ignored_prefixes.assign(std::begin(kIgnored), std::end(kIgnored));
+  }
+}
+
+void read_dense(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
+  read_layers(object, keys, 4, Block(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size}),
+              config);
+}
+
+void read_moe(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
+  const int64_t experts =
+      object.integer("num_experts", object.integer("num_local_experts", 256));
+  if (object.has("num_local_experts") && object.integer("num_local_experts") != experts) {
+    object.fail(fmt::format("num_experts {} and num_local_experts {} disagree", experts,
+                            object.json("num_local_experts")));
+  }
+  const MoeConfig moe = {.num_experts = experts,
+                         .top_k = object.integer("num_experts_per_tok", 8),
+                         .expert_width = object.integer("moe_intermediate_size", 512),
+                         .shared_width = positive(object, "shared_expert_intermediate_size", 512),
+                         .shared_gate = true,
+                         .norm_topk = true};
+  read_layers(object, keys, 2, Block(kMoe, moe), config);
+}
+
+}  // namespace
+
+extern const Family kQwen35Family = {.name = "qwen3_5",
+                                     .architectures = kArchitectures,
+                                     .read_keys = kRead,
+                                     .inert_keys = kInert,
+                                     .neutral_keys = kNeutral,
+                                     .defaults = {.vocab_size = 248320,
+                                                  .hidden_size = 4096,
+                                                  .intermediate_size = 12288,
+                                                  .num_layers = 32,
+                                                  .num_heads = 16,
+                                                  .max_position_embeddings = 32768},
+                                     .text_part = &kTextPart,
+                                     .read = read_dense};
+
+extern const Family kQwen35MoeFamily = {.name = "qwen3_5_moe",
+                                        .architectures = kMoeArchitectures,
+                                        .read_keys = kMoeRead,
+                                        .inert_keys = kInert,
+                                        .neutral_keys = kNeutral,
+                                        .defaults = {.vocab_size = 248320,
+                                                     .hidden_size = 2048,
+                                                     .intermediate_size = 1,  // it has none
+                                                     .num_layers = 40,
+                                                     .num_heads = 16,
+                                                     .max_position_embeddings = 32768},
+                                        .text_part = &kMoeTextPart,
+                                        .read = read_moe};
+
+}  // namespace strata::model

@@ -1,0 +1,20 @@
+#include "model/state_segments.h"
+
+namespace strata::model {
+
+std::span<const ops::StateSegment> state_segments(Pass& pass, const BlockContext& context,
+                                                  int64_t offset) {
+  offset += pass.cache.place(context.layer, context.sublayer).state_offset;
+  std::vector<ops::StateSegment>& segments = pass.lists.state_segments;
+  segments.clear();
+  for (const PassSequence& sequence : pass.sequences) {
+    void* state = sequence.kept.state;
+    segments.push_back({.begin = sequence.begin,
+                        .end = sequence.end,
+                        .first_position = sequence.first_position,
+                        .state = state == nullptr ? nullptr : static_cast<char*>(state) + offset});
+  }
+  return segments;
+}
+
+}  // namespace strata::model
