@@ -27,7 +27,8 @@ void check_shape(const DeltaNetShape& s) {
   CHECK(s.value_dim > 0 && s.value_dim % 8 == 0, s.value_dim);
 }
 
-void check_args(const DeltaNetArgs& args) {
+// A plan counts segments whose state does not exist yet.
+void check_args(const Backend& backend, const DeltaNetArgs& args) {
   check_shape(args.shape);
   CHECK(cpu::is_float(args.qkv.dtype) && args.qkv.shape.rank() == 2 &&
             args.qkv.shape[1] == args.shape.width(),
@@ -37,7 +38,8 @@ void check_args(const DeltaNetArgs& args) {
   for (const StateSegment& s : args.segments) {
     CHECK(0 <= s.begin && s.begin <= s.end && s.end <= args.qkv.shape[0], s.begin, s.end,
           args.qkv.shape[0]);
-    CHECK(s.first_position == 0 || (s.first_position > 0 && s.state != nullptr), s.first_position);
+    const bool has_state = s.state != nullptr || backend.is_counting();
+    CHECK(s.first_position == 0 || (s.first_position > 0 && has_state), s.first_position);
   }
 }
 
@@ -78,7 +80,7 @@ int64_t delta_state_bytes(const DeltaNetShape& shape) {
 }
 
 void delta_net(Backend& backend, const DeltaNetArgs& args, TensorView out) {
-  check_args(args);
+  check_args(backend, args);
   check_out(out, args);
   CHECK(out.dtype == args.qkv.dtype, out.dtype, args.qkv.dtype);
   cpu::delta_net_forward(backend, choose_kernels(backend.path()), args, out);
@@ -86,7 +88,7 @@ void delta_net(Backend& backend, const DeltaNetArgs& args, TensorView out) {
 
 void delta_net_backward(Backend& backend, const DeltaNetArgs& args, TensorView d_out,
                         TensorView d_qkv, TensorView d_log_decay, TensorView d_beta) {
-  check_args(args);
+  check_args(backend, args);
   for (const StateSegment& s : args.segments) {
     CHECK(s.first_position == 0 && s.state == nullptr, s.first_position);
   }

@@ -13,9 +13,9 @@
 // fma chain over ascending columns; a sum over j continues what stands before it, j ascending; a
 // norm is sixteen interleaved partial sums and their tree. So a row depends on the rows of its
 // sequence up to itself alone, and neither on threads, other segments nor on how the sequence was
-// split into segments. No exponent is positive, so nothing overflows at any decay; g below -128
-// counts as -128 (e^-128 is 0 in fp32). Every path gives the same bits. Rows of no segment are left
-// as they are. Engine thread only; outputs may not alias inputs.
+// split into segments. No exponent is positive and none is a difference, so nothing overflows at
+// any decay, and g may be -inf. Every path gives the same bits. Rows of no segment are left as they
+// are. Engine thread only; outputs may not alias inputs.
 #pragma once
 #include <span>
 
@@ -41,7 +41,8 @@ struct DeltaNetShape {
 };
 
 // Bytes of a segment's state, a multiple of 64: the state at its chunk's start, and of the chunk's
-// rows so far the keys, u and decays. All fp32; what it holds before position 0 is not read.
+// rows so far the keys, u and decays. All fp32; what it holds before position 0 is not read. A call
+// has one segment of a state; on a counting backend a segment need not bring the one it has.
 int64_t delta_state_bytes(const DeltaNetShape& shape);
 
 struct DeltaNetArgs {
@@ -57,10 +58,9 @@ void delta_net(Backend& backend, const DeltaNetArgs& args, TensorView out);
 
 // Of segments without state. Makes states and u again. d_out [T, Vh, dv] and d_qkv [T, width] are
 // f32 or bf16 each; writes d_qkv, d_log_decay and d_beta [T, Vh] f32. All sums are fp32 chains as
-// forward's; value heads that share a key head add into its gradients in ascending order. The
-// gradient of g where it is below -128 is that at -128. Scratch, for each worker: the states at the
-// chunks' starts (dk dv floats a chunk) and u's factor (dv floats a row) of the longest segment,
-// for the value heads of one key head.
+// forward's; value heads that share a key head add into its gradients in ascending order. Scratch,
+// for each worker: the states at the chunks' starts (dk dv floats a chunk) and u's factor (dv
+// floats a row) of the longest segment, for the value heads of one key head.
 void delta_net_backward(Backend& backend, const DeltaNetArgs& args, TensorView d_out,
                         TensorView d_qkv, TensorView d_log_decay, TensorView d_beta);
 

@@ -15,9 +15,11 @@ constexpr DType kTypes[] = {kF32, kBF16};
 
 std::vector<DeltaCase> cases() {
   std::vector<DeltaCase> all;
-  // Every border of a chunk, and of the tiles of 3 and 6 rows in it.
+  // Every border of a chunk, and of the tiles of 3 and 6 rows in it. About a third of a state is
+  // left behind a chunk: what one chunk does to those before it must show.
   all.push_back({.lengths = {1,  2,  3,  4,  5, 6,   7,   15,  16,  17,  48,  62,
-                             63, 64, 65, 66, 0, 127, 128, 129, 191, 192, 193, 200}});
+                             63, 64, 65, 66, 0, 127, 128, 129, 191, 192, 193, 200},
+                 .decay = 0.01});
   const auto shaped = [&](std::vector<int64_t> lengths, DeltaNetShape shape) {
     all.push_back({.lengths = std::move(lengths), .shape = shape});
   };
@@ -32,20 +34,25 @@ std::vector<DeltaCase> cases() {
   shaped({129}, {1, 1, 128, 128});
   all.back().stride = 16;
   shaped({70}, {1, 1, 16, 256});
+  all.push_back({.lengths = {260}, .shape = {2, 4, 128, 72}, .decay = 0.01});
   all.push_back({.lengths = {200}, .shape = {1, 2, 32, 24}, .decay = 50, .stride = 3});
   all.push_back({.lengths = {200}, .shape = {1, 2, 64, 24}, .decay = 1e-6});
   return all;
 }
 
-// The L2 error: a row's map of the state, e^g (1 - beta k k^T), makes no error larger, nor does its
-// transpose, so that the errors of chunks add: one chain's bound each, then the last rounding.
-void expect_l2(const Buffer& got, const std::vector<double>& want, const DeltaCase& c) {
+// A row's map of the state, e^g (1 - beta k k^T), makes no error larger, nor does its transpose, so
+// that the errors of chunks add: one chain's bound each, then the last rounding. In the L2 sense,
+// and of each element beside the largest.
+void expect_close_chunks(const Buffer& got, const std::vector<double>& want, const DeltaCase& c) {
   const int64_t longest = *std::max_element(c.lengths.begin(), c.lengths.end());
   const auto chunks = static_cast<double>((longest + kDeltaChunk - 1) / kDeltaChunk);
   const DType type = got.view().dtype;
   const double bound = chunks * dot_tolerance(kDeltaChunk + c.shape.key_dim, kF32) +
                        (type == kF32 ? 0 : unit_roundoff(type));
   EXPECT_LE(relative_l2(got.values(), want), bound);
+  double largest = 0;
+  for (const double value : want) largest = std::max(largest, std::abs(value));
+  expect_close(got, want, bound, std::vector<double>(want.size(), largest));
 }
 
 TEST(DeltaNet, MatchesDoubleReference) {
@@ -54,6 +61,7 @@ TEST(DeltaNet, MatchesDoubleReference) {
       const DeltaData data(c, type);
       const auto segments = whole_segments(c);
       for (const DType result : kTypes) {
+        if (type == kF32 && result == kBF16) continue;
         const ExpectedDelta want = expected_delta(c, data, result);
         for (const CpuPath path : supported_paths()) {
           SCOPED_TRACE(std::string(cpu_path_name(path)) + " " + std::string(dtype_name(type)) +
@@ -65,10 +73,10 @@ TEST(DeltaNet, MatchesDoubleReference) {
           expect_close(grads.d_qkv, want.d_qkv.want, 1.0, want.d_qkv.bound);
           expect_close(grads.d_log_decay, want.d_log_decay.want, 1.0, want.d_log_decay.bound);
           expect_close(grads.d_beta, want.d_beta.want, 1.0, want.d_beta.bound);
-          expect_l2(out, want.out.want, c);
-          expect_l2(grads.d_qkv, want.d_qkv.want, c);
-          expect_l2(grads.d_log_decay, want.d_log_decay.want, c);
-          expect_l2(grads.d_beta, want.d_beta.want, c);
+          expect_close_chunks(out, want.out.want, c);
+          expect_close_chunks(grads.d_qkv, want.d_qkv.want, c);
+          expect_close_chunks(grads.d_log_decay, want.d_log_decay.want, c);
+          expect_close_chunks(grads.d_beta, want.d_beta.want, c);
           if (::testing::Test::HasFailure()) return;
         }
       }
@@ -77,15 +85,15 @@ TEST(DeltaNet, MatchesDoubleReference) {
 }
 
 // The bounds come from the chunk form: in double it is the recurrence, and they are small beside
-// what they bound, but where nothing decays: magnitudes then grow with every row, as terms that
-// cancel in truth add in the bound. There expect_l2 is what fails.
+// what they bound, but where little decays: magnitudes then grow with every row, as terms that
+// cancel in truth add in the bound. There expect_close_chunks is what fails.
 TEST(DeltaNet, ChunkFormIsTheRecurrence) {
   for (const DeltaCase& c : cases()) {
     SCOPED_TRACE(c.name());
     const ExpectedDelta e = expected_delta(c, DeltaData(c, kF32), kF32);
     for (const DeltaExpected* x : {&e.out, &e.d_qkv, &e.d_log_decay, &e.d_beta}) {
       EXPECT_LT(relative_l2(x->chunked, x->want), 1e-11);
-      if (c.decay < 1e-3) continue;
+      if (c.decay < 0.1) continue;
       double bound = 0;
       double norm = 0;
       for (size_t i = 0; i < x->want.size(); ++i) {
@@ -142,6 +150,7 @@ TEST(DeltaNet, OracleGradientsAreDerivatives) {
 TEST(DeltaNet, SameBitsEverywhere) {
   for (const DeltaCase& c : cases()) {
     for (const DType type : kTypes) {
+      if (type == kBF16 && c.num_tokens() > 200) continue;
       SCOPED_TRACE(std::string(dtype_name(type)) + " " + c.name());
       const DeltaData data(c, type);
       const auto segments = whole_segments(c);
@@ -362,7 +371,7 @@ TEST(DeltaNet, SeventyThousandRows) {
   ref::delta_net(s, qkv.data(), g.data(), beta.data(), want.data());
   Backend backend(choose_cpu_path(), 2);
   const Buffer out = run_delta(backend, c, data, segments);
-  expect_l2(out, want, c);
+  expect_close_chunks(out, want, c);
   const DeltaGrads grads = run_delta_backward(backend, c, data, segments, kF32);
   for (const Buffer* x : {&grads.d_qkv, &grads.d_log_decay, &grads.d_beta}) {
     for (int64_t i = 0; i < x->size(); ++i) ASSERT_TRUE(std::isfinite(x->get(i))) << i;
@@ -395,7 +404,8 @@ TEST(DeltaNet, EmptyBatch) {
   }
 }
 
-// What a counting backend counts is what is taken, and a warm call takes nothing new.
+// What a counting backend counts is what is taken, with states or without; a warm call takes
+// nothing new.
 TEST(DeltaNet, ScratchIsCountedBeforehand) {
   const DeltaCase c{.lengths = {300, 40}, .shape = {2, 4, 64, 80}};
   const DeltaData data(c, kBF16);
@@ -419,6 +429,12 @@ TEST(DeltaNet, ScratchIsCountedBeforehand) {
         EXPECT_EQ(backend.scratch().high_water(), counting.scratch().high_water());
         EXPECT_EQ(backend.scratch().grown(), 0);
       }
+      const StateSegment decode{.begin = 0, .end = 1, .first_position = 70};
+      Backend counting = Backend::counting(path, threads);
+      delta_net(counting, delta_args(c, data, {&decode, 1}), Buffer(kBF16, c.out_shape()));
+      Backend backend(path, threads);
+      run_delta(backend, c, data, whole_segments(c));
+      EXPECT_EQ(backend.scratch().high_water(), counting.scratch().high_water());
     }
   }
 }

@@ -17,7 +17,7 @@ struct Workspace {
   float* read;          // paired [2 kDeltaChunk][kPanelLanes]
   float* value;         // [kDeltaChunk][kPanelLanes]
   float* out;           // [kDeltaChunk][kPanelLanes]
-  float* state;         // of a key head; null: every segment brings its own
+  float* state;         // of a key head, for segments without their own
 };
 
 // Rows of a segment in one chunk.
@@ -55,10 +55,7 @@ Workspace Forward::take_workspace(Scratch& scratch) const {
   work.read = floats(2 * kDeltaChunk * kPanelLanes);
   work.value = floats(kDeltaChunk * kPanelLanes);
   work.out = floats(kDeltaChunk * kPanelLanes);
-  const auto stateless = [](const StateSegment& s) { return s.state == nullptr; };
-  if (std::any_of(args.segments.begin(), args.segments.end(), stateless)) {
-    work.state = floats(layout.key_head());
-  }
+  work.state = floats(layout.key_head());
   return work;
 }
 

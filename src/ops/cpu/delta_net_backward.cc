@@ -9,47 +9,14 @@
 //   o_i = e_i q_i^T S + sum_{j<=i} P_ij u_j
 //   S'  = e_63 S + sum_j k_j (E_j u_j)^T
 #include <algorithm>
-#include <numeric>
 
 #include "ops/cpu/delta_net.h"
+#include "ops/cpu/delta_net_workspace.h"
 
 namespace strata::ops::cpu {
 namespace {
 
 constexpr int64_t kTile = 6;  // rows of a product whose chains share registers
-
-// Memory of one worker. n: kDeltaChunk.
-struct Workspace {
-  float* states;        // [chunks - 1][group] [dk][lanes of dv]: behind each chunk but the last
-  float* z;             // [chunks][group] [n][lanes of dv]
-  float* d_state;       // [group] [dk][lanes of dv]: of the state behind the chunk, then before it
-  float* rows;          // paired [2 n][lanes of dk]
-  float* factors;       // paired [2 n]
-  float* keys;          // [dk][n]
-  float* scores;        // paired [2 n][n]
-  float* coefficients;  // paired [2 n][n]
-  float* gamma;         // [n][n]
-  float* decay;         // [n]
-  float* total;         // [16]
-  float* total_exp;     // [n]
-  float* decay_exp;     // [n]
-  float* read;          // [n][kPanelLanes]
-  float* u;             // [n][kPanelLanes], also the values of the sweep
-  float* d_u;           // [n][kPanelLanes]
-  float* d_z;           // paired [2 n][kPanelLanes]: -d_z_i and d_o_i
-  float* d_reads;       // paired [2 n][kPanelLanes]: the same times e_i, of k_i^T S and q_i^T S
-  float* transposed;    // [kPanelLanes][lanes of dk], or [kPanelLanes][n]
-  float* packed;        // paired [2 n][kPanelLanes]: a panel of rows
-  float* d_rows;        // paired [2 n][lanes of dk]
-  float* d_rows_state;  // likewise: what one value head's state adds
-  float* d_coefficients;  // paired [2 n][n]
-  float* d_scores;        // paired [2 n][n]
-  float* d_decay;         // [n][n]
-  float* column_sums;     // [n]
-  float* d_total;         // [n]
-  float* d_fold;          // [n]
-  float* d_keep;          // [dk], the terms of the gradient of e_63
-};
 
 // A chunk of a segment.
 struct Chunk {
@@ -66,73 +33,36 @@ struct Backward {
   const DeltaGradients& grads;
   DeltaLayout layout;
 
-  [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
   [[nodiscard]] Chunk chunk(const StateSegment& segment, int64_t index) const;
   // Of the state behind chunk `index`, and of the z of chunk `index`.
-  [[nodiscard]] float* state(const Workspace& work, int64_t index, int64_t member) const {
+  [[nodiscard]] float* state(const DeltaWorkspace& work, int64_t index, int64_t member) const {
     return work.states + (index * layout.group + member) * layout.state();
   }
-  [[nodiscard]] float* z(const Workspace& work, int64_t index, int64_t member) const {
+  [[nodiscard]] float* z(const DeltaWorkspace& work, int64_t index, int64_t member) const {
     return work.z + (index * layout.group + member) * layout.chunk_values();
   }
   [[nodiscard]] const float* beta(const Chunk& c, int64_t value_head) const {
     return args.beta.f32() + c.row * args.beta.row_stride + value_head;
   }
-  void start_chunk(const Chunk& c, int64_t head, const Workspace& work) const;
-  void decay(const Chunk& c, int64_t value_head, float* gamma, const Workspace& work) const;
-  void sweep(const Chunk& c, int64_t head, int64_t member, const Workspace& work) const;
-  void run_value_head(const Chunk& c, int64_t head, int64_t member, const Workspace& work) const;
+  void key_scores(const Chunk& c, const DeltaWorkspace& work) const;
+  void start_chunk(const Chunk& c, int64_t head, const DeltaWorkspace& work) const;
+  void decay(const Chunk& c, int64_t value_head, float* gamma, const DeltaWorkspace& work) const;
+  void sweep(const Chunk& c, int64_t head, int64_t member, const DeltaWorkspace& work) const;
+  void run_value_head(const Chunk& c, int64_t head, int64_t member,
+                      const DeltaWorkspace& work) const;
   void solve(const Chunk& c, int64_t head, int64_t member, int64_t begin, int64_t width,
-             int64_t columns, const Workspace& work) const;
+             int64_t columns, const DeltaWorkspace& work) const;
   void add_reads(const Chunk& c, int64_t member, int64_t begin, int64_t width,
-                 const Workspace& work) const;
+                 const DeltaWorkspace& work) const;
   void add_fold(const Chunk& c, int64_t member, int64_t begin, int64_t width,
-                const Workspace& work) const;
-  void transpose_state(const float* panel, int64_t width, const Workspace& work) const;
-  void finish_rows(const Chunk& c, int64_t head, const Workspace& work) const;
-  void run(const StateSegment& segment, int64_t head, const Workspace& work) const;
+                const DeltaWorkspace& work) const;
+  void transpose_state(const float* panel, int64_t width, const DeltaWorkspace& work) const;
+  void finish_rows(const Chunk& c, int64_t head, const DeltaWorkspace& work) const;
+  void run(const StateSegment& segment, int64_t head, const DeltaWorkspace& work) const;
 };
 
 int64_t num_chunks(const StateSegment& segment) {
   return (segment.end - segment.begin + kDeltaChunk - 1) / kDeltaChunk;
-}
-
-Workspace Backward::take_workspace(Scratch& scratch) const {
-  const auto floats = [&](int64_t count) { return static_cast<float*>(scratch.take(4 * count)); };
-  constexpr int64_t n = kDeltaChunk;
-  int64_t chunks = 1;
-  for (const StateSegment& s : args.segments) chunks = std::max(chunks, num_chunks(s));
-  Workspace work{};
-  work.states = floats((chunks - 1) * layout.group * layout.state());
-  work.z = floats(chunks * layout.group * layout.chunk_values());
-  work.d_state = floats(layout.group * layout.state());
-  work.rows = floats(layout.paired_keys());
-  work.factors = floats(2 * n);
-  work.keys = floats(layout.keys());
-  work.scores = floats(2 * n * n);
-  work.coefficients = floats(2 * n * n);
-  work.gamma = floats(n * n);
-  work.decay = floats(n);
-  work.total = floats(16);
-  work.total_exp = floats(n);
-  work.decay_exp = floats(n);
-  work.read = floats(n * kPanelLanes);
-  work.u = floats(n * kPanelLanes);
-  work.d_u = floats(n * kPanelLanes);
-  work.d_z = floats(2 * n * kPanelLanes);
-  work.d_reads = floats(2 * n * kPanelLanes);
-  work.transposed = floats(kPanelLanes * std::max(layout.key_lanes, n));
-  work.packed = floats(2 * n * kPanelLanes);
-  work.d_rows = floats(layout.paired_keys());
-  work.d_rows_state = floats(layout.paired_keys());
-  work.d_coefficients = floats(2 * n * n);
-  work.d_scores = floats(2 * n * n);
-  work.d_decay = floats(n * n);
-  work.column_sums = floats(n);
-  work.d_total = floats(n);
-  work.d_fold = floats(n);
-  work.d_keep = floats(layout.key_lanes);
-  return work;
 }
 
 Chunk Backward::chunk(const StateSegment& segment, int64_t index) const {
@@ -144,7 +74,7 @@ Chunk Backward::chunk(const StateSegment& segment, int64_t index) const {
           .folds = row + kDeltaChunk < segment.end};
 }
 
-void Backward::start_chunk(const Chunk& c, int64_t head, const Workspace& work) const {
+void Backward::start_chunk(const Chunk& c, int64_t head, const DeltaWorkspace& work) const {
   const int64_t dim = layout.shape.key_dim;
   kernels.normalise({.q = delta_columns(args.qkv, c.row, layout.q_column(head)),
                      .k = delta_columns(args.qkv, c.row, layout.k_column(head)),
@@ -155,11 +85,26 @@ void Backward::start_chunk(const Chunk& c, int64_t head, const Workspace& work) 
                      .lanes = layout.key_lanes,
                      .factors = work.factors});
   kernels.put_keys(work.rows, 2 * layout.key_lanes, 0, c.count, dim, work.keys);
-  delta_scores(kernels, layout, work.rows, work.keys, 0, c.count, work.scores);
+}
+
+// scores of keys alone: all that u needs.
+void Backward::key_scores(const Chunk& c, const DeltaWorkspace& work) const {
+  for (int64_t i = 0; i < c.count; i += kTile) {
+    const int64_t rows = std::min(kTile, c.count - i);
+    kernels.product({.x = work.rows + 2 * i * layout.key_lanes,
+                     .x_row = 2 * layout.key_lanes,
+                     .panel = work.keys,
+                     .panel_stride = kDeltaChunk,
+                     .depth = layout.shape.key_dim,
+                     .rows = rows,
+                     .lanes = (i + rows + 15) / 16 * 16,
+                     .out = work.scores + 2 * i * kDeltaChunk,
+                     .out_stride = 2 * kDeltaChunk});
+  }
 }
 
 void Backward::decay(const Chunk& c, int64_t value_head, float* gamma,
-                     const Workspace& work) const {
+                     const DeltaWorkspace& work) const {
   kernels.decay({.log_decay = args.log_decay.f32() + c.row * args.log_decay.row_stride + value_head,
                  .stride = args.log_decay.row_stride,
                  .count = c.count,
@@ -173,7 +118,8 @@ void Backward::decay(const Chunk& c, int64_t value_head, float* gamma,
 }
 
 // z of the chunk, and the state behind it.
-void Backward::sweep(const Chunk& c, int64_t head, int64_t member, const Workspace& work) const {
+void Backward::sweep(const Chunk& c, int64_t head, int64_t member,
+                     const DeltaWorkspace& work) const {
   const int64_t value_head = head * layout.group + member;
   const int64_t dim = layout.shape.key_dim;
   decay(c, value_head, nullptr, work);
@@ -221,7 +167,7 @@ void Backward::sweep(const Chunk& c, int64_t head, int64_t member, const Workspa
 
 // d_u, d_z and d_v of a panel, and what they add to d_beta, d_fold and the coefficients.
 void Backward::solve(const Chunk& c, int64_t head, int64_t member, int64_t begin, int64_t width,
-                     int64_t columns, const Workspace& work) const {
+                     int64_t columns, const DeltaWorkspace& work) const {
   const int64_t value_head = head * layout.group + member;
   const bool add = begin > 0;
   const float* z_panel = z(work, c.index, member) + kDeltaChunk * begin;
@@ -292,7 +238,8 @@ void Backward::solve(const Chunk& c, int64_t head, int64_t member, int64_t begin
 }
 
 // transposed = panel^T, itself in panels of the lanes of dk.
-void Backward::transpose_state(const float* panel, int64_t width, const Workspace& work) const {
+void Backward::transpose_state(const float* panel, int64_t width,
+                               const DeltaWorkspace& work) const {
   for_delta_panels(layout.shape.key_dim, [&](int64_t begin, int64_t lanes, int64_t columns) {
     kernels.transpose(panel + begin * width, width, columns, width, work.transposed + begin * width,
                       lanes);
@@ -302,7 +249,7 @@ void Backward::transpose_state(const float* panel, int64_t width, const Workspac
 // e_i k_i^T S and e_i q_i^T S: to d_rows_state, and to the state before the chunk what the panel of
 // the one behind it leaves.
 void Backward::add_reads(const Chunk& c, int64_t member, int64_t begin, int64_t width,
-                         const Workspace& work) const {
+                         const DeltaWorkspace& work) const {
   const int64_t dim = layout.shape.key_dim;
   for (int64_t side = 0; side < 2; ++side) {
     kernels.scale_rows(work.d_z + side * width, 2 * width, work.total_exp, 1, c.count, width,
@@ -341,7 +288,7 @@ void Backward::add_reads(const Chunk& c, int64_t member, int64_t begin, int64_t 
 // S' = e_63 S + sum_j k_j (E_j u_j)^T: the products with u to d_rows, <d S', S> row by row to
 // d_keep.
 void Backward::add_fold(const Chunk& c, int64_t member, int64_t begin, int64_t width,
-                        const Workspace& work) const {
+                        const DeltaWorkspace& work) const {
   const int64_t dim = layout.shape.key_dim;
   const float* d_state = work.d_state + member * layout.state() + dim * begin;
   kernels.scale_rows(work.u, width, work.decay_exp, 1, c.count, width, work.u, width);
@@ -360,13 +307,13 @@ void Backward::add_fold(const Chunk& c, int64_t member, int64_t begin, int64_t w
                      .out_stride = 2 * layout.key_lanes});
   });
   if (c.reads) {
-    kernels.dot_rows(d_state, width, state(work, c.index - 1, member) + dim * begin, width, dim,
-                     width, /*add=*/begin > 0, work.d_keep, 1);
+    kernels.dot_rows(d_state, 0, state(work, c.index - 1, member) + dim * begin, 0, 1, dim * width,
+                     /*add=*/begin > 0, work.d_keep, 1);
   }
 }
 
 void Backward::run_value_head(const Chunk& c, int64_t head, int64_t member,
-                              const Workspace& work) const {
+                              const DeltaWorkspace& work) const {
   const int64_t value_head = head * layout.group + member;
   decay(c, value_head, work.gamma, work);
   for_delta_panels(layout.shape.value_dim, [&](int64_t begin, int64_t width, int64_t columns) {
@@ -382,9 +329,6 @@ void Backward::run_value_head(const Chunk& c, int64_t head, int64_t member,
   } else {
     std::fill_n(work.d_total, c.count, 0.0f);
   }
-  const bool keeps = c.reads && c.folds;
-  const float* d_keep = work.d_keep;
-  const float d_last = keeps ? std::accumulate(d_keep, d_keep + layout.shape.key_dim, 0.0f) : 0.0f;
   kernels.decay_backward(
       {.gamma = work.gamma,
        .scores = work.scores,
@@ -394,7 +338,7 @@ void Backward::run_value_head(const Chunk& c, int64_t head, int64_t member,
        .d_scores = work.d_scores,
        .d_total = work.d_total,
        .d_fold = c.folds ? work.d_fold : nullptr,
-       .d_fold_total = d_last * work.total_exp[c.count - 1],
+       .d_fold_total = c.reads && c.folds ? *work.d_keep * work.total_exp[c.count - 1] : 0.0f,
        .column_sums = work.column_sums,
        .d_decay = work.d_decay,
        .d_log_decay = grads.d_log_decay.f32() + c.row * grads.d_log_decay.row_stride + value_head,
@@ -402,7 +346,7 @@ void Backward::run_value_head(const Chunk& c, int64_t head, int64_t member,
 }
 
 // scores: k_i . k_j for j < i, q_i . k_j for j <= i. Then through the norms.
-void Backward::finish_rows(const Chunk& c, int64_t head, const Workspace& work) const {
+void Backward::finish_rows(const Chunk& c, int64_t head, const DeltaWorkspace& work) const {
   for_delta_panels(layout.shape.key_dim, [&](int64_t begin, int64_t lanes, int64_t) {
     kernels.load_rows({work.rows + begin, DType::kF32, layout.key_lanes}, 2 * c.count, lanes,
                       work.packed, lanes);
@@ -452,16 +396,18 @@ void Backward::finish_rows(const Chunk& c, int64_t head, const Workspace& work) 
                          .stride = d_q.stride});
 }
 
-void Backward::run(const StateSegment& segment, int64_t head, const Workspace& work) const {
+void Backward::run(const StateSegment& segment, int64_t head, const DeltaWorkspace& work) const {
   const int64_t chunks = num_chunks(segment);
   for (int64_t index = 0; index < chunks; ++index) {
     const Chunk c = chunk(segment, index);
     start_chunk(c, head, work);
+    key_scores(c, work);
     for (int64_t member = 0; member < layout.group; ++member) sweep(c, head, member, work);
   }
   for (int64_t index = chunks - 1; index >= 0; --index) {
     const Chunk c = chunk(segment, index);
     if (index + 1 < chunks) start_chunk(c, head, work);
+    delta_scores(kernels, layout, work.rows, work.keys, 0, c.count, work.scores);
     std::fill_n(work.d_rows, 2 * c.count * layout.key_lanes, 0.0f);
     for (int64_t member = 0; member < layout.group; ++member) {
       run_value_head(c, head, member, work);
@@ -480,10 +426,12 @@ void delta_net_backward(Backend& backend, const DeltaKernels& kernels, const Del
   if (num_items == 0) return;
   Scratch::Mark mark(backend.scratch());
   const int num_workers = backend.pool().num_threads();
-  auto* workspaces = static_cast<Workspace*>(
-      backend.scratch().take(num_workers * static_cast<int64_t>(sizeof(Workspace))));
+  auto* workspaces = static_cast<DeltaWorkspace*>(
+      backend.scratch().take(num_workers * static_cast<int64_t>(sizeof(DeltaWorkspace))));
+  int64_t chunks = 1;
+  for (const StateSegment& s : args.segments) chunks = std::max(chunks, num_chunks(s));
   for (int w = 0; w < num_workers; ++w) {
-    const Workspace taken = backward.take_workspace(backend.scratch());
+    const DeltaWorkspace taken = take_delta_workspace(backend.scratch(), backward.layout, chunks);
     if (!backend.is_counting()) workspaces[w] = taken;
   }
   backend.pool().run_each(num_items, [&](int64_t i, int worker) {

@@ -4,13 +4,28 @@
 
 namespace strata::ops::cpu {
 
+// Sixty-four interleaved partial sums, their sixteen sums in pairs, then those lanes' tree.
 template <typename V>
 [[gnu::always_inline]] inline float delta_dot(const float* a, const float* b, int64_t lanes) {
-  auto sum = V::set1(0.0f);
-  for (int64_t i = 0; i < lanes; i += kLanes) {
-    sum = V::fma(V::load(a + i, Whole{}), V::load(b + i, Whole{}), sum);
+  constexpr int kSums = 4;
+  typename V::F sums[kSums];
+#pragma GCC unroll 4
+  for (int s = 0; s < kSums; ++s) sums[s] = V::set1(0.0f);
+  int64_t i = 0;
+  for (; i + kSums * kLanes <= lanes; i += kSums * kLanes) {
+#pragma GCC unroll 4
+    for (int s = 0; s < kSums; ++s) {
+      const int64_t at = i + s * kLanes;
+      sums[s] = V::fma(V::load(a + at, Whole{}), V::load(b + at, Whole{}), sums[s]);
+    }
   }
-  return V::sum(sum);
+#pragma GCC unroll 4
+  for (int s = 0; s < kSums - 1; ++s) {
+    const int64_t at = i + s * kLanes;
+    if (at >= lanes) break;
+    sums[s] = V::fma(V::load(a + at, Whole{}), V::load(b + at, Whole{}), sums[s]);
+  }
+  return V::sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
 template <typename K>

@@ -152,7 +152,7 @@ struct DeltaKernels {
   // to[i] = factors[i] * from[i], n rows of `lanes`; to may be from.
   void (*scale_rows)(const float* from, int64_t from_stride, const float* factors,
                      int64_t factor_stride, int64_t n, int64_t lanes, float* to, int64_t to_stride);
-  // sums[i] (+)= a[i] . b[i], sixteen interleaved partial sums and their tree.
+  // sums[i] (+)= a[i] . b[i], interleaved partial sums and their tree.
   void (*dot_rows)(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t n,
                    int64_t lanes, bool add, float* sums, int64_t sum_stride);
   // to[c][r] = from[r][c]; rows and columns are filled up with zeros to multiples of 16.

@@ -9,7 +9,6 @@
 namespace strata::ops::cpu {
 
 constexpr float kDeltaNormEps = 1e-6f;
-constexpr float kLeastLogDecay = -128.0f;
 
 // Runs body.operator()<C>(lane) over `lanes` in tiles of C vectors.
 template <typename K, typename Body>
@@ -174,8 +173,7 @@ void decay_lanes(const DeltaDecay& d, int64_t j) {
   const auto lane = V::load(kDeltaLane<V>, Whole{});
   auto decay = V::load(d.decay + j, Whole{});
   for (int64_t r = j > d.first ? j - d.first : 0; r < d.count; ++r) {
-    const float g = d.log_decay[r * d.stride];
-    const auto step = V::set1(g < kLeastLogDecay ? kLeastLogDecay : g);
+    const auto step = V::set1(d.log_decay[r * d.stride]);
     // Negative where j < i, and where j <= i.
     const auto below = lane - V::set1(static_cast<float>(d.first + r - j));
     const auto up_to = below - V::set1(1.0f);
@@ -206,8 +204,7 @@ void delta_decay(const DeltaDecay& d) {
     }
   }
   for (int64_t r = 0; r < d.count; ++r) {
-    float g = d.log_decay[r * d.stride];
-    if (g < kLeastLogDecay) g = kLeastLogDecay;
+    const float g = d.log_decay[r * d.stride];
     *d.total = d.first + r == 0 ? g : *d.total + g;
     d.total_exp[r] = *d.total;
   }
