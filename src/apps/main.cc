@@ -226,10 +226,18 @@ void add_serve(CLI::App& app, Command& chosen) {
 
 void add_keygen(CLI::App& app, Command& chosen) {
   auto* command = app.add_subcommand("keygen", "Print a new API key for strata serve");
-  command->footer("Example:\n  strata keygen > keys && chmod 600 keys");
-  command->callback([&chosen] {
-    chosen = [] {
-      fmt::print("{}\n", server::generate_key());
+  auto is_hashed = std::make_shared<bool>(false);
+  command->add_flag("--hash", *is_hashed,
+                    "print the key's hash for the file of keys, and the key itself to stderr");
+  command->footer(
+      "Examples:\n"
+      "  strata keygen > keys && chmod 600 keys\n"
+      "  strata keygen --hash >> keys");
+  command->callback([&chosen, is_hashed] {
+    chosen = [is_hashed] {
+      const std::string key = server::generate_key();
+      if (*is_hashed) fmt::print(stderr, "{}\n", key);
+      fmt::print("{}\n", *is_hashed ? server::hashed_key(key) : key);
       return 0;
     };
   });

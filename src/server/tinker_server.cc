@@ -171,7 +171,8 @@ void TinkerServer::State::make_http(Router router) {
       [this](std::string_view key) -> std::optional<Caller> {
         const std::optional<Identity> who = keys->find(key);
         if (!who) return std::nullopt;
-        return Caller{who->tenant, who->is_admin};
+        return Caller{who->tenant, who->is_admin, who->scope, who->key_id,
+                      has_expired(*who, wall_seconds())};
       },
       [this](const Exchange& exchange) {
         log_exchange(exchange);
@@ -241,6 +242,7 @@ void TinkerServer::reload_keys() {
     try {
       auto keys = std::make_shared<KeyRing>(key_sources(state_->options));
       const int64_t lost = keys->num_lost_since(*state_->keys);
+      for (const std::string& warning : keys->warnings()) log(LogLevel::kWarning, warning);
       state_->keys = std::move(keys);
       state_->count_tenants();
       log(LogLevel::kInfo, fmt::format("keys: read again: {} keys, {} of before are gone",

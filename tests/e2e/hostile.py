@@ -42,9 +42,12 @@ def attack(what, want):
 class World:
     def __init__(self, strata, model, data, limits):
         os.mkdir(data)
-        self.keys = [subprocess.check_output([strata, "keygen"], text=True).strip() for _ in range(2)]
+        self.keys = [subprocess.check_output([strata, "keygen"], text=True).strip() for _ in range(4)]
+        made = subprocess.run([strata, "keygen", "--hash"], capture_output=True, text=True, check=True)
+        self.keys.append(made.stderr.strip())
         with open(os.open(f"{data}/keys", os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
-            file.write(f"{self.keys[0]} alice\n{self.keys[1]} bob\n")
+            file.write(f"{self.keys[0]} alice\n{self.keys[1]} bob\n{self.keys[2]} alice read-only\n"
+                       f"{self.keys[3]} alice expires=2020-01-31\n{made.stdout.strip()} alice sample-only\n")
         self.log = open(f"{data}/log", "w+")
         self.process = subprocess.Popen(
             [strata, "serve", "--model", f"tiny={model}", "--data", f"{data}/state", "--keys", f"{data}/keys",
@@ -56,6 +59,7 @@ class World:
                 break
         self.port = int(self.url.rsplit(":", 1)[1])
         self.wire, self.other = Wire(self.url, self.keys[0]), Wire(self.url, self.keys[1])
+        self.reader, self.expired, self.player = [Wire(self.url, key) for key in self.keys[2:]]
         self.session = self.wire.session()
         self.model = self.wire.model(self.session, 0)
         self.sampler = self.wire.sampler(self.session, 0, base_model="tiny")
@@ -153,6 +157,17 @@ case("zstd that ends early", 400)(lambda w: status(w.json(
 case("no key", 401)(lambda w: w.raw(w.head("POST /api/v1/asample HTTP/1.1", "Content-Length: 0", key=False)))
 case("a wrong key", 401)(lambda w: status(w.json("asample", "{}", **{"X-API-Key": "tml-" + "0" * 40})))
 case("a key of 60 KB", 401)(lambda w: status(w.json("asample", "{}", **{"X-API-Key": "t" * 60_000})))
+case("an expired key", 401)(lambda w: status(w.expired.get("training_runs")))
+case("a read-only key that lists", 200)(lambda w: status(w.reader.get("training_runs")))
+case("a read-only key that makes a model", 403)(lambda w: status(w.reader.create(w.session, 60)))
+case("a read-only key that samples", 403)(lambda w: status(w.reader.sample(w.sampler, 900, A)))
+case("a read-only key that ends a session with a model", 403)(lambda w: status(w.reader.post(
+    f"sessions/{w.session}/finish", {})))
+case("a sample-only key that samples", 200)(lambda w: status(w.player.sample(w.sampler, 901, A)))
+case("a sample-only key that trains", 403)(lambda w: status(w.player.post(
+    "optim_step", {"model_id": w.model.id, "seq_id": 1})))
+case("a sample-only key that deletes a checkpoint", 403)(lambda w: status(w.player.http.delete(
+    "training_runs/x/checkpoints/weights/y")))
 case("a weights access token", 400)(lambda w: status(w.json("asample", "{}", **{"X-Tinker-Weights-Access-Token": "x"})))
 case("another tenant's model", 404)(lambda w: status(w.json("get_info", {"model_id": w.foreign.id})))
 case("another tenant's session", 404)(lambda w: status(w.other.post("session_heartbeat", {"session_id": w.session})))

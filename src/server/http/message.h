@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/scope.h"
+
 namespace strata::server {
 
 struct Header {
@@ -27,7 +29,9 @@ struct Request {
   std::vector<std::string> parts;               // what the {} of the route matched, in order
   std::string tenant;                           // whose key it was; empty where no key is needed
   bool is_admin = false;
-  std::string base_url;  // "http://host:port" or --public-url: what absolute links start with
+  Scope scope = Scope::kAll;  // of the key; its route has been held against it
+  std::string key_id = {};    // of the key, empty where none is needed
+  std::string base_url;       // "http://host:port" or --public-url: what absolute links start with
 
   [[nodiscard]] std::string_view header(std::string_view name) const;  // empty when absent
   // When the body was read: it counts no longer.

@@ -39,6 +39,9 @@ struct HttpOptions {
 struct Caller {
   std::string tenant;
   bool is_admin = false;
+  Scope scope = Scope::kAll;
+  std::string key_id = {};
+  bool has_expired = false;  // then it may do nothing
 };
 // Whose key this is; nobody for a wrong one.
 using Identify = std::function<std::optional<Caller>(std::string_view key)>;

@@ -144,6 +144,7 @@ class Service {
     CheckpointKind kind;
   };
 
+  void add_session_routes(Router& router);
   [[nodiscard]] Response readiness() const;
 
   // Sessions (session_handlers.cc)
@@ -154,6 +155,8 @@ class Service {
   Response finish_session(const Request& request);
   void end_session(const std::string& id, const std::string& state, const std::string& reason,
                    const std::string& detail);
+  [[nodiscard]] std::optional<Response> may_not_end(const Request& request,
+                                                    const std::string& id) const;
   Session& live_session(const Request& request, const std::string& id);
 
   // Models (model_handlers.cc)

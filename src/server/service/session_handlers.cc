@@ -161,6 +161,7 @@ Response Service::finish_session(const Request& request) {
     return error_response(404, fmt::format("no such session: {}", id.substr(0, 100)));
   }
   if (row->state == "active") {  // else the first reason stays
+    if (std::optional<Response> refused = may_not_end(request, id)) return std::move(*refused);
     end_session(id, "finished", reason, detail);
     row = parts_.store.find_session(id);
   }
@@ -171,6 +172,21 @@ Response Service::finish_session(const Request& request) {
                   json_quoted(id), json_quoted(row->end_reason.value_or(reason)),
                   row->end_detail.value_or("").empty() ? "null" : json_quoted(*row->end_detail),
                   json_quoted(rfc3339(row->ended_at.value_or(wall_seconds())))));
+}
+
+// The end of a session takes its unsaved models and its samplers with it: not for a key that could
+// not have made them.
+std::optional<Response> Service::may_not_end(const Request& request, const std::string& id) const {
+  const std::string of_model = id + ":train:";
+  const auto model = models_.lower_bound(of_model);
+  const bool has_models = model != models_.end() && model->first.starts_with(of_model);
+  const auto session = sessions_.find(id);
+  const bool has_samplers = session != sessions_.end() && session->second.num_samplers > 0;
+  const Scope wanted = has_models ? Scope::kAll : has_samplers ? Scope::kSample : Scope::kRead;
+  if (request.scope >= wanted) return std::nullopt;
+  return error_response(
+      403, fmt::format("finish: session {} has {}, which would end with it, and this key is {}", id,
+                       has_models ? "models" : "sampling sessions", scope_name(request.scope)));
 }
 
 void Service::end_session(const std::string& id, const std::string& state,

@@ -129,8 +129,11 @@ void LivePage::add_routes(Router& router) {
   file("/", "text/html; charset=utf-8", page_html());
   file("/page.js", "text/javascript; charset=utf-8", page_script());
   file("/page.css", "text/css; charset=utf-8", page_style());
-  router.add({"GET", "/page/overview", BodyKind::kNone,
-              at_once([this](const Request& request) { return overview(request); })});
+  router.add({.method = "GET",
+              .pattern = "/page/overview",
+              .handler = at_once([this](const Request& request) { return overview(request); }),
+              .scope = Scope::kRead,
+              .effect = Effect::kReads});
 }
 
 }  // namespace strata::server

@@ -109,6 +109,14 @@ struct HttpServerTest : testing::Test {
     router.add({"GET", "/api/v1/parked", BodyKind::kNone, at_once([this](const Request&) {
                   return json_response(200, std::to_string(parked.size()));
                 })});
+    router.add({.method = "GET",
+                .pattern = "/api/v1/read",
+                .handler = at_once([](const Request&) { return json_response(200, "{}"); }),
+                .scope = Scope::kRead});
+    router.add({.method = "GET",
+                .pattern = "/api/v1/sample",
+                .handler = at_once([](const Request&) { return json_response(200, "{}"); }),
+                .scope = Scope::kSample});
     router.add({"GET", "/api/v1/long", BodyKind::kNone, at_once([](const Request&) {
                   return json_response(200, std::string(kLong, 'x'));
                 })});
@@ -116,6 +124,9 @@ struct HttpServerTest : testing::Test {
       std::optional<Caller> caller;
       if (key == "tml-good") caller = Caller{"t1", false};
       if (key == "tml-other") caller = Caller{"t2", false};
+      if (key == "tml-read") caller = Caller{.tenant = "t1", .scope = Scope::kRead};
+      if (key == "tml-sample") caller = Caller{.tenant = "t1", .scope = Scope::kSample};
+      if (key == "tml-old") caller = Caller{.tenant = "t1", .has_expired = true};
       return caller;
     });
     server->start();
@@ -185,6 +196,28 @@ TEST_F(HttpServerTest, AsksForAKeyBeforeAnythingElse) {
   EXPECT_EQ(status(ask("GET /api/v1/nothing HTTP/1.1\r\n" + host + "X-API-Key: tml-bad\r\n\r\n")),
             "401");
   EXPECT_EQ(status(ask(head("GET /api/v1/nothing"))), "404");
+}
+
+// Before the body is read, and before anything is told of it.
+TEST_F(HttpServerTest, HoldsAKeysScopeAgainstTheRoute) {
+  const auto answer = [&](const std::string& key, const std::string& line) {
+    return ask(line + " HTTP/1.1\r\nHost: localhost\r\nX-API-Key: " + key + "\r\n" +
+               (line.starts_with("POST") ? length(1000) : "") + "\r\n");
+  };
+  EXPECT_EQ(status(answer("tml-read", "GET /api/v1/read")), "200");
+  EXPECT_EQ(status(answer("tml-sample", "GET /api/v1/read")), "200");
+  EXPECT_EQ(status(answer("tml-sample", "GET /api/v1/sample")), "200");
+  EXPECT_EQ(status(answer("tml-good", "GET /api/v1/sample")), "200");
+  const std::string refused = answer("tml-read", "GET /api/v1/sample");
+  EXPECT_EQ(status(refused), "403");
+  EXPECT_NE(refused.find("this key is read-only: GET /api/v1/sample"), std::string::npos);
+  for (const char* key : {"tml-read", "tml-sample"}) {
+    EXPECT_EQ(status(answer(key, "POST /api/v1/echo")), "403") << key;
+    EXPECT_EQ(status(answer(key, "GET /api/v1/nothing")), "404") << key;
+  }
+  const std::string expired = answer("tml-old", "GET /api/v1/read");
+  EXPECT_EQ(status(expired), "401");
+  EXPECT_NE(expired.find("has expired"), std::string::npos);
 }
 
 TEST_F(HttpServerTest, ChecksHostsAndOrigins) {

@@ -28,7 +28,8 @@ class House {
 
   // The answer to a request; status 0 while it is held.
   Response call(const std::string& method, const std::string& path, const std::string& body = "",
-                const std::string& tenant = "alice", std::vector<Header> headers = {}) {
+                const std::string& tenant = "alice", std::vector<Header> headers = {},
+                Scope scope = Scope::kAll) {
     auto answer = std::make_shared<Response>();
     answer->status = 0;
     headers.push_back({"content-type", "application/json"});
@@ -38,6 +39,7 @@ class House {
     request.headers = std::move(headers);
     request.body = body;
     request.tenant = tenant;
+    request.scope = scope;
     router_.dispatch(std::move(request), [answer](Response response) {
       response.body = response.bytes();
       *answer = std::move(response);
