@@ -109,6 +109,14 @@ void set_switch(ServeOptions& o, const std::string& name, const std::string& val
   o.*kField = parse_switch(name, value);
 }
 
+void add_rate(ServeOptions& o, const std::string& name, const std::string& value) {
+  o.rates.push_back(parse_rate(name, value));
+}
+
+void add_quota(ServeOptions& o, const std::string& name, const std::string& value) {
+  o.quotas.push_back(parse_quota(name, value));
+}
+
 using O = ServeOptions;
 constexpr OptionRow kRows[] = {
     {"model", "NAME=DIR", "", "a base model: its name and Hugging Face directory; repeatable",
@@ -206,6 +214,11 @@ constexpr OptionRow kRows[] = {
      }},
     {"max-disk", "SIZE", "no limit", "of all checkpoints together", Kind::kValue,
      set_size<&O::max_disk>},
+    {"rate", "TENANT|*:KIND=N/s", "no limit",
+     "of requests, trained-tokens or sampled-tokens; *: of each tenant; then 429; repeatable",
+     Kind::kList, add_rate},
+    {"quota", "TENANT|*:KIND=N", "no limit",
+     "in all, of these or of disk-bytes; then 429; repeatable", Kind::kList, add_quota},
     {"accept-loss", "", "off", "start although many checkpoints' folders are missing: forget them",
      Kind::kFlag, set_switch<&O::accept_loss>},
     {"stable-reinforce", "on|off", "on", "off refuses that loss and record_stability_info",
@@ -247,6 +260,8 @@ void check_together(const ServeOptions& o) {
                     "is a connection",
                     o.max_connections, o.max_parked));
   }
+  check_distinct("rate", o.rates);
+  check_distinct("quota", o.quotas);
   if (o.no_keys && (!o.listen.is_loopback() || !o.metrics_listen.is_loopback())) {
     fail("--no-keys: " + (o.listen.is_loopback() ? o.metrics_listen : o.listen).host +
          " can be reached from other machines; listen on 127.0.0.1 or give --keys");

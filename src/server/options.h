@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "server/usage_limit.h"
+
 namespace strata::server {
 
 struct HostPort {
@@ -65,6 +67,8 @@ struct ServeOptions {
   int64_t max_ephemeral = 256;
   int64_t memory = 0;    // bytes; 0: 80 % of RAM
   int64_t max_disk = 0;  // bytes; 0: no limit
+  std::vector<UsageLimit> rates;
+  std::vector<UsageLimit> quotas;
   bool accept_loss = false;
   bool stable_reinforce = true;
   std::string dtype = "auto";

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/checkpoints/data_dir.h"
@@ -110,24 +112,32 @@ struct TinkerServer::State {
                   .max_history = options.max_history,
                   .expiry_grace = options.expiry_grace}),
         signer(data.secret(), store, options.url_ttl),
-        rest({store, registry, signer, worker}),
+        usage(options.rates, options.quotas, store.usage_rows()),
+        rest({store, registry, signer, worker, usage}),
         names(base_names),
         stats(std::move(engine_stats)),
         service(service_options(options, data, store.boot()),
-                {store, registry, names, bases, watch,
+                {store, registry, names, bases, watch, usage,
                  [this](std::function<void()> job) { worker.post(std::move(job)); },
                  [this](std::function<void()> job) { http->post(std::move(job)); },
                  [this](const std::string& tenant, std::function<void()> job) {
                    parsing.post(tenant, std::move(job));
                  }},
                 std::move(dispatch)),
-        page({service, watch, names, bases, stats}) {}
+        page({service, watch, usage, names, bases, stats}) {}
 
   // Tells those who divide by tenants how many the keys name.
   void count_tenants() {
-    const auto count = static_cast<int64_t>(keys->tenants().size());
-    service.set_num_tenants(count);
-    http->set_num_tenants(count);
+    const std::vector<std::string> tenants = keys->tenants();
+    service.set_num_tenants(static_cast<int64_t>(tenants.size()));
+    http->set_num_tenants(static_cast<int64_t>(tenants.size()));
+    for (const auto* limits : {&options.rates, &options.quotas}) {
+      for (const UsageLimit& limit : *limits) {
+        if (limit.tenant == "*" || std::ranges::count(tenants, limit.tenant) > 0) continue;
+        log(LogLevel::kWarning,
+            fmt::format("limit '{}': no key is of tenant '{}'", limit.text, limit.tenant));
+      }
+    }
   }
   void make_http(Router router);
   void make_metrics();
@@ -141,6 +151,7 @@ struct TinkerServer::State {
   UrlSigner signer;
   Worker worker;                     // stopped before `http` goes: its jobs end there
   ParsePool parsing{kParseThreads};  // likewise
+  Usage usage;
   Rest rest;
   BaseNames names;
   std::function<EngineStats()> stats;
@@ -162,7 +173,8 @@ std::string TinkerServer::State::metrics_text() {
                                .train_rate = rate.train,
                                .sample_rate = rate.sample,
                                .loop_lag = pulse.lag,
-                               .tick_age = pulse.tick_age});
+                               .tick_age = pulse.tick_age},
+                              usage);
 }
 
 void TinkerServer::State::make_http(Router router) {
@@ -177,7 +189,8 @@ void TinkerServer::State::make_http(Router router) {
       [this](const Exchange& exchange) {
         log_exchange(exchange);
         watch.metrics().exchange(exchange.route, exchange.status, exchange.seconds);
-      });
+      },
+      [this](const Request& request, const Route* route) { return service.admit(request, route); });
   http->call_every(kTickSeconds, [this] {
     service.tick(now_seconds());
     watch.tick(stats(), now_seconds());
@@ -264,6 +277,11 @@ void TinkerServer::stop() {
   // Twice: results that were posted before may post their answers once more.
   state_->http->post([this] { state_->http->post([this] { state_->service.fail_pending(); }); });
   state_->http->stop(kLastResponses);
+  try {
+    state_->service.keep_usage();
+  } catch (const Error& error) {
+    log(LogLevel::kError, fmt::format("usage of the last seconds is lost: {}", error.what()));
+  }
 }
 
 }  // namespace strata::server

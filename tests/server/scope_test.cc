@@ -20,7 +20,7 @@ TEST(Scope, OfEveryRoute) {
   house.service().add_routes(router);
   const UrlSigner signer(house.data().secret(), house.store(), 3600);
   Worker worker;
-  Rest rest({house.store(), house.registry(), signer, worker});
+  Rest rest({house.store(), house.registry(), signer, worker, house.usage()});
   rest.add_routes(router);
   std::vector<std::string> open, read, sample, all;
   for (const Route& route : router.routes()) {

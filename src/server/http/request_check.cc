@@ -62,6 +62,9 @@ std::optional<Response> check_request(const RequestCheck& with, std::string_view
                            route->scope == Scope::kSample ? "sample-only or has every right"
                                                           : "neither read-only nor sample-only"));
     }
+    if (with.admit) {
+      if (std::optional<Response> refused = with.admit(request, route)) return refused;
+    }
   }
   if (!request.header("x-tinker-weights-access-token").empty()) {
     return error_response(400, "X-Tinker-Weights-Access-Token is not supported by this server");

@@ -16,6 +16,7 @@ struct RequestCheck {
   const Router& router;
   const AddressRules& rules;
   const Identify& identify;
+  const Admit& admit;
 };
 
 // How long the body of a request of this path may be, before and after decompression, and the

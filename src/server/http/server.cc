@@ -89,11 +89,12 @@ struct HttpServer::State {
     std::string address;  // empty: loopback
   };
 
-  State(HttpOptions opts, Router table, Identify who, Observe observer)
+  State(HttpOptions opts, Router table, Identify who, Observe observer, Admit admission)
       : options(std::move(opts)),
         router(std::move(table)),
         identify(std::move(who)),
         observe(std::move(observer)),
+        admit_request(std::move(admission)),
         limit(options.max_connections, options.max_connections_per_address),
         bodies(options.max_body_bytes) {}
 
@@ -118,6 +119,7 @@ struct HttpServer::State {
   Router router;
   Identify identify;
   Observe observe;
+  Admit admit_request;
   std::optional<AddressRules> rules;
   asio::io_context io{1};
   // The thread ends with io.stop() alone: stop() still talks to it when nothing is left to do.
@@ -226,7 +228,7 @@ std::optional<Response> HttpServer::State::check(const BodyParser& parser, Reque
     request.headers.push_back({std::move(name), text_of(field.value())});
   }
   return check_request(
-      {options, router, *rules, identify}, target.substr(0, question),
+      {options, router, *rules, identify, admit_request}, target.substr(0, question),
       parser.content_length() ? std::optional<uint64_t>(*parser.content_length()) : std::nullopt,
       request);
 }
@@ -421,9 +423,9 @@ asio::awaitable<void> HttpServer::State::repeat(double seconds, std::function<vo
 }
 
 HttpServer::HttpServer(const HttpOptions& options, Router router, Identify identify,
-                       Observe observe)
+                       Observe observe, Admit admit)
     : state_(std::make_unique<State>(options, std::move(router), std::move(identify),
-                                     std::move(observe))) {}
+                                     std::move(observe), std::move(admit))) {}
 
 HttpServer::~HttpServer() { stop(0.0); }
 

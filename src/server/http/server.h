@@ -46,6 +46,10 @@ struct Caller {
 // Whose key this is; nobody for a wrong one.
 using Identify = std::function<std::optional<Caller>(std::string_view key)>;
 
+// Called for each request whose key is good, before its body is read: the refusal of one that its
+// tenant may not make now. I/O thread.
+using Admit = std::function<std::optional<Response>(const Request&, const Route*)>;
+
 // Called on the I/O thread after each response, for metrics.
 struct Exchange {
   std::string_view method;
@@ -58,7 +62,8 @@ using Observe = std::function<void(const Exchange&)>;
 
 class HttpServer {
  public:
-  HttpServer(const HttpOptions& options, Router router, Identify identify, Observe observe = {});
+  HttpServer(const HttpOptions& options, Router router, Identify identify, Observe observe = {},
+             Admit admit = {});
   ~HttpServer();  // stops at once if still running
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

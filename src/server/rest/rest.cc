@@ -280,12 +280,19 @@ void Rest::copy_weights(const Request& request, const Respond& respond) {
     body.fail("model_seq_id", "this number of the session is in use");
   }
   const CheckpointRow source = parts_.registry.find(path, request.tenant, true, now);
+  std::shared_ptr<void> quota;
+  if (parts_.usage.has_quota(request.tenant, UsageKind::kDiskBytes)) {
+    auto full = parts_.usage.refuses_disk(request.tenant, parts_.store.stored_bytes(request.tenant),
+                                          source.size_bytes);
+    if (full) return respond(std::move(*full));
+    quota = parts_.usage.reserve(request.tenant, UsageKind::kDiskBytes, source.size_bytes);
+  }
   run.base_model = source.base_model;
   run.lora = source.lora;
-  answer_aside(respond,
-               [this, source, run, ttl, key, now, reply, held = parts_.registry.lease(source.id)] {
-                 return reply(parts_.registry.copy(source, run, ttl, key, now));
-               });
+  answer_aside(respond, [this, source, run, ttl, key, now, reply, quota,
+                         held = parts_.registry.lease(source.id)] {
+    return reply(parts_.registry.copy(source, run, ttl, key, now));
+  });
 }
 
 void Rest::add_routes(Router& router) {

@@ -127,7 +127,8 @@ Response Service::submit_pass(Pass& pass) {
                        response.json_if_asked = form != PassForm::kBinary;
                        return response;
                      },
-                 .failed = {}});
+                 .failed = {},
+                 .key_id = pass.request.key_id});
 }
 
 }  // namespace strata::server

@@ -274,9 +274,12 @@ Response Service::submit_sample(SampleCall& call) {
     if (!record.id.empty()) keep_record(record, output);
     return sample_response(output);
   };
-  Response response =
-      submit(request.tenant, std::move(command),
-             {.finish = finish, .failed = {}, .writes_files = order.record, .promised = promised});
+  Response response = submit(request.tenant, std::move(command),
+                             {.finish = finish,
+                              .failed = {},
+                              .writes_files = order.record,
+                              .promised = promised,
+                              .key_id = request.key_id});
   if (response.status != 200) return response;
   if (sampler.requests.size() >= kMaxRemembered) sampler.requests.erase(sampler.requests.begin());
   sampler.requests[seq_id] = {call.fingerprint, request_id, num_samples};

@@ -152,8 +152,14 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
     promised = futures_.promise(tenant, pending.promised);
     if (!promised) return no_room_response();
   }
+  if (std::optional<Response> over = over_limit(command)) {
+    if (pending.failed) guarded("undo", pending.failed);
+    return std::move(*over);
+  }
+  const TokenUse use = tokens_of(command);
   const Admitted admitted = dispatch_.submit(std::move(command));
   if (admitted.admission == Admission::kAccepted) {
+    count_accepted(use, pending);
     log(LogLevel::kDebug,
         fmt::format("event=accepted request={} operation={} model={} seq_id={}", id.text,
                     pending.watched.operation, model.empty() ? "-" : model, seq_id));
@@ -220,9 +226,10 @@ Response Service::with_number(const std::string& model_id, int64_t seq_id,
 void Service::settle(api::Result& result, double now) {
   const auto found = pending_.find(result.request.text);
   if (found == pending_.end()) return;
-  const Pending pending = std::move(found->second);
+  Pending pending = std::move(found->second);
   pending_.erase(found);
   parts_.watch.settled(pending.watched, result.request, result.outcome, now);
+  count_settled(pending, result, now);
   if (const auto* failure = std::get_if<api::Failure>(&result.outcome)) {
     if (pending.failed) guarded("undo", pending.failed);
     return futures_.fail(result.request, failure->category, failure->message, now);
@@ -304,15 +311,19 @@ void Service::end_silent(double now) {
 void Service::sweep() {
   if (sweeping_) return;
   sweeping_ = true;
-  const auto job = [this] {
+  const auto job = [this, used = parts_.usage.changed()] {
     std::string fault;
+    bool is_kept = false;
     try {
+      parts_.store.put_usage(used);
+      is_kept = true;
       parts_.registry.sweep(wall_seconds(), now_seconds());
     } catch (const std::exception& error) {
       fault = error.what();
     }
-    const auto done = [this, fault] {
+    const auto done = [this, fault, is_kept, used] {
       sweeping_ = false;
+      if (is_kept) parts_.usage.wrote(used);
       store_fault_ = guarded("sweep", [&] {
         if (!fault.empty()) throw Error(ErrorCode::kIo, fault);
       });
@@ -432,6 +443,11 @@ void Service::add_routes(Router& router) {
   get("readyz", [this](const Request&) { return readiness(); }, false);
   get("get_server_capabilities", [this](const Request& r) { return capabilities(r); });
   get("samplers/{}", [this](const Request& r) { return get_sampler(r); });
+  router.add({.method = "GET",
+              .pattern = "/api/v1/usage",
+              .handler = [this](const Request& r, const Respond& respond) { usage(r, respond); },
+              .scope = Scope::kRead,
+              .effect = Effect::kReads});
   add_session_routes(router);
   const auto post = [&](const char* path, Response (Service::*handler)(const Request&),
                         Scope scope = Scope::kAll) {

@@ -202,4 +202,13 @@ int64_t StateStore::stored_bytes() {
   return std::get<int64_t>(sum.rows[0][0]);
 }
 
+int64_t StateStore::stored_bytes(const std::string& tenant) {
+  const std::lock_guard lock(mutex_);
+  const SqlResult sum = run(
+      "SELECT CAST(COALESCE(SUM(size_bytes), 0) AS BIGINT) FROM checkpoints WHERE tenant = ? AND "
+      "files_gone = 0",
+      {tenant});
+  return std::get<int64_t>(sum.rows[0][0]);
+}
+
 }  // namespace strata::server

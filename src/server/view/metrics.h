@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "server/usage.h"
 #include "server/view/engine_stats.h"
 
 namespace strata::server {
@@ -46,7 +47,8 @@ class Metrics {
   // A step of the server's own work that failed and will be tried again.
   void fault(std::string_view step);
 
-  [[nodiscard]] std::string text(const EngineStats& engine, const ServerGauges& server) const;
+  [[nodiscard]] std::string text(const EngineStats& engine, const ServerGauges& server,
+                                 const Usage& usage) const;
 
  private:
   std::map<std::string, int64_t, std::less<>> faults_;  // by step

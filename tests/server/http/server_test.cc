@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <zstd.h>
 
+#include <atomic>
 #include <future>
 #include <thread>
 
@@ -120,15 +121,22 @@ struct HttpServerTest : testing::Test {
     router.add({"GET", "/api/v1/long", BodyKind::kNone, at_once([](const Request&) {
                   return json_response(200, std::string(kLong, 'x'));
                 })});
-    server = std::make_unique<HttpServer>(options, std::move(router), [](std::string_view key) {
-      std::optional<Caller> caller;
-      if (key == "tml-good") caller = Caller{"t1", false};
-      if (key == "tml-other") caller = Caller{"t2", false};
-      if (key == "tml-read") caller = Caller{.tenant = "t1", .scope = Scope::kRead};
-      if (key == "tml-sample") caller = Caller{.tenant = "t1", .scope = Scope::kSample};
-      if (key == "tml-old") caller = Caller{.tenant = "t1", .has_expired = true};
-      return caller;
-    });
+    server = std::make_unique<HttpServer>(
+        options, std::move(router),
+        [](std::string_view key) {
+          std::optional<Caller> caller;
+          if (key == "tml-good") caller = Caller{"t1", false};
+          if (key == "tml-other") caller = Caller{"t2", false};
+          if (key == "tml-read") caller = Caller{.tenant = "t1", .scope = Scope::kRead};
+          if (key == "tml-sample") caller = Caller{.tenant = "t1", .scope = Scope::kSample};
+          if (key == "tml-old") caller = Caller{.tenant = "t1", .has_expired = true};
+          return caller;
+        },
+        Observe{},
+        [this](const Request& request, const Route* route) -> std::optional<Response> {
+          if (!is_limited || request.tenant != "t1") return std::nullopt;
+          return error_response(429, route == nullptr ? "nowhere" : route->pattern);
+        });
     server->start();
   }
 
@@ -146,6 +154,7 @@ struct HttpServerTest : testing::Test {
   }
 
   HttpOptions options;
+  std::atomic<bool> is_limited = false;
   std::vector<Respond> parked;
   std::unique_ptr<HttpServer> server;
 };
@@ -196,6 +205,17 @@ TEST_F(HttpServerTest, AsksForAKeyBeforeAnythingElse) {
   EXPECT_EQ(status(ask("GET /api/v1/nothing HTTP/1.1\r\n" + host + "X-API-Key: tml-bad\r\n\r\n")),
             "401");
   EXPECT_EQ(status(ask(head("GET /api/v1/nothing"))), "404");
+}
+
+TEST_F(HttpServerTest, ATenantBeyondItsLimitIsRefusedBeforeItsBodyIsRead) {
+  is_limited = true;
+  const std::string refused = ask(head("POST /api/v1/echo", length(1000)));
+  EXPECT_EQ(status(refused), "429");
+  EXPECT_NE(refused.find("/api/v1/echo"), std::string::npos);
+  EXPECT_EQ(status(ask(head("GET /api/v1/nothing"))), "429");
+  std::string of_other = head("POST /api/v1/echo", length(2)) + "{}";
+  of_other.replace(of_other.find("tml-good"), 8, "tml-other");
+  EXPECT_EQ(status(ask(of_other)), "200");
 }
 
 // Before the body is read, and before anything is told of it.

@@ -16,8 +16,10 @@ namespace strata::server {
 
 class House {
  public:
-  explicit House(ServiceOptions options = {}, const RegistryOptions& disk = {})
-      : faults_(std::make_shared<SqlFaults>()) {
+  explicit House(ServiceOptions options = {}, const RegistryOptions& disk = {},
+                 const std::vector<UsageLimit>& rates = {},
+                 const std::vector<UsageLimit>& quotas = {})
+      : usage_(rates, quotas, {}), faults_(std::make_shared<SqlFaults>()) {
     store_ = std::make_unique<StateStore>(
         std::make_unique<FaultySql>(open_sqlite(data_.database()), faults_), wall_seconds());
     registry_ = std::make_unique<CheckpointRegistry>(data_, *store_, disk);
@@ -62,11 +64,13 @@ class House {
     return post("retrieve_future", R"({"request_id":")" + request + "\"}", tenant);
   }
   // Makes a model and answers its creation.
-  std::string model(const std::string& session, int number = 0, const std::string& base = "tiny") {
+  std::string model(const std::string& session, int number = 0, const std::string& base = "tiny",
+                    const std::string& tenant = "alice") {
     const Response made =
-        post("create_model", R"({"session_id":")" + session + R"(","model_seq_id":)" +
-                                 std::to_string(number) + R"(,"base_model":")" + base +
-                                 R"(","lora_config":{"rank":8}})");
+        post("create_model",
+             R"({"session_id":")" + session + R"(","model_seq_id":)" + std::to_string(number) +
+                 R"(,"base_model":")" + base + R"(","lora_config":{"rank":8}})",
+             tenant);
     settle(text(made, "request_id"), api::Done{});
     return text(made, "model_id");
   }
@@ -84,6 +88,7 @@ class House {
   CheckpointRegistry& registry() { return *registry_; }
   SqlFaults& faults() { return *faults_; }
   Watch& watch() { return watch_; }
+  Usage& usage() { return usage_; }
   const DataDir& data() { return data_; }
 
   std::vector<api::Command> submitted;
@@ -99,6 +104,7 @@ class House {
             .names = names_,
             .bases = {{.id = api::BaseId{0}, .dir = "d", .vocab_size = 100, .max_context = 64}},
             .watch = watch_,
+            .usage = usage_,
             .aside =
                 [this](std::function<void()> job) {
                   if (!holds_jobs) return job();
@@ -124,6 +130,7 @@ class House {
         .tick = [this](double, double seconds) { excused += seconds; }};
   }
 
+  Usage usage_;
   strata::testing::TempDir dir_;
   DataDir data_{dir_.path() + "/data"};
   std::shared_ptr<SqlFaults> faults_;

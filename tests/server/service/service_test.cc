@@ -66,7 +66,7 @@ TEST(Service, AStoreThatIsAwayStopsNoTimer) {
   EXPECT_EQ(house.service().num_sessions(), 1u);         // its end could not be written
   EXPECT_EQ(house.call("GET", "healthz").status, 200);
   EXPECT_THAT(house.service().unready(now), HasSubstr("away"));
-  EXPECT_THAT(house.watch().metrics().text({}, {}),
+  EXPECT_THAT(house.watch().metrics().text({}, {}, house.usage()),
               HasSubstr("strata_faults_total{step=\"end_session\"}"));
   house.faults().away = false;
   for (int second = 0; second < 12; ++second) house.service().tick(++now);
