@@ -119,6 +119,10 @@ void return_large_buffers() {
 #endif
 }
 
+std::string address_text(const server::HostPort& address, int port) {
+  return address.path.empty() ? fmt::format("http://{}:{}", address.host, port) : address.text();
+}
+
 struct StopHost {
   EngineHost& host;
   ~StopHost() { host.stop(); }
@@ -162,9 +166,9 @@ int run_serve(const server::ServeOptions& options) {
              [&server](std::vector<api::Result> results) { server.post(std::move(results)); });
   const StopHost stop_host{host};  // before `scheduler` goes, should the address be taken
   server.start();
-  fmt::print("listening on http://{}:{}\n", options.listen.host, server.port());
-  fmt::print("metrics on http://{}:{}/metrics\n", options.metrics_listen.host,
-             server.metrics_port());
+  fmt::print("listening on {}\n", address_text(options.listen, server.port()));
+  fmt::print("metrics on {}{}\n", address_text(options.metrics_listen, server.metrics_port()),
+             options.metrics_listen.path.empty() ? "/metrics" : "");
   std::fflush(stdout);
   wait_for_end(signals, server);
   log(LogLevel::kInfo, "serve: shutting down");

@@ -63,6 +63,8 @@ HttpOptions http_options(const ServeOptions& options) {
   HttpOptions out;
   out.host = options.listen.host;
   out.port = options.listen.port;
+  out.socket_path = options.listen.path;
+  out.socket_mode = static_cast<unsigned>(options.socket_mode);
   out.public_url = options.public_url;
   out.header_timeout = options.header_timeout;
   out.body_timeout = options.body_timeout;
@@ -91,6 +93,8 @@ HttpOptions metrics_options(const ServeOptions& options) {
   out.option = "--metrics-listen";
   out.host = options.metrics_listen.host;
   out.port = options.metrics_listen.port;
+  out.socket_path = options.metrics_listen.path;
+  out.socket_mode = static_cast<unsigned>(options.socket_mode);
   out.max_body = 0;
   out.max_connections = kMetricsConnections;
   return out;

@@ -72,7 +72,11 @@ TEST(Options, ReadsAddresses) {
   EXPECT_EQ(parse_host_port("listen", "0.0.0.0:65535").port, 65535);
   EXPECT_TRUE(parse_host_port("listen", "localhost:0").is_loopback());
   EXPECT_FALSE(parse_host_port("listen", "0.0.0.0:1").is_loopback());
-  for (const char* bad : {"", "x", ":1", "a:", "a:65536", "a:-1", "a:1x", "::1:80"}) {
+  const HostPort unix_socket = parse_host_port("listen", "unix:/run/strata:1.sock");
+  EXPECT_EQ(unix_socket.path, "/run/strata:1.sock");
+  EXPECT_EQ(unix_socket.text(), "unix:/run/strata:1.sock");
+  EXPECT_TRUE(unix_socket.is_loopback());
+  for (const char* bad : {"", "unix:", "x", ":1", "a:", "a:65536", "a:-1", "a:1x", "::1:80"}) {
     EXPECT_THAT(error_of([&] { parse_host_port("listen", bad); }), HasSubstr("--listen")) << bad;
   }
 }
@@ -91,6 +95,8 @@ TEST(Options, RefusesWhatIsOutOfRange) {
       {"dtype", "f16"},
       {"db", "mysql://x"},
       {"memory", "101%"},
+      {"socket-mode", "0888"},
+      {"socket-mode", "1777"},
       {"rate", "requests=1/s"},
       {"rate", "a:requests=1"},
       {"rate", "a:passes=1/s"},

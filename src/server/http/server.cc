@@ -434,7 +434,8 @@ HttpServer::~HttpServer() { stop(0.0); }
 
 void HttpServer::start() {
   State& s = *state_;
-  s.listener.emplace(ListenAddress{s.options.option, s.options.host, s.options.port});
+  s.listener.emplace(ListenAddress{s.options.option, s.options.host, s.options.port,
+                                   s.options.socket_path, s.options.socket_mode});
   s.acceptor.emplace(s.io, Protocol(s.listener->family(), 0), s.listener->take());
   s.bound_port = s.listener->port();
   s.rules.emplace(s.options.host, s.bound_port, s.options.public_url);
@@ -484,6 +485,7 @@ void HttpServer::stop(double seconds) {
   }
   s.io.stop();
   s.thread.join();
+  s.listener.reset();
 }
 
 }  // namespace strata::server

@@ -20,7 +20,9 @@ namespace strata::server {
 struct HttpOptions {
   const char* option = "--listen";  // what to call the address in a fault
   std::string host = "127.0.0.1";
-  int port = 0;                // 0: any free one
+  int port = 0;             // 0: any free one
+  std::string socket_path;  // of a unix socket, instead of host and port
+  unsigned socket_mode = 0600;
   std::string public_url;      // without a slash at its end, or empty
   double header_timeout = 10;  // seconds
   double body_timeout = 30;    // without progress
@@ -33,7 +35,7 @@ struct HttpOptions {
   int64_t max_body_bytes = 1LL << 30;
   double min_body_rate = 8192;  // bytes a second, after the first body_timeout
   int64_t max_connections = 10000;
-  int64_t max_connections_per_address = 5000;  // but for loopback addresses
+  int64_t max_connections_per_address = 5000;  // but for loopback addresses and unix sockets
 };
 
 struct Caller {
