@@ -103,7 +103,7 @@ void wait_for_end(const sigset_t& signals, server::TinkerServer& server) {
   while (true) {
     const int signal = sigwaitinfo(&signals, nullptr);
     if (signal == SIGHUP) {
-      server.reload_keys();
+      server.reload();
     } else if (signal > 0) {
       return;
     }

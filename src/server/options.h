@@ -37,6 +37,7 @@ struct ServeOptions {
   std::string keys_text;
   std::string admin_keys_text;
   bool no_keys = false;
+  std::string audit;  // empty: none
   // Seconds.
   double result_ttl = 1800;
   double gap_timeout = 600;

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "server/audit.h"
 #include "server/checkpoints/data_dir.h"
 #include "server/checkpoints/registry.h"
 #include "server/http/server.h"
@@ -128,7 +129,8 @@ struct TinkerServer::State {
                    parsing.post(tenant, std::move(job));
                  }},
                 std::move(dispatch)),
-        page({service, watch, usage, names, bases, stats}) {}
+        page({service, watch, usage, names, bases, stats}),
+        audit(options.audit.empty() ? nullptr : std::make_unique<AuditLog>(options.audit)) {}
 
   // Tells those who divide by tenants how many the keys name.
   void count_tenants() {
@@ -143,6 +145,7 @@ struct TinkerServer::State {
       }
     }
   }
+  void note_change(const Exchange& exchange);
   void make_http(Router router);
   void make_metrics();
   [[nodiscard]] std::string metrics_text();
@@ -162,9 +165,22 @@ struct TinkerServer::State {
   Watch watch;
   Service service;
   LivePage page;
+  std::unique_ptr<AuditLog> audit;  // null: none is wanted
   std::unique_ptr<HttpServer> http;
   std::unique_ptr<HttpServer> metrics;  // asks `http`'s thread
 };
+
+// Of those who have a key: what strangers send must not fill a disk.
+void TinkerServer::State::note_change(const Exchange& exchange) {
+  if (!audit || exchange.effect != Effect::kChanges || exchange.tenant.empty()) return;
+  audit->add({.time = wall_seconds(),
+              .tenant = exchange.tenant,
+              .key_id = exchange.key_id,
+              .address = exchange.address,
+              .action = fmt::format("{} {}", exchange.method, exchange.route),
+              .object = exchange.about ? *exchange.about : "",
+              .status = exchange.status});
+}
 
 std::string TinkerServer::State::metrics_text() {
   const Watch::Rate rate = watch.rate();
@@ -177,7 +193,8 @@ std::string TinkerServer::State::metrics_text() {
                                .train_rate = rate.train,
                                .sample_rate = rate.sample,
                                .loop_lag = pulse.lag,
-                               .tick_age = pulse.tick_age},
+                               .tick_age = pulse.tick_age,
+                               .audit = audit ? audit->counts() : AuditLog::Counts()},
                               usage);
 }
 
@@ -193,6 +210,7 @@ void TinkerServer::State::make_http(Router router) {
       [this](const Exchange& exchange) {
         log_exchange(exchange);
         watch.metrics().exchange(exchange.route, exchange.status, exchange.seconds);
+        note_change(exchange);
       },
       [this](const Request& request, const Route* route) { return service.admit(request, route); });
   http->call_every(kTickSeconds, [this] {
@@ -254,7 +272,8 @@ void TinkerServer::post(std::vector<api::Result> results) {
   state_->http->post([this, shared] { state_->service.post(std::move(*shared)); });
 }
 
-void TinkerServer::reload_keys() {
+void TinkerServer::reload() {
+  if (state_->audit) state_->audit->reopen();
   state_->http->post([this] {
     try {
       auto keys = std::make_shared<KeyRing>(key_sources(state_->options));

@@ -54,7 +54,7 @@ class World:
                 file.writelines(f"{key} {name}\n" for key, name in zip(self.limited, ("carl", "carla", "carlo")))
         self.log = open(f"{data}/log", "w+")
         self.process = subprocess.Popen(
-            [strata, "serve", "--model", f"tiny={model}", "--data", f"{data}/state", "--keys", f"{data}/keys",
+            [strata, "serve", "--model", f"tiny={model}", "--data", f"{data}/state", "--keys", f"{data}/keys", "--audit", f"{data}/audit",
              "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", *limits],
             stdout=subprocess.PIPE, stderr=self.log, text=True, env={**os.environ, "STRATA_LOG": "4"})
         for line in self.process.stdout:
@@ -495,8 +495,16 @@ def still_well(world):
     assert world.train([ce(A)]) == "future, result"
     world.log.flush()
     text = pathlib.Path(world.log.name).read_text(errors="replace")
+    audit = pathlib.Path(world.log.name).with_name("audit").read_text()
     for secret in [*world.keys, "token=", "etc/weights"]:
         assert secret not in text, secret
+        assert secret not in audit, secret
+    lines = [json.loads(line) for line in audit.splitlines()]
+    told = {(line["tenant"], line["action"], line["status"]) for line in lines}
+    assert all(line["tenant"] and len(line["key"]) == 12 for line in lines)
+    assert ("alice", "POST /api/v1/create_model", 200) in told
+    assert any(line["object"] == world.model.id and line["action"].endswith("/forward_backward") for line in lines)
+    assert not any("retrieve_future" in action or "heartbeat" in action or action.startswith("GET") for _, action, _ in told)
 
 
 def table(rows):

@@ -31,9 +31,15 @@ struct Request {
   bool is_admin = false;
   Scope scope = Scope::kAll;  // of the key; its route has been held against it
   std::string key_id = {};    // of the key, empty where none is needed
-  std::string base_url;       // "http://host:port" or --public-url: what absolute links start with
+  // What the request is about, for the audit log: set by note(), and there when `this` is gone.
+  std::shared_ptr<std::string> about = {};
+  std::string base_url;  // "http://host:port" or --public-url: what absolute links start with
 
   [[nodiscard]] std::string_view header(std::string_view name) const;  // empty when absent
+  // I/O thread, before the response. Names of things, never what they hold; the last one stays.
+  void note(std::string_view object) const {
+    if (about) about->assign(object.substr(0, 512));
+  }
   // When the body was read: it counts no longer.
   void free_body() {
     body = std::string();

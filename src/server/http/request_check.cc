@@ -84,4 +84,15 @@ std::optional<Response> check_request(const RequestCheck& with, std::string_view
   return std::nullopt;
 }
 
+Exchange told_of(const Request& request, const std::string& address) {
+  Exchange out;
+  out.method = request.method;
+  out.path = request.path;
+  out.tenant = request.tenant;
+  out.key_id = request.key_id;
+  out.address = address;
+  out.about = request.about;
+  return out;
+}
+
 }  // namespace strata::server

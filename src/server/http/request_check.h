@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "server/http/router.h"
@@ -32,5 +33,8 @@ BodyLimit body_limit(const HttpOptions& options, const Router& router, std::stri
 // of `request` are there; `raw_path` is the target without its query.
 std::optional<Response> check_request(const RequestCheck& with, std::string_view raw_path,
                                       std::optional<uint64_t> length, Request& request);
+
+// What stays to be told of a request when it is gone; `address` is its peer's.
+Exchange told_of(const Request& request, const std::string& address);
 
 }  // namespace strata::server

@@ -115,7 +115,7 @@ struct HttpServer::State {
   asio::awaitable<void> repeat(double seconds, std::function<void()> task);
 
   std::optional<Response> check(const BodyParser& parser, Request& request) const;
-  void note(std::string_view method, std::string_view path, int status, double seconds) const;
+  void note(Exchange exchange, int status, double seconds) const;
 
   HttpOptions options;
   Router router;
@@ -236,11 +236,16 @@ std::optional<Response> HttpServer::State::check(const BodyParser& parser, Reque
       request);
 }
 
-void HttpServer::State::note(std::string_view method, std::string_view path, int status,
-                             double seconds) const {
+void HttpServer::State::note(Exchange exchange, int status, double seconds) const {
   if (!observe) return;
-  const Route* route = router.match(method, path).route;
-  observe({method, path, route == nullptr ? "other" : route->pattern, status, seconds});
+  const Route* route = router.match(exchange.method, exchange.path).route;
+  if (route != nullptr) {
+    exchange.route = route->pattern;
+    exchange.effect = route->effect;
+  }
+  exchange.status = status;
+  exchange.seconds = seconds;
+  observe(exchange);
 }
 
 // Between two steps of decompression: the more bodies are in the middle of it, the longer each
@@ -343,7 +348,7 @@ asio::awaitable<void> HttpServer::State::refuse(Connection& connection, Response
                                                 const Request& request) {
   const bool written =
       co_await write(connection, response, request.method == "HEAD", /*keep_alive=*/false);
-  note(request.method, request.path, response.status, 0.0);
+  note(told_of(request, connection.address), response.status, 0.0);
   if (!written) co_return;
   error_code fault;
   connection.stream.socket().shutdown(Protocol::socket::shutdown_send, fault);
@@ -400,13 +405,13 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
     co_return false;
   }
   const bool keep_alive = parser.get().keep_alive();
-  const std::string method = request.method;
-  const std::string path = request.path;
+  request.about = std::make_shared<std::string>();
+  Exchange told = told_of(request, connection.address);
   connection.stream.expires_never();
   const Response response = co_await run_handler(std::move(request));
   const bool keep = keep_alive && !stopping;
-  const bool written = co_await write(connection, response, method == "HEAD", keep);
-  note(method, path, response.status, now_seconds() - begin);
+  const bool written = co_await write(connection, response, told.method == "HEAD", keep);
+  note(std::move(told), response.status, now_seconds() - begin);
   co_return written&& keep;
 }
 

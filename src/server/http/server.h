@@ -52,11 +52,16 @@ using Identify = std::function<std::optional<Caller>(std::string_view key)>;
 // tenant may not make now. I/O thread.
 using Admit = std::function<std::optional<Response>(const Request&, const Route*)>;
 
-// Called on the I/O thread after each response, for metrics.
+// Called on the I/O thread after each response, for metrics and the audit log.
 struct Exchange {
-  std::string_view method;
-  std::string_view path;
-  std::string_view route;  // its pattern; "other" where there is none
+  std::string method;
+  std::string path;
+  std::string_view route = "other";  // its pattern, where there is one
+  Effect effect = Effect::kReads;
+  std::string tenant;  // empty when no key was needed, or it was refused
+  std::string key_id;
+  std::string address;                 // of the peer; empty: this machine's own
+  std::shared_ptr<std::string> about;  // Request::note
   int status = 0;
   double seconds = 0;
 };

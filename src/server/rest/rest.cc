@@ -249,6 +249,7 @@ void Rest::copy_weights(const Request& request, const Respond& respond) {
     body.fail("weights_access_token", "is not supported by this server");
   }
   const TinkerPath path = parse_tinker_path(body.string("source_path"));
+  request.note(path.text());
   const auto ttl = read_ttl_seconds(body);
   const double now = wall_seconds();
   RunRow run;

@@ -112,6 +112,7 @@ Response Service::create_session(const Request& request) {
   const Idempotency key{std::string(request.header("x-idempotency-key").substr(0, 256)),
                         static_cast<int64_t>(fingerprint_of(request.body))};
   const std::string id = parts_.store.add_session(row, key);
+  request.note(id);
   // A repeated key names the session of then, which may have ended since.
   if (id == row.id) sessions_[id] = {request.tenant, now_seconds(), 0, {}};
   return json_response(
@@ -119,6 +120,7 @@ Response Service::create_session(const Request& request) {
 }
 
 Service::Session& Service::live_session(const Request& request, const std::string& id) {
+  request.note(id);
   const auto found = sessions_.find(id);
   if (found != sessions_.end() && found->second.tenant == request.tenant) return found->second;
   const std::optional<SessionRow> row = parts_.store.find_session(id);

@@ -161,6 +161,7 @@ Response Service::submit_save(const Request& request, const Fields& body, const 
   const std::string name = body.string_or("path", fmt::format("checkpoint-{:06}", seq_id));
   check_checkpoint_name("path", name);
   save.path = {id, form.kind, name};
+  request.note(save.path.text());
   save.tenant = request.tenant;
   save.ttl_seconds = read_ttl(body);
   save.user_metadata = read_metadata(body);
@@ -224,6 +225,7 @@ Response Service::save_ephemeral(const Request& request, const Fields& body, con
   const LiveModel& model = live_model(request, id);
   const int64_t number = body.integer("sampling_session_seq_id", 0, INT64_MAX);
   const std::string sampler_id = fmt::format("{}:sample:{}", model.session, number);
+  request.note(sampler_id);
   const std::string dir = parts_.registry.begin();
   api::Command command = training_command(request, model, id, seq_id);
   command.fingerprint = fingerprint_of(request.body);

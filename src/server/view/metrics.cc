@@ -142,6 +142,8 @@ std::string Metrics::text(const EngineStats& engine, const ServerGauges& server,
   }
   print_memory(out, engine);
   print_usage(out, usage);
+  family(out, "strata_audit_lines_total", "counter", "Lines of the audit log.", "outcome",
+         {{"written", d(server.audit.written)}, {"dropped", d(server.audit.dropped)}});
   head(out, "strata_http_requests_total", "counter", "Responses, by route and status.");
   for (const auto& [key, count] : exchanges_) {
     fmt::format_to(std::back_inserter(out),

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "server/audit.h"
 #include "server/usage.h"
 #include "server/view/engine_stats.h"
 
@@ -36,6 +37,7 @@ struct ServerGauges {
   int64_t models = 0;
   double train_rate = 0.0, sample_rate = 0.0;  // tokens/s
   double loop_lag = 0.0, tick_age = 0.0;       // s, Service::Pulse
+  AuditLog::Counts audit = {};
 };
 
 class Metrics {

@@ -42,6 +42,8 @@ class House {
     request.body = body;
     request.tenant = tenant;
     request.scope = scope;
+    request.about = std::make_shared<std::string>();
+    about_ = request.about;
     router_.dispatch(std::move(request), [answer](Response response) {
       response.body = response.bytes();
       *answer = std::move(response);
@@ -82,6 +84,9 @@ class House {
   void run_aside() {
     for (; !aside_.empty(); aside_.pop_front()) aside_.front()();
   }
+
+  // Of the last call.
+  [[nodiscard]] const std::string& about() const { return *about_; }
 
   Service& service() { return *service_; }
   StateStore& store() { return *store_; }
@@ -137,6 +142,7 @@ class House {
   std::unique_ptr<StateStore> store_;
   std::unique_ptr<CheckpointRegistry> registry_;
   BaseNames names_{std::vector<std::string>{"tiny=" + dir_.path()}, {}, {}};
+  std::shared_ptr<std::string> about_;
   Watch watch_;
   Router router_;
   std::deque<std::function<void()>> aside_;
