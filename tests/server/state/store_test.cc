@@ -374,6 +374,22 @@ TEST_P(Store, AnOlderDatabaseOpens) {
   EXPECT_EQ(found->record, "1 1 00");
 }
 
+// The sweep looks for them every few seconds: never at all checkpoints.
+TEST(StoreIndexes, WhatMayGoIsFoundByIndexes) {
+  const strata::testing::TempDir dir;
+  const auto faults = std::make_shared<SqlFaults>();
+  StateStore store(std::make_unique<FaultySql>(open_sqlite(dir.file("db")), faults), 1000);
+  (void)store.collectable(1000);
+  const SqlValue now = 1000.0;
+  std::string plan;
+  for (const SqlRow& row :
+       open_sqlite(dir.file("db"))->run("EXPLAIN QUERY PLAN " + faults->last, {&now, 1}).rows)
+    plan += std::get<std::string>(row[3]) + "\n";
+  EXPECT_THAT(plan, HasSubstr("USING INDEX checkpoints_by_end"));
+  EXPECT_THAT(plan, HasSubstr("USING INDEX checkpoints_by_expiry"));
+  EXPECT_THAT(plan, ::testing::Not(HasSubstr("SCAN checkpoints"))) << plan;
+}
+
 TEST_P(Store, KeepsWhatKeysHaveUsed) {
   EXPECT_TRUE(store_->usage_rows().empty());
   const UsageRow a{"alice", "k1", {1, 2, 3}}, b{"bob", "k1", {4, 5, int64_t{1} << 60}};
