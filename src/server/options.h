@@ -73,6 +73,7 @@ struct ServeOptions {
   int64_t max_disk = 0;  // bytes; 0: no limit
   std::vector<UsageLimit> rates;
   std::vector<UsageLimit> quotas;
+  int64_t max_archive_bytes = 16LL << 30;
   bool accept_loss = false;
   bool stable_reinforce = true;
   std::string dtype = "auto";
