@@ -63,9 +63,11 @@ Response Service::capabilities(const Request&) {
   std::string models;
   for (const BaseName& name : parts_.names.names()) {
     if (!models.empty()) models += ',';
+    const api::BaseInfo& base = info(api::BaseId{name.model});
     models += fmt::format(
-        "{{\"model_name\":{},\"max_context_length\":{},\"trainable\":true,\"sampleable\":true}}",
-        json_quoted(name.name), info(api::BaseId{name.model}).max_context);
+        "{{\"model_name\":{},\"max_context_length\":{},\"max_trained_length\":{},"
+        "\"trainable\":true,\"sampleable\":true}}",
+        json_quoted(name.name), base.max_context, base.longest_datum);
   }
   return json_response(200, fmt::format("{{\"supported_models\":[{}]}}", models));
 }

@@ -107,7 +107,11 @@ class House {
     return {.store = *store_,
             .registry = *registry_,
             .names = names_,
-            .bases = {{.id = api::BaseId{0}, .dir = "d", .vocab_size = 100, .max_context = 64}},
+            .bases = {{.id = api::BaseId{0},
+                       .dir = "d",
+                       .vocab_size = 100,
+                       .max_context = 64,
+                       .longest_datum = 48}},
             .watch = watch_,
             .usage = usage_,
             .aside =
