@@ -45,6 +45,8 @@ server::Dispatch dispatch_to(scheduler::Scheduler& scheduler, const EngineHost& 
             const scheduler::Submission done = scheduler.submit(std::move(command), now_seconds());
             return server::Admitted{admission(done.verdict), done.request};
           },
+      .knows = [&scheduler](const api::ModelId& model,
+                            int64_t seq_id) { return scheduler.knows(model, seq_id); },
       .consume = [&scheduler](const api::ModelId& model,
                               int64_t seq_id) { scheduler.consume(model, seq_id, now_seconds()); },
       .cancel = [&scheduler](const api::RequestId& request) { return scheduler.cancel(request); },

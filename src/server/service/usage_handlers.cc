@@ -45,6 +45,8 @@ Service::TokenUse Service::tokens_of(const api::Command& command) {
 std::optional<Response> Service::over_limit(const api::Command& command) {
   const TokenUse use = tokens_of(command);
   if (use.most == 0) return std::nullopt;
+  // What was accepted and is sent again takes nothing more.
+  if (command.seq_id > 0 && dispatch_.knows(command.model, command.seq_id)) return std::nullopt;
   return parts_.usage.refuses(command.tenant.text, use.kind, use.most, now_seconds());
 }
 

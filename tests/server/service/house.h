@@ -2,6 +2,7 @@
 // what it is given and answers when told to. One thread: jobs for the worker run when run_aside()
 // is called, or at once.
 #pragma once
+#include <algorithm>
 #include <boost/json.hpp>
 #include <deque>
 #include <memory>
@@ -128,6 +129,12 @@ class House {
               const Admitted out{admission, command.request};
               if (admission == Admission::kAccepted) submitted.push_back(std::move(command));
               return out;
+            },
+        .knows =
+            [this](const api::ModelId& model, int64_t seq_id) {
+              return std::any_of(submitted.begin(), submitted.end(), [&](const auto& command) {
+                return command.model == model && command.seq_id == seq_id;
+              });
             },
         .consume = [](const api::ModelId&, int64_t) {},
         .cancel = [](const api::RequestId&) { return true; },
