@@ -17,6 +17,7 @@ struct BaseInfo {
   std::string architecture = {};
   int64_t vocab_size = 0;
   int64_t max_context = 0;               // positions
+  int64_t longest_datum = 0;             // tokens that one datum may have in training
   std::vector<int32_t> end_tokens = {};  // that end a sample unless the client sends `stop: []`
   bool tied_head = false;
 };

@@ -29,6 +29,7 @@ EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOp
   book_ = std::make_unique<engine::AdapterBook>(limits);
   for (size_t i = 0; i < engines_.size(); ++i) {
     Base& base = engines_[i];
+    bases_[i].longest_datum = plan_.longest_data[i];
     base.engine->set_limits(plan_.pass_tokens, plan_.max_pages[i], plan_.max_states[i],
                             plan_.pass_bytes[i]);
     base.runner = std::make_unique<engine::WorkRunner>(

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 
+#include "apps/backup.h"
 #include "apps/bench.h"
 #include "apps/chat.h"
 #include "apps/generate.h"
@@ -226,13 +227,51 @@ void add_serve(CLI::App& app, Command& chosen) {
 
 void add_keygen(CLI::App& app, Command& chosen) {
   auto* command = app.add_subcommand("keygen", "Print a new API key for strata serve");
-  command->footer("Example:\n  strata keygen > keys && chmod 600 keys");
-  command->callback([&chosen] {
-    chosen = [] {
-      fmt::print("{}\n", server::generate_key());
+  auto is_hashed = std::make_shared<bool>(false);
+  command->add_flag("--hash", *is_hashed,
+                    "print the key's hash for the file of keys, and the key itself to stderr");
+  command->footer(
+      "Examples:\n"
+      "  strata keygen > keys && chmod 600 keys\n"
+      "  strata keygen --hash >> keys");
+  command->callback([&chosen, is_hashed] {
+    chosen = [is_hashed] {
+      const std::string key = server::generate_key();
+      if (*is_hashed) fmt::print(stderr, "{}\n", key);
+      fmt::print("{}\n", *is_hashed ? server::hashed_key(key) : key);
       return 0;
     };
   });
+}
+
+void add_backup(CLI::App& app, Command& chosen) {
+  auto* command = app.add_subcommand(
+      "backup", "Write a server's data directory to one file; the server may run meanwhile");
+  auto options = std::make_shared<BackupOptions>();
+  command->add_option("--data", options->data, "data directory of strata serve")->required();
+  command->add_option("--out", options->file, "file to write; it holds the directory's secret")
+      ->required();
+  command->footer("Example:\n  strata backup --data state --out state.tar");
+  command->callback([&chosen, options] { chosen = [options] { return run_backup(*options); }; });
+}
+
+void add_restore(CLI::App& app, Command& chosen) {
+  auto* command = app.add_subcommand("restore", "Make a data directory from a backup");
+  auto options = std::make_shared<BackupOptions>();
+  command->add_option("--in", options->file, "file of strata backup")->required();
+  command->add_option("--data", options->data, "directory to make; not there, or empty")
+      ->required();
+  command->footer("Example:\n  strata restore --in state.tar --data state");
+  command->callback([&chosen, options] { chosen = [options] { return run_restore(*options); }; });
+}
+
+void add_check(CLI::App& app, Command& chosen) {
+  auto* command = app.add_subcommand(
+      "check", "Say whether a data directory is whole; exit code 2 when it is not");
+  auto data = std::make_shared<std::string>();
+  command->add_option("--data", *data, "data directory of strata serve")->required();
+  command->footer("Example:\n  strata check --data state");
+  command->callback([&chosen, data] { chosen = [data] { return run_check(*data); }; });
 }
 
 int exit_code(const Error& error) {
@@ -265,6 +304,9 @@ int run(int argc, char** argv) {
   add_bench(app, chosen);
   add_serve(app, chosen);
   add_keygen(app, chosen);
+  add_backup(app, chosen);
+  add_restore(app, chosen);
+  add_check(app, chosen);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

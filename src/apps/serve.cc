@@ -45,6 +45,8 @@ server::Dispatch dispatch_to(scheduler::Scheduler& scheduler, const EngineHost& 
             const scheduler::Submission done = scheduler.submit(std::move(command), now_seconds());
             return server::Admitted{admission(done.verdict), done.request};
           },
+      .knows = [&scheduler](const api::ModelId& model,
+                            int64_t seq_id) { return scheduler.knows(model, seq_id); },
       .consume = [&scheduler](const api::ModelId& model,
                               int64_t seq_id) { scheduler.consume(model, seq_id, now_seconds()); },
       .cancel = [&scheduler](const api::RequestId& request) { return scheduler.cancel(request); },
@@ -103,7 +105,7 @@ void wait_for_end(const sigset_t& signals, server::TinkerServer& server) {
   while (true) {
     const int signal = sigwaitinfo(&signals, nullptr);
     if (signal == SIGHUP) {
-      server.reload_keys();
+      server.reload();
     } else if (signal > 0) {
       return;
     }
@@ -117,6 +119,10 @@ void return_large_buffers() {
   mallopt(M_MMAP_THRESHOLD, kOwnMapping);
   mallopt(M_TRIM_THRESHOLD, 2 * kOwnMapping);  // as glibc has it when it moves the other one
 #endif
+}
+
+std::string address_text(const server::HostPort& address, int port) {
+  return address.path.empty() ? fmt::format("http://{}:{}", address.host, port) : address.text();
 }
 
 struct StopHost {
@@ -162,9 +168,9 @@ int run_serve(const server::ServeOptions& options) {
              [&server](std::vector<api::Result> results) { server.post(std::move(results)); });
   const StopHost stop_host{host};  // before `scheduler` goes, should the address be taken
   server.start();
-  fmt::print("listening on http://{}:{}\n", options.listen.host, server.port());
-  fmt::print("metrics on http://{}:{}/metrics\n", options.metrics_listen.host,
-             server.metrics_port());
+  fmt::print("listening on {}\n", address_text(options.listen, server.port()));
+  fmt::print("metrics on {}{}\n", address_text(options.metrics_listen, server.metrics_port()),
+             options.metrics_listen.path.empty() ? "/metrics" : "");
   std::fflush(stdout);
   wait_for_end(signals, server);
   log(LogLevel::kInfo, "serve: shutting down");

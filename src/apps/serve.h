@@ -5,7 +5,8 @@
 
 namespace strata::apps {
 
-// Serves until SIGTERM or SIGINT; SIGHUP reads the keys again. Returns the exit code.
+// Serves until SIGTERM or SIGINT; SIGHUP reads the keys and opens the audit log again. Returns the
+// exit code.
 int run_serve(const server::ServeOptions& options);
 
 }  // namespace strata::apps

@@ -35,7 +35,7 @@ int64_t pass_bytes(engine::Engine& engine, int64_t tokens, int64_t rank,
                .recompute = recompute});
 }
 
-// Activations grow with the tokens: the tokens of a pass with full recompute that takes `bytes`.
+// Activations grow with the tokens: the tokens of a pass with full recompute that fits `bytes`.
 int64_t longest_datum(engine::Engine& engine, int64_t bytes, int64_t rank,
                       model::ExpertRank expert_rank) {
   constexpr int64_t kShort = 1024, kLong = 2048;
@@ -44,7 +44,14 @@ int64_t longest_datum(engine::Engine& engine, int64_t bytes, int64_t rank,
   };
   const int64_t shorter = at(kShort);
   const int64_t each = std::max<int64_t>(1, (at(kLong) - shorter) / (kLong - kShort));
-  return std::min(engine.config().max_position_embeddings, kShort + (bytes - shorter) / each);
+  int64_t tokens =
+      std::min(engine.config().max_position_embeddings, kShort + (bytes - shorter) / each);
+  // The line is not quite straight: what it promises is held against the plan itself.
+  for (int64_t over = at(tokens) - bytes; over > 0 && tokens > kLeastPassTokens;
+       over = at(tokens) - bytes) {
+    tokens = std::max(kLeastPassTokens, tokens - over / each - 1);
+  }
+  return tokens;
 }
 
 int64_t sample_pages(const engine::Engine& engine) {
@@ -127,7 +134,10 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
     plan.kv += pages * engine->kv_pool().page_bytes();
   }
   engine::Engine& first = *engines[0];
-  plan.longest_datum = longest_datum(first, plan.pass_bytes[0], max_rank, expert_rank);
+  for (size_t i = 0; i < engines.size(); ++i) {
+    plan.longest_data.push_back(
+        longest_datum(*engines[i], plan.pass_bytes[i], max_rank, expert_rank));
+  }
   plan.slot_rank_8 = slot_bytes(first, 8, expert_rank);
   plan.slot_rank_32 = slot_bytes(first, 32, expert_rank);
   plan.slot_max_rank = slot_bytes(first, max_rank, expert_rank);
@@ -156,11 +166,11 @@ std::string ServePlan::text() const {
   row("one adapter of rank 32", slot_rank_32);
   row(fmt::format("one adapter of rank {}", max_rank), slot_max_rank);
   row("activations, each token", token_bytes);
-  return table.text() +
-         fmt::format(
-             "{} adapters of rank 32, {} tokens per pass (a datum alone: about {}), {} "
-             "samples of 2,048\n",
-             adapters / slot_rank_32, pass_tokens, longest_datum, (kv + states) / sample_bytes);
+  return table.text() + fmt::format(
+                            "{} adapters of rank 32, {} tokens per pass (a datum alone: {}), {} "
+                            "samples of 2,048\n",
+                            adapters / slot_rank_32, pass_tokens, longest_data[0],
+                            (kv + states) / sample_bytes);
 }
 
 }  // namespace strata::apps

@@ -23,12 +23,13 @@ struct ServePlan {
   int64_t pass_tokens = 0;
   // Of the first model, for people.
   int64_t slot_rank_8 = 0, slot_rank_32 = 0, slot_max_rank = 0, max_rank = 0;
-  int64_t token_bytes = 0;          // activations of a training pass, each token
-  int64_t sample_bytes = 0;         // KV of 2,048 positions and a state
-  int64_t longest_datum = 0;        // tokens, about: alone in a pass, with full recompute
-  std::vector<int64_t> max_pages;   // of each model
-  std::vector<int64_t> max_states;  // likewise
-  std::vector<int64_t> pass_bytes;  // likewise
+  int64_t token_bytes = 0;   // activations of a training pass, each token
+  int64_t sample_bytes = 0;  // KV of 2,048 positions, and a state
+  // Of each model.
+  std::vector<int64_t> longest_data;  // tokens that fit a pass alone, with full recompute
+  std::vector<int64_t> max_pages;
+  std::vector<int64_t> max_states;
+  std::vector<int64_t> pass_bytes;
 
   // The table, and the line that says what fits.
   [[nodiscard]] std::string text() const;

@@ -125,6 +125,12 @@ Submission Scheduler::submit_training(CommandPtr command, double now) {
   return out;
 }
 
+bool Scheduler::knows(const api::ModelId& id, int64_t seq_id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = models_.find(id);
+  return found != models_.end() && found->second.queue.knows(seq_id);
+}
+
 void Scheduler::consume(const api::ModelId& id, int64_t seq_id, double now) {
   const std::lock_guard lock(mutex_);
   const auto found = models_.find(id);

@@ -82,6 +82,8 @@ class Scheduler {
 
   // Server side, any thread. `now` is now_seconds().
   Submission submit(api::Command command, double now);
+  // Whether the number came before: it is answered as it was then, whatever has changed since.
+  [[nodiscard]] bool knows(const api::ModelId& id, int64_t seq_id) const;
   // A request with this number was refused before it came here: nobody waits for it.
   void consume(const api::ModelId& model, int64_t seq_id, double now);
   // A sample that nobody wants any more; false when there is none of this id.

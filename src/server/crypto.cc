@@ -27,6 +27,31 @@ std::string sha256(std::string_view bytes) {
   return out;
 }
 
+struct Sha256::State {
+  EVP_MD_CTX* context = EVP_MD_CTX_new();
+  ~State() { EVP_MD_CTX_free(context); }
+};
+
+Sha256::Sha256() : state_(std::make_unique<State>()) {
+  CHECK(state_->context != nullptr);
+  CHECK(EVP_DigestInit_ex(state_->context, EVP_sha256(), nullptr) == 1);
+}
+
+Sha256::~Sha256() = default;
+
+void Sha256::add(std::string_view bytes) {
+  CHECK(EVP_DigestUpdate(state_->context, bytes.data(), bytes.size()) == 1);
+}
+
+std::string Sha256::finish() {
+  std::string out(32, '\0');
+  unsigned int size = 0;
+  CHECK(EVP_DigestFinal_ex(state_->context, reinterpret_cast<unsigned char*>(out.data()), &size) ==
+        1);
+  CHECK(size == out.size(), size);
+  return out;
+}
+
 std::string hmac_sha256(std::string_view key, std::string_view bytes) {
   std::string out(32, '\0');
   unsigned int size = 0;

@@ -3,12 +3,27 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
 namespace strata::server {
 
-std::string sha256(std::string_view bytes);                             // 32 bytes
+std::string sha256(std::string_view bytes);  // 32 bytes
+// The same of bytes that come in pieces.
+class Sha256 {
+ public:
+  Sha256();
+  ~Sha256();
+  Sha256(const Sha256&) = delete;
+  Sha256& operator=(const Sha256&) = delete;
+  void add(std::string_view bytes);
+  std::string finish();  // once
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 std::string hmac_sha256(std::string_view key, std::string_view bytes);  // 32 bytes
 std::string random_bytes(size_t count);  // from the system's generator
 

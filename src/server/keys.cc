@@ -4,11 +4,14 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <charconv>
+#include <chrono>
 #include <set>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "server/crypto.h"
+#include "server/state/store.h"
 
 namespace strata::server {
 namespace {
@@ -16,6 +19,9 @@ namespace {
 constexpr int64_t kMaxKeyFileBytes = 16 << 20;
 constexpr size_t kShortKey = 24;
 constexpr std::string_view kSpace = " \t\r\n";
+constexpr std::string_view kHashed = "sha256:";
+constexpr std::string_view kExpires = "expires=";
+constexpr size_t kIdDigits = 12;
 
 std::string_view trim(std::string_view text) {
   const size_t begin = text.find_first_not_of(kSpace);
@@ -27,7 +33,65 @@ bool is_printable(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 127; });
 }
 
+std::vector<std::string_view> words_of(std::string_view line) {
+  std::vector<std::string_view> words;
+  for (line = trim(line); !line.empty(); line = trim(line)) {
+    const size_t end = std::min(line.find_first_of(kSpace), line.size());
+    words.push_back(line.substr(0, end));
+    line.remove_prefix(end);
+  }
+  return words;
+}
+
+// 64 hex digits as 32 bytes; nothing for anything else.
+std::optional<std::string> hash_of(std::string_view hex) {
+  if (hex.size() != 64) return std::nullopt;
+  std::string bytes;
+  for (size_t i = 0; i < hex.size(); i += 2) {
+    unsigned value = 0;
+    const char* end = hex.data() + i + 2;
+    const auto [rest, fault] = std::from_chars(hex.data() + i, end, value, 16);
+    if (fault != std::errc{} || rest != end) return std::nullopt;
+    bytes += static_cast<char>(value);
+  }
+  return bytes;
+}
+
+// `count` digits at `at`; -1 where there are none.
+int digits(std::string_view text, size_t at, size_t count) {
+  int value = 0;
+  if (at + count > text.size()) return -1;
+  for (const char c : text.substr(at, count)) {
+    if (c < '0' || c > '9') return -1;
+    value = value * 10 + (c - '0');
+  }
+  return value;
+}
+
+// 2027-01-31 or 2027-01-31T12:00:00Z in seconds since 1970.
+std::optional<double> read_date(std::string_view text) {
+  namespace chrono = std::chrono;
+  const bool has_time = text.size() == 20;
+  if (text.size() != 10 && !has_time) return std::nullopt;
+  const int year = digits(text, 0, 4), month = digits(text, 5, 2), day = digits(text, 8, 2);
+  const chrono::year_month_day date{chrono::year(year), chrono::month(static_cast<unsigned>(month)),
+                                    chrono::day(static_cast<unsigned>(day))};
+  if (year < 0 || month < 0 || day < 0 || text[4] != '-' || text[7] != '-' || !date.ok())
+    return std::nullopt;
+  double seconds = 86400.0 * chrono::sys_days(date).time_since_epoch().count();
+  if (!has_time) return seconds;
+  const int hour = digits(text, 11, 2), minute = digits(text, 14, 2), second = digits(text, 17, 2);
+  const bool fits = text[10] == 'T' && text[13] == ':' && text[16] == ':' && text[19] == 'Z';
+  if (!fits || hour < 0 || hour > 23 || minute < 0 || minute > 59 || second < 0 || second > 59)
+    return std::nullopt;
+  return seconds + 3600.0 * hour + 60.0 * minute + second;
+}
+
 }  // namespace
+
+std::string hashed_key(std::string_view key) { return std::string(kHashed) + to_hex(sha256(key)); }
+
+std::string key_id_of(std::string_view hash) { return to_hex(hash).substr(0, kIdDigits); }
 
 bool valid_tenant(std::string_view name) {
   if (name.empty() || name.size() > 64 || name == "." || name == "..") return false;
@@ -64,8 +128,10 @@ KeyRing::KeyRing(const KeySources& sources) : no_keys_(sources.no_keys) {
     if (entries_[i - 1].hash != entries_[i].hash) continue;
     throw Error(
         ErrorCode::kInvalidArgument,
-        fmt::format("keys: one key is listed twice, for tenants '{}'{} and '{}'{}", a.tenant,
-                    a.is_admin ? " (admin)" : "", b.tenant, b.is_admin ? " (admin)" : ""));
+        fmt::format("keys: one key is listed twice, for tenants '{}'{} and '{}'{}, or with other "
+                    "rights: {}",
+                    a.tenant, a.is_admin ? " (admin)" : "", b.tenant, b.is_admin ? " (admin)" : "",
+                    a.key_id));
   }
 }
 
@@ -91,35 +157,77 @@ void KeyRing::read_text(std::string_view text, char separator, const std::string
   }
 }
 
-void KeyRing::add(std::string_view line, const std::string& where, bool is_admin) {
-  line = trim(line.substr(0, line.find('#')));
-  if (line.empty()) return;
-  const size_t space = line.find_first_of(kSpace);
-  const std::string_view key = line.substr(0, space);
-  const std::string_view tenant =
-      space == std::string_view::npos ? std::string_view{} : trim(line.substr(space));
-  // The key itself never stands in a message: messages end in logs.
-  if (!key.starts_with("tml-") || key.size() < 5 || !is_printable(key)) {
+// The hash of the key that a line begins with. The key itself never stands in a message: messages
+// end in logs.
+std::string KeyRing::read_key(std::string_view word, const std::string& where) {
+  if (word.starts_with(kHashed)) {
+    std::optional<std::string> hash = hash_of(word.substr(kHashed.size()));
+    if (hash) return std::move(*hash);
+    throw Error(ErrorCode::kInvalidArgument,
+                where +
+                    ": 'sha256:' wants the 64 hex digits of a key's SHA-256; 'strata keygen "
+                    "--hash' makes such a line");
+  }
+  if (!word.starts_with("tml-") || word.size() < 5 || !is_printable(word)) {
     throw Error(ErrorCode::kInvalidArgument,
                 where +
                     ": a key starts with 'tml-' and has printable characters after it (the "
-                    "official client refuses others); 'strata keygen' makes one");
+                    "official client refuses others), or it is sha256:HEX; 'strata keygen' makes "
+                    "one");
   }
-  if (!tenant.empty() && !valid_tenant(tenant)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: tenant '{}': want [A-Za-z0-9._-]{{1,64}}", where, tenant));
-  }
-  if (key.size() < kShortKey) {
+  if (word.size() < kShortKey) {
     warnings_.push_back(fmt::format("keys: {}: a key of {} characters can be guessed; want {}",
-                                    where, key.size(), kShortKey));
+                                    where, word.size(), kShortKey));
   }
-  std::string hash = sha256(key);
-  std::string name = tenant.empty() ? to_hex(hash).substr(0, 16) : std::string(tenant);
-  entries_.push_back({std::move(hash), {std::move(name), is_admin}});
+  return sha256(word);
+}
+
+void KeyRing::add(std::string_view line, const std::string& where, bool is_admin) {
+  const std::vector<std::string_view> words = words_of(line.substr(0, line.find('#')));
+  if (words.empty()) return;
+  const auto fail = [&](const std::string& message) {
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", where, message));
+  };
+  std::string hash = read_key(words[0], where);
+  Identity who{.tenant = to_hex(hash).substr(0, 16), .is_admin = is_admin};
+  who.key_id = key_id_of(hash);
+  if (words.size() > 1) {
+    who.tenant = words[1];
+    // A word that was meant to take rights away must not pass for a name.
+    if (who.tenant == scope_name(Scope::kRead) || who.tenant == scope_name(Scope::kSample))
+      fail(fmt::format("'{}' stands where the tenant belongs; want KEY TENANT {}", words[1],
+                       words[1]));
+    if (!valid_tenant(who.tenant))
+      fail(fmt::format("tenant '{}': want [A-Za-z0-9._-]{{1,64}}", words[1]));
+  }
+  for (size_t i = 2; i < words.size(); ++i) {
+    const std::string_view word = words[i];
+    if (word.starts_with(kExpires) && !who.expires_at) {
+      who.expires_at = read_date(word.substr(kExpires.size()));
+      if (!who.expires_at)
+        fail(
+            fmt::format("'{}': want a date like expires=2027-01-31 or expires=2027-01-31T12:00:00Z "
+                        "(UTC)",
+                        word));
+    } else if (word == scope_name(Scope::kRead) && who.scope == Scope::kAll) {
+      who.scope = Scope::kRead;
+    } else if (word == scope_name(Scope::kSample) && who.scope == Scope::kAll) {
+      who.scope = Scope::kSample;
+    } else {
+      fail(
+          fmt::format("tenant '{}' is followed by '{}'; want read-only or sample-only, and "
+                      "expires=DATE, each at most once",
+                      who.tenant, word));
+    }
+  }
+  if (has_expired(who, wall_seconds()))
+    warnings_.push_back(
+        fmt::format("keys: {}: key {} of tenant {} has expired", where, who.key_id, who.tenant));
+  entries_.push_back({std::move(hash), std::move(who)});
 }
 
 std::optional<Identity> KeyRing::find(std::string_view key) const {
-  if (no_keys_) return Identity{.tenant = "local", .is_admin = true};
+  if (no_keys_) return Identity{.tenant = "local", .is_admin = true, .key_id = "none"};
   const std::string hash = sha256(key);
   // The order of hashes says nothing about keys: a binary search may take its own time.
   const auto entry =

@@ -1,7 +1,10 @@
 // API keys and the tenants they stand for. Only SHA-256 hashes of keys are kept: they are looked up
 // by hash and compared in constant time. A KeyRing is immutable; SIGHUP builds another one and the
 // server swaps the pointer.
-//   file or STRATA_KEYS:  tml-... [TENANT]   one a line (one between commas); # starts a comment
+//   file or STRATA_KEYS, one a line (one between commas); # starts a comment:
+//   tml-...|sha256:HEX [TENANT [read-only|sample-only] [expires=DATE]]
+// HEX is the key's SHA-256, DATE is 2027-01-31 or 2027-01-31T12:00:00Z (UTC): from then on the key
+// is refused.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -10,13 +13,22 @@
 #include <string_view>
 #include <vector>
 
+#include "server/scope.h"
+
 namespace strata::server {
 
 struct Identity {
-  std::string tenant;
+  std::string tenant = {};
   bool is_admin = false;  // the page shows it every tenant's runs; the API its own tenant's alone
+  Scope scope = Scope::kAll;
+  std::string key_id = {};                // what to call the key; tells nothing of it
+  std::optional<double> expires_at = {};  // seconds since 1970, UTC
   bool operator==(const Identity&) const = default;
 };
+
+[[nodiscard]] inline bool has_expired(const Identity& who, double now) {
+  return who.expires_at && now >= *who.expires_at;
+}
 
 struct KeySources {
   std::string keys_file = {};        // --keys, or empty
@@ -32,7 +44,8 @@ class KeyRing {
   // neither keys nor no_keys (the message shows `strata keygen`).
   explicit KeyRing(const KeySources& sources);
 
-  // Who presents this key; nobody for a wrong one. With no_keys any text, also none, is "local".
+  // Who presents this key, also when it has expired; nobody for a wrong one. With no_keys any text,
+  // also none, is "local".
   [[nodiscard]] std::optional<Identity> find(std::string_view key) const;
   [[nodiscard]] std::vector<std::string> tenants() const;  // sorted, each once
   // How many keys of `before` are gone. Throws Error when this ring, read from the same files
@@ -40,7 +53,7 @@ class KeyRing {
   // one lost keys and its last line has no end.
   [[nodiscard]] int64_t num_lost_since(const KeyRing& before) const;
   [[nodiscard]] int64_t num_keys() const { return static_cast<int64_t>(entries_.size()); }
-  // What the operator should know: short keys, files that others may read.
+  // What the operator should know: short keys, keys that have expired, files that others may read.
   [[nodiscard]] const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
@@ -56,6 +69,7 @@ class KeyRing {
   void read_file(const std::string& path, bool is_admin);
   void read_text(std::string_view text, char separator, const std::string& where, bool is_admin);
   void add(std::string_view line, const std::string& where, bool is_admin);
+  std::string read_key(std::string_view word, const std::string& where);
 
   std::vector<Entry> entries_;         // sorted by hash
   std::map<std::string, File> files_;  // by path
@@ -65,6 +79,10 @@ class KeyRing {
 
 // A new key: tml- and 256 random bits.
 std::string generate_key();
+// What a keys' file may hold instead of the key: "sha256:" and 64 hex digits.
+std::string hashed_key(std::string_view key);
+// The first 12 of those digits.
+std::string key_id_of(std::string_view hash);
 
 // A tenant's name: [A-Za-z0-9._-]{1,64}, so that it may be a folder; neither "." nor "..".
 bool valid_tenant(std::string_view name);

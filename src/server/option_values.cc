@@ -88,11 +88,21 @@ double parse_duration(const std::string& name, const std::string& text) {
 }
 
 bool HostPort::is_loopback() const {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
+  return !path.empty() || host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+std::string HostPort::text() const {
+  return path.empty() ? fmt::format("{}:{}", host, port) : "unix:" + path;
 }
 
 HostPort parse_host_port(const std::string& name, const std::string& text) {
-  const char* wanted = "HOST:PORT like 127.0.0.1:8000 or [::1]:8000";
+  const char* wanted = "HOST:PORT like 127.0.0.1:8000 or [::1]:8000, or unix:PATH";
+  constexpr std::string_view kUnix = "unix:";
+  if (text.starts_with(kUnix)) {
+    if (text.size() == kUnix.size() || text.find('\0') != std::string::npos)
+      refuse(name, text, wanted);
+    return {.host = {}, .port = 0, .path = text.substr(kUnix.size())};
+  }
   const size_t colon = text.rfind(':');
   if (colon == std::string::npos || colon == 0) refuse(name, text, wanted);
   HostPort out;

@@ -67,6 +67,13 @@ void set_public_url(ServeOptions& o, const std::string& name, const std::string&
   o.public_url = url;
 }
 
+void set_socket_mode(ServeOptions& o, const std::string& name, const std::string& value) {
+  const char* end = value.data() + value.size();
+  const auto [rest, fault] = std::from_chars(value.data(), end, o.socket_mode, 8);
+  if (fault != std::errc{} || rest != end || o.socket_mode < 0 || o.socket_mode > 0777)
+    refuse(name, value, "an octal mode like 0660");
+}
+
 void set_dtype(ServeOptions& o, const std::string& name, const std::string& value) {
   if (value != "auto" && value != "bf16" && value != "f32")
     refuse(name, value, "auto, bf16 or f32");
@@ -109,6 +116,14 @@ void set_switch(ServeOptions& o, const std::string& name, const std::string& val
   o.*kField = parse_switch(name, value);
 }
 
+void add_rate(ServeOptions& o, const std::string& name, const std::string& value) {
+  o.rates.push_back(parse_rate(name, value));
+}
+
+void add_quota(ServeOptions& o, const std::string& name, const std::string& value) {
+  o.quotas.push_back(parse_quota(name, value));
+}
+
 using O = ServeOptions;
 constexpr OptionRow kRows[] = {
     {"model", "NAME=DIR", "", "a base model: its name and Hugging Face directory; repeatable",
@@ -117,19 +132,25 @@ constexpr OptionRow kRows[] = {
      add_text<&O::aliases>},
     {"tokenizer", "NAME=ID", "the model's directory", "tokenizer_id in get_info; repeatable",
      Kind::kList, add_text<&O::tokenizers>},
-    {"listen", "HOST:PORT", "127.0.0.1:8000", "where the API listens", Kind::kValue,
+    {"listen", "HOST:PORT|unix:PATH", "127.0.0.1:8000", "where the API listens", Kind::kValue,
      set_address<&O::listen>},
+    {"socket-mode", "OCTAL", "0600", "of the files of unix sockets", Kind::kValue, set_socket_mode},
     {"public-url", "URL", "", "what clients call the server", Kind::kValue, set_public_url},
-    {"metrics-listen", "HOST:PORT", "127.0.0.1:9464", "where /metrics listens", Kind::kValue,
-     set_address<&O::metrics_listen>},
+    {"metrics-listen", "HOST:PORT|unix:PATH", "127.0.0.1:9464", "where /metrics listens",
+     Kind::kValue, set_address<&O::metrics_listen>},
     {"data", "DIR", "", "data directory", Kind::kValue, set_text<&O::data>},
     {"db", "URL", "SQLite in --data", "postgresql:// address of the state store", Kind::kValue,
      set_text<&O::db>},
-    {"keys", "FILE", "", "keys: 'tml-... [TENANT]' a line", Kind::kValue, set_text<&O::keys>},
+    {"keys", "FILE", "",
+     "a line a key: 'tml-...|sha256:HEX [TENANT [read-only|sample-only] [expires=DATE]]'",
+     Kind::kValue, set_text<&O::keys>},
     {"admin-keys", "FILE", "", "keys of administrators, same form", Kind::kValue,
      set_text<&O::admin_keys>},
     {"no-keys", "", "off", "serve this machine alone, without keys", Kind::kFlag,
      set_switch<&O::no_keys>},
+    {"audit", "FILE", "",
+     "a line of JSON for each request that changes state: who, what, about what, its answer",
+     Kind::kValue, set_text<&O::audit>},
     {"result-ttl", "DURATION", "1800s", "how long a result is kept after completion", Kind::kValue,
      set_duration<&O::result_ttl>},
     {"gap-timeout", "DURATION", "600s", "wait for a missing seq_id; at least 1s", Kind::kValue,
@@ -158,7 +179,7 @@ constexpr OptionRow kRows[] = {
     {"max-connections", "COUNT", "--max-parked and 1024", "open at once; more are refused",
      Kind::kValue, set_count<&O::max_connections, 1>},
     {"max-connections-per-address", "COUNT", "half of --max-connections",
-     "open at once; loopback addresses have no limit", Kind::kValue,
+     "open at once; loopback addresses and unix sockets have no limit", Kind::kValue,
      set_count<&O::max_connections_per_address, 1>},
     {"max-adapters", "COUNT", "64", "models alive at once", Kind::kValue,
      set_count<&O::max_adapters, 1>},
@@ -204,6 +225,14 @@ constexpr OptionRow kRows[] = {
      }},
     {"max-disk", "SIZE", "no limit", "of all checkpoints together", Kind::kValue,
      set_size<&O::max_disk>},
+    {"max-archive-bytes", "SIZE", "16GiB",
+     "of archives packed for downloads, beside the checkpoints; for room the oldest go",
+     Kind::kValue, set_size<&O::max_archive_bytes>},
+    {"rate", "TENANT|*:KIND=N/s", "no limit",
+     "of requests, trained-tokens or sampled-tokens; *: of each tenant; then 429; repeatable",
+     Kind::kList, add_rate},
+    {"quota", "TENANT|*:KIND=N", "no limit",
+     "in all, of these or of disk-bytes; then 429; repeatable", Kind::kList, add_quota},
     {"accept-loss", "", "off", "start although many checkpoints' folders are missing: forget them",
      Kind::kFlag, set_switch<&O::accept_loss>},
     {"stable-reinforce", "on|off", "on", "off refuses that loss and record_stability_info",
@@ -245,8 +274,10 @@ void check_together(const ServeOptions& o) {
                     "is a connection",
                     o.max_connections, o.max_parked));
   }
+  check_distinct("rate", o.rates);
+  check_distinct("quota", o.quotas);
   if (o.no_keys && (!o.listen.is_loopback() || !o.metrics_listen.is_loopback())) {
-    fail("--no-keys: " + (o.listen.is_loopback() ? o.metrics_listen : o.listen).host +
+    fail("--no-keys: " + (o.listen.is_loopback() ? o.metrics_listen : o.listen).text() +
          " can be reached from other machines; listen on 127.0.0.1 or give --keys");
   }
 }
@@ -319,9 +350,9 @@ std::vector<std::string> option_warnings(const ServeOptions& o) {
   std::vector<std::string> warnings;
   if (!o.listen.is_loopback() && !o.public_url.starts_with("https://")) {
     warnings.push_back(fmt::format(
-        "--listen {}:{}: without an https --public-url keys travel in the clear; put a proxy with "
+        "--listen {}: without an https --public-url keys travel in the clear; put a proxy with "
         "TLS before it",
-        o.listen.host, o.listen.port));
+        o.listen.text()));
   }
   return warnings;
 }

@@ -10,12 +10,16 @@
 #include <string_view>
 #include <vector>
 
+#include "server/usage_limit.h"
+
 namespace strata::server {
 
 struct HostPort {
   std::string host;
-  int port = 0;  // 0: any free one
-  [[nodiscard]] bool is_loopback() const;
+  int port = 0;                            // 0: any free one
+  std::string path = {};                   // unix:PATH: then neither host nor port
+  [[nodiscard]] bool is_loopback() const;  // or a unix socket
+  [[nodiscard]] std::string text() const;
 };
 
 struct ServeOptions {
@@ -24,6 +28,7 @@ struct ServeOptions {
   std::vector<std::string> tokenizers;  // NAME=ID
   HostPort listen = {"127.0.0.1", 8000};
   HostPort metrics_listen = {"127.0.0.1", 9464};
+  int64_t socket_mode = 0600;
   std::string public_url;  // without a slash at its end
   std::string data;
   std::string db;  // empty: SQLite in `data`
@@ -32,6 +37,7 @@ struct ServeOptions {
   std::string keys_text;
   std::string admin_keys_text;
   bool no_keys = false;
+  std::string audit;  // empty: none
   // Seconds.
   double result_ttl = 1800;
   double gap_timeout = 600;
@@ -65,6 +71,9 @@ struct ServeOptions {
   int64_t max_ephemeral = 256;
   int64_t memory = 0;    // bytes; 0: 80 % of RAM
   int64_t max_disk = 0;  // bytes; 0: no limit
+  std::vector<UsageLimit> rates;
+  std::vector<UsageLimit> quotas;
+  int64_t max_archive_bytes = 16LL << 30;
   bool accept_loss = false;
   bool stable_reinforce = true;
   std::string dtype = "auto";
@@ -117,6 +126,7 @@ void raise_file_limit(const ServeOptions& options);
 int64_t parse_size(const std::string& name, const std::string& text, int64_t whole = 0);
 // "30", "30s", "500ms", "5m", "2h", "1d" in seconds; > 0.
 double parse_duration(const std::string& name, const std::string& text);
+// "127.0.0.1:8000", "[::1]:8000" or "unix:/run/strata.sock".
 HostPort parse_host_port(const std::string& name, const std::string& text);
 
 int64_t physical_memory();  // bytes

@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "base/log.h"
+#include "server/audit.h"
 #include "server/checkpoints/data_dir.h"
 #include "server/checkpoints/registry.h"
 #include "server/http/server.h"
@@ -61,6 +64,8 @@ HttpOptions http_options(const ServeOptions& options) {
   HttpOptions out;
   out.host = options.listen.host;
   out.port = options.listen.port;
+  out.socket_path = options.listen.path;
+  out.socket_mode = static_cast<unsigned>(options.socket_mode);
   out.public_url = options.public_url;
   out.header_timeout = options.header_timeout;
   out.body_timeout = options.body_timeout;
@@ -89,6 +94,8 @@ HttpOptions metrics_options(const ServeOptions& options) {
   out.option = "--metrics-listen";
   out.host = options.metrics_listen.host;
   out.port = options.metrics_listen.port;
+  out.socket_path = options.metrics_listen.path;
+  out.socket_mode = static_cast<unsigned>(options.socket_mode);
   out.max_body = 0;
   out.max_connections = kMetricsConnections;
   return out;
@@ -108,27 +115,38 @@ struct TinkerServer::State {
                  {.max_disk = options.max_disk,
                   .accept_loss = options.accept_loss,
                   .max_history = options.max_history,
-                  .expiry_grace = options.expiry_grace}),
+                  .expiry_grace = options.expiry_grace,
+                  .max_archive_bytes = options.max_archive_bytes}),
         signer(data.secret(), store, options.url_ttl),
-        rest({store, registry, signer, worker}),
+        usage(options.rates, options.quotas, store.usage_rows()),
+        rest({store, registry, signer, worker, usage}),
         names(base_names),
         stats(std::move(engine_stats)),
         service(service_options(options, data, store.boot()),
-                {store, registry, names, bases, watch,
+                {store, registry, names, bases, watch, usage,
                  [this](std::function<void()> job) { worker.post(std::move(job)); },
                  [this](std::function<void()> job) { http->post(std::move(job)); },
                  [this](const std::string& tenant, std::function<void()> job) {
                    parsing.post(tenant, std::move(job));
                  }},
                 std::move(dispatch)),
-        page({service, watch, names, bases, stats}) {}
+        page({service, watch, usage, names, bases, stats}),
+        audit(options.audit.empty() ? nullptr : std::make_unique<AuditLog>(options.audit)) {}
 
   // Tells those who divide by tenants how many the keys name.
   void count_tenants() {
-    const auto count = static_cast<int64_t>(keys->tenants().size());
-    service.set_num_tenants(count);
-    http->set_num_tenants(count);
+    const std::vector<std::string> tenants = keys->tenants();
+    service.set_num_tenants(static_cast<int64_t>(tenants.size()));
+    http->set_num_tenants(static_cast<int64_t>(tenants.size()));
+    for (const auto* limits : {&options.rates, &options.quotas}) {
+      for (const UsageLimit& limit : *limits) {
+        if (limit.tenant == "*" || std::ranges::count(tenants, limit.tenant) > 0) continue;
+        log(LogLevel::kWarning,
+            fmt::format("limit '{}': no key is of tenant '{}'", limit.text, limit.tenant));
+      }
+    }
   }
+  void note_change(const Exchange& exchange);
   void make_http(Router router);
   void make_metrics();
   [[nodiscard]] std::string metrics_text();
@@ -141,15 +159,29 @@ struct TinkerServer::State {
   UrlSigner signer;
   Worker worker;                     // stopped before `http` goes: its jobs end there
   ParsePool parsing{kParseThreads};  // likewise
+  Usage usage;
   Rest rest;
   BaseNames names;
   std::function<EngineStats()> stats;
   Watch watch;
   Service service;
   LivePage page;
+  std::unique_ptr<AuditLog> audit;  // null: none is wanted
   std::unique_ptr<HttpServer> http;
   std::unique_ptr<HttpServer> metrics;  // asks `http`'s thread
 };
+
+// Of those who have a key: what strangers send must not fill a disk.
+void TinkerServer::State::note_change(const Exchange& exchange) {
+  if (!audit || exchange.effect != Effect::kChanges || exchange.tenant.empty()) return;
+  audit->add({.time = wall_seconds(),
+              .tenant = exchange.tenant,
+              .key_id = exchange.key_id,
+              .address = exchange.address,
+              .action = fmt::format("{} {}", exchange.method, exchange.route),
+              .object = exchange.about ? *exchange.about : "",
+              .status = exchange.status});
+}
 
 std::string TinkerServer::State::metrics_text() {
   const Watch::Rate rate = watch.rate();
@@ -162,7 +194,9 @@ std::string TinkerServer::State::metrics_text() {
                                .train_rate = rate.train,
                                .sample_rate = rate.sample,
                                .loop_lag = pulse.lag,
-                               .tick_age = pulse.tick_age});
+                               .tick_age = pulse.tick_age,
+                               .audit = audit ? audit->counts() : AuditLog::Counts()},
+                              usage);
 }
 
 void TinkerServer::State::make_http(Router router) {
@@ -171,12 +205,15 @@ void TinkerServer::State::make_http(Router router) {
       [this](std::string_view key) -> std::optional<Caller> {
         const std::optional<Identity> who = keys->find(key);
         if (!who) return std::nullopt;
-        return Caller{who->tenant, who->is_admin};
+        return Caller{who->tenant, who->is_admin, who->scope, who->key_id,
+                      has_expired(*who, wall_seconds())};
       },
       [this](const Exchange& exchange) {
         log_exchange(exchange);
         watch.metrics().exchange(exchange.route, exchange.status, exchange.seconds);
-      });
+        note_change(exchange);
+      },
+      [this](const Request& request, const Route* route) { return service.admit(request, route); });
   http->call_every(kTickSeconds, [this] {
     service.tick(now_seconds());
     watch.tick(stats(), now_seconds());
@@ -236,11 +273,13 @@ void TinkerServer::post(std::vector<api::Result> results) {
   state_->http->post([this, shared] { state_->service.post(std::move(*shared)); });
 }
 
-void TinkerServer::reload_keys() {
+void TinkerServer::reload() {
+  if (state_->audit) state_->audit->reopen();
   state_->http->post([this] {
     try {
       auto keys = std::make_shared<KeyRing>(key_sources(state_->options));
       const int64_t lost = keys->num_lost_since(*state_->keys);
+      for (const std::string& warning : keys->warnings()) log(LogLevel::kWarning, warning);
       state_->keys = std::move(keys);
       state_->count_tenants();
       log(LogLevel::kInfo, fmt::format("keys: read again: {} keys, {} of before are gone",
@@ -262,6 +301,11 @@ void TinkerServer::stop() {
   // Twice: results that were posted before may post their answers once more.
   state_->http->post([this] { state_->http->post([this] { state_->service.fail_pending(); }); });
   state_->http->stop(kLastResponses);
+  try {
+    state_->service.keep_usage();
+  } catch (const Error& error) {
+    log(LogLevel::kError, fmt::format("usage of the last seconds is lost: {}", error.what()));
+  }
 }
 
 }  // namespace strata::server

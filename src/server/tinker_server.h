@@ -35,8 +35,9 @@ class TinkerServer {
   [[nodiscard]] int metrics_port() const;
   // Any thread: answers of the engines and of the scheduler.
   void post(std::vector<api::Result> results);
-  // Any thread: reads the keys again (SIGHUP); a fault is logged and the old keys stay.
-  void reload_keys();
+  // Any thread (SIGHUP): reads the keys and opens the audit log again; a fault is logged and the
+  // old ones stay.
+  void reload();
   // New work is answered 503 from now on.
   void begin_shutdown();
   // After the last post(): fails what is pending, answers the polls, and joins.

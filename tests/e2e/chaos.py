@@ -3,6 +3,7 @@ are long, an end in the middle of work. After each the server is well, and nothi
 
 usage: chaos.py STRATA MODEL_DIR [SECONDS, 0: each once] [SEED]
 """
+import json
 import os
 import pathlib
 import random
@@ -13,6 +14,8 @@ import sys
 import tempfile
 import threading
 import time
+
+import httpx
 
 from lifetimes import Server
 from wire import KEY, Model, Wire, ce, wait_until
@@ -60,9 +63,17 @@ def frozen(strata, model, data):
     assert server.stop() == 0
 
 
+def audit_lines(server, outcome):
+    for line in httpx.get(server.metrics_url).text.splitlines():
+        if line.startswith(f'strata_audit_lines_total{{outcome="{outcome}"}}'):
+            return float(line.split()[1])
+    raise AssertionError("no count of audit lines")
+
+
 def full_disk(strata, model, data):
     """What needs the disk is told to come again; everything else goes on, and all of it when there is room again."""
-    server = start(strata, model, data, "--poll-hold", "2", "--session-timeout", "8")
+    audit = pathlib.Path(data, "audit")
+    server = start(strata, model, data, "--poll-hold", "2", "--session-timeout", "8", "--audit", str(audit))
     wire = Wire(server.url, KEY)
     session, silent = wire.session(), wire.session()
     tiny = wire.model(session)
@@ -82,6 +93,7 @@ def full_disk(strata, model, data):
     assert isinstance(wire.result(tiny.send([ce(A)])), bytes)
     held = tiny.send([ce(A)], seq=99).json()["request_id"]
     assert wait_until(lambda: status(wire, "readyz") == 503, 15), "readiness saw nothing"
+    assert audit_lines(server, "dropped") > 0
     begin = time.monotonic()
     assert wire.post("retrieve_future", {"request_id": held}).status_code == 408
     assert time.monotonic() - begin < 5, "the poll was not ended"
@@ -91,6 +103,12 @@ def full_disk(strata, model, data):
     time.sleep(10)  # asking would be a sign of life
     assert wire.post("session_heartbeat", {"session_id": silent}).status_code == 410
     assert "error" not in tiny.save("again")
+    assert wait_until(lambda: "save_weights" in audit.read_text().splitlines()[-1])
+    whole = [line for line in audit.read_text().splitlines() if line.endswith("}")]
+    assert all(json.loads(line)["tenant"] == "local" for line in whole)
+    audit.rename(str(audit) + ".1")
+    server.process.send_signal(signal.SIGHUP)
+    assert wait_until(audit.exists)
     alive.set()
     beats.join()
     server.stop()
@@ -160,6 +178,73 @@ def many_files(strata, model, data):
     assert worst < 1.5, worst
 
 
+def run(*command):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout + done.stderr
+
+
+def copied(strata, model, data):
+    """Backups beside a client that saves and deletes: each is whole, and what was there before it is in it."""
+    server = start(strata, model, os.path.join(data, "state"))
+    wire = Wire(server.url, KEY)
+    tiny = wire.model(wire.session())
+    kept = tiny.save("kept")["path"]
+    stop = threading.Event()
+
+    def churn():
+        number = 0
+        while not stop.is_set():
+            number += 1
+            assert "error" not in tiny.save(f"c{number}")
+            done = wire.http.delete(f"training_runs/{tiny.id}/checkpoints/weights/c{number}")
+            assert done.status_code == 200, done.text
+
+    client = threading.Thread(target=churn, daemon=True)
+    client.start()
+    for number in range(5):
+        tar, other = os.path.join(data, f"{number}.tar"), os.path.join(data, f"restored{number}")
+        for command in (["backup", "--data", f"{data}/state", "--out", tar], ["check", "--data", f"{data}/state"],
+                        ["restore", "--in", tar, "--data", other], ["check", "--data", other]):
+            code, said = run(strata, *command)
+            assert code == 0, (command, said)
+        time.sleep(1)
+    stop.set()
+    client.join()
+    assert server.stop() == 0
+    server = start(strata, model, other)
+    wire = Wire(server.url, KEY)
+    loaded = wire.result(wire.post("load_weights", {"session_id": wire.session(), "model_seq_id": 0, "path": kept}))
+    Model(wire, loaded["model_id"]).run([ce(A)])
+    assert server.stop() == 0
+    records = pathlib.Path(other, "checkpoints").rglob("strata.json")
+    victim = next(record for record in records if json.loads(record.read_text())["path"] == kept).with_name(
+        "adapter_model.safetensors")
+    content = bytearray(victim.read_bytes())
+    content[-1] ^= 1
+    victim.write_bytes(content)
+    code, said = run(strata, "check", "--data", other)
+    assert code == 2 and str(victim) in said, (code, said)
+
+
+def socket_file(strata, model, data):
+    """A unix socket whose server was killed is taken over by the next one, and gone with the last."""
+    path = os.path.join(data, "s")
+    options = ["--listen", f"unix:{path}", "--socket-mode", "0660"]
+    for end in (signal.SIGKILL, signal.SIGTERM):
+        server = start(strata, model, os.path.join(data, "state"), *options)
+        assert server.url == f"unix:{path}" and os.stat(path).st_mode & 0o777 == 0o660
+        with httpx.Client(transport=httpx.HTTPTransport(uds=path), base_url="http://localhost/api/v1/") as http:
+            for _ in range(3):
+                made = http.post("create_session", json={"tags": []})
+                assert made.status_code == 200, made.text
+        if end == signal.SIGTERM:
+            second = subprocess.run([strata, "serve", "--model", f"tiny={model}", "--data", f"{data}/other", "--no-keys", *options,
+                                     "--metrics-listen", "127.0.0.1:0"], capture_output=True, text=True, timeout=60)
+            assert second.returncode == 2 and "another server is running there" in second.stderr, second.stderr
+        server.stop(end)
+        assert os.path.exists(path) == (end == signal.SIGKILL)
+
+
 def ends(strata, model, data):
     """The exit status says whether accepted work was dropped."""
     for how_many, wanted in ((0, 0), (1, 3)):
@@ -171,7 +256,7 @@ def ends(strata, model, data):
         assert server.stop() == wanted, how_many
 
 
-DAYS = [frozen, full_disk, unmounted, long_queue, many_files, ends]
+DAYS = [frozen, full_disk, unmounted, long_queue, many_files, copied, socket_file, ends]
 
 
 def main():

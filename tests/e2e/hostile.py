@@ -23,7 +23,8 @@ from wire import Wire, ce, datum, dense, pb, sparse
 
 A = [5, 9, 17, 33, 65, 12, 40, 7]
 CASES, ATTACKS = [], []
-STRICT = ["--memory", "1GiB", "--max-body", "1MiB", "--max-rank", "32", "--header-timeout", "1", "--body-timeout", "1"]
+STRICT = ["--memory", "1GiB", "--max-body", "1MiB", "--max-rank", "32", "--header-timeout", "1", "--body-timeout", "1",
+          "--quota", "carl:requests=3", "--quota", "carla:trained-tokens=10", "--rate", "carlo:requests=0.001/s"]
 DEFAULTS = ["--memory", "2GiB"]
 MIB = 1 << 20
 
@@ -42,12 +43,18 @@ def attack(what, want):
 class World:
     def __init__(self, strata, model, data, limits):
         os.mkdir(data)
-        self.keys = [subprocess.check_output([strata, "keygen"], text=True).strip() for _ in range(2)]
+        self.keys = [subprocess.check_output([strata, "keygen"], text=True).strip() for _ in range(4)]
+        made = subprocess.run([strata, "keygen", "--hash"], capture_output=True, text=True, check=True)
+        self.keys.append(made.stderr.strip())
         with open(os.open(f"{data}/keys", os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
-            file.write(f"{self.keys[0]} alice\n{self.keys[1]} bob\n")
+            file.write(f"{self.keys[0]} alice\n{self.keys[1]} bob\n{self.keys[2]} alice read-only\n"
+                       f"{self.keys[3]} alice expires=2020-01-31\n{made.stdout.strip()} alice sample-only\n")
+            if limits is STRICT:
+                self.limited = [subprocess.check_output([strata, "keygen"], text=True).strip() for _ in range(3)]
+                file.writelines(f"{key} {name}\n" for key, name in zip(self.limited, ("carl", "carla", "carlo")))
         self.log = open(f"{data}/log", "w+")
         self.process = subprocess.Popen(
-            [strata, "serve", "--model", f"tiny={model}", "--data", f"{data}/state", "--keys", f"{data}/keys",
+            [strata, "serve", "--model", f"tiny={model}", "--data", f"{data}/state", "--keys", f"{data}/keys", "--audit", f"{data}/audit",
              "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", *limits],
             stdout=subprocess.PIPE, stderr=self.log, text=True, env={**os.environ, "STRATA_LOG": "4"})
         for line in self.process.stdout:
@@ -56,6 +63,9 @@ class World:
                 break
         self.port = int(self.url.rsplit(":", 1)[1])
         self.wire, self.other = Wire(self.url, self.keys[0]), Wire(self.url, self.keys[1])
+        self.reader, self.expired, self.player = [Wire(self.url, key) for key in self.keys[2:]]
+        if limits is STRICT:
+            self.carl, self.carla, self.carlo = [Wire(self.url, key) for key in self.limited]
         self.session = self.wire.session()
         self.model = self.wire.model(self.session, 0)
         self.sampler = self.wire.sampler(self.session, 0, base_model="tiny")
@@ -120,6 +130,18 @@ def status(reply):
     return reply.status_code
 
 
+def limited(reply, option):
+    """A refusal that names the limit and says when to come again."""
+    assert reply.status_code != 429 or (option in reply.json()["detail"] and int(reply.headers["retry-after"]) > 0), reply.text
+    return reply.status_code
+
+
+def trained_too_much(w):
+    model = w.carla.model(w.carla.session())
+    assert isinstance(w.carla.result(model.send([ce(A)])), bytes)
+    return limited(model.send([ce(A)]), "--quota carla:trained-tokens=10")
+
+
 # HTTP
 case("bytes that are not HTTP", 400)(lambda w: w.raw(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n"))
 case("a header of 100 KiB", 431)(lambda w: w.raw(w.head("GET /api/v1/healthz HTTP/1.1", "X: " + "a" * 100_000)))
@@ -153,6 +175,25 @@ case("zstd that ends early", 400)(lambda w: status(w.json(
 case("no key", 401)(lambda w: w.raw(w.head("POST /api/v1/asample HTTP/1.1", "Content-Length: 0", key=False)))
 case("a wrong key", 401)(lambda w: status(w.json("asample", "{}", **{"X-API-Key": "tml-" + "0" * 40})))
 case("a key of 60 KB", 401)(lambda w: status(w.json("asample", "{}", **{"X-API-Key": "t" * 60_000})))
+case("an expired key", 401)(lambda w: status(w.expired.get("training_runs")))
+case("a read-only key that lists", 200)(lambda w: status(w.reader.get("training_runs")))
+case("a read-only key that makes a model", 403)(lambda w: status(w.reader.create(w.session, 60)))
+case("a read-only key that samples", 403)(lambda w: status(w.reader.sample(w.sampler, 900, A)))
+case("a read-only key that ends a session with a model", 403)(lambda w: status(w.reader.post(
+    f"sessions/{w.session}/finish", {})))
+case("a sample-only key that samples", 200)(lambda w: status(w.player.sample(w.sampler, 901, A)))
+case("a sample-only key that trains", 403)(lambda w: status(w.player.post(
+    "optim_step", {"model_id": w.model.id, "seq_id": 1})))
+case("a sample-only key that deletes a checkpoint", 403)(lambda w: status(w.player.http.delete(
+    "training_runs/x/checkpoints/weights/y")))
+case("the fourth request of a quota of three", 429)(lambda w: limited(
+    [w.carl.get("training_runs") for _ in range(4)][-1], "--quota carl:requests=3"))
+case("a poll and a heartbeat beyond the quota", "404, 404")(lambda w: "%d, %d" % (
+    w.carl.post("retrieve_future", {"request_id": "x"}).status_code,
+    w.carl.post("session_heartbeat", {"session_id": "x"}).status_code))
+case("a pass beyond its tenant's tokens", 429)(trained_too_much)
+case("a second request at 0.001/s", 429)(lambda w: limited(
+    [w.carlo.get("training_runs") for _ in range(2)][-1], "--rate carlo:requests=0.001/s"))
 case("a weights access token", 400)(lambda w: status(w.json("asample", "{}", **{"X-Tinker-Weights-Access-Token": "x"})))
 case("another tenant's model", 404)(lambda w: status(w.json("get_info", {"model_id": w.foreign.id})))
 case("another tenant's session", 404)(lambda w: status(w.other.post("session_heartbeat", {"session_id": w.session})))
@@ -203,6 +244,7 @@ case("top_k -2", 400)(lambda w: status(w.asample(params={"top_k": -2})))
 # Training
 case("a protobuf that is none", 400)(lambda w: status(w.model.send_raw(b"\xff\xff\xff\xff")))
 case("no data", "future, user error")(lambda w: w.train([]))
+case("a datum longer than max_trained_length", "future, user error")(lambda w: w.train([ce([1 + i % 4000 for i in range(8000)])]))
 case("an unknown loss", "future, user error")(lambda w: w.train([ce(A)], "exec"))
 case("targets of another length", "future, user error")(lambda w: w.train([datum(
     A, target_tokens=dense([1, 2], pb.DTYPE_INT64, [2]), weights=dense([1.0, 1.0], pb.DTYPE_FLOAT32, [2]))]))
@@ -454,8 +496,16 @@ def still_well(world):
     assert world.train([ce(A)]) == "future, result"
     world.log.flush()
     text = pathlib.Path(world.log.name).read_text(errors="replace")
+    audit = pathlib.Path(world.log.name).with_name("audit").read_text()
     for secret in [*world.keys, "token=", "etc/weights"]:
         assert secret not in text, secret
+        assert secret not in audit, secret
+    lines = [json.loads(line) for line in audit.splitlines()]
+    told = {(line["tenant"], line["action"], line["status"]) for line in lines}
+    assert all(line["tenant"] and len(line["key"]) == 12 for line in lines)
+    assert ("alice", "POST /api/v1/create_model", 200) in told
+    assert any(line["object"] == world.model.id and line["action"].endswith("/forward_backward") for line in lines)
+    assert not any("retrieve_future" in action or "heartbeat" in action or action.startswith("GET") for _, action, _ in told)
 
 
 def table(rows):

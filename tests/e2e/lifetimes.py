@@ -21,12 +21,14 @@ A = [5, 9, 17, 33, 65, 12, 40, 7]
 class Server:
     def __init__(self, strata, model, data, *options, keys=False):
         self.process = subprocess.Popen(
-            [strata, "serve", "--model", f"tiny={model}", "--data", data, "--listen", "127.0.0.1:0",
-             "--metrics-listen", "127.0.0.1:0", *([] if keys else ["--no-keys"]), *options],
+            [strata, "serve", "--model", f"tiny={model}", "--data", data,
+             *([] if "--listen" in options else ["--listen", "127.0.0.1:0"]), "--metrics-listen", "127.0.0.1:0", *([] if keys else ["--no-keys"]), *options],
             stdout=subprocess.PIPE, text=True, bufsize=1)
         atexit.register(self.process.kill)  # a failed test leaves no server behind
         for line in self.process.stdout:
-            if "listening on http://" in line:
+            if "listening on unix:" in line:
+                self.url = line.split("listening on ")[1].strip()
+            elif "listening on http://" in line:
                 self.url = "http://" + line.split("http://")[1].split()[0].rstrip("/.,;")
             elif "metrics on http://" in line:
                 self.metrics_url = line.split("metrics on ")[1].strip()

@@ -174,6 +174,18 @@ TEST(Scheduler, ARefusedSubmissionConsumesItsNumber) {
   EXPECT_EQ(house.posted["m-2"].size(), 1u);
 }
 
+TEST(Scheduler, KnowsTheNumbersThatCameBefore) {
+  House house;
+  EXPECT_FALSE(house.scheduler.knows({"m"}, 1));
+  house.submit(create("m"));
+  EXPECT_FALSE(house.scheduler.knows({"m"}, 1));
+  house.submit(op("m", 1, api::OptimStep{}));
+  EXPECT_TRUE(house.scheduler.knows({"m"}, 1));
+  house.run();
+  EXPECT_TRUE(house.scheduler.knows({"m"}, 1)) << "also when it is done";
+  EXPECT_FALSE(house.scheduler.knows({"m"}, 2));
+}
+
 TEST(Scheduler, DuplicateConflictAndUnknownModelAreTold) {
   House house;
   EXPECT_EQ(house.submit(op("m", 1, api::OptimStep{})), Verdict::kUnknownModel);

@@ -89,6 +89,26 @@ TEST(Keys, ReadsTheEnvironmentAndAdministrators) {
   EXPECT_THAT(keys.tenants(), ElementsAre("a", "b", "root"));
 }
 
+TEST(Keys, ReadsHashesScopesAndDates) {
+  const std::string key = kLong;
+  const KeyRing keys(
+      {.keys_text = hashed_key(key) + " a," + key + "r a read-only expires=2001-09-09," + key +
+                    "s a expires=2001-09-09T01:46:40Z sample-only," + hashed_key(key + "x")});
+  EXPECT_EQ(keys.find(key), (Identity{.tenant = "a", .key_id = to_hex(sha256(key)).substr(0, 12)}));
+  EXPECT_FALSE(keys.find(hashed_key(key)).has_value()) << "the hash itself opens nothing";
+  EXPECT_EQ(keys.find(key + "r")->scope, Scope::kRead);
+  EXPECT_EQ(keys.find(key + "r")->expires_at, 1e9 - 6400);
+  EXPECT_EQ(keys.find(key + "s")->scope, Scope::kSample);
+  EXPECT_EQ(keys.find(key + "s")->expires_at, 1e9);
+  EXPECT_EQ(keys.find(key + "x")->tenant, to_hex(sha256(key + "x")).substr(0, 16));
+  EXPECT_FALSE(has_expired(*keys.find(key + "s"), 1e9 - 1));
+  EXPECT_TRUE(has_expired(*keys.find(key + "s"), 1e9));
+  EXPECT_FALSE(has_expired(*keys.find(key), 1e12));
+  EXPECT_THAT(keys.warnings(), ElementsAre(HasSubstr("STRATA_KEYS:2: key"), HasSubstr("expired")));
+  EXPECT_THAT(hashed_key("abc"), HasSubstr("sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a"
+                                           "9cb410ff61f20015ad"));
+}
+
 TEST(Keys, WithoutKeysEverybodyIsLocal) {
   const KeyRing keys({.no_keys = true});
   EXPECT_EQ(keys.find("tml-anything")->tenant, "local");
@@ -102,7 +122,19 @@ TEST(Keys, RefusesByNameAndNeverShowsTheKey) {
       {key + " a," + "tml-", "STRATA_KEYS:2"},
       {key + " a/b", "tenant 'a/b'"},
       {key + " ..", "tenant '..'"},
-      {key + " a b", "tenant 'a b'"},
+      {key + " a b", "tenant 'a' is followed by 'b'"},
+      {key + " a read-only sample-only", "followed by 'sample-only'"},
+      {key + " a expires=2027-01-31 expires=2028-01-31", "followed by 'expires=2028-01-31'"},
+      {key + " read-only", "'read-only' stands where the tenant belongs"},
+      {key + " sample-only expires=2027-01-31", "stands where the tenant belongs"},
+      {key + " a expires=tomorrow", "expires=2027-01-31"},
+      {key + " a expires=2027-02-29", "want a date"},
+      {key + " a expires=2027-01-31T24:00:00Z", "want a date"},
+      {key + " a expires=2027-01-31T12:00:00+1", "want a date"},
+      {"sha256:abc a", "64 hex digits"},
+      {"sha256:" + std::string(63, 'a') + "g a", "64 hex digits"},
+      {"sha256:" + std::string(62, 'a') + "+1 a", "64 hex digits"},
+      {key + " a," + hashed_key(key) + " a read-only", "or with other rights"},
       {key + " a," + key + " b", "listed twice, for tenants 'a' and 'b'"},
       {" # only a comment", "strata keygen"},
       {"", "strata keygen"},

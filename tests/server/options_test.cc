@@ -72,18 +72,48 @@ TEST(Options, ReadsAddresses) {
   EXPECT_EQ(parse_host_port("listen", "0.0.0.0:65535").port, 65535);
   EXPECT_TRUE(parse_host_port("listen", "localhost:0").is_loopback());
   EXPECT_FALSE(parse_host_port("listen", "0.0.0.0:1").is_loopback());
-  for (const char* bad : {"", "x", ":1", "a:", "a:65536", "a:-1", "a:1x", "::1:80"}) {
+  const HostPort unix_socket = parse_host_port("listen", "unix:/run/strata:1.sock");
+  EXPECT_EQ(unix_socket.path, "/run/strata:1.sock");
+  EXPECT_EQ(unix_socket.text(), "unix:/run/strata:1.sock");
+  EXPECT_TRUE(unix_socket.is_loopback());
+  for (const char* bad : {"", "unix:", "x", ":1", "a:", "a:65536", "a:-1", "a:1x", "::1:80"}) {
     EXPECT_THAT(error_of([&] { parse_host_port("listen", bad); }), HasSubstr("--listen")) << bad;
   }
 }
 
 TEST(Options, RefusesWhatIsOutOfRange) {
   const std::pair<const char*, const char*> bad[] = {
-      {"max-body", "2GiB"},      {"poll-hold", "45s"},      {"gap-timeout", "0.5"},
-      {"max-rank", "0"},         {"max-adapters", "-1"},    {"stable-reinforce", "maybe"},
-      {"public-url", "ftp://x"}, {"public-url", "http://"}, {"public-url", "http://a?b"},
-      {"dtype", "f16"},          {"db", "mysql://x"},       {"memory", "101%"},
-      {"min-body-rate", "0"},    {"max-connections", "9"},  {"max-result-bytes", "much"},
+      {"max-body", "2GiB"},
+      {"poll-hold", "45s"},
+      {"gap-timeout", "0.5"},
+      {"max-rank", "0"},
+      {"max-adapters", "-1"},
+      {"stable-reinforce", "maybe"},
+      {"public-url", "ftp://x"},
+      {"public-url", "http://"},
+      {"public-url", "http://a?b"},
+      {"dtype", "f16"},
+      {"db", "mysql://x"},
+      {"memory", "101%"},
+      {"socket-mode", "0888"},
+      {"socket-mode", "1777"},
+      {"rate", "requests=1/s"},
+      {"rate", "a:requests=1"},
+      {"rate", "a:passes=1/s"},
+      {"rate", "a:disk-bytes=1/s"},
+      {"rate", "a:requests=0/s"},
+      {"rate", "a:requests=nan/s"},
+      {"rate", "a/b:requests=1/s"},
+      {"quota", "a:requests=1/s"},
+      {"quota", "a:trained tokens=1"},
+      {"quota", "a:trained-tokens=1e3"},
+      {"quota", "*:sampled-tokens=0"},
+      {"quota", "*:sampled-tokens=9007199254740993"},
+      {"quota", "*:disk-bytes=much"},
+      {"quota", ":requests=1"},
+      {"min-body-rate", "0"},
+      {"max-connections", "9"},
+      {"max-result-bytes", "much"},
   };
   for (const auto& [name, value] : bad) {
     EXPECT_THAT(error_of([&] { merged({{name, {value}}}); }), HasSubstr(std::string("--") + name))
@@ -95,6 +125,22 @@ TEST(Options, RefusesWhatIsOutOfRange) {
   EXPECT_THAT(error_of([] { merged({{"no-keys", {"on"}}, {"listen", {"0.0.0.0:1"}}}); }),
               HasSubstr("other machines"));
   EXPECT_THAT(error_of([] { merge_options({}); }), HasSubstr("--model"));
+}
+
+TEST(Options, ReadsRatesAndQuotas) {
+  const ServeOptions options =
+      merged({{"rate", {"*:requests=0.5/s", "alice:requests=5/s"}},
+              {"quota", {"alice:disk-bytes=10GiB", "*:sampled-tokens=1000000"}}});
+  ASSERT_EQ(options.rates.size(), 2u);
+  EXPECT_EQ(options.rates[0].tenant, "*");
+  EXPECT_EQ(options.rates[0].amount, 0.5);
+  EXPECT_EQ(options.rates[1].text, "alice:requests=5/s");
+  ASSERT_EQ(options.quotas.size(), 2u);
+  EXPECT_EQ(options.quotas[0].kind, UsageKind::kDiskBytes);
+  EXPECT_EQ(options.quotas[0].amount, 10.0 * (1 << 30));
+  EXPECT_EQ(options.quotas[1].amount, 1e6);
+  EXPECT_THAT(error_of([] { merged({{"rate", {"a:requests=1/s", "a:requests=2/s"}}}); }),
+              HasSubstr("--rate: got 'a:requests=2/s', want one limit of requests for 'a'"));
 }
 
 TEST(Options, NamesUnknownVariables) {

@@ -92,8 +92,10 @@ void DataDir::load_secret() {
   }
 }
 
-int64_t DataDir::fingerprint() const {
-  const std::string hash = sha256("strata data directory" + secret_);
+int64_t DataDir::fingerprint() const { return fingerprint_of_secret(secret_); }
+
+int64_t fingerprint_of_secret(const std::string& secret) {
+  const std::string hash = sha256("strata data directory" + secret);
   uint64_t value = 0;
   for (int i = 0; i < 8; ++i) value = value << 8 | static_cast<unsigned char>(hash[i]);
   return static_cast<int64_t>(value >> 1);

@@ -36,6 +36,8 @@ class DataDir {
   int lock_ = -1;
 };
 
+// Of a data directory with this secret.
+int64_t fingerprint_of_secret(const std::string& secret);
 // Creates `path` and its parents so that they survive a power failure.
 void make_folders_durable(const std::string& path);
 // Removes a folder with all it holds; nothing happens when it is not there.

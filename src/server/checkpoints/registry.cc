@@ -17,8 +17,8 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "checkpoint/json.h"
 #include "server/checkpoints/age.h"
+#include "server/checkpoints/record.h"
 #include "server/crypto.h"
 
 namespace strata::server {
@@ -26,25 +26,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kMarker = "checkpoint_complete";
-constexpr const char* kRecord = "strata.json";
-
 int64_t folder_bytes(const std::string& dir) {
   int64_t bytes = 0;
   for (const auto& entry : fs::directory_iterator(dir)) {
     bytes += static_cast<int64_t>(entry.file_size());
   }
   return bytes;
-}
-
-// What a reader of the folder needs to know without the database.
-std::string record_text(const CheckpointRow& row, bool encrypted) {
-  return fmt::format(
-      R"({{"format":1,"path":{},"tenant":{},"created_at":{},"base_model":{},"lora":{},"has_optimizer":{},"encrypted":{}}})"
-      "\n",
-      json_quote(path_of(row).text()), json_quote(row.tenant), json_quote(rfc3339(row.created_at)),
-      json_quote(row.base_model), lora_text(row.lora), row.kind == CheckpointKind::kWeights,
-      encrypted);
 }
 
 void encrypt_folder(const std::string& dir, const std::vector<std::string>& recipients) {
@@ -68,6 +55,16 @@ bool is_present(const std::string& path) {
   if (errno == ENOENT) return false;
   throw Error(ErrorCode::kIo,
               fmt::format("{}: {}; nothing was changed", path, std::strerror(errno)));
+}
+
+// A copy does without what cannot be read of the source's: `strata check` tells of both.
+CheckpointRecord record_of(const std::string& dir) {
+  try {
+    return read_record(dir + "/" + kRecordName);
+  } catch (const Error& error) {
+    log(LogLevel::kWarning, error.what());
+    return {.path = {}, .is_encrypted = !file_exists(dir + "/adapter_config.json"), .hashes = {}};
+  }
 }
 
 [[noreturn]] void fail_unknown(const TinkerPath& path) {
@@ -112,7 +109,7 @@ void CheckpointRegistry::reconcile() {
   std::set<std::string> wanted;
   std::vector<CheckpointRow> missing;
   for (const CheckpointRow& row : store_.rows_with_files()) {
-    if (is_present(folder(row) + "/" + kMarker)) {
+    if (is_present(folder(row) + "/" + kMarkerName)) {
       wanted.insert(folder(row));
     } else {
       missing.push_back(row);
@@ -163,7 +160,7 @@ std::vector<CheckpointFile> CheckpointRegistry::files(const CheckpointRow& row) 
   const fs::directory_iterator end;
   for (fs::directory_iterator at(folder(row), fault); !fault && at != end; at.increment(fault)) {
     const std::string name = at->path().filename().string();
-    if (name == kMarker || name == kRecord) continue;
+    if (name == kMarkerName || name == kRecordName) continue;
     std::error_code gone;
     const auto size = static_cast<int64_t>(at->file_size(gone));
     if (!gone) out.push_back({name, size});
@@ -220,8 +217,11 @@ CheckpointRow CheckpointRegistry::finish(const std::string& dir, const Checkpoin
                               save.path.text()));
     }
     if (!save.age_recipients.empty()) encrypt_folder(dir, save.age_recipients);
-    write_file_atomic(dir + "/" + kRecord, record_text(row, !save.age_recipients.empty()));
-    write_file_atomic(dir + "/" + kMarker, "");
+    write_file_atomic(dir + "/" + kRecordName,
+                      record_text(row, {.path = save.path.text(),
+                                        .is_encrypted = !save.age_recipients.empty(),
+                                        .hashes = hash_files(dir)}));
+    write_file_atomic(dir + "/" + kMarkerName, "");
     row.size_bytes = folder_bytes(dir);
     check_disk(row.size_bytes);
     place(dir, row);
@@ -312,12 +312,13 @@ std::string CheckpointRegistry::copy(const CheckpointRow& source, RunRow run,
     const std::string from = folder(source);
     for (const auto& entry : fs::directory_iterator(from)) {
       const std::string name = entry.path().filename().string();
-      if (name == kRecord) continue;
+      if (name == kRecordName) continue;
       // Files of a checkpoint never change, so two folders may share one.
       fs::create_hard_link(entry.path(), dir + "/" + name);
     }
-    const bool encrypted = !file_exists(from + "/adapter_config.json");
-    write_file_atomic(dir + "/" + kRecord, record_text(row, encrypted));
+    CheckpointRecord record = record_of(from);
+    record.path = path_of(row).text();
+    write_file_atomic(dir + "/" + kRecordName, record_text(row, record));
     place(dir, row);
   } catch (const fs::filesystem_error& fault) {
     abandon(dir);

@@ -43,6 +43,7 @@ struct RegistryOptions {
   bool accept_loss = false;     // forget checkpoints whose folders are missing, however many
   int64_t max_history = 10000;  // StateStore::prune_history
   double expiry_grace = 3600;   // s that the files of an expired checkpoint stay
+  int64_t max_archive_bytes = 16LL << 30;  // of all archives; for room the oldest go
 };
 
 class CheckpointRegistry {
@@ -100,6 +101,7 @@ class CheckpointRegistry {
   void collect(const CheckpointRow& row);
   bool may_go(const CheckpointRow& row, double steady);
   void drop_old_archives();
+  void make_room_for_archive(int64_t bytes);
 
   const DataDir& data_;
   StateStore& store_;

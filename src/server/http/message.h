@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/scope.h"
+
 namespace strata::server {
 
 struct Header {
@@ -27,9 +29,17 @@ struct Request {
   std::vector<std::string> parts;               // what the {} of the route matched, in order
   std::string tenant;                           // whose key it was; empty where no key is needed
   bool is_admin = false;
+  Scope scope = Scope::kAll;  // of the key; its route has been held against it
+  std::string key_id = {};    // of the key, empty where none is needed
+  // What the request is about, for the audit log: set by note(), and there when `this` is gone.
+  std::shared_ptr<std::string> about = {};
   std::string base_url;  // "http://host:port" or --public-url: what absolute links start with
 
   [[nodiscard]] std::string_view header(std::string_view name) const;  // empty when absent
+  // I/O thread, before the response. Names of things, never what they hold; the last one stays.
+  void note(std::string_view object) const {
+    if (about) about->assign(object.substr(0, 512));
+  }
   // When the body was read: it counts no longer.
   void free_body() {
     body = std::string();

@@ -47,8 +47,24 @@ std::optional<Response> check_request(const RequestCheck& with, std::string_view
                                 ? "X-API-Key is missing: every endpoint but healthz needs a key"
                                 : "X-API-Key is not a key of this server");
     }
+    if (caller->has_expired) {
+      return error_response(401, "X-API-Key has expired; ask the operator for a new one");
+    }
     request.tenant = caller->tenant;
     request.is_admin = caller->is_admin;
+    request.scope = caller->scope;
+    request.key_id = caller->key_id;
+    const Route* route = with.router.match(request.method, request.path).route;
+    if (route != nullptr && request.scope < route->scope) {
+      return error_response(
+          403, fmt::format("this key is {}: {} {} needs a key that is {}",
+                           scope_name(request.scope), request.method, route->pattern,
+                           route->scope == Scope::kSample ? "sample-only or has every right"
+                                                          : "neither read-only nor sample-only"));
+    }
+    if (with.admit) {
+      if (std::optional<Response> refused = with.admit(request, route)) return refused;
+    }
   }
   if (!request.header("x-tinker-weights-access-token").empty()) {
     return error_response(400, "X-Tinker-Weights-Access-Token is not supported by this server");
@@ -66,6 +82,17 @@ std::optional<Response> check_request(const RequestCheck& with, std::string_view
                          limit.bytes, limit.option));
   }
   return std::nullopt;
+}
+
+Exchange told_of(const Request& request, const std::string& address) {
+  Exchange out;
+  out.method = request.method;
+  out.path = request.path;
+  out.tenant = request.tenant;
+  out.key_id = request.key_id;
+  out.address = address;
+  out.about = request.about;
+  return out;
 }
 
 }  // namespace strata::server

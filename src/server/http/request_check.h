@@ -1,8 +1,9 @@
 // What is decided of a request from its header alone, in the order in which it must be: host and
-// origin, path, key, and then what the body may be.
+// origin, path, key and what it may do, and then what the body may be.
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "server/http/router.h"
@@ -16,6 +17,7 @@ struct RequestCheck {
   const Router& router;
   const AddressRules& rules;
   const Identify& identify;
+  const Admit& admit;
 };
 
 // How long the body of a request of this path may be, before and after decompression, and the
@@ -27,9 +29,12 @@ struct BodyLimit {
 BodyLimit body_limit(const HttpOptions& options, const Router& router, std::string_view method,
                      std::string_view path);
 
-// The refusal, or nothing; fills path, base_url, tenant and is_admin. The method and the headers of
-// `request` are there; `raw_path` is the target without its query.
+// The refusal, or nothing; fills path, base_url and what the key says. The method and the headers
+// of `request` are there; `raw_path` is the target without its query.
 std::optional<Response> check_request(const RequestCheck& with, std::string_view raw_path,
                                       std::optional<uint64_t> length, Request& request);
+
+// What stays to be told of a request when it is gone; `address` is its peer's.
+Exchange told_of(const Request& request, const std::string& address);
 
 }  // namespace strata::server

@@ -135,6 +135,7 @@ void Router::dispatch(Request request, const Respond& respond) const {
                  found.route->body == BodyKind::kJsonOrProto ? " or application/x-protobuf" : "")));
   }
   request.parts = std::move(found.parts);
+  if (!request.parts.empty()) request.note(fmt::format("{}", fmt::join(request.parts, "/")));
   const std::string path = request.path;
   answer_faults(path, respond, [&] { found.route->handler(std::move(request), respond); });
 }

@@ -4,6 +4,7 @@
 //   router.add({"GET", "/api/v1/training_runs/{}", BodyKind::kNone, handler});
 // {} matches one path segment. Built at start, constant afterwards.
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -26,13 +27,22 @@ enum class BodyKind {
 using Handler = std::function<void(Request&&, const Respond&)>;
 using PlainHandler = std::function<Response(const Request&)>;
 
-struct Route {
+// What a request does to its tenant's state.
+enum class Effect : uint8_t {
+  kUpkeep,   // nothing: a poll, a sign of life
+  kReads,    // nothing
+  kChanges,  // something, or it takes the engine's time
+};
+
+struct Route {  // wants a key of the widest scope unless it says less
   std::string method;
   std::string pattern;
   BodyKind body = BodyKind::kNone;
   Handler handler;
   bool needs_key = true;
   BodySize size = BodySize::kSmall;
+  Scope scope = Scope::kAll;
+  Effect effect = Effect::kChanges;
 };
 
 // A handler that answers at once.

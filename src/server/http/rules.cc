@@ -76,7 +76,8 @@ bool AddressRules::knows_host(std::string_view host) const {
     return true;
   }
   if (is_loopback(got.host)) return true;
-  return got.host == listen_host_ && (got.port.empty() || got.port == std::to_string(port_));
+  return !got.host.empty() && got.host == listen_host_ &&
+         (got.port.empty() || got.port == std::to_string(port_));
 }
 
 bool AddressRules::origin_fits(std::string_view origin, std::string_view host) {

@@ -7,6 +7,7 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
@@ -14,8 +15,8 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
+#include <boost/beast/core/basic_stream.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/buffer_body.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
@@ -30,6 +31,7 @@
 #include "server/http/body_sink.h"
 #include "server/http/connection_limit.h"
 #include "server/http/file_reader.h"
+#include "server/http/listener.h"
 #include "server/http/request_check.h"
 #include "server/http/response_head.h"
 #include "server/http/rules.h"
@@ -41,7 +43,7 @@ namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = boost::beast::http;
 using boost::system::error_code;
-using tcp = asio::ip::tcp;
+using Protocol = asio::generic::stream_protocol;  // of any family
 using BodyParser = http::request_parser<http::buffer_body>;
 
 constexpr uint32_t kMaxHeader = 64 << 10;
@@ -81,19 +83,20 @@ struct Waiting {
 
 struct HttpServer::State {
   struct Connection {
-    explicit Connection(tcp::socket&& socket) : stream(std::move(socket)) {}
-    beast::tcp_stream stream;
+    explicit Connection(Protocol::socket&& socket) : stream(std::move(socket)) {}
+    beast::basic_stream<Protocol> stream;
     beast::flat_buffer buffer;
     bool idle = true;     // between two exchanges
     bool fresh = true;    // nothing has arrived yet
     std::string address;  // empty: loopback
   };
 
-  State(HttpOptions opts, Router table, Identify who, Observe observer)
+  State(HttpOptions opts, Router table, Identify who, Observe observer, Admit admission)
       : options(std::move(opts)),
         router(std::move(table)),
         identify(std::move(who)),
         observe(std::move(observer)),
+        admit_request(std::move(admission)),
         limit(options.max_connections, options.max_connections_per_address),
         bodies(options.max_body_bytes) {}
 
@@ -112,17 +115,19 @@ struct HttpServer::State {
   asio::awaitable<void> repeat(double seconds, std::function<void()> task);
 
   std::optional<Response> check(const BodyParser& parser, Request& request) const;
-  void note(std::string_view method, std::string_view path, int status, double seconds) const;
+  void note(Exchange exchange, int status, double seconds) const;
 
   HttpOptions options;
   Router router;
   Identify identify;
   Observe observe;
+  Admit admit_request;
   std::optional<AddressRules> rules;
   asio::io_context io{1};
   // The thread ends with io.stop() alone: stop() still talks to it when nothing is left to do.
   asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
-  std::optional<tcp::acceptor> acceptor;
+  std::optional<Listener> listener;
+  std::optional<asio::basic_socket_acceptor<Protocol>> acceptor;
   std::set<std::shared_ptr<Connection>> connections;
   std::vector<std::pair<double, std::function<void()>>> repeated;
   ConnectionLimit limit;
@@ -137,7 +142,7 @@ struct HttpServer::State {
 asio::awaitable<void> HttpServer::State::accept_connections() {
   for (;;) {
     error_code fault;
-    tcp::socket socket =
+    Protocol::socket socket =
         co_await acceptor->async_accept(asio::redirect_error(asio::use_awaitable, fault));
     if (stopping) co_return;
     if (fault) {
@@ -148,7 +153,7 @@ asio::awaitable<void> HttpServer::State::accept_connections() {
       continue;
     }
     try {
-      socket.set_option(tcp::no_delay(true), fault);
+      socket.set_option(asio::ip::tcp::no_delay(true), fault);
       auto connection = std::make_shared<Connection>(std::move(socket));
       if (!admit(*connection)) continue;
       connections.insert(connection);
@@ -161,11 +166,11 @@ asio::awaitable<void> HttpServer::State::accept_connections() {
 
 // False for one connection too many: it is told so, if that takes no time, and closed.
 bool HttpServer::State::admit(Connection& connection) {
-  tcp::socket& socket = connection.stream.socket();
+  Protocol::socket& socket = connection.stream.socket();
   error_code fault;
-  const asio::ip::address address = socket.remote_endpoint(fault).address();
+  const Protocol::endpoint peer = socket.remote_endpoint(fault);
   if (fault) return false;
-  if (!address.is_loopback()) connection.address = address.to_string();
+  connection.address = peer_address(peer.data());
   const std::string_view option = limit.open(connection.address);
   if (option.empty()) return true;
   if (now_seconds() - told_of_refusals >= kQuietSeconds) {
@@ -190,7 +195,7 @@ asio::awaitable<void> HttpServer::State::serve(std::shared_ptr<Connection> conne
     log(LogLevel::kInfo, fmt::format("http: connection dropped: {}", error.what()));
   }
   error_code ignored;
-  connection->stream.socket().shutdown(tcp::socket::shutdown_both, ignored);
+  connection->stream.socket().shutdown(Protocol::socket::shutdown_both, ignored);
   connection->stream.close();
   connections.erase(connection);
   limit.close(connection->address);
@@ -226,16 +231,21 @@ std::optional<Response> HttpServer::State::check(const BodyParser& parser, Reque
     request.headers.push_back({std::move(name), text_of(field.value())});
   }
   return check_request(
-      {options, router, *rules, identify}, target.substr(0, question),
+      {options, router, *rules, identify, admit_request}, target.substr(0, question),
       parser.content_length() ? std::optional<uint64_t>(*parser.content_length()) : std::nullopt,
       request);
 }
 
-void HttpServer::State::note(std::string_view method, std::string_view path, int status,
-                             double seconds) const {
+void HttpServer::State::note(Exchange exchange, int status, double seconds) const {
   if (!observe) return;
-  const Route* route = router.match(method, path).route;
-  observe({method, path, route == nullptr ? "other" : route->pattern, status, seconds});
+  const Route* route = router.match(exchange.method, exchange.path).route;
+  if (route != nullptr) {
+    exchange.route = route->pattern;
+    exchange.effect = route->effect;
+  }
+  exchange.status = status;
+  exchange.seconds = seconds;
+  observe(exchange);
 }
 
 // Between two steps of decompression: the more bodies are in the middle of it, the longer each
@@ -338,10 +348,10 @@ asio::awaitable<void> HttpServer::State::refuse(Connection& connection, Response
                                                 const Request& request) {
   const bool written =
       co_await write(connection, response, request.method == "HEAD", /*keep_alive=*/false);
-  note(request.method, request.path, response.status, 0.0);
+  note(told_of(request, connection.address), response.status, 0.0);
   if (!written) co_return;
   error_code fault;
-  connection.stream.socket().shutdown(tcp::socket::shutdown_send, fault);
+  connection.stream.socket().shutdown(Protocol::socket::shutdown_send, fault);
   connection.stream.expires_after(in_seconds(kLingerSeconds));
   std::vector<char> waste(kReadChunk);
   while (!fault) {
@@ -395,13 +405,13 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
     co_return false;
   }
   const bool keep_alive = parser.get().keep_alive();
-  const std::string method = request.method;
-  const std::string path = request.path;
+  request.about = std::make_shared<std::string>();
+  Exchange told = told_of(request, connection.address);
   connection.stream.expires_never();
   const Response response = co_await run_handler(std::move(request));
   const bool keep = keep_alive && !stopping;
-  const bool written = co_await write(connection, response, method == "HEAD", keep);
-  note(method, path, response.status, now_seconds() - begin);
+  const bool written = co_await write(connection, response, told.method == "HEAD", keep);
+  note(std::move(told), response.status, now_seconds() - begin);
   co_return written&& keep;
 }
 
@@ -421,32 +431,18 @@ asio::awaitable<void> HttpServer::State::repeat(double seconds, std::function<vo
 }
 
 HttpServer::HttpServer(const HttpOptions& options, Router router, Identify identify,
-                       Observe observe)
+                       Observe observe, Admit admit)
     : state_(std::make_unique<State>(options, std::move(router), std::move(identify),
-                                     std::move(observe))) {}
+                                     std::move(observe), std::move(admit))) {}
 
 HttpServer::~HttpServer() { stop(0.0); }
 
 void HttpServer::start() {
   State& s = *state_;
-  error_code fault;
-  tcp::resolver resolver(s.io);
-  const auto found = resolver.resolve(s.options.host, std::to_string(s.options.port),
-                                      tcp::resolver::passive, fault);
-  if (fault || found.empty()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: '{}' is no address: {}", s.options.option, s.options.host,
-                            fault.message()));
-  }
-  const tcp::endpoint endpoint = found.begin()->endpoint();
-  try {
-    s.acceptor.emplace(s.io, endpoint);
-  } catch (const std::exception& error) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{} {}:{}: {}; is another server running there?", s.options.option,
-                            s.options.host, s.options.port, error.what()));
-  }
-  s.bound_port = s.acceptor->local_endpoint().port();
+  s.listener.emplace(ListenAddress{s.options.option, s.options.host, s.options.port,
+                                   s.options.socket_path, s.options.socket_mode});
+  s.acceptor.emplace(s.io, Protocol(s.listener->family(), 0), s.listener->take());
+  s.bound_port = s.listener->port();
   s.rules.emplace(s.options.host, s.bound_port, s.options.public_url);
   asio::co_spawn(s.io, s.accept_connections(), asio::detached);
   for (auto& [seconds, task] : s.repeated) {
@@ -494,6 +490,7 @@ void HttpServer::stop(double seconds) {
   }
   s.io.stop();
   s.thread.join();
+  s.listener.reset();
 }
 
 }  // namespace strata::server

@@ -20,7 +20,9 @@ namespace strata::server {
 struct HttpOptions {
   const char* option = "--listen";  // what to call the address in a fault
   std::string host = "127.0.0.1";
-  int port = 0;                // 0: any free one
+  int port = 0;             // 0: any free one
+  std::string socket_path;  // of a unix socket, instead of host and port
+  unsigned socket_mode = 0600;
   std::string public_url;      // without a slash at its end, or empty
   double header_timeout = 10;  // seconds
   double body_timeout = 30;    // without progress
@@ -33,21 +35,33 @@ struct HttpOptions {
   int64_t max_body_bytes = 1LL << 30;
   double min_body_rate = 8192;  // bytes a second, after the first body_timeout
   int64_t max_connections = 10000;
-  int64_t max_connections_per_address = 5000;  // but for loopback addresses
+  int64_t max_connections_per_address = 5000;  // but for loopback addresses and unix sockets
 };
 
 struct Caller {
   std::string tenant;
   bool is_admin = false;
+  Scope scope = Scope::kAll;
+  std::string key_id = {};
+  bool has_expired = false;  // then it may do nothing
 };
 // Whose key this is; nobody for a wrong one.
 using Identify = std::function<std::optional<Caller>(std::string_view key)>;
 
-// Called on the I/O thread after each response, for metrics.
+// Called for each request whose key is good, before its body is read: the refusal of one that its
+// tenant may not make now. I/O thread.
+using Admit = std::function<std::optional<Response>(const Request&, const Route*)>;
+
+// Called on the I/O thread after each response, for metrics and the audit log.
 struct Exchange {
-  std::string_view method;
-  std::string_view path;
-  std::string_view route;  // its pattern; "other" where there is none
+  std::string method;
+  std::string path;
+  std::string_view route = "other";  // its pattern, where there is one
+  Effect effect = Effect::kReads;
+  std::string tenant;  // empty when no key was needed, or it was refused
+  std::string key_id;
+  std::string address;                 // of the peer; empty: this machine's own
+  std::shared_ptr<std::string> about;  // Request::note
   int status = 0;
   double seconds = 0;
 };
@@ -55,7 +69,8 @@ using Observe = std::function<void(const Exchange&)>;
 
 class HttpServer {
  public:
-  HttpServer(const HttpOptions& options, Router router, Identify identify, Observe observe = {});
+  HttpServer(const HttpOptions& options, Router router, Identify identify, Observe observe = {},
+             Admit admit = {});
   ~HttpServer();  // stops at once if still running
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

@@ -237,6 +237,14 @@ api::ForwardBackward ForwardBackwardBody::build(const PassLimits& limits,
   for (int i = 0; i < message_->data_size(); ++i) {
     command.data.push_back(
         build_datum(message_->data(i), loss, fmt::format("datum {}", i), left, records));
+    const auto tokens = static_cast<int64_t>(command.data.back().tokens.size());
+    if (command.forward_only || tokens <= limits.trained) continue;
+    fail(fmt::format("datum {}", i),
+         fmt::format(
+             "has {} tokens, and the memory for a pass holds {} of one datum that is trained "
+             "(max_trained_length of get_server_capabilities); split it, or start the "
+             "server with more --memory",
+             tokens, limits.trained));
   }
   return command;
 }

@@ -33,9 +33,10 @@ using FindRecord = std::function<std::optional<SampleRecord>(const std::string& 
 
 // What the data of one request may hold; all below 2^31.
 struct PassLimits {
-  int64_t tokens = 0;        // of a datum: the base model's context
-  int64_t elements = 0;      // of all loss inputs together, in dense form
-  int64_t record_bytes = 0;  // of the sequences that stable_reinforce names
+  int64_t tokens = 0;         // of a datum: the base model's context
+  int64_t trained = 1 << 30;  // of a datum that is trained: what fits a pass's memory
+  int64_t elements = 0;       // of all loss inputs together, in dense form
+  int64_t record_bytes = 0;   // of the sequences that stable_reinforce names
 };
 
 enum class PassForm : uint8_t {

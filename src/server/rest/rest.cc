@@ -249,6 +249,7 @@ void Rest::copy_weights(const Request& request, const Respond& respond) {
     body.fail("weights_access_token", "is not supported by this server");
   }
   const TinkerPath path = parse_tinker_path(body.string("source_path"));
+  request.note(path.text());
   const auto ttl = read_ttl_seconds(body);
   const double now = wall_seconds();
   RunRow run;
@@ -280,53 +281,72 @@ void Rest::copy_weights(const Request& request, const Respond& respond) {
     body.fail("model_seq_id", "this number of the session is in use");
   }
   const CheckpointRow source = parts_.registry.find(path, request.tenant, true, now);
+  std::shared_ptr<void> quota;
+  if (parts_.usage.has_quota(request.tenant, UsageKind::kDiskBytes)) {
+    auto full = parts_.usage.refuses_disk(request.tenant, parts_.store.stored_bytes(request.tenant),
+                                          source.size_bytes);
+    if (full) return respond(std::move(*full));
+    quota = parts_.usage.reserve(request.tenant, UsageKind::kDiskBytes, source.size_bytes);
+  }
   run.base_model = source.base_model;
   run.lora = source.lora;
-  answer_aside(respond,
-               [this, source, run, ttl, key, now, reply, held = parts_.registry.lease(source.id)] {
-                 return reply(parts_.registry.copy(source, run, ttl, key, now));
-               });
+  answer_aside(respond, [this, source, run, ttl, key, now, reply, quota,
+                         held = parts_.registry.lease(source.id)] {
+    return reply(parts_.registry.copy(source, run, ttl, key, now));
+  });
 }
 
 void Rest::add_routes(Router& router) {
-  using Method = Response (Rest::*)(const Request&);
-  const auto add = [&](const char* method, const std::string& path, BodyKind body, Method handler) {
-    router.add({method, "/api/v1/" + path, body,
-                at_once([this, handler](const Request& r) { return (this->*handler)(r); })});
-  };
   const std::string checkpoint = "training_runs/{}/checkpoints/{}/{}";
-  add("GET", "training_runs", BodyKind::kNone, &Rest::list_runs);
-  add("GET", "training_runs/{}", BodyKind::kNone, &Rest::get_run);
-  add("GET", "training_runs/{}/checkpoints", BodyKind::kNone, &Rest::run_checkpoints);
-  add("GET", "checkpoints", BodyKind::kNone, &Rest::list_checkpoints);
-  add("GET", "sessions", BodyKind::kNone, &Rest::list_sessions);
-  add("GET", "sessions/{}", BodyKind::kNone, &Rest::get_session);
-  add("PUT", "sessions/{}/project", BodyKind::kJson, &Rest::set_project);
-  router.add({"DELETE", "/api/v1/" + checkpoint, BodyKind::kNone,
-              [this](const Request& r, const Respond& respond) { remove(r, respond); }});
-  add("PUT", checkpoint + "/ttl", BodyKind::kJson, &Rest::set_ttl);
-  router.add({"POST", "/api/v1/copy_weights", BodyKind::kJson,
-              [this](const Request& r, const Respond& respond) { copy_weights(r, respond); }});
-  add("GET", checkpoint + "/external_weights_urls", BodyKind::kNone, &Rest::external_urls);
-  const auto publish_as = [this](bool is_public) {
-    return at_once([this, is_public](const Request& r) { return publish(r, is_public); });
+  const auto get = [&](const std::string& path, Handler handler) {
+    router.add({.method = "GET",
+                .pattern = "/api/v1/" + path,
+                .handler = std::move(handler),
+                .scope = Scope::kRead,
+                .effect = Effect::kReads});
   };
-  router.add({"POST", "/api/v1/" + checkpoint + "/publish", BodyKind::kNone, publish_as(true)});
-  router.add({"DELETE", "/api/v1/" + checkpoint + "/publish", BodyKind::kNone, publish_as(false)});
-  router.add({"GET", "/api/v1/" + checkpoint + "/archive", BodyKind::kNone,
-              [this](const Request& r, const Respond& respond) { archive(r, respond); }});
-  router.add({"DELETE", "/api/v1/training_runs/{}/checkpoints/{}", BodyKind::kNone,
-              at_once([](const Request& r) {
-                return error_response(400, fmt::format("checkpoint '{}': want weights/, "
-                                                       "sampler_weights/ or external_weights/ "
-                                                       "before the name",
-                                                       r.parts.at(1).substr(0, 100)));
-              })});
+  get("training_runs", at_once([this](const Request& r) { return list_runs(r); }));
+  get("training_runs/{}", at_once([this](const Request& r) { return get_run(r); }));
+  get("training_runs/{}/checkpoints",
+      at_once([this](const Request& r) { return run_checkpoints(r); }));
+  get("checkpoints", at_once([this](const Request& r) { return list_checkpoints(r); }));
+  get("sessions", at_once([this](const Request& r) { return list_sessions(r); }));
+  get("sessions/{}", at_once([this](const Request& r) { return get_session(r); }));
+  get(checkpoint + "/external_weights_urls",
+      at_once([this](const Request& r) { return external_urls(r); }));
+  get(checkpoint + "/archive",
+      [this](const Request& r, const Respond& respond) { archive(r, respond); });
   for (const char* method : {"GET", "HEAD"}) {
-    router.add({method, "/api/v1/files/{}/{}", BodyKind::kNone,
-                at_once([this](const Request& r) { return file(r); }),
-                /*needs_key=*/false});
+    router.add({.method = method,
+                .pattern = "/api/v1/files/{}/{}",
+                .handler = at_once([this](const Request& r) { return file(r); }),
+                .needs_key = false,
+                .scope = Scope::kRead,
+                .effect = Effect::kReads});
   }
+  const auto change = [&](const char* method, const std::string& path, BodyKind body,
+                          Handler handler) {
+    router.add({method, "/api/v1/" + path, body, std::move(handler)});
+  };
+  change("PUT", "sessions/{}/project", BodyKind::kJson,
+         at_once([this](const Request& r) { return set_project(r); }));
+  change("PUT", checkpoint + "/ttl", BodyKind::kJson,
+         at_once([this](const Request& r) { return set_ttl(r); }));
+  change("DELETE", checkpoint, BodyKind::kNone,
+         [this](const Request& r, const Respond& respond) { remove(r, respond); });
+  change("POST", "copy_weights", BodyKind::kJson,
+         [this](const Request& r, const Respond& respond) { copy_weights(r, respond); });
+  change("POST", checkpoint + "/publish", BodyKind::kNone,
+         at_once([this](const Request& r) { return publish(r, true); }));
+  change("DELETE", checkpoint + "/publish", BodyKind::kNone,
+         at_once([this](const Request& r) { return publish(r, false); }));
+  change("DELETE", "training_runs/{}/checkpoints/{}", BodyKind::kNone,
+         at_once([](const Request& r) {
+           return error_response(400, fmt::format("checkpoint '{}': want weights/, "
+                                                  "sampler_weights/ or external_weights/ "
+                                                  "before the name",
+                                                  r.parts.at(1).substr(0, 100)));
+         }));
 }
 
 }  // namespace strata::server

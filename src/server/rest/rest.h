@@ -15,6 +15,7 @@
 #include "server/http/router.h"
 #include "server/rest/worker.h"
 #include "server/state/store.h"
+#include "server/usage.h"
 
 namespace strata::server {
 
@@ -23,6 +24,7 @@ struct RestParts {
   CheckpointRegistry& registry;
   const UrlSigner& signer;
   Worker& worker;  // packs archives, copies and deletes
+  Usage& usage;
 };
 
 class Rest {

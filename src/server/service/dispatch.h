@@ -28,6 +28,8 @@ struct Admitted {
 
 struct Dispatch {
   std::function<Admitted(api::Command)> submit;
+  // Whether this number came before: sent again, it is answered as it was then.
+  std::function<bool(const api::ModelId&, int64_t seq_id)> knows;
   // This number was refused before it got there: nobody waits for it.
   std::function<void(const api::ModelId&, int64_t seq_id)> consume;
   std::function<bool(const api::RequestId&)> cancel;

@@ -128,6 +128,7 @@ Response Service::start_model(const Request& request, const Fields& body,
                               std::shared_ptr<void> lease, const char* type) {
   const int64_t number = body.integer("model_seq_id", 0, INT64_MAX);
   const std::string id = fmt::format("{}:train:{}", session, number);
+  request.note(id);
   const bool is_new = !models_.contains(id);
   if (is_new && parts_.store.find_run(id)) live_model(request, id);  // throws: unloaded or lost
   api::Command command =
@@ -174,6 +175,7 @@ Response Service::start_model(const Request& request, const Fields& body,
 }
 
 LiveModel& Service::live_model(const Request& request, const std::string& id) {
+  request.note(id);
   const auto found = models_.find(id);
   if (found != models_.end() && found->second.tenant == request.tenant) return found->second;
   const std::optional<RunRow> row = parts_.store.find_run(id);

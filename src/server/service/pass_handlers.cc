@@ -78,6 +78,7 @@ void Service::build_pass(const std::shared_ptr<Pass>& pass) {
   pass->session = model.session;
   // Dense loss inputs take as much as four bodies of the largest size.
   pass->limits = {.tokens = info(model.base).max_context,
+                  .trained = info(model.base).longest_datum,
                   .elements = options_.max_body,
                   .record_bytes = options_.max_body};
   const auto build = [this, pass] {
@@ -127,7 +128,8 @@ Response Service::submit_pass(Pass& pass) {
                        response.json_if_asked = form != PassForm::kBinary;
                        return response;
                      },
-                 .failed = {}});
+                 .failed = {},
+                 .key_id = pass.request.key_id});
 }
 
 }  // namespace strata::server

@@ -59,6 +59,7 @@ Response Service::create_sampling_session(const Request& request) {
   const int64_t number = body.integer("sampling_session_seq_id", 0, INT64_MAX);
   SamplerRow row;
   row.id = fmt::format("{}:sample:{}", session, number);
+  request.note(row.id);
   if (samplers_.contains(row.id)) return json_response(200, sampler_reply(row.id));
   if (std::cmp_greater_equal(alive.num_samplers, options_.max_samplers)) {
     return error_response(
@@ -156,6 +157,7 @@ Service::Sampler Service::make_sampler(const SamplerRow& row, const std::string&
 
 Service::Sampler& Service::live_sampler(const Request& request, const std::string& id) {
   const auto found = samplers_.find(id);
+  request.note(id);
   if (found != samplers_.end() && found->second.tenant == request.tenant) return found->second;
   const std::optional<SamplerRow> row = parts_.store.find_sampler(id);
   if (!row || row->tenant != request.tenant) {
@@ -163,6 +165,7 @@ Service::Sampler& Service::live_sampler(const Request& request, const std::strin
                 fmt::format("no such sampling session: {}", id.substr(0, 200)));
   }
   live_session(request, row->session_id);
+  request.note(id);
   if (row->is_ephemeral) {
     throw Error(ErrorCode::kNotFound,
                 row->boot == parts_.store.boot()
@@ -274,9 +277,12 @@ Response Service::submit_sample(SampleCall& call) {
     if (!record.id.empty()) keep_record(record, output);
     return sample_response(output);
   };
-  Response response =
-      submit(request.tenant, std::move(command),
-             {.finish = finish, .failed = {}, .writes_files = order.record, .promised = promised});
+  Response response = submit(request.tenant, std::move(command),
+                             {.finish = finish,
+                              .failed = {},
+                              .writes_files = order.record,
+                              .promised = promised,
+                              .key_id = request.key_id});
   if (response.status != 200) return response;
   if (sampler.requests.size() >= kMaxRemembered) sampler.requests.erase(sampler.requests.begin());
   sampler.requests[seq_id] = {call.fingerprint, request_id, num_samples};

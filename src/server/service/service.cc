@@ -152,8 +152,14 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
     promised = futures_.promise(tenant, pending.promised);
     if (!promised) return no_room_response();
   }
+  if (std::optional<Response> over = over_limit(command)) {
+    if (pending.failed) guarded("undo", pending.failed);
+    return std::move(*over);
+  }
+  const TokenUse use = tokens_of(command);
   const Admitted admitted = dispatch_.submit(std::move(command));
   if (admitted.admission == Admission::kAccepted) {
+    count_accepted(use, pending);
     log(LogLevel::kDebug,
         fmt::format("event=accepted request={} operation={} model={} seq_id={}", id.text,
                     pending.watched.operation, model.empty() ? "-" : model, seq_id));
@@ -220,9 +226,10 @@ Response Service::with_number(const std::string& model_id, int64_t seq_id,
 void Service::settle(api::Result& result, double now) {
   const auto found = pending_.find(result.request.text);
   if (found == pending_.end()) return;
-  const Pending pending = std::move(found->second);
+  Pending pending = std::move(found->second);
   pending_.erase(found);
   parts_.watch.settled(pending.watched, result.request, result.outcome, now);
+  count_settled(pending, result, now);
   if (const auto* failure = std::get_if<api::Failure>(&result.outcome)) {
     if (pending.failed) guarded("undo", pending.failed);
     return futures_.fail(result.request, failure->category, failure->message, now);
@@ -304,15 +311,19 @@ void Service::end_silent(double now) {
 void Service::sweep() {
   if (sweeping_) return;
   sweeping_ = true;
-  const auto job = [this] {
+  const auto job = [this, used = parts_.usage.changed()] {
     std::string fault;
+    bool is_kept = false;
     try {
+      parts_.store.put_usage(used);
+      is_kept = true;
       parts_.registry.sweep(wall_seconds(), now_seconds());
     } catch (const std::exception& error) {
       fault = error.what();
     }
-    const auto done = [this, fault] {
+    const auto done = [this, fault, is_kept, used] {
       sweeping_ = false;
+      if (is_kept) parts_.usage.wrote(used);
       store_fault_ = guarded("sweep", [&] {
         if (!fault.empty()) throw Error(ErrorCode::kIo, fault);
       });
@@ -383,40 +394,76 @@ void Service::fail_pending() {
   }
 }
 
-void Service::add_routes(Router& router) {
-  const auto get = [&](const char* path, Response (Service::*handler)(const Request&),
-                       bool needs_key = true) {
-    router.add({"GET", std::string("/api/v1/") + path, BodyKind::kNone,
-                at_once([this, handler](const Request& r) { return (this->*handler)(r); }),
-                needs_key});
-  };
+void Service::add_session_routes(Router& router) {
   const auto post = [&](const char* path, Response (Service::*handler)(const Request&),
-                        BodyKind body = BodyKind::kJson) {
-    router.add({"POST", std::string("/api/v1/") + path, body,
-                at_once([this, handler](const Request& r) { return (this->*handler)(r); })});
+                        Effect effect) {
+    router.add(
+        {.method = "POST",
+         .pattern = std::string("/api/v1/") + path,
+         .body = BodyKind::kJson,
+         .handler = at_once([this, handler](const Request& r) { return (this->*handler)(r); }),
+         .scope = Scope::kRead,
+         .effect = effect});
   };
   const auto post_text = [&](const char* path, const char* text) {
-    router.add({"POST", std::string("/api/v1/") + path, BodyKind::kNone,
-                at_once([text](const Request&) { return json_response(200, text); })});
+    router.add({.method = "POST",
+                .pattern = std::string("/api/v1/") + path,
+                .handler = at_once([text](const Request&) { return json_response(200, text); }),
+                .scope = Scope::kRead,
+                .effect = Effect::kUpkeep});
   };
-  router.add({"GET", "/api/v1/healthz", BodyKind::kNone,
-              at_once([](const Request&) { return json_response(200, "{\"status\":\"ok\"}"); }),
-              /*needs_key=*/false});
-  router.add({"GET", "/api/v1/readyz", BodyKind::kNone,
-              at_once([this](const Request&) { return readiness(); }), /*needs_key=*/false});
-  post("client/config", &Service::client_config);
+  post("client/config", &Service::client_config, Effect::kUpkeep);
   post_text("client/dynamic_config",
             "{\"refresh_interval_sec\":300,\"sample_cancel_enabled\":false}");
   post_text("telemetry", "{\"status\":\"accepted\"}");
-  get("get_server_capabilities", &Service::capabilities);
-  post("create_session", &Service::create_session);
-  post("session_heartbeat", &Service::heartbeat);
-  post("sessions/{}/finish", &Service::finish_session);
+  post("create_session", &Service::create_session, Effect::kChanges);
+  post("session_heartbeat", &Service::heartbeat, Effect::kUpkeep);
+  post("sessions/{}/finish", &Service::finish_session, Effect::kChanges);
+  post("get_info", &Service::get_info, Effect::kReads);
+  post("weights_info", &Service::weights_info, Effect::kReads);
+  router.add({.method = "POST",
+              .pattern = "/api/v1/retrieve_future",
+              .body = BodyKind::kJson,
+              .handler = [this](const Request& request,
+                                const Respond& respond) { retrieve_future(request, respond); },
+              .scope = Scope::kRead,
+              .effect = Effect::kUpkeep});
+}
+
+void Service::add_routes(Router& router) {
+  const auto get = [&](const char* path, PlainHandler handler, bool needs_key = true) {
+    router.add({.method = "GET",
+                .pattern = std::string("/api/v1/") + path,
+                .handler = at_once(std::move(handler)),
+                .needs_key = needs_key,
+                .scope = Scope::kRead,
+                .effect = Effect::kReads});
+  };
+  get("healthz", [](const Request&) { return json_response(200, "{\"status\":\"ok\"}"); }, false);
+  get("readyz", [this](const Request&) { return readiness(); }, false);
+  get("get_server_capabilities", [this](const Request& r) { return capabilities(r); });
+  get("samplers/{}", [this](const Request& r) { return get_sampler(r); });
+  router.add({.method = "GET",
+              .pattern = "/api/v1/usage",
+              .handler = [this](const Request& r, const Respond& respond) { usage(r, respond); },
+              .scope = Scope::kRead,
+              .effect = Effect::kReads});
+  add_session_routes(router);
+  const auto post = [&](const char* path, Response (Service::*handler)(const Request&),
+                        Scope scope = Scope::kAll) {
+    router.add(
+        {.method = "POST",
+         .pattern = std::string("/api/v1/") + path,
+         .body = BodyKind::kJson,
+         .handler = at_once([this, handler](const Request& r) { return (this->*handler)(r); }),
+         .scope = scope});
+  };
   post("create_model", &Service::create_model);
-  post("get_info", &Service::get_info);
   post("unload_model", &Service::unload_model);
-  post("weights_info", &Service::weights_info);
-  const auto post_large = [&](const char* path, BodyKind kind, BodySize size,
+  post("optim_step", &Service::optim_step);
+  post("load_weights", &Service::load_weights);
+  post("create_sampling_session", &Service::create_sampling_session, Scope::kSample);
+  const auto post_large = [&](const char* path, BodyKind kind, BodySize size, Scope scope,
                               void (Service::*handler)(Request&&, const Respond&)) {
     router.add({.method = "POST",
                 .pattern = std::string("/api/v1/") + path,
@@ -425,13 +472,13 @@ void Service::add_routes(Router& router) {
                     [this, handler](Request&& request, const Respond& respond) {
                       (this->*handler)(std::move(request), respond);
                     },
-                .size = size});
+                .size = size,
+                .scope = scope});
   };
-  post_large("forward_backward", BodyKind::kJsonOrProto, BodySize::kPass,
+  post_large("forward_backward", BodyKind::kJsonOrProto, BodySize::kPass, Scope::kAll,
              &Service::forward_backward);
-  post_large("forward", BodyKind::kJson, BodySize::kPass, &Service::forward);
-  post("optim_step", &Service::optim_step);
-  post("load_weights", &Service::load_weights);
+  post_large("forward", BodyKind::kJson, BodySize::kPass, Scope::kAll, &Service::forward);
+  post_large("asample", BodyKind::kJson, BodySize::kSample, Scope::kSample, &Service::asample);
   const auto post_save = [&](const char* path, CheckpointKind kind) {
     router.add({"POST", std::string("/api/v1/") + path, BodyKind::kJson,
                 at_once([this, path, kind](const Request& request) {
@@ -441,13 +488,6 @@ void Service::add_routes(Router& router) {
   post_save("save_weights", CheckpointKind::kWeights);
   post_save("save_weights_for_sampler", CheckpointKind::kSampler);
   post_save("save_weights_external", CheckpointKind::kExternal);
-  post("create_sampling_session", &Service::create_sampling_session);
-  post_large("asample", BodyKind::kJson, BodySize::kSample, &Service::asample);
-  get("samplers/{}", &Service::get_sampler);
-  router.add({"POST", "/api/v1/retrieve_future", BodyKind::kJson,
-              [this](const Request& request, const Respond& respond) {
-                retrieve_future(request, respond);
-              }});
 }
 
 }  // namespace strata::server

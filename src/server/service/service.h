@@ -24,6 +24,7 @@
 #include "server/service/dispatch.h"
 #include "server/service/futures.h"
 #include "server/state/store.h"
+#include "server/usage.h"
 #include "server/view/watch.h"
 
 namespace strata::server {
@@ -48,6 +49,7 @@ struct ServiceParts {
   const BaseNames& names;
   std::vector<api::BaseInfo> bases;  // by BaseNames' model index
   Watch& watch;
+  Usage& usage;
   // Runs a job that reads or writes whole files elsewhere, in order; and what follows it, back on
   // the I/O thread. Without them such jobs run at once.
   std::function<void(std::function<void()>)> aside = {};
@@ -95,6 +97,10 @@ class Service {
   [[nodiscard]] Pulse pulse(double now) const;
   // New work is refused with 503 from now on.
   void begin_shutdown() { stopping_ = true; }
+  // The refusal of a request that its tenant may not make now; else it counts.
+  std::optional<Response> admit(const Request& request, const Route* route);
+  // Writes what keys have used since it was written last. Throws Error.
+  void keep_usage();
   // Fails what is still pending; every poll gets its answer.
   void fail_pending();
 
@@ -132,8 +138,10 @@ class Service {
     std::function<void()> failed;
     bool writes_files = false;  // finish and failed may run on another thread
     WatchedCommand watched = {};
-    std::string tenant = {};  // set by submit()
-    int64_t promised = 0;     // bytes that the result takes whatever becomes of it
+    std::string tenant = {};            // set by submit()
+    int64_t promised = 0;               // bytes that the result takes whatever becomes of it
+    std::string key_id = {};            // whose tokens they are: of passes and samples
+    std::shared_ptr<void> tokens = {};  // of the quota, until it is known how many they were
   };
   struct Refused {
     uint64_t fingerprint = 0;
@@ -144,6 +152,7 @@ class Service {
     CheckpointKind kind;
   };
 
+  void add_session_routes(Router& router);
   [[nodiscard]] Response readiness() const;
 
   // Sessions (session_handlers.cc)
@@ -154,6 +163,8 @@ class Service {
   Response finish_session(const Request& request);
   void end_session(const std::string& id, const std::string& state, const std::string& reason,
                    const std::string& detail);
+  [[nodiscard]] std::optional<Response> may_not_end(const Request& request,
+                                                    const std::string& id) const;
   Session& live_session(const Request& request, const std::string& id);
 
   // Models (model_handlers.cc)
@@ -188,6 +199,17 @@ class Service {
   void build_pass(const std::shared_ptr<Pass>& pass);
   Response submit_pass(Pass& pass);
   std::optional<SampleRecord> find_record(const std::string& session, const std::string& sequence);
+
+  // Usage (usage_handlers.cc)
+  void usage(const Request& request, const Respond& respond);
+  struct TokenUse {
+    UsageKind kind = UsageKind::kTrainedTokens;
+    int64_t most = 0;  // tokens; 0: the command has none
+  };
+  static TokenUse tokens_of(const api::Command& command);
+  [[nodiscard]] std::optional<Response> over_limit(const api::Command& command);
+  void count_accepted(const TokenUse& use, Pending& pending);
+  void count_settled(Pending& pending, const api::Result& result, double now);
 
   // Sampling (sampling_handlers.cc)
   Response create_sampling_session(const Request& request);

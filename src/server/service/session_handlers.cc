@@ -63,9 +63,11 @@ Response Service::capabilities(const Request&) {
   std::string models;
   for (const BaseName& name : parts_.names.names()) {
     if (!models.empty()) models += ',';
+    const api::BaseInfo& base = info(api::BaseId{name.model});
     models += fmt::format(
-        "{{\"model_name\":{},\"max_context_length\":{},\"trainable\":true,\"sampleable\":true}}",
-        json_quoted(name.name), info(api::BaseId{name.model}).max_context);
+        "{{\"model_name\":{},\"max_context_length\":{},\"max_trained_length\":{},"
+        "\"trainable\":true,\"sampleable\":true}}",
+        json_quoted(name.name), base.max_context, base.longest_datum);
   }
   return json_response(200, fmt::format("{{\"supported_models\":[{}]}}", models));
 }
@@ -112,6 +114,7 @@ Response Service::create_session(const Request& request) {
   const Idempotency key{std::string(request.header("x-idempotency-key").substr(0, 256)),
                         static_cast<int64_t>(fingerprint_of(request.body))};
   const std::string id = parts_.store.add_session(row, key);
+  request.note(id);
   // A repeated key names the session of then, which may have ended since.
   if (id == row.id) sessions_[id] = {request.tenant, now_seconds(), 0, {}};
   return json_response(
@@ -119,6 +122,7 @@ Response Service::create_session(const Request& request) {
 }
 
 Service::Session& Service::live_session(const Request& request, const std::string& id) {
+  request.note(id);
   const auto found = sessions_.find(id);
   if (found != sessions_.end() && found->second.tenant == request.tenant) return found->second;
   const std::optional<SessionRow> row = parts_.store.find_session(id);
@@ -161,6 +165,7 @@ Response Service::finish_session(const Request& request) {
     return error_response(404, fmt::format("no such session: {}", id.substr(0, 100)));
   }
   if (row->state == "active") {  // else the first reason stays
+    if (std::optional<Response> refused = may_not_end(request, id)) return std::move(*refused);
     end_session(id, "finished", reason, detail);
     row = parts_.store.find_session(id);
   }
@@ -171,6 +176,21 @@ Response Service::finish_session(const Request& request) {
                   json_quoted(id), json_quoted(row->end_reason.value_or(reason)),
                   row->end_detail.value_or("").empty() ? "null" : json_quoted(*row->end_detail),
                   json_quoted(rfc3339(row->ended_at.value_or(wall_seconds())))));
+}
+
+// The end of a session takes its unsaved models and its samplers with it: not for a key that could
+// not have made them.
+std::optional<Response> Service::may_not_end(const Request& request, const std::string& id) const {
+  const std::string of_model = id + ":train:";
+  const auto model = models_.lower_bound(of_model);
+  const bool has_models = model != models_.end() && model->first.starts_with(of_model);
+  const auto session = sessions_.find(id);
+  const bool has_samplers = session != sessions_.end() && session->second.num_samplers > 0;
+  const Scope wanted = has_models ? Scope::kAll : has_samplers ? Scope::kSample : Scope::kRead;
+  if (request.scope >= wanted) return std::nullopt;
+  return error_response(
+      403, fmt::format("finish: session {} has {}, which would end with it, and this key is {}", id,
+                       has_models ? "models" : "sampling sessions", scope_name(request.scope)));
 }
 
 void Service::end_session(const std::string& id, const std::string& state,

@@ -161,6 +161,7 @@ Response Service::submit_save(const Request& request, const Fields& body, const 
   const std::string name = body.string_or("path", fmt::format("checkpoint-{:06}", seq_id));
   check_checkpoint_name("path", name);
   save.path = {id, form.kind, name};
+  request.note(save.path.text());
   save.tenant = request.tenant;
   save.ttl_seconds = read_ttl(body);
   save.user_metadata = read_metadata(body);
@@ -168,10 +169,17 @@ Response Service::submit_save(const Request& request, const Fields& body, const 
   save.lora = model.lora;
   if (form.kind == CheckpointKind::kWeights) save.overwrite = body.boolean_or("overwrite", false);
   if (form.kind == CheckpointKind::kExternal) save.age_recipients = read_recipients(body);
-  std::shared_ptr<void> room;
+  const int64_t parameters = dispatch_.parameter_bytes(model.base, model.lora);
+  const int64_t bytes = form.kind == CheckpointKind::kWeights ? 3 * parameters : parameters;
+  std::shared_ptr<void> room, quota;
+  if (parts_.usage.has_quota(request.tenant, UsageKind::kDiskBytes)) {
+    if (auto full = parts_.usage.refuses_disk(request.tenant,
+                                              parts_.store.stored_bytes(request.tenant), bytes))
+      return std::move(*full);
+    quota = parts_.usage.reserve(request.tenant, UsageKind::kDiskBytes, bytes);
+  }
   try {
-    const int64_t bytes = dispatch_.parameter_bytes(model.base, model.lora);
-    room = parts_.registry.reserve(form.kind == CheckpointKind::kWeights ? 3 * bytes : bytes);
+    room = parts_.registry.reserve(bytes);
   } catch (const Error& error) {
     if (error.code != ErrorCode::kIo) throw;
     return refuse_later(request.tenant, id, seq_id, fingerprint_of(request.body), error.what(),
@@ -194,7 +202,7 @@ Response Service::submit_save(const Request& request, const Fields& body, const 
     // Sampling sessions name the checkpoint's own snapshot and read it from its folder.
     if (form.kind == CheckpointKind::kSampler) dispatch_.release(base, snapshot);
   };
-  const auto finish = [this, dir, save, form, release, room](const api::Outcome&) {
+  const auto finish = [this, dir, save, form, release, room, quota](const api::Outcome&) {
     release();
     const CheckpointRow row = parts_.registry.finish(dir, save, wall_seconds());
     const std::string size = form.kind == CheckpointKind::kExternal
@@ -217,6 +225,7 @@ Response Service::save_ephemeral(const Request& request, const Fields& body, con
   const LiveModel& model = live_model(request, id);
   const int64_t number = body.integer("sampling_session_seq_id", 0, INT64_MAX);
   const std::string sampler_id = fmt::format("{}:sample:{}", model.session, number);
+  request.note(sampler_id);
   const std::string dir = parts_.registry.begin();
   api::Command command = training_command(request, model, id, seq_id);
   command.fingerprint = fingerprint_of(request.body);

@@ -73,6 +73,13 @@ constexpr const char* kVersion2[] = {
     "CREATE INDEX stability_by_prompt ON stability (session_id, prompt_id)",
 };
 
+constexpr const char* kVersion3[] = {
+    // What each key has used, ever; disk bytes are in `checkpoints`.
+    "CREATE TABLE usage_by_key (tenant TEXT NOT NULL, key_id TEXT NOT NULL, "
+    "requests BIGINT NOT NULL, trained_tokens BIGINT NOT NULL, sampled_tokens BIGINT NOT NULL, "
+    "PRIMARY KEY (tenant, key_id))",
+};
+
 int64_t schema_version(Sql& sql) {
   sql.run("CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value BIGINT NOT NULL)", {});
   const SqlResult found = sql.run("SELECT value FROM meta WHERE name = 'schema_version'", {});
@@ -97,6 +104,9 @@ void migrate(Sql& sql) {
   }
   if (version < 2) {
     for (const char* statement : kVersion2) sql.run(statement, {});
+  }
+  if (version < 3) {
+    for (const char* statement : kVersion3) sql.run(statement, {});
   }
   const SqlValue newest = kSchemaVersion;
   sql.run("UPDATE meta SET value = ? WHERE name = 'schema_version'", {&newest, 1});

@@ -4,7 +4,7 @@
 
 namespace strata::server {
 
-constexpr int64_t kSchemaVersion = 2;
+constexpr int64_t kSchemaVersion = 3;
 
 // Brings the database to kSchemaVersion in one transaction; a newer one is refused, untouched.
 void migrate(Sql& sql);

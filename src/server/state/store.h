@@ -3,6 +3,7 @@
 // Any thread: one lock inside, held for one statement or one short transaction. `now` is always
 // passed in: seconds since 1970, UTC. User metadata and tags are JSON texts that nobody here reads.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -84,6 +85,14 @@ struct CheckpointRow {
   std::string base_model;
   api::LoraConfig lora;
   std::optional<double> deleted_at;  // by hand, by a newer one of its name, or by expiry
+};
+
+// What one key has used, ever. Disk bytes are a tenant's: stored_bytes().
+struct UsageRow {
+  std::string tenant;
+  std::string key_id;
+  std::array<int64_t, 3> counts = {};  // requests, trained tokens, sampled tokens
+  bool operator==(const UsageRow&) const = default;
 };
 
 // A client's key against doing a thing twice, and the hash of the request that it came with.
@@ -176,6 +185,11 @@ class StateStore {
   void files_gone(const std::string& id);
   void forget_checkpoint(const std::string& id);
   int64_t stored_bytes();
+  int64_t stored_bytes(const std::string& tenant);
+
+  // What every key has used; and rows of it as they are now.
+  std::vector<UsageRow> usage_rows();
+  void put_usage(const std::vector<UsageRow>& rows);
 
   // What was remembered under this key; Conflict when it was for another request.
   std::optional<std::string> recall(const std::string& tenant, const std::string& scope,

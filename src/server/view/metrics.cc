@@ -51,6 +51,23 @@ void print_memory(std::string& out, const EngineStats& engine) {
           {"all", d(engine.budget)}});
 }
 
+void print_usage(std::string& out, const Usage& usage) {
+  head(out, "strata_usage_total", "counter", "What keys have used, over restarts too.");
+  for (const UsageKind kind :
+       {UsageKind::kRequests, UsageKind::kTrainedTokens, UsageKind::kSampledTokens}) {
+    fmt::format_to(std::back_inserter(out), "strata_usage_total{{kind=\"{}\"}} {}\n",
+                   usage_kind_name(kind), usage.total(kind));
+  }
+  head(out, "strata_limited_total", "counter", "Refusals by --rate and --quota.");
+  for (size_t i = 0; i < kNumUsageKinds; ++i) {
+    const std::string_view kind = usage_kind_name(static_cast<UsageKind>(i));
+    fmt::format_to(std::back_inserter(out),
+                   "strata_limited_total{{limit=\"rate\",kind=\"{0}\"}} {1}\n"
+                   "strata_limited_total{{limit=\"quota\",kind=\"{0}\"}} {2}\n",
+                   kind, usage.refused()[i].by_rate, usage.refused()[i].by_quota);
+  }
+}
+
 }  // namespace
 
 void Histogram::add(double seconds) {
@@ -85,7 +102,8 @@ void Metrics::command(std::string_view operation, std::string_view outcome, doub
 
 void Metrics::fault(std::string_view step) { ++faults_[std::string(step)]; }
 
-std::string Metrics::text(const EngineStats& engine, const ServerGauges& server) const {
+std::string Metrics::text(const EngineStats& engine, const ServerGauges& server,
+                          const Usage& usage) const {
   std::string out;
   family(out, "strata_tokens_total", "counter", "Tokens that went through the engines.", "kind",
          {{"train", d(engine.trained_tokens)}, {"sample", d(engine.sampled_tokens)}});
@@ -123,6 +141,9 @@ std::string Metrics::text(const EngineStats& engine, const ServerGauges& server)
     fmt::format_to(std::back_inserter(out), "strata_faults_total{{step=\"{}\"}} {}\n", step, count);
   }
   print_memory(out, engine);
+  print_usage(out, usage);
+  family(out, "strata_audit_lines_total", "counter", "Lines of the audit log.", "outcome",
+         {{"written", d(server.audit.written)}, {"dropped", d(server.audit.dropped)}});
   head(out, "strata_http_requests_total", "counter", "Responses, by route and status.");
   for (const auto& [key, count] : exchanges_) {
     fmt::format_to(std::back_inserter(out),

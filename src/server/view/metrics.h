@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "server/audit.h"
+#include "server/usage.h"
 #include "server/view/engine_stats.h"
 
 namespace strata::server {
@@ -35,6 +37,7 @@ struct ServerGauges {
   int64_t models = 0;
   double train_rate = 0.0, sample_rate = 0.0;  // tokens/s
   double loop_lag = 0.0, tick_age = 0.0;       // s, Service::Pulse
+  AuditLog::Counts audit = {};
 };
 
 class Metrics {
@@ -46,7 +49,8 @@ class Metrics {
   // A step of the server's own work that failed and will be tried again.
   void fault(std::string_view step);
 
-  [[nodiscard]] std::string text(const EngineStats& engine, const ServerGauges& server) const;
+  [[nodiscard]] std::string text(const EngineStats& engine, const ServerGauges& server,
+                                 const Usage& usage) const;
 
  private:
   std::map<std::string, int64_t, std::less<>> faults_;  // by step

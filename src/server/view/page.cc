@@ -106,18 +106,31 @@ std::string LivePage::history_json() const {
   return out;
 }
 
+std::string LivePage::usage_json(const Request& request) const {
+  std::string out;
+  const auto all = request.is_admin ? std::nullopt : std::optional<std::string>(request.tenant);
+  for (const UsageRow& row : parts_.usage.rows(all)) {
+    fmt::format_to(std::back_inserter(out),
+                   "{}{{\"tenant\":{},\"key\":{},\"requests\":{},\"trained\":{},\"sampled\":{}}}",
+                   out.empty() ? "" : ",", json_quoted(row.tenant), json_quoted(row.key_id),
+                   row.counts[0], row.counts[1], row.counts[2]);
+  }
+  return out;
+}
+
 Response LivePage::overview(const Request& request) const {
   const EngineStats stats = parts_.stats();
   const Watch::Rate rate = parts_.watch.rate();
   return json_response(
       200, fmt::format("{{\"admin\":{},\"models\":[{}],\"adapters\":[{}],\"runs\":[{}],"
                        "\"rate\":{{\"train\":{:.1f},\"sample\":{:.1f}}},\"history\":[{}],"
-                       "\"memory\":[{}],\"queues\":{{\"training\":{},\"samples\":{},\"running\":{},"
+                       "\"memory\":[{}],\"usage\":[{}],\"queues\":{{\"training\":{},\"samples\":{},"
+                       "\"running\":{},"
                        "\"polls\":{}}}}}",
                        request.is_admin, models_json(), adapters_json(request), runs_json(request),
                        rate.train, rate.sample, history_json(), memory_json(stats),
-                       stats.queued_training, stats.queued_samples, stats.running_samples,
-                       parts_.service.futures().num_parked()));
+                       usage_json(request), stats.queued_training, stats.queued_samples,
+                       stats.running_samples, parts_.service.futures().num_parked()));
 }
 
 void LivePage::add_routes(Router& router) {
@@ -129,8 +142,11 @@ void LivePage::add_routes(Router& router) {
   file("/", "text/html; charset=utf-8", page_html());
   file("/page.js", "text/javascript; charset=utf-8", page_script());
   file("/page.css", "text/css; charset=utf-8", page_style());
-  router.add({"GET", "/page/overview", BodyKind::kNone,
-              at_once([this](const Request& request) { return overview(request); })});
+  router.add({.method = "GET",
+              .pattern = "/page/overview",
+              .handler = at_once([this](const Request& request) { return overview(request); }),
+              .scope = Scope::kRead,
+              .effect = Effect::kReads});
 }
 
 }  // namespace strata::server

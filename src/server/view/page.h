@@ -19,6 +19,7 @@ namespace strata::server {
 struct PageParts {
   const Service& service;
   const Watch& watch;
+  const Usage& usage;
   const BaseNames& names;
   std::vector<api::BaseInfo> bases;
   std::function<EngineStats()> stats;
@@ -35,6 +36,7 @@ class LivePage {
   [[nodiscard]] std::string adapters_json(const Request& request) const;
   [[nodiscard]] std::string runs_json(const Request& request) const;
   [[nodiscard]] std::string history_json() const;
+  [[nodiscard]] std::string usage_json(const Request& request) const;
 
   PageParts parts_;
 };

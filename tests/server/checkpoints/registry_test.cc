@@ -288,6 +288,25 @@ TEST_F(Registry, TheArchiveIsATarOfRegularFiles) {
   EXPECT_TRUE(fs::exists(dir_.file("checkpoint_complete")));
 }
 
+TEST_F(Registry, ArchivesAreBoundedAndTheOldestGo) {
+  const std::string content(1000, 'x');
+  registry_ = std::make_unique<CheckpointRegistry>(
+      *data_, *store_, RegistryOptions{.max_archive_bytes = 8000});  // two of 3,584 bytes
+  std::vector<std::string> made;
+  for (int i = 0; i < 3; ++i) {
+    const CheckpointRow row = finish(save(std::to_string(i)), 1000, content);
+    made.push_back(registry_->archive(row));
+    const auto age = std::chrono::seconds(10 - i);
+    fs::last_write_time(made.back(), fs::file_time_type::clock::now() - age);
+  }
+  EXPECT_FALSE(fs::exists(made[0]));
+  EXPECT_TRUE(fs::exists(made[1]));
+  EXPECT_TRUE(fs::exists(made[2]));
+  const CheckpointRow large = finish(save("large"), 1000, std::string(9000, 'x'));
+  EXPECT_TRUE(fs::exists(registry_->archive(large))) << "one alone is always made";
+  EXPECT_FALSE(fs::exists(made[2]));
+}
+
 TEST_F(Registry, RefusesTheStateOfAnotherDataDirectory) {
   finish(save("a"));
   registry_.reset();

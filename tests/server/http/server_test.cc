@@ -1,88 +1,19 @@
 // HttpServer over real sockets of the loopback device, with a client too simple to hide anything.
 #include "server/http/server.h"
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 #include <zstd.h>
 
+#include <atomic>
 #include <future>
 #include <thread>
 
 #include "base/clock.h"
 #include "server/http/connection_limit.h"
+#include "tests/server/http/client.h"
 
 namespace strata::server {
 namespace {
-
-class Client {
- public:
-  explicit Client(int port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(::connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-  }
-  ~Client() { ::close(socket_); }
-
-  bool send(std::string_view text) const {
-    while (!text.empty()) {
-      const ssize_t count = ::send(socket_, text.data(), text.size(), MSG_NOSIGNAL);
-      if (count <= 0) return false;
-      text.remove_prefix(static_cast<size_t>(count));
-    }
-    return true;
-  }
-  // One whole response, or what there was until the end or `seconds`.
-  std::string read(double seconds = 5.0) {
-    const double end = now_seconds() + seconds;
-    for (;;) {
-      const size_t head = rest_.find("\r\n\r\n");
-      if (head != std::string::npos) {
-        const size_t at = rest_.find("Content-Length: ");
-        const size_t length = at < head ? std::stoul(rest_.substr(at + 16)) : 0;
-        if (rest_.size() >= head + 4 + length) {
-          const std::string whole = rest_.substr(0, head + 4 + length);
-          rest_.erase(0, whole.size());
-          return whole;
-        }
-      }
-      pollfd wanted = {socket_, POLLIN, 0};
-      const int left = static_cast<int>((end - now_seconds()) * 1000);
-      if (left <= 0 || ::poll(&wanted, 1, left) <= 0) return rest_;
-      char chunk[4096];
-      const ssize_t count = ::recv(socket_, chunk, sizeof chunk, 0);
-      if (count <= 0) return rest_;
-      rest_.append(chunk, static_cast<size_t>(count));
-    }
-  }
-  // How many bytes arrive when at most 512 KiB are taken every 30 ms.
-  [[nodiscard]] size_t read_slowly() const {
-    std::string buffer(512 << 10, ' ');
-    size_t all = 0;
-    for (;;) {
-      const ssize_t count = ::recv(socket_, buffer.data(), buffer.size(), MSG_WAITALL);
-      if (count <= 0) return all;
-      all += static_cast<size_t>(count);
-      std::this_thread::sleep_for(std::chrono::milliseconds(30));
-    }
-  }
-  // Whether the server closes the connection within the time.
-  [[nodiscard]] bool closes(double seconds) const {
-    pollfd wanted = {socket_, POLLIN, 0};
-    if (::poll(&wanted, 1, static_cast<int>(seconds * 1000)) <= 0) return false;
-    char byte = 0;
-    return ::recv(socket_, &byte, 1, 0) == 0;
-  }
-
- private:
-  int socket_;
-  std::string rest_;
-};
 
 constexpr size_t kLong = 24 << 20;
 
@@ -109,15 +40,33 @@ struct HttpServerTest : testing::Test {
     router.add({"GET", "/api/v1/parked", BodyKind::kNone, at_once([this](const Request&) {
                   return json_response(200, std::to_string(parked.size()));
                 })});
+    router.add({.method = "GET",
+                .pattern = "/api/v1/read",
+                .handler = at_once([](const Request&) { return json_response(200, "{}"); }),
+                .scope = Scope::kRead});
+    router.add({.method = "GET",
+                .pattern = "/api/v1/sample",
+                .handler = at_once([](const Request&) { return json_response(200, "{}"); }),
+                .scope = Scope::kSample});
     router.add({"GET", "/api/v1/long", BodyKind::kNone, at_once([](const Request&) {
                   return json_response(200, std::string(kLong, 'x'));
                 })});
-    server = std::make_unique<HttpServer>(options, std::move(router), [](std::string_view key) {
-      std::optional<Caller> caller;
-      if (key == "tml-good") caller = Caller{"t1", false};
-      if (key == "tml-other") caller = Caller{"t2", false};
-      return caller;
-    });
+    server = std::make_unique<HttpServer>(
+        options, std::move(router),
+        [](std::string_view key) {
+          std::optional<Caller> caller;
+          if (key == "tml-good") caller = Caller{"t1", false};
+          if (key == "tml-other") caller = Caller{"t2", false};
+          if (key == "tml-read") caller = Caller{.tenant = "t1", .scope = Scope::kRead};
+          if (key == "tml-sample") caller = Caller{.tenant = "t1", .scope = Scope::kSample};
+          if (key == "tml-old") caller = Caller{.tenant = "t1", .has_expired = true};
+          return caller;
+        },
+        Observe{},
+        [this](const Request& request, const Route* route) -> std::optional<Response> {
+          if (!is_limited || request.tenant != "t1") return std::nullopt;
+          return error_response(429, route == nullptr ? "nowhere" : route->pattern);
+        });
     server->start();
   }
 
@@ -135,14 +84,10 @@ struct HttpServerTest : testing::Test {
   }
 
   HttpOptions options;
+  std::atomic<bool> is_limited = false;
   std::vector<Respond> parked;
   std::unique_ptr<HttpServer> server;
 };
-
-std::string status(const std::string& response) { return response.substr(9, 3); }
-std::string body(const std::string& response) {
-  return response.substr(response.find("\r\n\r\n") + 4);
-}
 
 TEST_F(HttpServerTest, KeepsConnectionsAlive) {
   Client client(server->port());
@@ -185,6 +130,39 @@ TEST_F(HttpServerTest, AsksForAKeyBeforeAnythingElse) {
   EXPECT_EQ(status(ask("GET /api/v1/nothing HTTP/1.1\r\n" + host + "X-API-Key: tml-bad\r\n\r\n")),
             "401");
   EXPECT_EQ(status(ask(head("GET /api/v1/nothing"))), "404");
+}
+
+TEST_F(HttpServerTest, ATenantBeyondItsLimitIsRefusedBeforeItsBodyIsRead) {
+  is_limited = true;
+  const std::string refused = ask(head("POST /api/v1/echo", length(1000)));
+  EXPECT_EQ(status(refused), "429");
+  EXPECT_NE(refused.find("/api/v1/echo"), std::string::npos);
+  EXPECT_EQ(status(ask(head("GET /api/v1/nothing"))), "429");
+  std::string of_other = head("POST /api/v1/echo", length(2)) + "{}";
+  of_other.replace(of_other.find("tml-good"), 8, "tml-other");
+  EXPECT_EQ(status(ask(of_other)), "200");
+}
+
+// Before the body is read, and before anything is told of it.
+TEST_F(HttpServerTest, HoldsAKeysScopeAgainstTheRoute) {
+  const auto answer = [&](const std::string& key, const std::string& line) {
+    return ask(line + " HTTP/1.1\r\nHost: localhost\r\nX-API-Key: " + key + "\r\n" +
+               (line.starts_with("POST") ? length(1000) : "") + "\r\n");
+  };
+  EXPECT_EQ(status(answer("tml-read", "GET /api/v1/read")), "200");
+  EXPECT_EQ(status(answer("tml-sample", "GET /api/v1/read")), "200");
+  EXPECT_EQ(status(answer("tml-sample", "GET /api/v1/sample")), "200");
+  EXPECT_EQ(status(answer("tml-good", "GET /api/v1/sample")), "200");
+  const std::string refused = answer("tml-read", "GET /api/v1/sample");
+  EXPECT_EQ(status(refused), "403");
+  EXPECT_NE(refused.find("this key is read-only: GET /api/v1/sample"), std::string::npos);
+  for (const char* key : {"tml-read", "tml-sample"}) {
+    EXPECT_EQ(status(answer(key, "POST /api/v1/echo")), "403") << key;
+    EXPECT_EQ(status(answer(key, "GET /api/v1/nothing")), "404") << key;
+  }
+  const std::string expired = answer("tml-old", "GET /api/v1/read");
+  EXPECT_EQ(status(expired), "401");
+  EXPECT_NE(expired.find("has expired"), std::string::npos);
 }
 
 TEST_F(HttpServerTest, ChecksHostsAndOrigins) {

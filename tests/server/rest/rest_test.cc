@@ -29,7 +29,7 @@ class RestTest : public ::testing::Test {
         store_(open_sqlite(data_.database()), wall_seconds()),
         registry_(data_, store_, {}),
         signer_(data_.secret(), store_, 3600),
-        rest_({store_, registry_, signer_, worker_}) {
+        rest_({store_, registry_, signer_, worker_, usage_}) {
     rest_.add_routes(router_);
     for (const char* tenant : {"alice", "bob"}) {
       SessionRow session;
@@ -106,6 +106,7 @@ class RestTest : public ::testing::Test {
   StateStore store_;
   CheckpointRegistry registry_;
   UrlSigner signer_;
+  Usage usage_{{}, std::vector{parse_quota("quota", "bob:disk-bytes=30")}, {}};
   Worker worker_;
   Rest rest_;
   Router router_;
@@ -260,6 +261,16 @@ TEST_F(RestTest, CopiesIntoASessionOrAProject) {
   EXPECT_EQ(status("POST", "copy_weights", "alice",
                    "{" + source + R"(,"session_id":"s-bob","model_seq_id":1})"),
             404);
+}
+
+TEST_F(RestTest, ACopyIsHeldAgainstItsTenantsDisk) {
+  save("a");
+  ok("POST", std::string(kRun) + "/checkpoints/weights/a/publish");
+  const Response refused = call("POST", "/api/v1/copy_weights", "bob",
+                                R"({"source_path":"tinker://s-alice:train:0/weights/a"})");
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_THAT(refused.body, HasSubstr("--quota bob:disk-bytes=30"));
+  EXPECT_EQ(store_.count_checkpoints("bob", true, wall_seconds()), 0);
 }
 
 TEST_F(RestTest, ServesExternalFilesByTheirSignedUrls) {

@@ -2,6 +2,7 @@
 // what it is given and answers when told to. One thread: jobs for the worker run when run_aside()
 // is called, or at once.
 #pragma once
+#include <algorithm>
 #include <boost/json.hpp>
 #include <deque>
 #include <memory>
@@ -16,8 +17,10 @@ namespace strata::server {
 
 class House {
  public:
-  explicit House(ServiceOptions options = {}, const RegistryOptions& disk = {})
-      : faults_(std::make_shared<SqlFaults>()) {
+  explicit House(ServiceOptions options = {}, const RegistryOptions& disk = {},
+                 const std::vector<UsageLimit>& rates = {},
+                 const std::vector<UsageLimit>& quotas = {})
+      : usage_(rates, quotas, {}), faults_(std::make_shared<SqlFaults>()) {
     store_ = std::make_unique<StateStore>(
         std::make_unique<FaultySql>(open_sqlite(data_.database()), faults_), wall_seconds());
     registry_ = std::make_unique<CheckpointRegistry>(data_, *store_, disk);
@@ -28,7 +31,8 @@ class House {
 
   // The answer to a request; status 0 while it is held.
   Response call(const std::string& method, const std::string& path, const std::string& body = "",
-                const std::string& tenant = "alice", std::vector<Header> headers = {}) {
+                const std::string& tenant = "alice", std::vector<Header> headers = {},
+                Scope scope = Scope::kAll) {
     auto answer = std::make_shared<Response>();
     answer->status = 0;
     headers.push_back({"content-type", "application/json"});
@@ -38,6 +42,9 @@ class House {
     request.headers = std::move(headers);
     request.body = body;
     request.tenant = tenant;
+    request.scope = scope;
+    request.about = std::make_shared<std::string>();
+    about_ = request.about;
     router_.dispatch(std::move(request), [answer](Response response) {
       response.body = response.bytes();
       *answer = std::move(response);
@@ -60,11 +67,13 @@ class House {
     return post("retrieve_future", R"({"request_id":")" + request + "\"}", tenant);
   }
   // Makes a model and answers its creation.
-  std::string model(const std::string& session, int number = 0, const std::string& base = "tiny") {
+  std::string model(const std::string& session, int number = 0, const std::string& base = "tiny",
+                    const std::string& tenant = "alice") {
     const Response made =
-        post("create_model", R"({"session_id":")" + session + R"(","model_seq_id":)" +
-                                 std::to_string(number) + R"(,"base_model":")" + base +
-                                 R"(","lora_config":{"rank":8}})");
+        post("create_model",
+             R"({"session_id":")" + session + R"(","model_seq_id":)" + std::to_string(number) +
+                 R"(,"base_model":")" + base + R"(","lora_config":{"rank":8}})",
+             tenant);
     settle(text(made, "request_id"), api::Done{});
     return text(made, "model_id");
   }
@@ -77,11 +86,15 @@ class House {
     for (; !aside_.empty(); aside_.pop_front()) aside_.front()();
   }
 
+  // Of the last call.
+  [[nodiscard]] const std::string& about() const { return *about_; }
+
   Service& service() { return *service_; }
   StateStore& store() { return *store_; }
   CheckpointRegistry& registry() { return *registry_; }
   SqlFaults& faults() { return *faults_; }
   Watch& watch() { return watch_; }
+  Usage& usage() { return usage_; }
   const DataDir& data() { return data_; }
 
   std::vector<api::Command> submitted;
@@ -95,8 +108,13 @@ class House {
     return {.store = *store_,
             .registry = *registry_,
             .names = names_,
-            .bases = {{.id = api::BaseId{0}, .dir = "d", .vocab_size = 100, .max_context = 64}},
+            .bases = {{.id = api::BaseId{0},
+                       .dir = "d",
+                       .vocab_size = 100,
+                       .max_context = 64,
+                       .longest_datum = 48}},
             .watch = watch_,
+            .usage = usage_,
             .aside =
                 [this](std::function<void()> job) {
                   if (!holds_jobs) return job();
@@ -112,6 +130,12 @@ class House {
               if (admission == Admission::kAccepted) submitted.push_back(std::move(command));
               return out;
             },
+        .knows =
+            [this](const api::ModelId& model, int64_t seq_id) {
+              return std::any_of(submitted.begin(), submitted.end(), [&](const auto& command) {
+                return command.model == model && command.seq_id == seq_id;
+              });
+            },
         .consume = [](const api::ModelId&, int64_t) {},
         .cancel = [](const api::RequestId&) { return true; },
         .end_session = [this](const api::SessionId& id,
@@ -122,12 +146,14 @@ class House {
         .tick = [this](double, double seconds) { excused += seconds; }};
   }
 
+  Usage usage_;
   strata::testing::TempDir dir_;
   DataDir data_{dir_.path() + "/data"};
   std::shared_ptr<SqlFaults> faults_;
   std::unique_ptr<StateStore> store_;
   std::unique_ptr<CheckpointRegistry> registry_;
   BaseNames names_{std::vector<std::string>{"tiny=" + dir_.path()}, {}, {}};
+  std::shared_ptr<std::string> about_;
   Watch watch_;
   Router router_;
   std::deque<std::function<void()>> aside_;

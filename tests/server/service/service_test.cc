@@ -66,7 +66,7 @@ TEST(Service, AStoreThatIsAwayStopsNoTimer) {
   EXPECT_EQ(house.service().num_sessions(), 1u);         // its end could not be written
   EXPECT_EQ(house.call("GET", "healthz").status, 200);
   EXPECT_THAT(house.service().unready(now), HasSubstr("away"));
-  EXPECT_THAT(house.watch().metrics().text({}, {}),
+  EXPECT_THAT(house.watch().metrics().text({}, {}, house.usage()),
               HasSubstr("strata_faults_total{step=\"end_session\"}"));
   house.faults().away = false;
   for (int second = 0; second < 12; ++second) house.service().tick(++now);
@@ -259,6 +259,44 @@ TEST(Service, ReadinessIsNotLife) {
   EXPECT_EQ(draining.status, 503);
   EXPECT_THAT(draining.body, HasSubstr("draining"));
   EXPECT_EQ(house.call("GET", "healthz").status, 200);
+}
+
+// What is told is what holds: a longer one is its sender's fault, and nothing of the pass runs.
+TEST(Service, RefusesToTrainALongerDatum) {
+  House house;
+  const std::string model = house.model(house.session());
+  const auto pass = [&](const char* endpoint, int seq_id, int tokens) {
+    std::string ids = "1", ones = "1";
+    for (int i = 1; i < tokens; ++i) {
+      ids += ",1";
+      ones += ",1";
+    }
+    const Response sent = house.post(
+        endpoint, R"({"model_id":")" + model + R"(","seq_id":)" + std::to_string(seq_id) + ",\"" +
+                      endpoint + R"(_input":{"loss_fn":"cross_entropy","data":[{"model_input":
+        {"chunks":[{"type":"encoded_text","tokens":[)" +
+                      ids + R"(]}]},"loss_fn_inputs":{"target_tokens":{"data":[)" + ids +
+                      R"(],"dtype":"int64"},"weights":{"data":[)" + ones +
+                      R"(],"dtype":"float32"}}}]}})");
+    EXPECT_EQ(sent.status, 200) << sent.body;
+    return house.poll(House::text(sent, "request_id"));
+  };
+  EXPECT_EQ(pass("forward_backward", 1, 48).status, 0) << "it waits for its turn";
+  EXPECT_EQ(pass("forward", 2, 49).status, 0) << "scoring keeps less";
+  const size_t submitted = house.submitted.size();
+  const Response refused = pass("forward_backward", 3, 49);
+  EXPECT_EQ(House::text(refused, "category"), "user");
+  EXPECT_THAT(House::text(refused, "error"), HasSubstr("has 49 tokens"));
+  EXPECT_THAT(House::text(refused, "error"), HasSubstr("max_trained_length"));
+  EXPECT_EQ(house.submitted.size(), submitted);
+}
+
+// Clients that know nothing of it leave max_trained_length alone.
+TEST(Service, TellsHowLongADatumMayBe) {
+  House house;
+  EXPECT_EQ(house.call("GET", "get_server_capabilities").body,
+            R"({"supported_models":[{"model_name":"tiny","max_context_length":64,)"
+            R"("max_trained_length":48,"trainable":true,"sampleable":true}]})");
 }
 
 }  // namespace

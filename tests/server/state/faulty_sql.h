@@ -16,6 +16,7 @@ struct SqlFaults {
   std::string statement;     // what begins like this fails; "": nothing
   bool commit_lost = false;  // COMMIT is done, and its answer is lost
   std::function<void()> slow_sync;
+  std::string last;  // statement that was run
 };
 
 class FaultySql final : public Sql {
@@ -25,6 +26,7 @@ class FaultySql final : public Sql {
 
   SqlResult run(std::string_view statement, std::span<const SqlValue> parameters) override {
     check(statement);
+    faults_->last = statement;
     return sql_->run(statement, parameters);
   }
   void begin(Durability durability) override {

@@ -353,7 +353,7 @@ TEST_P(Store, AnOlderDatabaseOpens) {
   store_.reset();
   std::unique_ptr<Sql> sql = connect();
   for (const char* statement :
-       {"DROP TABLE stability_prompts", "DROP INDEX stability_by_prompt",
+       {"DROP TABLE usage_by_key", "DROP TABLE stability_prompts", "DROP INDEX stability_by_prompt",
         "DROP INDEX idempotency_by_time", "DROP INDEX checkpoints_by_expiry",
         "DROP INDEX checkpoints_by_end", "DROP INDEX checkpoints_by_run",
         "DROP INDEX sessions_by_state", "DROP INDEX runs_by_state",
@@ -372,6 +372,33 @@ TEST_P(Store, AnOlderDatabaseOpens) {
   ASSERT_TRUE(found.has_value());
   EXPECT_FALSE(found->prompt.has_value());
   EXPECT_EQ(found->record, "1 1 00");
+}
+
+// The sweep looks for them every few seconds: never at all checkpoints.
+TEST(StoreIndexes, WhatMayGoIsFoundByIndexes) {
+  const strata::testing::TempDir dir;
+  const auto faults = std::make_shared<SqlFaults>();
+  StateStore store(std::make_unique<FaultySql>(open_sqlite(dir.file("db")), faults), 1000);
+  (void)store.collectable(1000);
+  const SqlValue now = 1000.0;
+  std::string plan;
+  for (const SqlRow& row :
+       open_sqlite(dir.file("db"))->run("EXPLAIN QUERY PLAN " + faults->last, {&now, 1}).rows)
+    plan += std::get<std::string>(row[3]) + "\n";
+  EXPECT_THAT(plan, HasSubstr("USING INDEX checkpoints_by_end"));
+  EXPECT_THAT(plan, HasSubstr("USING INDEX checkpoints_by_expiry"));
+  EXPECT_THAT(plan, ::testing::Not(HasSubstr("SCAN checkpoints"))) << plan;
+}
+
+TEST_P(Store, KeepsWhatKeysHaveUsed) {
+  EXPECT_TRUE(store_->usage_rows().empty());
+  const UsageRow a{"alice", "k1", {1, 2, 3}}, b{"bob", "k1", {4, 5, int64_t{1} << 60}};
+  store_->put_usage({b, a});
+  store_->put_usage({});
+  EXPECT_THAT(store_->usage_rows(), ElementsAre(a, b));
+  const UsageRow more{"alice", "k1", {7, 8, 9}};
+  store_->put_usage({more});
+  EXPECT_THAT(store_->usage_rows(), ElementsAre(more, b));
 }
 
 // A prompt is kept once a request, and a tenant's oldest requests make room for its younger ones.

@@ -14,6 +14,8 @@
 namespace strata::server {
 namespace {
 
+const Usage kNothing({}, {}, {});
+
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -37,7 +39,8 @@ TEST(Metrics, EveryLineBelongsToTheFamilyAboveItAndEveryFamilyStandsOnce) {
   metrics.exchange("/api/v1/asample", 429, 0.0);
   metrics.exchange("other", 404, 0.0);
   metrics.command("sample", "ok", 0.3);
-  const std::string text = metrics.text({.trained_tokens = 7, .weights = 1'000'000'000'000}, {});
+  const std::string text =
+      metrics.text({.trained_tokens = 7, .weights = 1'000'000'000'000}, {}, kNothing);
   std::istringstream lines(text);
   std::set<std::string> families;
   std::string family;
@@ -86,7 +89,7 @@ TEST(Watch, MeasuresRatesAndCurvesAndNamesNobodyInTheMetrics) {
   }
   EXPECT_DOUBLE_EQ(watch.rate().train, 100.0);
   EXPECT_DOUBLE_EQ(watch.rate().sample, 10.0);
-  const std::string text = watch.metrics().text({}, {});
+  const std::string text = watch.metrics().text({}, {}, kNothing);
   EXPECT_THAT(text, HasSubstr("operation=\"forward_backward\",outcome=\"ok\""));
   EXPECT_THAT(text, Not(HasSubstr("secret")));
 }

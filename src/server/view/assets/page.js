@@ -107,6 +107,7 @@ function show(data) {
   $('runs').replaceChildren(...(data.runs.length ? data.runs.map(runCard)
                                                  : [element('div', 'none yet', 'dim')]));
   rows($('adapters'), data.adapters, (a) => [a.id, a.base, a.rank, a.tenant]);
+  rows($('usage'), data.usage, (u) => [u.tenant, u.key, u.requests, u.trained, u.sampled]);
   rows($('models'), data.models, (m) => [m.name, m.architecture, m.max_context]);
   rows($('memory'), data.memory, (m) => {
     const bar = element('progress');

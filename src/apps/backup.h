@@ -1,0 +1,18 @@
+// strata backup, restore and check: a server's data directory as one file and back, and whether it
+// is whole.
+#pragma once
+#include <string>
+
+namespace strata::apps {
+
+struct BackupOptions {
+  std::string data;
+  std::string file;  // the backup
+};
+
+// Each returns the exit code; 2 for damage that was found.
+int run_backup(const BackupOptions& options);
+int run_restore(const BackupOptions& options);
+int run_check(const std::string& data);
+
+}  // namespace strata::apps

@@ -1,0 +1,303 @@
+#include "server/checkpoints/backup.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <vector>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "server/checkpoints/data_dir.h"
+#include "server/checkpoints/record.h"
+#include "server/checkpoints/tar.h"
+#include "server/crypto.h"
+#include "server/keys.h"
+#include "server/state/store.h"
+
+namespace strata::server {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kManifest = "MANIFEST";
+constexpr int64_t kMaxManifest = 1LL << 30;
+constexpr size_t kMaxFiles = 10'000'000;
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw Error(ErrorCode::kInvalidArgument, message);
+}
+
+// Files of this process alone, as long as it lives.
+class NarrowMask {
+ public:
+  NarrowMask() : before_(::umask(0077)) {}
+  ~NarrowMask() { ::umask(before_); }
+  NarrowMask(const NarrowMask&) = delete;
+  NarrowMask& operator=(const NarrowMask&) = delete;
+
+ private:
+  mode_t before_;
+};
+
+// Removed at the end, unless it was kept.
+struct Temporary {
+  std::string path;
+  ~Temporary() {
+    std::error_code ignored;
+    if (!path.empty()) fs::remove_all(path, ignored);
+  }
+};
+
+struct Folder {
+  std::string id;
+  std::string path;  // below the data directory
+};
+
+std::vector<Folder> folders_of(Sql& sql) {
+  std::vector<Folder> out;
+  const SqlResult rows = sql.run(
+      "SELECT id, tenant, run_id, kind FROM checkpoints WHERE files_gone = 0 "
+      "ORDER BY number",
+      {});
+  for (const SqlRow& row : rows.rows) {
+    const auto text = [&](size_t i) { return std::get<std::string>(row[i]); };
+    out.push_back(
+        {text(0), fmt::format("checkpoints/{}/{}/{}/{}", text(1), text(2), text(3), text(0))});
+  }
+  return out;
+}
+
+// The folder's files by name, open: a sweep that removes them takes nothing from us. Empty when the
+// folder is not there whole.
+std::map<std::string, ReadOnlyFile> open_files(const std::string& dir) {
+  std::map<std::string, ReadOnlyFile> files;
+  std::error_code fault;
+  const fs::directory_iterator end;
+  try {
+    for (fs::directory_iterator at(dir, fault); !fault && at != end; at.increment(fault)) {
+      files.emplace(at->path().filename().string(), ReadOnlyFile(at->path().string()));
+    }
+  } catch (const Error& error) {
+    if (error.code != ErrorCode::kNotFound && file_exists(dir)) throw;
+    return {};
+  }
+  if (fault || !files.contains(kMarkerName) || !files.contains(kRecordName)) return {};
+  return files;
+}
+
+bool is_alive(Sql& sql, const std::string& id) {
+  const SqlValue value = id;
+  return !sql.run(
+                 "SELECT id FROM checkpoints WHERE id = ? AND files_gone = 0 AND "
+                 "deleted_at IS NULL",
+                 {&value, 1})
+              .rows.empty();
+}
+
+class Writer {
+ public:
+  Writer(const std::string& data, const std::string& out)
+      : data_(data), tar_(out), now_(static_cast<int64_t>(wall_seconds())) {}
+
+  void add(const std::string& name, const ReadOnlyFile& file) {
+    note(name, tar_.add(name, file, now_));
+  }
+  void add(const std::string& name) { add(name, ReadOnlyFile(data_ + "/" + name)); }
+  // All of a folder, held against its own record; its bytes.
+  int64_t add(const Folder& folder, const std::map<std::string, ReadOnlyFile>& files) {
+    const CheckpointRecord record = read_record(files.at(kRecordName).path());
+    int64_t bytes = 0;
+    for (const auto& [name, file] : files) {
+      const std::string path = folder.path + "/" + name;
+      add(path, file);
+      bytes += file.size();
+      const auto known = record.hashes.find(name);
+      if (known == record.hashes.end() || known->second == hashes_.at(path)) continue;
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{}: its bytes are not those that were saved; nothing was written "
+                              "('strata check' names all that is damaged)",
+                              file.path()));
+    }
+    return bytes;
+  }
+  void finish() {
+    std::string text;
+    for (const auto& [name, hash] : hashes_) text += fmt::format("{}  {}\n", hash, name);
+    tar_.add(kManifest, text, now_);
+    tar_.commit();
+  }
+
+ private:
+  void note(const std::string& name, const std::string& hash) { hashes_[name] = to_hex(hash); }
+
+  std::string data_;
+  TarWriter tar_;
+  int64_t now_;
+  std::map<std::string, std::string> hashes_;
+};
+
+bool is_hex(std::string_view text, size_t size) {
+  return text.size() == size && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+bool is_name(std::string_view text) {
+  return !text.empty() && text.size() <= 100 && text != "." && text != ".." &&
+         text.find_first_not_of(
+             "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+             "0123456789._:-") == std::string::npos;
+}
+
+// Only what a backup has: nothing can be written elsewhere.
+bool is_known_path(const std::string& path) {
+  if (path == "secret" || path == "strata.db" || path == "checkpoints/fingerprint") return true;
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= path.size();) {
+    const size_t end = std::min(path.find('/', begin), path.size());
+    parts.push_back(path.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  if (parts.size() != 6 || parts[0] != "checkpoints" || !valid_tenant(parts[1])) return false;
+  const bool has_kind = parts[3] == kind_name(CheckpointKind::kWeights) ||
+                        parts[3] == kind_name(CheckpointKind::kSampler) ||
+                        parts[3] == kind_name(CheckpointKind::kExternal);
+  return is_name(parts[2]) && has_kind && is_hex(parts[4], 32) && is_name(parts[5]);
+}
+
+std::map<std::string, std::string> read_manifest(const std::string& backup,
+                                                 const std::string& text) {
+  std::map<std::string, std::string> hashes;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = std::string_view(text).substr(begin, end - begin);
+    if (line.size() < 67 || !is_hex(line.substr(0, 64), 64) || line.substr(64, 2) != "  ")
+      refuse(fmt::format("{}: its list of files ({}) is damaged", backup, kManifest));
+    hashes[std::string(line.substr(66))] = line.substr(0, 64);
+    begin = end + 1;
+  }
+  return hashes;
+}
+
+// Writes everything below `target`; the hashes of what was written.
+std::map<std::string, std::string> unpack(const std::string& backup, const std::string& target,
+                                          std::string& manifest, BackupCounts& counts) {
+  TarReader tar(backup);
+  std::map<std::string, std::string> hashes;
+  while (const std::optional<TarEntry> entry = tar.next()) {
+    if (entry->name == kManifest) {
+      if (entry->size > kMaxManifest) refuse(fmt::format("{}: {} is too large", backup, kManifest));
+      tar.read(*entry, [&](std::string_view piece) { manifest += piece; });
+      continue;
+    }
+    if (!is_known_path(entry->name))
+      refuse(fmt::format("{}: '{}' is no file of a backup", backup, entry->name.substr(0, 200)));
+    if (hashes.contains(entry->name) || hashes.size() >= kMaxFiles)
+      refuse(
+          fmt::format("{}: '{}' is there twice, or there are too many files", backup, entry->name));
+    const std::string path = target + "/" + entry->name;
+    make_folders_durable(folder_of(path));
+    AtomicFile out(path);
+    Sha256 hash;
+    tar.read(*entry, [&](std::string_view piece) {
+      out.append(piece);
+      hash.add(piece);
+    });
+    out.commit();
+    hashes[entry->name] = to_hex(hash.finish());
+    if (!entry->name.starts_with("checkpoints/") || entry->name.ends_with("/fingerprint")) continue;
+    counts.bytes += entry->size;
+    counts.checkpoints += entry->name.ends_with(std::string("/") + kMarkerName) ? 1 : 0;
+  }
+  return hashes;
+}
+
+}  // namespace
+
+BackupCounts back_up(const std::string& data, const std::string& out) {
+  const NarrowMask mask;
+  const std::string database = data + "/strata.db";
+  if (!file_exists(data + "/secret"))
+    refuse(fmt::format("--data: '{}' is no data directory: it has no secret", data));
+  if (!file_exists(database)) {
+    refuse(
+        fmt::format("--data: '{}' has no strata.db; if its state is in PostgreSQL (--db), dump "
+                    "that with pg_dump and copy the directory after it",
+                    data));
+  }
+  if (file_exists(out)) refuse(fmt::format("--out: '{}' is there already", out));
+  const Temporary copy{fmt::format("{}.db-{}", out, random_id())};
+  const std::unique_ptr<Sql> live = open_sqlite(database);
+  const SqlValue to = copy.path;
+  live->run("VACUUM INTO ?", {&to, 1});
+  std::unique_ptr<Sql> snapshot = open_sqlite(copy.path);
+  Writer writer(data, out);
+  BackupCounts counts;
+  for (const Folder& folder : folders_of(*snapshot)) {
+    const auto files = open_files(data + "/" + folder.path);
+    if (!files.empty()) {
+      counts.bytes += writer.add(folder, files);
+      ++counts.checkpoints;
+      continue;
+    }
+    if (is_alive(*live, folder.id)) {
+      refuse(
+          fmt::format("{}/{}: the checkpoint's files are gone; nothing was written ('strata "
+                      "check' names all that is damaged)",
+                      data, folder.path));
+    }
+    const SqlValue id = folder.id;
+    snapshot->run("DELETE FROM checkpoints WHERE id = ?", {&id, 1});
+  }
+  snapshot->run("PRAGMA journal_mode=DELETE", {});  // so that one file is all of it
+  snapshot.reset();
+  writer.add("checkpoints/fingerprint");
+  writer.add("secret");
+  writer.add("strata.db", ReadOnlyFile(copy.path));
+  writer.finish();
+  return counts;
+}
+
+BackupCounts restore(const std::string& backup, const std::string& data) {
+  const NarrowMask mask;
+  std::string target = data;
+  while (target.size() > 1 && target.ends_with('/')) target.pop_back();
+  std::error_code fault;
+  if (file_exists(target) && !fs::is_empty(target, fault))
+    refuse(fmt::format("--data: '{}' is not empty; restore to a directory of its own", data));
+  make_folders_durable(folder_of(target));
+  Temporary temporary{fmt::format("{}.restoring-{}", target, random_id())};
+  make_folders_durable(temporary.path);
+  BackupCounts counts;
+  std::string manifest;
+  const auto hashes = unpack(backup, temporary.path, manifest, counts);
+  const auto wanted = read_manifest(backup, manifest);
+  for (const auto& [name, hash] : wanted) {
+    const auto found = hashes.find(name);
+    if (found == hashes.end()) refuse(fmt::format("{}: '{}' is missing", backup, name));
+    if (found->second != hash)
+      refuse(fmt::format("{}: '{}' is damaged: its bytes are not those that were backed up", backup,
+                         name));
+  }
+  if (wanted.size() != hashes.size() || !wanted.contains("strata.db"))
+    refuse(fmt::format("{}: its list of files is not of what it holds", backup));
+  make_folders_durable(temporary.path + "/checkpoints");
+  {  // What has happened since the backup had request ids, which must not name anything new.
+    const std::unique_ptr<Sql> database = open_sqlite(temporary.path + "/strata.db");
+    database->run("UPDATE meta SET value = value + 1000000 WHERE name = 'boot'", {});
+    database->run("PRAGMA journal_mode=DELETE", {});
+  }
+  sync_folder(temporary.path);
+  if (::rename(temporary.path.c_str(), target.c_str()) != 0) {
+    throw Error(ErrorCode::kIo, fmt::format("{}: rename: {}", target, std::strerror(errno)));
+  }
+  temporary.path.clear();
+  sync_folder(folder_of(target));
+  return counts;
+}
+
+}  // namespace strata::server

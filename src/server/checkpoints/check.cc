@@ -1,0 +1,200 @@
+#include "server/checkpoints/check.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <set>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "checkpoint/safetensors.h"
+#include "server/checkpoints/data_dir.h"
+#include "server/checkpoints/record.h"
+#include "server/state/schema.h"
+#include "server/state/store.h"
+
+namespace strata::server {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kSecretBytes = 32;
+
+struct Row {
+  std::string id, tenant, run_id, kind, name;
+  int64_t size_bytes = 0;
+};
+
+class Check {
+ public:
+  explicit Check(const std::string& data) : data_(data) {}
+
+  CheckReport run() {
+    const std::string secret = check_secret();
+    const std::string database = data_ + "/strata.db";
+    if (!file_exists(database)) {
+      // What PostgreSQL holds is its own to check.
+      report_.notes.push_back(
+          fmt::format("{}: not there; with --db the checkpoints' rows are not checked", database));
+      return report_;
+    }
+    guard(database, [&] {
+      sql_ = open_sqlite(database);
+      check_database(secret);
+    });
+    if (report_.damages.empty()) check_checkpoints();
+    return report_;
+  }
+
+ private:
+  void damage(const std::string& what) { report_.damages.push_back(what); }
+  void guard(const std::string& path, const std::function<void()>& body) {
+    try {
+      body();
+    } catch (const std::exception& error) {
+      const std::string text = error.what();
+      damage(text.starts_with(path) ? text : fmt::format("{}: {}", path, text));
+    }
+  }
+
+  std::string check_secret() {
+    std::string secret;
+    guard(data_ + "/secret", [&] { secret = read_file(data_ + "/secret", 4096); });
+    if (report_.damages.empty() && secret.size() != kSecretBytes)
+      damage(fmt::format("{}/secret: {} bytes, want {}", data_, secret.size(), kSecretBytes));
+    return secret;
+  }
+
+  void check_database(const std::string& secret) {
+    for (const SqlRow& row : sql_->run("PRAGMA integrity_check", {}).rows) {
+      const std::string& said = std::get<std::string>(row[0]);
+      if (said != "ok") damage(fmt::format("{}/strata.db: {}", data_, said));
+    }
+    const int64_t version = meta("schema_version");
+    if (version < 1 || version > kSchemaVersion)
+      damage(fmt::format("{}/strata.db: schema version {}, this program knows 1 to {}", data_,
+                         version, kSchemaVersion));
+    const int64_t fingerprint = fingerprint_of_secret(secret);
+    if (meta("data_directory") != fingerprint)
+      damage(fmt::format("{}/strata.db: belongs to another data directory than {}/secret", data_,
+                         data_));
+    const std::string mark = data_ + "/checkpoints/fingerprint";
+    guard(mark, [&] {
+      if (read_file(mark, 64) != fmt::format("{}\n", fingerprint))
+        damage(fmt::format("{}: of another data directory", mark));
+    });
+  }
+
+  int64_t meta(const std::string& name) {
+    const SqlValue value = name;
+    const SqlResult found = sql_->run("SELECT value FROM meta WHERE name = ?", {&value, 1});
+    return found.rows.empty() ? -1 : std::get<int64_t>(found.rows[0][0]);
+  }
+
+  void check_checkpoints() {
+    std::set<std::string> known;
+    for (const SqlRow& values :
+         sql_->run("SELECT id, tenant, run_id, kind, name, size_bytes FROM checkpoints "
+                   "WHERE files_gone = 0 ORDER BY number",
+                   {})
+             .rows) {
+      const auto text = [&](size_t i) { return std::get<std::string>(values[i]); };
+      const Row row = {text(0), text(1), text(2), text(3), text(4), std::get<int64_t>(values[5])};
+      const std::string dir = fmt::format("{}/checkpoints/{}/{}/{}/{}", data_, row.tenant,
+                                          row.run_id, row.kind, row.id);
+      known.insert(dir);
+      const size_t before = report_.damages.size();
+      const CheckReport saved = report_;
+      guard(dir, [&] { check_folder(dir, row); });
+      if (report_.damages.size() == before) continue;
+      if (!stands(row.id)) report_ = saved;  // deleted while it was looked at
+    }
+    find_strays(known);
+  }
+
+  bool stands(const std::string& id) {
+    const SqlValue value = id;
+    return !sql_->run(
+                    "SELECT id FROM checkpoints WHERE id = ? AND files_gone = 0 AND "
+                    "deleted_at IS NULL",
+                    {&value, 1})
+                .rows.empty();
+  }
+
+  void check_folder(const std::string& dir, const Row& row) {
+    const std::string path = fmt::format("tinker://{}/{}/{}", row.run_id, row.kind, row.name);
+    if (!file_exists(dir + "/" + kMarkerName)) {
+      return damage(fmt::format("{}: {} is not there or not whole: no {}", dir, path, kMarkerName));
+    }
+    const CheckpointRecord record = read_record(dir + "/" + kRecordName);
+    if (record.path != path)
+      damage(
+          fmt::format("{}/{}: says '{}', the database '{}'", dir, kRecordName, record.path, path));
+    ++report_.checkpoints;
+    report_.unhashed += record.hashes.empty() ? 1 : 0;
+    int64_t bytes = 0;
+    std::set<std::string> seen;
+    for (const auto& entry : fs::directory_iterator(dir)) {
+      const std::string name = entry.path().filename().string();
+      const std::string file = entry.path().string();
+      report_.bytes += static_cast<int64_t>(entry.file_size());
+      seen.insert(name);
+      if (name == kRecordName || name == kMarkerName) continue;
+      bytes += static_cast<int64_t>(entry.file_size());
+      guard(file, [&] { check_file(file, name, record); });
+    }
+    for (const auto& [name, hash] : record.hashes) {
+      if (!seen.contains(name)) damage(fmt::format("{}/{}: is missing", dir, name));
+    }
+    // A record has 100 bytes at least, and a row's size is of its files with one.
+    if (bytes >= row.size_bytes || bytes + (64 << 10) < row.size_bytes)
+      damage(fmt::format("{}: its files have {} bytes, {} were saved", dir, bytes, row.size_bytes));
+  }
+
+  static void check_file(const std::string& file, const std::string& name,
+                         const CheckpointRecord& record) {
+    const auto known = record.hashes.find(name);
+    if (known != record.hashes.end()) {
+      if (hash_file(file) == known->second) return;
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{}: its bytes are not those that were saved", file));
+    }
+    if (name.ends_with(".safetensors")) SafetensorsFile{file};
+  }
+
+  void find_strays(const std::set<std::string>& known) {
+    std::error_code fault;
+    const fs::recursive_directory_iterator end;
+    for (fs::recursive_directory_iterator at(data_ + "/checkpoints", fault); !fault && at != end;
+         at.increment(fault)) {
+      if (at.depth() < 3) continue;  // <tenant>/<run>/<kind>/<id>
+      at.disable_recursion_pending();
+      if (!known.contains(at->path().string()))
+        report_.notes.push_back(fmt::format(
+            "{}: no row knows it; it was made or deleted just now, or the next start moves it to "
+            "lost/",
+            at->path().string()));
+    }
+  }
+
+  std::string data_;
+  std::unique_ptr<Sql> sql_;
+  CheckReport report_;
+};
+
+}  // namespace
+
+CheckReport check_data(const std::string& data) {
+  std::string path = data;
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  if (!file_exists(path + "/secret") && !file_exists(path + "/strata.db")) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--data: '{}' is no data directory: it has neither secret nor strata.db",
+                    data));
+  }
+  return Check(path).run();
+}
+
+}  // namespace strata::server

@@ -1,0 +1,21 @@
+// Check: whether a data directory is whole: its secret, its database, and the files of every
+// checkpoint, byte for byte where the checkpoint has a record of them. Changes nothing, and runs
+// beside a server: what is deleted meanwhile is no damage.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace strata::server {
+
+struct CheckReport {
+  std::vector<std::string> damages;  // each names the file and what is wrong
+  std::vector<std::string> notes;    // what is odd and harmless
+  int64_t checkpoints = 0;
+  int64_t bytes = 0;     // of their files
+  int64_t unhashed = 0;  // checkpoints without a record of their bytes: only their form was checked
+};
+
+CheckReport check_data(const std::string& data);
+
+}  // namespace strata::server

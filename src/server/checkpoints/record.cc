@@ -1,0 +1,78 @@
+#include "server/checkpoints/record.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <span>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "checkpoint/json.h"
+#include "server/crypto.h"
+
+namespace strata::server {
+namespace {
+
+constexpr int64_t kMaxRecord = 64 << 10;
+constexpr int64_t kPiece = 1 << 20;
+
+}  // namespace
+
+std::string record_text(const CheckpointRow& row, const CheckpointRecord& record) {
+  std::string files;
+  for (const auto& [name, hash] : record.hashes) {
+    files += fmt::format("{}{}:{}", files.empty() ? "" : ",", json_quote(name), json_quote(hash));
+  }
+  return fmt::format(
+      R"({{"format":1,"path":{},"tenant":{},"created_at":{},"base_model":{},"lora":{},"has_optimizer":{},"encrypted":{},"sha256":{{{}}}}})"
+      "\n",
+      json_quote(record.path), json_quote(row.tenant), json_quote(rfc3339(row.created_at)),
+      json_quote(row.base_model), lora_text(row.lora), row.kind == CheckpointKind::kWeights,
+      record.is_encrypted, files);
+}
+
+CheckpointRecord read_record(const std::string& path) {
+  const std::string text = read_file(path, kMaxRecord);
+  CheckpointRecord record;
+  JsonReader json(text, path);
+  json.begin_object();
+  for (std::string key; json.next_key(key);) {
+    if (key == "path") {
+      record.path = json.string();
+    } else if (key == "encrypted") {
+      record.is_encrypted = json.boolean();
+    } else if (key == "sha256") {
+      json.begin_object();
+      for (std::string name; json.next_key(name);) record.hashes[name] = json.string();
+    } else {
+      json.skip();
+    }
+  }
+  json.end();
+  return record;
+}
+
+std::string hash_file(const std::string& path) {
+  const ReadOnlyFile file(path);
+  Sha256 hash;
+  std::string buffer;
+  for (int64_t done = 0; done < file.size();) {
+    const int64_t size = std::min(kPiece, file.size() - done);
+    buffer.resize(static_cast<size_t>(size));
+    file.read_at(done, std::as_writable_bytes(std::span(buffer)));
+    hash.add(buffer);
+    done += size;
+  }
+  return to_hex(hash.finish());
+}
+
+std::map<std::string, std::string> hash_files(const std::string& dir) {
+  std::map<std::string, std::string> hashes;
+  for (const auto& entry : std::filesystem::directory_iterator(dir)) {
+    hashes[entry.path().filename().string()] = hash_file(entry.path().string());
+  }
+  return hashes;
+}
+
+}  // namespace strata::server

@@ -1,0 +1,158 @@
+#include "server/checkpoints/tar.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "server/crypto.h"
+
+namespace strata::server {
+namespace {
+
+constexpr size_t kBlock = 512;
+constexpr int64_t kPiece = 1 << 20;
+constexpr size_t kNameBytes = 100;
+constexpr size_t kPrefixBytes = 155;
+
+// Where the fields of a header begin.
+constexpr size_t kMode = 100, kUser = 108, kGroup = 116, kSize = 124, kTime = 136, kSum = 148,
+                 kType = 156, kMagic = 257, kPrefix = 345;
+constexpr std::string_view kUstar(
+    "ustar\0"
+    "00",
+    8);
+
+void octal(std::span<char> field, int64_t value) {
+  // The last byte stays NUL.
+  for (size_t i = field.size() - 1; i-- > 0; value >>= 3) {
+    field[i] = static_cast<char>('0' + (value & 7));
+  }
+}
+
+// The sum of a header counts its own field as spaces.
+int64_t sum_of(std::string_view block) {
+  int64_t sum = 0;
+  for (size_t i = 0; i < kBlock; ++i) {
+    sum += i >= kSum && i < kSum + 8 ? ' ' : static_cast<unsigned char>(block[i]);
+  }
+  return sum;
+}
+
+std::string tar_header(const std::string& name, int64_t size, int64_t time) {
+  // 11 octal digits: 8 GiB. No adapter comes near.
+  if (size >= 1LL << 33) {
+    throw Error(ErrorCode::kUnsupported,
+                name +
+                    ": 8 GiB or more: too large for an archive; of external weights "
+                    "(save_weights_external) each file is fetched by itself");
+  }
+  size_t split = 0;  // the name begins there
+  if (name.size() > kNameBytes) split = name.find('/', name.size() - kNameBytes - 1) + 1;
+  CHECK(!name.empty() && name.size() - split <= kNameBytes && split <= kPrefixBytes + 1, name);
+  std::string block(kBlock, '\0');
+  const std::span<char> bytes(block);
+  std::copy(name.begin() + static_cast<int64_t>(split), name.end(), block.begin());
+  if (split > 0) std::copy_n(name.begin(), split - 1, block.begin() + kPrefix);
+  octal(bytes.subspan(kMode, 8), 0644);
+  octal(bytes.subspan(kUser, 8), 0);
+  octal(bytes.subspan(kGroup, 8), 0);
+  octal(bytes.subspan(kSize, 12), size);
+  octal(bytes.subspan(kTime, 12), time);
+  block[kType] = '0';
+  block.replace(kMagic, kUstar.size(), kUstar);
+  octal(bytes.subspan(kSum, 7), sum_of(block));
+  block[kSum + 7] = ' ';
+  return block;
+}
+
+std::string padding(int64_t size) { return std::string((kBlock - size % kBlock) % kBlock, '\0'); }
+
+// Digits up to a NUL or a space; -1 for anything else.
+int64_t octal_value(std::string_view field) {
+  int64_t value = 0;
+  size_t i = 0;
+  for (; i < field.size() && field[i] >= '0' && field[i] <= '7'; ++i) {
+    value = value * 8 + (field[i] - '0');
+  }
+  const bool ends = i == field.size() || field[i] == '\0' || field[i] == ' ';
+  return i == 0 || !ends ? -1 : value;
+}
+
+std::string text_field(std::string_view block, size_t at, size_t size) {
+  const std::string_view field = block.substr(at, size);
+  return std::string(field.substr(0, field.find('\0')));
+}
+
+}  // namespace
+
+std::string TarWriter::add(const std::string& name, const ReadOnlyFile& file, int64_t time) {
+  out_.append(tar_header(name, file.size(), time));
+  Sha256 hash;
+  std::string buffer;
+  for (int64_t done = 0; done < file.size();) {
+    const int64_t size = std::min(kPiece, file.size() - done);
+    buffer.resize(static_cast<size_t>(size));
+    file.read_at(done, std::as_writable_bytes(std::span(buffer)));
+    out_.append(std::string_view(buffer));
+    hash.add(buffer);
+    done += size;
+  }
+  out_.append(padding(file.size()));
+  return hash.finish();
+}
+
+std::string TarWriter::add(const std::string& name, std::string_view content, int64_t time) {
+  const auto size = static_cast<int64_t>(content.size());
+  out_.append(tar_header(name, size, time));
+  out_.append(content);
+  out_.append(padding(size));
+  return sha256(content);
+}
+
+void TarWriter::commit() {
+  out_.append(std::string(2 * kBlock, '\0'));
+  out_.commit();
+}
+
+void TarReader::fail(const std::string& what) const {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: byte {}: {}", file_.path(), at_, what));
+}
+
+std::optional<TarEntry> TarReader::next() {
+  const auto block_bytes = static_cast<int64_t>(kBlock);
+  if (file_.size() - at_ < block_bytes) fail("the archive ends early; was it cut?");
+  std::string block(kBlock, '\0');
+  file_.read_at(at_, std::as_writable_bytes(std::span(block)));
+  if (block.find_first_not_of('\0') == std::string::npos) return std::nullopt;
+  if (octal_value(std::string_view(block).substr(kSum, 8)) != sum_of(block) ||
+      block.compare(kMagic, kUstar.size(), kUstar) != 0)
+    fail("no header of a tar file; is it damaged?");
+  if (block[kType] != '0') fail("not a regular file");
+  TarEntry entry;
+  entry.name = text_field(block, 0, kNameBytes);
+  const std::string prefix = text_field(block, kPrefix, kPrefixBytes);
+  if (!prefix.empty()) entry.name = prefix + "/" + entry.name;
+  entry.size = octal_value(std::string_view(block).substr(kSize, 12));
+  entry.offset = at_ + block_bytes;
+  if (entry.size < 0 || entry.size > file_.size() - entry.offset)
+    fail(fmt::format("'{}' goes beyond the archive's end; was it cut?", entry.name));
+  at_ = entry.offset + (entry.size + block_bytes - 1) / block_bytes * block_bytes;
+  return entry;
+}
+
+void TarReader::read(const TarEntry& entry,
+                     const std::function<void(std::string_view)>& take) const {
+  std::string buffer;
+  for (int64_t done = 0; done < entry.size;) {
+    const int64_t size = std::min(kPiece, entry.size - done);
+    buffer.resize(static_cast<size_t>(size));
+    file_.read_at(entry.offset + done, std::as_writable_bytes(std::span(buffer)));
+    take(buffer);
+    done += size;
+  }
+}
+
+}  // namespace strata::server

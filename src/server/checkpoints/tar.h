@@ -1,0 +1,52 @@
+// Tar files with USTAR headers and regular files alone: written for downloads and backups, and read
+// back from backups. What is read is hostile: every length is held against the file's, every header
+// against its sum.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/files.h"
+
+namespace strata::server {
+
+class TarWriter {
+ public:
+  explicit TarWriter(std::string path) : out_(std::move(path)) {}
+
+  // `name` has at most 100 bytes after a '/' of its first 156, `time` is in seconds since 1970.
+  // Returns the SHA-256 of the content, 32 bytes. Error{kUnsupported} for a file of 8 GiB.
+  std::string add(const std::string& name, const ReadOnlyFile& file, int64_t time);
+  std::string add(const std::string& name, std::string_view content, int64_t time);
+  // The file appears, whole and durable; without it there is none.
+  void commit();
+
+ private:
+  AtomicFile out_;
+};
+
+struct TarEntry {
+  std::string name;
+  int64_t size = 0;
+  int64_t offset = 0;  // of the content in the file
+};
+
+class TarReader {
+ public:
+  explicit TarReader(std::string path) : file_(std::move(path)) {}
+
+  // The next file, or nothing after the last. Error{kInvalidArgument} for what is no tar of ours.
+  std::optional<TarEntry> next();
+  // Hands over the content in pieces.
+  void read(const TarEntry& entry, const std::function<void(std::string_view)>& take) const;
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const;
+
+  ReadOnlyFile file_;
+  int64_t at_ = 0;
+};
+
+}  // namespace strata::server

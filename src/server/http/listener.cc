@@ -1,0 +1,150 @@
+#include "server/http/listener.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace strata::server {
+namespace {
+
+int port_of(int socket) {
+  sockaddr_storage bound = {};
+  socklen_t size = sizeof bound;
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&bound), &size) != 0) return 0;
+  if (bound.ss_family == AF_INET6)
+    return ntohs(reinterpret_cast<const sockaddr_in6*>(&bound)->sin6_port);
+  return ntohs(reinterpret_cast<const sockaddr_in*>(&bound)->sin_port);
+}
+
+[[noreturn]] void fail(const ListenAddress& address, const std::string& message) {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{} {}: {}", address.option,
+                          address.path.empty() ? fmt::format("{}:{}", address.host, address.port)
+                                               : "unix:" + address.path,
+                          message));
+}
+
+// Removes the file of a server that ended without doing so.
+void make_way(const ListenAddress& address, const sockaddr_un& where) {
+  struct stat info;
+  if (::lstat(address.path.c_str(), &info) != 0) {
+    if (errno == ENOENT) return;
+    fail(address, std::strerror(errno));
+  }
+  if (!S_ISSOCK(info.st_mode)) fail(address, "is there and no socket; give another path");
+  const int probe = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (probe < 0) fail(address, std::strerror(errno));
+  const int answer = ::connect(probe, reinterpret_cast<const sockaddr*>(&where), sizeof where);
+  const int fault = errno;
+  ::close(probe);
+  if (answer == 0 || fault == EAGAIN) fail(address, "another server is running there");
+  if (fault != ECONNREFUSED) fail(address, std::strerror(fault));
+  if (::unlink(address.path.c_str()) != 0 && errno != ENOENT) fail(address, std::strerror(errno));
+}
+
+}  // namespace
+
+Listener::Listener(const ListenAddress& address) {
+  if (!address.path.empty()) {
+    listen_at_file(address);
+    return;
+  }
+  addrinfo wanted = {};
+  wanted.ai_socktype = SOCK_STREAM;
+  wanted.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  const int fault =
+      ::getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &wanted, &found);
+  if (fault != 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: '{}' is no address: {}", address.option, address.host,
+                            ::gai_strerror(fault)));
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> hold(found, ::freeaddrinfo);
+  listen_at(address, found->ai_addr, found->ai_addrlen);
+  port_ = port_of(socket_);
+}
+
+void Listener::listen_at_file(const ListenAddress& address) {
+  sockaddr_un where = {};
+  where.sun_family = AF_UNIX;
+  if (address.path.size() >= sizeof where.sun_path) {
+    fail(address, fmt::format("the path has {} bytes, and a socket's may have {}",
+                              address.path.size(), sizeof where.sun_path - 1));
+  }
+  address.path.copy(where.sun_path, address.path.size());
+  make_way(address, where);
+  listen_at(address, reinterpret_cast<const sockaddr*>(&where), sizeof where);
+  struct stat info;
+  // The mode is narrow from the first moment; what the umask took from it is given back here.
+  const bool is_ours =
+      ::chmod(address.path.c_str(), address.mode) == 0 && ::lstat(address.path.c_str(), &info) == 0;
+  if (!is_ours) {
+    const int fault = errno;
+    ::close(socket_);
+    socket_ = -1;
+    fail(address, std::strerror(fault));
+  }
+  path_ = address.path;
+  device_ = info.st_dev;
+  inode_ = info.st_ino;
+}
+
+void Listener::listen_at(const ListenAddress& address, const sockaddr* where, unsigned size) {
+  family_ = where->sa_family;
+  socket_ = ::socket(family_, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = 1;
+  const bool listens = socket_ >= 0 &&
+                       ::setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+                       (family_ != AF_UNIX || ::fchmod(socket_, address.mode) == 0) &&
+                       ::bind(socket_, where, size) == 0 && ::listen(socket_, SOMAXCONN) == 0;
+  if (listens) return;
+  const int fault = errno;
+  if (socket_ >= 0) ::close(socket_);
+  fail(address, fmt::format("{}{}", std::strerror(fault),
+                            family_ == AF_UNIX ? "" : "; is another server running there?"));
+}
+
+Listener::~Listener() {
+  if (socket_ >= 0) ::close(socket_);
+  struct stat info;
+  // Another server's by now, perhaps.
+  if (path_.empty() || ::lstat(path_.c_str(), &info) != 0) return;
+  if (info.st_dev == device_ && info.st_ino == inode_) ::unlink(path_.c_str());
+}
+
+int Listener::take() {
+  CHECK(socket_ >= 0);
+  return std::exchange(socket_, -1);
+}
+
+std::string peer_address(const sockaddr* peer) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (peer->sa_family == AF_INET) {
+    const in_addr& address = reinterpret_cast<const sockaddr_in*>(peer)->sin_addr;
+    if (ntohl(address.s_addr) >> 24 == 127) return "";
+    ::inet_ntop(AF_INET, &address, text, sizeof text);
+  } else if (peer->sa_family == AF_INET6) {
+    const in6_addr& address = reinterpret_cast<const sockaddr_in6*>(peer)->sin6_addr;
+    if (IN6_IS_ADDR_LOOPBACK(&address)) return "";
+    // A dual-stack listener shows IPv4 peers so.
+    if (IN6_IS_ADDR_V4MAPPED(&address) && address.s6_addr[12] == 127) return "";
+    ::inet_ntop(AF_INET6, &address, text, sizeof text);
+  }
+  return text;
+}
+
+}  // namespace strata::server

@@ -1,0 +1,42 @@
+// What keys have used, in the state store.
+#include "server/state/rows.h"
+#include "server/state/store.h"
+
+namespace strata::server {
+namespace {
+
+UsageRow read_usage(const SqlRow& row) {
+  rows::Reader in(row);
+  UsageRow out;
+  out.tenant = in.text();
+  out.key_id = in.text();
+  for (int64_t& count : out.counts) count = in.integer();
+  return out;
+}
+
+}  // namespace
+
+std::vector<UsageRow> StateStore::usage_rows() {
+  const std::lock_guard lock(mutex_);
+  return rows::all(
+      run("SELECT tenant, key_id, requests, trained_tokens, sampled_tokens FROM usage_by_key "
+          "ORDER BY tenant, key_id",
+          {}),
+      read_usage);
+}
+
+void StateStore::put_usage(const std::vector<UsageRow>& rows) {
+  if (rows.empty()) return;
+  const std::lock_guard lock(mutex_);
+  Transaction transaction(*sql_);
+  for (const UsageRow& row : rows) {
+    run("INSERT INTO usage_by_key (tenant, key_id, requests, trained_tokens, sampled_tokens) "
+        "VALUES (?, ?, ?, ?, ?) ON CONFLICT (tenant, key_id) DO UPDATE SET "
+        "requests = excluded.requests, trained_tokens = excluded.trained_tokens, "
+        "sampled_tokens = excluded.sampled_tokens",
+        {row.tenant, row.key_id, row.counts[0], row.counts[1], row.counts[2]});
+  }
+  transaction.commit();
+}
+
+}  // namespace strata::server

@@ -1,0 +1,184 @@
+#include "server/usage.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+
+namespace strata::server {
+namespace {
+
+constexpr double kBurstSeconds = 10;
+constexpr double kLongestWait = 60;  // of Retry-After: clients read no more of it
+
+size_t index(UsageKind kind) { return static_cast<size_t>(kind); }
+
+Response limited_response(const std::string& message, double seconds) {
+  Response response = error_response(429, message);
+  response.headers.push_back(
+      {"retry-after", fmt::format("{:.0f}", std::clamp(std::ceil(seconds), 1.0, kLongestWait))});
+  return response;
+}
+
+double full(const UsageLimit& rate) { return std::max(1.0, kBurstSeconds * rate.amount); }
+
+const char* unit(UsageKind kind) {
+  switch (kind) {
+    case UsageKind::kRequests:
+      return "requests";
+    case UsageKind::kTrainedTokens:
+      return "trained tokens";
+    case UsageKind::kSampledTokens:
+      return "sampled tokens";
+    case UsageKind::kDiskBytes:
+      return "bytes of checkpoints";
+  }
+  return "";
+}
+
+const char* advice(UsageKind kind) {
+  switch (kind) {
+    case UsageKind::kDiskBytes:
+      return "delete checkpoints, or let them expire (ttl_seconds)";
+    case UsageKind::kSampledTokens:
+      return "ask for fewer max_tokens or num_samples, or ask the operator for more";
+    case UsageKind::kRequests:
+    case UsageKind::kTrainedTokens:
+      break;
+  }
+  return "ask the operator for more";
+}
+
+}  // namespace
+
+Usage::Usage(std::span<const UsageLimit> rates, std::span<const UsageLimit> quotas,
+             const std::vector<UsageRow>& known) {
+  for (const UsageLimit& rate : rates) rates_[{rate.tenant, rate.kind}] = rate;
+  for (const UsageLimit& quota : quotas) quotas_[{quota.tenant, quota.kind}] = quota;
+  for (const UsageRow& row : known) {
+    Tenant& tenant = tenants_[row.tenant];
+    tenant.keys[row.key_id] = {row.counts, row.counts};
+    for (size_t i = 0; i < row.counts.size(); ++i) tenant.counts[i] += row.counts[i];
+  }
+}
+
+const UsageLimit* Usage::find(const Limits& limits, const std::string& tenant, UsageKind kind) {
+  auto found = limits.find({tenant, kind});
+  if (found == limits.end()) found = limits.find({"*", kind});
+  return found == limits.end() ? nullptr : &found->second;
+}
+
+// Filled up to now.
+Usage::Bucket& Usage::bucket(Tenant& tenant, const UsageLimit& rate, double now) {
+  std::optional<Bucket>& found = tenant.buckets[index(rate.kind)];
+  if (!found) found = Bucket{full(rate), now};
+  found->level =
+      std::min(full(rate), found->level + rate.amount * std::max(0.0, now - found->filled));
+  found->filled = now;
+  return *found;
+}
+
+std::optional<Response> Usage::refuses(const std::string& name, UsageKind kind, int64_t amount,
+                                       double now) {
+  CHECK(kind != UsageKind::kDiskBytes);
+  Tenant& tenant = tenants_[name];
+  if (const UsageLimit* rate = find(rates_, name, kind)) {
+    const double level = bucket(tenant, *rate, now).level;
+    const bool is_known = kind != UsageKind::kSampledTokens;
+    const double wanted = is_known ? std::min(static_cast<double>(amount), full(*rate)) : 1.0;
+    if (level < wanted) {
+      ++refused_[index(kind)].by_rate;
+      const double seconds = std::max(1.0, std::ceil((wanted - level) / rate->amount));
+      return limited_response(
+          fmt::format("tenant '{}' has no more than {:g} {} a second (--rate {}); send this again "
+                      "in {:.0f} s",
+                      name, rate->amount, unit(kind), rate->text, seconds),
+          seconds);
+    }
+  }
+  return over_quota(name, kind, tenant.counts[index(kind)], amount);
+}
+
+std::optional<Response> Usage::refuses_disk(const std::string& tenant, int64_t used, int64_t more) {
+  return over_quota(tenant, UsageKind::kDiskBytes, used, more);
+}
+
+std::optional<Response> Usage::over_quota(const std::string& name, UsageKind kind, int64_t used,
+                                          int64_t more) {
+  const UsageLimit* quota = find(quotas_, name, kind);
+  if (quota == nullptr) return std::nullopt;
+  const auto& reserved = tenants_[name].reserved[index(kind)];
+  const int64_t held = reserved ? reserved->load() : 0;
+  if (static_cast<double>(used) + static_cast<double>(held) + static_cast<double>(more) <=
+      quota->amount)
+    return std::nullopt;
+  ++refused_[index(kind)].by_quota;
+  return limited_response(
+      fmt::format(
+          "tenant '{}' has a quota of {:.0f} {} (--quota {}): {} are used, {} more are held "
+          "for what is under way, and this takes up to {}; {}",
+          name, quota->amount, unit(kind), quota->text, used, held, more, advice(kind)),
+      kLongestWait);
+}
+
+void Usage::add(const std::string& name, const std::string& key_id, UsageKind kind, int64_t amount,
+                double now) {
+  CHECK(kind != UsageKind::kDiskBytes);
+  Tenant& tenant = tenants_[name];
+  tenant.keys[key_id].counts[index(kind)] += amount;
+  tenant.counts[index(kind)] += amount;
+  if (const UsageLimit* rate = find(rates_, name, kind))
+    bucket(tenant, *rate, now).level -= static_cast<double>(amount);
+}
+
+std::shared_ptr<void> Usage::reserve(const std::string& tenant, UsageKind kind, int64_t amount) {
+  auto& reserved = tenants_[tenant].reserved[index(kind)];
+  if (!reserved) reserved = std::make_shared<std::atomic<int64_t>>(0);
+  *reserved += amount;
+  return {nullptr, [reserved, amount](void*) { *reserved -= amount; }};
+}
+
+std::vector<UsageRow> Usage::changed() const {
+  std::vector<UsageRow> out;
+  for (const auto& [name, tenant] : tenants_) {
+    for (const auto& [id, key] : tenant.keys) {
+      if (key.counts != key.written) out.push_back({name, id, key.counts});
+    }
+  }
+  return out;
+}
+
+void Usage::wrote(const std::vector<UsageRow>& rows) {
+  for (const UsageRow& row : rows) tenants_[row.tenant].keys[row.key_id].written = row.counts;
+}
+
+std::vector<UsageRow> Usage::rows(const std::optional<std::string>& wanted) const {
+  std::vector<UsageRow> out;
+  for (const auto& [name, tenant] : tenants_) {
+    if (wanted && name != *wanted) continue;
+    for (const auto& [id, key] : tenant.keys) out.push_back({name, id, key.counts});
+  }
+  return out;
+}
+
+int64_t Usage::total(UsageKind kind) const {
+  CHECK(kind != UsageKind::kDiskBytes);
+  int64_t sum = 0;
+  for (const auto& [name, tenant] : tenants_) sum += tenant.counts[index(kind)];
+  return sum;
+}
+
+std::vector<std::string> Usage::limits(const std::string& tenant) const {
+  std::vector<std::string> out;
+  for (size_t i = 0; i < kNumUsageKinds; ++i) {
+    const auto kind = static_cast<UsageKind>(i);
+    if (const UsageLimit* rate = find(rates_, tenant, kind)) out.push_back("--rate " + rate->text);
+    if (const UsageLimit* quota = find(quotas_, tenant, kind))
+      out.push_back("--quota " + quota->text);
+  }
+  return out;
+}
+
+}  // namespace strata::server

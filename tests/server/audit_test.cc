@@ -1,0 +1,160 @@
+// The audit log's lines, a file that is full, a file that is rotated; and what requests say that
+// they are about.
+#include "server/audit.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <boost/json.hpp>
+
+#include "base/clock.h"
+#include "tests/server/service/house.h"
+
+namespace strata::server {
+namespace {
+
+using strata::testing::error_of;
+using strata::testing::read_bytes;
+using strata::testing::TempDir;
+using ::testing::HasSubstr;
+
+AuditLine line(const std::string& object) {
+  return {.time = 1e9,
+          .tenant = "alice",
+          .key_id = "0123",
+          .address = "",
+          .action = "POST /api/v1/save_weights",
+          .object = object,
+          .status = 200};
+}
+
+// Until so many lines were written or dropped.
+void wait_for(const AuditLog& audit, int64_t lines) {
+  const double end = now_seconds() + 10;
+  const auto done = [&] { return audit.counts().written + audit.counts().dropped; };
+  while (done() < lines && now_seconds() < end) ::usleep(1000);
+  EXPECT_EQ(done(), lines);
+}
+
+TEST(AuditLog, AppendsALineOfJsonForEach) {
+  const TempDir dir;
+  const std::string path = dir.file("audit");
+  AuditLog(path).add(line("s:train:0"));
+  AuditLog(path).add(line("\"quoted\"\n" + std::string(10000, 'x') + "\xff"));
+  AuditLog(path).add(line("\xff\xfe"));
+  struct stat info = {};
+  ASSERT_EQ(::stat(path.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, 0600u);
+  const std::string text = read_bytes(path);
+  const size_t first = text.find('\n') + 1, second = text.find('\n', first) + 1;
+  EXPECT_EQ(text.substr(0, first),
+            R"({"time":"2001-09-09T01:46:40.000Z","tenant":"alice","key":"0123","address":"",)"
+            R"("action":"POST /api/v1/save_weights","object":"s:train:0","status":200})"
+            "\n");
+  const auto object = [](const std::string& json) {
+    return std::string(boost::json::parse(json).at("object").as_string());
+  };
+  EXPECT_EQ(object(text.substr(first, second - first)), "\"quoted\"\n" + std::string(503, 'x'));
+  EXPECT_EQ(object(text.substr(second)), "??");
+}
+
+TEST(AuditLog, NamesTheOptionOfAFileThatCannotBeOpened) {
+  EXPECT_THAT(error_of([] { AuditLog("/nowhere/audit"); }), HasSubstr("--audit /nowhere/audit"));
+}
+
+TEST(AuditLog, AFullDiskDropsLinesAndARotationGoesOn) {
+  const TempDir dir;
+  const std::string path = dir.file("audit");
+  ASSERT_EQ(::symlink("/dev/full", path.c_str()), 0);
+  AuditLog audit(path);
+  for (int i = 0; i < 5; ++i) audit.add(line("lost"));
+  wait_for(audit, 5);
+  EXPECT_EQ(audit.counts().dropped, 5);
+  ASSERT_EQ(::unlink(path.c_str()), 0);
+  audit.reopen();
+  audit.add(line("kept"));
+  wait_for(audit, 6);
+  ASSERT_EQ(::rename(path.c_str(), dir.file("audit.1").c_str()), 0);
+  audit.reopen();
+  audit.add(line("next"));
+  wait_for(audit, 7);
+  ASSERT_EQ(::rename(path.c_str(), dir.file("audit.2").c_str()), 0);
+  ASSERT_EQ(::mkdir(path.c_str(), 0700), 0);
+  audit.reopen();  // fails: the file of before stays in use
+  audit.add(line("still"));
+  wait_for(audit, 8);
+  EXPECT_EQ(audit.counts().written, 3);
+  EXPECT_THAT(read_bytes(dir.file("audit.1")), HasSubstr("kept"));
+  EXPECT_THAT(read_bytes(dir.file("audit.2")), HasSubstr("still"));
+}
+
+TEST(AuditLog, ALineThatWasCutIsEndedBeforeTheNext) {
+  const TempDir dir;
+  const std::string path = dir.file("audit");
+  AuditLog audit(path);
+  audit.add(line("whole"));
+  wait_for(audit, 1);
+  const size_t size = read_bytes(path).size();
+  rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  const rlimit tight = {.rlim_cur = size + 10, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &tight), 0);
+  audit.add(line("a cut"));
+  wait_for(audit, 2);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  ::signal(SIGXFSZ, handler);
+  audit.add(line("after"));
+  wait_for(audit, 3);
+  const std::string text = read_bytes(path);
+  EXPECT_EQ(text.size(), size + 10 + 1 + size);
+  EXPECT_EQ(text[size + 10], '\n');
+  EXPECT_EQ(audit.counts().dropped, 1);
+}
+
+// A disk that stands still: a pipe that nobody reads.
+TEST(AuditLog, AFloodIsBounded) {
+  const TempDir dir;
+  const std::string path = dir.file("pipe");
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  const auto handler = ::signal(SIGPIPE, SIG_IGN);
+  const int reader = ::open(path.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  {
+    AuditLog audit(path);
+    const AuditLine long_line = line(std::string(500, 'x'));
+    for (int i = 0; i < 20'000; ++i) audit.add(long_line);
+    EXPECT_GT(audit.counts().dropped, 0);
+    ::close(reader);  // and what is queued fails at once
+  }
+  ::signal(SIGPIPE, handler);
+}
+
+// Objects: the model, session, sampler or path, also of a request that is refused.
+TEST(AuditLog, ARequestSaysWhatItIsAbout) {
+  House house;
+  const std::string session = house.session();
+  EXPECT_EQ(house.about(), session);
+  const std::string model = house.model(session);
+  EXPECT_EQ(house.about(), model);
+  house.post("save_weights", R"({"model_id":")" + model + R"(","seq_id":1,"path":"a"})");
+  EXPECT_EQ(house.about(), "tinker://" + model + "/weights/a");
+  house.post("optim_step", R"({"model_id":"nobody","seq_id":1})");
+  EXPECT_EQ(house.about(), "nobody");
+  house.post(
+      "create_sampling_session",
+      R"({"session_id":")" + session + R"(","sampling_session_seq_id":3,"base_model":"tiny"})");
+  EXPECT_EQ(house.about(), session + ":sample:3");
+  house.post("asample", R"({"sampling_session_id":")" + session + R"(:sample:3","seq_id":-1})");
+  EXPECT_EQ(house.about(), session + ":sample:3");
+  house.post("sessions/" + session + "/finish", "{}");
+  EXPECT_EQ(house.about(), session);
+}
+
+}  // namespace
+}  // namespace strata::server

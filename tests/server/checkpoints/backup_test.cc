@@ -1,0 +1,323 @@
+// Backup, restore and check of a directory that is in use, and every damage by name.
+#include "server/checkpoints/backup.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+
+#include "base/files.h"
+#include "checkpoint/safetensors_writer.h"
+#include "server/checkpoints/check.h"
+#include "server/checkpoints/record.h"
+#include "server/checkpoints/registry.h"
+#include "server/checkpoints/tar.h"
+#include "server/crypto.h"
+#include "tests/base/temp_dir.h"
+
+namespace strata::server {
+namespace {
+
+namespace fs = std::filesystem;
+using strata::testing::error_of;
+using strata::testing::read_bytes;
+using strata::testing::TempDir;
+using strata::testing::write_bytes;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+void flip(const std::string& path, size_t at) {
+  std::string bytes = read_bytes(path);
+  ASSERT_LT(at, bytes.size());
+  bytes[at] = static_cast<char>(bytes[at] ^ 1);
+  write_bytes(path, bytes);
+}
+
+class Backup : public ::testing::Test {
+ protected:
+  Backup()
+      : data_(std::make_unique<DataDir>(dir_.path() + "/data")),
+        store_(std::make_unique<StateStore>(open_sqlite(data_->database()), 1000)),
+        registry_(std::make_unique<CheckpointRegistry>(*data_, *store_, RegistryOptions{})) {
+    for (const char* name : {"a", "b"}) rows_.push_back(save(name));
+    SessionRow session;
+    session.id = "s";
+    session.tenant = "alice";
+    store_->add_session(session, {});
+  }
+
+  CheckpointRow save(const std::string& name) {
+    const std::string dir = registry_->begin();
+    SafetensorsWriter writer(dir + "/adapter_model.safetensors", {{"w", DType::kF32, {4}}});
+    const float values[] = {1, 2, 3, static_cast<float>(rows_.size())};
+    writer.append("w", std::as_bytes(std::span(values)));
+    writer.commit();
+    write_bytes(dir + "/adapter_config.json", "{}");
+    CheckpointSave out;
+    out.path = {"s:train:0", CheckpointKind::kWeights, name};
+    out.tenant = "alice";
+    out.base_model = "base";
+    return registry_->finish(dir, out, 1000);
+  }
+  void close() {
+    registry_.reset();
+    store_.reset();
+    data_.reset();
+  }
+  [[nodiscard]] std::string data() const { return dir_.path() + "/data"; }
+  [[nodiscard]] std::string tar() const { return dir_.file("backup.tar"); }
+  [[nodiscard]] std::string restored() const { return dir_.path() + "/restored"; }
+  [[nodiscard]] std::string folder(size_t i) const {
+    return data() + "/checkpoints/alice/s:train:0/weights/" + rows_[i].id;
+  }
+  std::vector<std::string> damages() { return check_data(data()).damages; }
+
+  TempDir dir_;
+  std::unique_ptr<DataDir> data_;
+  std::unique_ptr<StateStore> store_;
+  std::unique_ptr<CheckpointRegistry> registry_;
+  std::vector<CheckpointRow> rows_;
+};
+
+TEST_F(Backup, ADirectoryInUseComesBackWhole) {
+  const BackupCounts counts = back_up(data(), tar());
+  EXPECT_EQ(counts.checkpoints, 2);
+  struct stat info = {};
+  ASSERT_EQ(::stat(tar().c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, 0600u) << "it holds the secret";
+  save("later");  // is in the directory alone
+  EXPECT_EQ(restore(tar(), restored()).bytes, counts.bytes);
+  EXPECT_THAT(check_data(restored()).damages, IsEmpty());
+  EXPECT_THAT(dir_.names(), ElementsAre("backup.tar", "data", "restored"));
+  ASSERT_EQ(::stat((restored() + "/secret").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, 0600u);
+  const int64_t boot = store_->boot();
+  close();
+  DataDir dir(restored());
+  StateStore store(open_sqlite(dir.database()), 2000);
+  CheckpointRegistry registry(dir, store, {});
+  EXPECT_GT(store.boot(), boot + 1000) << "ids of before name nothing new";
+  EXPECT_TRUE(store.find_session("s").has_value());
+  EXPECT_EQ(store.checkpoints_of("s:train:0", 2000).size(), 2u);
+  for (const CheckpointRow& row : rows_) {
+    EXPECT_EQ(read_bytes(registry.folder(row) + "/adapter_model.safetensors"),
+              read_bytes(data() + registry.folder(row).substr(restored().size()) +
+                         "/adapter_model.safetensors"));
+  }
+}
+
+// Between the snapshot and its copy: the row is dead, its files are gone, and nobody noted it yet.
+TEST_F(Backup, WhatIsDeletedMeanwhileIsNoDamage) {
+  store_->delete_checkpoint(rows_[0].id, 1000);
+  fs::remove_all(folder(0));
+  EXPECT_THAT(damages(), IsEmpty());
+  EXPECT_EQ(back_up(data(), tar()).checkpoints, 1);
+  restore(tar(), restored());
+  EXPECT_THAT(check_data(restored()).damages, IsEmpty());
+}
+
+TEST_F(Backup, CheckNamesEachDamage) {
+  const CheckReport whole = check_data(data());
+  EXPECT_THAT(whole.damages, IsEmpty());
+  EXPECT_THAT(whole.notes, IsEmpty());
+  EXPECT_EQ(whole.checkpoints, 2);
+  EXPECT_EQ(whole.unhashed, 0);
+  const std::string adapter = folder(0) + "/adapter_model.safetensors";
+  struct Case {
+    const char* what;
+    std::function<void()> damage;
+    std::string names, says;
+  };
+  const Case cases[] = {
+      {"a bit of a weight", [&] { flip(adapter, read_bytes(adapter).size() - 1); }, adapter,
+       "not those that were saved"},
+      {"a file that was cut", [&] { fs::resize_file(adapter, 20); }, adapter,
+       "not those that were saved"},
+      {"a file that is gone", [&] { fs::remove(adapter); }, adapter, "is missing"},
+      {"the marker", [&] { fs::remove(folder(0) + "/checkpoint_complete"); }, folder(0),
+       "checkpoint_complete"},
+      {"the record", [&] { write_bytes(folder(0) + "/strata.json", "{"); },
+       folder(0) + "/strata.json", "byte"},
+      {"another's record",
+       [&] {
+         fs::copy_file(folder(1) + "/strata.json", folder(0) + "/strata.json",
+                       fs::copy_options::overwrite_existing);
+       },
+       folder(0) + "/strata.json", "the database 'tinker://s:train:0/weights/a'"},
+      {"the folder", [&] { fs::remove_all(folder(0)); }, folder(0), "not there or not whole"},
+      {"the fingerprint", [&] { fs::remove(data() + "/checkpoints/fingerprint"); },
+       data() + "/checkpoints/fingerprint", ""},
+      {"another's secret", [&] { write_bytes(data() + "/secret", std::string(32, 'x')); },
+       data() + "/strata.db", "belongs to another data directory"},
+      {"a short secret", [&] { write_bytes(data() + "/secret", "x"); }, data() + "/secret",
+       "1 bytes, want 32"},
+      {"a database that is none",
+       [&] { write_bytes(data() + "/strata.db", "not a database at all"); }, data() + "/strata.db",
+       "not a database"},
+  };
+  close();
+  const std::string kept = dir_.path() + "/kept";
+  fs::copy(data(), kept, fs::copy_options::recursive);
+  for (const Case& c : cases) {
+    c.damage();
+    const std::vector<std::string> found = damages();
+    ASSERT_THAT(found, ::testing::Not(IsEmpty())) << c.what;
+    EXPECT_THAT(found, ::testing::Contains(::testing::AllOf(HasSubstr(c.names), HasSubstr(c.says))))
+        << c.what;
+    fs::remove_all(data());
+    fs::copy(kept, data(), fs::copy_options::recursive);
+    EXPECT_THAT(damages(), IsEmpty()) << c.what;
+  }
+  EXPECT_THAT(error_of([] { check_data("/nowhere"); }), HasSubstr("no data directory"));
+}
+
+// A page of the database that was overwritten.
+TEST_F(Backup, CheckFindsADamagedPageOfTheDatabase) {
+  close();
+  const std::string path = data() + "/strata.db";
+  std::string bytes = read_bytes(path);
+  constexpr size_t kPage = 4096;
+  ASSERT_GT(bytes.size(), 4 * kPage);
+  for (size_t at = 2 * kPage; at + kPage <= bytes.size(); at += kPage)
+    bytes.replace(at, 64, std::string(64, '\x5a'));
+  write_bytes(path, bytes);
+  const std::vector<std::string> found = damages();
+  ASSERT_FALSE(found.empty());
+  EXPECT_THAT(found[0], HasSubstr("strata.db"));
+}
+
+TEST_F(Backup, OlderCheckpointsAreCheckedByTheirForm) {
+  const std::string record = folder(0) + "/strata.json";
+  std::string text = read_bytes(record);
+  text.erase(text.find(",\"sha256\""), std::string::npos);
+  write_bytes(record, text + "}\n");
+  EXPECT_THAT(damages(), IsEmpty());
+  EXPECT_EQ(check_data(data()).unhashed, 1);
+  EXPECT_EQ(back_up(data(), tar()).checkpoints, 2);
+  fs::resize_file(folder(0) + "/adapter_model.safetensors", 20);
+  EXPECT_THAT(damages(), ::testing::Contains(HasSubstr("adapter_model.safetensors")));
+}
+
+TEST_F(Backup, ACopyHasTheHashesOfItsSource) {
+  RunRow run;
+  run.id = "copy:train:0";
+  run.tenant = "bob";
+  run.base_model = "base";
+  registry_->copy(rows_[0], run, std::nullopt, {}, 1000);
+  const CheckReport report = check_data(data());
+  EXPECT_THAT(report.damages, IsEmpty());
+  EXPECT_EQ(report.checkpoints, 3);
+  EXPECT_EQ(report.unhashed, 0);
+}
+
+TEST_F(Backup, AStrayIsANote) {
+  fs::create_directories(data() + "/checkpoints/alice/s:train:0/weights/" + random_id());
+  const CheckReport report = check_data(data());
+  EXPECT_THAT(report.damages, IsEmpty());
+  EXPECT_THAT(report.notes, ElementsAre(HasSubstr("no row knows it")));
+}
+
+TEST_F(Backup, BackingUpRefusesWhatIsDamagedOrInTheWay) {
+  EXPECT_THAT(error_of([&] { back_up(dir_.path(), tar()); }), HasSubstr("has no secret"));
+  write_bytes(tar(), "mine");
+  EXPECT_THAT(error_of([&] { back_up(data(), tar()); }), HasSubstr("is there already"));
+  EXPECT_EQ(read_bytes(tar()), "mine");
+  fs::remove(tar());
+  flip(folder(1) + "/adapter_config.json", 0);
+  EXPECT_THAT(error_of([&] { back_up(data(), tar()); }),
+              HasSubstr(folder(1) + "/adapter_config.json"));
+  fs::remove_all(folder(1));
+  EXPECT_THAT(error_of([&] { back_up(data(), tar()); }), HasSubstr(folder(1)));
+  EXPECT_THAT(dir_.names(), ElementsAre("data")) << "nothing stays of a backup that failed";
+}
+
+TEST_F(Backup, RestoringRefusesADamagedBackupAndLeavesNothing) {
+  back_up(data(), tar());
+  const std::string whole = read_bytes(tar());
+  const auto fault = [&](const std::string& bytes) {
+    write_bytes(tar(), bytes);
+    const std::string text = error_of([&] { restore(tar(), restored()); });
+    EXPECT_THAT(dir_.names(), ElementsAre("backup.tar", "data")) << text;
+    return text;
+  };
+  for (const size_t size :
+       {size_t{0}, size_t{100}, size_t{512}, whole.size() / 2, whole.size() - 1024})
+    EXPECT_NE(fault(whole.substr(0, size)), "") << size;
+  // Any bit, of a header or of a file, but not of padding.
+  std::string flipped = whole;
+  flipped[0] ^= 1;
+  EXPECT_THAT(fault(flipped), HasSubstr("no header of a tar file"));
+  flipped = whole;
+  const size_t header = whole.find("adapter_config.json") / 512 * 512;
+  flipped[header + 512 + 1] ^= 1;
+  EXPECT_THAT(fault(flipped), HasSubstr("adapter_config.json' is damaged"));
+  write_bytes(tar(), whole);
+  fs::create_directory(restored());
+  write_bytes(restored() + "/mine", "x");
+  EXPECT_THAT(error_of([&] { restore(tar(), restored()); }), HasSubstr("is not empty"));
+  fs::remove(restored() + "/mine");
+  EXPECT_EQ(restore(tar(), restored()).checkpoints, 2) << "an empty directory is fine";
+}
+
+TEST(Restore, TakesNoFileThatABackupDoesNotHave) {
+  const TempDir dir;
+  const std::string id(32, 'a');
+  const std::string inside = "checkpoints/alice/r/weights/" + id + "/";
+  for (const std::string& name :
+       {std::string("../evil"), std::string("/etc/evil"), std::string("secret/evil"),
+        std::string("checkpoints/alice"), "checkpoints/../r/weights/" + id + "/x",
+        "checkpoints/alice/../weights/" + id + "/x", "checkpoints/alice/r/other/" + id + "/x",
+        std::string("checkpoints/alice/r/weights/../x"), inside + "..", inside + "a/b",
+        inside + "a b"}) {
+    const std::string path = dir.file("evil.tar");
+    fs::remove(path);
+    TarWriter writer(path);
+    writer.add(name, "evil", 0);
+    writer.commit();
+    EXPECT_THAT(error_of([&] { restore(path, dir.file("out")); }), HasSubstr("no file of a backup"))
+        << name;
+    EXPECT_THAT(dir.names(), ElementsAre("evil.tar")) << name;
+  }
+  const std::string path = dir.file("twice.tar");
+  TarWriter writer(path);
+  writer.add("secret", "a", 0);
+  writer.add("secret", "b", 0);
+  writer.commit();
+  EXPECT_THAT(error_of([&] { restore(path, dir.file("out")); }), HasSubstr("there twice"));
+  TarWriter unlisted(path);
+  unlisted.add("secret", "a", 0);
+  unlisted.add("MANIFEST", "", 0);
+  unlisted.commit();
+  EXPECT_THAT(error_of([&] { restore(path, dir.file("out")); }), HasSubstr("list of files"));
+}
+
+TEST(Tar, LongNamesAndAllSizesComeBack) {
+  const TempDir dir;
+  const std::string path = dir.file("t.tar");
+  const std::string folders = std::string(60, 'a') + "/" + std::string(80, 'b');
+  std::vector<std::pair<std::string, std::string>> files;
+  for (const size_t size : {0, 1, 511, 512, 513, 5000})
+    files.emplace_back(folders + "/" + std::to_string(size), std::string(size, 'x'));
+  files.emplace_back(std::string(100, 'n'), "n");
+  TarWriter writer(path);
+  for (const auto& [name, content] : files)
+    EXPECT_EQ(writer.add(name, content, 5), sha256(content));
+  writer.commit();
+  TarReader reader(path);
+  for (const auto& [name, content] : files) {
+    const std::optional<TarEntry> entry = reader.next();
+    ASSERT_TRUE(entry.has_value());
+    EXPECT_EQ(entry->name, name);
+    std::string got;
+    reader.read(*entry, [&](std::string_view piece) { got += piece; });
+    EXPECT_EQ(got, content);
+  }
+  EXPECT_FALSE(reader.next().has_value());
+}
+
+}  // namespace
+}  // namespace strata::server
