@@ -438,10 +438,10 @@ def relative_l2(got, want):
     return float(error / scale)
 
 
-def measure_noise(model_dir, adapter_dirs, request, truth, kinds=("f32", "bf16", "bf16_peft")):
+def measure_noise(model_dir, adapter_dirs, request, truth):
     """{name: {"f32": e, "bf16": e, "bf16_peft": e}}: each kind's relative L2 distance from the truth."""
     noise = {name: {} for name in truth}
-    for kind in kinds:
+    for kind in ["f32", "bf16", "bf16_peft"]:
         if kind == "bf16_peft" and not adapter_dirs:
             continue
         got = run_request(model_dir, adapter_dirs, request, kind)

@@ -235,15 +235,6 @@ class Maker:
         self.gap = self.ROUTING_GAP
         return request
 
-    def neighbour(self, request):
-        """The request with other tokens; None where it holds what was computed from its own."""
-        losses = [s.get("loss", request.get("loss", {"name": "cross_entropy"})) for s in request.get("sequences", [])]
-        if not losses or any(loss["name"] != "cross_entropy" for loss in losses) or "train" in request:
-            return None
-        sequences = [{**s, "tokens": self.routed_ids(len(s["tokens"]), s.get("adapter", 0)),
-                      "targets": self.ids(len(s["tokens"]))} for s in request["sequences"]]
-        return {**{k: v for k, v in request.items() if k != "sample"}, "sequences": sequences}
-
     def weights(self, n):
         w = np.where(self.rng.random(n) < 0.7, 1.0, self.rng.choice([0.0, 0.0, 0.25, 1.75, -0.5], n))
         return f32_list(w)
@@ -384,38 +375,24 @@ class Maker:
         return {k: request for k, request in out.items() if request is not None}
 
 
-def spread_noise(noise, model_dir, adapters, request, seed):
-    """bf16 noise as the root mean square over the request and NEIGHBOURS of it with other tokens.
+def spread_noise(noise, model_dir, adapters, request, truth):
+    """bf16 noise: transformers' own, or what shaken runs say is usual for the tensor, whichever is larger.
 
     The gradients of a delta net's decays have as many elements as there are heads, and one or two of these outweigh the
-    rest: the error of one run is one draw, a tenth or ten times of what rounding usually does. Of fewer than FEW
-    elements even the mean says too little of the next draw: there it is the largest.
+    rest: the error of one run is one draw, a tenth or ten times of what rounding usually does. A shake (of float32's
+    size, where errors are linear) says how far each tensor moves beside the others; bf16's size is that at which the
+    median tensor moves as far as it did in transformers.
     """
-    NEIGHBOURS, FEW = 5, 16
-    few = set()
-    maker = Maker(np.random.default_rng([seed, 1]), golden_vocab(model_dir), model_dir, adapters)
-    maker.gap = Maker.WIDE_GAP
-    draws = {name: {kind: [e] for kind, e in kinds.items()} for name, kinds in noise.items()}
-    for _ in range(NEIGHBOURS):
-        other = maker.neighbour(request)
-        if other is None:
-            return noise
-        truth = gr.run_request(model_dir, adapters, other, "f64")
-        few.update(name for name, value in truth.items() if value.size < FEW)
-        for name, kinds in gr.measure_noise(model_dir, adapters, other, truth,
-                                                   ("bf16", "bf16_peft")).items():
-            for kind, e in kinds.items():
-                draws.get(name, {}).get(kind, []).append(e)
-    def level(name, e):
-        return max(e) if name in few else float(np.mean(np.square(e)) ** 0.5)
-    return {name: {kind: e[0] if kind == "f32" else level(name, e) for kind, e in kinds.items()}
-            for name, kinds in draws.items()}
-
-
-def golden_vocab(model_dir):
-    with open(os.path.join(model_dir, "config.json"), encoding="utf-8") as f:
-        config = json.load(f)
-    return config.get("text_config", config)["vocab_size"]
+    SHAKES = 8
+    shaken = [gr.run_request(model_dir, adapters, request, "f64", shake=100 + i) for i in range(SHAKES)]
+    moves = {name: np.mean([gr.relative_l2(run[name], value) ** 2 for run in shaken]) ** 0.5
+             for name, value in truth.items() if value.any()}
+    for kind in ("bf16", "bf16_peft"):
+        ratios = [noise[name][kind] / move for name, move in moves.items() if move > 0 and noise[name].get(kind)]
+        for name, move in moves.items():
+            if noise[name].get(kind):
+                noise[name][kind] = max(noise[name][kind], float(move * np.median(ratios)))
+    return noise
 
 
 def make_case(root, name, spec, committed):
@@ -443,8 +420,8 @@ def make_case(root, name, spec, committed):
         if min(routing) < maker.WIDE_GAP:
             # Rounding to bfloat16 sends some tokens to other experts: its error says nothing.
             noise = {k: {"f32": v["f32"]} for k, v in noise.items() if "f32" in v}
-        elif name.startswith("qwen3_5"):
-            noise = spread_noise(noise, model_dir, adapters, request, seed)
+        elif name.startswith("qwen3_5") and not {"train", "sample"} & request.keys():
+            noise = spread_noise(noise, model_dir, adapters, request, truth)
         stem = os.path.join(folder, key)
         gr.save_json(stem + ".json", request)
         save_file({k: np.ascontiguousarray(v, np.float32) for k, v in truth.items()},
