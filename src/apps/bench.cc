@@ -52,6 +52,10 @@ constexpr Work kWorks[] = {
     {"lora8", Kind::kDecode, 8, 128, false, true},
     {"moe_train_s512", Kind::kTrain, 4, 512, false, false, BenchShape::kQwen3Moe},
     {"moe_decode1", Kind::kDecode, 1, 128, false, false, BenchShape::kQwen3Moe},
+    {"gdn_train_s2048", Kind::kTrain, 1, 2048, false, false, BenchShape::kDeltaNet},
+    {"gdn_prefill4096", Kind::kPrefill, 1, 4096, false, false, BenchShape::kDeltaNet},
+    {"gdn_decode1", Kind::kDecode, 1, 128, false, false, BenchShape::kDeltaNet},
+    {"gdn_decode8", Kind::kDecode, 8, 128, false, false, BenchShape::kDeltaNet},
     {"mla_prefill512", Kind::kPrefill, 1, 512, false, false, BenchShape::kLatent},
     {"mla_decode1", Kind::kDecode, 1, 128, false, false, BenchShape::kLatent},
 };
@@ -71,8 +75,8 @@ struct Sample {
 void fill_random(Backend& backend, model::ModelWeights& weights) {
   for (size_t index = 0; index < weights.table().size(); ++index) {
     const model::Parameter& parameter = weights.table()[index];
-    const int64_t rows = parameter.is_matrix() ? parameter.shape[0] : 1;
-    const int64_t cols = parameter.is_matrix() ? parameter.shape[1] : parameter.shape[0];
+    const int64_t rows = parameter.num_rows();
+    const int64_t cols = parameter.num_cols();
     const int64_t step = std::max<int64_t>(1, (8 << 20) / cols);
     for (int64_t begin = 0; begin < rows; begin += step) {
       const int64_t end = std::min(rows, begin + step);

@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "model/blocks/attention_config.h"
+#include "model/blocks/gated_delta_net.h"
 #include "model/blocks/gated_mlp.h"
 #include "model/blocks/gqa.h"
 #include "model/blocks/mla.h"
@@ -54,6 +55,34 @@ ModelConfig qwen3_30b_a3b() {
   return c;
 }
 
+// Three gated delta nets to one attention with an output gate.
+ModelConfig qwen35_08b() {
+  ModelConfig c = made("qwen3_5", "Qwen3_5ForCausalLM", 248320, 1024, 262144);
+  c.tie_word_embeddings = true;
+  c.norm_offset = 1.0f;
+  constexpr int64_t kHeadDim = 256, kRotaryDim = 64;
+  const Block attention(model::kGqa,
+                        model::GqaConfig{.num_heads = 8,
+                                         .num_kv_heads = 2,
+                                         .head_dim = kHeadDim,
+                                         .scale = model::plain_attention_scale(kHeadDim),
+                                         .qk_norm = true,
+                                         .norm_offset = 1.0f,
+                                         .rope = c.add_rope({{.theta = 1e7}, kRotaryDim}),
+                                         .rotary_dim = kRotaryDim,
+                                         .output_gate = true});
+  const Block delta_net(model::kGatedDeltaNet, model::GatedDeltaNetConfig{.num_key_heads = 16,
+                                                                          .num_value_heads = 16,
+                                                                          .key_dim = 128,
+                                                                          .value_dim = 128,
+                                                                          .conv_width = 4});
+  const Block mlp(model::kGatedMlp, model::GatedMlpConfig{.width = 3584});
+  for (int layer = 1; layer <= 24; ++layer) {
+    c.layers.push_back(model::pre_norm_layer(c, layer % 4 == 0 ? attention : delta_net, mlp));
+  }
+  return c;
+}
+
 ModelConfig deepseek_v3_attention() {
   ModelConfig c = made("deepseek_v3", "DeepseekV3ForCausalLM", 32768, 7168, 163840);
   const Block attention(model::kMla, model::MlaConfig{.num_heads = 128,
@@ -77,6 +106,8 @@ model::ModelConfig bench_config(BenchShape shape) {
       return qwen3_06b();
     case BenchShape::kQwen3Moe:
       return qwen3_30b_a3b();
+    case BenchShape::kDeltaNet:
+      return qwen35_08b();
     case BenchShape::kLatent:
       return deepseek_v3_attention();
   }

@@ -7,6 +7,7 @@ namespace strata::apps {
 enum class BenchShape {
   kQwen3Dense,  // Qwen3-0.6B
   kQwen3Moe,    // four layers of Qwen3-30B-A3B, a vocabulary of 32,768
+  kDeltaNet,    // Qwen3.5-0.8B
   kLatent,      // two layers with DeepSeek-V3's attention, a narrow dense MLP
 };
 

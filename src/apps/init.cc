@@ -30,6 +30,17 @@ constexpr NamedConfig kNamed[] = {
   "bos_token_id": 151643, "eos_token_id": 151645, "torch_dtype": "bfloat16"
 }
 )"},
+    {"qwen3.5-0.8b", R"({
+  "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "vocab_size": 248320, "hidden_size": 1024,
+  "intermediate_size": 3584, "num_hidden_layers": 24, "num_attention_heads": 8, "num_key_value_heads": 2,
+  "head_dim": 256, "linear_num_key_heads": 16, "linear_num_value_heads": 16, "linear_key_head_dim": 128,
+  "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "full_attention_interval": 4,
+  "max_position_embeddings": 262144, "rms_norm_eps": 1e-06,
+  "rope_parameters": {"rope_type": "default", "rope_theta": 10000000, "partial_rotary_factor": 0.25},
+  "tie_word_embeddings": true, "attention_bias": false, "hidden_act": "silu", "initializer_range": 0.02,
+  "eos_token_id": 248044, "torch_dtype": "bfloat16"
+}
+)"},
     {"smollm2-135m", R"({
   "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 49152, "hidden_size": 576,
   "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,

@@ -114,7 +114,8 @@ INSTANTIATE_TEST_SUITE_P(
     All, WarmStep,
     testing::Combine(testing::Values(api::Gradients::kAdapters, api::Gradients::kParameters),
                      testing::Values(model::Recompute::kNone, model::Recompute::kFull),
-                     testing::Values("qwen3", "deepseek_mla", "qwen3_moe", "deepseek_moe")));
+                     testing::Values("qwen3", "deepseek_mla", "qwen3_moe", "deepseek_moe",
+                                     "qwen3_5", "qwen3_5_moe")));
 
 TEST(EngineMemory, LoadingKeepsNoScratch) {
   auto engine = make({});
@@ -210,7 +211,8 @@ TEST_P(PlannedPass, OfSamplingTakesWhatIsPlanned) {
 
 INSTANTIATE_TEST_SUITE_P(All, PlannedPass,
                          testing::Values("qwen3", "llama2", "llama_tied_embed", "deepseek_mla",
-                                         "deepseek_moe", "qwen3_moe", "zero_layers"));
+                                         "deepseek_moe", "qwen3_moe", "qwen3_5", "qwen3_5_moe",
+                                         "zero_layers"));
 
 // The plan of a shape covers a pass of one sequence, and comes close for any division: attention's
 // workspace alone depends on how sequences fall to workers, by some rows of a worker.
