@@ -376,7 +376,7 @@ TEST(CausalConvDeathTest, WhatItRefuses) {
   const StateSegment twice[] = {{.begin = 0, .end = 3}, {.begin = 2, .end = 4}};
   const StateSegment beyond{.begin = 0, .end = 5};
   EXPECT_DEATH(causal_conv_silu(backend, {x, long_weight, {&rows, 1}}, y), "kMaxConvTaps");
-  EXPECT_DEATH(causal_conv_silu(backend, {x, weight, {&continued, 1}}, y), "history");
+  EXPECT_DEATH(causal_conv_silu(backend, {x, weight, {&continued, 1}}, y), "state");
   EXPECT_DEATH(causal_conv_silu(backend, {x, weight, twice}, y), "last_end");
   EXPECT_DEATH(causal_conv_silu(backend, {x, weight, {&beyond, 1}}, y), "last_end");
   EXPECT_DEATH(causal_conv_silu_backward(backend, {x, weight, {&continued, 1}}, x, y, {}),
