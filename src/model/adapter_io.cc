@@ -109,7 +109,8 @@ void check_base_copy(Backend& backend, const LoadedModel& model, const PeftAdapt
   const ModelWeights& weights = *model.weights;
   size_t index = ModelWeights::npos;
   const std::string_view prefix = weights.layers().module_prefix();
-  if (copy.base_name == fmt::format("{}embed_tokens.weight", prefix)) {
+  if (canonical_path(weights.layers(), copy.base_name) ==
+      fmt::format("{}embed_tokens.weight", prefix)) {
     index = weights.embedding_index();
   }
   if (copy.base_name == "lm_head.weight") index = weights.head_index();

@@ -3,25 +3,29 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "checkpoint/safetensors.h"
 #include "model/adapter_io.h"
 #include "model/load.h"
+#include "tests/checkpoint/safetensors_bytes.h"
 
 namespace strata::model {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 const std::string kGolden = std::string(STRATA_SOURCE_DIR) + "/tests/golden/";
 
-class TextPartFiles : public testing::TestWithParam<const char*> {
+class TextPartFiles : public ::testing::TestWithParam<const char*> {
  protected:
   Backend backend_{choose_cpu_path(), 2};
   std::string source_ = kGolden + GetParam() + "/model";
-  std::string out_ = testing::TempDir() + "text_part_" + GetParam();
+  std::string out_ = ::testing::TempDir() + "text_part_" + GetParam();
   void TearDown() override { std::filesystem::remove_all(out_); }
 };
 
@@ -66,7 +70,51 @@ TEST_P(TextPartFiles, AnAdapterHasTheNamesOfTheWhole) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TextPartFiles, testing::Values("gemma3_vision", "gemma3_vision_hub"));
+// Made on the text model alone, with a copy of the base's embedding, as PEFT writes it.
+TEST_P(TextPartFiles, AnAdapterOfTheTextModelAloneFits) {
+  const LoadedModel model = load_model(backend_, source_, {.compute_dtype = DType::kF32});
+  LoraAdapter adapter(*model.weights,
+                      adapter_specs(model.config, {"q_proj", "embed_tokens"}, 2, 4.0),
+                      backend_.panel_width());
+  adapter.initialise(1);
+  save_adapter(adapter, out_, "base");
+  const std::string path = out_ + "/adapter_model.safetensors";
+  const std::string bytes = read_file(path, 1 << 24);
+  uint64_t size = 0;
+  std::memcpy(&size, bytes.data(), sizeof(size));
+  std::string header = bytes.substr(8, size), data = bytes.substr(8 + size);
+  const std::string whole = "model.language_model.";
+  for (size_t at = header.find(whole); at != std::string::npos; at = header.find(whole)) {
+    header.replace(at, whole.size(), "model.");
+  }
+  const ModelWeights& weights = *model.weights;
+  const Shape& shape = weights.table()[weights.embedding_index()].shape;
+  Tensor copy(DType::kF32, shape);
+  weights.read(backend_, weights.embedding_index(), 0, copy);
+  const auto begin = static_cast<int64_t>(data.size());
+  data.append(static_cast<const char*>(copy.view().data),
+              static_cast<size_t>(copy.view().num_bytes()));
+  header.insert(
+      header.rfind('}'),
+      "," + strata::testing::entry("base_model.model.model.embed_tokens.base_layer.weight", "F32",
+                                   shape.to_string(), begin, static_cast<int64_t>(data.size())));
+  std::ofstream(path, std::ios::binary) << strata::testing::safetensors_bytes(header, data);
+  EXPECT_EQ(load_adapter(backend_, model, out_)->modules().size(), adapter.modules().size());
+  // A copy of another base is told, not taken.
+  data.back() = static_cast<char>(data.back() ^ 1);
+  data[data.size() - 2] = 0x40;
+  std::ofstream(path, std::ios::binary) << strata::testing::safetensors_bytes(header, data);
+  try {
+    load_adapter(backend_, model, out_);
+    FAIL() << "a copy that differs";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("differs from the model's"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TextPartFiles,
+                         ::testing::Values("gemma3_vision", "gemma3_vision_hub", "qwen3_5_vision",
+                                           "qwen3_5_vision_hub"));
 
 std::string message_of(const std::string& text) {
   try {
