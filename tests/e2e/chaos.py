@@ -201,15 +201,17 @@ def copied(strata, model, data):
 
     client = threading.Thread(target=churn, daemon=True)
     client.start()
-    for number in range(5):
-        tar, other = os.path.join(data, f"{number}.tar"), os.path.join(data, f"restored{number}")
-        for command in (["backup", "--data", f"{data}/state", "--out", tar], ["check", "--data", f"{data}/state"],
-                        ["restore", "--in", tar, "--data", other], ["check", "--data", other]):
-            code, said = run(strata, *command)
-            assert code == 0, (command, said)
-        time.sleep(1)
-    stop.set()
-    client.join()
+    try:
+        for number in range(5):
+            tar, other = os.path.join(data, f"{number}.tar"), os.path.join(data, f"restored{number}")
+            for command in (["backup", "--data", f"{data}/state", "--out", tar], ["check", "--data", f"{data}/state"],
+                            ["restore", "--in", tar, "--data", other], ["check", "--data", other]):
+                code, said = run(strata, *command)
+                assert code == 0, (command, said)
+            time.sleep(1)
+    finally:
+        stop.set()
+        client.join()
     assert server.stop() == 0
     server = start(strata, model, other)
     wire = Wire(server.url, KEY)

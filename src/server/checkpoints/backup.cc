@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "base/error.h"
@@ -73,22 +74,31 @@ std::vector<Folder> folders_of(Sql& sql) {
   return out;
 }
 
-// The folder's files by name, open: a sweep that removes them takes nothing from us. Empty when the
-// folder is not there whole.
-std::map<std::string, ReadOnlyFile> open_files(const std::string& dir) {
+// A folder's files by name, open: a sweep that removes them takes nothing from us.
+struct OpenFolder {
+  CheckpointRecord record;
   std::map<std::string, ReadOnlyFile> files;
+};
+
+// Nothing when the folder is not there whole, with every file that its record names.
+std::optional<OpenFolder> open_folder(const std::string& dir) {
+  OpenFolder out;
   std::error_code fault;
   const fs::directory_iterator end;
   try {
     for (fs::directory_iterator at(dir, fault); !fault && at != end; at.increment(fault)) {
-      files.emplace(at->path().filename().string(), ReadOnlyFile(at->path().string()));
+      out.files.emplace(at->path().filename().string(), ReadOnlyFile(at->path().string()));
     }
   } catch (const Error& error) {
     if (error.code != ErrorCode::kNotFound && file_exists(dir)) throw;
     return {};
   }
-  if (fault || !files.contains(kMarkerName) || !files.contains(kRecordName)) return {};
-  return files;
+  if (fault || !out.files.contains(kMarkerName) || !out.files.contains(kRecordName)) return {};
+  out.record = read_record(out.files.at(kRecordName));
+  for (const auto& [name, hash] : out.record.hashes) {
+    if (!out.files.contains(name)) return {};
+  }
+  return out;
 }
 
 bool is_alive(Sql& sql, const std::string& id) {
@@ -110,15 +120,14 @@ class Writer {
   }
   void add(const std::string& name) { add(name, ReadOnlyFile(data_ + "/" + name)); }
   // All of a folder, held against its own record; its bytes.
-  int64_t add(const Folder& folder, const std::map<std::string, ReadOnlyFile>& files) {
-    const CheckpointRecord record = read_record(files.at(kRecordName).path());
+  int64_t add(const std::string& folder, const OpenFolder& open) {
     int64_t bytes = 0;
-    for (const auto& [name, file] : files) {
-      const std::string path = folder.path + "/" + name;
+    for (const auto& [name, file] : open.files) {
+      const std::string path = folder + "/" + name;
       add(path, file);
       bytes += file.size();
-      const auto known = record.hashes.find(name);
-      if (known == record.hashes.end() || known->second == hashes_.at(path)) continue;
+      const auto known = open.record.hashes.find(name);
+      if (known == open.record.hashes.end() || known->second == hashes_.at(path)) continue;
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("{}: its bytes are not those that were saved; nothing was written "
                               "('strata check' names all that is damaged)",
@@ -238,15 +247,14 @@ BackupCounts back_up(const std::string& data, const std::string& out) {
   Writer writer(data, out);
   BackupCounts counts;
   for (const Folder& folder : folders_of(*snapshot)) {
-    const auto files = open_files(data + "/" + folder.path);
-    if (!files.empty()) {
-      counts.bytes += writer.add(folder, files);
+    if (const auto open = open_folder(data + "/" + folder.path)) {
+      counts.bytes += writer.add(folder.path, *open);
       ++counts.checkpoints;
       continue;
     }
     if (is_alive(*live, folder.id)) {
       refuse(
-          fmt::format("{}/{}: the checkpoint's files are gone; nothing was written ('strata "
+          fmt::format("{}/{}: the checkpoint's files are not all there; nothing was written ('strata "
                       "check' names all that is damaged)",
                       data, folder.path));
     }

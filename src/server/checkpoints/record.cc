@@ -32,10 +32,18 @@ std::string record_text(const CheckpointRow& row, const CheckpointRecord& record
       record.is_encrypted, files);
 }
 
-CheckpointRecord read_record(const std::string& path) {
-  const std::string text = read_file(path, kMaxRecord);
+CheckpointRecord read_record(const std::string& path) { return read_record(ReadOnlyFile(path)); }
+
+CheckpointRecord read_record(const ReadOnlyFile& file) {
+  if (file.size() > kMaxRecord) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: {} bytes, a checkpoint's record has {} at most", file.path(),
+                            file.size(), kMaxRecord));
+  }
+  std::string text(static_cast<size_t>(file.size()), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(text)));
   CheckpointRecord record;
-  JsonReader json(text, path);
+  JsonReader json(text, file.path());
   json.begin_object();
   for (std::string key; json.next_key(key);) {
     if (key == "path") {

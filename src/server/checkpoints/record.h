@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "base/files.h"
 #include "server/state/store.h"
 
 namespace strata::server {
@@ -20,6 +21,7 @@ constexpr const char* kMarkerName = "checkpoint_complete";
 std::string record_text(const CheckpointRow& row, const CheckpointRecord& record);
 // Error when the file is not there or is no record.
 CheckpointRecord read_record(const std::string& path);
+CheckpointRecord read_record(const ReadOnlyFile& file);
 // Of every file in a folder; hexadecimal.
 std::map<std::string, std::string> hash_files(const std::string& dir);
 std::string hash_file(const std::string& path);

@@ -120,6 +120,23 @@ TEST_F(Backup, WhatIsDeletedMeanwhileIsNoDamage) {
   EXPECT_THAT(check_data(restored()).damages, IsEmpty());
 }
 
+// A sweep that is half through has removed any of the files.
+TEST_F(Backup, AFolderThatLacksAFileIsNotCopied) {
+  fs::remove(folder(0) + "/adapter_model.safetensors");
+  EXPECT_THAT(error_of([&] { back_up(data(), tar()); }), HasSubstr("are not all there"));
+  EXPECT_FALSE(fs::exists(tar()));
+  store_->delete_checkpoint(rows_[0].id, 1000);
+  EXPECT_EQ(back_up(data(), tar()).checkpoints, 1);
+  restore(tar(), restored());
+  EXPECT_THAT(check_data(restored()).damages, IsEmpty());
+}
+
+TEST_F(Backup, ARecordIsReadFromAFileThatIsGone) {
+  const ReadOnlyFile file(folder(0) + "/strata.json");
+  fs::remove_all(folder(0));
+  EXPECT_EQ(read_record(file).path, "tinker://s:train:0/weights/a");
+}
+
 TEST_F(Backup, CheckNamesEachDamage) {
   const CheckReport whole = check_data(data());
   EXPECT_THAT(whole.damages, IsEmpty());
