@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <optional>
 
 #include "base/error.h"
 #include "engine/adapter_state.h"
@@ -26,32 +25,39 @@ int64_t slot_bytes(const engine::Engine& engine, int64_t rank, model::ExpertRank
       engine, engine::lora_specs(engine.config(), {.rank = rank}, expert_rank), true);
 }
 
-int64_t pass_bytes(engine::Engine& engine, int64_t tokens, int64_t rank,
-                   model::ExpertRank expert_rank, std::optional<model::Recompute> recompute = {}) {
-  return engine::plan_pass_bytes(
-      engine, {.pass_tokens = tokens,
-               .modules = engine::lora_specs(engine.config(), {.rank = rank}, expert_rank),
-               .backward = true,
-               .recompute = recompute});
+engine::PlanShape pass_shape(const engine::Engine& engine, int64_t tokens, int64_t rank,
+                             model::ExpertRank expert_rank) {
+  return {.pass_tokens = tokens,
+          .modules = engine::lora_specs(engine.config(), {.rank = rank}, expert_rank),
+          .backward = true};
 }
 
-// Activations grow with the tokens: the tokens of a pass with full recompute that fits `bytes`.
-int64_t longest_datum(engine::Engine& engine, int64_t bytes, int64_t rank,
+int64_t pass_bytes(engine::Engine& engine, int64_t tokens, int64_t rank,
+                   model::ExpertRank expert_rank) {
+  return engine::plan_pass_bytes(engine, pass_shape(engine, tokens, rank, expert_rank));
+}
+
+// Tokens of the longest datum that fits `bytes` in a pass of its own, with full recompute. One of
+// pass_tokens does: the pass is planned for it.
+int64_t longest_datum(engine::Engine& engine, int64_t pass_tokens, int64_t bytes, int64_t rank,
                       model::ExpertRank expert_rank) {
-  constexpr int64_t kShort = 1024, kLong = 2048;
-  const auto at = [&](int64_t tokens) {
-    return pass_bytes(engine, tokens, rank, expert_rank, model::Recompute::kFull);
+  engine::PlanShape shape = pass_shape(engine, pass_tokens, rank, expert_rank);
+  shape.recompute = model::Recompute::kFull;
+  shape.alone = true;
+  const auto fits = [&](int64_t tokens) {
+    shape.pass_tokens = tokens;
+    return engine::plan_pass_bytes(engine, shape) <= bytes;
   };
-  const int64_t shorter = at(kShort);
-  const int64_t each = std::max<int64_t>(1, (at(kLong) - shorter) / (kLong - kShort));
-  int64_t tokens =
-      std::min(engine.config().max_position_embeddings, kShort + (bytes - shorter) / each);
-  // The line is not quite straight: what it promises is held against the plan itself.
-  for (int64_t over = at(tokens) - bytes; over > 0 && tokens > kLeastPassTokens;
-       over = at(tokens) - bytes) {
-    tokens = std::max(kLeastPassTokens, tokens - over / each - 1);
+  // Doubled first, so that no pass far beyond the answer is planned.
+  const int64_t context = engine.config().max_position_embeddings;
+  int64_t least = std::min(pass_tokens, context), beyond = context + 1;
+  while (2 * least < beyond && fits(2 * least)) least *= 2;
+  beyond = std::min(beyond, 2 * least);
+  while (beyond - least > 1) {
+    const int64_t middle = least + (beyond - least) / 2;
+    (fits(middle) ? least : beyond) = middle;
   }
-  return tokens;
+  return least;
 }
 
 int64_t sample_pages(const engine::Engine& engine) {
@@ -136,7 +142,7 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
   engine::Engine& first = *engines[0];
   for (size_t i = 0; i < engines.size(); ++i) {
     plan.longest_data.push_back(
-        longest_datum(*engines[i], plan.pass_bytes[i], max_rank, expert_rank));
+        longest_datum(*engines[i], plan.pass_tokens, plan.pass_bytes[i], max_rank, expert_rank));
   }
   plan.slot_rank_8 = slot_bytes(first, 8, expert_rank);
   plan.slot_rank_32 = slot_bytes(first, 32, expert_rank);

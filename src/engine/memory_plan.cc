@@ -60,6 +60,7 @@ PassPlan plan_pass(Engine& engine, const PlanShape& shape) {
   // One sequence; one for each worker, each of another adapter; and one for each token.
   PassPlan most;
   for (const int64_t count : {int64_t{1}, threads, shape.pass_tokens}) {
+    if (shape.alone && count > 1) continue;
     const int64_t length = (shape.pass_tokens + count - 1) / count;
     PassPlan plan = plan_sequences(engine, shape, adapters, count, length);
     if (plan.total() > most.total()) most = std::move(plan);

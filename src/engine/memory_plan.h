@@ -18,6 +18,7 @@ struct PlanShape {
   bool backward = false;
   bool train_base = false;
   std::optional<model::Recompute> recompute = {};  // the engine's own unless given
+  bool alone = false;  // its tokens are one sequence, as a datum that is longer than a pass runs
   int64_t kv_positions = 0;
   int64_t num_sampled = 0;  // sequences that are sampled, for their states
 };

@@ -1,0 +1,43 @@
+// How a server divides its memory: the longest datum is the longest that fits a pass.
+#include "apps/serve_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/memory_plan.h"
+#include "engine/work_runner.h"
+
+namespace strata::apps {
+namespace {
+
+TEST(ServePlan, TheLongestDatumIsTheLongestThatFits) {
+  constexpr int64_t kRank = 8, kContext = 40000;
+  for (const char* name : {"qwen3", "qwen3_wide", "qwen3_5", "gemma3", "deepseek_moe"}) {
+    auto config = model::load_config(
+                      std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + name + "/model", false)
+                      .config;
+    config.max_position_embeddings = kContext;
+    auto backend = std::make_unique<Backend>(choose_cpu_path(), /*threads=*/2);
+    auto model = model::init_model(*backend, config, DType::kBF16, /*seed=*/1);
+    engine::Engine engine(std::move(backend), std::move(model), {});
+    engine::Engine* engines[] = {&engine};
+    for (const int64_t budget : {int64_t{192} << 20, int64_t{512} << 20, int64_t{4} << 30}) {
+      const ServePlan plan = plan_serve(engines, budget, kRank);
+      const int64_t longest = plan.longest_data[0];
+      EXPECT_GE(longest, plan.pass_tokens) << name << ' ' << budget;
+      EXPECT_LE(longest, kContext);
+      engine::PlanShape shape = {
+          .pass_tokens = longest,
+          .modules = engine::lora_specs(config, {.rank = kRank}, model::ExpertRank::kDivided),
+          .backward = true,
+          .recompute = model::Recompute::kFull,
+          .alone = true};
+      EXPECT_LE(engine::plan_pass_bytes(engine, shape), plan.pass_bytes[0]) << name << ' ' << budget;
+      if (longest == kContext) continue;
+      ++shape.pass_tokens;
+      EXPECT_GT(engine::plan_pass_bytes(engine, shape), plan.pass_bytes[0]) << name << ' ' << budget;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace strata::apps
