@@ -31,10 +31,12 @@ TEST(ServePlan, TheLongestDatumIsTheLongestThatFits) {
           .backward = true,
           .recompute = model::Recompute::kFull,
           .alone = true};
-      EXPECT_LE(engine::plan_pass_bytes(engine, shape), plan.pass_bytes[0]) << name << ' ' << budget;
+      EXPECT_LE(engine::plan_pass_bytes(engine, shape), plan.pass_bytes[0])
+          << name << ' ' << budget;
       if (longest == kContext) continue;
       ++shape.pass_tokens;
-      EXPECT_GT(engine::plan_pass_bytes(engine, shape), plan.pass_bytes[0]) << name << ' ' << budget;
+      EXPECT_GT(engine::plan_pass_bytes(engine, shape), plan.pass_bytes[0])
+          << name << ' ' << budget;
     }
   }
 }

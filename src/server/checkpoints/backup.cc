@@ -253,10 +253,10 @@ BackupCounts back_up(const std::string& data, const std::string& out) {
       continue;
     }
     if (is_alive(*live, folder.id)) {
-      refuse(
-          fmt::format("{}/{}: the checkpoint's files are not all there; nothing was written ('strata "
-                      "check' names all that is damaged)",
-                      data, folder.path));
+      refuse(fmt::format(
+          "{}/{}: the checkpoint's files are not all there; nothing was written ('strata "
+          "check' names all that is damaged)",
+          data, folder.path));
     }
     const SqlValue id = folder.id;
     snapshot->run("DELETE FROM checkpoints WHERE id = ?", {&id, 1});
