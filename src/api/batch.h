@@ -51,10 +51,12 @@ enum class Gradients : uint8_t {
 struct Batch {
   std::vector<Sequence> sequences;
   Gradients gradients = Gradients::kNone;
-  bool want_loss = true;            // logprobs and losses; needs targets
-  bool score_all = false;           // logprobs also where the weight is 0
-  bool want_hidden_states = false;  // into the sink: "hidden_states" [L + 1, T, D]
-  bool want_logits = false;         // into the sink: "logits" [T, V]
+  bool want_loss = true;   // logprobs and losses; needs targets
+  bool score_all = false;  // logprobs also where the weight is 0
+  // Into the sink: "hidden_states" [L + 1, T, D]; of n streams [L + 1, T, n D] and "final_hidden"
+  // [T, D] beside them.
+  bool want_hidden_states = false;
+  bool want_logits = false;  // into the sink: "logits" [T, V]
 };
 
 struct SequenceResult {

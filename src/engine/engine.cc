@@ -138,8 +138,10 @@ api::BatchResult Engine::run(const api::Batch& batch, api::TensorSink* sink) {
   for (const api::Sequence& sequence : batch.sequences)
     total += static_cast<int64_t>(sequence.tokens.size());
   const model::ModelConfig& c = model_.config;
-  if (batch.want_hidden_states)
-    sink->add("hidden_states", {c.num_layers() + 1, total, c.hidden_size});
+  if (batch.want_hidden_states) {
+    sink->add("hidden_states", {c.num_layers() + 1, total, c.state_width()});
+    if (c.streams) sink->add("final_hidden", {total, c.hidden_size});
+  }
   if (batch.want_logits) sink->add("logits", {total, c.vocab_size});
   if (batch.gradients == api::Gradients::kAdapters) {
     for (const api::Sequence& sequence : batch.sequences) {

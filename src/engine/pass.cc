@@ -3,11 +3,13 @@
 #include <cstring>
 
 #include "engine/engine.h"
+#include "ops/elementwise.h"
 
 namespace strata::engine {
 namespace {
 
-void write_hidden_states(const PassWork& work, TensorView states) {
+void write_hidden_states(Backend& backend, const PassWork& work, TensorView states,
+                         TensorView final_hidden) {
   api::NamedTensor& out = work.sink->at("hidden_states");
   const int64_t total = out.shape[1];
   const int64_t width = states.cols();
@@ -15,6 +17,9 @@ void write_hidden_states(const PassWork& work, TensorView states) {
     std::memcpy(out.values.data() + (i * total + work.first_row) * width, states.at(i).data,
                 static_cast<size_t>(states.at(i).num_bytes()));
   }
+  if (width == final_hidden.cols()) return;  // else the last entry is of the streams
+  float* rows = work.sink->at("final_hidden").values.data() + work.first_row * final_hidden.cols();
+  ops::copy(backend, final_hidden, TensorView(rows, DType::kF32, final_hidden.shape));
 }
 
 void write_logits(model::Pass& pass, const PassWork& work, TensorView hidden, PassState& state) {
@@ -45,12 +50,14 @@ void run_pass(Backend& backend, Engine& engine, const PassWork& work, PassState&
   const TensorView hidden = scratch.take(pass.dtype(), shape, "final_hidden");
   const TensorView states =
       work.want_hidden_states
-          ? scratch.take(DType::kF32, {c.num_layers() + 1, pass.num_tokens(), c.hidden_size},
+          ? scratch.take(DType::kF32, {c.num_layers() + 1, pass.num_tokens(), c.state_width()},
                          "hidden_states")
           : TensorView();
   state.tape.recompute = work.recompute;
   model::decoder_forward(pass, state.tape, work.backward(), states, hidden);
-  if (work.want_hidden_states && !backend.is_counting()) write_hidden_states(work, states);
+  if (work.want_hidden_states && !backend.is_counting()) {
+    write_hidden_states(backend, work, states, hidden);
+  }
   if (work.want_logits) write_logits(pass, work, hidden, state);
   if (!work.want_loss) return;
   const TensorView d_hidden =

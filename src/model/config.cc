@@ -90,6 +90,7 @@ void check_layers(const ConfigObject& object, const ModelConfig& config) {
   double parameters =
       2.0 * static_cast<double>(config.hidden_size) * static_cast<double>(config.vocab_size);
   const LayerTable table(config);
+  parameters += count_values(table.streams_rows());
   for (const LayerStack& stack : table.stacks()) {
     parameters += count_values(stack) * static_cast<double>(stack.size());
   }

@@ -10,6 +10,7 @@
 
 #include "model/connector.h"
 #include "model/rope_config.h"
+#include "model/streams.h"
 #include "tensor/dtype.h"
 
 namespace strata::model {
@@ -32,9 +33,10 @@ struct ModelConfig {
   double initializer_range = 0.02;
   bool tie_word_embeddings = false;
   std::vector<LayerConfig> layers;
-  std::vector<RopeSpec> ropes;  // blocks name theirs by its place here
-  int64_t num_mtp_layers = 0;   // beyond the layers in a checkpoint; they take no part
-  std::optional<DType> dtype;   // what the file says of its weights
+  std::optional<Streams> streams;  // nothing: one stream, the residual itself
+  std::vector<RopeSpec> ropes;     // blocks name theirs by its place here
+  int64_t num_mtp_layers = 0;      // beyond the layers in a checkpoint; they take no part
+  std::optional<DType> dtype;      // what the file says of its weights
   std::vector<int64_t> eos_token_ids;
   // How checkpoints may name tensors, the canonical form first; what adapters' modules are called;
   // and tensors of other modalities, which take no part but stay in files that are saved.
@@ -43,6 +45,10 @@ struct ModelConfig {
   std::vector<std::string_view> ignored_prefixes;
 
   [[nodiscard]] int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
+  // Of the residual state between layers: all streams together.
+  [[nodiscard]] int64_t state_width() const {
+    return hidden_size * (streams ? streams->count() : 1);
+  }
   // The config of the first block of this kind in a layer, or null.
   template <typename Config>
   [[nodiscard]] const Config* find_block(int64_t layer, const BlockOps& ops) const {

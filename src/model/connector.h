@@ -27,10 +27,10 @@ struct ConnectorOps {
   size_t saved_bytes;
   void (*construct)(void* saved);
   void (*save)(Pass& pass, const BlockContext& context, void* saved);
-  // state [T, D] to out [T, D], or to an empty out (recompute).
+  // state [T, n D] to out [T, n D] of n streams (model/streams.h), or to an empty out (recompute).
   void (*forward)(Pass& pass, const SublayerContext& context, const SublayerSaved& saved,
                   TensorView state, TensorView out);
-  // d [T, D] f32: the gradient of out on entry, of state on return.
+  // d [T, n D] f32: the gradient of out on entry, of state on return.
   void (*backward)(Pass& pass, const SublayerContext& context, const SublayerSaved& saved,
                    TensorView state, TensorView d);
 };

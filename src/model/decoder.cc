@@ -14,6 +14,38 @@ void keep_hidden_state(Pass& pass, TensorView hidden_states, int64_t index, Tens
   if (!hidden_states.empty()) ops::copy(pass.backend, x, hidden_states.at(index));
 }
 
+// The state before the first layer: the embedding's rows in every stream.
+void begin_state(Pass& pass, TensorView x) {
+  const int64_t width = pass.weights.config().hidden_size;
+  if (x.cols() == width) return embedding_forward(pass, x);
+  const Scratch::Mark mark(pass.backend.scratch());
+  const TensorView rows = pass.take(pass.dtype(), {x.rows(), width});
+  embedding_forward(pass, rows);
+  for (int64_t column = 0; column < x.cols(); column += width) {
+    ops::copy(pass.backend, rows, x.slice_cols(column, column + width));
+  }
+}
+
+void begin_state_backward(Pass& pass, TensorView d) {
+  const int64_t width = pass.weights.config().hidden_size;
+  if (d.cols() == width) return embedding_backward(pass, d);
+  const Scratch::Mark mark(pass.backend.scratch());
+  const TensorView sum = zeros(pass, {d.rows(), width});
+  for (int64_t column = 0; column < d.cols(); column += width) {
+    ops::add_into(pass.backend, d.slice_cols(column, column + width), sum);
+  }
+  embedding_backward(pass, sum);
+}
+
+// What the final norm reads: the state itself, or of streams what reads them, from the scratch.
+TensorView read_state(Pass& pass, TensorView state) {
+  const ModelConfig& c = pass.weights.config();
+  if (!c.streams) return state;
+  const TensorView x = pass.take(pass.dtype(), {state.rows(), c.hidden_size});
+  c.streams->ops().read(pass, pass.weights.streams(), state, x);
+  return x;
+}
+
 // One layer in inference or with full recompute: all but what is kept is gone when it returns.
 void forward_and_forget(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
                         TensorView out) {
@@ -27,18 +59,29 @@ ops::RmsNormArgs final_norm(const Pass& pass, TensorView x) {
   return norm_args(x, pass.weights.final_norm(), c.rms_norm_eps, c.norm_offset);
 }
 
+// final_hidden = norm(read(last)); adds to d_last, which is zero.
+void final_norm_backward(Pass& pass, TensorView last, TensorView d_final, TensorView d_last) {
+  const Scratch::Mark mark(pass.backend.scratch());
+  const ModelConfig& c = pass.weights.config();
+  const TensorView x = read_state(pass, last);
+  const TensorView d_x = c.streams ? zeros(pass, {x.rows(), x.cols()}) : d_last;
+  ops::rms_norm_backward(pass.backend, final_norm(pass, x), {}, d_final, d_x,
+                         pass.base_gradient(pass.weights.final_norm_index()));
+  if (c.streams) c.streams->ops().read_backward(pass, pass.weights.streams(), last, d_x, d_last);
+}
+
 }  // namespace
 
 void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hidden_states,
                      TensorView final_hidden) {
   Scratch& scratch = pass.backend.scratch();
   const ModelConfig& config = pass.weights.config();
-  const Shape shape = {pass.num_tokens(), config.hidden_size};
+  const Shape shape = {pass.num_tokens(), config.state_width()};
   tape.layers.clear();
   tape.pool.clear();
   TensorView x = scratch.take(pass.dtype(), shape, kInputTag);
   TensorView other = wants_backward ? TensorView() : scratch.take(pass.dtype(), shape, kInputTag);
-  embedding_forward(pass, x);
+  begin_state(pass, x);
   for (int64_t layer = 0; layer < config.num_layers(); ++layer) {
     keep_hidden_state(pass, hidden_states, layer, x);
     if (!wants_backward) {
@@ -60,17 +103,17 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
     x = out;
   }
   tape.last = x;
-  ops::rms_norm(pass.backend, final_norm(pass, x), final_hidden, {});
-  keep_hidden_state(pass, hidden_states, config.num_layers(), final_hidden);
+  const Scratch::Mark mark(scratch);
+  ops::rms_norm(pass.backend, final_norm(pass, read_state(pass, x)), final_hidden, {});
+  keep_hidden_state(pass, hidden_states, config.num_layers(), config.streams ? x : final_hidden);
 }
 
 void decoder_backward(Pass& pass, Tape& tape, TensorView d_final) {
   Scratch& scratch = pass.backend.scratch();
   const Scratch::Mark mark(scratch);
-  const TensorView d = zeros(pass, {d_final.rows(), d_final.cols()});
-  // final_hidden = norm(last)
-  ops::rms_norm_backward(pass.backend, final_norm(pass, tape.last), {}, d_final, d,
-                         pass.base_gradient(pass.weights.final_norm_index()));
+  const ModelConfig& config = pass.weights.config();
+  const TensorView d = zeros(pass, {d_final.rows(), config.state_width()});
+  final_norm_backward(pass, tape.last, d_final, d);
   for (auto layer = static_cast<int64_t>(tape.layers.size()) - 1; layer >= 0; --layer) {
     const LayerSaved& kept = tape.layers[static_cast<size_t>(layer)];
     const Scratch::Mark layer_mark(scratch);
@@ -83,7 +126,7 @@ void decoder_backward(Pass& pass, Tape& tape, TensorView d_final) {
       decoder_layer_backward(pass, layer, kept, d);
     }
   }
-  embedding_backward(pass, d);
+  begin_state_backward(pass, d);
 }
 
 }  // namespace strata::model

@@ -1,6 +1,7 @@
 // The decoder: embedding, L layers, final norm. forward() leaves what backward() needs on a Tape,
-// by the recompute mode. T tokens, D model width, L layers. Tape memory comes from the backend's
-// scratch: the caller holds a Mark around forward and backward. Engine thread only.
+// by the recompute mode. T tokens, D model width, L layers, n streams (1 for most models). Tape
+// memory comes from the backend's scratch: the caller holds a Mark around forward and backward.
+// Engine thread only.
 #pragma once
 #include <vector>
 
@@ -16,11 +17,12 @@ struct Tape {
   SavedPool pool;
   Recompute recompute = Recompute::kNone;
   std::vector<LayerSaved> layers;  // kFull: only what is kept is set
-  TensorView last;                 // [T, D] the last layer's output
+  TensorView last;                 // [T, n D] the last layer's output
 };
 
-// Writes final_hidden [T, D] (compute type) and, unless empty, hidden_states [L + 1, T, D] f32 in
-// Hugging Face's order: entry i the input of layer i, the last entry the final norm's output.
+// Writes final_hidden [T, D] (compute type) and, unless empty, hidden_states [L + 1, T, n D] f32 in
+// Hugging Face's order: entry i the input of layer i, the last entry the final norm's output, or of
+// a model with streams the last layer's output.
 // Without `wants_backward` nothing is left on the tape.
 void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hidden_states,
                      TensorView final_hidden);

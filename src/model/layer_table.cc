@@ -73,6 +73,10 @@ LayerTable::LayerTable(const ModelConfig& config) : module_prefix_(config.module
     places_.push_back({stack - stacks_.begin(), stack->size()});
     stack->layers.push_back(static_cast<int64_t>(layer));
   }
+  if (config.streams) {
+    config.streams->ops().params(config.streams->config(), config.streams->count(),
+                                 config.hidden_size, streams_rows_);
+  }
   model_targets_.resize(2);
   model_targets_[kEmbedding] = {.path = std::string(config.module_prefix) + "embed_tokens",
                                 .in = config.vocab_size,
@@ -80,19 +84,23 @@ LayerTable::LayerTable(const ModelConfig& config) : module_prefix_(config.module
   model_targets_[kHead] = {.path = "lm_head", .in = config.hidden_size, .out = config.vocab_size};
 }
 
+double count_values(const ParamRows& rows) {
+  double count = 0.0;
+  for (const ParamRow& row : rows) {
+    if (!row.is_parameter()) continue;
+    double values = static_cast<double>(std::max<int64_t>(1, row.num_experts));
+    for (int axis = 0; axis < row.shape.rank(); ++axis) {
+      values *= static_cast<double>(row.shape[axis]);
+    }
+    count += values;
+  }
+  return count;
+}
+
 double count_values(const LayerStack& stack) {
   double count = 0.0;
   for (const SublayerRows& sublayer : stack.rows) {
-    for (const ParamRows* rows : {&sublayer.outer, &sublayer.inner}) {
-      for (const ParamRow& row : *rows) {
-        if (!row.is_parameter()) continue;
-        double values = static_cast<double>(std::max<int64_t>(1, row.num_experts));
-        for (int axis = 0; axis < row.shape.rank(); ++axis) {
-          values *= static_cast<double>(row.shape[axis]);
-        }
-        count += values;
-      }
-    }
+    count += count_values(sublayer.outer) + count_values(sublayer.inner);
   }
   return count;
 }

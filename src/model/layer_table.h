@@ -70,6 +70,8 @@ class LayerTable {
   }
   [[nodiscard]] int64_t num_layers() const { return static_cast<int64_t>(places_.size()); }
   [[nodiscard]] std::span<const LayerStack> stacks() const { return stacks_; }
+  // What the streams declare, outside the layers.
+  [[nodiscard]] const ParamRows& streams_rows() const { return streams_rows_; }
   // What the model's modules are called below the head's parent: "model.".
   [[nodiscard]] std::string_view module_prefix() const { return module_prefix_; }
   // The targets of a layer; of layer -1 those outside the layers, kEmbedding and kHead.
@@ -81,10 +83,13 @@ class LayerTable {
   std::string_view module_prefix_;
   std::vector<LayerPlace> places_;
   std::vector<LayerStack> stacks_;
+  ParamRows streams_rows_;
   std::vector<LoraTarget> model_targets_;
 };
 
-// Values of a layer's parameters, all experts together, in double: hostile sizes stay countable.
+// Values of rows of parameters, or of a layer's, all experts together, in double: hostile sizes
+// stay countable.
+double count_values(const ParamRows& rows);
 double count_values(const LayerStack& stack);
 
 }  // namespace strata::model

@@ -58,7 +58,8 @@ struct ParamRow {
   std::vector<Spelling> others = {};
 
   [[nodiscard]] bool is_parameter() const { return shape.rank() > 0; }
-  [[nodiscard]] bool is_matrix() const { return shape.rank() == 2; }
+  // Held as a panel of the compute type.
+  [[nodiscard]] bool is_matrix() const { return shape.rank() == 2 && floor != DType::kF32; }
 };
 
 // In checkpoint order.

@@ -11,18 +11,23 @@
 namespace strata::model {
 namespace {
 
-int64_t parameter_bytes(const Shape& shape, DType dtype, int64_t width,
-                        const RowBlocks& blocks = {}) {
-  const int64_t bytes =
-      shape.rank() == 2 ? panel_bytes(dtype, blocks.panel_rows(shape[0], width), shape[1], width)
-                        : shape.num_elements() * dtype_bytes(DType::kF32);
-  return Arena::aligned(bytes);
+int64_t matrix_bytes(const Shape& shape, DType dtype, int64_t width, const RowBlocks& blocks = {}) {
+  return Arena::aligned(panel_bytes(dtype, blocks.panel_rows(shape[0], width), shape[1], width));
+}
+
+int64_t values_bytes(const Shape& shape) {
+  return Arena::aligned(shape.num_elements() * dtype_bytes(DType::kF32));
+}
+
+// Of one expert.
+int64_t expert_bytes(const ParamRow& row, DType dtype, int64_t width) {
+  return row.is_matrix() ? matrix_bytes(row.shape, dtype, width, row.blocks)
+                         : values_bytes(row.shape);
 }
 
 // Of one layer, all experts together.
 int64_t row_bytes(const ParamRow& row, DType dtype, int64_t width) {
-  return parameter_bytes(row.shape, dtype, width, row.blocks) *
-         std::max<int64_t>(1, row.num_experts);
+  return expert_bytes(row, dtype, width) * std::max<int64_t>(1, row.num_experts);
 }
 
 // Calls body(row, sublayer, whether it is the connector's) for every parameter of a stack's layers,
@@ -85,26 +90,30 @@ void bind(Parameter& parameter, void* memory, DType dtype, int64_t width) {
 
 std::string layer_tensor_name(int64_t layer, std::string_view suffix, int64_t expert) {
   const std::string name = fmt::format(fmt::runtime(suffix), expert);
-  return fmt::format("model.layers.{}.{}", layer, name);
+  return layer < 0 ? "model." + name : fmt::format("model.layers.{}.{}", layer, name);
 }
 
 ModelWeights::ModelWeights(const ModelConfig& config, DType compute_dtype, int64_t panel_width)
     : config_(config), layer_table_(config), compute_dtype_(compute_dtype) {
   CHECK(compute_dtype == DType::kF32 || compute_dtype == DType::kBF16);
   const Shape embed_shape = {config.vocab_size, config.hidden_size};
-  const int64_t embed_bytes = parameter_bytes(embed_shape, compute_dtype, panel_width);
-  const int64_t norm_bytes = parameter_bytes({config.hidden_size}, compute_dtype, panel_width);
+  const int64_t embed_bytes = matrix_bytes(embed_shape, compute_dtype, panel_width);
+  const int64_t norm_bytes = values_bytes({config.hidden_size});
   int64_t total = embed_bytes * (config.tie_word_embeddings ? 1 : 2) + norm_bytes;
   for (const LayerStack& stack : layer_table_.stacks()) {
     for_each_row(stack, [&](const ParamRow& row, size_t, bool) {
       total += row_bytes(row, compute_dtype, panel_width) * stack.size();
     });
   }
+  for (const ParamRow& row : layer_table_.streams_rows()) {
+    total += row_bytes(row, compute_dtype, panel_width);
+  }
   arena_ = Arena(total);
 
   embedding_ = add_parameter(make_parameter("model.embed_tokens.weight", embed_shape),
                              arena_.take(embed_bytes), panel_width);
   add_layers(panel_width);
+  add_streams(panel_width);
   final_norm_ = add_parameter(
       make_parameter("model.norm.weight", {config.hidden_size}, 1.0f - config.norm_offset),
       arena_.take(norm_bytes), panel_width);
@@ -120,6 +129,14 @@ size_t ModelWeights::add_parameter(Parameter parameter, void* memory, int64_t pa
   bind(parameter, memory, compute_dtype_, panel_width);
   table_.push_back(std::move(parameter));
   return table_.size() - 1;
+}
+
+void ModelWeights::bind_view(std::vector<ParamView>& views, const ParamRow& row, size_t index) {
+  ParamView& view = view_of(views, row.key);
+  view.panel = table_[index].panel;
+  view.values = table_[index].values;
+  view.index = index;
+  view.bias = row.bias;
 }
 
 // One [n, ...] allocation for each parameter of a stack; the table lists them layer by layer.
@@ -142,18 +159,25 @@ void ModelWeights::add_layers(int64_t panel_width) {
     for_each_row(stack, [&](const ParamRow& row, size_t s, bool outer) {
       char* first = memory[static_cast<size_t>(place.stack)][next++] +
                     place.index * row_bytes(row, compute_dtype_, panel_width);
-      const int64_t bytes = parameter_bytes(row.shape, compute_dtype_, panel_width, row.blocks);
+      const int64_t bytes = expert_bytes(row, compute_dtype_, panel_width);
       const size_t index = table_.size();
       for (int64_t e = 0; e < std::max<int64_t>(1, row.num_experts); ++e) {
         add_parameter(make_parameter(row, layer, e), first + e * bytes, panel_width);
       }
-      ParamView& view = view_of(outer ? views[s].outer : views[s].inner, row.key);
-      view.panel = table_[index].panel;
-      view.values = table_[index].values;
-      view.index = index;
-      view.bias = row.bias;
+      bind_view(outer ? views[s].outer : views[s].inner, row, index);
     });
   }
+}
+
+void ModelWeights::add_streams(int64_t panel_width) {
+  if (!config_.streams) return;
+  for (const ParamRow& row : layer_table_.streams_rows()) {
+    const size_t index =
+        add_parameter(make_parameter(row, -1, 0),
+                      arena_.take(row_bytes(row, compute_dtype_, panel_width)), panel_width);
+    bind_view(streams_params_, row, index);
+  }
+  streams_ = {.config = config_.streams->config(), .params = streams_params_, .layer = -1};
 }
 
 // The contexts that blocks and connectors run in: their config, views and adapter targets.

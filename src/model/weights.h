@@ -20,12 +20,12 @@
 
 namespace strata::model {
 
-// One row of the weight table. `layer` is -1 outside the stacks, `expert` -1 outside the experts.
+// One row of the weight table. `layer` is -1 outside the layers, `expert` -1 outside the experts.
 struct Parameter {
   std::string name;  // in a checkpoint
   int layer = -1;
   int expert = -1;
-  const ParamRow* row = nullptr;  // in a layer: what its block or connector declares
+  const ParamRow* row = nullptr;  // what its block, connector or streams declare
   Shape shape;                    // [rows, cols] of a matrix
   // The tensor in a checkpoint may be larger: rows [first_row, ...) of it, all leading axes
   // flattened (experts stored as one tensor). Empty stored_shape: the tensor is the parameter.
@@ -41,7 +41,7 @@ struct Parameter {
   PanelView panel;    // matrices
   RowBlocks blocks;   // of the panel's rows
   TensorView values;  // what is not a matrix: f32, dense
-  [[nodiscard]] bool is_matrix() const { return shape.rank() == 2; }
+  [[nodiscard]] bool is_matrix() const { return shape.rank() == 2 && floor != DType::kF32; }
   // As loading, saving and init walk it: what is not a matrix is one row.
   [[nodiscard]] int64_t num_rows() const { return is_matrix() ? shape[0] : 1; }
   [[nodiscard]] int64_t num_cols() const { return is_matrix() ? shape[1] : shape.num_elements(); }
@@ -53,7 +53,8 @@ inline PanelView expert_panel(PanelView first, int64_t expert) {
   return first;
 }
 
-// "model.layers.3.mlp.experts.7.up_proj.weight" of a suffix in which "{}" is the expert.
+// "model.layers.3.mlp.experts.7.up_proj.weight" of a suffix in which "{}" is the expert; of layer
+// -1 "model.hc_head.fn".
 std::string layer_tensor_name(int64_t layer, std::string_view suffix, int64_t expert);
 
 // A tensor of a checkpoint and the rows of the weight table it holds, in the order of its rows.
@@ -84,6 +85,8 @@ class ModelWeights {
   [[nodiscard]] std::span<const SublayerContext> layer(int64_t index) const {
     return layers_[static_cast<size_t>(index)];
   }
+  // The streams' config and parameters; only where the model has streams.
+  [[nodiscard]] const BlockContext& streams() const { return streams_; }
   [[nodiscard]] PanelView embedding() const { return table_[embedding_].panel; }
   // The head; the embedding when tied, read at every call.
   [[nodiscard]] PanelView head() const { return table_[head_].panel; }
@@ -103,7 +106,10 @@ class ModelWeights {
 
  private:
   void add_layers(int64_t panel_width);
+  void add_streams(int64_t panel_width);
   void bind_layers();
+  // The view of a row, whose (first) parameter is `index` in the table.
+  void bind_view(std::vector<ParamView>& views, const ParamRow& row, size_t index);
   size_t add_parameter(Parameter parameter, void* memory, int64_t panel_width);
 
   ModelConfig config_;
@@ -117,6 +123,8 @@ class ModelWeights {
   };
   std::vector<std::vector<SublayerParams>> params_;
   std::vector<std::vector<SublayerContext>> layers_;
+  std::vector<ParamView> streams_params_;
+  BlockContext streams_;
   size_t embedding_ = 0;
   size_t head_ = 0;
   size_t final_norm_ = 0;
