@@ -206,4 +206,16 @@ void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& lin
   input_gradient(pass, dy, linear.weight, dx, accumulate, beside ? &gradients : nullptr);
 }
 
+void linear_forward(Pass& pass, const BlockContext& context, int key, TensorView x, TensorView add,
+                    TensorView h, TensorView y) {
+  linear_forward(pass, pass.rows, linear_of(context, key), x, add, h, y);
+}
+
+void linear_backward(Pass& pass, const BlockContext& context, int key, TensorView x, TensorView h,
+                     TensorView dy, TensorView dx, bool accumulate) {
+  const LinearWeights linear = linear_of(context, key);
+  linear_backward(pass, pass.rows, linear, x, h, dy, dx, accumulate,
+                  pass.base_gradient(linear.weight_index));
+}
+
 }  // namespace strata::model

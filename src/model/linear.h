@@ -44,6 +44,13 @@ void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& lin
                      TensorView h, TensorView dy, TensorView dx, bool accumulate,
                      TensorView d_weight);
 
+// The same of a block's matrix `key` for the pass's rows; the base weight's gradient goes where the
+// pass says.
+void linear_forward(Pass& pass, const BlockContext& context, int key, TensorView x, TensorView add,
+                    TensorView h, TensorView y);
+void linear_backward(Pass& pass, const BlockContext& context, int key, TensorView x, TensorView h,
+                     TensorView dy, TensorView dx, bool accumulate);
+
 // Largest rank among the batch's adapters for this target and layer; 0 when no row has the module.
 int64_t largest_rank(const RowGroups& rows, int64_t layer, int target);
 

@@ -124,11 +124,6 @@ struct GatedDeltaNet {
     }
   }
 
-  static void project(Pass& pass, const BlockContext& context, const Saved& s, Key key,
-                      TensorView x, TensorView add, TensorView y) {
-    linear_forward(pass, pass.rows, linear_of(context, key), x, add, s.lora_h[key], y);
-  }
-
   static ops::CausalConvArgs conv_args(Pass& pass, const BlockContext& context, const Saved& s) {
     const auto& c = context.as<Config>();
     return {.x = s.qkv,
@@ -161,10 +156,10 @@ struct GatedDeltaNet {
   static void forward(Pass& pass, const BlockContext& context, Saved& s, TensorView n,
                       BlockOutput output) {
     const Scratch::Mark mark(pass.backend.scratch());
-    project(pass, context, s, kQkv, n, {}, s.qkv);
-    project(pass, context, s, kZ, n, {}, s.z);
-    project(pass, context, s, kB, n, {}, s.b);
-    project(pass, context, s, kA, n, {}, s.a);
+    linear_forward(pass, context, kQkv, n, {}, s.lora_h[kQkv], s.qkv);
+    linear_forward(pass, context, kZ, n, {}, s.lora_h[kZ], s.z);
+    linear_forward(pass, context, kB, n, {}, s.lora_h[kB], s.b);
+    linear_forward(pass, context, kA, n, {}, s.lora_h[kA], s.a);
     {
       const Scratch::Mark inner(pass.backend.scratch());
       ops::DeltaNetArgs rule = rule_args(pass, context, s);
@@ -174,14 +169,7 @@ struct GatedDeltaNet {
     }
     const TensorView normed = pass.take(pass.dtype(), s.z.shape);
     ops::gated_norm(pass.backend, norm_args(context, s), normed);
-    project(pass, context, s, kOut, normed, output.add, output.out);
-  }
-
-  static void project_backward(Pass& pass, const BlockContext& context, const Saved& s, Key key,
-                               TensorView x, TensorView dy, TensorView dx, bool accumulate) {
-    const LinearWeights linear = linear_of(context, key);
-    linear_backward(pass, pass.rows, linear, x, s.lora_h[key], dy, dx, accumulate,
-                    pass.base_gradient(linear.weight_index));
+    linear_forward(pass, context, kOut, normed, output.add, s.lora_h[kOut], output.out);
   }
 
   // out = out_proj(norm(context) * silu(z)): writes d_context and d_z.
@@ -191,7 +179,7 @@ struct GatedDeltaNet {
     const TensorView normed = pass.take(pass.dtype(), s.z.shape);
     ops::gated_norm(pass.backend, norm_args(context, s), normed);
     const TensorView d_normed = pass.take(pass.dtype(), s.z.shape);
-    project_backward(pass, context, s, kOut, normed, d_out, d_normed, false);
+    linear_backward(pass, context, kOut, normed, s.lora_h[kOut], d_out, d_normed, false);
     ops::gated_norm_backward(pass.backend, norm_args(context, s), d_normed, d_context, d_z,
                              pass.base_gradient(context.param(kNorm).index));
   }
@@ -228,10 +216,10 @@ struct GatedDeltaNet {
       output_backward(pass, context, s, d_out, d_context, d_z);
       rule_backward(pass, context, s, d_context, d_qkv, d_a, d_b);
     }
-    project_backward(pass, context, s, kQkv, n, d_qkv, d_n, false);
-    project_backward(pass, context, s, kZ, n, d_z, d_n, true);
-    project_backward(pass, context, s, kB, n, d_b, d_n, true);
-    project_backward(pass, context, s, kA, n, d_a, d_n, true);
+    linear_backward(pass, context, kQkv, n, s.lora_h[kQkv], d_qkv, d_n, false);
+    linear_backward(pass, context, kZ, n, s.lora_h[kZ], d_z, d_n, true);
+    linear_backward(pass, context, kB, n, s.lora_h[kB], d_b, d_n, true);
+    linear_backward(pass, context, kA, n, s.lora_h[kA], d_a, d_n, true);
   }
 };
 

@@ -93,11 +93,10 @@ void gated_mlp_forward(Pass& pass, const BlockContext& context, const GatedMlpPa
                        const GatedMlpSaved& saved, TensorView n, BlockOutput output,
                        TensorView scales) {
   const Scratch::Mark mark(pass.backend.scratch());
-  linear_forward(pass, pass.rows, linear_of(context, mlp.gate), n, {}, saved.lora_h[0], saved.gate);
-  linear_forward(pass, pass.rows, linear_of(context, mlp.up), n, {}, saved.lora_h[1], saved.up);
+  linear_forward(pass, context, mlp.gate, n, {}, saved.lora_h[0], saved.gate);
+  linear_forward(pass, context, mlp.up, n, {}, saved.lora_h[1], saved.up);
   const TensorView activated = activated_rows(pass, mlp, saved, scales);
-  linear_forward(pass, pass.rows, linear_of(context, mlp.down), activated, output.add,
-                 saved.lora_h[2], output.out);
+  linear_forward(pass, context, mlp.down, activated, output.add, saved.lora_h[2], output.out);
 }
 
 void gated_mlp_backward(Pass& pass, const BlockContext& context, const GatedMlpParts& mlp,
@@ -105,9 +104,6 @@ void gated_mlp_backward(Pass& pass, const BlockContext& context, const GatedMlpP
                         TensorView scales, TensorView d_scales) {
   Scratch& scratch = pass.backend.scratch();
   const Scratch::Mark mark(scratch);
-  const LinearWeights gate = linear_of(context, mlp.gate);
-  const LinearWeights up = linear_of(context, mlp.up);
-  const LinearWeights down = linear_of(context, mlp.down);
   const TensorView d_gate = pass.take(pass.dtype(), saved.gate.shape);
   const TensorView d_up = pass.take(pass.dtype(), saved.gate.shape);
   {
@@ -115,8 +111,7 @@ void gated_mlp_backward(Pass& pass, const BlockContext& context, const GatedMlpP
     const TensorView activated = activated_rows(pass, mlp, saved, scales);
     const TensorView d_activated = pass.take(pass.dtype(), saved.gate.shape);
     // out = add + down(activated)
-    linear_backward(pass, pass.rows, down, activated, saved.lora_h[2], d_out, d_activated, false,
-                    pass.base_gradient(down.weight_index));
+    linear_backward(pass, context, mlp.down, activated, saved.lora_h[2], d_out, d_activated, false);
     // activated = act(gate) * up
     if (scales.empty()) {
       ops::gated_backward(pass.backend, mlp.activation, saved.gate, saved.up, d_activated, d_gate,
@@ -126,10 +121,8 @@ void gated_mlp_backward(Pass& pass, const BlockContext& context, const GatedMlpP
                                d_activated, d_gate, d_up, d_scales);
     }
   }
-  linear_backward(pass, pass.rows, gate, n, saved.lora_h[0], d_gate, d_n, false,
-                  pass.base_gradient(gate.weight_index));
-  linear_backward(pass, pass.rows, up, n, saved.lora_h[1], d_up, d_n, true,
-                  pass.base_gradient(up.weight_index));
+  linear_backward(pass, context, mlp.gate, n, saved.lora_h[0], d_gate, d_n, false);
+  linear_backward(pass, context, mlp.up, n, saved.lora_h[1], d_up, d_n, true);
 }
 
 }  // namespace strata::model

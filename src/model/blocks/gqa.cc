@@ -175,28 +175,17 @@ struct Gqa {
             .window = c.window};
   }
 
-  static void project(Pass& pass, const BlockContext& context, const Saved& s, Key key,
-                      TensorView x, TensorView add, TensorView y) {
-    linear_forward(pass, pass.rows, linear_of(context, key), x, add, s.lora_h[key], y);
-  }
-
   static void forward(Pass& pass, const BlockContext& context, Saved& s, TensorView n,
                       BlockOutput output) {
     const Scratch::Mark mark(pass.backend.scratch());
-    project(pass, context, s, kQ, n, {}, flat(s.q_raw));
-    project(pass, context, s, kK, n, {}, flat(s.k_raw));
-    project(pass, context, s, kV, n, {}, flat(s.v));
+    linear_forward(pass, context, kQ, n, {}, s.lora_h[kQ], flat(s.q_raw));
+    linear_forward(pass, context, kK, n, {}, s.lora_h[kK], flat(s.k_raw));
+    linear_forward(pass, context, kV, n, {}, s.lora_h[kV], flat(s.v));
     const TensorView q = rotated(pass, context, queries_of(context, s.q_raw), kQNorm);
     const TensorView k = rotated(pass, context, s.k_raw, kKNorm);
     ops::attention(pass.backend, attention_args(pass, context, q, k, s.v), s.context, s.lse);
-    project(pass, context, s, kO, flat(gated_context(pass, context, s)), output.add, output.out);
-  }
-
-  static void project_backward(Pass& pass, const BlockContext& context, const Saved& s, Key key,
-                               TensorView x, TensorView dy, TensorView dx, bool accumulate) {
-    const LinearWeights linear = linear_of(context, key);
-    linear_backward(pass, pass.rows, linear, x, s.lora_h[key], dy, dx, accumulate,
-                    pass.base_gradient(linear.weight_index));
+    linear_forward(pass, context, kO, flat(gated_context(pass, context, s)), output.add,
+                   s.lora_h[kO], output.out);
   }
 
   // out = o_proj(context * sigmoid(gate)): writes d_context, and the gates' columns of d_q.
@@ -204,7 +193,7 @@ struct Gqa {
                               TensorView d_out, TensorView d_context, TensorView d_q) {
     const Scratch::Mark mark(pass.backend.scratch());
     const TensorView gated = gated_context(pass, context, s);
-    project_backward(pass, context, s, kO, flat(gated), d_out, flat(d_context), false);
+    linear_backward(pass, context, kO, flat(gated), s.lora_h[kO], d_out, flat(d_context), false);
     if (!context.as<Config>().output_gate) return;
     ops::gated_backward(pass.backend, ops::Activation::kSigmoid, gates_of(context, s.q_raw),
                         s.context, d_context, gates_of(context, d_q), d_context);
@@ -235,9 +224,9 @@ struct Gqa {
       ops::head_norm_rope_backward(backend, rope_args(pass, context, s.k_raw, kKNorm), d_k_rotated,
                                    d_k, pass.base_gradient(context.param(kKNorm).index));
     }
-    project_backward(pass, context, s, kQ, n, flat(d_q), d_n, false);
-    project_backward(pass, context, s, kK, n, flat(d_k), d_n, true);
-    project_backward(pass, context, s, kV, n, flat(d_v), d_n, true);
+    linear_backward(pass, context, kQ, n, s.lora_h[kQ], flat(d_q), d_n, false);
+    linear_backward(pass, context, kK, n, s.lora_h[kK], flat(d_k), d_n, true);
+    linear_backward(pass, context, kV, n, s.lora_h[kV], flat(d_v), d_n, true);
   }
 };
 

@@ -94,39 +94,30 @@ ops::AttentionArgs attention_args(Pass& pass, const BlockContext& context, Tenso
           .value_dim = c.kv_lora_rank};
 }
 
-void project(Pass& pass, const BlockContext& context, const MlaSaved& s, MlaKey key, TensorView x,
-             TensorView add, TensorView y) {
-  linear_forward(pass, pass.rows, linear_of(context, key), x, add, s.lora_h[key], y);
-}
-
-void project_backward(Pass& pass, const BlockContext& context, const MlaSaved& s, MlaKey key,
-                      TensorView x, TensorView dy, TensorView dx, bool accumulate = false) {
-  const LinearWeights linear = linear_of(context, key);
-  linear_backward(pass, pass.rows, linear, x, s.lora_h[key], dy, dx, accumulate,
-                  pass.base_gradient(linear.weight_index));
-}
-
 void queries_forward(Pass& pass, const BlockContext& context, TensorView n, const MlaSaved& s) {
-  if (s.q_a.empty()) return project(pass, context, s, kMlaQ, n, {}, flat(s.q_raw));
-  project(pass, context, s, kMlaQA, n, {}, s.q_a);
+  if (s.q_a.empty())
+    return linear_forward(pass, context, kMlaQ, n, {}, s.lora_h[kMlaQ], flat(s.q_raw));
+  linear_forward(pass, context, kMlaQA, n, {}, s.lora_h[kMlaQA], s.q_a);
   const Scratch::Mark mark(pass.backend.scratch());
-  project(pass, context, s, kMlaQB, query_latent(pass, context, s.q_a), {}, flat(s.q_raw));
+  linear_forward(pass, context, kMlaQB, query_latent(pass, context, s.q_a), {}, s.lora_h[kMlaQB],
+                 flat(s.q_raw));
 }
 
 // Writes d_n [T, D] f32.
 void queries_backward(Pass& pass, const BlockContext& context, TensorView n, const MlaSaved& s,
                       TensorView d_q_raw, TensorView d_n) {
   const Scratch::Mark mark(pass.backend.scratch());
-  if (s.q_a.empty()) return project_backward(pass, context, s, kMlaQ, n, flat(d_q_raw), d_n);
+  if (s.q_a.empty())
+    return linear_backward(pass, context, kMlaQ, n, s.lora_h[kMlaQ], flat(d_q_raw), d_n, false);
   const Shape shape = {s.q_a.rows(), s.q_a.cols()};
   const TensorView d_latent = pass.take(DType::kF32, shape);
-  project_backward(pass, context, s, kMlaQB, query_latent(pass, context, s.q_a), flat(d_q_raw),
-                   d_latent);
+  linear_backward(pass, context, kMlaQB, query_latent(pass, context, s.q_a), s.lora_h[kMlaQB],
+                  flat(d_q_raw), d_latent, false);
   // q_latent = norm(q_a)
   const TensorView d_q_a = zeros(pass, shape);
   ops::rms_norm_backward(pass.backend, latent_norm(s.q_a, context.values(kMlaQANorm)), {}, d_latent,
                          d_q_a, pass.base_gradient(context.param(kMlaQANorm).index));
-  project_backward(pass, context, s, kMlaQA, n, rounded(pass, d_q_a), d_n);
+  linear_backward(pass, context, kMlaQA, n, s.lora_h[kMlaQA], rounded(pass, d_q_a), d_n, false);
 }
 
 // d_kv_a [T, G] f32 from the gradients of the rows as keys [T, 1, G] and as values [T, 1, C]; adds
@@ -234,12 +225,12 @@ struct Mla {
                       BlockOutput output) {
     const Scratch::Mark mark(pass.backend.scratch());
     queries_forward(pass, context, n, s);
-    project(pass, context, s, kMlaKvA, n, {}, s.kv_a);
+    linear_forward(pass, context, kMlaKvA, n, {}, s.lora_h[kMlaKvA], s.kv_a);
     const TensorView q = latent_queries(pass, context, s.q_raw);
     const TensorView rows = cache_rows(pass, context, s.kv_a);
     ops::attention(pass.backend, attention_args(pass, context, q, rows), s.latent_context, s.lse);
     expand_context(pass, context, s.latent_context, s.context);
-    project(pass, context, s, kMlaO, flat(s.context), output.add, output.out);
+    linear_forward(pass, context, kMlaO, flat(s.context), output.add, s.lora_h[kMlaO], output.out);
   }
 
   static void backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,
@@ -252,11 +243,12 @@ struct Mla {
       const Scratch::Mark inner(pass.backend.scratch());
       const TensorView d_context = pass.take(pass.dtype(), s.context.shape);
       // out = o_proj(context)
-      project_backward(pass, context, s, kMlaO, flat(s.context), d_out, flat(d_context));
+      linear_backward(pass, context, kMlaO, flat(s.context), s.lora_h[kMlaO], d_out,
+                      flat(d_context), false);
       attend_backward(pass, context, s, d_context, d_q_raw, d_kv_a);
     }
     queries_backward(pass, context, n, s, d_q_raw, d_n);
-    project_backward(pass, context, s, kMlaKvA, n, d_kv_a, d_n, /*accumulate=*/true);
+    linear_backward(pass, context, kMlaKvA, n, s.lora_h[kMlaKvA], d_kv_a, d_n, /*accumulate=*/true);
   }
 };
 

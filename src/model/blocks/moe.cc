@@ -78,8 +78,7 @@ struct Moe {
         output.out.empty() ? TensorView() : pass.take(DType::kF32, {n.rows(), n.cols()});
     routed_forward(pass, context, s, n, output.add, sum);
     if (context.as<Config>().shared_gate) {
-      linear_forward(pass, pass.rows, linear_of(context, kMoeSharedScale), n, {}, s.shared_lora_h,
-                     s.shared_logits);
+      linear_forward(pass, context, kMoeSharedScale, n, {}, s.shared_lora_h, s.shared_logits);
     }
     gated_mlp_forward(pass, context, shared_parts(context), s.shared, n,
                       {.add = sum, .out = output.out}, shared_scales(pass, context, s));
@@ -116,9 +115,8 @@ struct Moe {
     const TensorView d_logits = pass.take(DType::kF32, shape);
     ops::gated_backward(pass.backend, ops::Activation::kSigmoid, s.shared_logits, ones(s),
                         d_scales.reshape(shape), d_logits, pass.take(DType::kF32, shape));
-    const LinearWeights gate = linear_of(context, kMoeSharedScale);
-    linear_backward(pass, pass.rows, gate, n, s.shared_lora_h, rounded(pass, d_logits), d_n,
-                    /*accumulate=*/true, pass.base_gradient(gate.weight_index));
+    linear_backward(pass, context, kMoeSharedScale, n, s.shared_lora_h, rounded(pass, d_logits),
+                    d_n, /*accumulate=*/true);
   }
 
   static void backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,
