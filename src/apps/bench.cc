@@ -155,15 +155,24 @@ class Bench {
   }
 
  private:
+  [[nodiscard]] std::string recompute() const {
+    if (!options_.recompute.empty()) return options_.recompute;
+    return work_.recompute ? "full" : "none";
+  }
+
   void load() {
     engine::EngineOptions engine_options;
-    engine_options.recompute = work_.recompute ? model::Recompute::kFull : model::Recompute::kNone;
+    if (!options_.recompute.empty() && work_.kind != Kind::kTrain) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("--recompute: {} does not train", work_.name));
+    }
+    engine_options.recompute = parse_recompute(recompute());
     engine_options.threads = options_.threads;
     engine_options.pass_tokens = std::max<int64_t>(2048, work_.length);
     if (!options_.model.empty()) {
       engine_ = make_engine({.model = options_.model,
                              .dtype = options_.dtype,
-                             .recompute = work_.recompute ? "full" : "none",
+                             .recompute = recompute(),
                              .threads = options_.threads},
                             engine_options);
     } else {
@@ -233,7 +242,7 @@ class Bench {
     const WorkCount count = count_train(engine_->config(), {.sequences = work_.batch,
                                                             .length = work_.length,
                                                             .rank = kRank,
-                                                            .recompute = work_.recompute});
+                                                            .recompute = recompute() == "full"});
     add_compute_sample(probe, before, count.flops, seconds);
   }
 

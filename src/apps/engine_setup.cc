@@ -1,9 +1,13 @@
 #include "apps/engine_setup.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "engine/recompute_plan.h"
 
 namespace strata::apps {
 
@@ -17,11 +21,63 @@ DType parse_dtype(const std::string& text, const model::ModelConfig& config) {
               fmt::format("--dtype: got '{}', want f32, bf16 or auto", text));
 }
 
+namespace {
+
+constexpr std::string_view kCustom = "custom:";
+
+[[noreturn]] void refuse_recompute(const std::string& text) {
+  std::string names = "none, full";
+  for (const model::RecomputePreset& preset : model::recompute_presets()) {
+    names += fmt::format(", {}", preset.name);
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--recompute: got '{}', want {}, or custom:TAG,TAG of what is kept", text,
+                          names));
+}
+
+std::vector<std::string> custom_tags(const std::string& text) {
+  std::vector<std::string> tags;
+  for (size_t begin = kCustom.size(); begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    tags.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return tags;
+}
+
+// A tag that the model has no activation of would do nothing.
+void check_recompute_tags(engine::Engine& engine, const std::string& text) {
+  if (!text.starts_with(kCustom)) return;
+  std::vector<std::string> known = {"lora_h"};
+  const engine::RecomputePlan plan = engine::describe_recompute(
+      engine, {.pass_tokens = 64, .backward = true}, model::Recompute::kNone);
+  for (const engine::RecomputePlan::Row& row : plan.rows) {
+    if (std::find(known.begin(), known.end(), row.tag) == known.end()) known.emplace_back(row.tag);
+  }
+  for (const std::string& tag : custom_tags(text)) {
+    if (std::find(known.begin(), known.end(), tag) != known.end()) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--recompute: this model has no activation '{}'; it has {}", tag,
+                            fmt::join(known, ", ")));
+  }
+}
+
+}  // namespace
+
 model::Recompute parse_recompute(const std::string& text) {
   if (text == "none") return model::Recompute::kNone;
   if (text == "full") return model::Recompute::kFull;
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("--recompute: got '{}', want none or full", text));
+  if (text == "qkv_proj_offloaded" || text == "minimal_offloaded") {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("--recompute {}: activations cannot be offloaded yet; minimal and "
+                            "save_qkv_proj keep the same ones in memory",
+                            text));
+  }
+  for (const model::RecomputePreset& preset : model::recompute_presets()) {
+    if (preset.name == text) return model::Recompute::keeping(preset.tags);
+  }
+  if (!text.starts_with(kCustom)) refuse_recompute(text);
+  return model::Recompute::keeping(custom_tags(text));
 }
 
 void check_device(const std::string& device) {
@@ -48,7 +104,9 @@ std::unique_ptr<engine::Engine> make_engine(const EngineSetup& setup,
   model::LoadedModel model = model::load_model(
       *backend, setup.model, {.compute_dtype = dtype, .strict_config = setup.strict_config});
   for (const std::string& warning : model.warnings) log(LogLevel::kWarning, warning);
-  return std::make_unique<engine::Engine>(std::move(backend), std::move(model), options);
+  auto engine = std::make_unique<engine::Engine>(std::move(backend), std::move(model), options);
+  check_recompute_tags(*engine, setup.recompute);
+  return engine;
 }
 
 }  // namespace strata::apps

@@ -9,7 +9,8 @@ namespace strata::apps {
 
 // "f32", "bf16", or "auto": bf16 when the checkpoint is bf16 or f16, else f32.
 DType parse_dtype(const std::string& text, const model::ModelConfig& config);
-model::Recompute parse_recompute(const std::string& text);  // "none", "full"
+// "none", "full", a preset's name, or "custom:" and the tags that are kept, with commas.
+model::Recompute parse_recompute(const std::string& text);
 // Only "cpu" is built; anything else is an Error{kUnsupported}.
 void check_device(const std::string& device);
 

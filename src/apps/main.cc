@@ -27,6 +27,11 @@ namespace {
 
 using Command = std::function<int()>;
 
+constexpr const char* kRecomputeHelp =
+    "of activations, in backward: none, full, minimal, minimal_with_context, "
+    "save_dot_with_context_except_mlp, save_dot_except_mlp, save_qkv_proj, save_out_proj, or "
+    "custom:TAG,TAG of what is kept";
+
 void add_probe(CLI::App& app, Command& chosen) {
   auto* command =
       app.add_subcommand("probe", "Run a model on given token ids and write what it computed");
@@ -39,7 +44,7 @@ void add_probe(CLI::App& app, Command& chosen) {
       ->required();
   command->add_option("--out", options->out, "safetensors file to write")->required();
   command->add_option("--dtype", options->dtype, "f32 or bf16")->capture_default_str();
-  command->add_option("--recompute", options->recompute, "none or full")->capture_default_str();
+  command->add_option("--recompute", options->recompute, kRecomputeHelp)->capture_default_str();
   command->add_option("--threads", options->threads, "0: all cores")->capture_default_str();
   command->add_option("--device", options->device, "cpu")->capture_default_str();
   command->add_flag("--strict-config", options->strict_config,
@@ -58,6 +63,8 @@ void add_bench(CLI::App& app, Command& chosen) {
   command->add_option("--model", options->model,
                       "Hugging Face directory; default: Qwen3-0.6B's shape with random weights");
   command->add_option("--dtype", options->dtype, "f32, bf16 or auto")->capture_default_str();
+  command->add_option("--recompute", options->recompute,
+                      "of a training work, in place of its own; as in train");
   command->add_option("--threads", options->threads, "0: all cores")->capture_default_str();
   command->add_option("--repeat", options->repeat, "timed repetitions; the median counts")
       ->capture_default_str();
@@ -119,7 +126,9 @@ void add_train(CLI::App& app, Command& chosen) {
       ->capture_default_str();
   command->add_flag("--resume", o.resume, "continue from the last save in --out");
   command->add_option("--dtype", o.dtype, "auto, bf16 or f32")->capture_default_str();
-  command->add_option("--recompute", o.recompute, "none or full")->capture_default_str();
+  command->add_option("--memory", o.memory,
+                      "bytes of the whole run (12GiB): passes and what they keep are chosen so");
+  command->add_option("--recompute", o.recompute, kRecomputeHelp)->capture_default_str();
   command->add_option("--threads", o.threads, "0: all cores")->capture_default_str();
   command->add_option("--device", o.device, "cpu")->capture_default_str();
   command->add_flag("--strict-config", o.strict_config, "unknown keys of config.json are errors");

@@ -8,11 +8,11 @@
 #include <optional>
 
 #include "apps/train_job.h"
+#include "apps/train_plan.h"
 #include "apps/train_state.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/files.h"
-#include "engine/memory_plan.h"
 #include "report/format.h"
 #include "report/metrics_log.h"
 #include "report/progress.h"
@@ -31,37 +31,6 @@ int64_t peak_rss_bytes() {
 }
 
 std::string metrics_path(const TrainOptions& options) { return options.out + "/metrics.jsonl"; }
-
-// The largest pass that the options and the data allow.
-int64_t largest_pass(const TrainJob& job) {
-  int64_t longest = 0;
-  for (const data::Dataset* dataset : {&job.train_data(), &job.eval_data()}) {
-    for (const data::Example& example : dataset->examples) {
-      longest = std::max(longest, static_cast<int64_t>(example.tokens.size()));
-    }
-  }
-  const TrainOptions& o = job.options();
-  return std::max(longest, std::min({o.micro_tokens, o.batch_tokens, job.train_data().num_tokens}));
-}
-
-std::string memory_text(TrainJob& job) {
-  engine::PlanShape shape = {
-      .pass_tokens = largest_pass(job), .backward = true, .train_base = !job.is_lora()};
-  if (job.is_lora()) {
-    for (const model::LoraModule& module : job.engine().adapters().begin()->second->modules()) {
-      shape.modules.push_back(module.spec);
-    }
-  }
-  const engine::MemoryPlan plan = engine::plan_memory(job.engine(), shape);
-  std::string text = report::format_bytes(plan.total());
-  const char* separator = ": ";
-  for (const engine::PlanItem& item : plan.items) {
-    if (item.bytes == 0) continue;
-    text += fmt::format("{}{} {}", separator, item.name, report::format_bytes(item.bytes));
-    separator = ", ";
-  }
-  return text;
-}
 
 void print_plan(TrainJob& job) {
   engine::Engine& engine = job.engine();
@@ -95,7 +64,7 @@ void print_plan(TrainJob& job) {
   table.add_row(
       {"machine", fmt::format("CPU path {}, {} threads", cpu_path_name(engine.backend().path()),
                               engine.backend().pool().num_threads())});
-  fmt::print(stderr, "{}", table.text());
+  fmt::print(stderr, "{}{}", table.text(), recompute_text(job));
 }
 
 void write_curve(const TrainOptions& options) {
@@ -265,6 +234,7 @@ int run_train(const TrainOptions& options) {
   const std::unique_ptr<TrainJob> job = make_train_job(options);
   const std::string fingerprint =
       train_fingerprint(options, std::string(cpu_path_name(job->engine().backend().path())));
+  fit_memory(*job);
   make_folders(options.out);  // now that nothing is wrong with what was asked
   if (found) {
     load_train_state(*job, fingerprint);

@@ -19,7 +19,8 @@ struct TrainOptions {
   std::string expert_rank = "divided";  // of routed experts: max(1, rank / experts); full: rank
   std::string targets = "all-linear";   // or module names, comma-separated
   std::string dtype = "auto";           // auto, bf16, f32
-  std::string recompute = "none";       // none, full
+  std::string recompute = "none";       // none, full, a preset or custom:TAG,TAG
+  std::string memory;                   // bytes of the whole run; chooses what is recomputed
   std::string train_on = "last";        // last, all
   int64_t max_length = 2048;
   int64_t batch_tokens = 8192;

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "report/format.h"
 #include "report/progress.h"
+#include "server/options.h"
 
 namespace strata::apps {
 namespace {
@@ -39,7 +40,12 @@ void check_options(const TrainOptions& o) {
   check_choice("--method", o.method, "lora", "full");
   check_choice("--expert-rank", o.expert_rank, "divided", "full");
   check_choice("--train-on", o.train_on, "last", "all");
-  check_choice("--recompute", o.recompute, "none", "full");
+  parse_recompute(o.recompute);
+  if (!o.memory.empty() && o.recompute != "none") {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--memory and --recompute: give one; --memory chooses what is kept");
+  }
+  if (!o.memory.empty()) server::parse_size("--memory", o.memory);
   data::parse_schedule(o.schedule);
   check_range<int64_t>("--rank", o.rank, 1, 65536, "1 or more");
   check_range("--alpha", o.alpha, -kHuge, kHuge, "a finite number");

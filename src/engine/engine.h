@@ -47,6 +47,12 @@ class Engine {
   // Limits that a plan can only name once the model is loaded. Changes no result.
   void set_limits(int64_t pass_tokens, int64_t max_pages, int64_t max_states, int64_t pass_bytes);
 
+  // Of training passes from now on. Changes no result.
+  void set_pass(int64_t pass_tokens, const model::Recompute& recompute) {
+    options_.pass_tokens = pass_tokens;
+    options_.recompute = recompute;
+  }
+
   // Adapter slots: the smallest free number from 1 on. A slot starts from PEFT's initialisation,
   // zero optimizer state and no gradient; a cleared slot's memory is gone, so nothing of it can
   // reach the next owner.

@@ -46,12 +46,12 @@ TensorView read_state(Pass& pass, TensorView state) {
   return x;
 }
 
-// One layer in inference or with full recompute: all but what is kept is gone when it returns.
+// One layer in inference or with recompute: all but what is kept is gone when it returns.
 void forward_and_forget(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
-                        TensorView out) {
+                        const Recompute& recompute, TensorView out) {
   const Scratch::Mark mark(pass.backend.scratch());
   const SavedPool::Mark saved_mark(pool);
-  decoder_layer_forward(pass, layer, save_layer(pass, layer, kept, pool), out);
+  decoder_layer_forward(pass, layer, save_rest(pass, layer, kept, pool, recompute), out);
 }
 
 ops::RmsNormArgs final_norm(const Pass& pass, TensorView x) {
@@ -79,6 +79,7 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
   const Shape shape = {pass.num_tokens(), config.state_width()};
   tape.layers.clear();
   tape.pool.clear();
+  pass.lists.saves.clear();
   TensorView x = scratch.take(pass.dtype(), shape, kInputTag);
   TensorView other = wants_backward ? TensorView() : scratch.take(pass.dtype(), shape, kInputTag);
   begin_state(pass, x);
@@ -87,18 +88,20 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
     if (!wants_backward) {
       const Scratch::Mark mark(scratch);
       const SavedPool::Mark saved_mark(tape.pool);
-      forward_and_forget(pass, layer, keep_layer(pass, layer, x, tape.pool), tape.pool, other);
+      forward_and_forget(pass, layer, keep_layer(pass, layer, x, tape.pool), tape.pool,
+                         Recompute::kFull, other);
       std::swap(x, other);
       continue;
     }
     const TensorView out = scratch.take(pass.dtype(), shape, kInputTag);
-    const LayerSaved kept = keep_layer(pass, layer, x, tape.pool);
-    if (tape.recompute == Recompute::kFull) {
-      tape.layers.push_back(kept);
-      forward_and_forget(pass, layer, kept, tape.pool, out);
-    } else {
+    LayerSaved kept = keep_layer(pass, layer, x, tape.pool);
+    if (tape.recompute.keeps_all()) {
       tape.layers.push_back(save_layer(pass, layer, kept, tape.pool));
       decoder_layer_forward(pass, layer, tape.layers.back(), out);
+    } else {
+      take_kept(pass, layer, kept, tape.pool, tape.recompute);
+      tape.layers.push_back(kept);
+      forward_and_forget(pass, layer, kept, tape.pool, tape.recompute, out);
     }
     x = out;
   }
@@ -111,19 +114,20 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
 void decoder_backward(Pass& pass, Tape& tape, TensorView d_final) {
   Scratch& scratch = pass.backend.scratch();
   const Scratch::Mark mark(scratch);
+  pass.lists.saves.again = true;
   const ModelConfig& config = pass.weights.config();
   const TensorView d = zeros(pass, {d_final.rows(), config.state_width()});
   final_norm_backward(pass, tape.last, d_final, d);
   for (auto layer = static_cast<int64_t>(tape.layers.size()) - 1; layer >= 0; --layer) {
     const LayerSaved& kept = tape.layers[static_cast<size_t>(layer)];
     const Scratch::Mark layer_mark(scratch);
-    if (tape.recompute == Recompute::kFull) {
-      const SavedPool::Mark saved_mark(tape.pool);
-      const LayerSaved saved = save_layer(pass, layer, kept, tape.pool);
-      decoder_layer_forward(pass, layer, saved, {});
-      decoder_layer_backward(pass, layer, saved, d);
-    } else {
+    if (tape.recompute.keeps_all()) {
       decoder_layer_backward(pass, layer, kept, d);
+    } else {
+      const SavedPool::Mark saved_mark(tape.pool);
+      const LayerSaved saved = save_rest(pass, layer, kept, tape.pool, tape.recompute);
+      decoder_layer_again(pass, layer, saved);
+      decoder_layer_backward(pass, layer, saved, d);
     }
   }
   begin_state_backward(pass, d);

@@ -1,22 +1,19 @@
 // The decoder: embedding, L layers, final norm. forward() leaves what backward() needs on a Tape,
-// by the recompute mode. T tokens, D model width, L layers, n streams (1 for most models). Tape
+// by what the pass keeps. T tokens, D model width, L layers, n streams (1 for most models). Tape
 // memory comes from the backend's scratch: the caller holds a Mark around forward and backward.
 // Engine thread only.
 #pragma once
 #include <vector>
 
 #include "model/decoder_layer.h"
+#include "model/recompute.h"
 
 namespace strata::model {
 
-// kNone keeps every activation; kFull keeps each layer's input and routing and runs the layer again
-// in backward.
-enum class Recompute { kNone, kFull };
-
 struct Tape {
   SavedPool pool;
-  Recompute recompute = Recompute::kNone;
-  std::vector<LayerSaved> layers;  // kFull: only what is kept is set
+  Recompute recompute;
+  std::vector<LayerSaved> layers;  // unless all is kept, only what is kept is set
   TensorView last;                 // [T, n D] the last layer's output
 };
 

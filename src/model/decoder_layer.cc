@@ -43,6 +43,9 @@ double output_flops(const Pass& pass, const SublayerContext& sublayer) {
 LayerSaved save_layer(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool) {
   LayerSaved saved;
   saved.states[0] = kept.states[0];
+  saved.first_kept = kept.first_kept;
+  saved.last_kept = kept.last_kept;
+  pass.lists.saves.layer = layer;
   const TensorView& x = kept.states[0];
   const std::span<const SublayerContext> sublayers = pass.weights.layer(layer);
   for (size_t s = 0; s < sublayers.size(); ++s) {
@@ -61,10 +64,41 @@ LayerSaved save_layer(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPo
   return saved;
 }
 
+void take_kept(Pass& pass, int64_t layer, LayerSaved& kept, SavedPool& pool,
+               const Recompute& recompute) {
+  const SavedPool::Mark mark(pool);
+  LayerSaves& saves = pass.lists.saves;
+  saves.recompute = &recompute;
+  saves.phase = SavePhase::kTakeKept;
+  kept.first_kept = saves.kept.size();
+  save_layer(pass, layer, kept, pool);
+  kept.last_kept = saves.kept.size();
+  saves.phase = SavePhase::kAll;
+}
+
+LayerSaved save_rest(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
+                     const Recompute& recompute) {
+  LayerSaves& saves = pass.lists.saves;
+  saves.recompute = &recompute;
+  saves.phase = SavePhase::kTakeRest;
+  saves.next = kept.first_kept;
+  const LayerSaved saved = save_layer(pass, layer, kept, pool);
+  CHECK(saves.next == kept.last_kept, saves.next, kept.last_kept);
+  saves.phase = SavePhase::kAll;
+  return saved;
+}
+
+void decoder_layer_again(Pass& pass, int64_t layer, const LayerSaved& saved) {
+  LayerSaves& saves = pass.lists.saves;
+  saves.known = {saves.kept.data() + saved.first_kept, saved.last_kept - saved.first_kept};
+  decoder_layer_forward(pass, layer, saved, {});
+  saves.known = {};
+}
+
 void decoder_layer_forward(Pass& pass, int64_t layer, const LayerSaved& saved, TensorView out) {
   const std::span<const SublayerContext> sublayers = pass.weights.layer(layer);
   for (size_t s = 0; s < sublayers.size(); ++s) {
-    const TensorView to = s + 1 < sublayers.size() ? saved.states[s + 1] : out;
+    const TensorView to = s + 1 < sublayers.size() ? pass.unknown(saved.states[s + 1]) : out;
     sublayers[s].connector->forward(pass, sublayers[s], saved.parts[s], saved.states[s], to);
   }
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "model/pass.h"
+#include "model/recompute.h"
 
 namespace strata::model {
 
@@ -18,6 +19,7 @@ constexpr size_t kMaxSublayers = 4;
 struct LayerSaved {
   std::array<TensorView, kMaxSublayers> states;  // each sublayer's input; [0] decoder_layer_input
   std::array<SublayerSaved, kMaxSublayers> parts;
+  size_t first_kept = 0, last_kept = 0;  // what the pass keeps of it, in LayerSaves::kept
 };
 
 // Where the Saved structs of blocks and connectors live (the tensors they view are the scratch's).
@@ -49,16 +51,23 @@ class SavedPool {
   size_t block_ = 0;
 };
 
-// What every recompute mode keeps of a layer: x, and from the scratch what blocks must not make
+// What is kept of a layer whatever is recomputed: x, and from the scratch what blocks must not make
 // again.
 LayerSaved keep_layer(Pass& pass, int64_t layer, TensorView x, SavedPool& pool);
+// Takes, from the scratch, memory for the activations that the pass keeps of a layer.
+void take_kept(Pass& pass, int64_t layer, LayerSaved& kept, SavedPool& pool,
+               const Recompute& recompute);
 // Adds the rest of the layer's activations to what is kept, from the scratch; they last as long as
 // the caller's Marks let them.
 LayerSaved save_layer(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool);
+LayerSaved save_rest(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
+                     const Recompute& recompute);
 
 // Reads saved.states[0], fills saved (what is known already stays), writes out [T, D]; with an
-// empty out it only fills, as recompute needs.
+// empty out it only fills.
 void decoder_layer_forward(Pass& pass, int64_t layer, const LayerSaved& saved, TensorView out);
+// Makes again what was not kept.
+void decoder_layer_again(Pass& pass, int64_t layer, const LayerSaved& saved);
 
 // d [T, D] f32: the gradient of out on entry, of the layer's input on return.
 void decoder_layer_backward(Pass& pass, int64_t layer, const LayerSaved& saved, TensorView d);

@@ -2,17 +2,41 @@
 
 #include <algorithm>
 
+#include "model/recompute.h"
+
 namespace strata::model {
+namespace {
+
+// The layers come in turn.
+SavedCost& cost_of(std::vector<SavedCost>& costs, int64_t layer, ScratchTag tag) {
+  for (auto cost = costs.rbegin(); cost != costs.rend() && cost->layer == layer; ++cost) {
+    if (cost->tag == tag) return *cost;
+  }
+  costs.push_back({.layer = layer, .tag = tag});
+  return costs.back();
+}
+
+}  // namespace
 
 TensorView Pass::save(ScratchTag tag, double flops, DType type, const Shape& shape) const {
+  LayerSaves& saves = lists.saves;
+  const bool kept = saves.phase != SavePhase::kAll && saves.recompute->keeps(saves.layer, tag);
+  if (kept && saves.phase == SavePhase::kTakeRest) return saves.kept[saves.next++];
+  if (!kept && saves.phase == SavePhase::kTakeKept) return {};
   const TensorView view = backend.scratch().take(type, shape, tag);
-  if (!backend.is_counting()) return view;
-  auto cost = std::find_if(lists.saved.begin(), lists.saved.end(),
-                           [&](const SavedCost& c) { return c.tag == tag; });
-  if (cost == lists.saved.end()) cost = lists.saved.insert(cost, {.tag = tag});
-  cost->bytes += Arena::aligned(view.num_bytes());
-  cost->flops += flops;
+  if (kept) saves.kept.push_back(view);
+  if (backend.is_counting() && !saves.again) {
+    SavedCost& cost = cost_of(lists.saved, saves.layer, tag);
+    cost.bytes += Arena::aligned(view.num_bytes());
+    cost.flops += flops;
+  }
   return view;
+}
+
+bool Pass::known(TensorView activation) const {
+  return !activation.empty() &&
+         std::any_of(lists.saves.known.begin(), lists.saves.known.end(),
+                     [&](const TensorView& kept) { return kept.data == activation.data; });
 }
 
 }  // namespace strata::model

@@ -42,16 +42,37 @@ struct BaseGradients {
   TensorView d_tied_head;
 };
 
-// What activations of one tag take in a pass, and what they cost to make again.
+// What a layer's activations of one tag take in a pass, and what they cost to make again.
 struct SavedCost {
+  int64_t layer = 0;
   ScratchTag tag;
   int64_t bytes = 0;
   double flops = 0.0;
 };
 
+// What Pass::save() takes: all of a layer's activations; of those that are kept the memory, while
+// the others stay empty; or the others, among which the kept ones are handed out in the same order.
+enum class SavePhase : uint8_t { kAll, kTakeKept, kTakeRest };
+
+struct LayerSaves {
+  SavePhase phase = SavePhase::kAll;
+  const class Recompute* recompute = nullptr;  // but in kAll
+  int64_t layer = 0;
+  std::vector<TensorView> kept;       // of all layers
+  size_t next = 0;                    // in kTakeRest
+  std::span<const TensorView> known;  // while a layer is made again: what need not be
+  bool again = false;                 // in backward, where nothing is counted a second time
+
+  void clear() {
+    kept.clear();
+    again = false;
+  }
+};
+
 // Lists that a pass makes again for each sublayer, reused, so that a warm step allocates nothing.
 struct PassLists {
-  std::vector<SavedCost> saved;  // by tag, where the pass is counted
+  std::vector<SavedCost> saved;  // by layer and tag, where the pass is counted
+  LayerSaves saves;
   std::vector<ops::RunProduct> products;
   std::vector<ops::LowRankRun> low_rank;
   std::vector<ops::AttentionSegment> segments;
@@ -86,6 +107,12 @@ struct Pass {
   // An activation that backward needs, under the field's name for it, and the floating-point work
   // of making it again from what is before it.
   [[nodiscard]] TensorView save(ScratchTag tag, double flops, DType type, const Shape& shape) const;
+  // Whether backward still has an activation that it would make again.
+  [[nodiscard]] bool known(TensorView activation) const;
+  // The activation, or an empty view ("not wanted") where it is known.
+  [[nodiscard]] TensorView unknown(TensorView activation) const {
+    return known(activation) ? TensorView() : activation;
+  }
   // Where a base parameter's gradient goes; empty when it does not train.
   [[nodiscard]] TensorView base_gradient(size_t index) const {
     if (base_gradients == nullptr || index == ModelWeights::npos) return {};

@@ -201,7 +201,7 @@ TEST_P(EngineStreams, HandedOnGiveTheBitsOfOneStream) {
   const auto& [name, dtype] = GetParam();
   auto plain = make(config_of(name, false), dtype, {});
   const auto wanted = everything(*plain);
-  for (const auto recompute : {model::Recompute::kNone, model::Recompute::kFull}) {
+  for (const auto& recompute : {model::Recompute::kNone, model::Recompute::kFull}) {
     auto engine = make(config_of(name, true), dtype,
                        {.pass_tokens = 75, .prefill_tokens = 8, .recompute = recompute});
     auto found = everything(*engine);

@@ -1,5 +1,7 @@
 #include "model/blocks/expert_linear.h"
 
+#include <algorithm>
+
 #include "model/linear.h"
 #include "ops/gemm_groups.h"
 
@@ -151,6 +153,11 @@ void expert_forward(Pass& pass, const BlockContext& context, MoeKey key, const E
   std::vector<ops::LowRankRun>& low_rank = pass.lists.expert_rows.low_rank;
   std::vector<ops::RunProduct>& own = pass.lists.expert_rows.products;
   std::vector<ops::RunProduct>& shared = pass.lists.products;
+  y = pass.unknown(y);
+  if (y.empty() && std::all_of(lora_h.h.begin(), lora_h.h.end(),
+                               [&](TensorView h) { return h.empty() || pass.known(h); })) {
+    return;
+  }
   low_rank.clear();
   own.clear();
   shared.clear();

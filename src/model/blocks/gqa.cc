@@ -181,9 +181,11 @@ struct Gqa {
     linear_forward(pass, context, kQ, n, {}, s.lora_h[kQ], flat(s.q_raw));
     linear_forward(pass, context, kK, n, {}, s.lora_h[kK], flat(s.k_raw));
     linear_forward(pass, context, kV, n, {}, s.lora_h[kV], flat(s.v));
-    const TensorView q = rotated(pass, context, queries_of(context, s.q_raw), kQNorm);
-    const TensorView k = rotated(pass, context, s.k_raw, kKNorm);
-    ops::attention(pass.backend, attention_args(pass, context, q, k, s.v), s.context, s.lse);
+    if (!pass.known(s.context)) {
+      const TensorView q = rotated(pass, context, queries_of(context, s.q_raw), kQNorm);
+      const TensorView k = rotated(pass, context, s.k_raw, kKNorm);
+      ops::attention(pass.backend, attention_args(pass, context, q, k, s.v), s.context, s.lse);
+    }
     linear_forward(pass, context, kO, flat(gated_context(pass, context, s)), output.add,
                    s.lora_h[kO], output.out);
   }

@@ -226,10 +226,12 @@ struct Mla {
     const Scratch::Mark mark(pass.backend.scratch());
     queries_forward(pass, context, n, s);
     linear_forward(pass, context, kMlaKvA, n, {}, s.lora_h[kMlaKvA], s.kv_a);
-    const TensorView q = latent_queries(pass, context, s.q_raw);
-    const TensorView rows = cache_rows(pass, context, s.kv_a);
-    ops::attention(pass.backend, attention_args(pass, context, q, rows), s.latent_context, s.lse);
-    expand_context(pass, context, s.latent_context, s.context);
+    if (!pass.known(s.latent_context)) {
+      const TensorView q = latent_queries(pass, context, s.q_raw);
+      const TensorView rows = cache_rows(pass, context, s.kv_a);
+      ops::attention(pass.backend, attention_args(pass, context, q, rows), s.latent_context, s.lse);
+    }
+    if (!pass.known(s.context)) expand_context(pass, context, s.latent_context, s.context);
     linear_forward(pass, context, kMlaO, flat(s.context), output.add, s.lora_h[kMlaO], output.out);
   }
 

@@ -42,7 +42,8 @@ struct PostNormAdd {
     const Scratch::Mark mark(pass.backend.scratch());
     const auto& s = *static_cast<const Saved*>(saved.outer);
     const TensorView n = normed(pass, context.outer, state);
-    context.block->forward(pass, context.inner, saved.inner, n, {.add = {}, .out = s.branch});
+    context.block->forward(pass, context.inner, saved.inner, n,
+                           {.add = {}, .out = pass.unknown(s.branch)});
     if (out.empty()) return;
     // out = state + norm_after(branch), rounded once
     const bool in_place = out.dtype == DType::kF32;

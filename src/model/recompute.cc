@@ -1,0 +1,55 @@
+#include "model/recompute.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace strata::model {
+namespace {
+
+using Tags = std::vector<std::string>;
+
+Tags operator+(Tags a, const Tags& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// The field has one name for what several of our blocks make.
+const Tags kQkv = {"query_proj",     "key_proj",     "value_proj",  "query_wa_proj", "kv_wa_proj",
+                   "delta_qkv_proj", "delta_z_proj", "delta_gates", "lora_h"};
+const Tags kOutput = {"out_proj", "branch"};
+const Tags kContext = {"context", "attention_out", "delta_context"};
+const Tags kMlp = {"mlpwi_0", "mlpwi_1", "moe_mlpwi_0", "moe_mlpwi_1", "shared_gate"};
+
+}  // namespace
+
+Recompute Recompute::keeping(std::vector<std::string> tags) { return keeping(std::move(tags), {}); }
+
+Recompute Recompute::keeping(std::vector<std::string> tags, std::vector<uint64_t> masks) {
+  CHECK(tags.size() <= 64, tags.size());
+  Recompute out(false);
+  out.table_ = std::make_shared<const Table>(Table{std::move(tags), std::move(masks)});
+  return out;
+}
+
+bool Recompute::keeps(int64_t layer, ScratchTag tag) const {
+  if (table_ == nullptr) return keeps_all_;
+  const auto found = std::find(table_->tags.begin(), table_->tags.end(), tag);
+  if (found == table_->tags.end()) return false;
+  if (table_->masks.empty()) return true;
+  return (table_->masks.at(static_cast<size_t>(layer)) >> (found - table_->tags.begin()) & 1) != 0;
+}
+
+std::span<const RecomputePreset> recompute_presets() {
+  static const std::vector<RecomputePreset> presets = {
+      {"minimal", kQkv + kOutput + kMlp},
+      {"minimal_with_context", kQkv + kOutput + kMlp + kContext},
+      {"save_dot_with_context_except_mlp", kQkv + kOutput + kContext},
+      {"save_dot_except_mlp", kQkv + kOutput},
+      {"save_qkv_proj", kQkv},
+      {"save_out_proj", kOutput},
+  };
+  return presets;
+}
+
+}  // namespace strata::model

@@ -1,0 +1,195 @@
+// What a pass keeps changes what it takes and what it does again, and no bit: presets, maps of tags
+// by layer, and plans for a number of bytes, which are the best of all maps.
+#include "model/recompute.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "base/error.h"
+#include "engine/recompute_plan.h"
+#include "tests/engine/tiny_engine.h"
+
+namespace strata::engine {
+namespace {
+
+using model::Recompute;
+
+// Gradients of an adapter and of the base, by one engine with its options changed between runs.
+class Runs {
+ public:
+  explicit Runs(const std::string& model)
+      : engine_(tiny_engine({.model = model, .threads = 2, .options = {.pass_tokens = 75}})),
+        slot_(engine_->create_adapter(tiny_specs(*engine_, 4), 3)) {
+    stir(*engine_, slot_);
+    batch_.sequences = {tiny_sequence(*engine_, 70, 1, slot_),
+                        tiny_sequence(*engine_, 9, 2, api::AdapterSlot::kBase),
+                        tiny_sequence(*engine_, 40, 3, slot_)};
+  }
+
+  Engine& engine() { return *engine_; }
+  // What a whole batch gives, and that each pass took what was planned.
+  std::vector<std::vector<float>> run(const Recompute& recompute) {
+    engine_->set_pass(75, recompute);
+    const int64_t grown = engine_->backend().scratch().grown();  // while the model was loaded
+    std::vector<std::vector<float>> out;
+    batch_.gradients = api::Gradients::kAdapters;
+    for (const auto& sequence : engine_->run(batch_).sequences) out.push_back(sequence.logprobs);
+    EXPECT_EQ(engine_->backend().scratch().high_water(), engine_->last_plan().bytes);
+    EXPECT_EQ(engine_->backend().scratch().grown(), grown);
+    out.push_back(copy_of(engine_->adapter(slot_).gradients()));
+    engine_->adapter(slot_).drop_gradients();
+    batch_.gradients = api::Gradients::kParameters;
+    engine_->run(batch_);
+    EXPECT_EQ(engine_->backend().scratch().high_water(), engine_->last_plan().bytes);
+    train::BaseTrainer& trainer = engine_->base_trainer();
+    trainer.finish_gradients(engine_->backend());
+    const auto& table = engine_->model().weights->table();
+    for (size_t i = 0; i < table.size(); ++i) {
+      if (!table[i].buffer) out.push_back(copy_of(trainer.gradient(i)));
+    }
+    trainer.zero_gradients(engine_->backend());
+    return out;
+  }
+  PlanShape shape() {
+    return {.pass_tokens = 64, .modules = tiny_specs(*engine_, 4), .backward = true};
+  }
+  std::vector<std::string> tags() {
+    std::vector<std::string> out;
+    for (const auto& row : describe_recompute(*engine_, shape(), Recompute::kNone).rows) {
+      if (std::find(out.begin(), out.end(), row.tag) == out.end()) out.emplace_back(row.tag);
+    }
+    return out;
+  }
+
+ private:
+  std::unique_ptr<Engine> engine_;
+  api::AdapterSlot slot_;
+  api::Batch batch_;
+};
+
+class EngineRecompute : public testing::TestWithParam<std::string> {};
+
+TEST_P(EngineRecompute, ChangesNoBit) {
+  Runs runs(GetParam());
+  const auto wanted = runs.run(Recompute::kNone);
+  EXPECT_EQ(runs.run(Recompute::kFull), wanted);
+  for (const model::RecomputePreset& preset : model::recompute_presets()) {
+    EXPECT_EQ(runs.run(Recompute::keeping(preset.tags)), wanted) << preset.name;
+  }
+  const std::vector<std::string> tags = runs.tags();
+  ASSERT_GE(tags.size(), 6u);
+  std::mt19937 random(7);
+  for (int map = 0; map < 20; ++map) {
+    std::vector<uint64_t> masks(static_cast<size_t>(runs.engine().config().num_layers()));
+    for (uint64_t& mask : masks) mask = random() & ((uint64_t{1} << tags.size()) - 1);
+    EXPECT_EQ(runs.run(Recompute::keeping(tags, masks)), wanted) << "map " << map;
+  }
+}
+
+// What is kept may be overwritten between forward and backward's second forward, which leaves it.
+TEST_P(EngineRecompute, MakesNothingAgainThatItKeeps) {
+  constexpr int kFill = 0x5a;
+  Runs runs(GetParam());
+  Engine& engine = runs.engine();
+  const auto tokens = tiny_tokens(40, engine.config().vocab_size, 1);
+  PassBuilder builder;
+  builder.add(tokens, 0, &engine.adapter(api::AdapterSlot{1}));
+  const Scratch::Mark mark(engine.backend().scratch());
+  model::Pass pass = builder.build(engine.backend(), *engine.model().weights, engine.ropes(),
+                                   engine.cache_layout());
+  model::Tape tape;
+  tape.recompute = Recompute::keeping(runs.tags());
+  const TensorView hidden = pass.take(pass.dtype(), {40, engine.config().hidden_size});
+  model::decoder_forward(pass, tape, /*wants_backward=*/true, {}, hidden);
+  const std::vector<TensorView> kept = pass.lists.saves.kept;
+  ASSERT_GE(std::ssize(kept), 6 * engine.config().num_layers());
+  for (const TensorView& view : kept) {
+    std::memset(view.data, kFill, static_cast<size_t>(view.num_bytes()));
+  }
+  for (int64_t layer = 0; layer < engine.config().num_layers(); ++layer) {
+    const Scratch::Mark layer_mark(engine.backend().scratch());
+    model::decoder_layer_again(
+        pass, layer,
+        model::save_rest(pass, layer, tape.layers[static_cast<size_t>(layer)], tape.pool,
+                         tape.recompute));
+  }
+  for (const TensorView& view : kept) {
+    const auto* bytes = static_cast<const unsigned char*>(view.data);
+    EXPECT_EQ(std::count(bytes, bytes + view.num_bytes(), kFill), view.num_bytes());
+  }
+}
+
+// Each tag that is kept takes its bytes for the whole pass.
+TEST_P(EngineRecompute, KeepsWhatItSays) {
+  Runs runs(GetParam());
+  const PlanShape shape = runs.shape();
+  const RecomputePlan none = describe_recompute(runs.engine(), shape, Recompute::kNone);
+  const RecomputePlan full = describe_recompute(runs.engine(), shape, Recompute::kFull);
+  EXPECT_EQ(none.flops, 0.0);
+  EXPECT_GT(full.flops, 0.0);
+  EXPECT_LT(full.bytes, none.bytes);
+  double flops = 0.0;
+  for (const std::string& tag : runs.tags()) {
+    const RecomputePlan one = describe_recompute(runs.engine(), shape, Recompute::keeping({tag}));
+    EXPECT_LE(one.bytes, none.bytes) << tag;
+    EXPECT_GE(one.bytes, full.bytes) << tag;  // where one layer alone has it, it was there before
+    flops += full.flops - one.flops;
+  }
+  EXPECT_NEAR(flops, full.flops, 1e-9 * full.flops) << "the tags are all of it";
+  EXPECT_EQ(describe_recompute(runs.engine(), shape, Recompute::keeping(runs.tags())).flops, 0.0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, EngineRecompute,
+                         testing::Values("qwen3", "llama_bias_f16", "gemma3", "qwen2",
+                                         "deepseek_mla", "deepseek_moe", "qwen3_moe", "qwen3_5",
+                                         "qwen3_5_moe", "mistral_window"));
+
+// Against every map that keeps so many layers of each tag: no other that fits does less again.
+TEST(RecomputePlan, IsTheBestThatFits) {
+  Runs runs("qwen3");
+  Engine& engine = runs.engine();
+  PlanShape shape = runs.shape();
+  shape.modules.clear();  // fewer tags, so that all maps can be tried
+  const RecomputePlan none = describe_recompute(engine, shape, Recompute::kNone);
+  const RecomputePlan full = describe_recompute(engine, shape, Recompute::kFull);
+  std::vector<std::string> tags;
+  for (const RecomputePlan::Row& row : none.rows) tags.emplace_back(row.tag);
+  const int64_t layers = engine.config().num_layers();
+  ASSERT_EQ(none.rows.front().num_layers, layers);
+  std::vector<std::pair<int64_t, double>> tried;  // bytes and work of every map
+  std::vector<int64_t> counts(tags.size());
+  for (bool more = true; more;) {
+    std::vector<uint64_t> masks(static_cast<size_t>(layers));
+    for (size_t tag = 0; tag < tags.size(); ++tag) {
+      for (int64_t layer = 0; layer < counts[tag]; ++layer) {
+        masks[static_cast<size_t>(layer)] |= uint64_t{1} << tag;
+      }
+    }
+    const RecomputePlan plan = describe_recompute(engine, shape, Recompute::keeping(tags, masks));
+    tried.emplace_back(plan.bytes, plan.flops);
+    more = false;
+    for (int64_t& count : counts) {
+      if (++count <= layers) {
+        more = true;
+        break;
+      }
+      count = 0;
+    }
+  }
+  for (int i = 0; i <= 40; ++i) {
+    const int64_t bytes = full.bytes + (none.bytes - full.bytes) * i / 40;
+    double best = full.flops;
+    for (const auto& [taken, flops] : tried) {
+      if (taken <= bytes) best = std::min(best, flops);
+    }
+    const RecomputePlan plan = plan_recompute(engine, shape, bytes);
+    EXPECT_LE(plan.bytes, bytes);
+    EXPECT_EQ(plan.flops, best) << bytes;
+  }
+  EXPECT_THROW(plan_recompute(engine, shape, full.bytes - 1), Error);
+}
+
+}  // namespace
+}  // namespace strata::engine
