@@ -281,27 +281,26 @@ RopeConfig read_rope(const ConfigObject& object, const RopeDefaults& defaults) {
   return rope;
 }
 
-std::vector<bool> sliding_layers(const ConfigObject& object, int64_t num_layers,
-                                 FunctionRef<bool(int64_t layer)> otherwise) {
-  std::vector<bool> sliding;
+std::vector<bool> layers_of_type(const ConfigObject& object, std::string_view type,
+                                 int64_t num_layers, FunctionRef<bool(int64_t layer)> otherwise) {
+  std::vector<bool> found;
   if (!object.has("layer_types")) {
-    for (int64_t layer = 0; layer < num_layers; ++layer) sliding.push_back(otherwise(layer));
-    return sliding;
+    for (int64_t layer = 0; layer < num_layers; ++layer) found.push_back(otherwise(layer));
+    return found;
   }
-  for (const std::string& type : object.texts("layer_types")) {
-    if (type != "full_attention" && type != "sliding_attention") {
+  for (const std::string& got : object.texts("layer_types")) {
+    if (got != "full_attention" && got != type) {
       throw Error(ErrorCode::kUnsupported,
-                  fmt::format("{}: layer_types: got '{}', supported are full_attention and "
-                              "sliding_attention",
-                              object.where(), type));
+                  fmt::format("{}: layer_types: got '{}', supported are full_attention and {}",
+                              object.where(), got, type));
     }
-    sliding.push_back(type == "sliding_attention");
+    found.push_back(got == type);
   }
-  if (std::ssize(sliding) != num_layers) {
-    object.fail(fmt::format("layer_types: got {} layers, num_hidden_layers is {}", sliding.size(),
+  if (std::ssize(found) != num_layers) {
+    object.fail(fmt::format("layer_types: got {} layers, num_hidden_layers is {}", found.size(),
                             num_layers));
   }
-  return sliding;
+  return found;
 }
 
 void check_full_attention(const ConfigObject& object) {

@@ -92,10 +92,10 @@ double read_partial_rotary(const ConfigObject& object, const RopeDefaults& defau
 // The scaling part alone: rope_scaling, or one of rope_parameters.
 RopeConfig read_rope_scaling(const ConfigObject& object, const ConfigObject& scaling,
                              const RopeDefaults& defaults);
-// Which layers have a window: by layer_types, else by `otherwise`. An Error where it names anything
-// but full_attention and sliding_attention, or too few or too many layers.
-std::vector<bool> sliding_layers(const ConfigObject& object, int64_t num_layers,
-                                 FunctionRef<bool(int64_t layer)> otherwise);
+// Which layers are of the type, the others being full_attention: by layer_types, else by
+// `otherwise`. An Error where it names anything else, or too few or too many layers.
+std::vector<bool> layers_of_type(const ConfigObject& object, std::string_view type,
+                                 int64_t num_layers, FunctionRef<bool(int64_t layer)> otherwise);
 // Throws Error(kUnsupported) where layer_types names anything but full attention.
 void check_full_attention(const ConfigObject& object);
 // A layer of two sublayers with a norm before each, as most decoders have it.

@@ -110,8 +110,9 @@ void read_gemma3(const ConfigObject& object, const DecoderKeys& keys, ModelConfi
                                             .activation = ops::Activation::kGeluTanh});
   const int global = config.add_rope({ropes.global, head_dim});
   const int local = config.add_rope({ropes.local, head_dim});
-  for (const bool has_window : sliding_layers(
-           object, keys.num_layers, [&](int64_t layer) { return (layer + 1) % pattern != 0; })) {
+  for (const bool has_window :
+       layers_of_type(object, "sliding_attention", keys.num_layers,
+                      [&](int64_t layer) { return (layer + 1) % pattern != 0; })) {
     attention.window = has_window ? window : 0;
     attention.rope = has_window ? local : global;
     config.layers.push_back(make_layer(config, attention, mlp));

@@ -24,8 +24,8 @@ int64_t read_window(const ConfigObject& object) {
 void read_mistral(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
   constexpr int64_t kDefaultKvHeads = 8;
   const int64_t window = read_window(object);
-  const std::vector<bool> sliding =
-      sliding_layers(object, keys.num_layers, [&](int64_t) { return window > 0; });
+  const std::vector<bool> sliding = layers_of_type(object, "sliding_attention", keys.num_layers,
+                                                   [&](int64_t) { return window > 0; });
   const int64_t head_dim = object.integer("head_dim", config.hidden_size / keys.num_heads);
   const GqaConfig attention = {
       .num_heads = keys.num_heads,

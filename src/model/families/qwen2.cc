@@ -22,8 +22,9 @@ void read_qwen2(const ConfigObject& object, const DecoderKeys& keys, ModelConfig
   const bool slides = object.boolean("use_sliding_window", false) && !has_null_window;
   const int64_t window = slides ? positive(object, "sliding_window", kDefaultWindow) : 0;
   const int64_t first = object.integer("max_window_layers", 28);
-  const std::vector<bool> sliding = sliding_layers(
-      object, keys.num_layers, [&](int64_t layer) { return slides && layer >= first; });
+  const std::vector<bool> sliding =
+      layers_of_type(object, "sliding_attention", keys.num_layers,
+                     [&](int64_t layer) { return slides && layer >= first; });
   const int64_t head_dim = object.integer("head_dim", config.hidden_size / keys.num_heads);
   const GqaConfig attention = {
       .num_heads = keys.num_heads,

@@ -62,28 +62,10 @@ constexpr TextPart kMoeTextPart = {.architectures = kWholeMoeArchitectures,
 
 // Whether each layer is a delta net: by layer_types, else all but every full_attention_interval-th.
 std::vector<bool> delta_layers(const ConfigObject& object, int64_t num_layers) {
-  std::vector<bool> delta;
-  if (!object.has("layer_types")) {
-    const int64_t interval = positive(object, "full_attention_interval", 4);
-    for (int64_t layer = 0; layer < num_layers; ++layer) {
-      delta.push_back((layer + 1) % interval != 0);
-    }
-    return delta;
-  }
-  for (const std::string& type : object.texts("layer_types")) {
-    if (type != "full_attention" && type != "linear_attention") {
-      throw Error(ErrorCode::kUnsupported,
-                  fmt::format("{}: layer_types: got '{}', supported are full_attention and "
-                              "linear_attention",
-                              object.where(), type));
-    }
-    delta.push_back(type == "linear_attention");
-  }
-  if (std::ssize(delta) != num_layers) {
-    object.fail(fmt::format("layer_types: got {} layers, num_hidden_layers is {}", delta.size(),
-                            num_layers));
-  }
-  return delta;
+  const int64_t interval =
+      object.has("layer_types") ? 1 : positive(object, "full_attention_interval", 4);
+  return layers_of_type(object, "linear_attention", num_layers,
+                        [&](int64_t layer) { return (layer + 1) % interval != 0; });
 }
 
 GatedDeltaNetConfig read_delta_net(const ConfigObject& object, const ModelConfig& config) {
