@@ -281,6 +281,16 @@ RopeConfig read_rope(const ConfigObject& object, const RopeDefaults& defaults) {
   return rope;
 }
 
+int64_t read_num_experts(const ConfigObject& object, int64_t fallback) {
+  const int64_t experts =
+      object.integer("num_experts", object.integer("num_local_experts", fallback));
+  if (object.has("num_local_experts") && object.integer("num_local_experts") != experts) {
+    object.fail(fmt::format("num_experts {} and num_local_experts {} disagree", experts,
+                            object.json("num_local_experts")));
+  }
+  return experts;
+}
+
 std::vector<bool> layers_of_type(const ConfigObject& object, std::string_view type,
                                  int64_t num_layers, FunctionRef<bool(int64_t layer)> otherwise) {
   std::vector<bool> found;

@@ -92,6 +92,8 @@ double read_partial_rotary(const ConfigObject& object, const RopeDefaults& defau
 // The scaling part alone: rope_scaling, or one of rope_parameters.
 RopeConfig read_rope_scaling(const ConfigObject& object, const ConfigObject& scaling,
                              const RopeDefaults& defaults);
+// num_experts, which transformers 5 calls num_local_experts; where both are there they must agree.
+int64_t read_num_experts(const ConfigObject& object, int64_t fallback);
 // Which layers are of the type, the others being full_attention: by layer_types, else by
 // `otherwise`. An Error where it names anything else, or too few or too many layers.
 std::vector<bool> layers_of_type(const ConfigObject& object, std::string_view type,

@@ -2,9 +2,6 @@
 // delta nets, and in every fourth layer attention with an output gate; norms of 1 + w.
 // Sources: HF modeling_qwen3_5.py, configuration_qwen3_5.py, modeling_qwen3_5_moe.py,
 // configuration_qwen3_5_moe.py, as all defaults here.
-#include <fmt/format.h>
-
-#include "base/error.h"
 #include "model/blocks/attention_config.h"
 #include "model/blocks/gated_delta_net.h"
 #include "model/blocks/gated_mlp.h"
@@ -17,10 +14,7 @@ namespace {
 
 constexpr std::string_view kArchitectures[] = {"Qwen3_5ForCausalLM"};
 constexpr std::string_view kMoeArchitectures[] = {"Qwen3_5MoeForCausalLM"};
-constexpr std::string_view kRead[] = {
-    "layer_types",           "full_attention_interval", "linear_conv_kernel_dim",
-    "linear_key_head_dim",   "linear_value_head_dim",   "linear_num_key_heads",
-    "linear_num_value_heads"};
+// Those of experts come last.
 constexpr std::string_view kMoeRead[] = {"layer_types",
                                          "full_attention_interval",
                                          "linear_conv_kernel_dim",
@@ -33,6 +27,7 @@ constexpr std::string_view kMoeRead[] = {"layer_types",
                                          "num_experts",
                                          "num_local_experts",
                                          "num_experts_per_tok"};
+constexpr std::span<const std::string_view> kRead = std::span(kMoeRead).first<7>();
 constexpr std::string_view kInert[] = {"transformers.js_config",       "mtp_num_hidden_layers",
                                        "mtp_use_dedicated_embeddings", "output_router_logits",
                                        "router_aux_loss_coef",         "_experts_implementation"};
@@ -119,12 +114,7 @@ void read_dense(const ConfigObject& object, const DecoderKeys& keys, ModelConfig
 }
 
 void read_moe(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
-  const int64_t experts = object.integer("num_experts", object.integer("num_local_experts", 256));
-  if (object.has("num_local_experts") && object.integer("num_local_experts") != experts) {
-    object.fail(fmt::format("num_experts {} and num_local_experts {} disagree", experts,
-                            object.json("num_local_experts")));
-  }
-  const MoeConfig moe = {.num_experts = experts,
+  const MoeConfig moe = {.num_experts = read_num_experts(object, 256),
                          .top_k = object.integer("num_experts_per_tok", 8),
                          .expert_width = object.integer("moe_intermediate_size", 512),
                          .shared_width = positive(object, "shared_expert_intermediate_size", 512),

@@ -1,6 +1,6 @@
 // Qwen3-MoE: Qwen3's attention, and experts in the layers that decoder_sparse_step and
 // mlp_only_layers leave to them.
-// Source: HF modeling_qwen3_moe.py and configuration_qwen3_moe.py.
+// Sources: HF modeling_qwen3_moe.py, configuration_qwen3_moe.py, as all defaults here.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,18 +21,6 @@ constexpr std::string_view kRead[] = {
 constexpr std::string_view kInert[] = {"transformers.js_config", "sliding_window",
                                        "max_window_layers",      "router_aux_loss_coef",
                                        "output_router_logits",   "qkv_bias"};
-
-// transformers 5 calls it num_local_experts; where both are there they must agree.
-int64_t read_num_experts(const ConfigObject& object) {
-  constexpr int64_t kDefaultExperts = 128;  // configuration_qwen3_moe.py, as all defaults here
-  const int64_t experts =
-      object.integer("num_experts", object.integer("num_local_experts", kDefaultExperts));
-  if (object.has("num_local_experts") && object.integer("num_local_experts") != experts) {
-    object.fail(fmt::format("num_experts {} and num_local_experts {} disagree", experts,
-                            object.json("num_local_experts")));
-  }
-  return experts;
-}
 
 // The layers that experts have.
 std::vector<bool> sparse_layers(const ConfigObject& object, const DecoderKeys& keys,
@@ -59,7 +47,7 @@ void read_qwen3_moe(const ConfigObject& object, const DecoderKeys& keys, ModelCo
                                         .qk_norm = true,
                                         .eps = config.rms_norm_eps,
                                         .rope = config.add_rope({read_rope(object), head_dim})});
-  const MoeConfig moe = {.num_experts = read_num_experts(object),
+  const MoeConfig moe = {.num_experts = read_num_experts(object, 128),
                          .top_k = object.integer("num_experts_per_tok", 8),
                          .expert_width = object.integer("moe_intermediate_size", 768),
                          .norm_topk = object.boolean("norm_topk_prob", false)};
