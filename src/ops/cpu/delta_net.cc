@@ -128,16 +128,15 @@ void Forward::run_value_head(const Rows& rows, int64_t head, int64_t member,
 
 void Forward::run_chunk(const Rows& rows, int64_t head, const DeltaState& state,
                         const Workspace& work) const {
-  const int64_t dim = layout.shape.key_dim;
-  kernels.normalise({.q = delta_columns(args.qkv, rows.row, layout.q_column(head)),
-                     .k = delta_columns(args.qkv, rows.row, layout.k_column(head)),
-                     .count = rows.count,
-                     .dim = dim,
-                     .q_scale = delta_q_scale(dim),
-                     .out = work.rows,
-                     .lanes = layout.key_lanes,
-                     .factors = work.factors});
-  kernels.put_keys(work.rows, 2 * layout.key_lanes, rows.first, rows.count, dim, state.keys());
+  delta_rows(kernels, layout,
+             {.qkv = args.qkv,
+              .head = head,
+              .row = rows.row,
+              .first = rows.first,
+              .count = rows.count,
+              .rows = work.rows,
+              .factors = work.factors,
+              .keys = state.keys()});
   delta_scores(kernels, layout, work.rows, state.keys(), rows.first, rows.count, work.scores);
   for (int64_t member = 0; member < layout.group; ++member) {
     run_value_head(rows, head, member, state, work);

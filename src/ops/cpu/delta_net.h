@@ -79,15 +79,37 @@ struct DeltaState {
   [[nodiscard]] float* total(int64_t member) const { return decay(member) + kDeltaChunk; }
 };
 
-inline float delta_q_scale(int64_t key_dim) {
-  return 1.0f / std::sqrt(static_cast<float>(key_dim));
-}
-
 // One element of a row of a tensor, `column` elements in.
 inline DeltaMatrix delta_columns(const TensorView& view, int64_t row, int64_t column) {
   return {.data = static_cast<const char*>(view.row(row)) + column * dtype_bytes(view.dtype),
           .type = view.dtype,
           .stride = view.row_stride};
+}
+
+// Rows of a key head that follow one another in a chunk, from row `first` of it on.
+struct DeltaRows {
+  TensorView qkv;
+  int64_t head = 0;
+  int64_t row = 0;  // of the batch
+  int64_t first = 0;
+  int64_t count = 0;
+  float* rows = nullptr;     // paired [2 count][lanes of dk]
+  float* factors = nullptr;  // paired [2 count]
+  float* keys = nullptr;     // [dk][kDeltaChunk]: columns from `first` on
+};
+
+// Writes q and k, normalised, and what they were multiplied by.
+inline void delta_rows(const DeltaKernels& kernels, const DeltaLayout& layout, const DeltaRows& r) {
+  const int64_t dim = layout.shape.key_dim;
+  kernels.normalise({.q = delta_columns(r.qkv, r.row, layout.q_column(r.head)),
+                     .k = delta_columns(r.qkv, r.row, layout.k_column(r.head)),
+                     .count = r.count,
+                     .dim = dim,
+                     .q_scale = 1.0f / std::sqrt(static_cast<float>(dim)),
+                     .out = r.rows,
+                     .lanes = layout.key_lanes,
+                     .factors = r.factors});
+  kernels.put_keys(r.rows, 2 * layout.key_lanes, r.first, r.count, dim, r.keys);
 }
 
 // Rows i < `count` of paired rows from `first` of a chunk on times the chunk's keys, as far as row

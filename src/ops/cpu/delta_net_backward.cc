@@ -75,16 +75,14 @@ Chunk Backward::chunk(const StateSegment& segment, int64_t index) const {
 }
 
 void Backward::start_chunk(const Chunk& c, int64_t head, const DeltaWorkspace& work) const {
-  const int64_t dim = layout.shape.key_dim;
-  kernels.normalise({.q = delta_columns(args.qkv, c.row, layout.q_column(head)),
-                     .k = delta_columns(args.qkv, c.row, layout.k_column(head)),
-                     .count = c.count,
-                     .dim = dim,
-                     .q_scale = delta_q_scale(dim),
-                     .out = work.rows,
-                     .lanes = layout.key_lanes,
-                     .factors = work.factors});
-  kernels.put_keys(work.rows, 2 * layout.key_lanes, 0, c.count, dim, work.keys);
+  delta_rows(kernels, layout,
+             {.qkv = args.qkv,
+              .head = head,
+              .row = c.row,
+              .count = c.count,
+              .rows = work.rows,
+              .factors = work.factors,
+              .keys = work.keys});
 }
 
 // scores of keys alone: all that u needs.
