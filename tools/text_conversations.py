@@ -123,3 +123,63 @@ def turn_conversation(rng, texts):
         request["tools"] = [{"type": "function", "function": f} for f in
                             rng.choice([[weather], [add], [weather, add], [add, weather]])]
     return request
+
+
+def thinking_conversation(rng, texts):
+    """What templates of thinking models look at: which turns keep their thoughts, calls in several steps, pictures."""
+    def content():
+        kind = rng.random()
+        if kind < 0.8:
+            return rng.choice(["", "\n", " "]) + rng.choice(texts) + rng.choice(["", "\n"])
+        made = [{"type": "text", "text": rng.choice(texts)} for _ in range(rng.randrange(0, 3))]
+        if kind < 0.9:
+            made.insert(rng.randrange(len(made) + 1), rng.choice([
+                {"type": "image"}, {"type": "image_url", "image_url": {"url": "a.png"}}, {"image": "b"},
+                {"type": "video"}, {"video": "c"}, {"type": "audio"}]))
+        return made
+
+    def thought(message):
+        kind = rng.random()
+        if kind < 0.3:
+            message["reasoning_content"] = rng.choice(["", "\n", " "]) + rng.choice(texts)
+        elif kind < 0.5 and isinstance(message.get("content"), str):
+            message["content"] = rng.choice(["<think>\n", "", "<think>"]) + rng.choice(texts) + rng.choice(
+                ["\n</think>\n\n", "</think>", "\n\n</think>\n"]) + message["content"]
+        return message
+
+    def call():
+        values = ["text", "two\nlines", 3, 2.5, True, None, [1, "é"], {"a": {"b": []}}, "", "7"]
+        arguments = {name: rng.choice(values) for name in rng.sample(["city", "n", "x", "é"], rng.randrange(0, 4))}
+        function = {"name": rng.choice(["get_weather", "add"])}
+        kind = rng.random()
+        if kind < 0.8:
+            function["arguments"] = arguments
+        elif kind < 0.9:
+            function["arguments"] = rng.choice(["", json.dumps(arguments)])
+        return {"type": "function", "function": function} if rng.random() < 0.8 else function
+
+    messages = [{"role": "system", "content": content()}] if rng.random() < 0.6 else []
+    for turn in range(rng.randrange(1, 4)):
+        said = content()
+        if rng.random() < 0.1:
+            said = "<tool_response>\n" + rng.choice(texts) + "\n</tool_response>"
+        messages.append({"role": "user", "content": said})
+        for _ in range(rng.choice([0, 0, 1, 2])):
+            calls = [call() for _ in range(rng.randrange(1, 3))]
+            messages.append(thought({"role": "assistant", "content": rng.choice(["", None, "Let me see.", "\n"]),
+                                     "tool_calls": calls}))
+            messages += [{"role": "tool", "content": content()} for _ in calls]
+        if rng.random() < 0.8:
+            messages.append(thought({"role": "assistant", "content": content()}))
+    if rng.random() < 0.1:
+        messages.insert(rng.randrange(len(messages) + 1), {"role": rng.choice(["system", "developer", "tool"]), "content": "late"})
+    request = {"messages": messages, "add_generation_prompt": rng.random() < 0.6}
+    if rng.random() < 0.4:
+        request["tools"] = [{"type": "function", "function": {"name": name, "description": 'Now, "quoted" <b> Ω', "parameters": {
+            "type": "object", "properties": {"city": {"type": "string"}}}}} for name in rng.choice([["add"], ["get_weather", "add"]])]
+    variables = {name: rng.random() < 0.5 for name in ["enable_thinking", "preserve_thinking", "add_vision_id"] if rng.random() < 0.4}
+    if rng.random() < 0.3:
+        variables["reasoning_effort"] = rng.choice(["xhigh", "medium", "low", "none"])
+    if variables:
+        request["vars"] = variables
+    return request

@@ -1,5 +1,5 @@
-// Ids and texts of Hugging Face `tokenizers` on 6,100 strings and ten tokenizers of full size, and
-// on small ones that differ in one feature each.
+// Ids and texts of Hugging Face `tokenizers` on 6,100 strings and eleven tokenizers of full size,
+// and on small ones that differ in one feature each.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -149,9 +149,9 @@ TEST_P(RealTokenizer, RandomTextComesBackAndRandomIdsStream) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, RealTokenizer,
-                         testing::Values("llama3", "deepseek", "qwen3", "qwen2.5", "mistral",
-                                         "mistral-metaspace", "mistral-v3", "tekken", "gemma3",
-                                         "smollm2"),
+                         testing::Values("llama3", "deepseek", "qwen3", "qwen2.5", "qwen3.5",
+                                         "mistral", "mistral-metaspace", "mistral-v3", "tekken",
+                                         "gemma3", "smollm2"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::erase_if(name, [](char c) { return c == '-' || c == '.'; });
