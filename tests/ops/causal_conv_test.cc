@@ -117,6 +117,26 @@ TEST(CausalConv, ForwardMatchesReference) {
   }
 }
 
+// The last inputs of one sequence as the first of the next (docs/traps.md).
+TEST(CausalConv, AWindowThatLeaksIntoTheNextSequenceShows) {
+  const Case c{{64, 5}, 16, 4};
+  const Inputs in(c);
+  const Case joined{{69}, 16, 4};
+  const auto joined_segments = joined.segments();
+  Backend backend(choose_cpu_path(), 1);
+  const Buffer right(kF32, c.shape());
+  const Buffer wrong(kF32, c.shape());
+  causal_conv_silu(backend, in.args(), right);
+  causal_conv_silu(backend, {in.x, in.weight, joined_segments}, wrong);
+  // The three rows that have inputs before their sequence: 64, 65 and 66.
+  std::vector<double> got, want;
+  for (int64_t i = 64 * 16; i < 67 * 16; ++i) {
+    got.push_back(wrong.get(i));
+    want.push_back(right.get(i));
+  }
+  EXPECT_GT(relative_l2(got, want), 100 * (dot_tolerance(c.taps, kF32) + 7 * kUnit));
+}
+
 // d_z = d_y silu'(z): silu' is within 18 units of its terms (ops/gated.h) and silu'' at most 0.5.
 TEST(CausalConv, BackwardMatchesReference) {
   for (const Case& c : kCases) {

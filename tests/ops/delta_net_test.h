@@ -1,6 +1,7 @@
 // Data, calls and derived error bounds for the tests of the gated delta rule. T rows, Kh key heads,
 // Vh value heads, dk and dv their widths.
 #pragma once
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
@@ -327,6 +328,16 @@ class TrackedDelta {
     }
   }
 };
+
+// A row's map of the state, e^g (1 - beta k k^T), makes no error larger, nor does its transpose, so
+// that the errors of chunks add: one chain's bound each, then the last rounding. In the L2 sense,
+// and of each element beside the largest.
+inline double chunks_bound(const DeltaCase& c, DType type) {
+  const int64_t longest = *std::max_element(c.lengths.begin(), c.lengths.end());
+  const auto chunks = static_cast<double>((longest + kDeltaChunk - 1) / kDeltaChunk);
+  return chunks * dot_tolerance(kDeltaChunk + c.shape.key_dim, DType::kF32) +
+         (type == DType::kF32 ? 0 : unit_roundoff(type));
+}
 
 // What the oracle says and how far a result may be from it: each an array like the tensor it is of.
 struct DeltaExpected {
