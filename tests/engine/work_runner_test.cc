@@ -85,8 +85,10 @@ std::vector<double> numbers(const Server& server, const std::vector<api::Command
 // Eight tenants train, 32 samples run meanwhile, everything is pipelined and comes in any order:
 // each tenant's losses, logprobs, gradient norms and samples have the bits they have alone.
 TEST(WorkRunner, EightTenantsTogetherHaveTheBitsOfEachAlone) {
-  for (const auto& [model, dtype] :
-       {std::pair{"qwen3", DType::kF32}, {"qwen3", DType::kBF16}, {"deepseek_moe", DType::kBF16}}) {
+  for (const auto& [model, dtype] : {std::pair{"qwen3", DType::kF32},
+                                     {"qwen3", DType::kBF16},
+                                     {"deepseek_moe", DType::kBF16},
+                                     {"qwen3_5", DType::kBF16}}) {
     constexpr int kTenants = 8;
     std::vector<std::vector<double>> alone;
     for (int tenant = 0; tenant < kTenants; ++tenant) {
@@ -376,6 +378,50 @@ TEST(WorkRunner, SamplesFollowTheServersRules) {
   ask.max_tokens = 2;
   ask.prompt[3] = -1;
   EXPECT_THAT(server.message(asked), HasSubstr("tokens[3]"));
+}
+
+// Several samples of a prompt, which begin from copies of one state, beside those of others: each
+// has the bits it has where one row runs at a time, and of a sequence that is read anew.
+TEST(WorkRunner, SamplesOfOnePromptWithStatesAreThoseOfEachAlone) {
+  for (const char* model : {"qwen3_5", "qwen3_5_moe"}) {
+    Server one_by_one({.model = model}, {}, {.max_sample_rows = 1});
+    Server together(
+        {.model = model, .threads = 2, .options = {.prefill_tokens = 32, .page_size = 8}}, {},
+        {.max_sample_rows = 9});
+    std::vector<api::Command> commands;
+    for (const int64_t prompt : {1, 8, 63, 64, 70, 130}) {
+      commands.push_back(sample(*together.engine, "prompt of " + std::to_string(prompt), prompt,
+                                static_cast<uint64_t>(prompt), 4));
+      auto& ask = std::get<api::Sample>(commands.back().op);
+      ask.temperature = 1;  // logprobs are then the model's own
+      ask.top_k = 0;
+      together.submit(commands.back());
+    }
+    together.run();
+    for (const api::Command& asked : commands) {
+      const std::string& name = asked.request.text;
+      const auto alone = std::get<api::SampleOutput>(one_by_one.ask(asked));
+      const auto got = std::get<api::SampleOutput>(together.posted.at(name).at(0));
+      ASSERT_EQ(got.sequences.size(), 4u);
+      EXPECT_NE(got.sequences[0].tokens, got.sequences[1].tokens) << name;
+      for (size_t i = 0; i < 4; ++i) {
+        const auto& tokens = got.sequences[i].tokens;
+        EXPECT_EQ(tokens, alone.sequences[i].tokens) << model << " " << name << " " << i;
+        EXPECT_EQ(got.sequences[i].logprobs, alone.sequences[i].logprobs) << model << " " << name;
+        api::Command again = asked;
+        again.request = {name + " read anew " + std::to_string(i)};
+        auto& whole = std::get<api::Sample>(again.op);
+        whole.prompt.insert(whole.prompt.end(), tokens.begin(), tokens.end());
+        whole.num_samples = 1;
+        whole.prompt_logprobs = true;
+        const auto read = std::get<api::SampleOutput>(one_by_one.ask(again)).prompt_logprobs;
+        EXPECT_EQ(std::vector<float>(read.end() - std::ssize(tokens), read.end()),
+                  got.sequences[i].logprobs)
+            << model << " " << name << " " << i;
+      }
+    }
+    EXPECT_EQ(together.engine->state_pool().num_free(), together.engine->state_pool().num_slabs());
+  }
 }
 
 TEST(WorkRunner, CancelledSamplesGiveTheirPagesBack) {
