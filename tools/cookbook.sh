@@ -1,22 +1,23 @@
 #!/bin/bash
 # Recipes of tinker-cookbook 0.6.1, unmodified and without any other network, against a server with the bundled model
-# behind the recipes' default names. Prints a line a recipe and fails if one of them does. Logs: OUT/logs.
+# behind the recipes' default names, and a tiny Qwen3.5 (tools/tiny_qwen35.sh) behind Qwen/Qwen3.5-4B. Prints a line a recipe and fails if one of them does. Logs: OUT/logs.
 # usage: tools/cookbook.sh PROGRAM [RECIPE ...]        recipes: see `all` below; none given: all of them
 # COOKBOOK_PYTHON names a Python that has tools/requirements-cookbook.txt already; otherwise they are installed into
 # build/cookbook (about 7 GB, since PyPI's torch brings its GPU libraries). COOKBOOK_OUT: instead of out/cookbook.
-# COOKBOOK_MODEL: another model directory. COOKBOOK_SERVE: more options of strata serve. STEPS and CURVE_STEPS: optimizer steps of a recipe and of math_rl's curves.
+# COOKBOOK_MODEL: another model directory, behind all names. COOKBOOK_SERVE: more options of strata serve. STEPS and CURVE_STEPS: optimizer steps of a recipe and of math_rl's curves.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/serve.inc.sh
 strata=$(realpath "${1:?usage: tools/cookbook.sh PROGRAM [RECIPE ...]}")
 shift
 all=(chat_sl guess_number twenty_questions text_arena shorter rubric rl_loop sl_loop prompt_distillation
-  two_at_once download math_rl math_rl_default)
+  two_at_once download download_qwen35 math_rl math_rl_default)
 recipes=("$@")
 [ ${#recipes[@]} -gt 0 ] || recipes=("${all[@]}")
 steps=${STEPS:-2}
 curve_steps=${CURVE_STEPS:-60}
-names=(Qwen/Qwen3.5-4B Qwen/Qwen3.5-9B Qwen/Qwen3.5-9B-Base Qwen/Qwen3.6-35B-A3B Qwen/Qwen3-8B)
+names=(Qwen/Qwen3.5-9B Qwen/Qwen3.5-9B-Base Qwen/Qwen3.6-35B-A3B Qwen/Qwen3-8B)
+qwen35_name=Qwen/Qwen3.5-4B
 model=$(realpath "${COOKBOOK_MODEL:-models/tiny-qwen3}")
 tools=$PWD/tools
 
@@ -35,13 +36,20 @@ out=${COOKBOOK_OUT:-out/cookbook}
 rm -rf "$out"
 mkdir -p "$out/logs" "$out/work/rubric" "$out/work/tinker_cookbook/example_data"
 out=$(realpath "$out")
-aliases=()
-for name in "${names[@]}"; do
-  aliases+=(--alias "$name=tiny")
-  mkdir -p "$out/work/$(dirname "$name")"
-  ln -sfn "$model" "$out/work/$name"
-done
-start_server "$out/server.log" "$strata" --model "tiny=$model" "${aliases[@]}" --no-keys --listen 127.0.0.1:0 \
+qwen35=$model
+if [ -z "${COOKBOOK_MODEL:-}" ]; then
+  qwen35=$out/tiny-qwen3.5
+  tools/tiny_qwen35.sh "$strata" "$qwen35" >"$out/logs/tiny_qwen35"
+fi
+served=()
+serve_as() {  # name of the cookbook, of the server, folder
+  served+=(--alias "$1=$2")
+  mkdir -p "$out/work/$(dirname "$1")"
+  ln -sfn "$3" "$out/work/$1"
+}
+for name in "${names[@]}"; do serve_as "$name" tiny "$model"; done
+serve_as "$qwen35_name" tiny-qwen3.5 "$qwen35"
+start_server "$out/server.log" "$strata" --model "tiny=$model" --model "tiny-qwen3.5=$qwen35" "${served[@]}" --no-keys --listen 127.0.0.1:0 \
   --metrics-listen 127.0.0.1:0 --data "$out/data" ${COOKBOOK_SERVE:-}
 export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HOME="$out/hf" TINKER_BASE_URL=$url TINKER_TELEMETRY=0
 export TINKER_API_KEY=tml-this-server-runs-without-keys TINKER_COOKBOOK_RUNS_DIR=$out/runs TOKENIZERS_PARALLELISM=false
@@ -99,7 +107,8 @@ two_at_once() {
   guess_number two_rl
   wait "$first"
 }
-download() { "$python" "$tools/cookbook_download.py" "$model" >"$out/logs/download" 2>&1; }
+download() { "$python" "$tools/cookbook_download.py" "$model" Qwen/Qwen3-8B >"$out/logs/download" 2>&1; }
+download_qwen35() { "$python" "$tools/cookbook_download.py" "$qwen35" "$qwen35_name" >"$out/logs/download_qwen35" 2>&1; }
 arithmetic() {
   local log=$1
   shift

@@ -3,7 +3,7 @@
 the way), a merge into the base model and a PEFT adapter; both must reproduce the server's logprobs. Adapters of experts
 with a rank of their own (no --expert-rank full) are merged only: the cookbook makes no PEFT adapter of them.
 
-usage: cookbook_download.py MODEL_DIR     (TINKER_BASE_URL and TINKER_API_KEY say which server)
+usage: cookbook_download.py MODEL_DIR NAME     (its name on the server; TINKER_BASE_URL and TINKER_API_KEY say which server)
 """
 import json
 import pathlib
@@ -18,7 +18,6 @@ from tinker_cookbook import weights
 from transformers import AutoModelForCausalLM
 
 TEXT = [5, 9, 17, 33, 65, 12, 40, 7]
-NAME = "Qwen/Qwen3-8B"
 
 
 def datum():
@@ -44,9 +43,9 @@ def load(folder):
 
 
 def main():
-    base = sys.argv[1]
+    base, base_name = sys.argv[1:3]
     service = tinker.ServiceClient()
-    client = service.create_lora_training_client(base_model=NAME, rank=8, train_unembed=False).result()
+    client = service.create_lora_training_client(base_model=base_name, rank=8, train_unembed=False).result()
     for _ in range(6):
         client.forward_backward([datum()], "cross_entropy").result()
         client.optim_step(types.AdamParams(learning_rate=3e-3)).result()
