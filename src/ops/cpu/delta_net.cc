@@ -59,6 +59,25 @@ Workspace Forward::take_workspace(Scratch& scratch) const {
   return work;
 }
 
+// Rows i < `count` of paired rows from `first` of a chunk on times the chunk's keys, as far as row
+// i sees them (whole vectors; what is behind is not defined).
+void delta_scores(const DeltaKernels& kernels, const DeltaLayout& layout, const float* rows,
+                  const float* keys, int64_t first, int64_t count, float* scores) {
+  constexpr int64_t kTokens = 3;
+  for (int64_t i = 0; i < count; i += kTokens) {
+    const int64_t tokens = std::min(kTokens, count - i);
+    kernels.product({.x = rows + 2 * i * layout.key_lanes,
+                     .x_row = layout.key_lanes,
+                     .panel = keys,
+                     .panel_stride = kDeltaChunk,
+                     .depth = layout.shape.key_dim,
+                     .rows = 2 * tokens,
+                     .lanes = (first + i + tokens + 15) / 16 * 16,
+                     .out = scores + 2 * i * kDeltaChunk,
+                     .out_stride = kDeltaChunk});
+  }
+}
+
 void Forward::run_value_head(const Rows& rows, int64_t head, int64_t member,
                              const DeltaState& state, const Workspace& work) const {
   const int64_t value_head = head * layout.group + member;

@@ -93,6 +93,7 @@ struct DeltaRows {
   int64_t row = 0;  // of the batch
   int64_t first = 0;
   int64_t count = 0;
+  bool keys_only = false;    // q's rows stay as they are
   float* rows = nullptr;     // paired [2 count][lanes of dk]
   float* factors = nullptr;  // paired [2 count]
   float* keys = nullptr;     // [dk][kDeltaChunk]: columns from `first` on
@@ -101,7 +102,8 @@ struct DeltaRows {
 // Writes q and k, normalised, and what they were multiplied by.
 inline void delta_rows(const DeltaKernels& kernels, const DeltaLayout& layout, const DeltaRows& r) {
   const int64_t dim = layout.shape.key_dim;
-  kernels.normalise({.q = delta_columns(r.qkv, r.row, layout.q_column(r.head)),
+  const DeltaMatrix q = delta_columns(r.qkv, r.row, layout.q_column(r.head));
+  kernels.normalise({.q = r.keys_only ? DeltaMatrix{} : q,
                      .k = delta_columns(r.qkv, r.row, layout.k_column(r.head)),
                      .count = r.count,
                      .dim = dim,
@@ -110,25 +112,6 @@ inline void delta_rows(const DeltaKernels& kernels, const DeltaLayout& layout, c
                      .lanes = layout.key_lanes,
                      .factors = r.factors});
   kernels.put_keys(r.rows, 2 * layout.key_lanes, r.first, r.count, dim, r.keys);
-}
-
-// Rows i < `count` of paired rows from `first` of a chunk on times the chunk's keys, as far as row
-// i sees them (whole vectors; what is behind is not defined).
-inline void delta_scores(const DeltaKernels& kernels, const DeltaLayout& layout, const float* rows,
-                         const float* keys, int64_t first, int64_t count, float* scores) {
-  constexpr int64_t kTokens = 3;
-  for (int64_t i = 0; i < count; i += kTokens) {
-    const int64_t tokens = std::min(kTokens, count - i);
-    kernels.product({.x = rows + 2 * i * layout.key_lanes,
-                     .x_row = layout.key_lanes,
-                     .panel = keys,
-                     .panel_stride = kDeltaChunk,
-                     .depth = layout.shape.key_dim,
-                     .rows = 2 * tokens,
-                     .lanes = (first + i + tokens + 15) / 16 * 16,
-                     .out = scores + 2 * i * kDeltaChunk,
-                     .out_stride = kDeltaChunk});
-  }
 }
 
 }  // namespace strata::ops::cpu

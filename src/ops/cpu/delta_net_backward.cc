@@ -1,8 +1,8 @@
-// Backward. An item is a key head of a segment. A sweep over its chunks makes the states at their
-// starts and z = u / beta again; then the chunks come last to first, and in each the value heads of
-// the group, panel by panel of their columns. d_ of a paired matrix holds the gradients of its even
-// rows (k_i, the equation of u_i) and of its odd ones (q_i, o_i). T rows, Kh key heads, Vh value
-// heads, dk and dv their widths.
+// Backward. An item is a key head of a segment. A sweep over its chunks makes the products of keys,
+// the states at their starts and z = u / beta again; then the chunks come last to first, and in
+// each the value heads of the group, panel by panel of their columns. d_ of a paired matrix holds
+// the gradients of its even rows (k_i, the equation of u_i) and of its odd ones (q_i, o_i). T rows,
+// Kh key heads, Vh value heads, dk and dv their widths.
 //
 // Forward of a chunk, with S its state, M and P the coefficients, e_i = e^G_i, E_j = e^D_63j:
 //   z_i = v_i - e_i k_i^T S - sum_{j<i} M_ij u_j;  u = beta z
@@ -44,8 +44,13 @@ struct Backward {
   [[nodiscard]] const float* beta(const Chunk& c, int64_t value_head) const {
     return args.beta.f32() + c.row * args.beta.row_stride + value_head;
   }
-  void key_scores(const Chunk& c, const DeltaWorkspace& work) const;
-  void start_chunk(const Chunk& c, int64_t head, const DeltaWorkspace& work) const;
+  // Of the products of keys with the chunk's keys and, between them, of queries.
+  [[nodiscard]] float* scores(const Chunk& c, const DeltaWorkspace& work) const {
+    return work.scores + c.index * 2 * kDeltaChunk * kDeltaChunk;
+  }
+  enum Side : uint8_t { kKeys, kQueries };
+  void side_scores(const Chunk& c, Side side, const DeltaWorkspace& work) const;
+  void start_chunk(const Chunk& c, int64_t head, bool keys_only, const DeltaWorkspace& work) const;
   void decay(const Chunk& c, int64_t value_head, float* gamma, const DeltaWorkspace& work) const;
   void sweep(const Chunk& c, int64_t head, int64_t member, const DeltaWorkspace& work) const;
   void run_value_head(const Chunk& c, int64_t head, int64_t member,
@@ -74,29 +79,31 @@ Chunk Backward::chunk(const StateSegment& segment, int64_t index) const {
           .folds = row + kDeltaChunk < segment.end};
 }
 
-void Backward::start_chunk(const Chunk& c, int64_t head, const DeltaWorkspace& work) const {
+void Backward::start_chunk(const Chunk& c, int64_t head, bool keys_only,
+                           const DeltaWorkspace& work) const {
   delta_rows(kernels, layout,
              {.qkv = args.qkv,
               .head = head,
               .row = c.row,
               .count = c.count,
+              .keys_only = keys_only,
               .rows = work.rows,
               .factors = work.factors,
               .keys = work.keys});
 }
 
-// scores of keys alone: all that u needs.
-void Backward::key_scores(const Chunk& c, const DeltaWorkspace& work) const {
+// Scores of one side, as far as each row sees the keys (whole vectors).
+void Backward::side_scores(const Chunk& c, Side side, const DeltaWorkspace& work) const {
   for (int64_t i = 0; i < c.count; i += kTile) {
     const int64_t rows = std::min(kTile, c.count - i);
-    kernels.product({.x = work.rows + 2 * i * layout.key_lanes,
+    kernels.product({.x = work.rows + (2 * i + side) * layout.key_lanes,
                      .x_row = 2 * layout.key_lanes,
                      .panel = work.keys,
                      .panel_stride = kDeltaChunk,
                      .depth = layout.shape.key_dim,
                      .rows = rows,
                      .lanes = (i + rows + 15) / 16 * 16,
-                     .out = work.scores + 2 * i * kDeltaChunk,
+                     .out = scores(c, work) + (2 * i + side) * kDeltaChunk,
                      .out_stride = 2 * kDeltaChunk});
   }
 }
@@ -106,7 +113,7 @@ void Backward::decay(const Chunk& c, int64_t value_head, float* gamma,
   kernels.decay({.log_decay = args.log_decay.f32() + c.row * args.log_decay.row_stride + value_head,
                  .stride = args.log_decay.row_stride,
                  .count = c.count,
-                 .scores = work.scores,
+                 .scores = scores(c, work),
                  .decay = work.decay,
                  .total = work.total,
                  .total_exp = work.total_exp,
@@ -329,7 +336,7 @@ void Backward::run_value_head(const Chunk& c, int64_t head, int64_t member,
   }
   kernels.decay_backward(
       {.gamma = work.gamma,
-       .scores = work.scores,
+       .scores = scores(c, work),
        .d_coefficients = work.d_coefficients,
        .count = c.count,
        .is_first = member == 0,
@@ -398,14 +405,14 @@ void Backward::run(const StateSegment& segment, int64_t head, const DeltaWorkspa
   const int64_t chunks = num_chunks(segment);
   for (int64_t index = 0; index < chunks; ++index) {
     const Chunk c = chunk(segment, index);
-    start_chunk(c, head, work);
-    key_scores(c, work);
+    start_chunk(c, head, /*keys_only=*/index + 1 < chunks, work);
+    side_scores(c, kKeys, work);
     for (int64_t member = 0; member < layout.group; ++member) sweep(c, head, member, work);
   }
   for (int64_t index = chunks - 1; index >= 0; --index) {
     const Chunk c = chunk(segment, index);
-    if (index + 1 < chunks) start_chunk(c, head, work);
-    delta_scores(kernels, layout, work.rows, work.keys, 0, c.count, work.scores);
+    if (index + 1 < chunks) start_chunk(c, head, /*keys_only=*/false, work);
+    side_scores(c, kQueries, work);
     std::fill_n(work.d_rows, 2 * c.count * layout.key_lanes, 0.0f);
     for (int64_t member = 0; member < layout.group; ++member) {
       run_value_head(c, head, member, work);

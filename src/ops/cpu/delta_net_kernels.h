@@ -41,7 +41,7 @@ struct DeltaMatrix {
 };
 
 // q and k of `count` rows: paired rows of x / |x| in out, and of 1 / |x| in factors. q's are times
-// q_scale.
+// q_scale; without q.data its rows stay as they are.
 struct DeltaNormalise {
   DeltaMatrix q;
   DeltaMatrix k;

@@ -115,14 +115,15 @@ template <typename V, typename X>
 template <typename K>
 void delta_normalise(const DeltaNormalise& n) {
   using V = typename K::V;
-  with_type<V>(n.q.type, [&]<typename X>() {
+  with_type<V>(n.k.type, [&]<typename X>() {
     const X* q = static_cast<const X*>(n.q.data);
     const X* k = static_cast<const X*>(n.k.data);
     for (int64_t i = 0; i < n.count; ++i) {
       float* pair = n.out + 2 * i * n.lanes;
       prefetch_ahead<V>(k + i * n.k.stride, n.k.stride, i, n.count, n.dim);
-      prefetch_ahead<V>(q + i * n.q.stride, n.q.stride, i, n.count, n.dim);
       normalise_row<V>(k + i * n.k.stride, n.dim, 1.0f, pair, n.factors + 2 * i);
+      if (q == nullptr) continue;
+      prefetch_ahead<V>(q + i * n.q.stride, n.q.stride, i, n.count, n.dim);
       normalise_row<V>(q + i * n.q.stride, n.dim, n.q_scale, pair + n.lanes, n.factors + 2 * i + 1);
     }
   });

@@ -14,7 +14,7 @@ struct DeltaWorkspace {
   float* rows;          // paired [2 n][lanes of dk]
   float* factors;       // paired [2 n]
   float* keys;          // [dk][n]
-  float* scores;        // paired [2 n][n]
+  float* scores;        // [chunks] paired [2 n][n]
   float* coefficients;  // paired [2 n][n]
   float* gamma;         // [n][n]
   float* decay;         // [n]
@@ -51,7 +51,7 @@ inline DeltaWorkspace take_delta_workspace(Scratch& scratch, const DeltaLayout& 
   work.rows = floats(layout.paired_keys());
   work.factors = floats(2 * n);
   work.keys = floats(layout.keys());
-  work.scores = floats(2 * n * n);
+  work.scores = floats(chunks * 2 * n * n);
   work.coefficients = floats(2 * n * n);
   work.gamma = floats(n * n);
   work.decay = floats(n);
