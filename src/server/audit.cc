@@ -5,7 +5,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -43,98 +48,127 @@ std::string text_of(const AuditLine& line) {
 
 }  // namespace
 
-AuditLog::AuditLog(std::string path) : path_(std::move(path)), file_(open_log(path_)) {
-  if (file_ < 0) {
+struct AuditLog::Writer {
+  explicit Writer(std::string name) : path(std::move(name)), file(open_log(path)) {
+    if (file >= 0) return;
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--audit {}: {}", path_, std::strerror(errno)));
+                fmt::format("--audit {}: {}", path, std::strerror(errno)));
   }
-  thread_ = std::thread([this] { loop(); });
+  ~Writer() { ::close(file); }
+  Writer(const Writer&) = delete;
+  Writer& operator=(const Writer&) = delete;
+
+  struct Job {
+    std::string text;  // empty: reopen
+  };
+  void add(Job job);
+  void loop();
+  void run(const Job& job);
+  [[nodiscard]] bool append(const std::string& text);
+
+  const std::string path;
+  std::mutex mutex;
+  std::condition_variable wake;
+  // Of all threads, under the mutex.
+  std::deque<Job> jobs;
+  size_t queued_bytes = 0;
+  Counts counts;
+  bool is_stopping = false;
+  bool is_done = false;  // the thread
+  // Of the thread.
+  int file;
+  bool is_whole = true;  // the last line has its end
+  bool is_failing = false;
+};
+
+AuditLog::AuditLog(std::string path) : writer_(std::make_shared<Writer>(std::move(path))) {
+  std::thread([writer = writer_] { writer->loop(); }).detach();
 }
 
 AuditLog::~AuditLog() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  wake_.notify_one();
-  thread_.join();
-  ::close(file_);
+  std::unique_lock lock(writer_->mutex);
+  writer_->is_stopping = true;
+  writer_->wake.notify_all();
+  const auto patience = std::chrono::duration<double>(kPatience);
+  if (writer_->wake.wait_for(lock, patience, [this] { return writer_->is_done; })) return;
+  // One is in the write that hangs.
+  log(LogLevel::kError, fmt::format("audit: {}: the disk does not answer; {} lines are lost",
+                                    writer_->path, writer_->jobs.size() + 1));
 }
 
-void AuditLog::add(AuditLine line) {
-  std::string text = text_of(line);
-  const std::lock_guard lock(mutex_);
-  if (queued_bytes_ + text.size() > kMaxQueued) {
-    ++counts_.dropped;
+void AuditLog::add(AuditLine line) { writer_->add({text_of(line)}); }
+
+void AuditLog::reopen() { writer_->add({}); }
+
+void AuditLog::Writer::add(Job job) {
+  const std::lock_guard lock(mutex);
+  if (queued_bytes + job.text.size() > kMaxQueued) {
+    ++counts.dropped;
     return;
   }
-  queued_bytes_ += text.size();
-  jobs_.push_back({std::move(text)});
-  wake_.notify_one();
-}
-
-void AuditLog::reopen() {
-  const std::lock_guard lock(mutex_);
-  jobs_.push_back({});
-  wake_.notify_one();
+  queued_bytes += job.text.size();
+  jobs.push_back(std::move(job));
+  wake.notify_all();
 }
 
 AuditLog::Counts AuditLog::counts() const {
-  const std::lock_guard lock(mutex_);
-  return counts_;
+  const std::lock_guard lock(writer_->mutex);
+  return writer_->counts;
 }
 
-void AuditLog::loop() {
-  std::unique_lock lock(mutex_);
+void AuditLog::Writer::loop() {
+  std::unique_lock lock(mutex);
   for (;;) {
-    wake_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
-    if (jobs_.empty()) return;
-    const Job job = std::move(jobs_.front());
-    jobs_.pop_front();
-    queued_bytes_ -= job.text.size();
+    wake.wait(lock, [this] { return is_stopping || !jobs.empty(); });
+    if (jobs.empty()) break;
+    const Job job = std::move(jobs.front());
+    jobs.pop_front();
+    queued_bytes -= job.text.size();
     lock.unlock();
     run(job);
     lock.lock();
   }
+  is_done = true;
+  wake.notify_all();
 }
 
-void AuditLog::run(const Job& job) {
+void AuditLog::Writer::run(const Job& job) {
   if (job.text.empty()) {
-    const int file = open_log(path_);
-    if (file < 0) {
-      return log(LogLevel::kError, fmt::format("audit: {}: {}; the old file stays in use", path_,
+    const int next = open_log(path);
+    if (next < 0) {
+      return log(LogLevel::kError, fmt::format("audit: {}: {}; the old file stays in use", path,
                                                std::strerror(errno)));
     }
-    ::close(file_);
-    file_ = file;
-    is_whole_ = true;
+    ::close(file);
+    file = next;
+    is_whole = true;
     return;
   }
   const bool is_written = append(job.text);
   const int fault = errno;
   // Once for each time of trouble, not for each line.
-  if (!is_written && !is_failing_)
+  if (!is_written && !is_failing)
     log(LogLevel::kError,
-        fmt::format("audit: {}: {}; lines are dropped and counted (strata_audit_lines_total)",
-                    path_, std::strerror(fault)));
-  if (is_written && is_failing_) log(LogLevel::kWarning, "audit: lines are written again");
-  is_failing_ = !is_written;
-  const std::lock_guard lock(mutex_);
-  ++(is_written ? counts_.written : counts_.dropped);
+        fmt::format("audit: {}: {}; lines are dropped and counted (strata_audit_lines_total)", path,
+                    std::strerror(fault)));
+  if (is_written && is_failing) log(LogLevel::kWarning, "audit: lines are written again");
+  is_failing = !is_written;
+  const std::lock_guard lock(mutex);
+  ++(is_written ? counts.written : counts.dropped);
 }
 
 // A line that a full disk cut is ended before the next one begins.
-bool AuditLog::append(const std::string& text) {
-  const std::string whole = (is_whole_ ? "" : "\n") + text;
+bool AuditLog::Writer::append(const std::string& text) {
+  const std::string whole = (is_whole ? "" : "\n") + text;
   std::string_view rest = whole;
   while (!rest.empty()) {
-    const ssize_t count = ::write(file_, rest.data(), rest.size());
+    const ssize_t count = ::write(file, rest.data(), rest.size());
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) break;
     rest.remove_prefix(static_cast<size_t>(count));
   }
-  if (rest.empty()) return is_whole_ = true;
-  if (rest.size() < whole.size()) is_whole_ = false;
+  if (rest.empty()) return is_whole = true;
+  if (rest.size() < whole.size()) is_whole = false;
   return false;
 }
 

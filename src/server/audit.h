@@ -4,12 +4,9 @@
 // disk is full or too slow, is dropped and counted; nobody waits for it.
 //   AuditLog audit("audit.jsonl");  audit.add({...});  audit.reopen();  // after a rotation
 #pragma once
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
-#include <mutex>
+#include <memory>
 #include <string>
-#include <thread>
 
 namespace strata::server {
 
@@ -27,7 +24,9 @@ class AuditLog {
  public:
   // Opens the file for appending, mode 0600 when it is new. Throws Error that names --audit.
   explicit AuditLog(std::string path);
-  ~AuditLog();  // writes what is queued
+  // Writes what is queued. A disk that hangs is not waited for longer than kPatience: then says in
+  // the log how many lines are lost.
+  ~AuditLog();
   AuditLog(const AuditLog&) = delete;
   AuditLog& operator=(const AuditLog&) = delete;
 
@@ -41,28 +40,12 @@ class AuditLog {
   };
   [[nodiscard]] Counts counts() const;
 
+  static constexpr double kPatience = 3.0;  // seconds
+
  private:
-  struct Job {
-    std::string text;  // empty: reopen
-  };
-
-  void loop();
-  void run(const Job& job);
-  [[nodiscard]] bool append(const std::string& text);
-
-  const std::string path_;
-  mutable std::mutex mutex_;
-  std::condition_variable wake_;
-  // Of all threads, under the mutex.
-  std::deque<Job> jobs_;
-  size_t queued_bytes_ = 0;
-  Counts counts_;
-  bool stopping_ = false;
-  // Of the thread.
-  int file_;
-  bool is_whole_ = true;  // the last line has its end
-  bool is_failing_ = false;
-  std::thread thread_;  // last: it uses the others
+  struct Writer;
+  // Its thread's too, which may outlive this in a write that hangs.
+  std::shared_ptr<Writer> writer_;
 };
 
 }  // namespace strata::server

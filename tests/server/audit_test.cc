@@ -135,6 +135,23 @@ TEST(AuditLog, AFloodIsBounded) {
   ::signal(SIGPIPE, handler);
 }
 
+// The end of the server waits for no disk that hangs.
+TEST(AuditLog, ADiskThatHangsIsNotWaitedForLong) {
+  const TempDir dir;
+  const std::string path = dir.file("pipe");
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  ::signal(SIGPIPE, SIG_IGN);  // for good: the thread may write after this
+  const int reader = ::open(path.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  ::testing::internal::CaptureStderr();
+  {
+    AuditLog audit(path);
+    for (int i = 0; i < 1000; ++i) audit.add(line(std::string(500, 'x')));
+  }
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), ::testing::HasSubstr("lines are lost"));
+  ::close(reader);
+}
+
 // Objects: the model, session, sampler or path, also of a request that is refused.
 TEST(AuditLog, ARequestSaysWhatItIsAbout) {
   House house;
