@@ -16,6 +16,8 @@
 #include <thread>
 
 #include "apps/init.h"
+#include "apps/train_job.h"
+#include "apps/train_plan.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "report/metrics_log.h"
@@ -197,6 +199,39 @@ TEST_F(TrainTest, ThreadsRecomputeAndPassesDoNotChangeABit) {
   other.save_every = 1;
   ASSERT_EQ(run_train(other), 0);
   expect_same_files("one", "other", {"adapter_model.safetensors", "trainer/optimizer.safetensors"});
+}
+
+TEST_F(TrainTest, TheLeastMemoryRecomputesAndChangesNoBit) {
+  TrainOptions one = options("one");
+  one.steps = 3;
+  ASSERT_EQ(run_train(one), 0);
+  TrainOptions least = one;
+  least.out = root_ + "/least";
+  const auto set = [&](int64_t kib) {
+    least.memory = std::to_string(kib) + "KiB";
+    const std::unique_ptr<TrainJob> job = make_train_job(least);
+    fit_memory(*job);
+    return job->engine().options();
+  };
+  EXPECT_TRUE(set(1 << 20).recompute.keeps_all());
+  EXPECT_EQ(set(1 << 20).pass_tokens, least.micro_tokens);
+  int64_t too_little = 1, enough = 1 << 20;
+  while (enough - too_little > 1) {
+    const int64_t middle = (enough + too_little) / 2;
+    try {
+      set(middle);
+      enough = middle;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("--memory " + least.memory), std::string::npos);
+      too_little = middle;
+    }
+  }
+  EXPECT_FALSE(set(enough).recompute.keeps_all());
+  ASSERT_EQ(run_train(least), 0);
+  expect_same_files("one", "least", {"adapter_model.safetensors", "trainer/optimizer.safetensors"});
+  least.out = root_ + "/both";
+  least.recompute = "full";
+  EXPECT_NE(fault(least).find("--memory and --recompute: give one"), std::string::npos);
 }
 
 TEST_F(TrainTest, ResumeWithOtherOptionsIsRefusedByName) {
