@@ -33,7 +33,7 @@ def stored_names(model_dir):
 
 
 def has_experts(model_dir):
-    return any(".mlp.experts." in name for name in stored_names(model_dir))
+    return any(re.search(r"\.(mlp|ffn)\.experts\.", name) for name in stored_names(model_dir))
 
 
 def pattern_value(patterns, path, default):
@@ -184,7 +184,7 @@ class MoeReference(gr.Reference):
                     gate = gate + delta["gate_proj"](rows).to(gate.dtype)
                 if "up_proj" in delta:
                     up = up + delta["up_proj"](rows).to(up.dtype)
-                hidden = module.act_fn(gate) * up
+                hidden = self.activated(module, gate, up)
                 y = hidden @ module.down_proj[e].T
                 if "down_proj" in delta:
                     y = y + delta["down_proj"](hidden).to(y.dtype)
@@ -192,6 +192,9 @@ class MoeReference(gr.Reference):
             return out
 
         module.forward = forward
+
+    def activated(self, module, gate, up):
+        return module.act_fn(gate) * up
 
     def _name_parameters(self):
         self.base_params = {self.stored_name(k): v for k, v in self.base.named_parameters()}

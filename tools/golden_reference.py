@@ -280,10 +280,14 @@ def run_wants(ref, request, out):
     need_grad = bool(wants & {"adapter_grads", "param_grads"})
     need_loss = bool(wants - {"hidden_states", "logits"})
     parts = {"hidden_states": [], "logits": [], "logprobs": [], "loss": []}
+    finals = []
     ref.zero_grad()
     for seq in request["sequences"]:
-        hidden, logits = ref.forward(seq["tokens"], seq.get("adapter", 0))
+        with torch.set_grad_enabled(need_grad):
+            hidden, logits = ref.forward(seq["tokens"], seq.get("adapter", 0))
         parts["hidden_states"].append(to_numpy(hidden))
+        if hasattr(ref, "final_hidden"):  # where the hidden states are streams
+            finals.append(to_numpy(ref.final_hidden))
         parts["logits"].append(to_numpy(logits))
         if need_loss:
             lp, loss = sequence_loss(request, seq, logits)
@@ -293,6 +297,8 @@ def run_wants(ref, request, out):
                 loss.sum().backward()
     for name in wants & set(parts):
         out[name] = np.concatenate(parts[name], axis=1 if name == "hidden_states" else 0)
+    if "hidden_states" in wants and finals:
+        out["final_hidden"] = np.concatenate(finals)
     if "loss" in wants:
         out["loss_sum"] = out["loss"].sum(keepdims=True)
     if "adapter_grads" in wants:
@@ -406,8 +412,12 @@ def run_sample(ref, entry, index, out, margins):
 
 def make_reference(model_dir, adapter_dirs, kind):
     """A Reference, or its kind for models with experts."""
+    import golden_deepseek_v4
     import golden_moe
+    from transformers import AutoConfig
     kinds = golden_moe.MoeReference if golden_moe.has_experts(model_dir) else Reference
+    if AutoConfig.from_pretrained(model_dir).model_type in golden_deepseek_v4.FAMILIES:
+        kinds = golden_deepseek_v4.V4Reference
     return kinds(model_dir, adapter_dirs, kind)
 
 

@@ -35,6 +35,7 @@ import torch
 from safetensors.numpy import save_file
 
 import golden_deepseek
+import golden_deepseek_v4
 import golden_definition
 import golden_gemma3
 import golden_moe
@@ -51,6 +52,8 @@ DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 def make_config(family, **keys):
+    if family in golden_deepseek_v4.FAMILIES:
+        return golden_deepseek_v4.make_config(**keys)
     if family in golden_window.FAMILIES:
         return golden_window.make_config(family, **keys)
     if family not in ("llama", "qwen3", "qwen3_moe"):
@@ -69,6 +72,8 @@ def randomise(model, gen):
             if model.config.model_type.startswith("qwen3_5") and golden_qwen35.randomise(
                     name, value, noise, model.config, gen):
                 continue
+            if model.config.model_type == "deepseek_v4" and golden_deepseek_v4.randomise(name, value, noise):
+                continue
             if "norm" in name and model.config.model_type.startswith("gemma3"):
                 golden_gemma3.randomise_norm(name, value, noise)
             elif "norm" in name:
@@ -86,6 +91,7 @@ def randomise(model, gen):
             if name.endswith("e_score_correction_bias"):
                 # Of the size of the scores' differences, mostly negative.
                 value.copy_(0.15 * torch.randn(value.shape, generator=gen) - 0.6)
+        golden_deepseek_v4.randomise_tables(model, gen)
 
 
 def rewrite_config_v4(path, dtype):
@@ -128,7 +134,9 @@ def make_model(folder, spec, gen):
         # Logits of a trained model's size, whose probabilities span many orders of magnitude.
         gr.text_model(model).norm.weight.mul_(spec.get("sharpness", 1))
     biases = {n: b.clone() for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")}
-    float32 = {n: p.detach().clone() for n, p in model.named_parameters() if golden_qwen35.stays_float32(n, spec)}
+    v4 = spec["family"] in golden_deepseek_v4.FAMILIES
+    stays = golden_deepseek_v4.stays_float32 if v4 else lambda n: golden_qwen35.stays_float32(n, spec)
+    float32 = {n: p.detach().clone() for n, p in model.named_parameters() if stays(n)}
     model = model.to(dtype)
     for name, value in float32.items():
         model.get_parameter(name).data = value
@@ -139,7 +147,7 @@ def make_model(folder, spec, gen):
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     # The form on the hub is transformers' own choice for Gemma 3; its names in memory are the other one. For Qwen3.5 it is
     # the other way about.
-    model.save_pretrained(folder, save_original_format=spec.get("form") != ("hub" if qwen35 else "language_model"),
+    model.save_pretrained(folder, save_original_format=spec.get("form") != ("hub" if qwen35 else "hf" if v4 else "language_model"),
                           max_shard_size=int(size / (spec["shards"] - 0.5)) if spec.get("shards", 1) > 1 else "1GB")
     if spec.get("fused"):
         golden_moe.fuse_experts(folder)
@@ -151,6 +159,9 @@ def make_model(folder, spec, gen):
         return
     if qwen35:
         golden_qwen35.rewrite(folder, spec, dtype, gen)
+        return
+    if v4:
+        golden_deepseek_v4.rewrite(folder, spec)
         return
     if spec.get("v4"):
         rewrite_config_v4(path, dtype)
@@ -347,6 +358,9 @@ class Maker:
             out["head"] = {**self.plain(longest, [0, 1, 1]), "want": ["logprobs", "loss", "adapter_grads"]}
             for seq in out["head"]["sequences"]:
                 seq["targets"] = [t % 40 for t in seq["targets"]]
+        if "behind" in kinds:
+            # One sequence, long enough for every window, ratio and frequency of a rotary table.
+            out["behind"] = {"sequences": [self.sequence(5100, 0)], "want": ["logprobs"]}
         if "train_params" in kinds:
             out["train_params"] = self.train(longest, [0, 0, min(1, num)], [], {
                 "what": "params", "steps": 10, "lr": 0.003, "weight_decay": 0.1, "grad_clip_norm": 1.5})
@@ -442,7 +456,8 @@ def make_case(root, name, spec, committed):
 def check_rope_shows(model_dir, spec):
     """A golden of scaled RoPE must differ plainly from one without scaling."""
     rope = spec["config"].get("rope_parameters", {})
-    if rope.get("rope_type", "default") == "default" or spec["config"]["num_hidden_layers"] == 0:
+    v4 = spec["family"] in golden_deepseek_v4.FAMILIES  # its definition sees to it
+    if v4 or rope.get("rope_type", "default") == "default" or spec["config"]["num_hidden_layers"] == 0:
         return
     ids = np.random.default_rng(0).integers(0, spec["config"]["vocab_size"], spec["longest"]).tolist()
     ref = gr.make_reference(model_dir, [], "f64")
@@ -552,7 +567,7 @@ def main():
                  for s in range(args.seed, args.seed + args.count)}
     else:
         cases = {**committed_cases(), **golden_deepseek.cases(), **golden_moe.cases(), **golden_window.cases(),
-                 **golden_gemma3.cases(), **golden_qwen35.cases()}
+                 **golden_gemma3.cases(), **golden_qwen35.cases(), **golden_deepseek_v4.cases()}
         if args.only:
             cases = {k: v for k, v in cases.items() if k in args.only.split(",")}
     os.makedirs(root, exist_ok=True)
