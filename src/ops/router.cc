@@ -9,7 +9,7 @@
 namespace strata::ops {
 namespace {
 
-constexpr double kNormEpsilon = 1e-20;  // DeepSeek's, in the sum of chosen sigmoid scores
+constexpr double kNormEpsilon = 1e-20;  // DeepSeek's, in the sum of chosen scores
 
 void check_args(const RouterArgs& args, const TensorView& scores, size_t ids) {
   const int64_t experts = scores.cols();
@@ -33,6 +33,33 @@ void softmax(float* x, int64_t n) {
 
 void sigmoid(float* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] = 1.0f / (1.0f + std::exp(-x[i]));
+}
+
+// softplus(l) = max(l, 0) + log1p(exp(-|l|)); in double, so that nothing is lost before the root.
+void sqrt_softplus(float* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    const auto l = static_cast<double>(x[i]);
+    const double softplus = std::max(l, 0.0) + std::log1p(std::exp(-std::abs(l)));
+    x[i] = static_cast<float>(std::sqrt(softplus));
+  }
+}
+
+void score(RouterScores scores, float* x, int64_t n) {
+  switch (scores) {
+    case RouterScores::kSoftmax:
+      return softmax(x, n);
+    case RouterScores::kSigmoid:
+      return sigmoid(x, n);
+    case RouterScores::kSqrtSoftplus:
+      return sqrt_softplus(x, n);
+  }
+}
+
+// d s / d l of a score that is its own logit's alone. With s^2 = softplus(l): sigmoid(l) = 1 -
+// exp(-s^2), so d s / d l = (1 - exp(-s^2)) / 2 s, which is s / 2 where s^2 vanishes.
+double score_slope(RouterScores scores, double s) {
+  if (scores == RouterScores::kSigmoid) return s * (1.0 - s);
+  return s == 0.0 ? 0.0 : -std::expm1(-s * s) / (2.0 * s);
 }
 
 constexpr float kDropped = -std::numeric_limits<float>::infinity();
@@ -90,12 +117,20 @@ double sum_of_chosen(const float* scores, const int32_t* ids, int64_t count) {
 double divisor(const RouterArgs& args, const float* scores, const int32_t* ids) {
   if (!args.norm) return 1.0;
   const double sum = sum_of_chosen(scores, ids, args.top_k);
-  return args.scores == RouterScores::kSigmoid ? sum + kNormEpsilon : sum;
+  return args.scores == RouterScores::kSoftmax ? sum : sum + kNormEpsilon;
+}
+
+void write_weights(const RouterArgs& args, const float* scores, const int32_t* ids,
+                   float* weights) {
+  const double factor = args.scale / divisor(args, scores, ids);
+  for (int64_t k = 0; k < args.top_k; ++k) {
+    weights[k] = static_cast<float>(static_cast<double>(scores[ids[k]]) * factor);
+  }
 }
 
 // The gradient of one token's logits.
 //   weight_k = scale s_k / S; S is the sum of the chosen scores with norm, else 1
-//   softmax: d l_i = s_i (d s_i - sum_j d s_j s_j); sigmoid: d l_i = d s_i s_i (1 - s_i)
+//   softmax: d l_i = s_i (d s_i - sum_j d s_j s_j); the others: d l_i = d s_i s'_i
 void token_backward(const RouterArgs& args, const float* scores, const int32_t* ids,
                     const float* d_weights, int64_t experts, double* d_logits) {
   std::fill_n(d_logits, experts, 0.0);
@@ -109,7 +144,7 @@ void token_backward(const RouterArgs& args, const float* scores, const int32_t* 
     const auto s = static_cast<double>(scores[ids[k]]);
     const double d_score =
         args.scale * (static_cast<double>(d_weights[k]) - (args.norm ? mean : 0.0)) / sum;
-    d_logits[ids[k]] = d_score * s * (softmax_scores ? 1.0 : 1.0 - s);
+    d_logits[ids[k]] = softmax_scores ? d_score * s : d_score * score_slope(args.scores, s);
   }
   // With norm the chosen ones' shift cancels: only their ratios matter.
   if (!softmax_scores || args.norm) return;
@@ -133,21 +168,29 @@ void route(Backend& backend, const RouterArgs& args, TensorView logits,
     for (int64_t t = begin; t < end; ++t) {
       float* scores = logits.f32() + t * experts;
       int32_t* ids = expert_ids.data() + t * args.top_k;
-      if (args.scores == RouterScores::kSoftmax) {
-        softmax(scores, experts);
-      } else {
-        sigmoid(scores, experts);
-      }
+      score(args.scores, scores, experts);
       for (int64_t i = 0; i < experts; ++i) {
         choice[i] = candidate(args.bias.empty() ? scores[i] : scores[i] + args.bias.f32()[i]);
       }
       drop_groups(args, choice, experts, choice + experts);
       choose(args, choice, experts, ids);
-      const double factor = args.scale / divisor(args, scores, ids);
-      for (int64_t k = 0; k < args.top_k; ++k) {
-        weights.f32()[t * args.top_k + k] =
-            static_cast<float>(static_cast<double>(scores[ids[k]]) * factor);
-      }
+      write_weights(args, scores, ids, weights.f32() + t * args.top_k);
+    }
+  });
+}
+
+void route_chosen(Backend& backend, const RouterArgs& args, TensorView logits,
+                  std::span<const int32_t> expert_ids, TensorView weights) {
+  check_args(args, logits, expert_ids.size());
+  CHECK(weights.dtype == DType::kF32 && weights.shape.num_elements() == std::ssize(expert_ids));
+  const int64_t experts = logits.cols();
+  backend.pool().run(logits.rows(), [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) {
+      float* scores = logits.f32() + t * experts;
+      const int32_t* ids = expert_ids.data() + t * args.top_k;
+      score(args.scores, scores, experts);
+      for (int64_t k = 0; k < args.top_k; ++k) DCHECK(0 <= ids[k] && ids[k] < experts, ids[k]);
+      write_weights(args, scores, ids, weights.f32() + t * args.top_k);
     }
   });
 }

@@ -1,7 +1,9 @@
 // The choice of experts: from a router's logits to the chosen experts of each token and their
 // weights, and back. T tokens, E experts, K chosen, G groups. Sources: HF modeling_qwen3_moe.py,
-// Qwen3MoeTopKRouter; modeling_deepseek_v3.py, DeepseekV3TopkRouter. Scores are fp32. Equal scores:
-// the lower id first. A token's choice depends on its own logits alone. Engine thread only.
+// Qwen3MoeTopKRouter; modeling_deepseek_v3.py, DeepseekV3TopkRouter; modeling_deepseek_v4.py,
+// DeepseekV4TopKRouter and DeepseekV4HashRouter. Scores are fp32. Equal scores: the lower id first.
+// A token's choice depends on its own logits alone, or where it is given, on nothing here. Engine
+// thread only.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -11,22 +13,28 @@
 
 namespace strata::ops {
 
-enum class RouterScores : uint8_t { kSoftmax, kSigmoid };
+// kSqrtSoftplus: sqrt(log(1 + exp(l))).
+enum class RouterScores : uint8_t { kSoftmax, kSigmoid, kSqrtSoftplus };
 
 struct RouterArgs {
   RouterScores scores = RouterScores::kSoftmax;
   int64_t top_k = 1;
-  bool norm = false;       // the chosen scores are divided by their sum (sigmoid: plus 1e-20)
+  bool norm = false;       // the chosen scores are divided by their sum (but softmax: plus 1e-20)
   double scale = 1.0;      // then multiplied by this
   TensorView bias;         // [E] f32 or empty: added to the scores for the choice only
   int64_t num_groups = 1;  // experts in equal groups, of which the top_groups with the largest sum
   int64_t top_groups = 1;  // of their two best (biased) scores take part; 1 of 1: no groups
 };
 
-// logits [T, E] f32 become scores in place: softmax over all experts, or sigmoid. Writes expert_ids
-// [T * K] (best first) and weights [T, K] f32.
+// logits [T, E] f32 become scores in place: softmax over all experts, or each one's own. Writes
+// expert_ids [T * K] (best first) and weights [T, K] f32.
 void route(Backend& backend, const RouterArgs& args, TensorView logits,
            std::span<int32_t> expert_ids, TensorView weights);
+
+// The same where the experts are given (a hash layer's): expert_ids [T * K], of each token all
+// different, are read; bias and groups have no part.
+void route_chosen(Backend& backend, const RouterArgs& args, TensorView logits,
+                  std::span<const int32_t> expert_ids, TensorView weights);
 
 // Writes d_logits [T, E], f32 or bf16, from d_weights [T, K] f32. The choice itself has no
 // gradient.

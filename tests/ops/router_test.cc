@@ -31,6 +31,8 @@ const Case kCases[] = {
     {30, 8, 3, RouterScores::kSigmoid, true, 2.5, -0.6, 4, 2},
     {30, 256, 8, RouterScores::kSigmoid, true, 2.5, -3.0, 8, 4},
     {11, 15, 4, RouterScores::kSigmoid, false, 1.0, 0.4, 3, 1},
+    {30, 16, 4, RouterScores::kSqrtSoftplus, true, 1.5, -0.6},
+    {9, 5, 2, RouterScores::kSqrtSoftplus, false, 2.5},
 };
 
 std::vector<double> scores_of(const Case& c, const float* logits) {
@@ -38,7 +40,9 @@ std::vector<double> scores_of(const Case& c, const float* logits) {
   double sum = 0;
   for (size_t i = 0; i < s.size(); ++i) {
     const double x = logits[i];
-    s[i] = c.scores == RouterScores::kSigmoid ? 1 / (1 + std::exp(-x)) : std::exp(x);
+    s[i] = c.scores == RouterScores::kSigmoid        ? 1 / (1 + std::exp(-x))
+           : c.scores == RouterScores::kSqrtSoftplus ? std::sqrt(std::log1p(std::exp(x)))
+                                                     : std::exp(x);
     sum += s[i];
   }
   if (c.scores == RouterScores::kSoftmax) {
@@ -182,6 +186,46 @@ TEST(Router, EqualScoresGoToTheLowerIdAndNanChoosesSomething) {
     Buffer logits(DType::kF32, {1, 6});
     std::fill_n(logits.view().f32(), 6, value);
     EXPECT_EQ(Routed(backend, c, logits).ids, (std::vector<int32_t>{0, 1, 2})) << value;
+  }
+}
+
+// Where experts are given, only weights are made: those of the same experts, chosen or not.
+TEST(Router, GivenExpertsGetTheirWeights) {
+  Backend backend(choose_cpu_path(), 2);
+  for (const Case& c : kCases) {
+    const Routed got(backend, c);
+    std::vector<int32_t> ids;
+    for (int64_t t = 0; t < c.tokens; ++t) {
+      for (int64_t k = 0; k < c.top_k; ++k) {
+        ids.push_back(static_cast<int32_t>((7 * t + k) % c.experts));
+      }
+    }
+    Buffer scores(got.logits), weights(DType::kF32, {c.tokens, c.top_k});
+    route_chosen(backend, got.args, scores, ids, weights);
+    expect_same_bits(scores, got.scores);
+    for (int64_t t = 0; t < c.tokens; ++t) {
+      const std::vector<int32_t> of(ids.begin() + t * c.top_k, ids.begin() + (t + 1) * c.top_k);
+      const auto want = weights_of(c, scores_of(c, got.logits.view().f32() + t * c.experts), of);
+      for (int64_t k = 0; k < c.top_k; ++k) {
+        EXPECT_NEAR(weights.get(t * c.top_k + k) / want[static_cast<size_t>(k)], 1, 24 * 0x1p-24);
+      }
+    }
+  }
+}
+
+// Far below zero the score is exp(l / 2) and its slope half of that; nothing is lost on the way.
+TEST(Router, SqrtSoftplusKeepsSmallScores) {
+  Backend backend(choose_cpu_path(), 1);
+  for (const float logit : {-60.0f, -20.0f, 30.0f}) {
+    Buffer scores = filled_buffer(DType::kF32, {1, 1}, logit), weights(DType::kF32, {1, 1});
+    std::vector<int32_t> ids(1);
+    const RouterArgs args = {.scores = RouterScores::kSqrtSoftplus, .top_k = 1, .bias = {}};
+    route(backend, args, scores, ids, weights);
+    Buffer d_logits(DType::kF32, {1, 1});
+    route_backward(backend, args, scores, ids, filled_buffer(DType::kF32, {1, 1}, 1), d_logits);
+    const double l = logit, s = std::sqrt(std::log1p(std::exp(l)));
+    EXPECT_NEAR(weights.get(0) / s, 1, 0x1p-23);
+    EXPECT_NEAR(d_logits.get(0) / (1 / (1 + std::exp(-l)) / (2 * s)), 1, 0x1p-22);
   }
 }
 
