@@ -1,0 +1,24 @@
+// Clamped SwiGLU (DeepSeek-V4's experts): y = scale * silu(min(gate, limit)) * clamp(up, -limit,
+// limit). Source: HF modeling_deepseek_v4.py, DeepseekV4MLP and DeepseekV4Experts. A clamped input
+// has no gradient; one that is exactly at the limit has, as in torch. T tokens, F feed-forward
+// width. Arithmetic in fp32, results rounded once; the errors are those of ops/gated.h's kSilu.
+// Engine thread only; outputs may alias inputs.
+#pragma once
+#include "backend/backend.h"
+#include "tensor/view.h"
+
+namespace strata::ops {
+
+// gate, up, y: [T, F], one type, f32 or bf16; rows may have gaps. scales [T] f32: a factor for each
+// row, before the rounding; empty: ones.
+void clamped_swiglu(Backend& backend, float limit, TensorView gate, TensorView up,
+                    TensorView scales, TensorView y);
+
+// Writes d_gate and d_up [T, F] (the type of gate) from d_y [T, F] f32 or bf16, and with scales
+// d_scales [T] f32, the sum of d_y silu(..) clamp(..) over a row: sixteen interleaved partial sums,
+// then their tree. d_scales is empty where scales are.
+void clamped_swiglu_backward(Backend& backend, float limit, TensorView gate, TensorView up,
+                             TensorView scales, TensorView d_y, TensorView d_gate, TensorView d_up,
+                             TensorView d_scales);
+
+}  // namespace strata::ops

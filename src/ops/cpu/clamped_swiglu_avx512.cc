@@ -1,0 +1,10 @@
+#include "ops/cpu/clamped_swiglu_impl.h"
+#include "ops/cpu/simd_avx512.h"
+
+namespace strata::ops::cpu {
+
+template void clamped_swiglu_row<Avx512>(const ClampedInputs&, void*, int64_t);
+template float clamped_swiglu_backward_row<Avx512>(const ClampedInputs&, DType, const void*, void*,
+                                                   void*, int64_t);
+
+}  // namespace strata::ops::cpu
