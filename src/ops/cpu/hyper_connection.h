@@ -1,0 +1,55 @@
+// Kernels of ops/hyper_connection.h for one path: some tokens, or some columns of fn's gradient.
+#pragma once
+#include "ops/cpu/simd.h"
+#include "ops/hyper_connection.h"
+
+namespace strata::ops::cpu {
+
+// T tokens, S streams, D model width, R numbers a token. Everything is dense.
+struct HyperKernel {
+  int64_t num_streams;
+  int64_t width;         // D
+  int64_t numbers;       // R
+  DType type;            // of streams
+  const void* x;         // [T, S, D]
+  const float* fn;       // [R, S D]
+  const float* weights;  // [T, R]
+
+  [[nodiscard]] int64_t row() const { return num_streams * width; }
+};
+
+template <typename V>
+void hyper_mix_tokens(const HyperKernel& k, float norm_eps, float* mix, float* inv_rms,
+                      int64_t begin, int64_t end);
+
+struct HyperMixGradients {
+  const float* mix;      // [T, R]
+  const float* inv_rms;  // [T]
+  const float* d_mix;    // [T, R]
+};
+
+template <typename V>
+void hyper_mix_backward_tokens(const HyperKernel& k, const HyperMixGradients& g, float* d_x,
+                               int64_t begin, int64_t end);
+
+// Columns [begin, end) of d_fn, over all of num_tokens.
+template <typename V>
+void hyper_fn_backward_columns(const HyperKernel& k, const HyperMixGradients& g, int64_t num_tokens,
+                               float* d_fn, int64_t begin, int64_t end);
+
+template <typename V>
+void hyper_collapse_tokens(const HyperKernel& k, float* y, int64_t begin, int64_t end);
+
+template <typename V>
+void hyper_collapse_backward_tokens(const HyperKernel& k, const float* d_y, float* d_x,
+                                    float* d_weights, int64_t begin, int64_t end);
+
+template <typename V>
+void hyper_expand_tokens(const HyperKernel& k, DType out_type, const void* out, DType y_type,
+                         void* y, int64_t begin, int64_t end);
+
+template <typename V>
+void hyper_expand_backward_tokens(const HyperKernel& k, DType out_type, const void* out, float* d,
+                                  float* d_out, float* d_weights, int64_t begin, int64_t end);
+
+}  // namespace strata::ops::cpu

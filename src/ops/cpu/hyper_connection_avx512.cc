@@ -1,0 +1,19 @@
+#include "ops/cpu/hyper_connection_impl.h"
+#include "ops/cpu/simd_avx512.h"
+
+namespace strata::ops::cpu {
+
+template void hyper_mix_tokens<Avx512>(const HyperKernel&, float, float*, float*, int64_t, int64_t);
+template void hyper_mix_backward_tokens<Avx512>(const HyperKernel&, const HyperMixGradients&,
+                                                float*, int64_t, int64_t);
+template void hyper_fn_backward_columns<Avx512>(const HyperKernel&, const HyperMixGradients&,
+                                                int64_t, float*, int64_t, int64_t);
+template void hyper_collapse_tokens<Avx512>(const HyperKernel&, float*, int64_t, int64_t);
+template void hyper_collapse_backward_tokens<Avx512>(const HyperKernel&, const float*, float*,
+                                                     float*, int64_t, int64_t);
+template void hyper_expand_tokens<Avx512>(const HyperKernel&, DType, const void*, DType, void*,
+                                          int64_t, int64_t);
+template void hyper_expand_backward_tokens<Avx512>(const HyperKernel&, DType, const void*, float*,
+                                                   float*, float*, int64_t, int64_t);
+
+}  // namespace strata::ops::cpu
