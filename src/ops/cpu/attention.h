@@ -18,6 +18,9 @@ struct AttentionGradients {
   TensorView d_v;    // [T, M, U]
 };
 
+// The kernels of a path and element type; null: the reference path, which has none.
+const AttentionKernels* choose_attention_kernels(CpuPath path, DType dtype);
+
 // Plain loops, no instructions above the baseline: the path `reference`.
 void attention_reference(Backend& backend, const AttentionArgs& args, TensorView out,
                          TensorView lse);
@@ -32,7 +35,7 @@ void attention_backward_tiled(Backend& backend, const AttentionKernels& kernels,
 
 // rows[i] = address of the key or the value (`side`: &KvRange::keys or values) of position
 // begin + i, key/value head `head`. All of them are in ranges.
-inline void kv_rows(const KvView& kv, void* KvRange::* side, int64_t begin, int64_t count,
+inline void kv_rows(const KvView& kv, void* KvRange::*side, int64_t begin, int64_t count,
                     int64_t head, int64_t head_dim, int64_t element_bytes, const void** rows) {
   const int64_t stride = kv.position_stride * element_bytes;
   auto range = std::partition_point(kv.ranges.begin(), kv.ranges.end(),
