@@ -1,0 +1,53 @@
+// Norm and rotation of tails in plain loops over a scalar S: the oracle of ops/tail_rope.h.
+#pragma once
+#include <cmath>
+#include <complex>
+#include <cstdint>
+#include <vector>
+
+namespace strata::ops::ref {
+
+struct TailRope {
+  int64_t num_heads = 1;
+  int64_t width = 2;
+  int64_t rotated = 2;
+  bool norm = false;
+  bool inverse = false;
+  double eps = 1e-6;
+  std::vector<int32_t> positions;  // [T]
+  std::vector<double> cos;         // [P, R / 2]
+  std::vector<double> sin;
+};
+
+// y [T, N, H] of x [T, N, H]; weight [H] or empty.
+template <typename S>
+std::vector<S> tail_rope(const TailRope& args, const std::vector<S>& x,
+                         const std::vector<S>& weight) {
+  const auto width = static_cast<size_t>(args.width);
+  const auto first = static_cast<size_t>(args.width - args.rotated);
+  const auto half = static_cast<size_t>(args.rotated / 2);
+  std::vector<S> y = x;
+  for (size_t row = 0; row * width < x.size(); ++row) {
+    S* of = y.data() + row * width;
+    if (args.norm) {
+      S square = 0;
+      for (size_t h = 0; h < width; ++h) square += of[h] * of[h];
+      const S rms = std::sqrt(square / static_cast<double>(width) + args.eps);
+      for (size_t h = 0; h < width; ++h) of[h] /= rms;
+    }
+    for (size_t h = 0; h < weight.size(); ++h) of[h] *= weight[h];
+    const auto token = row / static_cast<size_t>(args.num_heads);
+    const size_t table = static_cast<size_t>(args.positions[token]) * half;
+    for (size_t i = 0; i < half; ++i) {
+      const double c = args.cos[table + i];
+      const double s = args.inverse ? -args.sin[table + i] : args.sin[table + i];
+      const S a = of[first + 2 * i];
+      const S b = of[first + 2 * i + 1];
+      of[first + 2 * i] = a * c - b * s;
+      of[first + 2 * i + 1] = a * s + b * c;
+    }
+  }
+  return y;
+}
+
+}  // namespace strata::ops::ref
