@@ -1,0 +1,21 @@
+// Kernel of ops/indexer.h for one path: the scores of one query.
+#pragma once
+#include "ops/cpu/simd.h"
+#include "ops/indexer.h"
+
+namespace strata::ops::cpu {
+
+struct IndexerKernel {
+  DType type;
+  const void* q;         // [N, H]
+  const float* weights;  // [N]
+  int64_t num_heads;
+  int64_t width;  // H
+};
+
+// scores[i] of keys `first`, `first` + stride, ... (elements).
+template <typename V>
+void index_scores(const IndexerKernel& k, const void* first, int64_t stride, int64_t count,
+                  float* scores);
+
+}  // namespace strata::ops::cpu
