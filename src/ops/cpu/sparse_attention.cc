@@ -1,0 +1,131 @@
+// Forward of the tiled paths. An item is one token and some of its heads: these share the query's
+// keys, so a packed block serves them all, and blocks are the outer loop. T tokens, N heads, H head
+// width.
+#include "ops/cpu/sparse_attention.h"
+
+#include <cmath>
+
+namespace strata::ops::cpu {
+namespace {
+
+// Memory of one worker.
+struct Workspace {
+  uint32_t* q;       // rows form
+  uint32_t* keys;    // lanes form, one block
+  uint32_t* values;  // depth form, one block
+  float* acc;        // [N][lanes]
+  float* max;        // [N]
+  float* sum;        // [N][16]
+};
+
+struct Forward {
+  const AttentionKernels& kernels;
+  const SparseAttentionArgs& args;
+  AttentionLayout layout;
+  TensorView out;
+  TensorView lse;
+  int64_t num_parts = 1;  // that the heads of a token are divided into
+  int64_t part_heads = 0;
+
+  Forward(const AttentionKernels& table, const SparseAttentionArgs& arguments, TensorView output,
+          TensorView lse_output, int64_t num_tokens, int num_workers)
+      : kernels(table),
+        args(arguments),
+        layout(table, arguments.width()),
+        out(output),
+        lse(lse_output),
+        part_heads(arguments.num_heads()) {
+    if (num_tokens >= num_workers || num_tokens == 0) return;
+    num_parts = std::min(args.num_heads(), (num_workers + num_tokens - 1) / num_tokens);
+    part_heads = (args.num_heads() + num_parts - 1) / num_parts;
+  }
+
+  [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
+  void run(const SparseSegment& segment, int64_t row, int64_t part, const Workspace& work) const;
+};
+
+Workspace Forward::take_workspace(Scratch& scratch) const {
+  const auto words = [&](int64_t count) { return static_cast<uint32_t*>(scratch.take(4 * count)); };
+  const auto floats = [&](int64_t count) { return static_cast<float*>(scratch.take(4 * count)); };
+  const int64_t rows = args.num_heads();
+  return {.q = words(rows * layout.row_stride),
+          .keys = words(layout.lanes_block()),
+          .values = words(layout.depth_words(kKeyBlock)),
+          .acc = floats(rows * layout.lanes),
+          .max = floats(rows),
+          .sum = floats(16 * rows)};
+}
+
+void Forward::run(const SparseSegment& segment, int64_t row, int64_t part,
+                  const Workspace& work) const {
+  const SparseKeys keys(args, segment, row);
+  const int64_t head_begin = part * part_heads;
+  const int64_t num_rows = std::min(part_heads, args.num_heads() - head_begin);
+  const int64_t row_bytes = layout.dim * dtype_bytes(args.q.dtype);
+  const int64_t first = row * args.num_heads() + head_begin;
+  for (int64_t r = 0; r < num_rows; ++r) {
+    kernels.copy_row(static_cast<const char*>(args.q.data) + (first + r) * row_bytes, layout.dim,
+                     work.q + r * layout.row_stride);
+    // The sink is a key that was seen before the first, with a score and no value.
+    work.max[r] = args.sinks.f32()[head_begin + r] * kLog2E;
+    std::fill_n(work.sum + 16 * r, 16, 0.0f);
+    work.sum[16 * r] = 1.0f;
+  }
+  std::fill_n(work.acc, num_rows * layout.lanes, 0.0f);
+  for (int64_t key = 0; key < keys.count(); key += kKeyBlock) {
+    const int64_t count = std::min(kKeyBlock, keys.count() - key);
+    const void* rows[kKeyBlock];
+    keys.rows(key, count, rows);
+    const PackRows from{.rows = rows, .count = count, .dim = layout.dim};
+    kernels.pack_lanes(from, work.keys);
+    kernels.pack_depth(from, work.values);
+    int64_t visible[kForwardRows];
+    std::fill_n(visible, kForwardRows, count);
+    for (int64_t r = 0; r < num_rows; r += kForwardRows) {
+      kernels.forward_tile({.q = work.q + r * layout.row_stride,
+                            .q_stride = layout.row_stride,
+                            .keys = work.keys,
+                            .values = work.values,
+                            .steps = layout.steps,
+                            .lanes = layout.lanes,
+                            .rows = std::min(kForwardRows, num_rows - r),
+                            .visible = visible,
+                            .hidden = nullptr,
+                            .scale = args.scale * kLog2E,
+                            .max = work.max + r,
+                            .sum = work.sum + 16 * r,
+                            .acc = work.acc + r * layout.lanes});
+    }
+  }
+  for (int64_t r = 0; r < num_rows; ++r) {
+    const float sum = kernels.sum_row(work.sum + 16 * r);
+    kernels.write_row(work.acc + r * layout.lanes, 1.0f / sum, layout.dim,
+                      static_cast<char*>(out.data) + (first + r) * row_bytes,
+                      out.dtype == DType::kBF16);
+    if (!lse.empty()) lse.f32()[first + r] = work.max[r] * kLn2 + std::log(sum);
+  }
+}
+
+}  // namespace
+
+void sparse_attention_tiled(Backend& backend, const AttentionKernels& kernels,
+                            const SparseAttentionArgs& args, TensorView out, TensorView lse) {
+  const int num_workers = backend.pool().num_threads();
+  const int64_t num_tokens = num_tokens_of(args);
+  if (num_tokens == 0) return;
+  const Forward forward(kernels, args, out, lse, num_tokens, num_workers);
+  const Scratch::Mark mark(backend.scratch());
+  const SparseToken* tokens = list_tokens(backend, args);
+  auto* workspaces = static_cast<Workspace*>(
+      backend.scratch().take(num_workers * static_cast<int64_t>(sizeof(Workspace))));
+  for (int w = 0; w < num_workers; ++w) {
+    const Workspace taken = forward.take_workspace(backend.scratch());
+    if (!backend.is_counting()) workspaces[w] = taken;
+  }
+  backend.pool().run_each(num_tokens * forward.num_parts, [&](int64_t item, int worker) {
+    const SparseToken& token = tokens[item / forward.num_parts];
+    forward.run(*token.segment, token.row, item % forward.num_parts, workspaces[worker]);
+  });
+}
+
+}  // namespace strata::ops::cpu

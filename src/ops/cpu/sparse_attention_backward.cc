@@ -1,0 +1,268 @@
+// Backward of the tiled paths, in chunks of queries. First, query by query: P, dS and d_q. Then the
+// sums over queries, of which each worker owns some columns: so they need no partial sums, and
+// their order is the queries' own. T tokens, N heads, H head width.
+#include <cmath>
+
+#include "ops/cpu/sparse_attention.h"
+
+namespace strata::ops::cpu {
+namespace {
+
+constexpr int64_t kChunk = 16;  // queries
+constexpr int64_t kSlice = 64;  // columns of a piece of the second part; a multiple of 16
+
+// What the first part leaves of one query.
+struct Query {
+  uint32_t* p;      // [blocks][N / pack][kKeyBlock] depth form
+  uint32_t* d_s;    // likewise
+  uint32_t* q;      // [N / pack][lanes] depth form
+  uint32_t* d_out;  // likewise
+};
+
+// Memory of one worker.
+struct Workspace {
+  uint32_t* q;            // rows form
+  uint32_t* d_out;        // rows form
+  uint32_t* key_lanes;    // one block
+  uint32_t* key_depth;    // one block
+  uint32_t* out_lanes;    // kKeyBlock heads
+  uint32_t* d_out_lanes;  // likewise
+  float* lse;             // [N], times log2(e)
+  float* delta;           // [N], up to a multiple of kKeyBlock
+  uint32_t* d_s_rows;     // kTileRows rows; none with pack 1
+  float* d_q;             // [N][lanes]
+  const void** rows;      // [N] or [kKeyBlock]
+};
+
+struct Backward {
+  const AttentionKernels& kernels;
+  const SparseAttentionArgs& args;
+  const SparseGradients& grads;
+  TensorView delta;  // [T, N]
+  AttentionLayout layout;
+  int64_t head_steps;  // N / pack, rounded up
+
+  Backward(const AttentionKernels& table, const SparseAttentionArgs& arguments,
+           const SparseGradients& gradients, TensorView deltas)
+      : kernels(table),
+        args(arguments),
+        grads(gradients),
+        delta(deltas),
+        layout(table, arguments.width()),
+        head_steps((arguments.num_heads() + table.pack - 1) / table.pack) {}
+
+  [[nodiscard]] int64_t num_heads() const { return args.num_heads(); }
+  [[nodiscard]] int64_t block_words() const { return head_steps * kKeyBlock; }
+  [[nodiscard]] int64_t most_blocks() const;
+  [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
+  [[nodiscard]] Query take_query(Scratch& scratch) const;
+
+  void start(int64_t row, const Workspace& work, const Query& query) const;
+  void add_query(const SparseToken& token, const Workspace& work, const Query& query) const;
+  void add_keys(const SparseToken& token, const Query& query, int64_t lane, int64_t num_lanes,
+                float* acc) const;
+};
+
+int64_t Backward::most_blocks() const {
+  int64_t most = 0;
+  for (const SparseSegment& s : args.segments) {
+    const int64_t length = s.end - s.begin;
+    const int64_t entries = args.num_entries(length - 1);
+    most = std::max(most, std::min(length, args.window) +
+                              (args.selected.empty() ? entries : std::min(entries, args.top_k)));
+  }
+  return (most + kKeyBlock - 1) / kKeyBlock;
+}
+
+uint32_t* take_words(Scratch& scratch, int64_t count) {
+  return static_cast<uint32_t*>(scratch.take(4 * count));
+}
+float* take_floats(Scratch& scratch, int64_t count) {
+  return static_cast<float*>(scratch.take(4 * count));
+}
+
+Workspace Backward::take_workspace(Scratch& scratch) const {
+  const int64_t heads = num_heads();
+  const int64_t rounded = (heads + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
+  return {.q = take_words(scratch, heads * layout.row_stride),
+          .d_out = take_words(scratch, heads * layout.row_stride),
+          .key_lanes = take_words(scratch, layout.lanes_block()),
+          .key_depth = take_words(scratch, layout.depth_words(kKeyBlock)),
+          .out_lanes = take_words(scratch, layout.lanes_block()),
+          .d_out_lanes = take_words(scratch, layout.lanes_block()),
+          .lse = take_floats(scratch, heads),
+          .delta = take_floats(scratch, rounded),
+          .d_s_rows = take_words(scratch, kTileRows * kKeyBlock),
+          .d_q = take_floats(scratch, heads * layout.lanes),
+          .rows = static_cast<const void**>(
+              scratch.take(3 * rounded * static_cast<int64_t>(sizeof(void*))))};
+}
+
+Query Backward::take_query(Scratch& scratch) const {
+  const int64_t blocks = most_blocks() * block_words();
+  return {.p = take_words(scratch, blocks),
+          .d_s = take_words(scratch, blocks),
+          .q = take_words(scratch, layout.depth_words(num_heads())),
+          .d_out = take_words(scratch, layout.depth_words(num_heads()))};
+}
+
+void Backward::start(int64_t row, const Workspace& work, const Query& query) const {
+  const int64_t heads = num_heads();
+  const int64_t row_bytes = layout.dim * dtype_bytes(args.q.dtype);
+  const void** q = work.rows;
+  const void** d_out = q + heads;
+  const void** out = d_out + heads;
+  for (int64_t n = 0; n < heads; ++n) {
+    const int64_t at = (row * heads + n) * row_bytes;
+    q[n] = static_cast<const char*>(args.q.data) + at;
+    d_out[n] = static_cast<const char*>(grads.d_out.data) + at;
+    out[n] = static_cast<const char*>(grads.out.data) + at;
+    kernels.copy_row(q[n], layout.dim, work.q + n * layout.row_stride);
+    kernels.copy_row(d_out[n], layout.dim, work.d_out + n * layout.row_stride);
+    work.lse[n] = grads.lse.f32()[row * heads + n] * kLog2E;
+  }
+  // delta by the chain that d_p has.
+  for (int64_t n = 0; n < heads; n += kKeyBlock) {
+    const int64_t count = std::min(kKeyBlock, heads - n);
+    kernels.pack_lanes({.rows = out + n, .count = count, .dim = layout.dim}, work.out_lanes);
+    kernels.pack_lanes({.rows = d_out + n, .count = count, .dim = layout.dim}, work.d_out_lanes);
+    kernels.dot_lanes(work.d_out_lanes, work.out_lanes, layout.steps, work.delta + n);
+  }
+  std::copy_n(work.delta, heads, delta.f32() + row * heads);
+  kernels.pack_depth({.rows = q, .count = heads, .dim = layout.dim}, query.q);
+  kernels.pack_depth({.rows = d_out, .count = heads, .dim = layout.dim}, query.d_out);
+  std::fill_n(work.d_q, heads * layout.lanes, 0.0f);
+}
+
+// s = scale * q k^T: P, dS and d_q = dS k of one query.
+void Backward::add_query(const SparseToken& token, const Workspace& work,
+                         const Query& query) const {
+  const SparseKeys keys(args, *token.segment, token.row);
+  start(token.row, work, query);
+  const int64_t row_words = kKeyBlock / layout.pack;
+  for (int64_t key = 0; key < keys.count(); key += kKeyBlock) {
+    const int64_t count = std::min(kKeyBlock, keys.count() - key);
+    keys.rows(key, count, work.rows);
+    const PackRows from{.rows = work.rows, .count = count, .dim = layout.dim};
+    kernels.pack_lanes(from, work.key_lanes);
+    kernels.pack_depth(from, work.key_depth);
+    int64_t visible[kTileRows];
+    std::fill_n(visible, kTileRows, count);
+    const int64_t block = key / kKeyBlock * block_words();
+    for (int64_t r = 0; r < num_heads(); r += kTileRows) {
+      const int64_t rows = std::min(kTileRows, num_heads() - r);
+      uint32_t* d_s = query.d_s + block + r / layout.pack * kKeyBlock;
+      uint32_t* d_s_rows = layout.pack == 1 ? d_s : work.d_s_rows;
+      kernels.backward_tile({.q = work.q + r * layout.row_stride,
+                             .q_stride = layout.row_stride,
+                             .d_out = work.d_out + r * layout.row_stride,
+                             .d_out_stride = layout.row_stride,
+                             .keys = work.key_lanes,
+                             .key_steps = layout.steps,
+                             .values = work.key_lanes,
+                             .value_steps = layout.steps,
+                             .rows = rows,
+                             .visible = visible,
+                             .hidden = nullptr,
+                             .scale = args.scale * kLog2E,
+                             .lse = work.lse + r,
+                             .delta = work.delta + r,
+                             .p = query.p + block + r / layout.pack * kKeyBlock,
+                             .d_s = d_s,
+                             .d_s_rows = d_s_rows});
+      kernels.product({.x = d_s_rows,
+                       .x_row = row_words,
+                       .x_step = 1,
+                       .panel = work.key_depth,
+                       .panel_width = layout.lanes,
+                       .steps = (count + layout.pack - 1) / layout.pack,
+                       .rows = rows,
+                       .lanes = layout.lanes,
+                       .acc = work.d_q + r * layout.lanes,
+                       .acc_stride = layout.lanes});
+    }
+  }
+  const int64_t row_bytes = layout.dim * dtype_bytes(grads.d_q.dtype);
+  for (int64_t n = 0; n < num_heads(); ++n) {
+    kernels.write_row(
+        work.d_q + n * layout.lanes, args.scale, layout.dim,
+        static_cast<char*>(grads.d_q.data) + (token.row * num_heads() + n) * row_bytes,
+        grads.d_q.dtype == DType::kBF16);
+  }
+}
+
+// Columns [lane, lane + num_lanes) of a key's gradient += scale dS^T q + P^T d_out of one query.
+void Backward::add_keys(const SparseToken& token, const Query& query, int64_t lane,
+                        int64_t num_lanes, float* acc) const {
+  const SparseKeys keys(args, *token.segment, token.row);
+  const int64_t columns = std::min(num_lanes, layout.dim - lane);
+  // A tile of rows stays within one block of P and dS.
+  for (int64_t key = 0, rows = 0; key < keys.count(); key += rows) {
+    rows = std::min({kTileRows, keys.count() - key, kKeyBlock - key % kKeyBlock});
+    const int64_t at = key / kKeyBlock * block_words() + key % kKeyBlock;
+    std::fill_n(acc, rows * num_lanes, 0.0f);
+    ProductTile product{.x = query.d_s + at,
+                        .x_row = 1,
+                        .x_step = kKeyBlock,
+                        .panel = query.q + lane,
+                        .panel_width = layout.lanes,
+                        .steps = head_steps,
+                        .rows = rows,
+                        .lanes = num_lanes,
+                        .acc = acc,
+                        .acc_stride = num_lanes};
+    kernels.product(product);
+    for (int64_t i = 0; i < rows * num_lanes; ++i) acc[i] *= args.scale;
+    product.x = query.p + at;
+    product.panel = query.d_out + lane;
+    kernels.product(product);
+    for (int64_t r = 0; r < rows; ++r) {
+      float* to = grads.row(keys, key + r) + lane;
+      for (int64_t c = 0; c < columns; ++c) to[c] += acc[r * num_lanes + c];
+    }
+  }
+}
+
+}  // namespace
+
+void sparse_attention_backward_tiled(Backend& backend, const AttentionKernels& kernels,
+                                     const SparseAttentionArgs& args, const SparseGradients& grads,
+                                     TensorView delta) {
+  const Backward backward(kernels, args, grads, delta);
+  const int64_t num_tokens = num_tokens_of(args);
+  if (num_tokens == 0) return;
+  Scratch& scratch = backend.scratch();
+  const Scratch::Mark mark(scratch);
+  const SparseToken* tokens = list_tokens(backend, args);
+  const int num_workers = backend.pool().num_threads();
+  auto* workspaces =
+      static_cast<Workspace*>(scratch.take(num_workers * static_cast<int64_t>(sizeof(Workspace))));
+  float* acc = take_floats(scratch, num_workers * kTileRows * kSlice);
+  for (int w = 0; w < num_workers; ++w) {
+    const Workspace taken = backward.take_workspace(scratch);
+    if (!backend.is_counting()) workspaces[w] = taken;
+  }
+  auto* queries = static_cast<Query*>(scratch.take(kChunk * static_cast<int64_t>(sizeof(Query))));
+  for (int64_t i = 0; i < std::min(kChunk, num_tokens); ++i) {
+    const Query taken = backward.take_query(scratch);
+    if (!backend.is_counting()) queries[i] = taken;
+  }
+  if (backend.is_counting()) return;
+  const int64_t num_slices = (backward.layout.lanes + kSlice - 1) / kSlice;
+  for (int64_t begin = 0; begin < num_tokens; begin += kChunk) {
+    const int64_t count = std::min(kChunk, num_tokens - begin);
+    backend.pool().run_each(count, [&](int64_t i, int worker) {
+      backward.add_query(tokens[begin + i], workspaces[worker], queries[i]);
+    });
+    backend.pool().run_each(num_slices, [&](int64_t slice, int worker) {
+      const int64_t lane = slice * kSlice;
+      const int64_t lanes = std::min(kSlice, backward.layout.lanes - lane);
+      for (int64_t i = 0; i < count; ++i) {
+        backward.add_keys(tokens[begin + i], queries[i], lane, lanes,
+                          acc + worker * kTileRows * kSlice);
+      }
+    });
+  }
+}
+
+}  // namespace strata::ops::cpu

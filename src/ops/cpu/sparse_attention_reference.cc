@@ -1,0 +1,160 @@
+// T tokens, N heads, H head width.
+#include <cmath>
+
+#include "ops/cpu/sparse_attention.h"
+
+namespace strata::ops::cpu {
+namespace {
+
+float load(const void* data, DType dtype, int64_t index) {
+  return dtype == DType::kF32 ? static_cast<const float*>(data)[index]
+                              : to_float(static_cast<const Bf16*>(data)[index]);
+}
+
+void store(void* data, DType dtype, int64_t index, float value) {
+  if (dtype == DType::kF32) {
+    static_cast<float*>(data)[index] = value;
+  } else {
+    static_cast<Bf16*>(data)[index] = to_bf16(value);
+  }
+}
+
+// What probabilities and their gradients are rounded to before a product.
+float round_to(DType dtype, float value) {
+  return dtype == DType::kF32 ? value : round_to_bf16(value);
+}
+
+// One query of one head.
+struct Row {
+  const SparseAttentionArgs& args;
+  const SparseKeys& keys;
+  int64_t index;  // in [T, N]
+
+  [[nodiscard]] int64_t width() const { return args.width(); }
+  [[nodiscard]] DType dtype() const { return args.q.dtype; }
+  [[nodiscard]] const void* key(int64_t at) const {
+    const void* row = nullptr;
+    keys.rows(at, 1, &row);
+    return row;
+  }
+  [[nodiscard]] float dot(const TensorView& tensor, const void* row, int64_t first = 0) const {
+    float sum = 0;
+    for (int64_t h = 0; h < width(); ++h) {
+      sum += load(tensor.data, dtype(), index * width() + h) * load(row, dtype(), first + h);
+    }
+    return sum;
+  }
+  [[nodiscard]] float score(int64_t at) const { return dot(args.q, key(at)) * args.scale; }
+};
+
+void forward_row(const Row& row, float sink, float* acc, TensorView out, TensorView lse) {
+  float max = sink;
+  float sum = 1;
+  std::fill_n(acc, row.width(), 0.0f);
+  for (int64_t begin = 0; begin < row.keys.count(); begin += kKeyBlock) {
+    const int64_t count = std::min(kKeyBlock, row.keys.count() - begin);
+    float scores[kKeyBlock];
+    float new_max = max;
+    for (int64_t j = 0; j < count; ++j) {
+      scores[j] = row.score(begin + j);
+      new_max = std::max(new_max, scores[j]);
+    }
+    const float alpha = std::exp(max - new_max);
+    max = new_max;
+    float block_sum = 0;
+    for (int64_t h = 0; h < row.width(); ++h) acc[h] *= alpha;
+    for (int64_t j = 0; j < count; ++j) {
+      const float p = std::exp(scores[j] - max);
+      block_sum += p;
+      const float rounded = round_to(row.dtype(), p);
+      const void* value = row.key(begin + j);
+      for (int64_t h = 0; h < row.width(); ++h) acc[h] += rounded * load(value, row.dtype(), h);
+    }
+    sum = sum * alpha + block_sum;
+  }
+  for (int64_t h = 0; h < row.width(); ++h) {
+    store(out.data, out.dtype, row.index * row.width() + h, acc[h] / sum);
+  }
+  if (!lse.empty()) lse.f32()[row.index] = max + std::log(sum);
+}
+
+// Memory of one token's backward.
+struct TokenWork {
+  float* d_q;  // [N, H]
+  float* d_s;  // [N] of one key
+  float* p;    // [N]
+};
+
+void backward_token(const SparseAttentionArgs& args, const SparseGradients& grads,
+                    const SparseToken& token, const TokenWork& work, TensorView delta) {
+  const SparseKeys keys(args, *token.segment, token.row);
+  const int64_t heads = args.num_heads();
+  const int64_t width = args.width();
+  std::fill_n(work.d_q, heads * width, 0.0f);
+  for (int64_t n = 0; n < heads; ++n) {
+    const Row row{args, keys, token.row * heads + n};
+    delta.f32()[row.index] = row.dot(grads.d_out, grads.out.data, row.index * width);
+  }
+  for (int64_t at = 0; at < keys.count(); ++at) {
+    const void* key = nullptr;
+    keys.rows(at, 1, &key);
+    for (int64_t n = 0; n < heads; ++n) {
+      const Row row{args, keys, token.row * heads + n};
+      const float p = std::exp(row.score(at) - grads.lse.f32()[row.index]);
+      const float d_p = row.dot(grads.d_out, key);
+      work.p[n] = round_to(row.dtype(), p);
+      work.d_s[n] = round_to(row.dtype(), p * (d_p - delta.f32()[row.index]));
+      for (int64_t h = 0; h < width; ++h) {
+        work.d_q[n * width + h] += work.d_s[n] * load(key, row.dtype(), h);
+      }
+    }
+    float* to = grads.row(keys, at);
+    for (int64_t h = 0; h < width; ++h) {
+      float sum = 0;
+      const auto element = [&](const TensorView& view, int64_t n) {
+        return load(view.data, args.q.dtype, (token.row * heads + n) * width + h);
+      };
+      for (int64_t n = 0; n < heads; ++n) sum += work.d_s[n] * element(args.q, n);
+      sum *= args.scale;
+      for (int64_t n = 0; n < heads; ++n) sum += work.p[n] * element(grads.d_out, n);
+      to[h] += sum;
+    }
+  }
+  for (int64_t i = 0; i < heads * width; ++i) {
+    store(grads.d_q.data, grads.d_q.dtype, token.row * heads * width + i, work.d_q[i] * args.scale);
+  }
+}
+
+}  // namespace
+
+void sparse_attention_reference(Backend& backend, const SparseAttentionArgs& args, TensorView out,
+                                TensorView lse) {
+  const Scratch::Mark mark(backend.scratch());
+  const SparseToken* tokens = list_tokens(backend, args);
+  const int num_workers = backend.pool().num_threads();
+  const TensorView acc = backend.scratch().take(DType::kF32, {num_workers, args.width()});
+  backend.pool().run_each(num_tokens_of(args), [&](int64_t i, int worker) {
+    const SparseKeys keys(args, *tokens[i].segment, tokens[i].row);
+    for (int64_t n = 0; n < args.num_heads(); ++n) {
+      forward_row({args, keys, tokens[i].row * args.num_heads() + n}, args.sinks.f32()[n],
+                  acc.f32() + worker * args.width(), out, lse);
+    }
+  });
+}
+
+// Keys are shared by queries: one thread.
+void sparse_attention_backward_reference(Backend& backend, const SparseAttentionArgs& args,
+                                         const SparseGradients& grads, TensorView delta) {
+  const Scratch::Mark mark(backend.scratch());
+  const SparseToken* tokens = list_tokens(backend, args);
+  const int64_t heads = args.num_heads();
+  const TokenWork work = {.d_q = backend.scratch().take(DType::kF32, {heads, args.width()}).f32(),
+                          .d_s = backend.scratch().take(DType::kF32, {heads}).f32(),
+                          .p = backend.scratch().take(DType::kF32, {heads}).f32()};
+  if (backend.is_counting()) return;
+  for (int64_t i = 0; i < num_tokens_of(args); ++i) {
+    backward_token(args, grads, tokens[i], work, delta);
+  }
+}
+
+}  // namespace strata::ops::cpu
