@@ -61,7 +61,7 @@ std::string index_text(const CheckpointLayout& layout) {
   int64_t total_size = 0;
   std::map<std::string, std::string> weight_map;
   for (const auto& [tensor, shard] : layout.entries) {
-    total_size += tensor.shape.num_elements() * dtype_bytes(tensor.dtype);
+    total_size += tensor.shape.num_elements() * tensor.element_bytes();
     weight_map[tensor.name] = shard;
   }
   std::map<std::string, std::string> metadata(layout.index_metadata.begin(),
@@ -201,13 +201,43 @@ void CheckpointDir::read_f32(const CheckpointTensor& tensor, int64_t first_eleme
   files_[tensor.shard].read_f32(tensor.info, first_element, count, out);
 }
 
+void CheckpointDir::read_bytes(const CheckpointTensor& tensor, int64_t first_byte,
+                               std::span<std::byte> out) const {
+  files_[tensor.shard].read_bytes(tensor.info, first_byte, out);
+}
+
+std::vector<int64_t> CheckpointDir::read_integers(const CheckpointTensor& tensor,
+                                                  int64_t first_element, int64_t count) const {
+  const int bytes = tensor.info.integer_bytes();
+  CHECK(bytes > 0, tensor.info.name, tensor.info.dtype_name);
+  std::vector<int64_t> values(static_cast<size_t>(count));
+  if (bytes == 8) {
+    read_bytes(tensor, first_element * bytes, std::as_writable_bytes(std::span(values)));
+    return values;
+  }
+  std::vector<int32_t> narrow(static_cast<size_t>(count));
+  read_bytes(tensor, first_element * bytes, std::as_writable_bytes(std::span(narrow)));
+  std::copy(narrow.begin(), narrow.end(), values.begin());
+  return values;
+}
+
 CheckpointLayout CheckpointDir::layout() const {
   CheckpointLayout layout{.entries = {}, .indexed = indexed_, .index_metadata = index_metadata_};
   for (const CheckpointTensor& tensor : tensors_) {
+    const int integer_bytes = tensor.info.integer_bytes();
+    if (integer_bytes > 0 && std::ssize(tensor.info.dims) <= kMaxRank) {
+      Shape shape;
+      for (const int64_t dim : tensor.info.dims) shape.push_back(dim);
+      layout.entries.push_back(
+          {{.name = tensor.info.name, .shape = shape, .integer_bytes = integer_bytes},
+           shard_names_[tensor.shard]});
+      continue;
+    }
     if (!tensor.info.readable) continue;
     const DType dtype = tensor.scale ? DType::kBF16 : tensor.info.dtype;
     layout.entries.push_back(
-        {{tensor.info.name, dtype, tensor.info.shape}, shard_names_[tensor.shard]});
+        {{.name = tensor.info.name, .dtype = dtype, .shape = tensor.info.shape},
+         shard_names_[tensor.shard]});
   }
   return layout;
 }

@@ -55,8 +55,15 @@ class CheckpointDir {
   void read_f32(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
                 float* out) const;
 
-  // Of all tensors that can be read, with the types to save them in; a saver erases the entries
-  // that it does not write.
+  // The bytes of a tensor as stored, from `first_byte` on.
+  void read_bytes(const CheckpointTensor& tensor, int64_t first_byte,
+                  std::span<std::byte> out) const;
+  // Elements of a tensor of whole numbers.
+  [[nodiscard]] std::vector<int64_t> read_integers(const CheckpointTensor& tensor,
+                                                   int64_t first_element, int64_t count) const;
+
+  // Of all tensors that can be read, and of those of whole numbers, with the types to save them in;
+  // a saver erases the entries that it does not write.
   [[nodiscard]] CheckpointLayout layout() const;
 
  private:

@@ -30,6 +30,10 @@ struct TensorInfo {
   int64_t end = 0;
 
   [[nodiscard]] int64_t num_bytes() const { return end - begin; }
+  // Bytes of a whole number where the tensor holds such, I32 or I64; else 0. It is not readable.
+  [[nodiscard]] int integer_bytes() const {
+    return dtype_name == "I64" ? 8 : dtype_name == "I32" ? 4 : 0;
+  }
   [[nodiscard]] std::string shape_text() const;  // "[2, 3]"
 };
 

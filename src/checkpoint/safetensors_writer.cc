@@ -14,7 +14,12 @@ namespace strata {
 namespace {
 
 int64_t bytes_of(const TensorDecl& tensor) {
-  return tensor.shape.num_elements() * dtype_bytes(tensor.dtype);
+  return tensor.shape.num_elements() * tensor.element_bytes();
+}
+
+std::string_view name_of_type(const TensorDecl& tensor) {
+  if (tensor.integer_bytes == 0) return dtype_name(tensor.dtype);
+  return tensor.integer_bytes == 8 ? "I64" : "I32";
 }
 
 std::string header_of(std::span<const TensorDecl> tensors,
@@ -36,8 +41,8 @@ std::string header_of(std::span<const TensorDecl> tensors,
     }
     const int64_t end = offset + bytes_of(tensor);
     json += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
-                        json.size() > 1 ? "," : "", json_quote(tensor.name),
-                        dtype_name(tensor.dtype), dims, offset, end);
+                        json.size() > 1 ? "," : "", json_quote(tensor.name), name_of_type(tensor),
+                        dims, offset, end);
     offset = end;
   }
   json += "}";
@@ -72,9 +77,9 @@ SafetensorsWriter::SafetensorsWriter(std::string path, std::vector<TensorDecl> t
                                      const std::map<std::string, std::string>& metadata)
     : file_(std::move(path)) {
   check_names(tensors);
-  for (const bool f32 : {true, false}) {
+  for (const int64_t bytes : {8, 4, 2}) {
     for (TensorDecl& tensor : tensors) {
-      if ((tensor.dtype == DType::kF32) == f32) tensors_.push_back(std::move(tensor));
+      if (tensor.element_bytes() == bytes) tensors_.push_back(std::move(tensor));
     }
   }
   const std::string header = header_of(tensors_, metadata);
@@ -104,7 +109,7 @@ void SafetensorsWriter::append(std::string_view name, std::span<const std::byte>
 
 void SafetensorsWriter::append_f32(std::string_view name, std::span<const float> values) {
   if (values.empty()) return;
-  CHECK(current_ < tensors_.size(), name);
+  CHECK(current_ < tensors_.size() && tensors_[current_].integer_bytes == 0, name);
   const DType dtype = tensors_[current_].dtype;
   if (dtype == DType::kF32) return append(name, std::as_bytes(values));
   constexpr size_t kChunk = 1 << 16;

@@ -22,6 +22,11 @@ struct TensorDecl {
   std::string name;
   DType dtype = DType::kF32;
   Shape shape;
+  int integer_bytes = 0;  // whole numbers of 4 or 8 bytes instead (I32, I64), appended as bytes
+
+  [[nodiscard]] int64_t element_bytes() const {
+    return integer_bytes > 0 ? integer_bytes : dtype_bytes(dtype);
+  }
 };
 
 class SafetensorsWriter {
@@ -31,8 +36,8 @@ class SafetensorsWriter {
   SafetensorsWriter(std::string path, std::vector<TensorDecl> tensors,
                     const std::map<std::string, std::string>& metadata = {});
 
-  // In the order in which the data is wanted: as declared, but F32 before the two-byte types, so
-  // that every tensor is aligned to its element.
+  // In the order in which the data is wanted: as declared, but wider elements before narrower ones,
+  // so that every tensor is aligned to its element.
   [[nodiscard]] std::span<const TensorDecl> tensors() const { return tensors_; }
 
   // The next bytes of the tensor, as stored. `name` is checked: it must be the tensor whose turn it

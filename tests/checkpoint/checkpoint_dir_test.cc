@@ -82,6 +82,35 @@ TEST_F(ShardedDir, SingleFileIsPreferred) {
   EXPECT_EQ(CheckpointDir(dir_.path()).tensors()[0].info.name, "only");
 }
 
+// Whole numbers are written and read as such, wider elements before narrower ones.
+TEST(CheckpointDir, KeepsWholeNumbers) {
+  const TempDir dir;
+  const CheckpointLayout layout = {
+      .entries = {{{.name = "x", .dtype = DType::kBF16, .shape = {1}}, "model.safetensors"},
+                  {{.name = "narrow", .shape = {3}, .integer_bytes = 4}, "model.safetensors"},
+                  {{.name = "wide", .shape = {1, 2}, .integer_bytes = 8}, "model.safetensors"}}};
+  CheckpointWriter writer(dir.path(), layout);
+  const int64_t wide[] = {int64_t{1} << 40, -1};
+  const int32_t narrow[] = {7, -8, 9};
+  const float x[] = {1.0f};
+  writer.append("wide", std::as_bytes(std::span(wide)));
+  writer.append("narrow", std::as_bytes(std::span(narrow)));
+  writer.append_f32("x", x);
+  writer.commit();
+  const CheckpointDir checkpoint(dir.path());
+  const CheckpointTensor& first = *checkpoint.find("wide");
+  EXPECT_EQ(first.info.dtype_name, "I64");
+  EXPECT_FALSE(first.info.readable);
+  EXPECT_THAT(checkpoint.read_integers(first, 0, 2), ElementsAre(int64_t{1} << 40, -1));
+  EXPECT_EQ(checkpoint.find("narrow")->info.dtype_name, "I32");
+  EXPECT_THAT(checkpoint.read_integers(*checkpoint.find("narrow"), 1, 2), ElementsAre(-8, 9));
+  std::map<std::string, int> kept;
+  for (const auto& kept_entry : checkpoint.layout().entries) {
+    kept[kept_entry.tensor.name] = kept_entry.tensor.integer_bytes;
+  }
+  EXPECT_EQ(kept, (std::map<std::string, int>{{"x", 0}, {"narrow", 4}, {"wide", 8}}));
+}
+
 TEST(CheckpointDir, NamesWhatADirectoryLacks) {
   const TempDir dir;
   EXPECT_THAT(error_of([&] { CheckpointDir checkpoint(dir.path()); }),
