@@ -42,6 +42,8 @@ struct ModelConfig {
   // and tensors of other modalities, which take no part but stay in files that are saved.
   std::vector<NameForm> name_forms = {NameForm()};
   std::string_view module_prefix = "model.";
+  // Other names of a tensor by its canonical one, tried in their order; null: there are none.
+  std::vector<std::string> (*other_names)(const std::string& name) = nullptr;
   std::vector<std::string_view> ignored_prefixes;
 
   [[nodiscard]] int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }

@@ -60,9 +60,40 @@ void for_each_slice(const Parameter& parameter, Body body) {
     body(begin, std::min(rows, begin + step), cols);
 }
 
+bool is_integers(const Parameter& parameter) {
+  return parameter.row != nullptr && parameter.row->integers > 0;
+}
+
+// Whole numbers of a checkpoint, which must be what the row says of them.
+void load_integers(Backend& backend, const CheckpointDir& checkpoint, ModelWeights& weights,
+                   size_t index) {
+  const Parameter& parameter = weights.table()[index];
+  const CheckpointTensor& tensor = *checkpoint.find(parameter.name);
+  const int64_t count = parameter.num_cols();
+  const int64_t row_size = parameter.shape[parameter.shape.rank() - 1];
+  const std::vector<int64_t> values = checkpoint.read_integers(tensor, 0, count);
+  const Scratch::Mark mark(backend.scratch());
+  const TensorView rows = backend.scratch().take(DType::kF32, {1, count});
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t value = values[static_cast<size_t>(i)];
+    const auto row = values.begin() + i / row_size * row_size;
+    const bool repeated = std::find(row, values.begin() + i, value) != values.begin() + i;
+    if (value < 0 || value >= parameter.row->integers || repeated) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("load: {}: tensor '{}': element {} is {}{}, want 0 to {}, all "
+                              "different in a row",
+                              checkpoint.shards()[tensor.shard], parameter.name, i, value,
+                              repeated ? " again" : "", parameter.row->integers - 1));
+    }
+    rows.f32()[i] = static_cast<float>(value);
+  }
+  weights.write(backend, index, 0, rows);
+}
+
 void load_parameter(Backend& backend, const CheckpointDir& checkpoint, ModelWeights& weights,
                     size_t index) {
   const Parameter& parameter = weights.table()[index];
+  if (is_integers(parameter)) return load_integers(backend, checkpoint, weights, index);
   const CheckpointTensor& tensor = *checkpoint.find(parameter.name);
   const DType dtype = tensor.info.dtype;
   for_each_slice(parameter, [&](int64_t begin, int64_t end, int64_t cols) {
@@ -109,6 +140,34 @@ void choose_spelling(const CheckpointDir& checkpoint, const NameForm& form, Para
   }
 }
 
+// Where a checkpoint has none of the names so far, the family's others.
+void choose_name(const CheckpointDir& checkpoint, const ModelConfig& config,
+                 const std::string& canonical, Parameter& parameter) {
+  if (config.other_names == nullptr || checkpoint.find(parameter.name) != nullptr) return;
+  for (std::string& name : config.other_names(canonical)) {
+    if (checkpoint.find(name) == nullptr) continue;
+    parameter.name = std::move(name);
+    return;
+  }
+}
+
+// What is at fault with the tensor that a checkpoint has for a parameter, or nothing.
+std::string tensor_fault(const Parameter& parameter, const TensorInfo& info) {
+  if (is_integers(parameter)) {
+    if (info.integer_bytes() == 0) return fmt::format("dtype {}, want I64 or I32", info.dtype_name);
+  } else if (!info.readable) {
+    return fmt::format("dtype {}, want F32, F16 or BF16", info.dtype_name);
+  }
+  const Shape& wanted = parameter.tensor_shape();
+  bool equal = std::ssize(info.dims) == wanted.rank();
+  for (int axis = 0; equal && axis < wanted.rank(); ++axis) {
+    equal = info.dims[static_cast<size_t>(axis)] == wanted[axis];
+  }
+  if (equal) return {};
+  return fmt::format("shape {}, config wants {}; wrong config.json?", info.shape_text(),
+                     wanted.to_string());
+}
+
 // Appends a parameter's rows to its tensor, of which it is the next part.
 void save_parameter(Backend& backend, const ModelWeights& weights, size_t index,
                     const TensorDecl& tensor, const RowSource* trained, CheckpointWriter& writer) {
@@ -139,6 +198,11 @@ void copy_tensor(const CheckpointDir& checkpoint, const TensorDecl& tensor,
                  CheckpointWriter& writer) {
   const CheckpointTensor& source = *checkpoint.find(tensor.name);
   const int64_t count = tensor.shape.num_elements();
+  if (tensor.integer_bytes > 0) {
+    std::vector<std::byte> bytes(static_cast<size_t>(count * tensor.integer_bytes));
+    checkpoint.read_bytes(source, 0, bytes);
+    return writer.append(tensor.name, bytes);
+  }
   constexpr int64_t kElements = 8 << 20;
   std::vector<float> slice;
   for (int64_t first = 0; first < count; first += kElements) {
@@ -157,9 +221,10 @@ CheckpointLayout new_layout(const ModelWeights& weights, DType dtype) {
   CheckpointLayout layout;
   for (const StoredTensor& tensor : weights.stored_tensors()) {
     const bool is_f32 = weights.table()[tensor.parameters.front()].floor == DType::kF32;
-    layout.entries.push_back(
-        {{std::string(tensor.name), is_f32 ? DType::kF32 : dtype, tensor.shape},
-         "model.safetensors"});
+    layout.entries.push_back({{.name = std::string(tensor.name),
+                               .dtype = is_f32 ? DType::kF32 : dtype,
+                               .shape = tensor.shape},
+                              "model.safetensors"});
   }
   return layout;
 }
@@ -180,8 +245,10 @@ std::vector<std::string> match_tensors(const CheckpointDir& checkpoint, ModelWei
   const std::string embedding_name = in_form(form, "model.embed_tokens.weight");
   const std::string head_name = in_form(form, "lm_head.weight");
   for (Parameter& parameter : weights.table()) {
-    parameter.name = in_form(form, parameter.name);
+    const std::string canonical = parameter.name;
+    parameter.name = in_form(form, canonical);
     choose_spelling(checkpoint, form, parameter);
+    choose_name(checkpoint, config, canonical, parameter);
     const CheckpointTensor* tensor = checkpoint.find(parameter.name);
     if (tensor == nullptr && config.tie_word_embeddings && parameter.name == embedding_name) {
       tensor = checkpoint.find(head_name);
@@ -195,14 +262,8 @@ std::vector<std::string> match_tensors(const CheckpointDir& checkpoint, ModelWei
     }
     const std::string where =
         fmt::format("{}: tensor '{}'", checkpoint.shards()[tensor->shard], parameter.name);
-    if (!tensor->info.readable) {
-      faults.push_back(
-          fmt::format("{}: dtype {}, want F32, F16 or BF16", where, tensor->info.dtype_name));
-    } else if (!(tensor->info.shape == parameter.tensor_shape())) {
-      faults.push_back(fmt::format("{}: shape {}, config wants {}; wrong config.json?", where,
-                                   tensor->info.shape.to_string(),
-                                   parameter.tensor_shape().to_string()));
-    }
+    const std::string fault = tensor_fault(parameter, tensor->info);
+    if (!fault.empty()) faults.push_back(fmt::format("{}: {}", where, fault));
   }
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
     const std::string& name = tensor.info.name;
@@ -261,6 +322,12 @@ LoadedModel init_model(Backend& backend, const ModelConfig& config, DType comput
   model.weights = std::make_unique<ModelWeights>(config, compute_dtype, backend.panel_width());
   for (size_t index = 0; index < model.weights->table().size(); ++index) {
     const Parameter& parameter = model.weights->table()[index];
+    if (is_integers(parameter)) {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("init: '{}' is a table of experts by token, which is not made for "
+                              "new models; a config without hash layers has none",
+                              parameter.name));
+    }
     const Counter random{.seed = seed,
                          .stream = hash_name(parameter.name.data(), parameter.name.size())};
     for_each_slice(parameter, [&](int64_t begin, int64_t end, int64_t cols) {
@@ -307,6 +374,7 @@ void save_model(Backend& backend, const LoadedModel& model, const std::string& d
   if (trained == nullptr && weights.compute_dtype() == DType::kBF16) {
     for (const CheckpointLayout::Entry& entry : layout.entries) {
       if (entry.tensor.dtype == DType::kBF16 || model.checkpoint == nullptr) continue;
+      if (entry.tensor.integer_bytes > 0) continue;
       if (!stored.contains(entry.tensor.name)) continue;
       if (weights.table()[stored.at(entry.tensor.name)->parameters.front()].floor == DType::kF32) {
         continue;
@@ -322,7 +390,7 @@ void save_model(Backend& backend, const LoadedModel& model, const std::string& d
   CheckpointWriter writer(dir, layout);
   for (const TensorDecl& tensor : writer.tensors()) {
     const auto found = stored.find(tensor.name);
-    if (found == stored.end()) {
+    if (found == stored.end() || tensor.integer_bytes > 0) {
       copy_tensor(*model.checkpoint, tensor, writer);
       continue;
     }
