@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "model/linear.h"
+#include "ops/clamped_swiglu.h"
 #include "ops/gated.h"
 
 namespace strata::model {
@@ -16,7 +17,7 @@ struct GatedMlp {
 
   static GatedMlpParts parts(const BlockContext& context) {
     const auto& c = context.as<Config>();
-    return {kGate, kUp, kDown, c.width, c.activation};
+    return {.gate = kGate, .up = kUp, .down = kDown, .width = c.width, .activation = c.activation};
   }
 
   static std::string fault(const Config&) { return {}; }
@@ -73,17 +74,38 @@ void gated_mlp_save(Pass& pass, const BlockContext& context, const GatedMlpParts
                   take_lora_h(pass, context, mlp.down)};
 }
 
+void gated_mlp_activate(Pass& pass, const GatedMlpParts& mlp, TensorView gate, TensorView up,
+                        TensorView scales, TensorView y) {
+  if (mlp.limit > 0.0) {
+    ops::clamped_swiglu(pass.backend, static_cast<float>(mlp.limit), gate, up, scales, y);
+  } else if (scales.empty()) {
+    ops::gated(pass.backend, mlp.activation, gate, up, y);
+  } else {
+    ops::gated_rows(pass.backend, mlp.activation, gate, up, scales, y);
+  }
+}
+
+void gated_mlp_activate_backward(Pass& pass, const GatedMlpParts& mlp, TensorView gate,
+                                 TensorView up, TensorView scales, TensorView d_y,
+                                 TensorView d_gate, TensorView d_up, TensorView d_scales) {
+  if (mlp.limit > 0.0) {
+    ops::clamped_swiglu_backward(pass.backend, static_cast<float>(mlp.limit), gate, up, scales, d_y,
+                                 d_gate, d_up, d_scales);
+  } else if (scales.empty()) {
+    ops::gated_backward(pass.backend, mlp.activation, gate, up, d_y, d_gate, d_up);
+  } else {
+    ops::gated_rows_backward(pass.backend, mlp.activation, gate, up, scales, d_y, d_gate, d_up,
+                             d_scales);
+  }
+}
+
 namespace {
 
 // act(gate) * up, and each row's scale; in scratch.
 TensorView activated_rows(Pass& pass, const GatedMlpParts& mlp, const GatedMlpSaved& saved,
                           TensorView scales) {
   const TensorView y = pass.take(pass.dtype(), saved.gate.shape);
-  if (scales.empty()) {
-    ops::gated(pass.backend, mlp.activation, saved.gate, saved.up, y);
-  } else {
-    ops::gated_rows(pass.backend, mlp.activation, saved.gate, saved.up, scales, y);
-  }
+  gated_mlp_activate(pass, mlp, saved.gate, saved.up, scales, y);
   return y;
 }
 
@@ -113,13 +135,8 @@ void gated_mlp_backward(Pass& pass, const BlockContext& context, const GatedMlpP
     // out = add + down(activated)
     linear_backward(pass, context, mlp.down, activated, saved.lora_h[2], d_out, d_activated, false);
     // activated = act(gate) * up
-    if (scales.empty()) {
-      ops::gated_backward(pass.backend, mlp.activation, saved.gate, saved.up, d_activated, d_gate,
-                          d_up);
-    } else {
-      ops::gated_rows_backward(pass.backend, mlp.activation, saved.gate, saved.up, scales,
-                               d_activated, d_gate, d_up, d_scales);
-    }
+    gated_mlp_activate_backward(pass, mlp, saved.gate, saved.up, scales, d_activated, d_gate, d_up,
+                                d_scales);
   }
   linear_backward(pass, context, mlp.gate, n, saved.lora_h[0], d_gate, d_n, false);
   linear_backward(pass, context, mlp.up, n, saved.lora_h[1], d_up, d_n, true);

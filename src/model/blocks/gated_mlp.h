@@ -21,9 +21,10 @@ extern const BlockOps kGatedMlp;
 
 // The pieces, for a block that has such an MLP inside.
 struct GatedMlpParts {
-  int gate, up, down;  // keys of the block's matrices
+  int gate = 0, up = 0, down = 0;  // keys of the block's matrices
   int64_t width = 0;
   ops::Activation activation = ops::Activation::kSilu;
+  double limit = 0.0;  // clamps gate and up of SiLU's; 0: no limit
 };
 
 struct GatedMlpSaved {
@@ -31,6 +32,13 @@ struct GatedMlpSaved {
   TensorView up;    // [T, F] mlpwi_1
   std::array<TensorView, 3> lora_h;
 };
+
+// y = scale * act(gate) * up, clamped where there is a limit; scales [T] or empty.
+void gated_mlp_activate(Pass& pass, const GatedMlpParts& mlp, TensorView gate, TensorView up,
+                        TensorView scales, TensorView y);
+void gated_mlp_activate_backward(Pass& pass, const GatedMlpParts& mlp, TensorView gate,
+                                 TensorView up, TensorView scales, TensorView d_y,
+                                 TensorView d_gate, TensorView d_up, TensorView d_scales);
 
 void gated_mlp_save(Pass& pass, const BlockContext& context, const GatedMlpParts& mlp,
                     GatedMlpSaved& saved);

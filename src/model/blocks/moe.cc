@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "model/blocks/expert_linear.h"
 #include "model/blocks/gated_mlp.h"
 #include "model/blocks/routing.h"
@@ -15,7 +17,12 @@ namespace strata::model {
 namespace {
 
 GatedMlpParts shared_parts(const BlockContext& context) {
-  return {kMoeSharedGate, kMoeSharedUp, kMoeSharedDown, context.as<MoeConfig>().shared_width};
+  const auto& c = context.as<MoeConfig>();
+  return {.gate = kMoeSharedGate,
+          .up = kMoeSharedUp,
+          .down = kMoeSharedDown,
+          .width = c.shared_width,
+          .limit = c.limit};
 }
 
 struct Moe {
@@ -147,10 +154,11 @@ struct Moe {
     return y;
   }
 
-  // weight * silu(gate) * up of every routed row.
-  static TensorView weighted(Pass& pass, const Saved& s) {
+  // weight * silu(gate) * up of every routed row, clamped where there is a limit.
+  static TensorView weighted(Pass& pass, const BlockContext& context, const Saved& s) {
     const TensorView y = pass.take(pass.dtype(), s.gate.shape);
-    ops::gated_rows(pass.backend, ops::Activation::kSilu, s.gate, s.up, s.routing.row_weights, y);
+    gated_mlp_activate(pass, {.limit = context.as<Config>().limit}, s.gate, s.up,
+                       s.routing.row_weights, y);
     return y;
   }
 
@@ -164,7 +172,7 @@ struct Moe {
       expert_forward(pass, context, kMoeGate, s.lora_h, x, s.gate);
       expert_forward(pass, context, kMoeUp, s.lora_h, x, s.up);
     }
-    const TensorView activated = weighted(pass, s);
+    const TensorView activated = weighted(pass, context, s);
     const TensorView y =
         sum.empty() ? TensorView() : pass.take(DType::kF32, {s.routing.num_rows(), n.cols()});
     expert_forward(pass, context, kMoeDown, s.lora_h, activated, y);
@@ -184,13 +192,13 @@ struct Moe {
     {
       const Scratch::Mark inner(scratch);
       const TensorView d_activated = pass.take(pass.dtype(), s.gate.shape);
-      const TensorView activated = weighted(pass, s);
+      const TensorView activated = weighted(pass, context, s);
       // sum[t] = down(activated) of the token's rows
       const TensorView dy = gather_rows(pass, routing, d_out);
       expert_down_backward(pass, context, s.lora_h, activated, dy, d_activated);
       // activated = weight * silu(gate) * up
-      ops::gated_rows_backward(pass.backend, ops::Activation::kSilu, s.gate, s.up,
-                               routing.row_weights, d_activated, d_gate, d_up, d_row_weights);
+      gated_mlp_activate_backward(pass, {.limit = context.as<Config>().limit}, s.gate, s.up,
+                                  routing.row_weights, d_activated, d_gate, d_up, d_row_weights);
     }
     const TensorView x = gather_rows(pass, routing, n);
     const TensorView d_x = pass.take(DType::kF32, x.shape);
@@ -228,6 +236,9 @@ std::string Moe::fault(const Config& c) {
        c.shared_width, "at least 0 and below 2^31");
   want(c.top_k >= 1 && c.top_k <= experts, "num_experts_per_tok", c.top_k,
        "1 to the number of experts");
+  if (fault.empty() && (!(c.limit >= 0.0) || !std::isfinite(c.limit))) {
+    fault = fmt::format("swiglu_limit: got {}, want more than 0", c.limit);
+  }
   if (!fault.empty()) return fault;
   want(c.num_groups >= 1 && experts % c.num_groups == 0, "n_group", c.num_groups,
        "a divisor of the number of experts");
@@ -246,7 +257,15 @@ void Moe::params(const Config& c, int64_t d, ParamRows& rows) {
   constexpr int kExpertOrder = 14;       // behind latent attention's
   constexpr int kSharedScaleOrder = 23;  // behind the delta net's
   rows.push_back({.key = kMoeRouter, .suffix = "mlp.gate.weight", .shape = {e, d}});
-  if (c.router == RouterKind::kSigmoid) {
+  if (c.router == RouterKind::kTable) {
+    rows.push_back({.key = kMoeTable,
+                    .suffix = "mlp.gate.tid2eid",
+                    .shape = {c.vocab_size, c.top_k},
+                    .floor = DType::kF32,
+                    .buffer = true,
+                    .integers = e});
+  }
+  if (c.router == RouterKind::kSigmoid || c.router == RouterKind::kSqrtSoftplus) {
     rows.push_back({.key = kMoeRouterBias,
                     .suffix = "mlp.gate.e_score_correction_bias",
                     .shape = {e},

@@ -1,6 +1,7 @@
 // Mixture of experts: sum over the chosen experts of weight * expert(n) + shared(n), expert(n) =
 // down(silu(gate(n)) * up(n)). Sources: HF modeling_qwen3_moe.py, Qwen3MoeSparseMoeBlock;
-// modeling_deepseek_v3.py, DeepseekV3MoE; modeling_qwen3_5_moe.py, Qwen3_5MoeSparseMoeBlock. No
+// modeling_deepseek_v3.py, DeepseekV3MoE; modeling_qwen3_5_moe.py, Qwen3_5MoeSparseMoeBlock;
+// modeling_deepseek_v4.py, DeepseekV4SparseMoeBlock (which clamps gate and up). No
 // capacity: every token reaches its experts, and its result depends on no other token. The router's
 // weight goes into the expert's hidden values before the down projection, which is linear; a
 // token's experts are summed in fp32 in the order of its choice.
@@ -9,9 +10,10 @@
 
 namespace strata::model {
 
-// How a router scores experts: softmax over all of them (Qwen3), or sigmoid with a correction bias
-// that counts in the choice only, by groups (DeepSeek-V3).
-enum class RouterKind : uint8_t { kSoftmax, kSigmoid };
+// How a router scores experts: softmax over all of them (Qwen3), sigmoid with a correction bias
+// that counts in the choice only, by groups (DeepSeek-V3), or the root of softplus, with such a
+// bias, or for experts that a table gives each token id (DeepSeek-V4).
+enum class RouterKind : uint8_t { kSoftmax, kSigmoid, kSqrtSoftplus, kTable };
 
 struct MoeConfig {
   int64_t num_experts = 0;
@@ -23,7 +25,9 @@ struct MoeConfig {
   bool norm_topk = false;  // weights of the chosen experts sum to one before `scale`
   int64_t num_groups = 1;  // sigmoid: experts in groups, of which top_groups take part
   int64_t top_groups = 1;
-  double scale = 1.0;  // of the weights
+  double scale = 1.0;      // of the weights
+  int64_t vocab_size = 0;  // of the table
+  double limit = 0.0;      // clamps gate and up of all experts; 0: no limit
   friend bool operator==(const MoeConfig&, const MoeConfig&) = default;
 };
 
@@ -40,7 +44,8 @@ enum MoeKey : uint8_t {
   kMoeSharedGate,
   kMoeSharedUp,
   kMoeSharedDown,
-  kMoeSharedScale
+  kMoeSharedScale,
+  kMoeTable
 };
 
 }  // namespace strata::model

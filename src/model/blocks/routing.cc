@@ -34,16 +34,41 @@ void sort_rows(int64_t top_k, Routing& routing) {
   }
 }
 
+ops::RouterScores scores_of(RouterKind kind) {
+  switch (kind) {
+    case RouterKind::kSoftmax:
+      return ops::RouterScores::kSoftmax;
+    case RouterKind::kSigmoid:
+      return ops::RouterScores::kSigmoid;
+    case RouterKind::kSqrtSoftplus:
+    case RouterKind::kTable:
+      break;
+  }
+  return ops::RouterScores::kSqrtSoftplus;
+}
+
 ops::RouterArgs router_args(const BlockContext& context) {
   const auto& c = context.as<MoeConfig>();
-  const bool sigmoid = c.router == RouterKind::kSigmoid;
-  return {.scores = sigmoid ? ops::RouterScores::kSigmoid : ops::RouterScores::kSoftmax,
+  return {.scores = scores_of(c.router),
           .top_k = c.top_k,
           .norm = c.norm_topk,
           .scale = c.scale,
           .bias = context.values(kMoeRouterBias),
           .num_groups = c.num_groups,
           .top_groups = c.top_groups};
+}
+
+// The experts that the table gives each token.
+void look_up(const Pass& pass, const BlockContext& context, Routing& routing) {
+  const TensorView table = context.values(kMoeTable);  // loading saw to its values
+  const int64_t top_k = context.as<MoeConfig>().top_k;
+  for (size_t t = 0; t < pass.tokens.size(); ++t) {
+    const float* experts = table.f32() + pass.tokens[t] * top_k;
+    for (int64_t k = 0; k < top_k; ++k) {
+      routing.expert_ids[t * static_cast<size_t>(top_k) + static_cast<size_t>(k)] =
+          static_cast<int32_t>(experts[k]);
+    }
+  }
 }
 
 }  // namespace
@@ -65,8 +90,14 @@ Routing take_routing(Pass& pass, const MoeConfig& c) {
 void make_routing(Pass& pass, const BlockContext& context, TensorView n, Routing& routing) {
   const ParamView& router = context.param(kMoeRouter);
   ops::gemm(pass.backend, {.x = n, .w = router.panel}, routing.scores);
-  ops::route(pass.backend, router_args(context), routing.scores, routing.expert_ids,
-             routing.weights);
+  if (context.as<MoeConfig>().router == RouterKind::kTable) {
+    if (!pass.backend.is_counting()) look_up(pass, context, routing);
+    ops::route_chosen(pass.backend, router_args(context), routing.scores, routing.expert_ids,
+                      routing.weights);
+  } else {
+    ops::route(pass.backend, router_args(context), routing.scores, routing.expert_ids,
+               routing.weights);
+  }
   if (!pass.backend.is_counting()) sort_rows(context.as<MoeConfig>().top_k, routing);
   routing.known = true;
 }
