@@ -14,6 +14,8 @@
 #include "model/weights.h"
 #include "ops/attention.h"
 #include "ops/gemm.h"
+#include "ops/indexer.h"
+#include "ops/sparse_attention.h"
 #include "ops/state_segment.h"
 
 namespace strata::model {
@@ -79,6 +81,9 @@ struct PassLists {
   std::vector<ops::KvRange> ranges;
   std::vector<size_t> range_ends;  // of each sequence
   std::vector<ops::StateSegment> state_segments;
+  std::vector<ops::SparseSegment> sparse_segments;
+  std::vector<ops::IndexerSegment> indexer_segments;
+  std::vector<int32_t> entry_positions;
   ExpertRows expert_rows;  // of the sparse layer at work
 };
 

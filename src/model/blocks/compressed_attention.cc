@@ -1,0 +1,388 @@
+// T tokens, D model width, N heads, H head width, Q width of the queries' latent, G groups of
+// heads, W channels of a compressor's projections, C of its entries, E entries of the pass, K
+// entries that a query sees.
+#include "model/blocks/compressed_attention.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <span>
+
+#include "model/blocks/attention_config.h"
+#include "model/blocks/grouped_linear.h"
+#include "model/blocks/key_compressor.h"
+#include "model/linear.h"
+#include "model/residual.h"
+#include "ops/compressor.h"
+
+namespace strata::model {
+namespace {
+
+using Config = CompressedAttentionConfig;
+using Key = CompressedAttentionKey;
+
+struct CompressedAttentionSaved {
+  TensorView q_a;               // [T, Q] query_wa_proj, before its norm
+  TensorView q_raw;             // [T, N, H] query_proj, before its norm
+  TensorView kv;                // [T, H] kv_proj, before norm and rotation
+  TensorView compress_kv;       // [T, W] f32 compressor_proj
+  TensorView compress_gate;     // [T, W] f32
+  std::span<int32_t> selected;  // [T, K]
+  TensorView context;           // [T, N, H]
+  TensorView lse;               // [T, N] f32
+  TensorView grouped;           // [T, G O] attention_out
+  std::array<TensorView, kCompressedNumLinears> lora_h;
+};
+
+TensorView flat(TensorView heads) {
+  return heads.reshape({heads.shape[0], heads.shape[1] * heads.shape[2]});
+}
+
+void project(Pass& pass, const BlockContext& context, const CompressedAttentionSaved& s, Key key,
+             TensorView x, TensorView add, TensorView y) {
+  linear_forward(pass, pass.rows, linear_of(context, key), x, add, s.lora_h[key], y);
+}
+
+void project_backward(Pass& pass, const BlockContext& context, const CompressedAttentionSaved& s,
+                      Key key, TensorView x, TensorView dy, TensorView dx, bool accumulate) {
+  const LinearWeights linear = linear_of(context, key);
+  linear_backward(pass, pass.rows, linear, x, s.lora_h[key], dy, dx, accumulate,
+                  pass.base_gradient(linear.weight_index));
+}
+
+ops::TailRopeArgs turn_back_args(const Pass& pass, const BlockContext& context, TensorView x) {
+  ops::TailRopeArgs args = rope_args(pass, context, x, false);
+  args.inverse = true;
+  return args;
+}
+
+ops::TailRopeArgs query_args(const Pass& pass, const BlockContext& context,
+                             const CompressedAttentionSaved& s) {
+  return rope_args(pass, context, s.q_raw, true);
+}
+
+ops::TailRopeArgs key_args(const Pass& pass, const BlockContext& context,
+                           const CompressedAttentionSaved& s) {
+  return rope_args(pass, context, as_head(s.kv), true, context.values(kCompressedKvNorm));
+}
+
+TensorView turned(Pass& pass, const ops::TailRopeArgs& args) {
+  const TensorView y = pass.take(pass.dtype(), args.x.shape);
+  ops::tail_rope(pass.backend, args, y);
+  return y;
+}
+
+ops::RmsNormArgs latent_norm(const BlockContext& context, TensorView q_a) {
+  return norm_args(q_a, context.values(kCompressedQANorm), context.as<Config>().eps, 0.0f);
+}
+
+TensorView query_latent(Pass& pass, const BlockContext& context, TensorView q_a) {
+  const TensorView y = pass.take(pass.dtype(), {q_a.rows(), q_a.cols()});
+  ops::rms_norm(pass.backend, latent_norm(context, q_a), y, {});
+  return y;
+}
+
+ops::SparseAttentionArgs attention_args(Pass& pass, const BlockContext& context,
+                                        const CompressedAttentionSaved& s, TensorView q,
+                                        TensorView keys, const EntryStore& entries) {
+  const auto& c = context.as<Config>();
+  return {.q = q,
+          .sinks = context.values(kCompressedSinks),
+          .segments = sparse_segments(pass, context, keys, c.window, entries),
+          .scale = plain_attention_scale(c.head_dim),
+          .window = c.window,
+          .ratio = c.ratio,
+          .selected = s.selected,
+          .top_k = c.top_k};
+}
+
+GroupedLinear output_groups(const Config& c) {
+  return {.key = kCompressedOA, .num_groups = c.num_groups};
+}
+
+struct CompressedAttention {
+  using Config = CompressedAttentionConfig;
+  using Saved = CompressedAttentionSaved;
+  static constexpr BlockGroup kGroup = BlockGroup::kAttention;
+
+  static std::string fault(const Config& c);
+  static std::string describe(const Config& c) {
+    if (c.ratio == 0) {
+      return fmt::format("{} heads of {}, window {}", c.num_heads, c.head_dim, c.window);
+    }
+    const std::string seen = c.index_heads > 0 ? fmt::format("{} of the", c.top_k) : "all";
+    return fmt::format("{} heads of {}, window {}, {} entries of {} tokens", c.num_heads,
+                       c.head_dim, c.window, seen, c.ratio);
+  }
+  static void params(const Config& c, int64_t d, ParamRows& rows);
+
+  static CacheSpec cache(const Config& c, DType dtype) {
+    const int64_t entry = c.ratio == 0 ? 0 : (c.head_dim + c.index_dim) * dtype_bytes(dtype);
+    return {.entry_bytes = entry,
+            .ratio = std::max<int64_t>(1, c.ratio),
+            .sequence_bytes = key_state_bytes(c, dtype)};
+  }
+
+  // The window is about the same work wherever a token stands; entries grow with its position.
+  static BlockWork work(const Config& c) {
+    const double key = 4.0 * static_cast<double>(c.width());
+    const auto window = static_cast<double>(c.window);
+    BlockWork work = {.token_flops = key * window, .token_backward_flops = 2.5 * key * window};
+    if (c.ratio == 0) return work;
+    double entry = key;
+    if (c.index_heads > 0) {
+      // No more entries than the indexer lists are attended to; all are scored.
+      const auto listed = static_cast<double>(c.top_k);
+      work.token_flops += key * listed;
+      work.token_backward_flops += 2.5 * key * listed;
+      entry = 2.0 * static_cast<double>(c.index_heads * c.index_dim);
+    }
+    work.pair_flops = work.executed_pair_flops = entry / static_cast<double>(c.ratio);
+    return work;
+  }
+  static double output_flops(const Pass& pass, const BlockContext& context) {
+    return linear_flops(pass, context, kCompressedOB);
+  }
+
+  static void keep(Pass&, const BlockContext&, Saved&) {}
+
+  static void save(Pass& pass, const BlockContext& context, Saved& s) {
+    const auto& c = context.as<Config>();
+    const int64_t tokens = pass.num_tokens();
+    const DType dtype = pass.dtype();
+    const auto flops = [&](Key key) { return linear_flops(pass, context, key); };
+    s.q_a = pass.save("query_wa_proj", flops(kCompressedQA), dtype, {tokens, c.q_lora_rank});
+    s.q_raw =
+        pass.save("query_proj", flops(kCompressedQB), dtype, {tokens, c.num_heads, c.head_dim});
+    s.kv = pass.save("kv_proj", flops(kCompressedKv), dtype, {tokens, c.head_dim});
+    if (c.ratio > 0) {
+      const Shape shape = {tokens, projected_width(c, c.head_dim)};
+      s.compress_kv = pass.save("compressor_proj", flops(kCompressorKv), DType::kF32, shape);
+      s.compress_gate = pass.save("compressor_proj", flops(kCompressorGate), DType::kF32, shape);
+    }
+    if (c.index_heads > 0) {
+      const int64_t count = tokens * c.top_k;
+      const TensorView ids =
+          pass.save("indexer", flops(kIndexerQ) + flops(kIndexerKv) + flops(kIndexerGate),
+                    DType::kF32, {tokens, c.top_k});
+      static_assert(sizeof(int32_t) == sizeof(float));
+      s.selected = {static_cast<int32_t*>(ids.data), static_cast<size_t>(count)};
+    }
+    s.context = pass.save("context", attention_flops(pass, work(c)), dtype,
+                          {tokens, c.num_heads, c.head_dim});
+    s.lse = pass.save("context", 0.0, DType::kF32, {tokens, c.num_heads});
+    s.grouped = pass.save("attention_out", flops(kCompressedOA), dtype,
+                          {tokens, c.num_groups * c.o_lora_rank});
+    for (const Key key : {kCompressedQA, kCompressedQB, kCompressedKv, kCompressedOB, kCompressorKv,
+                          kCompressorGate}) {
+      s.lora_h[key] = take_lora_h(pass, context, key);
+    }
+  }
+
+  static EntryStore entries_of(Pass& pass, const BlockContext& context, const Saved& s) {
+    const auto& c = context.as<Config>();
+    if (c.ratio == 0) return {};
+    const KeyCompressor part = main_compressor(c, pass.dtype());
+    return make_entries(pass, context, part,
+                        raw_entries(pass, context, part, s.compress_kv, s.compress_gate));
+  }
+
+  static void forward(Pass& pass, const BlockContext& context, Saved& s, TensorView n,
+                      BlockOutput output) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    const auto& c = context.as<Config>();
+    project(pass, context, s, kCompressedQA, n, {}, s.q_a);
+    const TensorView latent = query_latent(pass, context, s.q_a);
+    project(pass, context, s, kCompressedQB, latent, {}, flat(s.q_raw));
+    project(pass, context, s, kCompressedKv, n, {}, s.kv);
+    if (c.ratio > 0) {
+      project(pass, context, s, kCompressorKv, n, {}, s.compress_kv);
+      project(pass, context, s, kCompressorGate, n, {}, s.compress_gate);
+    }
+    if (c.index_heads > 0) list_entries(pass, context, n, latent, s.selected);
+    const TensorView keys = turned(pass, key_args(pass, context, s));
+    const TensorView key_rows = keys.reshape(s.kv.shape);
+    const EntryStore entries = entries_of(pass, context, s);
+    const TensorView q = turned(pass, query_args(pass, context, s));
+    ops::sparse_attention(pass.backend, attention_args(pass, context, s, q, key_rows, entries),
+                          s.context, s.lse);
+    store_ring(pass, context, key_rows, c.window);
+    const TensorView back = turned(pass, turn_back_args(pass, context, s.context));
+    grouped_forward(pass, context, output_groups(c), flat(back), s.grouped);
+    project(pass, context, s, kCompressedOB, s.grouped, output.add, output.out);
+  }
+
+  // From d_out to d_context.
+  static void output_backward(Pass& pass, const BlockContext& context, const Saved& s,
+                              TensorView d_out, TensorView d_context) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    const TensorView d_grouped = pass.take(pass.dtype(), s.grouped.shape);
+    project_backward(pass, context, s, kCompressedOB, s.grouped, d_out, d_grouped, false);
+    const ops::TailRopeArgs back_args = turn_back_args(pass, context, s.context);
+    const TensorView back = turned(pass, back_args);
+    grouped_backward(pass, context, output_groups(context.as<Config>()), flat(back), d_grouped,
+                     flat(d_context));
+    // back = context, turned
+    ops::tail_rope_backward(pass.backend, back_args, d_context, d_context, {});
+  }
+
+  // Gradients of the raw projections, of the compute type.
+  struct Gradients {
+    TensorView q_raw, kv;
+    TensorView compress_kv = {}, compress_gate = {};
+  };
+
+  static void attend_backward(Pass& pass, const BlockContext& context, const Saved& s,
+                              TensorView d_context, const Gradients& d) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    const auto& c = context.as<Config>();
+    const TensorView q = turned(pass, query_args(pass, context, s));
+    const TensorView keys = turned(pass, key_args(pass, context, s));
+    TensorView raw;
+    TensorView d_entries;
+    EntryStore entries;
+    if (c.ratio > 0) {
+      const KeyCompressor part = main_compressor(c, pass.dtype());
+      raw = raw_entries(pass, context, part, s.compress_kv, s.compress_gate);
+      entries = make_entries(pass, context, part, raw);
+      d_entries = take_entries(pass, c, DType::kF32, c.head_dim);
+    }
+    const TensorView d_q = pass.take(pass.dtype(), q.shape);
+    const TensorView d_keys = pass.take(DType::kF32, s.kv.shape);
+    ops::sparse_attention_backward(
+        pass.backend, attention_args(pass, context, s, q, keys.reshape(s.kv.shape), entries),
+        s.context, s.lse, d_context, d_q, d_keys, d_entries,
+        pass.base_gradient(context.param(kCompressedSinks).index));
+    ops::tail_rope_backward(pass.backend, query_args(pass, context, s), d_q, d.q_raw, {});
+    ops::tail_rope_backward(pass.backend, key_args(pass, context, s), as_head(d_keys),
+                            as_head(d.kv),
+                            pass.base_gradient(context.param(kCompressedKvNorm).index));
+    if (c.ratio == 0) return;
+    entries_backward(pass, context, main_compressor(c, pass.dtype()),
+                     {.kv = s.compress_kv, .gate = s.compress_gate, .raw = raw}, d_entries,
+                     d.compress_kv, d.compress_gate);
+  }
+
+  // Writes d_n [T, D] f32.
+  static void queries_backward(Pass& pass, const BlockContext& context, const Saved& s,
+                               TensorView n, TensorView d_q_raw, TensorView d_n) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    const TensorView d_latent = pass.take(DType::kF32, s.q_a.shape);
+    project_backward(pass, context, s, kCompressedQB, query_latent(pass, context, s.q_a),
+                     flat(d_q_raw), d_latent, false);
+    // latent = norm(q_a)
+    const TensorView d_q_a = zeros(pass, s.q_a.shape);
+    ops::rms_norm_backward(pass.backend, latent_norm(context, s.q_a), {}, d_latent, d_q_a,
+                           pass.base_gradient(context.param(kCompressedQANorm).index));
+    project_backward(pass, context, s, kCompressedQA, n, rounded(pass, d_q_a), d_n, false);
+  }
+
+  static void backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,
+                       TensorView d_out, TensorView d_n) {
+    CHECK(!pass.cached());
+    const Scratch::Mark mark(pass.backend.scratch());
+    const bool compressed = context.as<Config>().ratio > 0;
+    Gradients d = {.q_raw = pass.take(pass.dtype(), s.q_raw.shape),
+                   .kv = pass.take(pass.dtype(), s.kv.shape)};
+    if (compressed) {
+      d.compress_kv = pass.take(pass.dtype(), s.compress_kv.shape);
+      d.compress_gate = pass.take(pass.dtype(), s.compress_gate.shape);
+    }
+    {
+      const Scratch::Mark inner(pass.backend.scratch());
+      const TensorView d_context = pass.take(pass.dtype(), s.context.shape);
+      output_backward(pass, context, s, d_out, d_context);
+      attend_backward(pass, context, s, d_context, d);
+    }
+    queries_backward(pass, context, s, n, d.q_raw, d_n);
+    project_backward(pass, context, s, kCompressedKv, n, d.kv, d_n, true);
+    if (!compressed) return;
+    project_backward(pass, context, s, kCompressorKv, n, d.compress_kv, d_n, true);
+    project_backward(pass, context, s, kCompressorGate, n, d.compress_gate, d_n, true);
+  }
+};
+
+std::string CompressedAttention::fault(const Config& c) {
+  constexpr int64_t kLargest = int64_t{1} << 20;
+  std::string fault;
+  const auto want = [&](bool fine, std::string_view name, int64_t got, std::string_view wanted) {
+    if (fault.empty() && !fine) fault = fmt::format("{}: got {}, want {}", name, got, wanted);
+  };
+  const auto is_size = [](int64_t value) { return value >= 1 && value <= kLargest; };
+  const auto is_width = [&](int64_t width) {
+    return width >= c.rope_dim && width <= ops::kMaxTailWidth && (width - c.rope_dim) % 2 == 0;
+  };
+  want(is_size(c.num_heads), "num_attention_heads", c.num_heads, "1 to 2^20");
+  want(c.rope_dim >= 2 && c.rope_dim % 2 == 0, "qk_rope_head_dim", c.rope_dim,
+       "an even number from 2 on");
+  want(is_width(c.head_dim), "head_dim", c.head_dim,
+       "even, at least qk_rope_head_dim and at most 4096");
+  want(is_size(c.q_lora_rank), "q_lora_rank", c.q_lora_rank, "1 to 2^20");
+  want(is_size(c.o_lora_rank), "o_lora_rank", c.o_lora_rank, "1 to 2^20");
+  want(c.num_groups >= 1 && c.num_heads % std::max<int64_t>(1, c.num_groups) == 0, "o_groups",
+       c.num_groups, "a divisor of num_attention_heads");
+  want(is_size(c.window), "sliding_window", c.window, "1 to 2^20");
+  want(c.ratio >= 0 && c.ratio <= ops::kMaxCompressRatio, "a compress rate", c.ratio,
+       fmt::format("1 to {}", ops::kMaxCompressRatio));
+  if (c.index_heads == 0) return fault;
+  want(is_size(c.index_heads), "index_n_heads", c.index_heads, "1 to 2^20");
+  want(is_width(c.index_dim), "index_head_dim", c.index_dim,
+       "even, at least qk_rope_head_dim and at most 4096");
+  want(is_size(c.top_k), "index_topk", c.top_k, "1 to 2^20");
+  return fault;
+}
+
+void CompressedAttention::params(const Config& c, int64_t d, ParamRows& rows) {
+  constexpr int kFirstOrder = 24;  // behind every other block's
+  const auto add = [&](Key key, std::string_view suffix, std::string_view path, Shape shape,
+                       bool is_fresh = true, RowBlocks blocks = {}) {
+    rows.push_back({.key = key,
+                    .suffix = suffix,
+                    .shape = shape,
+                    .blocks = blocks,
+                    .lora = {.path = path, .order = kFirstOrder + key, .is_fresh = is_fresh}});
+  };
+  const auto add_norm = [&](Key key, std::string_view suffix, int64_t width) {
+    rows.push_back({.key = key, .suffix = suffix, .shape = {width}, .init = 1.0f});
+  };
+  const auto add_f32 = [&](Key key, std::string_view suffix, Shape shape) {
+    rows.push_back({.key = key, .suffix = suffix, .shape = shape, .floor = DType::kF32});
+  };
+  add_f32(kCompressedSinks, "self_attn.sinks", {c.num_heads});
+  add(kCompressedQA, "self_attn.q_a_proj.weight", "self_attn.q_a_proj", {c.q_lora_rank, d});
+  add_norm(kCompressedQANorm, "self_attn.q_a_norm.weight", c.q_lora_rank);
+  add(kCompressedQB, "self_attn.q_b_proj.weight", "self_attn.q_b_proj", {c.width(), c.q_lora_rank});
+  add(kCompressedKv, "self_attn.kv_proj.weight", "self_attn.kv_proj", {c.head_dim, d});
+  add_norm(kCompressedKvNorm, "self_attn.kv_norm.weight", c.head_dim);
+  add(kCompressedOA, "self_attn.o_a_proj.weight", "self_attn.o_a_proj",
+      {c.num_groups * c.o_lora_rank, c.width() / c.num_groups}, true, {c.o_lora_rank, 0});
+  add(kCompressedOB, "self_attn.o_b_proj.weight", "self_attn.o_b_proj",
+      {d, c.num_groups * c.o_lora_rank});
+  if (c.ratio == 0) return;
+  const int64_t width = projected_width(c, c.head_dim);
+  add_f32(kCompressorBias, "self_attn.compressor.position_bias", {c.ratio, width});
+  add(kCompressorKv, "self_attn.compressor.kv_proj.weight", "self_attn.compressor.kv_proj",
+      {width, d});
+  add(kCompressorGate, "self_attn.compressor.gate_proj.weight", "self_attn.compressor.gate_proj",
+      {width, d});
+  add_norm(kCompressorNorm, "self_attn.compressor.kv_norm.weight", c.head_dim);
+  if (c.index_heads == 0) return;
+  // The choice has no gradient: adapters of the indexer come from files alone.
+  const int64_t index_width = projected_width(c, c.index_dim);
+  add_f32(kIndexerBias, "self_attn.compressor.indexer.position_bias", {c.ratio, index_width});
+  add(kIndexerKv, "self_attn.compressor.indexer.kv_proj.weight",
+      "self_attn.compressor.indexer.kv_proj", {index_width, d}, false);
+  add(kIndexerGate, "self_attn.compressor.indexer.gate_proj.weight",
+      "self_attn.compressor.indexer.gate_proj", {index_width, d}, false);
+  add_norm(kIndexerNorm, "self_attn.compressor.indexer.kv_norm.weight", c.index_dim);
+  add(kIndexerQ, "self_attn.compressor.indexer.q_b_proj.weight",
+      "self_attn.compressor.indexer.q_b_proj", {c.index_heads * c.index_dim, c.q_lora_rank}, false);
+  add(kIndexerWeights, "self_attn.compressor.indexer.scorer.weights_proj.weight",
+      "self_attn.compressor.indexer.scorer.weights_proj", {c.index_heads, d}, false);
+}
+
+}  // namespace
+
+const BlockOps kCompressedAttention = block_ops<CompressedAttention>("compressed_attention");
+
+}  // namespace strata::model

@@ -1,0 +1,160 @@
+#include "model/blocks/grouped_linear.h"
+
+#include "model/linear.h"
+
+namespace strata::model {
+namespace {
+
+const LoraModule* find_module(const AdapterRun& run, const BlockContext& context, int key) {
+  if (run.adapter == nullptr) return nullptr;
+  return run.adapter->find(context.layer, context.param(key).target);
+}
+
+// One group's part of the projection.
+struct Group {
+  Pass& pass;
+  const BlockContext& context;
+  int key;
+  int64_t index;
+  RowBlocks blocks;
+  PanelView weight;
+
+  Group(Pass& of, const BlockContext& in, const GroupedLinear& grouped, int64_t g, int64_t outputs)
+      : pass(of),
+        context(in),
+        key(grouped.key),
+        index(g),
+        blocks({outputs, 0}),
+        weight(blocks.block(in.param(grouped.key).panel, g, false)) {}
+
+  [[nodiscard]] TensorView part(TensorView rows, int64_t width) const {
+    return rows.slice_cols(index * width, (index + 1) * width);
+  }
+  [[nodiscard]] PanelView b_of(const LoraModule& module) const {
+    return blocks.block(module.b_panel, index, false);
+  }
+
+  // h = scale * x A^T
+  void times_a(TensorView x, TensorView h) const {
+    std::vector<ops::RunProduct>& products = pass.lists.products;
+    products.clear();
+    for (const AdapterRun& run : pass.rows.runs()) {
+      const LoraModule* module = find_module(run, context, key);
+      if (module == nullptr) continue;
+      products.push_back(
+          {.begin = run.begin, .end = run.end, .w = module->a_panel, .scale = module->scale});
+    }
+    if (!products.empty()) ops::gemm_runs(pass.backend, x, products, h);
+  }
+  // d(x A^T) = scale * dy B
+  void times_b(TensorView dy, TensorView d_h) const {
+    for (const AdapterRun& run : pass.rows.runs()) {
+      const LoraModule* module = find_module(run, context, key);
+      if (module == nullptr) continue;
+      ops::gemm_dx(
+          pass.backend,
+          {.x = dy.slice_rows(run.begin, run.end), .w = b_of(*module), .scale = module->scale},
+          d_h.slice_cols(0, module->spec.rank).slice_rows(run.begin, run.end));
+    }
+  }
+  // The low-rank terms: rows of h times B of the group, or of d_h times A.
+  [[nodiscard]] std::span<const ops::LowRankRun> low_rank(TensorView h, bool by_b) const {
+    std::vector<ops::LowRankRun>& runs = pass.lists.low_rank;
+    runs.clear();
+    for (const AdapterRun& run : pass.rows.runs()) {
+      const LoraModule* module = find_module(run, context, key);
+      if (module == nullptr) continue;
+      runs.push_back({.begin = run.begin,
+                      .end = run.end,
+                      .x = h.slice_cols(0, module->spec.rank),
+                      .w = by_b ? b_of(*module) : module->a_panel});
+    }
+    return runs;
+  }
+};
+
+// d_a += per sequence and group: d_h_g^T x_g. d_h [T, G R] with groups `rank_stride` apart.
+void a_gradient(Pass& pass, const AdapterRun& run, const LoraModule& module, int64_t num_groups,
+                TensorView x, TensorView d_h) {
+  const int64_t inputs = x.cols() / num_groups;
+  const int64_t rank_stride = d_h.cols() / num_groups;
+  int64_t begin = 0;
+  for (const int64_t end : pass.rows.ends_of(run)) {
+    const int64_t ends[] = {end - begin};
+    for (int64_t g = 0; g < num_groups; ++g) {
+      const TensorView d_h_g = d_h.slice_cols(g * rank_stride, g * rank_stride + module.spec.rank);
+      ops::gemm_dw(
+          pass.backend, d_h_g.slice_rows(run.begin + begin, run.begin + end),
+          x.slice_cols(g * inputs, (g + 1) * inputs).slice_rows(run.begin + begin, run.begin + end),
+          ends, module.d_a);
+    }
+    begin = end;
+  }
+}
+
+bool trains(const Pass& pass, const AdapterRun& run, const LoraModule* module) {
+  return module != nullptr && pass.adapter_gradients && run.adapter->trains();
+}
+
+}  // namespace
+
+void grouped_forward(Pass& pass, const BlockContext& context, const GroupedLinear& grouped,
+                     TensorView x, TensorView y) {
+  const Scratch::Mark mark(pass.backend.scratch());
+  const int64_t inputs = x.cols() / grouped.num_groups;
+  const int64_t outputs = y.cols() / grouped.num_groups;
+  const int64_t rank = largest_rank(pass.rows, context.layer, context.param(grouped.key).target);
+  const TensorView h = rank == 0 ? TensorView() : pass.take(pass.dtype(), {x.rows(), rank});
+  for (int64_t g = 0; g < grouped.num_groups; ++g) {
+    const Group group(pass, context, grouped, g, outputs);
+    const TensorView x_g = group.part(x, inputs);
+    if (rank > 0) group.times_a(x_g, h);
+    ops::gemm(pass.backend, {.x = x_g, .w = group.weight, .runs = group.low_rank(h, true)},
+              group.part(y, outputs));
+  }
+}
+
+void grouped_backward(Pass& pass, const BlockContext& context, const GroupedLinear& grouped,
+                      TensorView x, TensorView dy, TensorView dx) {
+  const Scratch::Mark mark(pass.backend.scratch());
+  const int64_t inputs = x.cols() / grouped.num_groups;
+  const int64_t outputs = dy.cols() / grouped.num_groups;
+  const int64_t rank = largest_rank(pass.rows, context.layer, context.param(grouped.key).target);
+  TensorView h;
+  TensorView d_h;  // of all groups: A's gradient goes by sequence
+  if (rank > 0) {
+    h = pass.take(pass.dtype(), {x.rows(), rank});
+    d_h = pass.take(pass.dtype(), {x.rows(), grouped.num_groups * rank});
+  }
+  const TensorView d_weight = pass.base_gradient(context.param(grouped.key).index);
+  for (int64_t g = 0; g < grouped.num_groups; ++g) {
+    const Group group(pass, context, grouped, g, outputs);
+    const TensorView x_g = group.part(x, inputs);
+    const TensorView dy_g = group.part(dy, outputs);
+    const TensorView d_h_g = rank == 0 ? TensorView() : group.part(d_h, rank);
+    if (rank > 0) {
+      group.times_a(x_g, h);
+      group.times_b(dy_g, d_h_g);
+    }
+    for (const AdapterRun& run : pass.rows.runs()) {
+      const LoraModule* module = find_module(run, context, grouped.key);
+      if (!trains(pass, run, module)) continue;
+      ops::gemm_dw(pass.backend, dy_g.slice_rows(run.begin, run.end),
+                   h.slice_cols(0, module->spec.rank).slice_rows(run.begin, run.end),
+                   pass.rows.ends_of(run), module->d_b.slice_rows(g * outputs, (g + 1) * outputs));
+    }
+    if (!d_weight.empty()) {
+      ops::gemm_dw(pass.backend, dy_g, x_g, pass.rows.ends(),
+                   d_weight.slice_rows(g * outputs, (g + 1) * outputs));
+    }
+    // dx = dy W + d(x A^T) A
+    ops::gemm_dx(pass.backend, {.x = dy_g, .w = group.weight, .runs = group.low_rank(d_h_g, false)},
+                 group.part(dx, inputs));
+  }
+  for (const AdapterRun& run : pass.rows.runs()) {
+    const LoraModule* module = find_module(run, context, grouped.key);
+    if (trains(pass, run, module)) a_gradient(pass, run, *module, grouped.num_groups, x, d_h);
+  }
+}
+
+}  // namespace strata::model

@@ -1,0 +1,151 @@
+#include "model/blocks/key_compressor.h"
+
+#include <algorithm>
+
+#include "model/linear.h"
+#include "model/state_segments.h"
+#include "ops/compressor.h"
+
+namespace strata::model {
+namespace {
+
+using Config = CompressedAttentionConfig;
+
+int64_t ring_bytes(const Config& c, DType dtype) {
+  return Arena::aligned(c.window * c.head_dim * dtype_bytes(dtype));
+}
+int64_t compressor_bytes(const Config& c, int64_t channels) {
+  if (c.ratio == 0) return 0;
+  const int64_t rows = ops::compressor_span(c.ratio, c.overlap) * 2;
+  return Arena::aligned(rows * projected_width(c, channels) * dtype_bytes(DType::kF32));
+}
+
+// Its keys lie in a page behind the entries.
+KeyCompressor index_compressor(const Pass& pass, const Config& c) {
+  const int64_t entries = pass.cache.page_size() / c.ratio;
+  return {kIndexerKv,
+          kIndexerGate,
+          kIndexerBias,
+          kIndexerNorm,
+          c.index_dim,
+          ring_bytes(c, pass.dtype()) + compressor_bytes(c, c.head_dim),
+          entries * c.head_dim * dtype_bytes(pass.dtype())};
+}
+
+// raw [E, C]
+ops::TailRopeArgs entry_args(Pass& pass, const BlockContext& context, const KeyCompressor& part,
+                             TensorView raw) {
+  ops::TailRopeArgs args = rope_args(pass, context, as_head(raw), true, context.values(part.norm));
+  args.positions = entry_positions(pass, context.as<Config>().ratio);
+  return args;
+}
+
+ops::CompressorArgs compressor_args(Pass& pass, const BlockContext& context,
+                                    const KeyCompressor& part, TensorView kv, TensorView gate) {
+  return {.kv = kv,
+          .gate = gate,
+          .bias = context.values(part.bias),
+          .overlap = context.as<Config>().overlap,
+          .segments = state_segments(pass, context, part.state_offset)};
+}
+
+void project(Pass& pass, const BlockContext& context, CompressedAttentionKey key, TensorView x,
+             TensorView y) {
+  linear_forward(pass, pass.rows, linear_of(context, key), x, {}, {}, y);
+}
+
+}  // namespace
+
+KeyCompressor main_compressor(const Config& c, DType dtype) {
+  return {kCompressorKv,
+          kCompressorGate,
+          kCompressorBias,
+          kCompressorNorm,
+          c.head_dim,
+          ring_bytes(c, dtype),
+          0};
+}
+int64_t projected_width(const Config& c, int64_t channels) {
+  return c.overlap ? 2 * channels : channels;
+}
+int64_t key_state_bytes(const Config& c, DType dtype) {
+  const int64_t index = c.index_heads > 0 ? compressor_bytes(c, c.index_dim) : 0;
+  return ring_bytes(c, dtype) + compressor_bytes(c, c.head_dim) + index;
+}
+
+ops::TailRopeArgs rope_args(const Pass& pass, const BlockContext& context, TensorView x, bool norm,
+                            TensorView weight) {
+  const auto& c = context.as<Config>();
+  const RopeTable& rope = pass.ropes[c.rope];
+  return {.x = x,
+          .norm = norm,
+          .weight = weight,
+          .eps = static_cast<float>(c.eps),
+          .positions = pass.positions,
+          .cos = rope.cos(),
+          .sin = rope.sin()};
+}
+
+TensorView take_entries(Pass& pass, const Config& c, DType type, int64_t channels) {
+  const TensorView most = pass.take(type, {most_new_entries(pass, c.ratio), channels});
+  return most.slice_rows(0, num_new_entries(pass, c.ratio));
+}
+
+TensorView raw_entries(Pass& pass, const BlockContext& context, const KeyCompressor& part,
+                       TensorView kv, TensorView gate) {
+  const TensorView raw = take_entries(pass, context.as<Config>(), DType::kF32, part.channels);
+  ops::compress(pass.backend, compressor_args(pass, context, part, kv, gate), raw);
+  return raw;
+}
+
+EntryStore make_entries(Pass& pass, const BlockContext& context, const KeyCompressor& part,
+                        TensorView raw) {
+  const auto& c = context.as<Config>();
+  const EntryStore store = {.rows = take_entries(pass, c, pass.dtype(), part.channels),
+                            .ratio = c.ratio,
+                            .offset = part.page_offset};
+  ops::tail_rope(pass.backend, entry_args(pass, context, part, raw), as_head(store.rows));
+  store_entries(pass, context, store);
+  return store;
+}
+
+void entries_backward(Pass& pass, const BlockContext& context, const KeyCompressor& part,
+                      const CompressedRows& rows, TensorView d_entries, TensorView d_kv,
+                      TensorView d_gate) {
+  const Scratch::Mark mark(pass.backend.scratch());
+  const TensorView d_raw = take_entries(pass, context.as<Config>(), DType::kF32, part.channels);
+  ops::tail_rope_backward(pass.backend, entry_args(pass, context, part, rows.raw),
+                          as_head(d_entries), as_head(d_raw),
+                          pass.base_gradient(context.param(part.norm).index));
+  ops::compress_backward(pass.backend, compressor_args(pass, context, part, rows.kv, rows.gate),
+                         d_raw, d_kv, d_gate, pass.base_gradient(context.param(part.bias).index));
+}
+
+void list_entries(Pass& pass, const BlockContext& context, TensorView n, TensorView latent,
+                  std::span<int32_t> selected) {
+  const Scratch::Mark mark(pass.backend.scratch());
+  const auto& c = context.as<Config>();
+  const int64_t tokens = pass.num_tokens();
+  const KeyCompressor part = index_compressor(pass, c);
+  const Shape shape = {tokens, projected_width(c, c.index_dim)};
+  const TensorView kv = pass.take(DType::kF32, shape);
+  const TensorView gate = pass.take(DType::kF32, shape);
+  project(pass, context, kIndexerKv, n, kv);
+  project(pass, context, kIndexerGate, n, gate);
+  const EntryStore keys =
+      make_entries(pass, context, part, raw_entries(pass, context, part, kv, gate));
+  const TensorView q = pass.take(pass.dtype(), {tokens, c.index_heads, c.index_dim});
+  project(pass, context, kIndexerQ, latent, q.reshape({tokens, c.index_heads * c.index_dim}));
+  ops::tail_rope(pass.backend, rope_args(pass, context, q, false), q);
+  const TensorView weights = pass.take(DType::kF32, {tokens, c.index_heads});
+  project(pass, context, kIndexerWeights, n, weights);
+  ops::select_entries(pass.backend,
+                      {.q = q,
+                       .weights = weights,
+                       .segments = indexer_segments(pass, context, keys),
+                       .ratio = c.ratio,
+                       .top_k = c.top_k},
+                      selected);
+}
+
+}  // namespace strata::model

@@ -1,0 +1,59 @@
+// The compressors of compressed attention (blocks/compressed_attention.h): what makes entries of a
+// layer's tokens, once for attention and, where the layer has an indexer, once for its keys; and
+// the indexer's list. T tokens, W channels of a compressor's projections, C of its entries, E
+// entries of the pass, Q width of the queries' latent, K entries that a query sees. Engine thread
+// only.
+#pragma once
+#include <span>
+
+#include "model/blocks/compressed_attention.h"
+#include "model/blocks/key_entries.h"
+#include "ops/tail_rope.h"
+
+namespace strata::model {
+
+struct KeyCompressor {
+  CompressedAttentionKey kv, gate, bias, norm;
+  int64_t channels;      // C
+  int64_t state_offset;  // in the sublayer's state, behind the ring of keys
+  int64_t page_offset;   // in the sublayer's part of a page
+};
+KeyCompressor main_compressor(const CompressedAttentionConfig& c, DType dtype);
+
+// Outputs of a compressor's two projections.
+int64_t projected_width(const CompressedAttentionConfig& c, int64_t channels);
+// Bytes of the sublayer's state of a sequence: the ring of keys, and the compressors' open windows.
+int64_t key_state_bytes(const CompressedAttentionConfig& c, DType dtype);
+
+// Rotation of x [T, N, H] at its rows' own positions.
+ops::TailRopeArgs rope_args(const Pass& pass, const BlockContext& context, TensorView x, bool norm,
+                            TensorView weight = {});
+// One head a token.
+inline TensorView as_head(TensorView rows) { return rows.reshape({rows.rows(), 1, rows.cols()}); }
+
+// Rows for the entries of the pass, as many as lengths alone say, of which the first are used.
+TensorView take_entries(Pass& pass, const CompressedAttentionConfig& c, DType type,
+                        int64_t channels);
+// The entries before their norm, [E, C] f32, from the scratch. Brings the state up to date.
+TensorView raw_entries(Pass& pass, const BlockContext& context, const KeyCompressor& part,
+                       TensorView kv, TensorView gate);
+// The entries as attention reads them, in the scratch, and in the pages where there are any.
+EntryStore make_entries(Pass& pass, const BlockContext& context, const KeyCompressor& part,
+                        TensorView raw);
+
+// What forward made of a compressor.
+struct CompressedRows {
+  TensorView kv;    // [T, W] f32
+  TensorView gate;  // [T, W] f32
+  TensorView raw;   // [E, C] f32
+};
+// d_entries [E, C] f32. Writes d_kv and d_gate [T, W] of the compute type.
+void entries_backward(Pass& pass, const BlockContext& context, const KeyCompressor& part,
+                      const CompressedRows& rows, TensorView d_entries, TensorView d_kv,
+                      TensorView d_gate);
+
+// Which entries each query sees, [T, K]; n [T, D], latent [T, Q]. Nothing here has a gradient.
+void list_entries(Pass& pass, const BlockContext& context, TensorView n, TensorView latent,
+                  std::span<int32_t> selected);
+
+}  // namespace strata::model

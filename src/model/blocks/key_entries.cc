@@ -1,0 +1,189 @@
+#include "model/blocks/key_entries.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace strata::model {
+namespace {
+
+int64_t end_of(const PassSequence& sequence) {
+  return sequence.first_position + sequence.end - sequence.begin;
+}
+
+int64_t new_entries(const PassSequence& sequence, int64_t ratio) {
+  return end_of(sequence) / ratio - sequence.first_position / ratio;
+}
+
+char* page_part(const Pass& pass, const BlockContext& context, const PassSequence& sequence,
+                int64_t page, int64_t offset) {
+  return static_cast<char*>(sequence.kept.pages[static_cast<size_t>(page)]) +
+         pass.cache.place(context.layer, context.sublayer).page_offset + offset;
+}
+
+char* ring_of(const Pass& pass, const BlockContext& context, const PassSequence& sequence) {
+  return static_cast<char*>(sequence.kept.state) +
+         pass.cache.place(context.layer, context.sublayer).state_offset;
+}
+
+int64_t row_bytes(const TensorView& rows) { return rows.cols() * dtype_bytes(rows.dtype); }
+
+// Positions [begin, end) of the ring, which may lie in two pieces, and then the pass's own keys.
+void list_window(const Pass& pass, const BlockContext& context, const PassSequence& sequence,
+                 TensorView keys, int64_t window, std::vector<ops::KvRange>& ranges) {
+  const int64_t first = sequence.first_position;
+  if (sequence.kept.state != nullptr) {
+    char* ring = ring_of(pass, context, sequence);
+    for (int64_t begin = std::max<int64_t>(0, first - window + 1); begin < first;) {
+      const int64_t end = std::min(first, (begin / window + 1) * window);
+      void* row = ring + begin % window * row_bytes(keys);
+      ranges.push_back({row, row, begin, end});
+      begin = end;
+    }
+  }
+  if (sequence.begin < sequence.end) {
+    void* row = keys.row(sequence.begin);
+    ranges.push_back({row, row, first, end_of(sequence)});
+  }
+}
+
+// All entries of the sequence: in its pages, or from row `first_row` of the pass's own on.
+void list_entries(const Pass& pass, const BlockContext& context, const PassSequence& sequence,
+                  const EntryStore& store, int64_t first_row, std::vector<ops::KvRange>& ranges) {
+  const int64_t count = end_of(sequence) / store.ratio;
+  if (sequence.kept.pages.empty()) {
+    if (count == 0) return;
+    void* row = store.rows.row(first_row);
+    ranges.push_back({row, row, 0, count});
+    return;
+  }
+  const int64_t each = pass.cache.page_size() / store.ratio;
+  for (int64_t begin = 0; begin < count; begin += each) {
+    void* part = page_part(pass, context, sequence, begin / each, store.offset);
+    ranges.push_back({part, part, begin, std::min(count, begin + each)});
+  }
+}
+
+}  // namespace
+
+int64_t most_new_entries(const Pass& pass, int64_t ratio) {
+  int64_t count = 0;
+  for (const PassSequence& s : pass.sequences) count += (s.end - s.begin + ratio - 1) / ratio;
+  return count;
+}
+
+int64_t num_new_entries(const Pass& pass, int64_t ratio) {
+  int64_t count = 0;
+  for (const PassSequence& sequence : pass.sequences) count += new_entries(sequence, ratio);
+  return count;
+}
+
+std::span<const int32_t> entry_positions(Pass& pass, int64_t ratio) {
+  std::vector<int32_t>& positions = pass.lists.entry_positions;
+  positions.clear();
+  for (const PassSequence& sequence : pass.sequences) {
+    const int64_t first = sequence.first_position / ratio;
+    for (int64_t i = 0; i < new_entries(sequence, ratio); ++i) {
+      positions.push_back(static_cast<int32_t>((first + i) * ratio));
+    }
+  }
+  return positions;
+}
+
+void store_entries(const Pass& pass, const BlockContext& context, const EntryStore& store) {
+  if (!pass.cached() || pass.backend.is_counting()) return;
+  const int64_t each = pass.cache.page_size() / store.ratio;
+  const int64_t bytes = row_bytes(store.rows);
+  int64_t row = 0;
+  for (const PassSequence& sequence : pass.sequences) {
+    const int64_t end = end_of(sequence) / store.ratio;
+    for (int64_t entry = sequence.first_position / store.ratio; entry < end; ++entry, ++row) {
+      std::memcpy(
+          page_part(pass, context, sequence, entry / each, store.offset) + entry % each * bytes,
+          store.rows.row(row), static_cast<size_t>(bytes));
+    }
+  }
+}
+
+std::span<const ops::SparseSegment> sparse_segments(Pass& pass, const BlockContext& context,
+                                                    TensorView keys, int64_t window,
+                                                    const EntryStore& entries) {
+  CHECK(keys.dense());
+  std::vector<ops::KvRange>& ranges = pass.lists.ranges;
+  std::vector<size_t>& ends = pass.lists.range_ends;  // of each sequence's window, then entries
+  std::vector<ops::SparseSegment>& segments = pass.lists.sparse_segments;
+  ranges.clear();
+  ends.clear();
+  segments.clear();
+  int64_t first_entry = 0;
+  for (const PassSequence& sequence : pass.sequences) {
+    list_window(pass, context, sequence, keys, window, ranges);
+    ends.push_back(ranges.size());
+    if (entries.ratio > 0) {
+      list_entries(pass, context, sequence, entries, first_entry, ranges);
+    }
+    ends.push_back(ranges.size());
+    segments.push_back({.begin = sequence.begin,
+                        .end = sequence.end,
+                        .first_position = sequence.first_position,
+                        .window = {},
+                        .entries = {},
+                        .first_entry = first_entry});
+    if (entries.ratio > 0) first_entry += new_entries(sequence, entries.ratio);
+  }
+  // The list is whole now and stays where it is.
+  size_t begin = 0;
+  for (size_t s = 0; s < segments.size(); ++s) {
+    const auto next = [&](size_t end) {
+      const auto part = std::span<const ops::KvRange>(ranges).subspan(begin, end - begin);
+      begin = end;
+      return ops::KvView{.ranges = part, .position_stride = keys.cols()};
+    };
+    segments[s].window = next(ends[2 * s]);
+    segments[s].entries = next(ends[2 * s + 1]);
+  }
+  return segments;
+}
+
+std::span<const ops::IndexerSegment> indexer_segments(Pass& pass, const BlockContext& context,
+                                                      const EntryStore& entries) {
+  std::vector<ops::KvRange>& ranges = pass.lists.ranges;
+  std::vector<size_t>& ends = pass.lists.range_ends;
+  std::vector<ops::IndexerSegment>& segments = pass.lists.indexer_segments;
+  ranges.clear();
+  ends.clear();
+  segments.clear();
+  int64_t first_row = 0;
+  for (const PassSequence& sequence : pass.sequences) {
+    list_entries(pass, context, sequence, entries, first_row, ranges);
+    ends.push_back(ranges.size());
+    segments.push_back({.begin = sequence.begin,
+                        .end = sequence.end,
+                        .first_position = sequence.first_position,
+                        .keys = {}});
+    first_row += new_entries(sequence, entries.ratio);
+  }
+  size_t begin = 0;
+  for (size_t s = 0; s < segments.size(); ++s) {
+    segments[s].keys = {
+        .ranges = std::span<const ops::KvRange>(ranges).subspan(begin, ends[s] - begin),
+        .position_stride = entries.rows.cols()};
+    begin = ends[s];
+  }
+  return segments;
+}
+
+void store_ring(const Pass& pass, const BlockContext& context, TensorView keys, int64_t window) {
+  if (pass.backend.is_counting()) return;
+  const int64_t bytes = row_bytes(keys);
+  for (const PassSequence& sequence : pass.sequences) {
+    if (sequence.kept.state == nullptr) continue;
+    char* ring = ring_of(pass, context, sequence);
+    const int64_t count = std::min(window, sequence.end - sequence.begin);
+    for (int64_t row = sequence.end - count; row < sequence.end; ++row) {
+      const int64_t position = sequence.first_position + row - sequence.begin;
+      std::memcpy(ring + position % window * bytes, keys.row(row), static_cast<size_t>(bytes));
+    }
+  }
+}
+
+}  // namespace strata::model

@@ -1,0 +1,42 @@
+// Where compressed attention keeps its keys and entries (blocks/compressed_attention.h): the last
+// keys of a sequence in a ring, entries in pages, and the segments of a batch that ops read them
+// by. T tokens, H width. Engine thread only.
+#pragma once
+#include <span>
+
+#include "model/block.h"
+#include "model/pass.h"
+#include "ops/indexer.h"
+#include "ops/sparse_attention.h"
+
+namespace strata::model {
+
+// Entries that a pass makes, at most, however its sequences lie to their windows: what scratch is
+// taken for. Of the pass in hand exactly num_new_entries.
+int64_t most_new_entries(const Pass& pass, int64_t ratio);
+int64_t num_new_entries(const Pass& pass, int64_t ratio);
+// The position at which each new entry is rotated, its window's first; in pass.lists.
+std::span<const int32_t> entry_positions(Pass& pass, int64_t ratio);
+
+// Rows of a pass's new entries, and their place in a page: `offset` bytes into the sublayer's part
+// for the page's first entry. Without a cache they are where they were computed.
+struct EntryStore {
+  TensorView rows;  // [E, H] of the compute type, dense
+  int64_t ratio = 0;
+  int64_t offset = 0;
+};
+// Writes new entries to the pages, where there are any.
+void store_entries(const Pass& pass, const BlockContext& context, const EntryStore& store);
+
+// keys [T, H], dense: the pass's own; the ring, of `window` keys, is the first of the sublayer's
+// state. entries.rows may be empty. Borrows the pass's lists until the next call.
+std::span<const ops::SparseSegment> sparse_segments(Pass& pass, const BlockContext& context,
+                                                    TensorView keys, int64_t window,
+                                                    const EntryStore& entries);
+std::span<const ops::IndexerSegment> indexer_segments(Pass& pass, const BlockContext& context,
+                                                      const EntryStore& entries);
+
+// Brings the rings up to the pass's last keys; after attention has read them.
+void store_ring(const Pass& pass, const BlockContext& context, TensorView keys, int64_t window);
+
+}  // namespace strata::model
