@@ -389,11 +389,12 @@ class Maker:
         return {k: request for k, request in out.items() if request is not None}
 
 
-def spread_noise(noise, model_dir, adapters, request, truth):
-    """bf16 noise: transformers' own, or what shaken runs say is usual for the tensor, whichever is larger.
+def spread_noise(noise, model_dir, adapters, request, truth, kinds=("bf16", "bf16_peft")):
+    """Noise of these kinds, mostly of bf16: transformers' own, or what shaken runs say is usual for the tensor, whichever is larger.
 
-    The gradients of a delta net's decays have as many elements as there are heads, and one or two of these outweigh the
-    rest: the error of one run is one draw, a tenth or ten times of what rounding usually does. A shake (of float32's
+    The gradients of a delta net's decays have as many elements as there are heads, those of a hyper-connection's scale
+    three or one, and one or two of these outweigh the rest: the error of one run is one draw, in float32 too, a tenth or
+    ten times of what rounding usually does. A shake (of float32's
     size, where errors are linear) says how far each tensor moves beside the others; bf16's size is that at which the
     median tensor moves as far as it did in transformers.
     """
@@ -401,7 +402,7 @@ def spread_noise(noise, model_dir, adapters, request, truth):
     shaken = [gr.run_request(model_dir, adapters, request, "f64", shake=100 + i) for i in range(SHAKES)]
     moves = {name: np.mean([gr.relative_l2(run[name], value) ** 2 for run in shaken]) ** 0.5
              for name, value in truth.items() if value.any()}
-    for kind in ("bf16", "bf16_peft"):
+    for kind in kinds:
         ratios = [noise[name][kind] / move for name, move in moves.items() if move > 0 and noise[name].get(kind)]
         for name, move in moves.items():
             if noise[name].get(kind):
@@ -434,8 +435,10 @@ def make_case(root, name, spec, committed):
         if min(routing) < maker.WIDE_GAP:
             # Rounding to bfloat16 sends some tokens to other experts: its error says nothing.
             noise = {k: {"f32": v["f32"]} for k, v in noise.items() if "f32" in v}
-        elif name.startswith("qwen3_5") and not {"train", "sample"} & request.keys():
+        elif name.startswith(("qwen3_5", "deepseek_v4")) and not {"train", "sample"} & request.keys():
             noise = spread_noise(noise, model_dir, adapters, request, truth)
+        if name.startswith("deepseek_v4") and not {"train", "sample", "behind"} & {key, *request}:
+            noise = spread_noise(noise, model_dir, adapters, request, truth, ("f32",))
         stem = os.path.join(folder, key)
         gr.save_json(stem + ".json", request)
         save_file({k: np.ascontiguousarray(v, np.float32) for k, v in truth.items()},
