@@ -11,7 +11,7 @@
 namespace strata::model {
 
 extern const Family kLlamaFamily, kQwen3Family, kQwen3MoeFamily, kDeepseekV3Family, kQwen2Family,
-    kMistralFamily, kGemma3Family, kQwen35Family, kQwen35MoeFamily;
+    kMistralFamily, kGemma3Family, kQwen35Family, kQwen35MoeFamily, kDeepseekV4Family;
 
 namespace {
 
@@ -26,6 +26,7 @@ constexpr const Family* kFamilies[] = {
     &kGemma3Family,      //
     &kQwen35Family,      //
     &kQwen35MoeFamily,   //
+    &kDeepseekV4Family,  //
 };
 
 // What the files of every family have; a family names only its own beside these.

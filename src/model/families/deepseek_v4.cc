@@ -1,0 +1,364 @@
+// DeepSeek-V4: attention over a window and compressed entries, experts chosen by a table in the
+// first layers and by score in the others, and a residual of several streams. Layers of multi-token
+// prediction (mtp.) take no part. Sources: HF modeling_deepseek_v4.py, configuration_deepseek_v4.py
+// (all defaults here), conversion_mapping.py (names).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/error.h"
+#include "model/blocks/compressed_attention.h"
+#include "model/blocks/moe.h"
+#include "model/connectors/hyper_connection.h"
+#include "model/family.h"
+
+namespace strata::model {
+namespace {
+
+constexpr std::string_view kArchitectures[] = {"DeepseekV4ForCausalLM"};
+constexpr std::string_view kRead[] = {"qk_rope_head_dim",
+                                      "q_lora_rank",
+                                      "o_groups",
+                                      "o_lora_rank",
+                                      "sliding_window",
+                                      "layer_types",
+                                      "compress_rates",
+                                      "compress_ratios",
+                                      "compress_rate_csa",
+                                      "compress_rate_hca",
+                                      "compress_rope_theta",
+                                      "index_n_heads",
+                                      "index_head_dim",
+                                      "index_topk",
+                                      "hc_mult",
+                                      "hc_sinkhorn_iters",
+                                      "hc_eps",
+                                      "mlp_layer_types",
+                                      "num_hash_layers",
+                                      "n_routed_experts",
+                                      "num_local_experts",
+                                      "n_shared_experts",
+                                      "num_experts_per_tok",
+                                      "moe_intermediate_size",
+                                      "routed_scaling_factor",
+                                      "swiglu_limit"};
+// Weights of the chosen experts sum to one whatever norm_topk_prob says.
+constexpr std::string_view kInert[] = {"norm_topk_prob",
+                                       "num_nextn_predict_layers",
+                                       "output_router_logits",
+                                       "router_aux_loss_coef",
+                                       "router_jitter_noise",
+                                       "expert_dtype",
+                                       "auto_map",
+                                       "_experts_implementation"};
+constexpr NeutralKey kNeutral[] = {
+    {"scoring_func", "\"sqrtsoftplus\""}, {"topk_method", "\"noaux_tc\""}, {"mlp_bias", "false"}};
+constexpr std::string_view kIgnored[] = {"mtp."};
+
+enum class Attention : uint8_t { kSliding, kSparse, kHeavy };
+constexpr std::string_view kTypes[] = {"sliding_attention", "compressed_sparse_attention",
+                                       "heavily_compressed_attention"};
+constexpr int64_t kRatios[] = {0, 4, 128};  // by which compress_ratios names the types
+
+void replace_all(std::string& text, std::string_view from, std::string_view to) {
+  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
+    text.replace(at, from.size(), to);
+  }
+}
+
+using Renaming = std::pair<std::string_view, std::string_view>;
+
+// The names of the published files, from the canonical ones; in this order.
+constexpr Renaming kUpstream[] = {{"lm_head.", "head."},
+                                  {".self_attn.", ".attn."},
+                                  {".mlp.", ".ffn."},
+                                  {".compressor.indexer.scorer.", ".indexer."},
+                                  {".compressor.indexer.q_b_proj", ".indexer.wq_b"},
+                                  {".compressor.indexer.", ".indexer.compressor."},
+                                  {".compressor.kv_norm", ".compressor.norm"},
+                                  {".position_bias", ".ape"},
+                                  {".input_layernorm", ".attn_norm"},
+                                  {".post_attention_layernorm", ".ffn_norm"},
+                                  {".attn_hc.", ".hc_attn_"},
+                                  {".ffn_hc.", ".hc_ffn_"},
+                                  {".sinks", ".attn_sink"},
+                                  {".q_a_norm", ".q_norm"},
+                                  {".q_a_proj", ".wq_a"},
+                                  {".q_b_proj", ".wq_b"},
+                                  {".o_a_proj", ".wo_a"},
+                                  {".o_b_proj", ".wo_b"},
+                                  {".kv_proj", ".wkv"},
+                                  {"e_score_correction_bias", "bias"},
+                                  {"model.embed_tokens.", "model.embed."},
+                                  {"model.hc_head.hc_", "model.hc_head_"}};
+constexpr Renaming kExperts[] = {{".gate_proj", ".w1"}, {".up_proj", ".w3"}, {".down_proj", ".w2"}};
+
+// What transformers 5 saves (norms of keys and the model's own names differ), what is published
+// (without "model."), and an older name of the indexer's head weights.
+std::vector<std::string> other_names(const std::string& name) {
+  std::string upstream = name;
+  for (const auto& [from, to] : kUpstream) replace_all(upstream, from, to);
+  if (upstream.find("experts.") != std::string::npos) {
+    for (const auto& [from, to] : kExperts) replace_all(upstream, from, to);
+  }
+  replace_all(upstream, ".gate_proj", ".wgate");
+  std::string saved = upstream;
+  replace_all(saved, ".attn.kv_norm.", ".attn.norm.");
+  std::string older = name;
+  replace_all(older, ".indexer.scorer.", ".indexer.");
+  constexpr std::string_view kModel = "model.";
+  std::string published = upstream.starts_with(kModel) ? upstream.substr(kModel.size()) : upstream;
+  return {std::move(saved), std::move(published), std::move(older)};
+}
+
+// The first `num_layers` of a list, which may also name layers of multi-token prediction.
+void check_length(const ConfigObject& object, std::string_view key, int64_t got,
+                  int64_t num_layers) {
+  if (got >= num_layers) return;
+  object.fail(fmt::format("{}: got {} layers, num_hidden_layers is {}", key, got, num_layers));
+}
+
+std::vector<Attention> read_types(const ConfigObject& object, int64_t num_layers) {
+  std::vector<Attention> types;
+  if (object.has("layer_types")) {
+    for (const std::string& name : object.texts("layer_types")) {
+      const auto* found = std::find(std::begin(kTypes), std::end(kTypes), name);
+      if (found == std::end(kTypes)) {
+        throw Error(ErrorCode::kUnsupported,
+                    fmt::format("{}: layer_types: got '{}', supported are {}, {} and {}",
+                                object.where(), name, kTypes[0], kTypes[1], kTypes[2]));
+      }
+      types.push_back(static_cast<Attention>(found - std::begin(kTypes)));
+    }
+    check_length(object, "layer_types", std::ssize(types), num_layers);
+  } else if (object.has("compress_ratios")) {
+    for (const int64_t ratio : object.integers("compress_ratios")) {
+      const auto* found = std::find(std::begin(kRatios), std::end(kRatios), ratio);
+      if (found == std::end(kRatios)) {
+        object.fail(fmt::format("compress_ratios: got {}, want 0, 4 or 128", ratio));
+      }
+      types.push_back(static_cast<Attention>(found - std::begin(kRatios)));
+    }
+    check_length(object, "compress_ratios", std::ssize(types), num_layers);
+  } else {
+    for (int64_t i = 0; i < num_layers; ++i) {
+      types.push_back(i >= 2 && i % 2 == 1 ? Attention::kSparse : Attention::kHeavy);
+    }
+  }
+  types.resize(static_cast<size_t>(num_layers));
+  return types;
+}
+
+// Which layers choose experts by a table.
+std::vector<bool> read_tables(const ConfigObject& object, int64_t num_layers) {
+  std::vector<bool> tables;
+  if (object.has("mlp_layer_types")) {
+    for (const std::string& name : object.texts("mlp_layer_types")) {
+      if (name != "hash_moe" && name != "moe") {
+        object.fail(fmt::format("mlp_layer_types: got '{}', want hash_moe or moe", name));
+      }
+      tables.push_back(name == "hash_moe");
+    }
+    check_length(object, "mlp_layer_types", std::ssize(tables), num_layers);
+  } else {
+    const int64_t count = object.integer("num_hash_layers", 3);
+    if (count < 0) object.fail(fmt::format("num_hash_layers: got {}, want at least 0", count));
+    for (int64_t i = 0; i < num_layers; ++i) tables.push_back(i < count);
+  }
+  tables.resize(static_cast<size_t>(num_layers));
+  return tables;
+}
+
+// Columns of a head that are rotated.
+int64_t read_rope_dim(const ConfigObject& object, int64_t head_dim) {
+  const double factor =
+      read_partial_rotary(object, {.partial_rotary_factor = 64.0 / 512.0, .is_partial = true});
+  const auto by_factor = static_cast<int64_t>(static_cast<double>(head_dim) * factor);
+  const int64_t dim = object.integer("qk_rope_head_dim", by_factor);
+  if (object.has("partial_rotary_factor") && dim != by_factor) {
+    object.fail(
+        fmt::format("qk_rope_head_dim {} and partial_rotary_factor {} of head_dim {} "
+                    "disagree",
+                    dim, object.json("partial_rotary_factor"), head_dim));
+  }
+  return dim;
+}
+
+// The model has no magnitude factor of YaRN, whatever the scaling's other keys would make of it.
+RopeConfig without_magnitude(const ConfigObject& object, RopeConfig rope) {
+  if (rope.attention_factor != 0.0 && rope.attention_factor != 1.0) {
+    object.fail(
+        fmt::format("attention_factor: got {}, DeepSeek-V4 has none", rope.attention_factor));
+  }
+  rope.attention_factor = 1.0;
+  rope.mscale = rope.mscale_all_dim = 0.0;
+  return rope;
+}
+
+struct Ropes {
+  int sliding;
+  int compressed;
+};
+
+// Two tables: plain for sliding layers, and for the others one of its own theta, with the scaling.
+// Files name them main and compress (transformers 5), or have one scaling, which is the latter's.
+Ropes read_ropes(const ConfigObject& object, int64_t rope_dim, ModelConfig& config) {
+  const double theta = object.number("rope_theta", 10000.0);
+  const double compressed_theta = object.number("compress_rope_theta", 160000.0);
+  RopeConfig sliding = {.theta = theta};
+  RopeConfig compressed = {.theta = compressed_theta};
+  const auto parameters = object.object("rope_parameters");
+  const auto main = parameters ? parameters->object("main") : std::nullopt;
+  const auto compress = parameters ? parameters->object("compress") : std::nullopt;
+  if (main && compress) {
+    sliding = read_rope_scaling(object, *main, {.theta = theta, .is_partial = true});
+    compressed =
+        read_rope_scaling(object, *compress, {.theta = compressed_theta, .is_partial = true});
+  } else if (const auto flat = parameters ? parameters : object.object("rope_scaling")) {
+    compressed = read_rope_scaling(object, *flat, {.theta = compressed_theta, .is_partial = true});
+    compressed.theta = compressed_theta;
+  }
+  for (RopeConfig* rope : {&sliding, &compressed}) {
+    *rope = without_magnitude(object, *rope);
+    rope->partial_rotary_factor = 1.0;  // the table has the rotated columns alone
+    if (!(rope->theta > 0.0) || !std::isfinite(rope->theta)) {
+      object.fail("rope_theta and compress_rope_theta must be more than 0");
+    }
+  }
+  return {.sliding = config.add_rope({sliding, rope_dim}),
+          .compressed = config.add_rope({compressed, rope_dim})};
+}
+
+// Tokens of an entry, by type.
+int64_t read_ratio(const ConfigObject& object, Attention type) {
+  if (type == Attention::kSliding) return 0;
+  const auto index = static_cast<size_t>(type);
+  const std::string_view older =
+      type == Attention::kSparse ? "compress_rate_csa" : "compress_rate_hca";
+  if (object.has(older)) return positive(object, older);
+  const auto rates = object.object("compress_rates");
+  return rates ? positive(*rates, kTypes[index], kRatios[index]) : kRatios[index];
+}
+
+CompressedAttentionConfig read_attention(const ConfigObject& object, const DecoderKeys& keys,
+                                         ModelConfig& config) {
+  CompressedAttentionConfig c;
+  c.num_heads = keys.num_heads;
+  c.head_dim = positive(object, "head_dim", 512);
+  c.rope_dim = read_rope_dim(object, c.head_dim);
+  c.q_lora_rank = positive(object, "q_lora_rank", 1024);
+  c.num_groups = positive(object, "o_groups", 8);
+  c.o_lora_rank = positive(object, "o_lora_rank", 1024);
+  c.window = positive(object, "sliding_window", 128);
+  c.eps = config.rms_norm_eps;
+  const int64_t kv_heads = object.integer("num_key_value_heads", 1);
+  if (kv_heads != 1) {
+    object.fail(fmt::format("num_key_value_heads: got {}, DeepSeek-V4 has 1", kv_heads));
+  }
+  if (keys.attention_bias) object.fail("attention_bias: got true, DeepSeek-V4 has none");
+  return c;
+}
+
+CompressedAttentionConfig of_type(const ConfigObject& object, CompressedAttentionConfig c,
+                                  Attention type, const Ropes& ropes) {
+  c.rope = type == Attention::kSliding ? ropes.sliding : ropes.compressed;
+  c.ratio = read_ratio(object, type);
+  c.overlap = type == Attention::kSparse;
+  if (type != Attention::kSparse) return c;
+  c.index_heads = positive(object, "index_n_heads", 64);
+  c.index_dim = positive(object, "index_head_dim", 128);
+  c.top_k = positive(object, "index_topk", 512);
+  return c;
+}
+
+MoeConfig read_moe(const ConfigObject& object, const ModelConfig& config) {
+  MoeConfig moe;
+  const bool local = object.has("num_local_experts") && !object.has("n_routed_experts");
+  moe.num_experts = positive(object, local ? "num_local_experts" : "n_routed_experts", 256);
+  moe.top_k = positive(object, "num_experts_per_tok", 6);
+  moe.expert_width = positive(object, "moe_intermediate_size", 2048);
+  const int64_t shared = object.integer("n_shared_experts", 1);
+  if (shared != 1) {
+    object.fail(fmt::format("n_shared_experts: got {}, only 1 is supported", shared));
+  }
+  moe.shared_width = moe.expert_width;
+  moe.norm_topk = true;
+  moe.scale = object.number("routed_scaling_factor", 1.5);
+  moe.vocab_size = config.vocab_size;
+  moe.limit = object.number("swiglu_limit", 10.0);
+  if (!(moe.limit > 0.0)) {
+    object.fail(fmt::format("swiglu_limit: got {}, want more than 0", moe.limit));
+  }
+  return moe;
+}
+
+struct Streaming {
+  int64_t num_streams;
+  double eps;
+  int steps;
+};
+
+Streaming read_streaming(const ConfigObject& object) {
+  const int64_t num_streams = object.integer("hc_mult", 4);
+  const int64_t steps = object.integer("hc_sinkhorn_iters", 20);
+  const std::string fault = hyper_connection_fault(num_streams, steps);
+  if (!fault.empty()) object.fail(fault);
+  const double eps = object.number("hc_eps", 1e-6);
+  if (!(eps >= 0.0) || !std::isfinite(eps)) {
+    object.fail(fmt::format("hc_eps: got {}, want at least 0", eps));
+  }
+  return {.num_streams = num_streams, .eps = eps, .steps = static_cast<int>(steps)};
+}
+
+void read_deepseek_v4(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
+  config.other_names = other_names;
+  config.ignored_prefixes.assign(std::begin(kIgnored), std::end(kIgnored));
+  const Streaming streaming = read_streaming(object);
+  config.streams = Streams(kHyperHead, streaming.num_streams,
+                           HyperHeadConfig{.norm_eps = config.rms_norm_eps, .eps = streaming.eps});
+  const auto connector = [&](std::string_view norm,
+                             const std::array<std::string_view, 3>& parameters) {
+    return Connector(kHyperConnection, HyperConnectionConfig{.norm = norm,
+                                                             .fn = parameters[0],
+                                                             .base = parameters[1],
+                                                             .scale = parameters[2],
+                                                             .num_streams = streaming.num_streams,
+                                                             .norm_eps = config.rms_norm_eps,
+                                                             .eps = streaming.eps,
+                                                             .steps = streaming.steps});
+  };
+  const Connector before_attention =
+      connector("input_layernorm.weight", {"attn_hc.fn", "attn_hc.base", "attn_hc.scale"});
+  const Connector before_experts =
+      connector("post_attention_layernorm.weight", {"ffn_hc.fn", "ffn_hc.base", "ffn_hc.scale"});
+  const CompressedAttentionConfig attention = read_attention(object, keys, config);
+  const Ropes ropes = read_ropes(object, attention.rope_dim, config);
+  MoeConfig moe = read_moe(object, config);
+  const std::vector<Attention> types = read_types(object, keys.num_layers);
+  const std::vector<bool> tables = read_tables(object, keys.num_layers);
+  for (size_t i = 0; i < types.size(); ++i) {
+    moe.router = tables[i] ? RouterKind::kTable : RouterKind::kSqrtSoftplus;
+    config.layers.push_back({{before_attention, Block(kCompressedAttention,
+                                                      of_type(object, attention, types[i], ropes))},
+                             {before_experts, Block(kMoe, moe)}});
+  }
+}
+
+}  // namespace
+
+extern const Family kDeepseekV4Family = {.name = "deepseek_v4",
+                                         .architectures = kArchitectures,
+                                         .read_keys = kRead,
+                                         .inert_keys = kInert,
+                                         .neutral_keys = kNeutral,
+                                         .defaults = {.vocab_size = 129280,
+                                                      .hidden_size = 4096,
+                                                      .intermediate_size = 1,  // it has none
+                                                      .num_layers = 43,
+                                                      .num_heads = 64,
+                                                      .max_position_embeddings = 1048576},
+                                         .read = read_deepseek_v4};
+
+}  // namespace strata::model
