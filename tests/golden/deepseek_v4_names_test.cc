@@ -1,0 +1,226 @@
+// The three families of names that DeepSeek-V4's checkpoints have: a model that transformers saved,
+// rewritten here by the table of its own conversion (transformers' conversion_mapping.py) into the
+// names that it has in memory, experts as two tensors a layer, and into the published ones, loads
+// as the same parameters, bit by bit, and computes the same. Tables of experts are checked.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <regex>
+
+#include "checkpoint/checkpoint_dir.h"
+#include "tests/golden/probe_run.h"
+
+namespace strata::golden {
+namespace {
+
+const std::string kSaved = STRATA_SOURCE_DIR "/tests/golden/deepseek_v4/model";
+
+using Table = std::vector<std::pair<const char*, const char*>>;
+
+// From saved to in memory.
+const Table kInMemory = {
+    {R"(\.attn\.)", ".self_attn."},
+    {R"(\.ffn\.)", ".mlp."},
+    {R"(\.indexer\.compressor\.)", ".compressor.indexer."},
+    {R"(^head\.)", "lm_head."},
+    {R"(\.attn_norm\.)", ".input_layernorm."},
+    {R"(\.ffn_norm\.)", ".post_attention_layernorm."},
+    {R"(\.hc_(attn|ffn)_(fn|base|scale)$)", ".$1_hc.$2"},
+    {R"(\.attn_sink)", ".sinks"},
+    {R"(\.indexer\.weights_proj\.)", ".compressor.indexer.scorer.weights_proj."},
+    {R"(\.self_attn\.indexer\.wq_b\.)", ".self_attn.compressor.indexer.q_b_proj."},
+    {R"((self_attn.*)\.norm\.)", "$1.kv_norm."},
+    {R"(\.ape$)", ".position_bias"},
+    {R"(\.wq_a\.)", ".q_a_proj."},
+    {R"(\.wq_b\.)", ".q_b_proj."},
+    {R"(\.wkv\.)", ".kv_proj."},
+    {R"(\.wgate\.)", ".gate_proj."},
+    {R"(\.wo_a\.)", ".o_a_proj."},
+    {R"(\.wo_b\.)", ".o_b_proj."},
+    {R"(\.q_norm\.)", ".q_a_norm."},
+    {R"(\.gate\.bias$)", ".gate.e_score_correction_bias"},
+    {R"(\.w1\.)", ".gate_proj."},
+    {R"(\.w2\.)", ".down_proj."},
+    {R"(\.w3\.)", ".up_proj."}};
+// From saved to published.
+const Table kPublished = {{R"(^model\.embed_tokens\.)", "embed."},
+                          {R"(^model\.hc_head\.hc_)", "hc_head_"},
+                          {R"(^model\.)", ""},
+                          {R"(\.attn\.norm\.)", ".attn.kv_norm."}};
+
+std::string renamed(std::string name, const Table& table) {
+  for (const auto& [from, to] : table) name = std::regex_replace(name, std::regex(from), to);
+  return name;
+}
+
+struct Stored {
+  TensorDecl decl;
+  std::vector<std::byte> bytes;
+};
+using Model = std::map<std::string, Stored>;
+
+Model read_model() {
+  Model model;
+  const CheckpointDir checkpoint(kSaved);
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    Stored& stored = model[tensor.info.name];
+    stored.decl.name = tensor.info.name;
+    stored.decl.integer_bytes = tensor.info.integer_bytes();
+    for (const int64_t dim : tensor.info.dims) stored.decl.shape.push_back(dim);
+    stored.bytes.resize(static_cast<size_t>(tensor.info.num_bytes()));
+    checkpoint.read_bytes(tensor, 0, stored.bytes);
+  }
+  return model;
+}
+
+std::string write_model(const std::string& name, const Model& model) {
+  const std::string dir = temporary_path(name);
+  std::filesystem::create_directories(dir);
+  std::filesystem::copy_file(kSaved + "/config.json", dir + "/config.json",
+                             std::filesystem::copy_options::overwrite_existing);
+  std::vector<TensorDecl> decls;
+  for (const auto& [key, stored] : model) decls.push_back(stored.decl);
+  SafetensorsWriter writer(dir + "/model.safetensors", decls);
+  for (const TensorDecl& decl : writer.tensors())
+    writer.append(decl.name, model.at(decl.name).bytes);
+  writer.commit();
+  return dir;
+}
+
+Model with_names(const Model& model, const Table& table) {
+  Model out;
+  for (const auto& [key, stored] : model) {
+    const std::string name = renamed(key, table);
+    out[name] = stored;
+    out[name].decl.name = name;
+  }
+  return out;
+}
+
+// Experts one by one to gate_up_proj and down_proj of a layer.
+Model with_stacked_experts(const Model& model) {
+  static const std::regex expert(R"((.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight)");
+  Model out;
+  std::map<std::string, std::map<int, std::map<std::string, const Stored*>>> layers;
+  for (const auto& [name, stored] : model) {
+    std::smatch match;
+    if (std::regex_match(name, match, expert)) {
+      layers[match[1]][std::stoi(match[2])][match[3]] = &stored;
+    } else {
+      out[name] = stored;
+    }
+  }
+  for (const auto& [layer, experts] : layers) {
+    for (const auto& [name, parts] : std::map<std::string, std::vector<std::string>>{
+             {"gate_up_proj", {"gate", "up"}}, {"down_proj", {"down"}}}) {
+      Stored& whole = out[layer + "." + name];
+      int64_t rows = 0, cols = 0;
+      for (const auto& [index, tensors] : experts) {
+        rows = 0;
+        for (const std::string& part : parts) {
+          const Stored& from = *tensors.at(part);
+          whole.bytes.insert(whole.bytes.end(), from.bytes.begin(), from.bytes.end());
+          rows += from.decl.shape[0];
+          cols = from.decl.shape[1];
+        }
+      }
+      whole.decl = {.name = layer + "." + name,
+                    .shape = {static_cast<int64_t>(experts.size()), rows, cols}};
+    }
+  }
+  return out;
+}
+
+std::string request(const char* text) {
+  const std::string path = temporary_path("names.json");
+  std::ofstream(path) << text;
+  return path;
+}
+
+// A step that moves nothing hands the parameters back as they were loaded.
+constexpr const char* kParameters =
+    R"({"sequences": [{"tokens": [1, 2, 3, 4, 5, 6, 7, 8, 9], "targets": [2, 3, 4, 5, 6, 7, 8, 9, 1]}],
+        "want": ["logits"], "train": {"what": "params", "steps": 1, "lr": 0}})";
+
+Tensors run(const std::string& dir) {
+  const ProbeResult result = run_probe({.model = dir, .request = request(kParameters)});
+  EXPECT_EQ(result.exit_code, 0) << result.message;
+  return result.tensors;
+}
+
+class Names : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!forced_path_exists()) GTEST_SKIP() << "this CPU lacks the forced path";
+  }
+};
+
+TEST_F(Names, ThreeFamiliesHoldTheSameParameters) {
+  const Model saved = read_model();
+  const Tensors want = run(kSaved);
+  // The numbers of `saved`, under the names of the other family.
+  for (const auto& [name, model] : std::map<std::string, Model>{
+           {"published", with_names(saved, kPublished)},
+           {"in_memory", with_names(saved, kInMemory)},
+           {"stacked", with_stacked_experts(with_names(saved, kInMemory))}}) {
+    SCOPED_TRACE(name);
+    const std::string dir = write_model(name, model);
+    const Tensors got = run(dir);
+    EXPECT_EQ(got.at("logits").values, want.at("logits").values);
+    size_t num_compared = 0;
+    for (const auto& [key, tensor] : got) {
+      if (!key.starts_with("param_final.")) continue;
+      const std::string stored = key.substr(std::string("param_final.").size());
+      const Stored& from = model.at(stored);
+      ASSERT_EQ(from.bytes.size(), tensor.values.size() * sizeof(float)) << stored;
+      EXPECT_EQ(std::memcmp(from.bytes.data(), tensor.values.data(), from.bytes.size()), 0)
+          << stored;
+      ++num_compared;
+    }
+    // All but tables and the routers' biases.
+    size_t num_buffers = 0;
+    for (const auto& [key, stored] : model) {
+      num_buffers += key.ends_with("tid2eid") || key.ends_with("gate.bias") ||
+                     key.ends_with("e_score_correction_bias");
+    }
+    EXPECT_EQ(num_compared, model.size() - num_buffers);
+    std::filesystem::remove_all(dir);
+  }
+}
+
+// Experts that do not exist, or twice for one token, are named; so is a table of the wrong type.
+TEST_F(Names, TablesAreChecked) {
+  const auto fault = [&](const std::function<void(Stored&)>& damage) {
+    Model model = read_model();
+    damage(model.at("model.layers.0.ffn.gate.tid2eid"));
+    const std::string dir = write_model("table", model);
+    const ProbeResult result = run_probe({.model = dir, .request = request(kParameters)});
+    EXPECT_EQ(result.exit_code, 2);
+    std::filesystem::remove_all(dir);
+    return result.message;
+  };
+  const auto set = [](Stored& stored, size_t index, int64_t value) {
+    std::memcpy(stored.bytes.data() + index * sizeof(value), &value, sizeof(value));
+  };
+  EXPECT_THAT(fault([&](Stored& s) { set(s, 3, 5); }),
+              testing::HasSubstr("tid2eid': element 3 is 5, want 0 to 4"));
+  EXPECT_THAT(fault([&](Stored& s) { set(s, 0, -1); }), testing::HasSubstr("element 0 is -1"));
+  EXPECT_THAT(fault([&](Stored& s) {
+                set(s, 0, 1);
+                set(s, 1, 1);
+              }),
+              testing::HasSubstr("element 1 is 1 again"));
+  EXPECT_THAT(fault([&](Stored& s) {
+                s.decl.integer_bytes = 0;
+                s.bytes.resize(s.bytes.size() / 2);
+              }),
+              testing::HasSubstr("dtype F32, want I64 or I32"));
+}
+
+}  // namespace
+}  // namespace strata::golden
