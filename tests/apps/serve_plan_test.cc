@@ -11,7 +11,8 @@ namespace {
 
 TEST(ServePlan, TheLongestDatumIsTheLongestThatFits) {
   constexpr int64_t kRank = 8, kContext = 40000;
-  for (const char* name : {"qwen3", "qwen3_wide", "qwen3_5", "gemma3", "deepseek_moe"}) {
+  for (const char* name :
+       {"qwen3", "qwen3_wide", "qwen3_5", "gemma3", "deepseek_moe", "deepseek_v4"}) {
     auto config = model::load_config(
                       std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + name + "/model", false)
                       .config;

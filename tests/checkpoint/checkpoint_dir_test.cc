@@ -309,7 +309,7 @@ TEST(CheckpointWriter, KilledAtAnyMomentNeverMixesTwoCheckpoints) {
 TEST(CheckpointDir, UnreadableTensorsAreListedAndNotInTheLayout) {
   const TempDir dir;
   write_bytes(dir.file("model.safetensors"),
-              shard(entry("ids", "I64", "[1]", 0, 8) + "," + entry("w", "F32", "[1]", 8, 12),
+              shard(entry("ids", "U8", "[8]", 0, 8) + "," + entry("w", "F32", "[1]", 8, 12),
                     "123456789012"));
   const CheckpointDir checkpoint(dir.path());
   EXPECT_NE(checkpoint.find("ids"), nullptr);

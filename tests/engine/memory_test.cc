@@ -115,7 +115,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Combine(testing::Values(api::Gradients::kAdapters, api::Gradients::kParameters),
                      testing::Values(model::Recompute::kNone, model::Recompute::kFull),
                      testing::Values("qwen3", "deepseek_mla", "qwen3_moe", "deepseek_moe",
-                                     "qwen3_5", "qwen3_5_moe")));
+                                     "qwen3_5", "qwen3_5_moe", "deepseek_v4")));
 
 TEST(EngineMemory, LoadingKeepsNoScratch) {
   auto engine = make({});
@@ -212,7 +212,7 @@ TEST_P(PlannedPass, OfSamplingTakesWhatIsPlanned) {
 INSTANTIATE_TEST_SUITE_P(All, PlannedPass,
                          testing::Values("qwen3", "llama2", "llama_tied_embed", "deepseek_mla",
                                          "deepseek_moe", "qwen3_moe", "qwen3_5", "qwen3_5_moe",
-                                         "zero_layers"));
+                                         "deepseek_v4", "zero_layers"));
 
 // The plan of a shape covers a pass of one sequence, and comes close for any division: attention's
 // workspace alone depends on how sequences fall to workers, by some rows of a worker.

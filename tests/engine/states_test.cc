@@ -11,7 +11,7 @@ namespace {
 
 api::SampleRequest request(int64_t prompt, int64_t max_tokens) {
   api::SampleRequest out;
-  out.prompt = tiny_tokens(prompt, 61, 4);
+  out.prompt = tiny_tokens(prompt, 59, 4);
   out.max_tokens = max_tokens;
   out.temperature = 0.8f;
   out.seed = 5;
@@ -49,7 +49,8 @@ Sampled sample(const std::string& name, const EngineOptions& options, int64_t pr
 
 // Prompts that end before, at and behind borders of chunks (64) and pages; decoding crosses one.
 TEST(States, SharingAndPrefillMoveNoBit) {
-  for (const char* name : {"qwen3_5", "qwen3_5_moe"}) {
+  for (const char* name :
+       {"qwen3_5", "qwen3_5_moe", "deepseek_v4", "deepseek_v4_odd", "deepseek_v4_upstream"}) {
     for (const int64_t prompt : {1, 3, 63, 64, 65, 66, 130}) {
       const Sampled alone = sample(name, {}, prompt, 1);
       EXPECT_EQ(alone.most_states, 1);
@@ -76,12 +77,14 @@ TEST(States, APromptIsReadOnceUpToAPageBorder) {
 
 // What a sequence left in a slab is nothing to the next one that has it.
 TEST(States, ASlabsPastDoesNotShow) {
-  const auto engine = tiny_engine({.model = "qwen3_5", .options = {.max_states = 1}});
-  const api::SampleRequest asked = request(70, 5);
-  const api::SampleResult first = engine->sample({asked})[0];
-  engine->sample({request(99, 9)});
-  EXPECT_EQ(engine->sample({asked})[0].logprobs, first.logprobs);
-  EXPECT_EQ(engine->state_pool().num_slabs(), 1);
+  for (const char* name : {"qwen3_5", "deepseek_v4"}) {
+    const auto engine = tiny_engine({.model = name, .options = {.max_states = 1}});
+    const api::SampleRequest asked = request(70, 5);
+    const api::SampleResult first = engine->sample({asked})[0];
+    engine->sample({request(99, 9)});
+    EXPECT_EQ(engine->sample({asked})[0].logprobs, first.logprobs) << name;
+    EXPECT_EQ(engine->state_pool().num_slabs(), 1);
+  }
 }
 
 // Another row takes the leader's place, from the prompt's start.
