@@ -15,7 +15,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 IDS = (list(string.ascii_lowercase[:24])
        + ["base-load", "no-state", "whole-names", "partial", "kv-shape", "one-writer", "checksum",
           "deep-stacks", "recompute-names"]
-       + [f"W{i}" for i in range(1, 16)] + [f"S{i}" for i in range(1, 23)])
+       + [f"W{i}" for i in range(1, 16)] + [f"S{i}" for i in range(1, 23)]
+       + [f"V{i}" for i in range(1, 13)])
 TEST = re.compile(r"\b(?:TEST|TEST_P|TEST_F|TYPED_TEST|RC_GTEST_PROP|RC_GTEST_FIXTURE_PROP)"
                   r"\(\s*(\w+)\s*,\s*(\w+)")
 
