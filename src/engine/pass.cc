@@ -17,7 +17,7 @@ void write_hidden_states(Backend& backend, const PassWork& work, TensorView stat
     std::memcpy(out.values.data() + (i * total + work.first_row) * width, states.at(i).data,
                 static_cast<size_t>(states.at(i).num_bytes()));
   }
-  if (width == final_hidden.cols()) return;  // else the last entry is of the streams
+  if (final_hidden.empty()) return;
   float* rows = work.sink->at("final_hidden").values.data() + work.first_row * final_hidden.cols();
   ops::copy(backend, final_hidden, TensorView(rows, DType::kF32, final_hidden.shape));
 }
@@ -56,7 +56,8 @@ void run_pass(Backend& backend, Engine& engine, const PassWork& work, PassState&
   state.tape.recompute = work.recompute;
   model::decoder_forward(pass, state.tape, work.backward(), states, hidden);
   if (work.want_hidden_states && !backend.is_counting()) {
-    write_hidden_states(backend, work, states, hidden);
+    // Of streams the last entry is not what the final norm made, even where there is but one.
+    write_hidden_states(backend, work, states, c.streams ? hidden : TensorView());
   }
   if (work.want_logits) write_logits(pass, work, hidden, state);
   if (!work.want_loss) return;
