@@ -144,7 +144,7 @@ TEST_P(EngineRecompute, KeepsWhatItSays) {
 INSTANTIATE_TEST_SUITE_P(Models, EngineRecompute,
                          testing::Values("qwen3", "llama_bias_f16", "gemma3", "qwen2",
                                          "deepseek_mla", "deepseek_moe", "qwen3_moe", "qwen3_5",
-                                         "qwen3_5_moe", "mistral_window"));
+                                         "qwen3_5_moe", "mistral_window", "deepseek_v4"));
 
 // Against every map that keeps so many layers of each tag: no other that fits does less again.
 TEST(RecomputePlan, IsTheBestThatFits) {

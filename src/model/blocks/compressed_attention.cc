@@ -22,16 +22,23 @@ using Config = CompressedAttentionConfig;
 using Key = CompressedAttentionKey;
 
 struct CompressedAttentionSaved {
-  TensorView q_a;               // [T, Q] query_wa_proj, before its norm
-  TensorView q_raw;             // [T, N, H] query_proj, before its norm
-  TensorView kv;                // [T, H] kv_proj, before norm and rotation
-  TensorView compress_kv;       // [T, W] f32 compressor_proj
-  TensorView compress_gate;     // [T, W] f32
-  std::span<int32_t> selected;  // [T, K]
-  TensorView context;           // [T, N, H]
-  TensorView lse;               // [T, N] f32
-  TensorView grouped;           // [T, G O] attention_out
+  TensorView q_a;            // [T, Q] query_wa_proj, before its norm
+  TensorView q_raw;          // [T, N, H] query_proj, before its norm
+  TensorView kv;             // [T, H] kv_proj, before norm and rotation
+  TensorView compress_kv;    // [T, W] f32 compressor_proj
+  TensorView compress_gate;  // [T, W] f32
+  TensorView listed;         // [T, K] of 4-byte numbers: selected()
+  TensorView context;        // [T, N, H]
+  TensorView lse;            // [T, N] f32
+  TensorView grouped;        // [T, G O] attention_out
   std::array<TensorView, kCompressedNumLinears> lora_h;
+
+  // Entries that each query sees, [T * K].
+  [[nodiscard]] std::span<int32_t> selected() const {
+    static_assert(sizeof(int32_t) == sizeof(float));
+    if (listed.empty()) return {};
+    return {static_cast<int32_t*>(listed.data), static_cast<size_t>(listed.shape.num_elements())};
+  }
 };
 
 TensorView flat(TensorView heads) {
@@ -40,14 +47,12 @@ TensorView flat(TensorView heads) {
 
 void project(Pass& pass, const BlockContext& context, const CompressedAttentionSaved& s, Key key,
              TensorView x, TensorView add, TensorView y) {
-  linear_forward(pass, pass.rows, linear_of(context, key), x, add, s.lora_h[key], y);
+  linear_forward(pass, context, key, x, add, s.lora_h[key], y);
 }
 
 void project_backward(Pass& pass, const BlockContext& context, const CompressedAttentionSaved& s,
                       Key key, TensorView x, TensorView dy, TensorView dx, bool accumulate) {
-  const LinearWeights linear = linear_of(context, key);
-  linear_backward(pass, pass.rows, linear, x, s.lora_h[key], dy, dx, accumulate,
-                  pass.base_gradient(linear.weight_index));
+  linear_backward(pass, context, key, x, s.lora_h[key], dy, dx, accumulate);
 }
 
 ops::TailRopeArgs turn_back_args(const Pass& pass, const BlockContext& context, TensorView x) {
@@ -92,7 +97,7 @@ ops::SparseAttentionArgs attention_args(Pass& pass, const BlockContext& context,
           .scale = plain_attention_scale(c.head_dim),
           .window = c.window,
           .ratio = c.ratio,
-          .selected = s.selected,
+          .selected = s.selected(),
           .top_k = c.top_k};
 }
 
@@ -161,12 +166,8 @@ struct CompressedAttention {
       s.compress_gate = pass.save("compressor_proj", flops(kCompressorGate), DType::kF32, shape);
     }
     if (c.index_heads > 0) {
-      const int64_t count = tokens * c.top_k;
-      const TensorView ids =
-          pass.save("indexer", flops(kIndexerQ) + flops(kIndexerKv) + flops(kIndexerGate),
-                    DType::kF32, {tokens, c.top_k});
-      static_assert(sizeof(int32_t) == sizeof(float));
-      s.selected = {static_cast<int32_t*>(ids.data), static_cast<size_t>(count)};
+      const double cost = flops(kIndexerQ) + flops(kIndexerKv) + flops(kIndexerGate);
+      s.listed = pass.save("indexer", cost, DType::kF32, {tokens, c.top_k});
     }
     s.context = pass.save("context", attention_flops(pass, work(c)), dtype,
                           {tokens, c.num_heads, c.head_dim});
@@ -199,7 +200,20 @@ struct CompressedAttention {
       project(pass, context, s, kCompressorKv, n, {}, s.compress_kv);
       project(pass, context, s, kCompressorGate, n, {}, s.compress_gate);
     }
-    if (c.index_heads > 0) list_entries(pass, context, n, latent, s.selected);
+    if (c.index_heads > 0 && !pass.known(s.listed)) {
+      list_entries(pass, context, n, latent, s.selected());
+    }
+    if (!pass.known(s.context)) attend(pass, context, s);
+    if (!pass.known(s.grouped)) {
+      const TensorView back = turned(pass, turn_back_args(pass, context, s.context));
+      grouped_forward(pass, context, output_groups(c), flat(back), s.grouped);
+    }
+    project(pass, context, s, kCompressedOB, s.grouped, output.add, output.out);
+  }
+
+  static void attend(Pass& pass, const BlockContext& context, const Saved& s) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    const auto& c = context.as<Config>();
     const TensorView keys = turned(pass, key_args(pass, context, s));
     const TensorView key_rows = keys.reshape(s.kv.shape);
     const EntryStore entries = entries_of(pass, context, s);
@@ -207,9 +221,6 @@ struct CompressedAttention {
     ops::sparse_attention(pass.backend, attention_args(pass, context, s, q, key_rows, entries),
                           s.context, s.lse);
     store_ring(pass, context, key_rows, c.window);
-    const TensorView back = turned(pass, turn_back_args(pass, context, s.context));
-    grouped_forward(pass, context, output_groups(c), flat(back), s.grouped);
-    project(pass, context, s, kCompressedOB, s.grouped, output.add, output.out);
   }
 
   // From d_out to d_context.

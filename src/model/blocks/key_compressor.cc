@@ -51,7 +51,7 @@ ops::CompressorArgs compressor_args(Pass& pass, const BlockContext& context,
 
 void project(Pass& pass, const BlockContext& context, CompressedAttentionKey key, TensorView x,
              TensorView y) {
-  linear_forward(pass, pass.rows, linear_of(context, key), x, {}, {}, y);
+  linear_forward(pass, context, key, x, {}, {}, y);
 }
 
 }  // namespace

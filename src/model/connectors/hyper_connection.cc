@@ -86,11 +86,14 @@ struct HyperConnection {
     const Scratch::Mark mark(pass.backend.scratch());
     const auto& s = *static_cast<const Saved*>(saved.outer);
     const auto& c = context.outer.as<Config>();
-    ops::hyper_mix(pass.backend, state, context.outer.values(kFn), static_cast<float>(c.norm_eps),
-                   s.mix, s.inv_rms);
-    ops::hyper_weights(pass.backend, weights_args(context.outer, s), s.weights);
+    if (!pass.known(s.weights)) {
+      ops::hyper_mix(pass.backend, state, context.outer.values(kFn), static_cast<float>(c.norm_eps),
+                     s.mix, s.inv_rms);
+      ops::hyper_weights(pass.backend, weights_args(context.outer, s), s.weights);
+    }
     const TensorView n = normed(pass, context.outer, collapsed(pass, context.outer, s, state));
-    context.block->forward(pass, context.inner, saved.inner, n, {.add = {}, .out = s.branch});
+    context.block->forward(pass, context.inner, saved.inner, n,
+                           {.add = {}, .out = pass.unknown(s.branch)});
     if (out.empty()) return;
     ops::hyper_expand(pass.backend, by_stream(state, c.num_streams), s.branch, s.weights,
                       by_stream(out, c.num_streams));
