@@ -237,6 +237,38 @@ def cases():
             base, num_hidden_layers=3, layer_types=[SLIDING, SPARSE, HEAVY], index_topk=2048, sliding_window=128,
             compress_rates={SPARSE: 4, HEAVY: 128}, num_attention_heads=2, o_groups=1,
             rope_parameters=dict(yarn, original_max_position_embeddings=1024)), adapters=[], requests=["behind"]),
-        "deepseek_v4_no_layers": dict(family="deepseek_v4", seed=5, config=dict(base, num_hidden_layers=0, layer_types=[]),
+        # One stream is still a stream: hidden states are not normed, and the head has a weight.
+        "deepseek_v4_no_layers": dict(family="deepseek_v4", seed=5, config=dict(base, num_hidden_layers=0, layer_types=[], hc_mult=1),
                                       adapters=[], requests=["main", "params"]),
     }
+
+
+def random_case(family, seed):
+    """A model nobody chose, in any of the forms."""
+    rng = np.random.default_rng([seed, 11])
+    pick = lambda *values: values[int(rng.integers(len(values)))]
+    form, layers, longest = pick("saved", "hf", "upstream"), pick(1, 2, 3, 5), pick(20, 33, 65, 130)
+    types = [str(t) for t in rng.choice([SLIDING, SPARSE, HEAVY], layers)]
+    groups = pick(1, 2, 3)
+    rotated = pick(2, 4, 8)
+    top_k = pick(1, 2, 3)
+    rates = {SPARSE: 4, HEAVY: 128} if form == "upstream" else {SPARSE: pick(1, 2, 3, 4, 5), HEAVY: pick(2, 8, 13, 32)}
+    config = dict(vocab_size=int(rng.integers(50, 300)), hidden_size=int(rng.integers(6, 40)),
+                  moe_intermediate_size=int(rng.integers(3, 20)), num_hidden_layers=layers, layer_types=types,
+                  num_attention_heads=groups * pick(1, 2, 3), head_dim=rotated + 2 * int(rng.integers(0, 9)), qk_rope_head_dim=rotated,
+                  q_lora_rank=int(rng.integers(3, 20)), num_experts_per_tok=top_k, n_routed_experts=pick(top_k, 4, 7),
+                  num_hash_layers=int(rng.integers(0, layers + 1)), compress_rates=rates, sliding_window=int(rng.integers(1, 40)),
+                  o_groups=groups, o_lora_rank=int(rng.integers(2, 9)), index_n_heads=int(rng.integers(4, 9)),
+                  index_head_dim=rotated + 2 * int(rng.integers(0, 9)), index_topk=int(rng.integers(1, 12)), hc_mult=pick(1, 2, 3, 4, 4, 5),
+                  hc_sinkhorn_iters=pick(1, 2, 7, 20, 20), swiglu_limit=pick(0.7, 2.0, 10.0), routed_scaling_factor=pick(1.0, 1.5, 2.5),
+                  rms_norm_eps=pick(1e-5, 1e-6), max_position_embeddings=8192,
+                  rope_parameters={"rope_type": "yarn", "factor": pick(4.0, 16.0), "original_max_position_embeddings": pick(16, 64, 256),
+                                   "beta_fast": 32, "beta_slow": 1})
+    each = ["gate_proj", "up_proj", "down_proj"]
+    names = [str(n) for n in rng.permutation(ATTENTION)[: int(rng.integers(1, len(ATTENTION) + 1))]]
+    kind = pick("per_expert", "fused")
+    adapters = [dict(form=kind, r=int(rng.integers(1, 6)), expert_r=pick(1, 2), lora_alpha=int(rng.integers(1, 12)), modules=names + each,
+                     experts=each if kind == "per_expert" else ["gate_up_proj", "down_proj"]) for _ in range(pick(1, 2))]
+    requests = ["main", "params", pick("train_params", "train_adapters", "train_clip"), "sample"]
+    return dict(family=family, form=form, config=config, seed=seed, longest=longest, prompt=pick(30, longest), slower=5,
+                dtype=pick("F32", "F32", "BF16"), adapters=adapters, requests=requests)

@@ -6,7 +6,7 @@ usage: python tools/make_golden.py                              rewrite tests/go
        python tools/make_golden.py --out DIR --seed 7 --count 5 --family qwen3
                                                                 random further models, not committed
        families: llama qwen3 qwen3_moe deepseek_v3 glm4_moe_lite qwen2 mistral (some as ministral) gemma3 qwen3_5
-       qwen3_5_moe (these three alone and in multimodal checkpoints)
+       qwen3_5_moe (these three alone and in multimodal checkpoints) deepseek_v4
 
 Layout under the output folder:
   CASE/model/ CASE/a/ CASE/b/    a Hugging Face model directory and PEFT adapters
@@ -555,7 +555,8 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=1)
     parser.add_argument("--family", choices=["llama", "qwen3", "qwen3_moe", "deepseek_v3", "glm4_moe_lite", "qwen2",
-                                                "mistral", "gemma3", "qwen3_5", "qwen3_5_moe"], default="llama")
+                                                "mistral", "gemma3", "qwen3_5", "qwen3_5_moe", "deepseek_v4"],
+                        default="llama")
     parser.add_argument("--only", help="comma list of committed cases to rewrite")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -564,7 +565,8 @@ def main():
     if args.out:
         draw = {"llama": random_case, "qwen3": random_case, "qwen2": golden_window.random_case,
                 "mistral": golden_window.random_case, "gemma3": golden_gemma3.random_case,
-                "qwen3_5": golden_qwen35.random_case, "qwen3_5_moe": golden_qwen35.random_case}.get(
+                "qwen3_5": golden_qwen35.random_case, "qwen3_5_moe": golden_qwen35.random_case,
+                "deepseek_v4": golden_deepseek_v4.random_case}.get(
                     args.family, golden_moe.random_case)
         cases = {f"{args.family}_{s}": draw(args.family, s)
                  for s in range(args.seed, args.seed + args.count)}
