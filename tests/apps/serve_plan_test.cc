@@ -12,7 +12,7 @@ namespace {
 TEST(ServePlan, TheLongestDatumIsTheLongestThatFits) {
   constexpr int64_t kRank = 8, kContext = 40000;
   for (const char* name :
-       {"qwen3", "qwen3_wide", "qwen3_5", "gemma3", "deepseek_moe", "deepseek_v4"}) {
+       {"qwen3", "qwen3_wide", "qwen3_5", "gemma3", "deepseek_moe", "deepseek_v4_odd"}) {
     auto config = model::load_config(
                       std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + name + "/model", false)
                       .config;
