@@ -29,8 +29,8 @@ using Command = std::function<int()>;
 
 constexpr const char* kRecomputeHelp =
     "of activations, in backward: none, full, minimal, minimal_with_context, "
-    "save_dot_with_context_except_mlp, save_dot_except_mlp, save_qkv_proj, save_out_proj, or "
-    "custom:TAG,TAG of what is kept";
+    "save_dot_with_context_except_mlp, save_dot_except_mlp, save_dot_except_mlpwi, save_qkv_proj, "
+    "save_out_proj, or custom:TAG,TAG of what is kept";
 
 void add_probe(CLI::App& app, Command& chosen) {
   auto* command =

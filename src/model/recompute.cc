@@ -15,9 +15,10 @@ Tags operator+(Tags a, const Tags& b) {
 }
 
 // The field has one name for what several of our blocks make.
-const Tags kQkv = {"query_proj",     "key_proj",     "value_proj",  "query_wa_proj", "kv_wa_proj",
-                   "delta_qkv_proj", "delta_z_proj", "delta_gates", "lora_h"};
-const Tags kOutput = {"out_proj", "branch"};
+const Tags kQkv = {"query_proj",     "key_proj",     "value_proj",      "kv_proj",
+                   "query_wa_proj",  "kv_wa_proj",   "compressor_proj", "indexer",
+                   "delta_qkv_proj", "delta_z_proj", "delta_gates",     "lora_h"};
+const Tags kOutput = {"out_proj", "branch", "hyper_connection"};
 const Tags kContext = {"context", "attention_out", "delta_context"};
 const Tags kMlp = {"mlpwi_0", "mlpwi_1", "moe_mlpwi_0", "moe_mlpwi_1", "shared_gate"};
 
@@ -46,6 +47,8 @@ std::span<const RecomputePreset> recompute_presets() {
       {"minimal_with_context", kQkv + kOutput + kMlp + kContext},
       {"save_dot_with_context_except_mlp", kQkv + kOutput + kContext},
       {"save_dot_except_mlp", kQkv + kOutput},
+      // Beside the above the MLP's output: here the next layer's input, which is always kept.
+      {"save_dot_except_mlpwi", kQkv + kOutput},
       {"save_qkv_proj", kQkv},
       {"save_out_proj", kOutput},
   };
