@@ -45,16 +45,6 @@ TensorView flat(TensorView heads) {
   return heads.reshape({heads.shape[0], heads.shape[1] * heads.shape[2]});
 }
 
-void project(Pass& pass, const BlockContext& context, const CompressedAttentionSaved& s, Key key,
-             TensorView x, TensorView add, TensorView y) {
-  linear_forward(pass, context, key, x, add, s.lora_h[key], y);
-}
-
-void project_backward(Pass& pass, const BlockContext& context, const CompressedAttentionSaved& s,
-                      Key key, TensorView x, TensorView dy, TensorView dx, bool accumulate) {
-  linear_backward(pass, context, key, x, s.lora_h[key], dy, dx, accumulate);
-}
-
 ops::TailRopeArgs turn_back_args(const Pass& pass, const BlockContext& context, TensorView x) {
   ops::TailRopeArgs args = rope_args(pass, context, x, false);
   args.inverse = true;
@@ -192,13 +182,15 @@ struct CompressedAttention {
                       BlockOutput output) {
     const Scratch::Mark mark(pass.backend.scratch());
     const auto& c = context.as<Config>();
-    project(pass, context, s, kCompressedQA, n, {}, s.q_a);
+    linear_forward(pass, context, kCompressedQA, n, {}, s.lora_h[kCompressedQA], s.q_a);
     const TensorView latent = query_latent(pass, context, s.q_a);
-    project(pass, context, s, kCompressedQB, latent, {}, flat(s.q_raw));
-    project(pass, context, s, kCompressedKv, n, {}, s.kv);
+    linear_forward(pass, context, kCompressedQB, latent, {}, s.lora_h[kCompressedQB],
+                   flat(s.q_raw));
+    linear_forward(pass, context, kCompressedKv, n, {}, s.lora_h[kCompressedKv], s.kv);
     if (c.ratio > 0) {
-      project(pass, context, s, kCompressorKv, n, {}, s.compress_kv);
-      project(pass, context, s, kCompressorGate, n, {}, s.compress_gate);
+      linear_forward(pass, context, kCompressorKv, n, {}, s.lora_h[kCompressorKv], s.compress_kv);
+      linear_forward(pass, context, kCompressorGate, n, {}, s.lora_h[kCompressorGate],
+                     s.compress_gate);
     }
     if (c.index_heads > 0 && !pass.known(s.listed)) {
       list_entries(pass, context, n, latent, s.selected());
@@ -208,7 +200,8 @@ struct CompressedAttention {
       const TensorView back = turned(pass, turn_back_args(pass, context, s.context));
       grouped_forward(pass, context, output_groups(c), flat(back), s.grouped);
     }
-    project(pass, context, s, kCompressedOB, s.grouped, output.add, output.out);
+    linear_forward(pass, context, kCompressedOB, s.grouped, output.add, s.lora_h[kCompressedOB],
+                   output.out);
   }
 
   static void attend(Pass& pass, const BlockContext& context, const Saved& s) {
@@ -228,7 +221,8 @@ struct CompressedAttention {
                               TensorView d_out, TensorView d_context) {
     const Scratch::Mark mark(pass.backend.scratch());
     const TensorView d_grouped = pass.take(pass.dtype(), s.grouped.shape);
-    project_backward(pass, context, s, kCompressedOB, s.grouped, d_out, d_grouped, false);
+    linear_backward(pass, context, kCompressedOB, s.grouped, s.lora_h[kCompressedOB], d_out,
+                    d_grouped, false);
     const ops::TailRopeArgs back_args = turn_back_args(pass, context, s.context);
     const TensorView back = turned(pass, back_args);
     grouped_backward(pass, context, output_groups(context.as<Config>()), flat(back), d_grouped,
@@ -279,13 +273,14 @@ struct CompressedAttention {
                                TensorView n, TensorView d_q_raw, TensorView d_n) {
     const Scratch::Mark mark(pass.backend.scratch());
     const TensorView d_latent = pass.take(DType::kF32, s.q_a.shape);
-    project_backward(pass, context, s, kCompressedQB, query_latent(pass, context, s.q_a),
-                     flat(d_q_raw), d_latent, false);
+    linear_backward(pass, context, kCompressedQB, query_latent(pass, context, s.q_a),
+                    s.lora_h[kCompressedQB], flat(d_q_raw), d_latent, false);
     // latent = norm(q_a)
     const TensorView d_q_a = zeros(pass, s.q_a.shape);
     ops::rms_norm_backward(pass.backend, latent_norm(context, s.q_a), {}, d_latent, d_q_a,
                            pass.base_gradient(context.param(kCompressedQANorm).index));
-    project_backward(pass, context, s, kCompressedQA, n, rounded(pass, d_q_a), d_n, false);
+    linear_backward(pass, context, kCompressedQA, n, s.lora_h[kCompressedQA], rounded(pass, d_q_a),
+                    d_n, false);
   }
 
   static void backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,
@@ -306,10 +301,12 @@ struct CompressedAttention {
       attend_backward(pass, context, s, d_context, d);
     }
     queries_backward(pass, context, s, n, d.q_raw, d_n);
-    project_backward(pass, context, s, kCompressedKv, n, d.kv, d_n, true);
+    linear_backward(pass, context, kCompressedKv, n, s.lora_h[kCompressedKv], d.kv, d_n, true);
     if (!compressed) return;
-    project_backward(pass, context, s, kCompressorKv, n, d.compress_kv, d_n, true);
-    project_backward(pass, context, s, kCompressorGate, n, d.compress_gate, d_n, true);
+    linear_backward(pass, context, kCompressorKv, n, s.lora_h[kCompressorKv], d.compress_kv, d_n,
+                    true);
+    linear_backward(pass, context, kCompressorGate, n, s.lora_h[kCompressorGate], d.compress_gate,
+                    d_n, true);
   }
 };
 
