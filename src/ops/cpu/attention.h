@@ -21,6 +21,23 @@ struct AttentionGradients {
 // The kernels of a path and element type; null: the reference path, which has none.
 const AttentionKernels* choose_attention_kernels(CpuPath path, DType dtype);
 
+// One element of f32 or bf16, for the reference paths.
+inline float load_element(const void* data, DType dtype, int64_t index) {
+  return dtype == DType::kF32 ? static_cast<const float*>(data)[index]
+                              : to_float(static_cast<const Bf16*>(data)[index]);
+}
+inline void store_element(void* data, DType dtype, int64_t index, float value) {
+  if (dtype == DType::kF32) {
+    static_cast<float*>(data)[index] = value;
+  } else {
+    static_cast<Bf16*>(data)[index] = to_bf16(value);
+  }
+}
+// What probabilities and their gradients are rounded to before a product.
+inline float round_element(DType dtype, float value) {
+  return dtype == DType::kF32 ? value : round_to_bf16(value);
+}
+
 // Plain loops, no instructions above the baseline: the path `reference`.
 void attention_reference(Backend& backend, const AttentionArgs& args, TensorView out,
                          TensorView lse);
@@ -35,7 +52,7 @@ void attention_backward_tiled(Backend& backend, const AttentionKernels& kernels,
 
 // rows[i] = address of the key or the value (`side`: &KvRange::keys or values) of position
 // begin + i, key/value head `head`. All of them are in ranges.
-inline void kv_rows(const KvView& kv, void* KvRange::*side, int64_t begin, int64_t count,
+inline void kv_rows(const KvView& kv, void* KvRange::* side, int64_t begin, int64_t count,
                     int64_t head, int64_t head_dim, int64_t element_bytes, const void** rows) {
   const int64_t stride = kv.position_stride * element_bytes;
   auto range = std::partition_point(kv.ranges.begin(), kv.ranges.end(),

@@ -8,24 +8,6 @@
 namespace strata::ops::cpu {
 namespace {
 
-float load(const void* data, DType dtype, int64_t index) {
-  return dtype == DType::kF32 ? static_cast<const float*>(data)[index]
-                              : to_float(static_cast<const Bf16*>(data)[index]);
-}
-
-void store(void* data, DType dtype, int64_t index, float value) {
-  if (dtype == DType::kF32) {
-    static_cast<float*>(data)[index] = value;
-  } else {
-    static_cast<Bf16*>(data)[index] = to_bf16(value);
-  }
-}
-
-// What probabilities and their gradients are rounded to before a product.
-float round_to(DType dtype, float value) {
-  return dtype == DType::kF32 ? value : round_to_bf16(value);
-}
-
 // One key/value head of one segment.
 struct Head {
   const AttentionArgs& args;
@@ -57,7 +39,7 @@ struct Head {
     const int64_t dim = tensor.shape[2];
     float sum = 0;
     for (int64_t h = 0; h < dim; ++h) {
-      sum += load(tensor.data, dtype(), index * dim + h) * load(row, dtype(), h);
+      sum += load_element(tensor.data, dtype(), index * dim + h) * load_element(row, dtype(), h);
     }
     return sum;
   }
@@ -91,15 +73,15 @@ void forward_row(const Head& head, int64_t row, int64_t member, float* acc, Tens
     for (int64_t j = 0; j < count; ++j) {
       const float p = std::exp(scores[j] - max);
       block_sum += p;
-      const float rounded = round_to(head.dtype(), p);
+      const float rounded = round_element(head.dtype(), p);
       const char* value = head.value(begin + j);
       for (int64_t h = 0; h < head.value_dim(); ++h)
-        acc[h] += rounded * load(value, head.dtype(), h);
+        acc[h] += rounded * load_element(value, head.dtype(), h);
     }
     sum = sum * alpha + block_sum;
   }
   for (int64_t h = 0; h < head.value_dim(); ++h) {
-    store(out.data, out.dtype, index * head.value_dim() + h, acc[h] / sum);
+    store_element(out.data, out.dtype, index * head.value_dim() + h, acc[h] / sum);
   }
   if (!lse.empty()) lse.f32()[index] = max + std::log(sum);
 }
@@ -117,7 +99,7 @@ Pair backward_pair(const Head& head, const AttentionGradients& grads, int64_t in
   const char* out_row = static_cast<const char*>(grads.out.data) +
                         index * head.value_dim() * dtype_bytes(head.dtype());
   const float delta = head.dot(grads.d_out, index, out_row);
-  return {round_to(head.dtype(), p), round_to(head.dtype(), p * (d_p - delta))};
+  return {round_element(head.dtype(), p), round_element(head.dtype(), p * (d_p - delta))};
 }
 
 void backward_query(const Head& head, const AttentionGradients& grads, int64_t row, int64_t member,
@@ -128,10 +110,11 @@ void backward_query(const Head& head, const AttentionGradients& grads, int64_t r
   for (int64_t position = head.args.first_key(row); position <= row; ++position) {
     const float d_s = backward_pair(head, grads, index, position).d_s;
     const char* key = head.key(position);
-    for (int64_t h = 0; h < head.key_dim(); ++h) acc[h] += d_s * load(key, head.dtype(), h);
+    for (int64_t h = 0; h < head.key_dim(); ++h) acc[h] += d_s * load_element(key, head.dtype(), h);
   }
   for (int64_t h = 0; h < head.key_dim(); ++h) {
-    store(grads.d_q.data, grads.d_q.dtype, index * head.key_dim() + h, acc[h] * head.args.scale);
+    store_element(grads.d_q.data, grads.d_q.dtype, index * head.key_dim() + h,
+                  acc[h] * head.args.scale);
   }
 }
 
@@ -148,20 +131,20 @@ void backward_key(const Head& head, const AttentionGradients& grads, int64_t pos
       const Pair pair = backward_pair(head, grads, index, position);
       // out = p v
       for (int64_t h = 0; h < value_dim; ++h) {
-        d_value[h] += pair.p * load(grads.d_out.data, head.dtype(), index * value_dim + h);
+        d_value[h] += pair.p * load_element(grads.d_out.data, head.dtype(), index * value_dim + h);
       }
       // s = scale * q k^T
       for (int64_t h = 0; h < key_dim; ++h) {
-        d_key[h] += pair.d_s * load(head.args.q.data, head.dtype(), index * key_dim + h);
+        d_key[h] += pair.d_s * load_element(head.args.q.data, head.dtype(), index * key_dim + h);
       }
     }
   }
   const int64_t row = (head.segment.begin + position) * head.args.num_kv_heads + head.kv_head;
   for (int64_t h = 0; h < key_dim; ++h) {
-    store(grads.d_k.data, grads.d_k.dtype, row * key_dim + h, d_key[h] * head.args.scale);
+    store_element(grads.d_k.data, grads.d_k.dtype, row * key_dim + h, d_key[h] * head.args.scale);
   }
   for (int64_t h = 0; h < value_dim; ++h) {
-    store(grads.d_v.data, grads.d_v.dtype, row * value_dim + h, d_value[h]);
+    store_element(grads.d_v.data, grads.d_v.dtype, row * value_dim + h, d_value[h]);
   }
 }
 

@@ -6,24 +6,6 @@
 namespace strata::ops::cpu {
 namespace {
 
-float load(const void* data, DType dtype, int64_t index) {
-  return dtype == DType::kF32 ? static_cast<const float*>(data)[index]
-                              : to_float(static_cast<const Bf16*>(data)[index]);
-}
-
-void store(void* data, DType dtype, int64_t index, float value) {
-  if (dtype == DType::kF32) {
-    static_cast<float*>(data)[index] = value;
-  } else {
-    static_cast<Bf16*>(data)[index] = to_bf16(value);
-  }
-}
-
-// What probabilities and their gradients are rounded to before a product.
-float round_to(DType dtype, float value) {
-  return dtype == DType::kF32 ? value : round_to_bf16(value);
-}
-
 // One query of one head.
 struct Row {
   const SparseAttentionArgs& args;
@@ -40,7 +22,8 @@ struct Row {
   [[nodiscard]] float dot(const TensorView& tensor, const void* row, int64_t first = 0) const {
     float sum = 0;
     for (int64_t h = 0; h < width(); ++h) {
-      sum += load(tensor.data, dtype(), index * width() + h) * load(row, dtype(), first + h);
+      sum += load_element(tensor.data, dtype(), index * width() + h) *
+             load_element(row, dtype(), first + h);
     }
     return sum;
   }
@@ -66,14 +49,15 @@ void forward_row(const Row& row, float sink, float* acc, TensorView out, TensorV
     for (int64_t j = 0; j < count; ++j) {
       const float p = std::exp(scores[j] - max);
       block_sum += p;
-      const float rounded = round_to(row.dtype(), p);
+      const float rounded = round_element(row.dtype(), p);
       const void* value = row.key(begin + j);
-      for (int64_t h = 0; h < row.width(); ++h) acc[h] += rounded * load(value, row.dtype(), h);
+      for (int64_t h = 0; h < row.width(); ++h)
+        acc[h] += rounded * load_element(value, row.dtype(), h);
     }
     sum = sum * alpha + block_sum;
   }
   for (int64_t h = 0; h < row.width(); ++h) {
-    store(out.data, out.dtype, row.index * row.width() + h, acc[h] / sum);
+    store_element(out.data, out.dtype, row.index * row.width() + h, acc[h] / sum);
   }
   if (!lse.empty()) lse.f32()[row.index] = max + std::log(sum);
 }
@@ -102,17 +86,17 @@ void backward_token(const SparseAttentionArgs& args, const SparseGradients& grad
       const Row row{args, keys, token.row * heads + n};
       const float p = std::exp(row.score(at) - grads.lse.f32()[row.index]);
       const float d_p = row.dot(grads.d_out, key);
-      work.p[n] = round_to(row.dtype(), p);
-      work.d_s[n] = round_to(row.dtype(), p * (d_p - delta.f32()[row.index]));
+      work.p[n] = round_element(row.dtype(), p);
+      work.d_s[n] = round_element(row.dtype(), p * (d_p - delta.f32()[row.index]));
       for (int64_t h = 0; h < width; ++h) {
-        work.d_q[n * width + h] += work.d_s[n] * load(key, row.dtype(), h);
+        work.d_q[n * width + h] += work.d_s[n] * load_element(key, row.dtype(), h);
       }
     }
     float* to = grads.row(keys, at);
     for (int64_t h = 0; h < width; ++h) {
       float sum = 0;
       const auto element = [&](const TensorView& view, int64_t n) {
-        return load(view.data, args.q.dtype, (token.row * heads + n) * width + h);
+        return load_element(view.data, args.q.dtype, (token.row * heads + n) * width + h);
       };
       for (int64_t n = 0; n < heads; ++n) sum += work.d_s[n] * element(args.q, n);
       sum *= args.scale;
@@ -121,7 +105,8 @@ void backward_token(const SparseAttentionArgs& args, const SparseGradients& grad
     }
   }
   for (int64_t i = 0; i < heads * width; ++i) {
-    store(grads.d_q.data, grads.d_q.dtype, token.row * heads * width + i, work.d_q[i] * args.scale);
+    store_element(grads.d_q.data, grads.d_q.dtype, token.row * heads * width + i,
+                  work.d_q[i] * args.scale);
   }
 }
 
