@@ -52,9 +52,8 @@ int64_t pass_item(const engine::MemoryPlan& plan) {
 }
 
 // Work of a token beside its own forward and backward.
-double overhead(const TrainJob& job, const engine::RecomputePlan& plan, int64_t tokens) {
-  const auto weights =
-      static_cast<double>(const_cast<TrainJob&>(job).engine().model().weights->num_bytes());
+double overhead(const engine::Engine& engine, const engine::RecomputePlan& plan, int64_t tokens) {
+  const auto weights = static_cast<double>(engine.model().weights->num_bytes());
   return (plan.flops + 3.0 * weights * kFlopsPerByte) / static_cast<double>(tokens);
 }
 
@@ -75,7 +74,7 @@ void fit_memory(TrainJob& job) {
     const engine::PlanShape shape = shape_of(job, tokens);
     try {
       engine::RecomputePlan plan = engine::plan_recompute(engine, shape, budget - fixed);
-      const double cost = overhead(job, plan, shape.pass_tokens);
+      const double cost = overhead(engine, plan, shape.pass_tokens);
       if (!best || cost < best_overhead) {
         best = std::move(plan);
         best_tokens = tokens;
