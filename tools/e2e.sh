@@ -31,6 +31,7 @@ python=$(../../tools/sdk_python.sh 0.38.0)
 "$python" conformance.py "$url" "$one" "$two"
 "$python" lifetimes.py "$strata" "$model"
 "$python" tenants.py "$strata" "$model"
+"$python" tls.py "$strata" "$model"
 ../../tools/tiny_qwen35.sh "$strata" "$work/tiny-qwen3.5"
 "$python" states.py "$strata" "$work/tiny-qwen3.5"
 "$python" -c 'import pyrage' 2>/dev/null || "$python" -m pip install --quiet --disable-pip-version-check pyrage==1.4.0

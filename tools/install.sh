@@ -8,7 +8,7 @@ run="g++ cmake ninja-build ccache libboost1.81-dev libboost-json1.81-dev libfmt-
 test="$run python3 python3-pip libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev clang-format-19 postgresql-15"
 case "${1:-}" in
   run) packages="$run" ;;
-  sdk) packages="$run python3 python3-venv" ;;
+  sdk) packages="$run python3 python3-venv openssl" ;;
   browser) packages="$run python3 python3-venv chromium chromium-driver" ;;
   test) packages="$test" ;;
   clang) packages="$test clang-19 clang-tidy-19 libclang-rt-19-dev llvm-19" ;;

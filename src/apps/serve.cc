@@ -121,8 +121,9 @@ void return_large_buffers() {
 #endif
 }
 
-std::string address_text(const server::HostPort& address, int port) {
-  return address.path.empty() ? fmt::format("http://{}:{}", address.host, port) : address.text();
+std::string address_text(const server::HostPort& address, int port, const char* scheme) {
+  return address.path.empty() ? fmt::format("{}://{}:{}", scheme, address.host, port)
+                              : address.text();
 }
 
 struct StopHost {
@@ -168,8 +169,10 @@ int run_serve(const server::ServeOptions& options) {
              [&server](std::vector<api::Result> results) { server.post(std::move(results)); });
   const StopHost stop_host{host};  // before `scheduler` goes, should the address be taken
   server.start();
-  fmt::print("listening on {}\n", address_text(options.listen, server.port()));
-  fmt::print("metrics on {}{}\n", address_text(options.metrics_listen, server.metrics_port()),
+  fmt::print("listening on {}\n", address_text(options.listen, server.port(),
+                                               options.tls_cert.empty() ? "http" : "https"));
+  fmt::print("metrics on {}{}\n",
+             address_text(options.metrics_listen, server.metrics_port(), "http"),
              options.metrics_listen.path.empty() ? "/metrics" : "");
   std::fflush(stdout);
   wait_for_end(signals, server);

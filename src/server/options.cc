@@ -135,6 +135,10 @@ constexpr OptionRow kRows[] = {
     {"listen", "HOST:PORT|unix:PATH", "127.0.0.1:8000", "where the API listens", Kind::kValue,
      set_address<&O::listen>},
     {"socket-mode", "OCTAL", "0600", "of the files of unix sockets", Kind::kValue, set_socket_mode},
+    {"tls-cert", "FILE", "", "speak TLS at --listen: certificate and issuers' in PEM; see SIGHUP",
+     Kind::kValue, set_text<&O::tls_cert>},
+    {"tls-key", "FILE", "", "the certificate's private key in PEM", Kind::kValue,
+     set_text<&O::tls_key>},
     {"public-url", "URL", "", "what clients call the server", Kind::kValue, set_public_url},
     {"metrics-listen", "HOST:PORT|unix:PATH", "127.0.0.1:9464", "where /metrics listens",
      Kind::kValue, set_address<&O::metrics_listen>},
@@ -274,6 +278,16 @@ void check_together(const ServeOptions& o) {
                     "is a connection",
                     o.max_connections, o.max_parked));
   }
+  if (o.tls_cert.empty() != o.tls_key.empty()) {
+    fail(fmt::format("--{} is given without --{}", o.tls_key.empty() ? "tls-cert" : "tls-key",
+                     o.tls_key.empty() ? "tls-key" : "tls-cert"));
+  }
+  if (!o.tls_cert.empty() && !o.listen.path.empty()) {
+    fail(
+        fmt::format("--tls-cert: --listen {} is a file's socket, which no TLS is spoken at; "
+                    "listen at HOST:PORT",
+                    o.listen.text()));
+  }
   check_distinct("rate", o.rates);
   check_distinct("quota", o.quotas);
   if (o.no_keys && (!o.listen.is_loopback() || !o.metrics_listen.is_loopback())) {
@@ -348,10 +362,10 @@ ServeOptions merge_options(std::span<const OptionSource> sources) {
 
 std::vector<std::string> option_warnings(const ServeOptions& o) {
   std::vector<std::string> warnings;
-  if (!o.listen.is_loopback() && !o.public_url.starts_with("https://")) {
+  if (!o.listen.is_loopback() && o.tls_cert.empty() && !o.public_url.starts_with("https://")) {
     warnings.push_back(fmt::format(
-        "--listen {}: without an https --public-url keys travel in the clear; put a proxy with "
-        "TLS before it",
+        "--listen {}: keys travel in the clear; give --tls-cert and --tls-key, or put a proxy with "
+        "TLS before it and name it by --public-url",
         o.listen.text()));
   }
   return warnings;

@@ -29,6 +29,8 @@ struct ServeOptions {
   HostPort listen = {"127.0.0.1", 8000};
   HostPort metrics_listen = {"127.0.0.1", 9464};
   int64_t socket_mode = 0600;
+  std::string tls_cert;  // PEM files; empty: in the clear
+  std::string tls_key;
   std::string public_url;  // without a slash at its end
   std::string data;
   std::string db;  // empty: SQLite in `data`

@@ -66,6 +66,7 @@ HttpOptions http_options(const ServeOptions& options) {
   out.port = options.listen.port;
   out.socket_path = options.listen.path;
   out.socket_mode = static_cast<unsigned>(options.socket_mode);
+  out.tls = {options.tls_cert, options.tls_key};
   out.public_url = options.public_url;
   out.header_timeout = options.header_timeout;
   out.body_timeout = options.body_timeout;
@@ -275,6 +276,14 @@ void TinkerServer::post(std::vector<api::Result> results) {
 
 void TinkerServer::reload() {
   if (state_->audit) state_->audit->reopen();
+  if (!state_->options.tls_cert.empty()) {
+    try {
+      state_->http->reload_tls();
+      log(LogLevel::kInfo, "certificate: read again");
+    } catch (const Error& error) {
+      log(LogLevel::kError, fmt::format("certificate: the old one stays: {}", error.what()));
+    }
+  }
   state_->http->post([this] {
     try {
       auto keys = std::make_shared<KeyRing>(key_sources(state_->options));

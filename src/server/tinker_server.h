@@ -35,8 +35,8 @@ class TinkerServer {
   [[nodiscard]] int metrics_port() const;
   // Any thread: answers of the engines and of the scheduler.
   void post(std::vector<api::Result> results);
-  // Any thread (SIGHUP): reads the keys and opens the audit log again; a fault is logged and the
-  // old ones stay.
+  // Any thread (SIGHUP): reads the keys and the certificate and opens the audit log again; a
+  // fault is logged and the old ones stay.
   void reload();
   // New work is answered 503 from now on.
   void begin_shutdown();

@@ -148,12 +148,26 @@ TEST(Options, NamesUnknownVariables) {
               ElementsAre("STRATA_MAXBODY"));
 }
 
+TEST(Options, TlsTakesACertificateItsKeyAndAnAddress) {
+  const auto fault = [](const std::map<std::string, std::vector<std::string>>& values) {
+    return error_of([&] { merged(values); });
+  };
+  EXPECT_THAT(fault({{"tls-cert", {"c"}}}), HasSubstr("--tls-cert is given without --tls-key"));
+  EXPECT_THAT(fault({{"tls-key", {"k"}}}), HasSubstr("--tls-key is given without --tls-cert"));
+  EXPECT_THAT(fault({{"tls-cert", {"c"}}, {"tls-key", {"k"}}, {"listen", {"unix:/run/s"}}}),
+              HasSubstr("listen at HOST:PORT"));
+  EXPECT_EQ(fault({{"tls-cert", {"c"}}, {"tls-key", {"k"}}}), "");
+}
+
 TEST(Options, WarnsWhenKeysTravelInTheClear) {
   EXPECT_THAT(option_warnings(merged({})), ElementsAre());
   EXPECT_THAT(option_warnings(merged({{"listen", {"0.0.0.0:1"}}})),
               ElementsAre(HasSubstr("clear")));
   EXPECT_THAT(option_warnings(merged({{"listen", {"0.0.0.0:1"}}, {"public-url", {"https://x/"}}})),
               ElementsAre());
+  EXPECT_THAT(
+      option_warnings(merged({{"listen", {"0.0.0.0:1"}}, {"tls-cert", {"c"}}, {"tls-key", {"k"}}})),
+      ElementsAre());
 }
 
 TEST(Options, ReadsTheFile) {

@@ -52,8 +52,12 @@ int hex_value(char c) {
 
 }  // namespace
 
-AddressRules::AddressRules(std::string listen_host, int port, const std::string& public_url)
-    : listen_host_(split(listen_host).host), port_(port), public_url_(public_url) {
+AddressRules::AddressRules(std::string listen_host, int port, const std::string& public_url,
+                           bool is_secured)
+    : listen_host_(split(listen_host).host),
+      port_(port),
+      is_secured_(is_secured),
+      public_url_(public_url) {
   if (public_url.empty()) return;
   const size_t scheme = public_url.find("://");
   if (scheme == std::string::npos) {
@@ -88,7 +92,8 @@ bool AddressRules::origin_fits(std::string_view origin, std::string_view host) {
 }
 
 std::string AddressRules::base_url(std::string_view host) const {
-  return public_url_.empty() ? "http://" + std::string(host) : public_url_;
+  if (!public_url_.empty()) return public_url_;
+  return (is_secured_ ? "https://" : "http://") + std::string(host);
 }
 
 std::string_view AddressRules::without_prefix(std::string_view path) const {

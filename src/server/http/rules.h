@@ -11,7 +11,8 @@ namespace strata::server {
 class AddressRules {
  public:
   // `public_url` like "https://box.example/strata", or empty.
-  AddressRules(std::string listen_host, int port, const std::string& public_url);
+  AddressRules(std::string listen_host, int port, const std::string& public_url,
+               bool is_secured = false);
 
   // Whether a Host header names this server: a loopback name, the listen address or --public-url.
   [[nodiscard]] bool knows_host(std::string_view host) const;
@@ -25,6 +26,7 @@ class AddressRules {
  private:
   std::string listen_host_;
   int port_;
+  bool is_secured_;
   std::string public_url_;
   std::string public_authority_;
   std::string public_path_;

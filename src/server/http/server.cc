@@ -1,13 +1,11 @@
-// The only file that includes Asio and Beast's sockets: it takes longest to compile.
+// It takes longest to compile.
 #include "server/http/server.h"
 
 #include <fmt/format.h>
 
-#include <array>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/executor_work_guard.hpp>
-#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
@@ -15,7 +13,6 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
-#include <boost/beast/core/basic_stream.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/buffer_body.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -30,11 +27,12 @@
 #include "base/shared_limit.h"
 #include "server/http/body_sink.h"
 #include "server/http/connection_limit.h"
-#include "server/http/file_reader.h"
 #include "server/http/listener.h"
 #include "server/http/request_check.h"
 #include "server/http/response_head.h"
 #include "server/http/rules.h"
+#include "server/http/stream.h"
+#include "server/http/write_response.h"
 
 namespace strata::server {
 namespace {
@@ -43,7 +41,7 @@ namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = boost::beast::http;
 using boost::system::error_code;
-using Protocol = asio::generic::stream_protocol;  // of any family
+using Protocol = Stream::Protocol;
 using BodyParser = http::request_parser<http::buffer_body>;
 
 constexpr uint32_t kMaxHeader = 64 << 10;
@@ -83,8 +81,9 @@ struct Waiting {
 
 struct HttpServer::State {
   struct Connection {
-    explicit Connection(Protocol::socket&& socket) : stream(std::move(socket)) {}
-    beast::basic_stream<Protocol> stream;
+    Connection(Protocol::socket&& socket, TlsContext tls)
+        : stream(std::move(socket), std::move(tls)) {}
+    Stream stream;
     beast::flat_buffer buffer;
     bool idle = true;     // between two exchanges
     bool fresh = true;    // nothing has arrived yet
@@ -102,6 +101,7 @@ struct HttpServer::State {
 
   asio::awaitable<void> accept_connections();
   asio::awaitable<void> serve(std::shared_ptr<Connection> connection);
+  asio::awaitable<bool> greet(Connection& connection);
   asio::awaitable<bool> exchange(Connection& connection);
   asio::awaitable<bool> wait_for_bytes(Connection& connection);
   asio::awaitable<std::optional<BodyFault>> read_body(Connection& connection, BodyParser& parser,
@@ -123,6 +123,7 @@ struct HttpServer::State {
   Observe observe;
   Admit admit_request;
   std::optional<AddressRules> rules;
+  TlsContext tls;  // null: in the clear
   asio::io_context io{1};
   // The thread ends with io.stop() alone: stop() still talks to it when nothing is left to do.
   asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
@@ -154,7 +155,7 @@ asio::awaitable<void> HttpServer::State::accept_connections() {
     }
     try {
       socket.set_option(asio::ip::tcp::no_delay(true), fault);
-      auto connection = std::make_shared<Connection>(std::move(socket));
+      auto connection = std::make_shared<Connection>(std::move(socket), tls);
       if (!admit(*connection)) continue;
       connections.insert(connection);
       asio::co_spawn(io, serve(connection), asio::detached);
@@ -178,6 +179,7 @@ bool HttpServer::State::admit(Connection& connection) {
     log(LogLevel::kWarning,
         fmt::format("http: connections are refused: {} are open ({})", limit.num_open(), option));
   }
+  if (tls) return false;  // a client that waits for TLS cannot read it
   const std::string text = busy_text(fmt::format("too many connections ({})", option));
   socket.non_blocking(true, fault);
   socket.send(asio::buffer(text), 0, fault);
@@ -187,9 +189,12 @@ bool HttpServer::State::admit(Connection& connection) {
 
 asio::awaitable<void> HttpServer::State::serve(std::shared_ptr<Connection> connection) {
   try {
-    while (!stopping) {
-      const bool again = co_await exchange(*connection);
-      if (!again) break;
+    bool again = co_await greet(*connection);
+    const bool greeted = again;
+    while (again && !stopping) again = co_await exchange(*connection);
+    if (greeted && !stopping) {
+      connection->stream.expires_after(in_seconds(kLingerSeconds));
+      co_await connection->stream.end();
     }
   } catch (const std::exception& error) {
     log(LogLevel::kInfo, fmt::format("http: connection dropped: {}", error.what()));
@@ -199,6 +204,20 @@ asio::awaitable<void> HttpServer::State::serve(std::shared_ptr<Connection> conne
   connection->stream.close();
   connections.erase(connection);
   limit.close(connection->address);
+}
+
+// TLS, where the server speaks it. One who does not is told so.
+asio::awaitable<bool> HttpServer::State::greet(Connection& connection) {
+  connection.stream.expires_after(in_seconds(options.header_timeout));
+  const error_code fault = co_await connection.stream.begin();
+  if (!fault) co_return true;
+  log(LogLevel::kDebug, fmt::format("http: no TLS: {}", fault.message()));
+  if (!is_plain_http(fault)) co_return false;
+  const std::string text = plain_http_text();
+  error_code ignored;
+  co_await asio::async_write(connection.stream.plain(), asio::buffer(text),
+                             asio::redirect_error(asio::use_awaitable, ignored));
+  co_return false;
 }
 
 // False when the peer closed, or was silent for the keep-alive time; a new one, for the header's.
@@ -314,32 +333,7 @@ asio::awaitable<Response> HttpServer::State::run_handler(Request request) {
 
 asio::awaitable<bool> HttpServer::State::write(Connection& connection, const Response& response,
                                                bool head_only, bool keep_alive) {
-  const std::string head = response_head(response, keep_alive);
-  connection.stream.expires_after(in_seconds(options.body_timeout));
-  error_code fault;
-  std::string_view body = head_only || response.file ? std::string_view() : response.bytes();
-  std::array<asio::const_buffer, 2> parts = {asio::buffer(head),
-                                             asio::buffer(body.substr(0, kReadChunk))};
-  co_await asio::async_write(connection.stream, parts,
-                             asio::redirect_error(asio::use_awaitable, fault));
-  // The deadline is for progress, not for the whole: a slow peer gets a long body in pieces.
-  while (!fault && body.size() > kReadChunk) {
-    body.remove_prefix(kReadChunk);
-    connection.stream.expires_after(in_seconds(options.body_timeout));
-    co_await asio::async_write(connection.stream, asio::buffer(body.substr(0, kReadChunk)),
-                               asio::redirect_error(asio::use_awaitable, fault));
-  }
-  if (fault) co_return false;
-  if (!response.file || head_only) co_return true;
-  FileReader reader(*response.file);
-  for (;;) {
-    const std::string_view piece = reader.next();
-    if (piece.empty()) co_return reader.complete();
-    connection.stream.expires_after(in_seconds(options.body_timeout));
-    co_await asio::async_write(connection.stream, asio::buffer(piece.data(), piece.size()),
-                               asio::redirect_error(asio::use_awaitable, fault));
-    if (fault) co_return false;
-  }
+  return write_response(connection.stream, response, head_only, keep_alive, options.body_timeout);
 }
 
 // Answers before the whole request was read: what still arrives is thrown away for a short while,
@@ -351,7 +345,7 @@ asio::awaitable<void> HttpServer::State::refuse(Connection& connection, Response
   note(told_of(request, connection.address), response.status, 0.0);
   if (!written) co_return;
   error_code fault;
-  connection.stream.socket().shutdown(Protocol::socket::shutdown_send, fault);
+  if (!tls) connection.stream.socket().shutdown(Protocol::socket::shutdown_send, fault);
   connection.stream.expires_after(in_seconds(kLingerSeconds));
   std::vector<char> waste(kReadChunk);
   while (!fault) {
@@ -439,11 +433,12 @@ HttpServer::~HttpServer() { stop(0.0); }
 
 void HttpServer::start() {
   State& s = *state_;
+  if (!s.options.tls.empty()) s.tls = load_tls(s.options.tls);
   s.listener.emplace(ListenAddress{s.options.option, s.options.host, s.options.port,
                                    s.options.socket_path, s.options.socket_mode});
   s.acceptor.emplace(s.io, Protocol(s.listener->family(), 0), s.listener->take());
   s.bound_port = s.listener->port();
-  s.rules.emplace(s.options.host, s.bound_port, s.options.public_url);
+  s.rules.emplace(s.options.host, s.bound_port, s.options.public_url, s.tls != nullptr);
   asio::co_spawn(s.io, s.accept_connections(), asio::detached);
   for (auto& [seconds, task] : s.repeated) {
     asio::co_spawn(s.io, s.repeat(seconds, std::move(task)), asio::detached);
@@ -458,6 +453,11 @@ void HttpServer::start() {
       }
     }
   });
+}
+
+void HttpServer::reload_tls() {
+  TlsContext tls = load_tls(state_->options.tls);
+  asio::post(state_->io, [this, tls = std::move(tls)] { state_->tls = tls; });
 }
 
 void HttpServer::set_num_tenants(int64_t count) { state_->bodies.set_num_tenants(count); }

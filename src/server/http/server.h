@@ -1,8 +1,9 @@
 // HttpServer: HTTP/1.1 on one thread. It reads requests (bounded, with deadlines, zstd bodies
 // decompressed), applies the rules of hosts, origins and keys, hands them to the router, and writes
-// responses; a parked poll costs a socket and a few kilobytes, never a thread. Everything of the
-// server that has state runs on this thread: handlers, what post() is given, and what call_every()
-// repeats. A fault before the body has been read is answered and the connection closed.
+// responses; a parked poll costs a socket and a few kilobytes (with TLS some 40), never a thread.
+// Everything of the server that has state runs on this thread: handlers, what post() is given, and
+// what call_every() repeats. A fault before the body has been read is answered and the connection
+// closed.
 //   HttpServer http(options, std::move(router), identify);  http.start();  ...  http.stop(2.0);
 #pragma once
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "server/http/router.h"
+#include "server/http/tls.h"
 
 namespace strata::server {
 
@@ -23,6 +25,7 @@ struct HttpOptions {
   int port = 0;             // 0: any free one
   std::string socket_path;  // of a unix socket, instead of host and port
   unsigned socket_mode = 0600;
+  TlsFiles tls;                // empty: in the clear
   std::string public_url;      // without a slash at its end, or empty
   double header_timeout = 10;  // seconds
   double body_timeout = 30;    // without progress
@@ -84,6 +87,9 @@ class HttpServer {
   // Before start(): runs `task` on the I/O thread every `seconds`.
   void call_every(double seconds, std::function<void()> task);
 
+  // Any thread, after start(): reads the certificate and the key again, for connections from now
+  // on. Throws Error and changes nothing when they cannot be used.
+  void reload_tls();
   // Any thread: how many tenants share what bodies may take.
   void set_num_tenants(int64_t count);
   // Any thread: bytes of bodies that were not read yet, and what reading them takes.
