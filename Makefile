@@ -91,9 +91,10 @@ e2e: build
 	@tools/install.sh sdk
 	@tools/e2e.sh build/release/strata $(SDKS)
 
-# Frozen processes, full disks, folders that are not mounted, long queues: over and over for CHAOS_SECONDS; 0: once.
+# Frozen processes, full and failing disks, killed databases, clocks that jump, long queues: over and over for CHAOS_SECONDS; 0: once.
 chaos: build
 	@tools/install.sh sdk
+	@tools/install.sh test
 	@"$$(tools/sdk_python.sh)" tests/e2e/chaos.py build/release/strata models/tiny-qwen3 $(CHAOS_SECONDS)
 
 # Hostile requests, memory, kill -9 under load, and LOAD_SECONDS of load (tools/load.sh has the bars of a quiet machine).

@@ -3,6 +3,7 @@ are long, an end in the middle of work. After each the server is well, and nothi
 
 usage: chaos.py STRATA MODEL_DIR [SECONDS, 0: each once] [SEED]
 """
+import errno
 import json
 import os
 import pathlib
@@ -17,21 +18,19 @@ import time
 
 import httpx
 
+from faults import Faults, Postgres
 from lifetimes import Server
 from wire import KEY, Model, Wire, ce, wait_until
 
 A = [5, 9, 17, 33, 65, 12, 40, 7]
 
 
-def start(strata, model, data, *options):
+def start(strata, model, data, *options, **process):
     """A server whose writes beyond a limit fail instead of killing it: see full()."""
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    popen = subprocess.Popen
     try:
-        subprocess.Popen = lambda *args, **more: popen(*args, restore_signals=False, **more)
-        return Server(strata, model, data, "--memory", "1GiB", *options)
+        return Server(strata, model, data, "--memory", "1GiB", *options, restore_signals=False, **process)
     finally:
-        subprocess.Popen = popen
         signal.signal(signal.SIGXFSZ, before)
 
 
@@ -258,7 +257,137 @@ def ends(strata, model, data):
         assert server.stop() == wanted, how_many
 
 
-DAYS = [frozen, full_disk, unmounted, long_queue, many_files, copied, socket_file, ends]
+def load(wire, path):
+    """The checkpoint is there and its weights train on."""
+    loaded = wire.result(wire.post("load_weights", {"session_id": wire.session(), "model_seq_id": 0, "path": path}))
+    assert "error" not in loaded, (path, loaded)
+    Model(wire, loaded["model_id"]).run([ce(A)])
+
+
+class Heartbeats:
+    """One every 50 ms from a client of its own; seconds each took."""
+
+    def __init__(self, url, session):
+        self.wire, self.session, self.seconds, self.fault = Wire(url, KEY), session, [], None
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def run(self):
+        while not self.over.wait(0.05):
+            begin = time.monotonic()
+            done = self.wire.post("session_heartbeat", {"session_id": self.session})
+            self.seconds.append(time.monotonic() - begin)
+            if done.status_code != 200:
+                self.fault = done.text
+
+    def stop(self):
+        self.over.set()
+        self.thread.join()
+        assert self.fault is None, self.fault
+        assert len(self.seconds) > 10
+        return sorted(self.seconds)
+
+
+def faulty_disk(strata, model, data):
+    """Writes, syncs, renames and new files fail now and then, or take long. What was acknowledged is there after a kill."""
+    faults = Faults(data)
+    state = os.path.join(data, "state")
+    server = start(strata, model, state, env=faults.environment())
+    wire = Wire(server.url, KEY)
+    session = wire.session()
+    tiny = wire.model(session)
+    beats = Heartbeats(server.url, session)
+    saved, refused, number = [tiny.save("before")["path"]], 0, 0
+    for fault in ({"write_every": 43}, {"write_every": 31, "write_errno": errno.EIO}, {"sync_every": 17}, {"rename_every": 5},
+                  {"create_every": 7}, {"sync_delay_ms": 400}):
+        faults.set(**fault)
+        for _ in range(6):
+            number += 1
+            sent = tiny.op("save_weights", path=f"c{number}")
+            assert sent.status_code in (200, 503), (fault, sent.status_code, sent.text)
+            if sent.status_code == 503:  # the number is not used up, so it is sent again
+                refused += 1
+                tiny.seq -= 1
+                continue
+            done = wire.result(sent)
+            assert "path" in done or done["category"] == "server", (fault, done)
+            refused += "path" not in done
+            saved += [done["path"]] if "path" in done else []
+            assert isinstance(wire.result(tiny.send([ce(A)])), bytes), fault
+        faults.set()
+    assert wait_until(lambda: status(wire, "readyz") == 200, 15), "readiness stayed red"
+    seconds = beats.stop()
+    late = seconds[len(seconds) * 99 // 100]
+    assert refused >= 5 and len(saved) >= 10, (refused, len(saved))
+    assert late < 0.3, f"a heartbeat waited {late:.2f} s for the disk"
+    server.stop(signal.SIGKILL)
+    code, said = run(strata, "check", "--data", state)
+    assert code == 0, said
+    server = start(strata, model, state)
+    wire = Wire(server.url, KEY)
+    for path in saved:
+        load(wire, path)
+    assert server.stop() == 0
+    print(f"chaos: {refused} saves failed, {len(saved)} acknowledged ones are there; p99 of heartbeats {1000 * late:.0f} ms")
+
+
+def jumping_clock(strata, model, data):
+    """The wall clock jumps ten days ahead for a while and back: nothing with a lifetime is lost."""
+    faults = Faults(data)
+    server = start(strata, model, os.path.join(data, "state"), "--session-timeout", "8", env=faults.environment())
+    wire = Wire(server.url, KEY)
+    session = wire.session()
+    tiny = wire.model(session)
+    path = tiny.save("kept", ttl_seconds=3600)["path"]
+    for days in (10, -10):
+        faults.set(clock_offset=days * 86400)
+        for _ in range(6):  # over several sweeps
+            assert wire.post("session_heartbeat", {"session_id": session}).status_code == 200
+            assert isinstance(wire.result(tiny.send([ce(A)])), bytes)
+            time.sleep(1)
+        assert status(wire, "readyz") == 200
+    faults.set()
+    load(wire, path)
+    assert "error" not in tiny.save("after")
+    assert server.stop() == 0
+
+
+def killed_postgres(strata, model, data):
+    """The database is killed and comes back: nobody's training notices, and what was acknowledged is there."""
+    database = Postgres(data)
+    server = start(strata, model, os.path.join(data, "state"), "--db", database.url)
+    wire = Wire(server.url, KEY)
+    session = wire.session()
+    tiny = wire.model(session)
+    saved = [tiny.save("before")["path"]]
+    for number in range(3):
+        beats = Heartbeats(server.url, session)
+        late = tiny.op("save_weights", path=f"late{number}")
+        database.kill()
+        assert isinstance(wire.result(tiny.send([ce(A)])), bytes)
+        late = wire.result(late)
+        saved += [late["path"]] if "path" in late else []
+        refused = Wire(server.url, KEY).post("create_session", {"tags": []})
+        assert refused.status_code == 503 and refused.headers["retry-after"], refused.text
+        assert wait_until(lambda: status(wire, "readyz") == 503, 15), "readiness saw nothing"
+        assert status(wire, "healthz") == 200
+        database.start()
+        assert wait_until(lambda: status(wire, "readyz") == 200, 30), "readiness stayed red"
+        seconds = beats.stop()
+        assert seconds[len(seconds) * 99 // 100] < 0.5, seconds[-5:]
+        saved.append(tiny.save(f"after{number}")["path"])
+    server.stop(signal.SIGKILL)
+    server = start(strata, model, os.path.join(data, "state"), "--db", database.url)
+    wire = Wire(server.url, KEY)
+    for path in saved:
+        load(wire, path)
+    assert server.stop() == 0
+    database.kill()
+
+
+DAYS = [frozen, full_disk, unmounted, long_queue, many_files, copied, socket_file, ends, faulty_disk, jumping_clock,
+        killed_postgres]
 
 
 def main():
