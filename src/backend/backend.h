@@ -23,7 +23,13 @@ CpuPath choose_cpu_path();
 
 class Backend {
  public:
-  Backend(CpuPath path, int num_threads) : path_(path), pool_(num_threads) {}
+  Backend(CpuPath path, int num_threads)
+      : path_(path), own_pool_(std::make_unique<ThreadPool>(num_threads)), pool_(*own_pool_) {}
+  // One with scratch of its own that borrows the team of `other`: for work that breaks in on what
+  // that one does (base/threads.h).
+  static std::unique_ptr<Backend> beside(Backend& other) {
+    return std::unique_ptr<Backend>(new Backend(other.path_, other.pool_));
+  }
   // One that computes nothing and counts: ops take their memory from a scratch that has none, and
   // return. What a pass will take is what the same code took here.
   static Backend counting(CpuPath path, int num_threads) {
@@ -65,12 +71,15 @@ class Backend {
   Backend(CpuPath path, int num_threads, CountingTag)
       : path_(path),
         is_counting_(true),
-        pool_(ThreadPool::idle(num_threads)),
+        own_pool_(new ThreadPool(ThreadPool::idle(num_threads))),
+        pool_(*own_pool_),
         scratch_(Scratch::counting()) {}
+  Backend(CpuPath path, ThreadPool& pool) : path_(path), pool_(pool) {}
 
   CpuPath path_;
   bool is_counting_ = false;
-  ThreadPool pool_;
+  std::unique_ptr<ThreadPool> own_pool_;  // null: pool_ is another backend's
+  ThreadPool& pool_;
   Scratch scratch_;
   std::vector<std::unique_ptr<Backend>> lanes_;
 };

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -57,7 +58,9 @@ struct ThreadPool::State {
   // Written before `generation` is released, read after it is acquired.
   const FunctionRef<void(int64_t, int64_t, int)>* body = nullptr;
   int64_t count = 0;
-  std::atomic<int64_t> next{0};  // run_each's shared counter
+  std::atomic<int64_t> next{0};                // run_each's shared counter
+  std::atomic<bool> pausing{false};            // its workers take no further item
+  const Interruption* interruption = nullptr;  // of the caller's thread
   std::vector<std::jthread> workers;
 
   void run_part(int worker) {
@@ -95,9 +98,31 @@ ThreadPool::~ThreadPool() {
 
 int ThreadPool::num_threads() const { return state_->num_threads; }
 
+bool ThreadPool::is_break_due() const {
+  return state_->interruption != nullptr && state_->interruption->is_due();
+}
+
+void ThreadPool::take_break() {
+  const Interruption* interruption = std::exchange(state_->interruption, nullptr);
+  interruption->run();
+  state_->interruption = interruption;
+}
+
+ThreadPool::Breaks::Breaks(ThreadPool& pool, const Interruption& interruption) : pool_(pool) {
+  CHECK(pool_.state_->interruption == nullptr);
+  pool_.state_->interruption = &interruption;
+}
+
+ThreadPool::Breaks::~Breaks() { pool_.state_->interruption = nullptr; }
+
 void ThreadPool::run(int64_t count, FunctionRef<void(int64_t, int64_t, int)> body) {
+  if (count <= 0 || state_->is_idle) return;
+  if (is_break_due()) take_break();
+  run_region(count, body);
+}
+
+void ThreadPool::run_region(int64_t count, FunctionRef<void(int64_t, int64_t, int)> body) {
   State& state = *state_;
-  if (count <= 0 || state.is_idle) return;
   if (state.num_threads == 1 || count == 1) {
     body(0, count, 0);
     return;
@@ -114,17 +139,27 @@ void ThreadPool::run(int64_t count, FunctionRef<void(int64_t, int64_t, int)> bod
 
 void ThreadPool::run_each(int64_t count, FunctionRef<void(int64_t, int)> body) {
   State& state = *state_;
-  state.next.store(0, std::memory_order_relaxed);
-  const int64_t parts = std::min<int64_t>(count, state.num_threads);
-  run(parts, [&](int64_t begin, int64_t end, int worker) {
-    for (int64_t part = begin; part < end; ++part) {
-      while (true) {
-        const int64_t item = state.next.fetch_add(1, std::memory_order_relaxed);
-        if (item >= count) return;
-        body(item, worker);
+  if (count <= 0 || state.is_idle) return;
+  int64_t first = 0;
+  bool due = is_break_due();
+  do {
+    if (due) take_break();
+    state.next.store(first, std::memory_order_relaxed);
+    state.pausing.store(false, std::memory_order_relaxed);
+    const int64_t parts = std::min<int64_t>(count - first, state.num_threads);
+    run_region(parts, [&](int64_t begin, int64_t end, int worker) {
+      for (int64_t part = begin; part < end; ++part) {
+        while (!state.pausing.load(std::memory_order_relaxed)) {
+          const int64_t item = state.next.fetch_add(1, std::memory_order_relaxed);
+          if (item >= count) return;
+          body(item, worker);
+          if (worker == 0 && is_break_due()) state.pausing.store(true, std::memory_order_relaxed);
+        }
       }
-    }
-  });
+    });
+    first = state.next.load(std::memory_order_relaxed);
+    due = state.pausing.load(std::memory_order_relaxed);
+  } while (first < count);
 }
 
 }  // namespace strata

@@ -4,6 +4,8 @@
 // parts, so the partition depends on nothing but the count and W; no result may depend on W. One
 // caller at a time (the engine thread); it takes part as worker 0. Allocates only in the
 // constructor.
+// Long work may be broken into (Interruption): between its regions, and between the items of
+// run_each. What breaks in may use the team, and must leave alone what the work has in hand.
 //   pool.run(num_panels, [&](int64_t begin, int64_t end, int worker) { ... });
 #pragma once
 #include <cstdint>
@@ -12,6 +14,12 @@
 #include "base/function_ref.h"
 
 namespace strata {
+
+// Other work that breaks in on what a team does, on the caller's thread while no region runs.
+struct Interruption {
+  FunctionRef<bool()> is_due;  // asked often
+  FunctionRef<void()> run;     // not interrupted itself; throws nothing
+};
 
 class ThreadPool {
  public:
@@ -33,8 +41,23 @@ class ThreadPool {
   // scratch.
   void run_each(int64_t count, FunctionRef<void(int64_t, int)> body);
 
+  // While it lives, the team's work may be broken into.
+  class Breaks {
+   public:
+    Breaks(ThreadPool& pool, const Interruption& interruption);
+    ~Breaks();
+    Breaks(const Breaks&) = delete;
+    Breaks& operator=(const Breaks&) = delete;
+
+   private:
+    ThreadPool& pool_;
+  };
+
  private:
   struct State;
+  [[nodiscard]] bool is_break_due() const;
+  void take_break();
+  void run_region(int64_t count, FunctionRef<void(int64_t, int64_t, int)> body);
   ThreadPool(int num_threads, bool is_idle);
   std::unique_ptr<State> state_;
 };

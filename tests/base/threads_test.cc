@@ -73,6 +73,49 @@ TEST_P(ThreadPoolTest, RegionsAreOrdered) {
   for (const int64_t value : values) EXPECT_EQ(value, 300);
 }
 
+// What breaks in uses the team itself; every item still runs once, and regions stay ordered.
+TEST_P(ThreadPoolTest, BreaksFallBetweenItemsAndRegions) {
+  ThreadPool pool(GetParam());
+  for (const int64_t count : kCounts) {
+    std::vector<int64_t> values(static_cast<size_t>(count), 0);
+    std::vector<std::atomic<int>> inner(97);
+    std::atomic<int> busy = 0;
+    int asked = 0, breaks = 0;
+    const int every = count > 100 ? 61 : 5;
+    const auto is_due = [&] { return ++asked % every == 0; };
+    const auto run = [&] {
+      EXPECT_EQ(busy.load(), 0);
+      ++breaks;
+      pool.run_each(97, [&](int64_t item, int) { ++inner[static_cast<size_t>(item)]; });
+      pool.run(97, [&](int64_t begin, int64_t end, int) {
+        for (int64_t i = begin; i < end; ++i) ++inner[static_cast<size_t>(i)];
+      });
+    };
+    const Interruption interruption{.is_due = is_due, .run = run};
+    {
+      const ThreadPool::Breaks guard(pool, interruption);
+      for (int round = 0; round < 20; ++round) {
+        pool.run_each(count, [&](int64_t item, int) {
+          ++busy;
+          ++values[static_cast<size_t>(item)];
+          --busy;
+        });
+        pool.run(count, [&](int64_t begin, int64_t end, int) {
+          ++busy;
+          for (int64_t i = begin; i < end; ++i) ++values[static_cast<size_t>(i)];
+          --busy;
+        });
+      }
+    }
+    for (const int64_t value : values) EXPECT_EQ(value, 40);
+    for (const auto& hits : inner) EXPECT_EQ(hits.load(), 2 * breaks);
+    EXPECT_EQ(breaks > 0, count > 0);
+    const int before = asked;
+    pool.run_each(count, [](int64_t, int) {});
+    EXPECT_EQ(asked, before);  // nobody breaks in any more
+  }
+}
+
 TEST(ThreadPool, WakesWorkersThatSleep) {
   ThreadPool pool(3);
   for (int round = 0; round < 3; ++round) {
