@@ -32,6 +32,13 @@ struct TrainRows {
 struct SampleRows {
   std::shared_ptr<const Command> command = {};
   int64_t first = 0, last = 0;
+  TenantId takes_from = {};  // whose rows are set aside as far as there is no room; empty: nobody's
+};
+
+// The row of a tenant that was set aside first runs on.
+struct ResumeRow {
+  TenantId tenant = {};
+  TenantId takes_from = {};
 };
 
 struct Work {
@@ -39,24 +46,39 @@ struct Work {
   std::vector<std::shared_ptr<const Command>> control = {};  // first, in this order
   std::vector<TrainRows> rows = {};  // then one pass over rows of any models and losses
   std::vector<SampleRows> samples = {};
+  std::vector<ResumeRow> resume = {};    // after these joined
   std::vector<RequestId> cancel = {};    // samples that leave now, without a result
   std::vector<SnapshotId> release = {};  // whose memory may go now; running samples keep theirs
   bool decode = false;                   // then one step of the running samples
 
   [[nodiscard]] bool empty() const {
-    return control.empty() && rows.empty() && samples.empty() && cancel.empty() &&
+    return control.empty() && rows.empty() && resume.empty() && samples.empty() && cancel.empty() &&
            release.empty() && !decode;
   }
 };
 
+// What a tenant's samples hold of an engine.
+struct SampleShare {
+  TenantId tenant = {};
+  int64_t rows = 0;              // that run
+  int64_t pages = 0;             // that these hold or may still take, and those that are aside keep
+  int64_t rows_to_take = 0;      // of the rows, those that may be set aside now
+  int64_t pages_to_take = 0;     // that this would free
+  int64_t rows_aside = 0;        // that wait to run on
+  int64_t pages_to_resume = 0;   // that the next of these needs
+  int64_t states_to_resume = 0;  // likewise
+};
+
 struct Capacity {
   BaseId base = {};
-  int64_t pass_tokens = 0;      // of one training pass
-  int64_t sample_rows = 0;      // that may join now
-  int64_t free_pages = 0;       // of the KV pool, counting what running rows may still need
-  int64_t page_size = 0;        // positions
-  int64_t total_pages = 0;      // of the KV pool: all are free when nothing holds any
-  int64_t running_samples = 0;  // rows in the batch
+  int64_t pass_tokens = 0;          // of one training pass
+  int64_t sample_rows = 0;          // that may join now
+  int64_t free_pages = 0;           // of the KV pool, counting what running rows may still need
+  int64_t page_size = 0;            // positions
+  int64_t total_pages = 0;          // of the KV pool: all are free when nothing holds any
+  int64_t free_states = INT64_MAX;  // of sequences as a whole, likewise
+  int64_t running_samples = 0;      // rows in the batch
+  std::vector<SampleShare> shares = {};
   int64_t saves = 1;            // copies of adapters that may be made now
   double train_seconds = 0.0;   // spent so far in training passes
   double sample_seconds = 0.0;  // and in sampling steps

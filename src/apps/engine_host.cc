@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "apps/engine_setup.h"
 #include "base/clock.h"
 #include "base/files.h"
@@ -13,7 +15,8 @@
 namespace strata::apps {
 namespace {
 
-constexpr double kIdleSeconds = 0.5;  // how late a gap's end may be noticed
+constexpr double kIdleSeconds = 0.5;   // how late a gap's end may be noticed
+constexpr double kLookSeconds = 0.02;  // how late a sample may be noticed in a training pass
 
 }  // namespace
 
@@ -22,7 +25,8 @@ EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOp
   for (const std::string& dir : directories) load(dir, options);
   std::vector<engine::Engine*> engines;
   for (const Base& base : engines_) engines.push_back(base.engine.get());
-  plan_ = plan_serve(engines, options.memory, options.adapters.max_rank, options.expert_rank);
+  plan_ = plan_serve(engines, options.memory, options.adapters.max_rank, options.max_sample_rows,
+                     options.expert_rank);
   expert_rank_ = options.expert_rank;
   engine::AdapterLimits limits = options.adapters;
   limits.max_bytes = plan_.adapters;
@@ -79,7 +83,8 @@ int64_t EngineHost::parameter_bytes(api::BaseId base, const api::LoraConfig& lor
 void EngineHost::start(scheduler::Scheduler& scheduler,
                        std::function<void(std::vector<api::Result>)> post) {
   scheduler_ = &scheduler;
-  thread_ = std::jthread([this, &scheduler, post = std::move(post)] { loop(scheduler, post); });
+  post_ = std::move(post);
+  thread_ = std::jthread([this] { loop(); });
 }
 
 void EngineHost::stop() {
@@ -88,13 +93,12 @@ void EngineHost::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void EngineHost::loop(scheduler::Scheduler& scheduler,
-                      const std::function<void(std::vector<api::Result>)>& post) {
+void EngineHost::loop() {
   std::vector<api::Capacity> capacities;
   while (!stopping_) {
     capacities.clear();
     for (const Base& base : engines_) capacities.push_back(base.runner->capacity());
-    const api::Work work = scheduler.next(capacities, now_seconds());
+    const api::Work work = scheduler_->next(capacities, now_seconds());
     std::vector<api::Result> results;
     if (!work.empty()) {
       turn_began_ = now_seconds();
@@ -102,18 +106,49 @@ void EngineHost::loop(scheduler::Scheduler& scheduler,
       count(work);
       turn_began_ = 0.0;
     }
-    results = scheduler.complete(std::move(results), now_seconds());
+    results = scheduler_->complete(std::move(results), now_seconds());
     const bool idle = work.empty() && results.empty();
-    if (!results.empty()) post(std::move(results));
-    if (idle) scheduler.wait(kIdleSeconds);
+    if (!results.empty()) post_(std::move(results));
+    if (idle) scheduler_->wait(kIdleSeconds);
   }
+}
+
+bool EngineHost::is_break_due() {
+  const double now = now_seconds();
+  if (now < next_look_) return false;
+  next_look_ = now + kLookSeconds;
+  return scheduler_->any_samples() ||
+         std::any_of(engines_.begin(), engines_.end(),
+                     [](const Base& base) { return base.runner->num_running() > 0; });
+}
+
+// One step of each engine's samples. The pass then goes on for as long as that took.
+void EngineHost::take_break() {
+  const double begin = now_seconds();
+  try {
+    for (const Base& base : engines_) {
+      const api::Work work = scheduler_->next_samples(base.runner->capacity());
+      if (work.empty()) continue;
+      std::vector<api::Result> results =
+          scheduler_->complete(base.runner->sample(work), now_seconds());
+      count(work);
+      if (!results.empty()) post_(std::move(results));
+    }
+  } catch (const std::exception& error) {  // the pass must go on
+    log(LogLevel::kError, fmt::format("engine: sampling in a pass failed: {}", error.what()));
+  }
+  const double end = now_seconds();
+  next_look_ = end + (end - begin);
 }
 
 // The runner answers faults itself; should one escape, this turn's commands fail and the rest goes
 // on.
 std::vector<api::Result> EngineHost::run(const api::Work& work) {
+  const auto is_due = [this] { return is_break_due(); };
+  const auto take = [this] { take_break(); };
+  const Interruption breaks{.is_due = is_due, .run = take};
   try {
-    return engines_[static_cast<size_t>(work.base)].runner->run(work);
+    return engines_[static_cast<size_t>(work.base)].runner->run(work, &breaks);
   } catch (const std::exception& error) {
     log(LogLevel::kError, fmt::format("engine: a turn failed: {}", error.what()));
     const api::Failure failure{api::FaultCategory::kServer,

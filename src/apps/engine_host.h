@@ -1,5 +1,6 @@
 // EngineHost: the engines of a server and the thread that runs them. The loop is three calls: what
-// is next, run it, post what came of it.
+// is next, run it, post what came of it. While training passes run, sampling breaks in on them for
+// as much time as it leaves them, so that a sample need not wait for the end of a pass.
 //   EngineHost host(directories, options);  host.start(scheduler, post);  ...  host.stop();
 #pragma once
 #include <atomic>
@@ -66,9 +67,10 @@ class EngineHost {
     std::unique_ptr<engine::WorkRunner> runner;
   };
   void load(const std::string& dir, const HostOptions& options);
-  void loop(scheduler::Scheduler& scheduler,
-            const std::function<void(std::vector<api::Result>)>& post);
+  void loop();
   std::vector<api::Result> run(const api::Work& work);
+  [[nodiscard]] bool is_break_due();
+  void take_break();
   void count(const api::Work& work);
 
   std::vector<Base> engines_;
@@ -77,6 +79,8 @@ class EngineHost {
   model::ExpertRank expert_rank_ = model::ExpertRank::kDivided;
   std::unique_ptr<engine::AdapterBook> book_;
   scheduler::Scheduler* scheduler_ = nullptr;
+  std::function<void(std::vector<api::Result>)> post_;
+  double next_look_ = 0.0;  // for samples, in a training pass
   std::atomic<bool> stopping_ = false;
   std::atomic<double> turn_began_ = 0.0;  // now_seconds(), or 0
   std::atomic<int64_t> trained_tokens_ = 0, sampled_tokens_ = 0, train_passes_ = 0,

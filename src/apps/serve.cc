@@ -82,7 +82,7 @@ server::EngineStats stats_of(const EngineHost& host, const scheduler::Scheduler&
           .adapters = counts.adapters,
           .turn_seconds = counts.turn_seconds,
           .weights = plan.weights,
-          .passes = plan.passes,
+          .passes = plan.passes + plan.steps,
           .adapter_bytes = counts.adapter_bytes,
           .adapter_limit = plan.adapters,
           .snapshot_bytes = counts.snapshot_bytes,

@@ -37,6 +37,17 @@ int64_t pass_bytes(engine::Engine& engine, int64_t tokens, int64_t rank,
   return engine::plan_pass_bytes(engine, pass_shape(engine, tokens, rank, expert_rank));
 }
 
+// A sampling step, which reads and samples at most so many tokens: as a pass without backward, and
+// the logits of a chunk of rows once more, divided by their temperatures.
+int64_t step_bytes(engine::Engine& engine, int64_t tokens, int64_t rows, int64_t rank,
+                   model::ExpertRank expert_rank) {
+  engine::PlanShape shape = pass_shape(engine, tokens + rows, rank, expert_rank);
+  shape.backward = false;
+  const int64_t scaled = std::min(rows, model::kHeadChunk);
+  return engine::plan_pass_bytes(engine, shape) +
+         scaled * Arena::aligned((engine.config().vocab_size + 2) * dtype_bytes(DType::kF32));
+}
+
 // Tokens of the longest datum that fits `bytes` in a pass of its own, with full recompute. One of
 // pass_tokens does: the pass is planned for it.
 int64_t longest_datum(engine::Engine& engine, int64_t pass_tokens, int64_t bytes, int64_t rank,
@@ -93,7 +104,7 @@ void check_weights_fit(std::span<const std::string> directories, int64_t budget)
 }
 
 ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, int64_t max_rank,
-                     model::ExpertRank expert_rank) {
+                     int64_t max_sample_rows, model::ExpertRank expert_rank) {
   CHECK(!engines.empty());
   ServePlan plan;
   plan.budget = budget;
@@ -122,9 +133,11 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
   for (engine::Engine* engine : engines) {
     plan.pass_bytes.push_back(pass_bytes(*engine, plan.pass_tokens, max_rank, expert_rank));
     plan.passes += plan.pass_bytes.back();
+    plan.steps += step_bytes(*engine, plan.pass_tokens, max_sample_rows, max_rank, expert_rank);
   }
-  const int64_t rest = budget - fixed - plan.passes;
-  if (rest < 2 * least) too_little(fixed + plan.passes + 2 * least, budget);
+  const int64_t taken = fixed + plan.passes + plan.steps;
+  const int64_t rest = budget - taken;
+  if (rest < 2 * least) too_little(taken + 2 * least, budget);
   plan.snapshots = rest * 15 / 100;
   plan.adapters = rest * 40 / 100;
   const int64_t kv_share =
@@ -163,6 +176,7 @@ std::string ServePlan::text() const {
   row("weights", weights);
   row("process", process);
   row(fmt::format("passes of {} tokens", pass_tokens), passes);
+  row("sampling steps", steps);
   row("kv cache, at most", kv);
   if (states > 0) row("states of sequences, at most", states);
   row("adapters, at most", adapters);

@@ -15,7 +15,8 @@ struct ServePlan {
   int64_t budget = 0;
   int64_t weights = 0;  // of all models
   int64_t process = 0;
-  int64_t passes = 0;  // scratch of the largest pass of each model
+  int64_t passes = 0;  // scratch of the largest training pass of each model
+  int64_t steps = 0;   // and of its largest sampling step, which may run in the midst of one
   int64_t kv = 0;      // limits of all models together
   int64_t states = 0;  // likewise, of sequences' states
   int64_t adapters = 0;
@@ -38,6 +39,7 @@ struct ServePlan {
 // Error{kResourceExhausted} when not even one adapter of rank 8 and one sample of 2,048 positions
 // fit: what is needed, what there is, and what to change.
 ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, int64_t max_rank,
+                     int64_t max_sample_rows,
                      model::ExpertRank expert_rank = model::ExpertRank::kDivided);
 
 // Before anything is loaded: the checkpoints' files against the budget.

@@ -40,15 +40,13 @@ train::LossSpec loss_spec(const api::Loss& loss) {
 Engine::Engine(std::unique_ptr<Backend> backend, model::LoadedModel model,
                const EngineOptions& options)
     : options_(options),
-      backend_(std::move(backend)),
       model_(std::move(model)),
-      ropes_(model_.config.ropes),
+      room_(std::move(backend), model_.config),
       cache_layout_(model_.config, model_.weights->compute_dtype(), options.page_size),
       kv_pool_(std::max<int64_t>(64, cache_layout_.page_bytes()), cache_layout_.page_size(),
                options.max_pages),
       state_pool_("states of sequences", std::max<int64_t>(64, cache_layout_.state_bytes()),
-                  options.max_states),
-      meter_(*backend_) {
+                  options.max_states) {
   CHECK(options.page_size >= 1 && options.pass_tokens >= 1 && options.prefill_tokens >= 1);
 }
 
@@ -68,15 +66,15 @@ api::AdapterSlot Engine::create_adapter(const std::vector<model::LoraModuleSpec>
   int32_t slot = 1;
   while (adapters_.contains(slot)) ++slot;
   auto adapter =
-      std::make_unique<model::LoraAdapter>(*model_.weights, specs, backend_->panel_width());
+      std::make_unique<model::LoraAdapter>(*model_.weights, specs, backend().panel_width());
   adapter->initialise(seed);
-  adapter->refresh(*backend_);
+  adapter->refresh(backend());
   adapters_[slot] = std::move(adapter);
   return api::AdapterSlot{slot};
 }
 
 api::AdapterSlot Engine::load_adapter(const std::string& dir) {
-  auto adapter = model::load_adapter(*backend_, model_, dir);
+  auto adapter = model::load_adapter(backend(), model_, dir);
   int32_t slot = 1;
   while (adapters_.contains(slot)) ++slot;
   adapters_[slot] = std::move(adapter);
@@ -115,7 +113,7 @@ void Engine::enable_base_steps() {
     if (model_.checkpoint != nullptr) {
       model::read_stored(model_, index, out);
     } else {
-      model_.weights->read(*backend_, index, 0, out);
+      model_.weights->read(backend(), index, 0, out);
     }
   });
 }
@@ -124,9 +122,9 @@ api::StepResult Engine::step(api::AdapterSlot slot, const api::AdamW& options) {
   train::StepResult done;
   if (slot == api::AdapterSlot::kBase) {
     enable_base_steps();
-    done = base_trainer_->step(*backend_, *model_.weights, adamw_options(options));
+    done = base_trainer_->step(backend(), *model_.weights, adamw_options(options));
   } else {
-    done = train::step_adapter(*backend_, adapter(slot), adamw_options(options));
+    done = train::step_adapter(backend(), adapter(slot), adamw_options(options));
   }
   return {.stepped = done.stepped, .grad_norm = done.grad_norm, .step = done.step};
 }
@@ -231,9 +229,9 @@ PassWork Engine::lay_out(const api::Batch& batch, size_t first, size_t last) {
 void Engine::fit(PassWork& work, size_t first) {
   const auto pass = [&](Backend& backend) { run_pass(backend, *this, work, state_); };
   const auto too_much = [&] {
-    return options_.pass_bytes > 0 && count_pass(pass).total() > options_.pass_bytes;
+    return options_.pass_bytes > 0 && room_.count(pass).total() > options_.pass_bytes;
   };
-  if (options_.pass_bytes == 0) count_pass(pass);
+  if (options_.pass_bytes == 0) room_.count(pass);
   if (!too_much()) return;
   if (work.backward()) work.recompute = model::Recompute::kFull;
   if (!too_much()) return;
@@ -261,8 +259,8 @@ void Engine::run_part(const api::Batch& batch, size_t first, size_t last, int64_
   work.first_row = first_row;
   work.sink = sink;
   fit(work, first);
-  book(last_plan());
-  run_pass(*backend_, *this, work, state_);
+  room_.book(last_plan());
+  run_pass(backend(), *this, work, state_);
   if (!batch.want_loss) return;
   if (work.base_gradients != nullptr) base_trainer_->has_gradient = true;
   int64_t row = 0;

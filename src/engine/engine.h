@@ -15,7 +15,7 @@
 #include "backend/backend.h"
 #include "engine/kv_pool.h"
 #include "engine/pass.h"
-#include "engine/pass_plan.h"
+#include "engine/pass_room.h"
 #include "model/adapter_io.h"
 #include "model/load.h"
 #include "train/optimizer.h"
@@ -39,8 +39,9 @@ class Engine {
  public:
   Engine(std::unique_ptr<Backend> backend, model::LoadedModel model, const EngineOptions& options);
 
-  [[nodiscard]] Backend& backend() { return *backend_; }
-  [[nodiscard]] const Backend& backend() const { return *backend_; }
+  [[nodiscard]] Backend& backend() { return room_.backend(); }
+  [[nodiscard]] const Backend& backend() const { return room_.backend(); }
+  [[nodiscard]] PassRoom& room() { return room_; }
   [[nodiscard]] const model::ModelConfig& config() const { return model_.config; }
   [[nodiscard]] const model::LoadedModel& model() const { return model_; }
   [[nodiscard]] const EngineOptions& options() const { return options_; }
@@ -92,13 +93,9 @@ class Engine {
   // States of sampled sequences, where the cache layout has any.
   [[nodiscard]] SlabPool& state_pool() { return state_pool_; }
   [[nodiscard]] const SlabPool& state_pool() const { return state_pool_; }
-  [[nodiscard]] model::RopeTables& ropes() { return ropes_; }
   [[nodiscard]] const model::CacheLayout& cache_layout() const { return cache_layout_; }
   // Of the pass that ran or was counted last.
-  [[nodiscard]] const PassPlan& last_plan() const { return meter_.plan(); }
-  // What a pass takes (borrowed until the next call), and room for it on backend().
-  const PassPlan& count_pass(FunctionRef<void(Backend&)> pass) { return meter_.count(pass); }
-  void book(const PassPlan& plan) { engine::book(plan, *backend_, INT64_MAX); }
+  [[nodiscard]] const PassPlan& last_plan() const { return room_.last_plan(); }
 
  private:
   void check(const api::Batch& batch) const;
@@ -110,13 +107,11 @@ class Engine {
   void gather_inputs(const api::Batch& batch, size_t first, size_t last);
 
   EngineOptions options_;
-  std::unique_ptr<Backend> backend_;
   model::LoadedModel model_;
-  model::RopeTables ropes_;
+  PassRoom room_;
   model::CacheLayout cache_layout_;
   KvPool kv_pool_;
   SlabPool state_pool_;
-  PassMeter meter_;
   std::map<int32_t, std::unique_ptr<model::LoraAdapter>> adapters_;
   std::unique_ptr<train::BaseTrainer> base_trainer_;
 

@@ -41,8 +41,8 @@ void write_logits(model::Pass& pass, const PassWork& work, TensorView hidden, Pa
 void run_pass(Backend& backend, Engine& engine, const PassWork& work, PassState& state) {
   Scratch& scratch = backend.scratch();
   const Scratch::Mark mark(scratch);
-  model::Pass pass =
-      work.builder.build(backend, *engine.model().weights, engine.ropes(), engine.cache_layout());
+  model::Pass pass = work.builder.build(backend, *engine.model().weights, engine.room().ropes(),
+                                        engine.cache_layout());
   pass.adapter_gradients = work.adapter_gradients;
   pass.base_gradients = work.base_gradients;
   const model::ModelConfig& c = engine.config();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/rng.h"
 
@@ -36,10 +37,10 @@ uint64_t sample_seed(uint64_t seed, int64_t i) {
   return uint64_t{words[0]} << 32 | words[1];
 }
 
-int64_t SampleRunner::rows_by_state() const {
+int64_t SampleRunner::free_states() const {
   const int64_t limit = engine_.state_pool().max_slabs();
   if (limit == 0 || engine_.cache_layout().state_bytes() == 0) return INT64_MAX;
-  return std::max<int64_t>(0, limit - reserved_states_) / 2;
+  return std::max<int64_t>(0, limit - reserved_states_);
 }
 
 void SampleRunner::open(const std::shared_ptr<const api::Command>& command) {
@@ -77,33 +78,39 @@ void SampleRunner::open(const std::shared_ptr<const api::Command>& command) {
   request.prompt_states = further;
   std::shared_ptr<model::LoraAdapter> adapter;
   if (!sample.snapshot.empty()) adapter = snapshots_.get(sample.snapshot, sample.snapshot_dir);
-  request.group = loop_.open(to_request(sample), std::move(adapter));
+  request.group = loop_.open(to_request(sample), std::move(adapter), owner(command->tenant));
   request.output.sequences.resize(static_cast<size_t>(sample.num_samples));
-  reserved_pages_ += request.prompt_pages;
-  reserved_states_ += request.prompt_states;
-  requests_[command->request] = std::move(request);
+  hold_prompt(requests_[command->request] = std::move(request), true);
 }
 
 void SampleRunner::add_row(Request& request, int64_t index) {
   const api::Sample& sample = request.sample();
+  const size_t id = loop_.add_row(request.group, sample_seed(sample.seed, index));
+  Row& row = rows_[id];
+  row.request = request.command->request;
+  row.index = index;
+  row.shares_prompt = index > 0;
+  reserve(row, row_pages(row, sample.max_tokens));
+  ++reserved_states_;
+  if (!sample.stop_texts.empty())
+    row.stop = std::make_unique<StopText>(*tokenizer_, sample.stop_texts);
+  request.rows.push_back(id);
+}
+
+// What the next row of a request needs, as scheduler/cost.h has it.
+SampleRunner::Need SampleRunner::need_to_join(const api::Sample& sample, int64_t index) const {
   const KvPool& pool = engine_.kv_pool();
   const auto prompt = static_cast<int64_t>(sample.prompt.size());
-  const size_t row = loop_.add_row(request.group, sample_seed(sample.seed, index));
-  Row& entry = rows_[row];
-  entry.request = request.command->request;
-  entry.index = index;
-  entry.pages = pool.pages_for(prompt + sample.max_tokens) -
-                (index == 0 ? request.prompt_pages : (prompt - 1) / pool.page_size());
-  if (!sample.stop_texts.empty())
-    entry.stop = std::make_unique<StopText>(*tokenizer_, sample.stop_texts);
-  reserved_pages_ += entry.pages;
-  ++reserved_states_;
-  request.rows.push_back(row);
+  const int64_t shared = index == 0 ? 0 : (prompt - 1) / pool.page_size();
+  return {.pages = pool.pages_for(prompt + sample.max_tokens) - shared,
+          .states = index == 0 && sample.num_samples > 1 ? 2 : 1};
 }
 
 void SampleRunner::join(const api::SampleRows& rows, std::vector<api::Result>& results) {
   const api::RequestId& id = rows.command->request;
   try {
+    const auto& sample = std::get<api::Sample>(rows.command->op);
+    make_room(rows.takes_from, need_to_join(sample, rows.first));
     if (rows.first == 0) open(rows.command);
     Request& request = requests_.at(id);
     for (int64_t i = rows.first; i < rows.last; ++i) add_row(request, i);
@@ -136,12 +143,9 @@ void SampleRunner::drop(const api::RequestId& id) {
       loop_.take(row);
     } catch (const Error&) {  // nobody reads it
     }
-    reserved_pages_ -= rows_.at(row).pages;
-    --reserved_states_;
-    rows_.erase(row);
+    forget_row(row);
   }
-  reserved_pages_ -= request.prompt_pages;
-  reserved_states_ -= request.prompt_states;
+  hold_prompt(request, false);
   requests_.erase(found);
 }
 
@@ -177,16 +181,15 @@ void SampleRunner::take_prompt(Request& request, api::SampleResult& result) {
 
 // The row's place in its request is taken; the last one gives the request's result.
 void SampleRunner::end_row(size_t row, bool stopped, std::vector<api::Result>& results) {
-  Row entry = std::move(rows_.at(row));
-  rows_.erase(row);
-  reserved_pages_ -= entry.pages;
-  --reserved_states_;
-  Request& request = requests_.at(entry.request);
+  const api::RequestId id = rows_.at(row).request;
+  const int64_t index = rows_.at(row).index;
+  forget_row(row);
+  Request& request = requests_.at(id);
   std::erase(request.rows, row);
   try {
     api::SampleResult result = loop_.take(row);
-    if (entry.index == 0) take_prompt(request, result);
-    api::SampledSequence& out = request.output.sequences[static_cast<size_t>(entry.index)];
+    if (index == 0) take_prompt(request, result);
+    api::SampledSequence& out = request.output.sequences[static_cast<size_t>(index)];
     out.tokens = std::move(result.tokens);
     out.logprobs = std::move(result.logprobs);
     out.topk = {.ids = std::move(result.sample_topk_ids),
@@ -194,25 +197,28 @@ void SampleRunner::end_row(size_t row, bool stopped, std::vector<api::Result>& r
                 .k = request.sample().topk_sample_logprobs};
     out.stopped = stopped || result.stopped;
   } catch (const Error& error) {
-    drop(entry.request);
-    results.push_back({entry.request, api::Failure{api::FaultCategory::kUser, error.what()}});
+    drop(id);
+    results.push_back({id, api::Failure{api::FaultCategory::kUser, error.what()}});
     return;
   }
-  if (--request.left > 0) return;
-  results.push_back({entry.request, std::move(request.output)});
-  reserved_pages_ -= request.prompt_pages;
-  reserved_states_ -= request.prompt_states;
-  requests_.erase(entry.request);
+  if (--request.left > 0) return let_go_of_prompt(request);
+  results.push_back({id, std::move(request.output)});
+  hold_prompt(request, false);
+  requests_.erase(id);
 }
 
 void SampleRunner::step(std::vector<api::Result>& results) {
   if (loop_.done()) return;
   std::span<const SampledToken> sampled;
+  const double begin = now_seconds();
+  loop_.set_step_tokens(budget_.tokens());
   try {
     sampled = loop_.step();
   } catch (const std::exception& error) {
     return drop_all(error.what(), results);
   }
+  budget_.note(loop_.last_tokens(), now_seconds() - begin);
+  sampled_tokens_ += std::ssize(sampled);
   for (const SampledToken& token : sampled) {
     const auto found = rows_.find(token.id);
     if (found == rows_.end()) continue;  // its request failed in this step

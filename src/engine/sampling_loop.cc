@@ -1,23 +1,11 @@
 #include "engine/sampling_loop.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "base/error.h"
-#include "ops/elementwise.h"
-#include "ops/log_softmax.h"
-#include "sample/sampler.h"
 
 namespace strata::engine {
-namespace {
-
-// Whether its logprobs are of logits that the temperature divides.
-bool is_scaled(const api::SampleRequest& request) {
-  return request.scaled_logprobs && request.temperature != 0.0f && request.temperature != 1.0f;
-}
-
-}  // namespace
 
 SamplingLoop::~SamplingLoop() {
   for (auto& [id, row] : rows_) release(row.pages, row.state);
@@ -33,10 +21,11 @@ void SamplingLoop::release(std::vector<void*>& pages, void*& state) {
 }
 
 size_t SamplingLoop::open(const api::SampleRequest& request,
-                          std::shared_ptr<model::LoraAdapter> adapter) {
+                          std::shared_ptr<model::LoraAdapter> adapter, uint64_t owner) {
   engine_.check(request, next_id_);
   Group group;
   group.request = request;
+  group.owner = owner;
   group.adapter = adapter == nullptr ? engine_.adapter_or_base(request.slot) : adapter.get();
   group.keep = std::move(adapter);
   const size_t prompt = request.prompt.size();
@@ -55,9 +44,12 @@ size_t SamplingLoop::add_row(size_t group_id, uint64_t seed) {
   Row row;
   row.group = group_id;
   row.seed = seed;
+  row.first = group.num_added++ == 0;
   row.leads = !group.begun;
+  row.resident = true;
   group.begun = true;
   ++group.num_rows;
+  ++group.num_resident;
   rows_[next_id_] = std::move(row);
   active_.push_back(next_id_);
   return next_id_++;
@@ -68,14 +60,14 @@ void SamplingLoop::close(size_t group) {
   drop_if_unused(group);
 }
 
+// Pages of the prompt are kept for rows that join it, for the first time or again.
 void SamplingLoop::drop_if_unused(size_t id) {
   Group& group = groups_.at(id);
   if (!group.closed) return;
-  // Rows that have yet to take their share of the prompt need its pages.
-  const bool awaited = std::any_of(active_.begin(), active_.end(), [&](size_t row) {
-    return rows_.at(row).group == id && !rows_.at(row).leads && !rows_.at(row).joined;
-  });
-  if (!awaited) release(group.pages, group.state);
+  if (group.num_resident == 0) {
+    release(group.pages, group.state);
+    group.begun = group.ready = false;
+  }
   if (group.num_rows == 0) groups_.erase(id);
 }
 
@@ -86,13 +78,16 @@ size_t SamplingLoop::add(const api::SampleRequest& request) {
   return row;
 }
 
-void SamplingLoop::finish(size_t id) {
+// The row has nothing in the cache any more. If it was to read the prompt, another one is.
+void SamplingLoop::vacate(size_t id) {
   Row& row = rows_.at(id);
-  row.finished = true;
+  Group& group = group_of(row);
   release(row.pages, row.state);
   std::erase(active_, id);
-  Group& group = group_of(row);
-  if (row.leads && !group.ready) {  // its prompt was not read: another row begins it again
+  if (std::exchange(row.resident, false)) --group.num_resident;
+  row.position = 0;
+  row.joined = false;
+  if (std::exchange(row.leads, false) && !group.ready) {
     group.begun = false;
     for (const size_t other : active_) {
       if (rows_.at(other).group != row.group || group.begun) continue;
@@ -102,13 +97,52 @@ void SamplingLoop::finish(size_t id) {
   drop_if_unused(row.group);
 }
 
+void SamplingLoop::finish(size_t id) {
+  rows_.at(id).finished = true;
+  vacate(id);
+}
+
+bool SamplingLoop::set_aside(size_t id, bool keep) {
+  Row& row = rows_.at(id);
+  CHECK(!row.finished && !row.aside, id);
+  row.aside = true;
+  const Group& group = group_of(row);
+  const bool is_awaited = row.leads && !group.ready && (group.num_rows > 1 || !group.closed);
+  if (!keep || is_awaited || row.pages.empty()) {
+    vacate(id);
+    return false;
+  }
+  std::erase(active_, id);
+  return true;
+}
+
+void SamplingLoop::give_up_pages(size_t id) {
+  CHECK(rows_.at(id).aside, id);
+  vacate(id);
+}
+
+void SamplingLoop::resume(size_t id) {
+  Row& row = rows_.at(id);
+  CHECK(!row.finished && row.aside, id);
+  row.aside = false;
+  if (!row.resident) {
+    Group& group = group_of(row);
+    row.resident = true;
+    ++group.num_resident;
+    row.leads = !group.begun;
+    group.begun = true;
+  }
+  active_.insert(std::lower_bound(active_.begin(), active_.end(), id), id);
+}
+
 api::SampleResult SamplingLoop::take(size_t id) {
   Row& row = rows_.at(id);
   CHECK(row.finished, id);
   Group& group = group_of(row);
   api::SampleResult result = std::move(row.result);
   const std::string error = std::move(row.error);
-  if (row.leads) {
+  if (row.first) {
+    group.has_values = true;
     result.prompt_logprobs = std::move(group.prompt.prompt_logprobs);
     result.topk_ids = std::move(group.prompt.topk_ids);
     result.topk_logprobs = std::move(group.prompt.topk_logprobs);
@@ -120,335 +154,6 @@ api::SampleResult SamplingLoop::take(size_t id) {
   drop_if_unused(group_id);
   if (!error.empty()) throw Error(ErrorCode::kInvalidArgument, error);
   return result;
-}
-
-// Positions of the prompt that a further row need not read: its last token must be, for its logits.
-int64_t SamplingLoop::shared_positions(const Group& group) const {
-  return engine_.cache_layout().last_shared(group.prompt_size() - 1);
-}
-
-// The row begins where it no longer shares the prompt: it has the full pages before, a copy of the
-// page that it will write to, and a copy of the state there.
-void SamplingLoop::join_prompt(Row& row) {
-  Group& group = group_of(row);
-  KvPool& pool = engine_.kv_pool();
-  row.position = shared_positions(group);
-  if (group.state != nullptr) row.state = engine_.state_pool().take_copy(group.state);
-  const int64_t shared = row.position / pool.page_size();
-  for (int64_t p = 0; p < shared; ++p) {
-    void* page = group.pages[static_cast<size_t>(p)];
-    if (page != nullptr) pool.share(page);
-    row.pages.push_back(page);
-  }
-  if (row.position % pool.page_size() != 0)
-    row.pages.push_back(pool.take_copy(group.pages[static_cast<size_t>(shared)]));
-  row.joined = true;
-}
-
-// Tokens of its prompt that the row reads next. A leader stops where further rows will begin, since
-// its state there is copied.
-int64_t SamplingLoop::next_piece(Row& row, int64_t room) {
-  Group& group = group_of(row);
-  int64_t end = group.prompt_size();
-  const int64_t border = shared_positions(group);
-  const bool has_state = engine_.cache_layout().state_bytes() > 0;
-  if (has_state && row.leads && shares(group) && border > 0) {
-    if (row.position < border) {
-      end = border;
-    } else if (row.position == border && group.state == nullptr) {
-      group.state = engine_.state_pool().take_copy(row.state);
-    }
-  }
-  return std::min(end - row.position, room);
-}
-
-// Every decoding row gives one token; prompts share what is left of the token budget, in order of
-// id.
-void SamplingLoop::plan_pass() {
-  builder_.clear();
-  slices_.clear();
-  int64_t room = engine_.options().prefill_tokens;
-  decoding_.clear();
-  for (const size_t id : active_) {
-    Row& row = rows_.at(id);
-    const size_t group = row.group;
-    if (!row.leads && !row.joined) {
-      if (!groups_.at(group).ready) continue;
-      join_prompt(row);
-      drop_if_unused(group);
-    }
-    const bool is_at_end = row.joined && row.position + 1 == group_of(row).prompt_size();
-    if (is_at_end || !in_prompt(row)) decoding_.push_back(id);
-  }
-  // Neighbours of one adapter share a run, and a run is one product.
-  std::sort(decoding_.begin(), decoding_.end(), [this](size_t a, size_t b) {
-    const auto adapter = [this](size_t id) { return group_of(rows_.at(id)).adapter; };
-    const std::less<> before;
-    if (adapter(a) != adapter(b)) return before(adapter(a), adapter(b));
-    return a < b;
-  });
-  for (const size_t id : decoding_) add_slice(id, 1);
-  room -= static_cast<int64_t>(decoding_.size());
-  for (const size_t id : active_) {
-    Row& row = rows_.at(id);
-    const bool reads = row.leads || (row.joined && row.position + 1 < group_of(row).prompt_size());
-    if (!reads || !in_prompt(row) || room <= 0) continue;
-    const int64_t count = next_piece(row, room);
-    add_slice(id, count);
-    room -= count;
-  }
-  CHECK(!slices_.empty());  // the budget is at least one token
-}
-
-void SamplingLoop::add_slice(size_t id, int64_t count) {
-  Row& row = rows_.at(id);
-  Group& group = group_of(row);
-  KvPool& pool = engine_.kv_pool();
-  const int64_t end = row.position + count;
-  // Pages before every layer's window will not be read again.
-  const int64_t needed = engine_.cache_layout().first_needed(row.position) / pool.page_size();
-  for (int64_t p = 0; p < needed; ++p) {
-    void*& page = row.pages[static_cast<size_t>(p)];
-    if (page != nullptr) pool.give_back(std::exchange(page, nullptr));
-  }
-  while (static_cast<int64_t>(row.pages.size()) < pool.pages_for(end))
-    row.pages.push_back(pool.take());
-  const int64_t begin_row = builder_.num_tokens();
-  if (row.state == nullptr && engine_.cache_layout().state_bytes() > 0)
-    row.state = engine_.state_pool().take();
-  const model::SequenceCache kept = {.pages = row.pages, .state = row.state};
-  const bool samples = end >= group.prompt_size();
-  if (in_prompt(row)) {
-    builder_.add(std::span(group.request.prompt)
-                     .subspan(static_cast<size_t>(row.position), static_cast<size_t>(count)),
-                 row.position, group.adapter, kept);
-    if (samples && row.leads) {  // after this pass others may start from here
-      group.ready = true;
-      if (shares(group)) {
-        group.pages.assign(row.pages.begin(),
-                           row.pages.begin() + pool.pages_for(group.prompt_size()));
-        for (void* page : group.pages) {
-          if (page != nullptr) pool.share(page);
-        }
-      }
-    }
-  } else {
-    builder_.add(std::span(&row.result.tokens.back(), 1), row.position, group.adapter, kept);
-  }
-  slices_.push_back({.id = id, .begin = begin_row, .end = begin_row + count, .samples = samples});
-  row.position = end;
-}
-
-// What a pass takes depends on these alone: of each slice its rows, its adapter and what is read.
-bool SamplingLoop::is_like_last() {
-  signature_.swap(last_signature_);
-  signature_.clear();
-  for (const Slice& slice : slices_) {
-    const Group& group = group_of(rows_.at(slice.id));
-    const auto read = std::count(selected_.begin() + slice.begin, selected_.begin() + slice.end, 1);
-    signature_.insert(signature_.end(), {slice.end - slice.begin, read,
-                                         group.adapter == nullptr ? 0 : group.adapter->id(),
-                                         slice.samples && is_scaled(group.request) ? 1 : 0});
-  }
-  return signature_ == last_signature_ && !signature_.empty();
-}
-
-std::span<const SampledToken> SamplingLoop::step() {
-  sampled_.clear();
-  if (active_.empty()) return sampled_;
-  plan_pass();
-  select_rows(builder_.num_tokens());
-  if (!is_like_last()) plan_ = engine_.count_pass([this](Backend& counter) { run_pass(counter); });
-  engine_.book(plan_);
-  run_pass(engine_.backend());
-  std::sort(sampled_.begin(), sampled_.end(),
-            [](const auto& a, const auto& b) { return a.id < b.id; });
-  return sampled_;
-}
-
-void SamplingLoop::run_pass(Backend& backend) {
-  const Scratch::Mark mark(backend.scratch());
-  model::Pass pass =
-      builder_.build(backend, *engine_.model().weights, engine_.ropes(), engine_.cache_layout());
-  const TensorView hidden = backend.scratch().take(
-      pass.dtype(), {pass.num_tokens(), engine_.config().hidden_size}, "final_hidden");
-  model::decoder_forward(pass, tape_, /*wants_backward=*/false, {}, hidden);
-  read_logits(pass, hidden);
-}
-
-// The head runs on the rows that someone reads: the last row of a slice that samples, and prompt
-// rows whose logprobs are wanted.
-void SamplingLoop::select_rows(int64_t num_tokens) {
-  selected_.assign(static_cast<size_t>(num_tokens), 0);
-  for (const Slice& slice : slices_) {
-    if (slice.samples) selected_[static_cast<size_t>(slice.end - 1)] = 1;
-    const Row& row = rows_.at(slice.id);
-    const Group& group = group_of(row);
-    if (!group.wants_prompt() || !row.leads) continue;
-    for (int64_t i = slice.begin; i < slice.end; ++i) {
-      const int64_t next = row.position - (slice.end - i) + 1;
-      const bool wanted =
-          next >= group.request.first_prompt_logprob || !group.request.prompt_targets.empty();
-      if (wanted && next < group.prompt_size()) selected_[static_cast<size_t>(i)] = 1;
-    }
-  }
-}
-
-void SamplingLoop::read_logits(model::Pass& pass, TensorView hidden) {
-  Backend& backend = pass.backend;
-  const int64_t vocab = engine_.config().vocab_size;
-  size_t slice = 0;
-  chunks_.start(pass, selected_);
-  for (auto rows = chunks_.next(); !rows.empty(); rows = chunks_.next()) {
-    const Scratch::Mark mark(backend.scratch());
-    const auto count = static_cast<int64_t>(rows.size());
-    const TensorView x = backend.scratch().take(pass.dtype(), {count, hidden.cols()});
-    const TensorView logits = backend.scratch().take(DType::kF32, {count, vocab});
-    const TensorView lse = backend.scratch().take(DType::kF32, {count, 2});
-    ops::gather(backend, hidden, rows, x);
-    model::head_forward(pass, chunks_.groups(), x, {}, logits);
-    ops::logsumexp(backend, logits, lse);
-    choices_.clear();
-    for (size_t i = 0; i < rows.size(); ++i) {
-      while (rows[i] >= slices_[slice].end) ++slice;
-      const Slice& part = slices_[slice];
-      Row& row = rows_.at(part.id);
-      const float* row_logits = logits.f32() + static_cast<int64_t>(i) * vocab;
-      const float* row_lse = lse.f32() + 2 * i;
-      const int64_t next = row.position - (part.end - rows[i]) + 1;
-      const bool reads_prompt = !backend.is_counting() && row.leads && group_of(row).wants_prompt();
-      if (reads_prompt && next < group_of(row).prompt_size()) {
-        try {
-          record_prompt(group_of(row), next, row_logits, row_lse);
-        } catch (const Error& error) {
-          row.error = error.what();
-        }
-      }
-      if (part.samples && rows[i] == part.end - 1) {
-        Choice& choice = choices_.emplace_back();
-        choice.id = part.id;
-        choice.error = row.error;
-        choice.logits = row_logits;
-        choice.lse = row_lse;
-      }
-    }
-    choose(backend, logits);
-  }
-}
-
-void SamplingLoop::record_prompt(Group& group, int64_t position, const float* logits,
-                                 const float* lse) {
-  const auto at = static_cast<size_t>(position);
-  const api::SampleRequest& request = group.request;
-  if (!request.prompt_targets.empty()) {
-    const size_t k = request.prompt_targets.size() / (request.prompt.size() - 1);
-    for (size_t i = (at - 1) * k; i < at * k; ++i) {
-      const int32_t id = request.prompt_targets[i];
-      if (id >= 0) group.prompt.prompt_target_logprobs[i] = ops::logprob(logits[id], lse);
-    }
-  }
-  if (position < request.first_prompt_logprob) return;
-  group.prompt.prompt_logprobs[at] = ops::logprob(logits[request.prompt[at]], lse);
-  const int64_t k = request.topk_prompt_logprobs;
-  if (k == 0) return;
-  const auto vocab = static_cast<size_t>(engine_.config().vocab_size);
-  const auto offset = at * static_cast<size_t>(k);
-  const auto ids = std::span(group.prompt.topk_ids).subspan(offset, static_cast<size_t>(k));
-  sample::topk_logprobs({logits, vocab}, lse, ids,
-                        std::span(group.prompt.topk_logprobs).subspan(offset, ids.size()));
-}
-
-// One token for each choice, in parallel: a choice depends on its own row alone.
-void SamplingLoop::choose(Backend& backend, TensorView logits) {
-  int64_t num_scaled = 0;
-  for (Choice& choice : choices_) {
-    num_scaled += is_scaled(group_of(rows_.at(choice.id)).request) ? 1 : 0;
-  }
-  const int64_t vocab = logits.cols();
-  const TensorView scaled = backend.scratch().take(DType::kF32, {num_scaled, vocab});
-  const TensorView lse = backend.scratch().take(DType::kF32, {num_scaled, 2});
-  if (backend.is_counting()) return;
-  std::vector<const float*> raw(choices_.size());
-  int64_t next = 0;
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    raw[i] = choices_[i].logits;
-    if (!is_scaled(group_of(rows_.at(choices_[i].id)).request)) continue;
-    choices_[i].logits = scaled.f32() + next * vocab;
-    choices_[i].lse = lse.f32() + 2 * next++;
-  }
-  const auto count = static_cast<int64_t>(choices_.size());
-  backend.pool().run_each(count, [&](int64_t i, int) {
-    Choice& choice = choices_[static_cast<size_t>(i)];
-    const Row& row = rows_.at(choice.id);
-    const api::SampleRequest& request = group_of(row).request;
-    const float* own = raw[static_cast<size_t>(i)];
-    if (own != choice.logits) {
-      float* out = const_cast<float*>(choice.logits);
-      for (int64_t j = 0; j < vocab; ++j) out[j] = own[j] / request.temperature;
-    }
-    try {
-      choice.token = sample::choose_token({own, static_cast<size_t>(vocab)},
-                                          {.temperature = request.temperature,
-                                           .top_k = request.top_k,
-                                           .top_p = request.top_p,
-                                           .seed = row.seed},
-                                          row.result.tokens.size());
-    } catch (const std::exception& error) {
-      choice.error = error.what();
-    }
-  });
-  if (num_scaled > 0) ops::logsumexp(backend, scaled, lse);
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    Choice& choice = choices_[i];
-    try {
-      if (choice.error.empty()) choose_one(choice, raw[i]);
-    } catch (const std::exception& error) {  // of this row alone
-      choice.error = error.what();
-    }
-    use_choice(choice);
-  }
-}
-
-// Ranks by the raw logits: divided by a tiny temperature they may be infinite.
-void SamplingLoop::choose_one(Choice& choice, const float* raw) {
-  choice.logprob = ops::logprob(choice.logits[choice.token], choice.lse);
-  const auto k = static_cast<size_t>(group_of(rows_.at(choice.id)).request.topk_sample_logprobs);
-  choice.topk_ids.resize(k);
-  choice.topk_logprobs.resize(k);
-  sample::topk_logprobs({raw, static_cast<size_t>(engine_.config().vocab_size)}, choice.lse,
-                        choice.topk_ids, choice.topk_logprobs);
-  for (size_t i = 0; i < k; ++i)
-    choice.topk_logprobs[i] = ops::logprob(choice.logits[choice.topk_ids[i]], choice.lse);
-  const bool is_number = std::isfinite(choice.logprob) &&
-                         std::none_of(choice.topk_logprobs.begin(), choice.topk_logprobs.end(),
-                                      [](float value) { return std::isnan(value); });
-  if (!is_number)
-    throw Error(ErrorCode::kInvalidArgument,
-                "sample: the logits divided by the temperature are no numbers");
-}
-
-void SamplingLoop::use_choice(Choice& choice) {
-  Row& row = rows_.at(choice.id);
-  if (!choice.error.empty()) {
-    row.error = choice.error;
-    sampled_.push_back({.id = choice.id, .token = -1, .last = true});
-    return finish(choice.id);
-  }
-  const api::SampleRequest& request = group_of(row).request;
-  api::SampleResult& result = row.result;
-  result.tokens.push_back(choice.token);
-  result.logprobs.push_back(choice.logprob);
-  result.sample_topk_ids.insert(result.sample_topk_ids.end(), choice.topk_ids.begin(),
-                                choice.topk_ids.end());
-  result.sample_topk_logprobs.insert(result.sample_topk_logprobs.end(),
-                                     choice.topk_logprobs.begin(), choice.topk_logprobs.end());
-  result.stopped =
-      std::find(request.stop.begin(), request.stop.end(), choice.token) != request.stop.end();
-  const bool last =
-      result.stopped || static_cast<int64_t>(result.tokens.size()) >= request.max_tokens;
-  sampled_.push_back(
-      {.id = choice.id, .token = choice.token, .logprob = choice.logprob, .last = last});
-  if (last) finish(choice.id);
 }
 
 std::vector<api::SampleResult> Engine::sample(const std::vector<api::SampleRequest>& requests) {

@@ -4,7 +4,8 @@
 // read once; where sequences have a state of their own (model/cache_layout.h), up to the last page
 // border, where the first row's state is copied. A row's tokens and logprobs depend on its own
 // request alone, bit for bit: not on the other rows, the order of joining, sharing, the prompt
-// chunks or the page size. Engine thread only.
+// chunks or the page size; nor on whether it was set aside for a while, even if it gave its pages
+// back then and read its prompt and its own tokens again. Engine thread only.
 //   SamplingLoop loop(engine); const size_t id = loop.add(request);
 //   while (!loop.done()) for (const SampledToken& token : loop.step()) ...;  loop.take(id)
 #pragma once
@@ -17,6 +18,7 @@
 
 #include "api/batch.h"
 #include "engine/engine.h"
+#include "engine/step_share.h"
 #include "model/head.h"
 
 namespace strata::engine {
@@ -30,7 +32,9 @@ struct SampledToken {
 
 class SamplingLoop {
  public:
-  explicit SamplingLoop(Engine& engine) : engine_(engine) {}
+  explicit SamplingLoop(Engine& engine) : SamplingLoop(engine, engine.room()) {}
+  // Its passes run in `room` (borrowed).
+  SamplingLoop(Engine& engine, PassRoom& room) : engine_(engine), room_(room) {}
   ~SamplingLoop();
   SamplingLoop(const SamplingLoop&) = delete;
   SamplingLoop& operator=(const SamplingLoop&) = delete;
@@ -40,10 +44,27 @@ class SamplingLoop {
 
   // Several rows of one prompt, each with a seed of its own, joining when the caller likes. The
   // prompt's pages are kept until close(). `adapter`, if not null, is used in place of the
-  // request's slot and kept alive by the rows.
-  size_t open(const api::SampleRequest& request, std::shared_ptr<model::LoraAdapter> adapter);
+  // request's slot and kept alive by the rows. Steps are shared by `owner`.
+  size_t open(const api::SampleRequest& request, std::shared_ptr<model::LoraAdapter> adapter,
+              uint64_t owner = 0);
   size_t add_row(size_t group, uint64_t seed);
   void close(size_t group);
+
+  // The row takes no part in steps until resume(). It keeps its pages and its state if `keep`, and
+  // if no other row may wait for it to read the prompt; whether it did.
+  bool set_aside(size_t row, bool keep);
+  // A row that is aside gives back what it kept.
+  void give_up_pages(size_t row);
+  void resume(size_t row);
+  // Tokens that it has sampled.
+  [[nodiscard]] int64_t num_sampled(size_t row) const {
+    return std::ssize(rows_.at(row).result.tokens);
+  }
+  // Tokens that a step may read and sample, but for one of each row where one owner has all rows.
+  // 0: the engine's prefill_tokens, which it never exceeds.
+  void set_step_tokens(int64_t tokens) { step_tokens_ = tokens; }
+  // Of the last step.
+  [[nodiscard]] int64_t last_tokens() const { return builder_.num_tokens(); }
 
   [[nodiscard]] bool done() const { return active_.empty(); }
   [[nodiscard]] int64_t num_running() const { return static_cast<int64_t>(active_.size()); }
@@ -60,10 +81,14 @@ class SamplingLoop {
     api::SampleRequest request;  // without a seed of its own
     std::shared_ptr<model::LoraAdapter> keep;
     model::LoraAdapter* adapter = nullptr;
+    uint64_t owner = 0;
     std::vector<void*> pages;  // of the prompt, owned together with the rows
     void* state = nullptr;     // after the shared part of the prompt, where there is one
     api::SampleResult prompt;  // values of the prompt, until the first row is taken
+    bool has_values = false;   // nothing is to be added to them
+    int64_t num_added = 0;     // rows, ever
     int64_t num_rows = 0;      // not taken
+    int64_t num_resident = 0;  // not finished, and with pages or about to have them
     bool begun = false;        // some row reads the prompt, or has
     bool ready = false;        // the prompt is in the cache
     bool closed = false;
@@ -81,9 +106,13 @@ class SamplingLoop {
     api::SampleResult result;
     std::vector<void*> pages;
     void* state = nullptr;
-    int64_t position = 0;  // tokens already in the cache
-    bool leads = false;    // reads the prompt for the group
-    bool joined = false;   // not a leader: has its share of the prompt
+    int64_t position = 0;   // tokens already in the cache
+    int64_t last_step = 0;  // that it took part in
+    bool first = false;     // of its group: the prompt's values go with it
+    bool leads = false;     // reads the prompt for the group
+    bool joined = false;    // not a leader: has its share of the prompt
+    bool resident = false;
+    bool aside = false;
     bool finished = false;
     std::string error;
   };
@@ -91,6 +120,7 @@ class SamplingLoop {
     size_t id = 0;
     int64_t begin = 0, end = 0;  // rows of the flat batch
     bool samples = false;        // its last row yields a token
+    bool ends_prompt = false;    // its group's prompt has been read
   };
   struct Choice {  // what a row of logits is to give, and gives
     size_t id = 0;
@@ -104,8 +134,13 @@ class SamplingLoop {
   };
 
   [[nodiscard]] Group& group_of(const Row& row) { return groups_.at(row.group); }
-  [[nodiscard]] bool in_prompt(const Row& row) {
-    return row.position < group_of(row).prompt_size();
+  // Tokens that are not in its cache yet: of the prompt, and its own.
+  [[nodiscard]] int64_t unread(const Row& row) {
+    return group_of(row).prompt_size() + std::ssize(row.result.tokens) - row.position;
+  }
+  [[nodiscard]] bool records_prompt(const Row& row) {
+    const Group& group = group_of(row);
+    return row.leads && group.wants_prompt() && !group.has_values;
   }
   [[nodiscard]] bool shares(const Group& group) const {
     return !group.closed || group.num_rows > 1;
@@ -113,6 +148,7 @@ class SamplingLoop {
   [[nodiscard]] int64_t shared_positions(const Group& group) const;
   void join_prompt(Row& row);
   [[nodiscard]] int64_t next_piece(Row& row, int64_t room);
+  void sort_rows();
   void plan_pass();
   void add_slice(size_t id, int64_t count);
   bool is_like_last();
@@ -124,15 +160,20 @@ class SamplingLoop {
   void choose_one(Choice& choice, const float* raw);
   void use_choice(Choice& choice);
   void release(std::vector<void*>& pages, void*& state);
+  void vacate(size_t row);
   void drop_if_unused(size_t group);
 
   Engine& engine_;
+  PassRoom& room_;
   std::map<size_t, Group> groups_;
   std::map<size_t, Row> rows_;
   size_t next_id_ = 0;  // of rows
   size_t next_group_ = 0;
-  std::vector<size_t> active_;  // rows not finished, ascending
-  std::vector<size_t> decoding_;
+  int64_t num_steps_ = 0;
+  int64_t step_tokens_ = 0;
+  std::vector<size_t> active_;  // rows not finished and not aside, ascending
+  std::vector<size_t> decoding_, reading_;
+  std::vector<StepClaim> claims_;
   std::vector<Slice> slices_;
   std::vector<SampledToken> sampled_;
   std::vector<uint8_t> selected_;

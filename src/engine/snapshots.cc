@@ -70,7 +70,7 @@ std::shared_ptr<model::LoraAdapter> SnapshotCache::get(const api::SnapshotId& id
     throw Error(ErrorCode::kNotFound, fmt::format("sampler weights {}: they are gone", id.text));
   }
   std::shared_ptr<model::LoraAdapter> adapter =
-      model::load_adapter(engine_.backend(), engine_.model(), dir);
+      model::load_adapter(room_.backend(), engine_.model(), dir);
   insert(id, {.adapter = adapter, .dir = dir});
   return adapter;
 }

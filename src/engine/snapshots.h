@@ -15,7 +15,9 @@ namespace strata::engine {
 
 class SnapshotCache {
  public:
-  SnapshotCache(Engine& engine, int64_t max_bytes) : engine_(engine), max_bytes_(max_bytes) {}
+  // `room` (borrowed): where weights that are read again are made ready.
+  SnapshotCache(Engine& engine, PassRoom& room, int64_t max_bytes)
+      : engine_(engine), room_(room), max_bytes_(max_bytes) {}
 
   // A copy that nothing trains. `dir` is where it is or will be written, for an ephemeral one by
   // this cache.
@@ -42,6 +44,7 @@ class SnapshotCache {
   [[nodiscard]] bool write(const api::SnapshotId& id, Entry& entry);
 
   Engine& engine_;
+  PassRoom& room_;
   int64_t max_bytes_;
   int64_t num_bytes_ = 0;
   uint64_t clock_ = 0;

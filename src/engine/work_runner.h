@@ -33,12 +33,16 @@ class WorkRunner {
              const RunnerOptions& options);
 
   [[nodiscard]] api::Capacity capacity() const;
-  std::vector<api::Result> run(const api::Work& work);
+  // `breaks`, if not null: what breaks in on training passes; sample() may be called from there.
+  std::vector<api::Result> run(const api::Work& work, const Interruption* breaks = nullptr);
+  // What of the work is sampling: samples that leave, join and run on, and one step.
+  std::vector<api::Result> sample(const api::Work& work);
 
   [[nodiscard]] Engine& engine() { return engine_; }
   [[nodiscard]] const SnapshotCache& snapshots() const { return snapshots_; }
+  [[nodiscard]] int64_t num_running() const { return samples_.num_running(); }
   [[nodiscard]] int64_t trained_tokens() const { return trained_tokens_; }
-  [[nodiscard]] int64_t sampled_tokens() const { return sampled_tokens_; }
+  [[nodiscard]] int64_t sampled_tokens() const { return samples_.sampled_tokens(); }
 
  private:
   struct Partial {  // of a forward_backward whose data come in several turns
@@ -50,11 +54,15 @@ class WorkRunner {
     AdapterCopy copy;
   };
 
+  void leave(const api::Work& work);
+  void join(const api::Work& work, std::vector<api::Result>& results);
+  void step(std::vector<api::Result>& results);
   void control(const api::Command& command);
   api::Outcome execute(const api::Command& command);
   api::Outcome create(const api::Command& command);
   api::Outcome unload(const api::Command& command);
   api::Outcome save_for_sampler(const api::Command& command, const api::SaveForSampler& save);
+  void train(const std::vector<api::TrainRows>& rows, const Interruption* breaks);
   void train(const std::vector<api::TrainRows>& rows, bool forward_only);
   [[nodiscard]] api::Sequence to_sequence(const api::Command& command, size_t datum) const;
   void check(const api::Command& command) const;
@@ -68,6 +76,7 @@ class WorkRunner {
   Engine& engine_;
   AdapterBook& book_;
   const RunnerOptions options_;
+  PassRoom sampling_room_;  // steps break in on training passes
   SnapshotCache snapshots_;
   SampleRunner samples_;
   std::map<api::ModelId, api::AdapterSlot> models_;
@@ -77,7 +86,7 @@ class WorkRunner {
   std::shared_ptr<std::atomic<int64_t>> held_bytes_ = std::make_shared<std::atomic<int64_t>>(0);
   int64_t largest_copy_ = 0;
   double train_seconds_ = 0.0, sample_seconds_ = 0.0;
-  int64_t trained_tokens_ = 0, sampled_tokens_ = 0;
+  int64_t trained_tokens_ = 0;
 };
 
 // The modules that the train flags stand for, with the service's alpha of 32.

@@ -200,7 +200,7 @@ void Scheduler::end_model(Model& model, api::FaultCategory category, std::string
   size_t in_line = model.queue.num_ready();
   if (model.next_datum > 0) {
     begun_.erase(model.queue.ready()->request);
-    sides_[model.base].cancelled.push_back(model.queue.ready()->request);
+    sides_[model.base].abandoned.push_back(model.queue.ready()->request);
     model.next_datum = 0;
   }
   for (const CommandPtr& command : model.queue.take_all(now)) {
@@ -273,6 +273,13 @@ void Scheduler::begin_shutdown(double now) {
 size_t Scheduler::num_dropped() const {
   const std::lock_guard lock(mutex_);
   return num_dropped_;
+}
+
+bool Scheduler::any_samples() const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(sides_.begin(), sides_.end(), [](const auto& side) {
+    return !side.second.samples.empty() || !side.second.cancelled.empty();
+  });
 }
 
 bool Scheduler::idle() const {

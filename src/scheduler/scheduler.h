@@ -7,7 +7,9 @@
 // one save or load of all models together), and then one pass of rows: data of forward and
 // forward_backward of any models, adapters and losses, up to the pass's token budget. A large
 // command takes several turns, cut between data.
-// Sampling: rows join the running batch while it has room for them; nothing orders them.
+// Sampling: rows join the running batch while it has room for them; nothing orders them. Where it
+// has none, a tenant that holds less takes room from one that holds more, as long as that leaves
+// the other no worse off: rows of that one are set aside and run on later, to the same result.
 // Fairness: tenants share the pass by tokens and the KV pages by pages; training and sampling share
 // the engine by time. Two that are always busy differ by at most one item; the first item of a pass
 // may exceed its budget, so that no size starves.
@@ -108,6 +110,10 @@ class Scheduler {
 
   // Engine side, one thread. One turn for one of the engines; empty when none has anything to do.
   api::Work next(std::span<const api::Capacity> engines, double now);
+  // What of sampling may be done while a turn with training rows is running.
+  api::Work next_samples(const api::Capacity& engine);
+  // Whether any engine's samples wait to begin or to leave. Any thread.
+  [[nodiscard]] bool any_samples() const;
   // Notes what the engine answered and returns what is to be posted: these, less those of commands
   // that were failed in the meantime, and the failures since the last call (gaps, ended sessions,
   // cancelled samples). Call it after every turn, an empty one too.
@@ -139,9 +145,10 @@ class Scheduler {
     int64_t next_row = 0;
   };
   using SampleQueues = std::map<api::TenantId, std::deque<api::RequestId>>;
-  struct Side {            // what belongs to one engine
-    SampleQueues samples;  // rows left to hand out
-    std::vector<api::RequestId> cancelled;
+  struct Side {                             // what belongs to one engine
+    SampleQueues samples;                   // rows left to hand out
+    std::vector<api::RequestId> cancelled;  // samples
+    std::vector<api::RequestId> abandoned;  // passes of which some data were run
     std::vector<api::SnapshotId> released;
     FairShare<api::TenantId> training_share, sampling_share;
     FairShare<api::TenantId> file_share;  // saves and loads
@@ -174,8 +181,23 @@ class Scheduler {
   bool take_control(const api::Capacity& engine, Side& side, api::Work& work, double now);
   [[nodiscard]] int64_t pages_to_begin(const api::Capacity& engine, const Side& side,
                                        const SampleEntry& entry) const;
-  SampleQueues::iterator next_sample(const api::Capacity& engine, Side& side, int64_t pages,
-                                     bool must_take);
+  // A row that may be next: of a tenant's first request, or one that is aside.
+  struct NextRow {
+    api::TenantId tenant;
+    bool resumes = false;
+    bool begun = false;          // its request has
+    int64_t pages = 0;           // that it may come to hold
+    int64_t pages_to_begin = 0;  // that must be free
+    int64_t states = 0;          // that it takes
+    api::TenantId takes_from = {};
+  };
+  struct RoomLeft;
+  void add_next_rows(const api::Capacity& engine, const Side& side, const RoomLeft& room,
+                     const api::TenantId& tenant, std::vector<NextRow>& rows) const;
+  [[nodiscard]] std::optional<NextRow> next_sample(const api::Capacity& engine, const Side& side,
+                                                   const RoomLeft& room, bool must_take) const;
+  void hand_out(const NextRow& row, Side& side, api::Work& work);
+  void take_sampling(const api::Capacity& engine, Side& side, api::Work& work);
   void take_samples(const api::Capacity& engine, Side& side, api::Work& work);
   void take_rows(const api::Capacity& engine, Side& side, api::Work& work, double now);
   void take_datum(Model& model, std::vector<api::TrainRows>& rows, double now);

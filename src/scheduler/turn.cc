@@ -26,10 +26,9 @@ api::Work Scheduler::next(std::span<const api::Capacity> engines, double now) {
     Side& side = sides_[engine.base];
     api::Work work;
     work.base = engine.base;
-    work.cancel = std::exchange(side.cancelled, {});
-    work.release = std::exchange(side.released, {});
-    take_samples(engine, side, work);
-    work.decode = engine.running_samples > 0 || !work.samples.empty();
+    take_sampling(engine, side, work);
+    work.cancel.insert(work.cancel.end(), side.abandoned.begin(), side.abandoned.end());
+    side.abandoned.clear();
     const bool any_files = take_control(engine, side, work, now);
     const bool any_training = any_rows(engine);
     if (!work.decode || (!any_training && !any_files)) side.both_busy = false;
@@ -39,6 +38,21 @@ api::Work Scheduler::next(std::span<const api::Capacity> engines, double now) {
     return work;
   }
   return {};
+}
+
+api::Work Scheduler::next_samples(const api::Capacity& engine) {
+  const std::lock_guard lock(mutex_);
+  api::Work work;
+  work.base = engine.base;
+  take_sampling(engine, sides_[engine.base], work);
+  return work;
+}
+
+void Scheduler::take_sampling(const api::Capacity& engine, Side& side, api::Work& work) {
+  work.cancel = std::exchange(side.cancelled, {});
+  work.release = std::exchange(side.released, {});
+  take_samples(engine, side, work);
+  work.decode = engine.running_samples > 0 || !work.samples.empty() || !work.resume.empty();
 }
 
 void Scheduler::pop(Model& model, double now) {
@@ -136,53 +150,158 @@ int64_t Scheduler::pages_to_begin(const api::Capacity& engine, const Side& side,
   return held + largest > engine.total_pages ? engine.total_pages + 1 : cost;
 }
 
-// The tenant whose next row is to run: the one that used least, if its row fits. While something
-// runs, what does not fit waits for its pages. While nothing does, any that fits goes; and if none
-// does, one that never will is handed to the engine, which says so.
-Scheduler::SampleQueues::iterator Scheduler::next_sample(const api::Capacity& engine, Side& side,
-                                                         int64_t pages, bool must_take) {
-  std::vector<SampleQueues::iterator> order;
-  for (auto at = side.samples.begin(); at != side.samples.end(); ++at) order.push_back(at);
-  std::stable_sort(order.begin(), order.end(), [&](const auto& a, const auto& b) {
-    return side.sampling_share.used(a->first) < side.sampling_share.used(b->first);
-  });
-  auto last_resort = side.samples.end();
-  for (const auto& at : order) {
-    const SampleEntry& entry = samples_.at(at->second.front());
-    if (pages_to_begin(engine, side, entry) <= pages) return at;
-    if (!must_take) break;
-    const bool is_better =
-        last_resort == side.samples.end() ||
-        (entry.next_row > 0 && samples_.at(last_resort->second.front()).next_row == 0);
-    if (is_better) last_resort = at;
+// What is left of an engine's room while a turn is made, and who has what of it.
+struct Scheduler::RoomLeft {
+  int64_t rows = 0;
+  int64_t pages = 0;
+  int64_t states = 0;
+  std::map<api::TenantId, api::SampleShare> shares;
+  std::set<api::TenantId> resumed;  // in this turn: the engine says which row is next after it
+
+  explicit RoomLeft(const api::Capacity& engine)
+      : rows(engine.sample_rows), pages(engine.free_pages), states(engine.free_states) {
+    for (const api::SampleShare& share : engine.shares) shares[share.tenant] = share;
   }
-  return must_take ? last_resort : side.samples.end();
+  [[nodiscard]] api::SampleShare of(const api::TenantId& tenant) const {
+    const auto found = shares.find(tenant);
+    return found == shares.end() ? api::SampleShare{} : found->second;
+  }
+  [[nodiscard]] bool has(const NextRow& row) const {
+    return rows > 0 && row.pages_to_begin <= pages && row.states <= states;
+  }
+  void take(const NextRow& row) {
+    --rows;
+    pages -= row.pages;
+    states -= row.states;
+    api::SampleShare& share = shares[row.tenant];
+    ++share.rows;
+    share.pages += row.pages;
+    if (row.resumes) resumed.insert(row.tenant);
+  }
+  // The one who has most of what the row lacks, if it still has as much as the row's tenant after
+  // it gave that up. Then none can take it back, and nobody's rows change places for ever.
+  [[nodiscard]] api::TenantId to_take_from(const NextRow& row) const {
+    const api::SampleShare own = of(row.tenant);
+    const bool lacks_rows = rows <= 0 || row.states > states;
+    const int64_t wanted = row.pages_to_begin;
+    const bool lacks_pages = wanted > pages;
+    const api::SampleShare* richest = nullptr;
+    for (const auto& [tenant, share] : shares) {
+      // Its row that runs on in this turn is not to be set aside at once.
+      if (tenant == row.tenant || resumed.contains(tenant)) continue;
+      // A row that is set aside gives a place and, where there are any, a state.
+      if (lacks_rows && (share.rows_to_take == 0 || share.rows - 1 < own.rows + 1)) continue;
+      if (row.states > states && share.rows_to_take < row.states - states) continue;
+      if (lacks_pages &&
+          (pages + share.pages_to_take < wanted || share.pages - wanted < own.pages + wanted)) {
+        continue;
+      }
+      const bool more = richest == nullptr ||
+                        (lacks_pages ? share.pages > richest->pages : share.rows > richest->rows);
+      if (more) richest = &share;
+    }
+    return richest == nullptr ? api::TenantId{} : richest->tenant;
+  }
+};
+
+// A tenant's rows that are aside come before those of its next request.
+void Scheduler::add_next_rows(const api::Capacity& engine, const Side& side, const RoomLeft& room,
+                              const api::TenantId& tenant, std::vector<NextRow>& rows) const {
+  const api::SampleShare share = room.of(tenant);
+  if (share.rows_aside > 0 && !room.resumed.contains(tenant)) {
+    rows.push_back({.tenant = tenant,
+                    .resumes = true,
+                    .begun = true,
+                    .pages = share.pages_to_resume,
+                    .pages_to_begin = share.pages_to_resume,
+                    .states = share.states_to_resume});
+  }
+  const auto queue = side.samples.find(tenant);
+  if (queue == side.samples.end()) return;
+  const SampleEntry& entry = samples_.at(queue->second.front());
+  const auto& sample = std::get<api::Sample>(entry.command->op);
+  const bool brings_prompt = entry.next_row == 0 && sample.num_samples > 1;
+  rows.push_back({.tenant = tenant,
+                  .begun = entry.next_row > 0,
+                  .pages = sample_pages(sample, entry.next_row, engine.page_size),
+                  .pages_to_begin = pages_to_begin(engine, side, entry),
+                  .states = brings_prompt ? 2 : 1});
+}
+
+// The row that is to run next: of the tenant that used least, if it fits. While something runs,
+// what does not fit waits for its room; until it comes, only who holds less passes by, or takes
+// room from who holds more. While nothing runs, any row that fits goes; and if none does, one that
+// never will is handed to the engine, which says so.
+std::optional<Scheduler::NextRow> Scheduler::next_sample(const api::Capacity& engine,
+                                                         const Side& side, const RoomLeft& room,
+                                                         bool must_take) const {
+  std::vector<api::TenantId> order;
+  for (const auto& [tenant, queue] : side.samples) order.push_back(tenant);
+  for (const auto& [tenant, share] : room.shares) {
+    if (share.rows_aside > 0 && !side.samples.contains(tenant)) order.push_back(tenant);
+  }
+  std::sort(order.begin(), order.end());
+  std::stable_sort(order.begin(), order.end(), [&](const auto& a, const auto& b) {
+    return side.sampling_share.used(a) < side.sampling_share.used(b);
+  });
+  std::optional<NextRow> last_resort;
+  int64_t most_pages = INT64_MAX;  // that one who passes by may hold
+  for (const api::TenantId& tenant : order) {
+    std::vector<NextRow> rows;
+    add_next_rows(engine, side, room, tenant, rows);
+    if (!must_take && rows.size() > 1) rows.resize(1);
+    const int64_t held = room.of(tenant).pages;
+    for (NextRow& row : rows) {
+      if (room.has(row) && held + row.pages <= most_pages) return row;
+      if (!must_take && !room.has(row)) {
+        row.takes_from = room.to_take_from(row);
+        if (!row.takes_from.empty()) return row;
+      }
+      if (!last_resort || (row.begun && !last_resort->begun)) last_resort = row;
+    }
+    if (!must_take) most_pages = std::min(most_pages, held);
+  }
+  return must_take ? last_resort : std::nullopt;
+}
+
+void Scheduler::hand_out(const NextRow& row, Side& side, api::Work& work) {
+  if (row.resumes) {
+    work.resume.push_back({row.tenant, row.takes_from});
+    return;
+  }
+  const auto queue = side.samples.find(row.tenant);
+  SampleEntry& entry = samples_.at(queue->second.front());
+  const auto& sample = std::get<api::Sample>(entry.command->op);
+  if (entry.next_row == 0) queued_samples_.give(row.tenant.text, 1);
+  const bool goes_on = !work.samples.empty() && work.samples.back().command == entry.command &&
+                       row.takes_from.empty();
+  if (!goes_on) {
+    work.samples.push_back({entry.command, entry.next_row, entry.next_row, row.takes_from});
+  }
+  work.samples.back().last = ++entry.next_row;
+  side.sampling_share.charge(row.tenant, static_cast<double>(row.pages));
+  if (entry.next_row < sample.num_samples) return;
+  queue->second.pop_front();
+  if (queue->second.empty()) side.samples.erase(queue);
 }
 
 void Scheduler::take_samples(const api::Capacity& engine, Side& side, api::Work& work) {
+  RoomLeft room(engine);
   std::vector<api::TenantId> tenants;
   for (const auto& [tenant, queue] : side.samples) tenants.push_back(tenant);
+  for (const auto& [tenant, share] : room.shares) {
+    if (share.rows_aside > 0 && !side.samples.contains(tenant)) tenants.push_back(tenant);
+  }
   side.sampling_share.set_active(tenants);
-  int64_t rows = engine.sample_rows;
-  int64_t pages = engine.free_pages;
-  while (rows > 0 && !side.samples.empty()) {
-    const bool must_take = engine.running_samples == 0 && work.samples.empty();
-    const auto chosen = next_sample(engine, side, pages, must_take);
-    if (chosen == side.samples.end()) return;
-    SampleEntry& entry = samples_.at(chosen->second.front());
-    const auto& sample = std::get<api::Sample>(entry.command->op);
-    const int64_t cost = sample_pages(sample, entry.next_row, engine.page_size);
-    pages -= cost;
-    --rows;
-    if (entry.next_row == 0) queued_samples_.give(chosen->first.text, 1);
-    if (work.samples.empty() || work.samples.back().command != entry.command) {
-      work.samples.push_back({entry.command, entry.next_row, entry.next_row});
-    }
-    work.samples.back().last = ++entry.next_row;
-    side.sampling_share.charge(chosen->first, static_cast<double>(cost));
-    if (entry.next_row < sample.num_samples) continue;
-    chosen->second.pop_front();
-    if (chosen->second.empty()) side.samples.erase(chosen);
+  while (true) {
+    const bool must_take =
+        engine.running_samples == 0 && work.samples.empty() && work.resume.empty();
+    const std::optional<NextRow> row = next_sample(engine, side, room, must_take);
+    if (!row) return;
+    const bool fits = room.has(*row);
+    room.take(*row);
+    hand_out(*row, side, work);
+    if (!fits) return;  // only the engine knows how much room it will make for it
   }
 }
 

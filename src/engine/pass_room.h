@@ -1,0 +1,36 @@
+// PassRoom: what the passes of one engine that run one after the other share: the backend with its
+// scratch, tables of positions, and the meter that counts a pass before it is booked. Passes that
+// break in on others (base/threads.h) need a room of their own. Engine thread only.
+#pragma once
+#include <memory>
+#include <utility>
+
+#include "engine/pass_plan.h"
+#include "model/rope_table.h"
+
+namespace strata::engine {
+
+class PassRoom {
+ public:
+  PassRoom(std::unique_ptr<Backend> backend, const model::ModelConfig& config)
+      : backend_(std::move(backend)), ropes_(config.ropes), meter_(*backend_) {}
+  // With the team of `other`, in whose passes it breaks in.
+  PassRoom(PassRoom& other, const model::ModelConfig& config)
+      : PassRoom(Backend::beside(*other.backend_), config) {}
+
+  [[nodiscard]] Backend& backend() { return *backend_; }
+  [[nodiscard]] const Backend& backend() const { return *backend_; }
+  [[nodiscard]] model::RopeTables& ropes() { return ropes_; }
+  // Of the pass that was counted last.
+  [[nodiscard]] const PassPlan& last_plan() const { return meter_.plan(); }
+  // What a pass takes (borrowed until the next call), and room for it on backend().
+  const PassPlan& count(FunctionRef<void(Backend&)> pass) { return meter_.count(pass); }
+  void book(const PassPlan& plan) { engine::book(plan, *backend_, INT64_MAX); }
+
+ private:
+  std::unique_ptr<Backend> backend_;
+  model::RopeTables ropes_;
+  PassMeter meter_;
+};
+
+}  // namespace strata::engine

@@ -1,0 +1,391 @@
+// One step of a SamplingLoop: what each row reads, the pass, and what comes of its logits.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+#include "engine/sampling_loop.h"
+#include "ops/elementwise.h"
+#include "ops/log_softmax.h"
+#include "sample/sampler.h"
+
+namespace strata::engine {
+namespace {
+
+// Whether its logprobs are of logits that the temperature divides.
+bool is_scaled(const api::SampleRequest& request) {
+  return request.scaled_logprobs && request.temperature != 0.0f && request.temperature != 1.0f;
+}
+
+}  // namespace
+
+// Positions of the prompt that a further row need not read: its last token must be, for its logits.
+int64_t SamplingLoop::shared_positions(const Group& group) const {
+  return engine_.cache_layout().last_shared(group.prompt_size() - 1);
+}
+
+// The row begins where it no longer shares the prompt: it has the full pages before, a copy of the
+// page that it will write to, and a copy of the state there.
+void SamplingLoop::join_prompt(Row& row) {
+  Group& group = group_of(row);
+  KvPool& pool = engine_.kv_pool();
+  row.position = shared_positions(group);
+  if (group.state != nullptr) row.state = engine_.state_pool().take_copy(group.state);
+  const int64_t shared = row.position / pool.page_size();
+  for (int64_t p = 0; p < shared; ++p) {
+    void* page = group.pages[static_cast<size_t>(p)];
+    if (page != nullptr) pool.share(page);
+    row.pages.push_back(page);
+  }
+  if (row.position % pool.page_size() != 0)
+    row.pages.push_back(pool.take_copy(group.pages[static_cast<size_t>(shared)]));
+  row.joined = true;
+}
+
+// Tokens that the row reads next: of its prompt, or of its own after that. A leader stops where
+// further rows will begin, since its state there is copied.
+int64_t SamplingLoop::next_piece(Row& row, int64_t room) {
+  Group& group = group_of(row);
+  const int64_t prompt = group.prompt_size();
+  if (row.position >= prompt) return std::min(unread(row), room);
+  int64_t end = prompt;
+  const int64_t border = shared_positions(group);
+  const bool has_state = engine_.cache_layout().state_bytes() > 0;
+  if (has_state && row.leads && shares(group) && border > 0) {
+    if (row.position < border) {
+      end = border;
+    } else if (row.position == border && group.state == nullptr) {
+      group.state = engine_.state_pool().take_copy(row.state);
+    }
+  }
+  return std::min(end - row.position, room);
+}
+
+// Which rows have one token to go through the model, the last they know, and which have more to
+// read; and what both come to for each owner.
+void SamplingLoop::sort_rows() {
+  decoding_.clear();
+  reading_.clear();
+  claims_.clear();
+  for (const size_t id : active_) {
+    Row& row = rows_.at(id);
+    const Group& group = groups_.at(row.group);
+    if (!row.leads && !row.joined) {
+      if (!group.ready) continue;
+      join_prompt(row);
+    }
+    auto claim = std::find_if(claims_.begin(), claims_.end(),
+                              [&](const StepClaim& c) { return c.owner == group.owner; });
+    if (claim == claims_.end()) claim = claims_.insert(claim, {.owner = group.owner});
+    const bool reads_prompt = row.leads && row.position < group.prompt_size();
+    if (unread(row) == 1 && !reads_prompt) {
+      decoding_.push_back(id);
+      ++claim->decoding;
+    } else {
+      reading_.push_back(id);
+      claim->prompt += unread(row);
+    }
+  }
+}
+
+// What each owner is granted goes to those of its rows that have waited longest for a token, and to
+// its prompts in order of id.
+void SamplingLoop::plan_pass() {
+  builder_.clear();
+  slices_.clear();
+  ++num_steps_;
+  sort_rows();
+  int64_t room = engine_.options().prefill_tokens;
+  if (step_tokens_ > 0) room = std::min(room, step_tokens_);
+  share_step(claims_, room, static_cast<uint64_t>(num_steps_));
+  const auto claim_of = [this](size_t id) -> StepClaim& {
+    const uint64_t owner = group_of(rows_.at(id)).owner;
+    return *std::find_if(claims_.begin(), claims_.end(),
+                         [&](const StepClaim& c) { return c.owner == owner; });
+  };
+  std::stable_sort(decoding_.begin(), decoding_.end(), [this](size_t a, size_t b) {
+    return rows_.at(a).last_step < rows_.at(b).last_step;
+  });
+  std::erase_if(decoding_, [&](size_t id) { return claim_of(id).granted_decoding-- <= 0; });
+  // Neighbours of one adapter share a run, and a run is one product.
+  std::sort(decoding_.begin(), decoding_.end(), [this](size_t a, size_t b) {
+    const auto adapter = [this](size_t id) { return group_of(rows_.at(id)).adapter; };
+    const std::less<> before;
+    if (adapter(a) != adapter(b)) return before(adapter(a), adapter(b));
+    return a < b;
+  });
+  for (const size_t id : decoding_) add_slice(id, 1);
+  for (const size_t id : reading_) {
+    int64_t& left = claim_of(id).granted_prompt;
+    if (left <= 0) continue;
+    const int64_t count = next_piece(rows_.at(id), left);
+    add_slice(id, count);
+    left -= count;
+  }
+  CHECK(!slices_.empty());  // the budget is at least one token
+}
+
+void SamplingLoop::add_slice(size_t id, int64_t count) {
+  Row& row = rows_.at(id);
+  Group& group = group_of(row);
+  KvPool& pool = engine_.kv_pool();
+  const int64_t end = row.position + count;
+  // Pages before every layer's window will not be read again.
+  const int64_t needed = engine_.cache_layout().first_needed(row.position) / pool.page_size();
+  for (int64_t p = 0; p < needed; ++p) {
+    void*& page = row.pages[static_cast<size_t>(p)];
+    if (page != nullptr) pool.give_back(std::exchange(page, nullptr));
+  }
+  while (static_cast<int64_t>(row.pages.size()) < pool.pages_for(end))
+    row.pages.push_back(pool.take());
+  const int64_t begin_row = builder_.num_tokens();
+  if (row.state == nullptr && engine_.cache_layout().state_bytes() > 0)
+    row.state = engine_.state_pool().take();
+  const model::SequenceCache kept = {.pages = row.pages, .state = row.state};
+  const bool samples = count == unread(row);
+  const bool ends_prompt = end == group.prompt_size() && row.leads;
+  row.last_step = num_steps_;
+  if (row.position < group.prompt_size()) {
+    builder_.add(std::span(group.request.prompt)
+                     .subspan(static_cast<size_t>(row.position), static_cast<size_t>(count)),
+                 row.position, group.adapter, kept);
+    if (ends_prompt) {  // after this pass others may start from here
+      group.ready = true;
+      if (shares(group)) {
+        group.pages.assign(row.pages.begin(),
+                           row.pages.begin() + pool.pages_for(group.prompt_size()));
+        for (void* page : group.pages) {
+          if (page != nullptr) pool.share(page);
+        }
+      }
+    }
+  } else {
+    builder_.add(std::span(row.result.tokens)
+                     .subspan(static_cast<size_t>(row.position - group.prompt_size()),
+                              static_cast<size_t>(count)),
+                 row.position, group.adapter, kept);
+  }
+  slices_.push_back({.id = id,
+                     .begin = begin_row,
+                     .end = begin_row + count,
+                     .samples = samples,
+                     .ends_prompt = ends_prompt});
+  row.position = end;
+}
+
+// What a pass takes depends on these alone: of each slice its rows, its adapter and what is read.
+bool SamplingLoop::is_like_last() {
+  signature_.swap(last_signature_);
+  signature_.clear();
+  for (const Slice& slice : slices_) {
+    const Group& group = group_of(rows_.at(slice.id));
+    const auto read = std::count(selected_.begin() + slice.begin, selected_.begin() + slice.end, 1);
+    signature_.insert(signature_.end(), {slice.end - slice.begin, read,
+                                         group.adapter == nullptr ? 0 : group.adapter->id(),
+                                         slice.samples && is_scaled(group.request) ? 1 : 0});
+  }
+  return signature_ == last_signature_ && !signature_.empty();
+}
+
+std::span<const SampledToken> SamplingLoop::step() {
+  sampled_.clear();
+  if (active_.empty()) return sampled_;
+  plan_pass();
+  select_rows(builder_.num_tokens());
+  if (!is_like_last()) plan_ = room_.count([this](Backend& counter) { run_pass(counter); });
+  room_.book(plan_);
+  run_pass(room_.backend());
+  for (const Slice& slice : slices_) {
+    if (slice.ends_prompt) group_of(rows_.at(slice.id)).has_values = true;
+  }
+  std::sort(sampled_.begin(), sampled_.end(),
+            [](const auto& a, const auto& b) { return a.id < b.id; });
+  return sampled_;
+}
+
+void SamplingLoop::run_pass(Backend& backend) {
+  const Scratch::Mark mark(backend.scratch());
+  model::Pass pass =
+      builder_.build(backend, *engine_.model().weights, room_.ropes(), engine_.cache_layout());
+  const TensorView hidden = backend.scratch().take(
+      pass.dtype(), {pass.num_tokens(), engine_.config().hidden_size}, "final_hidden");
+  model::decoder_forward(pass, tape_, /*wants_backward=*/false, {}, hidden);
+  read_logits(pass, hidden);
+}
+
+// The head runs on the rows that someone reads: the last row of a slice that samples, and prompt
+// rows whose logprobs are wanted.
+void SamplingLoop::select_rows(int64_t num_tokens) {
+  selected_.assign(static_cast<size_t>(num_tokens), 0);
+  for (const Slice& slice : slices_) {
+    if (slice.samples) selected_[static_cast<size_t>(slice.end - 1)] = 1;
+    const Row& row = rows_.at(slice.id);
+    const Group& group = group_of(row);
+    if (!records_prompt(row)) continue;
+    for (int64_t i = slice.begin; i < slice.end; ++i) {
+      const int64_t next = row.position - (slice.end - i) + 1;
+      const bool wanted =
+          next >= group.request.first_prompt_logprob || !group.request.prompt_targets.empty();
+      if (wanted && next < group.prompt_size()) selected_[static_cast<size_t>(i)] = 1;
+    }
+  }
+}
+
+void SamplingLoop::read_logits(model::Pass& pass, TensorView hidden) {
+  Backend& backend = pass.backend;
+  const int64_t vocab = engine_.config().vocab_size;
+  size_t slice = 0;
+  chunks_.start(pass, selected_);
+  for (auto rows = chunks_.next(); !rows.empty(); rows = chunks_.next()) {
+    const Scratch::Mark mark(backend.scratch());
+    const auto count = static_cast<int64_t>(rows.size());
+    const TensorView x = backend.scratch().take(pass.dtype(), {count, hidden.cols()});
+    const TensorView logits = backend.scratch().take(DType::kF32, {count, vocab});
+    const TensorView lse = backend.scratch().take(DType::kF32, {count, 2});
+    ops::gather(backend, hidden, rows, x);
+    model::head_forward(pass, chunks_.groups(), x, {}, logits);
+    ops::logsumexp(backend, logits, lse);
+    choices_.clear();
+    for (size_t i = 0; i < rows.size(); ++i) {
+      while (rows[i] >= slices_[slice].end) ++slice;
+      const Slice& part = slices_[slice];
+      Row& row = rows_.at(part.id);
+      const float* row_logits = logits.f32() + static_cast<int64_t>(i) * vocab;
+      const float* row_lse = lse.f32() + 2 * i;
+      const int64_t next = row.position - (part.end - rows[i]) + 1;
+      const bool reads_prompt = !backend.is_counting() && records_prompt(row);
+      if (reads_prompt && next < group_of(row).prompt_size()) {
+        try {
+          record_prompt(group_of(row), next, row_logits, row_lse);
+        } catch (const Error& error) {
+          row.error = error.what();
+        }
+      }
+      if (part.samples && rows[i] == part.end - 1) {
+        Choice& choice = choices_.emplace_back();
+        choice.id = part.id;
+        choice.error = row.error;
+        choice.logits = row_logits;
+        choice.lse = row_lse;
+      }
+    }
+    choose(backend, logits);
+  }
+}
+
+void SamplingLoop::record_prompt(Group& group, int64_t position, const float* logits,
+                                 const float* lse) {
+  const auto at = static_cast<size_t>(position);
+  const api::SampleRequest& request = group.request;
+  if (!request.prompt_targets.empty()) {
+    const size_t k = request.prompt_targets.size() / (request.prompt.size() - 1);
+    for (size_t i = (at - 1) * k; i < at * k; ++i) {
+      const int32_t id = request.prompt_targets[i];
+      if (id >= 0) group.prompt.prompt_target_logprobs[i] = ops::logprob(logits[id], lse);
+    }
+  }
+  if (position < request.first_prompt_logprob) return;
+  group.prompt.prompt_logprobs[at] = ops::logprob(logits[request.prompt[at]], lse);
+  const int64_t k = request.topk_prompt_logprobs;
+  if (k == 0) return;
+  const auto vocab = static_cast<size_t>(engine_.config().vocab_size);
+  const auto offset = at * static_cast<size_t>(k);
+  const auto ids = std::span(group.prompt.topk_ids).subspan(offset, static_cast<size_t>(k));
+  sample::topk_logprobs({logits, vocab}, lse, ids,
+                        std::span(group.prompt.topk_logprobs).subspan(offset, ids.size()));
+}
+
+// One token for each choice, in parallel: a choice depends on its own row alone.
+void SamplingLoop::choose(Backend& backend, TensorView logits) {
+  int64_t num_scaled = 0;
+  for (Choice& choice : choices_) {
+    num_scaled += is_scaled(group_of(rows_.at(choice.id)).request) ? 1 : 0;
+  }
+  const int64_t vocab = logits.cols();
+  const TensorView scaled = backend.scratch().take(DType::kF32, {num_scaled, vocab});
+  const TensorView lse = backend.scratch().take(DType::kF32, {num_scaled, 2});
+  if (backend.is_counting()) return;
+  std::vector<const float*> raw(choices_.size());
+  int64_t next = 0;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    raw[i] = choices_[i].logits;
+    if (!is_scaled(group_of(rows_.at(choices_[i].id)).request)) continue;
+    choices_[i].logits = scaled.f32() + next * vocab;
+    choices_[i].lse = lse.f32() + 2 * next++;
+  }
+  const auto count = static_cast<int64_t>(choices_.size());
+  backend.pool().run_each(count, [&](int64_t i, int) {
+    Choice& choice = choices_[static_cast<size_t>(i)];
+    const Row& row = rows_.at(choice.id);
+    const api::SampleRequest& request = group_of(row).request;
+    const float* own = raw[static_cast<size_t>(i)];
+    if (own != choice.logits) {
+      float* out = const_cast<float*>(choice.logits);
+      for (int64_t j = 0; j < vocab; ++j) out[j] = own[j] / request.temperature;
+    }
+    try {
+      choice.token = sample::choose_token({own, static_cast<size_t>(vocab)},
+                                          {.temperature = request.temperature,
+                                           .top_k = request.top_k,
+                                           .top_p = request.top_p,
+                                           .seed = row.seed},
+                                          row.result.tokens.size());
+    } catch (const std::exception& error) {
+      choice.error = error.what();
+    }
+  });
+  if (num_scaled > 0) ops::logsumexp(backend, scaled, lse);
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    Choice& choice = choices_[i];
+    try {
+      if (choice.error.empty()) choose_one(choice, raw[i]);
+    } catch (const std::exception& error) {  // of this row alone
+      choice.error = error.what();
+    }
+    use_choice(choice);
+  }
+}
+
+// Ranks by the raw logits: divided by a tiny temperature they may be infinite.
+void SamplingLoop::choose_one(Choice& choice, const float* raw) {
+  choice.logprob = ops::logprob(choice.logits[choice.token], choice.lse);
+  const auto k = static_cast<size_t>(group_of(rows_.at(choice.id)).request.topk_sample_logprobs);
+  choice.topk_ids.resize(k);
+  choice.topk_logprobs.resize(k);
+  sample::topk_logprobs({raw, static_cast<size_t>(engine_.config().vocab_size)}, choice.lse,
+                        choice.topk_ids, choice.topk_logprobs);
+  for (size_t i = 0; i < k; ++i)
+    choice.topk_logprobs[i] = ops::logprob(choice.logits[choice.topk_ids[i]], choice.lse);
+  const bool is_number = std::isfinite(choice.logprob) &&
+                         std::none_of(choice.topk_logprobs.begin(), choice.topk_logprobs.end(),
+                                      [](float value) { return std::isnan(value); });
+  if (!is_number)
+    throw Error(ErrorCode::kInvalidArgument,
+                "sample: the logits divided by the temperature are no numbers");
+}
+
+void SamplingLoop::use_choice(Choice& choice) {
+  Row& row = rows_.at(choice.id);
+  if (!choice.error.empty()) {
+    row.error = choice.error;
+    sampled_.push_back({.id = choice.id, .token = -1, .last = true});
+    return finish(choice.id);
+  }
+  const api::SampleRequest& request = group_of(row).request;
+  api::SampleResult& result = row.result;
+  result.tokens.push_back(choice.token);
+  result.logprobs.push_back(choice.logprob);
+  result.sample_topk_ids.insert(result.sample_topk_ids.end(), choice.topk_ids.begin(),
+                                choice.topk_ids.end());
+  result.sample_topk_logprobs.insert(result.sample_topk_logprobs.end(),
+                                     choice.topk_logprobs.begin(), choice.topk_logprobs.end());
+  result.stopped =
+      std::find(request.stop.begin(), request.stop.end(), choice.token) != request.stop.end();
+  const bool last =
+      result.stopped || static_cast<int64_t>(result.tokens.size()) >= request.max_tokens;
+  sampled_.push_back(
+      {.id = choice.id, .token = choice.token, .logprob = choice.logprob, .last = last});
+  if (last) finish(choice.id);
+}
+
+}  // namespace strata::engine
