@@ -3,19 +3,20 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/mutex.h"
 
 namespace strata {
 
 struct SharedLimitState {
   explicit SharedLimitState(int64_t limit_of_all) : limit(limit_of_all) {}
 
-  [[nodiscard]] int64_t own_part() const { return limit / 2 / num_tenants; }
-  [[nodiscard]] int64_t beyond_own(int64_t amount) const {
+  [[nodiscard]] int64_t own_part() const REQUIRES(mutex) { return limit / 2 / num_tenants; }
+  [[nodiscard]] int64_t beyond_own(int64_t amount) const REQUIRES(mutex) {
     return std::max<int64_t>(0, amount - own_part());
   }
   bool take(const std::string& tenant, int64_t amount) {
     if (amount == 0) return true;
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     const auto found = used.find(tenant);
     const int64_t before = found == used.end() ? 0 : found->second;
     const int64_t more = beyond_own(before + amount) - beyond_own(before);
@@ -27,7 +28,7 @@ struct SharedLimitState {
   }
   void give(const std::string& tenant, int64_t amount) {
     if (amount == 0) return;
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     const auto found = used.find(tenant);
     CHECK(found != used.end() && found->second >= amount, tenant, amount);
     common -= beyond_own(found->second) - beyond_own(found->second - amount);
@@ -35,17 +36,17 @@ struct SharedLimitState {
     if (found->second == 0) used.erase(found);
   }
   void set_num_tenants(int64_t count) {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     num_tenants = std::max<int64_t>(1, count);
     common = 0;
     for (const auto& [tenant, amount] : used) common += beyond_own(amount);
   }
 
   const int64_t limit;
-  mutable std::mutex mutex;
-  int64_t num_tenants = 1;
-  int64_t common = 0;  // used beyond own parts
-  std::map<std::string, int64_t> used;
+  mutable Mutex mutex;
+  int64_t num_tenants GUARDED_BY(mutex) = 1;
+  int64_t common GUARDED_BY(mutex) = 0;  // used beyond own parts
+  std::map<std::string, int64_t> used GUARDED_BY(mutex);
 };
 
 SharedLimit::SharedLimit(int64_t limit) : state_(std::make_shared<SharedLimitState>(limit)) {}
@@ -70,14 +71,14 @@ void SharedLimit::give(const std::string& tenant, int64_t amount) { state_->give
 int64_t SharedLimit::limit() const { return state_->limit; }
 
 int64_t SharedLimit::used() const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   int64_t all = 0;
   for (const auto& [tenant, amount] : state_->used) all += amount;
   return all;
 }
 
 int64_t SharedLimit::used(const std::string& tenant) const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const auto found = state_->used.find(tenant);
   return found == state_->used.end() ? 0 : found->second;
 }

@@ -36,7 +36,7 @@ void Scheduler::note_change() {
 
 Submission Scheduler::submit(api::Command command, double now) {
   auto shared = std::make_shared<const api::Command>(std::move(command));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (stopping_) return {Verdict::kStopping, shared->request};
   Submission out;
   if (std::holds_alternative<api::Sample>(shared->op)) {
@@ -126,13 +126,13 @@ Submission Scheduler::submit_training(CommandPtr command, double now) {
 }
 
 bool Scheduler::knows(const api::ModelId& id, int64_t seq_id) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = models_.find(id);
   return found != models_.end() && found->second.queue.knows(seq_id);
 }
 
 void Scheduler::consume(const api::ModelId& id, int64_t seq_id, double now) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = models_.find(id);
   if (found == models_.end()) return;
   found->second.queue.consume(seq_id, now);
@@ -158,7 +158,7 @@ void Scheduler::refuse(const CommandPtr& command, api::FaultCategory category,
 }
 
 bool Scheduler::cancel(const api::RequestId& request) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!samples_.contains(request)) return false;
   drop_sample(request);
   answer(request, api::Failure{api::FaultCategory::kUser, "the sample was cancelled"});
@@ -219,7 +219,7 @@ void Scheduler::end_model(Model& model, api::FaultCategory category, std::string
 }
 
 void Scheduler::end_session(const api::SessionId& session, std::string_view reason, double now) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (auto& [id, model] : models_) {
     if (model.session != session || model.ending) continue;
     end_model(model, api::FaultCategory::kUser, reason, true, now);
@@ -235,7 +235,7 @@ void Scheduler::end_session(const api::SessionId& session, std::string_view reas
 }
 
 void Scheduler::tick(double now, double excused) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   note_change();  // an engine may have written a save and take another
   for (auto& [id, model] : models_) {
     model.queue.excuse(excused);
@@ -252,13 +252,13 @@ void Scheduler::tick(double now, double excused) {
 }
 
 void Scheduler::release(api::BaseId base, const api::SnapshotId& snapshot) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   sides_[base].released.push_back(snapshot);
   note_change();
 }
 
 void Scheduler::begin_shutdown(double now) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   stopping_ = true;
   const size_t accepted = unanswered_.size();
   const std::string_view reason = "the server is shutting down";
@@ -271,30 +271,30 @@ void Scheduler::begin_shutdown(double now) {
 }
 
 size_t Scheduler::num_dropped() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return num_dropped_;
 }
 
 bool Scheduler::any_samples() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::any_of(sides_.begin(), sides_.end(), [](const auto& side) {
     return !side.second.samples.empty() || !side.second.cancelled.empty();
   });
 }
 
 bool Scheduler::idle() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return unanswered_.empty() && answers_.empty();
 }
 
 bool Scheduler::has_model(const api::ModelId& id) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = models_.find(id);
   return found != models_.end() && !found->second.ending;
 }
 
 SchedulerStats Scheduler::stats() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   SchedulerStats out;
   out.models = static_cast<int64_t>(models_.size());
   for (const auto& [id, model] : models_) {
@@ -309,12 +309,15 @@ SchedulerStats Scheduler::stats() const {
 }
 
 void Scheduler::wait(double seconds) {
-  std::unique_lock lock(mutex_);
-  condition_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return changed_; });
+  const auto end = std::chrono::steady_clock::now() + std::chrono::round<std::chrono::nanoseconds>(
+                                                          std::chrono::duration<double>(seconds));
+  const MutexLock lock(mutex_);
+  while (!changed_ && condition_.wait_until(mutex_, end)) {
+  }
 }
 
 void Scheduler::wake() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   note_change();
 }
 

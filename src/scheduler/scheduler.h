@@ -21,11 +21,9 @@
 //   work = scheduler.next({engine.capacity()}, now);
 //   futures.post(scheduler.complete(engine.run(work), now));
 #pragma once
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -36,6 +34,7 @@
 
 #include "api/result.h"
 #include "api/work.h"
+#include "base/mutex.h"
 #include "base/shared_limit.h"
 #include "scheduler/fair_share.h"
 #include "scheduler/model_queue.h"
@@ -157,30 +156,34 @@ class Scheduler {
     double train_mark = 0.0, sample_mark = 0.0;
   };
 
-  Submission submit_sample(CommandPtr command);
-  Submission submit_create(CommandPtr command);
-  Submission submit_unload(CommandPtr command, double now);
-  Submission submit_training(CommandPtr command, double now);
+  Submission submit_sample(CommandPtr command) REQUIRES(mutex_);
+  Submission submit_create(CommandPtr command) REQUIRES(mutex_);
+  Submission submit_unload(CommandPtr command, double now) REQUIRES(mutex_);
+  Submission submit_training(CommandPtr command, double now) REQUIRES(mutex_);
 
-  void expect_answer(const api::RequestId& request);
-  void answer(const api::RequestId& request, api::Outcome outcome);
-  void refuse(const CommandPtr& command, api::FaultCategory category, std::string_view reason);
+  void expect_answer(const api::RequestId& request) REQUIRES(mutex_);
+  void answer(const api::RequestId& request, api::Outcome outcome) REQUIRES(mutex_);
+  void refuse(const CommandPtr& command, api::FaultCategory category, std::string_view reason)
+      REQUIRES(mutex_);
   void end_model(Model& model, api::FaultCategory category, std::string_view reason,
-                 bool keep_saves, double now);
+                 bool keep_saves, double now) REQUIRES(mutex_);
   void end_samples(const api::SessionId* session, api::FaultCategory category,
-                   std::string_view reason);
-  void drop_sample(const api::RequestId& request);
-  void finish_create(const api::ModelId& id, const api::Outcome& outcome, double now);
-  void forget_bytes(const CommandPtr& command);
-  void pop(Model& model, double now);
+                   std::string_view reason) REQUIRES(mutex_);
+  void drop_sample(const api::RequestId& request) REQUIRES(mutex_);
+  void finish_create(const api::ModelId& id, const api::Outcome& outcome, double now)
+      REQUIRES(mutex_);
+  void forget_bytes(const CommandPtr& command) REQUIRES(mutex_);
+  void pop(Model& model, double now) REQUIRES(mutex_);
 
   [[nodiscard]] static bool is_save(const api::Command& command);
   [[nodiscard]] static bool is_file_work(const api::Command& command);
-  [[nodiscard]] CommandPtr next_control(const Model& model) const;
-  bool start_control(const api::ModelId& id, Model& model, api::Work& work, double now);
-  bool take_control(const api::Capacity& engine, Side& side, api::Work& work, double now);
+  [[nodiscard]] CommandPtr next_control(const Model& model) const REQUIRES(mutex_);
+  bool start_control(const api::ModelId& id, Model& model, api::Work& work, double now)
+      REQUIRES(mutex_);
+  bool take_control(const api::Capacity& engine, Side& side, api::Work& work, double now)
+      REQUIRES(mutex_);
   [[nodiscard]] int64_t pages_to_begin(const api::Capacity& engine, const Side& side,
-                                       const SampleEntry& entry) const;
+                                       const SampleEntry& entry) const REQUIRES(mutex_);
   // A row that may be next: of a tenant's first request, or one that is aside.
   struct NextRow {
     api::TenantId tenant;
@@ -193,36 +196,41 @@ class Scheduler {
   };
   struct RoomLeft;
   void add_next_rows(const api::Capacity& engine, const Side& side, const RoomLeft& room,
-                     const api::TenantId& tenant, std::vector<NextRow>& rows) const;
+                     const api::TenantId& tenant, std::vector<NextRow>& rows) const
+      REQUIRES(mutex_);
   [[nodiscard]] std::optional<NextRow> next_sample(const api::Capacity& engine, const Side& side,
-                                                   const RoomLeft& room, bool must_take) const;
-  void hand_out(const NextRow& row, Side& side, api::Work& work);
-  void take_sampling(const api::Capacity& engine, Side& side, api::Work& work);
-  void take_samples(const api::Capacity& engine, Side& side, api::Work& work);
-  void take_rows(const api::Capacity& engine, Side& side, api::Work& work, double now);
-  void take_datum(Model& model, std::vector<api::TrainRows>& rows, double now);
-  [[nodiscard]] bool any_rows(const api::Capacity& engine) const;
+                                                   const RoomLeft& room, bool must_take) const
+      REQUIRES(mutex_);
+  void hand_out(const NextRow& row, Side& side, api::Work& work) REQUIRES(mutex_);
+  void take_sampling(const api::Capacity& engine, Side& side, api::Work& work) REQUIRES(mutex_);
+  void take_samples(const api::Capacity& engine, Side& side, api::Work& work) REQUIRES(mutex_);
+  void take_rows(const api::Capacity& engine, Side& side, api::Work& work, double now)
+      REQUIRES(mutex_);
+  void take_datum(Model& model, std::vector<api::TrainRows>& rows, double now) REQUIRES(mutex_);
+  [[nodiscard]] bool any_rows(const api::Capacity& engine) const REQUIRES(mutex_);
   static bool training_may_run(const api::Capacity& engine, Side& side, const api::Work& work);
   [[nodiscard]] static bool rows_ready(const Model& model);
-  void note_change();
+  void note_change() REQUIRES(mutex_);
 
   const SchedulerOptions options_;
 
-  mutable std::mutex mutex_;  // guards everything below
-  std::condition_variable condition_;
-  bool changed_ = false;
-  bool stopping_ = false;
-  Models models_;
-  std::map<api::BaseId, Side> sides_;
-  std::map<api::TenantId, int64_t> queued_bytes_;
-  std::unordered_map<api::RequestId, SampleEntry> samples_;    // until answered
-  std::unordered_map<api::RequestId, api::ModelId> creating_;  // handed out, no answer yet
-  std::unordered_map<api::RequestId, api::ModelId> begun_;     // some of its data handed out
-  std::set<api::RequestId> unanswered_;
-  std::vector<api::Result> answers_;
+  mutable Mutex mutex_;
+  CondVar condition_;
+  bool changed_ GUARDED_BY(mutex_) = false;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  Models models_ GUARDED_BY(mutex_);
+  std::map<api::BaseId, Side> sides_ GUARDED_BY(mutex_);
+  std::map<api::TenantId, int64_t> queued_bytes_ GUARDED_BY(mutex_);
+  std::unordered_map<api::RequestId, SampleEntry> samples_ GUARDED_BY(mutex_);  // until answered
+  std::unordered_map<api::RequestId, api::ModelId> creating_
+      GUARDED_BY(mutex_);  // handed out, no answer yet
+  std::unordered_map<api::RequestId, api::ModelId> begun_
+      GUARDED_BY(mutex_);  // some of its data handed out
+  std::set<api::RequestId> unanswered_ GUARDED_BY(mutex_);
+  std::vector<api::Result> answers_ GUARDED_BY(mutex_);
   SharedLimit queued_samples_;  // none of whose rows was handed out
-  size_t num_dropped_ = 0;
-  size_t next_engine_ = 0;
+  size_t num_dropped_ GUARDED_BY(mutex_) = 0;
+  size_t next_engine_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace strata::scheduler

@@ -18,7 +18,7 @@ bool Scheduler::rows_ready(const Model& model) {
 }
 
 api::Work Scheduler::next(std::span<const api::Capacity> engines, double now) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   changed_ = false;
   for (size_t i = 0; i < engines.size(); ++i) {
     const size_t index = (next_engine_ + i) % engines.size();
@@ -41,7 +41,7 @@ api::Work Scheduler::next(std::span<const api::Capacity> engines, double now) {
 }
 
 api::Work Scheduler::next_samples(const api::Capacity& engine) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   api::Work work;
   work.base = engine.base;
   take_sampling(engine, sides_[engine.base], work);
@@ -400,7 +400,7 @@ void Scheduler::finish_create(const api::ModelId& id, const api::Outcome& outcom
 }
 
 std::vector<api::Result> Scheduler::complete(std::vector<api::Result> results, double now) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (api::Result& result : results) {
     if (const auto created = creating_.find(result.request); created != creating_.end()) {
       const api::ModelId id = std::move(created->second);

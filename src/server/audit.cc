@@ -6,14 +6,13 @@
 
 #include <cerrno>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
 #include <deque>
-#include <mutex>
 #include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "checkpoint/json.h"
 #include "server/state/store.h"
 
@@ -67,14 +66,13 @@ struct AuditLog::Writer {
   [[nodiscard]] bool append(const std::string& text);
 
   const std::string path;
-  std::mutex mutex;
-  std::condition_variable wake;
-  // Of all threads, under the mutex.
-  std::deque<Job> jobs;
-  size_t queued_bytes = 0;
-  Counts counts;
-  bool is_stopping = false;
-  bool is_done = false;  // the thread
+  Mutex mutex;
+  CondVar wake;
+  std::deque<Job> jobs GUARDED_BY(mutex);
+  size_t queued_bytes GUARDED_BY(mutex) = 0;
+  Counts counts GUARDED_BY(mutex);
+  bool is_stopping GUARDED_BY(mutex) = false;
+  bool is_done GUARDED_BY(mutex) = false;  // the thread
   // Of the thread.
   int file;
   bool is_whole = true;  // the last line has its end
@@ -86,14 +84,18 @@ AuditLog::AuditLog(std::string path) : writer_(std::make_shared<Writer>(std::mov
 }
 
 AuditLog::~AuditLog() {
-  std::unique_lock lock(writer_->mutex);
-  writer_->is_stopping = true;
-  writer_->wake.notify_all();
-  const auto patience = std::chrono::duration<double>(kPatience);
-  if (writer_->wake.wait_for(lock, patience, [this] { return writer_->is_done; })) return;
+  Writer& writer = *writer_;
+  const MutexLock lock(writer.mutex);
+  writer.is_stopping = true;
+  writer.wake.notify_all();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::round<std::chrono::nanoseconds>(
+                                                          std::chrono::duration<double>(kPatience));
+  while (!writer.is_done && writer.wake.wait_until(writer.mutex, end)) {
+  }
+  if (writer.is_done) return;
   // One is in the write that hangs.
   log(LogLevel::kError, fmt::format("audit: {}: the disk does not answer; {} lines are lost",
-                                    writer_->path, writer_->jobs.size() + 1));
+                                    writer.path, writer.jobs.size() + 1));
 }
 
 void AuditLog::add(AuditLine line) { writer_->add({text_of(line)}); }
@@ -101,7 +103,7 @@ void AuditLog::add(AuditLine line) { writer_->add({text_of(line)}); }
 void AuditLog::reopen() { writer_->add({}); }
 
 void AuditLog::Writer::add(Job job) {
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   if (queued_bytes + job.text.size() > kMaxQueued) {
     ++counts.dropped;
     return;
@@ -112,24 +114,25 @@ void AuditLog::Writer::add(Job job) {
 }
 
 AuditLog::Counts AuditLog::counts() const {
-  const std::lock_guard lock(writer_->mutex);
+  const MutexLock lock(writer_->mutex);
   return writer_->counts;
 }
 
 void AuditLog::Writer::loop() {
-  std::unique_lock lock(mutex);
+  mutex.lock();
   for (;;) {
-    wake.wait(lock, [this] { return is_stopping || !jobs.empty(); });
+    while (!is_stopping && jobs.empty()) wake.wait(mutex);
     if (jobs.empty()) break;
     const Job job = std::move(jobs.front());
     jobs.pop_front();
     queued_bytes -= job.text.size();
-    lock.unlock();
+    mutex.unlock();
     run(job);
-    lock.lock();
+    mutex.lock();
   }
   is_done = true;
   wake.notify_all();
+  mutex.unlock();
 }
 
 void AuditLog::Writer::run(const Job& job) {
@@ -153,7 +156,7 @@ void AuditLog::Writer::run(const Job& job) {
                     std::strerror(fault)));
   if (is_written && is_failing) log(LogLevel::kWarning, "audit: lines are written again");
   is_failing = !is_written;
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   ++(is_written ? counts.written : counts.dropped);
 }
 

@@ -11,9 +11,9 @@ ParsePool::ParsePool(int num_threads) {
 ParsePool::~ParsePool() { stop(); }
 
 void ParsePool::stop() {
-  decltype(jobs_) dropped;
+  std::map<std::string, std::deque<std::function<void()>>> dropped;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
     turns_.clear();
     dropped.swap(jobs_);
@@ -25,7 +25,7 @@ void ParsePool::stop() {
 }
 
 void ParsePool::post(const std::string& tenant, std::function<void()> job) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (stopping_) return;
   const auto [queue, is_first] = jobs_.try_emplace(tenant);
   queue->second.push_back(std::move(job));
@@ -36,18 +36,18 @@ void ParsePool::post(const std::string& tenant, std::function<void()> job) {
 
 // A tenant's entry stays in jobs_ while one of its jobs runs, so that no other begins.
 void ParsePool::loop() {
-  std::unique_lock lock(mutex_);
+  mutex_.lock();
   for (;;) {
-    wake_.wait(lock, [this] { return stopping_ || !turns_.empty(); });
-    if (stopping_) return;
+    while (!stopping_ && turns_.empty()) wake_.wait(mutex_);
+    if (stopping_) break;
     const std::string tenant = std::move(turns_.front());
     turns_.pop_front();
     std::function<void()> job = std::move(jobs_.at(tenant).front());
     jobs_.at(tenant).pop_front();
-    lock.unlock();
+    mutex_.unlock();
     job();
     job = nullptr;  // what it held goes here too
-    lock.lock();
+    mutex_.lock();
     const auto queue = jobs_.find(tenant);
     if (queue == jobs_.end()) continue;  // stopped meanwhile
     if (queue->second.empty()) {
@@ -57,6 +57,7 @@ void ParsePool::loop() {
       wake_.notify_one();
     }
   }
+  mutex_.unlock();
 }
 
 }  // namespace strata::server

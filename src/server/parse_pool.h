@@ -2,14 +2,14 @@
 // A tenant's jobs run in order, one at a time, and tenants take turns, so that many large bodies of
 // one delay its own requests alone. What the jobs hold is bounded by who posts them.
 #pragma once
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace strata::server {
 
@@ -28,11 +28,12 @@ class ParsePool {
  private:
   void loop();
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::map<std::string, std::deque<std::function<void()>>> jobs_;  // by tenant; none is empty
-  std::deque<std::string> turns_;  // tenants with jobs, none of which is running
-  bool stopping_ = false;
+  Mutex mutex_;
+  CondVar wake_;
+  std::map<std::string, std::deque<std::function<void()>>> jobs_
+      GUARDED_BY(mutex_);                             // by tenant; none is empty
+  std::deque<std::string> turns_ GUARDED_BY(mutex_);  // tenants with jobs, none of which is running
+  bool stopping_ GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };
 

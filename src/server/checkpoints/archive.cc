@@ -43,7 +43,7 @@ void CheckpointRegistry::make_room_for_archive(int64_t bytes) {
 }
 
 std::string CheckpointRegistry::archive(const CheckpointRow& row) {
-  const std::lock_guard lock(archive_mutex_);
+  const MutexLock lock(archive_mutex_);
   if (const auto made = made_archive(row)) return *made;
   const std::string path = fmt::format("{}/{}.tar", data_.temporary(), row.id);
   const auto held = lease(row.id);

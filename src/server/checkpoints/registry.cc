@@ -276,16 +276,16 @@ CheckpointRow CheckpointRegistry::find(const TinkerPath& path, const std::string
 }
 
 std::shared_ptr<void> CheckpointRegistry::lease(const std::string& checkpoint_id) {
-  const std::lock_guard lock(leases_->mutex);
+  const MutexLock lock(leases_->mutex);
   ++leases_->counts[checkpoint_id];
   return {nullptr, [leases = leases_, checkpoint_id](void*) {
-            const std::lock_guard release(leases->mutex);
+            const MutexLock release(leases->mutex);
             if (--leases->counts[checkpoint_id] == 0) leases->counts.erase(checkpoint_id);
           }};
 }
 
 bool CheckpointRegistry::is_leased(const std::string& id) {
-  const std::lock_guard lock(leases_->mutex);
+  const MutexLock lock(leases_->mutex);
   return leases_->counts.contains(id);
 }
 

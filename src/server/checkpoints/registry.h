@@ -10,12 +10,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "server/checkpoints/data_dir.h"
 #include "server/checkpoints/tinker_path.h"
 #include "server/state/store.h"
@@ -109,12 +109,12 @@ class CheckpointRegistry {
   std::shared_ptr<std::atomic<int64_t>> reserved_ = std::make_shared<std::atomic<int64_t>>(0);
 
   struct Leases {
-    std::mutex mutex;
-    std::map<std::string, int> counts;
+    Mutex mutex;
+    std::map<std::string, int> counts GUARDED_BY(mutex);
   };
   std::map<std::string, double> expired_;  // since when, steady; of the sweeping thread
   std::shared_ptr<Leases> leases_ = std::make_shared<Leases>();
-  std::mutex archive_mutex_;
+  Mutex archive_mutex_;  // one archive is packed at a time
 };
 
 }  // namespace strata::server

@@ -130,7 +130,7 @@ void Rest::archive(const Request& request, const Respond& respond) {
 // For a URL that is older than the archive: a restart empties tmp, and old archives go.
 void Rest::pack_again(const CheckpointRow& row) {
   {
-    const std::lock_guard lock(packing_->mutex);
+    const MutexLock lock(packing_->mutex);
     if (!packing_->ids.insert(row.id).second) return;
   }
   parts_.worker.post([&registry = parts_.registry, packing = packing_, row,
@@ -140,7 +140,7 @@ void Rest::pack_again(const CheckpointRow& row) {
     } catch (const std::exception& error) {
       log(LogLevel::kError, fmt::format("archive of {}: {}", path_of(row).text(), error.what()));
     }
-    const std::lock_guard lock(packing->mutex);
+    const MutexLock lock(packing->mutex);
     packing->ids.erase(row.id);
   });
 }

@@ -5,10 +5,10 @@
 #pragma once
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 
+#include "base/mutex.h"
 #include "server/checkpoints/registry.h"
 #include "server/checkpoints/signed_url.h"
 #include "server/http/message.h"
@@ -59,8 +59,8 @@ class Rest {
 
   RestParts parts_;
   struct Packing {  // checkpoints whose archives the worker was told to make again
-    std::mutex mutex;
-    std::set<std::string> ids;
+    Mutex mutex;
+    std::set<std::string> ids GUARDED_BY(mutex);
   };
   std::shared_ptr<Packing> packing_ = std::make_shared<Packing>();
 };

@@ -14,7 +14,7 @@ Worker::~Worker() { stop(); }
 
 void Worker::stop() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
   wake_.notify_one();
@@ -23,7 +23,7 @@ void Worker::stop() {
 
 void Worker::post(std::function<void()> job) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!stopping_) {
       jobs_.push_back(std::move(job));
       wake_.notify_one();
@@ -47,8 +47,8 @@ void Worker::loop() {
   for (;;) {
     std::function<void()> job;
     {
-      std::unique_lock lock(mutex_);
-      wake_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
+      const MutexLock lock(mutex_);
+      while (!stopping_ && jobs_.empty()) wake_.wait(mutex_);
       if (jobs_.empty()) return;
       job = std::move(jobs_.front());
       jobs_.pop_front();

@@ -1,11 +1,11 @@
 // Worker: one thread for jobs that read or write whole files, so that the I/O thread need not wait.
 // Jobs run in order.
 #pragma once
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
+
+#include "base/mutex.h"
 
 namespace strata::server {
 
@@ -26,10 +26,10 @@ class Worker {
   void loop();
   static void run(const std::function<void()>& job) noexcept;
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<std::function<void()>> jobs_;
-  bool stopping_ = false;
+  Mutex mutex_;
+  CondVar wake_;
+  std::deque<std::function<void()>> jobs_ GUARDED_BY(mutex_);
+  bool stopping_ GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses the others
 };
 

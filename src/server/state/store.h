@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "api/command.h"
+#include "base/mutex.h"
 #include "server/state/sql.h"
 
 namespace strata::server {
@@ -224,21 +224,21 @@ class StateStore {
   bool prune_history(double now, int64_t keep);
 
  private:
-  SqlResult run(std::string_view statement, std::vector<SqlValue> parameters);
+  SqlResult run(std::string_view statement, std::vector<SqlValue> parameters) REQUIRES(mutex_);
   std::optional<std::string> known_value(const std::string& tenant, const std::string& scope,
-                                         const Idempotency& key);
-  int64_t next_number() { return ++number_; }
-  int64_t stability_bytes(const std::string& tenant);
-  void insert_run(const RunRow& row);
-  void insert_checkpoint(const CheckpointRow& row);
+                                         const Idempotency& key) REQUIRES(mutex_);
+  int64_t next_number() REQUIRES(mutex_) { return ++number_; }
+  int64_t stability_bytes(const std::string& tenant) REQUIRES(mutex_);
+  void insert_run(const RunRow& row) REQUIRES(mutex_);
+  void insert_checkpoint(const CheckpointRow& row) REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  std::unique_ptr<Sql> sql_;
+  Mutex mutex_;
+  std::unique_ptr<Sql> sql_;  // statements under the mutex; sync() on any thread
   int64_t boot_ = 0;
   double boot_time_ = 0;
-  int64_t number_ = 0;  // the highest in use
-  std::vector<std::pair<std::string, double>> touched_;
-  std::map<std::string, int64_t> stability_bytes_;  // by tenant, where known
+  int64_t number_ GUARDED_BY(mutex_) = 0;  // the highest in use
+  std::vector<std::pair<std::string, double>> touched_ GUARDED_BY(mutex_);
+  std::map<std::string, int64_t> stability_bytes_ GUARDED_BY(mutex_);  // by tenant, where known
 };
 
 // Seconds since 1970, UTC; and as RFC 3339 with milliseconds, ending in Z.

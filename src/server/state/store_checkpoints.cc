@@ -58,7 +58,7 @@ void StateStore::insert_checkpoint(const CheckpointRow& row) {
 
 void StateStore::add_checkpoint(const CheckpointRow& row) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     Transaction transaction(*sql_, Durability::kLater);
     run("UPDATE checkpoints SET deleted_at = ? "
         "WHERE run_id = ? AND kind = ? AND name = ? AND deleted_at IS NULL",
@@ -72,7 +72,7 @@ void StateStore::add_checkpoint(const CheckpointRow& row) {
 void StateStore::add_copy(const RunRow& run_row, const CheckpointRow& checkpoint,
                           const Idempotency& key) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     Transaction transaction(*sql_, Durability::kLater);
     insert_run(run_row);
     insert_checkpoint(checkpoint);
@@ -92,20 +92,20 @@ void StateStore::add_copy(const RunRow& run_row, const CheckpointRow& checkpoint
 std::optional<CheckpointRow> StateStore::find_checkpoint(const std::string& run_id,
                                                          CheckpointKind kind,
                                                          const std::string& name, double now) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return rows::first(run(select(fmt::format("run_id = ? AND kind = ? AND name = ? AND {}", kAlive)),
                          {run_id, kind_value(kind), name, now}),
                      read_checkpoint);
 }
 
 std::optional<CheckpointRow> StateStore::find_checkpoint_id(const std::string& id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return rows::first(run(select("id = ?"), {id}), read_checkpoint);
 }
 
 std::optional<CheckpointRow> StateStore::last_checkpoint(const std::string& run_id,
                                                          CheckpointKind kind, double now) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return rows::first(
       run(select(
               fmt::format("run_id = ? AND kind = ? AND {} ORDER BY number DESC LIMIT 1", kAlive)),
@@ -114,7 +114,7 @@ std::optional<CheckpointRow> StateStore::last_checkpoint(const std::string& run_
 }
 
 std::vector<CheckpointRow> StateStore::checkpoints_of(const std::string& run_id, double now) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return rows::all(
       run(select(fmt::format("run_id = ? AND {} ORDER BY number DESC", kAlive)), {run_id, now}),
       read_checkpoint);
@@ -122,7 +122,7 @@ std::vector<CheckpointRow> StateStore::checkpoints_of(const std::string& run_id,
 
 std::vector<CheckpointRow> StateStore::list_checkpoints(const std::string& tenant,
                                                         bool with_external, double now, Page page) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return rows::all(
       run(select(fmt::format("tenant = ? AND {}{} ORDER BY number DESC "
                              "LIMIT ? OFFSET ?",
@@ -132,7 +132,7 @@ std::vector<CheckpointRow> StateStore::list_checkpoints(const std::string& tenan
 }
 
 int64_t StateStore::count_checkpoints(const std::string& tenant, bool with_external, double now) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const SqlResult count =
       run(fmt::format("SELECT COUNT(*) FROM checkpoints WHERE tenant = ? AND {}{}", kAlive,
                       with_external ? "" : " AND kind <> 'external_weights'"),
@@ -143,7 +143,7 @@ int64_t StateStore::count_checkpoints(const std::string& tenant, bool with_exter
 bool StateStore::delete_checkpoint(const std::string& id, double now) {
   int64_t changed = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     Transaction transaction(*sql_, Durability::kLater);
     changed = run(fmt::format("UPDATE checkpoints SET deleted_at = ? WHERE id = ? AND {}", kAlive),
                   {now, id, now})
@@ -155,17 +155,17 @@ bool StateStore::delete_checkpoint(const std::string& id, double now) {
 }
 
 void StateStore::set_expiry(const std::string& id, std::optional<double> expires_at) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   run("UPDATE checkpoints SET expires_at = ? WHERE id = ?", {rows::nullable(expires_at), id});
 }
 
 void StateStore::set_public(const std::string& id, bool is_public) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   run("UPDATE checkpoints SET is_public = ? WHERE id = ?", {static_cast<int64_t>(is_public), id});
 }
 
 std::vector<CheckpointRow> StateStore::collectable(double now) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   constexpr const char* kUnread =
       "NOT EXISTS (SELECT 1 FROM samplers JOIN sessions ON sessions.id = samplers.session_id "
       "WHERE samplers.checkpoint_id = checkpoints.id AND sessions.state = 'active')";
@@ -181,27 +181,27 @@ std::vector<CheckpointRow> StateStore::collectable(double now) {
 }
 
 std::vector<CheckpointRow> StateStore::rows_with_files() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return rows::all(run(select("files_gone = 0"), {}), read_checkpoint);
 }
 
 void StateStore::expire(const std::string& id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   run("UPDATE checkpoints SET deleted_at = expires_at WHERE id = ? AND deleted_at IS NULL", {id});
 }
 
 void StateStore::files_gone(const std::string& id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   run("UPDATE checkpoints SET files_gone = 1 WHERE id = ?", {id});
 }
 
 void StateStore::forget_checkpoint(const std::string& id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   run("DELETE FROM checkpoints WHERE id = ?", {id});
 }
 
 int64_t StateStore::stored_bytes() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const SqlResult sum = run(
       "SELECT CAST(COALESCE(SUM(size_bytes), 0) AS BIGINT) FROM checkpoints WHERE files_gone = 0",
       {});
@@ -209,7 +209,7 @@ int64_t StateStore::stored_bytes() {
 }
 
 int64_t StateStore::stored_bytes(const std::string& tenant) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const SqlResult sum = run(
       "SELECT CAST(COALESCE(SUM(size_bytes), 0) AS BIGINT) FROM checkpoints WHERE tenant = ? AND "
       "files_gone = 0",

@@ -17,7 +17,7 @@ UsageRow read_usage(const SqlRow& row) {
 }  // namespace
 
 std::vector<UsageRow> StateStore::usage_rows() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return rows::all(
       run("SELECT tenant, key_id, requests, trained_tokens, sampled_tokens FROM usage_by_key "
           "ORDER BY tenant, key_id",
@@ -27,7 +27,7 @@ std::vector<UsageRow> StateStore::usage_rows() {
 
 void StateStore::put_usage(const std::vector<UsageRow>& rows) {
   if (rows.empty()) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Transaction transaction(*sql_);
   for (const UsageRow& row : rows) {
     run("INSERT INTO usage_by_key (tenant, key_id, requests, trained_tokens, sampled_tokens) "
