@@ -35,7 +35,7 @@ build: install
 # One Release build with tests; then the fast suite, whose closing lines are the last of the output.
 test:
 	@tools/install.sh test
-	@$(MAKE) --no-print-directory checks
+	@$(MAKE) --no-print-directory checks format-check
 	@$(CMAKE) -B build/test -DCMAKE_CXX_COMPILER=g++ -DSTRATA_TESTS=ON
 	@cmake --build build/test -j $(JOBS)
 	@ctest --test-dir build/test -j2 -LE slow --output-on-failure --no-tests=error
@@ -43,20 +43,18 @@ test:
 # Every tools/check_*.py: layers, sizes, documents. They read the tree and write nothing.
 checks:
 	@for check in tools/check_*.py; do [ ! -e "$$check" ] || python3 "$$check"; done
+	@python3 tools/check_layers.py --self-test
 
 asan tsan:
 	@tools/install.sh clang
-	@flags="-fsanitize=address,undefined -fno-sanitize-recover=all"; \
-	  [ $@ = asan ] || flags="-fsanitize=thread"; \
-	  $(CMAKE) -B build/$@ $(CLANG) -DCMAKE_CXX_FLAGS="$$flags -fno-omit-frame-pointer"
+	@cmake --preset $@ --log-level=WARNING
 	@cmake --build build/$@ -j $(JOBS)
 	@env $(SANITIZER_OPTIONS) ctest --test-dir build/$@ -j2 -LE slow --output-on-failure --no-tests=error
 
 # Runs every fuzz target for FUZZ_SECONDS (60) from its kept corpus in tests/fuzz/corpus/<target>.
 fuzz:
 	@tools/install.sh clang
-	@$(CMAKE) -B build/fuzz $(CLANG) -DSTRATA_TESTS=OFF -DSTRATA_FUZZ=ON \
-	  -DCMAKE_CXX_FLAGS="-fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=all -fno-omit-frame-pointer"
+	@cmake --preset fuzz --log-level=WARNING
 	@cmake --build build/fuzz -j $(JOBS)
 	@for target in build/fuzz/tests/fuzz/*_fuzz; do \
 	  name=$$(basename "$$target" _fuzz); found=build/fuzz/found/$$name; \

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Check the house rules that a compiler does not: include allow-list, homes of headers, sizes, ASCII.
+"""Check the house rules that a compiler does not: include allow-lists, homes of headers, places that catch, sizes, ASCII.
 
 usage: python3 tools/check_layers.py [--root DIR] [--sizes]
        python3 tools/check_layers.py --self-test      each rule must catch a tree that breaks it
 
-Reads tools/layers.toml. Prints every fault with file, line and reason, and exits 1 if there is one.
+Reads tools/layers.toml, and from docs/architecture.md how large a folder may be. Prints every fault with file, line and reason, and exits 1 if there is one.
 --sizes prints lines and TODOs per folder. Standard library only (Python 3.11).
 """
 import argparse
+import collections
 import fnmatch
 import os
 import re
@@ -17,6 +18,8 @@ import tomllib
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+CATCH = re.compile(r"\bcatch \(")
+BUDGET = re.compile(r"^\| `(\w+)/` \|.*\| ([\d,]+) \|$")
 STANDARD = re.compile(r"^[a-z_0-9]+$|^std[a-z]+\.h$")
 CODE = (".h", ".cc", ".cu", ".cuh")
 
@@ -26,6 +29,8 @@ class Checker:
         self.root, self.rules, self.faults = root, rules, []
         self.exempt = rules.get("exempt", {})
         self.sizes = {}
+        self.included = set()  # (folder, folder that it includes)
+        self.catches = collections.Counter()  # places by file
 
     def fault(self, path, line, message):
         self.faults.append(f"{path}:{line}: {message}" if line else f"{path}: {message}")
@@ -37,7 +42,31 @@ class Checker:
                 with open(os.path.join(self.root, path), "rb") as f:
                     data = f.read()
                 self.check_file(path, data)
+        self.check_lists()
+        self.check_budgets()
         return self.faults
+
+    def check_lists(self):
+        """What nobody needs is struck from the lists, or they would allow more than the house has."""
+        for owner, allowed in self.rules["layers"].items():
+            for below in allowed:
+                if below != "*" and (owner, below) not in self.included:
+                    self.fault("tools/layers.toml", 0, f"{owner} includes nothing of {below}: strike it")
+        for path, reason in self.rules.get("catch", {}).items():
+            if self.catches[path] != int(reason.split(":")[0]):
+                self.fault("tools/layers.toml", 0, f"[catch]: {path} has {self.catches[path]} places, not as the list says: {reason}")
+
+    def check_budgets(self):
+        try:
+            with open(os.path.join(self.root, "docs", "architecture.md"), encoding="utf-8") as f:
+                rows = [match.groups() for match in map(BUDGET.match, f.read().split("\n")) if match]
+        except FileNotFoundError:
+            return
+        for folder, budget in rows:
+            lines = self.sizes.get(os.path.join("src", folder), [0, 0, 0])[1]
+            if lines > int(budget.replace(",", "")):
+                self.fault(f"src/{folder}", 0, f"{lines} lines, budget {budget}: say less, or change the table of "
+                                               "docs/architecture.md with a reason")
 
     def files(self, top):
         for folder, folders, names in sorted(os.walk(os.path.join(self.root, top))):
@@ -110,11 +139,19 @@ class Checker:
                 self.fault(path, number, "using namespace in a header")
             if re.search(r"\bgetenv\s*\(", line) and owner != "base":
                 self.fault(path, number, "getenv outside base/env: add the variable there")
+            if CATCH.search(line.split("//")[0]):
+                self.check_catch(path, inner, number)
             if line.lstrip().startswith("#") and (found := INCLUDE.match(line)):
                 includes.append((number, found.group(1), found.group(2)))
         for number, kind, name in includes:
             self.check_include(path, inner, owner, header, number, kind, name)
         self.check_own_header(path, inner, includes)
+
+    def check_catch(self, path, inner, number):
+        self.catches[inner] += 1
+        if inner not in self.rules.get("catch", {}):
+            self.fault(path, number, "catches: let it pass to where requests, jobs and commands end, or give the reason in "
+                                     "[catch] of tools/layers.toml")
 
     def check_include(self, path, inner, owner, header, number, kind, name):
         for home in self.rules.get("homes", []):
@@ -131,6 +168,7 @@ class Checker:
         if "/" not in name or ".." in name.split("/"):
             self.fault(path, number, f'"{name}": write includes from src/ on, as "folder/file.h"')
             return
+        self.included.add((owner, target))
         if target not in self.rules["layers"]:
             self.fault(path, number, f'"{name}": folder {target} has no row in tools/layers.toml')
         elif target != owner:
@@ -155,7 +193,9 @@ class Checker:
         print(f"{'total':<20}{total[0]:>6}{total[1]:>8}{total[2]:>6}")
 
 
-GOOD = {"src/base/a.h": "#pragma once\n#include <vector>\n", "src/base/a.cc": '#include "base/a.h"\n',
+GOOD = {"src/base/a.h": "#pragma once\n#include <vector>\n",
+        "src/base/a.cc": '#include "base/a.h"\nvoid f() { try { } catch (...) { } }\n',
+        "docs/architecture.md": "| `base/` | what all need | 1,000 |\n",
         "src/tensor/b.h": '#pragma once\n#include "base/a.h"\n'}
 BAD = {
     "may not include": {"src/base/x.h": '#pragma once\n#include "tensor/b.h"\n'},
@@ -172,9 +212,16 @@ BAD = {
     "getenv outside": {"src/tensor/x.cc": 'auto* p = getenv("X");\n'},
     "does not exist": {"src/tensor/x.cc": '#include "base/none.h"\n'},
     "as \"folder/file.h\"": {"src/base/x.cc": '#include "a.h"\n'},
-    "first include must be": {"src/base/a.cc": '#include <vector>\n#include "base/a.h"\n'},
+    "first include must be": {"src/base/a.cc": '#include <vector>\n#include "base/a.h"\nvoid f() { try { } catch (...) { } }\n'},
     "has no row": {"src/attic/x.cc": "int x;\n"},
+    "catches: let it pass": {"src/tensor/x.cc": "void f() { try { } catch (...) { } }\n"},
+    "base/a.cc has 0 places": {"src/base/a.cc": '#include "base/a.h"\n// no catch (...) here\n'},
+    "includes nothing of base": {"src/tensor/b.h": "#pragma once\n"},
+    "lines, budget 3": {"docs/architecture.md": "| `base/` | what all need | 3 |\n"},
 }
+
+
+SMALL = {"layers": {"base": [], "tensor": ["base"]}, "catch": {"base/a.cc": "1: a reason"}}
 
 
 def run_tree(files, rules):
@@ -187,7 +234,8 @@ def run_tree(files, rules):
         return Checker(root, rules).check()
 
 
-def self_test(rules):
+def self_test(all_rules):
+    rules = {**all_rules, **SMALL}
     clean = run_tree(GOOD, rules)
     assert not clean, clean
     for words, files in BAD.items():

@@ -1,6 +1,6 @@
 // CHECK for bugs: prints file, line, expression and values, then aborts. Never for what a user, a
 // file or a peer can cause: that is Error (base/error.h). DCHECK is the same in Debug builds and
-// nothing otherwise.
+// those of the sanitizers and fuzzers (STRATA_DCHECK), and nothing otherwise.
 //   CHECK(x.rows == y.rows, x.rows, y.rows);
 #pragma once
 #include <string>
@@ -45,7 +45,7 @@ std::string join_values(const Values&... values) {
                              ::strata::internal::join_values(__VA_ARGS__)); \
   } while (false)
 
-#ifdef NDEBUG
+#if defined(NDEBUG) && !defined(STRATA_DCHECK)
 #define DCHECK(condition, ...) \
   do {                         \
   } while (false && (condition))

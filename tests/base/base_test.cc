@@ -20,7 +20,21 @@ using ::testing::HasSubstr;
 
 enum class Colour { kRed = 4 };
 
-TEST(Check, PassesSilently) { CHECK(1 + 1 == 2, "never printed"); }
+TEST(Check, PassesSilently) {
+  ::testing::internal::CaptureStderr();
+  CHECK(1 + 1 == 2, "never printed");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(CheckDeathTest, DcheckIsForDebugBuildsAndSanitizers) {
+#if defined(NDEBUG) && !defined(STRATA_DCHECK)
+  int evaluated = 0;
+  DCHECK(++evaluated > 1);
+  EXPECT_EQ(evaluated, 0);
+#else
+  EXPECT_DEATH(DCHECK(1 + 1 == 3, 7), "CHECK failed: 1 \\+ 1 == 3  7");
+#endif
+}
 
 TEST(CheckDeathTest, PrintsExpressionAndValues) {
   const int64_t got = 3;

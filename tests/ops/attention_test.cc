@@ -355,8 +355,9 @@ TEST(Attention, EmptyBatch) {
     const AttentionData data(c, DType::kF32);
     const TrainingSegments training(c, data);
     const Forwarded forward = run_forward(backend, c, data, training.segments());
+    EXPECT_EQ(forward.out.view().rows(), 0);
     run_backward(backend, c, data, training.segments(), forward, DType::kF32);
-    run_forward(backend, c, data, {});
+    EXPECT_EQ(run_forward(backend, c, data, {}).lse.view().rows(), 0);
   }
 }
 
