@@ -7,12 +7,19 @@ namespace strata::apps {
 
 struct BackupOptions {
   std::string data;
-  std::string file;  // the backup
+  std::string out;  // the backup
+};
+struct RestoreOptions {
+  std::string in;  // the backup
+  std::string data;
+};
+struct CheckOptions {
+  std::string data;
 };
 
 // Each returns the exit code; 2 for damage that was found.
 int run_backup(const BackupOptions& options);
-int run_restore(const BackupOptions& options);
-int run_check(const std::string& data);
+int run_restore(const RestoreOptions& options);
+int run_check(const CheckOptions& options);
 
 }  // namespace strata::apps

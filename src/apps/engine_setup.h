@@ -14,12 +14,13 @@ model::Recompute parse_recompute(const std::string& text);
 // Only "cpu" is built; anything else is an Error{kUnsupported}.
 void check_device(const std::string& device);
 
+// What the options of every command that runs a model hold of it.
 struct EngineSetup {
-  std::string model;
-  std::string dtype = "auto";
-  std::string recompute = "none";
+  std::string model;               // Hugging Face directory
+  std::string dtype = "auto";      // auto, bf16, f32
+  std::string recompute = "none";  // none, full, a preset or custom:TAG,TAG
   std::string device = "cpu";
-  int threads = 0;
+  int threads = 0;  // 0: all cores
   bool strict_config = false;
 };
 

@@ -15,17 +15,9 @@
 namespace strata::apps {
 namespace {
 
-void check_options(const GenerationOptions& o) {
-  const auto fail = [](const std::string& what) { throw Error(ErrorCode::kInvalidArgument, what); };
-  if (o.max_tokens < 1) fail(fmt::format("--max-tokens: got {}, want 1 or more", o.max_tokens));
-  if (!(o.temperature >= 0 && o.temperature <= 1e6)) {
-    fail(fmt::format("--temperature: got {}, want 0 (greedy) or more", o.temperature));
-  }
-  if (o.top_k < 0) fail(fmt::format("--top-k: got {}, want 0 (off) or more", o.top_k));
-  if (!(o.top_p > 0 && o.top_p <= 1))
-    fail(fmt::format("--top-p: got {}, want above 0, at most 1", o.top_p));
-  for (const std::string& stop : o.stop) {
-    if (stop.empty()) fail("--stop: got an empty text");
+void check_stops(const std::vector<std::string>& stops) {
+  for (const std::string& stop : stops) {
+    if (stop.empty()) throw Error(ErrorCode::kInvalidArgument, "--stop: got an empty text");
   }
 }
 
@@ -64,13 +56,8 @@ std::string StopFinder::flush() { return found_ ? "" : std::exchange(held_, "");
 
 Generator::Generator(const GenerationOptions& options)
     : options_(options), text_(options.model), end_tokens_(text_.end_tokens().stop) {
-  check_options(options);
-  engine_ = make_engine({.model = options.model,
-                         .dtype = options.dtype,
-                         .recompute = "none",
-                         .device = options.device,
-                         .threads = options.threads,
-                         .strict_config = options.strict_config});
+  check_stops(options.stop);
+  engine_ = make_engine(options);
   if (!options.adapter.empty()) slot_ = engine_->load_adapter(options.adapter);
   seed_ = options.seed ? *options.seed : random_seed();
 }

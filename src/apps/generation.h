@@ -8,14 +8,14 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/engine_setup.h"
 #include "apps/text_stack.h"
 #include "base/function_ref.h"
 #include "engine/engine.h"
 
 namespace strata::apps {
 
-struct GenerationOptions {
-  std::string model;
+struct GenerationOptions : EngineSetup {
   std::string adapter;  // PEFT directory; empty: the base
   int64_t max_tokens = 256;
   double temperature = 1.0;  // 0: greedy
@@ -23,10 +23,6 @@ struct GenerationOptions {
   double top_p = 1.0;
   std::optional<uint64_t> seed;   // drawn, and printed, when absent
   std::vector<std::string> stop;  // texts that end the answer; they are not part of it
-  std::string dtype = "auto";
-  std::string device = "cpu";
-  int threads = 0;
-  bool strict_config = false;
 };
 
 struct Generated {

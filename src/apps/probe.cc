@@ -4,7 +4,6 @@
 
 #include <map>
 
-#include "apps/engine_setup.h"
 #include "apps/probe_request.h"
 #include "base/error.h"
 #include "base/files.h"
@@ -23,12 +22,7 @@ class Probe {
   void run() {
     request_ = parse_probe_request(read_file(options_.request, kMaxRequestBytes), options_.request,
                                    static_cast<int64_t>(options_.adapters.size()));
-    engine_ = make_engine({.model = options_.model,
-                           .dtype = options_.dtype,
-                           .recompute = options_.recompute,
-                           .device = options_.device,
-                           .threads = options_.threads,
-                           .strict_config = options_.strict_config});
+    engine_ = make_engine(options_);
     for (const std::string& dir : options_.adapters) slots_.push_back(engine_->load_adapter(dir));
     check_request();
     forward();
@@ -201,10 +195,6 @@ class Probe {
 }  // namespace
 
 int run_probe(const ProbeOptions& options) {
-  if (options.dtype != "f32" && options.dtype != "bf16") {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--dtype: got '{}', want f32 or bf16", options.dtype));
-  }
   Probe(options).run();
   return 0;
 }

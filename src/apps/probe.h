@@ -4,18 +4,16 @@
 #include <string>
 #include <vector>
 
+#include "apps/engine_setup.h"
+
 namespace strata::apps {
 
-struct ProbeOptions {
-  std::string model;
+struct ProbeOptions : EngineSetup {
+  ProbeOptions() { dtype = "f32"; }
+
   std::vector<std::string> adapters;
   std::string request;
   std::string out;
-  std::string dtype = "f32";
-  std::string recompute = "none";
-  std::string device = "cpu";
-  int threads = 0;
-  bool strict_config = false;
 };
 
 // Writes options.out, whole or not at all. Throws Error on a fault of the request or the files.

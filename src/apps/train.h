@@ -7,10 +7,11 @@
 #include <optional>
 #include <string>
 
+#include "apps/engine_setup.h"
+
 namespace strata::apps {
 
-struct TrainOptions {
-  std::string model;
+struct TrainOptions : EngineSetup {
   std::string data;
   std::string out;
   std::string method = "lora";  // or "full"
@@ -18,8 +19,6 @@ struct TrainOptions {
   double alpha = 32;
   std::string expert_rank = "divided";  // of routed experts: max(1, rank / experts); full: rank
   std::string targets = "all-linear";   // or module names, comma-separated
-  std::string dtype = "auto";           // auto, bf16, f32
-  std::string recompute = "none";       // none, full, a preset or custom:TAG,TAG
   std::string memory;                   // bytes of the whole run; chooses what is recomputed
   std::string train_on = "last";        // last, all
   int64_t max_length = 2048;
@@ -40,9 +39,6 @@ struct TrainOptions {
   int64_t save_every = 100;  // steps; 0: at the end only
   bool resume = false;
   uint64_t seed = 0;
-  int threads = 0;  // 0: all cores
-  std::string device = "cpu";
-  bool strict_config = false;
   bool json = false;  // a line of JSON on stdout at the end
 };
 

@@ -63,7 +63,7 @@ void fit_memory(TrainJob& job) {
   const TrainOptions& o = job.options();
   if (o.memory.empty()) return;
   engine::Engine& engine = job.engine();
-  const int64_t budget = server::parse_size("--memory", o.memory);
+  const int64_t budget = server::parse_size("memory", o.memory);
   const engine::MemoryPlan whole = engine::plan_memory(engine, shape_of(job, o.micro_tokens));
   const int64_t fixed = whole.total() - pass_item(whole);
   std::optional<engine::RecomputePlan> best;

@@ -8,62 +8,25 @@
 #include <limits>
 #include <optional>
 
-#include "apps/engine_setup.h"
+#include "apps/options.h"
 #include "apps/text_stack.h"
 #include "apps/train_job.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "report/format.h"
 #include "report/progress.h"
-#include "server/options.h"
 
 namespace strata::apps {
 namespace {
 
-template <typename Value>
-void check_range(const char* name, Value value, Value low, Value high, const char* wanted) {
-  if (value >= low && value <= high) return;  // NaN fails
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: got {}, want {}", name, value, wanted));
-}
-
-void check_choice(const char* name, const std::string& value, const std::string& a,
-                  const std::string& b) {
-  if (value == a || value == b) return;
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("{}: got '{}', want {} or {}", name, value, a, b));
-}
-
-void check_options(const TrainOptions& o) {
-  constexpr int64_t kMost = int64_t{1} << 40;
-  constexpr double kHuge = 1e30;
+void check_together(const TrainOptions& o) {
   check_device(o.device);
-  check_choice("--method", o.method, "lora", "full");
-  check_choice("--expert-rank", o.expert_rank, "divided", "full");
-  check_choice("--train-on", o.train_on, "last", "all");
   parse_recompute(o.recompute);
   if (!o.memory.empty() && o.recompute != "none") {
     throw Error(ErrorCode::kInvalidArgument,
                 "--memory and --recompute: give one; --memory chooses what is kept");
   }
-  if (!o.memory.empty()) server::parse_size("--memory", o.memory);
   data::parse_schedule(o.schedule);
-  check_range<int64_t>("--rank", o.rank, 1, 65536, "1 or more");
-  check_range("--alpha", o.alpha, -kHuge, kHuge, "a finite number");
-  check_range<int64_t>("--max-length", o.max_length, 2, kMost, "2 or more");
-  check_range<int64_t>("--batch-tokens", o.batch_tokens, 1, kMost, "1 or more");
-  check_range<int64_t>("--micro-tokens", o.micro_tokens, 1, kMost, "1 or more");
-  check_range<int64_t>("--epochs", o.epochs, 1, kMost, "1 or more");
-  check_range<int64_t>("--steps", o.steps, 0, kMost, "0 (use --epochs) or more");
-  check_range<int64_t>("--warmup-steps", o.warmup_steps, 0, kMost, "0 or more");
-  check_range<int64_t>("--save-every", o.save_every, 0, kMost, "0 (at the end only) or more");
-  if (o.lr) check_range("--lr", *o.lr, 0.0, kHuge, "0 or more");
-  constexpr double kBelowOne = 1 - 1e-9;
-  check_range("--beta1", o.beta1, 0.0, kBelowOne, "0 or more and below 1");
-  check_range("--beta2", o.beta2, 0.0, kBelowOne, "0 or more and below 1");
-  check_range("--eps", o.eps, 0.0, kHuge, "0 or more");
-  check_range("--weight-decay", o.weight_decay, 0.0, kHuge, "0 or more");
-  check_range("--clip", o.clip, 0.0, kHuge, "0 (off) or more");
-  check_range("--eval-fraction", o.eval_fraction, 0.0, 0.9, "0 to 0.9");
 }
 
 data::Dataset read_file_of_examples(const std::string& path, const char* label,
@@ -119,6 +82,7 @@ data::Dataset pick(data::Dataset& from, const std::vector<int64_t>& indices) {
 
 std::unique_ptr<TrainJob> make_train_job(const TrainOptions& options) {
   check_options(options);
+  check_together(options);
   const TextStack text(options.model);
   data::Dataset train = read_file_of_examples(options.data, "data", text, options);
   data::Dataset eval;
@@ -132,13 +96,7 @@ std::unique_ptr<TrainJob> make_train_job(const TrainOptions& options) {
     train = pick(train, split.train);
     train.num_too_long = too_long;
   }
-  auto engine = make_engine({.model = options.model,
-                             .dtype = options.dtype,
-                             .recompute = options.recompute,
-                             .device = options.device,
-                             .threads = options.threads,
-                             .strict_config = options.strict_config},
-                            {.pass_tokens = options.micro_tokens});
+  auto engine = make_engine(options, {.pass_tokens = options.micro_tokens});
   check_vocabulary(train, engine->config().vocab_size, options.data);
   check_vocabulary(eval, engine->config().vocab_size,
                    options.eval.empty() ? options.data : options.eval);

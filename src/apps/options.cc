@@ -1,0 +1,221 @@
+#include "apps/options.h"
+
+#include <cstdint>
+
+#include "server/options.h"
+
+namespace strata::apps {
+namespace {
+
+constexpr int64_t kMost = int64_t{1} << 40;
+constexpr double kHuge = 1e30;
+constexpr double kBelowOne = 1 - 1e-9;
+
+constexpr const char* kRecomputeHelp =
+    "of activations, in backward: none, full, minimal, minimal_with_context, "
+    "save_dot_with_context_except_mlp, save_dot_except_mlp, save_dot_except_mlpwi, save_qkv_proj, "
+    "save_out_proj, or custom:TAG,TAG of what is kept";
+
+// Rows that several commands have.
+OptionRow& model_row(OptionTable& t, std::string& field) {
+  return t.text("model", field, "Hugging Face directory").required();
+}
+OptionRow& dtype_row(OptionTable& t, std::string& field, const std::vector<std::string>& choices,
+                     const std::string& help) {
+  return t.choice("dtype", field, choices, help);
+}
+void threads_row(OptionTable& t, int& field) {
+  t.integer("threads", field, {0, 4096, "0 (all cores) to 4096"}, "0: all cores");
+}
+void device_row(OptionTable& t, std::string& field) { t.text("device", field, "cpu"); }
+void recompute_row(OptionTable& t, std::string& field) {
+  t.text("recompute", field, kRecomputeHelp);
+}
+void strict_row(OptionTable& t, bool& field) {
+  t.flag("strict-config", field, "unknown keys of config.json are errors");
+}
+
+// What a step does and how many there are.
+void recipe_rows(OptionTable& t, TrainOptions& o) {
+  t.number("lr", o.lr, {0, kHuge, "0 or more"}, "peak learning rate [2e-4; full: 1e-5]").results();
+  t.text("schedule", o.schedule, "constant, linear or cosine").results();
+  t.integer("warmup-steps", o.warmup_steps, {0, kMost, "0 or more"}, "steps of linear warm-up")
+      .results();
+  t.number("beta1", o.beta1, {0, kBelowOne, "0 or more and below 1"}, "AdamW").results();
+  t.number("beta2", o.beta2, {0, kBelowOne, "0 or more and below 1"}, "AdamW").results();
+  t.number("eps", o.eps, {0, kHuge, "0 or more"}, "AdamW").results();
+  t.number("weight-decay", o.weight_decay, {0, kHuge, "0 or more"}, "decoupled; AdamW").results();
+  t.number("clip", o.clip, {0, kHuge, "0 (off) or more"}, "largest gradient norm; 0: off")
+      .results();
+  t.integer("epochs", o.epochs, {1, kMost, "1 or more"}, "passes over the data").results();
+  t.integer("steps", o.steps, {0, kMost, "0 (use --epochs) or more"},
+            "optimizer steps; 0: by --epochs")
+      .results();
+  t.integer("batch-tokens", o.batch_tokens, {1, kMost, "1 or more"},
+            "tokens of an optimizer step, at most")
+      .results();
+  t.integer("micro-tokens", o.micro_tokens, {1, kMost, "1 or more"},
+            "tokens of a pass, at most; saves memory");
+  t.integer("max-length", o.max_length, {2, kMost, "2 or more"},
+            "longer examples are dropped and counted")
+      .results();
+  t.seed("seed", o.seed, "of adapter, order and split").results();
+}
+
+void generation_rows(OptionTable& t, GenerationOptions& o) {
+  model_row(t, o.model);
+  t.text("adapter", o.adapter, "PEFT LoRA directory");
+  t.integer("max-tokens", o.max_tokens, {1, INT64_MAX, "1 or more"}, "of an answer, at most");
+  t.number("temperature", o.temperature, {0, 1e6, "0 (greedy) or more"}, "0: greedy");
+  t.integer("top-k", o.top_k, {0, INT64_MAX, "0 (off) or more"}, "0: off");
+  t.number("top-p", o.top_p, {1e-300, 1, "above 0, at most 1"}, "1: off");
+  t.seed("seed", o.seed, "drawn and printed when absent");
+  t.texts("stop", o.stop, "a text that ends the answer; may be repeated");
+  dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto, bf16 or f32");
+  threads_row(t, o.threads);
+  device_row(t, o.device);
+  strict_row(t, o.strict_config);
+}
+
+}  // namespace
+
+OptionTable options_of(TrainOptions& o) {
+  OptionTable t;
+  model_row(t, o.model);
+  t.text("data", o.data, "JSONL: {\"prompt\",\"completion\"}, {\"text\"} or {\"messages\"} a line")
+      .required()
+      .results(ResultsBy::kFile);
+  t.text("out", o.out, "folder of the adapter or model, metrics and state").required();
+  t.choice("method", o.method, {"lora", "full"}, "lora or full").results();
+  t.integer("rank", o.rank, {1, 65536, "1 or more"}, "LoRA rank").results();
+  t.number("alpha", o.alpha, {-kHuge, kHuge, "a finite number"}, "LoRA alpha").results();
+  t.choice("expert-rank", o.expert_rank, {"divided", "full"},
+           "of routed experts: divided (max(1, rank / experts)) or full");
+  t.text("targets", o.targets,
+         "all-linear, or module names with commas; embed_tokens and lm_head too")
+      .results();
+  t.choice("train-on", o.train_on, {"last", "all"}, "of messages: last or all assistant turns")
+      .results();
+  recipe_rows(t, o);
+  t.text("eval", o.eval, "JSONL of held-out examples").results(ResultsBy::kFile);
+  t.number("eval-fraction", o.eval_fraction, {0, 0.9, "0 to 0.9"},
+           "else: share of --data to hold out")
+      .results();
+  t.integer("save-every", o.save_every, {0, kMost, "0 (at the end only) or more"},
+            "steps; 0: at the end only");
+  t.flag("resume", o.resume, "continue from the last save in --out");
+  dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto, bf16 or f32").results();
+  t.text("memory", o.memory,
+         "bytes of the whole run (12GiB): passes and what they keep are chosen so")
+      .check = [&o] {
+    if (!o.memory.empty()) server::parse_size("memory", o.memory);
+  };
+  recompute_row(t, o.recompute);
+  threads_row(t, o.threads);
+  device_row(t, o.device);
+  strict_row(t, o.strict_config);
+  t.flag("json", o.json, "a line of JSON on stdout at the end");
+  return t;
+}
+
+OptionTable options_of(GenerateOptions& o) {
+  OptionTable t;
+  t.text("prompt", o.prompt, "text to continue").required();
+  generation_rows(t, o.generation);
+  t.flag("echo", o.echo, "print the prompt too");
+  t.flag("json", o.json, "one line of JSON at the end instead of a stream");
+  return t;
+}
+
+OptionTable options_of(ChatOptions& o) {
+  OptionTable t;
+  t.text("prompt", o.prompt, "one question; absent: a line of stdin a turn");
+  t.text("system", o.system, "a system turn before all");
+  t.text("vars", o.vars, "JSON of variables for the template, like {\"enable_thinking\": false}");
+  generation_rows(t, o.generation);
+  return t;
+}
+
+OptionTable options_of(InspectOptions& o) {
+  OptionTable t;
+  model_row(t, o.model);
+  t.flag("tensors", o.tensors, "list every tensor");
+  strict_row(t, o.strict_config);
+  t.flag("json", o.json, "one line of JSON");
+  return t;
+}
+
+OptionTable options_of(ProbeOptions& o) {
+  OptionTable t;
+  model_row(t, o.model);
+  t.texts("adapter", o.adapters, "PEFT LoRA directory; may be repeated, the first is adapter 1");
+  t.text("request", o.request, "JSON file: sequences, loss, want, train, sample").required();
+  t.text("out", o.out, "safetensors file to write").required();
+  dtype_row(t, o.dtype, {"f32", "bf16"}, "f32 or bf16");
+  recompute_row(t, o.recompute);
+  threads_row(t, o.threads);
+  device_row(t, o.device);
+  strict_row(t, o.strict_config);
+  return t;
+}
+
+OptionTable options_of(InitOptions& o) {
+  OptionTable t;
+  t.text("config", o.config, "model directory, config.json, or one of: " + named_configs())
+      .required();
+  t.text("out", o.out, "folder to write").required();
+  dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto (as configured), bf16 or f32");
+  t.seed("seed", o.seed, "");
+  threads_row(t, o.threads);
+  return t;
+}
+
+OptionTable options_of(TokenizeOptions& o) {
+  OptionTable t;
+  t.text("tokenizer", o.tokenizer, "model directory or tokenizer.json").required();
+  t.text("in", o.in, "JSONL file to read").required();
+  t.text("out", o.out, "JSONL file to write").required();
+  return t;
+}
+
+OptionTable options_of(BenchOptions& o) {
+  OptionTable t;
+  t.text("work", o.work, bench_works()).required().positional();
+  t.text("model", o.model,
+         "Hugging Face directory; default: Qwen3-0.6B's shape with random weights");
+  dtype_row(t, o.dtype, {"f32", "bf16", "auto"}, "f32, bf16 or auto");
+  t.text("recompute", o.recompute, "of a training work, in place of its own; as in train");
+  threads_row(t, o.threads);
+  t.integer("repeat", o.repeat, {1, 1'000'000, "1 or more"},
+            "timed repetitions; the median counts");
+  t.flag("json", o.json, "print one JSON object");
+  return t;
+}
+
+OptionTable options_of(KeygenOptions& o) {
+  OptionTable t;
+  t.flag("hash", o.hash, "print the key's hash for the file of keys, and the key itself to stderr");
+  return t;
+}
+
+OptionTable options_of(BackupOptions& o) {
+  OptionTable t;
+  t.text("data", o.data, "data directory of strata serve").required();
+  t.text("out", o.out, "file to write; it holds the directory's secret").required();
+  return t;
+}
+
+OptionTable options_of(RestoreOptions& o) {
+  OptionTable t;
+  t.text("in", o.in, "file of strata backup").required();
+  t.text("data", o.data, "directory to make; not there, or empty").required();
+  return t;
+}
+
+OptionTable options_of(CheckOptions& o) {
+  OptionTable t;
+  t.text("data", o.data, "data directory of strata serve").required();
+  return t;
+}
+
+}  // namespace strata::apps

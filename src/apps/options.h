@@ -1,0 +1,37 @@
+// The options of each command as a table (base/option_table.h), bound to the command's options. The
+// table of serve is server/options.h, which the environment and a file give as well.
+#pragma once
+#include "apps/backup.h"
+#include "apps/bench.h"
+#include "apps/chat.h"
+#include "apps/generate.h"
+#include "apps/init.h"
+#include "apps/inspect.h"
+#include "apps/keygen.h"
+#include "apps/probe.h"
+#include "apps/tokenize.h"
+#include "apps/train.h"
+#include "base/option_table.h"
+
+namespace strata::apps {
+
+OptionTable options_of(TrainOptions& o);
+OptionTable options_of(GenerateOptions& o);
+OptionTable options_of(ChatOptions& o);
+OptionTable options_of(InspectOptions& o);
+OptionTable options_of(ProbeOptions& o);
+OptionTable options_of(InitOptions& o);
+OptionTable options_of(TokenizeOptions& o);
+OptionTable options_of(BenchOptions& o);
+OptionTable options_of(KeygenOptions& o);
+OptionTable options_of(BackupOptions& o);
+OptionTable options_of(RestoreOptions& o);
+OptionTable options_of(CheckOptions& o);
+
+// Throws Error for a value out of its row's range.
+template <typename Options>
+void check_options(Options options) {
+  options_of(options).check();
+}
+
+}  // namespace strata::apps

@@ -1,0 +1,171 @@
+#include "base/option_table.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <type_traits>
+
+#include "base/error.h"
+
+namespace strata {
+namespace {
+
+[[noreturn]] void refuse(const std::string& name, const std::string& got,
+                         const std::string& wanted) {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("--{}: got {}, want {}", name, got, wanted));
+}
+
+template <typename T>
+T parse(const std::string& name, const std::string& text, const std::string& wanted) {
+  T value = {};
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || rest != end) refuse(name, "'" + text + "'", wanted);
+  return value;
+}
+
+template <typename T>
+void check_range(const std::string& name, T value, const auto& range) {
+  if (value >= range.least && value <= range.most) return;  // NaN fails
+  refuse(name, fmt::format("{}", value), range.wanted);
+}
+
+// A row of one number, read as Read and held as Field.
+template <typename Read, typename Field>
+OptionRow number_row(const std::string& name, const char* unit, Field& field,
+                     const OptionRange<Read>& range, const std::string& help) {
+  Field* at = &field;
+  return {.name = name,
+          .unit = unit,
+          .help = help,
+          .default_text = std::is_integral_v<Field>
+                              ? fmt::format("{}", field)
+                              : fmt::format("{:g}", static_cast<double>(field)),
+          .set =
+              [at, name, range](const std::string& text) {
+                const Read value = parse<Read>(name, text, range.wanted);
+                check_range(name, value, range);
+                *at = static_cast<Field>(value);
+              },
+          .text = [at] { return fmt::format("{}", *at); },
+          .check = [at, name, range] { check_range(name, static_cast<Read>(*at), range); }};
+}
+
+template <typename T>
+std::string text_of(const std::optional<T>& value) {
+  return value ? fmt::format("{}", *value) : "default";
+}
+
+constexpr const char* kSeed = "a whole number from 0 to 2^64 - 1";
+
+}  // namespace
+
+OptionRow& OptionTable::add(OptionRow row) { return rows_.emplace_back(std::move(row)); }
+
+OptionRow& OptionTable::text(const std::string& name, std::string& field, const std::string& help) {
+  std::string* at = &field;
+  return add({.name = name,
+              .unit = "TEXT",
+              .help = help,
+              .default_text = field,
+              .set = [at](const std::string& text) { *at = text; },
+              .text = [at] { return *at; }});
+}
+
+OptionRow& OptionTable::choice(const std::string& name, std::string& field,
+                               const std::vector<std::string>& choices, const std::string& help) {
+  std::string wanted;
+  for (size_t i = 0; i < choices.size(); ++i)
+    wanted += (i == 0 ? "" : i + 1 == choices.size() ? " or " : ", ") + choices[i];
+  OptionRow& row = text(name, field, help);
+  row.check = [at = &field, name, choices, wanted] {
+    if (std::find(choices.begin(), choices.end(), *at) == choices.end())
+      refuse(name, "'" + *at + "'", wanted);
+  };
+  return row;
+}
+
+OptionRow& OptionTable::texts(const std::string& name, std::vector<std::string>& field,
+                              const std::string& help) {
+  std::vector<std::string>* at = &field;
+  return add({.name = name,
+              .unit = "TEXT",
+              .help = help,
+              .kind = OptionKind::kList,
+              .set = [at](const std::string& text) { at->push_back(text); },
+              .text = [at] { return fmt::format("{}", fmt::join(*at, ",")); }});
+}
+
+OptionRow& OptionTable::flag(const std::string& name, bool& field, const std::string& help) {
+  bool* at = &field;
+  return add({.name = name,
+              .help = help,
+              .kind = OptionKind::kFlag,
+              .set = [at](const std::string&) { *at = true; },
+              .text = [at] { return std::string(*at ? "on" : "off"); }});
+}
+
+OptionRow& OptionTable::integer(const std::string& name, int64_t& field,
+                                const OptionRange<int64_t>& range, const std::string& help) {
+  return add(number_row(name, "INT", field, range, help));
+}
+
+OptionRow& OptionTable::integer(const std::string& name, int& field,
+                                const OptionRange<int64_t>& range, const std::string& help) {
+  return add(number_row(name, "INT", field, range, help));
+}
+
+OptionRow& OptionTable::number(const std::string& name, double& field,
+                               const OptionRange<double>& range, const std::string& help) {
+  return add(number_row(name, "FLOAT", field, range, help));
+}
+
+OptionRow& OptionTable::number(const std::string& name, std::optional<double>& field,
+                               const OptionRange<double>& range, const std::string& help) {
+  std::optional<double>* at = &field;
+  return add({.name = name,
+              .unit = "FLOAT",
+              .help = help,
+              .set =
+                  [at, name, range](const std::string& text) {
+                    *at = parse<double>(name, text, range.wanted);
+                    check_range(name, **at, range);
+                  },
+              .text = [at] { return text_of(*at); },
+              .check =
+                  [at, name, range] {
+                    if (*at) check_range(name, **at, range);
+                  }});
+}
+
+OptionRow& OptionTable::seed(const std::string& name, uint64_t& field, const std::string& help) {
+  uint64_t* at = &field;
+  return add(
+      {.name = name,
+       .unit = "UINT",
+       .help = help,
+       .default_text = fmt::format("{}", field),
+       .set = [at, name](const std::string& text) { *at = parse<uint64_t>(name, text, kSeed); },
+       .text = [at] { return fmt::format("{}", *at); }});
+}
+
+OptionRow& OptionTable::seed(const std::string& name, std::optional<uint64_t>& field,
+                             const std::string& help) {
+  std::optional<uint64_t>* at = &field;
+  return add(
+      {.name = name,
+       .unit = "UINT",
+       .help = help,
+       .set = [at, name](const std::string& text) { *at = parse<uint64_t>(name, text, kSeed); },
+       .text = [at] { return text_of(*at); }});
+}
+
+void OptionTable::check() const {
+  for (const OptionRow& row : rows_) {
+    if (row.check) row.check();
+  }
+}
+
+}  // namespace strata

@@ -1,0 +1,89 @@
+// OptionTable: the options of a command as rows, bound to the fields of its options struct: name,
+// default (what the field holds when its row is made), range, help, and whether results depend on
+// it. The command line, its --help, checks and fingerprints of runs are loops over the rows.
+//   OptionTable table;  table.integer("rank", o.rank, {1, 64, "1 to 64"}, "LoRA rank");
+// The fields outlive the table.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace strata {
+
+enum class OptionKind : uint8_t { kValue, kFlag, kList };
+
+// What a run's results depend on.
+enum class ResultsBy : uint8_t {
+  kNothing,  // of this option
+  kValue,
+  kFile,   // the content of the file that it names
+  kModel,  // the content of the model directory that it names
+};
+
+struct OptionRow {
+  std::string name = {};  // long, without dashes
+  std::string unit = {};
+  std::string help = {};
+  OptionKind kind = OptionKind::kValue;
+  std::string default_text = {};  // empty: nothing to show
+  bool is_required = false;
+  bool is_positional = false;
+  ResultsBy results_by = ResultsBy::kNothing;
+  // Throws Error for a text that is no such value; of a list, called for each.
+  std::function<void(const std::string& text)> set = {};
+  std::function<std::string()> text = {};  // the value now
+  std::function<void()> check = {};        // throws Error when it is out of range; may be empty
+
+  OptionRow& required() {
+    is_required = true;
+    return *this;
+  }
+  OptionRow& positional() {
+    is_positional = true;
+    return *this;
+  }
+  OptionRow& results(ResultsBy by = ResultsBy::kValue) {
+    results_by = by;
+    return *this;
+  }
+};
+
+template <typename T>
+struct OptionRange {
+  T least, most;
+  std::string wanted;
+};
+
+class OptionTable {
+ public:
+  OptionRow& text(const std::string& name, std::string& field, const std::string& help);
+  OptionRow& choice(const std::string& name, std::string& field,
+                    const std::vector<std::string>& choices, const std::string& help);
+  OptionRow& texts(const std::string& name, std::vector<std::string>& field,
+                   const std::string& help);
+  OptionRow& flag(const std::string& name, bool& field, const std::string& help);
+  OptionRow& integer(const std::string& name, int64_t& field, const OptionRange<int64_t>& range,
+                     const std::string& help);
+  OptionRow& integer(const std::string& name, int& field, const OptionRange<int64_t>& range,
+                     const std::string& help);
+  OptionRow& number(const std::string& name, double& field, const OptionRange<double>& range,
+                    const std::string& help);
+  OptionRow& number(const std::string& name, std::optional<double>& field,
+                    const OptionRange<double>& range, const std::string& help);
+  OptionRow& seed(const std::string& name, uint64_t& field, const std::string& help);
+  OptionRow& seed(const std::string& name, std::optional<uint64_t>& field, const std::string& help);
+
+  [[nodiscard]] const std::deque<OptionRow>& rows() const { return rows_; }
+  // Throws Error for the first value that is out of range.
+  void check() const;
+
+ private:
+  OptionRow& add(OptionRow row);
+
+  std::deque<OptionRow> rows_;
+};
+
+}  // namespace strata
