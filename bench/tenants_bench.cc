@@ -52,7 +52,7 @@ class Bench {
         for (int64_t i = 0; i < n; ++i) {
           datum.tokens.push_back(static_cast<int32_t>(100 + 31 * i + tenant));
           datum.targets.push_back(static_cast<int32_t>(200 + 17 * i + tenant));
-          datum.weights.push_back(1.0f);
+          datum.inputs[api::LossInput::kWeights].push_back(1.0f);
         }
         submit(command(tenant, std::move(pass)));
         if (steps > 0) submit(command(tenant, api::OptimStep{.adamw = {.lr = 1e-5}}));

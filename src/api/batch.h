@@ -1,45 +1,34 @@
 // The nouns that travel between a front end (probe, train, generate, or serve's commands) and the
-// engine. Plain values; checked by validate() in engine/ before any compute. T tokens of a
-// sequence, V vocabulary.
+// engine. Plain values; the engine checks them before any compute (engine/checks.cc). N tokens of a
+// datum, K targets of a token, T tokens of all sequences, V vocabulary, P tokens of a prompt.
 #pragma once
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "api/losses.h"
 
 namespace strata::api {
 
 // A model to run with: 0 is the base, others are adapters of the engine.
 enum class AdapterSlot : int32_t { kBase = 0 };
 
-enum class LossName : uint8_t {
-  kCrossEntropy,
-  kImportanceSampling,
-  kPpo,
-  kCispo,
-  kDro,
-  kGspo,
-  kStableReinforce
+// One training or scoring example: targets[t] is the label of tokens[t] (nothing is shifted).
+struct Datum {
+  std::vector<int32_t> tokens = {};             // [N], N >= 1
+  std::vector<int32_t> targets = {};            // [N], or [N, K] row-major; empty: no loss
+  ByLossInput<std::vector<float>> inputs = {};  // [N], weights as targets; empty: as its row says
+  int64_t num_targets = 0;                      // K of 2-D targets; 0: they are 1-D
+
+  [[nodiscard]] int64_t targets_per_token() const { return num_targets > 0 ? num_targets : 1; }
 };
 
-struct Loss {
-  LossName name = LossName::kCrossEntropy;
-  float clip_low = 0.8f;  // absolute ratios; ppo, cispo and gspo
-  float clip_high = 1.2f;
-  float beta = 0.0f;      // dro
-  float kl_coeff = 0.0f;  // stable_reinforce
-};
-
-// One training or scoring sequence; targets[t] is the label of position t (nothing is shifted).
+// A datum to run. Borrows it: the datum outlives the run.
 struct Sequence {
-  std::vector<int32_t> tokens;    // [T], T >= 1
-  std::vector<int32_t> targets;   // [T], or [T, K] for cross_entropy; empty when no loss is wanted
-  std::vector<float> weights;     // as targets, or empty: all 1
-  std::vector<float> logprobs;    // [T] sampling logprobs q, where the loss reads them
-  std::vector<float> advantages;  // [T] likewise
-  std::vector<float> mask;        // [T] likewise: gspo and stable_reinforce
-  int64_t num_targets = 1;        // K
+  const Datum* datum = nullptr;
   AdapterSlot slot = AdapterSlot::kBase;
-  Loss loss;
+  Loss loss = {};
+  bool gradients = true;  // takes those of its batch; false: is scored only
 };
 
 enum class Gradients : uint8_t {
@@ -49,8 +38,9 @@ enum class Gradients : uint8_t {
 };
 
 struct Batch {
-  std::vector<Sequence> sequences;
+  std::vector<Sequence> sequences = {};
   Gradients gradients = Gradients::kNone;
+  bool checked = false;    // by Engine::check, each of them
   bool want_loss = true;   // logprobs and losses; needs targets
   bool score_all = false;  // logprobs also where the weight is 0
   // Into the sink: "hidden_states" [L + 1, T, D]; of n streams [L + 1, T, n D] and "final_hidden"

@@ -34,23 +34,8 @@ struct CreateModel {
   bool load_optimizer = false;
 };
 
-// One training example as the client sent it: targets[i] belongs to tokens[i] (nothing is
-// shifted). CSR tensors are dense by now. weights belong to cross_entropy alone and are required
-// there; logprobs and advantages to all others; mask is gspo's sequence_ratio_mask, and for
-// stable_reinforce 1 on the positions S (docs: api/batch.h), where logprobs then holds the recorded
-// values.
-struct Datum {
-  std::vector<int32_t> tokens = {};    // [N]
-  std::vector<int32_t> targets = {};   // [N], or [N, K] row-major when num_targets > 0
-  std::vector<float> weights = {};     // as targets
-  std::vector<float> logprobs = {};    // [N]
-  std::vector<float> advantages = {};  // [N]
-  std::vector<float> mask = {};        // [N]
-  int64_t num_targets = 0;             // K of a 2-D target_tokens; 0: it was 1-D
-};
-
 struct ForwardBackward {
-  std::vector<Datum> data = {};
+  std::vector<Datum> data = {};  // CSR tensors are dense by now
   Loss loss = {};  // of every datum, with the defaults of the protocol filled in by the server
   bool forward_only = false;
 };

@@ -223,17 +223,15 @@ class Bench {
   }
 
   void measure_train(ops::LimitProbe& probe) {
-    api::Batch batch;
-    batch.gradients = api::Gradients::kAdapters;
-    for (int64_t s = 0; s < work_.batch; ++s) {
-      api::Sequence sequence;
-      sequence.tokens =
-          random_tokens(work_.length, engine_->config().vocab_size, static_cast<uint64_t>(s));
-      sequence.targets =
-          random_tokens(work_.length, engine_->config().vocab_size, static_cast<uint64_t>(s + 100));
-      sequence.slot = slots_[0];
-      batch.sequences.push_back(std::move(sequence));
-    }
+    const auto draw = [&](int64_t seed) {
+      return random_tokens(work_.length, engine_->config().vocab_size, static_cast<uint64_t>(seed));
+    };
+    std::vector<api::Datum> data;
+    for (int64_t s = 0; s < work_.batch; ++s)
+      data.push_back({.tokens = draw(s), .targets = draw(s + 100)});
+    api::Batch batch = {.gradients = api::Gradients::kAdapters};
+    for (const api::Datum& datum : data)
+      batch.sequences.push_back({.datum = &datum, .slot = slots_[0]});
     const double before = probe.matrix_flops(dtype());
     const double start = now_seconds();
     engine_->run(batch);

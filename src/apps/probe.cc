@@ -57,8 +57,7 @@ class Probe {
     wanted.want_loss = request_.logprobs || request_.loss;
     const api::BatchResult result = engine_->run(wanted, &sink_);
     int64_t tokens = 0;
-    for (const api::Sequence& sequence : request_.sequences)
-      tokens += static_cast<int64_t>(sequence.tokens.size());
+    for (const api::Datum& datum : request_.data) tokens += std::ssize(datum.tokens);
     const auto flatten = [&](const std::string& name,
                              std::vector<float> api::SequenceResult::* member) {
       std::vector<float>& out = add(name, {tokens});

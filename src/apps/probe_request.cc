@@ -1,10 +1,12 @@
 #include "apps/probe_request.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <boost/json.hpp>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "base/error.h"
 
@@ -118,67 +120,82 @@ api::AdapterSlot to_slot(const json::value& value, const std::string& where, int
   return api::AdapterSlot{static_cast<int32_t>(slot)};
 }
 
+// Its thresholds are those of ppo here, unlike the protocol's.
+std::span<const api::LossOptionRow> options_of(const api::LossRow& row) {
+  return api::row_of(row.id == api::LossName::kCispo ? api::LossName::kPpo : row.id).options;
+}
+
+bool is_known(const api::LossRow& row) { return row.id <= api::LossName::kCispo; }
+bool is_known(const api::LossInputRow& row) { return row.id <= api::LossInput::kAdvantages; }
+
+const api::LossRow& to_loss_row(const json::value& value, const std::string& where) {
+  const std::string name = to_text(value, where);
+  if (const api::LossRow* row = api::find_loss(name); row != nullptr && is_known(*row)) return *row;
+  std::vector<std::string_view> known;
+  for (const api::LossRow& row : api::kLosses) {
+    if (is_known(row)) known.push_back(row.name);
+  }
+  fail(where, fmt::format("got '{}', want one of {}", name, fmt::join(known, ", ")));
+}
+
 api::Loss to_loss(const json::value& value, const std::string& where) {
   Fields fields(value, where);
-  api::Loss loss;
-  const std::string name = to_text(fields.need("name"), fields.at("name"));
-  bool clips = false;
-  if (name == "cross_entropy") {
-    loss.name = api::LossName::kCrossEntropy;
-  } else if (name == "importance_sampling") {
-    loss.name = api::LossName::kImportanceSampling;
-  } else if (name == "ppo" || name == "cispo") {
-    loss.name = name == "ppo" ? api::LossName::kPpo : api::LossName::kCispo;
-    clips = true;
-  } else {
-    fail(fields.at("name"),
-         fmt::format("got '{}', want cross_entropy, importance_sampling, ppo or cispo", name));
+  const api::LossRow& row = to_loss_row(fields.need("name"), fields.at("name"));
+  api::Loss loss = {.name = row.id};
+  const json::value none = json::object();
+  const json::value* config = fields.find("config");
+  Fields keys(config == nullptr ? none : *config, fields.at("config"));
+  const std::span<const api::LossOptionRow> options = options_of(row);
+  for (size_t i = 0; i < options.size(); ++i) {
+    const api::LossOptionRow& option = options[i];
+    const json::value* given =
+        option.is_required ? &keys.need(option.name) : keys.find(option.name);
+    loss.options[i] = static_cast<float>(
+        given == nullptr ? option.otherwise : to_number(*given, keys.at(option.name)));
   }
-  if (const json::value* config = fields.find("config")) {
-    Fields keys(*config, fields.at("config"));
-    if (clips) {
-      if (const auto* low = keys.find("clip_low_threshold")) {
-        loss.clip_low = static_cast<float>(to_number(*low, keys.at("clip_low_threshold")));
-      }
-      if (const auto* high = keys.find("clip_high_threshold")) {
-        loss.clip_high = static_cast<float>(to_number(*high, keys.at("clip_high_threshold")));
-      }
-    }
-    keys.finish();
-  }
+  keys.finish();
   fields.finish();
   return loss;
 }
 
-api::Sequence to_sequence(const json::value& value, const std::string& where, const api::Loss& loss,
-                          int64_t num_adapters) {
+api::Datum to_datum(Fields& fields) {
+  api::Datum datum;
+  datum.tokens = to_ids(fields.need("tokens"), fields.at("tokens"));
+  if (const auto* v = fields.find("targets")) datum.targets = to_ids(*v, fields.at("targets"));
+  for (const api::LossInputRow& input : api::kLossInputs) {
+    if (!is_known(input)) continue;
+    if (const auto* v = fields.find(input.name))
+      datum.inputs[input.id] = to_floats(*v, fields.at(input.name));
+  }
+  return datum;
+}
+
+void check_lengths(const Fields& fields, const api::Datum& datum) {
+  const auto check = [&](size_t got, std::string_view key) {
+    if (got != 0 && got != datum.tokens.size()) {
+      fail(fields.at(key),
+           fmt::format("got {} values, want {}, one for each token", got, datum.tokens.size()));
+    }
+  };
+  if (datum.tokens.empty()) fail(fields.at("tokens"), "got none, want at least one");
+  check(datum.targets.size(), "targets");
+  for (const api::LossInputRow& input : api::kLossInputs)
+    check(datum.inputs[input.id].size(), input.name);
+}
+
+void add_sequence(const json::value& value, const std::string& where, const api::Loss& loss,
+                  int64_t num_adapters, ProbeRequest& request) {
   Fields fields(value, where);
   api::Sequence sequence;
-  sequence.tokens = to_ids(fields.need("tokens"), fields.at("tokens"));
   if (const auto* v = fields.find("adapter"))
     sequence.slot = to_slot(*v, fields.at("adapter"), num_adapters);
-  if (const auto* v = fields.find("targets")) sequence.targets = to_ids(*v, fields.at("targets"));
-  if (const auto* v = fields.find("weights"))
-    sequence.weights = to_floats(*v, fields.at("weights"));
-  if (const auto* v = fields.find("logprobs"))
-    sequence.logprobs = to_floats(*v, fields.at("logprobs"));
-  if (const auto* v = fields.find("advantages"))
-    sequence.advantages = to_floats(*v, fields.at("advantages"));
+  api::Datum datum = to_datum(fields);
   const auto* own_loss = fields.find("loss");
   sequence.loss = own_loss == nullptr ? loss : to_loss(*own_loss, fields.at("loss"));
   fields.finish();
-  const auto check_length = [&](size_t got, std::string_view key) {
-    if (got != 0 && got != sequence.tokens.size()) {
-      fail(fields.at(key),
-           fmt::format("got {} values, want {}, one for each token", got, sequence.tokens.size()));
-    }
-  };
-  if (sequence.tokens.empty()) fail(fields.at("tokens"), "got none, want at least one");
-  check_length(sequence.targets.size(), "targets");
-  check_length(sequence.weights.size(), "weights");
-  check_length(sequence.logprobs.size(), "logprobs");
-  check_length(sequence.advantages.size(), "advantages");
-  return sequence;
+  check_lengths(fields, datum);
+  request.data.push_back(std::move(datum));
+  request.sequences.push_back(sequence);
 }
 
 void to_wants(const json::value& value, const std::string& where, ProbeRequest& request) {
@@ -270,12 +287,13 @@ api::SampleRequest to_sample(const json::value& value, const std::string& where,
 void check_inputs(const ProbeRequest& request, const std::string& where) {
   if (!request.needs_targets()) return;
   for (size_t s = 0; s < request.sequences.size(); ++s) {
-    const api::Sequence& sequence = request.sequences[s];
+    const api::Datum& datum = request.data[s];
     const std::string at = fmt::format("{}: sequences[{}]", where, s);
-    if (sequence.targets.empty()) fail(at + ".targets", "is missing; what is wanted needs it");
-    if (sequence.loss.name == api::LossName::kCrossEntropy) continue;
-    if (sequence.logprobs.empty()) fail(at + ".logprobs", "is missing; the loss needs it");
-    if (sequence.advantages.empty()) fail(at + ".advantages", "is missing; the loss needs it");
+    if (datum.targets.empty()) fail(at + ".targets", "is missing; what is wanted needs it");
+    for (const api::LossInput input : api::row_of(request.sequences[s].loss.name).inputs) {
+      if (input == api::LossInput::kWeights || !datum.inputs[input].empty()) continue;
+      fail(fmt::format("{}.{}", at, api::row_of(input).name), "is missing; the loss needs it");
+    }
   }
 }
 
@@ -293,9 +311,10 @@ ProbeRequest parse_probe_request(std::string_view text, const std::string& where
   const json::array& sequences = to_array(fields.need("sequences"), where + ": sequences");
   if (sequences.empty()) fail(where + ": sequences", "got none, want at least one");
   for (size_t s = 0; s < sequences.size(); ++s) {
-    request.sequences.push_back(
-        to_sequence(sequences[s], fmt::format("{}: sequences[{}]", where, s), loss, num_adapters));
+    add_sequence(sequences[s], fmt::format("{}: sequences[{}]", where, s), loss, num_adapters,
+                 request);
   }
+  for (size_t s = 0; s < request.data.size(); ++s) request.sequences[s].datum = &request.data[s];
   to_wants(fields.need("want"), where + ": want", request);
   if (const auto* v = fields.find("train")) request.train = to_train(*v, where + ": train");
   if (const auto* v = fields.find("sample")) {

@@ -18,7 +18,8 @@ struct ProbeTrain {
 };
 
 struct ProbeRequest {
-  std::vector<api::Sequence> sequences;
+  std::vector<api::Datum> data;
+  std::vector<api::Sequence> sequences;  // of these data
   bool hidden_states = false;
   bool logits = false;
   bool logprobs = false;

@@ -65,14 +65,19 @@ TrainJob::TrainJob(const TrainOptions& options, std::unique_ptr<engine::Engine> 
 
 int64_t TrainJob::num_trained_parameters() { return state().front().shape.num_elements(); }
 
-api::Sequence TrainJob::sequence(const data::Example& example, float weight) const {
-  api::Sequence sequence;
-  sequence.tokens = example.tokens;
-  sequence.targets = example.targets;
-  sequence.weights = example.weights;
-  sequence.slot = slot_;
-  for (float& w : sequence.weights) w *= weight;
-  return sequence;
+double TrainJob::run(const std::vector<data::Example>& examples, const std::vector<int64_t>& pass,
+                     float weight, api::Gradients gradients) {
+  std::vector<api::Datum> data;
+  for (const int64_t i : pass) {
+    const data::Example& example = examples[static_cast<size_t>(i)];
+    api::Datum& datum =
+        data.emplace_back(api::Datum{.tokens = example.tokens, .targets = example.targets});
+    for (const float w : example.weights)
+      datum.inputs[api::LossInput::kWeights].push_back(w * weight);
+  }
+  api::Batch batch = {.gradients = gradients};
+  for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum, .slot = slot_});
+  return engine_->run(batch).loss_sum;
 }
 
 TrainStep TrainJob::step() {
@@ -85,14 +90,8 @@ TrainStep TrainJob::step() {
     }
   }
   const float weight = 1.0f / static_cast<float>(done.trained_tokens);
-  for (const auto& pass : plan.passes) {
-    api::Batch batch;
-    batch.gradients = is_lora() ? api::Gradients::kAdapters : api::Gradients::kParameters;
-    for (const int64_t i : pass) {
-      batch.sequences.push_back(sequence(train_.examples[static_cast<size_t>(i)], weight));
-    }
-    done.loss += engine_->run(batch).loss_sum;
-  }
+  const auto gradients = is_lora() ? api::Gradients::kAdapters : api::Gradients::kParameters;
+  for (const auto& pass : plan.passes) done.loss += run(train_.examples, pass, weight, gradients);
   done.lr = data::learning_rate(schedule_, done.step);
   const api::StepResult result = engine_->step(slot_, {.lr = done.lr,
                                                        .beta1 = options_.beta1,
@@ -113,10 +112,7 @@ double TrainJob::evaluate() {
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(i);
   double sum = 0;
   for (const auto& pass : data::cut_by_tokens(all, lengths, options_.micro_tokens)) {
-    api::Batch batch;
-    for (const int64_t i : pass)
-      batch.sequences.push_back(sequence(eval_.examples[static_cast<size_t>(i)], 1.0f));
-    sum += engine_->run(batch).loss_sum;
+    sum += run(eval_.examples, pass, 1.0f, api::Gradients::kNone);
   }
   return sum / static_cast<double>(eval_.num_trained);
 }

@@ -50,7 +50,9 @@ class TrainJob {
   void export_to(const std::string& dir);
 
  private:
-  [[nodiscard]] api::Sequence sequence(const data::Example& example, float weight) const;
+  // Runs these examples in one pass, each weight times `weight`; the sum of their losses.
+  double run(const std::vector<data::Example>& examples, const std::vector<int64_t>& pass,
+             float weight, api::Gradients gradients);
 
   TrainOptions options_;
   std::unique_ptr<engine::Engine> engine_;

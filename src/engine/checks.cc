@@ -1,6 +1,7 @@
 // Checks of what a caller asks: everything is looked at before anything runs.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -38,31 +39,40 @@ void Engine::check(const api::Batch& batch) const {
 }
 
 void Engine::check(const api::Sequence& sequence, const std::string& where, bool want_loss) const {
-  const size_t tokens = sequence.tokens.size();
-  const api::LossName loss = sequence.loss.name;
+  const api::Datum& datum = *sequence.datum;
+  const api::LossRow& loss = api::row_of(sequence.loss.name);
+  const size_t tokens = datum.tokens.size();
   if (tokens == 0) fail(where + ".tokens: got none, want at least one");
-  check_ids(sequence.tokens, model_.config.vocab_size, where, "tokens");
+  check_ids(datum.tokens, model_.config.vocab_size, where, "tokens");
   static_cast<void>(adapter_or_base(sequence.slot));  // an Error when the slot is free
-  const bool plain = loss == api::LossName::kCrossEntropy;
-  if (sequence.num_targets < 1 || (sequence.num_targets > 1 && !plain)) {
-    fail(fmt::format("{}.targets: got {} for each token, want {}", where, sequence.num_targets,
+  const bool plain = loss.id == api::LossName::kCrossEntropy;
+  if (datum.num_targets < 0 || (datum.num_targets > 1 && !plain)) {
+    fail(fmt::format("{}.targets: got {} for each token, want {}", where, datum.num_targets,
                      plain ? "at least one" : "one with this loss"));
   }
-  const size_t targets = tokens * static_cast<size_t>(sequence.num_targets);
-  check_length(sequence.targets.size(), targets, where, "targets", !want_loss);
-  check_ids(sequence.targets, model_.config.vocab_size, where, "targets");
-  check_length(sequence.weights.size(), targets, where, "weights", true);
-  const bool unread = plain || !want_loss;
-  check_length(sequence.logprobs.size(), tokens, where, "logprobs", unread);
-  check_length(sequence.advantages.size(), tokens, where, "advantages", unread);
-  const bool masked = loss == api::LossName::kGspo || loss == api::LossName::kStableReinforce;
-  check_length(sequence.mask.size(), tokens, where, "mask", unread || !masked);
-  if (loss == api::LossName::kGspo && want_loss &&
-      !(std::accumulate(sequence.mask.begin(), sequence.mask.end(), 0.0) > 0.0)) {
-    fail(where + ".mask: gspo takes the mean over the masked tokens, and there are none");
+  const size_t targets = tokens * static_cast<size_t>(datum.targets_per_token());
+  check_length(datum.targets.size(), targets, where, "targets", !want_loss);
+  check_ids(datum.targets, model_.config.vocab_size, where, "targets");
+  for (const api::LossInputRow& input : api::kLossInputs) {
+    const bool of_targets = input.id == api::LossInput::kWeights;
+    const bool needed =
+        want_loss && !of_targets &&
+        std::find(loss.inputs.begin(), loss.inputs.end(), input.id) != loss.inputs.end();
+    check_length(datum.inputs[input.id].size(), of_targets ? targets : tokens, where, input.name,
+                 !needed);
   }
-  if (sequence.loss.clip_low > sequence.loss.clip_high) {
-    fail(where + ".loss: clip_low_threshold exceeds clip_high_threshold");
+  if (loss.mean_over && want_loss) {
+    const std::vector<float>& mask = datum.inputs[*loss.mean_over];
+    if (!(std::accumulate(mask.begin(), mask.end(), 0.0) > 0.0)) {
+      fail(fmt::format("{}.{}: {} takes the mean over the masked tokens, and there are none", where,
+                       api::row_of(*loss.mean_over).name, loss.name));
+    }
+  }
+  for (size_t i = 1; loss.options_ascend && i < loss.options.size(); ++i) {
+    if (sequence.loss.options[i - 1] > sequence.loss.options[i]) {
+      fail(fmt::format("{}.loss: {} exceeds {}", where, loss.options[i - 1].name,
+                       loss.options[i].name));
+    }
   }
 }
 

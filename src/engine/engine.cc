@@ -20,21 +20,6 @@ train::AdamWOptions adamw_options(const api::AdamW& o) {
           .grad_clip_norm = o.grad_clip_norm};
 }
 
-train::LossSpec loss_spec(const api::Loss& loss) {
-  constexpr train::LossKind kKinds[] = {train::LossKind::kCrossEntropy,
-                                        train::LossKind::kImportanceSampling,
-                                        train::LossKind::kPpo,
-                                        train::LossKind::kCispo,
-                                        train::LossKind::kDro,
-                                        train::LossKind::kGspo,
-                                        train::LossKind::kStableReinforce};
-  return {.kind = kKinds[static_cast<size_t>(loss.name)],
-          .clip_low = loss.clip_low,
-          .clip_high = loss.clip_high,
-          .beta = loss.beta,
-          .kl_coeff = loss.kl_coeff};
-}
-
 }  // namespace
 
 Engine::Engine(std::unique_ptr<Backend> backend, model::LoadedModel model,
@@ -130,11 +115,10 @@ api::StepResult Engine::step(api::AdapterSlot slot, const api::AdamW& options) {
 }
 
 api::BatchResult Engine::run(const api::Batch& batch, api::TensorSink* sink) {
-  check(batch);
+  if (!batch.checked) check(batch);
   CHECK(sink != nullptr || !(batch.want_hidden_states || batch.want_logits));
   int64_t total = 0;
-  for (const api::Sequence& sequence : batch.sequences)
-    total += static_cast<int64_t>(sequence.tokens.size());
+  for (const api::Sequence& sequence : batch.sequences) total += std::ssize(sequence.datum->tokens);
   const model::ModelConfig& c = model_.config;
   if (batch.want_hidden_states) {
     sink->add("hidden_states", {c.num_layers() + 1, total, c.state_width()});
@@ -143,6 +127,7 @@ api::BatchResult Engine::run(const api::Batch& batch, api::TensorSink* sink) {
   if (batch.want_logits) sink->add("logits", {total, c.vocab_size});
   if (batch.gradients == api::Gradients::kAdapters) {
     for (const api::Sequence& sequence : batch.sequences) {
+      if (!sequence.gradients) continue;
       if (model::LoraAdapter* used = adapter_or_base(sequence.slot)) used->enable_training();
     }
   }
@@ -156,8 +141,9 @@ api::BatchResult Engine::run(const api::Batch& batch, api::TensorSink* sink) {
     size_t last = first;
     int64_t tokens = 0;
     while (last < batch.sequences.size()) {
-      const auto count = static_cast<int64_t>(batch.sequences[last].tokens.size());
+      const int64_t count = std::ssize(batch.sequences[last].datum->tokens);
       if (last > first && tokens + count > options_.pass_tokens) break;
+      if (batch.sequences[last].gradients != batch.sequences[first].gradients) break;
       tokens += count;
       ++last;
     }
@@ -174,29 +160,31 @@ api::BatchResult Engine::run(const api::Batch& batch, api::TensorSink* sink) {
 
 void Engine::gather_inputs(const api::Batch& batch, size_t first, size_t last) {
   builder_.clear();
-  for (auto* values : {&weights_, &sampling_logprobs_, &advantages_, &masks_}) values->clear();
   targets_.clear();
   first_targets_.clear();
-  specs_.clear();
+  losses_of_sequences_.clear();
+  for (std::vector<float>& column : columns_.values) column.clear();
   for (size_t s = first; s < last; ++s) {
     const api::Sequence& sequence = batch.sequences[s];
-    const size_t count = sequence.tokens.size();
-    builder_.add(sequence.tokens, 0, adapter_or_base(sequence.slot));
-    const auto append = [](auto& out, const auto& values, size_t num, auto fill) {
+    const api::Datum& datum = *sequence.datum;
+    builder_.add(datum.tokens, 0, adapter_or_base(sequence.slot));
+    const auto append = [](auto& out, const auto& values, size_t num, auto otherwise) {
       if (values.empty())
-        out.insert(out.end(), num, fill);
+        out.insert(out.end(), num, otherwise);
       else
         out.insert(out.end(), values.begin(), values.end());
     };
-    const auto num_targets = static_cast<size_t>(sequence.num_targets);
-    for (size_t row = 0; row < count; ++row)
-      first_targets_.push_back(static_cast<int64_t>(targets_.size() + row * num_targets));
-    append(targets_, sequence.targets, count * num_targets, 0);
-    append(weights_, sequence.weights, count * num_targets, 1.0f);
-    append(sampling_logprobs_, sequence.logprobs, count, 0.0f);
-    append(advantages_, sequence.advantages, count, 0.0f);
-    append(masks_, sequence.mask, count, 1.0f);
-    specs_.push_back(loss_spec(sequence.loss));
+    const size_t tokens = datum.tokens.size();
+    const auto per_token = static_cast<size_t>(datum.targets_per_token());
+    for (size_t row = 0; row < tokens; ++row)
+      first_targets_.push_back(static_cast<int64_t>(targets_.size() + row * per_token));
+    append(targets_, datum.targets, tokens * per_token, 0);
+    for (const api::LossInputRow& input : api::kLossInputs) {
+      const bool of_targets = input.id == api::LossInput::kWeights;
+      append(columns_[input.id], datum.inputs[input.id], of_targets ? tokens * per_token : tokens,
+             input.otherwise);
+    }
+    losses_of_sequences_.push_back(sequence.loss);
   }
   first_targets_.push_back(static_cast<int64_t>(targets_.size()));
 }
@@ -205,24 +193,26 @@ PassWork Engine::lay_out(const api::Batch& batch, size_t first, size_t last) {
   gather_inputs(batch, first, last);
   logprobs_.resize(targets_.size());
   losses_.resize(targets_.size());
-  const bool parameters = batch.gradients == api::Gradients::kParameters;
-  return {.builder = builder_,
-          .adapter_gradients = batch.gradients == api::Gradients::kAdapters,
-          .base_gradients = parameters ? base_trainer_->gradients() : nullptr,
-          .recompute = options_.recompute,
-          .want_loss = batch.want_loss,
-          .inputs = {.targets = targets_,
-                     .weights = weights_,
-                     .first_targets = first_targets_,
-                     .sampling_logprobs = sampling_logprobs_,
-                     .advantages = advantages_,
-                     .masks = masks_,
-                     .specs = specs_,
-                     .score_all = batch.score_all},
-          .logprobs = logprobs_,
-          .losses = losses_,
-          .want_hidden_states = batch.want_hidden_states,
-          .want_logits = batch.want_logits};
+  const api::Gradients gradients =
+      batch.sequences[first].gradients ? batch.gradients : api::Gradients::kNone;
+  PassWork work = {.builder = builder_,
+                   .adapter_gradients = gradients == api::Gradients::kAdapters,
+                   .base_gradients = gradients == api::Gradients::kParameters
+                                         ? base_trainer_->gradients()
+                                         : nullptr,
+                   .recompute = options_.recompute,
+                   .want_loss = batch.want_loss,
+                   .inputs = {.targets = targets_,
+                              .first_targets = first_targets_,
+                              .losses = losses_of_sequences_,
+                              .score_all = batch.score_all},
+                   .logprobs = logprobs_,
+                   .losses = losses_,
+                   .want_hidden_states = batch.want_hidden_states,
+                   .want_logits = batch.want_logits};
+  for (size_t i = 0; i < api::kNumLossInputs; ++i)
+    work.inputs.columns.values[i] = columns_.values[i];
+  return work;
 }
 
 // Counts the pass, with full recompute where it would take too much without.
@@ -247,7 +237,7 @@ void Engine::fit(PassWork& work, size_t first) {
 void Engine::check_memory(const api::Batch& batch) {
   if (options_.pass_bytes == 0) return;
   for (size_t s = 0; s < batch.sequences.size(); ++s) {
-    if (std::ssize(batch.sequences[s].tokens) <= options_.pass_tokens) continue;
+    if (std::ssize(batch.sequences[s].datum->tokens) <= options_.pass_tokens) continue;
     PassWork work = lay_out(batch, s, s + 1);
     fit(work, s);
   }
@@ -268,7 +258,7 @@ void Engine::run_part(const api::Batch& batch, size_t first, size_t last, int64_
     model::LoraAdapter* adapter = adapter_or_base(batch.sequences[s].slot);
     if (work.adapter_gradients && adapter != nullptr) adapter->has_gradient = true;
     const auto begin = first_targets_[static_cast<size_t>(row)];
-    row += static_cast<int64_t>(batch.sequences[s].tokens.size());
+    row += std::ssize(batch.sequences[s].datum->tokens);
     const auto end = first_targets_[static_cast<size_t>(row)];
     result.sequences[s].logprobs.assign(logprobs_.begin() + begin, logprobs_.begin() + end);
     result.sequences[s].losses.assign(losses_.begin() + begin, losses_.begin() + end);

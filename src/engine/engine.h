@@ -73,6 +73,8 @@ class Engine {
   void enable_base_steps();
 
   // Scores and, if asked, accumulates gradients. `sink` may be null when nothing large is wanted.
+  // Neighbours share passes where both take gradients, or neither does: rows that take none would
+  // go through backward all the same.
   // All sequences are checked before the first is run, long ones against the memory of a pass too:
   // an Error names the sequence and field at fault and changes nothing.
   api::BatchResult run(const api::Batch& batch, api::TensorSink* sink = nullptr);
@@ -120,8 +122,9 @@ class Engine {
   PassState state_;
   std::vector<int32_t> targets_;
   std::vector<int64_t> first_targets_;
-  std::vector<float> weights_, sampling_logprobs_, advantages_, masks_, logprobs_, losses_;
-  std::vector<train::LossSpec> specs_;
+  api::ByLossInput<std::vector<float>> columns_;
+  std::vector<api::Loss> losses_of_sequences_;
+  std::vector<float> logprobs_, losses_;
 };
 
 }  // namespace strata::engine

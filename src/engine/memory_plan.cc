@@ -19,7 +19,7 @@ PassPlan plan_sequences(Engine& engine, const PlanShape& shape, const Adapters& 
   const std::vector<int32_t> tokens(static_cast<size_t>(length), 0);
   const std::vector<int32_t> targets(static_cast<size_t>(count * length), 0);
   const std::vector<float> weights(targets.size(), 1.0f);
-  const std::vector<train::LossSpec> specs(static_cast<size_t>(count));
+  const std::vector<api::Loss> losses_of_sequences(static_cast<size_t>(count));
   std::vector<float> logprobs(targets.size()), losses(targets.size());
   PassBuilder builder;
   for (int64_t i = 0; i < count; ++i) {
@@ -29,8 +29,8 @@ PassPlan plan_sequences(Engine& engine, const PlanShape& shape, const Adapters& 
   PassState state;
   train::LossInputs inputs;
   inputs.targets = targets;
-  inputs.weights = weights;
-  inputs.specs = specs;
+  inputs.columns[api::LossInput::kWeights] = weights;
+  inputs.losses = losses_of_sequences;
   const PassWork work = {
       .builder = builder,
       .adapter_gradients = shape.backward && !shape.train_base,

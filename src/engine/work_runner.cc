@@ -18,7 +18,7 @@ api::FaultCategory category_of(ErrorCode code) {
   return code == ErrorCode::kIo ? api::FaultCategory::kServer : api::FaultCategory::kUser;
 }
 
-void check_finite(std::span<const float> values, size_t datum, const char* name) {
+void check_finite(std::span<const float> values, size_t datum, std::string_view name) {
   for (size_t i = 0; i < values.size(); ++i) {
     if (std::isfinite(values[i])) continue;
     throw Error(
@@ -113,8 +113,7 @@ void WorkRunner::train(const std::vector<api::TrainRows>& rows, const Interrupti
   if (breaks != nullptr) guard.emplace(engine_.backend().pool(), *breaks);
   const double begin = now_seconds();
   const double sampled_before = sample_seconds_;
-  train(rows, false);
-  train(rows, true);
+  train(rows);
   train_seconds_ += now_seconds() - begin - (sample_seconds_ - sampled_before);
 }
 
@@ -228,16 +227,10 @@ std::shared_ptr<const WorkRunner::HeldCopy> WorkRunner::hold(AdapterCopy copy) {
 
 api::Sequence WorkRunner::to_sequence(const api::Command& command, size_t index) const {
   const auto& pass = std::get<api::ForwardBackward>(command.op);
-  const api::Datum& datum = pass.data[index];
-  return {.tokens = datum.tokens,
-          .targets = datum.targets,
-          .weights = datum.weights,
-          .logprobs = datum.logprobs,
-          .advantages = datum.advantages,
-          .mask = datum.mask,
-          .num_targets = std::max<int64_t>(1, datum.num_targets),
+  return {.datum = &pass.data[index],
           .slot = slot_of(command.model),
-          .loss = pass.loss};
+          .loss = pass.loss,
+          .gradients = !pass.forward_only};
 }
 
 // Everything is looked at before the first datum runs, so that a fault leaves no gradient.
@@ -248,41 +241,26 @@ void WorkRunner::check(const api::Command& command) const {
   const int64_t context = engine_.config().max_position_embeddings;
   for (size_t i = 0; i < pass.data.size(); ++i) {
     const api::Datum& datum = pass.data[i];
-    const auto tokens = static_cast<int64_t>(datum.tokens.size());
+    const int64_t tokens = std::ssize(datum.tokens);
     if (tokens > context) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("data[{}]: {} tokens exceed the model's context window of {}", i,
                               tokens, context));
     }
     engine_.check(to_sequence(command, i), fmt::format("data[{}]", i), true);
-    check_finite(datum.weights, i, "weights");
-    check_finite(datum.logprobs, i, "logprobs");
-    check_finite(datum.advantages, i, "advantages");
-    check_finite(datum.mask, i, "mask");
+    for (const api::LossInputRow& input : api::kLossInputs)
+      check_finite(datum.inputs[input.id], i, input.name);
   }
 }
 
-void WorkRunner::train(const std::vector<api::TrainRows>& all, bool forward_only) {
-  api::Batch batch;
-  batch.gradients = forward_only ? api::Gradients::kNone : api::Gradients::kAdapters;
-  batch.score_all = true;
+// The rows that take gradients first: the engine lets neighbours share a pass.
+void WorkRunner::train(const std::vector<api::TrainRows>& all) {
+  api::Batch batch = {.gradients = api::Gradients::kAdapters, .checked = true, .score_all = true};
   std::vector<const api::TrainRows*> run;
-  for (const api::TrainRows& rows : all) {
-    const api::Command& command = *rows.command;
-    if (std::get<api::ForwardBackward>(command.op).forward_only != forward_only) continue;
-    try {
-      if (rows.first == 0) check(command);
-      for (size_t i = rows.first; i < rows.last; ++i)
-        batch.sequences.push_back(to_sequence(command, i));
-      run.push_back(&rows);
-    } catch (const Error& error) {
-      if (rows.first == 0) {
-        fail(command.request, category_of(error.code), error.what());
-      } else {
-        fail_pass(command, error.what());
-      }
-    } catch (const std::exception& error) {
-      fail_pass(command, error.what());
+  for (const bool forward_only : {false, true}) {
+    for (const api::TrainRows& rows : all) {
+      const auto& pass = std::get<api::ForwardBackward>(rows.command->op);
+      if (pass.forward_only == forward_only && add_rows(rows, batch)) run.push_back(&rows);
     }
   }
   if (run.empty()) return;
@@ -297,7 +275,29 @@ void WorkRunner::train(const std::vector<api::TrainRows>& all, bool forward_only
     for (const api::TrainRows* rows : run) fail_pass(*rows->command, error.what());
   }
   for (const api::Sequence& sequence : batch.sequences)
-    trained_tokens_ += static_cast<int64_t>(sequence.tokens.size());
+    trained_tokens_ += std::ssize(sequence.datum->tokens);
+}
+
+// False when the command has failed instead.
+bool WorkRunner::add_rows(const api::TrainRows& rows, api::Batch& batch) {
+  const api::Command& command = *rows.command;
+  const size_t before = batch.sequences.size();
+  try {
+    if (rows.first == 0) check(command);
+    for (size_t i = rows.first; i < rows.last; ++i)
+      batch.sequences.push_back(to_sequence(command, i));
+    return true;
+  } catch (const Error& error) {
+    if (rows.first == 0) {
+      fail(command.request, category_of(error.code), error.what());
+    } else {
+      fail_pass(command, error.what());
+    }
+  } catch (const std::exception& error) {
+    fail_pass(command, error.what());
+  }
+  batch.sequences.resize(before);
+  return false;
 }
 
 // Some of its data may have been added to the model's gradient, so none of that is kept: a step
@@ -326,8 +326,8 @@ void WorkRunner::collect(const api::TrainRows& rows, std::span<api::SequenceResu
   }
   if (rows.last < pass.data.size()) return;
   partial.result.metrics["loss:sum"] = partial.loss;
-  if (pass.loss.name == api::LossName::kStableReinforce)
-    partial.result.metrics["stable_reinforce_strata_formula:max"] = 1.0;
+  const std::string_view metric = api::row_of(pass.loss.name).metric;
+  if (!metric.empty()) partial.result.metrics[std::string(metric)] = 1.0;
   results_.push_back({rows.command->request, std::move(partial.result)});
   partial_.erase(rows.command->request);
 }

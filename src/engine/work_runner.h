@@ -63,7 +63,8 @@ class WorkRunner {
   api::Outcome unload(const api::Command& command);
   api::Outcome save_for_sampler(const api::Command& command, const api::SaveForSampler& save);
   void train(const std::vector<api::TrainRows>& rows, const Interruption* breaks);
-  void train(const std::vector<api::TrainRows>& rows, bool forward_only);
+  void train(const std::vector<api::TrainRows>& rows);
+  [[nodiscard]] bool add_rows(const api::TrainRows& rows, api::Batch& batch);
   [[nodiscard]] api::Sequence to_sequence(const api::Command& command, size_t datum) const;
   void check(const api::Command& command) const;
   void collect(const api::TrainRows& rows, std::span<api::SequenceResult> results);

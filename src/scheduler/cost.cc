@@ -8,8 +8,8 @@ int64_t queued_bytes(const api::Command& command) {
   auto bytes = static_cast<int64_t>(sizeof(api::Command));
   if (const auto* pass = std::get_if<api::ForwardBackward>(&command.op)) {
     for (const api::Datum& d : pass->data) {
-      const size_t values = d.tokens.size() + d.targets.size() + d.weights.size() +
-                            d.logprobs.size() + d.advantages.size() + d.mask.size();
+      size_t values = d.tokens.size() + d.targets.size();
+      for (const std::vector<float>& column : d.inputs.values) values += column.size();
       bytes += static_cast<int64_t>(sizeof(api::Datum) + 4 * values);
     }
   }

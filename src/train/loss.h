@@ -1,49 +1,23 @@
-// Losses of one token, as Tinker defines them: sums, never means. With lp the target's logprob, w
-// its weight, q the sampling logprob, A the advantage and r = exp(lp - q), all fp32:
-//   cross_entropy        -w lp
-//   importance_sampling  -w r A
-//   ppo                  -w min(r A, clip(r, lo, hi) A)
-//   cispo                -w stopgrad(clip(r, lo, hi)) A lp
-//   dro                  -w (A lp - beta/2 (lp - q)^2)
-//   gspo                 -w min(s_t A, clip(s_t, lo, hi) A), s_t = s exp(lp - stopgrad(lp)), where
-//   s
-//                        is one ratio for the sequence: exp of the mean of lp - q over its masked
-//                        tokens (GSPO-token, arXiv 2507.18071)
-//   stable_reinforce     w (-stopgrad(min(r, 2)) A lp + kl_coeff/2 (lp - q)^2) where the mask is
-//   not
-//                        0. The formula is Strata's own: the service does not publish its one.
-// Where w is 0 the loss and its derivative are exactly 0, whatever the other inputs hold.
+// The loss of one token, as Tinker defines it: a sum, never a mean. Each formula is a file of
+// train/losses/, with lp the target's logprob, w its weight, q the sampler's logprob, A the
+// advantage and r = exp(lp - q), all fp32. Where w is 0 the loss and its derivative are exactly 0,
+// whatever the other inputs hold.
 #pragma once
-#include <cstdint>
-#include <optional>
-#include <string_view>
+#include <span>
+
+#include "api/losses.h"
 
 namespace strata::train {
 
-enum class LossKind : uint8_t {
-  kCrossEntropy,
-  kImportanceSampling,
-  kPpo,
-  kCispo,
-  kDro,
-  kGspo,
-  kStableReinforce
-};
+// What a formula reads of one token.
+struct TokenInputs {
+  const api::Loss& loss;
+  float logprob = 0.0f;
+  float weight = 1.0f;
+  api::ByLossInput<float> columns = {};  // but weights
+  float sequence = 1.0f;                 // what the formula made of the whole sequence
 
-struct LossSpec {
-  LossKind kind = LossKind::kCrossEntropy;
-  float clip_low = 0.0f;  // absolute ratios, of ppo, cispo, gspo; defaults belong to the caller
-  float clip_high = 0.0f;
-  float beta = 0.0f;      // dro
-  float kl_coeff = 0.0f;  // stable_reinforce
-};
-
-// What a loss reads beside the target's logprob and weight.
-struct TokenContext {
-  float sampling_logprob = 0.0f;
-  float advantage = 0.0f;
-  float mask = 1.0f;            // stable_reinforce
-  float sequence_ratio = 1.0f;  // gspo's s
+  [[nodiscard]] float operator[](api::LossInput input) const { return columns[input]; }
 };
 
 struct TokenLoss {
@@ -51,15 +25,30 @@ struct TokenLoss {
   float d_logprob = 0.0f;  // derivative of the loss by lp
 };
 
-TokenLoss token_loss(const LossSpec& spec, float logprob, float weight,
-                     const TokenContext& context);
+// What a formula reads of a sequence before its tokens; logprobs where mean_over is not 0.
+struct SequenceInputs {
+  const api::Loss& loss;
+  std::span<const float> logprobs;                        // [N]
+  api::ByLossInput<std::span<const float>> columns = {};  // [N]
+};
 
-std::optional<LossKind> loss_named(std::string_view name);
-// Losses other than cross_entropy read sampling logprobs and advantages.
-constexpr bool needs_advantages(LossKind kind) { return kind != LossKind::kCrossEntropy; }
-// gspo and stable_reinforce read a mask.
-constexpr bool needs_mask(LossKind kind) {
-  return kind == LossKind::kGspo || kind == LossKind::kStableReinforce;
+struct LossFormula {
+  TokenLoss (*token)(const TokenInputs& in);              // w is not 0
+  float (*sequence)(const SequenceInputs& in) = nullptr;  // of rows with mean_over
+};
+
+// Specialised in train/losses/<name>.cc for each row of api/losses.h: a row without a formula does
+// not link.
+template <api::LossName kName>
+LossFormula loss_formula();
+
+TokenLoss token_loss(const TokenInputs& in);
+float sequence_value(const SequenceInputs& in);
+
+// The position of an option in Loss::options, for formulas; a name that the row lacks does not
+// compile.
+consteval size_t option_of(api::LossName loss, std::string_view option) {
+  return api::option_index(api::row_of(loss), option).value();
 }
 
 }  // namespace strata::train

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "ops/elementwise.h"
@@ -19,11 +20,11 @@ void LossPass::run(model::Pass& pass, const LossInputs& inputs, TensorView hidde
                    std::span<float> logprobs, std::span<float> losses, TensorView d_hidden) {
   const auto tokens = static_cast<size_t>(pass.num_tokens());
   const size_t targets = inputs.targets.size();
-  CHECK(inputs.weights.size() == targets && targets >= tokens, targets, tokens);
+  CHECK(inputs.weights().size() == targets && targets >= tokens, targets, tokens);
   CHECK(logprobs.size() == targets && losses.size() == targets);
   CHECK(inputs.first_targets.empty() ? targets == tokens
                                      : inputs.first_targets.size() == tokens + 1);
-  CHECK(inputs.specs.size() == pass.sequences.size());
+  CHECK(inputs.losses.size() == pass.sequences.size());
   selected_.resize(tokens);
   row_sequences_.resize(tokens);
   target_slopes_.resize(targets);
@@ -31,12 +32,12 @@ void LossPass::run(model::Pass& pass, const LossInputs& inputs, TensorView hidde
     for (int64_t row = pass.sequences[s].begin; row < pass.sequences[s].end; ++row)
       row_sequences_[static_cast<size_t>(row)] = static_cast<int32_t>(s);
   }
-  sequence_ratios(pass, inputs, hidden, logprobs);
+  sequence_values(pass, inputs, hidden, logprobs);
   for (size_t row = 0; row < tokens; ++row) {
     const Range range = targets_of(inputs, row);
     selected_[row] = inputs.score_all ? 1 : 0;
     for (size_t t = range.begin; t < range.end; ++t)
-      selected_[row] |= inputs.weights[t] != 0.0f ? 1 : 0;
+      selected_[row] |= inputs.weights()[t] != 0.0f ? 1 : 0;
   }
   std::fill(logprobs.begin(), logprobs.end(), 0.0f);
   std::fill(losses.begin(), losses.end(), 0.0f);
@@ -47,16 +48,16 @@ void LossPass::run(model::Pass& pass, const LossInputs& inputs, TensorView hidde
   }
 }
 
-// A ratio of gspo needs the logprobs of its whole sequence before the first slope: such rows go
-// through the head twice, with the same bits. `logprobs` is used as scratch.
-void LossPass::sequence_ratios(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
+// What a formula makes of a sequence needs logprobs of the whole of it before the first slope: such
+// rows go through the head twice, with the same bits. `logprobs` is used as scratch.
+void LossPass::sequence_values(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
                                std::span<float> logprobs) {
-  ratios_.assign(pass.sequences.size(), 1.0f);
+  sequence_values_.assign(pass.sequences.size(), 1.0f);
   bool any = false;
   for (size_t row = 0; row < selected_.size(); ++row) {
-    const bool wanted =
-        inputs.specs[static_cast<size_t>(row_sequences_[row])].kind == LossKind::kGspo &&
-        inputs.masks[row] != 0.0f;
+    const api::Loss& loss = inputs.losses[static_cast<size_t>(row_sequences_[row])];
+    const std::optional<api::LossInput> mask = api::row_of(loss.name).mean_over;
+    const bool wanted = mask && inputs.columns[*mask][row] != 0.0f;
     selected_[row] = wanted ? 1 : 0;
     any = any || wanted;
   }
@@ -72,17 +73,14 @@ void LossPass::sequence_ratios(model::Pass& pass, const LossInputs& inputs, Tens
     score(pass, inputs, rows, x, {}, lse, logprobs);
   }
   for (size_t s = 0; s < pass.sequences.size(); ++s) {
-    if (inputs.specs[s].kind != LossKind::kGspo) continue;
-    double sum = 0.0, weight = 0.0;
-    for (int64_t i = pass.sequences[s].begin; i < pass.sequences[s].end; ++i) {
-      const auto row = static_cast<size_t>(i);
-      if (inputs.masks[row] == 0.0f) continue;
-      const double gap = static_cast<double>(logprobs[targets_of(inputs, row).begin]) -
-                         static_cast<double>(inputs.sampling_logprobs[row]);
-      sum += static_cast<double>(inputs.masks[row]) * gap;
-      weight += static_cast<double>(inputs.masks[row]);
-    }
-    ratios_[s] = static_cast<float>(std::exp(sum / weight));
+    if (!api::row_of(inputs.losses[s].name).mean_over) continue;
+    const auto begin = static_cast<size_t>(pass.sequences[s].begin);
+    const auto count = static_cast<size_t>(pass.sequences[s].end) - begin;
+    SequenceInputs in = {.loss = inputs.losses[s],
+                         .logprobs = logprobs.subspan(targets_of(inputs, begin).begin, count)};
+    for (const api::LossInput input : api::row_of(inputs.losses[s].name).inputs)
+      in.columns[input] = inputs.columns[input].subspan(begin, count);
+    sequence_values_[s] = sequence_value(in);
   }
 }
 
@@ -113,19 +111,19 @@ TensorView LossPass::score(model::Pass& pass, const LossInputs& inputs,
 
 void LossPass::losses_of_row(const LossInputs& inputs, size_t i, size_t row,
                              std::span<const float> logprobs, std::span<float> losses) {
-  const auto at = [row](std::span<const float> values, float otherwise) {
-    return values.empty() ? otherwise : values[row];
-  };
   const auto sequence = static_cast<size_t>(row_sequences_[row]);
-  const TokenContext context = {.sampling_logprob = at(inputs.sampling_logprobs, 0.0f),
-                                .advantage = at(inputs.advantages, 0.0f),
-                                .mask = at(inputs.masks, 1.0f),
-                                .sequence_ratio = ratios_[sequence]};
+  TokenInputs in = {.loss = inputs.losses[sequence], .sequence = sequence_values_[sequence]};
+  for (const api::LossInputRow& input : api::kLossInputs) {
+    if (input.id == api::LossInput::kWeights) continue;
+    const std::span<const float> column = inputs.columns[input.id];
+    in.columns[input.id] = column.empty() ? input.otherwise : column[row];
+  }
   const Range range = targets_of(inputs, row);
   float slope = 0.0f;
   for (size_t t = range.begin; t < range.end; ++t) {
-    const TokenLoss token =
-        token_loss(inputs.specs[sequence], logprobs[t], inputs.weights[t], context);
+    in.logprob = logprobs[t];
+    in.weight = inputs.weights()[t];
+    const TokenLoss token = token_loss(in);
     losses[t] = token.loss;
     target_slopes_[t] = token.d_logprob;
     slope += token.d_logprob;

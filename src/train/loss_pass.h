@@ -11,17 +11,16 @@
 
 namespace strata::train {
 
-// What the tokens of a pass are trained on. Where no loss reads them, the optional ones may be
-// empty.
+// What the tokens of a pass are trained on.
 struct LossInputs {
-  std::span<const int32_t> targets;          // [M]
-  std::span<const float> weights;            // [M]
-  std::span<const int64_t> first_targets;    // [T + 1] where each row's targets begin; empty: M = T
-  std::span<const float> sampling_logprobs;  // [T]
-  std::span<const float> advantages;         // [T]
-  std::span<const float> masks;              // [T]
-  std::span<const LossSpec> specs;           // one for each sequence of the pass
-  bool score_all = false;                    // logprobs also where every weight of the row is zero
+  std::span<const int32_t> targets;        // [M]
+  std::span<const int64_t> first_targets;  // [T + 1] where each row's targets begin; empty: M = T
+  // Weights [M], the others [T]; these may be empty where no loss reads them.
+  api::ByLossInput<std::span<const float>> columns = {};
+  std::span<const api::Loss> losses;  // one for each sequence of the pass
+  bool score_all = false;             // logprobs also where every weight of the row is zero
+
+  [[nodiscard]] std::span<const float> weights() const { return columns[api::LossInput::kWeights]; }
 };
 
 class LossPass {
@@ -37,7 +36,7 @@ class LossPass {
     size_t begin, end;
   };
   [[nodiscard]] static Range targets_of(const LossInputs& inputs, size_t row);
-  void sequence_ratios(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
+  void sequence_values(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
                        std::span<float> logprobs);
   TensorView score(model::Pass& pass, const LossInputs& inputs, std::span<const int32_t> rows,
                    TensorView x, TensorView h, TensorView lse, std::span<float> logprobs);
@@ -52,7 +51,7 @@ class LossPass {
   model::RowChunks chunks_;
   std::vector<uint8_t> selected_;
   std::vector<int32_t> row_sequences_;  // [T] the row's sequence
-  std::vector<float> ratios_;           // gspo's s of each sequence
+  std::vector<float> sequence_values_;  // of each sequence, where its formula has one
   std::vector<int32_t> chunk_targets_;
   std::vector<float> chunk_logprobs_;
   std::vector<float> chunk_slopes_;   // of each row: the sum over its targets

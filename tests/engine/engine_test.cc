@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "tests/engine/tiny_engine.h"
 
 namespace strata::engine {
 namespace {
@@ -15,67 +16,14 @@ using api::AdapterSlot;
 using api::Gradients;
 using testing::HasSubstr;
 
-const std::string kGolden = std::string(STRATA_SOURCE_DIR) + "/tests/golden/";
-
-struct Case {
-  std::string model = "qwen3";
-  DType dtype = DType::kBF16;
-  int threads = 1;
-  EngineOptions options = {};
-};
-
-std::unique_ptr<Engine> make(const Case& setup) {
-  auto backend = std::make_unique<Backend>(choose_cpu_path(), setup.threads);
-  auto model =
-      model::load_model(*backend, kGolden + setup.model + "/model", {.compute_dtype = setup.dtype});
-  return std::make_unique<Engine>(std::move(backend), std::move(model), setup.options);
-}
-
-std::vector<int32_t> tokens(int64_t count, int64_t vocab, uint32_t seed) {
-  std::vector<int32_t> out;
-  for (int64_t i = 0; i < count; ++i) {
-    seed = seed * 1664525u + 1013904223u;
-    out.push_back(static_cast<int32_t>((seed >> 8) % static_cast<uint32_t>(vocab)));
-  }
-  return out;
-}
-
-api::Sequence sequence(const Engine& engine, int64_t count, uint32_t seed, AdapterSlot slot) {
-  api::Sequence out;
-  out.tokens = tokens(count, engine.config().vocab_size, seed);
-  out.targets = tokens(count, engine.config().vocab_size, seed + 1);
-  for (int64_t i = 0; i < count; ++i)
-    out.weights.push_back(i % 5 == 2 ? 0.0f : 1.0f - 0.125f * static_cast<float>(i % 3));
-  out.slot = slot;
-  return out;
-}
-
-std::vector<model::LoraModuleSpec> specs(const Engine& engine, int64_t rank) {
-  return model::adapter_specs(engine.config(), {"all-linear", "embed_tokens", "lm_head"}, rank,
-                              16.0);
-}
-
-// B starts at zero, so that nothing flows into A: give both something.
-void stir(Engine& engine, AdapterSlot slot) {
-  model::LoraAdapter& adapter = engine.adapter(slot);
-  float* values = adapter.parameters().f32();
-  for (int64_t i = 0; i < adapter.num_parameters(); ++i) {
-    values[i] += 0.03f * static_cast<float>((i * 2654435761u >> 7) % 17) - 0.24f;
-  }
-  adapter.refresh(engine.backend());
-}
-
-std::vector<float> copy(TensorView view) {
-  return {view.f32(), view.f32() + view.shape.num_elements()};
-}
-
 // A batch of two adapters and the base, uneven lengths.
 api::Batch mixed_batch(const Engine& engine, AdapterSlot a, AdapterSlot b) {
   api::Batch batch;
   batch.gradients = Gradients::kAdapters;
-  batch.sequences = {sequence(engine, 33, 1, a), sequence(engine, 7, 2, AdapterSlot::kBase),
-                     sequence(engine, 1, 3, b), sequence(engine, 70, 4, b),
-                     sequence(engine, 9, 5, a)};
+  batch.sequences = {tiny_sequence(engine, 33, 1, a),
+                     tiny_sequence(engine, 7, 2, AdapterSlot::kBase),
+                     tiny_sequence(engine, 1, 3, b), tiny_sequence(engine, 70, 4, b),
+                     tiny_sequence(engine, 9, 5, a)};
   return batch;
 }
 
@@ -84,18 +32,18 @@ struct Trained {
   friend bool operator==(const Trained&, const Trained&) = default;
 };
 
-Trained run_mixed(const Case& setup) {
-  auto engine = make(setup);
-  const AdapterSlot a = engine->create_adapter(specs(*engine, 3), 7);
-  const AdapterSlot b = engine->create_adapter(specs(*engine, 8), 8);
+Trained run_mixed(const TinyEngine& setup) {
+  auto engine = tiny_engine(setup);
+  const AdapterSlot a = engine->create_adapter(tiny_specs(*engine, 3), 7);
+  const AdapterSlot b = engine->create_adapter(tiny_specs(*engine, 8), 8);
   stir(*engine, a);
   stir(*engine, b);
   const api::BatchResult result = engine->run(mixed_batch(*engine, a, b));
   Trained out;
   for (const auto& s : result.sequences)
     out.logprobs.insert(out.logprobs.end(), s.logprobs.begin(), s.logprobs.end());
-  out.grads_a = copy(engine->adapter(a).gradients());
-  out.grads_b = copy(engine->adapter(b).gradients());
+  out.grads_a = copy_of(engine->adapter(a).gradients());
+  out.grads_b = copy_of(engine->adapter(b).gradients());
   return out;
 }
 
@@ -103,7 +51,7 @@ TEST(Engine, PassesThreadsAndRecomputeDoNotChangeABit) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const char* model : {"qwen3", "llama_tied_embed", "deepseek_mla", "deepseek_yarn",
                               "qwen3_moe", "deepseek_moe", "deepseek_v4"}) {
-      Case setup = {.model = model, .dtype = dtype};
+      TinyEngine setup = {.model = model, .dtype = dtype};
       const Trained whole = run_mixed(setup);
       EXPECT_NE(whole.grads_a, std::vector<float>(whole.grads_a.size(), 0.0f));
       setup.options.pass_tokens = 1;  // every sequence alone
@@ -131,19 +79,19 @@ TEST(Engine, ParameterGradientsDoNotDependOnPasses) {
                                      {"deepseek_moe", DType::kF32}}) {
     std::vector<std::vector<float>> seen;
     for (const int64_t pass_tokens : {1, 1000}) {
-      Case setup = {.model = model, .dtype = dtype};
+      TinyEngine setup = {.model = model, .dtype = dtype};
       setup.options.pass_tokens = pass_tokens;
-      auto engine = make(setup);
+      auto engine = tiny_engine(setup);
       api::Batch batch;
       batch.gradients = Gradients::kParameters;
-      batch.sequences = {sequence(*engine, 13, 1, AdapterSlot::kBase),
-                         sequence(*engine, 6, 2, AdapterSlot::kBase)};
+      batch.sequences = {tiny_sequence(*engine, 13, 1, AdapterSlot::kBase),
+                         tiny_sequence(*engine, 6, 2, AdapterSlot::kBase)};
       engine->run(batch);
       engine->base_trainer().finish_gradients(engine->backend());
       std::vector<float> all;
       for (size_t i = 0; i < engine->model().weights->table().size(); ++i) {
         if (engine->model().weights->table()[i].buffer) continue;
-        const auto part = copy(engine->base_trainer().gradient(i));
+        const auto part = copy_of(engine->base_trainer().gradient(i));
         all.insert(all.end(), part.begin(), part.end());
       }
       seen.push_back(all);
@@ -155,49 +103,49 @@ TEST(Engine, ParameterGradientsDoNotDependOnPasses) {
 // What another tenant does never reaches an adapter: gradients, weights and moments keep their
 // bits.
 TEST(Engine, OneAdapterNeverMovesAnother) {
-  auto engine = make({});
-  const AdapterSlot a = engine->create_adapter(specs(*engine, 4), 1);
-  const AdapterSlot b = engine->create_adapter(specs(*engine, 4), 2);
+  auto engine = tiny_engine({});
+  const AdapterSlot a = engine->create_adapter(tiny_specs(*engine, 4), 1);
+  const AdapterSlot b = engine->create_adapter(tiny_specs(*engine, 4), 2);
   api::Batch batch;
   batch.gradients = Gradients::kAdapters;
-  batch.sequences = {sequence(*engine, 20, 1, a)};
+  batch.sequences = {tiny_sequence(*engine, 20, 1, a)};
   engine->adapter(b).enable_training();
-  const auto before = copy(engine->adapter(b).parameters());
+  const auto before = copy_of(engine->adapter(b).parameters());
   engine->run(batch);
   const api::StepResult done = engine->step(a, {.lr = 0.1, .weight_decay = 0.5});
   EXPECT_TRUE(done.stepped);
   EXPECT_GT(done.grad_norm, 0.0);
-  EXPECT_EQ(copy(engine->adapter(b).parameters()), before);
-  EXPECT_EQ(copy(engine->adapter(b).first_moments()),
+  EXPECT_EQ(copy_of(engine->adapter(b).parameters()), before);
+  EXPECT_EQ(copy_of(engine->adapter(b).first_moments()),
             std::vector<float>(static_cast<size_t>(engine->adapter(b).num_parameters()), 0.0f));
 }
 
 TEST(Engine, AStepWithoutAGradientChangesNothing) {
-  auto engine = make({});
-  const AdapterSlot a = engine->create_adapter(specs(*engine, 4), 1);
-  const auto before = copy(engine->adapter(a).parameters());
+  auto engine = tiny_engine({});
+  const AdapterSlot a = engine->create_adapter(tiny_specs(*engine, 4), 1);
+  const auto before = copy_of(engine->adapter(a).parameters());
   const api::StepResult done = engine->step(a, {.lr = 0.1, .weight_decay = 0.5});
   EXPECT_FALSE(done.stepped);
   EXPECT_EQ(done.step, 0);
-  EXPECT_EQ(copy(engine->adapter(a).parameters()), before);
+  EXPECT_EQ(copy_of(engine->adapter(a).parameters()), before);
 }
 
 // A slot that is cleared with gradients pending gives its next owner a fresh adapter.
 TEST(Engine, AReusedSlotStartsFresh) {
-  auto engine = make({});
-  const AdapterSlot first = engine->create_adapter(specs(*engine, 4), 5);
-  const auto fresh = copy(engine->adapter(first).parameters());
+  auto engine = tiny_engine({});
+  const AdapterSlot first = engine->create_adapter(tiny_specs(*engine, 4), 5);
+  const auto fresh = copy_of(engine->adapter(first).parameters());
   api::Batch batch;
   batch.gradients = Gradients::kAdapters;
-  batch.sequences = {sequence(*engine, 20, 1, first)};
+  batch.sequences = {tiny_sequence(*engine, 20, 1, first)};
   engine->run(batch);
   engine->step(first, {.lr = 0.1});
   engine->run(batch);
   engine->clear_adapter(first);
   EXPECT_THROW(static_cast<void>(engine->adapter(first)), Error);
-  const AdapterSlot second = engine->create_adapter(specs(*engine, 4), 5);
+  const AdapterSlot second = engine->create_adapter(tiny_specs(*engine, 4), 5);
   EXPECT_EQ(second, first);
-  EXPECT_EQ(copy(engine->adapter(second).parameters()), fresh);
+  EXPECT_EQ(copy_of(engine->adapter(second).parameters()), fresh);
   EXPECT_FALSE(engine->step(second, {.lr = 0.1}).stepped);
   batch.sequences[0].slot = second;
   engine->run(batch);
@@ -205,18 +153,19 @@ TEST(Engine, AReusedSlotStartsFresh) {
 }
 
 TEST(Engine, AFreshAdapterLeavesTheBasesBits) {
-  auto engine = make({});
+  auto engine = tiny_engine({});
   const AdapterSlot a =
       engine->create_adapter(model::adapter_specs(engine->config(), {"all-linear"}, 8, 16.0), 3);
   api::Batch batch;
-  batch.sequences = {sequence(*engine, 40, 1, AdapterSlot::kBase), sequence(*engine, 40, 1, a)};
+  batch.sequences = {tiny_sequence(*engine, 40, 1, AdapterSlot::kBase),
+                     tiny_sequence(*engine, 40, 1, a)};
   const api::BatchResult result = engine->run(batch);
   EXPECT_EQ(result.sequences[0].logprobs, result.sequences[1].logprobs);
 }
 
 api::SampleRequest request(const Engine& engine, int64_t prompt, uint32_t seed, AdapterSlot slot) {
   api::SampleRequest out;
-  out.prompt = tokens(prompt, engine.config().vocab_size, seed);
+  out.prompt = tiny_tokens(prompt, engine.config().vocab_size, seed);
   out.slot = slot;
   out.max_tokens = 9;
   out.temperature = 0.9f;
@@ -226,9 +175,9 @@ api::SampleRequest request(const Engine& engine, int64_t prompt, uint32_t seed, 
   return out;
 }
 
-std::vector<api::SampleResult> sample_all(const Case& setup, bool alone) {
-  auto engine = make(setup);
-  const AdapterSlot a = engine->create_adapter(specs(*engine, 3), 7);
+std::vector<api::SampleResult> sample_all(const TinyEngine& setup, bool alone) {
+  auto engine = tiny_engine(setup);
+  const AdapterSlot a = engine->create_adapter(tiny_specs(*engine, 3), 7);
   stir(*engine, a);
   const std::vector<api::SampleRequest> requests = {request(*engine, 70, 1, a),
                                                     request(*engine, 1, 2, AdapterSlot::kBase),
@@ -256,7 +205,7 @@ TEST(Engine, SamplingDoesNotDependOnCompanyPagesOrChunks) {
                                      {"deepseek_mla", DType::kBF16},
                                      {"qwen3_moe_fused", DType::kBF16},
                                      {"deepseek_moe", DType::kF32}}) {
-    Case setup = {.model = model, .dtype = dtype};
+    TinyEngine setup = {.model = model, .dtype = dtype};
     const auto together = sample_all(setup, false);
     EXPECT_EQ(together[0].tokens.size(), 9u);
     expect_same(sample_all(setup, true), together);
@@ -280,19 +229,18 @@ TEST(Engine, SampledLogprobsAreTheTrainersBits) {
                                      {"deepseek_yarn", DType::kBF16},
                                      {"qwen3_moe", DType::kBF16},
                                      {"deepseek_moe", DType::kF32}}) {
-    auto engine = make({.model = model, .dtype = dtype});
-    const AdapterSlot a = engine->create_adapter(specs(*engine, 3), 7);
+    auto engine = tiny_engine({.model = model, .dtype = dtype});
+    const AdapterSlot a = engine->create_adapter(tiny_specs(*engine, 3), 7);
     stir(*engine, a);
     const api::SampleRequest asked = request(*engine, 21, 4, a);
     const api::SampleResult got = engine->sample({asked})[0];
-    api::Sequence scored;
+    api::Datum scored;
     scored.tokens = asked.prompt;
     scored.tokens.insert(scored.tokens.end(), got.tokens.begin(), got.tokens.end() - 1);
     scored.targets.assign(scored.tokens.begin() + 1, scored.tokens.end());
     scored.targets.push_back(got.tokens.back());
-    scored.slot = a;
     api::Batch batch;
-    batch.sequences = {scored};
+    batch.sequences = {{.datum = &scored, .slot = a}};
     const std::vector<float> trained = engine->run(batch).sequences[0].logprobs;
     const size_t prompt = asked.prompt.size();
     for (size_t i = 0; i < got.logprobs.size(); ++i)
@@ -302,13 +250,39 @@ TEST(Engine, SampledLogprobsAreTheTrainersBits) {
   }
 }
 
+// A sequence that takes no gradients is scored among others that do, and leaves none.
+TEST(Engine, SequencesWithoutGradientsChangeNone) {
+  auto engine = tiny_engine({});
+  const AdapterSlot a = engine->create_adapter(tiny_specs(*engine, 3), 7);
+  const AdapterSlot b = engine->create_adapter(tiny_specs(*engine, 8), 8);
+  stir(*engine, a);
+  stir(*engine, b);
+  api::Batch all = mixed_batch(*engine, a, b);
+  const api::BatchResult whole = engine->run(all);
+  engine->adapter(a).drop_gradients();
+  engine->adapter(b).drop_gradients();
+  api::Batch own = all;
+  std::erase_if(own.sequences, [&](const api::Sequence& s) { return s.slot == b; });
+  engine->run(own);
+  const std::vector<float> want = copy_of(engine->adapter(a).gradients());
+  engine->adapter(a).drop_gradients();
+  for (api::Sequence& s : all.sequences) s.gradients = s.slot != b;
+  const api::BatchResult mixed = engine->run(all);
+  for (size_t i = 0; i < all.sequences.size(); ++i)
+    EXPECT_EQ(mixed.sequences[i].logprobs, whole.sequences[i].logprobs) << i;
+  EXPECT_EQ(mixed.loss_sum, whole.loss_sum);
+  EXPECT_EQ(copy_of(engine->adapter(a).gradients()), want);
+  EXPECT_TRUE(engine->adapter(a).has_gradient);
+  EXPECT_FALSE(engine->adapter(b).has_gradient);
+}
+
 TEST(Engine, HostileRequestsNameTheFieldAndRunNothing) {
-  auto engine = make({});
-  const AdapterSlot a = engine->create_adapter(specs(*engine, 2), 1);
+  auto engine = tiny_engine({});
+  const AdapterSlot a = engine->create_adapter(tiny_specs(*engine, 2), 1);
   const auto message = [&](auto change) {
     api::Batch batch;
     batch.gradients = Gradients::kAdapters;
-    batch.sequences = {sequence(*engine, 4, 1, a), sequence(*engine, 4, 2, a)};
+    batch.sequences = {tiny_sequence(*engine, 4, 1, a), tiny_sequence(*engine, 4, 2, a)};
     change(batch.sequences[1]);
     try {
       engine->run(batch);
@@ -318,11 +292,12 @@ TEST(Engine, HostileRequestsNameTheFieldAndRunNothing) {
     }
     return std::string();
   };
-  EXPECT_THAT(message([](auto& s) { s.tokens[2] = -1; }), HasSubstr("sequences[1].tokens[2]"));
-  EXPECT_THAT(message([](auto& s) { s.targets[0] = 1 << 30; }),
+  EXPECT_THAT(message([](auto& s) { edit(s).tokens[2] = -1; }),
+              HasSubstr("sequences[1].tokens[2]"));
+  EXPECT_THAT(message([](auto& s) { edit(s).targets[0] = 1 << 30; }),
               HasSubstr("sequences[1].targets[0]"));
-  EXPECT_THAT(message([](auto& s) { s.weights.pop_back(); }), HasSubstr("weights"));
-  EXPECT_THAT(message([](auto& s) { s.tokens.clear(); }), HasSubstr("tokens"));
+  EXPECT_THAT(message([](auto& s) { weights_of(edit(s)).pop_back(); }), HasSubstr("weights"));
+  EXPECT_THAT(message([](auto& s) { edit(s).tokens.clear(); }), HasSubstr("tokens"));
   EXPECT_THAT(message([](auto& s) { s.loss.name = api::LossName::kPpo; }), HasSubstr("logprobs"));
   EXPECT_THAT(message([](auto& s) { s.slot = AdapterSlot{9}; }), HasSubstr("adapter 9"));
 }

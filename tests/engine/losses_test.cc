@@ -3,6 +3,7 @@
 // engine's own loss by adapter weights.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tests/engine/tiny_engine.h"
@@ -12,80 +13,94 @@ namespace {
 
 using api::LossName;
 
-constexpr LossName kLosses[] = {LossName::kCrossEntropy,
-                                LossName::kImportanceSampling,
-                                LossName::kPpo,
-                                LossName::kCispo,
-                                LossName::kDro,
-                                LossName::kGspo,
-                                LossName::kStableReinforce};
+// Where formulas differ from one another, written from the table of the protocol: p is the
+// logprob, f the one that stopgrad sees, q the sampler's.
+struct Token {
+  double p, f, q, a;
+  double sequence_ratio;  // exp of the mean of f - q over the mask
+  bool masked;
+};
+struct Reference {
+  LossName name;
+  std::vector<float> options;
+  double (*of_token)(const Token& t);
+};
 
-api::Loss loss(LossName name) {
-  api::Loss out{.name = name, .clip_low = 0.9f, .clip_high = 1.1f, .beta = 0.4f, .kl_coeff = 0.3f};
-  if (name == LossName::kCispo) out.clip_high = 4.0f;
-  return out;
-}
+double clip(double ratio, double low, double high) { return std::clamp(ratio, low, high); }
+
+const Reference kReferences[] = {
+    {LossName::kCrossEntropy, {}, [](const Token& t) { return -t.p; }},
+    {LossName::kImportanceSampling, {}, [](const Token& t) { return -std::exp(t.p - t.q) * t.a; }},
+    {LossName::kPpo,
+     {0.875f, 1.125f},
+     [](const Token& t) {
+       const double r = std::exp(t.p - t.q);
+       return -std::min(r * t.a, clip(r, 0.875, 1.125) * t.a);
+     }},
+    {LossName::kCispo,
+     {0.875f, 4.0f},
+     [](const Token& t) { return -clip(std::exp(t.f - t.q), 0.875, 4.0) * t.p * t.a; }},
+    {LossName::kDro,
+     {0.375f},
+     [](const Token& t) { return -(t.p * t.a - 0.5 * 0.375 * (t.p - t.q) * (t.p - t.q)); }},
+    {LossName::kGspo,
+     {0.875f, 1.125f},
+     [](const Token& t) {
+       const double s = t.sequence_ratio * std::exp(t.p - t.f);
+       return -std::min(s * t.a, clip(s, 0.875, 1.125) * t.a);
+     }},
+    {LossName::kStableReinforce,
+     {0.25f},
+     [](const Token& t) {
+       if (t.masked) return 0.0;
+       return -std::min(std::exp(t.f - t.q), 2.0) * t.a * t.p +
+              0.5 * 0.25 * (t.p - t.q) * (t.p - t.q);
+     }},
+};
 
 // Every input a loss may read. Sampling logprobs near the model's own, so that some ratios are
 // clipped and some are not.
-api::Sequence rl_sequence(Engine& engine, LossName name, api::AdapterSlot slot) {
+api::Sequence rl_sequence(Engine& engine, const Reference& reference, api::AdapterSlot slot) {
+  using enum api::LossInput;
   api::Sequence out = tiny_sequence(engine, 23, 5, slot);
-  out.weights.clear();
-  out.loss = loss(name);
+  api::Datum& datum = edit(out);
+  weights_of(datum).clear();
   api::Batch plain;
   plain.sequences = {out};
-  plain.sequences[0].loss = {};
   const std::vector<float> lp = engine.run(plain).sequences[0].logprobs;
   for (size_t t = 0; t < lp.size(); ++t) {
-    out.logprobs.push_back(lp[t] + 0.07f * static_cast<float>(static_cast<int>(t % 7) - 3));
-    out.advantages.push_back(t < 6 ? 0.0f : 0.5f * static_cast<float>(static_cast<int>(t % 5) - 2));
-    out.mask.push_back(t < 6 ? 0.0f : 1.0f);
+    const float mask = t < 6 ? 0.0f : 1.0f;
+    datum.inputs[kLogprobs].push_back(lp[t] +
+                                      0.07f * static_cast<float>(static_cast<int>(t % 7) - 3));
+    datum.inputs[kAdvantages].push_back(mask * 0.5f *
+                                        static_cast<float>(static_cast<int>(t % 5) - 2));
+    datum.inputs[kSequenceRatioMask].push_back(mask);
+    datum.inputs[kRecordedMask].push_back(mask);
   }
+  out.loss.name = reference.name;
+  std::copy(reference.options.begin(), reference.options.end(), out.loss.options.begin());
   return out;
 }
 
-// The table of the protocol. `frozen` are the logprobs that stopgrad sees.
-double reference(const api::Sequence& s, const std::vector<double>& lp,
-                 const std::vector<double>& frozen) {
-  const double lo = static_cast<double>(s.loss.clip_low);
-  const double hi = static_cast<double>(s.loss.clip_high);
+// `frozen` are the logprobs that stopgrad sees.
+double expected(const Reference& reference, const api::Datum& datum, const std::vector<double>& lp,
+                const std::vector<double>& frozen) {
+  const std::vector<float>& mask = datum.inputs[api::LossInput::kSequenceRatioMask];
+  const std::vector<float>& sampled = datum.inputs[api::LossInput::kLogprobs];
+  const std::vector<float>& advantages = datum.inputs[api::LossInput::kAdvantages];
   double mean = 0.0, count = 0.0, sum = 0.0;
-  for (size_t t = 0; t < s.tokens.size(); ++t) {
-    if (s.mask[t] == 0.0f) continue;
-    mean += frozen[t] - static_cast<double>(s.logprobs[t]);
+  for (size_t t = 0; t < lp.size(); ++t) {
+    if (mask[t] == 0.0f) continue;
+    mean += frozen[t] - static_cast<double>(sampled[t]);
     count += 1.0;
   }
-  const double sequence_ratio = std::exp(mean / count);
-  for (size_t t = 0; t < s.tokens.size(); ++t) {
-    const double q = static_cast<double>(s.logprobs[t]), a = static_cast<double>(s.advantages[t]);
-    const double r = std::exp(lp[t] - q), fixed = std::exp(frozen[t] - q), gap = lp[t] - q;
-    switch (s.loss.name) {
-      case LossName::kCrossEntropy:
-        sum -= lp[t];
-        break;
-      case LossName::kImportanceSampling:
-        sum -= r * a;
-        break;
-      case LossName::kPpo:
-        sum -= std::min(r * a, std::clamp(r, lo, hi) * a);
-        break;
-      case LossName::kCispo:
-        sum -= std::clamp(fixed, lo, hi) * lp[t] * a;
-        break;
-      case LossName::kDro:
-        sum -= lp[t] * a - 0.5 * static_cast<double>(s.loss.beta) * gap * gap;
-        break;
-      case LossName::kGspo: {
-        const double st = sequence_ratio * std::exp(lp[t] - frozen[t]);
-        sum -= std::min(st * a, std::clamp(st, lo, hi) * a);
-        break;
-      }
-      case LossName::kStableReinforce:
-        if (s.mask[t] != 0.0f)
-          sum += -std::min(fixed, 2.0) * a * lp[t] +
-                 0.5 * static_cast<double>(s.loss.kl_coeff) * gap * gap;
-        break;
-    }
+  for (size_t t = 0; t < lp.size(); ++t) {
+    sum += reference.of_token({.p = lp[t],
+                               .f = frozen[t],
+                               .q = static_cast<double>(sampled[t]),
+                               .a = static_cast<double>(advantages[t]),
+                               .sequence_ratio = std::exp(mean / count),
+                               .masked = mask[t] == 0.0f});
   }
   return sum;
 }
@@ -119,17 +134,18 @@ double slope_of(Engine& engine, api::AdapterSlot slot, int64_t index, Loss f) {
 }
 
 TEST(EngineLosses, ValuesAndGradientsMatchTheTable) {
-  for (const LossName name : kLosses) {
+  for (const Reference& reference : kReferences) {
     auto engine = tiny_engine({.dtype = DType::kF32});
     const auto slot = engine->create_adapter(tiny_specs(*engine, 3), 7);
     stir(*engine, slot);
-    const api::Sequence sequence = rl_sequence(*engine, name, slot);
+    const api::Sequence sequence = rl_sequence(*engine, reference, slot);
     const std::vector<double> lp = scores(*engine, sequence);
     api::Batch batch;
     batch.gradients = api::Gradients::kAdapters;
     batch.sequences = {sequence};
     const api::BatchResult result = engine->run(batch);
-    EXPECT_NEAR(result.loss_sum, reference(sequence, lp, lp), 1e-4) << static_cast<int>(name);
+    EXPECT_NEAR(result.loss_sum, expected(reference, *sequence.datum, lp, lp), 1e-4)
+        << static_cast<int>(reference.name);
     const TensorView gradients = engine->adapter(slot).gradients();
     double largest = 0.0;
     for (int64_t i = 0; i < gradients.shape.num_elements(); ++i)
@@ -137,10 +153,11 @@ TEST(EngineLosses, ValuesAndGradientsMatchTheTable) {
     EXPECT_GT(largest, 0.1);
     for (int64_t k = 0; k < 40; ++k) {
       const int64_t index = k * 7919 % gradients.shape.num_elements();
-      const double want = slope_of(
-          *engine, slot, index, [&] { return reference(sequence, scores(*engine, sequence), lp); });
+      const double want = slope_of(*engine, slot, index, [&] {
+        return expected(reference, *sequence.datum, scores(*engine, sequence), lp);
+      });
       EXPECT_NEAR(gradients.f32()[index], want, 0.02 * largest + 2e-3)
-          << static_cast<int>(name) << " " << index;
+          << static_cast<int>(reference.name) << " " << index;
     }
   }
 }
@@ -153,21 +170,27 @@ TEST(EngineLosses, SeveralTargetsEqualTheirColumns) {
     stir(*engine, slot);
     constexpr size_t kTokens = 300, kTargets = 3;  // more rows than a chunk of the head
     api::Sequence wide = tiny_sequence(*engine, kTokens, 5, slot);
-    wide.num_targets = kTargets;
-    wide.targets.clear();
-    wide.weights.clear();
-    std::vector<api::Sequence> columns(kTargets, tiny_sequence(*engine, kTokens, 5, slot));
-    for (auto& column : columns) column.weights.clear();
+    api::Datum& all = edit(wide);
+    all.num_targets = kTargets;
+    all.targets.clear();
+    weights_of(all).clear();
+    std::vector<api::Sequence> columns(kTargets, wide);
+    std::vector<api::Datum*> parts;
+    for (api::Sequence& column : columns) {
+      parts.push_back(&edit(column));
+      parts.back()->num_targets = 0;
+      parts.back()->targets.resize(kTokens);
+    }
     for (size_t t = 0; t < kTokens; ++t) {
       for (size_t k = 0; k < kTargets; ++k) {
         // The last column repeats the first now and then; weights are negative and fractional.
-        const int32_t target = k == 2 && t % 4 == 0 ? wide.targets[t * kTargets]
-                                                    : columns[0].tokens[(t + k) % kTokens];
+        const int32_t target =
+            k == 2 && t % 4 == 0 ? all.targets[t * kTargets] : all.tokens[(t + k) % kTokens];
         const float weight = 0.25f * static_cast<float>(static_cast<int>((t + 2 * k) % 7) - 3);
-        wide.targets.push_back(target);
-        wide.weights.push_back(weight);
-        columns[k].targets[t] = target;
-        columns[k].weights.push_back(weight);
+        all.targets.push_back(target);
+        weights_of(all).push_back(weight);
+        parts[k]->targets[t] = target;
+        weights_of(*parts[k]).push_back(weight);
       }
     }
     api::Batch batch;
@@ -204,7 +227,7 @@ TEST(EngineLosses, ScoreAllFillsLogprobsOfMaskedTokens) {
   const api::BatchResult masked = engine->run(batch);
   batch.score_all = true;
   const api::BatchResult all = engine->run(batch);
-  batch.sequences[0].weights.clear();
+  weights_of(edit(batch.sequences[0])).clear();
   const api::BatchResult open = engine->run(batch);
   EXPECT_EQ(all.sequences[0].logprobs, open.sequences[0].logprobs);
   EXPECT_EQ(all.sequences[0].losses, masked.sequences[0].losses);

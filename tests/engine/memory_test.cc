@@ -17,6 +17,7 @@
 #include "engine/sampling_loop.h"
 #include "model/blocks/gqa.h"
 #include "model/blocks/mla.h"
+#include "tests/engine/tiny_engine.h"
 
 namespace {
 std::atomic<int64_t> num_news{0};
@@ -67,14 +68,15 @@ api::Batch batch_of(Engine& engine, api::Gradients gradients) {
   api::Batch batch;
   batch.gradients = gradients;
   for (const int length : {90, 7, 33, 64}) {
-    api::Sequence sequence;
-    sequence.slot = gradients == api::Gradients::kParameters ? AdapterSlot::kBase
-                                                             : slots[batch.sequences.size() % 3];
+    api::Datum datum;
     for (int t = 0; t < length; ++t) {
-      sequence.tokens.push_back((7 * t + length) % static_cast<int>(engine.config().vocab_size));
-      sequence.targets.push_back((5 * t + 1) % static_cast<int>(engine.config().vocab_size));
+      datum.tokens.push_back((7 * t + length) % static_cast<int>(engine.config().vocab_size));
+      datum.targets.push_back((5 * t + 1) % static_cast<int>(engine.config().vocab_size));
     }
-    batch.sequences.push_back(std::move(sequence));
+    batch.sequences.push_back({.datum = &keep(std::move(datum)),
+                               .slot = gradients == api::Gradients::kParameters
+                                           ? AdapterSlot::kBase
+                                           : slots[batch.sequences.size() % 3]});
   }
   return batch;
 }
@@ -234,8 +236,9 @@ TEST(EngineMemory, ThePlanOfAShapeCoversItsPasses) {
       batch.sequences.resize(2);
       batch.sequences[0] = batch.sequences[1];  // of an adapter
       batch.sequences.resize(1);
-      batch.sequences[0].tokens.resize(194, 1);
-      batch.sequences[0].targets.resize(194, 2);
+      api::Datum& datum = edit(batch.sequences[0]);
+      datum.tokens.resize(194, 1);
+      datum.targets.resize(194, 2);
       engine->run(batch);
       EXPECT_LE(static_cast<double>(engine->last_plan().total()), planned) << name;
     }
@@ -275,13 +278,14 @@ TEST(EngineMemory, ALongSequenceIsRecomputedOrRefused) {
   api::Batch batch = batch_of(*free_engine, api::Gradients::kAdapters);
   batch_of(*limited, api::Gradients::kAdapters);  // makes the same adapters
   for (api::Sequence& sequence : batch.sequences) {
-    sequence.tokens.resize(60, 3);
-    sequence.targets.resize(60, 4);
+    api::Datum& datum = edit(sequence);
+    datum.tokens.resize(60, 3);
+    datum.targets.resize(60, 4);
   }
   api::Sequence& last = batch.sequences.back();
   last.slot = AdapterSlot{1};
-  last.tokens.resize(400, 7);
-  last.targets.resize(400, 8);
+  edit(last).tokens.resize(400, 7);
+  edit(last).targets.resize(400, 8);
   free_engine->run(batch);
   const int64_t whole = free_engine->last_plan().total();
   limited->set_limits(64, 1 << 20, 0, whole - 1);

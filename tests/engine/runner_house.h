@@ -84,13 +84,7 @@ inline api::ForwardBackward data(const Engine& engine, std::vector<int64_t> leng
                                  bool forward_only = false) {
   api::ForwardBackward out;
   out.forward_only = forward_only;
-  for (const int64_t length : lengths) {
-    const api::Sequence sequence = tiny_sequence(engine, length, ++seed, api::AdapterSlot::kBase);
-    api::Datum& datum = out.data.emplace_back();
-    datum.tokens = sequence.tokens;
-    datum.targets = sequence.targets;
-    datum.weights = sequence.weights;
-  }
+  for (const int64_t length : lengths) out.data.push_back(tiny_datum(engine, length, ++seed));
   return out;
 }
 

@@ -1,5 +1,6 @@
 // Engines on the tiny models of tests/golden, and sequences, adapters and noise for them.
 #pragma once
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,16 +33,33 @@ inline std::vector<int32_t> tiny_tokens(int64_t count, int64_t vocab, uint32_t s
   return out;
 }
 
+// Sequences borrow their data: tests keep each until they end.
+inline api::Datum& keep(api::Datum datum) {
+  static std::deque<api::Datum> kept;
+  return kept.emplace_back(std::move(datum));
+}
+// A copy of the sequence's datum, which it has from now on, to be changed.
+inline api::Datum& edit(api::Sequence& sequence) {
+  api::Datum& copy = keep(*sequence.datum);
+  sequence.datum = &copy;
+  return copy;
+}
+inline std::vector<float>& weights_of(api::Datum& datum) {
+  return datum.inputs[api::LossInput::kWeights];
+}
+
 // Every fifth weight is zero.
-inline api::Sequence tiny_sequence(const Engine& engine, int64_t count, uint32_t seed,
-                                   api::AdapterSlot slot) {
-  api::Sequence out;
+inline api::Datum tiny_datum(const Engine& engine, int64_t count, uint32_t seed) {
+  api::Datum out;
   out.tokens = tiny_tokens(count, engine.config().vocab_size, seed);
   out.targets = tiny_tokens(count, engine.config().vocab_size, seed + 1);
   for (int64_t i = 0; i < count; ++i)
-    out.weights.push_back(i % 5 == 2 ? 0.0f : 1.0f - 0.125f * static_cast<float>(i % 3));
-  out.slot = slot;
+    weights_of(out).push_back(i % 5 == 2 ? 0.0f : 1.0f - 0.125f * static_cast<float>(i % 3));
   return out;
+}
+inline api::Sequence tiny_sequence(const Engine& engine, int64_t count, uint32_t seed,
+                                   api::AdapterSlot slot) {
+  return {.datum = &keep(tiny_datum(engine, count, seed)), .slot = slot};
 }
 
 inline std::vector<model::LoraModuleSpec> tiny_specs(const Engine& engine, int64_t rank) {

@@ -86,8 +86,9 @@ TEST(Windows, TheEmbeddingsFactorIsRoundedToTheComputeType) {
   api::Batch batch;
   batch.want_hidden_states = true;
   batch.want_loss = false;
-  batch.sequences.push_back({});
-  for (int32_t id = 0; id < 40; ++id) batch.sequences[0].tokens.push_back(id);
+  api::Datum datum;
+  for (int32_t id = 0; id < 40; ++id) datum.tokens.push_back(id);
+  batch.sequences.push_back({.datum = &datum});
   api::TensorSink sink;
   engine->run(batch, &sink);
   const std::vector<float>& states = sink.at("hidden_states").values;

@@ -300,8 +300,8 @@ TEST(WorkRunner, AFaultyRequestLeavesNoTrace) {
   };
   refuse(1, [](auto& f) { f.data[2].tokens[1] = 1 << 30; }, "data[2].tokens[1]");
   refuse(2, [](auto& f) { f.data[1].targets[0] = -3; }, "data[1].targets[0]");
-  refuse(3, [](auto& f) { f.data[1].weights[4] = NAN; }, "data[1].weights[4]");
-  refuse(4, [](auto& f) { f.data[0].weights.pop_back(); }, "data[0].weights");
+  refuse(3, [](auto& f) { weights_of(f.data[1])[4] = NAN; }, "data[1].weights[4]");
+  refuse(4, [](auto& f) { weights_of(f.data[0]).pop_back(); }, "data[0].weights");
   refuse(5, [](auto& f) { f.data[0].tokens.clear(); }, "data[0].tokens");
   refuse(6, [](auto& f) { f.loss.name = api::LossName::kPpo; }, "data[0].logprobs");
   refuse(7, [](auto& f) { f.data.clear(); }, "data: got none");
@@ -311,13 +311,12 @@ TEST(WorkRunner, AFaultyRequestLeavesNoTrace) {
       [](auto& f) {
         f.loss.name = api::LossName::kGspo;
         for (auto& d : f.data) {
-          d.weights.clear();
-          d.logprobs.assign(d.tokens.size(), 0.0f);
-          d.advantages.assign(d.tokens.size(), 0.0f);
-          d.mask.assign(d.tokens.size(), 0.0f);
+          weights_of(d).clear();
+          for (const api::LossInput input : api::row_of(f.loss.name).inputs)
+            d.inputs[input].assign(d.tokens.size(), 0.0f);
         }
       },
-      "data[0].mask");
+      "data[0].sequence_ratio_mask");
   const auto& bad = std::get<api::StepResult>(server.ask(command("bad", 10, api::OptimStep{})));
   EXPECT_FALSE(bad.stepped);
   const auto& good = std::get<api::StepResult>(server.ask(command("good", 10, api::OptimStep{})));

@@ -14,12 +14,12 @@ inline void require(bool condition) {
 inline void check_pass(const api::ForwardBackward& command) {
   for (const api::Datum& datum : command.data) {
     require(!datum.tokens.empty());
-    const size_t targets =
-        datum.tokens.size() * static_cast<size_t>(datum.num_targets > 0 ? datum.num_targets : 1);
+    const size_t targets = datum.tokens.size() * static_cast<size_t>(datum.targets_per_token());
     require(datum.targets.empty() || datum.targets.size() == targets);
-    require(datum.weights.empty() || datum.weights.size() == datum.targets.size());
-    for (const auto* values : {&datum.logprobs, &datum.advantages, &datum.mask}) {
-      require(values->empty() || values->size() == datum.tokens.size());
+    for (const api::LossInputRow& input : api::kLossInputs) {
+      const size_t size = datum.inputs[input.id].size();
+      const bool of_targets = input.id == api::LossInput::kWeights;
+      require(size == 0 || size == (of_targets ? datum.targets.size() : datum.tokens.size()));
     }
   }
   require(server::fingerprint_of(command) == server::fingerprint_of(command));

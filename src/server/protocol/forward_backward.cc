@@ -4,9 +4,9 @@
 #include <google/protobuf/stubs/logging.h>
 #include <server/protocol/tinker.pb.h>
 
-#include <algorithm>
 #include <climits>
 #include <cstring>
+#include <set>
 
 #include "base/error.h"
 #include "server/protocol/json_pass.h"
@@ -61,8 +61,14 @@ std::vector<int32_t> read_tokens(const pb::Datum& datum, int64_t max_tokens,
   return tokens;
 }
 
-void check_names(const pb::Datum& datum, const LossRow& loss, const std::string& where) {
-  for (const std::string_view name : loss.inputs) {
+bool is_of_clients(api::LossInput input) { return !api::row_of(input).is_recorded; }
+
+void check_names(const pb::Datum& datum, const api::LossRow& loss, const std::string& where) {
+  std::set<std::string_view> names = {"target_tokens"};
+  for (const api::LossInput input : loss.inputs) {
+    if (!is_of_clients(input)) continue;
+    const std::string_view name = api::row_of(input).name;
+    names.insert(name);
     if (!datum.loss_fn_inputs().contains(std::string(name))) {
       fail(where, fmt::format("loss_fn_inputs lacks '{}', which {} needs", name, loss.name));
     }
@@ -71,19 +77,18 @@ void check_names(const pb::Datum& datum, const LossRow& loss, const std::string&
     fail(where, "loss_fn_inputs lacks 'target_tokens'");
   }
   for (const auto& [name, tensor] : datum.loss_fn_inputs()) {
-    if (name == "target_tokens") continue;
-    if (std::find(loss.inputs.begin(), loss.inputs.end(), name) == loss.inputs.end()) {
+    if (!names.contains(name)) {
       fail(where, fmt::format("loss_fn_inputs has '{}', which {} does not read",
                               name.substr(0, 100), loss.name));
     }
   }
 }
 
-std::vector<float> read_floats(const pb::Datum& datum, const char* name, int64_t columns,
+std::vector<float> read_floats(const pb::Datum& datum, std::string_view name, int64_t columns,
                                TensorLimits& limits, const std::string& where) {
   const std::string at = fmt::format("{}: {}", where, name);
   const int64_t rows = limits.rows;
-  FloatTensor tensor = read_float_tensor(datum.loss_fn_inputs().at(name), at, limits);
+  FloatTensor tensor = read_float_tensor(datum.loss_fn_inputs().at(std::string(name)), at, limits);
   limits.elements -= static_cast<int64_t>(tensor.values.size());
   if (tensor.num_rows != rows || tensor.num_columns != columns) {
     fail(at,
@@ -97,7 +102,7 @@ std::vector<float> read_floats(const pb::Datum& datum, const char* name, int64_t
 }
 
 // Takes what it builds off limits.elements.
-api::Datum build_datum(const pb::Datum& message, const LossRow& loss, const std::string& where,
+api::Datum build_datum(const pb::Datum& message, const api::LossRow& loss, const std::string& where,
                        PassLimits& limits, SampleRecords& records) {
   api::Datum datum;
   datum.tokens = read_tokens(message, limits.tokens, where);
@@ -111,26 +116,19 @@ api::Datum build_datum(const pb::Datum& message, const LossRow& loss, const std:
     fail(where, fmt::format("target_tokens has {} rows, model_input has {} tokens",
                             targets.num_rows, rows));
   }
-  const bool is_ce = loss.loss == api::LossName::kCrossEntropy;
-  if (targets.num_columns > 0 && !is_ce) {
+  const bool has_weights = loss.id == api::LossName::kCrossEntropy;
+  if (targets.num_columns > 0 && !has_weights) {
     fail(where, fmt::format("target_tokens has two dimensions, {} takes one", loss.name));
   }
   datum.targets = std::move(targets.values);
   datum.num_targets = targets.num_columns;
-  if (is_ce) {
-    datum.weights = read_floats(message, "weights", targets.num_columns, left, where);
-    limits.elements = left.elements;
-    return datum;
-  }
-  datum.logprobs = read_floats(message, "logprobs", 0, left, where);
-  datum.advantages = read_floats(message, "advantages", 0, left, where);
-  if (loss.loss == api::LossName::kGspo) {
-    datum.mask = read_floats(message, "sequence_ratio_mask", 0, left, where);
+  for (const api::LossInput input : loss.inputs) {
+    if (!is_of_clients(input)) continue;
+    datum.inputs[input] =
+        read_floats(message, api::row_of(input).name, targets.num_columns, left, where);
   }
   limits.elements = left.elements;
-  if (loss.loss == api::LossName::kStableReinforce) {
-    apply_records(message, records, where, datum);
-  }
+  if (loss.reads_records()) apply_records(message, records, where, datum);
   return datum;
 }
 
@@ -226,7 +224,7 @@ api::ForwardBackward ForwardBackwardBody::build(const PassLimits& limits,
     read_json_pass(json_->root(), endpoint(form_) + "_input", *message_);
     json_.reset();  // several times the size of what it held
   }
-  const LossRow& loss = find_loss(message_->loss_fn());
+  const api::LossRow& loss = need_loss(message_->loss_fn());
   api::ForwardBackward command;
   command.loss = make_loss(loss, read_config(*message_));
   command.forward_only = message_->forward_only();
@@ -252,17 +250,12 @@ api::ForwardBackward ForwardBackwardBody::build(const PassLimits& limits,
 uint64_t fingerprint_of(const api::ForwardBackward& command) {
   Hash hash;
   hash.mix(static_cast<uint64_t>(command.loss.name));
-  const double options[] = {command.loss.clip_low, command.loss.clip_high, command.loss.beta,
-                            command.loss.kl_coeff};
-  hash.bytes(options, sizeof options);
+  for (const float option : command.loss.options) hash.bytes(&option, sizeof option);
   hash.mix(command.forward_only ? 1 : 0);
   for (const api::Datum& datum : command.data) {
     hash.values(datum.tokens);
     hash.values(datum.targets);
-    hash.values(datum.weights);
-    hash.values(datum.logprobs);
-    hash.values(datum.advantages);
-    hash.values(datum.mask);
+    for (const std::vector<float>& column : datum.inputs.values) hash.values(column);
     hash.mix(static_cast<uint64_t>(datum.num_targets));
   }
   return hash.value();

@@ -119,8 +119,10 @@ void apply_records(const pb::Datum& message, SampleRecords& records, const std::
   const auto size = static_cast<int64_t>(datum.tokens.size());
   const auto inputs = tile(message.model_input_spans(), size, where + ": model_input_spans");
   const auto outputs = tile(message.loss_fn_input_spans(), size, where + ": loss_fn_input_spans");
-  datum.mask.assign(datum.tokens.size(), 0.0f);
-  datum.logprobs.assign(datum.tokens.size(), 0.0f);
+  std::vector<float>& mask = datum.inputs[api::LossInput::kRecordedMask];
+  std::vector<float>& logprobs = datum.inputs[api::LossInput::kLogprobs];
+  mask.assign(datum.tokens.size(), 0.0f);
+  logprobs.assign(datum.tokens.size(), 0.0f);
   const auto check = [&](const std::vector<Run>& runs, const std::vector<int32_t>& tokens,
                          bool is_output) {
     for (const Run& run : runs) {
@@ -129,8 +131,8 @@ void apply_records(const pb::Datum& message, SampleRecords& records, const std::
       compare(run, record, tokens, where);
       if (!is_output || !run.is_sampled) continue;
       for (int64_t i = 0; i < run.length; ++i) {
-        datum.mask[run.begin + i] = 1.0f;
-        datum.logprobs[run.begin + i] = record.logprobs[run.offset + i];
+        mask[run.begin + i] = 1.0f;
+        logprobs[run.begin + i] = record.logprobs[run.offset + i];
       }
     }
   };

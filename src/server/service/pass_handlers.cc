@@ -5,25 +5,11 @@
 #include <utility>
 
 #include "base/log.h"
-#include "server/protocol/losses.h"
 #include "server/protocol/results.h"
 #include "server/protocol/stability_record.h"
 #include "server/service/service.h"
 
 namespace strata::server {
-namespace {
-
-constexpr const char* kFormulaMetric = "stable_reinforce_strata_formula:max";
-
-Response pass_response(const api::ForwardBackwardResult& result, bool is_ours) {
-  if (!is_ours) return forward_backward_response(result);
-  api::ForwardBackwardResult marked = result;
-  marked.metrics[kFormulaMetric] = 1.0;
-  return forward_backward_response(marked);
-}
-
-}  // namespace
-
 // Between its steps nothing but the next one touches it.
 struct Service::Pass {
   Request request;
@@ -122,9 +108,9 @@ Response Service::submit_pass(Pass& pass) {
   parts_.store.touch_run(id, wall_seconds());
   return submit(tenant, std::move(command),
                 {.finish =
-                     [is_ours, form = pass.form](const api::Outcome& outcome) {
+                     [form = pass.form](const api::Outcome& outcome) {
                        Response response =
-                           pass_response(std::get<api::ForwardBackwardResult>(outcome), is_ours);
+                           forward_backward_response(std::get<api::ForwardBackwardResult>(outcome));
                        response.json_if_asked = form != PassForm::kBinary;
                        return response;
                      },

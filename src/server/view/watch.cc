@@ -33,8 +33,9 @@ const char* operation_name(const api::Operation& op) {
 double loss_weight(const api::ForwardBackward& pass) {
   double weight = 0.0;
   for (const api::Datum& datum : pass.data) {
-    if (datum.weights.empty()) weight += static_cast<double>(datum.tokens.size());
-    for (const float w : datum.weights) weight += std::fabs(static_cast<double>(w));
+    const std::vector<float>& weights = datum.inputs[api::LossInput::kWeights];
+    if (weights.empty()) weight += static_cast<double>(datum.tokens.size());
+    for (const float w : weights) weight += std::fabs(static_cast<double>(w));
   }
   return weight;
 }

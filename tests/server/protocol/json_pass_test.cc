@@ -16,6 +16,7 @@ namespace strata::server {
 namespace {
 
 namespace pb = tinker_public;
+using enum api::LossInput;
 
 // 1 + 2^-23, the smallest normal number, and a third: what only exact reading keeps.
 const std::vector<float> kFloats = {1.00000011920928955f, 1.17549435e-38f, -0.333333343f};
@@ -96,7 +97,7 @@ TEST(JsonPass, IsTheCommandOfTheBinaryBodyForEveryLoss) {
     EXPECT_EQ(fingerprint_of(json), fingerprint_of(binary)) << c.loss;
     EXPECT_EQ(json.data[0].tokens, (std::vector<int32_t>{4, 5, 6}));
     EXPECT_EQ(json.data[0].targets, (std::vector<int32_t>{5, 6, 7}));
-    EXPECT_EQ(c.inputs.size() == 1 ? json.data[0].weights : json.data[0].advantages, kFloats);
+    EXPECT_EQ(json.data[0].inputs[c.inputs.size() == 1 ? kWeights : kAdvantages], kFloats);
   }
 }
 
@@ -110,7 +111,8 @@ TEST(JsonPass, CsrIsItsDenseForm) {
   const auto one = build(one_datum(dense), PassForm::kJson);
   const auto two = build(one_datum(sparse), PassForm::kJson);
   EXPECT_EQ(one.data[0].num_targets, 2);
-  EXPECT_EQ(one.data[0].weights, (std::vector<float>{0.5f, 0.25f, 1.0f, 0.0f, -2.0f, 0.0f}));
+  EXPECT_EQ(one.data[0].inputs[kWeights],
+            (std::vector<float>{0.5f, 0.25f, 1.0f, 0.0f, -2.0f, 0.0f}));
   EXPECT_EQ(fingerprint_of(one), fingerprint_of(two));
 }
 

@@ -68,8 +68,9 @@ TEST_F(ProvenanceTest, ASequenceIsLookedUpOnceInARequest) {
   *message.add_data() = message.data(0);
   const api::ForwardBackward command = build(message);
   EXPECT_THAT(asked, ElementsAre("a", "b"));
-  EXPECT_EQ(command.data[1].logprobs, std::vector<float>(kTokens, -2.0f));
-  EXPECT_EQ(command.data[1].mask, std::vector<float>(kTokens, 1.0f));
+  EXPECT_EQ(command.data[1].inputs[api::LossInput::kLogprobs], std::vector<float>(kTokens, -2.0f));
+  EXPECT_EQ(command.data[1].inputs[api::LossInput::kRecordedMask],
+            std::vector<float>(kTokens, 1.0f));
 }
 
 TEST_F(ProvenanceTest, RecordsOfARequestHaveALimit) {

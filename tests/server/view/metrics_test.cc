@@ -71,7 +71,9 @@ TEST(Watch, MeasuresRatesAndCurvesAndNamesNobodyInTheMetrics) {
                     {.tenant = "secrettenant", .base_name = "m", .rank = 8, .begin = 1.0});
   api::Command pass;
   pass.model = {"secretrun:train:0"};
-  pass.op = api::ForwardBackward{.data = {{.tokens = {1, 2}, .weights = {1.0f, 3.0f}}}};
+  api::Datum datum = {.tokens = {1, 2}};
+  datum.inputs[api::LossInput::kWeights] = {1.0f, 3.0f};
+  pass.op = api::ForwardBackward{.data = {datum}};
   api::ForwardBackwardResult result;
   result.metrics["loss:sum"] = 8.0;
   watch.settled(watched(pass, 1.0), {"r1"}, result, 2.0);
@@ -104,8 +106,7 @@ TEST(Watch, ForwardAloneDrawsNothingAndEndedRunsAreBounded) {
   EXPECT_EQ(watch.runs().size(), 64u);
   EXPECT_TRUE(watch.runs().contains("run1199"));
   api::Command pass;
-  pass.op =
-      api::ForwardBackward{.data = {{.tokens = {1}, .weights = {1.0f}}}, .forward_only = true};
+  pass.op = api::ForwardBackward{.data = {{.tokens = {1}}}, .forward_only = true};
   EXPECT_EQ(watched(pass, 0.0).loss_weight, 0.0);
   EXPECT_STREQ(watched(pass, 0.0).operation, "forward");
 }
