@@ -125,16 +125,11 @@ std::span<const api::LossOptionRow> options_of(const api::LossRow& row) {
   return api::row_of(row.id == api::LossName::kCispo ? api::LossName::kPpo : row.id).options;
 }
 
-bool is_known(const api::LossRow& row) { return row.id <= api::LossName::kCispo; }
-bool is_known(const api::LossInputRow& row) { return row.id <= api::LossInput::kAdvantages; }
-
 const api::LossRow& to_loss_row(const json::value& value, const std::string& where) {
   const std::string name = to_text(value, where);
-  if (const api::LossRow* row = api::find_loss(name); row != nullptr && is_known(*row)) return *row;
+  if (const api::LossRow* row = api::find_loss(name)) return *row;
   std::vector<std::string_view> known;
-  for (const api::LossRow& row : api::kLosses) {
-    if (is_known(row)) known.push_back(row.name);
-  }
+  for (const api::LossRow& row : api::kLosses) known.push_back(row.name);
   fail(where, fmt::format("got '{}', want one of {}", name, fmt::join(known, ", ")));
 }
 
@@ -163,7 +158,6 @@ api::Datum to_datum(Fields& fields) {
   datum.tokens = to_ids(fields.need("tokens"), fields.at("tokens"));
   if (const auto* v = fields.find("targets")) datum.targets = to_ids(*v, fields.at("targets"));
   for (const api::LossInputRow& input : api::kLossInputs) {
-    if (!is_known(input)) continue;
     if (const auto* v = fields.find(input.name))
       datum.inputs[input.id] = to_floats(*v, fields.at(input.name));
   }
