@@ -12,7 +12,7 @@ namespace strata::apps {
 namespace {
 
 constexpr int64_t kMaxBytes = int64_t{256} << 20;
-constexpr const char* kNames[] = {
+constexpr std::string_view kNames[] = {
     "config.json",         "generation_config.json",  "tokenizer.json", "tokenizer_config.json",
     "chat_template.jinja", "special_tokens_map.json", "vocab.json",     "merges.txt",
     "added_tokens.json"};
@@ -35,15 +35,17 @@ std::string without_quantization(const std::string& config_text, const std::stri
   return found ? out + "\n}\n" : config_text;
 }
 
+std::span<const std::string_view> model_file_names() { return kNames; }
+
 void copy_model_files(const std::string& from_dir, const std::string& to_dir) {
   std::error_code fault;
   if (std::filesystem::equivalent(from_dir, to_dir, fault)) return;
-  for (const char* name : kNames) {
-    const std::string source = from_dir + "/" + name;
+  for (const std::string_view name : kNames) {
+    const std::string source = fmt::format("{}/{}", from_dir, name);
     if (!file_exists(source)) continue;
     std::string text = read_file(source, kMaxBytes);
     if (name == kNames[0]) text = without_quantization(text, source);
-    write_file_atomic(to_dir + "/" + name, text);
+    write_file_atomic(fmt::format("{}/{}", to_dir, name), text);
   }
 }
 

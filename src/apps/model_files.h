@@ -1,13 +1,18 @@
 // The small files of a model directory: those that belong to the model whatever its weights are
 // (configuration, tokenizer, chat template).
 #pragma once
+#include <span>
 #include <string>
+#include <string_view>
 
 namespace strata::apps {
 
 // The text of a config.json without `quantization_config`: Strata saves weights in full types, so a
 // copy must not say otherwise. Unchanged where there is none.
 std::string without_quantization(const std::string& config_text, const std::string& where);
+
+// Names of the small files of a model directory, config.json first.
+std::span<const std::string_view> model_file_names();
 
 // Copies those that are there, config.json without `quantization_config`; the target folder exists.
 // Nothing happens where both are the same folder.

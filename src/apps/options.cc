@@ -81,7 +81,7 @@ void generation_rows(OptionTable& t, GenerationOptions& o) {
 
 OptionTable options_of(TrainOptions& o) {
   OptionTable t;
-  model_row(t, o.model);
+  model_row(t, o.model).results(ResultsBy::kModel);
   t.text("data", o.data, "JSONL: {\"prompt\",\"completion\"}, {\"text\"} or {\"messages\"} a line")
       .required()
       .results(ResultsBy::kFile);
@@ -90,7 +90,8 @@ OptionTable options_of(TrainOptions& o) {
   t.integer("rank", o.rank, {1, 65536, "1 or more"}, "LoRA rank").results();
   t.number("alpha", o.alpha, {-kHuge, kHuge, "a finite number"}, "LoRA alpha").results();
   t.choice("expert-rank", o.expert_rank, {"divided", "full"},
-           "of routed experts: divided (max(1, rank / experts)) or full");
+           "of routed experts: divided (max(1, rank / experts)) or full")
+      .results();
   t.text("targets", o.targets,
          "all-linear, or module names with commas; embed_tokens and lm_head too")
       .results();

@@ -4,6 +4,8 @@
 
 #include <boost/json.hpp>
 
+#include "apps/model_identity.h"
+#include "apps/options.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
@@ -13,7 +15,7 @@
 namespace strata::apps {
 namespace {
 
-constexpr int64_t kFormat = 1;
+constexpr int64_t kFormat = 2;
 constexpr const char* kNames[] = {"values", "first_moments", "second_moments"};
 
 std::string state_dir(const std::string& out) { return out + "/trainer"; }
@@ -26,35 +28,40 @@ std::string hash_of_file(const std::string& path) {
                      hash_name(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
 }
 
+// What others make meaningless does not count.
+TrainOptions effective(TrainOptions o) {
+  const TrainOptions defaults;
+  if (!o.eval.empty()) o.eval_fraction = 0;
+  if (o.steps > 0) o.epochs = 0;
+  if (o.method == "full") {
+    o.rank = defaults.rank;
+    o.alpha = defaults.alpha;
+    o.targets = defaults.targets;
+    o.expert_rank = defaults.expert_rank;
+  }
+  return o;
+}
+
 }  // namespace
 
-std::string train_fingerprint(const TrainOptions& o, const std::string& cpu_path) {
-  boost::json::object values{
-      {"method", o.method},
-      {"dtype", o.dtype},
-      {"data", hash_of_file(o.data)},
-      {"eval", hash_of_file(o.eval)},
-      {"eval-fraction", o.eval.empty() ? o.eval_fraction : 0.0},
-      {"train-on", o.train_on},
-      {"max-length", o.max_length},
-      {"batch-tokens", o.batch_tokens},
-      {"epochs", o.steps > 0 ? 0 : o.epochs},
-      {"steps", o.steps},
-      {"lr", o.lr ? fmt::format("{}", *o.lr) : "default"},
-      {"schedule", o.schedule},
-      {"warmup-steps", o.warmup_steps},
-      {"beta1", o.beta1},
-      {"beta2", o.beta2},
-      {"eps", o.eps},
-      {"weight-decay", o.weight_decay},
-      {"clip", o.clip},
-      {"seed", o.seed},
-      {"cpu path", cpu_path},
-  };
-  if (o.method == "lora") {
-    values["rank"] = o.rank;
-    values["alpha"] = o.alpha;
-    values["targets"] = o.targets;
+std::string train_fingerprint(const TrainOptions& options, const std::string& cpu_path) {
+  TrainOptions o = effective(options);
+  boost::json::object values = {{"cpu path", cpu_path}};
+  const OptionTable table = options_of(o);
+  for (const OptionRow& row : table.rows()) {
+    switch (row.results_by) {
+      case ResultsBy::kNothing:
+        break;
+      case ResultsBy::kValue:
+        values[row.name] = row.text();
+        break;
+      case ResultsBy::kFile:
+        values[row.name] = hash_of_file(row.text());
+        break;
+      case ResultsBy::kModel:
+        values[row.name] = model_identity(row.text());
+        break;
+    }
   }
   return boost::json::serialize(values);
 }

@@ -8,8 +8,8 @@
 
 namespace strata::apps {
 
-// The options that results depend on, as "name=value" lines of JSON; `data_hash` stands for the
-// data file's content.
+// The options that results depend on, by the marks of their table, as a JSON object; files and the
+// model stand there as hashes of their content.
 std::string train_fingerprint(const TrainOptions& options, const std::string& cpu_path);
 
 bool has_train_state(const std::string& out);

@@ -244,7 +244,28 @@ TEST_F(TrainTest, ResumeWithOtherOptionsIsRefusedByName) {
   o.seed = 3;
   const std::string message = fault(o);
   EXPECT_NE(message.find("lr: was \"0.01\", now \"0.5\""), std::string::npos) << message;
-  EXPECT_NE(message.find("seed: was 0, now 3"), std::string::npos) << message;
+  EXPECT_NE(message.find("seed: was \"0\", now \"3\""), std::string::npos) << message;
+}
+
+// Neither another base of equal shapes nor another rank of experts may go on with a run; a copy of
+// the base elsewhere may.
+TEST_F(TrainTest, ResumeOnAnotherModelOrExpertRankIsRefused) {
+  TrainOptions o = options("out");
+  o.steps = 2;
+  ASSERT_EQ(run_train(o), 0);
+  o.resume = true;
+  o.expert_rank = "full";
+  EXPECT_NE(fault(o).find("expert-rank: was \"divided\", now \"full\""), std::string::npos);
+  o.expert_rank = "divided";
+  const std::string first = o.model;
+  o.model = root_ + "/copy";
+  fs::copy(first, o.model, fs::copy_options::recursive);
+  EXPECT_EQ(run_train(o), 0);
+  o.model = root_ + "/other";
+  ASSERT_EQ(run_init({.config = root_ + "/config", .out = o.model, .seed = 2, .threads = 2}), 0);
+  const std::string message = fault(o);
+  EXPECT_NE(message.find("model: was"), std::string::npos) << message;
+  EXPECT_EQ(message.find("data: was"), std::string::npos) << message;
 }
 
 TEST_F(TrainTest, BadOptionsAndDataAreNamedAndNothingStarts) {
