@@ -9,19 +9,6 @@
 #include "ops/elementwise.h"
 
 namespace strata::engine {
-namespace {
-
-train::AdamWOptions adamw_options(const api::AdamW& o) {
-  return {.lr = o.lr,
-          .beta1 = o.beta1,
-          .beta2 = o.beta2,
-          .eps = o.eps,
-          .weight_decay = o.weight_decay,
-          .grad_clip_norm = o.grad_clip_norm};
-}
-
-}  // namespace
-
 Engine::Engine(std::unique_ptr<Backend> backend, model::LoadedModel model,
                const EngineOptions& options)
     : options_(options),
@@ -103,15 +90,10 @@ void Engine::enable_base_steps() {
   });
 }
 
-api::StepResult Engine::step(api::AdapterSlot slot, const api::AdamW& options) {
-  train::StepResult done;
-  if (slot == api::AdapterSlot::kBase) {
-    enable_base_steps();
-    done = base_trainer_->step(backend(), *model_.weights, adamw_options(options));
-  } else {
-    done = train::step_adapter(backend(), adapter(slot), adamw_options(options));
-  }
-  return {.stepped = done.stepped, .grad_norm = done.grad_norm, .step = done.step};
+api::StepResult Engine::step(api::AdapterSlot slot, const api::AdamW& adamw) {
+  if (slot != api::AdapterSlot::kBase) return train::step_adapter(backend(), adapter(slot), adamw);
+  enable_base_steps();
+  return base_trainer_->step(backend(), *model_.weights, adamw);
 }
 
 api::BatchResult Engine::run(const api::Batch& batch, api::TensorSink* sink) {

@@ -79,8 +79,8 @@ class Engine {
   // an Error names the sequence and field at fault and changes nothing.
   api::BatchResult run(const api::Batch& batch, api::TensorSink* sink = nullptr);
 
-  api::StepResult step(api::AdapterSlot slot,
-                       const api::AdamW& options);  // kBase: the base parameters
+  // kBase: the base parameters.
+  api::StepResult step(api::AdapterSlot slot, const api::AdamW& adamw);
 
   // Samples all requests together (continuous batching); results in request order.
   std::vector<api::SampleResult> sample(const std::vector<api::SampleRequest>& requests);

@@ -11,14 +11,14 @@
 namespace strata::train {
 namespace {
 
-ops::AdamWArgs adamw_args(const AdamWOptions& options, double grad_norm, int64_t step) {
-  const bool clip = options.grad_clip_norm > 0.0 && grad_norm > options.grad_clip_norm;
-  return {.lr = options.lr,
-          .beta1 = options.beta1,
-          .beta2 = options.beta2,
-          .eps = options.eps,
-          .weight_decay = options.weight_decay,
-          .grad_scale = clip ? options.grad_clip_norm / grad_norm : 1.0,
+ops::AdamWArgs adamw_args(const api::AdamW& adamw, double grad_norm, int64_t step) {
+  const bool clip = adamw.grad_clip_norm > 0.0 && grad_norm > adamw.grad_clip_norm;
+  return {.lr = adamw.lr,
+          .beta1 = adamw.beta1,
+          .beta2 = adamw.beta2,
+          .eps = adamw.eps,
+          .weight_decay = adamw.weight_decay,
+          .grad_scale = clip ? adamw.grad_clip_norm / grad_norm : 1.0,
           .step = step};
 }
 
@@ -84,8 +84,8 @@ double squared_norm(Backend& backend, const model::LoraAdapter& adapter) {
 
 }  // namespace
 
-StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter,
-                        const AdamWOptions& options) {
+api::StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter,
+                             const api::AdamW& adamw) {
   if (!adapter.trains() || !adapter.has_gradient)
     return {.stepped = false, .grad_norm = 0.0, .step = adapter.step};
   const double norm = std::sqrt(squared_norm(backend, adapter));
@@ -95,7 +95,7 @@ StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter,
     throw_not_finite(norm);
   }
   ++adapter.step;
-  step_modules(backend, adapter, adamw_args(options, norm, adapter.step));
+  step_modules(backend, adapter, adamw_args(adamw, norm, adapter.step));
   adapter.has_gradient = false;
   return {.stepped = true, .grad_norm = norm, .step = adapter.step};
 }
@@ -147,8 +147,8 @@ void BaseTrainer::finish_gradients(Backend& backend) {
   ops::fill_zero(backend, gradients_.d_tied_head);
 }
 
-StepResult BaseTrainer::step(Backend& backend, model::ModelWeights& weights,
-                             const AdamWOptions& options) {
+api::StepResult BaseTrainer::step(Backend& backend, model::ModelWeights& weights,
+                                  const api::AdamW& adamw) {
   CHECK(steps_enabled_);
   if (!has_gradient) return {.stepped = false, .grad_norm = 0.0, .step = num_steps};
   finish_gradients(backend);
@@ -162,7 +162,7 @@ StepResult BaseTrainer::step(Backend& backend, model::ModelWeights& weights,
     throw_not_finite(norm);
   }
   ++num_steps;
-  ops::adamw(backend, adamw_args(options, norm, num_steps), grads_, params_, m_, v_);
+  ops::adamw(backend, adamw_args(adamw, norm, num_steps), grads_, params_, m_, v_);
   zero_gradients(backend);
   refresh(backend, weights);
   return {.stepped = true, .grad_norm = norm, .step = num_steps};

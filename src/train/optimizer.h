@@ -5,6 +5,7 @@
 #pragma once
 #include <vector>
 
+#include "api/batch.h"
 #include "backend/backend.h"
 #include "base/function_ref.h"
 #include "model/lora.h"
@@ -12,24 +13,10 @@
 
 namespace strata::train {
 
-struct AdamWOptions {
-  double lr = 1e-4;
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double eps = 1e-12;
-  double weight_decay = 0.0;
-  double grad_clip_norm = 0.0;  // 0: no clip
-};
-
-struct StepResult {
-  bool stepped = false;
-  double grad_norm = 0.0;  // before clipping
-  int64_t step = 0;        // steps done, this one included
-};
-
 // A gradient that is not finite is dropped and told by Error{kInvalidArgument}; nothing else
 // changes.
-StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter, const AdamWOptions& options);
+api::StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter,
+                             const api::AdamW& adamw);
 
 // Full-parameter training: fp32 row-major masters of every base parameter are the truth; products
 // read panels refreshed from them. Gradients always; masters and moments only once enable_steps()
@@ -54,7 +41,7 @@ class BaseTrainer {
   [[nodiscard]] TensorView first_moments() const { return m_; }
   [[nodiscard]] TensorView second_moments() const { return v_; }
 
-  StepResult step(Backend& backend, model::ModelWeights& weights, const AdamWOptions& options);
+  api::StepResult step(Backend& backend, model::ModelWeights& weights, const api::AdamW& adamw);
   void zero_gradients(Backend& backend);
   // Writes the masters to the weights' compute copies.
   void refresh(Backend& backend, model::ModelWeights& weights) const;

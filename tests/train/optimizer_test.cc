@@ -16,7 +16,7 @@
 namespace strata::train {
 namespace {
 
-constexpr AdamWOptions kOptions = {.lr = 1e-2, .weight_decay = 0.1};
+constexpr api::AdamW kOptions = {.lr = 1e-2, .weight_decay = 0.1};
 
 std::unique_ptr<model::LoraAdapter> make_adapter(Backend& backend,
                                                  const model::LoadedModel& model) {
