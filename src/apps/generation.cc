@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <random>
-#include <utility>
 
 #include "apps/engine_setup.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/sampling_loop.h"
 #include "text/detokenizer.h"
+#include "text/stop_finder.h"
 
 namespace strata::apps {
 namespace {
@@ -27,32 +27,6 @@ uint64_t random_seed() {
 }
 
 }  // namespace
-
-StopFinder::StopFinder(std::vector<std::string> stops) : stops_(std::move(stops)) {}
-
-std::string StopFinder::push(std::string_view piece) {
-  if (found_) return "";
-  held_.append(piece);
-  size_t first = std::string::npos;
-  for (const std::string& stop : stops_) first = std::min(first, held_.find(stop));
-  if (first != std::string::npos) {
-    found_ = true;
-    return held_.substr(0, first);
-  }
-  size_t keep = 0;  // the longest end of the text that may begin a stop
-  for (const std::string& stop : stops_) {
-    for (size_t size = std::min(stop.size() - 1, held_.size()); size > keep; --size) {
-      if (std::string_view(held_).substr(held_.size() - size) ==
-          std::string_view(stop).substr(0, size))
-        keep = size;
-    }
-  }
-  std::string certain = held_.substr(0, held_.size() - keep);
-  held_.erase(0, certain.size());
-  return certain;
-}
-
-std::string StopFinder::flush() { return found_ ? "" : std::exchange(held_, ""); }
 
 Generator::Generator(const GenerationOptions& options)
     : options_(options), text_(options.model), end_tokens_(text_.end_tokens().stop) {
@@ -84,7 +58,7 @@ Generated Generator::run(const std::vector<int32_t>& prompt,
 
   Generated out;
   text::IncrementalDetokenizer detokenizer(text_.tokenizer(), /*skip_special=*/true);
-  StopFinder stops(options_.stop);
+  text::StopFinder stops(options_.stop);
   const auto emit = [&](const std::string& piece) {
     out.text += piece;
     if (!piece.empty()) write(piece);

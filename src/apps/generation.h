@@ -56,21 +56,4 @@ class Generator {
   uint64_t num_answers_ = 0;
 };
 
-// StopFinder: passes text through until a stop text is complete; what may be the start of one is
-// held back.
-class StopFinder {
- public:
-  explicit StopFinder(std::vector<std::string> stops);
-  // The text that is certain by now. After a stop was found: what stood before it, then nothing.
-  std::string push(std::string_view piece);
-  // What was held back, when no more comes.
-  std::string flush();
-  [[nodiscard]] bool found() const { return found_; }
-
- private:
-  std::vector<std::string> stops_;
-  std::string held_;
-  bool found_ = false;
-};
-
 }  // namespace strata::apps

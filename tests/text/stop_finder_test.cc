@@ -1,8 +1,11 @@
+#include "text/stop_finder.h"
+
 #include <gtest/gtest.h>
 
-#include "apps/generation.h"
+#include <string>
+#include <vector>
 
-namespace strata::apps {
+namespace strata::text {
 namespace {
 
 // All that comes out when `text` is pushed in pieces of `size` bytes.
@@ -25,7 +28,8 @@ TEST(StopFinder, CutsBeforeTheFirstStopHoweverTheTextIsSplit) {
 }
 
 TEST(StopFinder, HoldsBackOnlyWhatMayBecomeAStop) {
-  StopFinder finder({"<end>"});
+  const std::vector<std::string> stops = {"<end>"};
+  StopFinder finder(stops);
   EXPECT_EQ(finder.push("a <en"), "a ");
   EXPECT_EQ(finder.push("x"), "<enx");
   EXPECT_EQ(finder.push("<end"), "");
@@ -33,12 +37,27 @@ TEST(StopFinder, HoldsBackOnlyWhatMayBecomeAStop) {
 }
 
 TEST(StopFinder, NothingComesAfterAStop) {
-  StopFinder finder({"."});
+  const std::vector<std::string> stops = {"."};
+  StopFinder finder(stops);
   EXPECT_EQ(finder.push("a.b"), "a");
   EXPECT_TRUE(finder.found());
   EXPECT_EQ(finder.push("c"), "");
   EXPECT_EQ(finder.flush(), "");
 }
 
+// Who watches learns of a stop with the piece that completes it, and keeps no text.
+TEST(StopFinder, WatchesForTheSameStops) {
+  const std::vector<std::string> stops = {"END", ""};
+  const std::string text = "one aab two END three";
+  for (size_t size = 1; size <= text.size(); ++size) {
+    StopFinder finder(stops);
+    size_t at = 0;
+    while (at < text.size() && !finder.watch(text.substr(at, size))) at += size;
+    EXPECT_TRUE(finder.found()) << size;
+    EXPECT_LE(at, text.find("END") + 2) << size;
+    EXPECT_GE(at + size, text.find("END") + 3) << size;
+  }
+}
+
 }  // namespace
-}  // namespace strata::apps
+}  // namespace strata::text

@@ -1,0 +1,34 @@
+// StopFinder: whether text that comes in pieces has come to hold one of the stop texts. Borrows
+// them; empty ones never stop. A stream pushes pieces and passes on what it gets; who needs no text
+// watches.
+#pragma once
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace strata::text {
+
+class StopFinder {
+ public:
+  explicit StopFinder(std::span<const std::string> stops);
+
+  // The text that is certain by now: what may be the start of a stop is held back. After a stop was
+  // found: what stood before it, then nothing.
+  std::string push(std::string_view piece);
+  // What was held back, when no more comes.
+  std::string flush();
+  // As push(), for the answer alone: true once a stop was found.
+  bool watch(std::string_view piece);
+  [[nodiscard]] bool found() const { return found_; }
+
+ private:
+  // Where the first stop begins in what is held, or npos.
+  size_t add(std::string_view piece);
+
+  std::span<const std::string> stops_;
+  size_t longest_ = 0;
+  std::string held_;
+  bool found_ = false;
+};
+
+}  // namespace strata::text
