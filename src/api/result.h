@@ -11,11 +11,17 @@
 
 #include "api/batch.h"
 #include "api/ids.h"
+#include "base/error.h"
 
 namespace strata::api {
 
 // Whose fault it was, as the protocol tells it to clients.
 enum class FaultCategory : uint8_t { kUser, kServer };
+
+// Of a fault while a command ran: what the world refused is the server's, all else the user's.
+constexpr FaultCategory category_of(ErrorCode code) {
+  return code == ErrorCode::kIo ? FaultCategory::kServer : FaultCategory::kUser;
+}
 
 struct Failure {
   FaultCategory category = FaultCategory::kServer;

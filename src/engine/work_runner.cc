@@ -14,10 +14,6 @@ namespace {
 constexpr double kAlpha = 32.0;
 constexpr int64_t kUnlimitedPages = int64_t{1} << 40;
 
-api::FaultCategory category_of(ErrorCode code) {
-  return code == ErrorCode::kIo ? api::FaultCategory::kServer : api::FaultCategory::kUser;
-}
-
 void check_finite(std::span<const float> values, size_t datum, std::string_view name) {
   for (size_t i = 0; i < values.size(); ++i) {
     if (std::isfinite(values[i])) continue;
@@ -134,7 +130,7 @@ void WorkRunner::control(const api::Command& command) {
   try {
     results_.push_back({command.request, execute(command)});
   } catch (const Error& error) {
-    fail(command.request, category_of(error.code), error.what());
+    fail(command.request, api::category_of(error.code), error.what());
   } catch (const std::bad_alloc&) {
     fail(command.request, api::FaultCategory::kServer, "the server is out of memory");
   } catch (const std::exception& error) {
@@ -289,7 +285,7 @@ bool WorkRunner::add_rows(const api::TrainRows& rows, api::Batch& batch) {
     return true;
   } catch (const Error& error) {
     if (rows.first == 0) {
-      fail(command.request, category_of(error.code), error.what());
+      fail(command.request, api::category_of(error.code), error.what());
     } else {
       fail_pass(command, error.what());
     }

@@ -105,4 +105,10 @@ bool equal_constant_time(std::string_view a, std::string_view b) {
 
 std::string random_id() { return to_hex(random_bytes(16)); }
 
+uint64_t random_seed() {
+  uint64_t seed = 0;
+  for (const char c : random_bytes(sizeof seed)) seed = seed << 8 | static_cast<unsigned char>(c);
+  return seed;
+}
+
 }  // namespace strata::server

@@ -35,5 +35,7 @@ bool equal_constant_time(std::string_view a, std::string_view b);
 
 // 128 random bits in hex: a name that nobody can guess and that is safe in a path and a URL.
 std::string random_id();
+// A seed for who gave none.
+uint64_t random_seed();
 
 }  // namespace strata::server

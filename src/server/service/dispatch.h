@@ -6,28 +6,14 @@
 #include <functional>
 #include <string>
 
+#include "api/admission.h"
 #include "api/command.h"
 #include "api/result.h"
 
 namespace strata::server {
 
-enum class Admission : uint8_t {
-  kAccepted,
-  kDuplicate,     // `request` is the one to poll
-  kConflict,      // this number was used for something else
-  kGivenUp,       // this number was refused or given up before
-  kUnknownModel,  // never created, unloaded, or its creation failed
-  kFull,          // 429
-  kStopping,      // 503
-};
-
-struct Admitted {
-  Admission admission = Admission::kAccepted;
-  api::RequestId request;
-};
-
 struct Dispatch {
-  std::function<Admitted(api::Command)> submit;
+  std::function<api::Admitted(api::Command)> submit;
   // Whether this number came before: sent again, it is answered as it was then.
   std::function<bool(const api::ModelId&, int64_t seq_id)> knows;
   // This number was refused before it got there: nobody waits for it.

@@ -12,13 +12,6 @@ namespace {
 
 constexpr size_t kMaxBaseName = 255;
 
-uint64_t draw_seed() {
-  const std::string bytes = random_bytes(8);
-  uint64_t seed = 0;
-  for (const char c : bytes) seed = seed << 8 | static_cast<unsigned char>(c);
-  return seed;
-}
-
 void check_optimizer(const Fields& body) {
   if (!body.has("optimizer_config")) return;
   const std::string type = body.object("optimizer_config").string_or("type", "adamw");
@@ -62,7 +55,7 @@ api::LoraConfig Service::read_lora(const Fields& body) const {
                                     lora.rank, options_.max_rank));
   }
   const std::optional<uint64_t> seed = config.maybe_bits("seed");
-  lora.seed = seed ? *seed : draw_seed();
+  lora.seed = seed ? *seed : random_seed();
   lora.train_attn = config.boolean_or("train_attn", true);
   lora.train_mlp = config.boolean_or("train_mlp", true);
   lora.train_unembed = config.boolean_or("train_unembed", true);

@@ -21,12 +21,6 @@ std::string sampler_reply(const std::string& id) {
                      json_quoted(id));
 }
 
-uint64_t draw_seed() {
-  uint64_t seed = 0;
-  for (const char c : random_bytes(8)) seed = seed << 8 | static_cast<unsigned char>(c);
-  return seed;
-}
-
 // Tables over a prompt are made when its sample begins, and kept until they are fetched.
 int64_t prompt_table_bytes(const api::Sample& sample) {
   const int64_t values = (sample.prompt_logprobs ? 1 : 0) + 2 * sample.topk_prompt_logprobs;
@@ -222,7 +216,7 @@ void Service::read_sample_call(const std::shared_ptr<SampleCall>& call) {
   call->base = &info(sampler.base);
   const auto read = [this, call] {
     const Fields fields = call->json->root();
-    call->order = read_sample(fields, *call->base, draw_seed());
+    call->order = read_sample(fields, *call->base, random_seed());
     if (call->order.record && !options_.stable_reinforce) {
       fields.fail("record_stability_info",
                   "is switched off on this server (--stable-reinforce=off)");

@@ -53,10 +53,6 @@ size_t num_values(const api::Outcome& outcome) {
   return count;
 }
 
-api::FaultCategory category_of(ErrorCode code) {
-  return code == ErrorCode::kIo ? api::FaultCategory::kServer : api::FaultCategory::kUser;
-}
-
 }  // namespace
 
 Response future_response(const std::string& request_id, const std::string& model_id) {
@@ -157,8 +153,8 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
     return std::move(*over);
   }
   const TokenUse use = tokens_of(command);
-  const Admitted admitted = dispatch_.submit(std::move(command));
-  if (admitted.admission == Admission::kAccepted) {
+  const api::Admitted admitted = dispatch_.submit(std::move(command));
+  if (admitted.admission == api::Admission::kAccepted) {
     count_accepted(use, pending);
     log(LogLevel::kDebug,
         fmt::format("event=accepted request={} operation={} model={} seq_id={}", id.text,
@@ -169,25 +165,25 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
   }
   if (pending.failed) guarded("undo", pending.failed);
   switch (admitted.admission) {
-    case Admission::kAccepted:
-    case Admission::kDuplicate:
+    case api::Admission::kAccepted:
+    case api::Admission::kDuplicate:
       return future_response(admitted.request.text, model);
-    case Admission::kConflict:
+    case api::Admission::kConflict:
       return error_response(
           409, fmt::format("model {}: number {} was used for another request", model, seq_id));
-    case Admission::kGivenUp:
+    case api::Admission::kGivenUp:
       return error_response(400, fmt::format("model {}: number {} was refused, or given up "
                                              "because it did not arrive (--gap-timeout)",
                                              model, seq_id));
-    case Admission::kUnknownModel:
+    case api::Admission::kUnknownModel:
       return error_response(404, fmt::format("model {} is not loaded: it was never created, its "
                                              "creation failed, or it was unloaded",
                                              model));
-    case Admission::kFull:
+    case api::Admission::kFull:
       return busy_response(429,
                            "the queue is full (--max-queued-samples, --max-queued-bytes, "
                            "--max-queued-operations): send it again when results have come");
-    case Admission::kStopping:
+    case api::Admission::kStopping:
       return busy_response(503, "the server is shutting down");
   }
   return busy_response(503, "the server is shutting down");
@@ -261,7 +257,7 @@ Response Service::answer(const Pending& pending, const api::Result& result) {
     return pending.finish(result.outcome);
   } catch (const Error& error) {
     if (pending.failed) pending.failed();
-    return failure_response(category_of(error.code), error.what());
+    return failure_response(api::category_of(error.code), error.what());
   } catch (const std::exception& error) {
     if (pending.failed) pending.failed();
     log(LogLevel::kError, fmt::format("request {}: {}", result.request.text, error.what()));

@@ -99,7 +99,7 @@ class House {
 
   std::vector<api::Command> submitted;
   std::vector<std::string> ended, released;
-  Admission admission = Admission::kAccepted;  // of what is submitted from now on
+  api::Admission admission = api::Admission::kAccepted;  // of what is submitted from now on
   double excused = 0.0;
   bool holds_jobs = false;  // of the worker, until run_aside()
 
@@ -126,8 +126,8 @@ class House {
     return {
         .submit =
             [this](api::Command command) {
-              const Admitted out{admission, command.request};
-              if (admission == Admission::kAccepted) submitted.push_back(std::move(command));
+              const api::Admitted out{admission, command.request};
+              if (admission == api::Admission::kAccepted) submitted.push_back(std::move(command));
               return out;
             },
         .knows =

@@ -112,10 +112,10 @@ TEST(Service, AModelIsWrittenDownBeforeItIsSubmitted) {
   EXPECT_EQ(create("tiny").status, 503);
   EXPECT_THAT(house.submitted, IsEmpty());
   house.faults().statement = "";
-  house.admission = Admission::kFull;
+  house.admission = api::Admission::kFull;
   EXPECT_EQ(create("tiny").status, 429);
   EXPECT_FALSE(house.store().find_run(session + ":train:0").has_value());
-  house.admission = Admission::kAccepted;
+  house.admission = api::Admission::kAccepted;
   EXPECT_EQ(create("tiny").status, 200);
   EXPECT_EQ(house.submitted.size(), 1u);
   EXPECT_EQ(house.service().models().size(), 1u);

@@ -1,0 +1,24 @@
+// Admission: whether a submitted command was taken, and if not, why.
+#pragma once
+#include <cstdint>
+
+#include "api/ids.h"
+
+namespace strata::api {
+
+enum class Admission : uint8_t {
+  kAccepted,
+  kDuplicate,     // Admitted::request is the one to poll
+  kConflict,      // this number was used for something else
+  kGivenUp,       // this number was refused or given up before
+  kUnknownModel,  // never created, unloaded, or its creation failed
+  kFull,          // 429: the sample queue, the tenant's training bytes, the model's operations
+  kStopping,      // 503
+};
+
+struct Admitted {
+  Admission admission = Admission::kAccepted;
+  RequestId request = {};  // of the first submission for kDuplicate, else the command's own
+};
+
+}  // namespace strata::api
