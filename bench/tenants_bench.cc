@@ -86,7 +86,7 @@ class Bench {
             .op = std::move(op)};
   }
   void submit(api::Command command) {
-    CHECK(scheduler_.submit(std::move(command), 0.0).verdict == scheduler::Verdict::kAccepted);
+    CHECK(scheduler_.submit(std::move(command), 0.0).admission == api::Admission::kAccepted);
   }
   void run() {
     while (!scheduler_.idle()) {

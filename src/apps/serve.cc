@@ -18,32 +18,11 @@ constexpr int kDropped = 3;           // the exit status when accepted work was 
 constexpr double kStep = 0.02;        // seconds between looks at a shutdown's progress
 constexpr int kOwnMapping = 1 << 20;  // bytes: what is larger goes back to the system when freed
 
-api::Admission admission(scheduler::Verdict verdict) {
-  switch (verdict) {
-    case scheduler::Verdict::kAccepted:
-      return api::Admission::kAccepted;
-    case scheduler::Verdict::kDuplicate:
-      return api::Admission::kDuplicate;
-    case scheduler::Verdict::kConflict:
-      return api::Admission::kConflict;
-    case scheduler::Verdict::kGivenUp:
-      return api::Admission::kGivenUp;
-    case scheduler::Verdict::kUnknownModel:
-      return api::Admission::kUnknownModel;
-    case scheduler::Verdict::kFull:
-      return api::Admission::kFull;
-    case scheduler::Verdict::kStopping:
-      return api::Admission::kStopping;
-  }
-  return api::Admission::kStopping;
-}
-
 server::Dispatch dispatch_to(scheduler::Scheduler& scheduler, const EngineHost& host) {
   return {
       .submit =
           [&scheduler](api::Command command) {
-            const scheduler::Submission done = scheduler.submit(std::move(command), now_seconds());
-            return api::Admitted{admission(done.verdict), done.request};
+            return scheduler.submit(std::move(command), now_seconds());
           },
       .knows = [&scheduler](const api::ModelId& model,
                             int64_t seq_id) { return scheduler.knows(model, seq_id); },

@@ -34,11 +34,11 @@ void Scheduler::note_change() {
   condition_.notify_all();
 }
 
-Submission Scheduler::submit(api::Command command, double now) {
+api::Admitted Scheduler::submit(api::Command command, double now) {
   auto shared = std::make_shared<const api::Command>(std::move(command));
   const MutexLock lock(mutex_);
-  if (stopping_) return {Verdict::kStopping, shared->request};
-  Submission out;
+  if (stopping_) return {api::Admission::kStopping, shared->request};
+  api::Admitted out;
   if (std::holds_alternative<api::Sample>(shared->op)) {
     out = submit_sample(shared);
   } else if (std::holds_alternative<api::CreateModel>(shared->op)) {
@@ -48,27 +48,27 @@ Submission Scheduler::submit(api::Command command, double now) {
   } else {
     out = submit_training(shared, now);
   }
-  if (out.verdict == Verdict::kAccepted) {
+  if (out.admission == api::Admission::kAccepted) {
     out.request = shared->request;
     note_change();
   }
   return out;
 }
 
-Submission Scheduler::submit_sample(CommandPtr command) {
+api::Admitted Scheduler::submit_sample(CommandPtr command) {
   if (!queued_samples_.take_only(command->tenant.text, 1))
-    return {Verdict::kFull, command->request};
+    return {api::Admission::kFull, command->request};
   expect_answer(command->request);
   sides_[command->base].samples[command->tenant].push_back(command->request);
   samples_[command->request] = {.command = command};
   return {};
 }
 
-Submission Scheduler::submit_create(CommandPtr command) {
+api::Admitted Scheduler::submit_create(CommandPtr command) {
   if (const auto found = models_.find(command->model); found != models_.end()) {
     const Model& model = found->second;
     const bool same = model.created_fingerprint == command->fingerprint;
-    return {same ? Verdict::kDuplicate : Verdict::kConflict, model.created_by};
+    return {same ? api::Admission::kDuplicate : api::Admission::kConflict, model.created_by};
   }
   Model& model = models_.emplace(command->model, Model(options_.max_remembered)).first->second;
   model.tenant = command->tenant;
@@ -81,10 +81,10 @@ Submission Scheduler::submit_create(CommandPtr command) {
   return {};
 }
 
-Submission Scheduler::submit_unload(CommandPtr command, double now) {
+api::Admitted Scheduler::submit_unload(CommandPtr command, double now) {
   const auto found = models_.find(command->model);
   if (found == models_.end() || found->second.ending)
-    return {Verdict::kUnknownModel, command->request};
+    return {api::Admission::kUnknownModel, command->request};
   expect_answer(command->request);
   found->second.unload = command;
   end_model(found->second, api::FaultCategory::kUser,
@@ -92,10 +92,10 @@ Submission Scheduler::submit_unload(CommandPtr command, double now) {
   return {};
 }
 
-Submission Scheduler::submit_training(CommandPtr command, double now) {
+api::Admitted Scheduler::submit_training(CommandPtr command, double now) {
   const auto found = models_.find(command->model);
   if (found == models_.end() || found->second.ending)
-    return {Verdict::kUnknownModel, command->request};
+    return {api::Admission::kUnknownModel, command->request};
   Model& model = found->second;
   CHECK(command->seq_id >= 1, command->seq_id);
   const bool counted = counts_bytes(*command);
@@ -103,19 +103,19 @@ Submission Scheduler::submit_training(CommandPtr command, double now) {
   const bool may_wait =
       !model.queue.knows(command->seq_id) && command->seq_id != model.queue.next();
   if (may_wait && model.queue.num_waiting() >= options_.max_queued_operations)
-    return {Verdict::kFull, command->request};
+    return {api::Admission::kFull, command->request};
   if (may_wait && counted && queued_bytes_[model.tenant] >= options_.max_queued_bytes)
-    return {Verdict::kFull, command->request};
-  Submission out{Verdict::kAccepted, command->request};
+    return {api::Admission::kFull, command->request};
+  api::Admitted out{api::Admission::kAccepted, command->request};
   switch (model.queue.add(command, now, out.request)) {
     case ModelQueue::Arrival::kDuplicate:
-      out.verdict = Verdict::kDuplicate;
+      out.admission = api::Admission::kDuplicate;
       return out;
     case ModelQueue::Arrival::kConflict:
-      out.verdict = Verdict::kConflict;
+      out.admission = api::Admission::kConflict;
       return out;
     case ModelQueue::Arrival::kGivenUp:
-      out.verdict = Verdict::kGivenUp;
+      out.admission = api::Admission::kGivenUp;
       return out;
     case ModelQueue::Arrival::kQueued:
       break;

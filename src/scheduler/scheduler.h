@@ -32,6 +32,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "api/admission.h"
 #include "api/result.h"
 #include "api/work.h"
 #include "base/mutex.h"
@@ -47,21 +48,6 @@ struct SchedulerOptions {
   int64_t max_queued_bytes = int64_t{1} << 30;  // of training operations, for each tenant
   size_t max_queued_operations = 16384;         // of one model, not begun
   size_t max_remembered = 65536;                // numbers of a model, against duplicates
-};
-
-enum class Verdict : uint8_t {
-  kAccepted,
-  kDuplicate,     // Submission::request is the one to poll
-  kConflict,      // this number was used for something else
-  kGivenUp,       // this number was refused or given up before
-  kUnknownModel,  // never created, unloaded, or its creation failed
-  kFull,          // 429: the sample queue, the tenant's training bytes, the model's operations
-  kStopping,      // 503
-};
-
-struct Submission {
-  Verdict verdict = Verdict::kAccepted;
-  api::RequestId request;  // of the first submission for kDuplicate, else the command's own
 };
 
 struct SchedulerStats {
@@ -82,7 +68,7 @@ class Scheduler {
   void set_num_tenants(int64_t count) { queued_samples_.set_num_tenants(count); }
 
   // Server side, any thread. `now` is now_seconds().
-  Submission submit(api::Command command, double now);
+  api::Admitted submit(api::Command command, double now);
   // Whether the number came before: it is answered as it was then, whatever has changed since.
   [[nodiscard]] bool knows(const api::ModelId& id, int64_t seq_id) const;
   // A request with this number was refused before it came here: nobody waits for it.
@@ -156,10 +142,10 @@ class Scheduler {
     double train_mark = 0.0, sample_mark = 0.0;
   };
 
-  Submission submit_sample(CommandPtr command) REQUIRES(mutex_);
-  Submission submit_create(CommandPtr command) REQUIRES(mutex_);
-  Submission submit_unload(CommandPtr command, double now) REQUIRES(mutex_);
-  Submission submit_training(CommandPtr command, double now) REQUIRES(mutex_);
+  api::Admitted submit_sample(CommandPtr command) REQUIRES(mutex_);
+  api::Admitted submit_create(CommandPtr command) REQUIRES(mutex_);
+  api::Admitted submit_unload(CommandPtr command, double now) REQUIRES(mutex_);
+  api::Admitted submit_training(CommandPtr command, double now) REQUIRES(mutex_);
 
   void expect_answer(const api::RequestId& request) REQUIRES(mutex_);
   void answer(const api::RequestId& request, api::Outcome outcome) REQUIRES(mutex_);

@@ -31,7 +31,7 @@ struct Server {
   int64_t saved_bytes = 0;
 
   void submit(api::Command command) {
-    ASSERT_EQ(scheduler.submit(std::move(command), 0.0).verdict, scheduler::Verdict::kAccepted);
+    ASSERT_EQ(scheduler.submit(std::move(command), 0.0).admission, api::Admission::kAccepted);
   }
   bool turn() {
     const api::Capacity capacity = runner.capacity();

@@ -19,9 +19,9 @@ struct House {
   int next_request = 0;
   std::map<std::string, std::vector<api::Outcome>> posted;
 
-  Verdict submit(api::Command command) {
+  api::Admission submit(api::Command command) {
     if (command.request.empty()) command.request.text = "r" + std::to_string(next_request++);
-    return scheduler.submit(std::move(command), now).verdict;
+    return scheduler.submit(std::move(command), now).admission;
   }
   bool turn() {
     const api::Capacity capacity = engine.capacity();

@@ -17,14 +17,14 @@ TEST(SchedulerLimits, AFullQueueLetsInWhatEverythingWaitsFor) {
   House house({.max_queued_bytes = 4000});
   house.submit(create("m"));
   house.run();
-  EXPECT_EQ(house.submit(op("m", 2, rows({400}))), Verdict::kAccepted);
-  EXPECT_EQ(house.submit(op("m", 3, rows({400}))), Verdict::kAccepted);
-  EXPECT_EQ(house.submit(op("m", 4, rows({400}))), Verdict::kFull);
-  EXPECT_EQ(house.submit(op("m", 5, api::SaveState{})), Verdict::kAccepted);  // never 429
-  EXPECT_EQ(house.submit(op("m", 3, rows({400}))), Verdict::kDuplicate);
-  EXPECT_EQ(house.submit(op("m", 1, rows({400}))), Verdict::kAccepted);
+  EXPECT_EQ(house.submit(op("m", 2, rows({400}))), api::Admission::kAccepted);
+  EXPECT_EQ(house.submit(op("m", 3, rows({400}))), api::Admission::kAccepted);
+  EXPECT_EQ(house.submit(op("m", 4, rows({400}))), api::Admission::kFull);
+  EXPECT_EQ(house.submit(op("m", 5, api::SaveState{})), api::Admission::kAccepted);  // never 429
+  EXPECT_EQ(house.submit(op("m", 3, rows({400}))), api::Admission::kDuplicate);
+  EXPECT_EQ(house.submit(op("m", 1, rows({400}))), api::Admission::kAccepted);
   house.run();
-  EXPECT_EQ(house.submit(op("m", 4, rows({400}))), Verdict::kAccepted);
+  EXPECT_EQ(house.submit(op("m", 4, rows({400}))), api::Admission::kAccepted);
   house.run();
   EXPECT_TRUE(house.scheduler.idle());
 }
@@ -35,11 +35,11 @@ TEST(SchedulerLimits, AFullQueueStopsAClientThatSendsInOrder) {
   house.submit(create("m"));
   house.run();
   int64_t seq = 1;
-  while (house.submit(op("m", seq, rows({400}))) == Verdict::kAccepted && seq < 100) ++seq;
+  while (house.submit(op("m", seq, rows({400}))) == api::Admission::kAccepted && seq < 100) ++seq;
   EXPECT_LE(seq, 4);
   EXPECT_LE(house.scheduler.stats().queued_bytes, 8000);
   house.run();
-  EXPECT_EQ(house.submit(op("m", seq, rows({400}))), Verdict::kAccepted);
+  EXPECT_EQ(house.submit(op("m", seq, rows({400}))), api::Admission::kAccepted);
   house.run();
   EXPECT_TRUE(house.scheduler.idle());
 }
@@ -48,12 +48,13 @@ TEST(SchedulerLimits, OperationsOfAModelAreCounted) {
   House house({.max_queued_operations = 100});
   house.submit(create("m"));
   for (int64_t seq = 2; seq <= 101; ++seq)
-    EXPECT_EQ(house.submit(op("m", seq, api::SaveState{})), Verdict::kAccepted);
-  EXPECT_EQ(house.submit(op("m", 102, api::SaveState{})), Verdict::kFull);
-  EXPECT_EQ(house.submit(op("m", 50, api::SaveState{})), Verdict::kDuplicate);
-  EXPECT_EQ(house.submit(op("m", 1, api::OptimStep{})), Verdict::kAccepted);  // all wait for it
+    EXPECT_EQ(house.submit(op("m", seq, api::SaveState{})), api::Admission::kAccepted);
+  EXPECT_EQ(house.submit(op("m", 102, api::SaveState{})), api::Admission::kFull);
+  EXPECT_EQ(house.submit(op("m", 50, api::SaveState{})), api::Admission::kDuplicate);
+  EXPECT_EQ(house.submit(op("m", 1, api::OptimStep{})),
+            api::Admission::kAccepted);  // all wait for it
   house.run();
-  EXPECT_EQ(house.submit(op("m", 102, api::SaveState{})), Verdict::kAccepted);
+  EXPECT_EQ(house.submit(op("m", 102, api::SaveState{})), api::Admission::kAccepted);
   house.run();
   EXPECT_TRUE(house.scheduler.idle());
 }
@@ -72,11 +73,11 @@ TEST(SchedulerLimits, EndingALongQueueIsOnePass) {
 
 TEST(SchedulerLimits, AFullSampleQueueIsTold) {
   House house({.max_queued_samples = 2});
-  EXPECT_EQ(house.submit(sample("a", 3, 2)), Verdict::kAccepted);
-  EXPECT_EQ(house.submit(sample("b", 3, 2)), Verdict::kAccepted);
-  EXPECT_EQ(house.submit(sample("c", 3, 2)), Verdict::kFull);
+  EXPECT_EQ(house.submit(sample("a", 3, 2)), api::Admission::kAccepted);
+  EXPECT_EQ(house.submit(sample("b", 3, 2)), api::Admission::kAccepted);
+  EXPECT_EQ(house.submit(sample("c", 3, 2)), api::Admission::kFull);
   house.turn();
-  EXPECT_EQ(house.submit(sample("c", 3, 2)), Verdict::kAccepted);
+  EXPECT_EQ(house.submit(sample("c", 3, 2)), api::Admission::kAccepted);
   house.run();
   EXPECT_TRUE(house.scheduler.idle());
 }
@@ -199,10 +200,10 @@ TEST(Scheduler, ATenantThatFillsTheSampleQueueLeavesOthersTheirPart) {
     command.tenant = {tenant};
     return command;
   };
-  for (int i = 0; i < 6; ++i) EXPECT_EQ(house.submit(of("greedy", i)), Verdict::kAccepted);
-  EXPECT_EQ(house.submit(of("greedy", 6)), Verdict::kFull);
-  EXPECT_EQ(house.submit(of("other", 0)), Verdict::kAccepted);
-  EXPECT_EQ(house.submit(of("other", 1)), Verdict::kAccepted);
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(house.submit(of("greedy", i)), api::Admission::kAccepted);
+  EXPECT_EQ(house.submit(of("greedy", 6)), api::Admission::kFull);
+  EXPECT_EQ(house.submit(of("other", 0)), api::Admission::kAccepted);
+  EXPECT_EQ(house.submit(of("other", 1)), api::Admission::kAccepted);
   EXPECT_EQ(house.scheduler.stats().queued_samples, 8);
   house.run();
   EXPECT_EQ(house.scheduler.stats().queued_samples, 0);

@@ -54,13 +54,13 @@ TEST(Scheduler, AnyArrivalOrderGivesTheOrderOfNumbersAndOneAnswerEach) {
     for (size_t i = order.size(); i > 1; --i)
       std::swap(order[i - 1], order[*rc::gen::inRange<size_t>(0, i)]);
     for (const size_t i : order) {
-      RC_ASSERT(house.submit(events[i]) == Verdict::kAccepted);
+      RC_ASSERT(house.submit(events[i]) == api::Admission::kAccepted);
       if (*rc::gen::inRange(0, 3) == 0) house.turn();
       if (events[i].seq_id > 0 && *rc::gen::inRange(0, 4) == 0) {
         api::Command again = events[i];
         again.request.text += "-again";
-        const Submission repeated = house.scheduler.submit(again, 0.0);
-        RC_ASSERT(repeated.verdict == Verdict::kDuplicate);
+        const api::Admitted repeated = house.scheduler.submit(again, 0.0);
+        RC_ASSERT(repeated.admission == api::Admission::kDuplicate);
         RC_ASSERT(repeated.request == events[i].request);
       }
     }
@@ -157,8 +157,8 @@ TEST(Scheduler, AGapEndsAfterItsTime) {
   EXPECT_EQ(house.failure("m-3")->category, api::FaultCategory::kServer);
   EXPECT_THAT(house.failure("m-3")->message, HasSubstr("seq_id 2 did not arrive"));
   EXPECT_NE(house.failure("m-4"), nullptr);
-  EXPECT_EQ(house.submit(op("m", 2, rows({2}))), Verdict::kGivenUp);
-  EXPECT_EQ(house.submit(op("m", 5, rows({2}))), Verdict::kAccepted);
+  EXPECT_EQ(house.submit(op("m", 2, rows({2}))), api::Admission::kGivenUp);
+  EXPECT_EQ(house.submit(op("m", 5, rows({2}))), api::Admission::kAccepted);
   house.run();
   EXPECT_THAT(house.engine.log["m"], ElementsAre("create-m", "m-1", "m-5"));
 }
@@ -188,21 +188,21 @@ TEST(Scheduler, KnowsTheNumbersThatCameBefore) {
 
 TEST(Scheduler, DuplicateConflictAndUnknownModelAreTold) {
   House house;
-  EXPECT_EQ(house.submit(op("m", 1, api::OptimStep{})), Verdict::kUnknownModel);
-  EXPECT_EQ(house.submit(create("m")), Verdict::kAccepted);
+  EXPECT_EQ(house.submit(op("m", 1, api::OptimStep{})), api::Admission::kUnknownModel);
+  EXPECT_EQ(house.submit(create("m")), api::Admission::kAccepted);
   house.run();
   api::Command again = create("m");
   again.request.text = "other";
-  const Submission repeated = house.scheduler.submit(again, 0.0);
-  EXPECT_EQ(repeated.verdict, Verdict::kDuplicate);
+  const api::Admitted repeated = house.scheduler.submit(again, 0.0);
+  EXPECT_EQ(repeated.admission, api::Admission::kDuplicate);
   EXPECT_EQ(repeated.request.text, "create-m");
   again.fingerprint = 1;
-  EXPECT_EQ(house.submit(again), Verdict::kConflict);
+  EXPECT_EQ(house.submit(again), api::Admission::kConflict);
   house.submit(op("m", 1, api::OptimStep{}));
   api::Command changed = op("m", 1, api::OptimStep{});
   changed.request.text = "changed";
   changed.fingerprint = 99;
-  EXPECT_EQ(house.submit(changed), Verdict::kConflict);
+  EXPECT_EQ(house.submit(changed), api::Admission::kConflict);
   house.run();
   EXPECT_THAT(house.engine.log["m"], ElementsAre("create-m", "m-1"));
 }
@@ -290,7 +290,7 @@ TEST(Scheduler, AModelThatWasNotCreatedFailsItsQueue) {
   EXPECT_THAT(house.failure("m-1")->message, HasSubstr("was not created"));
   EXPECT_EQ(house.failure("m-1")->category, api::FaultCategory::kUser);
   EXPECT_NE(house.failure("m-2"), nullptr);
-  EXPECT_EQ(house.submit(op("m", 3, rows({3}))), Verdict::kUnknownModel);
+  EXPECT_EQ(house.submit(op("m", 3, rows({3}))), api::Admission::kUnknownModel);
   EXPECT_TRUE(house.scheduler.idle());
 }
 
@@ -319,7 +319,7 @@ TEST(Scheduler, EndingASession) {
   EXPECT_EQ(house.failure("other-1"), nullptr);
   EXPECT_THAT(house.engine.log["m"], ElementsAre("create-m", "m-1", "m-2", ""));  // "": unload
   EXPECT_THAT(house.engine.cancelled, UnorderedElementsAre("m-1", "running"));
-  EXPECT_EQ(house.submit(op("m", 6, rows({3}))), Verdict::kUnknownModel);
+  EXPECT_EQ(house.submit(op("m", 6, rows({3}))), api::Admission::kUnknownModel);
   EXPECT_EQ(house.engine.capacity().running_samples, 0);
   EXPECT_EQ(house.scheduler.stats().models, 1);
   EXPECT_TRUE(house.scheduler.idle());
@@ -331,17 +331,17 @@ TEST(Scheduler, UnloadingAModel) {
   house.run();
   house.submit(op("m", 1, api::OptimStep{}));
   api::Command unload = op("m", 0, api::UnloadModel{});
-  EXPECT_EQ(house.submit(unload), Verdict::kAccepted);
+  EXPECT_EQ(house.submit(unload), api::Admission::kAccepted);
   unload.request.text = "second";
-  EXPECT_EQ(house.submit(unload), Verdict::kUnknownModel);
+  EXPECT_EQ(house.submit(unload), api::Admission::kUnknownModel);
   house.run();
   EXPECT_NE(house.failure("m-1"), nullptr);
   EXPECT_EQ(house.failure("m-0"), nullptr);
   EXPECT_EQ(house.posted["m-0"].size(), 1u);
   EXPECT_FALSE(house.scheduler.has_model({"m"}));
-  EXPECT_EQ(house.submit(create("m2")), Verdict::kAccepted);
+  EXPECT_EQ(house.submit(create("m2")), api::Admission::kAccepted);
   api::Command unborn = op("m2", 0, api::UnloadModel{});
-  EXPECT_EQ(house.submit(unborn), Verdict::kAccepted);
+  EXPECT_EQ(house.submit(unborn), api::Admission::kAccepted);
   house.run();
   EXPECT_EQ(house.posted["create-m2"].size(), 1u);
   EXPECT_EQ(house.posted["m2-0"].size(), 1u);
@@ -373,7 +373,7 @@ TEST(Scheduler, ShuttingDownDoesTheSavesAndFailsTheRest) {
   house.submit(sample("s", 4, 100));
   house.scheduler.begin_shutdown(0.0);
   EXPECT_FALSE(house.scheduler.idle());
-  EXPECT_EQ(house.submit(sample("late", 4, 100)), Verdict::kStopping);
+  EXPECT_EQ(house.submit(sample("late", 4, 100)), api::Admission::kStopping);
   house.run();
   EXPECT_EQ(house.failure("m-1")->category, api::FaultCategory::kServer);
   EXPECT_EQ(house.failure("s")->category, api::FaultCategory::kServer);
