@@ -75,24 +75,36 @@ struct StepResult {
   int64_t step = 0;        // steps done
 };
 
+// Ids to score at the positions of a prompt, row by row: those of row i at position i + 1.
+struct PromptTargets {
+  std::vector<int64_t> first = {};  // [P] where each row's ids begin, and the last end; empty: none
+  std::vector<int32_t> ids = {};    // -1: nothing is asked
+
+  [[nodiscard]] bool empty() const { return ids.empty(); }
+};
+
 struct SampleRequest {
-  std::vector<int32_t> prompt;  // non-empty
+  std::vector<int32_t> prompt = {};  // non-empty
   AdapterSlot slot = AdapterSlot::kBase;
   int64_t max_tokens = 1;
   float temperature = 1.0f;  // 0: greedy
   int64_t top_k = 0;         // 0: off
   float top_p = 1.0f;
   uint64_t seed = 0;
-  std::vector<int32_t> stop;  // ids that end the sample; the id is part of it
+  std::vector<int32_t> stop = {};  // ids that end the sample; the id is part of it
   bool prompt_logprobs = false;
   int64_t topk_prompt_logprobs = 0;
   // Prompt entries before this one are left out: they stay as if nothing was asked.
   int64_t first_prompt_logprob = 1;
-  std::vector<int32_t> prompt_targets;  // [P - 1, K]: ids to score at each position, -1 none
+  PromptTargets prompt_targets = {};
   int64_t topk_sample_logprobs = 0;
   // Sampled logprobs of softmax(logits / temperature), as the server has it, and not of the raw
   // logits, as probe and generate have it. Equal at temperatures 0 and 1.
   bool scaled_logprobs = false;
+
+  [[nodiscard]] bool wants_prompt_logprobs() const {
+    return prompt_logprobs || topk_prompt_logprobs > 0;
+  }
 };
 
 struct SampleResult {
@@ -104,7 +116,7 @@ struct SampleResult {
   std::vector<float> prompt_logprobs;         // [P], entry 0 is 0
   std::vector<int32_t> topk_ids;              // [P, k], row 0 is 0
   std::vector<float> topk_logprobs;           // [P, k]
-  std::vector<float> prompt_target_logprobs;  // as prompt_targets, 0 where none was asked
+  std::vector<float> prompt_target_logprobs;  // as the targets' ids, 0 where none was asked
 };
 
 }  // namespace strata::api

@@ -74,24 +74,15 @@ struct LoadState {
 struct UnloadModel {};
 
 // num_samples continuations of one prompt. Sample i draws from its own stream, keyed by (seed, i).
-struct Sample {
+// The server fills what is absent: max_tokens with context minus prompt, a seed, and in `stop` the
+// model's end tokens unless the client sent `stop: []`.
+struct Sample : SampleRequest {
+  Sample() { scaled_logprobs = true; }
+
   SnapshotId snapshot = {};       // empty: the base model
   std::string snapshot_dir = {};  // where to read it from when it is not in memory
-  std::vector<int32_t> prompt = {};
   int64_t num_samples = 1;
-  int64_t max_tokens = 1;  // the server fills an absent one: context minus prompt
-  float temperature = 1.0f;
-  int64_t top_k = 0;  // 0: off
-  float top_p = 1.0f;
-  uint64_t seed = 0;                   // the server draws one if the client gave none
-  std::vector<int32_t> stop_ids = {};  // end the sample and are part of it; the server adds the
-                                       // model's end tokens unless the client sent `stop: []`
   std::vector<std::string> stop_texts = {};  // likewise; searched in the generated text only
-  bool prompt_logprobs = false;
-  int64_t prompt_logprobs_last_n = 0;  // 0: all; else earlier entries are NaN
-  int64_t topk_prompt_logprobs = 0;
-  int64_t topk_sample_logprobs = 0;
-  std::vector<int32_t> prompt_targets = {};  // target_prompt_logprobs [P - 1, K], -1: nothing asked
 };
 
 using Operation = std::variant<CreateModel, ForwardBackward, OptimStep, SaveState, SaveForSampler,

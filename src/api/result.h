@@ -71,8 +71,7 @@ struct SampleOutput {
   std::vector<SampledSequence> sequences = {};     // num_samples
   std::vector<float> prompt_logprobs = {};         // [P] with entry 0 kNoLogprob, or empty
   TopkTable prompt_topk = {};                      // [P, k]; row 0 empty cells
-  std::vector<float> prompt_target_logprobs = {};  // as prompt_targets; 0 where nothing was asked
-  int64_t prompt_cache_hit_tokens = 0;
+  std::vector<float> prompt_target_logprobs = {};  // as prompt_targets.ids; 0 where none was asked
 };
 
 using Outcome = std::variant<Failure, Done, ForwardBackwardResult, StepResult, Saved, SampleOutput>;

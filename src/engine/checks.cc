@@ -28,6 +28,25 @@ void check_length(size_t got, size_t tokens, std::string_view where, std::string
   fail(fmt::format("{}.{}: got {} values, want {}", where, field, got, tokens));
 }
 
+void check_targets(const api::SampleRequest& request, int64_t vocab, const std::string& where) {
+  const api::PromptTargets& targets = request.prompt_targets;
+  if (targets.empty()) return;
+  const auto count = static_cast<int64_t>(targets.ids.size());
+  if (targets.first.size() != request.prompt.size() || targets.first.front() != 0 ||
+      targets.first.back() != count ||
+      !std::is_sorted(targets.first.begin(), targets.first.end())) {
+    fail(fmt::format("{}.prompt_targets: {} rows that begin at {} numbers, want {} from 0 to {}",
+                     where, request.prompt.size() - 1, targets.first.size(), request.prompt.size(),
+                     count));
+  }
+  for (size_t i = 0; i < targets.ids.size(); ++i) {
+    if (targets.ids[i] < -1 || targets.ids[i] >= vocab) {
+      fail(fmt::format("{}.prompt_targets[{}]: got id {}, want -1 to {}", where, i, targets.ids[i],
+                       vocab - 1));
+    }
+  }
+}
+
 }  // namespace
 
 void Engine::check(const api::Batch& batch) const {
@@ -101,16 +120,7 @@ void Engine::check(const api::SampleRequest& request, size_t index) const {
     fail(fmt::format("{}.topk_sample_logprobs: got {}, want 0 to {}", where,
                      request.topk_sample_logprobs, vocab));
   }
-  const size_t places = request.prompt.size() - 1;
-  if (places == 0 ? !request.prompt_targets.empty() : request.prompt_targets.size() % places != 0)
-    fail(fmt::format("{}.prompt_targets: got {} values for {} places", where,
-                     request.prompt_targets.size(), places));
-  for (size_t i = 0; i < request.prompt_targets.size(); ++i) {
-    if (request.prompt_targets[i] < -1 || request.prompt_targets[i] >= vocab) {
-      fail(fmt::format("{}.prompt_targets[{}]: got id {}, want -1 to {}", where, i,
-                       request.prompt_targets[i], vocab - 1));
-    }
-  }
+  check_targets(request, vocab, where);
 }
 
 }  // namespace strata::engine

@@ -13,23 +13,6 @@ namespace {
 
 constexpr uint64_t kSeedStream = 0x73657276652d31;  // keeps these seeds apart from other draws
 
-api::SampleRequest to_request(const api::Sample& sample) {
-  const auto prompt = static_cast<int64_t>(sample.prompt.size());
-  const int64_t n = sample.prompt_logprobs_last_n;
-  return {.prompt = sample.prompt,
-          .max_tokens = sample.max_tokens,
-          .temperature = sample.temperature,
-          .top_k = sample.top_k,
-          .top_p = sample.top_p,
-          .stop = sample.stop_ids,
-          .prompt_logprobs = sample.prompt_logprobs,
-          .topk_prompt_logprobs = sample.topk_prompt_logprobs,
-          .first_prompt_logprob = n > 0 ? prompt - n : 1,
-          .prompt_targets = sample.prompt_targets,
-          .topk_sample_logprobs = sample.topk_sample_logprobs,
-          .scaled_logprobs = true};
-}
-
 }  // namespace
 
 uint64_t sample_seed(uint64_t seed, int64_t i) {
@@ -78,7 +61,7 @@ void SampleRunner::open(const std::shared_ptr<const api::Command>& command) {
   request.prompt_states = further;
   std::shared_ptr<model::LoraAdapter> adapter;
   if (!sample.snapshot.empty()) adapter = snapshots_.get(sample.snapshot, sample.snapshot_dir);
-  request.group = loop_.open(to_request(sample), std::move(adapter), owner(command->tenant));
+  request.group = loop_.open(sample, std::move(adapter), owner(command->tenant));
   request.output.sequences.resize(static_cast<size_t>(sample.num_samples));
   hold_prompt(requests_[command->request] = std::move(request), true);
 }
@@ -120,10 +103,7 @@ void SampleRunner::join(const api::SampleRows& rows, std::vector<api::Result>& r
     }
   } catch (const Error& error) {
     drop(id);
-    const bool ours = error.code == ErrorCode::kIo;
-    results.push_back(
-        {id, api::Failure{ours ? api::FaultCategory::kServer : api::FaultCategory::kUser,
-                          error.what()}});
+    results.push_back({id, api::Failure{api::category_of(error.code), error.what()}});
   } catch (const std::exception& error) {
     drop(id);
     results.push_back({id, api::Failure{api::FaultCategory::kServer, error.what()}});
@@ -161,8 +141,7 @@ void SampleRunner::drop_all(const std::string& reason, std::vector<api::Result>&
 
 void SampleRunner::take_prompt(Request& request, api::SampleResult& result) {
   const api::Sample& sample = request.sample();
-  const int64_t n = sample.prompt_logprobs_last_n;
-  const size_t first = n > 0 ? sample.prompt.size() - static_cast<size_t>(n) : 1;
+  const auto first = static_cast<size_t>(sample.first_prompt_logprob);
   api::SampleOutput& output = request.output;
   if (sample.prompt_logprobs) {
     output.prompt_logprobs = std::move(result.prompt_logprobs);

@@ -29,11 +29,11 @@ size_t SamplingLoop::open(const api::SampleRequest& request,
   group.adapter = adapter == nullptr ? engine_.adapter_or_base(request.slot) : adapter.get();
   group.keep = std::move(adapter);
   const size_t prompt = request.prompt.size();
-  if (group.wants_prompt()) group.prompt.prompt_logprobs.assign(prompt, 0.0f);
+  if (request.wants_prompt_logprobs()) group.prompt.prompt_logprobs.assign(prompt, 0.0f);
   const auto k = static_cast<size_t>(request.topk_prompt_logprobs);
   group.prompt.topk_ids.assign(prompt * k, 0);
   group.prompt.topk_logprobs.assign(prompt * k, 0.0f);
-  group.prompt.prompt_target_logprobs.assign(request.prompt_targets.size(), 0.0f);
+  group.prompt.prompt_target_logprobs.assign(request.prompt_targets.ids.size(), 0.0f);
   groups_[next_group_] = std::move(group);
   return next_group_++;
 }

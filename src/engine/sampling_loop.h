@@ -93,8 +93,7 @@ class SamplingLoop {
     bool ready = false;        // the prompt is in the cache
     bool closed = false;
     [[nodiscard]] bool wants_prompt() const {
-      return request.prompt_logprobs || request.topk_prompt_logprobs > 0 ||
-             !request.prompt_targets.empty();
+      return request.wants_prompt_logprobs() || !request.prompt_targets.empty();
     }
     [[nodiscard]] int64_t prompt_size() const {
       return static_cast<int64_t>(request.prompt.size());

@@ -12,6 +12,21 @@
 namespace strata::engine {
 namespace {
 
+// The targets of the position in PromptTargets::ids.
+std::pair<size_t, size_t> targets_at(const api::SampleRequest& request, int64_t position) {
+  const api::PromptTargets& targets = request.prompt_targets;
+  if (targets.empty()) return {0, 0};
+  const auto row = static_cast<size_t>(position - 1);
+  return {static_cast<size_t>(targets.first[row]), static_cast<size_t>(targets.first[row + 1])};
+}
+
+// Whether anything is asked of the distribution of the prompt's token at `position`.
+bool reads_position(const api::SampleRequest& request, int64_t position) {
+  if (request.wants_prompt_logprobs() && position >= request.first_prompt_logprob) return true;
+  const auto [first, last] = targets_at(request, position);
+  return first < last;
+}
+
 // Whether its logprobs are of logits that the temperature divides.
 bool is_scaled(const api::SampleRequest& request) {
   return request.scaled_logprobs && request.temperature != 0.0f && request.temperature != 1.0f;
@@ -224,9 +239,8 @@ void SamplingLoop::select_rows(int64_t num_tokens) {
     if (!records_prompt(row)) continue;
     for (int64_t i = slice.begin; i < slice.end; ++i) {
       const int64_t next = row.position - (slice.end - i) + 1;
-      const bool wanted =
-          next >= group.request.first_prompt_logprob || !group.request.prompt_targets.empty();
-      if (wanted && next < group.prompt_size()) selected_[static_cast<size_t>(i)] = 1;
+      if (next < group.prompt_size() && reads_position(group.request, next))
+        selected_[static_cast<size_t>(i)] = 1;
     }
   }
 }
@@ -254,7 +268,8 @@ void SamplingLoop::read_logits(model::Pass& pass, TensorView hidden) {
       const float* row_lse = lse.f32() + 2 * i;
       const int64_t next = row.position - (part.end - rows[i]) + 1;
       const bool reads_prompt = !backend.is_counting() && records_prompt(row);
-      if (reads_prompt && next < group_of(row).prompt_size()) {
+      if (reads_prompt && next < group_of(row).prompt_size() &&
+          reads_position(group_of(row).request, next)) {
         try {
           record_prompt(group_of(row), next, row_logits, row_lse);
         } catch (const Error& error) {
@@ -277,21 +292,19 @@ void SamplingLoop::record_prompt(Group& group, int64_t position, const float* lo
                                  const float* lse) {
   const auto at = static_cast<size_t>(position);
   const api::SampleRequest& request = group.request;
-  if (!request.prompt_targets.empty()) {
-    const size_t k = request.prompt_targets.size() / (request.prompt.size() - 1);
-    for (size_t i = (at - 1) * k; i < at * k; ++i) {
-      const int32_t id = request.prompt_targets[i];
-      if (id >= 0) group.prompt.prompt_target_logprobs[i] = ops::logprob(logits[id], lse);
-    }
+  const std::span<const float> row(logits, static_cast<size_t>(engine_.config().vocab_size));
+  const auto [first_target, last_target] = targets_at(request, position);
+  for (size_t i = first_target; i < last_target; ++i) {
+    const int32_t id = request.prompt_targets.ids[i];
+    if (id >= 0) group.prompt.prompt_target_logprobs[i] = ops::logprob(logits[id], lse);
   }
-  if (position < request.first_prompt_logprob) return;
+  if (!request.wants_prompt_logprobs() || position < request.first_prompt_logprob) return;
   group.prompt.prompt_logprobs[at] = ops::logprob(logits[request.prompt[at]], lse);
   const int64_t k = request.topk_prompt_logprobs;
   if (k == 0) return;
-  const auto vocab = static_cast<size_t>(engine_.config().vocab_size);
   const auto offset = at * static_cast<size_t>(k);
   const auto ids = std::span(group.prompt.topk_ids).subspan(offset, static_cast<size_t>(k));
-  sample::topk_logprobs({logits, vocab}, lse, ids,
+  sample::topk_logprobs(row, lse, ids,
                         std::span(group.prompt.topk_logprobs).subspan(offset, ids.size()));
 }
 

@@ -145,16 +145,29 @@ TEST(SamplingLoop, PromptTargetsAreScored) {
   auto engine = tiny_engine({.options = {.prefill_tokens = 4}});
   api::SampleRequest asked = request(*engine, 11, 1);
   asked.prompt_logprobs = true;
-  asked.prompt_targets.assign(20, -1);
-  for (size_t i = 0; i < 10; i += 3) asked.prompt_targets[2 * i + 1] = asked.prompt[i + 1];
+  asked.prompt_targets.ids.assign(20, -1);
+  for (int64_t row = 0; row <= 10; ++row) asked.prompt_targets.first.push_back(2 * row);
+  for (size_t i = 0; i < 10; i += 3) asked.prompt_targets.ids[2 * i + 1] = asked.prompt[i + 1];
   const api::SampleResult got = engine->sample({asked})[0];
   for (size_t i = 0; i < 10; ++i) {
     EXPECT_EQ(got.prompt_target_logprobs[2 * i], 0.0f);
     EXPECT_EQ(got.prompt_target_logprobs[2 * i + 1],
               i % 3 == 0 ? got.prompt_logprobs[i + 1] : 0.0f);
   }
+  // A row of several ids and rows of none, without the prompt's own logprobs: the same values.
+  api::SampleRequest sparse = asked;
+  sparse.prompt_logprobs = false;
+  sparse.topk_prompt_logprobs = 0;
+  sparse.prompt_targets.ids = {asked.prompt[4], 3, asked.prompt[4]};
+  sparse.prompt_targets.first = {0, 0, 0, 0, 3, 3, 3, 3, 3, 3, 3};
+  const api::SampleResult few = engine->sample({sparse})[0];
+  EXPECT_TRUE(few.prompt_logprobs.empty());
+  EXPECT_EQ(few.prompt_target_logprobs[0], got.prompt_logprobs[4]);
+  EXPECT_EQ(few.prompt_target_logprobs[2], got.prompt_logprobs[4]);
+  EXPECT_LT(few.prompt_target_logprobs[1], 0.0f);
+  EXPECT_EQ(few.tokens, got.tokens);
   api::SampleRequest tail = asked;
-  tail.prompt_targets.clear();
+  tail.prompt_targets = {};
   tail.first_prompt_logprob = 8;
   const api::SampleResult cut = engine->sample({tail})[0];
   for (size_t i = 0; i < 11; ++i)

@@ -328,7 +328,7 @@ TEST(WorkRunner, SamplesFollowTheServersRules) {
   api::Command asked = sample(*server.engine, "n", 9, 5, 4);
   auto& ask = std::get<api::Sample>(asked.op);
   ask.prompt_logprobs = true;
-  ask.prompt_logprobs_last_n = 3;
+  ask.first_prompt_logprob = std::ssize(ask.prompt) - 3;
   ask.topk_prompt_logprobs = 2;
   ask.topk_sample_logprobs = 3;
   const auto got = std::get<api::SampleOutput>(server.ask(asked));
@@ -353,14 +353,14 @@ TEST(WorkRunner, SamplesFollowTheServersRules) {
             got.sequences[3].tokens);
   // A stop id ends the sample and is part of it.
   asked.request = {"stop id"};
-  ask.stop_ids = {got.sequences[2].tokens[4]};
+  ask.stop = {got.sequences[2].tokens[4]};
   const auto stopped = std::get<api::SampleOutput>(server.ask(asked)).sequences[2];
   EXPECT_TRUE(stopped.stopped);
-  EXPECT_EQ(stopped.tokens.back(), ask.stop_ids[0]);
+  EXPECT_EQ(stopped.tokens.back(), ask.stop[0]);
   EXPECT_LE(stopped.tokens.size(), 5u);
   // So does a stop text, which may span tokens; the token that completes it is the last.
   asked.request = {"stop text"};
-  ask.stop_ids.clear();
+  ask.stop.clear();
   const std::vector<int32_t>& tokens = got.sequences[1].tokens;
   const std::string whole = server.tokenizer.decode(std::span(tokens).first(4));
   ask.stop_texts = {"never said", whole};

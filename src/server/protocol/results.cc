@@ -119,7 +119,6 @@ Response sample_response(const api::SampleOutput& output) {
   }
   if (!output.prompt_logprobs.empty()) out.set_prompt_logprobs(packed(output.prompt_logprobs));
   if (output.prompt_topk.k > 0) fill_topk(output.prompt_topk, *out.mutable_topk_prompt_logprobs());
-  out.set_prompt_cache_hit_tokens(static_cast<int32_t>(output.prompt_cache_hit_tokens));
   return proto_response(out);
 }
 

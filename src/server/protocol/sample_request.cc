@@ -26,7 +26,7 @@ std::vector<int32_t> read_prompt(const Fields& body, const api::BaseInfo& base) 
 
 void read_stop(const Fields& params, const api::BaseInfo& base, api::Sample& command) {
   if (!params.has("stop")) {
-    command.stop_ids = base.end_tokens;
+    command.stop = base.end_tokens;
     return;
   }
   if (params.is_string("stop")) {
@@ -42,7 +42,7 @@ void read_stop(const Fields& params, const api::BaseInfo& base, api::Sample& com
       if (id < 0 || id >= base.vocab_size) {
         params.fail("stop", fmt::format("token {} is outside 0 to {}", id, base.vocab_size - 1));
       }
-      command.stop_ids.push_back(static_cast<int32_t>(id));
+      command.stop.push_back(static_cast<int32_t>(id));
     }
     if (ids.empty()) return;  // nothing stops it, the end tokens neither
   }
@@ -56,7 +56,7 @@ void read_stop(const Fields& params, const api::BaseInfo& base, api::Sample& com
                   fmt::format("a string has {} bytes, wanted 1 to {}", text.size(), kMaxStopText));
     }
   }
-  command.stop_ids.insert(command.stop_ids.end(), base.end_tokens.begin(), base.end_tokens.end());
+  command.stop.insert(command.stop.end(), base.end_tokens.begin(), base.end_tokens.end());
 }
 
 void read_params(const Fields& body, const api::BaseInfo& base, uint64_t fallback_seed,
@@ -109,7 +109,8 @@ void read_logprobs(const Fields& body, const api::BaseInfo& base, api::Sample& c
   if (!command.prompt_logprobs) {
     body.fail("prompt_logprobs_last_n", "needs prompt_logprobs: true");
   }
-  command.prompt_logprobs_last_n = body.integer("prompt_logprobs_last_n", 1, prompt_size - 1);
+  command.first_prompt_logprob =
+      prompt_size - body.integer("prompt_logprobs_last_n", 1, prompt_size - 1);
 }
 
 void check_result_size(const Fields& body, const api::Sample& command) {

@@ -32,7 +32,7 @@ TEST(SampleRequest, NullsAndAbsentFieldsAreTheDefaults) {
     EXPECT_EQ(order.command.top_k, 0);
     EXPECT_EQ(order.command.top_p, 1.0f);
     EXPECT_EQ(order.command.seed, 5u);
-    EXPECT_EQ(order.command.stop_ids, (std::vector<int32_t>{7}));
+    EXPECT_EQ(order.command.stop, (std::vector<int32_t>{7}));
     EXPECT_EQ(order.command.num_samples, 1);
     EXPECT_FALSE(order.command.prompt_logprobs);
     EXPECT_FALSE(order.record);
@@ -40,8 +40,8 @@ TEST(SampleRequest, NullsAndAbsentFieldsAreTheDefaults) {
 }
 
 TEST(SampleRequest, AnEmptyStopListStopsNothing) {
-  EXPECT_TRUE(read("", "\"stop\":[]").command.stop_ids.empty());
-  EXPECT_EQ(read("", "\"stop\":[9]").command.stop_ids, (std::vector<int32_t>{9, 7}));
+  EXPECT_TRUE(read("", "\"stop\":[]").command.stop.empty());
+  EXPECT_EQ(read("", "\"stop\":[9]").command.stop, (std::vector<int32_t>{9, 7}));
 }
 
 TEST(SampleRequest, RefusesByName) {
