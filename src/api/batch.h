@@ -97,6 +97,9 @@ struct SampleRequest {
   // Prompt entries before this one are left out: they stay as if nothing was asked.
   int64_t first_prompt_logprob = 1;
   PromptTargets prompt_targets = {};
+  // Tokens to draw at each position of the prompt after the first, with replacement, at the
+  // temperature and without top-k and top-p.
+  int64_t prompt_draws = 0;
   int64_t topk_sample_logprobs = 0;
   // Sampled logprobs of softmax(logits / temperature), as the server has it, and not of the raw
   // logits, as probe and generate have it. Equal at temperatures 0 and 1.
@@ -117,6 +120,8 @@ struct SampleResult {
   std::vector<int32_t> topk_ids;              // [P, k], row 0 is 0
   std::vector<float> topk_logprobs;           // [P, k]
   std::vector<float> prompt_target_logprobs;  // as the targets' ids, 0 where none was asked
+  std::vector<int32_t> prompt_draw_ids;       // [P - 1, prompt_draws]
+  std::vector<float> prompt_draw_logprobs;    // likewise, of the raw logits
 };
 
 }  // namespace strata::api

@@ -54,7 +54,7 @@ constexpr float kNoLogprob = std::numeric_limits<float>::quiet_NaN();
 constexpr float kNoTopk = -99999.0f;
 
 struct TopkTable {
-  std::vector<int32_t> ids = {};     // [length, k], descending by logprob
+  std::vector<int32_t> ids = {};     // [length, k], descending by logprob where they are the top
   std::vector<float> logprobs = {};  // likewise
   int64_t k = 0;                     // 0: not asked
 };
@@ -72,6 +72,7 @@ struct SampleOutput {
   std::vector<float> prompt_logprobs = {};         // [P] with entry 0 kNoLogprob, or empty
   TopkTable prompt_topk = {};                      // [P, k]; row 0 empty cells
   std::vector<float> prompt_target_logprobs = {};  // as prompt_targets.ids; 0 where none was asked
+  TopkTable prompt_draws = {};                     // [P - 1, k]; logprobs of the model
 };
 
 using Outcome = std::variant<Failure, Done, ForwardBackwardResult, StepResult, Saved, SampleOutput>;

@@ -120,6 +120,8 @@ void Engine::check(const api::SampleRequest& request, size_t index) const {
     fail(fmt::format("{}.topk_sample_logprobs: got {}, want 0 to {}", where,
                      request.topk_sample_logprobs, vocab));
   }
+  if (request.prompt_draws < 0)
+    fail(fmt::format("{}.prompt_draws: got {}, want 0 or more", where, request.prompt_draws));
   check_targets(request, vocab, where);
 }
 

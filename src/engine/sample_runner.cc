@@ -156,6 +156,9 @@ void SampleRunner::take_prompt(Request& request, api::SampleResult& result) {
     std::fill_n(output.prompt_topk.logprobs.begin(), first * k, api::kNoTopk);
   }
   output.prompt_target_logprobs = std::move(result.prompt_target_logprobs);
+  output.prompt_draws = {.ids = std::move(result.prompt_draw_ids),
+                         .logprobs = std::move(result.prompt_draw_logprobs),
+                         .k = sample.prompt_draws};
 }
 
 // The row's place in its request is taken; the last one gives the request's result.

@@ -34,6 +34,9 @@ size_t SamplingLoop::open(const api::SampleRequest& request,
   group.prompt.topk_ids.assign(prompt * k, 0);
   group.prompt.topk_logprobs.assign(prompt * k, 0.0f);
   group.prompt.prompt_target_logprobs.assign(request.prompt_targets.ids.size(), 0.0f);
+  const size_t draws = (prompt - 1) * static_cast<size_t>(request.prompt_draws);
+  group.prompt.prompt_draw_ids.assign(draws, 0);
+  group.prompt.prompt_draw_logprobs.assign(draws, 0.0f);
   groups_[next_group_] = std::move(group);
   return next_group_++;
 }
@@ -147,6 +150,8 @@ api::SampleResult SamplingLoop::take(size_t id) {
     result.topk_ids = std::move(group.prompt.topk_ids);
     result.topk_logprobs = std::move(group.prompt.topk_logprobs);
     result.prompt_target_logprobs = std::move(group.prompt.prompt_target_logprobs);
+    result.prompt_draw_ids = std::move(group.prompt.prompt_draw_ids);
+    result.prompt_draw_logprobs = std::move(group.prompt.prompt_draw_logprobs);
   }
   const size_t group_id = row.group;
   --group.num_rows;

@@ -93,7 +93,8 @@ class SamplingLoop {
     bool ready = false;        // the prompt is in the cache
     bool closed = false;
     [[nodiscard]] bool wants_prompt() const {
-      return request.wants_prompt_logprobs() || !request.prompt_targets.empty();
+      return request.wants_prompt_logprobs() || !request.prompt_targets.empty() ||
+             request.prompt_draws > 0;
     }
     [[nodiscard]] int64_t prompt_size() const {
       return static_cast<int64_t>(request.prompt.size());

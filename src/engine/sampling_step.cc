@@ -22,6 +22,7 @@ std::pair<size_t, size_t> targets_at(const api::SampleRequest& request, int64_t 
 
 // Whether anything is asked of the distribution of the prompt's token at `position`.
 bool reads_position(const api::SampleRequest& request, int64_t position) {
+  if (request.prompt_draws > 0) return true;
   if (request.wants_prompt_logprobs() && position >= request.first_prompt_logprob) return true;
   const auto [first, last] = targets_at(request, position);
   return first < last;
@@ -297,6 +298,14 @@ void SamplingLoop::record_prompt(Group& group, int64_t position, const float* lo
   for (size_t i = first_target; i < last_target; ++i) {
     const int32_t id = request.prompt_targets.ids[i];
     if (id >= 0) group.prompt.prompt_target_logprobs[i] = ops::logprob(logits[id], lse);
+  }
+  if (request.prompt_draws > 0) {
+    const auto draws = static_cast<size_t>(request.prompt_draws);
+    const std::span<int32_t> ids =
+        std::span(group.prompt.prompt_draw_ids).subspan((at - 1) * draws, draws);
+    sample::draw_tokens(row, request.temperature, request.seed, (at - 1) * draws, ids);
+    for (size_t i = 0; i < draws; ++i)
+      group.prompt.prompt_draw_logprobs[(at - 1) * draws + i] = ops::logprob(logits[ids[i]], lse);
   }
   if (!request.wants_prompt_logprobs() || position < request.first_prompt_logprob) return;
   group.prompt.prompt_logprobs[at] = ops::logprob(logits[request.prompt[at]], lse);

@@ -20,6 +20,7 @@ constexpr size_t kBlock = 64;       // logits whose weights are computed togethe
 constexpr size_t kMaxGroups = 256;  // partial sums of the weights of a row
 constexpr uint64_t kTokenStream =
     0x73616d706c652d31;  // keeps draws apart from other uses of a seed
+constexpr uint64_t kDrawStream = 0x647261772d31;
 
 struct Candidate {
   float logit;
@@ -156,8 +157,7 @@ struct GroupedSum {
 };
 
 // The token at which the cumulative weight, in ascending id, passes u * total.
-int32_t draw_from_all(const Weights& weights, size_t vocab, double u) {
-  const GroupedSum groups(weights, vocab);
+int32_t draw_from_all(const Weights& weights, const GroupedSum& groups, size_t vocab, double u) {
   double left = u * groups.total;
   size_t group = 0;
   while (group + 1 < groups.count && left >= groups.sums[group]) left -= groups.sums[group++];
@@ -274,11 +274,24 @@ int32_t choose_token(std::span<const float> logits, const SamplingParams& params
   const auto top_k = static_cast<size_t>(std::max<int64_t>(0, params.top_k));
   const bool cut_k = top_k > 0 && top_k < logits.size();
   const bool cut_p = params.top_p < 1;
-  if (!cut_k && !cut_p) return draw_from_all(weights, logits.size(), u);
+  if (!cut_k && !cut_p)
+    return draw_from_all(weights, GroupedSum(weights, logits.size()), logits.size(), u);
   std::vector<Candidate> kept =
       cut_k ? largest(logits, top_k) : nucleus(weights, logits, params.top_p);
   if (cut_k && cut_p) cut_to_nucleus(weights, kept, total_weight(weights, kept), params.top_p);
   return draw_from(weights, kept, u);
+}
+
+void draw_tokens(std::span<const float> logits, float temperature, uint64_t seed,
+                 uint64_t first_draw, std::span<int32_t> ids) {
+  CHECK(std::isfinite(temperature) && temperature >= 0, temperature);
+  const Candidate best = checked_argmax(logits);
+  if (temperature == 0) return std::fill(ids.begin(), ids.end(), best.id);
+  const Weights weights(logits, best.logit, temperature);
+  const GroupedSum groups(weights, logits.size());
+  const Counter counter{.seed = seed, .stream = kDrawStream};
+  for (size_t i = 0; i < ids.size(); ++i)
+    ids[i] = draw_from_all(weights, groups, logits.size(), counter.uniform(first_draw + i));
 }
 
 void topk_logprobs(std::span<const float> logits, const float* lse, std::span<int32_t> ids,

@@ -26,6 +26,12 @@ struct SamplingParams {
 int32_t choose_token(std::span<const float> logits, const SamplingParams& params,
                      uint64_t step_index);
 
+// ids.size() draws with replacement from softmax(logits / temperature), each by its own uniform
+// number, those of a stream for (seed, first_draw + i) that choose_token does not use. Temperature
+// 0: the argmax.
+void draw_tokens(std::span<const float> logits, float temperature, uint64_t seed,
+                 uint64_t first_draw, std::span<int32_t> ids);
+
 // Writes the ids.size() largest logits' ids, largest first, and their logprobs; `lse` points to the
 // row's two values as ops::logsumexp writes them. ids.size() <= V.
 void topk_logprobs(std::span<const float> logits, const float* lse, std::span<int32_t> ids,

@@ -863,11 +863,56 @@ def other_optimizers(w):
     model.save("x", "save_weights_for_sampler", kind="snapshot")
 
 
-@item(119, 120, 123)
+@item(119)
+def target_logprobs(w):
+    rows = len(A) - 1
+    want = unpack("f", w.sampled(A, max_tokens=1, prompt_logprobs=True).prompt_logprobs)[1:]
+    # The prompt's own next tokens in the second column; -1 asks for nothing.
+    data = [cell for i in range(rows) for cell in (-1, A[i + 1], 7)]
+    ask = {"data": data, "dtype": "int64", "shape": [rows, 3]}
+    out = w.sampled(A, max_tokens=1, target_prompt_logprobs=ask)
+    assert not out.prompt_logprobs
+    got = out.target_prompt_logprobs
+    values = unpack("f", got.dense)
+    assert got.dtype == pb.DTYPE_FLOAT32 and list(got.shape) == [rows, 3]
+    assert values[0::3] == [0.0] * rows and values[1::3] == want and all(v < 0 for v in values[2::3])
+    # As CSR only two cells of one row: the same numbers, in the same layout.
+    row = rows - 1
+    crow, col = [0] * (row + 1) + [2], [2, 1]
+    ask = {"data": [7, A[-1]], "dtype": "int64", "shape": [rows, 3], "sparse_crow_indices": crow, "sparse_col_indices": col}
+    got = w.sampled(A, max_tokens=1, target_prompt_logprobs=ask).target_prompt_logprobs
+    assert got.HasField("sparse_csr") and list(got.shape) == [rows, 3]
+    assert unpack("q", got.sparse_csr.crow_indices) == crow and unpack("q", got.sparse_csr.col_indices) == col
+    assert unpack("f", got.sparse_csr.values) == [values[3 * row + 2], values[3 * row + 1]]
+    for bad in ({"data": [1], "dtype": "int64", "shape": [1, 1]}, {"data": [-1] * rows, "dtype": "int64", "shape": [rows, 1]},
+                {"data": [1.0] * rows, "dtype": "float32", "shape": [rows, 1]}, {"data": [1] * rows, "dtype": "int64", "shape": [rows]}):
+        detail = w.refused(prompt=A, target_prompt_logprobs=bad)
+        assert "target_prompt_logprobs" in detail, detail
+
+
+@item(120)
+def alternative_tokens(w):
+    rows, k = len(A) - 1, 4
+    params = {"temperature": 0.7, "seed": 11}
+    out = w.sampled(A, max_tokens=1, params=params, prompt_alt_tokens_k=k)
+    tokens, logprobs = out.prompt_alt_tokens.tokens, out.prompt_alt_tokens.logprobs
+    assert list(tokens.shape) == list(logprobs.shape) == [rows, k] and logprobs.dtype == pb.DTYPE_FLOAT32
+    ids = unpack("i", tokens.dense)
+    assert len(ids) == rows * k and len(set(ids)) > 1
+    ask = {"data": ids, "dtype": "int64", "shape": [rows, k]}
+    model = unpack("f", w.sampled(A, max_tokens=1, target_prompt_logprobs=ask).target_prompt_logprobs.dense)
+    assert unpack("f", logprobs.dense) == model  # the model's, whatever the temperature
+    again = w.sampled(A, max_tokens=1, params=params, prompt_alt_tokens_k=k, count=3).prompt_alt_tokens
+    assert unpack("i", again.tokens.dense) == ids
+    greedy = w.sampled(A, max_tokens=1, params={"temperature": 0}, prompt_alt_tokens_k=2, topk_prompt_logprobs=1)
+    best = unpack("i", greedy.topk_prompt_logprobs.token_ids)[1:]
+    assert unpack("i", greedy.prompt_alt_tokens.tokens.dense) == [b for b in best for _ in range(2)]
+    assert "prompt_alt_tokens_k" in w.refused(prompt_alt_tokens_k=-1)
+    assert "prompt_alt_tokens_k" in w.refused(prompt_alt_tokens_k=100_000)
+
+
+@item(123)
 def refused_fields(w):
-    target = {"data": [1], "dtype": "int64", "shape": [1, 1]}
-    assert "target_prompt_logprobs" in w.refused(target_prompt_logprobs=target)
-    assert "prompt_alt_tokens_k" in w.refused(prompt_alt_tokens_k=2)
     config = w.wire.ok("client/config", {})
     assert not config["sample_use_retrieve_futures"] and not config["sample_join_sampling_session"]
     assert not w.wire.ok("client/dynamic_config", {})["sample_cancel_enabled"]

@@ -3,6 +3,7 @@
 usage: sdk_tour.py URL KEY
 """
 import importlib.metadata
+import inspect
 import math
 import os
 import sys
@@ -59,6 +60,13 @@ def main():
     two = live.sample(prompt=prompt, num_samples=2, sampling_params=params).result().sequences
     assert [s.tokens for s in one] == [s.tokens for s in two] and len(one[0].tokens) == 4
     scores = sampler.compute_logprobs(prompt).result()
+    if "prompt_alt_tokens_k" in inspect.signature(sampler.sample).parameters:
+        rows = len(TEXT) - 1
+        named = types.TensorData(data=TEXT[1:], dtype="int64", shape=[rows, 1])
+        out = sampler.sample(prompt=prompt, num_samples=1, sampling_params=params, target_prompt_logprobs=named,
+                             prompt_alt_tokens_k=2).result()
+        assert list(out.target_prompt_logprobs.data) == scores[1:], (out.target_prompt_logprobs, scores)
+        assert list(out.prompt_alt_tokens.tokens.shape) == [rows, 2], out.prompt_alt_tokens
     trained = client.forward([datum(TEXT)], "cross_entropy").result().loss_fn_outputs[0]["logprobs"].data
     assert scores[0] is None and math.dist(scores[1:], trained) < 1e-4
 

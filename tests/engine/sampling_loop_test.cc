@@ -174,5 +174,33 @@ TEST(SamplingLoop, PromptTargetsAreScored) {
     EXPECT_EQ(cut.prompt_logprobs[i], i < 8 ? 0.0f : got.prompt_logprobs[i]);
 }
 
+// Draws at the positions of a prompt: the same however it is read, greedy ones the argmax, and
+// their logprobs the model's.
+TEST(SamplingLoop, PromptsAreDrawnAtEveryPosition) {
+  auto engine = tiny_engine({.options = {.prefill_tokens = 4}});
+  api::SampleRequest asked = request(*engine, 11, 1);
+  asked.prompt_draws = 3;
+  asked.temperature = 0.7f;
+  asked.seed = 9;
+  const api::SampleResult got = engine->sample({asked})[0];
+  ASSERT_EQ(got.prompt_draw_ids.size(), 30u);
+  auto whole = tiny_engine({.options = {.prefill_tokens = 2048}});
+  const api::SampleResult again = whole->sample({asked, asked})[1];
+  EXPECT_EQ(again.prompt_draw_ids, got.prompt_draw_ids);
+  EXPECT_EQ(again.prompt_draw_logprobs, got.prompt_draw_logprobs);
+  api::SampleRequest scored = asked;
+  scored.prompt_draws = 0;
+  scored.prompt_targets.ids = got.prompt_draw_ids;
+  for (int64_t row = 0; row <= 10; ++row) scored.prompt_targets.first.push_back(3 * row);
+  EXPECT_EQ(engine->sample({scored})[0].prompt_target_logprobs, got.prompt_draw_logprobs);
+  asked.seed = 10;
+  EXPECT_NE(engine->sample({asked})[0].prompt_draw_ids, got.prompt_draw_ids);
+  asked.temperature = 0.0f;
+  asked.topk_prompt_logprobs = 1;
+  const api::SampleResult greedy = engine->sample({asked})[0];
+  for (size_t i = 0; i < 30; ++i)
+    EXPECT_EQ(greedy.prompt_draw_ids[i], greedy.topk_ids[i / 3 + 1]) << i;
+}
+
 }  // namespace
 }  // namespace strata::engine

@@ -287,5 +287,32 @@ TEST(Sampler, TopKLogprobsAreSortedWithTiesByLowerId) {
   }
 }
 
+// Draws with replacement follow softmax(logits / temperature): counts against probabilities within
+// five standard deviations, and another stream than choose_token's.
+TEST(Sampler, DrawTokensFollowsTheDistribution) {
+  const std::vector<float> logits = random_logits(40, 3, 1.5);
+  constexpr size_t kDraws = 40000;
+  std::vector<int32_t> ids(kDraws);
+  draw_tokens(logits, 0.8f, 7, 0, ids);
+  std::vector<double> counts(logits.size());
+  for (const int32_t id : ids) counts[static_cast<size_t>(id)] += 1.0;
+  double total = 0.0;
+  for (const float logit : logits) total += std::exp(static_cast<double>(logit) / 0.8);
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const double p = std::exp(static_cast<double>(logits[i]) / 0.8) / total;
+    EXPECT_NEAR(counts[i], kDraws * p, 5.0 * std::sqrt(kDraws * p * (1.0 - p)) + 1.0) << i;
+  }
+  std::vector<int32_t> tail(kDraws - 100);
+  draw_tokens(logits, 0.8f, 7, 100, tail);
+  EXPECT_TRUE(std::equal(tail.begin(), tail.end(), ids.begin() + 100));
+  size_t equal = 0;
+  for (size_t i = 0; i < 1000; ++i)
+    equal += ids[i] == choose_token(logits, {.temperature = 0.8f, .seed = 7}, i) ? 1 : 0;
+  EXPECT_LT(equal, 500u);
+  std::vector<int32_t> greedy(5);
+  draw_tokens(logits, 0.0f, 7, 0, greedy);
+  for (const int32_t id : greedy) EXPECT_EQ(id, choose_token(logits, {.temperature = 0.0f}, 0));
+}
+
 }  // namespace
 }  // namespace strata::sample

@@ -69,6 +69,32 @@ void fill_topk(const api::TopkTable& table, pb::TopkLogprobs& out) {
   out.set_length(static_cast<uint32_t>(table.k > 0 ? table.ids.size() / table.k : 0));
 }
 
+// The values in the layout that they were asked in.
+void fill_targets(const std::vector<float>& values, const TensorParts& layout, pb::Tensor& out) {
+  out.set_dtype(pb::DTYPE_FLOAT32);
+  for (const int64_t dim : layout.shape) out.add_shape(dim);
+  if (!layout.is_sparse) {
+    out.set_dense(packed(values));
+    return;
+  }
+  pb::SparseCsr& csr = *out.mutable_sparse_csr();
+  csr.set_values(packed(values));
+  csr.set_crow_indices(packed(layout.crow));
+  csr.set_col_indices(packed(layout.col));
+}
+
+void fill_draws(const api::TopkTable& draws, pb::PromptAltTokens& out) {
+  const int64_t rows = std::ssize(draws.ids) / draws.k;
+  for (pb::Tensor* tensor : {out.mutable_tokens(), out.mutable_logprobs()}) {
+    tensor->add_shape(rows);
+    tensor->add_shape(draws.k);
+  }
+  out.mutable_tokens()->set_dtype(pb::DTYPE_INT32);
+  out.mutable_tokens()->set_dense(packed(draws.ids));
+  out.mutable_logprobs()->set_dtype(pb::DTYPE_FLOAT32);
+  out.mutable_logprobs()->set_dense(packed(draws.logprobs));
+}
+
 }  // namespace
 
 Response forward_backward_response(const api::ForwardBackwardResult& result) {
@@ -108,7 +134,7 @@ Response forward_backward_json(const std::string& message) {
                                         output.loss_fn_output_type(), outputs, metrics));
 }
 
-Response sample_response(const api::SampleOutput& output) {
+Response sample_response(const api::SampleOutput& output, const TensorParts& targets) {
   pb::SampleResponse out;
   for (const api::SampledSequence& sequence : output.sequences) {
     pb::SampledSequence& to = *out.add_sequences();
@@ -119,6 +145,9 @@ Response sample_response(const api::SampleOutput& output) {
   }
   if (!output.prompt_logprobs.empty()) out.set_prompt_logprobs(packed(output.prompt_logprobs));
   if (output.prompt_topk.k > 0) fill_topk(output.prompt_topk, *out.mutable_topk_prompt_logprobs());
+  if (!targets.shape.empty())
+    fill_targets(output.prompt_target_logprobs, targets, *out.mutable_target_prompt_logprobs());
+  if (output.prompt_draws.k > 0) fill_draws(output.prompt_draws, *out.mutable_prompt_alt_tokens());
   return proto_response(out);
 }
 

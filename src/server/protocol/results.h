@@ -4,6 +4,7 @@
 
 #include "api/result.h"
 #include "server/http/message.h"
+#include "server/protocol/tensor.h"
 
 namespace strata::server {
 
@@ -12,8 +13,8 @@ Response forward_backward_response(const api::ForwardBackwardResult& result);
 // [{logprobs: {data, dtype, shape}}], metrics}. Numbers keep their bits; what is not finite is
 // null, of metrics left out.
 Response forward_backward_json(const std::string& message);
-// `num_prompt_target_columns`: K of target_prompt_logprobs [P - 1, K], 0 when nothing was asked.
-Response sample_response(const api::SampleOutput& output);
+// `targets`: the layout of target_prompt_logprobs.
+Response sample_response(const api::SampleOutput& output, const TensorParts& targets);
 // {"metrics": {...}}: finite values alone.
 Response optim_response(const api::StepResult& result);
 

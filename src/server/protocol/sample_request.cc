@@ -98,12 +98,7 @@ void read_logprobs(const Fields& body, const api::BaseInfo& base, api::Sample& c
   command.prompt_logprobs = body.boolean_or("prompt_logprobs", false);
   command.topk_prompt_logprobs = body.integer_or("topk_prompt_logprobs", 0, 0, max_topk);
   command.topk_sample_logprobs = body.integer_or("topk_sample_logprobs", 0, 0, max_topk);
-  if (body.integer_or("prompt_alt_tokens_k", 0, 0, INT32_MAX) != 0) {
-    body.fail("prompt_alt_tokens_k", "is not supported by this server");
-  }
-  if (body.has("target_prompt_logprobs")) {
-    body.fail("target_prompt_logprobs", "is not supported by this server");
-  }
+  command.prompt_draws = body.integer_or("prompt_alt_tokens_k", 0, 0, max_topk);
   if (!body.has("prompt_logprobs_last_n")) return;
   const auto prompt_size = static_cast<int64_t>(command.prompt.size());
   if (!command.prompt_logprobs) {
@@ -113,9 +108,46 @@ void read_logprobs(const Fields& body, const api::BaseInfo& base, api::Sample& c
       prompt_size - body.integer("prompt_logprobs_last_n", 1, prompt_size - 1);
 }
 
+// [P - 1, K], dense or CSR; the layout is the answer's too.
+TensorParts read_targets(const Fields& body, const api::BaseInfo& base, api::Sample& command) {
+  constexpr const char* kName = "target_prompt_logprobs";
+  TensorParts parts;
+  if (!body.has(kName)) return parts;
+  const Fields tensor = body.object(kName);
+  if (tensor.string("dtype") != "int64") tensor.fail("dtype", "wanted 'int64'");
+  for (const int64_t id : tensor.integers("data")) {
+    if (id < -1 || id >= base.vocab_size) {
+      tensor.fail("data", fmt::format("token {} is outside -1 to {}", id, base.vocab_size - 1));
+    }
+    command.prompt_targets.ids.push_back(static_cast<int32_t>(id));
+  }
+  const std::vector<int32_t>& ids = command.prompt_targets.ids;
+  if (std::none_of(ids.begin(), ids.end(), [](int32_t id) { return id >= 0; }))
+    tensor.fail("data", "names no token");
+  parts.shape = tensor.integers("shape");
+  parts.is_sparse = tensor.has("sparse_crow_indices") || tensor.has("sparse_col_indices");
+  if (parts.is_sparse) {
+    parts.crow = tensor.integers("sparse_crow_indices");
+    parts.col = tensor.integers("sparse_col_indices");
+  }
+  const auto rows = static_cast<int64_t>(command.prompt.size()) - 1;
+  const TensorLayout layout =
+      tensor_layout(parts, std::ssize(ids), fmt::format("asample: {}", kName),
+                    {.rows = rows, .columns = kMaxTopk, .elements = INT32_MAX});
+  if (layout.num_columns == 0 || layout.num_rows != rows) {
+    tensor.fail("shape",
+                fmt::format("wanted [{}, K]: a row for each prompt token but the first", rows));
+  }
+  command.prompt_targets.first = parts.crow;
+  for (int64_t row = 0; !parts.is_sparse && row <= rows; ++row)
+    command.prompt_targets.first.push_back(row * layout.num_columns);
+  return parts;
+}
+
 void check_result_size(const Fields& body, const api::Sample& command) {
   const double per_token = 8.0 + 8.0 * static_cast<double>(command.topk_sample_logprobs);
-  const double per_position = 4.0 + 8.0 * static_cast<double>(command.topk_prompt_logprobs);
+  const double per_position =
+      4.0 + 8.0 * static_cast<double>(command.topk_prompt_logprobs + command.prompt_draws);
   const double bytes = static_cast<double>(command.num_samples) *
                            static_cast<double>(command.max_tokens) * per_token +
                        static_cast<double>(command.prompt.size()) * per_position;
@@ -134,6 +166,7 @@ SampleOrder read_sample(const Fields& body, const api::BaseInfo& base, uint64_t 
   command.num_samples = body.integer_or("num_samples", 1, 1, kMaxSamples);
   read_params(body, base, fallback_seed, command);
   read_logprobs(body, base, command);
+  order.targets = read_targets(body, base, command);
   check_result_size(body, command);
   order.record = body.boolean_or("record_stability_info", false);
   return order;

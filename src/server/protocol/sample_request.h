@@ -4,12 +4,14 @@
 #include "api/command.h"
 #include "api/work.h"
 #include "server/protocol/json_body.h"
+#include "server/protocol/tensor.h"
 
 namespace strata::server {
 
 struct SampleOrder {
   api::Sample command;  // without a snapshot
   bool record = false;  // record_stability_info
+  TensorParts targets;  // the layout of target_prompt_logprobs, where it was asked
 };
 
 // `fallback_seed` serves a request without a seed.

@@ -23,8 +23,9 @@ std::string sampler_reply(const std::string& id) {
 
 // Tables over a prompt are made when its sample begins, and kept until they are fetched.
 int64_t prompt_table_bytes(const api::Sample& sample) {
-  const int64_t values = (sample.prompt_logprobs ? 1 : 0) + 2 * sample.topk_prompt_logprobs;
-  return static_cast<int64_t>(sample.prompt.size()) * values * 4;
+  const int64_t values =
+      (sample.prompt_logprobs ? 1 : 0) + 2 * (sample.topk_prompt_logprobs + sample.prompt_draws);
+  return (std::ssize(sample.prompt) * values + std::ssize(sample.prompt_targets.ids)) * 4;
 }
 
 std::string sequence_id(const std::string& sampler, int64_t seq_id, int64_t i) {
@@ -266,10 +267,11 @@ Response Service::submit_sample(SampleCall& call) {
   command.fingerprint = call.fingerprint;
   const int64_t promised = prompt_table_bytes(order.command);
   command.op = std::move(order.command);
-  const auto finish = [this, record = std::move(record)](const api::Outcome& outcome) {
+  const auto finish = [this, record = std::move(record),
+                       targets = std::move(order.targets)](const api::Outcome& outcome) {
     const auto& output = std::get<api::SampleOutput>(outcome);
     if (!record.id.empty()) keep_record(record, output);
-    return sample_response(output);
+    return sample_response(output, targets);
   };
   Response response = submit(request.tenant, std::move(command),
                              {.finish = finish,

@@ -45,7 +45,8 @@ size_t num_values(const api::TopkTable& topk) { return topk.ids.size() + topk.lo
 size_t num_values(const api::Outcome& outcome) {
   size_t count = 0;
   if (const auto* sample = std::get_if<api::SampleOutput>(&outcome)) {
-    count = sample->prompt_logprobs.size() + num_values(sample->prompt_topk);
+    count = sample->prompt_logprobs.size() + num_values(sample->prompt_topk) +
+            sample->prompt_target_logprobs.size() + num_values(sample->prompt_draws);
     for (const auto& s : sample->sequences) count += 2 * s.tokens.size() + num_values(s.topk);
   } else if (const auto* pass = std::get_if<api::ForwardBackwardResult>(&outcome)) {
     for (const auto& datum : pass->data) count += datum.logprobs.size();

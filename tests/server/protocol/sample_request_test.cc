@@ -59,8 +59,48 @@ TEST(SampleRequest, RefusesByName) {
   }
   EXPECT_NE(message("", "\"max_tokens\":30").find("context window: 3 + 30 > 32"),
             std::string::npos);
-  EXPECT_NE(message(",\"prompt_alt_tokens_k\":1", "").find("prompt_alt_tokens_k"),
+  EXPECT_NE(message(",\"prompt_alt_tokens_k\":-1", "").find("prompt_alt_tokens_k"),
             std::string::npos);
+  const auto targets = [&](const std::string& tensor) {
+    return message(",\"target_prompt_logprobs\":{" + tensor + "}", "");
+  };
+  const std::pair<const char*, const char*> faults[] = {
+      {R"("dtype":"float32","data":[1],"shape":[1,1])", "dtype: wanted 'int64'"},
+      {R"("dtype":"int64","data":[100,1],"shape":[2,1])", "token 100 is outside -1 to"},
+      {R"("dtype":"int64","data":[-1,-1],"shape":[2,1])", "names no token"},
+      {R"("dtype":"int64","data":[1,2],"shape":[2])", "wanted [2, K]"},
+      {R"("dtype":"int64","data":[1],"shape":[1,1])", "wanted [2, K]"},
+      {R"("dtype":"int64","data":[1,2,3],"shape":[3,1])", "has 3 rows"},
+      {R"("dtype":"int64","data":[1,2,3],"shape":[2,2])", "holds 3 values"},
+      {R"("dtype":"int64","data":[1],"shape":[2,9999],"sparse_crow_indices":[0,0,1],
+          "sparse_col_indices":[0])",
+       "9999 columns"},
+      {R"("dtype":"int64","data":[1],"shape":[2,4],"sparse_crow_indices":[0,1],
+          "sparse_col_indices":[0])",
+       "crow_indices"},
+      {R"("dtype":"int64","data":[1,2],"shape":[2,4],"sparse_crow_indices":[0,2,2],
+          "sparse_col_indices":[3,3])",
+       "twice"},
+  };
+  for (const auto& [tensor, want] : faults)
+    EXPECT_NE(targets(tensor).find(want), std::string::npos) << tensor << "\n" << targets(tensor);
+}
+
+TEST(SampleRequest, TargetsKeepTheirLayout) {
+  const SampleOrder dense =
+      read(R"(,"target_prompt_logprobs":{"dtype":"int64","data":[1,-1,3,4],"shape":[2,2]})", "");
+  EXPECT_EQ(dense.command.prompt_targets.ids, (std::vector<int32_t>{1, -1, 3, 4}));
+  EXPECT_EQ(dense.command.prompt_targets.first, (std::vector<int64_t>{0, 2, 4}));
+  EXPECT_EQ(dense.targets.shape, (std::vector<int64_t>{2, 2}));
+  EXPECT_FALSE(dense.targets.is_sparse);
+  const SampleOrder sparse = read(
+      R"(,"target_prompt_logprobs":{"dtype":"int64","data":[7,5],"shape":[2,3],
+         "sparse_crow_indices":[0,0,2],"sparse_col_indices":[2,0]},"prompt_alt_tokens_k":4)",
+      "");
+  EXPECT_EQ(sparse.command.prompt_targets.ids, (std::vector<int32_t>{7, 5}));
+  EXPECT_EQ(sparse.command.prompt_targets.first, (std::vector<int64_t>{0, 0, 2}));
+  EXPECT_EQ(sparse.targets.col, (std::vector<int64_t>{2, 0}));
+  EXPECT_EQ(sparse.command.prompt_draws, 4);
 }
 
 }  // namespace
