@@ -9,6 +9,7 @@
 
 #include "api/work.h"
 #include "base/error.h"
+#include "server/json.h"
 #include "server/protocol/forward_backward.h"
 #include "server/protocol/json_body.h"
 #include "server/protocol/sample_request.h"

@@ -7,7 +7,6 @@
 #include <new>
 
 #include "base/error.h"
-#include "text/unicode.h"
 
 namespace strata::server {
 namespace {
@@ -299,10 +298,5 @@ JsonBody::JsonBody(std::string_view text, const std::string& where)
 JsonBody::~JsonBody() = default;
 
 Fields JsonBody::root() const { return {value_->get_object(), where_ + ": "}; }
-
-std::string json_quoted(std::string_view text) {
-  if (text::is_valid_utf8(text)) return json::serialize(view(text));
-  return json::serialize(view(text::sanitize_utf8(text)));
-}
 
 }  // namespace strata::server

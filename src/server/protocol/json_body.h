@@ -88,8 +88,4 @@ class JsonBody {
   std::unique_ptr<boost::json::value> value_;
 };
 
-// `text` as a JSON string with its quotes; bytes that are no UTF-8 (a path of a request, a name cut
-// to length) become U+FFFD.
-std::string json_quoted(std::string_view text);
-
 }  // namespace strata::server

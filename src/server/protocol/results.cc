@@ -8,6 +8,7 @@
 #include <map>
 
 #include "base/check.h"
+#include "server/json.h"
 #include "server/protocol/tensor.h"
 
 namespace strata::server {
@@ -116,22 +117,21 @@ Response forward_backward_response(const api::ForwardBackwardResult& result) {
 Response forward_backward_json(const std::string& message) {
   pb::ForwardBackwardOutput output;
   CHECK(output.ParseFromString(message), message.size());
-  std::string outputs;
+  JsonArray outputs;
   for (const pb::ArrayRecord& record : output.loss_fn_outputs()) {
     const auto count = static_cast<size_t>(record.num_datums());
-    for (const std::string& text : tensor_texts(record.fields().at("logprobs"), count)) {
-      outputs += fmt::format(R"({}{{"logprobs":{}}})", outputs.empty() ? "" : ",", text);
-    }
+    for (std::string& text : tensor_texts(record.fields().at("logprobs"), count))
+      outputs.add(JsonObject{{"logprobs", Json::written(std::move(text))}});
   }
-  std::string metrics;
+  JsonObject metrics;
   const std::map<std::string, double> sorted(output.metrics().begin(), output.metrics().end());
   for (const auto& [name, value] : sorted) {
-    if (!std::isfinite(value)) continue;
-    metrics += fmt::format(R"({}"{}":{})", metrics.empty() ? "" : ",", name, value);
+    if (std::isfinite(value)) metrics.add(name, value);
   }
-  return json_response(200, fmt::format(R"({{"loss_fn_output_type":"{}","loss_fn_outputs":[{}],)"
-                                        R"("metrics":{{{}}}}})",
-                                        output.loss_fn_output_type(), outputs, metrics));
+  return json_response(200, JsonObject{{"loss_fn_output_type", output.loss_fn_output_type()},
+                                       {"loss_fn_outputs", outputs},
+                                       {"metrics", metrics}}
+                                .text());
 }
 
 Response sample_response(const api::SampleOutput& output, const TensorParts& targets) {
@@ -152,15 +152,14 @@ Response sample_response(const api::SampleOutput& output, const TensorParts& tar
 }
 
 Response optim_response(const api::StepResult& result) {
-  std::string metrics;
+  JsonObject metrics;
   const auto add = [&](const char* name, double value) {
-    if (!std::isfinite(value)) return;
-    metrics += fmt::format("{}\"{}\":{:.9g}", metrics.empty() ? "" : ",", name, value);
+    if (std::isfinite(value)) metrics.add(name, Json::written(fmt::format("{:.9g}", value)));
   };
   add("stepped:max", result.stepped ? 1.0 : 0.0);
   add("grad_norm:mean", result.grad_norm);
   add("optimizer_step:max", static_cast<double>(result.step));
-  return json_response(200, fmt::format("{{\"metrics\":{{{}}}}}", metrics));
+  return json_response(200, JsonObject{{"metrics", metrics}}.text());
 }
 
 }  // namespace strata::server

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "checkpoint/json.h"
+#include "server/json.h"
 #include "server/rest/rest.h"
 
 namespace strata::server {
@@ -92,15 +92,13 @@ Response Rest::external_urls(const Request& request) {
   }
   const double now = wall_seconds();
   const int64_t expires = parts_.signer.expiry(row, now);
-  std::string urls;
+  JsonObject urls;
   for (const CheckpointFile& file : parts_.registry.files(row)) {
-    if (!urls.empty()) urls += ',';
-    urls += fmt::format("{}:{}", json_quote(file.name),
-                        json_quote(parts_.signer.sign(request.base_url, row, file.name,
-                                                      request.tenant, expires, now)));
+    urls.add(file.name,
+             parts_.signer.sign(request.base_url, row, file.name, request.tenant, expires, now));
   }
-  return json_response(200, fmt::format(R"({{"urls":{{{}}},"expires":"{}"}})", urls,
-                                        rfc3339(static_cast<double>(expires))));
+  return json_response(
+      200, JsonObject{{"urls", urls}, {"expires", rfc3339(static_cast<double>(expires))}}.text());
 }
 
 void Rest::archive(const Request& request, const Respond& respond) {
@@ -122,8 +120,8 @@ void Rest::archive(const Request& request, const Respond& respond) {
       log(LogLevel::kError, fmt::format("archive of {}: {}", path_of(row).text(), error.what()));
       return respond(unavailable_response("the archive could not be written", 5));
     }
-    respond(json_response(200, fmt::format(R"({{"url":{},"expires":"{}"}})", json_quote(url),
-                                           rfc3339(static_cast<double>(expires)))));
+    respond(json_response(
+        200, JsonObject{{"url", url}, {"expires", rfc3339(static_cast<double>(expires))}}.text()));
   });
 }
 

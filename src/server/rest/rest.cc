@@ -5,8 +5,8 @@
 #include <charconv>
 
 #include "base/error.h"
-#include "checkpoint/json.h"
 #include "server/crypto.h"
+#include "server/json.h"
 #include "server/protocol/forward_backward.h"
 #include "server/protocol/json_body.h"
 
@@ -55,19 +55,15 @@ bool shows_external(const Request& request) {
   return request.sdk_version() >= sdk_version_number(0, 28, 0);
 }
 
-std::string cursor_json(Page page, int64_t total) {
-  return fmt::format(R"({{"offset":{},"limit":{},"total_count":{}}})", page.offset, page.limit,
-                     total);
+Json cursor_json(Page page, int64_t total) {
+  return JsonObject{{"offset", page.offset}, {"limit", page.limit}, {"total_count", total}};
 }
 
 template <typename Row, typename ToJson>
-std::string json_array(const std::vector<Row>& rows, ToJson to_json) {
-  std::string out = "[";
-  for (const Row& row : rows) {
-    if (out.size() > 1) out += ',';
-    out += to_json(row);
-  }
-  return out + "]";
+JsonArray json_array(const std::vector<Row>& rows, ToJson to_json) {
+  JsonArray out;
+  for (const Row& row : rows) out.add(to_json(row));
+  return out;
 }
 
 std::optional<int64_t> read_ttl_seconds(const Fields& body) {
@@ -83,34 +79,36 @@ Response ok() { return json_response(200, "{}"); }
 
 }  // namespace
 
-std::string checkpoint_json(const CheckpointRow& row) {
+JsonObject checkpoint_json(const CheckpointRow& row) {
   const char* type = row.kind == CheckpointKind::kWeights   ? "training"
                      : row.kind == CheckpointKind::kSampler ? "sampler"
                                                             : "external";
   const TinkerPath path = path_of(row);
-  std::string out = fmt::format(
-      R"({{"checkpoint_id":{},"checkpoint_type":"{}","time":"{}","tinker_path":{},"size_bytes":{},"public":{})",
-      json_quote(path.checkpoint_id()), type, rfc3339(row.created_at), json_quote(path.text()),
-      row.size_bytes, row.is_public);
-  if (row.expires_at) out += fmt::format(R"(,"expires_at":"{}")", rfc3339(*row.expires_at));
-  if (row.user_metadata) out += fmt::format(R"(,"user_metadata":{})", *row.user_metadata);
-  return out + "}";
+  JsonObject out = {{"checkpoint_id", path.checkpoint_id()}, {"checkpoint_type", type},
+                    {"time", rfc3339(row.created_at)},       {"tinker_path", path.text()},
+                    {"size_bytes", row.size_bytes},          {"public", row.is_public}};
+  if (row.expires_at) out.add("expires_at", rfc3339(*row.expires_at));
+  if (row.user_metadata) out.add("user_metadata", Json::written(*row.user_metadata));
+  return out;
 }
 
-std::string Rest::run_json(const RunRow& row) {
+JsonObject Rest::run_json(const RunRow& row) {
   const double now = wall_seconds();
-  std::string out = fmt::format(
-      R"({{"training_run_id":{},"base_model":{},"model_owner":{},"is_lora":true,"corrupted":false,"lora_rank":{},"last_request_time":"{}")",
-      json_quote(row.id), json_quote(row.base_model), json_quote(row.tenant), row.lora.rank,
-      rfc3339(row.last_request_at));
+  JsonObject out = {{"training_run_id", row.id},
+                    {"base_model", row.base_model},
+                    {"model_owner", row.tenant},
+                    {"is_lora", true},
+                    {"corrupted", false},
+                    {"lora_rank", row.lora.rank},
+                    {"last_request_time", rfc3339(row.last_request_at)}};
   const auto last = [&](const char* name, CheckpointKind kind) {
     const auto found = parts_.store.last_checkpoint(row.id, kind, now);
-    if (found) out += fmt::format(R"(,"{}":{})", name, checkpoint_json(*found));
+    if (found) out.add(name, checkpoint_json(*found));
   };
   last("last_checkpoint", CheckpointKind::kWeights);
   last("last_sampler_checkpoint", CheckpointKind::kSampler);
-  if (row.user_metadata) out += fmt::format(R"(,"user_metadata":{})", *row.user_metadata);
-  return out + "}";
+  if (row.user_metadata) out.add("user_metadata", Json::written(*row.user_metadata));
+  return out;
 }
 
 RunRow Rest::own_run(const Request& request, const std::string& id) {
@@ -137,15 +135,15 @@ Response Rest::list_runs(const Request& request) {
   const std::string project = request.parameter("project_id").value_or("");
   if (!project.empty()) check_project("project_id", project);
   const auto rows = parts_.store.list_runs(request.tenant, project, page);
+  const JsonArray runs = json_array(rows, [&](const RunRow& row) { return run_json(row); });
+  const int64_t total = parts_.store.count_runs(request.tenant, project);
   return json_response(
-      200, fmt::format(R"({{"training_runs":{},"cursor":{}}})",
-                       json_array(rows, [&](const RunRow& row) { return run_json(row); }),
-                       cursor_json(page, parts_.store.count_runs(request.tenant, project))));
+      200, JsonObject{{"training_runs", runs}, {"cursor", cursor_json(page, total)}}.text());
 }
 
 Response Rest::get_run(const Request& request) {
   check_scope(request);
-  return json_response(200, run_json(own_run(request, request.parts.at(0))));
+  return json_response(200, run_json(own_run(request, request.parts.at(0))).text());
 }
 
 Response Rest::run_checkpoints(const Request& request) {
@@ -155,10 +153,10 @@ Response Rest::run_checkpoints(const Request& request) {
     std::erase_if(rows,
                   [](const CheckpointRow& row) { return row.kind == CheckpointKind::kExternal; });
   }
-  return json_response(
-      200, fmt::format(R"({{"checkpoints":{},"cursor":{}}})", json_array(rows, checkpoint_json),
-                       cursor_json({.limit = static_cast<int64_t>(rows.size())},
-                                   static_cast<int64_t>(rows.size()))));
+  const auto total = static_cast<int64_t>(rows.size());
+  return json_response(200, JsonObject{{"checkpoints", json_array(rows, checkpoint_json)},
+                                       {"cursor", cursor_json({.limit = total}, total)}}
+                                .text());
 }
 
 Response Rest::list_checkpoints(const Request& request) {
@@ -167,16 +165,16 @@ Response Rest::list_checkpoints(const Request& request) {
   const double now = wall_seconds();
   const auto rows = parts_.store.list_checkpoints(request.tenant, external, now, page);
   const int64_t total = parts_.store.count_checkpoints(request.tenant, external, now);
-  return json_response(
-      200, fmt::format(R"({{"checkpoints":{},"cursor":{}}})", json_array(rows, checkpoint_json),
-                       cursor_json(page, total)));
+  return json_response(200, JsonObject{{"checkpoints", json_array(rows, checkpoint_json)},
+                                       {"cursor", cursor_json(page, total)}}
+                                .text());
 }
 
 Response Rest::list_sessions(const Request& request) {
   check_scope(request);
   const auto rows = parts_.store.list_sessions(request.tenant, page_of(request, 20));
-  const auto id = [](const SessionRow& row) { return json_quote(row.id); };
-  return json_response(200, fmt::format(R"({{"sessions":{}}})", json_array(rows, id)));
+  const JsonArray ids = json_array(rows, [](const SessionRow& row) { return row.id; });
+  return json_response(200, JsonObject{{"sessions", ids}}.text());
 }
 
 Response Rest::get_session(const Request& request) {
@@ -184,15 +182,13 @@ Response Rest::get_session(const Request& request) {
   const std::string& id = request.parts.at(0);
   const auto row = parts_.store.find_session(id);
   if (!row || row->tenant != request.tenant) fail_missing("session", id);
-  std::string out = fmt::format(
-      R"({{"training_run_ids":{},"sampler_ids":{})",
-      json_array(parts_.store.runs_of(id), [](const std::string& run) { return json_quote(run); }),
-      json_array(parts_.store.samplers_of(id),
-                 [](const SamplerRow& sampler) { return json_quote(sampler.id); }));
-  if (row->user_metadata) out += fmt::format(R"(,"user_metadata":{})", *row->user_metadata);
-  if (row->display_name)
-    out += fmt::format(R"(,"display_name":{})", json_quote(*row->display_name));
-  return json_response(200, out + "}");
+  JsonObject out = {
+      {"training_run_ids", JsonArray(parts_.store.runs_of(id))},
+      {"sampler_ids", json_array(parts_.store.samplers_of(id),
+                                 [](const SamplerRow& sampler) { return sampler.id; })}};
+  if (row->user_metadata) out.add("user_metadata", Json::written(*row->user_metadata));
+  if (row->display_name) out.add("display_name", *row->display_name);
+  return json_response(200, out.text());
 }
 
 Response Rest::set_project(const Request& request) {
@@ -268,7 +264,7 @@ void Rest::copy_weights(const Request& request, const Respond& respond) {
     run.id = fmt::format("copy-{}:train:0", random_id());
   }
   const auto reply = [](const std::string& copied) {
-    return json_response(200, fmt::format(R"({{"tinker_path":{}}})", json_quote(copied)));
+    return json_response(200, JsonObject{{"tinker_path", copied}}.text());
   };
   const Idempotency key{std::string(request.header("x-idempotency-key").substr(0, 256)),
                         static_cast<int64_t>(fingerprint_of(request.body))};

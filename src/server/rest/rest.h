@@ -13,6 +13,7 @@
 #include "server/checkpoints/signed_url.h"
 #include "server/http/message.h"
 #include "server/http/router.h"
+#include "server/json.h"
 #include "server/rest/worker.h"
 #include "server/state/store.h"
 #include "server/usage.h"
@@ -55,7 +56,7 @@ class Rest {
   void answer_aside(const Respond& respond, std::function<Response()> work);
   CheckpointRow checkpoint_of(const Request& request, bool may_be_public);
   RunRow own_run(const Request& request, const std::string& id);
-  std::string run_json(const RunRow& row);
+  JsonObject run_json(const RunRow& row);
 
   RestParts parts_;
   struct Packing {  // checkpoints whose archives the worker was told to make again
@@ -66,6 +67,6 @@ class Rest {
 };
 
 // The checkpoint as the protocol shows it.
-std::string checkpoint_json(const CheckpointRow& row);
+JsonObject checkpoint_json(const CheckpointRow& row);
 
 }  // namespace strata::server

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "server/protocol/json_body.h"
+#include "server/json.h"
 
 namespace strata::server {
 namespace {
@@ -20,9 +20,8 @@ Response not_found(std::string_view id) {
 }  // namespace
 
 Response failure_response(api::FaultCategory category, std::string_view message) {
-  return json_response(200,
-                       fmt::format("{{\"error\":{},\"category\":\"{}\"}}", json_quoted(message),
-                                   category == api::FaultCategory::kUser ? "user" : "server"));
+  const char* whose = category == api::FaultCategory::kUser ? "user" : "server";
+  return json_response(200, JsonObject{{"error", message}, {"category", whose}}.text());
 }
 
 api::RequestId Futures::new_id(const std::string& tenant, FutureKind kind) {
@@ -192,8 +191,8 @@ void Futures::end_oldest_poll(const std::string& id, Entry& entry) {
   --num_parked_;
   parked_by_tenant_.give(entry.tenant, 1);
   respond(json_response(
-      408, fmt::format("{{\"type\":\"try_again\",\"request_id\":{},\"queue_state\":\"active\"}}",
-                       json_quoted(id))));
+      408,
+      JsonObject{{"type", "try_again"}, {"request_id", id}, {"queue_state", "active"}}.text()));
 }
 
 void Futures::excuse(double seconds) {

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "server/crypto.h"
+#include "server/json.h"
 #include "server/service/service.h"
 
 namespace strata::server {
@@ -21,8 +22,8 @@ void check_optimizer(const Fields& body) {
   }
 }
 
-std::string model_reply(const char* type, const std::string& id) {
-  return fmt::format("{{\"type\":\"{}\",\"model_id\":{}}}", type, json_quoted(id));
+Response model_reply(const char* type, const std::string& id) {
+  return json_response(200, JsonObject{{"type", type}, {"model_id", id}}.text());
 }
 
 }  // namespace
@@ -146,11 +147,10 @@ Response Service::start_model(const Request& request, const Fields& body,
   // First what a restart must know, then the model: what the store refuses takes no slot.
   if (is_new) parts_.store.add_run(row);
   const api::RequestId request_id = command.request;
-  Response response = submit(
-      tenant, std::move(command),
-      {.finish = [id, type, lease = std::move(lease)](
-                     const api::Outcome&) { return json_response(200, model_reply(type, id)); },
-       .failed = {}});
+  Response response = submit(tenant, std::move(command),
+                             {.finish = [id, type, lease = std::move(lease)](
+                                            const api::Outcome&) { return model_reply(type, id); },
+                              .failed = {}});
   if (is_new && response.status != 200) guarded("undo", [&] { parts_.store.forget_run(id); });
   if (response.status == 409) {  // which a client would repeat for five minutes
     return error_response(
@@ -202,13 +202,17 @@ Response Service::get_info(const Request& request) {
   const std::string id = json.root().string("model_id");
   const LiveModel& model = live_model(request, id);
   const BaseName* base = parts_.names.find(model.base_name);
-  return json_response(
-      200, fmt::format("{{\"type\":\"get_info\",\"model_id\":{},\"model_data\":{{\"arch\":{},"
-                       "\"model_name\":{},\"tokenizer_id\":{}}},\"is_lora\":true,\"lora_rank\":{},"
-                       "\"model_name\":{},\"optimizer_config\":{{\"type\":\"adamw\"}}}}",
-                       json_quoted(id), json_quoted(info(model.base).architecture),
-                       json_quoted(model.base_name), json_quoted(base->tokenizer_id),
-                       model.lora.rank, json_quoted(model.base_name)));
+  return json_response(200,
+                       JsonObject{{"type", "get_info"},
+                                  {"model_id", id},
+                                  {"model_data", JsonObject{{"arch", info(model.base).architecture},
+                                                            {"model_name", model.base_name},
+                                                            {"tokenizer_id", base->tokenizer_id}}},
+                                  {"is_lora", true},
+                                  {"lora_rank", model.lora.rank},
+                                  {"model_name", model.base_name},
+                                  {"optimizer_config", JsonObject{{"type", "adamw"}}}}
+                           .text());
 }
 
 Response Service::unload_model(const Request& request) {
@@ -218,12 +222,10 @@ Response Service::unload_model(const Request& request) {
   api::Command command = training_command(request, model, id, /*seq_id=*/0);
   command.fingerprint = fingerprint_of(request.body);
   command.op = api::UnloadModel{};
-  Response response = submit(request.tenant, std::move(command),
-                             {.finish =
-                                  [id](const api::Outcome&) {
-                                    return json_response(200, model_reply("unload_model", id));
-                                  },
-                              .failed = {}});
+  Response response =
+      submit(request.tenant, std::move(command),
+             {.finish = [id](const api::Outcome&) { return model_reply("unload_model", id); },
+              .failed = {}});
   if (response.status == 200) drop_model(id);
   return response;
 }
@@ -235,12 +237,15 @@ Response Service::weights_info(const Request& request) {
   const TinkerPath path = parse_tinker_path(body.string("tinker_path"));
   const CheckpointRow row =
       parts_.registry.find(path, request.tenant, /*may_be_public=*/true, wall_seconds());
-  return json_response(
-      200, fmt::format("{{\"type\":\"weights_info\",\"base_model\":{},\"is_lora\":true,"
-                       "\"lora_rank\":{},\"train_unembed\":{},\"train_mlp\":{},\"train_attn\":{},"
-                       "\"optimizer_config\":{{\"type\":\"adamw\"}}}}",
-                       json_quoted(row.base_model), row.lora.rank, row.lora.train_unembed,
-                       row.lora.train_mlp, row.lora.train_attn));
+  return json_response(200, JsonObject{{"type", "weights_info"},
+                                       {"base_model", row.base_model},
+                                       {"is_lora", true},
+                                       {"lora_rank", row.lora.rank},
+                                       {"train_unembed", row.lora.train_unembed},
+                                       {"train_mlp", row.lora.train_mlp},
+                                       {"train_attn", row.lora.train_attn},
+                                       {"optimizer_config", JsonObject{{"type", "adamw"}}}}
+                                .text());
 }
 
 }  // namespace strata::server

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "server/crypto.h"
+#include "server/json.h"
 #include "server/protocol/results.h"
 #include "server/protocol/sample_request.h"
 #include "server/protocol/stability_record.h"
@@ -16,9 +17,9 @@ namespace {
 // Numbers of a sampler that are remembered against duplicates: far more than retries reach back.
 constexpr size_t kMaxRemembered = 8192;
 
-std::string sampler_reply(const std::string& id) {
-  return fmt::format("{{\"type\":\"create_sampling_session\",\"sampling_session_id\":{}}}",
-                     json_quoted(id));
+Response sampler_reply(const std::string& id) {
+  return json_response(
+      200, JsonObject{{"type", "create_sampling_session"}, {"sampling_session_id", id}}.text());
 }
 
 // Tables over a prompt are made when its sample begins, and kept until they are fetched.
@@ -34,13 +35,10 @@ std::string sequence_id(const std::string& sampler, int64_t seq_id, int64_t i) {
 
 Response sample_reply(const std::string& request, const std::string& sampler, int64_t seq_id,
                       int64_t num_samples) {
-  std::string ids;
-  for (int64_t i = 0; i < num_samples; ++i) {
-    if (i > 0) ids += ',';
-    ids += json_quoted(sequence_id(sampler, seq_id, i));
-  }
-  return json_response(200, fmt::format("{{\"request_id\":{},\"sample_sequence_ids\":[{}]}}",
-                                        json_quoted(request), ids));
+  JsonArray ids;
+  for (int64_t i = 0; i < num_samples; ++i) ids.add(sequence_id(sampler, seq_id, i));
+  return json_response(200,
+                       JsonObject{{"request_id", request}, {"sample_sequence_ids", ids}}.text());
 }
 
 }  // namespace
@@ -55,7 +53,7 @@ Response Service::create_sampling_session(const Request& request) {
   SamplerRow row;
   row.id = fmt::format("{}:sample:{}", session, number);
   request.note(row.id);
-  if (samplers_.contains(row.id)) return json_response(200, sampler_reply(row.id));
+  if (samplers_.contains(row.id)) return sampler_reply(row.id);
   if (std::cmp_greater_equal(alive.num_samplers, options_.max_samplers)) {
     return error_response(
         400, fmt::format("create_sampling_session: session {} has {} sampling sessions "
@@ -89,7 +87,7 @@ Response Service::create_sampling_session(const Request& request) {
   }
   const SamplerRow kept = parts_.store.add_sampler(row);
   keep_sampler(kept.id, make_sampler(kept, request.tenant));
-  return json_response(200, sampler_reply(kept.id));
+  return sampler_reply(kept.id);
 }
 
 Service::Sampler& Service::keep_sampler(const std::string& id, Sampler sampler) {
@@ -176,10 +174,9 @@ Service::Sampler& Service::live_sampler(const Request& request, const std::strin
 Response Service::get_sampler(const Request& request) {
   const std::string& id = request.parts.at(0);
   const Sampler& sampler = live_sampler(request, id);
-  std::string path;
-  if (sampler.model_path) path = ",\"model_path\":" + json_quoted(*sampler.model_path);
-  return json_response(200, fmt::format("{{\"sampler_id\":{},\"base_model\":{}{}}}",
-                                        json_quoted(id), json_quoted(sampler.base_name), path));
+  JsonObject reply = {{"sampler_id", id}, {"base_model", sampler.base_name}};
+  if (sampler.model_path) reply.add("model_path", *sampler.model_path);
+  return json_response(200, reply.text());
 }
 
 struct Service::SampleCall {

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/crypto.h"
+#include "server/json.h"
 
 namespace strata::server {
 namespace {
@@ -57,9 +58,9 @@ size_t num_values(const api::Outcome& outcome) {
 }  // namespace
 
 Response future_response(const std::string& request_id, const std::string& model_id) {
-  std::string model;
-  if (!model_id.empty()) model = ",\"model_id\":" + json_quoted(model_id);
-  return json_response(200, fmt::format("{{\"request_id\":{}{}}}", json_quoted(request_id), model));
+  JsonObject reply = {{"request_id", request_id}};
+  if (!model_id.empty()) reply.add("model_id", model_id);
+  return json_response(200, reply.text());
 }
 
 std::optional<int64_t> read_ttl(const Fields& body) {
@@ -377,9 +378,8 @@ void Service::excuse(double now, double seconds) {
 // Without a key, so the reason names no path and no tenant: the log and the metrics say more.
 Response Service::readiness() const {
   const std::string why = unready(now_seconds());
-  if (why.empty()) return json_response(200, "{\"status\":\"ready\"}");
-  Response response =
-      json_response(503, fmt::format("{{\"status\":\"unready\",\"reason\":{}}}", json_quoted(why)));
+  if (why.empty()) return json_response(200, JsonObject{{"status", "ready"}}.text());
+  Response response = json_response(503, JsonObject{{"status", "unready"}, {"reason", why}}.text());
   response.headers.push_back({"retry-after", "5"});
   return response;
 }
@@ -402,7 +402,7 @@ void Service::add_session_routes(Router& router) {
          .scope = Scope::kRead,
          .effect = effect});
   };
-  const auto post_text = [&](const char* path, const char* text) {
+  const auto post_text = [&](const char* path, const std::string& text) {
     router.add({.method = "POST",
                 .pattern = std::string("/api/v1/") + path,
                 .handler = at_once([text](const Request&) { return json_response(200, text); }),
@@ -411,8 +411,8 @@ void Service::add_session_routes(Router& router) {
   };
   post("client/config", &Service::client_config, Effect::kUpkeep);
   post_text("client/dynamic_config",
-            "{\"refresh_interval_sec\":300,\"sample_cancel_enabled\":false}");
-  post_text("telemetry", "{\"status\":\"accepted\"}");
+            JsonObject{{"refresh_interval_sec", 300}, {"sample_cancel_enabled", false}}.text());
+  post_text("telemetry", JsonObject{{"status", "accepted"}}.text());
   post("create_session", &Service::create_session, Effect::kChanges);
   post("session_heartbeat", &Service::heartbeat, Effect::kUpkeep);
   post("sessions/{}/finish", &Service::finish_session, Effect::kChanges);
@@ -436,7 +436,10 @@ void Service::add_routes(Router& router) {
                 .scope = Scope::kRead,
                 .effect = Effect::kReads});
   };
-  get("healthz", [](const Request&) { return json_response(200, "{\"status\":\"ok\"}"); }, false);
+  get(
+      "healthz",
+      [](const Request&) { return json_response(200, JsonObject{{"status", "ok"}}.text()); },
+      false);
   get("readyz", [this](const Request&) { return readiness(); }, false);
   get("get_server_capabilities", [this](const Request& r) { return capabilities(r); });
   get("samplers/{}", [this](const Request& r) { return get_sampler(r); });

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/crypto.h"
+#include "server/json.h"
 #include "server/service/service.h"
 
 namespace strata::server {
@@ -31,45 +32,42 @@ size_t num_characters(std::string_view utf8) {
       std::count_if(utf8.begin(), utf8.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
-std::string quoted_list(const std::vector<std::string>& texts) {
-  std::string out = "[";
-  for (const std::string& text : texts) {
-    if (out.size() > 1) out += ',';
-    out += json_quoted(text);
-  }
-  return out + "]";
-}
-
 }  // namespace
 
 Response Service::client_config(const Request& request) {
   const JsonBody body(request.body, "client/config");
   // Chunks must fit the body limit after serialization, which the client only estimates.
   const int64_t chunk_bytes = std::min<int64_t>(5'000'000, options_.max_body / 2);
-  return json_response(
-      200, fmt::format("{{\"use_pyqwest_transport\":false,\"pjwt_auth_enabled\":false,"
-                       "\"credential_default_source\":\"api_key\",\"parallel_fwdbwd_chunks\":true,"
-                       "\"proto_compress_fwdbwd\":true,\"proto_write_fwdbwd\":true,"
-                       "\"fwd_via_fwdbwd\":true,\"create_model_via_load_weights\":true,"
-                       "\"sample_use_retrieve_futures\":false,"
-                       "\"sample_join_sampling_session\":false,"
-                       "\"custom_loss_server_side\":false,\"sample_no_retries\":false,"
-                       "\"fwdbwd_max_chunk_len\":1024,\"fwdbwd_max_chunk_bytes_count\":{},"
-                       "\"sample_max_concurrent_requests\":{}}}",
-                       chunk_bytes, std::min<int64_t>(2000, options_.max_queued_samples)));
+  return json_response(200, JsonObject{{"use_pyqwest_transport", false},
+                                       {"pjwt_auth_enabled", false},
+                                       {"credential_default_source", "api_key"},
+                                       {"parallel_fwdbwd_chunks", true},
+                                       {"proto_compress_fwdbwd", true},
+                                       {"proto_write_fwdbwd", true},
+                                       {"fwd_via_fwdbwd", true},
+                                       {"create_model_via_load_weights", true},
+                                       {"sample_use_retrieve_futures", false},
+                                       {"sample_join_sampling_session", false},
+                                       {"custom_loss_server_side", false},
+                                       {"sample_no_retries", false},
+                                       {"fwdbwd_max_chunk_len", 1024},
+                                       {"fwdbwd_max_chunk_bytes_count", chunk_bytes},
+                                       {"sample_max_concurrent_requests",
+                                        std::min<int64_t>(2000, options_.max_queued_samples)}}
+                                .text());
 }
 
 Response Service::capabilities(const Request&) {
-  std::string models;
+  JsonArray models;
   for (const BaseName& name : parts_.names.names()) {
-    if (!models.empty()) models += ',';
     const api::BaseInfo& base = info(api::BaseId{name.model});
-    models += fmt::format(
-        "{{\"model_name\":{},\"max_context_length\":{},\"max_trained_length\":{},"
-        "\"trainable\":true,\"sampleable\":true}}",
-        json_quoted(name.name), base.max_context, base.longest_datum);
+    models.add(JsonObject{{"model_name", name.name},
+                          {"max_context_length", base.max_context},
+                          {"max_trained_length", base.longest_datum},
+                          {"trainable", true},
+                          {"sampleable", true}});
   }
-  return json_response(200, fmt::format("{{\"supported_models\":[{}]}}", models));
+  return json_response(200, JsonObject{{"supported_models", models}}.text());
 }
 
 Response Service::create_session(const Request& request) {
@@ -86,7 +84,7 @@ Response Service::create_session(const Request& request) {
     if (tags.size() > kMaxTags) {
       body.fail("tags", fmt::format("has {} entries, the limit is {}", tags.size(), kMaxTags));
     }
-    row.tags = quoted_list(tags);
+    row.tags = JsonArray(tags).text();
     if (row.tags.size() > kMaxTagBytes) {
       body.fail("tags",
                 fmt::format("have {} bytes, the limit is {}", row.tags.size(), kMaxTagBytes));
@@ -117,8 +115,7 @@ Response Service::create_session(const Request& request) {
   request.note(id);
   // A repeated key names the session of then, which may have ended since.
   if (id == row.id) sessions_[id] = {request.tenant, now_seconds(), 0, {}};
-  return json_response(
-      200, fmt::format("{{\"type\":\"create_session\",\"session_id\":{}}}", json_quoted(id)));
+  return json_response(200, JsonObject{{"type", "create_session"}, {"session_id", id}}.text());
 }
 
 Service::Session& Service::live_session(const Request& request, const std::string& id) {
@@ -141,7 +138,7 @@ Response Service::heartbeat(const Request& request) {
   const auto found = sessions_.find(id);
   if (found != sessions_.end() && found->second.tenant == request.tenant) {
     found->second.last_seen = now_seconds();
-    return json_response(200, "{\"type\":\"session_heartbeat\"}");
+    return json_response(200, JsonObject{{"type", "session_heartbeat"}}.text());
   }
   const std::optional<SessionRow> row = parts_.store.find_session(id);
   if (!row || row->tenant != request.tenant) {
@@ -169,13 +166,13 @@ Response Service::finish_session(const Request& request) {
     end_session(id, "finished", reason, detail);
     row = parts_.store.find_session(id);
   }
+  const std::string kept = row->end_detail.value_or("");
   return json_response(
-      200,
-      fmt::format("{{\"session_id\":{},\"reason\":{{\"type\":{}}},\"detail\":{},"
-                  "\"finished_at\":{}}}",
-                  json_quoted(id), json_quoted(row->end_reason.value_or(reason)),
-                  row->end_detail.value_or("").empty() ? "null" : json_quoted(*row->end_detail),
-                  json_quoted(rfc3339(row->ended_at.value_or(wall_seconds())))));
+      200, JsonObject{{"session_id", id},
+                      {"reason", JsonObject{{"type", row->end_reason.value_or(reason)}}},
+                      {"detail", kept.empty() ? Json(nullptr) : Json(kept)},
+                      {"finished_at", rfc3339(row->ended_at.value_or(wall_seconds()))}}
+               .text());
 }
 
 // The end of a session takes its unsaved models and its samplers with it: not for a key that could

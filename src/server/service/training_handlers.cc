@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "server/checkpoints/age.h"
+#include "server/json.h"
 #include "server/protocol/results.h"
 #include "server/service/service.h"
 
@@ -52,8 +53,8 @@ api::AdamW read_adam(const Fields& body) {
 
 int64_t read_seq_id(const Fields& body) { return body.integer("seq_id", 1, INT64_MAX / 2); }
 
-std::string path_reply(const char* type, const TinkerPath& path, const std::string& more = {}) {
-  return fmt::format("{{\"type\":\"{}\",\"path\":{}{}}}", type, json_quoted(path.text()), more);
+JsonObject path_reply(const char* type, const TinkerPath& path) {
+  return {{"type", type}, {"path", path.text()}};
 }
 
 std::vector<std::string> read_recipients(const Fields& body) {
@@ -129,7 +130,7 @@ Response Service::load_weights(const Request& request) {
     return submit(request.tenant, std::move(command),
                   {.finish =
                        [path, lease = parts_.registry.lease(row.id)](const api::Outcome&) {
-                         return json_response(200, path_reply("load_weights", path));
+                         return json_response(200, path_reply("load_weights", path).text());
                        },
                    .failed = {}});
   });
@@ -205,10 +206,9 @@ Response Service::submit_save(const Request& request, const Fields& body, const 
   const auto finish = [this, dir, save, form, release, room, quota](const api::Outcome&) {
     release();
     const CheckpointRow row = parts_.registry.finish(dir, save, wall_seconds());
-    const std::string size = form.kind == CheckpointKind::kExternal
-                                 ? fmt::format(",\"size_bytes\":{}", row.size_bytes)
-                                 : std::string();
-    return json_response(200, path_reply(form.name, save.path, size));
+    JsonObject reply = path_reply(form.name, save.path);
+    if (form.kind == CheckpointKind::kExternal) reply.add("size_bytes", row.size_bytes);
+    return json_response(200, reply.text());
   };
   return submit(request.tenant, std::move(command),
                 {.finish = finish,
@@ -250,9 +250,9 @@ Response Service::save_ephemeral(const Request& request, const Fields& body, con
     kept.created_at = wall_seconds();
     parts_.store.add_sampler(kept);
     keep_ephemeral(row.id, sampler);
-    return json_response(200, fmt::format("{{\"type\":\"save_weights_for_sampler\","
-                                          "\"sampling_session_id\":{}}}",
-                                          json_quoted(row.id)));
+    return json_response(
+        200,
+        JsonObject{{"type", "save_weights_for_sampler"}, {"sampling_session_id", row.id}}.text());
   };
   return submit(request.tenant, std::move(command),
                 {.finish = finish, .failed = [this, dir, base = sampler.base, snapshot] {

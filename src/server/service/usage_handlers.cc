@@ -3,21 +3,22 @@
 #include <fmt/format.h>
 
 #include "base/clock.h"
-#include "server/protocol/json_body.h"
+#include "server/json.h"
 #include "server/service/service.h"
 
 namespace strata::server {
 namespace {
 
-std::string key_json(const UsageRow& row) {
-  return fmt::format("{{\"key\":{},\"requests\":{},\"trained_tokens\":{},\"sampled_tokens\":{}}}",
-                     json_quoted(row.key_id), row.counts[0], row.counts[1], row.counts[2]);
+Json key_json(const UsageRow& row) {
+  return JsonObject{{"key", row.key_id},
+                    {"requests", row.counts[0]},
+                    {"trained_tokens", row.counts[1]},
+                    {"sampled_tokens", row.counts[2]}};
 }
 
-// A tenant's keys, limits and disk.
 struct TenantUsage {
   std::string tenant;
-  std::string keys, limits;  // JSON, without brackets
+  JsonArray keys, limits;
 };
 
 }  // namespace
@@ -80,21 +81,22 @@ void Service::usage(const Request& request, const Respond& respond) {
   const auto all = request.is_admin ? std::nullopt : std::optional<std::string>(request.tenant);
   for (const UsageRow& row : parts_.usage.rows(all)) {
     if (tenants.empty() || tenants.back().tenant != row.tenant) {
-      tenants.push_back({row.tenant, "", ""});
+      tenants.push_back({row.tenant, {}, {}});
       for (const std::string& limit : parts_.usage.limits(row.tenant))
-        tenants.back().limits += (tenants.back().limits.empty() ? "" : ",") + json_quoted(limit);
+        tenants.back().limits.add(limit);
     }
-    tenants.back().keys += (tenants.back().keys.empty() ? "" : ",") + key_json(row);
+    tenants.back().keys.add(key_json(row));
   }
   const auto job = [&store = parts_.store, respond, tenants] {
     respond(answer_of([&] {
-      std::string out;
+      JsonArray out;
       for (const TenantUsage& tenant : tenants) {
-        out += fmt::format("{}{{\"tenant\":{},\"disk_bytes\":{},\"keys\":[{}],\"limits\":[{}]}}",
-                           out.empty() ? "" : ",", json_quoted(tenant.tenant),
-                           store.stored_bytes(tenant.tenant), tenant.keys, tenant.limits);
+        out.add(JsonObject{{"tenant", tenant.tenant},
+                           {"disk_bytes", store.stored_bytes(tenant.tenant)},
+                           {"keys", tenant.keys},
+                           {"limits", tenant.limits}});
       }
-      return json_response(200, fmt::format("{{\"tenants\":[{}]}}", out));
+      return json_response(200, JsonObject{{"tenants", out}}.text());
     }));
   };
   parts_.aside ? parts_.aside(job) : job();

@@ -23,7 +23,7 @@ Response file_response(const char* content_type, std::string_view text) {
   return response;
 }
 
-std::string memory_json(const EngineStats& s) {
+JsonArray memory_json(const EngineStats& s) {
   struct Use {
     const char* name;
     int64_t bytes;
@@ -35,13 +35,14 @@ std::string memory_json(const EngineStats& s) {
                       {"sampler weights", s.snapshot_bytes, s.snapshot_limit},
                       {"KV cache", s.kv_bytes, s.kv_limit},
                       {"resident", resident_bytes(), s.budget}};
-  std::string out;
-  for (const Use& use : uses) {
-    fmt::format_to(std::back_inserter(out), "{}{{\"use\":\"{}\",\"bytes\":{},\"limit\":{}}}",
-                   out.empty() ? "" : ",", use.name, use.bytes, use.limit);
-  }
+  JsonArray out;
+  for (const Use& use : uses)
+    out.add(JsonObject{{"use", use.name}, {"bytes", use.bytes}, {"limit", use.limit}});
   return out;
 }
+
+// A number of the page, with as many digits as it shows.
+Json shown(double value) { return Json::written(fmt::format("{:.1f}", value)); }
 
 bool may_see(const Request& request, const std::string& tenant) {
   return request.is_admin || request.tenant == tenant;
@@ -49,30 +50,30 @@ bool may_see(const Request& request, const std::string& tenant) {
 
 }  // namespace
 
-std::string LivePage::models_json() const {
-  std::string out;
+JsonArray LivePage::models_json() const {
+  JsonArray out;
   for (const BaseName& name : parts_.names.names()) {
     const api::BaseInfo& base = parts_.bases.at(static_cast<size_t>(name.model));
-    fmt::format_to(std::back_inserter(out),
-                   "{}{{\"name\":{},\"architecture\":{},\"max_context\":{}}}",
-                   out.empty() ? "" : ",", json_quoted(name.name), json_quoted(base.architecture),
-                   base.max_context);
+    out.add(JsonObject{{"name", name.name},
+                       {"architecture", base.architecture},
+                       {"max_context", base.max_context}});
   }
   return out;
 }
 
-std::string LivePage::adapters_json(const Request& request) const {
-  std::string out;
+JsonArray LivePage::adapters_json(const Request& request) const {
+  JsonArray out;
   for (const auto& [id, model] : parts_.service.models()) {
     if (!may_see(request, model.tenant)) continue;
-    fmt::format_to(std::back_inserter(out), "{}{{\"id\":{},\"tenant\":{},\"base\":{},\"rank\":{}}}",
-                   out.empty() ? "" : ",", json_quoted(id), json_quoted(model.tenant),
-                   json_quoted(model.base_name), model.lora.rank);
+    out.add(JsonObject{{"id", id},
+                       {"tenant", model.tenant},
+                       {"base", model.base_name},
+                       {"rank", model.lora.rank}});
   }
   return out;
 }
 
-std::string LivePage::runs_json(const Request& request) const {
+JsonArray LivePage::runs_json(const Request& request) const {
   std::vector<std::pair<const std::string*, const WatchedRun*>> runs;
   for (const auto& [id, run] : parts_.watch.runs()) {
     if (may_see(request, run.tenant)) runs.emplace_back(&id, &run);
@@ -80,40 +81,39 @@ std::string LivePage::runs_json(const Request& request) const {
   std::sort(runs.begin(), runs.end(),
             [](const auto& a, const auto& b) { return a.second->begin > b.second->begin; });
   if (runs.size() > kMostRuns) runs.resize(kMostRuns);
-  std::string out;
+  JsonArray out;
   for (const auto& [id, run] : runs) {
-    std::string curve;
-    for (const LossCurve::Point& point : run->curve.points()) {
-      fmt::format_to(std::back_inserter(curve), "{}[{},{:.6g}]", curve.empty() ? "" : ",",
-                     point.step, point.loss);
-    }
-    fmt::format_to(std::back_inserter(out),
-                   "{}{{\"id\":{},\"tenant\":{},\"base\":{},\"rank\":{},\"live\":{},"
-                   "\"started\":\"{}\",\"steps\":{},\"curve\":[{}]}}",
-                   out.empty() ? "" : ",", json_quoted(*id), json_quoted(run->tenant),
-                   json_quoted(run->base_name), run->rank, run->live, rfc3339(run->begin),
-                   run->steps, curve);
+    JsonArray curve;
+    for (const LossCurve::Point& point : run->curve.points())
+      curve.add(Json::written(fmt::format("[{},{:.6g}]", point.step, point.loss)));
+    out.add(JsonObject{{"id", *id},
+                       {"tenant", run->tenant},
+                       {"base", run->base_name},
+                       {"rank", run->rank},
+                       {"live", run->live},
+                       {"started", rfc3339(run->begin)},
+                       {"steps", run->steps},
+                       {"curve", curve}});
   }
   return out;
 }
 
-std::string LivePage::history_json() const {
-  std::string out;
-  for (const Watch::Rate& rate : parts_.watch.history()) {
-    fmt::format_to(std::back_inserter(out), "{}[{:.1f},{:.1f}]", out.empty() ? "" : ",", rate.train,
-                   rate.sample);
-  }
+JsonArray LivePage::history_json() const {
+  JsonArray out;
+  for (const Watch::Rate& rate : parts_.watch.history())
+    out.add(JsonArray().add(shown(rate.train)).add(shown(rate.sample)));
   return out;
 }
 
-std::string LivePage::usage_json(const Request& request) const {
-  std::string out;
+JsonArray LivePage::usage_json(const Request& request) const {
+  JsonArray out;
   const auto all = request.is_admin ? std::nullopt : std::optional<std::string>(request.tenant);
   for (const UsageRow& row : parts_.usage.rows(all)) {
-    fmt::format_to(std::back_inserter(out),
-                   "{}{{\"tenant\":{},\"key\":{},\"requests\":{},\"trained\":{},\"sampled\":{}}}",
-                   out.empty() ? "" : ",", json_quoted(row.tenant), json_quoted(row.key_id),
-                   row.counts[0], row.counts[1], row.counts[2]);
+    out.add(JsonObject{{"tenant", row.tenant},
+                       {"key", row.key_id},
+                       {"requests", row.counts[0]},
+                       {"trained", row.counts[1]},
+                       {"sampled", row.counts[2]}});
   }
   return out;
 }
@@ -122,15 +122,20 @@ Response LivePage::overview(const Request& request) const {
   const EngineStats stats = parts_.stats();
   const Watch::Rate rate = parts_.watch.rate();
   return json_response(
-      200, fmt::format("{{\"admin\":{},\"models\":[{}],\"adapters\":[{}],\"runs\":[{}],"
-                       "\"rate\":{{\"train\":{:.1f},\"sample\":{:.1f}}},\"history\":[{}],"
-                       "\"memory\":[{}],\"usage\":[{}],\"queues\":{{\"training\":{},\"samples\":{},"
-                       "\"running\":{},"
-                       "\"polls\":{}}}}}",
-                       request.is_admin, models_json(), adapters_json(request), runs_json(request),
-                       rate.train, rate.sample, history_json(), memory_json(stats),
-                       usage_json(request), stats.queued_training, stats.queued_samples,
-                       stats.running_samples, parts_.service.futures().num_parked()));
+      200,
+      JsonObject{{"admin", request.is_admin},
+                 {"models", models_json()},
+                 {"adapters", adapters_json(request)},
+                 {"runs", runs_json(request)},
+                 {"rate", JsonObject{{"train", shown(rate.train)}, {"sample", shown(rate.sample)}}},
+                 {"history", history_json()},
+                 {"memory", memory_json(stats)},
+                 {"usage", usage_json(request)},
+                 {"queues", JsonObject{{"training", stats.queued_training},
+                                       {"samples", stats.queued_samples},
+                                       {"running", stats.running_samples},
+                                       {"polls", parts_.service.futures().num_parked()}}}}
+          .text());
 }
 
 void LivePage::add_routes(Router& router) {

@@ -10,6 +10,7 @@
 #include "api/work.h"
 #include "server/base_names.h"
 #include "server/http/router.h"
+#include "server/json.h"
 #include "server/service/service.h"
 #include "server/view/engine_stats.h"
 #include "server/view/watch.h"
@@ -32,11 +33,11 @@ class LivePage {
 
  private:
   Response overview(const Request& request) const;
-  [[nodiscard]] std::string models_json() const;
-  [[nodiscard]] std::string adapters_json(const Request& request) const;
-  [[nodiscard]] std::string runs_json(const Request& request) const;
-  [[nodiscard]] std::string history_json() const;
-  [[nodiscard]] std::string usage_json(const Request& request) const;
+  [[nodiscard]] JsonArray models_json() const;
+  [[nodiscard]] JsonArray adapters_json(const Request& request) const;
+  [[nodiscard]] JsonArray runs_json(const Request& request) const;
+  [[nodiscard]] JsonArray history_json() const;
+  [[nodiscard]] JsonArray usage_json(const Request& request) const;
 
   PageParts parts_;
 };

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "server/json.h"
+
 namespace strata::server {
 namespace {
 
