@@ -1,6 +1,7 @@
 // A request and its response as plain values: what handlers see of HTTP. The body arrives whole,
 // decompressed and within the limits; the key has been checked. Header names are lower case.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -59,18 +60,30 @@ struct FilePart {
   uint64_t length = 0;
 };
 
+struct Encoding;
+
 struct Response {
   int status = 200;
   std::string content_type = "application/json";
   std::string body;                                     // never empty for an error
   std::shared_ptr<const std::string> shared_body = {};  // when set: instead of body
   std::vector<Header> headers;
-  std::optional<FilePart> file;  // then the body is empty
-  // The result of a pass whose request came as JSON: a poll that reads JSON alone gets it as JSON.
-  bool json_if_asked = false;
+  std::optional<FilePart> file;                   // then the body is empty
+  std::shared_ptr<const Encoding> encoding = {};  // when set: makes what is sent in place of this
 
   [[nodiscard]] const std::string& bytes() const { return shared_body ? *shared_body : body; }
+  [[nodiscard]] size_t num_bytes() const;  // that it holds
 };
+
+// A result whose form depends on what a poll accepts. Any thread.
+struct Encoding {
+  std::function<Response(bool as_json)> make;
+  size_t num_bytes = 0;  // of what it is made from
+};
+
+inline size_t Response::num_bytes() const {
+  return encoding ? encoding->num_bytes : bytes().size();
+}
 
 constexpr std::string_view kProtobuf = "application/x-protobuf";
 

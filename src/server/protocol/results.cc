@@ -4,10 +4,8 @@
 #include <server/protocol/tinker.pb.h>
 
 #include <cmath>
-#include <cstring>
-#include <map>
+#include <memory>
 
-#include "base/check.h"
 #include "server/json.h"
 #include "server/protocol/tensor.h"
 
@@ -23,27 +21,20 @@ Response proto_response(const google::protobuf::MessageLite& message) {
   return response;
 }
 
-// The arrays of a field, each as TensorData.
-std::vector<std::string> tensor_texts(const pb::BatchedTensor& tensor, size_t count) {
-  std::vector<int64_t> offsets(count + 1);
-  std::memcpy(offsets.data(), tensor.offsets().data(), offsets.size() * sizeof(int64_t));
-  const int64_t columns = tensor.trailing_shape_size() > 0 ? tensor.trailing_shape(0) : 0;
-  std::vector<std::string> out;
-  for (size_t i = 0; i < count; ++i) {
-    std::string data;
-    for (int64_t at = offsets[i]; at < offsets[i + 1]; at += sizeof(float)) {
-      float value = 0;
-      std::memcpy(&value, tensor.data().data() + at, sizeof value);
-      if (!data.empty()) data += ',';
-      // As a double, so that a reader of doubles has the very number.
-      data += std::isfinite(value) ? fmt::format("{}", static_cast<double>(value)) : "null";
-    }
-    const auto size = (offsets[i + 1] - offsets[i]) / static_cast<int64_t>(sizeof(float));
-    out.push_back(fmt::format(
-        R"({{"data":[{}],"dtype":"float32","shape":[{}]}})", data,
-        columns > 0 ? fmt::format("{},{}", size / columns, columns) : std::to_string(size)));
+// A datum's logprobs as TensorData.
+Json tensor_json(const api::DatumResult& datum) {
+  std::string data = "[";
+  for (const float value : datum.logprobs) {
+    if (data.size() > 1) data += ',';
+    // As a double, so that a reader of doubles has the very number.
+    data += Json(static_cast<double>(value)).text();
   }
-  return out;
+  JsonArray shape;
+  const int64_t size = std::ssize(datum.logprobs), columns = datum.num_targets;
+  shape.add(columns > 0 ? size / columns : size);
+  if (columns > 0) shape.add(columns);
+  return JsonObject{
+      {"data", Json::written(std::move(data) + "]")}, {"dtype", "float32"}, {"shape", shape}};
 }
 
 // Data [first, last), all with the same trailing shape.
@@ -114,24 +105,31 @@ Response forward_backward_response(const api::ForwardBackwardResult& result) {
   return proto_response(out);
 }
 
-Response forward_backward_json(const std::string& message) {
-  pb::ForwardBackwardOutput output;
-  CHECK(output.ParseFromString(message), message.size());
+Response forward_backward_json(const api::ForwardBackwardResult& result) {
   JsonArray outputs;
-  for (const pb::ArrayRecord& record : output.loss_fn_outputs()) {
-    const auto count = static_cast<size_t>(record.num_datums());
-    for (std::string& text : tensor_texts(record.fields().at("logprobs"), count))
-      outputs.add(JsonObject{{"logprobs", Json::written(std::move(text))}});
-  }
+  for (const api::DatumResult& datum : result.data)
+    outputs.add(JsonObject{{"logprobs", tensor_json(datum)}});
   JsonObject metrics;
-  const std::map<std::string, double> sorted(output.metrics().begin(), output.metrics().end());
-  for (const auto& [name, value] : sorted) {
+  for (const auto& [name, value] : result.metrics) {
     if (std::isfinite(value)) metrics.add(name, value);
   }
-  return json_response(200, JsonObject{{"loss_fn_output_type", output.loss_fn_output_type()},
+  return json_response(200, JsonObject{{"loss_fn_output_type", "ArrayRecord"},
                                        {"loss_fn_outputs", outputs},
                                        {"metrics", metrics}}
                                 .text());
+}
+
+Response forward_backward_as_accepted(const api::ForwardBackwardResult& result) {
+  size_t bytes = 0;
+  for (const api::DatumResult& datum : result.data)
+    bytes += sizeof datum + datum.logprobs.size() * sizeof(float);
+  const auto make = [kept =
+                         std::make_shared<const api::ForwardBackwardResult>(result)](bool as_json) {
+    return as_json ? forward_backward_json(*kept) : forward_backward_response(*kept);
+  };
+  Response response;
+  response.encoding = std::make_shared<const Encoding>(Encoding{make, bytes});
+  return response;
 }
 
 Response sample_response(const api::SampleOutput& output, const TensorParts& targets) {

@@ -1,4 +1,4 @@
-// Results of the engine as the bytes that a poll gets.
+// Results of the engine as what a poll gets.
 #pragma once
 #include <string>
 
@@ -9,10 +9,11 @@
 namespace strata::server {
 
 Response forward_backward_response(const api::ForwardBackwardResult& result);
-// The same as JSON, from the bytes of its message: {loss_fn_output_type, loss_fn_outputs:
-// [{logprobs: {data, dtype, shape}}], metrics}. Numbers keep their bits; what is not finite is
-// null, of metrics left out.
-Response forward_backward_json(const std::string& message);
+// As JSON: {loss_fn_output_type, loss_fn_outputs: [{logprobs: {data, dtype, shape}}], metrics}.
+// Numbers keep their bits; what is not finite is null, of metrics left out.
+Response forward_backward_json(const api::ForwardBackwardResult& result);
+// Of a pass whose request came as JSON: either, as the poll accepts it.
+Response forward_backward_as_accepted(const api::ForwardBackwardResult& result);
 // `targets`: the layout of target_prompt_logprobs.
 Response sample_response(const api::SampleOutput& output, const TensorParts& targets);
 // {"metrics": {...}}: finite values alone.

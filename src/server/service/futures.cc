@@ -46,19 +46,25 @@ void Futures::set_num_tenants(int64_t count) {
   held_.set_num_tenants(count);
 }
 
-// Moves the body to where polls share it; false when there is no room for it.
+// Moves what the response holds to where polls share it; false when there is no room for it.
 bool Futures::hold(Entry& entry, Response& response) {
   struct Held {
     std::string bytes;
+    Encoding encoding;
     SharedLimit::Share share;
   };
-  const auto size = static_cast<int64_t>(response.bytes().size()) + kEntryBytes;
+  const auto size = static_cast<int64_t>(response.num_bytes()) + kEntryBytes;
   SharedLimit::Share share = std::move(entry.reserved);
   if (!share.resize(size)) share = make_room(entry.tenant, size);
   if (!share) return false;
-  auto held = std::make_shared<Held>(Held{std::move(response.body), std::move(share)});
-  response.shared_body = std::shared_ptr<const std::string>(held, &held->bytes);
+  auto held = std::make_shared<Held>(Held{std::move(response.body), {}, std::move(share)});
   response.body.clear();
+  if (response.encoding) {
+    held->encoding = *response.encoding;
+    response.encoding = std::shared_ptr<const Encoding>(held, &held->encoding);
+  } else {
+    response.shared_body = std::shared_ptr<const std::string>(held, &held->bytes);
+  }
   return true;
 }
 
@@ -132,7 +138,7 @@ void Futures::complete(const api::RequestId& id, Response response, double now) 
   entry.done = true;
   entry.completed = now;
   if (!hold(entry, response)) {
-    response = no_room(entry.tenant, static_cast<int64_t>(response.bytes().size()));
+    response = no_room(entry.tenant, static_cast<int64_t>(response.num_bytes()));
   }
   entry.response = std::move(response);
   --num_pending_;

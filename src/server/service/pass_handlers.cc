@@ -109,10 +109,9 @@ Response Service::submit_pass(Pass& pass) {
   return submit(tenant, std::move(command),
                 {.finish =
                      [form = pass.form](const api::Outcome& outcome) {
-                       Response response =
-                           forward_backward_response(std::get<api::ForwardBackwardResult>(outcome));
-                       response.json_if_asked = form != PassForm::kBinary;
-                       return response;
+                       const auto& result = std::get<api::ForwardBackwardResult>(outcome);
+                       return form == PassForm::kBinary ? forward_backward_response(result)
+                                                        : forward_backward_as_accepted(result);
                      },
                  .failed = {},
                  .key_id = pass.request.key_id});

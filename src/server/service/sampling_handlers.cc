@@ -305,17 +305,16 @@ void Service::keep_record(StateStore::StabilityRequest record, const api::Sample
 
 void Service::retrieve_future(const Request& request, const Respond& respond) {
   const JsonBody json(request.body, "retrieve_future");
-  Respond answer = respond;
-  if (accepts_json_only(request.header("accept"))) {
-    answer = [this, respond, tenant = request.tenant](Response response) {
-      if (!response.json_if_asked) return respond(std::move(response));
-      auto text = std::make_shared<Response>();
-      in_parts(
-          respond, tenant, response.bytes().size(),
-          [text, response] { *text = forward_backward_json(response.bytes()); },
-          [text, respond] { respond(std::move(*text)); });
-    };
-  }
+  const bool as_json = accepts_json_only(request.header("accept"));
+  const auto answer = [this, respond, as_json, tenant = request.tenant](Response response) {
+    const std::shared_ptr<const Encoding> encoding = response.encoding;
+    if (!encoding) return respond(std::move(response));
+    auto made = std::make_shared<Response>();
+    in_parts(
+        respond, tenant, encoding->num_bytes,
+        [made, encoding, as_json] { *made = encoding->make(as_json); },
+        [made, respond] { respond(std::move(*made)); });
+  };
   futures_.poll(request.tenant, json.root().string("request_id"), answer, now_seconds());
 }
 

@@ -1,4 +1,4 @@
-// The JSON of a pass carries the numbers of its message, to the bit.
+// The JSON of a pass carries the numbers of its result, to the bit.
 #include "server/protocol/results.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ TEST(Results, APassAsJsonHasEveryDatumInOrder) {
                  {{-1e-30f, 0.0f, -3.5f, -std::numeric_limits<float>::infinity()}, 2},
                  {{-1.0f}, 0}};
   result.metrics = {{"loss:sum", 0.1}, {"bad:max", std::numeric_limits<double>::quiet_NaN()}};
-  const Response response = forward_backward_json(forward_backward_response(result).body);
+  const Response response = forward_backward_json(result);
   EXPECT_EQ(response.content_type, "application/json");
   EXPECT_EQ(response.body,
             R"({"loss_fn_output_type":"ArrayRecord","loss_fn_outputs":[)"
@@ -23,6 +23,19 @@ TEST(Results, APassAsJsonHasEveryDatumInOrder) {
             R"("shape":[2,2]}},)"
             R"({"logprobs":{"data":[-1],"dtype":"float32","shape":[1]}}],)"
             R"("metrics":{"loss:sum":0.1}})");
+}
+
+TEST(Results, APassIsEncodedAsThePollAccepts) {
+  api::ForwardBackwardResult result;
+  result.data = {{{-0.5f, -2.0f}, 0}};
+  result.metrics = {{"loss:sum", 2.5}};
+  const Response kept = forward_backward_as_accepted(result);
+  ASSERT_TRUE(kept.encoding);
+  EXPECT_TRUE(kept.body.empty());
+  EXPECT_GE(kept.num_bytes(), 2 * sizeof(float));
+  EXPECT_EQ(kept.encoding->make(true).body, forward_backward_json(result).body);
+  EXPECT_EQ(kept.encoding->make(false).body, forward_backward_response(result).body);
+  EXPECT_EQ(kept.encoding->make(false).content_type, kProtobuf);
 }
 
 TEST(Results, OnlyWhoReadsNoProtobufGetsJson) {
