@@ -87,9 +87,12 @@ void Bench::train(const std::vector<int64_t>& lengths, bool backward) {
   const Options& o = options_;
   const Shape q_shape{tokens, o.heads, o.dim};
   const Shape kv_shape{tokens, o.kv_heads, o.dim};
-  const Tensor q(o.dtype, q_shape), k(o.dtype, kv_shape), v(o.dtype, kv_shape);
-  const Tensor d_out(o.dtype, q_shape), out(o.dtype, q_shape), lse(DType::kF32, {tokens, o.heads});
-  const Tensor d_q(o.dtype, q_shape), d_k(o.dtype, kv_shape), d_v(o.dtype, kv_shape);
+  const Tensor q(cpu_allocator(), o.dtype, q_shape), k(cpu_allocator(), o.dtype, kv_shape),
+      v(cpu_allocator(), o.dtype, kv_shape);
+  const Tensor d_out(cpu_allocator(), o.dtype, q_shape), out(cpu_allocator(), o.dtype, q_shape),
+      lse(cpu_allocator(), DType::kF32, {tokens, o.heads});
+  const Tensor d_q(cpu_allocator(), o.dtype, q_shape), d_k(cpu_allocator(), o.dtype, kv_shape),
+      d_v(cpu_allocator(), o.dtype, kv_shape);
   uint64_t seed = 0;
   for (const Tensor* tensor : {&q, &k, &v, &d_out}) fill_normal(tensor->view(), ++seed);
   std::vector<KvRange> ranges;
@@ -131,7 +134,7 @@ void Bench::decode(int64_t num_sequences, int64_t context) {
   const int64_t pages_each = (context + kPage - 1) / kPage;
   const int64_t bytes = 2 * num_sequences * pages_each * page_bytes;
   const int64_t layers = std::max<int64_t>(1, (int64_t{384} << 20) / bytes);
-  const Memory memory(layers * bytes);
+  const Memory memory(cpu_allocator(), layers * bytes);
   // Small values of both signs in either type.
   auto* values = static_cast<uint16_t*>(memory.data());
   for (int64_t i = 0; i < memory.size() / 2; ++i) {
@@ -148,8 +151,8 @@ void Bench::decode(int64_t num_sequences, int64_t context) {
                      .begin = page * kPage,
                      .end = (page + 1) * kPage});
   }
-  const Tensor q(o.dtype, {num_sequences, o.heads, o.dim});
-  const Tensor out(o.dtype, {num_sequences, o.heads, o.dim});
+  const Tensor q(cpu_allocator(), o.dtype, {num_sequences, o.heads, o.dim});
+  const Tensor out(cpu_allocator(), o.dtype, {num_sequences, o.heads, o.dim});
   fill_normal(q.view(), 1);
   std::vector<AttentionSegment> segments(static_cast<size_t>(num_sequences));
   int64_t layer = 0;

@@ -82,10 +82,10 @@ class Bench {
 // Tensors of a batch.
 struct Batch {
   Batch(const DeltaNetShape& shape, DType dtype, int64_t tokens)
-      : qkv(dtype, {tokens, shape.width()}),
-        log_decay(DType::kF32, {tokens, shape.num_value_heads}),
-        beta(DType::kF32, {tokens, shape.num_value_heads}),
-        out(dtype, {tokens, shape.num_value_heads, shape.value_dim}) {
+      : qkv(cpu_allocator(), dtype, {tokens, shape.width()}),
+        log_decay(cpu_allocator(), DType::kF32, {tokens, shape.num_value_heads}),
+        beta(cpu_allocator(), DType::kF32, {tokens, shape.num_value_heads}),
+        out(cpu_allocator(), dtype, {tokens, shape.num_value_heads, shape.value_dim}) {
     fill(qkv, 1, 0, 1);
     fill(log_decay, 2, -0.2, 0.02);
     fill(beta, 3, 0.5, 0.1);
@@ -96,10 +96,10 @@ struct Batch {
 void Bench::train(int64_t num_sequences, int64_t length, bool backward) {
   const int64_t tokens = num_sequences * length;
   const Batch batch(shape_, options_.dtype, tokens);
-  const Tensor d_out(options_.dtype, batch.out.view().shape);
-  const Tensor d_qkv(options_.dtype, batch.qkv.view().shape);
-  const Tensor d_log_decay(DType::kF32, batch.beta.view().shape);
-  const Tensor d_beta(DType::kF32, batch.beta.view().shape);
+  const Tensor d_out(cpu_allocator(), options_.dtype, batch.out.view().shape);
+  const Tensor d_qkv(cpu_allocator(), options_.dtype, batch.qkv.view().shape);
+  const Tensor d_log_decay(cpu_allocator(), DType::kF32, batch.beta.view().shape);
+  const Tensor d_beta(cpu_allocator(), DType::kF32, batch.beta.view().shape);
   fill(d_out, 4, 0, 1);
   std::vector<StateSegment> segments;
   for (int64_t s = 0; s < num_sequences; ++s) {
@@ -122,7 +122,7 @@ void Bench::train(int64_t num_sequences, int64_t length, bool backward) {
 void Bench::decode(int64_t num_sequences) {
   const int64_t state_bytes = delta_state_bytes(shape_);
   const int64_t layers = std::max<int64_t>(1, (int64_t{384} << 20) / (num_sequences * state_bytes));
-  const Memory memory(layers * num_sequences * state_bytes);
+  const Memory memory(cpu_allocator(), layers * num_sequences * state_bytes);
   const Batch batch(shape_, options_.dtype, num_sequences);
   std::vector<StateSegment> segments(static_cast<size_t>(num_sequences));
   int64_t layer = 0;

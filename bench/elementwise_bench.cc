@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "backend/arena.h"
 #include "backend/backend.h"
 #include "ops/adamw.h"
 #include "ops/causal_conv.h"
@@ -17,7 +18,6 @@
 #include "ops/log_softmax.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
-#include "tensor/arena.h"
 
 namespace strata::ops {
 namespace {
@@ -36,7 +36,7 @@ Backend& shared_backend() {
 
 // Values in a range where nothing saturates.
 Tensor filled(DType dtype, const Shape& shape) {
-  Tensor tensor(dtype, shape);
+  Tensor tensor(cpu_allocator(), dtype, shape);
   const TensorView view = tensor.view();
   for (int64_t i = 0; i < shape.num_elements(); ++i) {
     const float value = static_cast<float>(i * 7919 % 1000) / 250.0f - 2.0f;
@@ -256,7 +256,7 @@ void adamw_f32(benchmark::State& state) {
   const Tensor g = filled(kF32, {n});
   const Tensor p = filled(kF32, {n});
   const Tensor m = filled(kF32, {n});
-  const Tensor v(kF32, {n});
+  const Tensor v(cpu_allocator(), kF32, {n});
   measure(state, 7 * g.view().num_bytes(), [&](Backend& b) { adamw(b, {}, g, p, m, v); });
 }
 BENCHMARK(adamw_f32)->Unit(benchmark::kMillisecond)->UseRealTime();

@@ -99,8 +99,8 @@ class Bench {
       : options_(options),
         backend_(options.path, options.threads),
         probe_(backend_),
-        memory_(kRotated + (int64_t{64} << 20)),
-        values_(kRotated) {
+        memory_(backend_.allocator(), kRotated + (int64_t{64} << 20)),
+        values_(backend_.allocator(), kRotated) {
     // Small values of both signs in either type.
     auto* weights = static_cast<uint16_t*>(memory_.data());
     auto* values = static_cast<uint16_t*>(values_.data());
@@ -224,7 +224,7 @@ void weight_gradient(Bench& bench, int64_t tokens, int64_t outputs, int64_t inpu
   const DType dtype = bench.options().dtype;
   const TensorView dy = bench.values(dtype, tokens, outputs);
   const TensorView x = bench.values(dtype, tokens, inputs, 32);
-  const Tensor dw(DType::kF32, {outputs, inputs});
+  const Tensor dw(cpu_allocator(), DType::kF32, {outputs, inputs});
   const int64_t ends[] = {tokens};
   bench.row(fmt::format("dw T={} N={} K={}", tokens, outputs, inputs),
             2.0 * static_cast<double>(tokens * outputs * inputs), 0,

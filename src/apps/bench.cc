@@ -180,7 +180,7 @@ class Bench {
       model::LoadedModel made;
       made.config = bench_config(work_.shape);
       made.weights = std::make_unique<model::ModelWeights>(
-          made.config, parse_dtype(options_.dtype, made.config), backend->panel_width());
+          *backend, made.config, parse_dtype(options_.dtype, made.config));
       fill_random(*backend, *made.weights);
       engine_ =
           std::make_unique<engine::Engine>(std::move(backend), std::move(made), engine_options);

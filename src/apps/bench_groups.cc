@@ -53,10 +53,11 @@ class Groups {
     }
     const int64_t rows = moe.num_experts * tokens_per_expert;
     const DType dtype = engine.model().weights->compute_dtype();
-    wide_ = Tensor(dtype, {rows, c.hidden_size});
-    narrow_ = Tensor(dtype, {rows, moe.expert_width});
-    other_ = Tensor(dtype, {rows, moe.expert_width});
-    sum_ = Tensor(DType::kF32, {rows, c.hidden_size});
+    Allocator& allocator = backend_.allocator();
+    wide_ = Tensor(allocator, dtype, {rows, c.hidden_size});
+    narrow_ = Tensor(allocator, dtype, {rows, moe.expert_width});
+    other_ = Tensor(allocator, dtype, {rows, moe.expert_width});
+    sum_ = Tensor(allocator, DType::kF32, {rows, c.hidden_size});
     fill(wide_);
     fill(narrow_);
     flops_ = 3.0 * 2.0 * static_cast<double>(rows * c.hidden_size * moe.expert_width);

@@ -51,7 +51,8 @@ void look_at_weights(const InspectOptions& options, Findings& f) {
   }
   if (!f.config) return;
   // Pages of the zeroed weights are never touched, so this costs addresses, not memory.
-  model::ModelWeights weights(*f.config, DType::kBF16, /*panel_width=*/16);
+  const Backend backend(CpuPath::kReference, 1);
+  model::ModelWeights weights(backend, *f.config, DType::kBF16);
   f.num_parameters = weights.num_parameters();
   for (std::string& fault : model::match_tensors(*f.checkpoint, weights, f.ignored)) {
     f.faults.push_back(std::move(fault));

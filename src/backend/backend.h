@@ -1,5 +1,5 @@
-// Backend: where the math of one engine runs: the CPU path, a thread team and scratch for kernels.
-// Ops take it first. Engine thread only.
+// Backend: where the math of one engine runs and its tensors live: the CPU path, a thread team, an
+// allocator, and scratch for kernels. Ops take it first. Engine thread only.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/threads.h"
-#include "tensor/arena.h"
+#include "backend/arena.h"
 
 namespace strata {
 
@@ -23,12 +23,16 @@ CpuPath choose_cpu_path();
 
 class Backend {
  public:
-  Backend(CpuPath path, int num_threads)
-      : path_(path), own_pool_(std::make_unique<ThreadPool>(num_threads)), pool_(*own_pool_) {}
+  Backend(CpuPath path, int num_threads, Allocator& allocator = cpu_allocator())
+      : path_(path),
+        own_pool_(std::make_unique<ThreadPool>(num_threads)),
+        pool_(*own_pool_),
+        allocator_(allocator),
+        scratch_(allocator) {}
   // One with scratch of its own that borrows the team of `other`: for work that breaks in on what
   // that one does (base/threads.h).
   static std::unique_ptr<Backend> beside(Backend& other) {
-    return std::unique_ptr<Backend>(new Backend(other.path_, other.pool_));
+    return std::unique_ptr<Backend>(new Backend(other.path_, other.pool_, other.allocator_));
   }
   // One that computes nothing and counts: ops take their memory from a scratch that has none, and
   // return. What a pass will take is what the same code took here.
@@ -38,6 +42,8 @@ class Backend {
   [[nodiscard]] bool is_counting() const { return is_counting_; }
   [[nodiscard]] CpuPath path() const { return path_; }
   [[nodiscard]] ThreadPool& pool() { return pool_; }
+  // Of everything that ops read and write: weights, adapters, caches, scratch.
+  [[nodiscard]] Allocator& allocator() const { return allocator_; }
   // Temporary memory of kernels and of a step; use it through Scratch::Mark.
   [[nodiscard]] Scratch& scratch() { return scratch_; }
   // A backend of one thread and its own scratch, for worker `worker` of a region of pool(): there,
@@ -47,7 +53,7 @@ class Backend {
   void make_lanes() {
     while (static_cast<int>(lanes_.size()) < pool_.num_threads()) {
       lanes_.push_back(is_counting_ ? std::unique_ptr<Backend>(new Backend(path_, 1, CountingTag{}))
-                                    : std::make_unique<Backend>(path_, 1));
+                                    : std::make_unique<Backend>(path_, 1, allocator_));
     }
   }
   // body(item, lane) for every item, each in one thread. A counting backend counts every item on
@@ -73,13 +79,16 @@ class Backend {
         is_counting_(true),
         own_pool_(new ThreadPool(ThreadPool::idle(num_threads))),
         pool_(*own_pool_),
+        allocator_(cpu_allocator()),
         scratch_(Scratch::counting()) {}
-  Backend(CpuPath path, ThreadPool& pool) : path_(path), pool_(pool) {}
+  Backend(CpuPath path, ThreadPool& pool, Allocator& allocator)
+      : path_(path), pool_(pool), allocator_(allocator), scratch_(allocator) {}
 
   CpuPath path_;
   bool is_counting_ = false;
   std::unique_ptr<ThreadPool> own_pool_;  // null: pool_ is another backend's
   ThreadPool& pool_;
+  Allocator& allocator_;
   Scratch scratch_;
   std::vector<std::unique_ptr<Backend>> lanes_;
 };

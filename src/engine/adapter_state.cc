@@ -108,8 +108,7 @@ int64_t export_adapter_files(const model::LoraAdapter& adapter, const std::strin
 
 void load_adapter_state(Engine& engine, model::LoraAdapter& adapter, const std::string& dir,
                         bool optimizer) {
-  model::LoraAdapter loaded(*engine.model().weights, specs_of(adapter),
-                            engine.backend().panel_width());
+  model::LoraAdapter loaded(engine.backend(), *engine.model().weights, specs_of(adapter));
   model::load_adapter_weights(engine.model(), dir, loaded);
   loaded.enable_training();
   if (optimizer) load_optimizer(loaded, dir);
@@ -123,8 +122,8 @@ void load_adapter_state(Engine& engine, model::LoraAdapter& adapter, const std::
 }
 
 std::unique_ptr<model::LoraAdapter> copy_adapter(Engine& engine, const model::LoraAdapter& from) {
-  auto out = std::make_unique<model::LoraAdapter>(*engine.model().weights, specs_of(from),
-                                                  engine.backend().panel_width());
+  auto out = std::make_unique<model::LoraAdapter>(engine.backend(), *engine.model().weights,
+                                                  specs_of(from));
   copy(from.parameters(), out->parameters());
   out->refresh(engine.backend());
   return out;

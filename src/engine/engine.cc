@@ -15,10 +15,10 @@ Engine::Engine(std::unique_ptr<Backend> backend, model::LoadedModel model,
       model_(std::move(model)),
       room_(std::move(backend), model_.config),
       cache_layout_(model_.config, model_.weights->compute_dtype(), options.page_size),
-      kv_pool_(std::max<int64_t>(64, cache_layout_.page_bytes()), cache_layout_.page_size(),
-               options.max_pages),
-      state_pool_("states of sequences", std::max<int64_t>(64, cache_layout_.state_bytes()),
-                  options.max_states) {
+      kv_pool_(room_.backend(), std::max<int64_t>(64, cache_layout_.page_bytes()),
+               cache_layout_.page_size(), options.max_pages),
+      state_pool_(room_.backend(), "states of sequences",
+                  std::max<int64_t>(64, cache_layout_.state_bytes()), options.max_states) {
   CHECK(options.page_size >= 1 && options.pass_tokens >= 1 && options.prefill_tokens >= 1);
 }
 
@@ -37,8 +37,7 @@ api::AdapterSlot Engine::create_adapter(const std::vector<model::LoraModuleSpec>
                                         uint64_t seed) {
   int32_t slot = 1;
   while (adapters_.contains(slot)) ++slot;
-  auto adapter =
-      std::make_unique<model::LoraAdapter>(*model_.weights, specs, backend().panel_width());
+  auto adapter = std::make_unique<model::LoraAdapter>(backend(), *model_.weights, specs);
   adapter->initialise(seed);
   adapter->refresh(backend());
   adapters_[slot] = std::move(adapter);
@@ -76,7 +75,7 @@ model::LoraAdapter* Engine::adapter_or_base(api::AdapterSlot slot) const {
 }
 
 train::BaseTrainer& Engine::base_trainer() {
-  if (!base_trainer_) base_trainer_ = std::make_unique<train::BaseTrainer>(*model_.weights);
+  if (!base_trainer_) base_trainer_ = std::make_unique<train::BaseTrainer>(backend(), *model_.weights);
   return *base_trainer_;
 }
 

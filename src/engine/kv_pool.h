@@ -10,8 +10,8 @@ namespace strata::engine {
 class KvPool : public SlabPool {
  public:
   // max_pages 0: as many as memory holds.
-  KvPool(int64_t page_bytes, int64_t page_size, int64_t max_pages = 0)
-      : SlabPool("kv cache pages", page_bytes, max_pages), page_size_(page_size) {}
+  KvPool(Backend& backend, int64_t page_bytes, int64_t page_size, int64_t max_pages = 0)
+      : SlabPool(backend, "kv cache pages", page_bytes, max_pages), page_size_(page_size) {}
 
   [[nodiscard]] int64_t page_size() const { return page_size_; }
   [[nodiscard]] int64_t pages_for(int64_t positions) const {

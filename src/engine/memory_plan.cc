@@ -53,8 +53,8 @@ PassPlan plan_pass(Engine& engine, const PlanShape& shape) {
   const auto threads = static_cast<int64_t>(engine.backend().pool().num_threads());
   Adapters adapters;  // their memory is never touched
   for (int64_t i = 0; i < threads && !shape.modules.empty(); ++i) {
-    adapters.push_back(std::make_unique<model::LoraAdapter>(weights, shape.modules,
-                                                            engine.backend().panel_width()));
+    adapters.push_back(
+        std::make_unique<model::LoraAdapter>(engine.backend(), weights, shape.modules));
     if (shape.backward) adapters.back()->enable_training();
   }
   // One sequence; one for each worker, each of another adapter; and one for each token.

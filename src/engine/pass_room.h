@@ -13,7 +13,7 @@ namespace strata::engine {
 class PassRoom {
  public:
   PassRoom(std::unique_ptr<Backend> backend, const model::ModelConfig& config)
-      : backend_(std::move(backend)), ropes_(config.ropes), meter_(*backend_) {}
+      : backend_(std::move(backend)), ropes_(*backend_, config.ropes), meter_(*backend_) {}
   // With the team of `other`, in whose passes it breaks in.
   PassRoom(PassRoom& other, const model::ModelConfig& config)
       : PassRoom(Backend::beside(*other.backend_), config) {}

@@ -18,7 +18,7 @@ void* SlabPool::take() {
       throw Error(ErrorCode::kResourceExhausted,
                   fmt::format("{}: all {} are in use", what_, num_slabs_));
     }
-    blocks_.emplace_back(count * slab_bytes_);
+    blocks_.emplace_back(backend_.allocator(), count * slab_bytes_);
     char* base = static_cast<char*>(blocks_.back().data());
     // Last first, so that slabs are handed out in address order.
     for (int64_t slab = count - 1; slab >= 0; --slab) free_.push_back(base + slab * slab_bytes_);

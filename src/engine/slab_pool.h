@@ -8,15 +8,15 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tensor/arena.h"
+#include "backend/backend.h"
 
 namespace strata::engine {
 
 class SlabPool {
  public:
   // `what` is a static text for errors: "kv cache pages". max_slabs 0: as many as memory holds.
-  SlabPool(std::string_view what, int64_t slab_bytes, int64_t max_slabs = 0)
-      : what_(what), slab_bytes_(slab_bytes), max_slabs_(max_slabs) {}
+  SlabPool(Backend& backend, std::string_view what, int64_t slab_bytes, int64_t max_slabs = 0)
+      : backend_(backend), what_(what), slab_bytes_(slab_bytes), max_slabs_(max_slabs) {}
 
   // Error{kResourceExhausted} at the limit; who counts slabs beforehand never sees it.
   void* take();
@@ -33,6 +33,7 @@ class SlabPool {
   [[nodiscard]] int64_t num_bytes() const { return num_slabs_ * slab_bytes_; }
 
  private:
+  Backend& backend_;
   std::string_view what_;
   int64_t slab_bytes_;
   int64_t max_slabs_;

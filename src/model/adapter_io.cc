@@ -343,7 +343,7 @@ std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& m
   }
   std::vector<LoraModuleSpec> specs;
   for (const Matched& item : matched) specs.push_back(item.spec);
-  auto adapter = std::make_unique<LoraAdapter>(*model.weights, specs, backend.panel_width());
+  auto adapter = std::make_unique<LoraAdapter>(backend, *model.weights, specs);
   read_modules(peft, matched, *adapter);
   adapter->refresh(backend);
   return adapter;

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "base/check.h"
-#include "tensor/arena.h"
+#include "backend/arena.h"
 
 namespace strata::model {
 namespace {

@@ -287,7 +287,7 @@ LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptio
   model.warnings = std::move(parsed.warnings);
   model.checkpoint = std::make_unique<CheckpointDir>(dir);
   model.weights =
-      std::make_unique<ModelWeights>(model.config, options.compute_dtype, backend.panel_width());
+      std::make_unique<ModelWeights>(backend, model.config, options.compute_dtype);
   const std::vector<std::string> faults =
       match_tensors(*model.checkpoint, *model.weights, model.ignored);
   if (!faults.empty()) fail_all(dir, faults);
@@ -319,7 +319,7 @@ LoadedModel init_model(Backend& backend, const ModelConfig& config, DType comput
                        uint64_t seed) {
   LoadedModel model;
   model.config = config;
-  model.weights = std::make_unique<ModelWeights>(config, compute_dtype, backend.panel_width());
+  model.weights = std::make_unique<ModelWeights>(backend, config, compute_dtype);
   for (size_t index = 0; index < model.weights->table().size(); ++index) {
     const Parameter& parameter = model.weights->table()[index];
     if (is_integers(parameter)) {

@@ -84,16 +84,17 @@ std::string module_path(const LayerTable& layers, const LoraModuleSpec& spec) {
                         : fmt::format("{}layers.{}.{}", layers.module_prefix(), spec.layer, path);
 }
 
-LoraAdapter::LoraAdapter(const ModelWeights& weights, std::vector<LoraModuleSpec> specs,
-                         int64_t panel_width)
-    : id_(next_id()) {
+LoraAdapter::LoraAdapter(const Backend& backend, const ModelWeights& weights,
+                         const std::vector<LoraModuleSpec>& specs)
+    : id_(next_id()), allocator_(backend.allocator()) {
   const LayerTable& layers = weights.layers();
   for (int64_t layer = -1; layer < layers.num_layers(); ++layer) {
     places_.emplace_back(layers.targets(layer).size(), -1);
   }
   int64_t bytes = 0;
   for (const LoraModuleSpec& spec : specs) {
-    LoraModule module = make_module(layers, spec, weights.compute_dtype(), panel_width);
+    LoraModule module =
+        make_module(layers, spec, weights.compute_dtype(), backend.panel_width());
     module.a_offset = num_parameters_;
     module.b_offset = num_parameters_ + module.a.shape.num_elements();
     num_parameters_ += num_values(module);
@@ -104,13 +105,13 @@ LoraAdapter::LoraAdapter(const ModelWeights& weights, std::vector<LoraModuleSpec
         static_cast<int>(modules_.size());
     modules_.push_back(std::move(module));
   }
-  flat_params_ = Memory(num_parameters_ * dtype_bytes(DType::kF32));
+  flat_params_ = Memory(allocator_, num_parameters_ * dtype_bytes(DType::kF32));
   params_ = TensorView(flat_params_.data(), DType::kF32, {num_parameters_});
-  panels_ = Memory(bytes);
+  panels_ = Memory(allocator_, bytes);
   char* next = static_cast<char*>(panels_.data());
   for (LoraModule& module : modules_) {
-    module.a = TensorView(params_.f32() + module.a_offset, DType::kF32, module.a.shape);
-    module.b = TensorView(params_.f32() + module.b_offset, DType::kF32, module.b.shape);
+    module.a = params_.part(module.a_offset, module.a.shape);
+    module.b = params_.part(module.b_offset, module.b.shape);
     module.a_panel.data = module.is_embedding() ? nullptr : next;
     module.b_panel.data = next + a_panel_bytes(module);
     next += all_panel_bytes(module);
@@ -176,14 +177,14 @@ void LoraAdapter::enable_training() {
   if (trains_) return;
   trains_ = true;
   const int64_t bytes = Arena::aligned(num_parameters_ * dtype_bytes(DType::kF32));
-  flat_train_ = Memory(3 * bytes);
+  flat_train_ = Memory(allocator_, 3 * bytes);
   char* base = static_cast<char*>(flat_train_.data());
   grads_ = TensorView(base, DType::kF32, {num_parameters_});
   m_ = TensorView(base + bytes, DType::kF32, {num_parameters_});
   v_ = TensorView(base + 2 * bytes, DType::kF32, {num_parameters_});
   for (LoraModule& module : modules_) {
-    module.d_a = TensorView(grads_.f32() + module.a_offset, DType::kF32, module.a.shape);
-    module.d_b = TensorView(grads_.f32() + module.b_offset, DType::kF32, module.b.shape);
+    module.d_a = grads_.part(module.a_offset, module.a.shape);
+    module.d_b = grads_.part(module.b_offset, module.b.shape);
   }
 }
 

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "backend/arena.h"
 #include "backend/backend.h"
 #include "model/weights.h"
-#include "tensor/arena.h"
 
 namespace strata::model {
 
@@ -67,7 +67,8 @@ struct LoraModule {
 class LoraAdapter {
  public:
   // Zeroed weights. Specs must be valid for the model: the caller has checked ranks and kinds.
-  LoraAdapter(const ModelWeights& weights, std::vector<LoraModuleSpec> specs, int64_t panel_width);
+  LoraAdapter(const Backend& backend, const ModelWeights& weights,
+              const std::vector<LoraModuleSpec>& specs);
 
   // PEFT's initialisation: linear A uniform in +-1/sqrt(in), B zero; embedding A zero, B standard
   // normal. Drawn from the counter generator by (seed, module path, element): neither slot nor
@@ -115,6 +116,7 @@ class LoraAdapter {
   int64_t num_parameters_ = 0;
   bool trains_ = false;
   int64_t id_ = 0;
+  Allocator& allocator_;
   Memory panels_;
   Memory flat_params_, flat_train_;
   TensorView params_, grads_, m_, v_;

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tensor/arena.h"
+#include "backend/arena.h"
 
 namespace strata::model {
 

@@ -10,8 +10,8 @@ void RopeTable::reserve(int64_t num_positions) {
   constexpr int64_t kSmallest = 1024;
   num_positions_ = std::max({num_positions, 2 * num_positions_, kSmallest});
   const auto pairs = static_cast<int64_t>(frequencies_.size());
-  cos_ = Tensor(DType::kF32, {num_positions_, pairs});
-  sin_ = Tensor(DType::kF32, {num_positions_, pairs});
+  cos_ = Tensor(backend_.allocator(), DType::kF32, {num_positions_, pairs});
+  sin_ = Tensor(backend_.allocator(), DType::kF32, {num_positions_, pairs});
   float* cos = cos_.view().f32();
   float* sin = sin_.view().f32();
   for (int64_t position = 0; position < num_positions_; ++position) {

@@ -5,15 +5,17 @@
 #include <cstdint>
 #include <vector>
 
+#include "backend/arena.h"
+#include "backend/backend.h"
 #include "model/rope_config.h"
-#include "tensor/arena.h"
 
 namespace strata::model {
 
 class RopeTable {
  public:
-  explicit RopeTable(const RopeSpec& spec)
-      : frequencies_(rope_frequencies(spec.config, spec.dim)),
+  RopeTable(Backend& backend, const RopeSpec& spec)
+      : backend_(backend),
+        frequencies_(rope_frequencies(spec.config, spec.dim)),
         factor_(rope_attention_factor(spec.config)) {}
   // Makes positions 0 .. num_positions - 1 available.
   void reserve(int64_t num_positions);
@@ -21,6 +23,7 @@ class RopeTable {
   [[nodiscard]] TensorView sin() const { return sin_.view(); }
 
  private:
+  Backend& backend_;
   std::vector<double> frequencies_;
   double factor_;
   int64_t num_positions_ = 0;
@@ -30,7 +33,9 @@ class RopeTable {
 // The tables of a model, in the order of ModelConfig::ropes.
 class RopeTables {
  public:
-  explicit RopeTables(const std::vector<RopeSpec>& specs) : tables_(specs.begin(), specs.end()) {}
+  RopeTables(Backend& backend, const std::vector<RopeSpec>& specs) {
+    for (const RopeSpec& spec : specs) tables_.emplace_back(backend, spec);
+  }
   void reserve(int64_t num_positions) {
     for (RopeTable& table : tables_) table.reserve(num_positions);
   }

@@ -93,9 +93,10 @@ std::string layer_tensor_name(int64_t layer, std::string_view suffix, int64_t ex
   return layer < 0 ? "model." + name : fmt::format("model.layers.{}.{}", layer, name);
 }
 
-ModelWeights::ModelWeights(const ModelConfig& config, DType compute_dtype, int64_t panel_width)
+ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DType compute_dtype)
     : config_(config), layer_table_(config), compute_dtype_(compute_dtype) {
   CHECK(compute_dtype == DType::kF32 || compute_dtype == DType::kBF16);
+  const int64_t panel_width = backend.panel_width();
   const Shape embed_shape = {config.vocab_size, config.hidden_size};
   const int64_t embed_bytes = matrix_bytes(embed_shape, compute_dtype, panel_width);
   const int64_t norm_bytes = values_bytes({config.hidden_size});
@@ -108,7 +109,7 @@ ModelWeights::ModelWeights(const ModelConfig& config, DType compute_dtype, int64
   for (const ParamRow& row : layer_table_.streams_rows()) {
     total += row_bytes(row, compute_dtype, panel_width);
   }
-  arena_ = Arena(total);
+  arena_ = Arena(backend.allocator(), total);
 
   embedding_ = add_parameter(make_parameter("model.embed_tokens.weight", embed_shape),
                              arena_.take(embed_bytes), panel_width);

@@ -14,7 +14,7 @@
 #include "backend/backend.h"
 #include "model/config.h"
 #include "model/layer_table.h"
-#include "tensor/arena.h"
+#include "backend/arena.h"
 #include "tensor/panel.h"
 #include "tensor/view.h"
 
@@ -67,7 +67,7 @@ struct StoredTensor {
 class ModelWeights {
  public:
   // Allocates zeroed parameters. compute_dtype is the type of products: f32 or bf16.
-  ModelWeights(const ModelConfig& config, DType compute_dtype, int64_t panel_width);
+  ModelWeights(const Backend& backend, const ModelConfig& config, DType compute_dtype);
   ModelWeights(const ModelWeights&) = delete;
   ModelWeights& operator=(const ModelWeights&) = delete;
 

@@ -64,7 +64,7 @@ double LimitProbe::matrix_flops(DType dtype, double seconds) {
 
 double LimitProbe::read_bandwidth() {
   if (memory_.size() == 0) {
-    memory_ = Memory(kReadBytes);
+    memory_ = Memory(backend_.allocator(), kReadBytes);
     std::memset(memory_.data(), 1, kReadBytes);  // pages that were never written are one page
   }
   std::atomic<uint64_t> sum{0};  // the reads must have a use

@@ -2,8 +2,8 @@
 // Clocks and memory bandwidth of shared machines move within minutes, so a probe runs right before
 // or after the work it is compared with, on the same threads. Engine thread only.
 #pragma once
+#include "backend/arena.h"
 #include "backend/backend.h"
-#include "tensor/arena.h"
 
 namespace strata::ops {
 

@@ -40,4 +40,10 @@ TensorView TensorView::reshape(const Shape& dims) const {
   return {data, dtype, dims};
 }
 
+TensorView TensorView::part(int64_t offset, const Shape& dims) const {
+  CHECK(dense() && offset >= 0 && offset + dims.num_elements() <= shape.num_elements(), offset,
+        dims.to_string(), shape.to_string());
+  return {static_cast<char*>(data) + offset * dtype_bytes(dtype), dtype, dims};
+}
+
 }  // namespace strata

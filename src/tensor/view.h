@@ -86,6 +86,8 @@ struct TensorView {
   [[nodiscard]] TensorView at(int64_t index) const;
   // The same elements under another shape; dense views only.
   [[nodiscard]] TensorView reshape(const Shape& dims) const;
+  // Elements from `offset` on under a shape of their own; dense views only.
+  [[nodiscard]] TensorView part(int64_t offset, const Shape& dims) const;
 };
 
 }  // namespace strata

@@ -27,7 +27,7 @@ void step_values(Backend& backend, const model::LoraAdapter& adapter,
                  const model::LoraModule& module, const ops::AdamWArgs& args) {
   const int64_t count = module.a.shape.num_elements() + module.b.shape.num_elements();
   const auto part = [&](TensorView flat) {
-    return TensorView(flat.f32() + module.a_offset, DType::kF32, {count});
+    return flat.part(module.a_offset, {count});
   };
   ops::adamw(backend, args, part(adapter.gradients()), part(adapter.parameters()),
              part(adapter.first_moments()), part(adapter.second_moments()));
@@ -100,14 +100,15 @@ api::StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter,
   return {.stepped = true, .grad_norm = norm, .step = adapter.step};
 }
 
-BaseTrainer::BaseTrainer(const model::ModelWeights& weights) : weights_(weights) {
+BaseTrainer::BaseTrainer(const Backend& backend, const model::ModelWeights& weights)
+    : allocator_(backend.allocator()), weights_(weights) {
   num_parameters_ = weights.num_parameters();
-  grad_memory_ = Memory(num_parameters_ * dtype_bytes(DType::kF32));
+  grad_memory_ = Memory(allocator_, num_parameters_ * dtype_bytes(DType::kF32));
   grads_ = TensorView(grad_memory_.data(), DType::kF32, {num_parameters_});
   gradients_.d_weight = views(grads_);
   if (weights.head_index() == weights.embedding_index()) {
     const Shape& shape = weights.table()[weights.embedding_index()].shape;
-    tied_memory_ = Memory(shape.num_elements() * dtype_bytes(DType::kF32));
+    tied_memory_ = Memory(allocator_, shape.num_elements() * dtype_bytes(DType::kF32));
     gradients_.d_tied_head = TensorView(tied_memory_.data(), DType::kF32, shape);
   }
 }
@@ -120,7 +121,7 @@ std::vector<TensorView> BaseTrainer::views(TensorView flat) const {
       out.emplace_back();
       continue;
     }
-    out.emplace_back(flat.f32() + offset, DType::kF32, parameter.shape);
+    out.push_back(flat.part(offset, parameter.shape));
     offset += parameter.shape.num_elements();
   }
   return out;
@@ -130,7 +131,7 @@ void BaseTrainer::enable_steps(FunctionRef<void(size_t, TensorView)> read) {
   if (steps_enabled_) return;
   steps_enabled_ = true;
   const int64_t bytes = Arena::aligned(num_parameters_ * dtype_bytes(DType::kF32));
-  step_memory_ = Memory(3 * bytes);
+  step_memory_ = Memory(allocator_, 3 * bytes);
   char* base = static_cast<char*>(step_memory_.data());
   params_ = TensorView(base, DType::kF32, {num_parameters_});
   m_ = TensorView(base + bytes, DType::kF32, {num_parameters_});

@@ -23,7 +23,7 @@ api::StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter,
 // is called.
 class BaseTrainer {
  public:
-  explicit BaseTrainer(const model::ModelWeights& weights);
+  BaseTrainer(const Backend& backend, const model::ModelWeights& weights);
 
   // Fills the masters through `read` (index, dense f32 view of the parameter's shape) and allocates
   // moments.
@@ -52,6 +52,7 @@ class BaseTrainer {
  private:
   std::vector<TensorView> views(TensorView flat) const;
 
+  Allocator& allocator_;
   const model::ModelWeights& weights_;
   int64_t num_parameters_ = 0;
   bool steps_enabled_ = false;

@@ -81,7 +81,7 @@ TEST(Windows, TheEmbeddingsFactorIsRoundedToTheComputeType) {
   const model::ModelWeights& weights = *engine->model().weights;
   const int64_t width = engine->config().hidden_size;
   ASSERT_EQ(width, 24);
-  Tensor table(DType::kF32, {engine->config().vocab_size, width});
+  Tensor table(cpu_allocator(), DType::kF32, {engine->config().vocab_size, width});
   weights.read(engine->backend(), weights.embedding_index(), 0, table);
   api::Batch batch;
   batch.want_hidden_states = true;

@@ -50,7 +50,7 @@ TEST_P(ExpertModel, EveryParameterAndBufferIsTheFilesInBothModes) {
       ++num_tensors;
       for (const size_t index : stored.parameters) {
         const Parameter& parameter = model.weights->table()[index];
-        Tensor got(DType::kF32, parameter.shape);
+        Tensor got(cpu_allocator(), DType::kF32, parameter.shape);
         model.weights->read(backend_, index, 0, got.view());
         for (int64_t i = 0; i < parameter.shape.num_elements(); ++i, ++at) {
           ASSERT_LT(at, want.size()) << stored.name;
@@ -176,7 +176,7 @@ TEST_F(ExpertFiles, WeightsLoadIntoAnAdapterOfTheSameModulesOnly) {
   std::vector<LoraModuleSpec> specs;
   for (const LoraModule& module : from->modules()) specs.push_back(module.spec);
   std::swap(specs.front(), specs.back());
-  LoraAdapter to(*model_.weights, specs, backend_.panel_width());
+  LoraAdapter to(backend_, *model_.weights, specs);
   load_adapter_weights(model_, case_ + "a", to);
   for (const LoraModule& module : to.modules()) {
     const LoraModule* same = from->find(module.spec.layer, module.spec.target);
@@ -184,7 +184,7 @@ TEST_F(ExpertFiles, WeightsLoadIntoAnAdapterOfTheSameModulesOnly) {
               0);
   }
   specs.back().rank += 1;
-  LoraAdapter other(*model_.weights, specs, backend_.panel_width());
+  LoraAdapter other(backend_, *model_.weights, specs);
   EXPECT_THAT(error_of([&] { load_adapter_weights(model_, case_ + "a", other); }),
               HasSubstr("do not fit"));
 }
@@ -209,7 +209,7 @@ TEST_F(ExpertFiles, RoutedExpertsHaveADividedRankUnlessToldOtherwise) {
 
 TEST_F(ExpertFiles, AnAdaptersSizeIsKnownBefore) {
   const auto specs = adapter_specs(model_.config, {"all-linear", "lm_head"}, 12, 16.0);
-  LoraAdapter adapter(*model_.weights, specs, backend_.panel_width());
+  LoraAdapter adapter(backend_, *model_.weights, specs);
   const auto bytes = [&](bool trains) {
     return adapter_bytes(*model_.weights, specs, backend_.panel_width(), trains);
   };

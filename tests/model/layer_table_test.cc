@@ -64,7 +64,7 @@ const Parameter* find(const ModelWeights& weights, const std::string& name) {
 // Sparse layers have experts and no dense MLP; experts of a layer lie one behind the other.
 TEST(LayerTable, WeightsFollowTheBlocks) {
   const ModelConfig config = small_config({kSparse, kDense, kSparse});
-  const ModelWeights weights(config, DType::kF32, 16);
+  const ModelWeights weights(Backend(CpuPath::kReference, 1), config, DType::kF32);
   EXPECT_EQ(find(weights, "model.layers.0.mlp.gate_proj.weight"), nullptr);
   EXPECT_EQ(find(weights, "model.layers.1.mlp.experts.0.gate_proj.weight"), nullptr);
   EXPECT_NE(find(weights, "model.layers.1.mlp.down_proj.weight"), nullptr);

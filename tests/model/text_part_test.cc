@@ -51,9 +51,8 @@ TEST_P(TextPartFiles, ASavedModelHasEveryTensorOfItsSource) {
 
 TEST_P(TextPartFiles, AnAdapterHasTheNamesOfTheWhole) {
   const LoadedModel model = load_model(backend_, source_, {.compute_dtype = DType::kF32});
-  LoraAdapter adapter(*model.weights,
-                      adapter_specs(model.config, {"all-linear", "embed_tokens"}, 2, 4.0),
-                      backend_.panel_width());
+  LoraAdapter adapter(backend_, *model.weights,
+                      adapter_specs(model.config, {"all-linear", "embed_tokens"}, 2, 4.0));
   adapter.initialise(1);
   save_adapter(adapter, out_, "base");
   const SafetensorsFile file(out_ + "/adapter_model.safetensors");
@@ -73,9 +72,8 @@ TEST_P(TextPartFiles, AnAdapterHasTheNamesOfTheWhole) {
 // Made on the text model alone, with a copy of the base's embedding, as PEFT writes it.
 TEST_P(TextPartFiles, AnAdapterOfTheTextModelAloneFits) {
   const LoadedModel model = load_model(backend_, source_, {.compute_dtype = DType::kF32});
-  LoraAdapter adapter(*model.weights,
-                      adapter_specs(model.config, {"q_proj", "embed_tokens"}, 2, 4.0),
-                      backend_.panel_width());
+  LoraAdapter adapter(backend_, *model.weights,
+                      adapter_specs(model.config, {"q_proj", "embed_tokens"}, 2, 4.0));
   adapter.initialise(1);
   save_adapter(adapter, out_, "base");
   const std::string path = out_ + "/adapter_model.safetensors";
@@ -89,7 +87,7 @@ TEST_P(TextPartFiles, AnAdapterOfTheTextModelAloneFits) {
   }
   const ModelWeights& weights = *model.weights;
   const Shape& shape = weights.table()[weights.embedding_index()].shape;
-  Tensor copy(DType::kF32, shape);
+  Tensor copy(cpu_allocator(), DType::kF32, shape);
   weights.read(backend_, weights.embedding_index(), 0, copy);
   const auto begin = static_cast<int64_t>(data.size());
   data.append(static_cast<const char*>(copy.view().data),

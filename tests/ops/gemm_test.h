@@ -20,7 +20,7 @@ struct Weight {
       : rows(random_buffer(dtype, {num_rows, cols}, {.seed = seed})) {
     panel = {.data = nullptr, .dtype = dtype, .rows = num_rows, .cols = cols, .width = width};
     const int64_t elements = panel.num_bytes() / dtype_bytes(dtype);
-    memory = Tensor(dtype, {elements});
+    memory = Tensor(backend.allocator(), dtype, {elements});
     panel.data = memory.view().data;
     for (int64_t i = 0; i < elements; ++i) store_element(panel.data, dtype, i, std::nan(""));
     pack(backend, rows, 0, panel);

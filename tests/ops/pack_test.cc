@@ -64,7 +64,7 @@ TEST(Pack, UnpackAndGatherReadBack) {
       SCOPED_TRACE(name(path, c));
       for (const DType dtype : {DType::kF32, DType::kBF16}) {
         const Buffer rows = random_buffer(dtype, {c.rows, c.cols}, {.seed = 2});
-        const Tensor memory(DType::kF32, {panel_bytes(dtype, c.rows, c.cols, c.width) / 4 + 1});
+        const Tensor memory(cpu_allocator(), DType::kF32, {panel_bytes(dtype, c.rows, c.cols, c.width) / 4 + 1});
         const PanelView panel{.data = memory.view().data,
                               .dtype = dtype,
                               .rows = c.rows,
@@ -121,7 +121,7 @@ TEST(Pack, LargeMatricesAreTheSame) {
   constexpr int64_t kRows = 2123, kCols = 1003;
   Backend reference(CpuPath::kReference, 1);
   for (const DType from : {DType::kF32, DType::kBF16, DType::kF16}) {
-    const Tensor rows(from, {kRows, kCols});
+    const Tensor rows(cpu_allocator(), from, {kRows, kCols});
     auto* bits = static_cast<uint16_t*>(rows.view().data);
     const Counter counter{.seed = 7, .stream = 1};
     for (int64_t i = 0; i < rows.view().num_bytes() / 2; ++i) {
@@ -131,14 +131,14 @@ TEST(Pack, LargeMatricesAreTheSame) {
     for (const DType to : {DType::kF32, DType::kBF16}) {
       const int64_t bytes = panel_bytes(to, kRows, kCols, 64);
       ASSERT_GT(bytes, 4 << 20);
-      const Tensor want(DType::kF32, {bytes / 4});
+      const Tensor want(cpu_allocator(), DType::kF32, {bytes / 4});
       PanelView panel{
           .data = want.view().data, .dtype = to, .rows = kRows, .cols = kCols, .width = 64};
       pack(reference, rows, 0, panel);
       for (const CpuPath path : supported_paths()) {
         SCOPED_TRACE(cpu_path_name(path));
         Backend backend(path, 2);
-        const Tensor got(DType::kF32, {bytes / 4});
+        const Tensor got(cpu_allocator(), DType::kF32, {bytes / 4});
         panel.data = got.view().data;
         pack(backend, rows, 0, panel);
         EXPECT_EQ(std::memcmp(got.view().data, want.view().data, static_cast<size_t>(bytes)), 0)
@@ -152,7 +152,7 @@ TEST(Pack, KeepsTheBitsOfItsOwnTypeAndRoundsToNearestEven) {
   for (const CpuPath path : supported_paths()) {
     Backend backend(path, 1);
     const uint16_t bits[] = {0x7fc1, 0xff81, 0x7f80, 0xff80, 0x8000, 0x0001, 0x807f, 0x3f80};
-    Tensor memory(DType::kBF16, {panel_bytes(DType::kBF16, 1, 8, 16) / 2});
+    Tensor memory(cpu_allocator(), DType::kBF16, {panel_bytes(DType::kBF16, 1, 8, 16) / 2});
     const PanelView panel{
         .data = memory.view().data, .dtype = DType::kBF16, .rows = 1, .cols = 8, .width = 16};
     uint16_t back[8] = {};

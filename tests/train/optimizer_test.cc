@@ -21,8 +21,8 @@ constexpr api::AdamW kOptions = {.lr = 1e-2, .weight_decay = 0.1};
 std::unique_ptr<model::LoraAdapter> make_adapter(Backend& backend,
                                                  const model::LoadedModel& model) {
   auto adapter = std::make_unique<model::LoraAdapter>(
-      *model.weights, model::adapter_specs(model.config, {"all-linear", "lm_head"}, 4, 8.0),
-      backend.panel_width());
+      backend, *model.weights,
+      model::adapter_specs(model.config, {"all-linear", "lm_head"}, 4, 8.0));
   adapter->initialise(3);
   adapter->enable_training();
   const int64_t count = adapter->num_parameters();
@@ -103,7 +103,7 @@ TEST(BaseTrainer, AGradientThatIsNotFiniteTouchesNoMaster) {
   const std::string dir = std::string(STRATA_SOURCE_DIR) + "/tests/golden/llama2/model";
   Backend backend(choose_cpu_path(), 2);
   model::LoadedModel model = model::load_model(backend, dir, {.compute_dtype = DType::kF32});
-  BaseTrainer trainer(*model.weights);
+  BaseTrainer trainer(backend, *model.weights);
   trainer.enable_steps(
       [&](size_t index, TensorView out) { model.weights->read(backend, index, 0, out); });
   const TensorView masters = trainer.masters();

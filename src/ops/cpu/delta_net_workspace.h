@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "ops/cpu/delta_net.h"
-#include "tensor/arena.h"
+#include "backend/arena.h"
 
 namespace strata::ops::cpu {
 

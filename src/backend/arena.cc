@@ -1,56 +1,12 @@
-#include "tensor/arena.h"
-
-#include <fmt/format.h>
-#include <sys/mman.h>
+#include "backend/arena.h"
 
 #include <algorithm>
-#include <utility>
 
-#include "base/error.h"
+#include "base/check.h"
 
 namespace strata {
 namespace {
-constexpr int64_t kHugePage = 2 << 20;
-}
-
-Memory::Memory(int64_t bytes) : size_(bytes) {
-  CHECK(bytes >= 0, bytes);
-  if (bytes == 0) return;
-  // mmap gives zeroed pages that cost nothing until they are touched.
-  const int64_t slack = bytes >= kHugePage ? kHugePage : 0;
-  void* map = ::mmap(nullptr, static_cast<size_t>(bytes + slack), PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (map == MAP_FAILED) {
-    throw Error(ErrorCode::kResourceExhausted,
-                fmt::format("memory: {} bytes could not be had", bytes));
-  }
-  if (slack > 0) {
-    const auto address = reinterpret_cast<uintptr_t>(map);
-    const uintptr_t start = (address + kHugePage - 1) / kHugePage * kHugePage;
-    if (start > address) ::munmap(map, start - address);
-    const uintptr_t end = start + static_cast<uintptr_t>(bytes);
-    const uintptr_t page_end = (end + 4095) / 4096 * 4096;
-    const uintptr_t map_end = address + static_cast<uintptr_t>(bytes + slack);
-    if (map_end / 4096 * 4096 > page_end) {
-      ::munmap(reinterpret_cast<void*>(page_end), map_end / 4096 * 4096 - page_end);
-    }
-    map = reinterpret_cast<void*>(start);
-    ::madvise(map, static_cast<size_t>(bytes), MADV_HUGEPAGE);
-  }
-  data_ = map;
-}
-
-Memory::~Memory() {
-  if (data_ != nullptr) ::munmap(data_, static_cast<size_t>(size_));
-}
-
-Memory::Memory(Memory&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-
-Memory& Memory::operator=(Memory&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  return *this;
+constexpr int64_t kHugePage = 2 << 20;  // of the machine's; a block is no smaller
 }
 
 void* Arena::take(int64_t bytes) {
@@ -84,7 +40,7 @@ void Scratch::count(int64_t size, ScratchTag tag) {
 
 void* Scratch::take(int64_t bytes, ScratchTag tag) {
   const int64_t size = Arena::aligned(std::max<int64_t>(bytes, 1));
-  if (is_counting_) {
+  if (allocator_ == nullptr) {
     constexpr uintptr_t kNowhere = uintptr_t{1} << 44;
     void* data = reinterpret_cast<void*>(kNowhere + static_cast<uintptr_t>(total_));
     count(size, tag);
@@ -99,7 +55,7 @@ void* Scratch::take(int64_t bytes, ScratchTag tag) {
     CHECK(num_blocks_ < kMaxBlocks, num_blocks_);
     // Geometric growth: a few blocks reach any size.
     const int64_t block_bytes = std::max({size, kHugePage, high_water_ / 2});
-    blocks_[num_blocks_].memory = Memory(block_bytes);
+    blocks_[num_blocks_].memory = Memory(*allocator_, block_bytes);
     blocks_[num_blocks_].used = 0;
     grown_ += block_bytes;
     ++num_blocks_;
@@ -116,10 +72,11 @@ void Scratch::reserve(int64_t bytes, int64_t most) {
   high_water_ = 0;
   num_tags_ = num_peak_tags_ = 0;
   takes_.reserve(kUsualTakes);
-  if (is_counting_ || (num_blocks_ == 1 && booked() >= bytes && booked() <= std::max(bytes, most)))
+  if (allocator_ == nullptr ||
+      (num_blocks_ == 1 && booked() >= bytes && booked() <= std::max(bytes, most)))
     return;
   for (Block& block : blocks_) block = Block();
-  blocks_[0].memory = Memory(bytes);
+  blocks_[0].memory = Memory(*allocator_, bytes);
   num_blocks_ = 1;
   current_ = 0;
 }

@@ -1,4 +1,4 @@
-#include "tensor/arena.h"
+#include "backend/arena.h"
 
 #include <gtest/gtest.h>
 
@@ -24,28 +24,28 @@ constexpr int64_t kHuge = 2 << 20;
 TEST(Memory, IsZeroedAlignedAndWritableToItsLastByte) {
   for (const int64_t bytes : {int64_t{1}, int64_t{4095}, int64_t{4097}, kHuge - 1, kHuge, kHuge + 1,
                               3 * kHuge + 12'345}) {
-    const Memory memory(bytes);
+    const Memory memory(cpu_allocator(), bytes);
     EXPECT_EQ(memory.size(), bytes);
     EXPECT_TRUE(aligned_to(memory.data(), bytes >= kHuge ? kHuge : Arena::kAlignment)) << bytes;
     EXPECT_TRUE(all_zero(memory.data(), bytes)) << bytes;
     std::memset(memory.data(), 0xff, static_cast<size_t>(bytes));
   }
-  EXPECT_EQ(Memory(0).data(), nullptr);
+  EXPECT_EQ(Memory(cpu_allocator(), 0).data(), nullptr);
 }
 
 TEST(Memory, MovesItsBytes) {
-  Memory first(100);
+  Memory first(cpu_allocator(), 100);
   void* const data = first.data();
   Memory second(std::move(first));
   EXPECT_EQ(second.data(), data);
-  Memory third(50);
+  Memory third(cpu_allocator(), 50);
   third = std::move(second);
   EXPECT_EQ(third.data(), data);
   EXPECT_EQ(third.size(), 100);
 }
 
 TEST(Arena, HandsOutAlignedPiecesThatDoNotOverlap) {
-  Arena arena(1000);
+  Arena arena(cpu_allocator(), 1000);
   auto* a = static_cast<char*>(arena.take(1));
   auto* b = static_cast<char*>(arena.take(65));
   const TensorView c = arena.take(DType::kBF16, {3, 5});
@@ -56,20 +56,20 @@ TEST(Arena, HandsOutAlignedPiecesThatDoNotOverlap) {
 }
 
 TEST(Arena, RefusesMoreThanItsBooking) {
-  Arena arena(128);
+  Arena arena(cpu_allocator(), 128);
   arena.take(64);
   arena.take(64);
   EXPECT_DEATH(arena.take(1), "CHECK failed");
 }
 
 TEST(Tensor, OwnsZeros) {
-  const Tensor tensor(DType::kF32, {3, 4});
+  const Tensor tensor(cpu_allocator(), DType::kF32, {3, 4});
   EXPECT_EQ(tensor.view().shape, (Shape{3, 4}));
   EXPECT_TRUE(all_zero(tensor.view().data, 48));
 }
 
 TEST(Scratch, MarkGivesBackWhatWasTakenAfterIt) {
-  Scratch scratch(4096);
+  Scratch scratch(cpu_allocator(), 4096);
   void* const first = scratch.take(100);
   void* again = nullptr;
   {
@@ -84,7 +84,7 @@ TEST(Scratch, MarkGivesBackWhatWasTakenAfterIt) {
 }
 
 TEST(Scratch, GrowsInBlocksThatDoNotMove) {
-  Scratch scratch(1024);
+  Scratch scratch(cpu_allocator(), 1024);
   auto* first = static_cast<char*>(scratch.take(1000));
   std::memset(first, 7, 1000);
   auto* second = static_cast<char*>(scratch.take(5'000'000));
@@ -110,7 +110,7 @@ TEST(Scratch, GrowsInBlocksThatDoNotMove) {
 // A block that is too small for one step and a large enough one behind it: the step must find the
 // latter.
 TEST(Scratch, RepeatedLargeTakesReuseTheBlockThatFits) {
-  Scratch scratch(1024);
+  Scratch scratch(cpu_allocator(), 1024);
   {
     const Scratch::Mark mark(scratch);
     scratch.take(1'500'000);
@@ -124,7 +124,7 @@ TEST(Scratch, RepeatedLargeTakesReuseTheBlockThatFits) {
 
 // Views taken before and after a growth, inside nested marks, never share a byte.
 TEST(Scratch, PiecesNeverOverlapAcrossBlocksAndMarks) {
-  Scratch scratch(4096);
+  Scratch scratch(cpu_allocator(), 4096);
   auto* outer = static_cast<char*>(scratch.take(64));
   outer[0] = 1;
   for (int round = 0; round < 3; ++round) {
@@ -145,7 +145,7 @@ TEST(Scratch, PiecesNeverOverlapAcrossBlocksAndMarks) {
 }
 
 TEST(Scratch, WithoutABookingEverythingIsGrowth) {
-  Scratch scratch;
+  Scratch scratch(cpu_allocator());
   {
     const Scratch::Mark mark(scratch);
     EXPECT_NE(scratch.take(10), nullptr);

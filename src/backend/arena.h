@@ -8,25 +8,10 @@
 #include <string_view>
 #include <vector>
 
+#include "backend/memory.h"
 #include "tensor/view.h"
 
 namespace strata {
-
-// Owned raw memory, zeroed, aligned to 2 MiB when large (and then asks for huge pages).
-class Memory {
- public:
-  Memory() = default;
-  explicit Memory(int64_t bytes);
-  ~Memory();
-  Memory(Memory&& other) noexcept;
-  Memory& operator=(Memory&& other) noexcept;
-  [[nodiscard]] void* data() const { return data_; }
-  [[nodiscard]] int64_t size() const { return size_; }
-
- private:
-  void* data_ = nullptr;
-  int64_t size_ = 0;
-};
 
 class Arena {
  public:
@@ -36,7 +21,7 @@ class Arena {
   }
 
   Arena() = default;
-  explicit Arena(int64_t bytes) : memory_(bytes) {}
+  Arena(Allocator& allocator, int64_t bytes) : memory_(allocator, bytes) {}
   // CHECKs that the booked size suffices.
   void* take(int64_t bytes);
   TensorView take(DType dtype, const Shape& shape);
@@ -51,8 +36,9 @@ class Arena {
 class Tensor {
  public:
   Tensor() = default;
-  Tensor(DType dtype, const Shape& shape)
-      : memory_(shape.num_elements() * dtype_bytes(dtype)), view_(memory_.data(), dtype, shape) {}
+  Tensor(Allocator& allocator, DType dtype, const Shape& shape)
+      : memory_(allocator, shape.num_elements() * dtype_bytes(dtype)),
+        view_(memory_.data(), dtype, shape) {}
   [[nodiscard]] TensorView view() const { return view_; }
   operator TensorView() const { return view_; }  // NOLINT: an owner is used where a view is wanted
 
@@ -77,9 +63,9 @@ class Scratch {
     int64_t bytes = 0;
   };
 
-  Scratch() = default;
-  explicit Scratch(int64_t bytes) { reserve(bytes); }
-  static Scratch counting() { return Scratch(CountingTag{}); }
+  explicit Scratch(Allocator& allocator) : allocator_(&allocator) {}
+  Scratch(Allocator& allocator, int64_t bytes) : Scratch(allocator) { reserve(bytes); }
+  static Scratch counting() { return Scratch(); }
   ~Scratch();
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
@@ -111,8 +97,7 @@ class Scratch {
   };
 
  private:
-  struct CountingTag {};
-  explicit Scratch(CountingTag) : is_counting_(true) {}
+  Scratch() = default;  // counts
   void count(int64_t size, ScratchTag tag);
 
   struct Block {
@@ -127,10 +112,10 @@ class Scratch {
   static constexpr int kMaxBlocks = 64;
   static constexpr size_t kMaxTags = 48;
   static constexpr size_t kUsualTakes = 64;  // held at once by a lane; a pass's list grows beyond
+  Allocator* allocator_ = nullptr;           // null: counts
   Block blocks_[kMaxBlocks];
   int num_blocks_ = 0;
   int current_ = 0;
-  bool is_counting_ = false;
   int64_t total_ = 0;
   int64_t high_water_ = 0;
   int64_t grown_ = 0;
