@@ -5,28 +5,6 @@
 #include "ops/cpu/attention.h"
 
 namespace strata::ops {
-namespace cpu {
-
-const AttentionKernels* choose_attention_kernels([[maybe_unused]] CpuPath path,
-                                                 [[maybe_unused]] DType dtype) {
-#if defined(__x86_64__)
-  const bool f32 = dtype == DType::kF32;
-  switch (path) {
-    case CpuPath::kAvx512Bf16:
-      return f32 ? &kAttentionAvx512F32 : &kAttentionAvx512Bf16;
-    case CpuPath::kAvx512:
-      return f32 ? &kAttentionAvx512F32 : &kAttentionAvx512Widened;
-    case CpuPath::kAvx2:
-      return f32 ? &kAttentionAvx2F32 : &kAttentionAvx2Widened;
-    case CpuPath::kReference:
-      return nullptr;
-  }
-#endif
-  return nullptr;
-}
-
-}  // namespace cpu
-
 namespace {
 
 void check_activation(const TensorView& view, const AttentionArgs& args, int64_t num_heads,
@@ -79,12 +57,7 @@ void check_args(const AttentionArgs& args, const TensorView& out) {
 void attention(Backend& backend, const AttentionArgs& args, TensorView out, TensorView lse) {
   check_args(args, out);
   if (!lse.empty()) check_lse(lse, args);
-  if (const cpu::AttentionKernels* kernels =
-          cpu::choose_attention_kernels(backend.path(), args.q.dtype)) {
-    cpu::attention_tiled(backend, *kernels, args, out, lse);
-  } else {
-    cpu::attention_reference(backend, args, out, lse);
-  }
+  cpu::attention(backend, args, out, lse);
 }
 
 void attention_backward(Backend& backend, const AttentionArgs& args, TensorView out, TensorView lse,
@@ -99,13 +72,8 @@ void attention_backward(Backend& backend, const AttentionArgs& args, TensorView 
   for (const AttentionSegment& segment : args.segments) {
     CHECK(segment.first_position == 0, segment.first_position);
   }
-  const cpu::AttentionGradients grads{out, lse, d_out, d_q, d_k, d_v};
-  if (const cpu::AttentionKernels* kernels =
-          cpu::choose_attention_kernels(backend.path(), args.q.dtype)) {
-    cpu::attention_backward_tiled(backend, *kernels, args, grads);
-  } else {
-    cpu::attention_backward_reference(backend, args, grads);
-  }
+  cpu::attention_backward(
+      backend, args, {.out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v});
 }
 
 }  // namespace strata::ops

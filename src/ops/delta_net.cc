@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "ops/checks.h"
 #include "ops/cpu/delta_net.h"
-#include "ops/cpu/dispatch.h"
 
 namespace strata::ops {
 namespace {
@@ -16,7 +16,7 @@ void check_heads(const TensorView& view, const DeltaNetArgs& args) {
 
 void check_out(const TensorView& view, const DeltaNetArgs& args) {
   const Shape want{args.qkv.shape[0], args.shape.num_value_heads, args.shape.value_dim};
-  CHECK(cpu::is_float(view.dtype) && view.shape == want && view.dense(), view.dtype,
+  CHECK(is_float(view.dtype) && view.shape == want && view.dense(), view.dtype,
         view.shape.to_string(), want.to_string(), view.row_stride);
 }
 
@@ -30,7 +30,7 @@ void check_shape(const DeltaNetShape& s) {
 // A plan counts segments whose state does not exist yet.
 void check_args(const Backend& backend, const DeltaNetArgs& args) {
   check_shape(args.shape);
-  CHECK(cpu::is_float(args.qkv.dtype) && args.qkv.shape.rank() == 2 &&
+  CHECK(is_float(args.qkv.dtype) && args.qkv.shape.rank() == 2 &&
             args.qkv.shape[1] == args.shape.width(),
         args.qkv.dtype, args.qkv.shape.to_string(), args.shape.width());
   check_heads(args.log_decay, args);
@@ -41,21 +41,6 @@ void check_args(const Backend& backend, const DeltaNetArgs& args) {
     const bool has_state = s.state != nullptr || backend.is_counting();
     CHECK(s.first_position == 0 || (s.first_position > 0 && has_state), s.first_position);
   }
-}
-
-const cpu::DeltaKernels& choose_kernels(CpuPath path) {
-#if defined(__x86_64__)
-  switch (path) {
-    case CpuPath::kAvx512Bf16:
-    case CpuPath::kAvx512:
-      return cpu::kDeltaAvx512;
-    case CpuPath::kAvx2:
-      return cpu::kDeltaAvx2;
-    case CpuPath::kReference:
-      break;
-  }
-#endif
-  return cpu::kDeltaReference;
 }
 
 // Pairs of rows in a chunk of n, without and with a row and itself.
@@ -83,7 +68,7 @@ void delta_net(Backend& backend, const DeltaNetArgs& args, TensorView out) {
   check_args(backend, args);
   check_out(out, args);
   CHECK(out.dtype == args.qkv.dtype, out.dtype, args.qkv.dtype);
-  cpu::delta_net_forward(backend, choose_kernels(backend.path()), args, out);
+  cpu::delta_net(backend, args, out);
 }
 
 void delta_net_backward(Backend& backend, const DeltaNetArgs& args, TensorView d_out,
@@ -93,12 +78,11 @@ void delta_net_backward(Backend& backend, const DeltaNetArgs& args, TensorView d
     CHECK(s.first_position == 0 && s.state == nullptr, s.first_position);
   }
   check_out(d_out, args);
-  CHECK(cpu::is_float(d_qkv.dtype) && d_qkv.shape == args.qkv.shape, d_qkv.dtype,
+  CHECK(is_float(d_qkv.dtype) && d_qkv.shape == args.qkv.shape, d_qkv.dtype,
         d_qkv.shape.to_string(), args.qkv.shape.to_string());
   check_heads(d_log_decay, args);
   check_heads(d_beta, args);
-  cpu::delta_net_backward(backend, choose_kernels(backend.path()), args,
-                          {d_out, d_qkv, d_log_decay, d_beta});
+  cpu::delta_net_backward(backend, args, {d_out, d_qkv, d_log_decay, d_beta});
 }
 
 double delta_net_flops(const DeltaNetShape& shape, int64_t tokens) {

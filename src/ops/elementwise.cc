@@ -1,195 +1,64 @@
 #include "ops/elementwise.h"
 
-#include <algorithm>
-#include <cstring>
-
-#include "ops/cpu/dispatch.h"
+#include "ops/checks.h"
 #include "ops/cpu/elementwise.h"
 
 namespace strata::ops {
-namespace {
-
-char* at(TensorView view, int64_t row, int64_t col) {
-  return static_cast<char*>(view.row(row)) + col * dtype_bytes(view.dtype);
-}
-
-float load_one(DType dtype, const void* data, int64_t i) {
-  switch (dtype) {
-    case DType::kF32:
-      return static_cast<const float*>(data)[i];
-    case DType::kBF16:
-      return to_float(static_cast<const Bf16*>(data)[i]);
-    case DType::kF16:
-      return f16_to_float(static_cast<const uint16_t*>(data)[i]);
-  }
-  return 0;
-}
-
-// f16 is met only when a checkpoint is read or written.
-void copy_f16(DType x_type, const void* x, DType y_type, void* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) {
-    const float value = load_one(x_type, x, i);
-    switch (y_type) {
-      case DType::kF32:
-        static_cast<float*>(y)[i] = value;
-        break;
-      case DType::kBF16:
-        static_cast<Bf16*>(y)[i] = to_bf16(value);
-        break;
-      case DType::kF16:
-        static_cast<uint16_t*>(y)[i] = float_to_f16(value);
-        break;
-    }
-  }
-}
-
-void check_rows(const Backend& backend, std::span<const int32_t> rows, int64_t limit) {
-  if (backend.is_counting()) return;
-  for (const int32_t row : rows) CHECK(row >= 0 && row < limit, row, limit);
-}
-
-}  // namespace
-
 void copy(Backend& backend, TensorView x, TensorView y) {
   CHECK(x.shape == y.shape, x.shape.to_string(), y.shape.to_string());
-  const bool dense = x.dense() && y.dense();
-  const auto each = [&](auto&& piece) {
-    cpu::for_pieces(backend, x.rows(), x.cols(), dense,
-                    [&](int64_t row, int64_t begin, int64_t end) {
-                      piece(at(x, row, begin), at(y, row, begin), end - begin);
-                    });
-  };
-  if (x.dtype == y.dtype) {
-    each([&](const char* from, char* to, int64_t n) {
-      std::memcpy(to, from, static_cast<size_t>(n * dtype_bytes(x.dtype)));
-    });
-  } else if (x.dtype == DType::kF16 || y.dtype == DType::kF16) {
-    each([&](const char* from, char* to, int64_t n) { copy_f16(x.dtype, from, y.dtype, to, n); });
-  } else {
-    cpu::with_path(backend.path(), [&]<typename V>() {
-      each([&](const char* from, char* to, int64_t n) {
-        cpu::copy_piece<V>(x.dtype, from, y.dtype, to, n);
-      });
-    });
-  }
+  cpu::copy(backend, x, y);
 }
 
 void fill_zero(Backend& backend, TensorView y) {
   CHECK(y.dense());
-  constexpr int64_t kPiece = 64 << 10;
-  char* data = static_cast<char*>(y.data);
-  const int64_t bytes = y.num_bytes();
-  backend.pool().run((bytes + kPiece - 1) / kPiece, [&](int64_t begin, int64_t end, int) {
-    const int64_t last = std::min(end * kPiece, bytes);
-    std::memset(data + begin * kPiece, 0, static_cast<size_t>(last - begin * kPiece));
-  });
+  cpu::fill_zero(backend, y);
 }
 
 void add_into(Backend& backend, TensorView x, TensorView y) {
   CHECK(x.shape == y.shape, x.shape.to_string(), y.shape.to_string());
-  CHECK(cpu::is_float(x.dtype) && y.dtype == DType::kF32, x.dtype, y.dtype);
-  cpu::with_path(backend.path(), [&]<typename V>() {
-    cpu::for_pieces(backend, x.rows(), x.cols(), x.dense() && y.dense(),
-                    [&](int64_t row, int64_t begin, int64_t end) {
-                      cpu::add_piece<V>(x.dtype, at(x, row, begin),
-                                        reinterpret_cast<float*>(at(y, row, begin)), end - begin);
-                    });
-  });
+  CHECK(is_float(x.dtype) && y.dtype == DType::kF32, x.dtype, y.dtype);
+  cpu::add_into(backend, x, y);
 }
 
 void scale(Backend& backend, TensorView x, float factor, TensorView y) {
   CHECK(x.shape == y.shape, x.shape.to_string(), y.shape.to_string());
-  CHECK(cpu::is_float(x.dtype) && cpu::is_float(y.dtype), x.dtype, y.dtype);
-  cpu::with_path(backend.path(), [&]<typename V>() {
-    cpu::for_pieces(backend, x.rows(), x.cols(), x.dense() && y.dense(),
-                    [&](int64_t row, int64_t begin, int64_t end) {
-                      cpu::scale_piece<V>(x.dtype, at(x, row, begin), factor, y.dtype,
-                                          at(y, row, begin), end - begin);
-                    });
-  });
+  CHECK(is_float(x.dtype) && is_float(y.dtype), x.dtype, y.dtype);
+  cpu::scale(backend, x, factor, y);
 }
 
 void gather(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y) {
   CHECK(x.dtype == y.dtype && x.cols() == y.cols() && y.rows() == std::ssize(rows),
         x.shape.to_string(), y.shape.to_string(), rows.size());
-  check_rows(backend, rows, x.rows());
-  const auto bytes = static_cast<size_t>(x.cols() * dtype_bytes(x.dtype));
-  cpu::for_range(backend, y.rows(), x.cols(), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      std::memcpy(y.row(i), x.row(rows[static_cast<size_t>(i)]), bytes);
-    }
-  });
+  cpu::gather(backend, x, rows, y);
 }
 
 void gather_sum(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView add,
                 TensorView y) {
-  CHECK(cpu::is_float(x.dtype) && cpu::is_float(y.dtype), x.dtype, y.dtype);
+  CHECK(is_float(x.dtype) && is_float(y.dtype), x.dtype, y.dtype);
   CHECK(x.cols() == y.cols(), x.shape.to_string(), y.shape.to_string());
   CHECK(add.empty() || (add.dtype == DType::kF32 && add.rows() == y.rows()), add.dtype, add.rows());
   if (y.rows() == 0) return;
   const int64_t each = std::ssize(rows) / y.rows();
   CHECK(each >= 1 && each * y.rows() == std::ssize(rows), rows.size(), y.rows());
-  check_rows(backend, rows, x.rows());
-  cpu::with_path(backend.path(), [&]<typename V>() {
-    cpu::for_range(backend, y.rows(), x.cols() * each, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) {
-        cpu::gather_sum_row<V>(x.dtype, x.data, x.row_stride, rows.data() + t * each, each,
-                               add.empty() ? nullptr : static_cast<const float*>(add.row(t)),
-                               y.dtype, y.row(t), x.cols());
-      }
-    });
-  });
+  cpu::gather_sum(backend, x, rows, add, y);
 }
 
 void scatter_add(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y) {
-  CHECK(cpu::is_float(x.dtype) && y.dtype == DType::kF32, x.dtype, y.dtype);
+  CHECK(is_float(x.dtype) && y.dtype == DType::kF32, x.dtype, y.dtype);
   CHECK(x.cols() == y.cols() && x.rows() == std::ssize(rows), x.shape.to_string(),
         y.shape.to_string(), rows.size());
-  check_rows(backend, rows, y.rows());
-  cpu::with_path(backend.path(), [&]<typename V>() {
-    cpu::for_columns(backend, x.rows(), x.cols(), [&](int64_t begin, int64_t end) {
-      cpu::add_rows_columns<V>(x.dtype, x.data, x.row_stride, rows.data(), x.rows(), y.f32(),
-                               y.row_stride, begin, end);
-    });
-  });
+  cpu::scatter_add(backend, x, rows, y);
 }
 
 void add_rows_into(Backend& backend, TensorView x, TensorView y) {
-  CHECK(cpu::is_float(x.dtype) && y.dtype == DType::kF32, x.dtype, y.dtype);
+  CHECK(is_float(x.dtype) && y.dtype == DType::kF32, x.dtype, y.dtype);
   CHECK(y.shape == Shape{x.cols()}, x.shape.to_string(), y.shape.to_string());
-  cpu::with_path(backend.path(), [&]<typename V>() {
-    cpu::for_columns(backend, x.rows(), x.cols(), [&](int64_t begin, int64_t end) {
-      cpu::add_rows_columns<V>(x.dtype, x.data, x.row_stride, nullptr, x.rows(), y.f32(), 0, begin,
-                               end);
-    });
-  });
+  cpu::add_rows_into(backend, x, y);
 }
 
 double sum_of_squares(Backend& backend, TensorView x) {
-  CHECK(cpu::is_float(x.dtype), x.dtype);
-  const int64_t rows = x.rows();
-  if (rows == 0 || x.cols() == 0) return 0;
-  const bool alone = backend.pool().num_threads() == 1;  // adds each row as it goes
-  Scratch::Mark mark(backend.scratch());
-  auto* sums = alone ? nullptr
-                     : static_cast<double*>(
-                           backend.scratch().take(rows * static_cast<int64_t>(sizeof(double))));
-  if (backend.is_counting()) return 0;
-  double total = 0;
-  cpu::with_path(backend.path(), [&]<typename V>() {
-    cpu::for_range(backend, rows, x.cols(), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const double sum = cpu::sum_of_squares_piece<V>(x.dtype, at(x, row, 0), x.cols());
-        if (alone) {
-          total += sum;
-        } else {
-          sums[row] = sum;
-        }
-      }
-    });
-  });
-  for (int64_t row = 0; row < rows && !alone; ++row) total += sums[row];
-  return total;
+  CHECK(is_float(x.dtype), x.dtype);
+  return cpu::sum_of_squares(backend, x);
 }
 
 }  // namespace strata::ops

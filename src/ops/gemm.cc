@@ -2,15 +2,14 @@
 
 #include <algorithm>
 
+#include "ops/checks.h"
 #include "ops/cpu/gemm.h"
 
 namespace strata::ops {
 namespace {
 
-bool is_f32_or_bf16(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
-
 void check_weights(const PanelView& w) {
-  CHECK(is_f32_or_bf16(w.dtype), w.dtype);
+  CHECK(is_float(w.dtype), w.dtype);
   CHECK(w.width == 16 || w.width == 32 || w.width == 64, w.width);
   CHECK(w.rows > 0 && w.cols > 0, w.rows, w.cols);
 }
@@ -21,7 +20,7 @@ void check_product(const GemmArgs& args, int64_t summed, int64_t made, const Ten
   CHECK(args.x.cols() == summed, args.x.cols(), summed);
   CHECK(out.cols() == made && out.rows() == args.x.rows(), out.cols(), made, out.rows(),
         args.x.rows());
-  CHECK(is_f32_or_bf16(out.dtype), out.dtype);
+  CHECK(is_float(out.dtype), out.dtype);
 }
 
 void check_run(const LowRankRun& run, const GemmArgs& args, int64_t previous_end) {
@@ -41,7 +40,7 @@ void check_gemm(const GemmArgs& args, const TensorView& y) {
   }
   if (!args.add.empty()) {
     CHECK(args.add.rows() == y.rows() && args.add.cols() == y.cols(), args.add.rows(), y.rows());
-    CHECK(is_f32_or_bf16(args.add.dtype), args.add.dtype);
+    CHECK(is_float(args.add.dtype), args.add.dtype);
   }
   int64_t end = 0;
   for (const LowRankRun& run : args.runs) {
@@ -83,7 +82,7 @@ void gemm_list(Backend& backend, std::span<const GemmArgs> products, std::span<c
 }
 
 void gemm_runs(Backend& backend, TensorView x, std::span<const RunProduct> runs, TensorView y) {
-  CHECK(y.rows() == x.rows() && is_f32_or_bf16(y.dtype), y.rows(), x.rows(), y.dtype);
+  CHECK(y.rows() == x.rows() && is_float(y.dtype), y.rows(), x.rows(), y.dtype);
   int64_t end = 0;
   for (const RunProduct& run : runs) {
     check_weights(run.w);
@@ -117,7 +116,7 @@ void gemm_dx_list(Backend& backend, std::span<const GemmArgs> products,
 
 void gemm_dw(Backend& backend, TensorView dy, TensorView x, std::span<const int64_t> sequence_ends,
              TensorView dw) {
-  CHECK(is_f32_or_bf16(x.dtype) && dy.dtype == x.dtype, x.dtype, dy.dtype);
+  CHECK(is_float(x.dtype) && dy.dtype == x.dtype, x.dtype, dy.dtype);
   CHECK(dw.dtype == DType::kF32, dw.dtype);
   CHECK(x.rows() == dy.rows() && x.rows() <= INT32_MAX, x.rows(), dy.rows());
   CHECK(dw.rows() == dy.cols() && dw.cols() == x.cols(), dw.rows(), dy.cols(), dw.cols(), x.cols());

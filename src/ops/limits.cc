@@ -19,30 +19,12 @@ double seconds_of(const auto& body) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-cpu::LimitLoop limit_loop(CpuPath path, bool bf16) {
-#if defined(__x86_64__)
-  switch (path) {
-    case CpuPath::kAvx512Bf16:
-      return bf16 ? cpu::limit_loop_avx512_bf16() : cpu::limit_loop_avx512();
-    case CpuPath::kAvx512:
-      return cpu::limit_loop_avx512();
-    case CpuPath::kAvx2:
-      return cpu::limit_loop_avx2();
-    case CpuPath::kReference:
-      break;
-  }
-#else
-  CHECK(path == CpuPath::kReference && (bf16 || !bf16), path);
-#endif
-  return cpu::limit_loop_reference();
-}
-
 }  // namespace
 
 double LimitProbe::matrix_flops(DType dtype, double seconds) {
   CHECK(dtype == DType::kF32 || dtype == DType::kBF16, dtype);
   CHECK(seconds > 0, seconds);
-  const cpu::LimitLoop loop = limit_loop(backend_.path(), dtype == DType::kBF16);
+  const cpu::LimitLoop loop = cpu::limit_loop(backend_.path(), dtype == DType::kBF16);
   const int threads = backend_.pool().num_threads();
   const auto run = [&](int64_t iterations) {
     return seconds_of([&] {
@@ -63,6 +45,7 @@ double LimitProbe::matrix_flops(DType dtype, double seconds) {
 }
 
 double LimitProbe::read_bandwidth() {
+  const HostAccess access(backend_.allocator());
   if (memory_.size() == 0) {
     memory_ = Memory(backend_.allocator(), kReadBytes);
     std::memset(memory_.data(), 1, kReadBytes);  // pages that were never written are one page

@@ -1,12 +1,13 @@
 #include "ops/pack.h"
 
+#include "ops/checks.h"
 #include "ops/cpu/pack.h"
 
 namespace strata::ops {
 namespace {
 
 void check_panel(const PanelView& panel) {
-  CHECK(panel.dtype == DType::kF32 || panel.dtype == DType::kBF16, panel.dtype);
+  CHECK(is_float(panel.dtype), panel.dtype);
   CHECK(!panel.empty() && panel.width > 0 && panel.cols > 0, panel.width, panel.cols);
 }
 

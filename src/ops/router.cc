@@ -1,15 +1,10 @@
 #include "ops/router.h"
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-
-#include "ops/cpu/dispatch.h"
+#include "ops/checks.h"
+#include "ops/cpu/router.h"
 
 namespace strata::ops {
 namespace {
-
-constexpr double kNormEpsilon = 1e-20;  // DeepSeek's, in the sum of chosen scores
 
 void check_args(const RouterArgs& args, const TensorView& scores, size_t ids) {
   const int64_t experts = scores.cols();
@@ -21,178 +16,20 @@ void check_args(const RouterArgs& args, const TensorView& scores, size_t ids) {
   CHECK(args.bias.empty() || args.bias.shape == Shape{experts}, args.bias.shape.to_string());
 }
 
-void softmax(float* x, int64_t n) {
-  const float largest = *std::max_element(x, x + n);
-  double sum = 0.0;
-  for (int64_t i = 0; i < n; ++i) {
-    x[i] = std::exp(x[i] - largest);
-    sum += static_cast<double>(x[i]);
-  }
-  for (int64_t i = 0; i < n; ++i) x[i] = static_cast<float>(static_cast<double>(x[i]) / sum);
-}
-
-void sigmoid(float* x, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) x[i] = 1.0f / (1.0f + std::exp(-x[i]));
-}
-
-// softplus(l) = max(l, 0) + log1p(exp(-|l|)); in double, so that nothing is lost before the root.
-void sqrt_softplus(float* x, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) {
-    const auto l = static_cast<double>(x[i]);
-    const double softplus = std::max(l, 0.0) + std::log1p(std::exp(-std::abs(l)));
-    x[i] = static_cast<float>(std::sqrt(softplus));
-  }
-}
-
-void score(RouterScores scores, float* x, int64_t n) {
-  switch (scores) {
-    case RouterScores::kSoftmax:
-      return softmax(x, n);
-    case RouterScores::kSigmoid:
-      return sigmoid(x, n);
-    case RouterScores::kSqrtSoftplus:
-      return sqrt_softplus(x, n);
-  }
-}
-
-// d s / d l of a score that is its own logit's alone. With s^2 = softplus(l): sigmoid(l) = 1 -
-// exp(-s^2), so d s / d l = (1 - exp(-s^2)) / 2 s, which is s / 2 where s^2 vanishes.
-double score_slope(RouterScores scores, double s) {
-  if (scores == RouterScores::kSigmoid) return s * (1.0 - s);
-  return s == 0.0 ? 0.0 : -std::expm1(-s * s) / (2.0 * s);
-}
-
-constexpr float kDropped = -std::numeric_limits<float>::infinity();
-// Marks what was chosen already; candidates are never NaN.
-constexpr float kTaken = std::numeric_limits<float>::quiet_NaN();
-
-// The index of the largest candidate, the lowest among equals.
-int64_t argmax(const float* x, int64_t n) {
-  int64_t best = -1;
-  for (int64_t i = 0; i < n; ++i) {
-    if (!std::isnan(x[i]) && (best < 0 || x[i] > x[best])) best = i;
-  }
-  DCHECK(best >= 0, n);
-  return best;
-}
-
-// A score that is not a number, as a diverged model has, comes last.
-float candidate(float score) { return std::isnan(score) ? kDropped : score; }
-
-// Groups that do not take part get -inf.
-void drop_groups(const RouterArgs& args, float* choice, int64_t experts, float* sums) {
-  if (args.top_groups == args.num_groups) return;
-  const int64_t size = experts / args.num_groups;
-  for (int64_t g = 0; g < args.num_groups; ++g) {
-    const float* group = choice + g * size;
-    const int64_t first = argmax(group, size);
-    float second = kDropped;
-    for (int64_t i = 0; i < size; ++i) {
-      if (i != first) second = std::max(second, group[i]);
-    }
-    sums[g] = candidate(size == 1 ? group[0] : group[first] + second);
-  }
-  for (int64_t taken = 0; taken < args.top_groups; ++taken) {
-    sums[argmax(sums, args.num_groups)] = kTaken;
-  }
-  for (int64_t g = 0; g < args.num_groups; ++g) {
-    if (!std::isnan(sums[g])) std::fill_n(choice + g * size, size, kDropped);
-  }
-}
-
-void choose(const RouterArgs& args, float* choice, int64_t experts, int32_t* ids) {
-  for (int64_t k = 0; k < args.top_k; ++k) {
-    const int64_t best = argmax(choice, experts);
-    ids[k] = static_cast<int32_t>(best);
-    choice[best] = kTaken;
-  }
-}
-
-double sum_of_chosen(const float* scores, const int32_t* ids, int64_t count) {
-  double sum = 0.0;
-  for (int64_t k = 0; k < count; ++k) sum += static_cast<double>(scores[ids[k]]);
-  return sum;
-}
-
-double divisor(const RouterArgs& args, const float* scores, const int32_t* ids) {
-  if (!args.norm) return 1.0;
-  const double sum = sum_of_chosen(scores, ids, args.top_k);
-  return args.scores == RouterScores::kSoftmax ? sum : sum + kNormEpsilon;
-}
-
-void write_weights(const RouterArgs& args, const float* scores, const int32_t* ids,
-                   float* weights) {
-  const double factor = args.scale / divisor(args, scores, ids);
-  for (int64_t k = 0; k < args.top_k; ++k) {
-    weights[k] = static_cast<float>(static_cast<double>(scores[ids[k]]) * factor);
-  }
-}
-
-// The gradient of one token's logits.
-//   weight_k = scale s_k / S; S is the sum of the chosen scores with norm, else 1
-//   softmax: d l_i = s_i (d s_i - sum_j d s_j s_j); the others: d l_i = d s_i s'_i
-void token_backward(const RouterArgs& args, const float* scores, const int32_t* ids,
-                    const float* d_weights, int64_t experts, double* d_logits) {
-  std::fill_n(d_logits, experts, 0.0);
-  const double sum = divisor(args, scores, ids);
-  double mean = 0.0;  // sum_j d weight_j s_j / S
-  for (int64_t k = 0; k < args.top_k; ++k) {
-    mean += static_cast<double>(d_weights[k]) * static_cast<double>(scores[ids[k]]) / sum;
-  }
-  const bool softmax_scores = args.scores == RouterScores::kSoftmax;
-  for (int64_t k = 0; k < args.top_k; ++k) {
-    const auto s = static_cast<double>(scores[ids[k]]);
-    const double d_score =
-        args.scale * (static_cast<double>(d_weights[k]) - (args.norm ? mean : 0.0)) / sum;
-    d_logits[ids[k]] = softmax_scores ? d_score * s : d_score * score_slope(args.scores, s);
-  }
-  // With norm the chosen ones' shift cancels: only their ratios matter.
-  if (!softmax_scores || args.norm) return;
-  for (int64_t i = 0; i < experts; ++i) {
-    d_logits[i] -= static_cast<double>(scores[i]) * args.scale * mean;
-  }
-}
-
 }  // namespace
 
 void route(Backend& backend, const RouterArgs& args, TensorView logits,
            std::span<int32_t> expert_ids, TensorView weights) {
   check_args(args, logits, expert_ids.size());
   CHECK(weights.dtype == DType::kF32 && weights.shape.num_elements() == std::ssize(expert_ids));
-  const int64_t experts = logits.cols();
-  const Scratch::Mark mark(backend.scratch());
-  const int64_t each = experts + args.num_groups;
-  float* work = backend.scratch().take(DType::kF32, {backend.pool().num_threads(), each}).f32();
-  backend.pool().run(logits.rows(), [&](int64_t begin, int64_t end, int worker) {
-    float* choice = work + worker * each;
-    for (int64_t t = begin; t < end; ++t) {
-      float* scores = logits.f32() + t * experts;
-      int32_t* ids = expert_ids.data() + t * args.top_k;
-      score(args.scores, scores, experts);
-      for (int64_t i = 0; i < experts; ++i) {
-        choice[i] = candidate(args.bias.empty() ? scores[i] : scores[i] + args.bias.f32()[i]);
-      }
-      drop_groups(args, choice, experts, choice + experts);
-      choose(args, choice, experts, ids);
-      write_weights(args, scores, ids, weights.f32() + t * args.top_k);
-    }
-  });
+  cpu::route(backend, args, logits, expert_ids, weights);
 }
 
 void route_chosen(Backend& backend, const RouterArgs& args, TensorView logits,
                   std::span<const int32_t> expert_ids, TensorView weights) {
   check_args(args, logits, expert_ids.size());
   CHECK(weights.dtype == DType::kF32 && weights.shape.num_elements() == std::ssize(expert_ids));
-  const int64_t experts = logits.cols();
-  backend.pool().run(logits.rows(), [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t) {
-      float* scores = logits.f32() + t * experts;
-      const int32_t* ids = expert_ids.data() + t * args.top_k;
-      score(args.scores, scores, experts);
-      for (int64_t k = 0; k < args.top_k; ++k) DCHECK(0 <= ids[k] && ids[k] < experts, ids[k]);
-      write_weights(args, scores, ids, weights.f32() + t * args.top_k);
-    }
-  });
+  cpu::route_chosen(backend, args, logits, expert_ids, weights);
 }
 
 void route_backward(Backend& backend, const RouterArgs& args, TensorView scores,
@@ -200,27 +37,9 @@ void route_backward(Backend& backend, const RouterArgs& args, TensorView scores,
                     TensorView d_logits) {
   check_args(args, scores, expert_ids.size());
   CHECK(d_logits.shape == scores.shape && d_logits.dense(), d_logits.shape.to_string());
-  CHECK(cpu::is_float(d_logits.dtype), d_logits.dtype);
+  CHECK(is_float(d_logits.dtype), d_logits.dtype);
   CHECK(d_weights.dtype == DType::kF32 && d_weights.shape.num_elements() == std::ssize(expert_ids));
-  const int64_t experts = scores.cols();
-  const Scratch::Mark mark(backend.scratch());
-  auto* work = static_cast<double*>(backend.scratch().take(backend.pool().num_threads() * experts *
-                                                           static_cast<int64_t>(sizeof(double))));
-  backend.pool().run(scores.rows(), [&](int64_t begin, int64_t end, int worker) {
-    double* d = work + worker * experts;
-    for (int64_t t = begin; t < end; ++t) {
-      token_backward(args, scores.f32() + t * experts, expert_ids.data() + t * args.top_k,
-                     d_weights.f32() + t * args.top_k, experts, d);
-      for (int64_t i = 0; i < experts; ++i) {
-        const auto value = static_cast<float>(d[i]);
-        if (d_logits.dtype == DType::kF32) {
-          d_logits.f32()[t * experts + i] = value;
-        } else {
-          d_logits.bf16()[t * experts + i] = to_bf16(value);
-        }
-      }
-    }
-  });
+  cpu::route_backward(backend, args, scores, expert_ids, d_weights, d_logits);
 }
 
 }  // namespace strata::ops

@@ -1,16 +1,13 @@
 #include "ops/sparse_attention.h"
 
-#include <cmath>
-#include <cstring>
-
-#include "ops/cpu/dispatch.h"
+#include "ops/checks.h"
 #include "ops/cpu/sparse_attention.h"
 
 namespace strata::ops {
 namespace {
 
 void check_like_q(const TensorView& view, const SparseAttentionArgs& args) {
-  CHECK(cpu::is_float(view.dtype) && view.dense() && view.shape == args.q.shape, view.dtype,
+  CHECK(is_float(view.dtype) && view.dense() && view.shape == args.q.shape, view.dtype,
         view.shape.to_string(), args.q.shape.to_string());
 }
 
@@ -37,22 +34,6 @@ void check_segment(const SparseSegment& segment, const SparseAttentionArgs& args
   check_ranges(segment.entries, 0, args.num_entries(end - 1), args.width());
 }
 
-// The entries listed for a query are among those that it may see, each once.
-void check_selected(const SparseAttentionArgs& args) {
-  for (const SparseSegment& segment : args.segments) {
-    for (int64_t row = segment.begin; row < segment.end; ++row) {
-      int64_t last = -1;
-      for (int64_t k = 0; k < args.top_k; ++k) {
-        const int32_t id = args.selected[static_cast<size_t>(row * args.top_k + k)];
-        if (id < 0) break;
-        DCHECK(id > last && id < args.num_entries(segment.first_position + row - segment.begin), id,
-               last, row);
-        last = id;
-      }
-    }
-  }
-}
-
 void check_args(const Backend& backend, const SparseAttentionArgs& args, const TensorView& out) {
   CHECK(args.q.shape.rank() == 3, args.q.shape.to_string());
   check_like_q(args.q, args);
@@ -65,33 +46,11 @@ void check_args(const Backend& backend, const SparseAttentionArgs& args, const T
         args.selected.size(), args.top_k);
   if (backend.is_counting()) return;
   for (const SparseSegment& segment : args.segments) check_segment(segment, args);
-  if (!args.selected.empty()) check_selected(args);
 }
 
 void check_f32(const TensorView& view, const Shape& shape) {
   CHECK(view.dtype == DType::kF32 && view.dense() && view.shape == shape, view.dtype,
         view.shape.to_string(), shape.to_string());
-}
-
-void fill_zero(const TensorView& view) {
-  if (view.num_bytes() > 0) std::memset(view.data, 0, static_cast<size_t>(view.num_bytes()));
-}
-
-// The sink has no value: d_sink = -sum_t p_sink delta.
-void add_sinks(Backend& backend, const SparseAttentionArgs& args, TensorView lse, TensorView delta,
-               TensorView d_sinks) {
-  const int64_t heads = args.num_heads();
-  cpu::for_range(backend, heads, args.q.shape[0] * 16, [&](int64_t begin, int64_t end) {
-    for (const SparseSegment& segment : args.segments) {
-      for (int64_t row = segment.begin; row < segment.end; ++row) {
-        for (int64_t n = begin; n < end; ++n) {
-          const int64_t at = row * heads + n;
-          const float p = std::exp(args.sinks.f32()[n] - lse.f32()[at]);
-          d_sinks.f32()[n] -= p * delta.f32()[at];
-        }
-      }
-    }
-  });
 }
 
 }  // namespace
@@ -100,11 +59,7 @@ void sparse_attention(Backend& backend, const SparseAttentionArgs& args, TensorV
                       TensorView lse) {
   check_args(backend, args, out);
   if (!lse.empty()) check_f32(lse, {args.q.shape[0], args.num_heads()});
-  if (const auto* kernels = cpu::choose_attention_kernels(backend.path(), args.q.dtype)) {
-    cpu::sparse_attention_tiled(backend, *kernels, args, out, lse);
-  } else {
-    cpu::sparse_attention_reference(backend, args, out, lse);
-  }
+  cpu::sparse_attention(backend, args, out, lse);
 }
 
 void sparse_attention_backward(Backend& backend, const SparseAttentionArgs& args, TensorView out,
@@ -127,20 +82,14 @@ void sparse_attention_backward(Backend& backend, const SparseAttentionArgs& args
                   (d_entries.empty() ? 0 : d_entries.rows()),
           segment.first_entry, segment.end - segment.begin, d_entries.shape.to_string());
   }
-  const Scratch::Mark mark(backend.scratch());
-  const TensorView delta = backend.scratch().take(DType::kF32, {args.q.shape[0], args.num_heads()});
-  const cpu::SparseGradients grads = {
-      .out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_keys = d_keys, .d_entries = d_entries};
-  if (!backend.is_counting()) {
-    fill_zero(d_keys);
-    if (!d_entries.empty()) fill_zero(d_entries);
-  }
-  if (const auto* kernels = cpu::choose_attention_kernels(backend.path(), args.q.dtype)) {
-    cpu::sparse_attention_backward_tiled(backend, *kernels, args, grads, delta);
-  } else {
-    cpu::sparse_attention_backward_reference(backend, args, grads, delta);
-  }
-  if (!d_sinks.empty()) add_sinks(backend, args, lse, delta, d_sinks);
+  cpu::sparse_attention_backward(backend, args,
+                                 {.out = out,
+                                  .lse = lse,
+                                  .d_out = d_out,
+                                  .d_q = d_q,
+                                  .d_keys = d_keys,
+                                  .d_entries = d_entries},
+                                 d_sinks);
 }
 
 }  // namespace strata::ops

@@ -98,7 +98,7 @@ TensorView LossPass::score(model::Pass& pass, const LossInputs& inputs,
   for (size_t i = 0; i < rows.size(); ++i)
     chunk_targets_[i] = inputs.targets[targets_of(inputs, static_cast<size_t>(rows[i])).begin];
   if (pass.backend.is_counting()) return logits;
-  ops::target_logprobs(logits, lse, chunk_targets_, chunk_logprobs_);
+  ops::target_logprobs(pass.backend, logits, lse, chunk_targets_, chunk_logprobs_);
   for (size_t i = 0; i < rows.size(); ++i) {
     const Range range = targets_of(inputs, static_cast<size_t>(rows[i]));
     const float* row = logits.f32() + static_cast<int64_t>(i) * vocab;

@@ -2,7 +2,19 @@
 #pragma once
 #include "ops/cpu/simd.h"
 
+namespace strata {
+class Backend;
+struct TensorView;
+namespace ops {
+struct AdamWArgs;
+}  // namespace ops
+}  // namespace strata
+
 namespace strata::ops::cpu {
+
+// The CPU behind ops/adamw.h: arguments are checked.
+void adamw(Backend& backend, const AdamWArgs& args, TensorView g, TensorView p, TensorView m,
+           TensorView v);
 
 // Factors of one step, rounded to fp32 once.
 struct AdamWKernel {

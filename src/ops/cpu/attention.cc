@@ -314,4 +314,41 @@ void attention_tiled(Backend& backend, const AttentionKernels& kernels, const At
       num_items, [&](int64_t i, int worker) { forward.run(items[i], workspaces[worker]); });
 }
 
+const AttentionKernels* choose_attention_kernels([[maybe_unused]] CpuPath path,
+                                                 [[maybe_unused]] DType dtype) {
+#if defined(__x86_64__)
+  const bool f32 = dtype == DType::kF32;
+  switch (path) {
+    case CpuPath::kAvx512Bf16:
+      return f32 ? &kAttentionAvx512F32 : &kAttentionAvx512Bf16;
+    case CpuPath::kAvx512:
+      return f32 ? &kAttentionAvx512F32 : &kAttentionAvx512Widened;
+    case CpuPath::kAvx2:
+      return f32 ? &kAttentionAvx2F32 : &kAttentionAvx2Widened;
+    case CpuPath::kReference:
+      return nullptr;
+  }
+#endif
+  return nullptr;
+}
+
+void attention(Backend& backend, const AttentionArgs& args, TensorView out, TensorView lse) {
+  const HostAccess access(backend.allocator());
+  if (const AttentionKernels* kernels = choose_attention_kernels(backend.path(), args.q.dtype)) {
+    attention_tiled(backend, *kernels, args, out, lse);
+  } else {
+    attention_reference(backend, args, out, lse);
+  }
+}
+
+void attention_backward(Backend& backend, const AttentionArgs& args,
+                        const AttentionGradients& grads) {
+  const HostAccess access(backend.allocator());
+  if (const AttentionKernels* kernels = choose_attention_kernels(backend.path(), args.q.dtype)) {
+    attention_backward_tiled(backend, *kernels, args, grads);
+  } else {
+    attention_backward_reference(backend, args, grads);
+  }
+}
+
 }  // namespace strata::ops::cpu

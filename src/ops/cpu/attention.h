@@ -1,5 +1,4 @@
-// Attention on the CPU, arguments already checked by ops/attention.cc. Same meaning and order of
-// summation as ops/attention.h.
+// The CPU behind ops/attention.h: arguments are checked; same meaning and order of summation.
 #pragma once
 #include <algorithm>
 
@@ -17,6 +16,10 @@ struct AttentionGradients {
   TensorView d_k;    // [T, M, H]
   TensorView d_v;    // [T, M, U]
 };
+
+void attention(Backend& backend, const AttentionArgs& args, TensorView out, TensorView lse);
+void attention_backward(Backend& backend, const AttentionArgs& args,
+                        const AttentionGradients& grads);
 
 // The kernels of a path and element type; null: the reference path, which has none.
 const AttentionKernels* choose_attention_kernels(CpuPath path, DType dtype);

@@ -5,6 +5,13 @@
 
 namespace strata::ops::cpu {
 
+// The CPU behind ops/clamped_swiglu.h: arguments are checked.
+void clamped_swiglu(Backend& backend, float limit, TensorView gate, TensorView up,
+                    TensorView scales, TensorView y);
+void clamped_swiglu_backward(Backend& backend, float limit, TensorView gate, TensorView up,
+                             TensorView scales, TensorView d_y, TensorView d_gate, TensorView d_up,
+                             TensorView d_scales);
+
 struct ClampedInputs {
   DType type;  // of gate, up and what is written
   const void* gate;

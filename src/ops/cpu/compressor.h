@@ -5,6 +5,11 @@
 
 namespace strata::ops::cpu {
 
+// The CPU behind ops/compressor.h: arguments are checked.
+void compress(Backend& backend, const CompressorArgs& args, TensorView entries);
+void compress_backward(Backend& backend, const CompressorArgs& args, TensorView d_entries,
+                       TensorView d_kv, TensorView d_gate, TensorView d_bias);
+
 constexpr int64_t kCompressBlock = 64;  // channels of a piece of work; a multiple of kLanes
 
 struct CompressorKernel {

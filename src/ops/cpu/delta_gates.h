@@ -2,7 +2,22 @@
 #pragma once
 #include "ops/cpu/simd.h"
 
+namespace strata {
+class Backend;
+struct TensorView;
+namespace ops {
+struct DeltaGatesArgs;
+}  // namespace ops
+}  // namespace strata
+
 namespace strata::ops::cpu {
+
+// The CPU behind ops/delta_gates.h: arguments are checked.
+void delta_gates(Backend& backend, const DeltaGatesArgs& args, TensorView log_decay,
+                 TensorView beta);
+void delta_gates_backward(Backend& backend, const DeltaGatesArgs& args, TensorView d_log_decay,
+                          TensorView d_beta, TensorView d_a, TensorView d_b, TensorView d_a_log,
+                          TensorView d_dt_bias);
 
 struct DeltaGatesKernel {
   const void* a;  // [T, H]

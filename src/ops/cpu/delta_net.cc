@@ -184,9 +184,24 @@ void Forward::run(const StateSegment& segment, int64_t head, const Workspace& wo
 
 }  // namespace
 
-void delta_net_forward(Backend& backend, const DeltaKernels& kernels, const DeltaNetArgs& args,
-                       TensorView out) {
-  const Forward forward{kernels, args, out, DeltaLayout(args.shape)};
+const DeltaKernels& choose_delta_kernels(CpuPath path) {
+#if defined(__x86_64__)
+  switch (path) {
+    case CpuPath::kAvx512Bf16:
+    case CpuPath::kAvx512:
+      return kDeltaAvx512;
+    case CpuPath::kAvx2:
+      return kDeltaAvx2;
+    case CpuPath::kReference:
+      break;
+  }
+#endif
+  return kDeltaReference;
+}
+
+void delta_net(Backend& backend, const DeltaNetArgs& args, TensorView out) {
+  const HostAccess access(backend.allocator());
+  const Forward forward{choose_delta_kernels(backend.path()), args, out, DeltaLayout(args.shape)};
   const int64_t num_heads = args.shape.num_key_heads;
   const int64_t num_items = static_cast<int64_t>(args.segments.size()) * num_heads;
   if (num_items == 0) return;

@@ -1,5 +1,4 @@
-// The gated delta rule on the CPU, arguments already checked by ops/delta_net.cc. Same meaning and
-// order of summation as ops/delta_net.h.
+// The CPU behind ops/delta_net.h: arguments are checked; same meaning and order of summation.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -16,10 +15,10 @@ struct DeltaGradients {
   TensorView d_beta;       // [T, Vh]
 };
 
-void delta_net_forward(Backend& backend, const DeltaKernels& kernels, const DeltaNetArgs& args,
-                       TensorView out);
-void delta_net_backward(Backend& backend, const DeltaKernels& kernels, const DeltaNetArgs& args,
-                        const DeltaGradients& grads);
+void delta_net(Backend& backend, const DeltaNetArgs& args, TensorView out);
+void delta_net_backward(Backend& backend, const DeltaNetArgs& args, const DeltaGradients& grads);
+
+const DeltaKernels& choose_delta_kernels(CpuPath path);
 
 // Sizes in floats of what lies in memory. Of a sequence's state the part of one key head is
 //   keys [dk][kDeltaChunk] of the open chunk, normalised

@@ -423,9 +423,10 @@ void Backward::run(const StateSegment& segment, int64_t head, const DeltaWorkspa
 
 }  // namespace
 
-void delta_net_backward(Backend& backend, const DeltaKernels& kernels, const DeltaNetArgs& args,
-                        const DeltaGradients& grads) {
-  const Backward backward{kernels, args, grads, DeltaLayout(args.shape)};
+void delta_net_backward(Backend& backend, const DeltaNetArgs& args, const DeltaGradients& grads) {
+  const HostAccess access(backend.allocator());
+  const Backward backward{choose_delta_kernels(backend.path()), args, grads,
+                          DeltaLayout(args.shape)};
   const int64_t num_heads = args.shape.num_key_heads;
   const int64_t num_items = static_cast<int64_t>(args.segments.size()) * num_heads;
   if (num_items == 0) return;

@@ -2,8 +2,8 @@
 #pragma once
 #include <algorithm>
 
-#include "ops/cpu/delta_net.h"
 #include "backend/arena.h"
+#include "ops/cpu/delta_net.h"
 
 namespace strata::ops::cpu {
 

@@ -66,6 +66,4 @@ void for_columns(Backend& backend, int64_t rows, int64_t cols, Body&& body) {
   });
 }
 
-inline bool is_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
-
 }  // namespace strata::ops::cpu

@@ -1,8 +1,27 @@
 // Kernels of ops/elementwise.h for one path; n neighbouring elements unless said otherwise.
 #pragma once
+#include <span>
+
 #include "ops/cpu/simd.h"
 
+namespace strata {
+class Backend;
+struct TensorView;
+}  // namespace strata
+
 namespace strata::ops::cpu {
+
+// The CPU behind ops/elementwise.h: arguments are checked.
+void copy(Backend& backend, TensorView x, TensorView y);
+void fill_zero(Backend& backend, TensorView y);
+void add_into(Backend& backend, TensorView x, TensorView y);
+void scale(Backend& backend, TensorView x, float factor, TensorView y);
+void gather(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y);
+void gather_sum(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView add,
+                TensorView y);
+void scatter_add(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y);
+void add_rows_into(Backend& backend, TensorView x, TensorView y);
+double sum_of_squares(Backend& backend, TensorView x);
 
 // f32 and bf16 only.
 template <typename V>

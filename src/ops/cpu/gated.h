@@ -5,6 +5,16 @@
 
 namespace strata::ops::cpu {
 
+// The CPU behind ops/gated.h: arguments are checked.
+void gated(Backend& backend, Activation activation, TensorView gate, TensorView up, TensorView y);
+void gated_backward(Backend& backend, Activation activation, TensorView gate, TensorView up,
+                    TensorView d_y, TensorView d_gate, TensorView d_up);
+void gated_rows(Backend& backend, Activation activation, TensorView gate, TensorView up,
+                TensorView scales, TensorView y);
+void gated_rows_backward(Backend& backend, Activation activation, TensorView gate, TensorView up,
+                         TensorView scales, TensorView d_y, TensorView d_gate, TensorView d_up,
+                         TensorView d_scales);
+
 struct GatedInputs {
   Activation activation;
   DType type;  // of gate, up and what is written

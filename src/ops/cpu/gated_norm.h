@@ -3,7 +3,20 @@
 #pragma once
 #include "ops/cpu/simd.h"
 
+namespace strata {
+class Backend;
+struct TensorView;
+namespace ops {
+struct GatedNormArgs;
+}  // namespace ops
+}  // namespace strata
+
 namespace strata::ops::cpu {
+
+// The CPU behind ops/gated_norm.h: arguments are checked.
+void gated_norm(Backend& backend, const GatedNormArgs& args, TensorView y);
+void gated_norm_backward(Backend& backend, const GatedNormArgs& args, TensorView d_y,
+                         TensorView d_x, TensorView d_z, TensorView d_weight);
 
 // [T, N, D]; strides in elements.
 struct HeadRows {

@@ -187,6 +187,7 @@ struct Shares {
 
 void gemm(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> y,
           int64_t most_rows) {
+  const HostAccess access(backend.allocator());
   const CpuPath path = backend.path();
   const int64_t threads = backend.pool().num_threads();
   int64_t parts = 0;
@@ -218,6 +219,7 @@ void gemm(Backend& backend, std::span<const GemmArgs> products, std::span<const 
 void gemm_runs(Backend& backend, const TensorView& x, std::span<const RunProduct> runs,
                const TensorView& y) {
   if (runs.empty()) return;
+  const HostAccess access(backend.allocator());
   const GemmKernels& kernels = gemm_kernels(backend.path(), x.dtype);
   // A job is one panel over one tile of rows.
   const auto num_tiles = [&](const RunProduct& run) {

@@ -136,6 +136,7 @@ struct WeightGradient {
 
 void gemm_dw(Backend& backend, TensorView dy, TensorView x, std::span<const int64_t> sequence_ends,
              TensorView dw) {
+  const HostAccess access(backend.allocator());
   const GemmKernels& kernels = gemm_kernels(backend.path(), x.dtype);
   const bool transposed = x.cols() <= kNarrow && dy.cols() > x.cols();
   const WeightGradient gradient{kernels, transposed ? dy : x, transposed ? x : dy, dw, transposed};

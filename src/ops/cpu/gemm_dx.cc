@@ -204,6 +204,7 @@ struct Shares {
 
 void gemm_dx(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> dx,
              bool accumulate, const Beside* beside, int64_t most_rows) {
+  const HostAccess access(backend.allocator());
   const CpuPath path = backend.path();
   const int64_t threads = backend.pool().num_threads();
   int64_t parts = beside == nullptr ? 0 : threads;

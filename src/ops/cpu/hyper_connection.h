@@ -5,6 +5,23 @@
 
 namespace strata::ops::cpu {
 
+// The CPU behind ops/hyper_connection.h: arguments are checked.
+void hyper_mix(Backend& backend, TensorView streams, TensorView fn, float norm_eps, TensorView mix,
+               TensorView inv_rms);
+void hyper_mix_backward(Backend& backend, TensorView streams, TensorView fn, TensorView mix,
+                        TensorView inv_rms, TensorView d_mix, TensorView d_streams,
+                        TensorView d_fn);
+void hyper_weights(Backend& backend, const HyperWeightsArgs& args, TensorView weights);
+void hyper_weights_backward(Backend& backend, const HyperWeightsArgs& args, TensorView d_weights,
+                            TensorView d_mix, TensorView d_base, TensorView d_scale);
+void hyper_collapse(Backend& backend, TensorView streams, TensorView weights, TensorView y);
+void hyper_collapse_backward(Backend& backend, TensorView streams, TensorView weights,
+                             TensorView d_y, TensorView d_streams, TensorView d_weights);
+void hyper_expand(Backend& backend, TensorView streams, TensorView out, TensorView weights,
+                  TensorView y);
+void hyper_expand_backward(Backend& backend, TensorView streams, TensorView out, TensorView weights,
+                           TensorView d, TensorView d_out, TensorView d_weights);
+
 // T tokens, S streams, D model width, R numbers a token. Everything is dense.
 struct HyperKernel {
   int64_t num_streams;

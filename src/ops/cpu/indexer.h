@@ -5,6 +5,9 @@
 
 namespace strata::ops::cpu {
 
+// The CPU behind ops/indexer.h: arguments are checked.
+void select_entries(Backend& backend, const IndexerArgs& args, std::span<int32_t> selected);
+
 struct IndexerKernel {
   DType type;
   const void* q;         // [N, H]

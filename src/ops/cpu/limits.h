@@ -2,6 +2,10 @@
 #pragma once
 #include <cstdint>
 
+namespace strata {
+enum class CpuPath;
+}
+
 namespace strata::ops::cpu {
 
 // One thread's work, and the operations that one iteration of it does.
@@ -10,6 +14,8 @@ struct LimitLoop {
   int64_t flops = 0;
 };
 
+// With bf16: of products of bf16, where the path has an instruction for them.
+LimitLoop limit_loop(CpuPath path, bool bf16);
 LimitLoop limit_loop_reference();
 LimitLoop limit_loop_avx2();
 LimitLoop limit_loop_avx512();

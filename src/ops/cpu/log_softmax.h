@@ -1,8 +1,23 @@
 // Kernels of ops/log_softmax.h for one path: one row of V logits.
 #pragma once
+#include <span>
+
 #include "ops/cpu/simd.h"
 
+namespace strata {
+class Backend;
+struct TensorView;
+}  // namespace strata
+
 namespace strata::ops::cpu {
+
+// The CPU behind ops/log_softmax.h: arguments are checked.
+void logsumexp(Backend& backend, TensorView logits, TensorView lse);
+void target_logprobs(Backend& backend, TensorView logits, TensorView lse,
+                     std::span<const int32_t> targets, std::span<float> logprobs);
+void log_softmax_backward(Backend& backend, TensorView logits, TensorView lse,
+                          std::span<const int32_t> targets, std::span<const float> d_lp,
+                          TensorView d_logits);
 
 // Writes the row's maximum and its sum of exp(logit - maximum).
 template <typename V>

@@ -194,6 +194,7 @@ void for_panels(Backend& backend, const PanelView& panel, int64_t first_row, int
 }  // namespace
 
 void pack(Backend& backend, const TensorView& rows, int64_t first_row, const PanelView& panel) {
+  const HostAccess access(backend.allocator());
   const PackKernel kernel = pack_kernel(backend.path());
   dispatch(rows.dtype, [&]<typename From>(From) {
     for_panels(backend, panel, first_row, rows.rows(), [&](int64_t index) {
@@ -207,6 +208,7 @@ void pack(Backend& backend, const TensorView& rows, int64_t first_row, const Pan
 }
 
 void unpack(Backend& backend, const PanelView& panel, int64_t first_row, const TensorView& rows) {
+  const HostAccess access(backend.allocator());
   for_panels(backend, panel, first_row, rows.rows(), [&](int64_t index) {
     if (panel.dtype == DType::kF32) {
       unpack_panel<float, float>(panel, index, first_row, rows);
@@ -220,6 +222,7 @@ void unpack(Backend& backend, const PanelView& panel, int64_t first_row, const T
 
 void gather_rows(Backend& backend, const PanelView& panel, std::span<const int32_t> token_ids,
                  const TensorView& y) {
+  const HostAccess access(backend.allocator());
   backend.pool().run(static_cast<int64_t>(token_ids.size()), [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
       const int64_t row = token_ids[static_cast<size_t>(t)];

@@ -2,7 +2,20 @@
 #pragma once
 #include "ops/cpu/simd.h"
 
+namespace strata {
+class Backend;
+struct TensorView;
+namespace ops {
+struct RmsNormArgs;
+}  // namespace ops
+}  // namespace strata
+
 namespace strata::ops::cpu {
+
+// The CPU behind ops/rms_norm.h: arguments are checked.
+void rms_norm(Backend& backend, const RmsNormArgs& args, TensorView y, TensorView inv_rms);
+void rms_norm_backward(Backend& backend, const RmsNormArgs& args, TensorView inv_rms,
+                       TensorView d_y, TensorView d_x, TensorView d_weight);
 
 struct RmsNormKernel {
   const void* x;  // [T, D]

@@ -5,6 +5,11 @@
 
 namespace strata::ops::cpu {
 
+// The CPU behind ops/rope.h: arguments are checked.
+void head_norm_rope(Backend& backend, const HeadNormRopeArgs& args, TensorView y);
+void head_norm_rope_backward(Backend& backend, const HeadNormRopeArgs& args, TensorView d_y,
+                             TensorView d_x, TensorView d_weight);
+
 struct RopeKernel {
   const void* x;  // [T N, H]
   DType x_type;

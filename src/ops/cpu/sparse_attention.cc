@@ -4,6 +4,9 @@
 #include "ops/cpu/sparse_attention.h"
 
 #include <cmath>
+#include <cstring>
+
+#include "ops/cpu/dispatch.h"
 
 namespace strata::ops::cpu {
 namespace {
@@ -126,6 +129,76 @@ void sparse_attention_tiled(Backend& backend, const AttentionKernels& kernels,
     const SparseToken& token = tokens[item / forward.num_parts];
     forward.run(*token.segment, token.row, item % forward.num_parts, workspaces[worker]);
   });
+}
+
+namespace {
+
+// The entries listed for a query are among those that it may see, each once.
+void check_selected(const SparseAttentionArgs& args) {
+  for (const SparseSegment& segment : args.segments) {
+    for (int64_t row = segment.begin; row < segment.end; ++row) {
+      int64_t last = -1;
+      for (int64_t k = 0; k < args.top_k; ++k) {
+        const int32_t id = args.selected[static_cast<size_t>(row * args.top_k + k)];
+        if (id < 0) break;
+        DCHECK(id > last && id < args.num_entries(segment.first_position + row - segment.begin), id,
+               last, row);
+        last = id;
+      }
+    }
+  }
+}
+
+void fill_zero(const TensorView& view) {
+  if (view.num_bytes() > 0) std::memset(view.data, 0, static_cast<size_t>(view.num_bytes()));
+}
+
+// The sink has no value: d_sink = -sum_t p_sink delta.
+void add_sinks(Backend& backend, const SparseAttentionArgs& args, TensorView lse, TensorView delta,
+               TensorView d_sinks) {
+  const int64_t heads = args.num_heads();
+  for_range(backend, heads, args.q.shape[0] * 16, [&](int64_t begin, int64_t end) {
+    for (const SparseSegment& segment : args.segments) {
+      for (int64_t row = segment.begin; row < segment.end; ++row) {
+        for (int64_t n = begin; n < end; ++n) {
+          const int64_t at = row * heads + n;
+          const float p = std::exp(args.sinks.f32()[n] - lse.f32()[at]);
+          d_sinks.f32()[n] -= p * delta.f32()[at];
+        }
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void sparse_attention(Backend& backend, const SparseAttentionArgs& args, TensorView out,
+                      TensorView lse) {
+  const HostAccess access(backend.allocator());
+  if (!backend.is_counting() && !args.selected.empty()) check_selected(args);
+  if (const auto* kernels = choose_attention_kernels(backend.path(), args.q.dtype)) {
+    sparse_attention_tiled(backend, *kernels, args, out, lse);
+  } else {
+    sparse_attention_reference(backend, args, out, lse);
+  }
+}
+
+void sparse_attention_backward(Backend& backend, const SparseAttentionArgs& args,
+                               const SparseGradients& grads, TensorView d_sinks) {
+  const HostAccess access(backend.allocator());
+  if (!backend.is_counting()) {
+    if (!args.selected.empty()) check_selected(args);
+    fill_zero(grads.d_keys);
+    if (!grads.d_entries.empty()) fill_zero(grads.d_entries);
+  }
+  const Scratch::Mark mark(backend.scratch());
+  const TensorView delta = backend.scratch().take(DType::kF32, {args.q.shape[0], args.num_heads()});
+  if (const auto* kernels = choose_attention_kernels(backend.path(), args.q.dtype)) {
+    sparse_attention_backward_tiled(backend, *kernels, args, grads, delta);
+  } else {
+    sparse_attention_backward_reference(backend, args, grads, delta);
+  }
+  if (!d_sinks.empty()) add_sinks(backend, args, grads.lse, delta, d_sinks);
 }
 
 }  // namespace strata::ops::cpu

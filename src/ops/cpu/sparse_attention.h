@@ -91,6 +91,11 @@ struct SparseGradients {
   }
 };
 
+void sparse_attention(Backend& backend, const SparseAttentionArgs& args, TensorView out,
+                      TensorView lse);
+void sparse_attention_backward(Backend& backend, const SparseAttentionArgs& args,
+                               const SparseGradients& grads, TensorView d_sinks);
+
 // Plain loops, no instructions above the baseline: the path `reference`. Backward leaves delta [T,
 // N] f32 = sum d_out out, of which the sinks' gradient is made; d_keys and d_entries are zero.
 void sparse_attention_reference(Backend& backend, const SparseAttentionArgs& args, TensorView out,

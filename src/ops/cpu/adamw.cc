@@ -1,0 +1,42 @@
+#include "ops/cpu/adamw.h"
+
+#include <cmath>
+
+#include "ops/cpu/dispatch.h"
+#include "ops/adamw.h"
+
+namespace strata::ops::cpu {
+namespace {
+
+AdamWKernel factors(const AdamWArgs& args) {
+  // 1 - beta^step without cancellation
+  const auto correction = [&](double beta) {
+    return -std::expm1(static_cast<double>(args.step) * std::log(beta));
+  };
+  return {.grad_scale = static_cast<float>(args.grad_scale),
+          .beta1 = static_cast<float>(args.beta1),
+          .one_minus_beta1 = static_cast<float>(1.0 - args.beta1),
+          .beta2 = static_cast<float>(args.beta2),
+          .one_minus_beta2 = static_cast<float>(1.0 - args.beta2),
+          .decay = static_cast<float>(1.0 - args.lr * args.weight_decay),
+          .step_size = static_cast<float>(args.lr / correction(args.beta1)),
+          .root_correction = static_cast<float>(1.0 / std::sqrt(correction(args.beta2))),
+          .eps = static_cast<float>(args.eps)};
+}
+
+}  // namespace
+
+void adamw(Backend& backend, const AdamWArgs& args, TensorView g, TensorView p, TensorView m,
+           TensorView v) {
+  const HostAccess access(backend.allocator());
+  const AdamWKernel kernel = factors(args);
+  with_path(backend.path(), [&]<typename V>() {
+    for_pieces(backend, 1, g.shape.num_elements(), true,
+                    [&](int64_t, int64_t begin, int64_t end) {
+                      adamw_piece<V>(kernel, g.f32() + begin, p.f32() + begin, m.f32() + begin,
+                                          v.f32() + begin, end - begin);
+                    });
+  });
+}
+
+}  // namespace strata::ops::cpu

@@ -1,0 +1,65 @@
+#include "ops/cpu/causal_conv.h"
+
+#include <algorithm>
+
+#include "ops/cpu/dispatch.h"
+
+namespace strata::ops::cpu {
+namespace {
+
+CausalConvKernel kernel_of(const CausalConvArgs& args) {
+  return {.x = args.x.data,
+          .x_type = args.x.dtype,
+          .x_stride = args.x.row_stride,
+          .weight = args.weight.f32(),
+          .num_channels = args.x.shape[1],
+          .num_taps = args.weight.shape[1],
+          .segments = args.segments.data(),
+          .num_segments = std::ssize(args.segments)};
+}
+
+// Calls body(begin, end) for blocks of channels.
+template <typename Body>
+void for_blocks(Backend& backend, const CausalConvArgs& args, Body&& body) {
+  const int64_t channels = args.x.shape[1];
+  const int64_t num_blocks = (channels + kConvBlock - 1) / kConvBlock;
+  const int64_t block_elements = args.x.shape[0] * args.weight.shape[1] * kConvBlock;
+  for_range(backend, num_blocks, block_elements, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t first = block * kConvBlock;
+      body(first, std::min(channels, first + kConvBlock));
+    }
+  });
+}
+
+}  // namespace
+
+void causal_conv_silu(Backend& backend, const CausalConvArgs& args, TensorView y) {
+  const HostAccess access(backend.allocator());
+  const CausalConvKernel kernel = kernel_of(args);
+  with_path(backend.path(), [&]<typename V>() {
+    for_blocks(backend, args, [&](int64_t begin, int64_t end) {
+      causal_conv_silu_block<V>(kernel, y.data, y.row_stride, begin, end);
+    });
+  });
+}
+
+void causal_conv_silu_backward(Backend& backend, const CausalConvArgs& args, TensorView d_y,
+                               TensorView d_x, TensorView d_weight) {
+  const HostAccess access(backend.allocator());
+  const CausalConvKernel kernel = kernel_of(args);
+  const CausalConvGradients grads = {.d_y = d_y.data,
+                                     .d_y_type = d_y.dtype,
+                                     .d_y_stride = d_y.row_stride,
+                                     .d_x = d_x.data,
+                                     .d_x_type = d_x.dtype,
+                                     .d_x_stride = d_x.row_stride,
+                                     .d_weight = d_weight.empty() ? nullptr : d_weight.f32()};
+  with_path(backend.path(), [&]<typename V>() {
+    for_blocks(backend, args, [&](int64_t begin, int64_t end) {
+      causal_conv_silu_backward_block<V>(kernel, grads, begin, end);
+    });
+  });
+}
+
+}  // namespace strata::ops::cpu

@@ -1,0 +1,93 @@
+#include "ops/cpu/compressor.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ops/cpu/dispatch.h"
+
+namespace strata::ops::cpu {
+namespace {
+
+CompressorKernel kernel_of(const CompressorArgs& args) {
+  const TensorView& kv = args.kv;
+  return {.kv = kv.f32(),
+          .gate = args.gate.f32(),
+          .row_stride = kv.row_stride,
+          .bias = args.bias.f32(),
+          .ratio = args.ratio(),
+          .width = kv.cols(),
+          .channels = args.channels(),
+          .overlap = args.overlap,
+          .segments = args.segments.data(),
+          .num_segments = std::ssize(args.segments)};
+}
+
+int64_t num_entries(const CompressorArgs& args) {
+  int64_t count = 0;
+  for (const StateSegment& segment : args.segments) count += entries_of(segment, args.ratio());
+  return count;
+}
+
+template <typename Body>
+void for_blocks(Backend& backend, const CompressorArgs& args, Body&& body) {
+  const int64_t channels = args.channels();
+  const int64_t num_blocks = (channels + kCompressBlock - 1) / kCompressBlock;
+  const int64_t terms = num_entries(args) * compressor_span(args.ratio(), args.overlap);
+  for_range(backend, num_blocks, terms * kCompressBlock, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t first = block * kCompressBlock;
+      body(first, std::min(channels, first + kCompressBlock));
+    }
+  });
+}
+
+// The rows that later windows may need.
+void keep_rows(const CompressorArgs& args, const StateSegment& segment) {
+  const int64_t span = compressor_span(args.ratio(), args.overlap);
+  const int64_t width = args.kv.cols();
+  const auto bytes = static_cast<size_t>(width) * sizeof(float);
+  const int64_t count = std::min(span, segment.end - segment.begin);
+  for (int64_t row = segment.end - count; row < segment.end; ++row) {
+    const int64_t position = segment.first_position + row - segment.begin;
+    float* slot = static_cast<float*>(segment.state) + position % span * 2 * width;
+    std::memcpy(slot, args.kv.row(row), bytes);
+    std::memcpy(slot + width, args.gate.row(row), bytes);
+  }
+}
+
+}  // namespace
+
+void compress(Backend& backend, const CompressorArgs& args, TensorView entries) {
+  const HostAccess access(backend.allocator());
+  const CompressorKernel k = kernel_of(args);
+  with_path(backend.path(), [&]<typename V>() {
+    for_blocks(backend, args, [&](int64_t begin, int64_t end) {
+      compress_block<V>(k, entries.f32(), begin, end);
+    });
+  });
+  if (backend.is_counting()) return;
+  for (const StateSegment& segment : args.segments) {
+    if (segment.state != nullptr) keep_rows(args, segment);
+  }
+}
+
+void compress_backward(Backend& backend, const CompressorArgs& args, TensorView d_entries,
+                       TensorView d_kv, TensorView d_gate, TensorView d_bias) {
+  const HostAccess access(backend.allocator());
+  const CompressorKernel k = kernel_of(args);
+  if (backend.is_counting()) return;
+  for (const TensorView* d : {&d_kv, &d_gate}) {
+    if (d->num_bytes() > 0) std::memset(d->data, 0, static_cast<size_t>(d->num_bytes()));
+  }
+  const CompressorGradients g = {.d_entries = d_entries.f32(),
+                                 .type = d_kv.dtype,
+                                 .d_kv = d_kv.data,
+                                 .d_gate = d_gate.data,
+                                 .d_bias = d_bias.empty() ? nullptr : d_bias.f32()};
+  with_path(backend.path(), [&]<typename V>() {
+    for_blocks(backend, args,
+               [&](int64_t begin, int64_t end) { compress_backward_block<V>(k, g, begin, end); });
+  });
+}
+
+}  // namespace strata::ops::cpu

@@ -1,0 +1,185 @@
+#include "ops/cpu/elementwise.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ops/cpu/dispatch.h"
+#include "ops/elementwise.h"
+
+namespace strata::ops::cpu {
+namespace {
+
+char* at(TensorView view, int64_t row, int64_t col) {
+  return static_cast<char*>(view.row(row)) + col * dtype_bytes(view.dtype);
+}
+
+float load_one(DType dtype, const void* data, int64_t i) {
+  switch (dtype) {
+    case DType::kF32:
+      return static_cast<const float*>(data)[i];
+    case DType::kBF16:
+      return to_float(static_cast<const Bf16*>(data)[i]);
+    case DType::kF16:
+      return f16_to_float(static_cast<const uint16_t*>(data)[i]);
+  }
+  return 0;
+}
+
+// f16 is met only when a checkpoint is read or written.
+void copy_f16(DType x_type, const void* x, DType y_type, void* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float value = load_one(x_type, x, i);
+    switch (y_type) {
+      case DType::kF32:
+        static_cast<float*>(y)[i] = value;
+        break;
+      case DType::kBF16:
+        static_cast<Bf16*>(y)[i] = to_bf16(value);
+        break;
+      case DType::kF16:
+        static_cast<uint16_t*>(y)[i] = float_to_f16(value);
+        break;
+    }
+  }
+}
+
+void check_rows(const Backend& backend, std::span<const int32_t> rows, int64_t limit) {
+  if (backend.is_counting()) return;
+  for (const int32_t row : rows) CHECK(row >= 0 && row < limit, row, limit);
+}
+
+}  // namespace
+
+void copy(Backend& backend, TensorView x, TensorView y) {
+  const HostAccess access(backend.allocator());
+  const bool dense = x.dense() && y.dense();
+  const auto each = [&](auto&& piece) {
+    for_pieces(backend, x.rows(), x.cols(), dense,
+                    [&](int64_t row, int64_t begin, int64_t end) {
+                      piece(at(x, row, begin), at(y, row, begin), end - begin);
+                    });
+  };
+  if (x.dtype == y.dtype) {
+    each([&](const char* from, char* to, int64_t n) {
+      std::memcpy(to, from, static_cast<size_t>(n * dtype_bytes(x.dtype)));
+    });
+  } else if (x.dtype == DType::kF16 || y.dtype == DType::kF16) {
+    each([&](const char* from, char* to, int64_t n) { copy_f16(x.dtype, from, y.dtype, to, n); });
+  } else {
+    with_path(backend.path(), [&]<typename V>() {
+      each([&](const char* from, char* to, int64_t n) {
+        copy_piece<V>(x.dtype, from, y.dtype, to, n);
+      });
+    });
+  }
+}
+
+void fill_zero(Backend& backend, TensorView y) {
+  const HostAccess access(backend.allocator());
+  constexpr int64_t kPiece = 64 << 10;
+  char* data = static_cast<char*>(y.data);
+  const int64_t bytes = y.num_bytes();
+  backend.pool().run((bytes + kPiece - 1) / kPiece, [&](int64_t begin, int64_t end, int) {
+    const int64_t last = std::min(end * kPiece, bytes);
+    std::memset(data + begin * kPiece, 0, static_cast<size_t>(last - begin * kPiece));
+  });
+}
+
+void add_into(Backend& backend, TensorView x, TensorView y) {
+  const HostAccess access(backend.allocator());
+  with_path(backend.path(), [&]<typename V>() {
+    for_pieces(backend, x.rows(), x.cols(), x.dense() && y.dense(),
+                    [&](int64_t row, int64_t begin, int64_t end) {
+                      add_piece<V>(x.dtype, at(x, row, begin),
+                                        reinterpret_cast<float*>(at(y, row, begin)), end - begin);
+                    });
+  });
+}
+
+void scale(Backend& backend, TensorView x, float factor, TensorView y) {
+  const HostAccess access(backend.allocator());
+  with_path(backend.path(), [&]<typename V>() {
+    for_pieces(backend, x.rows(), x.cols(), x.dense() && y.dense(),
+                    [&](int64_t row, int64_t begin, int64_t end) {
+                      scale_piece<V>(x.dtype, at(x, row, begin), factor, y.dtype,
+                                          at(y, row, begin), end - begin);
+                    });
+  });
+}
+
+void gather(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y) {
+  const HostAccess access(backend.allocator());
+  check_rows(backend, rows, x.rows());
+  const auto bytes = static_cast<size_t>(x.cols() * dtype_bytes(x.dtype));
+  for_range(backend, y.rows(), x.cols(), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      std::memcpy(y.row(i), x.row(rows[static_cast<size_t>(i)]), bytes);
+    }
+  });
+}
+
+void gather_sum(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView add,
+                TensorView y) {
+  const HostAccess access(backend.allocator());
+  check_rows(backend, rows, x.rows());
+  const int64_t each = std::ssize(rows) / y.rows();
+  with_path(backend.path(), [&]<typename V>() {
+    for_range(backend, y.rows(), x.cols() * each, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        gather_sum_row<V>(x.dtype, x.data, x.row_stride, rows.data() + t * each, each,
+                               add.empty() ? nullptr : static_cast<const float*>(add.row(t)),
+                               y.dtype, y.row(t), x.cols());
+      }
+    });
+  });
+}
+
+void scatter_add(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y) {
+  const HostAccess access(backend.allocator());
+  check_rows(backend, rows, y.rows());
+  with_path(backend.path(), [&]<typename V>() {
+    for_columns(backend, x.rows(), x.cols(), [&](int64_t begin, int64_t end) {
+      add_rows_columns<V>(x.dtype, x.data, x.row_stride, rows.data(), x.rows(), y.f32(),
+                               y.row_stride, begin, end);
+    });
+  });
+}
+
+void add_rows_into(Backend& backend, TensorView x, TensorView y) {
+  const HostAccess access(backend.allocator());
+  with_path(backend.path(), [&]<typename V>() {
+    for_columns(backend, x.rows(), x.cols(), [&](int64_t begin, int64_t end) {
+      add_rows_columns<V>(x.dtype, x.data, x.row_stride, nullptr, x.rows(), y.f32(), 0, begin,
+                               end);
+    });
+  });
+}
+
+double sum_of_squares(Backend& backend, TensorView x) {
+  const HostAccess access(backend.allocator());
+  const int64_t rows = x.rows();
+  if (rows == 0 || x.cols() == 0) return 0;
+  const bool alone = backend.pool().num_threads() == 1;  // adds each row as it goes
+  Scratch::Mark mark(backend.scratch());
+  auto* sums = alone ? nullptr
+                     : static_cast<double*>(
+                           backend.scratch().take(rows * static_cast<int64_t>(sizeof(double))));
+  if (backend.is_counting()) return 0;
+  double total = 0;
+  with_path(backend.path(), [&]<typename V>() {
+    for_range(backend, rows, x.cols(), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const double sum = sum_of_squares_piece<V>(x.dtype, at(x, row, 0), x.cols());
+        if (alone) {
+          total += sum;
+        } else {
+          sums[row] = sum;
+        }
+      }
+    });
+  });
+  for (int64_t row = 0; row < rows && !alone; ++row) total += sums[row];
+  return total;
+}
+
+}  // namespace strata::ops::cpu

@@ -1,0 +1,58 @@
+#include "ops/cpu/log_softmax.h"
+
+#include <cmath>
+#include <limits>
+
+#include "ops/cpu/dispatch.h"
+#include "ops/log_softmax.h"
+
+namespace strata::ops::cpu {
+namespace {
+
+const float* logits_row(TensorView logits, int64_t row) {
+  return static_cast<const float*>(logits.row(row));
+}
+
+}  // namespace
+
+void logsumexp(Backend& backend, TensorView logits, TensorView lse) {
+  const HostAccess access(backend.allocator());
+  with_path(backend.path(), [&]<typename V>() {
+    for_range(backend, logits.rows(), logits.cols(), [&](int64_t begin, int64_t end) {
+      for (int64_t c = begin; c < end; ++c) {
+        float maximum = 0;
+        float sum = 0;
+        max_and_sum_exp<V>(logits_row(logits, c), logits.cols(), &maximum, &sum);
+        lse.f32()[2 * c] = maximum;
+        lse.f32()[2 * c + 1] = static_cast<float>(std::log(double{sum}));
+      }
+    });
+  });
+}
+
+void target_logprobs(Backend& backend, TensorView logits, TensorView lse,
+                     std::span<const int32_t> targets, std::span<float> logprobs) {
+  if (backend.is_counting()) return;
+  const HostAccess access(backend.allocator());
+  for (size_t c = 0; c < targets.size(); ++c) {
+    const auto row = static_cast<int64_t>(c);
+    logprobs[c] = logprob(logits_row(logits, row)[targets[c]], lse.f32() + 2 * row);
+  }
+}
+
+void log_softmax_backward(Backend& backend, TensorView logits, TensorView lse,
+                          std::span<const int32_t> targets, std::span<const float> d_lp,
+                          TensorView d_logits) {
+  const HostAccess access(backend.allocator());
+  with_path(backend.path(), [&]<typename V>() {
+    for_range(backend, logits.rows(), logits.cols(), [&](int64_t begin, int64_t end) {
+      for (int64_t c = begin; c < end; ++c) {
+        const auto row = static_cast<size_t>(c);
+        log_softmax_backward_row<V>(logits_row(logits, c), logits.cols(), lse.f32() + 2 * c,
+                                         targets[row], d_lp[row], d_logits.row(c), d_logits.dtype);
+      }
+    });
+  });
+}
+
+}  // namespace strata::ops::cpu

@@ -1,0 +1,72 @@
+#include "ops/cpu/rope.h"
+
+#include "ops/cpu/dispatch.h"
+#include "ops/cpu/norm_weight.h"
+
+namespace strata::ops::cpu {
+namespace {
+
+// The weight may lie in scratch.
+RopeKernel kernel_of(Backend& backend, const HeadNormRopeArgs& args) {
+  const int64_t dim = args.x.cols();
+  const int64_t rotary_dim = args.rotary_width();
+  return {.x = args.x.data,
+          .x_type = args.x.dtype,
+          .x_stride = args.x.row_stride,
+          .weight = args.weight.empty() ? nullptr
+                                        : offset_weight(backend, args.weight, args.weight_offset),
+          .eps = args.eps,
+          .positions = args.positions.data(),
+          .cos = args.cos.f32(),
+          .sin = args.sin.f32(),
+          .table_stride = args.cos.row_stride,
+          .num_heads = args.x.shape[1],
+          .num_rows = args.x.rows(),
+          .dim = dim,
+          .rotary_dim = rotary_dim,
+          .interleaved = args.interleaved};
+}
+
+}  // namespace
+
+void head_norm_rope(Backend& backend, const HeadNormRopeArgs& args, TensorView y) {
+  const HostAccess access(backend.allocator());
+  Scratch::Mark mark(backend.scratch());
+  const RopeKernel kernel = kernel_of(backend, args);
+  with_path(backend.path(), [&]<typename V>() {
+    for_range(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
+      head_norm_rope_rows<V>(kernel, y.data, y.row_stride, begin, end);
+    });
+  });
+}
+
+void head_norm_rope_backward(Backend& backend, const HeadNormRopeArgs& args, TensorView d_y,
+                             TensorView d_x, TensorView d_weight) {
+  const HostAccess access(backend.allocator());
+  Scratch::Mark mark(backend.scratch());
+  const RopeKernel kernel = kernel_of(backend, args);
+  with_path(backend.path(), [&]<typename V>() {
+    if (!d_weight.empty() && kernel.num_rows > 0) {  // first: d_x may lie over d_y
+      float* inv_rms = backend.scratch().take(DType::kF32, {kernel.num_rows}).f32();
+      for_range(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
+        head_inv_rms_rows<V>(kernel, inv_rms, begin, end);
+      });
+      const int64_t pairs = kernel.rotary_dim / 2;
+      for_columns(backend, kernel.num_rows, pairs, [&](int64_t begin, int64_t end) {
+        head_norm_rope_backward_columns<V>(kernel, inv_rms, d_y.data, d_y.dtype, d_y.row_stride,
+                                           d_weight.f32(), begin, end);
+      });
+      const int64_t first = kernel.rotary_dim;
+      for_columns(backend, kernel.num_rows, kernel.dim - first, [&](int64_t begin, int64_t end) {
+        head_norm_backward_columns<V>(kernel, inv_rms, d_y.data, d_y.dtype, d_y.row_stride,
+                                      d_weight.f32(), first + begin, first + end);
+      });
+    }
+    for_range(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
+      head_norm_rope_backward_rows<V>(kernel, d_y.data, d_y.dtype, d_y.row_stride, d_x.data,
+                                      d_x.dtype, d_x.row_stride, begin, end);
+    });
+  });
+}
+
+}  // namespace strata::ops::cpu

@@ -1,0 +1,15 @@
+// The CPU behind ops/router.h: arguments are checked. One driver for every path, in plain doubles.
+#pragma once
+#include "ops/router.h"
+
+namespace strata::ops::cpu {
+
+void route(Backend& backend, const RouterArgs& args, TensorView logits,
+           std::span<int32_t> expert_ids, TensorView weights);
+void route_chosen(Backend& backend, const RouterArgs& args, TensorView logits,
+                  std::span<const int32_t> expert_ids, TensorView weights);
+void route_backward(Backend& backend, const RouterArgs& args, TensorView scores,
+                    std::span<const int32_t> expert_ids, TensorView d_weights,
+                    TensorView d_logits);
+
+}  // namespace strata::ops::cpu
