@@ -11,39 +11,6 @@ const LoraModule* find_module(const AdapterRun& run, int64_t layer, int target) 
   return run.adapter == nullptr ? nullptr : run.adapter->find(layer, target);
 }
 
-// Outputs in one chain of an f32 input gradient. A head has tens of thousands of outputs: in a
-// single fp32 chain the sum's error would exceed the noise of a blocked product tenfold. In bf16
-// mode the rounding of dy is far above it, and one chain is faster.
-constexpr int64_t kChainOutputs = 512;
-
-// dx = dy W + the low-rank terms in pass.lists.low_rank. f32: chains of kChainOutputs outputs,
-// their sums added in ascending order.
-void input_gradient(Pass& pass, TensorView dy, const PanelView& w, TensorView dx, bool accumulate,
-                    const ops::Beside* beside) {
-  Backend& backend = pass.backend;
-  if (pass.dtype() != DType::kF32 || w.rows <= kChainOutputs) {
-    ops::gemm_dx(backend, {.x = dy, .w = w, .runs = pass.lists.low_rank}, dx, accumulate, beside);
-    return;
-  }
-  CHECK(kChainOutputs % w.width == 0, w.width);
-  const Scratch::Mark mark(backend.scratch());
-  const TensorView part = backend.scratch().take(DType::kF32, {dx.rows(), dx.cols()});
-  for (int64_t begin = 0; begin < w.rows; begin += kChainOutputs) {
-    const int64_t end = std::min(w.rows, begin + kChainOutputs);
-    PanelView block = w;
-    block.data = w.panel(begin / w.width);
-    block.rows = end - begin;
-    const bool first = begin == 0 && !accumulate;
-    ops::gemm_dx(backend,
-                 {.x = dy.slice_cols(begin, end),
-                  .w = block,
-                  .runs = end == w.rows ? std::span<const ops::LowRankRun>(pass.lists.low_rank)
-                                        : std::span<const ops::LowRankRun>()},
-                 first ? dx : part, false, begin == 0 ? beside : nullptr);
-    if (!first) ops::add_into(backend, part, dx);
-  }
-}
-
 }  // namespace
 
 LinearWeights linear_of(const BlockContext& context, int key) {
@@ -134,32 +101,48 @@ struct LowRankBackward {
   const LinearWeights& linear;
   TensorView x, h, dy, d_h;
 
+  [[nodiscard]] TensorView d_h_of(const AdapterRun& run, const LoraModule& module) const {
+    return d_h.slice_cols(0, module.spec.rank).slice_rows(run.begin, run.end);
+  }
+
   // y += h B^T, h = scale * x A^T  =>  d(x A^T) = scale * dy B
-  void input(Backend& backend, const AdapterRun& run) const {
-    const LoraModule* module = find_module(run, linear.layer, linear.target);
-    if (module == nullptr) return;
-    const TensorView d_h_run = d_h.slice_cols(0, module->spec.rank).slice_rows(run.begin, run.end);
-    const TensorView dy_run = dy.slice_rows(run.begin, run.end);
-    ops::gemm_dx(backend, {.x = dy_run, .w = module->b_panel, .scale = module->scale}, d_h_run);
+  void list_input(const AdapterRun& run, const LoraModule& module) const {
+    pass.lists.low_rank_inputs.push_back(
+        {.x = dy.slice_rows(run.begin, run.end), .w = module.b_panel, .scale = module.scale});
+    pass.lists.low_rank_d_h.push_back(d_h_of(run, module));
   }
 
-  void gradients(Backend& backend, const AdapterRun& run) const {
-    const LoraModule* module = find_module(run, linear.layer, linear.target);
-    if (module == nullptr || !pass.adapter_gradients || !run.adapter->trains()) return;
-    const TensorView d_h_run = d_h.slice_cols(0, module->spec.rank).slice_rows(run.begin, run.end);
-    const TensorView dy_run = dy.slice_rows(run.begin, run.end);
-    const TensorView h_run = h.slice_cols(0, module->spec.rank).slice_rows(run.begin, run.end);
-    ops::gemm_dw(backend, dy_run, h_run, rows.ends_of(run), module->d_b);
-    ops::gemm_dw(backend, d_h_run, x.slice_rows(run.begin, run.end), rows.ends_of(run),
-                 module->d_a);
+  void list_gradients(const AdapterRun& run, const LoraModule& module) const {
+    if (!pass.adapter_gradients || !run.adapter->trains()) return;
+    const std::span<const int64_t> ends = rows.ends_of(run);
+    pass.lists.low_rank_gradients.push_back(
+        {.dy = dy.slice_rows(run.begin, run.end),
+         .x = h.slice_cols(0, module.spec.rank).slice_rows(run.begin, run.end),
+         .sequence_ends = ends,
+         .dw = module.d_b});
+    pass.lists.low_rank_gradients.push_back({.dy = d_h_of(run, module),
+                                             .x = x.slice_rows(run.begin, run.end),
+                                             .sequence_ends = ends,
+                                             .dw = module.d_a});
   }
 
-  // Many short runs: a worker takes whole runs, each in one thread. The bits are the same.
-  void each_input(Backend& backend) const {
-    const std::span<const AdapterRun> runs = rows.runs();
-    backend.run_in_lanes(std::ssize(runs), [&](int64_t i, Backend& lane) {
-      input(lane, runs[static_cast<size_t>(i)]);
-    });
+  // Fills the pass's lists.
+  void list() const {
+    PassLists& lists = pass.lists;
+    lists.low_rank.clear();
+    lists.low_rank_inputs.clear();
+    lists.low_rank_d_h.clear();
+    lists.low_rank_gradients.clear();
+    for (const AdapterRun& run : rows.runs()) {
+      const LoraModule* module = find_module(run, linear.layer, linear.target);
+      if (module == nullptr) continue;
+      lists.low_rank.push_back({.begin = run.begin,
+                                .end = run.end,
+                                .x = d_h.slice_cols(0, module->spec.rank),
+                                .w = module->a_panel});
+      list_input(run, *module);
+      list_gradients(run, *module);
+    }
   }
 };
 
@@ -170,27 +153,22 @@ void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& lin
                      TensorView d_weight) {
   Backend& backend = pass.backend;
   const Scratch::Mark mark(backend.scratch());
-  std::vector<ops::LowRankRun>& low_rank = pass.lists.low_rank;
-  low_rank.clear();
   const int64_t rank = largest_rank(rows, linear.layer, linear.target);
   const TensorView d_h =
       rank == 0 ? TensorView() : backend.scratch().take(pass.dtype(), {x.rows(), rank});
-  for (const AdapterRun& run : rows.runs()) {
-    const LoraModule* module = find_module(run, linear.layer, linear.target);
-    if (module == nullptr) continue;
-    low_rank.push_back({.begin = run.begin,
-                        .end = run.end,
-                        .x = d_h.slice_cols(0, module->spec.rank),
-                        .w = module->a_panel});
-  }
-  const LowRankBackward low_rank_terms{pass, rows, linear, x, h, dy, d_h};
-  const bool beside = rank > 0 && !dx.empty() && rows.suit(backend.pool().num_threads());
-  if (beside) {
-    low_rank_terms.each_input(backend);
-  } else if (rank > 0) {
-    for (const AdapterRun& run : rows.runs()) {
-      low_rank_terms.input(backend, run);
-      low_rank_terms.gradients(backend, run);
+  LowRankBackward{pass, rows, linear, x, h, dy, d_h}.list();
+  const PassLists& lists = pass.lists;
+  std::span<const ops::GemmDwArgs> beside;
+  if (!dx.empty() && rows.suit(backend.pool().num_threads())) {
+    // Many short runs: a worker takes whole ones. The bits are the same.
+    ops::gemm_dx_each(backend, lists.low_rank_inputs, lists.low_rank_d_h);
+    beside = lists.low_rank_gradients;
+  } else {
+    for (size_t i = 0; i < lists.low_rank_inputs.size(); ++i) {
+      ops::gemm_dx(backend, lists.low_rank_inputs[i], lists.low_rank_d_h[i]);
+    }
+    for (const ops::GemmDwArgs& g : lists.low_rank_gradients) {
+      ops::gemm_dw(backend, g.dy, g.x, g.sequence_ends, g.dw);
     }
   }
   if (!d_weight.empty()) ops::gemm_dw(backend, dy, x, rows.ends(), d_weight);
@@ -199,11 +177,8 @@ void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& lin
   }
   // dx = dy W + d(x A^T) A
   if (dx.empty()) return;
-  const auto gradients_of = [&](int64_t i, int worker) {
-    low_rank_terms.gradients(backend.lane(worker), rows.runs()[static_cast<size_t>(i)]);
-  };
-  const ops::Beside gradients{std::ssize(rows.runs()), gradients_of};
-  input_gradient(pass, dy, linear.weight, dx, accumulate, beside ? &gradients : nullptr);
+  ops::gemm_dx_blocked(backend, {.x = dy, .w = linear.weight, .runs = lists.low_rank}, dx,
+                       accumulate, beside);
 }
 
 void linear_forward(Pass& pass, const BlockContext& context, int key, TensorView x, TensorView add,

@@ -77,6 +77,10 @@ struct PassLists {
   LayerSaves saves;
   std::vector<ops::RunProduct> products;
   std::vector<ops::LowRankRun> low_rank;
+  // Of a linear's backward: a product for each adapter's rows, its output, and two gradients each.
+  std::vector<ops::GemmArgs> low_rank_inputs;
+  std::vector<TensorView> low_rank_d_h;
+  std::vector<ops::GemmDwArgs> low_rank_gradients;
   std::vector<ops::AttentionSegment> segments;
   std::vector<ops::KvRange> ranges;
   std::vector<size_t> range_ends;  // of each sequence

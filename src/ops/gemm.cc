@@ -4,6 +4,7 @@
 
 #include "ops/checks.h"
 #include "ops/cpu/gemm.h"
+#include "ops/elementwise.h"
 
 namespace strata::ops {
 namespace {
@@ -64,6 +65,20 @@ void check_gemm_dx(const GemmArgs& args, const TensorView& dx, bool accumulate) 
   }
 }
 
+void check_gemm_dw(const GemmDwArgs& args) {
+  const auto& [dy, x, sequence_ends, dw] = args;
+  CHECK(is_float(x.dtype) && dy.dtype == x.dtype, x.dtype, dy.dtype);
+  CHECK(dw.dtype == DType::kF32, dw.dtype);
+  CHECK(x.rows() == dy.rows() && x.rows() <= INT32_MAX, x.rows(), dy.rows());
+  CHECK(dw.rows() == dy.cols() && dw.cols() == x.cols(), dw.rows(), dy.cols(), dw.cols(), x.cols());
+  int64_t previous = 0;
+  for (const int64_t end : sequence_ends) {
+    CHECK(end >= previous, end, previous);
+    previous = end;
+  }
+  CHECK(previous == x.rows(), previous, x.rows());
+}
+
 }  // namespace
 
 void gemm(Backend& backend, const GemmArgs& args, TensorView y) {
@@ -96,10 +111,41 @@ void gemm_runs(Backend& backend, TensorView x, std::span<const RunProduct> runs,
 }
 
 void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate,
-             const Beside* beside) {
+             std::span<const GemmDwArgs> beside) {
   check_gemm_dx(args, dx, accumulate);
-  CHECK(dx.rows() > 0 || beside == nullptr);
+  for (const GemmDwArgs& item : beside) check_gemm_dw(item);
+  CHECK(dx.rows() > 0 || beside.empty());
   if (dx.rows() > 0) cpu::gemm_dx(backend, {&args, 1}, {&dx, 1}, accumulate, beside);
+}
+
+void gemm_dx_blocked(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate,
+                     std::span<const GemmDwArgs> beside) {
+  const PanelView& w = args.w;
+  if (w.dtype != DType::kF32 || w.rows <= kChainOutputs) {
+    return gemm_dx(backend, args, dx, accumulate, beside);
+  }
+  CHECK(kChainOutputs % w.width == 0 && args.scale == 1.0f && dx.dtype == DType::kF32, w.width,
+        args.scale, dx.dtype);
+  const Scratch::Mark mark(backend.scratch());
+  const TensorView part = backend.scratch().take(DType::kF32, {dx.rows(), dx.cols()});
+  for (int64_t begin = 0; begin < w.rows; begin += kChainOutputs) {
+    const int64_t end = std::min(w.rows, begin + kChainOutputs);
+    GemmArgs block = {.x = args.x.slice_cols(begin, end), .w = w};
+    block.w.data = w.panel(begin / w.width);
+    block.w.rows = end - begin;
+    if (end == w.rows) block.runs = args.runs;
+    const bool first = begin == 0 && !accumulate;
+    gemm_dx(backend, block, first ? dx : part, false,
+            begin == 0 ? beside : std::span<const GemmDwArgs>());
+    if (!first) add_into(backend, part, dx);
+  }
+}
+
+void gemm_dx_each(Backend& backend, std::span<const GemmArgs> products,
+                  std::span<const TensorView> dx) {
+  CHECK(products.size() == dx.size(), products.size(), dx.size());
+  for (size_t i = 0; i < products.size(); ++i) check_gemm_dx(products[i], dx[i], false);
+  cpu::gemm_dx_each(backend, products, dx);
 }
 
 void gemm_dx_list(Backend& backend, std::span<const GemmArgs> products,
@@ -110,22 +156,13 @@ void gemm_dx_list(Backend& backend, std::span<const GemmArgs> products,
     CHECK(dx[i].rows() > 0);
   }
   if (!products.empty()) {
-    cpu::gemm_dx(backend, products, dx, accumulate, nullptr, most_rows);
+    cpu::gemm_dx(backend, products, dx, accumulate, {}, most_rows);
   }
 }
 
 void gemm_dw(Backend& backend, TensorView dy, TensorView x, std::span<const int64_t> sequence_ends,
              TensorView dw) {
-  CHECK(is_float(x.dtype) && dy.dtype == x.dtype, x.dtype, dy.dtype);
-  CHECK(dw.dtype == DType::kF32, dw.dtype);
-  CHECK(x.rows() == dy.rows() && x.rows() <= INT32_MAX, x.rows(), dy.rows());
-  CHECK(dw.rows() == dy.cols() && dw.cols() == x.cols(), dw.rows(), dy.cols(), dw.cols(), x.cols());
-  int64_t previous = 0;
-  for (const int64_t end : sequence_ends) {
-    CHECK(end >= previous, end, previous);
-    previous = end;
-  }
-  CHECK(previous == x.rows(), previous, x.rows());
+  check_gemm_dw({.dy = dy, .x = x, .sequence_ends = sequence_ends, .dw = dw});
   if (x.rows() > 0) cpu::gemm_dw(backend, dy, x, sequence_ends, dw);
 }
 

@@ -4,9 +4,10 @@
 //   gemm_dw:  dw[N, K] += dy^T x, summed over tokens
 // Element types: x, dy and weights share one type, f32 or bf16; outputs are f32 or bf16 and rounded
 // once. Order of summation: one fp32 accumulator for each output. gemm: ascending K, then the
-// low-rank term's ascending R in the same accumulator. gemm_dx: ascending N, then ascending R.
-// gemm_dw: ascending tokens, starting from the value stored in dw. bf16: the chain runs over pairs
-// (k, k + 1); an odd end is paired with zero; in gemm_dw a pair never straddles two sequences.
+// low-rank term's ascending R in the same accumulator. gemm_dx: ascending N, then ascending R
+// (gemm_dx_blocked says its own). gemm_dw: ascending tokens, starting from the value stored in dw.
+// bf16: the chain runs over pairs (k, k + 1); an odd end is paired with zero; in gemm_dw a pair
+// never straddles two sequences.
 // Nothing depends on T, on the other rows, on tiles or on threads. Paths without bf16 instructions
 // widen to f32 and keep the same chain order; avx512_bf16 takes denormals for zero, as its
 // instruction does. Engine thread only. y and dx must not alias the inputs, except y == add of the
@@ -15,7 +16,6 @@
 #include <span>
 
 #include "backend/backend.h"
-#include "base/function_ref.h"
 #include "tensor/panel.h"
 #include "tensor/view.h"
 
@@ -55,17 +55,36 @@ struct RunProduct {
 // disjoint and ascending; the rest of y is left alone.
 void gemm_runs(Backend& backend, TensorView x, std::span<const RunProduct> runs, TensorView y);
 
-// Items that the workers of a product do in its parallel region: any worker takes any item. They
-// stream memory while other workers multiply, and touch nothing that the product writes.
-struct Beside {
-  int64_t count = 0;
-  FunctionRef<void(int64_t item, int worker)> run;
+// A gemm_dw (below) of many.
+struct GemmDwArgs {
+  TensorView dy;  // [T, N]
+  TensorView x;   // [T, K]
+  std::span<const int64_t> sequence_ends;
+  TensorView dw;  // [N, K] f32
 };
 
 // Writes dx [T, K], f32 or bf16. With accumulate (f32 dx and scale 1 only) the accumulators start
-// from dx.
+// from dx. The gradients `beside` are made in the same parallel region, each by one worker to the
+// bits of gemm_dw: they stream memory while other workers multiply. No two have one dw.
 void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate = false,
-             const Beside* beside = nullptr);
+             std::span<const GemmDwArgs> beside = {});
+
+// Outputs in one chain of gemm_dx_blocked in f32. A head has tens of thousands of outputs: in one
+// fp32 chain the sum's error would exceed the noise of a blocked product tenfold. In bf16 the
+// rounding of dy is far above it, and one chain is faster.
+constexpr int64_t kChainOutputs = 512;
+
+// The input gradient of a projection. bf16, or N <= kChainOutputs: gemm_dx. Else f32, in another
+// order: N is cut into blocks of kChainOutputs outputs, each of which is one chain over ascending N
+// from zero, the last continued by the low-rank term's; the blocks' sums are added in ascending
+// order, with accumulate to what dx holds.
+void gemm_dx_blocked(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate = false,
+                     std::span<const GemmDwArgs> beside = {});
+
+// gemm_dx of each product, one worker each, to the bit: for many products of few rows, whose
+// shapes may differ. Outputs must not overlap.
+void gemm_dx_each(Backend& backend, std::span<const GemmArgs> products,
+                  std::span<const TensorView> dx);
 
 // Several products, each with rows, in one parallel region: what gemm and gemm_dx give one by one,
 // to the bit, but workers wait for each other once. Outputs must not overlap. Weights are of equal

@@ -193,30 +193,104 @@ TEST(GemmDx, BitsDependOnTheRowOnly) {
   }
 }
 
-// Items beside a product: each once, by a worker of the team, and the product is what it is alone.
-TEST(GemmDx, ItemsBesideItRunOnceEach) {
+// Gradients beside a product, and many small products at once: each what it is alone.
+TEST(GemmDx, GradientsBesideItAreWhatTheyAreAlone) {
   constexpr int64_t kTokens = 20, kOutputs = 600, kInputs = 150;
-  for (const int threads : {1, 2, 5}) {
-    Backend backend(choose_cpu_path(), threads);
-    const Buffer dy = random_buffer(DType::kBF16, {kTokens, kOutputs}, {.seed = 1});
-    const Weight w(backend, DType::kBF16, kOutputs, kInputs, backend.panel_width(), 3);
-    Buffer alone(DType::kF32, {kTokens, kInputs});
-    gemm_dx(backend, {.x = dy, .w = w.panel}, alone);
-    for (const int64_t count : {0, 1, 2, 9, 100}) {
-      std::vector<int> times(static_cast<size_t>(count));  // an item belongs to one worker
-      std::vector<int> workers(static_cast<size_t>(count), -1);
-      const auto item = [&](int64_t i, int worker) {
-        ++times[static_cast<size_t>(i)];
-        workers[static_cast<size_t>(i)] = worker;
-      };
-      const Beside beside{count, item};
-      Buffer dx(DType::kF32, {kTokens, kInputs});
-      gemm_dx(backend, {.x = dy, .w = w.panel}, dx, /*accumulate=*/false, &beside);
-      expect_same_bits(dx, alone);
-      EXPECT_EQ(times, std::vector<int>(static_cast<size_t>(count), 1));
-      for (const int worker : workers) {
-        EXPECT_GE(worker, 0);
-        EXPECT_LT(worker, threads);
+  const std::vector<int64_t> ends = {7, kTokens};
+  for (const DType dtype : product_dtypes()) {
+    for (const int threads : {1, 2, 5}) {
+      Backend backend(choose_cpu_path(), threads);
+      const Buffer dy = random_buffer(dtype, {kTokens, kOutputs}, {.seed = 1});
+      const Weight w(backend, dtype, kOutputs, kInputs, backend.panel_width(), 3);
+      Buffer alone(DType::kF32, {kTokens, kInputs});
+      gemm_dx(backend, {.x = dy, .w = w.panel}, alone);
+      for (const size_t count : {0, 1, 2, 9, 40}) {
+        std::vector<Buffer> x, got, want;
+        std::vector<GemmDwArgs> beside;
+        for (size_t i = 0; i < count; ++i) {
+          const auto rank = static_cast<int64_t>(1 + 5 * i);
+          x.push_back(random_buffer(dtype, {kTokens, rank}, {.seed = 10 + i}));
+          got.push_back(random_buffer(DType::kF32, {kOutputs, rank}, {.seed = 90 + i}));
+          want.push_back(got.back());
+        }
+        for (size_t i = 0; i < count; ++i) {
+          beside.push_back({.dy = dy, .x = x[i], .sequence_ends = ends, .dw = got[i]});
+          gemm_dw(backend, dy, x[i], ends, want[i]);
+        }
+        Buffer dx(DType::kF32, {kTokens, kInputs});
+        gemm_dx(backend, {.x = dy, .w = w.panel}, dx, /*accumulate=*/false, beside);
+        expect_same_bits(dx, alone);
+        for (size_t i = 0; i < count; ++i) expect_same_bits(got[i], want[i]);
+      }
+    }
+  }
+}
+
+TEST(GemmDx, EachOfManyProductsIsWhatItIsAlone) {
+  for (const DType dtype : product_dtypes()) {
+    for (const int threads : {1, 2, 5}) {
+      Backend backend(choose_cpu_path(), threads);
+      std::vector<Buffer> dy, got, want;
+      std::vector<Weight> w;
+      std::vector<GemmArgs> products;
+      std::vector<TensorView> outputs;
+      for (uint64_t i = 0; i < 12; ++i) {
+        const auto rows = static_cast<int64_t>(i % 4), made = static_cast<int64_t>(1 + 9 * i);
+        dy.push_back(random_buffer(dtype, {rows, 70}, {.seed = i}));
+        w.emplace_back(backend, dtype, 70, made, 16, 20 + i);
+        got.emplace_back(dtype, Shape{rows, made});
+        want.emplace_back(dtype, Shape{rows, made});
+      }
+      for (size_t i = 0; i < dy.size(); ++i) {
+        products.push_back({.x = dy[i], .w = w[i].panel, .scale = 0.25f});
+        outputs.push_back(got[i]);
+        gemm_dx(backend, products[i], want[i]);
+      }
+      gemm_dx_each(backend, products, outputs);
+      for (size_t i = 0; i < dy.size(); ++i) expect_same_bits(got[i], want[i]);
+    }
+  }
+}
+
+// f32: blocks of kChainOutputs outputs, a chain each, the sums added in ascending order, the
+// low-rank term in the last. bf16: one chain.
+TEST(GemmDx, BlockedIsASumOfChains) {
+  constexpr int64_t kTokens = 9, kInputs = 37, kRank = 3;
+  for (const CpuPath path : supported_paths()) {
+    Backend backend(path, 2);
+    for (const DType dtype : product_dtypes()) {
+      for (const int64_t outputs : {kChainOutputs, kChainOutputs + 1, 2 * kChainOutputs + 88}) {
+        for (const bool accumulate : {false, true}) {
+          const Buffer dy = random_buffer(dtype, {kTokens, outputs}, {.seed = 1});
+          const Weight w(backend, dtype, outputs, kInputs, 64, 2);
+          const Weight a(backend, dtype, kRank, kInputs, 16, 3);
+          const Buffer low = random_buffer(dtype, {kTokens, kRank}, {.seed = 4});
+          const LowRankRun run = {.begin = 2, .end = 7, .x = low, .w = a.panel};
+          Buffer got = random_buffer(DType::kF32, {kTokens, kInputs}, {.seed = 5});
+          Buffer want = got;
+          gemm_dx_blocked(backend, {.x = dy, .w = w.panel, .runs = {&run, 1}}, got, accumulate);
+          if (dtype == DType::kBF16 || outputs == kChainOutputs) {
+            gemm_dx(backend, {.x = dy, .w = w.panel, .runs = {&run, 1}}, want, accumulate);
+            expect_same_bits(got, want);
+            continue;
+          }
+          // Sums of parts whose products were made alone.
+          for (int64_t begin = 0; begin < outputs; begin += kChainOutputs) {
+            const int64_t end = std::min(outputs, begin + kChainOutputs);
+            GemmArgs block = {.x = dy.view().slice_cols(begin, end), .w = w.panel};
+            block.w.data = w.panel.panel(begin / 64);
+            block.w.rows = end - begin;
+            if (end == outputs) block.runs = {&run, 1};
+            Buffer part(DType::kF32, {kTokens, kInputs});
+            gemm_dx(backend, block, part);
+            for (int64_t i = 0; i < want.size(); ++i) {
+              const auto value = static_cast<float>(part.get(i));
+              const bool first = begin == 0 && !accumulate;
+              want.set(i, first ? value : static_cast<float>(want.get(i)) + value);
+            }
+          }
+          expect_same_bits(got, want);
+        }
       }
     }
   }

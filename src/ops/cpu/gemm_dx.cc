@@ -203,11 +203,11 @@ struct Shares {
 }  // namespace
 
 void gemm_dx(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> dx,
-             bool accumulate, const Beside* beside, int64_t most_rows) {
+             bool accumulate, std::span<const GemmDwArgs> beside, int64_t most_rows) {
   const HostAccess access(backend.allocator());
   const CpuPath path = backend.path();
   const int64_t threads = backend.pool().num_threads();
-  int64_t parts = beside == nullptr ? 0 : threads;
+  int64_t parts = beside.empty() ? 0 : threads;
   int64_t bytes = 0;  // of a worker
   for (const GemmArgs& args : products) {
     const Shares shares(path, threads, args);
@@ -220,27 +220,42 @@ void gemm_dx(Backend& backend, std::span<const GemmArgs> products, std::span<con
   }
   const Scratch::Mark mark(backend.scratch());
   char* memory = static_cast<char*>(backend.scratch().take(parts * bytes));
-  if (backend.is_counting()) {
-    for (int64_t item = 0; beside != nullptr && item < beside->count; ++item) beside->run(item, 0);
+  if (!beside.empty()) backend.make_lanes();
+  const auto make_gradient = [&](const GemmDwArgs& item, Backend& lane) {
+    if (item.x.rows() > 0) cpu::gemm_dw(lane, item.dy, item.x, item.sequence_ends, item.dw);
+  };
+  if (backend.is_counting()) {  // any lane may get any item
+    for (const GemmDwArgs& item : beside) make_gradient(item, backend.lane(0));
     return;
   }
-  std::atomic<int64_t> next_item = 0;
-  const auto do_items = [&](int64_t most, int worker) {
-    for (int64_t done = 0; beside != nullptr && done < most; ++done) {
-      const int64_t item = next_item.fetch_add(1, std::memory_order_relaxed);
-      if (item >= beside->count) return;
-      beside->run(item, worker);
+  std::atomic<size_t> next_item = 0;
+  const auto do_items = [&](size_t most, int worker) {
+    for (size_t done = 0; done < most; ++done) {
+      const size_t item = next_item.fetch_add(1, std::memory_order_relaxed);
+      if (item >= beside.size()) return;
+      make_gradient(beside[item], backend.lane(worker));
     }
   };
+  const auto items_each = static_cast<size_t>(ceil_div(std::ssize(beside), parts));
   backend.pool().run(parts, [&](int64_t begin, int64_t end, int worker) {
     for (int64_t part = begin; part < end; ++part) {
-      if (beside != nullptr && part % 2 == 0) do_items(ceil_div(beside->count, parts), worker);
+      if (part % 2 == 0) do_items(items_each, worker);
       for (size_t i = 0; i < products.size(); ++i) {
         const Shares shares(path, threads, products[i]);
         if (part < shares.num_parts()) shares.run(part, dx[i], accumulate, memory + part * bytes);
       }
     }
-    do_items(INT64_MAX, worker);
+    do_items(SIZE_MAX, worker);
+  });
+}
+
+void gemm_dx_each(Backend& backend, std::span<const GemmArgs> products,
+                  std::span<const TensorView> dx) {
+  if (products.empty()) return;
+  const HostAccess access(backend.allocator());
+  backend.run_in_lanes(std::ssize(products), [&](int64_t item, Backend& lane) {
+    const auto i = static_cast<size_t>(item);
+    if (dx[i].rows() > 0) cpu::gemm_dx(lane, {&products[i], 1}, {&dx[i], 1}, false);
   });
 }
 
