@@ -22,6 +22,7 @@
 #include "engine/sampling_loop.h"
 #include "model/blocks/mla.h"
 #include "model/blocks/moe.h"
+#include "ops/elementwise.h"
 #include "ops/limits.h"
 
 namespace strata::apps {
@@ -73,6 +74,7 @@ struct Sample {
 // Small random weights, cheap to make: a hash of the element's index, uniform in +-0.035 (deviation
 // 0.02).
 void fill_random(Backend& backend, model::ModelWeights& weights) {
+  std::vector<float> values;  // of a slice
   for (size_t index = 0; index < weights.table().size(); ++index) {
     const model::Parameter& parameter = weights.table()[index];
     const int64_t rows = parameter.num_rows();
@@ -82,15 +84,17 @@ void fill_random(Backend& backend, model::ModelWeights& weights) {
       const int64_t end = std::min(rows, begin + step);
       const Scratch::Mark mark(backend.scratch());
       const TensorView slice = backend.scratch().take(DType::kBF16, {end - begin, cols});
+      values.resize(static_cast<size_t>((end - begin) * cols));
       const uint64_t key = (index << 40) + static_cast<uint64_t>(begin * cols);
       backend.pool().run((end - begin) * cols, [&](int64_t first, int64_t last, int) {
         for (int64_t i = first; i < last; ++i) {
           uint64_t x = (key + static_cast<uint64_t>(i)) * 0x9E3779B97F4A7C15ull;
           x = (x ^ (x >> 29)) * 0xBF58476D1CE4E5B9ull;
           const float unit = static_cast<float>(static_cast<int32_t>(x >> 32)) * 0x1.0p-31f;
-          slice.bf16()[i] = to_bf16(parameter.is_matrix() ? 0.035f * unit : 1.0f);
+          values[static_cast<size_t>(i)] = parameter.is_matrix() ? 0.035f * unit : 1.0f;
         }
       });
+      ops::from_host(backend, values, slice);
       weights.write(backend, index, begin, slice);
     }
   }

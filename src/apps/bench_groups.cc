@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "model/blocks/moe.h"
+#include "ops/elementwise.h"
 #include "ops/gemm_groups.h"
 
 namespace strata::apps {
@@ -11,16 +12,13 @@ namespace {
 
 // bf16 or f32 values in (-1, 1), never zero: what they are does not matter, that they are finite
 // and normal does.
-void fill(TensorView view) {
-  const int64_t count = view.shape.num_elements();
-  for (int64_t i = 0; i < count; ++i) {
-    const float value = 0.03125f * static_cast<float>(1 + (i * 2654435761LL >> 9) % 31);
-    if (view.dtype == DType::kF32) {
-      view.f32()[i] = value;
-    } else {
-      view.bf16()[i] = to_bf16(value);
-    }
+void fill(Backend& backend, TensorView view) {
+  std::vector<float> values(static_cast<size_t>(view.shape.num_elements()));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] =
+        0.03125f * static_cast<float>(1 + (static_cast<int64_t>(i) * 2654435761LL >> 9) % 31);
   }
+  ops::from_host(backend, values, view);
 }
 
 const model::MoeConfig* moe_of(const model::ModelConfig& c, int64_t layer) {
@@ -58,8 +56,8 @@ class Groups {
     narrow_ = Tensor(allocator, dtype, {rows, moe.expert_width});
     other_ = Tensor(allocator, dtype, {rows, moe.expert_width});
     sum_ = Tensor(allocator, DType::kF32, {rows, c.hidden_size});
-    fill(wide_);
-    fill(narrow_);
+    fill(backend_, wide_);
+    fill(backend_, narrow_);
     flops_ = 3.0 * 2.0 * static_cast<double>(rows * c.hidden_size * moe.expert_width);
   }
 

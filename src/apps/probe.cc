@@ -9,6 +9,7 @@
 #include "base/files.h"
 #include "checkpoint/safetensors_writer.h"
 #include "model/adapter_tensors.h"
+#include "ops/elementwise.h"
 
 namespace strata::apps {
 namespace {
@@ -75,6 +76,7 @@ class Probe {
 
   // Every LoRA tensor of every adapter, under the names of its file.
   void put_adapters(const std::string& prefix, bool gradients) {
+    const HostAccess access(engine_->backend().allocator());
     for (size_t k = 0; k < slots_.size(); ++k) {
       const model::LoraAdapter& adapter = engine_->adapter(slots_[k]);
       for (const model::AdapterTensor& tensor : model::adapter_tensors(adapter)) {
@@ -137,10 +139,12 @@ class Probe {
       if (engine_->model().weights->table()[tensor.parameters.front()].buffer) continue;
       std::vector<int64_t> shape;
       for (int axis = 0; axis < tensor.shape.rank(); ++axis) shape.push_back(tensor.shape[axis]);
-      float* out = add(prefix + std::string(tensor.name), shape).data();
+      std::span<float> out = add(prefix + std::string(tensor.name), shape);
       for (const size_t i : tensor.parameters) {
         const TensorView part = source(i);
-        out = std::copy(part.f32(), part.f32() + part.shape.num_elements(), out);
+        const auto count = static_cast<size_t>(part.shape.num_elements());
+        ops::to_host(engine_->backend(), part, out.first(count));
+        out = out.subspan(count);
       }
     }
   }

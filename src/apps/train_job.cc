@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -11,6 +10,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "model/adapter_io.h"
+#include "ops/elementwise.h"
 
 namespace strata::apps {
 namespace {
@@ -147,8 +147,7 @@ void TrainJob::export_to(const std::string& dir) {
   const train::BaseTrainer& trainer = engine_->base_trainer();
   const auto masters = [&](size_t index, int64_t first_row, TensorView rows) {
     const TensorView master = trainer.master(index);
-    std::memcpy(rows.f32(), master.f32() + first_row * rows.cols(),
-                static_cast<size_t>(rows.num_bytes()));
+    ops::copy(engine_->backend(), master.part(first_row * rows.cols(), rows.shape), rows);
   };
   const model::RowSource source(masters);
   model::save_model(engine_->backend(), engine_->model(), dir, &source);

@@ -71,6 +71,7 @@ bool has_train_state(const std::string& out) { return TrainerState::exists(state
 void save_train_state(TrainJob& job, const std::string& fingerprint) {
   const std::string& out = job.options().out;
   const std::vector<TensorView> state = job.state();
+  const HostAccess access(job.engine().backend().allocator());
   std::vector<TensorDecl> tensors;
   for (size_t i = 0; i < state.size(); ++i)
     tensors.push_back({kNames[i], DType::kF32, state[i].shape});
@@ -107,6 +108,7 @@ void load_train_state(TrainJob& job, const std::string& fingerprint) {
   const int64_t step = object->at("step").get_int64();
   if (step < 0 || step > job.num_steps()) fail(fmt::format("step {} of {}", step, job.num_steps()));
   const std::vector<TensorView> state = job.state();
+  const HostAccess access(job.engine().backend().allocator());
   for (size_t i = 0; i < state.size(); ++i) saved.read(kNames[i], state[i].shape, state[i].f32());
   job.restore(step);
 }

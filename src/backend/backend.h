@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/threads.h"
 #include "backend/arena.h"
+#include "base/threads.h"
 
 namespace strata {
 
@@ -46,8 +46,9 @@ class Backend {
   [[nodiscard]] Allocator& allocator() const { return allocator_; }
   // Temporary memory of kernels and of a step; use it through Scratch::Mark.
   [[nodiscard]] Scratch& scratch() { return scratch_; }
-  // A backend of one thread and its own scratch, for worker `worker` of a region of pool(): there,
-  // ops run whole, one beside the other. Made at the first call of make_lanes(), which comes first.
+  // For ops alone: a backend of one thread and its own scratch, for worker `worker` of a region of
+  // pool(), where small ops run whole, one beside the other. Made at the first call of
+  // make_lanes(), which comes first.
   [[nodiscard]] Backend& lane(int worker) { return *lanes_[static_cast<size_t>(worker)]; }
   [[nodiscard]] int num_lanes() const { return static_cast<int>(lanes_.size()); }
   void make_lanes() {
@@ -66,6 +67,22 @@ class Backend {
       return;
     }
     pool_.run_each(count, [&](int64_t i, int worker) { body(i, lane(worker)); });
+  }
+  // Room for what a pass was counted to take, of scratch and of each lane's; memory beyond `most`
+  // is given back first.
+  void book(int64_t bytes, int64_t lane_bytes, int64_t most) {
+    scratch_.reserve(bytes, most);
+    if (lane_bytes == 0) return;
+    make_lanes();
+    for (const std::unique_ptr<Backend>& lane : lanes_) lane->scratch_.reserve(lane_bytes, most);
+  }
+  // Of a counting backend: begins anew; and the most that any lane would take.
+  void reset_count() {
+    scratch_.reserve(0);
+    for (const std::unique_ptr<Backend>& lane : lanes_) lane->scratch_.reserve(0);
+  }
+  [[nodiscard]] int64_t lane_high_water() const {
+    return lanes_.empty() ? 0 : lanes_[0]->scratch_.high_water();
   }
   // Outputs in a panel of weights on this path (tensor/panel.h).
   [[nodiscard]] int64_t panel_width() const {

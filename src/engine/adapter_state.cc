@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <cstring>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "checkpoint/safetensors_writer.h"
 #include "model/adapter_export.h"
+#include "ops/elementwise.h"
 
 namespace strata::engine {
 namespace {
@@ -24,11 +24,6 @@ std::vector<model::LoraModuleSpec> specs_of(const model::LoraAdapter& adapter) {
   return specs;
 }
 
-void copy(TensorView from, TensorView to) {
-  CHECK(from.num_bytes() == to.num_bytes());
-  std::memcpy(to.data, from.data, static_cast<size_t>(from.num_bytes()));
-}
-
 void write_optimizer(const AdapterCopy& copy, const std::string& dir) {
   const Shape shape = {copy.weights->num_parameters()};
   SafetensorsWriter writer(dir + kOptimizerFile,
@@ -42,8 +37,10 @@ void write_optimizer(const AdapterCopy& copy, const std::string& dir) {
   writer.commit();
 }
 
-std::vector<float> values_of(TensorView view) {
-  return {view.f32(), view.f32() + view.shape.num_elements()};
+std::vector<float> values_of(Engine& engine, TensorView view) {
+  std::vector<float> values(static_cast<size_t>(view.shape.num_elements()));
+  ops::to_host(engine.backend(), view, values);
+  return values;
 }
 
 void load_optimizer(model::LoraAdapter& adapter, const std::string& dir) {
@@ -61,6 +58,7 @@ void load_optimizer(model::LoraAdapter& adapter, const std::string& dir) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), adapter.step);
   if (error != std::errc() || end != text.data() + text.size() || adapter.step < 0)
     fail(fmt::format("step: got '{}', want a count", text));
+  const HostAccess access(adapter.backend().allocator());
   for (const auto& [name, out] :
        {std::pair(kFirst, adapter.first_moments()), std::pair(kSecond, adapter.second_moments())}) {
     const TensorInfo* info = file.find(name);
@@ -82,8 +80,8 @@ int64_t adapter_file_bytes(const std::string& dir) {
 AdapterCopy copy_state(Engine& engine, const model::LoraAdapter& adapter) {
   CHECK(adapter.trains());
   return {.weights = copy_adapter(engine, adapter),
-          .first_moments = values_of(adapter.first_moments()),
-          .second_moments = values_of(adapter.second_moments()),
+          .first_moments = values_of(engine, adapter.first_moments()),
+          .second_moments = values_of(engine, adapter.second_moments()),
           .step = adapter.step};
 }
 
@@ -113,9 +111,10 @@ void load_adapter_state(Engine& engine, model::LoraAdapter& adapter, const std::
   loaded.enable_training();
   if (optimizer) load_optimizer(loaded, dir);
   adapter.enable_training();
-  copy(loaded.parameters(), adapter.parameters());
-  copy(loaded.first_moments(), adapter.first_moments());
-  copy(loaded.second_moments(), adapter.second_moments());
+  Backend& backend = engine.backend();
+  ops::copy(backend, loaded.parameters(), adapter.parameters());
+  ops::copy(backend, loaded.first_moments(), adapter.first_moments());
+  ops::copy(backend, loaded.second_moments(), adapter.second_moments());
   adapter.step = loaded.step;
   adapter.drop_gradients();
   adapter.refresh(engine.backend());
@@ -124,7 +123,7 @@ void load_adapter_state(Engine& engine, model::LoraAdapter& adapter, const std::
 std::unique_ptr<model::LoraAdapter> copy_adapter(Engine& engine, const model::LoraAdapter& from) {
   auto out = std::make_unique<model::LoraAdapter>(engine.backend(), *engine.model().weights,
                                                   specs_of(from));
-  copy(from.parameters(), out->parameters());
+  ops::copy(engine.backend(), from.parameters(), out->parameters());
   out->refresh(engine.backend());
   return out;
 }

@@ -75,14 +75,15 @@ model::LoraAdapter* Engine::adapter_or_base(api::AdapterSlot slot) const {
 }
 
 train::BaseTrainer& Engine::base_trainer() {
-  if (!base_trainer_) base_trainer_ = std::make_unique<train::BaseTrainer>(backend(), *model_.weights);
+  if (!base_trainer_)
+    base_trainer_ = std::make_unique<train::BaseTrainer>(backend(), *model_.weights);
   return *base_trainer_;
 }
 
 void Engine::enable_base_steps() {
   base_trainer().enable_steps([this](size_t index, TensorView out) {
     if (model_.checkpoint != nullptr) {
-      model::read_stored(model_, index, out);
+      model::read_stored(backend(), model_, index, out);
     } else {
       model_.weights->read(backend(), index, 0, out);
     }

@@ -1,6 +1,6 @@
 #include "engine/pass.h"
 
-#include <cstring>
+#include <span>
 
 #include "engine/engine.h"
 #include "ops/elementwise.h"
@@ -8,31 +8,41 @@
 namespace strata::engine {
 namespace {
 
+// As many values of a result as `part` has, from value `first` on.
+std::span<float> rows_of(api::NamedTensor& out, int64_t first, const TensorView& part) {
+  return std::span(out.values)
+      .subspan(static_cast<size_t>(first), static_cast<size_t>(part.shape.num_elements()));
+}
+
 void write_hidden_states(Backend& backend, const PassWork& work, TensorView states,
                          TensorView final_hidden) {
   api::NamedTensor& out = work.sink->at("hidden_states");
   const int64_t total = out.shape[1];
   const int64_t width = states.cols();
   for (int64_t i = 0; i < states.shape[0]; ++i) {
-    std::memcpy(out.values.data() + (i * total + work.first_row) * width, states.at(i).data,
-                static_cast<size_t>(states.at(i).num_bytes()));
+    ops::to_host(backend, states.at(i),
+                 rows_of(out, (i * total + work.first_row) * width, states.at(i)));
   }
   if (final_hidden.empty()) return;
-  float* rows = work.sink->at("final_hidden").values.data() + work.first_row * final_hidden.cols();
-  ops::copy(backend, final_hidden, TensorView(rows, DType::kF32, final_hidden.shape));
+  ops::to_host(
+      backend, final_hidden,
+      rows_of(work.sink->at("final_hidden"), work.first_row * final_hidden.cols(), final_hidden));
 }
 
 void write_logits(model::Pass& pass, const PassWork& work, TensorView hidden, PassState& state) {
-  api::NamedTensor& out = work.sink->at("logits");
+  Backend& backend = pass.backend;
   const int64_t vocab = pass.weights.config().vocab_size;
   state.all_rows.assign(static_cast<size_t>(pass.num_tokens()), 1);
   model::RowChunks& chunks = state.logit_chunks;
   chunks.start(pass, state.all_rows);
   for (auto rows = chunks.next(); !rows.empty(); rows = chunks.next()) {
     const TensorView chunk = hidden.slice_rows(rows.front(), rows.back() + 1);
-    const TensorView logits(out.values.data() + (work.first_row + rows.front()) * vocab,
-                            DType::kF32, {static_cast<int64_t>(rows.size()), vocab});
+    const Scratch::Mark mark(backend.scratch());
+    const TensorView logits = pass.take(DType::kF32, {std::ssize(rows), vocab});
     model::head_forward(pass, chunks.groups(), chunk, {}, logits);
+    if (backend.is_counting()) continue;
+    ops::to_host(backend, logits,
+                 rows_of(work.sink->at("logits"), (work.first_row + rows.front()) * vocab, logits));
   }
 }
 

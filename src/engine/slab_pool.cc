@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/error.h"
+#include "ops/elementwise.h"
 
 namespace strata::engine {
 
@@ -31,7 +31,7 @@ void* SlabPool::take() {
 
 void* SlabPool::take_copy(const void* slab) {
   void* copy = take();
-  std::memcpy(copy, slab, static_cast<size_t>(slab_bytes_));
+  ops::copy_bytes(backend_, slab, copy, slab_bytes_);
   return copy;
 }
 

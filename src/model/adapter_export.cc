@@ -37,6 +37,7 @@ std::vector<float> scaled_half(const LoraModule& module, int64_t half, float fac
 
 void export_adapter(const LoraAdapter& adapter, const std::string& dir,
                     const std::string& base_model_name) {
+  const HostAccess access(adapter.backend().allocator());
   const auto of_experts = [](const LoraModule& module) { return module.num_experts > 0; };
   const std::vector<LoraModule>& all = adapter.modules();
   if (std::none_of(all.begin(), all.end(), of_experts)) {

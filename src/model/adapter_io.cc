@@ -137,6 +137,7 @@ void check_base_copy(Backend& backend, const LoadedModel& model, const PeftAdapt
     const Scratch::Mark mark(backend.scratch());
     const TensorView base = backend.scratch().take(DType::kF32, {end - begin, cols});
     const TensorView other = backend.scratch().take(DType::kF32, {end - begin, cols});
+    const HostAccess access(backend.allocator());
     weights.read(backend, index, begin, base);
     peft.file().read_f32(copy.tensor, begin * cols, (end - begin) * cols, other.f32());
     for (int64_t i = 0; i < (end - begin) * cols; ++i) {
@@ -296,6 +297,7 @@ std::string name_pattern(const std::string& name) {
 
 void read_modules(const PeftAdapter& peft, const std::vector<Matched>& matched,
                   LoraAdapter& adapter) {
+  const HostAccess access(adapter.backend().allocator());
   for (size_t i = 0; i < matched.size(); ++i) {
     LoraModule& module = adapter.modules()[i];
     module.form = matched[i].form;
@@ -386,6 +388,7 @@ void load_adapter_weights(const LoadedModel& model, const std::string& dir, Lora
 
 void save_adapter(const LoraAdapter& adapter, const std::string& dir,
                   const std::string& base_model_name) {
+  const HostAccess access(adapter.backend().allocator());
   const std::vector<AdapterTensor> tensors = adapter_tensors(adapter);
   std::deque<std::vector<float>> stored;  // of B in forms whose order is not ours
   std::vector<PeftWriteModule> modules;

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "base/check.h"
 #include "backend/arena.h"
+#include "base/check.h"
 
 namespace strata::model {
 namespace {

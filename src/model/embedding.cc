@@ -1,30 +1,23 @@
 #include "model/embedding.h"
 
 #include "model/residual.h"
+#include "ops/elementwise.h"
 #include "ops/pack.h"
 
 namespace strata::model {
 namespace {
 
+std::span<const int32_t> tokens_of(const Pass& pass, const AdapterRun& run) {
+  return pass.tokens.subspan(static_cast<size_t>(run.begin),
+                             static_cast<size_t>(run.end - run.begin));
+}
+
 // h = round(scale * A[:, id]), [rows, r]; A is read from its masters, rounded as a panel copy would
 // be.
 TensorView gather_columns(Pass& pass, const AdapterRun& run, const LoraModule& module) {
-  const int64_t rank = module.spec.rank;
-  const int64_t count = run.end - run.begin;
-  const TensorView h = pass.backend.scratch().take(pass.dtype(), {count, rank});
-  const int64_t vocab = module.a.cols();
-  const float* a = module.a.f32();
-  for (int64_t i = 0; i < (pass.backend.is_counting() ? 0 : count); ++i) {
-    const int32_t id = pass.tokens[static_cast<size_t>(run.begin + i)];
-    for (int64_t j = 0; j < rank; ++j) {
-      const float value = a[j * vocab + id];
-      if (pass.dtype() == DType::kF32) {
-        h.f32()[i * rank + j] = module.scale * value;
-      } else {
-        h.bf16()[i * rank + j] = to_bf16(module.scale * round_to_bf16(value));
-      }
-    }
-  }
+  const TensorView h =
+      pass.backend.scratch().take(pass.dtype(), {run.end - run.begin, module.spec.rank});
+  ops::gather_columns(pass.backend, module.a, tokens_of(pass, run), module.scale, h);
   return h;
 }
 
@@ -74,13 +67,7 @@ void embedding_backward(Pass& pass, TensorView d) {
     const TensorView d_h = pass.backend.scratch().take(DType::kF32, {run.end - run.begin, rank});
     ops::gemm_dx(pass.backend, {.x = d_rows, .w = module->b_panel, .scale = module->scale}, d_h);
     // h = scale * A[:, id]: tokens ascending, one chain a column
-    const int64_t vocab = module->a.cols();
-    if (pass.backend.is_counting()) continue;
-    for (int64_t i = 0; i < run.end - run.begin; ++i) {
-      const int32_t id = pass.tokens[static_cast<size_t>(run.begin + i)];
-      for (int64_t j = 0; j < rank; ++j)
-        module->d_a.f32()[j * vocab + id] += d_h.f32()[i * rank + j];
-    }
+    ops::scatter_add_columns(pass.backend, d_h, tokens_of(pass, run), module->d_a);
   }
   const TensorView d_embedding = pass.base_gradient(pass.weights.embedding_index());
   // x = E[id]

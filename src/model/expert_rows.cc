@@ -3,11 +3,21 @@
 #include <algorithm>
 
 #include "model/pass.h"
+#include "ops/elementwise.h"
 
 namespace strata::model {
 
-void ExpertRows::build(std::span<const int64_t> expert_ends, std::span<const int32_t> tokens,
-                       std::span<const PassSequence> sequences) {
+void ExpertRows::build(Backend& backend, std::span<const int64_t> expert_ends,
+                       std::span<const int32_t> tokens, std::span<const PassSequence> sequences) {
+  host_ends_.resize(expert_ends.size());
+  host_tokens_.resize(tokens.size());
+  ops::to_host(backend, expert_ends.data(), std::as_writable_bytes(std::span(host_ends_)));
+  ops::to_host(backend, tokens.data(), std::as_writable_bytes(std::span(host_tokens_)));
+  divide(host_ends_, host_tokens_, sequences);
+}
+
+void ExpertRows::divide(std::span<const int64_t> expert_ends, std::span<const int32_t> tokens,
+                        std::span<const PassSequence> sequences) {
   experts_.clear();
   runs_.clear();
   expert_ends_.clear();
@@ -52,15 +62,15 @@ void ExpertRows::build(std::span<const int64_t> expert_ends, std::span<const int
 
 void ExpertRows::build_fullest(int64_t top_k, int64_t num_experts, int64_t num_tokens,
                                std::span<const PassSequence> sequences) {
-  fullest_ends_.clear();
-  fullest_tokens_.clear();
+  host_ends_.clear();
+  host_tokens_.clear();
   for (int64_t e = 0; e < num_experts; ++e) {
-    fullest_ends_.push_back(std::min(e + 1, top_k) * num_tokens);
+    host_ends_.push_back(std::min(e + 1, top_k) * num_tokens);
     for (int64_t t = 0; t < num_tokens && e < top_k; ++t) {
-      fullest_tokens_.push_back(static_cast<int32_t>(t));
+      host_tokens_.push_back(static_cast<int32_t>(t));
     }
   }
-  build(fullest_ends_, fullest_tokens_, sequences);
+  divide(host_ends_, host_tokens_, sequences);
 }
 
 }  // namespace strata::model

@@ -27,8 +27,9 @@ struct ExpertRun {
 class ExpertRows {
  public:
   // expert_ends: end row of each expert; tokens: the token of each row, ascending in an expert.
-  void build(std::span<const int64_t> expert_ends, std::span<const int32_t> tokens,
-             std::span<const PassSequence> sequences);
+  // Both are tensor memory and are copied to the host: 8 bytes an expert and 4 a row.
+  void build(Backend& backend, std::span<const int64_t> expert_ends,
+             std::span<const int32_t> tokens, std::span<const PassSequence> sequences);
   // Where no routing is known (counting): every token goes to the first top_k experts, the most
   // rows that an expert may have.
   void build_fullest(int64_t top_k, int64_t num_experts, int64_t num_tokens,
@@ -50,6 +51,8 @@ class ExpertRows {
   ops::GemmGroupsLists group_lists;
 
  private:
+  void divide(std::span<const int64_t> expert_ends, std::span<const int32_t> tokens,
+              std::span<const PassSequence> sequences);
   static std::span<const int64_t> ends_of(const std::vector<int64_t>& ends, const ExpertRun& run) {
     return std::span(ends).subspan(static_cast<size_t>(run.first_end),
                                    static_cast<size_t>(run.num_ends));
@@ -57,8 +60,8 @@ class ExpertRows {
 
   std::vector<ExpertRun> experts_, runs_;
   std::vector<int64_t> expert_ends_, run_ends_;
-  std::vector<int64_t> fullest_ends_;
-  std::vector<int32_t> fullest_tokens_;
+  std::vector<int64_t> host_ends_;
+  std::vector<int32_t> host_tokens_;
 };
 
 }  // namespace strata::model

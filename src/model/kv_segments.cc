@@ -1,7 +1,6 @@
 #include "model/kv_segments.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace strata::model {
 namespace {
@@ -17,12 +16,14 @@ struct Side {
     return static_cast<char*>(sequence.kept.pages[static_cast<size_t>(page)]) + page_offset;
   }
 
-  // Writes the sequence's new rows to its pages.
-  void store(const PassSequence& sequence) const {
-    for (int64_t row = sequence.begin; row < sequence.end; ++row) {
+  // Lists where the sequence's new rows go: a run for each page.
+  void list_runs(const PassSequence& sequence, std::vector<ops::CacheRun>& runs) const {
+    for (int64_t row = sequence.begin; row < sequence.end;) {
       const int64_t position = sequence.first_position + row - sequence.begin;
-      std::memcpy(in_page(sequence, position / page_size) + position % page_size * row_bytes,
-                  rows + row * row_bytes, static_cast<size_t>(row_bytes));
+      const int64_t in = position % page_size;
+      const int64_t end = std::min(sequence.end, row + page_size - in);
+      runs.push_back({row, end, in_page(sequence, position / page_size) + in * row_bytes});
+      row = end;
     }
   }
 };
@@ -34,6 +35,17 @@ Side side_of(const Pass& pass, const BlockContext& context, TensorView x) {
           .row_bytes = width * dtype_bytes(x.dtype),
           .page_size = pass.cache.page_size(),
           .page_offset = pass.cache.place(context.layer, context.sublayer).page_offset};
+}
+
+// x [T, .., width] goes to the pages.
+void store(Pass& pass, const Side& side, TensorView x) {
+  std::vector<ops::CacheRun>& runs = pass.lists.cache_runs;
+  runs.clear();
+  for (const PassSequence& sequence : pass.sequences) {
+    if (!sequence.kept.pages.empty()) side.list_runs(sequence, runs);
+  }
+  const int64_t width = side.row_bytes / dtype_bytes(x.dtype);
+  ops::cache_write(pass.backend, x.reshape({pass.num_tokens(), width}), runs);
 }
 
 int64_t length_of(const PassSequence& sequence) {
@@ -72,11 +84,11 @@ std::span<const ops::AttentionSegment> kv_segments(Pass& pass, const BlockContex
   std::vector<size_t>& ends = pass.lists.range_ends;
   ranges.clear();
   ends.clear();
+  if (!pass.backend.is_counting()) {
+    store(pass, keys, k);
+    if (!v.empty()) store(pass, values, v);
+  }
   for (const PassSequence& sequence : pass.sequences) {
-    if (!sequence.kept.pages.empty() && !pass.backend.is_counting()) {
-      keys.store(sequence);
-      if (!v.empty()) values.store(sequence);
-    }
     list_ranges(sequence, keys, values, ranges);
     ends.push_back(ranges.size());
   }

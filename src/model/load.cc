@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "model/family.h"
+#include "ops/elementwise.h"
 
 namespace strata::model {
 namespace {
@@ -73,6 +74,7 @@ void load_integers(Backend& backend, const CheckpointDir& checkpoint, ModelWeigh
   const int64_t row_size = parameter.shape[parameter.shape.rank() - 1];
   const std::vector<int64_t> values = checkpoint.read_integers(tensor, 0, count);
   const Scratch::Mark mark(backend.scratch());
+  const HostAccess access(backend.allocator());
   const TensorView rows = backend.scratch().take(DType::kF32, {1, count});
   for (int64_t i = 0; i < count; ++i) {
     const int64_t value = values[static_cast<size_t>(i)];
@@ -96,6 +98,7 @@ void load_parameter(Backend& backend, const CheckpointDir& checkpoint, ModelWeig
   if (is_integers(parameter)) return load_integers(backend, checkpoint, weights, index);
   const CheckpointTensor& tensor = *checkpoint.find(parameter.name);
   const DType dtype = tensor.info.dtype;
+  const HostAccess access(backend.allocator());
   for_each_slice(parameter, [&](int64_t begin, int64_t end, int64_t cols) {
     const Scratch::Mark mark(backend.scratch());
     const TensorView rows = backend.scratch().take(dtype, {end - begin, cols});
@@ -175,6 +178,7 @@ void save_parameter(Backend& backend, const ModelWeights& weights, size_t index,
   const bool masters = trained != nullptr && !parameter.buffer;
   const bool raw = !masters && parameter.is_matrix() && tensor.dtype == DType::kBF16 &&
                    weights.compute_dtype() == DType::kBF16;
+  const HostAccess access(backend.allocator());
   for_each_slice(parameter, [&](int64_t begin, int64_t end, int64_t cols) {
     const Scratch::Mark mark(backend.scratch());
     const TensorView rows =
@@ -286,8 +290,7 @@ LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptio
   model.config = parsed.config;
   model.warnings = std::move(parsed.warnings);
   model.checkpoint = std::make_unique<CheckpointDir>(dir);
-  model.weights =
-      std::make_unique<ModelWeights>(backend, model.config, options.compute_dtype);
+  model.weights = std::make_unique<ModelWeights>(backend, model.config, options.compute_dtype);
   const std::vector<std::string> faults =
       match_tensors(*model.checkpoint, *model.weights, model.ignored);
   if (!faults.empty()) fail_all(dir, faults);
@@ -320,6 +323,7 @@ LoadedModel init_model(Backend& backend, const ModelConfig& config, DType comput
   LoadedModel model;
   model.config = config;
   model.weights = std::make_unique<ModelWeights>(backend, config, compute_dtype);
+  std::vector<float> values;  // of a slice
   for (size_t index = 0; index < model.weights->table().size(); ++index) {
     const Parameter& parameter = model.weights->table()[index];
     if (is_integers(parameter)) {
@@ -333,13 +337,15 @@ LoadedModel init_model(Backend& backend, const ModelConfig& config, DType comput
     for_each_slice(parameter, [&](int64_t begin, int64_t end, int64_t cols) {
       const Scratch::Mark mark(backend.scratch());
       const TensorView rows = backend.scratch().take(DType::kF32, {end - begin, cols});
-      float* values = rows.f32();
+      values.resize(static_cast<size_t>((end - begin) * cols));
       backend.pool().run((end - begin) * cols, [&](int64_t first, int64_t last, int) {
         for (int64_t i = first; i < last; ++i) {
           const auto element = static_cast<uint64_t>(begin * cols + i);
-          values[i] = static_cast<float>(draw(parameter, config, random, element));
+          values[static_cast<size_t>(i)] =
+              static_cast<float>(draw(parameter, config, random, element));
         }
       });
+      ops::from_host(backend, values, rows);
       model.weights->write(backend, index, begin, rows);
     });
   }
@@ -347,7 +353,8 @@ LoadedModel init_model(Backend& backend, const ModelConfig& config, DType comput
   return model;
 }
 
-void read_stored(const LoadedModel& model, size_t index, TensorView out) {
+void read_stored(Backend& backend, const LoadedModel& model, size_t index, TensorView out) {
+  const HostAccess access(backend.allocator());
   const Parameter& parameter = model.weights->table()[index];
   CHECK(model.checkpoint != nullptr && out.dense());
   CHECK(out.shape.num_elements() == parameter.shape.num_elements());

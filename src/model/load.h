@@ -45,7 +45,7 @@ std::vector<std::string> match_tensors(const CheckpointDir& checkpoint, ModelWei
                                        std::vector<std::string>& ignored);
 
 // Copies a parameter's stored values, widened to f32, into out (row-major, dense).
-void read_stored(const LoadedModel& model, size_t index, TensorView out);
+void read_stored(Backend& backend, const LoadedModel& model, size_t index, TensorView out);
 
 // Values of a parameter to be saved: fills f32 rows [first_row, first_row + rows.rows()).
 using RowSource = FunctionRef<void(size_t index, int64_t first_row, TensorView rows)>;

@@ -5,11 +5,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstring>
 
 #include "base/rng.h"
 #include "model/adapter_tensors.h"
-#include "ops/pack.h"
+#include "ops/elementwise.h"
 
 namespace strata::model {
 namespace {
@@ -61,6 +60,21 @@ LoraModule make_module(const LayerTable& layers, const LoraModuleSpec& spec, DTy
   return module;
 }
 
+// values[i] = of(i), drawn on the host a piece at a time.
+template <typename Of>
+void draw(Backend& backend, TensorView values, Of of) {
+  constexpr int64_t kPiece = 1 << 16;
+  std::vector<float> piece;
+  const int64_t count = values.shape.num_elements();
+  for (int64_t begin = 0; begin < count; begin += kPiece) {
+    piece.resize(static_cast<size_t>(std::min(kPiece, count - begin)));
+    for (size_t i = 0; i < piece.size(); ++i) {
+      piece[i] = static_cast<float>(of(static_cast<uint64_t>(begin) + i));
+    }
+    ops::from_host(backend, piece, values.part(begin, {std::ssize(piece)}));
+  }
+}
+
 int64_t num_values(const LoraModule& module) {
   return module.a.shape.num_elements() + module.b.shape.num_elements();
 }
@@ -84,17 +98,16 @@ std::string module_path(const LayerTable& layers, const LoraModuleSpec& spec) {
                         : fmt::format("{}layers.{}.{}", layers.module_prefix(), spec.layer, path);
 }
 
-LoraAdapter::LoraAdapter(const Backend& backend, const ModelWeights& weights,
+LoraAdapter::LoraAdapter(Backend& backend, const ModelWeights& weights,
                          const std::vector<LoraModuleSpec>& specs)
-    : id_(next_id()), allocator_(backend.allocator()) {
+    : id_(next_id()), backend_(backend) {
   const LayerTable& layers = weights.layers();
   for (int64_t layer = -1; layer < layers.num_layers(); ++layer) {
     places_.emplace_back(layers.targets(layer).size(), -1);
   }
   int64_t bytes = 0;
   for (const LoraModuleSpec& spec : specs) {
-    LoraModule module =
-        make_module(layers, spec, weights.compute_dtype(), backend.panel_width());
+    LoraModule module = make_module(layers, spec, weights.compute_dtype(), backend.panel_width());
     module.a_offset = num_parameters_;
     module.b_offset = num_parameters_ + module.a.shape.num_elements();
     num_parameters_ += num_values(module);
@@ -105,9 +118,9 @@ LoraAdapter::LoraAdapter(const Backend& backend, const ModelWeights& weights,
         static_cast<int>(modules_.size());
     modules_.push_back(std::move(module));
   }
-  flat_params_ = Memory(allocator_, num_parameters_ * dtype_bytes(DType::kF32));
+  flat_params_ = Memory(backend_.allocator(), num_parameters_ * dtype_bytes(DType::kF32));
   params_ = TensorView(flat_params_.data(), DType::kF32, {num_parameters_});
-  panels_ = Memory(allocator_, bytes);
+  panels_ = Memory(backend_.allocator(), bytes);
   char* next = static_cast<char*>(panels_.data());
   for (LoraModule& module : modules_) {
     module.a = params_.part(module.a_offset, module.a.shape);
@@ -116,6 +129,7 @@ LoraAdapter::LoraAdapter(const Backend& backend, const ModelWeights& weights,
     module.b_panel.data = next + a_panel_bytes(module);
     next += all_panel_bytes(module);
   }
+  list_packs();
 }
 
 int64_t LoraAdapter::num_bytes() const {
@@ -139,45 +153,43 @@ int64_t adapter_bytes(const ModelWeights& weights, const std::vector<LoraModuleS
 void LoraAdapter::initialise(uint64_t seed) {
   for (LoraModule& module : modules_) {
     const Counter random{.seed = seed, .stream = hash_name(module.path.data(), module.path.size())};
-    const bool embedding = module.is_embedding();
     const double bound = 1.0 / std::sqrt(static_cast<double>(module.a.cols()));
-    float* a = module.a.f32();
-    float* b = module.b.f32();
-    for (int64_t i = 0; i < module.a.shape.num_elements(); ++i) {
-      const double u =
-          embedding ? 0.0 : (2.0 * random.uniform(static_cast<uint64_t>(i)) - 1.0) * bound;
-      a[i] = static_cast<float>(u);
-    }
-    for (int64_t i = 0; i < module.b.shape.num_elements(); ++i) {
-      b[i] = embedding ? static_cast<float>(random.normal(static_cast<uint64_t>(i))) : 0.0f;
+    const auto uniform = [&](uint64_t i) { return (2.0 * random.uniform(i) - 1.0) * bound; };
+    const auto normal = [&](uint64_t i) { return random.normal(i); };
+    if (module.is_embedding()) {
+      ops::fill_zero(backend_, module.a);
+      draw(backend_, module.b, normal);
+    } else {
+      draw(backend_, module.a, uniform);
+      ops::fill_zero(backend_, module.b);
     }
   }
 }
 
-void LoraAdapter::refresh(Backend& backend) {
-  backend.run_in_lanes(std::ssize(modules_), [&](int64_t i, Backend& lane) {
-    refresh_module(lane, static_cast<size_t>(i));
-  });
-}
+void LoraAdapter::refresh(Backend& backend) { ops::pack_list(backend, packs_); }
 
-void LoraAdapter::refresh_module(Backend& backend, size_t index) {
-  LoraModule& module = modules_[index];
-  for (int64_t e = 0; e < module.num_experts; ++e) {
-    ops::pack(backend, module.a.at(e), 0, module.a_of(e));
-    for (int64_t half = 0; half < module.num_halves; ++half) {
-      ops::pack(backend, module.half_of(module.b.at(e), half), 0, module.b_of(e, half));
+// Masters and panels stay where they are, so that the list stays true.
+void LoraAdapter::list_packs() {
+  for (const LoraModule& module : modules_) {
+    for (int64_t e = 0; e < module.num_experts; ++e) {
+      packs_.push_back({module.a.at(e), module.a_of(e)});
+      for (int64_t half = 0; half < module.num_halves; ++half) {
+        packs_.push_back({module.half_of(module.b.at(e), half), module.b_of(e, half)});
+      }
     }
+    if (module.num_experts == 0) {
+      if (!module.a_panel.empty()) packs_.push_back({module.a, module.a_panel});
+      list_pack_rows(module.b_blocks, module.b, module.b_panel, packs_);
+    }
+    pack_ends_.push_back(packs_.size());
   }
-  if (module.num_experts > 0) return;
-  if (!module.a_panel.empty()) ops::pack(backend, module.a, 0, module.a_panel);
-  pack_rows(backend, module.b_blocks, module.b, 0, module.b_panel);
 }
 
 void LoraAdapter::enable_training() {
   if (trains_) return;
   trains_ = true;
   const int64_t bytes = Arena::aligned(num_parameters_ * dtype_bytes(DType::kF32));
-  flat_train_ = Memory(allocator_, 3 * bytes);
+  flat_train_ = Memory(backend_.allocator(), 3 * bytes);
   char* base = static_cast<char*>(flat_train_.data());
   grads_ = TensorView(base, DType::kF32, {num_parameters_});
   m_ = TensorView(base + bytes, DType::kF32, {num_parameters_});
@@ -186,11 +198,24 @@ void LoraAdapter::enable_training() {
     module.d_a = grads_.part(module.a_offset, module.a.shape);
     module.d_b = grads_.part(module.b_offset, module.b.shape);
   }
+  size_t first = 0;
+  for (size_t i = 0; i < modules_.size(); ++i) {
+    const int64_t offset = modules_[i].a_offset;  // B follows A
+    const Shape shape = {num_values(modules_[i])};
+    step_items_.push_back({.g = grads_.part(offset, shape),
+                           .p = params_.part(offset, shape),
+                           .m = m_.part(offset, shape),
+                           .v = v_.part(offset, shape),
+                           .packs = std::span(packs_).subspan(first, pack_ends_[i] - first)});
+    gradient_parts_.push_back(modules_[i].d_a);
+    gradient_parts_.push_back(modules_[i].d_b);
+    first = pack_ends_[i];
+  }
 }
 
 void LoraAdapter::drop_gradients() {
   has_gradient = false;
-  if (trains_) std::memset(grads_.data, 0, static_cast<size_t>(grads_.num_bytes()));
+  if (trains_) ops::fill_zero(backend_, grads_);
 }
 
 }  // namespace strata::model

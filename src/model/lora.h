@@ -7,12 +7,14 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "backend/arena.h"
 #include "backend/backend.h"
 #include "model/weights.h"
+#include "ops/adamw.h"
 
 namespace strata::model {
 
@@ -67,8 +69,9 @@ struct LoraModule {
 class LoraAdapter {
  public:
   // Zeroed weights. Specs must be valid for the model: the caller has checked ranks and kinds.
-  LoraAdapter(const Backend& backend, const ModelWeights& weights,
+  LoraAdapter(Backend& backend, const ModelWeights& weights,
               const std::vector<LoraModuleSpec>& specs);
+  [[nodiscard]] Backend& backend() const { return backend_; }  // where its tensors live
 
   // PEFT's initialisation: linear A uniform in +-1/sqrt(in), B zero; embedding A zero, B standard
   // normal. Drawn from the counter generator by (seed, module path, element): neither slot nor
@@ -76,7 +79,6 @@ class LoraAdapter {
   void initialise(uint64_t seed);
   // Copies the masters to the panels that products read. Call after any change of a master.
   void refresh(Backend& backend);
-  void refresh_module(Backend& backend, size_t index);  // of one of modules()
   // Allocates zeroed gradients (and moments), once.
   void enable_training();
   // Forgets what was accumulated since the last step.
@@ -105,18 +107,29 @@ class LoraAdapter {
   [[nodiscard]] TensorView first_moments() const { return m_; }
   [[nodiscard]] TensorView second_moments() const { return v_; }
 
+  // What an optimizer step works on, empty until enable_training(): a module each, in their order;
+  // and the gradients of each module's A and then its B.
+  [[nodiscard]] std::span<const ops::AdamWItem> step_items() const { return step_items_; }
+  [[nodiscard]] std::span<const TensorView> gradient_parts() const { return gradient_parts_; }
+
   int64_t step = 0;           // optimizer steps done
   bool has_gradient = false;  // something was accumulated since the last step
 
  private:
+  void list_packs();
+
   std::vector<LoraModule> modules_;
+  std::vector<ops::PackItem> packs_;  // of all modules
+  std::vector<size_t> pack_ends_;     // of each module
+  std::vector<ops::AdamWItem> step_items_;
+  std::vector<TensorView> gradient_parts_;
   std::vector<std::vector<int>> places_;  // [layer + 1][target] in modules_, or -1
   int64_t max_rank_ = 0;
   int64_t max_expert_rank_ = 0;
   int64_t num_parameters_ = 0;
   bool trains_ = false;
   int64_t id_ = 0;
-  Allocator& allocator_;
+  Backend& backend_;
   Memory panels_;
   Memory flat_params_, flat_train_;
   TensorView params_, grads_, m_, v_;

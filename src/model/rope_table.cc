@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/elementwise.h"
+
 namespace strata::model {
 
 void RopeTable::reserve(int64_t num_positions) {
@@ -12,15 +14,18 @@ void RopeTable::reserve(int64_t num_positions) {
   const auto pairs = static_cast<int64_t>(frequencies_.size());
   cos_ = Tensor(backend_.allocator(), DType::kF32, {num_positions_, pairs});
   sin_ = Tensor(backend_.allocator(), DType::kF32, {num_positions_, pairs});
-  float* cos = cos_.view().f32();
-  float* sin = sin_.view().f32();
+  std::vector<float> cos(static_cast<size_t>(num_positions_ * pairs));
+  std::vector<float> sin(cos.size());
   for (int64_t position = 0; position < num_positions_; ++position) {
     for (int64_t pair = 0; pair < pairs; ++pair) {
       const double angle = static_cast<double>(position) * frequencies_[static_cast<size_t>(pair)];
-      cos[position * pairs + pair] = static_cast<float>(std::cos(angle) * factor_);
-      sin[position * pairs + pair] = static_cast<float>(std::sin(angle) * factor_);
+      const auto at = static_cast<size_t>(position * pairs + pair);
+      cos[at] = static_cast<float>(std::cos(angle) * factor_);
+      sin[at] = static_cast<float>(std::sin(angle) * factor_);
     }
   }
+  ops::from_host(backend_, cos, cos_);
+  ops::from_host(backend_, sin, sin_);
 }
 
 }  // namespace strata::model

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "ops/pack.h"
-
 namespace strata::model {
 namespace {
 
@@ -49,6 +47,19 @@ void pack_rows(Backend& backend, const RowBlocks& blocks, TensorView rows, int64
   for_each_block(blocks, panel, first_row, rows.rows(),
                  [&](const PanelView& block, int64_t begin, int64_t from, int64_t count) {
                    ops::pack(backend, rows.slice_rows(from, from + count), begin, block);
+                 });
+}
+
+void list_pack_rows(const RowBlocks& blocks, TensorView rows, PanelView panel,
+                    std::vector<ops::PackItem>& packs) {
+  if (blocks.empty()) {
+    packs.push_back({rows, panel});
+    return;
+  }
+  for_each_block(blocks, panel, 0, rows.rows(),
+                 [&](const PanelView& block, int64_t begin, int64_t from, int64_t count) {
+                   CHECK(begin == 0, begin);
+                   packs.push_back({rows.slice_rows(from, from + count), block});
                  });
 }
 

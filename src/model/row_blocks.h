@@ -3,7 +3,10 @@
 // a block starts a new panel, so the panel matrix has padding rows (zeros) between blocks; its
 // `rows` count them. Blocks of 0 rows: an ordinary matrix.
 #pragma once
+#include <vector>
+
 #include "backend/backend.h"
+#include "ops/pack.h"
 #include "tensor/panel.h"
 #include "tensor/view.h"
 
@@ -23,6 +26,9 @@ struct RowBlocks {
 // ops::pack and ops::unpack of rows [first_row, first_row + rows.rows()) of the matrix.
 void pack_rows(Backend& backend, const RowBlocks& blocks, TensorView rows, int64_t first_row,
                PanelView panel);
+// The packs that pack_rows of all rows makes.
+void list_pack_rows(const RowBlocks& blocks, TensorView rows, PanelView panel,
+                    std::vector<ops::PackItem>& packs);
 void unpack_rows(Backend& backend, const RowBlocks& blocks, PanelView panel, int64_t first_row,
                  TensorView rows);
 

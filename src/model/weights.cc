@@ -241,8 +241,7 @@ void ModelWeights::write(Backend& backend, size_t index, int64_t first_row, Tens
   CHECK(first_row == 0 && rows.shape.num_elements() == count);
   ops::copy(backend, rows.reshape({1, count}), parameter.values.reshape({1, count}));
   if (compute_dtype_ == DType::kBF16 && parameter.floor != DType::kF32) {
-    float* values = parameter.values.f32();
-    std::transform(values, values + count, values, round_to_bf16);
+    ops::round_in_place(backend, parameter.values);
   }
 }
 

@@ -11,10 +11,10 @@
 #include <string_view>
 #include <vector>
 
+#include "backend/arena.h"
 #include "backend/backend.h"
 #include "model/config.h"
 #include "model/layer_table.h"
-#include "backend/arena.h"
 #include "tensor/panel.h"
 #include "tensor/view.h"
 

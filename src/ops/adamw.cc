@@ -4,16 +4,40 @@
 #include "ops/cpu/adamw.h"
 
 namespace strata::ops {
-void adamw(Backend& backend, const AdamWArgs& args, TensorView g, TensorView p, TensorView m,
-           TensorView v) {
+namespace {
+
+void check_args(const AdamWArgs& args) {
+  CHECK(args.step >= 1, args.step);
+  CHECK(args.beta1 >= 0 && args.beta1 < 1 && args.beta2 >= 0 && args.beta2 < 1, args.beta1,
+        args.beta2);
+}
+
+void check_views(TensorView g, TensorView p, TensorView m, TensorView v) {
   for (const TensorView& view : {g, p, m, v}) {
     CHECK(view.dtype == DType::kF32 && view.shape == g.shape && view.dense(), view.dtype,
           view.shape.to_string(), g.shape.to_string());
   }
-  CHECK(args.step >= 1, args.step);
-  CHECK(args.beta1 >= 0 && args.beta1 < 1 && args.beta2 >= 0 && args.beta2 < 1, args.beta1,
-        args.beta2);
+}
+
+}  // namespace
+
+void adamw(Backend& backend, const AdamWArgs& args, TensorView g, TensorView p, TensorView m,
+           TensorView v) {
+  check_args(args);
+  check_views(g, p, m, v);
   cpu::adamw(backend, args, g, p, m, v);
+}
+
+void adamw_list(Backend& backend, const AdamWArgs& args, std::span<const AdamWItem> items) {
+  check_args(args);
+  for (const AdamWItem& item : items) {
+    check_views(item.g, item.p, item.m, item.v);
+    for (const PackItem& pack : item.packs) {
+      CHECK(pack.rows.cols() == pack.panel.cols && pack.rows.rows() <= pack.panel.rows,
+            pack.rows.shape.to_string(), pack.panel.rows, pack.panel.cols);
+    }
+  }
+  cpu::adamw_list(backend, args, items);
 }
 
 }  // namespace strata::ops

@@ -7,8 +7,10 @@
 // elementwise.
 #pragma once
 #include <cstdint>
+#include <span>
 
 #include "backend/backend.h"
+#include "ops/pack.h"
 #include "tensor/view.h"
 
 namespace strata::ops {
@@ -26,5 +28,15 @@ struct AdamWArgs {
 // p, m, v updated in place; all [n] f32, the same shape as g. beta2 close to 1 is exact in double.
 void adamw(Backend& backend, const AdamWArgs& args, TensorView g, TensorView p, TensorView m,
            TensorView v);
+
+// One tensor of many, and the copies of its values that products read.
+struct AdamWItem {
+  TensorView g, p, m, v;
+  std::span<const PackItem> packs;  // of rows of p
+};
+
+// adamw of every item, whose g then becomes zero, and its packs. A small item is one worker's from
+// the step to the packs, while it is in that core's cache; all workers share a large one's step.
+void adamw_list(Backend& backend, const AdamWArgs& args, std::span<const AdamWItem> items);
 
 }  // namespace strata::ops

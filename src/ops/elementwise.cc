@@ -14,6 +14,34 @@ void fill_zero(Backend& backend, TensorView y) {
   cpu::fill_zero(backend, y);
 }
 
+void fill(Backend& backend, TensorView y, float value) {
+  CHECK(y.dtype == DType::kF32 && y.dense(), y.dtype);
+  cpu::fill(backend, y, value);
+}
+
+void round_in_place(Backend& backend, TensorView x) {
+  CHECK(x.dtype == DType::kF32 && x.dense(), x.dtype);
+  cpu::round_in_place(backend, x);
+}
+
+void to_host(Backend& backend, TensorView x, std::span<float> out) {
+  CHECK(x.shape.num_elements() == std::ssize(out), x.shape.to_string(), out.size());
+  cpu::copy(backend, x, TensorView(out.data(), DType::kF32, x.shape));
+}
+
+void from_host(Backend& backend, std::span<const float> values, TensorView y) {
+  CHECK(y.shape.num_elements() == std::ssize(values), y.shape.to_string(), values.size());
+  cpu::copy(backend, TensorView(const_cast<float*>(values.data()), DType::kF32, y.shape), y);
+}
+
+void to_host(Backend& backend, const void* from, std::span<std::byte> out) {
+  cpu::copy_bytes(backend, from, out.data(), std::ssize(out));
+}
+
+void copy_bytes(Backend& backend, const void* from, void* to, int64_t bytes) {
+  cpu::copy_bytes(backend, from, to, bytes);
+}
+
 void add_into(Backend& backend, TensorView x, TensorView y) {
   CHECK(x.shape == y.shape, x.shape.to_string(), y.shape.to_string());
   CHECK(is_float(x.dtype) && y.dtype == DType::kF32, x.dtype, y.dtype);
@@ -43,6 +71,34 @@ void gather_sum(Backend& backend, TensorView x, std::span<const int32_t> rows, T
   cpu::gather_sum(backend, x, rows, add, y);
 }
 
+void gather_columns(Backend& backend, TensorView x, std::span<const int32_t> columns, float factor,
+                    TensorView y) {
+  CHECK(x.dtype == DType::kF32 && x.dense() && x.shape.rank() == 2, x.dtype, x.shape.to_string());
+  CHECK(is_float(y.dtype) && y.dense() && y.shape == (Shape{std::ssize(columns), x.shape[0]}),
+        y.shape.to_string(), x.shape.to_string(), columns.size());
+  cpu::gather_columns(backend, x, columns, factor, y);
+}
+
+void scatter_add_columns(Backend& backend, TensorView x, std::span<const int32_t> columns,
+                         TensorView y) {
+  CHECK(y.dtype == DType::kF32 && y.dense() && y.shape.rank() == 2, y.dtype, y.shape.to_string());
+  CHECK(x.dtype == DType::kF32 && x.dense() && x.shape == (Shape{std::ssize(columns), y.shape[0]}),
+        x.shape.to_string(), y.shape.to_string(), columns.size());
+  cpu::scatter_add_columns(backend, x, columns, y);
+}
+
+void scatter_values(Backend& backend, std::span<const int32_t> rows,
+                    std::span<const int32_t> columns, std::span<const float> values, TensorView y) {
+  CHECK(rows.size() == values.size() && columns.size() == values.size(), rows.size(),
+        columns.size(), values.size());
+  CHECK(is_float(y.dtype) && y.shape.rank() == 2, y.dtype, y.shape.to_string());
+  for (size_t i = 0; i < values.size(); ++i) {
+    CHECK(rows[i] >= 0 && rows[i] < y.rows() && columns[i] >= 0 && columns[i] < y.cols(), rows[i],
+          columns[i], y.shape.to_string());
+  }
+  cpu::scatter_values(backend, rows, columns, values, y);
+}
+
 void scatter_add(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y) {
   CHECK(is_float(x.dtype) && y.dtype == DType::kF32, x.dtype, y.dtype);
   CHECK(x.cols() == y.cols() && x.rows() == std::ssize(rows), x.shape.to_string(),
@@ -58,6 +114,11 @@ void add_rows_into(Backend& backend, TensorView x, TensorView y) {
 
 double sum_of_squares(Backend& backend, TensorView x) {
   CHECK(is_float(x.dtype), x.dtype);
+  return cpu::sum_of_squares(backend, x);
+}
+
+double sum_of_squares(Backend& backend, std::span<const TensorView> x) {
+  for (const TensorView& view : x) CHECK(is_float(view.dtype), view.dtype);
   return cpu::sum_of_squares(backend, x);
 }
 

@@ -1,6 +1,7 @@
 // Small whole-tensor ops. Engine thread only; each element is computed alone, so no order matters
 // except where said.
 #pragma once
+#include <cstddef>
 #include <span>
 
 #include "backend/backend.h"
@@ -14,6 +15,21 @@ void copy(Backend& backend, TensorView x, TensorView y);
 
 // y = 0; dense.
 void fill_zero(Backend& backend, TensorView y);
+
+// y = value; f32, dense.
+void fill(Backend& backend, TensorView y, float value);
+
+// x [*] f32 becomes what bf16 holds of it, rounded to nearest even, still f32.
+void round_in_place(Backend& backend, TensorView x);
+
+// Copies between tensors and the host's own memory, one behind the other, converting as copy does.
+// What is not a tensor of floats is copied as it is.
+void to_host(Backend& backend, TensorView x, std::span<float> out);
+void from_host(Backend& backend, std::span<const float> values, TensorView y);
+void to_host(Backend& backend, const void* from, std::span<std::byte> out);
+
+// Bytes of tensor memory to another place there.
+void copy_bytes(Backend& backend, const void* from, void* to, int64_t bytes);
 
 // y += x; y f32, x f32 or bf16; same shape.
 void add_into(Backend& backend, TensorView x, TensorView y);
@@ -31,6 +47,20 @@ void gather(Backend& backend, TensorView x, std::span<const int32_t> rows, Tenso
 void gather_sum(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView add,
                 TensorView y);
 
+// y[i, j] = factor * x[j, columns[i]]: columns as rows. x [r, n] f32, y [*, r] dense; f32, or bf16:
+// then x is rounded before the product, as a copy of it in bf16 is, and the product after.
+void gather_columns(Backend& backend, TensorView x, std::span<const int32_t> columns, float factor,
+                    TensorView y);
+
+// y[j, columns[i]] += x[i, j], i ascending, one chain an element from the stored value; x [n, r]
+// and y [r, *] f32, dense; columns may repeat.
+void scatter_add_columns(Backend& backend, TensorView x, std::span<const int32_t> columns,
+                         TensorView y);
+
+// y[rows[i], columns[i]] = values[i], rounded once; y f32 or bf16; places differ.
+void scatter_values(Backend& backend, std::span<const int32_t> rows,
+                    std::span<const int32_t> columns, std::span<const float> values, TensorView y);
+
 // y[rows[i]] += x[i], i ascending, y f32 [*, D], x f32 or bf16 [n, D]; rows may repeat (embedding
 // gradient).
 void scatter_add(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y);
@@ -43,5 +73,9 @@ void add_rows_into(Backend& backend, TensorView x, TensorView y);
 // threads nor how rows are divided among machines matter. Takes 8 bytes a row of scratch where
 // there are several threads, and none on a lane.
 double sum_of_squares(Backend& backend, TensorView x);
+
+// The sums of several tensors, added in their order. A small tensor is one worker's; all share a
+// large one.
+double sum_of_squares(Backend& backend, std::span<const TensorView> x);
 
 }  // namespace strata::ops

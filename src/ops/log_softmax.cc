@@ -20,14 +20,16 @@ void logsumexp(Backend& backend, TensorView logits, TensorView lse) {
 }
 
 void target_logprobs(Backend& backend, TensorView logits, TensorView lse,
-                     std::span<const int32_t> targets, std::span<float> logprobs) {
+                     std::span<const int32_t> rows, std::span<const int32_t> targets,
+                     std::span<float> logprobs) {
   check_logits(logits, lse);
-  CHECK(std::ssize(targets) == logits.shape[0] && logprobs.size() == targets.size(), targets.size(),
-        logprobs.size(), logits.shape.to_string());
-  for (const int32_t target : targets) {
-    CHECK(target >= 0 && target < logits.cols(), target, logits.cols());
+  CHECK(rows.size() == targets.size() && logprobs.size() == targets.size(), rows.size(),
+        targets.size(), logprobs.size());
+  for (size_t i = 0; i < targets.size(); ++i) {
+    CHECK(rows[i] >= 0 && rows[i] < logits.shape[0], rows[i], logits.shape[0]);
+    CHECK(targets[i] >= 0 && targets[i] < logits.cols(), targets[i], logits.cols());
   }
-  cpu::target_logprobs(backend, logits, lse, targets, logprobs);
+  cpu::target_logprobs(backend, logits, lse, rows, targets, logprobs);
 }
 
 void log_softmax_backward(Backend& backend, TensorView logits, TensorView lse,

@@ -25,6 +25,11 @@ void pack(Backend& backend, TensorView rows, int64_t first_row, PanelView panel)
   if (rows.rows() > 0) cpu::pack(backend, rows, first_row, panel);
 }
 
+void pack_list(Backend& backend, std::span<const PackItem> items) {
+  for (const PackItem& item : items) check_rows(item.panel, 0, item.rows);
+  cpu::pack_list(backend, items);
+}
+
 void unpack(Backend& backend, PanelView panel, int64_t first_row, TensorView rows) {
   check_rows(panel, first_row, rows);
   CHECK(rows.dtype == DType::kF32 || rows.dtype == panel.dtype, rows.dtype, panel.dtype);

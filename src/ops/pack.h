@@ -14,6 +14,14 @@ namespace strata::ops {
 // zero.
 void pack(Backend& backend, TensorView rows, int64_t first_row, PanelView panel);
 
+// One pack of many: rows of a matrix, whole.
+struct PackItem {
+  TensorView rows;
+  PanelView panel;
+};
+// pack of every item from its first row on, each by one worker: for many small matrices.
+void pack_list(Backend& backend, std::span<const PackItem> items);
+
 // Reads rows [first_row, first_row + rows.rows()) into `rows` [n, K] f32 or bf16 (same dtype or
 // widened).
 void unpack(Backend& backend, PanelView panel, int64_t first_row, TensorView rows);

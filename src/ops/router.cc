@@ -32,6 +32,29 @@ void route_chosen(Backend& backend, const RouterArgs& args, TensorView logits,
   cpu::route_chosen(backend, args, logits, expert_ids, weights);
 }
 
+void look_up_experts(Backend& backend, TensorView table, std::span<const int32_t> tokens,
+                     std::span<int32_t> expert_ids) {
+  CHECK(table.dtype == DType::kF32 && table.dense() && table.shape.rank() == 2,
+        table.shape.to_string());
+  CHECK(std::ssize(expert_ids) == std::ssize(tokens) * table.cols(), expert_ids.size(),
+        tokens.size(), table.cols());
+  cpu::look_up_experts(backend, table, tokens, expert_ids);
+}
+
+void sort_routes(Backend& backend, int64_t top_k, std::span<const int32_t> expert_ids,
+                 TensorView weights, const RouteRows& rows) {
+  const Shape slots = {std::ssize(expert_ids)};
+  CHECK(top_k >= 1 && slots[0] % top_k == 0, top_k, slots[0]);
+  CHECK(weights.dtype == DType::kF32 && weights.dense() && weights.shape.num_elements() == slots[0],
+        weights.shape.to_string(), slots[0]);
+  CHECK(rows.row_weights.dtype == DType::kF32 && rows.row_weights.shape == slots,
+        rows.row_weights.shape.to_string(), slots[0]);
+  CHECK(
+      rows.token_of_row.size() == expert_ids.size() && rows.row_of_slot.size() == expert_ids.size(),
+      rows.token_of_row.size(), rows.row_of_slot.size(), expert_ids.size());
+  cpu::sort_routes(backend, top_k, expert_ids, weights, rows);
+}
+
 void route_backward(Backend& backend, const RouterArgs& args, TensorView scores,
                     std::span<const int32_t> expert_ids, TensorView d_weights,
                     TensorView d_logits) {

@@ -2,8 +2,8 @@
 // weights, and back. T tokens, E experts, K chosen, G groups. Sources: HF modeling_qwen3_moe.py,
 // Qwen3MoeTopKRouter; modeling_deepseek_v3.py, DeepseekV3TopkRouter; modeling_deepseek_v4.py,
 // DeepseekV4TopKRouter and DeepseekV4HashRouter. Scores are fp32. Equal scores: the lower id first.
-// A token's choice depends on its own logits alone, or where it is given, on nothing here. Engine
-// thread only.
+// A token's choice depends on its own logits alone, or where it is given, on nothing here.
+// Engine thread only.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -35,6 +35,21 @@ void route(Backend& backend, const RouterArgs& args, TensorView logits,
 // different, are read; bias and groups have no part.
 void route_chosen(Backend& backend, const RouterArgs& args, TensorView logits,
                   std::span<const int32_t> expert_ids, TensorView weights);
+
+// expert_ids [T * K] of a table [V, K] f32 of whole numbers by token (a hash layer's).
+void look_up_experts(Backend& backend, TensorView table, std::span<const int32_t> tokens,
+                     std::span<int32_t> expert_ids);
+
+// The order of rows in which experts see their tokens: the T * K pairs (token, k), which are the
+// slots, sorted by expert and then by token.
+struct RouteRows {
+  std::span<int32_t> token_of_row;  // [T * K]
+  std::span<int32_t> row_of_slot;   // [T * K]
+  TensorView row_weights;           // [T * K] f32: each slot's weight, at its row
+  std::span<int64_t> expert_ends;   // [E] end row of each expert
+};
+void sort_routes(Backend& backend, int64_t top_k, std::span<const int32_t> expert_ids,
+                 TensorView weights, const RouteRows& rows);
 
 // Writes d_logits [T, E], f32 or bf16, from d_weights [T, K] f32. The choice itself has no
 // gradient.

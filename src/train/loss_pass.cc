@@ -94,17 +94,23 @@ TensorView LossPass::score(model::Pass& pass, const LossInputs& inputs,
   model::head_forward(pass, chunks_.groups(), x, h, logits);
   ops::logsumexp(pass.backend, logits, lse);
   chunk_targets_.resize(rows.size());
-  chunk_logprobs_.resize(rows.size());
-  for (size_t i = 0; i < rows.size(); ++i)
-    chunk_targets_[i] = inputs.targets[targets_of(inputs, static_cast<size_t>(rows[i])).begin];
-  if (pass.backend.is_counting()) return logits;
-  ops::target_logprobs(pass.backend, logits, lse, chunk_targets_, chunk_logprobs_);
+  target_rows_.clear();
+  target_ids_.clear();
   for (size_t i = 0; i < rows.size(); ++i) {
     const Range range = targets_of(inputs, static_cast<size_t>(rows[i]));
-    const float* row = logits.f32() + static_cast<int64_t>(i) * vocab;
-    logprobs[range.begin] = chunk_logprobs_[i];
-    for (size_t t = range.begin + 1; t < range.end; ++t)
-      logprobs[t] = ops::logprob(row[inputs.targets[t]], lse.f32() + 2 * i);
+    chunk_targets_[i] = inputs.targets[range.begin];
+    for (size_t t = range.begin; t < range.end; ++t) {
+      target_rows_.push_back(static_cast<int32_t>(i));
+      target_ids_.push_back(inputs.targets[t]);
+    }
+  }
+  target_logprobs_.resize(target_ids_.size());
+  ops::target_logprobs(pass.backend, logits, lse, target_rows_, target_ids_, target_logprobs_);
+  if (pass.backend.is_counting()) return logits;
+  auto next = target_logprobs_.begin();
+  for (const int32_t row : rows) {
+    const Range range = targets_of(inputs, static_cast<size_t>(row));
+    for (size_t t = range.begin; t < range.end; ++t) logprobs[t] = *next++;
   }
   return logits;
 }
@@ -154,7 +160,7 @@ void LossPass::chunk(model::Pass& pass, const LossInputs& inputs, std::span<cons
   d_logits.row_stride = vocab * dtype_bytes(DType::kF32) / dtype_bytes(pass.dtype());
   ops::log_softmax_backward(pass.backend, logits, lse, chunk_targets_, chunk_slopes_, d_logits);
   if (!inputs.first_targets.empty() && !pass.backend.is_counting())
-    add_further_targets(inputs, rows, logprobs, d_logits);
+    add_further_targets(pass.backend, inputs, rows, logprobs, d_logits);
   const TensorView d_x = scratch.take(DType::kF32, {count, hidden.cols()});
   model::head_backward(pass, groups, x, h, d_logits, d_x);
   ops::scatter_add(pass.backend, d_x, rows, d_hidden);
@@ -162,8 +168,12 @@ void LossPass::chunk(model::Pass& pass, const LossInputs& inputs, std::span<cons
 
 // With slopes g_k of K targets and S their sum, d logit_j = sum_k g_k (j == target_k) - S p_j. The
 // kernel wrote it for one target with slope S, so only the targets' own entries are left.
-void LossPass::add_further_targets(const LossInputs& inputs, std::span<const int32_t> rows,
-                                   std::span<const float> logprobs, TensorView d_logits) {
+void LossPass::add_further_targets(Backend& backend, const LossInputs& inputs,
+                                   std::span<const int32_t> rows, std::span<const float> logprobs,
+                                   TensorView d_logits) {
+  target_rows_.clear();
+  target_ids_.clear();
+  further_values_.clear();
   for (size_t i = 0; i < rows.size(); ++i) {
     const Range range = targets_of(inputs, static_cast<size_t>(rows[i]));
     if (range.end - range.begin == 1) continue;
@@ -177,15 +187,12 @@ void LossPass::add_further_targets(const LossInputs& inputs, std::span<const int
       float own = 0.0f;  // a token may be a target more than once
       for (; k < order_.size() && inputs.targets[order_[k]] == inputs.targets[first]; ++k)
         own += target_slopes_[order_[k]];
-      const float value = own - chunk_slopes_[i] * std::exp(logprobs[first]);
-      const int64_t at = static_cast<int64_t>(i) * d_logits.row_stride + inputs.targets[first];
-      if (d_logits.dtype == DType::kF32) {
-        d_logits.f32()[at] = value;
-      } else {
-        d_logits.bf16()[at] = to_bf16(value);
-      }
+      target_rows_.push_back(static_cast<int32_t>(i));
+      target_ids_.push_back(inputs.targets[first]);
+      further_values_.push_back(own - chunk_slopes_[i] * std::exp(logprobs[first]));
     }
   }
+  ops::scatter_values(backend, target_rows_, target_ids_, further_values_, d_logits);
 }
 
 }  // namespace strata::train

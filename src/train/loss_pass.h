@@ -45,15 +45,18 @@ class LossPass {
              TensorView d_hidden);
   void losses_of_row(const LossInputs& inputs, size_t i, size_t row,
                      std::span<const float> logprobs, std::span<float> losses);
-  void add_further_targets(const LossInputs& inputs, std::span<const int32_t> rows,
-                           std::span<const float> logprobs, TensorView d_logits);
+  void add_further_targets(Backend& backend, const LossInputs& inputs,
+                           std::span<const int32_t> rows, std::span<const float> logprobs,
+                           TensorView d_logits);
 
   model::RowChunks chunks_;
   std::vector<uint8_t> selected_;
   std::vector<int32_t> row_sequences_;  // [T] the row's sequence
   std::vector<float> sequence_values_;  // of each sequence, where its formula has one
   std::vector<int32_t> chunk_targets_;
-  std::vector<float> chunk_logprobs_;
+  // Of all targets of a chunk: the row in it, the token and its logprob; then what is written.
+  std::vector<int32_t> target_rows_, target_ids_;
+  std::vector<float> target_logprobs_, further_values_;
   std::vector<float> chunk_slopes_;   // of each row: the sum over its targets
   std::vector<float> target_slopes_;  // [M]
   std::vector<size_t> order_;

@@ -22,58 +22,6 @@ ops::AdamWArgs adamw_args(const api::AdamW& adamw, double grad_norm, int64_t ste
           .step = step};
 }
 
-// The step of a module's values, and zeros for its gradient.
-void step_values(Backend& backend, const model::LoraAdapter& adapter,
-                 const model::LoraModule& module, const ops::AdamWArgs& args) {
-  const int64_t count = module.a.shape.num_elements() + module.b.shape.num_elements();
-  const auto part = [&](TensorView flat) {
-    return flat.part(module.a_offset, {count});
-  };
-  ops::adamw(backend, args, part(adapter.gradients()), part(adapter.parameters()),
-             part(adapter.first_moments()), part(adapter.second_moments()));
-  ops::fill_zero(backend, part(adapter.gradients()));
-}
-
-bool is_small(const model::LoraModule& module) {
-  constexpr int64_t kSmall = 1 << 17;
-  return module.a.shape.num_elements() + module.b.shape.num_elements() <= kSmall;
-}
-
-// Steps and refreshes every module. A small one stays in a core's cache from the step to the copy
-// that products read; all workers share each large one.
-void step_modules(Backend& backend, model::LoraAdapter& adapter, const ops::AdamWArgs& args) {
-  for (const model::LoraModule& module : adapter.modules()) {
-    if (!is_small(module)) step_values(backend, adapter, module, args);
-  }
-  backend.run_in_lanes(std::ssize(adapter.modules()), [&](int64_t i, Backend& lane) {
-    const model::LoraModule& module = adapter.modules()[static_cast<size_t>(i)];
-    if (is_small(module)) step_values(lane, adapter, module, args);
-    adapter.refresh_module(lane, static_cast<size_t>(i));
-  });
-}
-
-// The squared norm of an adapter's gradients: of each module A's rows and then B's, modules in
-// order. All workers share each large module; a small one is a worker's own.
-double squared_norm(Backend& backend, const model::LoraAdapter& adapter) {
-  const std::vector<model::LoraModule>& modules = adapter.modules();
-  const Scratch::Mark mark(backend.scratch());
-  auto* sums = static_cast<double*>(
-      backend.scratch().take(2 * std::ssize(modules) * static_cast<int64_t>(sizeof(double))));
-  const auto sum = [&](Backend& where, size_t i) {
-    sums[2 * i] = ops::sum_of_squares(where, modules[i].d_a);
-    sums[2 * i + 1] = ops::sum_of_squares(where, modules[i].d_b);
-  };
-  for (size_t i = 0; i < modules.size(); ++i) {
-    if (!is_small(modules[i])) sum(backend, i);
-  }
-  backend.run_in_lanes(std::ssize(modules), [&](int64_t i, Backend& lane) {
-    if (is_small(modules[static_cast<size_t>(i)])) sum(lane, static_cast<size_t>(i));
-  });
-  double total = 0.0;
-  for (size_t i = 0; i < 2 * modules.size(); ++i) total += sums[i];
-  return total;
-}
-
 [[noreturn]] void throw_not_finite(double norm) {
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("optim_step: the gradient's norm is {}, want a finite number; the "
@@ -88,14 +36,14 @@ api::StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter,
                              const api::AdamW& adamw) {
   if (!adapter.trains() || !adapter.has_gradient)
     return {.stepped = false, .grad_norm = 0.0, .step = adapter.step};
-  const double norm = std::sqrt(squared_norm(backend, adapter));
+  const double norm = std::sqrt(ops::sum_of_squares(backend, adapter.gradient_parts()));
   if (!std::isfinite(norm)) {
     ops::fill_zero(backend, adapter.gradients());
     adapter.has_gradient = false;
     throw_not_finite(norm);
   }
   ++adapter.step;
-  step_modules(backend, adapter, adamw_args(adamw, norm, adapter.step));
+  ops::adamw_list(backend, adamw_args(adamw, norm, adapter.step), adapter.step_items());
   adapter.has_gradient = false;
   return {.stepped = true, .grad_norm = norm, .step = adapter.step};
 }

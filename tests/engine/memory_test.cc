@@ -293,6 +293,7 @@ TEST(EngineMemory, ALongSequenceIsRecomputedOrRefused) {
   EXPECT_LT(limited->last_plan().total(), whole);
   const model::LoraAdapter &want = free_engine->adapter(AdapterSlot{1}),
                            &got = limited->adapter(AdapterSlot{1});
+  const HostAccess access(cpu_allocator());
   EXPECT_EQ(std::memcmp(got.gradients().data, want.gradients().data,
                         static_cast<size_t>(want.gradients().num_bytes())),
             0);

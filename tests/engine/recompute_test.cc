@@ -106,6 +106,7 @@ TEST_P(EngineRecompute, MakesNothingAgainThatItKeeps) {
   const std::vector<TensorView> kept = pass.lists.saves.kept;
   ASSERT_GE(std::ssize(kept), 6 * engine.config().num_layers());
   for (const TensorView& view : kept) {
+    const HostAccess access(cpu_allocator());
     std::memset(view.data, kFill, static_cast<size_t>(view.num_bytes()));
   }
   for (int64_t layer = 0; layer < engine.config().num_layers(); ++layer) {
@@ -116,6 +117,7 @@ TEST_P(EngineRecompute, MakesNothingAgainThatItKeeps) {
                          tape.recompute));
   }
   for (const TensorView& view : kept) {
+    const HostAccess access(cpu_allocator());
     const auto* bytes = static_cast<const unsigned char*>(view.data);
     EXPECT_EQ(std::count(bytes, bytes + view.num_bytes(), kFill), view.num_bytes());
   }

@@ -101,6 +101,7 @@ struct ReadOne {
   static void read(Pass& pass, const BlockContext& context, TensorView state, TensorView out) {
     ops::copy(pass.backend, stream(state, context.as<Config>().index), out);
     if (pass.backend.is_counting()) return;
+    const HostAccess access(pass.backend.allocator());
     for (int64_t column = 0; column < out.cols(); ++column) {
       EXPECT_EQ(context.values(0).f32()[column], 1.0f);
     }
@@ -115,6 +116,7 @@ struct ReadOne {
     const TensorView x = pass.take(DType::kF32, d_out.shape);
     ops::copy(pass.backend, stream(state, index), x);
     if (pass.backend.is_counting()) return;
+    const HostAccess access(pass.backend.allocator());
     for (int64_t t = 0; t < x.rows(); ++t) {
       for (int64_t j = 0; j < x.cols(); ++j) {
         d_weight.f32()[j] += d_out.f32()[t * x.cols() + j] * x.f32()[t * x.cols() + j];

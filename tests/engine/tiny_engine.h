@@ -69,6 +69,7 @@ inline std::vector<model::LoraModuleSpec> tiny_specs(const Engine& engine, int64
 
 // B starts at zero, so that nothing flows into A: gives both something.
 inline void stir(Engine& engine, model::LoraAdapter& adapter) {
+  const HostAccess access(engine.backend().allocator());
   float* values = adapter.parameters().f32();
   for (int64_t i = 0; i < adapter.num_parameters(); ++i)
     values[i] += 0.03f * static_cast<float>((i * 2654435761u >> 7) % 17) - 0.24f;
@@ -77,6 +78,7 @@ inline void stir(Engine& engine, model::LoraAdapter& adapter) {
 inline void stir(Engine& engine, api::AdapterSlot slot) { stir(engine, engine.adapter(slot)); }
 
 inline std::vector<float> copy_of(TensorView view) {
+  const HostAccess access(cpu_allocator());
   return {view.f32(), view.f32() + view.shape.num_elements()};
 }
 

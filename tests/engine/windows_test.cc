@@ -92,6 +92,7 @@ TEST(Windows, TheEmbeddingsFactorIsRoundedToTheComputeType) {
   api::TensorSink sink;
   engine->run(batch, &sink);
   const std::vector<float>& states = sink.at("hidden_states").values;
+  const HostAccess access(cpu_allocator());
   for (int64_t i = 0; i < 40 * width; ++i) {
     const float want = round_to_bf16(table.view().f32()[i] * 4.90625f);
     ASSERT_EQ(states[static_cast<size_t>(i)], want) << i;

@@ -94,8 +94,7 @@ TEST_F(AdapterExport, EveryFormOfExpertsMeansTheSame) {
 TEST_F(AdapterExport, ExpertsOfASmallerRankMeanTheSame) {
   for (const std::vector<std::string>& targets :
        {std::vector<std::string>{"all-linear"}, {"gate_proj", "up_proj", "down_proj", "lm_head"}}) {
-    LoraAdapter adapter(backend_, *model_.weights,
-                        adapter_specs(model_.config, targets, 12, 32.0));
+    LoraAdapter adapter(backend_, *model_.weights, adapter_specs(model_.config, targets, 12, 32.0));
     adapter.initialise(7);
     for (LoraModule& module : adapter.modules()) {
       for (int64_t i = 0; i < module.b.shape.num_elements(); ++i) {

@@ -17,8 +17,7 @@ namespace {
 class FreshAdapter : public testing::Test {
  protected:
   LoraAdapter make(const std::vector<std::string>& targets) {
-    LoraAdapter adapter(backend_, *model_.weights,
-                        adapter_specs(model_.config, targets, 12, 16.0));
+    LoraAdapter adapter(backend_, *model_.weights, adapter_specs(model_.config, targets, 12, 16.0));
     adapter.initialise(7);
     return adapter;
   }

@@ -86,5 +86,51 @@ TEST(AdamW, ZeroGradient) {
   expect_same_bits(p, filled_buffer(kF32, {20}, 2));
 }
 
+// Many tensors, small and large: what adamw and pack give one by one; gradients become zero.
+TEST(AdamW, AListStepsClearsAndPacks) {
+  const AdamWArgs args{.lr = 1e-2, .weight_decay = 0.1, .grad_scale = 0.5, .step = 3};
+  const int64_t sizes[] = {16 * 4, 16 * 40, 16 * 9000};  // even columns: no padding
+  for (const CpuPath path : supported_paths()) {
+    for (const int threads : {1, 2, 7}) {
+      Backend backend(path, threads);
+      std::vector<Buffer> got, want, panels, want_panels;
+      for (const int64_t n : sizes) {
+        for (uint64_t seed = 1; seed <= 4; ++seed) {
+          got.push_back(random_buffer(kF32, {n}, {.seed = seed, .scale = 0.1, .mean = 1}));
+          want.push_back(got.back());
+        }
+        panels.emplace_back(DType::kBF16, Shape{n});
+        want_panels.emplace_back(DType::kBF16, Shape{n});
+      }
+      std::vector<PackItem> packs;
+      std::vector<AdamWItem> items;
+      const auto pack_of = [](const Buffer& p, const Buffer& panel) {
+        const int64_t cols = p.size() / 16;
+        return PackItem{p.view().reshape({16, cols}),
+                        {.data = panel.view().data,
+                         .dtype = DType::kBF16,
+                         .rows = 16,
+                         .cols = cols,
+                         .width = 16}};
+      };
+      for (size_t i = 0; i < 3; ++i) packs.push_back(pack_of(got[4 * i + 1], panels[i]));
+      for (size_t i = 0; i < 3; ++i) {
+        items.push_back({.g = got[4 * i],
+                         .p = got[4 * i + 1],
+                         .m = got[4 * i + 2],
+                         .v = got[4 * i + 3],
+                         .packs = std::span(packs).subspan(i, 1)});
+        adamw(backend, args, want[4 * i], want[4 * i + 1], want[4 * i + 2], want[4 * i + 3]);
+        const PackItem pack_item = pack_of(want[4 * i + 1], want_panels[i]);
+        pack(backend, pack_item.rows, 0, pack_item.panel);
+        for (int64_t k = 0; k < sizes[i]; ++k) want[4 * i].set(k, 0);
+      }
+      adamw_list(backend, args, items);
+      for (size_t i = 0; i < got.size(); ++i) expect_same_bits(got[i], want[i]);
+      for (size_t i = 0; i < 3; ++i) expect_same_bits(panels[i], want_panels[i]);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace strata::ops

@@ -266,5 +266,121 @@ TEST(ElementwiseDeathTest, RowOutOfRange) {
   EXPECT_DEATH(gather(backend, x, std::vector<int32_t>{-1}, y), "row");
 }
 
+TEST(Elementwise, ColumnsAsRows) {
+  constexpr int64_t kRank = 5, kVocab = 700;
+  const std::vector<int32_t> columns = {3, 0, 699, 3, 12};
+  const Buffer x = random_buffer(DType::kF32, {kRank, kVocab}, {.seed = 1});
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const auto out = run_everywhere([&](Backend& backend) {
+      std::vector<Buffer> y = {Buffer(dtype, {std::ssize(columns), kRank})};
+      gather_columns(backend, x, columns, 0.37f, y[0]);
+      return y;
+    });
+    Buffer want(dtype, out[0].view().shape);
+    for (size_t i = 0; i < columns.size(); ++i) {
+      for (int64_t j = 0; j < kRank; ++j) {
+        const auto value = static_cast<float>(x.get(j * kVocab + columns[i]));
+        want.set(static_cast<int64_t>(i) * kRank + j,
+                 0.37f * (dtype == DType::kF32 ? value : strata::round_to_bf16(value)));
+      }
+    }
+    expect_same_bits(out[0], want);
+  }
+}
+
+// A column may come again: one chain over the rows, from what is stored.
+TEST(Elementwise, RowsAddToColumns) {
+  constexpr int64_t kRank = 3, kVocab = 40;
+  std::vector<int32_t> columns;
+  for (int32_t i = 0; i < 60; ++i) columns.push_back(i * i % 7);
+  const Buffer x = random_buffer(DType::kF32, {std::ssize(columns), kRank}, {.seed = 1});
+  const Buffer start = random_buffer(DType::kF32, {kRank, kVocab}, {.seed = 2});
+  const auto out = run_everywhere([&](Backend& backend) {
+    std::vector<Buffer> y = {start};
+    scatter_add_columns(backend, x, columns, y[0]);
+    return y;
+  });
+  Buffer want = start;
+  for (size_t i = 0; i < columns.size(); ++i) {
+    for (int64_t j = 0; j < kRank; ++j) {
+      const int64_t at = j * kVocab + columns[i];
+      want.set(at, static_cast<float>(want.get(at)) +
+                       static_cast<float>(x.get(static_cast<int64_t>(i) * kRank + j)));
+    }
+  }
+  expect_same_bits(out[0], want);
+}
+
+TEST(Elementwise, ValuesGoToTheirPlacesAlone) {
+  const std::vector<int32_t> rows = {0, 2, 2}, columns = {4, 0, 3};
+  const std::vector<float> values = {1.0078125f, -2.0f, 3.3f};
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const auto out = run_everywhere([&](Backend& backend) {
+      std::vector<Buffer> y = {random_buffer(dtype, {3, 5}, {.seed = 1, .row_stride = 8})};
+      scatter_values(backend, rows, columns, values, y[0]);
+      return y;
+    });
+    Buffer want = random_buffer(dtype, {3, 5}, {.seed = 1, .row_stride = 8});
+    for (size_t i = 0; i < rows.size(); ++i) {
+      want.set(rows[i] * 5 + columns[i], static_cast<double>(values[i]));
+    }
+    expect_same_bits(out[0], want);
+  }
+  Backend backend(choose_cpu_path(), 1);
+  Buffer y(DType::kF32, {2, 5});
+  EXPECT_DEATH(scatter_values(backend, rows, columns, values, y), "CHECK failed");
+}
+
+TEST(Elementwise, FillsAndRoundsInPlace) {
+  const Buffer x = random_buffer(DType::kF32, {70'001}, {.seed = 1});
+  const auto out = run_everywhere([&](Backend& backend) {
+    std::vector<Buffer> y = {x, Buffer(DType::kF32, {70'001})};
+    round_in_place(backend, y[0]);
+    fill(backend, y[1], -0.5f);
+    return y;
+  });
+  expect_same_bits(out[0], converted(converted(x, DType::kBF16), DType::kF32));
+  expect_same_bits(out[1], filled_buffer(DType::kF32, {70'001}, -0.5));
+}
+
+TEST(Elementwise, CopiesToAndFromTheHost) {
+  Backend backend(choose_cpu_path(), 2);
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const Buffer x = random_buffer(dtype, {3, 7}, {.seed = 1, .row_stride = 9});
+    std::vector<float> host(21);
+    to_host(backend, x, host);
+    for (int64_t i = 0; i < 21; ++i) EXPECT_EQ(host[static_cast<size_t>(i)], x.get(i));
+    Buffer y(dtype, {3, 7}, 9);
+    from_host(backend, host, y);
+    expect_same_bits(y, x);
+    EXPECT_DEATH(to_host(backend, x, std::span(host).first(20)), "CHECK failed");
+  }
+  const std::vector<int64_t> numbers = {1, -2, int64_t{1} << 40};
+  std::vector<int64_t> out(3);
+  to_host(backend, numbers.data(), std::as_writable_bytes(std::span(out)));
+  EXPECT_EQ(out, numbers);
+  std::vector<int64_t> copy(3);
+  copy_bytes(backend, numbers.data(), copy.data(), 16);
+  EXPECT_EQ(copy, (std::vector<int64_t>{1, -2, 0}));
+}
+
+// Several tensors, small and large: what each gives alone, added in order.
+TEST(Elementwise, SumOfSquaresOfSeveralTensors) {
+  std::vector<Buffer> parts;
+  double want = 0;
+  Backend one(CpuPath::kReference, 1);
+  for (const int64_t rows : {1, 300, 5, 40}) {
+    parts.push_back(random_buffer(DType::kF32, {rows, 1000}, {.seed = parts.size()}));
+    want += sum_of_squares(one, parts.back());
+  }
+  const std::vector<TensorView> views(parts.begin(), parts.end());
+  for (const CpuPath path : supported_paths()) {
+    for (const int threads : {1, 2, 7}) {
+      Backend backend(path, threads);
+      EXPECT_EQ(sum_of_squares(backend, views), want);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace strata::ops

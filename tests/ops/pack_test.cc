@@ -64,7 +64,8 @@ TEST(Pack, UnpackAndGatherReadBack) {
       SCOPED_TRACE(name(path, c));
       for (const DType dtype : {DType::kF32, DType::kBF16}) {
         const Buffer rows = random_buffer(dtype, {c.rows, c.cols}, {.seed = 2});
-        const Tensor memory(cpu_allocator(), DType::kF32, {panel_bytes(dtype, c.rows, c.cols, c.width) / 4 + 1});
+        const Tensor memory(cpu_allocator(), DType::kF32,
+                            {panel_bytes(dtype, c.rows, c.cols, c.width) / 4 + 1});
         const PanelView panel{.data = memory.view().data,
                               .dtype = dtype,
                               .rows = c.rows,
@@ -167,6 +168,39 @@ TEST(Pack, KeepsTheBitsOfItsOwnTypeAndRoundsToNearestEven) {
     EXPECT_EQ(back[0], 0x3f80);
     EXPECT_EQ(back[1], 0x3f82);
     EXPECT_EQ(back[2], 0x3f81);
+  }
+}
+
+// Many matrices, each whole: what pack gives one by one, with any number of workers.
+TEST(Pack, AListIsItsPacks) {
+  for (const CpuPath path : supported_paths()) {
+    for (const int threads : {1, 3}) {
+      Backend backend(path, threads);
+      std::vector<Buffer> rows, want, got;
+      std::vector<PackItem> items;
+      for (const Case& c : kCases) {
+        const PanelView shape{.data = nullptr,
+                              .dtype = DType::kBF16,
+                              .rows = c.rows,
+                              .cols = c.cols,
+                              .width = c.width};
+        rows.push_back(random_buffer(DType::kF32, {c.rows, c.cols}, {.seed = want.size()}));
+        want.emplace_back(DType::kBF16, Shape{shape.num_bytes() / 2});
+        got.emplace_back(DType::kBF16, Shape{shape.num_bytes() / 2});
+      }
+      for (size_t i = 0; i < rows.size(); ++i) {
+        PanelView panel{.data = want[i].view().data,
+                        .dtype = DType::kBF16,
+                        .rows = kCases[i].rows,
+                        .cols = kCases[i].cols,
+                        .width = kCases[i].width};
+        pack(backend, rows[i], 0, panel);
+        panel.data = got[i].view().data;
+        items.push_back({rows[i], panel});
+      }
+      pack_list(backend, items);
+      for (size_t i = 0; i < rows.size(); ++i) expect_same_bits(got[i], want[i]);
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "model/linear.h"
+#include "ops/elementwise.h"
 #include "ops/gemm_groups.h"
 
 namespace strata::model {
@@ -68,17 +69,7 @@ struct Backward {
     const TensorView sum =
         shared_d_h.slice_cols(0, module.spec.rank).slice_rows(run.begin, run.end);
     ops::gemm_dx(pass.backend, {.x = dy_run, .w = b}, sum, /*accumulate=*/found.half == 1);
-    if (found.half == 0 || pass.backend.is_counting()) return;
-    for (int64_t row = 0; row < sum.rows(); ++row) {
-      const float* from = static_cast<const float*>(sum.row(row));
-      for (int64_t j = 0; j < sum.cols(); ++j) {
-        if (pass.dtype() == DType::kF32) {
-          static_cast<float*>(d_h_run.row(row))[j] = module.scale * from[j];
-        } else {
-          static_cast<Bf16*>(d_h_run.row(row))[j] = to_bf16(module.scale * from[j]);
-        }
-      }
-    }
+    if (found.half == 1) ops::scale(pass.backend, sum, module.scale, d_h_run);
   }
 
   void projection(MoeKey key, TensorView dy, TensorView d_x, bool accumulate) const {

@@ -1,7 +1,6 @@
 #include "model/blocks/key_entries.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace strata::model {
 namespace {
@@ -89,19 +88,24 @@ std::span<const int32_t> entry_positions(Pass& pass, int64_t ratio) {
   return positions;
 }
 
-void store_entries(const Pass& pass, const BlockContext& context, const EntryStore& store) {
+void store_entries(Pass& pass, const BlockContext& context, const EntryStore& store) {
   if (!pass.cached() || pass.backend.is_counting()) return;
   const int64_t each = pass.cache.page_size() / store.ratio;
   const int64_t bytes = row_bytes(store.rows);
+  std::vector<ops::CacheRun>& runs = pass.lists.cache_runs;
+  runs.clear();
   int64_t row = 0;
   for (const PassSequence& sequence : pass.sequences) {
     const int64_t end = end_of(sequence) / store.ratio;
-    for (int64_t entry = sequence.first_position / store.ratio; entry < end; ++entry, ++row) {
-      std::memcpy(
-          page_part(pass, context, sequence, entry / each, store.offset) + entry % each * bytes,
-          store.rows.row(row), static_cast<size_t>(bytes));
+    for (int64_t entry = sequence.first_position / store.ratio; entry < end;) {
+      const int64_t count = std::min(end - entry, each - entry % each);  // of this page
+      char* part = page_part(pass, context, sequence, entry / each, store.offset);
+      runs.push_back({row, row + count, part + entry % each * bytes});
+      entry += count;
+      row += count;
     }
   }
+  ops::cache_write(pass.backend, store.rows, runs);
 }
 
 std::span<const ops::SparseSegment> sparse_segments(Pass& pass, const BlockContext& context,
@@ -172,18 +176,22 @@ std::span<const ops::IndexerSegment> indexer_segments(Pass& pass, const BlockCon
   return segments;
 }
 
-void store_ring(const Pass& pass, const BlockContext& context, TensorView keys, int64_t window) {
+void store_ring(Pass& pass, const BlockContext& context, TensorView keys, int64_t window) {
   if (pass.backend.is_counting()) return;
   const int64_t bytes = row_bytes(keys);
+  std::vector<ops::CacheRun>& runs = pass.lists.cache_runs;
+  runs.clear();
   for (const PassSequence& sequence : pass.sequences) {
     if (sequence.kept.state == nullptr) continue;
     char* ring = ring_of(pass, context, sequence);
-    const int64_t count = std::min(window, sequence.end - sequence.begin);
-    for (int64_t row = sequence.end - count; row < sequence.end; ++row) {
-      const int64_t position = sequence.first_position + row - sequence.begin;
-      std::memcpy(ring + position % window * bytes, keys.row(row), static_cast<size_t>(bytes));
+    for (int64_t row = std::max(sequence.begin, sequence.end - window); row < sequence.end;) {
+      const int64_t slot = (sequence.first_position + row - sequence.begin) % window;
+      const int64_t end = std::min(sequence.end, row + window - slot);
+      runs.push_back({row, end, ring + slot * bytes});
+      row = end;
     }
   }
+  ops::cache_write(pass.backend, keys, runs);
 }
 
 }  // namespace strata::model

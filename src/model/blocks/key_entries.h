@@ -26,7 +26,7 @@ struct EntryStore {
   int64_t offset = 0;
 };
 // Writes new entries to the pages, where there are any.
-void store_entries(const Pass& pass, const BlockContext& context, const EntryStore& store);
+void store_entries(Pass& pass, const BlockContext& context, const EntryStore& store);
 
 // keys [T, H], dense: the pass's own; the ring, of `window` keys, is the first of the sublayer's
 // state. entries.rows may be empty. Borrows the pass's lists until the next call.
@@ -37,6 +37,6 @@ std::span<const ops::IndexerSegment> indexer_segments(Pass& pass, const BlockCon
                                                       const EntryStore& entries);
 
 // Brings the rings up to the pass's last keys; after attention has read them.
-void store_ring(const Pass& pass, const BlockContext& context, TensorView keys, int64_t window);
+void store_ring(Pass& pass, const BlockContext& context, TensorView keys, int64_t window);
 
 }  // namespace strata::model

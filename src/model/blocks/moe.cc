@@ -91,10 +91,11 @@ struct Moe {
                       {.add = sum, .out = output.out}, shared_scales(pass, context, s));
   }
 
-  // A one for every row.
-  static TensorView ones(const Saved& s) {
-    static constexpr float kOne = 1.0f;
-    TensorView view(const_cast<float*>(&kOne), DType::kF32, s.shared_logits.shape);
+  // A one for every row: one number, read again and again.
+  static TensorView ones(Pass& pass, const Saved& s) {
+    TensorView one = pass.take(DType::kF32, {1});
+    ops::fill(pass.backend, one, 1.0f);
+    TensorView view(one.data, DType::kF32, s.shared_logits.shape);
     view.row_stride = 0;
     return view;
   }
@@ -103,7 +104,7 @@ struct Moe {
   static TensorView shared_scales(Pass& pass, const BlockContext& context, const Saved& s) {
     if (!context.as<Config>().shared_gate) return {};
     const TensorView y = pass.take(DType::kF32, s.shared_logits.shape);
-    ops::gated(pass.backend, ops::Activation::kSigmoid, s.shared_logits, ones(s), y);
+    ops::gated(pass.backend, ops::Activation::kSigmoid, s.shared_logits, ones(pass, s), y);
     return y.reshape({y.rows()});
   }
 
@@ -120,7 +121,7 @@ struct Moe {
     // scales = sigmoid(logits)
     const Shape& shape = s.shared_logits.shape;
     const TensorView d_logits = pass.take(DType::kF32, shape);
-    ops::gated_backward(pass.backend, ops::Activation::kSigmoid, s.shared_logits, ones(s),
+    ops::gated_backward(pass.backend, ops::Activation::kSigmoid, s.shared_logits, ones(pass, s),
                         d_scales.reshape(shape), d_logits, pass.take(DType::kF32, shape));
     linear_backward(pass, context, kMoeSharedScale, n, s.shared_lora_h, rounded(pass, d_logits),
                     d_n, /*accumulate=*/true);
@@ -140,7 +141,7 @@ struct Moe {
   static void build_rows(Pass& pass, const BlockContext& context, const Routing& routing) {
     ExpertRows& rows = pass.lists.expert_rows;
     if (!pass.backend.is_counting()) {
-      rows.build(routing.expert_ends, routing.token_of_row, pass.sequences);
+      rows.build(pass.backend, routing.expert_ends, routing.token_of_row, pass.sequences);
       return;
     }
     const auto& c = context.as<Config>();

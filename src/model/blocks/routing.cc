@@ -1,8 +1,7 @@
 #include "model/blocks/routing.h"
 
-#include <algorithm>
-
 #include "model/pass.h"
+#include "ops/elementwise.h"
 
 namespace strata::model {
 namespace {
@@ -13,25 +12,6 @@ template <typename T>
 std::span<T> take_span(Scratch& scratch, int64_t count) {
   return {static_cast<T*>(scratch.take(count * static_cast<int64_t>(sizeof(T)), kTag)),
           static_cast<size_t>(count)};
-}
-
-// Sorts the pairs by expert; tokens stay ascending within one.
-void sort_rows(int64_t top_k, Routing& routing) {
-  std::fill(routing.expert_ends.begin(), routing.expert_ends.end(), 0);
-  for (const int32_t e : routing.expert_ids) ++routing.expert_ends[static_cast<size_t>(e)];
-  int64_t begin = 0;
-  for (int64_t& end : routing.expert_ends) {
-    const int64_t count = end;
-    end = begin;  // the next free row, for now
-    begin += count;
-  }
-  for (size_t slot = 0; slot < routing.expert_ids.size(); ++slot) {
-    const auto e = static_cast<size_t>(routing.expert_ids[slot]);
-    const auto row = static_cast<size_t>(routing.expert_ends[e]++);
-    routing.token_of_row[row] = static_cast<int32_t>(static_cast<int64_t>(slot) / top_k);
-    routing.row_of_slot[slot] = static_cast<int32_t>(row);
-    routing.row_weights.f32()[row] = routing.weights.f32()[slot];
-  }
 }
 
 ops::RouterScores scores_of(RouterKind kind) {
@@ -58,19 +38,6 @@ ops::RouterArgs router_args(const BlockContext& context) {
           .top_groups = c.top_groups};
 }
 
-// The experts that the table gives each token.
-void look_up(const Pass& pass, const BlockContext& context, Routing& routing) {
-  const TensorView table = context.values(kMoeTable);  // loading saw to its values
-  const int64_t top_k = context.as<MoeConfig>().top_k;
-  for (size_t t = 0; t < pass.tokens.size(); ++t) {
-    const float* experts = table.f32() + pass.tokens[t] * top_k;
-    for (int64_t k = 0; k < top_k; ++k) {
-      routing.expert_ids[t * static_cast<size_t>(top_k) + static_cast<size_t>(k)] =
-          static_cast<int32_t>(experts[k]);
-    }
-  }
-}
-
 }  // namespace
 
 Routing take_routing(Pass& pass, const MoeConfig& c) {
@@ -91,14 +58,18 @@ void make_routing(Pass& pass, const BlockContext& context, TensorView n, Routing
   const ParamView& router = context.param(kMoeRouter);
   ops::gemm(pass.backend, {.x = n, .w = router.panel}, routing.scores);
   if (context.as<MoeConfig>().router == RouterKind::kTable) {
-    if (!pass.backend.is_counting()) look_up(pass, context, routing);
+    ops::look_up_experts(pass.backend, context.values(kMoeTable), pass.tokens, routing.expert_ids);
     ops::route_chosen(pass.backend, router_args(context), routing.scores, routing.expert_ids,
                       routing.weights);
   } else {
     ops::route(pass.backend, router_args(context), routing.scores, routing.expert_ids,
                routing.weights);
   }
-  if (!pass.backend.is_counting()) sort_rows(context.as<MoeConfig>().top_k, routing);
+  ops::sort_routes(pass.backend, context.as<MoeConfig>().top_k, routing.expert_ids, routing.weights,
+                   {.token_of_row = routing.token_of_row,
+                    .row_of_slot = routing.row_of_slot,
+                    .row_weights = routing.row_weights,
+                    .expert_ends = routing.expert_ends});
   routing.known = true;
 }
 
@@ -106,10 +77,9 @@ void routing_backward(Pass& pass, const BlockContext& context, const Routing& ro
                       TensorView d_row_weights, TensorView d_logits) {
   const Scratch::Mark mark(pass.backend.scratch());
   const TensorView d_weights = pass.backend.scratch().take(DType::kF32, routing.weights.shape);
-  const size_t num_slots = pass.backend.is_counting() ? 0 : routing.row_of_slot.size();
-  for (size_t slot = 0; slot < num_slots; ++slot) {
-    d_weights.f32()[slot] = d_row_weights.f32()[routing.row_of_slot[slot]];
-  }
+  const Shape column = {routing.num_rows(), 1};
+  ops::gather(pass.backend, d_row_weights.reshape(column), routing.row_of_slot,
+              d_weights.reshape(column));
   ops::route_backward(pass.backend, router_args(context), routing.scores, routing.expert_ids,
                       d_weights, d_logits);
 }

@@ -2,8 +2,10 @@
 
 #include <cmath>
 
-#include "ops/cpu/dispatch.h"
 #include "ops/adamw.h"
+#include "ops/cpu/dispatch.h"
+#include "ops/cpu/elementwise.h"
+#include "ops/cpu/pack.h"
 
 namespace strata::ops::cpu {
 namespace {
@@ -31,11 +33,38 @@ void adamw(Backend& backend, const AdamWArgs& args, TensorView g, TensorView p, 
   const HostAccess access(backend.allocator());
   const AdamWKernel kernel = factors(args);
   with_path(backend.path(), [&]<typename V>() {
-    for_pieces(backend, 1, g.shape.num_elements(), true,
-                    [&](int64_t, int64_t begin, int64_t end) {
-                      adamw_piece<V>(kernel, g.f32() + begin, p.f32() + begin, m.f32() + begin,
-                                          v.f32() + begin, end - begin);
-                    });
+    for_pieces(backend, 1, g.shape.num_elements(), true, [&](int64_t, int64_t begin, int64_t end) {
+      adamw_piece<V>(kernel, g.f32() + begin, p.f32() + begin, m.f32() + begin, v.f32() + begin,
+                     end - begin);
+    });
+  });
+}
+
+namespace {
+
+bool is_small(const AdamWItem& item) {
+  constexpr int64_t kSmall = 1 << 17;
+  return item.p.shape.num_elements() <= kSmall;
+}
+
+void step(Backend& backend, const AdamWArgs& args, const AdamWItem& item) {
+  cpu::adamw(backend, args, item.g, item.p, item.m, item.v);
+  cpu::fill_zero(backend, item.g);
+}
+
+}  // namespace
+
+void adamw_list(Backend& backend, const AdamWArgs& args, std::span<const AdamWItem> items) {
+  const HostAccess access(backend.allocator());
+  for (const AdamWItem& item : items) {
+    if (!is_small(item)) step(backend, args, item);
+  }
+  backend.run_in_lanes(std::ssize(items), [&](int64_t i, Backend& lane) {
+    const AdamWItem& item = items[static_cast<size_t>(i)];
+    if (is_small(item)) step(lane, args, item);
+    for (const PackItem& pack : item.packs) {
+      if (pack.rows.rows() > 0) cpu::pack(lane, pack.rows, 0, pack.panel);
+    }
   });
 }
 

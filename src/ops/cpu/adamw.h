@@ -1,5 +1,7 @@
 // Kernel of ops/adamw.h for one path: n neighbouring elements.
 #pragma once
+#include <span>
+
 #include "ops/cpu/simd.h"
 
 namespace strata {
@@ -7,6 +9,7 @@ class Backend;
 struct TensorView;
 namespace ops {
 struct AdamWArgs;
+struct AdamWItem;
 }  // namespace ops
 }  // namespace strata
 
@@ -15,6 +18,7 @@ namespace strata::ops::cpu {
 // The CPU behind ops/adamw.h: arguments are checked.
 void adamw(Backend& backend, const AdamWArgs& args, TensorView g, TensorView p, TensorView m,
            TensorView v);
+void adamw_list(Backend& backend, const AdamWArgs& args, std::span<const AdamWItem> items);
 
 // Factors of one step, rounded to fp32 once.
 struct AdamWKernel {

@@ -54,10 +54,9 @@ void copy(Backend& backend, TensorView x, TensorView y) {
   const HostAccess access(backend.allocator());
   const bool dense = x.dense() && y.dense();
   const auto each = [&](auto&& piece) {
-    for_pieces(backend, x.rows(), x.cols(), dense,
-                    [&](int64_t row, int64_t begin, int64_t end) {
-                      piece(at(x, row, begin), at(y, row, begin), end - begin);
-                    });
+    for_pieces(backend, x.rows(), x.cols(), dense, [&](int64_t row, int64_t begin, int64_t end) {
+      piece(at(x, row, begin), at(y, row, begin), end - begin);
+    });
   };
   if (x.dtype == y.dtype) {
     each([&](const char* from, char* to, int64_t n) {
@@ -89,10 +88,10 @@ void add_into(Backend& backend, TensorView x, TensorView y) {
   const HostAccess access(backend.allocator());
   with_path(backend.path(), [&]<typename V>() {
     for_pieces(backend, x.rows(), x.cols(), x.dense() && y.dense(),
-                    [&](int64_t row, int64_t begin, int64_t end) {
-                      add_piece<V>(x.dtype, at(x, row, begin),
-                                        reinterpret_cast<float*>(at(y, row, begin)), end - begin);
-                    });
+               [&](int64_t row, int64_t begin, int64_t end) {
+                 add_piece<V>(x.dtype, at(x, row, begin),
+                              reinterpret_cast<float*>(at(y, row, begin)), end - begin);
+               });
   });
 }
 
@@ -100,10 +99,10 @@ void scale(Backend& backend, TensorView x, float factor, TensorView y) {
   const HostAccess access(backend.allocator());
   with_path(backend.path(), [&]<typename V>() {
     for_pieces(backend, x.rows(), x.cols(), x.dense() && y.dense(),
-                    [&](int64_t row, int64_t begin, int64_t end) {
-                      scale_piece<V>(x.dtype, at(x, row, begin), factor, y.dtype,
-                                          at(y, row, begin), end - begin);
-                    });
+               [&](int64_t row, int64_t begin, int64_t end) {
+                 scale_piece<V>(x.dtype, at(x, row, begin), factor, y.dtype, at(y, row, begin),
+                                end - begin);
+               });
   });
 }
 
@@ -127,8 +126,8 @@ void gather_sum(Backend& backend, TensorView x, std::span<const int32_t> rows, T
     for_range(backend, y.rows(), x.cols() * each, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
         gather_sum_row<V>(x.dtype, x.data, x.row_stride, rows.data() + t * each, each,
-                               add.empty() ? nullptr : static_cast<const float*>(add.row(t)),
-                               y.dtype, y.row(t), x.cols());
+                          add.empty() ? nullptr : static_cast<const float*>(add.row(t)), y.dtype,
+                          y.row(t), x.cols());
       }
     });
   });
@@ -140,7 +139,7 @@ void scatter_add(Backend& backend, TensorView x, std::span<const int32_t> rows, 
   with_path(backend.path(), [&]<typename V>() {
     for_columns(backend, x.rows(), x.cols(), [&](int64_t begin, int64_t end) {
       add_rows_columns<V>(x.dtype, x.data, x.row_stride, rows.data(), x.rows(), y.f32(),
-                               y.row_stride, begin, end);
+                          y.row_stride, begin, end);
     });
   });
 }
@@ -149,8 +148,7 @@ void add_rows_into(Backend& backend, TensorView x, TensorView y) {
   const HostAccess access(backend.allocator());
   with_path(backend.path(), [&]<typename V>() {
     for_columns(backend, x.rows(), x.cols(), [&](int64_t begin, int64_t end) {
-      add_rows_columns<V>(x.dtype, x.data, x.row_stride, nullptr, x.rows(), y.f32(), 0, begin,
-                               end);
+      add_rows_columns<V>(x.dtype, x.data, x.row_stride, nullptr, x.rows(), y.f32(), 0, begin, end);
     });
   });
 }
@@ -180,6 +178,93 @@ double sum_of_squares(Backend& backend, TensorView x) {
   });
   for (int64_t row = 0; row < rows && !alone; ++row) total += sums[row];
   return total;
+}
+
+double sum_of_squares(Backend& backend, std::span<const TensorView> x) {
+  constexpr int64_t kSmall = 1 << 17;
+  const HostAccess access(backend.allocator());
+  const Scratch::Mark mark(backend.scratch());
+  auto* sums = static_cast<double*>(
+      backend.scratch().take(std::ssize(x) * static_cast<int64_t>(sizeof(double))));
+  const auto is_small = [&](size_t i) { return x[i].shape.num_elements() <= kSmall; };
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (!is_small(i) && !backend.is_counting()) sums[i] = cpu::sum_of_squares(backend, x[i]);
+  }
+  backend.run_in_lanes(std::ssize(x), [&](int64_t item, Backend& lane) {
+    const auto i = static_cast<size_t>(item);
+    if (is_small(i) && !lane.is_counting()) sums[i] = cpu::sum_of_squares(lane, x[i]);
+  });
+  if (backend.is_counting()) return 0;
+  double total = 0;
+  for (size_t i = 0; i < x.size(); ++i) total += sums[i];
+  return total;
+}
+
+void fill(Backend& backend, TensorView y, float value) {
+  const HostAccess access(backend.allocator());
+  for_pieces(backend, 1, y.shape.num_elements(), true, [&](int64_t, int64_t begin, int64_t end) {
+    std::fill(y.f32() + begin, y.f32() + end, value);
+  });
+}
+
+void round_in_place(Backend& backend, TensorView x) {
+  const HostAccess access(backend.allocator());
+  for_pieces(backend, 1, x.shape.num_elements(), true, [&](int64_t, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) x.f32()[i] = round_to_bf16(x.f32()[i]);
+  });
+}
+
+void copy_bytes(Backend& backend, const void* from, void* to, int64_t bytes) {
+  if (backend.is_counting() || bytes == 0) return;
+  const HostAccess access(backend.allocator());
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+void gather_columns(Backend& backend, TensorView x, std::span<const int32_t> columns, float factor,
+                    TensorView y) {
+  const HostAccess access(backend.allocator());
+  check_rows(backend, columns, x.cols());
+  const int64_t rank = x.shape[0];
+  for_range(backend, y.rows(), rank, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const float* column = x.f32() + columns[static_cast<size_t>(i)];
+      for (int64_t j = 0; j < rank; ++j) {
+        const float value = column[j * x.cols()];
+        if (y.dtype == DType::kF32) {
+          y.f32()[i * rank + j] = factor * value;
+        } else {
+          y.bf16()[i * rank + j] = to_bf16(factor * round_to_bf16(value));
+        }
+      }
+    }
+  });
+}
+
+void scatter_add_columns(Backend& backend, TensorView x, std::span<const int32_t> columns,
+                         TensorView y) {
+  const HostAccess access(backend.allocator());
+  check_rows(backend, columns, y.cols());
+  const int64_t rank = y.shape[0];
+  for_range(backend, rank, x.rows(), [&](int64_t begin, int64_t end) {
+    for (int64_t i = 0; i < x.rows(); ++i) {
+      float* column = y.f32() + columns[static_cast<size_t>(i)];
+      for (int64_t j = begin; j < end; ++j) column[j * y.cols()] += x.f32()[i * rank + j];
+    }
+  });
+}
+
+void scatter_values(Backend& backend, std::span<const int32_t> rows,
+                    std::span<const int32_t> columns, std::span<const float> values, TensorView y) {
+  if (backend.is_counting()) return;
+  const HostAccess access(backend.allocator());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const int64_t at = rows[i] * y.row_stride + columns[i];
+    if (y.dtype == DType::kF32) {
+      y.f32()[at] = values[i];
+    } else {
+      y.bf16()[at] = to_bf16(values[i]);
+    }
+  }
 }
 
 }  // namespace strata::ops::cpu

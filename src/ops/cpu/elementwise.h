@@ -22,6 +22,16 @@ void gather_sum(Backend& backend, TensorView x, std::span<const int32_t> rows, T
 void scatter_add(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y);
 void add_rows_into(Backend& backend, TensorView x, TensorView y);
 double sum_of_squares(Backend& backend, TensorView x);
+double sum_of_squares(Backend& backend, std::span<const TensorView> x);
+void fill(Backend& backend, TensorView y, float value);
+void round_in_place(Backend& backend, TensorView x);
+void copy_bytes(Backend& backend, const void* from, void* to, int64_t bytes);
+void gather_columns(Backend& backend, TensorView x, std::span<const int32_t> columns, float factor,
+                    TensorView y);
+void scatter_add_columns(Backend& backend, TensorView x, std::span<const int32_t> columns,
+                         TensorView y);
+void scatter_values(Backend& backend, std::span<const int32_t> rows,
+                    std::span<const int32_t> columns, std::span<const float> values, TensorView y);
 
 // f32 and bf16 only.
 template <typename V>

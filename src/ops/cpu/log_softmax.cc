@@ -31,12 +31,12 @@ void logsumexp(Backend& backend, TensorView logits, TensorView lse) {
 }
 
 void target_logprobs(Backend& backend, TensorView logits, TensorView lse,
-                     std::span<const int32_t> targets, std::span<float> logprobs) {
+                     std::span<const int32_t> rows, std::span<const int32_t> targets,
+                     std::span<float> logprobs) {
   if (backend.is_counting()) return;
   const HostAccess access(backend.allocator());
-  for (size_t c = 0; c < targets.size(); ++c) {
-    const auto row = static_cast<int64_t>(c);
-    logprobs[c] = logprob(logits_row(logits, row)[targets[c]], lse.f32() + 2 * row);
+  for (size_t i = 0; i < targets.size(); ++i) {
+    logprobs[i] = logprob(logits_row(logits, rows[i])[targets[i]], lse.f32() + 2 * rows[i]);
   }
 }
 
@@ -49,7 +49,7 @@ void log_softmax_backward(Backend& backend, TensorView logits, TensorView lse,
       for (int64_t c = begin; c < end; ++c) {
         const auto row = static_cast<size_t>(c);
         log_softmax_backward_row<V>(logits_row(logits, c), logits.cols(), lse.f32() + 2 * c,
-                                         targets[row], d_lp[row], d_logits.row(c), d_logits.dtype);
+                                    targets[row], d_lp[row], d_logits.row(c), d_logits.dtype);
       }
     });
   });

@@ -14,7 +14,8 @@ namespace strata::ops::cpu {
 // The CPU behind ops/log_softmax.h: arguments are checked.
 void logsumexp(Backend& backend, TensorView logits, TensorView lse);
 void target_logprobs(Backend& backend, TensorView logits, TensorView lse,
-                     std::span<const int32_t> targets, std::span<float> logprobs);
+                     std::span<const int32_t> rows, std::span<const int32_t> targets,
+                     std::span<float> logprobs);
 void log_softmax_backward(Backend& backend, TensorView logits, TensorView lse,
                           std::span<const int32_t> targets, std::span<const float> d_lp,
                           TensorView d_logits);

@@ -207,6 +207,14 @@ void pack(Backend& backend, const TensorView& rows, int64_t first_row, const Pan
   });
 }
 
+void pack_list(Backend& backend, std::span<const PackItem> items) {
+  const HostAccess access(backend.allocator());
+  backend.run_in_lanes(std::ssize(items), [&](int64_t i, Backend& lane) {
+    const PackItem& item = items[static_cast<size_t>(i)];
+    if (item.rows.rows() > 0) cpu::pack(lane, item.rows, 0, item.panel);
+  });
+}
+
 void unpack(Backend& backend, const PanelView& panel, int64_t first_row, const TensorView& rows) {
   const HostAccess access(backend.allocator());
   for_panels(backend, panel, first_row, rows.rows(), [&](int64_t index) {

@@ -207,4 +207,36 @@ void route_backward(Backend& backend, const RouterArgs& args, TensorView scores,
   });
 }
 
+void look_up_experts(Backend& backend, TensorView table, std::span<const int32_t> tokens,
+                     std::span<int32_t> expert_ids) {
+  if (backend.is_counting()) return;
+  const HostAccess access(backend.allocator());
+  const int64_t top_k = table.cols();
+  for (size_t t = 0; t < tokens.size(); ++t) {
+    const float* experts = table.f32() + tokens[t] * top_k;
+    int32_t* ids = expert_ids.data() + t * static_cast<size_t>(top_k);
+    for (int64_t k = 0; k < top_k; ++k) ids[k] = static_cast<int32_t>(experts[k]);
+  }
+}
+
+void sort_routes(Backend& backend, int64_t top_k, std::span<const int32_t> expert_ids,
+                 TensorView weights, const RouteRows& rows) {
+  if (backend.is_counting()) return;
+  const HostAccess access(backend.allocator());
+  std::fill(rows.expert_ends.begin(), rows.expert_ends.end(), 0);
+  for (const int32_t e : expert_ids) ++rows.expert_ends[static_cast<size_t>(e)];
+  int64_t begin = 0;
+  for (int64_t& end : rows.expert_ends) {
+    const int64_t count = end;
+    end = begin;  // the next free row, for now
+    begin += count;
+  }
+  for (size_t slot = 0; slot < expert_ids.size(); ++slot) {
+    const auto row = static_cast<size_t>(rows.expert_ends[static_cast<size_t>(expert_ids[slot])]++);
+    rows.token_of_row[row] = static_cast<int32_t>(static_cast<int64_t>(slot) / top_k);
+    rows.row_of_slot[slot] = static_cast<int32_t>(row);
+    rows.row_weights.f32()[row] = weights.f32()[slot];
+  }
+}
+
 }  // namespace strata::ops::cpu

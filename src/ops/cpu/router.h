@@ -8,8 +8,11 @@ void route(Backend& backend, const RouterArgs& args, TensorView logits,
            std::span<int32_t> expert_ids, TensorView weights);
 void route_chosen(Backend& backend, const RouterArgs& args, TensorView logits,
                   std::span<const int32_t> expert_ids, TensorView weights);
+void look_up_experts(Backend& backend, TensorView table, std::span<const int32_t> tokens,
+                     std::span<int32_t> expert_ids);
+void sort_routes(Backend& backend, int64_t top_k, std::span<const int32_t> expert_ids,
+                 TensorView weights, const RouteRows& rows);
 void route_backward(Backend& backend, const RouterArgs& args, TensorView scores,
-                    std::span<const int32_t> expert_ids, TensorView d_weights,
-                    TensorView d_logits);
+                    std::span<const int32_t> expert_ids, TensorView d_weights, TensorView d_logits);
 
 }  // namespace strata::ops::cpu

@@ -1,0 +1,16 @@
+#include "ops/cache_write.h"
+
+#include "ops/cpu/cache_write.h"
+
+namespace strata::ops {
+
+void cache_write(Backend& backend, TensorView x, std::span<const CacheRun> runs) {
+  for (const CacheRun& run : runs) {
+    CHECK(0 <= run.begin && run.begin <= run.end && run.end <= x.rows(), run.begin, run.end,
+          x.rows());
+    CHECK(run.to != nullptr || run.begin == run.end || backend.is_counting());
+  }
+  cpu::cache_write(backend, x, runs);
+}
+
+}  // namespace strata::ops

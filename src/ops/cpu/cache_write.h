@@ -1,0 +1,9 @@
+// The CPU behind ops/cache_write.h: arguments are checked.
+#pragma once
+#include "ops/cache_write.h"
+
+namespace strata::ops::cpu {
+
+void cache_write(Backend& backend, TensorView x, std::span<const CacheRun> runs);
+
+}  // namespace strata::ops::cpu
