@@ -3,7 +3,12 @@
 // Qwen3MoeTopKRouter; modeling_deepseek_v3.py, DeepseekV3TopkRouter; modeling_deepseek_v4.py,
 // DeepseekV4TopKRouter and DeepseekV4HashRouter. Scores are fp32. Equal scores: the lower id first.
 // A token's choice depends on its own logits alone, or where it is given, on nothing here.
-// Engine thread only.
+// Order of summation, the same on every path: softmax takes off the row's maximum, exp is fp32, its
+// sum one double chain over ascending experts, each quotient is made in double and rounded once;
+// sqrt(softplus) is double, rounded once. Chosen scores are summed in double in the order of the
+// choice, and a weight is score * (scale / sum), in double, rounded once. Backward is double
+// throughout, its one sum a chain in the order of the choice, and rounds each d_logit once. Engine
+// thread only.
 #pragma once
 #include <cstdint>
 #include <span>

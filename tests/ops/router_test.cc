@@ -1,11 +1,12 @@
 // The choice of experts against a plain double reference: groups, biases, norms, ties; and its
-// gradient against differences.
+// gradient against the complex step.
 #include "ops/router.h"
 
 #include <algorithm>
 #include <numeric>
 #include <set>
 
+#include "ops/ref/router.h"
 #include "tests/ops/op_test.h"
 
 namespace strata::ops {
@@ -35,56 +36,11 @@ const Case kCases[] = {
     {9, 5, 2, RouterScores::kSqrtSoftplus, false, 2.5},
 };
 
-std::vector<double> scores_of(const Case& c, const float* logits) {
-  std::vector<double> s(static_cast<size_t>(c.experts));
-  double sum = 0;
-  for (size_t i = 0; i < s.size(); ++i) {
-    const double x = logits[i];
-    s[i] = c.scores == RouterScores::kSigmoid        ? 1 / (1 + std::exp(-x))
-           : c.scores == RouterScores::kSqrtSoftplus ? std::sqrt(std::log1p(std::exp(x)))
-                                                     : std::exp(x);
-    sum += s[i];
-  }
-  if (c.scores == RouterScores::kSoftmax) {
-    for (double& value : s) value /= sum;
-  }
-  return s;
-}
-
-// HF's DeepseekV3TopkRouter and Qwen3MoeTopKRouter, spelled out.
-std::vector<int32_t> chosen_by(const Case& c, const std::vector<double>& scores,
-                               const float* bias) {
-  std::vector<double> choice = scores;
-  for (size_t i = 0; i < choice.size() && bias != nullptr; ++i) choice[i] += double{bias[i]};
-  const size_t size = choice.size() / static_cast<size_t>(c.groups);
-  std::vector<std::pair<double, size_t>> groups;
-  for (size_t g = 0; g < static_cast<size_t>(c.groups); ++g) {
-    std::vector<double> of(choice.begin() + static_cast<int64_t>(g * size),
-                           choice.begin() + static_cast<int64_t>((g + 1) * size));
-    std::sort(of.rbegin(), of.rend());
-    groups.emplace_back(-(of[0] + (size > 1 ? of[1] : 0.0)), g);
-  }
-  std::sort(groups.begin(), groups.end());
-  std::vector<int32_t> order;
-  for (size_t g = 0; g < static_cast<size_t>(c.top_groups); ++g) {
-    for (size_t i = 0; i < size; ++i)
-      order.push_back(static_cast<int32_t>(groups[g].second * size + i));
-  }
-  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    const double x = choice[static_cast<size_t>(a)], y = choice[static_cast<size_t>(b)];
-    return x != y ? x > y : a < b;
-  });
-  order.resize(static_cast<size_t>(c.top_k));
-  return order;
-}
-
-std::vector<double> weights_of(const Case& c, const std::vector<double>& scores,
-                               const std::vector<int32_t>& ids) {
-  std::vector<double> w;
-  for (const int32_t id : ids) w.push_back(scores[static_cast<size_t>(id)]);
-  const double sum = std::accumulate(w.begin(), w.end(), 0.0);
-  for (double& value : w) value *= c.scale / (c.norm ? sum : 1.0);
-  return w;
+std::vector<double> scores_of(const RouterArgs& args, const Buffer& logits, int64_t token) {
+  const int64_t experts = logits.view().cols();
+  std::vector<double> row;
+  for (int64_t i = 0; i < experts; ++i) row.push_back(logits.get(token * experts + i));
+  return ref::router_scores(args.scores, row);
 }
 
 struct Routed {
@@ -119,9 +75,10 @@ TEST(Router, ChoosesAsTheReferenceDoes) {
     for (const Case& c : kCases) {
       const Routed got(backend, c);
       for (int64_t t = 0; t < c.tokens; ++t) {
-        const auto scores = scores_of(c, got.logits.view().f32() + t * c.experts);
-        const auto ids = chosen_by(c, scores, c.bias == 0.0 ? nullptr : got.bias.view().f32());
-        const auto weights = weights_of(c, scores, ids);
+        const auto scores = scores_of(got.args, got.logits, t);
+        const auto ids =
+            ref::router_choice(got.args, scores, c.bias == 0.0 ? nullptr : got.bias.view().f32());
+        const auto weights = ref::router_weights(got.args, scores, ids);
         for (int64_t k = 0; k < c.top_k; ++k) {
           EXPECT_EQ(got.ids[static_cast<size_t>(t * c.top_k + k)], ids[static_cast<size_t>(k)]);
           // Logits lie within 16 of each other, whose difference is rounded before exp; then exp, a
@@ -205,7 +162,7 @@ TEST(Router, GivenExpertsGetTheirWeights) {
     expect_same_bits(scores, got.scores);
     for (int64_t t = 0; t < c.tokens; ++t) {
       const std::vector<int32_t> of(ids.begin() + t * c.top_k, ids.begin() + (t + 1) * c.top_k);
-      const auto want = weights_of(c, scores_of(c, got.logits.view().f32() + t * c.experts), of);
+      const auto want = ref::router_weights(got.args, scores_of(got.args, got.logits, t), of);
       for (int64_t k = 0; k < c.top_k; ++k) {
         EXPECT_NEAR(weights.get(t * c.top_k + k) / want[static_cast<size_t>(k)], 1, 24 * 0x1p-24);
       }
@@ -229,38 +186,98 @@ TEST(Router, SqrtSoftplusKeepsSmallScores) {
   }
 }
 
-TEST(Router, BackwardMatchesDifferences) {
+TEST(Router, BackwardMatchesTheComplexStep) {
   Backend backend(choose_cpu_path(), 2);
   for (const Case& c : kCases) {
     const Routed got(backend, c);
     const Buffer d_weights = random_buffer(DType::kF32, {c.tokens, c.top_k}, {.seed = 3});
     Buffer d_logits(DType::kF32, {c.tokens, c.experts});
-    route_backward(backend, got.args, got.scores.view(), got.ids, d_weights.view(),
-                   d_logits.view());
-    for (int64_t t = 0; t < std::min<int64_t>(c.tokens, 4); ++t) {
+    route_backward(backend, got.args, got.scores, got.ids, d_weights, d_logits);
+    for (int64_t t = 0; t < c.tokens; ++t) {
       const std::vector<int32_t> ids(got.ids.begin() + t * c.top_k,
                                      got.ids.begin() + (t + 1) * c.top_k);
-      const auto sum = [&](const std::vector<float>& logits) {
-        const auto w = weights_of(c, scores_of(c, logits.data()), ids);
-        double total = 0;
-        for (size_t k = 0; k < w.size(); ++k)
-          total += w[k] * double{d_weights.view().f32()[t * c.top_k + static_cast<int64_t>(k)]};
-        return total;
-      };
-      const float* row = got.logits.view().f32() + t * c.experts;
+      std::vector<double> row, d;
+      for (int64_t i = 0; i < c.experts; ++i) row.push_back(got.logits.get(t * c.experts + i));
+      for (int64_t k = 0; k < c.top_k; ++k) d.push_back(d_weights.get(t * c.top_k + k));
+      const auto want = complex_step(
+          [&](const std::vector<std::complex<double>>& x) {
+            return ref::router_weights(got.args, ref::router_scores(c.scores, x), ids);
+          },
+          row, d);
+      // Scores are read in fp32; then one rounding. Slopes are below 1 and sums of scores, by which
+      // a norm divides, of their size.
+      double magnitude = 0;
+      for (const double value : d) magnitude += c.scale * std::abs(value);
       for (int64_t i = 0; i < c.experts; ++i) {
-        std::vector<float> up(row, row + c.experts), down = up;
-        up[static_cast<size_t>(i)] += 0x1p-7f;
-        down[static_cast<size_t>(i)] -= 0x1p-7f;
-        const double step =
-            double{up[static_cast<size_t>(i)]} - double{down[static_cast<size_t>(i)]};
-        // The third derivative is below 2 |d|, the step 2^-7.
-        EXPECT_NEAR(d_logits.view().f32()[t * c.experts + i], (sum(up) - sum(down)) / step,
-                    1e-4 * c.scale)
+        EXPECT_NEAR(d_logits.get(t * c.experts + i), want[static_cast<size_t>(i)],
+                    16 * 0x1p-24 * magnitude)
             << "expert " << i;
       }
     }
   }
+}
+
+Buffer numbers(std::span<const int32_t> values) {
+  Buffer out(DType::kF32, {std::ssize(values)});
+  for (size_t i = 0; i < values.size(); ++i) out.set(static_cast<int64_t>(i), values[i]);
+  return out;
+}
+
+TEST(Router, EveryPathAndTeamGivesTheSameBits) {
+  for (const Case& c : kCases) {
+    const Buffer d_weights = random_buffer(DType::kF32, {c.tokens, c.top_k}, {.seed = 3});
+    run_everywhere([&](Backend& backend) {
+      Routed got(backend, c);
+      std::vector<Buffer> out = {got.scores, got.weights, numbers(got.ids)};
+      for (const DType dtype : {DType::kF32, DType::kBF16}) {
+        out.emplace_back(dtype, Shape{c.tokens, c.experts});
+        route_backward(backend, got.args, got.scores, got.ids, d_weights, out.back());
+      }
+      Buffer given(got.logits), weights(DType::kF32, {c.tokens, c.top_k});
+      route_chosen(backend, got.args, given, got.ids, weights);
+      expect_same_bits(weights, got.weights);
+      return out;
+    });
+  }
+}
+
+// By expert, then by token; an expert without tokens has no rows.
+TEST(Router, RowsAreSortedByExpertAndThenByToken) {
+  constexpr int64_t kTokens = 200, kExperts = 9, kTopK = 3;
+  std::vector<int32_t> ids;
+  for (int32_t t = 0; t < kTokens; ++t) {
+    for (int32_t k = 0; k < kTopK; ++k) ids.push_back((t * t + 3 * k) % 8);  // never 8
+  }
+  std::vector<size_t> slots(ids.size());
+  std::iota(slots.begin(), slots.end(), 0);
+  std::stable_sort(slots.begin(), slots.end(), [&](size_t a, size_t b) { return ids[a] < ids[b]; });
+  const Buffer weights = random_buffer(DType::kF32, {kTokens * kTopK}, {.seed = 1});
+  run_everywhere([&](Backend& backend) {
+    std::vector<int32_t> token_of_row(ids.size(), -1), row_of_slot(ids.size(), -1);
+    std::vector<int64_t> ends(kExperts, -1);
+    std::vector<Buffer> out = {Buffer(DType::kF32, {kTokens * kTopK})};
+    sort_routes(backend, kTopK, ids, weights, {token_of_row, row_of_slot, out[0], ends});
+    for (size_t row = 0; row < slots.size(); ++row) {
+      const size_t slot = slots[row];
+      EXPECT_EQ(token_of_row[row], static_cast<int32_t>(slot / kTopK));
+      EXPECT_EQ(row_of_slot[slot], static_cast<int32_t>(row));
+      EXPECT_EQ(out[0].get(static_cast<int64_t>(row)), weights.get(static_cast<int64_t>(slot)));
+    }
+    for (int32_t e = 0; e < kExperts; ++e) {
+      EXPECT_EQ(ends[static_cast<size_t>(e)],
+                std::count_if(ids.begin(), ids.end(), [e](int32_t id) { return id <= e; }));
+    }
+    return out;
+  });
+}
+
+TEST(Router, ATableGivesEachTokenItsExperts) {
+  Backend backend(choose_cpu_path(), 1);
+  Buffer table(DType::kF32, {5, 2});
+  for (int64_t i = 0; i < 10; ++i) table.set(i, static_cast<double>(i * 3));
+  std::vector<int32_t> ids(6);
+  look_up_experts(backend, table, std::vector<int32_t>{4, 0, 4}, ids);
+  EXPECT_EQ(ids, (std::vector<int32_t>{24, 27, 0, 3, 24, 27}));
 }
 
 }  // namespace
