@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Check the house rules that a compiler does not: include allow-lists, homes of headers, places that catch, sizes, ASCII.
+"""Check the house rules that a compiler does not: include allow-lists, homes of headers, places that catch, who touches tensor
+memory, sizes, ASCII.
 
 usage: python3 tools/check_layers.py [--root DIR] [--sizes]
        python3 tools/check_layers.py --self-test      each rule must catch a tree that breaks it
@@ -137,6 +138,7 @@ class Checker:
                 self.fault(path, number, "not ASCII")
             if header and re.match(r"\s*using namespace\b", line):
                 self.fault(path, number, "using namespace in a header")
+            self.check_tensor_memory(path, owner, number, line)
             if re.search(r"\bgetenv\s*\(", line) and owner != "base":
                 self.fault(path, number, "getenv outside base/env: add the variable there")
             if CATCH.search(line.split("//")[0]):
@@ -152,6 +154,15 @@ class Checker:
         if inner not in self.rules.get("catch", {}):
             self.fault(path, number, "catches: let it pass to where requests, jobs and commands end, or give the reason in "
                                      "[catch] of tools/layers.toml")
+
+    def check_tensor_memory(self, path, owner, number, line):
+        rule = self.rules["tensor_memory"]
+        if owner in rule["below"] or path in rule["allowed"]:
+            return
+        code = line.split("//")[0]
+        if found := next((m for p in rule["patterns"] if (m := re.search(p, code))), None):
+            self.fault(path, number, f"'{found.group(0)}' touches tensor memory above ops/: make it an op, or copy with "
+                                     "ops::to_host and from_host; who may is listed in tools/layers.toml")
 
     def check_include(self, path, inner, owner, header, number, kind, name):
         for home in self.rules.get("homes", []):
@@ -196,7 +207,9 @@ class Checker:
 GOOD = {"src/base/a.h": "#pragma once\n#include <vector>\n",
         "src/base/a.cc": '#include "base/a.h"\nvoid f() { try { } catch (...) { } }\n',
         "docs/architecture.md": "| `base/` | what all need | 1,000 |\n",
-        "src/tensor/b.h": '#pragma once\n#include "base/a.h"\n'}
+        "src/tensor/b.h": '#pragma once\n#include "base/a.h"\n',
+        "src/ops/x.cc": "auto* p = view.f32();\n", "src/model/load.cc": "const HostAccess access(a);\n",
+        "src/model/y.cc": "// what view.f32() would be\n"}
 BAD = {
     "may not include": {"src/base/x.h": '#pragma once\n#include "tensor/b.h"\n'},
     "JSON stays at the edge": {"src/tensor/x.cc": "#include <boost/json.hpp>\n"},
@@ -213,6 +226,10 @@ BAD = {
     "does not exist": {"src/tensor/x.cc": '#include "base/none.h"\n'},
     "as \"folder/file.h\"": {"src/base/x.cc": '#include "a.h"\n'},
     "first include must be": {"src/base/a.cc": '#include <vector>\n#include "base/a.h"\nvoid f() { try { } catch (...) { } }\n'},
+    "'.f32()' touches tensor memory": {"src/model/x.cc": "float* p = view.f32();\n"},
+    "'HostAccess' touches": {"src/engine/x.cc": "const HostAccess access(backend.allocator());\n"},
+    "'run_in_lanes' touches": {"src/train/x.cc": "backend.run_in_lanes(3, body);\n"},
+    "'static_cast<const float*>' touches": {"src/sample/x.cc": "auto* p = static_cast<const float*>(view.data);\n"},
     "has no row": {"src/attic/x.cc": "int x;\n"},
     "catches: let it pass": {"src/tensor/x.cc": "void f() { try { } catch (...) { } }\n"},
     "base/a.cc has 0 places": {"src/base/a.cc": '#include "base/a.h"\n// no catch (...) here\n'},
@@ -221,7 +238,7 @@ BAD = {
 }
 
 
-SMALL = {"layers": {"base": [], "tensor": ["base"]}, "catch": {"base/a.cc": "1: a reason"}}
+SMALL = {"layers": {"base": [], "tensor": ["base"], "ops": [], "model": [], "engine": [], "train": [], "sample": []}, "catch": {"base/a.cc": "1: a reason"}}
 
 
 def run_tree(files, rules):

@@ -260,6 +260,7 @@ void SamplingLoop::read_logits(model::Pass& pass, TensorView hidden) {
     ops::gather(backend, hidden, rows, x);
     model::head_forward(pass, chunks_.groups(), x, {}, logits);
     ops::logsumexp(backend, logits, lse);
+    const HostAccess access(backend.allocator());  // tokens are chosen from logits where they lie
     choices_.clear();
     for (size_t i = 0; i < rows.size(); ++i) {
       while (rows[i] >= slices_[slice].end) ++slice;

@@ -91,12 +91,18 @@ std::string temporary_path(const std::string& name) {
   return testing::TempDir() + "strata_golden_" + std::to_string(getpid()) + "_" + name;
 }
 
+// Another program may be put in its place: one that runs on protected memory.
+std::string program() {
+  const char* other = std::getenv("STRATA_TEST_PROGRAM");
+  return other == nullptr ? STRATA_BINARY : other;
+}
+
 ProbeResult run_probe(const Probe& probe) {
   const std::string out = temporary_path("out.safetensors");
   const std::string errors = temporary_path("stderr");
   std::filesystem::remove(out);
-  std::vector<std::string> command = {STRATA_BINARY, "probe",       "--model", probe.model,
-                                      "--request",   probe.request, "--out",   out};
+  std::vector<std::string> command = {program(),   "probe",       "--model", probe.model,
+                                      "--request", probe.request, "--out",   out};
   for (const std::string& adapter : probe.adapters) {
     command.insert(command.end(), {"--adapter", adapter});
   }
