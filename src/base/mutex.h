@@ -9,6 +9,8 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "base/clock.h"
+
 #if defined(__clang__)
 #define STRATA_THREAD_ATTRIBUTE(x) __attribute__((x))
 #else
@@ -52,10 +54,11 @@ class CondVar {
     condition_.wait(lock);
     lock.release();
   }
-  // False when `end` came first.
-  bool wait_until(Mutex& mutex, std::chrono::steady_clock::time_point end) REQUIRES(mutex) {
+  // False when `end`, as now_seconds() counts, came first.
+  bool wait_until(Mutex& mutex, double end) REQUIRES(mutex) {
     std::unique_lock lock(mutex.mutex_, std::adopt_lock);
-    const bool in_time = condition_.wait_until(lock, end) == std::cv_status::no_timeout;
+    const std::chrono::duration<double> left(end - now_seconds());
+    const bool in_time = condition_.wait_for(lock, left) == std::cv_status::no_timeout;
     lock.release();
     return in_time;
   }

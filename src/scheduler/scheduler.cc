@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "scheduler/cost.h"
 
 namespace strata::scheduler {
@@ -309,8 +310,7 @@ SchedulerStats Scheduler::stats() const {
 }
 
 void Scheduler::wait(double seconds) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::round<std::chrono::nanoseconds>(
-                                                          std::chrono::duration<double>(seconds));
+  const double end = now_seconds() + seconds;
   const MutexLock lock(mutex_);
   while (!changed_ && condition_.wait_until(mutex_, end)) {
   }

@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <deque>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/mutex.h"
@@ -88,8 +88,7 @@ AuditLog::~AuditLog() {
   const MutexLock lock(writer.mutex);
   writer.is_stopping = true;
   writer.wake.notify_all();
-  const auto end = std::chrono::steady_clock::now() + std::chrono::round<std::chrono::nanoseconds>(
-                                                          std::chrono::duration<double>(kPatience));
+  const double end = now_seconds() + kPatience;
   while (!writer.is_done && writer.wake.wait_until(writer.mutex, end)) {
   }
   if (writer.is_done) return;
