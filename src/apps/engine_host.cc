@@ -129,8 +129,9 @@ void EngineHost::take_break() {
     for (const Base& base : engines_) {
       const api::Work work = scheduler_->next_samples(base.runner->capacity());
       if (work.empty()) continue;
-      std::vector<api::Result> results =
-          scheduler_->complete(base.runner->sample(work), now_seconds());
+      std::vector<api::Result> results = scheduler_->complete(
+          answered(work, [&](engine::WorkRunner& runner) { return runner.sample(work); }),
+          now_seconds());
       count(work);
       if (!results.empty()) post_(std::move(results));
     }
@@ -141,14 +142,19 @@ void EngineHost::take_break() {
   next_look_ = end + (end - begin);
 }
 
-// The runner answers faults itself; should one escape, this turn's commands fail and the rest goes
-// on.
 std::vector<api::Result> EngineHost::run(const api::Work& work) {
   const auto is_due = [this] { return is_break_due(); };
   const auto take = [this] { take_break(); };
   const Interruption breaks{.is_due = is_due, .run = take};
+  return answered(work, [&](engine::WorkRunner& runner) { return runner.run(work, &breaks); });
+}
+
+// The runner answers faults itself; should one escape, this work's commands fail and the rest goes
+// on.
+std::vector<api::Result> EngineHost::answered(
+    const api::Work& work, FunctionRef<std::vector<api::Result>(engine::WorkRunner&)> body) {
   try {
-    return engines_[static_cast<size_t>(work.base)].runner->run(work, &breaks);
+    return body(*engines_[static_cast<size_t>(work.base)].runner);
   } catch (const std::exception& error) {
     log(LogLevel::kError, fmt::format("engine: a turn failed: {}", error.what()));
     const api::Failure failure{api::FaultCategory::kServer,

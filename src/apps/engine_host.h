@@ -69,6 +69,8 @@ class EngineHost {
   void load(const std::string& dir, const HostOptions& options);
   void loop();
   std::vector<api::Result> run(const api::Work& work);
+  std::vector<api::Result> answered(
+      const api::Work& work, FunctionRef<std::vector<api::Result>(engine::WorkRunner&)> body);
   [[nodiscard]] bool is_break_due();
   void take_break();
   void count(const api::Work& work);
