@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -16,6 +17,18 @@
 #include "base/clock.h"
 
 namespace strata::server {
+
+// The first whole response of what has arrived, which then goes from there.
+inline std::optional<std::string> take_response(std::string& arrived) {
+  const size_t head = arrived.find("\r\n\r\n");
+  if (head == std::string::npos) return std::nullopt;
+  const size_t at = arrived.find("Content-Length: ");
+  const size_t length = at < head ? std::stoul(arrived.substr(at + 16)) : 0;
+  if (arrived.size() < head + 4 + length) return std::nullopt;
+  std::string whole = arrived.substr(0, head + 4 + length);
+  arrived.erase(0, whole.size());
+  return whole;
+}
 
 class Client {
  public:
@@ -47,16 +60,7 @@ class Client {
   std::string read(double seconds = 5.0) {
     const double end = now_seconds() + seconds;
     for (;;) {
-      const size_t head = rest_.find("\r\n\r\n");
-      if (head != std::string::npos) {
-        const size_t at = rest_.find("Content-Length: ");
-        const size_t length = at < head ? std::stoul(rest_.substr(at + 16)) : 0;
-        if (rest_.size() >= head + 4 + length) {
-          const std::string whole = rest_.substr(0, head + 4 + length);
-          rest_.erase(0, whole.size());
-          return whole;
-        }
-      }
+      if (auto whole = take_response(rest_)) return *whole;
       pollfd wanted = {socket_, POLLIN, 0};
       const int left = static_cast<int>((end - now_seconds()) * 1000);
       if (left <= 0 || ::poll(&wanted, 1, left) <= 0) return rest_;

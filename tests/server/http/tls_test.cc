@@ -94,16 +94,7 @@ class TlsClient {
   // A whole response.
   [[nodiscard]] std::string read() {
     for (;;) {
-      const size_t head = rest_.find("\r\n\r\n");
-      if (head != std::string::npos) {
-        const size_t at = rest_.find("Content-Length: ");
-        const size_t length = at < head ? std::stoul(rest_.substr(at + 16)) : 0;
-        if (rest_.size() >= head + 4 + length) {
-          std::string whole = rest_.substr(0, head + 4 + length);
-          rest_.erase(0, whole.size());
-          return whole;
-        }
-      }
+      if (auto whole = take_response(rest_)) return *whole;
       char chunk[16384];
       const int count = SSL_read(ssl_, chunk, sizeof chunk);
       if (count <= 0) return rest_;
