@@ -82,10 +82,14 @@ std::string response_head(const Response& response, bool keep_alive) {
   return head + "\r\n";
 }
 
+std::string closing_text(const Response& response) {
+  return response_head(response, /*keep_alive=*/false) + response.body;
+}
+
 std::string busy_text(std::string_view message) {
   Response response = error_response(503, message);
   response.headers.push_back({"retry-after", "1"});
-  return response_head(response, /*keep_alive=*/false) + response.body;
+  return closing_text(response);
 }
 
 }  // namespace strata::server

@@ -10,7 +10,9 @@ namespace strata::server {
 // Ends with the empty line. Content-Length is that of the body or of the file part.
 std::string response_head(const Response& response, bool keep_alive);
 
-// A whole 503 that closes its connection, for one whose request is not read.
+// A whole response that closes its connection, for one whose request is not read.
+std::string closing_text(const Response& response);
+// Such a 503.
 std::string busy_text(std::string_view message);
 
 }  // namespace strata::server

@@ -109,8 +109,6 @@ struct HttpServer::State {
   asio::awaitable<void> rest();
   bool admit(Connection& connection);
   asio::awaitable<Response> run_handler(Request request);
-  asio::awaitable<bool> write(Connection& connection, const Response& response, bool head_only,
-                              bool keep_alive);
   asio::awaitable<void> refuse(Connection& connection, Response response, const Request& request);
   asio::awaitable<void> repeat(double seconds, std::function<void()> task);
 
@@ -331,17 +329,13 @@ asio::awaitable<Response> HttpServer::State::run_handler(Request request) {
   co_return std::move(*pending->response);
 }
 
-asio::awaitable<bool> HttpServer::State::write(Connection& connection, const Response& response,
-                                               bool head_only, bool keep_alive) {
-  return write_response(connection.stream, response, head_only, keep_alive, options.body_timeout);
-}
-
 // Answers before the whole request was read: what still arrives is thrown away for a short while,
 // or the peer would see a reset instead of the answer.
 asio::awaitable<void> HttpServer::State::refuse(Connection& connection, Response response,
                                                 const Request& request) {
   const bool written =
-      co_await write(connection, response, request.method == "HEAD", /*keep_alive=*/false);
+      co_await write_response(connection.stream, response, request.method == "HEAD",
+                              /*keep_alive=*/false, options.body_timeout);
   note(told_of(request, connection.address), response.status, 0.0);
   if (!written) co_return;
   error_code fault;
@@ -404,7 +398,8 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   connection.stream.expires_never();
   const Response response = co_await run_handler(std::move(request));
   const bool keep = keep_alive && !stopping;
-  const bool written = co_await write(connection, response, told.method == "HEAD", keep);
+  const bool written = co_await write_response(connection.stream, response, told.method == "HEAD",
+                                               keep, options.body_timeout);
   note(std::move(told), response.status, now_seconds() - begin);
   co_return written&& keep;
 }

@@ -64,8 +64,7 @@ bool is_plain_http(const error_code& fault) {
 }
 
 std::string plain_http_text() {
-  const Response response = error_response(400, "this address speaks TLS: use https://");
-  return response_head(response, /*keep_alive=*/false) + std::string(response.bytes());
+  return closing_text(error_response(400, "this address speaks TLS: use https://"));
 }
 
 }  // namespace strata::server
