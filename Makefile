@@ -40,10 +40,10 @@ test:
 	@cmake --build build/test -j $(JOBS)
 	@ctest --test-dir build/test -j2 -LE slow --output-on-failure --no-tests=error
 
-# Every tools/check_*.py: layers, sizes, documents. They read the tree and write nothing.
+# Every tools/check/check_*.py: layers, sizes, documents. They read the tree and write nothing.
 checks:
-	@for check in tools/check_*.py; do [ ! -e "$$check" ] || python3 "$$check"; done
-	@python3 tools/check_layers.py --self-test
+	@for check in tools/check/check_*.py; do [ ! -e "$$check" ] || python3 "$$check"; done
+	@python3 tools/check/check_layers.py --self-test
 
 asan tsan:
 	@tools/install.sh clang
@@ -79,47 +79,47 @@ format-check:
 
 run: build
 	@tools/install.sh sdk
-	@tools/run_served.sh build/release/strata
+	@tools/run/run_served.sh build/release/strata
 
 run-train: build
-	@tools/run_tiny.sh build/release/strata
+	@tools/run/run_tiny.sh build/release/strata
 
 # The protocol's acceptance list and a tour with each of SDKS: four versions unless told otherwise.
 e2e: build
 	@tools/install.sh sdk
-	@tools/e2e.sh build/release/strata $(SDKS)
+	@tools/run/e2e.sh build/release/strata $(SDKS)
 
 # Frozen processes, full and failing disks, killed databases, clocks that jump, long queues: over and over for CHAOS_SECONDS; 0: once.
 chaos: build
 	@tools/install.sh sdk
 	@tools/install.sh test
-	@"$$(tools/sdk_python.sh)" tests/e2e/chaos.py build/release/strata models/tiny-qwen3 $(CHAOS_SECONDS)
+	@"$$(tools/run/sdk_python.sh)" tests/e2e/chaos.py build/release/strata models/tiny-qwen3 $(CHAOS_SECONDS)
 
 # Hostile requests, memory, kill -9 under load, and LOAD_SECONDS of load (tools/load.sh has the bars of a quiet machine).
 robust: build
 	@tools/install.sh sdk
 	@tools/install.sh test
-	@tools/robust.sh build/release/strata $(KILLS)
+	@tools/run/robust.sh build/release/strata $(KILLS)
 	@$(CMAKE) -B build/release -DCMAKE_CXX_COMPILER=g++ -DSTRATA_BENCH=ON
 	@cmake --build build/release --target load_bench -j $(JOBS)
 	@tools/load.sh build/release/strata build/release/bench/load_bench $(LOAD_SECONDS)
 
-# Recipes of the tinker-cookbook, unmodified and offline: all of tools/cookbook.sh, or RECIPES.
+# Recipes of the tinker-cookbook, unmodified and offline: all of tools/run/cookbook.sh, or RECIPES.
 cookbook: build
 	@tools/install.sh sdk
-	@tools/cookbook.sh build/release/strata $(RECIPES)
+	@tools/run/cookbook.sh build/release/strata $(RECIPES)
 
 # The live page in headless Chromium.
 page: build
 	@tools/install.sh browser
-	@tools/page.sh build/release/strata
+	@tools/run/page.sh build/release/strata
 
 run-smollm2: build
 	@tools/install.sh smollm2
-	@tools/run_smollm2.sh build/release/strata
+	@tools/run/run_smollm2.sh build/release/strata
 
 tiny-qwen3: build
-	@tools/pretrain_tiny.sh build/release/strata
+	@tools/run/pretrain_tiny.sh build/release/strata
 
 clean:
 	rm -rf build

@@ -1,6 +1,6 @@
 // Encoding and decoding of prose on one thread: MB/s and tokens/s.
 //   tokenize_bench build/tokenizers/qwen3.json [text file]
-// tools/compare_tokenize.py runs it next to Hugging Face `tokenizers`.
+// tools/check/compare_tokenize.py runs it next to Hugging Face `tokenizers`.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -4,7 +4,7 @@
 # usage: tools/load.sh PROGRAM LOAD_BENCH SECONDS [bar]      bar: also fails outside the latency, memory and CPU bars
 set -euo pipefail
 cd "$(dirname "$0")/.."
-. tools/serve.inc.sh
+. tools/run/serve.inc.sh
 strata=${1:?usage: tools/load.sh PROGRAM LOAD_BENCH SECONDS [bar]}
 work=$(mktemp -d)
 start_server "$work/log" "$strata" --model tiny=models/tiny-qwen3 --no-keys --data "$work/data" --listen 127.0.0.1:0 \

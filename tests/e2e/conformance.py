@@ -1,6 +1,6 @@
 """Walks the acceptance list of the Tinker protocol against a running server, item by item.
 
-usage: conformance.py URL KEY_A KEY_B [--only N,N]     (tools/e2e.sh starts the server)
+usage: conformance.py URL KEY_A KEY_B [--only N,N]     (tools/run/e2e.sh starts the server)
 Each test names the items that it shows; count.py says where the others are shown.
 """
 import math

@@ -6,14 +6,14 @@ import collections
 import pathlib
 import sys
 
-# Shown by tests that tools/e2e.sh does not run: those of the fast suite, by name, and the cookbook's recipes.
+# Shown by tests that tools/run/e2e.sh does not run: those of the fast suite, by name, and the cookbook's recipes.
 ELSEWHERE = {
     64: "tests/ops/adamw_test.cc AdamW.MatchesReference",
-    97: "tools/cookbook.sh download: merged by the cookbook, and as a PEFT adapter; state_items.py where torch is",
+    97: "tools/run/cookbook.sh download: merged by the cookbook, and as a PEFT adapter; state_items.py where torch is",
     102: "tests/server/http/server_test.cc HttpServerTest.BoundsBodies",
     104: "tests/server/http/server_test.cc HttpServerTest.ParksManyPolls",
     106: "tests/server/http/server_test.cc HttpServerTest.SlowPeersBlockNobody",
-    134: "tools/cookbook.sh download",
+    134: "tools/run/cookbook.sh download",
 }
 # Needs more than one SDK (SDKS of `make e2e`).
 OTHER_SDKS = {132: "sdk_tour.py with an SDK older than 0.38.0"}

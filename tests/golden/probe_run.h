@@ -1,5 +1,5 @@
 // Goldens, and `strata probe` run as a user runs it: a process, files in, one file out.
-// A golden is a row of goldens.json, which tools/make_golden.py writes.
+// A golden is a row of goldens.json, which tools/golden/make_golden.py writes.
 #pragma once
 #include <boost/json.hpp>
 #include <cstdint>

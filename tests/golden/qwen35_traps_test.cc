@@ -1,7 +1,7 @@
 // Mistakes that others made in Qwen3.5 (docs/traps.md), each planted by changing the files or the
 // request so that our program computes what the mistake would: the golden must miss its limit by
 // more than a hundred times. Those that no file can express are planted in the definition
-// (tools/golden_qwen35_definition.py) or in the ops' tests.
+// (tools/golden/golden_qwen35_definition.py) or in the ops' tests.
 #include <gtest/gtest.h>
 
 #include <algorithm>

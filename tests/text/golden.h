@@ -1,4 +1,4 @@
-// Reads tests/data/text, which tools/make_text_golden.py writes.
+// Reads tests/data/text, which tools/golden/make_text_golden.py writes.
 #pragma once
 #include <boost/json.hpp>
 #include <cstdint>

@@ -18,7 +18,7 @@ struct Expected {
   uint64_t decoded;
 };
 
-// The generator that tools/make_text_golden.py writes down too.
+// The generator that tools/golden/make_text_golden.py writes down too.
 std::vector<int32_t> random_ids(uint64_t state, int64_t size) {
   std::vector<int32_t> out;
   for (int i = 0; i < 12; ++i) {

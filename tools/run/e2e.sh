@@ -1,0 +1,46 @@
+#!/bin/bash
+# The acceptance list of the Tinker protocol against a server of our own: conformance items over the wire, lifetimes and
+# restarts, and a tour with the official SDK of four versions. The SDKs come from PyPI (tools/run/sdk_python.sh).
+# usage: tools/run/e2e.sh PROGRAM [SDK_VERSION ...]
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+. tools/run/serve.inc.sh
+strata=$(realpath "${1:?usage: tools/run/e2e.sh PROGRAM [SDK_VERSION ...]}")
+shift
+versions=("$@")
+[ ${#versions[@]} -gt 0 ] || versions=(0.38.0 0.36.0 0.30.4 0.25.0)
+model=$PWD/models/tiny-qwen3
+work=$(mktemp -d)
+export E2E_ITEMS=$work/items
+
+one=$("$strata" keygen)
+two=$("$strata" keygen)
+printf '%s alice\n%s bob\n' "$one" "$two" >"$work/keys"
+chmod 600 "$work/keys"
+port=$((20000 + RANDOM % 20000))
+STRATA_LOG=4 start_server "$work/log" "$strata" --model "tiny=$model" --alias also-tiny=tiny --keys "$work/keys" --data "$work/data" \
+  --listen "127.0.0.1:$port" --metrics-listen 127.0.0.1:0 --public-url "http://127.0.0.1:$port/box/strata" \
+  --poll-hold 11
+
+cd tests/e2e
+for version in "${versions[@]}"; do
+  python=$(../../tools/run/sdk_python.sh "$version")
+  TINKER_TELEMETRY=1 "$python" sdk_tour.py "$url" "$one"
+done
+python=$(../../tools/run/sdk_python.sh 0.38.0)
+"$python" conformance.py "$url" "$one" "$two"
+"$python" lifetimes.py "$strata" "$model"
+"$python" tenants.py "$strata" "$model"
+"$python" tls.py "$strata" "$model"
+../../tools/run/tiny_qwen35.sh "$strata" "$work/tiny-qwen3.5"
+"$python" states.py "$strata" "$work/tiny-qwen3.5"
+"$python" -c 'import pyrage' 2>/dev/null || "$python" -m pip install --quiet --disable-pip-version-check pyrage==1.4.0
+"$python" state_items.py --strata "$strata" --model "$model"
+stop_server
+# Nothing of a key or of a signed URL's token may stand in the log, however chatty.
+if grep -F -e "$one" -e "$two" -e "token=" "$work/log"; then
+  echo "e2e: the log holds a secret" >&2
+  exit 1
+fi
+"$python" count.py "$E2E_ITEMS"
+echo "e2e: all passed"

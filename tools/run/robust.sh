@@ -1,0 +1,10 @@
+#!/bin/bash
+# Hostile requests against the table in docs/hostile.md, memory beside its plan, and kill -9 of the whole server under load.
+# usage: tools/run/robust.sh PROGRAM [KILLS, 3]
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+strata=$(realpath "${1:?usage: tools/run/robust.sh PROGRAM [KILLS]}")
+python=$(tools/run/sdk_python.sh)
+"$python" tests/e2e/hostile.py "$strata" models/tiny-qwen3 --check docs/hostile.md
+"$python" tests/e2e/memory.py "$strata" models/tiny-qwen3
+"$python" tests/e2e/kill.py "$strata" models/tiny-qwen3 "${2:-3}"
