@@ -9,8 +9,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/sampling_loop.h"
-#include "text/detokenizer.h"
 #include "text/stop_finder.h"
+#include "text/tokenizer/detokenizer.h"
 
 namespace strata::apps {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "data/end_tokens.h"
 #include "text/chat_template.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace strata::apps {
 

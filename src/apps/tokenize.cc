@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "text/chat_template.h"
-#include "text/tokenizer.h"
-#include "text/value.h"
+#include "text/jinja/value.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace strata::apps {
 namespace {

@@ -16,7 +16,7 @@
 
 #include "base/function_ref.h"
 #include "data/end_tokens.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace strata::data {
 

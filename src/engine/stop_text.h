@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "text/detokenizer.h"
 #include "text/stop_finder.h"
+#include "text/tokenizer/detokenizer.h"
 
 namespace strata::engine {
 

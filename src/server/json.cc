@@ -6,7 +6,7 @@
 #include <cmath>
 #include <utility>
 
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 namespace strata::server {
 

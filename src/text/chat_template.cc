@@ -5,9 +5,9 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "text/interpreter.h"
+#include "text/jinja/interpreter.h"
 #include "text/json_reader.h"
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 namespace strata::text {
 namespace {

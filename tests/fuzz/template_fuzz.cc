@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "text/chat_template.h"
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace strata;

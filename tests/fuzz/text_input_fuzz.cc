@@ -5,9 +5,9 @@
 
 #include "base/check.h"
 #include "tests/text/tiny_tokenizer.h"
-#include "text/detokenizer.h"
-#include "text/tokenizer.h"
-#include "text/unicode.h"
+#include "text/tokenizer/detokenizer.h"
+#include "text/tokenizer/tokenizer.h"
+#include "text/unicode/unicode.h"
 
 namespace {
 

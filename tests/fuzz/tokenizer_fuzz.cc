@@ -4,8 +4,8 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "text/detokenizer.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/detokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace strata;

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "tests/text/golden.h"
 #include "text/chat_template.h"
-#include "text/value.h"
+#include "text/jinja/value.h"
 
 namespace strata::text {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "text/byte_level.h"
-#include "text/unicode.h"
+#include "text/tokenizer/byte_level.h"
+#include "text/unicode/unicode.h"
 
 namespace strata::text {
 

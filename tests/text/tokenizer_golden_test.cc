@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "tests/text/golden.h"
-#include "text/detokenizer.h"
-#include "text/tokenizer.h"
-#include "text/unicode.h"
+#include "text/tokenizer/detokenizer.h"
+#include "text/tokenizer/tokenizer.h"
+#include "text/unicode/unicode.h"
 
 namespace strata::text {
 namespace {

@@ -1,6 +1,6 @@
 // The tokenizer on files small enough to write down: refusals that name what is asked for, work
 // that grows as n log n, and random text.
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -10,8 +10,8 @@
 
 #include "base/error.h"
 #include "tests/text/tiny_tokenizer.h"
-#include "text/detokenizer.h"
-#include "text/unicode.h"
+#include "text/tokenizer/detokenizer.h"
+#include "text/unicode/unicode.h"
 
 namespace strata::text {
 namespace {

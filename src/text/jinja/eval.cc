@@ -1,0 +1,477 @@
+// Expressions.
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "text/jinja/interpreter.h"
+#include "text/jinja/lexer.h"
+#include "text/jinja/py_string.h"
+#include "text/unicode/unicode.h"
+
+namespace strata::text {
+namespace {
+
+using Kind = Expression::Kind;
+
+[[noreturn]] void bad_operands(const std::string& op, const Value& a, const Value& b) {
+  for (const Value* value : {&a, &b})
+    if (value->is_undefined()) template_fault(value->undefined_message());
+  template_fault("unsupported operand type(s) for " + op + ": '" + a.type_name() + "' and '" +
+                 b.type_name() + "'");
+}
+
+[[noreturn]] void too_large(const std::string& op) {
+  throw Error(ErrorCode::kUnsupported, "the result of " + op + " does not fit 64 bits");
+}
+
+int64_t floor_divide(int64_t a, int64_t b) {
+  const int64_t quotient = a / b;
+  return a % b != 0 && (a < 0) != (b < 0) ? quotient - 1 : quotient;
+}
+
+int64_t integer_power(int64_t base, int64_t exponent) {
+  int64_t result = 1;
+  for (; exponent > 0; exponent >>= 1) {
+    if ((exponent & 1) != 0 && __builtin_mul_overflow(result, base, &result)) too_large("**");
+    if (exponent > 1 && __builtin_mul_overflow(base, base, &base)) too_large("**");
+  }
+  return result;
+}
+
+Value integer_binary(const std::string& op, int64_t a, int64_t b) {
+  int64_t result = 0;
+  bool overflow = false;
+  if (op == "+") overflow = __builtin_add_overflow(a, b, &result);
+  if (op == "-") overflow = __builtin_sub_overflow(a, b, &result);
+  if (op == "*") overflow = __builtin_mul_overflow(a, b, &result);
+  if (op == "**") {
+    if (b < 0) return std::pow(static_cast<double>(a), static_cast<double>(b));
+    result = integer_power(a, b);
+  }
+  if (op == "/" || op == "//" || op == "%") {
+    if (b == 0) template_fault("division by zero");
+    if (op == "/") return static_cast<double>(a) / static_cast<double>(b);
+    if (b == -1) {
+      overflow = op == "//" && __builtin_sub_overflow(int64_t{0}, a, &result);
+    } else {
+      result = op == "//" ? floor_divide(a, b) : a - floor_divide(a, b) * b;
+    }
+  }
+  if (overflow) too_large(op);
+  return result;
+}
+
+Value float_binary(const std::string& op, double a, double b) {
+  if (op == "+") return a + b;
+  if (op == "-") return a - b;
+  if (op == "*") return a * b;
+  if (op == "**") {
+    const double power = std::pow(a, b);
+    if (!std::isfinite(power) && std::isfinite(a) && std::isfinite(b))
+      template_fault("the result of ** is not a finite real number");
+    return power;
+  }
+  if (b == 0) template_fault("float division by zero");
+  if (op == "/") return a / b;
+  if (op == "//") return std::floor(a / b);
+  const double rest = std::fmod(a, b);
+  if (rest == 0) return std::copysign(0.0, b);
+  return (rest < 0) != (b < 0) ? rest + b : rest;
+}
+
+bool needs_escape(std::string_view text) {
+  return text.find_first_of("&<>'\"") != std::string_view::npos;
+}
+
+// A |safe string escapes what is added to it; only additions that need no escape are done.
+Value join_strings(const Str& a, const Str& b) {
+  if (a.safe != b.safe && needs_escape(a.safe ? b.text : a.text))
+    throw Error(ErrorCode::kUnsupported, "adding to a |safe string is not supported");
+  return Value(a.text + b.text, a.safe || b.safe);
+}
+
+std::string object_name(const Value& object) {
+  return object.is_none() ? "None" : "'" + object.type_name() + " object'";
+}
+
+Value repeat(const Value& value, int64_t count) {
+  count = std::max<int64_t>(count, 0);
+  if (value.is_string()) {
+    std::string out;
+    for (int64_t i = 0; i < count; ++i) out += value.text();
+    return out;
+  }
+  std::vector<Value> items;
+  for (int64_t i = 0; i < count; ++i)
+    items.insert(items.end(), value.as_list().items.begin(), value.as_list().items.end());
+  return Value::list(std::move(items), value.as_list().kind);
+}
+
+bool is_plain_list(const Value& value) {
+  return value.is_list() &&
+         (value.as_list().kind == List::Kind::kList || value.as_list().kind == List::Kind::kTuple);
+}
+
+}  // namespace
+
+Value Interpreter::evaluate(const Expression& node, const ScopePtr& scope) {
+  if (++calls_ > kMaxCalls) {
+    --calls_;
+    throw Error(ErrorCode::kResourceExhausted, "more than " + std::to_string(kMaxCalls) +
+                                                   " nested evaluations; endless recursion?");
+  }
+  struct Leave {
+    int& calls;
+    ~Leave() { --calls; }
+  } leave{calls_};
+  charge(1);
+  line_ = node.line;
+  const auto part = [&](size_t i) { return evaluate(*node.parts[i], scope); };
+  switch (node.kind) {
+    case Kind::kConst:
+      return node.value;
+    case Kind::kName:
+      return evaluate_name(node, scope);
+    case Kind::kList:
+    case Kind::kTuple: {
+      charge(static_cast<int64_t>(node.parts.size()) * 4);
+      std::vector<Value> items;
+      for (size_t i = 0; i < node.parts.size(); ++i) items.push_back(part(i));
+      return Value::list(std::move(items),
+                         node.kind == Kind::kList ? List::Kind::kList : List::Kind::kTuple);
+    }
+    case Kind::kDict:
+      return evaluate_dict(node, scope);
+    case Kind::kNegate:
+      return binary("-", int64_t{0}, part(0));
+    case Kind::kPlus:
+      return binary("+", int64_t{0}, part(0));
+    case Kind::kNot:
+      return !part(0).truthy();
+    case Kind::kAnd:
+    case Kind::kOr: {
+      Value left = part(0);
+      return left.truthy() == (node.kind == Kind::kAnd) ? part(1) : left;
+    }
+    case Kind::kBinary: {
+      const Value left = part(0);
+      const Value right = part(1);
+      line_ = node.line;
+      return binary(node.name, left, right);
+    }
+    case Kind::kConcat: {
+      std::string out;
+      for (size_t i = 0; i < node.parts.size(); ++i) {
+        const Value value = part(i);
+        charge_value(value);
+        print(to_text(value), out);
+      }
+      return out;
+    }
+    case Kind::kCompare:
+      return evaluate_compare(node, scope);
+    case Kind::kConditional:
+      if (part(0).truthy()) return part(1);
+      if (node.parts[2]) return part(2);
+      return Value::undefined("the inline if-expression on line " + std::to_string(node.line) +
+                              " evaluated to false and no else section was defined.");
+    case Kind::kAttribute:
+      return attribute(part(0), node.name);
+    case Kind::kItem:
+      return evaluate_item(node, scope);
+    case Kind::kSlice:
+      template_fault("a slice outside of a subscript");
+    case Kind::kCall:
+      return evaluate_call(node, scope);
+    case Kind::kFilter: {
+      const Value value = node.parts[0] ? part(0) : *&scope->names[""];
+      Arguments arguments = evaluate_arguments(node.arguments, scope);
+      line_ = node.line;
+      return filter(node.name, value, arguments);
+    }
+    case Kind::kTest: {
+      const Value value = part(0);
+      Arguments arguments = evaluate_arguments(node.arguments, scope);
+      line_ = node.line;
+      return test(node.name, value, arguments);
+    }
+  }
+  return {};
+}
+
+Value Interpreter::evaluate_name(const Expression& node, const ScopePtr& scope) {
+  for (const Scope* at = scope.get(); at != nullptr; at = at->parent.get()) {
+    const auto found = at->names.find(node.name);
+    if (found != at->names.end()) return found->second;
+  }
+  for (const char* name : {"lipsum", "cycler", "joiner", "self"})
+    if (node.name == name) template_unsupported(node.line, "the global '" + node.name + "'");
+  return global_function(node.name);
+}
+
+Value Interpreter::evaluate_dict(const Expression& node, const ScopePtr& scope) {
+  auto dict = std::make_shared<Dict>();
+  for (size_t i = 0; i < node.parts.size(); i += 2) {
+    Value key = evaluate(*node.parts[i], scope);
+    charge(key.is_string() ? 4 : 4 + static_cast<int64_t>(dict->items.size()));
+    dict->set(std::move(key), evaluate(*node.parts[i + 1], scope));
+  }
+  return dict;
+}
+
+bool Interpreter::contains(const Value& container, const Value& value) {
+  charge_value(value);
+  if (!container.is_dict()) charge_value(container);
+  if (container.is_string()) {
+    if (!value.is_string())
+      template_fault("'in <string>' requires string as left operand, not " + value.type_name());
+    return container.text().find(value.text()) != std::string::npos;
+  }
+  if (container.is_dict()) {
+    expect_hashable(value);
+    return container.as_dict().find(value) != nullptr;
+  }
+  const std::vector<Value> items = iterate(container);
+  return std::any_of(items.begin(), items.end(), [&](const Value& item) { return item == value; });
+}
+
+bool Interpreter::compare_once(const std::string& op, const Value& a, const Value& b) {
+  if (op == "in") return contains(b, a);
+  if (op == "not in") return !contains(b, a);
+  charge(std::min(a.weight(), b.weight()) / kBytesRead + 1);
+  if (op == "==") return a == b;
+  if (op == "!=") return !(a == b);
+  if (a.is_float() || b.is_float()) {
+    if (a.is_number() && b.is_number() && (std::isnan(a.as_float()) || std::isnan(b.as_float())))
+      return false;
+  }
+  const int order = compare(a, b);
+  if (op == "<") return order < 0;
+  if (op == "<=") return order <= 0;
+  if (op == ">") return order > 0;
+  return order >= 0;
+}
+
+Value Interpreter::evaluate_compare(const Expression& node, const ScopePtr& scope) {
+  Value left = evaluate(*node.parts[0], scope);
+  for (size_t i = 0; i < node.operators.size(); ++i) {
+    Value right = evaluate(*node.parts[i + 1], scope);
+    line_ = node.line;
+    if (!compare_once(node.operators[i], left, right)) return false;
+    left = std::move(right);
+  }
+  return true;
+}
+
+Value Interpreter::binary(const std::string& op, const Value& a, const Value& b) {
+  if (a.is_number() && b.is_number()) {
+    if (a.is_float() || b.is_float()) return float_binary(op, a.as_float(), b.as_float());
+    return integer_binary(op, a.as_int(), b.as_int());
+  }
+  if (op == "+" && a.is_string() && b.is_string()) {
+    charge_made(a.weight() + b.weight());
+    return join_strings(a.str(), b.str());
+  }
+  if (op == "+" && is_plain_list(a) && is_plain_list(b) && a.as_list().kind == b.as_list().kind) {
+    std::vector<Value> items = a.as_list().items;
+    items.insert(items.end(), b.as_list().items.begin(), b.as_list().items.end());
+    charge(static_cast<int64_t>(items.size()) * 4);
+    return Value::list(std::move(items), a.as_list().kind);
+  }
+  if (op == "%" && a.is_string()) {
+    if (a.str().safe) throw Error(ErrorCode::kUnsupported, "% of a |safe string is not supported");
+    charge_value(a);
+    charge_value(b);
+    return format_percent(*this, a.text(), b);
+  }
+  if (op == "*") {
+    const bool left = a.is_string() || is_plain_list(a);
+    const Value& repeated = left ? a : b;
+    const Value& count = left ? b : a;
+    if ((repeated.is_string() || is_plain_list(repeated)) && (count.is_int() || count.is_bool())) {
+      const int64_t size = repeated.is_string()
+                               ? repeated.weight()
+                               : static_cast<int64_t>(repeated.as_list().items.size()) * 64 + 1;
+      if (count.as_int() > kMaxSteps) charge(kMaxSteps + 1);
+      charge_made(size * std::max<int64_t>(count.as_int(), 0));
+      return repeat(repeated, count.as_int());
+    }
+  }
+  bad_operands(op, a, b);
+}
+
+Value Interpreter::attribute(const Value& object, const std::string& name) {
+  if (object.is_undefined()) template_fault(object.undefined_message());
+  if (object.is_loop()) {
+    // loop.cycle and loop.changed are methods, the rest are values.
+    if (has_method(object, name)) return bound_method(object, name);
+    const LoopState& loop = object.as_loop();
+    const auto index = static_cast<int64_t>(loop.index);
+    const auto length = static_cast<int64_t>(loop.items.size());
+    if (name == "index") return index + 1;
+    if (name == "index0") return index;
+    if (name == "revindex") return length - index;
+    if (name == "revindex0") return length - index - 1;
+    if (name == "first") return index == 0;
+    if (name == "last") return index + 1 == length;
+    if (name == "length") return length;
+    if (name == "depth") return int64_t{loop.level} + 1;
+    if (name == "depth0") return int64_t{loop.level};
+    if (name == "previtem" && index > 0) return loop.items[loop.index - 1];
+    if (name == "nextitem" && index + 1 < length) return loop.items[loop.index + 1];
+    if (name == "previtem") return Value::undefined("there is no previous item");
+    if (name == "nextitem") return Value::undefined("there is no next item");
+  } else if (object.is_namespace()) {
+    for (const auto& [key, value] : object.as_namespace()->items)
+      if (key == name) return value;
+  } else if (object.is_function() && object.as_function().is_macro) {
+    if (name == "name") return object.as_function().name;
+    for (const char* other : {"arguments", "caller", "catch_kwargs", "catch_varargs"})
+      if (name == other) template_unsupported(line_, "the attribute '" + name + "' of a macro");
+  } else if (has_method(object, name)) {
+    return bound_method(object, name);
+  } else if (object.is_dict()) {
+    if (const Value* found = object.as_dict().find(std::string_view(name))) return *found;
+  }
+  refuse_attribute(object, name);
+  return Value::undefined(object_name(object) + " has no attribute '" + name + "'");
+}
+
+Value Interpreter::item(const Value& object, const Value& index) {
+  if (object.is_undefined()) template_fault(object.undefined_message());
+  if (object.is_dict()) {
+    if (!index.is_string()) charge(static_cast<int64_t>(object.as_dict().items.size()));
+    if (const Value* found = object.as_dict().find(index)) return *found;
+  }
+  const bool by_number = index.is_int() || index.is_bool();
+  if (by_number && object.is_string()) {
+    charge_value(object);
+    const int64_t size = count_code_points(object.text());
+    const int64_t at = index.as_int() < 0 ? index.as_int() + size : index.as_int();
+    if (at >= 0 && at < size) return py_slice_text(object.text(), {at, 1, 1});
+  }
+  if (by_number && object.is_sequence()) {
+    const auto& items = object.as_list().items;
+    const auto size = static_cast<int64_t>(items.size());
+    const int64_t at = index.as_int() < 0 ? index.as_int() + size : index.as_int();
+    if (at >= 0 && at < size) return items[static_cast<size_t>(at)];
+  }
+  if (index.is_string() && (!object.is_dict() || has_method(object, index.text())))
+    return attribute(object, index.text());
+  return Value::undefined(object_name(object) + " has no " +
+                          (index.is_string() ? "attribute " : "element ") + to_repr(index));
+}
+
+Value Interpreter::evaluate_item(const Expression& node, const ScopePtr& scope) {
+  const Value object = evaluate(*node.parts[0], scope);
+  if (node.parts[1]->kind == Kind::kSlice) return evaluate_slice(*node.parts[1], object, scope);
+  const Value index = evaluate(*node.parts[1], scope);
+  line_ = node.line;
+  return item(object, index);
+}
+
+Value Interpreter::evaluate_slice(const Expression& node, const Value& object,
+                                  const ScopePtr& scope) {
+  if (object.is_undefined()) template_fault(object.undefined_message());
+  int64_t bounds[3] = {0, 0, 1};
+  bool given[3] = {false, false, false};
+  for (size_t i = 0; i < 3; ++i) {
+    if (!node.parts[i]) continue;
+    const Value value = evaluate(*node.parts[i], scope);
+    if (value.is_none()) continue;
+    if (!value.is_int() && !value.is_bool())
+      template_fault("slice indices must be integers or None");
+    bounds[i] = std::clamp<int64_t>(value.as_int(), -(int64_t{1} << 40), int64_t{1} << 40);
+    given[i] = true;
+  }
+  if (bounds[2] == 0) template_fault("slice step cannot be zero");
+  if (object.is_string()) charge_value(object);
+  const auto cut = [&](int64_t size) {
+    return py_slice(size, given[0] ? &bounds[0] : nullptr, given[1] ? &bounds[1] : nullptr,
+                    bounds[2]);
+  };
+  if (object.is_string())
+    return py_slice_text(object.text(), cut(count_code_points(object.text())));
+  // Unlike a subscript, a slice of what has none is a fault.
+  if (!object.is_sequence())
+    template_fault(object.is_dict() ? "unhashable type: 'slice'"
+                                    : "'" + object.type_name() + "' object is not subscriptable");
+  const auto& items = object.as_list().items;
+  const SliceBounds slice = cut(static_cast<int64_t>(items.size()));
+  charge(slice.count * 4);
+  std::vector<Value> out;
+  for (int64_t i = 0; i < slice.count; ++i)
+    out.push_back(items[static_cast<size_t>(slice.begin + i * slice.step)]);
+  const bool tuple = object.as_list().kind == List::Kind::kTuple;
+  return Value::list(std::move(out), tuple ? List::Kind::kTuple : List::Kind::kList);
+}
+
+Arguments Interpreter::evaluate_arguments(const CallArguments& given, const ScopePtr& scope) {
+  Arguments out;
+  for (const auto& node : given.positional) out.positional.push_back(evaluate(*node, scope));
+  for (const auto& [name, node] : given.named) out.named.emplace_back(name, evaluate(*node, scope));
+  if (given.rest) {
+    for (Value& value : iterate(evaluate(*given.rest, scope)))
+      out.positional.push_back(std::move(value));
+  }
+  if (given.rest_named) {
+    const Value more = evaluate(*given.rest_named, scope);
+    if (!more.is_dict()) template_fault("argument after ** must be a mapping");
+    charge_value(more);
+    for (const auto& [key, value] : more.as_dict().items) {
+      if (!key.is_string()) template_fault("keywords must be strings");
+      out.named.emplace_back(key.text(), value);
+    }
+  }
+  return out;
+}
+
+Value Interpreter::evaluate_call(const Expression& node, const ScopePtr& scope) {
+  const Expression& callee = *node.parts[0];
+  if (callee.kind == Kind::kAttribute) {
+    const Value object = evaluate(*callee.parts[0], scope);
+    Arguments arguments;
+    if (has_method(object, callee.name)) {
+      arguments = evaluate_arguments(node.arguments, scope);
+      line_ = node.line;
+      if (object.is_string()) charge_value(object);
+      return call_method(*this, object, callee.name, arguments);
+    }
+    const Value function = attribute(object, callee.name);
+    arguments = evaluate_arguments(node.arguments, scope);
+    line_ = node.line;
+    return call(function, arguments);
+  }
+  const Value function = evaluate(callee, scope);
+  Arguments arguments = evaluate_arguments(node.arguments, scope);
+  line_ = node.line;
+  return call(function, arguments);
+}
+
+std::vector<Value> Interpreter::iterate(const Value& value) {
+  if (value.is_undefined()) return {};
+  std::vector<Value> out;
+  if (value.is_list()) {
+    List& list = value.as_list();
+    charge(static_cast<int64_t>(list.items.size()) + 1);
+    if (list.kind == List::Kind::kGenerator && std::exchange(list.consumed, true)) return {};
+    return list.items;
+  }
+  if (value.is_dict()) {
+    charge(static_cast<int64_t>(value.as_dict().items.size()) + 1);
+    for (const auto& item : value.as_dict().items) out.push_back(item.first);
+    return out;
+  }
+  if (value.is_string()) {
+    charge(static_cast<int64_t>(value.text().size()) * 4);
+    for (size_t pos = 0; pos < value.text().size();) {
+      const size_t begin = pos;
+      next_code_point(value.text(), pos);
+      out.emplace_back(value.text().substr(begin, pos - begin));
+    }
+    return out;
+  }
+  template_fault("'" + value.type_name() + "' object is not iterable");
+}
+
+}  // namespace strata::text

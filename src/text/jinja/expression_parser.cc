@@ -1,0 +1,363 @@
+#include <charconv>
+#include <cstdlib>
+
+#include "text/jinja/parser.h"
+
+namespace strata::text {
+
+bool Parser::tuple_ends(std::string_view end_name) const {
+  const Token::Kind kind = peek().kind;
+  return kind == Token::Kind::kPrintEnd || kind == Token::Kind::kBlockEnd || at_op(")") ||
+         (!end_name.empty() && at_name(end_name));
+}
+
+ExpressionPtr Parser::tuple(bool with_conditional, bool parentheses, std::string_view end_name) {
+  const int line = peek().line;
+  std::vector<ExpressionPtr> items;
+  bool is_tuple = false;
+  for (;;) {
+    if (!items.empty()) expect_op(",");
+    if (tuple_ends(end_name)) break;
+    items.push_back(expression(with_conditional));
+    if (!at_op(",")) break;
+    is_tuple = true;
+  }
+  if (!is_tuple) {
+    if (!items.empty()) return std::move(items[0]);
+    if (!parentheses) fail("expected an expression");
+  }
+  auto node = make(Kind::kTuple, line);
+  node->parts = std::move(items);
+  return node;
+}
+
+ExpressionPtr Parser::expression(bool with_conditional) {
+  const Nested nested(*this);
+  return with_conditional ? conditional() : either();
+}
+
+ExpressionPtr Parser::conditional() {
+  const int line = peek().line;
+  ExpressionPtr node = either();
+  int links = 0;
+  while (take_name("if")) {
+    ExpressionPtr test = either();
+    ExpressionPtr otherwise;
+    if (take_name("else")) {
+      const Nested nested(*this);
+      otherwise = conditional();
+    }
+    node = chained(
+        make(Kind::kConditional, line, std::move(test), std::move(node), std::move(otherwise)),
+        links);
+  }
+  return node;
+}
+
+ExpressionPtr Parser::either() {
+  ExpressionPtr node = both();
+  int links = 0;
+  for (int line = peek().line; take_name("or"); line = peek().line)
+    node = chained(make(Kind::kOr, line, std::move(node), both()), links);
+  return node;
+}
+
+ExpressionPtr Parser::both() {
+  ExpressionPtr node = negation();
+  int links = 0;
+  for (int line = peek().line; take_name("and"); line = peek().line)
+    node = chained(make(Kind::kAnd, line, std::move(node), negation()), links);
+  return node;
+}
+
+ExpressionPtr Parser::negation() {
+  const int line = peek().line;
+  if (!take_name("not")) return comparison();
+  const Nested nested(*this);
+  return make(Kind::kNot, line, negation());
+}
+
+ExpressionPtr Parser::comparison() {
+  const int line = peek().line;
+  ExpressionPtr first = sum();
+  std::unique_ptr<Expression> node;
+  const auto add = [&](const std::string& op) {
+    if (!node) node = make(Kind::kCompare, line, std::move(first));
+    node->operators.push_back(op);
+    node->parts.push_back(sum());
+  };
+  for (;;) {
+    const Token& token = peek();
+    constexpr std::string_view kOperators[] = {"==", "!=", "<", "<=", ">", ">="};
+    if (token.kind == Token::Kind::kOperator &&
+        std::find(std::begin(kOperators), std::end(kOperators), token.text) !=
+            std::end(kOperators)) {
+      const std::string op = next().text;
+      add(op);
+    } else if (take_name("in")) {
+      add("in");
+    } else if (at_name("not") && at(Token::Kind::kName, "in", 1)) {
+      next();
+      next();
+      add("not in");
+    } else {
+      return node ? ExpressionPtr(std::move(node)) : std::move(first);
+    }
+  }
+}
+
+ExpressionPtr Parser::sum() {
+  ExpressionPtr node = concat();
+  int links = 0;
+  while (at_op("+") || at_op("-")) {
+    const int line = peek().line;
+    const std::string op = next().text;
+    node = chained(binary(line, op, std::move(node), concat()), links);
+  }
+  return node;
+}
+
+ExpressionPtr Parser::concat() {
+  const int line = peek().line;
+  ExpressionPtr first = product();
+  if (!at_op("~")) return first;
+  auto node = make(Kind::kConcat, line, std::move(first));
+  while (take_op("~")) node->parts.push_back(product());
+  return node;
+}
+
+ExpressionPtr Parser::product() {
+  ExpressionPtr node = power();
+  int links = 0;
+  while (at_op("*") || at_op("/") || at_op("//") || at_op("%")) {
+    const int line = peek().line;
+    const std::string op = next().text;
+    node = chained(binary(line, op, std::move(node), power()), links);
+  }
+  return node;
+}
+
+ExpressionPtr Parser::power() {
+  ExpressionPtr node = unary();
+  int links = 0;
+  for (int line = peek().line; take_op("**"); line = peek().line)
+    node = chained(binary(line, "**", std::move(node), unary()), links);
+  return node;
+}
+
+ExpressionPtr Parser::unary(bool with_filter) {
+  const Nested nested(*this);
+  const int line = peek().line;
+  ExpressionPtr node;
+  if (take_op("-")) {
+    node = make(Kind::kNegate, line, unary(false));
+  } else if (take_op("+")) {
+    node = make(Kind::kPlus, line, unary(false));
+  } else {
+    node = primary();
+  }
+  node = postfix(std::move(node));
+  return with_filter ? filters(std::move(node)) : std::move(node);
+}
+
+ExpressionPtr Parser::number() {
+  const Token& token = next();
+  const char* begin = token.text.data();
+  const char* end = begin + token.text.size();
+  if (token.kind == Token::Kind::kFloat) {
+    double value = 0;
+    // Out of range: 1e400 is inf, 1e-400 zero, which from_chars leaves to the caller.
+    if (std::from_chars(begin, end, value).ec != std::errc())
+      value = std::strtod(token.text.c_str(), nullptr);
+    return constant(value, token.line);
+  }
+  int64_t value = 0;
+  if (std::from_chars(begin, end, value).ec != std::errc())
+    template_unsupported(token.line, "the integer " + token.text);
+  return constant(value, token.line);
+}
+
+ExpressionPtr Parser::primary() {
+  const Token& token = peek();
+  const int line = token.line;
+  if (token.kind == Token::Kind::kName) {
+    const std::string name = next().text;
+    if (name == "true" || name == "True") return constant(true, line);
+    if (name == "false" || name == "False") return constant(false, line);
+    if (name == "none" || name == "None") return constant({}, line);
+    says_varargs_ = says_varargs_ || name == "varargs";
+    says_kwargs_ = says_kwargs_ || name == "kwargs";
+    says_caller_ = says_caller_ || name == "caller";
+    auto node = make(Kind::kName, line);
+    node->name = name;
+    return node;
+  }
+  if (token.kind == Token::Kind::kString) {
+    std::string text;
+    while (peek().kind == Token::Kind::kString) text += next().text;
+    return constant(std::move(text), line);
+  }
+  if (token.kind == Token::Kind::kInteger || token.kind == Token::Kind::kFloat) return number();
+  if (take_op("(")) {
+    ExpressionPtr node = tuple(true, true);
+    expect_op(")");
+    return node;
+  }
+  if (at_op("[")) return list();
+  if (at_op("{")) return dict();
+  fail("expected an expression");
+}
+
+ExpressionPtr Parser::list() {
+  auto node = make(Kind::kList, next().line);
+  while (!at_op("]")) {
+    if (!node->parts.empty()) expect_op(",");
+    if (at_op("]")) break;
+    node->parts.push_back(expression());
+  }
+  expect_op("]");
+  return node;
+}
+
+ExpressionPtr Parser::dict() {
+  auto node = make(Kind::kDict, next().line);
+  while (!at_op("}")) {
+    if (!node->parts.empty()) expect_op(",");
+    if (at_op("}")) break;
+    node->parts.push_back(expression());
+    expect_op(":");
+    node->parts.push_back(expression());
+  }
+  expect_op("}");
+  return node;
+}
+
+ExpressionPtr Parser::postfix(ExpressionPtr node) {
+  for (int links = 0;;) {
+    if (at_op(".") || at_op("[")) {
+      node = chained(subscript(std::move(node)), links);
+    } else if (at_op("(")) {
+      node = chained(call(std::move(node)), links);
+    } else {
+      return node;
+    }
+  }
+}
+
+ExpressionPtr Parser::filters(ExpressionPtr node) {
+  for (int links = 0;;) {
+    if (at_op("|")) {
+      node = chained(filter_chain(std::move(node), false), links);
+    } else if (at_name("is")) {
+      node = chained(test(std::move(node)), links);
+    } else if (at_op("(")) {
+      node = chained(call(std::move(node)), links);
+    } else {
+      return node;
+    }
+  }
+}
+
+ExpressionPtr Parser::subscript(ExpressionPtr node) {
+  const int line = peek().line;
+  if (take_op(".")) {
+    if (peek().kind == Token::Kind::kInteger)
+      return make(Kind::kItem, line, std::move(node), number());
+    auto out = make(Kind::kAttribute, line, std::move(node));
+    out->name = expect_name();
+    return out;
+  }
+  expect_op("[");
+  ExpressionPtr index = subscribed();
+  if (at_op(",")) template_unsupported(line, "a subscript of more than one part");
+  expect_op("]");
+  return make(Kind::kItem, line, std::move(node), std::move(index));
+}
+
+ExpressionPtr Parser::subscribed() {
+  const int line = peek().line;
+  std::vector<ExpressionPtr> parts(3);
+  if (!at_op(":")) {
+    parts[0] = expression();
+    if (!at_op(":")) return std::move(parts[0]);
+  }
+  next();
+  if (!at_op(":") && !at_op("]") && !at_op(",")) parts[1] = expression();
+  if (take_op(":") && !at_op("]") && !at_op(",")) parts[2] = expression();
+  auto node = make(Kind::kSlice, line);
+  node->parts = std::move(parts);
+  return node;
+}
+
+CallArguments Parser::call_arguments() {
+  CallArguments out;
+  expect_op("(");
+  bool first = true;
+  while (!at_op(")")) {
+    if (!first) expect_op(",");
+    if (at_op(")")) break;
+    first = false;
+    if (take_op("**")) {
+      if (out.rest_named) fail("invalid syntax for function call expression");
+      out.rest_named = expression();
+    } else if (take_op("*")) {
+      if (out.rest || out.rest_named) fail("invalid syntax for function call expression");
+      out.rest = expression();
+    } else if (peek().kind == Token::Kind::kName && at(Token::Kind::kOperator, "=", 1)) {
+      if (out.rest_named) fail("invalid syntax for function call expression");
+      std::string name = next().text;
+      next();
+      out.named.emplace_back(std::move(name), expression());
+    } else {
+      if (out.rest || out.rest_named || !out.named.empty())
+        fail("invalid syntax for function call expression");
+      out.positional.push_back(expression());
+    }
+  }
+  expect_op(")");
+  return out;
+}
+
+ExpressionPtr Parser::call(ExpressionPtr node) {
+  auto out = make(Kind::kCall, peek().line, std::move(node));
+  out->arguments = call_arguments();
+  return out;
+}
+
+ExpressionPtr Parser::filter(ExpressionPtr node) {
+  auto out = make(Kind::kFilter, peek().line, std::move(node));
+  out->name = expect_name();
+  if (at_op(".")) template_unsupported(out->line, "a filter with a dot in its name");
+  if (at_op("(")) out->arguments = call_arguments();
+  return out;
+}
+
+ExpressionPtr Parser::filter_chain(ExpressionPtr node, bool inline_start) {
+  int links = 0;
+  if (inline_start) node = filter(std::move(node));
+  while (take_op("|")) node = chained(filter(std::move(node)), links);
+  return node;
+}
+
+ExpressionPtr Parser::test(ExpressionPtr node) {
+  const int line = next().line;
+  const bool negated = take_name("not");
+  auto out = make(Kind::kTest, line, std::move(node));
+  out->name = expect_name();
+  const Token& token = peek();
+  const bool begins_argument = token.kind == Token::Kind::kString ||
+                               token.kind == Token::Kind::kInteger ||
+                               token.kind == Token::Kind::kFloat || at_op("[") || at_op("{") ||
+                               (token.kind == Token::Kind::kName && token.text != "else" &&
+                                token.text != "or" && token.text != "and");
+  if (at_op("(")) {
+    out->arguments = call_arguments();
+  } else if (begins_argument) {
+    if (at_name("is")) fail("You cannot chain multiple tests with is");
+    out->arguments.positional.push_back(postfix(primary()));
+  }
+  if (!negated) return out;
+  return make(Kind::kNot, line, std::move(out));
+}
+
+}  // namespace strata::text

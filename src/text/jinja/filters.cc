@@ -1,0 +1,403 @@
+// Filters: what stands behind |. Here those of lists and dicts. Meanings from jinja2/filters.py.
+#include "text/jinja/filters.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <functional>
+
+#include "base/error.h"
+#include "text/jinja/interpreter.h"
+#include "text/jinja/py_string.h"
+#include "text/unicode/unicode.h"
+
+namespace strata::text {
+namespace {
+
+Value generator(std::vector<Value> items, Interpreter& interpreter) {
+  interpreter.charge(static_cast<int64_t>(items.size()) * 4);
+  return Value::list(std::move(items), List::Kind::kGenerator, "<generator object>");
+}
+
+// "a.b.0" read step by step; `fallback` stands in for what is not there.
+Value read_path(Interpreter& interpreter, Value value, const Value& path, const Value& fallback) {
+  std::vector<Value> steps;
+  if (path.is_string()) {
+    for (std::string& step : py_split(path.text(), ".", -1, false)) {
+      if (py_is(step, CharTest::kDigit) && step.size() < 10) {
+        steps.emplace_back(int64_t{std::stoi(step)});
+      } else {
+        steps.emplace_back(std::move(step));
+      }
+    }
+  } else {
+    steps.push_back(path);
+  }
+  for (const Value& step : steps) {
+    interpreter.charge(2);
+    value = interpreter.item(value, step);
+    if (value.is_undefined() && !fallback.is_undefined()) value = fallback;
+  }
+  return value;
+}
+
+const Value kNoFallback = Value::undefined("no default");
+
+Value fold_case(const Value& value) {
+  return value.is_string() ? Value(py_lower(value.text())) : value;
+}
+
+// The items with the key each is ordered by.
+struct Keyed {
+  Value key;
+  Value item;
+  size_t position = 0;
+};
+
+std::vector<Keyed> keyed(Interpreter& interpreter, const Value& value, const Value* attribute,
+                         bool case_sensitive) {
+  std::vector<Keyed> out;
+  for (Value& item : interpreter.iterate(value)) {
+    Value key = attribute == nullptr || attribute->is_none()
+                    ? item
+                    : read_path(interpreter, item, *attribute, kNoFallback);
+    interpreter.charge_value(key);
+    if (!case_sensitive) key = fold_case(key);
+    out.push_back({std::move(key), std::move(item), 0});
+  }
+  return out;
+}
+
+void sort_keyed(Interpreter& interpreter, std::vector<Keyed>& items, bool reverse) {
+  int64_t weight = 0;
+  for (const Keyed& item : items) weight += item.key.weight();
+  interpreter.charge_made(weight * static_cast<int64_t>(std::bit_width(items.size()) + 1));
+  for (size_t i = 0; i < items.size(); ++i) items[i].position = i;
+  // Equal keys keep their order, also when reversed.
+  std::sort(items.begin(), items.end(), [&](const Keyed& a, const Keyed& b) {
+    const int order = reverse ? compare(b.key, a.key) : compare(a.key, b.key);
+    return order != 0 ? order < 0 : a.position < b.position;
+  });
+}
+
+// sort takes several attributes, "a,b.c", and orders by the list of their values.
+std::vector<Keyed> keyed_by_list(Interpreter& interpreter, const Value& value,
+                                 const Value& attributes, bool case_sensitive) {
+  std::vector<Value> paths = {attributes};
+  if (attributes.is_string()) {
+    paths.clear();
+    for (std::string& path : py_split(attributes.text(), ",", -1, false))
+      paths.emplace_back(std::move(path));
+  }
+  std::vector<Keyed> out;
+  for (Value& item : interpreter.iterate(value)) {
+    std::vector<Value> key;
+    for (const Value& path : paths) {
+      const Value part = read_path(interpreter, item, path, kNoFallback);
+      interpreter.charge_value(part);
+      key.push_back(case_sensitive ? part : fold_case(part));
+    }
+    out.push_back({Value::list(std::move(key)), std::move(item), 0});
+  }
+  return out;
+}
+
+Value sort(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  ArgumentReader reader("sort", arguments);
+  const bool reverse = reader.bool_or("reverse", false);
+  const bool case_sensitive = reader.bool_or("case_sensitive", false);
+  const Value* attribute = reader.next("attribute");
+  reader.done();
+  auto items = attribute == nullptr || attribute->is_none()
+                   ? keyed(interpreter, value, nullptr, case_sensitive)
+                   : keyed_by_list(interpreter, value, *attribute, case_sensitive);
+  sort_keyed(interpreter, items, reverse);
+  std::vector<Value> out;
+  for (Keyed& item : items) out.push_back(std::move(item.item));
+  return Value::list(std::move(out));
+}
+
+Value dictsort(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  ArgumentReader reader("dictsort", arguments);
+  const bool case_sensitive = reader.bool_or("case_sensitive", false);
+  const std::string by = reader.text_or("by", "key");
+  const bool reverse = reader.bool_or("reverse", false);
+  reader.done();
+  if (by != "key" && by != "value")
+    template_fault("You can only sort by either \"key\" or \"value\"");
+  if (!value.is_dict()) template_fault("dictsort needs a mapping, not " + value.type_name());
+  std::vector<Keyed> items;
+  for (const auto& [key, item] : value.as_dict().items) {
+    const Value& sorted = by == "key" ? key : item;
+    items.push_back({case_sensitive ? sorted : fold_case(sorted),
+                     Value::list({key, item}, List::Kind::kTuple), 0});
+  }
+  sort_keyed(interpreter, items, reverse);
+  std::vector<Value> out;
+  for (Keyed& item : items) out.push_back(std::move(item.item));
+  return Value::list(std::move(out));
+}
+
+template <bool Max>
+Value extreme(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  ArgumentReader reader(Max ? "max" : "min", arguments);
+  const bool case_sensitive = reader.bool_or("case_sensitive", false);
+  const Value* attribute = reader.next("attribute");
+  reader.done();
+  auto items = keyed(interpreter, value, attribute, case_sensitive);
+  if (items.empty()) return Value::undefined("No aggregated item, sequence was empty.");
+  size_t best = 0;
+  for (size_t i = 1; i < items.size(); ++i) {
+    const int order = compare(items[i].key, items[best].key);
+    if (Max ? order > 0 : order < 0) best = i;
+  }
+  return items[best].item;
+}
+
+Value unique(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  ArgumentReader reader("unique", arguments);
+  const bool case_sensitive = reader.bool_or("case_sensitive", false);
+  const Value* attribute = reader.next("attribute");
+  reader.done();
+  Dict seen;
+  std::vector<Value> out;
+  for (Keyed& item : keyed(interpreter, value, attribute, case_sensitive)) {
+    interpreter.charge(item.key.is_string() ? 1 : static_cast<int64_t>(seen.items.size()) + 1);
+    if (seen.find(item.key) != nullptr) continue;
+    seen.set(item.key, {});
+    out.push_back(std::move(item.item));
+  }
+  return generator(std::move(out), interpreter);
+}
+
+// select, reject, selectattr, rejectattr.
+template <bool Keep, bool ByAttribute>
+Value select(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  size_t used = 0;
+  const auto take = [&]() -> const Value& {
+    if (used >= arguments.positional.size()) template_fault("Missing parameter for attribute name");
+    return arguments.positional[used++];
+  };
+  Value attribute;
+  if (ByAttribute) attribute = take();
+  const bool has_test_name = used < arguments.positional.size();
+  std::string name;
+  if (has_test_name) {
+    const Value& given = take();
+    if (!given.is_string()) template_fault("a test is named by a string");
+    name = given.text();
+  }
+  Arguments rest;
+  rest.positional.assign(arguments.positional.begin() + static_cast<std::ptrdiff_t>(used),
+                         arguments.positional.end());
+  rest.named = arguments.named;
+  std::vector<Value> out;
+  for (Value& item : interpreter.iterate(value)) {
+    const Value subject = ByAttribute ? read_path(interpreter, item, attribute, kNoFallback) : item;
+    Arguments copy = rest;
+    const bool holds = has_test_name ? interpreter.test(name, subject, copy) : subject.truthy();
+    if (holds == Keep) out.push_back(std::move(item));
+  }
+  return generator(std::move(out), interpreter);
+}
+
+Value map(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  const bool by_attribute = arguments.positional.empty();
+  std::vector<Value> out;
+  if (by_attribute) {
+    ArgumentReader reader("map", arguments);
+    const Value attribute = reader.required("attribute");
+    const Value fallback = reader.next_or("default", kNoFallback);
+    reader.done();
+    for (Value& item : interpreter.iterate(value))
+      out.push_back(read_path(interpreter, std::move(item), attribute, fallback));
+    return generator(std::move(out), interpreter);
+  }
+  if (!arguments.positional[0].is_string()) template_fault("a filter is named by a string");
+  const std::string name = arguments.positional[0].text();
+  Arguments rest;
+  rest.positional.assign(arguments.positional.begin() + 1, arguments.positional.end());
+  rest.named = arguments.named;
+  for (Value& item : interpreter.iterate(value)) {
+    Arguments copy = rest;
+    out.push_back(interpreter.filter(name, item, copy));
+  }
+  return generator(std::move(out), interpreter);
+}
+
+Value join(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  ArgumentReader reader("join", arguments);
+  const std::string separator = to_text(reader.next_or("d", ""));
+  const Value* attribute = reader.next("attribute");
+  reader.done();
+  std::string out;
+  bool first = true;
+  for (const Value& item : interpreter.iterate(value)) {
+    const Value part = attribute == nullptr || attribute->is_none()
+                           ? item
+                           : read_path(interpreter, item, *attribute, kNoFallback);
+    interpreter.charge_made(part.weight() + static_cast<int64_t>(separator.size()));
+    if (!std::exchange(first, false)) out += separator;
+    out += to_text(part);
+  }
+  return out;
+}
+
+Value length(Interpreter&, const Value& value, Arguments& arguments) {
+  no_arguments("length", arguments);
+  if (value.is_undefined()) return int64_t{0};
+  if (value.is_string()) return count_code_points(value.text());
+  if (value.is_dict()) return static_cast<int64_t>(value.as_dict().items.size());
+  if (value.is_list() && value.as_list().kind != List::Kind::kGenerator)
+    return static_cast<int64_t>(value.as_list().items.size());
+  if (value.is_loop()) return static_cast<int64_t>(value.as_loop().items.size());
+  template_fault("object of type '" + value.type_name() + "' has no len()");
+}
+
+Value first(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  no_arguments("first", arguments);
+  const auto items = interpreter.iterate(value);
+  return items.empty() ? Value::undefined("No first item, sequence was empty.") : items.front();
+}
+
+Value last(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  no_arguments("last", arguments);
+  if (value.is_list() && value.as_list().kind == List::Kind::kGenerator)
+    template_fault("'generator' object is not reversible");
+  const auto items = interpreter.iterate(value);
+  return items.empty() ? Value::undefined("No last item, sequence was empty.") : items.back();
+}
+
+Value list(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  no_arguments("list", arguments);
+  return Value::list(interpreter.iterate(value));
+}
+
+Value items(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  no_arguments("items", arguments);
+  if (value.is_undefined()) return generator({}, interpreter);
+  if (!value.is_dict()) template_fault("Can only get item pairs from a mapping.");
+  std::vector<Value> out;
+  for (const auto& [key, item] : value.as_dict().items)
+    out.push_back(Value::list({key, item}, List::Kind::kTuple));
+  return generator(std::move(out), interpreter);
+}
+
+Value reverse(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  no_arguments("reverse", arguments);
+  std::vector<Value> parts = interpreter.iterate(value);
+  std::reverse(parts.begin(), parts.end());
+  if (!value.is_string()) return generator(std::move(parts), interpreter);
+  std::string out;
+  for (const Value& part : parts) out += part.text();
+  return out;
+}
+
+Value batch(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  ArgumentReader reader("batch", arguments);
+  const int64_t size = reader.int_or("linecount", 0);
+  const Value fill = reader.next_or("fill_with", {});
+  reader.done();
+  if (size < 1) template_fault("batch: the size must be at least 1");
+  std::vector<Value> out;
+  std::vector<Value> row;
+  for (Value& item : interpreter.iterate(value)) {
+    if (static_cast<int64_t>(row.size()) == size)
+      out.push_back(Value::list(std::exchange(row, {})));
+    row.push_back(std::move(item));
+  }
+  if (!row.empty()) {
+    if (!fill.is_none()) {
+      interpreter.charge((size - static_cast<int64_t>(row.size())) * 4);
+      row.resize(static_cast<size_t>(size), fill);
+    }
+    out.push_back(Value::list(std::move(row)));
+  }
+  return generator(std::move(out), interpreter);
+}
+
+Value sum(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  ArgumentReader reader("sum", arguments);
+  const Value* attribute = reader.next("attribute");
+  Value total = reader.next_or("start", int64_t{0});
+  reader.done();
+  if (total.is_string()) template_fault("sum() can't sum strings");
+  for (const Value& item : interpreter.iterate(value))
+    total = interpreter.binary("+", total,
+                               attribute == nullptr || attribute->is_none()
+                                   ? item
+                                   : read_path(interpreter, item, *attribute, kNoFallback));
+  return total;
+}
+
+Value fallback(Interpreter&, const Value& value, Arguments& arguments) {
+  ArgumentReader reader("default", arguments);
+  Value other = reader.next_or("default_value", "");
+  const bool boolean = reader.bool_or("boolean", false);
+  reader.done();
+  return value.is_undefined() || (boolean && !value.truthy()) ? other : value;
+}
+
+Value attr(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  ArgumentReader reader("attr", arguments);
+  const Value& given = reader.required("name");
+  reader.done();
+  if (!given.is_string())
+    template_fault("attribute name must be string, not '" + given.type_name() + "'");
+  const std::string& name = given.text();
+  if (value.is_dict() && !has_method(value, name))
+    return Value::undefined("'dict object' has no attribute '" + name + "'");
+  return interpreter.attribute(value, name);
+}
+
+constexpr FilterEntry kFilters[] = {
+    {"attr", attr},
+    {"batch", batch},
+    {"count", length},
+    {"d", fallback},
+    {"default", fallback},
+    {"dictsort", dictsort},
+    {"first", first},
+    {"items", items},
+    {"join", join},
+    {"last", last},
+    {"length", length},
+    {"list", list},
+    {"map", map},
+    {"max", extreme<true>},
+    {"min", extreme<false>},
+    {"reject", select<false, false>},
+    {"rejectattr", select<false, true>},
+    {"reverse", reverse},
+    {"select", select<true, false>},
+    {"selectattr", select<true, true>},
+    {"sort", sort},
+    {"sum", sum},
+    {"unique", unique},
+};
+
+const FilterEntry* find_filter(const std::string& name) {
+  const auto by_name = [&](const FilterEntry& entry) { return entry.name == name; };
+  const auto* found = std::find_if(std::begin(kFilters), std::end(kFilters), by_name);
+  if (found != std::end(kFilters)) return found;
+  const auto more = text_filters();
+  const auto other = std::find_if(more.begin(), more.end(), by_name);
+  return other == more.end() ? nullptr : &*other;
+}
+
+}  // namespace
+
+bool has_filter(const std::string& name) { return find_filter(name) != nullptr; }
+
+Value Interpreter::filter(const std::string& name, const Value& value, Arguments& arguments) {
+  const FilterEntry* entry = find_filter(name);
+  if (entry == nullptr)
+    throw Error(ErrorCode::kUnsupported, "the filter '" + name + "' is not supported");
+  // Filters of lists charge for what they do with them.
+  charge(value.is_string() ? value.weight() / kBytesRead + 1 : 1);
+  for (const Value& argument : arguments.positional)
+    if (argument.is_string()) charge_value(argument);
+  return entry->filter(*this, value, arguments);
+}
+
+}  // namespace strata::text

@@ -1,0 +1,227 @@
+// text % values and str.format, as far as templates go: %s %r %d %i %x %X %f %e %g with flags,
+// width, precision;
+// {} {0} {name} without a format of their own.
+#include "base/error.h"
+#include "text/jinja/interpreter.h"
+#include "text/unicode/unicode.h"
+
+namespace strata::text {
+namespace {
+
+constexpr int64_t kMaxWidth = 10'000;
+
+[[noreturn]] void unsupported(const std::string& what) {
+  throw Error(ErrorCode::kUnsupported, what + " is not supported");
+}
+
+struct Spec {
+  bool minus = false, zero = false, plus = false, blank = false;
+  int64_t width = 0;
+  int64_t precision = -1;
+};
+
+class PercentFormatter {
+ public:
+  PercentFormatter(Interpreter& interpreter, const std::string& format, const Value& values)
+      : interpreter_(interpreter), format_(format), values_(values) {}
+
+  std::string run() {
+    for (; pos_ < format_.size(); ++pos_) {
+      if (format_[pos_] != '%') {
+        out_ += format_[pos_];
+      } else {
+        directive();
+      }
+    }
+    const bool tuple = is_tuple();
+    const size_t given = tuple ? values_.as_list().items.size() : 1;
+    if ((tuple || !values_.is_dict()) && used_ < given && !named_)
+      template_fault("not all arguments converted during string formatting");
+    return std::move(out_);
+  }
+
+ private:
+  [[nodiscard]] bool is_tuple() const {
+    return values_.is_list() && values_.as_list().kind == List::Kind::kTuple;
+  }
+  char next() {
+    if (++pos_ >= format_.size()) template_fault("incomplete format");
+    return format_[pos_];
+  }
+  int64_t number(char& c) {
+    int64_t value = 0;
+    for (; c >= '0' && c <= '9'; c = next()) {
+      value = value * 10 + (c - '0');
+      if (value > kMaxWidth) unsupported("a width or precision above " + std::to_string(kMaxWidth));
+    }
+    return value;
+  }
+  Value take() {
+    if (!is_tuple()) {
+      if (used_++ > 0) template_fault("not enough arguments for format string");
+      return values_;
+    }
+    const auto& items = values_.as_list().items;
+    if (used_ >= items.size()) template_fault("not enough arguments for format string");
+    return items[used_++];
+  }
+  Value take_named() {
+    std::string name;
+    for (char c = next(); c != ')'; c = next()) name += c;
+    if (!values_.is_dict()) template_fault("format requires a mapping");
+    const Value* found = values_.as_dict().find(std::string_view(name));
+    if (found == nullptr) template_fault("format: no value for '" + name + "'");
+    named_ = true;
+    return *found;
+  }
+  void directive();
+  static std::string convert(char kind, const Value& value, const Spec& spec);
+
+  Interpreter& interpreter_;
+  const std::string& format_;
+  const Value& values_;
+  std::string out_;
+  size_t pos_ = 0;
+  size_t used_ = 0;
+  bool named_ = false;
+};
+
+std::string cut(const std::string& text, int64_t precision) {
+  if (precision < 0) return text;
+  size_t pos = 0;
+  for (; precision > 0 && pos < text.size(); --precision) next_code_point(text, pos);
+  return text.substr(0, pos);
+}
+
+std::string PercentFormatter::convert(char kind, const Value& value, const Spec& spec) {
+  if (kind == 's') return cut(to_text(value), spec.precision);
+  if (kind == 'r') return cut(to_repr(value), spec.precision);
+  if (!value.is_number())
+    template_fault(std::string("%") + kind + " format: a number is required, not " +
+                   value.type_name());
+  std::string text;
+  if (kind == 'd' || kind == 'i' || kind == 'x' || kind == 'X') {
+    if (spec.precision >= 0) unsupported("a precision for %d");
+    if (value.is_float() && (kind == 'x' || kind == 'X'))
+      template_fault("%x format: an integer is required");
+    if (value.is_float() && !(value.as_float() > -9e18 && value.as_float() < 9e18))
+      template_fault("cannot convert this float to an integer");
+    const int64_t whole =
+        value.is_float() ? static_cast<int64_t>(value.as_float()) : value.as_int();
+    char buffer[32];
+    const auto magnitude =
+        whole < 0 ? 0 - static_cast<uint64_t>(whole) : static_cast<uint64_t>(whole);
+    const char* form = kind == 'x' ? "%llx" : kind == 'X' ? "%llX" : "%llu";
+    std::snprintf(buffer, sizeof(buffer), form, static_cast<unsigned long long>(magnitude));
+    text = (whole < 0 ? "-" : "") + std::string(buffer);
+  } else if (kind == 'f' || kind == 'F' || kind == 'e' || kind == 'g') {
+    if (spec.precision > 300) unsupported("a precision above 300");
+    const char form[] = {'%', '.', '*', kind, '\0'};
+    std::string buffer(1024, '\0');
+    const int precision = spec.precision < 0 ? 6 : static_cast<int>(spec.precision);
+    const int size = std::snprintf(buffer.data(), buffer.size(), form, precision, value.as_float());
+    text = buffer.substr(0, static_cast<size_t>(size));
+  } else {
+    unsupported(std::string("the format %") + kind);
+  }
+  if (!text.starts_with('-') && spec.plus) return "+" + text;
+  if (!text.starts_with('-') && spec.blank) return " " + text;
+  return text;
+}
+
+void PercentFormatter::directive() {
+  char c = next();
+  if (c == '%') {
+    out_ += '%';
+    return;
+  }
+  Spec spec;
+  Value value;
+  const bool by_name = c == '(';
+  if (by_name) {
+    value = take_named();
+    c = next();
+  }
+  for (;; c = next()) {
+    if (c == '-') {
+      spec.minus = true;
+    } else if (c == '0') {
+      spec.zero = true;
+    } else if (c == '+') {
+      spec.plus = true;
+    } else if (c == ' ') {
+      spec.blank = true;
+    } else {
+      break;
+    }
+  }
+  if (c == '*' || c == '#') unsupported(std::string("the format flag ") + c);
+  spec.width = number(c);
+  if (c == '.') {
+    c = next();
+    spec.precision = number(c);
+  }
+  if (!by_name) value = take();
+  interpreter_.charge_made(value.weight() + spec.width);
+  std::string text = convert(c, value, spec);
+  const int64_t missing = spec.width - count_code_points(text);
+  if (missing > 0) {
+    const std::string blanks(static_cast<size_t>(missing), ' ');
+    if (spec.minus) {
+      text += blanks;
+    } else if (spec.zero && c != 's' && c != 'r') {
+      const size_t sign =
+          text.starts_with('-') || text.starts_with('+') || text.starts_with(' ') ? 1 : 0;
+      text.insert(sign, std::string(static_cast<size_t>(missing), '0'));
+    } else {
+      text = blanks + text;
+    }
+  }
+  out_ += text;
+}
+
+}  // namespace
+
+std::string format_percent(Interpreter& interpreter, const std::string& format,
+                           const Value& values) {
+  return PercentFormatter(interpreter, format, values).run();
+}
+
+std::string format_braces(Interpreter& interpreter, const std::string& format,
+                          Arguments& arguments) {
+  std::string out;
+  size_t automatic = 0;
+  for (size_t i = 0; i < format.size(); ++i) {
+    const char c = format[i];
+    if ((c == '{' || c == '}') && i + 1 < format.size() && format[i + 1] == c) {
+      out += c;
+      ++i;
+      continue;
+    }
+    if (c == '}') template_fault("Single '}' encountered in format string");
+    if (c != '{') {
+      out += c;
+      continue;
+    }
+    const size_t end = format.find('}', i);
+    if (end == std::string::npos) template_fault("Single '{' encountered in format string");
+    const std::string field = format.substr(i + 1, end - i - 1);
+    if (field.find_first_of(":!.[{") != std::string::npos)
+      unsupported("the format field {" + field + "}");
+    i = end;
+    const bool numeric = field.find_first_not_of("0123456789") == std::string::npos;
+    const Value* value = nullptr;
+    if (numeric && field.size() < 6) {
+      const size_t index = field.empty() ? automatic++ : static_cast<size_t>(std::stoi(field));
+      if (index < arguments.positional.size()) value = &arguments.positional[index];
+    }
+    for (const auto& [name, argument] : arguments.named)
+      if (!numeric && name == field) value = &argument;
+    if (value == nullptr) template_fault("format: no value for {" + field + "}");
+    interpreter.charge_made(value->weight());
+    out += to_text(*value);
+  }
+  return out;
+}
+
+}  // namespace strata::text

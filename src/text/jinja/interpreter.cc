@@ -1,0 +1,342 @@
+#include "text/jinja/interpreter.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "text/jinja/lexer.h"
+
+namespace strata::text {
+
+// Counts nested evaluations, so that neither a macro nor a tree can use up the stack.
+struct Interpreter::Nested {
+  explicit Nested(Interpreter& interpreter) : interpreter_(interpreter) {
+    if (++interpreter_.calls_ > kMaxCalls) {
+      --interpreter_.calls_;
+      throw Error(ErrorCode::kResourceExhausted, "more than " + std::to_string(kMaxCalls) +
+                                                     " nested evaluations; endless recursion?");
+    }
+  }
+  ~Nested() { --interpreter_.calls_; }
+  Nested(const Nested&) = delete;
+  Nested& operator=(const Nested&) = delete;
+  Interpreter& interpreter_;
+};
+
+Interpreter::Interpreter(std::string now) : now_(std::move(now)) {}
+
+Interpreter::~Interpreter() {
+  for (const auto& scope : captured_) scope->names.clear();
+  for (const auto& names : namespaces_) names->items.clear();
+}
+
+void Interpreter::charge(int64_t steps) {
+  steps_left_ -= steps;
+  if (steps_left_ < 0)
+    throw Error(ErrorCode::kResourceExhausted,
+                "more than " + std::to_string(kMaxSteps) + " steps; an endless template?");
+}
+
+std::shared_ptr<Namespace> Interpreter::make_namespace() {
+  charge(50);
+  namespaces_.push_back(std::make_shared<Namespace>());
+  return namespaces_.back();
+}
+
+void Interpreter::print(std::string_view text, std::string& out) {
+  charge_made(static_cast<int64_t>(text.size()));
+  if (out.size() + text.size() > kMaxOutputBytes)
+    throw Error(ErrorCode::kResourceExhausted,
+                "more than " + std::to_string(kMaxOutputBytes) + " bytes of output");
+  out += text;
+}
+
+void Interpreter::print_block(const Value& value, std::string& out) {
+  if (!value.is_string()) template_fault("a block must give str, not " + value.type_name());
+  print(value.text(), out);
+}
+
+std::string Interpreter::render(const Block& program,
+                                std::vector<std::pair<std::string, Value>> variables) {
+  auto scope = std::make_shared<Scope>();
+  captured_.push_back(scope);
+  for (auto& [name, value] : variables) scope->names[name] = std::move(value);
+  std::string out;
+  try {
+    // Assignments go to a scope of their own: `x is defined` must not see a later template's.
+    run(program, scope, out);
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    if (message.starts_with("chat template: ")) throw;
+    throw Error(error.code, "chat template: line " + std::to_string(line_) + ": " + message);
+  }
+  return out;
+}
+
+Interpreter::Flow Interpreter::run(const Block& block, const ScopePtr& scope, std::string& out) {
+  const Nested nested(*this);
+  for (const Statement& statement : block) {
+    const Flow flow = run(statement, scope, out);
+    if (flow != Flow::kNormal) return flow;
+  }
+  return Flow::kNormal;
+}
+
+Interpreter::Flow Interpreter::run(const Statement& statement, const ScopePtr& scope,
+                                   std::string& out) {
+  using Kind = Statement::Kind;
+  line_ = statement.line;
+  charge(1);
+  const auto inner = [&] {
+    auto made = std::make_shared<Scope>();
+    made->parent = scope;
+    return made;
+  };
+  switch (statement.kind) {
+    case Kind::kText:
+      print(statement.text, out);
+      break;
+    case Kind::kPrint: {
+      const Value value = evaluate(*statement.expression, scope);
+      charge_value(value);
+      print(to_text(value), out);
+      break;
+    }
+    case Kind::kIf:
+      return run_if(statement, scope, out);
+    case Kind::kFor:
+      run_for(statement, scope, evaluate(*statement.expression, scope), 0, out);
+      break;
+    case Kind::kSet:
+    case Kind::kSetBlock:
+      run_set(statement, scope);
+      break;
+    case Kind::kMacro:
+      scope->names[statement.name] = make_macro(statement, statement.name, scope);
+      break;
+    case Kind::kCallBlock:
+      run_call_block(statement, scope, out);
+      break;
+    case Kind::kFilterBlock: {
+      std::string text;
+      run(statement.body, inner(), text);
+      auto holder = inner();
+      holder->names[""] = std::move(text);
+      print_block(evaluate(*statement.expression, holder), out);
+      break;
+    }
+    case Kind::kWith:
+      run_with(statement, scope, out);
+      break;
+    case Kind::kGeneration: {
+      std::string text;
+      run(statement.body, inner(), text);
+      print(text, out);
+      break;
+    }
+    case Kind::kBreak:
+      return Flow::kBreak;
+    case Kind::kContinue:
+      return Flow::kContinue;
+  }
+  return Flow::kNormal;
+}
+
+Interpreter::Flow Interpreter::run_if(const Statement& statement, const ScopePtr& scope,
+                                      std::string& out) {
+  for (const auto& [test, body] : statement.branches) {
+    if (!test || evaluate(*test, scope).truthy()) return run(body, scope, out);
+  }
+  return Flow::kNormal;
+}
+
+void Interpreter::run_for(const Statement& statement, const ScopePtr& scope, const Value& items,
+                          int level, std::string& out) {
+  const Nested nested(*this);
+  auto loop = std::make_shared<LoopState>();
+  for (Value& value : iterate(items)) {
+    if (statement.test) {
+      auto inner = std::make_shared<Scope>();
+      inner->parent = scope;
+      assign(statement.target, value, *inner, inner);
+      if (!evaluate(*statement.test, inner).truthy()) continue;
+    }
+    loop->depth = std::max(loop->depth, value.depth() + 1);
+    loop->items.push_back(std::move(value));
+  }
+  if (loop->depth > Value::kMaxDepth) template_fault("values nested too deep for a loop");
+  loop->level = level;
+  loop->loop = statement.recursive ? &statement : nullptr;
+  if (statement.recursive) loop->scope = scope;
+  if (loop->items.empty()) {
+    auto inner = std::make_shared<Scope>();
+    inner->parent = scope;
+    run(statement.otherwise, inner, out);
+    return;
+  }
+  for (; loop->index < loop->items.size(); ++loop->index) {
+    charge(1);
+    auto inner = std::make_shared<Scope>();
+    inner->parent = scope;
+    inner->names["loop"] = loop;
+    assign(statement.target, loop->items[loop->index], *inner, inner);
+    if (run(statement.body, inner, out) == Flow::kBreak) break;
+  }
+  // A name that outlives the loop must not keep the scope that holds it.
+  loop->scope.reset();
+}
+
+void Interpreter::run_set(const Statement& statement, const ScopePtr& scope) {
+  if (statement.kind == Statement::Kind::kSet) {
+    assign(statement.target, evaluate(*statement.expression, scope), *scope, scope);
+    return;
+  }
+  auto inner = std::make_shared<Scope>();
+  inner->parent = scope;
+  std::string text;
+  run(statement.body, inner, text);
+  Value value(std::move(text));
+  if (statement.expression) {
+    auto holder = std::make_shared<Scope>();
+    holder->parent = scope;
+    holder->names[""] = std::move(value);
+    value = evaluate(*statement.expression, holder);
+  }
+  assign(statement.target, value, *scope, scope);
+}
+
+void Interpreter::run_with(const Statement& statement, const ScopePtr& scope, std::string& out) {
+  auto inner = std::make_shared<Scope>();
+  inner->parent = scope;
+  for (const auto& [target, expression] : statement.bindings)
+    assign(target, evaluate(*expression, scope), *inner, scope);
+  run(statement.body, inner, out);
+}
+
+void Interpreter::run_call_block(const Statement& statement, const ScopePtr& scope,
+                                 std::string& out) {
+  const Expression& node = *statement.expression;
+  const Value callee = evaluate(*node.parts[0], scope);
+  Arguments arguments = evaluate_arguments(node.arguments, scope);
+  arguments.named.emplace_back("caller", make_macro(statement, "caller", scope));
+  print_block(call(callee, arguments), out);
+}
+
+void Interpreter::assign(const Target& target, const Value& value, Scope& names,
+                         const ScopePtr& lookup) {
+  if (!target.targets.empty()) {
+    const std::vector<Value> values = iterate(value);
+    if (values.size() != target.targets.size())
+      template_fault(values.size() < target.targets.size()
+                         ? "not enough values to unpack (expected " +
+                               std::to_string(target.targets.size()) + ", got " +
+                               std::to_string(values.size()) + ")"
+                         : "too many values to unpack (expected " +
+                               std::to_string(target.targets.size()) + ")");
+    for (size_t i = 0; i < values.size(); ++i) assign(target.targets[i], values[i], names, lookup);
+    return;
+  }
+  if (target.attribute.empty()) {
+    names.names[target.name] = value;
+    return;
+  }
+  Expression name;
+  name.kind = Expression::Kind::kName;
+  name.line = line_;
+  name.name = target.name;
+  const Value object = evaluate_name(name, lookup);
+  if (!object.is_namespace()) template_fault("cannot assign attribute on non-namespace object");
+  if (target.attribute.starts_with('_'))
+    template_fault("cannot store the underscore-prefixed attribute '" + target.attribute + "'");
+  auto& items = object.as_namespace()->items;
+  const auto known = std::find_if(items.begin(), items.end(),
+                                  [&](const auto& item) { return item.first == target.attribute; });
+  if (known != items.end()) {
+    known->second = value;
+  } else {
+    items.emplace_back(target.attribute, value);
+  }
+}
+
+Value Interpreter::make_macro(const Statement& statement, const std::string& name,
+                              const ScopePtr& scope) {
+  charge(50);
+  captured_.push_back(scope);
+  auto function = std::make_shared<Function>();
+  function->name = name;
+  function->is_macro = true;
+  function->call = [&statement, name, scope](Interpreter& self, Arguments& arguments) -> Value {
+    return self.call_macro(statement, name, scope, arguments);
+  };
+  return function;
+}
+
+std::string Interpreter::call_macro(const Statement& statement, const std::string& name,
+                                    const ScopePtr& scope, Arguments& arguments) {
+  const Nested nested(*this);
+  auto inner = std::make_shared<Scope>();
+  inner->parent = scope;
+  const auto& parameters = statement.parameters;
+  std::vector<Value> rest;
+  for (size_t i = 0; i < arguments.positional.size(); ++i) {
+    if (i < parameters.size()) {
+      inner->names[parameters[i].name] = arguments.positional[i];
+    } else {
+      rest.push_back(arguments.positional[i]);
+    }
+  }
+  if (!rest.empty() && !statement.takes_rest)
+    template_fault("macro '" + name + "' takes not more than " + std::to_string(parameters.size()) +
+                   " argument(s)");
+  std::vector<std::pair<Value, Value>> rest_named;
+  for (auto& [key, value] : arguments.named) {
+    const bool known = std::any_of(parameters.begin(), parameters.end(),
+                                   [&](const Parameter& p) { return p.name == key; });
+    if (known && inner->names.contains(key))
+      template_fault("macro '" + name + "' got multiple values for argument '" + key + "'");
+    if (known || (key == "caller" && statement.takes_caller)) {
+      inner->names[key] = value;
+    } else if (statement.takes_rest_named) {
+      rest_named.emplace_back(key, value);
+    } else {
+      template_fault("macro '" + name + "' takes no keyword argument '" + key + "'");
+    }
+  }
+  if (statement.takes_rest)
+    inner->names["varargs"] = Value::list(std::move(rest), List::Kind::kTuple);
+  if (statement.takes_rest_named) inner->names["kwargs"] = Value::dict(std::move(rest_named));
+  for (const Parameter& parameter : parameters) {
+    if (inner->names.contains(parameter.name)) continue;
+    inner->names[parameter.name] =
+        parameter.fallback
+            ? evaluate(*parameter.fallback, inner)
+            : Value::undefined("parameter '" + parameter.name + "' was not provided");
+  }
+  const int line = line_;
+  std::string out;
+  run(statement.body, inner, out);
+  line_ = line;
+  return out;
+}
+
+Value Interpreter::call(const Value& callee, Arguments& arguments) {
+  const Nested nested(*this);
+  charge(2);
+  if (callee.is_undefined()) template_fault(callee.undefined_message());
+  if (callee.is_loop()) return call_loop(callee.as_loop(), arguments);
+  if (!callee.is_function()) template_fault("'" + callee.type_name() + "' object is not callable");
+  // A copy: the call may replace the variable that holds the function.
+  const auto function = callee;
+  return function.as_function().call(*this, arguments);
+}
+
+Value Interpreter::call_loop(LoopState& loop, Arguments& arguments) {
+  if (loop.loop == nullptr || !loop.scope)
+    template_fault("The loop must have the 'recursive' marker to be called recursively.");
+  if (arguments.positional.size() != 1 || !arguments.named.empty())
+    template_fault("loop() takes one argument");
+  std::string out;
+  run_for(*loop.loop, ScopePtr(loop.scope), arguments.positional[0], loop.level + 1, out);
+  return out;
+}
+
+}  // namespace strata::text

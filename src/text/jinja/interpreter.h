@@ -1,0 +1,151 @@
+// Interpreter: runs a chat template's tree, with the meaning of jinja2's
+// ImmutableSandboxedEnvironment as Hugging Face transformers sets it up. Bounded: kMaxSteps (one a
+// node, one for kBytesRead bytes read or kBytesMade bytes made, four for an item of a list),
+// kMaxOutputBytes, kMaxCalls nested evaluations. Faults are Errors that name the line. One use:
+// construct, render, destroy. One thread.
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "text/jinja/ast.h"
+#include "text/jinja/value.h"
+
+namespace strata::text {
+
+// Names and values of one block; an inner scope sees the outer ones and writes to itself.
+struct Scope {
+  std::shared_ptr<Scope> parent;
+  std::unordered_map<std::string, Value> names;
+};
+
+// The variable `loop`.
+struct LoopState {
+  std::vector<Value> items;
+  size_t index = 0;
+  int level = 0;                    // of recursive loops
+  const Statement* loop = nullptr;  // to call it again; null unless recursive
+  std::shared_ptr<Scope> scope;     // where it stands
+  Value last_changed;
+  bool has_changed = false;
+  int depth = 1;
+};
+
+class Interpreter {
+ public:
+  static constexpr int64_t kMaxSteps = 20'000'000;
+  static constexpr int64_t kBytesRead = 64;
+  static constexpr int64_t kBytesMade = 16;
+  static constexpr size_t kMaxOutputBytes = size_t{64} << 20;
+  static constexpr int kMaxCalls = 800;
+
+  // `now` fixes strftime_now: "2026-01-31", with a time behind 'T' or a blank if wanted; empty: the
+  // clock.
+  explicit Interpreter(std::string now);
+  ~Interpreter();
+  Interpreter(const Interpreter&) = delete;
+  Interpreter& operator=(const Interpreter&) = delete;
+
+  std::string render(const Block& program, std::vector<std::pair<std::string, Value>> variables);
+
+  // For filters, tests, methods and functions.
+  void charge(int64_t steps);
+  void charge_value(const Value& value) { charge(value.weight() / kBytesRead + 1); }
+  void charge_made(int64_t bytes) { charge(bytes / kBytesMade + 1); }
+  Value call(const Value& callee, Arguments& arguments);
+  Value attribute(const Value& object, const std::string& name);
+  Value item(const Value& object, const Value& index);
+  // The items that a loop over `value` sees; a generator is then used up.
+  std::vector<Value> iterate(const Value& value);
+  bool contains(const Value& container, const Value& value);
+  Value filter(const std::string& name, const Value& value, Arguments& arguments);
+  bool test(const std::string& name, const Value& value, Arguments& arguments);
+  Value binary(const std::string& op, const Value& a, const Value& b);
+  std::shared_ptr<Namespace> make_namespace();
+  [[nodiscard]] const std::string& now() const { return now_; }
+
+ private:
+  enum class Flow { kNormal, kBreak, kContinue };
+  using ScopePtr = std::shared_ptr<Scope>;
+  struct Nested;
+
+  Flow run(const Block& block, const ScopePtr& scope, std::string& out);
+  Flow run(const Statement& statement, const ScopePtr& scope, std::string& out);
+  Flow run_if(const Statement& statement, const ScopePtr& scope, std::string& out);
+  void run_for(const Statement& statement, const ScopePtr& scope, const Value& items, int level,
+               std::string& out);
+  void run_set(const Statement& statement, const ScopePtr& scope);
+  void run_with(const Statement& statement, const ScopePtr& scope, std::string& out);
+  void run_call_block(const Statement& statement, const ScopePtr& scope, std::string& out);
+  void assign(const Target& target, const Value& value, Scope& names, const ScopePtr& lookup);
+  Value make_macro(const Statement& statement, const std::string& name, const ScopePtr& scope);
+  std::string call_macro(const Statement& statement, const std::string& name, const ScopePtr& scope,
+                         Arguments& arguments);
+  void print(std::string_view text, std::string& out);
+  // What a call or filter block gives: only text, where {{ }} takes any value.
+  void print_block(const Value& value, std::string& out);
+
+  Value evaluate(const Expression& node, const ScopePtr& scope);
+  Value evaluate_name(const Expression& node, const ScopePtr& scope);
+  Value evaluate_dict(const Expression& node, const ScopePtr& scope);
+  Value evaluate_compare(const Expression& node, const ScopePtr& scope);
+  Value evaluate_item(const Expression& node, const ScopePtr& scope);
+  Value evaluate_slice(const Expression& node, const Value& object, const ScopePtr& scope);
+  Value evaluate_call(const Expression& node, const ScopePtr& scope);
+  Arguments evaluate_arguments(const CallArguments& arguments, const ScopePtr& scope);
+  bool compare_once(const std::string& op, const Value& a, const Value& b);
+  Value call_loop(LoopState& loop, Arguments& arguments);
+
+  std::string now_;
+  int64_t steps_left_ = kMaxSteps;
+  int calls_ = 0;
+  int line_ = 1;
+  // Scopes that macros hold and namespaces may refer to themselves: they are emptied at the end.
+  std::vector<ScopePtr> captured_;
+  std::vector<std::shared_ptr<Namespace>> namespaces_;
+};
+
+// Reads a call's arguments by position or name, and refuses what is left. None stands for the
+// fallback of none of them; who allows it asks for the value itself.
+class ArgumentReader {
+ public:
+  ArgumentReader(const char* what, Arguments& arguments) : what_(what), arguments_(arguments) {}
+  // Null when it was not given.
+  const Value* next(const char* name);
+  const Value& required(const char* name);
+  Value next_or(const char* name, Value fallback);
+  std::string text_or(const char* name, std::string fallback);
+  int64_t int_or(const char* name, int64_t fallback);
+  bool bool_or(const char* name, bool fallback);
+  void done();
+
+ private:
+  std::string what_;
+  Arguments& arguments_;
+  size_t next_ = 0;
+  size_t num_named_ = 0;
+};
+
+// jinja_methods.cc: methods of str, dict, list and tuple.
+bool has_method(const Value& object, const std::string& name);
+Value call_method(Interpreter& interpreter, const Value& object, const std::string& name,
+                  Arguments& arguments);
+Value bound_method(const Value& object, const std::string& name);
+// An Error when Python has this attribute and the sandbox or this interpreter does not.
+void refuse_attribute(const Value& object, const std::string& name);
+// jinja_globals.cc: range, dict, namespace, raise_exception, strftime_now. Undefined when there is
+// none.
+Value global_function(const std::string& name);
+// jinja_format.cc: text % values, and str.format.
+std::string format_percent(Interpreter& interpreter, const std::string& format,
+                           const Value& values);
+std::string format_braces(Interpreter& interpreter, const std::string& format,
+                          Arguments& arguments);
+// jinja_filters.cc and jinja_tests.cc.
+bool has_filter(const std::string& name);
+bool has_test(const std::string& name);
+
+}  // namespace strata::text

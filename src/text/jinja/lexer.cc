@@ -1,0 +1,333 @@
+#include "text/jinja/lexer.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "text/jinja/py_string.h"
+#include "text/unicode/unicode.h"
+
+namespace strata::text {
+
+void template_syntax(int line, const std::string& message) {
+  throw Error(ErrorCode::kInvalidArgument,
+              "chat template: line " + std::to_string(line) + ": " + message);
+}
+
+void template_unsupported(int line, const std::string& construct) {
+  throw Error(ErrorCode::kUnsupported, "chat template: line " + std::to_string(line) + ": " +
+                                           construct + " is not supported");
+}
+
+namespace {
+
+// \r\n and \r become \n; one newline at the very end goes.
+std::string normalize_newlines(std::string_view source) {
+  std::string out;
+  for (size_t i = 0; i < source.size(); ++i) {
+    if (source[i] != '\r') {
+      out += source[i];
+    } else if (i + 1 >= source.size() || source[i + 1] != '\n') {
+      out += '\n';
+    }
+  }
+  if (out.ends_with('\n')) out.pop_back();
+  return out;
+}
+
+class Lexer {
+ public:
+  explicit Lexer(std::string_view source) : text_(source) {}
+
+  std::vector<Token> run() {
+    while (pos_ < text_.size()) outside();
+    add(Token::Kind::kEnd, "");
+    return std::move(tokens_);
+  }
+
+ private:
+  void add(Token::Kind kind, std::string text) {
+    tokens_.push_back({kind, std::move(text), line_});
+  }
+  [[nodiscard]] bool at(std::string_view token) const {
+    return text_.substr(pos_).starts_with(token);
+  }
+  // Moves on, counting lines.
+  void advance(size_t end) {
+    line_ += static_cast<int>(std::count(text_.begin() + static_cast<std::ptrdiff_t>(pos_),
+                                         text_.begin() + static_cast<std::ptrdiff_t>(end), '\n'));
+    at_line_start_ = end > pos_ ? text_[end - 1] == '\n' : at_line_start_;
+    pos_ = end;
+  }
+  void skip_spaces() {
+    advance(text_.size() - py_strip(text_.substr(pos_), {}, true, false).size());
+  }
+
+  void outside();
+  void comment();
+  bool raw(size_t begin);
+  void inside(std::string_view end, Token::Kind end_kind);
+  bool try_end(std::string_view end, Token::Kind end_kind);
+  void end_tag(std::string_view close, bool trim_newline);
+  void token();
+  void string(char quote);
+  void number();
+  std::string_view before_tag(std::string_view text, char sign, bool is_print) const;
+  uint32_t escape(std::string_view text, size_t& i) const;
+
+  std::string_view text_;
+  size_t pos_ = 0;
+  int line_ = 1;
+  bool at_line_start_ = true;
+  std::vector<char> open_;  // brackets inside a tag
+  std::vector<Token> tokens_;
+};
+
+// The text in front of a tag, without what '-' or lstrip_blocks takes.
+std::string_view Lexer::before_tag(std::string_view text, char sign, bool is_print) const {
+  if (sign == '-') return py_strip(text, {}, false, true);
+  if (sign == '+' || is_print) return text;
+  const size_t newline = text.rfind('\n');
+  const size_t start = newline == std::string_view::npos ? 0 : newline + 1;
+  if (start == 0 && !at_line_start_) return text;
+  const bool blank = py_strip(text.substr(start), {}, true, false).empty();
+  return blank ? text.substr(0, start) : text;
+}
+
+void Lexer::outside() {
+  size_t tag = pos_;
+  while (tag < text_.size() &&
+         !(text_[tag] == '{' && tag + 1 < text_.size() &&
+           (text_[tag + 1] == '{' || text_[tag + 1] == '%' || text_[tag + 1] == '#')))
+    ++tag;
+  const std::string_view before = text_.substr(pos_, tag - pos_);
+  if (tag == text_.size()) {
+    if (!before.empty()) add(Token::Kind::kText, std::string(before));
+    pos_ = tag;
+    return;
+  }
+  const char kind = text_[tag + 1];
+  const char sign = tag + 2 < text_.size() ? text_[tag + 2] : ' ';
+  const bool signed_tag = sign == '-' || sign == '+';
+  const std::string_view kept = before_tag(before, sign, kind == '{');
+  if (!kept.empty()) add(Token::Kind::kText, std::string(kept));
+  advance(tag);
+  advance(tag + 2 + (signed_tag ? 1 : 0));
+  if (kind == '#') return comment();
+  if (kind == '%') {
+    if (raw(pos_)) return;
+    add(Token::Kind::kBlockBegin, "");
+    return inside("%}", Token::Kind::kBlockEnd);
+  }
+  add(Token::Kind::kPrintBegin, "");
+  inside("}}", Token::Kind::kPrintEnd);
+}
+
+// Behind a tag: '-' takes all whitespace, otherwise trim_blocks one newline.
+void Lexer::end_tag(std::string_view close, bool trim_newline) {
+  const char sign = text_[pos_];
+  const bool signed_tag = sign == '-' || sign == '+';
+  advance(pos_ + close.size() + (signed_tag ? 1 : 0));
+  if (sign == '-') return skip_spaces();
+  if (sign != '+' && trim_newline && at("\n")) advance(pos_ + 1);
+}
+
+void Lexer::comment() {
+  const size_t end = text_.find("#}", pos_);
+  if (end == std::string_view::npos) template_syntax(line_, "Missing end of comment tag");
+  const bool signed_tag = end > pos_ && (text_[end - 1] == '-' || text_[end - 1] == '+');
+  advance(signed_tag ? end - 1 : end);
+  end_tag("#}", true);
+}
+
+// {% raw %} ... {% endraw %}, when one begins with the words at `begin`.
+bool Lexer::raw(size_t begin) {
+  const auto skip = [&](size_t at) {
+    return text_.size() - py_strip(text_.substr(at), {}, true, false).size();
+  };
+  // The sign and "%}" behind the word; npos when something else is there. Only the end takes '+'.
+  const auto tag_end = [&](size_t at, std::string_view word) {
+    at = skip(at);
+    if (!text_.substr(at).starts_with(word)) return std::string_view::npos;
+    at = skip(at + word.size());
+    const std::string_view rest = text_.substr(at);
+    const bool ends = rest.starts_with("%}") || rest.starts_with("-%}") ||
+                      (word == "endraw" && rest.starts_with("+%}"));
+    return ends ? at : std::string_view::npos;
+  };
+  const size_t end = tag_end(begin, "raw");
+  if (end == std::string_view::npos) return false;
+  advance(end);
+  end_tag("%}", false);
+  for (size_t at = text_.find("{%", pos_); at != std::string_view::npos;
+       at = text_.find("{%", at + 2)) {
+    const char sign = at + 2 < text_.size() ? text_[at + 2] : ' ';
+    const size_t close = tag_end(at + 2 + (sign == '-' || sign == '+' ? 1 : 0), "endraw");
+    if (close == std::string_view::npos) continue;
+    const std::string_view kept = before_tag(text_.substr(pos_, at - pos_), sign, false);
+    if (!kept.empty()) add(Token::Kind::kText, std::string(kept));
+    advance(close);
+    end_tag("%}", true);
+    return true;
+  }
+  template_syntax(line_, "Missing end of raw directive");
+}
+
+bool Lexer::try_end(std::string_view end, Token::Kind end_kind) {
+  const bool block = end_kind == Token::Kind::kBlockEnd;
+  const bool minus = at("-") && text_.substr(pos_ + 1).starts_with(end);
+  const bool plus = block && at("+") && text_.substr(pos_ + 1).starts_with(end);
+  if (!open_.empty() || (!at(end) && !minus && !plus)) return false;
+  add(end_kind, "");
+  end_tag(end, block);
+  return true;
+}
+
+void Lexer::inside(std::string_view end, Token::Kind end_kind) {
+  open_.clear();
+  const int first_line = line_;
+  for (;;) {
+    if (pos_ >= text_.size())
+      template_syntax(first_line,
+                      "a tag that is not closed; '" + std::string(end) + "' is missing");
+    if (try_end(end, end_kind)) return;
+    const size_t before = pos_;
+    skip_spaces();
+    if (pos_ == before) token();
+  }
+}
+
+void Lexer::token() {
+  const char c = text_[pos_];
+  if (c == '"' || c == '\'') return string(c);
+  if (c >= '0' && c <= '9') return number();
+  size_t end = pos_;
+  static const CodePointSet words(word_ranges());
+  while (end < text_.size()) {
+    size_t next = end;
+    if (!words.contains(next_code_point(text_, next))) break;
+    end = next;
+  }
+  if (end > pos_) {
+    add(Token::Kind::kName, std::string(text_.substr(pos_, end - pos_)));
+    return advance(end);
+  }
+  constexpr std::array<std::string_view, 26> kOperators = {
+      "//", "**", "==", "!=", ">=", "<=", "+", "-", "*", "/", "%", "~", "[",
+      "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
+  const auto* found = std::find_if(kOperators.begin(), kOperators.end(),
+                                   [&](std::string_view op) { return at(op); });
+  if (found == kOperators.end())
+    template_syntax(line_, "unexpected character '" + std::string(1, c) + "'");
+  const std::string_view op = *found;
+  if (op == "(" || op == "[" || op == "{") open_.push_back(op[0]);
+  if (op == ")" || op == "]" || op == "}") {
+    const char wanted = op == ")" ? '(' : op == "]" ? '[' : '{';
+    if (open_.empty() || open_.back() != wanted)
+      template_syntax(line_, "unexpected '" + std::string(op) + "'");
+    open_.pop_back();
+  }
+  add(Token::Kind::kOperator, std::string(op));
+  advance(pos_ + op.size());
+}
+
+void Lexer::number() {
+  size_t end = pos_;
+  const auto digits = [&] {
+    while (end < text_.size() && ((text_[end] >= '0' && text_[end] <= '9') || text_[end] == '_'))
+      ++end;
+  };
+  const auto digit_at = [&](size_t i) {
+    return i < text_.size() && text_[i] >= '0' && text_[i] <= '9';
+  };
+  digits();
+  bool is_float = false;
+  // 1.2 is a number, and the 1.2 of x.1.2 is two subscripts.
+  const bool subscript = pos_ > 0 && text_[pos_ - 1] == '.';
+  if (!subscript && end < text_.size() && text_[end] == '.' && digit_at(end + 1)) {
+    ++end;
+    digits();
+    is_float = true;
+  }
+  if (!subscript && end < text_.size() && (text_[end] == 'e' || text_[end] == 'E')) {
+    const size_t exponent = end + 1;
+    const bool sign = exponent < text_.size() && (text_[exponent] == '+' || text_[exponent] == '-');
+    if (digit_at(exponent + (sign ? 1 : 0))) {
+      end = exponent + (sign ? 1 : 0);
+      digits();
+      is_float = true;
+    }
+  }
+  if (end < text_.size() && (text_[end] == 'x' || text_[end] == 'o' || text_[end] == 'b'))
+    template_unsupported(line_, "a number that is not decimal");
+  std::string text(text_.substr(pos_, end - pos_));
+  std::erase(text, '_');
+  add(is_float ? Token::Kind::kFloat : Token::Kind::kInteger, std::move(text));
+  advance(end);
+}
+
+// The code point of \xHH, \uHHHH, \UHHHHHHHH or an octal escape at text[i], the letter behind the
+// backslash.
+uint32_t Lexer::escape(std::string_view text, size_t& i) const {
+  const char letter = text[i];
+  const bool octal = letter >= '0' && letter <= '7';
+  const int base = octal ? 8 : 16;
+  const size_t wanted = letter == 'x' ? 2 : letter == 'u' ? 4 : letter == 'U' ? 8 : 3;
+  uint64_t value = 0;
+  size_t count = 0;
+  if (!octal) ++i;
+  for (; count < wanted && i < text.size(); ++count, ++i) {
+    const char c = text[i];
+    const int digit = c >= '0' && c <= '9'   ? c - '0'
+                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                             : 99;
+    if (digit >= base) break;
+    value = value * static_cast<uint64_t>(base) + static_cast<uint64_t>(digit);
+  }
+  if ((!octal && count < wanted) || value > kMaxCodePoint || (value >= 0xD800 && value < 0xE000))
+    template_unsupported(line_, "this escape in a string");
+  return static_cast<uint32_t>(value);
+}
+
+void Lexer::string(char quote) {
+  size_t end = pos_ + 1;
+  while (end < text_.size() && text_[end] != quote) end += text_[end] == '\\' ? 2 : 1;
+  if (end >= text_.size()) template_syntax(line_, "a string without its closing quote");
+  const std::string_view body = text_.substr(pos_ + 1, end - pos_ - 1);
+  std::string out;
+  for (size_t i = 0; i < body.size();) {
+    if (body[i] != '\\') {
+      out += body[i++];
+      continue;
+    }
+    constexpr std::string_view kLetters = "ntr\\'\"abfv";
+    constexpr std::string_view kValues = "\n\t\r\\'\"\a\b\f\v";
+    const char letter = body[++i];
+    const size_t simple = kLetters.find(letter);
+    if (simple != std::string_view::npos) {
+      out += kValues[simple];
+      ++i;
+    } else if (letter == 'x' || letter == 'u' || letter == 'U' ||
+               (letter >= '0' && letter <= '7')) {
+      append_utf8(out, escape(body, i));
+    } else if (letter == 'N') {
+      template_unsupported(line_, "\\N in a string");
+    } else if (letter == '\n') {
+      ++i;
+    } else {
+      out += '\\';
+    }
+  }
+  add(Token::Kind::kString, std::move(out));
+  advance(end + 1);
+}
+
+}  // namespace
+
+std::vector<Token> lex_template(std::string_view source) {
+  const std::string text = normalize_newlines(source);
+  return Lexer(text).run();
+}
+
+}  // namespace strata::text

@@ -1,0 +1,492 @@
+// Methods that templates may call on str, dict, list and loop, and how calls read their arguments.
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "text/jinja/interpreter.h"
+#include "text/jinja/py_string.h"
+#include "text/unicode/unicode.h"
+
+namespace strata::text {
+
+const Value* ArgumentReader::next(const char* name) {
+  if (next_ < arguments_.positional.size()) return &arguments_.positional[next_++];
+  const auto found = std::find_if(arguments_.named.begin(), arguments_.named.end(),
+                                  [&](const auto& item) { return item.first == name; });
+  if (found == arguments_.named.end()) return nullptr;
+  ++num_named_;
+  return &found->second;
+}
+
+const Value& ArgumentReader::required(const char* name) {
+  const Value* value = next(name);
+  if (value == nullptr) template_fault(what_ + ": the argument '" + name + "' is missing");
+  return *value;
+}
+
+Value ArgumentReader::next_or(const char* name, Value fallback) {
+  const Value* value = next(name);
+  return value == nullptr ? std::move(fallback) : *value;
+}
+
+std::string ArgumentReader::text_or(const char* name, std::string fallback) {
+  const Value* value = next(name);
+  if (value == nullptr) return fallback;
+  if (!value->is_string())
+    template_fault(what_ + ": the argument '" + name + "' must be str, not " + value->type_name());
+  return value->text();
+}
+
+int64_t ArgumentReader::int_or(const char* name, int64_t fallback) {
+  const Value* value = next(name);
+  if (value == nullptr) return fallback;
+  if (!value->is_int() && !value->is_bool())
+    template_fault(what_ + ": the argument '" + name + "' must be int, not " + value->type_name());
+  return value->as_int();
+}
+
+bool ArgumentReader::bool_or(const char* name, bool fallback) {
+  const Value* value = next(name);
+  return value == nullptr ? fallback : value->truthy();
+}
+
+void ArgumentReader::done() {
+  if (next_ < arguments_.positional.size() || num_named_ < arguments_.named.size())
+    template_fault(what_ + ": an argument too many, or one with a name that it does not have");
+}
+
+namespace {
+
+using Method = Value (*)(Interpreter&, const Value&, Arguments&);
+struct Entry {
+  std::string_view name;
+  Method method;
+};
+
+Value strings(std::vector<std::string> parts, Interpreter& interpreter,
+              List::Kind kind = List::Kind::kList) {
+  interpreter.charge(static_cast<int64_t>(parts.size()) * 4);
+  std::vector<Value> items;
+  for (std::string& part : parts) items.emplace_back(std::move(part));
+  return Value::list(std::move(items), kind);
+}
+
+template <bool Left, bool Right>
+Value strip(Interpreter&, const Value& self, Arguments& arguments) {
+  ArgumentReader reader("strip()", arguments);
+  const Value* given = reader.next("chars");
+  reader.done();
+  if (given == nullptr || given->is_none())
+    return std::string(py_strip(self.text(), {}, Left, Right));
+  if (!given->is_string()) template_fault("strip arg must be None or str");
+  if (given->text().empty()) return self;
+  return std::string(py_strip(self.text(), given->text(), Left, Right));
+}
+
+template <bool FromRight>
+Value split(Interpreter& interpreter, const Value& self, Arguments& arguments) {
+  ArgumentReader reader("split()", arguments);
+  const Value* separator = reader.next("sep");
+  const int64_t max_splits = reader.int_or("maxsplit", -1);
+  reader.done();
+  std::string text;
+  if (separator != nullptr && !separator->is_none()) {
+    if (!separator->is_string())
+      template_fault("must be str or None, not " + separator->type_name());
+    text = separator->text();
+    if (text.empty()) template_fault("empty separator");
+  }
+  return strings(py_split(self.text(), text, max_splits, FromRight), interpreter);
+}
+
+// startswith, endswith, find, rfind, index, rindex, count: within text[start:end].
+struct Window {
+  std::string_view text;
+  int64_t begin;  // code points before it
+};
+
+Window window(const Value& self, ArgumentReader& reader) {
+  const Value* start = reader.next("start");
+  const Value* end = reader.next("end");
+  reader.done();
+  const int64_t size = count_code_points(self.text());
+  const auto bound = [&](const Value* value, int64_t fallback) {
+    if (value == nullptr || value->is_none()) return fallback;
+    if (!value->is_int()) template_fault("slice indices must be integers");
+    return std::clamp<int64_t>(value->as_int() < 0 ? value->as_int() + size : value->as_int(), 0,
+                               size);
+  };
+  const int64_t from = bound(start, 0);
+  const int64_t to = bound(end, size);
+  const size_t first = byte_of(self.text(), from);
+  const size_t last = std::max(first, byte_of(self.text(), to));
+  return {std::string_view(self.text()).substr(first, last - first), from};
+}
+
+// startswith and endswith take one text or a tuple of them.
+template <bool AtEnd>
+Value starts(Interpreter& interpreter, const Value& self, Arguments& arguments) {
+  ArgumentReader reader(AtEnd ? "endswith()" : "startswith()", arguments);
+  const Value& wanted = reader.required("prefix");
+  const std::string_view text = window(self, reader).text;
+  const bool is_tuple = wanted.is_list() && wanted.as_list().kind == List::Kind::kTuple;
+  if (!wanted.is_string() && !is_tuple)
+    template_fault("startswith first arg must be str or a tuple of str, not " + wanted.type_name());
+  const std::vector<Value> all =
+      is_tuple ? interpreter.iterate(wanted) : std::vector<Value>{wanted};
+  return std::any_of(all.begin(), all.end(), [&](const Value& one) {
+    if (!one.is_string()) template_fault("startswith first arg must be str or a tuple of str");
+    return AtEnd ? text.ends_with(one.text()) : text.starts_with(one.text());
+  });
+}
+
+const std::string& needle(ArgumentReader& reader) {
+  const Value& value = reader.required("sub");
+  if (!value.is_string()) template_fault("must be str, not " + value.type_name());
+  return value.text();
+}
+
+template <bool FromRight, bool MustBeThere>
+Value find(Interpreter&, const Value& self, Arguments& arguments) {
+  ArgumentReader reader("find()", arguments);
+  const std::string& wanted = needle(reader);
+  const Window in = window(self, reader);
+  const size_t at = FromRight ? in.text.rfind(wanted) : in.text.find(wanted);
+  if (at == std::string_view::npos) {
+    if (MustBeThere) template_fault("substring not found");
+    return int64_t{-1};
+  }
+  return in.begin + count_code_points(in.text.substr(0, at));
+}
+
+Value count(Interpreter&, const Value& self, Arguments& arguments) {
+  ArgumentReader reader("count()", arguments);
+  const std::string& wanted = needle(reader);
+  const std::string_view text = window(self, reader).text;
+  if (wanted.empty()) return count_code_points(text) + 1;
+  int64_t found = 0;
+  for (size_t at = text.find(wanted); at != std::string_view::npos;
+       at = text.find(wanted, at + wanted.size()))
+    ++found;
+  return found;
+}
+
+// The filter takes any value; the method wants texts.
+Value replace(Interpreter& interpreter, const Value& self, Arguments& arguments) {
+  for (size_t i = 0; i < arguments.positional.size(); ++i) {
+    const Value& value = arguments.positional[i];
+    if (i < 2 ? !value.is_string() : !value.is_int() && !value.is_bool())
+      template_fault("replace() argument " + std::to_string(i + 1) + " must be " +
+                     (i < 2 ? "str" : "int") + ", not " + value.type_name());
+  }
+  return interpreter.filter("replace", self, arguments);
+}
+
+Value join(Interpreter& interpreter, const Value& self, Arguments& arguments) {
+  ArgumentReader reader("join()", arguments);
+  const std::vector<Value> items = interpreter.iterate(reader.required("iterable"));
+  reader.done();
+  std::string out;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (!items[i].is_string())
+      template_fault("sequence item " + std::to_string(i) + ": expected str instance, " +
+                     items[i].type_name() + " found");
+    interpreter.charge_made(items[i].weight() + self.weight());
+    if (i > 0) out += self.text();
+    out += items[i].text();
+  }
+  return out;
+}
+
+template <std::string (*Change)(std::string_view)>
+Value change(Interpreter&, const Value& self, Arguments& arguments) {
+  ArgumentReader("this method", arguments).done();
+  return Change(self.text());
+}
+
+template <CharTest Test>
+Value is_all(Interpreter&, const Value& self, Arguments& arguments) {
+  ArgumentReader("this method", arguments).done();
+  return py_is(self.text(), Test);
+}
+
+Value splitlines(Interpreter& interpreter, const Value& self, Arguments& arguments) {
+  ArgumentReader reader("splitlines()", arguments);
+  const bool keep_ends = reader.bool_or("keepends", false);
+  reader.done();
+  return strings(py_splitlines(self.text(), keep_ends), interpreter);
+}
+
+template <bool AtEnd>
+Value remove_affix(Interpreter&, const Value& self, Arguments& arguments) {
+  ArgumentReader reader(AtEnd ? "removesuffix()" : "removeprefix()", arguments);
+  const std::string& affix = needle(reader);
+  reader.done();
+  const std::string& text = self.text();
+  const bool there = AtEnd ? text.ends_with(affix) : text.starts_with(affix);
+  if (!there || affix.empty()) return self;
+  return AtEnd ? text.substr(0, text.size() - affix.size()) : text.substr(affix.size());
+}
+
+template <bool FromRight>
+Value partition(Interpreter& interpreter, const Value& self, Arguments& arguments) {
+  ArgumentReader reader("partition()", arguments);
+  const std::string separator = needle(reader);
+  reader.done();
+  if (separator.empty()) template_fault("empty separator");
+  const std::string& text = self.text();
+  const size_t at = FromRight ? text.rfind(separator) : text.find(separator);
+  std::vector<std::string> parts = {text, "", ""};
+  if (at == std::string::npos && FromRight) parts = {"", "", text};
+  if (at != std::string::npos)
+    parts = {text.substr(0, at), separator, text.substr(at + separator.size())};
+  return strings(std::move(parts), interpreter, List::Kind::kTuple);
+}
+
+int64_t required_int(ArgumentReader& reader, const char* name) {
+  const Value& value = reader.required(name);
+  if (!value.is_int() && !value.is_bool())
+    template_fault("'" + value.type_name() + "' object cannot be interpreted as an integer");
+  return value.as_int();
+}
+
+// ljust, rjust, center, zfill: `left` of the missing characters go to the left.
+template <int Where>
+Value pad(Interpreter& interpreter, const Value& self, Arguments& arguments) {
+  ArgumentReader reader("this method", arguments);
+  const int64_t width = required_int(reader, "width");
+  const std::string fill = Where == 3 ? "0" : reader.text_or("fillchar", " ");
+  reader.done();
+  if (count_code_points(fill) != 1)
+    template_fault("The fill character must be exactly one character long");
+  const int64_t missing = width - count_code_points(self.text());
+  if (missing <= 0) return self;
+  interpreter.charge(missing);
+  int64_t left = Where == 0 ? 0 : missing;
+  if (Where == 2) left = missing / 2 + (missing & width & 1);
+  std::string out;
+  std::string_view text = self.text();
+  if (Where == 3 && (text.starts_with('-') || text.starts_with('+'))) {
+    out += text[0];
+    text.remove_prefix(1);
+  }
+  for (int64_t i = 0; i < left; ++i) out += fill;
+  out += text;
+  for (int64_t i = left; i < missing; ++i) out += fill;
+  return out;
+}
+
+Value format(Interpreter& interpreter, const Value& self, Arguments& arguments) {
+  return format_braces(interpreter, self.text(), arguments);
+}
+
+constexpr Entry kStringMethods[] = {
+    {"strip", strip<true, true>},
+    {"lstrip", strip<true, false>},
+    {"rstrip", strip<false, true>},
+    {"split", split<false>},
+    {"rsplit", split<true>},
+    {"splitlines", splitlines},
+    {"startswith", starts<false>},
+    {"endswith", starts<true>},
+    {"find", find<false, false>},
+    {"rfind", find<true, false>},
+    {"index", find<false, true>},
+    {"rindex", find<true, true>},
+    {"count", count},
+    {"replace", replace},
+    {"join", join},
+    {"lower", change<py_lower>},
+    {"upper", change<py_upper>},
+    {"title", change<py_title>},
+    {"capitalize", change<py_capitalize>},
+    {"isalpha", is_all<CharTest::kAlpha>},
+    {"isdigit", is_all<CharTest::kDigit>},
+    {"isdecimal", is_all<CharTest::kDecimal>},
+    {"isnumeric", is_all<CharTest::kNumeric>},
+    {"isalnum", is_all<CharTest::kAlnum>},
+    {"isspace", is_all<CharTest::kSpace>},
+    {"islower", is_all<CharTest::kLower>},
+    {"isupper", is_all<CharTest::kUpper>},
+    {"removeprefix", remove_affix<false>},
+    {"removesuffix", remove_affix<true>},
+    {"partition", partition<false>},
+    {"rpartition", partition<true>},
+    {"ljust", pad<0>},
+    {"rjust", pad<1>},
+    {"center", pad<2>},
+    {"zfill", pad<3>},
+    {"format", format},
+};
+
+Value pairs(const Dict& dict, List::Kind kind, std::string printed) {
+  std::vector<Value> out;
+  for (const auto& [key, value] : dict.items)
+    out.push_back(Value::list({key, value}, List::Kind::kTuple));
+  return Value::list(std::move(out), kind, std::move(printed));
+}
+
+Value dict_items(Interpreter& interpreter, const Value& self, Arguments& arguments) {
+  ArgumentReader("items()", arguments).done();
+  interpreter.charge(static_cast<int64_t>(self.as_dict().items.size()) * 8);
+  return pairs(self.as_dict(), List::Kind::kView, "dict_items");
+}
+
+template <bool Keys>
+Value dict_part(Interpreter& interpreter, const Value& self, Arguments& arguments) {
+  ArgumentReader(Keys ? "keys()" : "values()", arguments).done();
+  interpreter.charge(static_cast<int64_t>(self.as_dict().items.size()) * 4);
+  std::vector<Value> out;
+  for (const auto& [key, value] : self.as_dict().items) out.push_back(Keys ? key : value);
+  return Value::list(std::move(out), List::Kind::kView, Keys ? "dict_keys" : "dict_values");
+}
+
+Value dict_get(Interpreter&, const Value& self, Arguments& arguments) {
+  ArgumentReader reader("get()", arguments);
+  const Value& key = reader.required("key");
+  Value fallback = reader.next_or("default", {});
+  reader.done();
+  expect_hashable(key);
+  const Value* found = self.as_dict().find(key);
+  return found == nullptr ? fallback : *found;
+}
+
+Value copy(Interpreter&, const Value& self, Arguments& arguments) {
+  ArgumentReader("copy()", arguments).done();
+  return self;
+}
+
+constexpr Entry kDictMethods[] = {{"items", dict_items},
+                                  {"keys", dict_part<true>},
+                                  {"values", dict_part<false>},
+                                  {"get", dict_get},
+                                  {"copy", copy}};
+
+template <bool Count>
+Value list_search(Interpreter& interpreter, const Value& self, Arguments& arguments) {
+  ArgumentReader reader(Count ? "count()" : "index()", arguments);
+  const Value& wanted = reader.required("value");
+  reader.done();
+  const auto& items = self.as_list().items;
+  interpreter.charge_value(self);
+  if (Count) return static_cast<int64_t>(std::count(items.begin(), items.end(), wanted));
+  const auto found = std::find(items.begin(), items.end(), wanted);
+  if (found == items.end()) template_fault("the value is not in the list");
+  return static_cast<int64_t>(found - items.begin());
+}
+
+constexpr Entry kListMethods[] = {
+    {"index", list_search<false>}, {"count", list_search<true>}, {"copy", copy}};
+
+Value cycle(Interpreter&, const Value& self, Arguments& arguments) {
+  if (arguments.positional.empty() || !arguments.named.empty())
+    template_fault("no items for cycling given");
+  return arguments.positional[self.as_loop().index % arguments.positional.size()];
+}
+
+Value changed(Interpreter&, const Value& self, Arguments& arguments) {
+  if (!arguments.named.empty()) template_fault("loop.changed() takes no keyword arguments");
+  LoopState& loop = self.as_loop();
+  Value now = Value::list(arguments.positional, List::Kind::kTuple);
+  if (now.depth() >= Value::kMaxDepth) template_fault("values nested too deep for a loop");
+  const bool same = loop.has_changed && loop.last_changed == now;
+  loop.has_changed = true;
+  loop.depth = std::max(loop.depth, now.depth() + 1);
+  loop.last_changed = std::move(now);
+  return !same;
+}
+
+constexpr Entry kLoopMethods[] = {{"cycle", cycle}, {"changed", changed}};
+
+template <size_t N>
+Method lookup(const Entry (&entries)[N], std::string_view name) {
+  const auto* found =
+      std::find_if(entries, entries + N, [&](const Entry& entry) { return entry.name == name; });
+  return found == entries + N ? nullptr : found->method;
+}
+
+Method find_method(const Value& object, std::string_view name) {
+  if (object.is_string()) return lookup(kStringMethods, name);
+  if (object.is_dict()) return lookup(kDictMethods, name);
+  if (object.is_loop()) return lookup(kLoopMethods, name);
+  if (object.is_sequence()) return lookup(kListMethods, name);
+  return nullptr;
+}
+
+// What Python has and the sandbox forbids or this interpreter lacks: silence would print nothing
+// instead.
+void refuse_method(const Value& object, const std::string& name) {
+  constexpr std::string_view kForbidden[] = {"append", "clear",      "extend",  "insert",
+                                             "pop",    "remove",     "reverse", "sort",
+                                             "update", "setdefault", "popitem"};
+  constexpr std::string_view kMissing[] = {"casefold", "encode",       "expandtabs",  "format_map",
+                                           "isascii",  "isidentifier", "isprintable", "istitle",
+                                           "swapcase", "translate",    "maketrans",   "fromkeys"};
+  const bool container = object.is_dict() || (object.is_list() && object.is_sequence());
+  if (container &&
+      std::find(std::begin(kForbidden), std::end(kForbidden), name) != std::end(kForbidden) &&
+      (object.is_list() || name == "clear" || name == "pop" || name == "popitem" ||
+       name == "setdefault" || name == "update"))
+    template_fault("access to attribute '" + name + "' of '" + object.type_name() +
+                   "' object is unsafe.");
+  if ((object.is_string() || (object.is_dict() && name == "fromkeys")) &&
+      std::find(std::begin(kMissing), std::end(kMissing), name) != std::end(kMissing))
+    throw Error(ErrorCode::kUnsupported,
+                "the method '" + name + "' of " + object.type_name() + " is not supported");
+}
+
+}  // namespace
+
+bool has_method(const Value& object, const std::string& name) {
+  return find_method(object, name) != nullptr;
+}
+
+namespace {
+
+// A |safe string makes |safe strings, and escapes what it takes in: only what needs no escape is
+// done.
+Value call_on_safe(Interpreter& interpreter, const Value& object, const std::string& name,
+                   Arguments& arguments) {
+  bool escapes = name == "format" || name == "join";
+  for (const Value& value : arguments.positional)
+    escapes = escapes || (name == "replace" && value.is_string() && !value.str().safe &&
+                          value.text().find_first_of("<>&'\"") != std::string::npos);
+  if (escapes)
+    throw Error(ErrorCode::kUnsupported, "'" + name + "' of a |safe string is not supported");
+  const Value result = find_method(object, name)(interpreter, object, arguments);
+  if (result.is_string()) return Value(result.text(), true);
+  if (!result.is_list()) return result;
+  std::vector<Value> items;
+  for (const Value& item : result.as_list().items) items.emplace_back(item.text(), true);
+  return Value::list(std::move(items), result.as_list().kind);
+}
+
+}  // namespace
+
+Value call_method(Interpreter& interpreter, const Value& object, const std::string& name,
+                  Arguments& arguments) {
+  for (const Value& value : arguments.positional) interpreter.charge_value(value);
+  // Python names the arguments of few methods; the loop's own say so themselves.
+  constexpr std::string_view kNaming[] = {"split", "rsplit", "splitlines", "format"};
+  if (!arguments.named.empty() && !object.is_loop() &&
+      std::find(std::begin(kNaming), std::end(kNaming), name) == std::end(kNaming))
+    template_fault(object.type_name() + "." + name + "() takes no keyword arguments");
+  if (object.is_string() && object.str().safe)
+    return call_on_safe(interpreter, object, name, arguments);
+  return find_method(object, name)(interpreter, object, arguments);
+}
+
+Value bound_method(const Value& object, const std::string& name) {
+  auto function = std::make_shared<Function>();
+  function->name = name;
+  function->depth = object.depth() + 1;
+  if (function->depth > Value::kMaxDepth) template_fault("values nested too deep for a method");
+  function->call = [object, name](Interpreter& interpreter, Arguments& arguments) {
+    return call_method(interpreter, object, name, arguments);
+  };
+  return function;
+}
+
+void refuse_attribute(const Value& object, const std::string& name) { refuse_method(object, name); }
+
+}  // namespace strata::text

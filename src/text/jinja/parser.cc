@@ -1,0 +1,215 @@
+#include "text/jinja/parser.h"
+
+namespace strata::text {
+
+Block Parser::block(std::initializer_list<std::string_view> ends) {
+  const Nested nested(*this);
+  Block out;
+  for (;;) {
+    const Token& token = peek();
+    Statement made;
+    made.line = token.line;
+    if (token.kind == Token::Kind::kEnd) {
+      if (ends.size() == 0) return out;
+      fail("unexpected end of template: expected '" + std::string(*(ends.end() - 1)) + "'");
+    }
+    if (token.kind == Token::Kind::kText) {
+      made.kind = Statement::Kind::kText;
+      made.text = next().text;
+    } else if (token.kind == Token::Kind::kPrintBegin) {
+      next();
+      made.kind = Statement::Kind::kPrint;
+      made.expression = tuple();
+      expect(Token::Kind::kPrintEnd, "'}}'");
+    } else {
+      expect(Token::Kind::kBlockBegin, "a statement");
+      if (peek().kind == Token::Kind::kName &&
+          std::find(ends.begin(), ends.end(), peek().text) != ends.end())
+        return out;
+      made = statement();
+      expect(Token::Kind::kBlockEnd, "'%}'");
+    }
+    out.push_back(std::move(made));
+  }
+}
+
+Statement Parser::statement() {
+  const int line = peek().line;
+  const std::string word = expect_name();
+  Statement out;
+  if (word == "for") {
+    out = for_statement();
+  } else if (word == "if") {
+    out = if_statement();
+  } else if (word == "set") {
+    out = set_statement();
+  } else if (word == "macro") {
+    out = macro_statement();
+  } else if (word == "call") {
+    out = call_statement();
+  } else if (word == "with") {
+    out = with_statement();
+  } else if (word == "filter") {
+    out.kind = Statement::Kind::kFilterBlock;
+    out.expression = filter_chain(nullptr, true);
+    out.body = statements({"endfilter"});
+    next();
+  } else if (word == "generation") {
+    out.kind = Statement::Kind::kGeneration;
+    out.body = statements({"endgeneration"});
+    next();
+  } else if (word == "break" || word == "continue") {
+    out.kind = word == "break" ? Statement::Kind::kBreak : Statement::Kind::kContinue;
+    if (loops_ == 0) template_syntax(line, "'" + word + "' outside a loop");
+  } else {
+    template_unsupported(line, "the statement '" + word + "'");
+  }
+  out.line = line;
+  return out;
+}
+
+Statement Parser::for_statement() {
+  Statement out;
+  out.kind = Statement::Kind::kFor;
+  out.target = target(false);
+  if (!take_name("in")) fail("expected 'in'");
+  out.expression = tuple(false, false, "recursive");
+  if (take_name("if")) out.test = expression();
+  out.recursive = take_name("recursive");
+  ++loops_;
+  out.body = statements({"else", "endfor"});
+  --loops_;
+  if (next().text == "else") {
+    out.otherwise = statements({"endfor"});
+    next();
+  }
+  return out;
+}
+
+Statement Parser::if_statement() {
+  Statement out;
+  out.kind = Statement::Kind::kIf;
+  for (;;) {
+    ExpressionPtr test = tuple(false);
+    Block body = statements({"elif", "else", "endif"});
+    out.branches.emplace_back(std::move(test), std::move(body));
+    const std::string word = next().text;
+    if (word == "elif") continue;
+    if (word == "else") {
+      out.branches.emplace_back(nullptr, statements({"endif"}));
+      next();
+    }
+    return out;
+  }
+}
+
+Statement Parser::set_statement() {
+  Statement out;
+  out.target = target(true);
+  if (take_op("=")) {
+    out.kind = Statement::Kind::kSet;
+    out.expression = tuple();
+    return out;
+  }
+  out.kind = Statement::Kind::kSetBlock;
+  if (at_op("|")) out.expression = filter_chain(nullptr, false);
+  out.body = statements({"endset"});
+  next();
+  return out;
+}
+
+std::vector<Parameter> Parser::signature() {
+  std::vector<Parameter> out;
+  expect_op("(");
+  while (!at_op(")")) {
+    if (!out.empty()) expect_op(",");
+    if (at_op(")")) break;
+    Parameter parameter;
+    parameter.name = expect_name();
+    if (take_op("=")) {
+      parameter.fallback = expression();
+    } else if (!out.empty() && out.back().fallback) {
+      fail("non-default argument follows default argument");
+    }
+    out.push_back(std::move(parameter));
+  }
+  expect_op(")");
+  return out;
+}
+
+Statement Parser::macro_statement() {
+  Statement out;
+  out.kind = Statement::Kind::kMacro;
+  out.name = expect_name();
+  out.parameters = signature();
+  macro_body("endmacro", out);
+  return out;
+}
+
+Statement Parser::call_statement() {
+  Statement out;
+  out.kind = Statement::Kind::kCallBlock;
+  if (at_op("(")) out.parameters = signature();
+  out.expression = expression();
+  if (out.expression->kind != Kind::kCall) fail("expected a call");
+  macro_body("endcall", out);
+  return out;
+}
+
+void Parser::macro_body(std::string_view end, Statement& out) {
+  const int loops = std::exchange(loops_, 0);
+  const bool says_varargs = std::exchange(says_varargs_, false);
+  const bool says_kwargs = std::exchange(says_kwargs_, false);
+  const bool says_caller = std::exchange(says_caller_, false);
+  out.body = statements({end});
+  out.takes_rest = std::exchange(says_varargs_, says_varargs);
+  out.takes_rest_named = std::exchange(says_kwargs_, says_kwargs);
+  out.takes_caller = std::exchange(says_caller_, says_caller);
+  loops_ = loops;
+  next();
+}
+
+Statement Parser::with_statement() {
+  Statement out;
+  out.kind = Statement::Kind::kWith;
+  while (peek().kind != Token::Kind::kBlockEnd) {
+    if (!out.bindings.empty()) expect_op(",");
+    Target bound = target(false);
+    expect_op("=");
+    out.bindings.emplace_back(std::move(bound), expression());
+  }
+  out.body = statements({"endwith"});
+  next();
+  return out;
+}
+
+Target Parser::single_target(bool with_namespace) {
+  Target out;
+  if (take_op("(")) {
+    const Nested nested(*this);
+    out = target(with_namespace);
+    expect_op(")");
+    return out;
+  }
+  out.name = expect_name();
+  for (const char* word : {"true", "True", "false", "False", "none", "None"})
+    if (out.name == word) fail("can't assign to '" + out.name + "'");
+  if (with_namespace && take_op(".")) out.attribute = expect_name();
+  return out;
+}
+
+Target Parser::target(bool with_namespace) {
+  Target first = single_target(with_namespace);
+  if (!at_op(",")) return first;
+  Target out;
+  out.targets.push_back(std::move(first));
+  while (take_op(",")) {
+    if (at_name("in") || at_op("=") || at_op(")") || peek().kind == Token::Kind::kBlockEnd) break;
+    out.targets.push_back(single_target(with_namespace));
+  }
+  return out;
+}
+
+Block parse_template(std::string_view source) { return Parser(lex_template(source)).parse(); }
+
+}  // namespace strata::text

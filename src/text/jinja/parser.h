@@ -1,0 +1,161 @@
+// Tokens -> tree, in the grammar of jinja2 3.1 (jinja2/parser.py). Statements are in
+// jinja_parser.cc, expressions in jinja_expression_parser.cc. One use.
+#pragma once
+#include <algorithm>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "text/jinja/ast.h"
+#include "text/jinja/lexer.h"
+
+namespace strata::text {
+
+class Parser {
+ public:
+  static constexpr int kMaxDepth = 100;
+
+  explicit Parser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
+
+  Block parse() { return block({}); }
+
+ private:
+  using Kind = Expression::Kind;
+
+  struct Nested {
+    explicit Nested(Parser& parser) : parser_(parser) {
+      if (++parser_.depth_ > kMaxDepth)
+        template_unsupported(parser_.peek().line,
+                             "nesting deeper than " + std::to_string(kMaxDepth));
+    }
+    ~Nested() { --parser_.depth_; }
+    Nested(const Nested&) = delete;
+    Nested& operator=(const Nested&) = delete;
+    Parser& parser_;
+  };
+
+  [[nodiscard]] const Token& peek(size_t ahead = 0) const {
+    return tokens_[std::min(pos_ + ahead, tokens_.size() - 1)];
+  }
+  const Token& next() {
+    const Token& token = peek();
+    if (pos_ + 1 < tokens_.size()) ++pos_;
+    return token;
+  }
+  [[nodiscard]] bool at(Token::Kind kind, std::string_view text, size_t ahead = 0) const {
+    return peek(ahead).kind == kind && peek(ahead).text == text;
+  }
+  [[nodiscard]] bool at_op(std::string_view op) const { return at(Token::Kind::kOperator, op); }
+  [[nodiscard]] bool at_name(std::string_view name) const { return at(Token::Kind::kName, name); }
+  bool take_op(std::string_view op) { return at_op(op) && (next(), true); }
+  bool take_name(std::string_view name) { return at_name(name) && (next(), true); }
+  void expect_op(std::string_view op) {
+    if (!take_op(op)) fail("expected '" + std::string(op) + "'");
+  }
+  std::string expect_name() {
+    if (peek().kind != Token::Kind::kName) fail("expected a name");
+    return next().text;
+  }
+  void expect(Token::Kind kind, const char* what) {
+    if (peek().kind != kind) fail(std::string("expected ") + what);
+    next();
+  }
+  [[noreturn]] void fail(const std::string& message) const {
+    const Token& token = peek();
+    template_syntax(token.line,
+                    message + ", got " +
+                        (token.kind == Token::Kind::kEnd        ? "the end"
+                         : token.kind == Token::Kind::kBlockEnd ? "'%}'"
+                         : token.kind == Token::Kind::kPrintEnd ? "'}}'"
+                                                                : "'" + token.text + "'"));
+  }
+
+  Block block(std::initializer_list<std::string_view> ends);
+  Block statements(std::initializer_list<std::string_view> ends) {
+    take_op(":");
+    expect(Token::Kind::kBlockEnd, "'%}'");
+    return block(ends);
+  }
+  Statement statement();
+  Statement for_statement();
+  Statement if_statement();
+  Statement set_statement();
+  Statement macro_statement();
+  Statement call_statement();
+  Statement with_statement();
+  void macro_body(std::string_view end, Statement& out);
+  std::vector<Parameter> signature();
+  Target target(bool with_namespace);
+  Target single_target(bool with_namespace);
+  ExpressionPtr tuple(bool with_conditional = true, bool parentheses = false,
+                      std::string_view end_name = {});
+  [[nodiscard]] bool tuple_ends(std::string_view end_name) const;
+
+  std::unique_ptr<Expression> make(Kind kind, int line) const {
+    auto node = std::make_unique<Expression>();
+    node->kind = kind;
+    node->line = line;
+    return node;
+  }
+  template <typename... Parts>
+  std::unique_ptr<Expression> make(Kind kind, int line, Parts... parts) const {
+    auto node = make(kind, line);
+    (node->parts.push_back(std::move(parts)), ...);
+    return node;
+  }
+  ExpressionPtr binary(int line, const std::string& op, ExpressionPtr a, ExpressionPtr b) const {
+    auto node = make(Kind::kBinary, line, std::move(a), std::move(b));
+    node->name = op;
+    return node;
+  }
+
+  ExpressionPtr expression(bool with_conditional = true);
+  ExpressionPtr conditional();
+  ExpressionPtr either();
+  ExpressionPtr both();
+  ExpressionPtr negation();
+  ExpressionPtr comparison();
+  ExpressionPtr sum();
+  ExpressionPtr concat();
+  ExpressionPtr product();
+  ExpressionPtr power();
+  ExpressionPtr unary(bool with_filter = true);
+  ExpressionPtr primary();
+  ExpressionPtr constant(Value value, int line) const {
+    auto node = make(Kind::kConst, line);
+    node->value = std::move(value);
+    return node;
+  }
+  ExpressionPtr number();
+  ExpressionPtr dict();
+  ExpressionPtr list();
+  ExpressionPtr postfix(ExpressionPtr node);
+  ExpressionPtr filters(ExpressionPtr node);
+  ExpressionPtr subscript(ExpressionPtr node);
+  ExpressionPtr subscribed();
+  ExpressionPtr call(ExpressionPtr node);
+  ExpressionPtr filter(ExpressionPtr node);
+  ExpressionPtr filter_chain(ExpressionPtr node, bool inline_start);
+  ExpressionPtr test(ExpressionPtr node);
+  CallArguments call_arguments();
+  // A chain that a loop builds counts as nesting: the tree is as deep.
+  ExpressionPtr chained(ExpressionPtr node, int& links) const {
+    if (++links > kMaxDepth)
+      template_unsupported(peek().line,
+                           "a chain of more than " + std::to_string(kMaxDepth) + " links");
+    return node;
+  }
+
+  std::vector<Token> tokens_;
+  size_t pos_ = 0;
+  int depth_ = 0;
+  int loops_ = 0;
+  bool says_varargs_ = false;
+  bool says_kwargs_ = false;
+  bool says_caller_ = false;
+};
+
+}  // namespace strata::text

@@ -1,0 +1,324 @@
+#include "text/jinja/py_string.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+
+#include "text/unicode/unicode.h"
+
+namespace strata::text {
+namespace {
+
+constexpr uint32_t kSigma = 0x3A3, kFinalSigma = 0x3C2, kSharpS = 0xDF;
+
+utf8proc_category_t category(uint32_t c) {
+  return utf8proc_category(static_cast<utf8proc_int32_t>(c));
+}
+
+bool is_cased(uint32_t c) {
+  const auto kind = category(c);
+  return kind == UTF8PROC_CATEGORY_LU || kind == UTF8PROC_CATEGORY_LL ||
+         kind == UTF8PROC_CATEGORY_LT;
+}
+
+bool is_letter(uint32_t c) {
+  const auto kind = category(c);
+  return kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_LO;
+}
+
+// Capital sigma is final when a letter comes before it and none after.
+uint32_t lower_at(std::string_view text, size_t begin, size_t end, uint32_t c) {
+  if (c != kSigma) return static_cast<uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c)));
+  size_t before = begin > 0 ? previous_start(text, begin) : 0;
+  const bool after_letter = begin > 0 && is_cased(next_code_point(text, before));
+  const bool letter_follows = end < text.size() && is_cased(next_code_point(text, end));
+  return after_letter && !letter_follows ? kFinalSigma : kSigma + 0x20;
+}
+
+void append_upper(std::string& out, uint32_t c, bool title) {
+  if (c == kSharpS) {
+    out += title ? "Ss" : "SS";
+    return;
+  }
+  const auto code_point = static_cast<utf8proc_int32_t>(c);
+  append_utf8(out, static_cast<uint32_t>(title ? utf8proc_totitle(code_point)
+                                               : utf8proc_toupper(code_point)));
+}
+
+bool is_line_end(uint32_t c) {
+  return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 ||
+         c == 0x2029;
+}
+
+}  // namespace
+
+bool py_is_space(uint32_t c) {
+  static const CodePointSet spaces(unite(space_ranges(), {{0x1C, 0x1F}}));
+  return spaces.contains(c);
+}
+
+std::string_view py_strip(std::string_view text, std::string_view chars, bool left, bool right) {
+  const auto strips = [&](size_t begin, size_t end) {
+    if (!chars.empty()) {
+      // A code point of `chars`, not bytes of two of them: UTF-8 is self-synchronizing.
+      return chars.find(text.substr(begin, end - begin)) != std::string_view::npos;
+    }
+    return py_is_space(next_code_point(text, begin));
+  };
+  size_t begin = 0;
+  size_t end = text.size();
+  while (left && begin < end) {
+    size_t next = begin;
+    next_code_point(text, next);
+    if (!strips(begin, next)) break;
+    begin = next;
+  }
+  while (right && end > begin) {
+    const size_t start = previous_start(text, end);
+    if (!strips(start, end)) break;
+    end = start;
+  }
+  return text.substr(begin, end - begin);
+}
+
+std::string py_lower(std::string_view text) {
+  std::string out;
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t begin = pos;
+    const uint32_t c = next_code_point(text, pos);
+    append_utf8(out, lower_at(text, begin, pos, c));
+    if (c == 0x130) append_utf8(out, 0x307);
+  }
+  return out;
+}
+
+std::string py_upper(std::string_view text) {
+  std::string out;
+  for (size_t pos = 0; pos < text.size();) append_upper(out, next_code_point(text, pos), false);
+  return out;
+}
+
+std::string py_capitalize(std::string_view text) {
+  std::string out;
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t begin = pos;
+    const uint32_t c = next_code_point(text, pos);
+    if (begin == 0) {
+      append_upper(out, c, true);
+    } else {
+      append_utf8(out, lower_at(text, begin, pos, c));
+    }
+  }
+  return out;
+}
+
+std::string py_title(std::string_view text) {
+  std::string out;
+  bool in_word = false;
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t begin = pos;
+    const uint32_t c = next_code_point(text, pos);
+    if (in_word) {
+      append_utf8(out, lower_at(text, begin, pos, c));
+    } else {
+      append_upper(out, c, true);
+    }
+    in_word = is_cased(c);
+  }
+  return out;
+}
+
+std::string jinja_title(std::string_view text) {
+  std::string out;
+  size_t word = 0;
+  // jinja2 lowers the rest of a word without its first letter: a sigma sees no more than that.
+  const auto finish = [&](size_t end) {
+    if (word == end) return;
+    append_upper(out, next_code_point(text, word), false);
+    out += py_lower(text.substr(word, end - word));
+  };
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t begin = pos;
+    const uint32_t c = next_code_point(text, pos);
+    const bool separator =
+        c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || py_is_space(c);
+    if (!separator) continue;
+    finish(begin);
+    append_utf8(out, c);
+    word = pos;
+  }
+  finish(text.size());
+  return out;
+}
+
+namespace {
+
+std::vector<std::string> split_spaces(std::string_view text, int64_t max_splits, bool from_right) {
+  std::vector<std::string> out;
+  text = py_strip(text, {}, !from_right, from_right);
+  while (!py_strip(text, {}, true, true).empty()) {
+    if (max_splits >= 0 && static_cast<int64_t>(out.size()) == max_splits) {
+      out.emplace_back(text);
+      break;
+    }
+    size_t pos = from_right ? text.size() : 0;
+    while (from_right ? pos > 0 : pos < text.size()) {
+      size_t start = from_right ? previous_start(text, pos) : pos;
+      size_t next = start;
+      if (py_is_space(next_code_point(text, next))) break;
+      pos = from_right ? start : next;
+    }
+    out.emplace_back(from_right ? text.substr(pos) : text.substr(0, pos));
+    text = from_right ? text.substr(0, pos) : text.substr(pos);
+    text = py_strip(text, {}, !from_right, from_right);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<std::string> py_split(std::string_view text, std::string_view separator,
+                                  int64_t max_splits, bool from_right) {
+  std::vector<std::string> out;
+  if (separator.empty()) {
+    out = split_spaces(text, max_splits, from_right);
+  } else {
+    while (max_splits < 0 || static_cast<int64_t>(out.size()) < max_splits) {
+      const size_t at = from_right ? text.rfind(separator) : text.find(separator);
+      if (at == std::string_view::npos) break;
+      const std::string_view rest = text.substr(at + separator.size());
+      out.emplace_back(from_right ? rest : text.substr(0, at));
+      text = from_right ? text.substr(0, at) : rest;
+    }
+    out.emplace_back(text);
+  }
+  if (from_right) std::reverse(out.begin(), out.end());
+  return out;
+}
+
+std::vector<std::string> py_splitlines(std::string_view text, bool keep_ends) {
+  std::vector<std::string> out;
+  size_t begin = 0;
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t end = pos;
+    const uint32_t c = next_code_point(text, pos);
+    if (!is_line_end(c)) continue;
+    if (c == '\r' && pos < text.size() && text[pos] == '\n') ++pos;
+    out.emplace_back(text.substr(begin, (keep_ends ? pos : end) - begin));
+    begin = pos;
+  }
+  if (begin < text.size()) out.emplace_back(text.substr(begin));
+  return out;
+}
+
+std::string py_replace(std::string_view text, std::string_view old, std::string_view with,
+                       int64_t max_count) {
+  std::string out;
+  size_t pos = 0;
+  for (int64_t count = 0; max_count < 0 || count < max_count; ++count) {
+    if (old.empty()) {
+      if (pos > text.size()) break;
+      out += with;
+      if (pos == text.size()) return out;
+      size_t next = pos;
+      next_code_point(text, next);
+      out += text.substr(pos, next - pos);
+      pos = next;
+      continue;
+    }
+    const size_t at = text.find(old, pos);
+    if (at == std::string_view::npos) break;
+    out += text.substr(pos, at - pos);
+    out += with;
+    pos = at + old.size();
+  }
+  return out.append(text.substr(pos));
+}
+
+SliceBounds py_slice(int64_t size, const int64_t* begin, const int64_t* end, int64_t step) {
+  const int64_t low = step > 0 ? 0 : -1;
+  const int64_t high = step > 0 ? size : size - 1;
+  const auto clip = [&](const int64_t* bound, int64_t fallback) {
+    if (bound == nullptr) return fallback;
+    const int64_t value = *bound < 0 ? std::max(*bound, -size) + size : *bound;
+    // A negative bound beyond the beginning means "before it", which a negative step can reach.
+    if (*bound < -size) return low;
+    return std::clamp(value, low, high);
+  };
+  const int64_t from = clip(begin, step > 0 ? 0 : size - 1);
+  const int64_t to = clip(end, step > 0 ? size : -1);
+  int64_t count = 0;
+  if (step > 0 && from < to) count = (to - from - 1) / step + 1;
+  if (step < 0 && from > to) count = (from - to - 1) / -step + 1;
+  return {from, step, count};
+}
+
+size_t byte_of(std::string_view text, int64_t index) {
+  size_t pos = 0;
+  for (; index > 0 && pos < text.size(); --index) next_code_point(text, pos);
+  return pos;
+}
+
+std::string py_slice_text(std::string_view text, SliceBounds bounds) {
+  if (bounds.count == 0) return {};
+  if (bounds.step == 1) {
+    const size_t begin = byte_of(text, bounds.begin);
+    const std::string_view rest = text.substr(begin);
+    return std::string(rest.substr(0, byte_of(rest, bounds.count)));
+  }
+  std::vector<size_t> starts;
+  for (size_t pos = 0; pos < text.size(); next_code_point(text, pos)) starts.push_back(pos);
+  starts.push_back(text.size());
+  std::string out;
+  for (int64_t i = 0; i < bounds.count; ++i) {
+    const auto at = static_cast<size_t>(bounds.begin + i * bounds.step);
+    out += text.substr(starts[at], starts[at + 1] - starts[at]);
+  }
+  return out;
+}
+
+bool py_is(std::string_view text, CharTest test) {
+  bool any_cased = false;
+  for (size_t pos = 0; pos < text.size();) {
+    const uint32_t c = next_code_point(text, pos);
+    const auto kind = category(c);
+    const bool decimal = kind == UTF8PROC_CATEGORY_ND;
+    const bool numeric = decimal || kind == UTF8PROC_CATEGORY_NL || kind == UTF8PROC_CATEGORY_NO;
+    // Superscripts and circled digits are digits too, fractions and Roman numerals are not.
+    const bool digit = decimal || c == 0xB2 || c == 0xB3 || c == 0xB9 ||
+                       (c >= 0x2070 && c <= 0x2089) || (c >= 0x2460 && c <= 0x2468);
+    any_cased = any_cased || is_cased(c);
+    bool holds = true;
+    switch (test) {
+      case CharTest::kAlpha:
+        holds = is_letter(c);
+        break;
+      case CharTest::kDigit:
+        holds = digit;
+        break;
+      case CharTest::kDecimal:
+        holds = decimal;
+        break;
+      case CharTest::kNumeric:
+        holds = numeric;
+        break;
+      case CharTest::kAlnum:
+        holds = is_letter(c) || numeric;
+        break;
+      case CharTest::kSpace:
+        holds = py_is_space(c);
+        break;
+      case CharTest::kLower:
+        holds = kind != UTF8PROC_CATEGORY_LU && kind != UTF8PROC_CATEGORY_LT;
+        break;
+      case CharTest::kUpper:
+        holds = kind != UTF8PROC_CATEGORY_LL && kind != UTF8PROC_CATEGORY_LT;
+        break;
+    }
+    if (!holds) return false;
+  }
+  if (test == CharTest::kLower || test == CharTest::kUpper) return any_cased;
+  return !text.empty();
+}
+
+}  // namespace strata::text

@@ -1,0 +1,354 @@
+// Filters of text and numbers. Meanings from jinja2/filters.py, tojson from transformers.
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "base/error.h"
+#include "text/jinja/filters.h"
+#include "text/jinja/interpreter.h"
+#include "text/jinja/py_string.h"
+#include "text/unicode/unicode.h"
+
+namespace strata::text {
+namespace {
+
+int64_t int_or_none(ArgumentReader& reader, const char* name, int64_t fallback) {
+  const Value value = reader.next_or(name, {});
+  if (value.is_none()) return fallback;
+  if (!value.is_int() && !value.is_bool())
+    template_fault(std::string(name) + " must be int, not " + value.type_name());
+  return value.as_int();
+}
+
+// What Python's functions for text do with anything else.
+void expect_text(const char* what, const Value& value) {
+  if (value.is_undefined()) template_fault(value.undefined_message());
+  if (!value.is_string())
+    template_fault(std::string(what) + " needs str, not " + value.type_name());
+}
+
+Value replace(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  ArgumentReader reader("replace", arguments);
+  const std::string old = to_text(reader.required("old"));
+  const std::string with = to_text(reader.required("new"));
+  const int64_t max_count = int_or_none(reader, "count", -1);
+  reader.done();
+  const std::string text = text_of(interpreter, value);
+  const auto size = static_cast<int64_t>(text.size());
+  const int64_t most = old.empty() ? size + 1 : size / static_cast<int64_t>(old.size());
+  // Counting first keeps the charge honest when little matches.
+  int64_t matches = old.empty() ? most : 0;
+  for (size_t at = old.empty() ? std::string::npos : text.find(old); at != std::string::npos;
+       at = text.find(old, at + old.size()))
+    ++matches;
+  if (max_count >= 0) matches = std::min(matches, max_count);
+  interpreter.charge_made(size + matches * (static_cast<int64_t>(with.size()) + 1));
+  return py_replace(text, old, with, max_count);
+}
+
+Value trim(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  ArgumentReader reader("trim", arguments);
+  const Value* chars = reader.next("chars");
+  reader.done();
+  const std::string text = text_of(interpreter, value);
+  if (chars == nullptr || chars->is_none()) return std::string(py_strip(text, {}, true, true));
+  if (!chars->is_string()) template_fault("strip arg must be None or str");
+  if (chars->text().empty()) return text;
+  return std::string(py_strip(text, chars->text(), true, true));
+}
+
+template <std::string (*Change)(std::string_view)>
+Value change(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  no_arguments("this filter", arguments);
+  return Change(text_of(interpreter, value));
+}
+
+Value string(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  no_arguments("string", arguments);
+  return value.is_string() ? value : Value(text_of(interpreter, value));
+}
+
+Value safe(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  no_arguments("safe", arguments);
+  return Value(text_of(interpreter, value), true);
+}
+
+Value indent(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  ArgumentReader reader("indent", arguments);
+  const Value width = reader.next_or("width", int64_t{4});
+  const bool indent_first = reader.bool_or("first", false);
+  const bool indent_blank = reader.bool_or("blank", false);
+  reader.done();
+  std::string pad;
+  if (width.is_string()) {
+    pad = width.text();
+  } else if (width.is_int()) {
+    interpreter.charge(std::max<int64_t>(width.as_int(), 0));
+    pad.assign(static_cast<size_t>(std::max<int64_t>(width.as_int(), 0)), ' ');
+  } else {
+    template_fault("indent: the width must be int or str, not " + width.type_name());
+  }
+  expect_text("indent", value);
+  // jinja2 adds a newline so that a last empty line counts.
+  const auto lines = py_splitlines(text_of(interpreter, value) + "\n", false);
+  std::string out = indent_first ? pad : "";
+  for (size_t i = 0; i < lines.size(); ++i) {
+    interpreter.charge_made(static_cast<int64_t>(pad.size() + lines[i].size()));
+    if (i > 0) out += '\n';
+    if (i > 0 && (indent_blank || !lines[i].empty())) out += pad;
+    out += lines[i];
+  }
+  return out;
+}
+
+Value center(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  ArgumentReader reader("center", arguments);
+  const int64_t width = reader.int_or("width", 80);
+  reader.done();
+  Arguments forwarded;
+  forwarded.positional.emplace_back(width);
+  return call_method(interpreter, Value(text_of(interpreter, value)), "center", forwarded);
+}
+
+Value truncate(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  ArgumentReader reader("truncate", arguments);
+  const int64_t size = reader.int_or("length", 255);
+  const bool kill_words = reader.bool_or("killwords", false);
+  const std::string end = reader.text_or("end", "...");
+  const int64_t leeway = int_or_none(reader, "leeway", 5);
+  reader.done();
+  const int64_t end_size = count_code_points(end);
+  if (size < end_size) template_fault("truncate: the length is less than that of the end");
+  // Anything that has a length passes where it is short enough.
+  Arguments none;
+  if (!value.is_string() && interpreter.filter("length", value, none).as_int() <= size + leeway)
+    return value;
+  expect_text("truncate", value);
+  const std::string text = text_of(interpreter, value);
+  if (count_code_points(text) <= size + leeway) return text;
+  std::string kept = text.substr(0, byte_of(text, size - end_size));
+  if (!kill_words) kept = kept.substr(0, std::min(kept.rfind(' '), kept.size()));
+  return kept + end;
+}
+
+Value absolute(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  no_arguments("abs", arguments);
+  if (value.is_float()) return std::fabs(value.as_float());
+  if (value.is_bool()) return value.as_int();
+  return compare(value, int64_t{0}) < 0 ? interpreter.binary("-", int64_t{0}, value) : value;
+}
+
+bool has_foreign_digit(std::string_view text) {
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t begin = pos;
+    if (next_code_point(text, pos) < 0x80) continue;
+    if (py_is(text.substr(begin, pos - begin), CharTest::kDecimal)) return true;
+  }
+  return false;
+}
+
+// An int of what Python's int() takes: digits with single underscores between, a sign, blanks
+// around.
+bool parse_int(std::string_view text, int64_t base, int64_t& out) {
+  text = py_strip(text, {}, true, true);
+  if (has_foreign_digit(text))
+    throw Error(ErrorCode::kUnsupported, "a number with other digits than 0-9 is not supported");
+  std::string digits;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool between = i > 0 && i + 1 < text.size() && text[i - 1] != '_' &&
+                         std::isalnum(static_cast<unsigned char>(text[i - 1])) != 0;
+    if (text[i] == '_' && !between) return false;
+    if (text[i] != '_') digits += text[i];
+  }
+  const bool negative = digits.starts_with('-');
+  if (negative || digits.starts_with('+')) digits.erase(0, 1);
+  const char letter = base == 16 ? 'x' : base == 8 ? 'o' : base == 2 ? 'b' : '\0';
+  if (digits.size() > 2 && digits[0] == '0' && letter != 0 && (digits[1] | 32) == letter)
+    digits.erase(0, 2);
+  if (digits.empty()) return false;
+  int64_t value = 0;
+  for (const char c : digits) {
+    const int digit = c >= '0' && c <= '9'   ? c - '0'
+                      : c >= 'a' && c <= 'z' ? c - 'a' + 10
+                      : c >= 'A' && c <= 'Z' ? c - 'A' + 10
+                                             : 99;
+    if (digit >= base) return false;
+    if (__builtin_mul_overflow(value, base, &value) || __builtin_add_overflow(value, digit, &value))
+      throw Error(ErrorCode::kUnsupported, "an integer that does not fit 64 bits is not supported");
+  }
+  out = negative ? -value : value;
+  return true;
+}
+
+bool parse_float(std::string_view text, double& out) {
+  const std::string_view stripped = py_strip(text, {}, true, true);
+  if (has_foreign_digit(stripped))
+    throw Error(ErrorCode::kUnsupported, "a number with other digits than 0-9 is not supported");
+  const auto digit_at = [&](size_t i) {
+    return i < stripped.size() && stripped[i] >= '0' && stripped[i] <= '9';
+  };
+  std::string number;
+  for (size_t i = 0; i < stripped.size(); ++i) {
+    if (stripped[i] == '_' && (i == 0 || !digit_at(i - 1) || !digit_at(i + 1))) return false;
+    if (stripped[i] != '_') number += stripped[i];
+  }
+  const std::string word = py_lower(number.substr(number.find_first_not_of("+-") == 1 ? 1 : 0));
+  const bool is_word = word == "inf" || word == "infinity" || word == "nan";
+  const bool allowed = !number.empty() && (is_word || number.find_first_not_of("0123456789+-.eE") ==
+                                                          std::string::npos);
+  if (!allowed) return false;
+  char* end = nullptr;
+  out = std::strtod(number.c_str(), &end);
+  return end == number.c_str() + number.size();
+}
+
+Value to_int(double value, const Value& other) {
+  if (!std::isfinite(value)) return other;
+  if (std::fabs(value) >= 9.2e18)
+    throw Error(ErrorCode::kUnsupported, "an integer that does not fit 64 bits is not supported");
+  return static_cast<int64_t>(value);
+}
+
+Value integer(Interpreter&, const Value& value, Arguments& arguments) {
+  ArgumentReader reader("int", arguments);
+  const Value other = reader.next_or("default", int64_t{0});
+  const int64_t base = reader.int_or("base", 10);
+  reader.done();
+  if (base != 10 && base != 16 && base != 8 && base != 2)
+    throw Error(ErrorCode::kUnsupported,
+                "int: the base " + std::to_string(base) + " is not supported");
+  if (value.is_undefined()) template_fault(value.undefined_message());
+  if (value.is_float() && std::isinf(value.as_float()))
+    template_fault("cannot convert float infinity to integer");
+  if (value.is_float()) return to_int(value.as_float(), other);
+  if (value.is_number()) return value.as_int();
+  if (!value.is_string()) return other;
+  int64_t number = 0;
+  if (parse_int(value.text(), base, number)) return number;
+  double real = 0;
+  return parse_float(value.text(), real) ? to_int(real, other) : other;
+}
+
+Value real(Interpreter&, const Value& value, Arguments& arguments) {
+  ArgumentReader reader("float", arguments);
+  const Value other = reader.next_or("default", 0.0);
+  reader.done();
+  if (value.is_undefined()) template_fault(value.undefined_message());
+  if (value.is_number()) return value.as_float();
+  double number = 0;
+  return value.is_string() && parse_float(value.text(), number) ? Value(number) : other;
+}
+
+Value round_number(Interpreter&, const Value& value, Arguments& arguments) {
+  ArgumentReader reader("round", arguments);
+  const int64_t precision = reader.int_or("precision", 0);
+  const std::string method = reader.text_or("method", "common");
+  reader.done();
+  if (method != "common" && method != "ceil" && method != "floor")
+    template_fault("method must be common, ceil or floor");
+  if (!value.is_number()) template_fault("round needs a number, not " + value.type_name());
+  if (precision < 0 || precision > 300)
+    throw Error(ErrorCode::kUnsupported,
+                "round: the precision " + std::to_string(precision) + " is not supported");
+  if (method == "common") {
+    if (!value.is_float()) return value.as_int();
+    // Correctly rounded decimal digits, ties to even of the exact value: what Python's round does.
+    char buffer[700];
+    std::snprintf(buffer, sizeof(buffer), "%.*f", static_cast<int>(precision), value.as_float());
+    return std::strtod(buffer, nullptr);
+  }
+  const double scale = std::pow(10.0, static_cast<double>(precision));
+  const double scaled = value.as_float() * scale;
+  return (method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale;
+}
+
+Value wordcount(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  no_arguments("wordcount", arguments);
+  const std::string text = text_of(interpreter, value);
+  int64_t count = 0;
+  bool in_word = false;
+  for (size_t pos = 0; pos < text.size();) {
+    // Python's \w: unlike that of tokenizers, it leaves out combining marks.
+    const size_t begin = pos;
+    next_code_point(text, pos);
+    const std::string_view character = std::string_view(text).substr(begin, pos - begin);
+    const bool word = character == "_" || py_is(character, CharTest::kAlnum);
+    if (word && !in_word) ++count;
+    in_word = word;
+  }
+  return count;
+}
+
+Value format(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  if (!arguments.positional.empty() && !arguments.named.empty())
+    template_fault("can't handle positional and keyword arguments at the same time");
+  std::vector<std::pair<Value, Value>> named;
+  for (auto& [key, argument] : arguments.named) named.emplace_back(key, argument);
+  if (value.is_string() && value.str().safe)
+    throw Error(ErrorCode::kUnsupported, "format: a |safe string is not supported");
+  const Value values = named.empty() ? Value::list(arguments.positional, List::Kind::kTuple)
+                                     : Value::dict(std::move(named));
+  return format_percent(interpreter, text_of(interpreter, value), values);
+}
+
+Value tojson(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  ArgumentReader reader("tojson", arguments);
+  JsonStyle style;
+  style.ascii = reader.bool_or("ensure_ascii", false);
+  const Value indent = reader.next_or("indent", {});
+  const Value separators = reader.next_or("separators", {});
+  style.sort_keys = reader.bool_or("sort_keys", false);
+  reader.done();
+  if (!indent.is_none()) {
+    style.has_indent = true;
+    style.item_separator = ",";
+    if (indent.is_string()) {
+      style.indent = indent.text();
+    } else if (indent.is_int() || indent.is_bool()) {
+      style.indent.assign(static_cast<size_t>(std::clamp<int64_t>(indent.as_int(), 0, 101)), ' ');
+    } else {
+      template_fault("tojson: indent must be int or str, not " + indent.type_name());
+    }
+    if (style.indent.size() > 100)
+      throw Error(ErrorCode::kUnsupported, "tojson: an indent of more than 100 is not supported");
+  }
+  if (!separators.is_none()) {
+    const auto parts = interpreter.iterate(separators);
+    if (parts.size() != 2 || !parts[0].is_string() || !parts[1].is_string())
+      template_fault("tojson: separators must be two strings");
+    if (parts[0].text().size() > 100 || parts[1].text().size() > 100)
+      throw Error(ErrorCode::kUnsupported, "tojson: separators longer than 100 are not supported");
+    style.item_separator = parts[0].text();
+    style.key_separator = parts[1].text();
+  }
+  const auto per_item = static_cast<int64_t>(style.indent.size()) * value.depth();
+  interpreter.charge_made(value.weight() * (1 + per_item));
+  return to_json(value, style);
+}
+
+constexpr FilterEntry kFilters[] = {
+    {"abs", absolute},
+    {"capitalize", change<py_capitalize>},
+    {"center", center},
+    {"float", real},
+    {"format", format},
+    {"indent", indent},
+    {"int", integer},
+    {"lower", change<py_lower>},
+    {"replace", replace},
+    {"round", round_number},
+    {"safe", safe},
+    {"string", string},
+    {"title", change<jinja_title>},
+    {"tojson", tojson},
+    {"trim", trim},
+    {"truncate", truncate},
+    {"upper", change<py_upper>},
+    {"wordcount", wordcount},
+};
+
+}  // namespace
+
+std::span<const FilterEntry> text_filters() { return kFilters; }
+
+}  // namespace strata::text

@@ -1,0 +1,216 @@
+#include "text/jinja/value.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "text/jinja/interpreter.h"
+
+namespace strata::text {
+
+void template_fault(const std::string& message) {
+  throw Error(ErrorCode::kInvalidArgument, message);
+}
+
+namespace {
+
+int checked_depth(int inner) {
+  if (inner + 1 > Value::kMaxDepth)
+    template_fault("values nested more than " + std::to_string(Value::kMaxDepth) + " deep");
+  return inner + 1;
+}
+
+int64_t checked_weight(int64_t weight) {
+  if (weight > Value::kMaxWeight)
+    throw Error(ErrorCode::kResourceExhausted,
+                "a value of more than " + std::to_string(Value::kMaxWeight) + " items and bytes");
+  return weight;
+}
+
+}  // namespace
+
+const Value* Dict::find(std::string_view key) const {
+  const auto found = by_text.find(std::string(key));
+  return found == by_text.end() ? nullptr : &items[found->second].second;
+}
+
+const Value* Dict::find(const Value& key) const {
+  if (key.is_string()) return find(std::string_view(key.text()));
+  for (const auto& [known, value] : items)
+    if (!known.is_string() && known == key) return &value;
+  return nullptr;
+}
+
+void Dict::set(Value key, Value value) {
+  if (key.is_list() && key.as_list().kind != List::Kind::kTuple)
+    template_fault("unhashable type: '" + key.type_name() + "'");
+  if (key.is_dict()) template_fault("unhashable type: 'dict'");
+  depth = std::max(depth, checked_depth(std::max(key.depth(), value.depth())));
+  weight = checked_weight(weight + key.weight() + value.weight());
+  if (const Value* known = find(key)) {
+    *const_cast<Value*>(known) = std::move(value);
+    return;
+  }
+  if (key.is_string()) by_text.emplace(key.text(), items.size());
+  items.emplace_back(std::move(key), std::move(value));
+}
+
+Value Value::undefined(std::string message) {
+  Value out;
+  out.data_ = std::make_shared<const Undefined>(Undefined{std::move(message)});
+  return out;
+}
+
+Value Value::list(std::vector<Value> items, List::Kind kind, std::string printed) {
+  auto list = std::make_shared<List>();
+  int inner = 0;
+  for (const Value& item : items) {
+    inner = std::max(inner, item.depth());
+    list->weight = checked_weight(list->weight + item.weight());
+  }
+  list->depth = checked_depth(inner);
+  list->items = std::move(items);
+  list->kind = kind;
+  list->printed = std::move(printed);
+  return list;
+}
+
+Value Value::dict(std::vector<std::pair<Value, Value>> items) {
+  auto dict = std::make_shared<Dict>();
+  for (auto& [key, value] : items) dict->set(std::move(key), std::move(value));
+  return dict;
+}
+
+int64_t Value::as_int() const {
+  return is_bool() ? static_cast<int64_t>(as_bool()) : std::get<int64_t>(data_);
+}
+
+double Value::as_float() const {
+  return is_float() ? std::get<double>(data_) : static_cast<double>(as_int());
+}
+
+int Value::depth() const {
+  if (is_list()) return as_list().depth;
+  if (is_dict()) return as_dict().depth;
+  if (is_function()) return as_function().depth;
+  if (is_loop()) return as_loop().depth;
+  return 0;
+}
+
+int64_t Value::weight() const {
+  if (is_string()) return 1 + static_cast<int64_t>(text().size());
+  if (is_list()) return as_list().weight;
+  if (is_dict()) return as_dict().weight;
+  return 1;
+}
+
+bool Value::is_sequence() const {
+  if (!is_list()) return false;
+  const List::Kind kind = as_list().kind;
+  return kind == List::Kind::kList || kind == List::Kind::kTuple || kind == List::Kind::kRange;
+}
+
+bool Value::truthy() const {
+  if (is_none() || is_undefined()) return false;
+  if (is_number()) return as_float() != 0;
+  if (is_string()) return !text().empty();
+  if (is_list()) return as_list().kind == List::Kind::kGenerator || !as_list().items.empty();
+  if (is_dict()) return !as_dict().items.empty();
+  return true;
+}
+
+std::string Value::type_name() const {
+  if (is_undefined()) return "Undefined";
+  if (is_none()) return "NoneType";
+  if (is_bool()) return "bool";
+  if (is_int()) return "int";
+  if (is_float()) return "float";
+  if (is_string()) return "str";
+  if (is_dict()) return "dict";
+  if (is_namespace()) return "Namespace";
+  if (is_loop()) return "LoopContext";
+  if (is_function()) return "function";
+  switch (as_list().kind) {
+    case List::Kind::kList:
+      return "list";
+    case List::Kind::kTuple:
+      return "tuple";
+    case List::Kind::kGenerator:
+      return "generator";
+    case List::Kind::kView:
+      return as_list().printed;
+    case List::Kind::kRange:
+      return "range";
+  }
+  return "list";
+}
+
+void expect_hashable(const Value& value) {
+  if ((value.is_list() && value.as_list().kind == List::Kind::kList) || value.is_dict())
+    template_fault("unhashable type: '" + value.type_name() + "'");
+}
+
+bool Value::same(const Value& other) const {
+  if (data_.index() != other.data_.index()) return false;
+  if (is_undefined()) return false;  // each look-up makes its own
+  if (is_list()) return &as_list() == &other.as_list();
+  if (is_dict()) return &as_dict() == &other.as_dict();
+  if (is_namespace()) return as_namespace() == other.as_namespace();
+  if (is_function()) return &as_function() == &other.as_function();
+  return *this == other;
+}
+
+bool Value::operator==(const Value& other) const {
+  if (is_number() && other.is_number()) {
+    if (is_float() || other.is_float()) return as_float() == other.as_float();
+    return as_int() == other.as_int();
+  }
+  if (data_.index() != other.data_.index()) return false;
+  if (is_none() || is_undefined()) return true;
+  if (is_string()) return text() == other.text();
+  if (is_dict()) {
+    const Dict& a = as_dict();
+    const Dict& b = other.as_dict();
+    if (a.items.size() != b.items.size()) return false;
+    return std::all_of(a.items.begin(), a.items.end(), [&](const auto& item) {
+      const Value* found = b.find(item.first);
+      return found != nullptr && *found == item.second;
+    });
+  }
+  if (is_list()) {
+    const List& a = as_list();
+    const List& b = other.as_list();
+    if (a.kind == List::Kind::kGenerator) return &a == &b;
+    return a.kind == b.kind && a.items == b.items;
+  }
+  return same(other);
+}
+
+int compare(const Value& a, const Value& b) {
+  if (a.is_number() && b.is_number()) {
+    if (a.is_float() || b.is_float()) {
+      const double x = a.as_float(), y = b.as_float();
+      // Sorting needs an order that is total.
+      if (std::isnan(x) || std::isnan(y)) template_fault("no order for nan");
+      return x < y ? -1 : x > y ? 1 : 0;
+    }
+    return a.as_int() < b.as_int() ? -1 : a.as_int() > b.as_int() ? 1 : 0;
+  }
+  if (a.is_string() && b.is_string()) {
+    // UTF-8 bytes are in the order of code points.
+    const int order = a.text().compare(b.text());
+    return order < 0 ? -1 : order > 0 ? 1 : 0;
+  }
+  if (a.is_sequence() && b.is_sequence() && a.as_list().kind == b.as_list().kind) {
+    const auto& x = a.as_list().items;
+    const auto& y = b.as_list().items;
+    for (size_t i = 0; i < std::min(x.size(), y.size()); ++i)
+      if (!(x[i] == y[i])) return compare(x[i], y[i]);
+    return x.size() < y.size() ? -1 : x.size() > y.size() ? 1 : 0;
+  }
+  if (a.is_undefined()) template_fault(a.undefined_message());
+  if (b.is_undefined()) template_fault(b.undefined_message());
+  template_fault("no order between '" + a.type_name() + "' and '" + b.type_name() + "'");
+}
+
+}  // namespace strata::text

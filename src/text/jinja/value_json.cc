@@ -1,0 +1,173 @@
+// JSON text -> Value: strict RFC 8259, numbers rounded correctly, later duplicates of a key win, as
+// in Python.
+#include <charconv>
+#include <cstdlib>
+
+#include "base/error.h"
+#include "text/jinja/value.h"
+#include "text/unicode/unicode.h"
+
+namespace strata::text {
+namespace {
+
+class Reader {
+ public:
+  Reader(std::string_view text, const std::string& where) : text_(text), where_(where) {}
+
+  Value read() {
+    Value value = item(0);
+    space();
+    if (pos_ < text_.size()) fail("more behind the value");
+    return value;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const {
+    throw Error(ErrorCode::kInvalidArgument,
+                where_ + ": byte " + std::to_string(pos_) + ": not JSON: " + what);
+  }
+  void space() {
+    while (pos_ < text_.size() && (text_[pos_] == ' ' || text_[pos_] == '\t' ||
+                                   text_[pos_] == '\n' || text_[pos_] == '\r'))
+      ++pos_;
+  }
+  bool take(char c) {
+    if (pos_ >= text_.size() || text_[pos_] != c) return false;
+    ++pos_;
+    return true;
+  }
+  bool take(std::string_view word) {
+    if (!text_.substr(pos_).starts_with(word)) return false;
+    pos_ += word.size();
+    return true;
+  }
+
+  Value item(int depth) {
+    // Half of what a value may nest, so that a template can still put it into lists.
+    if (depth > Value::kMaxDepth / 2) fail("nested too deep");
+    space();
+    if (take("null")) return {};
+    if (take("true")) return true;
+    if (take("false")) return false;
+    if (take('"')) return string();
+    if (take('[')) return array(depth);
+    if (take('{')) return object(depth);
+    return number();
+  }
+
+  Value array(int depth) {
+    std::vector<Value> items;
+    space();
+    if (take(']')) return Value::list({});
+    do items.push_back(item(depth + 1)), space();
+    while (take(','));
+    if (!take(']')) fail("expected ',' or ']'");
+    return Value::list(std::move(items));
+  }
+
+  Value object(int depth) {
+    auto dict = std::make_shared<Dict>();
+    space();
+    if (take('}')) return dict;
+    do {
+      space();
+      if (!take('"')) fail("expected a key");
+      std::string key = string();
+      space();
+      if (!take(':')) fail("expected ':'");
+      Value value = item(depth + 1);
+      dict->set(std::move(key), std::move(value));
+      space();
+    } while (take(','));
+    if (!take('}')) fail("expected ',' or '}'");
+    return dict;
+  }
+
+  bool digits() {
+    const size_t begin = pos_;
+    while (pos_ < text_.size() && text_[pos_] >= '0' && text_[pos_] <= '9') ++pos_;
+    return pos_ > begin;
+  }
+
+  Value number() {
+    const size_t begin = pos_;
+    take('-');
+    if (!take('0') && !digits()) fail("expected a value");
+    bool whole = true;
+    if (take('.')) {
+      whole = false;
+      if (!digits()) fail("expected a digit");
+    }
+    if (take('e') || take('E')) {
+      whole = false;
+      if (!take('+')) take('-');
+      if (!digits()) fail("expected a digit");
+    }
+    const std::string text(text_.substr(begin, pos_ - begin));
+    if (!whole) return std::strtod(text.c_str(), nullptr);
+    int64_t value = 0;
+    if (std::from_chars(text.data(), text.data() + text.size(), value).ec != std::errc())
+      fail("the integer " + text.substr(0, 40) + " does not fit 64 bits");
+    return value;
+  }
+
+  uint32_t hex4() {
+    uint32_t value = 0;
+    const std::string_view digits = text_.substr(pos_, 4);
+    const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
+    if (digits.size() != 4 || result.ptr != digits.data() + 4 || digits[0] == '-')
+      fail("expected four hexadecimal digits");
+    pos_ += 4;
+    return value;
+  }
+
+  void escape(std::string& out) {
+    constexpr std::string_view kLetters = "\"\\/bfnrt";
+    constexpr std::string_view kValues = "\"\\/\b\f\n\r\t";
+    if (pos_ >= text_.size()) fail("a string without its end");
+    const char letter = text_[pos_++];
+    const size_t simple = kLetters.find(letter);
+    if (simple != std::string_view::npos) {
+      out += kValues[simple];
+      return;
+    }
+    if (letter != 'u') fail("a wrong escape");
+    uint32_t c = hex4();
+    if (c >= 0xD800 && c < 0xDC00 && take("\\u")) {
+      const uint32_t low = hex4();
+      if (low < 0xDC00 || low > 0xDFFF) fail("a lone surrogate");
+      c = 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00);
+    }
+    if (c >= 0xD800 && c < 0xE000) fail("a lone surrogate");
+    append_utf8(out, c);
+  }
+
+  std::string string() {
+    std::string out;
+    for (;;) {
+      if (pos_ >= text_.size()) fail("a string without its end");
+      const char c = text_[pos_];
+      if (static_cast<uint8_t>(c) < 0x20) fail("a control character in a string");
+      ++pos_;
+      if (c == '"') return out;
+      if (c == '\\') {
+        escape(out);
+      } else {
+        out += c;
+      }
+    }
+  }
+
+  std::string_view text_;
+  const std::string& where_;
+  size_t pos_ = 0;
+};
+
+}  // namespace
+
+Value Value::from_json(std::string_view json, const std::string& where) {
+  if (!is_valid_utf8(json)) throw Error(ErrorCode::kInvalidArgument, where + ": not UTF-8");
+  return Reader(json, where).read();
+}
+
+}  // namespace strata::text

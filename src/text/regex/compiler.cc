@@ -1,0 +1,163 @@
+// Tree -> Regex::Program.
+#include "base/error.h"
+#include "text/regex/tree.h"
+
+namespace strata::text {
+namespace {
+
+using Node = RegexNode;
+
+class Compiler {
+ public:
+  explicit Compiler(const std::string& where) : where_(where) {}
+
+  Regex::Program compile(const Node& node) {
+    emit(node);
+    add({.op = Regex::Op::kMatch});
+    return std::move(program_);
+  }
+
+ private:
+  uint32_t add(Regex::Instruction instruction) {
+    if (program_.code.size() >= Regex::kMaxProgram)
+      throw Error(ErrorCode::kResourceExhausted, where_ + ": the pattern needs more than " +
+                                                     std::to_string(Regex::kMaxProgram) +
+                                                     " instructions; repeats inside repeats?");
+    program_.code.push_back(instruction);
+    return static_cast<uint32_t>(program_.code.size() - 1);
+  }
+  [[nodiscard]] uint32_t here() const { return static_cast<uint32_t>(program_.code.size()); }
+
+  uint32_t add_set(const Ranges& ranges) {
+    for (size_t i = 0; i < set_ranges_.size(); ++i) {
+      if (equal(set_ranges_[i], ranges)) return static_cast<uint32_t>(i);
+    }
+    Regex::Set set{.all = CodePointSet(ranges)};
+    for (uint32_t c = 0; c < 128; ++c)
+      if (set.all.contains(c)) set.ascii[c >> 6] |= uint64_t{1} << (c & 63);
+    program_.sets.push_back(std::move(set));
+    set_ranges_.push_back(ranges);
+    return static_cast<uint32_t>(program_.sets.size() - 1);
+  }
+
+  static bool equal(const Ranges& a, const Ranges& b) {
+    if (a.size() != b.size()) return false;
+    for (size_t i = 0; i < a.size(); ++i)
+      if (a[i].first != b[i].first || a[i].last != b[i].last) return false;
+    return true;
+  }
+
+  void emit(const Node& node);
+  void emit_alternate(const Node& node);
+  void emit_repeat(const Node& node);
+  void emit_enclosed(const Node& node, Regex::Op op);
+
+  const std::string& where_;
+  Regex::Program program_;
+  std::vector<Ranges> set_ranges_;
+};
+
+void Compiler::emit(const Node& node) {
+  switch (node.kind) {
+    case Node::Kind::kSet:
+      add({.op = Regex::Op::kSet, .arg = add_set(node.set)});
+      break;
+    case Node::Kind::kConcat:
+      for (const Node& child : node.children) emit(child);
+      break;
+    case Node::Kind::kAlternate:
+      emit_alternate(node);
+      break;
+    case Node::Kind::kRepeat:
+      emit_repeat(node);
+      break;
+    case Node::Kind::kAhead:
+      emit_enclosed(node, Regex::Op::kLook);
+      break;
+    case Node::Kind::kAtomic:
+      emit_enclosed(node, Regex::Op::kAtomic);
+      break;
+    case Node::Kind::kBehind:
+      add({.op = Regex::Op::kBehind, .negate = node.negate, .arg = add_set(node.set)});
+      break;
+    case Node::Kind::kAssert:
+      add({.op = Regex::Op::kAssert,
+           .negate = node.negate,
+           .arg = static_cast<uint32_t>(node.assertion)});
+      break;
+  }
+}
+
+void Compiler::emit_alternate(const Node& node) {
+  std::vector<uint32_t> jumps;
+  for (size_t i = 0; i < node.children.size(); ++i) {
+    const bool last = i + 1 == node.children.size();
+    uint32_t split = 0;
+    if (!last) {
+      split = add({.op = Regex::Op::kSplit});
+      program_.code[split].arg = here();
+    }
+    emit(node.children[i]);
+    if (last) break;
+    jumps.push_back(add({.op = Regex::Op::kJump}));
+    program_.code[split].other = here();
+  }
+  for (const uint32_t jump : jumps) program_.code[jump].arg = here();
+}
+
+void Compiler::emit_enclosed(const Node& node, Regex::Op op) {
+  const uint32_t begin = add({.op = op, .negate = node.negate});
+  for (const Node& child : node.children) emit(child);
+  add({.op = Regex::Op::kMatch});
+  program_.code[begin].arg = here();
+}
+
+void Compiler::emit_repeat(const Node& node) {
+  const Node* inner = &node.children[0];
+  while (inner->kind == Node::Kind::kConcat && inner->children.size() == 1)
+    inner = &inner->children[0];
+  if (inner->kind == Node::Kind::kSet) {
+    const Regex::Op op = node.greed == Greed::kGreedy ? Regex::Op::kGreedy
+                         : node.greed == Greed::kLazy ? Regex::Op::kLazy
+                                                      : Regex::Op::kPossessive;
+    add({.op = op, .arg = add_set(inner->set), .min = node.min, .max = node.max});
+    return;
+  }
+  uint32_t atomic = 0;
+  if (node.greed == Greed::kPossessive) atomic = add({.op = Regex::Op::kAtomic});
+  const auto split = [&] {
+    const uint32_t at = add({.op = Regex::Op::kSplit});
+    program_.code[at].arg = at + 1;
+    return at;
+  };
+  const auto leave = [&](uint32_t at) {
+    program_.code[at].other = here();
+    if (node.greed == Greed::kLazy) std::swap(program_.code[at].arg, program_.code[at].other);
+  };
+  for (uint32_t i = 0; i < node.min; ++i) emit(*inner);
+  if (node.max == kUnbounded) {
+    const uint32_t at = split();
+    emit(*inner);
+    add({.op = Regex::Op::kJump, .arg = at});
+    leave(at);
+  } else {
+    std::vector<uint32_t> splits;
+    for (uint32_t i = node.min; i < node.max; ++i) {
+      splits.push_back(split());
+      emit(*inner);
+    }
+    for (const uint32_t at : splits) leave(at);
+  }
+  if (node.greed == Greed::kPossessive) {
+    add({.op = Regex::Op::kMatch});
+    program_.code[atomic].arg = here();
+  }
+}
+
+}  // namespace
+
+Regex::Program compile_regex_tree(const RegexNode& node, const std::string& where) {
+  return Compiler(where).compile(node);
+}
+
+}  // namespace strata::text

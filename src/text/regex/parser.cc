@@ -1,0 +1,413 @@
+// Pattern text -> tree.
+#include "base/error.h"
+#include "text/regex/tree.h"
+
+namespace strata::text {
+namespace {
+
+using Node = RegexNode;
+
+constexpr uint32_t kMaxRepeat = 1000;
+constexpr int kMaxDepth = 50;
+
+bool can_be_empty(const Node& node) {
+  switch (node.kind) {
+    case Node::Kind::kSet:
+      return false;
+    case Node::Kind::kConcat:
+    case Node::Kind::kAtomic:
+      for (const Node& child : node.children)
+        if (!can_be_empty(child)) return false;
+      return true;
+    case Node::Kind::kAlternate:
+      for (const Node& child : node.children)
+        if (can_be_empty(child)) return true;
+      return false;
+    case Node::Kind::kRepeat:
+      return node.min == 0 || can_be_empty(node.children[0]);
+    case Node::Kind::kAhead:
+    case Node::Kind::kBehind:
+    case Node::Kind::kAssert:
+      return true;
+  }
+  return true;
+}
+
+class Parser {
+ public:
+  Parser(std::string_view pattern, const std::string& where) : text_(pattern), where_(where) {}
+
+  Node parse() {
+    Node node = alternatives();
+    if (pos_ < text_.size()) fail("an unmatched ')'");
+    return node;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const {
+    throw Error(ErrorCode::kUnsupported, where_ + ": pattern byte " + std::to_string(pos_) + ": " +
+                                             what + " is not supported: " + std::string(text_));
+  }
+  [[nodiscard]] bool at(std::string_view token) const {
+    return text_.substr(pos_).starts_with(token);
+  }
+  bool take(std::string_view token) {
+    if (!at(token)) return false;
+    pos_ += token.size();
+    return true;
+  }
+  uint32_t next() {
+    if (pos_ >= text_.size()) fail("the end of the pattern here");
+    return next_code_point(text_, pos_);
+  }
+
+  Node alternatives();
+  Node sequence();
+  Node quantified();
+  bool quantifier(Node& atom);
+  bool bounds(uint32_t& min, uint32_t& max);
+  Node atom();
+  Node group();
+  Node escape_atom();
+  Ranges char_class();
+  Ranges class_item();
+  bool shorthand(uint32_t c, Ranges& out);
+  Ranges property(bool negate);
+  uint32_t escape_code_point(uint32_t c);
+  uint32_t hex(int min_digits, int max_digits);
+  Ranges literal(uint32_t first, uint32_t last);
+  Node set_node(Ranges ranges) {
+    Node node{.kind = Node::Kind::kSet};
+    node.set = std::move(ranges);
+    return node;
+  }
+
+  std::string_view text_;
+  const std::string& where_;
+  size_t pos_ = 0;
+  int depth_ = 0;
+  bool ignore_case_ = false;
+};
+
+Node Parser::alternatives() {
+  if (++depth_ > kMaxDepth) fail("nesting beyond " + std::to_string(kMaxDepth));
+  const bool outer_case = ignore_case_;
+  Node node{.kind = Node::Kind::kAlternate};
+  do node.children.push_back(sequence());
+  while (take("|"));
+  ignore_case_ = outer_case;
+  --depth_;
+  if (node.children.size() > 1) return node;
+  Node only = std::move(node.children[0]);
+  return only;
+}
+
+Node Parser::sequence() {
+  Node node;
+  while (pos_ < text_.size() && !at("|") && !at(")")) node.children.push_back(quantified());
+  return node;
+}
+
+Node Parser::quantified() {
+  Node node = atom();
+  while (quantifier(node)) {
+  }
+  return node;
+}
+
+// {n} {n,} {n,m} {,m}; anything else in braces is a literal.
+bool Parser::bounds(uint32_t& min, uint32_t& max) {
+  size_t p = pos_ + 1;
+  const auto number = [&](uint32_t fallback) {
+    uint32_t value = 0;
+    const size_t begin = p;
+    for (; p < text_.size() && text_[p] >= '0' && text_[p] <= '9'; ++p) {
+      value = value * 10 + static_cast<uint32_t>(text_[p] - '0');
+      if (value > kMaxRepeat) fail("a repeat count above " + std::to_string(kMaxRepeat));
+    }
+    return p == begin ? fallback : value;
+  };
+  min = number(kUnbounded);
+  if (p < text_.size() && text_[p] == ',') {
+    ++p;
+    max = number(kUnbounded);
+    if (min == kUnbounded && max == kUnbounded) return false;
+    if (min == kUnbounded) min = 0;
+  } else {
+    max = min;
+    if (min == kUnbounded) return false;
+  }
+  if (p >= text_.size() || text_[p] != '}') return false;
+  if (max < min) fail("a repeat with its bounds in the wrong order");
+  pos_ = p + 1;
+  return true;
+}
+
+bool Parser::quantifier(Node& atom) {
+  Node repeat{.kind = Node::Kind::kRepeat};
+  const bool interval = at("{");
+  if (take("*")) {
+    repeat.max = kUnbounded;
+  } else if (take("+")) {
+    repeat.min = 1, repeat.max = kUnbounded;
+  } else if (take("?")) {
+    repeat.max = 1;
+  } else if (!interval || !bounds(repeat.min, repeat.max)) {
+    return false;
+  }
+  // Oniguruma: {n}? is an optional {n}, and a + after an interval repeats the interval.
+  const bool exact = interval && repeat.min == repeat.max;
+  if (!exact && take("?")) {
+    repeat.greed = Greed::kLazy;
+  } else if (!interval && take("+")) {
+    repeat.greed = Greed::kPossessive;
+  }
+  if (can_be_empty(atom)) fail("a repeat of something that may be empty");
+  repeat.children.push_back(std::move(atom));
+  atom = std::move(repeat);
+  return true;
+}
+
+Node Parser::atom() {
+  if (at("(")) return group();
+  if (at("[")) return set_node(char_class());
+  if (at("\\")) return escape_atom();
+  Node assert_node{.kind = Node::Kind::kAssert};
+  if (take("^")) return assert_node.assertion = Regex::Assertion::kLineBegin, assert_node;
+  if (take("$")) return assert_node.assertion = Regex::Assertion::kLineEnd, assert_node;
+  if (take(".")) return set_node(complement({{'\n', '\n'}}));
+  if (at("*") || at("+") || at("?")) fail("a repeat of nothing");
+  const uint32_t c = next();
+  return set_node(literal(c, c));
+}
+
+Node Parser::group() {
+  pos_ += 1;
+  Node node;
+  const bool outer_case = ignore_case_;
+  if (take("?=") || at("?!")) {
+    node.kind = Node::Kind::kAhead;
+    node.negate = take("?!");
+  } else if (take("?<=") || at("?<!")) {
+    node.kind = Node::Kind::kBehind;
+    node.negate = take("?<!");
+  } else if (take("?>")) {
+    node.kind = Node::Kind::kAtomic;
+  } else if (take("?i:")) {
+    ignore_case_ = true;
+  } else if (take("?-i:")) {
+    ignore_case_ = false;
+  } else if (take("?i)")) {
+    // For the rest of the enclosing group.
+    ignore_case_ = true;
+    return node;
+  } else if (!take("?:") && at("?")) {
+    fail("this kind of group");
+  }
+  node.children.push_back(alternatives());
+  ignore_case_ = outer_case;
+  if (!take(")")) fail("a group without ')'");
+  if (node.kind == Node::Kind::kBehind) {
+    Node* inner = &node.children[0];
+    while (inner->kind == Node::Kind::kConcat && inner->children.size() == 1)
+      inner = &inner->children[0];
+    if (inner->kind != Node::Kind::kSet) fail("lookbehind over more than one character");
+    node.set = inner->set;
+  }
+  return node;
+}
+
+Node Parser::escape_atom() {
+  Node node{.kind = Node::Kind::kAssert};
+  struct Named {
+    const char* token;
+    Regex::Assertion assertion;
+    bool negate;
+  };
+  constexpr Named kNamed[] = {
+      {"\\A", Regex::Assertion::kBegin, false},        {"\\z", Regex::Assertion::kEnd, false},
+      {"\\Z", Regex::Assertion::kEndOrNewline, false}, {"\\b", Regex::Assertion::kWord, false},
+      {"\\B", Regex::Assertion::kWord, true},
+  };
+  for (const Named& named : kNamed) {
+    if (!take(named.token)) continue;
+    node.assertion = named.assertion;
+    node.negate = named.negate;
+    return node;
+  }
+  pos_ += 1;
+  const uint32_t c = next();
+  Ranges ranges;
+  if (shorthand(c, ranges)) return set_node(std::move(ranges));
+  const uint32_t code_point = escape_code_point(c);
+  return set_node(literal(code_point, code_point));
+}
+
+bool Parser::shorthand(uint32_t c, Ranges& out) {
+  switch (c) {
+    case 's':
+      return out = space_ranges(), true;
+    case 'S':
+      return out = complement(space_ranges()), true;
+    case 'd':
+      return out = property_ranges("Nd"), true;
+    case 'D':
+      return out = complement(property_ranges("Nd")), true;
+    case 'w':
+      return out = word_ranges(), true;
+    case 'W':
+      return out = complement(word_ranges()), true;
+    case 'p':
+      return out = property(false), true;
+    case 'P':
+      return out = property(true), true;
+    default:
+      return false;
+  }
+}
+
+Ranges Parser::property(bool negate) {
+  if (!take("{")) fail("\\p without {name}");
+  if (take("^")) negate = !negate;
+  const size_t end = text_.find('}', pos_);
+  if (end == std::string_view::npos) fail("\\p{ without }");
+  const std::string_view name = text_.substr(pos_, end - pos_);
+  Ranges ranges = name == "White_Space" ? space_ranges() : property_ranges(name);
+  if (ranges.empty()) fail("the property '" + std::string(name) + "'");
+  pos_ = end + 1;
+  return negate ? complement(ranges) : ranges;
+}
+
+uint32_t Parser::hex(int min_digits, int max_digits) {
+  uint32_t value = 0;
+  int count = 0;
+  for (; count < max_digits && pos_ < text_.size(); ++count, ++pos_) {
+    const char c = text_[pos_];
+    const int digit = c >= '0' && c <= '9'   ? c - '0'
+                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                             : -1;
+    if (digit < 0) break;
+    value = value * 16 + static_cast<uint32_t>(digit);
+  }
+  if (count < min_digits || value > kMaxCodePoint || (value >= 0xD800 && value < 0xE000))
+    fail("this hexadecimal escape");
+  return value;
+}
+
+uint32_t Parser::escape_code_point(uint32_t c) {
+  switch (c) {
+    case 'n':
+      return '\n';
+    case 'r':
+      return '\r';
+    case 't':
+      return '\t';
+    case 'f':
+      return '\f';
+    case 'v':
+      return '\v';
+    case 'a':
+      return '\a';
+    case 'e':
+      return 0x1B;
+    case 'u':
+      return hex(4, 4);
+    case 'x': {
+      if (!take("{")) {
+        const uint32_t value = hex(1, 2);
+        if (value > 0x7F) fail("a byte above 7F");
+        return value;
+      }
+      const uint32_t value = hex(1, 8);
+      if (!take("}")) fail("\\x{ without }");
+      return value;
+    }
+    default:
+      break;
+  }
+  const bool alphanumeric =
+      (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  if (alphanumeric) fail("the escape \\" + std::string(1, static_cast<char>(c)));
+  return c;
+}
+
+// Under (?i), letters bring their other case with them: for ASCII also U+017F for s and U+212A for
+// k.
+Ranges Parser::literal(uint32_t first, uint32_t last) {
+  Ranges out = {{first, last}};
+  if (!ignore_case_) return out;
+  static const CodePointSet cased(
+      unite(property_ranges("Lu"), unite(property_ranges("Ll"), property_ranges("Lt"))));
+  for (uint32_t c = first; c <= last; ++c) {
+    if (c < 128) {
+      const uint32_t other = c ^ 0x20;
+      if (cased.contains(c)) out.push_back({other, other});
+      if ((c | 0x20) == 's') out.push_back({0x17F, 0x17F});
+      if ((c | 0x20) == 'k') out.push_back({0x212A, 0x212A});
+    } else if (cased.contains(c)) {
+      fail("(?i) over a letter beyond ASCII");
+    }
+  }
+  return normalize_ranges(std::move(out));
+}
+
+// One item of a class: a range, a character, an escape, or a class inside.
+Ranges Parser::class_item() {
+  if (at("[:")) fail("a POSIX bracket");
+  if (at("[")) return char_class();
+  const auto code_point = [&](Ranges& ranges) {
+    const uint32_t c = next();
+    if (c != '\\') return c;
+    const uint32_t escaped = next();
+    if (escaped == 'b') return uint32_t{8};
+    return shorthand(escaped, ranges) ? kUnbounded : escape_code_point(escaped);
+  };
+  Ranges ranges;
+  const uint32_t first = code_point(ranges);
+  if (first == kUnbounded) return ranges;
+  uint32_t last = first;
+  if (at("-") && !at("-]") && !at("-&&")) {
+    pos_ += 1;
+    if (at("[")) fail("a class as the end of a range");
+    last = code_point(ranges);
+    if (last == kUnbounded) fail("a class as the end of a range");
+    if (last < first) fail("a range with its ends in the wrong order");
+  }
+  return literal(first, last);
+}
+
+Ranges Parser::char_class() {
+  if (++depth_ > kMaxDepth) fail("nesting beyond " + std::to_string(kMaxDepth));
+  pos_ += 1;
+  const bool negate = take("^");
+  Ranges current;
+  Ranges result;
+  bool intersected = false;
+  if (at("]")) fail("an empty class");
+  while (!take("]")) {
+    if (pos_ >= text_.size()) fail("a class without ']'");
+    if (take("&&")) {
+      result = intersected ? intersect(result, current) : current;
+      intersected = true;
+      current.clear();
+      continue;
+    }
+    current = unite(current, class_item());
+  }
+  --depth_;
+  if (intersected) current = intersect(result, current);
+  return negate ? complement(current) : current;
+}
+
+}  // namespace
+
+RegexNode parse_regex(std::string_view pattern, const std::string& where) {
+  if (pattern.size() > Regex::kMaxPatternBytes)
+    throw Error(ErrorCode::kInvalidArgument,
+                where + ": a pattern of " + std::to_string(pattern.size()) + " bytes; at most " +
+                    std::to_string(Regex::kMaxPatternBytes) + " are read");
+  return Parser(pattern, where).parse();
+}
+
+}  // namespace strata::text

@@ -1,0 +1,218 @@
+#include "text/regex/regex.h"
+
+#include "base/error.h"
+#include "text/regex/tree.h"
+
+namespace strata::text {
+namespace {
+
+constexpr size_t kNoMatch = static_cast<size_t>(-1);
+
+// One place to go back to: `pc` at `pos`; a repeat may come back until `pos` reaches `limit`.
+struct Frame {
+  uint32_t pc;
+  bool lazy;
+  size_t pos;
+  size_t limit;
+};
+
+class Matcher {
+ public:
+  Matcher(const Regex::Program& program, std::string_view text, int64_t max_steps)
+      : program_(program), text_(text), steps_left_(max_steps) {}
+
+  // The end of the match of the program at `pc` that begins at `pos`, or kNoMatch.
+  size_t match(uint32_t pc, size_t pos);
+  [[nodiscard]] bool exhausted() const { return steps_left_ < 0; }
+
+ private:
+  bool step(uint32_t& pc, size_t& pos);
+  bool go_back(size_t base, uint32_t& pc, size_t& pos);
+  bool repeat(const Regex::Instruction& in, uint32_t pc, size_t& pos);
+  bool one(const Regex::Set& set, size_t& pos) const;
+  [[nodiscard]] bool holds(Regex::Assertion assertion, size_t pos) const;
+  [[nodiscard]] bool is_word(size_t pos) const;
+
+  const Regex::Program& program_;
+  std::string_view text_;
+  int64_t steps_left_;
+  std::vector<Frame> frames_;
+};
+
+bool Matcher::one(const Regex::Set& set, size_t& pos) const {
+  if (pos >= text_.size()) return false;
+  size_t next = pos;
+  if (!set.contains(next_code_point(text_, next))) return false;
+  pos = next;
+  return true;
+}
+
+bool Matcher::is_word(size_t pos) const {
+  static const CodePointSet words(word_ranges());
+  return words.contains(next_code_point(text_, pos));
+}
+
+bool Matcher::holds(Regex::Assertion assertion, size_t pos) const {
+  const size_t size = text_.size();
+  switch (assertion) {
+    case Regex::Assertion::kBegin:
+      return pos == 0;
+    case Regex::Assertion::kEnd:
+      return pos == size;
+    case Regex::Assertion::kEndOrNewline:
+      return pos == size || (pos + 1 == size && text_[pos] == '\n');
+    case Regex::Assertion::kLineBegin:
+      return pos == 0 || (text_[pos - 1] == '\n' && pos < size);
+    case Regex::Assertion::kLineEnd:
+      return pos == size || text_[pos] == '\n';
+    case Regex::Assertion::kWord:
+      return (pos > 0 && is_word(previous_start(text_, pos))) != (pos < size && is_word(pos));
+  }
+  return false;
+}
+
+bool Matcher::repeat(const Regex::Instruction& in, uint32_t pc, size_t& pos) {
+  const Regex::Set& set = program_.sets[in.arg];
+  uint32_t count = 0;
+  size_t minimum = pos;
+  const uint32_t wanted = in.op == Regex::Op::kLazy ? in.min : in.max;
+  while (count < wanted && one(set, pos)) {
+    if (++count == in.min) minimum = pos;
+  }
+  steps_left_ -= count;
+  if (count < in.min) return false;
+  // Nothing follows but the match: there is no reason to come back.
+  const bool last = program_.code[pc + 1].op == Regex::Op::kMatch;
+  if (in.op == Regex::Op::kGreedy && !last && pos > minimum)
+    frames_.push_back({pc + 1, false, pos, minimum});
+  if (in.op == Regex::Op::kLazy && in.max > in.min)
+    frames_.push_back({pc, true, pos, in.max - in.min});
+  return true;
+}
+
+// Takes the newest frame above `base`; false when there is none.
+bool Matcher::go_back(size_t base, uint32_t& pc, size_t& pos) {
+  while (frames_.size() > base) {
+    Frame& frame = frames_.back();
+    --steps_left_;
+    if (frame.lazy) {
+      const Regex::Instruction& in = program_.code[frame.pc];
+      pc = frame.pc + 1;
+      if (!one(program_.sets[in.arg], frame.pos)) {
+        frames_.pop_back();
+        continue;
+      }
+      pos = frame.pos;
+      if (--frame.limit == 0) frames_.pop_back();
+      return true;
+    }
+    pc = frame.pc;
+    if (frame.limit == kNoMatch) {
+      pos = frame.pos;
+      frames_.pop_back();
+      return true;
+    }
+    pos = frame.pos = previous_start(text_, frame.pos);
+    if (pos <= frame.limit) frames_.pop_back();
+    return true;
+  }
+  return false;
+}
+
+// Runs one instruction; false when it fails.
+bool Matcher::step(uint32_t& pc, size_t& pos) {
+  const Regex::Instruction& in = program_.code[pc];
+  switch (in.op) {
+    case Regex::Op::kSet:
+      if (!one(program_.sets[in.arg], pos)) return false;
+      break;
+    case Regex::Op::kGreedy:
+    case Regex::Op::kLazy:
+    case Regex::Op::kPossessive:
+      if (!repeat(in, pc, pos)) return false;
+      break;
+    case Regex::Op::kSplit:
+      frames_.push_back({in.other, false, pos, kNoMatch});
+      pc = in.arg;
+      return true;
+    case Regex::Op::kJump:
+      pc = in.arg;
+      return true;
+    case Regex::Op::kLook:
+      if ((match(pc + 1, pos) != kNoMatch) == in.negate) return false;
+      pc = in.arg;
+      return true;
+    case Regex::Op::kAtomic: {
+      const size_t end = match(pc + 1, pos);
+      if (end == kNoMatch) return false;
+      pos = end;
+      pc = in.arg;
+      return true;
+    }
+    case Regex::Op::kBehind: {
+      size_t before = pos > 0 ? previous_start(text_, pos) : 0;
+      if ((pos > 0 && one(program_.sets[in.arg], before)) == in.negate) return false;
+      break;
+    }
+    case Regex::Op::kAssert:
+      if (holds(static_cast<Regex::Assertion>(in.arg), pos) == in.negate) return false;
+      break;
+    case Regex::Op::kMatch:
+      break;
+  }
+  ++pc;
+  return true;
+}
+
+size_t Matcher::match(uint32_t pc, size_t pos) {
+  const size_t base = frames_.size();
+  while (program_.code[pc].op != Regex::Op::kMatch) {
+    if (--steps_left_ < 0) break;
+    if (step(pc, pos)) continue;
+    if (!go_back(base, pc, pos)) return kNoMatch;
+  }
+  frames_.resize(base);
+  return steps_left_ < 0 ? kNoMatch : pos;
+}
+
+}  // namespace
+
+Regex::Regex(std::string_view pattern, const std::string& where)
+    : where_(where), program_(compile_regex_tree(parse_regex(pattern, where), where)) {}
+
+Regex Regex::literal(std::string_view text, const std::string& where) {
+  Regex regex;
+  regex.where_ = where;
+  for (size_t pos = 0; pos < text.size();) {
+    const uint32_t c = next_code_point(text, pos);
+    Set set{.all = CodePointSet({{c, c}})};
+    if (c < 128) set.ascii[c >> 6] = uint64_t{1} << (c & 63);
+    regex.program_.code.push_back(
+        {.op = Op::kSet, .arg = static_cast<uint32_t>(regex.program_.sets.size())});
+    regex.program_.sets.push_back(std::move(set));
+  }
+  regex.program_.code.push_back({.op = Op::kMatch});
+  return regex;
+}
+
+void Regex::find_all(std::string_view text, FunctionRef<void(size_t, size_t)> found) const {
+  Matcher matcher(program_, text,
+                  kStepsPerByte * (static_cast<int64_t>(text.size()) + kStepsPerByte));
+  size_t last_end = kNoMatch;
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t end = matcher.match(0, pos);
+    if (matcher.exhausted())
+      throw Error(ErrorCode::kResourceExhausted,
+                  where_ + ": the pattern needs more than " + std::to_string(kStepsPerByte) +
+                      " steps a byte on a text of " + std::to_string(text.size()) +
+                      " bytes; a pattern with nested repeats?");
+    if (end != kNoMatch && (end > pos || pos != last_end)) found(pos, end);
+    if (end != kNoMatch && end > pos) {
+      pos = last_end = end;
+    } else {
+      next_code_point(text, pos);
+    }
+  }
+}
+
+}  // namespace strata::text

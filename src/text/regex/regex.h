@@ -1,0 +1,76 @@
+// Regex: the part of Oniguruma's syntax that pre-tokenizers use, over valid UTF-8, with the Unicode
+// tables of unicode_tables.h. Supported: literals, classes with nesting and &&, \p{..} for general
+// categories, a few scripts and Alphabetic, \s \S \d \D \w \W, groups, (?i:..), alternation,
+// greedy, lazy and possessive repeats, atomic groups, lookahead, one-character lookbehind, ^ $ \A
+// \z \Z \b \B. Anything else is an Error{kUnsupported} that names the construct and its byte in the
+// pattern. Work is bounded: a search that needs more than kStepsPerByte steps a byte is an Error.
+// Immutable after construction; any thread.
+//   Regex words("\\p{L}+", "pre_tokenizer");
+//   words.find(text, 0, [&](size_t begin, size_t end) { ... });
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/function_ref.h"
+#include "text/unicode/unicode.h"
+
+namespace strata::text {
+
+class Regex {
+ public:
+  static constexpr int64_t kStepsPerByte = 1000;
+  static constexpr size_t kMaxPatternBytes = 1 << 16;
+  static constexpr size_t kMaxProgram = 1 << 16;
+
+  Regex(std::string_view pattern, const std::string& where);
+  // Matches `text` itself, character by character.
+  static Regex literal(std::string_view text, const std::string& where);
+
+  // Calls found(begin, end) for each match, leftmost first, none overlapping. An empty match is
+  // reported too, except right behind another match and at the end of the text.
+  void find_all(std::string_view text, FunctionRef<void(size_t, size_t)> found) const;
+
+  struct Set {
+    uint64_t ascii[2] = {0, 0};
+    CodePointSet all;
+    [[nodiscard]] bool contains(uint32_t c) const {
+      return c < 128 ? (ascii[c >> 6] >> (c & 63) & 1) != 0 : all.contains(c);
+    }
+  };
+  enum class Op : uint8_t {
+    kSet,         // one code point of sets[arg]
+    kGreedy,      // min..max code points of sets[arg], giving back one at a time
+    kLazy,        // min..max code points of sets[arg], taking one more at a time
+    kPossessive,  // min..max code points of sets[arg], giving nothing back
+    kSplit,       // try arg, then other
+    kJump,        // to arg
+    kLook,        // the program at pc + 1 up to its kMatch decides; `negate`; goes on at arg
+    kAtomic,      // the same, and its match is taken; goes on at arg
+    kBehind,      // the code point before is in sets[arg]; `negate`
+    kAssert,      // `arg` is an Assertion
+    kMatch,
+  };
+  enum class Assertion : uint32_t { kLineBegin, kLineEnd, kBegin, kEnd, kEndOrNewline, kWord };
+  struct Instruction {
+    Op op;
+    bool negate = false;
+    uint32_t arg = 0;
+    uint32_t other = 0;
+    uint32_t min = 1;
+    uint32_t max = 1;
+  };
+  struct Program {
+    std::vector<Instruction> code;
+    std::vector<Set> sets;
+  };
+
+ private:
+  Regex() = default;
+  std::string where_;
+  Program program_;
+};
+
+}  // namespace strata::text

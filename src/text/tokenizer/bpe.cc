@@ -1,0 +1,240 @@
+#include "text/tokenizer/bpe.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "text/tokenizer/byte_level.h"
+#include "text/unicode/unicode.h"
+
+namespace strata::text {
+namespace {
+
+// Up to here a scan for the best pair beats the heap.
+constexpr size_t kScanLimit = 32;
+constexpr uint32_t kNoRank = 0xFFFFFFFF;
+constexpr uint64_t kNoPair = ~uint64_t{0};
+
+uint64_t pair_of(int32_t left, int32_t right) {
+  return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
+}
+
+size_t slot_of(uint64_t pair, size_t num_slots) {
+  // Fibonacci hashing: the high bits of the product depend on all bits of the pair.
+  return static_cast<size_t>(((pair ^ pair >> 29) * 0x9E3779B97F4A7C15u) >> 20) & (num_slots - 1);
+}
+
+std::string fallback_token(unsigned byte) {
+  constexpr char kDigits[] = "0123456789ABCDEF";
+  return {'<', '0', 'x', kDigits[byte >> 4], kDigits[byte & 15], '>'};
+}
+
+// Lowest rank first, then leftmost; counts itself.
+struct Worse {
+  uint64_t* count;
+  bool operator()(const BpeScratch::Candidate& a, const BpeScratch::Candidate& b) const {
+    ++*count;
+    return a.rank != b.rank ? a.rank > b.rank : a.at > b.at;
+  }
+};
+
+}  // namespace
+
+Bpe::Bpe(const TokenizerSpec& spec, bool byte_level, const std::string& where)
+    : byte_level_(byte_level),
+      fuse_unk_(spec.fuse_unk),
+      byte_fallback_(spec.byte_fallback),
+      ignore_merges_(spec.ignore_merges),
+      vocab_(spec.vocab.size()),
+      whole_(byte_level && spec.ignore_merges ? spec.vocab.size() : 0) {
+  for (size_t id = 0; id < spec.vocab.size(); ++id) {
+    if (!spec.vocab[id]) continue;
+    vocab_.insert(*spec.vocab[id], static_cast<int32_t>(id));
+    if (!byte_level || !ignore_merges_) continue;
+    if (const auto bytes = byte_level_bytes(*spec.vocab[id]))
+      whole_.insert(*bytes, static_cast<int32_t>(id));
+  }
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    std::string token;
+    append_utf8(token, byte_level_character(static_cast<uint8_t>(byte)));
+    byte_ids_[byte] = vocab_.find(byte_level ? token : fallback_token(byte));
+  }
+  if (spec.unk_token) {
+    unk_id_ = vocab_.find(*spec.unk_token);
+    if (unk_id_ == StringTable::kNone)
+      throw Error(ErrorCode::kInvalidArgument,
+                  where + ": model.unk_token: '" + *spec.unk_token + "' is not in model.vocab");
+  }
+  size_t num_slots = 16;
+  while (num_slots < spec.merges.size() * 2) num_slots *= 2;
+  merges_.assign(num_slots, {kNoPair, 0, 0});
+  for (size_t rank = 0; rank < spec.merges.size(); ++rank)
+    add_merge(spec.merges[rank], static_cast<uint32_t>(rank));
+}
+
+// A pair that is listed twice has the later rank.
+void Bpe::add_merge(const Merge& merge, uint32_t rank) {
+  const uint64_t pair = pair_of(merge.left, merge.right);
+  size_t i = slot_of(pair, merges_.size());
+  while (merges_[i].pair != kNoPair && merges_[i].pair != pair) i = (i + 1) & (merges_.size() - 1);
+  merges_[i] = {pair, rank, merge.merged};
+}
+
+const Bpe::MergeSlot* Bpe::find_merge(int32_t left, int32_t right) const {
+  const uint64_t pair = pair_of(left, right);
+  for (size_t i = slot_of(pair, merges_.size());; i = (i + 1) & (merges_.size() - 1)) {
+    if (merges_[i].pair == pair) return &merges_[i];
+    if (merges_[i].pair == kNoPair) return nullptr;
+  }
+}
+
+void Bpe::encode(std::string_view piece, BpeScratch& scratch) const {
+  scratch.symbols.clear();
+  if (ignore_merges_) {
+    const int32_t id = byte_level_ ? whole_.find(piece) : vocab_.find(piece);
+    if (id != StringTable::kNone) {
+      scratch.symbols.push_back({id, 0, static_cast<uint32_t>(piece.size())});
+      return;
+    }
+  }
+  if (byte_level_) {
+    start_bytes(piece, scratch);
+  } else {
+    start_characters(piece, scratch);
+  }
+  if (scratch.symbols.size() <= kScanLimit) {
+    merge_by_scan(scratch);
+  } else {
+    merge_by_heap(scratch);
+  }
+}
+
+// A byte whose character the vocabulary lacks is the unknown token, or nothing without one.
+void Bpe::start_bytes(std::string_view piece, BpeScratch& scratch) const {
+  bool after_unk = false;
+  for (size_t i = 0; i < piece.size(); ++i) {
+    const int32_t id = byte_ids_[static_cast<uint8_t>(piece[i])];
+    const bool unknown = id == StringTable::kNone;
+    if (unknown && unk_id_ == StringTable::kNone) continue;
+    if (unknown && after_unk && fuse_unk_) {
+      ++scratch.symbols.back().size;
+    } else {
+      scratch.symbols.push_back({unknown ? unk_id_ : id, static_cast<uint32_t>(i), 1});
+    }
+    after_unk = unknown;
+  }
+}
+
+bool Bpe::start_fallback(std::string_view piece, size_t begin, size_t end,
+                         BpeScratch& scratch) const {
+  for (size_t i = begin; i < end; ++i)
+    if (byte_ids_[static_cast<uint8_t>(piece[i])] == StringTable::kNone) return false;
+  for (size_t i = begin; i < end; ++i)
+    scratch.symbols.push_back(
+        {byte_ids_[static_cast<uint8_t>(piece[i])], static_cast<uint32_t>(i), 1});
+  return true;
+}
+
+// An unknown character waits, so that fuse_unk can lengthen it, until a known one comes or the
+// piece ends; byte tokens in between go before it, as in the original.
+void Bpe::start_characters(std::string_view piece, BpeScratch& scratch) const {
+  BpeSymbol unknown;
+  const auto flush = [&] {
+    if (unknown.size > 0) scratch.symbols.push_back(unknown);
+    unknown.size = 0;
+  };
+  for (size_t pos = 0; pos < piece.size();) {
+    const size_t begin = pos;
+    next_code_point(piece, pos);
+    const auto size = static_cast<uint32_t>(pos - begin);
+    const int32_t id = vocab_.find(piece.substr(begin, size));
+    if (id != StringTable::kNone) {
+      flush();
+      scratch.symbols.push_back({id, static_cast<uint32_t>(begin), size});
+      continue;
+    }
+    if (byte_fallback_ && start_fallback(piece, begin, pos, scratch)) continue;
+    if (unk_id_ == StringTable::kNone) continue;
+    if (unknown.size > 0 && fuse_unk_) {
+      unknown.size += size;
+    } else {
+      flush();
+      unknown = {unk_id_, static_cast<uint32_t>(begin), size};
+    }
+  }
+  flush();
+}
+
+void Bpe::merge_by_scan(BpeScratch& scratch) const {
+  auto& symbols = scratch.symbols;
+  size_t count = symbols.size();
+  uint32_t ranks[kScanLimit];
+  int32_t merged[kScanLimit];
+  const auto rate = [&](size_t i) {
+    const MergeSlot* slot = i + 1 < count ? find_merge(symbols[i].id, symbols[i + 1].id) : nullptr;
+    ranks[i] = slot == nullptr ? kNoRank : slot->rank;
+    merged[i] = slot == nullptr ? 0 : slot->merged;
+  };
+  for (size_t i = 0; i < count; ++i) rate(i);
+  while (count > 1) {
+    size_t best = 0;
+    for (size_t i = 1; i + 1 < count; ++i)
+      if (ranks[i] < ranks[best]) best = i;
+    if (ranks[best] == kNoRank) break;
+    symbols[best] = {merged[best], symbols[best].begin,
+                     symbols[best].size + symbols[best + 1].size};
+    --count;
+    for (size_t i = best + 1; i < count; ++i) {
+      symbols[i] = symbols[i + 1];
+      ranks[i] = ranks[i + 1];
+      merged[i] = merged[i + 1];
+    }
+    rate(best);
+    if (best > 0) rate(best - 1);
+  }
+  symbols.resize(count);
+}
+
+void Bpe::merge_by_heap(BpeScratch& scratch) const {
+  auto& symbols = scratch.symbols;
+  auto& links = scratch.links;
+  auto& heap = scratch.heap;
+  const Worse worse{&scratch.heap_operations};
+  const auto size = static_cast<int32_t>(symbols.size());
+  links.clear();
+  heap.clear();
+  for (int32_t i = 0; i < size; ++i) links.push_back({i - 1, i + 1 < size ? i + 1 : -1});
+  const auto candidate = [&](int32_t at) {
+    const int32_t next = links[static_cast<size_t>(at)].next;
+    const MergeSlot* slot =
+        find_merge(symbols[static_cast<size_t>(at)].id, symbols[static_cast<size_t>(next)].id);
+    if (slot != nullptr) heap.push_back({slot->rank, static_cast<uint32_t>(at), slot->merged});
+    return slot != nullptr;
+  };
+  for (int32_t i = 0; i + 1 < size; ++i) candidate(i);
+  std::make_heap(heap.begin(), heap.end(), worse);
+  while (!heap.empty()) {
+    std::pop_heap(heap.begin(), heap.end(), worse);
+    const BpeScratch::Candidate best = heap.back();
+    heap.pop_back();
+    BpeSymbol& symbol = symbols[best.at];
+    BpeScratch::Link& link = links[best.at];
+    if (symbol.size == 0 || link.next < 0) continue;
+    BpeSymbol& right = symbols[static_cast<size_t>(link.next)];
+    // A candidate is stale when its pair has changed since.
+    const MergeSlot* slot = find_merge(symbol.id, right.id);
+    if (slot == nullptr || slot->merged != best.merged) continue;
+    symbol.id = best.merged;
+    symbol.size += right.size;
+    right.size = 0;
+    link.next = links[static_cast<size_t>(link.next)].next;
+    if (link.next >= 0)
+      links[static_cast<size_t>(link.next)].previous = static_cast<int32_t>(best.at);
+    if (link.previous >= 0 && candidate(link.previous))
+      std::push_heap(heap.begin(), heap.end(), worse);
+    if (link.next >= 0 && candidate(static_cast<int32_t>(best.at)))
+      std::push_heap(heap.begin(), heap.end(), worse);
+  }
+  std::erase_if(symbols, [](const BpeSymbol& symbol) { return symbol.size == 0; });
+}
+
+}  // namespace strata::text

@@ -1,0 +1,155 @@
+#include "text/tokenizer/decoder.h"
+
+#include <optional>
+
+#include "text/tokenizer/byte_level.h"
+#include "text/tokenizer/normalizer.h"
+#include "text/unicode/unicode.h"
+
+namespace strata::text {
+namespace {
+
+using Kind = DecoderStep::Kind;
+
+// The byte of <0xXX>, hexadecimal digits of either case.
+std::optional<char> fallback_byte(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
+  int value = 0;
+  for (const char c : token.substr(3, 2)) {
+    const int digit = c >= '0' && c <= '9'   ? c - '0'
+                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                             : -1;
+    if (digit < 0) return std::nullopt;
+    value = value * 16 + digit;
+  }
+  return static_cast<char>(value);
+}
+
+}  // namespace
+
+DecodeStream::DecodeStream(std::span<const DecoderStep> steps, bool has_decoder)
+    : steps_(steps), has_decoder_(has_decoder), states_(steps.size() + 1) {}
+
+void DecodeStream::push(std::string_view token, std::string& out) { feed(0, {token}, out); }
+
+void DecodeStream::flush(std::string& out) {
+  finish(0, out);
+  states_.assign(steps_.size() + 1, {});
+}
+
+void DecodeStream::feed(size_t step, Chunk chunk, std::string& out) {
+  if (step == steps_.size()) {
+    if (!has_decoder_ && states_[step].opened) out += ' ';
+    states_[step].opened = true;
+    out += chunk.text;
+    return;
+  }
+  switch (steps_[step].kind) {
+    case Kind::kByteLevel:
+      return byte_level(step, chunk, out);
+    case Kind::kReplace: {
+      const AlignedText text = AlignedText::from(chunk.text, 0, false);
+      const AlignedText changed = replace_all(*steps_[step].pattern, steps_[step].content, text);
+      return feed(step + 1, {changed.text, chunk.begin, chunk.end}, out);
+    }
+    case Kind::kByteFallback:
+      return byte_fallback(step, chunk, out);
+    case Kind::kFuse: {
+      const bool begin = !std::exchange(states_[step].opened, true);
+      return feed(step + 1, {chunk.text, begin, false}, out);
+    }
+    case Kind::kStrip:
+      return strip(step, chunk, out);
+    case Kind::kMetaspace:
+      return metaspace(step, chunk, out);
+  }
+}
+
+void DecodeStream::finish(size_t step, std::string& out) {
+  if (step == steps_.size()) return;
+  State& state = states_[step];
+  if (steps_[step].kind == Kind::kByteFallback) end_byte_run(step, out);
+  if (steps_[step].kind == Kind::kFuse) feed(step + 1, {"", !state.opened, true}, out);
+  if (steps_[step].kind == Kind::kByteLevel) {
+    const std::string_view rest = state.held.empty() ? "" : kReplacement;
+    feed(step + 1, {rest, !state.opened, true}, out);
+  }
+  finish(step + 1, out);
+}
+
+void DecodeStream::byte_level(size_t step, Chunk chunk, std::string& out) {
+  State& state = states_[step];
+  const auto bytes = byte_level_bytes(chunk.text);
+  state.held += bytes ? *bytes : std::string(chunk.text);
+  std::string text;
+  size_t pos = 0;
+  while (pos < state.held.size()) {
+    const Utf8Step next = step_utf8(state.held, pos);
+    if (next.truncated) break;
+    const auto size = static_cast<size_t>(next.num_bytes);
+    text += next.valid ? std::string_view(state.held).substr(pos, size) : kReplacement;
+    pos += size;
+  }
+  state.held.erase(0, pos);
+  const bool begin = !std::exchange(state.opened, true);
+  feed(step + 1, {text, begin, false}, out);
+}
+
+void DecodeStream::byte_fallback(size_t step, Chunk chunk, std::string& out) {
+  if (const auto byte = fallback_byte(chunk.text)) {
+    states_[step].held.push_back(*byte);
+    return;
+  }
+  end_byte_run(step, out);
+  feed(step + 1, chunk, out);
+}
+
+// A run is one piece of text, or, when anything in it is wrong, one U+FFFD a byte.
+void DecodeStream::end_byte_run(size_t step, std::string& out) {
+  const std::string run = std::exchange(states_[step].held, {});
+  if (run.empty()) return;
+  if (is_valid_utf8(run)) return feed(step + 1, {run}, out);
+  for (size_t i = 0; i < run.size(); ++i) feed(step + 1, {kReplacement}, out);
+}
+
+void DecodeStream::strip(size_t step, Chunk chunk, std::string& out) {
+  const DecoderStep& spec = steps_[step];
+  State& state = states_[step];
+  if (chunk.begin) state.strip_left = spec.start, state.num_held = 0;
+  std::string_view rest = chunk.text;
+  while (state.strip_left > 0 && rest.starts_with(spec.content)) {
+    rest.remove_prefix(spec.content.size());
+    --state.strip_left;
+  }
+  if (!rest.empty()) state.strip_left = 0;
+  std::string text;
+  if (!rest.empty() || state.num_held > 0) {
+    for (int64_t i = 0; i < state.num_held; ++i) text += spec.content;
+    text += rest;
+    state.num_held = 0;
+    while (state.num_held < spec.stop && text.ends_with(spec.content)) {
+      text.resize(text.size() - spec.content.size());
+      ++state.num_held;
+    }
+  }
+  feed(step + 1, {text, chunk.begin, chunk.end}, out);
+}
+
+void DecodeStream::metaspace(size_t step, Chunk chunk, std::string& out) {
+  const DecoderStep& spec = steps_[step];
+  const bool first = !std::exchange(states_[step].opened, true);
+  std::string text;
+  std::string_view rest = chunk.text;
+  while (!rest.empty()) {
+    const size_t at = std::min(rest.find(spec.content), rest.size());
+    text += rest.substr(0, at);
+    rest.remove_prefix(at);
+    if (rest.empty()) break;
+    if (!first || !spec.drop_in_first) text += ' ';
+    rest.remove_prefix(spec.content.size());
+  }
+  feed(step + 1, {text, chunk.begin, chunk.end}, out);
+}
+
+}  // namespace strata::text

@@ -1,0 +1,147 @@
+#include "text/unicode/unicode.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/check.h"
+
+namespace strata::text {
+
+Utf8Step step_utf8(std::string_view text, size_t pos) {
+  const auto lead = static_cast<uint8_t>(text[pos]);
+  if (lead < 0x80) return {lead, 1, true, false};
+  const int wanted = lead >= 0xC2 && lead < 0xE0   ? 2
+                     : lead >= 0xE0 && lead < 0xF0 ? 3
+                     : lead >= 0xF0 && lead < 0xF5 ? 4
+                                                   : 0;
+  if (wanted == 0) return {0, 1, false, false};
+  uint32_t code_point = lead & (0x7Fu >> wanted);
+  for (int i = 1; i < wanted; ++i) {
+    if (pos + static_cast<size_t>(i) >= text.size()) return {0, i, false, true};
+    const auto byte = static_cast<uint8_t>(text[pos + static_cast<size_t>(i)]);
+    // The second byte rules out overlong forms, surrogates and what is above U+10FFFF.
+    const uint8_t low = i > 1 ? 0x80 : lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+    const uint8_t high = i > 1 ? 0xBF : lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+    if (byte < low || byte > high) return {0, i, false, false};
+    code_point = code_point << 6 | (byte & 0x3Fu);
+  }
+  return {code_point, wanted, true, false};
+}
+
+bool is_valid_utf8(std::string_view text) {
+  for (size_t pos = 0; pos < text.size();) {
+    if (static_cast<uint8_t>(text[pos]) < 0x80) {
+      ++pos;
+      continue;
+    }
+    const Utf8Step step = step_utf8(text, pos);
+    if (!step.valid) return false;
+    pos += static_cast<size_t>(step.num_bytes);
+  }
+  return true;
+}
+
+std::string sanitize_utf8(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t pos = 0; pos < text.size();) {
+    const Utf8Step step = step_utf8(text, pos);
+    const auto size = static_cast<size_t>(step.num_bytes);
+    out += step.valid ? text.substr(pos, size) : kReplacement;
+    pos += size;
+  }
+  return out;
+}
+
+void append_utf8(std::string& out, uint32_t c) {
+  CHECK(c <= kMaxCodePoint && (c < 0xD800 || c > 0xDFFF), c);
+  const auto put = [&](uint32_t byte) { out.push_back(static_cast<char>(byte)); };
+  if (c < 0x80) return put(c);
+  if (c < 0x800) return put(0xC0 | c >> 6), put(0x80 | (c & 0x3F));
+  if (c < 0x10000) return put(0xE0 | c >> 12), put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
+  put(0xF0 | c >> 18), put(0x80 | (c >> 12 & 0x3F)), put(0x80 | (c >> 6 & 0x3F));
+  put(0x80 | (c & 0x3F));
+}
+
+int64_t count_code_points(std::string_view text) {
+  return std::count_if(text.begin(), text.end(),
+                       [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
+}
+
+Ranges normalize_ranges(Ranges ranges) {
+  std::sort(ranges.begin(), ranges.end(), [](auto a, auto b) { return a.first < b.first; });
+  Ranges out;
+  for (const CodePointRange range : ranges) {
+    if (!out.empty() && range.first <= out.back().last + 1) {
+      out.back().last = std::max(out.back().last, range.last);
+    } else {
+      out.push_back(range);
+    }
+  }
+  return out;
+}
+
+Ranges unite(const Ranges& a, const Ranges& b) {
+  Ranges all = a;
+  all.insert(all.end(), b.begin(), b.end());
+  return normalize_ranges(std::move(all));
+}
+
+Ranges complement(const Ranges& ranges) {
+  Ranges out;
+  uint32_t next = 0;
+  for (const CodePointRange range : ranges) {
+    if (range.first > next) out.push_back({next, range.first - 1});
+    next = range.last + 1;
+  }
+  if (next <= kMaxCodePoint) out.push_back({next, kMaxCodePoint});
+  return out;
+}
+
+Ranges intersect(const Ranges& a, const Ranges& b) {
+  return complement(unite(complement(a), complement(b)));
+}
+
+Ranges property_ranges(std::string_view name) {
+  Ranges out;
+  for (const NamedRanges& named : named_ranges()) {
+    if (named.name == name) return {named.ranges.begin(), named.ranges.end()};
+  }
+  const auto runs = category_runs();
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const std::string_view category = kCategoryNames[runs[i].category];
+    if (name.empty() || !category.starts_with(name)) continue;
+    out.push_back({runs[i].first, i + 1 < runs.size() ? runs[i + 1].first - 1 : kMaxCodePoint});
+  }
+  return normalize_ranges(std::move(out));
+}
+
+Ranges space_ranges() {
+  return {{0x09, 0x0D},     {0x20, 0x20},     {0x85, 0x85},     {0xA0, 0xA0},     {0x1680, 0x1680},
+          {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}};
+}
+
+Ranges word_ranges() {
+  Ranges out = property_ranges("Alphabetic");
+  for (const char* name : {"M", "Nd", "Pc"}) out = unite(out, property_ranges(name));
+  return out;
+}
+
+CodePointSet::CodePointSet(const Ranges& ranges) : index_(0x1100) {
+  std::map<std::array<uint64_t, 4>, uint16_t> known;
+  auto range = ranges.begin();
+  for (uint32_t block = 0; block < 0x1100; ++block) {
+    std::array<uint64_t, 4> words{};
+    const uint32_t end = block * 256 + 255;
+    while (range != ranges.end() && range->last < block * 256) ++range;
+    for (auto r = range; r != ranges.end() && r->first <= end; ++r) {
+      for (uint32_t c = std::max(r->first, block * 256); c <= std::min(r->last, end); ++c)
+        words[c >> 6 & 3] |= uint64_t{1} << (c & 63);
+    }
+    const auto [found, added] = known.try_emplace(words, static_cast<uint16_t>(known.size()));
+    if (added) blocks_.insert(blocks_.end(), words.begin(), words.end());
+    index_[block] = found->second;
+  }
+}
+
+}  // namespace strata::text
