@@ -2,7 +2,7 @@
 // or not it is executed (a recompute that skips something still counts whole). P layer weights, T
 // tokens, S sequence length, L layers.
 #pragma once
-#include "model/adapter_io.h"
+#include "model/adapter/io.h"
 
 namespace strata::apps {
 

@@ -9,7 +9,7 @@
 #include "apps/model_files.h"
 #include "base/error.h"
 #include "base/files.h"
-#include "model/load.h"
+#include "model/weights/load.h"
 #include "report/format.h"
 
 namespace strata::apps {

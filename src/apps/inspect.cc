@@ -14,7 +14,7 @@
 #include "apps/text_stack.h"
 #include "base/error.h"
 #include "base/files.h"
-#include "model/load.h"
+#include "model/weights/load.h"
 #include "report/format.h"
 #include "report/table.h"
 

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "checkpoint/safetensors_writer.h"
-#include "model/adapter_tensors.h"
+#include "model/adapter/tensors.h"
 #include "ops/elementwise.h"
 
 namespace strata::apps {

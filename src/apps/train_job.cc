@@ -9,7 +9,7 @@
 #include "apps/model_files.h"
 #include "base/error.h"
 #include "base/files.h"
-#include "model/adapter_io.h"
+#include "model/adapter/io.h"
 #include "ops/elementwise.h"
 
 namespace strata::apps {

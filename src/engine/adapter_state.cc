@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "checkpoint/safetensors_writer.h"
-#include "model/adapter_export.h"
+#include "model/adapter/export.h"
 #include "ops/elementwise.h"
 
 namespace strata::engine {

@@ -24,7 +24,7 @@ int64_t copy_bytes(const AdapterCopy& copy);
 // Bytes of the files written.
 int64_t write_adapter_state(const AdapterCopy& copy, const std::string& dir,
                             const std::string& base_model_name);
-// The weights in the form that other programs of the Tinker service read (model/adapter_export.h).
+// The weights in the form that other programs of the Tinker service read (model/adapter/export.h).
 int64_t export_adapter_files(const model::LoraAdapter& adapter, const std::string& dir,
                              const std::string& base_model_name);
 // Replaces weights, and moments and step count by the saved ones or by zero. Accumulated gradients

@@ -16,8 +16,8 @@
 #include "engine/kv_pool.h"
 #include "engine/pass.h"
 #include "engine/pass_room.h"
-#include "model/adapter_io.h"
-#include "model/load.h"
+#include "model/adapter/io.h"
+#include "model/weights/load.h"
 #include "train/optimizer.h"
 
 namespace strata::engine {

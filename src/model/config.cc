@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "model/config_object.h"
-#include "model/family.h"
-#include "model/layer_table.h"
+#include "model/families/config_object.h"
+#include "model/families/family.h"
+#include "model/weights/layer_table.h"
 
 namespace strata::model {
 namespace {

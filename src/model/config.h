@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "model/connector.h"
-#include "model/rope_config.h"
+#include "model/connectors/connector.h"
+#include "model/families/rope_config.h"
 #include "model/streams.h"
 #include "tensor/dtype.h"
 

@@ -1,8 +1,8 @@
-// One decoder layer: its sublayers in order, each a connector around a block (model/connector.h).
-// The first reads the layer's input, the last writes its output; the residual between them is fp32.
-// Backward takes and returns the residual gradient in fp32. Recompute runs forward again: the same
-// kernels on the same input, so the same bits. T tokens, D the state's width (of all streams
-// together). Engine thread only.
+// One decoder layer: its sublayers in order, each a connector around a block
+// (model/connectors/connector.h). The first reads the layer's input, the last writes its output;
+// the residual between them is fp32. Backward takes and returns the residual gradient in fp32.
+// Recompute runs forward again: the same kernels on the same input, so the same bits. T tokens, D
+// the state's width (of all streams together). Engine thread only.
 #pragma once
 #include <array>
 #include <memory>

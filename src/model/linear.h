@@ -2,7 +2,7 @@
 // rows of adapter a. T tokens, N outputs, K inputs, R largest rank in the batch. h = round(scale *
 // x A^T) continues the base product's accumulator. Engine thread only.
 #pragma once
-#include "model/block.h"
+#include "model/blocks/block.h"
 #include "model/pass.h"
 
 namespace strata::model {

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "model/blocks/expert_rows.h"
 #include "model/cache_layout.h"
-#include "model/expert_rows.h"
 #include "model/rope_table.h"
 #include "model/rows.h"
-#include "model/weights.h"
+#include "model/weights/weights.h"
 #include "ops/attention.h"
 #include "ops/cache_write.h"
 #include "ops/gemm.h"

@@ -7,7 +7,7 @@
 
 #include "backend/arena.h"
 #include "backend/backend.h"
-#include "model/rope_config.h"
+#include "model/families/rope_config.h"
 
 namespace strata::model {
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "model/lora.h"
+#include "model/adapter/lora.h"
 
 namespace strata::model {
 

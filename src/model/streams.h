@@ -5,7 +5,7 @@
 // block, a row over a config of its own. T tokens, D model width. Engine thread only, but for what
 // needs no Pass.
 #pragma once
-#include "model/block.h"
+#include "model/blocks/block.h"
 
 namespace strata::model {
 

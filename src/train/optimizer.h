@@ -8,7 +8,7 @@
 #include "api/batch.h"
 #include "backend/backend.h"
 #include "base/function_ref.h"
-#include "model/lora.h"
+#include "model/adapter/lora.h"
 #include "model/pass.h"
 
 namespace strata::train {

@@ -1,12 +1,11 @@
 // Exported adapters as tinker_cookbook.weights reads them: stacked experts, and lora_alpha / r of
 // the config as the scale of every module.
-#include "model/adapter_export.h"
-
 #include <gmock/gmock.h>
 
 #include <map>
 
-#include "model/adapter_io.h"
+#include "model/adapter/export.h"
+#include "model/adapter/io.h"
 #include "tests/base/temp_dir.h"
 
 namespace strata::model {

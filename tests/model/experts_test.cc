@@ -10,8 +10,8 @@
 #include <sstream>
 
 #include "checkpoint/checkpoint_dir.h"
-#include "model/adapter_io.h"
-#include "model/load.h"
+#include "model/adapter/io.h"
+#include "model/weights/load.h"
 #include "tests/base/temp_dir.h"
 
 namespace strata::model {

@@ -1,14 +1,14 @@
 // Where layers live: every layer is in exactly one stack, at the place the table says; mixed models
 // keep their global indices.
-#include "model/layer_table.h"
+#include "model/weights/layer_table.h"
 
 #include <gtest/gtest.h>
 
 #include "model/blocks/gated_mlp.h"
 #include "model/blocks/gqa.h"
 #include "model/blocks/moe.h"
-#include "model/family.h"
-#include "model/weights.h"
+#include "model/families/family.h"
+#include "model/weights/weights.h"
 
 namespace strata::model {
 namespace {

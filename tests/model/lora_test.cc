@@ -1,6 +1,6 @@
 // A fresh adapter has PEFT's initialisation, whatever the model's depth and the other modules are:
 // linear A uniform in +-1/sqrt(in), B zero; embedding A zero, B standard normal.
-#include "model/lora.h"
+#include "model/adapter/lora.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <cmath>
 
 #include "backend/backend.h"
-#include "model/adapter_io.h"
-#include "model/load.h"
+#include "model/adapter/io.h"
+#include "model/weights/load.h"
 
 namespace strata::model {
 namespace {

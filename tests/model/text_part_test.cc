@@ -10,8 +10,8 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "checkpoint/safetensors.h"
-#include "model/adapter_io.h"
-#include "model/load.h"
+#include "model/adapter/io.h"
+#include "model/weights/load.h"
 #include "tests/checkpoint/safetensors_bytes.h"
 
 namespace strata::model {

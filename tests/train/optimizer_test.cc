@@ -10,7 +10,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "model/adapter_io.h"
+#include "model/adapter/io.h"
 #include "ops/elementwise.h"
 
 namespace strata::train {

@@ -208,7 +208,7 @@ GOOD = {"src/base/a.h": "#pragma once\n#include <vector>\n",
         "src/base/a.cc": '#include "base/a.h"\nvoid f() { try { } catch (...) { } }\n',
         "docs/architecture.md": "| `base/` | what all need | 1,000 |\n",
         "src/tensor/b.h": '#pragma once\n#include "base/a.h"\n',
-        "src/ops/x.cc": "auto* p = view.f32();\n", "src/model/load.cc": "const HostAccess access(a);\n",
+        "src/ops/x.cc": "auto* p = view.f32();\n", "src/model/weights/load.cc": "const HostAccess access(a);\n",
         "src/model/y.cc": "// what view.f32() would be\n"}
 BAD = {
     "may not include": {"src/base/x.h": '#pragma once\n#include "tensor/b.h"\n'},

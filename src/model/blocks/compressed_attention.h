@@ -7,7 +7,7 @@
 // pages the entries and the keys that the indexer compares. Source: HF modeling_deepseek_v4.py,
 // DeepseekV4Attention, DeepseekV4HCACompressor, DeepseekV4CSACompressor, DeepseekV4Indexer.
 #pragma once
-#include "model/block.h"
+#include "model/blocks/block.h"
 
 namespace strata::model {
 

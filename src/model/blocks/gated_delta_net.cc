@@ -5,8 +5,8 @@
 
 #include <array>
 
+#include "model/blocks/state_segments.h"
 #include "model/linear.h"
-#include "model/state_segments.h"
 #include "ops/causal_conv.h"
 #include "ops/delta_gates.h"
 #include "ops/gated_norm.h"

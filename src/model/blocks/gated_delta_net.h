@@ -3,7 +3,7 @@
 // learning rate come from two narrow projections. Between passes it keeps the convolution's last
 // inputs and the rule's state. Source: HF modeling_qwen3_5.py, Qwen3_5GatedDeltaNet.
 #pragma once
-#include "model/block.h"
+#include "model/blocks/block.h"
 #include "ops/delta_net.h"
 
 namespace strata::model {

@@ -4,7 +4,7 @@
 #pragma once
 #include <array>
 
-#include "model/block.h"
+#include "model/blocks/block.h"
 #include "model/pass.h"
 #include "ops/gated.h"
 

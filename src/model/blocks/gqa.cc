@@ -6,7 +6,7 @@
 #include <array>
 
 #include "model/blocks/attention_config.h"
-#include "model/kv_segments.h"
+#include "model/blocks/kv_segments.h"
 #include "model/linear.h"
 #include "ops/gated.h"
 #include "ops/rope.h"

@@ -5,7 +5,7 @@
 // where they were computed: the same bits either way. Sources: HF modeling_llama.py,
 // LlamaAttention; modeling_qwen3.py, Qwen3Attention; modeling_qwen3_5.py, Qwen3_5Attention.
 #pragma once
-#include "model/block.h"
+#include "model/blocks/block.h"
 
 namespace strata::model {
 

@@ -4,7 +4,7 @@
 // low-rank term continuing the accumulator. T tokens, G groups, K inputs and O outputs of a group,
 // R rank. Source: HF modeling_deepseek_v4.py, DeepseekV4GroupedLinear. Engine thread only.
 #pragma once
-#include "model/block.h"
+#include "model/blocks/block.h"
 #include "model/pass.h"
 
 namespace strata::model {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "model/blocks/state_segments.h"
 #include "model/linear.h"
-#include "model/state_segments.h"
 #include "ops/compressor.h"
 
 namespace strata::model {

@@ -4,7 +4,7 @@
 #pragma once
 #include <span>
 
-#include "model/block.h"
+#include "model/blocks/block.h"
 #include "model/pass.h"
 #include "ops/indexer.h"
 #include "ops/sparse_attention.h"

@@ -7,8 +7,8 @@
 #include <array>
 
 #include "model/blocks/attention_config.h"
+#include "model/blocks/kv_segments.h"
 #include "model/blocks/mla_heads.h"
-#include "model/kv_segments.h"
 #include "model/linear.h"
 #include "model/residual.h"
 #include "ops/attention.h"

@@ -4,7 +4,7 @@
 // prefill and decode, so that they agree bit for bit. Source: HF modeling_deepseek_v3.py,
 // DeepseekV3Attention (which expands keys and values instead). See blocks/mla_heads.h.
 #pragma once
-#include "model/block.h"
+#include "model/blocks/block.h"
 
 namespace strata::model {
 

@@ -5,7 +5,7 @@
 // term continuing the accumulator. T tokens, N heads, P nope width, C latent width, U value width,
 // R rank, G = C + rope width. Engine thread only.
 #pragma once
-#include "model/block.h"
+#include "model/blocks/block.h"
 #include "model/pass.h"
 
 namespace strata::model {

@@ -6,7 +6,7 @@
 // weight goes into the expert's hidden values before the down projection, which is linear; a
 // token's experts are summed in fp32 in the order of its choice.
 #pragma once
-#include "model/block.h"
+#include "model/blocks/block.h"
 
 namespace strata::model {
 

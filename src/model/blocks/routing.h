@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-#include "model/block.h"
+#include "model/blocks/block.h"
 #include "model/blocks/moe.h"
 #include "ops/router.h"
 #include "tensor/view.h"

@@ -7,7 +7,7 @@
 #pragma once
 #include <string_view>
 
-#include "model/connector.h"
+#include "model/connectors/connector.h"
 #include "model/streams.h"
 
 namespace strata::model {

@@ -4,7 +4,7 @@
 #pragma once
 #include <string_view>
 
-#include "model/connector.h"
+#include "model/connectors/connector.h"
 
 namespace strata::model {
 

@@ -12,7 +12,7 @@
 #include "model/blocks/compressed_attention.h"
 #include "model/blocks/moe.h"
 #include "model/connectors/hyper_connection.h"
-#include "model/family.h"
+#include "model/families/family.h"
 
 namespace strata::model {
 namespace {

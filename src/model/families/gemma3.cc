@@ -10,7 +10,7 @@
 #include "model/blocks/gated_mlp.h"
 #include "model/blocks/gqa.h"
 #include "model/connectors/post_norm_add.h"
-#include "model/family.h"
+#include "model/families/family.h"
 
 namespace strata::model {
 namespace {

@@ -4,7 +4,7 @@
 #include "model/blocks/attention_config.h"
 #include "model/blocks/gated_mlp.h"
 #include "model/blocks/gqa.h"
-#include "model/family.h"
+#include "model/families/family.h"
 
 namespace strata::model {
 namespace {

@@ -7,7 +7,7 @@
 #include "model/blocks/gated_mlp.h"
 #include "model/blocks/gqa.h"
 #include "model/blocks/moe.h"
-#include "model/family.h"
+#include "model/families/family.h"
 
 namespace strata::model {
 namespace {

@@ -1,4 +1,4 @@
-#include "model/load.h"
+#include "model/weights/load.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "model/family.h"
+#include "model/families/family.h"
 #include "ops/elementwise.h"
 
 namespace strata::model {

@@ -10,7 +10,7 @@
 #include "backend/backend.h"
 #include "base/function_ref.h"
 #include "checkpoint/checkpoint_dir.h"
-#include "model/weights.h"
+#include "model/weights/weights.h"
 
 namespace strata::model {
 

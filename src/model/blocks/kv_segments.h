@@ -3,7 +3,7 @@
 #pragma once
 #include <span>
 
-#include "model/block.h"
+#include "model/blocks/block.h"
 #include "model/pass.h"
 
 namespace strata::model {

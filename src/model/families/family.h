@@ -9,7 +9,7 @@
 #include "base/function_ref.h"
 #include "model/blocks/gqa.h"
 #include "model/config.h"
-#include "model/config_object.h"
+#include "model/families/config_object.h"
 
 namespace strata::model {
 

@@ -1,6 +1,6 @@
 // Source: HF modeling_rope_utils.py, _compute_default_rope_parameters,
 // _compute_linear_scaling_rope_parameters, _compute_llama3_parameters, _compute_yarn_parameters.
-#include "model/rope_config.h"
+#include "model/families/rope_config.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "model/adapter_io.h"
+#include "model/adapter/io.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,7 +12,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "model/adapter_tensors.h"
+#include "model/adapter/tensors.h"
 
 namespace strata::model {
 namespace {

@@ -1,4 +1,4 @@
-#include "model/adapter_tensors.h"
+#include "model/adapter/tensors.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "model/layer_table.h"
+#include "model/weights/layer_table.h"
 
 #include <algorithm>
 

@@ -1,9 +1,9 @@
 // ModelWeights: the base model's parameters. Matrices are panels in one arena, the only copy; the
 // rest (norms, biases) is f32, holding bf16-rounded values in bf16 mode. Layers of one config live
-// in one stack (model/layer_table.h): each parameter is one [n, ...] allocation, and a layer's view
-// points into it, so a write through a view is a write to the stack. The table lists every
-// parameter with its checkpoint name; loading, saving and training are loops over it. Engine thread
-// only.
+// in one stack (model/weights/layer_table.h): each parameter is one [n, ...] allocation, and a
+// layer's view points into it, so a write through a view is a write to the stack. The table lists
+// every parameter with its checkpoint name; loading, saving and training are loops over it. Engine
+// thread only.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -14,7 +14,7 @@
 #include "backend/arena.h"
 #include "backend/backend.h"
 #include "model/config.h"
-#include "model/layer_table.h"
+#include "model/weights/layer_table.h"
 #include "tensor/panel.h"
 #include "tensor/view.h"
 

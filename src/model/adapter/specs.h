@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/function_ref.h"
-#include "model/lora.h"
+#include "model/adapter/lora.h"
 
 namespace strata::model {
 

@@ -1,4 +1,4 @@
-#include "model/kv_segments.h"
+#include "model/blocks/kv_segments.h"
 
 #include <algorithm>
 

@@ -13,7 +13,7 @@
 
 #include "backend/arena.h"
 #include "backend/backend.h"
-#include "model/weights.h"
+#include "model/weights/weights.h"
 #include "ops/adamw.h"
 
 namespace strata::model {

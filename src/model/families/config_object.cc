@@ -1,4 +1,4 @@
-#include "model/config_object.h"
+#include "model/families/config_object.h"
 
 #include <fmt/format.h>
 

@@ -12,7 +12,7 @@
 #include <type_traits>
 
 #include "model/cache_spec.h"
-#include "model/param_rows.h"
+#include "model/weights/param_rows.h"
 #include "tensor/panel.h"
 #include "tensor/view.h"
 

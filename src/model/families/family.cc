@@ -1,4 +1,4 @@
-#include "model/family.h"
+#include "model/families/family.h"
 
 #include <fmt/format.h>
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "model/lora.h"
+#include "model/adapter/lora.h"
 
 namespace strata::model {
 

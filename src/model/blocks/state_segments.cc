@@ -1,4 +1,4 @@
-#include "model/state_segments.h"
+#include "model/blocks/state_segments.h"
 
 namespace strata::model {
 

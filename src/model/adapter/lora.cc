@@ -1,4 +1,4 @@
-#include "model/lora.h"
+#include "model/adapter/lora.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "base/rng.h"
-#include "model/adapter_tensors.h"
+#include "model/adapter/tensors.h"
 #include "ops/elementwise.h"
 
 namespace strata::model {

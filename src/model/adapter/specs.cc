@@ -1,4 +1,4 @@
-#include "model/adapter_specs.h"
+#include "model/adapter/specs.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

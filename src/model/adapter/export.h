@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "model/lora.h"
+#include "model/adapter/lora.h"
 
 namespace strata::model {
 

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "checkpoint/peft.h"
-#include "model/adapter_specs.h"
-#include "model/load.h"
-#include "model/lora.h"
+#include "model/adapter/lora.h"
+#include "model/adapter/specs.h"
+#include "model/weights/load.h"
 
 namespace strata::model {
 

@@ -2,7 +2,7 @@
 // or the streams a model may have instead of one residual. Like a block, a row of functions over a
 // config of its own (connectors/<name>.{h,cc}). Engine thread only, but for what needs no Pass.
 #pragma once
-#include "model/block.h"
+#include "model/blocks/block.h"
 
 namespace strata::model {
 

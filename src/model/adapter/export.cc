@@ -1,4 +1,4 @@
-#include "model/adapter_export.h"
+#include "model/adapter/export.h"
 
 #include <algorithm>
 #include <deque>
@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "checkpoint/peft.h"
-#include "model/adapter_io.h"
+#include "model/adapter/io.h"
 
 namespace strata::model {
 namespace {
