@@ -13,7 +13,7 @@ struct FilterEntry {
   Value (*filter)(Interpreter&, const Value&, Arguments&);
 };
 
-// jinja_text_filters.cc: those of text and numbers.
+// text_filters.cc: those of text and numbers.
 std::span<const FilterEntry> text_filters();
 
 inline std::string text_of(Interpreter& interpreter, const Value& value) {

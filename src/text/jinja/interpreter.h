@@ -129,7 +129,7 @@ class ArgumentReader {
   size_t num_named_ = 0;
 };
 
-// jinja_methods.cc: methods of str, dict, list and tuple.
+// methods.cc: methods of str, dict, list and tuple.
 bool has_method(const Value& object, const std::string& name);
 Value call_method(Interpreter& interpreter, const Value& object, const std::string& name,
                   Arguments& arguments);

@@ -1,5 +1,5 @@
 // Tokens -> tree, in the grammar of jinja2 3.1 (jinja2/parser.py). Statements are in
-// jinja_parser.cc, expressions in jinja_expression_parser.cc. One use.
+// parser.cc, expressions in expression_parser.cc. One use.
 #pragma once
 #include <algorithm>
 #include <initializer_list>
