@@ -6,8 +6,8 @@
 #include <functional>
 
 #include "apps/options.h"
-#include "apps/serve.h"
-#include "apps/serve_options.h"
+#include "apps/serve/options.h"
+#include "apps/serve/serve.h"
 #include "backend/backend.h"
 #include "base/env.h"
 #include "base/error.h"

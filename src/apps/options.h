@@ -2,7 +2,7 @@
 // table of serve is server/options.h, which the environment and a file give as well.
 #pragma once
 #include "apps/backup.h"
-#include "apps/bench.h"
+#include "apps/bench/bench.h"
 #include "apps/chat.h"
 #include "apps/generate.h"
 #include "apps/init.h"
@@ -10,7 +10,7 @@
 #include "apps/keygen.h"
 #include "apps/probe.h"
 #include "apps/tokenize.h"
-#include "apps/train.h"
+#include "apps/train/train.h"
 #include "base/option_table.h"
 
 namespace strata::apps {

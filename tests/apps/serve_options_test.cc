@@ -1,9 +1,9 @@
-#include "apps/serve_options.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
+
+#include "apps/serve/options.h"
 
 namespace strata::apps {
 namespace {

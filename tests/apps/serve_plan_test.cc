@@ -1,8 +1,7 @@
 // How a server divides its memory: the longest datum is the longest that fits a pass.
-#include "apps/serve_plan.h"
-
 #include <gtest/gtest.h>
 
+#include "apps/serve/plan.h"
 #include "engine/memory_plan.h"
 #include "engine/work_runner.h"
 

@@ -1,6 +1,6 @@
 // strata train from its options to its files: what is refused, what falls, and that a killed run
 // resumes to the same bits.
-#include "apps/train.h"
+#include "apps/train/train.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -16,8 +16,8 @@
 #include <thread>
 
 #include "apps/init.h"
-#include "apps/train_job.h"
-#include "apps/train_plan.h"
+#include "apps/train/job.h"
+#include "apps/train/plan.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "report/metrics_log.h"

@@ -1,6 +1,6 @@
-// Dispatch: the way from the server to whatever runs commands, as functions that apps/serve binds
-// to the scheduler and tests to a fake. Called on the I/O thread; each accepted command is answered
-// by exactly one Service::post().
+// Dispatch: the way from the server to whatever runs commands, as functions that apps/serve/serve
+// binds to the scheduler and tests to a fake. Called on the I/O thread; each accepted command is
+// answered by exactly one Service::post().
 #pragma once
 #include <cstdint>
 #include <functional>

@@ -1,4 +1,4 @@
-// make_train_job (apps/train_job.h): every check of `strata train` that comes before the first
+// make_train_job (apps/train/job.h): every check of `strata train` that comes before the first
 // step.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,7 +10,7 @@
 
 #include "apps/options.h"
 #include "apps/text_stack.h"
-#include "apps/train_job.h"
+#include "apps/train/job.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "report/format.h"

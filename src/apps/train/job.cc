@@ -1,4 +1,4 @@
-#include "apps/train_job.h"
+#include "apps/train/job.h"
 
 #include <fmt/format.h>
 

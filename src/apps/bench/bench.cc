@@ -1,4 +1,4 @@
-#include "apps/bench.h"
+#include "apps/bench/bench.h"
 
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -12,9 +12,9 @@
 #include <optional>
 #include <vector>
 
-#include "apps/bench_count.h"
-#include "apps/bench_groups.h"
-#include "apps/bench_shapes.h"
+#include "apps/bench/count.h"
+#include "apps/bench/groups.h"
+#include "apps/bench/shapes.h"
 #include "apps/engine_setup.h"
 #include "base/clock.h"
 #include "base/error.h"

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "apps/serve_plan.h"
+#include "apps/serve/plan.h"
 #include "engine/work_runner.h"
 #include "scheduler/scheduler.h"
 

@@ -1,4 +1,4 @@
-#include "apps/engine_host.h"
+#include "apps/serve/engine_host.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "apps/bench_groups.h"
+#include "apps/bench/groups.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "apps/train.h"
+#include "apps/train/train.h"
 
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -7,9 +7,9 @@
 #include <cmath>
 #include <optional>
 
-#include "apps/train_job.h"
-#include "apps/train_plan.h"
-#include "apps/train_state.h"
+#include "apps/train/job.h"
+#include "apps/train/plan.h"
+#include "apps/train/state.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/files.h"

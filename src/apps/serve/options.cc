@@ -1,4 +1,4 @@
-#include "apps/serve_options.h"
+#include "apps/serve/options.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "apps/serve.h"
+#include "apps/serve/serve.h"
 
 #include <fmt/format.h>
 #include <malloc.h>
@@ -6,7 +6,7 @@
 #include <signal.h>
 #include <time.h>
 
-#include "apps/engine_host.h"
+#include "apps/serve/engine_host.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/tinker_server.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "api/batch.h"
-#include "apps/train.h"
+#include "apps/train/train.h"
 #include "data/batch_plan.h"
 #include "data/dataset.h"
 #include "data/lr_schedule.h"

@@ -1,4 +1,4 @@
-#include "apps/bench_shapes.h"
+#include "apps/bench/shapes.h"
 
 #include "base/check.h"
 #include "model/blocks/attention_config.h"

@@ -1,4 +1,4 @@
-#include "apps/bench_count.h"
+#include "apps/bench/count.h"
 
 #include <algorithm>
 

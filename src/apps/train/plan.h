@@ -3,7 +3,7 @@
 #pragma once
 #include <string>
 
-#include "apps/train_job.h"
+#include "apps/train/job.h"
 
 namespace strata::apps {
 

@@ -1,4 +1,4 @@
-#include "apps/serve_plan.h"
+#include "apps/serve/plan.h"
 
 #include <fmt/format.h>
 

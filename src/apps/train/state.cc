@@ -1,4 +1,4 @@
-#include "apps/train_state.h"
+#include "apps/train/state.h"
 
 #include <fmt/format.h>
 

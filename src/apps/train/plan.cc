@@ -1,4 +1,4 @@
-#include "apps/train_plan.h"
+#include "apps/train/plan.h"
 
 #include <fmt/format.h>
 
