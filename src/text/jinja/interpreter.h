@@ -136,15 +136,15 @@ Value call_method(Interpreter& interpreter, const Value& object, const std::stri
 Value bound_method(const Value& object, const std::string& name);
 // An Error when Python has this attribute and the sandbox or this interpreter does not.
 void refuse_attribute(const Value& object, const std::string& name);
-// jinja_globals.cc: range, dict, namespace, raise_exception, strftime_now. Undefined when there is
+// globals.cc: range, dict, namespace, raise_exception, strftime_now. Undefined when there is
 // none.
 Value global_function(const std::string& name);
-// jinja_format.cc: text % values, and str.format.
+// format.cc: text % values, and str.format.
 std::string format_percent(Interpreter& interpreter, const std::string& format,
                            const Value& values);
 std::string format_braces(Interpreter& interpreter, const std::string& format,
                           Arguments& arguments);
-// jinja_filters.cc and jinja_tests.cc.
+// filters.cc and tests.cc.
 bool has_filter(const std::string& name);
 bool has_test(const std::string& name);
 

@@ -1,4 +1,4 @@
-// A pattern as a tree, between regex_parser.cc and regex_compiler.cc.
+// A pattern as a tree, between parser.cc and compiler.cc.
 #pragma once
 #include <string>
 #include <string_view>
