@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "engine/recompute_plan.h"
+#include "engine/plan/recompute_plan.h"
 
 namespace strata::apps {
 

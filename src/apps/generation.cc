@@ -8,7 +8,7 @@
 #include "apps/engine_setup.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "engine/sampling_loop.h"
+#include "engine/sampling/sampling_loop.h"
 #include "text/stop_finder.h"
 #include "text/tokenizer/detokenizer.h"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "engine/sampling_loop.h"
+#include "engine/sampling/sampling_loop.h"
 #include "ops/elementwise.h"
 
 namespace strata::engine {

@@ -87,7 +87,7 @@ class Engine {
 
   // An Error that names the field at fault, below `where`.
   void check(const api::Sequence& sequence, const std::string& where, bool want_loss) const;
-  // For the sampling loop (engine/sampling_loop.h).
+  // For the sampling loop (engine/sampling/sampling_loop.h).
   void check(const api::SampleRequest& request, size_t index) const;
   [[nodiscard]] model::LoraAdapter* adapter_or_base(api::AdapterSlot slot) const;
   [[nodiscard]] KvPool& kv_pool() { return kv_pool_; }

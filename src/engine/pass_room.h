@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "engine/pass_plan.h"
+#include "engine/plan/pass_plan.h"
 #include "model/rope_table.h"
 
 namespace strata::engine {

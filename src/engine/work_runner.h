@@ -14,8 +14,8 @@
 #include "api/work.h"
 #include "engine/adapter_book.h"
 #include "engine/adapter_state.h"
-#include "engine/sample_runner.h"
-#include "engine/snapshots.h"
+#include "engine/sampling/sample_runner.h"
+#include "engine/sampling/snapshots.h"
 
 namespace strata::engine {
 

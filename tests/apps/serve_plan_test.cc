@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "apps/serve/plan.h"
-#include "engine/memory_plan.h"
+#include "engine/plan/memory_plan.h"
 #include "engine/work_runner.h"
 
 namespace strata::apps {

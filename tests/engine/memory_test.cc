@@ -13,8 +13,8 @@
 
 #include "base/error.h"
 #include "engine/engine.h"
-#include "engine/memory_plan.h"
-#include "engine/sampling_loop.h"
+#include "engine/plan/memory_plan.h"
+#include "engine/sampling/sampling_loop.h"
 #include "model/blocks/gqa.h"
 #include "model/blocks/mla.h"
 #include "tests/engine/tiny_engine.h"

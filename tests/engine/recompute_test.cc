@@ -8,7 +8,7 @@
 #include <random>
 
 #include "base/error.h"
-#include "engine/recompute_plan.h"
+#include "engine/plan/recompute_plan.h"
 #include "tests/engine/tiny_engine.h"
 
 namespace strata::engine {

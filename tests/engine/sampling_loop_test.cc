@@ -1,5 +1,5 @@
 // Rows that share a prompt, and the server's own rules of sampling.
-#include "engine/sampling_loop.h"
+#include "engine/sampling/sampling_loop.h"
 
 #include <gtest/gtest.h>
 

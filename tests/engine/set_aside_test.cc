@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <deque>
 
-#include "engine/sampling_loop.h"
+#include "engine/sampling/sampling_loop.h"
 #include "tests/engine/runner_house.h"
 
 namespace strata::engine {

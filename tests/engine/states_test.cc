@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "engine/sampling_loop.h"
+#include "engine/sampling/sampling_loop.h"
 #include "tests/engine/tiny_engine.h"
 
 namespace strata::engine {

@@ -1,11 +1,11 @@
 // Who gets how much of a sampling step.
-#include "engine/step_share.h"
+#include "engine/sampling/step_share.h"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "engine/step_budget.h"
+#include "engine/sampling/step_budget.h"
 
 namespace strata::engine {
 namespace {

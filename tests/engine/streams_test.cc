@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/memory_plan.h"
+#include "engine/plan/memory_plan.h"
 #include "model/connectors/pre_norm_add.h"
 #include "model/residual.h"
 #include "tests/engine/tiny_engine.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "engine/engine.h"
-#include "engine/sampling_loop.h"
+#include "engine/sampling/sampling_loop.h"
 
 namespace strata::engine {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "engine/adapter_state.h"
-#include "engine/memory_plan.h"
+#include "engine/plan/memory_plan.h"
 #include "engine/work_runner.h"
 #include "report/format.h"
 #include "report/table.h"

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "base/error.h"
-#include "engine/recompute_plan.h"
+#include "engine/plan/recompute_plan.h"
 #include "report/format.h"
 #include "report/table.h"
 #include "server/options.h"

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "engine/sampling_loop.h"
+#include "engine/sampling/sampling_loop.h"
 #include "ops/elementwise.h"
 #include "ops/log_softmax.h"
 #include "sample/sampler.h"

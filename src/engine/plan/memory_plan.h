@@ -1,5 +1,5 @@
 // MemoryPlan: what a run will take, in bytes, before it starts: weights and adapters as they are,
-// and passes as they are counted (engine/pass_plan.h).
+// and passes as they are counted (engine/plan/pass_plan.h).
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "engine/stop_text.h"
+#include "engine/sampling/stop_text.h"
 
 namespace strata::engine {
 

@@ -1,4 +1,4 @@
-#include "engine/pass_plan.h"
+#include "engine/plan/pass_plan.h"
 
 namespace strata::engine {
 

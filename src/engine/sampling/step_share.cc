@@ -1,4 +1,4 @@
-#include "engine/step_share.h"
+#include "engine/sampling/step_share.h"
 
 #include <algorithm>
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "engine/sample_runner.h"
+#include "engine/sampling/sample_runner.h"
 
 namespace strata::engine {
 namespace {

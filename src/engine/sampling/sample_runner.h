@@ -13,10 +13,10 @@
 
 #include "api/result.h"
 #include "api/work.h"
-#include "engine/sampling_loop.h"
-#include "engine/snapshots.h"
-#include "engine/step_budget.h"
-#include "engine/stop_text.h"
+#include "engine/sampling/sampling_loop.h"
+#include "engine/sampling/snapshots.h"
+#include "engine/sampling/step_budget.h"
+#include "engine/sampling/stop_text.h"
 
 namespace strata::engine {
 
@@ -88,7 +88,7 @@ class SampleRunner {
   void drop(const api::RequestId& request);
   void drop_all(const std::string& reason, std::vector<api::Result>& results);
 
-  // engine/sample_room.cc
+  // engine/sampling/sample_room.cc
   [[nodiscard]] static uint64_t owner(const api::TenantId& tenant);
   [[nodiscard]] const api::TenantId& tenant_of(const Row& row) const {
     return requests_.at(row.request).command->tenant;

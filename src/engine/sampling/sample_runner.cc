@@ -1,4 +1,4 @@
-#include "engine/sample_runner.h"
+#include "engine/sampling/sample_runner.h"
 
 #include <fmt/format.h>
 

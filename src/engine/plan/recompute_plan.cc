@@ -1,4 +1,4 @@
-#include "engine/recompute_plan.h"
+#include "engine/plan/recompute_plan.h"
 
 #include <fmt/format.h>
 

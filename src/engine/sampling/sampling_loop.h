@@ -18,7 +18,7 @@
 
 #include "api/batch.h"
 #include "engine/engine.h"
-#include "engine/step_share.h"
+#include "engine/sampling/step_share.h"
 #include "model/head.h"
 
 namespace strata::engine {

@@ -1,4 +1,4 @@
-#include "engine/sampling_loop.h"
+#include "engine/sampling/sampling_loop.h"
 
 #include <algorithm>
 #include <utility>

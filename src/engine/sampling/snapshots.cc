@@ -1,4 +1,4 @@
-#include "engine/snapshots.h"
+#include "engine/sampling/snapshots.h"
 
 #include <fmt/format.h>
 
