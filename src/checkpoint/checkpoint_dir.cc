@@ -9,7 +9,6 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "checkpoint/faults.h"
-#include "checkpoint/fp8.h"
 #include "checkpoint/json.h"
 
 namespace strata {
@@ -97,24 +96,32 @@ CheckpointDir::CheckpointDir(std::string dir) : dir_(std::move(dir)) {
   join_scales();
 }
 
-// Gives 8-bit weights their scales, which leave the list of tensors. One without scales stays as it
-// is, not readable.
+const CheckpointTensor* CheckpointDir::scale_of(const CheckpointTensor& tensor) const {
+  for (const std::string& name : scale_names(tensor.info.name)) {
+    const CheckpointTensor* scale = find(name);
+    if (scale != nullptr) return scale;
+  }
+  return nullptr;
+}
+
+// Gives weights in few bits their scales, which leave the list of tensors. One without scales stays
+// as it is, not readable.
 void CheckpointDir::join_scales() {
   FaultList faults(dir_);
   std::set<std::string> joined;
   for (CheckpointTensor& tensor : tensors_) {
-    if (!is_fp8(tensor.info)) continue;
-    const CheckpointTensor* scale = find(tensor.info.name + std::string(kFp8ScaleSuffix));
+    const std::optional<BlockFormat> format = block_format(tensor.info);
+    const CheckpointTensor* scale = format ? scale_of(tensor) : nullptr;
     if (scale == nullptr) continue;
-    const std::string fault = fp8_scale_fault(tensor.info, scale->info);
+    const std::string fault = scale_fault(tensor.info, *format, scale->info);
     if (!fault.empty()) {
       faults.add(fault);
       continue;
     }
-    tensor.scale = scale->info;
-    tensor.scale_shard = scale->shard;
+    tensor.scaled = {*format, scale->info, scale->shard};
     tensor.info.readable = true;
     tensor.info.dtype = DType::kF32;
+    tensor.info.dims = format->dims;
     for (const int64_t dim : tensor.info.dims) tensor.info.shape.push_back(dim);
     joined.insert(scale->info.name);
   }
@@ -188,16 +195,17 @@ const CheckpointTensor* CheckpointDir::find(std::string_view name) const {
 
 void CheckpointDir::read(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
                          void* raw_out) const {
-  if (tensor.scale) {
-    return read_fp8(files_[tensor.shard], tensor.info, files_[tensor.scale_shard], *tensor.scale,
-                    first_element, count, static_cast<float*>(raw_out));
+  if (tensor.scaled) {
+    const auto& [format, scale, shard] = *tensor.scaled;
+    return read_scaled(files_[tensor.shard], tensor.info, format, files_[shard], scale,
+                       first_element, count, static_cast<float*>(raw_out));
   }
   files_[tensor.shard].read(tensor.info, first_element, count, raw_out);
 }
 
 void CheckpointDir::read_f32(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
                              float* out) const {
-  if (tensor.scale) return read(tensor, first_element, count, out);
+  if (tensor.scaled) return read(tensor, first_element, count, out);
   files_[tensor.shard].read_f32(tensor.info, first_element, count, out);
 }
 
@@ -234,7 +242,7 @@ CheckpointLayout CheckpointDir::layout() const {
       continue;
     }
     if (!tensor.info.readable) continue;
-    const DType dtype = tensor.scale ? DType::kBF16 : tensor.info.dtype;
+    const DType dtype = tensor.scaled ? DType::kBF16 : tensor.info.dtype;
     layout.entries.push_back(
         {{.name = tensor.info.name, .dtype = dtype, .shape = tensor.info.shape},
          shard_names_[tensor.shard]});

@@ -1,9 +1,9 @@
 // CheckpointDir: the weights of a Hugging Face directory, one model.safetensors or the shards that
 // model.safetensors.index.json names, seen as one list of named tensors. The constructor reads all
 // headers and checks that index and shards agree both ways; all faults come in one Error. A tensor
-// of 8-bit floats with block scales (checkpoint/fp8.h) is read as F32 and saved as BF16; its scales
-// are no tensors of their own. Any thread may read. CheckpointWriter: the way back, with the same
-// names, types, shapes and shard assignment.
+// of 8- or 4-bit floats with scales by block (checkpoint/block_scales.h) is read as F32 and saved
+// as BF16; its scales are no tensors of their own. Any thread may read. CheckpointWriter: the way
+// back, with the same names, types, shapes and shard assignment.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "checkpoint/block_scales.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_writer.h"
 
@@ -22,9 +23,14 @@ namespace strata {
 struct CheckpointTensor {
   TensorInfo info;
   size_t shard = 0;  // into shards()
-  // Of a tensor stored as 8-bit floats, info.dtype being what it is read as.
-  std::optional<TensorInfo> scale = {};
-  size_t scale_shard = 0;
+  // Of a tensor stored in few bits; info has the dtype that it is read as, and the shape of its
+  // elements.
+  struct Scaled {
+    BlockFormat format;
+    TensorInfo scale;
+    size_t shard = 0;  // of the scale
+  };
+  std::optional<Scaled> scaled = {};
 };
 
 // What a saver must know of the directory that the weights came from.
@@ -70,6 +76,7 @@ class CheckpointDir {
   void open_indexed();
   void add_shard(const std::string& name);
   void join_scales();
+  [[nodiscard]] const CheckpointTensor* scale_of(const CheckpointTensor& tensor) const;
 
   std::string dir_;
   bool indexed_ = false;

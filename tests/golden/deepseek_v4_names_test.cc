@@ -1,10 +1,13 @@
 // The three families of names that DeepSeek-V4's checkpoints have: a model that transformers saved,
 // rewritten here by the table of its own conversion (transformers' conversion_mapping.py) into the
 // names that it has in memory, experts as two tensors a layer, and into the published ones, loads
-// as the same parameters, bit by bit, and computes the same. Tables of experts are checked.
+// as the same parameters, bit by bit, and computes the same; so does one stored in few bits, as it
+// is published. Tables of experts are checked.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +16,7 @@
 #include <regex>
 
 #include "checkpoint/checkpoint_dir.h"
+#include "tests/checkpoint/safetensors_bytes.h"
 #include "tests/golden/probe_run.h"
 
 namespace strata::golden {
@@ -153,7 +157,7 @@ Tensors run(const std::string& dir) {
   return result.tensors;
 }
 
-class Names : public testing::Test {
+class Names : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!forced_path_exists()) GTEST_SKIP() << "this CPU lacks the forced path";
@@ -193,6 +197,129 @@ TEST_F(Names, ThreeFamiliesHoldTheSameParameters) {
   }
 }
 
+// A matrix in few bits: bytes, scales of powers of two, and the values that they stand for.
+struct Quantized {
+  std::string bytes, scales;
+  std::vector<float> values;
+};
+
+// Each element becomes the nearest of `levels` times its block's scale, which varies.
+Quantized quantize(const Stored& stored, const std::vector<float>& levels, int64_t block_rows,
+                   int64_t block_cols) {
+  const int64_t rows = stored.decl.shape[0], cols = stored.decl.shape[1];
+  const auto blocks = [](int64_t size, int64_t block) { return (size + block - 1) / block; };
+  const int64_t scale_cols = blocks(cols, block_cols);
+  Quantized out;
+  for (int64_t i = 0; i < blocks(rows, block_rows) * scale_cols; ++i)
+    out.scales += static_cast<char>(127 - 6 + i % 3);
+  std::vector<uint8_t> codes;
+  for (int64_t i = 0; i < rows * cols; ++i) {
+    float value = 0.0f;
+    std::memcpy(&value, stored.bytes.data() + i * 4, 4);
+    const int64_t block = i / cols / block_rows * scale_cols + i % cols / block_cols;
+    const float scale = std::ldexp(1.0f, static_cast<int>(block % 3) - 6);
+    const auto distance = [&](float level) { return std::abs(level * scale - value); };
+    const auto nearest = std::min_element(
+        levels.begin(), levels.end(), [&](float a, float b) { return distance(a) < distance(b); });
+    codes.push_back(static_cast<uint8_t>(nearest - levels.begin()));
+    out.values.push_back(*nearest * scale);
+  }
+  const size_t of_byte = levels.size() == 16 ? 2 : 1;
+  for (size_t i = 0; i < codes.size(); i += of_byte) {
+    const int high = of_byte == 2 ? codes[i + 1] << 4 : 0;
+    out.bytes += static_cast<char>(codes[i] | high);
+  }
+  return out;
+}
+
+std::vector<float> e4m3_levels() {
+  std::vector<float> levels;
+  for (int bits = 0; bits < 127; ++bits)
+    levels.push_back(e4m3_to_float(static_cast<uint8_t>(bits)));
+  levels.push_back(1e30f);  // 0x7f is no number
+  for (int bits = 128; bits < 255; ++bits)
+    levels.push_back(e4m3_to_float(static_cast<uint8_t>(bits)));
+  return levels;
+}
+std::vector<float> e2m1_levels() {
+  std::vector<float> levels;
+  for (int bits = 0; bits < 16; ++bits) levels.push_back(e2m1_to_float(static_cast<uint8_t>(bits)));
+  return levels;
+}
+
+// A file of tensors whose types our writer does not have.
+class RawFile {
+ public:
+  void add(const std::string& name, const std::string& dtype, const std::vector<int64_t>& dims,
+           const std::string& bytes) {
+    std::string shape;
+    for (const int64_t dim : dims) shape += (shape.empty() ? "" : ",") + std::to_string(dim);
+    const auto begin = static_cast<int64_t>(data_.size());
+    data_ += bytes;
+    header_ +=
+        (header_.empty() ? "" : ",") + strata::testing::entry(name, dtype, "[" + shape + "]", begin,
+                                                              static_cast<int64_t>(data_.size()));
+  }
+  void write(const std::string& path) const {
+    std::ofstream(path, std::ios::binary)
+        << strata::testing::safetensors_bytes("{" + header_ + "}", data_);
+  }
+
+ private:
+  std::string header_, data_;
+};
+
+// Projections in eight bits, routed experts in four.
+TEST_F(Names, FewBitsAreTheValuesThatTheyStandFor) {
+  static const std::regex eight(
+      R"(.*(\.attn\.w[a-z_]+|\.indexer\.wq_b|shared_experts\.w\d)\.weight)");
+  static const std::regex four(R"(.*\.experts\.\d+\.w\d\.weight)");
+  Model plain = read_model();
+  RawFile file;
+  int num_eight = 0, num_four = 0;
+  for (auto& [name, stored] : plain) {
+    const std::string published = renamed(name, kPublished);
+    std::vector<int64_t> dims;
+    for (int axis = 0; axis < stored.decl.shape.rank(); ++axis)
+      dims.push_back(stored.decl.shape[axis]);
+    const bool is_eight = std::regex_match(name, eight);
+    if (!is_eight && !std::regex_match(name, four)) {
+      file.add(published, stored.decl.integer_bytes == 8 ? "I64" : "F32", dims,
+               {reinterpret_cast<const char*>(stored.bytes.data()), stored.bytes.size()});
+      continue;
+    }
+    const Quantized few = is_eight ? quantize(stored, e4m3_levels(), 128, 128)
+                                   : quantize(stored, e2m1_levels(), 1, 32);
+    std::memcpy(stored.bytes.data(), few.values.data(), stored.bytes.size());
+    std::vector<int64_t> scales = {(dims[0] + 127) / 128, (dims[1] + 127) / 128};
+    if (!is_eight) {
+      scales = {dims[0], (dims[1] + 31) / 32};
+      dims[1] /= 2;
+    }
+    file.add(published, is_eight ? "F8_E4M3" : "I8", dims, few.bytes);
+    file.add(std::regex_replace(published, std::regex("weight$"), "scale"), "F8_E8M0", scales,
+             few.scales);
+    ++(is_eight ? num_eight : num_four);
+  }
+  EXPECT_GE(num_eight, 20);
+  EXPECT_GE(num_four, 20);
+  const std::string plain_dir = write_model("plain", plain);
+  const std::string dir = write_model("few_bits", plain);
+  file.write(dir + "/model.safetensors");
+  const Tensors want = run(plain_dir), got = run(dir);
+  ASSERT_EQ(got.size(), want.size());
+  EXPECT_TRUE(got.at("logits").values == want.at("logits").values);
+  for (const auto& [key, tensor] : want) {
+    if (!key.starts_with("param_final.")) continue;
+    const std::string prefix = "param_final.";
+    const auto found = got.find(prefix + renamed(key.substr(prefix.size()), kPublished));
+    ASSERT_NE(found, got.end()) << key;
+    EXPECT_TRUE(found->second.values == tensor.values) << key;
+  }
+  std::filesystem::remove_all(dir);
+  std::filesystem::remove_all(plain_dir);
+}
+
 // Experts that do not exist, or twice for one token, are named; so is a table of the wrong type.
 TEST_F(Names, TablesAreChecked) {
   const auto fault = [&](const std::function<void(Stored&)>& damage) {
@@ -208,18 +335,18 @@ TEST_F(Names, TablesAreChecked) {
     std::memcpy(stored.bytes.data() + index * sizeof(value), &value, sizeof(value));
   };
   EXPECT_THAT(fault([&](Stored& s) { set(s, 3, 5); }),
-              testing::HasSubstr("tid2eid': element 3 is 5, want 0 to 4"));
-  EXPECT_THAT(fault([&](Stored& s) { set(s, 0, -1); }), testing::HasSubstr("element 0 is -1"));
+              ::testing::HasSubstr("tid2eid': element 3 is 5, want 0 to 4"));
+  EXPECT_THAT(fault([&](Stored& s) { set(s, 0, -1); }), ::testing::HasSubstr("element 0 is -1"));
   EXPECT_THAT(fault([&](Stored& s) {
                 set(s, 0, 1);
                 set(s, 1, 1);
               }),
-              testing::HasSubstr("element 1 is 1 again"));
+              ::testing::HasSubstr("element 1 is 1 again"));
   EXPECT_THAT(fault([&](Stored& s) {
                 s.decl.integer_bytes = 0;
                 s.bytes.resize(s.bytes.size() / 2);
               }),
-              testing::HasSubstr("dtype F32, want I64 or I32"));
+              ::testing::HasSubstr("dtype F32, want I64 or I32"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "checkpoint/fp8.h"
+#include "checkpoint/block_scales.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ constexpr float kTable[127] = {
     128,      144,         160,        176,         192,       208,         224,        240,
     256,      288,         320,        352,         384,       416,         448.0};
 
-TEST(Fp8, EveryByteIsWhatTorchReads) {
+TEST(BlockScales, EveryByteIsWhatTorchReads) {
   for (int bits = 0; bits < 127; ++bits) {
     EXPECT_EQ(e4m3_to_float(static_cast<uint8_t>(bits)), kTable[bits]) << bits;
     EXPECT_EQ(e4m3_to_float(static_cast<uint8_t>(bits + 128)), -kTable[bits]) << bits;
@@ -72,7 +72,7 @@ struct Quantized {
   TempDir dir;
 };
 
-TEST(Fp8, BlocksOfEverySize) {
+TEST(BlockScales, BlocksOfEverySize) {
   for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 1},
                                    {128, 128},
                                    {129, 127},
@@ -102,7 +102,7 @@ TEST(Fp8, BlocksOfEverySize) {
   }
 }
 
-TEST(Fp8, ScalesOfAWrongShapeAreErrors) {
+TEST(BlockScales, ScalesOfAWrongShapeAreErrors) {
   for (const auto& [rows, cols] :
        {std::pair<int64_t, int64_t>{1, 3}, {2, 2}, {3, 2}, {6, 1}, {0, 0}, {200, 300}}) {
     const Quantized made(200, 300, rows, cols);
@@ -112,7 +112,7 @@ TEST(Fp8, ScalesOfAWrongShapeAreErrors) {
   }
 }
 
-TEST(Fp8, WithoutScalesItIsNotReadable) {
+TEST(BlockScales, WithoutScalesItIsNotReadable) {
   TempDir dir;
   write_bytes(dir.file("model.safetensors"),
               safetensors_bytes("{" + entry("w", "F8_E4M3", "[2,2]", 0, 4) + "}", "abcd"));
@@ -121,13 +121,92 @@ TEST(Fp8, WithoutScalesItIsNotReadable) {
   EXPECT_TRUE(checkpoint.layout().entries.empty());
 }
 
-TEST(Fp8, ScalesOfIntegersAreErrors) {
+TEST(BlockScales, ScalesOfIntegersAreErrors) {
   TempDir dir;
   write_bytes(dir.file("model.safetensors"),
               safetensors_bytes("{" + entry("w", "F8_E4M3", "[2,2]", 0, 4) + "," +
                                     entry("w_scale_inv", "I32", "[1,1]", 4, 8) + "}",
                                 "abcdefgh"));
   EXPECT_THAT(error_of([&] { CheckpointDir checkpoint(dir.path()); }), HasSubstr("I32"));
+}
+
+// OCP Microscaling Formats 1.0, tables 5 and 7; the first also as torch 2.15 reads float8_e8m0fnu.
+TEST(BlockScales, PowersOfTwoAndFourBits) {
+  EXPECT_EQ(e8m0_to_float(0), std::ldexp(1.0f, -127));
+  EXPECT_EQ(e8m0_to_float(1), std::ldexp(1.0f, -126));
+  EXPECT_EQ(e8m0_to_float(127), 1.0f);
+  EXPECT_EQ(e8m0_to_float(130), 8.0f);
+  EXPECT_EQ(e8m0_to_float(254), std::ldexp(1.0f, 127));
+  EXPECT_TRUE(std::isnan(e8m0_to_float(255)));
+  constexpr float kWant[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  for (int bits = 0; bits < 8; ++bits) {
+    EXPECT_EQ(e2m1_to_float(static_cast<uint8_t>(bits)), kWant[bits]);
+    EXPECT_EQ(e2m1_to_float(static_cast<uint8_t>(bits + 8)), -kWant[bits]);
+  }
+  EXPECT_TRUE(std::signbit(e2m1_to_float(8)));
+}
+
+// Two experts of [3, 70]: bytes of two elements, the first in the low bits; scales "w.scale".
+TEST(BlockScales, FourBitsInBlocksOf32) {
+  constexpr int64_t kRows = 6, kCols = 70, kBlocks = 3;
+  for (const char* const dtype : {"I8", "U8", "F4"}) {
+    SCOPED_TRACE(dtype);
+    std::string data;
+    for (int64_t i = 0; i < kRows * kCols / 2; ++i) data += static_cast<char>(i * 37 % 256);
+    const auto end = static_cast<int64_t>(data.size());
+    for (int64_t i = 0; i < kRows * kBlocks; ++i) data += static_cast<char>(120 + i);
+    const std::string shape = std::string(dtype) == "F4" ? "[2,3,70]" : "[2,3,35]";
+    TempDir dir;
+    write_bytes(dir.file("model.safetensors"),
+                safetensors_bytes(
+                    "{" + entry("w.weight", dtype, shape, 0, end) + "," +
+                        entry("w.scale", "F8_E8M0", "[2,3,3]", end, end + kRows * kBlocks) + "}",
+                    data));
+    const CheckpointDir checkpoint(dir.path());
+    ASSERT_EQ(checkpoint.tensors().size(), 1u);
+    const CheckpointTensor& tensor = *checkpoint.find("w.weight");
+    EXPECT_EQ(tensor.info.shape, (Shape{2, 3, kCols}));
+    EXPECT_EQ(checkpoint.layout().entries[0].tensor.shape, (Shape{2, 3, kCols}));
+    std::vector<float> values(kRows * kCols);
+    // In slices that begin and end inside bytes.
+    for (int64_t at = 0; at < kRows * kCols; at += 33) {
+      checkpoint.read_f32(tensor, at, std::min<int64_t>(33, kRows * kCols - at),
+                          values.data() + at);
+    }
+    for (int64_t i = 0; i < kRows * kCols; ++i) {
+      const int byte = static_cast<int>(i / 2 * 37 % 256);
+      const float scale =
+          std::ldexp(1.0f, static_cast<int>(120 + i / kCols * kBlocks + i % kCols / 32) - 127);
+      const float want = e2m1_to_float(static_cast<uint8_t>(i % 2 == 0 ? byte : byte >> 4)) * scale;
+      ASSERT_EQ(values[static_cast<size_t>(i)], want) << i;
+    }
+  }
+}
+
+TEST(BlockScales, PowersOfTwoForEightBits) {
+  TempDir dir;
+  write_bytes(dir.file("model.safetensors"),
+              safetensors_bytes("{" + entry("w.weight", "F8_E4M3", "[1,130]", 0, 130) + "," +
+                                    entry("w.scale", "F8_E8M0", "[1,2]", 130, 132) + "}",
+                                std::string(130, '\x38') + "\x7d\x80"));
+  const CheckpointDir checkpoint(dir.path());
+  std::vector<float> values(130);
+  checkpoint.read_f32(*checkpoint.find("w.weight"), 0, 130, values.data());
+  EXPECT_EQ(values[0], 0.25f);
+  EXPECT_EQ(values[127], 0.25f);
+  EXPECT_EQ(values[128], 2.0f);
+}
+
+// Bytes of whole numbers with scales of another kind of quantisation are told apart by their shape.
+TEST(BlockScales, ScalesOfRowsAreErrors) {
+  TempDir dir;
+  write_bytes(dir.file("model.safetensors"),
+              safetensors_bytes("{" + entry("w.weight", "I8", "[2,64]", 0, 128) + "," +
+                                    entry("w.scale", "F32", "[2,1]", 128, 136) + "}",
+                                std::string(136, 'a')));
+  const std::string fault = error_of([&] { CheckpointDir checkpoint(dir.path()); });
+  EXPECT_THAT(fault, HasSubstr("'w.scale': shape [2, 1], want [2, 4]"));
+  EXPECT_THAT(fault, HasSubstr("4 bits"));
 }
 
 }  // namespace

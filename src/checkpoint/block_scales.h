@@ -1,0 +1,47 @@
+// Weights stored in few bits with one scale for each block: value = element * scale, exactly.
+//   FP8: e4m3, blocks of 128 x 128 (DeepSeek-V3, V4); blocks at the ends are smaller.
+//   FP4: e2m1, blocks of 1 x 32 (DeepSeek-V4's experts); as F4, or as bytes (I8, U8) of two
+//   elements, of which the low four bits are the first.
+// The scales of tensor "X" are "X_scale_inv", those of "Y.weight" also "Y.scale": of [rows / block,
+// columns / block], F32, F16, BF16 or powers of two (F8_E8M0). Formats: OCP Microscaling Formats
+// 1.0: e4m3 has 1 sign, 4 exponent bits of bias 7, 3 mantissa bits, no infinity, NaN at 0x7f and
+// 0xff; e2m1 1, 2 of bias 1, 1, no infinity, no NaN; e8m0 is 2^(bits - 127), NaN at 0xff.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/safetensors.h"
+
+namespace strata {
+
+float e4m3_to_float(uint8_t bits);
+float e2m1_to_float(uint8_t bits);  // of the low four
+float e8m0_to_float(uint8_t bits);
+
+// How the elements of a tensor lie in its blocks, were scales to be found.
+struct BlockFormat {
+  int64_t block_rows = 0;
+  int64_t block_cols = 0;
+  int elements_per_byte = 1;
+  std::vector<int64_t> dims = {};  // of the elements
+};
+// Nothing when no such format has the tensor's dtype and number of axes.
+std::optional<BlockFormat> block_format(const TensorInfo& stored);
+
+// Under which names the scales of a tensor may be.
+std::vector<std::string> scale_names(std::string_view tensor);
+
+// What is wrong with `scale` as the scales of `weight`, or nothing.
+std::string scale_fault(const TensorInfo& weight, const BlockFormat& format,
+                        const TensorInfo& scale);
+
+// Reads elements [first, first + count) of the weight, in row-major order, times their scales, in
+// f32. The scale has no fault.
+void read_scaled(const SafetensorsFile& weights, const TensorInfo& weight,
+                 const BlockFormat& format, const SafetensorsFile& scales, const TensorInfo& scale,
+                 int64_t first, int64_t count, float* out);
+
+}  // namespace strata
