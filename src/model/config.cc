@@ -13,7 +13,29 @@
 namespace strata::model {
 namespace {
 
+// Models whose files look like those of one of the families, and are not.
+struct OtherModel {
+  std::string_view architecture;
+  std::string_view model_type;
+  std::string_view why;
+};
+constexpr OtherModel kOthers[] = {
+    {"DeepseekV41ForCausalLM", "deepseek_v41",
+     "DeepSeek-V4.1 is another model than DeepSeek-V4 (layers that read other layers' keys, engram "
+     "tables) and is not supported"}};
+
+void refuse_others(const ConfigObject& object) {
+  const std::string type = object.has("model_type") ? object.text("model_type") : "";
+  const std::vector<std::string> names = object.texts("architectures");
+  for (const OtherModel& other : kOthers) {
+    const bool named = std::find(names.begin(), names.end(), other.architecture) != names.end();
+    if (named || type == other.model_type)
+      throw Error(ErrorCode::kUnsupported, fmt::format("{}: {}", object.where(), other.why));
+  }
+}
+
 const Family& family_of(const ConfigObject& object, std::string& architecture) {
+  refuse_others(object);
   std::vector<std::string_view> known;
   for (const Family* family : families()) {
     known.insert(known.end(), family->architectures.begin(), family->architectures.end());
