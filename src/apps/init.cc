@@ -41,6 +41,20 @@ constexpr NamedConfig kNamed[] = {
   "eos_token_id": 248044, "torch_dtype": "bfloat16"
 }
 )"},
+    {"deepseek-v4-tiny", R"({
+  "architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4", "vocab_size": 129280, "hidden_size": 64,
+  "num_hidden_layers": 43, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32, "qk_rope_head_dim": 32,
+  "q_lora_rank": 16, "o_groups": 4, "o_lora_rank": 16, "sliding_window": 32, "index_n_heads": 4, "index_head_dim": 32,
+  "index_topk": 16, "n_routed_experts": 16, "num_experts_per_tok": 4, "n_shared_experts": 1, "moe_intermediate_size": 64,
+  "routed_scaling_factor": 1.5, "num_hash_layers": 3, "swiglu_limit": 10.0, "hc_mult": 4, "hc_sinkhorn_iters": 20,
+  "hc_eps": 1e-06, "scoring_func": "sqrtsoftplus", "rms_norm_eps": 1e-06, "rope_theta": 10000, "compress_rope_theta": 160000,
+  "rope_scaling": {"type": "yarn", "factor": 16, "original_max_position_embeddings": 65536, "beta_fast": 32, "beta_slow": 1},
+  "compress_ratios": [0, 0, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128,
+    4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4],
+  "max_position_embeddings": 1048576, "tie_word_embeddings": false, "attention_bias": false, "hidden_act": "silu",
+  "initializer_range": 0.02, "bos_token_id": 0, "eos_token_id": 1, "torch_dtype": "bfloat16"
+}
+)"},
     {"smollm2-135m", R"({
   "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 49152, "hidden_size": 576,
   "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,

@@ -8,12 +8,14 @@
 #include "model/blocks/moe.h"
 #include "model/cache_layout.h"
 #include "model/config.h"
+#include "model/weights/load.h"
+#include "tests/base/temp_dir.h"
 
 namespace strata::model {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 // A small config; keys of `extra` come last.
 std::string v4(const std::string& extra, int64_t num_layers = 5) {
@@ -155,6 +157,77 @@ TEST(DeepseekV4, WhatIsNotThisModelIsRefusedByName) {
 }
 
 // Entries lie in pages at their ratio; the ring and the open windows belong to the sequence.
+TEST(DeepseekV4, ItsSuccessorIsRefusedByName) {
+  const std::string text = v4(with_rope(""));
+  EXPECT_THAT(message_of(R"({"model_type": "deepseek_v41", )" + text.substr(1)),
+              HasSubstr("DeepSeek-V4.1 is another model"));
+  std::string other = text;
+  other.replace(other.find("DeepseekV4For"), 13, "DeepseekV41For");
+  EXPECT_THAT(message_of(other), HasSubstr("DeepSeek-V4.1 is another model"));
+  EXPECT_EQ(message_of(R"({"model_type": "deepseek_v4", )" + text.substr(1)), "");
+}
+
+// A new model's tables: different experts in a row, each expert as often as any other.
+TEST(DeepseekV4, NewTablesAreBalanced) {
+  const ModelConfig config = parse(v4(with_rope(R"("num_hash_layers": 2)")));
+  Backend backend(choose_cpu_path(), 2);
+  const auto tables_of = [&](uint64_t seed) {
+    const LoadedModel model = init_model(backend, config, DType::kF32, seed);
+    std::vector<std::vector<float>> tables;
+    for (size_t index = 0; index < model.weights->table().size(); ++index) {
+      const Parameter& parameter = model.weights->table()[index];
+      if (!parameter.name.ends_with("tid2eid")) continue;
+      const HostAccess access(backend.allocator());
+      const Scratch::Mark mark(backend.scratch());
+      const TensorView rows = backend.scratch().take(DType::kF32, {1, parameter.num_cols()});
+      model.weights->read(backend, index, 0, rows);
+      tables.emplace_back(rows.f32(), rows.f32() + parameter.num_cols());
+    }
+    return tables;
+  };
+  const auto tables = tables_of(7);
+  ASSERT_EQ(tables.size(), 2u);
+  EXPECT_EQ(tables, tables_of(7));
+  EXPECT_NE(tables, tables_of(8));
+  EXPECT_NE(tables[0], tables[1]);
+  for (const std::vector<float>& table : tables) {
+    ASSERT_EQ(table.size(), 50u * 2u);
+    std::vector<int> uses(6);
+    for (size_t row = 0; row < 50; ++row) {
+      EXPECT_NE(table[2 * row], table[2 * row + 1]);
+      for (const size_t i : {2 * row, 2 * row + 1}) ++uses.at(static_cast<size_t>(table[i]));
+    }
+    for (const int count : uses) EXPECT_TRUE(count == 16 || count == 17) << count;
+  }
+}
+
+// ... and they are written as whole numbers, which the loader takes.
+TEST(DeepseekV4, NewTablesComeBackFromFiles) {
+  const std::string text = v4(with_rope(R"("num_hash_layers": 2)"));
+  Backend backend(choose_cpu_path(), 2);
+  const LoadedModel made = init_model(backend, parse(text), DType::kF32, 7);
+  testing::TempDir dir;
+  save_model(backend, made, dir.path(), nullptr, DType::kF32);
+  testing::write_bytes(dir.file("config.json"), text);
+  const LoadedModel loaded = load_model(backend, dir.path(), {.compute_dtype = DType::kF32});
+  ASSERT_EQ(loaded.weights->table().size(), made.weights->table().size());
+  int num_tables = 0;
+  for (size_t index = 0; index < made.weights->table().size(); ++index) {
+    const Parameter& parameter = made.weights->table()[index];
+    num_tables += parameter.name.ends_with("tid2eid") ? 1 : 0;
+    const HostAccess access(backend.allocator());
+    const Scratch::Mark mark(backend.scratch());
+    const Shape shape = {parameter.num_rows(), parameter.num_cols()};
+    const TensorView want = backend.scratch().take(DType::kF32, shape);
+    const TensorView got = backend.scratch().take(DType::kF32, shape);
+    made.weights->read(backend, index, 0, want);
+    loaded.weights->read(backend, index, 0, got);
+    EXPECT_TRUE(std::equal(want.f32(), want.f32() + shape.num_elements(), got.f32()))
+        << parameter.name;
+  }
+  EXPECT_EQ(num_tables, 2);
+}
+
 TEST(DeepseekV4, CacheHoldsEntriesAtTheirRatio) {
   const ModelConfig config =
       parse(v4(with_rope(R"("compress_ratios": [0, 4, 128], "sliding_window": 8)"), 3));

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -197,6 +198,18 @@ void save_parameter(Backend& backend, const ModelWeights& weights, size_t index,
   });
 }
 
+// A table of a model that was read from no file.
+void save_integers(Backend& backend, const ModelWeights& weights, size_t index,
+                   const TensorDecl& tensor, CheckpointWriter& writer) {
+  const Scratch::Mark mark(backend.scratch());
+  const TensorView rows =
+      backend.scratch().take(DType::kF32, {1, weights.table()[index].num_cols()});
+  weights.read(backend, index, 0, rows);
+  const HostAccess access(backend.allocator());
+  const std::vector<int64_t> values(rows.f32(), rows.f32() + rows.shape.num_elements());
+  writer.append(tensor.name, std::as_bytes(std::span(values)));
+}
+
 // A tensor that is none of ours, as it was read.
 void copy_tensor(const CheckpointDir& checkpoint, const TensorDecl& tensor,
                  CheckpointWriter& writer) {
@@ -224,10 +237,11 @@ void copy_tensor(const CheckpointDir& checkpoint, const TensorDecl& tensor,
 CheckpointLayout new_layout(const ModelWeights& weights, DType dtype) {
   CheckpointLayout layout;
   for (const StoredTensor& tensor : weights.stored_tensors()) {
-    const bool is_f32 = weights.table()[tensor.parameters.front()].floor == DType::kF32;
+    const Parameter& first = weights.table()[tensor.parameters.front()];
     layout.entries.push_back({{.name = std::string(tensor.name),
-                               .dtype = is_f32 ? DType::kF32 : dtype,
-                               .shape = tensor.shape},
+                               .dtype = first.floor == DType::kF32 ? DType::kF32 : dtype,
+                               .shape = tensor.shape,
+                               .integer_bytes = is_integers(first) ? 8 : 0},
                               "model.safetensors"});
   }
   return layout;
@@ -316,6 +330,41 @@ double draw(const Parameter& parameter, const ModelConfig& config, const Counter
   return 0.0;
 }
 
+// A table whose rows hold different numbers, each number as often as any other, but for one: tokens
+// of about the same rank among all, and so of about the same frequency, are spread over all.
+void draw_integers(Backend& backend, const Counter& random, ModelWeights& weights, size_t index) {
+  const Parameter& parameter = weights.table()[index];
+  const int64_t row_size = parameter.shape[parameter.shape.rank() - 1];
+  struct Number {
+    int64_t times_used = 0;
+    uint32_t rank = 0;  // among those used as often
+    int64_t value = 0;
+  };
+  std::vector<Number> numbers(static_cast<size_t>(parameter.row->integers));
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i].value = static_cast<int64_t>(i);
+  std::vector<float> values;
+  for (int64_t row = 0; row < parameter.num_cols() / row_size; ++row) {
+    for (Number& number : numbers) {
+      number.rank =
+          random.words(static_cast<uint64_t>(row * parameter.row->integers + number.value))[0];
+    }
+    std::partial_sort(numbers.begin(), numbers.begin() + row_size, numbers.end(),
+                      [](const Number& a, const Number& b) {
+                        return std::tie(a.times_used, a.rank, a.value) <
+                               std::tie(b.times_used, b.rank, b.value);
+                      });
+    for (int64_t i = 0; i < row_size; ++i) {
+      Number& number = numbers[static_cast<size_t>(i)];
+      values.push_back(static_cast<float>(number.value));
+      ++number.times_used;
+    }
+  }
+  const Scratch::Mark mark(backend.scratch());
+  const TensorView rows = backend.scratch().take(DType::kF32, {1, parameter.num_cols()});
+  ops::from_host(backend, values, rows);
+  weights.write(backend, index, 0, rows);
+}
+
 }  // namespace
 
 LoadedModel init_model(Backend& backend, const ModelConfig& config, DType compute_dtype,
@@ -326,14 +375,12 @@ LoadedModel init_model(Backend& backend, const ModelConfig& config, DType comput
   std::vector<float> values;  // of a slice
   for (size_t index = 0; index < model.weights->table().size(); ++index) {
     const Parameter& parameter = model.weights->table()[index];
-    if (is_integers(parameter)) {
-      throw Error(ErrorCode::kUnsupported,
-                  fmt::format("init: '{}' is a table of experts by token, which is not made for "
-                              "new models; a config without hash layers has none",
-                              parameter.name));
-    }
     const Counter random{.seed = seed,
                          .stream = hash_name(parameter.name.data(), parameter.name.size())};
+    if (is_integers(parameter)) {
+      draw_integers(backend, random, *model.weights, index);
+      continue;
+    }
     for_each_slice(parameter, [&](int64_t begin, int64_t end, int64_t cols) {
       const Scratch::Mark mark(backend.scratch());
       const TensorView rows = backend.scratch().take(DType::kF32, {end - begin, cols});
@@ -397,8 +444,12 @@ void save_model(Backend& backend, const LoadedModel& model, const std::string& d
   CheckpointWriter writer(dir, layout);
   for (const TensorDecl& tensor : writer.tensors()) {
     const auto found = stored.find(tensor.name);
-    if (found == stored.end() || tensor.integer_bytes > 0) {
+    if (found == stored.end() || (tensor.integer_bytes > 0 && model.checkpoint != nullptr)) {
       copy_tensor(*model.checkpoint, tensor, writer);
+      continue;
+    }
+    if (tensor.integer_bytes > 0) {
+      save_integers(backend, weights, found->second->parameters.front(), tensor, writer);
       continue;
     }
     for (const size_t index : found->second->parameters) {
