@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "text/deepseek_v4_chat.h"
 #include "text/jinja/interpreter.h"
 #include "text/json_reader.h"
 #include "text/unicode/unicode.h"
@@ -93,9 +94,29 @@ Value prepare_message(const Value& message, size_t index) {
   return Value::dict(std::move(kept));
 }
 
+// Families whose format is no template.
+struct BuiltIn {
+  std::string_view model_type;
+  std::string (*render)(const ChatFormat& chat);
+};
+constexpr BuiltIn kBuiltIn[] = {{"deepseek_v4", render_deepseek_v4}};
+
+const BuiltIn* find_built_in(const std::string& model_dir) {
+  const std::string path = model_dir + "/config.json";
+  if (!file_exists(path)) return nullptr;
+  const auto value = parse_json(read_file(path, ChatTemplate::kMaxFileBytes), path);
+  const JsonField config(value, path);
+  if (!value.is_object() || !config.has("model_type")) return nullptr;
+  const std::string type = config.at("model_type").string();
+  const auto* found = std::find_if(std::begin(kBuiltIn), std::end(kBuiltIn),
+                                   [&](const BuiltIn& row) { return row.model_type == type; });
+  return found == std::end(kBuiltIn) ? nullptr : found;
+}
+
 }  // namespace
 
 struct ChatTemplate::Impl {
+  const BuiltIn* built_in = nullptr;  // in place of a program
   Block program;
   std::optional<Block> tool_use;  // a second template, for requests with tools
   Variables tokens;
@@ -138,7 +159,11 @@ std::optional<ChatTemplate> ChatTemplate::load(const std::string& model_dir) {
     tool_use = {};
     if (file_exists(tool_use_path)) tool_use = {read_file(tool_use_path, kMaxFileBytes), true};
   }
-  if (!main.found && !tool_use.found) return std::nullopt;
+  if (!main.found && !tool_use.found) {
+    impl->built_in = find_built_in(model_dir);
+    if (impl->built_in == nullptr) return std::nullopt;
+    return ChatTemplate(std::move(impl));
+  }
   if (!main.found)
     throw Error(ErrorCode::kUnsupported,
                 config_path + ": chat_template: only 'tool_use' is there, 'default' is wanted");
@@ -175,6 +200,12 @@ std::string ChatTemplate::render(const ChatRequest& request) const {
       }
       variables.emplace_back(key.text(), value);
     }
+  }
+  if (impl_->built_in != nullptr) {
+    return impl_->built_in->render({.messages = Value::list(std::move(prepared)),
+                                    .tools = tools,
+                                    .variables = std::move(variables),
+                                    .add_generation_prompt = request.add_generation_prompt});
   }
   const bool has_documents = std::any_of(variables.begin(), variables.end(), [](const auto& item) {
     return item.first == "documents";

@@ -1,7 +1,8 @@
 // ChatTemplate: a model directory's own template, run by this folder's interpreter; the text equals
 // transformers' apply_chat_template(tokenize=False) byte for byte, including what that function
 // does to messages first: members that are null are left out, and reasoning is passed under each of
-// its three names. Immutable after loading: any thread.
+// its three names. Families whose checkpoints have none (DeepSeek-V4: text/deepseek_v4_chat.h) have
+// one built in. Immutable after loading: any thread.
 //   const auto chat = ChatTemplate::load("models/qwen3");
 //   const std::string prompt = chat->render({.messages = json, .add_generation_prompt = true});
 #pragma once
@@ -25,7 +26,8 @@ class ChatTemplate {
   static constexpr int64_t kMaxFileBytes = int64_t{1} << 24;
 
   // chat_template.jinja, or the field of tokenizer_config.json; nothing when the directory has
-  // neither. A second template named tool_use serves requests with tools, as in transformers.
+  // neither and its config.json's model_type has none built in. A second template named tool_use
+  // serves requests with tools, as in transformers.
   static std::optional<ChatTemplate> load(const std::string& model_dir);
   // `tokenizer_config` is JSON, for the texts of bos_token and its like; may be empty.
   static ChatTemplate parse(std::string_view source, std::string_view tokenizer_config = {});
