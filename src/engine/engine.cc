@@ -11,16 +11,14 @@
 namespace strata::engine {
 Engine::Engine(std::unique_ptr<Backend> backend, model::LoadedModel model,
                const EngineOptions& options)
-    : options_(options),
+    : options_(checked(options)),
       model_(std::move(model)),
       room_(std::move(backend), model_.config),
-      cache_layout_(model_.config, model_.weights->compute_dtype(), options.page_size),
+      cache_layout_(model_.config, model_.weights->compute_dtype(), options_.page_size),
       kv_pool_(room_.backend(), std::max<int64_t>(64, cache_layout_.page_bytes()),
-               cache_layout_.page_size(), options.max_pages),
+               cache_layout_.page_size(), options_.max_pages),
       state_pool_(room_.backend(), "states of sequences",
-                  std::max<int64_t>(64, cache_layout_.state_bytes()), options.max_states) {
-  CHECK(options.page_size >= 1 && options.pass_tokens >= 1 && options.prefill_tokens >= 1);
-}
+                  std::max<int64_t>(64, cache_layout_.state_bytes()), options_.max_states) {}
 
 void Engine::set_limits(int64_t pass_tokens, int64_t max_pages, int64_t max_states,
                         int64_t pass_bytes) {

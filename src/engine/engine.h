@@ -13,6 +13,7 @@
 #include "api/batch.h"
 #include "api/tensor_sink.h"
 #include "backend/backend.h"
+#include "engine/engine_options.h"
 #include "engine/kv_pool.h"
 #include "engine/pass.h"
 #include "engine/pass_room.h"
@@ -21,19 +22,6 @@
 #include "train/optimizer.h"
 
 namespace strata::engine {
-
-struct EngineOptions {
-  int threads = 0;                // 0: all cores
-  int64_t pass_tokens = 2048;     // a pass holds at most this many tokens, or one longer sequence
-  int64_t prefill_tokens = 2048;  // a prompt is read in chunks of at most this many
-  int64_t page_size = 64;         // positions in a KV page
-  int64_t max_pages = 0;          // of the KV pool; 0: as many as memory holds
-  int64_t max_states = 0;         // of sequences, likewise
-  model::Recompute recompute = model::Recompute::kNone;
-  // Scratch that a pass may take. A sequence that needs more is run with full recompute, to the
-  // same bits, and refused when that is still too much. 0: whatever it needs.
-  int64_t pass_bytes = 0;
-};
 
 class Engine {
  public:

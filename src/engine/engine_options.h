@@ -1,0 +1,26 @@
+// EngineOptions: how an engine divides its work. Nothing here changes a bit of a result.
+#pragma once
+#include <cstdint>
+
+#include "model/recompute.h"
+
+namespace strata::engine {
+
+struct EngineOptions {
+  int threads = 0;                // 0: all cores
+  int64_t pass_tokens = 2048;     // a pass holds at most this many tokens, or one longer sequence
+  int64_t prefill_tokens = 2048;  // a prompt is read in chunks of at most this many
+  int64_t page_size = 64;         // positions in a KV page
+  int64_t max_pages = 0;          // of the KV pool; 0: as many as memory holds
+  int64_t max_states = 0;         // of sequences, likewise
+  model::Recompute recompute = model::Recompute::kNone;
+  // Scratch that a pass may take. A sequence that needs more is run with full recompute, to the
+  // same bits, and refused when that is still too much. 0: whatever it needs.
+  int64_t pass_bytes = 0;
+};
+
+// The same, or a CHECK: what an Engine is made with. A file of its own, so that tests can put
+// hostile settings in the place of those that nobody chose (tests/hostile).
+EngineOptions checked(const EngineOptions& options);
+
+}  // namespace strata::engine
