@@ -52,7 +52,7 @@ namespace {
 using api::AdapterSlot;
 
 std::unique_ptr<Engine> make(const EngineOptions& options, const std::string& name = "qwen3") {
-  auto backend = std::make_unique<Backend>(choose_cpu_path(), /*threads=*/2);
+  auto backend = std::make_unique<Backend>(choose_cpu_path(), test_threads(2));
   auto model = model::load_model(
       *backend, std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + name + "/model",
       {.compute_dtype = DType::kBF16});

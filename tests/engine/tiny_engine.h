@@ -1,5 +1,6 @@
 // Engines on the tiny models of tests/golden, and sequences, adapters and noise for them.
 #pragma once
+#include <cstdlib>
 #include <deque>
 #include <memory>
 #include <string>
@@ -9,6 +10,12 @@
 
 namespace strata::engine {
 
+// Reruns of these tests ask for other numbers of threads (tests/hostile).
+inline int test_threads(int usual) {
+  const char* other = std::getenv("STRATA_TEST_THREADS");
+  return other == nullptr ? usual : std::atoi(other);
+}
+
 struct TinyEngine {
   std::string model = "qwen3";
   DType dtype = DType::kBF16;
@@ -17,7 +24,7 @@ struct TinyEngine {
 };
 
 inline std::unique_ptr<Engine> tiny_engine(const TinyEngine& setup) {
-  auto backend = std::make_unique<Backend>(choose_cpu_path(), setup.threads);
+  auto backend = std::make_unique<Backend>(choose_cpu_path(), test_threads(setup.threads));
   auto model = model::load_model(
       *backend, std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + setup.model + "/model",
       {.compute_dtype = setup.dtype});

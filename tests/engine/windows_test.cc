@@ -6,12 +6,13 @@
 
 #include "engine/engine.h"
 #include "engine/sampling/sampling_loop.h"
+#include "tests/engine/tiny_engine.h"
 
 namespace strata::engine {
 namespace {
 
 std::unique_ptr<Engine> make(const std::string& name, DType dtype, const EngineOptions& options) {
-  auto backend = std::make_unique<Backend>(choose_cpu_path(), /*threads=*/2);
+  auto backend = std::make_unique<Backend>(choose_cpu_path(), test_threads(2));
   auto model = model::load_model(
       *backend, std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + name + "/model",
       {.compute_dtype = dtype});

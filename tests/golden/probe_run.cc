@@ -107,6 +107,8 @@ ProbeResult run_probe(const Probe& probe) {
     command.insert(command.end(), {"--adapter", adapter});
   }
   command.insert(command.end(), probe.options.begin(), probe.options.end());
+  const char* threads = std::getenv("STRATA_TEST_THREADS");
+  if (threads != nullptr) command.insert(command.end(), {"--threads", threads});
   ProbeResult result;
   result.exit_code = run_command(command, errors);
   result.message = whole_file(errors);
