@@ -41,6 +41,11 @@ void recipe_rows(OptionTable& t, TrainOptions& o) {
   t.text("schedule", o.schedule, "constant, linear or cosine").results();
   t.integer("warmup-steps", o.warmup_steps, {0, kMost, "0 or more"}, "steps of linear warm-up")
       .results();
+  t.choice("optimizer", o.optimizer, {"adamw", "muon"},
+           "adamw; muon: for the matrices of --method full")
+      .results();
+  t.number("muon-momentum", o.muon_momentum, {0, kBelowOne, "0 or more and below 1"}, "Muon")
+      .results();
   t.number("beta1", o.beta1, {0, kBelowOne, "0 or more and below 1"}, "AdamW").results();
   t.number("beta2", o.beta2, {0, kBelowOne, "0 or more and below 1"}, "AdamW").results();
   t.number("eps", o.eps, {0, kHuge, "0 or more"}, "AdamW").results();

@@ -78,14 +78,15 @@ train::BaseTrainer& Engine::base_trainer() {
   return *base_trainer_;
 }
 
-void Engine::enable_base_steps() {
-  base_trainer().enable_steps([this](size_t index, TensorView out) {
+void Engine::enable_base_steps(const train::BaseStep& how) {
+  const auto read = [this](size_t index, TensorView out) {
     if (model_.checkpoint != nullptr) {
       model::read_stored(backend(), model_, index, out);
     } else {
       model_.weights->read(backend(), index, 0, out);
     }
-  });
+  };
+  base_trainer().enable_steps(read, how);
 }
 
 api::StepResult Engine::step(api::AdapterSlot slot, const api::AdamW& adamw) {

@@ -58,7 +58,8 @@ class Engine {
 
   // Base training: gradients of every parameter, and with steps also fp32 masters and moments.
   train::BaseTrainer& base_trainer();
-  void enable_base_steps();
+  // How all parameters are stepped is said the first time.
+  void enable_base_steps(const train::BaseStep& how = {});
 
   // Scores and, if asked, accumulates gradients. `sink` may be null when nothing large is wanted.
   // Neighbours share passes where both take gradients, or neither does: rows that take none would

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "ops/adamw.h"
 #include "ops/elementwise.h"
+#include "train/muon.h"
 
 namespace strata::train {
 namespace {
@@ -75,15 +76,29 @@ std::vector<TensorView> BaseTrainer::views(TensorView flat) const {
   return out;
 }
 
-void BaseTrainer::enable_steps(FunctionRef<void(size_t, TensorView)> read) {
+// A matrix that is neither embedding nor head. Biases and gates of two axes are drawn as constants.
+bool BaseTrainer::is_muons(size_t index) const {
+  const model::Parameter& parameter = weights_.table()[index];
+  return how_.muon && parameter.shape.rank() == 2 && !parameter.buffer &&
+         index != weights_.embedding_index() && index != weights_.head_index() &&
+         (parameter.is_matrix() || parameter.draw == model::ParamDraw::kNormal);
+}
+
+void BaseTrainer::enable_steps(FunctionRef<void(size_t, TensorView)> read, const BaseStep& how) {
   if (steps_enabled_) return;
   steps_enabled_ = true;
+  how_ = how;
+  int64_t num_second = 0;
+  for (size_t index = 0; index < weights_.table().size(); ++index) {
+    const model::Parameter& parameter = weights_.table()[index];
+    if (!parameter.buffer && !is_muons(index)) num_second += parameter.shape.num_elements();
+  }
   const int64_t bytes = Arena::aligned(num_parameters_ * dtype_bytes(DType::kF32));
-  step_memory_ = Memory(allocator_, 3 * bytes);
+  step_memory_ = Memory(allocator_, 2 * bytes + num_second * dtype_bytes(DType::kF32));
   char* base = static_cast<char*>(step_memory_.data());
   params_ = TensorView(base, DType::kF32, {num_parameters_});
   m_ = TensorView(base + bytes, DType::kF32, {num_parameters_});
-  v_ = TensorView(base + 2 * bytes, DType::kF32, {num_parameters_});
+  v_ = TensorView(base + 2 * bytes, DType::kF32, {num_second});
   masters_ = views(params_);
   for (size_t index = 0; index < masters_.size(); ++index) {
     if (!masters_[index].empty()) read(index, masters_[index]);
@@ -111,10 +126,63 @@ api::StepResult BaseTrainer::step(Backend& backend, model::ModelWeights& weights
     throw_not_finite(norm);
   }
   ++num_steps;
-  ops::adamw(backend, adamw_args(adamw, norm, num_steps), grads_, params_, m_, v_);
+  if (how_.muon) {
+    step_each(backend, adamw, norm);
+  } else {
+    ops::adamw(backend, adamw_args(adamw, norm, num_steps), grads_, params_, m_, v_);
+  }
   zero_gradients(backend);
   refresh(backend, weights);
   return {.stepped = true, .grad_norm = norm, .step = num_steps};
+}
+
+void BaseTrainer::step_each(Backend& backend, const api::AdamW& adamw, double norm) {
+  const ops::AdamWArgs args = adamw_args(adamw, norm, num_steps);
+  const std::vector<TensorView> m = views(m_);
+  int64_t second = 0;
+  for (size_t index = 0; index < masters_.size(); ++index) {
+    const TensorView& p = masters_[index];
+    if (p.empty()) continue;
+    if (is_muons(index)) {
+      step_muon(backend, adamw, norm, index, m[index]);
+      continue;
+    }
+    const Shape flat = {p.shape.num_elements()};
+    ops::adamw(backend, args, gradients_.d_weight[index].reshape(flat), p.reshape(flat),
+               m[index].reshape(flat), v_.part(second, flat));
+    second += flat.num_elements();
+  }
+}
+
+// Rows that are read in one kind of block are matrices of their own: a grouped projection's.
+int64_t BaseTrainer::muon_rows(size_t index) const {
+  const model::Parameter& parameter = weights_.table()[index];
+  const model::RowBlocks& blocks = parameter.blocks;
+  return blocks.second == 0 && blocks.first > 0 ? blocks.first : parameter.shape[0];
+}
+
+void BaseTrainer::step_muon(Backend& backend, const api::AdamW& adamw, double norm, size_t index,
+                            TensorView m) {
+  const TensorView& p = masters_[index];
+  const Shape shape = {muon_rows(index), p.cols()};
+  for (int64_t first = 0; first < p.rows(); first += shape[0]) {
+    const int64_t offset = first * p.cols();
+    muon(backend,
+         {.lr = adamw.lr,
+          .momentum = how_.muon_momentum,
+          .weight_decay = adamw.weight_decay,
+          .grad_scale = adamw_args(adamw, norm, num_steps).grad_scale},
+         gradients_.d_weight[index].part(offset, shape), p.part(offset, shape),
+         m.part(offset, shape));
+  }
+}
+
+void BaseTrainer::count_step(Backend& counter) {
+  for (size_t index = 0; index < masters_.size(); ++index) {
+    if (!is_muons(index)) continue;
+    const TensorView part = masters_[index].part(0, {muon_rows(index), masters_[index].cols()});
+    muon(counter, {}, part, part, part);
+  }
 }
 
 void BaseTrainer::zero_gradients(Backend& backend) {

@@ -18,6 +18,14 @@ namespace strata::train {
 api::StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter,
                              const api::AdamW& adamw);
 
+// How all parameters are stepped.
+struct BaseStep {
+  // Matrices by Muon (train/muon.h), each expert's and each group's of a grouped projection alone;
+  // AdamW for the rest: embedding, head, norms, biases, gates, convolutions.
+  bool muon = false;
+  double muon_momentum = 0.95;
+};
+
 // Full-parameter training: fp32 row-major masters of every base parameter are the truth; products
 // read panels refreshed from them. Gradients always; masters and moments only once enable_steps()
 // is called.
@@ -26,8 +34,8 @@ class BaseTrainer {
   BaseTrainer(const Backend& backend, const model::ModelWeights& weights);
 
   // Fills the masters through `read` (index, dense f32 view of the parameter's shape) and allocates
-  // moments.
-  void enable_steps(FunctionRef<void(size_t, TensorView)> read);
+  // moments. What Muon steps has no second ones.
+  void enable_steps(FunctionRef<void(size_t, TensorView)> read, const BaseStep& how = {});
   [[nodiscard]] bool steps_enabled() const { return steps_enabled_; }
 
   [[nodiscard]] model::BaseGradients* gradients() { return &gradients_; }
@@ -36,12 +44,19 @@ class BaseTrainer {
   // Views of buffers, which do not train, are empty.
   [[nodiscard]] TensorView gradient(size_t index) const { return gradients_.d_weight[index]; }
   [[nodiscard]] TensorView master(size_t index) const { return masters_[index]; }
-  // Flat [n] f32 blocks in the table's order.
+  // Flat [n] f32 blocks in the table's order; of second moments those that there are.
   [[nodiscard]] TensorView masters() const { return params_; }
   [[nodiscard]] TensorView first_moments() const { return m_; }
   [[nodiscard]] TensorView second_moments() const { return v_; }
 
+  // How many there are, or will be.
+  [[nodiscard]] int64_t num_second_moments() const {
+    return steps_enabled_ ? v_.shape.num_elements() : num_parameters_;
+  }
+
   api::StepResult step(Backend& backend, model::ModelWeights& weights, const api::AdamW& adamw);
+  // Takes of a counting backend the scratch that a step takes.
+  void count_step(Backend& counter);
   void zero_gradients(Backend& backend);
   // Writes the masters to the weights' compute copies.
   void refresh(Backend& backend, model::ModelWeights& weights) const;
@@ -51,11 +66,17 @@ class BaseTrainer {
 
  private:
   std::vector<TensorView> views(TensorView flat) const;
+  [[nodiscard]] bool is_muons(size_t index) const;
+  [[nodiscard]] int64_t muon_rows(size_t index) const;
+  void step_each(Backend& backend, const api::AdamW& adamw, double norm);
+  void step_muon(Backend& backend, const api::AdamW& adamw, double norm, size_t index,
+                 TensorView m);
 
   Allocator& allocator_;
   const model::ModelWeights& weights_;
   int64_t num_parameters_ = 0;
   bool steps_enabled_ = false;
+  BaseStep how_;
   Memory grad_memory_, tied_memory_, step_memory_;
   TensorView grads_, params_, m_, v_;
   std::vector<TensorView> masters_;

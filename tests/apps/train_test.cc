@@ -92,11 +92,11 @@ class TrainTest : public testing::Test {
   // Runs the program with these options in a process of its own; returns its id.
   [[nodiscard]] pid_t start(const TrainOptions& o) const {
     std::vector<std::string> args = {
-        STRATA_BINARY,    "train", "--model",      o.model,  "--data",         o.data,
-        "--out",          o.out,   "--method",     o.method, "--rank",         "4",
-        "--lr",           "0.01",  "--steps",      "30",     "--batch-tokens", "120",
-        "--micro-tokens", "60",    "--save-every", "7",      "--threads",      "2",
-        "--resume"};
+        STRATA_BINARY,    "train",     "--model",      o.model,  "--data",         o.data,
+        "--out",          o.out,       "--method",     o.method, "--rank",         "4",
+        "--lr",           "0.01",      "--steps",      "30",     "--batch-tokens", "120",
+        "--micro-tokens", "60",        "--save-every", "7",      "--threads",      "2",
+        "--optimizer",    o.optimizer, "--resume"};
     std::vector<char*> argv;
     for (std::string& arg : args) argv.push_back(arg.data());
     argv.push_back(nullptr);
@@ -172,19 +172,27 @@ TEST_F(TrainTest, AKilledLoraRunResumesToTheSameBits) {
 }
 
 TEST_F(TrainTest, AKilledFullRunResumesToTheSameBits) {
-  TrainOptions straight = options("straight");
-  straight.method = "full";
-  ASSERT_EQ(run_train(straight), 0);
-  TrainOptions killed = options("killed");
-  killed.method = "full";
-  EXPECT_TRUE(kill_after(killed, 15));
-  killed.resume = true;
-  ASSERT_EQ(run_train(killed), 0);
-  expect_same_files(
-      "straight", "killed",
-      {"model.safetensors", "config.json", "tokenizer.json", "trainer/optimizer.safetensors"});
-  EXPECT_FALSE(content(root_ + "/killed/model.safetensors") ==
-               content(model() + "/model.safetensors"));
+  std::string weights;
+  for (const char* const optimizer : {"adamw", "muon"}) {
+    SCOPED_TRACE(optimizer);
+    TrainOptions straight = options(std::string("straight-") + optimizer);
+    straight.method = "full";
+    straight.optimizer = optimizer;
+    ASSERT_EQ(run_train(straight), 0);
+    TrainOptions killed = options(std::string("killed-") + optimizer);
+    killed.method = "full";
+    killed.optimizer = optimizer;
+    EXPECT_TRUE(kill_after(killed, 15));
+    killed.resume = true;
+    ASSERT_EQ(run_train(killed), 0);
+    expect_same_files(
+        std::string("straight-") + optimizer, std::string("killed-") + optimizer,
+        {"model.safetensors", "config.json", "tokenizer.json", "trainer/optimizer.safetensors"});
+    const std::string trained = content(straight.out + "/model.safetensors");
+    EXPECT_FALSE(trained == content(model() + "/model.safetensors"));
+    EXPECT_FALSE(trained == weights);
+    weights = trained;
+  }
 }
 
 TEST_F(TrainTest, ThreadsRecomputeAndPassesDoNotChangeABit) {
@@ -272,6 +280,10 @@ TEST_F(TrainTest, BadOptionsAndDataAreNamedAndNothingStarts) {
   TrainOptions o = options("out");
   o.method = "qlora";
   EXPECT_EQ(fault(o), "--method: got 'qlora', want lora or full");
+  o = options("out");
+  o.optimizer = "muon";
+  EXPECT_EQ(fault(o),
+            "--optimizer muon: steps matrices of all parameters; give --method full with it");
   o = options("out");
   o.targets = "q_proj,nope";
   EXPECT_NE(fault(o).find("nope"), std::string::npos);

@@ -53,7 +53,8 @@ TrainJob::TrainJob(const TrainOptions& options, std::unique_ptr<engine::Engine> 
                 .warmup_steps = options.warmup_steps,
                 .num_steps = plan_.num_steps()} {
   if (!is_lora()) {
-    engine_->enable_base_steps();
+    engine_->enable_base_steps(
+        {.muon = options_.optimizer == "muon", .muon_momentum = options_.muon_momentum});
     return;
   }
   const auto specs =

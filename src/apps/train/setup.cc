@@ -27,6 +27,10 @@ void check_together(const TrainOptions& o) {
                 "--memory and --recompute: give one; --memory chooses what is kept");
   }
   data::parse_schedule(o.schedule);
+  if (o.optimizer == "muon" && o.method != "full") {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--optimizer muon: steps matrices of all parameters; give --method full with it");
+  }
 }
 
 data::Dataset read_file_of_examples(const std::string& path, const char* label,

@@ -33,6 +33,7 @@ TrainOptions effective(TrainOptions o) {
   const TrainOptions defaults;
   if (!o.eval.empty()) o.eval_fraction = 0;
   if (o.steps > 0) o.epochs = 0;
+  if (o.optimizer == "adamw") o.muon_momentum = defaults.muon_momentum;
   if (o.method == "full") {
     o.rank = defaults.rank;
     o.alpha = defaults.alpha;

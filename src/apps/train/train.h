@@ -29,6 +29,8 @@ struct TrainOptions : EngineSetup {
   std::optional<double> lr;  // 2e-4 for lora, 1e-5 for full
   std::string schedule = "cosine";
   int64_t warmup_steps = 10;
+  std::string optimizer = "adamw";  // or "muon", for the matrices of --method full
+  double muon_momentum = 0.95;
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-12;

@@ -80,12 +80,20 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape) {
   }
   plan.items.push_back({"adapters", adapters});
   if (shape.train_base) {
-    int64_t floats = 4 * weights.num_parameters();  // masters, gradients, two moments
+    // Masters, gradients, and moments, of which some parameters may have one alone.
+    int64_t floats = 3 * weights.num_parameters() + engine.base_trainer().num_second_moments();
     if (engine.config().tie_word_embeddings)
       floats += engine.config().vocab_size * engine.config().hidden_size;
     plan.items.push_back({"base training", floats * dtype_bytes(DType::kF32)});
   }
-  plan.items.push_back({"pass", plan_pass_bytes(engine, shape)});
+  const int64_t pass_bytes = plan_pass_bytes(engine, shape);
+  plan.items.push_back({"pass", pass_bytes});
+  if (shape.train_base) {
+    PassMeter meter(engine.backend());
+    const PassPlan& step =
+        meter.count([&](Backend& counter) { engine.base_trainer().count_step(counter); });
+    plan.items.push_back({"step", std::max<int64_t>(0, step.total() - pass_bytes)});
+  }
   plan.items.push_back({"kv cache", static_cast<int64_t>(static_cast<double>(shape.kv_positions) *
                                                          engine.cache_layout().position_bytes())});
   if (engine.cache_layout().state_bytes() > 0) {
