@@ -1,0 +1,202 @@
+#include "schedule/csv.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "base/error.h"
+
+namespace strata::schedule {
+namespace {
+
+constexpr size_t kMaxDigits = 6;
+constexpr size_t kMaxCells = 8'000'000;
+constexpr size_t kMaxShown = 40;  // characters of a wrong cell in a message
+
+struct OpName {
+  std::string_view name;
+  Op op;
+};
+constexpr OpName kOps[] = {{"F", Op::kForward},
+                           {"SEND_F", Op::kSendForward},
+                           {"RECV_F", Op::kRecvForward},
+                           {"SEND_B", Op::kSendBackward},
+                           {"RECV_B", Op::kRecvBackward}};
+constexpr OpName kBackwardOps[] = {
+    {"I", Op::kInputGrad}, {"W", Op::kWeightGrad}, {"B", Op::kBackward}};
+constexpr OpName kOldBackwardOps[] = {
+    {"B", Op::kInputGrad}, {"W", Op::kWeightGrad}, {"BW", Op::kBackward}};
+constexpr std::string_view kLeftOut[] = {"UNSHARD",     "RESHARD",     "REDUCE_GRAD",
+                                         "WAIT_SEND_F", "WAIT_SEND_B", "WAIT_REDUCE_GRAD"};
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_letter(char c) { return (c >= 'A' && c <= 'Z') || c == '_'; }
+
+std::string_view trim(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\r";
+  const size_t begin = text.find_first_not_of(kSpace);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
+}
+
+// Takes what `text` begins with up to `separator`, and drops that.
+std::string_view take_until(std::string_view& text, char separator) {
+  const size_t end = std::min(text.find(separator), text.size());
+  const std::string_view head = text.substr(0, end);
+  text.remove_prefix(std::min(end + 1, text.size()));
+  return head;
+}
+
+// The older form writes BW, which the newer does not have, and never I.
+bool is_in_older_form(std::string_view text) {
+  bool has_bw = false, has_w = false, has_i = false;
+  for (size_t i = 0; i < text.size();) {
+    if (!is_letter(text[i])) {
+      ++i;
+      continue;
+    }
+    const size_t begin = i;
+    while (i < text.size() && is_letter(text[i])) ++i;
+    const std::string_view word = text.substr(begin, i - begin);
+    has_bw |= word == "BW";
+    has_w |= word == "W";
+    has_i |= word == "I";
+  }
+  return !has_i && (has_bw || has_w);
+}
+
+std::optional<int> take_number(std::string_view& text) {
+  size_t length = 0;
+  while (length < text.size() && is_digit(text[length])) ++length;
+  if (length == 0 || length > kMaxDigits) return {};
+  int value = 0;
+  std::from_chars(text.data(), text.data() + length, value);
+  text.remove_prefix(length);
+  return value;
+}
+
+class Reader {
+ public:
+  explicit Reader(const std::string& name) : name_(name) {}
+
+  CsvTable read(std::string_view text) {
+    is_old_ = is_in_older_form(text);
+    while (!text.empty()) {
+      read_row(take_until(text, '\n'));
+      ++rank_;
+    }
+    if (rank_ == 0) fail_file("it is empty; want a line a rank");
+    return std::move(out_);
+  }
+
+ private:
+  struct Parsed {
+    Action action;
+    std::string_view left_out = {};
+  };
+
+  [[noreturn]] void fail_file(const std::string& what) const {
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("schedule: {}: {}", name_, what));
+  }
+  [[noreturn]] void fail(std::string_view cell, std::string_view want) const {
+    std::string shown(cell.substr(0, kMaxShown));
+    for (char& c : shown) c = c >= ' ' && c <= '~' ? c : '?';
+    fail_file(fmt::format("rank {}, slot {}: got '{}', want {}", rank_, slot_, shown, want));
+  }
+
+  void read_row(std::string_view line) {
+    std::vector<Slot>& row = out_.table.rows.emplace_back();
+    slot_ = 0;
+    for (bool is_more = !line.empty(); is_more; ++slot_) {
+      if (++num_cells_ > kMaxCells) fail_file(fmt::format("more than {} places", kMaxCells));
+      is_more = line.find(',') != std::string_view::npos;
+      row.push_back(read_cell(trim(take_until(line, ','))));
+    }
+  }
+
+  Slot read_cell(std::string_view cell) {
+    if (cell.size() >= 2 && cell.front() == '"' && cell.back() == '"') {
+      cell = trim(cell.substr(1, cell.size() - 2));
+    }
+    if (cell.empty()) return {};
+    if (cell.front() == '(') return read_pair(cell);
+    const Parsed parsed = parse(cell);
+    if (parsed.left_out.empty()) return Slot(keep(parsed.action));
+    ++out_.left_out[std::string(parsed.left_out)];
+    return {};
+  }
+
+  Slot read_pair(std::string_view cell) {
+    constexpr std::string_view kWant = "({action};{action})OVERLAP_F_B";
+    constexpr std::string_view kEnd = ")OVERLAP_F_B";
+    if (!cell.ends_with(kEnd)) fail(cell, kWant);
+    std::string_view inner = cell.substr(1, cell.size() - 1 - kEnd.size());
+    const Parsed first = parse(trim(take_until(inner, ';')));
+    if (inner.find(';') != std::string_view::npos) fail(cell, kWant);
+    const Parsed second = parse(trim(inner));
+    if (!first.left_out.empty() || !second.left_out.empty()) fail(cell, kWant);
+    const Action kept = keep(first.action);
+    return {kept, keep(second.action)};
+  }
+
+  Parsed parse(std::string_view cell) const {
+    constexpr std::string_view kWant =
+        "{stage}{op}{micro-batch} as 2F0, with op F, I, W, B, SEND_F, RECV_F, SEND_B or RECV_B and "
+        "numbers of at most 6 digits";
+    std::string_view rest = cell;
+    const std::optional<int> stage = take_number(rest);
+    if (!stage) fail(cell, kWant);
+    size_t length = 0;
+    while (length < rest.size() && !is_digit(rest[length])) ++length;
+    const std::string_view op = rest.substr(0, length);
+    rest.remove_prefix(length);
+    const std::optional<int> microbatch = take_number(rest);
+    if (!rest.empty()) fail(cell, kWant);
+    for (const std::string_view name : kLeftOut) {
+      if (op == name) return {.action = {}, .left_out = name};
+    }
+    if (!microbatch) fail(cell, kWant);
+    for (const OpName& known : kOps) {
+      if (op == known.name) return {.action = {known.op, *stage, *microbatch}};
+    }
+    for (const OpName& known : is_old_ ? kOldBackwardOps : kBackwardOps) {
+      if (op == known.name) return {.action = {known.op, *stage, *microbatch}};
+    }
+    fail(cell, kWant);
+  }
+
+  Action keep(const Action& action) {
+    Table& table = out_.table;
+    table.num_stages = std::max(table.num_stages, action.stage + 1);
+    table.num_microbatches = std::max(table.num_microbatches, action.microbatch + 1);
+    return action;
+  }
+
+  const std::string& name_;
+  int rank_ = 0, slot_ = 0;  // of what is being read
+  size_t num_cells_ = 0;
+  bool is_old_ = false;
+  CsvTable out_;
+};
+
+}  // namespace
+
+CsvTable read_csv(std::string_view text, const std::string& name) {
+  return Reader(name).read(text);
+}
+
+std::string write_csv(const Table& table) {
+  std::string out;
+  for (const std::vector<Slot>& row : table.rows) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      if (i > 0) out += ',';
+      out += to_string(row[i]);
+    }
+    out += '\n';
+  }
+  return out;
+}
+
+}  // namespace strata::schedule

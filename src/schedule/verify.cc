@@ -1,0 +1,367 @@
+#include "schedule/verify.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "schedule/waits.h"
+
+namespace strata::schedule {
+namespace {
+
+// Where an action stands, or rank -1.
+struct Place {
+  int rank = -1;
+  int slot = 0;
+  [[nodiscard]] bool is_set() const { return rank >= 0; }
+};
+
+// What is known of one stage and micro-batch. I and B share a place: both make the input's
+// gradient.
+struct Item {
+  Place forward, backward, weight_grad;
+  Place sent_forward, received_forward, sent_backward, received_backward;
+};
+
+class Verifier {
+ public:
+  explicit Verifier(const Table& table)
+      : table_(table), has_transfers_(has_transfers(table)), rank_of_(ranks_of_stages(table)) {}
+
+  std::optional<Fault> run() {
+    if (check_numbers() || check_queues() || check_missing() || check_channels()) return fault_;
+    return find_deadlock(table_);
+  }
+
+ private:
+  [[nodiscard]] size_t index(int stage, int microbatch) const {
+    return static_cast<size_t>(stage) * static_cast<size_t>(table_.num_microbatches) +
+           static_cast<size_t>(microbatch);
+  }
+  Item& item(int stage, int microbatch) { return items_[index(stage, microbatch)]; }
+  [[nodiscard]] int rank_of(int stage) const { return rank_of_[static_cast<size_t>(stage)]; }
+  [[nodiscard]] bool is_last(int stage) const { return stage == table_.num_stages - 1; }
+
+  bool fail(Place at, std::string action, Rule rule, std::string detail) {
+    fault_ = {at.rank, at.slot, std::move(action), rule, std::move(detail)};
+    return true;
+  }
+  bool fail(Place at, const Action& action, Rule rule, std::string detail) {
+    return fail(at, to_string(action), rule, std::move(detail));
+  }
+  bool fail_missing(int stage, const std::string& action) {
+    const int rank = std::max(0, rank_of(stage));
+    const int end = static_cast<int>(table_.rows[static_cast<size_t>(rank)].size());
+    return fail({rank, end}, action, Rule::kComplete, fmt::format("{} is missing", action));
+  }
+
+  // body(place, slot) for each place until one returns true.
+  template <typename Body>
+  bool any_slot(const Body& body) {
+    for (int rank = 0; rank < table_.num_ranks(); ++rank) {
+      const std::vector<Slot>& row = table_.rows[static_cast<size_t>(rank)];
+      for (size_t slot = 0; slot < row.size(); ++slot) {
+        if (body(Place{rank, static_cast<int>(slot)}, row[slot])) return true;
+      }
+    }
+    return false;
+  }
+  template <typename Body>
+  bool any_action(const Body& body) {
+    return any_slot([&](Place at, const Slot& slot) {
+      for (const Action& action : slot.actions()) {
+        if (body(at, action)) return true;
+      }
+      return false;
+    });
+  }
+
+  // Numbers in range, and few enough stages and micro-batches for the table to be complete, so that
+  // memory is asked for in proportion to the table.
+  bool check_numbers() {
+    if (table_.num_stages < 1 || table_.num_microbatches < 1 || table_.rows.empty()) {
+      return fail({0, 0}, "", Rule::kComplete, "nothing stands in the table");
+    }
+    int64_t num_forwards = 0;
+    if (any_action([&](Place at, const Action& a) {
+          num_forwards += a.op == Op::kForward ? 1 : 0;
+          return check_range(at, a);
+        })) {
+      return true;
+    }
+    const int64_t wanted = int64_t{table_.num_stages} * table_.num_microbatches;
+    if (num_forwards < wanted) return find_missing_forward();
+    items_.resize(static_cast<size_t>(wanted));
+    orders_.resize(static_cast<size_t>(table_.num_stages));
+    return false;
+  }
+
+  bool check_range(Place at, const Action& a) {
+    if (a.stage >= 0 && a.stage < table_.num_stages && a.microbatch >= 0 &&
+        a.microbatch < table_.num_microbatches) {
+      return false;
+    }
+    return fail(at, a, Rule::kRange,
+                fmt::format("stages are 0 to {}, micro-batches 0 to {}", table_.num_stages - 1,
+                            table_.num_microbatches - 1));
+  }
+
+  bool find_missing_forward() {
+    std::vector<std::pair<int, int>> found;
+    any_action([&](Place, const Action& a) {
+      if (a.op == Op::kForward) found.emplace_back(a.stage, a.microbatch);
+      return false;
+    });
+    std::ranges::sort(found);
+    found.erase(std::ranges::unique(found).begin(), found.end());
+    std::pair<int, int> want{0, 0};
+    for (const auto& have : found) {
+      if (have != want) break;
+      if (++want.second == table_.num_microbatches) want = {want.first + 1, 0};
+    }
+    return fail_missing(want.first, to_string(Action{Op::kForward, want.first, want.second}));
+  }
+
+  // Everything that one queue shows, place by place.
+  bool check_queues() {
+    return any_slot([&](Place at, const Slot& slot) {
+      if (slot.count == 2 && check_pair(at, slot)) return true;
+      for (const Action& action : slot.actions()) {
+        if (check_action(at, action)) return true;
+      }
+      return false;
+    });
+  }
+
+  bool check_pair(Place at, const Slot& slot) {
+    const auto& [first, second] = slot.parts;
+    const bool is_pair = (first.op == Op::kForward && is_backward(second.op)) ||
+                         (second.op == Op::kForward && is_backward(first.op));
+    if (is_pair && first.microbatch != second.microbatch) return false;
+    return fail(at, to_string(slot), Rule::kOnePlace,
+                "only a forward and a backward of two micro-batches may overlap");
+  }
+
+  bool check_action(Place at, const Action& a) {
+    if (rank_of(a.stage) != at.rank) {
+      return fail(at, a, Rule::kOneRank,
+                  fmt::format("stage {} has actions on rank {}", a.stage, rank_of(a.stage)));
+    }
+    if (check_once(at, a)) return true;
+    switch (a.op) {
+      case Op::kForward:
+        return check_order(at, a) || check_source(at, a, a.stage - 1, a.stage == 0);
+      case Op::kInputGrad:
+      case Op::kBackward:
+        if (!item(a.stage, a.microbatch).forward.is_set()) {
+          return fail(at, a, Rule::kForwardFirst, not_before(Op::kForward, a, a.stage));
+        }
+        return check_order(at, a) || check_source(at, a, a.stage + 1, is_last(a.stage));
+      case Op::kWeightGrad:
+        if (!item(a.stage, a.microbatch).backward.is_set()) {
+          return fail(at, a, Rule::kInputGradFirst, not_before(Op::kInputGrad, a, a.stage));
+        }
+        return check_order(at, a);
+      case Op::kSendForward:
+      case Op::kSendBackward:
+        return check_send(at, a);
+      case Op::kRecvForward:
+      case Op::kRecvBackward:
+        return check_peer(at, a);
+    }
+    return false;
+  }
+
+  static std::string not_before(Op op, const Action& a, int stage) {
+    return fmt::format("{} does not stand before it", to_string(Action{op, stage, a.microbatch}));
+  }
+
+  bool check_once(Place at, const Action& a) {
+    Item& of = item(a.stage, a.microbatch);
+    Place* places[2] = {};
+    switch (a.op) {
+      case Op::kForward:
+        places[0] = &of.forward;
+        break;
+      case Op::kInputGrad:
+        places[0] = &of.backward;
+        break;
+      case Op::kWeightGrad:
+        places[0] = &of.weight_grad;
+        break;
+      case Op::kBackward:
+        places[0] = &of.backward;
+        places[1] = &of.weight_grad;
+        break;
+      case Op::kSendForward:
+        places[0] = &of.sent_forward;
+        break;
+      case Op::kRecvForward:
+        places[0] = &of.received_forward;
+        break;
+      case Op::kSendBackward:
+        places[0] = &of.sent_backward;
+        break;
+      case Op::kRecvBackward:
+        places[0] = &of.received_backward;
+        break;
+    }
+    // A weight gradient without its input gradient is that rule's fault; a B stands for both.
+    for (Place* place : places) {
+      if (place == nullptr) continue;
+      if (place->is_set()) {
+        return fail(at, a, Rule::kOnce,
+                    fmt::format("rank {}, slot {} does it already", place->rank, place->slot));
+      }
+    }
+    if (a.op == Op::kForward || !is_blocked(a)) {
+      for (Place* place : places) {
+        if (place != nullptr) *place = at;
+      }
+    }
+    return false;
+  }
+
+  // Is what it computes from not there yet? Then it is about to be refused.
+  bool is_blocked(const Action& a) {
+    const Item& of = item(a.stage, a.microbatch);
+    if (is_backward(a.op)) return !of.forward.is_set();
+    return a.op == Op::kWeightGrad && !of.backward.is_set();
+  }
+
+  struct Order {
+    int last = -1;
+    int direction = 0;  // of micro-batches, once two have been seen
+  };
+  struct StageOrder {
+    Order forward, backward, weight_grad;
+  };
+
+  bool check_order(Place at, const Action& a) {
+    StageOrder& of = orders_[static_cast<size_t>(a.stage)];
+    if (a.op == Op::kForward) {
+      of.forward.direction = 1;
+      return check_order(at, a, of.forward);
+    }
+    if (is_backward(a.op) && check_order(at, a, of.backward)) return true;
+    return has_weight_grad(a.op) && check_order(at, a, of.weight_grad);
+  }
+
+  bool check_order(Place at, const Action& a, Order& order) {
+    const int last = std::exchange(order.last, a.microbatch);
+    if (last < 0) return false;
+    const int direction = a.microbatch > last ? 1 : -1;
+    if (order.direction == 0) order.direction = direction;
+    if (direction == order.direction) return false;
+    return fail(at, a, Rule::kInOrder,
+                fmt::format("micro-batch {} of stage {} comes before it", last, a.stage));
+  }
+
+  // What a computation reads: a stage's output on the same rank, or what has been received.
+  bool check_source(Place at, const Action& a, int source, bool has_none) {
+    if (has_none) return false;
+    const bool forward = a.op == Op::kForward;
+    if (rank_of(source) == at.rank) {
+      const Item& of = item(source, a.microbatch);
+      const Place& made = forward ? of.forward : of.backward;
+      if (made.is_set() && made.slot < at.slot) return false;
+      return fail(at, a, Rule::kPredecessorFirst,
+                  not_before(forward ? Op::kForward : Op::kBackward, a, source));
+    }
+    if (!has_transfers_) return false;
+    const Item& of = item(a.stage, a.microbatch);
+    if ((forward ? of.received_forward : of.received_backward).is_set()) return false;
+    return fail(at, a, Rule::kReceivedFirst,
+                not_before(forward ? Op::kRecvForward : Op::kRecvBackward, a, a.stage));
+  }
+
+  // A transfer goes to a stage that there is, on another rank.
+  bool check_peer(Place at, const Action& a) {
+    const int peer = counterpart(a).stage;
+    if (peer < 0 || peer >= table_.num_stages) {
+      return fail(at, a, Rule::kReceivedIsSent,
+                  fmt::format("there is no stage {}: it has nobody to talk to", peer));
+    }
+    if (rank_of(peer) != at.rank) return false;
+    return fail(at, a, Rule::kReceivedIsSent,
+                fmt::format("stage {} is on the same rank, where nothing is sent", peer));
+  }
+
+  bool check_send(Place at, const Action& a) {
+    if (check_peer(at, a)) return true;
+    const bool forward = a.op == Op::kSendForward;
+    const Item& of = item(a.stage, a.microbatch);
+    if ((forward ? of.forward : of.backward).is_set()) return false;
+    return fail(at, a, Rule::kSentIsComputed,
+                not_before(forward ? Op::kForward : Op::kBackward, a, a.stage));
+  }
+
+  bool check_missing() {
+    for (int stage = 0; stage < table_.num_stages; ++stage) {
+      for (int m = 0; m < table_.num_microbatches; ++m) {
+        const Item& of = item(stage, m);
+        const auto missing = [&](Op op) {
+          return fail_missing(stage, to_string(Action{op, stage, m}));
+        };
+        if (!of.forward.is_set()) return missing(Op::kForward);
+        if (!of.backward.is_set()) return missing(Op::kBackward);
+        if (!of.weight_grad.is_set()) return missing(Op::kWeightGrad);
+      }
+    }
+    return false;
+  }
+
+  // Each send has its receive, and those of two ranks are in one order.
+  bool check_channels() {
+    using Channel = std::pair<int, int>;  // from rank, to rank
+    std::map<Channel, std::vector<std::pair<Place, Action>>> sends, receives;
+    any_action([&](Place at, const Action& a) {
+      if (!is_transfer(a.op)) return false;
+      const int peer = rank_of(counterpart(a).stage);
+      if (is_send(a.op)) sends[{at.rank, peer}].emplace_back(at, a);
+      if (!is_send(a.op)) receives[{peer, at.rank}].emplace_back(at, a);
+      return false;
+    });
+    if (check_counterparts()) return true;
+    for (const auto& [channel, received] : receives) {
+      const auto& sent = sends[channel];
+      for (size_t i = 0; i < received.size(); ++i) {
+        const auto& [at, a] = received[i];
+        if (counterpart(a) == sent[i].second) continue;
+        return fail(
+            at, a, Rule::kChannelOrder,
+            fmt::format("rank {} sends {} first", channel.first, to_string(sent[i].second)));
+      }
+    }
+    return false;
+  }
+
+  bool check_counterparts() {
+    return any_action([&](Place at, const Action& a) {
+      if (!is_transfer(a.op)) return false;
+      const Action other = counterpart(a);
+      const Item& of = item(other.stage, other.microbatch);
+      const bool forward = other.op == Op::kSendForward || other.op == Op::kRecvForward;
+      const Place& place = is_send(other.op)
+                               ? (forward ? of.sent_forward : of.sent_backward)
+                               : (forward ? of.received_forward : of.received_backward);
+      if (place.is_set()) return false;
+      return fail(at, a, Rule::kReceivedIsSent, fmt::format("{} is missing", to_string(other)));
+    });
+  }
+
+  const Table& table_;
+  bool has_transfers_;
+  std::vector<int> rank_of_;        // [stages]
+  std::vector<Item> items_;         // [stages x micro-batches]
+  std::vector<StageOrder> orders_;  // [stages]
+  std::optional<Fault> fault_;
+};
+
+}  // namespace
+
+std::optional<Fault> verify(const Table& table) { return Verifier(table).run(); }
+
+}  // namespace strata::schedule

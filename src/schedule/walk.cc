@@ -1,0 +1,142 @@
+#include "schedule/walk.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/check.h"
+
+namespace strata::schedule {
+namespace {
+
+class Walker {
+ public:
+  Walker(const Table& table, const Costs& costs)
+      : table_(table),
+        costs_(costs),
+        rank_of_(ranks_of_stages(table)),
+        next_(table.rows.size()),
+        time_(table.rows.size()),
+        forward_end_(num_items(), kNever),
+        backward_end_(num_items(), kNever) {
+    walk_.ranks.resize(table.rows.size());
+  }
+
+  Walk run() {
+    bool progress = true;
+    while (progress) {
+      progress = false;
+      for (size_t rank = 0; rank < next_.size(); ++rank) {
+        const size_t begin = next_[rank];
+        while (next_[rank] < table_.rows[rank].size() && run_slot(rank)) ++next_[rank];
+        progress |= next_[rank] > begin;
+      }
+    }
+    double busy = 0;
+    for (size_t rank = 0; rank < next_.size(); ++rank) {
+      CHECK(next_[rank] == table_.rows[rank].size(), rank, next_[rank]);  // was it verified?
+      walk_.time = std::max(walk_.time, time_[rank]);
+      busy += walk_.ranks[rank].busy;
+      count_live(rank);
+    }
+    const double all = walk_.time * static_cast<double>(next_.size());
+    walk_.bubble_share = all > 0 ? 1 - busy / all : 0;
+    return std::move(walk_);
+  }
+
+ private:
+  static constexpr double kNever = -1;
+
+  [[nodiscard]] size_t num_items() const {
+    return static_cast<size_t>(table_.num_stages) * static_cast<size_t>(table_.num_microbatches);
+  }
+  [[nodiscard]] size_t index(int stage, int microbatch) const {
+    return static_cast<size_t>(stage) * static_cast<size_t>(table_.num_microbatches) +
+           static_cast<size_t>(microbatch);
+  }
+  [[nodiscard]] int rank_of(int stage) const { return rank_of_[static_cast<size_t>(stage)]; }
+
+  [[nodiscard]] double cost(Op op) const {
+    switch (op) {
+      case Op::kForward:
+        return costs_.forward;
+      case Op::kInputGrad:
+        return costs_.input_grad;
+      case Op::kWeightGrad:
+        return costs_.weight_grad;
+      case Op::kBackward:
+        return costs_.input_grad + costs_.weight_grad;
+      case Op::kSendForward:
+      case Op::kRecvForward:
+      case Op::kSendBackward:
+      case Op::kRecvBackward:
+        return 0;
+    }
+    return 0;
+  }
+
+  // When what the action takes from another stage is on its rank; nothing while nobody knows.
+  [[nodiscard]] std::optional<double> arrival(const Action& a) const {
+    const bool forward = a.op == Op::kForward;
+    if (!forward && !is_backward(a.op)) return 0;
+    const int source = a.stage + (forward ? -1 : 1);
+    if (source < 0 || source == table_.num_stages) return 0;
+    const double end = (forward ? forward_end_ : backward_end_)[index(source, a.microbatch)];
+    if (end == kNever) return {};
+    if (rank_of(source) == rank_of(a.stage)) return end;
+    return end + (forward ? costs_.send_forward : costs_.send_backward);
+  }
+
+  bool run_slot(size_t rank) {
+    const Slot& slot = table_.rows[rank][next_[rank]];
+    double start = time_[rank], length = 0;
+    for (const Action& a : slot.actions()) {
+      const std::optional<double> from = arrival(a);
+      if (!from) return false;
+      start = std::max(start, *from);
+      length += cost(a.op);
+    }
+    time_[rank] = start + length;
+    walk_.ranks[rank].busy += length;
+    for (const Action& a : slot.actions()) {
+      if (a.op == Op::kForward) forward_end_[index(a.stage, a.microbatch)] = time_[rank];
+      if (is_backward(a.op)) backward_end_[index(a.stage, a.microbatch)] = time_[rank];
+    }
+    return true;
+  }
+
+  void count_live(size_t rank) {
+    int live = 0;
+    for (const Slot& slot : table_.rows[rank]) {
+      int done = 0;
+      for (const Action& a : slot.actions()) {
+        live += a.op == Op::kForward ? 1 : 0;
+        done += has_weight_grad(a.op) ? 1 : 0;
+      }
+      walk_.ranks[rank].peak_live = std::max(walk_.ranks[rank].peak_live, live);
+      live -= done;
+    }
+  }
+
+  const Table& table_;
+  const Costs& costs_;
+  std::vector<int> rank_of_;                        // [stages]
+  std::vector<size_t> next_;                        // [ranks] the place to run
+  std::vector<double> time_;                        // [ranks] until when it is at work
+  std::vector<double> forward_end_, backward_end_;  // [stages x micro-batches]
+  Walk walk_;
+};
+
+}  // namespace
+
+Costs ideal_costs(int forwarding_delay) {
+  Costs costs;
+  if (forwarding_delay > 1) {
+    costs.send_forward = costs.forward;
+    costs.send_backward = costs.input_grad + costs.weight_grad;
+  }
+  return costs;
+}
+
+Walk walk(const Table& table, const Costs& costs) { return Walker(table, costs).run(); }
+
+}  // namespace strata::schedule
