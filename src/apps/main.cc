@@ -75,6 +75,11 @@ void add_commands_of_models(CLI::App& app, Command& chosen) {
               run_chat);
   add_command(app, chosen, "inspect", "Say what a checkpoint holds and what is wrong",
               "Example:\n  strata inspect --model qwen3 --tensors", run_inspect);
+  add_command(app, chosen, "plan", "Say what a run will take; verify a pipeline's schedule",
+              "Examples:\n"
+              "  strata plan --schedule 1f1b --pipeline 4 --microbatches 8 --schedule-out s.csv\n"
+              "  strata plan --schedule s.csv --pipeline 4 --microbatches 8",
+              run_plan);
   add_command(app, chosen, "probe", "Run a model on given token ids and write what it computed",
               "Example:\n  strata probe --model tiny-llama --adapter a --request r.json --out "
               "o.safetensors --threads 1",

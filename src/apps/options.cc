@@ -35,6 +35,20 @@ void strict_row(OptionTable& t, bool& field) {
   t.flag("strict-config", field, "unknown keys of config.json are errors");
 }
 
+void schedule_rows(OptionTable& t, PlanScheduleOptions& o) {
+  t.text("schedule", o.schedule,
+         "gpipe, circular, 1f1b, interleaved, zb1p, or a CSV file in PyTorch's form: verified, and "
+         "its bubbles and live micro-batches (of each chunk) printed");
+  t.integer("pipeline", o.pipeline, {0, 1024, "1 to 1024"}, "ranks; stage s is on rank s mod them");
+  t.integer("microbatches", o.microbatches, {0, 65536, "1 to 65536"}, "of a step");
+  t.integer("chunks", o.chunks, {0, 1024, "1 to 1024"},
+            "stages of a rank [1; of a file: as many as it has]");
+  t.integer("forwarding-delay", o.forwarding_delay, {1, 2, "1 or 2"},
+            "circular: 2 sends an output while the next one is computed");
+  t.text("schedule-out", o.schedule_out, "CSV file to write");
+  t.flag("with-transfers", o.with_transfers, "write sends and receives as well");
+}
+
 // What a step does and how many there are.
 void recipe_rows(OptionTable& t, TrainOptions& o) {
   t.number("lr", o.lr, {0, kHuge, "0 or more"}, "peak learning rate [2e-4; full: 1e-5]").results();
@@ -162,6 +176,13 @@ OptionTable options_of(ProbeOptions& o) {
   threads_row(t, o.threads);
   device_row(t, o.device);
   strict_row(t, o.strict_config);
+  return t;
+}
+
+OptionTable options_of(PlanOptions& o) {
+  OptionTable t;
+  schedule_rows(t, o.schedule);
+  t.flag("json", o.schedule.json, "print a JSON object");
   return t;
 }
 

@@ -8,6 +8,7 @@
 #include "apps/init.h"
 #include "apps/inspect.h"
 #include "apps/keygen.h"
+#include "apps/plan.h"
 #include "apps/probe.h"
 #include "apps/tokenize.h"
 #include "apps/train/train.h"
@@ -19,6 +20,7 @@ OptionTable options_of(TrainOptions& o);
 OptionTable options_of(GenerateOptions& o);
 OptionTable options_of(ChatOptions& o);
 OptionTable options_of(InspectOptions& o);
+OptionTable options_of(PlanOptions& o);
 OptionTable options_of(ProbeOptions& o);
 OptionTable options_of(InitOptions& o);
 OptionTable options_of(TokenizeOptions& o);
