@@ -31,6 +31,9 @@ void device_row(OptionTable& t, std::string& field) { t.text("device", field, "c
 void recompute_row(OptionTable& t, std::string& field) {
   t.text("recompute", field, kRecomputeHelp);
 }
+void trace_row(OptionTable& t, std::string& field) {
+  t.text("trace", field, "timeline to write, for ui.perfetto.dev (docs/timeline.md)");
+}
 void strict_row(OptionTable& t, bool& field) {
   t.flag("strict-config", field, "unknown keys of config.json are errors");
 }
@@ -135,6 +138,7 @@ OptionTable options_of(TrainOptions& o) {
   device_row(t, o.device);
   strict_row(t, o.strict_config);
   t.flag("json", o.json, "a line of JSON on stdout at the end");
+  trace_row(t, o.trace);
   return t;
 }
 
@@ -216,6 +220,7 @@ OptionTable options_of(BenchOptions& o) {
   t.integer("repeat", o.repeat, {1, 1'000'000, "1 or more"},
             "timed repetitions; the median counts");
   t.flag("json", o.json, "print one JSON object");
+  trace_row(t, o.trace);
   return t;
 }
 

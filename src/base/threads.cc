@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
+#include "base/trace.h"
 
 namespace strata {
 namespace {
@@ -70,10 +72,12 @@ struct ThreadPool::State {
   }
 
   void worker_loop(int worker) {
+    name_thread("worker " + std::to_string(worker));
     uint32_t seen = 0;
     while (true) {
       seen = wait_change(generation, seen);
       if (stop.load(std::memory_order_acquire)) return;
+      const TraceSpan span("work");  // recorded when nobody waits for the part any more
       run_part(worker);
       if (remaining.fetch_sub(1, std::memory_order_acq_rel) == 1) remaining.notify_one();
     }

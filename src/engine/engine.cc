@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/trace.h"
 #include "engine/sampling/sampling_loop.h"
 #include "ops/elementwise.h"
 
@@ -90,6 +91,7 @@ void Engine::enable_base_steps(const train::BaseStep& how) {
 }
 
 api::StepResult Engine::step(api::AdapterSlot slot, const api::AdamW& adamw) {
+  const TraceSpan span("optimizer step", "slot", static_cast<int64_t>(slot));
   if (slot != api::AdapterSlot::kBase) return train::step_adapter(backend(), adapter(slot), adamw);
   enable_base_steps();
   return base_trainer_->step(backend(), *model_.weights, adamw);

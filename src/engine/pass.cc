@@ -64,7 +64,10 @@ void run_pass(Backend& backend, Engine& engine, const PassWork& work, PassState&
                          "hidden_states")
           : TensorView();
   state.tape.recompute = work.recompute;
-  model::decoder_forward(pass, state.tape, work.backward(), states, hidden);
+  {
+    const TraceSpan span = model::traced(pass, "forward", "tokens", pass.num_tokens());
+    model::decoder_forward(pass, state.tape, work.backward(), states, hidden);
+  }
   if (work.want_hidden_states && !backend.is_counting()) {
     // Of streams the last entry is not what the final norm made, even where there is but one.
     write_hidden_states(backend, work, states, c.streams ? hidden : TensorView());
@@ -73,8 +76,13 @@ void run_pass(Backend& backend, Engine& engine, const PassWork& work, PassState&
   if (!work.want_loss) return;
   const TensorView d_hidden =
       work.backward() ? scratch.take(DType::kF32, shape, "final_hidden") : TensorView();
-  state.loss_pass.run(pass, work.inputs, hidden, work.logprobs, work.losses, d_hidden);
-  if (work.backward()) model::decoder_backward(pass, state.tape, d_hidden);
+  {
+    const TraceSpan span = model::traced(pass, "loss", "tokens", pass.num_tokens());
+    state.loss_pass.run(pass, work.inputs, hidden, work.logprobs, work.losses, d_hidden);
+  }
+  if (!work.backward()) return;
+  const TraceSpan span = model::traced(pass, "backward", "tokens", pass.num_tokens());
+  model::decoder_backward(pass, state.tape, d_hidden);
 }
 
 }  // namespace strata::engine

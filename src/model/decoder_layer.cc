@@ -89,6 +89,7 @@ LayerSaved save_rest(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPoo
 }
 
 void decoder_layer_again(Pass& pass, int64_t layer, const LayerSaved& saved) {
+  const TraceSpan span = traced(pass, "recompute", "layer", layer);
   LayerSaves& saves = pass.lists.saves;
   saves.known = {saves.kept.data() + saved.first_kept, saved.last_kept - saved.first_kept};
   decoder_layer_forward(pass, layer, saved, {});
@@ -96,16 +97,20 @@ void decoder_layer_again(Pass& pass, int64_t layer, const LayerSaved& saved) {
 }
 
 void decoder_layer_forward(Pass& pass, int64_t layer, const LayerSaved& saved, TensorView out) {
+  const TraceSpan whole = traced(pass, "layer", "layer", layer);
   const std::span<const SublayerContext> sublayers = pass.weights.layer(layer);
   for (size_t s = 0; s < sublayers.size(); ++s) {
+    const TraceSpan span = traced(pass, sublayers[s].block->name, "layer", layer);
     const TensorView to = s + 1 < sublayers.size() ? pass.unknown(saved.states[s + 1]) : out;
     sublayers[s].connector->forward(pass, sublayers[s], saved.parts[s], saved.states[s], to);
   }
 }
 
 void decoder_layer_backward(Pass& pass, int64_t layer, const LayerSaved& saved, TensorView d) {
+  const TraceSpan whole = traced(pass, "layer backward", "layer", layer);
   const std::span<const SublayerContext> sublayers = pass.weights.layer(layer);
   for (size_t s = sublayers.size(); s-- > 0;) {
+    const TraceSpan span = traced(pass, sublayers[s].block->name, "layer", layer);
     sublayers[s].connector->backward(pass, sublayers[s], saved.parts[s], saved.states[s], d);
   }
 }

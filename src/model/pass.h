@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "base/trace.h"
 #include "model/blocks/expert_rows.h"
 #include "model/cache_layout.h"
 #include "model/rope_table.h"
@@ -130,5 +131,11 @@ struct Pass {
     return base_gradients->d_weight[index];
   }
 };
+
+// A span of the timeline; a pass that only counts leaves none.
+[[nodiscard]] inline TraceSpan traced(const Pass& pass, std::string_view name, std::string_view key,
+                                      int64_t number) {
+  return TraceSpan(pass.backend.is_counting() ? std::string_view() : name, key, number);
+}
 
 }  // namespace strata::model

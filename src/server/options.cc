@@ -155,6 +155,10 @@ constexpr OptionRow kRows[] = {
     {"audit", "FILE", "",
      "a line of JSON for each request that changes state: who, what, about what, its answer",
      Kind::kValue, set_text<&O::audit>},
+    {"trace", "FILE", "",
+     "timeline to write at the end, for ui.perfetto.dev (docs/timeline.md); it holds the last "
+     "131,072 spans of each thread",
+     Kind::kValue, set_text<&O::trace>},
     {"result-ttl", "DURATION", "1800s", "how long a result is kept after completion", Kind::kValue,
      set_duration<&O::result_ttl>},
     {"gap-timeout", "DURATION", "600s", "wait for a missing seq_id; at least 1s", Kind::kValue,

@@ -40,6 +40,7 @@ struct ServeOptions {
   std::string admin_keys_text;
   bool no_keys = false;
   std::string audit;  // empty: none
+  std::string trace;  // empty: none
   // Seconds.
   double result_ttl = 1800;
   double gap_timeout = 600;

@@ -18,12 +18,14 @@
 #include "apps/engine_setup.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/trace.h"
 #include "engine/plan/memory_plan.h"
 #include "engine/sampling/sampling_loop.h"
 #include "model/blocks/mla.h"
 #include "model/blocks/moe.h"
 #include "ops/elementwise.h"
 #include "ops/limits.h"
+#include "report/trace_file.h"
 
 namespace strata::apps {
 namespace {
@@ -237,6 +239,7 @@ class Bench {
     for (const api::Datum& datum : data)
       batch.sequences.push_back({.datum = &datum, .slot = slots_[0]});
     const double before = probe.matrix_flops(dtype());
+    const TraceSpan span("measure");
     const double start = now_seconds();
     engine_->run(batch);
     engine_->step(slots_[0], {.lr = 1e-4});
@@ -260,6 +263,7 @@ class Bench {
 
   void measure_prefill(ops::LimitProbe& probe) {
     const double before = probe.matrix_flops(dtype());
+    const TraceSpan span("measure");
     const double start = now_seconds();
     engine_->sample({request(0, 1, false)});
     const double seconds = now_seconds() - start;
@@ -278,6 +282,7 @@ class Bench {
     std::vector<double> bandwidths = {probe.read_bandwidth()};
     std::vector<double> peaks = {probe.matrix_flops(dtype())};
     for (int64_t token = 0; token < kTimedTokens; token += kStretch) {
+      const TraceSpan span("measure");
       const double start = now_seconds();
       for (int64_t i = 0; i < kStretch; ++i) loop.step();
       seconds += now_seconds() - start;
@@ -419,7 +424,12 @@ int run_bench(const BenchOptions& options) {
                 fmt::format("--repeat: got {}, want 1 to 1000", options.repeat));
   }
   for (const Work& work : kWorks) {
-    if (work.name == options.work) return Bench(work, options).run();
+    if (work.name != options.work) continue;
+    name_thread("main");
+    report::TraceFile trace(options.trace);
+    const int code = Bench(work, options).run();
+    trace.finish();
+    return code;
   }
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("bench: got '{}', want one of {}", options.work, bench_works()));

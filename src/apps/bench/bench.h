@@ -13,6 +13,7 @@ struct BenchOptions {
   int threads = 0;
   int repeat = 5;
   bool json = false;
+  std::string trace;  // file of the timeline; empty: none
 };
 
 // Prints one line: a JSON object with --json, else words.

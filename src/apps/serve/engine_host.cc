@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/trace.h"
 #include "data/end_tokens.h"
 #include "engine/adapter_state.h"
 #include "scheduler/cost.h"
@@ -94,6 +95,7 @@ void EngineHost::stop() {
 }
 
 void EngineHost::loop() {
+  name_thread("engine");
   std::vector<api::Capacity> capacities;
   while (!stopping_) {
     capacities.clear();
@@ -101,6 +103,7 @@ void EngineHost::loop() {
     const api::Work work = scheduler_->next(capacities, now_seconds());
     std::vector<api::Result> results;
     if (!work.empty()) {
+      const TraceSpan span("turn");
       turn_began_ = now_seconds();
       results = run(work);
       count(work);
@@ -124,6 +127,7 @@ bool EngineHost::is_break_due() {
 
 // One step of each engine's samples. The pass then goes on for as long as that took.
 void EngineHost::take_break() {
+  const TraceSpan span("break");
   const double begin = now_seconds();
   try {
     for (const Base& base : engines_) {

@@ -9,6 +9,7 @@
 #include "apps/serve/engine_host.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "report/trace_file.h"
 #include "server/tinker_server.h"
 
 namespace strata::apps {
@@ -124,6 +125,7 @@ void drain(const sigset_t& signals, const scheduler::Scheduler& scheduler, doubl
 
 int run_serve(const server::ServeOptions& options) {
   const sigset_t signals = block_signals();
+  report::TraceFile trace(options.trace);
   return_large_buffers();
   server::raise_file_limit(options);
   const server::BaseNames names(options.models, options.aliases, options.tokenizers);
@@ -162,6 +164,7 @@ int run_serve(const server::ServeOptions& options) {
   const bool drained = scheduler.idle();
   if (drained) host.stop();
   server.stop();  // whatever is pending fails here
+  trace.finish();
   if (!drained) {
     log(LogLevel::kWarning, "serve: --shutdown-timeout is over; what was running is dropped");
     std::fflush(nullptr);

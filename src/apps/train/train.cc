@@ -13,11 +13,13 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "base/trace.h"
 #include "report/format.h"
 #include "report/metrics_log.h"
 #include "report/progress.h"
 #include "report/svg_curve.h"
 #include "report/table.h"
+#include "report/trace_file.h"
 
 namespace strata::apps {
 namespace {
@@ -126,6 +128,7 @@ class TrainLoop {
 
  private:
   void train_step() {
+    const TraceSpan span("step", "step", job_.steps_done() + 1);
     const double begin = now_seconds();
     const TrainStep done = job_.step();
     const double seconds = now_seconds() - begin;
@@ -148,6 +151,7 @@ class TrainLoop {
   }
 
   void evaluate(int64_t step) {
+    const TraceSpan span("evaluate", "step", step);
     const double loss = job_.evaluate();
     if (!std::isfinite(loss)) return;
     if (!first_eval_) first_eval_ = loss;
@@ -156,6 +160,7 @@ class TrainLoop {
   }
 
   void save() {
+    const TraceSpan span("save", "step", job_.steps_done());
     log_.sync();
     save_train_state(job_, fingerprint_);
     write_curve(job_.options());
@@ -223,6 +228,8 @@ void TrainLoop::print_summary() const {
 }  // namespace
 
 int run_train(const TrainOptions& options) {
+  name_thread("main");
+  report::TraceFile trace(options.trace);
   const bool found = has_train_state(options.out);
   if (found && !options.resume) {
     throw Error(
@@ -245,6 +252,7 @@ int run_train(const TrainOptions& options) {
   TrainLoop loop(*job, fingerprint);
   loop.run();
   loop.print_summary();
+  trace.finish();
   return 0;
 }
 

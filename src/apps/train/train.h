@@ -42,6 +42,7 @@ struct TrainOptions : EngineSetup {
   bool resume = false;
   uint64_t seed = 0;
   bool json = false;  // a line of JSON on stdout at the end
+  std::string trace;  // file of the timeline; empty: none
 };
 
 // The exit code. Throws Error for faults of options, files and data, before anything is trained.

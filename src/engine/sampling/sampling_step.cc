@@ -206,6 +206,7 @@ bool SamplingLoop::is_like_last() {
 std::span<const SampledToken> SamplingLoop::step() {
   sampled_.clear();
   if (active_.empty()) return sampled_;
+  const TraceSpan span("sampling step", "step", num_steps_ + 1);
   plan_pass();
   select_rows(builder_.num_tokens());
   if (!is_like_last()) plan_ = room_.count([this](Backend& counter) { run_pass(counter); });
@@ -225,7 +226,11 @@ void SamplingLoop::run_pass(Backend& backend) {
       builder_.build(backend, *engine_.model().weights, room_.ropes(), engine_.cache_layout());
   const TensorView hidden = backend.scratch().take(
       pass.dtype(), {pass.num_tokens(), engine_.config().hidden_size}, "final_hidden");
-  model::decoder_forward(pass, tape_, /*wants_backward=*/false, {}, hidden);
+  {
+    const TraceSpan span = model::traced(pass, "forward", "tokens", pass.num_tokens());
+    model::decoder_forward(pass, tape_, /*wants_backward=*/false, {}, hidden);
+  }
+  const TraceSpan span = model::traced(pass, "choose tokens", "rows", std::ssize(slices_));
   read_logits(pass, hidden);
 }
 
