@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/trace.h"
+
 namespace strata::server {
 
 ParsePool::ParsePool(int num_threads) {
@@ -36,6 +38,7 @@ void ParsePool::post(const std::string& tenant, std::function<void()> job) {
 
 // A tenant's entry stays in jobs_ while one of its jobs runs, so that no other begins.
 void ParsePool::loop() {
+  name_thread("parser");
   mutex_.lock();
   for (;;) {
     while (!stopping_ && turns_.empty()) wake_.wait(mutex_);
@@ -45,7 +48,10 @@ void ParsePool::loop() {
     std::function<void()> job = std::move(jobs_.at(tenant).front());
     jobs_.at(tenant).pop_front();
     mutex_.unlock();
-    job();
+    {
+      const TraceSpan span("parse");
+      job();
+    }
     job = nullptr;  // what it held goes here too
     mutex_.lock();
     const auto queue = jobs_.find(tenant);

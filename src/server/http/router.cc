@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/trace.h"
 #include "server/conflict.h"
 
 namespace strata::server {
@@ -137,6 +138,7 @@ void Router::dispatch(Request request, const Respond& respond) const {
   request.parts = std::move(found.parts);
   if (!request.parts.empty()) request.note(fmt::format("{}", fmt::join(request.parts, "/")));
   const std::string path = request.path;
+  const TraceSpan span("request");
   answer_faults(path, respond, [&] { found.route->handler(std::move(request), respond); });
 }
 

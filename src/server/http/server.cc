@@ -25,6 +25,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/shared_limit.h"
+#include "base/trace.h"
 #include "server/http/body_sink.h"
 #include "server/http/connection_limit.h"
 #include "server/http/listener.h"
@@ -439,6 +440,7 @@ void HttpServer::start() {
     asio::co_spawn(s.io, s.repeat(seconds, std::move(task)), asio::detached);
   }
   s.thread = std::thread([&s] {
+    name_thread("http");
     for (;;) {
       try {
         s.io.run();

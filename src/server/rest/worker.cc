@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/trace.h"
 
 namespace strata::server {
 
@@ -34,6 +35,7 @@ void Worker::post(std::function<void()> job) {
 }
 
 void Worker::run(const std::function<void()>& job) noexcept {
+  const TraceSpan span("job");
   try {
     job();
   } catch (const std::exception& error) {
@@ -44,6 +46,7 @@ void Worker::run(const std::function<void()>& job) noexcept {
 }
 
 void Worker::loop() {
+  name_thread("disk");
   for (;;) {
     std::function<void()> job;
     {
