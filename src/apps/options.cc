@@ -31,13 +31,13 @@ void device_row(OptionTable& t, std::string& field) { t.text("device", field, "c
 void recompute_row(OptionTable& t, std::string& field) {
   t.text("recompute", field, kRecomputeHelp);
 }
-void trace_row(OptionTable& t, std::string& field) {
-  t.text("trace", field, "timeline to write, for ui.perfetto.dev (docs/timeline.md)");
-}
 void strict_row(OptionTable& t, bool& field) {
   t.flag("strict-config", field, "unknown keys of config.json are errors");
 }
 
+void trace_row(OptionTable& t, std::string& field) {
+  t.text("trace", field, "timeline to write, for ui.perfetto.dev (docs/timeline.md)");
+}
 void schedule_rows(OptionTable& t, PlanScheduleOptions& o) {
   t.text("schedule", o.schedule,
          "gpipe, circular, 1f1b, interleaved, zb1p, or a CSV file in PyTorch's form: verified, and "
@@ -50,6 +50,7 @@ void schedule_rows(OptionTable& t, PlanScheduleOptions& o) {
             "circular: 2 sends an output while the next one is computed");
   t.text("schedule-out", o.schedule_out, "CSV file to write");
   t.flag("with-transfers", o.with_transfers, "write sends and receives as well");
+  trace_row(t, o.trace);
 }
 
 // What a step does and how many there are.

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
-#include <optional>
+#include <cmath>
+#include <deque>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "report/table.h"
+#include "report/trace_file.h"
 #include "schedule/csv.h"
 #include "schedule/generate.h"
 #include "schedule/lower.h"
@@ -132,6 +134,25 @@ void print_words(const PlanScheduleOptions& options, const Table& table,
   fmt::print("{}", rows.text());
 }
 
+// A row a rank, a forward as one millisecond; gaps are bubbles.
+void write_timeline(const std::string& path, const Table& table, const schedule::Walk& walk) {
+  constexpr double kNanoseconds = 1e6;
+  std::deque<std::string> names;  // where spans find them
+  std::vector<TracedThread> rows;
+  for (size_t rank = 0; rank < walk.ranks.size(); ++rank) {
+    TracedThread& row = rows.emplace_back(TracedThread{.name = fmt::format("rank {}", rank)});
+    for (const schedule::TimedSlot& slot : walk.ranks[rank].slots) {
+      names.push_back(to_string(table.rows[rank][slot.slot]));
+      row.spans.push_back({.name = names.back(),
+                           .key = "slot",
+                           .number = static_cast<int64_t>(slot.slot),
+                           .start_ns = std::llround(slot.start * kNanoseconds),
+                           .end_ns = std::llround(slot.end * kNanoseconds)});
+    }
+  }
+  write_file_atomic(path, report::trace_json(rows));
+}
+
 }  // namespace
 
 int plan_schedule(const PlanScheduleOptions& options) {
@@ -148,6 +169,7 @@ int plan_schedule(const PlanScheduleOptions& options) {
   if (!options.schedule_out.empty()) write_file_atomic(options.schedule_out, write_csv(out));
   const schedule::Walk walk =
       schedule::walk(computation, schedule::ideal_costs(options.forwarding_delay));
+  if (!options.trace.empty()) write_timeline(options.trace, computation, walk);
   options.json ? print_json(options, out, walk) : print_words(options, out, walk);
   return 0;
 }

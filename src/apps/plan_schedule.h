@@ -13,6 +13,7 @@ struct PlanScheduleOptions {
   int forwarding_delay = 1;
   std::string schedule_out = {};
   bool with_transfers = false;  // in what is written
+  std::string trace = {};       // file of the timeline at ideal costs
   bool json = false;
 };
 

@@ -97,6 +97,7 @@ class Walker {
     }
     time_[rank] = start + length;
     walk_.ranks[rank].busy += length;
+    if (length > 0) walk_.ranks[rank].slots.push_back({next_[rank], start, start + length});
     for (const Action& a : slot.actions()) {
       if (a.op == Op::kForward) forward_end_[index(a.stage, a.microbatch)] = time_[rank];
       if (is_backward(a.op)) backward_end_[index(a.stage, a.microbatch)] = time_[rank];

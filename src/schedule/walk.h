@@ -2,6 +2,7 @@
 // backward at once. Each rank runs its queue, an action as soon as what it needs is there;
 // transfers cost as stated and occupy nobody.
 #pragma once
+#include <cstddef>
 #include <vector>
 
 #include "schedule/action.h"
@@ -20,9 +21,15 @@ struct Costs {
 // A forwarding delay of 2 gives each transfer the time of one action of its direction.
 Costs ideal_costs(int forwarding_delay = 1);
 
+struct TimedSlot {
+  size_t slot = 0;
+  double start = 0, end = 0;
+};
+
 struct RankUse {
   double busy = 0;
-  int peak_live = 0;  // forwards whose activations are kept: until B, or until W
+  int peak_live = 0;                  // forwards whose activations are kept: until B, or until W
+  std::vector<TimedSlot> slots = {};  // that take time, in order
 };
 
 struct Walk {

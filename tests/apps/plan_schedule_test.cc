@@ -7,6 +7,7 @@
 #include <boost/json.hpp>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "apps/plan.h"
 #include "base/error.h"
@@ -70,6 +71,21 @@ TEST_F(PlanSchedule, PrintsAnObject) {
   ASSERT_EQ(out.at("ranks").as_array().size(), 4u);
   EXPECT_EQ(out.at("ranks").at(3).at("peak_live_microbatches"), 5);
   EXPECT_EQ(out.at("ranks").at(0).at("actions"), 32);
+}
+
+TEST_F(PlanSchedule, DrawsATimelineWithARowForEachRank) {
+  printed({.schedule = "1f1b", .pipeline = 2, .microbatches = 1, .trace = path("trace.json")});
+  std::vector<std::string> bars;
+  const auto root = boost::json::parse(content("trace.json"));
+  for (const boost::json::value& event : root.at("traceEvents").as_array()) {
+    if (event.at("ph") != "X") continue;
+    std::ostringstream bar;
+    bar << event.at("tid").as_int64() << " " << event.at("name").as_string().c_str() << " "
+        << event.at("ts").to_number<double>() << " " << event.at("dur").to_number<double>();
+    bars.push_back(bar.str());
+  }
+  EXPECT_EQ(bars, (std::vector<std::string>{"0 0F0 0 1000", "0 0B0 4000 2000", "1 1F0 1000 1000",
+                                            "1 1B0 2000 2000"}));
 }
 
 TEST_F(PlanSchedule, WhatItWritesItReads) {

@@ -59,6 +59,29 @@ TEST(Walk, TransfersTakeTheirTime) {
   const Walk result = walk(table, {.send_forward = 0.5, .send_backward = 0.75});
   EXPECT_DOUBLE_EQ(result.time, 7.25);
   EXPECT_DOUBLE_EQ(result.bubble_share, 1 - 6 / 14.5);
+  const std::vector<TimedSlot>& slots = result.ranks[1].slots;
+  ASSERT_EQ(slots.size(), 2u);
+  EXPECT_EQ(slots[1].slot, 1u);
+  EXPECT_DOUBLE_EQ(slots[0].start, 1.5);
+  EXPECT_DOUBLE_EQ(slots[0].end, 2.5);
+  EXPECT_DOUBLE_EQ(slots[1].start, 2.5);
+  EXPECT_DOUBLE_EQ(slots[1].end, 4.5);
+}
+
+TEST(Walk, ARankDoesOneThingAtATime) {
+  for (const Spec& spec : all_specs(4, 8, 2)) {
+    const Walk result = walk(lower(generate(spec)), ideal_costs());
+    for (const RankUse& rank : result.ranks) {
+      double busy = 0, last = 0;
+      for (const TimedSlot& slot : rank.slots) {
+        ASSERT_GE(slot.start, last) << name_of(spec);
+        busy += slot.end - slot.start;
+        last = slot.end;
+      }
+      ASSERT_DOUBLE_EQ(busy, rank.busy) << name_of(spec);
+      ASSERT_LE(last, result.time) << name_of(spec);
+    }
+  }
 }
 
 TEST(Walk, PeaksOfLiveMicroBatches) {
