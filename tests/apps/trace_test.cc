@@ -6,7 +6,7 @@
 #include <fstream>
 #include <map>
 
-#include "apps/train.h"
+#include "apps/train/train.h"
 #include "base/error.h"
 #include "base/files.h"
 

@@ -2,7 +2,7 @@
 """Write the queues of PyTorch's own pipeline schedules to tests/schedule/pytorch/ (torch.distributed.pipelining, its one
 source; tools/requirements-golden.txt pins the version).
 
-usage: python3 tools/make_schedule_golden.py
+usage: python3 tools/golden/make_schedule_golden.py
 
 queues.txt has a line for each schedule, ranks p in 2..8, micro-batches m in 4..32 and chunks v in 1..4:
   NAME P M V QUEUES LOWERED     FNV-1a hashes of the table as CSV without idle places: computation, and with transfers
@@ -16,7 +16,7 @@ import os
 import torch
 from torch.distributed.pipelining import schedules
 
-OUT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests", "schedule", "pytorch")
+OUT = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "tests", "schedule", "pytorch")
 RANKS, MICROBATCHES, CHUNKS = range(2, 9), range(4, 33), range(1, 5)
 LOOPED = {"circular": schedules.ScheduleLoopedBFS, "interleaved": schedules.ScheduleInterleaved1F1B,
           "zb1p": schedules.ScheduleInterleavedZeroBubble}
@@ -116,7 +116,7 @@ def write_table(name, order):
 def main():
     os.makedirs(OUT, exist_ok=True)
     with open(os.path.join(OUT, "queues.txt"), "w", encoding="utf-8") as f:
-        f.write(f"# torch {torch.__version__.split('+')[0]}, by tools/make_schedule_golden.py\n")
+        f.write(f"# torch {torch.__version__.split('+')[0]}, by tools/golden/make_schedule_golden.py\n")
         f.writelines(text + "\n" for text in lines())
     for name, cls in LOOPED.items():
         write_table(f"{name}_4_8_2", looped(cls, 4, 8, 2))
