@@ -7,7 +7,6 @@
 // Engine thread only.
 #pragma once
 #include "backend/backend.h"
-#include "tensor/view.h"
 
 namespace strata::train {
 
