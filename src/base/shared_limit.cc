@@ -14,15 +14,15 @@ struct SharedLimitState {
   [[nodiscard]] int64_t beyond_own(int64_t amount) const REQUIRES(mutex) {
     return std::max<int64_t>(0, amount - own_part());
   }
-  bool take(const std::string& tenant, int64_t amount) {
+  bool take(const std::string& tenant, int64_t amount, int64_t spare) {
     if (amount == 0) return true;
     const MutexLock lock(mutex);
     const auto found = used.find(tenant);
     const int64_t before = found == used.end() ? 0 : found->second;
-    const int64_t more = beyond_own(before + amount) - beyond_own(before);
+    const int64_t wanted = beyond_own(before + amount + spare) - beyond_own(before);
     // What the division by tenants leaves over is anybody's.
-    if (more > 0 && common + more > limit - own_part() * num_tenants) return false;
-    common += more;
+    if (wanted > 0 && common + wanted > limit - own_part() * num_tenants) return false;
+    common += beyond_own(before + amount) - beyond_own(before);
     used[tenant] = before + amount;
     return true;
   }
@@ -42,6 +42,11 @@ struct SharedLimitState {
     for (const auto& [tenant, amount] : used) common += beyond_own(amount);
   }
 
+  int64_t most() const {
+    const MutexLock lock(mutex);
+    return limit - own_part() * (num_tenants - 1);
+  }
+
   const int64_t limit;
   mutable Mutex mutex;
   int64_t num_tenants GUARDED_BY(mutex) = 1;
@@ -53,9 +58,9 @@ SharedLimit::SharedLimit(int64_t limit) : state_(std::make_shared<SharedLimitSta
 
 void SharedLimit::set_num_tenants(int64_t count) { state_->set_num_tenants(count); }
 
-SharedLimit::Share SharedLimit::take(const std::string& tenant, int64_t amount) {
+SharedLimit::Share SharedLimit::take(const std::string& tenant, int64_t amount, int64_t spare) {
   Share share;
-  if (!state_->take(tenant, amount)) return share;
+  if (!state_->take(tenant, amount, spare)) return share;
   share.state_ = state_;
   share.tenant_ = tenant;
   share.amount_ = amount;
@@ -63,12 +68,19 @@ SharedLimit::Share SharedLimit::take(const std::string& tenant, int64_t amount) 
 }
 
 bool SharedLimit::take_only(const std::string& tenant, int64_t amount) {
-  return state_->take(tenant, amount);
+  return state_->take(tenant, amount, 0);
 }
 
 void SharedLimit::give(const std::string& tenant, int64_t amount) { state_->give(tenant, amount); }
 
 int64_t SharedLimit::limit() const { return state_->limit; }
+
+int64_t SharedLimit::own_part() const {
+  const MutexLock lock(state_->mutex);
+  return state_->own_part();
+}
+
+int64_t SharedLimit::most() const { return state_->most(); }
 
 int64_t SharedLimit::used() const {
   const MutexLock lock(state_->mutex);
@@ -91,11 +103,22 @@ bool SharedLimit::Share::resize(int64_t amount) {
   if (state_ == nullptr) return false;
   if (amount < amount_) {
     state_->give(tenant_, amount_ - amount);
-  } else if (!state_->take(tenant_, amount - amount_)) {
+  } else if (!state_->take(tenant_, amount - amount_, 0)) {
     return false;
   }
   amount_ = amount;
   return true;
 }
+
+SharedLimit::Share SharedLimit::Share::beside(int64_t amount) const {
+  Share share;
+  if (state_ == nullptr || !state_->take(tenant_, amount, 0)) return share;
+  share.state_ = state_;
+  share.tenant_ = tenant_;
+  share.amount_ = amount;
+  return share;
+}
+
+int64_t SharedLimit::Share::most() const { return state_->most(); }
 
 }  // namespace strata

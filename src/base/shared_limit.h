@@ -1,6 +1,7 @@
 // SharedLimit: a limit on what tenants take and give back. One half of it is divided evenly: a
 // tenant's own part. Of the other half anybody takes who has used up its own part, so that a tenant
-// that takes all it can get leaves every other one its part, and one alone has all. Any thread.
+// that takes all it can get leaves every other one its part, and one alone has all. A copy is the
+// same limit. Any thread.
 //   SharedLimit::Share share = limit.take("alice", 4096);  if (!share) return full();
 #pragma once
 #include <cstdint>
@@ -29,6 +30,10 @@ class SharedLimit {
     [[nodiscard]] int64_t amount() const { return amount_; }
     // Takes more, or gives the difference back; false, and no change, when that is too much.
     [[nodiscard]] bool resize(int64_t amount);
+    // One more of the same tenant and limit; empty when that is too much, or this is.
+    [[nodiscard]] Share beside(int64_t amount) const;
+    // What the tenant could have at most. Not of an empty one.
+    [[nodiscard]] int64_t most() const;
 
    private:
     friend class SharedLimit;
@@ -46,13 +51,16 @@ class SharedLimit {
 
   // How many divide the reserved half. 1 at first.
   void set_num_tenants(int64_t count);
-  // Empty when it is too much.
-  [[nodiscard]] Share take(const std::string& tenant, int64_t amount);
+  // Empty when it is too much: when the tenant could not take `spare` more afterwards.
+  [[nodiscard]] Share take(const std::string& tenant, int64_t amount, int64_t spare = 0);
   // Without a Share: the caller gives back what it took.
   [[nodiscard]] bool take_only(const std::string& tenant, int64_t amount);
   void give(const std::string& tenant, int64_t amount);
 
   [[nodiscard]] int64_t limit() const;
+  [[nodiscard]] int64_t own_part() const;
+  // What a tenant could have if nobody else had anything.
+  [[nodiscard]] int64_t most() const;
   [[nodiscard]] int64_t used() const;
   [[nodiscard]] int64_t used(const std::string& tenant) const;
 

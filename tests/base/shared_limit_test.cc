@@ -70,5 +70,38 @@ TEST(SharedLimit, TheRestOfADivisionIsAnybodys) {
   EXPECT_FALSE(limit.take_only("b", 1));
 }
 
+TEST(SharedLimit, ACopyIsTheSameLimit) {
+  SharedLimit limit(10);
+  SharedLimit copy = limit;
+  ASSERT_TRUE(copy.take_only("a", 6));
+  EXPECT_EQ(limit.used("a"), 6);
+  EXPECT_FALSE(limit.take("a", 5));
+}
+
+TEST(SharedLimit, WhatLeavesRoomBehindItLeavesIt) {
+  SharedLimit limit(100);
+  limit.set_num_tenants(2);
+  EXPECT_EQ(limit.own_part(), 25);
+  EXPECT_EQ(limit.most(), 75);
+  EXPECT_FALSE(limit.take("a", 70, 10));
+  const SharedLimit::Share share = limit.take("a", 60, 15);
+  EXPECT_TRUE(share);
+  EXPECT_EQ(limit.used(), 60);  // the rest is left, not taken
+  EXPECT_TRUE(limit.take_only("b", 40));
+}
+
+TEST(SharedLimit, ASharesSecondIsOfTheSameTenant) {
+  SharedLimit limit(10);
+  SharedLimit::Share first = limit.take("a", 4);
+  SharedLimit::Share second = first.beside(5);
+  ASSERT_TRUE(second);
+  EXPECT_EQ(limit.used("a"), 9);
+  EXPECT_EQ(second.most(), 10);
+  EXPECT_FALSE(first.beside(2));
+  EXPECT_FALSE(SharedLimit::Share().beside(1));
+  first = {};
+  EXPECT_EQ(limit.used("a"), 5);
+}
+
 }  // namespace
 }  // namespace strata
