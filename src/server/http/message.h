@@ -43,7 +43,7 @@ struct Request {
   }
   // When the body was read: it counts no longer.
   void free_body() {
-    body = std::string();
+    std::string().swap(body);  // an assignment would keep its memory
     body_share.reset();
   }
   // The decoded value of a query parameter.

@@ -76,6 +76,13 @@ TEST(Router, TurnsFaultsIntoResponses) {
   EXPECT_EQ(bug.body.find("secret"), std::string::npos);
 }
 
+TEST(Request, ABodyThatIsFreedTakesNoMemory) {
+  Request request;
+  request.body = std::string(1 << 20, 'x');
+  request.free_body();
+  EXPECT_LT(request.body.capacity(), 100u);
+}
+
 TEST(Request, ReadsParametersAndVersions) {
   Request request;
   request.query = "limit=20&offset=&a%20b=c+d%2Fe&bad=%zz";
