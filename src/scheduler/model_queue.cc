@@ -1,5 +1,7 @@
 #include "scheduler/model_queue.h"
 
+#include <algorithm>
+
 namespace strata::scheduler {
 
 ModelQueue::Arrival ModelQueue::add(const CommandPtr& command, double now, api::RequestId& first) {
@@ -14,6 +16,7 @@ ModelQueue::Arrival ModelQueue::add(const CommandPtr& command, double now, api::
   waiting_[seq] = command;
   known_[seq] = {command->fingerprint, command->request};
   if (!blocked) blocked_since_ = now;
+  find_missing();
   return Arrival::kQueued;
 }
 
@@ -31,6 +34,13 @@ void ModelQueue::advance(double now) {
     ++next_;
   }
   if (next_ != before) blocked_since_ = now;
+  find_missing();
+}
+
+// Goes over each number once.
+void ModelQueue::find_missing() {
+  missing_ = std::max(missing_, next_);
+  while (waiting_.contains(missing_) || consumed_.contains(missing_)) ++missing_;
 }
 
 CommandPtr ModelQueue::ready() const {

@@ -53,6 +53,8 @@ class ModelQueue {
   // The lowest number that has neither started nor been refused: while it is missing, everything
   // else waits for it.
   [[nodiscard]] int64_t next() const { return next_; }
+  // The lowest number that has neither arrived nor been refused.
+  [[nodiscard]] int64_t missing() const { return missing_; }
   [[nodiscard]] size_t num_waiting() const { return waiting_.size(); }
 
  private:
@@ -61,9 +63,11 @@ class ModelQueue {
     api::RequestId request;
   };
   void advance(double now);
+  void find_missing();
 
   size_t max_remembered_;
-  int64_t next_ = 1;  // the number whose turn it is
+  int64_t next_ = 1;     // the number whose turn it is
+  int64_t missing_ = 1;  // >= next_
   std::map<int64_t, CommandPtr> waiting_;
   std::set<int64_t> consumed_;      // refused numbers >= next_
   std::map<int64_t, Known> known_;  // arrivals, waiting or started

@@ -37,6 +37,24 @@ TEST(ModelQueue, RunsInNumberOrder) {
   EXPECT_EQ(queue.ready(), nullptr);
 }
 
+TEST(ModelQueue, KnowsTheLowestNumberThatHasNotArrived) {
+  ModelQueue queue(100);
+  EXPECT_EQ(queue.missing(), 1);
+  add(queue, 1);
+  add(queue, 3);
+  queue.consume(5, 0.0);
+  EXPECT_EQ(queue.missing(), 2);
+  add(queue, 2);
+  EXPECT_EQ(queue.missing(), 4);
+  queue.pop(0.0);
+  EXPECT_EQ(queue.missing(), 4);
+  add(queue, 4);
+  EXPECT_EQ(queue.missing(), 6);
+  add(queue, 9);
+  queue.take_all(0.0);
+  EXPECT_EQ(queue.missing(), 10);
+}
+
 TEST(ModelQueue, KnowsDuplicatesAndConflictsAlsoAfterTheyRan) {
   ModelQueue queue(100);
   api::RequestId first;
