@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/shared_limit.h"
 #include "server/scope.h"
 
 namespace strata::server {
@@ -26,9 +27,10 @@ struct Request {
   std::string query;   // as sent, without '?'
   std::vector<Header> headers;
   std::string body;
-  std::shared_ptr<const void> body_share = {};  // what the body counts as, as long as it is held
-  std::vector<std::string> parts;               // what the {} of the route matched, in order
-  std::string tenant;                           // whose key it was; empty where no key is needed
+  // What the body counts as, as long as it is held; null: it has none.
+  std::shared_ptr<SharedLimit::Share> body_share = {};
+  std::vector<std::string> parts;  // what the {} of the route matched, in order
+  std::string tenant;              // whose key it was; empty where no key is needed
   bool is_admin = false;
   Scope scope = Scope::kAll;  // of the key; its route has been held against it
   std::string key_id = {};    // of the key, empty where none is needed

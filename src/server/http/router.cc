@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/trace.h"
+#include "server/busy.h"
 #include "server/conflict.h"
 
 namespace strata::server {
@@ -43,6 +44,11 @@ bool type_fits(const Route& route, const Request& request) {
 
 Response fault_response(std::string_view where, const std::exception& fault) {
   if (dynamic_cast<const Conflict*>(&fault) != nullptr) return error_response(409, fault.what());
+  if (dynamic_cast<const Busy*>(&fault) != nullptr) {
+    Response response = error_response(429, fault.what());
+    response.headers.push_back({"retry-after", "1"});
+    return response;
+  }
   const auto* error = dynamic_cast<const Error*>(&fault);
   if (error != nullptr && error->code != ErrorCode::kIo)
     return error_response(status_of(error->code), error->what());

@@ -21,6 +21,7 @@ namespace {
 namespace pb = tinker_public;
 
 constexpr int64_t kMaxTargets = 1024;  // of a position
+constexpr size_t kPartBytes = 128;  // of a parsed message's parts, beside what they hold, at most
 
 [[noreturn]] void fail(const std::string& where, const std::string& what) {
   throw Error(ErrorCode::kInvalidArgument, where + ": " + what);
@@ -183,9 +184,11 @@ int hex_value(char c) { return c <= '9' ? c - '0' : c - 'a' + 10; }
 
 }  // namespace
 
-ForwardBackwardBody::ForwardBackwardBody(std::string_view bytes, PassForm form)
+ForwardBackwardBody::ForwardBackwardBody(std::string_view bytes, PassForm form,
+                                         const SharedLimit::Share* room)
     : form_(form), message_(std::make_unique<pb::ForwardBackwardRequest>()) {
-  form == PassForm::kBinary ? read_binary(bytes) : read_json(bytes);
+  if (room != nullptr && *room) parsed_.emplace(*room, endpoint(form));
+  form == PassForm::kBinary ? read_binary(bytes) : read_json(bytes, room);
 }
 ForwardBackwardBody::~ForwardBackwardBody() = default;
 
@@ -199,6 +202,7 @@ void ForwardBackwardBody::read_binary(std::string_view bytes) {
     fault_ = std::move(scan.fault);
     return;
   }
+  if (parsed_) parsed_->hold(bytes.size() + static_cast<size_t>(scan.num_parts) * kPartBytes);
   if (bytes.empty() || bytes.size() > INT_MAX ||
       !message_->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -207,8 +211,9 @@ void ForwardBackwardBody::read_binary(std::string_view bytes) {
   seq_id_ = message_->seq_id();
 }
 
-void ForwardBackwardBody::read_json(std::string_view text) {
-  json_ = std::make_unique<JsonBody>(text, endpoint(form_));
+void ForwardBackwardBody::read_json(std::string_view text, const SharedLimit::Share* room) {
+  json_ = std::make_unique<JsonBody>(text, endpoint(form_), room);
+  if (parsed_) parsed_->hold(text.size());  // what build() makes of it
   const Fields body = json_->root();
   message_->set_model_id(body.string("model_id"));
   message_->set_forward_only(form_ == PassForm::kJsonForward);

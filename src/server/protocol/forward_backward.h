@@ -12,6 +12,7 @@
 
 #include "api/command.h"
 #include "server/protocol/json_body.h"
+#include "server/protocol/parsed_room.h"
 
 namespace tinker_public {
 class ForwardBackwardRequest;
@@ -47,8 +48,11 @@ enum class PassForm : uint8_t {
 
 class ForwardBackwardBody {
  public:
-  // Throws Error for bytes that are no such message, and for JSON without model_id and seq_id.
-  ForwardBackwardBody(std::string_view bytes, PassForm form);
+  // Throws Error for bytes that are no such message, and for JSON without model_id and seq_id. What
+  // it takes when parsed is taken beside `room`, where that is not null: Busy when there is none
+  // now.
+  ForwardBackwardBody(std::string_view bytes, PassForm form,
+                      const SharedLimit::Share* room = nullptr);
   ~ForwardBackwardBody();
   ForwardBackwardBody(const ForwardBackwardBody&) = delete;
   ForwardBackwardBody& operator=(const ForwardBackwardBody&) = delete;
@@ -61,9 +65,10 @@ class ForwardBackwardBody {
 
  private:
   void read_binary(std::string_view bytes);
-  void read_json(std::string_view text);
+  void read_json(std::string_view text, const SharedLimit::Share* room);
 
   PassForm form_;
+  std::optional<ParsedRoom> parsed_;  // of message_
   int64_t seq_id_ = 0;
   std::optional<std::string> fault_;  // of the data, seen before they were parsed
   std::unique_ptr<tinker_public::ForwardBackwardRequest> message_;

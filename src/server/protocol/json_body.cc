@@ -7,6 +7,7 @@
 #include <new>
 
 #include "base/error.h"
+#include "server/protocol/parsed_room.h"
 
 namespace strata::server {
 namespace {
@@ -247,7 +248,9 @@ bool Fields::is_array_of_strings(std::string_view name) const {
 // A short text can hold many values, each of them larger than its text.
 class JsonBody::Memory : public json::memory_resource {
  public:
-  explicit Memory(std::string where) : where_(std::move(where)) {}
+  Memory(std::string where, const SharedLimit::Share* room) : where_(std::move(where)) {
+    if (room != nullptr && *room) parsed_.emplace(*room, where_);
+  }
 
  private:
   void* do_allocate(size_t size, size_t alignment) override {
@@ -257,22 +260,25 @@ class JsonBody::Memory : public json::memory_resource {
           fmt::format("{}: the body takes more than {} bytes when parsed; send less at once",
                       where_, kMaxParsed));
     }
+    if (parsed_) parsed_->hold(kMaxParsed - left_ + size);
     void* memory = ::operator new(size, std::align_val_t(alignment));
     left_ -= size;
     return memory;
   }
   void do_deallocate(void* memory, size_t size, size_t alignment) override {
     left_ += size;
+    if (parsed_) parsed_->hold(kMaxParsed - left_);
     ::operator delete(memory, size, std::align_val_t(alignment));
   }
   bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
 
   std::string where_;
+  std::optional<ParsedRoom> parsed_;
   size_t left_ = kMaxParsed;
 };
 
-JsonBody::JsonBody(std::string_view text, const std::string& where)
-    : where_(where), memory_(std::make_unique<Memory>(where)) {
+JsonBody::JsonBody(std::string_view text, const std::string& where, const SharedLimit::Share* room)
+    : where_(where), memory_(std::make_unique<Memory>(where, room)) {
   json::parse_options options;
   options.max_depth = kMaxDepth;
   boost::system::error_code fault;

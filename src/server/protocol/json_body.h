@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/shared_limit.h"
+
 namespace boost::json {
 class object;
 class value;
@@ -73,8 +75,10 @@ class Fields {
 class JsonBody {
  public:
   // An empty body is {}. Throws Error for what is not a JSON object, is nested deeper than 64, or
-  // takes more than 256 MiB when parsed.
-  JsonBody(std::string_view text, const std::string& where);
+  // takes more than 256 MiB when parsed. What it takes is taken beside `room`, where that is not
+  // null: Busy when there is none now.
+  JsonBody(std::string_view text, const std::string& where,
+           const SharedLimit::Share* room = nullptr);
   ~JsonBody();
   JsonBody(const JsonBody&) = delete;
   JsonBody& operator=(const JsonBody&) = delete;

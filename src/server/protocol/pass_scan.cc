@@ -107,8 +107,8 @@ class Parts {
     }
   }
   void add(int64_t count) {
-    num_parts_ += count;
-    if (num_parts_ <= kMaxParts) return;
+    head.num_parts += count;
+    if (head.num_parts <= kMaxParts) return;
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("forward_backward: the request has more than {} chunks, spans, loss "
                             "inputs, dimensions and options; send the data in several requests",
@@ -116,7 +116,6 @@ class Parts {
   }
 
   int64_t num_data_ = 0;
-  int64_t num_parts_ = 0;
 };
 
 }  // namespace

@@ -14,6 +14,7 @@ constexpr int64_t kMaxParts = 1 << 20;  // chunks, spans, loss inputs, dimension
 struct PassScan {
   std::string_view model_id;  // borrowed from the bytes
   int64_t seq_id = 0;
+  int64_t num_parts = 0;
   std::optional<std::string>
       fault;  // what there is too much of; then the message must not be parsed
 };

@@ -48,7 +48,8 @@ void Service::take_pass(Request&& request, const Respond& respond, PassForm form
   in_parts(
       respond, pass->request.tenant, pass->num_bytes,
       [pass] {
-        pass->body = std::make_unique<ForwardBackwardBody>(pass->request.body, pass->form);
+        pass->body = std::make_unique<ForwardBackwardBody>(pass->request.body, pass->form,
+                                                           pass->request.body_share.get());
         pass->model_id = pass->body->model_id();
         pass->seq_id = pass->body->seq_id();
       },

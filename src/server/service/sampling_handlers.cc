@@ -196,7 +196,8 @@ void Service::asample(Request&& request, const Respond& respond) {
   in_parts(
       respond, call->request.tenant, call->num_bytes,
       [call] {
-        call->json = std::make_unique<JsonBody>(call->request.body, "asample");
+        call->json = std::make_unique<JsonBody>(call->request.body, "asample",
+                                                call->request.body_share.get());
         call->fingerprint = fingerprint_of(call->request.body);
         call->request.free_body();
       },

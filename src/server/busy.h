@@ -1,0 +1,13 @@
+// Busy: there is no room for this now: 429, to be sent again.
+#pragma once
+#include <string>
+
+#include "base/error.h"
+
+namespace strata::server {
+
+struct Busy : Error {
+  explicit Busy(const std::string& message) : Error(ErrorCode::kResourceExhausted, message) {}
+};
+
+}  // namespace strata::server

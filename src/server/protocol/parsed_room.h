@@ -1,0 +1,26 @@
+// ParsedRoom: what a body takes when it is parsed, several times its own size perhaps, taken from
+// the same limit as the body, as parsing goes on. What is small is not counted. One thread at a
+// time.
+#pragma once
+#include <cstddef>
+#include <string>
+
+#include "base/shared_limit.h"
+
+namespace strata::server {
+
+class ParsedRoom {
+ public:
+  // `body`, which is not empty, is what the body counts as; `where` begins a complaint.
+  ParsedRoom(const SharedLimit::Share& body, std::string where);
+  // So many bytes in all. Throws Busy when there is no room for more now, and Error when there can
+  // never be.
+  void hold(size_t bytes);
+
+ private:
+  std::string where_;
+  int64_t body_ = 0;
+  SharedLimit::Share parsed_;
+};
+
+}  // namespace strata::server
