@@ -192,7 +192,7 @@ LiveModel& Service::live_model(const Request& request, const std::string& id) {
 void Service::drop_model(const std::string& id) {
   models_.erase(id);
   parts_.watch.run_ended(id);
-  refused_.erase(refused_.lower_bound({id, INT64_MIN}), refused_.upper_bound({id, INT64_MAX}));
+  remembered_.forget(id);
   // Should it fail, the next start says "lost" of the model, not "unloaded".
   guarded("end_run", [&] { parts_.store.end_run(id, RunState::kUnloaded, wall_seconds()); });
 }

@@ -14,9 +14,6 @@
 namespace strata::server {
 namespace {
 
-// Numbers of a sampler that are remembered against duplicates: far more than retries reach back.
-constexpr size_t kMaxRemembered = 8192;
-
 Response sampler_reply(const std::string& id) {
   return json_response(
       200, JsonObject{{"type", "create_sampling_session"}, {"sampling_session_id", id}}.text());
@@ -94,6 +91,7 @@ Service::Sampler& Service::keep_sampler(const std::string& id, Sampler sampler) 
   const auto session = sessions_.find(sampler.session);
   const auto [at, is_new] = samplers_.insert_or_assign(id, std::move(sampler));
   if (is_new && session != sessions_.end()) ++session->second.num_samplers;
+  if (!is_new) remembered_.forget(id);
   return at->second;
 }
 
@@ -119,6 +117,7 @@ void Service::drop_sampler(std::map<std::string, Sampler>::iterator at) {
   const auto session = sessions_.find(sampler.session);
   if (session != sessions_.end() && session->second.num_samplers > 0)
     --session->second.num_samplers;
+  remembered_.forget(at->first);
   samplers_.erase(at);
 }
 
@@ -209,7 +208,7 @@ void Service::read_sample_call(const std::shared_ptr<SampleCall>& call) {
   call->sampler_id = body.string("sampling_session_id");
   Sampler& sampler = live_sampler(call->request, call->sampler_id);
   call->seq_id = body.integer("seq_id", 0, INT64_MAX);
-  if (std::optional<Response> known = known_sample(sampler, *call)) {
+  if (std::optional<Response> known = known_sample(*call)) {
     return call->respond(std::move(*known));
   }
   call->base = &info(sampler.base);
@@ -228,13 +227,11 @@ void Service::read_sample_call(const std::shared_ptr<SampleCall>& call) {
 }
 
 // The answer to a request that came before.
-std::optional<Response> Service::known_sample(const Sampler& sampler, const SampleCall& call) {
-  const auto known = sampler.requests.find(call.seq_id);
-  if (known == sampler.requests.end()) return std::nullopt;
-  if (known->second.fingerprint == call.fingerprint) {
-    return sample_reply(known->second.request, call.sampler_id, call.seq_id,
-                        known->second.num_samples);
-  }
+std::optional<Response> Service::known_sample(const SampleCall& call) const {
+  const Answered* known = remembered_.find(call.sampler_id, call.seq_id);
+  if (known == nullptr) return std::nullopt;
+  if (known->fingerprint == call.fingerprint)
+    return sample_reply(known->request, call.sampler_id, call.seq_id, known->num_samples);
   return error_response(409, fmt::format("sampling session {}: seq_id {} was used for another "
                                          "request",
                                          call.sampler_id, call.seq_id));
@@ -247,7 +244,7 @@ Response Service::submit_sample(SampleCall& call) {
   SampleOrder& order = call.order;
   Sampler& sampler = live_sampler(request, id);
   // Again: it may have come while this one was read.
-  if (std::optional<Response> known = known_sample(sampler, call)) return std::move(*known);
+  if (std::optional<Response> known = known_sample(call)) return std::move(*known);
   order.command.snapshot = sampler.snapshot;
   order.command.snapshot_dir = sampler.dir;
   const int64_t num_samples = order.command.num_samples;
@@ -278,8 +275,7 @@ Response Service::submit_sample(SampleCall& call) {
                               .promised = promised,
                               .key_id = request.key_id});
   if (response.status != 200) return response;
-  if (sampler.requests.size() >= kMaxRemembered) sampler.requests.erase(sampler.requests.begin());
-  sampler.requests[seq_id] = {call.fingerprint, request_id, num_samples};
+  remembered_.add(request.tenant, id, seq_id, {call.fingerprint, request_id, num_samples});
   return sample_reply(request_id, id, seq_id, num_samples);
 }
 

@@ -82,7 +82,8 @@ Service::Service(const ServiceOptions& options, ServiceParts parts, Dispatch dis
     : options_(options),
       parts_(std::move(parts)),
       dispatch_(std::move(dispatch)),
-      futures_(options.futures) {
+      futures_(options.futures),
+      remembered_(options.remembered_bytes) {
   const double now = now_seconds();
   ticked_ = last_sweep_ = now;  // a standstill before the first tick is one too
   for (const SessionRow& row : parts_.store.active_sessions()) {
@@ -194,11 +195,8 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
 Response Service::refuse_later(const std::string& tenant, const std::string& model_id,
                                int64_t seq_id, uint64_t fingerprint, std::string_view message,
                                api::FaultCategory category) {
-  const auto known = refused_.find({model_id, seq_id});
-  if (known != refused_.end()) {
-    if (known->second.fingerprint == fingerprint) {
-      return future_response(known->second.request, model_id);
-    }
+  if (const Answered* known = remembered_.find(model_id, seq_id)) {
+    if (known->fingerprint == fingerprint) return future_response(known->request, model_id);
     return error_response(
         409, fmt::format("model {}: number {} was used for another request", model_id, seq_id));
   }
@@ -207,7 +205,7 @@ Response Service::refuse_later(const std::string& tenant, const std::string& mod
   futures_.add(id, tenant);
   futures_.fail(id, category, message, now_seconds());
   dispatch_.consume({model_id}, seq_id);
-  refused_[{model_id, seq_id}] = {fingerprint, id.text};
+  remembered_.add(tenant, model_id, seq_id, {fingerprint, id.text});
   return future_response(id.text, model_id);
 }
 

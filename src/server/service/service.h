@@ -23,6 +23,7 @@
 #include "server/protocol/json_body.h"
 #include "server/service/dispatch.h"
 #include "server/service/futures.h"
+#include "server/service/remembered.h"
 #include "server/state/store.h"
 #include "server/usage.h"
 #include "server/view/watch.h"
@@ -40,6 +41,7 @@ struct ServiceOptions {
   int64_t max_samplers = 65536;             // of a session
   int64_t max_ephemerals = 256;  // samplers of a session that live in memory or tmp alone
   bool stable_reinforce = true;
+  SharedLimit remembered_bytes = SharedLimit(64LL << 20);  // of numbers that came before
 };
 
 // What the service works on; all outlive it.
@@ -125,12 +127,6 @@ class Service {
     std::string dir;
     bool is_ephemeral = false;
     std::shared_ptr<void> lease;  // keeps the checkpoint's files
-    struct Known {
-      uint64_t fingerprint = 0;
-      std::string request;
-      int64_t num_samples = 0;
-    };
-    std::map<int64_t, Known> requests;  // by seq_id, against duplicates
   };
   // Makes the response of a success, or throws Error. `failed` undoes what the submission prepared.
   struct Pending {
@@ -142,10 +138,6 @@ class Service {
     int64_t promised = 0;               // bytes that the result takes whatever becomes of it
     std::string key_id = {};            // whose tokens they are: of passes and samples
     std::shared_ptr<void> tokens = {};  // of the quota, until it is known how many they were
-  };
-  struct Refused {
-    uint64_t fingerprint = 0;
-    std::string request;
   };
   struct SaveForm {
     const char* name;  // of the endpoint
@@ -225,7 +217,7 @@ class Service {
   void drop_sampler(std::map<std::string, Sampler>::iterator at);
   void check_record(const Fields& body, const api::Sample& sample) const;
   void keep_record(StateStore::StabilityRequest record, const api::SampleOutput& output);
-  static std::optional<Response> known_sample(const Sampler& sampler, const SampleCall& call);
+  [[nodiscard]] std::optional<Response> known_sample(const SampleCall& call) const;
   Response submit_sample(SampleCall& call);
 
   // service.cc
@@ -270,8 +262,8 @@ class Service {
   std::map<std::string, LiveModel> models_;
   std::map<std::string, Sampler> samplers_;
   std::unordered_map<std::string, Pending> pending_;
-  std::map<std::pair<std::string, int64_t>, Refused> refused_;  // by model and seq_id
-  double ticked_ = 0;                                           // when tick() began last, or this
+  Remembered remembered_;  // of samplers: samples; of models: what was refused
+  double ticked_ = 0;      // when tick() began last, or this
   bool has_ticked_ = false;
   double last_sweep_ = 0;
   double lag_since_ = 0;

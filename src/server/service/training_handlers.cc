@@ -239,7 +239,7 @@ Response Service::save_ephemeral(const Request& request, const Fields& body, con
   row.base_model = model.base_name;
   row.is_ephemeral = true;
   Sampler sampler{request.tenant, model.session, model.base_name,       std::nullopt, model.base,
-                  snapshot,       dir,           /*is_ephemeral=*/true, nullptr,      {}};
+                  snapshot,       dir,           /*is_ephemeral=*/true, nullptr};
   const auto finish = [this, row, sampler](const api::Outcome&) {
     if (!sessions_.contains(row.session_id)) {
       dispatch_.release(sampler.base, sampler.snapshot);
