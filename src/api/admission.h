@@ -12,7 +12,8 @@ enum class Admission : uint8_t {
   kConflict,      // this number was used for something else
   kGivenUp,       // this number was refused or given up before
   kUnknownModel,  // never created, unloaded, or its creation failed
-  kFull,          // 429: the sample queue, the tenant's training bytes, the model's operations
+  kFull,          // 429: the sample queue, the bytes of what is queued, the model's operations
+  kTooLarge,      // no queue has room for a command of so many bytes
   kStopping,      // 503
 };
 

@@ -3,15 +3,25 @@
 #include <algorithm>
 
 namespace strata::scheduler {
+namespace {
+
+constexpr int64_t kBookkeeping = 1024;  // its places in queues and maps, its future
+
+}  // namespace
 
 int64_t queued_bytes(const api::Command& command) {
-  auto bytes = static_cast<int64_t>(sizeof(api::Command));
+  auto bytes = static_cast<int64_t>(sizeof(api::Command)) + kBookkeeping;
   if (const auto* pass = std::get_if<api::ForwardBackward>(&command.op)) {
     for (const api::Datum& d : pass->data) {
       size_t values = d.tokens.size() + d.targets.size();
       for (const std::vector<float>& column : d.inputs.values) values += column.size();
       bytes += static_cast<int64_t>(sizeof(api::Datum) + 4 * values);
     }
+  }
+  if (const auto* sample = std::get_if<api::Sample>(&command.op)) {
+    // Twice: the row that runs has a copy of its prompt, and so has its record.
+    const size_t values = 2 * sample->prompt.size() + sample->prompt_targets.ids.size();
+    bytes += static_cast<int64_t>(4 * values);
   }
   return bytes;
 }

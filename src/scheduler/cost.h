@@ -6,7 +6,7 @@
 
 namespace strata::scheduler {
 
-// Bytes of a training operation in the queue, nearly.
+// Bytes of a command until it is answered, nearly.
 int64_t queued_bytes(const api::Command& command);
 // Tokens of one datum in a pass.
 int64_t datum_tokens(const api::Datum& datum);

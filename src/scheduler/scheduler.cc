@@ -13,10 +13,13 @@
 namespace strata::scheduler {
 namespace {
 
-// Only these may be answered 429.
-bool counts_bytes(const api::Command& command) {
+constexpr int64_t kPartOfOne = 4;  // of all queued bytes, for one command
+
+// The others are small, and are taken as long as there is any room.
+bool may_be_put_off(const api::Command& command) {
   return std::holds_alternative<api::ForwardBackward>(command.op) ||
-         std::holds_alternative<api::OptimStep>(command.op);
+         std::holds_alternative<api::OptimStep>(command.op) ||
+         std::holds_alternative<api::Sample>(command.op);
 }
 
 }  // namespace
@@ -36,18 +39,20 @@ void Scheduler::note_change() {
 }
 
 api::Admitted Scheduler::submit(api::Command command, double now) {
-  auto shared = std::make_shared<const api::Command>(std::move(command));
+  const int64_t bytes = queued_bytes(command);
+  const auto held = std::make_shared<Held>(Held{std::move(command), bytes});
+  const CommandPtr shared(held, &held->command);
   const MutexLock lock(mutex_);
   if (stopping_) return {api::Admission::kStopping, shared->request};
   api::Admitted out;
   if (std::holds_alternative<api::Sample>(shared->op)) {
-    out = submit_sample(shared);
+    out = submit_sample(shared, *held);
   } else if (std::holds_alternative<api::CreateModel>(shared->op)) {
-    out = submit_create(shared);
+    out = submit_create(shared, *held);
   } else if (std::holds_alternative<api::UnloadModel>(shared->op)) {
     out = submit_unload(shared, now);
   } else {
-    out = submit_training(shared, now);
+    out = submit_training(shared, *held, now);
   }
   if (out.admission == api::Admission::kAccepted) {
     out.request = shared->request;
@@ -56,7 +61,24 @@ api::Admitted Scheduler::submit(api::Command command, double now) {
   return out;
 }
 
-api::Admitted Scheduler::submit_sample(CommandPtr command) {
+// So that everything can always go on, what comes leaves room behind it: what may be put off, for
+// what may not; what waits for a missing number, for that one, which is taken to the last byte.
+api::Admission Scheduler::book(Held& held, const Model* model) {
+  const int64_t limit = queued_bytes_.limit();
+  if (held.num_bytes > limit / kPartOfOne) return api::Admission::kTooLarge;
+  const int64_t seq_id = held.command.seq_id;
+  const bool is_late = may_be_put_off(held.command);
+  int64_t spare = is_late ? queued_bytes_.own_part() / 8 : 0;
+  if (model != nullptr && seq_id > model->queue.missing())
+    spare = std::max(spare, is_late ? limit / kPartOfOne : limit / kPartOfOne / 2);
+  if (model != nullptr && seq_id == model->queue.next()) spare = 0;
+  held.bytes = queued_bytes_.take(held.command.tenant.text, held.num_bytes, spare);
+  return held.bytes ? api::Admission::kAccepted : api::Admission::kFull;
+}
+
+api::Admitted Scheduler::submit_sample(CommandPtr command, Held& held) {
+  if (const auto full = book(held, nullptr); full != api::Admission::kAccepted)
+    return {full, command->request};
   if (!queued_samples_.take_only(command->tenant.text, 1))
     return {api::Admission::kFull, command->request};
   expect_answer(command->request);
@@ -65,12 +87,14 @@ api::Admitted Scheduler::submit_sample(CommandPtr command) {
   return {};
 }
 
-api::Admitted Scheduler::submit_create(CommandPtr command) {
+api::Admitted Scheduler::submit_create(CommandPtr command, Held& held) {
   if (const auto found = models_.find(command->model); found != models_.end()) {
     const Model& model = found->second;
     const bool same = model.created_fingerprint == command->fingerprint;
     return {same ? api::Admission::kDuplicate : api::Admission::kConflict, model.created_by};
   }
+  if (const auto full = book(held, nullptr); full != api::Admission::kAccepted)
+    return {full, command->request};
   Model& model = models_.emplace(command->model, Model(options_.max_remembered)).first->second;
   model.tenant = command->tenant;
   model.session = command->session;
@@ -93,20 +117,20 @@ api::Admitted Scheduler::submit_unload(CommandPtr command, double now) {
   return {};
 }
 
-api::Admitted Scheduler::submit_training(CommandPtr command, double now) {
+api::Admitted Scheduler::submit_training(CommandPtr command, Held& held, double now) {
   const auto found = models_.find(command->model);
   if (found == models_.end() || found->second.ending)
     return {api::Admission::kUnknownModel, command->request};
   Model& model = found->second;
   CHECK(command->seq_id >= 1, command->seq_id);
-  const bool counted = counts_bytes(*command);
-  // What everything else waits for is let in, or a full queue would never drain.
-  const bool may_wait =
-      !model.queue.knows(command->seq_id) && command->seq_id != model.queue.next();
-  if (may_wait && model.queue.num_waiting() >= options_.max_queued_operations)
-    return {api::Admission::kFull, command->request};
-  if (may_wait && counted && queued_bytes_[model.tenant] >= options_.max_queued_bytes)
-    return {api::Admission::kFull, command->request};
+  if (!model.queue.knows(command->seq_id)) {
+    // What everything else waits for is let in, or a full queue would never drain.
+    const bool may_wait = command->seq_id != model.queue.next();
+    if (may_wait && model.queue.num_waiting() >= options_.max_queued_operations)
+      return {api::Admission::kFull, command->request};
+    if (const auto full = book(held, &model); full != api::Admission::kAccepted)
+      return {full, command->request};
+  }
   api::Admitted out{api::Admission::kAccepted, command->request};
   switch (model.queue.add(command, now, out.request)) {
     case ModelQueue::Arrival::kDuplicate:
@@ -121,7 +145,6 @@ api::Admitted Scheduler::submit_training(CommandPtr command, double now) {
     case ModelQueue::Arrival::kQueued:
       break;
   }
-  if (counted) queued_bytes_[model.tenant] += queued_bytes(*command);
   expect_answer(command->request);
   return out;
 }
@@ -145,16 +168,8 @@ void Scheduler::answer(const api::RequestId& request, api::Outcome outcome) {
   note_change();
 }
 
-void Scheduler::forget_bytes(const CommandPtr& command) {
-  if (!counts_bytes(*command)) return;
-  const auto found = queued_bytes_.find(command->tenant);
-  found->second -= queued_bytes(*command);
-  if (found->second == 0) queued_bytes_.erase(found);
-}
-
 void Scheduler::refuse(const CommandPtr& command, api::FaultCategory category,
                        std::string_view reason) {
-  forget_bytes(command);
   answer(command->request, api::Failure{category, std::string(reason)});
 }
 
@@ -305,7 +320,7 @@ SchedulerStats Scheduler::stats() const {
   }
   out.queued_samples = queued_samples_.used();
   out.running_samples = static_cast<int64_t>(samples_.size()) - out.queued_samples;
-  for (const auto& [tenant, bytes] : queued_bytes_) out.queued_bytes += bytes;
+  out.queued_bytes = queued_bytes_.used();
   return out;
 }
 

@@ -43,11 +43,11 @@
 namespace strata::scheduler {
 
 struct SchedulerOptions {
-  double gap_timeout = 600.0;                   // seconds
-  int64_t max_queued_samples = 4096;            // requests that have not begun
-  int64_t max_queued_bytes = int64_t{1} << 30;  // of training operations, for each tenant
-  size_t max_queued_operations = 16384;         // of one model, not begun
-  size_t max_remembered = 65536;                // numbers of a model, against duplicates
+  double gap_timeout = 600.0;                                // seconds
+  SharedLimit queued_samples = SharedLimit(4096);            // requests that have not begun
+  SharedLimit queued_bytes = SharedLimit(int64_t{1} << 30);  // of commands until they are gone
+  size_t max_queued_operations = 16384;                      // of one model, not begun
+  size_t max_remembered = 65536;  // numbers of a model, against duplicates
 };
 
 struct SchedulerStats {
@@ -56,16 +56,15 @@ struct SchedulerStats {
   int64_t held_training = 0;    // of these, behind a missing number
   int64_t queued_samples = 0;   // requests not begun
   int64_t running_samples = 0;  // requests begun and not answered
-  int64_t queued_bytes = 0;
+  int64_t queued_bytes = 0;     // of these, and of what is running
 };
 
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerOptions& options)
-      : options_(options), queued_samples_(options.max_queued_samples) {}
-
-  // How many tenants share the queue of samples.
-  void set_num_tenants(int64_t count) { queued_samples_.set_num_tenants(count); }
+      : options_(options),
+        queued_samples_(options.queued_samples),
+        queued_bytes_(options.queued_bytes) {}
 
   // Server side, any thread. `now` is now_seconds().
   api::Admitted submit(api::Command command, double now);
@@ -142,10 +141,18 @@ class Scheduler {
     double train_mark = 0.0, sample_mark = 0.0;
   };
 
-  api::Admitted submit_sample(CommandPtr command) REQUIRES(mutex_);
-  api::Admitted submit_create(CommandPtr command) REQUIRES(mutex_);
+  // A command and the bytes that count as long as anybody has it.
+  struct Held {
+    api::Command command;
+    int64_t num_bytes = 0;
+    SharedLimit::Share bytes = {};
+  };
+  api::Admitted submit_sample(CommandPtr command, Held& held) REQUIRES(mutex_);
+  api::Admitted submit_create(CommandPtr command, Held& held) REQUIRES(mutex_);
   api::Admitted submit_unload(CommandPtr command, double now) REQUIRES(mutex_);
-  api::Admitted submit_training(CommandPtr command, double now) REQUIRES(mutex_);
+  api::Admitted submit_training(CommandPtr command, Held& held, double now) REQUIRES(mutex_);
+  // kAccepted, or why there is no room for the command's bytes: of `model`'s in its order, if any.
+  [[nodiscard]] api::Admission book(Held& held, const Model* model) REQUIRES(mutex_);
 
   void expect_answer(const api::RequestId& request) REQUIRES(mutex_);
   void answer(const api::RequestId& request, api::Outcome outcome) REQUIRES(mutex_);
@@ -158,7 +165,6 @@ class Scheduler {
   void drop_sample(const api::RequestId& request) REQUIRES(mutex_);
   void finish_create(const api::ModelId& id, const api::Outcome& outcome, double now)
       REQUIRES(mutex_);
-  void forget_bytes(const CommandPtr& command) REQUIRES(mutex_);
   void pop(Model& model, double now) REQUIRES(mutex_);
 
   [[nodiscard]] static bool is_save(const api::Command& command);
@@ -206,7 +212,6 @@ class Scheduler {
   bool stopping_ GUARDED_BY(mutex_) = false;
   Models models_ GUARDED_BY(mutex_);
   std::map<api::BaseId, Side> sides_ GUARDED_BY(mutex_);
-  std::map<api::TenantId, int64_t> queued_bytes_ GUARDED_BY(mutex_);
   std::unordered_map<api::RequestId, SampleEntry> samples_ GUARDED_BY(mutex_);  // until answered
   std::unordered_map<api::RequestId, api::ModelId> creating_
       GUARDED_BY(mutex_);  // handed out, no answer yet
@@ -215,6 +220,7 @@ class Scheduler {
   std::set<api::RequestId> unanswered_ GUARDED_BY(mutex_);
   std::vector<api::Result> answers_ GUARDED_BY(mutex_);
   SharedLimit queued_samples_;  // none of whose rows was handed out
+  SharedLimit queued_bytes_;
   size_t num_dropped_ GUARDED_BY(mutex_) = 0;
   size_t next_engine_ GUARDED_BY(mutex_) = 0;
 };

@@ -56,7 +56,6 @@ void Scheduler::take_sampling(const api::Capacity& engine, Side& side, api::Work
 }
 
 void Scheduler::pop(Model& model, double now) {
-  forget_bytes(model.queue.ready());
   model.queue.pop(now);
   model.next_datum = 0;
 }

@@ -51,10 +51,15 @@ struct ServeOptions {
   double keepalive = 120;
   double url_ttl = 3600;
   double shutdown_timeout = 30;
-  int64_t max_body = 64LL << 20;
+  // Bytes; 0: a share of --memory, see share_memory() (server/budget.h).
+  int64_t max_body = 0;
+  int64_t max_body_bytes = 0;
+  int64_t max_queued_bytes = 0;
+  int64_t max_result_bytes = 0;
+  int64_t max_response_bytes = 0;
+  int64_t max_remembered_bytes = 0;
   int64_t max_sample_body = 16LL << 20;
   int64_t max_small_body = 1LL << 20;
-  int64_t max_body_bytes = 512LL << 20;
   int64_t min_body_rate = 8 << 10;          // bytes a second
   int64_t max_connections = 0;              // 0: see connection_limit()
   int64_t max_connections_per_address = 0;  // 0: half of them
@@ -62,9 +67,7 @@ struct ServeOptions {
   int64_t max_adapters_per_tenant = 0;  // 0: all
   int64_t max_rank = 128;
   int64_t max_parked = 10000;
-  int64_t max_result_bytes = 512LL << 20;
   int64_t max_queued_samples = 4096;
-  int64_t max_queued_bytes = 1LL << 30;
   int64_t max_queued_operations = 16384;
   int64_t max_stability_bytes = 1LL << 30;
   int64_t max_history = 10000;

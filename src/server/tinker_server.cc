@@ -40,27 +40,31 @@ std::unique_ptr<Sql> open_store(const ServeOptions& options, const DataDir& data
   return options.db.empty() ? open_sqlite(data.database()) : open_postgres(options.db);
 }
 
-ServiceOptions service_options(const ServeOptions& options, const DataDir& data, int64_t boot) {
+ServiceOptions service_options(const ServeOptions& options, const Budget& budget,
+                               const DataDir& data, int64_t boot) {
   ServiceOptions out;
   out.futures = {.secret = data.secret(),
                  .boot = boot,
                  .result_ttl = options.result_ttl,
                  .poll_hold = options.poll_hold,
-                 .max_parked = options.max_parked,
-                 .max_result_bytes = options.max_result_bytes};
+                 .parked = budget.polls,
+                 .results = budget.results};
   out.session_timeout = options.session_timeout;
   out.max_rank = options.max_rank;
   out.max_body = options.max_body;
   out.max_queued_samples = options.max_queued_samples;
+  // As floats they take at most a quarter of the queue, as one command may.
+  out.max_pass_values = std::min(options.max_body, options.max_queued_bytes / 16);
   out.max_stability_bytes = options.max_stability_bytes;
   out.max_sessions = options.max_sessions_per_tenant;
   out.max_samplers = options.max_samplers_per_session;
   out.max_ephemerals = options.max_ephemeral;
   out.stable_reinforce = options.stable_reinforce;
+  out.remembered_bytes = budget.remembered;
   return out;
 }
 
-HttpOptions http_options(const ServeOptions& options) {
+HttpOptions http_options(const ServeOptions& options, const Budget& budget) {
   HttpOptions out;
   out.host = options.listen.host;
   out.port = options.listen.port;
@@ -74,7 +78,8 @@ HttpOptions http_options(const ServeOptions& options) {
   out.max_body = static_cast<uint64_t>(options.max_body);
   out.max_sample_body = static_cast<uint64_t>(options.max_sample_body);
   out.max_small_body = static_cast<uint64_t>(options.max_small_body);
-  out.max_body_bytes = std::max(options.max_body_bytes, 4 * options.max_body);
+  out.bodies = budget.bodies;
+  out.responses = budget.responses;
   out.min_body_rate = static_cast<double>(options.min_body_rate);
   out.max_connections = connection_limit(options);
   out.max_connections_per_address = options.max_connections_per_address > 0
@@ -106,9 +111,10 @@ HttpOptions metrics_options(const ServeOptions& options) {
 
 struct TinkerServer::State {
   State(const ServeOptions& serve_options, const BaseNames& base_names,
-        const std::vector<api::BaseInfo>& bases, Dispatch dispatch,
+        const std::vector<api::BaseInfo>& bases, const Budget& limits, Dispatch dispatch,
         std::function<EngineStats()> engine_stats)
       : options(serve_options),
+        budget(limits),
         keys(std::make_shared<KeyRing>(key_sources(options))),
         data(options.data),
         store(open_store(options, data), wall_seconds()),
@@ -123,7 +129,7 @@ struct TinkerServer::State {
         rest({store, registry, signer, worker, usage}),
         names(base_names),
         stats(std::move(engine_stats)),
-        service(service_options(options, data, store.boot()),
+        service(service_options(options, budget, data, store.boot()),
                 {store, registry, names, bases, watch, usage,
                  [this](std::function<void()> job) { worker.post(std::move(job)); },
                  [this](std::function<void()> job) { http->post(std::move(job)); },
@@ -131,14 +137,13 @@ struct TinkerServer::State {
                    parsing.post(tenant, std::move(job));
                  }},
                 std::move(dispatch)),
-        page({service, watch, usage, names, bases, stats}),
+        page({service, watch, usage, budget, names, bases, stats}),
         audit(options.audit.empty() ? nullptr : std::make_unique<AuditLog>(options.audit)) {}
 
   // Tells those who divide by tenants how many the keys name.
   void count_tenants() {
     const std::vector<std::string> tenants = keys->tenants();
-    service.set_num_tenants(static_cast<int64_t>(tenants.size()));
-    http->set_num_tenants(static_cast<int64_t>(tenants.size()));
+    budget.set_num_tenants(static_cast<int64_t>(tenants.size()));
     for (const auto* limits : {&options.rates, &options.quotas}) {
       for (const UsageLimit& limit : *limits) {
         if (limit.tenant == "*" || std::ranges::count(tenants, limit.tenant) > 0) continue;
@@ -153,6 +158,7 @@ struct TinkerServer::State {
   [[nodiscard]] std::string metrics_text();
 
   ServeOptions options;
+  Budget budget;
   std::shared_ptr<const KeyRing> keys;  // I/O thread, after start()
   DataDir data;
   StateStore store;
@@ -196,13 +202,14 @@ std::string TinkerServer::State::metrics_text() {
                                .sample_rate = rate.sample,
                                .loop_lag = pulse.lag,
                                .tick_age = pulse.tick_age,
+                               .budget = budget.rows(),
                                .audit = audit ? audit->counts() : AuditLog::Counts()},
                               usage);
 }
 
 void TinkerServer::State::make_http(Router router) {
   http = std::make_unique<HttpServer>(
-      http_options(options), std::move(router),
+      http_options(options, budget), std::move(router),
       [this](std::string_view key) -> std::optional<Caller> {
         const std::optional<Identity> who = keys->find(key);
         if (!who) return std::nullopt;
@@ -239,10 +246,10 @@ void TinkerServer::State::make_metrics() {
 }
 
 TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
-                           const std::vector<api::BaseInfo>& bases, Dispatch dispatch,
-                           std::function<EngineStats()> stats)
-    : state_(
-          std::make_unique<State>(options, names, bases, std::move(dispatch), std::move(stats))) {
+                           const std::vector<api::BaseInfo>& bases, const Budget& budget,
+                           Dispatch dispatch, std::function<EngineStats()> stats)
+    : state_(std::make_unique<State>(options, names, bases, budget, std::move(dispatch),
+                                     std::move(stats))) {
   State& s = *state_;
   for (const std::string& warning : s.keys->warnings()) log(LogLevel::kWarning, warning);
   Router router;

@@ -1,6 +1,6 @@
 // TinkerServer: the whole server but the engines: keys, data directory, state, service and HTTP,
 // wired from the options. The owner brings what runs commands as a Dispatch and hands back results.
-//   TinkerServer server(options, names, bases, dispatch);
+//   TinkerServer server(options, names, bases, budget, dispatch);
 //   server.start();  ...  server.post(scheduler.complete(...));  ...  server.stop();
 #pragma once
 #include <functional>
@@ -11,6 +11,7 @@
 #include "api/result.h"
 #include "api/work.h"
 #include "server/base_names.h"
+#include "server/budget.h"
 #include "server/options.h"
 #include "server/service/dispatch.h"
 #include "server/view/engine_stats.h"
@@ -23,7 +24,7 @@ class TinkerServer {
   // directories; `stats` is called on the I/O thread. Throws Error for what the operator must
   // change.
   TinkerServer(const ServeOptions& options, const BaseNames& names,
-               const std::vector<api::BaseInfo>& bases, Dispatch dispatch,
+               const std::vector<api::BaseInfo>& bases, const Budget& budget, Dispatch dispatch,
                std::function<EngineStats()> stats);
   ~TinkerServer();
   TinkerServer(const TinkerServer&) = delete;

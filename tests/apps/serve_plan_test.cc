@@ -21,7 +21,7 @@ TEST(ServePlan, TheLongestDatumIsTheLongestThatFits) {
     engine::Engine engine(std::move(backend), std::move(model), {});
     engine::Engine* engines[] = {&engine};
     for (const int64_t budget : {int64_t{320} << 20, int64_t{512} << 20, int64_t{4} << 30}) {
-      const ServePlan plan = plan_serve(engines, budget, kRank, /*max_sample_rows=*/256);
+      const ServePlan plan = plan_serve(engines, budget, kRank, /*max_sample_rows=*/256, {});
       const int64_t longest = plan.longest_data[0];
       EXPECT_GE(longest, plan.pass_tokens) << name << ' ' << budget;
       EXPECT_LE(longest, kContext);

@@ -14,32 +14,113 @@ using testing::ElementsAre;
 
 // Chunk 1 comes last; if the queue is full of what waits for it, it must get in.
 TEST(SchedulerLimits, AFullQueueLetsInWhatEverythingWaitsFor) {
-  House house({.max_queued_bytes = 4000});
+  SharedLimit bytes(100'000);
+  House house({.queued_bytes = bytes});
   house.submit(create("m"));
   house.run();
-  EXPECT_EQ(house.submit(op("m", 2, rows({400}))), api::Admission::kAccepted);
-  EXPECT_EQ(house.submit(op("m", 3, rows({400}))), api::Admission::kAccepted);
-  EXPECT_EQ(house.submit(op("m", 4, rows({400}))), api::Admission::kFull);
-  EXPECT_EQ(house.submit(op("m", 5, api::SaveState{})), api::Admission::kAccepted);  // never 429
-  EXPECT_EQ(house.submit(op("m", 3, rows({400}))), api::Admission::kDuplicate);
-  EXPECT_EQ(house.submit(op("m", 1, rows({400}))), api::Admission::kAccepted);
+  int64_t seq = 2;
+  while (house.submit(op("m", seq, rows({4000}))) == api::Admission::kAccepted && seq < 100) ++seq;
+  EXPECT_EQ(house.submit(op("m", seq, rows({4000}))), api::Admission::kFull);
+  EXPECT_LE(bytes.used(), 75'000);
+  EXPECT_EQ(house.submit(op("m", seq + 1, api::SaveState{})),
+            api::Admission::kAccepted);  // put off by nothing but saves
+  EXPECT_EQ(house.submit(op("m", 3, rows({4000}))), api::Admission::kDuplicate);
+  EXPECT_EQ(house.submit(op("m", 1, rows({5000}))), api::Admission::kAccepted);
+  EXPECT_LE(bytes.used(), 100'000);
   house.run();
-  EXPECT_EQ(house.submit(op("m", 4, rows({400}))), api::Admission::kAccepted);
+  EXPECT_EQ(house.submit(op("m", seq, rows({4000}))), api::Admission::kAccepted);
+  house.run();
+  EXPECT_TRUE(house.scheduler.idle());
+  EXPECT_EQ(bytes.used(), 0);
+}
+
+// What is refused for its own size need not be sent again.
+TEST(SchedulerLimits, ACommandBeyondAQuarterOfAllIsTooLarge) {
+  House house({.queued_bytes = SharedLimit(100'000)});
+  house.submit(create("m"));
+  house.run();
+  EXPECT_EQ(house.submit(op("m", 1, rows({7000}))), api::Admission::kTooLarge);
+  EXPECT_EQ(house.submit(sample("s", 7000, 1)), api::Admission::kTooLarge);
+  EXPECT_EQ(house.submit(op("m", 1, rows({5000}))), api::Admission::kAccepted);
   house.run();
   EXPECT_TRUE(house.scheduler.idle());
 }
 
+// Sixteen that each want less than one alone may have want more than there is: all get their own
+// part, and the sum holds.
+TEST(SchedulerLimits, AllTenantsTogetherHoldNoMoreThanTheLimit) {
+  constexpr int kTenants = 16;
+  SharedLimit bytes(1'000'000);
+  bytes.set_num_tenants(kTenants);
+  House house({.queued_bytes = bytes});
+  std::vector<std::string> names;
+  for (int i = 0; i < kTenants; ++i) names.push_back("t" + std::to_string(i));
+  for (const std::string& name : names) house.submit(create(name, name));
+  house.run();
+  int refused = 0, admitted = 0;
+  for (const std::string& name : names) {
+    bool is_first = true;
+    for (int64_t seq = 1; seq <= 10; ++seq) {
+      const api::Admission got = house.submit(op(name, seq, rows({4000}), name));
+      EXPECT_TRUE(got == api::Admission::kAccepted || !is_first) << name;
+      is_first = false;
+      ++(got == api::Admission::kAccepted ? admitted : refused);
+    }
+    EXPECT_LE(bytes.used(), bytes.limit());
+  }
+  EXPECT_GT(refused, 0);
+  EXPECT_GT(admitted, 2 * kTenants);
+  house.run();
+  EXPECT_EQ(bytes.used(), 0);
+}
+
+// What waits behind a missing number never drains by itself: the number must get in.
+TEST(SchedulerLimits, WhatWaitsForAMissingNumberLeavesRoomForIt) {
+  SharedLimit bytes(200'000);
+  bytes.set_num_tenants(2);
+  House house({.queued_bytes = bytes});
+  for (const char* name : {"a", "b"}) house.submit(create(name, name));
+  house.run();
+  for (int64_t seq = 2; seq <= 40; ++seq) {
+    for (const char* name : {"a", "b"}) {
+      house.submit(op(name, seq, rows({4000}), name));
+      house.submit(op(name, 50 + seq, api::SaveState{}, name));
+    }
+  }
+  EXPECT_GT(bytes.used(), bytes.limit() / 2);
+  for (const char* name : {"a", "b"}) {
+    EXPECT_EQ(house.submit(op(name, 1, rows({5000}), name)), api::Admission::kAccepted) << name;
+    EXPECT_LE(bytes.used(), bytes.limit());
+    house.run();
+  }
+}
+
+// A command counts as long as anybody has it: in the engine too.
+TEST(SchedulerLimits, BytesCountUntilTheTurnIsOver) {
+  SharedLimit bytes(100'000);
+  House house({.queued_bytes = bytes});
+  house.submit(sample("s", 100, 2));
+  const api::Capacity capacity = house.engine.capacity();
+  {
+    const api::Work work = house.scheduler.next({&capacity, 1}, house.now);
+    EXPECT_GT(bytes.used(), 800);
+    house.post(house.scheduler.complete(house.engine.run(work), house.now));
+  }
+  house.run();
+  EXPECT_EQ(bytes.used(), 0);
+}
+
 // A client that sends in order has nothing missing: its bytes stop it like anybody's.
 TEST(SchedulerLimits, AFullQueueStopsAClientThatSendsInOrder) {
-  House house({.max_queued_bytes = 4000});
+  House house({.queued_bytes = SharedLimit(40'000)});
   house.submit(create("m"));
   house.run();
   int64_t seq = 1;
-  while (house.submit(op("m", seq, rows({400}))) == api::Admission::kAccepted && seq < 100) ++seq;
-  EXPECT_LE(seq, 4);
-  EXPECT_LE(house.scheduler.stats().queued_bytes, 8000);
+  while (house.submit(op("m", seq, rows({2000}))) == api::Admission::kAccepted && seq < 100) ++seq;
+  EXPECT_LE(seq, 5);
+  EXPECT_LE(house.scheduler.stats().queued_bytes, 40'000);
   house.run();
-  EXPECT_EQ(house.submit(op("m", seq, rows({400}))), api::Admission::kAccepted);
+  EXPECT_EQ(house.submit(op("m", seq, rows({2000}))), api::Admission::kAccepted);
   house.run();
   EXPECT_TRUE(house.scheduler.idle());
 }
@@ -72,7 +153,7 @@ TEST(SchedulerLimits, EndingALongQueueIsOnePass) {
 }
 
 TEST(SchedulerLimits, AFullSampleQueueIsTold) {
-  House house({.max_queued_samples = 2});
+  House house({.queued_samples = SharedLimit(2)});
   EXPECT_EQ(house.submit(sample("a", 3, 2)), api::Admission::kAccepted);
   EXPECT_EQ(house.submit(sample("b", 3, 2)), api::Admission::kAccepted);
   EXPECT_EQ(house.submit(sample("c", 3, 2)), api::Admission::kFull);
@@ -193,8 +274,9 @@ TEST(SchedulerLimits, AStandstillIsNoWaitForAGap) {
 }
 
 TEST(Scheduler, ATenantThatFillsTheSampleQueueLeavesOthersTheirPart) {
-  House house({.max_queued_samples = 8});
-  house.scheduler.set_num_tenants(2);
+  SharedLimit samples(8);
+  samples.set_num_tenants(2);
+  House house({.queued_samples = samples});
   const auto of = [](const std::string& tenant, int i) {
     api::Command command = sample(tenant + std::to_string(i), 3, 2);
     command.tenant = {tenant};

@@ -27,7 +27,7 @@ EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOp
   std::vector<engine::Engine*> engines;
   for (const Base& base : engines_) engines.push_back(base.engine.get());
   plan_ = plan_serve(engines, options.memory, options.adapters.max_rank, options.max_sample_rows,
-                     options.expert_rank);
+                     options.requests, options.expert_rank);
   expert_rank_ = options.expert_rank;
   engine::AdapterLimits limits = options.adapters;
   limits.max_bytes = plan_.adapters;

@@ -21,6 +21,7 @@ struct HostOptions {
   std::string dtype = "auto";
   int threads = 0;
   int64_t memory = 0;              // bytes
+  std::vector<PlanRow> requests;   // of them
   engine::AdapterLimits adapters;  // max_bytes is the plan's
   int64_t max_sample_rows = 256;
   model::ExpertRank expert_rank = model::ExpertRank::kDivided;

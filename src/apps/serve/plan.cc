@@ -104,11 +104,13 @@ void check_weights_fit(std::span<const std::string> directories, int64_t budget)
 }
 
 ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, int64_t max_rank,
-                     int64_t max_sample_rows, model::ExpertRank expert_rank) {
+                     int64_t max_sample_rows, const std::vector<PlanRow>& requests,
+                     model::ExpertRank expert_rank) {
   CHECK(!engines.empty());
   ServePlan plan;
   plan.budget = budget;
   plan.process = kProcessBytes;
+  plan.requests = requests;
   plan.max_rank = max_rank;
   int64_t least = 0;
   for (engine::Engine* engine : engines) {
@@ -117,7 +119,8 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
     least += sample_bytes(*engine) + engine->cache_layout().state_bytes() +
              slot_bytes(*engine, 8, expert_rank);
   }
-  const int64_t fixed = plan.weights + plan.process;
+  int64_t fixed = plan.weights + plan.process;
+  for (const PlanRow& row : requests) fixed += row.bytes;
   const auto all_passes = [&](int64_t tokens) {
     int64_t bytes = 0;
     for (engine::Engine* engine : engines)
@@ -175,6 +178,8 @@ std::string ServePlan::text() const {
   };
   row("weights", weights);
   row("process", process);
+  for (const PlanRow& each : requests)
+    row(fmt::format("requests' {}, at most", each.name), each.bytes);
   row(fmt::format("passes of {} tokens", pass_tokens), passes);
   row("sampling steps", steps);
   row("kv cache, at most", kv);

@@ -1,6 +1,6 @@
-// ServePlan: how the memory of a server is divided before it starts: weights and the largest pass
-// are taken as they are; what is left goes to the KV cache, adapters and sampler weights, each of
-// which takes its share only as it is used. Pure arithmetic.
+// ServePlan: how the memory of a server is divided before it starts: weights, the largest pass and
+// what requests may hold are taken as they are; what is left goes to the KV cache, adapters and
+// sampler weights, each of which takes its share only as it is used. Pure arithmetic.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -11,11 +11,17 @@
 
 namespace strata::apps {
 
+struct PlanRow {
+  std::string name;
+  int64_t bytes = 0;
+};
+
 struct ServePlan {
   int64_t budget = 0;
   int64_t weights = 0;  // of all models
   int64_t process = 0;
-  int64_t passes = 0;  // scratch of the largest training pass of each model
+  std::vector<PlanRow> requests;  // what they may make the server hold, by what it is
+  int64_t passes = 0;             // scratch of the largest training pass of each model
   int64_t steps = 0;   // and of its largest sampling step, which may run in the midst of one
   int64_t kv = 0;      // limits of all models together
   int64_t states = 0;  // likewise, of sequences' states
@@ -39,7 +45,7 @@ struct ServePlan {
 // Error{kResourceExhausted} when not even one adapter of rank 8 and one sample of 2,048 positions
 // fit: what is needed, what there is, and what to change.
 ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, int64_t max_rank,
-                     int64_t max_sample_rows,
+                     int64_t max_sample_rows, const std::vector<PlanRow>& requests,
                      model::ExpertRank expert_rank = model::ExpertRank::kDivided);
 
 // Before anything is loaded: the checkpoints' files against the budget.

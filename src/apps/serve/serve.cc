@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "report/trace_file.h"
+#include "server/budget.h"
 #include "server/tinker_server.h"
 
 namespace strata::apps {
@@ -37,7 +38,6 @@ server::Dispatch dispatch_to(scheduler::Scheduler& scheduler, const EngineHost& 
       .release = [&scheduler](
                      api::BaseId base,
                      const api::SnapshotId& snapshot) { scheduler.release(base, snapshot); },
-      .set_num_tenants = [&scheduler](int64_t count) { scheduler.set_num_tenants(count); },
       .parameter_bytes =
           [&host](api::BaseId base, const api::LoraConfig& lora) {
             return host.parameter_bytes(base, lora);
@@ -70,6 +70,12 @@ server::EngineStats stats_of(const EngineHost& host, const scheduler::Scheduler&
           .kv_bytes = counts.kv_bytes,
           .kv_limit = plan.kv,
           .budget = plan.budget};
+}
+
+std::vector<PlanRow> request_rows(const server::Budget& budget) {
+  std::vector<PlanRow> rows;
+  for (const server::Budget::Row& row : budget.rows()) rows.push_back({row.name, row.limit});
+  return rows;
 }
 
 // Signals are taken by sigtimedwait alone: blocked before the first thread is made.
@@ -123,17 +129,21 @@ void drain(const sigset_t& signals, const scheduler::Scheduler& scheduler, doubl
 
 }  // namespace
 
-int run_serve(const server::ServeOptions& options) {
+int run_serve(const server::ServeOptions& given) {
   const sigset_t signals = block_signals();
   report::TraceFile trace(options.trace);
   return_large_buffers();
-  server::raise_file_limit(options);
+  server::raise_file_limit(given);
+  server::ServeOptions options = given;
   const server::BaseNames names(options.models, options.aliases, options.tokenizers);
   const int64_t memory = options.memory > 0 ? options.memory : server::physical_memory() / 5 * 4;
+  server::share_memory(options, memory);
+  const server::Budget budget(options);
   EngineHost host(names.directories(),
                   {.dtype = options.dtype,
                    .threads = static_cast<int>(options.threads),
                    .memory = memory,
+                   .requests = request_rows(budget),
                    .adapters = {.max_models = options.max_adapters,
                                 .max_models_per_tenant = options.max_adapters_per_tenant,
                                 .max_rank = options.max_rank},
@@ -141,10 +151,10 @@ int run_serve(const server::ServeOptions& options) {
   fmt::print("{}", host.plan().text());
   scheduler::Scheduler scheduler(
       {.gap_timeout = options.gap_timeout,
-       .max_queued_samples = options.max_queued_samples,
-       .max_queued_bytes = options.max_queued_bytes,
+       .queued_samples = budget.samples,
+       .queued_bytes = budget.queue,
        .max_queued_operations = static_cast<size_t>(options.max_queued_operations)});
-  server::TinkerServer server(options, names, host.bases(), dispatch_to(scheduler, host),
+  server::TinkerServer server(options, names, host.bases(), budget, dispatch_to(scheduler, host),
                               [&] { return stats_of(host, scheduler); });
   host.start(scheduler,
              [&server](std::vector<api::Result> results) { server.post(std::move(results)); });

@@ -6,11 +6,10 @@
 
 namespace strata::server {
 
-BodySink::BodySink(const HttpOptions& options, const BodyLimit& limit, SharedLimit& bodies,
-                   size_t chunk_bytes, Request& request)
+BodySink::BodySink(const HttpOptions& options, const BodyLimit& limit, size_t chunk_bytes,
+                   Request& request)
     : options_(options),
       limit_(limit),
-      bodies_(bodies),
       chunk_bytes_(chunk_bytes),
       request_(request),
       begin_(now_seconds()) {
@@ -35,7 +34,7 @@ std::optional<BodyFault> BodySink::take(std::string_view& bytes) {
   more_ = false;
   if (read_ > limit_.bytes) return too_large();
   if (!zstd_) {
-    request_.body.append(bytes);
+    append_bounded(request_.body, bytes, limit_.bytes);
   } else {
     switch (zstd_->feed(bytes, request_.body)) {
       case ZstdBody::Progress::kMore:
@@ -49,20 +48,24 @@ std::optional<BodyFault> BodySink::take(std::string_view& bytes) {
         return too_large();
     }
   }
-  return count(static_cast<int64_t>(chunk_bytes_ + request_.body.capacity() +
-                                    (zstd_ ? zstd_->memory() : 0)));
+  return count(chunk_bytes_ + request_.body.capacity() + (zstd_ ? zstd_->memory() : 0));
 }
 
-std::optional<BodyFault> BodySink::count(int64_t held) {
+std::optional<BodyFault> BodySink::count(uint64_t held) {
+  const auto bytes = static_cast<int64_t>(held);
+  SharedLimit bodies = options_.bodies;
   if (!*share_) {
-    *share_ = bodies_.take(request_.tenant, held);
+    *share_ = bodies.take(request_.tenant, bytes);
     if (*share_) return std::nullopt;
-  } else if (share_->resize(held)) {
+  } else if (share_->resize(bytes)) {
     return std::nullopt;
   }
-  return BodyFault{503,
-                   "bodies of this tenant, or of all, fill what may be read at once; try "
-                   "again"};
+  return BodyFault{
+      limit_.may_be_put_off ? 429 : 503,
+      fmt::format("{} bytes of bodies of this tenant are being read, and there is no "
+                  "room for {} more (--max-body-bytes {}); send this again when "
+                  "those have been answered",
+                  bodies.used(request_.tenant) - share_->amount(), bytes, bodies.limit())};
 }
 
 std::optional<BodyFault> BodySink::finish() {
@@ -70,7 +73,7 @@ std::optional<BodyFault> BodySink::finish() {
     return BodyFault{400, "the zstd body ends before its frame does"};
   }
   if (read_ == 0) return std::nullopt;
-  std::optional<BodyFault> fault = count(static_cast<int64_t>(request_.body.capacity()));
+  std::optional<BodyFault> fault = count(request_.body.capacity());
   if (!fault) request_.body_share = std::move(share_);
   return fault;
 }

@@ -7,7 +7,6 @@
 #include <string>
 #include <string_view>
 
-#include "base/shared_limit.h"
 #include "server/http/request_check.h"
 #include "server/http/zstd_body.h"
 
@@ -21,8 +20,8 @@ struct BodyFault {
 class BodySink {
  public:
   // Appends to request.body. `chunk_bytes` are held by the caller meanwhile and count too.
-  BodySink(const HttpOptions& options, const BodyLimit& limit, SharedLimit& bodies,
-           size_t chunk_bytes, Request& request);
+  BodySink(const HttpOptions& options, const BodyLimit& limit, size_t chunk_bytes,
+           Request& request);
 
   // Work of a millisecond or two; while more() it is to be called again with what is left of them.
   [[nodiscard]] std::optional<BodyFault> take(std::string_view& bytes);
@@ -33,11 +32,10 @@ class BodySink {
 
  private:
   [[nodiscard]] BodyFault too_large() const;
-  [[nodiscard]] std::optional<BodyFault> count(int64_t held);
+  [[nodiscard]] std::optional<BodyFault> count(uint64_t held);
 
   const HttpOptions& options_;
   BodyLimit limit_;
-  SharedLimit& bodies_;
   size_t chunk_bytes_;
   Request& request_;
   std::optional<ZstdBody> zstd_;

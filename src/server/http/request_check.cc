@@ -13,9 +13,9 @@ BodyLimit body_limit(const HttpOptions& options, const Router& router, std::stri
   const BodySize size = route == nullptr ? BodySize::kSmall : route->size;
   switch (size) {
     case BodySize::kPass:
-      return {options.max_body, "--max-body"};
+      return {options.max_body, "--max-body", true};
     case BodySize::kSample:
-      return {std::min(options.max_sample_body, options.max_body), "--max-sample-body"};
+      return {std::min(options.max_sample_body, options.max_body), "--max-sample-body", true};
     case BodySize::kSmall:
       break;
   }

@@ -97,8 +97,7 @@ struct HttpServer::State {
         identify(std::move(who)),
         observe(std::move(observer)),
         admit_request(std::move(admission)),
-        limit(options.max_connections, options.max_connections_per_address),
-        bodies(options.max_body_bytes) {}
+        limit(options.max_connections, options.max_connections_per_address) {}
 
   asio::awaitable<void> accept_connections();
   asio::awaitable<void> serve(std::shared_ptr<Connection> connection);
@@ -133,7 +132,6 @@ struct HttpServer::State {
   ConnectionLimit limit;
   int num_resting = 0;
   double told_of_refusals = -kQuietSeconds;
-  SharedLimit bodies;
   bool stopping = false;
   int bound_port = 0;
   std::thread thread;
@@ -282,8 +280,8 @@ asio::awaitable<std::optional<BodyFault>> HttpServer::State::read_body(Connectio
                                                                        BodyParser& parser,
                                                                        Request& request) {
   std::vector<char> chunk(parser.is_done() ? 0 : kReadChunk);
-  BodySink sink(options, body_limit(options, router, request.method, request.path), bodies,
-                chunk.size(), request);
+  BodySink sink(options, body_limit(options, router, request.method, request.path), chunk.size(),
+                request);
   while (!parser.is_done()) {
     if (auto slow = sink.check_rate(now_seconds())) co_return slow;
     parser.get().body().data = chunk.data();
@@ -389,7 +387,8 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
     if (fault_of_body->status < 0) co_return false;
     request.free_body();
     Response response = error_response(fault_of_body->status, fault_of_body->text);
-    if (fault_of_body->status == 503) response.headers.push_back({"retry-after", "1"});
+    if (fault_of_body->status == 503 || fault_of_body->status == 429)
+      response.headers.push_back({"retry-after", "1"});
     co_await refuse(connection, std::move(response), request);
     co_return false;
   }
@@ -397,7 +396,9 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   request.about = std::make_shared<std::string>();
   Exchange told = told_of(request, connection.address);
   connection.stream.expires_never();
-  const Response response = co_await run_handler(std::move(request));
+  Response response = co_await run_handler(std::move(request));
+  const SharedLimit::Share sending =
+      hold_response(options.responses, told.tenant, told.method == "POST" ? 429 : 503, response);
   const bool keep = keep_alive && !stopping;
   const bool written = co_await write_response(connection.stream, response, told.method == "HEAD",
                                                keep, options.body_timeout);
@@ -457,8 +458,6 @@ void HttpServer::reload_tls() {
   asio::post(state_->io, [this, tls = std::move(tls)] { state_->tls = tls; });
 }
 
-void HttpServer::set_num_tenants(int64_t count) { state_->bodies.set_num_tenants(count); }
-int64_t HttpServer::body_bytes() const { return state_->bodies.used(); }
 int HttpServer::port() const { return state_->bound_port; }
 void HttpServer::post(std::function<void()> task) { asio::post(state_->io, std::move(task)); }
 

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/shared_limit.h"
 #include "server/http/router.h"
 #include "server/http/tls.h"
 
@@ -34,8 +35,10 @@ struct HttpOptions {
   uint64_t max_body = 64ULL << 20;
   uint64_t max_sample_body = 16ULL << 20;
   uint64_t max_small_body = 1ULL << 20;
-  // Of all bodies until their requests have been read, shared by tenants; above: 503.
-  int64_t max_body_bytes = 1LL << 30;
+  // Bytes, by tenant: of bodies until their requests have been read, and of responses that are no
+  // futures' results until they have been sent. Above: 429 or 503.
+  SharedLimit bodies = SharedLimit(1LL << 30);
+  SharedLimit responses = SharedLimit(1LL << 30);
   double min_body_rate = 8192;  // bytes a second, after the first body_timeout
   int64_t max_connections = 10000;
   int64_t max_connections_per_address = 5000;  // but for loopback addresses and unix sockets
@@ -90,10 +93,6 @@ class HttpServer {
   // Any thread, after start(): reads the certificate and the key again, for connections from now
   // on. Throws Error and changes nothing when they cannot be used.
   void reload_tls();
-  // Any thread: how many tenants share what bodies may take.
-  void set_num_tenants(int64_t count);
-  // Any thread: bytes of bodies that were not read yet, and what reading them takes.
-  [[nodiscard]] int64_t body_bytes() const;
 
   // Stops listening, closes idle connections, gives running exchanges `seconds` to end, and joins.
   void stop(double seconds);

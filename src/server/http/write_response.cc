@@ -1,5 +1,7 @@
 #include "server/http/write_response.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -7,6 +9,7 @@
 #include <chrono>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "server/http/file_reader.h"
 #include "server/http/response_head.h"
@@ -19,8 +22,30 @@ using boost::system::error_code;
 namespace {
 
 constexpr size_t kPiece = 64 << 10;
+constexpr size_t kSmall = 4 << 10;  // a connection's own
 
 }  // namespace
+
+// Results are shared by all who fetch them, and count where they are kept.
+SharedLimit::Share hold_response(const SharedLimit& limit, const std::string& tenant,
+                                 int busy_status, Response& response) {
+  const size_t size = response.body.size();
+  if (size <= kSmall) return {};
+  SharedLimit responses = limit;
+  SharedLimit::Share share = responses.take(tenant, static_cast<int64_t>(size));
+  if (share) return share;
+  const bool is_too_large = std::cmp_greater(size, limit.most());
+  const std::string why = fmt::format(
+      "the response has {} bytes, and {} of this tenant's are being sent (--max-response-bytes "
+      "{}); "
+      "{}",
+      size, limit.used(tenant), limit.limit(),
+      is_too_large ? "it can never be sent: ask for less, or for protobuf instead of JSON"
+                   : "read those, then send this again");
+  response = error_response(is_too_large ? 400 : busy_status, why);
+  if (!is_too_large) response.headers.push_back({"retry-after", "1"});
+  return {};
+}
 
 asio::awaitable<bool> write_response(Stream& stream, const Response& response, bool head_only,
                                      bool keep_alive, double timeout) {

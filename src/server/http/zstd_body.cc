@@ -23,6 +23,17 @@ constexpr uint32_t kSkippable = 0x184D2A50;
 
 }  // namespace
 
+void append_bounded(std::string& out, std::string_view bytes, uint64_t limit) {
+  const size_t wanted = out.size() + bytes.size();
+  if (wanted > out.capacity() && 2 * out.capacity() > limit) {
+    std::string larger;  // reserve() of one that has memory doubles it too
+    larger.reserve(std::max<size_t>(wanted, limit));
+    larger.append(out);
+    out.swap(larger);
+  }
+  out.append(bytes);
+}
+
 struct ZstdBody::Context {
   ZSTD_DCtx* zstd = ZSTD_createDCtx();
   Context() {
@@ -60,7 +71,7 @@ ZstdBody::Progress ZstdBody::feed(std::string_view& bytes, std::string& out) {
     const size_t left = ZSTD_decompressStream(context_->zstd, &piece, &in);
     if (ZSTD_isError(left) != 0) return Progress::kCorrupt;
     if (out.size() + piece.pos > max_bytes_) return Progress::kTooLarge;
-    out.append(chunk, piece.pos);
+    append_bounded(out, {chunk, piece.pos}, max_bytes_);
     made += piece.pos;
     complete_ = left == 0;
     num_header_ = complete_ ? 0 : std::min(num_header_ + (in.pos - consumed), kMaxHeader);

@@ -21,8 +21,6 @@ struct Dispatch {
   std::function<bool(const api::RequestId&)> cancel;
   std::function<void(const api::SessionId&, const std::string& reason)> end_session;
   std::function<void(api::BaseId, const api::SnapshotId&)> release;
-  // How many tenants share what is limited by tenant.
-  std::function<void(int64_t)> set_num_tenants;
   // Bytes of a model's parameters in a file: to reserve room for a save before it is accepted.
   std::function<int64_t(api::BaseId, const api::LoraConfig&)> parameter_bytes;
   // Several times a second. `excused` seconds of the time until `now` count for no time limit.

@@ -41,11 +41,6 @@ bool Futures::is_pending(const api::RequestId& id) const {
   return found != entries_.end() && !found->second.done;
 }
 
-void Futures::set_num_tenants(int64_t count) {
-  parked_by_tenant_.set_num_tenants(count);
-  held_.set_num_tenants(count);
-}
-
 // Moves what the response holds to where polls share it; false when there is no room for it.
 bool Futures::hold(Entry& entry, Response& response) {
   struct Held {
@@ -117,7 +112,7 @@ Response Futures::no_room(const std::string& tenant, int64_t size) {
       api::FaultCategory::kServer,
       fmt::format("the result has {} bytes, and the results held for this tenant leave no room "
                   "for it (--max-result-bytes {}); fetch results before asking for more",
-                  size, options_.max_result_bytes));
+                  size, held_.limit()));
 }
 
 bool Futures::reserve(const api::RequestId& id, int64_t size, double now) {
@@ -165,7 +160,7 @@ void Futures::poll(const std::string& tenant, const std::string& id, const Respo
         return respond(error_response(
             410, fmt::format("the result of request {} has expired (--result-ttl {:g} s), or made "
                              "room for others after its delivery (--max-result-bytes {})",
-                             id, options_.result_ttl, options_.max_result_bytes)));
+                             id, options_.result_ttl, held_.limit())));
       case RequestIds::Origin::kLostSample:
         return respond(
             error_response(410, fmt::format("request {} was lost when the server restarted", id)));
@@ -182,7 +177,7 @@ void Futures::poll(const std::string& tenant, const std::string& id, const Respo
   if (!parked_by_tenant_.take_only(tenant, 1)) {
     Response full = error_response(
         429, fmt::format("{} polls of this tenant are waiting already, {} in all (--max-parked {})",
-                         parked_by_tenant_.used(tenant), num_parked_, options_.max_parked));
+                         parked_by_tenant_.used(tenant), num_parked_, parked_by_tenant_.limit()));
     full.headers.push_back({"retry-after", "1"});
     return respond(std::move(full));
   }

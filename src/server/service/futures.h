@@ -27,8 +27,8 @@ struct FutureOptions {
   int64_t boot = 1;
   double result_ttl = 1800;  // seconds, from completion
   double poll_hold = 30;
-  int64_t max_parked = 10000;
-  int64_t max_result_bytes = 512LL << 20;  // of all results together
+  SharedLimit parked = SharedLimit(10000);         // polls
+  SharedLimit results = SharedLimit(512LL << 20);  // bytes, until they are sent for the last time
 };
 
 enum class FutureKind : uint8_t { kTraining, kSample };
@@ -38,11 +38,8 @@ class Futures {
   explicit Futures(const FutureOptions& options)
       : options_(options),
         ids_(options.secret, options.boot),
-        parked_by_tenant_(options.max_parked),
-        held_(options.max_result_bytes) {}
-
-  // How many tenants share polls and results.
-  void set_num_tenants(int64_t count);
+        parked_by_tenant_(options.parked),
+        held_(options.results) {}
 
   // A fresh id; nothing is kept of it before add().
   api::RequestId new_id(const std::string& tenant, FutureKind kind);
@@ -51,6 +48,8 @@ class Futures {
   [[nodiscard]] SharedLimit::Share promise(const std::string& tenant, int64_t size) {
     return make_room(tenant, size);
   }
+  // Bytes that a tenant's results could take at most.
+  [[nodiscard]] int64_t most_bytes() const { return held_.most(); }
   [[nodiscard]] bool is_pending(const api::RequestId& id) const;
 
   // Whether the tenant may ask for more results, or must fetch some first: false while there is no

@@ -63,11 +63,10 @@ void Service::build_pass(const std::shared_ptr<Pass>& pass) {
         400, fmt::format("forward_backward: seq_id: got {}, wanted 1 or more", pass->seq_id)));
   }
   pass->session = model.session;
-  // Dense loss inputs take as much as four bodies of the largest size.
   pass->limits = {.tokens = info(model.base).max_context,
                   .trained = info(model.base).longest_datum,
-                  .elements = options_.max_body,
-                  .record_bytes = options_.max_body};
+                  .elements = options_.max_pass_values,
+                  .record_bytes = options_.max_pass_values};
   const auto build = [this, pass] {
     try {
       pass->op = pass->body->build(pass->limits, [&](const std::string& sequence) {

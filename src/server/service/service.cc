@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "server/crypto.h"
 #include "server/json.h"
+#include "server/service/refusals.h"
 
 namespace strata::server {
 namespace {
@@ -21,23 +22,11 @@ constexpr double kStallSeconds = 2.0;      // a tick that is later than this tel
 constexpr size_t kValuesAtOnce = 1 << 18;  // numbers of a result; a millisecond of packing
 constexpr size_t kReadAtOnce = 64 << 10;   // bytes; a few milliseconds of parsing at most
 
-Response busy_response(int status, std::string_view message) {
-  Response response = error_response(status, message);
-  response.headers.push_back({"retry-after", "1"});
-  return response;
-}
-
 // Saves, loads and the making of models are never answered 429.
 bool may_be_put_off(const api::Command& command) {
   return std::holds_alternative<api::ForwardBackward>(command.op) ||
          std::holds_alternative<api::OptimStep>(command.op) ||
          std::holds_alternative<api::Sample>(command.op);
-}
-
-Response no_room_response() {
-  return busy_response(429,
-                       "results wait to be fetched and fill what this tenant may hold "
-                       "(--max-result-bytes); fetch them first");
 }
 
 size_t num_values(const api::TopkTable& topk) { return topk.ids.size() + topk.logprobs.size(); }
@@ -149,13 +138,15 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
   SharedLimit::Share promised;
   if (pending.promised > 0) {
     promised = futures_.promise(tenant, pending.promised);
-    if (!promised) return no_room_response();
+    if (!promised) return no_room_response(pending.promised, futures_.most_bytes());
   }
   if (std::optional<Response> over = over_limit(command)) {
     if (pending.failed) guarded("undo", pending.failed);
     return std::move(*over);
   }
   const TokenUse use = tokens_of(command);
+  const bool makes_model = std::holds_alternative<api::CreateModel>(command.op);
+  const uint64_t fingerprint = command.fingerprint;
   const api::Admitted admitted = dispatch_.submit(std::move(command));
   if (admitted.admission == api::Admission::kAccepted) {
     count_accepted(use, pending);
@@ -183,9 +174,10 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
                                              "creation failed, or it was unloaded",
                                              model));
     case api::Admission::kFull:
-      return busy_response(429,
-                           "the queue is full (--max-queued-samples, --max-queued-bytes, "
-                           "--max-queued-operations): send it again when results have come");
+      return queue_full_response(makes_model);
+    case api::Admission::kTooLarge:
+      if (model.empty()) return error_response(400, too_large_text());
+      return refuse_later(tenant, model, seq_id, fingerprint, too_large_text());
     case api::Admission::kStopping:
       return busy_response(503, "the server is shutting down");
   }

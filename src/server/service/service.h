@@ -36,6 +36,7 @@ struct ServiceOptions {
   int64_t max_rank = 128;
   int64_t max_body = 64LL << 20;
   int64_t max_queued_samples = 4096;
+  int64_t max_pass_values = 64LL << 20;  // of a request's dense loss inputs; bytes of its records
   int64_t max_stability_bytes = 1LL << 30;  // of a tenant's records
   int64_t max_sessions = 4096;              // alive, of a tenant
   int64_t max_samplers = 65536;             // of a session
@@ -75,12 +76,6 @@ class Service {
   Service(const ServiceOptions& options, ServiceParts parts, Dispatch dispatch);
 
   void add_routes(Router& router);
-
-  // How many tenants the keys name: they divide what is limited by tenant.
-  void set_num_tenants(int64_t count) {
-    futures_.set_num_tenants(count);
-    dispatch_.set_num_tenants(count);
-  }
 
   // Answers of the engines and of the scheduler, in any order.
   void post(std::vector<api::Result> results);

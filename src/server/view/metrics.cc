@@ -24,7 +24,7 @@ struct Labelled {
 };
 
 void family(std::string& out, const char* name, const char* type, const char* help, const char* key,
-            std::initializer_list<Labelled> rows) {
+            const std::vector<Labelled>& rows) {
   head(out, name, type, help);
   for (const Labelled& row : rows) {
     fmt::format_to(std::back_inserter(out), "{}{{{}=\"{}\"}} {}\n", name, key, row.label,
@@ -34,21 +34,26 @@ void family(std::string& out, const char* name, const char* type, const char* he
 
 double d(int64_t value) { return static_cast<double>(value); }
 
-void print_memory(std::string& out, const EngineStats& engine) {
-  family(out, "strata_memory_bytes", "gauge", "Memory in use.", "use",
-         {{"weights", d(engine.weights)},
-          {"passes", d(engine.passes)},
-          {"adapters", d(engine.adapter_bytes)},
-          {"snapshots", d(engine.snapshot_bytes)},
-          {"kv", d(engine.kv_bytes)},
-          {"resident", d(resident_bytes())}});
-  family(out, "strata_memory_plan_bytes", "gauge", "What the plan allows.", "use",
-         {{"weights", d(engine.weights)},
-          {"passes", d(engine.passes)},
-          {"adapters", d(engine.adapter_limit)},
-          {"snapshots", d(engine.snapshot_limit)},
-          {"kv", d(engine.kv_limit)},
-          {"all", d(engine.budget)}});
+void print_memory(std::string& out, const EngineStats& engine,
+                  const std::vector<Budget::Row>& budget) {
+  std::vector<Labelled> used = {{"weights", d(engine.weights)},
+                                {"passes", d(engine.passes)},
+                                {"adapters", d(engine.adapter_bytes)},
+                                {"snapshots", d(engine.snapshot_bytes)},
+                                {"kv", d(engine.kv_bytes)}};
+  std::vector<Labelled> plan = {{"weights", d(engine.weights)},
+                                {"passes", d(engine.passes)},
+                                {"adapters", d(engine.adapter_limit)},
+                                {"snapshots", d(engine.snapshot_limit)},
+                                {"kv", d(engine.kv_limit)}};
+  for (const Budget::Row& row : budget) {
+    used.push_back({row.name, d(row.held)});
+    plan.push_back({row.name, d(row.limit)});
+  }
+  used.push_back({"resident", d(resident_bytes())});
+  plan.push_back({"all", d(engine.budget)});
+  family(out, "strata_memory_bytes", "gauge", "Memory in use.", "use", used);
+  family(out, "strata_memory_plan_bytes", "gauge", "What the plan allows.", "use", plan);
 }
 
 void print_usage(std::string& out, const Usage& usage) {
@@ -140,7 +145,7 @@ std::string Metrics::text(const EngineStats& engine, const ServerGauges& server,
   for (const auto& [step, count] : faults_) {
     fmt::format_to(std::back_inserter(out), "strata_faults_total{{step=\"{}\"}} {}\n", step, count);
   }
-  print_memory(out, engine);
+  print_memory(out, engine, server.budget);
   print_usage(out, usage);
   family(out, "strata_audit_lines_total", "counter", "Lines of the audit log.", "outcome",
          {{"written", d(server.audit.written)}, {"dropped", d(server.audit.dropped)}});

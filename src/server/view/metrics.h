@@ -8,8 +8,10 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "server/audit.h"
+#include "server/budget.h"
 #include "server/usage.h"
 #include "server/view/engine_stats.h"
 
@@ -37,6 +39,7 @@ struct ServerGauges {
   int64_t models = 0;
   double train_rate = 0.0, sample_rate = 0.0;  // tokens/s
   double loop_lag = 0.0, tick_age = 0.0;       // s, Service::Pulse
+  std::vector<Budget::Row> budget = {};
   AuditLog::Counts audit = {};
 };
 

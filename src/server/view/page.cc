@@ -23,21 +23,18 @@ Response file_response(const char* content_type, std::string_view text) {
   return response;
 }
 
-JsonArray memory_json(const EngineStats& s) {
-  struct Use {
-    const char* name;
-    int64_t bytes;
-    int64_t limit;
-  };
-  const Use uses[] = {{"weights", s.weights, s.weights},
-                      {"passes", s.passes, s.passes},
-                      {"adapters", s.adapter_bytes, s.adapter_limit},
-                      {"sampler weights", s.snapshot_bytes, s.snapshot_limit},
-                      {"KV cache", s.kv_bytes, s.kv_limit},
-                      {"resident", resident_bytes(), s.budget}};
+JsonArray memory_json(const EngineStats& s, const Budget& budget) {
   JsonArray out;
-  for (const Use& use : uses)
-    out.add(JsonObject{{"use", use.name}, {"bytes", use.bytes}, {"limit", use.limit}});
+  const auto add = [&out](const char* name, int64_t bytes, int64_t limit) {
+    out.add(JsonObject{{"use", name}, {"bytes", bytes}, {"limit", limit}});
+  };
+  add("weights", s.weights, s.weights);
+  add("passes", s.passes, s.passes);
+  add("adapters", s.adapter_bytes, s.adapter_limit);
+  add("sampler weights", s.snapshot_bytes, s.snapshot_limit);
+  add("KV cache", s.kv_bytes, s.kv_limit);
+  for (const Budget::Row& row : budget.rows()) add(row.name, row.held, row.limit);
+  add("resident", resident_bytes(), s.budget);
   return out;
 }
 
@@ -129,7 +126,7 @@ Response LivePage::overview(const Request& request) const {
                  {"runs", runs_json(request)},
                  {"rate", JsonObject{{"train", shown(rate.train)}, {"sample", shown(rate.sample)}}},
                  {"history", history_json()},
-                 {"memory", memory_json(stats)},
+                 {"memory", memory_json(stats, parts_.budget)},
                  {"usage", usage_json(request)},
                  {"queues", JsonObject{{"training", stats.queued_training},
                                        {"samples", stats.queued_samples},

@@ -9,6 +9,7 @@
 
 #include "api/work.h"
 #include "server/base_names.h"
+#include "server/budget.h"
 #include "server/http/router.h"
 #include "server/json.h"
 #include "server/service/service.h"
@@ -21,6 +22,7 @@ struct PageParts {
   const Service& service;
   const Watch& watch;
   const Usage& usage;
+  const Budget& budget;
   const BaseNames& names;
   std::vector<api::BaseInfo> bases;
   std::function<EngineStats()> stats;

@@ -35,6 +35,11 @@ struct HttpServerTest : testing::Test {
     router.add({"POST", "/api/v1/echo", BodyKind::kJson, at_once([](const Request& request) {
                   return json_response(200, request.tenant + ":" + request.body);
                 })});
+    router.add({.method = "POST",
+                .pattern = "/api/v1/pass",
+                .body = BodyKind::kJson,
+                .handler = at_once([](const Request&) { return json_response(200, "{}"); }),
+                .size = BodySize::kPass});
     router.add({"POST", "/api/v1/park", BodyKind::kJson,
                 [this](const Request&, const Respond& respond) { parked.push_back(respond); }});
     router.add({"GET", "/api/v1/parked", BodyKind::kNone, at_once([this](const Request&) {
@@ -272,16 +277,16 @@ TEST_F(HttpServerTest, EndpointsWithoutAKeyReadNoBody) {
 }
 
 TEST_F(HttpServerTest, ATenantWhoseBodiesTakeAllItCanLeavesOthersTheirPart) {
-  options.max_body_bytes = 2 << 20;
+  options.bodies = SharedLimit(2 << 20);
+  options.bodies.set_num_tenants(2);
   options.body_timeout = 5;
   serve();
-  server->set_num_tenants(2);
   const std::string most(600 << 10, ' ');
   const std::string whole = head("POST /api/v1/echo", length(most.size())) + most;
   auto holds = std::make_unique<Client>(server->port());
   holds->send(head("POST /api/v1/echo", length(1 << 20)) + most);
   const double end = now_seconds() + 5;
-  while (server->body_bytes() < 600 << 10 && now_seconds() < end) {
+  while (options.bodies.used() < 600 << 10 && now_seconds() < end) {
   }
   const std::string refused = ask(whole);
   EXPECT_EQ(status(refused), "503");
@@ -290,15 +295,80 @@ TEST_F(HttpServerTest, ATenantWhoseBodiesTakeAllItCanLeavesOthersTheirPart) {
   of_other.replace(of_other.find("tml-good"), 8, "tml-other");
   EXPECT_EQ(status(ask(of_other)), "200");
   holds.reset();
-  while (server->body_bytes() > 0 && now_seconds() < end) {
+  while (options.bodies.used() > 0 && now_seconds() < end) {
   }
   EXPECT_EQ(status(ask(whole)), "200");
-  EXPECT_EQ(server->body_bytes(), 0);
+  EXPECT_EQ(options.bodies.used(), 0);
+}
+
+// Passes and samples are put off, nothing else is.
+TEST_F(HttpServerTest, WithoutRoomForItsBodyAPassIs429) {
+  options.bodies = SharedLimit(1 << 20);
+  serve();
+  const auto held = options.bodies.take("t1", 1 << 20);
+  for (const auto& [path, wanted] :
+       {std::pair("/api/v1/echo", "503"), std::pair("/api/v1/pass", "429")}) {
+    const std::string refused = ask(head(std::string("POST ") + path, length(2)) + "{}");
+    EXPECT_EQ(status(refused), wanted);
+    EXPECT_NE(refused.find("--max-body-bytes 1048576"), std::string::npos);
+    EXPECT_NE(refused.find("retry-after: 1"), std::string::npos);
+  }
+}
+
+// A string that doubles would take two limits for a body just above half of one.
+TEST_F(HttpServerTest, ABodyTakesNoMoreThanItsLimit) {
+  options.max_body = options.max_small_body = 1 << 20;
+  options.body_timeout = 5;
+  serve();
+  for (const size_t size : {size_t{700} << 10, (size_t{1} << 20) - 1}) {
+    Client client(server->port());
+    client.send(head("POST /api/v1/echo", length(size + 1)) + std::string(size, ' '));
+    const double end = now_seconds() + 5;
+    while (options.bodies.used() < static_cast<int64_t>(size) && now_seconds() < end) {
+    }
+    EXPECT_LE(options.bodies.used(), (1 << 20) + (64 << 10)) << size;
+  }
+}
+
+// Whoever does not read what it asked for cannot ask for ever more.
+TEST_F(HttpServerTest, ResponsesCountUntilTheyAreRead) {
+  options.responses = SharedLimit(60 << 20);
+  options.responses.set_num_tenants(2);
+  options.body_timeout = 5;
+  serve();
+  const std::string request = head("GET /api/v1/long");
+  auto unread = std::make_unique<Client>(server->port());
+  unread->send(request);
+  const double end = now_seconds() + 5;
+  while (options.responses.used() < static_cast<int64_t>(kLong) && now_seconds() < end) {
+  }
+  const std::string refused = ask(request);
+  EXPECT_EQ(status(refused), "503");
+  EXPECT_NE(refused.find("--max-response-bytes"), std::string::npos);
+  EXPECT_EQ(status(ask(head("POST /api/v1/echo", length(2)) + "{}")), "200");
+  std::string of_other = head("GET /api/v1/long", "Connection: close\r\n");
+  of_other.replace(of_other.find("tml-good"), 8, "tml-other");
+  const Client other(server->port());
+  other.send(of_other);
+  EXPECT_GT(other.read_slowly(), kLong);
+  unread.reset();
+  const double last = now_seconds() + 5;
+  while (options.responses.used() > 0 && now_seconds() < last) {
+  }
+  EXPECT_EQ(options.responses.used(), 0);
+}
+
+TEST_F(HttpServerTest, AResponseThatCanNeverBeSentIsSaidToBeTooLarge) {
+  options.responses = SharedLimit(1 << 20);
+  serve();
+  const std::string refused = ask(head("GET /api/v1/long"));
+  EXPECT_EQ(status(refused), "400");
+  EXPECT_NE(refused.find("ask for less"), std::string::npos);
 }
 
 // The window is the peer's choice: 8 MiB for a few bytes.
 TEST_F(HttpServerTest, WindowsOfZstdCountAsBodies) {
-  options.max_body_bytes = 4 << 20;
+  options.bodies = SharedLimit(4 << 20);
   serve();
   ZSTD_CCtx* context = ZSTD_createCCtx();
   ZSTD_CCtx_setParameter(context, ZSTD_c_windowLog, 23);
@@ -311,7 +381,7 @@ TEST_F(HttpServerTest, WindowsOfZstdCountAsBodies) {
   const std::string response =
       ask(head("POST /api/v1/echo", length(1000) + "Content-Encoding: zstd\r\n") + open_frame);
   EXPECT_EQ(status(response), "503");
-  EXPECT_EQ(server->body_bytes(), 0);
+  EXPECT_EQ(options.bodies.used(), 0);
 }
 
 TEST(ConnectionLimit, CountsByAddressButForLoopback) {

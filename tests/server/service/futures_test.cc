@@ -32,7 +32,8 @@ struct FuturesTest : testing::Test {
         },
         now);
   }
-  Futures futures{{.secret = std::string(32, 's'), .max_parked = 8, .max_result_bytes = 100'000}};
+  SharedLimit parked{8}, results{100'000};
+  Futures futures{{.secret = std::string(32, 's'), .parked = parked, .results = results}};
   std::vector<int> statuses;
   std::vector<Response> answers;
 };
@@ -60,7 +61,7 @@ TEST_F(FuturesTest, OfFivePollsOfOneFutureTheOldestIsToldToTryAgain) {
 }
 
 TEST_F(FuturesTest, ATenantThatParksAllItCanLeavesOthersTheirPart) {
-  futures.set_num_tenants(2);
+  parked.set_num_tenants(2);
   for (int i = 0; i < 8; ++i) poll("a", begin("a"));
   EXPECT_THAT(statuses, ElementsAre(429, 429));
   EXPECT_THAT(answers[0].bytes(), HasSubstr("--max-parked 8"));
@@ -84,7 +85,7 @@ TEST_F(FuturesTest, DeliveredResultsMakeRoomAndUnreadOnesDoNot) {
 }
 
 TEST_F(FuturesTest, AResultWithoutRoomIsAFailureAndNewWorkMustWait) {
-  futures.set_num_tenants(2);
+  results.set_num_tenants(2);
   EXPECT_TRUE(futures.has_room("a"));
   const api::RequestId unread = finish("a", 54'000);
   EXPECT_TRUE(futures.has_room("a"));

@@ -17,7 +17,7 @@ namespace strata::server {
 
 class House {
  public:
-  explicit House(ServiceOptions options = {}, const RegistryOptions& disk = {},
+  explicit House(ServiceOptions options = ServiceOptions(), const RegistryOptions& disk = {},
                  const std::vector<UsageLimit>& rates = {},
                  const std::vector<UsageLimit>& quotas = {})
       : usage_(rates, quotas, {}), faults_(std::make_shared<SqlFaults>()) {
@@ -141,7 +141,6 @@ class House {
         .end_session = [this](const api::SessionId& id,
                               const std::string&) { ended.push_back(id.text); },
         .release = [this](api::BaseId, const api::SnapshotId& id) { released.push_back(id.text); },
-        .set_num_tenants = [](int64_t) {},
         .parameter_bytes = [](api::BaseId, const api::LoraConfig&) { return int64_t{1000}; },
         .tick = [this](double, double seconds) { excused += seconds; }};
   }

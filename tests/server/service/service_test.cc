@@ -113,12 +113,61 @@ TEST(Service, AModelIsWrittenDownBeforeItIsSubmitted) {
   EXPECT_THAT(house.submitted, IsEmpty());
   house.faults().statement = "";
   house.admission = api::Admission::kFull;
-  EXPECT_EQ(create("tiny").status, 429);
+  EXPECT_EQ(create("tiny").status, 400);
   EXPECT_FALSE(house.store().find_run(session + ":train:0").has_value());
   house.admission = api::Admission::kAccepted;
   EXPECT_EQ(create("tiny").status, 200);
   EXPECT_EQ(house.submitted.size(), 1u);
   EXPECT_EQ(house.service().models().size(), 1u);
+}
+
+// It would be refused every time: told as a fault of its data, and its number is used up.
+TEST(Service, APassThatNoQueueHasRoomForFailsAndIsNotSentAgain) {
+  House house;
+  const std::string model = house.model(house.session());
+  house.admission = api::Admission::kTooLarge;
+  const std::string pass = R"({"model_id":")" + model + R"(","seq_id":1,"forward_backward_input":{
+      "loss_fn":"cross_entropy","data":[{"model_input":{"chunks":[{"tokens":[1]}]},
+      "loss_fn_inputs":{"target_tokens":{"data":[1],"dtype":"int64"},
+                        "weights":{"data":[1],"dtype":"float32"}}}]}})";
+  const Response taken = house.post("forward_backward", pass);
+  ASSERT_EQ(taken.status, 200) << taken.body;
+  const Response told = house.poll(House::text(taken, "request_id"));
+  EXPECT_THAT(told.body, HasSubstr("--max-queued-bytes"));
+  EXPECT_THAT(told.body, HasSubstr("\"category\":\"user\""));
+  EXPECT_EQ(House::text(house.post("forward_backward", pass), "request_id"),
+            House::text(taken, "request_id"));
+}
+
+// Tables over 60 tokens take 480 bytes for each of `topk`.
+Response sample_with_tables(House& house, int seq_id, int topk) {
+  const std::string sampler =
+      House::text(house.post("create_sampling_session",
+                             R"({"session_id":")" + house.session() +
+                                 R"(","sampling_session_seq_id":0,"base_model":"tiny"})"),
+                  "sampling_session_id");
+  std::string tokens = "1";
+  for (int i = 1; i < 60; ++i) tokens += ",1";
+  return house.post("asample", R"({"sampling_session_id":")" + sampler + R"(","seq_id":)" +
+                                   std::to_string(seq_id) + R"(,"topk_prompt_logprobs":)" +
+                                   std::to_string(topk) +
+                                   R"(,"prompt":{"chunks":[{"type":"encoded_text","tokens":[)" +
+                                   tokens + R"(]}]},"sampling_params":{"max_tokens":1}})");
+}
+
+// For what never fits, 429 would be answered for ever.
+TEST(Service, AResultThatNeverFitsIsRefusedForGood) {
+  ServiceOptions options;
+  options.futures.results = SharedLimit(100'000);
+  House house(options);
+  EXPECT_EQ(sample_with_tables(house, 1, 90).status, 200);
+  EXPECT_EQ(sample_with_tables(house, 2, 90).status, 200);
+  EXPECT_EQ(sample_with_tables(house, 3, 90).status, 429);
+  options.futures.results = SharedLimit(20'000);
+  House small(options);
+  const Response refused = sample_with_tables(small, 1, 90);
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_THAT(refused.body, HasSubstr("--max-result-bytes"));
 }
 
 // create_session needs the store: 503 with Retry-After while that is away, and then it works.

@@ -1,0 +1,55 @@
+#include "server/budget.h"
+
+#include <algorithm>
+
+namespace strata::server {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kMostBody = 64 * kMiB;
+constexpr int64_t kBodiesOfLargest = 4;  // so many of the largest size at once
+
+// memory / part, but not below `least` where 1/16 of the memory reaches so far.
+int64_t share(int64_t memory, int64_t part, int64_t least, int64_t most) {
+  return std::min(most, std::max(memory / part, std::min(least, memory / 16)));
+}
+
+}  // namespace
+
+void share_memory(ServeOptions& o, int64_t memory) {
+  if (o.max_body_bytes == 0) {
+    const int64_t least = o.max_body > 0 ? 0 : std::min(kBodiesOfLargest * kMostBody, memory / 8);
+    o.max_body_bytes = std::max(least, share(memory, 32, 0, 512 * kMiB));
+  }
+  if (o.max_body == 0) o.max_body = std::min(kMostBody, o.max_body_bytes / kBodiesOfLargest);
+  o.max_body_bytes = std::max(o.max_body_bytes, kBodiesOfLargest * o.max_body);
+  if (o.max_queued_bytes == 0) o.max_queued_bytes = share(memory, 16, 0, 1024 * kMiB);
+  if (o.max_result_bytes == 0) o.max_result_bytes = share(memory, 32, 128 * kMiB, 512 * kMiB);
+  if (o.max_remembered_bytes == 0) o.max_remembered_bytes = share(memory, 128, 0, 128 * kMiB);
+  if (o.max_response_bytes == 0) o.max_response_bytes = share(memory, 64, 64 * kMiB, 256 * kMiB);
+}
+
+Budget::Budget(const ServeOptions& options)
+    : bodies(options.max_body_bytes),
+      queue(options.max_queued_bytes),
+      results(options.max_result_bytes),
+      responses(options.max_response_bytes),
+      remembered(options.max_remembered_bytes),
+      samples(options.max_queued_samples),
+      polls(options.max_parked) {}
+
+std::vector<Budget::Row> Budget::rows() const {
+  const auto row = [](const char* name, const SharedLimit& limit) {
+    return Row{name, limit.limit(), limit.used()};
+  };
+  return {row("bodies", bodies), row("queue", queue), row("results", results),
+          row("responses", responses), row("remembered", remembered)};
+}
+
+void Budget::set_num_tenants(int64_t count) {
+  for (SharedLimit* limit : {&bodies, &queue, &results, &responses, &remembered, &samples, &polls})
+    limit->set_num_tenants(count);
+  responses.set_num_tenants(count + 1);  // who has no key reads the page
+}
+
+}  // namespace strata::server

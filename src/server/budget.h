@@ -1,0 +1,44 @@
+// Budget: what requests may make the server hold, by what they hold it as. Each is a SharedLimit
+// (base/shared_limit.h): a tenant that takes all it can get leaves every other one its part.
+// Whoever holds something for a request has a copy of the limit and takes from it beforehand. The
+// bytes of all rows are taken off --memory before the rest is planned. Any thread.
+//   share_memory(options, memory);  Budget budget(options);  Scheduler s({.queued_bytes =
+//   budget.queue});
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "base/shared_limit.h"
+#include "server/options.h"
+
+namespace strata::server {
+
+// Fills the sizes that nobody gave: shares of `memory` bytes.
+void share_memory(ServeOptions& options, int64_t memory);
+
+class Budget {
+ public:
+  explicit Budget(const ServeOptions& options);
+
+  // Bytes.
+  SharedLimit bodies;      // being read, with what reading them takes
+  SharedLimit queue;       // commands, from their acceptance to their end
+  SharedLimit results;     // until they were fetched, or their time is up
+  SharedLimit responses;   // that are being sent and are no results
+  SharedLimit remembered;  // numbers of requests that came before
+  // How many.
+  SharedLimit samples;  // that have not begun
+  SharedLimit polls;    // that wait
+
+  // Those that are bytes.
+  struct Row {
+    const char* name;
+    int64_t limit;
+    int64_t held;
+  };
+  [[nodiscard]] std::vector<Row> rows() const;
+  // How many tenants the keys name: they divide each.
+  void set_num_tenants(int64_t count);
+};
+
+}  // namespace strata::server

@@ -1,0 +1,39 @@
+#include "server/service/refusals.h"
+
+#include <fmt/format.h>
+
+namespace strata::server {
+
+Response busy_response(int status, std::string_view message) {
+  Response response = error_response(status, message);
+  response.headers.push_back({"retry-after", "1"});
+  return response;
+}
+
+Response no_room_response() {
+  return busy_response(429,
+                       "results wait to be fetched and fill what this tenant may hold "
+                       "(--max-result-bytes); fetch them first");
+}
+
+Response no_room_response(int64_t bytes, int64_t most) {
+  if (bytes <= most) return no_room_response();
+  return error_response(
+      400, fmt::format("the result takes {} bytes or more, and a tenant's results may take {} "
+                       "(--max-result-bytes); ask for less at once",
+                       bytes, most));
+}
+
+Response queue_full_response(bool makes_model) {
+  constexpr std::string_view kFull =
+      "the queue is full (--max-queued-samples, --max-queued-bytes, --max-queued-operations): send "
+      "it again when results have come";
+  return makes_model ? error_response(400, kFull) : busy_response(429, kFull);
+}
+
+std::string too_large_text() {
+  return "the request takes more than a quarter of what may be queued (--max-queued-bytes); send "
+         "fewer data at once";
+}
+
+}  // namespace strata::server

@@ -1,0 +1,23 @@
+// What a request is told when there is no room for it, or none ever.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "server/http/message.h"
+
+namespace strata::server {
+
+// With a Retry-After of a second.
+Response busy_response(int status, std::string_view message);
+// The tenant's results take what they may.
+Response no_room_response();
+// A result that is known to take `bytes`, of `most` that a tenant's may: 429, or 400 when it never
+// fits.
+Response no_room_response(int64_t bytes, int64_t most);
+// The queue is full: 429, but 400 for the making of a model, which nobody sends again.
+Response queue_full_response(bool makes_model);
+// A command that no queue has room for.
+std::string too_large_text();
+
+}  // namespace strata::server

@@ -1,0 +1,68 @@
+// How --memory is divided for what requests hold, and who takes from what.
+#include "server/budget.h"
+
+#include <gtest/gtest.h>
+
+namespace strata::server {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+int64_t sum(const Budget& budget) {
+  int64_t bytes = 0;
+  for (const Budget::Row& row : budget.rows()) bytes += row.limit;
+  return bytes;
+}
+
+TEST(Budget, TakesAnEighthOfALargeMemoryAndLittleMoreThanAQuarterOfASmallOne) {
+  for (const int64_t memory :
+       {64 * kMiB, 200 * kMiB, kGiB, 2 * kGiB, 8 * kGiB, 64 * kGiB, 512 * kGiB}) {
+    ServeOptions options;
+    share_memory(options, memory);
+    const Budget budget(options);
+    EXPECT_LE(sum(budget), memory * 11 / 32) << memory;
+    for (const Budget::Row& row : budget.rows()) {
+      EXPECT_GE(row.limit, std::min(memory / 128, 128 * kMiB)) << row.name << ' ' << memory;
+      EXPECT_LE(row.limit, kGiB) << row.name;
+    }
+    EXPECT_GE(options.max_body_bytes, 4 * options.max_body);
+    EXPECT_EQ(options.max_body, std::min(64 * kMiB, memory / 32)) << memory;
+  }
+}
+
+TEST(Budget, WhatIsGivenStays) {
+  ServeOptions options;
+  options.max_body = 300 * kMiB;
+  options.max_result_bytes = 5;
+  options.max_queued_bytes = 6;
+  options.max_response_bytes = 7;
+  share_memory(options, kGiB);
+  EXPECT_EQ(options.max_body, 300 * kMiB);
+  EXPECT_EQ(options.max_body_bytes, 1200 * kMiB);  // whatever the memory: four must fit
+  EXPECT_EQ(options.max_result_bytes, 5);
+  EXPECT_EQ(options.max_queued_bytes, 6);
+  EXPECT_EQ(options.max_response_bytes, 7);
+  ServeOptions bytes;
+  bytes.max_body_bytes = 40 * kMiB;
+  share_memory(bytes, kGiB);
+  EXPECT_EQ(bytes.max_body_bytes, 40 * kMiB);
+  EXPECT_EQ(bytes.max_body, 10 * kMiB);
+}
+
+TEST(Budget, ItsRowsAreWhatIsTakenFromItsLimits) {
+  ServeOptions options;
+  share_memory(options, kGiB);
+  Budget budget(options);
+  budget.set_num_tenants(4);
+  SharedLimit queue = budget.queue;  // as the scheduler has it
+  EXPECT_EQ(queue.own_part(), queue.limit() / 8);
+  const SharedLimit::Share share = queue.take("a", 123);
+  for (const Budget::Row& row : budget.rows())
+    EXPECT_EQ(row.held, row.name == std::string("queue") ? 123 : 0) << row.name;
+  EXPECT_EQ(budget.samples.limit(), options.max_queued_samples);
+  EXPECT_EQ(budget.polls.limit(), options.max_parked);
+}
+
+}  // namespace
+}  // namespace strata::server
