@@ -1,10 +1,11 @@
 """Hostile requests against a server, and the answer to each: the table in docs/hostile.md is this script's output.
 
-The attacks of the second part run with default limits, beside another tenant's heartbeats; each must be answered soon and
+The attacks of the other parts run with default limits, beside another tenant's heartbeats; each must be answered soon and
 must not take much memory. What they took is printed.
 
 usage: hostile.py STRATA MODEL_DIR --check docs/hostile.md     or --write
 """
+import concurrent.futures
 import json
 import multiprocessing
 import os
@@ -19,12 +20,13 @@ import time
 import httpx
 import zstandard
 
-from wire import Wire, ce, datum, dense, pb, sparse
+import hostile_tls
+from wire import Wire, as_json, ce, datum, dense, pb, sparse
 
 A = [5, 9, 17, 33, 65, 12, 40, 7]
 CASES, ATTACKS = [], []
 STRICT = ["--memory", "1GiB", "--max-body", "1MiB", "--max-rank", "32", "--header-timeout", "1", "--body-timeout", "1",
-          "--quota", "carl:requests=3", "--quota", "carla:trained-tokens=10", "--rate", "carlo:requests=0.001/s"]
+          "--quota", "carl:requests=3", "--quota", "carla:trained-tokens=10", "--quota", "carla:disk-bytes=1", "--rate", "carlo:requests=0.001/s"]
 DEFAULTS = ["--memory", "2GiB"]
 MIB = 1 << 20
 
@@ -61,11 +63,14 @@ class World:
             if line.startswith("listening on "):
                 self.url = line.split()[-1]
                 break
+        if limits is STRICT:
+            self.carl, self.carla, self.carlo = [Wire(self.url, key) for key in self.limited]
+        self.enter()
+
+    def enter(self):
         self.port = int(self.url.rsplit(":", 1)[1])
         self.wire, self.other = Wire(self.url, self.keys[0]), Wire(self.url, self.keys[1])
         self.reader, self.expired, self.player = [Wire(self.url, key) for key in self.keys[2:]]
-        if limits is STRICT:
-            self.carl, self.carla, self.carlo = [Wire(self.url, key) for key in self.limited]
         self.session = self.wire.session()
         self.model = self.wire.model(self.session, 0)
         self.sampler = self.wire.sampler(self.session, 0, base_model="tiny")
@@ -142,6 +147,11 @@ def trained_too_much(w):
     return limited(model.send([ce(A)]), "--quota carla:trained-tokens=10")
 
 
+def saved_too_much(w):
+    model = w.carla.model(w.carla.session())
+    return limited(model.op("save_weights", path="x"), "--quota carla:disk-bytes=1")
+
+
 # HTTP
 case("bytes that are not HTTP", 400)(lambda w: w.raw(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n"))
 case("a header of 100 KiB", 431)(lambda w: w.raw(w.head("GET /api/v1/healthz HTTP/1.1", "X: " + "a" * 100_000)))
@@ -192,6 +202,7 @@ case("a poll and a heartbeat beyond the quota", "404, 404")(lambda w: "%d, %d" %
     w.carl.post("retrieve_future", {"request_id": "x"}).status_code,
     w.carl.post("session_heartbeat", {"session_id": "x"}).status_code))
 case("a pass beyond its tenant's tokens", 429)(trained_too_much)
+case("a save beyond its tenant's disk", 429)(saved_too_much)
 case("a second request at 0.001/s", 429)(lambda w: limited(
     [w.carlo.get("training_runs") for _ in range(2)][-1], "--rate carlo:requests=0.001/s"))
 case("a weights access token", 400)(lambda w: status(w.json("asample", "{}", **{"X-Tinker-Weights-Access-Token": "x"})))
@@ -385,6 +396,65 @@ def held_bodies(w, window):
     return other
 
 
+def queue_filled(w):
+    """Passes behind a number that does not come, until one is refused; then that number, and another tenant's pass."""
+    model, data = w.wire.model(w.session, 8), [ce([1 + i % 4000 for i in range(2049)])] * 80
+    for seq in range(2, 400):
+        reply = model.send(data, seq=seq)
+        if reply.status_code != 200:
+            break
+    refused = limited(reply, "--max-queued-bytes")
+    done = [isinstance(each.wire.result(each.send([ce(A)], seq=seq)), bytes) for each, seq in ((model, 1), (w.foreign, None))]
+    w.wire.result(w.wire.post("unload_model", {"model_id": model.id}))
+    return refused if all(done) else done
+
+
+def zeros_at_once(w):
+    """Samples beside two million zeros, sixty at once: each takes dozens of times its size while it is parsed."""
+    head = json.dumps({"num_samples": 1, "prompt": {"chunks": [{"type": "encoded_text", "tokens": A}]},
+                       "sampling_params": {"max_tokens": 1}, "sampling_session_id": w.sampler})[:-1].encode()
+    packed = [zstandard.ZstdCompressor().compress(head + b',"seq_id":%d,"a":[' % (10 ** 6 + i) + b"0," * 2_000_000 + b"0]}")
+              for i in range(60)]
+    with concurrent.futures.ThreadPoolExecutor(60) as pool:
+        codes = set(pool.map(lambda content: httpx.post(w.url + "/api/v1/asample", content=content, timeout=60, headers={
+            "X-API-Key": w.keys[0], "Content-Type": "application/json", "Content-Encoding": "zstd"}).status_code, packed))
+    return 429 if codes == {200, 429} else sorted(codes)
+
+
+def slow_reader(port):
+    """A connection that takes next to nothing before it is read, so that the rest stays with the server."""
+    peer = socket.socket()
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    peer.connect(("127.0.0.1", port))
+    return peer
+
+
+def wide(tokens=256, targets=1024):
+    """A datum whose result is 5 MB as JSON: more than a socket takes of it."""
+    count = tokens * targets
+    return datum([5] * tokens, target_tokens=dense([1 + i % 4000 for i in range(count)], pb.DTYPE_INT64, [tokens, targets]),
+                 weights=dense([1.0] * count, pb.DTYPE_FLOAT32, [tokens, targets]))
+
+
+def unread_json(w):
+    """Polls that want a long result as JSON, which is made for each of them, and do not read it."""
+    long = as_json(w.model.message([wide()], "cross_entropy", w.model.next(), forward_only=True))
+    begun = w.wire.ok(*long)
+    w.wire.poll(begun["request_id"])
+    body = json.dumps({"request_id": begun["request_id"]}).encode()
+    request = w.head("POST /api/v1/retrieve_future HTTP/1.1", "Content-Type: application/json", "Accept: application/json",
+                     f"Content-Length: {len(body)}", body=body)
+    before, peers = memory(w.process.pid), []
+    for _ in range(100):
+        peers.append(slow_reader(w.port))
+        peers[-1].sendall(request)
+    time.sleep(10)
+    grown = memory(w.process.pid) - before
+    for peer in peers:
+        peer.close()
+    return "within --max-response-bytes" if grown < 96 * MIB else f"{grown // MIB} MiB"
+
+
 def keys_emptied(w):
     """The file of keys is empty when the server is told to read it again."""
     path = pathlib.Path(w.log.name).with_name("keys")
@@ -436,6 +506,9 @@ attack("results that nobody fetches", 429)(held_results)
 attack("a sixth poll of one future (the first one's answer)", 408)(parked_polls)
 attack("bodies held back, and another tenant's request", 200)(lambda w: held_bodies(w, 20))
 attack("windows of 16 MiB held back, and another tenant's request", 200)(lambda w: held_bodies(w, 24))
+attack("passes behind a missing number; then it, and another tenant's pass, are run", 429)(queue_filled)
+attack("60 samples beside 2 million zeros, at once", 429)(zeros_at_once)
+attack("100 unread polls that want a long result as JSON", "within --max-response-bytes")(unread_json)
 attack("SIGHUP while the keys' file is empty, then cut off", 200)(keys_emptied)
 
 
@@ -516,7 +589,9 @@ def table(rows):
              "holds no key. A bare number is an HTTP status; 0 means closed without an answer.", "",
              *part(rows[:len(CASES)]), "", "## With default limits", "",
              "Each beside another tenant, whose heartbeats must be answered meanwhile; most are a few kilobytes as zstd.", "",
-             *part(rows[len(CASES):])]
+             *part(rows[len(CASES):-len(hostile_tls.ATTACKS)]), "", "## Through TLS", "",
+             "Likewise. Who is silent has `--header-timeout`; everybody else is answered, or the connection closed, within 2 s.", "",
+             *part(rows[-len(hostile_tls.ATTACKS):])]
     return "\n".join(lines) + "\n"
 
 
@@ -540,9 +615,10 @@ def main():
     strata, model, mode, path = (sys.argv[1:] + ["--check", "-"])[:4] if len(sys.argv) < 5 else sys.argv[1:5]
     wrong, rows = [], []
     with tempfile.TemporaryDirectory() as data:
-        for name, limits, cases in (("strict", STRICT, CASES), ("defaults", DEFAULTS, ATTACKS)):
+        for name, limits, cases in (("strict", STRICT, CASES), ("defaults", DEFAULTS, ATTACKS),
+                                    ("tls", DEFAULTS + hostile_tls.options(data), hostile_tls.ATTACKS)):
             world = World(strata, model, f"{data}/{name}", limits)
-            bystander = Bystander(world) if cases is ATTACKS else None
+            bystander = Bystander(world) if cases is not CASES else None
             try:
                 got, bad = run(world, cases, bystander)
                 rows, wrong = rows + got, wrong + bad

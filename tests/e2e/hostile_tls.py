@@ -1,0 +1,168 @@
+"""Hostile peers of a server that speaks TLS, as rows of tests/e2e/hostile.py: `ATTACKS` of (what, want, send(world))."""
+import os
+import socket
+import ssl
+import subprocess
+import time
+
+from tls import make_certificate
+
+ATTACKS = []
+HEADER_TIMEOUT = 10  # what a silent peer has by default
+
+
+def attack(what, want):
+    def register(send):
+        ATTACKS.append((what, want, send))
+        return send
+    return register
+
+
+def options(folder):
+    """Those of serve; and every client of this process trusts the certificate."""
+    cert, key = make_certificate(folder, "hostile")
+    os.environ["SSL_CERT_FILE"] = str(cert)
+    return ["--tls-cert", str(cert), "--tls-key", str(key)]
+
+
+def context():
+    made = ssl.create_default_context(cafile=os.environ["SSL_CERT_FILE"])
+    made.check_hostname = False
+    return made
+
+
+def hello():
+    """The first bytes of a client that speaks TLS."""
+    out = ssl.MemoryBIO()
+    client = context().wrap_bio(ssl.MemoryBIO(), out)
+    try:
+        client.do_handshake()
+    except ssl.SSLWantReadError:
+        pass
+    return out.read()
+
+
+def closes(peer, seconds):
+    """Whether the server closes the connection within the time; what it says first is read."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        peer.settimeout(max(0.01, end - time.monotonic()))
+        try:
+            if not peer.recv(65536):
+                return "closed"
+        except TimeoutError:
+            break
+        except OSError:
+            return "closed"
+    return "open"
+
+
+def tell(world, data, seconds=2.0):
+    with socket.create_connection(("127.0.0.1", world.port)) as peer:
+        peer.sendall(data)
+        return closes(peer, seconds)
+
+
+attack("plain HTTP", 400)(lambda w: w.raw(b"GET /api/v1/healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"))
+attack("bytes that are no TLS", "closed")(lambda w: tell(w, b"\xff\x00" * 500))
+attack("a record of an unknown version", "closed")(lambda w: tell(w, b"\x16\x09\x09" + hello()[3:]))
+attack("a ClientHello with its lengths wrong", "closed")(lambda w: tell(w, hello()[:9] + b"\xff" * (len(hello()) - 9)))
+attack("a ClientHello of which half comes", "closed")(lambda w: tell(w, hello()[:100], HEADER_TIMEOUT + 2))
+attack("a handshake that is never finished", "closed")(lambda w: tell(w, hello(), HEADER_TIMEOUT + 2))
+
+
+@attack("a handshake of two bytes a second", "closed")
+def slow(w):
+    with socket.create_connection(("127.0.0.1", w.port)) as peer:
+        peer.settimeout(0.5)
+        begin = time.monotonic()
+        for byte in hello():
+            try:
+                peer.sendall(bytes([byte]))
+                if not peer.recv(100):
+                    return "closed"
+            except TimeoutError:
+                pass
+            except OSError:
+                return "closed"
+            if time.monotonic() - begin > HEADER_TIMEOUT + 2:
+                return "open"
+    return "open"
+
+
+@attack("200 handshakes that are never finished, and another tenant's request", 200)
+def many(w):
+    peers = [socket.create_connection(("127.0.0.1", w.port)) for _ in range(200)]
+    for peer in peers:
+        peer.sendall(hello())
+    code = w.other.get("get_server_capabilities").status_code
+    for peer in peers:
+        peer.close()
+    return code
+
+
+@attack("TLS 1.1", "refused")
+def old(w):
+    made = context()
+    made.minimum_version, made.maximum_version = ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_1
+    made.set_ciphers("ALL:@SECLEVEL=0")
+    try:
+        with socket.create_connection(("127.0.0.1", w.port), timeout=5) as peer, made.wrap_socket(peer):
+            return "spoken"
+    except (ssl.SSLError, ConnectionError):
+        return "refused"
+
+
+@attack("a renegotiation", "refused")
+def renegotiation(w):
+    done = subprocess.run(["openssl", "s_client", "-tls1_2", "-connect", f"127.0.0.1:{w.port}"], input="R\n" + "x" * 10,
+                          capture_output=True, text=True, timeout=30)
+    said = done.stdout + done.stderr
+    return "refused" if "RENEGOTIATING" in said and "no renegotiation" in said else said[-300:]
+
+
+def talk(w):
+    """A connection whose handshake is done, as (socket, TLS, what TLS wants sent)."""
+    peer = socket.create_connection(("127.0.0.1", w.port), timeout=5)
+    arrived, out = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context().wrap_bio(arrived, out)
+    while True:
+        try:
+            client.do_handshake()
+            peer.sendall(out.read())
+            return peer, client, out
+        except ssl.SSLWantReadError:
+            peer.sendall(out.read())
+            arrived.write(peer.recv(65536))
+
+
+def half_record(w):
+    peer, client, out = talk(w)
+    client.write(w.head("POST /api/v1/asample HTTP/1.1", "Content-Type: application/json", "Content-Length: 9000", body=b" " * 9000))
+    peer.sendall(out.read()[:-4000])
+    return peer
+
+
+@attack("a client that goes in the middle of a record, and another tenant's request", 200)
+def leaves(w):
+    for _ in range(50):
+        half_record(w).close()
+    return w.other.get("get_server_capabilities").status_code
+
+
+@attack("a client that says no more in the middle of a record", "closed")
+def stops(w):
+    with half_record(w) as peer:
+        peer.shutdown(socket.SHUT_WR)
+        return closes(peer, 3)
+
+
+@attack("a record whose last byte was changed", "closed")
+def changed(w):
+    peer, client, out = talk(w)
+    client.write(w.head("GET /api/v1/healthz HTTP/1.1"))
+    record = bytearray(out.read())
+    record[-1] ^= 1
+    with peer:
+        peer.sendall(record)
+        return closes(peer, 2)
