@@ -14,6 +14,7 @@ FUZZ_SECONDS ?= 60
 LOAD_SECONDS ?= 20
 CHAOS_SECONDS ?= 600
 KILLS ?= 3
+MIXED_SECONDS ?= 30
 SANITIZER_OPTIONS := ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 \
   UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
 # ccache when it is there; nothing depends on it. Evaluated when a recipe runs, after the install.
@@ -95,11 +96,11 @@ chaos: build
 	@tools/install.sh test
 	@"$$(tools/run/sdk_python.sh)" tests/e2e/chaos.py build/release/strata models/tiny-qwen3 $(CHAOS_SECONDS)
 
-# Hostile requests, memory, kill -9 under load, and LOAD_SECONDS of load (tools/load.sh has the bars of a quiet machine).
+# Hostile requests (also mixed, for MIXED_SECONDS), memory, kill -9 under load, and LOAD_SECONDS of load (tools/load.sh has the bars of a quiet machine).
 robust: build
 	@tools/install.sh sdk
 	@tools/install.sh test
-	@tools/run/robust.sh build/release/strata $(KILLS)
+	@tools/run/robust.sh build/release/strata $(KILLS) $(MIXED_SECONDS)
 	@$(CMAKE) -B build/release -DCMAKE_CXX_COMPILER=g++ -DSTRATA_BENCH=ON
 	@cmake --build build/release --target load_bench -j $(JOBS)
 	@tools/load.sh build/release/strata build/release/bench/load_bench $(LOAD_SECONDS)
