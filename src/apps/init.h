@@ -17,7 +17,4 @@ struct InitOptions {
 // Writes options.out: config.json, model.safetensors and, from a directory, its tokenizer files.
 int run_init(const InitOptions& options);
 
-// The names of built-in configurations, comma-separated.
-std::string named_configs();
-
 }  // namespace strata::apps

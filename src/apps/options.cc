@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "apps/config_source.h"
 #include "server/options.h"
 
 namespace strata::apps {

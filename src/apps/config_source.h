@@ -1,0 +1,20 @@
+// A model's config.json, for commands that need no weights: in a model directory, as a file, or
+// built in.
+#pragma once
+#include <string>
+
+namespace strata::apps {
+
+struct ConfigSource {
+  std::string json;
+  std::string where;  // for messages
+  std::string dir;    // of the small files; empty when there is none
+};
+
+// Error{kNotFound}, which names the option, where there is no such thing.
+ConfigSource find_config(const std::string& option, const std::string& config);
+
+// The names of built-in configurations, comma-separated.
+std::string named_configs();
+
+}  // namespace strata::apps
