@@ -10,7 +10,6 @@
 namespace strata::ops {
 namespace {
 
-constexpr int64_t kReadBytes = 256 << 20;
 constexpr int64_t kBlock = 1 << 20;
 
 double seconds_of(const auto& body) {
@@ -47,18 +46,19 @@ double LimitProbe::matrix_flops(DType dtype, double seconds) {
 double LimitProbe::read_bandwidth() {
   const HostAccess access(backend_.allocator());
   if (memory_.size() == 0) {
-    memory_ = Memory(backend_.allocator(), kReadBytes);
-    std::memset(memory_.data(), 1, kReadBytes);  // pages that were never written are one page
+    memory_ = Memory(backend_.allocator(), read_bytes_ / kBlock * kBlock);
+    std::memset(memory_.data(), 1,
+                static_cast<size_t>(memory_.size()));  // pages that were never written are one page
   }
   std::atomic<uint64_t> sum{0};  // the reads must have a use
   const double elapsed = seconds_of([&] {
-    backend_.pool().run(kReadBytes / kBlock, [&](int64_t begin, int64_t end, int) {
+    backend_.pool().run(memory_.size() / kBlock, [&](int64_t begin, int64_t end, int) {
       const char* data = static_cast<const char*>(memory_.data()) + begin * kBlock;
       sum.fetch_xor(cpu::read_all(data, (end - begin) * kBlock), std::memory_order_relaxed);
     });
   });
   CHECK(sum.load() == 0);  // an even number of equal words
-  return static_cast<double>(kReadBytes) / elapsed;
+  return static_cast<double>(memory_.size()) / elapsed;
 }
 
 }  // namespace strata::ops

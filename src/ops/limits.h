@@ -2,6 +2,8 @@
 // Clocks and memory bandwidth of shared machines move within minutes, so a probe runs right before
 // or after the work it is compared with, on the same threads. Engine thread only.
 #pragma once
+#include <algorithm>
+
 #include "backend/arena.h"
 #include "backend/backend.h"
 
@@ -9,18 +11,22 @@ namespace strata::ops {
 
 class LimitProbe {
  public:
-  // Borrows the backend. Takes 256 MiB on the first read_bandwidth.
-  explicit LimitProbe(Backend& backend) : backend_(backend) {}
+  static constexpr int64_t kReadBytes = 256 << 20;
+
+  // Borrows the backend. Takes `read_bytes` (a MiB at least) on the first read_bandwidth.
+  explicit LimitProbe(Backend& backend, int64_t read_bytes = kReadBytes)
+      : backend_(backend), read_bytes_(std::max<int64_t>(read_bytes, 1 << 20)) {}
 
   // FLOP/s of all threads multiplying and adding in registers with the widest instruction that the
   // backend's path has for products of this type (f32 or bf16). Takes about `seconds`.
   double matrix_flops(DType dtype, double seconds = 0.02);
 
-  // Bytes/s of all threads reading 256 MiB once, each its own part.
+  // Bytes/s of all threads reading that memory once, each its own part.
   double read_bandwidth();
 
  private:
   Backend& backend_;
+  int64_t read_bytes_;
   Memory memory_;
 };
 
