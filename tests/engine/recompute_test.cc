@@ -159,7 +159,7 @@ TEST(RecomputePlan, IsTheBestThatFits) {
   std::vector<std::string> tags;
   for (const RecomputePlan::Row& row : none.rows) tags.emplace_back(row.tag);
   const int64_t layers = engine.config().num_layers();
-  ASSERT_EQ(none.rows.front().num_layers, layers);
+  ASSERT_EQ(std::ssize(none.rows.front().layers), layers);
   std::vector<std::pair<int64_t, double>> tried;  // bytes and work of every map
   std::vector<int64_t> counts(tags.size());
   for (bool more = true; more;) {
@@ -180,17 +180,19 @@ TEST(RecomputePlan, IsTheBestThatFits) {
       count = 0;
     }
   }
+  RecomputePlanner planner(engine, shape);
+  EXPECT_EQ(planner.least(), full.bytes);
+  EXPECT_EQ(planner.most(), none.bytes);
   for (int i = 0; i <= 40; ++i) {
     const int64_t bytes = full.bytes + (none.bytes - full.bytes) * i / 40;
     double best = full.flops;
     for (const auto& [taken, flops] : tried) {
       if (taken <= bytes) best = std::min(best, flops);
     }
-    const RecomputePlan plan = plan_recompute(engine, shape, bytes);
+    const RecomputePlan plan = planner.plan(bytes);
     EXPECT_LE(plan.bytes, bytes);
     EXPECT_EQ(plan.flops, best) << bytes;
   }
-  EXPECT_THROW(plan_recompute(engine, shape, full.bytes - 1), Error);
 }
 
 }  // namespace

@@ -62,6 +62,17 @@ double token_backward_flops(const model::ModelConfig& c) {
   return flops;
 }
 
+// Experts that one token uses of the target's.
+int64_t num_active(const model::LayerTable& table, const model::LoraModuleSpec& spec) {
+  const model::LayerStack& stack = table.stack_of(spec.layer);
+  for (size_t s = 0; s < stack.rows.size(); ++s) {
+    for (const model::ParamRow& row : stack.rows[s].inner) {
+      if (stack.target_of[s][static_cast<size_t>(row.key)] == spec.target) return row.num_active;
+    }
+  }
+  return 1;
+}
+
 }  // namespace
 
 double absorbed_attention_ratio(const model::ModelConfig& c) {
@@ -95,6 +106,32 @@ int64_t lora_weights(const model::ModelConfig& c, int64_t rank, model::ExpertRan
     weights += layers * ranks * (row.shape[0] + row.shape[1]);
   });
   return weights;
+}
+
+int64_t lora_weights(const model::ModelConfig& c, std::span<const model::LoraModuleSpec> modules) {
+  const model::LayerTable table(c);
+  int64_t weights = 0;
+  for (const model::LoraModuleSpec& spec : modules) {
+    const model::LoraTarget& target = table.targets(spec.layer)[static_cast<size_t>(spec.target)];
+    const int64_t experts = target.num_experts == 0 ? 1 : num_active(table, spec);
+    const bool is_gathered = spec.layer < 0 && spec.target == model::kEmbedding;
+    weights += experts * spec.rank * (target.out + (is_gathered ? 0 : target.in));
+  }
+  return weights;
+}
+
+double count_step_flops(const model::ModelConfig& c, std::span<const int64_t> lengths,
+                        std::span<const model::LoraModuleSpec> modules) {
+  double tokens = 0.0, attention = 0.0;
+  for (const int64_t length : lengths) {
+    tokens += static_cast<double>(length);
+    attention += attention_flops(c, length);
+  }
+  const double base = 2.0 * (static_cast<double>(layer_weights(c)) + head_weights(c)) *
+                      (modules.empty() ? 3.0 : 2.0);
+  const double lora = 2.0 * static_cast<double>(lora_weights(c, modules)) * 3.0;
+  const double rules = token_flops(c) + token_backward_flops(c);
+  return tokens * (base + lora + rules) + attention * 3.5;
 }
 
 WorkCount count_train(const model::ModelConfig& c, const TrainShape& shape) {

@@ -2,6 +2,8 @@
 // or not it is executed (a recompute that skips something still counts whole). P layer weights, T
 // tokens, S sequence length, L layers.
 #pragma once
+#include <span>
+
 #include "model/adapter/io.h"
 
 namespace strata::apps {
@@ -23,12 +25,19 @@ struct TrainShape {
 int64_t layer_weights(const model::ModelConfig& config, int64_t batch = 1);
 // Of all projections and layers that one token uses.
 int64_t lora_weights(const model::ModelConfig& config, int64_t rank, model::ExpertRank expert_rank);
+// Of these modules.
+int64_t lora_weights(const model::ModelConfig& config,
+                     std::span<const model::LoraModuleSpec> modules);
 // Latent attention: work of scores and values in latent space over that of expanded heads. Else 1.
 double absorbed_attention_ratio(const model::ModelConfig& config);
 
 // Forward, optional recompute, backward to activations and adapters: a LoRA step without weight
 // gradients of the base.
 WorkCount count_train(const model::ModelConfig& config, const TrainShape& shape);
+// One optimizer step over sequences of these lengths: forward, and backward to what is trained,
+// which is an adapter of these modules or, without any, every parameter.
+double count_step_flops(const model::ModelConfig& config, std::span<const int64_t> lengths,
+                        std::span<const model::LoraModuleSpec> modules);
 // Logits of the last position only.
 WorkCount count_prefill(const model::ModelConfig& config, int64_t length);
 // One token of each of `batch` sequences, each with `context` positions in its own cache; dtype of

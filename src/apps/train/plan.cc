@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
+#include "apps/bench/count.h"
 #include "base/error.h"
-#include "engine/plan/recompute_plan.h"
 #include "report/format.h"
 #include "report/table.h"
 #include "server/options.h"
@@ -15,89 +16,198 @@ namespace strata::apps {
 namespace {
 
 // What one byte of weights costs beside one floating-point operation: every pass reads them three
-// times, and memory gives so much less than the cores compute (docs/performance.md, both machines).
+// times, and memory gives so much less than the cores compute (docs/log.md). A constant, so that a
+// plan does not depend on the minute it was made in.
 constexpr double kFlopsPerByte = 20.0;
+constexpr double kWeightReads = 3.0;
 constexpr int64_t kLeastPassTokens = 256;  // shorter passes are bound by memory
+// How often a value is written or read between products: an activation once each in forward, and in
+// backward with its gradient; a logit; and what AdamW goes through for a parameter.
+constexpr double kActivationMoves = 5.0;
+constexpr double kAgainMoves = 2.0;
+constexpr double kLogitMoves = 5.0;
+constexpr double kAdamWMoves = 7.0;
 
-int64_t longest_example(const TrainJob& job) {
+constexpr ScratchTag kAlwaysKept = "decoder_layer_input";
+
+int64_t longest_of(const data::Dataset& dataset) {
   int64_t longest = 0;
-  for (const data::Dataset* dataset : {&job.train_data(), &job.eval_data()}) {
-    for (const data::Example& example : dataset->examples) {
-      longest = std::max(longest, static_cast<int64_t>(example.tokens.size()));
-    }
+  for (const data::Example& example : dataset.examples) {
+    longest = std::max(longest, static_cast<int64_t>(example.tokens.size()));
   }
   return longest;
 }
 
-// The largest pass that a limit of `pass_tokens` and the data allow.
-engine::PlanShape shape_of(TrainJob& job, int64_t pass_tokens) {
-  const TrainOptions& o = job.options();
-  const int64_t most = std::min({pass_tokens, o.batch_tokens, job.train_data().num_tokens});
-  engine::PlanShape shape = {.pass_tokens = std::max(longest_example(job), most),
-                             .backward = true,
-                             .train_base = !job.is_lora()};
+RunShape shape_of(TrainJob& job) {
+  RunShape shape = {
+      .pass = {.backward = true, .train_base = !job.is_lora()},
+      .longest = std::max(longest_of(job.train_data()), longest_of(job.eval_data())),
+      .step_tokens = std::min(job.options().batch_tokens, job.train_data().num_tokens)};
+  for (const data::Example& example : job.train_data().examples) {
+    shape.lengths.push_back(static_cast<int64_t>(example.tokens.size()));
+  }
   if (job.is_lora()) {
     for (const model::LoraModule& module : job.engine().adapters().begin()->second->modules()) {
-      shape.modules.push_back(module.spec);
+      shape.pass.modules.push_back(module.spec);
     }
   }
   return shape;
 }
 
-int64_t pass_item(const engine::MemoryPlan& plan) {
+engine::PlanShape pass_of(const RunShape& shape, int64_t micro_tokens) {
+  engine::PlanShape pass = shape.pass;
+  pass.pass_tokens = pass_tokens(shape, micro_tokens);
+  return pass;
+}
+
+int64_t fixed_bytes(const engine::MemoryPlan& plan) {
+  int64_t bytes = 0;
   for (const engine::PlanItem& item : plan.items) {
-    if (item.name == "pass") return item.bytes;
+    if (item.name != "pass") bytes += item.bytes;
   }
-  return 0;
+  return bytes;
 }
 
 // Work of a token beside its own forward and backward.
 double overhead(const engine::Engine& engine, const engine::RecomputePlan& plan, int64_t tokens) {
   const auto weights = static_cast<double>(engine.model().weights->num_bytes());
-  return (plan.flops + 3.0 * weights * kFlopsPerByte) / static_cast<double>(tokens);
+  return (plan.flops + kWeightReads * weights * kFlopsPerByte) / static_cast<double>(tokens);
+}
+
+// Passes that the sequences take, in their order.
+int64_t count_passes(const std::vector<int64_t>& lengths, int64_t pass_tokens) {
+  int64_t passes = 0, tokens = 0;
+  for (const int64_t length : lengths) {
+    if (passes == 0 || tokens + length > pass_tokens) {
+      ++passes;
+      tokens = 0;
+    }
+    tokens += length;
+  }
+  return passes;
+}
+
+StepWork work_of_step(engine::Engine& engine, const RunShape& shape, const TrainPlan& plan) {
+  const model::ModelConfig& config = engine.config();
+  const model::ModelWeights& weights = *engine.model().weights;
+  double tokens = 0.0;
+  for (const int64_t length : shape.lengths) tokens += static_cast<double>(length);
+  const auto step_tokens = static_cast<double>(shape.step_tokens);
+  const double full_passes = step_tokens / static_cast<double>(plan.pass.pass_tokens);
+  StepWork work;
+  work.flops = count_step_flops(config, shape.lengths, shape.pass.modules) * step_tokens / tokens +
+               plan.recompute.flops * full_passes;
+  for (const engine::RecomputePlan::Row& row : plan.recompute.rows) {
+    const auto layers = static_cast<double>(row.layers.size());
+    work.bytes += full_passes * static_cast<double>(row.layer_bytes) *
+                  (kActivationMoves * layers + kAgainMoves * static_cast<double>(row.num_again()));
+  }
+  work.bytes += kWeightReads * static_cast<double>(weights.num_bytes()) * plan.num_passes;
+  work.bytes += kLogitMoves * static_cast<double>(dtype_bytes(DType::kF32)) * step_tokens *
+                static_cast<double>(config.vocab_size);
+  double floats = 0.0;  // trained
+  if (shape.pass.train_base) {
+    floats = static_cast<double>(weights.num_parameters());
+    work.bytes += 2.0 * dtype_bytes(DType::kF32) * floats * plan.num_passes;  // their gradients
+  } else {
+    for (const model::LoraModuleSpec& spec : shape.pass.modules) {
+      const model::LoraTarget& target =
+          weights.layers().targets(spec.layer)[static_cast<size_t>(spec.target)];
+      floats += static_cast<double>(std::max<int64_t>(1, target.num_experts) * spec.rank *
+                                    (target.in + target.out));
+    }
+  }
+  work.bytes += kAdamWMoves * dtype_bytes(DType::kF32) * floats;
+  return work;
+}
+
+std::string decision(const engine::RecomputePlan::Row& row) {
+  if (row.num_again() == 0) return "keep";
+  if (row.num_kept == 0) return "recompute";
+  return fmt::format("keep {} of {}", row.num_kept, row.layers.size());
 }
 
 }  // namespace
 
+int64_t pass_tokens(const RunShape& shape, int64_t micro_tokens) {
+  return std::max(shape.longest, std::min(micro_tokens, shape.step_tokens));
+}
+
+std::vector<int64_t> pass_limits(const RunShape& shape, int64_t micro_tokens) {
+  std::vector<int64_t> limits = {micro_tokens};
+  while (limits.back() / 2 >= kLeastPassTokens &&
+         pass_tokens(shape, limits.back()) <= limits.back())
+    limits.push_back(limits.back() / 2);
+  return limits;
+}
+
+TrainPlan plan_train(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
+                     engine::RecomputePlan recompute) {
+  TrainPlan plan;
+  plan.micro_tokens = micro_tokens;
+  plan.pass = pass_of(shape, micro_tokens);
+  plan.pass.recompute = recompute.recompute;
+  plan.recompute = std::move(recompute);
+  plan.memory = engine::plan_memory(engine, plan.pass);
+  double tokens = 0.0;
+  for (const int64_t length : shape.lengths) tokens += static_cast<double>(length);
+  plan.num_passes = std::max(1.0, static_cast<double>(count_passes(shape.lengths, micro_tokens)) *
+                                      static_cast<double>(shape.step_tokens) / tokens);
+  plan.work = work_of_step(engine, shape, plan);
+  return plan;
+}
+
+TrainPlan plan_train(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
+                     const model::Recompute& recompute) {
+  return plan_train(engine, shape, micro_tokens,
+                    engine::describe_recompute(engine, pass_of(shape, micro_tokens), recompute));
+}
+
+TrainPlan fit_train(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
+                    const std::string& memory) {
+  const int64_t budget = server::parse_size("memory", memory);
+  const int64_t fixed = fixed_bytes(engine::plan_memory(engine, pass_of(shape, micro_tokens)));
+  std::optional<engine::RecomputePlan> best;
+  int64_t best_limit = 0;
+  double best_overhead = 0.0;
+  int64_t least = 0;
+  for (const int64_t limit : pass_limits(shape, micro_tokens)) {
+    engine::RecomputePlanner planner(engine, pass_of(shape, limit));
+    least = planner.least();
+    if (least > budget - fixed) continue;
+    engine::RecomputePlan plan = planner.plan(budget - fixed);
+    const double cost = overhead(engine, plan, pass_tokens(shape, limit));
+    if (best && cost >= best_overhead) continue;
+    best = std::move(plan);
+    best_limit = limit;
+    best_overhead = cost;
+  }
+  if (!best) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--memory {}: weights, adapters and optimizer take {} of it, and a pass of {} "
+                    "tokens takes {} at least, with full recompute; give more, or drop longer "
+                    "examples with --max-length",
+                    memory, report::format_bytes(fixed),
+                    pass_tokens(shape, pass_limits(shape, micro_tokens).back()),
+                    report::format_bytes(least)));
+  }
+  return plan_train(engine, shape, best_limit, *std::move(best));
+}
+
+TrainPlan plan_of(TrainJob& job) {
+  const engine::EngineOptions& options = job.engine().options();
+  return plan_train(job.engine(), shape_of(job), options.pass_tokens, options.recompute);
+}
+
 void fit_memory(TrainJob& job) {
   const TrainOptions& o = job.options();
   if (o.memory.empty()) return;
-  engine::Engine& engine = job.engine();
-  const int64_t budget = server::parse_size("memory", o.memory);
-  const engine::MemoryPlan whole = engine::plan_memory(engine, shape_of(job, o.micro_tokens));
-  const int64_t fixed = whole.total() - pass_item(whole);
-  std::optional<engine::RecomputePlan> best;
-  int64_t best_tokens = 0;
-  double best_overhead = 0.0;
-  std::string refusal;
-  for (int64_t tokens = o.micro_tokens;; tokens /= 2) {
-    const engine::PlanShape shape = shape_of(job, tokens);
-    try {
-      engine::RecomputePlan plan = engine::plan_recompute(engine, shape, budget - fixed);
-      const double cost = overhead(engine, plan, shape.pass_tokens);
-      if (!best || cost < best_overhead) {
-        best = std::move(plan);
-        best_tokens = tokens;
-        best_overhead = cost;
-      }
-    } catch (const Error& error) {
-      if (error.code != ErrorCode::kInvalidArgument) throw;
-      refusal = error.what();
-    }
-    if (tokens / 2 < kLeastPassTokens || shape.pass_tokens > tokens) break;
-  }
-  if (!best) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--memory {}: weights, adapters and optimizer take {} of it, and {}; "
-                            "give more, or drop longer examples with --max-length",
-                            o.memory, report::format_bytes(fixed), refusal));
-  }
-  engine.set_pass(best_tokens, best->recompute);
+  const TrainPlan plan = fit_train(job.engine(), shape_of(job), o.micro_tokens, o.memory);
+  job.engine().set_pass(plan.micro_tokens, plan.recompute.recompute);
 }
 
-std::string memory_text(TrainJob& job) {
-  const engine::MemoryPlan plan =
-      engine::plan_memory(job.engine(), shape_of(job, job.engine().options().pass_tokens));
+std::string memory_text(const engine::MemoryPlan& plan) {
   std::string text = report::format_bytes(plan.total());
   const char* separator = ": ";
   for (const engine::PlanItem& item : plan.items) {
@@ -108,22 +218,45 @@ std::string memory_text(TrainJob& job) {
   return text;
 }
 
-std::string recompute_text(TrainJob& job) {
-  const engine::EngineOptions& options = job.engine().options();
-  if (options.recompute.keeps_all()) return {};
-  const engine::PlanShape shape = shape_of(job, options.pass_tokens);
-  const engine::RecomputePlan plan =
-      engine::describe_recompute(job.engine(), shape, options.recompute);
-  report::Table table({{fmt::format("activations of {} tokens", shape.pass_tokens)},
+std::string time_text(const TrainPlan& plan, const MachineLimits& limits) {
+  const double seconds = step_seconds(plan.work, limits);
+  return fmt::format(
+      "{} predicted: {} FLOP, {} moved; probed now {} FLOP/s, {}/s",
+      seconds < 1.0 ? fmt::format("{:.0f} ms", 1e3 * seconds) : report::format_duration(seconds),
+      report::format_count(plan.work.flops),
+      report::format_bytes(static_cast<int64_t>(plan.work.bytes)),
+      report::format_count(limits.flops), report::format_bytes(static_cast<int64_t>(limits.bytes)));
+}
+
+std::string activations_text(const TrainPlan& plan) {
+  const engine::RecomputePlan& recompute = plan.recompute;
+  report::Table table({{fmt::format("a pass of {} tokens", plan.pass.pass_tokens)},
                        {"a layer", report::Align::kRight},
-                       {"kept in layers", report::Align::kRight},
+                       {"layers", report::Align::kRight},
+                       {"decision"},
+                       {"at the peak", report::Align::kRight},
                        {"made again", report::Align::kRight}});
-  for (const engine::RecomputePlan::Row& row : plan.rows) {
-    const int64_t again = row.num_layers - row.num_kept;
-    table.add_row(
-        {std::string(row.tag), report::format_bytes(row.layer_bytes),
-         fmt::format("{} of {}", row.num_kept, row.num_layers),
-         fmt::format("{:.1f} GFLOP", row.layer_flops * static_cast<double>(again) / 1e9)});
+  std::vector<Scratch::Use> uses = recompute.uses;
+  const auto take_use = [&](ScratchTag tag) {
+    for (Scratch::Use& use : uses) {
+      if (use.tag == tag) return std::exchange(use.bytes, 0);
+    }
+    return int64_t{0};
+  };
+  for (const engine::RecomputePlan::Row& row : recompute.rows) {
+    const double again = row.layer_flops * static_cast<double>(row.num_again());
+    table.add_row({std::string(row.tag), report::format_bytes(row.layer_bytes),
+                   std::to_string(row.layers.size()), decision(row),
+                   report::format_bytes(take_use(row.tag)),
+                   again == 0.0 ? "" : report::format_count(again) + " FLOP"});
+  }
+  int64_t rest = recompute.bytes;
+  for (const Scratch::Use& use : recompute.uses) rest -= use.bytes;
+  uses.push_back({"of each thread", rest});
+  for (const Scratch::Use& use : uses) {
+    if (use.bytes == 0) continue;
+    table.add_row({std::string(use.tag), "", "", use.tag == kAlwaysKept ? "keep" : "",
+                   report::format_bytes(use.bytes), ""});
   }
   return table.text();
 }

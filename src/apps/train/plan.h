@@ -1,21 +1,63 @@
-// TrainPlan: what a run of `strata train` will take, before its first step; and with --memory the
-// passes and the activations they keep, so that the whole run stays within it. Engine thread only.
+// TrainPlan: what training will take and how long a step will last, before the first one: passes,
+// the activations that they keep, memory and time; by a policy, or by a number of bytes. Of a run
+// of `strata train`, or of one that is only planned (`strata plan`). Engine thread only.
 #pragma once
+#include <cstdint>
 #include <string>
+#include <vector>
 
+#include "apps/step_time.h"
 #include "apps/train/job.h"
+#include "engine/plan/recompute_plan.h"
 
 namespace strata::apps {
 
-// Sets the engine's tokens of a pass and what it recomputes, by --memory. Error{kInvalidArgument}
-// when not even the smallest pass with full recompute fits. Without --memory nothing happens.
+// What is trained, as far as memory and time depend on it.
+struct RunShape {
+  engine::PlanShape pass = {};        // of any pass, but its tokens
+  std::vector<int64_t> lengths = {};  // of the sequences, in tokens
+  int64_t longest = 0;                // of these and of what is held out
+  int64_t step_tokens = 0;            // of an optimizer step
+};
+
+struct TrainPlan {
+  int64_t micro_tokens = 0;  // limit of a pass; one longer sequence is a pass of its own
+  engine::PlanShape pass;    // the largest one
+  engine::RecomputePlan recompute;
+  engine::MemoryPlan memory;
+  double num_passes = 0;  // of a step, on average
+  StepWork work;          // of a step
+};
+
+// The tokens of a pass at a limit of so many.
+int64_t pass_tokens(const RunShape& shape, int64_t micro_tokens);
+
+// Of a given policy.
+TrainPlan plan_train(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
+                     const model::Recompute& recompute);
+// The same of a plan of passes that was chosen.
+TrainPlan plan_train(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
+                     engine::RecomputePlan recompute);
+
+// Limits of a pass that are worth trying: the given one, and halves of it.
+std::vector<int64_t> pass_limits(const RunShape& shape, int64_t micro_tokens);
+
+// The plan with the least work that fits --memory, with passes of at most `micro_tokens`.
+// Error{kInvalidArgument} when not even the smallest passes with full recompute fit.
+TrainPlan fit_train(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
+                    const std::string& memory);
+
+// What the job's engine is set to.
+TrainPlan plan_of(TrainJob& job);
+// Sets the engine's tokens of a pass and what it recomputes, by --memory. Without it nothing
+// happens.
 void fit_memory(TrainJob& job);
 
-// "1.9 GiB: weights 1.11 GiB, ..." of the run as it is set.
-std::string memory_text(TrainJob& job);
-
-// A table of the activations, what is kept of each and what the rest costs; empty where all is
-// kept.
-std::string recompute_text(TrainJob& job);
+// "1.9 GiB: weights 1.11 GiB, ..."
+std::string memory_text(const engine::MemoryPlan& plan);
+// "4.1 s, predicted from ..."
+std::string time_text(const TrainPlan& plan, const MachineLimits& limits);
+// A table of the activations of a pass: what is kept of each and what the rest costs.
+std::string activations_text(const TrainPlan& plan);
 
 }  // namespace strata::apps

@@ -36,6 +36,7 @@ std::string metrics_path(const TrainOptions& options) { return options.out + "/m
 
 void print_plan(TrainJob& job) {
   engine::Engine& engine = job.engine();
+  const TrainPlan plan = plan_of(job);
   const auto dataset = [](const data::Dataset& d) {
     return fmt::format("{} examples, {} tokens, {} trained", d.examples.size(),
                        report::format_count(static_cast<double>(d.num_tokens)),
@@ -62,11 +63,15 @@ void print_plan(TrainJob& job) {
                                       job.steps_done() > 0
                                           ? fmt::format(", resuming after {}", job.steps_done())
                                           : "")});
-  table.add_row({"memory", memory_text(job)});
+  table.add_row({"memory", memory_text(plan.memory)});
+  // Before the pass takes its memory: the probe borrows that much.
+  table.add_row({"a step", time_text(plan, probe_limits(engine.backend(),
+                                                        engine.model().weights->compute_dtype(),
+                                                        plan.recompute.bytes))});
   table.add_row(
       {"machine", fmt::format("CPU path {}, {} threads", cpu_path_name(engine.backend().path()),
                               engine.backend().pool().num_threads())});
-  fmt::print(stderr, "{}{}", table.text(), recompute_text(job));
+  fmt::print(stderr, "{}{}", table.text(), activations_text(plan));
 }
 
 void write_curve(const TrainOptions& options) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/adapter_state.h"
 #include "engine/pass.h"
 
 namespace strata::engine {
@@ -78,6 +79,9 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape) {
     // Training adds gradients and two moments.
     adapters += adapter->num_bytes() + (shape.backward && !adapter->trains() ? 3 * flat : 0);
   }
+  if (engine.adapters().empty() && !shape.modules.empty()) {
+    adapters = adapter_bytes(engine, shape.modules, shape.backward);
+  }
   plan.items.push_back({"adapters", adapters});
   if (shape.train_base) {
     // Masters, gradients, and moments, of which some parameters may have one alone.
@@ -94,6 +98,11 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape) {
         meter.count([&](Backend& counter) { engine.base_trainer().count_step(counter); });
     plan.items.push_back({"step", std::max<int64_t>(0, step.total() - pass_bytes)});
   }
+  int64_t positions = 0;  // tables of cos and sin
+  for (const model::RopeSpec& rope : engine.config().ropes) {
+    positions += 2 * shape.pass_tokens * (rope.dim / 2) * dtype_bytes(DType::kF32);
+  }
+  plan.items.push_back({"positions", positions});
   plan.items.push_back({"kv cache", static_cast<int64_t>(static_cast<double>(shape.kv_positions) *
                                                          engine.cache_layout().position_bytes())});
   if (engine.cache_layout().state_bytes() > 0) {

@@ -37,8 +37,8 @@ struct MemoryPlan {
   }
 };
 
-// Weights and the adapters that the engine holds now, the largest pass of this shape, and the
-// cache.
+// Weights and the adapters that the engine holds now (with none: one of the shape's modules), the
+// largest pass of this shape, and the cache.
 MemoryPlan plan_memory(Engine& engine, const PlanShape& shape);
 
 // One pass of this shape: its tokens as one sequence, as one for each worker (each of another

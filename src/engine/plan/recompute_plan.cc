@@ -1,10 +1,8 @@
 #include "engine/plan/recompute_plan.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
-#include "base/error.h"
+#include "base/check.h"
 
 namespace strata::engine {
 namespace {
@@ -43,14 +41,34 @@ std::vector<SavedClass> classes_of(Engine& engine, const PlanShape& shape) {
   return classes;
 }
 
+// The first layers of each class are kept.
+model::Recompute keep_counts(const std::vector<SavedClass>& classes,
+                             const std::vector<int64_t>& counts, int64_t num_layers) {
+  std::vector<std::string> tags;
+  std::vector<uint64_t> masks(static_cast<size_t>(num_layers));
+  for (size_t i = 0; i < classes.size(); ++i) {
+    auto tag = std::find(tags.begin(), tags.end(), classes[i].cost.tag);
+    if (tag == tags.end()) tag = tags.insert(tag, std::string(classes[i].cost.tag));
+    for (int64_t k = 0; k < counts[i]; ++k) {
+      masks[static_cast<size_t>(classes[i].layers[static_cast<size_t>(k)])] |=
+          uint64_t{1} << (tag - tags.begin());
+    }
+  }
+  return model::Recompute::keeping(std::move(tags), std::move(masks));
+}
+
+}  // namespace
+
 // Choices of all classes, none of which is worse than another in both bytes and work. Each level
 // lists those of the first classes, by rising bytes.
-class Choices {
+class RecomputeChoices {
  public:
-  Choices(const std::vector<SavedClass>& classes, int64_t most_bytes) : classes_(classes) {
+  RecomputeChoices(std::vector<SavedClass> classes, int64_t most_bytes)
+      : classes_(std::move(classes)) {
     levels_.push_back({Choice{}});
-    for (const SavedClass& c : classes) add_class(c, most_bytes);
+    for (const SavedClass& c : classes_) add_class(c, most_bytes);
   }
+  [[nodiscard]] const std::vector<SavedClass>& classes() const { return classes_; }
   [[nodiscard]] const std::vector<Choice>& all() const { return levels_.back(); }
   // How many layers of each class.
   [[nodiscard]] std::vector<int64_t> counts(size_t index) const {
@@ -90,66 +108,56 @@ class Choices {
     }
   }
 
-  const std::vector<SavedClass>& classes_;
+  std::vector<SavedClass> classes_;
   std::vector<std::vector<Choice>> levels_;
 };
-
-// The first layers of each class are kept.
-model::Recompute keep_counts(const std::vector<SavedClass>& classes,
-                             const std::vector<int64_t>& counts, int64_t num_layers) {
-  std::vector<std::string> tags;
-  std::vector<uint64_t> masks(static_cast<size_t>(num_layers));
-  for (size_t i = 0; i < classes.size(); ++i) {
-    auto tag = std::find(tags.begin(), tags.end(), classes[i].cost.tag);
-    if (tag == tags.end()) tag = tags.insert(tag, std::string(classes[i].cost.tag));
-    for (int64_t k = 0; k < counts[i]; ++k) {
-      masks[static_cast<size_t>(classes[i].layers[static_cast<size_t>(k)])] |=
-          uint64_t{1} << (tag - tags.begin());
-    }
-  }
-  return model::Recompute::keeping(std::move(tags), std::move(masks));
-}
-
-}  // namespace
 
 RecomputePlan describe_recompute(Engine& engine, const PlanShape& shape,
                                  const model::Recompute& recompute) {
   RecomputePlan plan;
   plan.recompute = recompute;
-  plan.bytes = plan_with(engine, shape, recompute).total();
+  const PassPlan pass = plan_with(engine, shape, recompute);
+  plan.bytes = pass.total();
+  plan.uses = pass.uses;
   for (const SavedClass& c : classes_of(engine, shape)) {
     const auto kept = std::count_if(c.layers.begin(), c.layers.end(), [&](int64_t layer) {
       return recompute.keeps(layer, c.cost.tag);
     });
     plan.rows.push_back({.tag = c.cost.tag,
-                         .num_layers = std::ssize(c.layers),
+                         .layers = c.layers,
                          .num_kept = kept,
                          .layer_bytes = c.cost.bytes,
                          .layer_flops = c.cost.flops});
-    plan.flops += c.cost.flops * static_cast<double>(std::ssize(c.layers) - kept);
+    plan.flops += c.cost.flops * static_cast<double>(plan.rows.back().num_again());
   }
   return plan;
 }
 
-RecomputePlan plan_recompute(Engine& engine, const PlanShape& shape, int64_t bytes) {
-  if (plan_with(engine, shape, model::Recompute::kNone).total() <= bytes)
-    return describe_recompute(engine, shape, model::Recompute::kNone);
-  const int64_t least = plan_with(engine, shape, model::Recompute::kFull).total();
-  if (least > bytes) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("a pass of {} tokens takes {} bytes at least, with full recompute; "
-                            "there are {}",
-                            shape.pass_tokens, least, std::max<int64_t>(0, bytes)));
+RecomputePlanner::RecomputePlanner(Engine& engine, const PlanShape& shape)
+    : engine_(engine),
+      shape_(shape),
+      least_(plan_with(engine, shape, model::Recompute::kFull).total()),
+      most_(plan_with(engine, shape, model::Recompute::kNone).total()) {}
+
+RecomputePlanner::~RecomputePlanner() = default;
+
+RecomputePlan RecomputePlanner::plan(int64_t bytes) {
+  CHECK(bytes >= least_, bytes, least_);
+  if (bytes >= most_) return describe_recompute(engine_, shape_, model::Recompute::kNone);
+  if (!choices_) {
+    choices_ = std::make_unique<RecomputeChoices>(classes_of(engine_, shape_), most_ - least_);
   }
-  const std::vector<SavedClass> classes = classes_of(engine, shape);
-  const Choices choices(classes, bytes - least);
-  for (size_t i = choices.all().size(); i-- > 0;) {
+  const std::vector<Choice>& all = choices_->all();
+  const auto beyond =
+      std::upper_bound(all.begin(), all.end(), bytes - least_,
+                       [](int64_t room, const Choice& choice) { return room < choice.bytes; });
+  for (auto i = static_cast<size_t>(beyond - all.begin()); i-- > 0;) {
     const model::Recompute recompute =
-        keep_counts(classes, choices.counts(i), engine.config().num_layers());
-    if (plan_with(engine, shape, recompute).total() <= bytes)
-      return describe_recompute(engine, shape, recompute);
+        keep_counts(choices_->classes(), choices_->counts(i), engine_.config().num_layers());
+    if (plan_with(engine_, shape_, recompute).total() <= bytes)
+      return describe_recompute(engine_, shape_, recompute);
   }
-  return describe_recompute(engine, shape, model::Recompute::kFull);
+  return describe_recompute(engine_, shape_, model::Recompute::kFull);
 }
 
 }  // namespace strata::engine

@@ -3,7 +3,7 @@
 // are classes, of which any number of layers may be kept; the best choice of numbers is a bounded
 // knapsack, solved exactly, and its answers are counted until one fits. Engine thread only.
 #pragma once
-#include <string>
+#include <memory>
 #include <vector>
 
 #include "engine/plan/memory_plan.h"
@@ -14,22 +14,42 @@ struct RecomputePlan {
   // A tag in layers where it takes equally much.
   struct Row {
     ScratchTag tag;
-    int64_t num_layers = 0;
+    std::vector<int64_t> layers;
     int64_t num_kept = 0;
     int64_t layer_bytes = 0;   // of one layer
     double layer_flops = 0.0;  // of making one layer's again
+    [[nodiscard]] int64_t num_again() const { return std::ssize(layers) - num_kept; }
   };
   model::Recompute recompute;
   std::vector<Row> rows;
-  int64_t bytes = 0;   // of the largest pass of the shape
-  double flops = 0.0;  // of making again what is not kept, in one pass
+  int64_t bytes = 0;               // of the largest pass of the shape
+  std::vector<Scratch::Use> uses;  // of its scratch at the fullest, by tag
+  double flops = 0.0;              // of making again what is not kept, in one pass
 };
 
 // Of a given choice.
 RecomputePlan describe_recompute(Engine& engine, const PlanShape& shape,
                                  const model::Recompute& recompute);
 
-// The choice for passes of at most `bytes`. Error{kInvalidArgument} names the least that they take.
-RecomputePlan plan_recompute(Engine& engine, const PlanShape& shape, int64_t bytes);
+// The choices for passes of one shape, for any number of bytes. Borrows the engine.
+class RecomputePlanner {
+ public:
+  RecomputePlanner(Engine& engine, const PlanShape& shape);
+  ~RecomputePlanner();
+  RecomputePlanner(const RecomputePlanner&) = delete;
+  RecomputePlanner& operator=(const RecomputePlanner&) = delete;
+
+  [[nodiscard]] int64_t least() const { return least_; }  // bytes, with full recompute
+  [[nodiscard]] int64_t most() const { return most_; }    // where all is kept
+  // The choice for passes of at most `bytes`, which is no less than least().
+  [[nodiscard]] RecomputePlan plan(int64_t bytes);
+
+ private:
+  Engine& engine_;
+  PlanShape shape_;
+  int64_t least_ = 0;
+  int64_t most_ = 0;
+  std::unique_ptr<const class RecomputeChoices> choices_;  // made when first needed
+};
 
 }  // namespace strata::engine

@@ -1,0 +1,26 @@
+// How long an optimizer step will last: what it computes and moves, over what this machine can do
+// in a second. Engine thread only.
+#pragma once
+#include <cstdint>
+
+#include "backend/backend.h"
+
+namespace strata::apps {
+
+struct MachineLimits {
+  double flops = 0.0;  // a second
+  double bytes = 0.0;  // read, a second
+};
+
+// The best of a few short probes of about 0.1 s together, which take no more memory than
+// `most_bytes` and give it back.
+MachineLimits probe_limits(Backend& backend, DType dtype, int64_t most_bytes);
+
+struct StepWork {
+  double flops = 0.0;  // of products and attention
+  double bytes = 0.0;  // moved by all that is between them
+};
+
+double step_seconds(const StepWork& work, const MachineLimits& limits);
+
+}  // namespace strata::apps
