@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "apps/config_source.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "engine/plan/recompute_plan.h"
@@ -80,6 +81,16 @@ model::Recompute parse_recompute(const std::string& text) {
   return model::Recompute::keeping(custom_tags(text));
 }
 
+std::vector<std::string> split_commas(const std::string& list) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    if (end > begin) parts.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
 void check_device(const std::string& device) {
   if (device == "cpu") return;
   if (device == "cuda") {
@@ -87,6 +98,23 @@ void check_device(const std::string& device) {
                 "--device cuda: this build has no CUDA backend; use --device cpu");
   }
   throw Error(ErrorCode::kInvalidArgument, fmt::format("--device: got '{}', want cpu", device));
+}
+
+std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup) {
+  check_device(setup.device);
+  const engine::EngineOptions options = {.recompute = parse_recompute(setup.recompute)};
+  const ConfigSource source = find_config("model", setup.model);
+  model::ParsedConfig parsed = model::parse_config(source.json, source.where, setup.strict_config);
+  for (const std::string& warning : parsed.warnings) log(LogLevel::kWarning, warning);
+  const DType dtype = parse_dtype(setup.dtype, parsed.config);
+  auto backend = std::make_unique<Backend>(choose_cpu_path(), setup.threads);
+  model::LoadedModel model;
+  model.dir = source.dir;
+  model.config = std::move(parsed.config);
+  model.weights = std::make_unique<model::ModelWeights>(*backend, model.config, dtype);
+  auto engine = std::make_unique<engine::Engine>(std::move(backend), std::move(model), options);
+  check_recompute_tags(*engine, setup.recompute);
+  return engine;
 }
 
 std::unique_ptr<engine::Engine> make_engine(const EngineSetup& setup,

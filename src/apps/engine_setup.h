@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/engine.h"
 
@@ -11,6 +12,8 @@ namespace strata::apps {
 DType parse_dtype(const std::string& text, const model::ModelConfig& config);
 // "none", "full", a preset's name, or "custom:" and the tags that are kept, with commas.
 model::Recompute parse_recompute(const std::string& text);
+// The parts of a list with commas that are not empty.
+std::vector<std::string> split_commas(const std::string& list);
 // Only "cpu" is built; anything else is an Error{kUnsupported}.
 void check_device(const std::string& device);
 
@@ -23,6 +26,10 @@ struct EngineSetup {
   int threads = 0;  // 0: all cores
   bool strict_config = false;
 };
+
+// Of a model's config alone (apps/config_source.h): an engine that can plan and cannot run, since
+// its weights are zeroes that take no memory.
+std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup);
 
 // Loads the model; its warnings go to the log.
 std::unique_ptr<engine::Engine> make_engine(const EngineSetup& setup,

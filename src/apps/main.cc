@@ -62,6 +62,13 @@ void add_commands_of_models(CLI::App& app, Command& chosen) {
               "  strata train --model qwen3 --data chats.jsonl --out adapter --resume\n"
               "  strata train --model qwen3 --data text.jsonl --out tuned --method full --lr 2e-5",
               run_train);
+  add_command(app, chosen, "plan", "Say what a run will take and how long, without running it",
+              "Examples:\n"
+              "  strata plan --model qwen3 --tokens 4x512\n"
+              "  strata plan --model qwen3-0.6b --tokens 1x8192 --memory 6GiB --svg plan.svg\n"
+              "  strata plan --model qwen3 --for serve --memory 8GiB\n"
+              "  strata plan --schedule 1f1b --pipeline 4 --microbatches 8 --schedule-out s.csv",
+              run_plan);
   add_command(
       app, chosen, "generate", "Continue a prompt",
       "Examples:\n"
@@ -75,11 +82,6 @@ void add_commands_of_models(CLI::App& app, Command& chosen) {
               run_chat);
   add_command(app, chosen, "inspect", "Say what a checkpoint holds and what is wrong",
               "Example:\n  strata inspect --model qwen3 --tensors", run_inspect);
-  add_command(app, chosen, "plan", "Say what a run will take; verify a pipeline's schedule",
-              "Examples:\n"
-              "  strata plan --schedule 1f1b --pipeline 4 --microbatches 8 --schedule-out s.csv\n"
-              "  strata plan --schedule s.csv --pipeline 4 --microbatches 8",
-              run_plan);
   add_command(app, chosen, "probe", "Run a model on given token ids and write what it computed",
               "Example:\n  strata probe --model tiny-llama --adapter a --request r.json --out "
               "o.safetensors --threads 1",

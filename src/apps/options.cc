@@ -54,6 +54,30 @@ void schedule_rows(OptionTable& t, PlanScheduleOptions& o) {
   trace_row(t, o.trace);
 }
 
+OptionRow& method_row(OptionTable& t, std::string& field) {
+  return t.choice("method", field, {"lora", "full"}, "lora or full");
+}
+OptionRow& rank_row(OptionTable& t, int64_t& field) {
+  return t.integer("rank", field, {1, 65536, "1 or more"}, "LoRA rank");
+}
+OptionRow& expert_rank_row(OptionTable& t, std::string& field) {
+  return t.choice("expert-rank", field, {"divided", "full"},
+                  "of routed experts: divided (max(1, rank / experts)) or full");
+}
+OptionRow& targets_row(OptionTable& t, std::string& field) {
+  return t.text("targets", field,
+                "all-linear, or module names with commas; embed_tokens and lm_head too");
+}
+OptionRow& micro_tokens_row(OptionTable& t, int64_t& field) {
+  return t.integer("micro-tokens", field, {1, kMost, "1 or more"},
+                   "tokens of a pass, at most; saves memory");
+}
+void memory_row(OptionTable& t, std::string& field, const std::string& help) {
+  t.text("memory", field, help).check = [&field] {
+    if (!field.empty()) server::parse_size("memory", field);
+  };
+}
+
 // What a step does and how many there are.
 void recipe_rows(OptionTable& t, TrainOptions& o) {
   t.number("lr", o.lr, {0, kHuge, "0 or more"}, "peak learning rate [2e-4; full: 1e-5]").results();
@@ -78,8 +102,7 @@ void recipe_rows(OptionTable& t, TrainOptions& o) {
   t.integer("batch-tokens", o.batch_tokens, {1, kMost, "1 or more"},
             "tokens of an optimizer step, at most")
       .results();
-  t.integer("micro-tokens", o.micro_tokens, {1, kMost, "1 or more"},
-            "tokens of a pass, at most; saves memory");
+  micro_tokens_row(t, o.micro_tokens);
   t.integer("max-length", o.max_length, {2, kMost, "2 or more"},
             "longer examples are dropped and counted")
       .results();
@@ -110,15 +133,11 @@ OptionTable options_of(TrainOptions& o) {
       .required()
       .results(ResultsBy::kFile);
   t.text("out", o.out, "folder of the adapter or model, metrics and state").required();
-  t.choice("method", o.method, {"lora", "full"}, "lora or full").results();
-  t.integer("rank", o.rank, {1, 65536, "1 or more"}, "LoRA rank").results();
+  method_row(t, o.method).results();
+  rank_row(t, o.rank).results();
   t.number("alpha", o.alpha, {-kHuge, kHuge, "a finite number"}, "LoRA alpha").results();
-  t.choice("expert-rank", o.expert_rank, {"divided", "full"},
-           "of routed experts: divided (max(1, rank / experts)) or full")
-      .results();
-  t.text("targets", o.targets,
-         "all-linear, or module names with commas; embed_tokens and lm_head too")
-      .results();
+  expert_rank_row(t, o.expert_rank).results();
+  targets_row(t, o.targets).results();
   t.choice("train-on", o.train_on, {"last", "all"}, "of messages: last or all assistant turns")
       .results();
   recipe_rows(t, o);
@@ -130,17 +149,40 @@ OptionTable options_of(TrainOptions& o) {
             "steps; 0: at the end only");
   t.flag("resume", o.resume, "continue from the last save in --out");
   dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto, bf16 or f32").results();
-  t.text("memory", o.memory,
-         "bytes of the whole run (12GiB): passes and what they keep are chosen so")
-      .check = [&o] {
-    if (!o.memory.empty()) server::parse_size("memory", o.memory);
-  };
+  memory_row(t, o.memory,
+             "bytes of the whole run (12GiB): passes and what they keep are chosen so");
   recompute_row(t, o.recompute);
   threads_row(t, o.threads);
   device_row(t, o.device);
   strict_row(t, o.strict_config);
   t.flag("json", o.json, "a line of JSON on stdout at the end");
   trace_row(t, o.trace);
+  return t;
+}
+
+OptionTable options_of(PlanOptions& o) {
+  OptionTable t;
+  t.text("model", o.model,
+         "Hugging Face directory or config.json, of which no weights are read, or one of: " +
+             named_configs());
+  t.choice("for", o.purpose, {"train", "serve"}, "train, or serve: what a server's --memory holds");
+  t.text("tokens", o.tokens, "BxT: B sequences of T tokens are an optimizer step");
+  memory_row(t, o.memory,
+             "bytes of the whole run (12GiB), as in train; of serve [80 % of the machine's]");
+  method_row(t, o.method);
+  rank_row(t, o.rank);
+  expert_rank_row(t, o.expert_rank);
+  targets_row(t, o.targets);
+  micro_tokens_row(t, o.micro_tokens);
+  t.integer("max-rank", o.max_rank, {1, 65536, "1 or more"}, "of serve: largest LoRA rank");
+  recompute_row(t, o.recompute);
+  dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto, bf16 or f32");
+  threads_row(t, o.threads);
+  device_row(t, o.device);
+  strict_row(t, o.strict_config);
+  t.text("svg", o.svg, "file to draw: time of a step over memory, for all budgets");
+  schedule_rows(t, o.schedule);
+  t.flag("json", o.json, "one line of JSON");
   return t;
 }
 
@@ -182,13 +224,6 @@ OptionTable options_of(ProbeOptions& o) {
   threads_row(t, o.threads);
   device_row(t, o.device);
   strict_row(t, o.strict_config);
-  return t;
-}
-
-OptionTable options_of(PlanOptions& o) {
-  OptionTable t;
-  schedule_rows(t, o.schedule);
-  t.flag("json", o.schedule.json, "print a JSON object");
   return t;
 }
 

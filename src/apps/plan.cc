@@ -1,14 +1,302 @@
 #include "apps/plan.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "apps/serve/engine_host.h"
+#include "apps/serve/plan.h"
+#include "apps/train/plan.h"
 #include "base/error.h"
+#include "base/files.h"
+#include "model/adapter/specs.h"
+#include "report/format.h"
+#include "report/svg_curve.h"
+#include "report/table.h"
+#include "server/budget.h"
+#include "server/options.h"
 
 namespace strata::apps {
+namespace {
+
+constexpr int64_t kMostTokens = int64_t{1} << 24;  // of a step
+constexpr int64_t kProbeBytes = 256 << 20;
+constexpr int kBudgets = 32;  // that the drawn front is looked for at, for each length of a pass
+constexpr double kGiB = 1 << 30;
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument, "plan: " + what);
+}
+
+struct StepTokens {
+  int64_t sequences = 0;
+  int64_t length = 0;
+};
+
+StepTokens parse_tokens(const std::string& text) {
+  StepTokens tokens;
+  const char* end = text.data() + text.size();
+  const auto [cross, first] = std::from_chars(text.data(), end, tokens.sequences);
+  if (first == std::errc() && cross != end && *cross == 'x') {
+    const auto [rest, second] = std::from_chars(cross + 1, end, tokens.length);
+    const bool whole = second == std::errc() && rest == end;
+    if (whole && tokens.sequences >= 1 && tokens.length >= 1 &&
+        tokens.sequences <= kMostTokens / tokens.length) {
+      return tokens;
+    }
+  }
+  refuse(
+      fmt::format("--tokens: got '{}', want BxT, like 4x512: B sequences of T tokens, at most {} "
+                  "together",
+                  text, kMostTokens));
+}
+
+RunShape shape_of(const PlanOptions& options, const engine::Engine& engine) {
+  const StepTokens tokens = parse_tokens(options.tokens);
+  const int64_t context = engine.config().max_position_embeddings;
+  if (tokens.length > context) {
+    refuse(fmt::format("--tokens {}: sequences of {} tokens, the model's context is {}",
+                       options.tokens, tokens.length, context));
+  }
+  RunShape shape = {
+      .pass = {.backward = true, .train_base = options.method == "full"},
+      .lengths = std::vector<int64_t>(static_cast<size_t>(tokens.sequences), tokens.length),
+      .longest = tokens.length,
+      .step_tokens = tokens.sequences * tokens.length};
+  if (!shape.pass.train_base) {
+    shape.pass.modules =
+        model::adapter_specs(engine.config(), split_commas(options.targets), options.rank,
+                             /*alpha=*/1.0, model::parse_expert_rank(options.expert_rank));
+  }
+  return shape;
+}
+
+// One word for a tag that is treated alike everywhere, else one for each layer of the model; null
+// where a layer has no such activation.
+boost::json::value decisions_of(const TrainPlan& plan, ScratchTag tag, int64_t num_layers) {
+  boost::json::array by_layer(static_cast<size_t>(num_layers), nullptr);
+  bool any_kept = false, any_again = false;
+  for (const engine::RecomputePlan::Row& row : plan.recompute.rows) {
+    if (row.tag != tag) continue;
+    for (const int64_t layer : row.layers) {
+      const bool kept = plan.recompute.recompute.keeps(layer, tag);
+      by_layer[static_cast<size_t>(layer)] = kept ? "keep" : "recompute";
+      (kept ? any_kept : any_again) = true;
+    }
+  }
+  if (any_kept && any_again) return by_layer;
+  return any_kept ? "keep" : "recompute";
+}
+
+boost::json::object json_of(const TrainPlan& plan, int64_t num_layers, double seconds,
+                            const MachineLimits& limits) {
+  boost::json::object decisions, items;
+  decisions["decoder_layer_input"] = "keep";
+  for (const engine::RecomputePlan::Row& row : plan.recompute.rows) {
+    decisions[row.tag] = decisions_of(plan, row.tag, num_layers);
+  }
+  for (const engine::PlanItem& item : plan.memory.items) items[item.name] = item.bytes;
+  return {{"planned_bytes", plan.memory.total()},
+          {"microbatch_tokens", plan.pass.pass_tokens},
+          {"decisions", decisions},
+          {"seconds_per_step", seconds},
+          {"bytes", items},
+          {"passes_per_step", plan.num_passes},
+          {"flops_per_step", plan.work.flops},
+          {"moved_bytes_per_step", plan.work.bytes},
+          {"probed_flops", limits.flops},
+          {"probed_read_bytes_per_s", limits.bytes}};
+}
+
+struct FrontPoint {
+  double gib = 0.0;
+  double seconds = 0.0;
+};
+
+FrontPoint point_of(const TrainPlan& plan, const MachineLimits& limits) {
+  return {static_cast<double>(plan.memory.total()) / kGiB, step_seconds(plan.work, limits)};
+}
+
+// The best plans for budgets from the least that training takes to all that it can use; none takes
+// more than another and is slower.
+std::vector<FrontPoint> front_of(engine::Engine& engine, const RunShape& shape,
+                                 int64_t micro_tokens, const MachineLimits& limits) {
+  std::vector<FrontPoint> points;
+  for (const int64_t limit : pass_limits(shape, micro_tokens)) {
+    engine::PlanShape pass = shape.pass;
+    pass.pass_tokens = pass_tokens(shape, limit);
+    engine::RecomputePlanner planner(engine, pass);
+    for (int i = 0; i <= kBudgets; ++i) {
+      const int64_t bytes = planner.least() + (planner.most() - planner.least()) / kBudgets * i;
+      points.push_back(point_of(
+          plan_train(engine, shape, limit, planner.plan(i < kBudgets ? bytes : planner.most())),
+          limits));
+    }
+  }
+  std::sort(points.begin(), points.end(), [](const FrontPoint& a, const FrontPoint& b) {
+    return a.gib != b.gib ? a.gib < b.gib : a.seconds < b.seconds;
+  });
+  std::vector<FrontPoint> front;
+  for (const FrontPoint& point : points) {
+    if (front.empty() || point.seconds < front.back().seconds) front.push_back(point);
+  }
+  return front;
+}
+
+// A dot each.
+report::CurveSeries dots(std::string name, const std::vector<FrontPoint>& points) {
+  report::CurveSeries series = {.name = std::move(name), .markers = true};
+  for (const FrontPoint& point : points) {
+    series.x.insert(series.x.end(), {point.gib, std::numeric_limits<double>::quiet_NaN()});
+    series.y.insert(series.y.end(), {point.seconds, std::numeric_limits<double>::quiet_NaN()});
+  }
+  return series;
+}
+
+// With less memory than a point takes the one before it holds.
+report::CurveSeries steps(std::string name, const std::vector<FrontPoint>& points) {
+  report::CurveSeries series = {.name = std::move(name)};
+  for (const FrontPoint& point : points) {
+    if (!series.y.empty()) {
+      series.x.push_back(point.gib);
+      series.y.push_back(series.y.back());
+    }
+    series.x.push_back(point.gib);
+    series.y.push_back(point.seconds);
+  }
+  return series;
+}
+
+std::vector<FrontPoint> points_of_presets(engine::Engine& engine, const RunShape& shape,
+                                          int64_t micro_tokens, const MachineLimits& limits) {
+  std::vector<model::Recompute> policies = {model::Recompute::kNone, model::Recompute::kFull};
+  for (const model::RecomputePreset& preset : model::recompute_presets()) {
+    policies.push_back(model::Recompute::keeping(preset.tags));
+  }
+  std::vector<FrontPoint> points;
+  for (const model::Recompute& policy : policies) {
+    points.push_back(point_of(plan_train(engine, shape, micro_tokens, policy), limits));
+  }
+  return points;
+}
+
+void draw(const PlanOptions& options, engine::Engine& engine, const RunShape& shape,
+          const TrainPlan& plan, const MachineLimits& limits) {
+  const report::CurveChart chart = {
+      .title = fmt::format("training {} tokens a step", shape.step_tokens),
+      .x_label = "memory, GiB",
+      .y_label = "predicted seconds a step",
+      .series = {steps("fastest that fits", front_of(engine, shape, options.micro_tokens, limits)),
+                 dots("presets", points_of_presets(engine, shape, options.micro_tokens, limits)),
+                 dots("this plan", {point_of(plan, limits)})}};
+  write_file_atomic(options.svg, report::svg_chart(chart));
+}
+
+int plan_training(const PlanOptions& options) {
+  if (options.tokens.empty()) refuse("--tokens BxT says what an optimizer step trains, like 4x512");
+  if (!options.memory.empty() && options.recompute != "none") {
+    refuse("--memory and --recompute: give one; --memory chooses what is kept");
+  }
+  const std::unique_ptr<engine::Engine> engine = make_planning_engine(options);
+  const RunShape shape = shape_of(options, *engine);
+  const TrainPlan plan =
+      options.memory.empty()
+          ? plan_train(*engine, shape, options.micro_tokens, parse_recompute(options.recompute))
+          : fit_train(*engine, shape, options.micro_tokens, options.memory);
+  const model::ModelWeights& weights = *engine->model().weights;
+  const MachineLimits limits =
+      probe_limits(engine->backend(), weights.compute_dtype(), kProbeBytes);
+  if (!options.svg.empty()) draw(options, *engine, shape, plan, limits);
+  if (options.json) {
+    const boost::json::object line =
+        json_of(plan, engine->config().num_layers(), step_seconds(plan.work, limits), limits);
+    fmt::print("{}\n", boost::json::serialize(line));
+    return 0;
+  }
+  report::Table table({{""}, {""}});
+  table.add_row(
+      {"model", fmt::format("{}, {} parameters, {}", engine->config().family,
+                            report::format_count(static_cast<double>(weights.num_parameters())),
+                            dtype_name(weights.compute_dtype()))});
+  table.add_row({"passes", fmt::format("{} tokens at most, {:.3g} passes a step",
+                                       plan.pass.pass_tokens, plan.num_passes)});
+  table.add_row({"memory", memory_text(plan.memory)});
+  table.add_row({"a step", time_text(plan, limits)});
+  fmt::print("{}{}", table.text(), activations_text(plan));
+  return 0;
+}
+
+int plan_serving(const PlanOptions& options) {
+  if (!options.tokens.empty() || !options.svg.empty()) {
+    refuse("--for serve: --tokens and --svg are of training");
+  }
+  const std::unique_ptr<engine::Engine> engine = make_planning_engine(options);
+  const int64_t memory = options.memory.empty() ? server::physical_memory() / 5 * 4
+                                                : server::parse_size("memory", options.memory);
+  engine::Engine* const engines[] = {engine.get()};
+  server::ServeOptions requests;
+  server::share_memory(requests, memory);
+  const ServePlan plan =
+      plan_serve(engines, memory, options.max_rank, HostOptions().max_sample_rows,
+                 request_rows(server::Budget(requests)),
+                 model::parse_expert_rank(options.expert_rank));
+  if (!options.json) {
+    fmt::print("{}", plan.text());
+    return 0;
+  }
+  int64_t requests_bytes = 0;
+  for (const PlanRow& row : plan.requests) requests_bytes += row.bytes;
+  const boost::json::object line = {
+      {"planned_bytes", plan.budget},
+      {"bytes",
+       {{"weights", plan.weights},
+        {"process", plan.process},
+         {"requests", requests_bytes},
+        {"passes", plan.passes},
+        {"sampling_steps", plan.steps},
+        {"kv_cache", plan.kv},
+        {"states", plan.states},
+        {"adapters", plan.adapters},
+        {"sampler_weights", plan.snapshots}}},
+      {"microbatch_tokens", plan.pass_tokens},
+      {"longest_datum", plan.longest_data[0]},
+      {"adapters_of_rank_8", plan.adapters / plan.slot_rank_8},
+      {"adapters_of_rank_32", plan.adapters / plan.slot_rank_32},
+      {"adapters_of_max_rank", plan.adapters / plan.slot_max_rank},
+      {"samples_of_2048", (plan.kv + plan.states) / plan.sample_bytes}};
+  fmt::print("{}\n", boost::json::serialize(line));
+  return 0;
+}
+
+// What is planned: the first row that is asked for.
+struct Mode {
+  bool (*asked)(const PlanOptions& options);
+  int (*run)(const PlanOptions& options);
+};
+
+int plan_pipeline(const PlanOptions& options) {
+  PlanScheduleOptions schedule = options.schedule;
+  schedule.json = options.json;
+  return plan_schedule(schedule);
+}
+
+constexpr Mode kModes[] = {
+    {[](const PlanOptions& o) { return !o.schedule.schedule.empty(); }, plan_pipeline},
+    {[](const PlanOptions& o) { return o.purpose == "serve"; }, plan_serving},
+    {[](const PlanOptions& o) { return !o.model.empty(); }, plan_training},
+};
+
+}  // namespace
 
 int run_plan(const PlanOptions& options) {
-  if (options.schedule.schedule.empty()) {
-    throw Error(ErrorCode::kInvalidArgument, "plan: want --schedule NAME|FILE.csv");
+  for (const Mode& mode : kModes) {
+    if (mode.asked(options)) return mode.run(options);
   }
-  return plan_schedule(options.schedule);
+  refuse("--model, or --schedule of a pipeline, says what is planned");
 }
 
 }  // namespace strata::apps

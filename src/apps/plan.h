@@ -1,13 +1,32 @@
-// `strata plan`: what a run will take, before it runs.
+// strata plan: what a run will take, before there is one: of training the activations and what is
+// decided for each, peak memory and time a step; of serving what a memory holds; of a pipeline its
+// schedule. Reads a model's
+// config alone, and runs nothing but short probes of the machine. Each mode is a row in plan.cc.
 #pragma once
+#include <cstdint>
+#include <string>
+
+#include "apps/engine_setup.h"
 #include "apps/plan_schedule.h"
 
 namespace strata::apps {
 
-struct PlanOptions {
-  PlanScheduleOptions schedule;
+struct PlanOptions : EngineSetup {
+  std::string purpose = "train";  // or "serve"
+  std::string tokens;             // of a step, "4x512"
+  std::string memory;             // bytes of the whole run
+  std::string method = "lora";    // or "full"
+  int64_t rank = 32;
+  std::string expert_rank = "divided";
+  std::string targets = "all-linear";
+  int64_t micro_tokens = 2048;
+  int64_t max_rank = 128;  // of serve
+  std::string svg;         // a file
+  bool json = false;
+  PlanScheduleOptions schedule = {};
 };
 
+// Prints the plan on stdout: tables, or with --json one line.
 int run_plan(const PlanOptions& options);
 
 }  // namespace strata::apps

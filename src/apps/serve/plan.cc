@@ -103,6 +103,12 @@ void check_weights_fit(std::span<const std::string> directories, int64_t budget)
   if (bytes > budget) too_little(bytes, budget);
 }
 
+std::vector<PlanRow> request_rows(const server::Budget& budget) {
+  std::vector<PlanRow> rows;
+  for (const server::Budget::Row& row : budget.rows()) rows.push_back({row.name, row.limit});
+  return rows;
+}
+
 ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, int64_t max_rank,
                      int64_t max_sample_rows, const std::vector<PlanRow>& requests,
                      model::ExpertRank expert_rank) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "server/budget.h"
 
 namespace strata::apps {
 
@@ -41,6 +42,9 @@ struct ServePlan {
   // The table, and the line that says what fits.
   [[nodiscard]] std::string text() const;
 };
+
+// What requests may make a server hold, as rows of a plan.
+std::vector<PlanRow> request_rows(const server::Budget& budget);
 
 // Error{kResourceExhausted} when not even one adapter of rank 8 and one sample of 2,048 positions
 // fit: what is needed, what there is, and what to change.

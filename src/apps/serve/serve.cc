@@ -72,12 +72,6 @@ server::EngineStats stats_of(const EngineHost& host, const scheduler::Scheduler&
           .budget = plan.budget};
 }
 
-std::vector<PlanRow> request_rows(const server::Budget& budget) {
-  std::vector<PlanRow> rows;
-  for (const server::Budget::Row& row : budget.rows()) rows.push_back({row.name, row.limit});
-  return rows;
-}
-
 // Signals are taken by sigtimedwait alone: blocked before the first thread is made.
 sigset_t block_signals() {
   sigset_t signals;

@@ -25,16 +25,6 @@ std::vector<int64_t> lengths_of(const std::vector<data::Example>& examples) {
   return lengths;
 }
 
-std::vector<std::string> split_commas(const std::string& list) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin <= list.size();) {
-    const size_t end = std::min(list.find(',', begin), list.size());
-    if (end > begin) parts.push_back(list.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
 }  // namespace
 
 TrainJob::TrainJob(const TrainOptions& options, std::unique_ptr<engine::Engine> engine,

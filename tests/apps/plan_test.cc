@@ -1,0 +1,207 @@
+// strata plan: of a model's config alone it says what an engine with the model, and an adapter that
+// trains, would say; within the memory that is given; and what it draws.
+#include "apps/plan.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <filesystem>
+
+#include "apps/bench/count.h"
+#include "apps/serve/plan.h"
+#include "apps/train/plan.h"
+#include "base/error.h"
+#include "base/files.h"
+#include "model/adapter/specs.h"
+
+namespace strata::apps {
+namespace {
+
+constexpr const char* kModels[] = {"qwen3",        "gemma3",    "qwen2",       "deepseek_mla",
+                                   "deepseek_moe", "qwen3_moe", "qwen3_5_moe", "deepseek_v4"};
+
+std::string path_of(const std::string& model) {
+  return std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + model + "/model";
+}
+
+PlanOptions options_of_plan(const std::string& model) {
+  PlanOptions options;
+  options.model = path_of(model);
+  options.dtype = "bf16";
+  options.threads = 2;
+  options.tokens = "3x40";
+  options.rank = 4;
+  options.json = true;
+  return options;
+}
+
+boost::json::object plan(const PlanOptions& options) {
+  testing::internal::CaptureStdout();
+  const int code = run_plan(options);
+  const std::string text = testing::internal::GetCapturedStdout();
+  EXPECT_EQ(code, 0);
+  return boost::json::parse(text).as_object();
+}
+
+std::string fault(const PlanOptions& options) {
+  try {
+    run_plan(options);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// An engine with its weights and an adapter or optimizer, and the shape of the options' step.
+struct Loaded {
+  std::unique_ptr<engine::Engine> engine;
+  RunShape shape = {
+      .pass = {.backward = true}, .lengths = {40, 40, 40}, .longest = 40, .step_tokens = 120};
+
+  Loaded(const std::string& model, bool is_lora)
+      : engine(make_engine({.model = path_of(model), .dtype = "bf16", .threads = 2})) {
+    if (!is_lora) {
+      shape.pass.train_base = true;
+      engine->enable_base_steps();
+      return;
+    }
+    shape.pass.modules = model::adapter_specs(engine->config(), {"all-linear"}, 4, 4.0);
+    engine->adapter(engine->create_adapter(shape.pass.modules, 1)).enable_training();
+  }
+};
+
+TEST(Plan, OfTheConfigIsThatOfTheModel) {
+  for (const char* model : kModels) {
+    for (const char* method : {"lora", "full"}) {
+      for (const char* policy : {"none", "full", "save_qkv_proj"}) {
+        PlanOptions options = options_of_plan(model);
+        options.method = method;
+        options.recompute = policy;
+        const boost::json::object line = plan(options);
+        Loaded loaded(model, options.method == "lora");
+        const TrainPlan wanted =
+            plan_train(*loaded.engine, loaded.shape, options.micro_tokens, parse_recompute(policy));
+        const std::string where = fmt::format("{} {} {}", model, method, policy);
+        EXPECT_EQ(line.at("planned_bytes").as_int64(), wanted.memory.total()) << where;
+        EXPECT_EQ(line.at("microbatch_tokens").as_int64(), 120) << where;
+        EXPECT_EQ(line.at("passes_per_step").as_double(), 1.0) << where;
+        EXPECT_EQ(line.at("flops_per_step").as_double(), wanted.work.flops) << where;
+        EXPECT_GT(line.at("seconds_per_step").as_double(), 0.0) << where;
+        const boost::json::object& decisions = line.at("decisions").as_object();
+        EXPECT_EQ(decisions.at("decoder_layer_input"), "keep");
+        for (const auto& row : wanted.recompute.rows) {
+          const bool kept = wanted.recompute.recompute.keeps(row.layers[0], row.tag);
+          EXPECT_EQ(decisions.at(row.tag), kept ? "keep" : "recompute") << where << ' ' << row.tag;
+        }
+      }
+    }
+  }
+}
+
+TEST(Plan, StaysWithinTheMemory) {
+  bool any_list = false;
+  for (const char* model : {"qwen3", "deepseek_v4"}) {
+    PlanOptions options = options_of_plan(model);
+    const int64_t most = plan(options).at("planned_bytes").as_int64();
+    options.recompute = "full";
+    const int64_t least = plan(options).at("planned_bytes").as_int64();
+    ASSERT_LT(least, most);
+    options.recompute = "none";
+    double last = 1e300;
+    for (int64_t bytes = least; bytes < most; bytes += (most - least + 7) / 8) {
+      options.memory = std::to_string(bytes);
+      const boost::json::object line = plan(options);
+      EXPECT_LE(line.at("planned_bytes").as_int64(), bytes) << model;
+      const double flops = line.at("flops_per_step").as_double();
+      EXPECT_LE(flops, last) << model << ": more memory, more work";
+      last = flops;
+      const auto layers = static_cast<size_t>(
+          make_planning_engine({.model = options.model})->config().num_layers());
+      for (const auto& [tag, decision] : line.at("decisions").as_object()) {
+        if (!decision.is_array()) continue;
+        any_list = true;
+        EXPECT_EQ(decision.as_array().size(), layers) << tag;
+      }
+    }
+    options.memory = "1MiB";
+    EXPECT_NE(fault(options).find("--memory 1MiB: weights, adapters and optimizer take"),
+              std::string::npos);
+  }
+  EXPECT_TRUE(any_list) << "no budget keeps a tag in some layers alone";
+}
+
+// Counted by rows of a fresh adapter, and by its modules.
+TEST(Plan, CountsAStepAsTheBenchDoes) {
+  for (const char* model : kModels) {
+    const auto engine = make_planning_engine({.model = path_of(model)});
+    const model::ModelConfig& config = engine->config();
+    const auto modules = model::adapter_specs(config, {"all-linear"}, 8, 8.0);
+    const std::vector<int64_t> lengths(4, 32);
+    const double wanted = count_train(config, {.sequences = 4, .length = 32, .rank = 8}).flops;
+    EXPECT_NEAR(count_step_flops(config, lengths, modules), wanted, 1e-9 * wanted) << model;
+  }
+}
+
+// What is made again takes time, and so does every pass.
+TEST(Plan, PredictsMoreTimeForMoreWork) {
+  const Loaded loaded("qwen3", true);
+  const MachineLimits limits = {.flops = 1e9, .bytes = 1e9};
+  const auto seconds = [&](int64_t micro_tokens, const model::Recompute& recompute) {
+    return step_seconds(plan_train(*loaded.engine, loaded.shape, micro_tokens, recompute).work,
+                        limits);
+  };
+  EXPECT_LT(seconds(2048, model::Recompute::kNone), seconds(2048, model::Recompute::kFull));
+  EXPECT_LT(seconds(2048, model::Recompute::kNone), seconds(40, model::Recompute::kNone));
+  EXPECT_EQ(plan_train(*loaded.engine, loaded.shape, 80, model::Recompute::kNone).num_passes, 2.0);
+}
+
+TEST(Plan, DrawsTheFrontAPointForEachPolicyAndThePlan) {
+  PlanOptions options = options_of_plan("qwen3");
+  options.svg = testing::TempDir() + "strata_plan.svg";
+  plan(options);
+  const std::string text = read_file(options.svg, 1 << 20);
+  size_t circles = 0;
+  for (size_t at = text.find("<circle"); at != std::string::npos; at = text.find("<circle", at + 1))
+    ++circles;
+  EXPECT_EQ(circles, model::recompute_presets().size() + 2 + 1);
+  EXPECT_NE(text.find("fastest that fits"), std::string::npos);
+  std::filesystem::remove(options.svg);
+}
+
+TEST(Plan, OfServingIsThatOfAServer) {
+  PlanOptions options = options_of_plan("qwen3");
+  options.purpose = "serve";
+  options.tokens.clear();
+  options.memory = "512MiB";
+  options.max_rank = 64;
+  const boost::json::object line = plan(options);
+  const auto engine = make_engine({.model = options.model, .dtype = "bf16", .threads = 2});
+  engine::Engine* const engines[] = {engine.get()};
+  const ServePlan wanted = plan_serve(engines, int64_t{512} << 20, 64, /*max_sample_rows=*/256);
+  EXPECT_EQ(line.at("longest_datum").as_int64(), wanted.longest_data[0]);
+  EXPECT_EQ(line.at("adapters_of_rank_32").as_int64(), wanted.adapters / wanted.slot_rank_32);
+  EXPECT_EQ(line.at("samples_of_2048").as_int64(), wanted.kv / wanted.sample_bytes);
+  options.memory = "1MiB";
+  EXPECT_NE(fault(options).find("memory: at least"), std::string::npos);
+}
+
+TEST(Plan, RefusesByName) {
+  PlanOptions options = options_of_plan("qwen3");
+  for (const char* tokens :
+       {"", "4", "4x", "x4", "0x4", "4x0", "-1x4", "4x4x4", "4x 4", "99999999999x1", "4097x4096"}) {
+    options.tokens = tokens;
+    EXPECT_NE(fault(options).find("--tokens"), std::string::npos) << tokens;
+  }
+  options.tokens = "1x257";
+  EXPECT_NE(fault(options).find("the model's context is 256"), std::string::npos);
+  options.tokens = "1x256";
+  options.memory = "1GiB";
+  options.recompute = "full";
+  EXPECT_NE(fault(options).find("--memory and --recompute: give one"), std::string::npos);
+  options.model.clear();
+  EXPECT_NE(fault(options).find("--model"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace strata::apps
