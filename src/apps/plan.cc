@@ -25,7 +25,7 @@ namespace {
 
 constexpr int64_t kMostTokens = int64_t{1} << 24;  // of a step
 constexpr int64_t kProbeBytes = 256 << 20;
-constexpr int kBudgets = 32;  // that the drawn front is looked for at, for each length of a pass
+constexpr int kBudgets = 12;  // that the drawn front is looked for at, for each length of a pass
 constexpr double kGiB = 1 << 30;
 
 [[noreturn]] void refuse(const std::string& what) {

@@ -148,7 +148,7 @@ TrainPlan plan_train(engine::Engine& engine, const RunShape& shape, int64_t micr
   plan.pass = pass_of(shape, micro_tokens);
   plan.pass.recompute = recompute.recompute;
   plan.recompute = std::move(recompute);
-  plan.memory = engine::plan_memory(engine, plan.pass);
+  plan.memory = engine::plan_memory(engine, plan.pass, plan.recompute.bytes);
   double tokens = 0.0;
   for (const int64_t length : shape.lengths) tokens += static_cast<double>(length);
   plan.num_passes = std::max(1.0, static_cast<double>(count_passes(shape.lengths, micro_tokens)) *

@@ -70,6 +70,10 @@ PassPlan plan_pass(Engine& engine, const PlanShape& shape) {
 }
 
 MemoryPlan plan_memory(Engine& engine, const PlanShape& shape) {
+  return plan_memory(engine, shape, plan_pass_bytes(engine, shape));
+}
+
+MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_bytes) {
   const model::ModelWeights& weights = *engine.model().weights;
   MemoryPlan plan;
   plan.items.push_back({"weights", weights.num_bytes()});
@@ -90,7 +94,6 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape) {
       floats += engine.config().vocab_size * engine.config().hidden_size;
     plan.items.push_back({"base training", floats * dtype_bytes(DType::kF32)});
   }
-  const int64_t pass_bytes = plan_pass_bytes(engine, shape);
   plan.items.push_back({"pass", pass_bytes});
   if (shape.train_base) {
     PassMeter meter(engine.backend());

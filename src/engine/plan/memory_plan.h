@@ -40,6 +40,8 @@ struct MemoryPlan {
 // Weights and the adapters that the engine holds now (with none: one of the shape's modules), the
 // largest pass of this shape, and the cache.
 MemoryPlan plan_memory(Engine& engine, const PlanShape& shape);
+// The same where the pass is counted already.
+MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_bytes);
 
 // One pass of this shape: its tokens as one sequence, as one for each worker (each of another
 // adapter), or each a sequence, whichever takes most.

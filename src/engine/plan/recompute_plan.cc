@@ -112,14 +112,16 @@ class RecomputeChoices {
   std::vector<std::vector<Choice>> levels_;
 };
 
-RecomputePlan describe_recompute(Engine& engine, const PlanShape& shape,
-                                 const model::Recompute& recompute) {
+namespace {
+
+// `pass` is what was counted with this choice.
+RecomputePlan describe(const std::vector<SavedClass>& classes, const model::Recompute& recompute,
+                       const PassPlan& pass) {
   RecomputePlan plan;
   plan.recompute = recompute;
-  const PassPlan pass = plan_with(engine, shape, recompute);
   plan.bytes = pass.total();
   plan.uses = pass.uses;
-  for (const SavedClass& c : classes_of(engine, shape)) {
+  for (const SavedClass& c : classes) {
     const auto kept = std::count_if(c.layers.begin(), c.layers.end(), [&](int64_t layer) {
       return recompute.keeps(layer, c.cost.tag);
     });
@@ -131,6 +133,13 @@ RecomputePlan describe_recompute(Engine& engine, const PlanShape& shape,
     plan.flops += c.cost.flops * static_cast<double>(plan.rows.back().num_again());
   }
   return plan;
+}
+
+}  // namespace
+
+RecomputePlan describe_recompute(Engine& engine, const PlanShape& shape,
+                                 const model::Recompute& recompute) {
+  return describe(classes_of(engine, shape), recompute, plan_with(engine, shape, recompute));
 }
 
 RecomputePlanner::RecomputePlanner(Engine& engine, const PlanShape& shape)
@@ -147,6 +156,12 @@ RecomputePlan RecomputePlanner::plan(int64_t bytes) {
   if (!choices_) {
     choices_ = std::make_unique<RecomputeChoices>(classes_of(engine_, shape_), most_ - least_);
   }
+  const auto described = [&](const model::Recompute& recompute, const PassPlan& pass) {
+    return describe(choices_->classes(), recompute, pass);
+  };
+  const auto counted = [&](const model::Recompute& recompute) {
+    return plan_with(engine_, shape_, recompute);
+  };
   const std::vector<Choice>& all = choices_->all();
   const auto beyond =
       std::upper_bound(all.begin(), all.end(), bytes - least_,
@@ -154,10 +169,10 @@ RecomputePlan RecomputePlanner::plan(int64_t bytes) {
   for (auto i = static_cast<size_t>(beyond - all.begin()); i-- > 0;) {
     const model::Recompute recompute =
         keep_counts(choices_->classes(), choices_->counts(i), engine_.config().num_layers());
-    if (plan_with(engine_, shape_, recompute).total() <= bytes)
-      return describe_recompute(engine_, shape_, recompute);
+    const PassPlan pass = counted(recompute);
+    if (pass.total() <= bytes) return described(recompute, pass);
   }
-  return describe_recompute(engine_, shape_, model::Recompute::kFull);
+  return described(model::Recompute::kFull, counted(model::Recompute::kFull));
 }
 
 }  // namespace strata::engine
