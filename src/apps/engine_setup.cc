@@ -105,7 +105,6 @@ std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup) {
   const engine::EngineOptions options = {.recompute = parse_recompute(setup.recompute)};
   const ConfigSource source = find_config("model", setup.model);
   model::ParsedConfig parsed = model::parse_config(source.json, source.where, setup.strict_config);
-  for (const std::string& warning : parsed.warnings) log(LogLevel::kWarning, warning);
   const DType dtype = parse_dtype(setup.dtype, parsed.config);
   auto backend = std::make_unique<Backend>(choose_cpu_path(), setup.threads);
   model::LoadedModel model;
@@ -130,7 +129,8 @@ std::unique_ptr<engine::Engine> make_engine(const EngineSetup& setup,
   const DType dtype = parse_dtype(setup.dtype, parsed.config);
   auto backend = std::make_unique<Backend>(choose_cpu_path(), setup.threads);
   model::LoadedModel model = model::load_model(
-      *backend, setup.model, {.compute_dtype = dtype, .strict_config = setup.strict_config});
+      *backend, setup.model,
+      {.compute_dtype = dtype, .strict_config = setup.strict_config, .offload = setup.offload});
   for (const std::string& warning : model.warnings) log(LogLevel::kWarning, warning);
   auto engine = std::make_unique<engine::Engine>(std::move(backend), std::move(model), options);
   check_recompute_tags(*engine, setup.recompute);

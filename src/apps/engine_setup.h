@@ -23,7 +23,8 @@ struct EngineSetup {
   std::string dtype = "auto";      // auto, bf16, f32
   std::string recompute = "none";  // none, full, a preset or custom:TAG,TAG
   std::string device = "cpu";
-  int threads = 0;  // 0: all cores
+  std::string offload = {};  // a folder: the weights lie in a file there (train: if they must)
+  int threads = 0;           // 0: all cores
   bool strict_config = false;
 };
 

@@ -152,6 +152,8 @@ OptionTable options_of(TrainOptions& o) {
   memory_row(t, o.memory,
              "bytes of the whole run (12GiB): passes and what they keep are chosen so");
   recompute_row(t, o.recompute);
+  t.text("offload", o.offload,
+         "folder on a disk for frozen weights that --memory does not hold [TMPDIR, else /tmp]");
   threads_row(t, o.threads);
   device_row(t, o.device);
   strict_row(t, o.strict_config);

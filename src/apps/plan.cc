@@ -11,6 +11,7 @@
 #include "apps/serve/engine_host.h"
 #include "apps/serve/plan.h"
 #include "apps/train/plan.h"
+#include "base/env.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "model/adapter/specs.h"
@@ -105,6 +106,7 @@ boost::json::object json_of(const TrainPlan& plan, int64_t num_layers, double se
           {"decisions", decisions},
           {"seconds_per_step", seconds},
           {"bytes", items},
+          {"file_bytes", plan.memory.file_bytes},
           {"passes_per_step", plan.num_passes},
           {"flops_per_step", plan.work.flops},
           {"moved_bytes_per_step", plan.work.bytes},
@@ -202,7 +204,9 @@ int plan_training(const PlanOptions& options) {
     refuse("--memory and --recompute: give one; --memory chooses what is kept");
   }
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(options);
-  const RunShape shape = shape_of(options, *engine);
+  RunShape shape = shape_of(options, *engine);
+  shape.pass.weights_in_files =
+      !options.memory.empty() && needs_files(*engine, shape, options.micro_tokens, options.memory);
   const TrainPlan plan =
       options.memory.empty()
           ? plan_train(*engine, shape, options.micro_tokens, parse_recompute(options.recompute))
@@ -225,6 +229,9 @@ int plan_training(const PlanOptions& options) {
   table.add_row({"passes", fmt::format("{} tokens at most, {:.3g} passes a step",
                                        plan.pass.pass_tokens, plan.num_passes)});
   table.add_row({"memory", memory_text(plan.memory)});
+  if (plan.memory.file_bytes > 0) {
+    table.add_row({"weights", file_text(plan, env_temporary_folder())});
+  }
   table.add_row({"a step", time_text(plan, limits)});
   fmt::print("{}{}", table.text(), activations_text(plan));
   return 0;

@@ -14,6 +14,11 @@ std::string env_cpu_path() {
   return value == nullptr ? "" : value;
 }
 
+std::string env_temporary_folder() {
+  const char* value = std::getenv("TMPDIR");
+  return value == nullptr || *value == '\0' ? "/tmp" : value;
+}
+
 int env_log_level() {
   const char* value = std::getenv("STRATA_LOG");
   if (value == nullptr || *value == '\0') return 1;

@@ -4,13 +4,15 @@
 //   STRATA_LOG       0 errors only, 1 warnings (default), 2 info, 3 debug, 4 trace
 //   STRATA_KEYS, STRATA_ADMIN_KEYS, STRATA_CONFIG and STRATA_<OPTION>  options of `strata serve`
 //   (server/options.h)
+//   TMPDIR           where files without names lie that hold what memory does not; /tmp
 #pragma once
 #include <map>
 #include <string>
 
 namespace strata {
 
-std::string env_cpu_path();                       // empty when unset
+std::string env_cpu_path();  // empty when unset
+std::string env_temporary_folder();
 int env_log_level();                              // 1 when unset; an Error when it is not 0..4
 std::map<std::string, std::string> env_strata();  // every STRATA_* variable
 

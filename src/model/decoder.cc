@@ -84,6 +84,7 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
   TensorView other = wants_backward ? TensorView() : scratch.take(pass.dtype(), shape, kInputTag);
   begin_state(pass, x);
   for (int64_t layer = 0; layer < config.num_layers(); ++layer) {
+    if (!pass.backend.is_counting()) pass.weights.turn_to(layer, layer + 1);
     keep_hidden_state(pass, hidden_states, layer, x);
     if (!wants_backward) {
       const Scratch::Mark mark(scratch);
@@ -119,6 +120,7 @@ void decoder_backward(Pass& pass, Tape& tape, TensorView d_final) {
   const TensorView d = zeros(pass, {d_final.rows(), config.state_width()});
   final_norm_backward(pass, tape.last, d_final, d);
   for (auto layer = static_cast<int64_t>(tape.layers.size()) - 1; layer >= 0; --layer) {
+    if (!pass.backend.is_counting()) pass.weights.turn_to(layer, layer - 1);
     const LayerSaved& kept = tape.layers[static_cast<size_t>(layer)];
     const Scratch::Mark layer_mark(scratch);
     if (tape.recompute.keeps_all()) {

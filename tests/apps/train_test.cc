@@ -242,6 +242,41 @@ TEST_F(TrainTest, TheLeastMemoryRecomputesAndChangesNoBit) {
   EXPECT_NE(fault(least).find("--memory and --recompute: give one"), std::string::npos);
 }
 
+// The weights are twice the memory of the whole run.
+TEST_F(TrainTest, WeightsLargerThanTheMemoryLieInAFileAndChangeNoBit) {
+  std::ofstream(root_ + "/config/config.json")
+      << R"({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3",
+    "vocab_size": 4096, "hidden_size": 512, "intermediate_size": 4096, "num_hidden_layers": 8,
+    "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-06, "rope_theta": 10000, "tie_word_embeddings": true, "torch_dtype": "bfloat16"})";
+  TrainOptions one = options("one");
+  one.model = root_ + "/wide";
+  ASSERT_EQ(run_init({.config = root_ + "/config", .out = one.model, .seed = 1, .threads = 2}), 0);
+  one.rank = 1;
+  one.steps = 3;
+  ASSERT_EQ(run_train(one), 0);
+  TrainOptions less = one;
+  less.out = root_ + "/less";
+  {
+    const std::unique_ptr<TrainJob> job = make_train_job(one);
+    EXPECT_FALSE(job->engine().model().weights->in_files());
+    less.memory = std::to_string(job->engine().model().weights->num_bytes() / 2);
+  }
+  {
+    const std::unique_ptr<TrainJob> job = make_train_job(less);
+    EXPECT_TRUE(job->engine().model().weights->in_files());
+    fit_memory(*job);
+    EXPECT_LE(plan_of(*job).memory.total(), std::stoll(less.memory));
+  }
+  ASSERT_EQ(run_train(less), 0);
+  expect_same_files("one", "less", {"adapter_model.safetensors", "trainer/optimizer.safetensors"});
+  less.out = root_ + "/nowhere";
+  less.offload = root_ + "/no/such/folder";
+  EXPECT_NE(fault(less).find("--offload " + less.offload), std::string::npos);
+  less.method = "full";
+  EXPECT_NE(fault(less).find("--offload: the folder of frozen weights"), std::string::npos);
+}
+
 TEST_F(TrainTest, ResumeWithOtherOptionsIsRefusedByName) {
   TrainOptions o = options("out");
   o.steps = 2;

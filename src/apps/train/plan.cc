@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "apps/bench/count.h"
+#include "base/env.h"
 #include "base/error.h"
+#include "model/adapter/specs.h"
 #include "report/format.h"
 #include "report/table.h"
 #include "server/options.h"
@@ -39,19 +41,7 @@ int64_t longest_of(const data::Dataset& dataset) {
 }
 
 RunShape shape_of(TrainJob& job) {
-  RunShape shape = {
-      .pass = {.backward = true, .train_base = !job.is_lora()},
-      .longest = std::max(longest_of(job.train_data()), longest_of(job.eval_data())),
-      .step_tokens = std::min(job.options().batch_tokens, job.train_data().num_tokens)};
-  for (const data::Example& example : job.train_data().examples) {
-    shape.lengths.push_back(static_cast<int64_t>(example.tokens.size()));
-  }
-  if (job.is_lora()) {
-    for (const model::LoraModule& module : job.engine().adapters().begin()->second->modules()) {
-      shape.pass.modules.push_back(module.spec);
-    }
-  }
-  return shape;
+  return train_shape(job.options(), job.engine().config(), job.train_data(), job.eval_data());
 }
 
 engine::PlanShape pass_of(const RunShape& shape, int64_t micro_tokens) {
@@ -129,6 +119,23 @@ std::string decision(const engine::RecomputePlan::Row& row) {
 
 }  // namespace
 
+RunShape train_shape(const TrainOptions& options, const model::ModelConfig& config,
+                     const data::Dataset& train, const data::Dataset& eval) {
+  const bool is_lora = options.method == "lora";
+  RunShape shape = {.pass = {.backward = true, .train_base = !is_lora},
+                    .longest = std::max(longest_of(train), longest_of(eval)),
+                    .step_tokens = std::min(options.batch_tokens, train.num_tokens)};
+  for (const data::Example& example : train.examples) {
+    shape.lengths.push_back(static_cast<int64_t>(example.tokens.size()));
+  }
+  if (is_lora) {
+    shape.pass.modules =
+        model::adapter_specs(config, split_commas(options.targets), options.rank, options.alpha,
+                             model::parse_expert_rank(options.expert_rank));
+  }
+  return shape;
+}
+
 int64_t pass_tokens(const RunShape& shape, int64_t micro_tokens) {
   return std::max(shape.longest, std::min(micro_tokens, shape.step_tokens));
 }
@@ -163,36 +170,67 @@ TrainPlan plan_train(engine::Engine& engine, const RunShape& shape, int64_t micr
                     engine::describe_recompute(engine, pass_of(shape, micro_tokens), recompute));
 }
 
-TrainPlan fit_train(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
-                    const std::string& memory) {
+namespace {
+
+// Of the passes that a memory holds the ones with the least work; or what is missing.
+struct Fit {
+  std::optional<engine::RecomputePlan> best = {};
+  int64_t micro_tokens = 0;
+  int64_t fixed = 0;         // bytes beside the passes
+  int64_t least_tokens = 0;  // of the shortest pass
+  int64_t least = 0;         // bytes of it
+};
+
+Fit find_fit(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
+             const std::string& memory) {
   const int64_t budget = server::parse_size("memory", memory);
-  const int64_t fixed = fixed_bytes(engine::plan_memory(engine, pass_of(shape, micro_tokens)));
-  std::optional<engine::RecomputePlan> best;
-  int64_t best_limit = 0;
+  Fit fit = {.fixed = fixed_bytes(engine::plan_memory(engine, pass_of(shape, micro_tokens)))};
   double best_overhead = 0.0;
-  int64_t least = 0;
   for (const int64_t limit : pass_limits(shape, micro_tokens)) {
     engine::RecomputePlanner planner(engine, pass_of(shape, limit));
-    least = planner.least();
-    if (least > budget - fixed) continue;
-    engine::RecomputePlan plan = planner.plan(budget - fixed);
-    const double cost = overhead(engine, plan, pass_tokens(shape, limit));
-    if (best && cost >= best_overhead) continue;
-    best = std::move(plan);
-    best_limit = limit;
+    fit.least_tokens = pass_tokens(shape, limit);
+    fit.least = planner.least();
+    if (fit.least > budget - fit.fixed) continue;
+    engine::RecomputePlan plan = planner.plan(budget - fit.fixed);
+    const double cost = overhead(engine, plan, fit.least_tokens);
+    if (fit.best && cost >= best_overhead) continue;
+    fit.best = std::move(plan);
+    fit.micro_tokens = limit;
     best_overhead = cost;
   }
-  if (!best) {
+  return fit;
+}
+
+}  // namespace
+
+bool needs_files(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
+                 const std::string& memory) {
+  return !shape.pass.train_base && !find_fit(engine, shape, micro_tokens, memory).best;
+}
+
+TrainPlan fit_train(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
+                    const std::string& memory) {
+  Fit fit = find_fit(engine, shape, micro_tokens, memory);
+  if (!fit.best) {
+    const bool in_files = shape.pass.weights_in_files || engine.model().weights->in_files();
     throw Error(
         ErrorCode::kInvalidArgument,
-        fmt::format("--memory {}: weights, adapters and optimizer take {} of it, and a pass of {} "
+        fmt::format("--memory {}: {}adapters and optimizer take {} of it, and a pass of {} "
                     "tokens takes {} at least, with full recompute; give more, or drop longer "
                     "examples with --max-length",
-                    memory, report::format_bytes(fixed),
-                    pass_tokens(shape, pass_limits(shape, micro_tokens).back()),
-                    report::format_bytes(least)));
+                    memory, in_files ? "" : "weights, ", report::format_bytes(fit.fixed),
+                    fit.least_tokens, report::format_bytes(fit.least)));
   }
-  return plan_train(engine, shape, best_limit, *std::move(best));
+  return plan_train(engine, shape, fit.micro_tokens, *std::move(fit.best));
+}
+
+std::string choose_offload(const TrainOptions& options, const data::Dataset& train,
+                           const data::Dataset& eval) {
+  if (options.memory.empty()) return {};
+  const std::unique_ptr<engine::Engine> engine = make_planning_engine(options);
+  const RunShape shape = train_shape(options, engine->config(), train, eval);
+  if (!needs_files(*engine, shape, options.micro_tokens, options.memory)) return {};
+  return options.offload.empty() ? env_temporary_folder() : options.offload;
 }
 
 TrainPlan plan_of(TrainJob& job) {
@@ -226,6 +264,14 @@ std::string time_text(const TrainPlan& plan, const MachineLimits& limits) {
       report::format_count(plan.work.flops),
       report::format_bytes(static_cast<int64_t>(plan.work.bytes)),
       report::format_count(limits.flops), report::format_bytes(static_cast<int64_t>(limits.bytes)));
+}
+
+std::string file_text(const TrainPlan& plan, const std::string& folder) {
+  if (plan.memory.file_bytes == 0) return {};
+  return fmt::format(
+      "{} apart from that, in a file in {}; each of {:.3g} passes a step reads it twice, at the "
+      "speed of the disk where the system has no room to keep it",
+      report::format_bytes(plan.memory.file_bytes), folder, plan.num_passes);
 }
 
 std::string activations_text(const TrainPlan& plan) {

@@ -47,6 +47,17 @@ std::vector<int64_t> pass_limits(const RunShape& shape, int64_t micro_tokens);
 TrainPlan fit_train(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
                     const std::string& memory);
 
+// Of a run of `strata train`.
+RunShape train_shape(const TrainOptions& options, const model::ModelConfig& config,
+                     const data::Dataset& train, const data::Dataset& eval);
+
+// Whether the memory holds such a run only if the frozen weights lie in a file.
+bool needs_files(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
+                 const std::string& memory);
+// The folder of that file; empty: the weights stay in memory. Before the model is loaded.
+std::string choose_offload(const TrainOptions& options, const data::Dataset& train,
+                           const data::Dataset& eval);
+
 // What the job's engine is set to.
 TrainPlan plan_of(TrainJob& job);
 // Sets the engine's tokens of a pass and what it recomputes, by --memory. Without it nothing
@@ -57,6 +68,8 @@ void fit_memory(TrainJob& job);
 std::string memory_text(const engine::MemoryPlan& plan);
 // "4.1 s, predicted from ..."
 std::string time_text(const TrainPlan& plan, const MachineLimits& limits);
+// Where weights in a file are and what that costs; empty where there are none.
+std::string file_text(const TrainPlan& plan, const std::string& folder);
 // A table of the activations of a pass: what is kept of each and what the rest costs.
 std::string activations_text(const TrainPlan& plan);
 

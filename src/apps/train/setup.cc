@@ -11,6 +11,7 @@
 #include "apps/options.h"
 #include "apps/text_stack.h"
 #include "apps/train/job.h"
+#include "apps/train/plan.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "report/format.h"
@@ -25,6 +26,11 @@ void check_together(const TrainOptions& o) {
   if (!o.memory.empty() && o.recompute != "none") {
     throw Error(ErrorCode::kInvalidArgument,
                 "--memory and --recompute: give one; --memory chooses what is kept");
+  }
+  if (!o.offload.empty() && (o.memory.empty() || o.method == "full")) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--offload: the folder of frozen weights that --memory does not hold; give "
+                "--memory, and --method lora");
   }
   data::parse_schedule(o.schedule);
   if (o.optimizer == "muon" && o.method != "full") {
@@ -100,7 +106,9 @@ std::unique_ptr<TrainJob> make_train_job(const TrainOptions& options) {
     train = pick(train, split.train);
     train.num_too_long = too_long;
   }
-  auto engine = make_engine(options, {.pass_tokens = options.micro_tokens});
+  EngineSetup setup = options;
+  setup.offload = choose_offload(options, train, eval);
+  auto engine = make_engine(setup, {.pass_tokens = options.micro_tokens});
   check_vocabulary(train, engine->config().vocab_size, options.data);
   check_vocabulary(eval, engine->config().vocab_size,
                    options.eval.empty() ? options.data : options.eval);

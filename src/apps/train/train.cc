@@ -64,6 +64,9 @@ void print_plan(TrainJob& job) {
                                           ? fmt::format(", resuming after {}", job.steps_done())
                                           : "")});
   table.add_row({"memory", memory_text(plan.memory)});
+  if (engine.model().files) {
+    table.add_row({"weights", file_text(plan, engine.model().files->folder())});
+  }
   // Before the pass takes its memory: the probe borrows that much.
   table.add_row({"a step", time_text(plan, probe_limits(engine.backend(),
                                                         engine.model().weights->compute_dtype(),

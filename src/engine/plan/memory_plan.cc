@@ -76,7 +76,9 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape) {
 MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_bytes) {
   const model::ModelWeights& weights = *engine.model().weights;
   MemoryPlan plan;
-  plan.items.push_back({"weights", weights.num_bytes()});
+  const bool in_files = shape.weights_in_files || weights.in_files();
+  plan.items.push_back({"weights", in_files ? 0 : weights.num_bytes()});
+  if (in_files) plan.file_bytes = weights.num_bytes();
   int64_t adapters = 0;
   for (const auto& [slot, adapter] : engine.adapters()) {
     const int64_t flat = adapter->num_parameters() * dtype_bytes(DType::kF32);

@@ -19,6 +19,7 @@ struct PlanShape {
   bool train_base = false;
   std::optional<model::Recompute> recompute = {};  // the engine's own unless given
   bool alone = false;  // its tokens are one sequence, as a datum that is longer than a pass runs
+  bool weights_in_files = false;  // though the engine at hand may hold them in memory
   int64_t kv_positions = 0;
   int64_t num_sampled = 0;  // sequences that are sampled, for their states
 };
@@ -30,6 +31,7 @@ struct PlanItem {
 
 struct MemoryPlan {
   std::vector<PlanItem> items;
+  int64_t file_bytes = 0;  // of weights that lie in files; apart from the memory
   [[nodiscard]] int64_t total() const {
     int64_t sum = 0;
     for (const PlanItem& item : items) sum += item.bytes;

@@ -304,7 +304,9 @@ LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptio
   model.config = parsed.config;
   model.warnings = std::move(parsed.warnings);
   model.checkpoint = std::make_unique<CheckpointDir>(dir);
-  model.weights = std::make_unique<ModelWeights>(backend, model.config, options.compute_dtype);
+  if (!options.offload.empty()) model.files = std::make_unique<FileAllocator>(options.offload);
+  model.weights = std::make_unique<ModelWeights>(backend, model.config, options.compute_dtype,
+                                                 model.files.get());
   const std::vector<std::string> faults =
       match_tensors(*model.checkpoint, *model.weights, model.ignored);
   if (!faults.empty()) fail_all(dir, faults);

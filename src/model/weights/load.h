@@ -17,11 +17,14 @@ namespace strata::model {
 struct LoadOptions {
   DType compute_dtype = DType::kF32;
   bool strict_config = false;
+  // Not empty: the parameters lie in a file of this folder instead of the backend's memory.
+  std::string offload = {};
 };
 
 struct LoadedModel {
   std::string dir;
   ModelConfig config;
+  std::unique_ptr<FileAllocator> files;  // of the weights, where they are offloaded
   std::unique_ptr<ModelWeights> weights;
   std::unique_ptr<CheckpointDir>
       checkpoint;                    // where the weights came from; null for a model made in memory

@@ -93,7 +93,8 @@ std::string layer_tensor_name(int64_t layer, std::string_view suffix, int64_t ex
   return layer < 0 ? "model." + name : fmt::format("model.layers.{}.{}", layer, name);
 }
 
-ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DType compute_dtype)
+ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DType compute_dtype,
+                           FileAllocator* files)
     : config_(config), layer_table_(config), compute_dtype_(compute_dtype) {
   CHECK(compute_dtype == DType::kF32 || compute_dtype == DType::kBF16);
   const int64_t panel_width = backend.panel_width();
@@ -109,7 +110,7 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
   for (const ParamRow& row : layer_table_.streams_rows()) {
     total += row_bytes(row, compute_dtype, panel_width);
   }
-  arena_ = Arena(backend.allocator(), total);
+  arena_ = Arena(files != nullptr ? *files : backend.allocator(), total);
 
   embedding_ = add_parameter(make_parameter("model.embed_tokens.weight", embed_shape),
                              arena_.take(embed_bytes), panel_width);
@@ -124,6 +125,26 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
                           panel_width);
   }
   bind_layers();
+  if (files != nullptr) pages_ = std::make_unique<WeightPages>(pages_of_layers());
+}
+
+// Of each layer, and then of what lies outside the layers.
+std::vector<std::vector<PageRange>> ModelWeights::pages_of_layers() const {
+  std::vector<std::vector<PageRange>> pages(params_.size() + 1);
+  for (const Parameter& parameter : table_) {
+    const PageRange range = parameter.is_matrix()
+                                ? PageRange{parameter.panel.data, parameter.panel.num_bytes()}
+                                : PageRange{parameter.values.data, parameter.values.num_bytes()};
+    std::vector<PageRange>& of =
+        parameter.layer < 0 ? pages.back() : pages[static_cast<size_t>(parameter.layer)];
+    // Experts lie one behind the other.
+    if (!of.empty() && static_cast<char*>(of.back().data) + of.back().bytes == range.data) {
+      of.back().bytes += range.bytes;
+    } else {
+      of.push_back(range);
+    }
+  }
+  return pages;
 }
 
 size_t ModelWeights::add_parameter(Parameter parameter, void* memory, int64_t panel_width) {
@@ -233,6 +254,7 @@ std::vector<StoredTensor> ModelWeights::stored_tensors() const {
 
 void ModelWeights::write(Backend& backend, size_t index, int64_t first_row, TensorView rows) {
   Parameter& parameter = table_[index];
+  if (pages_) pages_->note_written(rows.num_bytes());
   if (parameter.is_matrix()) {
     pack_rows(backend, parameter.blocks, rows, first_row, parameter.panel);
     return;

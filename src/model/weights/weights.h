@@ -6,6 +6,7 @@
 // thread only.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include "backend/arena.h"
 #include "backend/backend.h"
 #include "model/config.h"
+#include "model/weight_pages.h"
 #include "model/weights/layer_table.h"
 #include "tensor/panel.h"
 #include "tensor/view.h"
@@ -66,8 +68,10 @@ struct StoredTensor {
 
 class ModelWeights {
  public:
-  // Allocates zeroed parameters. compute_dtype is the type of products: f32 or bf16.
-  ModelWeights(const Backend& backend, const ModelConfig& config, DType compute_dtype);
+  // Allocates zeroed parameters. compute_dtype is the type of products: f32 or bf16. With `files`
+  // they lie there and not in the backend's memory; then passes say where they are (turn_to).
+  ModelWeights(const Backend& backend, const ModelConfig& config, DType compute_dtype,
+               FileAllocator* files = nullptr);
   ModelWeights(const ModelWeights&) = delete;
   ModelWeights& operator=(const ModelWeights&) = delete;
 
@@ -80,6 +84,13 @@ class ModelWeights {
   // The table by checkpoint tensors, in its order. Borrows names from the table.
   [[nodiscard]] std::vector<StoredTensor> stored_tensors() const;
   [[nodiscard]] int64_t num_bytes() const { return arena_.size(); }
+
+  [[nodiscard]] bool in_files() const { return pages_ != nullptr; }
+  // A pass is at this layer, and then at `next` (num_layers: the head): of weights in files, what
+  // comes next is read ahead, and what is done with leaves the memory.
+  void turn_to(int64_t layer, int64_t next) const {
+    if (pages_) pages_->turn_to(layer, next);
+  }
 
   // A layer's sublayers, ready to run.
   [[nodiscard]] std::span<const SublayerContext> layer(int64_t index) const {
@@ -108,6 +119,7 @@ class ModelWeights {
   void add_layers(int64_t panel_width);
   void add_streams(int64_t panel_width);
   void bind_layers();
+  [[nodiscard]] std::vector<std::vector<PageRange>> pages_of_layers() const;
   // The view of a row, whose (first) parameter is `index` in the table.
   void bind_view(std::vector<ParamView>& views, const ParamRow& row, size_t index);
   size_t add_parameter(Parameter parameter, void* memory, int64_t panel_width);
@@ -116,6 +128,7 @@ class ModelWeights {
   LayerTable layer_table_;
   DType compute_dtype_;
   Arena arena_;
+  std::unique_ptr<WeightPages> pages_;  // of weights in files
   std::vector<Parameter> table_;
   // Of each layer and sublayer, its connector's parameters and its block's, by key.
   struct SublayerParams {

@@ -1,0 +1,84 @@
+// Weights that lie in a file change no bit of training, scoring or sampling, also where the system
+// has thrown out what it kept of them.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include "engine/memory_plan.h"
+#include "tests/engine/tiny_engine.h"
+
+namespace strata::engine {
+namespace {
+
+std::unique_ptr<Engine> engine_of(const std::string& name, const std::string& offload) {
+  auto backend = std::make_unique<Backend>(choose_cpu_path(), /*threads=*/2);
+  auto model = model::load_model(
+      *backend, std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + name + "/model",
+      {.compute_dtype = DType::kBF16, .offload = offload});
+  return std::make_unique<Engine>(std::move(backend), std::move(model),
+                                  EngineOptions{.pass_tokens = 60});
+}
+
+// Out of the process and out of the system's cache.
+void throw_out(Engine& engine) {
+  for (const model::Parameter& parameter : engine.model().weights->table()) {
+    const bool is_matrix = parameter.is_matrix();
+    const auto begin =
+        reinterpret_cast<uintptr_t>(is_matrix ? parameter.panel.data : parameter.values.data);
+    const int64_t bytes = is_matrix ? parameter.panel.num_bytes() : parameter.values.num_bytes();
+    const uintptr_t first = begin / 4096 * 4096;
+    const auto size = static_cast<size_t>(begin - first) + static_cast<size_t>(bytes);
+    ASSERT_EQ(::msync(reinterpret_cast<void*>(first), size, MS_SYNC), 0);
+    ::madvise(reinterpret_cast<void*>(first), size, MADV_PAGEOUT);
+  }
+}
+
+std::vector<std::vector<float>> results(Engine& engine, bool evicts) {
+  const api::AdapterSlot slot = engine.create_adapter(tiny_specs(engine, 4), 3);
+  stir(engine, slot);
+  api::Batch batch = {.gradients = api::Gradients::kAdapters};
+  batch.sequences = {tiny_sequence(engine, 50, 1, slot),
+                     tiny_sequence(engine, 30, 2, api::AdapterSlot::kBase)};
+  std::vector<std::vector<float>> out;
+  for (const auto& recompute : {model::Recompute::kNone, model::Recompute::kFull}) {
+    if (evicts) throw_out(engine);
+    engine.set_pass(60, recompute);
+    for (const auto& sequence : engine.run(batch).sequences) out.push_back(sequence.logprobs);
+    out.push_back(copy_of(engine.adapter(slot).gradients()));
+    engine.step(slot, {.lr = 1e-2});
+    out.push_back(copy_of(engine.adapter(slot).parameters()));
+  }
+  api::SampleRequest request;
+  request.prompt = tiny_tokens(20, engine.config().vocab_size, 5);
+  request.max_tokens = 8;
+  request.slot = slot;
+  for (const api::SampleResult& sample : engine.sample({request})) out.push_back(sample.logprobs);
+  return out;
+}
+
+class EngineOffload : public testing::TestWithParam<std::string> {};
+
+TEST_P(EngineOffload, ChangesNoBit) {
+  auto kept = engine_of(GetParam(), "");
+  auto offloaded = engine_of(GetParam(), testing::TempDir());
+  auto evicted = engine_of(GetParam(), testing::TempDir());
+  const auto wanted = results(*kept, false);
+  EXPECT_EQ(results(*offloaded, false), wanted);
+  EXPECT_EQ(results(*evicted, true), wanted);
+}
+
+TEST_P(EngineOffload, IsNoMemoryOfThePlan) {
+  auto kept = engine_of(GetParam(), "");
+  auto offloaded = engine_of(GetParam(), testing::TempDir());
+  const PlanShape shape = {.pass_tokens = 60, .backward = true};
+  const MemoryPlan in_memory = plan_memory(*kept, shape), in_file = plan_memory(*offloaded, shape);
+  EXPECT_EQ(in_memory.file_bytes, 0);
+  EXPECT_EQ(in_file.file_bytes, offloaded->model().weights->num_bytes());
+  EXPECT_EQ(in_file.total() + in_file.file_bytes, in_memory.total());
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, EngineOffload,
+                         testing::Values("qwen3", "gemma3", "deepseek_moe", "qwen3_moe",
+                                         "qwen3_5_moe", "deepseek_v4", "zero_layers_tied"));
+
+}  // namespace
+}  // namespace strata::engine
