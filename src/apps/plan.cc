@@ -247,10 +247,9 @@ int plan_serving(const PlanOptions& options) {
   engine::Engine* const engines[] = {engine.get()};
   server::ServeOptions requests;
   server::share_memory(requests, memory);
-  const ServePlan plan =
-      plan_serve(engines, memory, options.max_rank, HostOptions().max_sample_rows,
-                 request_rows(server::Budget(requests)),
-                 model::parse_expert_rank(options.expert_rank));
+  const ServePlan plan = plan_serve(
+      engines, memory, options.max_rank, HostOptions().max_sample_rows,
+      request_rows(server::Budget(requests)), model::parse_expert_rank(options.expert_rank));
   if (!options.json) {
     fmt::print("{}", plan.text());
     return 0;
@@ -262,7 +261,7 @@ int plan_serving(const PlanOptions& options) {
       {"bytes",
        {{"weights", plan.weights},
         {"process", plan.process},
-         {"requests", requests_bytes},
+        {"requests", requests_bytes},
         {"passes", plan.passes},
         {"sampling_steps", plan.steps},
         {"kv_cache", plan.kv},

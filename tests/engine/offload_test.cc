@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
-#include "engine/memory_plan.h"
+#include "engine/plan/memory_plan.h"
 #include "tests/engine/tiny_engine.h"
 
 namespace strata::engine {

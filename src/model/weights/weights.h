@@ -15,8 +15,8 @@
 #include "backend/arena.h"
 #include "backend/backend.h"
 #include "model/config.h"
-#include "model/weight_pages.h"
 #include "model/weights/layer_table.h"
+#include "model/weights/weight_pages.h"
 #include "tensor/panel.h"
 #include "tensor/view.h"
 

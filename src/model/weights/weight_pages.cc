@@ -1,4 +1,4 @@
-#include "model/weight_pages.h"
+#include "model/weights/weight_pages.h"
 
 namespace strata::model {
 
