@@ -177,7 +177,11 @@ TEST(Plan, OfServingIsThatOfAServer) {
   const boost::json::object line = plan(options);
   const auto engine = make_engine({.model = options.model, .dtype = "bf16", .threads = 2});
   engine::Engine* const engines[] = {engine.get()};
-  const ServePlan wanted = plan_serve(engines, int64_t{512} << 20, 64, /*max_sample_rows=*/256);
+  constexpr int64_t kMemory = int64_t{512} << 20;
+  server::ServeOptions requests;
+  server::share_memory(requests, kMemory);
+  const ServePlan wanted = plan_serve(engines, kMemory, 64, /*max_sample_rows=*/256,
+                                      request_rows(server::Budget(requests)));
   EXPECT_EQ(line.at("longest_datum").as_int64(), wanted.longest_data[0]);
   EXPECT_EQ(line.at("adapters_of_rank_32").as_int64(), wanted.adapters / wanted.slot_rank_32);
   EXPECT_EQ(line.at("samples_of_2048").as_int64(), wanted.kv / wanted.sample_bytes);

@@ -125,7 +125,7 @@ void drain(const sigset_t& signals, const scheduler::Scheduler& scheduler, doubl
 
 int run_serve(const server::ServeOptions& given) {
   const sigset_t signals = block_signals();
-  report::TraceFile trace(options.trace);
+  report::TraceFile trace(given.trace);
   return_large_buffers();
   server::raise_file_limit(given);
   server::ServeOptions options = given;
