@@ -14,7 +14,7 @@ python3 - "$root" "$made/tokenizer.json" <<'EOF'
 import json
 import sys
 
-sys.path.insert(0, sys.argv[1] + "/tools/golden")
+sys.path.insert(0, sys.argv[1] + "/tools/data")
 from make_test_tokenizers import QWEN35_PATTERN
 
 with open(sys.argv[1] + "/models/tiny-qwen3/tokenizer.json", encoding="utf-8") as f:
