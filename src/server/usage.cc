@@ -16,10 +16,8 @@ constexpr double kLongestWait = 60;  // of Retry-After: clients read no more of 
 size_t index(UsageKind kind) { return static_cast<size_t>(kind); }
 
 Response limited_response(const std::string& message, double seconds) {
-  Response response = error_response(429, message);
-  response.headers.push_back(
-      {"retry-after", fmt::format("{:.0f}", std::clamp(std::ceil(seconds), 1.0, kLongestWait))});
-  return response;
+  const double wait = std::clamp(std::ceil(seconds), 1.0, kLongestWait);
+  return busy_response(429, message, static_cast<int>(wait));
 }
 
 double full(const UsageLimit& rate) { return std::max(1.0, kBurstSeconds * rate.amount); }

@@ -97,8 +97,8 @@ Response error_response(int status, std::string_view message) {
   return json_response(status, boost::json::serialize(body));
 }
 
-Response unavailable_response(std::string_view message, int retry_seconds) {
-  Response response = error_response(503, message);
+Response busy_response(int status, std::string_view message, int retry_seconds) {
+  Response response = error_response(status, message);
   response.headers.push_back({"retry-after", std::to_string(retry_seconds)});
   return response;
 }

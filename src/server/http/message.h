@@ -99,8 +99,8 @@ Response json_response(int status, std::string json_text);
 // {"detail": message}: what every fault of a request looks like.
 Response error_response(int status, std::string_view message);
 
-// 503 with Retry-After: what is wanted will be there, or work, in a while.
-Response unavailable_response(std::string_view message, int retry_seconds);
+// An error with Retry-After: there is no room now, or what is wanted will be there in a while.
+Response busy_response(int status, std::string_view message, int retry_seconds = 1);
 
 // Takes the response of one request: called exactly once, from any thread.
 using Respond = std::function<void(Response)>;

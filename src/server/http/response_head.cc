@@ -87,9 +87,7 @@ std::string closing_text(const Response& response) {
 }
 
 std::string busy_text(std::string_view message) {
-  Response response = error_response(503, message);
-  response.headers.push_back({"retry-after", "1"});
-  return closing_text(response);
+  return closing_text(busy_response(503, message));
 }
 
 }  // namespace strata::server

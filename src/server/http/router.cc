@@ -44,19 +44,15 @@ bool type_fits(const Route& route, const Request& request) {
 
 Response fault_response(std::string_view where, const std::exception& fault) {
   if (dynamic_cast<const Conflict*>(&fault) != nullptr) return error_response(409, fault.what());
-  if (dynamic_cast<const Busy*>(&fault) != nullptr) {
-    Response response = error_response(429, fault.what());
-    response.headers.push_back({"retry-after", "1"});
-    return response;
-  }
+  if (dynamic_cast<const Busy*>(&fault) != nullptr) return busy_response(429, fault.what());
   const auto* error = dynamic_cast<const Error*>(&fault);
   if (error != nullptr && error->code != ErrorCode::kIo)
     return error_response(status_of(error->code), error->what());
   log(LogLevel::kError, fmt::format("{}: {}", where, fault.what()));
   // A full disk, a database that is away: not the request's fault, and it may pass.
   if (error != nullptr) {
-    return unavailable_response(
-        "the server cannot write its state now (disk full, or its database is away)", 5);
+    return busy_response(
+        503, "the server cannot write its state now (disk full, or its database is away)", 5);
   }
   return error_response(500, "the server failed on this request; its log says why");
 }

@@ -386,9 +386,9 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   if (fault_of_body) {
     if (fault_of_body->status < 0) co_return false;
     request.free_body();
-    Response response = error_response(fault_of_body->status, fault_of_body->text);
-    if (fault_of_body->status == 503 || fault_of_body->status == 429)
-      response.headers.push_back({"retry-after", "1"});
+    const bool is_busy = fault_of_body->status == 503 || fault_of_body->status == 429;
+    Response response = is_busy ? busy_response(fault_of_body->status, fault_of_body->text)
+                                : error_response(fault_of_body->status, fault_of_body->text);
     co_await refuse(connection, std::move(response), request);
     co_return false;
   }

@@ -42,8 +42,7 @@ SharedLimit::Share hold_response(const SharedLimit& limit, const std::string& te
       size, limit.used(tenant), limit.limit(),
       is_too_large ? "it can never be sent: ask for less, or for protobuf instead of JSON"
                    : "read those, then send this again");
-  response = error_response(is_too_large ? 400 : busy_status, why);
-  if (!is_too_large) response.headers.push_back({"retry-after", "1"});
+  response = is_too_large ? error_response(400, why) : busy_response(busy_status, why);
   return {};
 }
 

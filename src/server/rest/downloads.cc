@@ -118,7 +118,7 @@ void Rest::archive(const Request& request, const Respond& respond) {
       parts_.registry.archive(row);
     } catch (const std::exception& error) {
       log(LogLevel::kError, fmt::format("archive of {}: {}", path_of(row).text(), error.what()));
-      return respond(unavailable_response("the archive could not be written", 5));
+      return respond(busy_response(503, "the archive could not be written", 5));
     }
     respond(json_response(
         200, JsonObject{{"url", url}, {"expires", rfc3339(static_cast<double>(expires))}}.text()));
@@ -164,7 +164,7 @@ Response Rest::file(const Request& request) {
   const std::optional<std::string> made = parts_.registry.made_archive(*row);
   if (made) return file_response(*made, claim.file, request.header("range"));
   pack_again(*row);
-  return unavailable_response("the archive is being packed", 1);
+  return busy_response(503, "the archive is being packed");
 }
 
 }  // namespace strata::server

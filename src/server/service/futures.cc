@@ -175,11 +175,9 @@ void Futures::poll(const std::string& tenant, const std::string& id, const Respo
   if (entry.done) return deliver(id, entry, respond);
   if (entry.polls.size() >= kMaxPolls) end_oldest_poll(id, entry);
   if (!parked_by_tenant_.take_only(tenant, 1)) {
-    Response full = error_response(
+    return respond(busy_response(
         429, fmt::format("{} polls of this tenant are waiting already, {} in all (--max-parked {})",
-                         parked_by_tenant_.used(tenant), num_parked_, parked_by_tenant_.limit()));
-    full.headers.push_back({"retry-after", "1"});
-    return respond(std::move(full));
+                         parked_by_tenant_.used(tenant), num_parked_, parked_by_tenant_.limit())));
   }
   entry.polls.emplace_back(now + options_.poll_hold, respond);
   parked_.emplace_back(now + options_.poll_hold, id);

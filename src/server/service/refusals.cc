@@ -2,13 +2,9 @@
 
 #include <fmt/format.h>
 
-namespace strata::server {
+#include <string_view>
 
-Response busy_response(int status, std::string_view message) {
-  Response response = error_response(status, message);
-  response.headers.push_back({"retry-after", "1"});
-  return response;
-}
+namespace strata::server {
 
 Response no_room_response() {
   return busy_response(429,

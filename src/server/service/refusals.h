@@ -2,14 +2,11 @@
 #pragma once
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "server/http/message.h"
 
 namespace strata::server {
 
-// With a Retry-After of a second.
-Response busy_response(int status, std::string_view message);
 // The tenant's results take what they may.
 Response no_room_response();
 // A result that is known to take `bytes`, of `most` that a tenant's may: 429, or 400 when it never
