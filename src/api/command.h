@@ -97,6 +97,13 @@ struct Command {
   int64_t seq_id = 0;        // 1, 2, ... in a model; 0 for CreateModel, UnloadModel and Sample
   uint64_t fingerprint = 0;  // hash of the payload: equal for a request that was sent again
   Operation op = {};
+
+  // Passes, steps and samples, which their sender sends again when told that there is no room. The
+  // others are small, and nobody sends the making of a model again.
+  [[nodiscard]] bool may_be_put_off() const {
+    return std::holds_alternative<ForwardBackward>(op) || std::holds_alternative<OptimStep>(op) ||
+           std::holds_alternative<Sample>(op);
+  }
 };
 
 }  // namespace strata::api

@@ -15,13 +15,6 @@ namespace {
 
 constexpr int64_t kPartOfOne = 4;  // of all queued bytes, for one command
 
-// The others are small, and are taken as long as there is any room.
-bool may_be_put_off(const api::Command& command) {
-  return std::holds_alternative<api::ForwardBackward>(command.op) ||
-         std::holds_alternative<api::OptimStep>(command.op) ||
-         std::holds_alternative<api::Sample>(command.op);
-}
-
 }  // namespace
 
 bool Scheduler::is_save(const api::Command& command) {
@@ -67,7 +60,7 @@ api::Admission Scheduler::book(Held& held, const Model* model) {
   const int64_t limit = queued_bytes_.limit();
   if (held.num_bytes > limit / kPartOfOne) return api::Admission::kTooLarge;
   const int64_t seq_id = held.command.seq_id;
-  const bool is_late = may_be_put_off(held.command);
+  const bool is_late = held.command.may_be_put_off();
   int64_t spare = is_late ? queued_bytes_.own_part() / 8 : 0;
   if (model != nullptr && seq_id > model->queue.missing())
     spare = std::max(spare, is_late ? limit / kPartOfOne : limit / kPartOfOne / 2);

@@ -22,13 +22,6 @@ constexpr double kStallSeconds = 2.0;      // a tick that is later than this tel
 constexpr size_t kValuesAtOnce = 1 << 18;  // numbers of a result; a millisecond of packing
 constexpr size_t kReadAtOnce = 64 << 10;   // bytes; a few milliseconds of parsing at most
 
-// Saves, loads and the making of models are never answered 429.
-bool may_be_put_off(const api::Command& command) {
-  return std::holds_alternative<api::ForwardBackward>(command.op) ||
-         std::holds_alternative<api::OptimStep>(command.op) ||
-         std::holds_alternative<api::Sample>(command.op);
-}
-
 size_t num_values(const api::TopkTable& topk) { return topk.ids.size() + topk.logprobs.size(); }
 
 // About how many numbers an answer holds.
@@ -131,7 +124,7 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
     if (pending.failed) guarded("undo", pending.failed);
     return busy_response(503, "the server is shutting down");
   }
-  if (may_be_put_off(command) && !futures_.has_room(tenant)) {
+  if (command.may_be_put_off() && !futures_.has_room(tenant)) {
     if (pending.failed) guarded("undo", pending.failed);
     return no_room_response();
   }
