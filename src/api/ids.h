@@ -23,7 +23,7 @@ using ModelId = Id<struct ModelTag>;        // a training run: "<session>:train:
 using RequestId = Id<struct RequestTag>;    // names a future
 using SnapshotId = Id<struct SnapshotTag>;  // names fixed sampler weights: the same bits for ever
 
-// A base model of this process: its index in the table that apps/serve/serve loads.
+// A base model of this process: its index in the table that apps/serve loads.
 enum class BaseId : int32_t {};
 
 }  // namespace strata::api

@@ -17,7 +17,6 @@
 namespace strata::apps {
 
 OptionTable options_of(TrainOptions& o);
-OptionTable options_of(PlanOptions& o);
 OptionTable options_of(GenerateOptions& o);
 OptionTable options_of(ChatOptions& o);
 OptionTable options_of(InspectOptions& o);

@@ -285,9 +285,7 @@ struct Mode {
 };
 
 int plan_pipeline(const PlanOptions& options) {
-  PlanScheduleOptions schedule = options.schedule;
-  schedule.json = options.json;
-  return plan_schedule(schedule);
+  return plan_schedule(options.schedule, options.json);
 }
 
 constexpr Mode kModes[] = {

@@ -155,7 +155,7 @@ void write_timeline(const std::string& path, const Table& table, const schedule:
 
 }  // namespace
 
-int plan_schedule(const PlanScheduleOptions& options) {
+int plan_schedule(const PlanScheduleOptions& options, bool as_json) {
   check_given(options);
   const Table table = make_table(options);
   check(options, table);
@@ -170,7 +170,7 @@ int plan_schedule(const PlanScheduleOptions& options) {
   const schedule::Walk walk =
       schedule::walk(computation, schedule::ideal_costs(options.forwarding_delay));
   if (!options.trace.empty()) write_timeline(options.trace, computation, walk);
-  options.json ? print_json(options, out, walk) : print_words(options, out, walk);
+  as_json ? print_json(options, out, walk) : print_words(options, out, walk);
   return 0;
 }
 

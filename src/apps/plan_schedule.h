@@ -14,10 +14,10 @@ struct PlanScheduleOptions {
   std::string schedule_out = {};
   bool with_transfers = false;  // in what is written
   std::string trace = {};       // file of the timeline at ideal costs
-  bool json = false;
 };
 
-// 0; a fault of the table is an Error that names rank, slot, action and rule.
-int plan_schedule(const PlanScheduleOptions& options);
+// Prints words, or one line of JSON. 0; a fault of the table is an Error that names rank, slot,
+// action and rule.
+int plan_schedule(const PlanScheduleOptions& options, bool as_json);
 
 }  // namespace strata::apps

@@ -2,7 +2,7 @@
 // The host touches what lies there only while a HostAccess lives: the CPU's ops hold one, copies to
 // and from the host, and files that are loaded and saved. Nothing else above ops/ does
 // (tools/check/check_layers.py has the list; tests run the engine on memory that is shut otherwise,
-// tests/backend/protected_memory.cc).
+// tests/protected/protected_memory.cc).
 #pragma once
 #include <cstdint>
 

@@ -34,14 +34,14 @@ class PlanSchedule : public testing::Test {
   [[nodiscard]] std::string content(const std::string& name) const {
     return read_file(path(name), 1 << 20);
   }
-  static std::string printed(const PlanScheduleOptions& options) {
+  static std::string printed(const PlanScheduleOptions& options, bool as_json = false) {
     testing::internal::CaptureStdout();
-    EXPECT_EQ(plan_schedule(options), 0);
+    EXPECT_EQ(plan_schedule(options, as_json), 0);
     return testing::internal::GetCapturedStdout();
   }
   static std::string fault(const PlanScheduleOptions& options) {
     try {
-      plan_schedule(options);
+      plan_schedule(options, false);
     } catch (const Error& error) {
       EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);  // exit code 2
       return error.what();
@@ -64,8 +64,8 @@ TEST_F(PlanSchedule, PrintsBubblesAndPeaks) {
 }
 
 TEST_F(PlanSchedule, PrintsAnObject) {
-  const auto out = boost::json::parse(printed(
-      {.schedule = "interleaved", .pipeline = 4, .microbatches = 8, .chunks = 2, .json = true}));
+  const auto out = boost::json::parse(
+      printed({.schedule = "interleaved", .pipeline = 4, .microbatches = 8, .chunks = 2}, true));
   EXPECT_NEAR(out.at("bubble_share").as_double(), 3.0 / 19, 1e-9);
   EXPECT_EQ(out.at("chunks"), 2);
   ASSERT_EQ(out.at("ranks").as_array().size(), 4u);
