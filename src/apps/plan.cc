@@ -7,7 +7,10 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <span>
+#include <string_view>
 
+#include "apps/options.h"
 #include "apps/serve/engine_host.h"
 #include "apps/serve/plan.h"
 #include "apps/train/plan.h"
@@ -238,9 +241,6 @@ int plan_training(const PlanOptions& options) {
 }
 
 int plan_serving(const PlanOptions& options) {
-  if (!options.tokens.empty() || !options.svg.empty()) {
-    refuse("--for serve: --tokens and --svg are of training");
-  }
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(options);
   const int64_t memory = options.memory.empty() ? server::physical_memory() / 5 * 4
                                                 : server::parse_size("memory", options.memory);
@@ -280,25 +280,56 @@ int plan_serving(const PlanOptions& options) {
 
 // What is planned: the first row that is asked for.
 struct Mode {
+  const char* name;
   bool (*asked)(const PlanOptions& options);
   int (*run)(const PlanOptions& options);
+  std::span<const std::string_view> options;  // that it reads
 };
 
 int plan_pipeline(const PlanOptions& options) {
   return plan_schedule(options.schedule, options.json);
 }
 
+constexpr std::string_view kOfPipelines[] = {
+    "schedule",     "pipeline",       "microbatches", "chunks", "forwarding-delay",
+    "schedule-out", "with-transfers", "trace",        "json"};
+constexpr std::string_view kOfServing[] = {"model",         "for",   "memory",  "expert-rank",
+                                           "max-rank",      "dtype", "threads", "device",
+                                           "strict-config", "json"};
+constexpr std::string_view kOfTraining[] = {
+    "model",       "for",           "tokens",       "memory",    "method", "rank",
+    "expert-rank", "targets",       "micro-tokens", "recompute", "dtype",  "threads",
+    "device",      "strict-config", "svg",          "json"};
+
 constexpr Mode kModes[] = {
-    {[](const PlanOptions& o) { return !o.schedule.schedule.empty(); }, plan_pipeline},
-    {[](const PlanOptions& o) { return o.purpose == "serve"; }, plan_serving},
-    {[](const PlanOptions& o) { return !o.model.empty(); }, plan_training},
+    {"--schedule", [](const PlanOptions& o) { return !o.schedule.schedule.empty(); }, plan_pipeline,
+     kOfPipelines},
+    {"--for serve", [](const PlanOptions& o) { return o.purpose == "serve"; }, plan_serving,
+     kOfServing},
+    {"--for train", [](const PlanOptions& o) { return !o.model.empty(); }, plan_training,
+     kOfTraining},
 };
+
+// An option that would change nothing is an error.
+void check_effects(const Mode& mode, PlanOptions given) {
+  PlanOptions absent;
+  const OptionTable values = options_of(given);
+  const OptionTable defaults = options_of(absent);
+  for (size_t i = 0; i < values.rows().size(); ++i) {
+    const OptionRow& row = values.rows()[i];
+    if (row.text() == defaults.rows()[i].text()) continue;
+    if (std::ranges::find(mode.options, row.name) != mode.options.end()) continue;
+    refuse(fmt::format("--{}: has no effect with {}; leave it out", row.name, mode.name));
+  }
+}
 
 }  // namespace
 
 int run_plan(const PlanOptions& options) {
   for (const Mode& mode : kModes) {
-    if (mode.asked(options)) return mode.run(options);
+    if (!mode.asked(options)) continue;
+    check_effects(mode, options);
+    return mode.run(options);
   }
   refuse("--model, or --schedule of a pipeline, says what is planned");
 }

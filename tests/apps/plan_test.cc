@@ -172,6 +172,7 @@ TEST(Plan, OfServingIsThatOfAServer) {
   PlanOptions options = options_of_plan("qwen3");
   options.purpose = "serve";
   options.tokens.clear();
+  options.rank = PlanOptions().rank;
   options.memory = "512MiB";
   options.max_rank = 64;
   const boost::json::object line = plan(options);
@@ -204,6 +205,21 @@ TEST(Plan, RefusesByName) {
   EXPECT_NE(fault(options).find("--memory and --recompute: give one"), std::string::npos);
   options.model.clear();
   EXPECT_NE(fault(options).find("--model"), std::string::npos);
+}
+
+TEST(Plan, RefusesOptionsWithoutEffect) {
+  PlanOptions of_training = options_of_plan("qwen3");
+  of_training.max_rank = 64;
+  EXPECT_EQ(fault(of_training), "plan: --max-rank: has no effect with --for train; leave it out");
+
+  PlanOptions of_serving = options_of_plan("qwen3");
+  of_serving.purpose = "serve";
+  EXPECT_EQ(fault(of_serving), "plan: --tokens: has no effect with --for serve; leave it out");
+
+  PlanOptions of_pipelines;
+  of_pipelines.schedule = {.schedule = "1f1b", .pipeline = 2, .microbatches = 2};
+  of_pipelines.recompute = "full";
+  EXPECT_EQ(fault(of_pipelines), "plan: --recompute: has no effect with --schedule; leave it out");
 }
 
 }  // namespace
