@@ -190,6 +190,26 @@ TEST(Plan, OfServingIsThatOfAServer) {
   EXPECT_NE(fault(options).find("memory: at least"), std::string::npos);
 }
 
+// What is left over decides how long passes are: 3 GiB were refused once, and 4 GiB held no
+// adapter.
+TEST(Plan, AServerRatherHasShortPassesThanNoAdapter) {
+  PlanOptions options;
+  options.model = "qwen3-0.6b";
+  options.purpose = "serve";
+  options.dtype = "bf16";
+  options.json = true;
+  options.memory = "3GiB";
+  const boost::json::object small = plan(options);
+  EXPECT_GE(small.at("adapters_of_rank_8").as_int64(), 1);
+  options.memory = "4GiB";
+  const boost::json::object middle = plan(options);
+  EXPECT_GE(middle.at("adapters_of_rank_32").as_int64(), 1);
+  options.memory = "16GiB";
+  const boost::json::object large = plan(options);
+  EXPECT_LT(middle.at("microbatch_tokens").as_int64(), large.at("microbatch_tokens").as_int64());
+  EXPECT_EQ(large.at("microbatch_tokens").as_int64(), 2048);
+}
+
 TEST(Plan, RefusesByName) {
   PlanOptions options = options_of_plan("qwen3");
   for (const char* tokens :

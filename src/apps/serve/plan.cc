@@ -18,6 +18,8 @@ namespace {
 constexpr int64_t kMostPassTokens = 2048;
 constexpr int64_t kLeastPassTokens = 64;
 constexpr int64_t kSamplePositions = 2048;
+constexpr int64_t kUsualRank = 32;           // of an adapter, at the Tinker SDK
+constexpr int64_t kAdaptersPercent = 40;     // of what passes leave
 constexpr int64_t kProcessBytes = 96 << 20;  // program, sockets, queues, the state store
 
 int64_t slot_bytes(const engine::Engine& engine, int64_t rank, model::ExpertRank expert_rank) {
@@ -133,22 +135,35 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
       bytes += pass_bytes(*engine, tokens, max_rank, expert_rank);
     return bytes;
   };
-  plan.pass_tokens = kMostPassTokens;
-  while (plan.pass_tokens > kLeastPassTokens &&
-         all_passes(plan.pass_tokens) > (budget - fixed) / 2) {
-    plan.pass_tokens /= 2;
-  }
-  plan.passes = 0;
-  for (engine::Engine* engine : engines) {
+  const auto all_steps = [&](int64_t tokens) {
+    int64_t bytes = 0;
+    for (engine::Engine* engine : engines)
+      bytes += step_bytes(*engine, tokens, max_sample_rows, max_rank, expert_rank);
+    return bytes;
+  };
+  const int64_t one_adapter = slot_bytes(*engines[0], std::min(kUsualRank, max_rank), expert_rank);
+  // The longest passes that take half of it, at most, and leave so much.
+  const auto longest_passes = [&](int64_t wanted_rest) {
+    for (int64_t tokens = kMostPassTokens; tokens >= kLeastPassTokens; tokens /= 2) {
+      const int64_t passes = all_passes(tokens);
+      const int64_t rest = budget - fixed - passes - all_steps(tokens);
+      if (passes <= (budget - fixed) / 2 && rest >= wanted_rest) return tokens;
+    }
+    return int64_t{0};
+  };
+  // Shorter passes rather than no adapter of a usual rank, but where none ever fits.
+  plan.pass_tokens = longest_passes(std::max(2 * least, one_adapter * 100 / kAdaptersPercent + 1));
+  if (plan.pass_tokens == 0) plan.pass_tokens = longest_passes(2 * least);
+  if (plan.pass_tokens == 0) plan.pass_tokens = kLeastPassTokens;
+  for (engine::Engine* engine : engines)
     plan.pass_bytes.push_back(pass_bytes(*engine, plan.pass_tokens, max_rank, expert_rank));
-    plan.passes += plan.pass_bytes.back();
-    plan.steps += step_bytes(*engine, plan.pass_tokens, max_sample_rows, max_rank, expert_rank);
-  }
+  plan.passes = all_passes(plan.pass_tokens);
+  plan.steps = all_steps(plan.pass_tokens);
   const int64_t taken = fixed + plan.passes + plan.steps;
   const int64_t rest = budget - taken;
   if (rest < 2 * least) too_little(taken + 2 * least, budget);
   plan.snapshots = rest * 15 / 100;
-  plan.adapters = rest * 40 / 100;
+  plan.adapters = rest * kAdaptersPercent / 100;
   const int64_t kv_share =
       (rest - plan.snapshots - plan.adapters) / static_cast<int64_t>(engines.size());
   for (engine::Engine* engine : engines) {
