@@ -70,7 +70,7 @@ Response Service::create_model(const Request& request) {
   const JsonBody json(request.body, "create_model");
   const Fields body = json.root();
   const std::string session = body.string("session_id");
-  live_session(request, session);
+  require_session(request, session);
   check_optimizer(body);
   const std::string base_name = body.string("base_model");
   const BaseName& base = find_base(body, base_name);
@@ -94,7 +94,7 @@ CheckpointRow Service::find_to_load(const Request& request, const TinkerPath& pa
 Response Service::create_from_checkpoint(const Request& request, const Fields& body) {
   refuse_token(body);
   const std::string session = body.string("session_id");
-  live_session(request, session);
+  require_session(request, session);
   check_optimizer(body);
   const TinkerPath path = parse_tinker_path(body.string("path"));
   if (path.kind != CheckpointKind::kWeights) {
@@ -116,12 +116,37 @@ Response Service::create_from_checkpoint(const Request& request, const Fields& b
                      parts_.registry.lease(row.id), "load_weights");
 }
 
+struct Service::ModelMade : Completion {
+  ModelMade(Service& of, std::string model, const char* reply_type,
+            std::shared_ptr<void> checkpoint)
+      : service(of), id(std::move(model)), type(reply_type), lease(std::move(checkpoint)) {}
+
+  Response finish(const api::Outcome&) override { return model_reply(type, id); }
+  void undo() override {
+    if (!is_alive) return;
+    service.drop_model(id);
+    service.parts_.store.forget_run(id);
+  }
+
+  Service& service;
+  const std::string id;
+  const char* const type;  // of the reply
+  const std::shared_ptr<void> lease;
+  bool is_alive = false;  // it has a row, which was made for this command
+};
+
+struct Service::ModelUnloaded : Completion {
+  explicit ModelUnloaded(std::string model) : id(std::move(model)) {}
+  Response finish(const api::Outcome&) override { return model_reply("unload_model", id); }
+  const std::string id;
+};
+
 Response Service::start_model(const Request& request, const Fields& body,
                               const std::string& session, const BaseName& base,
                               const std::string& base_name, api::CreateModel create,
                               std::shared_ptr<void> lease, const char* type) {
   const int64_t number = body.integer("model_seq_id", 0, INT64_MAX);
-  const std::string id = fmt::format("{}:train:{}", session, number);
+  const std::string id = ModelTable::id_of(session, number);
   request.note(id);
   const bool is_new = !models_.contains(id);
   if (is_new && parts_.store.find_run(id)) live_model(request, id);  // throws: unloaded or lost
@@ -146,31 +171,24 @@ Response Service::start_model(const Request& request, const Fields& body,
   }
   // First what a restart must know, then the model: what the store refuses takes no slot.
   if (is_new) parts_.store.add_run(row);
-  const api::RequestId request_id = command.request;
-  Response response = submit(tenant, std::move(command),
-                             {.finish = [id, type, lease = std::move(lease)](
-                                            const api::Outcome&) { return model_reply(type, id); },
-                              .failed = {}});
+  const auto made = std::make_shared<ModelMade>(*this, id, type, std::move(lease));
+  Response response = submit(tenant, std::move(command), {.completion = made});
   if (is_new && response.status != 200) guarded("undo", [&] { parts_.store.forget_run(id); });
   if (response.status == 409) {  // which a client would repeat for five minutes
     return error_response(
         400, fmt::format("{}: model_seq_id: {} was used for another request", type, number));
   }
   if (response.status != 200 || !is_new) return response;
-  models_[id] = {tenant, session, base_name, api::BaseId{base.model}, lora, false};
+  models_.add(id, {tenant, session, base_name, api::BaseId{base.model}, lora, false});
   parts_.watch.run_started(
       id, {.tenant = tenant, .base_name = base_name, .rank = lora.rank, .begin = row.created_at});
-  pending_[request_id.text].failed = [this, id] {
-    drop_model(id);
-    parts_.store.forget_run(id);
-  };
+  made->is_alive = true;
   return response;
 }
 
 LiveModel& Service::live_model(const Request& request, const std::string& id) {
   request.note(id);
-  const auto found = models_.find(id);
-  if (found != models_.end() && found->second.tenant == request.tenant) return found->second;
+  if (LiveModel* model = models_.find(id, request.tenant)) return *model;
   const std::optional<RunRow> row = parts_.store.find_run(id);
   if (!row || row->tenant != request.tenant) {
     throw Error(ErrorCode::kNotFound, fmt::format("no such model: {}", id.substr(0, 200)));
@@ -190,7 +208,7 @@ LiveModel& Service::live_model(const Request& request, const std::string& id) {
 }
 
 void Service::drop_model(const std::string& id) {
-  models_.erase(id);
+  models_.remove(id);
   parts_.watch.run_ended(id);
   remembered_.forget(id);
   // Should it fail, the next start says "lost" of the model, not "unloaded".
@@ -222,10 +240,8 @@ Response Service::unload_model(const Request& request) {
   api::Command command = training_command(request, model, id, /*seq_id=*/0);
   command.fingerprint = fingerprint_of(request.body);
   command.op = api::UnloadModel{};
-  Response response =
-      submit(request.tenant, std::move(command),
-             {.finish = [id](const api::Outcome&) { return model_reply("unload_model", id); },
-              .failed = {}});
+  Response response = submit(request.tenant, std::move(command),
+                             {.completion = std::make_shared<ModelUnloaded>(id)});
   if (response.status == 200) drop_model(id);
   return response;
 }

@@ -26,6 +26,18 @@ struct Service::Pass {
   std::optional<std::string> fault = std::nullopt;  // of the data
 };
 
+struct Service::PassDone : Completion {
+  explicit PassDone(PassForm of) : form(of) {}
+
+  Response finish(const api::Outcome& outcome) override {
+    const auto& result = std::get<api::ForwardBackwardResult>(outcome);
+    return form == PassForm::kBinary ? forward_backward_response(result)
+                                     : forward_backward_as_accepted(result);
+  }
+
+  const PassForm form;
+};
+
 std::optional<SampleRecord> Service::find_record(const std::string& session,
                                                  const std::string& sequence) {
   const auto found = parts_.store.get_stability(session, sequence, wall_seconds());
@@ -106,15 +118,9 @@ Response Service::submit_pass(Pass& pass) {
                     id));
   }
   parts_.store.touch_run(id, wall_seconds());
-  return submit(tenant, std::move(command),
-                {.finish =
-                     [form = pass.form](const api::Outcome& outcome) {
-                       const auto& result = std::get<api::ForwardBackwardResult>(outcome);
-                       return form == PassForm::kBinary ? forward_backward_response(result)
-                                                        : forward_backward_as_accepted(result);
-                     },
-                 .failed = {},
-                 .key_id = pass.request.key_id});
+  return submit(
+      tenant, std::move(command),
+      {.completion = std::make_shared<PassDone>(pass.form), .key_id = pass.request.key_id});
 }
 
 }  // namespace strata::server

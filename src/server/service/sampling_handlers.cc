@@ -45,17 +45,18 @@ Response Service::create_sampling_session(const Request& request) {
   const Fields body = json.root();
   refuse_token(body);
   const std::string session = body.string("session_id");
-  const Session& alive = live_session(request, session);
+  require_session(request, session);
   const int64_t number = body.integer("sampling_session_seq_id", 0, INT64_MAX);
   SamplerRow row;
-  row.id = fmt::format("{}:sample:{}", session, number);
+  row.id = SamplerTable::id_of(session, number);
   request.note(row.id);
   if (samplers_.contains(row.id)) return sampler_reply(row.id);
-  if (std::cmp_greater_equal(alive.num_samplers, options_.max_samplers)) {
+  const int64_t in_use = samplers_.count_of(session);
+  if (in_use >= options_.max_samplers) {
     return error_response(
         400, fmt::format("create_sampling_session: session {} has {} sampling sessions "
                          "(--max-samplers-per-session); use those again, or a new session",
-                         session, alive.num_samplers));
+                         session, in_use));
   }
   row.session_id = session;
   row.sampling_seq = number;
@@ -87,42 +88,23 @@ Response Service::create_sampling_session(const Request& request) {
   return sampler_reply(kept.id);
 }
 
-Service::Sampler& Service::keep_sampler(const std::string& id, Sampler sampler) {
-  const auto session = sessions_.find(sampler.session);
-  const auto [at, is_new] = samplers_.insert_or_assign(id, std::move(sampler));
-  if (is_new && session != sessions_.end()) ++session->second.num_samplers;
-  if (!is_new) remembered_.forget(id);
-  return at->second;
+void Service::keep_sampler(const std::string& id, LiveSampler sampler) {
+  const SamplerTable::Added added = samplers_.add(id, std::move(sampler));
+  if (!added.is_new) remembered_.forget(id);
+  if (added.one_too_many) drop_sampler(*added.one_too_many);
 }
 
-// Of the samplers that hold memory, or a folder of tmp, a session keeps the newest.
-void Service::keep_ephemeral(const std::string& id, Sampler sampler) {
-  Session& session = sessions_.at(sampler.session);
-  keep_sampler(id, std::move(sampler));
-  std::erase(session.ephemerals, id);
-  session.ephemerals.push_back(id);
-  if (std::cmp_less_equal(session.ephemerals.size(), options_.max_ephemerals)) return;
-  const auto oldest = samplers_.find(session.ephemerals.front());
-  session.ephemerals.pop_front();
-  if (oldest != samplers_.end()) drop_sampler(oldest);
+void Service::drop_sampler(const std::string& id) {
+  const LiveSampler sampler = samplers_.take(id);
+  remembered_.forget(id);
+  if (!sampler.is_ephemeral) return;
+  dispatch_.release(sampler.base, sampler.snapshot);
+  const auto job = [this, dir = sampler.dir] { parts_.registry.abandon(dir); };
+  parts_.aside ? parts_.aside(job) : job();
 }
 
-void Service::drop_sampler(std::map<std::string, Sampler>::iterator at) {
-  const Sampler& sampler = at->second;
-  if (sampler.is_ephemeral) {
-    dispatch_.release(sampler.base, sampler.snapshot);
-    const auto job = [this, dir = sampler.dir] { parts_.registry.abandon(dir); };
-    parts_.aside ? parts_.aside(job) : job();
-  }
-  const auto session = sessions_.find(sampler.session);
-  if (session != sessions_.end() && session->second.num_samplers > 0)
-    --session->second.num_samplers;
-  remembered_.forget(at->first);
-  samplers_.erase(at);
-}
-
-Service::Sampler Service::make_sampler(const SamplerRow& row, const std::string& tenant) {
-  Sampler sampler;
+LiveSampler Service::make_sampler(const SamplerRow& row, const std::string& tenant) {
+  LiveSampler sampler;
   sampler.tenant = tenant;
   sampler.session = row.session_id;
   sampler.base_name = row.base_model;
@@ -147,16 +129,15 @@ Service::Sampler Service::make_sampler(const SamplerRow& row, const std::string&
   return sampler;
 }
 
-Service::Sampler& Service::live_sampler(const Request& request, const std::string& id) {
-  const auto found = samplers_.find(id);
+const LiveSampler& Service::live_sampler(const Request& request, const std::string& id) {
   request.note(id);
-  if (found != samplers_.end() && found->second.tenant == request.tenant) return found->second;
+  if (const LiveSampler* sampler = samplers_.find(id, request.tenant)) return *sampler;
   const std::optional<SamplerRow> row = parts_.store.find_sampler(id);
   if (!row || row->tenant != request.tenant) {
     throw Error(ErrorCode::kNotFound,
                 fmt::format("no such sampling session: {}", id.substr(0, 200)));
   }
-  live_session(request, row->session_id);
+  require_session(request, row->session_id);
   request.note(id);
   if (row->is_ephemeral) {
     throw Error(ErrorCode::kNotFound,
@@ -167,12 +148,13 @@ Service::Sampler& Service::live_sampler(const Request& request, const std::strin
                     : fmt::format("sampling session {} was lost when the server restarted at {}",
                                   id, rfc3339(parts_.store.boot_time())));
   }
-  return keep_sampler(id, make_sampler(*row, request.tenant));
+  keep_sampler(id, make_sampler(*row, request.tenant));
+  return *samplers_.find(id, request.tenant);
 }
 
 Response Service::get_sampler(const Request& request) {
   const std::string& id = request.parts.at(0);
-  const Sampler& sampler = live_sampler(request, id);
+  const LiveSampler& sampler = live_sampler(request, id);
   JsonObject reply = {{"sampler_id", id}, {"base_model", sampler.base_name}};
   if (sampler.model_path) reply.add("model_path", *sampler.model_path);
   return json_response(200, reply.text());
@@ -188,6 +170,36 @@ struct Service::SampleCall {
   int64_t seq_id = 0;
   const api::BaseInfo* base = nullptr;
   SampleOrder order = {};
+};
+
+struct Service::Sampled : Completion {
+  Sampled(StateStore& state, StateStore::StabilityRequest stability, int64_t most_bytes,
+          TensorParts of_prompt)
+      : store(state),
+        record(std::move(stability)),
+        max_bytes(most_bytes),
+        targets(std::move(of_prompt)) {}
+
+  Response finish(const api::Outcome& outcome) override {
+    const auto& output = std::get<api::SampleOutput>(outcome);
+    if (writes_files()) keep_record(output);
+    return sample_response(output, targets);
+  }
+  [[nodiscard]] bool writes_files() const override { return !record.id.empty(); }
+
+  void keep_record(const api::SampleOutput& output) {
+    for (size_t i = 0; i < output.sequences.size(); ++i) {
+      const api::SampledSequence& sequence = output.sequences[i];
+      record.records.push_back(
+          {fmt::format("{}:{}", record.id, i), pack_sequence(sequence.tokens, sequence.logprobs)});
+    }
+    store.put_stability(record, max_bytes, wall_seconds());
+  }
+
+  StateStore& store;
+  StateStore::StabilityRequest record;  // without an id: none
+  const int64_t max_bytes;              // of all records of the tenant
+  const TensorParts targets;
 };
 
 void Service::asample(Request&& request, const Respond& respond) {
@@ -206,7 +218,7 @@ void Service::asample(Request&& request, const Respond& respond) {
 void Service::read_sample_call(const std::shared_ptr<SampleCall>& call) {
   const Fields body = call->json->root();
   call->sampler_id = body.string("sampling_session_id");
-  Sampler& sampler = live_sampler(call->request, call->sampler_id);
+  const LiveSampler& sampler = live_sampler(call->request, call->sampler_id);
   call->seq_id = body.integer("seq_id", 0, INT64_MAX);
   if (std::optional<Response> known = known_sample(*call)) {
     return call->respond(std::move(*known));
@@ -242,7 +254,7 @@ Response Service::submit_sample(SampleCall& call) {
   const std::string& id = call.sampler_id;
   const int64_t seq_id = call.seq_id;
   SampleOrder& order = call.order;
-  Sampler& sampler = live_sampler(request, id);
+  const LiveSampler& sampler = live_sampler(request, id);
   // Again: it may have come while this one was read.
   if (std::optional<Response> known = known_sample(call)) return std::move(*known);
   order.command.snapshot = sampler.snapshot;
@@ -262,18 +274,11 @@ Response Service::submit_sample(SampleCall& call) {
   command.fingerprint = call.fingerprint;
   const int64_t promised = prompt_table_bytes(order.command);
   command.op = std::move(order.command);
-  const auto finish = [this, record = std::move(record),
-                       targets = std::move(order.targets)](const api::Outcome& outcome) {
-    const auto& output = std::get<api::SampleOutput>(outcome);
-    if (!record.id.empty()) keep_record(record, output);
-    return sample_response(output, targets);
-  };
-  Response response = submit(request.tenant, std::move(command),
-                             {.finish = finish,
-                              .failed = {},
-                              .writes_files = order.record,
-                              .promised = promised,
-                              .key_id = request.key_id});
+  auto sampled = std::make_shared<Sampled>(parts_.store, std::move(record),
+                                           options_.max_stability_bytes, std::move(order.targets));
+  Response response =
+      submit(request.tenant, std::move(command),
+             {.completion = std::move(sampled), .promised = promised, .key_id = request.key_id});
   if (response.status != 200) return response;
   remembered_.add(request.tenant, id, seq_id, {call.fingerprint, request_id, num_samples});
   return sample_reply(request_id, id, seq_id, num_samples);
@@ -289,15 +294,6 @@ void Service::check_record(const Fields& body, const api::Sample& sample) const 
       fmt::format("{} samples of {} tokens may take {} bytes, and a tenant's records have {} "
                   "(--max-stability-bytes); ask for fewer num_samples or max_tokens",
                   sample.num_samples, sample.max_tokens, bytes, options_.max_stability_bytes));
-}
-
-void Service::keep_record(StateStore::StabilityRequest record, const api::SampleOutput& output) {
-  for (size_t i = 0; i < output.sequences.size(); ++i) {
-    const api::SampledSequence& sequence = output.sequences[i];
-    record.records.push_back(
-        {fmt::format("{}:{}", record.id, i), pack_sequence(sequence.tokens, sequence.logprobs)});
-  }
-  parts_.store.put_stability(record, options_.max_stability_bytes, wall_seconds());
 }
 
 void Service::retrieve_future(const Request& request, const Respond& respond) {

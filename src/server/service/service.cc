@@ -65,11 +65,12 @@ Service::Service(const ServiceOptions& options, ServiceParts parts, Dispatch dis
       parts_(std::move(parts)),
       dispatch_(std::move(dispatch)),
       futures_(options.futures),
+      samplers_(options.max_ephemerals),
       remembered_(options.remembered_bytes) {
   const double now = now_seconds();
   ticked_ = last_sweep_ = now;  // a standstill before the first tick is one too
   for (const SessionRow& row : parts_.store.active_sessions()) {
-    sessions_[row.id] = {row.tenant, now, 0, {}};
+    sessions_.add(row.id, row.tenant, now);
   }
 }
 
@@ -120,23 +121,18 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
   const int64_t seq_id = command.seq_id;
   pending.watched = watched(command, now_seconds());
   pending.tenant = tenant;
-  if (stopping_) {
-    if (pending.failed) guarded("undo", pending.failed);
-    return busy_response(503, "the server is shutting down");
-  }
-  if (command.may_be_put_off() && !futures_.has_room(tenant)) {
-    if (pending.failed) guarded("undo", pending.failed);
-    return no_room_response();
-  }
+  const auto refuse = [&](Response response) {
+    undo(*pending.completion);
+    return response;
+  };
+  if (stopping_) return refuse(busy_response(503, "the server is shutting down"));
+  if (command.may_be_put_off() && !futures_.has_room(tenant)) return refuse(no_room_response());
   SharedLimit::Share promised;
   if (pending.promised > 0) {
     promised = futures_.promise(tenant, pending.promised);
-    if (!promised) return no_room_response(pending.promised, futures_.most_bytes());
+    if (!promised) return refuse(no_room_response(pending.promised, futures_.most_bytes()));
   }
-  if (std::optional<Response> over = over_limit(command)) {
-    if (pending.failed) guarded("undo", pending.failed);
-    return std::move(*over);
-  }
+  if (std::optional<Response> over = over_limit(command)) return refuse(std::move(*over));
   const TokenUse use = tokens_of(command);
   const bool makes_model = std::holds_alternative<api::CreateModel>(command.op);
   const uint64_t fingerprint = command.fingerprint;
@@ -150,7 +146,7 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
     pending_.emplace(id.text, std::move(pending));
     return future_response(id.text, model);
   }
-  if (pending.failed) guarded("undo", pending.failed);
+  undo(*pending.completion);
   switch (admitted.admission) {
     case api::Admission::kAccepted:
     case api::Admission::kDuplicate:
@@ -175,6 +171,10 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
       return busy_response(503, "the server is shutting down");
   }
   return busy_response(503, "the server is shutting down");
+}
+
+void Service::undo(Completion& completion) {
+  guarded("undo", [&] { completion.undo(); });
 }
 
 Response Service::refuse_later(const std::string& tenant, const std::string& model_id,
@@ -212,7 +212,7 @@ void Service::settle(api::Result& result, double now) {
   parts_.watch.settled(pending.watched, result.request, result.outcome, now);
   count_settled(pending, result, now);
   if (const auto* failure = std::get_if<api::Failure>(&result.outcome)) {
-    if (pending.failed) guarded("undo", pending.failed);
+    undo(*pending.completion);
     return futures_.fail(result.request, failure->category, failure->message, now);
   }
   const size_t values = num_values(result.outcome);
@@ -220,7 +220,8 @@ void Service::settle(api::Result& result, double now) {
   // What waits to be packed counts as a result too.
   const auto bytes = static_cast<int64_t>(values * sizeof(float));
   if (is_large && !futures_.reserve(result.request, bytes, now)) return;
-  if ((pending.writes_files && parts_.aside) || is_large) return settle_aside(pending, result);
+  if ((pending.completion->writes_files() && parts_.aside) || is_large)
+    return settle_aside(pending, result);
   futures_.complete(result.request, answer(pending, result), now);
 }
 
@@ -232,19 +233,19 @@ void Service::settle_aside(const Pending& pending, api::Result& result) {
       futures_.complete(moved->request, std::move(*response), now_seconds());
     });
   };
-  pending.writes_files ? parts_.aside(job) : parts_.parse(pending.tenant, job);
+  pending.completion->writes_files() ? parts_.aside(job) : parts_.parse(pending.tenant, job);
 }
 
 Response Service::answer(const Pending& pending, const api::Result& result) {
   try {
     const auto* saved = std::get_if<api::Saved>(&result.outcome);
     if (saved != nullptr && saved->write) saved->write();
-    return pending.finish(result.outcome);
+    return pending.completion->finish(result.outcome);
   } catch (const Error& error) {
-    if (pending.failed) pending.failed();
+    pending.completion->undo();
     return failure_response(api::category_of(error.code), error.what());
   } catch (const std::exception& error) {
-    if (pending.failed) pending.failed();
+    pending.completion->undo();
     log(LogLevel::kError, fmt::format("request {}: {}", result.request.text, error.what()));
     return failure_response(api::FaultCategory::kServer,
                             "the server failed on this request; its log says why");
@@ -276,11 +277,7 @@ void Service::tick(double now) {
 }
 
 void Service::end_silent(double now) {
-  std::vector<std::string> silent;
-  for (const auto& [id, session] : sessions_) {
-    if (now - session.last_seen > options_.session_timeout) silent.push_back(id);
-  }
-  for (const std::string& id : silent) {
+  for (const std::string& id : sessions_.silent(now, options_.session_timeout)) {
     // What fails is tried again at the next look.
     guarded("end_session", [&] {
       end_session(id, "timed_out", "no heartbeat",
@@ -350,9 +347,7 @@ void Service::excuse(double now, double seconds) {
   if (seconds > 0) {
     log(LogLevel::kWarning,
         fmt::format("the server stood still for {:.1f} s: no time limit counts them", seconds));
-    for (auto& [id, session] : sessions_) {
-      session.last_seen = std::min(now, session.last_seen + seconds);
-    }
+    sessions_.excuse(now, seconds);
     futures_.excuse(seconds);
   }
   dispatch_.tick(now, seconds);
@@ -369,9 +364,7 @@ Response Service::readiness() const {
 
 void Service::fail_pending() {
   futures_.fail_all("the server was shut down before this request was done", now_seconds());
-  for (auto& [id, pending] : std::exchange(pending_, {})) {
-    if (pending.failed) guarded("undo", pending.failed);
-  }
+  for (auto& [id, pending] : std::exchange(pending_, {})) undo(*pending.completion);
 }
 
 void Service::add_session_routes(Router& router) {

@@ -7,7 +7,6 @@
 //   service.tick(now_seconds()); })
 #pragma once
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -21,9 +20,13 @@
 #include "server/http/router.h"
 #include "server/protocol/forward_backward.h"
 #include "server/protocol/json_body.h"
+#include "server/service/completion.h"
 #include "server/service/dispatch.h"
 #include "server/service/futures.h"
+#include "server/service/model_table.h"
 #include "server/service/remembered.h"
+#include "server/service/sampler_table.h"
+#include "server/service/session_table.h"
 #include "server/state/store.h"
 #include "server/usage.h"
 #include "server/view/watch.h"
@@ -61,16 +64,6 @@ struct ServiceParts {
   std::function<void(const std::string& tenant, std::function<void()>)> parse = {};
 };
 
-// A training model that is alive, for metrics and the page.
-struct LiveModel {
-  std::string tenant;
-  std::string session;
-  std::string base_name;  // as this client wrote it
-  api::BaseId base = {};
-  api::LoraConfig lora;
-  bool told_formula = false;  // the log said that stable_reinforce's formula is ours
-};
-
 class Service {
  public:
   Service(const ServiceOptions& options, ServiceParts parts, Dispatch dispatch);
@@ -101,37 +94,19 @@ class Service {
   // Fails what is still pending; every poll gets its answer.
   void fail_pending();
 
-  [[nodiscard]] const std::map<std::string, LiveModel>& models() const { return models_; }
+  [[nodiscard]] const std::map<std::string, LiveModel>& models() const { return models_.rows(); }
   [[nodiscard]] const Futures& futures() const { return futures_; }
   [[nodiscard]] size_t num_sessions() const { return sessions_.size(); }
 
  private:
-  struct Session {
-    std::string tenant;
-    double last_seen = 0;  // now_seconds()
-    size_t num_samplers = 0;
-    std::deque<std::string> ephemerals;  // samplers without files, oldest first
-  };
-  struct Sampler {
-    std::string tenant;
-    std::string session;
-    std::string base_name;
-    std::optional<std::string> model_path;
-    api::BaseId base = {};
-    api::SnapshotId snapshot;  // empty: the base model
-    std::string dir;
-    bool is_ephemeral = false;
-    std::shared_ptr<void> lease;  // keeps the checkpoint's files
-  };
-  // Makes the response of a success, or throws Error. `failed` undoes what the submission prepared.
+  // A command whose end is waited for.
   struct Pending {
-    std::function<Response(const api::Outcome&)> finish;
-    std::function<void()> failed;
-    bool writes_files = false;  // finish and failed may run on another thread
+    std::shared_ptr<Completion> completion;
+    int64_t promised = 0;     // bytes that the result takes whatever becomes of it
+    std::string key_id = {};  // whose tokens they are: of passes and samples
+    // Set by submit().
     WatchedCommand watched = {};
-    std::string tenant = {};            // set by submit()
-    int64_t promised = 0;               // bytes that the result takes whatever becomes of it
-    std::string key_id = {};            // whose tokens they are: of passes and samples
+    std::string tenant = {};
     std::shared_ptr<void> tokens = {};  // of the quota, until it is known how many they were
   };
   struct SaveForm {
@@ -152,9 +127,12 @@ class Service {
                    const std::string& detail);
   [[nodiscard]] std::optional<Response> may_not_end(const Request& request,
                                                     const std::string& id) const;
-  Session& live_session(const Request& request, const std::string& id);
+  // Throws Error for one that is not alive, or not the tenant's.
+  void require_session(const Request& request, const std::string& id);
 
   // Models (model_handlers.cc)
+  struct ModelMade;
+  struct ModelUnloaded;
   Response create_model(const Request& request);
   Response create_from_checkpoint(const Request& request, const Fields& body);
   CheckpointRow find_to_load(const Request& request, const TinkerPath& path);
@@ -170,6 +148,10 @@ class Service {
   void drop_model(const std::string& id);
 
   // Training (training_handlers.cc)
+  struct Stepped;
+  struct StateLoaded;
+  struct CheckpointSaved;
+  struct EphemeralSaved;
   void forward_backward(Request&& request, const Respond& respond);
   void forward(Request&& request, const Respond& respond);
   Response optim_step(const Request& request);
@@ -182,6 +164,7 @@ class Service {
 
   // Passes (pass_handlers.cc): parsed, then built for their model, then submitted.
   struct Pass;
+  struct PassDone;
   void take_pass(Request&& request, const Respond& respond, PassForm form);
   void build_pass(const std::shared_ptr<Pass>& pass);
   Response submit_pass(Pass& pass);
@@ -201,17 +184,16 @@ class Service {
   // Sampling (sampling_handlers.cc)
   Response create_sampling_session(const Request& request);
   struct SampleCall;
+  struct Sampled;
   void asample(Request&& request, const Respond& respond);
   void read_sample_call(const std::shared_ptr<SampleCall>& call);
   Response get_sampler(const Request& request);
   void retrieve_future(const Request& request, const Respond& respond);
-  Sampler& live_sampler(const Request& request, const std::string& id);
-  Sampler make_sampler(const SamplerRow& row, const std::string& tenant);
-  Sampler& keep_sampler(const std::string& id, Sampler sampler);
-  void keep_ephemeral(const std::string& id, Sampler sampler);
-  void drop_sampler(std::map<std::string, Sampler>::iterator at);
+  const LiveSampler& live_sampler(const Request& request, const std::string& id);
+  LiveSampler make_sampler(const SamplerRow& row, const std::string& tenant);
+  void keep_sampler(const std::string& id, LiveSampler sampler);
+  void drop_sampler(const std::string& id);
   void check_record(const Fields& body, const api::Sample& sample) const;
-  void keep_record(StateStore::StabilityRequest record, const api::SampleOutput& output);
   [[nodiscard]] std::optional<Response> known_sample(const SampleCall& call) const;
   Response submit_sample(SampleCall& call);
 
@@ -225,8 +207,10 @@ class Service {
   // at once; then `then` on the I/O thread. What either throws is the response.
   void in_parts(const Respond& respond, const std::string& tenant, size_t num_bytes,
                 std::function<void()> work, std::function<void()> then);
-  // Hands the command on and answers with its future, or with why it was not taken.
+  // Hands the command on and answers with its future, or with why it was not taken: then what was
+  // prepared for it is undone.
   Response submit(const std::string& tenant, api::Command command, Pending pending);
+  void undo(Completion& completion);
   // A future that has failed already, for a fault of the data; its number is used up.
   Response refuse_later(const std::string& tenant, const std::string& model_id, int64_t seq_id,
                         uint64_t fingerprint, std::string_view message,
@@ -253,9 +237,9 @@ class Service {
   Dispatch dispatch_;
   Futures futures_;
   bool stopping_ = false;
-  std::map<std::string, Session> sessions_;
-  std::map<std::string, LiveModel> models_;
-  std::map<std::string, Sampler> samplers_;
+  SessionTable sessions_;
+  ModelTable models_;
+  SamplerTable samplers_;
   std::unordered_map<std::string, Pending> pending_;
   Remembered remembered_;  // of samplers: samples; of models: what was refused
   double ticked_ = 0;      // when tick() began last, or this

@@ -100,9 +100,7 @@ Response Service::create_session(const Request& request) {
   if (!valid_project(row.project_id)) {
     body.fail("project_id", "wanted 1 to 64 of A-Z a-z 0-9 . _ -");
   }
-  const auto alive = std::count_if(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
-    return entry.second.tenant == request.tenant;
-  });
+  const int64_t alive = sessions_.count_of(request.tenant);
   if (alive >= options_.max_sessions) {
     return error_response(
         400, fmt::format("create_session: {} sessions are alive (--max-sessions-per-tenant); "
@@ -114,14 +112,13 @@ Response Service::create_session(const Request& request) {
   const std::string id = parts_.store.add_session(row, key);
   request.note(id);
   // A repeated key names the session of then, which may have ended since.
-  if (id == row.id) sessions_[id] = {request.tenant, now_seconds(), 0, {}};
+  if (id == row.id) sessions_.add(id, request.tenant, now_seconds());
   return json_response(200, JsonObject{{"type", "create_session"}, {"session_id", id}}.text());
 }
 
-Service::Session& Service::live_session(const Request& request, const std::string& id) {
+void Service::require_session(const Request& request, const std::string& id) {
   request.note(id);
-  const auto found = sessions_.find(id);
-  if (found != sessions_.end() && found->second.tenant == request.tenant) return found->second;
+  if (sessions_.contains(id, request.tenant)) return;
   const std::optional<SessionRow> row = parts_.store.find_session(id);
   if (!row || row->tenant != request.tenant) {
     throw Error(ErrorCode::kNotFound, fmt::format("no such session: {}", id.substr(0, 100)));
@@ -135,9 +132,7 @@ Service::Session& Service::live_session(const Request& request, const std::strin
 Response Service::heartbeat(const Request& request) {
   const JsonBody json(request.body, "session_heartbeat");
   const std::string id = json.root().string("session_id");
-  const auto found = sessions_.find(id);
-  if (found != sessions_.end() && found->second.tenant == request.tenant) {
-    found->second.last_seen = now_seconds();
+  if (sessions_.touch(id, request.tenant, now_seconds())) {
     return json_response(200, JsonObject{{"type", "session_heartbeat"}}.text());
   }
   const std::optional<SessionRow> row = parts_.store.find_session(id);
@@ -178,11 +173,8 @@ Response Service::finish_session(const Request& request) {
 // The end of a session takes its unsaved models and its samplers with it: not for a key that could
 // not have made them.
 std::optional<Response> Service::may_not_end(const Request& request, const std::string& id) const {
-  const std::string of_model = id + ":train:";
-  const auto model = models_.lower_bound(of_model);
-  const bool has_models = model != models_.end() && model->first.starts_with(of_model);
-  const auto session = sessions_.find(id);
-  const bool has_samplers = session != sessions_.end() && session->second.num_samplers > 0;
+  const bool has_models = !models_.of_session(id).empty();
+  const bool has_samplers = samplers_.count_of(id) > 0;
   const Scope wanted = has_models ? Scope::kAll : has_samplers ? Scope::kSample : Scope::kRead;
   if (request.scope >= wanted) return std::nullopt;
   return error_response(
@@ -193,20 +185,12 @@ std::optional<Response> Service::may_not_end(const Request& request, const std::
 void Service::end_session(const std::string& id, const std::string& state,
                           const std::string& reason, const std::string& detail) {
   parts_.store.end_session(id, state, reason, detail, wall_seconds());
-  sessions_.erase(id);
+  sessions_.remove(id);
   dispatch_.end_session({id}, state == "timed_out"
                                   ? fmt::format("session {} timed out: {}", id, detail)
                                   : fmt::format("session {} was finished by its client", id));
-  // Ids begin with their session's, so its own stand together.
-  const std::string of_model = id + ":train:", of_sampler = id + ":sample:";
-  for (auto at = models_.lower_bound(of_model);
-       at != models_.end() && at->first.starts_with(of_model); at = models_.lower_bound(of_model)) {
-    drop_model(std::string(at->first));
-  }
-  for (auto at = samplers_.lower_bound(of_sampler);
-       at != samplers_.end() && at->first.starts_with(of_sampler);) {
-    drop_sampler(at++);
-  }
+  for (const std::string& model : models_.of_session(id)) drop_model(model);
+  for (const std::string& sampler : samplers_.of_session(id)) drop_sampler(sampler);
   log(LogLevel::kInfo, fmt::format("session {} ended: {}", id, state));
 }
 

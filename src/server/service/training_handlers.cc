@@ -72,6 +72,12 @@ std::vector<std::string> read_recipients(const Fields& body) {
 
 }  // namespace
 
+struct Service::Stepped : Completion {
+  Response finish(const api::Outcome& outcome) override {
+    return optim_response(std::get<api::StepResult>(outcome));
+  }
+};
+
 Response Service::optim_step(const Request& request) {
   const JsonBody json(request.body, "optim_step");
   const Fields body = json.root();
@@ -83,14 +89,21 @@ Response Service::optim_step(const Request& request) {
     command.fingerprint = fingerprint_of(request.body);
     command.op = api::OptimStep{read_adam(body)};
     parts_.store.touch_run(id, wall_seconds());
-    return submit(request.tenant, std::move(command),
-                  {.finish =
-                       [](const api::Outcome& outcome) {
-                         return optim_response(std::get<api::StepResult>(outcome));
-                       },
-                   .failed = {}});
+    return submit(request.tenant, std::move(command), {.completion = std::make_shared<Stepped>()});
   });
 }
+
+struct Service::StateLoaded : Completion {
+  StateLoaded(TinkerPath of, std::shared_ptr<void> checkpoint)
+      : path(std::move(of)), lease(std::move(checkpoint)) {}
+
+  Response finish(const api::Outcome&) override {
+    return json_response(200, path_reply("load_weights", path).text());
+  }
+
+  const TinkerPath path;
+  const std::shared_ptr<void> lease;
+};
 
 Response Service::load_weights(const Request& request) {
   const JsonBody json(request.body, "load_weights");
@@ -127,12 +140,9 @@ Response Service::load_weights(const Request& request) {
     api::Command command = training_command(request, model, id, seq_id);
     command.fingerprint = fingerprint_of(request.body);
     command.op = api::LoadState{parts_.registry.folder(row), optimizer};
-    return submit(request.tenant, std::move(command),
-                  {.finish =
-                       [path, lease = parts_.registry.lease(row.id)](const api::Outcome&) {
-                         return json_response(200, path_reply("load_weights", path).text());
-                       },
-                   .failed = {}});
+    return submit(
+        request.tenant, std::move(command),
+        {.completion = std::make_shared<StateLoaded>(path, parts_.registry.lease(row.id))});
   });
 }
 
@@ -155,10 +165,46 @@ Response Service::save(const Request& request, const SaveForm& form) {
   });
 }
 
+// A checkpoint in its folder, whose files are whole when the command ends.
+struct Service::CheckpointSaved : Completion {
+  CheckpointSaved(CheckpointRegistry& of, const Dispatch& engines)
+      : registry(of), dispatch(engines) {}
+
+  Response finish(const api::Outcome&) override {
+    release();
+    const CheckpointRow row = registry.finish(dir, save, wall_seconds());
+    JsonObject reply = path_reply(form.name, save.path);
+    if (form.kind == CheckpointKind::kExternal) reply.add("size_bytes", row.size_bytes);
+    return json_response(200, reply.text());
+  }
+  void undo() override {
+    release();
+    registry.abandon(dir);
+  }
+  [[nodiscard]] bool writes_files() const override { return true; }
+
+  // Sampling sessions name the checkpoint's own snapshot and read it from its folder.
+  void release() const {
+    if (form.kind == CheckpointKind::kSampler) dispatch.release(base, snapshot);
+  }
+
+  CheckpointRegistry& registry;
+  const Dispatch& dispatch;
+  SaveForm form = {};
+  std::string dir = {};
+  CheckpointSave save = {};
+  api::BaseId base = {};
+  api::SnapshotId snapshot = {};
+  std::shared_ptr<void> room = {}, quota = {};  // kept until it is done
+};
+
 Response Service::submit_save(const Request& request, const Fields& body, const SaveForm& form,
                               const std::string& id, int64_t seq_id) {
   const LiveModel& model = live_model(request, id);
-  CheckpointSave save;
+  const auto saved = std::make_shared<CheckpointSaved>(parts_.registry, dispatch_);
+  saved->form = form;
+  saved->base = model.base;
+  CheckpointSave& save = saved->save;
   const std::string name = body.string_or("path", fmt::format("checkpoint-{:06}", seq_id));
   check_checkpoint_name("path", name);
   save.path = {id, form.kind, name};
@@ -172,59 +218,67 @@ Response Service::submit_save(const Request& request, const Fields& body, const 
   if (form.kind == CheckpointKind::kExternal) save.age_recipients = read_recipients(body);
   const int64_t parameters = dispatch_.parameter_bytes(model.base, model.lora);
   const int64_t bytes = form.kind == CheckpointKind::kWeights ? 3 * parameters : parameters;
-  std::shared_ptr<void> room, quota;
   if (parts_.usage.has_quota(request.tenant, UsageKind::kDiskBytes)) {
     if (auto full = parts_.usage.refuses_disk(request.tenant,
                                               parts_.store.stored_bytes(request.tenant), bytes))
       return std::move(*full);
-    quota = parts_.usage.reserve(request.tenant, UsageKind::kDiskBytes, bytes);
+    saved->quota = parts_.usage.reserve(request.tenant, UsageKind::kDiskBytes, bytes);
   }
   try {
-    room = parts_.registry.reserve(bytes);
+    saved->room = parts_.registry.reserve(bytes);
   } catch (const Error& error) {
     if (error.code != ErrorCode::kIo) throw;
     return refuse_later(request.tenant, id, seq_id, fingerprint_of(request.body), error.what(),
                         api::FaultCategory::kServer);
   }
-  const std::string dir = parts_.registry.begin();
+  const std::string& dir = saved->dir = parts_.registry.begin();
   api::Command command = training_command(request, model, id, seq_id);
   command.fingerprint = fingerprint_of(request.body);
-  const api::SnapshotId snapshot = {command.request.text};
+  saved->snapshot = {command.request.text};
   if (form.kind == CheckpointKind::kWeights) {
     command.op = api::SaveState{dir, model.base_name};
   } else if (form.kind == CheckpointKind::kExternal) {
     command.op =
         api::SaveForSampler{.dir = dir, .base_model_name = model.base_name, .for_export = true};
   } else {
-    command.op = api::SaveForSampler{dir, model.base_name, snapshot, /*ephemeral=*/false};
+    command.op = api::SaveForSampler{dir, model.base_name, saved->snapshot, /*ephemeral=*/false};
   }
   parts_.store.touch_run(id, wall_seconds());
-  const auto release = [this, form, snapshot, base = model.base] {
-    // Sampling sessions name the checkpoint's own snapshot and read it from its folder.
-    if (form.kind == CheckpointKind::kSampler) dispatch_.release(base, snapshot);
-  };
-  const auto finish = [this, dir, save, form, release, room, quota](const api::Outcome&) {
-    release();
-    const CheckpointRow row = parts_.registry.finish(dir, save, wall_seconds());
-    JsonObject reply = path_reply(form.name, save.path);
-    if (form.kind == CheckpointKind::kExternal) reply.add("size_bytes", row.size_bytes);
-    return json_response(200, reply.text());
-  };
-  return submit(request.tenant, std::move(command),
-                {.finish = finish,
-                 .failed =
-                     [this, dir, release] {
-                       release();
-                       parts_.registry.abandon(dir);
-                     },
-                 .writes_files = true});
+  return submit(request.tenant, std::move(command), {.completion = saved});
 }
+
+// A sampling session whose weights are in memory alone, or in a folder of tmp.
+struct Service::EphemeralSaved : Completion {
+  EphemeralSaved(Service& of, SamplerRow of_store, LiveSampler of_table)
+      : service(of), row(std::move(of_store)), sampler(std::move(of_table)) {}
+
+  Response finish(const api::Outcome&) override {
+    if (!service.sessions_.contains(row.session_id)) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("session {} has ended: its sampler is not kept", row.session_id));
+    }
+    row.created_at = wall_seconds();
+    service.parts_.store.add_sampler(row);
+    service.keep_sampler(row.id, sampler);
+    return json_response(
+        200,
+        JsonObject{{"type", "save_weights_for_sampler"}, {"sampling_session_id", row.id}}.text());
+  }
+  void undo() override {
+    service.dispatch_.release(sampler.base, sampler.snapshot);
+    service.parts_.registry.abandon(sampler.dir);
+  }
+
+  Service& service;
+  SamplerRow row;
+  const LiveSampler sampler;
+};
 
 Response Service::save_ephemeral(const Request& request, const Fields& body, const std::string& id,
                                  int64_t seq_id) {
   const LiveModel& model = live_model(request, id);
   const int64_t number = body.integer("sampling_session_seq_id", 0, INT64_MAX);
-  const std::string sampler_id = fmt::format("{}:sample:{}", model.session, number);
+  const std::string sampler_id = SamplerTable::id_of(model.session, number);
   request.note(sampler_id);
   const std::string dir = parts_.registry.begin();
   api::Command command = training_command(request, model, id, seq_id);
@@ -238,27 +292,18 @@ Response Service::save_ephemeral(const Request& request, const Fields& body, con
   row.tenant = request.tenant;
   row.base_model = model.base_name;
   row.is_ephemeral = true;
-  Sampler sampler{request.tenant, model.session, model.base_name,       std::nullopt, model.base,
-                  snapshot,       dir,           /*is_ephemeral=*/true, nullptr};
-  const auto finish = [this, row, sampler](const api::Outcome&) {
-    if (!sessions_.contains(row.session_id)) {
-      dispatch_.release(sampler.base, sampler.snapshot);
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("session {} has ended: its sampler is not kept", row.session_id));
-    }
-    SamplerRow kept = row;
-    kept.created_at = wall_seconds();
-    parts_.store.add_sampler(kept);
-    keep_ephemeral(row.id, sampler);
-    return json_response(
-        200,
-        JsonObject{{"type", "save_weights_for_sampler"}, {"sampling_session_id", row.id}}.text());
-  };
-  return submit(request.tenant, std::move(command),
-                {.finish = finish, .failed = [this, dir, base = sampler.base, snapshot] {
-                   dispatch_.release(base, snapshot);
-                   parts_.registry.abandon(dir);
-                 }});
+  LiveSampler sampler = {.tenant = request.tenant,
+                         .session = model.session,
+                         .base_name = model.base_name,
+                         .model_path = {},
+                         .base = model.base,
+                         .snapshot = snapshot,
+                         .dir = dir,
+                         .is_ephemeral = true,
+                         .lease = {}};
+  return submit(
+      request.tenant, std::move(command),
+      {.completion = std::make_shared<EphemeralSaved>(*this, std::move(row), std::move(sampler))});
 }
 
 }  // namespace strata::server

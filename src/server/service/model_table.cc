@@ -1,0 +1,34 @@
+#include "server/service/model_table.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+
+namespace strata::server {
+
+std::string ModelTable::id_of(const std::string& session, int64_t number) {
+  return fmt::format("{}:train:{}", session, number);
+}
+
+void ModelTable::add(const std::string& id, LiveModel model) {
+  CHECK(rows_.try_emplace(id, std::move(model)).second, id);
+}
+
+void ModelTable::remove(const std::string& id) { rows_.erase(id); }
+
+LiveModel* ModelTable::find(const std::string& id, const std::string& tenant) {
+  const auto found = rows_.find(id);
+  return found != rows_.end() && found->second.tenant == tenant ? &found->second : nullptr;
+}
+
+std::vector<std::string> ModelTable::of_session(const std::string& session) const {
+  std::vector<std::string> ids;
+  const std::string prefix = session + ":train:";
+  for (auto at = rows_.lower_bound(prefix); at != rows_.end() && at->first.starts_with(prefix);
+       ++at) {
+    ids.push_back(at->first);
+  }
+  return ids;
+}
+
+}  // namespace strata::server
