@@ -48,41 +48,70 @@ void write_logits(model::Pass& pass, const PassWork& work, TensorView hidden, Pa
 
 }  // namespace
 
-void run_pass(Backend& backend, Engine& engine, const PassWork& work, PassState& state) {
+StagePass::StagePass(Backend& backend, Engine& engine, const PassWork& work, PassState& state)
+    : work_(work),
+      state_(state),
+      pass_(work.builder.build(backend, *engine.model().weights, engine.room().ropes(),
+                               engine.cache_layout())) {
+  pass_.adapter_gradients = work.adapter_gradients;
+  pass_.base_gradients = work.base_gradients;
+  const model::ModelWeights& weights = pass_.weights;
+  const Shape shape = {pass_.num_tokens(), weights.config().state_width()};
   Scratch& scratch = backend.scratch();
-  const Scratch::Mark mark(scratch);
-  model::Pass pass = work.builder.build(backend, *engine.model().weights, engine.room().ropes(),
-                                        engine.cache_layout());
-  pass.adapter_gradients = work.adapter_gradients;
-  pass.base_gradients = work.base_gradients;
-  const model::ModelConfig& c = engine.config();
-  const Shape shape = {pass.num_tokens(), c.hidden_size};
-  const TensorView hidden = scratch.take(pass.dtype(), shape, "final_hidden");
-  const TensorView states =
-      work.want_hidden_states
-          ? scratch.take(DType::kF32, {c.num_layers() + 1, pass.num_tokens(), c.state_width()},
-                         "hidden_states")
-          : TensorView();
+  if (weights.ends()) {
+    hidden_ = scratch.take(pass_.dtype(), {shape[0], weights.config().hidden_size}, "final_hidden");
+  }
+  if (work.want_hidden_states) {
+    const int64_t entries = weights.part().size() + (weights.ends() ? 1 : 0);
+    states_ = scratch.take(DType::kF32, {entries, shape[0], shape[1]}, "hidden_states");
+  }
   state.tape.recompute = work.recompute;
+  state.tape.first =
+      weights.begins() ? TensorView() : scratch.take(pass_.dtype(), shape, "decoder_layer_input");
+  state.tape.d = {};
+}
+
+void StagePass::forward() {
   {
-    const TraceSpan span = model::traced(pass, "forward", "tokens", pass.num_tokens());
-    model::decoder_forward(pass, state.tape, work.backward(), states, hidden);
+    const TraceSpan span = model::traced(pass_, "forward", "tokens", pass_.num_tokens());
+    model::decoder_forward(pass_, state_.tape, work_.backward(), states_, hidden_);
   }
-  if (work.want_hidden_states && !backend.is_counting()) {
+  if (work_.want_hidden_states && !pass_.backend.is_counting()) {
     // Of streams the last entry is not what the final norm made, even where there is but one.
-    write_hidden_states(backend, work, states, c.streams ? hidden : TensorView());
+    write_hidden_states(pass_.backend, work_, states_,
+                        pass_.weights.config().streams ? hidden_ : TensorView());
   }
-  if (work.want_logits) write_logits(pass, work, hidden, state);
-  if (!work.want_loss) return;
-  const TensorView d_hidden =
-      work.backward() ? scratch.take(DType::kF32, shape, "final_hidden") : TensorView();
-  {
-    const TraceSpan span = model::traced(pass, "loss", "tokens", pass.num_tokens());
-    state.loss_pass.run(pass, work.inputs, hidden, work.logprobs, work.losses, d_hidden);
+  if (work_.want_logits && pass_.weights.ends()) write_logits(pass_, work_, hidden_, state_);
+}
+
+void StagePass::loss() {
+  if (!work_.want_loss || !pass_.weights.ends()) return;
+  if (work_.backward()) {
+    d_hidden_ = pass_.backend.scratch().take(DType::kF32, hidden_.shape, "final_hidden");
   }
-  if (!work.backward()) return;
-  const TraceSpan span = model::traced(pass, "backward", "tokens", pass.num_tokens());
-  model::decoder_backward(pass, state.tape, d_hidden);
+  const TraceSpan span = model::traced(pass_, "loss", "tokens", pass_.num_tokens());
+  state_.loss_pass.run(pass_, work_.inputs, hidden_, work_.logprobs, work_.losses, d_hidden_);
+}
+
+TensorView StagePass::d_output() {
+  state_.tape.d =
+      pass_.take(DType::kF32, {pass_.num_tokens(), pass_.weights.config().state_width()});
+  return state_.tape.d;
+}
+
+void StagePass::backward() {
+  const TraceSpan span = model::traced(pass_, "backward", "tokens", pass_.num_tokens());
+  model::decoder_backward(pass_, state_.tape, d_hidden_);
+}
+
+void run_pass(Backend& backend, Engine& engine, const PassWork& work, PassState& state) {
+  const Scratch::Mark mark(backend.scratch());
+  StagePass pass(backend, engine, work, state);
+  pass.forward();
+  pass.loss();
+  if (!work.want_loss || !work.backward()) return;
+  static_cast<void>(pass.d_output());
+  pass.backward();
 }
 
 }  // namespace strata::engine

@@ -1,5 +1,8 @@
 // One training or scoring pass, from laid-out sequences to logprobs and gradients: the same code
-// counts on a counting backend what it takes on a real one. Engine thread only.
+// counts on a counting backend what it takes on a real one. A stage of a model runs its part of a
+// pass, and a whole model is one stage: its forward, its loss and its backward may lie apart, with
+// those of other passes between them, if each pass in flight has a scratch of its own. Engine
+// thread only.
 #pragma once
 #include "api/tensor_sink.h"
 #include "engine/pass_builder.h"
@@ -34,6 +37,37 @@ struct PassState {
   train::LossPass loss_pass;
   model::RowChunks logit_chunks;
   std::vector<uint8_t> all_rows;
+};
+
+// The caller holds a Mark of the backend's scratch for as long as this lives.
+class StagePass {
+ public:
+  StagePass(Backend& backend, Engine& engine, const PassWork& work, PassState& state);
+  StagePass(const StagePass&) = delete;
+  StagePass& operator=(const StagePass&) = delete;
+
+  // [T, n D] what crosses the stage's borders. input(), of a stage that does not begin the model,
+  // is filled before forward(), which leaves output(); d_output(), of a stage that does not end it,
+  // before backward(), which leaves d_input() in its place.
+  [[nodiscard]] TensorView input() const { return state_.tape.first; }
+  [[nodiscard]] TensorView output() const { return state_.tape.last; }
+  // Takes memory for the gradient: call once, before backward().
+  TensorView d_output();
+  [[nodiscard]] TensorView d_input() const { return state_.tape.d; }
+
+  // With hidden states and logits, where they are wanted.
+  void forward();
+  // Of a stage that ends the model, where losses are wanted; nothing elsewhere.
+  void loss();
+  void backward();
+
+ private:
+  const PassWork work_;
+  PassState& state_;
+  model::Pass pass_;
+  TensorView hidden_;    // [T, D] where the model ends
+  TensorView d_hidden_;  // f32
+  TensorView states_;    // [layers (+ 1 where the model ends), T, n D] f32, where wanted
 };
 
 void run_pass(Backend& backend, Engine& engine, const PassWork& work, PassState& state);

@@ -80,12 +80,15 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
   tape.layers.clear();
   tape.pool.clear();
   pass.lists.saves.clear();
-  TensorView x = scratch.take(pass.dtype(), shape, kInputTag);
+  const LayerRange& part = pass.weights.part();
+  const bool begins = pass.weights.begins();
+  TensorView x = begins ? scratch.take(pass.dtype(), shape, kInputTag) : tape.first;
+  CHECK(!x.empty());
   TensorView other = wants_backward ? TensorView() : scratch.take(pass.dtype(), shape, kInputTag);
-  begin_state(pass, x);
-  for (int64_t layer = 0; layer < config.num_layers(); ++layer) {
+  if (begins) begin_state(pass, x);
+  for (int64_t layer = part.first; layer < part.last; ++layer) {
     if (!pass.backend.is_counting()) pass.weights.turn_to(layer, layer + 1);
-    keep_hidden_state(pass, hidden_states, layer, x);
+    keep_hidden_state(pass, hidden_states, layer - part.first, x);
     if (!wants_backward) {
       const Scratch::Mark mark(scratch);
       const SavedPool::Mark saved_mark(tape.pool);
@@ -107,21 +110,26 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
     x = out;
   }
   tape.last = x;
+  if (!pass.weights.ends()) return;
   const Scratch::Mark mark(scratch);
   ops::rms_norm(pass.backend, final_norm(pass, read_state(pass, x)), final_hidden, {});
-  keep_hidden_state(pass, hidden_states, config.num_layers(), config.streams ? x : final_hidden);
+  keep_hidden_state(pass, hidden_states, part.size(), config.streams ? x : final_hidden);
 }
 
 void decoder_backward(Pass& pass, Tape& tape, TensorView d_final) {
   Scratch& scratch = pass.backend.scratch();
   const Scratch::Mark mark(scratch);
   pass.lists.saves.again = true;
-  const ModelConfig& config = pass.weights.config();
-  const TensorView d = zeros(pass, {d_final.rows(), config.state_width()});
-  final_norm_backward(pass, tape.last, d_final, d);
-  for (auto layer = static_cast<int64_t>(tape.layers.size()) - 1; layer >= 0; --layer) {
+  const LayerRange& part = pass.weights.part();
+  const TensorView d = tape.d;
+  CHECK(d.rows() == pass.num_tokens(), d.rows(), pass.num_tokens());
+  if (pass.weights.ends()) {
+    ops::fill_zero(pass.backend, d);
+    final_norm_backward(pass, tape.last, d_final, d);
+  }
+  for (int64_t layer = part.last - 1; layer >= part.first; --layer) {
     if (!pass.backend.is_counting()) pass.weights.turn_to(layer, layer - 1);
-    const LayerSaved& kept = tape.layers[static_cast<size_t>(layer)];
+    const LayerSaved& kept = tape.layers[static_cast<size_t>(layer - part.first)];
     const Scratch::Mark layer_mark(scratch);
     if (tape.recompute.keeps_all()) {
       decoder_layer_backward(pass, layer, kept, d);
@@ -132,7 +140,7 @@ void decoder_backward(Pass& pass, Tape& tape, TensorView d_final) {
       decoder_layer_backward(pass, layer, saved, d);
     }
   }
-  begin_state_backward(pass, d);
+  if (pass.weights.begins()) begin_state_backward(pass, d);
 }
 
 }  // namespace strata::model

@@ -1,7 +1,7 @@
-// The decoder: embedding, L layers, final norm. forward() leaves what backward() needs on a Tape,
-// by what the pass keeps. T tokens, D model width, L layers, n streams (1 for most models). Tape
-// memory comes from the backend's scratch: the caller holds a Mark around forward and backward.
-// Engine thread only.
+// The decoder: embedding, L layers, final norm; of a stage, those that its weights hold. forward()
+// leaves what backward() needs on a Tape, by what the pass keeps. T tokens, D model width, L
+// layers, n streams (1 for most models). Tape memory comes from the backend's scratch: the caller
+// holds a Mark around forward and backward. Engine thread only.
 #pragma once
 #include <vector>
 
@@ -14,17 +14,25 @@ struct Tape {
   SavedPool pool;
   Recompute recompute;
   std::vector<LayerSaved> layers;  // unless all is kept, only what is kept is set
-  TensorView last;                 // [T, n D] the last layer's output
+  // What crosses the borders of a stage, [T, n D]. The first layer's input and the last one's
+  // output; of a stage that does not begin the model the caller gives memory for `first`, and fills
+  // it before forward, which may write over it.
+  TensorView first;
+  TensorView last;
+  // f32: the gradient of `last`, which backward makes that of `first`. The caller gives memory for
+  // it and, unless the model ends there, fills it before.
+  TensorView d;
 };
 
 // Writes final_hidden [T, D] (compute type) and, unless empty, hidden_states [L + 1, T, n D] f32 in
 // Hugging Face's order: entry i the input of layer i, the last entry the final norm's output, or of
-// a model with streams the last layer's output.
-// Without `wants_backward` nothing is left on the tape.
+// a model with streams the last layer's output. Where the model does not end, there is no last
+// entry and final_hidden is empty. Without `wants_backward` nothing is left on the tape.
 void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hidden_states,
                      TensorView final_hidden);
 
-// d_final [T, D] f32: the gradient of final_hidden. Accumulates what the pass asks for.
+// d_final [T, D] f32: the gradient of final_hidden, or empty like it. Accumulates what the pass
+// asks for.
 void decoder_backward(Pass& pass, Tape& tape, TensorView d_final);
 
 }  // namespace strata::model

@@ -127,6 +127,7 @@ void check_base_copy(Backend& backend, const LoadedModel& model, const PeftAdapt
                                  parameter.shape.to_string()));
     return;
   }
+  if (!parameter.held) return;  // its own stage compares it
   const DType stored = model.checkpoint == nullptr
                            ? weights.compute_dtype()
                            : model.checkpoint->find(parameter.name)->info.dtype;
@@ -308,6 +309,7 @@ void read_modules(const PeftAdapter& peft, const std::vector<Matched>& matched,
   }
   for (const AdapterTensor& tensor : adapter_tensors(adapter)) {
     const LoraModule& module = adapter.modules()[tensor.module];
+    if (!module.held()) continue;
     const PeftModule& source =
         *matched[tensor.module].sources[static_cast<size_t>(std::max<int64_t>(0, tensor.expert))];
     read_tensor(peft, tensor.is_b ? source.b : source.a, module, tensor,

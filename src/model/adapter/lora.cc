@@ -99,19 +99,23 @@ std::string module_path(const LayerTable& layers, const LoraModuleSpec& spec) {
 }
 
 LoraAdapter::LoraAdapter(Backend& backend, const ModelWeights& weights,
-                         const std::vector<LoraModuleSpec>& specs)
+                         const std::vector<LoraModuleSpec>& specs, bool whole)
     : id_(next_id()), backend_(backend) {
   const LayerTable& layers = weights.layers();
   for (int64_t layer = -1; layer < layers.num_layers(); ++layer) {
     places_.emplace_back(layers.targets(layer).size(), -1);
   }
   int64_t bytes = 0;
+  std::vector<bool> held;
   for (const LoraModuleSpec& spec : specs) {
     LoraModule module = make_module(layers, spec, weights.compute_dtype(), backend.panel_width());
+    held.push_back(whole || weights.holds(spec.layer, spec.target));
     module.a_offset = num_parameters_;
     module.b_offset = num_parameters_ + module.a.shape.num_elements();
-    num_parameters_ += num_values(module);
-    bytes += all_panel_bytes(module);
+    if (held.back()) {
+      num_parameters_ += num_values(module);
+      bytes += all_panel_bytes(module);
+    }
     int64_t& most = module.num_experts > 0 ? max_expert_rank_ : max_rank_;
     most = std::max(most, spec.rank);
     places_[static_cast<size_t>(spec.layer + 1)][static_cast<size_t>(spec.target)] =
@@ -122,7 +126,9 @@ LoraAdapter::LoraAdapter(Backend& backend, const ModelWeights& weights,
   params_ = TensorView(flat_params_.data(), DType::kF32, {num_parameters_});
   panels_ = Memory(backend_.allocator(), bytes);
   char* next = static_cast<char*>(panels_.data());
-  for (LoraModule& module : modules_) {
+  for (size_t i = 0; i < modules_.size(); ++i) {
+    LoraModule& module = modules_[i];
+    if (!held[i]) continue;
     module.a = params_.part(module.a_offset, module.a.shape);
     module.b = params_.part(module.b_offset, module.b.shape);
     module.a_panel.data = module.is_embedding() ? nullptr : next;
@@ -152,6 +158,7 @@ int64_t adapter_bytes(const ModelWeights& weights, const std::vector<LoraModuleS
 
 void LoraAdapter::initialise(uint64_t seed) {
   for (LoraModule& module : modules_) {
+    if (!module.held()) continue;
     const Counter random{.seed = seed, .stream = hash_name(module.path.data(), module.path.size())};
     const double bound = 1.0 / std::sqrt(static_cast<double>(module.a.cols()));
     const auto uniform = [&](uint64_t i) { return (2.0 * random.uniform(i) - 1.0) * bound; };
@@ -171,6 +178,10 @@ void LoraAdapter::refresh(Backend& backend) { ops::pack_list(backend, packs_); }
 // Masters and panels stay where they are, so that the list stays true.
 void LoraAdapter::list_packs() {
   for (const LoraModule& module : modules_) {
+    if (!module.held()) {
+      pack_ends_.push_back(packs_.size());
+      continue;
+    }
     for (int64_t e = 0; e < module.num_experts; ++e) {
       packs_.push_back({module.a.at(e), module.a_of(e)});
       for (int64_t half = 0; half < module.num_halves; ++half) {
@@ -195,6 +206,7 @@ void LoraAdapter::enable_training() {
   m_ = TensorView(base + bytes, DType::kF32, {num_parameters_});
   v_ = TensorView(base + 2 * bytes, DType::kF32, {num_parameters_});
   for (LoraModule& module : modules_) {
+    if (!module.held()) continue;
     module.d_a = grads_.part(module.a_offset, module.a.shape);
     module.d_b = grads_.part(module.b_offset, module.b.shape);
   }
@@ -202,6 +214,7 @@ void LoraAdapter::enable_training() {
   for (size_t i = 0; i < modules_.size(); ++i) {
     const int64_t offset = modules_[i].a_offset;  // B follows A
     const Shape shape = {num_values(modules_[i])};
+    if (!modules_[i].held()) continue;
     step_items_.push_back({.g = grads_.part(offset, shape),
                            .p = params_.part(offset, shape),
                            .m = m_.part(offset, shape),

@@ -2,7 +2,8 @@
 // in] and B [out, r] are fp32 masters in one flat block, with gradients and AdamW moments of the
 // same layout once the adapter trains; products read panel copies in the compute type, refreshed
 // from the masters (refresh()). An adapter owns all of its memory, so nothing of one adapter can
-// move another, and its cost is its own size. Engine thread only. Source of forms and
+// move another, and its cost is its own size. On the weights of a stage it lists all modules, and
+// those of other stages have no memory. Engine thread only. Source of forms and
 // initialisation: PEFT tuners/lora/layer.py.
 #pragma once
 #include <cstdint>
@@ -52,6 +53,7 @@ struct LoraModule {
   float scale = 0.0f;
   int64_t a_offset = 0, b_offset = 0;  // elements, in the flat blocks
 
+  [[nodiscard]] bool held() const { return !a.empty(); }  // false: another stage's
   [[nodiscard]] bool is_embedding() const { return spec.layer < 0 && spec.target == kEmbedding; }
   [[nodiscard]] PanelView a_of(int64_t expert) const { return expert_panel(a_panel, expert); }
   [[nodiscard]] PanelView b_of(int64_t expert, int64_t half) const {
@@ -68,9 +70,10 @@ struct LoraModule {
 
 class LoraAdapter {
  public:
-  // Zeroed weights. Specs must be valid for the model: the caller has checked ranks and kinds.
+  // Zeroed weights. Specs must be valid for the model: the caller has checked ranks and kinds. With
+  // `whole` it has memory for all modules, whatever part of the model the weights are.
   LoraAdapter(Backend& backend, const ModelWeights& weights,
-              const std::vector<LoraModuleSpec>& specs);
+              const std::vector<LoraModuleSpec>& specs, bool whole = false);
   [[nodiscard]] Backend& backend() const { return backend_; }  // where its tensors live
 
   // PEFT's initialisation: linear A uniform in +-1/sqrt(in), B zero; embedding A zero, B standard
@@ -98,7 +101,7 @@ class LoraAdapter {
   }
   [[nodiscard]] int64_t max_rank() const { return max_rank_; }                // outside the experts
   [[nodiscard]] int64_t max_expert_rank() const { return max_expert_rank_; }  // of routed experts
-  [[nodiscard]] int64_t num_parameters() const { return num_parameters_; }
+  [[nodiscard]] int64_t num_parameters() const { return num_parameters_; }    // that it holds
   [[nodiscard]] int64_t num_bytes() const;  // masters, panels and, once it trains, what that takes
 
   // Flat [n] f32 blocks over all modules; gradients and moments are empty until enable_training().

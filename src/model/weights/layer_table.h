@@ -50,6 +50,15 @@ struct LayerStack {
   [[nodiscard]] int64_t size() const { return static_cast<int64_t>(layers.size()); }
 };
 
+// Layers [first, last) of a model.
+struct LayerRange {
+  int64_t first = 0;
+  int64_t last = 0;
+  [[nodiscard]] int64_t size() const { return last - first; }
+  [[nodiscard]] bool contains(int64_t layer) const { return layer >= first && layer < last; }
+  friend bool operator==(const LayerRange&, const LayerRange&) = default;
+};
+
 struct LayerPlace {
   int64_t stack = 0;
   int64_t index = 0;  // in the stack

@@ -173,8 +173,9 @@ std::string tensor_fault(const Parameter& parameter, const TensorInfo& info) {
 }
 
 // Appends a parameter's rows to its tensor, of which it is the next part.
-void save_parameter(Backend& backend, const ModelWeights& weights, size_t index,
+void save_parameter(Backend& backend, const LoadedModel& model, size_t index,
                     const TensorDecl& tensor, const RowSource* trained, CheckpointWriter& writer) {
+  const ModelWeights& weights = *model.weights;
   const Parameter& parameter = weights.table()[index];
   const bool masters = trained != nullptr && !parameter.buffer;
   const bool raw = !masters && parameter.is_matrix() && tensor.dtype == DType::kBF16 &&
@@ -186,6 +187,11 @@ void save_parameter(Backend& backend, const ModelWeights& weights, size_t index,
         backend.scratch().take(raw ? DType::kBF16 : DType::kF32, {end - begin, cols});
     if (masters) {
       (*trained)(index, begin, rows);
+    } else if (!parameter.held) {
+      // A stage's: what nobody trains is as it was read.
+      model.checkpoint->read_f32(*model.checkpoint->find(parameter.name),
+                                 (parameter.first_row + begin) * cols, (end - begin) * cols,
+                                 rows.f32());
     } else {
       weights.read(backend, index, begin, rows);
     }
@@ -306,11 +312,12 @@ LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptio
   model.checkpoint = std::make_unique<CheckpointDir>(dir);
   if (!options.offload.empty()) model.files = std::make_unique<FileAllocator>(options.offload);
   model.weights = std::make_unique<ModelWeights>(backend, model.config, options.compute_dtype,
-                                                 model.files.get());
+                                                 model.files.get(), options.part);
   const std::vector<std::string> faults =
       match_tensors(*model.checkpoint, *model.weights, model.ignored);
   if (!faults.empty()) fail_all(dir, faults);
   for (size_t index = 0; index < model.weights->table().size(); ++index) {
+    if (!model.weights->table()[index].held) continue;
     load_parameter(backend, *model.checkpoint, *model.weights, index);
   }
   backend.scratch().reserve(0, 0);  // what was read through is no pass's
@@ -370,13 +377,14 @@ void draw_integers(Backend& backend, const Counter& random, ModelWeights& weight
 }  // namespace
 
 LoadedModel init_model(Backend& backend, const ModelConfig& config, DType compute_dtype,
-                       uint64_t seed) {
+                       uint64_t seed, std::optional<LayerRange> part) {
   LoadedModel model;
   model.config = config;
-  model.weights = std::make_unique<ModelWeights>(backend, config, compute_dtype);
+  model.weights = std::make_unique<ModelWeights>(backend, config, compute_dtype, nullptr, part);
   std::vector<float> values;  // of a slice
   for (size_t index = 0; index < model.weights->table().size(); ++index) {
     const Parameter& parameter = model.weights->table()[index];
+    if (!parameter.held) continue;
     const Counter random{.seed = seed,
                          .stream = hash_name(parameter.name.data(), parameter.name.size())};
     if (is_integers(parameter)) {
@@ -455,7 +463,7 @@ void save_model(Backend& backend, const LoadedModel& model, const std::string& d
       continue;
     }
     for (const size_t index : found->second->parameters) {
-      save_parameter(backend, weights, index, tensor, trained, writer);
+      save_parameter(backend, model, index, tensor, trained, writer);
     }
   }
   writer.commit();

@@ -4,6 +4,7 @@
 // model plus one slice. Engine thread only.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ struct LoadOptions {
   bool strict_config = false;
   // Not empty: the parameters lie in a file of this folder instead of the backend's memory.
   std::string offload = {};
+  std::optional<LayerRange> part = {};  // a stage's layers; nothing else is read
 };
 
 struct LoadedModel {
@@ -38,9 +40,9 @@ ParsedConfig load_config(const std::string& dir, bool strict_config);
 LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptions& options);
 
 // A model without a directory: random weights as Hugging Face initialises them (matrices normal
-// with initializer_range, norms 1, biases 0), drawn by (seed, name, element).
+// with initializer_range, norms 1, biases 0), drawn by (seed, name, element); or a stage of it.
 LoadedModel init_model(Backend& backend, const ModelConfig& config, DType compute_dtype,
-                       uint64_t seed);
+                       uint64_t seed, std::optional<LayerRange> part = {});
 
 // All faults of a checkpoint against the table, one sentence each; fills `ignored`. Renames the
 // table's rows to the names in the file where a tied model stores its embedding as lm_head.weight.
@@ -56,7 +58,8 @@ using RowSource = FunctionRef<void(size_t index, int64_t first_row, TensorView r
 // Writes the weights to `dir` with the source's names, shapes, dtypes and shard assignment (a model
 // made in memory: one file in `dtype_of_new` ). `trained` supplies fp32 masters; without it
 // (nullptr) the weights as they are, which is refused in bf16 mode when the source holds F32 or
-// F16, since their bits are gone.
+// F16, since their bits are gone. Of a stage of a model that was loaded `trained` is all of the
+// model's.
 void save_model(Backend& backend, const LoadedModel& model, const std::string& dir,
                 const RowSource* trained, DType dtype_of_new = DType::kBF16);
 

@@ -94,34 +94,42 @@ std::string layer_tensor_name(int64_t layer, std::string_view suffix, int64_t ex
 }
 
 ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DType compute_dtype,
-                           FileAllocator* files)
-    : config_(config), layer_table_(config), compute_dtype_(compute_dtype) {
+                           FileAllocator* files, std::optional<LayerRange> part)
+    : config_(config),
+      part_(part.value_or(LayerRange{0, config.num_layers()})),
+      layer_table_(config),
+      compute_dtype_(compute_dtype) {
   CHECK(compute_dtype == DType::kF32 || compute_dtype == DType::kBF16);
+  CHECK(part_.first >= 0 && part_.last <= config.num_layers(), part_.first, part_.last);
+  CHECK(part_.size() > 0 || config.num_layers() == 0, part_.first, part_.last);
   const int64_t panel_width = backend.panel_width();
   const Shape embed_shape = {config.vocab_size, config.hidden_size};
   const int64_t embed_bytes = matrix_bytes(embed_shape, compute_dtype, panel_width);
   const int64_t norm_bytes = values_bytes({config.hidden_size});
-  int64_t total = embed_bytes * (config.tie_word_embeddings ? 1 : 2) + norm_bytes;
+  const bool own_head = !config.tie_word_embeddings;
+  int64_t total = holds_embedding() ? embed_bytes : 0;
   for (const LayerStack& stack : layer_table_.stacks()) {
     for_each_row(stack, [&](const ParamRow& row, size_t, bool) {
-      total += row_bytes(row, compute_dtype, panel_width) * stack.size();
+      total += row_bytes(row, compute_dtype, panel_width) * held_of(stack).count;
     });
   }
   for (const ParamRow& row : layer_table_.streams_rows()) {
-    total += row_bytes(row, compute_dtype, panel_width);
+    total += ends() ? row_bytes(row, compute_dtype, panel_width) : 0;
   }
+  if (ends()) total += norm_bytes + (own_head ? embed_bytes : 0);
   arena_ = Arena(files != nullptr ? *files : backend.allocator(), total);
+  const auto take = [&](bool held, int64_t bytes) { return held ? arena_.take(bytes) : nullptr; };
 
   embedding_ = add_parameter(make_parameter("model.embed_tokens.weight", embed_shape),
-                             arena_.take(embed_bytes), panel_width);
+                             take(holds_embedding(), embed_bytes), panel_width);
   add_layers(panel_width);
   add_streams(panel_width);
   final_norm_ = add_parameter(
       make_parameter("model.norm.weight", {config.hidden_size}, 1.0f - config.norm_offset),
-      arena_.take(norm_bytes), panel_width);
+      take(ends(), norm_bytes), panel_width);
   head_ = embedding_;
-  if (!config.tie_word_embeddings) {
-    head_ = add_parameter(make_parameter("lm_head.weight", embed_shape), arena_.take(embed_bytes),
+  if (own_head) {
+    head_ = add_parameter(make_parameter("lm_head.weight", embed_shape), take(ends(), embed_bytes),
                           panel_width);
   }
   bind_layers();
@@ -147,8 +155,15 @@ std::vector<std::vector<PageRange>> ModelWeights::pages_of_layers() const {
   return pages;
 }
 
+ModelWeights::HeldLayers ModelWeights::held_of(const LayerStack& stack) const {
+  const auto first = std::lower_bound(stack.layers.begin(), stack.layers.end(), part_.first);
+  const auto last = std::lower_bound(first, stack.layers.end(), part_.last);
+  return {.first = first - stack.layers.begin(), .count = last - first};
+}
+
 size_t ModelWeights::add_parameter(Parameter parameter, void* memory, int64_t panel_width) {
-  bind(parameter, memory, compute_dtype_, panel_width);
+  parameter.held = memory != nullptr;
+  if (parameter.held) bind(parameter, memory, compute_dtype_, panel_width);
   table_.push_back(std::move(parameter));
   return table_.size() - 1;
 }
@@ -167,24 +182,27 @@ void ModelWeights::add_layers(int64_t panel_width) {
   for (const LayerStack& stack : layer_table_.stacks()) {
     std::vector<char*>& rows = memory.emplace_back();
     for_each_row(stack, [&](const ParamRow& row, size_t, bool) {
-      const int64_t bytes = row_bytes(row, compute_dtype_, panel_width) * stack.size();
-      rows.push_back(static_cast<char*>(arena_.take(bytes)));
+      const int64_t bytes = row_bytes(row, compute_dtype_, panel_width) * held_of(stack).count;
+      rows.push_back(bytes == 0 ? nullptr : static_cast<char*>(arena_.take(bytes)));
     });
   }
   params_.resize(config_.layers.size());
   for (int64_t layer = 0; layer < config_.num_layers(); ++layer) {
     const LayerPlace& place = layer_table_.at(layer);
     const LayerStack& stack = layer_table_.stack_of(layer);
+    const int64_t slot = place.index - held_of(stack).first;
+    const bool held = part_.contains(layer);
     std::vector<SublayerParams>& views = params_[static_cast<size_t>(layer)];
     views.resize(stack.rows.size());
     size_t next = 0;
     for_each_row(stack, [&](const ParamRow& row, size_t s, bool outer) {
-      char* first = memory[static_cast<size_t>(place.stack)][next++] +
-                    place.index * row_bytes(row, compute_dtype_, panel_width);
+      char* rows = memory[static_cast<size_t>(place.stack)][next++];
       const int64_t bytes = expert_bytes(row, compute_dtype_, panel_width);
+      const int64_t offset = slot * row_bytes(row, compute_dtype_, panel_width);
       const size_t index = table_.size();
       for (int64_t e = 0; e < std::max<int64_t>(1, row.num_experts); ++e) {
-        add_parameter(make_parameter(row, layer, e), first + e * bytes, panel_width);
+        add_parameter(make_parameter(row, layer, e), held ? rows + offset + e * bytes : nullptr,
+                      panel_width);
       }
       bind_view(outer ? views[s].outer : views[s].inner, row, index);
     });
@@ -194,9 +212,9 @@ void ModelWeights::add_layers(int64_t panel_width) {
 void ModelWeights::add_streams(int64_t panel_width) {
   if (!config_.streams) return;
   for (const ParamRow& row : layer_table_.streams_rows()) {
-    const size_t index =
-        add_parameter(make_parameter(row, -1, 0),
-                      arena_.take(row_bytes(row, compute_dtype_, panel_width)), panel_width);
+    const int64_t bytes = row_bytes(row, compute_dtype_, panel_width);
+    const size_t index = add_parameter(make_parameter(row, -1, 0),
+                                       ends() ? arena_.take(bytes) : nullptr, panel_width);
     bind_view(streams_params_, row, index);
   }
   streams_ = {.config = config_.streams->config(), .params = streams_params_, .layer = -1};
@@ -207,6 +225,7 @@ void ModelWeights::bind_layers() {
   layers_.resize(params_.size());
   for (size_t layer = 0; layer < params_.size(); ++layer) {
     const auto index = static_cast<int64_t>(layer);
+    if (!part_.contains(index)) continue;
     const LayerStack& stack = layer_table_.stack_of(index);
     for (size_t s = 0; s < stack.config.size(); ++s) {
       SublayerParams& params = params_[layer][s];
@@ -232,7 +251,7 @@ void ModelWeights::bind_layers() {
 int64_t ModelWeights::num_parameters() const {
   int64_t count = 0;
   for (const Parameter& parameter : table_) {
-    if (!parameter.buffer) count += parameter.shape.num_elements();
+    if (parameter.trains()) count += parameter.shape.num_elements();
   }
   return count;
 }

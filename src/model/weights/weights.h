@@ -2,11 +2,14 @@
 // rest (norms, biases) is f32, holding bf16-rounded values in bf16 mode. Layers of one config live
 // in one stack (model/weights/layer_table.h): each parameter is one [n, ...] allocation, and a
 // layer's view points into it, so a write through a view is a write to the stack. The table lists
-// every parameter with its checkpoint name; loading, saving and training are loops over it. Engine
-// thread only.
+// every parameter with its checkpoint name; loading, saving and training are loops over it. A stage
+// of a model is the same with a part of the layers: its table is the whole model's, so that numbers
+// and names are those of every other stage, and what it does not hold has no memory. Engine thread
+// only.
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -37,6 +40,8 @@ struct Parameter {
   float init = 0.0f;
   DType floor = DType::kBF16;  // kF32: not rounded in bf16 mode
   bool buffer = false;         // not trained
+  bool held = true;            // false: another stage's, without memory
+  [[nodiscard]] bool trains() const { return held && !buffer; }
   [[nodiscard]] const Shape& tensor_shape() const {
     return stored_shape.rank() == 0 ? shape : stored_shape;
   }
@@ -69,18 +74,30 @@ struct StoredTensor {
 class ModelWeights {
  public:
   // Allocates zeroed parameters. compute_dtype is the type of products: f32 or bf16. With `files`
-  // they lie there and not in the backend's memory; then passes say where they are (turn_to).
+  // they lie there and not in the backend's memory; then passes say where they are (turn_to). With
+  // `part` it holds those layers; the first of a model's parts has the embedding, the last one what
+  // comes after the layers, and both have a matrix that embedding and head share.
   ModelWeights(const Backend& backend, const ModelConfig& config, DType compute_dtype,
-               FileAllocator* files = nullptr);
+               FileAllocator* files = nullptr, std::optional<LayerRange> part = {});
   ModelWeights(const ModelWeights&) = delete;
   ModelWeights& operator=(const ModelWeights&) = delete;
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }
   [[nodiscard]] const LayerTable& layers() const { return layer_table_; }
   [[nodiscard]] DType compute_dtype() const { return compute_dtype_; }
+  // The layers that it holds, and whether the model begins and ends with them.
+  [[nodiscard]] const LayerRange& part() const { return part_; }
+  [[nodiscard]] bool begins() const { return part_.first == 0; }
+  [[nodiscard]] bool ends() const { return part_.last == config_.num_layers(); }
+  // Whether the target of an adapter is among what it holds; layer -1 outside the layers.
+  [[nodiscard]] bool holds(int64_t layer, int target) const {
+    if (layer >= 0) return part_.contains(layer);
+    return target == kEmbedding ? begins() : ends();
+  }
   [[nodiscard]] const std::vector<Parameter>& table() const { return table_; }
   [[nodiscard]] std::vector<Parameter>& table() { return table_; }
-  [[nodiscard]] int64_t num_parameters() const;  // buffers not counted
+  // That it holds; buffers not counted.
+  [[nodiscard]] int64_t num_parameters() const;
   // The table by checkpoint tensors, in its order. Borrows names from the table.
   [[nodiscard]] std::vector<StoredTensor> stored_tensors() const;
   [[nodiscard]] int64_t num_bytes() const { return arena_.size(); }
@@ -92,7 +109,7 @@ class ModelWeights {
     if (pages_) pages_->turn_to(layer, next);
   }
 
-  // A layer's sublayers, ready to run.
+  // A layer's sublayers, ready to run; none where it is another stage's.
   [[nodiscard]] std::span<const SublayerContext> layer(int64_t index) const {
     return layers_[static_cast<size_t>(index)];
   }
@@ -122,9 +139,20 @@ class ModelWeights {
   [[nodiscard]] std::vector<std::vector<PageRange>> pages_of_layers() const;
   // The view of a row, whose (first) parameter is `index` in the table.
   void bind_view(std::vector<ParamView>& views, const ParamRow& row, size_t index);
+  // Without memory where it is another stage's.
   size_t add_parameter(Parameter parameter, void* memory, int64_t panel_width);
+  [[nodiscard]] bool holds_embedding() const {
+    return begins() || (ends() && config_.tie_word_embeddings);
+  }
+  // Of a stack, those that it holds; and the first of them in the stack.
+  struct HeldLayers {
+    int64_t first = 0;
+    int64_t count = 0;
+  };
+  [[nodiscard]] HeldLayers held_of(const LayerStack& stack) const;
 
   ModelConfig config_;
+  LayerRange part_;
   LayerTable layer_table_;
   DType compute_dtype_;
   Arena arena_;
