@@ -97,17 +97,19 @@ api::StepResult Engine::step(api::AdapterSlot slot, const api::AdamW& adamw) {
   return base_trainer_->step(backend(), *model_.weights, adamw);
 }
 
-api::BatchResult Engine::run(const api::Batch& batch, api::TensorSink* sink) {
+void Engine::prepare(const api::Batch& batch, api::TensorSink* sink) {
   if (!batch.checked) check(batch);
   CHECK(sink != nullptr || !(batch.want_hidden_states || batch.want_logits));
   int64_t total = 0;
   for (const api::Sequence& sequence : batch.sequences) total += std::ssize(sequence.datum->tokens);
   const model::ModelConfig& c = model_.config;
+  const model::ModelWeights& weights = *model_.weights;
   if (batch.want_hidden_states) {
-    sink->add("hidden_states", {c.num_layers() + 1, total, c.state_width()});
-    if (c.streams) sink->add("final_hidden", {total, c.hidden_size});
+    const int64_t entries = weights.part().size() + (weights.ends() ? 1 : 0);
+    sink->add("hidden_states", {entries, total, c.state_width()});
+    if (c.streams && weights.ends()) sink->add("final_hidden", {total, c.hidden_size});
   }
-  if (batch.want_logits) sink->add("logits", {total, c.vocab_size});
+  if (batch.want_logits && weights.ends()) sink->add("logits", {total, c.vocab_size});
   if (batch.gradients == api::Gradients::kAdapters) {
     for (const api::Sequence& sequence : batch.sequences) {
       if (!sequence.gradients) continue;
@@ -115,6 +117,10 @@ api::BatchResult Engine::run(const api::Batch& batch, api::TensorSink* sink) {
     }
   }
   if (batch.gradients == api::Gradients::kParameters) base_trainer();
+}
+
+api::BatchResult Engine::run(const api::Batch& batch, api::TensorSink* sink) {
+  prepare(batch, sink);
   check_memory(batch);
 
   api::BatchResult result;
@@ -141,66 +147,9 @@ api::BatchResult Engine::run(const api::Batch& batch, api::TensorSink* sink) {
   return result;
 }
 
-void Engine::gather_inputs(const api::Batch& batch, size_t first, size_t last) {
-  builder_.clear();
-  targets_.clear();
-  first_targets_.clear();
-  losses_of_sequences_.clear();
-  for (std::vector<float>& column : columns_.values) column.clear();
-  for (size_t s = first; s < last; ++s) {
-    const api::Sequence& sequence = batch.sequences[s];
-    const api::Datum& datum = *sequence.datum;
-    builder_.add(datum.tokens, 0, adapter_or_base(sequence.slot));
-    const auto append = [](auto& out, const auto& values, size_t num, auto otherwise) {
-      if (values.empty())
-        out.insert(out.end(), num, otherwise);
-      else
-        out.insert(out.end(), values.begin(), values.end());
-    };
-    const size_t tokens = datum.tokens.size();
-    const auto per_token = static_cast<size_t>(datum.targets_per_token());
-    for (size_t row = 0; row < tokens; ++row)
-      first_targets_.push_back(static_cast<int64_t>(targets_.size() + row * per_token));
-    append(targets_, datum.targets, tokens * per_token, 0);
-    for (const api::LossInputRow& input : api::kLossInputs) {
-      const bool of_targets = input.id == api::LossInput::kWeights;
-      append(columns_[input.id], datum.inputs[input.id], of_targets ? tokens * per_token : tokens,
-             input.otherwise);
-    }
-    losses_of_sequences_.push_back(sequence.loss);
-  }
-  first_targets_.push_back(static_cast<int64_t>(targets_.size()));
-}
-
-PassWork Engine::lay_out(const api::Batch& batch, size_t first, size_t last) {
-  gather_inputs(batch, first, last);
-  logprobs_.resize(targets_.size());
-  losses_.resize(targets_.size());
-  const api::Gradients gradients =
-      batch.sequences[first].gradients ? batch.gradients : api::Gradients::kNone;
-  PassWork work = {.builder = builder_,
-                   .adapter_gradients = gradients == api::Gradients::kAdapters,
-                   .base_gradients = gradients == api::Gradients::kParameters
-                                         ? base_trainer_->gradients()
-                                         : nullptr,
-                   .recompute = options_.recompute,
-                   .want_loss = batch.want_loss,
-                   .inputs = {.targets = targets_,
-                              .first_targets = first_targets_,
-                              .losses = losses_of_sequences_,
-                              .score_all = batch.score_all},
-                   .logprobs = logprobs_,
-                   .losses = losses_,
-                   .want_hidden_states = batch.want_hidden_states,
-                   .want_logits = batch.want_logits};
-  for (size_t i = 0; i < api::kNumLossInputs; ++i)
-    work.inputs.columns.values[i] = columns_.values[i];
-  return work;
-}
-
 // Counts the pass, with full recompute where it would take too much without.
 void Engine::fit(PassWork& work, size_t first) {
-  const auto pass = [&](Backend& backend) { run_pass(backend, *this, work, state_); };
+  const auto pass = [&](Backend& backend) { run_pass(backend, *this, work, micro_batch_.state()); };
   const auto too_much = [&] {
     return options_.pass_bytes > 0 && room_.count(pass).total() > options_.pass_bytes;
   };
@@ -212,7 +161,7 @@ void Engine::fit(PassWork& work, size_t first) {
       ErrorCode::kInvalidArgument,
       fmt::format("sequences[{}]: a pass of {} tokens takes {} bytes{}, and a pass may take {}; "
                   "split the sequence, or give more memory (--memory)",
-                  first, builder_.num_tokens(), last_plan().total(),
+                  first, micro_batch_.builder().num_tokens(), last_plan().total(),
                   work.backward() ? " with full recompute" : "", options_.pass_bytes));
 }
 
@@ -221,31 +170,22 @@ void Engine::check_memory(const api::Batch& batch) {
   if (options_.pass_bytes == 0) return;
   for (size_t s = 0; s < batch.sequences.size(); ++s) {
     if (std::ssize(batch.sequences[s].datum->tokens) <= options_.pass_tokens) continue;
-    PassWork work = lay_out(batch, s, s + 1);
+    PassWork work = micro_batch_.lay_out(*this, batch, s, s + 1);
     fit(work, s);
   }
 }
 
 void Engine::run_part(const api::Batch& batch, size_t first, size_t last, int64_t first_row,
                       api::BatchResult& result, api::TensorSink* sink) {
-  PassWork work = lay_out(batch, first, last);
+  PassWork work = micro_batch_.lay_out(*this, batch, first, last);
   work.first_row = first_row;
   work.sink = sink;
   fit(work, first);
   room_.book(last_plan());
-  run_pass(backend(), *this, work, state_);
+  run_pass(backend(), *this, work, micro_batch_.state());
   if (!batch.want_loss) return;
-  if (work.base_gradients != nullptr) base_trainer_->has_gradient = true;
-  int64_t row = 0;
-  for (size_t s = first; s < last; ++s) {
-    model::LoraAdapter* adapter = adapter_or_base(batch.sequences[s].slot);
-    if (work.adapter_gradients && adapter != nullptr) adapter->has_gradient = true;
-    const auto begin = first_targets_[static_cast<size_t>(row)];
-    row += std::ssize(batch.sequences[s].datum->tokens);
-    const auto end = first_targets_[static_cast<size_t>(row)];
-    result.sequences[s].logprobs.assign(logprobs_.begin() + begin, logprobs_.begin() + end);
-    result.sequences[s].losses.assign(losses_.begin() + begin, losses_.begin() + end);
-  }
+  micro_batch_.note_gradients(*this, batch);
+  micro_batch_.give_losses(batch, result);
 }
 
 }  // namespace strata::engine

@@ -1,4 +1,5 @@
-// Engine: one base model, its adapters, and the passes that train, score and sample. Owns weights,
+// Engine: one base model, its adapters, and the passes that train, score and sample; or a stage of
+// the model, whose passes and steps a Pipeline runs (engine/pipeline/pipeline.h). Owns weights,
 // adapter slots, optimizer state and KV pages. Runs one call at a time on the caller's thread (the
 // engine thread); its thread pool does the math.
 //   Engine engine(load_model(...), {...});
@@ -15,7 +16,7 @@
 #include "backend/backend.h"
 #include "engine/engine_options.h"
 #include "engine/kv_pool.h"
-#include "engine/pass.h"
+#include "engine/micro_batch.h"
 #include "engine/pass_room.h"
 #include "model/adapter/io.h"
 #include "model/weights/load.h"
@@ -68,6 +69,10 @@ class Engine {
   // an Error names the sequence and field at fault and changes nothing.
   api::BatchResult run(const api::Batch& batch, api::TensorSink* sink = nullptr);
 
+  // What comes before a batch's first pass: all sequences are checked, the sink has its tensors (of
+  // a stage, its part of them), and what takes gradients has memory for them.
+  void prepare(const api::Batch& batch, api::TensorSink* sink);
+
   // kBase: the base parameters.
   api::StepResult step(api::AdapterSlot slot, const api::AdamW& adamw);
 
@@ -93,9 +98,7 @@ class Engine {
   void run_part(const api::Batch& batch, size_t first, size_t last, int64_t first_row,
                 api::BatchResult& result, api::TensorSink* sink);
   void check_memory(const api::Batch& batch);
-  PassWork lay_out(const api::Batch& batch, size_t first, size_t last);
   void fit(PassWork& work, size_t first);
-  void gather_inputs(const api::Batch& batch, size_t first, size_t last);
 
   EngineOptions options_;
   model::LoadedModel model_;
@@ -106,14 +109,7 @@ class Engine {
   std::map<int32_t, std::unique_ptr<model::LoraAdapter>> adapters_;
   std::unique_ptr<train::BaseTrainer> base_trainer_;
 
-  // Reused from pass to pass.
-  PassBuilder builder_;
-  PassState state_;
-  std::vector<int32_t> targets_;
-  std::vector<int64_t> first_targets_;
-  api::ByLossInput<std::vector<float>> columns_;
-  std::vector<api::Loss> losses_of_sequences_;
-  std::vector<float> logprobs_, losses_;
+  MicroBatch micro_batch_;  // reused from pass to pass
 };
 
 }  // namespace strata::engine
