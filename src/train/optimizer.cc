@@ -37,7 +37,22 @@ api::StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter,
                              const api::AdamW& adamw) {
   if (!adapter.trains() || !adapter.has_gradient)
     return {.stepped = false, .grad_norm = 0.0, .step = adapter.step};
-  const double norm = std::sqrt(ops::sum_of_squares(backend, adapter.gradient_parts()));
+  return step_adapter(backend, adapter, adamw,
+                      std::sqrt(ops::sum_of_squares(backend, adapter.gradient_parts())));
+}
+
+void add_squares(Backend& backend, const model::LoraAdapter& adapter, std::span<double> sums) {
+  CHECK(sums.size() == 2 * adapter.modules().size(), sums.size());
+  for (const model::LoraModule& module : adapter.modules()) {
+    for (const TensorView& gradient : {module.d_a, module.d_b}) {
+      if (!gradient.empty()) sums.front() += ops::sum_of_squares(backend, gradient);
+      sums = sums.subspan(1);
+    }
+  }
+}
+
+api::StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter, const api::AdamW& adamw,
+                             double norm) {
   if (!std::isfinite(norm)) {
     ops::fill_zero(backend, adapter.gradients());
     adapter.has_gradient = false;
@@ -55,8 +70,9 @@ BaseTrainer::BaseTrainer(const Backend& backend, const model::ModelWeights& weig
   grad_memory_ = Memory(allocator_, num_parameters_ * dtype_bytes(DType::kF32));
   grads_ = TensorView(grad_memory_.data(), DType::kF32, {num_parameters_});
   gradients_.d_weight = views(grads_);
-  if (weights.head_index() == weights.embedding_index()) {
-    const Shape& shape = weights.table()[weights.embedding_index()].shape;
+  const model::Parameter& embedding = weights.table()[weights.embedding_index()];
+  if (weights.head_index() == weights.embedding_index() && embedding.held) {
+    const Shape& shape = embedding.shape;
     tied_memory_ = Memory(allocator_, shape.num_elements() * dtype_bytes(DType::kF32));
     gradients_.d_tied_head = TensorView(tied_memory_.data(), DType::kF32, shape);
   }
@@ -66,7 +82,7 @@ std::vector<TensorView> BaseTrainer::views(TensorView flat) const {
   std::vector<TensorView> out;
   int64_t offset = 0;
   for (const model::Parameter& parameter : weights_.table()) {
-    if (parameter.buffer) {
+    if (!parameter.trains()) {
       out.emplace_back();
       continue;
     }
@@ -91,7 +107,7 @@ void BaseTrainer::enable_steps(FunctionRef<void(size_t, TensorView)> read, const
   int64_t num_second = 0;
   for (size_t index = 0; index < weights_.table().size(); ++index) {
     const model::Parameter& parameter = weights_.table()[index];
-    if (!parameter.buffer && !is_muons(index)) num_second += parameter.shape.num_elements();
+    if (parameter.trains() && !is_muons(index)) num_second += parameter.shape.num_elements();
   }
   const int64_t bytes = Arena::aligned(num_parameters_ * dtype_bytes(DType::kF32));
   step_memory_ = Memory(allocator_, 2 * bytes + num_second * dtype_bytes(DType::kF32));
@@ -100,6 +116,14 @@ void BaseTrainer::enable_steps(FunctionRef<void(size_t, TensorView)> read, const
   m_ = TensorView(base + bytes, DType::kF32, {num_parameters_});
   v_ = TensorView(base + 2 * bytes, DType::kF32, {num_second});
   masters_ = views(params_);
+  firsts_ = views(m_);
+  seconds_.resize(firsts_.size());
+  int64_t second = 0;
+  for (size_t index = 0; index < seconds_.size(); ++index) {
+    if (firsts_[index].empty() || is_muons(index)) continue;
+    seconds_[index] = v_.part(second, firsts_[index].shape);
+    second += firsts_[index].shape.num_elements();
+  }
   for (size_t index = 0; index < masters_.size(); ++index) {
     if (!masters_[index].empty()) read(index, masters_[index]);
   }
@@ -120,7 +144,22 @@ api::StepResult BaseTrainer::step(Backend& backend, model::ModelWeights& weights
   for (const TensorView& gradient : gradients_.d_weight) {
     if (!gradient.empty()) squares += ops::sum_of_squares(backend, gradient);
   }
-  const double norm = std::sqrt(squares);
+  return step(backend, weights, adamw, std::sqrt(squares));
+}
+
+void BaseTrainer::add_squares(Backend& backend, std::span<double> sums) const {
+  CHECK(sums.size() == gradients_.d_weight.size(), sums.size());
+  for (size_t index = 0; index < sums.size(); ++index) {
+    const TensorView& gradient = gradients_.d_weight[index];
+    // A tied matrix that two stages hold is the first one's.
+    const bool counted = index != weights_.embedding_index() || weights_.begins();
+    if (!gradient.empty() && counted) sums[index] += ops::sum_of_squares(backend, gradient);
+  }
+}
+
+api::StepResult BaseTrainer::step(Backend& backend, model::ModelWeights& weights,
+                                  const api::AdamW& adamw, double norm) {
+  CHECK(steps_enabled_);
   if (!std::isfinite(norm)) {
     zero_gradients(backend);
     throw_not_finite(norm);
@@ -138,19 +177,16 @@ api::StepResult BaseTrainer::step(Backend& backend, model::ModelWeights& weights
 
 void BaseTrainer::step_each(Backend& backend, const api::AdamW& adamw, double norm) {
   const ops::AdamWArgs args = adamw_args(adamw, norm, num_steps);
-  const std::vector<TensorView> m = views(m_);
-  int64_t second = 0;
   for (size_t index = 0; index < masters_.size(); ++index) {
     const TensorView& p = masters_[index];
     if (p.empty()) continue;
     if (is_muons(index)) {
-      step_muon(backend, adamw, norm, index, m[index]);
+      step_muon(backend, adamw, norm, index, firsts_[index]);
       continue;
     }
     const Shape flat = {p.shape.num_elements()};
     ops::adamw(backend, args, gradients_.d_weight[index].reshape(flat), p.reshape(flat),
-               m[index].reshape(flat), v_.part(second, flat));
-    second += flat.num_elements();
+               firsts_[index].reshape(flat), seconds_[index].reshape(flat));
   }
 }
 
@@ -179,7 +215,7 @@ void BaseTrainer::step_muon(Backend& backend, const api::AdamW& adamw, double no
 
 void BaseTrainer::count_step(Backend& counter) {
   for (size_t index = 0; index < masters_.size(); ++index) {
-    if (!is_muons(index)) continue;
+    if (masters_[index].empty() || !is_muons(index)) continue;
     const TensorView part = masters_[index].part(0, {muon_rows(index), masters_[index].cols()});
     muon(counter, {}, part, part, part);
   }

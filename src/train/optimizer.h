@@ -3,6 +3,7 @@
 // back to zero, compute copies refreshed. A step without an accumulated gradient is a no-op:
 // weights, moments and step count stay, and the result says so. Engine thread only.
 #pragma once
+#include <span>
 #include <vector>
 
 #include "api/batch.h"
@@ -17,6 +18,13 @@ namespace strata::train {
 // changes.
 api::StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter,
                              const api::AdamW& adamw);
+
+// The same where stages hold the adapter's modules: each adds the sums of squares of its own
+// modules' gradients to `sums`, [modules x 2] of all, A's and then B's; the root of their sum,
+// added in order, is the norm of a step that each then takes.
+void add_squares(Backend& backend, const model::LoraAdapter& adapter, std::span<double> sums);
+api::StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter, const api::AdamW& adamw,
+                             double norm);
 
 // How all parameters are stepped.
 struct BaseStep {
@@ -41,9 +49,14 @@ class BaseTrainer {
   [[nodiscard]] model::BaseGradients* gradients() { return &gradients_; }
   // Adds the tied head's accumulator to the embedding's; gradient() is then complete. Idempotent.
   void finish_gradients(Backend& backend);
-  // Views of buffers, which do not train, are empty.
+  // Views of buffers, which do not train, are empty, and of what another stage holds.
   [[nodiscard]] TensorView gradient(size_t index) const { return gradients_.d_weight[index]; }
   [[nodiscard]] TensorView master(size_t index) const { return masters_[index]; }
+  [[nodiscard]] TensorView first_moment(size_t index) const { return firsts_[index]; }
+  // Empty too where the parameter has none.
+  [[nodiscard]] TensorView second_moment(size_t index) const { return seconds_[index]; }
+  // Of a parameter that trains, wherever it is held.
+  [[nodiscard]] bool has_second_moment(size_t index) const { return !is_muons(index); }
   // Flat [n] f32 blocks in the table's order; of second moments those that there are.
   [[nodiscard]] TensorView masters() const { return params_; }
   [[nodiscard]] TensorView first_moments() const { return m_; }
@@ -55,6 +68,11 @@ class BaseTrainer {
   }
 
   api::StepResult step(Backend& backend, model::ModelWeights& weights, const api::AdamW& adamw);
+  // The same where stages hold the parameters: each finishes its gradients and adds their sums of
+  // squares to `sums`, [the table's size]; the root of the sum of all, added in order, is the norm.
+  void add_squares(Backend& backend, std::span<double> sums) const;
+  api::StepResult step(Backend& backend, model::ModelWeights& weights, const api::AdamW& adamw,
+                       double norm);
   // Takes of a counting backend the scratch that a step takes.
   void count_step(Backend& counter);
   void zero_gradients(Backend& backend);
@@ -79,7 +97,7 @@ class BaseTrainer {
   BaseStep how_;
   Memory grad_memory_, tied_memory_, step_memory_;
   TensorView grads_, params_, m_, v_;
-  std::vector<TensorView> masters_;
+  std::vector<TensorView> masters_, firsts_, seconds_;
   model::BaseGradients gradients_;
 };
 
