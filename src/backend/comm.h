@@ -1,0 +1,33 @@
+// Comm: how the ranks of one run reach each other; nothing else may assume that they share memory.
+// A rank is numbered from 0; every rank runs the same program on the same batch, and calls what all
+// have to call (all_gather) in the same order. Messages are told apart by tags; those of one sender
+// and tag arrive in the order of their sends. One thread a rank.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tensor/view.h"
+
+namespace strata {
+
+class Comm {
+ public:
+  virtual ~Comm() = default;
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int size() const = 0;
+
+  // Never waits for the receiver, who may be the sender itself; what was sent may change
+  // afterwards.
+  virtual void send_bytes(int to, int64_t tag, const void* data, int64_t bytes) = 0;
+  // Waits for a message of just so many bytes. Throws where another rank has failed meanwhile.
+  virtual void receive_bytes(int from, int64_t tag, void* data, int64_t bytes) = 0;
+
+  // Dense tensors, wherever they lie.
+  void send(int to, int64_t tag, TensorView tensor);
+  void receive(int from, int64_t tag, TensorView tensor);
+  // Every rank's values, [ranks, n]; n is the same on each.
+  void all_gather(std::span<const double> values, std::vector<double>& all);
+};
+
+}  // namespace strata
