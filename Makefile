@@ -7,7 +7,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help install build test checks asan tsan fuzz tidy format format-check run run-train e2e cookbook robust chaos page run-smollm2 tiny-qwen3 clean
+.PHONY: help install build test stages checks asan tsan fuzz tidy format format-check run run-train e2e cookbook robust chaos page run-smollm2 tiny-qwen3 clean
 
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
@@ -40,6 +40,13 @@ test:
 	@$(CMAKE) -B build/test -DCMAKE_CXX_COMPILER=g++ -DSTRATA_TESTS=ON
 	@cmake --build build/test -j $(JOBS)
 	@ctest --test-dir build/test -j2 -LE slow --output-on-failure --no-tests=error
+
+# Every division of a model of every family into stages, where `make test` has each pair of settings.
+stages:
+	@tools/install.sh test
+	@$(CMAKE) -B build/test -DCMAKE_CXX_COMPILER=g++ -DSTRATA_TESTS=ON
+	@cmake --build build/test -j $(JOBS) --target stages_test
+	@STRATA_STAGES=all build/test/tests/stages/stages_test --gtest_brief=1
 
 # Every tools/check/check_*.py: layers, sizes, documents. They read the tree and write nothing.
 checks:

@@ -1,0 +1,367 @@
+#include "engine/pipeline/pipeline.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "ops/elementwise.h"
+#include "train/optimizer.h"
+
+namespace strata::engine {
+namespace {
+
+std::vector<model::LoraModuleSpec> specs_of(const model::LoraAdapter& adapter) {
+  std::vector<model::LoraModuleSpec> specs;
+  for (const model::LoraModule& module : adapter.modules()) specs.push_back(module.spec);
+  return specs;
+}
+
+// Beyond the tags of the borders. The ranks gather in the same order, so one tag is enough.
+int64_t gather_tag(const PipelinePlan& plan) {
+  return int64_t{2} * plan.num_stages() * plan.table.num_microbatches;
+}
+
+bool is_of_forward(schedule::Op op) {
+  return op == schedule::Op::kForward || op == schedule::Op::kSendForward ||
+         op == schedule::Op::kRecvForward;
+}
+
+// A module's values, gradients and moments, A's and then B's; the last three of what trains.
+using AdapterParts = std::array<TensorView, 4>;
+
+AdapterParts parts_of(const model::LoraAdapter& adapter, size_t index) {
+  const model::LoraModule& module = adapter.modules()[index];
+  const Shape shape = {module.a.shape.num_elements() + module.b.shape.num_elements()};
+  AdapterParts parts = {adapter.parameters().part(module.a_offset, shape)};
+  if (!adapter.trains()) return parts;
+  parts[1] = adapter.gradients().part(module.a_offset, shape);
+  parts[2] = adapter.first_moments().part(module.a_offset, shape);
+  parts[3] = adapter.second_moments().part(module.a_offset, shape);
+  return parts;
+}
+
+}  // namespace
+
+Pipeline::Pipeline(Comm& comm, const PipelinePlan& plan,
+                   std::vector<std::unique_ptr<Engine>> engines)
+    : comm_(comm), plan_(plan) {
+  const std::vector<int> stages = plan.stages_of(comm.rank());
+  CHECK(!stages.empty() && stages.size() == engines.size(), stages.size(), engines.size());
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const model::LayerRange& held = plan.layers[static_cast<size_t>(stages[i])];
+    CHECK(engines[i]->model().weights->part() == held, stages[i]);
+    runners_.push_back(std::make_unique<StageRunner>(comm, plan, stages[i], std::move(engines[i])));
+  }
+}
+
+StageRunner* Pipeline::stage_here(int stage) {
+  const auto found = std::find_if(runners_.begin(), runners_.end(),
+                                  [&](const auto& runner) { return runner->stage() == stage; });
+  return found == runners_.end() ? nullptr : found->get();
+}
+
+api::AdapterSlot Pipeline::create_adapter(const std::vector<model::LoraModuleSpec>& specs,
+                                          uint64_t seed) {
+  api::AdapterSlot slot = {};
+  for (const auto& runner : runners_) slot = runner->engine().create_adapter(specs, seed);
+  return slot;
+}
+
+api::AdapterSlot Pipeline::load_adapter(const std::string& dir) {
+  api::AdapterSlot slot = {};
+  for (const auto& runner : runners_) slot = runner->engine().load_adapter(dir);
+  return slot;
+}
+
+void Pipeline::gather(int stage, TensorView from, TensorView to) {
+  const int owner = rank_of(stage);
+  if (comm_.rank() != owner) {
+    if (is_first_rank()) comm_.receive(owner, gather_tag(plan_), to);
+  } else if (is_first_rank()) {
+    ops::copy(engine().backend(), from, to);
+  } else {
+    comm_.send(0, gather_tag(plan_), from);
+  }
+}
+
+std::unique_ptr<model::LoraAdapter> Pipeline::make_whole_adapter(const model::LoraAdapter& own) {
+  auto whole = std::make_unique<model::LoraAdapter>(engine().backend(), *engine().model().weights,
+                                                    specs_of(own), /*whole=*/true);
+  for (size_t i = 0; i < own.modules().size(); ++i) {
+    model::LoraModule& module = whole->modules()[i];
+    module.a_name = own.modules()[i].a_name;
+    module.b_name = own.modules()[i].b_name;
+    module.form = own.modules()[i].form;
+  }
+  if (own.trains()) whole->enable_training();
+  whole->step = own.step;
+  return whole;
+}
+
+int Pipeline::stage_of_module(const model::LoraModule& module) const {
+  if (module.spec.layer >= 0) return plan_.stage_of_layer(module.spec.layer);
+  return module.is_embedding() ? 0 : plan_.num_stages() - 1;
+}
+
+const model::LoraAdapter* Pipeline::whole_adapter(api::AdapterSlot slot) {
+  const model::LoraAdapter& own = engine().adapter(slot);
+  if (plan_.num_stages() == 1) return &own;
+  whole_ = is_first_rank() ? make_whole_adapter(own) : nullptr;
+  for (size_t i = 0; i < own.modules().size(); ++i) {
+    const int stage = stage_of_module(own.modules()[i]);
+    StageRunner* here = stage_here(stage);
+    AdapterParts from, to;
+    if (here != nullptr) from = parts_of(here->engine().adapter(slot), i);
+    if (whole_) to = parts_of(*whole_, i);
+    for (size_t part = 0; part < (own.trains() ? from.size() : 1); ++part) {
+      gather(stage, from[part], to[part]);
+    }
+  }
+  return whole_.get();
+}
+
+api::BatchResult Pipeline::run(const api::Batch& batch, api::TensorSink* sink) {
+  if (plan_.is_whole()) return engine().run(batch, sink);
+  CHECK(std::all_of(batch.sequences.begin(), batch.sequences.end(),
+                    [](const api::Sequence& s) { return s.gradients; }));
+  api::BatchResult result;
+  result.sequences.resize(batch.sequences.size());
+  const BatchCuts cuts = cut_batch(batch, plan_.table.num_microbatches);
+  for (const auto& runner : runners_) runner->begin(batch, cuts, result);
+  run_actions(batch, cuts);
+  result.num_passes = cuts.num_microbatches();
+  if (batch.want_loss) share_losses(batch, result);
+  gather_results(batch, sink);
+  for (const api::SequenceResult& sequence : result.sequences) {
+    for (const float loss : sequence.losses) result.loss_sum += static_cast<double>(loss);
+  }
+  return result;
+}
+
+// A batch with fewer sequences than micro-batches leaves out what it has none for: the rest of a
+// schedule is one as well.
+void Pipeline::run_actions(const api::Batch& batch, const BatchCuts& cuts) {
+  const bool backward = batch.want_loss && batch.gradients != api::Gradients::kNone;
+  for (const schedule::Slot& slot : plan_.table.rows[static_cast<size_t>(comm_.rank())]) {
+    for (const schedule::Action& action : slot.actions()) {
+      if (action.microbatch >= cuts.num_microbatches()) continue;
+      if (!backward && !is_of_forward(action.op)) continue;
+      stage_here(action.stage)->run(action);
+    }
+  }
+}
+
+// From the last stage to every rank.
+void Pipeline::share_losses(const api::Batch& batch, api::BatchResult& result) {
+  shared_.clear();
+  size_t count = 0;
+  for (const api::Sequence& sequence : batch.sequences) {
+    count += 2 * sequence.datum->tokens.size() *
+             static_cast<size_t>(sequence.datum->targets_per_token());
+  }
+  const int owner = rank_of(plan_.num_stages() - 1);
+  const auto bytes = static_cast<int64_t>(count * sizeof(float));
+  if (comm_.rank() == owner) {
+    for (const api::SequenceResult& sequence : result.sequences) {
+      shared_.insert(shared_.end(), sequence.logprobs.begin(), sequence.logprobs.end());
+      shared_.insert(shared_.end(), sequence.losses.begin(), sequence.losses.end());
+    }
+    CHECK(shared_.size() == count, shared_.size(), count);
+    for (int rank = 0; rank < comm_.size(); ++rank) {
+      if (rank != owner) comm_.send_bytes(rank, gather_tag(plan_), shared_.data(), bytes);
+    }
+    return;
+  }
+  shared_.resize(count);
+  comm_.receive_bytes(owner, gather_tag(plan_), shared_.data(), bytes);
+  auto next = shared_.begin();
+  for (size_t s = 0; s < batch.sequences.size(); ++s) {
+    const api::Datum& datum = *batch.sequences[s].datum;
+    const auto values = static_cast<int64_t>(datum.tokens.size()) * datum.targets_per_token();
+    for (std::vector<float>* part : {&result.sequences[s].logprobs, &result.sequences[s].losses}) {
+      part->assign(next, next + values);
+      next += values;
+    }
+  }
+}
+
+void Pipeline::gather_results(const api::Batch& batch, api::TensorSink* sink) {
+  int64_t total = 0;
+  for (const api::Sequence& sequence : batch.sequences) total += std::ssize(sequence.datum->tokens);
+  const model::ModelConfig& c = engine().config();
+  const int last = plan_.num_stages() - 1;
+  const bool wants_final = batch.want_hidden_states && c.streams;
+  if (is_first_rank()) {
+    CHECK(sink != nullptr || !(batch.want_hidden_states || batch.want_logits));
+    if (batch.want_hidden_states) {
+      sink->add("hidden_states", {c.num_layers() + 1, total, c.state_width()});
+    }
+    if (wants_final) sink->add("final_hidden", {total, c.hidden_size});
+    if (batch.want_logits) sink->add("logits", {total, c.vocab_size});
+  }
+  for (int stage = 0; batch.want_hidden_states && stage <= last; ++stage) {
+    const model::LayerRange& range = plan_.layers[static_cast<size_t>(stage)];
+    const int64_t entry = total * c.state_width();
+    gather_result("hidden_states", stage, sink, range.first * entry,
+                  (range.size() + (stage == last ? 1 : 0)) * entry);
+  }
+  if (wants_final) gather_result("final_hidden", last, sink, 0, total * c.hidden_size);
+  if (batch.want_logits) gather_result("logits", last, sink, 0, total * c.vocab_size);
+}
+
+// A stage's part of a result: `count` values, which are those from `first` on of the whole.
+void Pipeline::gather_result(const std::string& name, int stage, api::TensorSink* sink,
+                             int64_t first, int64_t count) {
+  StageRunner* here = stage_here(stage);
+  const auto flat = [&](std::vector<float>& values, int64_t begin) {
+    CHECK(begin + count <= std::ssize(values), name, begin, count);
+    return TensorView(values.data() + begin, DType::kF32, {count});
+  };
+  gather(stage, here == nullptr ? TensorView() : flat(here->sink().at(name).values, 0),
+         is_first_rank() ? flat(sink->at(name).values, first) : TensorView());
+}
+
+// The root of the sum of what all stages summed, in the order of the whole: each has zeroes where
+// another one's are, which change nothing.
+double Pipeline::norm_of_sums() {
+  comm_.all_gather(sums_, all_sums_);
+  double squares = 0.0;
+  for (size_t i = 0; i < sums_.size(); ++i) {
+    double sum = 0.0;
+    for (size_t at = i; at < all_sums_.size(); at += sums_.size()) sum += all_sums_[at];
+    squares += sum;
+  }
+  return std::sqrt(squares);
+}
+
+api::StepResult Pipeline::step(api::AdapterSlot slot, const api::AdamW& adamw) {
+  if (plan_.num_stages() == 1) return engine().step(slot, adamw);
+  const TraceSpan span("optimizer step", "slot", static_cast<int64_t>(slot));
+  return slot == api::AdapterSlot::kBase ? step_base(adamw) : step_adapter(slot, adamw);
+}
+
+api::StepResult Pipeline::step_adapter(api::AdapterSlot slot, const api::AdamW& adamw) {
+  const model::LoraAdapter& own = engine().adapter(slot);
+  if (!own.trains() || !own.has_gradient) return {.stepped = false, .step = own.step};
+  sums_.assign(2 * own.modules().size(), 0.0);
+  for (const auto& runner : runners_) {
+    train::add_squares(runner->engine().backend(), runner->engine().adapter(slot), sums_);
+  }
+  const double norm = norm_of_sums();
+  if (!std::isfinite(norm)) {
+    // The first one's is dropped, and told, by its step.
+    for (size_t i = 1; i < runners_.size(); ++i)
+      runners_[i]->engine().adapter(slot).drop_gradients();
+  }
+  api::StepResult result;
+  for (const auto& runner : runners_) {
+    Engine& stage = runner->engine();
+    result = train::step_adapter(stage.backend(), stage.adapter(slot), adamw, norm);
+  }
+  return result;
+}
+
+void Pipeline::enable_base_steps(const train::BaseStep& how) {
+  for (const auto& runner : runners_) runner->engine().enable_base_steps(how);
+}
+
+// One matrix that the first stage gathers from and the last one multiplies by has a gradient of
+// either: each gets the other's, and adds the two in one order.
+void Pipeline::finish_base_gradients() {
+  if (plan_.num_stages() > 1 && engine().config().tie_word_embeddings) {
+    const int last_stage = plan_.num_stages() - 1;
+    StageRunner* first = stage_here(0);
+    StageRunner* last = stage_here(last_stage);
+    const auto gradients = [](StageRunner* runner) {
+      return runner->engine().base_trainer().gradients();
+    };
+    const size_t index = engine().model().weights->embedding_index();
+    if (first != nullptr) {
+      comm_.send(rank_of(last_stage), gather_tag(plan_), gradients(first)->d_weight[index]);
+    }
+    if (last != nullptr) {
+      comm_.send(rank_of(0), gather_tag(plan_) + 1, gradients(last)->d_tied_head);
+      comm_.receive(rank_of(0), gather_tag(plan_), gradients(last)->d_weight[index]);
+    }
+    if (first != nullptr) {
+      comm_.receive(rank_of(last_stage), gather_tag(plan_) + 1, gradients(first)->d_tied_head);
+    }
+  }
+  for (const auto& runner : runners_) {
+    runner->engine().base_trainer().finish_gradients(runner->engine().backend());
+  }
+}
+
+void Pipeline::zero_base_gradients() {
+  for (const auto& runner : runners_) {
+    runner->engine().base_trainer().zero_gradients(runner->engine().backend());
+  }
+}
+
+api::StepResult Pipeline::step_base(const api::AdamW& adamw) {
+  for (const auto& runner : runners_) runner->engine().enable_base_steps();
+  const train::BaseTrainer& own = engine().base_trainer();
+  if (!own.has_gradient) return {.stepped = false, .step = own.num_steps};
+  finish_base_gradients();
+  sums_.assign(engine().model().weights->table().size(), 0.0);
+  for (const auto& runner : runners_) {
+    runner->engine().base_trainer().add_squares(runner->engine().backend(), sums_);
+  }
+  const double norm = norm_of_sums();
+  if (!std::isfinite(norm)) {
+    for (size_t i = 1; i < runners_.size(); ++i) {
+      Engine& stage = runners_[i]->engine();
+      stage.base_trainer().zero_gradients(stage.backend());
+    }
+  }
+  api::StepResult result;
+  for (const auto& runner : runners_) {
+    Engine& stage = runner->engine();
+    result = stage.base_trainer().step(stage.backend(), *stage.model().weights, adamw, norm);
+  }
+  return result;
+}
+
+int Pipeline::stage_of_parameter(size_t index) {
+  const model::ModelWeights& weights = *engine().model().weights;
+  const model::Parameter& parameter = weights.table()[index];
+  if (parameter.layer >= 0) return plan_.stage_of_layer(parameter.layer);
+  return index == weights.embedding_index() ? 0 : plan_.num_stages() - 1;
+}
+
+namespace {
+
+TensorView values_of(const train::BaseTrainer& trainer, Pipeline::BaseValues which, size_t index) {
+  switch (which) {
+    case Pipeline::BaseValues::kGradients:
+      return trainer.gradient(index);
+    case Pipeline::BaseValues::kMasters:
+      return trainer.master(index);
+    case Pipeline::BaseValues::kFirstMoments:
+      return trainer.first_moment(index);
+    case Pipeline::BaseValues::kSecondMoments:
+      return trainer.second_moment(index);
+  }
+  return {};
+}
+
+}  // namespace
+
+void Pipeline::read_base(size_t index, BaseValues which, std::span<float> values) {
+  const int stage = stage_of_parameter(index);
+  TensorView from;
+  if (StageRunner* here = stage_here(stage)) {
+    from = values_of(here->engine().base_trainer(), which, index);
+  }
+  const Shape& shape = engine().model().weights->table()[index].shape;
+  if (is_first_rank()) {
+    CHECK(std::ssize(values) == shape.num_elements(), values.size());
+    gather(stage, from, TensorView(values.data(), DType::kF32, shape));
+  } else {
+    gather(stage, from, {});
+  }
+}
+
+}  // namespace strata::engine

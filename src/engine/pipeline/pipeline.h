@@ -1,0 +1,84 @@
+// Pipeline: one rank's stages of a model that is divided among ranks, and the calls that all ranks
+// make together: each runs the same program on the same batch, and gets the same losses and norms;
+// the large results come to rank 0. Gradients, weights and every result have the bits that one
+// stage gives: micro-batches are the passes that it would make, sums go over them in order, and a
+// norm is added up from what each stage sums of its own, in the order of the whole.
+//   run_ranks(plan.num_ranks(), [&](Comm& comm) {
+//     Pipeline pipeline(comm, plan, engines_of(plan.stages_of(comm.rank())));
+//     pipeline.run(batch, &sink);
+//   });
+// Engine thread of its rank only.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/pipeline/stage_runner.h"
+
+namespace strata::engine {
+
+class Pipeline {
+ public:
+  // An engine for each stage of this rank, ascending. Borrows the plan.
+  Pipeline(Comm& comm, const PipelinePlan& plan, std::vector<std::unique_ptr<Engine>> engines);
+
+  [[nodiscard]] Comm& comm() { return comm_; }
+  [[nodiscard]] bool is_first_rank() const { return comm_.rank() == 0; }
+  [[nodiscard]] const PipelinePlan& plan() const { return plan_; }
+  // The rank's first stage; its config, and its table but for what it holds, are the whole model's.
+  [[nodiscard]] Engine& engine() { return runners_.front()->engine(); }
+  [[nodiscard]] std::vector<std::unique_ptr<StageRunner>>& stages() { return runners_; }
+
+  // Each stage has its own modules of an adapter; slots are the same everywhere.
+  api::AdapterSlot create_adapter(const std::vector<model::LoraModuleSpec>& specs, uint64_t seed);
+  api::AdapterSlot load_adapter(const std::string& dir);
+  // Of every stage of this rank.
+  template <typename Body>
+  void for_adapter(api::AdapterSlot slot, Body body) {
+    for (const auto& runner : runners_) body(runner->engine().adapter(slot));
+  }
+  // Rank 0 gets the whole adapter, with gradients and moments where it trains, until the next call;
+  // the others null.
+  const model::LoraAdapter* whole_adapter(api::AdapterSlot slot);
+
+  // As Engine::run. On rank 0 `sink` gets all of the large results.
+  api::BatchResult run(const api::Batch& batch, api::TensorSink* sink = nullptr);
+  // As Engine::step.
+  api::StepResult step(api::AdapterSlot slot, const api::AdamW& adamw);
+
+  // Base training. finish: what two stages hold of one matrix is added up on both.
+  void enable_base_steps(const train::BaseStep& how);
+  void finish_base_gradients();
+  void zero_base_gradients();
+  enum class BaseValues { kGradients, kMasters, kFirstMoments, kSecondMoments };
+  // Fills `values` (the parameter's, dense) on rank 0; elsewhere it may be empty.
+  void read_base(size_t index, BaseValues which, std::span<float> values);
+
+ private:
+  std::unique_ptr<model::LoraAdapter> make_whole_adapter(const model::LoraAdapter& own);
+  [[nodiscard]] int rank_of(int stage) const { return plan_.ranks[static_cast<size_t>(stage)]; }
+  // Null where it is another rank's.
+  [[nodiscard]] StageRunner* stage_here(int stage);
+  [[nodiscard]] int stage_of_parameter(size_t index);
+  [[nodiscard]] int stage_of_module(const model::LoraModule& module) const;
+  void run_actions(const api::Batch& batch, const BatchCuts& cuts);
+  void share_losses(const api::Batch& batch, api::BatchResult& result);
+  void gather_results(const api::Batch& batch, api::TensorSink* sink);
+  void gather_result(const std::string& name, int stage, api::TensorSink* sink, int64_t first,
+                     int64_t count);
+  double norm_of_sums();
+  api::StepResult step_base(const api::AdamW& adamw);
+  api::StepResult step_adapter(api::AdapterSlot slot, const api::AdamW& adamw);
+  // A stage's tensor to rank 0; `from` matters on the stage's rank, `to` on rank 0.
+  void gather(int stage, TensorView from, TensorView to);
+
+  Comm& comm_;
+  const PipelinePlan& plan_;
+  std::vector<std::unique_ptr<StageRunner>> runners_;
+  std::unique_ptr<model::LoraAdapter> whole_;
+  // Reused.
+  std::vector<double> sums_, all_sums_;
+  std::vector<float> shared_;
+};
+
+}  // namespace strata::engine

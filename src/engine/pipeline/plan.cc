@@ -1,0 +1,105 @@
+#include "engine/pipeline/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "schedule/lower.h"
+
+namespace strata::engine {
+namespace {
+
+using schedule::Action;
+using schedule::Op;
+
+void check_runs(const schedule::Table& table) {
+  std::vector<int> last(static_cast<size_t>(table.num_stages), -1);
+  for (const std::vector<schedule::Slot>& row : table.rows) {
+    for (const schedule::Slot& slot : row) {
+      for (const Action& action : slot.actions()) {
+        if (action.op == Op::kInputGrad || action.op == Op::kWeightGrad) {
+          throw Error(ErrorCode::kUnsupported,
+                      fmt::format("schedule: {}: weight gradients apart from a backward (I and W) "
+                                  "cannot run yet; gpipe, circular, 1f1b and interleaved can",
+                                  to_string(action)));
+        }
+        if (action.op != Op::kBackward) continue;
+        int& before = last[static_cast<size_t>(action.stage)];
+        if (action.microbatch < before) {
+          throw Error(ErrorCode::kUnsupported,
+                      fmt::format("schedule: {} comes after that of micro-batch {}: backwards must "
+                                  "ascend, since gradients are sums in the order of micro-batches",
+                                  to_string(action), before));
+        }
+        before = action.microbatch;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<int> PipelinePlan::stages_of(int rank) const {
+  std::vector<int> stages;
+  for (int stage = 0; stage < num_stages(); ++stage) {
+    if (ranks[static_cast<size_t>(stage)] == rank) stages.push_back(stage);
+  }
+  return stages;
+}
+
+int PipelinePlan::stage_of_layer(int64_t layer) const {
+  const auto found =
+      std::find_if(layers.begin(), layers.end(),
+                   [&](const model::LayerRange& range) { return range.contains(layer); });
+  CHECK(found != layers.end(), layer);
+  return static_cast<int>(found - layers.begin());
+}
+
+PipelinePlan make_pipeline_plan(const schedule::Table& table, int forwarding_delay,
+                                std::vector<model::LayerRange> layers) {
+  CHECK(std::ssize(layers) == table.num_stages, layers.size(), table.num_stages);
+  check_runs(table);
+  return {.table = has_transfers(table) ? table : schedule::lower(table, forwarding_delay),
+          .layers = std::move(layers),
+          .ranks = schedule::ranks_of_stages(table)};
+}
+
+std::vector<model::LayerRange> balanced_layers(std::span<const double> costs, double before,
+                                               double after, int num_stages) {
+  const auto num_layers = std::ssize(costs);
+  CHECK(num_stages >= 1 && num_stages <= std::max<std::ptrdiff_t>(1, num_layers), num_stages);
+  std::vector<double> sums = {0.0};  // of the first layers
+  for (const double cost : costs) sums.push_back(sums.back() + cost);
+  const auto size = static_cast<size_t>(num_layers) + 1;
+  // least[s][l]: of the first l layers in s runs; and where the last of these begins.
+  std::vector<std::vector<double>> least(
+      static_cast<size_t>(num_stages) + 1,
+      std::vector<double>(size, std::numeric_limits<double>::infinity()));
+  std::vector<std::vector<size_t>> begins(least.size(), std::vector<size_t>(size, 0));
+  least[0][0] = 0.0;
+  for (size_t s = 1; s < least.size(); ++s) {
+    const double beside = (s == 1 ? before : 0.0) + (s + 1 == least.size() ? after : 0.0);
+    for (size_t l = 0; l < size; ++l) {
+      for (size_t begin = 0; begin <= l; ++begin) {
+        if (begin == l && num_layers > 0) continue;
+        const double most = std::max(least[s - 1][begin], sums[l] - sums[begin] + beside);
+        if (most >= least[s][l]) continue;
+        least[s][l] = most;
+        begins[s][l] = begin;
+      }
+    }
+  }
+  std::vector<model::LayerRange> ranges(static_cast<size_t>(num_stages));
+  auto last = static_cast<size_t>(num_layers);
+  for (size_t s = ranges.size(); s > 0; --s) {
+    const size_t first = begins[s][last];
+    ranges[s - 1] = {static_cast<int64_t>(first), static_cast<int64_t>(last)};
+    last = first;
+  }
+  return ranges;
+}
+
+}  // namespace strata::engine

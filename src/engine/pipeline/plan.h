@@ -1,0 +1,38 @@
+// PipelinePlan: how a model is divided into stages, and the schedule that its ranks run. Every rank
+// makes the same one. Plain values. Any thread.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "model/weights/layer_table.h"
+#include "schedule/action.h"
+
+namespace strata::engine {
+
+struct PipelinePlan {
+  schedule::Table table;                  // verified, with transfers
+  std::vector<model::LayerRange> layers;  // of each stage, ascending
+  std::vector<int> ranks;                 // of each stage
+
+  [[nodiscard]] int num_stages() const { return static_cast<int>(layers.size()); }
+  [[nodiscard]] int num_ranks() const { return table.num_ranks(); }
+  // One stage and one micro-batch: nothing is divided.
+  [[nodiscard]] bool is_whole() const { return num_stages() == 1 && table.num_microbatches == 1; }
+  // The stages of a rank, ascending.
+  [[nodiscard]] std::vector<int> stages_of(int rank) const;
+  // Where a layer is; of layer -1 the first stage or, for what comes after the layers, the last.
+  [[nodiscard]] int stage_of_layer(int64_t layer) const;
+};
+
+// `table` holds a verified schedule with or without transfers. Throws Error for one that cannot
+// run: weight gradients apart from a backward, or backwards of a stage that do not ascend, whose
+// sums would have other bits.
+PipelinePlan make_pipeline_plan(const schedule::Table& table, int forwarding_delay,
+                                std::vector<model::LayerRange> layers);
+
+// Layers in `num_stages` runs whose largest cost is the least there is; `before` and `after` are
+// what the first and the last run cost beside their layers. No run is empty.
+std::vector<model::LayerRange> balanced_layers(std::span<const double> costs, double before,
+                                               double after, int num_stages);
+
+}  // namespace strata::engine

@@ -1,0 +1,163 @@
+#include "engine/pipeline/stage_runner.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/trace.h"
+
+namespace strata::engine {
+
+using schedule::Action;
+using schedule::Op;
+
+BatchCuts cut_batch(const api::Batch& batch, int num_microbatches) {
+  const auto num_sequences = std::ssize(batch.sequences);
+  const auto count = std::min<int64_t>(num_microbatches, num_sequences);
+  int64_t total = 0;
+  for (const api::Sequence& sequence : batch.sequences) total += std::ssize(sequence.datum->tokens);
+  BatchCuts cuts;
+  int64_t rows = 0;
+  int64_t s = 0;
+  for (int64_t m = 0; m < count; ++m) {
+    cuts.firsts.push_back(static_cast<size_t>(s));
+    cuts.first_rows.push_back(rows);
+    const int64_t others = count - m - 1;  // each of which wants one, at least
+    const int64_t end = total * (m + 1) / count;
+    for (bool is_first = true; s < num_sequences - others; is_first = false, ++s) {
+      const int64_t tokens = std::ssize(batch.sequences[static_cast<size_t>(s)].datum->tokens);
+      if (!is_first && others > 0 && rows + tokens / 2 > end) break;
+      rows += tokens;
+    }
+  }
+  cuts.firsts.push_back(static_cast<size_t>(num_sequences));
+  cuts.first_rows.push_back(rows);
+  return cuts;
+}
+
+StageRunner::StageRunner(Comm& comm, const PipelinePlan& plan, int stage,
+                         std::unique_ptr<Engine> engine)
+    : comm_(comm), plan_(plan), stage_(stage), engine_(std::move(engine)) {}
+
+void StageRunner::begin(const api::Batch& batch, const BatchCuts& cuts, api::BatchResult& result) {
+  batch_ = &batch;
+  cuts_ = &cuts;
+  result_ = &result;
+  sink_ = {};
+  engine_->prepare(batch, &sink_);
+}
+
+void StageRunner::run(const Action& action) {
+  CHECK(action.stage == stage_, action.stage, stage_);
+  switch (action.op) {
+    case Op::kForward:
+      return forward(action.microbatch);
+    case Op::kBackward:
+      return backward(action.microbatch);
+    case Op::kSendForward: {
+      Flight& flight = find(action.microbatch);
+      send(Border::kForward, stage_ + 1, action.microbatch, flight.pass->output());
+      return sent_forward(flight);
+    }
+    case Op::kSendBackward: {
+      Flight& flight = find(action.microbatch);
+      send(Border::kBackward, stage_ - 1, action.microbatch, flight.pass->d_input());
+      return end(flight);
+    }
+    case Op::kRecvForward:
+    case Op::kRecvBackward:
+      return;
+    case Op::kInputGrad:
+    case Op::kWeightGrad:
+      break;
+  }
+  CHECK(false, static_cast<int>(action.op));  // make_pipeline_plan refuses these
+}
+
+bool StageRunner::is_here(int stage) const {
+  return plan_.ranks[static_cast<size_t>(stage)] == comm_.rank();
+}
+
+int64_t StageRunner::tag(Border border, int to_stage, int microbatch) const {
+  const int64_t place = static_cast<int64_t>(to_stage) * plan_.table.num_microbatches + microbatch;
+  return 2 * place + (border == Border::kForward ? 0 : 1);
+}
+
+void StageRunner::send(Border border, int to_stage, int microbatch, TensorView tensor) {
+  const TraceSpan span("send", "micro-batch", microbatch);
+  comm_.send(plan_.ranks[static_cast<size_t>(to_stage)], tag(border, to_stage, microbatch), tensor);
+}
+
+void StageRunner::receive(Border border, int from_stage, int microbatch, TensorView tensor) {
+  const TraceSpan span("receive", "micro-batch", microbatch);
+  comm_.receive(plan_.ranks[static_cast<size_t>(from_stage)], tag(border, stage_, microbatch),
+                tensor);
+}
+
+StageRunner::Flight& StageRunner::take(int microbatch) {
+  auto free = std::find_if(flights_.begin(), flights_.end(),
+                           [](const auto& flight) { return flight->microbatch < 0; });
+  if (free == flights_.end()) {
+    free = flights_.insert(free, std::make_unique<Flight>(*engine_));
+  }
+  (*free)->microbatch = microbatch;
+  return **free;
+}
+
+StageRunner::Flight& StageRunner::find(int microbatch) {
+  const auto found = std::find_if(flights_.begin(), flights_.end(), [&](const auto& flight) {
+    return flight->microbatch == microbatch;
+  });
+  CHECK(found != flights_.end(), stage_, microbatch);
+  return **found;
+}
+
+void StageRunner::end(Flight& flight) {
+  flight.pass.reset();
+  flight.mark.reset();
+  flight.microbatch = -1;
+}
+
+void StageRunner::forward(int microbatch) {
+  const TraceSpan span("F", "micro-batch", microbatch);
+  Flight& flight = take(microbatch);
+  const auto m = static_cast<size_t>(microbatch);
+  MicroBatch& laid_out = flight.micro_batch;
+  PassWork work = laid_out.lay_out(*engine_, *batch_, cuts_->firsts[m], cuts_->firsts[m + 1]);
+  work.first_row = cuts_->first_rows[m];
+  work.sink = &sink_;
+  const PassPlan& counted = engine_->room().count(
+      [&](Backend& counter) { run_pass(counter, *engine_, work, laid_out.state()); });
+  pass_bytes_ = std::max(pass_bytes_, counted.total());
+  book(counted, *flight.backend, INT64_MAX);
+  flight.mark.emplace(flight.backend->scratch());
+  StagePass& pass = flight.pass.emplace(*flight.backend, *engine_, work, laid_out.state());
+  if (!is_first()) receive(Border::kForward, stage_ - 1, microbatch, pass.input());
+  pass.forward();
+  pass.loss();
+  if (batch_->want_loss) {
+    laid_out.note_gradients(*engine_, *batch_);
+    if (is_last()) laid_out.give_losses(*batch_, *result_);
+  }
+  if (is_last()) return sent_forward(flight);
+  if (!is_here(stage_ + 1)) return;  // an action of its own sends it
+  send(Border::kForward, stage_ + 1, microbatch, pass.output());
+  sent_forward(flight);
+}
+
+void StageRunner::sent_forward(Flight& flight) {
+  if (!wants_backward()) end(flight);
+}
+
+void StageRunner::backward(int microbatch) {
+  const TraceSpan span("B", "micro-batch", microbatch);
+  Flight& flight = find(microbatch);
+  const TensorView d = flight.pass->d_output();
+  if (!is_last()) receive(Border::kBackward, stage_ + 1, microbatch, d);
+  flight.pass->backward();
+  if (is_first()) return end(flight);
+  if (!is_here(stage_ - 1)) return;
+  send(Border::kBackward, stage_ - 1, microbatch, flight.pass->d_input());
+  end(flight);
+}
+
+}  // namespace strata::engine

@@ -1,0 +1,86 @@
+// StageRunner: runs the actions of one stage on the micro-batches of a batch. Each micro-batch
+// between its forward and its backward is in flight, with activations and scratch of its own; what
+// has ended is reused, so that a warm step allocates nothing. Engine thread only.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "api/batch.h"
+#include "api/tensor_sink.h"
+#include "backend/comm.h"
+#include "engine/engine.h"
+#include "engine/micro_batch.h"
+#include "engine/pipeline/plan.h"
+
+namespace strata::engine {
+
+// How a batch is cut: sequences [firsts[m], firsts[m + 1]) are micro-batch m.
+struct BatchCuts {
+  std::vector<size_t> firsts;
+  std::vector<int64_t> first_rows;  // of the flat batch, likewise
+  [[nodiscard]] int num_microbatches() const { return static_cast<int>(firsts.size()) - 1; }
+};
+
+// Whole sequences in their order, at least one each, of about as many tokens; as many micro-batches
+// as asked for, or as there are sequences.
+BatchCuts cut_batch(const api::Batch& batch, int num_microbatches);
+
+class StageRunner {
+ public:
+  StageRunner(Comm& comm, const PipelinePlan& plan, int stage, std::unique_ptr<Engine> engine);
+
+  [[nodiscard]] Engine& engine() { return *engine_; }
+  [[nodiscard]] int stage() const { return stage_; }
+
+  // Before a batch's first action. Borrows all of it until the last.
+  void begin(const api::Batch& batch, const BatchCuts& cuts, api::BatchResult& result);
+  // Of this stage. Its receive is that of the computation, which waits for what it needs.
+  void run(const schedule::Action& action);
+  // The stage's part of the large results of the batch.
+  [[nodiscard]] api::TensorSink& sink() { return sink_; }
+  // Micro-batches that were in flight at once, at most.
+  [[nodiscard]] int64_t peak_live() const { return std::ssize(flights_); }
+  // What their scratch takes, and the most that one pass was counted to take.
+  [[nodiscard]] int64_t pass_bytes() const { return pass_bytes_; }
+
+ private:
+  struct Flight {
+    explicit Flight(Engine& engine) : backend(Backend::beside(engine.backend())) {}
+    std::unique_ptr<Backend> backend;
+    MicroBatch micro_batch;
+    std::optional<Scratch::Mark> mark;
+    std::optional<StagePass> pass;
+    int microbatch = -1;  // -1: free
+  };
+  enum class Border : uint8_t { kForward, kBackward };
+
+  [[nodiscard]] bool wants_backward() const { return batch_->gradients != api::Gradients::kNone; }
+  [[nodiscard]] bool is_first() const { return stage_ == 0; }
+  [[nodiscard]] bool is_last() const { return stage_ + 1 == plan_.num_stages(); }
+  [[nodiscard]] bool is_here(int stage) const;  // on this rank
+  [[nodiscard]] int64_t tag(Border border, int to_stage, int microbatch) const;
+  void send(Border border, int to_stage, int microbatch, TensorView tensor);
+  void receive(Border border, int from_stage, int microbatch, TensorView tensor);
+  Flight& take(int microbatch);
+  Flight& find(int microbatch);
+  void end(Flight& flight);
+  void forward(int microbatch);
+  void backward(int microbatch);
+  void sent_forward(Flight& flight);
+
+  Comm& comm_;
+  const PipelinePlan& plan_;
+  const int stage_;
+  std::unique_ptr<Engine> engine_;
+  std::vector<std::unique_ptr<Flight>> flights_;
+  const api::Batch* batch_ = nullptr;
+  const BatchCuts* cuts_ = nullptr;
+  api::BatchResult* result_ = nullptr;
+  api::TensorSink sink_;
+  int64_t pass_bytes_ = 0;
+};
+
+}  // namespace strata::engine

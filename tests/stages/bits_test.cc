@@ -1,0 +1,129 @@
+// Any number of stages gives the bits of one: every pair of settings of every family in `make
+// test`, and all settings together with STRATA_STAGES=all (`make stages`).
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <set>
+#include <tuple>
+
+#include "tests/stages/staged_run.h"
+
+namespace strata::engine {
+namespace {
+
+using schedule::Kind;
+
+std::vector<StagedCase> all_cases() {
+  std::vector<StagedCase> cases;
+  for (const char* model : {"llama2", "qwen2_window", "qwen3", "gemma3", "ministral", "qwen3_moe",
+                            "deepseek_moe", "deepseek_v4", "qwen3_5"}) {
+    for (const int ranks : {1, 2, 3, 4}) {
+      for (const int chunks : {1, 2, 4}) {
+        for (const Kind kind : {Kind::kGpipe, Kind::kCircular, Kind::k1f1b, Kind::kInterleaved}) {
+          if (chunks > 1 && (kind == Kind::kGpipe || kind == Kind::k1f1b)) continue;
+          for (const bool parameters : {false, true}) {
+            for (const bool recompute : {false, true}) {
+              for (const DType dtype : {DType::kF32, DType::kBF16}) {
+                cases.push_back({.model = model,
+                                 .num_layers = ranks * chunks + 1,
+                                 .parameters = parameters,
+                                 .dtype = dtype,
+                                 .num_ranks = ranks,
+                                 .num_chunks = chunks,
+                                 .kind = kind,
+                                 .num_microbatches = 2 * ranks,
+                                 .recompute = recompute});
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+// Each pair of a case's settings, as (first, second) of its numbered settings.
+using Setting = std::pair<int, int>;  // which, and its value
+std::set<std::pair<Setting, Setting>> pairs_of(const StagedCase& c) {
+  const std::vector<Setting> settings = {
+      {0, static_cast<int>(std::hash<std::string>()(c.model) % 1'000'000)},
+      {1, c.num_ranks},
+      {2, c.num_chunks},
+      {3, static_cast<int>(c.kind)},
+      {4, c.parameters ? 1 : 0},
+      {5, c.recompute ? 1 : 0},
+      {6, c.dtype == DType::kF32 ? 1 : 0}};
+  std::set<std::pair<Setting, Setting>> pairs;
+  for (size_t i = 0; i < settings.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) pairs.emplace(settings[j], settings[i]);
+  }
+  return pairs;
+}
+
+// Few cases that have every pair of settings that any case has: of the remaining ones always the
+// one with the most new pairs.
+std::vector<StagedCase> pairwise(const std::vector<StagedCase>& all) {
+  using Pairs = std::set<std::pair<Setting, Setting>>;
+  std::vector<Pairs> pairs;
+  Pairs missing;
+  for (const StagedCase& c : all) {
+    pairs.push_back(pairs_of(c));
+    missing.insert(pairs.back().begin(), pairs.back().end());
+  }
+  std::vector<StagedCase> chosen;
+  while (!missing.empty()) {
+    size_t best = 0, most = 0;
+    for (size_t i = 0; i < all.size(); ++i) {
+      size_t count = 0;
+      for (const auto& pair : pairs[i]) count += missing.count(pair);
+      if (count > most) best = i;
+      most = std::max(most, count);
+    }
+    for (const auto& pair : pairs[best]) missing.erase(pair);
+    chosen.push_back(all[best]);
+  }
+  return chosen;
+}
+
+std::vector<StagedCase> chosen_cases() {
+  const char* which = std::getenv("STRATA_STAGES");
+  return which != nullptr && std::string(which) == "all" ? all_cases() : pairwise(all_cases());
+}
+
+class StagesBits : public testing::TestWithParam<StagedCase> {};
+
+TEST_P(StagesBits, EqualOneStage) {
+  expect_same_bits(run_staged(GetParam()), run_whole(GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, StagesBits, testing::ValuesIn(chosen_cases()));
+
+// The peer's third stage ran its second repeat on the first one's weights.
+TEST(Stages, ThreeRanksOfTwoRepeatsUseTheirOwnWeights) {
+  const StagedCase c = {.num_layers = 6,
+                        .num_ranks = 3,
+                        .num_chunks = 2,
+                        .kind = Kind::kCircular,
+                        .num_microbatches = 3};
+  expect_same_bits(run_staged(c), run_whole(c));
+}
+
+TEST(Stages, OneLayerEach) {
+  const StagedCase c = {.num_layers = 4, .num_ranks = 4, .kind = Kind::k1f1b};
+  expect_same_bits(run_staged(c), run_whole(c));
+}
+
+TEST(Stages, UnevenLayers) {
+  StagedCase c = {.model = "deepseek_v4", .num_layers = 7, .num_ranks = 3};
+  c.layers = {1, 4, 2};
+  expect_same_bits(run_staged(c), run_whole(c));
+}
+
+TEST(Stages, MoreMicrobatchesThanSequencesLeaveOutTheRest) {
+  const StagedCase c = {.num_ranks = 2, .kind = Kind::k1f1b, .num_microbatches = 32};
+  expect_same_bits(run_staged(c), run_whole(c));
+}
+
+}  // namespace
+}  // namespace strata::engine

@@ -1,0 +1,194 @@
+// How a model is divided and what a pipeline refuses, beside its bits.
+#include "engine/pipeline/pipeline.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "backend/thread_comm.h"
+#include "base/error.h"
+#include "schedule/csv.h"
+#include "tests/stages/staged_run.h"
+
+namespace strata::engine {
+namespace {
+
+using model::LayerRange;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST(BalancedLayers, LargestCostIsLeast) {
+  const std::vector<double> costs = {1, 1, 1, 1, 1, 1};
+  EXPECT_THAT(balanced_layers(costs, 0, 0, 3),
+              ElementsAre(LayerRange{0, 2}, LayerRange{2, 4}, LayerRange{4, 6}));
+  // The head is worth two layers.
+  EXPECT_THAT(balanced_layers(costs, 0, 2, 2), ElementsAre(LayerRange{0, 4}, LayerRange{4, 6}));
+  EXPECT_THAT(balanced_layers(costs, 3, 0, 2), ElementsAre(LayerRange{0, 1}, LayerRange{1, 6}));
+  const std::vector<double> uneven = {5, 1, 1, 1, 5};
+  EXPECT_THAT(balanced_layers(uneven, 0, 0, 3),
+              ElementsAre(LayerRange{0, 1}, LayerRange{1, 4}, LayerRange{4, 5}));
+  // However much it costs, a run has a layer.
+  EXPECT_THAT(balanced_layers(costs, 0, 100, 6).back(), (LayerRange{5, 6}));
+  EXPECT_THAT(balanced_layers({}, 1, 1, 1), ElementsAre(LayerRange{0, 0}));
+}
+
+std::string fault_of(const schedule::Table& table) {
+  try {
+    const std::vector<double> costs(static_cast<size_t>(table.num_stages), 1.0);
+    make_pipeline_plan(table, 1, balanced_layers(costs, 0, 0, table.num_stages));
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+TEST(PipelinePlan, RefusesWhatCannotRun) {
+  EXPECT_THAT(fault_of(schedule::generate(
+                  {.kind = schedule::Kind::kZb1p, .num_ranks = 2, .num_microbatches = 4})),
+              HasSubstr("weight gradients apart"));
+  const std::string descending = "0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n";
+  EXPECT_THAT(fault_of(schedule::read_csv(descending, "descending").table),
+              HasSubstr("backwards must ascend"));
+  const std::string ascending = "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n";
+  EXPECT_EQ(fault_of(schedule::read_csv(ascending, "ascending").table), "none");
+}
+
+TEST(PipelinePlan, SaysWhereStagesAndLayersAre) {
+  const PipelinePlan plan = staged_plan({.num_layers = 5,
+                                         .num_ranks = 2,
+                                         .num_chunks = 2,
+                                         .kind = schedule::Kind::kCircular,
+                                         .num_microbatches = 2});
+  EXPECT_THAT(plan.stages_of(0), ElementsAre(0, 2));
+  EXPECT_THAT(plan.stages_of(1), ElementsAre(1, 3));
+  for (int stage = 0; stage < 4; ++stage) {
+    const LayerRange& range = plan.layers[static_cast<size_t>(stage)];
+    for (int64_t layer = range.first; layer < range.last; ++layer) {
+      EXPECT_EQ(plan.stage_of_layer(layer), stage);
+    }
+  }
+}
+
+TEST(CutBatch, WholeSequencesOfAboutAsManyTokens) {
+  std::vector<api::Datum> data;
+  api::Batch batch;
+  for (const size_t length : {4, 4, 4, 4, 16}) {
+    data.push_back({.tokens = std::vector<int32_t>(length)});
+  }
+  for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum});
+  EXPECT_THAT(cut_batch(batch, 2).firsts, ElementsAre(0, 4, 5));
+  EXPECT_THAT(cut_batch(batch, 2).first_rows, ElementsAre(0, 16, 32));
+  EXPECT_THAT(cut_batch(batch, 4).firsts, ElementsAre(0, 2, 3, 4, 5));
+  EXPECT_THAT(cut_batch(batch, 9).firsts, ElementsAre(0, 1, 2, 3, 4, 5));
+}
+
+TEST(CutBatch, LeavesOneForEach) {
+  std::vector<api::Datum> data;
+  api::Batch batch;
+  for (const size_t length : {1, 1, 1, 90}) {
+    data.push_back({.tokens = std::vector<int32_t>(length)});
+  }
+  for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum});
+  EXPECT_THAT(cut_batch(batch, 4).firsts, ElementsAre(0, 1, 2, 3, 4));
+  std::swap(batch.sequences[0], batch.sequences[3]);
+  EXPECT_THAT(cut_batch(batch, 3).firsts, ElementsAre(0, 1, 2, 4));
+}
+
+// Each parameter has memory on one stage, a matrix that embedding and head share on two; all other
+// rows of the table are the whole model's.
+TEST(StageWeights, HoldTheirOwn) {
+  for (const char* name : {"qwen3", "deepseek_v4", "qwen3_moe"}) {
+    const StagedCase c = {.model = name, .num_layers = 6};
+    const model::ModelConfig config = staged_config(c);
+    Backend backend(choose_cpu_path(), 1);
+    const model::ModelWeights whole(backend, config, DType::kF32);
+    std::vector<int> holders(whole.table().size());
+    int64_t bytes = 0;
+    for (const LayerRange range : {LayerRange{0, 1}, LayerRange{1, 5}, LayerRange{5, 6}}) {
+      const model::LoadedModel stage = model::init_model(backend, config, DType::kF32, 1, range);
+      const model::ModelWeights& weights = *stage.weights;
+      bytes += weights.num_bytes();
+      ASSERT_EQ(weights.table().size(), whole.table().size());
+      for (size_t i = 0; i < holders.size(); ++i) {
+        const model::Parameter& parameter = weights.table()[i];
+        EXPECT_EQ(parameter.name, whole.table()[i].name);
+        EXPECT_EQ(parameter.held, !parameter.panel.empty() || !parameter.values.empty());
+        if (parameter.layer >= 0) {
+          EXPECT_EQ(parameter.held, range.contains(parameter.layer));
+        }
+        holders[i] += parameter.held ? 1 : 0;
+      }
+    }
+    int64_t twice = 0;
+    for (size_t i = 0; i < holders.size(); ++i) {
+      const bool shared = config.tie_word_embeddings && i == whole.embedding_index();
+      EXPECT_EQ(holders[i], shared ? 2 : 1) << whole.table()[i].name;
+      if (shared) twice = Arena::aligned(whole.table()[i].panel.num_bytes());
+    }
+    EXPECT_EQ(bytes, whole.num_bytes() + twice) << name;
+  }
+}
+
+// A fault of a request is found by every rank before anything runs, and is told once.
+TEST(Pipeline, FaultOfABatchIsAnErrorOnAllRanks) {
+  const StagedCase c = {.num_ranks = 3};
+  const PipelinePlan plan = staged_plan(c);
+  api::Datum datum = {.tokens = {1, 2, 1'000'000}, .targets = {2, 3, 4}};
+  api::Batch batch = {.sequences = {{.datum = &datum}}};
+  const auto run = [&] {
+    run_ranks(plan.num_ranks(), [&](Comm& comm) {
+      auto backend = std::make_unique<Backend>(choose_cpu_path(), 1);
+      auto model = model::init_model(*backend, staged_config(c), DType::kF32, 3,
+                                     plan.layers[static_cast<size_t>(comm.rank())]);
+      std::vector<std::unique_ptr<Engine>> engines;
+      engines.push_back(
+          std::make_unique<Engine>(std::move(backend), std::move(model), EngineOptions()));
+      Pipeline(comm, plan, std::move(engines)).run(batch);
+    });
+  };
+  try {
+    run();
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("sequences[0].tokens[2]"));
+  }
+}
+
+// A gradient that is not finite is dropped on every stage, and weights stay as they were.
+TEST(Pipeline, DropsAGradientThatIsNotFinite) {
+  const StagedCase c = {.num_layers = 4,
+                        .num_ranks = 2,
+                        .num_chunks = 2,
+                        .kind = schedule::Kind::kCircular,
+                        .num_microbatches = 2};
+  const PipelinePlan plan = staged_plan(c);
+  api::Datum datum = {.tokens = {1, 2, 3}, .targets = {2, 3, 4}};
+  datum.inputs[api::LossInput::kWeights] = {1.0f, std::numeric_limits<float>::infinity(), 1.0f};
+  run_ranks(plan.num_ranks(), [&](Comm& comm) {
+    std::vector<std::unique_ptr<Engine>> engines;
+    for (const int stage : plan.stages_of(comm.rank())) {
+      auto backend = engines.empty() ? std::make_unique<Backend>(choose_cpu_path(), 1)
+                                     : Backend::beside(engines.front()->backend());
+      auto model = model::init_model(*backend, staged_config(c), DType::kF32, 3,
+                                     plan.layers[static_cast<size_t>(stage)]);
+      engines.push_back(
+          std::make_unique<Engine>(std::move(backend), std::move(model), EngineOptions()));
+    }
+    Pipeline pipeline(comm, plan, std::move(engines));
+    const api::AdapterSlot slot = pipeline.create_adapter(
+        model::adapter_specs(pipeline.engine().config(), {"all-linear"}, 2, 4.0), 1);
+    const api::Batch batch = {.sequences = {{.datum = &datum, .slot = slot}},
+                              .gradients = api::Gradients::kAdapters};
+    pipeline.run(batch);
+    EXPECT_THROW(pipeline.step(slot, {}), Error);
+    pipeline.for_adapter(slot, [](const model::LoraAdapter& adapter) {
+      EXPECT_FALSE(adapter.has_gradient);
+      EXPECT_EQ(adapter.step, 0);
+    });
+    EXPECT_FALSE(pipeline.step(slot, {}).stepped);
+  });
+}
+
+}  // namespace
+}  // namespace strata::engine

@@ -1,0 +1,264 @@
+#include "tests/stages/staged_run.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <deque>
+
+#include "backend/thread_comm.h"
+#include "engine/pipeline/pipeline.h"
+#include "model/adapter/specs.h"
+
+namespace strata::engine {
+namespace {
+
+constexpr int kSteps = 10;
+constexpr int kLengths[] = {5, 3, 7, 1, 4, 6, 2, 5, 3};
+constexpr int64_t kRanks[] = {3, 5};
+constexpr api::AdamW kAdamW = {.lr = 3e-3, .weight_decay = 0.01, .grad_clip_norm = 0.5};
+
+uint32_t next(uint32_t& seed) { return (seed = seed * 1664525u + 1013904223u) >> 8; }
+
+// Borrowed by the batches of a run.
+std::deque<api::Datum> make_data(int64_t vocab) {
+  std::deque<api::Datum> data;
+  uint32_t seed = 7;
+  for (const int length : kLengths) {
+    api::Datum& datum = data.emplace_back();
+    for (int i = 0; i < length; ++i) {
+      datum.tokens.push_back(static_cast<int32_t>(next(seed) % static_cast<uint32_t>(vocab)));
+      datum.targets.push_back(static_cast<int32_t>(next(seed) % static_cast<uint32_t>(vocab)));
+      datum.inputs[api::LossInput::kWeights].push_back(
+          i % 5 == 2 ? 0.0f : 1.0f - 0.125f * static_cast<float>(i % 3));
+    }
+  }
+  return data;
+}
+
+// Slots 0 (the base), 1 and 2 in turn.
+api::Batch make_batch(const std::deque<api::Datum>& data, bool adapters) {
+  api::Batch batch;
+  int32_t slot = 0;
+  for (const api::Datum& datum : data) {
+    batch.sequences.push_back({.datum = &datum, .slot = api::AdapterSlot{slot}});
+    if (adapters) slot = (slot + 1) % 3;
+  }
+  return batch;
+}
+
+// B starts at zero, so that nothing flows into A: gives both something, by module and element.
+void stir(model::LoraAdapter& adapter) {
+  const HostAccess access(cpu_allocator());
+  for (size_t i = 0; i < adapter.modules().size(); ++i) {
+    const model::LoraModule& module = adapter.modules()[i];
+    if (!module.held()) continue;
+    auto seed = static_cast<uint32_t>(i);
+    for (const TensorView& values : {module.a, module.b}) {
+      for (int64_t j = 0; j < values.shape.num_elements(); ++j) {
+        values.f32()[j] += 0.03f * static_cast<float>(next(seed) % 17) - 0.24f;
+      }
+    }
+  }
+  adapter.refresh(adapter.backend());
+}
+
+std::vector<float> copy_of(TensorView view) {
+  const HostAccess access(cpu_allocator());
+  return {view.f32(), view.f32() + view.shape.num_elements()};
+}
+
+// What the test asks of an engine, or of a pipeline.
+class WholeRun {
+ public:
+  explicit WholeRun(const StagedCase& c) {
+    auto backend = std::make_unique<Backend>(choose_cpu_path(), 2);
+    auto model = model::init_model(*backend, staged_config(c), c.dtype, 3);
+    engine_ = std::make_unique<Engine>(std::move(backend), std::move(model), EngineOptions());
+  }
+  Engine& engine() { return *engine_; }
+  void add_adapter(const std::vector<model::LoraModuleSpec>& specs) {
+    stir(engine_->adapter(engine_->create_adapter(specs, 11)));
+  }
+  api::BatchResult run(const api::Batch& batch, api::TensorSink* sink) {
+    return engine_->run(batch, sink);
+  }
+  double step(api::AdapterSlot slot) { return engine_->step(slot, kAdamW).grad_norm; }
+  const model::LoraAdapter* adapter(api::AdapterSlot slot) { return &engine_->adapter(slot); }
+  void finish() { engine_->base_trainer().finish_gradients(engine_->backend()); }
+  std::vector<float> base(size_t index, bool gradient) {
+    const train::BaseTrainer& trainer = engine_->base_trainer();
+    return copy_of(gradient ? trainer.gradient(index) : trainer.master(index));
+  }
+
+ private:
+  std::unique_ptr<Engine> engine_;
+};
+
+class StagedRun {
+ public:
+  StagedRun(const StagedCase& c, Comm& comm, const PipelinePlan& plan) {
+    std::vector<std::unique_ptr<Engine>> engines;
+    for (const int stage : plan.stages_of(comm.rank())) {
+      auto backend = engines.empty() ? std::make_unique<Backend>(choose_cpu_path(), 1)
+                                     : Backend::beside(engines.front()->backend());
+      auto model = model::init_model(*backend, staged_config(c), c.dtype, 3,
+                                     plan.layers[static_cast<size_t>(stage)]);
+      engines.push_back(std::make_unique<Engine>(
+          std::move(backend), std::move(model),
+          EngineOptions{.recompute =
+                            c.recompute ? model::Recompute::kFull : model::Recompute::kNone}));
+    }
+    pipeline_ = std::make_unique<Pipeline>(comm, plan, std::move(engines));
+  }
+  Engine& engine() { return pipeline_->engine(); }
+  void add_adapter(const std::vector<model::LoraModuleSpec>& specs) {
+    pipeline_->for_adapter(pipeline_->create_adapter(specs, 11), stir);
+  }
+  api::BatchResult run(const api::Batch& batch, api::TensorSink* sink) {
+    return pipeline_->run(batch, sink);
+  }
+  double step(api::AdapterSlot slot) { return pipeline_->step(slot, kAdamW).grad_norm; }
+  const model::LoraAdapter* adapter(api::AdapterSlot slot) {
+    return pipeline_->whole_adapter(slot);
+  }
+  void finish() { pipeline_->finish_base_gradients(); }
+  std::vector<float> base(size_t index, bool gradient) {
+    const Shape& shape = engine().model().weights->table()[index].shape;
+    std::vector<float> values(static_cast<size_t>(shape.num_elements()));
+    pipeline_->read_base(
+        index, gradient ? Pipeline::BaseValues::kGradients : Pipeline::BaseValues::kMasters,
+        values);
+    return values;
+  }
+
+ private:
+  std::unique_ptr<Pipeline> pipeline_;
+};
+
+template <typename Run>
+void put_trained(Run& run, const StagedCase& c, const std::string& what, bool gradient,
+                 Outcome& out) {
+  if (c.parameters) {
+    const std::vector<model::Parameter>& table = run.engine().model().weights->table();
+    for (size_t i = 0; i < table.size(); ++i) {
+      if (!table[i].buffer) out[what + " " + table[i].name] = run.base(i, gradient);
+    }
+    return;
+  }
+  for (int32_t slot = 1; slot <= 2; ++slot) {
+    const model::LoraAdapter* adapter = run.adapter(api::AdapterSlot{slot});
+    if (adapter == nullptr) continue;
+    for (const model::LoraModule& module : adapter->modules()) {
+      const std::string name = what + " " + std::to_string(slot) + " " + module.path;
+      out[name + " A"] = copy_of(gradient ? module.d_a : module.a);
+      out[name + " B"] = copy_of(gradient ? module.d_b : module.b);
+    }
+    if (!gradient) out[what + " " + std::to_string(slot)] = copy_of(adapter->second_moments());
+  }
+}
+
+void put_losses(const api::BatchResult& result, const std::string& what, Outcome& out) {
+  for (const api::SequenceResult& sequence : result.sequences) {
+    for (const float value : sequence.logprobs) out[what + " logprobs"].push_back(value);
+    for (const float value : sequence.losses) out[what + " losses"].push_back(value);
+  }
+  out[what + " sum"] = {static_cast<float>(result.loss_sum)};
+}
+
+template <typename Run>
+Outcome outcome_of(Run& run, const StagedCase& c) {
+  Outcome out;
+  const std::deque<api::Datum> data = make_data(run.engine().config().vocab_size);
+  for (const int64_t rank : kRanks) {
+    run.add_adapter(model::adapter_specs(run.engine().config(),
+                                         {"all-linear", "embed_tokens", "lm_head"}, rank, 16.0));
+  }
+  api::Batch scored = make_batch(data, /*adapters=*/true);
+  scored.want_hidden_states = scored.want_logits = true;
+  api::TensorSink sink;
+  put_losses(run.run(scored, &sink), "scored", out);
+  for (const auto& [name, tensor] : sink.tensors()) out[name] = tensor.values;
+
+  api::Batch batch = make_batch(data, true);
+  batch.gradients = c.parameters ? api::Gradients::kParameters : api::Gradients::kAdapters;
+  put_losses(run.run(batch, nullptr), "trained", out);
+  if (c.parameters) run.finish();
+  put_trained(run, c, "gradient", true, out);
+  for (int step = 0; step < kSteps; ++step) {
+    if (step > 0) run.run(batch, nullptr);  // the first one's gradients are there
+    // Accumulates over two runs before some steps.
+    if (step % 4 == 3) put_losses(run.run(batch, nullptr), "step " + std::to_string(step), out);
+    for (int32_t slot = c.parameters ? 0 : 1; slot <= (c.parameters ? 0 : 2); ++slot) {
+      out["norms"].push_back(static_cast<float>(run.step(api::AdapterSlot{slot})));
+    }
+  }
+  put_trained(run, c, "value", false, out);
+  return out;
+}
+
+}  // namespace
+
+void PrintTo(const StagedCase& c, std::ostream* out) {
+  *out << c.model << " " << c.num_layers << " layers " << (c.parameters ? "full" : "lora")
+       << (c.dtype == DType::kBF16 ? " bf16" : " f32") << " S=" << c.num_ranks
+       << " R=" << c.num_chunks << " " << schedule::kind_name(c.kind) << " M=" << c.num_microbatches
+       << (c.recompute ? " recompute" : "");
+}
+
+model::ModelConfig staged_config(const StagedCase& c) {
+  const std::string dir = std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + c.model + "/model";
+  model::ModelConfig config = model::load_config(dir, false).config;
+  const std::vector<model::LayerConfig> own = config.layers;
+  config.layers.clear();
+  for (int64_t layer = 0; layer < c.num_layers; ++layer) {
+    config.layers.push_back(own[static_cast<size_t>(layer) % own.size()]);
+  }
+  return config;
+}
+
+PipelinePlan staged_plan(const StagedCase& c) {
+  const schedule::Table table = schedule::generate({.kind = c.kind,
+                                                    .num_ranks = c.num_ranks,
+                                                    .num_microbatches = c.num_microbatches,
+                                                    .num_chunks = c.num_chunks});
+  std::vector<model::LayerRange> layers;
+  if (c.layers.empty()) {
+    const std::vector<double> costs(static_cast<size_t>(c.num_layers), 1.0);
+    layers = balanced_layers(costs, 0.0, 0.5, table.num_stages);
+  }
+  for (const int64_t size : c.layers) {
+    const int64_t first = layers.empty() ? 0 : layers.back().last;
+    layers.push_back({first, first + size});
+  }
+  return make_pipeline_plan(table, 1, std::move(layers));
+}
+
+Outcome run_whole(const StagedCase& c) {
+  WholeRun run(c);
+  return outcome_of(run, c);
+}
+
+Outcome run_staged(const StagedCase& c) {
+  const PipelinePlan plan = staged_plan(c);
+  Outcome out;
+  run_ranks(plan.num_ranks(), [&](Comm& comm) {
+    StagedRun run(c, comm, plan);
+    Outcome own = outcome_of(run, c);
+    if (comm.rank() == 0) out = std::move(own);
+  });
+  return out;
+}
+
+void expect_same_bits(const Outcome& got, const Outcome& want) {
+  EXPECT_EQ(got.size(), want.size());
+  for (const auto& [name, values] : want) {
+    const auto found = got.find(name);
+    ASSERT_NE(found, got.end()) << name;
+    ASSERT_EQ(found->second.size(), values.size()) << name;
+    EXPECT_FALSE(values.empty()) << name;
+    EXPECT_EQ(std::memcmp(found->second.data(), values.data(), values.size() * sizeof(float)), 0)
+        << name << " differs";
+  }
+}
+
+}  // namespace strata::engine
