@@ -1,7 +1,5 @@
 #include "base/threads.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/cores.h"
 #include "base/trace.h"
 
 namespace strata {
@@ -19,12 +18,6 @@ namespace {
 // Short: on a shared core a spinning peer takes the time slice of the one it waits for.
 constexpr auto kSpinTime = std::chrono::microseconds(60);
 constexpr int kSpinBatch = 64;
-
-int usable_cores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
 
 inline void relax() {
 #if defined(__x86_64__)

@@ -1,0 +1,8 @@
+// How many cores this process may use. Any thread.
+#pragma once
+
+namespace strata {
+
+int usable_cores();
+
+}  // namespace strata
