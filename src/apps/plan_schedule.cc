@@ -6,14 +6,13 @@
 #include <cmath>
 #include <deque>
 
+#include "apps/schedule_source.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "report/table.h"
 #include "report/trace_file.h"
 #include "schedule/csv.h"
-#include "schedule/generate.h"
 #include "schedule/lower.h"
-#include "schedule/verify.h"
 #include "schedule/walk.h"
 
 namespace strata::apps {
@@ -22,8 +21,6 @@ namespace {
 namespace json = boost::json;
 using schedule::Table;
 
-constexpr int64_t kMaxFileBytes = 64 << 20;
-
 [[noreturn]] void refuse(const std::string& what) {
   throw Error(ErrorCode::kInvalidArgument, what);
 }
@@ -31,57 +28,6 @@ constexpr int64_t kMaxFileBytes = 64 << 20;
 void check_given(const PlanScheduleOptions& options) {
   if (options.pipeline == 0) refuse("--pipeline: --schedule needs the number of ranks");
   if (options.microbatches == 0) refuse("--microbatches: --schedule needs their number");
-}
-
-Table generate(const PlanScheduleOptions& options, schedule::Kind kind) {
-  return schedule::generate({.kind = kind,
-                             .num_ranks = options.pipeline,
-                             .num_microbatches = options.microbatches,
-                             .num_chunks = options.chunks == 0 ? 1 : options.chunks,
-                             .forwarding_delay = options.forwarding_delay});
-}
-
-// The file's table with the numbers that were asked for: what does not fit them is a fault of it.
-Table read(const PlanScheduleOptions& options) {
-  const std::string& path = options.schedule;
-  if (!file_exists(path)) {
-    refuse(
-        fmt::format("--schedule: got '{}', want gpipe, circular, 1f1b, interleaved, zb1p, or a "
-                    "CSV file",
-                    path));
-  }
-  if (options.forwarding_delay != 1) {
-    refuse("--forwarding-delay: a file has the transfers that it has; it goes with circular");
-  }
-  auto [table, left_out] = schedule::read_csv(read_file(path, kMaxFileBytes), path);
-  for (const auto& [name, count] : left_out) {
-    fmt::print(stderr, "{}: {} {} left out: weights are not sharded and sends do not wait here\n",
-               path, count, name);
-  }
-  if (table.num_ranks() != options.pipeline) {
-    refuse(fmt::format("schedule: {}: {} rows, want --pipeline {}", path, table.num_ranks(),
-                       options.pipeline));
-  }
-  if (options.chunks > 0) {
-    table.num_stages = options.pipeline * options.chunks;
-  } else if (table.num_stages % options.pipeline != 0) {
-    refuse(fmt::format("schedule: {}: {} stages do not divide among {} ranks; is one missing?",
-                       path, table.num_stages, options.pipeline));
-  }
-  table.num_microbatches = options.microbatches;
-  return table;
-}
-
-Table make_table(const PlanScheduleOptions& options) {
-  schedule::Kind kind = {};
-  if (schedule::parse_kind(options.schedule, kind)) return generate(options, kind);
-  return read(options);
-}
-
-void check(const PlanScheduleOptions& options, const Table& table) {
-  if (const auto fault = schedule::verify(table)) {
-    refuse(fmt::format("schedule: {}: {}", options.schedule, to_string(*fault)));
-  }
 }
 
 int64_t num_actions(const std::vector<schedule::Slot>& row) {
@@ -157,14 +103,18 @@ void write_timeline(const std::string& path, const Table& table, const schedule:
 
 int plan_schedule(const PlanScheduleOptions& options, bool as_json) {
   check_given(options);
-  const Table table = make_table(options);
-  check(options, table);
+  const Table table = find_schedule({.schedule = options.schedule,
+                                     .num_ranks = options.pipeline,
+                                     .ranks_option = "--pipeline",
+                                     .num_microbatches = options.microbatches,
+                                     .num_chunks = options.chunks,
+                                     .forwarding_delay = options.forwarding_delay});
   const Table computation = schedule::without_transfers(table);
   Table out = computation;
   if (options.with_transfers) {
     out = schedule::has_transfers(table) ? table
                                          : schedule::lower(computation, options.forwarding_delay);
-    check(options, out);
+    check_schedule(options.schedule, out);
   }
   if (!options.schedule_out.empty()) write_file_atomic(options.schedule_out, write_csv(out));
   const schedule::Walk walk =
