@@ -54,6 +54,22 @@ void schedule_rows(OptionTable& t, PlanScheduleOptions& o) {
   trace_row(t, o.trace);
 }
 
+void stage_rows(OptionTable& t, StageOptions& o, const std::string& schedule = "schedule") {
+  t.integer("stages", o.stages, {1, 1024, "1 to 1024"},
+            "ranks that run the model one behind the other, as threads");
+  t.integer("chunks", o.chunks, {0, 1024, "1 to 1024"},
+            "stages of a rank [1; of a file: as many as it has]");
+  t.text(schedule, o.schedule,
+         "of the stages: gpipe, circular, 1f1b, interleaved, or a CSV file in PyTorch's form");
+  t.integer("microbatches", o.microbatches, {1, 65536, "1 to 65536"},
+            "that stages divide a batch into");
+  t.text("layers-per-stage", o.layers_per_stage,
+         "auto (costs are balanced), or a number for each stage, with commas");
+  t.choice(
+      "leftovers", o.leftovers, {"auto", "before", "after"},
+      "before or after: equal stages, with the layers that are left over on the first or last");
+}
+
 OptionRow& method_row(OptionTable& t, std::string& field) {
   return t.choice("method", field, {"lora", "full"}, "lora or full");
 }
@@ -223,6 +239,7 @@ OptionTable options_of(ProbeOptions& o) {
   t.text("out", o.out, "safetensors file to write").required();
   dtype_row(t, o.dtype, {"f32", "bf16"}, "f32 or bf16");
   recompute_row(t, o.recompute);
+  stage_rows(t, o.stages);
   threads_row(t, o.threads);
   device_row(t, o.device);
   strict_row(t, o.strict_config);

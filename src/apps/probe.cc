@@ -5,39 +5,41 @@
 #include <map>
 
 #include "apps/probe_request.h"
+#include "backend/thread_comm.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "checkpoint/safetensors_writer.h"
 #include "model/adapter/tensors.h"
-#include "ops/elementwise.h"
 
 namespace strata::apps {
 namespace {
 
 constexpr int64_t kMaxRequestBytes = int64_t{1} << 30;
 
+// On one rank. Each runs all of it; rank 0 has the results, and writes them.
 class Probe {
  public:
-  explicit Probe(const ProbeOptions& options) : options_(options) {}
+  Probe(const ProbeOptions& options, const ProbeRequest& request)
+      : options_(options), request_(request) {}
 
-  void run() {
-    request_ = parse_probe_request(read_file(options_.request, kMaxRequestBytes), options_.request,
-                                   static_cast<int64_t>(options_.adapters.size()));
-    engine_ = make_engine(options_);
-    for (const std::string& dir : options_.adapters) slots_.push_back(engine_->load_adapter(dir));
+  void run(Comm& comm, const engine::PipelinePlan& plan) {
+    pipeline_ = make_pipeline(comm, plan, options_);
+    for (const std::string& dir : options_.adapters) slots_.push_back(pipeline_->load_adapter(dir));
     check_request();
     forward();
     if (request_.adapter_grads) adapter_grads();
     if (request_.param_grads) param_grads();
     if (!request_.samples.empty()) sample();
     if (request_.train) train();
-    write();
+    if (pipeline_->is_first_rank()) write();
   }
 
  private:
   void check_request() {
     // The engine checks ids and samples; do it before any compute, with the first call that would.
-    for (size_t i = 0; i < request_.samples.size(); ++i) engine_->check(request_.samples[i], i);
+    for (size_t i = 0; i < request_.samples.size(); ++i) {
+      pipeline_->engine().check(request_.samples[i], i);
+    }
   }
 
   api::Batch batch(api::Gradients gradients) const {
@@ -56,7 +58,7 @@ class Probe {
     wanted.want_hidden_states = request_.hidden_states;
     wanted.want_logits = request_.logits;
     wanted.want_loss = request_.logprobs || request_.loss;
-    const api::BatchResult result = engine_->run(wanted, &sink_);
+    const api::BatchResult result = pipeline_->run(wanted, &sink_);
     int64_t tokens = 0;
     for (const api::Datum& datum : request_.data) tokens += std::ssize(datum.tokens);
     const auto flatten = [&](const std::string& name,
@@ -76,9 +78,11 @@ class Probe {
 
   // Every LoRA tensor of every adapter, under the names of its file.
   void put_adapters(const std::string& prefix, bool gradients) {
-    const HostAccess access(engine_->backend().allocator());
     for (size_t k = 0; k < slots_.size(); ++k) {
-      const model::LoraAdapter& adapter = engine_->adapter(slots_[k]);
+      const model::LoraAdapter* whole = pipeline_->whole_adapter(slots_[k]);
+      if (whole == nullptr) continue;
+      const HostAccess access(pipeline_->engine().backend().allocator());
+      const model::LoraAdapter& adapter = *whole;
       for (const model::AdapterTensor& tensor : model::adapter_tensors(adapter)) {
         const model::LoraModule& module = adapter.modules()[tensor.module];
         const TensorView& values = gradients ? (tensor.is_b ? module.d_b : module.d_a)
@@ -92,19 +96,21 @@ class Probe {
   }
 
   void adapter_grads() {
-    for (const api::AdapterSlot slot : slots_) engine_->adapter(slot).enable_training();
-    engine_->run(batch(api::Gradients::kAdapters), &sink_);
+    const auto for_each = [&](auto body) {
+      for (const api::AdapterSlot slot : slots_) pipeline_->for_adapter(slot, body);
+    };
+    for_each([](model::LoraAdapter& adapter) { adapter.enable_training(); });
+    pipeline_->run(batch(api::Gradients::kAdapters));
     put_adapters("adapter_grad", true);
     // A step of rate 0 would move moments; gradients are dropped instead.
-    for (const api::AdapterSlot slot : slots_) engine_->adapter(slot).drop_gradients();
+    for_each([](model::LoraAdapter& adapter) { adapter.drop_gradients(); });
   }
 
   void param_grads() {
-    engine_->run(batch(api::Gradients::kParameters), &sink_);
-    train::BaseTrainer& trainer = engine_->base_trainer();
-    trainer.finish_gradients(engine_->backend());
-    put_parameters("param_grad.", [&](size_t i) { return trainer.gradient(i); });
-    trainer.zero_gradients(engine_->backend());
+    pipeline_->run(batch(api::Gradients::kParameters));
+    pipeline_->finish_base_gradients();
+    put_parameters("param_grad.", engine::Pipeline::BaseValues::kGradients);
+    pipeline_->zero_base_gradients();
   }
 
   void train() {
@@ -115,42 +121,50 @@ class Probe {
                                     ? add("train.grad_norm", {plan.steps})
                                     : add("train.grad_norm", {plan.steps, num_adapters});
     for (int64_t step = 0; step < plan.steps; ++step) {
-      const api::BatchResult result = engine_->run(
-          batch(plan.parameters ? api::Gradients::kParameters : api::Gradients::kAdapters), &sink_);
+      const api::BatchResult result = pipeline_->run(
+          batch(plan.parameters ? api::Gradients::kParameters : api::Gradients::kAdapters));
       losses[static_cast<size_t>(step)] = static_cast<float>(result.loss_sum);
       if (plan.parameters) {
         norms[static_cast<size_t>(step)] =
-            static_cast<float>(engine_->step(api::AdapterSlot::kBase, plan.adamw).grad_norm);
+            static_cast<float>(pipeline_->step(api::AdapterSlot::kBase, plan.adamw).grad_norm);
         continue;
       }
       for (int64_t k = 0; k < num_adapters; ++k) {
-        norms[static_cast<size_t>(step * num_adapters + k)] =
-            static_cast<float>(engine_->step(slots_[static_cast<size_t>(k)], plan.adamw).grad_norm);
+        norms[static_cast<size_t>(step * num_adapters + k)] = static_cast<float>(
+            pipeline_->step(slots_[static_cast<size_t>(k)], plan.adamw).grad_norm);
       }
     }
     if (!plan.parameters) return put_adapters("adapter_final", false);
-    put_parameters("param_final.", [&](size_t i) { return engine_->base_trainer().master(i); });
+    put_parameters("param_final.", engine::Pipeline::BaseValues::kMasters);
   }
 
   // Every trained tensor of the checkpoint, under its name there.
-  template <typename Source>
-  void put_parameters(const std::string& prefix, Source source) {
-    for (const model::StoredTensor& tensor : engine_->model().weights->stored_tensors()) {
-      if (engine_->model().weights->table()[tensor.parameters.front()].buffer) continue;
+  void put_parameters(const std::string& prefix, engine::Pipeline::BaseValues which) {
+    const model::ModelWeights& weights = *pipeline_->engine().model().weights;
+    for (const model::StoredTensor& tensor : weights.stored_tensors()) {
+      if (weights.table()[tensor.parameters.front()].buffer) continue;
       std::vector<int64_t> shape;
       for (int axis = 0; axis < tensor.shape.rank(); ++axis) shape.push_back(tensor.shape[axis]);
       std::span<float> out = add(prefix + std::string(tensor.name), shape);
       for (const size_t i : tensor.parameters) {
-        const TensorView part = source(i);
-        const auto count = static_cast<size_t>(part.shape.num_elements());
-        ops::to_host(engine_->backend(), part, out.first(count));
+        const auto count = static_cast<size_t>(weights.table()[i].shape.num_elements());
+        pipeline_->read_base(i, which, out.first(count));
         out = out.subspan(count);
       }
     }
   }
 
   void sample() {
-    const std::vector<api::SampleResult> results = engine_->sample(request_.samples);
+    if (pipeline_->plan().num_stages() == 1) return put_samples(pipeline_->engine());
+    // Sampling runs on one stage, which is the whole model.
+    if (!pipeline_->is_first_rank()) return;
+    const std::unique_ptr<engine::Engine> whole = make_engine(options_);
+    for (const std::string& dir : options_.adapters) whole->load_adapter(dir);
+    put_samples(*whole);
+  }
+
+  void put_samples(engine::Engine& engine) {
+    const std::vector<api::SampleResult> results = engine.sample(request_.samples);
     for (size_t i = 0; i < results.size(); ++i) {
       const api::SampleResult& r = results[i];
       const api::SampleRequest& asked = request_.samples[i];
@@ -189,8 +203,8 @@ class Probe {
   }
 
   const ProbeOptions& options_;
-  ProbeRequest request_;
-  std::unique_ptr<engine::Engine> engine_;
+  const ProbeRequest& request_;
+  std::unique_ptr<engine::Pipeline> pipeline_;
   std::vector<api::AdapterSlot> slots_;
   api::TensorSink sink_;
 };
@@ -198,7 +212,17 @@ class Probe {
 }  // namespace
 
 int run_probe(const ProbeOptions& options) {
-  Probe(options).run();
+  const ProbeRequest request =
+      parse_probe_request(read_file(options.request, kMaxRequestBytes), options.request,
+                          static_cast<int64_t>(options.adapters.size()));
+  const engine::PipelinePlan plan = plan_stages(options, options.stages);
+  const int num_microbatches = plan.table.num_microbatches;
+  if (num_microbatches > std::ssize(request.sequences)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--microbatches: got {}, and the request has {} sequences",
+                            num_microbatches, request.sequences.size()));
+  }
+  run_ranks(plan.num_ranks(), [&](Comm& comm) { Probe(options, request).run(comm, plan); });
   return 0;
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "apps/engine_setup.h"
+#include "apps/stages.h"
 
 namespace strata::apps {
 
@@ -14,6 +15,7 @@ struct ProbeOptions : EngineSetup {
   std::vector<std::string> adapters;
   std::string request;
   std::string out;
+  StageOptions stages;
 };
 
 // Writes options.out, whole or not at all. Throws Error on a fault of the request or the files.

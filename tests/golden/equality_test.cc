@@ -134,6 +134,26 @@ TEST_P(Equality, OfThreadsAndRecompute) {
                    "recompute full, 2 threads");
 }
 
+// Names, adapters, training and sampling as well.
+TEST_P(Equality, OfStages) {
+  const object config = read_json(golden().model + "/config.json").as_object();
+  const auto* text = config.if_contains("text_config");
+  const object& model = text == nullptr ? config : text->as_object();
+  const int64_t layers = model.at("num_hidden_layers").as_int64();
+  if (layers < 2) return;  // nothing to divide
+  const auto sequences = static_cast<int64_t>(request_.at("sequences").as_array().size());
+  const auto& adapters = golden().adapters;
+  const std::string most = std::to_string(std::min<int64_t>(sequences, 4));
+  const std::vector<std::string> two_ranks = {"--stages",       "2", "--schedule", "1f1b",
+                                              "--microbatches", most};
+  const std::vector<std::string> stage_for_each_layer = {
+      "--chunks", std::to_string(layers), "--schedule", "circular", "--microbatches",
+      most,       "--recompute",          "full"};
+  expect_same_bits(
+      run(request_, adapters, GetParam().dtype == "f32" ? two_ranks : stage_for_each_layer),
+      run(request_), "stages");
+}
+
 TEST_P(RowEquality, OfASequenceAloneAndAmongOthers) {
   const Tensors whole = run(request_);
   each_sequence([&](const object& sequence, int64_t begin, int64_t end) {

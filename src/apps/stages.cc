@@ -1,0 +1,160 @@
+#include "apps/stages.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "apps/bench/count.h"
+#include "apps/schedule_source.h"
+#include "base/cores.h"
+#include "base/error.h"
+#include "base/log.h"
+
+namespace strata::apps {
+namespace {
+
+using model::LayerRange;
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument, what);
+}
+
+std::vector<LayerRange> ranges_of(const std::vector<int64_t>& sizes) {
+  std::vector<LayerRange> ranges;
+  int64_t first = 0;
+  for (const int64_t size : sizes) {
+    ranges.push_back({first, first + size});
+    first += size;
+  }
+  return ranges;
+}
+
+// "3,2,2": a number for each stage, all layers together.
+std::vector<LayerRange> listed_layers(const std::string& list, int64_t num_layers,
+                                      int64_t num_stages) {
+  std::vector<int64_t> sizes;
+  int64_t sum = 0;
+  for (const std::string& text : split_commas(list)) {
+    int64_t size = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
+    if (error != std::errc() || end != text.data() + text.size() || size < 1 || size > num_layers) {
+      refuse(
+          fmt::format("--layers-per-stage: got '{}' in '{}', want auto or numbers from 1 to {} "
+                      "with commas",
+                      text, list, num_layers));
+    }
+    sizes.push_back(size);
+    sum += size;
+  }
+  if (std::ssize(sizes) != num_stages || sum != num_layers) {
+    refuse(
+        fmt::format("--layers-per-stage {}: {} stages with {} layers, want {} stages with the "
+                    "model's {} layers",
+                    list, sizes.size(), sum, num_stages, num_layers));
+  }
+  return ranges_of(sizes);
+}
+
+// As many in each, and what is left over with the first or the last.
+std::vector<LayerRange> equal_layers(bool before, int64_t num_layers, int64_t num_stages) {
+  std::vector<int64_t> sizes(static_cast<size_t>(num_stages), num_layers / num_stages);
+  (before ? sizes.front() : sizes.back()) += num_layers % num_stages;
+  return ranges_of(sizes);
+}
+
+std::vector<LayerRange> divide(const StageOptions& options, const model::ModelConfig& config,
+                               int64_t num_stages) {
+  const int64_t num_layers = config.num_layers();
+  const bool listed = options.layers_per_stage != "auto";
+  if (num_stages > std::max<int64_t>(1, num_layers)) {
+    refuse(fmt::format(
+        "--stages {}: {} stages of {} chunks are {} chunks, and the model has {} "
+        "layers",
+        options.stages, options.stages, num_stages / options.stages, num_stages, num_layers));
+  }
+  if (options.leftovers != "auto") {
+    if (listed) {
+      refuse(fmt::format("--leftovers {}: --layers-per-stage {} leaves none over",
+                         options.leftovers, options.layers_per_stage));
+    }
+    return equal_layers(options.leftovers == "before", num_layers, num_stages);
+  }
+  if (listed) return listed_layers(options.layers_per_stage, num_layers, num_stages);
+  const LayerCosts costs = layer_costs(config);
+  return engine::balanced_layers(costs.layers, 0.0, costs.head, static_cast<int>(num_stages));
+}
+
+std::unique_ptr<engine::Engine> make_stage(std::unique_ptr<Backend> backend,
+                                           const EngineSetup& setup, const LayerRange& part,
+                                           const engine::EngineOptions& options, bool tells) {
+  const DType dtype =
+      parse_dtype(setup.dtype, model::load_config(setup.model, setup.strict_config).config);
+  model::LoadedModel model = model::load_model(
+      *backend, setup.model,
+      {.compute_dtype = dtype, .strict_config = setup.strict_config, .part = part});
+  for (const std::string& warning : model.warnings) {
+    if (tells) log(LogLevel::kWarning, warning);
+  }
+  return std::make_unique<engine::Engine>(std::move(backend), std::move(model), options);
+}
+
+}  // namespace
+
+LayerCosts layer_costs(const model::ModelConfig& config) {
+  constexpr TrainShape kUsual = {.sequences = 1, .length = 512, .rank = 32};
+  model::ModelConfig part = config;
+  part.layers.clear();
+  LayerCosts costs = {.layers = {}, .head = count_train(part, kUsual).flops};
+  for (const model::LayerConfig& layer : config.layers) {
+    part.layers = {layer};
+    costs.layers.push_back(count_train(part, kUsual).flops - costs.head);
+  }
+  return costs;
+}
+
+int threads_of(int rank, int num_ranks, int threads) {
+  const int all = threads > 0 ? threads : usable_cores();
+  return std::max(1, all / num_ranks + (rank < all % num_ranks ? 1 : 0));
+}
+
+engine::PipelinePlan plan_stages(const model::ModelConfig& config, const StageOptions& options) {
+  const schedule::Table table = find_schedule({.schedule = options.schedule,
+                                               .num_ranks = options.stages,
+                                               .ranks_option = "--stages",
+                                               .num_microbatches = options.microbatches,
+                                               .num_chunks = options.chunks});
+  return engine::make_pipeline_plan(table, /*forwarding_delay=*/1,
+                                    divide(options, config, table.num_stages));
+}
+
+engine::PipelinePlan plan_stages(const EngineSetup& setup, const StageOptions& options) {
+  engine::PipelinePlan plan =
+      plan_stages(model::load_config(setup.model, setup.strict_config).config, options);
+  // A stage knows too little for the checks that make_engine makes.
+  if (plan.num_stages() > 1) static_cast<void>(make_planning_engine(setup));
+  return plan;
+}
+
+std::unique_ptr<engine::Pipeline> make_pipeline(Comm& comm, const engine::PipelinePlan& plan,
+                                                const EngineSetup& setup,
+                                                engine::EngineOptions options) {
+  std::vector<std::unique_ptr<engine::Engine>> engines;
+  if (plan.num_stages() == 1) {
+    engines.push_back(make_engine(setup, options));
+    return std::make_unique<engine::Pipeline>(comm, plan, std::move(engines));
+  }
+  options.recompute = parse_recompute(setup.recompute);
+  options.threads = threads_of(comm.rank(), comm.size(), setup.threads);
+  for (const int stage : plan.stages_of(comm.rank())) {
+    // A rank's stages share a team.
+    auto backend = engines.empty() ? std::make_unique<Backend>(choose_cpu_path(), options.threads)
+                                   : Backend::beside(engines.front()->backend());
+    engines.push_back(make_stage(std::move(backend), setup, plan.layers[static_cast<size_t>(stage)],
+                                 options, stage == 0));
+  }
+  return std::make_unique<engine::Pipeline>(comm, plan, std::move(engines));
+}
+
+}  // namespace strata::apps

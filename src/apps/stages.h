@@ -1,0 +1,42 @@
+// Stages as commands name them: how a model is divided, and the ranks that run it, as threads of
+// this process.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/engine_setup.h"
+#include "engine/pipeline/pipeline.h"
+
+namespace strata::apps {
+
+// What the options of a command that can divide a model hold of it.
+struct StageOptions {
+  int stages = 1;  // ranks
+  int chunks = 0;  // stages of a rank; 0: one, or as many as a file of the schedule has
+  std::string schedule = "gpipe";
+  int microbatches = 1;
+  std::string layers_per_stage = "auto";  // or a number for each stage, with commas
+  std::string leftovers = "auto";  // before, after: equal stages, and where what is left over goes
+};
+
+// All checks, before anything is loaded. Errors name all numbers.
+engine::PipelinePlan plan_stages(const EngineSetup& setup, const StageOptions& options);
+engine::PipelinePlan plan_stages(const model::ModelConfig& config, const StageOptions& options);
+
+// Forward and backward of each layer on a sequence of a usual length, and of the head.
+struct LayerCosts {
+  std::vector<double> layers;
+  double head = 0.0;
+};
+LayerCosts layer_costs(const model::ModelConfig& config);
+
+// Threads of a rank, of so many (0: all cores) that are divided among the ranks.
+int threads_of(int rank, int num_ranks, int threads);
+
+// Loads the stages of this rank, and nothing else. Threads are divided among the ranks.
+std::unique_ptr<engine::Pipeline> make_pipeline(Comm& comm, const engine::PipelinePlan& plan,
+                                                const EngineSetup& setup,
+                                                engine::EngineOptions options = {});
+
+}  // namespace strata::apps
