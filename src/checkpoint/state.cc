@@ -53,7 +53,8 @@ TrainerState::TrainerState(const std::string& dir)
 
 bool TrainerState::exists(const std::string& dir) { return file_exists(recovered(dir, kJson)); }
 
-void TrainerState::read(std::string_view name, const Shape& shape, float* out) const {
+void TrainerState::read(std::string_view name, const Shape& shape, int64_t first, int64_t count,
+                        float* out) const {
   const TensorInfo* info = file_.find(name);
   if (info == nullptr) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -67,7 +68,7 @@ void TrainerState::read(std::string_view name, const Shape& shape, float* out) c
                     "options?",
                     file_.path(), name, info->dtype_name, info->shape_text(), shape.to_string()));
   }
-  file_.read(*info, 0, shape.num_elements(), out);
+  file_.read(*info, first, count, out);
 }
 
 }  // namespace strata

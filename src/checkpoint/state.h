@@ -44,7 +44,12 @@ class TrainerState {
   [[nodiscard]] const std::string& json() const { return json_; }
   [[nodiscard]] std::span<const TensorInfo> tensors() const { return file_.tensors(); }
   // Reads a whole tensor; an Error names one that is missing, is not F32 or has another shape.
-  void read(std::string_view name, const Shape& shape, float* out) const;
+  void read(std::string_view name, const Shape& shape, float* out) const {
+    read(name, shape, 0, shape.num_elements(), out);
+  }
+  // `count` values of it from value `first` on.
+  void read(std::string_view name, const Shape& shape, int64_t first, int64_t count,
+            float* out) const;
 
  private:
   std::string json_;
