@@ -170,6 +170,7 @@ OptionTable options_of(TrainOptions& o) {
   recompute_row(t, o.recompute);
   t.text("offload", o.offload,
          "folder on a disk for frozen weights that --memory does not hold [TMPDIR, else /tmp]");
+  stage_rows(t, o.stages, "pipeline-schedule");  // --schedule is that of the learning rate
   threads_row(t, o.threads);
   device_row(t, o.device);
   strict_row(t, o.strict_config);

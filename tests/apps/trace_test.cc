@@ -88,6 +88,26 @@ TEST_F(TraceOfATraining, HoldsPassesAndLayersAndChangesNothing) {
   EXPECT_GT(names_of_row(root, "worker 1")["work"], 10);
 }
 
+TEST_F(TraceOfATraining, HasARowForEachRankOfAPipeline) {
+  TrainOptions o = options("staged");
+  o.trace = path("staged.json");
+  o.batch_tokens = 100;
+  o.stages = {.stages = 2, .schedule = "1f1b", .microbatches = 3};
+  ASSERT_EQ(run_train(o), 0);
+  const json::value root = json::parse(read_file(path("staged.json"), int64_t{1} << 28));
+  for (const char* row : {"rank 0", "rank 1"}) {
+    std::map<std::string, int> names = names_of_row(root, row);
+    EXPECT_EQ(names["step"], 2) << row;
+    EXPECT_EQ(names["B"], 2 * 3) << row;
+    EXPECT_GE(names["F"], 2 * 3) << row;
+    EXPECT_EQ(names["backward"], names["B"]) << row;
+    EXPECT_EQ(names["forward"], names["F"]) << row;
+    EXPECT_EQ(names["send"], names[row == std::string("rank 0") ? "F" : "B"]) << row;
+    EXPECT_EQ(names["receive"], names[row == std::string("rank 0") ? "B" : "F"]) << row;
+    EXPECT_EQ(names["loss"], row == std::string("rank 0") ? 0 : names["F"]) << row;
+  }
+}
+
 TEST_F(TraceOfATraining, AFileThatCannotBeWrittenIsRefusedFirst) {
   TrainOptions o = options("out");
   o.trace = path("none/trace.json");

@@ -18,6 +18,7 @@
 #include "apps/init.h"
 #include "apps/train/job.h"
 #include "apps/train/plan.h"
+#include "backend/thread_comm.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "report/metrics_log.h"
@@ -97,6 +98,11 @@ class TrainTest : public testing::Test {
         "--lr",           "0.01",      "--steps",      "30",     "--batch-tokens", "120",
         "--micro-tokens", "60",        "--save-every", "7",      "--threads",      "2",
         "--optimizer",    o.optimizer, "--resume"};
+    if (o.stages.stages > 1) {
+      const auto number = [](int n) { return std::to_string(n); };
+      args.insert(args.end(), {"--stages", number(o.stages.stages), "--pipeline-schedule",
+                               o.stages.schedule, "--microbatches", number(o.stages.microbatches)});
+    }
     std::vector<char*> argv;
     for (std::string& arg : args) argv.push_back(arg.data());
     argv.push_back(nullptr);
@@ -127,6 +133,25 @@ class TrainTest : public testing::Test {
     }
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
     return false;
+  }
+  // A model of three layers.
+  [[nodiscard]] std::string deep_model() const {
+    std::string config = content(root_ + "/config/config.json");
+    const std::string one = "\"num_hidden_layers\": 1";
+    if (config.find(one) == std::string::npos) return root_ + "/deep";
+    config.replace(config.find(one), one.size(), "\"num_hidden_layers\": 3");
+    std::ofstream(root_ + "/config/config.json") << config;
+    EXPECT_EQ(
+        run_init({.config = root_ + "/config", .out = root_ + "/deep", .seed = 1, .threads = 2}),
+        0);
+    return root_ + "/deep";
+  }
+  // Borrows nothing that outlives it.
+  template <typename Body>
+  void with_job(const TrainOptions& o, Body body) const {
+    const TrainData data = read_train_data(o);
+    const engine::PipelinePlan plan = plan_stages(o, o.stages);
+    run_ranks(1, [&](Comm& comm) { body(*make_train_job(comm, plan, o, data)); });
   }
   void expect_same_files(const std::string& a, const std::string& b,
                          const std::vector<std::string>& names) const {
@@ -195,6 +220,103 @@ TEST_F(TrainTest, AKilledFullRunResumesToTheSameBits) {
   }
 }
 
+TEST_F(TrainTest, StagesChangeNoBit) {
+  TrainOptions one = options("one");
+  one.model = deep_model();
+  one.targets = "all-linear,embed_tokens,lm_head";
+  one.steps = 5;
+  ASSERT_EQ(run_train(one), 0);
+  const std::vector<StageOptions> divisions = {
+      {.stages = 2, .schedule = "1f1b", .microbatches = 3},
+      {.stages = 3, .schedule = "gpipe", .microbatches = 2, .layers_per_stage = "1,1,1"},
+      {.stages = 1, .chunks = 3, .schedule = "circular", .microbatches = 2},
+      {.stages = 2, .microbatches = 1, .leftovers = "before"}};
+  for (size_t i = 0; i < divisions.size(); ++i) {
+    SCOPED_TRACE(i);
+    TrainOptions divided = one;
+    divided.out = root_ + "/divided" + std::to_string(i);
+    divided.stages = divisions[i];
+    divided.recompute = i % 2 == 1 ? "full" : "none";
+    ASSERT_EQ(run_train(divided), 0);
+    expect_same_files("one", "divided" + std::to_string(i),
+                      {"adapter_model.safetensors", "adapter_config.json",
+                       "trainer/optimizer.safetensors", "trainer/state.json"});
+  }
+}
+
+TEST_F(TrainTest, StagesChangeNoBitOfAllParameters) {
+  for (const char* const optimizer : {"adamw", "muon"}) {
+    SCOPED_TRACE(optimizer);
+    TrainOptions one = options(std::string("one-") + optimizer);
+    one.model = deep_model();
+    one.method = "full";
+    one.optimizer = optimizer;
+    one.dtype = "bf16";
+    one.steps = 4;
+    ASSERT_EQ(run_train(one), 0);
+    TrainOptions divided = one;
+    divided.out = root_ + "/divided-" + optimizer;
+    divided.stages = {.stages = 3, .schedule = "1f1b", .microbatches = 3};
+    ASSERT_EQ(run_train(divided), 0);
+    expect_same_files(std::string("one-") + optimizer, std::string("divided-") + optimizer,
+                      {"model.safetensors", "config.json", "tokenizer.json",
+                       "trainer/optimizer.safetensors", "trainer/state.json"});
+  }
+}
+
+TEST_F(TrainTest, AKilledRunInStagesResumesInOthersToTheSameBits) {
+  TrainOptions straight = options("straight");
+  straight.model = deep_model();
+  ASSERT_EQ(run_train(straight), 0);
+  TrainOptions killed = straight;
+  killed.out = root_ + "/killed";
+  killed.stages = {.stages = 2, .schedule = "1f1b", .microbatches = 2};
+  EXPECT_TRUE(kill_after(killed, 15));
+  killed.resume = true;
+  killed.stages = {.stages = 3, .schedule = "gpipe", .microbatches = 3};
+  ASSERT_EQ(run_train(killed), 0);
+  expect_same_files("straight", "killed",
+                    {"adapter_model.safetensors", "trainer/optimizer.safetensors"});
+  straight.out = root_ + "/straight-full";
+  straight.method = "full";
+  ASSERT_EQ(run_train(straight), 0);
+  killed = straight;
+  killed.out = root_ + "/killed-full";
+  killed.stages = {.stages = 3, .schedule = "gpipe", .microbatches = 3};
+  EXPECT_TRUE(kill_after(killed, 15));
+  killed.resume = true;
+  killed.stages = {.stages = 2, .schedule = "1f1b", .microbatches = 2};
+  ASSERT_EQ(run_train(killed), 0);
+  expect_same_files("straight-full", "killed-full",
+                    {"model.safetensors", "trainer/optimizer.safetensors"});
+}
+
+TEST_F(TrainTest, RefusesStagesThatDoNotFitByTheirNumbers) {
+  TrainOptions o = options("out");
+  o.model = deep_model();
+  const auto refused = [&](const StageOptions& stages) {
+    TrainOptions divided = o;
+    divided.stages = stages;
+    return fault(divided);
+  };
+  const auto expect_in = [](const std::string& text, const std::string& message) {
+    EXPECT_NE(message.find(text), std::string::npos) << message;
+  };
+  expect_in("2 stages of 2 chunks are 4 chunks, and the model has 3 layers",
+            refused({.stages = 2, .chunks = 2, .schedule = "circular", .microbatches = 2}));
+  expect_in("2 stages with 4 layers, want 2 stages with the model's 3 layers",
+            refused({.stages = 2, .layers_per_stage = "2,2"}));
+  expect_in("got '0' in '3,0'", refused({.stages = 2, .layers_per_stage = "3,0"}));
+  expect_in("2 ranks, 3 micro-batches, 1 chunks",
+            refused({.stages = 2, .schedule = "circular", .microbatches = 3}));
+  expect_in("weight gradients apart",
+            refused({.stages = 2, .schedule = "zb1p", .microbatches = 4}));
+  expect_in("--leftovers after: --layers-per-stage 2,1 leaves none over",
+            refused({.stages = 2, .layers_per_stage = "2,1", .leftovers = "after"}));
+  o.memory = "8GiB";
+  expect_in("--memory and --stages", refused({.stages = 2}));
+}
+
 TEST_F(TrainTest, ThreadsRecomputeAndPassesDoNotChangeABit) {
   TrainOptions one = options("one");
   one.steps = 5;
@@ -217,9 +339,12 @@ TEST_F(TrainTest, TheLeastMemoryRecomputesAndChangesNoBit) {
   least.out = root_ + "/least";
   const auto set = [&](int64_t kib) {
     least.memory = std::to_string(kib) + "KiB";
-    const std::unique_ptr<TrainJob> job = make_train_job(least);
-    fit_memory(*job);
-    return job->engine().options();
+    engine::EngineOptions chosen;
+    with_job(least, [&](TrainJob& job) {
+      fit_memory(job);
+      chosen = job.engine().options();
+    });
+    return chosen;
   };
   EXPECT_TRUE(set(1 << 20).recompute.keeps_all());
   EXPECT_EQ(set(1 << 20).pass_tokens, least.micro_tokens);
@@ -257,17 +382,15 @@ TEST_F(TrainTest, WeightsLargerThanTheMemoryLieInAFileAndChangeNoBit) {
   ASSERT_EQ(run_train(one), 0);
   TrainOptions less = one;
   less.out = root_ + "/less";
-  {
-    const std::unique_ptr<TrainJob> job = make_train_job(one);
-    EXPECT_FALSE(job->engine().model().weights->in_files());
-    less.memory = std::to_string(job->engine().model().weights->num_bytes() / 2);
-  }
-  {
-    const std::unique_ptr<TrainJob> job = make_train_job(less);
-    EXPECT_TRUE(job->engine().model().weights->in_files());
-    fit_memory(*job);
-    EXPECT_LE(plan_of(*job).memory.total(), std::stoll(less.memory));
-  }
+  with_job(one, [&](TrainJob& job) {
+    EXPECT_FALSE(job.engine().model().weights->in_files());
+    less.memory = std::to_string(job.engine().model().weights->num_bytes() / 2);
+  });
+  with_job(less, [&](TrainJob& job) {
+    EXPECT_TRUE(job.engine().model().weights->in_files());
+    fit_memory(job);
+    EXPECT_LE(plan_of(job).memory.total(), std::stoll(less.memory));
+  });
   ASSERT_EQ(run_train(less), 0);
   expect_same_files("one", "less", {"adapter_model.safetensors", "trainer/optimizer.safetensors"});
   less.out = root_ + "/nowhere";

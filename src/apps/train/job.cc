@@ -27,37 +27,36 @@ std::vector<int64_t> lengths_of(const std::vector<data::Example>& examples) {
 
 }  // namespace
 
-TrainJob::TrainJob(const TrainOptions& options, std::unique_ptr<engine::Engine> engine,
-                   data::Dataset train, data::Dataset eval)
+TrainJob::TrainJob(const TrainOptions& options, std::unique_ptr<engine::Pipeline> pipeline,
+                   const TrainData& data)
     : options_(options),
-      engine_(std::move(engine)),
-      train_(std::move(train)),
-      eval_(std::move(eval)),
-      plan_(lengths_of(train_.examples), {.batch_tokens = options.batch_tokens,
-                                          .micro_tokens = options.micro_tokens,
-                                          .epochs = options.epochs,
-                                          .steps = options.steps,
-                                          .seed = options.seed}),
+      pipeline_(std::move(pipeline)),
+      data_(data),
+      plan_(lengths_of(data.train.examples), {.batch_tokens = options.batch_tokens,
+                                              .micro_tokens = options.micro_tokens,
+                                              .epochs = options.epochs,
+                                              .steps = options.steps,
+                                              .seed = options.seed}),
       schedule_{.schedule = data::parse_schedule(options.schedule),
                 .peak = options.lr.value_or(options.method == "lora" ? kLoraRate : kFullRate),
                 .warmup_steps = options.warmup_steps,
                 .num_steps = plan_.num_steps()} {
   if (!is_lora()) {
-    engine_->enable_base_steps(
+    pipeline_->enable_base_steps(
         {.muon = options_.optimizer == "muon", .muon_momentum = options_.muon_momentum});
     return;
   }
   const auto specs =
-      model::adapter_specs(engine_->config(), split_commas(options_.targets), options_.rank,
+      model::adapter_specs(engine().config(), split_commas(options_.targets), options_.rank,
                            options_.alpha, model::parse_expert_rank(options_.expert_rank));
-  slot_ = engine_->create_adapter(specs, options_.seed);
-  engine_->adapter(slot_).enable_training();
+  slot_ = pipeline_->create_adapter(specs, options_.seed);
+  pipeline_->for_adapter(slot_, [](model::LoraAdapter& adapter) { adapter.enable_training(); });
 }
 
-int64_t TrainJob::num_trained_parameters() { return state().front().shape.num_elements(); }
+int64_t TrainJob::num_trained_parameters() { return sizes_of_state().front(); }
 
-double TrainJob::run(const std::vector<data::Example>& examples, const std::vector<int64_t>& pass,
-                     float weight, api::Gradients gradients) {
+api::BatchResult TrainJob::run(const std::vector<data::Example>& examples, const Pass& pass,
+                               float weight, api::Gradients gradients) {
   std::vector<api::Datum> data;
   for (const int64_t i : pass) {
     const data::Example& example = examples[static_cast<size_t>(i)];
@@ -68,7 +67,30 @@ double TrainJob::run(const std::vector<data::Example>& examples, const std::vect
   }
   api::Batch batch = {.gradients = gradients};
   for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum, .slot = slot_});
-  return engine_->run(batch).loss_sum;
+  return pipeline_->run(batch);
+}
+
+double TrainJob::run_step(const std::vector<Pass>& passes, float weight) {
+  const auto gradients = is_lora() ? api::Gradients::kAdapters : api::Gradients::kParameters;
+  double loss = 0;
+  if (!is_divided()) {
+    for (const Pass& pass : passes) {
+      loss += run(data_.train.examples, pass, weight, gradients).loss_sum;
+    }
+    return loss;
+  }
+  Pass all;
+  for (const Pass& pass : passes) all.insert(all.end(), pass.begin(), pass.end());
+  const api::BatchResult result = run(data_.train.examples, all, weight, gradients);
+  auto sequence = result.sequences.begin();
+  for (const Pass& pass : passes) {
+    double of_pass = 0;
+    for (size_t i = 0; i < pass.size(); ++i, ++sequence) {
+      for (const float value : sequence->losses) of_pass += static_cast<double>(value);
+    }
+    loss += of_pass;
+  }
+  return loss;
 }
 
 TrainStep TrainJob::step() {
@@ -76,20 +98,20 @@ TrainStep TrainJob::step() {
   TrainStep done{.step = steps_done_ + 1, .epoch = plan.epoch};
   for (const auto& pass : plan.passes) {
     for (const int64_t i : pass) {
-      done.trained_tokens += train_.examples[static_cast<size_t>(i)].num_trained;
-      done.tokens += static_cast<int64_t>(train_.examples[static_cast<size_t>(i)].tokens.size());
+      const data::Example& example = data_.train.examples[static_cast<size_t>(i)];
+      done.trained_tokens += example.num_trained;
+      done.tokens += static_cast<int64_t>(example.tokens.size());
     }
   }
   const float weight = 1.0f / static_cast<float>(done.trained_tokens);
-  const auto gradients = is_lora() ? api::Gradients::kAdapters : api::Gradients::kParameters;
-  for (const auto& pass : plan.passes) done.loss += run(train_.examples, pass, weight, gradients);
+  done.loss = run_step(plan.passes, weight);
   done.lr = data::learning_rate(schedule_, done.step);
-  const api::StepResult result = engine_->step(slot_, {.lr = done.lr,
-                                                       .beta1 = options_.beta1,
-                                                       .beta2 = options_.beta2,
-                                                       .eps = options_.eps,
-                                                       .weight_decay = options_.weight_decay,
-                                                       .grad_clip_norm = options_.clip});
+  const api::StepResult result = pipeline_->step(slot_, {.lr = done.lr,
+                                                         .beta1 = options_.beta1,
+                                                         .beta2 = options_.beta2,
+                                                         .eps = options_.eps,
+                                                         .weight_decay = options_.weight_decay,
+                                                         .grad_clip_norm = options_.clip});
   CHECK(result.stepped && result.step == done.step, result.step, done.step);
   done.grad_norm = result.grad_norm;
   steps_done_ = done.step;
@@ -97,51 +119,147 @@ TrainStep TrainJob::step() {
 }
 
 double TrainJob::evaluate() {
-  if (eval_.examples.empty()) return std::numeric_limits<double>::quiet_NaN();
-  const std::vector<int64_t> lengths = lengths_of(eval_.examples);
+  if (data_.eval.examples.empty()) return std::numeric_limits<double>::quiet_NaN();
+  const std::vector<int64_t> lengths = lengths_of(data_.eval.examples);
   std::vector<int64_t> all(lengths.size());
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(i);
   double sum = 0;
   for (const auto& pass : data::cut_by_tokens(all, lengths, options_.micro_tokens)) {
-    sum += run(eval_.examples, pass, 1.0f, api::Gradients::kNone);
+    sum += run(data_.eval.examples, pass, 1.0f, api::Gradients::kNone).loss_sum;
   }
-  return sum / static_cast<double>(eval_.num_trained);
+  return sum / static_cast<double>(data_.eval.num_trained);
+}
+
+namespace {
+
+int64_t num_values(const model::LoraModule& module) {
+  return module.a.shape.num_elements() + module.b.shape.num_elements();
+}
+
+}  // namespace
+
+std::vector<int64_t> TrainJob::sizes_of_state() {
+  int64_t count = 0, seconds = 0;
+  if (is_lora()) {
+    for (const model::LoraModule& module : engine().adapter(slot_).modules()) {
+      count += num_values(module);
+    }
+    return {count, count, count};
+  }
+  const std::vector<model::Parameter>& table = engine().model().weights->table();
+  for (size_t index = 0; index < table.size(); ++index) {
+    if (table[index].buffer) continue;
+    count += table[index].shape.num_elements();
+    if (engine().base_trainer().has_second_moment(index)) {
+      seconds += table[index].shape.num_elements();
+    }
+  }
+  return {count, count, seconds};
+}
+
+std::vector<StatePart> TrainJob::parts_of_state() {
+  std::vector<StatePart> parts;
+  for (const auto& runner : pipeline_->stages()) {
+    engine::Engine& stage = runner->engine();
+    int64_t first = 0, second = 0;
+    if (is_lora()) {
+      const model::LoraAdapter& adapter = stage.adapter(slot_);
+      for (const model::LoraModule& module : adapter.modules()) {
+        const Shape shape = {num_values(module)};
+        if (module.held()) {
+          parts.push_back({0, first, adapter.parameters().part(module.a_offset, shape)});
+          parts.push_back({1, first, adapter.first_moments().part(module.a_offset, shape)});
+          parts.push_back({2, first, adapter.second_moments().part(module.a_offset, shape)});
+        }
+        first += shape.num_elements();
+      }
+      continue;
+    }
+    const train::BaseTrainer& trainer = stage.base_trainer();
+    const std::vector<model::Parameter>& table = stage.model().weights->table();
+    for (size_t index = 0; index < table.size(); ++index) {
+      if (table[index].buffer) continue;
+      const int64_t count = table[index].shape.num_elements();
+      if (table[index].held) {
+        parts.push_back({0, first, trainer.master(index)});
+        parts.push_back({1, first, trainer.first_moment(index)});
+        if (trainer.has_second_moment(index)) {
+          parts.push_back({2, second, trainer.second_moment(index)});
+        }
+      }
+      first += count;
+      if (trainer.has_second_moment(index)) second += count;
+    }
+  }
+  return parts;
+}
+
+TensorView TrainJob::gather_base(size_t block) {
+  constexpr engine::Pipeline::BaseValues kBlocks[] = {engine::Pipeline::BaseValues::kMasters,
+                                                      engine::Pipeline::BaseValues::kFirstMoments,
+                                                      engine::Pipeline::BaseValues::kSecondMoments};
+  const train::BaseTrainer& trainer = engine().base_trainer();
+  const std::vector<model::Parameter>& table = engine().model().weights->table();
+  std::vector<float>& values = gathered_[block];
+  if (is_first_rank()) values.resize(static_cast<size_t>(sizes_of_state()[block]));
+  std::span<float> left = values;
+  for (size_t index = 0; index < table.size(); ++index) {
+    if (table[index].buffer || (block == 2 && !trainer.has_second_moment(index))) continue;
+    const auto count =
+        is_first_rank() ? static_cast<size_t>(table[index].shape.num_elements()) : size_t{0};
+    pipeline_->read_base(index, kBlocks[block], left.first(count));
+    left = left.subspan(count);
+  }
+  return {values.data(), DType::kF32, {std::ssize(values)}};
 }
 
 std::vector<TensorView> TrainJob::state() {
   if (is_lora()) {
-    const model::LoraAdapter& adapter = engine_->adapter(slot_);
-    return {adapter.parameters(), adapter.first_moments(), adapter.second_moments()};
+    const model::LoraAdapter* adapter = pipeline_->whole_adapter(slot_);
+    if (adapter == nullptr) return {};
+    return {adapter->parameters(), adapter->first_moments(), adapter->second_moments()};
   }
-  const train::BaseTrainer& trainer = engine_->base_trainer();
+  if (stages().num_stages() > 1) return {gather_base(0), gather_base(1), gather_base(2)};
+  const train::BaseTrainer& trainer = engine().base_trainer();
   return {trainer.masters(), trainer.first_moments(), trainer.second_moments()};
 }
 
 void TrainJob::restore(int64_t steps_done) {
   steps_done_ = steps_done;
-  if (is_lora()) {
-    model::LoraAdapter& adapter = engine_->adapter(slot_);
-    adapter.step = steps_done;
-    adapter.refresh(engine_->backend());
-    return;
+  for (const auto& runner : pipeline_->stages()) {
+    engine::Engine& stage = runner->engine();
+    if (is_lora()) {
+      model::LoraAdapter& adapter = stage.adapter(slot_);
+      adapter.step = steps_done;
+      adapter.refresh(stage.backend());
+      continue;
+    }
+    train::BaseTrainer& trainer = stage.base_trainer();
+    trainer.num_steps = steps_done;
+    trainer.refresh(stage.backend(), *stage.model().weights);
   }
-  train::BaseTrainer& trainer = engine_->base_trainer();
-  trainer.num_steps = steps_done;
-  trainer.refresh(engine_->backend(), *engine_->model().weights);
 }
 
 void TrainJob::export_to(const std::string& dir) {
   if (is_lora()) {
-    engine_->save_adapter(slot_, dir);
+    const model::LoraAdapter* adapter = pipeline_->whole_adapter(slot_);
+    if (adapter != nullptr) model::save_adapter(*adapter, dir, engine().model().dir);
     return;
   }
-  const train::BaseTrainer& trainer = engine_->base_trainer();
+  std::vector<TensorView> of_table;  // masters
+  const TensorView flat =
+      stages().num_stages() > 1 ? gather_base(0) : engine().base_trainer().masters();
+  if (!is_first_rank()) return;
+  int64_t offset = 0;
+  for (const model::Parameter& parameter : engine().model().weights->table()) {
+    of_table.push_back(parameter.buffer ? TensorView() : flat.part(offset, parameter.shape));
+    offset += parameter.buffer ? 0 : parameter.shape.num_elements();
+  }
   const auto masters = [&](size_t index, int64_t first_row, TensorView rows) {
-    const TensorView master = trainer.master(index);
-    ops::copy(engine_->backend(), master.part(first_row * rows.cols(), rows.shape), rows);
+    ops::copy(engine().backend(), of_table[index].part(first_row * rows.cols(), rows.shape), rows);
   };
   const model::RowSource source(masters);
-  model::save_model(engine_->backend(), engine_->model(), dir, &source);
+  model::save_model(engine().backend(), engine().model(), dir, &source);
   copy_model_files(options_.model, dir);
 }
 

@@ -1,6 +1,8 @@
-// TrainJob: one run of `strata train`: the engine, the batches, and the state that is saved. Made
-// by setup (all checks, nothing trained yet), driven by run_train. Engine thread only.
+// TrainJob: one run of `strata train`, as one of its ranks runs it: the pipeline, the batches, and
+// the state that is saved. Made by setup (all checks, nothing trained yet), driven by run_train.
+// What is marked collective is called by all ranks together. Engine thread of its rank only.
 #pragma once
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,7 +12,7 @@
 #include "data/batch_plan.h"
 #include "data/dataset.h"
 #include "data/lr_schedule.h"
-#include "engine/engine.h"
+#include "engine/pipeline/pipeline.h"
 
 namespace strata::apps {
 
@@ -24,48 +26,79 @@ struct TrainStep {
   int64_t trained_tokens = 0;
 };
 
+struct TrainData {
+  data::Dataset train;
+  data::Dataset eval;  // held out
+};
+
+// Values [first, first + its size) of a block of the state, where a stage has them.
+struct StatePart {
+  size_t block = 0;
+  int64_t first = 0;
+  TensorView values;
+};
+
 class TrainJob {
  public:
-  TrainJob(const TrainOptions& options, std::unique_ptr<engine::Engine> engine, data::Dataset train,
-           data::Dataset eval);
+  // Borrows the data.
+  TrainJob(const TrainOptions& options, std::unique_ptr<engine::Pipeline> pipeline,
+           const TrainData& data);
 
   [[nodiscard]] const TrainOptions& options() const { return options_; }
-  [[nodiscard]] engine::Engine& engine() { return *engine_; }
+  // The rank's first stage; the whole model where it is not divided.
+  [[nodiscard]] engine::Engine& engine() { return pipeline_->engine(); }
+  [[nodiscard]] const engine::PipelinePlan& stages() const { return pipeline_->plan(); }
+  [[nodiscard]] bool is_divided() const { return !stages().is_whole(); }
+  // Which prints and writes.
+  [[nodiscard]] bool is_first_rank() const { return pipeline_->is_first_rank(); }
   [[nodiscard]] bool is_lora() const { return options_.method == "lora"; }
   [[nodiscard]] int64_t num_steps() const { return plan_.num_steps(); }
   [[nodiscard]] int64_t steps_done() const { return steps_done_; }
   [[nodiscard]] int64_t num_trained_parameters();
-  [[nodiscard]] const data::Dataset& train_data() const { return train_; }
-  [[nodiscard]] const data::Dataset& eval_data() const { return eval_; }
+  [[nodiscard]] const data::Dataset& train_data() const { return data_.train; }
+  [[nodiscard]] const data::Dataset& eval_data() const { return data_.eval; }
 
-  // One optimizer step.
+  // One optimizer step. Collective.
   TrainStep step();
-  // Nats per trained token of the held-out examples; NaN when there are none.
+  // Nats per trained token of the held-out examples; NaN when there are none. Collective.
   double evaluate();
-  // The trained flat f32 blocks, in a fixed order: values, first and second moments.
+  // The trained flat f32 blocks, in a fixed order: values, first and second moments. Collective;
+  // none but on the first rank.
   [[nodiscard]] std::vector<TensorView> state();
-  // After state() was overwritten with a saved one of that many steps.
+  // Where the stages of this rank have what they hold of it, and how long its blocks are.
+  [[nodiscard]] std::vector<StatePart> parts_of_state();
+  [[nodiscard]] std::vector<int64_t> sizes_of_state();
+  // After those parts were overwritten with a saved state of that many steps.
   void restore(int64_t steps_done);
-  // The adapter, or the model with the small files of its directory.
+  // The adapter, or the model with the small files of its directory. Collective; the first rank
+  // writes.
   void export_to(const std::string& dir);
 
  private:
-  // Runs these examples in one pass, each weight times `weight`; the sum of their losses.
-  double run(const std::vector<data::Example>& examples, const std::vector<int64_t>& pass,
-             float weight, api::Gradients gradients);
+  using Pass = std::vector<int64_t>;  // examples
+  // Runs these examples, each weight times `weight`.
+  api::BatchResult run(const std::vector<data::Example>& examples, const Pass& pass, float weight,
+                       api::Gradients gradients);
+  // The sum of the losses of a step's passes, each of which is summed alone. Stages run all of them
+  // as one batch, which they divide themselves.
+  double run_step(const std::vector<Pass>& passes, float weight);
+  // A block of the state of all parameters, gathered from the stages on the first rank.
+  TensorView gather_base(size_t block);
 
   TrainOptions options_;
-  std::unique_ptr<engine::Engine> engine_;
-  data::Dataset train_;
-  data::Dataset eval_;
+  std::unique_ptr<engine::Pipeline> pipeline_;
+  const TrainData& data_;
   data::BatchPlan plan_;
   data::LrSchedule schedule_;
   api::AdapterSlot slot_ = api::AdapterSlot::kBase;
   int64_t steps_done_ = 0;
+  std::array<std::vector<float>, 3> gathered_;  // of stages: state() of all parameters
 };
 
-// Checks the options, loads model and data, and makes the job. Throws Error on any fault. Prints
-// what it does to stderr.
-std::unique_ptr<TrainJob> make_train_job(const TrainOptions& options);
+// Checks the options and reads the data. Throws Error on any fault. Prints what it does to stderr.
+TrainData read_train_data(const TrainOptions& options);
+// Loads what this rank has of the model. Borrows all it is given.
+std::unique_ptr<TrainJob> make_train_job(Comm& comm, const engine::PipelinePlan& plan,
+                                         const TrainOptions& options, const TrainData& data);
 
 }  // namespace strata::apps

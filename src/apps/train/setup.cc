@@ -1,5 +1,5 @@
-// make_train_job (apps/train/job.h): every check of `strata train` that comes before the first
-// step.
+// read_train_data and make_train_job (apps/train/job.h): every check of `strata train` that comes
+// before the first step.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -37,6 +37,15 @@ void check_together(const TrainOptions& o) {
     throw Error(ErrorCode::kInvalidArgument,
                 "--optimizer muon: steps matrices of all parameters; give --method full with it");
   }
+}
+
+// What a run in stages cannot do yet.
+void check_divided(const TrainOptions& o) {
+  if (o.memory.empty()) return;
+  throw Error(
+      ErrorCode::kUnsupported,
+      "--memory and --stages: passes of stages are not planned yet; give --microbatches and "
+      "--recompute");
 }
 
 data::Dataset read_file_of_examples(const std::string& path, const char* label,
@@ -90,7 +99,7 @@ data::Dataset pick(data::Dataset& from, const std::vector<int64_t>& indices) {
 
 }  // namespace
 
-std::unique_ptr<TrainJob> make_train_job(const TrainOptions& options) {
+TrainData read_train_data(const TrainOptions& options) {
   check_options(options);
   check_together(options);
   const TextStack text(options.model);
@@ -106,13 +115,19 @@ std::unique_ptr<TrainJob> make_train_job(const TrainOptions& options) {
     train = pick(train, split.train);
     train.num_too_long = too_long;
   }
+  return {.train = std::move(train), .eval = std::move(eval)};
+}
+
+std::unique_ptr<TrainJob> make_train_job(Comm& comm, const engine::PipelinePlan& plan,
+                                         const TrainOptions& options, const TrainData& data) {
+  if (!plan.is_whole()) check_divided(options);
   EngineSetup setup = options;
-  setup.offload = choose_offload(options, train, eval);
-  auto engine = make_engine(setup, {.pass_tokens = options.micro_tokens});
-  check_vocabulary(train, engine->config().vocab_size, options.data);
-  check_vocabulary(eval, engine->config().vocab_size,
-                   options.eval.empty() ? options.data : options.eval);
-  return std::make_unique<TrainJob>(options, std::move(engine), std::move(train), std::move(eval));
+  setup.offload = choose_offload(options, data.train, data.eval);
+  auto pipeline = make_pipeline(comm, plan, setup, {.pass_tokens = options.micro_tokens});
+  const int64_t vocab_size = pipeline->engine().config().vocab_size;
+  check_vocabulary(data.train, vocab_size, options.data);
+  check_vocabulary(data.eval, vocab_size, options.eval.empty() ? options.data : options.eval);
+  return std::make_unique<TrainJob>(options, std::move(pipeline), data);
 }
 
 }  // namespace strata::apps

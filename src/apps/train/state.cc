@@ -72,6 +72,7 @@ bool has_train_state(const std::string& out) { return TrainerState::exists(state
 void save_train_state(TrainJob& job, const std::string& fingerprint) {
   const std::string& out = job.options().out;
   const std::vector<TensorView> state = job.state();
+  if (!job.is_first_rank()) return job.export_to(out);
   const HostAccess access(job.engine().backend().allocator());
   std::vector<TensorDecl> tensors;
   for (size_t i = 0; i < state.size(); ++i)
@@ -108,9 +109,12 @@ void load_train_state(TrainJob& job, const std::string& fingerprint) {
   if (!faults.empty()) fail("the run was started with other options:" + faults);
   const int64_t step = object->at("step").get_int64();
   if (step < 0 || step > job.num_steps()) fail(fmt::format("step {} of {}", step, job.num_steps()));
-  const std::vector<TensorView> state = job.state();
+  const std::vector<int64_t> sizes = job.sizes_of_state();
   const HostAccess access(job.engine().backend().allocator());
-  for (size_t i = 0; i < state.size(); ++i) saved.read(kNames[i], state[i].shape, state[i].f32());
+  for (const StatePart& part : job.parts_of_state()) {
+    saved.read(kNames[part.block], {sizes[part.block]}, part.first,
+               part.values.shape.num_elements(), part.values.f32());
+  }
   job.restore(step);
 }
 

@@ -1,6 +1,7 @@
 #include "apps/train/train.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include "apps/train/job.h"
 #include "apps/train/plan.h"
 #include "apps/train/state.h"
+#include "backend/thread_comm.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/files.h"
@@ -34,9 +36,25 @@ int64_t peak_rss_bytes() {
 
 std::string metrics_path(const TrainOptions& options) { return options.out + "/metrics.jsonl"; }
 
+std::string stages_text(const engine::PipelinePlan& stages, const StageOptions& options) {
+  std::vector<int64_t> layers;
+  for (const model::LayerRange& range : stages.layers) layers.push_back(range.size());
+  return fmt::format("{} on {} ranks, of {} layers; {}, {} micro-batches", stages.num_stages(),
+                     stages.num_ranks(), fmt::join(layers, " "), options.schedule,
+                     stages.table.num_microbatches);
+}
+
+// Of all stages, buffers not counted.
+int64_t num_parameters(const model::ModelWeights& weights) {
+  int64_t count = 0;
+  for (const model::Parameter& parameter : weights.table()) {
+    if (!parameter.buffer) count += parameter.shape.num_elements();
+  }
+  return count;
+}
+
 void print_plan(TrainJob& job) {
   engine::Engine& engine = job.engine();
-  const TrainPlan plan = plan_of(job);
   const auto dataset = [](const data::Dataset& d) {
     return fmt::format("{} examples, {} tokens, {} trained", d.examples.size(),
                        report::format_count(static_cast<double>(d.num_tokens)),
@@ -47,7 +65,7 @@ void print_plan(TrainJob& job) {
       {"model",
        fmt::format(
            "{}, {} parameters, {}", engine.config().family,
-           report::format_count(static_cast<double>(engine.model().weights->num_parameters())),
+           report::format_count(static_cast<double>(num_parameters(*engine.model().weights))),
            engine.model().weights->compute_dtype() == DType::kBF16 ? "bf16" : "f32")});
   table.add_row({"trains", fmt::format("{}, {} parameters", job.options().method,
                                        report::format_count(
@@ -63,6 +81,16 @@ void print_plan(TrainJob& job) {
                                       job.steps_done() > 0
                                           ? fmt::format(", resuming after {}", job.steps_done())
                                           : "")});
+  const std::string machine =
+      fmt::format("CPU path {}, {} threads", cpu_path_name(engine.backend().path()),
+                  engine.backend().pool().num_threads());
+  if (job.is_divided()) {
+    table.add_row({"stages", stages_text(job.stages(), job.options().stages)});
+    table.add_row({"machine", machine + " a rank"});
+    fmt::print(stderr, "{}", table.text());
+    return;
+  }
+  const TrainPlan plan = plan_of(job);
   table.add_row({"memory", memory_text(plan.memory)});
   if (engine.model().files) {
     table.add_row({"weights", file_text(plan, engine.model().files->folder())});
@@ -71,9 +99,7 @@ void print_plan(TrainJob& job) {
   table.add_row({"a step", time_text(plan, probe_limits(engine.backend(),
                                                         engine.model().weights->compute_dtype(),
                                                         plan.recompute.bytes))});
-  table.add_row(
-      {"machine", fmt::format("CPU path {}, {} threads", cpu_path_name(engine.backend().path()),
-                              engine.backend().pool().num_threads())});
+  table.add_row({"machine", machine});
   fmt::print(stderr, "{}{}", table.text(), activations_text(plan));
 }
 
@@ -103,15 +129,16 @@ void write_curve(const TrainOptions& options) {
   write_file_atomic(options.out + "/loss.svg", report::svg_chart(chart));
 }
 
-// The loop of steps with its log, saves and evaluations.
+// The loop of steps with its log, saves and evaluations. Every rank runs it, and the first one
+// logs.
 class TrainLoop {
  public:
   TrainLoop(TrainJob& job, std::string fingerprint)
-      : job_(job),
-        fingerprint_(std::move(fingerprint)),
-        log_(report::MetricsLog::resume(metrics_path(job.options()), job.steps_done())),
-        progress_({.label = "train", .total = job.num_steps(), .start = job.steps_done()}),
-        begin_(now_seconds()) {
+      : job_(job), fingerprint_(std::move(fingerprint)), begin_(now_seconds()) {
+    if (!job.is_first_rank()) return;
+    log_.emplace(report::MetricsLog::resume(metrics_path(job.options()), job.steps_done()));
+    progress_.emplace(report::ProgressOptions{
+        .label = "train", .total = job.num_steps(), .start = job.steps_done()});
     if (job.steps_done() > 0) read_back();
   }
 
@@ -129,7 +156,7 @@ class TrainLoop {
     }
     save();  // also where a resumed run had nothing left to do: the export may be what a kill
              // prevented
-    progress_.finish(note());
+    if (progress_) progress_->finish(note());
   }
 
   void print_summary() const;
@@ -148,14 +175,15 @@ class TrainLoop {
                   fmt::format("step {}: the loss is {}; lower --lr, or use --dtype f32", done.step,
                               done.loss));
     }
-    log_.append(done.step, {{"epoch", done.epoch},
-                            {"loss", done.loss},
-                            {"lr", done.lr},
-                            {"grad_norm", done.grad_norm},
-                            {"tokens", done.tokens},
-                            {"trained_tokens", done.trained_tokens},
-                            {"tokens_per_s", static_cast<double>(done.tokens) / seconds}});
-    progress_.update(done.step, note());
+    if (!log_) return;
+    log_->append(done.step, {{"epoch", done.epoch},
+                             {"loss", done.loss},
+                             {"lr", done.lr},
+                             {"grad_norm", done.grad_norm},
+                             {"tokens", done.tokens},
+                             {"trained_tokens", done.trained_tokens},
+                             {"tokens_per_s", static_cast<double>(done.tokens) / seconds}});
+    progress_->update(done.step, note());
   }
 
   void evaluate(int64_t step) {
@@ -164,14 +192,14 @@ class TrainLoop {
     if (!std::isfinite(loss)) return;
     if (!first_eval_) first_eval_ = loss;
     last_eval_ = loss;
-    log_.append(step, {{"eval_loss", loss}});
+    if (log_) log_->append(step, {{"eval_loss", loss}});
   }
 
   void save() {
     const TraceSpan span("save", "step", job_.steps_done());
-    log_.sync();
+    if (log_) log_->sync();
     save_train_state(job_, fingerprint_);
-    write_curve(job_.options());
+    if (job_.is_first_rank()) write_curve(job_.options());
   }
 
   // What a resumed run's summary needs of the part before it.
@@ -197,8 +225,9 @@ class TrainLoop {
 
   TrainJob& job_;
   std::string fingerprint_;
-  report::MetricsLog log_;
-  report::Progress progress_;
+  // Of the first rank.
+  std::optional<report::MetricsLog> log_;
+  std::optional<report::Progress> progress_;
   double begin_;
   double busy_seconds_ = 0;
   int64_t tokens_ = 0;
@@ -233,6 +262,23 @@ void TrainLoop::print_summary() const {
       tokens_per_second(), static_cast<double>(peak_rss_bytes()) / (1 << 30));
 }
 
+void train_on_rank(TrainJob& job, bool resumes) {
+  const TrainOptions& options = job.options();
+  const std::string fingerprint =
+      train_fingerprint(options, std::string(cpu_path_name(job.engine().backend().path())));
+  fit_memory(job);
+  make_folders(options.out);  // now that nothing is wrong with what was asked
+  if (resumes) {
+    load_train_state(job, fingerprint);
+  } else if (job.is_first_rank() && file_exists(metrics_path(options))) {
+    remove_file(metrics_path(options));  // of a run that never saved
+  }
+  if (job.is_first_rank()) print_plan(job);
+  TrainLoop loop(job, fingerprint);
+  loop.run();
+  if (job.is_first_rank()) loop.print_summary();
+}
+
 }  // namespace
 
 int run_train(const TrainOptions& options) {
@@ -246,20 +292,12 @@ int run_train(const TrainOptions& options) {
             "--out: {} holds a run already; continue it with --resume, or choose another folder",
             options.out));
   }
-  const std::unique_ptr<TrainJob> job = make_train_job(options);
-  const std::string fingerprint =
-      train_fingerprint(options, std::string(cpu_path_name(job->engine().backend().path())));
-  fit_memory(*job);
-  make_folders(options.out);  // now that nothing is wrong with what was asked
-  if (found) {
-    load_train_state(*job, fingerprint);
-  } else if (file_exists(metrics_path(options))) {
-    remove_file(metrics_path(options));  // of a run that never saved
-  }
-  print_plan(*job);
-  TrainLoop loop(*job, fingerprint);
-  loop.run();
-  loop.print_summary();
+  const TrainData data = read_train_data(options);
+  const engine::PipelinePlan stages = plan_stages(options, options.stages);
+  run_ranks(stages.num_ranks(), [&](Comm& comm) {
+    const std::unique_ptr<TrainJob> job = make_train_job(comm, stages, options, data);
+    train_on_rank(*job, found);
+  });
   trace.finish();
   return 0;
 }

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "apps/engine_setup.h"
+#include "apps/stages.h"
 
 namespace strata::apps {
 
@@ -41,6 +41,7 @@ struct TrainOptions : EngineSetup {
   int64_t save_every = 100;  // steps; 0: at the end only
   bool resume = false;
   uint64_t seed = 0;
+  StageOptions stages;
   bool json = false;  // a line of JSON on stdout at the end
   std::string trace;  // file of the timeline; empty: none
 };
