@@ -273,6 +273,7 @@ OptionTable options_of(BenchOptions& o) {
          "Hugging Face directory; default: Qwen3-0.6B's shape with random weights");
   dtype_row(t, o.dtype, {"f32", "bf16", "auto"}, "f32, bf16 or auto");
   t.text("recompute", o.recompute, "of a training work, in place of its own; as in train");
+  stage_rows(t, o.stages);
   threads_row(t, o.threads);
   t.integer("repeat", o.repeat, {1, 1'000'000, "1 or more"},
             "timed repetitions; the median counts");

@@ -1,7 +1,6 @@
 #include "apps/bench/bench.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,7 +13,9 @@
 
 #include "apps/bench/count.h"
 #include "apps/bench/groups.h"
+#include "apps/bench/inputs.h"
 #include "apps/bench/shapes.h"
+#include "apps/bench/stages.h"
 #include "apps/engine_setup.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -23,7 +24,6 @@
 #include "engine/sampling/sampling_loop.h"
 #include "model/blocks/mla.h"
 #include "model/blocks/moe.h"
-#include "ops/elementwise.h"
 #include "ops/limits.h"
 #include "report/trace_file.h"
 
@@ -73,50 +73,6 @@ struct Sample {
   double bandwidth = 0.0;
 };
 
-// Small random weights, cheap to make: a hash of the element's index, uniform in +-0.035 (deviation
-// 0.02).
-void fill_random(Backend& backend, model::ModelWeights& weights) {
-  std::vector<float> values;  // of a slice
-  for (size_t index = 0; index < weights.table().size(); ++index) {
-    const model::Parameter& parameter = weights.table()[index];
-    const int64_t rows = parameter.num_rows();
-    const int64_t cols = parameter.num_cols();
-    const int64_t step = std::max<int64_t>(1, (8 << 20) / cols);
-    for (int64_t begin = 0; begin < rows; begin += step) {
-      const int64_t end = std::min(rows, begin + step);
-      const Scratch::Mark mark(backend.scratch());
-      const TensorView slice = backend.scratch().take(DType::kBF16, {end - begin, cols});
-      values.resize(static_cast<size_t>((end - begin) * cols));
-      const uint64_t key = (index << 40) + static_cast<uint64_t>(begin * cols);
-      backend.pool().run((end - begin) * cols, [&](int64_t first, int64_t last, int) {
-        for (int64_t i = first; i < last; ++i) {
-          uint64_t x = (key + static_cast<uint64_t>(i)) * 0x9E3779B97F4A7C15ull;
-          x = (x ^ (x >> 29)) * 0xBF58476D1CE4E5B9ull;
-          const float unit = static_cast<float>(static_cast<int32_t>(x >> 32)) * 0x1.0p-31f;
-          values[static_cast<size_t>(i)] = parameter.is_matrix() ? 0.035f * unit : 1.0f;
-        }
-      });
-      ops::from_host(backend, values, slice);
-      weights.write(backend, index, begin, slice);
-    }
-  }
-}
-
-std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint64_t stream) {
-  std::vector<int32_t> tokens(static_cast<size_t>(count));
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    const uint64_t x = (stream * 1000003u + i + 1) * 0x9E3779B97F4A7C15ull;
-    tokens[i] = static_cast<int32_t>((x >> 33) % static_cast<uint64_t>(vocab));
-  }
-  return tokens;
-}
-
-double peak_rss_gib() {
-  struct rusage usage;
-  ::getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_maxrss) / (1024.0 * 1024.0);
-}
-
 std::string read_pseudo_file(const char* path) {
   std::ifstream in(path);
   return {std::istreambuf_iterator<char>(in), {}};
@@ -132,11 +88,6 @@ double process_age() {
   const double started =
       std::strtod(stat.c_str() + at, nullptr) / static_cast<double>(::sysconf(_SC_CLK_TCK));
   return std::strtod(uptime.c_str(), nullptr) - started;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 class Bench {
@@ -410,6 +361,21 @@ class Bench {
   std::vector<GroupShares> groups_;
 };
 
+int bench_in_stages(const Work& work, const BenchOptions& options) {
+  if (work.kind != Kind::kTrain) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("--stages: {} does not train; prefill and decoding run on one stage",
+                            work.name));
+  }
+  return bench_stages({.name = std::string(work.name),
+                       .sequences = std::max<int64_t>(work.batch, options.stages.microbatches),
+                       .length = work.length,
+                       .recompute = options.recompute.empty() ? work.recompute ? "full" : "none"
+                                                              : options.recompute,
+                       .shape = work.shape},
+                      options);
+}
+
 }  // namespace
 
 std::string bench_works() {
@@ -427,7 +393,8 @@ int run_bench(const BenchOptions& options) {
     if (work.name != options.work) continue;
     name_thread("main");
     report::TraceFile trace(options.trace);
-    const int code = Bench(work, options).run();
+    const int code =
+        options.divides() ? bench_in_stages(work, options) : Bench(work, options).run();
     trace.finish();
     return code;
   }

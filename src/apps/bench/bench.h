@@ -3,6 +3,8 @@
 #pragma once
 #include <string>
 
+#include "apps/stages.h"
+
 namespace strata::apps {
 
 struct BenchOptions {
@@ -13,7 +15,13 @@ struct BenchOptions {
   int threads = 0;
   int repeat = 5;
   bool json = false;
+  StageOptions stages;
   std::string trace;  // file of the timeline; empty: none
+
+  // Whether a training work runs as a pipeline.
+  [[nodiscard]] bool divides() const {
+    return stages.stages > 1 || stages.chunks > 1 || stages.microbatches > 1;
+  }
 };
 
 // Prints one line: a JSON object with --json, else words.

@@ -1,0 +1,59 @@
+#include "apps/bench/inputs.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+
+#include "ops/elementwise.h"
+
+namespace strata::apps {
+
+void fill_random(Backend& backend, model::ModelWeights& weights) {
+  std::vector<float> values;  // of a slice
+  for (size_t index = 0; index < weights.table().size(); ++index) {
+    const model::Parameter& parameter = weights.table()[index];
+    if (!parameter.held) continue;
+    const int64_t rows = parameter.num_rows();
+    const int64_t cols = parameter.num_cols();
+    const int64_t step = std::max<int64_t>(1, (8 << 20) / cols);
+    for (int64_t begin = 0; begin < rows; begin += step) {
+      const int64_t end = std::min(rows, begin + step);
+      const Scratch::Mark mark(backend.scratch());
+      const TensorView slice = backend.scratch().take(DType::kBF16, {end - begin, cols});
+      values.resize(static_cast<size_t>((end - begin) * cols));
+      const uint64_t key = (index << 40) + static_cast<uint64_t>(begin * cols);
+      backend.pool().run((end - begin) * cols, [&](int64_t first, int64_t last, int) {
+        for (int64_t i = first; i < last; ++i) {
+          uint64_t x = (key + static_cast<uint64_t>(i)) * 0x9E3779B97F4A7C15ull;
+          x = (x ^ (x >> 29)) * 0xBF58476D1CE4E5B9ull;
+          const float unit = static_cast<float>(static_cast<int32_t>(x >> 32)) * 0x1.0p-31f;
+          values[static_cast<size_t>(i)] = parameter.is_matrix() ? 0.035f * unit : 1.0f;
+        }
+      });
+      ops::from_host(backend, values, slice);
+      weights.write(backend, index, begin, slice);
+    }
+  }
+}
+
+std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint64_t stream) {
+  std::vector<int32_t> tokens(static_cast<size_t>(count));
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const uint64_t x = (stream * 1000003u + i + 1) * 0x9E3779B97F4A7C15ull;
+    tokens[i] = static_cast<int32_t>((x >> 33) % static_cast<uint64_t>(vocab));
+  }
+  return tokens;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+double peak_rss_gib() {
+  struct rusage usage;
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / (1024.0 * 1024.0);
+}
+
+}  // namespace strata::apps

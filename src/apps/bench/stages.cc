@@ -1,0 +1,216 @@
+#include "apps/bench/stages.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <numeric>
+
+#include "apps/bench/count.h"
+#include "apps/bench/inputs.h"
+#include "backend/thread_comm.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/trace.h"
+#include "model/adapter/specs.h"
+#include "ops/limits.h"
+#include "schedule/lower.h"
+#include "schedule/walk.h"
+
+namespace strata::apps {
+namespace {
+
+constexpr int64_t kRank = 32;
+
+// What the first rank has seen.
+struct Figures {
+  std::vector<double> tokens_per_s, shares, peaks;
+  int64_t peak_live = 0;
+};
+
+class StagesBench {
+ public:
+  StagesBench(const StagedWork& work, const BenchOptions& options)
+      : work_(work),
+        options_(options),
+        config_(options.model.empty() ? bench_config(work.shape)
+                                      : model::load_config(options.model, false).config),
+        plan_(plan_stages(config_, options.stages)),
+        dtype_(parse_dtype(options.dtype, config_)) {}
+
+  int run() {
+    run_ranks(plan_.num_ranks(), [this](Comm& comm) { run_rank(comm); });
+    print();
+    return 0;
+  }
+
+ private:
+  std::unique_ptr<engine::Pipeline> load(Comm& comm) const {
+    const engine::EngineOptions engine_options = {.recompute = parse_recompute(work_.recompute)};
+    if (!options_.model.empty()) {
+      return make_pipeline(comm, plan_,
+                           {.model = options_.model,
+                            .dtype = options_.dtype,
+                            .recompute = work_.recompute,
+                            .threads = options_.threads},
+                           engine_options);
+    }
+    std::vector<std::unique_ptr<engine::Engine>> engines;
+    for (const int stage : plan_.stages_of(comm.rank())) {
+      auto backend = engines.empty()
+                         ? std::make_unique<Backend>(choose_cpu_path(), threads_on(comm.rank()))
+                         : Backend::beside(engines.front()->backend());
+      model::LoadedModel made;
+      made.config = config_;
+      made.weights = std::make_unique<model::ModelWeights>(
+          *backend, config_, dtype_, nullptr, plan_.layers[static_cast<size_t>(stage)]);
+      fill_random(*backend, *made.weights);
+      engines.push_back(
+          std::make_unique<engine::Engine>(std::move(backend), std::move(made), engine_options));
+    }
+    return std::make_unique<engine::Pipeline>(comm, plan_, std::move(engines));
+  }
+
+  [[nodiscard]] int threads_on(int rank) const {
+    return threads_of(rank, plan_.num_ranks(), options_.threads);
+  }
+
+  // Returns when all ranks have come.
+  static void meet(Comm& comm) {
+    std::vector<double> all;
+    comm.all_gather(std::vector<double>{0.0}, all);
+  }
+
+  void run_rank(Comm& comm) {
+    const std::unique_ptr<engine::Pipeline> pipeline = load(comm);
+    const api::AdapterSlot slot =
+        pipeline->create_adapter(model::adapter_specs(config_, {"all-linear"}, kRank, 32.0), 0);
+    std::vector<api::Datum> data;
+    for (int64_t s = 0; s < work_.sequences; ++s) {
+      const auto draw = [&](int64_t seed) {
+        return random_tokens(work_.length, config_.vocab_size, static_cast<uint64_t>(seed));
+      };
+      data.push_back({.tokens = draw(s), .targets = draw(s + 100)});
+    }
+    api::Batch batch = {.gradients = api::Gradients::kAdapters};
+    for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum, .slot = slot});
+    for (int i = 0; i <= options_.repeat; ++i) measure(comm, *pipeline, batch, slot, i > 0);
+    if (!pipeline->is_first_rank()) return;
+    for (const auto& stage : pipeline->stages()) figures_.peak_live += stage->peak_live();
+  }
+
+  // The first time memory is touched and scratch is booked, and nothing counts.
+  void measure(Comm& comm, engine::Pipeline& pipeline, const api::Batch& batch,
+               api::AdapterSlot slot, bool counts) {
+    const double before = matrix_flops(comm);
+    meet(comm);
+    double seconds = 0.0;
+    {
+      const TraceSpan span("measure");
+      const double start = now_seconds();
+      pipeline.run(batch);
+      pipeline.step(slot, {.lr = 1e-4});
+      meet(comm);
+      seconds = now_seconds() - start;
+    }
+    const double peak = (before + matrix_flops(comm)) / 2.0;
+    meet(comm);
+    if (!counts || comm.rank() != 0) return;
+    const double flops = count_train(config_, {.sequences = work_.sequences,
+                                               .length = work_.length,
+                                               .rank = kRank,
+                                               .recompute = work_.recompute == "full"})
+                             .flops;
+    figures_.tokens_per_s.push_back(static_cast<double>(work_.sequences * work_.length) / seconds);
+    figures_.shares.push_back(flops / seconds / peak);
+    figures_.peaks.push_back(peak);
+  }
+
+  // Of all threads together, while the other ranks wait.
+  double matrix_flops(Comm& comm) {
+    if (comm.rank() != 0) return 0.0;
+    if (!whole_) whole_ = std::make_unique<Backend>(choose_cpu_path(), num_threads());
+    return ops::LimitProbe(*whole_).matrix_flops(dtype_);
+  }
+  [[nodiscard]] int num_threads() const {
+    int threads = 0;
+    for (int rank = 0; rank < plan_.num_ranks(); ++rank) threads += threads_on(rank);
+    return threads;
+  }
+
+  // Of the ranks' time, that the schedule leaves idle with equal stages; a backward to activations
+  // and an adapter costs what a forward does.
+  [[nodiscard]] double bubble_share() const {
+    return schedule::walk(schedule::without_transfers(plan_.table),
+                          {.forward = 1, .input_grad = 1, .weight_grad = 0})
+        .bubble_share;
+  }
+  // What the mean rank has to compute over what the busiest has, as counted.
+  [[nodiscard]] double balance() const {
+    const LayerCosts costs = layer_costs(config_);
+    std::vector<double> of_rank(static_cast<size_t>(plan_.num_ranks()));
+    for (int stage = 0; stage < plan_.num_stages(); ++stage) {
+      double& sum = of_rank[static_cast<size_t>(plan_.ranks[static_cast<size_t>(stage)])];
+      const model::LayerRange& range = plan_.layers[static_cast<size_t>(stage)];
+      sum = std::accumulate(costs.layers.begin() + range.first, costs.layers.begin() + range.last,
+                            sum);
+      if (stage + 1 == plan_.num_stages()) sum += costs.head;
+    }
+    return std::accumulate(of_rank.begin(), of_rank.end(), 0.0) /
+           (static_cast<double>(of_rank.size()) *
+            *std::max_element(of_rank.begin(), of_rank.end()));
+  }
+
+  void print() const {
+    std::vector<int64_t> layers;
+    for (const model::LayerRange& range : plan_.layers) layers.push_back(range.size());
+    const int num_chunks = plan_.num_stages() / plan_.num_ranks();
+    if (options_.json) {
+      const boost::json::object line = {{"work", work_.name},
+                                        {"stages", plan_.num_ranks()},
+                                        {"chunks", num_chunks},
+                                        {"schedule", options_.stages.schedule},
+                                        {"microbatches", plan_.table.num_microbatches},
+                                        {"layers", boost::json::value_from(layers)},
+                                        {"sequences", work_.sequences},
+                                        {"tokens_per_s", median(figures_.tokens_per_s)},
+                                        {"share_of_limit", median(figures_.shares)},
+                                        {"matrix_peak_gflops", median(figures_.peaks) / 1e9},
+                                        {"bubble_share", bubble_share()},
+                                        {"balance", balance()},
+                                        {"peak_live_microbatches", figures_.peak_live},
+                                        {"cpu_path", cpu_path_name(choose_cpu_path())},
+                                        {"threads", num_threads()},
+                                        {"peak_rss_gib", peak_rss_gib()},
+                                        {"repeat", options_.repeat}};
+      fmt::print("{}\n", boost::json::serialize(line));
+      return;
+    }
+    fmt::print(
+        "{}: {:.1f} tokens/s of {} sequences, {:.1f} % of the limit ({:.0f} GFLOP/s probed, {}, {} "
+        "threads); {} ranks of {} stages, {}, {} micro-batches, layers {}: bubbles {:.1f} %, "
+        "balance {:.1f} %, {} micro-batches alive on rank 0; peak {:.2f} GiB\n",
+        work_.name, median(figures_.tokens_per_s), work_.sequences, 100 * median(figures_.shares),
+        median(figures_.peaks) / 1e9, cpu_path_name(choose_cpu_path()), num_threads(),
+        plan_.num_ranks(), num_chunks, options_.stages.schedule, plan_.table.num_microbatches,
+        fmt::join(layers, " "), 100 * bubble_share(), 100 * balance(), figures_.peak_live,
+        peak_rss_gib());
+  }
+
+  const StagedWork& work_;
+  const BenchOptions& options_;
+  const model::ModelConfig config_;
+  const engine::PipelinePlan plan_;
+  const DType dtype_;
+  Figures figures_;
+  std::unique_ptr<Backend> whole_;  // of the limit's probe
+};
+
+}  // namespace
+
+int bench_stages(const StagedWork& work, const BenchOptions& options) {
+  return StagesBench(work, options).run();
+}
+
+}  // namespace strata::apps

@@ -1,0 +1,22 @@
+// `strata bench` of a training work in stages: what a pipeline of threads does beside the bound
+// that its schedule and its split allow.
+#pragma once
+#include <string>
+
+#include "apps/bench/bench.h"
+#include "apps/bench/shapes.h"
+
+namespace strata::apps {
+
+struct StagedWork {
+  std::string name;
+  int64_t sequences = 1;
+  int64_t length = 512;
+  std::string recompute;
+  BenchShape shape = BenchShape::kQwen3Dense;  // without a model directory
+};
+
+// Prints one line: a JSON object with --json, else words.
+int bench_stages(const StagedWork& work, const BenchOptions& options);
+
+}  // namespace strata::apps
