@@ -226,7 +226,10 @@ void Pipeline::gather_result(const std::string& name, int stage, api::TensorSink
 // The root of the sum of what all stages summed, in the order of the whole: each has zeroes where
 // another one's are, which change nothing.
 double Pipeline::norm_of_sums() {
-  comm_.all_gather(sums_, all_sums_);
+  {
+    const TraceSpan span("gather");
+    comm_.all_gather(sums_, all_sums_);
+  }
   double squares = 0.0;
   for (size_t i = 0; i < sums_.size(); ++i) {
     double sum = 0.0;
