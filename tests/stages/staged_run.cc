@@ -157,12 +157,19 @@ void put_trained(Run& run, const StagedCase& c, const std::string& what, bool gr
   }
 }
 
+// All of its bits.
+void put_double(double value, std::vector<float>& out) {
+  float halves[2];
+  std::memcpy(halves, &value, sizeof(value));
+  out.insert(out.end(), halves, halves + 2);
+}
+
 void put_losses(const api::BatchResult& result, const std::string& what, Outcome& out) {
   for (const api::SequenceResult& sequence : result.sequences) {
     for (const float value : sequence.logprobs) out[what + " logprobs"].push_back(value);
     for (const float value : sequence.losses) out[what + " losses"].push_back(value);
   }
-  out[what + " sum"] = {static_cast<float>(result.loss_sum)};
+  put_double(result.loss_sum, out[what + " sum"]);
 }
 
 template <typename Run>
@@ -189,7 +196,7 @@ Outcome outcome_of(Run& run, const StagedCase& c) {
     // Accumulates over two runs before some steps.
     if (step % 4 == 3) put_losses(run.run(batch, nullptr), "step " + std::to_string(step), out);
     for (int32_t slot = c.parameters ? 0 : 1; slot <= (c.parameters ? 0 : 2); ++slot) {
-      out["norms"].push_back(static_cast<float>(run.step(api::AdapterSlot{slot})));
+      put_double(run.step(api::AdapterSlot{slot}), out["norms"]);
     }
   }
   put_trained(run, c, "value", false, out);
