@@ -1,6 +1,4 @@
 // How a model is divided and what a pipeline refuses, beside its bits.
-#include "engine/pipeline/pipeline.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 
 #include "backend/thread_comm.h"
 #include "base/error.h"
+#include "engine/pipeline/stage_plan.h"
 #include "schedule/csv.h"
 #include "tests/stages/staged_run.h"
 
@@ -152,6 +151,69 @@ TEST(Pipeline, FaultOfABatchIsAnErrorOnAllRanks) {
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("sequences[0].tokens[2]"));
+  }
+}
+
+// Stages take what they were planned to: weights, what trains, and their passes, as many of them
+// as in flight at once.
+TEST(StagePlans, AreWhatIsTaken) {
+  for (const bool parameters : {false, true}) {
+    for (const schedule::Kind kind :
+         {schedule::Kind::kGpipe, schedule::Kind::k1f1b, schedule::Kind::kInterleaved}) {
+      const StagedCase c = {.num_layers = 7,
+                            .num_ranks = 2,
+                            .num_chunks = kind == schedule::Kind::kInterleaved ? 2 : 1,
+                            .kind = kind,
+                            .num_microbatches = 4};
+      const PipelinePlan plan = staged_plan(c);
+      const auto trains = parameters ? api::Gradients::kParameters : api::Gradients::kAdapters;
+      api::Datum datum = {.tokens = std::vector<int32_t>(9, 1),
+                          .targets = std::vector<int32_t>(9, 2)};
+      datum.inputs[api::LossInput::kWeights].assign(9, 1.0f);
+      run_ranks(plan.num_ranks(), [&](Comm& comm) {
+        std::vector<std::unique_ptr<Engine>> engines;
+        for (const int stage : plan.stages_of(comm.rank())) {
+          auto backend = engines.empty() ? std::make_unique<Backend>(choose_cpu_path(), 1)
+                                         : Backend::beside(engines.front()->backend());
+          auto model = model::init_model(*backend, staged_config(c), DType::kF32, 3,
+                                         plan.layers[static_cast<size_t>(stage)]);
+          engines.push_back(
+              std::make_unique<Engine>(std::move(backend), std::move(model), EngineOptions()));
+        }
+        Pipeline pipeline(comm, plan, std::move(engines));
+        const auto specs =
+            model::adapter_specs(pipeline.engine().config(), {"all-linear", "lm_head"}, 2, 4.0);
+        const api::AdapterSlot slot = pipeline.create_adapter(specs, 1);
+        pipeline.for_adapter(slot, [](model::LoraAdapter& a) { a.enable_training(); });
+        if (parameters) pipeline.enable_base_steps({});
+        const std::vector<StagePlan> plans = plan_stages(pipeline, {.pass_tokens = 9,
+                                                                    .modules = specs,
+                                                                    .backward = true,
+                                                                    .train_base = parameters,
+                                                                    .alone = true});
+        api::Batch batch = {.gradients = trains};
+        for (int m = 0; m < c.num_microbatches; ++m) {
+          batch.sequences.push_back({.datum = &datum, .slot = slot});
+        }
+        pipeline.run(batch);
+        ASSERT_EQ(plans.size(), plan.layers.size());
+        for (const auto& runner : pipeline.stages()) {
+          const StagePlan& planned = plans[static_cast<size_t>(runner->stage())];
+          EXPECT_EQ(planned.pass_bytes, runner->pass_bytes()) << runner->stage();
+          EXPECT_EQ(planned.peak_live, runner->peak_live()) << runner->stage();
+          EXPECT_EQ(planned.weight_bytes, runner->engine().model().weights->num_bytes());
+          EXPECT_GT(planned.training_bytes, runner->engine().adapter(slot).num_bytes() - 1);
+        }
+        // 1f1b holds a micro-batch for each rank from here to the last, gpipe all.
+        if (kind == schedule::Kind::k1f1b) {
+          EXPECT_EQ(plans[0].peak_live, 2);
+          EXPECT_EQ(plans[1].peak_live, 1);
+        }
+        if (kind == schedule::Kind::kGpipe) {
+          EXPECT_EQ(plans[1].peak_live, 4);
+        }
+      });
+    }
   }
 }
 

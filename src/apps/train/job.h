@@ -49,6 +49,7 @@ class TrainJob {
   [[nodiscard]] engine::Engine& engine() { return pipeline_->engine(); }
   [[nodiscard]] const engine::PipelinePlan& stages() const { return pipeline_->plan(); }
   [[nodiscard]] bool is_divided() const { return !stages().is_whole(); }
+  [[nodiscard]] engine::Pipeline& pipeline() { return *pipeline_; }
   // Which prints and writes.
   [[nodiscard]] bool is_first_rank() const { return pipeline_->is_first_rank(); }
   [[nodiscard]] bool is_lora() const { return options_.method == "lora"; }

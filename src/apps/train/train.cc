@@ -1,7 +1,6 @@
 #include "apps/train/train.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/trace.h"
+#include "engine/pipeline/stage_plan.h"
 #include "report/format.h"
 #include "report/metrics_log.h"
 #include "report/progress.h"
@@ -37,11 +37,37 @@ int64_t peak_rss_bytes() {
 std::string metrics_path(const TrainOptions& options) { return options.out + "/metrics.jsonl"; }
 
 std::string stages_text(const engine::PipelinePlan& stages, const StageOptions& options) {
-  std::vector<int64_t> layers;
-  for (const model::LayerRange& range : stages.layers) layers.push_back(range.size());
-  return fmt::format("{} on {} ranks, of {} layers; {}, {} micro-batches", stages.num_stages(),
-                     stages.num_ranks(), fmt::join(layers, " "), options.schedule,
-                     stages.table.num_microbatches);
+  return fmt::format("{} on {} ranks; {}, {} micro-batches", stages.num_stages(),
+                     stages.num_ranks(), options.schedule, stages.table.num_microbatches);
+}
+
+// What each stage will take, for micro-batches of an average step. Collective.
+std::string stages_table(TrainJob& job) {
+  const RunShape run =
+      train_shape(job.options(), job.engine().config(), job.train_data(), job.eval_data());
+  const int64_t num_microbatches = job.stages().table.num_microbatches;
+  engine::PlanShape shape = run.pass;
+  shape.pass_tokens =
+      std::max(run.longest, (run.step_tokens + num_microbatches - 1) / num_microbatches);
+  const std::vector<engine::StagePlan> plans = engine::plan_stages(job.pipeline(), shape);
+  report::Table table({{fmt::format("passes of {} tokens", shape.pass_tokens)},
+                       {"rank", report::Align::kRight},
+                       {"layers", report::Align::kRight},
+                       {"weights", report::Align::kRight},
+                       {"training", report::Align::kRight},
+                       {"a pass", report::Align::kRight},
+                       {"in flight", report::Align::kRight},
+                       {"together", report::Align::kRight}});
+  for (size_t stage = 0; stage < plans.size(); ++stage) {
+    const engine::StagePlan& plan = plans[stage];
+    const model::LayerRange& layers = job.stages().layers[stage];
+    table.add_row({fmt::format("stage {}", stage), std::to_string(job.stages().ranks[stage]),
+                   fmt::format("{} to {}", layers.first, layers.last - 1),
+                   report::format_bytes(plan.weight_bytes),
+                   report::format_bytes(plan.training_bytes), report::format_bytes(plan.pass_bytes),
+                   std::to_string(plan.peak_live), report::format_bytes(plan.total())});
+  }
+  return table.text();
 }
 
 // Of all stages, buffers not counted.
@@ -53,7 +79,10 @@ int64_t num_parameters(const model::ModelWeights& weights) {
   return count;
 }
 
+// The first rank prints. Collective.
 void print_plan(TrainJob& job) {
+  const std::string stages = job.is_divided() ? stages_table(job) : std::string();
+  if (!job.is_first_rank()) return;
   engine::Engine& engine = job.engine();
   const auto dataset = [](const data::Dataset& d) {
     return fmt::format("{} examples, {} tokens, {} trained", d.examples.size(),
@@ -87,7 +116,7 @@ void print_plan(TrainJob& job) {
   if (job.is_divided()) {
     table.add_row({"stages", stages_text(job.stages(), job.options().stages)});
     table.add_row({"machine", machine + " a rank"});
-    fmt::print(stderr, "{}", table.text());
+    fmt::print(stderr, "{}{}", table.text(), stages);
     return;
   }
   const TrainPlan plan = plan_of(job);
@@ -273,7 +302,7 @@ void train_on_rank(TrainJob& job, bool resumes) {
   } else if (job.is_first_rank() && file_exists(metrics_path(options))) {
     remove_file(metrics_path(options));  // of a run that never saved
   }
-  if (job.is_first_rank()) print_plan(job);
+  print_plan(job);
   TrainLoop loop(job, fingerprint);
   loop.run();
   if (job.is_first_rank()) loop.print_summary();
