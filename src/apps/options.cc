@@ -105,6 +105,11 @@ void recipe_rows(OptionTable& t, TrainOptions& o) {
       .results();
   t.number("muon-momentum", o.muon_momentum, {0, kBelowOne, "0 or more and below 1"}, "Muon")
       .results();
+  t.number(
+       "router-bias-rate", o.router_bias_rate, {0, kHuge, "0 (off) or more"},
+       "of --method full: what a router's bias moves by in a step, towards the experts that had "
+       "few tokens")
+      .results();
   t.number("beta1", o.beta1, {0, kBelowOne, "0 or more and below 1"}, "AdamW").results();
   t.number("beta2", o.beta2, {0, kBelowOne, "0 or more and below 1"}, "AdamW").results();
   t.number("eps", o.eps, {0, kHuge, "0 or more"}, "AdamW").results();

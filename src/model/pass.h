@@ -44,6 +44,9 @@ struct PassSequence {
 struct BaseGradients {
   std::vector<TensorView> d_weight;
   TensorView d_tied_head;
+  // Rows that each expert had, [i] like the weight table: of the router's bias that is to follow
+  // them; all others empty, and no list at all where none is.
+  std::vector<std::vector<int64_t>> expert_loads;
 };
 
 // What a layer's activations of one tag take in a pass, and what they cost to make again.
@@ -92,6 +95,7 @@ struct PassLists {
   std::vector<ops::IndexerSegment> indexer_segments;
   std::vector<int32_t> entry_positions;
   ExpertRows expert_rows;  // of the sparse layer at work
+  std::vector<int64_t> expert_ends;
 };
 
 struct Pass {

@@ -55,6 +55,12 @@ void sort_routes(Backend& backend, int64_t top_k, std::span<const int32_t> exper
   cpu::sort_routes(backend, top_k, expert_ids, weights, rows);
 }
 
+void balance_bias(Backend& backend, std::span<const int64_t> loads, double rate, TensorView bias) {
+  CHECK(bias.dtype == DType::kF32 && bias.shape == Shape{std::ssize(loads)}, bias.shape.to_string(),
+        loads.size());
+  cpu::balance_bias(backend, loads, rate, bias);
+}
+
 void route_backward(Backend& backend, const RouterArgs& args, TensorView scores,
                     std::span<const int32_t> expert_ids, TensorView d_weights,
                     TensorView d_logits) {

@@ -56,6 +56,11 @@ struct RouteRows {
 void sort_routes(Backend& backend, int64_t top_k, std::span<const int32_t> expert_ids,
                  TensorView weights, const RouteRows& rows);
 
+// bias [E] f32: an expert with fewer rows than the mean of `loads` [E] moves up by `rate`, one with
+// more down, one with as many not at all. Whole numbers are compared; the step is one fp32 addition
+// of the rounded rate. Source: DeepSeek-V3, section 2.1.2.
+void balance_bias(Backend& backend, std::span<const int64_t> loads, double rate, TensorView bias);
+
 // Writes d_logits [T, E], f32 or bf16, from d_weights [T, K] f32. The choice itself has no
 // gradient.
 void route_backward(Backend& backend, const RouterArgs& args, TensorView scores,

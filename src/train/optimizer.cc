@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
 #include "ops/adamw.h"
 #include "ops/elementwise.h"
+#include "ops/router.h"
 #include "train/muon.h"
 
 namespace strata::train {
@@ -124,6 +126,12 @@ void BaseTrainer::enable_steps(FunctionRef<void(size_t, TensorView)> read, const
     seconds_[index] = v_.part(second, firsts_[index].shape);
     second += firsts_[index].shape.num_elements();
   }
+  if (how_.router_bias_rate != 0.0) gradients_.expert_loads.resize(weights_.table().size());
+  for (size_t index = 0; index < gradients_.expert_loads.size(); ++index) {
+    const model::Parameter& parameter = weights_.table()[index];
+    if (parameter.row == nullptr || !parameter.row->balances) continue;
+    gradients_.expert_loads[index].resize(static_cast<size_t>(parameter.shape[0]));
+  }
   for (size_t index = 0; index < masters_.size(); ++index) {
     if (!masters_[index].empty()) read(index, masters_[index]);
   }
@@ -170,9 +178,28 @@ api::StepResult BaseTrainer::step(Backend& backend, model::ModelWeights& weights
   } else {
     ops::adamw(backend, adamw_args(adamw, norm, num_steps), grads_, params_, m_, v_);
   }
+  balance_routers(backend);
   zero_gradients(backend);
   refresh(backend, weights);
   return {.stepped = true, .grad_norm = norm, .step = num_steps};
+}
+
+std::vector<TensorView> BaseTrainer::router_biases() const {
+  std::vector<TensorView> biases;
+  for (size_t index = 0; index < gradients_.expert_loads.size(); ++index) {
+    if (gradients_.expert_loads[index].empty()) continue;
+    biases.push_back(weights_.table()[index].values);
+  }
+  return biases;
+}
+
+// Buffers have no masters: the weights' own values move.
+void BaseTrainer::balance_routers(Backend& backend) {
+  for (size_t index = 0; index < gradients_.expert_loads.size(); ++index) {
+    const std::vector<int64_t>& loads = gradients_.expert_loads[index];
+    if (loads.empty()) continue;
+    ops::balance_bias(backend, loads, how_.router_bias_rate, weights_.table()[index].values);
+  }
 }
 
 void BaseTrainer::step_each(Backend& backend, const api::AdamW& adamw, double norm) {
@@ -224,6 +251,8 @@ void BaseTrainer::count_step(Backend& counter) {
 void BaseTrainer::zero_gradients(Backend& backend) {
   ops::fill_zero(backend, grads_);
   if (!gradients_.d_tied_head.empty()) ops::fill_zero(backend, gradients_.d_tied_head);
+  for (std::vector<int64_t>& loads : gradients_.expert_loads)
+    std::fill(loads.begin(), loads.end(), 0);
   has_gradient = false;
 }
 

@@ -32,6 +32,9 @@ struct BaseStep {
   // AdamW for the rest: embedding, head, norms, biases, gates, convolutions.
   bool muon = false;
   double muon_momentum = 0.95;
+  // Not 0: behind the step routers' biases follow the loads of their experts, in all passes since
+  // the last step (ops/router.h, balance_bias).
+  double router_bias_rate = 0.0;
 };
 
 // Full-parameter training: fp32 row-major masters of every base parameter are the truth; products
@@ -62,6 +65,9 @@ class BaseTrainer {
   [[nodiscard]] TensorView first_moments() const { return m_; }
   [[nodiscard]] TensorView second_moments() const { return v_; }
 
+  // The biases that follow loads, in the table's order: state of a run beside its moments.
+  [[nodiscard]] std::vector<TensorView> router_biases() const;
+
   // How many there are, or will be.
   [[nodiscard]] int64_t num_second_moments() const {
     return steps_enabled_ ? v_.shape.num_elements() : num_parameters_;
@@ -86,6 +92,7 @@ class BaseTrainer {
   std::vector<TensorView> views(TensorView flat) const;
   [[nodiscard]] bool is_muons(size_t index) const;
   [[nodiscard]] int64_t muon_rows(size_t index) const;
+  void balance_routers(Backend& backend);
   void step_each(Backend& backend, const api::AdamW& adamw, double norm);
   void step_muon(Backend& backend, const api::AdamW& adamw, double norm, size_t index,
                  TensorView m);

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -21,6 +22,7 @@
 #include "backend/thread_comm.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "checkpoint/safetensors.h"
 #include "report/metrics_log.h"
 
 namespace strata::apps {
@@ -53,12 +55,39 @@ class TrainTest : public testing::Test {
     std::ofstream data(root_ + "/data.jsonl");
     for (int i = 0; i < 40; ++i) {
       data << R"({"prompt": "What is )" << i << R"( plus 1?", "completion": " )" << i + 1
-           << R"(."})" << "\n";
+           << R"(."})"
+           << "\n";
     }
   }
   void TearDown() override { fs::remove_all(root_); }
 
   [[nodiscard]] std::string model() const { return root_ + "/model"; }
+  // Two layers of DeepSeek-V4 under the same tokenizer, the second with a scored router.
+  [[nodiscard]] std::string make_v4_model() const {
+    const std::string out = root_ + "/v4";
+    if (fs::exists(out)) return out;
+    const std::string config = root_ + "/v4-config";
+    fs::copy(root_ + "/config", config);
+    std::ofstream(config + "/config.json")
+        << R"({"architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4",
+      "vocab_size": 4096, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+      "head_dim": 16, "qk_rope_head_dim": 8, "q_lora_rank": 8, "o_groups": 2, "o_lora_rank": 4,
+      "sliding_window": 8, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8,
+      "num_hash_layers": 1, "layer_types": ["sliding_attention", "heavily_compressed_attention"],
+      "hc_mult": 2, "hc_sinkhorn_iters": 3, "max_position_embeddings": 512, "torch_dtype": "float32"})";
+    EXPECT_EQ(run_init({.config = config, .out = out, .seed = 1, .threads = 2}), 0);
+    return out;
+  }
+  [[nodiscard]] static std::vector<float> values_of(const std::string& dir,
+                                                    const std::string& name) {
+    const SafetensorsFile file(dir + "/model.safetensors");
+    const TensorInfo* tensor = file.find(name);
+    EXPECT_NE(tensor, nullptr) << name;
+    if (tensor == nullptr) return {};
+    std::vector<float> values(static_cast<size_t>(tensor->shape.num_elements()));
+    file.read_f32(*tensor, 0, std::ssize(values), values.data());
+    return values;
+  }
   [[nodiscard]] TrainOptions options(const std::string& out) const {
     TrainOptions o;
     o.model = model();
@@ -98,6 +127,9 @@ class TrainTest : public testing::Test {
         "--lr",           "0.01",      "--steps",      "30",     "--batch-tokens", "120",
         "--micro-tokens", "60",        "--save-every", "7",      "--threads",      "2",
         "--optimizer",    o.optimizer, "--resume"};
+    if (o.router_bias_rate > 0) {
+      args.insert(args.end(), {"--router-bias-rate", std::to_string(o.router_bias_rate)});
+    }
     if (o.stages.stages > 1) {
       const auto number = [](int n) { return std::to_string(n); };
       args.insert(args.end(), {"--stages", number(o.stages.stages), "--pipeline-schedule",
@@ -317,6 +349,35 @@ TEST_F(TrainTest, RefusesStagesThatDoNotFitByTheirNumbers) {
   expect_in("--memory and --stages", refused({.stages = 2}));
 }
 
+// The biases of the routers are no parameters: a run that is killed must find them again.
+TEST_F(TrainTest, RoutersBiasesFollowLoadsAndAKilledRunFindsThemAgain) {
+  const std::string biases = "model.layers.1.mlp.gate.e_score_correction_bias";
+  const auto run = [&](const char* out, double rate) {
+    TrainOptions o = options(out);
+    o.model = make_v4_model();
+    o.method = "full";
+    o.router_bias_rate = rate;
+    return o;
+  };
+  const TrainOptions straight = run("straight", 0.125);
+  ASSERT_EQ(run_train(straight), 0);
+  TrainOptions killed = run("killed", 0.125);
+  EXPECT_TRUE(kill_after(killed, 15));
+  killed.resume = true;
+  ASSERT_EQ(run_train(killed), 0);
+  expect_same_files("straight", "killed", {"model.safetensors", "trainer/optimizer.safetensors"});
+  // Thirty steps of an eighth, up or down or none.
+  double moved = 0;
+  for (const float value : values_of(straight.out, biases)) {
+    EXPECT_EQ(value * 8, std::round(value * 8)) << value;
+    moved += std::abs(value);
+  }
+  EXPECT_GT(moved, 0.5);
+  const TrainOptions still = run("still", 0);
+  ASSERT_EQ(run_train(still), 0);
+  EXPECT_EQ(values_of(still.out, biases), std::vector<float>(4, 0.0f));
+}
+
 TEST_F(TrainTest, ThreadsRecomputeAndPassesDoNotChangeABit) {
   TrainOptions one = options("one");
   one.steps = 5;
@@ -442,6 +503,15 @@ TEST_F(TrainTest, BadOptionsAndDataAreNamedAndNothingStarts) {
   o.optimizer = "muon";
   EXPECT_EQ(fault(o),
             "--optimizer muon: steps matrices of all parameters; give --method full with it");
+  o = options("out");
+  o.router_bias_rate = 1e-3;
+  EXPECT_EQ(
+      fault(o),
+      "--router-bias-rate: the biases are the base model's, an adapter has no place for them; "
+      "give --method full with it");
+  o.method = "full";
+  EXPECT_EQ(fault(o),
+            "--router-bias-rate: no router of " + o.model + " (Qwen3ForCausalLM) has a bias");
   o = options("out");
   o.targets = "q_proj,nope";
   EXPECT_NE(fault(o).find("nope"), std::string::npos);

@@ -280,5 +280,18 @@ TEST(Router, ATableGivesEachTokenItsExperts) {
   EXPECT_EQ(ids, (std::vector<int32_t>{24, 27, 0, 3, 24, 27}));
 }
 
+// By whole numbers against the mean of 4: 6 and 5 go down, 1 goes up, 4 stays.
+TEST(Router, ABiasFollowsTheLoadsOfItsExperts) {
+  Backend backend(choose_cpu_path(), 1);
+  Buffer bias(DType::kF32, {4});
+  const std::vector<float> before = {0.5f, -0.25f, 1e-3f, 0.0f};
+  for (int64_t e = 0; e < 4; ++e) bias.set(e, before[static_cast<size_t>(e)]);
+  balance_bias(backend, std::vector<int64_t>{6, 1, 4, 5}, 1e-3, bias);
+  EXPECT_EQ(bias.view.f32()[0], 0.5f - 1e-3f);
+  EXPECT_EQ(bias.view.f32()[1], -0.25f + 1e-3f);
+  EXPECT_EQ(bias.view.f32()[2], 1e-3f);
+  EXPECT_EQ(bias.view.f32()[3], -1e-3f);
+}
+
 }  // namespace
 }  // namespace strata::ops

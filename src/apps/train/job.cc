@@ -42,8 +42,9 @@ TrainJob::TrainJob(const TrainOptions& options, std::unique_ptr<engine::Pipeline
                 .warmup_steps = options.warmup_steps,
                 .num_steps = plan_.num_steps()} {
   if (!is_lora()) {
-    pipeline_->enable_base_steps(
-        {.muon = options_.optimizer == "muon", .muon_momentum = options_.muon_momentum});
+    pipeline_->enable_base_steps({.muon = options_.optimizer == "muon",
+                                  .muon_momentum = options_.muon_momentum,
+                                  .router_bias_rate = options_.router_bias_rate});
     return;
   }
   const auto specs =
@@ -132,6 +133,11 @@ double TrainJob::evaluate() {
 
 namespace {
 
+constexpr const char* kBlocks[] = {"values", "first_moments", "second_moments"};
+
+// Of the router whose bias is the i-th that follows loads.
+std::string bias_block(size_t i) { return fmt::format("router_bias.{}", i); }
+
 int64_t num_values(const model::LoraModule& module) {
   return module.a.shape.num_elements() + module.b.shape.num_elements();
 }
@@ -159,6 +165,10 @@ std::vector<int64_t> TrainJob::sizes_of_state() {
 
 std::vector<StatePart> TrainJob::parts_of_state() {
   std::vector<StatePart> parts;
+  const std::vector<int64_t> sizes = sizes_of_state();
+  const auto add = [&](size_t block, int64_t first, TensorView values) {
+    parts.push_back({kBlocks[block], sizes[block], first, values});
+  };
   for (const auto& runner : pipeline_->stages()) {
     engine::Engine& stage = runner->engine();
     int64_t first = 0, second = 0;
@@ -167,9 +177,9 @@ std::vector<StatePart> TrainJob::parts_of_state() {
       for (const model::LoraModule& module : adapter.modules()) {
         const Shape shape = {num_values(module)};
         if (module.held()) {
-          parts.push_back({0, first, adapter.parameters().part(module.a_offset, shape)});
-          parts.push_back({1, first, adapter.first_moments().part(module.a_offset, shape)});
-          parts.push_back({2, first, adapter.second_moments().part(module.a_offset, shape)});
+          add(0, first, adapter.parameters().part(module.a_offset, shape));
+          add(1, first, adapter.first_moments().part(module.a_offset, shape));
+          add(2, first, adapter.second_moments().part(module.a_offset, shape));
         }
         first += shape.num_elements();
       }
@@ -181,16 +191,18 @@ std::vector<StatePart> TrainJob::parts_of_state() {
       if (table[index].buffer) continue;
       const int64_t count = table[index].shape.num_elements();
       if (table[index].held) {
-        parts.push_back({0, first, trainer.master(index)});
-        parts.push_back({1, first, trainer.first_moment(index)});
-        if (trainer.has_second_moment(index)) {
-          parts.push_back({2, second, trainer.second_moment(index)});
-        }
+        add(0, first, trainer.master(index));
+        add(1, first, trainer.first_moment(index));
+        if (trainer.has_second_moment(index)) add(2, second, trainer.second_moment(index));
       }
       first += count;
       if (trainer.has_second_moment(index)) second += count;
     }
   }
+  if (is_lora() || is_divided()) return parts;
+  size_t router = 0;
+  for (const TensorView& bias : engine().base_trainer().router_biases())
+    parts.push_back({bias_block(router++), bias.shape.num_elements(), 0, bias});
   return parts;
 }
 
@@ -213,15 +225,25 @@ TensorView TrainJob::gather_base(size_t block) {
   return {values.data(), DType::kF32, {std::ssize(values)}};
 }
 
-std::vector<TensorView> TrainJob::state() {
+std::vector<StateBlock> TrainJob::state() {
   if (is_lora()) {
     const model::LoraAdapter* adapter = pipeline_->whole_adapter(slot_);
     if (adapter == nullptr) return {};
-    return {adapter->parameters(), adapter->first_moments(), adapter->second_moments()};
+    return {{kBlocks[0], adapter->parameters()},
+            {kBlocks[1], adapter->first_moments()},
+            {kBlocks[2], adapter->second_moments()}};
   }
-  if (stages().num_stages() > 1) return {gather_base(0), gather_base(1), gather_base(2)};
+  if (stages().num_stages() > 1) {
+    return {
+        {kBlocks[0], gather_base(0)}, {kBlocks[1], gather_base(1)}, {kBlocks[2], gather_base(2)}};
+  }
   const train::BaseTrainer& trainer = engine().base_trainer();
-  return {trainer.masters(), trainer.first_moments(), trainer.second_moments()};
+  std::vector<StateBlock> blocks = {{kBlocks[0], trainer.masters()},
+                                    {kBlocks[1], trainer.first_moments()},
+                                    {kBlocks[2], trainer.second_moments()}};
+  for (const TensorView& bias : trainer.router_biases())
+    blocks.push_back({bias_block(blocks.size() - std::size(kBlocks)), bias});
+  return blocks;
 }
 
 void TrainJob::restore(int64_t steps_done) {

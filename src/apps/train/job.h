@@ -31,9 +31,16 @@ struct TrainData {
   data::Dataset eval;  // held out
 };
 
-// Values [first, first + its size) of a block of the state, where a stage has them.
+struct StateBlock {
+  std::string name;
+  TensorView values;
+};
+
+// Values [first, first + its size) of a block of the state, which has `size`, where a stage has
+// them.
 struct StatePart {
-  size_t block = 0;
+  std::string block;
+  int64_t size = 0;
   int64_t first = 0;
   TensorView values;
 };
@@ -63,10 +70,10 @@ class TrainJob {
   TrainStep step();
   // Nats per trained token of the held-out examples; NaN when there are none. Collective.
   double evaluate();
-  // The trained flat f32 blocks, in a fixed order: values, first and second moments. Collective;
-  // none but on the first rank.
-  [[nodiscard]] std::vector<TensorView> state();
-  // Where the stages of this rank have what they hold of it, and how long its blocks are.
+  // The trained flat f32 blocks, in a fixed order: values, first and second moments; and routers'
+  // biases that follow loads. Collective; none but on the first rank.
+  [[nodiscard]] std::vector<StateBlock> state();
+  // Where the stages of this rank have what they hold of it, and how long its first three are.
   [[nodiscard]] std::vector<StatePart> parts_of_state();
   [[nodiscard]] std::vector<int64_t> sizes_of_state();
   // After those parts were overwritten with a saved state of that many steps.

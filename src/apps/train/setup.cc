@@ -37,15 +37,26 @@ void check_together(const TrainOptions& o) {
     throw Error(ErrorCode::kInvalidArgument,
                 "--optimizer muon: steps matrices of all parameters; give --method full with it");
   }
+  if (o.router_bias_rate > 0 && o.method != "full") {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--router-bias-rate: the biases are the base model's, an adapter has no place for "
+                "them; give --method full with it");
+  }
 }
 
 // What a run in stages cannot do yet.
 void check_divided(const TrainOptions& o) {
-  if (o.memory.empty()) return;
-  throw Error(
-      ErrorCode::kUnsupported,
-      "--memory and --stages: passes of stages are not planned yet; give --microbatches and "
-      "--recompute");
+  if (!o.memory.empty()) {
+    throw Error(
+        ErrorCode::kUnsupported,
+        "--memory and --stages: passes of stages are not planned yet; give --microbatches and "
+        "--recompute");
+  }
+  if (o.router_bias_rate > 0) {
+    throw Error(ErrorCode::kUnsupported,
+                "--router-bias-rate and --stages: loads of stages are not saved with a run yet; "
+                "give one");
+  }
 }
 
 data::Dataset read_file_of_examples(const std::string& path, const char* label,
@@ -83,6 +94,17 @@ void check_vocabulary(const data::Dataset& dataset, int64_t vocab_size, const st
               path, highest, vocab_size));
     }
   }
+}
+
+void check_router_biases(const TrainOptions& options, const model::LoadedModel& model) {
+  const std::vector<model::Parameter>& table = model.weights->table();
+  if (options.router_bias_rate == 0) return;
+  for (const model::Parameter& parameter : table) {
+    if (parameter.row != nullptr && parameter.row->balances) return;
+  }
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("--router-bias-rate: no router of {} ({}) has a bias", model.dir,
+                          model.config.architecture));
 }
 
 data::Dataset pick(data::Dataset& from, const std::vector<int64_t>& indices) {
@@ -125,6 +147,7 @@ std::unique_ptr<TrainJob> make_train_job(Comm& comm, const engine::PipelinePlan&
   setup.offload = choose_offload(options, data.train, data.eval);
   auto pipeline = make_pipeline(comm, plan, setup, {.pass_tokens = options.micro_tokens});
   const int64_t vocab_size = pipeline->engine().config().vocab_size;
+  check_router_biases(options, pipeline->engine().model());
   check_vocabulary(data.train, vocab_size, options.data);
   check_vocabulary(data.eval, vocab_size, options.eval.empty() ? options.data : options.eval);
   return std::make_unique<TrainJob>(options, std::move(pipeline), data);

@@ -16,7 +16,6 @@ namespace strata::apps {
 namespace {
 
 constexpr int64_t kFormat = 2;
-constexpr const char* kNames[] = {"values", "first_moments", "second_moments"};
 
 std::string state_dir(const std::string& out) { return out + "/trainer"; }
 
@@ -71,14 +70,14 @@ bool has_train_state(const std::string& out) { return TrainerState::exists(state
 
 void save_train_state(TrainJob& job, const std::string& fingerprint) {
   const std::string& out = job.options().out;
-  const std::vector<TensorView> state = job.state();
+  const std::vector<StateBlock> state = job.state();
   if (!job.is_first_rank()) return job.export_to(out);
   const HostAccess access(job.engine().backend().allocator());
   std::vector<TensorDecl> tensors;
-  for (size_t i = 0; i < state.size(); ++i)
-    tensors.push_back({kNames[i], DType::kF32, state[i].shape});
+  for (const StateBlock& block : state)
+    tensors.push_back({block.name, DType::kF32, block.values.shape});
   TrainerStateWriter writer(state_dir(out), std::move(tensors));
-  for (size_t i = 0; i < state.size(); ++i) writer.append_view(kNames[i], state[i]);
+  for (const StateBlock& block : state) writer.append_view(block.name, block.values);
   writer.commit(fmt::format("{{\"format\":{},\"step\":{},\"num_steps\":{},\"options\":{}}}\n",
                             kFormat, job.steps_done(), job.num_steps(), fingerprint));
   job.export_to(out);
@@ -109,11 +108,10 @@ void load_train_state(TrainJob& job, const std::string& fingerprint) {
   if (!faults.empty()) fail("the run was started with other options:" + faults);
   const int64_t step = object->at("step").get_int64();
   if (step < 0 || step > job.num_steps()) fail(fmt::format("step {} of {}", step, job.num_steps()));
-  const std::vector<int64_t> sizes = job.sizes_of_state();
   const HostAccess access(job.engine().backend().allocator());
   for (const StatePart& part : job.parts_of_state()) {
-    saved.read(kNames[part.block], {sizes[part.block]}, part.first,
-               part.values.shape.num_elements(), part.values.f32());
+    saved.read(part.block, {part.size}, part.first, part.values.shape.num_elements(),
+               part.values.f32());
   }
   job.restore(step);
 }

@@ -31,6 +31,7 @@ struct TrainOptions : EngineSetup {
   int64_t warmup_steps = 10;
   std::string optimizer = "adamw";  // or "muon", for the matrices of --method full
   double muon_momentum = 0.95;
+  double router_bias_rate = 0;  // of --method full: what routers' biases move by; 0: they stay
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-12;

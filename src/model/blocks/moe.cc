@@ -271,7 +271,8 @@ void Moe::params(const Config& c, int64_t d, ParamRows& rows) {
                     .suffix = "mlp.gate.e_score_correction_bias",
                     .shape = {e},
                     .floor = DType::kF32,
-                    .buffer = true});
+                    .buffer = true,
+                    .balances = true});
   }
   // transformers 5 stores all experts as two tensors: gate_up_proj [E, 2 F, D], gate rows first,
   // and down_proj [E, D, F].

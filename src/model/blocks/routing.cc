@@ -38,6 +38,19 @@ ops::RouterArgs router_args(const BlockContext& context) {
           .top_groups = c.top_groups};
 }
 
+// Adds the rows of each expert where the router's bias is to follow them. Counted where the choice
+// is made, once, whatever is recomputed.
+void add_loads(Pass& pass, const BlockContext& context, const Routing& routing) {
+  const size_t index = context.param(kMoeRouterBias).index;
+  if (pass.backend.is_counting() || pass.base_gradients == nullptr) return;
+  if (index >= pass.base_gradients->expert_loads.size()) return;
+  std::vector<int64_t>& loads = pass.base_gradients->expert_loads[index];
+  std::vector<int64_t>& ends = pass.lists.expert_ends;
+  ends.resize(loads.size());
+  ops::to_host(pass.backend, routing.expert_ends.data(), std::as_writable_bytes(std::span(ends)));
+  for (size_t e = 0; e < loads.size(); ++e) loads[e] += ends[e] - (e == 0 ? 0 : ends[e - 1]);
+}
+
 }  // namespace
 
 Routing take_routing(Pass& pass, const MoeConfig& c) {
@@ -71,6 +84,7 @@ void make_routing(Pass& pass, const BlockContext& context, TensorView n, Routing
                     .row_weights = routing.row_weights,
                     .expert_ends = routing.expert_ends});
   routing.known = true;
+  add_loads(pass, context, routing);
 }
 
 void routing_backward(Pass& pass, const BlockContext& context, const Routing& routing,

@@ -51,6 +51,7 @@ struct ParamRow {
   RowBlocks blocks = {};         // of a matrix that is read in parts
   DType floor = DType::kBF16;    // kF32: kept in f32 in every mode
   bool buffer = false;           // not trained
+  bool balances = false;         // a buffer that may follow its experts' loads: a router's bias
   // Not 0: whole numbers from 0 to below this, which in a row are all different; stored as I64 or
   // I32 and held in f32. A buffer with an f32 floor.
   int64_t integers = 0;

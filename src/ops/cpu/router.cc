@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "ops/cpu/dispatch.h"
 
@@ -216,6 +217,18 @@ void look_up_experts(Backend& backend, TensorView table, std::span<const int32_t
     const float* experts = table.f32() + tokens[t] * top_k;
     int32_t* ids = expert_ids.data() + t * static_cast<size_t>(top_k);
     for (int64_t k = 0; k < top_k; ++k) ids[k] = static_cast<int32_t>(experts[k]);
+  }
+}
+
+void balance_bias(Backend& backend, std::span<const int64_t> loads, double rate, TensorView bias) {
+  if (backend.is_counting()) return;
+  const HostAccess access(backend.allocator());
+  const int64_t total = std::accumulate(loads.begin(), loads.end(), int64_t{0});
+  const auto step = static_cast<float>(rate);
+  for (size_t e = 0; e < loads.size(); ++e) {
+    const int64_t above_mean = loads[e] * std::ssize(loads) - total;
+    if (above_mean > 0) bias.f32()[e] -= step;
+    if (above_mean < 0) bias.f32()[e] += step;
   }
 }
 

@@ -12,6 +12,7 @@ void look_up_experts(Backend& backend, TensorView table, std::span<const int32_t
                      std::span<int32_t> expert_ids);
 void sort_routes(Backend& backend, int64_t top_k, std::span<const int32_t> expert_ids,
                  TensorView weights, const RouteRows& rows);
+void balance_bias(Backend& backend, std::span<const int64_t> loads, double rate, TensorView bias);
 void route_backward(Backend& backend, const RouterArgs& args, TensorView scores,
                     std::span<const int32_t> expert_ids, TensorView d_weights, TensorView d_logits);
 
