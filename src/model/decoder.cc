@@ -116,7 +116,7 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
   keep_hidden_state(pass, hidden_states, part.size(), config.streams ? x : final_hidden);
 }
 
-void decoder_backward(Pass& pass, Tape& tape, TensorView d_final) {
+void decoder_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_last) {
   Scratch& scratch = pass.backend.scratch();
   const Scratch::Mark mark(scratch);
   pass.lists.saves.again = true;
@@ -126,6 +126,7 @@ void decoder_backward(Pass& pass, Tape& tape, TensorView d_final) {
   if (pass.weights.ends()) {
     ops::fill_zero(pass.backend, d);
     final_norm_backward(pass, tape.last, d_final, d);
+    if (!d_last.empty()) ops::add_into(pass.backend, d_last, d);
   }
   for (int64_t layer = part.last - 1; layer >= part.first; --layer) {
     if (!pass.backend.is_counting()) pass.weights.turn_to(layer, layer - 1);
