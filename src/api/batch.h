@@ -47,16 +47,22 @@ struct Batch {
   // [T, D] beside them.
   bool want_hidden_states = false;
   bool want_logits = false;  // into the sink: "logits" [T, V]
+  // Not 0: also the loss of multi-token prediction, the cross-entropy of the targets one further,
+  // with their weights; its gradient is multiplied by this. With want_logits also "mtp_logits"
+  // [T, V], zero at each sequence's last token.
+  float mtp_weight = 0.0f;
 };
 
 struct SequenceResult {
   std::vector<float> logprobs;  // as targets; without score_all 0 where the row has no weight
   std::vector<float> losses;    // likewise
+  std::vector<float> mtp_losses = {};  // as targets, with mtp_weight; 0 at the last token
 };
 
 struct BatchResult {
   std::vector<SequenceResult> sequences;
   double loss_sum = 0.0;  // accumulated in double in request order
+  double mtp_loss_sum = 0.0;
   int64_t num_passes = 0;
 };
 

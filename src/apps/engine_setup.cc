@@ -110,6 +110,8 @@ std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup) {
   model::LoadedModel model;
   model.dir = source.dir;
   model.config = std::move(parsed.config);
+  // What a config has, the checkpoint may lack: without one to look at, only what is demanded.
+  model.config.use_mtp = model.config.mtp_layer && setup.mtp == model::UseMtp::kAlways;
   model.weights = std::make_unique<model::ModelWeights>(*backend, model.config, dtype);
   auto engine = std::make_unique<engine::Engine>(std::move(backend), std::move(model), options);
   check_recompute_tags(*engine, setup.recompute);
@@ -128,9 +130,11 @@ std::unique_ptr<engine::Engine> make_engine(const EngineSetup& setup,
   const model::ParsedConfig parsed = model::load_config(setup.model, setup.strict_config);
   const DType dtype = parse_dtype(setup.dtype, parsed.config);
   auto backend = std::make_unique<Backend>(choose_cpu_path(), setup.threads);
-  model::LoadedModel model = model::load_model(
-      *backend, setup.model,
-      {.compute_dtype = dtype, .strict_config = setup.strict_config, .offload = setup.offload});
+  model::LoadedModel model = model::load_model(*backend, setup.model,
+                                               {.compute_dtype = dtype,
+                                                .strict_config = setup.strict_config,
+                                                .mtp = setup.mtp,
+                                                .offload = setup.offload});
   for (const std::string& warning : model.warnings) log(LogLevel::kWarning, warning);
   auto engine = std::make_unique<engine::Engine>(std::move(backend), std::move(model), options);
   check_recompute_tags(*engine, setup.recompute);

@@ -26,6 +26,7 @@ struct EngineSetup {
   std::string offload = {};  // a folder: the weights lie in a file there (train: if they must)
   int threads = 0;           // 0: all cores
   bool strict_config = false;
+  model::UseMtp mtp = model::UseMtp::kNever;  // of the layer of multi-token prediction
 };
 
 // Of a model's config alone (apps/config_source.h): an engine that can plan and cannot run, since

@@ -22,8 +22,14 @@ DType stored_dtype(const std::string& text, const model::ModelConfig& config) {
 
 int run_init(const InitOptions& options) {
   const ConfigSource source = find_config("config", options.config);
-  const model::ParsedConfig parsed =
-      model::parse_config(source.json, source.where, /*strict=*/false);
+  model::ParsedConfig parsed = model::parse_config(source.json, source.where, /*strict=*/false);
+  if (options.mtp && !parsed.config.mtp_layer) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("--mtp: {}: {} has no layer of multi-token prediction that is "
+                            "supported",
+                            source.where, parsed.config.architecture));
+  }
+  parsed.config.use_mtp = options.mtp;
   const DType dtype = stored_dtype(options.dtype, parsed.config);
   if (file_exists(options.out + "/model.safetensors") ||
       file_exists(options.out + "/model.safetensors.index.json")) {

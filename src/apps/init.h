@@ -11,6 +11,7 @@ struct InitOptions {
   std::string out;
   std::string dtype = "auto";  // auto: what the configuration says of its weights; bf16, f32
   uint64_t seed = 0;
+  bool mtp = false;  // with the layer of multi-token prediction that the configuration has
   int threads = 0;
 };
 

@@ -105,6 +105,10 @@ void recipe_rows(OptionTable& t, TrainOptions& o) {
       .results();
   t.number("muon-momentum", o.muon_momentum, {0, kBelowOne, "0 or more and below 1"}, "Muon")
       .results();
+  t.number("mtp-weight", o.mtp_weight, {0, kHuge, "0 (off) or more"},
+           "of the loss of multi-token prediction [0.3 with --method full where the model has its "
+           "layer, else 0]")
+      .results();
   t.number(
        "router-bias-rate", o.router_bias_rate, {0, kHuge, "0 (off) or more"},
        "of --method full: what a router's bias moves by in a step, towards the experts that had "
@@ -241,7 +245,7 @@ OptionTable options_of(ProbeOptions& o) {
   OptionTable t;
   model_row(t, o.model);
   t.texts("adapter", o.adapters, "PEFT LoRA directory; may be repeated, the first is adapter 1");
-  t.text("request", o.request, "JSON file: sequences, loss, want, train, sample").required();
+  t.text("request", o.request, "JSON file: sequences, loss, want, mtp, train, sample").required();
   t.text("out", o.out, "safetensors file to write").required();
   dtype_row(t, o.dtype, {"f32", "bf16"}, "f32 or bf16");
   recompute_row(t, o.recompute);
@@ -259,6 +263,7 @@ OptionTable options_of(InitOptions& o) {
   t.text("out", o.out, "folder to write").required();
   dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto (as configured), bf16 or f32");
   t.seed("seed", o.seed, "");
+  t.flag("mtp", o.mtp, "with a layer of multi-token prediction (DeepSeek-V4)");
   threads_row(t, o.threads);
   return t;
 }

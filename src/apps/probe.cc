@@ -23,7 +23,9 @@ class Probe {
       : options_(options), request_(request) {}
 
   void run(Comm& comm, const engine::PipelinePlan& plan) {
-    pipeline_ = make_pipeline(comm, plan, options_);
+    EngineSetup setup = options_;
+    if (plan.num_stages() == 1) setup.mtp = use_mtp();
+    pipeline_ = make_pipeline(comm, plan, setup);
     for (const std::string& dir : options_.adapters) slots_.push_back(pipeline_->load_adapter(dir));
     check_request();
     forward();
@@ -35,6 +37,12 @@ class Probe {
   }
 
  private:
+  // Without a weight it is there for the modules that adapters may have of it.
+  [[nodiscard]] model::UseMtp use_mtp() const {
+    if (request_.mtp_weight > 0.0f) return model::UseMtp::kAlways;
+    return options_.adapters.empty() ? model::UseMtp::kNever : model::UseMtp::kIfThere;
+  }
+
   void check_request() {
     // The engine checks ids and samples; do it before any compute, with the first call that would.
     for (size_t i = 0; i < request_.samples.size(); ++i) {
@@ -46,6 +54,7 @@ class Probe {
     api::Batch out;
     out.sequences = request_.sequences;
     out.gradients = gradients;
+    out.mtp_weight = request_.mtp_weight;
     return out;
   }
 
@@ -74,6 +83,10 @@ class Probe {
       flatten("loss", &api::SequenceResult::losses);
       add("loss_sum", {1})[0] = static_cast<float>(result.loss_sum);
     }
+    if (request_.loss && request_.mtp_weight > 0.0f) {
+      flatten("mtp_loss", &api::SequenceResult::mtp_losses);
+      add("mtp_loss_sum", {1})[0] = static_cast<float>(result.mtp_loss_sum);
+    }
   }
 
   // Every LoRA tensor of every adapter, under the names of its file.
@@ -100,7 +113,10 @@ class Probe {
       for (const api::AdapterSlot slot : slots_) pipeline_->for_adapter(slot, body);
     };
     for_each([](model::LoraAdapter& adapter) { adapter.enable_training(); });
-    pipeline_->run(batch(api::Gradients::kAdapters));
+    pipeline_->run(batch(api::Gradients::kAdapters), &sink_);
+    for_each([&](model::LoraAdapter& adapter) {
+      adapter.finish_gradients(pipeline_->engine().backend());
+    });
     put_adapters("adapter_grad", true);
     // A step of rate 0 would move moments; gradients are dropped instead.
     for_each([](model::LoraAdapter& adapter) { adapter.drop_gradients(); });
@@ -142,7 +158,9 @@ class Probe {
   void put_parameters(const std::string& prefix, engine::Pipeline::BaseValues which) {
     const model::ModelWeights& weights = *pipeline_->engine().model().weights;
     for (const model::StoredTensor& tensor : weights.stored_tensors()) {
-      if (weights.table()[tensor.parameters.front()].buffer) continue;
+      const model::Parameter& first = weights.table()[tensor.parameters.front()];
+      const bool is_mtp = first.layer == weights.config().num_layers();
+      if (first.buffer || (is_mtp && request_.mtp_weight == 0.0f)) continue;
       std::vector<int64_t> shape;
       for (int axis = 0; axis < tensor.shape.rank(); ++axis) shape.push_back(tensor.shape[axis]);
       std::span<float> out = add(prefix + std::string(tensor.name), shape);

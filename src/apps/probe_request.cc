@@ -310,6 +310,11 @@ ProbeRequest parse_probe_request(std::string_view text, const std::string& where
   }
   for (size_t s = 0; s < request.data.size(); ++s) request.sequences[s].datum = &request.data[s];
   to_wants(fields.need("want"), where + ": want", request);
+  if (const auto* v = fields.find("mtp")) {
+    request.mtp_weight = static_cast<float>(to_number(*v, where + ": mtp"));
+    if (!(request.mtp_weight >= 0.0f) || std::isinf(request.mtp_weight))
+      fail(where + ": mtp", "got " + show(*v) + ", want 0 or more");
+  }
   if (const auto* v = fields.find("train")) request.train = to_train(*v, where + ": train");
   if (const auto* v = fields.find("sample")) {
     const json::array& samples = to_array(*v, where + ": sample");

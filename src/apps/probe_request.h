@@ -26,6 +26,7 @@ struct ProbeRequest {
   bool loss = false;
   bool adapter_grads = false;
   bool param_grads = false;
+  float mtp_weight = 0.0f;  // 0: multi-token prediction takes no part
   std::optional<ProbeTrain> train;
   std::vector<api::SampleRequest> samples;
 

@@ -53,6 +53,10 @@ void Engine::check(const api::Batch& batch) const {
   if (batch.sequences.empty()) fail("sequences: got none, want at least one");
   if (batch.gradients != api::Gradients::kNone && !batch.want_loss)
     fail("gradients need want_loss");
+  if (!(batch.mtp_weight >= 0.0f) || std::isinf(batch.mtp_weight))
+    fail(fmt::format("mtp_weight: got {}, want 0 or more", batch.mtp_weight));
+  if (batch.mtp_weight > 0.0f && !model_.config.use_mtp)
+    fail("mtp_weight: the model has no layer of multi-token prediction");
   for (size_t s = 0; s < batch.sequences.size(); ++s)
     check(batch.sequences[s], fmt::format("sequences[{}]", s), batch.want_loss);
 }

@@ -110,6 +110,7 @@ void Engine::prepare(const api::Batch& batch, api::TensorSink* sink) {
     if (c.streams && weights.ends()) sink->add("final_hidden", {total, c.hidden_size});
   }
   if (batch.want_logits && weights.ends()) sink->add("logits", {total, c.vocab_size});
+  if (batch.want_logits && batch.mtp_weight > 0.0f) sink->add("mtp_logits", {total, c.vocab_size});
   if (batch.gradients == api::Gradients::kAdapters) {
     for (const api::Sequence& sequence : batch.sequences) {
       if (!sequence.gradients) continue;
@@ -143,6 +144,7 @@ api::BatchResult Engine::run(const api::Batch& batch, api::TensorSink* sink) {
   }
   for (const api::SequenceResult& sequence : result.sequences) {
     for (const float loss : sequence.losses) result.loss_sum += static_cast<double>(loss);
+    for (const float loss : sequence.mtp_losses) result.mtp_loss_sum += static_cast<double>(loss);
   }
   return result;
 }

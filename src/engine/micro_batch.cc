@@ -41,6 +41,7 @@ PassWork MicroBatch::lay_out(Engine& engine, const api::Batch& batch, size_t fir
   gather(engine, batch);
   logprobs_.resize(targets_.size());
   losses_.resize(targets_.size());
+  mtp_losses_.assign(batch.mtp_weight > 0.0f ? targets_.size() : 0, 0.0f);
   gradients_ = batch.sequences[first].gradients ? batch.gradients : api::Gradients::kNone;
   PassWork work = {.builder = builder_,
                    .adapter_gradients = gradients_ == api::Gradients::kAdapters,
@@ -55,6 +56,8 @@ PassWork MicroBatch::lay_out(Engine& engine, const api::Batch& batch, size_t fir
                               .score_all = batch.score_all},
                    .logprobs = logprobs_,
                    .losses = losses_,
+                   .mtp_weight = batch.mtp_weight,
+                   .mtp_losses = mtp_losses_,
                    .want_hidden_states = batch.want_hidden_states,
                    .want_logits = batch.want_logits};
   for (size_t i = 0; i < api::kNumLossInputs; ++i)
@@ -70,6 +73,8 @@ void MicroBatch::give_losses(const api::Batch& batch, api::BatchResult& result) 
     const auto end = first_targets_[row];
     result.sequences[s].logprobs.assign(logprobs_.begin() + begin, logprobs_.begin() + end);
     result.sequences[s].losses.assign(losses_.begin() + begin, losses_.begin() + end);
+    if (mtp_losses_.empty()) continue;
+    result.sequences[s].mtp_losses.assign(mtp_losses_.begin() + begin, mtp_losses_.begin() + end);
   }
 }
 

@@ -1,5 +1,6 @@
 #include "engine/pass.h"
 
+#include <numeric>
 #include <span>
 
 #include "engine/engine.h"
@@ -29,7 +30,9 @@ void write_hidden_states(Backend& backend, const PassWork& work, TensorView stat
       rows_of(work.sink->at("final_hidden"), work.first_row * final_hidden.cols(), final_hidden));
 }
 
-void write_logits(model::Pass& pass, const PassWork& work, TensorView hidden, PassState& state) {
+// `places`: of the pass's rows in the batch, beside its first one.
+void write_logits(model::Pass& pass, const PassWork& work, const std::string& name,
+                  std::span<const int32_t> places, TensorView hidden, PassState& state) {
   Backend& backend = pass.backend;
   const int64_t vocab = pass.weights.config().vocab_size;
   state.all_rows.assign(static_cast<size_t>(pass.num_tokens()), 1);
@@ -40,10 +43,33 @@ void write_logits(model::Pass& pass, const PassWork& work, TensorView hidden, Pa
     const Scratch::Mark mark(backend.scratch());
     const TensorView logits = pass.take(DType::kF32, {std::ssize(rows), vocab});
     model::head_forward(pass, chunks.groups(), chunk, {}, logits);
-    if (backend.is_counting()) continue;
-    ops::to_host(backend, logits,
-                 rows_of(work.sink->at("logits"), (work.first_row + rows.front()) * vocab, logits));
+    for (int64_t i = 0; i < std::ssize(rows) && !backend.is_counting(); ++i) {
+      const int64_t row = work.first_row + places[static_cast<size_t>(rows.front() + i)];
+      const TensorView one = logits.slice_rows(i, i + 1);
+      ops::to_host(backend, one, rows_of(work.sink->at(name), row * vocab, one));
+    }
   }
+}
+
+// Multi-token prediction over the pass. d_last [T, n D] f32 or empty: the gradient of the last
+// state.
+void run_mtp(model::Pass& pass, const PassWork& work, TensorView d_last, PassState& state) {
+  const TraceSpan span = model::traced(pass, "mtp", "tokens", pass.num_tokens());
+  const Scratch::Mark mark(pass.backend.scratch());
+  const MtpWork mtp = {.weight = work.mtp_weight,
+                       .backward = work.backward(),
+                       .recompute = work.recompute,
+                       .want_loss = work.want_loss,
+                       .inputs = work.inputs,
+                       .losses = work.mtp_losses};
+  if (!d_last.empty()) ops::fill_zero(pass.backend, d_last);
+  model::Pass own = state.mtp.lay_out(pass, mtp);
+  if (own.num_tokens() == 0) return;
+  const TensorView hidden =
+      pass.take(pass.dtype(), {own.num_tokens(), pass.weights.config().hidden_size});
+  state.mtp.forward(own, mtp, state.tape.last, hidden);
+  if (work.want_logits) write_logits(own, work, "mtp_logits", state.mtp.rows(), hidden, state);
+  if (work.want_loss) state.mtp.loss_and_backward(own, mtp, hidden, d_last);
 }
 
 }  // namespace
@@ -81,16 +107,26 @@ void StagePass::forward() {
     write_hidden_states(pass_.backend, work_, states_,
                         pass_.weights.config().streams ? hidden_ : TensorView());
   }
-  if (work_.want_logits && pass_.weights.ends()) write_logits(pass_, work_, hidden_, state_);
+  if (!work_.want_logits || !pass_.weights.ends()) return;
+  state_.all_rows_in_order.resize(static_cast<size_t>(pass_.num_tokens()));
+  std::iota(state_.all_rows_in_order.begin(), state_.all_rows_in_order.end(), 0);
+  write_logits(pass_, work_, "logits", state_.all_rows_in_order, hidden_, state_);
 }
 
 void StagePass::loss() {
-  if (!work_.want_loss || !pass_.weights.ends()) return;
-  if (work_.backward()) {
-    d_hidden_ = pass_.backend.scratch().take(DType::kF32, hidden_.shape, "final_hidden");
+  if (!pass_.weights.ends()) return;
+  if (work_.want_loss) {
+    if (work_.backward()) {
+      d_hidden_ = pass_.backend.scratch().take(DType::kF32, hidden_.shape, "final_hidden");
+    }
+    const TraceSpan span = model::traced(pass_, "loss", "tokens", pass_.num_tokens());
+    state_.loss_pass.run(pass_, work_.inputs, hidden_, work_.logprobs, work_.losses, d_hidden_);
   }
-  const TraceSpan span = model::traced(pass_, "loss", "tokens", pass_.num_tokens());
-  state_.loss_pass.run(pass_, work_.inputs, hidden_, work_.logprobs, work_.losses, d_hidden_);
+  if (work_.mtp_weight == 0.0f) return;
+  if (work_.want_loss && work_.backward()) {
+    d_last_ = pass_.take(DType::kF32, state_.tape.last.shape);
+  }
+  run_mtp(pass_, work_, d_last_, state_);
 }
 
 TensorView StagePass::d_output() {
@@ -101,7 +137,7 @@ TensorView StagePass::d_output() {
 
 void StagePass::backward() {
   const TraceSpan span = model::traced(pass_, "backward", "tokens", pass_.num_tokens());
-  model::decoder_backward(pass_, state_.tape, d_hidden_);
+  model::decoder_backward(pass_, state_.tape, d_hidden_, d_last_);
 }
 
 void run_pass(Backend& backend, Engine& engine, const PassWork& work, PassState& state) {

@@ -5,6 +5,7 @@
 // thread only.
 #pragma once
 #include "api/tensor_sink.h"
+#include "engine/mtp_pass.h"
 #include "engine/pass_builder.h"
 #include "model/decoder.h"
 #include "train/loss_pass.h"
@@ -22,6 +23,8 @@ struct PassWork {
   train::LossInputs inputs = {};
   std::span<float> logprobs = {};
   std::span<float> losses = {};
+  float mtp_weight = 0.0f;  // of multi-token prediction; 0: it does not run
+  std::span<float> mtp_losses = {};
   // Large results, written to rows [first_row, ...) of the sink's tensors.
   bool want_hidden_states = false;
   bool want_logits = false;
@@ -35,8 +38,10 @@ struct PassWork {
 struct PassState {
   model::Tape tape;
   train::LossPass loss_pass;
+  MtpPass mtp;
   model::RowChunks logit_chunks;
   std::vector<uint8_t> all_rows;
+  std::vector<int32_t> all_rows_in_order;
 };
 
 // The caller holds a Mark of the backend's scratch for as long as this lives.
@@ -67,6 +72,7 @@ class StagePass {
   model::Pass pass_;
   TensorView hidden_;    // [T, D] where the model ends
   TensorView d_hidden_;  // f32
+  TensorView d_last_;    // [T, n D] f32: what multi-token prediction has for the last state
   TensorView states_;    // [layers (+ 1 where the model ends), T, n D] f32, where wanted
 };
 

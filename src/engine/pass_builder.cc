@@ -43,4 +43,18 @@ model::Pass PassBuilder::build(Backend& backend, const model::ModelWeights& weig
           .lists = lists_};
 }
 
+model::Pass PassBuilder::build_beside(const model::Pass& pass) {
+  return {.backend = pass.backend,
+          .weights = pass.weights,
+          .ropes = pass.ropes,
+          .tokens = tokens_,
+          .positions = positions_,
+          .sequences = sequences_,
+          .rows = rows_,
+          .cache = pass.cache,
+          .lists = pass.lists,
+          .adapter_gradients = pass.adapter_gradients,
+          .base_gradients = pass.base_gradients};
+}
+
 }  // namespace strata::engine

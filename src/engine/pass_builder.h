@@ -20,6 +20,9 @@ class PassBuilder {
   model::Pass build(Backend& backend, const model::ModelWeights& weights, model::RopeTables& ropes,
                     const model::CacheLayout& cache);
 
+  // A pass over other rows with all else of `pass`, whose lists it uses.
+  model::Pass build_beside(const model::Pass& pass);
+
   // Of a pass that was counted.
   [[nodiscard]] const std::vector<model::SavedCost>& saved_costs() const { return lists_.saved; }
 

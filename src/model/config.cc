@@ -99,14 +99,16 @@ ConfigObject text_config(const ConfigObject& object, const Family& family, Parse
 void check_layers(const ConfigObject& object, const ModelConfig& config) {
   if (!(config.rms_norm_eps >= 0.0)) object.fail("rms_norm_eps must be >= 0");
   const LayerConfig* checked = nullptr;
-  for (const LayerConfig& layer : config.layers) {
-    if (checked != nullptr && layer == *checked) continue;
+  const auto check = [&](const LayerConfig& layer) {
+    if (checked != nullptr && layer == *checked) return;
     checked = &layer;
     for (const Sublayer& sublayer : layer) {
       const std::string fault = sublayer.block.ops().fault(sublayer.block.config());
       if (!fault.empty()) object.fail(fault);
     }
-  }
+  };
+  for (const LayerConfig& layer : config.layers) check(layer);
+  if (config.mtp_layer) check(*config.mtp_layer);
   // Sizes are below 2^31 each; their products must stay countable, whatever the file claims.
   constexpr double kMostParameters = 1e13;
   double parameters =

@@ -33,6 +33,10 @@ struct ModelConfig {
   double initializer_range = 0.02;
   bool tie_word_embeddings = false;
   std::vector<LayerConfig> layers;
+  // The layer of multi-token prediction that checkpoints may hold (model/mtp.h). Behind the
+  // decoder's in the table of layers where `use_mtp` is set; otherwise it takes no part.
+  std::optional<LayerConfig> mtp_layer;
+  bool use_mtp = false;
   std::optional<Streams> streams;  // nothing: one stream, the residual itself
   std::vector<RopeSpec> ropes;     // blocks name theirs by its place here
   int64_t num_mtp_layers = 0;      // beyond the layers in a checkpoint; they take no part

@@ -12,6 +12,11 @@ std::span<const int32_t> tokens_of(const Pass& pass, const AdapterRun& run) {
                              static_cast<size_t>(run.end - run.begin));
 }
 
+const LoraModule* module_of(const Pass& pass, const AdapterRun& run) {
+  if (run.adapter == nullptr) return nullptr;
+  return run.adapter->find(-1, pass.is_mtp ? kMtpEmbedding : kEmbedding);
+}
+
 // h = round(scale * A[:, id]), [rows, r]; A is read from its masters, rounded as a panel copy would
 // be.
 TensorView gather_columns(Pass& pass, const AdapterRun& run, const LoraModule& module) {
@@ -34,7 +39,7 @@ void embedding_forward(Pass& pass, TensorView x) {
   const float scale = embedding_scale(pass);
   if (scale != 1.0f) ops::scale(pass.backend, x, scale, x);
   for (const AdapterRun& run : pass.rows.runs()) {
-    const LoraModule* module = run.adapter == nullptr ? nullptr : run.adapter->find(-1, kEmbedding);
+    const LoraModule* module = module_of(pass, run);
     if (module == nullptr) continue;
     const Scratch::Mark mark(pass.backend.scratch());
     const TensorView rows = x.slice_rows(run.begin, run.end);
@@ -56,7 +61,7 @@ void embedding_backward(Pass& pass, TensorView d) {
     d = scaled;
   }
   for (const AdapterRun& run : pass.rows.runs()) {
-    const LoraModule* module = run.adapter == nullptr ? nullptr : run.adapter->find(-1, kEmbedding);
+    const LoraModule* module = module_of(pass, run);
     if (module == nullptr || !pass.adapter_gradients || !run.adapter->trains()) continue;
     const Scratch::Mark mark(pass.backend.scratch());
     const TensorView h = gather_columns(pass, run, *module);
@@ -69,9 +74,11 @@ void embedding_backward(Pass& pass, TensorView d) {
     // h = scale * A[:, id]: tokens ascending, one chain a column
     ops::scatter_add_columns(pass.backend, d_h, tokens_of(pass, run), module->d_a);
   }
-  const TensorView d_embedding = pass.base_gradient(pass.weights.embedding_index());
+  if (pass.base_gradients == nullptr) return;
+  const TensorView d_embedding = pass.is_mtp ? pass.base_gradients->d_mtp_embedding
+                                             : pass.base_gradient(pass.weights.embedding_index());
   // x = E[id]
-  if (!d_embedding.empty()) ops::scatter_add(pass.backend, d, pass.tokens, d_embedding);
+  ops::scatter_add(pass.backend, d, pass.tokens, d_embedding);
 }
 
 }  // namespace strata::model

@@ -5,12 +5,13 @@
 namespace strata::model {
 namespace {
 
-LinearWeights head_linear(const ModelWeights& weights) {
-  return {.weight = weights.head(), .bias = {}, .target = kHead};
+LinearWeights head_linear(const Pass& pass) {
+  return {.weight = pass.weights.head(), .bias = {}, .target = head_target(pass)};
 }
 
 TensorView head_gradient(const Pass& pass) {
   if (pass.base_gradients == nullptr) return {};
+  if (pass.is_mtp) return pass.base_gradients->d_mtp_head;
   const bool tied = pass.weights.head_index() == pass.weights.embedding_index();
   return tied ? pass.base_gradients->d_tied_head
               : pass.base_gradients->d_weight[pass.weights.head_index()];
@@ -20,13 +21,12 @@ TensorView head_gradient(const Pass& pass) {
 
 void head_forward(Pass& pass, const RowGroups& rows, TensorView x, TensorView h,
                   TensorView logits) {
-  linear_forward(pass, rows, head_linear(pass.weights), x, {}, h, logits);
+  linear_forward(pass, rows, head_linear(pass), x, {}, h, logits);
 }
 
 void head_backward(Pass& pass, const RowGroups& rows, TensorView x, TensorView h,
                    TensorView d_logits, TensorView d_x) {
-  linear_backward(pass, rows, head_linear(pass.weights), x, h, d_logits, d_x, false,
-                  head_gradient(pass));
+  linear_backward(pass, rows, head_linear(pass), x, h, d_logits, d_x, false, head_gradient(pass));
 }
 
 void RowChunks::start(const Pass& pass, std::span<const uint8_t> selected) {

@@ -6,6 +6,9 @@
 
 namespace strata::model {
 
+// The head's adapter target in this pass.
+[[nodiscard]] inline int head_target(const Pass& pass) { return pass.is_mtp ? kMtpHead : kHead; }
+
 // Writes logits [C, V] f32 from x [C, D]; h [C, R] receives the adapter term's inner product, or is
 // empty.
 void head_forward(Pass& pass, const RowGroups& rows, TensorView x, TensorView h, TensorView logits);

@@ -44,6 +44,8 @@ struct PassSequence {
 struct BaseGradients {
   std::vector<TensorView> d_weight;
   TensorView d_tied_head;
+  // Of the second use of embedding and head, by multi-token prediction: apart for the same reason.
+  TensorView d_mtp_embedding, d_mtp_head;
   // Rows that each expert had, [i] like the weight table: of the router's bias that is to follow
   // them; all others empty, and no list at all where none is.
   std::vector<std::vector<int64_t>> expert_loads;
@@ -96,6 +98,7 @@ struct PassLists {
   std::vector<int32_t> entry_positions;
   ExpertRows expert_rows;  // of the sparse layer at work
   std::vector<int64_t> expert_ends;
+  RowGroups stream_rows;  // where each stream is a row
 };
 
 struct Pass {
@@ -110,6 +113,7 @@ struct Pass {
   PassLists& lists;
   bool adapter_gradients = false;           // accumulate into adapters that train
   BaseGradients* base_gradients = nullptr;  // or none
+  bool is_mtp = false;                      // of multi-token prediction (model/mtp.h)
 
   [[nodiscard]] int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   [[nodiscard]] DType dtype() const { return weights.compute_dtype(); }

@@ -147,7 +147,7 @@ void LossPass::chunk(model::Pass& pass, const LossInputs& inputs, std::span<cons
   const model::RowGroups& groups = chunks_.groups();
   const TensorView x = scratch.take(pass.dtype(), {count, hidden.cols()});
   const TensorView lse = scratch.take(DType::kF32, {count, 2});
-  const int64_t rank = model::largest_rank(groups, -1, model::kHead);
+  const int64_t rank = model::largest_rank(groups, -1, model::head_target(pass));
   const TensorView h = rank == 0 ? TensorView() : scratch.take(pass.dtype(), {count, rank});
   ops::gather(pass.backend, hidden, rows, x);
   const TensorView logits = score(pass, inputs, rows, x, h, lse, logprobs);

@@ -39,6 +39,7 @@ api::StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter,
                              const api::AdamW& adamw) {
   if (!adapter.trains() || !adapter.has_gradient)
     return {.stepped = false, .grad_norm = 0.0, .step = adapter.step};
+  adapter.finish_gradients(backend);
   return step_adapter(backend, adapter, adamw,
                       std::sqrt(ops::sum_of_squares(backend, adapter.gradient_parts())));
 }
@@ -78,6 +79,13 @@ BaseTrainer::BaseTrainer(const Backend& backend, const model::ModelWeights& weig
     tied_memory_ = Memory(allocator_, shape.num_elements() * dtype_bytes(DType::kF32));
     gradients_.d_tied_head = TensorView(tied_memory_.data(), DType::kF32, shape);
   }
+  if (!weights.layers().mtp_layer()) return;
+  const Shape& shape = weights.table()[weights.embedding_index()].shape;
+  const int64_t bytes = Arena::aligned(shape.num_elements() * dtype_bytes(DType::kF32));
+  mtp_memory_ = Memory(allocator_, 2 * bytes);
+  char* base = static_cast<char*>(mtp_memory_.data());
+  gradients_.d_mtp_embedding = TensorView(base, DType::kF32, shape);
+  gradients_.d_mtp_head = TensorView(base + bytes, DType::kF32, shape);
 }
 
 std::vector<TensorView> BaseTrainer::views(TensorView flat) const {
@@ -138,9 +146,14 @@ void BaseTrainer::enable_steps(FunctionRef<void(size_t, TensorView)> read, const
 }
 
 void BaseTrainer::finish_gradients(Backend& backend) {
-  if (gradients_.d_tied_head.empty()) return;
-  ops::add_into(backend, gradients_.d_tied_head, gradients_.d_weight[weights_.embedding_index()]);
-  ops::fill_zero(backend, gradients_.d_tied_head);
+  const auto add = [&](TensorView apart, size_t index) {
+    if (apart.empty()) return;
+    ops::add_into(backend, apart, gradients_.d_weight[index]);
+    ops::fill_zero(backend, apart);
+  };
+  add(gradients_.d_tied_head, weights_.embedding_index());
+  add(gradients_.d_mtp_embedding, weights_.embedding_index());
+  add(gradients_.d_mtp_head, weights_.head_index());
 }
 
 api::StepResult BaseTrainer::step(Backend& backend, model::ModelWeights& weights,
@@ -250,7 +263,10 @@ void BaseTrainer::count_step(Backend& counter) {
 
 void BaseTrainer::zero_gradients(Backend& backend) {
   ops::fill_zero(backend, grads_);
-  if (!gradients_.d_tied_head.empty()) ops::fill_zero(backend, gradients_.d_tied_head);
+  for (const TensorView& apart :
+       {gradients_.d_tied_head, gradients_.d_mtp_embedding, gradients_.d_mtp_head}) {
+    if (!apart.empty()) ops::fill_zero(backend, apart);
+  }
   for (std::vector<int64_t>& loads : gradients_.expert_loads)
     std::fill(loads.begin(), loads.end(), 0);
   has_gradient = false;

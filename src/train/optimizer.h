@@ -50,7 +50,8 @@ class BaseTrainer {
   [[nodiscard]] bool steps_enabled() const { return steps_enabled_; }
 
   [[nodiscard]] model::BaseGradients* gradients() { return &gradients_; }
-  // Adds the tied head's accumulator to the embedding's; gradient() is then complete. Idempotent.
+  // Adds what embedding and head accumulated apart (model::BaseGradients); gradient() is then
+  // complete. Idempotent.
   void finish_gradients(Backend& backend);
   // Views of buffers, which do not train, are empty, and of what another stage holds.
   [[nodiscard]] TensorView gradient(size_t index) const { return gradients_.d_weight[index]; }
@@ -102,7 +103,7 @@ class BaseTrainer {
   int64_t num_parameters_ = 0;
   bool steps_enabled_ = false;
   BaseStep how_;
-  Memory grad_memory_, tied_memory_, step_memory_;
+  Memory grad_memory_, tied_memory_, mtp_memory_, step_memory_;
   TensorView grads_, params_, m_, v_;
   std::vector<TensorView> masters_, firsts_, seconds_;
   model::BaseGradients gradients_;

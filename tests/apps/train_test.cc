@@ -63,11 +63,11 @@ class TrainTest : public testing::Test {
 
   [[nodiscard]] std::string model() const { return root_ + "/model"; }
   // Two layers of DeepSeek-V4 under the same tokenizer, the second with a scored router.
-  [[nodiscard]] std::string make_v4_model() const {
-    const std::string out = root_ + "/v4";
+  [[nodiscard]] std::string make_v4_model(bool mtp = false) const {
+    const std::string out = root_ + (mtp ? "/v4-mtp" : "/v4");
     if (fs::exists(out)) return out;
     const std::string config = root_ + "/v4-config";
-    fs::copy(root_ + "/config", config);
+    if (!fs::exists(config)) fs::copy(root_ + "/config", config);
     std::ofstream(config + "/config.json")
         << R"({"architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4",
       "vocab_size": 4096, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
@@ -75,7 +75,7 @@ class TrainTest : public testing::Test {
       "sliding_window": 8, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8,
       "num_hash_layers": 1, "layer_types": ["sliding_attention", "heavily_compressed_attention"],
       "hc_mult": 2, "hc_sinkhorn_iters": 3, "max_position_embeddings": 512, "torch_dtype": "float32"})";
-    EXPECT_EQ(run_init({.config = config, .out = out, .seed = 1, .threads = 2}), 0);
+    EXPECT_EQ(run_init({.config = config, .out = out, .seed = 1, .mtp = mtp, .threads = 2}), 0);
     return out;
   }
   [[nodiscard]] static std::vector<float> values_of(const std::string& dir,
@@ -376,6 +376,65 @@ TEST_F(TrainTest, RoutersBiasesFollowLoadsAndAKilledRunFindsThemAgain) {
   const TrainOptions still = run("still", 0);
   ASSERT_EQ(run_train(still), 0);
   EXPECT_EQ(values_of(still.out, biases), std::vector<float>(4, 0.0f));
+}
+
+TEST_F(TrainTest, MultiTokenPredictionTrainsBesideTheModel) {
+  const std::string name = "model.mtp.0.e_proj.weight";
+  const auto run = [&](const char* out, std::optional<double> weight) {
+    TrainOptions o = options(out);
+    o.model = make_v4_model(/*mtp=*/true);
+    o.method = "full";
+    o.mtp_weight = weight;
+    return o;
+  };
+  const auto mtp_losses = [&](const char* out) {
+    std::vector<double> values;
+    for (const auto& record : report::read_metrics(root_ + "/" + out + "/metrics.jsonl")) {
+      const double loss = record.number("mtp_loss");
+      if (loss == loss) values.push_back(loss);
+    }
+    return values;
+  };
+  // Where the model has the layer it is trained unless it is switched off.
+  const TrainOptions straight = run("straight", {});
+  ASSERT_EQ(run_train(straight), 0);
+  TrainOptions killed = run("killed", {});
+  EXPECT_TRUE(kill_after(killed, 15));
+  killed.resume = true;
+  ASSERT_EQ(run_train(killed), 0);
+  expect_same_files("straight", "killed", {"model.safetensors", "trainer/optimizer.safetensors"});
+  const std::vector<double> losses_of_run = mtp_losses("straight");
+  ASSERT_EQ(losses_of_run.size(), 30u);
+  EXPECT_LT(losses_of_run.back(), 0.9 * losses_of_run.front());
+  const std::vector<float> before = values_of(straight.model, name);
+  EXPECT_NE(values_of(straight.out, name), before);
+
+  const TrainOptions off = run("off", 0.0);
+  ASSERT_EQ(run_train(off), 0);
+  EXPECT_TRUE(mtp_losses("off").empty());
+  EXPECT_EQ(values_of(off.out, name), before);
+}
+
+TEST_F(TrainTest, AnAdapterMayHaveMultiTokenPredictionToo) {
+  TrainOptions o = options("adapter");
+  o.model = make_v4_model(/*mtp=*/true);
+  o.steps = 4;
+  ASSERT_EQ(run_train(o), 0);
+  const std::string key = "base_model.model.model.mtp.0.h_proj.lora_B.weight";
+  EXPECT_EQ(SafetensorsFile(o.out + "/adapter_model.safetensors").find(key), nullptr);
+  o.out = root_ + "/adapter-mtp";
+  o.mtp_weight = 0.3;
+  ASSERT_EQ(run_train(o), 0);
+  const SafetensorsFile file(o.out + "/adapter_model.safetensors");
+  const TensorInfo* b = file.find(key);
+  ASSERT_NE(b, nullptr);
+  std::vector<float> values(static_cast<size_t>(b->shape.num_elements()));
+  file.read_f32(*b, 0, std::ssize(values), values.data());
+  EXPECT_TRUE(std::any_of(values.begin(), values.end(), [](float v) { return v != 0.0f; }));
+  o = options("none");
+  o.mtp_weight = 0.3;
+  EXPECT_NE(fault(o).find("no layer of multi-token prediction"), std::string::npos) << fault(o);
+  EXPECT_FALSE(fs::exists(o.out));
 }
 
 TEST_F(TrainTest, ThreadsRecomputeAndPassesDoNotChangeABit) {

@@ -21,13 +21,14 @@ struct TinyEngine {
   DType dtype = DType::kBF16;
   int threads = 1;
   EngineOptions options = {};
+  model::UseMtp mtp = model::UseMtp::kNever;
 };
 
 inline std::unique_ptr<Engine> tiny_engine(const TinyEngine& setup) {
   auto backend = std::make_unique<Backend>(choose_cpu_path(), test_threads(setup.threads));
   auto model = model::load_model(
       *backend, std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + setup.model + "/model",
-      {.compute_dtype = setup.dtype});
+      {.compute_dtype = setup.dtype, .mtp = setup.mtp});
   return std::make_unique<Engine>(std::move(backend), std::move(model), setup.options);
 }
 

@@ -23,6 +23,8 @@ namespace strata::golden {
 namespace {
 
 const std::string kSaved = STRATA_SOURCE_DIR "/tests/golden/deepseek_v4/model";
+// In the published names, with the layer of multi-token prediction, which transformers leaves out.
+const std::string kMtp = STRATA_SOURCE_DIR "/tests/golden/deepseek_v4_mtp/model";
 
 using Table = std::vector<std::pair<const char*, const char*>>;
 
@@ -57,6 +59,13 @@ const Table kPublished = {{R"(^model\.embed_tokens\.)", "embed."},
                           {R"(^model\.)", ""},
                           {R"(\.attn\.norm\.)", ".attn.kv_norm."}};
 
+// What transformers' names would be of a published file, and those in memory of these.
+const Table kSavedOfPublished = {{R"(^embed\.)", "model.embed_tokens."},
+                                 {R"(^hc_head_)", "model.hc_head.hc_"},
+                                 {R"(^(norm|layers|mtp)\.)", "model.$1."},
+                                 {R"(\.attn\.kv_norm\.)", ".attn.norm."}};
+const Table kMtpInMemory = {{R"(\.hc_head_)", ".hc_head.hc_"}};
+
 std::string renamed(std::string name, const Table& table) {
   for (const auto& [from, to] : table) name = std::regex_replace(name, std::regex(from), to);
   return name;
@@ -68,9 +77,9 @@ struct Stored {
 };
 using Model = std::map<std::string, Stored>;
 
-Model read_model() {
+Model read_model(const std::string& dir = kSaved) {
   Model model;
-  const CheckpointDir checkpoint(kSaved);
+  const CheckpointDir checkpoint(dir);
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
     Stored& stored = model[tensor.info.name];
     stored.decl.name = tensor.info.name;
@@ -82,10 +91,11 @@ Model read_model() {
   return model;
 }
 
-std::string write_model(const std::string& name, const Model& model) {
+std::string write_model(const std::string& name, const Model& model,
+                        const std::string& source = kSaved) {
   const std::string dir = temporary_path(name);
   std::filesystem::create_directories(dir);
-  std::filesystem::copy_file(kSaved + "/config.json", dir + "/config.json",
+  std::filesystem::copy_file(source + "/config.json", dir + "/config.json",
                              std::filesystem::copy_options::overwrite_existing);
   std::vector<TensorDecl> decls;
   for (const auto& [key, stored] : model) decls.push_back(stored.decl);
@@ -151,8 +161,12 @@ constexpr const char* kParameters =
     R"({"sequences": [{"tokens": [1, 2, 3, 4, 5, 6, 7, 8, 9], "targets": [2, 3, 4, 5, 6, 7, 8, 9, 1]}],
         "want": ["logits"], "train": {"what": "params", "steps": 1, "lr": 0}})";
 
-Tensors run(const std::string& dir) {
-  const ProbeResult result = run_probe({.model = dir, .request = request(kParameters)});
+constexpr const char* kMtpParameters =
+    R"({"sequences": [{"tokens": [1, 2, 3, 4, 5, 6, 7, 8, 9], "targets": [2, 3, 4, 5, 6, 7, 8, 9, 1]}],
+        "mtp": 0.3, "want": ["logits", "loss"], "train": {"what": "params", "steps": 1, "lr": 0}})";
+
+Tensors run(const std::string& dir, const char* what = kParameters) {
+  const ProbeResult result = run_probe({.model = dir, .request = request(what)});
   EXPECT_EQ(result.exit_code, 0) << result.message;
   return result.tensors;
 }
@@ -164,18 +178,19 @@ class Names : public ::testing::Test {
   }
 };
 
-TEST_F(Names, ThreeFamiliesHoldTheSameParameters) {
-  const Model saved = read_model();
-  const Tensors want = run(kSaved);
-  // The numbers of `saved`, under the names of the other family.
-  for (const auto& [name, model] : std::map<std::string, Model>{
-           {"published", with_names(saved, kPublished)},
-           {"in_memory", with_names(saved, kInMemory)},
-           {"stacked", with_stacked_experts(with_names(saved, kInMemory))}}) {
+// The numbers of `source`, a model's directory, under the names of other families, compute what it
+// computes and come back as they are.
+void expect_same(const std::string& source, const std::map<std::string, Model>& models,
+                 const char* what) {
+  const Tensors want = run(source, what);
+  for (const auto& [name, model] : models) {
     SCOPED_TRACE(name);
-    const std::string dir = write_model(name, model);
-    const Tensors got = run(dir);
-    EXPECT_EQ(got.at("logits").values, want.at("logits").values);
+    const std::string dir = write_model(name, model, source);
+    const Tensors got = run(dir, what);
+    for (const char* const key : {"logits", "mtp_logits", "mtp_loss"}) {
+      ASSERT_EQ(got.contains(key), want.contains(key)) << key;
+      if (want.contains(key)) EXPECT_EQ(got.at(key).values, want.at(key).values) << key;
+    }
     size_t num_compared = 0;
     for (const auto& [key, tensor] : got) {
       if (!key.starts_with("param_final.")) continue;
@@ -195,6 +210,43 @@ TEST_F(Names, ThreeFamiliesHoldTheSameParameters) {
     EXPECT_EQ(num_compared, model.size() - num_buffers);
     std::filesystem::remove_all(dir);
   }
+}
+
+TEST_F(Names, ThreeFamiliesHoldTheSameParameters) {
+  const Model saved = read_model();
+  expect_same(kSaved,
+              {{"published", with_names(saved, kPublished)},
+               {"in_memory", with_names(saved, kInMemory)},
+               {"stacked", with_stacked_experts(with_names(saved, kInMemory))}},
+              kParameters);
+}
+
+TEST_F(Names, MultiTokenPredictionHasTheSameThree) {
+  const Model saved = with_names(read_model(kMtp), kSavedOfPublished);
+  const Model in_memory = with_names(with_names(saved, kInMemory), kMtpInMemory);
+  expect_same(kMtp,
+              {{"saved", saved},
+               {"in_memory", in_memory},
+               {"stacked", with_stacked_experts(in_memory)},
+               {"beside", with_names(in_memory, {{R"(^model\.mtp\.)", "mtp."}})}},
+              kMtpParameters);
+}
+
+// A layer that is there in part is not there: what is missing is named. Without a weight nobody
+// looks.
+TEST_F(Names, APartOfTheLayerIsNotEnough) {
+  Model model = read_model(kMtp);
+  model.erase("mtp.0.enorm.weight");
+  const std::string dir = write_model("partial", model, kMtp);
+  const auto probe = [&](const char* what) {
+    return run_probe({.model = dir, .request = request(what)});
+  };
+  const ProbeResult with = probe(kMtpParameters);
+  EXPECT_EQ(with.exit_code, 2);
+  EXPECT_NE(with.message.find("1 fault(s)"), std::string::npos) << with.message;
+  EXPECT_NE(with.message.find("model.mtp.0.enorm.weight"), std::string::npos) << with.message;
+  EXPECT_EQ(probe(kParameters).exit_code, 0);
+  std::filesystem::remove_all(dir);
 }
 
 // A matrix in few bits: bytes, scales of powers of two, and the values that they stand for.

@@ -61,6 +61,8 @@ class Definition:
         self.w = tensors
         self.wrong = wrong
         self.eps = self.c.get("rms_norm_eps", 1e-6)
+        self.loads = {}  # rows of each expert, by its layer
+        self.margins = []  # of choices: from the last that is chosen to the next
 
     def is_wrong(self, trap):
         return self.wrong == trap
@@ -87,14 +89,15 @@ class Definition:
     def turn(self, x, positions, kind, sign=1):
         """x [S, heads, H]: the last R columns, pair by pair."""
         angle = positions[:, None, None] * self.frequencies(kind) * sign
+        cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
         r = self.c["rotated"]
         head, tail = x[..., :-r], x[..., -r:]
         if self.is_wrong("halves in place of pairs"):
             a, b = tail[..., : r // 2], tail[..., r // 2:]
-            turned = torch.cat([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()], -1)
+            turned = torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
         else:
             a, b = tail[..., 0::2], tail[..., 1::2]
-            turned = torch.stack([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()], -1).flatten(-2)
+            turned = torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
         return torch.cat([head, turned], -1)
 
     def norm(self, x, name):
@@ -131,8 +134,10 @@ class Definition:
         for t in range(len(x)):
             seen = (t + 1) // m
             score = (weights[t][:, None] * (q[t] @ keys[:seen].T).clamp(min=0)).sum(0)
-            order = torch.sort(score, descending=True, stable=True).indices
+            score, order = torch.sort(score, descending=True, stable=True)
             lists.append(order[: c["index_topk"]])
+            if seen > c["index_topk"]:
+                self.margins.append((score[c["index_topk"] - 1] - score[c["index_topk"]]).item())
         return lists
 
     def attention(self, at, x, kind):
@@ -179,13 +184,19 @@ class Definition:
         scores = torch.nn.functional.softplus(x @ self.w[at + "gate.weight"].T).sqrt()
         limit = c["swiglu_limit"]
         shared = None if self.is_wrong("the shared expert not clamped") else limit
-        rows = []
+        rows, k = [], c["num_experts_per_tok"]
+        loads = self.loads.setdefault(at, [0] * scores.shape[1])
         for t in range(len(x)):
             if hashed and not self.is_wrong("hash layers choose by score"):
                 chosen = self.w[at + "gate.tid2eid"][ids[t]].long()
             else:
                 bias = self.w.get(at + "gate.bias", torch.zeros(scores.shape[1]))
-                chosen = torch.sort(scores[t] + bias, descending=True, stable=True).indices[: c["num_experts_per_tok"]]
+                order = torch.sort(scores[t] + bias, descending=True, stable=True)
+                chosen = order.indices[:k]
+                if k < len(bias):
+                    self.margins.append((order.values[k - 1] - order.values[k]).item())
+            for e in chosen:
+                loads[int(e)] += 1
             weights = scores[t][chosen]
             if self.is_wrong("the router's bias in the weights") and not hashed:
                 weights = weights + self.w[at + "gate.bias"][chosen]
@@ -266,13 +277,17 @@ def published_tensors(model_dir):
     return out
 
 
-def add_adapter(tensors, folder, num_experts):
+def load_adapter(folder):
+    return {k: torch.as_tensor(v) for k, v in load_tensors(folder, "adapter_model").items()}
+
+
+def add_adapter(tensors, folder, num_experts, loaded=None):
     """The tensors with an adapter's products added; of the grouped projection too, whose groups share A."""
     with open(os.path.join(folder, "adapter_config.json"), encoding="utf-8") as f:
         config = json.load(f)
     assert not config.get("use_rslora") and not config.get("alpha_pattern")
     out = dict(tensors)
-    loaded = {k: torch.as_tensor(v) for k, v in load_tensors(folder, "adapter_model").items()}
+    loaded = loaded or load_adapter(folder)
 
     def add(module, a, b):
         name = v4.upstream_name(module + ".weight")

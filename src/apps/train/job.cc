@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -17,12 +18,20 @@ namespace {
 
 constexpr double kLoraRate = 2e-4;
 constexpr double kFullRate = 1e-5;
+constexpr double kMtpWeight = 0.3;  // as DeepSeek-V3 and V4 were trained for most of their tokens
 
 std::vector<int64_t> lengths_of(const std::vector<data::Example>& examples) {
   std::vector<int64_t> lengths;
   for (const data::Example& example : examples)
     lengths.push_back(static_cast<int64_t>(example.tokens.size()));
   return lengths;
+}
+
+// Targets of multi-token prediction: all that are trained but a first token's.
+int64_t num_mtp_trained(const data::Example& example) {
+  if (example.weights.empty()) return 0;
+  return std::count_if(example.weights.begin() + 1, example.weights.end(),
+                       [](float weight) { return weight != 0.0f; });
 }
 
 }  // namespace
@@ -56,6 +65,10 @@ TrainJob::TrainJob(const TrainOptions& options, std::unique_ptr<engine::Pipeline
 
 int64_t TrainJob::num_trained_parameters() { return sizes_of_state().front(); }
 
+double TrainJob::mtp_weight() const {
+  return pipeline_->engine().config().use_mtp ? options_.mtp_weight.value_or(kMtpWeight) : 0.0;
+}
+
 api::BatchResult TrainJob::run(const std::vector<data::Example>& examples, const Pass& pass,
                                float weight, api::Gradients gradients) {
   std::vector<api::Datum> data;
@@ -67,18 +80,21 @@ api::BatchResult TrainJob::run(const std::vector<data::Example>& examples, const
       datum.inputs[api::LossInput::kWeights].push_back(w * weight);
   }
   api::Batch batch = {.gradients = gradients};
+  if (gradients != api::Gradients::kNone) batch.mtp_weight = static_cast<float>(mtp_weight());
   for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum, .slot = slot_});
   return pipeline_->run(batch);
 }
 
-double TrainJob::run_step(const std::vector<Pass>& passes, float weight) {
+TrainJob::Losses TrainJob::run_step(const std::vector<Pass>& passes, float weight) {
   const auto gradients = is_lora() ? api::Gradients::kAdapters : api::Gradients::kParameters;
-  double loss = 0;
+  Losses losses;
   if (!is_divided()) {
     for (const Pass& pass : passes) {
-      loss += run(data_.train.examples, pass, weight, gradients).loss_sum;
+      const api::BatchResult result = run(data_.train.examples, pass, weight, gradients);
+      losses.decoder += result.loss_sum;
+      losses.mtp += result.mtp_loss_sum;
     }
-    return loss;
+    return losses;
   }
   Pass all;
   for (const Pass& pass : passes) all.insert(all.end(), pass.begin(), pass.end());
@@ -89,23 +105,30 @@ double TrainJob::run_step(const std::vector<Pass>& passes, float weight) {
     for (size_t i = 0; i < pass.size(); ++i, ++sequence) {
       for (const float value : sequence->losses) of_pass += static_cast<double>(value);
     }
-    loss += of_pass;
+    losses.decoder += of_pass;
   }
-  return loss;
+  return losses;
 }
 
 TrainStep TrainJob::step() {
   const data::StepPlan plan = plan_.step(steps_done_);
   TrainStep done{.step = steps_done_ + 1, .epoch = plan.epoch};
+  int64_t mtp_tokens = 0;
   for (const auto& pass : plan.passes) {
     for (const int64_t i : pass) {
       const data::Example& example = data_.train.examples[static_cast<size_t>(i)];
       done.trained_tokens += example.num_trained;
       done.tokens += static_cast<int64_t>(example.tokens.size());
+      mtp_tokens += num_mtp_trained(example);
     }
   }
   const float weight = 1.0f / static_cast<float>(done.trained_tokens);
-  done.loss = run_step(plan.passes, weight);
+  const Losses losses = run_step(plan.passes, weight);
+  done.loss = losses.decoder;
+  if (mtp_weight() > 0 && mtp_tokens > 0) {
+    done.mtp_loss =
+        losses.mtp * static_cast<double>(done.trained_tokens) / static_cast<double>(mtp_tokens);
+  }
   done.lr = data::learning_rate(schedule_, done.step);
   const api::StepResult result = pipeline_->step(slot_, {.lr = done.lr,
                                                          .beta1 = options_.beta1,

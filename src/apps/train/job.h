@@ -4,6 +4,7 @@
 #pragma once
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,8 @@ namespace strata::apps {
 struct TrainStep {
   int64_t step = 0;  // 1, 2, ...
   int64_t epoch = 0;
-  double loss = 0;  // nats per trained token
+  double loss = 0;                      // nats per trained token
+  std::optional<double> mtp_loss = {};  // likewise, of multi-token prediction
   double lr = 0;
   double grad_norm = 0;
   int64_t tokens = 0;
@@ -60,6 +62,8 @@ class TrainJob {
   // Which prints and writes.
   [[nodiscard]] bool is_first_rank() const { return pipeline_->is_first_rank(); }
   [[nodiscard]] bool is_lora() const { return options_.method == "lora"; }
+  // Of multi-token prediction's loss; 0: it takes no part.
+  [[nodiscard]] double mtp_weight() const;
   [[nodiscard]] int64_t num_steps() const { return plan_.num_steps(); }
   [[nodiscard]] int64_t steps_done() const { return steps_done_; }
   [[nodiscard]] int64_t num_trained_parameters();
@@ -84,12 +88,18 @@ class TrainJob {
 
  private:
   using Pass = std::vector<int64_t>;  // examples
-  // Runs these examples, each weight times `weight`.
+  // Sums of losses.
+  struct Losses {
+    double decoder = 0;
+    double mtp = 0;
+  };
+  // Runs these examples, each weight times `weight`; multi-token prediction where they take
+  // gradients.
   api::BatchResult run(const std::vector<data::Example>& examples, const Pass& pass, float weight,
                        api::Gradients gradients);
-  // The sum of the losses of a step's passes, each of which is summed alone. Stages run all of them
-  // as one batch, which they divide themselves.
-  double run_step(const std::vector<Pass>& passes, float weight);
+  // The sums of the losses of a step's passes, each of which is summed alone. Stages run all of
+  // them as one batch, which they divide themselves.
+  Losses run_step(const std::vector<Pass>& passes, float weight);
   // A block of the state of all parameters, gathered from the stages on the first rank.
   TensorView gather_base(size_t block);
 

@@ -122,7 +122,7 @@ std::string decision(const engine::RecomputePlan::Row& row) {
 RunShape train_shape(const TrainOptions& options, const model::ModelConfig& config,
                      const data::Dataset& train, const data::Dataset& eval) {
   const bool is_lora = options.method == "lora";
-  RunShape shape = {.pass = {.backward = true, .train_base = !is_lora},
+  RunShape shape = {.pass = {.backward = true, .train_base = !is_lora, .mtp = config.use_mtp},
                     .longest = std::max(longest_of(train), longest_of(eval)),
                     .step_tokens = std::min(options.batch_tokens, train.num_tokens)};
   for (const data::Example& example : train.examples) {

@@ -96,6 +96,12 @@ void check_vocabulary(const data::Dataset& dataset, int64_t vocab_size, const st
   }
 }
 
+model::UseMtp use_mtp(const TrainOptions& options) {
+  if (!options.mtp_weight)
+    return options.method == "full" ? model::UseMtp::kIfThere : model::UseMtp::kNever;
+  return *options.mtp_weight > 0 ? model::UseMtp::kAlways : model::UseMtp::kNever;
+}
+
 void check_router_biases(const TrainOptions& options, const model::LoadedModel& model) {
   const std::vector<model::Parameter>& table = model.weights->table();
   if (options.router_bias_rate == 0) return;
@@ -144,7 +150,10 @@ std::unique_ptr<TrainJob> make_train_job(Comm& comm, const engine::PipelinePlan&
                                          const TrainOptions& options, const TrainData& data) {
   if (!plan.is_whole()) check_divided(options);
   EngineSetup setup = options;
-  setup.offload = choose_offload(options, data.train, data.eval);
+  if (plan.num_stages() == 1) setup.mtp = use_mtp(options);
+  TrainOptions planned = options;
+  planned.mtp = setup.mtp;
+  setup.offload = choose_offload(planned, data.train, data.eval);
   auto pipeline = make_pipeline(comm, plan, setup, {.pass_tokens = options.micro_tokens});
   const int64_t vocab_size = pipeline->engine().config().vocab_size;
   check_router_biases(options, pipeline->engine().model());

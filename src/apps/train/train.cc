@@ -199,19 +199,23 @@ class TrainLoop {
     busy_seconds_ += seconds;
     tokens_ += done.tokens;
     loss_ = done.loss;
+    mtp_loss_ = done.mtp_loss;
     if (!std::isfinite(done.loss)) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("step {}: the loss is {}; lower --lr, or use --dtype f32", done.step,
                               done.loss));
     }
     if (!log_) return;
-    log_->append(done.step, {{"epoch", done.epoch},
-                             {"loss", done.loss},
-                             {"lr", done.lr},
-                             {"grad_norm", done.grad_norm},
-                             {"tokens", done.tokens},
-                             {"trained_tokens", done.trained_tokens},
-                             {"tokens_per_s", static_cast<double>(done.tokens) / seconds}});
+    std::vector<report::Metric> metrics = {
+        {"epoch", done.epoch},
+        {"loss", done.loss},
+        {"lr", done.lr},
+        {"grad_norm", done.grad_norm},
+        {"tokens", done.tokens},
+        {"trained_tokens", done.trained_tokens},
+        {"tokens_per_s", static_cast<double>(done.tokens) / seconds}};
+    if (done.mtp_loss) metrics.push_back({"mtp_loss", *done.mtp_loss});
+    log_->append(done.step, metrics);
     progress_->update(done.step, note());
   }
 
@@ -236,6 +240,7 @@ class TrainLoop {
     for (const report::MetricsRecord& record : report::read_metrics(metrics_path(job_.options()))) {
       const double loss = record.number("loss"), eval_loss = record.number("eval_loss");
       if (std::isfinite(loss)) loss_ = loss;
+      if (std::isfinite(record.number("mtp_loss"))) mtp_loss_ = record.number("mtp_loss");
       if (!std::isfinite(eval_loss)) continue;
       if (!first_eval_) first_eval_ = eval_loss;
       last_eval_ = eval_loss;
@@ -247,6 +252,7 @@ class TrainLoop {
   }
   [[nodiscard]] std::string note() const {
     std::string text = fmt::format("loss {:.4f}", loss_);
+    if (mtp_loss_) text += fmt::format("  mtp {:.4f}", *mtp_loss_);
     if (last_eval_) text += fmt::format("  held out {:.4f}", *last_eval_);
     return text + fmt::format("  {} tok/s  {}", report::format_count(tokens_per_second()),
                               report::format_bytes(peak_rss_bytes()));
@@ -261,6 +267,7 @@ class TrainLoop {
   double busy_seconds_ = 0;
   int64_t tokens_ = 0;
   double loss_ = 0;
+  std::optional<double> mtp_loss_;
   std::optional<double> first_eval_;
   std::optional<double> last_eval_;
 };
@@ -269,6 +276,10 @@ void TrainLoop::print_summary() const {
   const TrainOptions& options = job_.options();
   report::Table table({{""}, {""}});
   table.add_row({"loss", fmt::format("{:.4f} nats per token (last step)", loss_)});
+  if (mtp_loss_) {
+    table.add_row({"mtp loss", fmt::format("{:.4f} nats per token (last step), times {}",
+                                           *mtp_loss_, job_.mtp_weight())});
+  }
   if (first_eval_ && last_eval_) {
     table.add_row({"held out", fmt::format("{:.4f} -> {:.4f} ({:+.1f} %)", *first_eval_,
                                            *last_eval_, 100 * (*last_eval_ / *first_eval_ - 1))});

@@ -31,6 +31,8 @@ struct TrainOptions : EngineSetup {
   int64_t warmup_steps = 10;
   std::string optimizer = "adamw";  // or "muon", for the matrices of --method full
   double muon_momentum = 0.95;
+  // Of the loss of multi-token prediction. 0.3 for full where the model has its layer, 0 for lora.
+  std::optional<double> mtp_weight;
   double router_bias_rate = 0;  // of --method full: what routers' biases move by; 0: they stay
   double beta1 = 0.9;
   double beta2 = 0.95;

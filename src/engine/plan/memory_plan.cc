@@ -21,7 +21,7 @@ PassPlan plan_sequences(Engine& engine, const PlanShape& shape, const Adapters& 
   const std::vector<int32_t> targets(static_cast<size_t>(count * length), 0);
   const std::vector<float> weights(targets.size(), 1.0f);
   const std::vector<api::Loss> losses_of_sequences(static_cast<size_t>(count));
-  std::vector<float> logprobs(targets.size()), losses(targets.size());
+  std::vector<float> logprobs(targets.size()), losses(targets.size()), mtp_losses(targets.size());
   PassBuilder builder;
   for (int64_t i = 0; i < count; ++i) {
     const auto next = static_cast<size_t>(i * std::ssize(adapters) / count);
@@ -40,7 +40,9 @@ PassPlan plan_sequences(Engine& engine, const PlanShape& shape, const Adapters& 
       .want_loss = true,
       .inputs = inputs,
       .logprobs = logprobs,
-      .losses = losses};
+      .losses = losses,
+      .mtp_weight = shape.mtp ? 1.0f : 0.0f,
+      .mtp_losses = mtp_losses};
   PassMeter meter(engine.backend());
   PassPlan plan = meter.count([&](Backend& counter) { run_pass(counter, engine, work, state); });
   plan.saved = builder.saved_costs();
@@ -92,8 +94,10 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_byte
   if (shape.train_base) {
     // Masters, gradients, and moments, of which some parameters may have one alone.
     int64_t floats = 3 * weights.num_parameters() + engine.base_trainer().num_second_moments();
-    if (engine.config().tie_word_embeddings)
-      floats += engine.config().vocab_size * engine.config().hidden_size;
+    // Accumulators of embedding and head apart from their gradients.
+    const model::ModelConfig& c = engine.config();
+    floats += (c.tie_word_embeddings ? 1 : 0) * c.vocab_size * c.hidden_size;
+    floats += (c.use_mtp ? 2 : 0) * c.vocab_size * c.hidden_size;
     plan.items.push_back({"base training", floats * dtype_bytes(DType::kF32)});
   }
   plan.items.push_back({"pass", pass_bytes});

@@ -17,6 +17,7 @@ struct PlanShape {
   std::vector<model::LoraModuleSpec> modules = {};
   bool backward = false;
   bool train_base = false;
+  bool mtp = false;                                // with multi-token prediction
   std::optional<model::Recompute> recompute = {};  // the engine's own unless given
   bool alone = false;  // its tokens are one sequence, as a datum that is longer than a pass runs
   bool weights_in_files = false;  // though the engine at hand may hold them in memory

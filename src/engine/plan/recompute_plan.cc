@@ -167,8 +167,8 @@ RecomputePlan RecomputePlanner::plan(int64_t bytes) {
       std::upper_bound(all.begin(), all.end(), bytes - least_,
                        [](int64_t room, const Choice& choice) { return room < choice.bytes; });
   for (auto i = static_cast<size_t>(beyond - all.begin()); i-- > 0;) {
-    const model::Recompute recompute =
-        keep_counts(choices_->classes(), choices_->counts(i), engine_.config().num_layers());
+    const model::Recompute recompute = keep_counts(choices_->classes(), choices_->counts(i),
+                                                   engine_.model().weights->layers().num_layers());
     const PassPlan pass = counted(recompute);
     if (pass.total() <= bytes) return described(recompute, pass);
   }

@@ -62,6 +62,15 @@ std::string canonical_path(const LayerTable& layers, const std::string& path) {
   return path;
 }
 
+constexpr const char* kMtpPath = "mtp.0.";
+
+// Where the model's layer of multi-token prediction takes no part, neither do its adapters.
+bool takes_no_part(const LoadedModel& model, const PeftModule& module) {
+  const LayerTable& layers = model.weights->layers();
+  return model.config.mtp_layer && !layers.mtp_layer() &&
+         module.module_path.starts_with(fmt::format("{}{}", layers.module_prefix(), kMtpPath));
+}
+
 // "model.layers.3.self_attn.q_proj" -> layer 3 and its target; nothing for a module that the model
 // lacks.
 std::optional<Place> place_of(const LayerTable& layers, const PeftModule& module) {
@@ -69,10 +78,15 @@ std::optional<Place> place_of(const LayerTable& layers, const PeftModule& module
   std::string_view path = canonical;
   int layer = -1;
   const std::string prefix = std::string(layers.module_prefix()) + "layers.";
-  if (path.starts_with(prefix)) {
+  const std::string mtp = std::string(layers.module_prefix()) + kMtpPath;
+  if (layers.mtp_layer() && path.starts_with(mtp)) {
+    path.remove_prefix(mtp.size());
+    layer = static_cast<int>(*layers.mtp_layer());
+  } else if (path.starts_with(prefix)) {
     path.remove_prefix(prefix.size());
     const auto [rest, error] = std::from_chars(path.data(), path.data() + path.size(), layer);
-    if (error != std::errc() || layer < 0 || layer >= layers.num_layers()) return std::nullopt;
+    const int64_t num_layers = layers.mtp_layer().value_or(layers.num_layers());
+    if (error != std::errc() || layer < 0 || layer >= num_layers) return std::nullopt;
     path = std::string_view(rest, static_cast<size_t>(path.data() + path.size() - rest));
     if (!path.starts_with(".")) return std::nullopt;
     path.remove_prefix(1);
@@ -216,6 +230,7 @@ std::vector<Matched> match_modules(const LoadedModel& model, const PeftAdapter& 
   std::vector<Matched> matched;
   std::map<std::pair<int, int>, size_t> places;  // {layer, target} -> matched
   for (const PeftModule& module : peft.modules()) {
+    if (takes_no_part(model, module)) continue;
     const auto place = place_of(layers, module);
     if (!place || (place->layer < 0 && place->target == kEmbedding) != module.embedding) {
       faults.push_back(fmt::format("module '{}' ('{}'): the model ({}, {} layers) has no such {}",

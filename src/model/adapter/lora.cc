@@ -94,8 +94,11 @@ int64_t all_panel_bytes(const LoraModule& module) {
 
 std::string module_path(const LayerTable& layers, const LoraModuleSpec& spec) {
   const std::string& path = layers.targets(spec.layer)[static_cast<size_t>(spec.target)].path;
-  return spec.layer < 0 ? path
-                        : fmt::format("{}layers.{}.{}", layers.module_prefix(), spec.layer, path);
+  if (spec.layer < 0) return path;
+  if (spec.layer == layers.mtp_layer()) {
+    return fmt::format("{}mtp.0.{}", layers.module_prefix(), path);
+  }
+  return fmt::format("{}layers.{}.{}", layers.module_prefix(), spec.layer, path);
 }
 
 LoraAdapter::LoraAdapter(Backend& backend, const ModelWeights& weights,
@@ -135,25 +138,31 @@ LoraAdapter::LoraAdapter(Backend& backend, const ModelWeights& weights,
     module.b_panel.data = next + a_panel_bytes(module);
     next += all_panel_bytes(module);
   }
+  for (const int target : {kEmbedding, kHead}) {
+    const LoraModule* module = layers.mtp_layer() ? find(-1, target) : nullptr;
+    if (module != nullptr) mtp_modules_[static_cast<size_t>(target)] = *module;
+  }
   list_packs();
 }
 
 int64_t LoraAdapter::num_bytes() const {
-  return flat_params_.size() + panels_.size() + flat_train_.size();
+  return flat_params_.size() + panels_.size() + flat_train_.size() + mtp_train_.size();
 }
 
 int64_t adapter_bytes(const ModelWeights& weights, const std::vector<LoraModuleSpec>& specs,
                       int64_t panel_width, bool trains) {
-  int64_t values = 0;
+  int64_t values = 0, used_again = 0;
   int64_t bytes = 0;
   for (const LoraModuleSpec& spec : specs) {
     const LoraModule module =
         make_module(weights.layers(), spec, weights.compute_dtype(), panel_width);
     values += num_values(module);
     bytes += all_panel_bytes(module);
+    if (spec.layer < 0 && weights.layers().mtp_layer()) used_again += num_values(module);
   }
   const int64_t flat = values * dtype_bytes(DType::kF32);
-  return bytes + flat + (trains ? 3 * Arena::aligned(flat) : 0);
+  const int64_t again = used_again * dtype_bytes(DType::kF32);
+  return bytes + flat + (trains ? 3 * Arena::aligned(flat) + again : 0);
 }
 
 void LoraAdapter::initialise(uint64_t seed) {
@@ -210,6 +219,7 @@ void LoraAdapter::enable_training() {
     module.d_a = grads_.part(module.a_offset, module.a.shape);
     module.d_b = grads_.part(module.b_offset, module.b.shape);
   }
+  enable_mtp_training();
   size_t first = 0;
   for (size_t i = 0; i < modules_.size(); ++i) {
     const int64_t offset = modules_[i].a_offset;  // B follows A
@@ -226,9 +236,37 @@ void LoraAdapter::enable_training() {
   }
 }
 
+void LoraAdapter::enable_mtp_training() {
+  int64_t count = 0;
+  for (const std::optional<LoraModule>& module : mtp_modules_)
+    count += module ? num_values(*module) : 0;
+  if (count == 0) return;
+  mtp_train_ = Memory(backend_.allocator(), count * dtype_bytes(DType::kF32));
+  mtp_grads_ = TensorView(mtp_train_.data(), DType::kF32, {count});
+  int64_t offset = 0;
+  for (std::optional<LoraModule>& module : mtp_modules_) {
+    if (!module) continue;
+    module->d_a = mtp_grads_.part(offset, module->a.shape);
+    module->d_b = mtp_grads_.part(offset + module->a.shape.num_elements(), module->b.shape);
+    offset += num_values(*module);
+  }
+}
+
+void LoraAdapter::finish_gradients(Backend& backend) {
+  if (mtp_grads_.empty()) return;
+  for (const int target : {kEmbedding, kHead}) {
+    const std::optional<LoraModule>& again = mtp_modules_[static_cast<size_t>(target)];
+    if (!again) continue;
+    ops::add_into(backend, again->d_a, find(-1, target)->d_a);
+    ops::add_into(backend, again->d_b, find(-1, target)->d_b);
+  }
+  ops::fill_zero(backend, mtp_grads_);
+}
+
 void LoraAdapter::drop_gradients() {
   has_gradient = false;
   if (trains_) ops::fill_zero(backend_, grads_);
+  if (!mtp_grads_.empty()) ops::fill_zero(backend_, mtp_grads_);
 }
 
 }  // namespace strata::model

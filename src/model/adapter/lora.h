@@ -6,8 +6,10 @@
 // those of other stages have no memory. Engine thread only. Source of forms and
 // initialisation: PEFT tuners/lora/layer.py.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -84,6 +86,9 @@ class LoraAdapter {
   void refresh(Backend& backend);
   // Allocates zeroed gradients (and moments), once.
   void enable_training();
+  // Adds what the second use of embedding and head accumulated apart (kMtpEmbedding, kMtpHead);
+  // gradients are then complete. Idempotent.
+  void finish_gradients(Backend& backend);
   // Forgets what was accumulated since the last step.
   void drop_gradients();
   [[nodiscard]] bool trains() const { return trains_; }
@@ -96,6 +101,11 @@ class LoraAdapter {
   // target of -1 is none.
   [[nodiscard]] const LoraModule* find(int64_t layer, int target) const {
     if (target < 0) return nullptr;
+    if (layer < 0 && target >= kMtpEmbedding) {
+      const std::optional<LoraModule>& again =
+          mtp_modules_[static_cast<size_t>(target - kMtpEmbedding)];
+      return again ? &*again : nullptr;
+    }
     const int index = places_[static_cast<size_t>(layer + 1)][static_cast<size_t>(target)];
     return index < 0 ? nullptr : &modules_[static_cast<size_t>(index)];
   }
@@ -120,6 +130,7 @@ class LoraAdapter {
 
  private:
   void list_packs();
+  void enable_mtp_training();
 
   std::vector<LoraModule> modules_;
   std::vector<ops::PackItem> packs_;  // of all modules
@@ -127,6 +138,9 @@ class LoraAdapter {
   std::vector<ops::AdamWItem> step_items_;
   std::vector<TensorView> gradient_parts_;
   std::vector<std::vector<int>> places_;  // [layer + 1][target] in modules_, or -1
+  // Those of embedding and head again, where multi-token prediction takes part, with gradients in
+  // a block of their own.
+  std::array<std::optional<LoraModule>, 2> mtp_modules_;
   int64_t max_rank_ = 0;
   int64_t max_expert_rank_ = 0;
   int64_t num_parameters_ = 0;
@@ -134,15 +148,16 @@ class LoraAdapter {
   int64_t id_ = 0;
   Backend& backend_;
   Memory panels_;
-  Memory flat_params_, flat_train_;
-  TensorView params_, grads_, m_, v_;
+  Memory flat_params_, flat_train_, mtp_train_;
+  TensorView params_, grads_, mtp_grads_, m_, v_;
 };
 
 // What an adapter of these modules takes: LoraAdapter::num_bytes() before there is one.
 int64_t adapter_bytes(const ModelWeights& weights, const std::vector<LoraModuleSpec>& specs,
                       int64_t panel_width, bool trains);
 
-// "model.layers.3.mlp.up_proj"; of routed experts "model.layers.3.mlp.experts.up_proj".
+// "model.layers.3.mlp.up_proj"; of routed experts "model.layers.3.mlp.experts.up_proj"; of the
+// layer of multi-token prediction "model.mtp.0.e_proj".
 std::string module_path(const LayerTable& layers, const LoraModuleSpec& spec);
 
 }  // namespace strata::model

@@ -1,7 +1,8 @@
 // DeepSeek-V4: attention over a window and compressed entries, experts chosen by a table in the
-// first layers and by score in the others, and a residual of several streams. Layers of multi-token
-// prediction (mtp.) take no part. Sources: HF modeling_deepseek_v4.py, configuration_deepseek_v4.py
-// (all defaults here), conversion_mapping.py (names).
+// first layers and by score in the others, and a residual of several streams; and a layer of
+// multi-token prediction (mtp.0.), which takes part where it is asked for. Sources: HF
+// modeling_deepseek_v4.py, configuration_deepseek_v4.py (all defaults here), conversion_mapping.py
+// (names).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +12,9 @@
 #include "base/error.h"
 #include "model/blocks/compressed_attention.h"
 #include "model/blocks/moe.h"
+#include "model/blocks/mtp_input.h"
 #include "model/connectors/hyper_connection.h"
+#include "model/connectors/replace.h"
 #include "model/families/family.h"
 
 namespace strata::model {
@@ -37,6 +40,7 @@ constexpr std::string_view kRead[] = {"qk_rope_head_dim",
                                       "hc_eps",
                                       "mlp_layer_types",
                                       "num_hash_layers",
+                                      "num_nextn_predict_layers",
                                       "n_routed_experts",
                                       "num_local_experts",
                                       "n_shared_experts",
@@ -45,13 +49,9 @@ constexpr std::string_view kRead[] = {"qk_rope_head_dim",
                                       "routed_scaling_factor",
                                       "swiglu_limit"};
 // Weights of the chosen experts sum to one whatever norm_topk_prob says.
-constexpr std::string_view kInert[] = {"norm_topk_prob",
-                                       "num_nextn_predict_layers",
-                                       "output_router_logits",
-                                       "router_aux_loss_coef",
-                                       "router_jitter_noise",
-                                       "expert_dtype",
-                                       "auto_map",
+constexpr std::string_view kInert[] = {"norm_topk_prob",         "output_router_logits",
+                                       "router_aux_loss_coef",   "router_jitter_noise",
+                                       "expert_dtype",           "auto_map",
                                        "_experts_implementation"};
 constexpr NeutralKey kNeutral[] = {
     {"scoring_func", "\"sqrtsoftplus\""}, {"topk_method", "\"noaux_tc\""}, {"mlp_bias", "false"}};
@@ -92,7 +92,7 @@ constexpr Renaming kUpstream[] = {{"lm_head.", "head."},
                                   {".kv_proj", ".wkv"},
                                   {"e_score_correction_bias", "bias"},
                                   {"model.embed_tokens.", "model.embed."},
-                                  {"model.hc_head.hc_", "model.hc_head_"}};
+                                  {".hc_head.hc_", ".hc_head_"}};
 constexpr Renaming kExperts[] = {{".gate_proj", ".w1"}, {".up_proj", ".w3"}, {".down_proj", ".w2"}};
 
 // What transformers 5 saves (norms of keys and the model's own names differ), what is published
@@ -110,7 +110,10 @@ std::vector<std::string> other_names(const std::string& name) {
   replace_all(older, ".indexer.scorer.", ".indexer.");
   constexpr std::string_view kModel = "model.";
   std::string published = upstream.starts_with(kModel) ? upstream.substr(kModel.size()) : upstream;
-  return {std::move(saved), std::move(published), std::move(older)};
+  std::vector<std::string> names = {std::move(saved), std::move(published), std::move(older)};
+  // Which files have the layer of multi-token prediction beside "model.".
+  if (name.starts_with("model.mtp.")) names.push_back(name.substr(kModel.size()));
+  return names;
 }
 
 // The first `num_layers` of a list, which may also name layers of multi-token prediction.
@@ -120,6 +123,7 @@ void check_length(const ConfigObject& object, std::string_view key, int64_t got,
   object.fail(fmt::format("{}: got {} layers, num_hidden_layers is {}", key, got, num_layers));
 }
 
+// Of all layers, and then of the one of multi-token prediction.
 std::vector<Attention> read_types(const ConfigObject& object, int64_t num_layers) {
   std::vector<Attention> types;
   if (object.has("layer_types")) {
@@ -147,7 +151,7 @@ std::vector<Attention> read_types(const ConfigObject& object, int64_t num_layers
       types.push_back(i >= 2 && i % 2 == 1 ? Attention::kSparse : Attention::kHeavy);
     }
   }
-  types.resize(static_cast<size_t>(num_layers));
+  types.resize(static_cast<size_t>(num_layers) + 1, Attention::kSliding);
   return types;
 }
 
@@ -338,12 +342,23 @@ void read_deepseek_v4(const ConfigObject& object, const DecoderKeys& keys, Model
   MoeConfig moe = read_moe(object, config);
   const std::vector<Attention> types = read_types(object, keys.num_layers);
   const std::vector<bool> tables = read_tables(object, keys.num_layers);
-  for (size_t i = 0; i < types.size(); ++i) {
-    moe.router = tables[i] ? RouterKind::kTable : RouterKind::kSqrtSoftplus;
-    config.layers.push_back({{before_attention, Block(kCompressedAttention,
-                                                      of_type(object, attention, types[i], ropes))},
-                             {before_experts, Block(kMoe, moe)}});
+  const auto layer = [&](Attention type, RouterKind router) -> LayerConfig {
+    moe.router = router;
+    return {
+        {before_attention, Block(kCompressedAttention, of_type(object, attention, type, ropes))},
+        {before_experts, Block(kMoe, moe)}};
+  };
+  for (size_t i = 0; i < tables.size(); ++i) {
+    config.layers.push_back(
+        layer(types[i], tables[i] ? RouterKind::kTable : RouterKind::kSqrtSoftplus));
   }
+  // Chains of several are not known.
+  if (object.integer("num_nextn_predict_layers", 1) != 1) return;
+  config.mtp_layer = layer(types.back(), RouterKind::kSqrtSoftplus);
+  config.mtp_layer->insert(config.mtp_layer->begin(),
+                           {Connector(kReplace, ReplaceConfig()),
+                            Block(kMtpInput, MtpInputConfig{.num_streams = streaming.num_streams,
+                                                            .eps = config.rms_norm_eps})});
 }
 
 }  // namespace

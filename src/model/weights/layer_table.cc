@@ -62,17 +62,9 @@ LayerStack make_stack(const LayerConfig& config, int64_t hidden_size) {
 }  // namespace
 
 LayerTable::LayerTable(const ModelConfig& config) : module_prefix_(config.module_prefix) {
-  places_.reserve(config.layers.size());
-  for (size_t layer = 0; layer < config.layers.size(); ++layer) {
-    auto stack = std::find_if(stacks_.begin(), stacks_.end(), [&](const LayerStack& s) {
-      return s.config == config.layers[layer];
-    });
-    if (stack == stacks_.end()) {
-      stack = stacks_.insert(stacks_.end(), make_stack(config.layers[layer], config.hidden_size));
-    }
-    places_.push_back({stack - stacks_.begin(), stack->size()});
-    stack->layers.push_back(static_cast<int64_t>(layer));
-  }
+  places_.reserve(config.layers.size() + 1);
+  for (const LayerConfig& layer : config.layers) add_layer(layer, config.hidden_size);
+  if (config.use_mtp) add_mtp(config);
   if (config.streams) {
     config.streams->ops().params(config.streams->config(), config.streams->count(),
                                  config.hidden_size, streams_rows_);
@@ -82,6 +74,31 @@ LayerTable::LayerTable(const ModelConfig& config) : module_prefix_(config.module
                                 .in = config.vocab_size,
                                 .out = config.hidden_size};
   model_targets_[kHead] = {.path = "lm_head", .in = config.hidden_size, .out = config.vocab_size};
+}
+
+void LayerTable::add_layer(const LayerConfig& layer, int64_t hidden_size) {
+  auto stack = std::find_if(stacks_.begin(), stacks_.end(),
+                            [&](const LayerStack& s) { return s.config == layer; });
+  if (stack == stacks_.end()) stack = stacks_.insert(stacks_.end(), make_stack(layer, hidden_size));
+  const int64_t index = num_layers();
+  places_.push_back({stack - stacks_.begin(), stack->size()});
+  stack->layers.push_back(index);
+}
+
+void LayerTable::add_mtp(const ModelConfig& config) {
+  CHECK(config.mtp_layer.has_value());
+  add_layer(*config.mtp_layer, config.hidden_size);
+  mtp_layer_ = num_layers() - 1;
+  int last_key = -1;
+  if (config.streams) {
+    config.streams->ops().params(config.streams->config(), config.streams->count(),
+                                 config.hidden_size, mtp_rows_);
+  }
+  for (const ParamRow& row : mtp_rows_) last_key = std::max(last_key, row.key);
+  mtp_rows_.push_back({.key = last_key + 1,
+                       .suffix = "norm.weight",
+                       .shape = {config.hidden_size},
+                       .init = 1.0f - config.norm_offset});
 }
 
 double count_values(const ParamRows& rows) {

@@ -5,6 +5,7 @@
 // into it, so it stays where it was made.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,6 +34,10 @@ struct LoraTarget {
 // Adapter targets outside the layers.
 constexpr int kEmbedding = 0;
 constexpr int kHead = 1;
+// The same modules as multi-token prediction uses them, with gradients apart; no targets of their
+// own (model/adapter/lora.h).
+constexpr int kMtpEmbedding = 2;
+constexpr int kMtpHead = 3;
 
 // The rows of one sublayer: its connector's, and its block's.
 struct SublayerRows {
@@ -77,10 +82,16 @@ class LayerTable {
   [[nodiscard]] const LayerStack& stack_of(int64_t layer) const {
     return stacks_[static_cast<size_t>(at(layer).stack)];
   }
+  // With that of multi-token prediction, which is the last, where it takes part.
   [[nodiscard]] int64_t num_layers() const { return static_cast<int64_t>(places_.size()); }
   [[nodiscard]] std::span<const LayerStack> stacks() const { return stacks_; }
   // What the streams declare, outside the layers.
   [[nodiscard]] const ParamRows& streams_rows() const { return streams_rows_; }
+  // What reads the state of multi-token prediction: the streams' rows again, and its final norm,
+  // which is the last. Empty where it takes no part.
+  [[nodiscard]] const ParamRows& mtp_rows() const { return mtp_rows_; }
+  // Where multi-token prediction takes part, its layer's index.
+  [[nodiscard]] std::optional<int64_t> mtp_layer() const { return mtp_layer_; }
   // What the model's modules are called below the head's parent: "model.".
   [[nodiscard]] std::string_view module_prefix() const { return module_prefix_; }
   // The targets of a layer; of layer -1 those outside the layers, kEmbedding and kHead.
@@ -89,10 +100,14 @@ class LayerTable {
   }
 
  private:
+  void add_layer(const LayerConfig& layer, int64_t hidden_size);
+  void add_mtp(const ModelConfig& config);
+
   std::string_view module_prefix_;
   std::vector<LayerPlace> places_;
   std::vector<LayerStack> stacks_;
-  ParamRows streams_rows_;
+  ParamRows streams_rows_, mtp_rows_;
+  std::optional<int64_t> mtp_layer_;
   std::vector<LoraTarget> model_targets_;
 };
 

@@ -130,12 +130,13 @@ const NameForm& form_of(const CheckpointDir& checkpoint, const ModelConfig& conf
 
 // Where a checkpoint has none of a parameter's own name but one of its other spellings, the
 // parameter becomes that tensor, or rows of it.
-void choose_spelling(const CheckpointDir& checkpoint, const NameForm& form, Parameter& parameter) {
+void choose_spelling(const CheckpointDir& checkpoint, const ModelConfig& config,
+                     const NameForm& form, Parameter& parameter) {
   if (parameter.row == nullptr || checkpoint.find(parameter.name) != nullptr) return;
   const int64_t expert = std::max(0, parameter.expert);
   for (const Spelling& other : parameter.row->others) {
     const std::string name =
-        in_form(form, layer_tensor_name(parameter.layer, other.suffix, expert));
+        in_form(form, layer_tensor_name(config, parameter.layer, other.suffix, expert));
     if (checkpoint.find(name) == nullptr) continue;
     parameter.name = name;
     parameter.stored_shape = other.stored;
@@ -153,6 +154,26 @@ void choose_name(const CheckpointDir& checkpoint, const ModelConfig& config,
     parameter.name = std::move(name);
     return;
   }
+}
+
+// Whether the model is to be made with its layer of multi-token prediction.
+bool uses_mtp(const CheckpointDir& checkpoint, const ModelConfig& config, UseMtp use) {
+  if (use == UseMtp::kNever) return false;
+  const bool there =
+      config.mtp_layer && std::any_of(checkpoint.tensors().begin(), checkpoint.tensors().end(),
+                                      [](const CheckpointTensor& tensor) {
+                                        const std::string_view name = tensor.info.name;
+                                        return name.starts_with("mtp.") ||
+                                               name.starts_with("model.mtp.");
+                                      });
+  if (there || use == UseMtp::kIfThere) return there;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("load: no layer of multi-token prediction: {}",
+                  config.mtp_layer
+                      ? "the checkpoint has no tensor mtp.0.*; transformers does not save it"
+                      : "config.json has none, or none that is known: that of DeepSeek-V4 "
+                        "with a num_nextn_predict_layers of 1 is"));
 }
 
 // What is at fault with the tensor that a checkpoint has for a parameter, or nothing.
@@ -271,7 +292,7 @@ std::vector<std::string> match_tensors(const CheckpointDir& checkpoint, ModelWei
   for (Parameter& parameter : weights.table()) {
     const std::string canonical = parameter.name;
     parameter.name = in_form(form, canonical);
-    choose_spelling(checkpoint, form, parameter);
+    choose_spelling(checkpoint, config, form, parameter);
     choose_name(checkpoint, config, canonical, parameter);
     const CheckpointTensor* tensor = checkpoint.find(parameter.name);
     if (tensor == nullptr && config.tie_word_embeddings && parameter.name == embedding_name) {
@@ -310,6 +331,7 @@ LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptio
   model.config = parsed.config;
   model.warnings = std::move(parsed.warnings);
   model.checkpoint = std::make_unique<CheckpointDir>(dir);
+  model.config.use_mtp = uses_mtp(*model.checkpoint, model.config, options.mtp);
   if (!options.offload.empty()) model.files = std::make_unique<FileAllocator>(options.offload);
   model.weights = std::make_unique<ModelWeights>(backend, model.config, options.compute_dtype,
                                                  model.files.get(), options.part);

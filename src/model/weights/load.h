@@ -15,9 +15,13 @@
 
 namespace strata::model {
 
+// What becomes of the layer of multi-token prediction that a checkpoint may hold.
+enum class UseMtp : uint8_t { kNever, kIfThere, kAlways };
+
 struct LoadOptions {
   DType compute_dtype = DType::kF32;
   bool strict_config = false;
+  UseMtp mtp = UseMtp::kNever;  // kAlways: an Error where it is not there
   // Not empty: the parameters lie in a file of this folder instead of the backend's memory.
   std::string offload = {};
   std::optional<LayerRange> part = {};  // a stage's layers; nothing else is read

@@ -43,9 +43,10 @@ void for_each_row(const LayerStack& stack, Body body) {
   }
 }
 
-Parameter make_parameter(const ParamRow& row, int64_t layer, int64_t expert) {
+Parameter make_parameter(const ModelConfig& config, const ParamRow& row, int64_t layer,
+                         int64_t expert) {
   Parameter p;
-  p.name = layer_tensor_name(layer, row.suffix, expert);
+  p.name = layer_tensor_name(config, layer, row.suffix, expert);
   p.layer = static_cast<int>(layer);
   p.expert = row.num_experts > 0 ? static_cast<int>(expert) : -1;
   p.row = &row;
@@ -88,9 +89,13 @@ void bind(Parameter& parameter, void* memory, DType dtype, int64_t width) {
 
 }  // namespace
 
-std::string layer_tensor_name(int64_t layer, std::string_view suffix, int64_t expert) {
+std::string layer_tensor_name(const ModelConfig& config, int64_t layer, std::string_view suffix,
+                              int64_t expert) {
   const std::string name = fmt::format(fmt::runtime(suffix), expert);
-  return layer < 0 ? "model." + name : fmt::format("model.layers.{}.{}", layer, name);
+  if (layer < 0) return "model." + name;
+  const int64_t behind = layer - config.num_layers();
+  return behind < 0 ? fmt::format("model.layers.{}.{}", layer, name)
+                    : fmt::format("model.mtp.{}.{}", behind, name);
 }
 
 ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DType compute_dtype,
@@ -102,6 +107,8 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
   CHECK(compute_dtype == DType::kF32 || compute_dtype == DType::kBF16);
   CHECK(part_.first >= 0 && part_.last <= config.num_layers(), part_.first, part_.last);
   CHECK(part_.size() > 0 || config.num_layers() == 0, part_.first, part_.last);
+  // Multi-token prediction reads the embedding and the head.
+  CHECK(!config.use_mtp || (begins() && ends()), part_.first, part_.last);
   const int64_t panel_width = backend.panel_width();
   const Shape embed_shape = {config.vocab_size, config.hidden_size};
   const int64_t embed_bytes = matrix_bytes(embed_shape, compute_dtype, panel_width);
@@ -113,8 +120,9 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
       total += row_bytes(row, compute_dtype, panel_width) * held_of(stack).count;
     });
   }
-  for (const ParamRow& row : layer_table_.streams_rows()) {
-    total += ends() ? row_bytes(row, compute_dtype, panel_width) : 0;
+  for (const ParamRows* rows : {&layer_table_.streams_rows(), &layer_table_.mtp_rows()}) {
+    for (const ParamRow& row : *rows)
+      total += ends() ? row_bytes(row, compute_dtype, panel_width) : 0;
   }
   if (ends()) total += norm_bytes + (own_head ? embed_bytes : 0);
   arena_ = Arena(files != nullptr ? *files : backend.allocator(), total);
@@ -124,6 +132,7 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
                              take(holds_embedding(), embed_bytes), panel_width);
   add_layers(panel_width);
   add_streams(panel_width);
+  add_mtp_head(panel_width);
   final_norm_ = add_parameter(
       make_parameter("model.norm.weight", {config.hidden_size}, 1.0f - config.norm_offset),
       take(ends(), norm_bytes), panel_width);
@@ -140,6 +149,7 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
 std::vector<std::vector<PageRange>> ModelWeights::pages_of_layers() const {
   std::vector<std::vector<PageRange>> pages(params_.size() + 1);
   for (const Parameter& parameter : table_) {
+    if (!parameter.held) continue;
     const PageRange range = parameter.is_matrix()
                                 ? PageRange{parameter.panel.data, parameter.panel.num_bytes()}
                                 : PageRange{parameter.values.data, parameter.values.num_bytes()};
@@ -157,7 +167,8 @@ std::vector<std::vector<PageRange>> ModelWeights::pages_of_layers() const {
 
 ModelWeights::HeldLayers ModelWeights::held_of(const LayerStack& stack) const {
   const auto first = std::lower_bound(stack.layers.begin(), stack.layers.end(), part_.first);
-  const auto last = std::lower_bound(first, stack.layers.end(), part_.last);
+  const int64_t end = ends() ? layer_table_.num_layers() : part_.last;
+  const auto last = std::lower_bound(first, stack.layers.end(), end);
   return {.first = first - stack.layers.begin(), .count = last - first};
 }
 
@@ -186,12 +197,12 @@ void ModelWeights::add_layers(int64_t panel_width) {
       rows.push_back(bytes == 0 ? nullptr : static_cast<char*>(arena_.take(bytes)));
     });
   }
-  params_.resize(config_.layers.size());
-  for (int64_t layer = 0; layer < config_.num_layers(); ++layer) {
+  params_.resize(static_cast<size_t>(layer_table_.num_layers()));
+  for (int64_t layer = 0; layer < layer_table_.num_layers(); ++layer) {
     const LayerPlace& place = layer_table_.at(layer);
     const LayerStack& stack = layer_table_.stack_of(layer);
     const int64_t slot = place.index - held_of(stack).first;
-    const bool held = part_.contains(layer);
+    const bool held = holds_layer(layer);
     std::vector<SublayerParams>& views = params_[static_cast<size_t>(layer)];
     views.resize(stack.rows.size());
     size_t next = 0;
@@ -201,8 +212,8 @@ void ModelWeights::add_layers(int64_t panel_width) {
       const int64_t offset = slot * row_bytes(row, compute_dtype_, panel_width);
       const size_t index = table_.size();
       for (int64_t e = 0; e < std::max<int64_t>(1, row.num_experts); ++e) {
-        add_parameter(make_parameter(row, layer, e), held ? rows + offset + e * bytes : nullptr,
-                      panel_width);
+        add_parameter(make_parameter(config_, row, layer, e),
+                      held ? rows + offset + e * bytes : nullptr, panel_width);
       }
       bind_view(outer ? views[s].outer : views[s].inner, row, index);
     });
@@ -213,11 +224,23 @@ void ModelWeights::add_streams(int64_t panel_width) {
   if (!config_.streams) return;
   for (const ParamRow& row : layer_table_.streams_rows()) {
     const int64_t bytes = row_bytes(row, compute_dtype_, panel_width);
-    const size_t index = add_parameter(make_parameter(row, -1, 0),
+    const size_t index = add_parameter(make_parameter(config_, row, -1, 0),
                                        ends() ? arena_.take(bytes) : nullptr, panel_width);
     bind_view(streams_params_, row, index);
   }
   streams_ = {.config = config_.streams->config(), .params = streams_params_, .layer = -1};
+}
+
+void ModelWeights::add_mtp_head(int64_t panel_width) {
+  const int64_t layer = config_.num_layers();
+  for (const ParamRow& row : layer_table_.mtp_rows()) {
+    const size_t index =
+        add_parameter(make_parameter(config_, row, layer, 0),
+                      arena_.take(row_bytes(row, compute_dtype_, panel_width)), panel_width);
+    bind_view(mtp_params_, row, index);
+  }
+  if (!config_.use_mtp || !config_.streams) return;
+  mtp_streams_ = {.config = config_.streams->config(), .params = mtp_params_, .layer = layer};
 }
 
 // The contexts that blocks and connectors run in: their config, views and adapter targets.
@@ -225,7 +248,7 @@ void ModelWeights::bind_layers() {
   layers_.resize(params_.size());
   for (size_t layer = 0; layer < params_.size(); ++layer) {
     const auto index = static_cast<int64_t>(layer);
-    if (!part_.contains(index)) continue;
+    if (!holds_layer(index)) continue;
     const LayerStack& stack = layer_table_.stack_of(index);
     for (size_t s = 0; s < stack.config.size(); ++s) {
       SublayerParams& params = params_[layer][s];

@@ -28,7 +28,7 @@ namespace strata::model {
 // One row of the weight table. `layer` is -1 outside the layers, `expert` -1 outside the experts.
 struct Parameter {
   std::string name;  // in a checkpoint
-  int layer = -1;
+  int layer = -1;    // config.num_layers(): of multi-token prediction
   int expert = -1;
   const ParamRow* row = nullptr;  // what its block, connector or streams declare
   Shape shape;                    // [rows, cols] of a matrix
@@ -61,8 +61,9 @@ inline PanelView expert_panel(PanelView first, int64_t expert) {
 }
 
 // "model.layers.3.mlp.experts.7.up_proj.weight" of a suffix in which "{}" is the expert; of layer
-// -1 "model.hc_head.fn".
-std::string layer_tensor_name(int64_t layer, std::string_view suffix, int64_t expert);
+// -1 "model.hc_head.fn", of that behind the last "model.mtp.0.norm.weight".
+std::string layer_tensor_name(const ModelConfig& config, int64_t layer, std::string_view suffix,
+                              int64_t expert);
 
 // A tensor of a checkpoint and the rows of the weight table it holds, in the order of its rows.
 struct StoredTensor {
@@ -89,9 +90,13 @@ class ModelWeights {
   [[nodiscard]] const LayerRange& part() const { return part_; }
   [[nodiscard]] bool begins() const { return part_.first == 0; }
   [[nodiscard]] bool ends() const { return part_.last == config_.num_layers(); }
+  // A layer behind the last one is multi-token prediction's.
+  [[nodiscard]] bool holds_layer(int64_t layer) const {
+    return part_.contains(layer) || (layer >= config_.num_layers() && ends());
+  }
   // Whether the target of an adapter is among what it holds; layer -1 outside the layers.
   [[nodiscard]] bool holds(int64_t layer, int target) const {
-    if (layer >= 0) return part_.contains(layer);
+    if (layer >= 0) return holds_layer(layer);
     return target == kEmbedding ? begins() : ends();
   }
   [[nodiscard]] const std::vector<Parameter>& table() const { return table_; }
@@ -115,6 +120,9 @@ class ModelWeights {
   }
   // The streams' config and parameters; only where the model has streams.
   [[nodiscard]] const BlockContext& streams() const { return streams_; }
+  // The same of multi-token prediction, and its final norm; its layer is layer(num_layers()).
+  [[nodiscard]] const BlockContext& mtp_streams() const { return mtp_streams_; }
+  [[nodiscard]] const ParamView& mtp_norm() const { return mtp_params_.back(); }
   [[nodiscard]] PanelView embedding() const { return table_[embedding_].panel; }
   // The head; the embedding when tied, read at every call.
   [[nodiscard]] PanelView head() const { return table_[head_].panel; }
@@ -135,6 +143,7 @@ class ModelWeights {
  private:
   void add_layers(int64_t panel_width);
   void add_streams(int64_t panel_width);
+  void add_mtp_head(int64_t panel_width);
   void bind_layers();
   [[nodiscard]] std::vector<std::vector<PageRange>> pages_of_layers() const;
   // The view of a row, whose (first) parameter is `index` in the table.
@@ -164,8 +173,8 @@ class ModelWeights {
   };
   std::vector<std::vector<SublayerParams>> params_;
   std::vector<std::vector<SublayerContext>> layers_;
-  std::vector<ParamView> streams_params_;
-  BlockContext streams_;
+  std::vector<ParamView> streams_params_, mtp_params_;
+  BlockContext streams_, mtp_streams_;
   size_t embedding_ = 0;
   size_t head_ = 0;
   size_t final_norm_ = 0;

@@ -1,0 +1,89 @@
+#include "engine/mtp_pass.h"
+
+#include "ops/elementwise.h"
+
+namespace strata::engine {
+namespace {
+
+constexpr api::Loss kLoss = {.name = api::LossName::kCrossEntropy};
+
+// Where a row's targets begin among those of its pass.
+size_t first_target(const train::LossInputs& inputs, size_t row) {
+  return inputs.first_targets.empty() ? row : static_cast<size_t>(inputs.first_targets[row]);
+}
+
+}  // namespace
+
+model::Pass MtpPass::lay_out(const model::Pass& pass, const MtpWork& work) {
+  builder_.clear();
+  rows_.clear();
+  losses_of_sequences_.clear();
+  for (const model::PassSequence& sequence : pass.sequences) {
+    const int64_t count = sequence.end - sequence.begin - 1;
+    if (count == 0) continue;
+    builder_.add(
+        pass.tokens.subspan(static_cast<size_t>(sequence.begin + 1), static_cast<size_t>(count)),
+        sequence.first_position, sequence.adapter);
+    for (int64_t row = sequence.begin; row < sequence.end - 1; ++row)
+      rows_.push_back(static_cast<int32_t>(row));
+    losses_of_sequences_.push_back(kLoss);
+  }
+  if (work.want_loss) lay_out_targets(work);
+  model::Pass own = builder_.build_beside(pass);
+  own.is_mtp = true;
+  return own;
+}
+
+void MtpPass::lay_out_targets(const MtpWork& work) {
+  targets_.clear();
+  weights_.clear();
+  first_targets_.clear();
+  for (const int32_t row : rows_) {
+    first_targets_.push_back(std::ssize(targets_));
+    const auto next = static_cast<size_t>(row) + 1;
+    const size_t end = first_target(work.inputs, next + 1);
+    for (size_t t = first_target(work.inputs, next); t < end; ++t) {
+      targets_.push_back(work.inputs.targets[t]);
+      weights_.push_back(work.inputs.weights()[t] * work.weight);
+    }
+  }
+  first_targets_.push_back(std::ssize(targets_));
+  logprobs_.resize(targets_.size());
+  losses_.resize(targets_.size());
+}
+
+void MtpPass::forward(model::Pass& own, const MtpWork& work, TensorView last, TensorView hidden) {
+  const TensorView state = own.take(own.dtype(), {std::ssize(rows_), last.cols()});
+  ops::gather(own.backend, last, rows_, state);
+  tape_.recompute = work.recompute;
+  model::mtp_forward(own, tape_, work.backward, state, hidden);
+}
+
+void MtpPass::loss_and_backward(model::Pass& own, const MtpWork& work, TensorView hidden,
+                                TensorView d_last) {
+  train::LossInputs inputs = {
+      .targets = targets_, .first_targets = first_targets_, .losses = losses_of_sequences_};
+  inputs.columns[api::LossInput::kWeights] = weights_;
+  const TensorView d_hidden = work.backward ? own.take(DType::kF32, hidden.shape) : TensorView();
+  loss_pass_.run(own, inputs, hidden, logprobs_, losses_, d_hidden);
+  // Reported as the decoder's own losses are, by their weights alone.
+  for (size_t i = 0; i < rows_.size() && !own.backend.is_counting(); ++i) {
+    const auto row = static_cast<size_t>(rows_[i]);
+    const size_t to = first_target(work.inputs, row);
+    const size_t weight = first_target(work.inputs, row + 1);
+    const auto begin = static_cast<size_t>(first_targets_[i]);
+    const size_t count = static_cast<size_t>(first_targets_[i + 1]) - begin;
+    for (size_t k = 0; k < count; ++k) {
+      work.losses[to + k] = train::token_loss({.loss = kLoss,
+                                               .logprob = logprobs_[begin + k],
+                                               .weight = work.inputs.weights()[weight + k]})
+                                .loss;
+    }
+  }
+  if (!work.backward) return;
+  const TensorView d_state = own.take(DType::kF32, {std::ssize(rows_), d_last.cols()});
+  model::mtp_backward(own, tape_, d_hidden, d_state);
+  ops::scatter_add(own.backend, d_state, rows_, d_last);
+}
+
+}  // namespace strata::engine

@@ -1,0 +1,155 @@
+// T tokens, D model width, n streams, R largest rank of an adapter.
+#include "model/blocks/mtp_input.h"
+
+#include <fmt/format.h>
+
+#include "model/embedding.h"
+#include "model/linear.h"
+#include "model/residual.h"
+
+namespace strata::model {
+namespace {
+
+enum Key : uint8_t { kEmbedNorm, kStateNorm, kEmbedProj, kStateProj };
+
+struct MtpInput {
+  using Config = MtpInputConfig;
+  static constexpr BlockGroup kGroup = BlockGroup::kMlp;
+
+  struct Saved {
+    TensorView embedded;      // [T, D] of the compute type
+    TensorView embed_lora_h;  // [T, R]
+    TensorView state_lora_h;  // [T n, R]
+  };
+
+  static std::string fault(const Config&) { return {}; }
+  static std::string describe(const Config&) { return "the state and the next token"; }
+  static CacheSpec cache(const Config&, DType) { return {}; }
+  static BlockWork work(const Config&) { return {}; }
+  static void params(const Config&, int64_t d, ParamRows& rows) {
+    constexpr int kFirstOrder = 64;  // behind every other block's
+    const auto add = [&](Key key, std::string_view suffix, std::string_view path) {
+      rows.push_back({.key = key,
+                      .suffix = suffix,
+                      .shape = {d, d},
+                      .lora = {.path = path, .order = kFirstOrder + key}});
+    };
+    rows.push_back({.key = kEmbedNorm, .suffix = "enorm.weight", .shape = {d}, .init = 1.0f});
+    rows.push_back({.key = kStateNorm, .suffix = "hnorm.weight", .shape = {d}, .init = 1.0f});
+    add(kEmbedProj, "e_proj.weight", "e_proj");
+    add(kStateProj, "h_proj.weight", "h_proj");
+  }
+
+  static int64_t num_streams(const BlockContext& context) {
+    return context.as<Config>().num_streams;
+  }
+  static double output_flops(const Pass& pass, const BlockContext& context) {
+    return static_cast<double>(num_streams(context)) * linear_flops(pass, context, kStateProj);
+  }
+
+  static void keep(Pass&, const BlockContext&, Saved&) {}
+  static void save(Pass& pass, const BlockContext& context, Saved& s) {
+    const int64_t width = pass.weights.config().hidden_size;
+    s.embedded = pass.save("mtp_embedding", 0.0, pass.dtype(), {pass.num_tokens(), width});
+    s.embed_lora_h = take_lora_h(pass, context, kEmbedProj);
+    const int64_t rank = largest_rank(pass.rows, context.layer, context.param(kStateProj).target);
+    if (rank == 0) return;
+    const int64_t n = num_streams(context);
+    const double flops = static_cast<double>(n) * lora_flops(pass, context, kStateProj, rank);
+    s.state_lora_h = pass.save(kLoraTag, flops, pass.dtype(), {pass.num_tokens() * n, rank});
+  }
+
+  // [T n, D]: every stream a row.
+  static TensorView by_row(const BlockContext& context, TensorView state) {
+    const int64_t n = num_streams(context);
+    return state.reshape({state.rows() * n, state.cols() / n});
+  }
+  // Rows of all streams by sequence and adapter.
+  static const RowGroups& rows_of_streams(Pass& pass, const BlockContext& context) {
+    RowGroups& rows = pass.lists.stream_rows;
+    rows.clear();
+    for (const PassSequence& sequence : pass.sequences) {
+      rows.add((sequence.end - sequence.begin) * num_streams(context), sequence.adapter);
+    }
+    return rows;
+  }
+  static ops::RmsNormArgs norm_of(const BlockContext& context, Key key, TensorView x) {
+    return norm_args(x, context.values(key), context.as<Config>().eps, 0.0f);
+  }
+  // In the compute type, from the scratch.
+  static TensorView normed(Pass& pass, const BlockContext& context, Key key, TensorView x) {
+    const TensorView y = pass.take(pass.dtype(), x.shape);
+    ops::rms_norm(pass.backend, norm_of(context, key, x), y, {});
+    return y;
+  }
+
+  static void forward(Pass& pass, const BlockContext& context, Saved& s, TensorView n,
+                      BlockOutput output) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    const TensorView state = by_row(context, n);
+    if (!pass.known(s.embedded)) embedding_forward(pass, s.embedded);
+    // out = h_proj(norm_h(state)) + e_proj(norm_e(embedded)), the latter in f32
+    const TensorView e = normed(pass, context, kEmbedNorm, s.embedded);
+    TensorView sum;
+    if (output.out.empty()) {
+      linear_forward(pass, pass.rows, linear_of(context, kEmbedProj), e, {}, s.embed_lora_h, {});
+    } else {
+      const TensorView of_token = pass.take(DType::kF32, s.embedded.shape);
+      linear_forward(pass, pass.rows, linear_of(context, kEmbedProj), e, {}, s.embed_lora_h,
+                     of_token);
+      sum = pass.take(DType::kF32, n.shape);
+      const int64_t width = of_token.cols();
+      for (int64_t column = 0; column < sum.cols(); column += width) {
+        ops::copy(pass.backend, of_token, sum.slice_cols(column, column + width));
+      }
+      sum = by_row(context, sum);
+    }
+    linear_forward(pass, rows_of_streams(pass, context), linear_of(context, kStateProj),
+                   normed(pass, context, kStateNorm, state), sum, s.state_lora_h,
+                   output.out.empty() ? TensorView() : by_row(context, output.out));
+  }
+
+  static void backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,
+                       TensorView d_out, TensorView d_n) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    embed_backward(pass, context, s, d_out);
+    const TensorView state = by_row(context, n);
+    const TensorView h = normed(pass, context, kStateNorm, state);
+    const TensorView d_h = pass.take(DType::kF32, h.shape);
+    const LinearWeights linear = linear_of(context, kStateProj);
+    linear_backward(pass, rows_of_streams(pass, context), linear, h, s.state_lora_h,
+                    by_row(context, d_out), d_h, /*accumulate=*/false,
+                    pass.base_gradient(linear.weight_index));
+    // h = norm_h(state)
+    ops::fill_zero(pass.backend, d_n);
+    ops::rms_norm_backward(pass.backend, norm_of(context, kStateNorm, state), {}, d_h,
+                           by_row(context, d_n),
+                           pass.base_gradient(context.param(kStateNorm).index));
+  }
+
+  // The token's part, of whose gradient every stream has a share.
+  static void embed_backward(Pass& pass, const BlockContext& context, const Saved& s,
+                             TensorView d_out) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    const int64_t width = s.embedded.cols();
+    const TensorView d_token = zeros(pass, s.embedded.shape);
+    for (int64_t column = 0; column < d_out.cols(); column += width) {
+      ops::add_into(pass.backend, d_out.slice_cols(column, column + width), d_token);
+    }
+    const TensorView e = normed(pass, context, kEmbedNorm, s.embedded);
+    const TensorView d_e = pass.take(DType::kF32, e.shape);
+    linear_backward(pass, context, kEmbedProj, e, s.embed_lora_h, rounded(pass, d_token), d_e,
+                    /*accumulate=*/false);
+    // e = norm_e(embedded)
+    const TensorView d_embedded = zeros(pass, e.shape);
+    ops::rms_norm_backward(pass.backend, norm_of(context, kEmbedNorm, s.embedded), {}, d_e,
+                           d_embedded, pass.base_gradient(context.param(kEmbedNorm).index));
+    embedding_backward(pass, d_embedded);
+  }
+};
+
+}  // namespace
+
+const BlockOps kMtpInput = block_ops<MtpInput>("mtp_input");
+
+}  // namespace strata::model

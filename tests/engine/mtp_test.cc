@@ -1,0 +1,219 @@
+// Multi-token prediction beside the decoder: how a batch is run moves no bit of its losses and
+// gradients, nor it any bit of the decoder's; and biases of routers that follow their loads, beside
+// the definition's choices (tools/golden/make_deepseek_v4_mtp.py).
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+#include "base/error.h"
+#include "model/blocks/moe.h"
+#include "tests/engine/tiny_engine.h"
+
+namespace strata::engine {
+namespace {
+
+constexpr const char* kModel = "deepseek_v4_mtp";
+using Values = std::vector<std::vector<float>>;
+
+class MtpRuns {
+ public:
+  MtpRuns(DType dtype, int threads, model::UseMtp mtp = model::UseMtp::kAlways)
+      : engine_(tiny_engine({.model = kModel, .dtype = dtype, .threads = threads, .mtp = mtp})) {
+    slot_ = engine_->create_adapter(tiny_specs(*engine_, 4), 3);
+    stir(*engine_, engine_->adapter(slot_));
+    // Of one token there is nothing to predict, and of two there is one target.
+    for (const int64_t count : {30, 1, 2, 17}) {
+      const bool adapted = count != 17;
+      batch_.sequences.push_back(tiny_sequence(*engine_, count, static_cast<uint32_t>(count),
+                                               adapted ? slot_ : api::AdapterSlot::kBase));
+    }
+    batch_.mtp_weight = mtp == model::UseMtp::kNever ? 0.0f : 0.3f;
+  }
+
+  Engine& engine() { return *engine_; }
+  api::Batch& batch() { return batch_; }
+  // The decoder's logprobs, then losses of multi-token prediction, then gradients.
+  Values run(int64_t pass_tokens, const model::Recompute& recompute) {
+    engine_->set_pass(pass_tokens, recompute);
+    Values out;
+    batch_.gradients = api::Gradients::kAdapters;
+    const api::BatchResult result = engine_->run(batch_);
+    EXPECT_EQ(engine_->backend().scratch().high_water(), engine_->last_plan().bytes);
+    for (const auto& sequence : result.sequences) out.push_back(sequence.logprobs);
+    for (const auto& sequence : result.sequences) out.push_back(sequence.mtp_losses);
+    engine_->adapter(slot_).finish_gradients(engine_->backend());
+    out.push_back(copy_of(engine_->adapter(slot_).gradients()));
+    engine_->adapter(slot_).drop_gradients();
+    batch_.gradients = api::Gradients::kParameters;
+    engine_->run(batch_);
+    EXPECT_EQ(engine_->backend().scratch().high_water(), engine_->last_plan().bytes);
+    train::BaseTrainer& trainer = engine_->base_trainer();
+    trainer.finish_gradients(engine_->backend());
+    const auto& table = engine_->model().weights->table();
+    for (size_t i = 0; i < table.size(); ++i) {
+      if (!table[i].buffer) out.push_back(copy_of(trainer.gradient(i)));
+    }
+    trainer.zero_gradients(engine_->backend());
+    return out;
+  }
+
+ private:
+  std::unique_ptr<Engine> engine_;
+  api::AdapterSlot slot_;
+  api::Batch batch_;
+};
+
+class Mtp : public testing::TestWithParam<DType> {};
+
+TEST_P(Mtp, PassesThreadsAndRecomputeMoveNoBit) {
+  const Values wanted = MtpRuns(GetParam(), 1).run(75, model::Recompute::kNone);
+  for (const int threads : {1, 2}) {
+    MtpRuns runs(GetParam(), threads);
+    for (const int64_t pass_tokens : {1, 31, 33, 75}) {
+      EXPECT_EQ(runs.run(pass_tokens, model::Recompute::kNone), wanted) << pass_tokens;
+      EXPECT_EQ(runs.run(pass_tokens, model::Recompute::kFull), wanted) << pass_tokens;
+    }
+    for (const model::RecomputePreset& preset : model::recompute_presets()) {
+      EXPECT_EQ(runs.run(75, model::Recompute::keeping(preset.tags)), wanted) << preset.name;
+    }
+  }
+}
+
+TEST_P(Mtp, ASequenceAloneIsTheSame) {
+  MtpRuns runs(GetParam(), 1);
+  const api::BatchResult together = runs.engine().run(runs.batch());
+  for (size_t s = 0; s < together.sequences.size(); ++s) {
+    api::Batch alone = {.sequences = {runs.batch().sequences[s]}, .mtp_weight = 0.3f};
+    EXPECT_EQ(runs.engine().run(alone).sequences[0].mtp_losses, together.sequences[s].mtp_losses);
+    EXPECT_EQ(together.sequences[s].mtp_losses.back(), 0.0f);
+  }
+  EXPECT_GT(together.mtp_loss_sum, 1.0);
+}
+
+// The decoder of a model that is loaded without its layer.
+TEST_P(Mtp, TheDecoderDoesNotNoticeIt) {
+  MtpRuns with(GetParam(), 1), without(GetParam(), 1, model::UseMtp::kNever);
+  for (MtpRuns* runs : {&with, &without}) {
+    for (api::Sequence& sequence : runs->batch().sequences) sequence.slot = api::AdapterSlot::kBase;
+  }
+  const api::BatchResult a = with.engine().run(with.batch());
+  const api::BatchResult b = without.engine().run(without.batch());
+  for (size_t s = 0; s < a.sequences.size(); ++s) {
+    EXPECT_EQ(a.sequences[s].logprobs, b.sequences[s].logprobs);
+    EXPECT_EQ(a.sequences[s].losses, b.sequences[s].losses);
+    EXPECT_TRUE(b.sequences[s].mtp_losses.empty());
+  }
+  EXPECT_EQ(a.loss_sum, b.loss_sum);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Mtp, testing::Values(DType::kF32, DType::kBF16),
+                         [](const auto& info) { return std::string(dtype_name(info.param)); });
+
+std::string fault(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(MtpFaults, WhatIsNotThereIsSaid) {
+  const auto load = [](const char* model, model::UseMtp mtp) {
+    return tiny_engine({.model = model, .mtp = mtp});
+  };
+  EXPECT_NE(
+      fault([&] { load("deepseek_v4", model::UseMtp::kAlways); }).find("config.json has none"),
+      std::string::npos);  // its config says that there is none
+  EXPECT_NE(fault([&] { load("qwen3", model::UseMtp::kAlways); }).find("no layer of multi-token"),
+            std::string::npos);
+  EXPECT_FALSE(load("deepseek_v4", model::UseMtp::kIfThere)->config().use_mtp);
+  EXPECT_TRUE(load(kModel, model::UseMtp::kIfThere)->config().use_mtp);
+  MtpRuns runs(DType::kF32, 1, model::UseMtp::kNever);
+  runs.batch().mtp_weight = 0.5f;
+  EXPECT_EQ(fault([&] { runs.engine().run(runs.batch()); }),
+            "mtp_weight: the model has no layer of multi-token prediction");
+}
+
+// Where the layer takes no part its modules are left out of an adapter, which is otherwise whole.
+TEST(MtpFaults, AnAdaptersModulesNeedTheLayer) {
+  const std::string dir = std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + kModel + "/b";
+  const auto modules = [&](model::UseMtp mtp) {
+    const auto engine = tiny_engine({.model = kModel, .mtp = mtp});
+    return engine->adapter(engine->load_adapter(dir)).modules().size();
+  };
+  EXPECT_EQ(modules(model::UseMtp::kAlways), 5u);
+  EXPECT_EQ(modules(model::UseMtp::kNever), 3u);
+}
+
+boost::json::value read_json(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return boost::json::parse(text.str());
+}
+
+TEST(RouterBias, FollowsTheLoadsOfTheDefinitionsChoices) {
+  const boost::json::value golden =
+      read_json(std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + kModel + "/router_bias.json");
+  for (const model::Recompute& recompute : {model::Recompute::kNone, model::Recompute::kFull}) {
+    const auto engine =
+        tiny_engine({.model = kModel, .dtype = DType::kF32, .mtp = model::UseMtp::kAlways});
+    engine->set_pass(24, recompute);  // two passes
+    engine->enable_base_steps({.router_bias_rate = golden.at("rate").to_number<double>()});
+    api::Batch batch = {.gradients = api::Gradients::kParameters, .mtp_weight = 1.0f};
+    for (const auto& tokens : golden.at("sequences").as_array()) {
+      api::Datum datum = {.tokens = boost::json::value_to<std::vector<int32_t>>(tokens)};
+      datum.targets = datum.tokens;
+      batch.sequences.push_back({.datum = &keep(std::move(datum))});
+    }
+    for (int64_t step = 0; step < golden.at("steps").as_int64(); ++step) {
+      EXPECT_EQ(engine->run(batch).num_passes, 2);
+      ASSERT_TRUE(engine->step(api::AdapterSlot::kBase, {.lr = 0}).stepped);
+    }
+    const auto& biases = golden.at("biases").as_object();
+    size_t found = 0;
+    for (const model::Parameter& parameter : engine->model().weights->table()) {
+      const auto* want = biases.if_contains(parameter.name);
+      if (want == nullptr) continue;
+      ++found;
+      EXPECT_EQ(copy_of(parameter.values), boost::json::value_to<std::vector<float>>(*want))
+          << parameter.name;
+    }
+    EXPECT_EQ(found, biases.size());
+    EXPECT_EQ(found, 2u);  // of the scored layer and of multi-token prediction
+  }
+}
+
+// DeepSeek-V3's routers too; what is not asked for stays.
+TEST(RouterBias, EveryRowIsCountedOnce) {
+  const auto engine = tiny_engine({.model = "deepseek_moe", .dtype = DType::kF32});
+  engine->set_pass(10, model::Recompute::kFull);
+  engine->enable_base_steps({.router_bias_rate = 0.5});
+  api::Batch batch = {.gradients = api::Gradients::kParameters};
+  for (const int64_t count : {9, 4, 12})
+    batch.sequences.push_back(tiny_sequence(*engine, count, 5, api::AdapterSlot::kBase));
+  engine->run(batch);
+  batch.gradients = api::Gradients::kNone;
+  engine->run(batch);  // what is only scored has no load
+  const auto& table = engine->model().weights->table();
+  const auto& loads = engine->base_trainer().gradients()->expert_loads;
+  int64_t routers = 0;
+  for (size_t i = 0; i < table.size(); ++i) {
+    if (table[i].row == nullptr || !table[i].row->balances) continue;
+    ++routers;
+    const auto* moe = engine->config().find_block<model::MoeConfig>(table[i].layer, model::kMoe);
+    ASSERT_NE(moe, nullptr);
+    int64_t rows = 0;
+    for (const int64_t load : loads[i]) rows += load;
+    EXPECT_EQ(rows, 25 * moe->top_k) << table[i].name;
+  }
+  EXPECT_GE(routers, 1);
+  EXPECT_EQ(std::ssize(engine->base_trainer().router_biases()), routers);
+}
+
+}  // namespace
+}  // namespace strata::engine
