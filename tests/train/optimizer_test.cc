@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <regex>
 
 #include "base/error.h"
 #include "model/adapter/io.h"
@@ -116,6 +117,48 @@ TEST(BaseTrainer, AGradientThatIsNotFiniteTouchesNoMaster) {
   EXPECT_FALSE(trainer.has_gradient);
   EXPECT_EQ(trainer.gradient(1).f32()[0], 0.0f);
   EXPECT_EQ(trainer.first_moments().f32()[0], 0.0f);
+}
+
+// DeepSeek-V4's table by names: matrices and the streams' fn by Muon, whose steps are not AdamW's
+// of one lr an element; all else by AdamW.
+TEST(BaseTrainer, MuonStepsTheMatricesOfDeepSeekV4) {
+  const std::regex matrix(
+      R"(.*\.((wq_a|wq_b|wkv|wo_a|wo_b|wgate|weights_proj|gate|w1|w2|w3|e_proj|)"
+      R"(h_proj)\.weight|hc_(attn|ffn|head)_fn)|hc_head_fn)");
+  const std::string dir = std::string(STRATA_SOURCE_DIR) + "/tests/golden/deepseek_v4_mtp/model";
+  Backend backend(choose_cpu_path(), 2);
+  model::LoadedModel model = model::load_model(
+      backend, dir, {.compute_dtype = DType::kF32, .mtp = model::UseMtp::kAlways});
+  BaseTrainer trainer(backend, *model.weights);
+  trainer.enable_steps(
+      [&](size_t index, TensorView out) { model.weights->read(backend, index, 0, out); },
+      {.muon = true});
+  const TensorView masters = trainer.masters();
+  const int64_t count = masters.shape.num_elements();
+  const std::vector<float> before(masters.f32(), masters.f32() + count);
+  for (int64_t i = 0; i < count; ++i) {
+    trainer.gradients()->d_weight.front().f32()[i] =
+        1e-3f * static_cast<float>(i % 23 - 11 + i % 2);
+  }
+  trainer.has_gradient = true;
+  constexpr double kRate = 0.25;
+  ASSERT_TRUE(trainer.step(backend, *model.weights, {.lr = kRate, .grad_clip_norm = 0}).stepped);
+  int64_t of_adamw = 0;
+  for (size_t i = 0; i < model.weights->table().size(); ++i) {
+    const model::Parameter& parameter = model.weights->table()[i];
+    if (parameter.buffer) continue;
+    const TensorView now = trainer.master(i);
+    const int64_t first = now.f32() - masters.f32();
+    bool is_adamw = true;
+    for (int64_t e = 0; e < now.shape.num_elements(); ++e) {
+      const double moved =
+          std::abs(static_cast<double>(now.f32()[e]) - before[static_cast<size_t>(first + e)]);
+      is_adamw = is_adamw && (std::abs(moved - kRate) < 1e-5 || moved == 0);
+    }
+    EXPECT_EQ(is_adamw, !std::regex_match(parameter.name, matrix)) << parameter.name;
+    of_adamw += is_adamw ? now.shape.num_elements() : 0;
+  }
+  EXPECT_EQ(trainer.num_second_moments(), of_adamw);
 }
 
 }  // namespace
