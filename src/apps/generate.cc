@@ -24,6 +24,10 @@ std::string as_json(const GenerateOptions& options, const Generated& answer, uin
   out["logprobs"] = boost::json::value_from(answer.logprobs);
   out["stop_reason"] = std::string(answer.stop_reason);
   out["seed"] = seed;
+  if (options.generation.speculate != "none") {
+    out["drafts_read"] = answer.drafts.read;
+    out["drafts_accepted"] = answer.drafts.accepted;
+  }
   return boost::json::serialize(out);
 }
 
@@ -40,9 +44,13 @@ int run_generate(const GenerateOptions& options) {
   };
   const Generated answer = generator.run(prompt, write);
   print_piece(options.json ? as_json(options, answer, generator.seed()) + "\n" : "\n");
-  fmt::print(stderr, "[{} tokens, {} tokens/s, ended by {}, seed {}]\n", answer.tokens.size(),
+  const std::string drafts =
+      options.generation.speculate == "none"
+          ? ""
+          : fmt::format(", {} of {} drafts accepted", answer.drafts.accepted, answer.drafts.read);
+  fmt::print(stderr, "[{} tokens, {} tokens/s, ended by {}, seed {}{}]\n", answer.tokens.size(),
              report::format_count(static_cast<double>(answer.tokens.size()) / answer.seconds),
-             answer.stop_reason, generator.seed());
+             answer.stop_reason, generator.seed(), drafts);
   return 0;
 }
 

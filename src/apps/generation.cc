@@ -8,7 +8,6 @@
 #include "apps/engine_setup.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "engine/sampling/sampling_loop.h"
 #include "text/stop_finder.h"
 #include "text/tokenizer/detokenizer.h"
 
@@ -31,7 +30,10 @@ uint64_t random_seed() {
 Generator::Generator(const GenerationOptions& options)
     : options_(options), text_(options.model), end_tokens_(text_.end_tokens().stop) {
   check_stops(options.stop);
-  engine_ = make_engine(options);
+  EngineSetup setup = options;
+  const bool speculate = options.speculate == "mtp";
+  if (speculate) setup.mtp = model::UseMtp::kAlways;
+  engine_ = make_engine(setup, {.speculate = speculate});
   if (!options.adapter.empty()) slot_ = engine_->load_adapter(options.adapter);
   seed_ = options.seed ? *options.seed : random_seed();
 }
@@ -76,6 +78,7 @@ Generated Generator::run(const std::vector<int32_t>& prompt,
   out.stop_reason = stops.found() ? "stop" : result.stopped ? "eos" : "length";
   out.tokens = std::move(result.tokens);
   out.logprobs = std::move(result.logprobs);
+  out.drafts = loop.drafts();
   out.seconds = now_seconds() - begin;
   return out;
 }

@@ -12,6 +12,7 @@
 #include "apps/text_stack.h"
 #include "base/function_ref.h"
 #include "engine/engine.h"
+#include "engine/sampling/sampling_loop.h"
 
 namespace strata::apps {
 
@@ -21,8 +22,9 @@ struct GenerationOptions : EngineSetup {
   double temperature = 1.0;  // 0: greedy
   int64_t top_k = 0;         // 0: off
   double top_p = 1.0;
-  std::optional<uint64_t> seed;   // drawn, and printed, when absent
-  std::vector<std::string> stop;  // texts that end the answer; they are not part of it
+  std::optional<uint64_t> seed;    // drawn, and printed, when absent
+  std::vector<std::string> stop;   // texts that end the answer; they are not part of it
+  std::string speculate = "none";  // or "mtp": drafts of multi-token prediction
 };
 
 struct Generated {
@@ -31,6 +33,7 @@ struct Generated {
   std::vector<float> logprobs;   // of the raw logits
   std::string_view stop_reason;  // "eos", "stop", "length"
   double seconds = 0;            // the prompt included
+  engine::SamplingLoop::Drafts drafts;
 };
 
 class Generator {

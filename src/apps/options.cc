@@ -143,6 +143,8 @@ void generation_rows(OptionTable& t, GenerationOptions& o) {
   t.number("top-p", o.top_p, {1e-300, 1, "above 0, at most 1"}, "1: off");
   t.seed("seed", o.seed, "drawn and printed when absent");
   t.texts("stop", o.stop, "a text that ends the answer; may be repeated");
+  t.choice("speculate", o.speculate, {"none", "mtp"},
+           "mtp: drafts of multi-token prediction; no other token is chosen for it");
   dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto, bf16 or f32");
   threads_row(t, o.threads);
   device_row(t, o.device);

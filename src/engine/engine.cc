@@ -19,7 +19,9 @@ Engine::Engine(std::unique_ptr<Backend> backend, model::LoadedModel model,
       kv_pool_(room_.backend(), std::max<int64_t>(64, cache_layout_.page_bytes()),
                cache_layout_.page_size(), options_.max_pages),
       state_pool_(room_.backend(), "states of sequences",
-                  std::max<int64_t>(64, cache_layout_.state_bytes()), options_.max_states) {}
+                  std::max<int64_t>(64, cache_layout_.state_bytes()), options_.max_states) {
+  CHECK(!options_.speculate || model_.config.use_mtp);
+}
 
 void Engine::set_limits(int64_t pass_tokens, int64_t max_pages, int64_t max_states,
                         int64_t pass_bytes) {

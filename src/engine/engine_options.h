@@ -14,6 +14,9 @@ struct EngineOptions {
   int64_t max_pages = 0;          // of the KV pool; 0: as many as memory holds
   int64_t max_states = 0;         // of sequences, likewise
   model::Recompute recompute = model::Recompute::kNone;
+  // Rows that decode read, behind their last token, what multi-token prediction takes for the next
+  // one: where that is what is sampled, a step gives two tokens. The model has its layer.
+  bool speculate = false;
   // Scratch that a pass may take. A sequence that needs more is run with full recompute, to the
   // same bits, and refused when that is still too much. 0: whatever it needs.
   int64_t pass_bytes = 0;

@@ -21,7 +21,9 @@ CacheSpec spec_of(const Sublayer& sublayer, DType dtype) {
 CacheLayout::CacheLayout(const ModelConfig& config, DType dtype, int64_t page_size) {
   int64_t multiple = 1;
   bool reads_all = false;
-  for (const LayerConfig& layer : config.layers) {
+  std::vector<LayerConfig> layers = config.layers;
+  if (config.use_mtp) layers.push_back(*config.mtp_layer);
+  for (const LayerConfig& layer : layers) {
     for (const Sublayer& sublayer : layer) {
       const CacheSpec spec = spec_of(sublayer, dtype);
       multiple = std::lcm(multiple, spec.ratio);
@@ -32,7 +34,7 @@ CacheLayout::CacheLayout(const ModelConfig& config, DType dtype, int64_t page_si
   }
   if (reads_all) window_ = 0;
   page_size_ = (page_size + multiple - 1) / multiple * multiple;
-  for (const LayerConfig& layer : config.layers) {
+  for (const LayerConfig& layer : layers) {
     std::vector<CachePlace>& places = places_.emplace_back();
     for (const Sublayer& sublayer : layer) {
       const CacheSpec spec = spec_of(sublayer, dtype);

@@ -4,14 +4,16 @@
 // read once; where sequences have a state of their own (model/cache_layout.h), up to the last page
 // border, where the first row's state is copied. A row's tokens and logprobs depend on its own
 // request alone, bit for bit: not on the other rows, the order of joining, sharing, the prompt
-// chunks or the page size; nor on whether it was set aside for a while, even if it gave its pages
-// back then and read its prompt and its own tokens again. Engine thread only.
+// chunks, the page size or drafts (EngineOptions::speculate); nor on whether it was set aside for a
+// while, even if it gave its pages back then and read its prompt and its own tokens again. Engine
+// thread only.
 //   SamplingLoop loop(engine); const size_t id = loop.add(request);
 //   while (!loop.done()) for (const SampledToken& token : loop.step()) ...;  loop.take(id)
 #pragma once
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -68,9 +70,16 @@ class SamplingLoop {
 
   [[nodiscard]] bool done() const { return active_.empty(); }
   [[nodiscard]] int64_t num_running() const { return static_cast<int64_t>(active_.size()); }
-  // Runs one pass; the tokens it sampled, at most one a row, in order of id. A row whose logits are
-  // not finite ends, and take() throws its Error.
+  // Runs one pass; the tokens it sampled, at most one a row, in order of id: a row that a draft has
+  // given a token in advance yields that, and has no part in the pass. A row whose logits are not
+  // finite ends, and take() throws its Error.
   std::span<const SampledToken> step();
+  // Of all steps: drafts that were read, and of these the ones that were what was sampled.
+  struct Drafts {
+    int64_t read = 0;
+    int64_t accepted = 0;
+  };
+  [[nodiscard]] const Drafts& drafts() const { return drafts_; }
   // Ends a row now, as a stop string does; its result keeps the tokens so far.
   void finish(size_t id);
   // The result of a finished row, which is then forgotten; prompt values are the first row's.
@@ -100,17 +109,31 @@ class SamplingLoop {
       return static_cast<int64_t>(request.prompt.size());
     }
   };
+  struct Choice {  // what a row of logits is to give, and gives
+    size_t id = 0;
+    size_t index = 0;       // among the row's sampled tokens
+    bool is_draft = false;  // behind a draft: counts where that is the token before
+    const float* logits = nullptr;
+    const float* lse = nullptr;
+    int32_t token = 0;
+    float logprob = 0.0f;
+    std::vector<int32_t> topk_ids;
+    std::vector<float> topk_logprobs;
+    std::string error;
+  };
   struct Row {
     size_t group = 0;
     uint64_t seed = 0;
     api::SampleResult result;
     std::vector<void*> pages;
     void* state = nullptr;
-    int64_t position = 0;   // tokens already in the cache
-    int64_t last_step = 0;  // that it took part in
-    bool first = false;     // of its group: the prompt's values go with it
-    bool leads = false;     // reads the prompt for the group
-    bool joined = false;    // not a leader: has its share of the prompt
+    int64_t position = 0;               // tokens already in the cache
+    std::optional<int32_t> draft = {};  // of the token behind the last (or `ahead`)
+    std::optional<Choice> ahead = {};   // sampled, but not handed out yet
+    int64_t last_step = 0;              // that it took part in
+    bool first = false;                 // of its group: the prompt's values go with it
+    bool leads = false;                 // reads the prompt for the group
+    bool joined = false;                // not a leader: has its share of the prompt
     bool resident = false;
     bool aside = false;
     bool finished = false;
@@ -120,19 +143,10 @@ class SamplingLoop {
     size_t id = 0;
     int64_t begin = 0, end = 0;  // rows of the flat batch
     bool samples = false;        // its last row yields a token
+    bool has_draft = false;      // which is the last row's; the one before yields a token too
+    size_t first_index = 0;      // of what it samples
     bool ends_prompt = false;    // its group's prompt has been read
   };
-  struct Choice {  // what a row of logits is to give, and gives
-    size_t id = 0;
-    const float* logits = nullptr;
-    const float* lse = nullptr;
-    int32_t token = 0;
-    float logprob = 0.0f;
-    std::vector<int32_t> topk_ids;
-    std::vector<float> topk_logprobs;
-    std::string error;
-  };
-
   [[nodiscard]] Group& group_of(const Row& row) { return groups_.at(row.group); }
   // Tokens that are not in its cache yet: of the prompt, and its own.
   [[nodiscard]] int64_t unread(const Row& row) {
@@ -151,6 +165,8 @@ class SamplingLoop {
   void sort_rows();
   void plan_pass();
   void add_slice(size_t id, int64_t count);
+  [[nodiscard]] bool may_read_draft(const Row& row);
+  void hand_out_ahead();
   bool is_like_last();
   void run_pass(Backend& backend);
   void read_logits(model::Pass& pass, TensorView hidden);
@@ -159,6 +175,9 @@ class SamplingLoop {
   void choose(Backend& backend, TensorView logits);
   void choose_one(Choice& choice, const float* raw);
   void use_choice(Choice& choice);
+  void use_draft_choice(Choice& choice);
+  void make_drafts(model::Pass& pass);
+  void choose_drafts(model::Pass& own, TensorView hidden);
   void release(std::vector<void*>& pages, void*& state);
   void vacate(size_t row);
   void drop_if_unused(size_t group);
@@ -179,8 +198,13 @@ class SamplingLoop {
   std::vector<uint8_t> selected_;
   std::vector<Choice> choices_;
   model::RowChunks chunks_;
-  model::Tape tape_;
-  PassBuilder builder_;
+  model::Tape tape_, mtp_tape_;
+  PassBuilder builder_, mtp_builder_;
+  std::vector<int32_t> mtp_rows_;  // of the pass
+  std::vector<uint8_t> draft_selected_;
+  std::vector<size_t> mtp_slices_;  // whose rows these are
+  std::vector<int32_t> next_tokens_;
+  Drafts drafts_;
   PassPlan plan_;  // of the passes that look like the last one
   std::vector<int64_t> signature_, last_signature_;
 };

@@ -85,6 +85,7 @@ void SamplingLoop::sort_rows() {
   claims_.clear();
   for (const size_t id : active_) {
     Row& row = rows_.at(id);
+    if (row.ahead) continue;
     const Group& group = groups_.at(row.group);
     if (!row.leads && !row.joined) {
       if (!group.ready) continue;
@@ -130,7 +131,12 @@ void SamplingLoop::plan_pass() {
     if (adapter(a) != adapter(b)) return before(adapter(a), adapter(b));
     return a < b;
   });
-  for (const size_t id : decoding_) add_slice(id, 1);
+  // A draft is one more token of the step, where it has room for all of them.
+  const auto tokens = std::ssize(decoding_) * 2;
+  for (const size_t id : decoding_) {
+    const bool drafts = tokens <= room && may_read_draft(rows_.at(id));
+    add_slice(id, drafts ? 2 : 1);
+  }
   for (const size_t id : reading_) {
     int64_t& left = claim_of(id).granted_prompt;
     if (left <= 0) continue;
@@ -138,9 +144,14 @@ void SamplingLoop::plan_pass() {
     add_slice(id, count);
     left -= count;
   }
-  CHECK(!slices_.empty());  // the budget is at least one token
 }
 
+// Not for the last token that is asked for: nothing is sampled behind it.
+bool SamplingLoop::may_read_draft(const Row& row) {
+  return row.draft && std::ssize(row.result.tokens) + 1 < group_of(row).request.max_tokens;
+}
+
+// A slice of more tokens than the row has reads its draft behind them.
 void SamplingLoop::add_slice(size_t id, int64_t count) {
   Row& row = rows_.at(id);
   Group& group = group_of(row);
@@ -158,7 +169,8 @@ void SamplingLoop::add_slice(size_t id, int64_t count) {
   if (row.state == nullptr && engine_.cache_layout().state_bytes() > 0)
     row.state = engine_.state_pool().take();
   const model::SequenceCache kept = {.pages = row.pages, .state = row.state};
-  const bool samples = count == unread(row);
+  const bool has_draft = count > unread(row);
+  const bool samples = count >= unread(row);
   const bool ends_prompt = end == group.prompt_size() && row.leads;
   row.last_step = num_steps_;
   if (row.position < group.prompt_size()) {
@@ -176,16 +188,20 @@ void SamplingLoop::add_slice(size_t id, int64_t count) {
       }
     }
   } else {
-    builder_.add(std::span(row.result.tokens)
-                     .subspan(static_cast<size_t>(row.position - group.prompt_size()),
-                              static_cast<size_t>(count)),
-                 row.position, group.adapter, kept);
+    next_tokens_.assign(row.result.tokens.begin() + (row.position - group.prompt_size()),
+                        row.result.tokens.end());
+    if (has_draft) next_tokens_.push_back(*row.draft);
+    builder_.add(std::span(next_tokens_).first(static_cast<size_t>(count)), row.position,
+                 group.adapter, kept);
   }
   slices_.push_back({.id = id,
                      .begin = begin_row,
                      .end = begin_row + count,
                      .samples = samples,
+                     .has_draft = has_draft,
+                     .first_index = row.result.tokens.size(),
                      .ends_prompt = ends_prompt});
+  drafts_.read += has_draft ? 1 : 0;
   row.position = end;
 }
 
@@ -208,16 +224,32 @@ std::span<const SampledToken> SamplingLoop::step() {
   if (active_.empty()) return sampled_;
   const TraceSpan span("sampling step", "step", num_steps_ + 1);
   plan_pass();
-  select_rows(builder_.num_tokens());
-  if (!is_like_last()) plan_ = room_.count([this](Backend& counter) { run_pass(counter); });
-  room_.book(plan_);
-  run_pass(room_.backend());
+  hand_out_ahead();
+  CHECK(!slices_.empty() || !sampled_.empty());  // the budget is at least one token
+  if (!slices_.empty()) {
+    select_rows(builder_.num_tokens());
+    if (!is_like_last()) plan_ = room_.count([this](Backend& counter) { run_pass(counter); });
+    room_.book(plan_);
+    run_pass(room_.backend());
+  }
   for (const Slice& slice : slices_) {
     if (slice.ends_prompt) group_of(rows_.at(slice.id)).has_values = true;
   }
   std::sort(sampled_.begin(), sampled_.end(),
             [](const auto& a, const auto& b) { return a.id < b.id; });
   return sampled_;
+}
+
+// Rows that have a part in the pass have nothing in advance.
+void SamplingLoop::hand_out_ahead() {
+  const std::vector<size_t> active = active_;
+  for (const size_t id : active) {
+    Row& row = rows_.at(id);
+    if (!row.ahead) continue;
+    Choice choice = *std::move(row.ahead);
+    row.ahead.reset();
+    use_choice(choice);
+  }
 }
 
 void SamplingLoop::run_pass(Backend& backend) {
@@ -230,8 +262,11 @@ void SamplingLoop::run_pass(Backend& backend) {
     const TraceSpan span = model::traced(pass, "forward", "tokens", pass.num_tokens());
     model::decoder_forward(pass, tape_, /*wants_backward=*/false, {}, hidden);
   }
-  const TraceSpan span = model::traced(pass, "choose tokens", "rows", std::ssize(slices_));
-  read_logits(pass, hidden);
+  {
+    const TraceSpan span = model::traced(pass, "choose tokens", "rows", std::ssize(slices_));
+    read_logits(pass, hidden);
+  }
+  if (engine_.options().speculate) make_drafts(pass);
 }
 
 // The head runs on the rows that someone reads: the last row of a slice that samples, and prompt
@@ -240,6 +275,7 @@ void SamplingLoop::select_rows(int64_t num_tokens) {
   selected_.assign(static_cast<size_t>(num_tokens), 0);
   for (const Slice& slice : slices_) {
     if (slice.samples) selected_[static_cast<size_t>(slice.end - 1)] = 1;
+    if (slice.has_draft) selected_[static_cast<size_t>(slice.end - 2)] = 1;
     const Row& row = rows_.at(slice.id);
     const Group& group = group_of(row);
     if (!records_prompt(row)) continue;
@@ -283,9 +319,12 @@ void SamplingLoop::read_logits(model::Pass& pass, TensorView hidden) {
           row.error = error.what();
         }
       }
-      if (part.samples && rows[i] == part.end - 1) {
+      const int64_t first_sampled = part.end - (part.has_draft ? 2 : 1);
+      if (part.samples && rows[i] >= first_sampled) {
         Choice& choice = choices_.emplace_back();
         choice.id = part.id;
+        choice.is_draft = rows[i] > first_sampled;
+        choice.index = part.first_index + (choice.is_draft ? 1 : 0);
         choice.error = row.error;
         choice.logits = row_logits;
         choice.lse = row_lse;
@@ -357,7 +396,7 @@ void SamplingLoop::choose(Backend& backend, TensorView logits) {
                                            .top_k = request.top_k,
                                            .top_p = request.top_p,
                                            .seed = row.seed},
-                                          row.result.tokens.size());
+                                          choice.index);
     } catch (const std::exception& error) {
       choice.error = error.what();
     }
@@ -370,7 +409,11 @@ void SamplingLoop::choose(Backend& backend, TensorView logits) {
     } catch (const std::exception& error) {  // of this row alone
       choice.error = error.what();
     }
-    use_choice(choice);
+    if (choice.is_draft) {
+      use_draft_choice(choice);
+    } else {
+      use_choice(choice);
+    }
   }
 }
 
@@ -390,6 +433,23 @@ void SamplingLoop::choose_one(Choice& choice, const float* raw) {
   if (!is_number)
     throw Error(ErrorCode::kInvalidArgument,
                 "sample: the logits divided by the temperature are no numbers");
+}
+
+// What is sampled behind a draft counts where the draft is the token that was sampled before it.
+// Otherwise the row stands before the draft again: what this left in the cache is written anew when
+// the position's own token is read, before anything reads it, since a ring's slot of a position is
+// no other's that a later query sees.
+void SamplingLoop::use_draft_choice(Choice& choice) {
+  Row& row = rows_.at(choice.id);
+  if (row.finished) return;
+  const bool accepted = row.result.tokens.back() == *row.draft;
+  row.draft.reset();
+  if (!accepted) {
+    --row.position;
+    return;
+  }
+  ++drafts_.accepted;
+  row.ahead = std::move(choice);
 }
 
 void SamplingLoop::use_choice(Choice& choice) {

@@ -1,0 +1,142 @@
+// Drafts of multi-token prediction change how many steps a sample takes and nothing that it holds:
+// over the borders of windows, entries and pages, for prompts in pieces and in common, with
+// adapters and rows that come and go.
+#include <gtest/gtest.h>
+
+#include "engine/sampling/sampling_loop.h"
+#include "tests/engine/tiny_engine.h"
+
+namespace strata::engine {
+namespace {
+
+struct Setting {
+  DType dtype = DType::kF32;
+  int64_t prefill_tokens = 2048;
+  int64_t page_size = 64;
+};
+
+// On near-uniform distributions the random number chooses the token, and drafts agree with it.
+constexpr float kTemperatures[] = {0.0f, 0.9f, 40.0f};
+
+class DraftRuns {
+ public:
+  DraftRuns(const Setting& setting, bool speculate)
+      : engine_(tiny_engine({.model = "deepseek_v4_mtp",
+                             .dtype = setting.dtype,
+                             .threads = 2,
+                             .options = {.prefill_tokens = setting.prefill_tokens,
+                                         .page_size = setting.page_size,
+                                         .speculate = speculate},
+                             .mtp = model::UseMtp::kAlways})) {
+    slot_ = engine_->create_adapter(tiny_specs(*engine_, 4), 3);
+    stir(*engine_, slot_);
+  }
+  Engine& engine() { return *engine_; }
+  [[nodiscard]] api::AdapterSlot slot() const { return slot_; }
+
+  [[nodiscard]] std::vector<api::SampleRequest> requests() const {
+    std::vector<api::SampleRequest> out;
+    for (const int64_t length : {1, 7, 30, 63}) {
+      for (const float temperature : kTemperatures) {
+        api::SampleRequest request;
+        request.prompt =
+            tiny_tokens(length, engine_->config().vocab_size, static_cast<uint32_t>(length));
+        request.max_tokens = length == 7 ? 2 : 45;
+        request.temperature = temperature;
+        request.top_k = length == 30 ? 20 : 0;
+        request.seed = static_cast<uint64_t>(length);
+        request.topk_sample_logprobs = 2;
+        request.scaled_logprobs = length == 1;
+        request.prompt_logprobs = length == 30;
+        if (length == 63) request.slot = slot_;
+        if (length == 1) request.stop = {5, 11};
+        out.push_back(std::move(request));
+      }
+    }
+    return out;
+  }
+
+ private:
+  std::unique_ptr<Engine> engine_;
+  api::AdapterSlot slot_;
+};
+
+void expect_same(const api::SampleResult& got, const api::SampleResult& want) {
+  EXPECT_EQ(got.tokens, want.tokens);
+  EXPECT_EQ(got.logprobs, want.logprobs);
+  EXPECT_EQ(got.sample_topk_ids, want.sample_topk_ids);
+  EXPECT_EQ(got.sample_topk_logprobs, want.sample_topk_logprobs);
+  EXPECT_EQ(got.prompt_logprobs, want.prompt_logprobs);
+  EXPECT_EQ(got.stopped, want.stopped);
+}
+
+TEST(Drafts, MoveNoBitOfASample) {
+  for (const Setting& setting :
+       {Setting{}, Setting{.dtype = DType::kBF16}, Setting{.prefill_tokens = 26, .page_size = 8}}) {
+    DraftRuns plain(setting, false), drafts(setting, true);
+    const auto requests = plain.requests();
+    const auto want = plain.engine().sample(requests);
+    SamplingLoop loop(drafts.engine());
+    std::vector<size_t> ids;
+    for (const api::SampleRequest& request : requests) ids.push_back(loop.add(request));
+    while (!loop.done()) loop.step();
+    for (size_t i = 0; i < ids.size(); ++i) {
+      SCOPED_TRACE(i);
+      expect_same(loop.take(ids[i]), want[i]);
+    }
+    EXPECT_GT(loop.drafts().accepted, 20);
+    EXPECT_GT(loop.drafts().read, loop.drafts().accepted + 20);
+  }
+}
+
+// An accepted draft saves a pass, and is handed out on its own.
+TEST(Drafts, AnAcceptedDraftIsATokenWithoutAPass) {
+  DraftRuns runs({}, true);
+  SamplingLoop loop(runs.engine());
+  api::SampleRequest request = runs.requests()[2];
+  request.stop.clear();
+  const size_t id = loop.add(request);
+  int64_t passes = 0, steps = 0;
+  while (!loop.done()) {
+    EXPECT_EQ(loop.step().size(), 1u);
+    ++steps;
+    passes += loop.last_tokens() > 0 ? 1 : 0;
+  }
+  EXPECT_EQ(steps, request.max_tokens);
+  EXPECT_EQ(passes, request.max_tokens - loop.drafts().accepted);
+  EXPECT_GT(loop.drafts().accepted, 5);
+  EXPECT_EQ(std::ssize(loop.take(id).tokens), request.max_tokens);
+}
+
+// Rows of one prompt, of which one is set aside with a token in advance, with its pages and
+// without.
+TEST(Drafts, RowsThatShareAPromptAndAreSetAside) {
+  DraftRuns plain({.page_size = 8}, false), drafts({.page_size = 8}, true);
+  const auto sample = [](DraftRuns& runs, bool interrupts, bool keep) {
+    api::SampleRequest request = runs.requests()[11];
+    SamplingLoop loop(runs.engine());
+    const size_t group = loop.open(request, nullptr);
+    std::vector<size_t> ids;
+    for (uint64_t seed = 1; seed <= 3; ++seed) ids.push_back(loop.add_row(group, seed));
+    loop.close(group);
+    for (int i = 0; !loop.done(); ++i) {
+      loop.step();
+      if (!interrupts || i % 7 != 3 || loop.done()) continue;
+      if (loop.num_sampled(ids[1]) == 0 || loop.num_sampled(ids[1]) == request.max_tokens) continue;
+      loop.set_aside(ids[1], keep);
+      if (!loop.done()) loop.step();
+      loop.resume(ids[1]);
+    }
+    std::vector<api::SampleResult> out;
+    for (const size_t id : ids) out.push_back(loop.take(id));
+    return out;
+  };
+  const auto want = sample(plain, false, false);
+  for (const bool keep : {true, false}) {
+    const auto got = sample(drafts, true, keep);
+    for (size_t i = 0; i < want.size(); ++i) expect_same(got[i], want[i]);
+  }
+}
+
+}  // namespace
+}  // namespace strata::engine
