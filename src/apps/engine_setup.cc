@@ -136,6 +136,7 @@ std::unique_ptr<engine::Engine> make_engine(const EngineSetup& setup,
                                                 .mtp = setup.mtp,
                                                 .offload = setup.offload});
   for (const std::string& warning : model.warnings) log(LogLevel::kWarning, warning);
+  options.speculate = options.speculate && model.config.use_mtp;
   auto engine = std::make_unique<engine::Engine>(std::move(backend), std::move(model), options);
   check_recompute_tags(*engine, setup.recompute);
   return engine;

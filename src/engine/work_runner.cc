@@ -31,6 +31,7 @@ std::vector<model::LoraModuleSpec> lora_specs(const model::ModelConfig& config,
   const model::LayerTable layers(config);
   const auto wanted = [&](const model::LoraTarget& target, int layer) {
     if (layer < 0) return lora.train_unembed && target.path == "lm_head";
+    if (layer == layers.mtp_layer()) return false;  // no loss of a client's reaches it
     if (!target.is_fresh) return false;
     return target.group == model::BlockGroup::kAttention ? lora.train_attn : lora.train_mlp;
   };

@@ -43,6 +43,7 @@ class WorkRunner {
   [[nodiscard]] int64_t num_running() const { return samples_.num_running(); }
   [[nodiscard]] int64_t trained_tokens() const { return trained_tokens_; }
   [[nodiscard]] int64_t sampled_tokens() const { return samples_.sampled_tokens(); }
+  [[nodiscard]] const SamplingLoop::Drafts& drafts() const { return samples_.drafts(); }
 
  private:
   struct Partial {  // of a forward_backward whose data come in several turns

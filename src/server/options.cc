@@ -85,6 +85,11 @@ void set_expert_rank(ServeOptions& o, const std::string& name, const std::string
   o.expert_rank = value;
 }
 
+void set_speculate(ServeOptions& o, const std::string& name, const std::string& value) {
+  if (value != "none" && value != "mtp") refuse(name, value, "none or mtp");
+  o.speculate = value;
+}
+
 // Setters for the kinds of which there are many.
 template <double ServeOptions::* kField>
 void set_duration(ServeOptions& o, const std::string& name, const std::string& value) {
@@ -196,6 +201,9 @@ constexpr OptionRow kRows[] = {
     {"max-rank", "COUNT", "128", "largest LoRA rank", Kind::kValue, set_count<&O::max_rank, 1>},
     {"expert-rank", "divided|full", "divided",
      "of routed experts: max(1, rank / experts), or the whole rank", Kind::kValue, set_expert_rank},
+    {"speculate", "none|mtp", "none",
+     "mtp: samples are drafted by multi-token prediction, of the models that have it", Kind::kValue,
+     set_speculate},
     {"max-parked", "COUNT", "10000", "polls held at once", Kind::kValue,
      set_count<&O::max_parked, 1>},
     {"max-result-bytes", "SIZE", "1/32 of --memory, 128MiB to 512MiB",

@@ -84,6 +84,7 @@ struct ServeOptions {
   bool stable_reinforce = true;
   std::string dtype = "auto";
   std::string expert_rank = "divided";
+  std::string speculate = "none";
   int64_t threads = 0;  // 0: all cores
 };
 

@@ -1,8 +1,11 @@
 // How a server divides its memory: the longest datum is the longest that fits a pass.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "apps/serve/plan.h"
 #include "engine/plan/memory_plan.h"
+#include "engine/sampling/sampling_loop.h"
 #include "engine/work_runner.h"
 
 namespace strata::apps {
@@ -39,6 +42,37 @@ TEST(ServePlan, TheLongestDatumIsTheLongestThatFits) {
           << name << ' ' << budget;
     }
   }
+}
+
+// Rows of one token and prompts as long as a step: with drafts behind all of them, and read.
+TEST(ServePlan, AStepWithDraftsFitsItsPlan) {
+  constexpr int64_t kRank = 8, kRows = 9;
+  auto backend = std::make_unique<Backend>(choose_cpu_path(), /*threads=*/2);
+  auto model = model::load_model(
+      *backend, std::string(STRATA_SOURCE_DIR) + "/tests/golden/deepseek_v4_mtp/model",
+      {.compute_dtype = DType::kBF16, .mtp = model::UseMtp::kAlways});
+  engine::Engine engine(std::move(backend), std::move(model), {.speculate = true});
+  engine::Engine* engines[] = {&engine};
+  const ServePlan plan = plan_serve(engines, int64_t{512} << 20, kRank, kRows, {});
+  engine.set_limits(plan.pass_tokens, plan.max_pages[0], plan.max_states[0], plan.pass_bytes[0]);
+  engine::SamplingLoop loop(engine);
+  int64_t steps = 0, most = 0;
+  for (int64_t row = 0; row < kRows; ++row) {
+    api::SampleRequest request;
+    request.prompt.assign(row == 0 ? static_cast<size_t>(plan.pass_tokens) : 1, 3);
+    request.max_tokens = 12;
+    request.temperature = 40.0f;
+    request.scaled_logprobs = true;
+    request.seed = static_cast<uint64_t>(row);
+    loop.add(request);
+  }
+  for (; !loop.done(); ++steps) {
+    loop.step();
+    most = std::max(most, engine.last_plan().total());
+    EXPECT_LE(engine.last_plan().total(), plan.steps) << "step " << steps;
+  }
+  EXPECT_GT(loop.drafts().read, 20);
+  EXPECT_GT(most, plan.steps / 2);  // the plan is no guess from above
 }
 
 }  // namespace

@@ -51,8 +51,19 @@ EngineHost::~EngineHost() { stop(); }
 
 void EngineHost::load(const std::string& dir, const HostOptions& options) {
   Base base;
-  base.engine = make_engine({.model = dir, .dtype = options.dtype, .threads = options.threads});
+  base.engine =
+      make_engine({.model = dir,
+                   .dtype = options.dtype,
+                   .threads = options.threads,
+                   .mtp = options.speculate ? model::UseMtp::kIfThere : model::UseMtp::kNever},
+                  {.speculate = options.speculate});
   const model::ModelConfig& config = base.engine->config();
+  if (options.speculate && !config.use_mtp) {
+    log(LogLevel::kWarning,
+        fmt::format("--speculate mtp: {}: no layer of multi-token prediction; its samples are not "
+                    "drafted",
+                    dir));
+  }
   api::BaseInfo info;
   info.id = api::BaseId{static_cast<int32_t>(bases_.size())};
   info.dir = dir;
@@ -178,12 +189,16 @@ void EngineHost::count(const api::Work& work) {
   for (const Base& base : engines_) {
     sum.trained_tokens += base.runner->trained_tokens();
     sum.sampled_tokens += base.runner->sampled_tokens();
+    sum.drafts_read += base.runner->drafts().read;
+    sum.drafts_accepted += base.runner->drafts().accepted;
     sum.running_samples += base.runner->capacity().running_samples;
     sum.snapshot_bytes += base.runner->snapshots().num_bytes();
     sum.kv_bytes += base.engine->kv_pool().num_bytes();
   }
   trained_tokens_ = sum.trained_tokens;
   sampled_tokens_ = sum.sampled_tokens;
+  drafts_read_ = sum.drafts_read;
+  drafts_accepted_ = sum.drafts_accepted;
   running_samples_ = sum.running_samples;
   snapshot_bytes_ = sum.snapshot_bytes;
   kv_bytes_ = sum.kv_bytes;
@@ -204,6 +219,8 @@ EngineHost::Counts EngineHost::counts() const {
   const double began = turn_began_;
   return {.trained_tokens = trained_tokens_,
           .sampled_tokens = sampled_tokens_,
+          .drafts_read = drafts_read_,
+          .drafts_accepted = drafts_accepted_,
           .train_passes = train_passes_,
           .batch_tokens = batch_tokens_,
           .running_samples = running_samples_,

@@ -25,6 +25,7 @@ struct HostOptions {
   engine::AdapterLimits adapters;  // max_bytes is the plan's
   int64_t max_sample_rows = 256;
   model::ExpertRank expert_rank = model::ExpertRank::kDivided;
+  bool speculate = false;  // with multi-token prediction, where a model has it
 };
 
 class EngineHost {
@@ -50,6 +51,7 @@ class EngineHost {
   struct Counts {  // any thread
     int64_t trained_tokens = 0;
     int64_t sampled_tokens = 0;
+    int64_t drafts_read = 0, drafts_accepted = 0;
     int64_t train_passes = 0;
     int64_t batch_tokens = 0;  // of the last turn with training rows
     int64_t running_samples = 0;
@@ -88,7 +90,7 @@ class EngineHost {
   std::atomic<double> turn_began_ = 0.0;  // now_seconds(), or 0
   std::atomic<int64_t> trained_tokens_ = 0, sampled_tokens_ = 0, train_passes_ = 0,
                        batch_tokens_ = 0, running_samples_ = 0, adapters_ = 0, adapter_bytes_ = 0,
-                       snapshot_bytes_ = 0, kv_bytes_ = 0;
+                       snapshot_bytes_ = 0, kv_bytes_ = 0, drafts_read_ = 0, drafts_accepted_ = 0;
   std::jthread thread_;
 };
 

@@ -45,6 +45,11 @@ int64_t step_bytes(engine::Engine& engine, int64_t tokens, int64_t rows, int64_t
                    model::ExpertRank expert_rank) {
   engine::PlanShape shape = pass_shape(engine, tokens + rows, rank, expert_rank);
   shape.backward = false;
+  if (engine.options().speculate) {
+    // Drafts come behind every token of the step, those of a training pass behind all but one.
+    shape.mtp = true;
+    ++shape.pass_tokens;
+  }
   const int64_t scaled = std::min(rows, model::kHeadChunk);
   return engine::plan_pass_bytes(engine, shape) +
          scaled * Arena::aligned((engine.config().vocab_size + 2) * dtype_bytes(DType::kF32));

@@ -52,6 +52,8 @@ server::EngineStats stats_of(const EngineHost& host, const scheduler::Scheduler&
   const ServePlan& plan = host.plan();
   return {.trained_tokens = counts.trained_tokens,
           .sampled_tokens = counts.sampled_tokens,
+          .drafts_read = counts.drafts_read,
+          .drafts_accepted = counts.drafts_accepted,
           .train_passes = counts.train_passes,
           .batch_tokens = counts.batch_tokens,
           .running_samples = counts.running_samples,
@@ -141,7 +143,8 @@ int run_serve(const server::ServeOptions& given) {
                    .adapters = {.max_models = options.max_adapters,
                                 .max_models_per_tenant = options.max_adapters_per_tenant,
                                 .max_rank = options.max_rank},
-                   .expert_rank = model::parse_expert_rank(options.expert_rank)});
+                   .expert_rank = model::parse_expert_rank(options.expert_rank),
+                   .speculate = options.speculate == "mtp"});
   fmt::print("{}", host.plan().text());
   scheduler::Scheduler scheduler(
       {.gap_timeout = options.gap_timeout,

@@ -44,6 +44,7 @@ class SampleRunner {
 
   [[nodiscard]] int64_t num_running() const { return loop_.num_running(); }
   [[nodiscard]] int64_t sampled_tokens() const { return sampled_tokens_; }
+  [[nodiscard]] const SamplingLoop::Drafts& drafts() const { return loop_.drafts(); }
   // KV pages that the rows hold or may still take.
   [[nodiscard]] int64_t reserved_pages() const { return reserved_pages_; }
   // States of sequences that nobody may take: a row has one, and so has the prompt of a request of

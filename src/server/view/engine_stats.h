@@ -9,6 +9,8 @@ struct EngineStats {
   // Counters since the start.
   int64_t trained_tokens = 0;
   int64_t sampled_tokens = 0;
+  int64_t drafts_read = 0;      // tokens that were guessed and read with those that were known
+  int64_t drafts_accepted = 0;  // of these, what was sampled
   int64_t train_passes = 0;
   // Gauges.
   int64_t batch_tokens = 0;     // of the last pass with training rows

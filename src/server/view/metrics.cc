@@ -114,6 +114,10 @@ std::string Metrics::text(const EngineStats& engine, const ServerGauges& server,
          {{"train", d(engine.trained_tokens)}, {"sample", d(engine.sampled_tokens)}});
   family(out, "strata_tokens_per_second", "gauge", "Tokens a second, over the last ten seconds.",
          "kind", {{"train", server.train_rate}, {"sample", server.sample_rate}});
+  family(out, "strata_drafts_total", "counter",
+         "Drafts that a sampling step read, and of these the ones that were sampled.", "outcome",
+         {{"accepted", d(engine.drafts_accepted)},
+          {"rejected", d(engine.drafts_read - engine.drafts_accepted)}});
   one(out, "strata_train_passes_total", "counter", "Training passes.", d(engine.train_passes));
   one(out, "strata_batch_tokens", "gauge", "Tokens of the last training pass.",
       d(engine.batch_tokens));

@@ -39,9 +39,9 @@ TEST(Metrics, EveryLineBelongsToTheFamilyAboveItAndEveryFamilyStandsOnce) {
   metrics.exchange("/api/v1/asample", 429, 0.0);
   metrics.exchange("other", 404, 0.0);
   metrics.command("sample", "ok", 0.3);
-  const std::string text =
-      metrics.text({.trained_tokens = 7, .weights = 1'000'000'000'000},
-                   {.budget = {{.name = "queue", .limit = 30, .held = 20}}}, kNothing);
+  const std::string text = metrics.text(
+      {.trained_tokens = 7, .drafts_read = 5, .drafts_accepted = 3, .weights = 1'000'000'000'000},
+      {.budget = {{.name = "queue", .limit = 30, .held = 20}}}, kNothing);
   std::istringstream lines(text);
   std::set<std::string> families;
   std::string family;
@@ -61,6 +61,8 @@ TEST(Metrics, EveryLineBelongsToTheFamilyAboveItAndEveryFamilyStandsOnce) {
   }
   EXPECT_GE(families.size(), 14u);
   EXPECT_THAT(text, HasSubstr("strata_tokens_total{kind=\"train\"} 7\n"));
+  EXPECT_THAT(text, HasSubstr("strata_drafts_total{outcome=\"accepted\"} 3\n"
+                              "strata_drafts_total{outcome=\"rejected\"} 2\n"));
   EXPECT_THAT(text, HasSubstr("strata_memory_bytes{use=\"weights\"} 1000000000000\n"));
   EXPECT_THAT(text, HasSubstr("strata_memory_bytes{use=\"queue\"} 20\n"));
   EXPECT_THAT(text, HasSubstr("strata_memory_plan_bytes{use=\"queue\"} 30\n"));
