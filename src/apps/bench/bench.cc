@@ -59,6 +59,9 @@ constexpr Work kWorks[] = {
     {"gdn_prefill4096", Kind::kPrefill, 1, 4096, false, false, BenchShape::kDeltaNet},
     {"gdn_decode1", Kind::kDecode, 1, 128, false, false, BenchShape::kDeltaNet},
     {"gdn_decode8", Kind::kDecode, 8, 128, false, false, BenchShape::kDeltaNet},
+    {"dsv4_train_s2048", Kind::kTrain, 1, 2048, false, false, BenchShape::kDeepseekV4},
+    {"dsv4_prefill4096", Kind::kPrefill, 1, 4096, false, false, BenchShape::kDeepseekV4},
+    {"dsv4_decode1", Kind::kDecode, 1, 128, false, false, BenchShape::kDeepseekV4},
     {"mla_prefill512", Kind::kPrefill, 1, 512, false, false, BenchShape::kLatent},
     {"mla_decode1", Kind::kDecode, 1, 128, false, false, BenchShape::kLatent},
 };

@@ -45,19 +45,34 @@ double attention_flops(const model::ModelConfig& c, int64_t length) {
   double flops = 0.0;
   for_each_block(c, [&](const model::BlockWork& work) {
     flops += work.pair_flops * num_pairs(length, work.window);
+    for (const model::WindowWork& keys : work.windows) {
+      if (keys.window > 0) flops += keys.pair_flops * num_pairs(length, keys.window);
+    }
   });
+  return flops;
+}
+
+// Forward of what connectors do for every token.
+double connector_flops(const model::ModelConfig& c) {
+  double flops = 0.0;
+  for (const model::LayerConfig& layer : c.layers) {
+    for (const model::Sublayer& sublayer : layer) {
+      const model::Connector& connector = sublayer.connector;
+      flops += connector.ops().token_flops(connector.config(), c.hidden_size);
+    }
+  }
   return flops;
 }
 
 // Forward of what is done for every token, and its backward.
 double token_flops(const model::ModelConfig& c) {
-  double flops = 0.0;
+  double flops = connector_flops(c);
   for_each_block(c, [&](const model::BlockWork& work) { flops += work.token_flops; });
   return flops;
 }
 
 double token_backward_flops(const model::ModelConfig& c) {
-  double flops = 0.0;
+  double flops = 2.0 * connector_flops(c);
   for_each_block(c, [&](const model::BlockWork& work) { flops += work.token_backward_flops; });
   return flops;
 }
@@ -171,6 +186,8 @@ WorkCount count_decode(const model::ModelConfig& c, int64_t batch, int64_t conte
       cache += static_cast<double>(spec.entry_bytes) / static_cast<double>(spec.ratio) * seen;
       cache += static_cast<double>(spec.sequence_bytes);
       attention += work.pair_flops * seen + work.token_flops;
+      for (const model::WindowWork& keys : work.windows)
+        attention += keys.pair_flops * static_cast<double>(std::min(keys.window, context));
     }
   }
   const auto sequences = static_cast<double>(batch);

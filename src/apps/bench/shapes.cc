@@ -1,12 +1,16 @@
 #include "apps/bench/shapes.h"
 
+#include <array>
+
 #include "base/check.h"
 #include "model/blocks/attention_config.h"
+#include "model/blocks/compressed_attention.h"
 #include "model/blocks/gated_delta_net.h"
 #include "model/blocks/gated_mlp.h"
 #include "model/blocks/gqa.h"
 #include "model/blocks/mla.h"
 #include "model/blocks/moe.h"
+#include "model/connectors/hyper_connection.h"
 #include "model/families/family.h"
 
 namespace strata::apps {
@@ -98,6 +102,55 @@ ModelConfig deepseek_v3_attention() {
   return c;
 }
 
+// Compressed sparse and heavily compressed layers in turn, as all of Flash's but the first two.
+ModelConfig deepseek_v4_flash() {
+  ModelConfig c = made("deepseek_v4", "DeepseekV4ForCausalLM", 32768, 4096, 1048576);
+  constexpr int64_t kStreams = 4;
+  const auto connector = [](std::string_view norm, const std::array<std::string_view, 3>& names) {
+    return model::Connector(model::kHyperConnection,
+                            model::HyperConnectionConfig{.norm = norm,
+                                                         .fn = names[0],
+                                                         .base = names[1],
+                                                         .scale = names[2],
+                                                         .num_streams = kStreams,
+                                                         .steps = 20});
+  };
+  c.streams = model::Streams(model::kHyperHead, kStreams, model::HyperHeadConfig{});
+  const model::RopeConfig rope = {.theta = 160000.0};
+  model::CompressedAttentionConfig heavy = {.num_heads = 64,
+                                            .head_dim = 512,
+                                            .rope_dim = 64,
+                                            .q_lora_rank = 1024,
+                                            .num_groups = 8,
+                                            .o_lora_rank = 1024,
+                                            .window = 128,
+                                            .ratio = 128,
+                                            .rope = c.add_rope({rope, 64})};
+  model::CompressedAttentionConfig sparse = heavy;
+  sparse.ratio = 4;
+  sparse.overlap = true;
+  sparse.index_heads = 64;
+  sparse.index_dim = 128;
+  sparse.top_k = 512;
+  const Block experts(model::kMoe, model::MoeConfig{.num_experts = 16,
+                                                    .top_k = 6,
+                                                    .expert_width = 2048,
+                                                    .shared_width = 2048,
+                                                    .router = model::RouterKind::kSqrtSoftplus,
+                                                    .norm_topk = true,
+                                                    .scale = 1.5,
+                                                    .limit = 10.0});
+  for (int layer = 0; layer < 4; ++layer) {
+    c.layers.push_back(
+        {{connector("input_layernorm.weight", {"attn_hc.fn", "attn_hc.base", "attn_hc.scale"}),
+          Block(model::kCompressedAttention, layer % 2 == 0 ? sparse : heavy)},
+         {connector("post_attention_layernorm.weight",
+                    {"ffn_hc.fn", "ffn_hc.base", "ffn_hc.scale"}),
+          experts}});
+  }
+  return c;
+}
+
 }  // namespace
 
 model::ModelConfig bench_config(BenchShape shape) {
@@ -108,6 +161,8 @@ model::ModelConfig bench_config(BenchShape shape) {
       return qwen3_30b_a3b();
     case BenchShape::kDeltaNet:
       return qwen35_08b();
+    case BenchShape::kDeepseekV4:
+      return deepseek_v4_flash();
     case BenchShape::kLatent:
       return deepseek_v3_attention();
   }

@@ -8,6 +8,7 @@ enum class BenchShape {
   kQwen3Dense,  // Qwen3-0.6B
   kQwen3Moe,    // four layers of Qwen3-30B-A3B, a vocabulary of 32,768
   kDeltaNet,    // Qwen3.5-0.8B
+  kDeepseekV4,  // four layers of DeepSeek-V4-Flash with 16 experts, a vocabulary of 32,768
   kLatent,      // two layers with DeepSeek-V3's attention, a narrow dense MLP
 };
 

@@ -5,6 +5,7 @@
 //   const BlockOps kX = block_ops<X>("x");
 // T tokens, D model width. Engine thread only, but for what needs no Pass.
 #pragma once
+#include <array>
 #include <memory>
 #include <span>
 #include <string>
@@ -57,6 +58,13 @@ struct BlockOutput {
   TensorView out;  // [T, D]
 };
 
+// Keys of a kind of their own that a query sees beside the others, none further back than `window`
+// positions.
+struct WindowWork {
+  double pair_flops = 0.0;  // of a query and a position
+  int64_t window = 0;
+};
+
 // What speeds are counted against, beside the matrices (rows say theirs): the work of a token
 // wherever it stands, that of one query and one key that it sees, and how far it sees.
 struct BlockWork {
@@ -65,6 +73,7 @@ struct BlockWork {
   double pair_flops = 0.0;
   double executed_pair_flops = 0.0;  // where the form of the computation does more than it asks for
   int64_t window = 0;                // 0: every earlier position
+  std::array<WindowWork, 2> windows = {};
 };
 
 // What a client means by train_attn and train_mlp.

@@ -118,21 +118,19 @@ struct CompressedAttention {
             .sequence_bytes = key_state_bytes(c, dtype)};
   }
 
-  // The window is about the same work wherever a token stands; entries grow with its position.
+  // Keys of the window; entries, or of these no more than the indexer lists, and its scores of all.
   static BlockWork work(const Config& c) {
     const double key = 4.0 * static_cast<double>(c.width());
-    const auto window = static_cast<double>(c.window);
-    BlockWork work = {.token_flops = key * window, .token_backward_flops = 2.5 * key * window};
+    BlockWork work;
+    work.windows[0] = {.pair_flops = key, .window = c.window};
     if (c.ratio == 0) return work;
-    double entry = key;
+    const auto ratio = static_cast<double>(c.ratio);
+    double every = key;
     if (c.index_heads > 0) {
-      // No more entries than the indexer lists are attended to; all are scored.
-      const auto listed = static_cast<double>(c.top_k);
-      work.token_flops += key * listed;
-      work.token_backward_flops += 2.5 * key * listed;
-      entry = 2.0 * static_cast<double>(c.index_heads * c.index_dim);
+      work.windows[1] = {.pair_flops = key / ratio, .window = c.top_k * c.ratio};
+      every = 2.0 * static_cast<double>(c.index_heads * (c.index_dim + 1));
     }
-    work.pair_flops = work.executed_pair_flops = entry / static_cast<double>(c.ratio);
+    work.pair_flops = work.executed_pair_flops = every / ratio;
     return work;
   }
   static double output_flops(const Pass& pass, const BlockContext& context) {

@@ -24,6 +24,8 @@ struct ConnectorOps {
   std::string_view name;
   bool (*equal)(const void* a, const void* b);
   void (*params)(const void* config, int64_t hidden_size, ParamRows& rows);
+  // Work of a token's forward that speeds are counted against, beside the matrices.
+  double (*token_flops)(const void* config, int64_t hidden_size);
   size_t saved_bytes;
   void (*construct)(void* saved);
   void (*save)(Pass& pass, const BlockContext& context, void* saved);
@@ -49,6 +51,13 @@ constexpr ConnectorOps connector_ops(std::string_view name) {
           .params =
               [](const void* config, int64_t hidden_size, ParamRows& rows) {
                 C::params(*static_cast<const Config*>(config), hidden_size, rows);
+              },
+          .token_flops =
+              [](const void* config, int64_t hidden_size) {
+                if constexpr (requires(const Config& c) { C::token_flops(c, hidden_size); }) {
+                  return C::token_flops(*static_cast<const Config*>(config), hidden_size);
+                }
+                return 0.0;
               },
           .saved_bytes = sizeof(Saved),
           .construct = [](void* saved) { new (saved) Saved; },

@@ -43,6 +43,13 @@ struct HyperConnection {
     rows.push_back(scale);
   }
 
+  // The numbers of a token, the streams' sum before the block, its output into them, and their mix.
+  static double token_flops(const Config& c, int64_t hidden_size) {
+    const auto n = static_cast<double>(c.num_streams);
+    const auto d = static_cast<double>(hidden_size);
+    return 2.0 * n * d * static_cast<double>(numbers(c)) + 2.0 * n * d + n * d + 2.0 * n * n * d;
+  }
+
   static void save(Pass& pass, const BlockContext& outer, Saved& s) {
     const auto& c = outer.as<Config>();
     const int64_t tokens = pass.num_tokens();
