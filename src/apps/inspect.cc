@@ -14,12 +14,15 @@
 #include "apps/text_stack.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "model/cache_layout.h"
 #include "model/weights/load.h"
 #include "report/format.h"
 #include "report/table.h"
 
 namespace strata::apps {
 namespace {
+
+constexpr int64_t kPagePositions = 64;  // rounded up to what the layers' ratios divide
 
 struct Findings {
   std::optional<model::ModelConfig> config;
@@ -94,6 +97,16 @@ std::string shapes(const model::ModelConfig& c) {
                      c.tie_word_embeddings ? ", tied" : "");
 }
 
+// Of a sampled sequence in bf16: what each token adds, and what it takes once.
+struct CacheSize {
+  double token = 0.0;
+  int64_t sequence = 0;
+};
+CacheSize cache_size(const model::ModelConfig& c) {
+  const model::CacheLayout layout(c, DType::kBF16, kPagePositions);
+  return {.token = layout.position_bytes(), .sequence = layout.state_bytes()};
+}
+
 std::string dtypes(const Findings& f) {
   std::vector<std::string> parts;
   for (const auto& [dtype, count] : f.tensors_by_dtype)
@@ -107,6 +120,9 @@ void print_table(const InspectOptions& options, const Findings& f) {
   if (f.config) {
     table.add_row({"family", fmt::format("{} ({})", f.config->family, f.config->architecture)});
     table.add_row({"shapes", shapes(*f.config)});
+    const CacheSize cache = cache_size(*f.config);
+    table.add_row({"cache", fmt::format("{:.6g} bytes a token and {} a sequence, in bf16",
+                                        cache.token, report::format_bytes(cache.sequence))});
   }
   if (f.num_parameters > 0) {
     table.add_row({"parameters", report::format_count(static_cast<double>(f.num_parameters))});
@@ -143,6 +159,9 @@ void print_json(const InspectOptions& options, const Findings& f) {
     out["vocab_size"] = c.vocab_size;
     out["context"] = c.max_position_embeddings;
     out["tied"] = c.tie_word_embeddings;
+    const CacheSize cache = cache_size(c);
+    out["cache_bytes_per_token"] = cache.token;
+    out["cache_bytes_per_sequence"] = cache.sequence;
   }
   out["num_parameters"] = f.num_parameters;
   out["bytes"] = f.num_bytes;

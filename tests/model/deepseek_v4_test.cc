@@ -1,5 +1,6 @@
 // What the reader of DeepSeek-V4 makes of its config: schedules in every form, two rotary tables,
 // defaults, and what it refuses.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -98,6 +99,43 @@ TEST(DeepseekV4, DefaultsAreHuggingFaces) {
   const auto& moe = *config.find_block<MoeConfig>(4, kMoe);
   EXPECT_EQ(moe.limit, 10.0);
   EXPECT_EQ(moe.scale, 1.5);
+}
+
+// The layer behind the last of the lists, sliding and scored unless they say otherwise; one alone.
+TEST(DeepseekV4, MultiTokenPredictionIsTheNextLayer) {
+  const auto type = [](const ModelConfig& config) {
+    const LayerConfig& layer = config.mtp_layer.value();
+    EXPECT_EQ(layer.size(), 3u);
+    EXPECT_EQ(layer[2].block.config_of<MoeConfig>(kMoe)->router, RouterKind::kSqrtSoftplus);
+    return layer[1].block.config_of<CompressedAttentionConfig>(kCompressedAttention)->ratio;
+  };
+  const auto with = [](const char* ratios, const char* more = "") {
+    return parse(
+        v4(with_rope(fmt::format(R"("compress_ratios": {}, "num_hash_layers": 3{})", ratios, more)),
+           2));
+  };
+  EXPECT_EQ(type(with("[0, 4, 0]")), 0);
+  EXPECT_EQ(type(with("[0, 4]")), 0);
+  EXPECT_EQ(type(with("[0, 4, 128]")), 128);
+  EXPECT_FALSE(with("[0, 4, 0]").use_mtp);
+  EXPECT_EQ(with("[0, 4, 0]").num_layers(), 2);
+  EXPECT_FALSE(with("[0, 4, 0]", R"(, "num_nextn_predict_layers": 0)").mtp_layer);
+  EXPECT_FALSE(with("[0, 4, 0]", R"(, "num_nextn_predict_layers": 2)").mtp_layer);
+}
+
+// DeepSeek-V4-Flash by hand: of a token 4-token entries of 512 and keys of 128, and 128-token
+// entries; once, rings of 128 keys and the compressors' open windows of values and gates in fp32.
+TEST(DeepseekV4, ASequenceKeepsWhatTheFormulaSays) {
+  std::string ratios = "0, 0";
+  for (int i = 0; i < 20; ++i) ratios += ", 4, 128";
+  const ModelConfig flash = parse(fmt::format(
+      R"({{"architectures": ["DeepseekV4ForCausalLM"], "compress_ratios": [{}, 4, 0]}})", ratios));
+  const CacheLayout layout(flash, DType::kBF16, 128);
+  EXPECT_EQ(layout.position_bytes(), 21 * (2 * 512 / 4 + 2 * 128 / 4) + 20 * 2 * 512 / 128);
+  const int64_t rings = 43 * 128 * 512 * 2;
+  const int64_t heavy = 20 * 128 * 2 * 512 * 4;
+  const int64_t sparse = 21 * 8 * 2 * (1024 + 256) * 4;
+  EXPECT_EQ(layout.state_bytes(), rings + heavy + sparse);
 }
 
 // Sliding layers turn by one table, the others by one of another theta and a scaling; neither has a
