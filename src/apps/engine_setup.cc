@@ -51,7 +51,8 @@ void check_recompute_tags(engine::Engine& engine, const std::string& text) {
   if (!text.starts_with(kCustom)) return;
   std::vector<std::string> known = {"lora_h"};
   const engine::RecomputePlan plan = engine::describe_recompute(
-      engine, {.pass_tokens = 64, .backward = true}, model::Recompute::kNone);
+      engine, {.pass_tokens = 64, .backward = true, .mtp = engine.config().use_mtp},
+      model::Recompute::kNone);
   for (const engine::RecomputePlan::Row& row : plan.rows) {
     if (std::find(known.begin(), known.end(), row.tag) == known.end()) known.emplace_back(row.tag);
   }
@@ -111,7 +112,13 @@ std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup) {
   model.dir = source.dir;
   model.config = std::move(parsed.config);
   // What a config has, the checkpoint may lack: without one to look at, only what is demanded.
-  model.config.use_mtp = model.config.mtp_layer && setup.mtp == model::UseMtp::kAlways;
+  model.config.use_mtp = setup.mtp == model::UseMtp::kAlways;
+  if (model.config.use_mtp && !model.config.mtp_layer) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: no layer of multi-token prediction, or none that is known: that "
+                            "of DeepSeek-V4 with a num_nextn_predict_layers of 1 is",
+                            source.where));
+  }
   model.weights = std::make_unique<model::ModelWeights>(*backend, model.config, dtype);
   auto engine = std::make_unique<engine::Engine>(std::move(backend), std::move(model), options);
   check_recompute_tags(*engine, setup.recompute);

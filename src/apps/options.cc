@@ -204,6 +204,7 @@ OptionTable options_of(PlanOptions& o) {
   expert_rank_row(t, o.expert_rank);
   targets_row(t, o.targets);
   micro_tokens_row(t, o.micro_tokens);
+  t.flag("mtp", o.with_mtp, "of train: with multi-token prediction, as --mtp-weight has it");
   t.integer("max-rank", o.max_rank, {1, 65536, "1 or more"}, "of serve: largest LoRA rank");
   recompute_row(t, o.recompute);
   dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto, bf16 or f32");

@@ -67,7 +67,9 @@ RunShape shape_of(const PlanOptions& options, const engine::Engine& engine) {
                        options.tokens, tokens.length, context));
   }
   RunShape shape = {
-      .pass = {.backward = true, .train_base = options.method == "full"},
+      .pass = {.backward = true,
+               .train_base = options.method == "full",
+               .mtp = engine.config().use_mtp},
       .lengths = std::vector<int64_t>(static_cast<size_t>(tokens.sequences), tokens.length),
       .longest = tokens.length,
       .step_tokens = tokens.sequences * tokens.length};
@@ -206,7 +208,9 @@ int plan_training(const PlanOptions& options) {
   if (!options.memory.empty() && options.recompute != "none") {
     refuse("--memory and --recompute: give one; --memory chooses what is kept");
   }
-  const std::unique_ptr<engine::Engine> engine = make_planning_engine(options);
+  EngineSetup setup = options;
+  if (options.with_mtp) setup.mtp = model::UseMtp::kAlways;
+  const std::unique_ptr<engine::Engine> engine = make_planning_engine(setup);
   RunShape shape = shape_of(options, *engine);
   shape.pass.weights_in_files =
       !options.memory.empty() && needs_files(*engine, shape, options.micro_tokens, options.memory);
@@ -220,7 +224,7 @@ int plan_training(const PlanOptions& options) {
   if (!options.svg.empty()) draw(options, *engine, shape, plan, limits);
   if (options.json) {
     const boost::json::object line =
-        json_of(plan, engine->config().num_layers(), step_seconds(plan.work, limits), limits);
+        json_of(plan, weights.layers().num_layers(), step_seconds(plan.work, limits), limits);
     fmt::print("{}\n", boost::json::serialize(line));
     return 0;
   }

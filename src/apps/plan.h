@@ -21,6 +21,7 @@ struct PlanOptions : EngineSetup {
   std::string targets = "all-linear";
   int64_t micro_tokens = 2048;
   int64_t max_rank = 128;  // of serve
+  bool with_mtp = false;   // of train, with multi-token prediction
   std::string svg;         // a file
   bool json = false;
   PlanScheduleOptions schedule = {};

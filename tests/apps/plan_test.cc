@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "apps/bench/count.h"
+#include "apps/bench/shapes.h"
 #include "apps/serve/plan.h"
 #include "apps/train/plan.h"
 #include "base/error.h"
@@ -59,8 +60,9 @@ struct Loaded {
   RunShape shape = {
       .pass = {.backward = true}, .lengths = {40, 40, 40}, .longest = 40, .step_tokens = 120};
 
-  Loaded(const std::string& model, bool is_lora)
-      : engine(make_engine({.model = path_of(model), .dtype = "bf16", .threads = 2})) {
+  Loaded(const std::string& model, bool is_lora, model::UseMtp mtp = model::UseMtp::kNever)
+      : engine(make_engine({.model = path_of(model), .dtype = "bf16", .threads = 2, .mtp = mtp})) {
+    shape.pass.mtp = engine->config().use_mtp;
     if (!is_lora) {
       shape.pass.train_base = true;
       engine->enable_base_steps();
@@ -97,6 +99,26 @@ TEST(Plan, OfTheConfigIsThatOfTheModel) {
       }
     }
   }
+}
+
+// A layer more, with its own activations, and embedding and head once more.
+TEST(Plan, HasMultiTokenPredictionWhereItIsAskedFor) {
+  for (const char* method : {"lora", "full"}) {
+    PlanOptions options = options_of_plan("deepseek_v4_mtp");
+    options.method = method;
+    const int64_t without = plan(options).at("planned_bytes").as_int64();
+    options.with_mtp = true;
+    const boost::json::object line = plan(options);
+    Loaded loaded("deepseek_v4_mtp", options.method == "lora", model::UseMtp::kAlways);
+    const TrainPlan wanted =
+        plan_train(*loaded.engine, loaded.shape, options.micro_tokens, model::Recompute::kNone);
+    EXPECT_EQ(line.at("planned_bytes").as_int64(), wanted.memory.total()) << method;
+    EXPECT_GT(wanted.memory.total(), without) << method;
+    EXPECT_TRUE(line.at("decisions").as_object().contains("mtp_embedding"));
+  }
+  PlanOptions options = options_of_plan("qwen3");
+  options.with_mtp = true;
+  EXPECT_NE(fault(options).find("no layer of multi-token prediction"), std::string::npos);
 }
 
 TEST(Plan, StaysWithinTheMemory) {
@@ -140,6 +162,27 @@ TEST(Plan, CountsAStepAsTheBenchDoes) {
     const double wanted = count_train(config, {.sequences = 4, .length = 32, .rank = 8}).flops;
     EXPECT_NEAR(count_step_flops(config, lengths, modules), wanted, 1e-9 * wanted) << model;
   }
+}
+
+// DeepSeek-V4-Flash's layers by hand: projections, keys of the window, entries (of these those that
+// the indexer lists, and its scores), streams and experts.
+TEST(Plan, CountsDeepSeekV4AsItsFormula) {
+  const double s = 4096, d = 4096, q = 1024, h = 64, o = 1024, w = 128, k = 512;
+  const double projections = 2 * s * (d * q + q * 512 * h + 512 * d + 512 * h * o + 8 * o * d);
+  const double local = 4 * h * 512 * (s * w - w * w / 2);
+  const double heavy = 4 * s * d * 512 + 2 * h * 512 * s * s / 128;
+  const double indexer =
+      2 * s * (q * 8192 + 64 * d) + 4 * s * d * 256 + s * s / 4 * (64 * 128 + 64);
+  const double part = k / (s / 4);
+  const double sparse =
+      4 * s * d * 1024 + indexer + 4 * h * 512 * (s * s / 4) * (part - part * part / 2);
+  const double streams = 2 * (2 * s * 4 * d * 24 + 2 * s * 4 * d + 4 * s * d + 2 * s * 16 * d);
+  const double experts = 6 * s * d * 2048 * (6 + 1) + 2 * s * d * 16;
+  const double head = 2.0 * 32768 * d;  // of the last position
+  const double wanted = 4 * (projections + local + streams + experts) + 2 * (heavy + sparse) + head;
+  const model::ModelConfig config = bench_config(BenchShape::kDeepseekV4);
+  ASSERT_EQ(config.num_layers(), 4);
+  EXPECT_NEAR(count_prefill(config, 4096).flops, wanted, 1e-9 * wanted);
 }
 
 // What is made again takes time, and so does every pass.

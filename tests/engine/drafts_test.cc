@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/sampling/sampling_loop.h"
+#include "sample/sampler.h"
 #include "tests/engine/tiny_engine.h"
 
 namespace strata::engine {
@@ -135,6 +136,55 @@ TEST(Drafts, RowsThatShareAPromptAndAreSetAside) {
   for (const bool keep : {true, false}) {
     const auto got = sample(drafts, true, keep);
     for (size_t i = 0; i < want.size(); ++i) expect_same(got[i], want[i]);
+  }
+}
+
+// Each draft is what the layer's logits over the whole sequence, in one pass, choose at that place:
+// as many are read and accepted as these logits say.
+TEST(Drafts, AreTheChoiceOfTheLayersOwnForward) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    DraftRuns runs({.dtype = dtype, .prefill_tokens = 26, .page_size = 8}, true);
+    const int64_t vocab = runs.engine().config().vocab_size;
+    for (const api::SampleRequest& request : runs.requests()) {
+      SamplingLoop loop(runs.engine());
+      const size_t id = loop.add(request);
+      while (!loop.done()) loop.step();
+      const SamplingLoop::Drafts drafts = loop.drafts();
+      const std::vector<int32_t> sampled = loop.take(id).tokens;
+      api::Datum datum = {.tokens = request.prompt};
+      datum.tokens.insert(datum.tokens.end(), sampled.begin(), sampled.end());
+      api::TensorSink sink;
+      runs.engine().run({.sequences = {{.datum = &datum, .slot = request.slot}},
+                         .want_loss = false,
+                         .want_logits = true,
+                         .mtp_weight = 1.0f},
+                        &sink);
+      // Of what the layer takes for the token of this index, the row two tokens before says.
+      const auto draft = [&](size_t index) {
+        const auto row = static_cast<int64_t>(request.prompt.size() + index) - 2;
+        return sample::choose_token(
+            std::span(sink.at("mtp_logits").values)
+                .subspan(static_cast<size_t>(row * vocab), static_cast<size_t>(vocab)),
+            {.temperature = request.temperature,
+             .top_k = request.top_k,
+             .top_p = request.top_p,
+             .seed = request.seed},
+            index);
+      };
+      SamplingLoop::Drafts want;
+      // Behind each pass stands a draft, which the next one reads unless what it samples is the
+      // last that is asked for; a token that ends the sample makes what is behind it count for
+      // nothing.
+      for (size_t index = 1; index < sampled.size();) {
+        if (static_cast<int64_t>(index) + 1 >= request.max_tokens) break;
+        ++want.read;
+        const bool accepted = draft(index) == sampled[index];
+        want.accepted += accepted && index + 1 < sampled.size() ? 1 : 0;
+        index += accepted ? 2 : 1;
+      }
+      EXPECT_EQ(drafts.read, want.read) << request.prompt.size() << ' ' << request.temperature;
+      EXPECT_EQ(drafts.accepted, want.accepted) << request.prompt.size();
+    }
   }
 }
 

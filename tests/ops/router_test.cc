@@ -287,10 +287,10 @@ TEST(Router, ABiasFollowsTheLoadsOfItsExperts) {
   const std::vector<float> before = {0.5f, -0.25f, 1e-3f, 0.0f};
   for (int64_t e = 0; e < 4; ++e) bias.set(e, before[static_cast<size_t>(e)]);
   balance_bias(backend, std::vector<int64_t>{6, 1, 4, 5}, 1e-3, bias);
-  EXPECT_EQ(bias.view.f32()[0], 0.5f - 1e-3f);
-  EXPECT_EQ(bias.view.f32()[1], -0.25f + 1e-3f);
-  EXPECT_EQ(bias.view.f32()[2], 1e-3f);
-  EXPECT_EQ(bias.view.f32()[3], -1e-3f);
+  EXPECT_EQ(bias.view().f32()[0], 0.5f - 1e-3f);
+  EXPECT_EQ(bias.view().f32()[1], -0.25f + 1e-3f);
+  EXPECT_EQ(bias.view().f32()[2], 1e-3f);
+  EXPECT_EQ(bias.view().f32()[3], -1e-3f);
 }
 
 }  // namespace
