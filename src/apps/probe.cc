@@ -24,7 +24,7 @@ class Probe {
 
   void run(Comm& comm, const engine::PipelinePlan& plan) {
     EngineSetup setup = options_;
-    if (plan.num_stages() == 1) setup.mtp = use_mtp();
+    setup.mtp = use_mtp(plan.num_stages() > 1);
     pipeline_ = make_pipeline(comm, plan, setup);
     for (const std::string& dir : options_.adapters) slots_.push_back(pipeline_->load_adapter(dir));
     check_request();
@@ -38,9 +38,10 @@ class Probe {
 
  private:
   // Without a weight it is there for the modules that adapters may have of it.
-  [[nodiscard]] model::UseMtp use_mtp() const {
+  [[nodiscard]] model::UseMtp use_mtp(bool is_divided) const {
     if (request_.mtp_weight > 0.0f) return model::UseMtp::kAlways;
-    return options_.adapters.empty() ? model::UseMtp::kNever : model::UseMtp::kIfThere;
+    return options_.adapters.empty() || is_divided ? model::UseMtp::kNever
+                                                   : model::UseMtp::kIfThere;
   }
 
   void check_request() {

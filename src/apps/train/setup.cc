@@ -150,7 +150,7 @@ std::unique_ptr<TrainJob> make_train_job(Comm& comm, const engine::PipelinePlan&
                                          const TrainOptions& options, const TrainData& data) {
   if (!plan.is_whole()) check_divided(options);
   EngineSetup setup = options;
-  if (plan.num_stages() == 1) setup.mtp = use_mtp(options);
+  setup.mtp = use_mtp(options);
   TrainOptions planned = options;
   planned.mtp = setup.mtp;
   setup.offload = choose_offload(planned, data.train, data.eval);
