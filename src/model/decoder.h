@@ -31,8 +31,8 @@ struct Tape {
 void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hidden_states,
                      TensorView final_hidden);
 
-// d_final [T, D] f32: the gradient of final_hidden, or empty like it; d_last [T, n D] f32: what else
-// reads the last layer's output has for it, or empty. Accumulates what the pass asks for.
+// d_final [T, D] f32: the gradient of final_hidden, or empty like it; d_last [T, n D] f32: what
+// else reads the last layer's output has for it, or empty. Accumulates what the pass asks for.
 void decoder_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_last = {});
 
 }  // namespace strata::model
