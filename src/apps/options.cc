@@ -39,6 +39,10 @@ void strict_row(OptionTable& t, bool& field) {
 void trace_row(OptionTable& t, std::string& field) {
   t.text("trace", field, "timeline to write, for ui.perfetto.dev (docs/timeline.md)");
 }
+void forwarding_delay_row(OptionTable& t, int& field) {
+  t.integer("forwarding-delay", field, {1, 2, "1 or 2"},
+            "circular: 2 sends an output while the next one is computed");
+}
 void schedule_rows(OptionTable& t, PlanScheduleOptions& o) {
   t.text("schedule", o.schedule,
          "gpipe, circular, 1f1b, interleaved, zb1p, or a CSV file in PyTorch's form: verified, and "
@@ -47,8 +51,7 @@ void schedule_rows(OptionTable& t, PlanScheduleOptions& o) {
   t.integer("microbatches", o.microbatches, {0, 65536, "1 to 65536"}, "of a step");
   t.integer("chunks", o.chunks, {0, 1024, "1 to 1024"},
             "stages of a rank [1; of a file: as many as it has]");
-  t.integer("forwarding-delay", o.forwarding_delay, {1, 2, "1 or 2"},
-            "circular: 2 sends an output while the next one is computed");
+  forwarding_delay_row(t, o.forwarding_delay);
   t.text("schedule-out", o.schedule_out, "CSV file to write");
   t.flag("with-transfers", o.with_transfers, "write sends and receives as well");
   trace_row(t, o.trace);
@@ -63,6 +66,7 @@ void stage_rows(OptionTable& t, StageOptions& o, const std::string& schedule = "
          "of the stages: gpipe, circular, 1f1b, interleaved, or a CSV file in PyTorch's form");
   t.integer("microbatches", o.microbatches, {1, 65536, "1 to 65536"},
             "that stages divide a batch into");
+  forwarding_delay_row(t, o.forwarding_delay);
   t.text("layers-per-stage", o.layers_per_stage,
          "auto (costs are balanced), or a number for each stage, with commas");
   t.choice(

@@ -124,8 +124,9 @@ engine::PipelinePlan plan_stages(const model::ModelConfig& config, const StageOp
                                                .num_ranks = options.stages,
                                                .ranks_option = "--stages",
                                                .num_microbatches = options.microbatches,
-                                               .num_chunks = options.chunks});
-  return engine::make_pipeline_plan(table, /*forwarding_delay=*/1,
+                                               .num_chunks = options.chunks,
+                                               .forwarding_delay = options.forwarding_delay});
+  return engine::make_pipeline_plan(table, options.forwarding_delay,
                                     divide(options, config, table.num_stages));
 }
 

@@ -16,6 +16,7 @@ struct StageOptions {
   int chunks = 0;  // stages of a rank; 0: one, or as many as a file of the schedule has
   std::string schedule = "gpipe";
   int microbatches = 1;
+  int forwarding_delay = 1;
   std::string layers_per_stage = "auto";  // or a number for each stage, with commas
   std::string leftovers = "auto";  // before, after: equal stages, and where what is left over goes
 };

@@ -109,6 +109,19 @@ TEST(Stages, ThreeRanksOfTwoRepeatsUseTheirOwnWeights) {
   expect_same_bits(run_staged(c), run_whole(c));
 }
 
+TEST(Stages, OutputsSentWhileTheNextIsComputed) {
+  for (const bool recompute : {false, true}) {
+    const StagedCase c = {.num_layers = 5,
+                          .num_ranks = 2,
+                          .num_chunks = 2,
+                          .kind = Kind::kCircular,
+                          .num_microbatches = 4,
+                          .forwarding_delay = 2,
+                          .recompute = recompute};
+    expect_same_bits(run_staged(c), run_whole(c));
+  }
+}
+
 TEST(Stages, OneLayerEach) {
   const StagedCase c = {.num_layers = 4, .num_ranks = 4, .kind = Kind::k1f1b};
   expect_same_bits(run_staged(c), run_whole(c));

@@ -227,7 +227,8 @@ PipelinePlan staged_plan(const StagedCase& c) {
   const schedule::Table table = schedule::generate({.kind = c.kind,
                                                     .num_ranks = c.num_ranks,
                                                     .num_microbatches = c.num_microbatches,
-                                                    .num_chunks = c.num_chunks});
+                                                    .num_chunks = c.num_chunks,
+                                                    .forwarding_delay = c.forwarding_delay});
   std::vector<model::LayerRange> layers;
   if (c.layers.empty()) {
     const std::vector<double> costs(static_cast<size_t>(c.num_layers), 1.0);
@@ -237,7 +238,7 @@ PipelinePlan staged_plan(const StagedCase& c) {
     const int64_t first = layers.empty() ? 0 : layers.back().last;
     layers.push_back({first, first + size});
   }
-  return make_pipeline_plan(table, 1, std::move(layers));
+  return make_pipeline_plan(table, c.forwarding_delay, std::move(layers));
 }
 
 Outcome run_whole(const StagedCase& c) {

@@ -23,6 +23,7 @@ struct StagedCase {
   int num_chunks = 1;
   schedule::Kind kind = schedule::Kind::kGpipe;
   int num_microbatches = 4;
+  int forwarding_delay = 1;
   bool recompute = false;
   std::vector<int64_t> layers = {};  // of each stage; empty: as even as they divide
 };
