@@ -19,6 +19,7 @@ struct StageOptions {
   int forwarding_delay = 1;
   std::string layers_per_stage = "auto";  // or a number for each stage, with commas
   std::string leftovers = "auto";  // before, after: equal stages, and where what is left over goes
+  bool operator==(const StageOptions&) const = default;
 };
 
 // All checks, before anything is loaded. Errors name all numbers.

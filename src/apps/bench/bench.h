@@ -18,10 +18,8 @@ struct BenchOptions {
   StageOptions stages;
   std::string trace;  // file of the timeline; empty: none
 
-  // Whether a training work runs as a pipeline.
-  [[nodiscard]] bool divides() const {
-    return stages.stages > 1 || stages.chunks > 1 || stages.microbatches > 1;
-  }
+  // Whether a training work runs as a pipeline: any option of stages was given.
+  [[nodiscard]] bool divides() const { return !(stages == StageOptions()); }
 };
 
 // Prints one line: a JSON object with --json, else words.
