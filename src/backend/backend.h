@@ -76,8 +76,12 @@ class Backend {
     make_lanes();
     for (const std::unique_ptr<Backend>& lane : lanes_) lane->scratch_.reserve(lane_bytes, most);
   }
-  // Of a counting backend: begins anew; and the most that any lane would take.
+  // Of a counting backend: work that it is asked for; begins anew; and the most that any lane would
+  // take.
+  void count_flops(double flops) { counted_flops_ += flops; }
+  [[nodiscard]] double counted_flops() const { return counted_flops_; }
   void reset_count() {
+    counted_flops_ = 0.0;
     scratch_.reserve(0);
     for (const std::unique_ptr<Backend>& lane : lanes_) lane->scratch_.reserve(0);
   }
@@ -107,6 +111,7 @@ class Backend {
   ThreadPool& pool_;
   Allocator& allocator_;
   Scratch scratch_;
+  double counted_flops_ = 0.0;
   std::vector<std::unique_ptr<Backend>> lanes_;
 };
 

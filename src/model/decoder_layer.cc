@@ -34,8 +34,10 @@ LayerSaved keep_layer(Pass& pass, int64_t layer, TensorView x, SavedPool& pool) 
 
 namespace {
 
+// Of making the state behind a sublayer again.
 double output_flops(const Pass& pass, const SublayerContext& sublayer) {
-  return sublayer.block->output_flops(pass, sublayer.inner);
+  return sublayer.connector->saves_output ? 0.0
+                                          : sublayer.block->output_flops(pass, sublayer.inner);
 }
 
 }  // namespace
@@ -57,7 +59,7 @@ LayerSaved save_layer(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPo
     SublayerSaved& part = saved.parts[s];
     part.outer = pool.take(sublayer.connector->saved_bytes);
     sublayer.connector->construct(part.outer);
-    sublayer.connector->save(pass, sublayer.outer, part.outer);
+    sublayer.connector->save(pass, sublayer, part.outer);
     part.inner = kept.parts[s].inner;
     sublayer.block->save(pass, sublayer.inner, part.inner);
   }

@@ -79,10 +79,20 @@ void check_gemm_dw(const GemmDwArgs& args) {
   CHECK(previous == x.rows(), previous, x.rows());
 }
 
+// Of the products themselves, without their low-rank terms.
+void count(Backend& backend, std::span<const GemmArgs> products) {
+  if (!backend.is_counting()) return;
+  for (const GemmArgs& args : products) {
+    backend.count_flops(2.0 * static_cast<double>(args.x.rows() * args.w.rows) *
+                        static_cast<double>(args.w.cols));
+  }
+}
+
 }  // namespace
 
 void gemm(Backend& backend, const GemmArgs& args, TensorView y) {
   check_gemm(args, y);
+  count(backend, {&args, 1});
   if (y.rows() > 0) cpu::gemm(backend, {&args, 1}, {&y, 1});
 }
 
@@ -93,6 +103,7 @@ void gemm_list(Backend& backend, std::span<const GemmArgs> products, std::span<c
     check_gemm(products[i], y[i]);
     CHECK(y[i].rows() > 0);
   }
+  count(backend, products);
   if (!products.empty()) cpu::gemm(backend, products, y, most_rows);
 }
 

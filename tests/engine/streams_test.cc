@@ -41,7 +41,8 @@ struct Relay {
   static void params(const Config& c, int64_t hidden_size, model::ParamRows& rows) {
     model::kPreNormAdd.params(&c, hidden_size, rows);
   }
-  static void save(Pass&, const BlockContext&, Saved&) {}
+  static constexpr bool kSavesOutput = false;
+  static void save(Pass&, const SublayerContext&, Saved&) {}
   static int64_t place(const BlockContext& outer) { return 2 * outer.layer + outer.sublayer; }
 
   static ops::RmsNormArgs norm_of(const BlockContext& outer, TensorView x) {

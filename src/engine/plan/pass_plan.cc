@@ -8,6 +8,7 @@ const PassPlan& PassMeter::count(FunctionRef<void(Backend&)> pass) {
   plan_.bytes = counter_.scratch().high_water();
   plan_.num_lanes = counter_.num_lanes();
   plan_.lane_bytes = counter_.lane_high_water();
+  plan_.flops = counter_.counted_flops();
   const std::span<const Scratch::Use> uses = counter_.scratch().peak_uses();
   plan_.uses.assign(uses.begin(), uses.end());
   return plan_;

@@ -15,6 +15,7 @@ struct PassPlan {
   int64_t bytes = 0;       // of the scratch
   int64_t lane_bytes = 0;  // of the scratch of each lane
   int64_t num_lanes = 0;
+  double flops = 0.0;  // of forward products, those that are made again among them
   std::vector<Scratch::Use> uses;  // of the scratch at its fullest, by tag
   // What backward needs, kept or made again, and what making it costs; of plan_pass() alone.
   std::vector<model::SavedCost> saved;

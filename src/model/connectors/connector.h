@@ -26,9 +26,12 @@ struct ConnectorOps {
   void (*params)(const void* config, int64_t hidden_size, ParamRows& rows);
   // Work of a token's forward that speeds are counted against, beside the matrices.
   double (*token_flops)(const void* config, int64_t hidden_size);
+  // Whether the block's output is an activation of its own, from which the next state is made
+  // without the block's last product.
+  bool saves_output;
   size_t saved_bytes;
   void (*construct)(void* saved);
-  void (*save)(Pass& pass, const BlockContext& context, void* saved);
+  void (*save)(Pass& pass, const SublayerContext& context, void* saved);
   // state [T, n D] to out [T, n D] of n streams (model/streams.h), or to an empty out (recompute).
   void (*forward)(Pass& pass, const SublayerContext& context, const SublayerSaved& saved,
                   TensorView state, TensorView out);
@@ -59,9 +62,10 @@ constexpr ConnectorOps connector_ops(std::string_view name) {
                 }
                 return 0.0;
               },
+          .saves_output = C::kSavesOutput,
           .saved_bytes = sizeof(Saved),
           .construct = [](void* saved) { new (saved) Saved; },
-          .save = [](Pass& pass, const BlockContext& context,
+          .save = [](Pass& pass, const SublayerContext& context,
                      void* saved) { C::save(pass, context, *static_cast<Saved*>(saved)); },
           .forward = C::forward,
           .backward = C::backward};

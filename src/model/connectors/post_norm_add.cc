@@ -20,9 +20,11 @@ struct PostNormAdd {
     rows.push_back({.key = kAfter, .suffix = c.after, .shape = {hidden_size}, .init = init});
   }
 
-  static void save(Pass& pass, const BlockContext&, Saved& s) {
+  static constexpr bool kSavesOutput = true;
+  static void save(Pass& pass, const SublayerContext& context, Saved& s) {
     const int64_t width = pass.weights.config().hidden_size;
-    s.branch = pass.save("branch", 0.0, pass.dtype(), {pass.num_tokens(), width});
+    s.branch = pass.save("branch", context.block->output_flops(pass, context.inner), pass.dtype(),
+                         {pass.num_tokens(), width});
   }
 
   static ops::RmsNormArgs norm(const BlockContext& outer, Key key, TensorView x) {

@@ -14,7 +14,8 @@ struct PreNormAdd {
     rows.push_back(
         {.key = kNorm, .suffix = c.norm, .shape = {hidden_size}, .init = 1.0f - c.norm_offset});
   }
-  static void save(Pass&, const BlockContext&, Saved&) {}
+  static constexpr bool kSavesOutput = false;
+  static void save(Pass&, const SublayerContext&, Saved&) {}
 
   static ops::RmsNormArgs norm_of(const BlockContext& outer, TensorView state) {
     const auto& c = outer.as<Config>();

@@ -10,7 +10,8 @@ struct Replace {
   struct Saved {};
 
   static void params(const Config&, int64_t, ParamRows&) {}
-  static void save(Pass&, const BlockContext&, Saved&) {}
+  static constexpr bool kSavesOutput = false;
+  static void save(Pass&, const SublayerContext&, Saved&) {}
 
   static void forward(Pass& pass, const SublayerContext& context, const SublayerSaved& saved,
                       TensorView state, TensorView out) {
