@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "apps/config_source.h"
+#include "base/env.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "engine/plan/recompute_plan.h"
@@ -25,6 +26,7 @@ DType parse_dtype(const std::string& text, const model::ModelConfig& config) {
 namespace {
 
 constexpr std::string_view kCustom = "custom:";
+constexpr std::string_view kOffload = "=offload";
 
 [[noreturn]] void refuse_recompute(const std::string& text) {
   std::string names = "none, full";
@@ -32,15 +34,23 @@ constexpr std::string_view kCustom = "custom:";
     names += fmt::format(", {}", preset.name);
   }
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("--recompute: got '{}', want {}, or custom:TAG,TAG of what is kept", text,
-                          names));
+              fmt::format("--recompute: got '{}', want {}, or custom:TAG,TAG=offload of what is "
+                          "kept in memory, and in files",
+                          text, names));
 }
 
-std::vector<std::string> custom_tags(const std::string& text) {
-  std::vector<std::string> tags;
+struct CustomTags {
+  std::vector<std::string> memory, files;
+};
+
+CustomTags custom_tags(const std::string& text) {
+  CustomTags tags;
   for (size_t begin = kCustom.size(); begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
-    tags.push_back(text.substr(begin, end - begin));
+    std::string tag = text.substr(begin, end - begin);
+    const bool in_files = tag.ends_with(kOffload);
+    if (in_files) tag.resize(tag.size() - kOffload.size());
+    (in_files ? tags.files : tags.memory).push_back(std::move(tag));
     begin = end + 1;
   }
   return tags;
@@ -56,7 +66,9 @@ void check_recompute_tags(engine::Engine& engine, const std::string& text) {
   for (const engine::RecomputePlan::Row& row : plan.rows) {
     if (std::find(known.begin(), known.end(), row.tag) == known.end()) known.emplace_back(row.tag);
   }
-  for (const std::string& tag : custom_tags(text)) {
+  CustomTags tags = custom_tags(text);
+  tags.memory.insert(tags.memory.end(), tags.files.begin(), tags.files.end());
+  for (const std::string& tag : tags.memory) {
     if (std::find(known.begin(), known.end(), tag) != known.end()) continue;
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--recompute: this model has no activation '{}'; it has {}", tag,
@@ -69,17 +81,26 @@ void check_recompute_tags(engine::Engine& engine, const std::string& text) {
 model::Recompute parse_recompute(const std::string& text) {
   if (text == "none") return model::Recompute::kNone;
   if (text == "full") return model::Recompute::kFull;
-  if (text == "qkv_proj_offloaded" || text == "minimal_offloaded") {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("--recompute {}: activations cannot be offloaded yet; minimal and "
-                            "save_qkv_proj keep the same ones in memory",
-                            text));
-  }
   for (const model::RecomputePreset& preset : model::recompute_presets()) {
-    if (preset.name == text) return model::Recompute::keeping(preset.tags);
+    if (preset.name == text) return preset.value();
   }
   if (!text.starts_with(kCustom)) refuse_recompute(text);
-  return model::Recompute::keeping(custom_tags(text));
+  const CustomTags tags = custom_tags(text);
+  return model::Recompute::keeping_in(tags.memory, tags.files);
+}
+
+std::string offload_folder(const std::string& named) {
+  return named.empty() ? env_temporary_folder() : named;
+}
+
+void check_offload_folder(const std::string& named) {
+  const FileAllocator files(offload_folder(named));
+}
+
+std::string usable_offload_folder(const std::string& named) {
+  if (!named.empty()) return FileAllocator(named).folder();
+  const std::string temporary = env_temporary_folder();
+  return FileAllocator::fault(temporary).empty() ? temporary : "";
 }
 
 std::vector<std::string> split_commas(const std::string& list) {
@@ -103,7 +124,8 @@ void check_device(const std::string& device) {
 
 std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup) {
   check_device(setup.device);
-  const engine::EngineOptions options = {.recompute = parse_recompute(setup.recompute)};
+  const engine::EngineOptions options = {.recompute = parse_recompute(setup.recompute),
+                                         .offload = setup.offload};
   const ConfigSource source = find_config("model", setup.model);
   model::ParsedConfig parsed = model::parse_config(source.json, source.where, setup.strict_config);
   const DType dtype = parse_dtype(setup.dtype, parsed.config);
@@ -130,6 +152,7 @@ std::unique_ptr<engine::Engine> make_engine(const EngineSetup& setup,
   check_device(setup.device);
   options.recompute = parse_recompute(setup.recompute);
   options.threads = setup.threads;
+  options.offload = setup.offload;
   if (setup.threads < 0 || setup.threads > 4096) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--threads: got {}, want 0 (all cores) to 4096", setup.threads));
@@ -137,11 +160,12 @@ std::unique_ptr<engine::Engine> make_engine(const EngineSetup& setup,
   const model::ParsedConfig parsed = model::load_config(setup.model, setup.strict_config);
   const DType dtype = parse_dtype(setup.dtype, parsed.config);
   auto backend = std::make_unique<Backend>(choose_cpu_path(), setup.threads);
-  model::LoadedModel model = model::load_model(*backend, setup.model,
-                                               {.compute_dtype = dtype,
-                                                .strict_config = setup.strict_config,
-                                                .mtp = setup.mtp,
-                                                .offload = setup.offload});
+  model::LoadedModel model =
+      model::load_model(*backend, setup.model,
+                        {.compute_dtype = dtype,
+                         .strict_config = setup.strict_config,
+                         .mtp = setup.mtp,
+                         .offload = setup.weights_in_files ? offload_folder(setup.offload) : ""});
   for (const std::string& warning : model.warnings) log(LogLevel::kWarning, warning);
   options.speculate = options.speculate && model.config.use_mtp;
   auto engine = std::make_unique<engine::Engine>(std::move(backend), std::move(model), options);

@@ -10,8 +10,16 @@ namespace strata::apps {
 
 // "f32", "bf16", or "auto": bf16 when the checkpoint is bf16 or f16, else f32.
 DType parse_dtype(const std::string& text, const model::ModelConfig& config);
-// "none", "full", a preset's name, or "custom:" and the tags that are kept, with commas.
+// "none", "full", a preset's name, or "custom:" and the tags that are kept, with commas, in files
+// those of "TAG=offload".
 model::Recompute parse_recompute(const std::string& text);
+// The folder of files without names: the one that was named, else that of temporary files.
+std::string offload_folder(const std::string& named);
+// Error{kInvalidArgument} where nothing can be offloaded to it.
+void check_offload_folder(const std::string& named);
+// The same of a server: empty where none was named and that of temporary files is held in memory.
+// Error{kInvalidArgument} where the named one is.
+std::string usable_offload_folder(const std::string& named);
 // The parts of a list with commas that are not empty.
 std::vector<std::string> split_commas(const std::string& list);
 // Only "cpu" is built; anything else is an Error{kUnsupported}.
@@ -21,10 +29,11 @@ void check_device(const std::string& device);
 struct EngineSetup {
   std::string model;               // Hugging Face directory
   std::string dtype = "auto";      // auto, bf16, f32
-  std::string recompute = "none";  // none, full, a preset or custom:TAG,TAG
+  std::string recompute = "none";  // none, full, a preset or custom:TAG,TAG=offload
   std::string device = "cpu";
-  std::string offload = {};  // a folder: the weights lie in a file there (train: if they must)
-  int threads = 0;           // 0: all cores
+  std::string offload = {};       // folder of what is in files; empty: that of temporary files
+  bool weights_in_files = false;  // the frozen weights are
+  int threads = 0;                // 0: all cores
   bool strict_config = false;
   model::UseMtp mtp = model::UseMtp::kNever;  // of the layer of multi-token prediction
 };

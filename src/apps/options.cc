@@ -15,7 +15,16 @@ constexpr double kBelowOne = 1 - 1e-9;
 constexpr const char* kRecomputeHelp =
     "of activations, in backward: none, full, minimal, minimal_with_context, "
     "save_dot_with_context_except_mlp, save_dot_except_mlp, save_dot_except_mlpwi, save_qkv_proj, "
-    "save_out_proj, or custom:TAG,TAG of what is kept";
+    "save_out_proj, qkv_proj_offloaded, minimal_offloaded, or custom:TAG,TAG=offload of what is "
+    "kept in memory, and in files";
+constexpr const char* kOffloadHelp =
+    "folder on a disk for what --recompute offloads [TMPDIR, else /tmp]";
+
+constexpr const char* kMemoryOffloadHelp =
+    "folder on a disk for what --memory does not hold (activations wherever that costs less; "
+    "frozen "
+    "weights where nothing else fits) and --recompute offloads [TMPDIR, else /tmp, which --memory "
+    "uses where nothing else fits]";
 
 // Rows that several commands have.
 OptionRow& model_row(OptionTable& t, std::string& field) {
@@ -183,8 +192,7 @@ OptionTable options_of(TrainOptions& o) {
   memory_row(t, o.memory,
              "bytes of the whole run (12GiB): passes and what they keep are chosen so");
   recompute_row(t, o.recompute);
-  t.text("offload", o.offload,
-         "folder on a disk for frozen weights that --memory does not hold [TMPDIR, else /tmp]");
+  t.text("offload", o.offload, kMemoryOffloadHelp);
   stage_rows(t, o.stages, "pipeline-schedule");  // --schedule is that of the learning rate
   threads_row(t, o.threads);
   device_row(t, o.device);
@@ -211,6 +219,7 @@ OptionTable options_of(PlanOptions& o) {
   t.flag("mtp", o.with_mtp, "of train: with multi-token prediction, as --mtp-weight has it");
   t.integer("max-rank", o.max_rank, {1, 65536, "1 or more"}, "of serve: largest LoRA rank");
   recompute_row(t, o.recompute);
+  t.text("offload", o.offload, kMemoryOffloadHelp);
   dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto, bf16 or f32");
   threads_row(t, o.threads);
   device_row(t, o.device);
@@ -256,6 +265,7 @@ OptionTable options_of(ProbeOptions& o) {
   t.text("out", o.out, "safetensors file to write").required();
   dtype_row(t, o.dtype, {"f32", "bf16"}, "f32 or bf16");
   recompute_row(t, o.recompute);
+  t.text("offload", o.offload, kOffloadHelp);
   stage_rows(t, o.stages);
   threads_row(t, o.threads);
   device_row(t, o.device);
@@ -290,6 +300,7 @@ OptionTable options_of(BenchOptions& o) {
          "Hugging Face directory; default: Qwen3-0.6B's shape with random weights");
   dtype_row(t, o.dtype, {"f32", "bf16", "auto"}, "f32, bf16 or auto");
   t.text("recompute", o.recompute, "of a training work, in place of its own; as in train");
+  t.text("offload", o.offload, kOffloadHelp);
   stage_rows(t, o.stages);
   threads_row(t, o.threads);
   t.integer("repeat", o.repeat, {1, 1'000'000, "1 or more"},

@@ -14,7 +14,6 @@
 #include "apps/serve/engine_host.h"
 #include "apps/serve/plan.h"
 #include "apps/train/plan.h"
-#include "base/env.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "model/adapter/specs.h"
@@ -72,7 +71,8 @@ RunShape shape_of(const PlanOptions& options, const engine::Engine& engine) {
                .mtp = engine.config().use_mtp},
       .lengths = std::vector<int64_t>(static_cast<size_t>(tokens.sequences), tokens.length),
       .longest = tokens.length,
-      .step_tokens = tokens.sequences * tokens.length};
+      .step_tokens = tokens.sequences * tokens.length,
+      .offloads = !options.offload.empty()};
   if (!shape.pass.train_base) {
     shape.pass.modules =
         model::adapter_specs(engine.config(), split_commas(options.targets), options.rank,
@@ -84,24 +84,27 @@ RunShape shape_of(const PlanOptions& options, const engine::Engine& engine) {
 // One word for a tag that is treated alike everywhere, else one for each layer of the model; null
 // where a layer has no such activation.
 boost::json::value decisions_of(const TrainPlan& plan, ScratchTag tag, int64_t num_layers) {
+  const model::Recompute& recompute = plan.recompute.recompute;
   boost::json::array by_layer(static_cast<size_t>(num_layers), nullptr);
-  bool any_kept = false, any_again = false;
+  boost::json::value word;
+  bool alike = true;
   for (const engine::RecomputePlan::Row& row : plan.recompute.rows) {
     if (row.tag != tag) continue;
     for (const int64_t layer : row.layers) {
-      const bool kept = plan.recompute.recompute.keeps(layer, tag);
-      by_layer[static_cast<size_t>(layer)] = kept ? "keep" : "recompute";
-      (kept ? any_kept : any_again) = true;
+      boost::json::value& own = by_layer[static_cast<size_t>(layer)];
+      own = recompute.offloads(layer, tag) ? "offload"
+            : recompute.keeps(layer, tag)  ? "keep"
+                                           : "recompute";
+      if (word.is_null()) word = own;
+      alike = alike && word == own;
     }
   }
-  if (any_kept && any_again) return by_layer;
-  return any_kept ? "keep" : "recompute";
+  return alike ? word : boost::json::value(by_layer);
 }
 
 boost::json::object json_of(const TrainPlan& plan, int64_t num_layers, double seconds,
                             const MachineLimits& limits) {
   boost::json::object decisions, items;
-  decisions["decoder_layer_input"] = "keep";
   for (const engine::RecomputePlan::Row& row : plan.recompute.rows) {
     decisions[row.tag] = decisions_of(plan, row.tag, num_layers);
   }
@@ -111,7 +114,7 @@ boost::json::object json_of(const TrainPlan& plan, int64_t num_layers, double se
           {"decisions", decisions},
           {"seconds_per_step", seconds},
           {"bytes", items},
-          {"file_bytes", plan.memory.file_bytes},
+          {"file_bytes", plan.memory.file_bytes + plan.memory.activation_file_bytes},
           {"passes_per_step", plan.num_passes},
           {"flops_per_step", plan.work.flops},
           {"moved_bytes_per_step", plan.work.bytes},
@@ -136,7 +139,7 @@ std::vector<FrontPoint> front_of(engine::Engine& engine, const RunShape& shape,
   for (const int64_t limit : pass_limits(shape, micro_tokens)) {
     engine::PlanShape pass = shape.pass;
     pass.pass_tokens = pass_tokens(shape, limit);
-    engine::RecomputePlanner planner(engine, pass);
+    engine::RecomputePlanner planner(engine, pass, shape.offloads);
     for (int i = 0; i <= kBudgets; ++i) {
       const int64_t bytes = planner.least() + (planner.most() - planner.least()) / kBudgets * i;
       points.push_back(point_of(
@@ -182,7 +185,7 @@ std::vector<FrontPoint> points_of_presets(engine::Engine& engine, const RunShape
                                           int64_t micro_tokens, const MachineLimits& limits) {
   std::vector<model::Recompute> policies = {model::Recompute::kNone, model::Recompute::kFull};
   for (const model::RecomputePreset& preset : model::recompute_presets()) {
-    policies.push_back(model::Recompute::keeping(preset.tags));
+    policies.push_back(preset.value());
   }
   std::vector<FrontPoint> points;
   for (const model::Recompute& policy : policies) {
@@ -236,9 +239,8 @@ int plan_training(const PlanOptions& options) {
   table.add_row({"passes", fmt::format("{} tokens at most, {:.3g} passes a step",
                                        plan.pass.pass_tokens, plan.num_passes)});
   table.add_row({"memory", memory_text(plan.memory)});
-  if (plan.memory.file_bytes > 0) {
-    table.add_row({"weights", file_text(plan, env_temporary_folder())});
-  }
+  const std::string files = file_text(plan, offload_folder(options.offload));
+  if (!files.empty()) table.add_row({"files", files});
   table.add_row({"a step", time_text(plan, limits)});
   fmt::print("{}{}", table.text(), activations_text(plan));
   return 0;

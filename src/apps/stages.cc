@@ -141,12 +141,18 @@ engine::PipelinePlan plan_stages(const EngineSetup& setup, const StageOptions& o
 std::unique_ptr<engine::Pipeline> make_pipeline(Comm& comm, const engine::PipelinePlan& plan,
                                                 const EngineSetup& setup,
                                                 engine::EngineOptions options) {
+  const model::Recompute recompute = parse_recompute(setup.recompute);
+  if (!plan.is_whole() && (recompute.offloads_any() || !setup.offload.empty())) {
+    throw Error(ErrorCode::kUnsupported,
+                "--offload and --stages or --microbatches: stages offload nothing yet; leave out "
+                "one of them");
+  }
   std::vector<std::unique_ptr<engine::Engine>> engines;
   if (plan.num_stages() == 1) {
     engines.push_back(make_engine(setup, options));
     return std::make_unique<engine::Pipeline>(comm, plan, std::move(engines));
   }
-  options.recompute = parse_recompute(setup.recompute);
+  options.recompute = recompute;
   options.threads = threads_of(comm.rank(), comm.size(), setup.threads);
   for (const int stage : plan.stages_of(comm.rank())) {
     // A rank's stages share a team.

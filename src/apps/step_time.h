@@ -17,8 +17,9 @@ struct MachineLimits {
 MachineLimits probe_limits(Backend& backend, DType dtype, int64_t most_bytes);
 
 struct StepWork {
-  double flops = 0.0;  // of products and attention
-  double bytes = 0.0;  // moved by all that is between them
+  double flops = 0.0;       // of products and attention
+  double bytes = 0.0;       // moved by all that is between them
+  double file_bytes = 0.0;  // written to files and read from them
 };
 
 double step_seconds(const StepWork& work, const MachineLimits& limits);

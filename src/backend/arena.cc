@@ -41,8 +41,8 @@ void Scratch::count(int64_t size, ScratchTag tag) {
 void* Scratch::take(int64_t bytes, ScratchTag tag) {
   const int64_t size = Arena::aligned(std::max<int64_t>(bytes, 1));
   if (allocator_ == nullptr) {
-    constexpr uintptr_t kNowhere = uintptr_t{1} << 44;
-    void* data = reinterpret_cast<void*>(kNowhere + static_cast<uintptr_t>(total_));
+    const uintptr_t nowhere = uintptr_t{1} << (44 + number_);
+    void* data = reinterpret_cast<void*>(nowhere + static_cast<uintptr_t>(total_));
     count(size, tag);
     return data;
   }

@@ -65,7 +65,8 @@ class Scratch {
 
   explicit Scratch(Allocator& allocator) : allocator_(&allocator) {}
   Scratch(Allocator& allocator, int64_t bytes) : Scratch(allocator) { reserve(bytes); }
-  static Scratch counting() { return Scratch(); }
+  // The addresses of one that counts beside another are others.
+  static Scratch counting(int number = 0) { return Scratch(number); }
   ~Scratch();
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
@@ -97,7 +98,7 @@ class Scratch {
   };
 
  private:
-  Scratch() = default;  // counts
+  explicit Scratch(int number) : number_(number) {}  // counts
   void count(int64_t size, ScratchTag tag);
 
   struct Block {
@@ -113,6 +114,7 @@ class Scratch {
   static constexpr size_t kMaxTags = 48;
   static constexpr size_t kUsualTakes = 64;  // held at once by a lane; a pass's list grows beyond
   Allocator* allocator_ = nullptr;           // null: counts
+  int number_ = 0;                           // of those that count
   Block blocks_[kMaxBlocks];
   int num_blocks_ = 0;
   int current_ = 0;

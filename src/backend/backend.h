@@ -3,10 +3,13 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "backend/arena.h"
+#include "backend/offload_room.h"
+#include "base/check.h"
 #include "base/threads.h"
 
 namespace strata {
@@ -46,6 +49,17 @@ class Backend {
   [[nodiscard]] Allocator& allocator() const { return allocator_; }
   // Temporary memory of kernels and of a step; use it through Scratch::Mark.
   [[nodiscard]] Scratch& scratch() { return scratch_; }
+  // Where a pass keeps what it offloads: a counting backend has such a scratch, others from
+  // offload_to() on.
+  [[nodiscard]] bool has_files() const { return is_counting_ || offload_ != nullptr; }
+  [[nodiscard]] Scratch& file_scratch() {
+    CHECK(has_files());
+    return is_counting_ ? counted_files_ : offload_->scratch();
+  }
+  // Null of a counting one, and of one without files.
+  [[nodiscard]] OffloadRoom* offload() { return offload_.get(); }
+  // Error{kInvalidArgument} where the folder cannot hold memory.
+  void offload_to(const std::string& dir) { offload_ = std::make_unique<OffloadRoom>(dir); }
   // For ops alone: a backend of one thread and its own scratch, for worker `worker` of a region of
   // pool(), where small ops run whole, one beside the other. Made at the first call of
   // make_lanes(), which comes first.
@@ -83,6 +97,7 @@ class Backend {
   void reset_count() {
     counted_flops_ = 0.0;
     scratch_.reserve(0);
+    counted_files_.reserve(0);
     for (const std::unique_ptr<Backend>& lane : lanes_) lane->scratch_.reserve(0);
   }
   [[nodiscard]] int64_t lane_high_water() const {
@@ -111,7 +126,9 @@ class Backend {
   ThreadPool& pool_;
   Allocator& allocator_;
   Scratch scratch_;
+  Scratch counted_files_ = Scratch::counting(1);
   double counted_flops_ = 0.0;
+  std::unique_ptr<OffloadRoom> offload_;
   std::vector<std::unique_ptr<Backend>> lanes_;
 };
 

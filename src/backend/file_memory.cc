@@ -7,6 +7,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -19,10 +20,13 @@ namespace {
 
 constexpr int64_t kHugePage = 2 << 20;
 constexpr uintptr_t kPage = 4096;
+constexpr size_t kUsualRequests = 1024;
 
 struct File {
   int descriptor;
-  ~File() { ::close(descriptor); }
+  ~File() {
+    if (descriptor >= 0) ::close(descriptor);
+  }
 };
 
 int make_file(const std::string& dir) {
@@ -46,16 +50,18 @@ std::pair<void*, size_t> whole_pages(const PageRange& range) {
 }  // namespace
 
 FileAllocator::FileAllocator(std::string dir) : dir_(std::move(dir)) {
+  const std::string text = fault(dir_);
+  if (text.empty()) return;
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("--offload {}: {}", dir_, text));
+}
+
+std::string FileAllocator::fault(const std::string& dir) {
   struct statfs system{};
-  if (::statfs(dir_.c_str(), &system) != 0 || ::access(dir_.c_str(), W_OK | X_OK) != 0) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--offload {}: {}", dir_, std::strerror(errno)));
+  if (::statfs(dir.c_str(), &system) != 0 || ::access(dir.c_str(), W_OK | X_OK) != 0) {
+    return std::strerror(errno);
   }
-  if (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("--offload {}: files there are held in memory; name a folder on a disk", dir_));
-  }
+  const bool in_memory = system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC;
+  return in_memory ? "files there are held in memory; name a folder on a disk" : "";
 }
 
 void* FileAllocator::allocate(int64_t bytes) {
@@ -63,7 +69,7 @@ void* FileAllocator::allocate(int64_t bytes) {
     throw Error(ErrorCode::kResourceExhausted, fmt::format("--offload {}: {} bytes: {}: {}", dir_,
                                                            bytes, what, std::strerror(error)));
   };
-  const File file{make_file(dir_)};
+  File file{make_file(dir_)};
   if (file.descriptor < 0) fail("no file", errno);
   // A full disk is a fault now, and not of whoever first writes there.
   const int full = ::posix_fallocate(file.descriptor, 0, bytes);
@@ -85,14 +91,36 @@ void* FileAllocator::allocate(int64_t bytes) {
     ::munmap(reinterpret_cast<void*>(start), end - start);
     fail("no mapping", error);
   }
+  const MutexLock lock(mutex_);
+  mappings_.push_back({static_cast<std::byte*>(data), bytes, std::exchange(file.descriptor, -1)});
   return data;
 }
 
 void FileAllocator::release(void* data, int64_t bytes) {
   ::munmap(data, static_cast<size_t>(bytes));
+  const MutexLock lock(mutex_);
+  const auto mapping = std::find_if(mappings_.begin(), mappings_.end(),
+                                    [&](const Mapping& m) { return m.data == data; });
+  CHECK(mapping != mappings_.end());
+  ::close(mapping->descriptor);
+  mappings_.erase(mapping);
 }
 
-PageMover::PageMover() : thread_([this] { run(); }) {}
+void FileAllocator::start_writing(const PageRange& range) {
+  const auto* data = static_cast<const std::byte*>(range.data);
+  const MutexLock lock(mutex_);
+  for (const Mapping& m : mappings_) {
+    if (data < m.data || data >= m.data + m.bytes) continue;
+    ::sync_file_range(m.descriptor, data - m.data, range.bytes, SYNC_FILE_RANGE_WRITE);
+  }
+}
+
+PageMover::PageMover() {
+  // A warm step allocates nothing, however far behind this thread is.
+  requests_.reserve(kUsualRequests);
+  taken_.reserve(kUsualRequests);
+  thread_ = std::jthread([this] { run(); });
+}
 
 PageMover::~PageMover() {
   {
@@ -102,10 +130,10 @@ PageMover::~PageMover() {
   changed_.notify_all();
 }
 
-void PageMover::add(std::span<const PageRange> ranges, bool reads) {
+void PageMover::add(std::span<const PageRange> ranges, Move move, FileAllocator* files) {
   {
     const MutexLock lock(mutex_);
-    for (const PageRange& range : ranges) requests_.push_back({range, reads});
+    for (const PageRange& range : ranges) requests_.push_back({range, move, files});
   }
   changed_.notify_all();
 }
@@ -127,15 +155,21 @@ void PageMover::run() {
       std::swap(taken_, requests_);
       busy_ = true;
     }
-    for (const Request& request : taken_) {
-      const auto [data, bytes] = whole_pages(request.range);
-      if (bytes == 0) continue;
-      if (!request.reads) {
-        ::madvise(data, bytes, MADV_DONTNEED);
-      } else if (::madvise(data, bytes, MADV_POPULATE_READ) != 0) {
-        ::madvise(data, bytes, MADV_WILLNEED);  // of kernels before 5.14
-      }
+    for (const Request& request : taken_) run(request);
+  }
+}
+
+void PageMover::run(const Request& request) {
+  const auto [data, bytes] = whole_pages(request.range);
+  if (bytes == 0) return;
+  if (request.move == Move::kLetGo) {
+    ::madvise(data, bytes, MADV_DONTNEED);
+    // After that: what the page tables knew of changes is now the file's.
+    if (request.files != nullptr) {
+      request.files->start_writing({data, static_cast<int64_t>(bytes)});
     }
+  } else if (::madvise(data, bytes, MADV_POPULATE_READ) != 0) {
+    ::madvise(data, bytes, MADV_WILLNEED);  // of kernels before 5.14
   }
 }
 

@@ -4,6 +4,7 @@
 // plans and reports name it apart.
 // PageMover: moves pages of such memory ahead of whoever needs them, on a thread of its own.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -15,23 +16,34 @@
 
 namespace strata {
 
-// Any thread.
-class FileAllocator : public Allocator {
- public:
-  // `dir` is where the files are. Error{kInvalidArgument} where it is no folder that can be written
-  // to, or one whose files are held in memory.
-  explicit FileAllocator(std::string dir);
-  [[nodiscard]] const std::string& folder() const { return dir_; }
-  void* allocate(int64_t bytes) override;
-  void release(void* data, int64_t bytes) override;
-
- private:
-  std::string dir_;
-};
-
 struct PageRange {
   void* data = nullptr;
   int64_t bytes = 0;
+};
+
+// Any thread.
+class FileAllocator : public Allocator {
+ public:
+  // `dir` is where the files are. Error{kInvalidArgument} where it has a fault.
+  explicit FileAllocator(std::string dir);
+  // Why a folder is none that can be written to, or one whose files are held in memory; else empty.
+  static std::string fault(const std::string& dir);
+  [[nodiscard]] const std::string& folder() const { return dir_; }
+  void* allocate(int64_t bytes) override;
+  void release(void* data, int64_t bytes) override;
+  // Has the disk begin to write what was changed there, and waits for nothing: until it is written,
+  // the system cannot give up its copy. Of memory that this allocator gave.
+  void start_writing(const PageRange& range);
+
+ private:
+  struct Mapping {
+    std::byte* data = nullptr;
+    int64_t bytes = 0;
+    int descriptor = -1;
+  };
+  std::string dir_;
+  Mutex mutex_;
+  std::vector<Mapping> mappings_ GUARDED_BY(mutex_);
 };
 
 // Requests are done in their order. Neither changes what the memory holds.
@@ -43,18 +55,25 @@ class PageMover {
   PageMover& operator=(const PageMover&) = delete;
 
   // Reads what is not in memory. The caller's list may go when this returns.
-  void read_ahead(std::span<const PageRange> ranges) { add(ranges, true); }
+  void read_ahead(std::span<const PageRange> ranges) { add(ranges, Move::kRead, nullptr); }
   // Takes it out of the process's memory; the system keeps it as long as it has room.
-  void let_go(std::span<const PageRange> ranges) { add(ranges, false); }
+  void let_go(std::span<const PageRange> ranges) { add(ranges, Move::kLetGo, nullptr); }
+  // The same of what was just written, which is sent to its file in `files`.
+  void write_behind(FileAllocator& files, std::span<const PageRange> ranges) {
+    add(ranges, Move::kLetGo, &files);
+  }
   // Until all requests are done.
   void wait();
 
  private:
+  enum class Move : uint8_t { kRead, kLetGo };
   struct Request {
     PageRange range;
-    bool reads = false;
+    Move move = Move::kRead;
+    FileAllocator* files = nullptr;  // that write it
   };
-  void add(std::span<const PageRange> ranges, bool reads);
+  void add(std::span<const PageRange> ranges, Move move, FileAllocator* files);
+  static void run(const Request& request);
   void run();
 
   Mutex mutex_;

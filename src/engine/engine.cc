@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/env.h"
 #include "base/error.h"
 #include "base/trace.h"
 #include "engine/sampling/sampling_loop.h"
@@ -151,7 +152,8 @@ api::BatchResult Engine::run(const api::Batch& batch, api::TensorSink* sink) {
   return result;
 }
 
-// Counts the pass, with full recompute where it would take too much without.
+// Counts the pass, with full recompute where it would take too much without, and with the layers'
+// inputs in files.
 void Engine::fit(PassWork& work, size_t first) {
   const auto pass = [&](Backend& backend) { run_pass(backend, *this, work, micro_batch_.state()); };
   const auto too_much = [&] {
@@ -161,6 +163,10 @@ void Engine::fit(PassWork& work, size_t first) {
   if (!too_much()) return;
   if (work.backward()) work.recompute = model::Recompute::kFull;
   if (!too_much()) return;
+  if (work.backward() && !options_.offload.empty()) {
+    work.recompute = least_recompute();
+    if (!too_much()) return;
+  }
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("sequences[{}]: a pass of {} tokens takes {} bytes{}, and a pass may take {}; "
@@ -169,13 +175,25 @@ void Engine::fit(PassWork& work, size_t first) {
                   work.backward() ? " with full recompute" : "", options_.pass_bytes));
 }
 
-// Sequences beyond pass_tokens run alone: whether each fits is known before the first pass.
+// Room in files for the pass that was counted last.
+void Engine::book_files() {
+  const int64_t bytes = last_plan().file_bytes;
+  if (bytes == 0) return;
+  if (backend().offload() == nullptr) {
+    backend().offload_to(options_.offload.empty() ? env_temporary_folder() : options_.offload);
+  }
+  backend().offload()->book(bytes);
+}
+
+// Sequences beyond pass_tokens run alone: whether each fits is known before the first pass, and so
+// is whether the disk has the room.
 void Engine::check_memory(const api::Batch& batch) {
   if (options_.pass_bytes == 0) return;
   for (size_t s = 0; s < batch.sequences.size(); ++s) {
     if (std::ssize(batch.sequences[s].datum->tokens) <= options_.pass_tokens) continue;
     PassWork work = micro_batch_.lay_out(*this, batch, s, s + 1);
     fit(work, s);
+    book_files();
   }
 }
 
@@ -185,6 +203,7 @@ void Engine::run_part(const api::Batch& batch, size_t first, size_t last, int64_
   work.first_row = first_row;
   work.sink = sink;
   fit(work, first);
+  book_files();
   room_.book(last_plan());
   run_pass(backend(), *this, work, micro_batch_.state());
   if (!batch.want_loss) return;

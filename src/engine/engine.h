@@ -37,6 +37,10 @@ class Engine {
   // Limits that a plan can only name once the model is loaded. Changes no result.
   void set_limits(int64_t pass_tokens, int64_t max_pages, int64_t max_states, int64_t pass_bytes);
 
+  // What a sequence that is too long for the memory of a pass is run with at last.
+  [[nodiscard]] const model::Recompute& least_recompute() const {
+    return options_.offload.empty() ? model::Recompute::kFull : inputs_offloaded_;
+  }
   // Of training passes from now on. Changes no result.
   void set_pass(int64_t pass_tokens, const model::Recompute& recompute) {
     options_.pass_tokens = pass_tokens;
@@ -99,8 +103,11 @@ class Engine {
                 api::BatchResult& result, api::TensorSink* sink);
   void check_memory(const api::Batch& batch);
   void fit(PassWork& work, size_t first);
+  void book_files();
 
   EngineOptions options_;
+  const model::Recompute inputs_offloaded_ =
+      model::Recompute::keeping_in({}, {std::string(model::kLayerInputTag)});
   model::LoadedModel model_;
   PassRoom room_;
   model::CacheLayout cache_layout_;

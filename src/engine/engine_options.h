@@ -1,6 +1,7 @@
 // EngineOptions: how an engine divides its work. Nothing here changes a bit of a result.
 #pragma once
 #include <cstdint>
+#include <string>
 
 #include "model/recompute.h"
 
@@ -18,8 +19,12 @@ struct EngineOptions {
   // one: where that is what is sampled, a step gives two tokens. The model has its layer.
   bool speculate = false;
   // Scratch that a pass may take. A sequence that needs more is run with full recompute, to the
-  // same bits, and refused when that is still too much. 0: whatever it needs.
+  // same bits, then with its layers' inputs offloaded where `offload` says so, and refused when
+  // that is still too much. 0: whatever it needs.
   int64_t pass_bytes = 0;
+  // Folder on a disk for activations that a pass offloads; empty: that of temporary files, and no
+  // pass offloads unless `recompute` says so.
+  std::string offload = {};
 };
 
 // The same, or a CHECK: what an Engine is made with. A file of its own, so that tests can put

@@ -1,6 +1,7 @@
 #include "engine/pass.h"
 
 #include <numeric>
+#include <optional>
 #include <span>
 
 #include "engine/engine.h"
@@ -142,6 +143,8 @@ void StagePass::backward() {
 
 void run_pass(Backend& backend, Engine& engine, const PassWork& work, PassState& state) {
   const Scratch::Mark mark(backend.scratch());
+  std::optional<Scratch::Mark> files_mark;
+  if (backend.has_files()) files_mark.emplace(backend.file_scratch());
   StagePass pass(backend, engine, work, state);
   pass.forward();
   pass.loss();

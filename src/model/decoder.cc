@@ -8,8 +8,6 @@
 namespace strata::model {
 namespace {
 
-constexpr ScratchTag kInputTag = "decoder_layer_input";
-
 void keep_hidden_state(Pass& pass, TensorView hidden_states, int64_t index, TensorView x) {
   if (!hidden_states.empty()) ops::copy(pass.backend, x, hidden_states.at(index));
 }
@@ -35,6 +33,18 @@ void begin_state_backward(Pass& pass, TensorView d) {
     ops::add_into(pass.backend, d.slice_cols(column, column + width), sum);
   }
   embedding_backward(pass, sum);
+}
+
+// A layer's input; behind the last layer that is here, the state that the final norm or the next
+// stage reads.
+TensorView take_input(Pass& pass, int64_t layer, const Recompute& recompute) {
+  const ModelConfig& config = pass.weights.config();
+  const Shape shape = {pass.num_tokens(), config.state_width()};
+  if (layer == pass.weights.part().last) {
+    return pass.backend.scratch().take(pass.dtype(), shape, kLayerInputTag);
+  }
+  return pass.take_saved(layer, kLayerInputTag, 0.0, pass.dtype(), shape,
+                         recompute.offloads(layer, kLayerInputTag));
 }
 
 // What the final norm reads: the state itself, or of streams what reads them, from the scratch.
@@ -76,15 +86,15 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
                      TensorView final_hidden) {
   Scratch& scratch = pass.backend.scratch();
   const ModelConfig& config = pass.weights.config();
-  const Shape shape = {pass.num_tokens(), config.state_width()};
   tape.layers.clear();
   tape.pool.clear();
   pass.lists.saves.clear();
   const LayerRange& part = pass.weights.part();
   const bool begins = pass.weights.begins();
-  TensorView x = begins ? scratch.take(pass.dtype(), shape, kInputTag) : tape.first;
+  const Recompute& recompute = wants_backward ? tape.recompute : Recompute::kFull;
+  TensorView x = begins ? take_input(pass, 0, recompute) : tape.first;
   CHECK(!x.empty());
-  TensorView other = wants_backward ? TensorView() : scratch.take(pass.dtype(), shape, kInputTag);
+  TensorView other = wants_backward ? TensorView() : take_input(pass, part.first, recompute);
   if (begins) begin_state(pass, x);
   for (int64_t layer = part.first; layer < part.last; ++layer) {
     if (!pass.backend.is_counting()) pass.weights.turn_to(layer, layer + 1);
@@ -92,12 +102,12 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
     if (!wants_backward) {
       const Scratch::Mark mark(scratch);
       const SavedPool::Mark saved_mark(tape.pool);
-      forward_and_forget(pass, layer, keep_layer(pass, layer, x, tape.pool), tape.pool,
-                         Recompute::kFull, other);
+      forward_and_forget(pass, layer, keep_layer(pass, layer, x, tape.pool), tape.pool, recompute,
+                         other);
       std::swap(x, other);
       continue;
     }
-    const TensorView out = scratch.take(pass.dtype(), shape, kInputTag);
+    const TensorView out = take_input(pass, layer + 1, recompute);
     LayerSaved kept = keep_layer(pass, layer, x, tape.pool);
     if (tape.recompute.keeps_all()) {
       tape.layers.push_back(save_layer(pass, layer, kept, tape.pool));
@@ -106,6 +116,10 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
       take_kept(pass, layer, kept, tape.pool, tape.recompute);
       tape.layers.push_back(kept);
       forward_and_forget(pass, layer, kept, tape.pool, tape.recompute, out);
+    }
+    // But the last layer's, which backward needs first.
+    if (layer + 1 < part.last) {
+      pass.lists.saves.offloaded.write_behind(pass.backend, layer);
     }
     x = out;
   }
@@ -132,6 +146,7 @@ void decoder_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_l
     if (!pass.backend.is_counting()) pass.weights.turn_to(layer, layer - 1);
     const LayerSaved& kept = tape.layers[static_cast<size_t>(layer - part.first)];
     const Scratch::Mark layer_mark(scratch);
+    pass.lists.saves.offloaded.read_ahead(pass.backend, layer - 1);
     if (tape.recompute.keeps_all()) {
       decoder_layer_backward(pass, layer, kept, d);
     } else {
@@ -140,6 +155,7 @@ void decoder_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_l
       decoder_layer_again(pass, layer, saved);
       decoder_layer_backward(pass, layer, saved, d);
     }
+    pass.lists.saves.offloaded.let_go(pass.backend, layer);
   }
   if (pass.weights.begins()) begin_state_backward(pass, d);
 }

@@ -7,10 +7,10 @@
 namespace strata::model {
 namespace {
 
-// The layers come in turn.
+// The layers come in turn; the next one's input comes before the rest of a layer.
 SavedCost& cost_of(std::vector<SavedCost>& costs, int64_t layer, ScratchTag tag) {
-  for (auto cost = costs.rbegin(); cost != costs.rend() && cost->layer == layer; ++cost) {
-    if (cost->tag == tag) return *cost;
+  for (auto cost = costs.rbegin(); cost != costs.rend() && cost->layer >= layer; ++cost) {
+    if (cost->layer == layer && cost->tag == tag) return *cost;
   }
   costs.push_back({.layer = layer, .tag = tag});
   return costs.back();
@@ -23,10 +23,19 @@ TensorView Pass::save(ScratchTag tag, double flops, DType type, const Shape& sha
   const bool kept = saves.phase != SavePhase::kAll && saves.recompute->keeps(saves.layer, tag);
   if (kept && saves.phase == SavePhase::kTakeRest) return saves.kept[saves.next++];
   if (!kept && saves.phase == SavePhase::kTakeKept) return {};
-  const TensorView view = backend.scratch().take(type, shape, tag);
+  const bool in_files = kept && saves.recompute->offloads(saves.layer, tag);
+  const TensorView view = take_saved(saves.layer, tag, flops, type, shape, in_files);
   if (kept) saves.kept.push_back(view);
+  return view;
+}
+
+TensorView Pass::take_saved(int64_t layer, ScratchTag tag, double flops, DType type,
+                            const Shape& shape, bool in_files) const {
+  LayerSaves& saves = lists.saves;
+  const TensorView view = in_files ? saves.offloaded.take(backend, layer, type, shape, tag)
+                                   : backend.scratch().take(type, shape, tag);
   if (backend.is_counting() && !saves.again) {
-    SavedCost& cost = cost_of(lists.saved, saves.layer, tag);
+    SavedCost& cost = cost_of(lists.saved, layer, tag);
     cost.bytes += Arena::aligned(view.num_bytes());
     cost.flops += flops;
   }

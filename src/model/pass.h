@@ -10,6 +10,7 @@
 #include "base/trace.h"
 #include "model/blocks/expert_rows.h"
 #include "model/cache_layout.h"
+#include "model/offloaded.h"
 #include "model/rope_table.h"
 #include "model/rows.h"
 #include "model/weights/weights.h"
@@ -68,12 +69,14 @@ struct LayerSaves {
   const class Recompute* recompute = nullptr;  // but in kAll
   int64_t layer = 0;
   std::vector<TensorView> kept;       // of all layers
+  Offloaded offloaded;                // what of them is in files
   size_t next = 0;                    // in kTakeRest
   std::span<const TensorView> known;  // while a layer is made again: what need not be
   bool again = false;                 // in backward, where nothing is counted a second time
 
   void clear() {
     kept.clear();
+    offloaded.clear();
     again = false;
   }
 };
@@ -127,6 +130,9 @@ struct Pass {
   // An activation that backward needs, under the field's name for it, and the floating-point work
   // of making it again from what is before it.
   [[nodiscard]] TensorView save(ScratchTag tag, double flops, DType type, const Shape& shape) const;
+  // The same, of a layer and a place that the caller says.
+  [[nodiscard]] TensorView take_saved(int64_t layer, ScratchTag tag, double flops, DType type,
+                                      const Shape& shape, bool in_files) const;
   // Whether backward still has an activation that it would make again.
   [[nodiscard]] bool known(TensorView activation) const;
   // The activation, or an empty view ("not wanted") where it is known.

@@ -76,7 +76,7 @@ struct Loaded {
 TEST(Plan, OfTheConfigIsThatOfTheModel) {
   for (const char* model : kModels) {
     for (const char* method : {"lora", "full"}) {
-      for (const char* policy : {"none", "full", "save_qkv_proj"}) {
+      for (const char* policy : {"none", "full", "save_qkv_proj", "qkv_proj_offloaded"}) {
         PlanOptions options = options_of_plan(model);
         options.method = method;
         options.recompute = policy;
@@ -92,9 +92,15 @@ TEST(Plan, OfTheConfigIsThatOfTheModel) {
         EXPECT_GT(line.at("seconds_per_step").as_double(), 0.0) << where;
         const boost::json::object& decisions = line.at("decisions").as_object();
         EXPECT_EQ(decisions.at("decoder_layer_input"), "keep");
+        EXPECT_EQ(line.at("file_bytes").as_int64(), wanted.recompute.file_bytes) << where;
+        EXPECT_EQ(wanted.recompute.file_bytes > 0, wanted.recompute.recompute.offloads_any());
         for (const auto& row : wanted.recompute.rows) {
           const bool kept = wanted.recompute.recompute.keeps(row.layers[0], row.tag);
-          EXPECT_EQ(decisions.at(row.tag), kept ? "keep" : "recompute") << where << ' ' << row.tag;
+          const bool gone = wanted.recompute.recompute.offloads(row.layers[0], row.tag);
+          EXPECT_EQ(decisions.at(row.tag), gone   ? "offload"
+                                           : kept ? "keep"
+                                                  : "recompute")
+              << where << ' ' << row.tag;
         }
       }
     }
@@ -150,6 +156,35 @@ TEST(Plan, StaysWithinTheMemory) {
     EXPECT_NE(fault(options).find("--memory 1MiB: adapters and optimizer take"), std::string::npos);
   }
   EXPECT_TRUE(any_list) << "no budget keeps a tag in some layers alone";
+}
+
+// Tokens of a pass are chosen too: as many as are asked for where they fit, fewer where only these
+// do; and files are a place where a folder is named, or where nothing else fits.
+TEST(Plan, ChoosesTheLengthOfPassesAndFiles) {
+  PlanOptions options = options_of_plan("qwen3");
+  options.tokens = "8x256";
+  const boost::json::object whole = plan(options);
+  EXPECT_EQ(whole.at("microbatch_tokens").as_int64(), 2048);
+  const auto with = [&](int64_t bytes) {
+    options.memory = std::to_string(bytes);
+    return plan(options);
+  };
+  const int64_t most = whole.at("planned_bytes").as_int64();
+  EXPECT_EQ(with(most).at("microbatch_tokens").as_int64(), 2048);
+  EXPECT_EQ(with(most).at("file_bytes").as_int64(), 0);
+  options.memory.clear();
+  options.micro_tokens = 256;
+  options.recompute = "full";
+  const int64_t least = plan(options).at("planned_bytes").as_int64();
+  options.micro_tokens = 2048;
+  options.recompute = "none";
+  const boost::json::object short_passes = with(least);
+  EXPECT_EQ(short_passes.at("microbatch_tokens").as_int64(), 256);
+  EXPECT_EQ(short_passes.at("passes_per_step").as_double(), 8.0);
+  EXPECT_EQ(short_passes.at("file_bytes").as_int64(), 0);
+  const boost::json::object in_files = with(least - 1);
+  EXPECT_GT(in_files.at("file_bytes").as_int64(), 0);
+  EXPECT_LT(in_files.at("planned_bytes").as_int64(), least);
 }
 
 // Counted by rows of a fresh adapter, and by its modules.

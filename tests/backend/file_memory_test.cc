@@ -25,7 +25,9 @@ int64_t resident_file_bytes() {
   return -1;
 }
 
-TEST(FileMemory, KeepsWhatLeavesTheMemory) {
+class FileMemoryLeaving : public testing::TestWithParam<bool> {};
+
+TEST_P(FileMemoryLeaving, IsKept) {
   constexpr int64_t kBytes = (32 << 20) + 12345;
   FileAllocator allocator(testing::TempDir());
   Memory memory(allocator, kBytes);
@@ -37,7 +39,11 @@ TEST(FileMemory, KeepsWhatLeavesTheMemory) {
   const int64_t before = resident_file_bytes();
   PageMover mover;
   const PageRange all = {bytes, kBytes};
-  mover.let_go({&all, 1});
+  if (GetParam()) {
+    mover.write_behind(allocator, {&all, 1});
+  } else {
+    mover.let_go({&all, 1});
+  }
   mover.wait();
   EXPECT_LT(resident_file_bytes(), before - (30 << 20));
   mover.read_ahead({&all, 1});
@@ -50,6 +56,8 @@ TEST(FileMemory, KeepsWhatLeavesTheMemory) {
   memory = Memory();
   EXPECT_LT(resident_file_bytes(), before - (30 << 20));
 }
+
+INSTANTIATE_TEST_SUITE_P(WrittenBehind, FileMemoryLeaving, testing::Bool());
 
 TEST(FileMemory, LeavesNoFile) {
   const std::string dir = testing::TempDir() + "strata_file_memory";

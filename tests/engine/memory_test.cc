@@ -115,7 +115,10 @@ TEST_P(WarmStep, AllocatesItsResultAlone) {
 INSTANTIATE_TEST_SUITE_P(
     All, WarmStep,
     testing::Combine(testing::Values(api::Gradients::kAdapters, api::Gradients::kParameters),
-                     testing::Values(model::Recompute::kNone, model::Recompute::kFull),
+                     testing::Values(model::Recompute::kNone, model::Recompute::kFull,
+                                     model::Recompute::keeping_in({"context"},
+                                                                  {"decoder_layer_input",
+                                                                   "out_proj", "mlpwi_0"})),
                      testing::Values("qwen3", "deepseek_mla", "qwen3_moe", "deepseek_moe",
                                      "qwen3_5", "qwen3_5_moe", "deepseek_v4")));
 
@@ -270,8 +273,9 @@ TEST(EngineMemory, SavedActivationsHaveTheirBytesAndCosts) {
   }
 }
 
-// A sequence too long for the memory of a pass is recomputed, to the same bits; one that is longer
-// still is refused by name before anything of its batch has run.
+// A sequence too long for the memory of a pass is recomputed, to the same bits, and then with its
+// layers' inputs in a file where that is allowed; one that is longer still is refused by name
+// before anything of its batch has run.
 TEST(EngineMemory, ALongSequenceIsRecomputedOrRefused) {
   auto free_engine = make({.pass_tokens = 64});
   auto limited = make({.pass_tokens = 64});
@@ -295,6 +299,17 @@ TEST(EngineMemory, ALongSequenceIsRecomputedOrRefused) {
                            &got = limited->adapter(AdapterSlot{1});
   const HostAccess access(cpu_allocator());
   EXPECT_EQ(std::memcmp(got.gradients().data, want.gradients().data,
+                        static_cast<size_t>(want.gradients().num_bytes())),
+            0);
+
+  auto offloading = make({.pass_tokens = 64, .offload = testing::TempDir()});
+  batch_of(*offloading, api::Gradients::kAdapters);
+  offloading->set_limits(64, 1 << 20, 0, limited->last_plan().total() - 1);
+  offloading->run(batch);
+  EXPECT_GT(offloading->last_plan().file_bytes, 0);
+  EXPECT_EQ(offloading->last_plan().total() + offloading->last_plan().file_bytes,
+            limited->last_plan().total());
+  EXPECT_EQ(std::memcmp(offloading->adapter(AdapterSlot{1}).gradients().data, want.gradients().data,
                         static_cast<size_t>(want.gradients().num_bytes())),
             0);
 

@@ -1,7 +1,9 @@
 // Weights that lie in a file change no bit of training, scoring or sampling, also where the system
-// has thrown out what it kept of them.
+// has thrown out what it kept of them; and activations that do are no memory of the process's own.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+
+#include <fstream>
 
 #include "engine/plan/memory_plan.h"
 #include "tests/engine/tiny_engine.h"
@@ -74,6 +76,54 @@ TEST_P(EngineOffload, IsNoMemoryOfThePlan) {
   EXPECT_EQ(in_memory.file_bytes, 0);
   EXPECT_EQ(in_file.file_bytes, offloaded->model().weights->num_bytes());
   EXPECT_EQ(in_file.total() + in_file.file_bytes, in_memory.total());
+}
+
+// Of this process and of no file.
+int64_t anonymous_bytes() {
+  std::ifstream in("/proc/self/status");
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("RssAnon:")) return std::stoll(line.substr(8)) * 1024;
+  }
+  return -1;
+}
+
+struct Taken {
+  int64_t anonymous = 0;
+  PassPlan plan;
+  std::vector<std::vector<float>> results;
+};
+
+// A pass of 40 long sequences, whose activations are most of what the engine takes.
+Taken take_pass(const model::Recompute& recompute) {
+  const int64_t before = anonymous_bytes();
+  auto engine = tiny_engine({.options = {.pass_tokens = 10000, .recompute = recompute}});
+  const api::AdapterSlot slot = engine->create_adapter(tiny_specs(*engine, 4), 3);
+  stir(*engine, slot);
+  api::Batch batch = {.gradients = api::Gradients::kAdapters};
+  for (uint32_t i = 0; i < 40; ++i) batch.sequences.push_back(tiny_sequence(*engine, 250, i, slot));
+  Taken taken;
+  for (int twice = 0; twice < 2; ++twice) {
+    for (const auto& sequence : engine->run(batch).sequences)
+      taken.results.push_back(sequence.logprobs);
+  }
+  taken.results.push_back(copy_of(engine->adapter(slot).gradients()));
+  taken.anonymous = anonymous_bytes() - before;
+  taken.plan = engine->last_plan();
+  return taken;
+}
+
+TEST(EngineOffloadedActivations, LeaveTheMemory) {
+  std::vector<std::string> tags = {std::string(model::kLayerInputTag), "context"};
+  for (const model::RecomputePreset& preset : model::recompute_presets()) {
+    if (preset.name == "minimal") tags.insert(tags.end(), preset.tags.begin(), preset.tags.end());
+  }
+  const Taken kept = take_pass(model::Recompute::keeping(tags));
+  const Taken gone = take_pass(model::Recompute::keeping_in({}, tags));
+  EXPECT_EQ(gone.results, kept.results);
+  EXPECT_EQ(kept.plan.file_bytes, 0);
+  ASSERT_GT(gone.plan.file_bytes, 16 << 20);
+  EXPECT_EQ(gone.plan.total() + gone.plan.file_bytes, kept.plan.total());
+  EXPECT_LT(gone.anonymous, kept.anonymous - gone.plan.file_bytes * 8 / 10);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, EngineOffload,

@@ -1,9 +1,10 @@
-// What a pass keeps changes what it takes and what it does again, and no bit: presets, maps of tags
-// by layer, and plans for a number of bytes, which are the best of all maps.
+// What a pass keeps, and where, changes what it takes and what it does again, and no bit: presets,
+// maps of tags by layer, and plans for a number of bytes, which are the best of all maps.
 #include "model/recompute.h"
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <random>
 
@@ -32,17 +33,27 @@ class Runs {
   // What a whole batch gives, and that each pass took what was planned.
   std::vector<std::vector<float>> run(const Recompute& recompute) {
     engine_->set_pass(75, recompute);
+    const auto expect_as_planned = [&] {
+      Backend& backend = engine_->backend();
+      const PassPlan& plan = engine_->last_plan();
+      EXPECT_EQ(backend.scratch().high_water(), plan.bytes);
+      const int64_t in_files = backend.has_files() ? backend.file_scratch().high_water() : 0;
+      EXPECT_EQ(recompute.offloads_any() ? in_files : 0, plan.file_bytes);
+    };
     const int64_t grown = engine_->backend().scratch().grown();  // while the model was loaded
     std::vector<std::vector<float>> out;
     batch_.gradients = api::Gradients::kAdapters;
     for (const auto& sequence : engine_->run(batch_).sequences) out.push_back(sequence.logprobs);
-    EXPECT_EQ(engine_->backend().scratch().high_water(), engine_->last_plan().bytes);
+    expect_as_planned();
     EXPECT_EQ(engine_->backend().scratch().grown(), grown);
     out.push_back(copy_of(engine_->adapter(slot_).gradients()));
     engine_->adapter(slot_).drop_gradients();
     batch_.gradients = api::Gradients::kParameters;
     engine_->run(batch_);
-    EXPECT_EQ(engine_->backend().scratch().high_water(), engine_->last_plan().bytes);
+    expect_as_planned();
+    if (engine_->backend().has_files()) {
+      EXPECT_EQ(engine_->backend().file_scratch().grown(), 0);
+    }
     train::BaseTrainer& trainer = engine_->base_trainer();
     trainer.finish_gradients(engine_->backend());
     const auto& table = engine_->model().weights->table();
@@ -76,16 +87,20 @@ TEST_P(EngineRecompute, ChangesNoBit) {
   const auto wanted = runs.run(Recompute::kNone);
   EXPECT_EQ(runs.run(Recompute::kFull), wanted);
   for (const model::RecomputePreset& preset : model::recompute_presets()) {
-    EXPECT_EQ(runs.run(Recompute::keeping(preset.tags)), wanted) << preset.name;
+    EXPECT_EQ(runs.run(preset.value()), wanted) << preset.name;
   }
   const std::vector<std::string> tags = runs.tags();
   ASSERT_GE(tags.size(), 6u);
   std::mt19937 random(7);
   for (int map = 0; map < 20; ++map) {
     std::vector<uint64_t> masks(static_cast<size_t>(runs.engine().config().num_layers()));
-    for (uint64_t& mask : masks) mask = random() & ((uint64_t{1} << tags.size()) - 1);
-    EXPECT_EQ(runs.run(Recompute::keeping(tags, masks)), wanted) << "map " << map;
+    const uint64_t all = (uint64_t{1} << tags.size()) - 1;
+    for (uint64_t& mask : masks) mask = random() & all;
+    std::vector<uint64_t> offloaded(map % 2 == 0 ? 0 : masks.size());
+    for (uint64_t& mask : offloaded) mask = random() & all;
+    EXPECT_EQ(runs.run(Recompute::keeping(tags, masks, offloaded)), wanted) << "map " << map;
   }
+  EXPECT_EQ(runs.run(Recompute::keeping_in({}, tags)), wanted) << "everything in files";
 }
 
 // What is kept may be overwritten between forward and backward's second forward, which leaves it.
@@ -120,6 +135,35 @@ TEST_P(EngineRecompute, MakesNothingAgainThatItKeeps) {
     const HostAccess access(cpu_allocator());
     const auto* bytes = static_cast<const unsigned char*>(view.data);
     EXPECT_EQ(std::count(bytes, bytes + view.num_bytes(), kFill), view.num_bytes());
+  }
+}
+
+// What is offloaded takes no memory, by tag, and its bytes in files.
+TEST_P(EngineRecompute, OffloadsOutOfMemory) {
+  Runs runs(GetParam());
+  const std::vector<std::string> tags = runs.tags();
+  const auto plan = [&](const Recompute& recompute) {
+    PlanShape shape = runs.shape();
+    shape.recompute = recompute;
+    return plan_pass(runs.engine(), shape);
+  };
+  const PassPlan kept = plan(Recompute::keeping(tags)),
+                 gone = plan(Recompute::keeping_in({}, tags));
+  EXPECT_EQ(kept.file_bytes, 0);
+  EXPECT_EQ(plan(Recompute::kFull).file_bytes, 0);
+  int64_t bytes = 0;
+  for (const model::SavedCost& cost : kept.saved) bytes += cost.bytes;
+  EXPECT_EQ(gone.file_bytes, bytes);
+  EXPECT_EQ(gone.bytes, kept.bytes - bytes);
+  for (const std::string& tag : tags) {
+    int64_t of_tag = 0, in_files = 0;
+    for (const model::SavedCost& cost : kept.saved) of_tag += cost.tag == tag ? cost.bytes : 0;
+    for (const Scratch::Use& use : gone.file_uses) in_files += use.tag == tag ? use.bytes : 0;
+    EXPECT_EQ(in_files, of_tag) << tag;
+    for (const Scratch::Use& use : gone.uses) {
+      // The last layer's output is nobody's input, and stays.
+      EXPECT_TRUE(use.tag != tag || use.bytes == 0 || tag == model::kLayerInputTag) << tag;
+    }
   }
 }
 
@@ -189,50 +233,134 @@ INSTANTIATE_TEST_SUITE_P(Models, EngineRecompute,
                                          "deepseek_mla", "deepseek_moe", "qwen3_moe", "qwen3_5",
                                          "qwen3_5_moe", "mistral_window", "deepseek_v4"));
 
-// Against every map that keeps so many layers of each tag: no other that fits does less again.
+// Maps that keep so many layers of each tag, and offload so many of these: all there are, or, of
+// more than can be tried, some that are drawn.
+class Maps {
+ public:
+  Maps(Engine& engine, const PlanShape& shape, const std::vector<std::string>& tags, bool offloads)
+      : tags_(tags), layers_(engine.config().num_layers()), numbers_(tags.size()) {
+    for (int64_t kept = 0; kept <= layers_; ++kept) {
+      for (int64_t files = 0; files <= (offloads ? kept : 0); ++files)
+        choices_.push_back({kept, files});
+    }
+    constexpr double kMost = 20000;
+    const bool all = std::pow(choices_.size(), tags_.size()) <= kMost;
+    std::mt19937 random(5);
+    for (int i = 0; all || i < 2000; ++i) {
+      const RecomputePlan plan = describe_recompute(engine, shape, map());
+      tried_.push_back({plan.bytes, plan.cost()});
+      if (all && !next()) break;
+      for (size_t& number : numbers_) number = all ? number : random() % choices_.size();
+    }
+  }
+  // The least cost of those within so many bytes, and the least bytes of all.
+  [[nodiscard]] double best(int64_t bytes) const {
+    double best = 1e300;
+    for (const Tried& tried : tried_) {
+      if (tried.bytes <= bytes) best = std::min(best, tried.cost);
+    }
+    return best;
+  }
+  [[nodiscard]] int64_t least() const {
+    return std::min_element(tried_.begin(), tried_.end(),
+                            [](const Tried& a, const Tried& b) { return a.bytes < b.bytes; })
+        ->bytes;
+  }
+
+ private:
+  struct Choice {
+    int64_t kept = 0;
+    int64_t files = 0;
+  };
+  struct Tried {
+    int64_t bytes = 0;
+    double cost = 0.0;
+  };
+  [[nodiscard]] Recompute map() const {
+    std::vector<uint64_t> masks(static_cast<size_t>(layers_)), files = masks;
+    for (size_t tag = 0; tag < tags_.size(); ++tag) {
+      const Choice& choice = choices_[numbers_[tag]];
+      for (int64_t layer = 0; layer < choice.kept; ++layer) {
+        masks[static_cast<size_t>(layer)] |= uint64_t{1} << tag;
+        if (layer < choice.files) files[static_cast<size_t>(layer)] |= uint64_t{1} << tag;
+      }
+    }
+    return Recompute::keeping(tags_, masks, files);
+  }
+  bool next() {
+    for (size_t& number : numbers_) {
+      if (++number < choices_.size()) return true;
+      number = 0;
+    }
+    return false;
+  }
+
+  std::vector<std::string> tags_;
+  int64_t layers_;
+  std::vector<size_t> numbers_;
+  std::vector<Choice> choices_;
+  std::vector<Tried> tried_;
+};
+
+// No other map that fits costs less.
 TEST(RecomputePlan, IsTheBestThatFits) {
   Runs runs("qwen3");
   Engine& engine = runs.engine();
   PlanShape shape = runs.shape();
   shape.modules.clear();  // fewer tags, so that all maps can be tried
-  const RecomputePlan none = describe_recompute(engine, shape, Recompute::kNone);
-  const RecomputePlan full = describe_recompute(engine, shape, Recompute::kFull);
   std::vector<std::string> tags;
-  for (const RecomputePlan::Row& row : none.rows) tags.emplace_back(row.tag);
-  const int64_t layers = engine.config().num_layers();
-  ASSERT_EQ(std::ssize(none.rows.front().layers), layers);
-  std::vector<std::pair<int64_t, double>> tried;  // bytes and work of every map
-  std::vector<int64_t> counts(tags.size());
-  for (bool more = true; more;) {
-    std::vector<uint64_t> masks(static_cast<size_t>(layers));
-    for (size_t tag = 0; tag < tags.size(); ++tag) {
-      for (int64_t layer = 0; layer < counts[tag]; ++layer) {
-        masks[static_cast<size_t>(layer)] |= uint64_t{1} << tag;
-      }
-    }
-    const RecomputePlan plan = describe_recompute(engine, shape, Recompute::keeping(tags, masks));
-    tried.emplace_back(plan.bytes, plan.flops);
-    more = false;
-    for (int64_t& count : counts) {
-      if (++count <= layers) {
-        more = true;
-        break;
-      }
-      count = 0;
-    }
+  for (const std::string& tag : runs.tags()) {
+    if (tag != "lora_h" && tag != model::kLayerInputTag) tags.push_back(tag);
   }
+  const Maps maps(engine, shape, tags, /*offloads=*/false);
+  const int64_t least = describe_recompute(engine, shape, Recompute::kFull).bytes;
+  const int64_t most = describe_recompute(engine, shape, Recompute::kNone).bytes;
   RecomputePlanner planner(engine, shape);
-  EXPECT_EQ(planner.least(), full.bytes);
-  EXPECT_EQ(planner.most(), none.bytes);
+  EXPECT_EQ(planner.least(), least);
+  EXPECT_EQ(planner.most(), most);
   for (int i = 0; i <= 40; ++i) {
-    const int64_t bytes = full.bytes + (none.bytes - full.bytes) * i / 40;
-    double best = full.flops;
-    for (const auto& [taken, flops] : tried) {
-      if (taken <= bytes) best = std::min(best, flops);
-    }
+    const int64_t bytes = least + (most - least) * i / 40;
     const RecomputePlan plan = planner.plan(bytes);
     EXPECT_LE(plan.bytes, bytes);
-    EXPECT_EQ(plan.flops, best) << bytes;
+    EXPECT_EQ(plan.file_bytes, 0);
+    EXPECT_EQ(plan.cost(), maps.best(bytes)) << bytes;
+  }
+}
+
+// Likewise with a third place: of one layer every map is tried, of several some.
+TEST(RecomputePlan, IsTheBestThatFitsWithFiles) {
+  for (const int layers : {1, 3}) {
+    const std::string dir = std::string(STRATA_SOURCE_DIR) + "/tests/golden/qwen3/model";
+    model::ModelConfig config = model::load_config(dir, false).config;
+    config.layers.resize(static_cast<size_t>(layers), config.layers[0]);
+    auto backend = std::make_unique<Backend>(choose_cpu_path(), /*threads=*/2);
+    auto model = model::init_model(*backend, config, DType::kBF16, /*seed=*/1);
+    Engine engine(std::move(backend), std::move(model), {});
+    const PlanShape shape = {.pass_tokens = 64, .backward = true};
+    std::vector<std::string> tags;
+    for (const auto& row : describe_recompute(engine, shape, Recompute::kNone).rows) {
+      tags.emplace_back(row.tag);
+    }
+    const Maps maps(engine, shape, tags, /*offloads=*/true);
+    RecomputePlanner planner(engine, shape, /*offloads=*/true);
+    EXPECT_EQ(planner.least(),
+              describe_recompute(engine, shape, Recompute::keeping_in({}, tags)).bytes);
+    if (layers == 1) {
+      EXPECT_EQ(planner.least(), maps.least());
+    }
+    bool any_files = false;
+    for (int i = 0; i <= 40; ++i) {
+      const int64_t bytes = planner.least() + (planner.most() - planner.least()) * i / 40;
+      const RecomputePlan plan = planner.plan(bytes);
+      EXPECT_LE(plan.bytes, bytes);
+      any_files = any_files || plan.file_bytes > 0;
+      if (layers == 1) {
+        EXPECT_EQ(plan.cost(), maps.best(bytes)) << bytes;
+      } else {
+        EXPECT_LE(plan.cost(), maps.best(bytes)) << bytes;
+      }
+    }
+    EXPECT_TRUE(any_files);
   }
 }
 

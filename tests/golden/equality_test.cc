@@ -132,6 +132,8 @@ TEST_P(Equality, OfThreadsAndRecompute) {
   expect_same_bits(run(request_, adapters, {"--threads", "3"}), whole, "3 threads");
   expect_same_bits(run(request_, adapters, {"--recompute", "full", "--threads", "2"}), whole,
                    "recompute full, 2 threads");
+  expect_same_bits(run(request_, adapters, {"--recompute", "minimal_offloaded"}), whole,
+                   "recompute minimal_offloaded");
 }
 
 // Names, adapters, training and sampling as well.

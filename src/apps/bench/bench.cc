@@ -76,6 +76,8 @@ struct Sample {
   double bandwidth = 0.0;
 };
 
+double gib(int64_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024.0 * 1024.0); }
+
 std::string read_pseudo_file(const char* path) {
   std::ifstream in(path);
   return {std::istreambuf_iterator<char>(in), {}};
@@ -127,12 +129,14 @@ class Bench {
                   fmt::format("--recompute: {} does not train", work_.name));
     }
     engine_options.recompute = parse_recompute(recompute());
+    engine_options.offload = options_.offload;
     engine_options.threads = options_.threads;
     engine_options.pass_tokens = std::max<int64_t>(2048, work_.length);
     if (!options_.model.empty()) {
       engine_ = make_engine({.model = options_.model,
                              .dtype = options_.dtype,
                              .recompute = recompute(),
+                             .offload = options_.offload,
                              .threads = options_.threads},
                             engine_options);
     } else {
@@ -271,7 +275,7 @@ class Bench {
     return median(values);
   }
 
-  [[nodiscard]] double planned_gib() const {
+  [[nodiscard]] engine::MemoryPlan planned() const {
     const int64_t tokens = work_.batch * work_.length;
     engine::PlanShape shape = {
         .pass_tokens = std::min<int64_t>(tokens, std::max<int64_t>(2048, work_.length)),
@@ -282,8 +286,7 @@ class Bench {
     if (!slots_.empty()) {
       shape.modules = model::adapter_specs(engine_->config(), {"all-linear"}, kRank, 32.0);
     }
-    return static_cast<double>(engine::plan_memory(*engine_, shape).total()) /
-           (1024.0 * 1024.0 * 1024.0);
+    return engine::plan_memory(*engine_, shape);
   }
 
   // Measured: the pool's memory over the positions it holds; 0 without one.
@@ -301,6 +304,7 @@ class Bench {
   }
 
   void print() const {
+    const engine::MemoryPlan plan = planned();
     boost::json::object line;
     line["work"] = std::string(work_.name);
     line["tokens_per_s"] = middle(&Sample::tokens_per_s);
@@ -310,7 +314,8 @@ class Bench {
     line["cpu_path"] = std::string(cpu_path_name(engine_->backend().path()));
     line["threads"] = engine_->backend().pool().num_threads();
     line["peak_rss_gib"] = peak_rss_gib();
-    line["planned_gib"] = planned_gib();
+    line["planned_gib"] = gib(plan.total());
+    if (plan.activation_file_bytes > 0) line["file_gib"] = gib(plan.activation_file_bytes);
     line["startup_s"] = startup_s_;
     line["repeat"] = options_.repeat;
     if (share_of_base_) line["share_of_base"] = *share_of_base_;
@@ -336,7 +341,11 @@ class Bench {
         work_.name, middle(&Sample::tokens_per_s), 100.0 * middle(&Sample::share),
         middle(&Sample::peak) / 1e9, middle(&Sample::bandwidth) / 1e9,
         cpu_path_name(engine_->backend().path()), engine_->backend().pool().num_threads(),
-        peak_rss_gib(), planned_gib(), startup_s_);
+        peak_rss_gib(), gib(plan.total()), startup_s_);
+    if (plan.activation_file_bytes > 0) {
+      fmt::print("{}: {:.2f} GiB of activations in a file, apart from that\n", work_.name,
+                 gib(plan.activation_file_bytes));
+    }
     if (share_of_base_)
       fmt::print("{}: {:.1f} % of the base's speed\n", work_.name, 100.0 * *share_of_base_);
     for (const GroupShares& groups : groups_) {

@@ -12,6 +12,7 @@ struct BenchOptions {
   std::string model;  // empty: Qwen3-0.6B's shape with random weights made in memory
   std::string dtype = "bf16";
   std::string recompute;  // of a training work; empty: its own
+  std::string offload;    // folder of what that offloads; empty: that of temporary files
   int threads = 0;
   int repeat = 5;
   bool json = false;

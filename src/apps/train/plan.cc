@@ -1,13 +1,13 @@
 #include "apps/train/plan.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "apps/bench/count.h"
-#include "base/env.h"
 #include "base/error.h"
 #include "model/adapter/specs.h"
 #include "report/format.h"
@@ -22,6 +22,7 @@ namespace {
 // plan does not depend on the minute it was made in.
 constexpr double kFlopsPerByte = 20.0;
 constexpr double kWeightReads = 3.0;
+constexpr double kFileReads = 2.0;         // of weights in files by a pass: forward and backward
 constexpr int64_t kLeastPassTokens = 256;  // shorter passes are bound by memory
 // How often a value is written or read between products: an activation once each in forward, and in
 // backward with its gradient; a logit; and what AdamW goes through for a parameter.
@@ -29,8 +30,6 @@ constexpr double kActivationMoves = 5.0;
 constexpr double kAgainMoves = 2.0;
 constexpr double kLogitMoves = 5.0;
 constexpr double kAdamWMoves = 7.0;
-
-constexpr ScratchTag kAlwaysKept = "decoder_layer_input";
 
 int64_t longest_of(const data::Dataset& dataset) {
   int64_t longest = 0;
@@ -58,10 +57,17 @@ int64_t fixed_bytes(const engine::MemoryPlan& plan) {
   return bytes;
 }
 
+bool weights_in_files(const engine::Engine& engine, const RunShape& shape) {
+  return shape.pass.weights_in_files || engine.model().weights->in_files();
+}
+
 // Work of a token beside its own forward and backward.
-double overhead(const engine::Engine& engine, const engine::RecomputePlan& plan, int64_t tokens) {
+double overhead(const engine::Engine& engine, const RunShape& shape,
+                const engine::RecomputePlan& plan, int64_t tokens) {
   const auto weights = static_cast<double>(engine.model().weights->num_bytes());
-  return (plan.flops + kWeightReads * weights * kFlopsPerByte) / static_cast<double>(tokens);
+  double work = plan.cost() + kWeightReads * weights * kFlopsPerByte;
+  if (weights_in_files(engine, shape)) work += kFileReads * weights * engine::kFlopsPerFileByte;
+  return work / static_cast<double>(tokens);
 }
 
 // Passes that the sequences take, in their order.
@@ -108,13 +114,25 @@ StepWork work_of_step(engine::Engine& engine, const RunShape& shape, const Train
     }
   }
   work.bytes += kAdamWMoves * dtype_bytes(DType::kF32) * floats;
+  work.file_bytes =
+      engine::kFileMoves * static_cast<double>(plan.recompute.file_bytes) * full_passes;
+  if (weights_in_files(engine, shape)) {
+    work.file_bytes += kFileReads * static_cast<double>(weights.num_bytes()) * plan.num_passes;
+  }
   return work;
 }
 
 std::string decision(const engine::RecomputePlan::Row& row) {
-  if (row.num_again() == 0) return "keep";
+  const auto of_all = [&](const char* what, int64_t count) {
+    return count == std::ssize(row.layers)
+               ? std::string(what)
+               : fmt::format("{} {} of {}", what, count, row.layers.size());
+  };
   if (row.num_kept == 0) return "recompute";
-  return fmt::format("keep {} of {}", row.num_kept, row.layers.size());
+  const int64_t in_memory = row.num_kept - row.num_offloaded;
+  if (row.num_offloaded == 0) return of_all("keep", in_memory);
+  const std::string offloaded = of_all("offload", row.num_offloaded);
+  return in_memory == 0 ? offloaded : of_all("keep", in_memory) + ", " + offloaded;
 }
 
 }  // namespace
@@ -124,7 +142,8 @@ RunShape train_shape(const TrainOptions& options, const model::ModelConfig& conf
   const bool is_lora = options.method == "lora";
   RunShape shape = {.pass = {.backward = true, .train_base = !is_lora, .mtp = config.use_mtp},
                     .longest = std::max(longest_of(train), longest_of(eval)),
-                    .step_tokens = std::min(options.batch_tokens, train.num_tokens)};
+                    .step_tokens = std::min(options.batch_tokens, train.num_tokens),
+                    .offloads = !options.offload.empty()};
   for (const data::Example& example : train.examples) {
     shape.lengths.push_back(static_cast<int64_t>(example.tokens.size()));
   }
@@ -155,7 +174,8 @@ TrainPlan plan_train(engine::Engine& engine, const RunShape& shape, int64_t micr
   plan.pass = pass_of(shape, micro_tokens);
   plan.pass.recompute = recompute.recompute;
   plan.recompute = std::move(recompute);
-  plan.memory = engine::plan_memory(engine, plan.pass, plan.recompute.bytes);
+  plan.memory =
+      engine::plan_memory(engine, plan.pass, plan.recompute.bytes, plan.recompute.file_bytes);
   double tokens = 0.0;
   for (const int64_t length : shape.lengths) tokens += static_cast<double>(length);
   plan.num_passes = std::max(1.0, static_cast<double>(count_passes(shape.lengths, micro_tokens)) *
@@ -175,6 +195,7 @@ namespace {
 // Of the passes that a memory holds the ones with the least work; or what is missing.
 struct Fit {
   std::optional<engine::RecomputePlan> best = {};
+  double overhead = 0.0;  // of it
   int64_t micro_tokens = 0;
   int64_t fixed = 0;         // bytes beside the passes
   int64_t least_tokens = 0;  // of the shortest pass
@@ -182,55 +203,71 @@ struct Fit {
 };
 
 Fit find_fit(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
-             const std::string& memory) {
+             const std::string& memory, bool offloads) {
   const int64_t budget = server::parse_size("memory", memory);
   Fit fit = {.fixed = fixed_bytes(engine::plan_memory(engine, pass_of(shape, micro_tokens)))};
-  double best_overhead = 0.0;
   for (const int64_t limit : pass_limits(shape, micro_tokens)) {
-    engine::RecomputePlanner planner(engine, pass_of(shape, limit));
+    engine::RecomputePlanner planner(engine, pass_of(shape, limit), offloads);
     fit.least_tokens = pass_tokens(shape, limit);
     fit.least = planner.least();
     if (fit.least > budget - fit.fixed) continue;
     engine::RecomputePlan plan = planner.plan(budget - fit.fixed);
-    const double cost = overhead(engine, plan, fit.least_tokens);
-    if (fit.best && cost >= best_overhead) continue;
+    const double cost = overhead(engine, shape, plan, fit.least_tokens);
+    if (fit.best && cost >= fit.overhead) continue;
     fit.best = std::move(plan);
     fit.micro_tokens = limit;
-    best_overhead = cost;
+    fit.overhead = cost;
   }
   return fit;
+}
+
+// Where nobody named a folder, activations go to files only if nothing else fits.
+Fit find_fit(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
+             const std::string& memory) {
+  if (!shape.offloads) {
+    Fit fit = find_fit(engine, shape, micro_tokens, memory, false);
+    if (fit.best) return fit;
+  }
+  return find_fit(engine, shape, micro_tokens, memory, true);
 }
 
 }  // namespace
 
 bool needs_files(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
                  const std::string& memory) {
-  return !shape.pass.train_base && !find_fit(engine, shape, micro_tokens, memory).best;
+  if (shape.pass.train_base) return false;
+  if (find_fit(engine, shape, micro_tokens, memory, shape.offloads).best) return false;
+  // Files it must be: for the activations of passes, or for the weights.
+  const Fit activations = find_fit(engine, shape, micro_tokens, memory, true);
+  if (!activations.best) return true;
+  RunShape in_files = shape;
+  in_files.pass.weights_in_files = true;
+  const Fit weights = find_fit(engine, in_files, micro_tokens, memory);
+  return weights.best && weights.overhead < activations.overhead;
 }
 
 TrainPlan fit_train(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
                     const std::string& memory) {
   Fit fit = find_fit(engine, shape, micro_tokens, memory);
   if (!fit.best) {
-    const bool in_files = shape.pass.weights_in_files || engine.model().weights->in_files();
     throw Error(
         ErrorCode::kInvalidArgument,
         fmt::format("--memory {}: {}adapters and optimizer take {} of it, and a pass of {} "
-                    "tokens takes {} at least, with full recompute; give more, or drop longer "
-                    "examples with --max-length",
-                    memory, in_files ? "" : "weights, ", report::format_bytes(fit.fixed),
-                    fit.least_tokens, report::format_bytes(fit.least)));
+                    "tokens takes {} at least, with all it can in files; give more, or drop "
+                    "longer examples with --max-length",
+                    memory, weights_in_files(engine, shape) ? "" : "weights, ",
+                    report::format_bytes(fit.fixed), fit.least_tokens,
+                    report::format_bytes(fit.least)));
   }
   return plan_train(engine, shape, fit.micro_tokens, *std::move(fit.best));
 }
 
-std::string choose_offload(const TrainOptions& options, const data::Dataset& train,
-                           const data::Dataset& eval) {
-  if (options.memory.empty()) return {};
+bool needs_files(const TrainOptions& options, const data::Dataset& train,
+                 const data::Dataset& eval) {
+  if (options.memory.empty()) return false;
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(options);
   const RunShape shape = train_shape(options, engine->config(), train, eval);
-  if (!needs_files(*engine, shape, options.micro_tokens, options.memory)) return {};
-  return options.offload.empty() ? env_temporary_folder() : options.offload;
+  return needs_files(*engine, shape, options.micro_tokens, options.memory);
 }
 
 TrainPlan plan_of(TrainJob& job) {
@@ -242,6 +279,7 @@ void fit_memory(TrainJob& job) {
   const TrainOptions& o = job.options();
   if (o.memory.empty()) return;
   const TrainPlan plan = fit_train(job.engine(), shape_of(job), o.micro_tokens, o.memory);
+  if (plan.recompute.file_bytes > 0) check_offload_folder(o.offload);
   job.engine().set_pass(plan.micro_tokens, plan.recompute.recompute);
 }
 
@@ -267,11 +305,20 @@ std::string time_text(const TrainPlan& plan, const MachineLimits& limits) {
 }
 
 std::string file_text(const TrainPlan& plan, const std::string& folder) {
-  if (plan.memory.file_bytes == 0) return {};
+  std::vector<std::string> parts;
+  if (plan.memory.file_bytes > 0) {
+    parts.push_back(fmt::format("weights {}, which each of {:.3g} passes a step reads twice",
+                                report::format_bytes(plan.memory.file_bytes), plan.num_passes));
+  }
+  if (plan.memory.activation_file_bytes > 0) {
+    parts.push_back(fmt::format("activations {}, which a pass writes and reads",
+                                report::format_bytes(plan.memory.activation_file_bytes)));
+  }
+  if (parts.empty()) return {};
   return fmt::format(
-      "{} apart from that, in a file in {}; each of {:.3g} passes a step reads it twice, at the "
-      "speed of the disk where the system has no room to keep it",
-      report::format_bytes(plan.memory.file_bytes), folder, plan.num_passes);
+      "apart from that, in {}: {}; at the speed of the disk where the system has no "
+      "room to keep it",
+      folder, fmt::join(parts, "; "));
 }
 
 std::string activations_text(const TrainPlan& plan) {
@@ -301,8 +348,7 @@ std::string activations_text(const TrainPlan& plan) {
   uses.push_back({"of each thread", rest});
   for (const Scratch::Use& use : uses) {
     if (use.bytes == 0) continue;
-    table.add_row({std::string(use.tag), "", "", use.tag == kAlwaysKept ? "keep" : "",
-                   report::format_bytes(use.bytes), ""});
+    table.add_row({std::string(use.tag), "", "", "", report::format_bytes(use.bytes), ""});
   }
   return table.text();
 }

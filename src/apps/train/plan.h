@@ -18,6 +18,7 @@ struct RunShape {
   std::vector<int64_t> lengths = {};  // of the sequences, in tokens
   int64_t longest = 0;                // of these and of what is held out
   int64_t step_tokens = 0;            // of an optimizer step
+  bool offloads = false;              // activations may lie in files wherever that costs less
 };
 
 struct TrainPlan {
@@ -43,7 +44,7 @@ TrainPlan plan_train(engine::Engine& engine, const RunShape& shape, int64_t micr
 std::vector<int64_t> pass_limits(const RunShape& shape, int64_t micro_tokens);
 
 // The plan with the least work that fits --memory, with passes of at most `micro_tokens`.
-// Error{kInvalidArgument} when not even the smallest passes with full recompute fit.
+// Error{kInvalidArgument} when not even the smallest passes fit with all they can in files.
 TrainPlan fit_train(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
                     const std::string& memory);
 
@@ -51,12 +52,12 @@ TrainPlan fit_train(engine::Engine& engine, const RunShape& shape, int64_t micro
 RunShape train_shape(const TrainOptions& options, const model::ModelConfig& config,
                      const data::Dataset& train, const data::Dataset& eval);
 
-// Whether the memory holds such a run only if the frozen weights lie in a file.
+// Whether the memory holds such a run only with files, best with the frozen weights in one.
 bool needs_files(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
                  const std::string& memory);
-// The folder of that file; empty: the weights stay in memory. Before the model is loaded.
-std::string choose_offload(const TrainOptions& options, const data::Dataset& train,
-                           const data::Dataset& eval);
+// The same of a run of `strata train`, before the model is loaded.
+bool needs_files(const TrainOptions& options, const data::Dataset& train,
+                 const data::Dataset& eval);
 
 // What the job's engine is set to.
 TrainPlan plan_of(TrainJob& job);
@@ -68,7 +69,7 @@ void fit_memory(TrainJob& job);
 std::string memory_text(const engine::MemoryPlan& plan);
 // "4.1 s, predicted from ..."
 std::string time_text(const TrainPlan& plan, const MachineLimits& limits);
-// Where weights in a file are and what that costs; empty where there are none.
+// What lies in files there, and how often it moves; empty where nothing does.
 std::string file_text(const TrainPlan& plan, const std::string& folder);
 // A table of the activations of a pass: what is kept of each and what the rest costs.
 std::string activations_text(const TrainPlan& plan);

@@ -22,15 +22,17 @@ namespace {
 
 void check_together(const TrainOptions& o) {
   check_device(o.device);
-  parse_recompute(o.recompute);
+  const model::Recompute recompute = parse_recompute(o.recompute);
+  // A folder that will not do is refused now, and not by the first pass.
+  if (!o.offload.empty() || recompute.offloads_any()) check_offload_folder(o.offload);
   if (!o.memory.empty() && o.recompute != "none") {
     throw Error(ErrorCode::kInvalidArgument,
                 "--memory and --recompute: give one; --memory chooses what is kept");
   }
-  if (!o.offload.empty() && (o.memory.empty() || o.method == "full")) {
+  if (!o.offload.empty() && o.memory.empty() && !recompute.offloads_any()) {
     throw Error(ErrorCode::kInvalidArgument,
-                "--offload: the folder of frozen weights that --memory does not hold; give "
-                "--memory, and --method lora");
+                "--offload: the folder of what --memory does not hold, or --recompute offloads; "
+                "give one of them");
   }
   data::parse_schedule(o.schedule);
   if (o.optimizer == "muon" && o.method != "full") {
@@ -153,7 +155,7 @@ std::unique_ptr<TrainJob> make_train_job(Comm& comm, const engine::PipelinePlan&
   setup.mtp = use_mtp(options);
   TrainOptions planned = options;
   planned.mtp = setup.mtp;
-  setup.offload = choose_offload(planned, data.train, data.eval);
+  setup.weights_in_files = needs_files(planned, data.train, data.eval);
   auto pipeline = make_pipeline(comm, plan, setup, {.pass_tokens = options.micro_tokens});
   const int64_t vocab_size = pipeline->engine().config().vocab_size;
   check_router_biases(options, pipeline->engine().model());

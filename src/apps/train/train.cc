@@ -121,9 +121,8 @@ void print_plan(TrainJob& job) {
   }
   const TrainPlan plan = plan_of(job);
   table.add_row({"memory", memory_text(plan.memory)});
-  if (engine.model().files) {
-    table.add_row({"weights", file_text(plan, engine.model().files->folder())});
-  }
+  const std::string files = file_text(plan, offload_folder(job.options().offload));
+  if (!files.empty()) table.add_row({"files", files});
   // Before the pass takes its memory: the probe borrows that much.
   table.add_row({"a step", time_text(plan, probe_limits(engine.backend(),
                                                         engine.model().weights->compute_dtype(),

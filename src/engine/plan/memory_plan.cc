@@ -72,12 +72,15 @@ PassPlan plan_pass(Engine& engine, const PlanShape& shape) {
 }
 
 MemoryPlan plan_memory(Engine& engine, const PlanShape& shape) {
-  return plan_memory(engine, shape, plan_pass_bytes(engine, shape));
+  const PassPlan pass = plan_pass(engine, shape);
+  return plan_memory(engine, shape, pass.total(), pass.file_bytes);
 }
 
-MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_bytes) {
+MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_bytes,
+                       int64_t pass_file_bytes) {
   const model::ModelWeights& weights = *engine.model().weights;
   MemoryPlan plan;
+  plan.activation_file_bytes = pass_file_bytes;
   const bool in_files = shape.weights_in_files || weights.in_files();
   plan.items.push_back({"weights", in_files ? 0 : weights.num_bytes()});
   if (in_files) plan.file_bytes = weights.num_bytes();

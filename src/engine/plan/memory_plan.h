@@ -32,7 +32,9 @@ struct PlanItem {
 
 struct MemoryPlan {
   std::vector<PlanItem> items;
-  int64_t file_bytes = 0;  // of weights that lie in files; apart from the memory
+  // What lies in files, apart from the memory: weights, and activations of the largest pass.
+  int64_t file_bytes = 0;
+  int64_t activation_file_bytes = 0;
   [[nodiscard]] int64_t total() const {
     int64_t sum = 0;
     for (const PlanItem& item : items) sum += item.bytes;
@@ -43,8 +45,9 @@ struct MemoryPlan {
 // Weights and the adapters that the engine holds now (with none: one of the shape's modules), the
 // largest pass of this shape, and the cache.
 MemoryPlan plan_memory(Engine& engine, const PlanShape& shape);
-// The same where the pass is counted already.
-MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_bytes);
+// The same where the pass is counted already: its bytes, and those in files.
+MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_bytes,
+                       int64_t pass_file_bytes);
 
 // One pass of this shape: its tokens as one sequence, as one for each worker (each of another
 // adapter), or each a sequence, whichever takes most.

@@ -9,8 +9,12 @@ const PassPlan& PassMeter::count(FunctionRef<void(Backend&)> pass) {
   plan_.num_lanes = counter_.num_lanes();
   plan_.lane_bytes = counter_.lane_high_water();
   plan_.flops = counter_.counted_flops();
-  const std::span<const Scratch::Use> uses = counter_.scratch().peak_uses();
-  plan_.uses.assign(uses.begin(), uses.end());
+  plan_.file_bytes = counter_.file_scratch().high_water();
+  const auto copy = [](const Scratch& from, std::vector<Scratch::Use>& to) {
+    to.assign(from.peak_uses().begin(), from.peak_uses().end());
+  };
+  copy(counter_.scratch(), plan_.uses);
+  copy(counter_.file_scratch(), plan_.file_uses);
   return plan_;
 }
 

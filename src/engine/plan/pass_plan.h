@@ -16,7 +16,9 @@ struct PassPlan {
   int64_t lane_bytes = 0;  // of the scratch of each lane
   int64_t num_lanes = 0;
   double flops = 0.0;  // of forward products, those that are made again among them
+  int64_t file_bytes = 0;          // of what is offloaded, which is no memory
   std::vector<Scratch::Use> uses;  // of the scratch at its fullest, by tag
+  std::vector<Scratch::Use> file_uses;
   // What backward needs, kept or made again, and what making it costs; of plan_pass() alone.
   std::vector<model::SavedCost> saved;
   [[nodiscard]] int64_t total() const { return bytes + lane_bytes * num_lanes; }
@@ -38,7 +40,8 @@ class PassMeter {
   PassPlan plan_;
 };
 
-// Books what the plan says; memory beyond `most` (in bytes of the scratch) is given back first.
+// Books what the plan says, but in files; memory beyond `most` (in bytes of the scratch) is given
+// back first.
 void book(const PassPlan& plan, Backend& backend, int64_t most);
 
 }  // namespace strata::engine

@@ -13,13 +13,16 @@ struct SavedClass {
   std::vector<int64_t> layers;
 };
 
-// One choice of how many layers of the first classes are kept.
+// One choice of how many layers of the first classes are kept, and of these in files.
 struct Choice {
   int64_t bytes = 0;
-  double flops = 0.0;  // that need not be done again
-  int64_t count = 0;   // of the last class
-  size_t before = 0;   // the choice for the classes before it
+  double cost = 0.0;  // of what is made again and of what is moved
+  int64_t kept = 0;   // of the last class
+  int64_t offloaded = 0;
+  size_t before = 0;  // the choice for the classes before it
 };
+
+bool is_input(const SavedClass& c) { return c.cost.tag == model::kLayerInputTag; }
 
 PassPlan plan_with(Engine& engine, PlanShape shape, const model::Recompute& recompute) {
   shape.recompute = recompute;
@@ -41,74 +44,106 @@ std::vector<SavedClass> classes_of(Engine& engine, const PlanShape& shape) {
   return classes;
 }
 
-// The first layers of each class are kept.
+// The first layers of each class are kept, of which the first are offloaded: they have the longest
+// time to go and come back.
 model::Recompute keep_counts(const std::vector<SavedClass>& classes,
-                             const std::vector<int64_t>& counts, int64_t num_layers) {
+                             const std::vector<Choice>& choices, int64_t num_layers) {
   std::vector<std::string> tags;
-  std::vector<uint64_t> masks(static_cast<size_t>(num_layers));
+  std::vector<uint64_t> masks(static_cast<size_t>(num_layers)), offloaded = masks;
   for (size_t i = 0; i < classes.size(); ++i) {
     auto tag = std::find(tags.begin(), tags.end(), classes[i].cost.tag);
     if (tag == tags.end()) tag = tags.insert(tag, std::string(classes[i].cost.tag));
-    for (int64_t k = 0; k < counts[i]; ++k) {
-      masks[static_cast<size_t>(classes[i].layers[static_cast<size_t>(k)])] |=
-          uint64_t{1} << (tag - tags.begin());
+    const uint64_t bit = uint64_t{1} << (tag - tags.begin());
+    for (int64_t k = 0; k < choices[i].kept; ++k) {
+      const auto layer = static_cast<size_t>(classes[i].layers[static_cast<size_t>(k)]);
+      masks[layer] |= bit;
+      if (k < choices[i].offloaded) offloaded[layer] |= bit;
     }
   }
-  return model::Recompute::keeping(std::move(tags), std::move(masks));
+  return model::Recompute::keeping(std::move(tags), std::move(masks), std::move(offloaded));
+}
+
+model::Recompute all_offloaded(const std::vector<SavedClass>& classes) {
+  std::vector<std::string> tags;
+  for (const SavedClass& c : classes) {
+    if (std::find(tags.begin(), tags.end(), c.cost.tag) == tags.end()) {
+      tags.emplace_back(c.cost.tag);
+    }
+  }
+  return model::Recompute::keeping_in({}, tags);
 }
 
 }  // namespace
 
-// Choices of all classes, none of which is worse than another in both bytes and work. Each level
-// lists those of the first classes, by rising bytes.
+// Choices of all classes, none of which is worse than another in both bytes and cost. Each level
+// lists those of the first classes, by rising bytes: those beside a pass that has nothing of any
+// class in memory.
 class RecomputeChoices {
  public:
-  RecomputeChoices(std::vector<SavedClass> classes, int64_t most_bytes)
-      : classes_(std::move(classes)) {
+  // `makes_room`: of a class that is made again in some layer, backward has one layer's in memory
+  // at the pass's fullest.
+  RecomputeChoices(std::vector<SavedClass> classes, int64_t most_bytes, bool offloads,
+                   bool makes_room)
+      : classes_(std::move(classes)), offloads_(offloads), makes_room_(makes_room) {
     levels_.push_back({Choice{}});
     for (const SavedClass& c : classes_) add_class(c, most_bytes);
   }
   [[nodiscard]] const std::vector<SavedClass>& classes() const { return classes_; }
   [[nodiscard]] const std::vector<Choice>& all() const { return levels_.back(); }
-  // How many layers of each class.
-  [[nodiscard]] std::vector<int64_t> counts(size_t index) const {
-    std::vector<int64_t> counts(classes_.size());
+  // What is chosen for each class.
+  [[nodiscard]] std::vector<Choice> of(size_t index) const {
+    std::vector<Choice> choices(classes_.size());
     for (size_t level = classes_.size(); level > 0; --level) {
-      const Choice& choice = levels_[level][index];
-      counts[level - 1] = choice.count;
-      index = choice.before;
+      choices[level - 1] = levels_[level][index];
+      index = choices[level - 1].before;
     }
-    return counts;
+    return choices;
   }
 
  private:
-  // Beside full recompute, which has one layer's at a time: kept in every layer, no such one is
-  // there.
-  static int64_t added_layers(const SavedClass& c, int64_t count) {
-    return std::min(count, std::ssize(c.layers) - 1);
+  // What is not in memory is made again, or offloaded: a layer of either costs as much as another,
+  // so that some of each is never better than the cheaper of the two.
+  [[nodiscard]] std::vector<Choice> choices_of(const SavedClass& c) const {
+    const int64_t layers = std::ssize(c.layers);
+    const double moved = kFileMoves * kFlopsPerFileByte * static_cast<double>(c.cost.bytes);
+    std::vector<Choice> choices;
+    for (int64_t count = 0; count <= layers; ++count) {
+      const int64_t rest = layers - count;
+      const int64_t room = rest > 0 && makes_room_ ? c.cost.bytes : 0;
+      const int64_t bytes = count * c.cost.bytes;
+      if (rest == 0 || !is_input(c)) {
+        choices.push_back({bytes + room, static_cast<double>(rest) * c.cost.flops, count, 0});
+      }
+      if (rest > 0 && offloads_) {
+        choices.push_back({bytes, static_cast<double>(rest) * moved, layers, rest});
+      }
+    }
+    return choices;
   }
 
   void add_class(const SavedClass& c, int64_t most_bytes) {
     std::vector<Choice> grown;
     const std::vector<Choice>& before = levels_.back();
+    const std::vector<Choice> own = choices_of(c);
     for (size_t i = 0; i < before.size(); ++i) {
-      for (int64_t count = 0; count <= std::ssize(c.layers); ++count) {
-        const int64_t bytes = before[i].bytes + added_layers(c, count) * c.cost.bytes;
-        if (bytes > most_bytes) break;
-        grown.push_back(
-            {bytes, before[i].flops + static_cast<double>(count) * c.cost.flops, count, i});
+      for (const Choice& choice : own) {
+        const int64_t bytes = before[i].bytes + choice.bytes;
+        if (bytes > most_bytes) continue;
+        grown.push_back({bytes, before[i].cost + choice.cost, choice.kept, choice.offloaded, i});
       }
     }
     std::sort(grown.begin(), grown.end(), [](const Choice& a, const Choice& b) {
-      return a.bytes != b.bytes ? a.bytes < b.bytes : a.flops > b.flops;
+      return a.bytes != b.bytes ? a.bytes < b.bytes : a.cost < b.cost;
     });
     std::vector<Choice>& level = levels_.emplace_back();
     for (const Choice& choice : grown) {
-      if (level.empty() || choice.flops > level.back().flops) level.push_back(choice);
+      if (level.empty() || choice.cost < level.back().cost) level.push_back(choice);
     }
   }
 
   std::vector<SavedClass> classes_;
+  bool offloads_;
+  bool makes_room_;
   std::vector<std::vector<Choice>> levels_;
 };
 
@@ -121,13 +156,16 @@ RecomputePlan describe(const std::vector<SavedClass>& classes, const model::Reco
   plan.recompute = recompute;
   plan.bytes = pass.total();
   plan.uses = pass.uses;
+  plan.file_bytes = pass.file_bytes;
   for (const SavedClass& c : classes) {
-    const auto kept = std::count_if(c.layers.begin(), c.layers.end(), [&](int64_t layer) {
-      return recompute.keeps(layer, c.cost.tag);
-    });
+    const auto count = [&](bool (model::Recompute::*is)(int64_t, ScratchTag) const) {
+      return std::count_if(c.layers.begin(), c.layers.end(),
+                           [&](int64_t layer) { return (recompute.*is)(layer, c.cost.tag); });
+    };
     plan.rows.push_back({.tag = c.cost.tag,
                          .layers = c.layers,
-                         .num_kept = kept,
+                         .num_kept = count(&model::Recompute::keeps),
+                         .num_offloaded = count(&model::Recompute::offloads),
                          .layer_bytes = c.cost.bytes,
                          .layer_flops = c.cost.flops});
     plan.flops += c.cost.flops * static_cast<double>(plan.rows.back().num_again());
@@ -142,20 +180,40 @@ RecomputePlan describe_recompute(Engine& engine, const PlanShape& shape,
   return describe(classes_of(engine, shape), recompute, plan_with(engine, shape, recompute));
 }
 
-RecomputePlanner::RecomputePlanner(Engine& engine, const PlanShape& shape)
+RecomputePlanner::RecomputePlanner(Engine& engine, const PlanShape& shape, bool offloads)
     : engine_(engine),
       shape_(shape),
-      least_(plan_with(engine, shape, model::Recompute::kFull).total()),
+      offloads_(offloads),
+      least_recompute_(offloads ? all_offloaded(classes_of(engine, shape))
+                                : model::Recompute::kFull),
+      least_(plan_with(engine, shape, least_recompute_).total()),
       most_(plan_with(engine, shape, model::Recompute::kNone).total()) {}
 
 RecomputePlanner::~RecomputePlanner() = default;
 
+// What a choice adds is counted from a pass that has nothing of any class in memory. Its fullest
+// moment may be another than that of a layer that is made again (the head's, say), and then part of
+// such a layer's room is there already.
+void RecomputePlanner::find_choices() {
+  std::vector<SavedClass> classes = classes_of(engine_, shape_);
+  const auto bytes_of = [&](const model::Recompute& recompute) {
+    return plan_with(engine_, shape_, recompute).total();
+  };
+  base_ = bytes_of(all_offloaded(classes));
+  int64_t layer_bytes = 0;
+  for (const SavedClass& c : classes) layer_bytes += is_input(c) ? 0 : c.cost.bytes;
+  const int64_t added =
+      bytes_of(model::Recompute::keeping_in({}, {std::string(model::kLayerInputTag)})) - base_;
+  const bool makes_room = added > 0;
+  if (makes_room) base_ -= std::max<int64_t>(0, layer_bytes - added);
+  choices_ =
+      std::make_unique<RecomputeChoices>(std::move(classes), most_ - base_, offloads_, makes_room);
+}
+
 RecomputePlan RecomputePlanner::plan(int64_t bytes) {
   CHECK(bytes >= least_, bytes, least_);
   if (bytes >= most_) return describe_recompute(engine_, shape_, model::Recompute::kNone);
-  if (!choices_) {
-    choices_ = std::make_unique<RecomputeChoices>(classes_of(engine_, shape_), most_ - least_);
-  }
+  if (!choices_) find_choices();
   const auto described = [&](const model::Recompute& recompute, const PassPlan& pass) {
     return describe(choices_->classes(), recompute, pass);
   };
@@ -164,15 +222,15 @@ RecomputePlan RecomputePlanner::plan(int64_t bytes) {
   };
   const std::vector<Choice>& all = choices_->all();
   const auto beyond =
-      std::upper_bound(all.begin(), all.end(), bytes - least_,
+      std::upper_bound(all.begin(), all.end(), bytes - base_,
                        [](int64_t room, const Choice& choice) { return room < choice.bytes; });
   for (auto i = static_cast<size_t>(beyond - all.begin()); i-- > 0;) {
-    const model::Recompute recompute = keep_counts(choices_->classes(), choices_->counts(i),
+    const model::Recompute recompute = keep_counts(choices_->classes(), choices_->of(i),
                                                    engine_.model().weights->layers().num_layers());
     const PassPlan pass = counted(recompute);
     if (pass.total() <= bytes) return described(recompute, pass);
   }
-  return described(model::Recompute::kFull, counted(model::Recompute::kFull));
+  return described(least_recompute_, counted(least_recompute_));
 }
 
 }  // namespace strata::engine

@@ -1,7 +1,8 @@
-// RecomputePlan: what passes of a shape keep of their activations within so many bytes, such that
-// backward makes as little again as it can. Found from counted passes alone: tags of equal layers
-// are classes, of which any number of layers may be kept; the best choice of numbers is a bounded
-// knapsack, solved exactly, and its answers are counted until one fits. Engine thread only.
+// RecomputePlan: what passes of a shape keep of their activations within so many bytes, in memory
+// or, where they may, in files, such that what backward makes again and what is written and read
+// costs as little as it can. Found from counted passes alone: tags of equal layers are classes, of
+// which any number of layers may be kept; the best choice of numbers is a bounded knapsack, solved
+// exactly, and its answers are counted until one fits. Engine thread only.
 #pragma once
 #include <memory>
 #include <vector>
@@ -10,21 +11,34 @@
 
 namespace strata::engine {
 
+// What a byte that is written to a disk and one that is read cost beside one floating-point
+// operation: 1 GB/s beside 400 GFLOP/s. A constant, so that a plan does not depend on the minute it
+// was made in; a disk that is slower than this while others compute makes offloading dearer than it
+// says.
+constexpr double kFlopsPerFileByte = 400.0;
+constexpr double kFileMoves = 2.0;  // of an offloaded activation: written once, read once
+
 struct RecomputePlan {
   // A tag in layers where it takes equally much.
   struct Row {
     ScratchTag tag;
     std::vector<int64_t> layers;
-    int64_t num_kept = 0;
-    int64_t layer_bytes = 0;   // of one layer
-    double layer_flops = 0.0;  // of making one layer's again
+    int64_t num_kept = 0;       // in memory or in files
+    int64_t num_offloaded = 0;  // of these
+    int64_t layer_bytes = 0;    // of one layer
+    double layer_flops = 0.0;   // of making one layer's again
     [[nodiscard]] int64_t num_again() const { return std::ssize(layers) - num_kept; }
   };
   model::Recompute recompute;
   std::vector<Row> rows;
   int64_t bytes = 0;               // of the largest pass of the shape
   std::vector<Scratch::Use> uses;  // of its scratch at the fullest, by tag
+  int64_t file_bytes = 0;          // of what is offloaded, beside that
   double flops = 0.0;              // of making again what is not kept, in one pass
+  // Of both, in floating-point operations.
+  [[nodiscard]] double cost() const {
+    return flops + kFileMoves * kFlopsPerFileByte * static_cast<double>(file_bytes);
+  }
 };
 
 // Of a given choice.
@@ -34,21 +48,28 @@ RecomputePlan describe_recompute(Engine& engine, const PlanShape& shape,
 // The choices for passes of one shape, for any number of bytes. Borrows the engine.
 class RecomputePlanner {
  public:
-  RecomputePlanner(Engine& engine, const PlanShape& shape);
+  // `offloads`: activations may lie in files.
+  RecomputePlanner(Engine& engine, const PlanShape& shape, bool offloads = false);
   ~RecomputePlanner();
   RecomputePlanner(const RecomputePlanner&) = delete;
   RecomputePlanner& operator=(const RecomputePlanner&) = delete;
 
-  [[nodiscard]] int64_t least() const { return least_; }  // bytes, with full recompute
-  [[nodiscard]] int64_t most() const { return most_; }    // where all is kept
+  // Bytes with full recompute, or with everything offloaded.
+  [[nodiscard]] int64_t least() const { return least_; }
+  [[nodiscard]] int64_t most() const { return most_; }  // where all is kept
   // The choice for passes of at most `bytes`, which is no less than least().
   [[nodiscard]] RecomputePlan plan(int64_t bytes);
 
  private:
+  void find_choices();
+
   Engine& engine_;
   PlanShape shape_;
+  bool offloads_ = false;
+  model::Recompute least_recompute_;
   int64_t least_ = 0;
   int64_t most_ = 0;
+  int64_t base_ = 0;                                       // bytes that choices add to
   std::unique_ptr<const class RecomputeChoices> choices_;  // made when first needed
 };
 

@@ -1,0 +1,42 @@
+#include "model/offloaded.h"
+
+namespace strata::model {
+
+TensorView Offloaded::take(Backend& backend, int64_t layer, DType type, const Shape& shape,
+                           ScratchTag tag) {
+  const TensorView view = backend.file_scratch().take(type, shape, tag);
+  const int64_t bytes = Arena::aligned(view.num_bytes());
+  // Pages are moved whole: what lies behind one another is one piece.
+  if (!pieces_.empty() && pieces_.back().layer == layer) {
+    PageRange& last = pieces_.back().range;
+    if (static_cast<std::byte*>(last.data) + last.bytes == view.data) {
+      last.bytes += bytes;
+      return view;
+    }
+  }
+  pieces_.push_back({layer, {view.data, bytes}});
+  return view;
+}
+
+OffloadRoom* Offloaded::room_of(Backend& backend, int64_t layer) {
+  if (backend.is_counting()) return nullptr;
+  asked_.clear();
+  for (const Piece& piece : pieces_) {
+    if (piece.layer == layer) asked_.push_back(piece.range);
+  }
+  return asked_.empty() ? nullptr : backend.offload();
+}
+
+void Offloaded::write_behind(Backend& backend, int64_t layer) {
+  if (OffloadRoom* room = room_of(backend, layer)) room->write_behind(asked_);
+}
+
+void Offloaded::read_ahead(Backend& backend, int64_t layer) {
+  if (OffloadRoom* room = room_of(backend, layer)) room->read_ahead(asked_);
+}
+
+void Offloaded::let_go(Backend& backend, int64_t layer) {
+  if (OffloadRoom* room = room_of(backend, layer)) room->let_go(asked_);
+}
+
+}  // namespace strata::model

@@ -1,0 +1,37 @@
+// Offloaded: which pieces of the backend's files hold a pass's activations, by layer, so that what
+// is behind the pass leaves the memory and what is ahead of it is there in time. Where nothing is
+// offloaded, and where a pass is counted, moving does nothing. Engine thread only.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace strata::model {
+
+class Offloaded {
+ public:
+  void clear() { pieces_.clear(); }
+  // From the backend's files.
+  TensorView take(Backend& backend, int64_t layer, DType type, const Shape& shape, ScratchTag tag);
+
+  // After a layer's forward.
+  void write_behind(Backend& backend, int64_t layer);
+  // Before its backward.
+  void read_ahead(Backend& backend, int64_t layer);
+  // After its backward: nobody reads it any more.
+  void let_go(Backend& backend, int64_t layer);
+
+ private:
+  struct Piece {
+    int64_t layer = 0;
+    PageRange range;
+  };
+  // Fills asked_; null where there is nothing to move.
+  OffloadRoom* room_of(Backend& backend, int64_t layer);
+
+  std::vector<Piece> pieces_;
+  std::vector<PageRange> asked_;  // of a layer
+};
+
+}  // namespace strata::model
