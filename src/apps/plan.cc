@@ -247,7 +247,9 @@ int plan_training(const PlanOptions& options) {
 }
 
 int plan_serving(const PlanOptions& options) {
-  const std::unique_ptr<engine::Engine> engine = make_planning_engine(options);
+  EngineSetup setup = options;
+  setup.offload = usable_offload_folder(options.offload);
+  const std::unique_ptr<engine::Engine> engine = make_planning_engine(setup);
   const int64_t memory = options.memory.empty() ? server::physical_memory() / 5 * 4
                                                 : server::parse_size("memory", options.memory);
   engine::Engine* const engines[] = {engine.get()};
@@ -276,6 +278,7 @@ int plan_serving(const PlanOptions& options) {
         {"sampler_weights", plan.snapshots}}},
       {"microbatch_tokens", plan.pass_tokens},
       {"longest_datum", plan.longest_data[0]},
+      {"file_bytes", plan.file_bytes[0]},
       {"adapters_of_rank_8", plan.adapters / plan.slot_rank_8},
       {"adapters_of_rank_32", plan.adapters / plan.slot_rank_32},
       {"adapters_of_max_rank", plan.adapters / plan.slot_max_rank},
@@ -299,13 +302,13 @@ int plan_pipeline(const PlanOptions& options) {
 constexpr std::string_view kOfPipelines[] = {
     "schedule",     "pipeline",       "microbatches", "chunks", "forwarding-delay",
     "schedule-out", "with-transfers", "trace",        "json"};
-constexpr std::string_view kOfServing[] = {"model",         "for",   "memory",  "expert-rank",
-                                           "max-rank",      "dtype", "threads", "device",
-                                           "strict-config", "json"};
+constexpr std::string_view kOfServing[] = {"model",       "offload",       "for",   "memory",
+                                           "expert-rank", "max-rank",      "dtype", "threads",
+                                           "device",      "strict-config", "json"};
 constexpr std::string_view kOfTraining[] = {
     "model",       "for",           "tokens",       "memory",    "method", "rank",
     "expert-rank", "targets",       "micro-tokens", "recompute", "dtype",  "threads",
-    "device",      "strict-config", "svg",          "json"};
+    "device",      "strict-config", "svg",          "offload",   "mtp",    "json"};
 
 constexpr Mode kModes[] = {
     {"--schedule", [](const PlanOptions& o) { return !o.schedule.schedule.empty(); }, plan_pipeline,

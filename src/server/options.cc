@@ -245,6 +245,9 @@ constexpr OptionRow kRows[] = {
      [](O& o, const std::string& name, const std::string& value) {
        o.memory = parse_size(name, value, physical_memory());
      }},
+    {"offload", "DIR", "TMPDIR, else /tmp",
+     "folder on a disk for activations of data too long for --memory", Kind::kValue,
+     set_text<&O::offload>},
     {"max-disk", "SIZE", "no limit", "of all checkpoints together", Kind::kValue,
      set_size<&O::max_disk>},
     {"max-archive-bytes", "SIZE", "16GiB",

@@ -76,6 +76,7 @@ struct ServeOptions {
   int64_t max_samplers_per_session = 65536;
   int64_t max_ephemeral = 256;
   int64_t memory = 0;    // bytes; 0: 80 % of RAM
+  std::string offload;   // folder; empty: that of temporary files
   int64_t max_disk = 0;  // bytes; 0: no limit
   std::vector<UsageLimit> rates;
   std::vector<UsageLimit> quotas;

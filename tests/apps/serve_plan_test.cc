@@ -11,6 +11,7 @@
 namespace strata::apps {
 namespace {
 
+// Also where activations may lie in a file, which makes it longer.
 TEST(ServePlan, TheLongestDatumIsTheLongestThatFits) {
   constexpr int64_t kRank = 8, kContext = 40000;
   for (const char* name :
@@ -22,10 +23,21 @@ TEST(ServePlan, TheLongestDatumIsTheLongestThatFits) {
     auto backend = std::make_unique<Backend>(choose_cpu_path(), /*threads=*/2);
     auto model = model::init_model(*backend, config, DType::kBF16, /*seed=*/1);
     engine::Engine engine(std::move(backend), std::move(model), {});
+    auto other = std::make_unique<Backend>(choose_cpu_path(), /*threads=*/2);
+    auto again = model::init_model(*other, config, DType::kBF16, /*seed=*/1);
+    engine::Engine offloading(std::move(other), std::move(again), {.offload = testing::TempDir()});
     engine::Engine* engines[] = {&engine};
+    engine::Engine* with_files[] = {&offloading};
     for (const int64_t budget : {int64_t{320} << 20, int64_t{512} << 20, int64_t{4} << 30}) {
       const ServePlan plan = plan_serve(engines, budget, kRank, /*max_sample_rows=*/256, {});
       const int64_t longest = plan.longest_data[0];
+      const ServePlan longer = plan_serve(with_files, budget, kRank, /*max_sample_rows=*/256, {});
+      EXPECT_EQ(plan.file_bytes[0], 0);
+      EXPECT_EQ(longer.longest_data[0] > longest, longest < kContext) << name << ' ' << budget;
+      const int64_t inputs = longer.longest_data[0] * config.num_layers() * config.state_width() *
+                             dtype_bytes(DType::kBF16);
+      EXPECT_GE(longer.file_bytes[0], longest == kContext ? 0 : inputs) << name << ' ' << budget;
+      EXPECT_LE(longer.file_bytes[0], inputs + Arena::kAlignment * config.num_layers());
       EXPECT_GE(longest, plan.pass_tokens) << name << ' ' << budget;
       EXPECT_LE(longest, kContext);
       engine::PlanShape shape = {

@@ -54,6 +54,7 @@ void EngineHost::load(const std::string& dir, const HostOptions& options) {
   base.engine =
       make_engine({.model = dir,
                    .dtype = options.dtype,
+                   .offload = options.offload,
                    .threads = options.threads,
                    .mtp = options.speculate ? model::UseMtp::kIfThere : model::UseMtp::kNever},
                   {.speculate = options.speculate});

@@ -20,6 +20,7 @@ namespace strata::apps {
 struct HostOptions {
   std::string dtype = "auto";
   int threads = 0;
+  std::string offload;             // folder for activations of long data; empty: none is offloaded
   int64_t memory = 0;              // bytes
   std::vector<PlanRow> requests;   // of them
   engine::AdapterLimits adapters;  // max_bytes is the plan's

@@ -55,17 +55,23 @@ int64_t step_bytes(engine::Engine& engine, int64_t tokens, int64_t rows, int64_t
          scaled * Arena::aligned((engine.config().vocab_size + 2) * dtype_bytes(DType::kF32));
 }
 
-// Tokens of the longest datum that fits `bytes` in a pass of its own, with full recompute. One of
-// pass_tokens does: the pass is planned for it.
-int64_t longest_datum(engine::Engine& engine, int64_t pass_tokens, int64_t bytes, int64_t rank,
-                      model::ExpertRank expert_rank) {
+struct LongestDatum {
+  int64_t tokens = 0;
+  int64_t file_bytes = 0;
+};
+
+// The longest datum that fits `bytes` in a pass of its own, with what Engine::run does last to make
+// it fit. One of pass_tokens does: the pass is planned for it.
+LongestDatum longest_datum(engine::Engine& engine, int64_t pass_tokens, int64_t bytes, int64_t rank,
+                           model::ExpertRank expert_rank) {
   engine::PlanShape shape = pass_shape(engine, pass_tokens, rank, expert_rank);
-  shape.recompute = model::Recompute::kFull;
+  shape.recompute = engine.least_recompute();
   shape.alone = true;
-  const auto fits = [&](int64_t tokens) {
+  const auto planned = [&](int64_t tokens) {
     shape.pass_tokens = tokens;
-    return engine::plan_pass_bytes(engine, shape) <= bytes;
+    return engine::plan_pass(engine, shape);
   };
+  const auto fits = [&](int64_t tokens) { return planned(tokens).total() <= bytes; };
   // Doubled first, so that no pass far beyond the answer is planned.
   const int64_t context = engine.config().max_position_embeddings;
   int64_t least = std::min(pass_tokens, context), beyond = context + 1;
@@ -75,7 +81,11 @@ int64_t longest_datum(engine::Engine& engine, int64_t pass_tokens, int64_t bytes
     const int64_t middle = least + (beyond - least) / 2;
     (fits(middle) ? least : beyond) = middle;
   }
-  return least;
+  // Full recompute alone comes before files.
+  shape.recompute = model::Recompute::kFull;
+  if (fits(least)) return {.tokens = least};
+  shape.recompute = engine.least_recompute();
+  return {.tokens = least, .file_bytes = planned(least).file_bytes};
 }
 
 int64_t sample_pages(const engine::Engine& engine) {
@@ -183,8 +193,10 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
   }
   engine::Engine& first = *engines[0];
   for (size_t i = 0; i < engines.size(); ++i) {
-    plan.longest_data.push_back(
-        longest_datum(*engines[i], plan.pass_tokens, plan.pass_bytes[i], max_rank, expert_rank));
+    const LongestDatum longest =
+        longest_datum(*engines[i], plan.pass_tokens, plan.pass_bytes[i], max_rank, expert_rank);
+    plan.longest_data.push_back(longest.tokens);
+    plan.file_bytes.push_back(longest.file_bytes);
   }
   plan.slot_rank_8 = slot_bytes(first, 8, expert_rank);
   plan.slot_rank_32 = slot_bytes(first, 32, expert_rank);
@@ -217,6 +229,7 @@ std::string ServePlan::text() const {
   row("one adapter of rank 32", slot_rank_32);
   row(fmt::format("one adapter of rank {}", max_rank), slot_max_rank);
   row("activations, each token", token_bytes);
+  if (file_bytes[0] > 0) row("of the longest datum, in a file", file_bytes[0]);
   return table.text() + fmt::format(
                             "{} adapters of rank 32, {} tokens per pass (a datum alone: {}), {} "
                             "samples of 2,048\n",

@@ -34,7 +34,10 @@ struct ServePlan {
   int64_t token_bytes = 0;   // activations of a training pass, each token
   int64_t sample_bytes = 0;  // KV of 2,048 positions, and a state
   // Of each model.
-  std::vector<int64_t> longest_data;  // tokens that fit a pass alone, with full recompute
+  // Tokens that fit a pass alone, with full recompute, its layers' inputs in a file where the
+  // engine may offload; and what such a pass takes of the file.
+  std::vector<int64_t> longest_data;
+  std::vector<int64_t> file_bytes;
   std::vector<int64_t> max_pages;
   std::vector<int64_t> max_states;
   std::vector<int64_t> pass_bytes;

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <time.h>
 
+#include "apps/engine_setup.h"
 #include "apps/serve/engine_host.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -138,6 +139,7 @@ int run_serve(const server::ServeOptions& given) {
   EngineHost host(names.directories(),
                   {.dtype = options.dtype,
                    .threads = static_cast<int>(options.threads),
+                   .offload = usable_offload_folder(options.offload),
                    .memory = memory,
                    .requests = request_rows(budget),
                    .adapters = {.max_models = options.max_adapters,
