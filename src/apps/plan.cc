@@ -73,6 +73,7 @@ RunShape shape_of(const PlanOptions& options, const engine::Engine& engine) {
       .longest = tokens.length,
       .step_tokens = tokens.sequences * tokens.length,
       .offloads = !options.offload.empty()};
+  add_passes(shape, shape.lengths, /*trained=*/true, options.micro_tokens);
   if (!shape.pass.train_base) {
     shape.pass.modules =
         model::adapter_specs(engine.config(), split_commas(options.targets), options.rank,

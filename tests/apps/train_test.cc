@@ -500,6 +500,38 @@ TEST_F(TrainTest, TheLeastMemoryRecomputesAndChangesNoBit) {
   EXPECT_NE(fault(least).find("--memory and --recompute: give one"), std::string::npos);
 }
 
+// The plan is of the longest pass that the data's batches come to, held out ones among them, not of
+// one that is as long as it may be.
+TEST_F(TrainTest, ThePlanIsOfTheLongestPass) {
+  const auto booked = [](engine::Engine& engine) {
+    Backend& backend = engine.backend();
+    int64_t bytes = backend.scratch().booked();
+    for (int i = 0; i < backend.num_lanes(); ++i) bytes += backend.lane(i).scratch().booked();
+    return bytes;
+  };
+  const auto pass_of = [](TrainJob& job) {
+    for (const engine::PlanItem& item : plan_of(job).memory.items) {
+      if (item.name == "pass") return item.bytes;
+    }
+    return int64_t{0};
+  };
+  for (const bool long_held_out : {false, true}) {
+    TrainOptions o = options("out");
+    o.micro_tokens = 400;
+    o.batch_tokens = long_held_out ? 20 : 400;
+    o.eval_fraction = 0.5;
+    const std::unique_ptr<TrainJob> job = make_train_job(o);
+    while (job->steps_done() < job->num_steps()) job->step();
+    const int64_t trained = booked(job->engine());
+    job->evaluate();
+    const int64_t planned = pass_of(*job), taken = booked(job->engine());
+    EXPECT_EQ(taken > trained, long_held_out);
+    EXPECT_LE(taken, planned);
+    EXPECT_GT(taken, planned * 9 / 10);
+    EXPECT_LE(plan_of(*job).pass.pass_tokens, o.batch_tokens);
+  }
+}
+
 // The weights are twice the memory of the whole run.
 TEST_F(TrainTest, WeightsLargerThanTheMemoryLieInAFileAndChangeNoBit) {
   TrainOptions one = wide_options("one");

@@ -36,16 +36,20 @@ int64_t num_mtp_trained(const data::Example& example) {
 
 }  // namespace
 
+data::BatchPlanOptions batch_plan_options(const TrainOptions& options) {
+  return {.batch_tokens = options.batch_tokens,
+          .micro_tokens = options.micro_tokens,
+          .epochs = options.epochs,
+          .steps = options.steps,
+          .seed = options.seed};
+}
+
 TrainJob::TrainJob(const TrainOptions& options, std::unique_ptr<engine::Pipeline> pipeline,
                    const TrainData& data)
     : options_(options),
       pipeline_(std::move(pipeline)),
       data_(data),
-      plan_(lengths_of(data.train.examples), {.batch_tokens = options.batch_tokens,
-                                              .micro_tokens = options.micro_tokens,
-                                              .epochs = options.epochs,
-                                              .steps = options.steps,
-                                              .seed = options.seed}),
+      plan_(lengths_of(data.train.examples), batch_plan_options(options)),
       schedule_{.schedule = data::parse_schedule(options.schedule),
                 .peak = options.lr.value_or(options.method == "lora" ? kLoraRate : kFullRate),
                 .warmup_steps = options.warmup_steps,

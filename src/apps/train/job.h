@@ -28,6 +28,9 @@ struct TrainStep {
   int64_t trained_tokens = 0;
 };
 
+// How the data are cut into steps and passes.
+data::BatchPlanOptions batch_plan_options(const TrainOptions& options);
+
 struct TrainData {
   data::Dataset train;
   data::Dataset eval;  // held out

@@ -31,12 +31,39 @@ constexpr double kAgainMoves = 2.0;
 constexpr double kLogitMoves = 5.0;
 constexpr double kAdamWMoves = 7.0;
 
-int64_t longest_of(const data::Dataset& dataset) {
-  int64_t longest = 0;
+std::vector<int64_t> lengths_of(const data::Dataset& dataset) {
+  std::vector<int64_t> lengths;
   for (const data::Example& example : dataset.examples) {
-    longest = std::max(longest, static_cast<int64_t>(example.tokens.size()));
+    lengths.push_back(static_cast<int64_t>(example.tokens.size()));
   }
-  return longest;
+  return lengths;
+}
+
+// Lists of tokens, targets and weights, each a piece of its own; and their order.
+int64_t bytes_of(const data::Dataset& dataset) {
+  constexpr int64_t kLists = 3, kPiece = 32, kOrder = 4 * sizeof(int64_t);
+  return std::ssize(dataset.examples) *
+             (static_cast<int64_t>(sizeof(data::Example)) + kLists * kPiece + kOrder) +
+         dataset.num_tokens * kLists * static_cast<int64_t>(sizeof(float));
+}
+
+int64_t longest_of(const std::vector<int64_t>& lengths) {
+  return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+}
+
+// Every pass that the run will make.
+void add_passes_of_run(RunShape& shape, const TrainOptions& options,
+                       const std::vector<int64_t>& train, const std::vector<int64_t>& eval) {
+  data::BatchPlan batches(train, batch_plan_options(options));
+  std::vector<int64_t> lengths;
+  for (int64_t step = 0; step < batches.num_steps(); ++step) {
+    for (const std::vector<int64_t>& pass : batches.step(step).passes) {
+      lengths.clear();
+      for (const int64_t i : pass) lengths.push_back(train[static_cast<size_t>(i)]);
+      add_passes(shape, lengths, true, options.micro_tokens);
+    }
+  }
+  add_passes(shape, eval, false, options.micro_tokens);
 }
 
 RunShape shape_of(TrainJob& job) {
@@ -47,6 +74,18 @@ engine::PlanShape pass_of(const RunShape& shape, int64_t micro_tokens) {
   engine::PlanShape pass = shape.pass;
   pass.pass_tokens = pass_tokens(shape, micro_tokens);
   return pass;
+}
+
+// Of passes over what is held out, which may be longer than those that train.
+int64_t held_out_bytes(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens) {
+  engine::PlanShape pass = shape.pass;
+  pass.pass_tokens = 0;
+  for (const LongestPass& longest : shape.longest_passes) {
+    if (longest.limit == micro_tokens) pass.pass_tokens = longest.held_out;
+  }
+  if (pass.pass_tokens <= pass_tokens(shape, micro_tokens)) return 0;
+  pass.backward = pass.train_base = false;
+  return engine::plan_pass_bytes(engine, pass);
 }
 
 int64_t fixed_bytes(const engine::MemoryPlan& plan) {
@@ -140,13 +179,14 @@ std::string decision(const engine::RecomputePlan::Row& row) {
 RunShape train_shape(const TrainOptions& options, const model::ModelConfig& config,
                      const data::Dataset& train, const data::Dataset& eval) {
   const bool is_lora = options.method == "lora";
+  const std::vector<int64_t> lengths = lengths_of(train), held_out = lengths_of(eval);
   RunShape shape = {.pass = {.backward = true, .train_base = !is_lora, .mtp = config.use_mtp},
-                    .longest = std::max(longest_of(train), longest_of(eval)),
+                    .lengths = lengths,
+                    .longest = std::max(longest_of(lengths), longest_of(held_out)),
                     .step_tokens = std::min(options.batch_tokens, train.num_tokens),
                     .offloads = !options.offload.empty()};
-  for (const data::Example& example : train.examples) {
-    shape.lengths.push_back(static_cast<int64_t>(example.tokens.size()));
-  }
+  add_passes_of_run(shape, options, lengths, held_out);
+  shape.pass.data_bytes = bytes_of(train) + bytes_of(eval);
   if (is_lora) {
     shape.pass.modules =
         model::adapter_specs(config, split_commas(options.targets), options.rank, options.alpha,
@@ -155,7 +195,28 @@ RunShape train_shape(const TrainOptions& options, const model::ModelConfig& conf
   return shape;
 }
 
+void add_passes(RunShape& shape, std::span<const int64_t> lengths, bool trained,
+                int64_t micro_tokens) {
+  if (shape.longest_passes.empty()) {
+    for (int64_t limit = micro_tokens; limit >= 1; limit /= 2) {
+      shape.longest_passes.push_back({.limit = limit});
+    }
+  }
+  for (LongestPass& longest : shape.longest_passes) {
+    int64_t& most = trained ? longest.trained : longest.held_out;
+    int64_t tokens = 0;
+    for (const int64_t length : lengths) {
+      if (tokens > 0 && tokens + length > longest.limit) tokens = 0;
+      tokens += length;
+      most = std::max(most, tokens);
+    }
+  }
+}
+
 int64_t pass_tokens(const RunShape& shape, int64_t micro_tokens) {
+  for (const LongestPass& longest : shape.longest_passes) {
+    if (longest.limit == micro_tokens && longest.trained > 0) return longest.trained;
+  }
   return std::max(shape.longest, std::min(micro_tokens, shape.step_tokens));
 }
 
@@ -174,8 +235,8 @@ TrainPlan plan_train(engine::Engine& engine, const RunShape& shape, int64_t micr
   plan.pass = pass_of(shape, micro_tokens);
   plan.pass.recompute = recompute.recompute;
   plan.recompute = std::move(recompute);
-  plan.memory =
-      engine::plan_memory(engine, plan.pass, plan.recompute.bytes, plan.recompute.file_bytes);
+  const int64_t bytes = std::max(plan.recompute.bytes, held_out_bytes(engine, shape, micro_tokens));
+  plan.memory = engine::plan_memory(engine, plan.pass, bytes, plan.recompute.file_bytes);
   double tokens = 0.0;
   for (const int64_t length : shape.lengths) tokens += static_cast<double>(length);
   plan.num_passes = std::max(1.0, static_cast<double>(count_passes(shape.lengths, micro_tokens)) *
@@ -209,7 +270,7 @@ Fit find_fit(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens
   for (const int64_t limit : pass_limits(shape, micro_tokens)) {
     engine::RecomputePlanner planner(engine, pass_of(shape, limit), offloads);
     fit.least_tokens = pass_tokens(shape, limit);
-    fit.least = planner.least();
+    fit.least = std::max(planner.least(), held_out_bytes(engine, shape, limit));
     if (fit.least > budget - fit.fixed) continue;
     engine::RecomputePlan plan = planner.plan(budget - fit.fixed);
     const double cost = overhead(engine, shape, plan, fit.least_tokens);

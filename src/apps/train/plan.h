@@ -3,6 +3,7 @@
 // of `strata train`, or of one that is only planned (`strata plan`). Engine thread only.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,13 +13,22 @@
 
 namespace strata::apps {
 
+// The most tokens of a pass at a limit of so many.
+struct LongestPass {
+  int64_t limit = 0;
+  int64_t trained = 0;
+  int64_t held_out = 0;
+};
+
 // What is trained, as far as memory and time depend on it.
 struct RunShape {
   engine::PlanShape pass = {};        // of any pass, but its tokens
   std::vector<int64_t> lengths = {};  // of the sequences, in tokens
   int64_t longest = 0;                // of these and of what is held out
   int64_t step_tokens = 0;            // of an optimizer step
-  bool offloads = false;              // activations may lie in files wherever that costs less
+  // By limit, where the batches are known; else passes may be as long as their limit.
+  std::vector<LongestPass> longest_passes = {};
+  bool offloads = false;  // activations may lie in files wherever that costs less
 };
 
 struct TrainPlan {
@@ -30,8 +40,11 @@ struct TrainPlan {
   StepWork work;          // of a step
 };
 
-// The tokens of a pass at a limit of so many.
+// The tokens of a pass that trains, at a limit of so many.
 int64_t pass_tokens(const RunShape& shape, int64_t micro_tokens);
+// Lengths of sequences that run one after the other, cut at every limit that may be tried.
+void add_passes(RunShape& shape, std::span<const int64_t> lengths, bool trained,
+                int64_t micro_tokens);
 
 // Of a given policy.
 TrainPlan plan_train(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,

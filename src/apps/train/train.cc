@@ -1,6 +1,7 @@
 #include "apps/train/train.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "base/process_memory.h"
 #include "base/trace.h"
 #include "engine/pipeline/stage_plan.h"
 #include "report/format.h"
@@ -32,6 +34,13 @@ int64_t peak_rss_bytes() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
   return usage.ru_maxrss * 1024;  // Linux counts KiB
+}
+
+// What reading the tokenizer, the data and the model has left behind.
+void return_free_memory() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
 }
 
 std::string metrics_path(const TrainOptions& options) { return options.out + "/metrics.jsonl"; }
@@ -79,10 +88,16 @@ int64_t num_parameters(const model::ModelWeights& weights) {
   return count;
 }
 
-// The first rank prints. Collective.
-void print_plan(TrainJob& job) {
+// What was said before the first step, to be compared with what was.
+struct Predicted {
+  int64_t memory = 0;
+  double step_seconds = 0;
+};
+
+// The first rank prints. Of stages nothing is predicted yet. Collective.
+std::optional<Predicted> print_plan(TrainJob& job) {
   const std::string stages = job.is_divided() ? stages_table(job) : std::string();
-  if (!job.is_first_rank()) return;
+  if (!job.is_first_rank()) return {};
   engine::Engine& engine = job.engine();
   const auto dataset = [](const data::Dataset& d) {
     return fmt::format("{} examples, {} tokens, {} trained", d.examples.size(),
@@ -117,18 +132,19 @@ void print_plan(TrainJob& job) {
     table.add_row({"stages", stages_text(job.stages(), job.options().stages)});
     table.add_row({"machine", machine + " a rank"});
     fmt::print(stderr, "{}{}", table.text(), stages);
-    return;
+    return {};
   }
   const TrainPlan plan = plan_of(job);
   table.add_row({"memory", memory_text(plan.memory)});
   const std::string files = file_text(plan, offload_folder(job.options().offload));
   if (!files.empty()) table.add_row({"files", files});
   // Before the pass takes its memory: the probe borrows that much.
-  table.add_row({"a step", time_text(plan, probe_limits(engine.backend(),
-                                                        engine.model().weights->compute_dtype(),
-                                                        plan.recompute.bytes))});
+  const MachineLimits limits =
+      probe_limits(engine.backend(), engine.model().weights->compute_dtype(), plan.recompute.bytes);
+  table.add_row({"a step", time_text(plan, limits)});
   table.add_row({"machine", machine});
   fmt::print(stderr, "{}{}", table.text(), activations_text(plan));
+  return Predicted{plan.memory.total(), step_seconds(plan.work, limits)};
 }
 
 void write_curve(const TrainOptions& options) {
@@ -161,8 +177,11 @@ void write_curve(const TrainOptions& options) {
 // logs.
 class TrainLoop {
  public:
-  TrainLoop(TrainJob& job, std::string fingerprint)
-      : job_(job), fingerprint_(std::move(fingerprint)), begin_(now_seconds()) {
+  TrainLoop(TrainJob& job, std::string fingerprint, const std::optional<Predicted>& predicted)
+      : job_(job),
+        predicted_(predicted),
+        fingerprint_(std::move(fingerprint)),
+        begin_(now_seconds()) {
     if (!job.is_first_rank()) return;
     log_.emplace(report::MetricsLog::resume(metrics_path(job.options()), job.steps_done()));
     progress_.emplace(report::ProgressOptions{
@@ -197,6 +216,8 @@ class TrainLoop {
     const double seconds = now_seconds() - begin;
     busy_seconds_ += seconds;
     tokens_ += done.tokens;
+    ++num_steps_;
+    note_memory();
     loss_ = done.loss;
     mtp_loss_ = done.mtp_loss;
     if (!std::isfinite(done.loss)) {
@@ -234,6 +255,13 @@ class TrainLoop {
     if (job_.is_first_rank()) write_curve(job_.options());
   }
 
+  // A pass's memory stays with the process until the run ends, so that nothing is missed between.
+  void note_memory() {
+    const ProcessMemory memory = process_memory();
+    peak_.anonymous = std::max(peak_.anonymous, memory.anonymous);
+    peak_.files = std::max(peak_.files, memory.files);
+  }
+
   // What a resumed run's summary needs of the part before it.
   void read_back() {
     for (const report::MetricsRecord& record : report::read_metrics(metrics_path(job_.options()))) {
@@ -254,10 +282,13 @@ class TrainLoop {
     if (mtp_loss_) text += fmt::format("  mtp {:.4f}", *mtp_loss_);
     if (last_eval_) text += fmt::format("  held out {:.4f}", *last_eval_);
     return text + fmt::format("  {} tok/s  {}", report::format_count(tokens_per_second()),
-                              report::format_bytes(peak_rss_bytes()));
+                              report::format_bytes(peak_.anonymous));
   }
 
   TrainJob& job_;
+  std::optional<Predicted> predicted_;
+  ProcessMemory peak_ = process_memory();
+  int64_t num_steps_ = 0;  // of this process
   std::string fingerprint_;
   // Of the first rank.
   std::optional<report::MetricsLog> log_;
@@ -283,10 +314,18 @@ void TrainLoop::print_summary() const {
     table.add_row({"held out", fmt::format("{:.4f} -> {:.4f} ({:+.1f} %)", *first_eval_,
                                            *last_eval_, 100 * (*last_eval_ / *first_eval_ - 1))});
   }
-  table.add_row({"time", fmt::format("{}, {} tokens/s in steps",
-                                     report::format_duration(now_seconds() - begin_),
-                                     report::format_count(tokens_per_second()))});
-  table.add_row({"memory", report::format_bytes(peak_rss_bytes()) + " at the peak"});
+  const double step = num_steps_ > 0 ? busy_seconds_ / static_cast<double>(num_steps_) : 0;
+  std::string time = fmt::format("{}, {} tokens/s in steps; a step {:.3g} s",
+                                 report::format_duration(now_seconds() - begin_),
+                                 report::format_count(tokens_per_second()), step);
+  std::string memory = report::format_bytes(peak_.anonymous) + " at the peak";
+  if (predicted_) {
+    time += fmt::format(", {:.3g} predicted", predicted_->step_seconds);
+    memory += fmt::format(", {} planned", report::format_bytes(predicted_->memory));
+  }
+  table.add_row({"time", time});
+  table.add_row({"memory", fmt::format("{}; {} mapped from files beside it", memory,
+                                       report::format_bytes(peak_.files))});
   table.add_row({"saved", fmt::format("{} ({}, metrics.jsonl, loss.svg, trainer/)", options.out,
                                       job_.is_lora() ? "PEFT adapter" : "model")});
   fmt::print(stderr, "{}", table.text());
@@ -296,15 +335,19 @@ void TrainLoop::print_summary() const {
   };
   fmt::print(
       "{{\"steps\":{},\"loss\":{},\"eval_loss_before\":{},\"eval_loss\":{},\"tokens_per_s\":{:.1f},"
-      "\"peak_rss_gib\":{:.4f}}}\n",
+      "\"peak_rss_gib\":{:.4f},\"peak_bytes\":{},\"planned_bytes\":{},\"step_seconds\":{:.6g},"
+      "\"predicted_step_seconds\":{}}}\n",
       job_.steps_done(), number(loss_), number(first_eval_), number(last_eval_),
-      tokens_per_second(), static_cast<double>(peak_rss_bytes()) / (1 << 30));
+      tokens_per_second(), static_cast<double>(peak_rss_bytes()) / (1 << 30), peak_.anonymous,
+      predicted_ ? std::to_string(predicted_->memory) : "null", step,
+      predicted_ ? fmt::format("{:.6g}", predicted_->step_seconds) : "null");
 }
 
 void train_on_rank(TrainJob& job, bool resumes) {
   const TrainOptions& options = job.options();
   const std::string fingerprint =
       train_fingerprint(options, std::string(cpu_path_name(job.engine().backend().path())));
+  return_free_memory();
   fit_memory(job);
   make_folders(options.out);  // now that nothing is wrong with what was asked
   if (resumes) {
@@ -312,8 +355,7 @@ void train_on_rank(TrainJob& job, bool resumes) {
   } else if (job.is_first_rank() && file_exists(metrics_path(options))) {
     remove_file(metrics_path(options));  // of a run that never saved
   }
-  print_plan(job);
-  TrainLoop loop(job, fingerprint);
+  TrainLoop loop(job, fingerprint, print_plan(job));
   loop.run();
   if (job.is_first_rank()) loop.print_summary();
 }

@@ -8,8 +8,9 @@
 namespace strata::engine {
 namespace {
 
-// Program text, libraries, thread stacks and small lists: measured, the same for every model.
-constexpr int64_t kProcessBytes = 24 << 20;
+// What libraries, thread stacks and small lists write to: measured, the same for every model. The
+// program's text is mapped from its file and no memory of its own.
+constexpr int64_t kProcessBytes = 4 << 20;
 
 using Adapters = std::vector<std::unique_ptr<model::LoraAdapter>>;
 
@@ -120,6 +121,7 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_byte
   if (engine.cache_layout().state_bytes() > 0) {
     plan.items.push_back({"states", shape.num_sampled * engine.cache_layout().state_bytes()});
   }
+  if (shape.data_bytes > 0) plan.items.push_back({"data", shape.data_bytes});
   plan.items.push_back({"process", kProcessBytes});
   return plan;
 }
