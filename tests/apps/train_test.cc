@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -557,6 +558,59 @@ TEST_F(TrainTest, WeightsLargerThanTheMemoryLieInAFileAndChangeNoBit) {
   less.offload = testing::TempDir();
   EXPECT_NE(fault(less).find("--offload: the folder of what --memory does not hold"),
             std::string::npos);
+}
+
+// Of files without names that this process has open: takes what the system keeps of them in memory.
+void throw_out_files() {
+  for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string target = fs::read_symlink(entry.path(), gone).string();
+    if (!target.ends_with(" (deleted)")) continue;
+    const int file = std::stoi(entry.path().filename());
+    ::fdatasync(file);
+    ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+  }
+}
+
+// What the system holds in memory of the matrices, in pages.
+int64_t resident_pages(const model::ModelWeights& weights) {
+  int64_t pages = 0;
+  for (const model::Parameter& parameter : weights.table()) {
+    if (!parameter.is_matrix()) continue;
+    const auto begin = reinterpret_cast<uintptr_t>(parameter.panel.data) / 4096 * 4096;
+    const auto bytes = static_cast<size_t>(parameter.panel.num_bytes());
+    std::vector<unsigned char> is_there(bytes / 4096 + 2);
+    ::mincore(reinterpret_cast<void*>(begin), bytes, is_there.data());
+    for (const unsigned char page : is_there) pages += page & 1;
+  }
+  return pages;
+}
+
+// Twenty steps, before each of which the system has thrown out what it kept of the file. Run with
+// the slow tests.
+TEST_F(TrainTest, DISABLED_TwentyStepsFromAFileThatIsThrownOutChangeNoBit) {
+  TrainOptions one = wide_options("one");
+  one.steps = 20;
+  TrainOptions less = one;
+  {
+    const std::unique_ptr<TrainJob> job = make_train_job(one);
+    while (job->steps_done() < job->num_steps()) job->step();
+    job->export_to(root_ + "/one");
+    less.memory = std::to_string(job->engine().model().weights->num_bytes() / 2);
+  }
+  const std::unique_ptr<TrainJob> job = make_train_job(less);
+  fit_memory(*job);
+  const model::ModelWeights& weights = *job->engine().model().weights;
+  ASSERT_TRUE(weights.in_files());
+  EXPECT_LE(plan_of(*job).memory.total(), std::stoll(less.memory));
+  for (int step = 0; step < 20; ++step) {
+    const int64_t before = resident_pages(weights);
+    throw_out_files();
+    EXPECT_LT(resident_pages(weights), before / 2);
+    job->step();
+  }
+  job->export_to(root_ + "/less");
+  expect_same_files("one", "less", {"adapter_model.safetensors"});
 }
 
 TEST_F(TrainTest, ResumeWithOtherOptionsIsRefusedByName) {
