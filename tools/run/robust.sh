@@ -1,6 +1,6 @@
 #!/bin/bash
 # Hostile requests against the table in docs/hostile.md, and in random order beside honest tenants; limits of what requests
-# hold; memory beside its plan; and kill -9 of the whole server under load.
+# hold; memory beside its plan, of a server and of training in random configurations; and kill -9 of the whole server under load.
 # usage: tools/run/robust.sh PROGRAM [KILLS, 3] [MIXED_SECONDS, 30]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -10,4 +10,5 @@ python=$(tools/run/sdk_python.sh)
 "$python" tests/e2e/budgets.py "$strata" models/tiny-qwen3
 "$python" tests/e2e/mixed.py "$strata" models/tiny-qwen3 "${3:-30}"
 "$python" tests/e2e/memory.py "$strata" models/tiny-qwen3
+"$python" tests/e2e/random_memory.py "$strata" models/tiny-qwen3
 "$python" tests/e2e/kill.py "$strata" models/tiny-qwen3 "${2:-3}"
