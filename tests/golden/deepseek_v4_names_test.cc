@@ -189,7 +189,8 @@ void expect_same(const std::string& source, const std::map<std::string, Model>& 
     const Tensors got = run(dir, what);
     for (const char* const key : {"logits", "mtp_logits", "mtp_loss"}) {
       ASSERT_EQ(got.contains(key), want.contains(key)) << key;
-      if (want.contains(key)) EXPECT_EQ(got.at(key).values, want.at(key).values) << key;
+      if (!want.contains(key)) continue;
+      EXPECT_EQ(got.at(key).values, want.at(key).values) << key;
     }
     size_t num_compared = 0;
     for (const auto& [key, tensor] : got) {
