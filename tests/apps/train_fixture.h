@@ -1,0 +1,212 @@
+// TrainTest: a folder with a tiny model, its variants and a dataset, and runs of strata train in
+// it, in this process or in one that may be killed.
+#pragma once
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "apps/init.h"
+#include "apps/train/job.h"
+#include "apps/train/train.h"
+#include "backend/thread_comm.h"
+#include "base/error.h"
+#include "base/files.h"
+#include "checkpoint/safetensors.h"
+#include "report/metrics_log.h"
+
+namespace strata::apps {
+
+namespace fs = std::filesystem;
+
+inline std::string content(const std::string& path) { return read_file(path, int64_t{1} << 30); }
+
+// A folder with a one-layer model of random weights under the bundled tokenizer, and a small
+// dataset.
+class TrainTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = testing::TempDir() + "strata_train_" +
+            testing::UnitTest::GetInstance()->current_test_info()->name();
+    fs::remove_all(root_);
+    fs::create_directories(root_ + "/config");
+    const std::string bundled = std::string(STRATA_SOURCE_DIR) + "/models/tiny-qwen3";
+    for (const char* name : {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+                             "generation_config.json"}) {
+      fs::copy_file(bundled + "/" + name, root_ + "/config/" + name);
+    }
+    std::ofstream(root_ + "/config/config.json")
+        << R"({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3",
+      "vocab_size": 4096, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
+      "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 512,
+      "rms_norm_eps": 1e-06, "rope_theta": 10000, "tie_word_embeddings": true, "torch_dtype": "float32"})";
+    ASSERT_EQ(run_init({.config = root_ + "/config", .out = model(), .seed = 1, .threads = 2}), 0);
+    std::ofstream data(root_ + "/data.jsonl");
+    for (int i = 0; i < 40; ++i) {
+      data << R"({"prompt": "What is )" << i << R"( plus 1?", "completion": " )" << i + 1
+           << R"(."})"
+           << "\n";
+    }
+  }
+  void TearDown() override { fs::remove_all(root_); }
+
+  [[nodiscard]] std::string model() const { return root_ + "/model"; }
+  // Two layers of DeepSeek-V4 under the same tokenizer, the second with a scored router.
+  [[nodiscard]] std::string make_v4_model(bool mtp = false) const {
+    const std::string out = root_ + (mtp ? "/v4-mtp" : "/v4");
+    if (fs::exists(out)) return out;
+    const std::string config = root_ + "/v4-config";
+    if (!fs::exists(config)) fs::copy(root_ + "/config", config);
+    std::ofstream(config + "/config.json")
+        << R"({"architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4",
+      "vocab_size": 4096, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+      "head_dim": 16, "qk_rope_head_dim": 8, "q_lora_rank": 8, "o_groups": 2, "o_lora_rank": 4,
+      "sliding_window": 8, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8,
+      "num_hash_layers": 1, "layer_types": ["sliding_attention", "heavily_compressed_attention"],
+      "hc_mult": 2, "hc_sinkhorn_iters": 3, "max_position_embeddings": 512, "torch_dtype": "float32"})";
+    EXPECT_EQ(run_init({.config = config, .out = out, .seed = 1, .mtp = mtp, .threads = 2}), 0);
+    return out;
+  }
+  [[nodiscard]] static std::vector<float> values_of(const std::string& dir,
+                                                    const std::string& name) {
+    const SafetensorsFile file(dir + "/model.safetensors");
+    const TensorInfo* tensor = file.find(name);
+    EXPECT_NE(tensor, nullptr) << name;
+    if (tensor == nullptr) return {};
+    std::vector<float> values(static_cast<size_t>(tensor->shape.num_elements()));
+    file.read_f32(*tensor, 0, std::ssize(values), values.data());
+    return values;
+  }
+  [[nodiscard]] TrainOptions options(const std::string& out) const {
+    TrainOptions o;
+    o.model = model();
+    o.data = root_ + "/data.jsonl";
+    o.out = root_ + "/" + out;
+    o.rank = 4;
+    o.lr = 1e-2;
+    o.steps = 30;
+    o.batch_tokens = 120;
+    o.micro_tokens = 60;
+    o.save_every = 7;
+    o.threads = 2;
+    return o;
+  }
+  // The same of a model whose weights are far more than all else.
+  [[nodiscard]] TrainOptions wide_options(const std::string& out) const {
+    std::ofstream(root_ + "/config/config.json")
+        << R"({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3",
+      "vocab_size": 4096, "hidden_size": 512, "intermediate_size": 4096, "num_hidden_layers": 8,
+      "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 512,
+      "rms_norm_eps": 1e-06, "rope_theta": 10000, "tie_word_embeddings": true, "torch_dtype": "bfloat16"})";
+    TrainOptions o = options(out);
+    o.model = root_ + "/wide";
+    EXPECT_EQ(run_init({.config = root_ + "/config", .out = o.model, .seed = 1, .threads = 2}), 0);
+    o.rank = 1;
+    return o;
+  }
+  [[nodiscard]] std::vector<double> losses(const std::string& out) const {
+    std::vector<double> values;
+    for (const auto& record : report::read_metrics(root_ + "/" + out + "/metrics.jsonl")) {
+      for (const char* name : {"loss", "eval_loss"}) {
+        if (record.number(name) == record.number(name)) values.push_back(record.number(name));
+      }
+    }
+    return values;
+  }
+  [[nodiscard]] std::string fault(const TrainOptions& o) const {
+    try {
+      run_train(o);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+  // Runs the program with these options in a process of its own; returns its id.
+  [[nodiscard]] pid_t start(const TrainOptions& o) const {
+    std::vector<std::string> args = {
+        STRATA_BINARY,    "train",     "--model",      o.model,  "--data",         o.data,
+        "--out",          o.out,       "--method",     o.method, "--rank",         "4",
+        "--lr",           "0.01",      "--steps",      "30",     "--batch-tokens", "120",
+        "--micro-tokens", "60",        "--save-every", "7",      "--threads",      "2",
+        "--optimizer",    o.optimizer, "--resume"};
+    if (o.router_bias_rate > 0) {
+      args.insert(args.end(), {"--router-bias-rate", std::to_string(o.router_bias_rate)});
+    }
+    if (o.stages.stages > 1) {
+      const auto number = [](int n) { return std::to_string(n); };
+      args.insert(args.end(), {"--stages", number(o.stages.stages), "--pipeline-schedule",
+                               o.stages.schedule, "--microbatches", number(o.stages.microbatches)});
+    }
+    std::vector<char*> argv;
+    for (std::string& arg : args) argv.push_back(arg.data());
+    argv.push_back(nullptr);
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      const int null = ::open("/dev/null", O_WRONLY);
+      ::dup2(null, STDERR_FILENO);
+      ::execv(STRATA_BINARY, argv.data());
+      ::_exit(127);
+    }
+    return pid;
+  }
+  [[nodiscard]] int64_t lines_of(const std::string& path) const {
+    std::ifstream file(path);  // the run may be replacing it at this moment: then there are none
+    return std::count(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>(), '\n');
+  }
+  // Kills the run once it has logged `lines` lines; true if it was still alive.
+  [[nodiscard]] bool kill_after(const TrainOptions& o, int64_t lines) const {
+    const pid_t pid = start(o);
+    int status = 0;
+    while (::waitpid(pid, &status, WNOHANG) == 0) {
+      if (lines_of(o.out + "/metrics.jsonl") >= lines) {
+        ::kill(pid, SIGKILL);
+        ::waitpid(pid, &status, 0);
+        return WIFSIGNALED(status);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+    return false;
+  }
+  // A model of three layers.
+  [[nodiscard]] std::string deep_model() const {
+    std::string config = content(root_ + "/config/config.json");
+    const std::string one = "\"num_hidden_layers\": 1";
+    if (config.find(one) == std::string::npos) return root_ + "/deep";
+    config.replace(config.find(one), one.size(), "\"num_hidden_layers\": 3");
+    std::ofstream(root_ + "/config/config.json") << config;
+    EXPECT_EQ(
+        run_init({.config = root_ + "/config", .out = root_ + "/deep", .seed = 1, .threads = 2}),
+        0);
+    return root_ + "/deep";
+  }
+  // Calls body with the job of a run on one rank.
+  template <typename Body>
+  void with_job(const TrainOptions& o, Body body) const {
+    const TrainData data = read_train_data(o);
+    const engine::PipelinePlan plan = plan_stages(o, o.stages);
+    run_ranks(1, [&](Comm& comm) { body(*make_train_job(comm, plan, o, data)); });
+  }
+  void expect_same_files(const std::string& a, const std::string& b,
+                         const std::vector<std::string>& names) const {
+    for (const std::string& name : names) {
+      EXPECT_TRUE(content(root_ + "/" + a + "/" + name) == content(root_ + "/" + b + "/" + name))
+          << name;
+    }
+    EXPECT_EQ(losses(a), losses(b));
+  }
+
+  std::string root_;
+};
+
+}  // namespace strata::apps

@@ -1,0 +1,175 @@
+// strata train within a memory: plans, recompute, and weights and activations in files.
+#include <sys/mman.h>
+
+#include <cmath>
+
+#include "apps/train/plan.h"
+#include "tests/apps/train_fixture.h"
+
+namespace strata::apps {
+namespace {
+
+TEST_F(TrainTest, ThreadsRecomputeAndPassesDoNotChangeABit) {
+  TrainOptions one = options("one");
+  one.steps = 5;
+  ASSERT_EQ(run_train(one), 0);
+  TrainOptions other = one;
+  other.out = root_ + "/other";
+  other.threads = 1;
+  other.recompute = "full";
+  other.micro_tokens = 1;
+  other.save_every = 1;
+  ASSERT_EQ(run_train(other), 0);
+  expect_same_files("one", "other", {"adapter_model.safetensors", "trainer/optimizer.safetensors"});
+}
+
+TEST_F(TrainTest, TheLeastMemoryRecomputesAndChangesNoBit) {
+  TrainOptions one = options("one");
+  one.steps = 3;
+  ASSERT_EQ(run_train(one), 0);
+  TrainOptions least = one;
+  least.out = root_ + "/least";
+  const auto set = [&](int64_t kib) {
+    least.memory = std::to_string(kib) + "KiB";
+    engine::EngineOptions chosen;
+    with_job(least, [&](TrainJob& job) {
+      fit_memory(job);
+      chosen = job.engine().options();
+    });
+    return chosen;
+  };
+  EXPECT_TRUE(set(1 << 20).recompute.keeps_all());
+  EXPECT_EQ(set(1 << 20).pass_tokens, least.micro_tokens);
+  int64_t too_little = 1, enough = 1 << 20;
+  while (enough - too_little > 1) {
+    const int64_t middle = (enough + too_little) / 2;
+    try {
+      set(middle);
+      enough = middle;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("--memory " + least.memory), std::string::npos);
+      too_little = middle;
+    }
+  }
+  EXPECT_FALSE(set(enough).recompute.keeps_all());
+  ASSERT_EQ(run_train(least), 0);
+  expect_same_files("one", "least", {"adapter_model.safetensors", "trainer/optimizer.safetensors"});
+  least.out = root_ + "/both";
+  least.recompute = "full";
+  EXPECT_NE(fault(least).find("--memory and --recompute: give one"), std::string::npos);
+}
+
+// The plan is of the longest pass that the data's batches come to, held out ones among them, not of
+// one that is as long as it may be.
+TEST_F(TrainTest, ThePlanIsOfTheLongestPass) {
+  const auto booked = [](engine::Engine& engine) {
+    Backend& backend = engine.backend();
+    int64_t bytes = backend.scratch().booked();
+    for (int i = 0; i < backend.num_lanes(); ++i) bytes += backend.lane(i).scratch().booked();
+    return bytes;
+  };
+  const auto pass_of = [](TrainJob& job) {
+    for (const engine::PlanItem& item : plan_of(job).memory.items) {
+      if (item.name == "pass") return item.bytes;
+    }
+    return int64_t{0};
+  };
+  for (const bool long_held_out : {false, true}) {
+    TrainOptions o = options("out");
+    o.micro_tokens = 400;
+    o.batch_tokens = long_held_out ? 20 : 400;
+    o.eval_fraction = 0.5;
+    const std::unique_ptr<TrainJob> job = make_train_job(o);
+    while (job->steps_done() < job->num_steps()) job->step();
+    const int64_t trained = booked(job->engine());
+    job->evaluate();
+    const int64_t planned = pass_of(*job), taken = booked(job->engine());
+    EXPECT_EQ(taken > trained, long_held_out);
+    EXPECT_LE(taken, planned);
+    EXPECT_GT(taken, planned * 9 / 10);
+    EXPECT_LE(plan_of(*job).pass.pass_tokens, o.batch_tokens);
+  }
+}
+
+// The weights are twice the memory of the whole run.
+TEST_F(TrainTest, WeightsLargerThanTheMemoryLieInAFileAndChangeNoBit) {
+  TrainOptions one = wide_options("one");
+  one.steps = 3;
+  ASSERT_EQ(run_train(one), 0);
+  TrainOptions less = one;
+  less.out = root_ + "/less";
+  with_job(one, [&](TrainJob& job) {
+    EXPECT_FALSE(job.engine().model().weights->in_files());
+    less.memory = std::to_string(job.engine().model().weights->num_bytes() / 2);
+  });
+  with_job(less, [&](TrainJob& job) {
+    EXPECT_TRUE(job.engine().model().weights->in_files());
+    fit_memory(job);
+    EXPECT_LE(plan_of(job).memory.total(), std::stoll(less.memory));
+  });
+  ASSERT_EQ(run_train(less), 0);
+  expect_same_files("one", "less", {"adapter_model.safetensors", "trainer/optimizer.safetensors"});
+  less.out = root_ + "/nowhere";
+  less.offload = root_ + "/no/such/folder";
+  EXPECT_NE(fault(less).find("--offload " + less.offload), std::string::npos);
+  less.memory.clear();
+  less.offload = testing::TempDir();
+  EXPECT_NE(fault(less).find("--offload: the folder of what --memory does not hold"),
+            std::string::npos);
+}
+
+// Of files without names that this process has open: takes what the system keeps of them in memory.
+void throw_out_files() {
+  for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string target = fs::read_symlink(entry.path(), gone).string();
+    if (!target.ends_with(" (deleted)")) continue;
+    const int file = std::stoi(entry.path().filename());
+    ::fdatasync(file);
+    ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+  }
+}
+
+// What the system holds in memory of the matrices, in pages.
+int64_t resident_pages(const model::ModelWeights& weights) {
+  int64_t pages = 0;
+  for (const model::Parameter& parameter : weights.table()) {
+    if (!parameter.is_matrix()) continue;
+    const auto begin = reinterpret_cast<uintptr_t>(parameter.panel.data) / 4096 * 4096;
+    const auto bytes = static_cast<size_t>(parameter.panel.num_bytes());
+    std::vector<unsigned char> is_there(bytes / 4096 + 2);
+    ::mincore(reinterpret_cast<void*>(begin), bytes, is_there.data());
+    for (const unsigned char page : is_there) pages += page & 1;
+  }
+  return pages;
+}
+
+// Twenty steps, before each of which the system has thrown out what it kept of the file. Run with
+// the slow tests.
+TEST_F(TrainTest, DISABLED_TwentyStepsFromAFileThatIsThrownOutChangeNoBit) {
+  TrainOptions one = wide_options("one");
+  one.steps = 20;
+  TrainOptions less = one;
+  {
+    const std::unique_ptr<TrainJob> job = make_train_job(one);
+    while (job->steps_done() < job->num_steps()) job->step();
+    job->export_to(root_ + "/one");
+    less.memory = std::to_string(job->engine().model().weights->num_bytes() / 2);
+  }
+  const std::unique_ptr<TrainJob> job = make_train_job(less);
+  fit_memory(*job);
+  const model::ModelWeights& weights = *job->engine().model().weights;
+  ASSERT_TRUE(weights.in_files());
+  EXPECT_LE(plan_of(*job).memory.total(), std::stoll(less.memory));
+  for (int step = 0; step < 20; ++step) {
+    const int64_t before = resident_pages(weights);
+    throw_out_files();
+    EXPECT_LT(resident_pages(weights), before / 2);
+    job->step();
+  }
+  job->export_to(root_ + "/less");
+  expect_same_files("one", "less", {"adapter_model.safetensors"});
+}
+
+}  // namespace
+}  // namespace strata::apps

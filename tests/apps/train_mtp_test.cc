@@ -1,0 +1,98 @@
+// strata train of what moves beside the model: multi-token prediction, biases of routers.
+#include <cmath>
+
+#include "tests/apps/train_fixture.h"
+
+namespace strata::apps {
+namespace {
+
+// The biases of the routers are no parameters: a run that is killed must find them again.
+TEST_F(TrainTest, RoutersBiasesFollowLoadsAndAKilledRunFindsThemAgain) {
+  const std::string biases = "model.layers.1.mlp.gate.e_score_correction_bias";
+  const auto run = [&](const char* out, double rate) {
+    TrainOptions o = options(out);
+    o.model = make_v4_model();
+    o.method = "full";
+    o.router_bias_rate = rate;
+    return o;
+  };
+  const TrainOptions straight = run("straight", 0.125);
+  ASSERT_EQ(run_train(straight), 0);
+  TrainOptions killed = run("killed", 0.125);
+  EXPECT_TRUE(kill_after(killed, 15));
+  killed.resume = true;
+  ASSERT_EQ(run_train(killed), 0);
+  expect_same_files("straight", "killed", {"model.safetensors", "trainer/optimizer.safetensors"});
+  // Thirty steps of an eighth, up or down or none.
+  double moved = 0;
+  for (const float value : values_of(straight.out, biases)) {
+    EXPECT_EQ(value * 8, std::round(value * 8)) << value;
+    moved += std::abs(value);
+  }
+  EXPECT_GE(moved, 0.125);
+  const TrainOptions still = run("still", 0);
+  ASSERT_EQ(run_train(still), 0);
+  EXPECT_EQ(values_of(still.out, biases), std::vector<float>(4, 0.0f));
+}
+
+TEST_F(TrainTest, MultiTokenPredictionTrainsBesideTheModel) {
+  const std::string name = "model.mtp.0.e_proj.weight";
+  const auto run = [&](const char* out, std::optional<double> weight) {
+    TrainOptions o = options(out);
+    o.model = make_v4_model(/*mtp=*/true);
+    o.method = "full";
+    o.mtp_weight = weight;
+    return o;
+  };
+  const auto mtp_losses = [&](const char* out) {
+    std::vector<double> values;
+    for (const auto& record : report::read_metrics(root_ + "/" + out + "/metrics.jsonl")) {
+      const double loss = record.number("mtp_loss");
+      if (loss == loss) values.push_back(loss);
+    }
+    return values;
+  };
+  // Where the model has the layer it is trained unless it is switched off.
+  const TrainOptions straight = run("straight", {});
+  ASSERT_EQ(run_train(straight), 0);
+  TrainOptions killed = run("killed", {});
+  EXPECT_TRUE(kill_after(killed, 15));
+  killed.resume = true;
+  ASSERT_EQ(run_train(killed), 0);
+  expect_same_files("straight", "killed", {"model.safetensors", "trainer/optimizer.safetensors"});
+  const std::vector<double> losses_of_run = mtp_losses("straight");
+  ASSERT_EQ(losses_of_run.size(), 30u);
+  EXPECT_LT(losses_of_run.back(), 0.9 * losses_of_run.front());
+  const std::vector<float> before = values_of(straight.model, name);
+  EXPECT_NE(values_of(straight.out, name), before);
+
+  const TrainOptions off = run("off", 0.0);
+  ASSERT_EQ(run_train(off), 0);
+  EXPECT_TRUE(mtp_losses("off").empty());
+  EXPECT_EQ(values_of(off.out, name), before);
+}
+
+TEST_F(TrainTest, AnAdapterMayHaveMultiTokenPredictionToo) {
+  TrainOptions o = options("adapter");
+  o.model = make_v4_model(/*mtp=*/true);
+  o.steps = 4;
+  ASSERT_EQ(run_train(o), 0);
+  const std::string key = "base_model.model.model.mtp.0.h_proj.lora_B.weight";
+  EXPECT_EQ(SafetensorsFile(o.out + "/adapter_model.safetensors").find(key), nullptr);
+  o.out = root_ + "/adapter-mtp";
+  o.mtp_weight = 0.3;
+  ASSERT_EQ(run_train(o), 0);
+  const SafetensorsFile file(o.out + "/adapter_model.safetensors");
+  const TensorInfo* b = file.find(key);
+  ASSERT_NE(b, nullptr);
+  std::vector<float> values(static_cast<size_t>(b->shape.num_elements()));
+  file.read_f32(*b, 0, std::ssize(values), values.data());
+  EXPECT_TRUE(std::any_of(values.begin(), values.end(), [](float v) { return v != 0.0f; }));
+  o = options("none");
+  o.mtp_weight = 0.3;
+  EXPECT_NE(fault(o).find("no layer of multi-token prediction"), std::string::npos) << fault(o);
+  EXPECT_FALSE(fs::exists(o.out));
+}
+
+}  // namespace
+}  // namespace strata::apps
