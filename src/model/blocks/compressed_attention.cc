@@ -154,14 +154,17 @@ struct CompressedAttention {
       s.compress_gate = pass.save("compressor_proj", flops(kCompressorGate), DType::kF32, shape);
     }
     if (c.index_heads > 0) {
-      const double cost = flops(kIndexerQ) + flops(kIndexerKv) + flops(kIndexerGate);
+      const double cost =
+          flops(kIndexerQ) + flops(kIndexerKv) + flops(kIndexerGate) + flops(kIndexerWeights);
       s.listed = pass.save("indexer", cost, DType::kF32, {tokens, c.top_k});
     }
     s.context = pass.save("context", attention_flops(pass, work(c)), dtype,
                           {tokens, c.num_heads, c.head_dim});
     s.lse = pass.save("context", 0.0, DType::kF32, {tokens, c.num_heads});
-    s.grouped = pass.save("attention_out", flops(kCompressedOA), dtype,
-                          {tokens, c.num_groups * c.o_lora_rank});
+    // Each group's own columns alone, whose rows are padded in the panel.
+    const double grouped = 2.0 * static_cast<double>(tokens * c.o_lora_rank) *
+                           static_cast<double>(c.num_heads * c.head_dim);
+    s.grouped = pass.save("attention_out", grouped, dtype, {tokens, c.num_groups * c.o_lora_rank});
     for (const Key key : {kCompressedQA, kCompressedQB, kCompressedKv, kCompressedOB, kCompressorKv,
                           kCompressorGate}) {
       s.lora_h[key] = take_lora_h(pass, context, key);
