@@ -79,15 +79,16 @@ TEST_F(TrainTest, ThePlanIsOfTheLongestPass) {
     o.micro_tokens = 400;
     o.batch_tokens = long_held_out ? 20 : 400;
     o.eval_fraction = 0.5;
-    const std::unique_ptr<TrainJob> job = make_train_job(o);
-    while (job->steps_done() < job->num_steps()) job->step();
-    const int64_t trained = booked(job->engine());
-    job->evaluate();
-    const int64_t planned = pass_of(*job), taken = booked(job->engine());
-    EXPECT_EQ(taken > trained, long_held_out);
-    EXPECT_LE(taken, planned);
-    EXPECT_GT(taken, planned * 9 / 10);
-    EXPECT_LE(plan_of(*job).pass.pass_tokens, o.batch_tokens);
+    with_job(o, [&](TrainJob& job) {
+      while (job.steps_done() < job.num_steps()) job.step();
+      const int64_t trained = booked(job.engine());
+      job.evaluate();
+      const int64_t planned = pass_of(job), taken = booked(job.engine());
+      EXPECT_EQ(taken > trained, long_held_out);
+      EXPECT_LE(taken, planned);
+      EXPECT_GT(taken, planned * 9 / 10);
+      EXPECT_LE(plan_of(job).pass.pass_tokens, o.batch_tokens);
+    });
   }
 }
 
@@ -150,24 +151,24 @@ TEST_F(TrainTest, DISABLED_TwentyStepsFromAFileThatIsThrownOutChangeNoBit) {
   TrainOptions one = wide_options("one");
   one.steps = 20;
   TrainOptions less = one;
-  {
-    const std::unique_ptr<TrainJob> job = make_train_job(one);
-    while (job->steps_done() < job->num_steps()) job->step();
-    job->export_to(root_ + "/one");
-    less.memory = std::to_string(job->engine().model().weights->num_bytes() / 2);
-  }
-  const std::unique_ptr<TrainJob> job = make_train_job(less);
-  fit_memory(*job);
-  const model::ModelWeights& weights = *job->engine().model().weights;
-  ASSERT_TRUE(weights.in_files());
-  EXPECT_LE(plan_of(*job).memory.total(), std::stoll(less.memory));
-  for (int step = 0; step < 20; ++step) {
-    const int64_t before = resident_pages(weights);
-    throw_out_files();
-    EXPECT_LT(resident_pages(weights), before / 2);
-    job->step();
-  }
-  job->export_to(root_ + "/less");
+  with_job(one, [&](TrainJob& job) {
+    while (job.steps_done() < job.num_steps()) job.step();
+    job.export_to(root_ + "/one");
+    less.memory = std::to_string(job.engine().model().weights->num_bytes() / 2);
+  });
+  with_job(less, [&](TrainJob& job) {
+    fit_memory(job);
+    const model::ModelWeights& weights = *job.engine().model().weights;
+    ASSERT_TRUE(weights.in_files());
+    EXPECT_LE(plan_of(job).memory.total(), std::stoll(less.memory));
+    for (int step = 0; step < 20; ++step) {
+      const int64_t before = resident_pages(weights);
+      throw_out_files();
+      EXPECT_LT(resident_pages(weights), before / 2);
+      job.step();
+    }
+    job.export_to(root_ + "/less");
+  });
   expect_same_files("one", "less", {"adapter_model.safetensors"});
 }
 
