@@ -54,7 +54,11 @@ int PipelinePlan::stage_of_layer(int64_t layer) const {
   const auto found =
       std::find_if(layers.begin(), layers.end(),
                    [&](const model::LayerRange& range) { return range.contains(layer); });
-  CHECK(found != layers.end(), layer);
+  // Behind the last layer is that of multi-token prediction.
+  if (found == layers.end()) {
+    CHECK(layer >= layers.back().last, layer);
+    return num_stages() - 1;
+  }
   return static_cast<int>(found - layers.begin());
 }
 
