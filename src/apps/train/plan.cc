@@ -258,7 +258,7 @@ struct Fit {
   std::optional<engine::RecomputePlan> best = {};
   double overhead = 0.0;  // of it
   int64_t micro_tokens = 0;
-  int64_t fixed = 0;         // bytes beside the passes
+  int64_t fixed = 0;         // bytes beside the shortest passes
   int64_t least_tokens = 0;  // of the shortest pass
   int64_t least = 0;         // bytes of it
 };
@@ -266,9 +266,10 @@ struct Fit {
 Fit find_fit(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
              const std::string& memory, bool offloads) {
   const int64_t budget = server::parse_size("memory", memory);
-  Fit fit = {.fixed = fixed_bytes(engine::plan_memory(engine, pass_of(shape, micro_tokens)))};
+  Fit fit;
   for (const int64_t limit : pass_limits(shape, micro_tokens)) {
     engine::RecomputePlanner planner(engine, pass_of(shape, limit), offloads);
+    fit.fixed = fixed_bytes(engine::plan_memory(engine, pass_of(shape, limit)));
     fit.least_tokens = pass_tokens(shape, limit);
     fit.least = std::max(planner.least(), held_out_bytes(engine, shape, limit));
     if (fit.least > budget - fit.fixed) continue;
