@@ -21,7 +21,7 @@ struct PlanShape {
   std::optional<model::Recompute> recompute = {};  // the engine's own unless given
   bool alone = false;  // its tokens are one sequence, as a datum that is longer than a pass runs
   bool weights_in_files = false;  // though the engine at hand may hold them in memory
-  int64_t data_bytes = 0;  // that are held beside the passes
+  int64_t data_bytes = 0;         // that are held beside the passes
   int64_t kv_positions = 0;
   int64_t num_sampled = 0;  // sequences that are sampled, for their states
 };

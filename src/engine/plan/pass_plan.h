@@ -15,7 +15,7 @@ struct PassPlan {
   int64_t bytes = 0;       // of the scratch
   int64_t lane_bytes = 0;  // of the scratch of each lane
   int64_t num_lanes = 0;
-  double flops = 0.0;  // of forward products, those that are made again among them
+  double flops = 0.0;              // of forward products, those that are made again among them
   int64_t file_bytes = 0;          // of what is offloaded, which is no memory
   std::vector<Scratch::Use> uses;  // of the scratch at its fullest, by tag
   std::vector<Scratch::Use> file_uses;
