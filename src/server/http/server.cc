@@ -33,6 +33,7 @@
 #include "server/http/response_head.h"
 #include "server/http/rules.h"
 #include "server/http/stream.h"
+#include "server/http/turns.h"
 #include "server/http/write_response.h"
 
 namespace strata::server {
@@ -47,7 +48,6 @@ using BodyParser = http::request_parser<http::buffer_body>;
 
 constexpr uint32_t kMaxHeader = 64 << 10;
 constexpr size_t kReadChunk = 64 << 10;
-constexpr double kRestSeconds = 0.002;  // twice what a step of decompression takes
 constexpr double kQuietSeconds = 10;    // between two lines of the log about refused connections
 constexpr double kLingerSeconds = 2.0;  // after an early answer: lets the client read it
 
@@ -106,7 +106,6 @@ struct HttpServer::State {
   asio::awaitable<bool> wait_for_bytes(Connection& connection);
   asio::awaitable<std::optional<BodyFault>> read_body(Connection& connection, BodyParser& parser,
                                                       Request& request);
-  asio::awaitable<void> rest();
   bool admit(Connection& connection);
   asio::awaitable<Response> run_handler(Request request);
   asio::awaitable<void> refuse(Connection& connection, Response response, const Request& request);
@@ -121,7 +120,8 @@ struct HttpServer::State {
   Observe observe;
   Admit admit_request;
   std::optional<AddressRules> rules;
-  TlsContext tls;  // null: in the clear
+  TlsContext tls;       // null: in the clear
+  Turns decompression;  // before io, whose end ends the coroutines
   asio::io_context io{1};
   // The thread ends with io.stop() alone: stop() still talks to it when nothing is left to do.
   asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
@@ -130,7 +130,6 @@ struct HttpServer::State {
   std::set<std::shared_ptr<Connection>> connections;
   std::vector<std::pair<double, std::function<void()>>> repeated;
   ConnectionLimit limit;
-  int num_resting = 0;
   double told_of_refusals = -kQuietSeconds;
   bool stopping = false;
   int bound_port = 0;
@@ -264,16 +263,6 @@ void HttpServer::State::note(Exchange exchange, int status, double seconds) cons
   observe(exchange);
 }
 
-// Between two steps of decompression: the more bodies are in the middle of it, the longer each
-// rests, so that together they leave the thread to others for half of the time.
-asio::awaitable<void> HttpServer::State::rest() {
-  ++num_resting;
-  asio::steady_timer timer(io, in_seconds(kRestSeconds * num_resting));
-  error_code ignored;
-  co_await timer.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
-  --num_resting;
-}
-
 // The fault to refuse the request with, if any; status -1 when the connection is gone (a deadline
 // closes it).
 asio::awaitable<std::optional<BodyFault>> HttpServer::State::read_body(Connection& connection,
@@ -297,11 +286,13 @@ asio::awaitable<std::optional<BodyFault>> HttpServer::State::read_body(Connectio
     }
     if (fault) co_return BodyFault{-1, {}};
     std::string_view arrived(chunk.data(), chunk.size() - parser.get().body().size);
-    do {
-      auto refused = sink.take(arrived);
-      if (refused) co_return refused;
-      if (sink.more()) co_await rest();
-    } while (sink.more());
+    auto refused = sink.take(arrived);
+    while (!refused && sink.more()) {
+      Turns::Turn turn(decompression, io);
+      co_await turn.begin();
+      refused = sink.take(arrived);
+    }
+    if (refused) co_return refused;
   }
   co_return sink.finish();
 }

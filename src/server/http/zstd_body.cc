@@ -11,7 +11,7 @@ namespace {
 // 16 MiB: twice what RFC 8878 asks decoders to support; the declared window is allocated.
 constexpr int kMaxWindowLog = 24;
 constexpr size_t kChunk = 64 << 10;
-constexpr size_t kStep = 1 << 20;
+constexpr size_t kStep = 128 << 10;
 // Of a frame. These bytes are handed on one by one: libzstd checks more of a frame that it gets in
 // one piece than of one in parts, and a body's fate must not depend on how it was cut.
 constexpr size_t kMaxHeader = 18;

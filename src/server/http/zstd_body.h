@@ -21,8 +21,8 @@ class ZstdBody {
   ZstdBody(const ZstdBody&) = delete;
   ZstdBody& operator=(const ZstdBody&) = delete;
 
-  // Appends to `out` what `bytes` yields, a mebibyte at most: a millisecond's work. Takes what it
-  // has read off `bytes`.
+  // Appends to `out` what `bytes` yields, 128 KiB at most: a tenth of a millisecond's work, but
+  // where `out` must grow. Takes what it has read off `bytes`.
   [[nodiscard]] Progress feed(std::string_view& bytes, std::string& out);
   // Bytes that the decoder holds: its window above all, which the peer chooses, up to 16 MiB.
   [[nodiscard]] uint64_t memory() const;
