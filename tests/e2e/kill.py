@@ -138,9 +138,14 @@ def check_checkpoints(wire, paths):
     wire.post(f"sessions/{session}/finish", {})
 
 
-def one_round(strata, model, data, seed, before):
+def one_round(strata, model, data, seed, before, starts):
+    def start():
+        begin = time.monotonic()
+        server = Server(strata, model, str(data), "--memory", "1GiB")
+        starts.append(time.monotonic() - begin)
+        return server
     chance = random.Random(seed)
-    server = Server(strata, model, str(data), "--memory", "1GiB")
+    server = start()
     clients = [Trainer(server.url, chance.random()) for _ in range(3)] + [Sampler(server.url, chance.random())]
     for client in clients:
         client.start()
@@ -153,7 +158,7 @@ def one_round(strata, model, data, seed, before):
         client.join(90)
         if client.fault:
             raise client.fault
-    server = Server(strata, model, str(data), "--memory", "1GiB")
+    server = start()
     wire = Wire(server.url, KEY)
     futures = check_futures(wire, clients)
     fresh = set().union(*(c.acknowledged for c in clients))
@@ -169,14 +174,14 @@ def main():
     kills = int(sys.argv[3]) if len(sys.argv) > 3 else 3
     seed = int(sys.argv[4]) if len(sys.argv) > 4 else int(time.time())
     print(f"kill: seed {seed}", flush=True)
-    acknowledged, futures, folders = set(), 0, 0
+    acknowledged, futures, folders, starts = set(), 0, 0, []
     with tempfile.TemporaryDirectory() as data:
         for i in range(kills):
-            fresh, lost, folders = one_round(strata, model, pathlib.Path(data), seed + i, acknowledged)
+            fresh, lost, folders = one_round(strata, model, pathlib.Path(data), seed + i, acknowledged, starts)
             acknowledged |= fresh
             futures += lost
     print(f"kill: {kills} kills; {len(acknowledged)} acknowledged checkpoints load, {futures} lost futures resolved, "
-          f"{folders} folders whole at the end; passed")
+          f"{folders} folders whole at the end; started within {max(starts):.2f} s; passed")
 
 
 if __name__ == "__main__":
