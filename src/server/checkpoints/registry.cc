@@ -109,7 +109,8 @@ void CheckpointRegistry::reconcile() {
   std::set<std::string> wanted;
   std::vector<CheckpointRow> missing;
   for (const CheckpointRow& row : store_.rows_with_files()) {
-    if (is_present(folder(row) + "/" + kMarkerName)) {
+    // What was deleted or replaced is a sweep's, whatever is left of it.
+    if (row.deleted_at || is_present(folder(row) + "/" + kMarkerName)) {
       wanted.insert(folder(row));
     } else {
       missing.push_back(row);
@@ -373,7 +374,11 @@ void CheckpointRegistry::sweep(double now, double steady) {
 
 void CheckpointRegistry::collect(const CheckpointRow& row) {
   const std::string dir = folder(row);
-  remove_tree(dir);
+  // First out of sight in one step: a kill leaves all of it or nothing, and the next start empties
+  // the folder that it goes to.
+  const std::string going = fmt::format("{}/{}.gone", data_.temporary(), row.id);
+  if (is_present(dir)) rename_folder(dir, going);
+  remove_tree(going);
   remove_file(fmt::format("{}/{}.tar", data_.temporary(), row.id));
   store_.files_gone(row.id);
   // Empty parents go too; rmdir refuses the others.

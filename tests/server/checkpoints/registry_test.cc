@@ -218,6 +218,28 @@ TEST_F(Registry, OverwriteSwitchesTheRowAndOnlyThenTheOldFilesGo) {
   EXPECT_EQ(adapter(fresh), "new");
 }
 
+// A kill in the middle of a removal leaves a folder that is whole or none, and what is none was
+// wanted so: no loss to ask about.
+TEST_F(Registry, ReplacedFilesGoInOneStep) {
+  std::vector<CheckpointRow> old;
+  for (const char* name : {"a", "b"}) {
+    old.push_back(finish(save(name), 1000, "old"));
+    finish(save(name), 1100, "new");
+  }
+  fs::remove(data_->temporary());
+  EXPECT_THAT(error_of([&] { registry_->sweep(1200, 1200); }), HasSubstr("rename"));
+  for (const CheckpointRow& row : old) {
+    EXPECT_EQ(adapter(row), "old");
+    EXPECT_EQ(registry_->files(row).size(), 2u);
+  }
+  for (const CheckpointRow& row : old) fs::remove_all(registry_->folder(row));
+  open(2000);
+  EXPECT_EQ(store_->rows_with_files().size(), 4u);
+  registry_->sweep(2000, 2000);
+  EXPECT_EQ(store_->rows_with_files().size(), 2u);
+  EXPECT_TRUE(fs::is_empty(data_->temporary()));
+}
+
 TEST_F(Registry, AnotherTenantSeesOnlyWhatIsPublic) {
   const CheckpointRow row = finish(save("a"));
   const TinkerPath path = path_of(row);
