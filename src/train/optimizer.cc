@@ -135,9 +135,9 @@ void BaseTrainer::enable_steps(FunctionRef<void(size_t, TensorView)> read, const
     second += firsts_[index].shape.num_elements();
   }
   if (how_.router_bias_rate != 0.0) gradients_.expert_loads.resize(weights_.table().size());
-  for (size_t index = 0; index < gradients_.expert_loads.size(); ++index) {
+  for (const size_t index : router_biases()) {
     const model::Parameter& parameter = weights_.table()[index];
-    if (parameter.row == nullptr || !parameter.row->balances) continue;
+    if (!parameter.held) continue;
     gradients_.expert_loads[index].resize(static_cast<size_t>(parameter.shape[0]));
   }
   for (size_t index = 0; index < masters_.size(); ++index) {
@@ -197,11 +197,15 @@ api::StepResult BaseTrainer::step(Backend& backend, model::ModelWeights& weights
   return {.stepped = true, .grad_norm = norm, .step = num_steps};
 }
 
-std::vector<TensorView> BaseTrainer::router_biases() const {
-  std::vector<TensorView> biases;
-  for (size_t index = 0; index < gradients_.expert_loads.size(); ++index) {
-    if (gradients_.expert_loads[index].empty()) continue;
-    biases.push_back(weights_.table()[index].values);
+bool BaseTrainer::follows_loads(size_t index) const {
+  const model::Parameter& parameter = weights_.table()[index];
+  return how_.router_bias_rate != 0.0 && parameter.row != nullptr && parameter.row->balances;
+}
+
+std::vector<size_t> BaseTrainer::router_biases() const {
+  std::vector<size_t> biases;
+  for (size_t index = 0; index < weights_.table().size(); ++index) {
+    if (follows_loads(index)) biases.push_back(index);
   }
   return biases;
 }

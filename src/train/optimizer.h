@@ -66,8 +66,13 @@ class BaseTrainer {
   [[nodiscard]] TensorView first_moments() const { return m_; }
   [[nodiscard]] TensorView second_moments() const { return v_; }
 
-  // The biases that follow loads, in the table's order: state of a run beside its moments.
-  [[nodiscard]] std::vector<TensorView> router_biases() const;
+  // The biases that follow loads, by their place in the table, wherever they are held: state of a
+  // run beside its moments.
+  [[nodiscard]] std::vector<size_t> router_biases() const;
+  // Empty where another stage holds it.
+  [[nodiscard]] TensorView router_bias(size_t index) const {
+    return weights_.table()[index].values;
+  }
 
   // How many there are, or will be.
   [[nodiscard]] int64_t num_second_moments() const {
@@ -92,6 +97,7 @@ class BaseTrainer {
  private:
   std::vector<TensorView> views(TensorView flat) const;
   [[nodiscard]] bool is_muons(size_t index) const;
+  [[nodiscard]] bool follows_loads(size_t index) const;
   [[nodiscard]] int64_t muon_rows(size_t index) const;
   void balance_routers(Backend& backend);
   void step_each(Backend& backend, const api::AdamW& adamw, double norm);

@@ -196,6 +196,7 @@ std::vector<StatePart> TrainJob::parts_of_state() {
   const auto add = [&](size_t block, int64_t first, TensorView values) {
     parts.push_back({kBlocks[block], sizes[block], first, values});
   };
+  const std::vector<size_t> biases = router_biases();
   for (const auto& runner : pipeline_->stages()) {
     engine::Engine& stage = runner->engine();
     int64_t first = 0, second = 0;
@@ -225,12 +226,24 @@ std::vector<StatePart> TrainJob::parts_of_state() {
       first += count;
       if (trainer.has_second_moment(index)) second += count;
     }
+    for (size_t i = 0; i < biases.size(); ++i) {
+      const TensorView bias = trainer.router_bias(biases[i]);
+      if (!bias.empty()) parts.push_back({bias_block(i), bias.shape.num_elements(), 0, bias});
+    }
   }
-  if (is_lora() || is_divided()) return parts;
-  size_t router = 0;
-  for (const TensorView& bias : engine().base_trainer().router_biases())
-    parts.push_back({bias_block(router++), bias.shape.num_elements(), 0, bias});
   return parts;
+}
+
+std::vector<size_t> TrainJob::router_biases() {
+  return is_lora() ? std::vector<size_t>() : engine().base_trainer().router_biases();
+}
+
+TensorView TrainJob::gather_router_bias(size_t index) {
+  const Shape& shape = engine().model().weights->table()[index].shape;
+  std::vector<float>& values = gathered_biases_[index];
+  if (is_first_rank()) values.resize(static_cast<size_t>(shape.num_elements()));
+  pipeline_->read_base(index, engine::Pipeline::BaseValues::kRouterBias, values);
+  return {values.data(), DType::kF32, shape};
 }
 
 TensorView TrainJob::gather_base(size_t block) {
@@ -260,16 +273,20 @@ std::vector<StateBlock> TrainJob::state() {
             {kBlocks[1], adapter->first_moments()},
             {kBlocks[2], adapter->second_moments()}};
   }
-  if (stages().num_stages() > 1) {
-    return {
-        {kBlocks[0], gather_base(0)}, {kBlocks[1], gather_base(1)}, {kBlocks[2], gather_base(2)}};
-  }
+  const bool gathers = stages().num_stages() > 1;
   const train::BaseTrainer& trainer = engine().base_trainer();
-  std::vector<StateBlock> blocks = {{kBlocks[0], trainer.masters()},
-                                    {kBlocks[1], trainer.first_moments()},
-                                    {kBlocks[2], trainer.second_moments()}};
-  for (const TensorView& bias : trainer.router_biases())
-    blocks.push_back({bias_block(blocks.size() - std::size(kBlocks)), bias});
+  std::vector<StateBlock> blocks;
+  if (gathers) {
+    for (size_t i = 0; i < std::size(kBlocks); ++i) blocks.push_back({kBlocks[i], gather_base(i)});
+  } else {
+    blocks = {{kBlocks[0], trainer.masters()},
+              {kBlocks[1], trainer.first_moments()},
+              {kBlocks[2], trainer.second_moments()}};
+  }
+  for (const size_t index : router_biases()) {
+    blocks.push_back({bias_block(blocks.size() - std::size(kBlocks)),
+                      gathers ? gather_router_bias(index) : trainer.router_bias(index)});
+  }
   return blocks;
 }
 
@@ -295,16 +312,24 @@ void TrainJob::export_to(const std::string& dir) {
     if (adapter != nullptr) model::save_adapter(*adapter, dir, engine().model().dir);
     return;
   }
-  std::vector<TensorView> of_table;  // masters
-  const TensorView flat =
-      stages().num_stages() > 1 ? gather_base(0) : engine().base_trainer().masters();
-  if (!is_first_rank()) return;
+  std::vector<TensorView> of_table;  // masters, and biases that another stage moved
+  const bool gathers = stages().num_stages() > 1;
+  const TensorView flat = gathers ? gather_base(0) : engine().base_trainer().masters();
   int64_t offset = 0;
   for (const model::Parameter& parameter : engine().model().weights->table()) {
-    of_table.push_back(parameter.buffer ? TensorView() : flat.part(offset, parameter.shape));
+    const bool is_there = !parameter.buffer && is_first_rank();
+    of_table.push_back(is_there ? flat.part(offset, parameter.shape) : TensorView());
     offset += parameter.buffer ? 0 : parameter.shape.num_elements();
   }
+  for (const size_t index : router_biases()) {
+    if (gathers) of_table[index] = gather_router_bias(index);
+  }
+  if (!is_first_rank()) return;
   const auto masters = [&](size_t index, int64_t first_row, TensorView rows) {
+    // A buffer that nothing moves is as it was read.
+    if (of_table[index].empty()) {
+      return model::read_stored(engine().backend(), engine().model(), index, rows);
+    }
     ops::copy(engine().backend(), of_table[index].part(first_row * rows.cols(), rows.shape), rows);
   };
   const model::RowSource source(masters);

@@ -3,6 +3,7 @@
 // What is marked collective is called by all ranks together. Engine thread of its rank only.
 #pragma once
 #include <array>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -103,8 +104,11 @@ class TrainJob {
   // The sums of the losses of a step's passes, each of which is summed alone. Stages run all of
   // them as one batch, which they divide themselves.
   Losses run_step(const std::vector<Pass>& passes, float weight);
-  // A block of the state of all parameters, gathered from the stages on the first rank.
+  // A block of the state of all parameters, gathered from the stages on the first rank; and a
+  // router's bias that follows loads.
   TensorView gather_base(size_t block);
+  TensorView gather_router_bias(size_t index);
+  [[nodiscard]] std::vector<size_t> router_biases();
 
   TrainOptions options_;
   std::unique_ptr<engine::Pipeline> pipeline_;
@@ -113,7 +117,9 @@ class TrainJob {
   data::LrSchedule schedule_;
   api::AdapterSlot slot_ = api::AdapterSlot::kBase;
   int64_t steps_done_ = 0;
-  std::array<std::vector<float>, 3> gathered_;  // of stages: state() of all parameters
+  // Of stages: state() of all parameters, and of routers' biases by their place in the table.
+  std::array<std::vector<float>, 3> gathered_;
+  std::map<size_t, std::vector<float>> gathered_biases_;
 };
 
 // Checks the options and reads the data. Throws Error on any fault. Prints what it does to stderr.

@@ -54,11 +54,6 @@ void check_divided(const TrainOptions& o) {
         "--memory and --stages: passes of stages are not planned yet; give --microbatches and "
         "--recompute");
   }
-  if (o.router_bias_rate > 0) {
-    throw Error(ErrorCode::kUnsupported,
-                "--router-bias-rate and --stages: loads of stages are not saved with a run yet; "
-                "give one");
-  }
 }
 
 data::Dataset read_file_of_examples(const std::string& path, const char* label,

@@ -346,6 +346,8 @@ TensorView values_of(const train::BaseTrainer& trainer, Pipeline::BaseValues whi
       return trainer.first_moment(index);
     case Pipeline::BaseValues::kSecondMoments:
       return trainer.second_moment(index);
+    case Pipeline::BaseValues::kRouterBias:
+      return trainer.router_bias(index);
   }
   return {};
 }

@@ -50,7 +50,7 @@ class Pipeline {
   void enable_base_steps(const train::BaseStep& how);
   void finish_base_gradients();
   void zero_base_gradients();
-  enum class BaseValues { kGradients, kMasters, kFirstMoments, kSecondMoments };
+  enum class BaseValues { kGradients, kMasters, kFirstMoments, kSecondMoments, kRouterBias };
   // Fills `values` (the parameter's, dense) on rank 0; elsewhere it may be empty.
   void read_base(size_t index, BaseValues which, std::span<float> values);
 

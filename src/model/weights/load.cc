@@ -198,7 +198,7 @@ void save_parameter(Backend& backend, const LoadedModel& model, size_t index,
                     const TensorDecl& tensor, const RowSource* trained, CheckpointWriter& writer) {
   const ModelWeights& weights = *model.weights;
   const Parameter& parameter = weights.table()[index];
-  const bool masters = trained != nullptr && !parameter.buffer;
+  const bool masters = trained != nullptr && (!parameter.buffer || !parameter.held);
   const bool raw = !masters && parameter.is_matrix() && tensor.dtype == DType::kBF16 &&
                    weights.compute_dtype() == DType::kBF16;
   const HostAccess access(backend.allocator());
@@ -208,11 +208,6 @@ void save_parameter(Backend& backend, const LoadedModel& model, size_t index,
         backend.scratch().take(raw ? DType::kBF16 : DType::kF32, {end - begin, cols});
     if (masters) {
       (*trained)(index, begin, rows);
-    } else if (!parameter.held) {
-      // A stage's: what nobody trains is as it was read.
-      model.checkpoint->read_f32(*model.checkpoint->find(parameter.name),
-                                 (parameter.first_row + begin) * cols, (end - begin) * cols,
-                                 rows.f32());
     } else {
       weights.read(backend, index, begin, rows);
     }

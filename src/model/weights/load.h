@@ -62,8 +62,8 @@ using RowSource = FunctionRef<void(size_t index, int64_t first_row, TensorView r
 // Writes the weights to `dir` with the source's names, shapes, dtypes and shard assignment (a model
 // made in memory: one file in `dtype_of_new` ). `trained` supplies fp32 masters; without it
 // (nullptr) the weights as they are, which is refused in bf16 mode when the source holds F32 or
-// F16, since their bits are gone. Of a stage of a model that was loaded `trained` is all of the
-// model's.
+// F16, since their bits are gone. Of a stage of a model that was loaded `trained` has all that
+// trains, and also the buffers that the stage does not hold.
 void save_model(Backend& backend, const LoadedModel& model, const std::string& dir,
                 const RowSource* trained, DType dtype_of_new = DType::kBF16);
 
