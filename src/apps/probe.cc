@@ -24,7 +24,7 @@ class Probe {
 
   void run(Comm& comm, const engine::PipelinePlan& plan) {
     EngineSetup setup = options_;
-    setup.mtp = use_mtp(plan.num_stages() > 1);
+    setup.mtp = use_mtp();
     pipeline_ = make_pipeline(comm, plan, setup);
     for (const std::string& dir : options_.adapters) slots_.push_back(pipeline_->load_adapter(dir));
     check_request();
@@ -38,10 +38,9 @@ class Probe {
 
  private:
   // Without a weight it is there for the modules that adapters may have of it.
-  [[nodiscard]] model::UseMtp use_mtp(bool is_divided) const {
+  [[nodiscard]] model::UseMtp use_mtp() const {
     if (request_.mtp_weight > 0.0f) return model::UseMtp::kAlways;
-    return options_.adapters.empty() || is_divided ? model::UseMtp::kNever
-                                                   : model::UseMtp::kIfThere;
+    return options_.adapters.empty() ? model::UseMtp::kNever : model::UseMtp::kIfThere;
   }
 
   void check_request() {
@@ -115,9 +114,7 @@ class Probe {
     };
     for_each([](model::LoraAdapter& adapter) { adapter.enable_training(); });
     pipeline_->run(batch(api::Gradients::kAdapters), &sink_);
-    for_each([&](model::LoraAdapter& adapter) {
-      adapter.finish_gradients(pipeline_->engine().backend());
-    });
+    for (const api::AdapterSlot slot : slots_) pipeline_->finish_adapter_gradients(slot);
     put_adapters("adapter_grad", true);
     // A step of rate 0 would move moments; gradients are dropped instead.
     for_each([](model::LoraAdapter& adapter) { adapter.drop_gradients(); });
@@ -177,7 +174,9 @@ class Probe {
     if (pipeline_->plan().num_stages() == 1) return put_samples(pipeline_->engine());
     // Sampling runs on one stage, which is the whole model.
     if (!pipeline_->is_first_rank()) return;
-    const std::unique_ptr<engine::Engine> whole = make_engine(options_);
+    EngineSetup setup = options_;
+    setup.mtp = use_mtp();
+    const std::unique_ptr<engine::Engine> whole = make_engine(setup);
     for (const std::string& dir : options_.adapters) whole->load_adapter(dir);
     put_samples(*whole);
   }

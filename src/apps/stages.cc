@@ -93,7 +93,10 @@ std::unique_ptr<engine::Engine> make_stage(std::unique_ptr<Backend> backend,
       parse_dtype(setup.dtype, model::load_config(setup.model, setup.strict_config).config);
   model::LoadedModel model = model::load_model(
       *backend, setup.model,
-      {.compute_dtype = dtype, .strict_config = setup.strict_config, .part = part});
+      {.compute_dtype = dtype,
+       .strict_config = setup.strict_config,
+       .mtp = setup.mtp,
+       .part = part});
   for (const std::string& warning : model.warnings) {
     if (tells) log(LogLevel::kWarning, warning);
   }

@@ -113,7 +113,9 @@ void Engine::prepare(const api::Batch& batch, api::TensorSink* sink) {
     if (c.streams && weights.ends()) sink->add("final_hidden", {total, c.hidden_size});
   }
   if (batch.want_logits && weights.ends()) sink->add("logits", {total, c.vocab_size});
-  if (batch.want_logits && batch.mtp_weight > 0.0f) sink->add("mtp_logits", {total, c.vocab_size});
+  if (batch.want_logits && batch.mtp_weight > 0.0f && weights.ends()) {
+    sink->add("mtp_logits", {total, c.vocab_size});
+  }
   if (batch.gradients == api::Gradients::kAdapters) {
     for (const api::Sequence& sequence : batch.sequences) {
       if (!sequence.gradients) continue;

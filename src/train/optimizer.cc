@@ -48,7 +48,9 @@ void add_squares(Backend& backend, const model::LoraAdapter& adapter, std::span<
   CHECK(sums.size() == 2 * adapter.modules().size(), sums.size());
   for (const model::LoraModule& module : adapter.modules()) {
     for (const TensorView& gradient : {module.d_a, module.d_b}) {
-      if (!gradient.empty()) sums.front() += ops::sum_of_squares(backend, gradient);
+      if (!gradient.empty() && !module.is_copy) {
+        sums.front() += ops::sum_of_squares(backend, gradient);
+      }
       sums = sums.subspan(1);
     }
   }
@@ -79,13 +81,15 @@ BaseTrainer::BaseTrainer(const Backend& backend, const model::ModelWeights& weig
     tied_memory_ = Memory(allocator_, shape.num_elements() * dtype_bytes(DType::kF32));
     gradients_.d_tied_head = TensorView(tied_memory_.data(), DType::kF32, shape);
   }
-  if (!weights.layers().mtp_layer()) return;
-  const Shape& shape = weights.table()[weights.embedding_index()].shape;
+  if (!weights.layers().mtp_layer() || !embedding.held) return;
+  // A first stage without the head has a place for what the last one's embedding accumulates.
+  const bool head_held = weights.table()[weights.head_index()].held;
+  const Shape& shape = embedding.shape;
   const int64_t bytes = Arena::aligned(shape.num_elements() * dtype_bytes(DType::kF32));
-  mtp_memory_ = Memory(allocator_, 2 * bytes);
+  mtp_memory_ = Memory(allocator_, (head_held ? 2 : 1) * bytes);
   char* base = static_cast<char*>(mtp_memory_.data());
   gradients_.d_mtp_embedding = TensorView(base, DType::kF32, shape);
-  gradients_.d_mtp_head = TensorView(base + bytes, DType::kF32, shape);
+  if (head_held) gradients_.d_mtp_head = TensorView(base + bytes, DType::kF32, shape);
 }
 
 std::vector<TensorView> BaseTrainer::views(TensorView flat) const {
@@ -172,7 +176,7 @@ void BaseTrainer::add_squares(Backend& backend, std::span<double> sums) const {
   CHECK(sums.size() == gradients_.d_weight.size(), sums.size());
   for (size_t index = 0; index < sums.size(); ++index) {
     const TensorView& gradient = gradients_.d_weight[index];
-    // A tied matrix that two stages hold is the first one's.
+    // Of an embedding that two stages hold, the first one's.
     const bool counted = index != weights_.embedding_index() || weights_.begins();
     if (!gradient.empty() && counted) sums[index] += ops::sum_of_squares(backend, gradient);
   }

@@ -105,11 +105,13 @@ TrainJob::Losses TrainJob::run_step(const std::vector<Pass>& passes, float weigh
   const api::BatchResult result = run(data_.train.examples, all, weight, gradients);
   auto sequence = result.sequences.begin();
   for (const Pass& pass : passes) {
-    double of_pass = 0;
+    Losses of_pass;
     for (size_t i = 0; i < pass.size(); ++i, ++sequence) {
-      for (const float value : sequence->losses) of_pass += static_cast<double>(value);
+      for (const float value : sequence->losses) of_pass.decoder += static_cast<double>(value);
+      for (const float value : sequence->mtp_losses) of_pass.mtp += static_cast<double>(value);
     }
-    losses.decoder += of_pass;
+    losses.decoder += of_pass.decoder;
+    losses.mtp += of_pass.mtp;
   }
   return losses;
 }

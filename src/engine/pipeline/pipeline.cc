@@ -136,6 +136,7 @@ api::BatchResult Pipeline::run(const api::Batch& batch, api::TensorSink* sink) {
   gather_results(batch, sink);
   for (const api::SequenceResult& sequence : result.sequences) {
     for (const float loss : sequence.losses) result.loss_sum += static_cast<double>(loss);
+    for (const float loss : sequence.mtp_losses) result.mtp_loss_sum += static_cast<double>(loss);
   }
   return result;
 }
@@ -155,18 +156,23 @@ void Pipeline::run_actions(const api::Batch& batch, const BatchCuts& cuts) {
 
 // From the last stage to every rank.
 void Pipeline::share_losses(const api::Batch& batch, api::BatchResult& result) {
+  using Values = std::vector<float> api::SequenceResult::*;
+  constexpr Values kLists[] = {&api::SequenceResult::logprobs, &api::SequenceResult::losses,
+                               &api::SequenceResult::mtp_losses};
+  const std::span lists = std::span(kLists).first(batch.mtp_weight > 0.0f ? 3 : 2);
   shared_.clear();
   size_t count = 0;
   for (const api::Sequence& sequence : batch.sequences) {
-    count += 2 * sequence.datum->tokens.size() *
+    count += lists.size() * sequence.datum->tokens.size() *
              static_cast<size_t>(sequence.datum->targets_per_token());
   }
   const int owner = rank_of(plan_.num_stages() - 1);
   const auto bytes = static_cast<int64_t>(count * sizeof(float));
   if (comm_.rank() == owner) {
     for (const api::SequenceResult& sequence : result.sequences) {
-      shared_.insert(shared_.end(), sequence.logprobs.begin(), sequence.logprobs.end());
-      shared_.insert(shared_.end(), sequence.losses.begin(), sequence.losses.end());
+      for (const Values list : lists) {
+        shared_.insert(shared_.end(), (sequence.*list).begin(), (sequence.*list).end());
+      }
     }
     CHECK(shared_.size() == count, shared_.size(), count);
     for (int rank = 0; rank < comm_.size(); ++rank) {
@@ -180,8 +186,8 @@ void Pipeline::share_losses(const api::Batch& batch, api::BatchResult& result) {
   for (size_t s = 0; s < batch.sequences.size(); ++s) {
     const api::Datum& datum = *batch.sequences[s].datum;
     const auto values = static_cast<int64_t>(datum.tokens.size()) * datum.targets_per_token();
-    for (std::vector<float>* part : {&result.sequences[s].logprobs, &result.sequences[s].losses}) {
-      part->assign(next, next + values);
+    for (const Values list : lists) {
+      (result.sequences[s].*list).assign(next, next + values);
       next += values;
     }
   }
@@ -193,6 +199,7 @@ void Pipeline::gather_results(const api::Batch& batch, api::TensorSink* sink) {
   const model::ModelConfig& c = engine().config();
   const int last = plan_.num_stages() - 1;
   const bool wants_final = batch.want_hidden_states && c.streams;
+  const bool wants_mtp = batch.want_logits && batch.mtp_weight > 0.0f;
   if (is_first_rank()) {
     CHECK(sink != nullptr || !(batch.want_hidden_states || batch.want_logits));
     if (batch.want_hidden_states) {
@@ -200,6 +207,7 @@ void Pipeline::gather_results(const api::Batch& batch, api::TensorSink* sink) {
     }
     if (wants_final) sink->add("final_hidden", {total, c.hidden_size});
     if (batch.want_logits) sink->add("logits", {total, c.vocab_size});
+    if (wants_mtp) sink->add("mtp_logits", {total, c.vocab_size});
   }
   for (int stage = 0; batch.want_hidden_states && stage <= last; ++stage) {
     const model::LayerRange& range = plan_.layers[static_cast<size_t>(stage)];
@@ -209,6 +217,7 @@ void Pipeline::gather_results(const api::Batch& batch, api::TensorSink* sink) {
   }
   if (wants_final) gather_result("final_hidden", last, sink, 0, total * c.hidden_size);
   if (batch.want_logits) gather_result("logits", last, sink, 0, total * c.vocab_size);
+  if (wants_mtp) gather_result("mtp_logits", last, sink, 0, total * c.vocab_size);
 }
 
 // A stage's part of a result: `count` values, which are those from `first` on of the whole.
@@ -248,6 +257,7 @@ api::StepResult Pipeline::step(api::AdapterSlot slot, const api::AdamW& adamw) {
 api::StepResult Pipeline::step_adapter(api::AdapterSlot slot, const api::AdamW& adamw) {
   const model::LoraAdapter& own = engine().adapter(slot);
   if (!own.trains() || !own.has_gradient) return {.stepped = false, .step = own.step};
+  finish_adapter_gradients(slot);
   sums_.assign(2 * own.modules().size(), 0.0);
   for (const auto& runner : runners_) {
     train::add_squares(runner->engine().backend(), runner->engine().adapter(slot), sums_);
@@ -270,27 +280,58 @@ void Pipeline::enable_base_steps(const train::BaseStep& how) {
   for (const auto& runner : runners_) runner->engine().enable_base_steps(how);
 }
 
-// One matrix that the first stage gathers from and the last one multiplies by has a gradient of
-// either: each gets the other's, and adds the two in one order.
+// Each gets the other's, so that both add them in one order.
+void Pipeline::swap_between_ends(FunctionRef<SharedGradients(Engine&)> shared) {
+  if (plan_.num_stages() == 1) return;
+  const int last_stage = plan_.num_stages() - 1;
+  StageRunner* first = stage_here(0);
+  StageRunner* last = stage_here(last_stage);
+  const auto send = [&](int stage, int64_t tag, std::span<const TensorView> views) {
+    for (const TensorView& view : views) {
+      if (!view.empty()) comm_.send(rank_of(stage), gather_tag(plan_) + tag, view);
+    }
+  };
+  const auto receive = [&](int stage, int64_t tag, std::span<const TensorView> views) {
+    for (const TensorView& view : views) {
+      if (!view.empty()) comm_.receive(rank_of(stage), gather_tag(plan_) + tag, view);
+    }
+  };
+  if (first != nullptr) send(last_stage, 0, shared(first->engine()).of_first);
+  if (last != nullptr) {
+    const SharedGradients views = shared(last->engine());
+    send(0, 1, views.of_last);
+    receive(0, 0, views.of_first);
+  }
+  if (first != nullptr) receive(last_stage, 1, shared(first->engine()).of_last);
+}
+
+// The last stage reads the embedding for multi-token prediction.
+void Pipeline::finish_adapter_gradients(api::AdapterSlot slot) {
+  if (engine().config().use_mtp && engine().adapter(slot).find(-1, model::kEmbedding) != nullptr) {
+    swap_between_ends([&](Engine& stage) -> SharedGradients {
+      const model::LoraAdapter& adapter = stage.adapter(slot);
+      const model::LoraModule& own = *adapter.find(-1, model::kEmbedding);
+      const model::LoraModule& again = *adapter.find(-1, model::kMtpEmbedding);
+      return {.of_first = {own.d_a, own.d_b}, .of_last = {again.d_a, again.d_b, {}}};
+    });
+  }
+  for (const auto& runner : runners_) {
+    runner->engine().adapter(slot).finish_gradients(runner->engine().backend());
+  }
+}
+
+// The first stage gathers from the embedding; the last one multiplies by it where it is tied to the
+// head, and gathers from it for multi-token prediction.
 void Pipeline::finish_base_gradients() {
-  if (plan_.num_stages() > 1 && engine().config().tie_word_embeddings) {
-    const int last_stage = plan_.num_stages() - 1;
-    StageRunner* first = stage_here(0);
-    StageRunner* last = stage_here(last_stage);
-    const auto gradients = [](StageRunner* runner) {
-      return runner->engine().base_trainer().gradients();
-    };
-    const size_t index = engine().model().weights->embedding_index();
-    if (first != nullptr) {
-      comm_.send(rank_of(last_stage), gather_tag(plan_), gradients(first)->d_weight[index]);
-    }
-    if (last != nullptr) {
-      comm_.send(rank_of(0), gather_tag(plan_) + 1, gradients(last)->d_tied_head);
-      comm_.receive(rank_of(0), gather_tag(plan_), gradients(last)->d_weight[index]);
-    }
-    if (first != nullptr) {
-      comm_.receive(rank_of(last_stage), gather_tag(plan_) + 1, gradients(first)->d_tied_head);
-    }
+  const model::ModelConfig& c = engine().config();
+  if (c.tie_word_embeddings || c.use_mtp) {
+    swap_between_ends([&](Engine& stage) -> SharedGradients {
+      const model::BaseGradients& gradients = *stage.base_trainer().gradients();
+      const size_t index = stage.model().weights->embedding_index();
+      return {.of_first = {gradients.d_weight[index], {}},
+              .of_last = {gradients.d_tied_head, gradients.d_mtp_embedding,
+                          c.tie_word_embeddings ? gradients.d_mtp_head : TensorView()}};
+    });
   }
   for (const auto& runner : runners_) {
     runner->engine().base_trainer().finish_gradients(runner->engine().backend());

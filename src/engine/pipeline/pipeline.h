@@ -9,10 +9,12 @@
 //   });
 // Engine thread of its rank only.
 #pragma once
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "engine/pipeline/stage_runner.h"
 
 namespace strata::engine {
@@ -45,8 +47,10 @@ class Pipeline {
   api::BatchResult run(const api::Batch& batch, api::TensorSink* sink = nullptr);
   // As Engine::step.
   api::StepResult step(api::AdapterSlot slot, const api::AdamW& adamw);
+  // Before gradients are read: what two stages hold of one matrix is added up on both.
+  void finish_adapter_gradients(api::AdapterSlot slot);
 
-  // Base training. finish: what two stages hold of one matrix is added up on both.
+  // Base training. finish: likewise.
   void enable_base_steps(const train::BaseStep& how);
   void finish_base_gradients();
   void zero_base_gradients();
@@ -64,6 +68,13 @@ class Pipeline {
   void run_actions(const api::Batch& batch, const BatchCuts& cuts);
   void share_losses(const api::Batch& batch, api::BatchResult& result);
   void gather_results(const api::Batch& batch, api::TensorSink* sink);
+  // What the first and the last stage accumulate of a matrix that both hold, each with a place for
+  // the other's; unused ones are empty.
+  struct SharedGradients {
+    std::array<TensorView, 2> of_first;
+    std::array<TensorView, 3> of_last;
+  };
+  void swap_between_ends(FunctionRef<SharedGradients(Engine&)> shared);
   void gather_result(const std::string& name, int stage, api::TensorSink* sink, int64_t first,
                      int64_t count);
   double norm_of_sums();

@@ -23,7 +23,12 @@ int64_t training_bytes(Engine& engine, const PlanShape& shape) {
   const model::ModelWeights& weights = *engine.model().weights;
   const train::BaseTrainer& trainer = engine.base_trainer();
   bytes += (3 * weights.num_parameters() + trainer.num_second_moments()) * dtype_bytes(DType::kF32);
-  return bytes + engine.base_trainer().gradients()->d_tied_head.num_bytes();
+  const model::BaseGradients& gradients = *engine.base_trainer().gradients();
+  for (const TensorView& apart :
+       {gradients.d_tied_head, gradients.d_mtp_embedding, gradients.d_mtp_head}) {
+    if (!apart.empty()) bytes += apart.num_bytes();
+  }
+  return bytes;
 }
 
 }  // namespace

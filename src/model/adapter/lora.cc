@@ -113,6 +113,7 @@ LoraAdapter::LoraAdapter(Backend& backend, const ModelWeights& weights,
   for (const LoraModuleSpec& spec : specs) {
     LoraModule module = make_module(layers, spec, weights.compute_dtype(), backend.panel_width());
     held.push_back(whole || weights.holds(spec.layer, spec.target));
+    module.is_copy = !whole && module.is_embedding() && !weights.begins();
     module.a_offset = num_parameters_;
     module.b_offset = num_parameters_ + module.a.shape.num_elements();
     if (held.back()) {
@@ -140,7 +141,8 @@ LoraAdapter::LoraAdapter(Backend& backend, const ModelWeights& weights,
   }
   for (const int target : {kEmbedding, kHead}) {
     const LoraModule* module = layers.mtp_layer() ? find(-1, target) : nullptr;
-    if (module != nullptr) mtp_modules_[static_cast<size_t>(target)] = *module;
+    if (module == nullptr || !module->held()) continue;
+    mtp_modules_[static_cast<size_t>(target)] = *module;
   }
   list_packs();
 }

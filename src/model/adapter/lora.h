@@ -3,8 +3,9 @@
 // same layout once the adapter trains; products read panel copies in the compute type, refreshed
 // from the masters (refresh()). An adapter owns all of its memory, so nothing of one adapter can
 // move another, and its cost is its own size. On the weights of a stage it lists all modules, and
-// those of other stages have no memory. Engine thread only. Source of forms and
-// initialisation: PEFT tuners/lora/layer.py.
+// those of other stages have no memory; where the last stage reads the embedding too, for
+// multi-token prediction, it has the embedding's module as well. Engine thread only. Source of
+// forms and initialisation: PEFT tuners/lora/layer.py.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -54,6 +55,7 @@ struct LoraModule {
   int64_t num_halves = 1;
   float scale = 0.0f;
   int64_t a_offset = 0, b_offset = 0;  // elements, in the flat blocks
+  bool is_copy = false;                // of one that the first stage holds
 
   [[nodiscard]] bool held() const { return !a.empty(); }  // false: another stage's
   [[nodiscard]] bool is_embedding() const { return spec.layer < 0 && spec.target == kEmbedding; }

@@ -327,12 +327,6 @@ LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptio
   model.warnings = std::move(parsed.warnings);
   model.checkpoint = std::make_unique<CheckpointDir>(dir);
   model.config.use_mtp = uses_mtp(*model.checkpoint, model.config, options.mtp);
-  if (model.config.use_mtp && options.part) {
-    throw Error(ErrorCode::kUnsupported,
-                dir +
-                    ": multi-token prediction is not divided into stages yet; leave out "
-                    "--stages, or give --mtp-weight 0");
-  }
   if (!options.offload.empty()) model.files = std::make_unique<FileAllocator>(options.offload);
   model.weights = std::make_unique<ModelWeights>(backend, model.config, options.compute_dtype,
                                                  model.files.get(), options.part);

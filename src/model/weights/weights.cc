@@ -107,8 +107,6 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
   CHECK(compute_dtype == DType::kF32 || compute_dtype == DType::kBF16);
   CHECK(part_.first >= 0 && part_.last <= config.num_layers(), part_.first, part_.last);
   CHECK(part_.size() > 0 || config.num_layers() == 0, part_.first, part_.last);
-  // Multi-token prediction reads the embedding and the head.
-  CHECK(!config.use_mtp || (begins() && ends()), part_.first, part_.last);
   const int64_t panel_width = backend.panel_width();
   const Shape embed_shape = {config.vocab_size, config.hidden_size};
   const int64_t embed_bytes = matrix_bytes(embed_shape, compute_dtype, panel_width);
@@ -234,9 +232,9 @@ void ModelWeights::add_streams(int64_t panel_width) {
 void ModelWeights::add_mtp_head(int64_t panel_width) {
   const int64_t layer = config_.num_layers();
   for (const ParamRow& row : layer_table_.mtp_rows()) {
-    const size_t index =
-        add_parameter(make_parameter(config_, row, layer, 0),
-                      arena_.take(row_bytes(row, compute_dtype_, panel_width)), panel_width);
+    const int64_t bytes = row_bytes(row, compute_dtype_, panel_width);
+    const size_t index = add_parameter(make_parameter(config_, row, layer, 0),
+                                       ends() ? arena_.take(bytes) : nullptr, panel_width);
     bind_view(mtp_params_, row, index);
   }
   if (!config_.use_mtp || !config_.streams) return;

@@ -77,7 +77,8 @@ class ModelWeights {
   // Allocates zeroed parameters. compute_dtype is the type of products: f32 or bf16. With `files`
   // they lie there and not in the backend's memory; then passes say where they are (turn_to). With
   // `part` it holds those layers; the first of a model's parts has the embedding, the last one what
-  // comes after the layers, and both have a matrix that embedding and head share.
+  // comes after the layers, and both have the embedding where the last one reads it too: as its
+  // head, or for multi-token prediction.
   ModelWeights(const Backend& backend, const ModelConfig& config, DType compute_dtype,
                FileAllocator* files = nullptr, std::optional<LayerRange> part = {});
   ModelWeights(const ModelWeights&) = delete;
@@ -97,7 +98,7 @@ class ModelWeights {
   // Whether the target of an adapter is among what it holds; layer -1 outside the layers.
   [[nodiscard]] bool holds(int64_t layer, int target) const {
     if (layer >= 0) return holds_layer(layer);
-    return target == kEmbedding ? begins() : ends();
+    return target == kEmbedding ? begins() || (ends() && config_.use_mtp) : ends();
   }
   [[nodiscard]] const std::vector<Parameter>& table() const { return table_; }
   [[nodiscard]] std::vector<Parameter>& table() { return table_; }
@@ -151,7 +152,7 @@ class ModelWeights {
   // Without memory where it is another stage's.
   size_t add_parameter(Parameter parameter, void* memory, int64_t panel_width);
   [[nodiscard]] bool holds_embedding() const {
-    return begins() || (ends() && config_.tie_word_embeddings);
+    return begins() || (ends() && (config_.tie_word_embeddings || config_.use_mtp));
   }
   // Of a stack, those that it holds; and the first of them in the stack.
   struct HeldLayers {
