@@ -27,6 +27,8 @@ namespace {
 
 constexpr std::string_view kCustom = "custom:";
 constexpr std::string_view kOffload = "=offload";
+// MaxText's name for a stage's input, which is always kept: a custom policy may name it alone.
+constexpr std::string_view kIterationInputTag = "iteration_input";
 
 [[noreturn]] void refuse_recompute(const std::string& text) {
   std::string names = "none, full";
@@ -59,7 +61,7 @@ CustomTags custom_tags(const std::string& text) {
 // A tag that the model has no activation of would do nothing.
 void check_recompute_tags(engine::Engine& engine, const std::string& text) {
   if (!text.starts_with(kCustom)) return;
-  std::vector<std::string> known = {"lora_h"};
+  std::vector<std::string> known = {"lora_h", std::string(kIterationInputTag)};
   const engine::RecomputePlan plan = engine::describe_recompute(
       engine, {.pass_tokens = 64, .backward = true, .mtp = engine.config().use_mtp},
       model::Recompute::kNone);
@@ -87,6 +89,12 @@ model::Recompute parse_recompute(const std::string& text) {
   if (!text.starts_with(kCustom)) refuse_recompute(text);
   const CustomTags tags = custom_tags(text);
   return model::Recompute::keeping_in(tags.memory, tags.files);
+}
+
+bool keeps_layer_inputs(const std::string& recompute) {
+  if (!recompute.starts_with(kCustom)) return true;
+  const std::vector<std::string> tags = custom_tags(recompute).memory;
+  return std::find(tags.begin(), tags.end(), model::kLayerInputTag) != tags.end();
 }
 
 std::string offload_folder(const std::string& named) {

@@ -13,6 +13,9 @@ DType parse_dtype(const std::string& text, const model::ModelConfig& config);
 // "none", "full", a preset's name, or "custom:" and the tags that are kept, with commas, in files
 // those of "TAG=offload".
 model::Recompute parse_recompute(const std::string& text);
+// Whether the policy keeps the layers' inputs where a stage is made again as one: all do but a
+// custom one that does not name decoder_layer_input.
+bool keeps_layer_inputs(const std::string& recompute);
 // The folder of files without names: the one that was named, else that of temporary files.
 std::string offload_folder(const std::string& named);
 // Error{kInvalidArgument} where nothing can be offloaded to it.

@@ -81,6 +81,11 @@ void stage_rows(OptionTable& t, StageOptions& o, const std::string& schedule = "
   t.choice(
       "leftovers", o.leftovers, {"auto", "before", "after"},
       "before or after: equal stages, with the layers that are left over on the first or last");
+  t.choice("recompute-iterations", o.recompute_iterations, {"off", "on"},
+           "what --recompute does not keep of a stage is made again as one, at once before its "
+           "backward; custom without decoder_layer_input keeps a stage's input alone");
+  t.choice("recompute-layers", o.recompute_layers, {"off", "on"},
+           "of a stage: layer by layer; with both off everything is kept");
 }
 
 OptionRow& method_row(OptionTable& t, std::string& field) {

@@ -86,17 +86,36 @@ std::vector<LayerRange> divide(const StageOptions& options, const model::ModelCo
   return engine::balanced_layers(costs.layers, 0.0, costs.head, static_cast<int>(num_stages));
 }
 
+model::RecomputeRegions regions_of(const StageOptions& options, const std::string& recompute,
+                                   bool is_whole) {
+  const model::RecomputeRegions regions = {.iterations = options.recompute_iterations == "on",
+                                           .layers = options.recompute_layers == "on",
+                                           .keeps_layer_inputs = keeps_layer_inputs(recompute)};
+  if (regions.iterations == model::RecomputeRegions().iterations &&
+      regions.layers == model::RecomputeRegions().layers) {
+    return {};
+  }
+  if (is_whole) {
+    refuse(
+        "--recompute-iterations and --recompute-layers: of a model in stages; give --stages or "
+        "--microbatches");
+  }
+  if (regions.iterations && recompute == "none") {
+    refuse("--recompute-iterations on: --recompute none keeps everything; give another policy");
+  }
+  return regions;
+}
+
 std::unique_ptr<engine::Engine> make_stage(std::unique_ptr<Backend> backend,
                                            const EngineSetup& setup, const LayerRange& part,
                                            const engine::EngineOptions& options, bool tells) {
   const DType dtype =
       parse_dtype(setup.dtype, model::load_config(setup.model, setup.strict_config).config);
-  model::LoadedModel model = model::load_model(
-      *backend, setup.model,
-      {.compute_dtype = dtype,
-       .strict_config = setup.strict_config,
-       .mtp = setup.mtp,
-       .part = part});
+  model::LoadedModel model = model::load_model(*backend, setup.model,
+                                               {.compute_dtype = dtype,
+                                                .strict_config = setup.strict_config,
+                                                .mtp = setup.mtp,
+                                                .part = part});
   for (const std::string& warning : model.warnings) {
     if (tells) log(LogLevel::kWarning, warning);
   }
@@ -122,20 +141,23 @@ int threads_of(int rank, int num_ranks, int threads) {
   return std::max(1, all / num_ranks + (rank < all % num_ranks ? 1 : 0));
 }
 
-engine::PipelinePlan plan_stages(const model::ModelConfig& config, const StageOptions& options) {
+engine::PipelinePlan plan_stages(const model::ModelConfig& config, const StageOptions& options,
+                                 const std::string& recompute) {
   const schedule::Table table = find_schedule({.schedule = options.schedule,
                                                .num_ranks = options.stages,
                                                .ranks_option = "--stages",
                                                .num_microbatches = options.microbatches,
                                                .num_chunks = options.chunks,
                                                .forwarding_delay = options.forwarding_delay});
-  return engine::make_pipeline_plan(table, options.forwarding_delay,
-                                    divide(options, config, table.num_stages));
+  engine::PipelinePlan plan = engine::make_pipeline_plan(table, options.forwarding_delay,
+                                                         divide(options, config, table.num_stages));
+  plan.regions = regions_of(options, recompute, plan.is_whole());
+  return plan;
 }
 
 engine::PipelinePlan plan_stages(const EngineSetup& setup, const StageOptions& options) {
-  engine::PipelinePlan plan =
-      plan_stages(model::load_config(setup.model, setup.strict_config).config, options);
+  engine::PipelinePlan plan = plan_stages(
+      model::load_config(setup.model, setup.strict_config).config, options, setup.recompute);
   // A stage knows too little for the checks that make_engine makes.
   if (plan.num_stages() > 1) static_cast<void>(make_planning_engine(setup));
   return plan;
@@ -144,15 +166,18 @@ engine::PipelinePlan plan_stages(const EngineSetup& setup, const StageOptions& o
 std::unique_ptr<engine::Pipeline> make_pipeline(Comm& comm, const engine::PipelinePlan& plan,
                                                 const EngineSetup& setup,
                                                 engine::EngineOptions options) {
-  const model::Recompute recompute = parse_recompute(setup.recompute);
-  if (!plan.is_whole() && (recompute.offloads_any() || !setup.offload.empty())) {
+  EngineSetup own = setup;
+  if (!plan.regions.any()) own.recompute = "none";
+  const model::Recompute recompute = parse_recompute(own.recompute);
+  if (!plan.is_whole() && (recompute.offloads_any() || !own.offload.empty())) {
     throw Error(ErrorCode::kUnsupported,
                 "--offload and --stages or --microbatches: stages offload nothing yet; leave out "
                 "one of them");
   }
   std::vector<std::unique_ptr<engine::Engine>> engines;
+  options.regions = plan.regions;
   if (plan.num_stages() == 1) {
-    engines.push_back(make_engine(setup, options));
+    engines.push_back(make_engine(own, options));
     return std::make_unique<engine::Pipeline>(comm, plan, std::move(engines));
   }
   options.recompute = recompute;

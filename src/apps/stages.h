@@ -19,12 +19,17 @@ struct StageOptions {
   int forwarding_delay = 1;
   std::string layers_per_stage = "auto";  // or a number for each stage, with commas
   std::string leftovers = "auto";  // before, after: equal stages, and where what is left over goes
+  // Regions that --recompute makes again: a micro-batch's way through a stage, and each layer.
+  std::string recompute_iterations = "off";
+  std::string recompute_layers = "on";
   bool operator==(const StageOptions&) const = default;
 };
 
 // All checks, before anything is loaded. Errors name all numbers.
 engine::PipelinePlan plan_stages(const EngineSetup& setup, const StageOptions& options);
-engine::PipelinePlan plan_stages(const model::ModelConfig& config, const StageOptions& options);
+// `recompute` as --recompute has it.
+engine::PipelinePlan plan_stages(const model::ModelConfig& config, const StageOptions& options,
+                                 const std::string& recompute);
 
 // Forward and backward of each layer on a sequence of a usual length, and of the head.
 struct LayerCosts {

@@ -39,6 +39,7 @@ void Scratch::count(int64_t size, ScratchTag tag) {
 }
 
 void* Scratch::take(int64_t bytes, ScratchTag tag) {
+  if (held_ != nullptr && num_marks_ == 0) return held_->take(bytes, tag);
   const int64_t size = Arena::aligned(std::max<int64_t>(bytes, 1));
   if (allocator_ == nullptr) {
     const uintptr_t nowhere = uintptr_t{1} << (44 + number_);
@@ -90,9 +91,12 @@ Scratch::Mark::Mark(Scratch& scratch)
       block_(std::min(scratch.current_, std::max(scratch.num_blocks_ - 1, 0))),
       used_(scratch.num_blocks_ == 0 ? 0 : scratch.blocks_[block_].used),
       total_(scratch.total_),
-      first_take_(scratch.takes_.size()) {}
+      first_take_(scratch.takes_.size()) {
+  ++scratch.num_marks_;
+}
 
 Scratch::Mark::~Mark() {
+  --scratch_.num_marks_;
   scratch_.current_ = block_;
   if (scratch_.num_blocks_ > 0) scratch_.blocks_[block_].used = used_;
   scratch_.total_ = total_;
@@ -101,6 +105,16 @@ Scratch::Mark::~Mark() {
     scratch_.live_[take.tag].bytes -= take.bytes;
     scratch_.takes_.pop_back();
   }
+}
+
+Scratch::Hold::Hold(Scratch& scratch, Scratch& held) : scratch_(scratch) {
+  CHECK(&scratch != &held && scratch.held_ == nullptr && scratch.num_marks_ == 0);
+  scratch.held_ = &held;
+}
+
+Scratch::Hold::~Hold() {
+  CHECK(scratch_.total_ == 0 && scratch_.num_marks_ == 0, scratch_.total_, scratch_.num_marks_);
+  scratch_.held_ = nullptr;
 }
 
 }  // namespace strata

@@ -40,6 +40,7 @@ class Tensor {
       : memory_(allocator, shape.num_elements() * dtype_bytes(dtype)),
         view_(memory_.data(), dtype, shape) {}
   [[nodiscard]] TensorView view() const { return view_; }
+  [[nodiscard]] int64_t bytes() const { return memory_.size(); }
   operator TensorView() const { return view_; }  // NOLINT: an owner is used where a view is wanted
 
  private:
@@ -97,6 +98,20 @@ class Scratch {
     size_t first_take_;
   };
 
+  // While one lives, what is taken under no Mark of this scratch comes from `held`, where it stays:
+  // what work keeps for later lies apart from what it only works with, and this scratch, empty
+  // before and after, may serve other work between.
+  class Hold {
+   public:
+    Hold(Scratch& scratch, Scratch& held);
+    ~Hold();
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+
+   private:
+    Scratch& scratch_;
+  };
+
  private:
   explicit Scratch(int number) : number_(number) {}  // counts
   void count(int64_t size, ScratchTag tag);
@@ -114,6 +129,8 @@ class Scratch {
   static constexpr size_t kMaxTags = 48;
   static constexpr size_t kUsualTakes = 64;  // held at once by a lane; a pass's list grows beyond
   Allocator* allocator_ = nullptr;           // null: counts
+  Scratch* held_ = nullptr;                  // of a Hold
+  int num_marks_ = 0;                        // that live
   int number_ = 0;                           // of those that count
   Block blocks_[kMaxBlocks];
   int num_blocks_ = 0;

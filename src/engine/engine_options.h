@@ -15,6 +15,7 @@ struct EngineOptions {
   int64_t max_pages = 0;          // of the KV pool; 0: as many as memory holds
   int64_t max_states = 0;         // of sequences, likewise
   model::Recompute recompute = model::Recompute::kNone;
+  model::RecomputeRegions regions = {};  // of a stage whose passes a Pipeline runs
   // Rows that decode read, behind their last token, what multi-token prediction takes for the next
   // one: where that is what is sampled, a step gives two tokens. The model has its layer.
   bool speculate = false;

@@ -49,6 +49,7 @@ PassWork MicroBatch::lay_out(Engine& engine, const api::Batch& batch, size_t fir
                                          ? engine.base_trainer().gradients()
                                          : nullptr,
                    .recompute = engine.options().recompute,
+                   .regions = engine.options().regions,
                    .want_loss = batch.want_loss,
                    .inputs = {.targets = targets_,
                               .first_targets = first_targets_,

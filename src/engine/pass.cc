@@ -10,6 +10,9 @@
 namespace strata::engine {
 namespace {
 
+// Of the counting scratches beside a pass's own (Backend, PassMeter).
+constexpr int kBordersNumber = 3;
+
 // As many values of a result as `part` has, from value `first` on.
 std::span<float> rows_of(api::NamedTensor& out, int64_t first, const TensorView& part) {
   return std::span(out.values)
@@ -83,7 +86,7 @@ StagePass::StagePass(Backend& backend, Engine& engine, const PassWork& work, Pas
   pass_.adapter_gradients = work.adapter_gradients;
   pass_.base_gradients = work.base_gradients;
   const model::ModelWeights& weights = pass_.weights;
-  const Shape shape = {pass_.num_tokens(), weights.config().state_width()};
+  const Shape shape = border_shape();
   Scratch& scratch = backend.scratch();
   if (weights.ends()) {
     hidden_ = scratch.take(pass_.dtype(), {shape[0], weights.config().hidden_size}, "final_hidden");
@@ -93,12 +96,18 @@ StagePass::StagePass(Backend& backend, Engine& engine, const PassWork& work, Pas
     states_ = scratch.take(DType::kF32, {entries, shape[0], shape[1]}, "hidden_states");
   }
   state.tape.recompute = work.recompute;
+  state.tape.regions = work.regions;
   state.tape.first =
       weights.begins() ? TensorView() : scratch.take(pass_.dtype(), shape, "decoder_layer_input");
   state.tape.d = {};
 }
 
-void StagePass::forward() {
+Shape StagePass::border_shape() const {
+  return {pass_.num_tokens(), pass_.weights.config().state_width()};
+}
+
+void StagePass::forward(TensorView room) {
+  state_.tape.last_room = room;
   {
     const TraceSpan span = model::traced(pass_, "forward", "tokens", pass_.num_tokens());
     model::decoder_forward(pass_, state_.tape, work_.backward(), states_, hidden_);
@@ -130,13 +139,8 @@ void StagePass::loss() {
   run_mtp(pass_, work_, d_last_, state_);
 }
 
-TensorView StagePass::d_output() {
-  state_.tape.d =
-      pass_.take(DType::kF32, {pass_.num_tokens(), pass_.weights.config().state_width()});
-  return state_.tape.d;
-}
-
-void StagePass::backward() {
+void StagePass::backward(TensorView d) {
+  state_.tape.d = d;
   const TraceSpan span = model::traced(pass_, "backward", "tokens", pass_.num_tokens());
   model::decoder_backward(pass_, state_.tape, d_hidden_, d_last_);
 }
@@ -149,8 +153,20 @@ void run_pass(Backend& backend, Engine& engine, const PassWork& work, PassState&
   pass.forward();
   pass.loss();
   if (!work.want_loss || !work.backward()) return;
-  static_cast<void>(pass.d_output());
-  pass.backward();
+  pass.backward(backend.scratch().take(DType::kF32, pass.border_shape()));
+}
+
+void count_stage_pass(Backend& counter, Engine& engine, const PassWork& work, PassState& state) {
+  CHECK(counter.is_counting());
+  Scratch borders = Scratch::counting(kBordersNumber);
+  StagePass pass(counter, engine, work, state);
+  const bool ends = engine.model().weights->ends();
+  const DType dtype = engine.model().weights->compute_dtype();
+  pass.forward(ends ? TensorView() : borders.take(dtype, pass.border_shape()));
+  pass.loss();
+  if (work.want_loss && work.backward()) {
+    pass.backward(borders.take(DType::kF32, pass.border_shape()));
+  }
 }
 
 }  // namespace strata::engine

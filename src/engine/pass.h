@@ -19,6 +19,7 @@ struct PassWork {
   bool adapter_gradients = false;
   model::BaseGradients* base_gradients = nullptr;
   model::Recompute recompute = model::Recompute::kNone;
+  model::RecomputeRegions regions = {};
   bool want_loss = false;
   train::LossInputs inputs = {};
   std::span<float> logprobs = {};
@@ -44,27 +45,27 @@ struct PassState {
   std::vector<int32_t> all_rows_in_order;
 };
 
-// The caller holds a Mark of the backend's scratch for as long as this lives.
+// The caller holds a Mark of the backend's scratch for as long as this lives or, where other passes
+// run meanwhile, of a scratch that holds what this one keeps (Scratch::Hold).
 class StagePass {
  public:
   StagePass(Backend& backend, Engine& engine, const PassWork& work, PassState& state);
   StagePass(const StagePass&) = delete;
   StagePass& operator=(const StagePass&) = delete;
 
-  // [T, n D] what crosses the stage's borders. input(), of a stage that does not begin the model,
-  // is filled before forward(), which leaves output(); d_output(), of a stage that does not end it,
-  // before backward(), which leaves d_input() in its place.
+  // [T, n D] what crosses the stage's borders: a state of the compute type, and back its gradient
+  // in f32. input() is filled before the forward of a stage that does not begin the model.
+  [[nodiscard]] Shape border_shape() const;
   [[nodiscard]] TensorView input() const { return state_.tape.first; }
-  [[nodiscard]] TensorView output() const { return state_.tape.last; }
-  // Takes memory for the gradient: call once, before backward().
-  TensorView d_output();
-  [[nodiscard]] TensorView d_input() const { return state_.tape.d; }
 
-  // With hidden states and logits, where they are wanted.
-  void forward();
+  // With hidden states and logits, where they are wanted. Writes the output to `room`, of a stage
+  // that does not end the model; elsewhere it is empty.
+  void forward(TensorView room = {});
   // Of a stage that ends the model, where losses are wanted; nothing elsewhere.
   void loss();
-  void backward();
+  // d: the gradient of the output, of a stage that does not end the model, which becomes that of
+  // the input.
+  void backward(TensorView d);
 
  private:
   const PassWork work_;
@@ -77,5 +78,8 @@ class StagePass {
 };
 
 void run_pass(Backend& backend, Engine& engine, const PassWork& work, PassState& state);
+// What a pass does whose forward and backward lie apart, for its count: what crosses borders takes
+// no memory of it.
+void count_stage_pass(Backend& counter, Engine& engine, const PassWork& work, PassState& state);
 
 }  // namespace strata::engine

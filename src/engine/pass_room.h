@@ -25,6 +25,7 @@ class PassRoom {
   [[nodiscard]] const PassPlan& last_plan() const { return meter_.plan(); }
   // What a pass takes (borrowed until the next call), and room for it on backend().
   const PassPlan& count(FunctionRef<void(Backend&)> pass) { return meter_.count(pass); }
+  const PassPlan& count_held(FunctionRef<void(Backend&)> pass) { return meter_.count_held(pass); }
   void book(const PassPlan& plan) { engine::book(plan, *backend_, INT64_MAX); }
 
  private:

@@ -56,6 +56,12 @@ TensorView read_state(Pass& pass, TensorView state) {
   return x;
 }
 
+// The same of a layer whose input is nothing that is kept.
+TensorView take_state(Pass& pass) {
+  return pass.backend.scratch().take(
+      pass.dtype(), {pass.num_tokens(), pass.weights.config().state_width()}, kLayerInputTag);
+}
+
 // One layer in inference or with recompute: all but what is kept is gone when it returns.
 void forward_and_forget(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
                         const Recompute& recompute, TensorView out) {
@@ -80,6 +86,59 @@ void final_norm_backward(Pass& pass, TensorView last, TensorView d_final, Tensor
   if (c.streams) c.streams->ops().read_backward(pass, pass.weights.streams(), last, d_x, d_last);
 }
 
+// The layers where only the first one's input is kept of their inputs. What is kept of all layers
+// is taken before what goes.
+TensorView forward_as_one(Pass& pass, Tape& tape, TensorView x, TensorView hidden_states) {
+  CHECK(!tape.recompute.offloads_any());
+  const LayerRange& part = pass.weights.part();
+  for (int64_t layer = part.first; layer < part.last; ++layer) {
+    tape.layers.push_back(keep_layer(pass, layer, x, tape.pool));
+    take_kept(pass, layer, tape.layers.back(), tape.pool, tape.recompute);
+  }
+  const TensorView last = tape.last_room.empty() ? take_state(pass) : tape.last_room;
+  const Scratch::Mark mark(pass.backend.scratch());
+  TensorView between[2];
+  for (int64_t layer = part.first; layer < part.last; ++layer) {
+    if (!pass.backend.is_counting()) pass.weights.turn_to(layer, layer + 1);
+    keep_hidden_state(pass, hidden_states, layer - part.first, x);
+    TensorView& next = between[(layer - part.first) % 2];
+    const bool is_last = layer + 1 == part.last;
+    if (!is_last && next.empty()) next = take_state(pass);
+    LayerSaved& kept = tape.layers[static_cast<size_t>(layer - part.first)];
+    kept.states[0] = x;
+    x = is_last ? last : next;
+    forward_and_forget(pass, layer, kept, tape.pool, tape.recompute, x);
+  }
+  return last;
+}
+
+// Makes a stage again from what is kept: all of its layers or, where these are regions too, their
+// inputs.
+void make_stage_again(Pass& pass, Tape& tape) {
+  const TraceSpan span = traced(pass, "recompute stage", "tokens", pass.num_tokens());
+  const LayerRange& part = pass.weights.part();
+  const RecomputeRegions& regions = tape.regions;
+  tape.again.clear();
+  TensorView x = tape.layers.empty() ? TensorView() : tape.layers.front().states[0];
+  for (int64_t layer = part.first; layer < part.last; ++layer) {
+    if (!pass.backend.is_counting()) pass.weights.turn_to(layer, layer + 1);
+    LayerSaved kept = tape.layers[static_cast<size_t>(layer - part.first)];
+    const bool is_last = layer + 1 == part.last;
+    if (!regions.keeps_layer_inputs) kept.states[0] = x;
+    x = regions.keeps_layer_inputs || is_last ? TensorView() : take_state(pass);
+    if (!regions.layers) {
+      tape.again.push_back(save_rest(pass, layer, kept, tape.pool, tape.recompute));
+      decoder_layer_again(pass, layer, tape.again.back(), x);
+      continue;
+    }
+    tape.again.push_back(kept);
+    if (is_last) continue;
+    const Scratch::Mark mark(pass.backend.scratch());
+    const SavedPool::Mark saved_mark(tape.pool);
+    decoder_layer_again(pass, layer, save_rest(pass, layer, kept, tape.pool, tape.recompute), x);
+  }
+}
+
 }  // namespace
 
 void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hidden_states,
@@ -96,18 +155,23 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
   CHECK(!x.empty());
   TensorView other = wants_backward ? TensorView() : take_input(pass, part.first, recompute);
   if (begins) begin_state(pass, x);
-  for (int64_t layer = part.first; layer < part.last; ++layer) {
+  const bool as_one = wants_backward && part.size() > 0 && !recompute.keeps_all() &&
+                      tape.regions.iterations && !tape.regions.keeps_layer_inputs;
+  if (as_one) x = forward_as_one(pass, tape, x, hidden_states);
+  for (int64_t layer = part.first; layer < part.last && !as_one; ++layer) {
     if (!pass.backend.is_counting()) pass.weights.turn_to(layer, layer + 1);
     keep_hidden_state(pass, hidden_states, layer - part.first, x);
+    const bool is_given = layer + 1 == part.last && !tape.last_room.empty();
     if (!wants_backward) {
       const Scratch::Mark mark(scratch);
       const SavedPool::Mark saved_mark(tape.pool);
+      const TensorView out = is_given ? tape.last_room : other;
       forward_and_forget(pass, layer, keep_layer(pass, layer, x, tape.pool), tape.pool, recompute,
-                         other);
-      std::swap(x, other);
+                         out);
+      other = std::exchange(x, out);
       continue;
     }
-    const TensorView out = take_input(pass, layer + 1, recompute);
+    const TensorView out = is_given ? tape.last_room : take_input(pass, layer + 1, recompute);
     LayerSaved kept = keep_layer(pass, layer, x, tape.pool);
     if (tape.recompute.keeps_all()) {
       tape.layers.push_back(save_layer(pass, layer, kept, tape.pool));
@@ -142,12 +206,17 @@ void decoder_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_l
     final_norm_backward(pass, tape.last, d_final, d);
     if (!d_last.empty()) ops::add_into(pass.backend, d_last, d);
   }
+  const SavedPool::Mark stage_mark(tape.pool);
+  const bool as_one = tape.regions.makes_stage() && !tape.recompute.keeps_all();
+  if (as_one) make_stage_again(pass, tape);
+  const std::vector<LayerSaved>& layers = as_one ? tape.again : tape.layers;
+  const bool is_made = tape.recompute.keeps_all() || (as_one && !tape.regions.layers);
   for (int64_t layer = part.last - 1; layer >= part.first; --layer) {
     if (!pass.backend.is_counting()) pass.weights.turn_to(layer, layer - 1);
-    const LayerSaved& kept = tape.layers[static_cast<size_t>(layer - part.first)];
+    const LayerSaved& kept = layers[static_cast<size_t>(layer - part.first)];
     const Scratch::Mark layer_mark(scratch);
     pass.lists.saves.offloaded.read_ahead(pass.backend, layer - 1);
-    if (tape.recompute.keeps_all()) {
+    if (is_made) {
       decoder_layer_backward(pass, layer, kept, d);
     } else {
       const SavedPool::Mark saved_mark(tape.pool);

@@ -90,11 +90,11 @@ LayerSaved save_rest(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPoo
   return saved;
 }
 
-void decoder_layer_again(Pass& pass, int64_t layer, const LayerSaved& saved) {
+void decoder_layer_again(Pass& pass, int64_t layer, const LayerSaved& saved, TensorView out) {
   const TraceSpan span = traced(pass, "recompute", "layer", layer);
   LayerSaves& saves = pass.lists.saves;
   saves.known = {saves.kept.data() + saved.first_kept, saved.last_kept - saved.first_kept};
-  decoder_layer_forward(pass, layer, saved, {});
+  decoder_layer_forward(pass, layer, saved, out);
   saves.known = {};
 }
 

@@ -53,6 +53,21 @@ class Recompute {
   std::shared_ptr<const Table> table_;
 };
 
+// Where a pass in a pipeline makes again what it does not keep; the two switches of a stage in
+// MaxText. As a region of its own a layer is made again just before its backward, alone. As a
+// region the whole iteration (a micro-batch's way through a stage) is made again before the
+// stage's backward; of regions in one another, the iteration makes the layers' inputs and each
+// layer then itself. Not in regions, everything is kept. No choice changes a bit.
+struct RecomputeRegions {
+  bool iterations = false;
+  bool layers = true;
+  bool keeps_layer_inputs = true;  // of iterations; else they are made again, but for the first one
+  [[nodiscard]] bool any() const { return iterations || layers; }
+  // Whether something is made again before a stage's backward, and not layer by layer.
+  [[nodiscard]] bool makes_stage() const { return iterations && !(layers && keeps_layer_inputs); }
+  friend bool operator==(const RecomputeRegions&, const RecomputeRegions&) = default;
+};
+
 inline constinit const Recompute Recompute::kNone{true};
 inline constinit const Recompute Recompute::kFull{false};
 

@@ -72,6 +72,51 @@ TEST_F(TrainTest, MultiTokenPredictionTrainsBesideTheModel) {
   EXPECT_EQ(values_of(off.out, name), before);
 }
 
+// In stages the biases and the layer are on one stage each; files and losses are those of one, also
+// of a run that was killed.
+TEST_F(TrainTest, BothAreTheSameInStages) {
+  const auto run = [&](const char* out) {
+    TrainOptions o = options(out);
+    o.model = make_v4_model(/*mtp=*/true);
+    o.method = "full";
+    o.router_bias_rate = 0.01;
+    return o;
+  };
+  ASSERT_EQ(run_train(run("one")), 0);
+  TrainOptions divided = run("divided");
+  divided.stages = {.stages = 2, .schedule = "1f1b", .microbatches = 3};
+  EXPECT_TRUE(kill_after(divided, 15));
+  divided.resume = true;
+  ASSERT_EQ(run_train(divided), 0);
+  expect_same_files("one", "divided", {"model.safetensors", "trainer/optimizer.safetensors"});
+  const auto mtp_losses = [&](const std::string& out) {
+    std::vector<double> values;
+    for (const auto& record : report::read_metrics(root_ + "/" + out + "/metrics.jsonl")) {
+      const double loss = record.number("mtp_loss");
+      if (loss == loss) values.push_back(loss);
+    }
+    return values;
+  };
+  EXPECT_EQ(mtp_losses("divided").size(), 30u);
+  EXPECT_EQ(mtp_losses("divided"), mtp_losses("one"));
+  double moved = 0;
+  const std::string biases = "model.layers.1.mlp.gate.e_score_correction_bias";
+  for (const float value : values_of(divided.out, biases)) moved += std::abs(value);
+  EXPECT_GT(moved, 0.0);
+
+  TrainOptions adapter = options("adapter");
+  adapter.model = make_v4_model(/*mtp=*/true);
+  adapter.targets = "all-linear,embed_tokens,lm_head";
+  adapter.mtp_weight = 0.3;
+  adapter.steps = 5;
+  ASSERT_EQ(run_train(adapter), 0);
+  adapter.out = root_ + "/adapter-divided";
+  adapter.stages = {.stages = 2, .microbatches = 2};
+  ASSERT_EQ(run_train(adapter), 0);
+  expect_same_files("adapter", "adapter-divided",
+                    {"adapter_model.safetensors", "trainer/optimizer.safetensors"});
+}
+
 TEST_F(TrainTest, AnAdapterMayHaveMultiTokenPredictionToo) {
   TrainOptions o = options("adapter");
   o.model = make_v4_model(/*mtp=*/true);

@@ -1,4 +1,7 @@
 // strata train in stages: the files of one stage, also of runs that were killed.
+#include <boost/json.hpp>
+#include <map>
+
 #include "tests/apps/train_fixture.h"
 
 namespace strata::apps {
@@ -45,6 +48,118 @@ TEST_F(TrainTest, StagesChangeNoBitOfAllParameters) {
     expect_same_files(std::string("one-") + optimizer, std::string("divided-") + optimizer,
                       {"model.safetensors", "config.json", "tokenizer.json",
                        "trainer/optimizer.safetensors", "trainer/state.json"});
+  }
+}
+
+// Names, checkpoints and losses are those of a run that makes nothing again, whatever of a stage
+// is made again.
+TEST_F(TrainTest, RecomputeByStageChangesNoBit) {
+  TrainOptions one = options("one");
+  one.model = deep_model();
+  one.steps = 4;
+  one.dtype = "bf16";
+  ASSERT_EQ(run_train(one), 0);
+  struct Way {
+    const char *recompute, *iterations, *layers;
+  };
+  int count = 0;
+  for (const Way& way :
+       {Way{"full", "on", "off"}, Way{"full", "off", "off"}, Way{"save_qkv_proj", "on", "on"},
+        Way{"minimal", "off", "on"}, Way{"custom:iteration_input", "on", "off"},
+        Way{"custom:iteration_input,context,lora_h", "on", "on"}}) {
+    SCOPED_TRACE(way.recompute);
+    TrainOptions divided = one;
+    const std::string name = "divided" + std::to_string(count++);
+    divided.out = root_ + "/" + name;
+    divided.recompute = way.recompute;
+    divided.stages = {.stages = count % 2 == 0 ? 2 : 1,
+                      .schedule = "1f1b",
+                      .microbatches = 3,
+                      .recompute_iterations = way.iterations,
+                      .recompute_layers = way.layers};
+    ASSERT_EQ(run_train(divided), 0);
+    expect_same_files("one", name,
+                      {"adapter_model.safetensors", "adapter_config.json",
+                       "trainer/optimizer.safetensors", "trainer/state.json"});
+  }
+}
+
+TEST_F(TrainTest, RecomputeByStageSaysWhatItNeeds) {
+  TrainOptions o = options("out");
+  o.model = deep_model();
+  o.recompute = "full";
+  o.stages.recompute_iterations = "on";
+  EXPECT_EQ(fault(o),
+            "--recompute-iterations and --recompute-layers: of a model in stages; give --stages or "
+            "--microbatches");
+  o.stages.stages = 2;
+  o.recompute = "none";
+  EXPECT_EQ(fault(o),
+            "--recompute-iterations on: --recompute none keeps everything; give another policy");
+  EXPECT_FALSE(fs::exists(o.out));
+}
+
+// How many bars of each name a thread's row has.
+std::map<std::string, int> bars_of_row(const std::string& path, const std::string& row) {
+  std::map<std::string, int> names;
+  int64_t tid = -1;
+  const boost::json::value root = boost::json::parse(content(path));
+  for (const auto& event : root.at("traceEvents").as_array()) {
+    if (event.at("name") == "thread_name" && event.at("args").at("name").as_string() == row) {
+      tid = event.at("tid").as_int64();
+    }
+    if (event.at("ph") == "X" && event.at("tid") == tid) {
+      ++names[std::string(event.at("name").as_string())];
+    }
+  }
+  return names;
+}
+
+// The acceptance matrix of MaxText's PR #4288 in small: a model of Llama 2's shape, {normal,
+// circular} x per-stage recompute {off, on}: one loss log, the same checkpoints, and a timeline
+// each (bytes are tests/stages/recompute_test.cc).
+TEST_F(TrainTest, LlamaByScheduleAndRecomputeByStage) {
+  std::ofstream(root_ + "/config/config.json")
+      << R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+      "vocab_size": 4096, "hidden_size": 32, "intermediate_size": 88, "num_hidden_layers": 8,
+      "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 512,
+      "rms_norm_eps": 1e-05, "rope_theta": 10000, "tie_word_embeddings": false, "torch_dtype": "float32"})";
+  const std::string llama = root_ + "/llama";
+  ASSERT_EQ(run_init({.config = root_ + "/config", .out = llama, .seed = 1, .threads = 2}), 0);
+  TrainOptions one = options("one");
+  one.model = llama;
+  one.method = "full";
+  one.steps = 3;  // of an epoch, whose last step has few sequences
+  ASSERT_EQ(run_train(one), 0);
+  for (const bool circular : {false, true}) {
+    for (const bool recompute : {false, true}) {
+      const std::string name =
+          std::string(circular ? "circular" : "normal") + (recompute ? "-recompute" : "");
+      SCOPED_TRACE(name);
+      TrainOptions divided = one;
+      divided.out = root_ + "/" + name;
+      divided.trace = root_ + "/" + name + ".json";
+      divided.recompute = recompute ? "full" : "none";
+      divided.stages = {.stages = 2,
+                        .chunks = circular ? 2 : 1,
+                        .schedule = circular ? "circular" : "gpipe",
+                        .microbatches = 4,
+                        .recompute_iterations = recompute ? "on" : "off",
+                        .recompute_layers = recompute ? "off" : "on"};
+      ASSERT_EQ(run_train(divided), 0);
+      expect_same_files("one", name,
+                        {"model.safetensors", "config.json", "trainer/optimizer.safetensors",
+                         "trainer/state.json"});
+      // Steps, micro-batches and stages; evaluations have forwards alone.
+      const int backwards = 3 * 4 * (circular ? 2 : 1);
+      for (const char* row : {"rank 0", "rank 1"}) {
+        std::map<std::string, int> bars = bars_of_row(divided.trace, row);
+        EXPECT_EQ(bars["B"], backwards) << row;
+        EXPECT_GT(bars["F"], backwards) << row;
+        EXPECT_EQ(bars["optimizer step"], 3) << row;
+        EXPECT_EQ(bars["recompute stage"], recompute ? backwards : 0) << row;
+      }
+    }
   }
 }
 

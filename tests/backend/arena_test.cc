@@ -107,6 +107,26 @@ TEST(Scratch, GrowsInBlocksThatDoNotMove) {
       << "a repeated step must not grow again, first growth " << grown;
 }
 
+// What work keeps lies in another scratch, so that this one serves other work before it goes on.
+TEST(Scratch, HoldPutsWhatIsKeptElsewhere) {
+  Scratch scratch(cpu_allocator(), 4096), held(cpu_allocator(), 1024);
+  void *kept = nullptr, *temporary = nullptr;
+  {
+    const Scratch::Hold hold(scratch, held);
+    kept = scratch.take(100, "kept");
+    const Scratch::Mark mark(scratch);
+    temporary = scratch.take(200);
+    const Scratch::Mark inner(scratch);
+    scratch.take(300);
+  }
+  EXPECT_EQ(held.high_water(), 128);
+  EXPECT_EQ(held.peak_uses()[0].tag, "kept");
+  EXPECT_EQ(scratch.high_water(), 256 + 320);
+  EXPECT_EQ(scratch.take(100), temporary);
+  EXPECT_NE(held.take(100), kept);
+  EXPECT_EQ(held.high_water(), 256);
+}
+
 // A block that is too small for one step and a large enough one behind it: the step must find the
 // latter.
 TEST(Scratch, RepeatedLargeTakesReuseTheBlockThatFits) {

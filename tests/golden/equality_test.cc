@@ -143,18 +143,16 @@ TEST_P(Equality, OfStages) {
   const object& model = text == nullptr ? config : text->as_object();
   const int64_t layers = model.at("num_hidden_layers").as_int64();
   if (layers < 2) return;  // nothing to divide
-  if (const value* mtp = request_.if_contains("mtp");
-      mtp != nullptr && mtp->to_number<double>() > 0) {
-    GTEST_SKIP() << "stages of multi-token prediction are refused";
-  }
   const auto sequences = static_cast<int64_t>(request_.at("sequences").as_array().size());
   const auto& adapters = golden().adapters;
   const std::string most = std::to_string(std::min<int64_t>(sequences, 4));
   const std::vector<std::string> two_ranks = {"--stages",       "2", "--schedule", "1f1b",
                                               "--microbatches", most};
   const std::vector<std::string> stage_for_each_layer = {
-      "--chunks", std::to_string(layers), "--schedule", "circular", "--microbatches",
-      most,       "--recompute",          "full"};
+      "--chunks",    std::to_string(layers),   "--schedule",
+      "circular",    "--microbatches",         most,
+      "--recompute", "custom:iteration_input", "--recompute-iterations",
+      "on",          "--recompute-layers",     "off"};
   expect_same_bits(
       run(request_, adapters, GetParam().dtype == "f32" ? two_ranks : stage_for_each_layer),
       run(request_), "stages");

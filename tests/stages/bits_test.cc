@@ -2,6 +2,7 @@
 // test`, and all settings together with STRATA_STAGES=all (`make stages`).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <set>
 #include <tuple>
@@ -22,7 +23,8 @@ std::vector<StagedCase> all_cases() {
         for (const Kind kind : {Kind::kGpipe, Kind::kCircular, Kind::k1f1b, Kind::kInterleaved}) {
           if (chunks > 1 && (kind == Kind::kGpipe || kind == Kind::k1f1b)) continue;
           for (const bool parameters : {false, true}) {
-            for (const bool recompute : {false, true}) {
+            for (const Again again : {Again::kNothing, Again::kLayers, Again::kStage,
+                                      Again::kStageOfItsInput, Again::kBoth}) {
               for (const DType dtype : {DType::kF32, DType::kBF16}) {
                 cases.push_back({.model = model,
                                  .num_layers = ranks * chunks + 1,
@@ -32,7 +34,7 @@ std::vector<StagedCase> all_cases() {
                                  .num_chunks = chunks,
                                  .kind = kind,
                                  .num_microbatches = 2 * ranks,
-                                 .recompute = recompute});
+                                 .again = again});
               }
             }
           }
@@ -52,7 +54,7 @@ std::set<std::pair<Setting, Setting>> pairs_of(const StagedCase& c) {
       {2, c.num_chunks},
       {3, static_cast<int>(c.kind)},
       {4, c.parameters ? 1 : 0},
-      {5, c.recompute ? 1 : 0},
+      {5, static_cast<int>(c.again)},
       {6, c.dtype == DType::kF32 ? 1 : 0}};
   std::set<std::pair<Setting, Setting>> pairs;
   for (size_t i = 0; i < settings.size(); ++i) {
@@ -110,27 +112,99 @@ TEST(Stages, ThreeRanksOfTwoRepeatsUseTheirOwnWeights) {
 }
 
 TEST(Stages, OutputsSentWhileTheNextIsComputed) {
-  for (const bool recompute : {false, true}) {
+  for (const Again again : {Again::kNothing, Again::kLayers, Again::kBoth}) {
     const StagedCase c = {.num_layers = 5,
                           .num_ranks = 2,
                           .num_chunks = 2,
                           .kind = Kind::kCircular,
                           .num_microbatches = 4,
                           .forwarding_delay = 2,
-                          .recompute = recompute};
+                          .again = again};
     expect_same_bits(run_staged(c), run_whole(c));
   }
 }
 
+// Names and bits, whatever is made again.
 TEST(Stages, OneLayerEach) {
-  const StagedCase c = {.num_layers = 4, .num_ranks = 4, .kind = Kind::k1f1b};
-  expect_same_bits(run_staged(c), run_whole(c));
+  StagedCase c = {.num_layers = 4, .num_ranks = 4, .kind = Kind::k1f1b};
+  const Outcome whole = run_whole(c);
+  for (const Again again :
+       {Again::kNothing, Again::kLayers, Again::kStage, Again::kStageOfItsInput, Again::kBoth}) {
+    c.again = again;
+    expect_same_bits(run_staged(c), whole);
+  }
 }
 
 TEST(Stages, UnevenLayers) {
   StagedCase c = {.model = "deepseek_v4", .num_layers = 7, .num_ranks = 3};
   c.layers = {1, 4, 2};
   expect_same_bits(run_staged(c), run_whole(c));
+}
+
+// The peer lost the last of an odd number of DeepSeek-V4's layers.
+TEST(Stages, OddLayersOfDeepseekV4) {
+  for (const Kind kind : {Kind::kGpipe, Kind::kCircular}) {
+    const StagedCase c = {.model = "deepseek_v4_odd",
+                          .num_layers = 5,
+                          .parameters = true,
+                          .num_ranks = 2,
+                          .num_chunks = kind == Kind::kCircular ? 2 : 1,
+                          .kind = kind,
+                          .again = Again::kLayers};
+    const Outcome staged = run_staged(c);
+    EXPECT_TRUE(staged.contains("gradient model.layers.4.input_layernorm.weight"));
+    expect_same_bits(staged, run_whole(c));
+  }
+}
+
+// Its layer is the last stage's, with an embedding that the first one has too.
+TEST(Stages, MultiTokenPrediction) {
+  for (const bool parameters : {false, true}) {
+    for (const bool tied : {false, true}) {
+      for (const Kind kind : {Kind::k1f1b, Kind::kCircular}) {
+        const StagedCase c = {.model = "deepseek_v4_mtp",
+                              .num_layers = 4,
+                              .parameters = parameters,
+                              .dtype = tied ? DType::kF32 : DType::kBF16,
+                              .num_ranks = kind == Kind::k1f1b ? 3 : 1,
+                              .num_chunks = kind == Kind::k1f1b ? 1 : 4,
+                              .kind = kind,
+                              .num_microbatches = 3,
+                              .again = parameters ? Again::kNothing : Again::kBoth,
+                              .mtp = true,
+                              .tied = tied};
+        const Outcome whole = run_whole(c);
+        EXPECT_TRUE(whole.contains("mtp_logits"));
+        EXPECT_TRUE(whole.contains("trained mtp losses"));
+        expect_same_bits(run_staged(c), whole);
+      }
+    }
+  }
+}
+
+// Routers' biases move by the loads of all micro-batches, in either schedule.
+TEST(Stages, MutableStateOfRouters) {
+  for (const char* model : {"deepseek_moe", "deepseek_v4_mtp"}) {
+    for (const Kind kind : {Kind::kGpipe, Kind::kCircular, Kind::k1f1b}) {
+      const StagedCase c = {.model = model,
+                            .num_layers = 5,
+                            .parameters = true,
+                            .num_ranks = 2,
+                            .num_chunks = kind == Kind::kCircular ? 2 : 1,
+                            .kind = kind,
+                            .again = Again::kStageOfItsInput,
+                            .mtp = std::string(model) == "deepseek_v4_mtp",
+                            .router_bias_rate = 0.01};
+      const Outcome whole = run_whole(c);
+      int64_t moved = 0;
+      for (const auto& [name, values] : whole) {
+        if (name.find("correction_bias") == std::string::npos) continue;
+        moved += std::count_if(values.begin(), values.end(), [](float v) { return v != 0.0f; });
+      }
+      EXPECT_GT(moved, 4) << model;
+      expect_same_bits(run_staged(c), whole);
+    }
+  }
 }
 
 TEST(Stages, MoreMicrobatchesThanSequencesLeaveOutTheRest) {

@@ -2,11 +2,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstring>
 #include <limits>
+#include <map>
+#include <numeric>
 
 #include "backend/thread_comm.h"
 #include "base/error.h"
 #include "engine/pipeline/stage_plan.h"
+#include "model/blocks/moe.h"
 #include "schedule/csv.h"
 #include "tests/stages/staged_run.h"
 
@@ -136,15 +141,8 @@ TEST(Pipeline, FaultOfABatchIsAnErrorOnAllRanks) {
   api::Datum datum = {.tokens = {1, 2, 1'000'000}, .targets = {2, 3, 4}};
   api::Batch batch = {.sequences = {{.datum = &datum}}};
   const auto run = [&] {
-    run_ranks(plan.num_ranks(), [&](Comm& comm) {
-      auto backend = std::make_unique<Backend>(choose_cpu_path(), 1);
-      auto model = model::init_model(*backend, staged_config(c), DType::kF32, 3,
-                                     plan.layers[static_cast<size_t>(comm.rank())]);
-      std::vector<std::unique_ptr<Engine>> engines;
-      engines.push_back(
-          std::make_unique<Engine>(std::move(backend), std::move(model), EngineOptions()));
-      Pipeline(comm, plan, std::move(engines)).run(batch);
-    });
+    run_ranks(plan.num_ranks(),
+              [&](Comm& comm) { Pipeline(comm, plan, staged_engines(c, comm, plan)).run(batch); });
   };
   try {
     run();
@@ -171,16 +169,7 @@ TEST(StagePlans, AreWhatIsTaken) {
                           .targets = std::vector<int32_t>(9, 2)};
       datum.inputs[api::LossInput::kWeights].assign(9, 1.0f);
       run_ranks(plan.num_ranks(), [&](Comm& comm) {
-        std::vector<std::unique_ptr<Engine>> engines;
-        for (const int stage : plan.stages_of(comm.rank())) {
-          auto backend = engines.empty() ? std::make_unique<Backend>(choose_cpu_path(), 1)
-                                         : Backend::beside(engines.front()->backend());
-          auto model = model::init_model(*backend, staged_config(c), DType::kF32, 3,
-                                         plan.layers[static_cast<size_t>(stage)]);
-          engines.push_back(
-              std::make_unique<Engine>(std::move(backend), std::move(model), EngineOptions()));
-        }
-        Pipeline pipeline(comm, plan, std::move(engines));
+        Pipeline pipeline(comm, plan, staged_engines(c, comm, plan));
         const auto specs =
             model::adapter_specs(pipeline.engine().config(), {"all-linear", "lm_head"}, 2, 4.0);
         const api::AdapterSlot slot = pipeline.create_adapter(specs, 1);
@@ -200,6 +189,8 @@ TEST(StagePlans, AreWhatIsTaken) {
         for (const auto& runner : pipeline.stages()) {
           const StagePlan& planned = plans[static_cast<size_t>(runner->stage())];
           EXPECT_EQ(planned.pass_bytes, runner->pass_bytes()) << runner->stage();
+          EXPECT_EQ(planned.held_bytes, runner->held_bytes()) << runner->stage();
+          EXPECT_EQ(planned.border_bytes, runner->border_bytes()) << runner->stage();
           EXPECT_EQ(planned.peak_live, runner->peak_live()) << runner->stage();
           EXPECT_EQ(planned.weight_bytes, runner->engine().model().weights->num_bytes());
           EXPECT_GT(planned.training_bytes, runner->engine().adapter(slot).num_bytes() - 1);
@@ -217,6 +208,131 @@ TEST(StagePlans, AreWhatIsTaken) {
   }
 }
 
+// Keeps what each rank sends.
+class RecordingComm : public Comm {
+ public:
+  using Messages = std::map<int64_t, std::vector<std::byte>>;  // by tag
+  RecordingComm(Comm& comm, Messages& sent) : comm_(comm), sent_(sent) {}
+  [[nodiscard]] int rank() const override { return comm_.rank(); }
+  [[nodiscard]] int size() const override { return comm_.size(); }
+  void send_bytes(int to, int64_t tag, const void* data, int64_t bytes) override {
+    const auto* begin = static_cast<const std::byte*>(data);
+    sent_[tag].assign(begin, begin + bytes);
+    comm_.send_bytes(to, tag, data, bytes);
+  }
+  void receive_bytes(int from, int64_t tag, void* data, int64_t bytes) override {
+    comm_.receive_bytes(from, tag, data, bytes);
+  }
+
+ private:
+  Comm& comm_;
+  Messages& sent_;
+};
+
+// Chaining: what a stage is sent is the state that one stage has before that layer, for every
+// micro-batch, and back comes a gradient for each.
+TEST(Pipeline, EachStageIsSentTheStateBeforeItsLayers) {
+  for (const schedule::Kind kind : {schedule::Kind::kGpipe, schedule::Kind::kCircular}) {
+    const StagedCase c = {.model = "deepseek_v4",
+                          .num_layers = 5,
+                          .num_ranks = 2,
+                          .num_chunks = kind == schedule::Kind::kCircular ? 2 : 1,
+                          .kind = kind,
+                          .num_microbatches = 2,
+                          .again = Again::kStageOfItsInput};
+    const PipelinePlan plan = staged_plan(c);
+    std::vector<api::Datum> data;
+    for (const size_t length : {5, 3}) {
+      data.push_back({.tokens = std::vector<int32_t>(length, static_cast<int32_t>(length)),
+                      .targets = std::vector<int32_t>(length, 7)});
+    }
+    api::Batch batch = {.gradients = api::Gradients::kParameters};
+    for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum});
+    std::vector<RecordingComm::Messages> sent(static_cast<size_t>(plan.num_ranks()));
+    run_ranks(plan.num_ranks(), [&](Comm& comm) {
+      RecordingComm recording(comm, sent[static_cast<size_t>(comm.rank())]);
+      Pipeline pipeline(recording, plan, staged_engines(c, comm, plan));
+      pipeline.run(batch);
+    });
+    auto backend = std::make_unique<Backend>(choose_cpu_path(), 1);
+    auto model = model::init_model(*backend, staged_config(c), c.dtype, 3);
+    Engine whole(std::move(backend), std::move(model), {});
+    api::Batch wanted = batch;
+    wanted.gradients = api::Gradients::kNone;
+    wanted.want_hidden_states = true;
+    api::TensorSink sink;
+    whole.run(wanted, &sink);
+    const api::NamedTensor& states = sink.at("hidden_states");
+    const int64_t rows = states.shape[1], width = states.shape[2];
+    for (int stage = 0; stage < plan.num_stages(); ++stage) {
+      for (int m = 0; m < 2; ++m) {
+        SCOPED_TRACE(stage * 10 + m);
+        const int64_t tag = 2 * (static_cast<int64_t>(stage) * 2 + m);
+        if (stage > 0) {
+          const RecordingComm::Messages& from =
+              sent[static_cast<size_t>(plan.ranks[static_cast<size_t>(stage - 1)])];
+          const int64_t layer = plan.layers[static_cast<size_t>(stage)].first;
+          const float* want = states.values.data() + (layer * rows + (m == 0 ? 0 : 5)) * width;
+          const std::vector<std::byte>& got = from.at(tag);
+          ASSERT_EQ(std::ssize(got), (m == 0 ? 5 : 3) * width * dtype_bytes(DType::kF32));
+          EXPECT_EQ(std::memcmp(got.data(), want, got.size()), 0);
+        }
+        if (stage + 1 < plan.num_stages()) {
+          const RecordingComm::Messages& from =
+              sent[static_cast<size_t>(plan.ranks[static_cast<size_t>(stage + 1)])];
+          EXPECT_EQ(std::ssize(from.at(tag + 1)),
+                    (m == 0 ? 5 : 3) * width * dtype_bytes(DType::kF32));
+        }
+      }
+    }
+  }
+}
+
+// Bubbles compute nothing, so that a stage counts the rows of its tokens and no others, once.
+TEST(Pipeline, LoadsAreThoseOfTheTokens) {
+  for (const schedule::Kind kind : {schedule::Kind::kGpipe, schedule::Kind::kCircular}) {
+    for (const Again again : {Again::kNothing, Again::kLayers, Again::kBoth}) {
+      const StagedCase c = {.model = "deepseek_moe",
+                            .num_layers = 6,
+                            .num_ranks = 3,
+                            .num_chunks = kind == schedule::Kind::kCircular ? 2 : 1,
+                            .kind = kind,
+                            .num_microbatches = 3,
+                            .again = again};
+      const PipelinePlan plan = staged_plan(c);
+      std::vector<api::Datum> data;
+      api::Batch batch = {.gradients = api::Gradients::kParameters};
+      for (const size_t length : {4, 6, 3}) {
+        data.push_back({.tokens = std::vector<int32_t>(length, static_cast<int32_t>(length)),
+                        .targets = std::vector<int32_t>(length, 7)});
+      }
+      for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum});
+      std::atomic<int> routers = 0;
+      run_ranks(plan.num_ranks(), [&](Comm& comm) {
+        Pipeline pipeline(comm, plan, staged_engines(c, comm, plan));
+        pipeline.enable_base_steps({.router_bias_rate = 0.5});
+        pipeline.run(batch);
+        for (const auto& runner : pipeline.stages()) {
+          Engine& engine = runner->engine();
+          const auto& loads = engine.base_trainer().gradients()->expert_loads;
+          for (const size_t index : engine.base_trainer().router_biases()) {
+            const model::Parameter& parameter = engine.model().weights->table()[index];
+            EXPECT_EQ(loads[index].empty(), !parameter.held);
+            if (!parameter.held) continue;
+            ++routers;
+            const auto* moe =
+                engine.config().find_block<model::MoeConfig>(parameter.layer, model::kMoe);
+            ASSERT_NE(moe, nullptr);
+            EXPECT_EQ(std::accumulate(loads[index].begin(), loads[index].end(), int64_t{0}),
+                      13 * moe->top_k);
+          }
+        }
+      });
+      EXPECT_EQ(routers, 3);  // each on one stage
+    }
+  }
+}
+
 // A gradient that is not finite is dropped on every stage, and weights stay as they were.
 TEST(Pipeline, DropsAGradientThatIsNotFinite) {
   const StagedCase c = {.num_layers = 4,
@@ -228,16 +344,7 @@ TEST(Pipeline, DropsAGradientThatIsNotFinite) {
   api::Datum datum = {.tokens = {1, 2, 3}, .targets = {2, 3, 4}};
   datum.inputs[api::LossInput::kWeights] = {1.0f, std::numeric_limits<float>::infinity(), 1.0f};
   run_ranks(plan.num_ranks(), [&](Comm& comm) {
-    std::vector<std::unique_ptr<Engine>> engines;
-    for (const int stage : plan.stages_of(comm.rank())) {
-      auto backend = engines.empty() ? std::make_unique<Backend>(choose_cpu_path(), 1)
-                                     : Backend::beside(engines.front()->backend());
-      auto model = model::init_model(*backend, staged_config(c), DType::kF32, 3,
-                                     plan.layers[static_cast<size_t>(stage)]);
-      engines.push_back(
-          std::make_unique<Engine>(std::move(backend), std::move(model), EngineOptions()));
-    }
-    Pipeline pipeline(comm, plan, std::move(engines));
+    Pipeline pipeline(comm, plan, staged_engines(c, comm, plan));
     const api::AdapterSlot slot = pipeline.create_adapter(
         model::adapter_specs(pipeline.engine().config(), {"all-linear"}, 2, 4.0), 1);
     const api::Batch batch = {.sequences = {{.datum = &datum, .slot = slot}},

@@ -36,8 +36,8 @@ std::deque<api::Datum> make_data(int64_t vocab) {
 }
 
 // Slots 0 (the base), 1 and 2 in turn.
-api::Batch make_batch(const std::deque<api::Datum>& data, bool adapters) {
-  api::Batch batch;
+api::Batch make_batch(const std::deque<api::Datum>& data, const StagedCase& c, bool adapters) {
+  api::Batch batch = {.mtp_weight = c.mtp ? 0.3f : 0.0f};
   int32_t slot = 0;
   for (const api::Datum& datum : data) {
     batch.sequences.push_back({.datum = &datum, .slot = api::AdapterSlot{slot}});
@@ -82,12 +82,19 @@ class WholeRun {
   api::BatchResult run(const api::Batch& batch, api::TensorSink* sink) {
     return engine_->run(batch, sink);
   }
+  void enable_base_steps(const train::BaseStep& how) { engine_->enable_base_steps(how); }
   double step(api::AdapterSlot slot) { return engine_->step(slot, kAdamW).grad_norm; }
   const model::LoraAdapter* adapter(api::AdapterSlot slot) { return &engine_->adapter(slot); }
   void finish() { engine_->base_trainer().finish_gradients(engine_->backend()); }
+  void finish_adapter(api::AdapterSlot slot) {
+    engine_->adapter(slot).finish_gradients(engine_->backend());
+  }
   std::vector<float> base(size_t index, bool gradient) {
     const train::BaseTrainer& trainer = engine_->base_trainer();
     return copy_of(gradient ? trainer.gradient(index) : trainer.master(index));
+  }
+  std::vector<float> router_bias(size_t index) {
+    return copy_of(engine_->base_trainer().router_bias(index));
   }
 
  private:
@@ -96,20 +103,8 @@ class WholeRun {
 
 class StagedRun {
  public:
-  StagedRun(const StagedCase& c, Comm& comm, const PipelinePlan& plan) {
-    std::vector<std::unique_ptr<Engine>> engines;
-    for (const int stage : plan.stages_of(comm.rank())) {
-      auto backend = engines.empty() ? std::make_unique<Backend>(choose_cpu_path(), 1)
-                                     : Backend::beside(engines.front()->backend());
-      auto model = model::init_model(*backend, staged_config(c), c.dtype, 3,
-                                     plan.layers[static_cast<size_t>(stage)]);
-      engines.push_back(std::make_unique<Engine>(
-          std::move(backend), std::move(model),
-          EngineOptions{.recompute =
-                            c.recompute ? model::Recompute::kFull : model::Recompute::kNone}));
-    }
-    pipeline_ = std::make_unique<Pipeline>(comm, plan, std::move(engines));
-  }
+  StagedRun(const StagedCase& c, Comm& comm, const PipelinePlan& plan)
+      : pipeline_(std::make_unique<Pipeline>(comm, plan, staged_engines(c, comm, plan))) {}
   Engine& engine() { return pipeline_->engine(); }
   void add_adapter(const std::vector<model::LoraModuleSpec>& specs) {
     pipeline_->for_adapter(pipeline_->create_adapter(specs, 11), stir);
@@ -117,21 +112,29 @@ class StagedRun {
   api::BatchResult run(const api::Batch& batch, api::TensorSink* sink) {
     return pipeline_->run(batch, sink);
   }
+  void enable_base_steps(const train::BaseStep& how) { pipeline_->enable_base_steps(how); }
   double step(api::AdapterSlot slot) { return pipeline_->step(slot, kAdamW).grad_norm; }
   const model::LoraAdapter* adapter(api::AdapterSlot slot) {
     return pipeline_->whole_adapter(slot);
   }
   void finish() { pipeline_->finish_base_gradients(); }
+  void finish_adapter(api::AdapterSlot slot) { pipeline_->finish_adapter_gradients(slot); }
   std::vector<float> base(size_t index, bool gradient) {
-    const Shape& shape = engine().model().weights->table()[index].shape;
-    std::vector<float> values(static_cast<size_t>(shape.num_elements()));
-    pipeline_->read_base(
-        index, gradient ? Pipeline::BaseValues::kGradients : Pipeline::BaseValues::kMasters,
-        values);
-    return values;
+    return read(index,
+                gradient ? Pipeline::BaseValues::kGradients : Pipeline::BaseValues::kMasters);
+  }
+  std::vector<float> router_bias(size_t index) {
+    return read(index, Pipeline::BaseValues::kRouterBias);
   }
 
  private:
+  std::vector<float> read(size_t index, Pipeline::BaseValues which) {
+    const Shape& shape = engine().model().weights->table()[index].shape;
+    std::vector<float> values(static_cast<size_t>(shape.num_elements()));
+    pipeline_->read_base(index, which, values);
+    return values;
+  }
+
   std::unique_ptr<Pipeline> pipeline_;
 };
 
@@ -146,6 +149,7 @@ void put_trained(Run& run, const StagedCase& c, const std::string& what, bool gr
     return;
   }
   for (int32_t slot = 1; slot <= 2; ++slot) {
+    if (gradient) run.finish_adapter(api::AdapterSlot{slot});
     const model::LoraAdapter* adapter = run.adapter(api::AdapterSlot{slot});
     if (adapter == nullptr) continue;
     for (const model::LoraModule& module : adapter->modules()) {
@@ -168,8 +172,10 @@ void put_losses(const api::BatchResult& result, const std::string& what, Outcome
   for (const api::SequenceResult& sequence : result.sequences) {
     for (const float value : sequence.logprobs) out[what + " logprobs"].push_back(value);
     for (const float value : sequence.losses) out[what + " losses"].push_back(value);
+    for (const float value : sequence.mtp_losses) out[what + " mtp losses"].push_back(value);
   }
   put_double(result.loss_sum, out[what + " sum"]);
+  put_double(result.mtp_loss_sum, out[what + " mtp sum"]);
 }
 
 template <typename Run>
@@ -180,13 +186,16 @@ Outcome outcome_of(Run& run, const StagedCase& c) {
     run.add_adapter(model::adapter_specs(run.engine().config(),
                                          {"all-linear", "embed_tokens", "lm_head"}, rank, 16.0));
   }
-  api::Batch scored = make_batch(data, /*adapters=*/true);
+  if (c.router_bias_rate > 0.0) {
+    run.enable_base_steps({.router_bias_rate = c.router_bias_rate});
+  }
+  api::Batch scored = make_batch(data, c, /*adapters=*/true);
   scored.want_hidden_states = scored.want_logits = true;
   api::TensorSink sink;
   put_losses(run.run(scored, &sink), "scored", out);
   for (const auto& [name, tensor] : sink.tensors()) out[name] = tensor.values;
 
-  api::Batch batch = make_batch(data, true);
+  api::Batch batch = make_batch(data, c, true);
   batch.gradients = c.parameters ? api::Gradients::kParameters : api::Gradients::kAdapters;
   put_losses(run.run(batch, nullptr), "trained", out);
   if (c.parameters) run.finish();
@@ -200,7 +209,24 @@ Outcome outcome_of(Run& run, const StagedCase& c) {
     }
   }
   put_trained(run, c, "value", false, out);
+  for (const size_t index : run.engine().base_trainer().router_biases()) {
+    out[run.engine().model().weights->table()[index].name] = run.router_bias(index);
+  }
   return out;
+}
+
+model::Recompute recompute_of(Again again) {
+  switch (again) {
+    case Again::kNothing:
+      return model::Recompute::kNone;
+    case Again::kLayers:
+    case Again::kStage:
+    case Again::kStageOfItsInput:
+      return model::Recompute::kFull;
+    case Again::kBoth:
+      return model::Recompute::keeping({"query_proj", "context", "mlpwi_0", "branch", "lora_h"});
+  }
+  return {};
 }
 
 }  // namespace
@@ -209,7 +235,8 @@ void PrintTo(const StagedCase& c, std::ostream* out) {
   *out << c.model << " " << c.num_layers << " layers " << (c.parameters ? "full" : "lora")
        << (c.dtype == DType::kBF16 ? " bf16" : " f32") << " S=" << c.num_ranks
        << " R=" << c.num_chunks << " " << schedule::kind_name(c.kind) << " M=" << c.num_microbatches
-       << (c.recompute ? " recompute" : "");
+       << " again=" << static_cast<int>(c.again) << (c.mtp ? " mtp" : "") << (c.tied ? " tied" : "")
+       << (c.router_bias_rate > 0 ? " router biases" : "");
 }
 
 model::ModelConfig staged_config(const StagedCase& c) {
@@ -220,7 +247,30 @@ model::ModelConfig staged_config(const StagedCase& c) {
   for (int64_t layer = 0; layer < c.num_layers; ++layer) {
     config.layers.push_back(own[static_cast<size_t>(layer) % own.size()]);
   }
+  config.use_mtp = c.mtp;
+  config.tie_word_embeddings = config.tie_word_embeddings || c.tied;
   return config;
+}
+
+EngineOptions staged_options(const StagedCase& c) {
+  return {.recompute = recompute_of(c.again),
+          .regions = {.iterations = c.again >= Again::kStage,
+                      .layers = c.again == Again::kLayers || c.again == Again::kBoth,
+                      .keeps_layer_inputs = c.again <= Again::kStage}};
+}
+
+std::vector<std::unique_ptr<Engine>> staged_engines(const StagedCase& c, Comm& comm,
+                                                    const PipelinePlan& plan,
+                                                    const EngineOptions& options) {
+  std::vector<std::unique_ptr<Engine>> engines;
+  for (const int stage : plan.stages_of(comm.rank())) {
+    auto backend = engines.empty() ? std::make_unique<Backend>(choose_cpu_path(), 1)
+                                   : Backend::beside(engines.front()->backend());
+    auto model = model::init_model(*backend, staged_config(c), c.dtype, 3,
+                                   plan.layers[static_cast<size_t>(stage)]);
+    engines.push_back(std::make_unique<Engine>(std::move(backend), std::move(model), options));
+  }
+  return engines;
 }
 
 PipelinePlan staged_plan(const StagedCase& c) {

@@ -3,15 +3,21 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <ostream>
 #include <string>
 #include <vector>
 
+#include "backend/comm.h"
 #include "engine/engine.h"
 #include "engine/pipeline/plan.h"
 #include "schedule/generate.h"
 
 namespace strata::engine {
+
+// What stages make again: nothing; each layer; a stage as one, from all its layers' inputs or its
+// own alone; and a stage's layers from inputs that were made again, beside some activations.
+enum class Again : uint8_t { kNothing, kLayers, kStage, kStageOfItsInput, kBoth };
 
 struct StagedCase {
   std::string model = "qwen3";  // a folder of tests/golden; its layers are repeated
@@ -24,14 +30,27 @@ struct StagedCase {
   schedule::Kind kind = schedule::Kind::kGpipe;
   int num_microbatches = 4;
   int forwarding_delay = 1;
-  bool recompute = false;
+  Again again = Again::kNothing;
   std::vector<int64_t> layers = {};  // of each stage; empty: as even as they divide
+  // Of the training.
+  bool mtp = false;  // multi-token prediction as well
+  bool tied = false;
+  double router_bias_rate = 0.0;
 };
 
 void PrintTo(const StagedCase& c, std::ostream* out);
 
 model::ModelConfig staged_config(const StagedCase& c);
 PipelinePlan staged_plan(const StagedCase& c);
+EngineOptions staged_options(const StagedCase& c);
+// Of this rank's stages.
+std::vector<std::unique_ptr<Engine>> staged_engines(const StagedCase& c, Comm& comm,
+                                                    const PipelinePlan& plan,
+                                                    const EngineOptions& options);
+inline std::vector<std::unique_ptr<Engine>> staged_engines(const StagedCase& c, Comm& comm,
+                                                           const PipelinePlan& plan) {
+  return staged_engines(c, comm, plan, staged_options(c));
+}
 
 // By name: "hidden_states", "loss 3", "gradient model.layers.0.mlp.up_proj A", ...
 using Outcome = std::map<std::string, std::vector<float>>;

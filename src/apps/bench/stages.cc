@@ -36,7 +36,7 @@ class StagesBench {
         options_(options),
         config_(options.model.empty() ? bench_config(work.shape)
                                       : model::load_config(options.model, false).config),
-        plan_(plan_stages(config_, options.stages)),
+        plan_(plan_stages(config_, options.stages, work.recompute)),
         dtype_(parse_dtype(options.dtype, config_)) {}
 
   int run() {
@@ -47,7 +47,9 @@ class StagesBench {
 
  private:
   std::unique_ptr<engine::Pipeline> load(Comm& comm) const {
-    const engine::EngineOptions engine_options = {.recompute = parse_recompute(work_.recompute)};
+    const engine::EngineOptions engine_options = {
+        .recompute = plan_.regions.any() ? parse_recompute(work_.recompute) : model::Recompute(),
+        .regions = plan_.regions};
     if (!options_.model.empty()) {
       return make_pipeline(comm, plan_,
                            {.model = options_.model,

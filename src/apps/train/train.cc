@@ -65,7 +65,9 @@ std::string stages_table(TrainJob& job) {
                        {"weights", report::Align::kRight},
                        {"training", report::Align::kRight},
                        {"a pass", report::Align::kRight},
+                       {"it holds", report::Align::kRight},
                        {"in flight", report::Align::kRight},
+                       {"borders", report::Align::kRight},
                        {"together", report::Align::kRight}});
   for (size_t stage = 0; stage < plans.size(); ++stage) {
     const engine::StagePlan& plan = plans[stage];
@@ -74,7 +76,8 @@ std::string stages_table(TrainJob& job) {
                    fmt::format("{} to {}", layers.first, layers.last - 1),
                    report::format_bytes(plan.weight_bytes),
                    report::format_bytes(plan.training_bytes), report::format_bytes(plan.pass_bytes),
-                   std::to_string(plan.peak_live), report::format_bytes(plan.total())});
+                   report::format_bytes(plan.held_bytes), std::to_string(plan.peak_live),
+                   report::format_bytes(plan.border_bytes), report::format_bytes(plan.total())});
   }
   return table.text();
 }

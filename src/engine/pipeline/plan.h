@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "model/recompute.h"
 #include "model/weights/layer_table.h"
 #include "schedule/action.h"
 
@@ -13,6 +14,7 @@ struct PipelinePlan {
   schedule::Table table;                  // verified, with transfers
   std::vector<model::LayerRange> layers;  // of each stage, ascending
   std::vector<int> ranks;                 // of each stage
+  model::RecomputeRegions regions = {};
 
   [[nodiscard]] int num_stages() const { return static_cast<int>(layers.size()); }
   [[nodiscard]] int num_ranks() const { return table.num_ranks(); }

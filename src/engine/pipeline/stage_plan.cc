@@ -7,12 +7,40 @@ namespace {
 
 using schedule::Op;
 
-// In flight until what it computed has gone, which is an action of its own where the stage before
-// is on another rank.
-bool ends_flight(const PipelinePlan& plan, const schedule::Action& action) {
-  const auto stage = static_cast<size_t>(action.stage);
-  if (action.op == Op::kSendBackward) return true;
-  return action.op == Op::kBackward && (stage == 0 || plan.ranks[stage - 1] == plan.ranks[stage]);
+// Calls body with the actions of a stage, in their order.
+template <typename Body>
+void for_each_action(const PipelinePlan& plan, int stage, Body body) {
+  const int rank = plan.ranks[static_cast<size_t>(stage)];
+  for (const schedule::Slot& slot : plan.table.rows[static_cast<size_t>(rank)]) {
+    for (const schedule::Action& action : slot.actions()) {
+      if (action.stage == stage) body(action.op);
+    }
+  }
+}
+
+// States (or gradients) between the action that computes them and the one that sends them, at most;
+// what stays on the rank, or has nowhere to go, is let go at once.
+int64_t peak_waiting(const PipelinePlan& plan, int stage, Op computes, Op sends, int to_stage) {
+  const bool waits =
+      to_stage >= 0 && to_stage < plan.num_stages() &&
+      plan.ranks[static_cast<size_t>(to_stage)] != plan.ranks[static_cast<size_t>(stage)];
+  int64_t waiting = 0, most = 0;
+  for_each_action(plan, stage, [&](Op op) {
+    if (op == computes) most = std::max(most, waiting + 1);
+    if (op == computes && waits) ++waiting;
+    if (op == sends) --waiting;
+  });
+  return most;
+}
+
+int64_t border_bytes(const PipelinePlan& plan, int stage, Engine& engine, int64_t tokens) {
+  const int64_t values = tokens * engine.config().state_width();
+  const DType dtype = engine.model().weights->compute_dtype();
+  const int64_t states = stage + 1 == plan.num_stages()
+                             ? 0
+                             : peak_waiting(plan, stage, Op::kForward, Op::kSendForward, stage + 1);
+  const int64_t gradients = peak_waiting(plan, stage, Op::kBackward, Op::kSendBackward, stage - 1);
+  return values * (states * dtype_bytes(dtype) + gradients * dtype_bytes(DType::kF32));
 }
 
 int64_t training_bytes(Engine& engine, const PlanShape& shape) {
@@ -35,39 +63,40 @@ int64_t training_bytes(Engine& engine, const PlanShape& shape) {
 
 int64_t peak_live(const PipelinePlan& plan, int stage) {
   int64_t live = 0, most = 0;
-  const int rank = plan.ranks[static_cast<size_t>(stage)];
-  for (const schedule::Slot& slot : plan.table.rows[static_cast<size_t>(rank)]) {
-    for (const schedule::Action& action : slot.actions()) {
-      if (action.stage != stage) continue;
-      if (action.op == Op::kForward) most = std::max(most, ++live);
-      if (ends_flight(plan, action)) --live;
-    }
-  }
+  for_each_action(plan, stage, [&](Op op) {
+    if (op == Op::kForward) most = std::max(most, ++live);
+    if (op == Op::kBackward) --live;
+  });
   return most;
 }
 
 std::vector<StagePlan> plan_stages(Pipeline& pipeline, const PlanShape& shape) {
   const PipelinePlan& plan = pipeline.plan();
-  constexpr size_t kValues = 3;
+  constexpr size_t kValues = 5;
+  PlanShape apart = shape;
+  apart.in_stages = true;
   // Bytes are exact in double; each stage has its own place, and the others' hold zeroes.
   std::vector<double> own(kValues * plan.layers.size()), all;
   for (const auto& runner : pipeline.stages()) {
     Engine& engine = runner->engine();
-    double* values = own.data() + kValues * static_cast<size_t>(runner->stage());
-    values[0] = static_cast<double>(engine.model().weights->num_bytes());
-    values[1] = static_cast<double>(training_bytes(engine, shape));
-    values[2] = static_cast<double>(plan_pass_bytes(engine, shape));
+    const PassPlan pass = plan_pass(engine, apart);
+    const int64_t bytes[kValues] = {engine.model().weights->num_bytes(),
+                                    training_bytes(engine, shape), pass.total(), pass.held_bytes,
+                                    border_bytes(plan, runner->stage(), engine, shape.pass_tokens)};
+    std::copy_n(bytes, kValues, own.data() + kValues * static_cast<size_t>(runner->stage()));
   }
   pipeline.comm().all_gather(own, all);
   std::vector<StagePlan> stages(plan.layers.size());
   for (size_t stage = 0; stage < stages.size(); ++stage) {
-    double sums[kValues] = {};
+    int64_t sums[kValues] = {};
     for (size_t at = kValues * stage; at < all.size(); at += own.size()) {
-      for (size_t i = 0; i < kValues; ++i) sums[i] += all[at + i];
+      for (size_t i = 0; i < kValues; ++i) sums[i] += static_cast<int64_t>(all[at + i]);
     }
-    stages[stage] = {.weight_bytes = static_cast<int64_t>(sums[0]),
-                     .training_bytes = static_cast<int64_t>(sums[1]),
-                     .pass_bytes = static_cast<int64_t>(sums[2]),
+    stages[stage] = {.weight_bytes = sums[0],
+                     .training_bytes = sums[1],
+                     .pass_bytes = sums[2],
+                     .held_bytes = sums[3],
+                     .border_bytes = sums[4],
                      .peak_live = peak_live(plan, static_cast<int>(stage))};
   }
   return stages;

@@ -1,6 +1,7 @@
 // StagePlan: what a stage will take of the memory, before the first step: its weights, what trains,
-// and its passes, counted like any other (engine/plan/pass_plan.h), as many as its rank's queue
-// holds in flight at once. Engine thread of its rank only.
+// and its passes, counted like any other (engine/plan/pass_plan.h): what one works with, what each
+// in flight holds, as many as its rank's queue has at once, and what is on its way to other stages.
+// Engine thread of its rank only.
 #pragma once
 #include <vector>
 
@@ -12,11 +13,13 @@ namespace strata::engine {
 struct StagePlan {
   int64_t weight_bytes = 0;
   int64_t training_bytes = 0;  // adapters or masters, with gradients and moments
-  int64_t pass_bytes = 0;      // of one micro-batch
+  int64_t pass_bytes = 0;      // that a pass works with
+  int64_t held_bytes = 0;      // by a micro-batch in flight
+  int64_t border_bytes = 0;    // of states and gradients that wait to be sent
   int64_t peak_live = 0;       // micro-batches in flight
 
   [[nodiscard]] int64_t total() const {
-    return weight_bytes + training_bytes + peak_live * pass_bytes;
+    return weight_bytes + training_bytes + pass_bytes + peak_live * held_bytes + border_bytes;
   }
 };
 

@@ -53,16 +53,10 @@ void StageRunner::run(const Action& action) {
       return forward(action.microbatch);
     case Op::kBackward:
       return backward(action.microbatch);
-    case Op::kSendForward: {
-      Flight& flight = find(action.microbatch);
-      send(Border::kForward, stage_ + 1, action.microbatch, flight.pass->output());
-      return sent_forward(flight);
-    }
-    case Op::kSendBackward: {
-      Flight& flight = find(action.microbatch);
-      send(Border::kBackward, stage_ - 1, action.microbatch, flight.pass->d_input());
-      return end(flight);
-    }
+    case Op::kSendForward:
+      return send(Border::kForward, action.microbatch);
+    case Op::kSendBackward:
+      return send(Border::kBackward, action.microbatch);
     case Op::kRecvForward:
     case Op::kRecvBackward:
       return;
@@ -82,9 +76,45 @@ int64_t StageRunner::tag(Border border, int to_stage, int microbatch) const {
   return 2 * place + (border == Border::kForward ? 0 : 1);
 }
 
-void StageRunner::send(Border border, int to_stage, int microbatch, TensorView tensor) {
+TensorView StageRunner::take_crossing(Border border, int microbatch, const Shape& shape) {
+  std::vector<Crossing>& all = crossings(border);
+  auto free = std::find_if(all.begin(), all.end(),
+                           [](const Crossing& crossing) { return crossing.microbatch < 0; });
+  if (free == all.end()) free = all.emplace(free);
+  const DType dtype =
+      border == Border::kForward ? engine_->model().weights->compute_dtype() : DType::kF32;
+  if (free->memory.bytes() < shape.num_elements() * dtype_bytes(dtype)) {
+    free->memory = Tensor(engine_->backend().allocator(), dtype, shape);
+  }
+  free->microbatch = microbatch;
+  free->tensor = TensorView(free->memory.view().data, dtype, shape);
+  return free->tensor;
+}
+
+StageRunner::Crossing& StageRunner::find_crossing(Border border, int microbatch) {
+  std::vector<Crossing>& all = crossings(border);
+  const auto found = std::find_if(all.begin(), all.end(), [&](const Crossing& crossing) {
+    return crossing.microbatch == microbatch;
+  });
+  CHECK(found != all.end(), stage_, microbatch);
+  return *found;
+}
+
+int64_t StageRunner::border_bytes() const {
+  int64_t bytes = 0;
+  for (const std::vector<Crossing>& all : crossings_) {
+    for (const Crossing& crossing : all) bytes += crossing.memory.bytes();
+  }
+  return bytes;
+}
+
+void StageRunner::send(Border border, int microbatch) {
   const TraceSpan span("send", "micro-batch", microbatch);
-  comm_.send(plan_.ranks[static_cast<size_t>(to_stage)], tag(border, to_stage, microbatch), tensor);
+  const int to_stage = border == Border::kForward ? stage_ + 1 : stage_ - 1;
+  Crossing& crossing = find_crossing(border, microbatch);
+  comm_.send(plan_.ranks[static_cast<size_t>(to_stage)], tag(border, to_stage, microbatch),
+             crossing.tensor);
+  crossing.microbatch = -1;
 }
 
 void StageRunner::receive(Border border, int from_stage, int microbatch, TensorView tensor) {
@@ -125,39 +155,54 @@ void StageRunner::forward(int microbatch) {
   PassWork work = laid_out.lay_out(*engine_, *batch_, cuts_->firsts[m], cuts_->firsts[m + 1]);
   work.first_row = cuts_->first_rows[m];
   work.sink = &sink_;
-  const PassPlan& counted = engine_->room().count(
-      [&](Backend& counter) { run_pass(counter, *engine_, work, laid_out.state()); });
+  const PassPlan& counted = engine_->room().count_held(
+      [&](Backend& counter) { count_stage_pass(counter, *engine_, work, laid_out.state()); });
+  engine_->room().book(counted);
+  flight.held.reserve(counted.held_bytes);
   pass_bytes_ = std::max(pass_bytes_, counted.total());
-  book(counted, *flight.backend, INT64_MAX);
-  flight.mark.emplace(flight.backend->scratch());
-  StagePass& pass = flight.pass.emplace(*flight.backend, *engine_, work, laid_out.state());
-  if (!is_first()) receive(Border::kForward, stage_ - 1, microbatch, pass.input());
-  pass.forward();
-  pass.loss();
+  flight.mark.emplace(flight.held);
+  {
+    const Scratch::Hold hold(engine_->backend().scratch(), flight.held);
+    StagePass& pass = flight.pass.emplace(engine_->backend(), *engine_, work, laid_out.state());
+    if (!is_first()) receive(Border::kForward, stage_ - 1, microbatch, pass.input());
+    pass.forward(is_last() ? TensorView()
+                           : take_crossing(Border::kForward, microbatch, pass.border_shape()));
+    pass.loss();
+  }
+  note_held(flight);
   if (batch_->want_loss) {
     laid_out.note_gradients(*engine_, *batch_);
     if (is_last()) laid_out.give_losses(*batch_, *result_);
   }
-  if (is_last()) return sent_forward(flight);
-  if (!is_here(stage_ + 1)) return;  // an action of its own sends it
-  send(Border::kForward, stage_ + 1, microbatch, pass.output());
-  sent_forward(flight);
+  if (!wants_backward()) end(flight);
+  // To another rank an action of its own sends it.
+  if (!is_last() && is_here(stage_ + 1)) send(Border::kForward, microbatch);
 }
 
-void StageRunner::sent_forward(Flight& flight) {
-  if (!wants_backward()) end(flight);
+// What was taken, and not what was counted.
+void StageRunner::note_held(const Flight& flight) {
+  if (flight.held.high_water() <= held_bytes_) return;
+  held_bytes_ = flight.held.high_water();
+  const std::span<const Scratch::Use> uses = flight.held.peak_uses();
+  held_uses_.assign(uses.begin(), uses.end());
 }
 
 void StageRunner::backward(int microbatch) {
   const TraceSpan span("B", "micro-batch", microbatch);
   Flight& flight = find(microbatch);
-  const TensorView d = flight.pass->d_output();
+  const TensorView d = take_crossing(Border::kBackward, microbatch, flight.pass->border_shape());
   if (!is_last()) receive(Border::kBackward, stage_ + 1, microbatch, d);
-  flight.pass->backward();
-  if (is_first()) return end(flight);
-  if (!is_here(stage_ - 1)) return;
-  send(Border::kBackward, stage_ - 1, microbatch, flight.pass->d_input());
+  {
+    const Scratch::Hold hold(engine_->backend().scratch(), flight.held);
+    flight.pass->backward(d);
+  }
+  note_held(flight);
   end(flight);
+  if (is_first()) {
+    find_crossing(Border::kBackward, microbatch).microbatch = -1;
+  } else if (is_here(stage_ - 1)) {
+    send(Border::kBackward, microbatch);
+  }
 }
 
 }  // namespace strata::engine

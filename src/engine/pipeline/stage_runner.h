@@ -1,7 +1,9 @@
 // StageRunner: runs the actions of one stage on the micro-batches of a batch. Each micro-batch
-// between its forward and its backward is in flight, with activations and scratch of its own; what
-// has ended is reused, so that a warm step allocates nothing. Engine thread only.
+// between its forward and its backward is in flight, and holds the activations that it keeps; what
+// passes only work with is the scratch of the stage's engine. What has ended is reused, so that a
+// warm step allocates nothing. Engine thread only.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -43,44 +45,65 @@ class StageRunner {
   [[nodiscard]] api::TensorSink& sink() { return sink_; }
   // Micro-batches that were in flight at once, at most.
   [[nodiscard]] int64_t peak_live() const { return std::ssize(flights_); }
-  // What their scratch takes, and the most that one pass was counted to take.
+  // The most that one of them has held, in bytes and by tag, and that a pass has worked with.
+  [[nodiscard]] int64_t held_bytes() const { return held_bytes_; }
+  [[nodiscard]] std::span<const Scratch::Use> held_uses() const { return held_uses_; }
   [[nodiscard]] int64_t pass_bytes() const { return pass_bytes_; }
+  // Of states and gradients on their way to other stages.
+  [[nodiscard]] int64_t border_bytes() const;
 
  private:
   struct Flight {
-    explicit Flight(Engine& engine) : backend(Backend::beside(engine.backend())) {}
-    std::unique_ptr<Backend> backend;
+    explicit Flight(Engine& engine) : held(engine.backend().allocator()) {}
+    Scratch held;
     MicroBatch micro_batch;
     std::optional<Scratch::Mark> mark;
     std::optional<StagePass> pass;
     int microbatch = -1;  // -1: free
   };
   enum class Border : uint8_t { kForward, kBackward };
+  // What crosses a border: a state, or back a gradient.
+  struct Crossing {
+    Tensor memory;
+    TensorView tensor;
+    int microbatch = -1;  // -1: free
+  };
 
-  [[nodiscard]] bool wants_backward() const { return batch_->gradients != api::Gradients::kNone; }
+  [[nodiscard]] bool wants_backward() const {
+    return batch_->want_loss && batch_->gradients != api::Gradients::kNone;
+  }
   [[nodiscard]] bool is_first() const { return stage_ == 0; }
   [[nodiscard]] bool is_last() const { return stage_ + 1 == plan_.num_stages(); }
   [[nodiscard]] bool is_here(int stage) const;  // on this rank
   [[nodiscard]] int64_t tag(Border border, int to_stage, int microbatch) const;
-  void send(Border border, int to_stage, int microbatch, TensorView tensor);
+  std::vector<Crossing>& crossings(Border border) {
+    return crossings_[static_cast<size_t>(border)];
+  }
+  // Memory for what is to cross this border, until it is sent or let go.
+  TensorView take_crossing(Border border, int microbatch, const Shape& shape);
+  Crossing& find_crossing(Border border, int microbatch);
+  void send(Border border, int microbatch);
   void receive(Border border, int from_stage, int microbatch, TensorView tensor);
   Flight& take(int microbatch);
   Flight& find(int microbatch);
+  void note_held(const Flight& flight);
   void end(Flight& flight);
   void forward(int microbatch);
   void backward(int microbatch);
-  void sent_forward(Flight& flight);
 
   Comm& comm_;
   const PipelinePlan& plan_;
   const int stage_;
   std::unique_ptr<Engine> engine_;
   std::vector<std::unique_ptr<Flight>> flights_;
+  std::array<std::vector<Crossing>, 2> crossings_;  // by border
   const api::Batch* batch_ = nullptr;
   const BatchCuts* cuts_ = nullptr;
   api::BatchResult* result_ = nullptr;
   api::TensorSink sink_;
   int64_t pass_bytes_ = 0;
+  int64_t held_bytes_ = 0;
+  std::vector<Scratch::Use> held_uses_;
 };
 
 }  // namespace strata::engine

@@ -38,6 +38,7 @@ PassPlan plan_sequences(Engine& engine, const PlanShape& shape, const Adapters& 
       .adapter_gradients = shape.backward && !shape.train_base,
       .base_gradients = shape.train_base ? engine.base_trainer().gradients() : nullptr,
       .recompute = shape.recompute.value_or(engine.options().recompute),
+      .regions = engine.options().regions,
       .want_loss = true,
       .inputs = inputs,
       .logprobs = logprobs,
@@ -45,7 +46,11 @@ PassPlan plan_sequences(Engine& engine, const PlanShape& shape, const Adapters& 
       .mtp_weight = shape.mtp ? 1.0f : 0.0f,
       .mtp_losses = mtp_losses};
   PassMeter meter(engine.backend());
-  PassPlan plan = meter.count([&](Backend& counter) { run_pass(counter, engine, work, state); });
+  PassPlan plan =
+      shape.in_stages
+          ? meter.count_held(
+                [&](Backend& counter) { count_stage_pass(counter, engine, work, state); })
+          : meter.count([&](Backend& counter) { run_pass(counter, engine, work, state); });
   plan.saved = builder.saved_costs();
   return plan;
 }
@@ -67,7 +72,7 @@ PassPlan plan_pass(Engine& engine, const PlanShape& shape) {
     if (shape.alone && count > 1) continue;
     const int64_t length = (shape.pass_tokens + count - 1) / count;
     PassPlan plan = plan_sequences(engine, shape, adapters, count, length);
-    if (plan.total() > most.total()) most = std::move(plan);
+    if (plan.total() + plan.held_bytes > most.total() + most.held_bytes) most = std::move(plan);
   }
   return most;
 }

@@ -15,7 +15,18 @@ const PassPlan& PassMeter::count(FunctionRef<void(Backend&)> pass) {
   };
   copy(counter_.scratch(), plan_.uses);
   copy(counter_.file_scratch(), plan_.file_uses);
+  plan_.held_bytes = held_.high_water();
+  copy(held_, plan_.held_uses);
+  held_.reserve(0);
   return plan_;
+}
+
+const PassPlan& PassMeter::count_held(FunctionRef<void(Backend&)> pass) {
+  return count([&](Backend& counter) {
+    const Scratch::Mark mark(held_);
+    const Scratch::Hold hold(counter.scratch(), held_);
+    pass(counter);
+  });
 }
 
 void book(const PassPlan& plan, Backend& backend, int64_t most) {

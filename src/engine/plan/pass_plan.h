@@ -19,6 +19,10 @@ struct PassPlan {
   int64_t file_bytes = 0;          // of what is offloaded, which is no memory
   std::vector<Scratch::Use> uses;  // of the scratch at its fullest, by tag
   std::vector<Scratch::Use> file_uses;
+  // Of a pass whose forward and backward lie apart: what it holds between them, beside the scratch,
+  // which serves other passes meanwhile.
+  int64_t held_bytes = 0;
+  std::vector<Scratch::Use> held_uses;
   // What backward needs, kept or made again, and what making it costs; of plan_pass() alone.
   std::vector<model::SavedCost> saved;
   [[nodiscard]] int64_t total() const { return bytes + lane_bytes * num_lanes; }
@@ -33,10 +37,13 @@ class PassMeter {
   // Runs the pass on the counting backend. Borrowed until the next call, which allocates nothing
   // once it is warm.
   const PassPlan& count(FunctionRef<void(Backend&)> pass);
+  // The same of a pass that holds something between its forward and its backward (Scratch::Hold).
+  const PassPlan& count_held(FunctionRef<void(Backend&)> pass);
   [[nodiscard]] const PassPlan& plan() const { return plan_; }
 
  private:
   Backend counter_;
+  Scratch held_ = Scratch::counting(2);
   PassPlan plan_;
 };
 
