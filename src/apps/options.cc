@@ -71,8 +71,9 @@ void stage_rows(OptionTable& t, StageOptions& o, const std::string& schedule = "
             "ranks that run the model one behind the other, as threads");
   t.integer("chunks", o.chunks, {0, 1024, "1 to 1024"},
             "stages of a rank [1; of a file: as many as it has]");
-  t.text(schedule, o.schedule,
-         "of the stages: gpipe, circular, 1f1b, interleaved, or a CSV file in PyTorch's form");
+  t.text(
+      schedule, o.schedule,
+      "of the stages: gpipe, circular, 1f1b, interleaved, zb1p, or a CSV file in PyTorch's form");
   t.integer("microbatches", o.microbatches, {1, 65536, "1 to 65536"},
             "that stages divide a batch into");
   forwarding_delay_row(t, o.forwarding_delay);

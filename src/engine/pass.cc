@@ -11,7 +11,7 @@ namespace strata::engine {
 namespace {
 
 // Of the counting scratches beside a pass's own (Backend, PassMeter).
-constexpr int kBordersNumber = 3;
+constexpr int kBordersNumber = 3, kDeferredNumber = 4;
 
 // As many values of a result as `part` has, from value `first` on.
 std::span<float> rows_of(api::NamedTensor& out, int64_t first, const TensorView& part) {
@@ -139,8 +139,9 @@ void StagePass::loss() {
   run_mtp(pass_, work_, d_last_, state_);
 }
 
-void StagePass::backward(TensorView d) {
+void StagePass::backward(TensorView d, model::DeferredProducts* deferred) {
   state_.tape.d = d;
+  pass_.deferred = deferred;
   const TraceSpan span = model::traced(pass_, "backward", "tokens", pass_.num_tokens());
   model::decoder_backward(pass_, state_.tape, d_hidden_, d_last_);
 }
@@ -156,17 +157,22 @@ void run_pass(Backend& backend, Engine& engine, const PassWork& work, PassState&
   pass.backward(backend.scratch().take(DType::kF32, pass.border_shape()));
 }
 
-void count_stage_pass(Backend& counter, Engine& engine, const PassWork& work, PassState& state) {
+int64_t count_stage_pass(Backend& counter, Engine& engine, const PassWork& work, PassState& state,
+                         bool defers) {
   CHECK(counter.is_counting());
   Scratch borders = Scratch::counting(kBordersNumber);
+  Scratch copies = Scratch::counting(kDeferredNumber);
+  model::DeferredProducts deferred(copies);
   StagePass pass(counter, engine, work, state);
   const bool ends = engine.model().weights->ends();
   const DType dtype = engine.model().weights->compute_dtype();
   pass.forward(ends ? TensorView() : borders.take(dtype, pass.border_shape()));
   pass.loss();
   if (work.want_loss && work.backward()) {
-    pass.backward(borders.take(DType::kF32, pass.border_shape()));
+    pass.backward(borders.take(DType::kF32, pass.border_shape()), defers ? &deferred : nullptr);
   }
+  deferred.run(counter);
+  return copies.high_water();
 }
 
 }  // namespace strata::engine

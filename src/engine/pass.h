@@ -8,6 +8,7 @@
 #include "engine/mtp_pass.h"
 #include "engine/pass_builder.h"
 #include "model/decoder.h"
+#include "model/deferred_products.h"
 #include "train/loss_pass.h"
 
 namespace strata::engine {
@@ -64,8 +65,8 @@ class StagePass {
   // Of a stage that ends the model, where losses are wanted; nothing elsewhere.
   void loss();
   // d: the gradient of the output, of a stage that does not end the model, which becomes that of
-  // the input.
-  void backward(TensorView d);
+  // the input. What is deferred runs later.
+  void backward(TensorView d, model::DeferredProducts* deferred = nullptr);
 
  private:
   const PassWork work_;
@@ -79,7 +80,8 @@ class StagePass {
 
 void run_pass(Backend& backend, Engine& engine, const PassWork& work, PassState& state);
 // What a pass does whose forward and backward lie apart, for its count: what crosses borders takes
-// no memory of it.
-void count_stage_pass(Backend& counter, Engine& engine, const PassWork& work, PassState& state);
+// no memory of it. Returns what it defers takes, where it `defers` weight gradients.
+int64_t count_stage_pass(Backend& counter, Engine& engine, const PassWork& work, PassState& state,
+                         bool defers);
 
 }  // namespace strata::engine

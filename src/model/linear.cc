@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "model/deferred_products.h"
 #include "ops/elementwise.h"
 
 namespace strata::model {
@@ -171,7 +172,11 @@ void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& lin
       ops::gemm_dw(backend, g.dy, g.x, g.sequence_ends, g.dw);
     }
   }
-  if (!d_weight.empty()) ops::gemm_dw(backend, dy, x, rows.ends(), d_weight);
+  if (!d_weight.empty() && pass.deferred != nullptr) {
+    pass.deferred->add(backend, dy, x, rows.ends(), d_weight);
+  } else if (!d_weight.empty()) {
+    ops::gemm_dw(backend, dy, x, rows.ends(), d_weight);
+  }
   if (pass.base_gradients != nullptr && linear.bias_index != ModelWeights::npos) {
     ops::add_rows_into(backend, dy, pass.base_gradients->d_weight[linear.bias_index]);
   }

@@ -104,6 +104,8 @@ struct PassLists {
   RowGroups stream_rows;  // where each stream is a row
 };
 
+class DeferredProducts;
+
 struct Pass {
   Backend& backend;
   const ModelWeights& weights;
@@ -117,6 +119,7 @@ struct Pass {
   bool adapter_gradients = false;           // accumulate into adapters that train
   BaseGradients* base_gradients = nullptr;  // or none
   bool is_mtp = false;                      // of multi-token prediction (model/mtp.h)
+  DeferredProducts* deferred = nullptr;     // takes weight gradients' products; none: they run
 
   [[nodiscard]] int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   [[nodiscard]] DType dtype() const { return weights.compute_dtype(); }

@@ -20,7 +20,8 @@ std::vector<StagedCase> all_cases() {
                             "deepseek_moe", "deepseek_v4", "qwen3_5"}) {
     for (const int ranks : {1, 2, 3, 4}) {
       for (const int chunks : {1, 2, 4}) {
-        for (const Kind kind : {Kind::kGpipe, Kind::kCircular, Kind::k1f1b, Kind::kInterleaved}) {
+        for (const Kind kind :
+             {Kind::kGpipe, Kind::kCircular, Kind::k1f1b, Kind::kInterleaved, Kind::kZb1p}) {
           if (chunks > 1 && (kind == Kind::kGpipe || kind == Kind::k1f1b)) continue;
           for (const bool parameters : {false, true}) {
             for (const Again again : {Again::kNothing, Again::kLayers, Again::kStage,
@@ -154,6 +155,24 @@ TEST(Stages, OddLayersOfDeepseekV4) {
     const Outcome staged = run_staged(c);
     EXPECT_TRUE(staged.contains("gradient model.layers.4.input_layernorm.weight"));
     expect_same_bits(staged, run_whole(c));
+  }
+}
+
+// Weight gradients come after the gradient of a stage's input has gone.
+TEST(Stages, WeightGradientsApart) {
+  for (const char* model : {"llama2", "deepseek_v4_mtp"}) {
+    for (const int chunks : {1, 2}) {
+      const StagedCase c = {.model = model,
+                            .num_layers = 5,
+                            .parameters = true,
+                            .dtype = chunks == 1 ? DType::kF32 : DType::kBF16,
+                            .num_ranks = 2,
+                            .num_chunks = chunks,
+                            .kind = Kind::kZb1p,
+                            .again = chunks == 1 ? Again::kLayers : Again::kNothing,
+                            .mtp = std::string(model) == "deepseek_v4_mtp"};
+      expect_same_bits(run_staged(c), run_whole(c));
+    }
   }
 }
 

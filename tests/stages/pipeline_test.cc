@@ -48,9 +48,12 @@ std::string fault_of(const schedule::Table& table) {
 }
 
 TEST(PipelinePlan, RefusesWhatCannotRun) {
-  EXPECT_THAT(fault_of(schedule::generate(
-                  {.kind = schedule::Kind::kZb1p, .num_ranks = 2, .num_microbatches = 4})),
-              HasSubstr("weight gradients apart"));
+  EXPECT_EQ(fault_of(schedule::generate(
+                {.kind = schedule::Kind::kZb1p, .num_ranks = 2, .num_microbatches = 4})),
+            "none");
+  const std::string weights = "0F0,0F1,0I0,0I1,0W1,0W0\n1F0,1F1,1I0,1I1,1W0,1W1\n";
+  EXPECT_THAT(fault_of(schedule::read_csv(weights, "weights").table),
+              HasSubstr("0W0 comes after that of micro-batch 1"));
   const std::string descending = "0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n";
   EXPECT_THAT(fault_of(schedule::read_csv(descending, "descending").table),
               HasSubstr("backwards must ascend"));
@@ -156,8 +159,8 @@ TEST(Pipeline, FaultOfABatchIsAnErrorOnAllRanks) {
 // as in flight at once.
 TEST(StagePlans, AreWhatIsTaken) {
   for (const bool parameters : {false, true}) {
-    for (const schedule::Kind kind :
-         {schedule::Kind::kGpipe, schedule::Kind::k1f1b, schedule::Kind::kInterleaved}) {
+    for (const schedule::Kind kind : {schedule::Kind::kGpipe, schedule::Kind::k1f1b,
+                                      schedule::Kind::kInterleaved, schedule::Kind::kZb1p}) {
       const StagedCase c = {.num_layers = 7,
                             .num_ranks = 2,
                             .num_chunks = kind == schedule::Kind::kInterleaved ? 2 : 1,
@@ -191,6 +194,9 @@ TEST(StagePlans, AreWhatIsTaken) {
           EXPECT_EQ(planned.pass_bytes, runner->pass_bytes()) << runner->stage();
           EXPECT_EQ(planned.held_bytes, runner->held_bytes()) << runner->stage();
           EXPECT_EQ(planned.border_bytes, runner->border_bytes()) << runner->stage();
+          EXPECT_EQ(planned.peak_deferred, runner->peak_deferred()) << runner->stage();
+          EXPECT_EQ(planned.deferred_bytes, runner->deferred_bytes()) << runner->stage();
+          EXPECT_EQ(planned.deferred_bytes > 0, parameters && kind == schedule::Kind::kZb1p);
           EXPECT_EQ(planned.peak_live, runner->peak_live()) << runner->stage();
           EXPECT_EQ(planned.weight_bytes, runner->engine().model().weights->num_bytes());
           EXPECT_GT(planned.training_bytes, runner->engine().adapter(slot).num_bytes() - 1);

@@ -67,7 +67,7 @@ std::string stages_table(TrainJob& job) {
                        {"a pass", report::Align::kRight},
                        {"it holds", report::Align::kRight},
                        {"in flight", report::Align::kRight},
-                       {"borders", report::Align::kRight},
+                       {"waiting", report::Align::kRight},
                        {"together", report::Align::kRight}});
   for (size_t stage = 0; stage < plans.size(); ++stage) {
     const engine::StagePlan& plan = plans[stage];
@@ -77,7 +77,7 @@ std::string stages_table(TrainJob& job) {
                    report::format_bytes(plan.weight_bytes),
                    report::format_bytes(plan.training_bytes), report::format_bytes(plan.pass_bytes),
                    report::format_bytes(plan.held_bytes), std::to_string(plan.peak_live),
-                   report::format_bytes(plan.border_bytes), report::format_bytes(plan.total())});
+                   report::format_bytes(plan.waiting_bytes()), report::format_bytes(plan.total())});
   }
   return table.text();
 }

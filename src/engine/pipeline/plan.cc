@@ -13,28 +13,28 @@ namespace strata::engine {
 namespace {
 
 using schedule::Action;
-using schedule::Op;
 
+// Gradients are sums in the order of micro-batches: those that a backward makes at once (B and I)
+// as well as those that may wait (B and W).
 void check_runs(const schedule::Table& table) {
-  std::vector<int> last(static_cast<size_t>(table.num_stages), -1);
+  using Last = std::vector<int>;
+  const Last none(static_cast<size_t>(table.num_stages), -1);
+  Last backwards = none, weights = none;
+  const auto check = [](Last& last, const Action& action) {
+    int& before = last[static_cast<size_t>(action.stage)];
+    if (action.microbatch < before) {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("schedule: {} comes after that of micro-batch {}: backwards must "
+                              "ascend, since gradients are sums in the order of micro-batches",
+                              to_string(action), before));
+    }
+    before = action.microbatch;
+  };
   for (const std::vector<schedule::Slot>& row : table.rows) {
     for (const schedule::Slot& slot : row) {
       for (const Action& action : slot.actions()) {
-        if (action.op == Op::kInputGrad || action.op == Op::kWeightGrad) {
-          throw Error(ErrorCode::kUnsupported,
-                      fmt::format("schedule: {}: weight gradients apart from a backward (I and W) "
-                                  "cannot run yet; gpipe, circular, 1f1b and interleaved can",
-                                  to_string(action)));
-        }
-        if (action.op != Op::kBackward) continue;
-        int& before = last[static_cast<size_t>(action.stage)];
-        if (action.microbatch < before) {
-          throw Error(ErrorCode::kUnsupported,
-                      fmt::format("schedule: {} comes after that of micro-batch {}: backwards must "
-                                  "ascend, since gradients are sums in the order of micro-batches",
-                                  to_string(action), before));
-        }
-        before = action.microbatch;
+        if (schedule::is_backward(action.op)) check(backwards, action);
+        if (schedule::has_weight_grad(action.op)) check(weights, action);
       }
     }
   }
@@ -60,6 +60,16 @@ int PipelinePlan::stage_of_layer(int64_t layer) const {
     return num_stages() - 1;
   }
   return static_cast<int>(found - layers.begin());
+}
+
+bool PipelinePlan::defers(int stage) const {
+  const auto& row = table.rows[static_cast<size_t>(ranks[static_cast<size_t>(stage)])];
+  return std::any_of(row.begin(), row.end(), [&](const schedule::Slot& slot) {
+    const auto actions = slot.actions();
+    return std::any_of(actions.begin(), actions.end(), [&](const Action& action) {
+      return action.stage == stage && action.op == schedule::Op::kInputGrad;
+    });
+  });
 }
 
 PipelinePlan make_pipeline_plan(const schedule::Table& table, int forwarding_delay,

@@ -22,13 +22,14 @@ struct PipelinePlan {
   [[nodiscard]] bool is_whole() const { return num_stages() == 1 && table.num_microbatches == 1; }
   // The stages of a rank, ascending.
   [[nodiscard]] std::vector<int> stages_of(int rank) const;
+  // Whether the stage's weight gradients may come after its backwards.
+  [[nodiscard]] bool defers(int stage) const;
   // Where a layer is; of layer -1 the first stage or, for what comes after the layers, the last.
   [[nodiscard]] int stage_of_layer(int64_t layer) const;
 };
 
 // `table` holds a verified schedule with or without transfers. Throws Error for one that cannot
-// run: weight gradients apart from a backward, or backwards of a stage that do not ascend, whose
-// sums would have other bits.
+// run: backwards of a stage that do not ascend, whose sums would have other bits.
 PipelinePlan make_pipeline_plan(const schedule::Table& table, int forwarding_delay,
                                 std::vector<model::LayerRange> layers);
 

@@ -20,14 +20,17 @@ void for_each_action(const PipelinePlan& plan, int stage, Body body) {
 
 // States (or gradients) between the action that computes them and the one that sends them, at most;
 // what stays on the rank, or has nowhere to go, is let go at once.
-int64_t peak_waiting(const PipelinePlan& plan, int stage, Op computes, Op sends, int to_stage) {
+int64_t peak_waiting(const PipelinePlan& plan, int stage, bool forward) {
+  const Op sends = forward ? Op::kSendForward : Op::kSendBackward;
+  const int to_stage = forward ? stage + 1 : stage - 1;
   const bool waits =
       to_stage >= 0 && to_stage < plan.num_stages() &&
       plan.ranks[static_cast<size_t>(to_stage)] != plan.ranks[static_cast<size_t>(stage)];
   int64_t waiting = 0, most = 0;
   for_each_action(plan, stage, [&](Op op) {
-    if (op == computes) most = std::max(most, waiting + 1);
-    if (op == computes && waits) ++waiting;
+    const bool computes = forward ? op == Op::kForward : schedule::is_backward(op);
+    if (computes) most = std::max(most, waiting + 1);
+    if (computes && waits) ++waiting;
     if (op == sends) --waiting;
   });
   return most;
@@ -36,10 +39,9 @@ int64_t peak_waiting(const PipelinePlan& plan, int stage, Op computes, Op sends,
 int64_t border_bytes(const PipelinePlan& plan, int stage, Engine& engine, int64_t tokens) {
   const int64_t values = tokens * engine.config().state_width();
   const DType dtype = engine.model().weights->compute_dtype();
-  const int64_t states = stage + 1 == plan.num_stages()
-                             ? 0
-                             : peak_waiting(plan, stage, Op::kForward, Op::kSendForward, stage + 1);
-  const int64_t gradients = peak_waiting(plan, stage, Op::kBackward, Op::kSendBackward, stage - 1);
+  const bool ends = stage + 1 == plan.num_stages();
+  const int64_t states = ends ? 0 : peak_waiting(plan, stage, /*forward=*/true);
+  const int64_t gradients = peak_waiting(plan, stage, /*forward=*/false);
   return values * (states * dtype_bytes(dtype) + gradients * dtype_bytes(DType::kF32));
 }
 
@@ -65,24 +67,37 @@ int64_t peak_live(const PipelinePlan& plan, int stage) {
   int64_t live = 0, most = 0;
   for_each_action(plan, stage, [&](Op op) {
     if (op == Op::kForward) most = std::max(most, ++live);
-    if (op == Op::kBackward) --live;
+    if (schedule::is_backward(op)) --live;
+  });
+  return most;
+}
+
+int64_t peak_deferred(const PipelinePlan& plan, int stage) {
+  int64_t waiting = 0, most = 0;
+  for_each_action(plan, stage, [&](Op op) {
+    if (op == Op::kInputGrad) most = std::max(most, ++waiting);
+    if (op == Op::kWeightGrad) --waiting;
   });
   return most;
 }
 
 std::vector<StagePlan> plan_stages(Pipeline& pipeline, const PlanShape& shape) {
   const PipelinePlan& plan = pipeline.plan();
-  constexpr size_t kValues = 5;
+  constexpr size_t kValues = 6;
   PlanShape apart = shape;
   apart.in_stages = true;
   // Bytes are exact in double; each stage has its own place, and the others' hold zeroes.
   std::vector<double> own(kValues * plan.layers.size()), all;
   for (const auto& runner : pipeline.stages()) {
     Engine& engine = runner->engine();
+    apart.defers = plan.defers(runner->stage());
     const PassPlan pass = plan_pass(engine, apart);
     const int64_t bytes[kValues] = {engine.model().weights->num_bytes(),
-                                    training_bytes(engine, shape), pass.total(), pass.held_bytes,
-                                    border_bytes(plan, runner->stage(), engine, shape.pass_tokens)};
+                                    training_bytes(engine, shape),
+                                    pass.total(),
+                                    pass.held_bytes,
+                                    border_bytes(plan, runner->stage(), engine, shape.pass_tokens),
+                                    pass.deferred_bytes};
     std::copy_n(bytes, kValues, own.data() + kValues * static_cast<size_t>(runner->stage()));
   }
   pipeline.comm().all_gather(own, all);
@@ -97,7 +112,9 @@ std::vector<StagePlan> plan_stages(Pipeline& pipeline, const PlanShape& shape) {
                      .pass_bytes = sums[2],
                      .held_bytes = sums[3],
                      .border_bytes = sums[4],
-                     .peak_live = peak_live(plan, static_cast<int>(stage))};
+                     .peak_live = peak_live(plan, static_cast<int>(stage)),
+                     .deferred_bytes = sums[5],
+                     .peak_deferred = peak_deferred(plan, static_cast<int>(stage))};
   }
   return stages;
 }

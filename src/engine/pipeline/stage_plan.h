@@ -17,14 +17,22 @@ struct StagePlan {
   int64_t held_bytes = 0;      // by a micro-batch in flight
   int64_t border_bytes = 0;    // of states and gradients that wait to be sent
   int64_t peak_live = 0;       // micro-batches in flight
+  int64_t deferred_bytes = 0;  // by one whose weight gradients wait
+  int64_t peak_deferred = 0;   // such micro-batches
 
+  // For other stages, and for weight gradients' actions.
+  [[nodiscard]] int64_t waiting_bytes() const {
+    return border_bytes + peak_deferred * deferred_bytes;
+  }
   [[nodiscard]] int64_t total() const {
-    return weight_bytes + training_bytes + pass_bytes + peak_live * held_bytes + border_bytes;
+    return weight_bytes + training_bytes + pass_bytes + peak_live * held_bytes + waiting_bytes();
   }
 };
 
 // Micro-batches between their forward and their backward on a stage, at most.
 int64_t peak_live(const PipelinePlan& plan, int stage);
+// And between their backward and their weight gradients.
+int64_t peak_deferred(const PipelinePlan& plan, int stage);
 
 // Of every stage, on each rank; `shape` is a micro-batch's. Collective.
 std::vector<StagePlan> plan_stages(Pipeline& pipeline, const PlanShape& shape);

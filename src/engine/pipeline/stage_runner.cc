@@ -36,7 +36,11 @@ BatchCuts cut_batch(const api::Batch& batch, int num_microbatches) {
 
 StageRunner::StageRunner(Comm& comm, const PipelinePlan& plan, int stage,
                          std::unique_ptr<Engine> engine)
-    : comm_(comm), plan_(plan), stage_(stage), engine_(std::move(engine)) {}
+    : comm_(comm),
+      plan_(plan),
+      stage_(stage),
+      engine_(std::move(engine)),
+      defers_(plan.defers(stage)) {}
 
 void StageRunner::begin(const api::Batch& batch, const BatchCuts& cuts, api::BatchResult& result) {
   batch_ = &batch;
@@ -52,7 +56,10 @@ void StageRunner::run(const Action& action) {
     case Op::kForward:
       return forward(action.microbatch);
     case Op::kBackward:
-      return backward(action.microbatch);
+    case Op::kInputGrad:
+      return backward(action);
+    case Op::kWeightGrad:
+      return weight_gradients(action.microbatch);
     case Op::kSendForward:
       return send(Border::kForward, action.microbatch);
     case Op::kSendBackward:
@@ -60,11 +67,7 @@ void StageRunner::run(const Action& action) {
     case Op::kRecvForward:
     case Op::kRecvBackward:
       return;
-    case Op::kInputGrad:
-    case Op::kWeightGrad:
-      break;
   }
-  CHECK(false, static_cast<int>(action.op));  // make_pipeline_plan refuses these
 }
 
 bool StageRunner::is_here(int stage) const {
@@ -155,8 +158,10 @@ void StageRunner::forward(int microbatch) {
   PassWork work = laid_out.lay_out(*engine_, *batch_, cuts_->firsts[m], cuts_->firsts[m + 1]);
   work.first_row = cuts_->first_rows[m];
   work.sink = &sink_;
-  const PassPlan& counted = engine_->room().count_held(
-      [&](Backend& counter) { count_stage_pass(counter, *engine_, work, laid_out.state()); });
+  const PassPlan& counted = engine_->room().count_held([&](Backend& counter) {
+    flight.deferred_bytes =
+        count_stage_pass(counter, *engine_, work, laid_out.state(), defers_ && wants_backward());
+  });
   engine_->room().book(counted);
   flight.held.reserve(counted.held_bytes);
   pass_bytes_ = std::max(pass_bytes_, counted.total());
@@ -187,14 +192,42 @@ void StageRunner::note_held(const Flight& flight) {
   held_uses_.assign(uses.begin(), uses.end());
 }
 
-void StageRunner::backward(int microbatch) {
-  const TraceSpan span("B", "micro-batch", microbatch);
+model::DeferredProducts& StageRunner::defer(const Flight& flight) {
+  auto free = std::find_if(waiting_.begin(), waiting_.end(),
+                           [](const auto& waiting) { return waiting->microbatch < 0; });
+  if (free == waiting_.end()) {
+    free = waiting_.insert(free, std::make_unique<Waiting>(*engine_));
+  }
+  Waiting& waiting = **free;
+  waiting.microbatch = flight.microbatch;
+  waiting.memory.reserve(flight.deferred_bytes);
+  waiting.mark.emplace(waiting.memory);
+  return waiting.products;
+}
+
+void StageRunner::weight_gradients(int microbatch) {
+  const TraceSpan span("W", "micro-batch", microbatch);
+  const auto found = std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& waiting) {
+    return waiting->microbatch == microbatch;
+  });
+  CHECK(found != waiting_.end(), stage_, microbatch);
+  Waiting& waiting = **found;
+  waiting.products.run(engine_->backend());
+  deferred_bytes_ = std::max(deferred_bytes_, waiting.memory.high_water());
+  waiting.mark.reset();
+  waiting.microbatch = -1;
+}
+
+void StageRunner::backward(const Action& action) {
+  const int microbatch = action.microbatch;
+  const bool defers = action.op == Op::kInputGrad;
+  const TraceSpan span(defers ? "I" : "B", "micro-batch", microbatch);
   Flight& flight = find(microbatch);
   const TensorView d = take_crossing(Border::kBackward, microbatch, flight.pass->border_shape());
   if (!is_last()) receive(Border::kBackward, stage_ + 1, microbatch, d);
   {
     const Scratch::Hold hold(engine_->backend().scratch(), flight.held);
-    flight.pass->backward(d);
+    flight.pass->backward(d, defers ? &defer(flight) : nullptr);
   }
   note_held(flight);
   end(flight);

@@ -51,6 +51,10 @@ class StageRunner {
   [[nodiscard]] int64_t pass_bytes() const { return pass_bytes_; }
   // Of states and gradients on their way to other stages.
   [[nodiscard]] int64_t border_bytes() const;
+  // Micro-batches between their backward and their weight gradients, at most, and the most that one
+  // of them has held.
+  [[nodiscard]] int64_t peak_deferred() const { return std::ssize(waiting_); }
+  [[nodiscard]] int64_t deferred_bytes() const { return deferred_bytes_; }
 
  private:
   struct Flight {
@@ -59,6 +63,15 @@ class StageRunner {
     MicroBatch micro_batch;
     std::optional<Scratch::Mark> mark;
     std::optional<StagePass> pass;
+    int64_t deferred_bytes = 0;  // that its backward was counted to defer
+    int microbatch = -1;         // -1: free
+  };
+  // Weight gradients that wait for their action.
+  struct Waiting {
+    explicit Waiting(Engine& engine) : memory(engine.backend().allocator()), products(memory) {}
+    Scratch memory;
+    std::optional<Scratch::Mark> mark;
+    model::DeferredProducts products;
     int microbatch = -1;  // -1: free
   };
   enum class Border : uint8_t { kForward, kBackward };
@@ -89,13 +102,16 @@ class StageRunner {
   void note_held(const Flight& flight);
   void end(Flight& flight);
   void forward(int microbatch);
-  void backward(int microbatch);
+  void backward(const schedule::Action& action);
+  void weight_gradients(int microbatch);
+  model::DeferredProducts& defer(const Flight& flight);
 
   Comm& comm_;
   const PipelinePlan& plan_;
   const int stage_;
   std::unique_ptr<Engine> engine_;
   std::vector<std::unique_ptr<Flight>> flights_;
+  std::vector<std::unique_ptr<Waiting>> waiting_;
   std::array<std::vector<Crossing>, 2> crossings_;  // by border
   const api::Batch* batch_ = nullptr;
   const BatchCuts* cuts_ = nullptr;
@@ -103,6 +119,8 @@ class StageRunner {
   api::TensorSink sink_;
   int64_t pass_bytes_ = 0;
   int64_t held_bytes_ = 0;
+  int64_t deferred_bytes_ = 0;
+  const bool defers_;
   std::vector<Scratch::Use> held_uses_;
 };
 

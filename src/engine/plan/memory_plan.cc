@@ -46,11 +46,13 @@ PassPlan plan_sequences(Engine& engine, const PlanShape& shape, const Adapters& 
       .mtp_weight = shape.mtp ? 1.0f : 0.0f,
       .mtp_losses = mtp_losses};
   PassMeter meter(engine.backend());
-  PassPlan plan =
-      shape.in_stages
-          ? meter.count_held(
-                [&](Backend& counter) { count_stage_pass(counter, engine, work, state); })
-          : meter.count([&](Backend& counter) { run_pass(counter, engine, work, state); });
+  int64_t deferred_bytes = 0;
+  const auto whole = [&](Backend& counter) { run_pass(counter, engine, work, state); };
+  const auto apart = [&](Backend& counter) {
+    deferred_bytes = count_stage_pass(counter, engine, work, state, shape.defers);
+  };
+  PassPlan plan = shape.in_stages ? meter.count_held(apart) : meter.count(whole);
+  plan.deferred_bytes = deferred_bytes;
   plan.saved = builder.saved_costs();
   return plan;
 }
@@ -72,7 +74,7 @@ PassPlan plan_pass(Engine& engine, const PlanShape& shape) {
     if (shape.alone && count > 1) continue;
     const int64_t length = (shape.pass_tokens + count - 1) / count;
     PassPlan plan = plan_sequences(engine, shape, adapters, count, length);
-    if (plan.total() + plan.held_bytes > most.total() + most.held_bytes) most = std::move(plan);
+    if (plan.total() + plan.kept() > most.total() + most.kept()) most = std::move(plan);
   }
   return most;
 }

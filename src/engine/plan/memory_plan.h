@@ -20,7 +20,10 @@ struct PlanShape {
   bool mtp = false;                                // with multi-token prediction
   std::optional<model::Recompute> recompute = {};  // the engine's own unless given
   bool alone = false;  // its tokens are one sequence, as a datum that is longer than a pass runs
-  bool in_stages = false;  // its forward and its backward lie apart: what it holds is counted apart
+  // Its forward and its backward lie apart: what it holds is counted apart, and so is what its
+  // backward defers.
+  bool in_stages = false;
+  bool defers = false;
   bool weights_in_files = false;  // though the engine at hand may hold them in memory
   int64_t data_bytes = 0;         // that are held beside the passes
   int64_t kv_positions = 0;

@@ -23,9 +23,13 @@ struct PassPlan {
   // which serves other passes meanwhile.
   int64_t held_bytes = 0;
   std::vector<Scratch::Use> held_uses;
+  int64_t deferred_bytes =
+      0;  // between its backward and its weight gradients; of plan_pass() alone
   // What backward needs, kept or made again, and what making it costs; of plan_pass() alone.
   std::vector<model::SavedCost> saved;
   [[nodiscard]] int64_t total() const { return bytes + lane_bytes * num_lanes; }
+  // Beside the scratch.
+  [[nodiscard]] int64_t kept() const { return held_bytes + deferred_bytes; }
 };
 
 class PassMeter {
