@@ -1,0 +1,243 @@
+// In blocks of queries. First, query by query: the target, the loss, its slope for each score, and
+// the gradients of the query. Then, entry by entry, the sums over the block's queries, of which one
+// worker has all: their order is the queries' own.
+#include "ops/cpu/indexer_loss.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "ops/cpu/dispatch.h"
+
+namespace strata::ops::cpu {
+namespace {
+
+constexpr int64_t kQueries = 64;  // of a block; how many moves no bit
+constexpr int64_t kKeys = 16;     // that a head meets in turn, so that they stay near
+
+// Memory of one worker.
+struct Work {
+  float* dots;       // [entries, heads], of attention or of the indexer
+  double* target;    // [entries]
+  double* scores;    // [entries]
+  double* log_sums;  // [N]
+  char* listed;      // [entries]
+};
+
+QueryHeads heads_of(const TensorView& q, int64_t row) {
+  const int64_t bytes = q.shape[1] * q.shape[2] * dtype_bytes(q.dtype);
+  return {.type = q.dtype,
+          .q = static_cast<const char*>(q.data) + row * bytes,
+          .num_heads = q.shape[1],
+          .width = q.shape[2]};
+}
+
+const void* head_of(const QueryHeads& query, int64_t n) {
+  return static_cast<const char*>(query.q) + n * query.width * dtype_bytes(query.type);
+}
+
+// A dot that is in its score; a comparison that lets NaN through.
+bool counts(float dot) { return !(dot <= 0.0f); }
+
+double log_of_sum(const double* values, int64_t count) {
+  const double top = *std::max_element(values, values + count);
+  double sum = 0.0;
+  for (int64_t i = 0; i < count; ++i) sum += std::exp(values[i] - top);
+  return top + std::log(sum);
+}
+
+struct Loss {
+  const IndexerLossArgs& args;
+  std::span<float> losses;
+  const IndexerGradients& gradients;
+  int64_t most;   // entries of a segment, at most
+  float* slopes;  // [kQueries, most]: of a block's scores, times the scale
+
+  [[nodiscard]] int64_t num_entries(int64_t position) const { return (position + 1) / args.ratio; }
+
+  template <typename V>
+  void dots_of(const QueryHeads& query, const TensorView& keys, const EntrySegment& segment,
+               int64_t count, float* dots) const {
+    for (int64_t i = 0; i < count; i += kKeys) {
+      query_dots<V>(query, keys.row(segment.first_entry + i), std::min(kKeys, count - i),
+                    dots + i * query.num_heads);
+    }
+  }
+
+  void mark_listed(int64_t row, int64_t count, char* listed) const {
+    const ListedAttention& a = args.attention;
+    std::fill_n(listed, count, static_cast<char>(count <= a.top_k));
+    if (count <= a.top_k) return;
+    for (int64_t k = 0; k < a.top_k; ++k)
+      listed[a.selected[static_cast<size_t>(row * a.top_k + k)]] = 1;
+  }
+
+  // a_n(i) = exp(s_ni - log_sum_n), where log_sum adds to what was attended what was not listed.
+  template <typename V>
+  void make_target(const EntrySegment& segment, int64_t row, int64_t count,
+                   const Work& work) const {
+    const ListedAttention& a = args.attention;
+    const QueryHeads query = heads_of(a.q, row);
+    dots_of<V>(query, a.entries, segment, count, work.dots);
+    mark_listed(row, count, work.listed);
+    const auto scale = static_cast<double>(a.scale);
+    double top = -std::numeric_limits<double>::infinity();
+    for (int64_t n = 0; n < query.num_heads; ++n) {
+      const auto score = [&](int64_t i) {
+        return scale * static_cast<double>(work.dots[i * query.num_heads + n]);
+      };
+      const auto lse = static_cast<double>(a.lse.f32()[row * query.num_heads + n]);
+      double most_of_head = lse;
+      for (int64_t i = 0; i < count; ++i) {
+        if (work.listed[i] == 0) most_of_head = std::max(most_of_head, score(i));
+      }
+      double sum = std::exp(lse - most_of_head);
+      for (int64_t i = 0; i < count; ++i) {
+        if (work.listed[i] == 0) sum += std::exp(score(i) - most_of_head);
+      }
+      work.log_sums[n] = most_of_head + std::log(sum);
+      for (int64_t i = 0; i < count; ++i) top = std::max(top, score(i) - work.log_sums[n]);
+    }
+    // Against underflow, where the window has nearly all.
+    double total = 0.0;
+    for (int64_t i = 0; i < count; ++i) {
+      double sum = 0.0;
+      for (int64_t n = 0; n < query.num_heads; ++n) {
+        const auto dot = static_cast<double>(work.dots[i * query.num_heads + n]);
+        sum += std::exp(scale * dot - work.log_sums[n] - top);
+      }
+      work.target[i] = sum;
+      total += sum;
+    }
+    for (int64_t i = 0; i < count; ++i) work.target[i] /= total;
+  }
+
+  // From the dots of the indexer to the slope of each score; adds to the row's loss.
+  void make_slopes(int64_t row, int64_t count, const Work& work, float* slope) const {
+    const int64_t heads = args.q.shape[1];
+    const float* weights = args.weights.f32() + row * heads;
+    const auto scale = static_cast<double>(args.scale);
+    for (int64_t i = 0; i < count; ++i) {
+      double score = 0.0;
+      for (int64_t h = 0; h < heads; ++h) {
+        const float dot = work.dots[i * heads + h];
+        if (counts(dot)) score += static_cast<double>(weights[h]) * static_cast<double>(dot);
+      }
+      work.scores[i] = scale * score;
+    }
+    const double log_sum = log_of_sum(work.scores, count);
+    double loss = 0.0;
+    for (int64_t i = 0; i < count; ++i) {
+      const double p = work.target[i];
+      const double log_share = work.scores[i] - log_sum;
+      if (p != 0.0) loss += p * (std::log(p) - log_share);
+      slope[i] =
+          static_cast<float>(static_cast<double>(args.weight) * scale * (std::exp(log_share) - p));
+    }
+    losses[static_cast<size_t>(row)] += static_cast<float>(loss);
+  }
+
+  // score = scale sum_h w_h max(0, q_h . k)
+  template <typename V>
+  void query_backward(const EntrySegment& segment, int64_t row, int64_t count, const float* slope,
+                      const float* dots) const {
+    const int64_t heads = args.q.shape[1];
+    const int64_t width = args.q.shape[2];
+    const float* weights = args.weights.f32() + row * heads;
+    float* d_weights = gradients.d_weights.f32() + row * heads;
+    float* d_q = gradients.d_q.f32() + row * heads * width;
+    std::fill_n(d_weights, heads, 0.0f);
+    std::fill_n(d_q, heads * width, 0.0f);
+    for (int64_t i = 0; i < count; ++i) {
+      const void* key = args.keys.row(segment.first_entry + i);
+      for (int64_t h = 0; h < heads; ++h) {
+        const float dot = dots[i * heads + h];
+        if (!counts(dot)) continue;
+        d_weights[h] += slope[i] * dot;
+        add_multiple<V>(args.keys.dtype, slope[i] * weights[h], key, width, d_q + h * width);
+      }
+    }
+  }
+
+  template <typename V>
+  void add_query(const EntrySegment& segment, int64_t row, float* slope, const Work& work) const {
+    int64_t count = num_entries(row - segment.begin);
+    std::fill_n(slope, count, 0.0f);
+    if (count < 2) count = 0;  // nothing to learn, and no slope
+    if (count > 0) {
+      make_target<V>(segment, row, count, work);
+      dots_of<V>(heads_of(args.q, row), args.keys, segment, count, work.dots);
+      make_slopes(row, count, work, slope);
+    }
+    query_backward<V>(segment, row, count, slope, work.dots);
+  }
+
+  // Of entry i, over the queries [first, last) that see it.
+  template <typename V>
+  void add_entry(const EntrySegment& segment, int64_t i, int64_t block, int64_t first, int64_t last,
+                 float* dots) const {
+    const int64_t heads = args.q.shape[1];
+    const int64_t width = args.q.shape[2];
+    float* d_key = gradients.d_keys.f32() + (segment.first_entry + i) * width;
+    for (int64_t row = first; row < last; ++row) {
+      const float slope = slopes[(row - block) * most + i];
+      if (slope == 0.0f) continue;
+      const QueryHeads query = heads_of(args.q, row);
+      const float* weights = args.weights.f32() + row * heads;
+      query_dots<V>(query, args.keys.row(segment.first_entry + i), 1, dots);
+      for (int64_t h = 0; h < heads; ++h) {
+        if (!counts(dots[h])) continue;
+        add_multiple<V>(query.type, slope * weights[h], head_of(query, h), width, d_key);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+void indexer_loss(Backend& backend, const IndexerLossArgs& args, std::span<float> losses,
+                  const IndexerGradients& gradients) {
+  const HostAccess access(backend.allocator());
+  const Scratch::Mark mark(backend.scratch());
+  int64_t most = 1;
+  for (const EntrySegment& s : args.segments) most = std::max(most, (s.end - s.begin) / args.ratio);
+  const int64_t num_workers = backend.pool().num_threads();
+  const int64_t attention_heads = args.attention.q.shape[1];
+  const int64_t heads = std::max(args.q.shape[1], attention_heads);
+  const auto take = [&]<typename T>(T*& to, int64_t count) {
+    to = static_cast<T*>(backend.scratch().take(count * static_cast<int64_t>(sizeof(T))));
+  };
+  Loss loss = {args, losses, gradients, most, nullptr};
+  Work all = {};
+  take(loss.slopes, kQueries * most);
+  take(all.dots, num_workers * most * heads);
+  take(all.target, num_workers * most);
+  take(all.scores, num_workers * most);
+  take(all.log_sums, num_workers * attention_heads);
+  take(all.listed, num_workers * most);
+  if (backend.is_counting()) return;
+  const auto work_of = [&](int worker) {
+    return Work{.dots = all.dots + worker * most * heads,
+                .target = all.target + worker * most,
+                .scores = all.scores + worker * most,
+                .log_sums = all.log_sums + worker * attention_heads,
+                .listed = all.listed + worker * most};
+  };
+  std::fill_n(gradients.d_keys.f32(), gradients.d_keys.shape.num_elements(), 0.0f);
+  with_path(backend.path(), [&]<typename V>() {
+    for (const EntrySegment& s : args.segments) {
+      for (int64_t block = s.begin; block < s.end; block += kQueries) {
+        const int64_t last = std::min(s.end, block + kQueries);
+        backend.pool().run_each(last - block, [&](int64_t i, int worker) {
+          loss.add_query<V>(s, block + i, loss.slopes + i * most, work_of(worker));
+        });
+        backend.pool().run_each(loss.num_entries(last - 1 - s.begin), [&](int64_t i, int worker) {
+          const int64_t sees = s.begin + (i + 1) * args.ratio - 1;  // the first query that does
+          loss.add_entry<V>(s, i, block, std::max(block, sees), last, work_of(worker).dots);
+        });
+      }
+    }
+  });
+}
+
+}  // namespace strata::ops::cpu
