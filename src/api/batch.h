@@ -51,18 +51,24 @@ struct Batch {
   // with their weights; its gradient is multiplied by this. With want_logits also "mtp_logits"
   // [T, V], zero at each sequence's last token.
   float mtp_weight = 0.0f;
+  // Not 0: where gradients are taken, also the loss that trains indexers of compressed attention
+  // (ops/indexer_loss.h), one for each of their layers; its gradient is multiplied by this.
+  float indexer_weight = 0.0f;
 };
 
 struct SequenceResult {
   std::vector<float> logprobs;  // as targets; without score_all 0 where the row has no weight
   std::vector<float> losses;    // likewise
   std::vector<float> mtp_losses = {};  // as targets, with mtp_weight; 0 at the last token
+  // As tokens, with indexer_weight: not multiplied by it, a sum over layers.
+  std::vector<float> indexer_losses = {};
 };
 
 struct BatchResult {
   std::vector<SequenceResult> sequences;
   double loss_sum = 0.0;  // accumulated in double in request order
   double mtp_loss_sum = 0.0;
+  double indexer_loss_sum = 0.0;
   int64_t num_passes = 0;
 };
 

@@ -128,6 +128,10 @@ void recipe_rows(OptionTable& t, TrainOptions& o) {
            "of the loss of multi-token prediction [0.3 with --method full where the model has its "
            "layer, else 0]")
       .results();
+  t.number("indexer-loss", o.indexer_loss, {0, kHuge, "0 (off) or more"},
+           "weight of a loss that trains DeepSeek-V4's indexers to rank entries as the attention "
+           "that they replace; --method lora then adapts them too")
+      .results();
   t.number(
        "router-bias-rate", o.router_bias_rate, {0, kHuge, "0 (off) or more"},
        "of --method full: what a router's bias moves by in a step, towards the experts that had "
@@ -223,7 +227,10 @@ OptionTable options_of(PlanOptions& o) {
   targets_row(t, o.targets);
   micro_tokens_row(t, o.micro_tokens);
   t.flag("mtp", o.with_mtp, "of train: with multi-token prediction, as --mtp-weight has it");
+  t.flag("indexer-loss", o.with_indexer_loss, "of train: with a loss that trains indexers");
   t.integer("max-rank", o.max_rank, {1, 65536, "1 or more"}, "of serve: largest LoRA rank");
+  t.choice("speculate", o.speculate, {"none", "mtp"},
+           "of serve: mtp: with drafts of multi-token prediction");
   recompute_row(t, o.recompute);
   t.text("offload", o.offload, kMemoryOffloadHelp);
   dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto, bf16 or f32");

@@ -68,16 +68,18 @@ RunShape shape_of(const PlanOptions& options, const engine::Engine& engine) {
   RunShape shape = {
       .pass = {.backward = true,
                .train_base = options.method == "full",
-               .mtp = engine.config().use_mtp},
+               .mtp = engine.config().use_mtp,
+               .indexer_loss = options.with_indexer_loss},
       .lengths = std::vector<int64_t>(static_cast<size_t>(tokens.sequences), tokens.length),
       .longest = tokens.length,
       .step_tokens = tokens.sequences * tokens.length,
       .offloads = !options.offload.empty()};
   add_passes(shape, shape.lengths, /*trained=*/true, options.micro_tokens);
   if (!shape.pass.train_base) {
-    shape.pass.modules =
-        model::adapter_specs(engine.config(), split_commas(options.targets), options.rank,
-                             /*alpha=*/1.0, model::parse_expert_rank(options.expert_rank));
+    shape.pass.modules = model::adapter_specs(
+        engine.config(), split_commas(options.targets), options.rank,
+        /*alpha=*/1.0, model::parse_expert_rank(options.expert_rank),
+        options.with_indexer_loss ? model::WithIndexers::kYes : model::WithIndexers::kNo);
   }
   return shape;
 }
@@ -215,6 +217,9 @@ int plan_training(const PlanOptions& options) {
   EngineSetup setup = options;
   if (options.with_mtp) setup.mtp = model::UseMtp::kAlways;
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(setup);
+  if (options.with_indexer_loss && engine->model().weights->layers().num_indexers() == 0) {
+    refuse(fmt::format("--indexer-loss: no layer of {} has an indexer", options.model));
+  }
   RunShape shape = shape_of(options, *engine);
   shape.pass.weights_in_files =
       !options.memory.empty() && needs_files(*engine, shape, options.micro_tokens, options.memory);
@@ -305,11 +310,11 @@ constexpr std::string_view kOfPipelines[] = {
     "schedule-out", "with-transfers", "trace",        "json"};
 constexpr std::string_view kOfServing[] = {"model",       "offload",       "for",   "memory",
                                            "expert-rank", "max-rank",      "dtype", "threads",
-                                           "device",      "strict-config", "json"};
+                                           "device",      "strict-config", "json",  "speculate"};
 constexpr std::string_view kOfTraining[] = {
-    "model",       "for",           "tokens",       "memory",    "method", "rank",
-    "expert-rank", "targets",       "micro-tokens", "recompute", "dtype",  "threads",
-    "device",      "strict-config", "svg",          "offload",   "mtp",    "json"};
+    "model",   "for",          "tokens",    "memory",       "method",  "rank",   "expert-rank",
+    "targets", "micro-tokens", "recompute", "dtype",        "threads", "device", "strict-config",
+    "svg",     "offload",      "mtp",       "indexer-loss", "json"};
 
 constexpr Mode kModes[] = {
     {"--schedule", [](const PlanOptions& o) { return !o.schedule.schedule.empty(); }, plan_pipeline,

@@ -20,9 +20,11 @@ struct PlanOptions : EngineSetup {
   std::string expert_rank = "divided";
   std::string targets = "all-linear";
   int64_t micro_tokens = 2048;
-  int64_t max_rank = 128;  // of serve
-  bool with_mtp = false;   // of train, with multi-token prediction
-  std::string svg;         // a file
+  int64_t max_rank = 128;          // of serve
+  std::string speculate = "none";  // of serve: or "mtp"
+  bool with_mtp = false;           // of train, with multi-token prediction
+  bool with_indexer_loss = false;  // of train, with the loss that trains indexers
+  std::string svg;                 // a file
   bool json = false;
   PlanScheduleOptions schedule = {};
 };

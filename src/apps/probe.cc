@@ -55,6 +55,7 @@ class Probe {
     out.sequences = request_.sequences;
     out.gradients = gradients;
     out.mtp_weight = request_.mtp_weight;
+    if (gradients != api::Gradients::kNone) out.indexer_weight = request_.indexer_weight;
     return out;
   }
 
@@ -89,6 +90,16 @@ class Probe {
     }
   }
 
+  // Of a pass that took gradients: nothing else has them.
+  void put_indexer_losses(const api::BatchResult& result) {
+    if (request_.indexer_weight == 0.0f || !request_.loss) return;
+    std::vector<float> losses;
+    for (const api::SequenceResult& sequence : result.sequences)
+      losses.insert(losses.end(), sequence.indexer_losses.begin(), sequence.indexer_losses.end());
+    add("indexer_loss", {std::ssize(losses)}) = losses;
+    add("indexer_loss_sum", {1})[0] = static_cast<float>(result.indexer_loss_sum);
+  }
+
   // Every LoRA tensor of every adapter, under the names of its file.
   void put_adapters(const std::string& prefix, bool gradients) {
     for (size_t k = 0; k < slots_.size(); ++k) {
@@ -113,7 +124,7 @@ class Probe {
       for (const api::AdapterSlot slot : slots_) pipeline_->for_adapter(slot, body);
     };
     for_each([](model::LoraAdapter& adapter) { adapter.enable_training(); });
-    pipeline_->run(batch(api::Gradients::kAdapters), &sink_);
+    put_indexer_losses(pipeline_->run(batch(api::Gradients::kAdapters), &sink_));
     for (const api::AdapterSlot slot : slots_) pipeline_->finish_adapter_gradients(slot);
     put_adapters("adapter_grad", true);
     // A step of rate 0 would move moments; gradients are dropped instead.
@@ -121,7 +132,7 @@ class Probe {
   }
 
   void param_grads() {
-    pipeline_->run(batch(api::Gradients::kParameters));
+    put_indexer_losses(pipeline_->run(batch(api::Gradients::kParameters)));
     pipeline_->finish_base_gradients();
     put_parameters("param_grad.", engine::Pipeline::BaseValues::kGradients);
     pipeline_->zero_base_gradients();
@@ -239,6 +250,11 @@ int run_probe(const ProbeOptions& options) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--microbatches: got {}, and the request has {} sequences",
                             num_microbatches, request.sequences.size()));
+  }
+  if (request.indexer_weight > 0.0f && !plan.is_whole()) {
+    throw Error(
+        ErrorCode::kUnsupported,
+        "indexer_loss and --stages: losses of layers in several stages are not added up yet");
   }
   run_ranks(plan.num_ranks(), [&](Comm& comm) { Probe(options, request).run(comm, plan); });
   return 0;

@@ -279,6 +279,9 @@ api::SampleRequest to_sample(const json::value& value, const std::string& where,
 
 // What the losses and wants read must be there.
 void check_inputs(const ProbeRequest& request, const std::string& where) {
+  const bool has_gradients = request.adapter_grads || request.param_grads || request.train;
+  if (request.indexer_weight > 0.0f && !has_gradients)
+    fail(where + ": indexer_loss", "is taken with gradients, and none are wanted");
   if (!request.needs_targets()) return;
   for (size_t s = 0; s < request.sequences.size(); ++s) {
     const api::Datum& datum = request.data[s];
@@ -314,6 +317,11 @@ ProbeRequest parse_probe_request(std::string_view text, const std::string& where
     request.mtp_weight = static_cast<float>(to_number(*v, where + ": mtp"));
     if (!(request.mtp_weight >= 0.0f) || std::isinf(request.mtp_weight))
       fail(where + ": mtp", "got " + show(*v) + ", want 0 or more");
+  }
+  if (const auto* v = fields.find("indexer_loss")) {
+    request.indexer_weight = static_cast<float>(to_number(*v, where + ": indexer_loss"));
+    if (!(request.indexer_weight >= 0.0f) || std::isinf(request.indexer_weight))
+      fail(where + ": indexer_loss", "got " + show(*v) + ", want 0 or more");
   }
   if (const auto* v = fields.find("train")) request.train = to_train(*v, where + ": train");
   if (const auto* v = fields.find("sample")) {

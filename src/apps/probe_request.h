@@ -26,7 +26,8 @@ struct ProbeRequest {
   bool loss = false;
   bool adapter_grads = false;
   bool param_grads = false;
-  float mtp_weight = 0.0f;  // 0: multi-token prediction takes no part
+  float mtp_weight = 0.0f;      // 0: multi-token prediction takes no part
+  float indexer_weight = 0.0f;  // of the loss that trains indexers; 0: there is none
   std::optional<ProbeTrain> train;
   std::vector<api::SampleRequest> samples;
 

@@ -57,6 +57,10 @@ void Engine::check(const api::Batch& batch) const {
     fail(fmt::format("mtp_weight: got {}, want 0 or more", batch.mtp_weight));
   if (batch.mtp_weight > 0.0f && !model_.config.use_mtp)
     fail("mtp_weight: the model has no layer of multi-token prediction");
+  if (!(batch.indexer_weight >= 0.0f) || std::isinf(batch.indexer_weight))
+    fail(fmt::format("indexer_weight: got {}, want 0 or more", batch.indexer_weight));
+  if (batch.indexer_weight > 0.0f && model_.weights->layers().num_indexers() == 0)
+    fail("indexer_weight: no layer of the model has an indexer");
   for (size_t s = 0; s < batch.sequences.size(); ++s)
     check(batch.sequences[s], fmt::format("sequences[{}]", s), batch.want_loss);
 }

@@ -150,6 +150,8 @@ api::BatchResult Engine::run(const api::Batch& batch, api::TensorSink* sink) {
   for (const api::SequenceResult& sequence : result.sequences) {
     for (const float loss : sequence.losses) result.loss_sum += static_cast<double>(loss);
     for (const float loss : sequence.mtp_losses) result.mtp_loss_sum += static_cast<double>(loss);
+    for (const float loss : sequence.indexer_losses)
+      result.indexer_loss_sum += static_cast<double>(loss);
   }
   return result;
 }

@@ -43,6 +43,8 @@ PassWork MicroBatch::lay_out(Engine& engine, const api::Batch& batch, size_t fir
   losses_.resize(targets_.size());
   mtp_losses_.assign(batch.mtp_weight > 0.0f ? targets_.size() : 0, 0.0f);
   gradients_ = batch.sequences[first].gradients ? batch.gradients : api::Gradients::kNone;
+  const bool trains_indexers = batch.indexer_weight > 0.0f && gradients_ != api::Gradients::kNone;
+  indexer_losses_.assign(trains_indexers ? first_targets_.size() - 1 : 0, 0.0f);
   PassWork work = {.builder = builder_,
                    .adapter_gradients = gradients_ == api::Gradients::kAdapters,
                    .base_gradients = gradients_ == api::Gradients::kParameters
@@ -59,6 +61,8 @@ PassWork MicroBatch::lay_out(Engine& engine, const api::Batch& batch, size_t fir
                    .losses = losses_,
                    .mtp_weight = batch.mtp_weight,
                    .mtp_losses = mtp_losses_,
+                   .indexer_weight = trains_indexers ? batch.indexer_weight : 0.0f,
+                   .indexer_losses = indexer_losses_,
                    .want_hidden_states = batch.want_hidden_states,
                    .want_logits = batch.want_logits};
   for (size_t i = 0; i < api::kNumLossInputs; ++i)
@@ -69,11 +73,17 @@ PassWork MicroBatch::lay_out(Engine& engine, const api::Batch& batch, size_t fir
 void MicroBatch::give_losses(const api::Batch& batch, api::BatchResult& result) const {
   size_t row = 0;
   for (size_t s = first_; s < last_; ++s) {
+    const auto first_token = static_cast<int64_t>(row);
     const auto begin = first_targets_[row];
     row += batch.sequences[s].datum->tokens.size();
     const auto end = first_targets_[row];
     result.sequences[s].logprobs.assign(logprobs_.begin() + begin, logprobs_.begin() + end);
     result.sequences[s].losses.assign(losses_.begin() + begin, losses_.begin() + end);
+    if (!indexer_losses_.empty()) {
+      result.sequences[s].indexer_losses.assign(
+          indexer_losses_.begin() + first_token,
+          indexer_losses_.begin() + static_cast<int64_t>(row));
+    }
     if (mtp_losses_.empty()) continue;
     result.sequences[s].mtp_losses.assign(mtp_losses_.begin() + begin, mtp_losses_.begin() + end);
   }

@@ -85,6 +85,8 @@ StagePass::StagePass(Backend& backend, Engine& engine, const PassWork& work, Pas
                                engine.cache_layout())) {
   pass_.adapter_gradients = work.adapter_gradients;
   pass_.base_gradients = work.base_gradients;
+  indexer_loss_ = {.weight = work.indexer_weight, .losses = work.indexer_losses};
+  if (work.indexer_weight > 0.0f) pass_.indexer_loss = &indexer_loss_;
   const model::ModelWeights& weights = pass_.weights;
   const Shape shape = border_shape();
   Scratch& scratch = backend.scratch();

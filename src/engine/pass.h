@@ -27,6 +27,8 @@ struct PassWork {
   std::span<float> losses = {};
   float mtp_weight = 0.0f;  // of multi-token prediction; 0: it does not run
   std::span<float> mtp_losses = {};
+  float indexer_weight = 0.0f;           // of the loss that trains indexers; 0: there is none
+  std::span<float> indexer_losses = {};  // of the pass's rows, zero before
   // Large results, written to rows [first_row, ...) of the sink's tensors.
   bool want_hidden_states = false;
   bool want_logits = false;
@@ -72,6 +74,7 @@ class StagePass {
   const PassWork work_;
   PassState& state_;
   model::Pass pass_;
+  model::IndexerLoss indexer_loss_;
   TensorView hidden_;    // [T, D] where the model ends
   TensorView d_hidden_;  // f32
   TensorView d_last_;    // [T, n D] f32: what multi-token prediction has for the last state

@@ -18,6 +18,7 @@
 #include "ops/cache_write.h"
 #include "ops/gemm.h"
 #include "ops/indexer.h"
+#include "ops/indexer_loss.h"
 #include "ops/sparse_attention.h"
 #include "ops/state_segment.h"
 
@@ -98,6 +99,7 @@ struct PassLists {
   std::vector<ops::StateSegment> state_segments;
   std::vector<ops::SparseSegment> sparse_segments;
   std::vector<ops::IndexerSegment> indexer_segments;
+  std::vector<ops::EntrySegment> entry_segments;
   std::vector<int32_t> entry_positions;
   ExpertRows expert_rows;  // of the sparse layer at work
   std::vector<int64_t> expert_ends;
@@ -105,6 +107,12 @@ struct PassLists {
 };
 
 class DeferredProducts;
+
+// The loss that trains indexers (ops/indexer_loss.h), which backward takes.
+struct IndexerLoss {
+  float weight = 0.0f;           // of it in their gradients
+  std::span<float> losses = {};  // [T], a sum over layers: added to
+};
 
 struct Pass {
   Backend& backend;
@@ -116,10 +124,11 @@ struct Pass {
   const RowGroups& rows;
   const CacheLayout& cache;
   PassLists& lists;
-  bool adapter_gradients = false;           // accumulate into adapters that train
-  BaseGradients* base_gradients = nullptr;  // or none
-  bool is_mtp = false;                      // of multi-token prediction (model/mtp.h)
-  DeferredProducts* deferred = nullptr;     // takes weight gradients' products; none: they run
+  bool adapter_gradients = false;             // accumulate into adapters that train
+  BaseGradients* base_gradients = nullptr;    // or none
+  bool is_mtp = false;                        // of multi-token prediction (model/mtp.h)
+  DeferredProducts* deferred = nullptr;       // takes weight gradients' products; none: they run
+  const IndexerLoss* indexer_loss = nullptr;  // or none
 
   [[nodiscard]] int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   [[nodiscard]] DType dtype() const { return weights.compute_dtype(); }

@@ -60,7 +60,8 @@ struct Loaded {
   RunShape shape = {
       .pass = {.backward = true}, .lengths = {40, 40, 40}, .longest = 40, .step_tokens = 120};
 
-  Loaded(const std::string& model, bool is_lora, model::UseMtp mtp = model::UseMtp::kNever)
+  Loaded(const std::string& model, bool is_lora, model::UseMtp mtp = model::UseMtp::kNever,
+         model::WithIndexers indexers = model::WithIndexers::kNo)
       : engine(make_engine({.model = path_of(model), .dtype = "bf16", .threads = 2, .mtp = mtp})) {
     shape.pass.mtp = engine->config().use_mtp;
     if (!is_lora) {
@@ -68,7 +69,8 @@ struct Loaded {
       engine->enable_base_steps();
       return;
     }
-    shape.pass.modules = model::adapter_specs(engine->config(), {"all-linear"}, 4, 4.0);
+    shape.pass.modules = model::adapter_specs(engine->config(), {"all-linear"}, 4, 4.0,
+                                              model::ExpertRank::kDivided, indexers);
     engine->adapter(engine->create_adapter(shape.pass.modules, 1)).enable_training();
   }
 };
@@ -125,6 +127,27 @@ TEST(Plan, HasMultiTokenPredictionWhereItIsAskedFor) {
   PlanOptions options = options_of_plan("qwen3");
   options.with_mtp = true;
   EXPECT_NE(fault(options).find("no layer of multi-token prediction"), std::string::npos);
+}
+
+// Its scores and gradients, and with adapters its modules.
+TEST(Plan, HasTheLossOfIndexersWhereItIsAskedFor) {
+  for (const char* method : {"lora", "full"}) {
+    PlanOptions options = options_of_plan("deepseek_v4_mtp");
+    options.method = method;
+    const int64_t without = plan(options).at("planned_bytes").as_int64();
+    options.with_indexer_loss = true;
+    const int64_t with = plan(options).at("planned_bytes").as_int64();
+    EXPECT_GE(with, without) << method;
+    Loaded loaded("deepseek_v4_mtp", options.method == "lora", model::UseMtp::kNever,
+                  model::WithIndexers::kYes);
+    loaded.shape.pass.indexer_loss = true;
+    const TrainPlan wanted =
+        plan_train(*loaded.engine, loaded.shape, options.micro_tokens, model::Recompute::kNone);
+    EXPECT_EQ(with, wanted.memory.total()) << method;
+  }
+  PlanOptions options = options_of_plan("qwen3");
+  options.with_indexer_loss = true;
+  EXPECT_NE(fault(options).find("no layer of"), std::string::npos);
 }
 
 TEST(Plan, StaysWithinTheMemory) {

@@ -62,9 +62,14 @@ class TrainTest : public testing::Test {
 
   [[nodiscard]] std::string model() const { return root_ + "/model"; }
   // Two layers of DeepSeek-V4 under the same tokenizer, the second with a scored router.
-  [[nodiscard]] std::string make_v4_model(bool mtp = false) const {
-    const std::string out = root_ + (mtp ? "/v4-mtp" : "/v4");
+  // With `indexer` its second layer lists entries.
+  [[nodiscard]] std::string make_v4_model(bool mtp = false, bool indexer = false) const {
+    const std::string out = root_ + (mtp ? "/v4-mtp" : "/v4") + (indexer ? "-indexer" : "");
     if (fs::exists(out)) return out;
+    const std::string second =
+        indexer ? R"("compressed_sparse_attention"], "index_n_heads": 2, "index_head_dim": 8,
+                     "index_topk": 2)"
+                : R"("heavily_compressed_attention"])";
     const std::string config = root_ + "/v4-config";
     if (!fs::exists(config)) fs::copy(root_ + "/config", config);
     std::ofstream(config + "/config.json")
@@ -72,7 +77,8 @@ class TrainTest : public testing::Test {
       "vocab_size": 4096, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
       "head_dim": 16, "qk_rope_head_dim": 8, "q_lora_rank": 8, "o_groups": 2, "o_lora_rank": 4,
       "sliding_window": 8, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8,
-      "num_hash_layers": 1, "layer_types": ["sliding_attention", "heavily_compressed_attention"],
+      "num_hash_layers": 1, "layer_types": ["sliding_attention", )"
+        << second << R"(,
       "hc_mult": 2, "hc_sinkhorn_iters": 3, "max_position_embeddings": 512, "torch_dtype": "float32"})";
     EXPECT_EQ(run_init({.config = config, .out = out, .seed = 1, .mtp = mtp, .threads = 2}), 0);
     return out;
@@ -141,6 +147,9 @@ class TrainTest : public testing::Test {
         "--optimizer",    o.optimizer, "--resume"};
     if (o.router_bias_rate > 0) {
       args.insert(args.end(), {"--router-bias-rate", std::to_string(o.router_bias_rate)});
+    }
+    if (o.indexer_loss > 0) {
+      args.insert(args.end(), {"--indexer-loss", std::to_string(o.indexer_loss)});
     }
     if (o.stages.stages > 1) {
       const auto number = [](int n) { return std::to_string(n); };

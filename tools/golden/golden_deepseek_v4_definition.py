@@ -63,6 +63,8 @@ class Definition:
         self.eps = self.c.get("rms_norm_eps", 1e-6)
         self.loads = {}  # rows of each expert, by its layer
         self.margins = []  # of choices: from the last that is chosen to the next
+        self.trains_indexers = False
+        self.indexer_losses = []  # of their layers, a value a token
 
     def is_wrong(self, trap):
         return self.wrong == trap
@@ -123,22 +125,43 @@ class Definition:
         positions = torch.arange(len(entries)) * (1 if self.is_wrong("entries turned by their index") else m)
         return self.turn(entries[:, None], positions, kind)[:, 0]
 
-    def select(self, at, x, latent, m, kind):
-        """The entries that each query lists."""
+    def index_scores(self, at, x, latent, m, kind):
+        """Of each query's visible entries."""
         c = self.c
         keys = self.compress(at + "compressor.", x, m, kind, True)
         heads, size = c["index_n_heads"], c["index_head_dim"]
         q = self.turn((latent @ self.w[at + "wq_b.weight"].T).view(len(x), heads, size), torch.arange(len(x)), kind)
         weights = x @ self.w[at + "weights_proj.weight"].T
+        return [(weights[t][:, None] * (q[t] @ keys[: (t + 1) // m].T).clamp(min=0)).sum(0) for t in range(len(x))]
+
+    def select(self, at, x, latent, m, kind):
+        """The entries that each query lists."""
+        c = self.c
         lists = []
-        for t in range(len(x)):
+        for t, score in enumerate(self.index_scores(at, x, latent, m, kind)):
             seen = (t + 1) // m
-            score = (weights[t][:, None] * (q[t] @ keys[:seen].T).clamp(min=0)).sum(0)
             score, order = torch.sort(score, descending=True, stable=True)
             lists.append(order[: c["index_topk"]])
             if seen > c["index_topk"]:
                 self.margins.append((score[c["index_topk"] - 1] - score[c["index_topk"]]).item())
         return lists
+
+    def indexer_loss(self, at, x, latent, q, kv, entries, scale, m, kind):
+        """Ours: of each query, from the attention that sees every entry to the softmax of the indexer's scores (as in
+        DeepSeek-V3.2's warm-up). The indexer's input is no variable, nor is the attention."""
+        c = self.c
+        factor = (c["index_n_heads"] * c["index_head_dim"]) ** -0.5
+        losses = []
+        for t, score in enumerate(self.index_scores(at + "indexer.", x.detach(), latent.detach(), m, kind)):
+            if len(score) < 2:
+                losses.append(score.new_zeros(()))
+                continue
+            keys = torch.cat([kv[max(0, t - c["sliding_window"] + 1): t + 1], entries[: len(score)]])
+            logits = torch.cat([scale * q[t] @ keys.T, self.w[at + "attn_sink"][:, None]], -1)
+            p = logits.softmax(-1)[:, len(keys) - len(score): len(keys)].sum(0).detach()
+            p = p / p.sum()
+            losses.append((torch.xlogy(p, p) - p * (factor * score).log_softmax(-1)).sum())
+        return torch.stack(losses)
 
     def attention(self, at, x, kind):
         c, s = self.c, len(x)
@@ -155,6 +178,8 @@ class Definition:
         if m:
             entries = self.compress(at + "compressor.", x, m, kind, kind == v4.SPARSE)
             lists = self.select(at + "indexer.", x, latent, m, kind) if kind == v4.SPARSE else None
+            if kind == v4.SPARSE and self.trains_indexers:
+                self.indexer_losses.append(self.indexer_loss(at, x, latent, q, kv, entries, scale, m, kind))
         rows = []
         for i in range(s):
             keys = [kv[max(0, i - c["sliding_window"] + 1): i + 1]]

@@ -133,6 +133,8 @@ def write_adapter(folder, tensors, modules, rank, alpha, gen, embedding=False):
 class Reference:
     """The definition over leaves of one type: the base's tensors and the adapters'."""
 
+    CONFIG = CONFIG
+
     def __init__(self, root, dtype, shake=None):
         self.dtype = dtype
         gen = torch.Generator().manual_seed(shake or 0)
@@ -155,8 +157,9 @@ class Reference:
     def model(self, adapter):
         tensors = self.base
         if adapter:
-            tensors = definition.add_adapter(tensors, self.folders[adapter - 1], CONFIG["n_routed_experts"], self.adapters[adapter - 1])
-        return definition.Definition(CONFIG, tensors)
+            tensors = definition.add_adapter(tensors, self.folders[adapter - 1], self.CONFIG["n_routed_experts"],
+                                             self.adapters[adapter - 1])
+        return definition.Definition(self.CONFIG, tensors)
 
     def logits(self, seq):
         """[n, V], and [n, V] of multi-token prediction, whose last row is zero."""
@@ -197,8 +200,8 @@ class Reference:
                 part.append(value.detach().double())
         return [torch.cat(p).numpy() for p in parts]
 
-    def run(self, request):
-        out, wants = {}, request["want"]
+    def values(self, request, wants):
+        out = {}
         logits, mtp, lp, loss, mtp_loss = self.backward(request)
         if "logits" in wants:
             out.update({"logits": logits, "mtp_logits": mtp})
@@ -207,6 +210,14 @@ class Reference:
         if "loss" in wants:
             out.update({"loss": loss, "mtp_loss": mtp_loss, "loss_sum": loss.sum(keepdims=True),
                         "mtp_loss_sum": mtp_loss.sum(keepdims=True)})
+        return out
+
+    def step_loss(self, request):
+        return self.backward(request)[3].sum()
+
+    def run(self, request):
+        wants = request["want"]
+        out = self.values(request, wants)
         grads = lambda params: {k: (v.grad if v.grad is not None else torch.zeros_like(v)).double().numpy() for k, v in params.items()}
         if "adapter_grads" in wants:
             for k, params in enumerate(self.adapters):
@@ -224,7 +235,7 @@ class Reference:
                                         weight_decay=train["weight_decay"], foreach=False) for m in models]
         losses, norms = [], []
         for _ in range(train["steps"]):
-            losses.append(self.backward(request)[3].sum())
+            losses.append(self.step_loss(request))
             row = []
             for params, optimizer in zip(models, optimizers):
                 for value in params.values():
@@ -244,19 +255,21 @@ class Reference:
 
 
 class Maker:
+    CONFIG, REFERENCE = CONFIG, Reference
+
     def __init__(self, root, seed):
         self.root, self.rng = root, np.random.default_rng(seed)
 
     def sequence(self, n, adapter, gap):
         """No choice of experts or entries is closer than the gap."""
         while True:
-            seq = {"tokens": [int(t) for t in self.rng.integers(0, CONFIG["vocab_size"], n)], "adapter": adapter}
-            reference = Reference(self.root, torch.float64)
+            seq = {"tokens": [int(t) for t in self.rng.integers(0, self.CONFIG["vocab_size"], n)], "adapter": adapter}
+            reference = self.REFERENCE(self.root, torch.float64)
             with torch.no_grad():
                 reference.logits(seq)
             if min(reference.margins, default=1) > gap:
                 break
-        seq["targets"] = [int(t) for t in self.rng.integers(0, CONFIG["vocab_size"], n)]
+        seq["targets"] = [int(t) for t in self.rng.integers(0, self.CONFIG["vocab_size"], n)]
         seq["weights"] = [float(w) for w in np.where(self.rng.random(n) < 0.7, 1.0, self.rng.choice([0.0, 0.25, 1.75, -0.5], n))]
         return seq
 
@@ -272,16 +285,16 @@ class Maker:
                 "train_adapters": {"sequences": take([17, 9], [1, 2]), "want": [], "mtp": 0.3, "train": {"what": "adapters", **step}}}
 
 
-def noise_of(root, name, request, truth):
+def noise_of(reference, root, name, request, truth):
     noise = {key: {"f32": 0.0} for key in truth}
-    shaken = [Reference(root, torch.float64, shake=seed).run(request) for seed in range(1, 9)]
-    for got in [Reference(root, torch.float32).run(request)] + shaken[:3]:
+    shaken = [reference(root, torch.float64, shake=seed).run(request) for seed in range(1, 9)]
+    for got in [reference(root, torch.float32).run(request)] + shaken[:3]:
         for key, value in got.items():
             noise[key]["f32"] = max(noise[key]["f32"], relative_l2(value, truth[key]) if truth[key].any() else 0.0)
     if name != "short":
         return noise  # bfloat16 may choose other experts, and its errors would say nothing
     with_experts = lambda tensors: {**tensors, **joined_experts(tensors)}
-    got, truth = with_experts(Reference(root, torch.bfloat16).run(request)), with_experts(truth)
+    got, truth = with_experts(reference(root, torch.bfloat16).run(request)), with_experts(truth)
     shaken = [with_experts(run) for run in shaken]
     errors = {key: relative_l2(got[key], value) for key, value in truth.items() if value.any()}
     # One run's error in a tensor of few elements is large or small by luck: how far each moves beside the others is what
@@ -291,6 +304,25 @@ def noise_of(root, name, request, truth):
     for key in truth:
         noise.setdefault(key, {})["bf16"] = max(errors[key], float(moves[key] * usual)) if key in errors else 0.0
     return noise
+
+
+def write_goldens(out, case, maker):
+    """The maker's requests with what its reference makes of them, and their rows."""
+    root, reference = maker.root, maker.REFERENCE
+    with open(os.path.join(out, "goldens.json"), encoding="utf-8") as f:
+        rows = [row for row in json.load(f) if not row["name"].startswith(case + "/")]
+    for name, request in maker.requests().items():
+        truth = reference(root, torch.float64).run(request)
+        save_json(os.path.join(root, name + ".json"), request)
+        save_file({k: torch.tensor(v).float().contiguous() for k, v in truth.items()}, os.path.join(root, name + ".safetensors"))
+        save_json(os.path.join(root, name + ".noise.json"), noise_of(reference, root, name, request, truth))
+        at = lambda end: f"{case}/{name}{end}"
+        rows.append({"name": at(""), "model": f"{case}/model", "adapters": [f"{case}/a", f"{case}/b"], "request": at(".json"),
+                     "expected": at(".safetensors"), "noise": at(".noise.json")})
+        print(at(""), flush=True)
+    with open(os.path.join(out, "goldens.json"), "w", encoding="utf-8") as f:
+        json.dump(sorted(rows, key=lambda row: row["name"]), f, indent=1)
+        f.write("\n")
 
 
 def router_bias(root, rng):
@@ -337,21 +369,8 @@ def main():
         f.write("\n")
     write_adapter(os.path.join(root, "a"), tensors, EVERY, 3, 8, gen)
     write_adapter(os.path.join(root, "b"), tensors, SHARED, 2, 6, gen, embedding=True)
-    with open(os.path.join(args.out, "goldens.json"), encoding="utf-8") as f:
-        rows = [row for row in json.load(f) if not row["name"].startswith(CASE + "/")]
-    for name, request in Maker(root, 7).requests().items():
-        truth = Reference(root, torch.float64).run(request)
-        save_json(os.path.join(root, name + ".json"), request)
-        save_file({k: torch.tensor(v).float().contiguous() for k, v in truth.items()}, os.path.join(root, name + ".safetensors"))
-        save_json(os.path.join(root, name + ".noise.json"), noise_of(root, name, request, truth))
-        at = lambda end: f"{CASE}/{name}{end}"
-        rows.append({"name": at(""), "model": f"{CASE}/model", "adapters": [f"{CASE}/a", f"{CASE}/b"], "request": at(".json"),
-                     "expected": at(".safetensors"), "noise": at(".noise.json")})
-        print(at(""), flush=True)
+    write_goldens(args.out, CASE, Maker(root, 7))
     save_json(os.path.join(root, "router_bias.json"), router_bias(root, np.random.default_rng(3)))
-    with open(os.path.join(args.out, "goldens.json"), "w", encoding="utf-8") as f:
-        json.dump(sorted(rows, key=lambda row: row["name"]), f, indent=1)
-        f.write("\n")
 
 
 if __name__ == "__main__":

@@ -44,6 +44,10 @@ data::BatchPlanOptions batch_plan_options(const TrainOptions& options) {
           .seed = options.seed};
 }
 
+model::WithIndexers with_indexers(const TrainOptions& options) {
+  return options.indexer_loss > 0 ? model::WithIndexers::kYes : model::WithIndexers::kNo;
+}
+
 TrainJob::TrainJob(const TrainOptions& options, std::unique_ptr<engine::Pipeline> pipeline,
                    const TrainData& data)
     : options_(options),
@@ -60,9 +64,9 @@ TrainJob::TrainJob(const TrainOptions& options, std::unique_ptr<engine::Pipeline
                                   .router_bias_rate = options_.router_bias_rate});
     return;
   }
-  const auto specs =
-      model::adapter_specs(engine().config(), split_commas(options_.targets), options_.rank,
-                           options_.alpha, model::parse_expert_rank(options_.expert_rank));
+  const auto specs = model::adapter_specs(
+      engine().config(), split_commas(options_.targets), options_.rank, options_.alpha,
+      model::parse_expert_rank(options_.expert_rank), with_indexers(options_));
   slot_ = pipeline_->create_adapter(specs, options_.seed);
   pipeline_->for_adapter(slot_, [](model::LoraAdapter& adapter) { adapter.enable_training(); });
 }
@@ -74,35 +78,36 @@ double TrainJob::mtp_weight() const {
 }
 
 api::BatchResult TrainJob::run(const std::vector<data::Example>& examples, const Pass& pass,
-                               float weight, api::Gradients gradients) {
+                               const Weights& weights, api::Gradients gradients) {
   std::vector<api::Datum> data;
   for (const int64_t i : pass) {
     const data::Example& example = examples[static_cast<size_t>(i)];
     api::Datum& datum =
         data.emplace_back(api::Datum{.tokens = example.tokens, .targets = example.targets});
     for (const float w : example.weights)
-      datum.inputs[api::LossInput::kWeights].push_back(w * weight);
+      datum.inputs[api::LossInput::kWeights].push_back(w * weights.trained);
   }
-  api::Batch batch = {.gradients = gradients};
+  api::Batch batch = {.gradients = gradients, .indexer_weight = weights.indexer};
   if (gradients != api::Gradients::kNone) batch.mtp_weight = static_cast<float>(mtp_weight());
   for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum, .slot = slot_});
   return pipeline_->run(batch);
 }
 
-TrainJob::Losses TrainJob::run_step(const std::vector<Pass>& passes, float weight) {
+TrainJob::Losses TrainJob::run_step(const std::vector<Pass>& passes, const Weights& weights) {
   const auto gradients = is_lora() ? api::Gradients::kAdapters : api::Gradients::kParameters;
   Losses losses;
   if (!is_divided()) {
     for (const Pass& pass : passes) {
-      const api::BatchResult result = run(data_.train.examples, pass, weight, gradients);
+      const api::BatchResult result = run(data_.train.examples, pass, weights, gradients);
       losses.decoder += result.loss_sum;
       losses.mtp += result.mtp_loss_sum;
+      losses.indexer += result.indexer_loss_sum;
     }
     return losses;
   }
   Pass all;
   for (const Pass& pass : passes) all.insert(all.end(), pass.begin(), pass.end());
-  const api::BatchResult result = run(data_.train.examples, all, weight, gradients);
+  const api::BatchResult result = run(data_.train.examples, all, weights, gradients);
   auto sequence = result.sequences.begin();
   for (const Pass& pass : passes) {
     Losses of_pass;
@@ -128,12 +133,18 @@ TrainStep TrainJob::step() {
       mtp_tokens += num_mtp_trained(example);
     }
   }
-  const float weight = 1.0f / static_cast<float>(done.trained_tokens);
-  const Losses losses = run_step(plan.passes, weight);
+  const Weights weights = {
+      .trained = 1.0f / static_cast<float>(done.trained_tokens),
+      .indexer = static_cast<float>(options_.indexer_loss / static_cast<double>(done.tokens))};
+  const Losses losses = run_step(plan.passes, weights);
   done.loss = losses.decoder;
   if (mtp_weight() > 0 && mtp_tokens > 0) {
     done.mtp_loss =
         losses.mtp * static_cast<double>(done.trained_tokens) / static_cast<double>(mtp_tokens);
+  }
+  if (options_.indexer_loss > 0) {
+    const int64_t layers = engine().model().weights->layers().num_indexers();
+    done.indexer_loss = losses.indexer / static_cast<double>(done.tokens * layers);
   }
   done.lr = data::learning_rate(schedule_, done.step);
   const api::StepResult result = pipeline_->step(slot_, {.lr = done.lr,
@@ -155,7 +166,7 @@ double TrainJob::evaluate() {
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(i);
   double sum = 0;
   for (const auto& pass : data::cut_by_tokens(all, lengths, options_.micro_tokens)) {
-    sum += run(data_.eval.examples, pass, 1.0f, api::Gradients::kNone).loss_sum;
+    sum += run(data_.eval.examples, pass, {}, api::Gradients::kNone).loss_sum;
   }
   return sum / static_cast<double>(data_.eval.num_trained);
 }

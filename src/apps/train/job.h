@@ -15,14 +15,16 @@
 #include "data/dataset.h"
 #include "data/lr_schedule.h"
 #include "engine/pipeline/pipeline.h"
+#include "model/adapter/specs.h"
 
 namespace strata::apps {
 
 struct TrainStep {
   int64_t step = 0;  // 1, 2, ...
   int64_t epoch = 0;
-  double loss = 0;                      // nats per trained token
-  std::optional<double> mtp_loss = {};  // likewise, of multi-token prediction
+  double loss = 0;                          // nats per trained token
+  std::optional<double> mtp_loss = {};      // likewise, of multi-token prediction
+  std::optional<double> indexer_loss = {};  // nats per token and layer with an indexer
   double lr = 0;
   double grad_norm = 0;
   int64_t tokens = 0;
@@ -31,6 +33,9 @@ struct TrainStep {
 
 // How the data are cut into steps and passes.
 data::BatchPlanOptions batch_plan_options(const TrainOptions& options);
+
+// Whether a fresh adapter adapts indexers.
+model::WithIndexers with_indexers(const TrainOptions& options);
 
 struct TrainData {
   data::Dataset train;
@@ -96,14 +101,20 @@ class TrainJob {
   struct Losses {
     double decoder = 0;
     double mtp = 0;
+    double indexer = 0;
   };
-  // Runs these examples, each weight times `weight`; multi-token prediction where they take
+  // Of a step's losses in its gradients: per trained token, and per token.
+  struct Weights {
+    float trained = 1.0f;
+    float indexer = 0.0f;
+  };
+  // Runs these examples, each weight times that of the step; multi-token prediction where they take
   // gradients.
-  api::BatchResult run(const std::vector<data::Example>& examples, const Pass& pass, float weight,
-                       api::Gradients gradients);
+  api::BatchResult run(const std::vector<data::Example>& examples, const Pass& pass,
+                       const Weights& weights, api::Gradients gradients);
   // The sums of the losses of a step's passes, each of which is summed alone. Stages run all of
   // them as one batch, which they divide themselves.
-  Losses run_step(const std::vector<Pass>& passes, float weight);
+  Losses run_step(const std::vector<Pass>& passes, const Weights& weights);
   // A block of the state of all parameters, gathered from the stages on the first rank; and a
   // router's bias that follows loads.
   TensorView gather_base(size_t block);

@@ -180,7 +180,10 @@ RunShape train_shape(const TrainOptions& options, const model::ModelConfig& conf
                      const data::Dataset& train, const data::Dataset& eval) {
   const bool is_lora = options.method == "lora";
   const std::vector<int64_t> lengths = lengths_of(train), held_out = lengths_of(eval);
-  RunShape shape = {.pass = {.backward = true, .train_base = !is_lora, .mtp = config.use_mtp},
+  RunShape shape = {.pass = {.backward = true,
+                             .train_base = !is_lora,
+                             .mtp = config.use_mtp,
+                             .indexer_loss = options.indexer_loss > 0},
                     .lengths = lengths,
                     .longest = std::max(longest_of(lengths), longest_of(held_out)),
                     .step_tokens = std::min(options.batch_tokens, train.num_tokens),
@@ -190,7 +193,7 @@ RunShape train_shape(const TrainOptions& options, const model::ModelConfig& conf
   if (is_lora) {
     shape.pass.modules =
         model::adapter_specs(config, split_commas(options.targets), options.rank, options.alpha,
-                             model::parse_expert_rank(options.expert_rank));
+                             model::parse_expert_rank(options.expert_rank), with_indexers(options));
   }
   return shape;
 }

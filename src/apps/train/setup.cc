@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -48,6 +49,11 @@ void check_together(const TrainOptions& o) {
 
 // What a run in stages cannot do yet.
 void check_divided(const TrainOptions& o) {
+  if (o.indexer_loss > 0) {
+    throw Error(ErrorCode::kUnsupported,
+                "--indexer-loss and --stages: losses of layers in several stages are not added "
+                "up yet; give one");
+  }
   if (!o.memory.empty()) {
     throw Error(
         ErrorCode::kUnsupported,
@@ -110,6 +116,30 @@ void check_router_biases(const TrainOptions& options, const model::LoadedModel& 
                           model.config.architecture));
 }
 
+// Indexers are there, and train.
+void check_indexers(const TrainOptions& options, const model::LoadedModel& model) {
+  if (options.indexer_loss == 0) return;
+  const model::LayerTable& layers = model.weights->layers();
+  if (layers.num_indexers() == 0) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("--indexer-loss: no layer of {} ({}) has an indexer", model.dir,
+                            model.config.architecture));
+  }
+  if (options.method != "lora") return;
+  const auto specs =
+      model::adapter_specs(model.config, split_commas(options.targets), options.rank, options.alpha,
+                           model::parse_expert_rank(options.expert_rank), with_indexers(options));
+  const bool any = std::any_of(specs.begin(), specs.end(), [&](const model::LoraModuleSpec& spec) {
+    return layers.targets(spec.layer)[static_cast<size_t>(spec.target)].of_indexer;
+  });
+  if (any) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--indexer-loss: no module of an indexer trains; --targets: got '{}', "
+                          "want all-linear, or q_b_proj, kv_proj, gate_proj or weights_proj among "
+                          "them",
+                          options.targets));
+}
+
 data::Dataset pick(data::Dataset& from, const std::vector<int64_t>& indices) {
   data::Dataset part;
   for (const int64_t i : indices) {
@@ -154,6 +184,7 @@ std::unique_ptr<TrainJob> make_train_job(Comm& comm, const engine::PipelinePlan&
   auto pipeline = make_pipeline(comm, plan, setup, {.pass_tokens = options.micro_tokens});
   const int64_t vocab_size = pipeline->engine().config().vocab_size;
   check_router_biases(options, pipeline->engine().model());
+  check_indexers(options, pipeline->engine().model());
   check_vocabulary(data.train, vocab_size, options.data);
   check_vocabulary(data.eval, vocab_size, options.eval.empty() ? options.data : options.eval);
   return std::make_unique<TrainJob>(options, std::move(pipeline), data);

@@ -223,6 +223,7 @@ class TrainLoop {
     note_memory();
     loss_ = done.loss;
     mtp_loss_ = done.mtp_loss;
+    indexer_loss_ = done.indexer_loss;
     if (!std::isfinite(done.loss)) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("step {}: the loss is {}; lower --lr, or use --dtype f32", done.step,
@@ -238,6 +239,7 @@ class TrainLoop {
         {"trained_tokens", done.trained_tokens},
         {"tokens_per_s", static_cast<double>(done.tokens) / seconds}};
     if (done.mtp_loss) metrics.push_back({"mtp_loss", *done.mtp_loss});
+    if (done.indexer_loss) metrics.push_back({"indexer_loss", *done.indexer_loss});
     log_->append(done.step, metrics);
     progress_->update(done.step, note());
   }
@@ -271,6 +273,8 @@ class TrainLoop {
       const double loss = record.number("loss"), eval_loss = record.number("eval_loss");
       if (std::isfinite(loss)) loss_ = loss;
       if (std::isfinite(record.number("mtp_loss"))) mtp_loss_ = record.number("mtp_loss");
+      const double indexer_loss = record.number("indexer_loss");
+      if (std::isfinite(indexer_loss)) indexer_loss_ = indexer_loss;
       if (!std::isfinite(eval_loss)) continue;
       if (!first_eval_) first_eval_ = eval_loss;
       last_eval_ = eval_loss;
@@ -283,6 +287,7 @@ class TrainLoop {
   [[nodiscard]] std::string note() const {
     std::string text = fmt::format("loss {:.4f}", loss_);
     if (mtp_loss_) text += fmt::format("  mtp {:.4f}", *mtp_loss_);
+    if (indexer_loss_) text += fmt::format("  indexer {:.4f}", *indexer_loss_);
     if (last_eval_) text += fmt::format("  held out {:.4f}", *last_eval_);
     return text + fmt::format("  {} tok/s  {}", report::format_count(tokens_per_second()),
                               report::format_bytes(peak_.anonymous));
@@ -301,6 +306,7 @@ class TrainLoop {
   int64_t tokens_ = 0;
   double loss_ = 0;
   std::optional<double> mtp_loss_;
+  std::optional<double> indexer_loss_;
   std::optional<double> first_eval_;
   std::optional<double> last_eval_;
 };
@@ -312,6 +318,12 @@ void TrainLoop::print_summary() const {
   if (mtp_loss_) {
     table.add_row({"mtp loss", fmt::format("{:.4f} nats per token (last step), times {}",
                                            *mtp_loss_, job_.mtp_weight())});
+  }
+  if (indexer_loss_) {
+    table.add_row(
+        {"indexer loss",
+         fmt::format("{:.4f} nats per token and layer with an indexer (last step), times {}",
+                     *indexer_loss_, options.indexer_loss)});
   }
   if (first_eval_ && last_eval_) {
     table.add_row({"held out", fmt::format("{:.4f} -> {:.4f} ({:+.1f} %)", *first_eval_,

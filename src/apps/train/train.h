@@ -33,6 +33,7 @@ struct TrainOptions : EngineSetup {
   double muon_momentum = 0.95;
   // Of the loss of multi-token prediction. 0.3 for full where the model has its layer, 0 for lora.
   std::optional<double> mtp_weight;
+  double indexer_loss = 0;      // weight of the loss that trains indexers; 0: off
   double router_bias_rate = 0;  // of --method full: what routers' biases move by; 0: they stay
   double beta1 = 0.9;
   double beta2 = 0.95;

@@ -23,6 +23,7 @@ PassPlan plan_sequences(Engine& engine, const PlanShape& shape, const Adapters& 
   const std::vector<float> weights(targets.size(), 1.0f);
   const std::vector<api::Loss> losses_of_sequences(static_cast<size_t>(count));
   std::vector<float> logprobs(targets.size()), losses(targets.size()), mtp_losses(targets.size());
+  std::vector<float> indexer_losses(targets.size());
   PassBuilder builder;
   for (int64_t i = 0; i < count; ++i) {
     const auto next = static_cast<size_t>(i * std::ssize(adapters) / count);
@@ -44,7 +45,9 @@ PassPlan plan_sequences(Engine& engine, const PlanShape& shape, const Adapters& 
       .logprobs = logprobs,
       .losses = losses,
       .mtp_weight = shape.mtp ? 1.0f : 0.0f,
-      .mtp_losses = mtp_losses};
+      .mtp_losses = mtp_losses,
+      .indexer_weight = shape.indexer_loss ? 1.0f : 0.0f,
+      .indexer_losses = indexer_losses};
   PassMeter meter(engine.backend());
   int64_t deferred_bytes = 0;
   const auto whole = [&](Backend& counter) { run_pass(counter, engine, work, state); };

@@ -18,6 +18,7 @@ struct PlanShape {
   bool backward = false;
   bool train_base = false;
   bool mtp = false;                                // with multi-token prediction
+  bool indexer_loss = false;                       // with the loss that trains indexers
   std::optional<model::Recompute> recompute = {};  // the engine's own unless given
   bool alone = false;  // its tokens are one sequence, as a datum that is longer than a pass runs
   // Its forward and its backward lie apart: what it holds is counted apart, and so is what its

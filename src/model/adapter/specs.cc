@@ -57,12 +57,17 @@ std::vector<LoraModuleSpec> adapter_specs(const LayerTable& layers,
 
 namespace {
 
+bool is_fresh(const LoraTarget& target, WithIndexers with_indexers) {
+  return target.is_fresh || (target.of_indexer && with_indexers == WithIndexers::kYes);
+}
+
 // The names of a model's targets, each once: those of a fresh adapter, or the others.
-std::vector<std::string_view> target_names(const LayerTable& layers, bool is_fresh) {
+std::vector<std::string_view> target_names(const LayerTable& layers, bool fresh,
+                                           WithIndexers with_indexers) {
   std::vector<std::string_view> names;
   for (int64_t layer = layers.num_layers(); layer-- > -1;) {
     for (const LoraTarget& target : layers.targets(layer)) {
-      if (target.is_fresh != is_fresh) continue;
+      if (is_fresh(target, with_indexers) != fresh) continue;
       if (std::find(names.begin(), names.end(), target.name()) == names.end()) {
         names.push_back(target.name());
       }
@@ -75,10 +80,11 @@ std::vector<std::string_view> target_names(const LayerTable& layers, bool is_fre
 
 std::vector<LoraModuleSpec> adapter_specs(const ModelConfig& config,
                                           const std::vector<std::string>& targets, int64_t rank,
-                                          double alpha, ExpertRank expert_rank) {
+                                          double alpha, ExpertRank expert_rank,
+                                          WithIndexers with_indexers) {
   const LayerTable layers(config);
-  const auto known = target_names(layers, true);
-  const auto from_files = target_names(layers, false);
+  const auto known = target_names(layers, true, with_indexers);
+  const auto from_files = target_names(layers, false, with_indexers);
   const auto fail = [](const std::string& what) {
     throw Error(ErrorCode::kInvalidArgument, "lora: " + what);
   };
@@ -90,15 +96,17 @@ std::vector<LoraModuleSpec> adapter_specs(const ModelConfig& config,
     all = all || target == "all-linear";
     if (target == "all-linear" || has(known, target)) continue;
     if (has(from_files, target)) {
-      fail(fmt::format("target '{}': a fresh adapter has its parts apart; known are all-linear, {}",
-                       target, fmt::join(known, ", ")));
+      fail(
+          fmt::format("target '{}': a fresh adapter has its parts apart, or no loss that trains "
+                      "it; known are all-linear, {}",
+                      target, fmt::join(known, ", ")));
     }
     fail(fmt::format("target '{}' is unknown; known are all-linear, {}", target,
                      fmt::join(known, ", ")));
   }
   const auto wanted = [&](const LoraTarget& target, int layer) {
-    if (all && layer >= 0) return target.is_fresh;
-    return target.is_fresh &&
+    if (all && layer >= 0) return is_fresh(target, with_indexers);
+    return is_fresh(target, with_indexers) &&
            std::find(targets.begin(), targets.end(), target.name()) != targets.end();
   };
   return adapter_specs(layers, wanted, rank, alpha, expert_rank);

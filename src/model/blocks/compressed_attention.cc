@@ -284,6 +284,21 @@ struct CompressedAttention {
                     d_n, false);
   }
 
+  // Attention as forward ran it, once more, for the indexer to learn from.
+  static void indexer_backward(Pass& pass, const BlockContext& context, const Saved& s,
+                               TensorView n) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    const auto& c = context.as<Config>();
+    const EntryStore entries = entries_of(pass, context, s);
+    const ops::ListedAttention attention = {.q = turned(pass, query_args(pass, context, s)),
+                                            .entries = entries.rows,
+                                            .lse = s.lse,
+                                            .scale = plain_attention_scale(c.head_dim),
+                                            .selected = s.selected(),
+                                            .top_k = c.top_k};
+    train_indexer(pass, context, n, query_latent(pass, context, s.q_a), attention);
+  }
+
   static void backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,
                        TensorView d_out, TensorView d_n) {
     CHECK(!pass.cached());
@@ -300,6 +315,9 @@ struct CompressedAttention {
       const TensorView d_context = pass.take(pass.dtype(), s.context.shape);
       output_backward(pass, context, s, d_out, d_context);
       attend_backward(pass, context, s, d_context, d);
+    }
+    if (pass.indexer_loss != nullptr && context.as<Config>().index_heads > 0) {
+      indexer_backward(pass, context, s, n);
     }
     queries_backward(pass, context, s, n, d.q_raw, d_n);
     linear_backward(pass, context, kCompressedKv, n, s.lora_h[kCompressedKv], d.kv, d_n, true);
@@ -344,12 +362,15 @@ std::string CompressedAttention::fault(const Config& c) {
 void CompressedAttention::params(const Config& c, int64_t d, ParamRows& rows) {
   constexpr int kFirstOrder = 24;  // behind every other block's
   const auto add = [&](Key key, std::string_view suffix, std::string_view path, Shape shape,
-                       bool is_fresh = true, RowBlocks blocks = {}) {
+                       RowBlocks blocks = {}, bool of_indexer = false) {
     rows.push_back({.key = key,
                     .suffix = suffix,
                     .shape = shape,
                     .blocks = blocks,
-                    .lora = {.path = path, .order = kFirstOrder + key, .is_fresh = is_fresh}});
+                    .lora = {.path = path,
+                             .order = kFirstOrder + key,
+                             .is_fresh = !of_indexer,
+                             .of_indexer = of_indexer}});
   };
   const auto add_norm = [&](Key key, std::string_view suffix, int64_t width) {
     rows.push_back({.key = key, .suffix = suffix, .shape = {width}, .init = 1.0f});
@@ -364,7 +385,7 @@ void CompressedAttention::params(const Config& c, int64_t d, ParamRows& rows) {
   add(kCompressedKv, "self_attn.kv_proj.weight", "self_attn.kv_proj", {c.head_dim, d});
   add_norm(kCompressedKvNorm, "self_attn.kv_norm.weight", c.head_dim);
   add(kCompressedOA, "self_attn.o_a_proj.weight", "self_attn.o_a_proj",
-      {c.num_groups * c.o_lora_rank, c.width() / c.num_groups}, true, {c.o_lora_rank, 0});
+      {c.num_groups * c.o_lora_rank, c.width() / c.num_groups}, {c.o_lora_rank, 0});
   add(kCompressedOB, "self_attn.o_b_proj.weight", "self_attn.o_b_proj",
       {d, c.num_groups * c.o_lora_rank});
   if (c.ratio == 0) return;
@@ -376,18 +397,21 @@ void CompressedAttention::params(const Config& c, int64_t d, ParamRows& rows) {
       {width, d});
   add_norm(kCompressorNorm, "self_attn.compressor.kv_norm.weight", c.head_dim);
   if (c.index_heads == 0) return;
-  // The choice has no gradient: adapters of the indexer come from files alone.
+  // The choice has no gradient: a fresh adapter has the indexer where a loss of its own trains it.
   const int64_t index_width = projected_width(c, c.index_dim);
+  const auto add_of_indexer = [&](Key key, std::string_view suffix, std::string_view path,
+                                  Shape shape) { add(key, suffix, path, shape, {}, true); };
   add_f32(kIndexerBias, "self_attn.compressor.indexer.position_bias", {c.ratio, index_width});
-  add(kIndexerKv, "self_attn.compressor.indexer.kv_proj.weight",
-      "self_attn.compressor.indexer.kv_proj", {index_width, d}, false);
-  add(kIndexerGate, "self_attn.compressor.indexer.gate_proj.weight",
-      "self_attn.compressor.indexer.gate_proj", {index_width, d}, false);
+  add_of_indexer(kIndexerKv, "self_attn.compressor.indexer.kv_proj.weight",
+                 "self_attn.compressor.indexer.kv_proj", {index_width, d});
+  add_of_indexer(kIndexerGate, "self_attn.compressor.indexer.gate_proj.weight",
+                 "self_attn.compressor.indexer.gate_proj", {index_width, d});
   add_norm(kIndexerNorm, "self_attn.compressor.indexer.kv_norm.weight", c.index_dim);
-  add(kIndexerQ, "self_attn.compressor.indexer.q_b_proj.weight",
-      "self_attn.compressor.indexer.q_b_proj", {c.index_heads * c.index_dim, c.q_lora_rank}, false);
-  add(kIndexerWeights, "self_attn.compressor.indexer.scorer.weights_proj.weight",
-      "self_attn.compressor.indexer.scorer.weights_proj", {c.index_heads, d}, false);
+  add_of_indexer(kIndexerQ, "self_attn.compressor.indexer.q_b_proj.weight",
+                 "self_attn.compressor.indexer.q_b_proj",
+                 {c.index_heads * c.index_dim, c.q_lora_rank});
+  add_of_indexer(kIndexerWeights, "self_attn.compressor.indexer.scorer.weights_proj.weight",
+                 "self_attn.compressor.indexer.scorer.weights_proj", {c.index_heads, d});
 }
 
 }  // namespace

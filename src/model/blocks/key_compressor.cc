@@ -1,10 +1,13 @@
 #include "model/blocks/key_compressor.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 
 #include "model/blocks/state_segments.h"
 #include "model/linear.h"
 #include "ops/compressor.h"
+#include "ops/elementwise.h"
 
 namespace strata::model {
 namespace {
@@ -49,9 +52,53 @@ ops::CompressorArgs compressor_args(Pass& pass, const BlockContext& context,
           .segments = state_segments(pass, context, part.state_offset)};
 }
 
-void project(Pass& pass, const BlockContext& context, CompressedAttentionKey key, TensorView x,
-             TensorView y) {
-  linear_forward(pass, context, key, x, {}, {}, y);
+// What an indexer compares, and what it is made of.
+struct IndexerRows {
+  TensorView kv, gate;                                   // [T, W] f32
+  TensorView raw;                                        // [E, C] f32
+  EntryStore keys;                                       // [E, C]
+  TensorView q;                                          // [T, N, C], turned
+  TensorView weights;                                    // [T, N] f32
+  std::array<TensorView, kCompressedNumLinears> lora_h;  // [T, R], where backward needs it
+};
+
+TensorView scratch_lora_h(const Pass& pass, const BlockContext& context, int key) {
+  const int64_t rank = largest_rank(pass.rows, context.layer, context.param(key).target);
+  return rank == 0 ? TensorView() : pass.take(pass.dtype(), {pass.num_tokens(), rank});
+}
+
+// n [T, D], latent [T, Q]
+IndexerRows index_rows(Pass& pass, const BlockContext& context, TensorView n, TensorView latent,
+                       bool wants_backward) {
+  const auto& c = context.as<Config>();
+  const int64_t tokens = pass.num_tokens();
+  IndexerRows rows;
+  const auto project = [&](CompressedAttentionKey key, TensorView x, TensorView y) {
+    if (wants_backward) rows.lora_h[key] = scratch_lora_h(pass, context, key);
+    linear_forward(pass, context, key, x, {}, rows.lora_h[key], y);
+  };
+  const KeyCompressor part = index_compressor(pass, c);
+  const Shape shape = {tokens, projected_width(c, c.index_dim)};
+  rows.kv = pass.take(DType::kF32, shape);
+  rows.gate = pass.take(DType::kF32, shape);
+  project(kIndexerKv, n, rows.kv);
+  project(kIndexerGate, n, rows.gate);
+  rows.raw = raw_entries(pass, context, part, rows.kv, rows.gate);
+  rows.keys = make_entries(pass, context, part, rows.raw);
+  rows.q = pass.take(pass.dtype(), {tokens, c.index_heads, c.index_dim});
+  project(kIndexerQ, latent, rows.q.reshape({tokens, c.index_heads * c.index_dim}));
+  ops::tail_rope(pass.backend, rope_args(pass, context, rows.q, false), rows.q);
+  rows.weights = pass.take(DType::kF32, {tokens, c.index_heads});
+  project(kIndexerWeights, n, rows.weights);
+  return rows;
+}
+
+// x f32 in the compute type.
+TensorView as_computed(Pass& pass, TensorView x) {
+  if (pass.dtype() == DType::kF32) return x;
+  const TensorView y = pass.take(pass.dtype(), x.shape);
+  ops::copy(pass.backend, x, y);
+  return y;
 }
 
 }  // namespace
@@ -125,27 +172,54 @@ void list_entries(Pass& pass, const BlockContext& context, TensorView n, TensorV
                   std::span<int32_t> selected) {
   const Scratch::Mark mark(pass.backend.scratch());
   const auto& c = context.as<Config>();
-  const int64_t tokens = pass.num_tokens();
-  const KeyCompressor part = index_compressor(pass, c);
-  const Shape shape = {tokens, projected_width(c, c.index_dim)};
-  const TensorView kv = pass.take(DType::kF32, shape);
-  const TensorView gate = pass.take(DType::kF32, shape);
-  project(pass, context, kIndexerKv, n, kv);
-  project(pass, context, kIndexerGate, n, gate);
-  const EntryStore keys =
-      make_entries(pass, context, part, raw_entries(pass, context, part, kv, gate));
-  const TensorView q = pass.take(pass.dtype(), {tokens, c.index_heads, c.index_dim});
-  project(pass, context, kIndexerQ, latent, q.reshape({tokens, c.index_heads * c.index_dim}));
-  ops::tail_rope(pass.backend, rope_args(pass, context, q, false), q);
-  const TensorView weights = pass.take(DType::kF32, {tokens, c.index_heads});
-  project(pass, context, kIndexerWeights, n, weights);
+  const IndexerRows rows = index_rows(pass, context, n, latent, false);
   ops::select_entries(pass.backend,
-                      {.q = q,
-                       .weights = weights,
-                       .segments = indexer_segments(pass, context, keys),
+                      {.q = rows.q,
+                       .weights = rows.weights,
+                       .segments = indexer_segments(pass, context, rows.keys),
                        .ratio = c.ratio,
                        .top_k = c.top_k},
                       selected);
+}
+
+void train_indexer(Pass& pass, const BlockContext& context, TensorView n, TensorView latent,
+                   const ops::ListedAttention& attention) {
+  CHECK(pass.indexer_loss != nullptr && !pass.cached());
+  const Scratch::Mark mark(pass.backend.scratch());
+  const auto& c = context.as<Config>();
+  const IndexerRows rows = index_rows(pass, context, n, latent, true);
+  const TensorView d_q = pass.take(DType::kF32, rows.q.shape);
+  const TensorView d_weights = pass.take(DType::kF32, rows.weights.shape);
+  const TensorView d_keys = take_entries(pass, c, DType::kF32, c.index_dim);
+  ops::indexer_loss(
+      pass.backend,
+      {.q = rows.q,
+       .weights = rows.weights,
+       .keys = rows.keys.rows,
+       .scale =
+           static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.index_heads * c.index_dim))),
+       .attention = attention,
+       .segments = entry_segments(pass, c.ratio),
+       .ratio = c.ratio,
+       .weight = pass.indexer_loss->weight},
+      pass.indexer_loss->losses, {.d_q = d_q, .d_weights = d_weights, .d_keys = d_keys});
+  const auto project_backward = [&](CompressedAttentionKey key, TensorView x, TensorView d) {
+    linear_backward(pass, context, key, x, rows.lora_h[key], d, {}, false);
+  };
+  // keys = compressed(kv, gate)
+  const TensorView d_kv = pass.take(pass.dtype(), rows.kv.shape);
+  const TensorView d_gate = pass.take(pass.dtype(), rows.gate.shape);
+  entries_backward(pass, context, index_compressor(pass, c),
+                   {.kv = rows.kv, .gate = rows.gate, .raw = rows.raw}, d_keys, d_kv, d_gate);
+  project_backward(kIndexerKv, n, d_kv);
+  project_backward(kIndexerGate, n, d_gate);
+  // q = turned(latent W^T)
+  const TensorView d_q_raw = pass.take(pass.dtype(), rows.q.shape);
+  ops::tail_rope_backward(pass.backend, rope_args(pass, context, rows.q, false), d_q, d_q_raw, {});
+  project_backward(kIndexerQ, latent,
+                   d_q_raw.reshape({d_q_raw.shape[0], c.index_heads * c.index_dim}));
+  // weights = n W^T
+  project_backward(kIndexerWeights, n, as_computed(pass, d_weights));
 }
 
 }  // namespace strata::model

@@ -176,6 +176,17 @@ std::span<const ops::IndexerSegment> indexer_segments(Pass& pass, const BlockCon
   return segments;
 }
 
+std::span<const ops::EntrySegment> entry_segments(Pass& pass, int64_t ratio) {
+  std::vector<ops::EntrySegment>& segments = pass.lists.entry_segments;
+  segments.clear();
+  int64_t first_entry = 0;
+  for (const PassSequence& sequence : pass.sequences) {
+    segments.push_back({.begin = sequence.begin, .end = sequence.end, .first_entry = first_entry});
+    first_entry += new_entries(sequence, ratio);
+  }
+  return segments;
+}
+
 void store_ring(Pass& pass, const BlockContext& context, TensorView keys, int64_t window) {
   if (pass.backend.is_counting()) return;
   const int64_t bytes = row_bytes(keys);

@@ -7,6 +7,7 @@
 #include "model/blocks/block.h"
 #include "model/pass.h"
 #include "ops/indexer.h"
+#include "ops/indexer_loss.h"
 #include "ops/sparse_attention.h"
 
 namespace strata::model {
@@ -35,6 +36,8 @@ std::span<const ops::SparseSegment> sparse_segments(Pass& pass, const BlockConte
                                                     const EntryStore& entries);
 std::span<const ops::IndexerSegment> indexer_segments(Pass& pass, const BlockContext& context,
                                                       const EntryStore& entries);
+// Of whole sequences, whose entries lie where the pass made them.
+std::span<const ops::EntrySegment> entry_segments(Pass& pass, int64_t ratio);
 
 // Brings the rings up to the pass's last keys; after attention has read them.
 void store_ring(Pass& pass, const BlockContext& context, TensorView keys, int64_t window);

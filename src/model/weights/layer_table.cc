@@ -22,6 +22,7 @@ LoraTarget make_target(const ParamRow& row, BlockGroup group) {
           .blocks = row.blocks,
           .group = group,
           .is_fresh = row.lora.is_fresh,
+          .of_indexer = row.lora.of_indexer,
           .stacked = row.lora.stacked};
 }
 
@@ -83,6 +84,17 @@ void LayerTable::add_layer(const LayerConfig& layer, int64_t hidden_size) {
   const int64_t index = num_layers();
   places_.push_back({stack - stacks_.begin(), stack->size()});
   stack->layers.push_back(index);
+}
+
+int64_t LayerTable::num_indexers() const {
+  int64_t count = 0;
+  for (const LayerStack& stack : stacks_) {
+    if (std::any_of(stack.targets.begin(), stack.targets.end(),
+                    [](const LoraTarget& target) { return target.of_indexer; })) {
+      count += stack.size();
+    }
+  }
+  return count;
 }
 
 void LayerTable::add_mtp(const ModelConfig& config) {

@@ -24,6 +24,7 @@ struct LoraTarget {
   RowBlocks blocks = {};    // how the outputs divide; empty for most
   BlockGroup group = BlockGroup::kAttention;
   bool is_fresh = true;           // a fresh adapter may have it
+  bool of_indexer = false;        // or may where indexers train
   std::string_view stacked = {};  // in Tinker's stacked export: "w1"; of halves "w1 w3"
   // Its last component: "q_proj".
   [[nodiscard]] std::string_view name() const {
@@ -90,6 +91,8 @@ class LayerTable {
   // What reads the state of multi-token prediction: the streams' rows again, and its final norm,
   // which is the last. Empty where it takes no part.
   [[nodiscard]] const ParamRows& mtp_rows() const { return mtp_rows_; }
+  // Layers whose attention has an indexer.
+  [[nodiscard]] int64_t num_indexers() const;
   // Where multi-token prediction takes part, its layer's index.
   [[nodiscard]] std::optional<int64_t> mtp_layer() const { return mtp_layer_; }
   // What the model's modules are called below the head's parent: "model.".

@@ -30,6 +30,7 @@ struct LoraPlace {
   int64_t out = 0;                // likewise
   int64_t num_halves = 1;         // B's outputs belong to so many parameters in turn
   bool is_fresh = true;           // a fresh adapter may have it; others come from files alone
+  bool of_indexer = false;        // or from a run that trains indexers
   std::string_view stacked = {};  // its names in Tinker's stacked export of experts: "w1", "w1 w3"
 };
 

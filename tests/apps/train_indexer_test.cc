@@ -1,0 +1,95 @@
+// strata train --indexer-loss: indexers of DeepSeek-V4 that learn beside the model or alone.
+#include "tests/apps/train_fixture.h"
+
+namespace strata::apps {
+namespace {
+
+constexpr const char* kIndexer = "model.layers.1.self_attn.compressor.indexer.";
+
+class TrainIndexerTest : public TrainTest {
+ protected:
+  [[nodiscard]] TrainOptions indexer_options(const char* out, double weight) const {
+    TrainOptions o = options(out);
+    o.model = make_v4_model(/*mtp=*/false, /*indexer=*/true);
+    o.indexer_loss = weight;
+    return o;
+  }
+  [[nodiscard]] std::vector<double> indexer_losses(const char* out) const {
+    std::vector<double> values;
+    for (const auto& record : report::read_metrics(root_ + "/" + out + "/metrics.jsonl")) {
+      const double loss = record.number("indexer_loss");
+      if (loss == loss) values.push_back(loss);
+    }
+    return values;
+  }
+};
+
+TEST_F(TrainIndexerTest, TrainsBesideAllParametersAndAKilledRunGoesOn) {
+  const auto run = [&](const char* out, double weight) {
+    TrainOptions o = indexer_options(out, weight);
+    o.method = "full";
+    return o;
+  };
+  const TrainOptions straight = run("straight", 2.0);
+  ASSERT_EQ(run_train(straight), 0);
+  TrainOptions killed = run("killed", 2.0);
+  EXPECT_TRUE(kill_after(killed, 15));
+  killed.resume = true;
+  ASSERT_EQ(run_train(killed), 0);
+  expect_same_files("straight", "killed", {"model.safetensors", "trainer/optimizer.safetensors"});
+  const std::vector<double> losses = indexer_losses("straight");
+  ASSERT_EQ(losses.size(), 30u);
+  EXPECT_LT(losses.back(), losses.front());
+  const TrainOptions off = run("off", 0.0);
+  ASSERT_EQ(run_train(off), 0);
+  EXPECT_TRUE(indexer_losses("off").empty());
+  for (const char* end : {"kv_proj.weight", "gate_proj.weight", "q_b_proj.weight",
+                          "scorer.weights_proj.weight", "kv_norm.weight", "position_bias"}) {
+    const std::string name = std::string(kIndexer) + end;
+    EXPECT_NE(values_of(straight.out, name), values_of(straight.model, name)) << name;
+    EXPECT_EQ(values_of(off.out, name), values_of(straight.model, name)) << name;
+  }
+}
+
+TEST_F(TrainIndexerTest, AnAdapterHasTheIndexersModulesThen) {
+  const std::string key =
+      "base_model.model." + std::string(kIndexer) + "scorer.weights_proj.lora_B.weight";
+  TrainOptions o = indexer_options("off", 0);
+  o.steps = 4;
+  ASSERT_EQ(run_train(o), 0);
+  EXPECT_EQ(SafetensorsFile(o.out + "/adapter_model.safetensors").find(key), nullptr);
+  o.out = root_ + "/on";
+  o.indexer_loss = 1;
+  ASSERT_EQ(run_train(o), 0);
+  EXPECT_EQ(indexer_losses("on").size(), 4u);
+  const SafetensorsFile file(o.out + "/adapter_model.safetensors");
+  const TensorInfo* b = file.find(key);
+  ASSERT_NE(b, nullptr);
+  std::vector<float> values(static_cast<size_t>(b->shape.num_elements()));
+  file.read_f32(*b, 0, std::ssize(values), values.data());
+  EXPECT_TRUE(std::any_of(values.begin(), values.end(), [](float v) { return v != 0.0f; }));
+}
+
+TEST_F(TrainIndexerTest, WhatCannotTrainIsRefused) {
+  TrainOptions o = options("out");
+  o.indexer_loss = 1;
+  EXPECT_EQ(fault(o),
+            "--indexer-loss: no layer of " + o.model + " (Qwen3ForCausalLM) has an indexer");
+  o = indexer_options("out", 1);
+  o.targets = "o_a_proj";
+  EXPECT_EQ(fault(o),
+            "--indexer-loss: no module of an indexer trains; --targets: got 'o_a_proj', want "
+            "all-linear, or q_b_proj, kv_proj, gate_proj or weights_proj among them");
+  o = indexer_options("out", 1);
+  o.stages.stages = 2;
+  EXPECT_EQ(fault(o),
+            "--indexer-loss and --stages: losses of layers in several stages are not added up yet; "
+            "give one");
+  o = indexer_options("out", 0);
+  o.targets = "weights_proj";
+  EXPECT_NE(fault(o).find("no loss that trains it"), std::string::npos) << fault(o);
+  EXPECT_FALSE(fs::exists(o.out));
+}
+
+}  // namespace
+}  // namespace strata::apps
