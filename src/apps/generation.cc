@@ -8,6 +8,7 @@
 #include "apps/engine_setup.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "model/adapter/io.h"
 #include "text/stop_finder.h"
 #include "text/tokenizer/detokenizer.h"
 
@@ -32,7 +33,12 @@ Generator::Generator(const GenerationOptions& options)
   check_stops(options.stop);
   EngineSetup setup = options;
   const bool speculate = options.speculate == "mtp";
-  if (speculate) setup.mtp = model::UseMtp::kAlways;
+  // An adapter is loaded whole.
+  const bool adapts_mtp =
+      !options.adapter.empty() &&
+      model::adapts_mtp(model::load_config(options.model, options.strict_config).config,
+                        options.adapter);
+  if (speculate || adapts_mtp) setup.mtp = model::UseMtp::kAlways;
   engine_ = make_engine(setup, {.speculate = speculate});
   if (!options.adapter.empty()) slot_ = engine_->load_adapter(options.adapter);
   seed_ = options.seed ? *options.seed : random_seed();

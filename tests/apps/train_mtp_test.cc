@@ -1,6 +1,7 @@
 // strata train of what moves beside the model: multi-token prediction, biases of routers.
 #include <cmath>
 
+#include "apps/generation.h"
 #include "tests/apps/train_fixture.h"
 
 namespace strata::apps {
@@ -133,6 +134,15 @@ TEST_F(TrainTest, AnAdapterMayHaveMultiTokenPredictionToo) {
   std::vector<float> values(static_cast<size_t>(b->shape.num_elements()));
   file.read_f32(*b, 0, std::ssize(values), values.data());
   EXPECT_TRUE(std::any_of(values.begin(), values.end(), [](float v) { return v != 0.0f; }));
+  // Who samples with it need not know that it has them.
+  GenerationOptions generation;
+  generation.model = o.model;
+  generation.adapter = o.out;
+  generation.threads = 2;
+  generation.max_tokens = 3;
+  generation.temperature = 0;
+  Generator generator(generation);
+  EXPECT_FALSE(generator.run({5, 6, 7}, [](std::string_view) {}).tokens.empty());
   o = options("none");
   o.mtp_weight = 0.3;
   EXPECT_NE(fault(o).find("no layer of multi-token prediction"), std::string::npos) << fault(o);

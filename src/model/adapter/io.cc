@@ -64,11 +64,9 @@ std::string canonical_path(const LayerTable& layers, const std::string& path) {
 
 constexpr const char* kMtpPath = "mtp.0.";
 
-// Where the model's layer of multi-token prediction takes no part, neither do its adapters.
-bool takes_no_part(const LoadedModel& model, const PeftModule& module) {
-  const LayerTable& layers = model.weights->layers();
-  return model.config.mtp_layer && !layers.mtp_layer() &&
-         module.module_path.starts_with(fmt::format("{}{}", layers.module_prefix(), kMtpPath));
+bool is_of_mtp(const ModelConfig& config, const PeftModule& module) {
+  return config.mtp_layer &&
+         module.module_path.starts_with(fmt::format("{}{}", config.module_prefix, kMtpPath));
 }
 
 // "model.layers.3.self_attn.q_proj" -> layer 3 and its target; nothing for a module that the model
@@ -229,8 +227,18 @@ std::vector<Matched> match_modules(const LoadedModel& model, const PeftAdapter& 
   const LayerTable& layers = model.weights->layers();
   std::vector<Matched> matched;
   std::map<std::pair<int, int>, size_t> places;  // {layer, target} -> matched
+  bool lacks_mtp = false;
   for (const PeftModule& module : peft.modules()) {
-    if (takes_no_part(model, module)) continue;
+    if (!layers.mtp_layer() && is_of_mtp(model.config, module)) {
+      if (!lacks_mtp) {
+        faults.push_back(fmt::format(
+            "module '{}' ('{}'): the model is loaded without its layer of multi-token prediction, "
+            "which this and perhaps other modules adapt; does --speculate mtp load it?",
+            module.module_path, module.a.name));
+      }
+      lacks_mtp = true;
+      continue;
+    }
     const auto place = place_of(layers, module);
     if (!place || (place->layer < 0 && place->target == kEmbedding) != module.embedding) {
       faults.push_back(fmt::format("module '{}' ('{}'): the model ({}, {} layers) has no such {}",
@@ -347,6 +355,13 @@ void name_module(const LoraModule& module, int64_t expert, PeftWriteModule& out)
 }
 
 }  // namespace
+
+bool adapts_mtp(const ModelConfig& config, const std::string& dir) {
+  if (!config.mtp_layer) return false;
+  const PeftAdapter peft(dir);
+  return std::any_of(peft.modules().begin(), peft.modules().end(),
+                     [&](const PeftModule& module) { return is_of_mtp(config, module); });
+}
 
 std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& model,
                                           const std::string& dir) {

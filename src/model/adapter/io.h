@@ -11,6 +11,10 @@
 
 namespace strata::model {
 
+// Whether a PEFT directory has modules of the layer of multi-token prediction, without which it
+// cannot be loaded.
+bool adapts_mtp(const ModelConfig& config, const std::string& dir);
+
 // Reads a PEFT directory into a new adapter. Modules that the model lacks, wrong shapes and copies
 // of base weights that differ from the model's are refused by name, all together.
 std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& model,
