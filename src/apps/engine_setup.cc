@@ -130,9 +130,10 @@ void check_device(const std::string& device) {
   throw Error(ErrorCode::kInvalidArgument, fmt::format("--device: got '{}', want cpu", device));
 }
 
-std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup) {
+std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup, bool speculate) {
   check_device(setup.device);
   const engine::EngineOptions options = {.recompute = parse_recompute(setup.recompute),
+                                         .speculate = speculate,
                                          .offload = setup.offload};
   const ConfigSource source = find_config("model", setup.model);
   model::ParsedConfig parsed = model::parse_config(source.json, source.where, setup.strict_config);

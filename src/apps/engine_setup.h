@@ -42,8 +42,10 @@ struct EngineSetup {
 };
 
 // Of a model's config alone (apps/config_source.h): an engine that can plan and cannot run, since
-// its weights are zeroes that take no memory.
-std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup);
+// its weights are zeroes that take no memory. With `speculate` one that samples with drafts, for
+// which the setup has the layer of multi-token prediction.
+std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup,
+                                                     bool speculate = false);
 
 // Loads the model; its warnings go to the log.
 std::unique_ptr<engine::Engine> make_engine(const EngineSetup& setup,

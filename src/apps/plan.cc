@@ -255,7 +255,9 @@ int plan_training(const PlanOptions& options) {
 int plan_serving(const PlanOptions& options) {
   EngineSetup setup = options;
   setup.offload = usable_offload_folder(options.offload);
-  const std::unique_ptr<engine::Engine> engine = make_planning_engine(setup);
+  const bool speculate = options.speculate == "mtp";
+  if (speculate) setup.mtp = model::UseMtp::kAlways;
+  const std::unique_ptr<engine::Engine> engine = make_planning_engine(setup, speculate);
   const int64_t memory = options.memory.empty() ? server::physical_memory() / 5 * 4
                                                 : server::parse_size("memory", options.memory);
   engine::Engine* const engines[] = {engine.get()};

@@ -10,6 +10,7 @@
 
 #include "apps/bench/count.h"
 #include "apps/bench/shapes.h"
+#include "apps/serve/engine_host.h"
 #include "apps/serve/plan.h"
 #include "apps/train/plan.h"
 #include "base/error.h"
@@ -289,6 +290,47 @@ TEST(Plan, OfServingIsThatOfAServer) {
   EXPECT_EQ(line.at("samples_of_2048").as_int64(), wanted.kv / wanted.sample_bytes);
   options.memory = "1MiB";
   EXPECT_NE(fault(options).find("memory: at least"), std::string::npos);
+}
+
+// Drafts take the layer's weights, its part of the cache, and rows behind those of a step.
+TEST(Plan, OfServingWithDraftsIsThatOfAServer) {
+  PlanOptions options = options_of_plan("deepseek_v4_mtp");
+  options.purpose = "serve";
+  options.tokens.clear();
+  options.rank = PlanOptions().rank;
+  options.memory = "512MiB";
+  options.max_rank = 64;
+  constexpr int64_t kMemory = int64_t{512} << 20;
+  const auto bytes_of = [&](const char* speculate) {
+    options.speculate = speculate;
+    const boost::json::object line = plan(options);
+    server::ServeOptions requests;
+    server::share_memory(requests, kMemory);
+    const EngineHost host({options.model}, {.dtype = "bf16",
+                                            .threads = 2,
+                                            .memory = kMemory,
+                                            .requests = request_rows(server::Budget(requests)),
+                                            .adapters = {.max_rank = options.max_rank},
+                                            .speculate = options.speculate == "mtp"});
+    const ServePlan& booked = host.plan();
+    const auto& bytes = line.at("bytes").as_object();
+    EXPECT_EQ(bytes.at("weights").as_int64(), booked.weights) << speculate;
+    EXPECT_EQ(bytes.at("passes").as_int64(), booked.passes) << speculate;
+    EXPECT_EQ(bytes.at("sampling_steps").as_int64(), booked.steps) << speculate;
+    EXPECT_EQ(bytes.at("kv_cache").as_int64(), booked.kv) << speculate;
+    EXPECT_EQ(bytes.at("states").as_int64(), booked.states) << speculate;
+    EXPECT_EQ(bytes.at("adapters").as_int64(), booked.adapters) << speculate;
+    EXPECT_EQ(line.at("longest_datum").as_int64(), booked.longest_data[0]) << speculate;
+    EXPECT_EQ(line.at("samples_of_2048").as_int64(),
+              (booked.kv + booked.states) / booked.sample_bytes)
+        << speculate;
+    return bytes;
+  };
+  const auto without = bytes_of("none"), with = bytes_of("mtp");
+  EXPECT_GT(with.at("weights").as_int64(), without.at("weights").as_int64());
+  EXPECT_GT(with.at("sampling_steps").as_int64(), without.at("sampling_steps").as_int64());
+  options.model = path_of("qwen3");
+  EXPECT_NE(fault(options).find("no layer of multi-token prediction"), std::string::npos);
 }
 
 // What is left over decides how long passes are: 3 GiB were refused once, and 4 GiB held no
