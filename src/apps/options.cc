@@ -318,6 +318,9 @@ OptionTable options_of(BenchOptions& o) {
   threads_row(t, o.threads);
   t.integer("repeat", o.repeat, {1, 1'000'000, "1 or more"},
             "timed repetitions; the median counts");
+  t.integer("context", o.context, {0, kMost, "0 (off) or more"},
+            "of a decoding work: also a step behind so many tokens, which are made up, over one "
+            "behind 1,024");
   t.flag("json", o.json, "print one JSON object");
   trace_row(t, o.trace);
   return t;

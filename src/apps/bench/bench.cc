@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "apps/bench/context.h"
 #include "apps/bench/count.h"
 #include "apps/bench/groups.h"
 #include "apps/bench/inputs.h"
@@ -67,6 +68,7 @@ constexpr Work kWorks[] = {
 };
 constexpr int64_t kRank = 32;
 constexpr int64_t kTimedTokens = 32;
+constexpr int64_t kNearContext = 1024;
 
 // One timed run of the work with the limits seen around it.
 struct Sample {
@@ -107,6 +109,7 @@ class Bench {
     samples_.clear();
     for (int i = 0; i < options_.repeat; ++i) measure(probe);
     if (work_.adapters) measure_base(probe);
+    if (options_.context > 0) measure_context();
     if (work_.kind == Kind::kTrain && has_block(model::kMoe)) {
       for (const int64_t tokens : {64, 128}) {
         groups_.push_back(measure_groups(*engine_, probe, tokens, std::max(3, options_.repeat)));
@@ -127,6 +130,10 @@ class Bench {
     if (!options_.recompute.empty() && work_.kind != Kind::kTrain) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("--recompute: {} does not train", work_.name));
+    }
+    if (options_.context > 0 && work_.kind != Kind::kDecode) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("--context: {} does not decode", work_.name));
     }
     engine_options.recompute = parse_recompute(recompute());
     engine_options.offload = options_.offload;
@@ -269,6 +276,29 @@ class Bench {
     share_of_base_ = median(ratios);
   }
 
+  // Pairs of a step behind a short context and behind a long one.
+  void measure_context() {
+    const int64_t most = engine_->config().max_position_embeddings;
+    if (std::max(options_.context, kNearContext) + kTimedTokens > most) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("--context: got {}, the model's context is {}", options_.context, most));
+    }
+    NoisyContext near(*engine_, kNearContext, kTimedTokens);
+    NoisyContext far(*engine_, options_.context, kTimedTokens);
+    near.decode(1);
+    far.decode(1);
+    std::vector<double> ratios, seconds;
+    for (int i = 0; i < options_.repeat; ++i) {
+      const double base = near.decode(kTimedTokens);
+      const double time = far.decode(kTimedTokens);
+      seconds.push_back(time / static_cast<double>(kTimedTokens));
+      ratios.push_back(time / base);
+    }
+    context_ratio_ = median(ratios);
+    context_seconds_ = median(seconds);
+  }
+
   [[nodiscard]] double middle(double Sample::* member) const {
     std::vector<double> values;
     for (const Sample& sample : samples_) values.push_back(sample.*member);
@@ -319,6 +349,11 @@ class Bench {
     line["startup_s"] = startup_s_;
     line["repeat"] = options_.repeat;
     if (share_of_base_) line["share_of_base"] = *share_of_base_;
+    if (context_ratio_) {
+      line["context"] = options_.context;
+      line["context_step_s"] = context_seconds_;
+      line["context_cost_ratio"] = *context_ratio_;
+    }
     for (const GroupShares& groups : groups_) {
       const std::string name = fmt::format("groups_of_{}_", groups.tokens_per_expert);
       line[name + "forward_share"] = groups.forward;
@@ -348,6 +383,10 @@ class Bench {
     }
     if (share_of_base_)
       fmt::print("{}: {:.1f} % of the base's speed\n", work_.name, 100.0 * *share_of_base_);
+    if (context_ratio_) {
+      fmt::print("{}: a step behind {} tokens takes {:.3g} s, {:.2f} times one behind {}\n",
+                 work_.name, options_.context, context_seconds_, *context_ratio_, kNearContext);
+    }
     for (const GroupShares& groups : groups_) {
       fmt::print(
           "{}: grouped products with {} tokens an expert: forward {:.1f} %, input gradient "
@@ -370,6 +409,8 @@ class Bench {
   std::vector<Sample> samples_;
   double startup_s_ = 0.0;
   std::optional<double> share_of_base_;
+  std::optional<double> context_ratio_;
+  double context_seconds_ = 0.0;
   std::vector<GroupShares> groups_;
 };
 
@@ -378,6 +419,10 @@ int bench_in_stages(const Work& work, const BenchOptions& options) {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("--stages: {} does not train; prefill and decoding run on one stage",
                             work.name));
+  }
+  if (options.context > 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--context: {} does not decode", work.name));
   }
   return bench_stages({.name = std::string(work.name),
                        .sequences = std::max<int64_t>(work.batch, options.stages.microbatches),

@@ -15,6 +15,7 @@ struct BenchOptions {
   std::string offload;    // folder of what that offloads; empty: that of temporary files
   int threads = 0;
   int repeat = 5;
+  int64_t context = 0;  // of a decoding work: also the cost behind so many tokens; 0: no
   bool json = false;
   StageOptions stages;
   std::string trace;  // file of the timeline; empty: none
