@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "checkpoint/checkpoint_dir.h"
 #include "checkpoint/safetensors_writer.h"
 
 namespace strata::golden {
@@ -13,16 +14,40 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void write_tensors(const std::string& path, const Tensors& tensors) {
+using Tables = std::vector<std::pair<TensorDecl, std::vector<std::byte>>>;
+
+Tables read_tables(const std::string& folder) {
+  Tables tables;
+  const CheckpointDir checkpoint(folder);
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    if (tensor.info.integer_bytes() == 0) continue;
+    TensorDecl decl{.name = tensor.info.name, .shape = {}};
+    decl.integer_bytes = tensor.info.integer_bytes();
+    for (const int64_t dim : tensor.info.dims) decl.shape.push_back(dim);
+    std::vector<std::byte> bytes(static_cast<size_t>(tensor.info.num_bytes()));
+    checkpoint.read_bytes(tensor, 0, bytes);
+    tables.emplace_back(std::move(decl), std::move(bytes));
+  }
+  return tables;
+}
+
+void write_tensors(const std::string& path, const Tensors& tensors, const Tables& tables = {}) {
   std::vector<TensorDecl> decls;
   for (const auto& [name, tensor] : tensors) {
     TensorDecl decl{.name = name, .dtype = DType::kF32, .shape = {}};
     for (const int64_t dim : tensor.dims) decl.shape.push_back(dim);
     decls.push_back(std::move(decl));
   }
+  for (const auto& [decl, bytes] : tables) decls.push_back(decl);
   SafetensorsWriter writer(path, decls, {{"format", "pt"}});
   for (const TensorDecl& decl : writer.tensors()) {
-    writer.append_f32(decl.name, tensors.at(decl.name).values);
+    const auto table = std::find_if(tables.begin(), tables.end(),
+                                    [&](const auto& item) { return item.first.name == decl.name; });
+    if (table == tables.end()) {
+      writer.append_f32(decl.name, tensors.at(decl.name).values);
+    } else {
+      writer.append(decl.name, table->second);
+    }
   }
   writer.commit();
 }
@@ -143,7 +168,8 @@ Tensors AlteredGolden::run() const {
   Probe probe{
       .model = folder / "model", .request = folder / "request.json", .options = {"--dtype", "f32"}};
   fs::create_directories(probe.model);
-  write_tensors(probe.model + "/model.safetensors", model);
+  write_tensors(probe.model + "/model.safetensors", model,
+                has_tables ? read_tables(row.model) : Tables());
   std::ofstream(probe.model + "/config.json") << boost::json::serialize(config);
   std::ofstream(probe.request) << boost::json::serialize(request);
   for (size_t i = 0; i < adapters.size(); ++i) {

@@ -17,6 +17,7 @@ struct AlteredGolden {
   boost::json::object config;   // of the text model
   boost::json::object request;  // wants hidden states and logits
   Tensors model;
+  bool has_tables = true;  // of integers, which stay as they are
   std::vector<Tensors> adapters;
 
   [[nodiscard]] int64_t number(const char* key) const { return config.at(key).as_int64(); }

@@ -313,6 +313,9 @@ class RawFile {
         (header_.empty() ? "" : ",") + strata::testing::entry(name, dtype, "[" + shape + "]", begin,
                                                               static_cast<int64_t>(data_.size()));
   }
+  void retype(const std::string& from, const std::string& to) {
+    header_ = std::regex_replace(header_, std::regex('"' + from + '"'), '"' + to + '"');
+  }
   void write(const std::string& path) const {
     std::ofstream(path, std::ios::binary)
         << strata::testing::safetensors_bytes("{" + header_ + "}", data_);
@@ -369,8 +372,25 @@ TEST_F(Names, FewBitsAreTheValuesThatTheyStandFor) {
     ASSERT_NE(found, got.end()) << key;
     EXPECT_TRUE(found->second.values == tensor.values) << key;
   }
+  // Two values in a byte that are said to be one have half the columns: refused, not half read.
+  file.retype("I8", "F8_E4M3");
+  file.write(dir + "/model.safetensors");
+  const ProbeResult halves = run_probe({.model = dir, .request = request(kParameters)});
+  EXPECT_EQ(halves.exit_code, 2);
+  EXPECT_THAT(halves.message, testing::HasSubstr("layers.0.ffn.experts.0.w1.weight"));
+  EXPECT_THAT(halves.message, testing::HasSubstr("shape"));
   std::filesystem::remove_all(dir);
   std::filesystem::remove_all(plain_dir);
+}
+
+// Without its bias a router would choose others, and say nothing.
+TEST_F(Names, ARoutersBiasUnderAnotherNameIsRefused) {
+  const std::string dir =
+      write_model("bias", with_names(read_model(), {{R"(\.gate\.bias$)", ".gate.score_bias"}}));
+  const ProbeResult result = run_probe({.model = dir, .request = request(kParameters)});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.message, testing::HasSubstr("layers.1.ffn.gate.score_bias"));
+  std::filesystem::remove_all(dir);
 }
 
 // Experts that do not exist, or twice for one token, are named; so is a table of the wrong type.

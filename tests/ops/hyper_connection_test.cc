@@ -116,6 +116,78 @@ TEST(HyperConnection, SinkhornEndsOnColumns) {
   }
 }
 
+// What others had wrong in a site's weights, planted in the reference with an epsilon that shows:
+// the bound of MixAndWeightsMatchReference is then missed by more than a hundred times.
+TEST(HyperConnectionTraps, WeightsOfOthersShow) {
+  constexpr double kEps = 0.01;
+  const Case c = {30, 4, 8, 3};
+  const Site site(c);
+  const int64_t r = numbers(c);
+  Backend backend(choose_cpu_path(), 2);
+  Buffer mix(kF32, {c.tokens, r}), inv(kF32, {c.tokens}), got(kF32, {c.tokens, r});
+  hyper_mix(backend, site.flat(), site.fn, 1e-6f, mix, inv);
+  hyper_weights(backend,
+                {.mix = mix,
+                 .base = site.base,
+                 .scale = site.scale,
+                 .num_streams = c.streams,
+                 .eps = kEps,
+                 .steps = c.steps},
+                got);
+  ref::HyperShape shape = shape_of(c);
+  shape.eps = kEps;
+  const auto reference = [&](bool transposed, int steps) {
+    std::vector<double> out;
+    shape.steps = steps;
+    const auto n = static_cast<size_t>(c.streams);
+    const auto turned = [&](std::vector<double> w) {
+      for (size_t i = 0; i < n; ++i) {
+        for (size_t j = 0; j < i; ++j) std::swap(w[2 * n + i * n + j], w[2 * n + j * n + i]);
+      }
+      return w;
+    };
+    for (int64_t t = 0; t < c.tokens; ++t) {
+      auto own = part(mix.values(), t * r, r), base = site.base.values();
+      // Columns first is rows first of what is turned.
+      if (transposed) {
+        own = turned(own);
+        base = turned(base);
+      }
+      auto w = ref::hyper_weights(shape, own, base, site.scale.values());
+      if (transposed) w = turned(w);
+      out.insert(out.end(), w.begin(), w.end());
+    }
+    return out;
+  };
+  const auto limits = [&](const std::vector<double>& want) {
+    return relative_l2(got.values(), want) / (1.01 * unit_roundoff(kF32));
+  };
+  const std::vector<double> right = reference(false, c.steps);
+  EXPECT_LE(limits(right), 1);
+  std::vector<double> with_eps = right;
+  for (size_t i = 0; i < with_eps.size(); ++i) {
+    const auto at = static_cast<int64_t>(i) % r;
+    if (at >= c.streams && at < 2 * c.streams) with_eps[i] += kEps;
+  }
+  EXPECT_GT(limits(with_eps), 100) << "post with an epsilon";
+  EXPECT_GT(limits(reference(true, c.steps)), 100) << "softmax over columns, rows last";
+  // One more pass over rows behind the last one over columns.
+  std::vector<double> rows_last = right;
+  for (size_t m = static_cast<size_t>(2 * c.streams); m < rows_last.size();
+       m += static_cast<size_t>(r)) {
+    for (int64_t i = 0; i < c.streams; ++i) {
+      const auto row = rows_last.begin() + static_cast<int64_t>(m) + i * c.streams;
+      double sum = kEps;
+      for (int64_t j = 0; j < c.streams; ++j) sum += row[j];
+      for (int64_t j = 0; j < c.streams; ++j) row[j] /= sum;
+    }
+  }
+  EXPECT_GT(limits(rows_last), 100) << "the last pass over rows";
+  RecordProperty("eps", std::to_string(limits(with_eps)));
+  RecordProperty("columns", std::to_string(limits(reference(true, c.steps))));
+  RecordProperty("rows_last", std::to_string(limits(rows_last)));
+}
+
 TEST(HyperConnection, CollapseAndExpandMatchReference) {
   for (const Case& c : kCases) {
     SCOPED_TRACE(c.width);
