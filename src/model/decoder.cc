@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "model/embedding.h"
+#include "model/final_norm.h"
 #include "model/residual.h"
 
 namespace strata::model {
@@ -47,16 +48,7 @@ TensorView take_input(Pass& pass, int64_t layer, const Recompute& recompute) {
                          recompute.offloads(layer, kLayerInputTag));
 }
 
-// What the final norm reads: the state itself, or of streams what reads them, from the scratch.
-TensorView read_state(Pass& pass, TensorView state) {
-  const ModelConfig& c = pass.weights.config();
-  if (!c.streams) return state;
-  const TensorView x = pass.take(pass.dtype(), {state.rows(), c.hidden_size});
-  c.streams->ops().read(pass, pass.weights.streams(), state, x);
-  return x;
-}
-
-// The same of a layer whose input is nothing that is kept.
+// A layer's input that is nothing to keep.
 TensorView take_state(Pass& pass) {
   return pass.backend.scratch().take(
       pass.dtype(), {pass.num_tokens(), pass.weights.config().state_width()}, kLayerInputTag);
@@ -70,20 +62,10 @@ void forward_and_forget(Pass& pass, int64_t layer, const LayerSaved& kept, Saved
   decoder_layer_forward(pass, layer, save_rest(pass, layer, kept, pool, recompute), out);
 }
 
-ops::RmsNormArgs final_norm(const Pass& pass, TensorView x) {
-  const ModelConfig& c = pass.weights.config();
-  return norm_args(x, pass.weights.final_norm(), c.rms_norm_eps, c.norm_offset);
-}
-
-// final_hidden = norm(read(last)); adds to d_last, which is zero.
-void final_norm_backward(Pass& pass, TensorView last, TensorView d_final, TensorView d_last) {
-  const Scratch::Mark mark(pass.backend.scratch());
-  const ModelConfig& c = pass.weights.config();
-  const TensorView x = read_state(pass, last);
-  const TensorView d_x = c.streams ? zeros(pass, {x.rows(), x.cols()}) : d_last;
-  ops::rms_norm_backward(pass.backend, final_norm(pass, x), {}, d_final, d_x,
-                         pass.base_gradient(pass.weights.final_norm_index()));
-  if (c.streams) c.streams->ops().read_backward(pass, pass.weights.streams(), last, d_x, d_last);
+FinalNorm norm_of(const Pass& pass) {
+  return {.streams = pass.weights.streams(),
+          .weight = pass.weights.final_norm(),
+          .weight_index = pass.weights.final_norm_index()};
 }
 
 // The layers where only the first one's input is kept of their inputs. What is kept of all layers
@@ -189,8 +171,7 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
   }
   tape.last = x;
   if (!pass.weights.ends()) return;
-  const Scratch::Mark mark(scratch);
-  ops::rms_norm(pass.backend, final_norm(pass, read_state(pass, x)), final_hidden, {});
+  final_norm(pass, norm_of(pass), x, final_hidden);
   keep_hidden_state(pass, hidden_states, part.size(), config.streams ? x : final_hidden);
 }
 
@@ -203,7 +184,7 @@ void decoder_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_l
   CHECK(d.rows() == pass.num_tokens(), d.rows(), pass.num_tokens());
   if (pass.weights.ends()) {
     ops::fill_zero(pass.backend, d);
-    final_norm_backward(pass, tape.last, d_final, d);
+    final_norm_backward(pass, norm_of(pass), tape.last, d_final, d);
     if (!d_last.empty()) ops::add_into(pass.backend, d_last, d);
   }
   const SavedPool::Mark stage_mark(tape.pool);

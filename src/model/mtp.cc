@@ -1,37 +1,16 @@
 #include "model/mtp.h"
 
-#include "model/residual.h"
+#include "model/final_norm.h"
+#include "ops/elementwise.h"
 
 namespace strata::model {
 namespace {
 
 int64_t layer_of(const Pass& pass) { return pass.weights.config().num_layers(); }
 
-// What the final norm reads, from the scratch where there are streams.
-TensorView read_state(Pass& pass, TensorView state) {
-  const ModelConfig& c = pass.weights.config();
-  if (!c.streams) return state;
-  const TensorView x = pass.take(pass.dtype(), {state.rows(), c.hidden_size});
-  c.streams->ops().read(pass, pass.weights.mtp_streams(), state, x);
-  return x;
-}
-
-ops::RmsNormArgs final_norm(const Pass& pass, TensorView x) {
-  const ModelConfig& c = pass.weights.config();
-  return norm_args(x, pass.weights.mtp_norm().values, c.rms_norm_eps, c.norm_offset);
-}
-
-// final_hidden = norm(read(last)); writes d_last.
-void final_norm_backward(Pass& pass, TensorView last, TensorView d_final, TensorView d_last) {
-  const Scratch::Mark mark(pass.backend.scratch());
-  const ModelConfig& c = pass.weights.config();
-  ops::fill_zero(pass.backend, d_last);
-  const TensorView x = read_state(pass, last);
-  const TensorView d_x = c.streams ? zeros(pass, x.shape) : d_last;
-  ops::rms_norm_backward(pass.backend, final_norm(pass, x), {}, d_final, d_x,
-                         pass.base_gradient(pass.weights.mtp_norm().index));
-  if (c.streams)
-    c.streams->ops().read_backward(pass, pass.weights.mtp_streams(), last, d_x, d_last);
+FinalNorm norm_of(const Pass& pass) {
+  const ParamView& norm = pass.weights.mtp_norm();
+  return {.streams = pass.weights.mtp_streams(), .weight = norm.values, .weight_index = norm.index};
 }
 
 }  // namespace
@@ -59,15 +38,15 @@ void mtp_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView state,
     decoder_layer_forward(pass, layer, save_rest(pass, layer, kept, tape.pool, recompute),
                           tape.last);
   }
-  const Scratch::Mark mark(scratch);
-  ops::rms_norm(pass.backend, final_norm(pass, read_state(pass, tape.last)), final_hidden, {});
+  final_norm(pass, norm_of(pass), tape.last, final_hidden);
 }
 
 void mtp_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_state) {
   const Scratch::Mark mark(pass.backend.scratch());
   pass.lists.saves.again = true;
   const int64_t layer = layer_of(pass);
-  final_norm_backward(pass, tape.last, d_final, d_state);
+  ops::fill_zero(pass.backend, d_state);
+  final_norm_backward(pass, norm_of(pass), tape.last, d_final, d_state);
   const LayerSaved& kept = tape.layers.front();
   if (tape.recompute.keeps_all()) return decoder_layer_backward(pass, layer, kept, d_state);
   const SavedPool::Mark saved_mark(tape.pool);
