@@ -13,6 +13,8 @@ namespace strata {
 namespace {
 
 constexpr std::string_view kPowersOfTwo = "F8_E8M0";
+// Elements that are read at once: few reads, of little memory beside what they become.
+constexpr int64_t kElementsAtOnce = int64_t{8} << 20;
 
 std::array<float, 256> make_e4m3() {
   std::array<float, 256> table{};
@@ -107,33 +109,35 @@ void read_scaled(const SafetensorsFile& weights, const TensorInfo& weight,
   const int64_t cols = format.dims[format.dims.size() - 1];
   const int64_t rows = format.dims[format.dims.size() - 2];
   const int64_t scale_cols = blocks_of(cols, format.block_cols);
+  const auto scale_row = [&](int64_t row) {
+    return row / rows * blocks_of(rows, format.block_rows) + row % rows / format.block_rows;
+  };
+  const int64_t end = first + count;
   std::vector<uint8_t> bytes;
-  std::vector<float> row_scales(static_cast<size_t>(scale_cols));
-  int64_t have = -1;  // the row of scales in row_scales
-  for (int64_t at = first; at < first + count;) {
-    const int64_t row = at / cols;
-    const int64_t col = at % cols;
-    const int64_t n = std::min(cols - col, first + count - at);
-    const int64_t scale_row =
-        row / rows * blocks_of(rows, format.block_rows) + row % rows / format.block_rows;
-    if (scale_row != have) {
-      read_scales(scales, scale, scale_row * scale_cols, row_scales);
-      have = scale_row;
-    }
-    const int64_t first_byte = at / format.elements_per_byte;
-    const int64_t end_byte = (at + n - 1) / format.elements_per_byte + 1;
-    bytes.resize(static_cast<size_t>(end_byte - first_byte));
+  std::vector<float> factors;
+  for (int64_t begin = first; begin < end; begin += kElementsAtOnce) {
+    const int64_t last = std::min(end, begin + kElementsAtOnce) - 1;
+    const int64_t first_byte = begin / format.elements_per_byte;
+    bytes.resize(static_cast<size_t>(last / format.elements_per_byte + 1 - first_byte));
     weights.read_bytes(weight, first_byte, std::as_writable_bytes(std::span(bytes)));
-    for (int64_t i = 0; i < n; ++i) {
-      const auto in_row = static_cast<size_t>((col + i) / format.block_cols);
-      const auto byte =
-          bytes[static_cast<size_t>((at + i) / format.elements_per_byte - first_byte)];
-      const float value = format.elements_per_byte == 1 ? e4m3_to_float(byte)
-                          : (at + i) % 2 == 0           ? e2m1_to_float(byte)
-                                                        : e2m1_to_float(byte >> 4);
-      *out++ = value * row_scales[in_row];
+    const int64_t first_row = scale_row(begin / cols);
+    const int64_t num_rows = scale_row(last / cols) + 1 - first_row;
+    factors.resize(static_cast<size_t>(num_rows * scale_cols));
+    read_scales(scales, scale, first_row * scale_cols, factors);
+    for (int64_t at = begin; at <= last;) {
+      const int64_t col = at % cols;
+      const int64_t n = std::min(cols - col, last + 1 - at);
+      const float* row_factors = factors.data() + (scale_row(at / cols) - first_row) * scale_cols;
+      for (int64_t i = 0; i < n; ++i) {
+        const auto byte =
+            bytes[static_cast<size_t>((at + i) / format.elements_per_byte - first_byte)];
+        const float value = format.elements_per_byte == 1 ? e4m3_to_float(byte)
+                            : (at + i) % 2 == 0           ? e2m1_to_float(byte)
+                                                          : e2m1_to_float(byte >> 4);
+        *out++ = value * row_factors[(col + i) / format.block_cols];
+      }
+      at += n;
     }
-    at += n;
   }
 }
 
