@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "server/service/ids_below.h"
 
 namespace strata::server {
 
@@ -22,13 +23,7 @@ LiveModel* ModelTable::find(const std::string& id, const std::string& tenant) {
 }
 
 std::vector<std::string> ModelTable::of_session(const std::string& session) const {
-  std::vector<std::string> ids;
-  const std::string prefix = session + ":train:";
-  for (auto at = rows_.lower_bound(prefix); at != rows_.end() && at->first.starts_with(prefix);
-       ++at) {
-    ids.push_back(at->first);
-  }
-  return ids;
+  return ids_below(rows_, session + ":train:");
 }
 
 }  // namespace strata::server

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "server/service/ids_below.h"
 
 namespace strata::server {
 
@@ -47,13 +48,7 @@ int64_t SamplerTable::count_of(const std::string& session) const {
 }
 
 std::vector<std::string> SamplerTable::of_session(const std::string& session) const {
-  std::vector<std::string> ids;
-  const std::string prefix = session + ":sample:";
-  for (auto at = rows_.lower_bound(prefix); at != rows_.end() && at->first.starts_with(prefix);
-       ++at) {
-    ids.push_back(at->first);
-  }
-  return ids;
+  return ids_below(rows_, session + ":sample:");
 }
 
 }  // namespace strata::server
