@@ -187,6 +187,20 @@ class TrainTest : public testing::Test {
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
     return false;
   }
+  // Kills a run, and has it go on with `then`, perhaps otherwise divided, to its end.
+  void kill_and_resume(const TrainOptions& run, TrainOptions then) const {
+    EXPECT_TRUE(kill_after(run, 15));
+    then.resume = true;
+    EXPECT_EQ(run_train(then), 0);
+  }
+  void kill_and_resume(const TrainOptions& run) const { kill_and_resume(run, run); }
+  // Runs it, and returns its options with another folder.
+  [[nodiscard]] TrainOptions run_and_move(const TrainOptions& run, const std::string& out) const {
+    EXPECT_EQ(run_train(run), 0);
+    TrainOptions other = run;
+    other.out = root_ + "/" + out;
+    return other;
+  }
   // A model of three layers.
   [[nodiscard]] std::string deep_model() const {
     std::string config = content(root_ + "/config/config.json");

@@ -12,9 +12,7 @@ namespace {
 TEST_F(TrainTest, ThreadsRecomputeAndPassesDoNotChangeABit) {
   TrainOptions one = options("one");
   one.steps = 5;
-  ASSERT_EQ(run_train(one), 0);
-  TrainOptions other = one;
-  other.out = root_ + "/other";
+  TrainOptions other = run_and_move(one, "other");
   other.threads = 1;
   other.recompute = "full";
   other.micro_tokens = 1;
@@ -26,9 +24,7 @@ TEST_F(TrainTest, ThreadsRecomputeAndPassesDoNotChangeABit) {
 TEST_F(TrainTest, TheLeastMemoryRecomputesAndChangesNoBit) {
   TrainOptions one = options("one");
   one.steps = 3;
-  ASSERT_EQ(run_train(one), 0);
-  TrainOptions least = one;
-  least.out = root_ + "/least";
+  TrainOptions least = run_and_move(one, "least");
   const auto set = [&](int64_t kib) {
     least.memory = std::to_string(kib) + "KiB";
     engine::EngineOptions chosen;
@@ -98,9 +94,7 @@ TEST_F(TrainTest, ThePlanIsOfTheLongestPass) {
 TEST_F(TrainTest, WeightsLargerThanTheMemoryLieInAFileAndChangeNoBit) {
   TrainOptions one = wide_options("one");
   one.steps = 3;
-  ASSERT_EQ(run_train(one), 0);
-  TrainOptions less = one;
-  less.out = root_ + "/less";
+  TrainOptions less = run_and_move(one, "less");
   with_job(one, [&](TrainJob& job) {
     EXPECT_FALSE(job.engine().model().weights->in_files());
     less.memory = std::to_string(job.engine().model().weights->num_bytes() / 2);

@@ -19,10 +19,7 @@ TEST_F(TrainTest, RoutersBiasesFollowLoadsAndAKilledRunFindsThemAgain) {
   };
   const TrainOptions straight = run("straight", 0.125);
   ASSERT_EQ(run_train(straight), 0);
-  TrainOptions killed = run("killed", 0.125);
-  EXPECT_TRUE(kill_after(killed, 15));
-  killed.resume = true;
-  ASSERT_EQ(run_train(killed), 0);
+  kill_and_resume(run("killed", 0.125));
   expect_same_files("straight", "killed", {"model.safetensors", "trainer/optimizer.safetensors"});
   // Thirty steps of an eighth, up or down or none.
   double moved = 0;
@@ -56,10 +53,7 @@ TEST_F(TrainTest, MultiTokenPredictionTrainsBesideTheModel) {
   // Where the model has the layer it is trained unless it is switched off.
   const TrainOptions straight = run("straight", {});
   ASSERT_EQ(run_train(straight), 0);
-  TrainOptions killed = run("killed", {});
-  EXPECT_TRUE(kill_after(killed, 15));
-  killed.resume = true;
-  ASSERT_EQ(run_train(killed), 0);
+  kill_and_resume(run("killed", {}));
   expect_same_files("straight", "killed", {"model.safetensors", "trainer/optimizer.safetensors"});
   const std::vector<double> losses_of_run = mtp_losses("straight");
   ASSERT_EQ(losses_of_run.size(), 30u);

@@ -40,9 +40,7 @@ TEST_F(TrainTest, StagesChangeNoBitOfAllParameters) {
     one.optimizer = optimizer;
     one.dtype = "bf16";
     one.steps = 4;
-    ASSERT_EQ(run_train(one), 0);
-    TrainOptions divided = one;
-    divided.out = root_ + "/divided-" + optimizer;
+    TrainOptions divided = run_and_move(one, std::string("divided-") + optimizer);
     divided.stages = {.stages = 3, .schedule = "zb1p", .microbatches = 3};
     ASSERT_EQ(run_train(divided), 0);
     expect_same_files(std::string("one-") + optimizer, std::string("divided-") + optimizer,
@@ -164,28 +162,23 @@ TEST_F(TrainTest, LlamaByScheduleAndRecomputeByStage) {
 }
 
 TEST_F(TrainTest, AKilledRunInStagesResumesInOthersToTheSameBits) {
+  const StageOptions two = {.stages = 2, .schedule = "1f1b", .microbatches = 2};
+  const StageOptions three = {.stages = 3, .schedule = "gpipe", .microbatches = 3};
+  const auto resume_otherwise = [&](const TrainOptions& straight, const std::string& killed,
+                                    const StageOptions& before, const StageOptions& after) {
+    TrainOptions run = run_and_move(straight, killed), then = run;
+    run.stages = before;
+    then.stages = after;
+    kill_and_resume(run, then);
+  };
   TrainOptions straight = options("straight");
   straight.model = deep_model();
-  ASSERT_EQ(run_train(straight), 0);
-  TrainOptions killed = straight;
-  killed.out = root_ + "/killed";
-  killed.stages = {.stages = 2, .schedule = "1f1b", .microbatches = 2};
-  EXPECT_TRUE(kill_after(killed, 15));
-  killed.resume = true;
-  killed.stages = {.stages = 3, .schedule = "gpipe", .microbatches = 3};
-  ASSERT_EQ(run_train(killed), 0);
+  resume_otherwise(straight, "killed", two, three);
   expect_same_files("straight", "killed",
                     {"adapter_model.safetensors", "trainer/optimizer.safetensors"});
   straight.out = root_ + "/straight-full";
   straight.method = "full";
-  ASSERT_EQ(run_train(straight), 0);
-  killed = straight;
-  killed.out = root_ + "/killed-full";
-  killed.stages = {.stages = 3, .schedule = "gpipe", .microbatches = 3};
-  EXPECT_TRUE(kill_after(killed, 15));
-  killed.resume = true;
-  killed.stages = {.stages = 2, .schedule = "1f1b", .microbatches = 2};
-  ASSERT_EQ(run_train(killed), 0);
+  resume_otherwise(straight, "killed-full", three, two);
   expect_same_files("straight-full", "killed-full",
                     {"model.safetensors", "trainer/optimizer.safetensors"});
 }

@@ -49,9 +49,7 @@ TEST_F(TrainTest, AKilledFullRunResumesToTheSameBits) {
     TrainOptions killed = options(std::string("killed-") + optimizer);
     killed.method = "full";
     killed.optimizer = optimizer;
-    EXPECT_TRUE(kill_after(killed, 15));
-    killed.resume = true;
-    ASSERT_EQ(run_train(killed), 0);
+    kill_and_resume(killed);
     expect_same_files(
         std::string("straight-") + optimizer, std::string("killed-") + optimizer,
         {"model.safetensors", "config.json", "tokenizer.json", "trainer/optimizer.safetensors"});
