@@ -45,20 +45,22 @@ WorkRunner::WorkRunner(Engine& engine, const text::Tokenizer* tokenizer, Adapter
       options_(options),
       sampling_room_(engine.room(), engine.config()),
       snapshots_(engine, sampling_room_, options.snapshot_bytes),
-      samples_(engine, sampling_room_, snapshots_, tokenizer, options.max_sample_rows) {}
+      tokenizer_(tokenizer),
+      loop_(engine, sampling_room_),
+      sample_room_(engine, loop_, options.max_sample_rows) {}
 
 api::Capacity WorkRunner::capacity() const {
   const KvPool& pool = engine_.kv_pool();
   const int64_t pages = pool.max_pages() > 0 ? pool.max_pages() : kUnlimitedPages;
   return {.base = options_.base,
           .pass_tokens = engine_.options().pass_tokens,
-          .sample_rows = std::max<int64_t>(0, options_.max_sample_rows - samples_.num_running()),
-          .free_pages = std::max<int64_t>(0, pages - samples_.reserved_pages()),
+          .sample_rows = sample_room_.free_rows(),
+          .free_pages = std::max<int64_t>(0, pages - sample_room_.reserved_pages()),
           .page_size = pool.page_size(),
           .total_pages = pages,
-          .free_states = samples_.free_states(),
-          .running_samples = samples_.num_running(),
-          .shares = samples_.shares(),
+          .free_states = sample_room_.free_states(),
+          .running_samples = loop_.num_running(),
+          .shares = sample_room_.shares(),
           .saves = may_copy() ? 1 : 0,
           .train_seconds = train_seconds_,
           .sample_seconds = sample_seconds_};
@@ -77,32 +79,6 @@ std::vector<api::Result> WorkRunner::run(const api::Work& work, const Interrupti
   if (!work.rows.empty()) train(work.rows, breaks);
   if (work.decode) step(results_);
   return std::move(results_);
-}
-
-std::vector<api::Result> WorkRunner::sample(const api::Work& work) {
-  const double begin = now_seconds();
-  std::vector<api::Result> results;
-  leave(work);
-  join(work, results);
-  sample_seconds_ += now_seconds() - begin;
-  if (work.decode) step(results);
-  return results;
-}
-
-void WorkRunner::leave(const api::Work& work) {
-  for (const api::RequestId& request : work.cancel) samples_.cancel(request);
-  for (const api::SnapshotId& snapshot : work.release) snapshots_.release(snapshot);
-}
-
-void WorkRunner::join(const api::Work& work, std::vector<api::Result>& results) {
-  for (const api::SampleRows& rows : work.samples) samples_.join(rows, results);
-  for (const api::ResumeRow& row : work.resume) samples_.resume(row);  // if there still is room
-}
-
-void WorkRunner::step(std::vector<api::Result>& results) {
-  const double begin = now_seconds();
-  samples_.step(results);
-  sample_seconds_ += now_seconds() - begin;
 }
 
 void WorkRunner::train(const std::vector<api::TrainRows>& rows, const Interruption* breaks) {

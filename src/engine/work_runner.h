@@ -1,12 +1,15 @@
 // WorkRunner: one engine as the scheduler sees it. Runs api::Work: models by name, training rows of
 // many adapters in shared passes, fixed sampler weights, the running samples; answers with
-// api::Result. A fault of one command is its result and touches no other. Engine thread only.
+// api::Result. A fault of one command is its result and touches no other. Samples are by the rules
+// of the server: logprobs of softmax(logits / temperature), sample i drawn from the stream (seed,
+// i), stop texts. Engine thread only.
 //   WorkRunner runner(engine, tokenizer, book, {});
 //   results = runner.run(scheduler.next({runner.capacity()}, now));
 #pragma once
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -14,8 +17,10 @@
 #include "api/work.h"
 #include "engine/adapter_book.h"
 #include "engine/adapter_state.h"
-#include "engine/sampling/sample_runner.h"
+#include "engine/sampling/sample_room.h"
+#include "engine/sampling/sampling_loop.h"
 #include "engine/sampling/snapshots.h"
+#include "engine/sampling/step_budget.h"
 
 namespace strata::engine {
 
@@ -28,7 +33,7 @@ struct RunnerOptions {
 
 class WorkRunner {
  public:
-  // `tokenizer`, which may be null, and `book` are borrowed.
+  // `tokenizer` and `book` are borrowed; without a tokenizer (null) stop texts are refused.
   WorkRunner(Engine& engine, const text::Tokenizer* tokenizer, AdapterBook& book,
              const RunnerOptions& options);
 
@@ -40,10 +45,10 @@ class WorkRunner {
 
   [[nodiscard]] Engine& engine() { return engine_; }
   [[nodiscard]] const SnapshotCache& snapshots() const { return snapshots_; }
-  [[nodiscard]] int64_t num_running() const { return samples_.num_running(); }
+  [[nodiscard]] int64_t num_running() const { return loop_.num_running(); }
   [[nodiscard]] int64_t trained_tokens() const { return trained_tokens_; }
-  [[nodiscard]] int64_t sampled_tokens() const { return samples_.sampled_tokens(); }
-  [[nodiscard]] const SamplingLoop::Drafts& drafts() const { return samples_.drafts(); }
+  [[nodiscard]] int64_t sampled_tokens() const { return sampled_tokens_; }
+  [[nodiscard]] const SamplingLoop::Drafts& drafts() const { return loop_.drafts(); }
 
  private:
   struct Partial {  // of a forward_backward whose data come in several turns
@@ -55,9 +60,21 @@ class WorkRunner {
     AdapterCopy copy;
   };
 
+  // Samples (engine/work_samples.cc)
   void leave(const api::Work& work);
   void join(const api::Work& work, std::vector<api::Result>& results);
+  void join(const api::SampleRows& rows, std::vector<api::Result>& results);
+  void check_sample(const api::Sample& sample) const;
+  void open_group(const std::shared_ptr<const api::Command>& command);
+  void add_sample(size_t group, int64_t index);
+  [[nodiscard]] std::optional<size_t> find_group(const api::RequestId& request) const;
+  // One step of all rows. A fault that is not one row's own fails every running request.
   void step(std::vector<api::Result>& results);
+  void end_sample(size_t row, bool stopped, std::vector<api::Result>& results);
+  void drop_samples(const api::RequestId& request);
+  void fail_samples(const std::string& reason, std::vector<api::Result>& results);
+
+  // Models and passes
   void control(const api::Command& command);
   api::Outcome execute(const api::Command& command);
   api::Outcome create(const api::Command& command);
@@ -80,7 +97,10 @@ class WorkRunner {
   const RunnerOptions options_;
   PassRoom sampling_room_;  // steps break in on training passes
   SnapshotCache snapshots_;
-  SampleRunner samples_;
+  const text::Tokenizer* tokenizer_;
+  SamplingLoop loop_;
+  SampleRoom sample_room_;
+  StepBudget budget_;
   std::map<api::ModelId, api::AdapterSlot> models_;
   std::unordered_map<api::RequestId, Partial> partial_;
   std::vector<api::Result> results_;
@@ -88,7 +108,7 @@ class WorkRunner {
   std::shared_ptr<std::atomic<int64_t>> held_bytes_ = std::make_shared<std::atomic<int64_t>>(0);
   int64_t largest_copy_ = 0;
   double train_seconds_ = 0.0, sample_seconds_ = 0.0;
-  int64_t trained_tokens_ = 0;
+  int64_t trained_tokens_ = 0, sampled_tokens_ = 0;
 };
 
 // The modules that the train flags stand for, with the service's alpha of 32.

@@ -19,7 +19,7 @@ int64_t queued_bytes(const api::Command& command) {
     }
   }
   if (const auto* sample = std::get_if<api::Sample>(&command.op)) {
-    // Twice: the row that runs has a copy of its prompt, and so has its record.
+    // Twice: a record of it has the prompt as well.
     const size_t values = 2 * sample->prompt.size() + sample->prompt_targets.ids.size();
     bytes += static_cast<int64_t>(4 * values);
   }

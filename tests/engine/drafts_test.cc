@@ -123,7 +123,9 @@ TEST(Drafts, RowsThatShareAPromptAndAreSetAside) {
     for (int i = 0; !loop.done(); ++i) {
       loop.step();
       if (!interrupts || i % 7 != 3 || loop.done()) continue;
-      if (loop.num_sampled(ids[1]) == 0 || loop.num_sampled(ids[1]) == request.max_tokens) continue;
+      if (loop.row(ids[1]).num_sampled() == 0 ||
+          loop.row(ids[1]).num_sampled() == request.max_tokens)
+        continue;
       loop.set_aside(ids[1], keep);
       if (!loop.done()) loop.step();
       loop.resume(ids[1]);

@@ -1,10 +1,8 @@
-// SampleRunner's rows and the room they share: pages of the cache, states and places in the batch.
-// A row that runs has pages reserved for all it may come to hold; one that is aside for what it
-// keeps, or for nothing.
-#include <algorithm>
-#include <functional>
+#include "engine/sampling/sample_room.h"
 
-#include "engine/sampling/sample_runner.h"
+#include <algorithm>
+#include <map>
+#include <utility>
 
 namespace strata::engine {
 namespace {
@@ -13,151 +11,157 @@ namespace {
 // what it had to read again: else a stream of short samples could keep it from getting on at all.
 constexpr int64_t kLeastRun = 16;
 constexpr int64_t kReadForOneSampled = 8;
+constexpr size_t kNoRow = SIZE_MAX;
+
+// The prompt's state, where its rows share it.
+int64_t prompt_states(const SampleGroup& group) {
+  return group.answer->sample().num_samples > 1 ? 1 : 0;
+}
+
+bool may_be_set_aside(const SampleRow& row) {
+  return !row.aside && row.num_sampled() >= row.runs_until;
+}
 
 }  // namespace
 
-uint64_t SampleRunner::owner(const api::TenantId& tenant) {
-  return std::hash<std::string>()(tenant.text);
+int64_t SampleRoom::prompt_pages(const SampleGroup& group) const {
+  return engine_.kv_pool().pages_for(group.prompt_size());
 }
 
-int64_t SampleRunner::prompt_size(const Row& row) const {
-  return std::ssize(requests_.at(row.request).sample().prompt);
-}
-
-// Pages of a row with so many tokens of its own, beside those of its request's prompt.
-int64_t SampleRunner::row_pages(const Row& row, int64_t new_tokens, bool shares_prompt) const {
+// Pages of a row with so many tokens of its own, beside those of its group's prompt.
+int64_t SampleRoom::row_pages(const SampleRow& row, int64_t new_tokens, bool shares_prompt) const {
   const KvPool& pool = engine_.kv_pool();
-  const int64_t prompt = prompt_size(row);
+  const int64_t prompt = group_of(row).prompt_size();
   const int64_t all = pool.pages_for(prompt + new_tokens);
   return all - (shares_prompt ? (prompt - 1) / pool.page_size() : pool.pages_for(prompt));
 }
 
-int64_t SampleRunner::row_pages(const Row& row, int64_t new_tokens) const {
-  return row_pages(row, new_tokens, row.shares_prompt);
+int64_t SampleRoom::reserved_pages(const SampleRow& row) const {
+  if (!row.resident) return 0;
+  const int64_t tokens = row.aside ? row.num_sampled() : group_of(row).request->max_tokens;
+  return row_pages(row, tokens, row.shares_prompt);
 }
 
-SampleRunner::Need SampleRunner::need_to_resume(const Row& row) const {
-  const Request& request = requests_.at(row.request);
-  const int64_t max_tokens = request.sample().max_tokens;
-  if (row.place == Place::kAsideWithPages)
-    return {.pages = row_pages(row, max_tokens) - row.pages, .states = 0};
-  const bool shares_prompt = request.sample().num_samples > 1;
+int64_t SampleRoom::reserved_pages() const {
+  int64_t pages = 0;
+  for (const auto& [id, group] : loop_.groups()) {
+    if (group.holds_prompt()) pages += prompt_pages(group);
+  }
+  for (const auto& [id, row] : loop_.rows()) pages += reserved_pages(row);
+  return pages;
+}
+
+int64_t SampleRoom::free_states() const {
+  const int64_t limit = engine_.state_pool().max_slabs();
+  if (limit == 0 || engine_.cache_layout().state_bytes() == 0) return INT64_MAX;
+  int64_t reserved = 0;
+  for (const auto& [id, group] : loop_.groups()) {
+    if (group.holds_prompt()) reserved += prompt_states(group);
+  }
+  for (const auto& [id, row] : loop_.rows()) reserved += row.resident ? 1 : 0;
+  return std::max<int64_t>(0, limit - reserved);
+}
+
+int64_t SampleRoom::free_rows() const {
+  return std::max<int64_t>(0, max_rows_ - loop_.num_running());
+}
+
+// As scheduler/cost.h has it.
+SampleRoom::Need SampleRoom::need_to_join(const api::Sample& sample, int64_t index) const {
+  const KvPool& pool = engine_.kv_pool();
+  const int64_t prompt = std::ssize(sample.prompt);
+  const int64_t shared = index == 0 ? 0 : (prompt - 1) / pool.page_size();
+  return {.pages = pool.pages_for(prompt + sample.max_tokens) - shared,
+          .states = index == 0 && sample.num_samples > 1 ? 2 : 1};
+}
+
+SampleRoom::Need SampleRoom::need_to_resume(const SampleRow& row) const {
+  const SampleGroup& group = group_of(row);
+  const int64_t max_tokens = group.request->max_tokens;
+  if (row.resident)
+    return {.pages = row_pages(row, max_tokens, row.shares_prompt) - reserved_pages(row)};
+  const bool shares_prompt = group.answer->sample().num_samples > 1;
   Need need{.pages = row_pages(row, max_tokens, shares_prompt), .states = 1};
-  if (!request.holds_prompt) {
-    need.pages += request.prompt_pages;
-    need.states += request.prompt_states;
+  if (!group.holds_prompt()) {
+    need.pages += prompt_pages(group);
+    need.states += prompt_states(group);
   }
   return need;
 }
 
-bool SampleRunner::has_room(const Need& need) const {
+bool SampleRoom::has_room(const Need& need) const {
   const int64_t pages = engine_.kv_pool().max_pages();
-  return loop_.num_running() < max_rows_ && (pages == 0 || reserved_pages_ + need.pages <= pages) &&
+  return free_rows() > 0 && (pages == 0 || reserved_pages() + need.pages <= pages) &&
          need.states <= free_states();
 }
 
-void SampleRunner::reserve(Row& row, int64_t pages) {
-  reserved_pages_ += pages - row.pages;
-  row.pages = pages;
-}
-
-void SampleRunner::hold_prompt(Request& request, bool holds) {
-  if (request.holds_prompt == holds) return;
-  request.holds_prompt = holds;
-  const int64_t sign = holds ? 1 : -1;
-  reserved_pages_ += sign * request.prompt_pages;
-  reserved_states_ += sign * request.prompt_states;
-}
-
-// The scheduler counts on the prompt of a request that has rows to come.
-void SampleRunner::let_go_of_prompt(Request& request) {
-  const bool is_used = std::any_of(request.rows.begin(), request.rows.end(), [this](size_t id) {
-    return rows_.at(id).place != Place::kAside;
-  });
-  if (request.closed && !is_used) hold_prompt(request, false);
-}
-
-bool SampleRunner::may_be_set_aside(size_t id) const {
-  const Row& row = rows_.at(id);
-  return row.place == Place::kRuns && loop_.num_sampled(id) >= row.runs_until;
-}
-
-void SampleRunner::set_aside(size_t id, bool keep) {
-  Row& row = rows_.at(id);
-  aside_[tenant_of(row)].push_back(id);
-  if (loop_.set_aside(id, keep)) {
-    row.place = Place::kAsideWithPages;
-    reserve(row, row_pages(row, loop_.num_sampled(id)));
-  } else {
-    forget_pages(row);
-  }
-}
-
-void SampleRunner::forget_pages(Row& row) {
-  row.place = Place::kAside;
-  reserve(row, 0);
-  --reserved_states_;
-  let_go_of_prompt(requests_.at(row.request));
-}
-
-bool SampleRunner::give_up_pages(const api::TenantId* tenant, size_t but) {
-  for (auto& [id, row] : rows_) {
-    if (id == but || row.place != Place::kAsideWithPages) continue;
+bool SampleRoom::give_up_pages(const api::TenantId* tenant, size_t but) {
+  for (const auto& [id, row] : loop_.rows()) {
+    if (id == but || !row.aside || !row.resident) continue;
     if (tenant != nullptr && tenant_of(row) != *tenant) continue;
     loop_.give_up_pages(id);
-    forget_pages(row);
     return true;
   }
   return false;
 }
 
 // The row that would be read again soonest; with `keep` only one whose pages need not go.
-std::optional<size_t> SampleRunner::row_to_set_aside(const api::TenantId& tenant, const Need& need,
-                                                     bool keep) const {
+std::optional<size_t> SampleRoom::row_to_set_aside(const api::TenantId& tenant, const Need& need,
+                                                   bool keep) const {
   const int64_t max_pages = engine_.kv_pool().max_pages();
+  const int64_t reserved = reserved_pages();
   std::optional<size_t> best;
   int64_t fewest = 0;
-  for (const auto& [id, row] : rows_) {
-    if (tenant_of(row) != tenant || !may_be_set_aside(id)) continue;
-    const int64_t sampled = loop_.num_sampled(id);
-    const int64_t kept = reserved_pages_ - row.pages + row_pages(row, sampled);
+  for (const auto& [id, row] : loop_.rows()) {
+    if (tenant_of(row) != tenant || !may_be_set_aside(row)) continue;
+    const int64_t sampled = row.num_sampled();
+    const int64_t kept =
+        reserved - reserved_pages(row) + row_pages(row, sampled, row.shares_prompt);
     if (keep && max_pages > 0 && kept + need.pages > max_pages) continue;
-    const int64_t tokens = prompt_size(row) + sampled;
-    if (best && (fewest < tokens || (fewest == tokens && *best > id))) continue;
+    const int64_t tokens = group_of(row).prompt_size() + sampled;
+    if (best && fewest < tokens) continue;
     best = id;
     fewest = tokens;
   }
   return best;
 }
 
-bool SampleRunner::take_room(const api::TenantId& tenant, const Need& need) {
+bool SampleRoom::take_room(const api::TenantId& tenant, const Need& need) {
   if (need.states <= free_states()) {
     if (const auto row = row_to_set_aside(tenant, need, true)) {
-      set_aside(*row, true);
+      loop_.set_aside(*row, true);
       return true;
     }
   }
   if (give_up_pages(&tenant, kNoRow)) return true;
-  if (const auto row = row_to_set_aside(tenant, need, false)) {
-    set_aside(*row, false);
-    return true;
-  }
-  return false;
+  const auto row = row_to_set_aside(tenant, need, false);
+  if (row) loop_.set_aside(*row, false);
+  return row.has_value();
 }
 
-// Of that tenant's rows; and where nothing runs, of all that is kept for later.
-void SampleRunner::make_room(const api::TenantId& tenant, const Need& need) {
+void SampleRoom::make_room(const api::TenantId& tenant, const api::Sample& sample, int64_t index) {
+  const Need need = need_to_join(sample, index);
   while (!tenant.empty() && !has_room(need) && take_room(tenant, need)) {
   }
   while (loop_.num_running() == 0 && !has_room(need) && give_up_pages(nullptr, kNoRow)) {
   }
 }
 
-void SampleRunner::resume(const api::ResumeRow& which) {
-  const auto found = aside_.find(which.tenant);
-  if (found == aside_.end()) return;
-  const size_t id = found->second.front();
-  Row& row = rows_.at(id);
+// The one that was set aside first.
+std::optional<size_t> SampleRoom::row_to_resume(const api::TenantId& tenant) const {
+  std::optional<size_t> best;
+  for (const auto& [id, row] : loop_.rows()) {
+    if (!row.aside || tenant_of(row) != tenant) continue;
+    if (!best || row.aside_order < loop_.rows().at(*best).aside_order) best = id;
+  }
+  return best;
+}
+
+void SampleRoom::resume(const api::ResumeRow& which) {
+  const std::optional<size_t> found = row_to_resume(which.tenant);
+  if (!found) return;
+  const size_t id = *found;
+  SampleRow& row = loop_.row(id);
   while (!which.takes_from.empty() && !has_room(need_to_resume(row)) &&
          take_room(which.takes_from, need_to_resume(row))) {
   }
@@ -166,65 +170,52 @@ void SampleRunner::resume(const api::ResumeRow& which) {
   while (loop_.num_running() == 0 && !has_room(need_to_resume(row)) &&
          (give_up_pages(nullptr, id) || give_up_pages(nullptr, kNoRow))) {
   }
-  const Need need = need_to_resume(row);
-  if (!has_room(need)) return;
-  found->second.pop_front();
-  if (found->second.empty()) aside_.erase(found);
-  Request& request = requests_.at(row.request);
+  if (!has_room(need_to_resume(row))) return;
+  const SampleGroup& group = group_of(row);
   int64_t reread = 0;
-  if (row.place == Place::kAside) {
-    reread = prompt_size(row) + loop_.num_sampled(id);
-    row.shares_prompt = request.sample().num_samples > 1;
-    hold_prompt(request, true);
-    ++reserved_states_;
+  if (!row.resident) {
+    reread = group.prompt_size() + row.num_sampled();
+    row.shares_prompt = group.answer->sample().num_samples > 1;
   }
-  row.place = Place::kRuns;
-  row.runs_until = loop_.num_sampled(id) + std::max(kLeastRun, reread / kReadForOneSampled);
-  reserve(row, row_pages(row, request.sample().max_tokens));
+  row.runs_until = row.num_sampled() + std::max(kLeastRun, reread / kReadForOneSampled);
   loop_.resume(id);
 }
 
-// A row that has ended, or whose request has.
-void SampleRunner::forget_row(size_t id) {
-  Row& row = rows_.at(id);
-  if (row.place != Place::kRuns) {
-    const auto found = aside_.find(tenant_of(row));
-    std::erase(found->second, id);
-    if (found->second.empty()) aside_.erase(found);
+std::vector<api::SampleShare> SampleRoom::shares() const {
+  struct Held {
+    api::SampleShare share;
+    const SampleRow* next = nullptr;  // to run on
+  };
+  std::map<api::TenantId, Held> tenants;
+  for (const auto& [id, group] : loop_.groups()) {
+    if (!group.holds_prompt()) continue;
+    tenants[group.answer->command->tenant].share.pages += prompt_pages(group);
   }
-  if (row.place != Place::kAside) --reserved_states_;
-  reserve(row, 0);
-  rows_.erase(id);
-}
-
-std::vector<api::SampleShare> SampleRunner::shares() const {
-  std::map<api::TenantId, api::SampleShare> shares;
-  for (const auto& [id, request] : requests_) {
-    if (request.holds_prompt) shares[request.command->tenant].pages += request.prompt_pages;
-  }
-  for (const auto& [id, row] : rows_) {
-    const Request& request = requests_.at(row.request);
-    api::SampleShare& share = shares[request.command->tenant];
-    share.pages += row.pages;
-    if (row.place == Place::kRuns) {
-      ++share.rows;
-      if (!may_be_set_aside(id)) continue;
-      ++share.rows_to_take;
-      if (request.sample().num_samples == 1) share.pages_to_take += request.prompt_pages;
-    } else {
+  for (const auto& [id, row] : loop_.rows()) {
+    const SampleGroup& group = group_of(row);
+    auto& [share, next] = tenants[tenant_of(row)];
+    const int64_t pages = reserved_pages(row);
+    share.pages += pages;
+    if (row.aside) {
       ++share.rows_aside;
+      if (next == nullptr || row.aside_order < next->aside_order) next = &row;
+    } else {
+      ++share.rows;
+      if (!may_be_set_aside(row)) continue;
+      ++share.rows_to_take;
+      if (group.answer->sample().num_samples == 1) share.pages_to_take += prompt_pages(group);
     }
-    share.pages_to_take += row.pages;
+    share.pages_to_take += pages;
   }
   std::vector<api::SampleShare> out;
-  for (auto& [tenant, share] : shares) {
-    share.tenant = tenant;
-    if (const auto aside = aside_.find(tenant); aside != aside_.end()) {
-      const Need need = need_to_resume(rows_.at(aside->second.front()));
-      share.pages_to_resume = need.pages;
-      share.states_to_resume = need.states;
+  for (auto& [tenant, held] : tenants) {
+    held.share.tenant = tenant;
+    if (held.next != nullptr) {
+      const Need need = need_to_resume(*held.next);
+      held.share.pages_to_resume = need.pages;
+      held.share.states_to_resume = need.states;
     }
-    out.push_back(std::move(share));
+    out.push_back(std::move(held.share));
   }
   return out;
 }

@@ -16,10 +16,10 @@ void SamplingLoop::make_drafts(model::Pass& pass) {
   mtp_slices_.clear();
   for (size_t s = 0; s < slices_.size(); ++s) {
     const Slice& slice = slices_[s];
-    const Row& row = rows_.at(slice.id);
+    const SampleRow& row = rows_.at(slice.id);
     if (row.finished) continue;
     const model::PassSequence& sequence = pass.sequences[s];
-    const Group& group = group_of(row);
+    const SampleGroup& group = group_of(row);
     const int64_t prompt = group.prompt_size();
     const auto num_sampled = std::ssize(row.result.tokens);
     next_tokens_.clear();
@@ -27,7 +27,7 @@ void SamplingLoop::make_drafts(model::Pass& pass) {
       const int64_t next = sequence.first_position + i + 1;  // its position
       int32_t token = 0;                                     // a plan's
       if (next < prompt) {
-        token = group.request.prompt[static_cast<size_t>(next)];
+        token = group.request->prompt[static_cast<size_t>(next)];
       } else if (next - prompt < num_sampled) {
         token = row.result.tokens[static_cast<size_t>(next - prompt)];
       } else if (row.ahead && next - prompt == num_sampled) {
@@ -76,8 +76,8 @@ void SamplingLoop::choose_drafts(model::Pass& own, TensorView hidden) {
     const HostAccess access(backend.allocator());  // tokens are chosen from logits where they lie
     for (int64_t i = 0; i < count; ++i) {
       while (own.sequences[next].end <= rows[static_cast<size_t>(i)]) ++next;
-      Row& row = rows_.at(slices_[mtp_slices_[next]].id);
-      const api::SampleRequest& request = group_of(row).request;
+      SampleRow& row = rows_.at(slices_[mtp_slices_[next]].id);
+      const api::SampleRequest& request = *group_of(row).request;
       const std::span<const float> values(logits.f32() + i * vocab, static_cast<size_t>(vocab));
       try {
         row.draft = sample::choose_token(values,

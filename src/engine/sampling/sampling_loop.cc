@@ -20,11 +20,12 @@ void SamplingLoop::release(std::vector<void*>& pages, void*& state) {
   pages.clear();
 }
 
-size_t SamplingLoop::open(const api::SampleRequest& request,
+size_t SamplingLoop::open(std::shared_ptr<const api::SampleRequest> of,
                           std::shared_ptr<model::LoraAdapter> adapter, uint64_t owner) {
+  const api::SampleRequest& request = *of;
   engine_.check(request, next_id_);
-  Group group;
-  group.request = request;
+  SampleGroup group;
+  group.request = std::move(of);
   group.owner = owner;
   group.adapter = adapter == nullptr ? engine_.adapter_or_base(request.slot) : adapter.get();
   group.keep = std::move(adapter);
@@ -42,9 +43,9 @@ size_t SamplingLoop::open(const api::SampleRequest& request,
 }
 
 size_t SamplingLoop::add_row(size_t group_id, uint64_t seed) {
-  Group& group = groups_.at(group_id);
+  SampleGroup& group = groups_.at(group_id);
   CHECK(!group.closed, group_id);
-  Row row;
+  SampleRow row;
   row.group = group_id;
   row.seed = seed;
   row.first = group.num_added++ == 0;
@@ -65,12 +66,10 @@ void SamplingLoop::close(size_t group) {
 
 // Pages of the prompt are kept for rows that join it, for the first time or again.
 void SamplingLoop::drop_if_unused(size_t id) {
-  Group& group = groups_.at(id);
-  if (!group.closed) return;
-  if (group.num_resident == 0) {
-    release(group.pages, group.state);
-    group.begun = group.ready = false;
-  }
+  SampleGroup& group = groups_.at(id);
+  if (group.holds_prompt()) return;
+  release(group.pages, group.state);
+  group.begun = group.ready = false;
   if (group.num_rows == 0) groups_.erase(id);
 }
 
@@ -83,8 +82,8 @@ size_t SamplingLoop::add(const api::SampleRequest& request) {
 
 // The row has nothing in the cache any more. If it was to read the prompt, another one is.
 void SamplingLoop::vacate(size_t id) {
-  Row& row = rows_.at(id);
-  Group& group = group_of(row);
+  SampleRow& row = rows_.at(id);
+  SampleGroup& group = group_of(row);
   release(row.pages, row.state);
   std::erase(active_, id);
   if (std::exchange(row.resident, false)) --group.num_resident;
@@ -108,10 +107,11 @@ void SamplingLoop::finish(size_t id) {
 }
 
 bool SamplingLoop::set_aside(size_t id, bool keep) {
-  Row& row = rows_.at(id);
+  SampleRow& row = rows_.at(id);
   CHECK(!row.finished && !row.aside, id);
   row.aside = true;
-  const Group& group = group_of(row);
+  row.aside_order = ++num_asides_;
+  const SampleGroup& group = group_of(row);
   const bool is_awaited = row.leads && !group.ready && (group.num_rows > 1 || !group.closed);
   if (!keep || is_awaited || row.pages.empty()) {
     vacate(id);
@@ -127,11 +127,11 @@ void SamplingLoop::give_up_pages(size_t id) {
 }
 
 void SamplingLoop::resume(size_t id) {
-  Row& row = rows_.at(id);
+  SampleRow& row = rows_.at(id);
   CHECK(!row.finished && row.aside, id);
   row.aside = false;
   if (!row.resident) {
-    Group& group = group_of(row);
+    SampleGroup& group = group_of(row);
     row.resident = true;
     ++group.num_resident;
     row.leads = !group.begun;
@@ -141,9 +141,9 @@ void SamplingLoop::resume(size_t id) {
 }
 
 api::SampleResult SamplingLoop::take(size_t id) {
-  Row& row = rows_.at(id);
+  SampleRow& row = rows_.at(id);
   CHECK(row.finished, id);
-  Group& group = group_of(row);
+  SampleGroup& group = group_of(row);
   api::SampleResult result = std::move(row.result);
   const std::string error = std::move(row.error);
   if (row.first) {

@@ -15,11 +15,12 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include "api/batch.h"
 #include "engine/engine.h"
+#include "engine/sampling/sample_rows.h"
 #include "engine/sampling/step_share.h"
 #include "model/head.h"
 
@@ -48,7 +49,11 @@ class SamplingLoop {
   // prompt's pages are kept until close(). `adapter`, if not null, is used in place of the
   // request's slot and kept alive by the rows. Steps are shared by `owner`.
   size_t open(const api::SampleRequest& request, std::shared_ptr<model::LoraAdapter> adapter,
-              uint64_t owner = 0);
+              uint64_t owner = 0) {
+    return open(std::make_shared<const api::SampleRequest>(request), std::move(adapter), owner);
+  }
+  size_t open(std::shared_ptr<const api::SampleRequest> request,
+              std::shared_ptr<model::LoraAdapter> adapter, uint64_t owner);
   size_t add_row(size_t group, uint64_t seed);
   void close(size_t group);
 
@@ -58,10 +63,12 @@ class SamplingLoop {
   // A row that is aside gives back what it kept.
   void give_up_pages(size_t row);
   void resume(size_t row);
-  // Tokens that it has sampled.
-  [[nodiscard]] int64_t num_sampled(size_t row) const {
-    return std::ssize(rows_.at(row).result.tokens);
-  }
+  // The table, by id. Rows go when they are taken, groups with the last row once they are closed.
+  [[nodiscard]] const std::map<size_t, SampleRow>& rows() const { return rows_; }
+  [[nodiscard]] const std::map<size_t, SampleGroup>& groups() const { return groups_; }
+  [[nodiscard]] SampleRow& row(size_t id) { return rows_.at(id); }
+  [[nodiscard]] SampleGroup& group(size_t id) { return groups_.at(id); }
+  [[nodiscard]] SampleGroup& group_of(const SampleRow& row) { return groups_.at(row.group); }
   // Tokens that a step may read and sample, but for one of each row where one owner has all rows.
   // 0: the engine's prefill_tokens, which it never exceeds.
   void set_step_tokens(int64_t tokens) { step_tokens_ = tokens; }
@@ -86,59 +93,6 @@ class SamplingLoop {
   api::SampleResult take(size_t id);
 
  private:
-  struct Group {
-    api::SampleRequest request;  // without a seed of its own
-    std::shared_ptr<model::LoraAdapter> keep;
-    model::LoraAdapter* adapter = nullptr;
-    uint64_t owner = 0;
-    std::vector<void*> pages;  // of the prompt, owned together with the rows
-    void* state = nullptr;     // after the shared part of the prompt, where there is one
-    api::SampleResult prompt;  // values of the prompt, until the first row is taken
-    bool has_values = false;   // nothing is to be added to them
-    int64_t num_added = 0;     // rows, ever
-    int64_t num_rows = 0;      // not taken
-    int64_t num_resident = 0;  // not finished, and with pages or about to have them
-    bool begun = false;        // some row reads the prompt, or has
-    bool ready = false;        // the prompt is in the cache
-    bool closed = false;
-    [[nodiscard]] bool wants_prompt() const {
-      return request.wants_prompt_logprobs() || !request.prompt_targets.empty() ||
-             request.prompt_draws > 0;
-    }
-    [[nodiscard]] int64_t prompt_size() const {
-      return static_cast<int64_t>(request.prompt.size());
-    }
-  };
-  struct Choice {  // what a row of logits is to give, and gives
-    size_t id = 0;
-    size_t index = 0;       // among the row's sampled tokens
-    bool is_draft = false;  // behind a draft: counts where that is the token before
-    const float* logits = nullptr;
-    const float* lse = nullptr;
-    int32_t token = 0;
-    float logprob = 0.0f;
-    std::vector<int32_t> topk_ids;
-    std::vector<float> topk_logprobs;
-    std::string error;
-  };
-  struct Row {
-    size_t group = 0;
-    uint64_t seed = 0;
-    api::SampleResult result;
-    std::vector<void*> pages;
-    void* state = nullptr;
-    int64_t position = 0;               // tokens already in the cache
-    std::optional<int32_t> draft = {};  // of the token behind the last (or `ahead`)
-    std::optional<Choice> ahead = {};   // sampled, but not handed out yet
-    int64_t last_step = 0;              // that it took part in
-    bool first = false;                 // of its group: the prompt's values go with it
-    bool leads = false;                 // reads the prompt for the group
-    bool joined = false;                // not a leader: has its share of the prompt
-    bool resident = false;
-    bool aside = false;
-    bool finished = false;
-    std::string error;
-  };
   struct Slice {  // a row's part of the pass
     size_t id = 0;
     int64_t begin = 0, end = 0;  // rows of the flat batch
@@ -147,35 +101,34 @@ class SamplingLoop {
     size_t first_index = 0;      // of what it samples
     bool ends_prompt = false;    // its group's prompt has been read
   };
-  [[nodiscard]] Group& group_of(const Row& row) { return groups_.at(row.group); }
   // Tokens that are not in its cache yet: of the prompt, and its own.
-  [[nodiscard]] int64_t unread(const Row& row) {
-    return group_of(row).prompt_size() + std::ssize(row.result.tokens) - row.position;
+  [[nodiscard]] int64_t unread(const SampleRow& row) {
+    return group_of(row).prompt_size() + row.num_sampled() - row.position;
   }
-  [[nodiscard]] bool records_prompt(const Row& row) {
-    const Group& group = group_of(row);
+  [[nodiscard]] bool records_prompt(const SampleRow& row) {
+    const SampleGroup& group = group_of(row);
     return row.leads && group.wants_prompt() && !group.has_values;
   }
-  [[nodiscard]] bool shares(const Group& group) const {
+  [[nodiscard]] bool shares(const SampleGroup& group) const {
     return !group.closed || group.num_rows > 1;
   }
-  [[nodiscard]] int64_t shared_positions(const Group& group) const;
-  void join_prompt(Row& row);
-  [[nodiscard]] int64_t next_piece(Row& row, int64_t room);
+  [[nodiscard]] int64_t shared_positions(const SampleGroup& group) const;
+  void join_prompt(SampleRow& row);
+  [[nodiscard]] int64_t next_piece(SampleRow& row, int64_t room);
   void sort_rows();
   void plan_pass();
   void add_slice(size_t id, int64_t count);
-  [[nodiscard]] bool may_read_draft(const Row& row);
+  [[nodiscard]] bool may_read_draft(const SampleRow& row);
   void hand_out_ahead();
   bool is_like_last();
   void run_pass(Backend& backend);
   void read_logits(model::Pass& pass, TensorView hidden);
   void select_rows(int64_t num_tokens);
-  void record_prompt(Group& group, int64_t position, const float* logits, const float* lse);
+  void record_prompt(SampleGroup& group, int64_t position, const float* logits, const float* lse);
   void choose(Backend& backend, TensorView logits);
-  void choose_one(Choice& choice, const float* raw);
-  void use_choice(Choice& choice);
-  void use_draft_choice(Choice& choice);
+  void choose_one(SampleChoice& choice, const float* raw);
+  void use_choice(SampleChoice& choice);
+  void use_draft_choice(SampleChoice& choice);
   void make_drafts(model::Pass& pass);
   void choose_drafts(model::Pass& own, TensorView hidden);
   void release(std::vector<void*>& pages, void*& state);
@@ -184,10 +137,11 @@ class SamplingLoop {
 
   Engine& engine_;
   PassRoom& room_;
-  std::map<size_t, Group> groups_;
-  std::map<size_t, Row> rows_;
+  std::map<size_t, SampleGroup> groups_;
+  std::map<size_t, SampleRow> rows_;
   size_t next_id_ = 0;  // of rows
   size_t next_group_ = 0;
+  int64_t num_asides_ = 0;  // ever
   int64_t num_steps_ = 0;
   int64_t step_tokens_ = 0;
   std::vector<size_t> active_;  // rows not finished and not aside, ascending
@@ -196,7 +150,7 @@ class SamplingLoop {
   std::vector<Slice> slices_;
   std::vector<SampledToken> sampled_;
   std::vector<uint8_t> selected_;
-  std::vector<Choice> choices_;
+  std::vector<SampleChoice> choices_;
   model::RowChunks chunks_;
   model::Tape tape_, mtp_tape_;
   PassBuilder builder_, mtp_builder_;

@@ -36,14 +36,14 @@ bool is_scaled(const api::SampleRequest& request) {
 }  // namespace
 
 // Positions of the prompt that a further row need not read: its last token must be, for its logits.
-int64_t SamplingLoop::shared_positions(const Group& group) const {
+int64_t SamplingLoop::shared_positions(const SampleGroup& group) const {
   return engine_.cache_layout().last_shared(group.prompt_size() - 1);
 }
 
 // The row begins where it no longer shares the prompt: it has the full pages before, a copy of the
 // page that it will write to, and a copy of the state there.
-void SamplingLoop::join_prompt(Row& row) {
-  Group& group = group_of(row);
+void SamplingLoop::join_prompt(SampleRow& row) {
+  SampleGroup& group = group_of(row);
   KvPool& pool = engine_.kv_pool();
   row.position = shared_positions(group);
   if (group.state != nullptr) row.state = engine_.state_pool().take_copy(group.state);
@@ -60,8 +60,8 @@ void SamplingLoop::join_prompt(Row& row) {
 
 // Tokens that the row reads next: of its prompt, or of its own after that. A leader stops where
 // further rows will begin, since its state there is copied.
-int64_t SamplingLoop::next_piece(Row& row, int64_t room) {
-  Group& group = group_of(row);
+int64_t SamplingLoop::next_piece(SampleRow& row, int64_t room) {
+  SampleGroup& group = group_of(row);
   const int64_t prompt = group.prompt_size();
   if (row.position >= prompt) return std::min(unread(row), room);
   int64_t end = prompt;
@@ -84,9 +84,9 @@ void SamplingLoop::sort_rows() {
   reading_.clear();
   claims_.clear();
   for (const size_t id : active_) {
-    Row& row = rows_.at(id);
+    SampleRow& row = rows_.at(id);
     if (row.ahead) continue;
-    const Group& group = groups_.at(row.group);
+    const SampleGroup& group = groups_.at(row.group);
     if (!row.leads && !row.joined) {
       if (!group.ready) continue;
       join_prompt(row);
@@ -147,14 +147,14 @@ void SamplingLoop::plan_pass() {
 }
 
 // Not for the last token that is asked for: nothing is sampled behind it.
-bool SamplingLoop::may_read_draft(const Row& row) {
-  return row.draft && std::ssize(row.result.tokens) + 1 < group_of(row).request.max_tokens;
+bool SamplingLoop::may_read_draft(const SampleRow& row) {
+  return row.draft && std::ssize(row.result.tokens) + 1 < group_of(row).request->max_tokens;
 }
 
 // A slice of more tokens than the row has reads its draft behind them.
 void SamplingLoop::add_slice(size_t id, int64_t count) {
-  Row& row = rows_.at(id);
-  Group& group = group_of(row);
+  SampleRow& row = rows_.at(id);
+  SampleGroup& group = group_of(row);
   KvPool& pool = engine_.kv_pool();
   const int64_t end = row.position + count;
   // Pages before every layer's window will not be read again.
@@ -174,7 +174,7 @@ void SamplingLoop::add_slice(size_t id, int64_t count) {
   const bool ends_prompt = end == group.prompt_size() && row.leads;
   row.last_step = num_steps_;
   if (row.position < group.prompt_size()) {
-    builder_.add(std::span(group.request.prompt)
+    builder_.add(std::span(group.request->prompt)
                      .subspan(static_cast<size_t>(row.position), static_cast<size_t>(count)),
                  row.position, group.adapter, kept);
     if (ends_prompt) {  // after this pass others may start from here
@@ -210,11 +210,11 @@ bool SamplingLoop::is_like_last() {
   signature_.swap(last_signature_);
   signature_.clear();
   for (const Slice& slice : slices_) {
-    const Group& group = group_of(rows_.at(slice.id));
+    const SampleGroup& group = group_of(rows_.at(slice.id));
     const auto read = std::count(selected_.begin() + slice.begin, selected_.begin() + slice.end, 1);
     signature_.insert(signature_.end(), {slice.end - slice.begin, read,
                                          group.adapter == nullptr ? 0 : group.adapter->id(),
-                                         slice.samples && is_scaled(group.request) ? 1 : 0});
+                                         slice.samples && is_scaled(*group.request) ? 1 : 0});
   }
   return signature_ == last_signature_ && !signature_.empty();
 }
@@ -244,9 +244,9 @@ std::span<const SampledToken> SamplingLoop::step() {
 void SamplingLoop::hand_out_ahead() {
   const std::vector<size_t> active = active_;
   for (const size_t id : active) {
-    Row& row = rows_.at(id);
+    SampleRow& row = rows_.at(id);
     if (!row.ahead) continue;
-    Choice choice = *std::move(row.ahead);
+    SampleChoice choice = *std::move(row.ahead);
     row.ahead.reset();
     use_choice(choice);
   }
@@ -276,12 +276,12 @@ void SamplingLoop::select_rows(int64_t num_tokens) {
   for (const Slice& slice : slices_) {
     if (slice.samples) selected_[static_cast<size_t>(slice.end - 1)] = 1;
     if (slice.has_draft) selected_[static_cast<size_t>(slice.end - 2)] = 1;
-    const Row& row = rows_.at(slice.id);
-    const Group& group = group_of(row);
+    const SampleRow& row = rows_.at(slice.id);
+    const SampleGroup& group = group_of(row);
     if (!records_prompt(row)) continue;
     for (int64_t i = slice.begin; i < slice.end; ++i) {
       const int64_t next = row.position - (slice.end - i) + 1;
-      if (next < group.prompt_size() && reads_position(group.request, next))
+      if (next < group.prompt_size() && reads_position(*group.request, next))
         selected_[static_cast<size_t>(i)] = 1;
     }
   }
@@ -306,13 +306,13 @@ void SamplingLoop::read_logits(model::Pass& pass, TensorView hidden) {
     for (size_t i = 0; i < rows.size(); ++i) {
       while (rows[i] >= slices_[slice].end) ++slice;
       const Slice& part = slices_[slice];
-      Row& row = rows_.at(part.id);
+      SampleRow& row = rows_.at(part.id);
       const float* row_logits = logits.f32() + static_cast<int64_t>(i) * vocab;
       const float* row_lse = lse.f32() + 2 * i;
       const int64_t next = row.position - (part.end - rows[i]) + 1;
       const bool reads_prompt = !backend.is_counting() && records_prompt(row);
       if (reads_prompt && next < group_of(row).prompt_size() &&
-          reads_position(group_of(row).request, next)) {
+          reads_position(*group_of(row).request, next)) {
         try {
           record_prompt(group_of(row), next, row_logits, row_lse);
         } catch (const Error& error) {
@@ -321,7 +321,7 @@ void SamplingLoop::read_logits(model::Pass& pass, TensorView hidden) {
       }
       const int64_t first_sampled = part.end - (part.has_draft ? 2 : 1);
       if (part.samples && rows[i] >= first_sampled) {
-        Choice& choice = choices_.emplace_back();
+        SampleChoice& choice = choices_.emplace_back();
         choice.id = part.id;
         choice.is_draft = rows[i] > first_sampled;
         choice.index = part.first_index + (choice.is_draft ? 1 : 0);
@@ -334,10 +334,10 @@ void SamplingLoop::read_logits(model::Pass& pass, TensorView hidden) {
   }
 }
 
-void SamplingLoop::record_prompt(Group& group, int64_t position, const float* logits,
+void SamplingLoop::record_prompt(SampleGroup& group, int64_t position, const float* logits,
                                  const float* lse) {
   const auto at = static_cast<size_t>(position);
-  const api::SampleRequest& request = group.request;
+  const api::SampleRequest& request = *group.request;
   const std::span<const float> row(logits, static_cast<size_t>(engine_.config().vocab_size));
   const auto [first_target, last_target] = targets_at(request, position);
   for (size_t i = first_target; i < last_target; ++i) {
@@ -365,8 +365,8 @@ void SamplingLoop::record_prompt(Group& group, int64_t position, const float* lo
 // One token for each choice, in parallel: a choice depends on its own row alone.
 void SamplingLoop::choose(Backend& backend, TensorView logits) {
   int64_t num_scaled = 0;
-  for (Choice& choice : choices_) {
-    num_scaled += is_scaled(group_of(rows_.at(choice.id)).request) ? 1 : 0;
+  for (SampleChoice& choice : choices_) {
+    num_scaled += is_scaled(*group_of(rows_.at(choice.id)).request) ? 1 : 0;
   }
   const int64_t vocab = logits.cols();
   const TensorView scaled = backend.scratch().take(DType::kF32, {num_scaled, vocab});
@@ -376,15 +376,15 @@ void SamplingLoop::choose(Backend& backend, TensorView logits) {
   int64_t next = 0;
   for (size_t i = 0; i < choices_.size(); ++i) {
     raw[i] = choices_[i].logits;
-    if (!is_scaled(group_of(rows_.at(choices_[i].id)).request)) continue;
+    if (!is_scaled(*group_of(rows_.at(choices_[i].id)).request)) continue;
     choices_[i].logits = scaled.f32() + next * vocab;
     choices_[i].lse = lse.f32() + 2 * next++;
   }
   const auto count = static_cast<int64_t>(choices_.size());
   backend.pool().run_each(count, [&](int64_t i, int) {
-    Choice& choice = choices_[static_cast<size_t>(i)];
-    const Row& row = rows_.at(choice.id);
-    const api::SampleRequest& request = group_of(row).request;
+    SampleChoice& choice = choices_[static_cast<size_t>(i)];
+    const SampleRow& row = rows_.at(choice.id);
+    const api::SampleRequest& request = *group_of(row).request;
     const float* own = raw[static_cast<size_t>(i)];
     if (own != choice.logits) {
       float* out = const_cast<float*>(choice.logits);
@@ -403,7 +403,7 @@ void SamplingLoop::choose(Backend& backend, TensorView logits) {
   });
   if (num_scaled > 0) ops::logsumexp(backend, scaled, lse);
   for (size_t i = 0; i < choices_.size(); ++i) {
-    Choice& choice = choices_[i];
+    SampleChoice& choice = choices_[i];
     try {
       if (choice.error.empty()) choose_one(choice, raw[i]);
     } catch (const std::exception& error) {  // of this row alone
@@ -418,9 +418,9 @@ void SamplingLoop::choose(Backend& backend, TensorView logits) {
 }
 
 // Ranks by the raw logits: divided by a tiny temperature they may be infinite.
-void SamplingLoop::choose_one(Choice& choice, const float* raw) {
+void SamplingLoop::choose_one(SampleChoice& choice, const float* raw) {
   choice.logprob = ops::logprob(choice.logits[choice.token], choice.lse);
-  const auto k = static_cast<size_t>(group_of(rows_.at(choice.id)).request.topk_sample_logprobs);
+  const auto k = static_cast<size_t>(group_of(rows_.at(choice.id)).request->topk_sample_logprobs);
   choice.topk_ids.resize(k);
   choice.topk_logprobs.resize(k);
   sample::topk_logprobs({raw, static_cast<size_t>(engine_.config().vocab_size)}, choice.lse,
@@ -439,8 +439,8 @@ void SamplingLoop::choose_one(Choice& choice, const float* raw) {
 // Otherwise the row stands before the draft again: what this left in the cache is written anew when
 // the position's own token is read, before anything reads it, since a ring's slot of a position is
 // no other's that a later query sees.
-void SamplingLoop::use_draft_choice(Choice& choice) {
-  Row& row = rows_.at(choice.id);
+void SamplingLoop::use_draft_choice(SampleChoice& choice) {
+  SampleRow& row = rows_.at(choice.id);
   if (row.finished) return;
   const bool accepted = row.result.tokens.back() == *row.draft;
   row.draft.reset();
@@ -452,14 +452,14 @@ void SamplingLoop::use_draft_choice(Choice& choice) {
   row.ahead = std::move(choice);
 }
 
-void SamplingLoop::use_choice(Choice& choice) {
-  Row& row = rows_.at(choice.id);
+void SamplingLoop::use_choice(SampleChoice& choice) {
+  SampleRow& row = rows_.at(choice.id);
   if (!choice.error.empty()) {
     row.error = choice.error;
     sampled_.push_back({.id = choice.id, .token = -1, .last = true});
     return finish(choice.id);
   }
-  const api::SampleRequest& request = group_of(row).request;
+  const api::SampleRequest& request = *group_of(row).request;
   api::SampleResult& result = row.result;
   result.tokens.push_back(choice.token);
   result.logprobs.push_back(choice.logprob);

@@ -1,0 +1,219 @@
+// WorkRunner's samples: commands become rows of the sampling loop, and rows that end results.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <stdexcept>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/rng.h"
+#include "engine/work_runner.h"
+
+namespace strata::engine {
+namespace {
+
+constexpr uint64_t kSeedStream = 0x73657276652d31;  // keeps these seeds apart from other draws
+
+// The seed of sample i of a request.
+uint64_t sample_seed(uint64_t seed, int64_t i) {
+  const auto words = Counter{.seed = seed, .stream = kSeedStream}.words(static_cast<uint64_t>(i));
+  return uint64_t{words[0]} << 32 | words[1];
+}
+
+void put_prompt(const api::Sample& sample, api::SampleResult& result, api::SampleOutput& output) {
+  const auto first = static_cast<size_t>(sample.first_prompt_logprob);
+  if (sample.prompt_logprobs) {
+    output.prompt_logprobs = std::move(result.prompt_logprobs);
+    std::fill_n(output.prompt_logprobs.begin(), first, api::kNoLogprob);
+  }
+  if (sample.topk_prompt_logprobs > 0) {
+    const auto k = static_cast<size_t>(sample.topk_prompt_logprobs);
+    output.prompt_topk = {.ids = std::move(result.topk_ids),
+                          .logprobs = std::move(result.topk_logprobs),
+                          .k = sample.topk_prompt_logprobs};
+    std::fill_n(output.prompt_topk.ids.begin(), first * k, 0);
+    std::fill_n(output.prompt_topk.logprobs.begin(), first * k, api::kNoTopk);
+  }
+  output.prompt_target_logprobs = std::move(result.prompt_target_logprobs);
+  output.prompt_draws = {.ids = std::move(result.prompt_draw_ids),
+                         .logprobs = std::move(result.prompt_draw_logprobs),
+                         .k = sample.prompt_draws};
+}
+
+}  // namespace
+
+std::vector<api::Result> WorkRunner::sample(const api::Work& work) {
+  const double begin = now_seconds();
+  std::vector<api::Result> results;
+  leave(work);
+  join(work, results);
+  sample_seconds_ += now_seconds() - begin;
+  if (work.decode) step(results);
+  return results;
+}
+
+void WorkRunner::leave(const api::Work& work) {
+  for (const api::RequestId& request : work.cancel) drop_samples(request);
+  for (const api::SnapshotId& snapshot : work.release) snapshots_.release(snapshot);
+}
+
+void WorkRunner::join(const api::Work& work, std::vector<api::Result>& results) {
+  for (const api::SampleRows& rows : work.samples) join(rows, results);
+  for (const api::ResumeRow& row : work.resume) sample_room_.resume(row);  // if there still is room
+}
+
+void WorkRunner::join(const api::SampleRows& rows, std::vector<api::Result>& results) {
+  const api::RequestId& id = rows.command->request;
+  try {
+    const auto& sample = std::get<api::Sample>(rows.command->op);
+    sample_room_.make_room(rows.takes_from, sample, rows.first);
+    if (rows.first == 0) open_group(rows.command);
+    const std::optional<size_t> group = find_group(id);
+    if (!group) throw std::out_of_range("sample: its request has ended");
+    for (int64_t i = rows.first; i < rows.last; ++i) add_sample(*group, i);
+    if (rows.last == sample.num_samples) loop_.close(*group);
+  } catch (const Error& error) {
+    drop_samples(id);
+    results.push_back({id, api::Failure{api::category_of(error.code), error.what()}});
+  } catch (const std::exception& error) {
+    drop_samples(id);
+    results.push_back({id, api::Failure{api::FaultCategory::kServer, error.what()}});
+  }
+}
+
+void WorkRunner::check_sample(const api::Sample& sample) const {
+  const int64_t prompt = std::ssize(sample.prompt);
+  const auto fail = [](ErrorCode code, const std::string& what) {
+    throw Error(code, "sample: " + what);
+  };
+  const int64_t context = engine_.config().max_position_embeddings;
+  if (prompt + sample.max_tokens > context) {
+    fail(ErrorCode::kInvalidArgument,
+         fmt::format(
+             "Prompt length plus max_tokens exceeds the model's context window: {} + {} > {}",
+             prompt, sample.max_tokens, context));
+  }
+  if (sample.num_samples < 1)
+    fail(ErrorCode::kInvalidArgument, fmt::format("num_samples: got {}", sample.num_samples));
+  if (!sample.stop_texts.empty() && tokenizer_ == nullptr)
+    fail(ErrorCode::kUnsupported, "stop texts need a tokenizer.json, and the model has none");
+  const KvPool& pool = engine_.kv_pool();
+  // A further row begins at the prompt's last token, on a page of its own, beside the prompt's.
+  const int64_t further = sample.num_samples > 1 ? 1 : 0;
+  const int64_t pages = pool.pages_for(prompt + sample.max_tokens) + further;
+  if (pool.max_pages() > 0 && pages > pool.max_pages()) {
+    fail(ErrorCode::kResourceExhausted,
+         fmt::format(
+             "{} prompt and {} new tokens need {} cache pages of {} positions, and there are "
+             "{}; ask for fewer max_tokens, or start the server with more --memory",
+             prompt, sample.max_tokens, pages, pool.page_size(), pool.max_pages()));
+  }
+}
+
+void WorkRunner::open_group(const std::shared_ptr<const api::Command>& command) {
+  const auto& sample = std::get<api::Sample>(command->op);
+  check_sample(sample);
+  auto answer =
+      std::make_shared<SampleAnswer>(SampleAnswer{.command = command, .left = sample.num_samples});
+  answer->output.sequences.resize(static_cast<size_t>(sample.num_samples));
+  std::shared_ptr<model::LoraAdapter> adapter;
+  if (!sample.snapshot.empty()) adapter = snapshots_.get(sample.snapshot, sample.snapshot_dir);
+  const size_t group =
+      loop_.open(std::shared_ptr<const api::SampleRequest>(command, &sample), std::move(adapter),
+                 /*owner=*/std::hash<std::string>()(command->tenant.text));
+  loop_.group(group).answer = std::move(answer);
+}
+
+void WorkRunner::add_sample(size_t group, int64_t index) {
+  const api::Sample& sample = loop_.group(group).answer->sample();
+  SampleRow& row = loop_.row(loop_.add_row(group, sample_seed(sample.seed, index)));
+  row.index = index;
+  row.shares_prompt = index > 0;
+  if (!sample.stop_texts.empty())
+    row.stop = std::make_unique<StopText>(*tokenizer_, sample.stop_texts);
+}
+
+std::optional<size_t> WorkRunner::find_group(const api::RequestId& request) const {
+  for (const auto& [id, group] : loop_.groups()) {
+    if (group.answer->command->request == request) return id;
+  }
+  return std::nullopt;
+}
+
+void WorkRunner::drop_samples(const api::RequestId& request) {
+  const std::optional<size_t> group = find_group(request);
+  if (!group) return;
+  std::vector<size_t> rows;
+  for (const auto& [id, row] : loop_.rows()) {
+    if (row.group == *group) rows.push_back(id);
+  }
+  if (!loop_.group(*group).closed) loop_.close(*group);
+  for (const size_t id : rows) {
+    loop_.finish(id);
+    try {
+      loop_.take(id);
+    } catch (const Error&) {  // nobody reads it
+    }
+  }
+}
+
+void WorkRunner::fail_samples(const std::string& reason, std::vector<api::Result>& results) {
+  std::vector<api::RequestId> running;
+  for (const auto& [id, group] : loop_.groups()) running.push_back(group.answer->command->request);
+  for (const api::RequestId& id : running) {
+    drop_samples(id);
+    results.push_back(
+        {id, api::Failure{api::FaultCategory::kServer, "sampling failed: " + reason}});
+  }
+}
+
+// The row's place in its request is taken; the last one gives the request's result.
+void WorkRunner::end_sample(size_t id, bool stopped, std::vector<api::Result>& results) {
+  const SampleRow& row = loop_.row(id);
+  const int64_t index = row.index;
+  const std::shared_ptr<SampleAnswer> answer = loop_.group_of(row).answer;
+  const api::RequestId& request = answer->command->request;
+  try {
+    api::SampleResult result = loop_.take(id);
+    if (index == 0) put_prompt(answer->sample(), result, answer->output);
+    api::SampledSequence& out = answer->output.sequences[static_cast<size_t>(index)];
+    out.tokens = std::move(result.tokens);
+    out.logprobs = std::move(result.logprobs);
+    out.topk = {.ids = std::move(result.sample_topk_ids),
+                .logprobs = std::move(result.sample_topk_logprobs),
+                .k = answer->sample().topk_sample_logprobs};
+    out.stopped = stopped || result.stopped;
+  } catch (const Error& error) {
+    drop_samples(request);
+    results.push_back({request, api::Failure{api::FaultCategory::kUser, error.what()}});
+    return;
+  }
+  if (--answer->left == 0) results.push_back({request, std::move(answer->output)});
+}
+
+void WorkRunner::step(std::vector<api::Result>& results) {
+  if (loop_.done()) return;
+  const double begin = now_seconds();
+  loop_.set_step_tokens(budget_.tokens());
+  std::span<const SampledToken> sampled;
+  try {
+    sampled = loop_.step();
+  } catch (const std::exception& error) {
+    fail_samples(error.what(), results);
+    sample_seconds_ += now_seconds() - begin;
+    return;
+  }
+  budget_.note(loop_.last_tokens(), now_seconds() - begin);
+  sampled_tokens_ += std::ssize(sampled);
+  for (const SampledToken& token : sampled) {
+    if (!loop_.rows().contains(token.id)) continue;  // its request failed in this step
+    StopText* stop = loop_.row(token.id).stop.get();
+    const bool stopped = stop != nullptr && token.token >= 0 && stop->push(token.token, token.last);
+    if (stopped && !token.last) loop_.finish(token.id);
+    if (stopped || token.last) end_sample(token.id, stopped, results);
+  }
+  sample_seconds_ += now_seconds() - begin;
+}
+
+}  // namespace strata::engine
