@@ -162,6 +162,13 @@ OptionRow& OptionTable::seed(const std::string& name, std::optional<uint64_t>& f
        .text = [at] { return text_of(*at); }});
 }
 
+const OptionRow* OptionTable::find(const std::string& name) const {
+  for (const OptionRow& row : rows_) {
+    if (row.name == name) return &row;
+  }
+  return nullptr;
+}
+
 void OptionTable::check() const {
   for (const OptionRow& row : rows_) {
     if (row.check) row.check();

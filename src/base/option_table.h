@@ -45,6 +45,15 @@ struct OptionRow {
     is_positional = true;
     return *this;
   }
+  OptionRow& in(const std::string& of_values) {
+    unit = of_values;
+    return *this;
+  }
+  // What --help says of it, where the field does not.
+  OptionRow& by_default(const std::string& shown) {
+    default_text = shown;
+    return *this;
+  }
   OptionRow& results(ResultsBy by = ResultsBy::kValue) {
     results_by = by;
     return *this;
@@ -76,13 +85,15 @@ class OptionTable {
   OptionRow& seed(const std::string& name, uint64_t& field, const std::string& help);
   OptionRow& seed(const std::string& name, std::optional<uint64_t>& field, const std::string& help);
 
+  // A row of another kind.
+  OptionRow& add(OptionRow row);
+
   [[nodiscard]] const std::deque<OptionRow>& rows() const { return rows_; }
+  [[nodiscard]] const OptionRow* find(const std::string& name) const;  // null when there is none
   // Throws Error for the first value that is out of range.
   void check() const;
 
  private:
-  OptionRow& add(OptionRow row);
-
   std::deque<OptionRow> rows_;
 };
 

@@ -1,5 +1,5 @@
-// Options of `strata serve`: one table of rows {name, unit, default, meaning, setter} from which
-// the command line, the environment (STRATA_MAX_BODY for max-body) and the TOML file are all read.
+// Options of `strata serve`: a table of rows (base/option_table.h) from which the command line, the
+// environment (STRATA_MAX_BODY for max-body) and the TOML file are all read.
 // Order: command line, environment, file, default. Lists are replaced, not joined. STRATA_KEYS and
 // STRATA_ADMIN_KEYS hold keys, not the name of a file.
 #pragma once
@@ -7,9 +7,9 @@
 #include <map>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "base/option_table.h"
 #include "server/usage_limit.h"
 
 namespace strata::server {
@@ -89,17 +89,8 @@ struct ServeOptions {
   int64_t threads = 0;  // 0: all cores
 };
 
-struct OptionRow {
-  enum class Kind { kValue, kFlag, kList };
-  std::string_view name;  // long name without dashes
-  std::string_view unit;
-  std::string_view default_text;
-  std::string_view help;
-  Kind kind;
-  void (*set)(ServeOptions&, const std::string& name, const std::string& value);
-};
-
-std::span<const OptionRow> serve_option_rows();
+// Bound to `options`, which outlive it.
+OptionTable options_of(ServeOptions& options);
 
 // What one source gives: values by long name.
 struct OptionSource {

@@ -31,13 +31,12 @@ OptionSource options_from_file(const std::string& path) {
   const std::string text = read_file(path, kMaxConfigBytes);
   OptionSource source{path, {}};
   try {
+    ServeOptions options;
+    const OptionTable known = options_of(options);
     const toml::table table = toml::parse(text);
     for (const auto& [key, node] : table) {
       const std::string name(key.str());
-      const OptionRow* row = nullptr;
-      for (const OptionRow& known : serve_option_rows()) {
-        if (known.name == name) row = &known;
-      }
+      const OptionRow* row = known.find(name);
       if (row == nullptr) {
         fail(path, node.source(), fmt::format("'{}' is no option of strata serve", name));
       }
@@ -45,7 +44,7 @@ OptionSource options_from_file(const std::string& path) {
       const toml::array* list = node.as_array();
       if (list == nullptr) {
         values.push_back(scalar_text(path, name, node));
-      } else if (row->kind == OptionRow::Kind::kList) {
+      } else if (row->kind == OptionKind::kList) {
         for (const toml::node& item : *list) values.push_back(scalar_text(path, name, item));
       } else {
         fail(path, node.source(), fmt::format("'{}': got a list, want one value", name));

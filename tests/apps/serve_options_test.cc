@@ -25,22 +25,35 @@ TEST(ServeOptions, TheCommandLineKeepsWhatWasGiven) {
 TEST(ServeOptions, AnUnknownOptionOrAStrayWordIsAnError) {
   for (const char* bad : {"--max-bodi 1", "--model A=/x B=/y", "word", "--max-body"}) {
     CLI::App app;
-    add_serve_options(app);
+    const auto line = add_serve_options(app);
     EXPECT_THROW(app.parse(bad), CLI::ParseError) << bad;
   }
 }
 
 TEST(ServeOptions, HelpNamesEachOptionWithUnitAndDefault) {
   CLI::App app;
-  add_serve_options(app);
+  const auto line = add_serve_options(app);
   const std::string help = app.help();
-  for (const server::OptionRow& row : server::serve_option_rows()) {
-    EXPECT_THAT(help, HasSubstr("--" + std::string(row.name)));
-    EXPECT_THAT(help, HasSubstr(std::string(row.unit)));
-    if (row.kind != server::OptionRow::Kind::kFlag) {
-      EXPECT_THAT(help, HasSubstr(std::string(row.default_text)));
+  server::ServeOptions options;
+  const OptionTable table = server::options_of(options);
+  EXPECT_GT(table.rows().size(), 50u);
+  for (const OptionRow& row : table.rows()) {
+    EXPECT_THAT(help, HasSubstr("--" + row.name));
+    EXPECT_THAT(help, HasSubstr(row.unit));
+    if (row.kind != OptionKind::kFlag) {
+      EXPECT_THAT(help, HasSubstr(row.default_text));
     }
   }
+}
+
+TEST(ServeOptions, SaysWhatResultsDependOn) {
+  server::ServeOptions options;
+  const OptionTable table = server::options_of(options);
+  std::vector<std::string> marked;
+  for (const OptionRow& row : table.rows()) {
+    if (row.results_by != ResultsBy::kNothing) marked.push_back(row.name);
+  }
+  EXPECT_THAT(marked, ElementsAre("expert-rank", "dtype"));
 }
 
 }  // namespace

@@ -4,32 +4,30 @@
 
 #include <CLI/CLI.hpp>
 
+#include "apps/command_line.h"
 #include "base/env.h"
 #include "base/log.h"
 
 namespace strata::apps {
 
 std::shared_ptr<ServeCommandLine> add_serve_options(CLI::App& command) {
-  using Kind = server::OptionRow::Kind;
   auto line = std::make_shared<ServeCommandLine>();
   line->source.where = "command line";
-  for (const server::OptionRow& row : server::serve_option_rows()) {
-    const std::string name(row.name);
-    const std::string help(row.help);
-    if (row.kind == Kind::kFlag) {
-      command.add_flag_callback(
-          "--" + name, [line, name] { line->source.values[name] = {"on"}; }, help);
-      continue;
-    }
-    const auto keep = [line, name](const std::vector<std::string>& values) {
-      line->source.values[name] = values;
-    };
-    auto* option = command.add_option_function<std::vector<std::string>>("--" + name, keep, help);
-    option->type_name(std::string(row.unit))->allow_extra_args(false);
-    if (!row.default_text.empty()) option->default_str(std::string(row.default_text));
+  server::ServeOptions options;
+  const OptionTable table = server::options_of(options);
+  for (const OptionRow& row : table.rows()) {
+    // What is given is kept, however often, and read with what the other sources give.
+    line->rows.add({.name = row.name,
+                    .unit = row.unit,
+                    .help = row.help,
+                    .kind = row.kind == OptionKind::kFlag ? row.kind : OptionKind::kList,
+                    .default_text = row.default_text,
+                    .set = [line = line.get(), name = row.name](const std::string& text) {
+                      line->source.values[name].push_back(text);
+                    }});
   }
-  command.add_option("--config", line->config, "TOML file with these names as keys")
-      ->type_name("FILE");
+  line->rows.text("config", line->config, "TOML file with these names as keys").in("FILE");
+  for (const OptionRow& row : line->rows.rows()) add_row(command, row);
   command.footer(
       "Each option may also stand in the environment (STRATA_MAX_BODY=1MiB for --max-body; lists\n"
       "with commas) or in the file. Order: command line, environment, file, default.\n"

@@ -16,9 +16,10 @@ namespace strata::apps {
 struct ServeCommandLine {
   server::OptionSource source;
   std::string config;  // --config, or empty
+  OptionTable rows;    // those of serve, which keep what is given in `source`, and --config
 };
 
-// One option a row, and --config. The result is filled when the command line is parsed.
+// One option a row. The result is filled when the command line is parsed, and must live till then.
 std::shared_ptr<ServeCommandLine> add_serve_options(CLI::App& command);
 
 // Command line, STRATA_* environment, file, default, in this order; warns of what is doubtful.

@@ -1,0 +1,325 @@
+// The options of strata serve, a row each.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <iterator>
+
+#include "base/error.h"
+#include "server/options.h"
+
+namespace strata::server {
+namespace {
+
+[[noreturn]] void refuse(const std::string& name, const std::string& value,
+                         const std::string& wanted) {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--{}: got '{}', want {}", name, value, wanted));
+}
+
+bool parse_switch(const std::string& name, const std::string& value) {
+  if (value == "on" || value == "true" || value == "1") return true;
+  if (value == "off" || value == "false" || value == "0") return false;
+  refuse(name, value, "on or off");
+}
+
+int64_t parse_count(const std::string& name, const std::string& value, int64_t least) {
+  int64_t count = 0;
+  const char* end = value.data() + value.size();
+  const auto [rest, error] = std::from_chars(value.data(), end, count);
+  if (error != std::errc{} || rest != end || count < least || count > 1'000'000'000) {
+    refuse(name, value, fmt::format("a whole number from {} to 1000000000", least));
+  }
+  return count;
+}
+
+double parse_gap_timeout(const std::string& name, const std::string& text) {
+  const double seconds = parse_duration(name, text);
+  if (seconds < 1) refuse(name, text, "at least 1s");
+  return seconds;
+}
+
+double parse_poll_hold(const std::string& name, const std::string& text) {
+  const double seconds = parse_duration(name, text);
+  if (seconds > 44) refuse(name, text, "at most 44s: clients give a poll up after 45s");
+  return seconds;
+}
+
+int64_t parse_bytes(const std::string& name, const std::string& text) {
+  return parse_size(name, text);
+}
+
+int64_t parse_max_body(const std::string& name, const std::string& text) {
+  const int64_t bytes = parse_size(name, text);
+  if (bytes > 1LL << 30) refuse(name, text, "at most 1GiB");
+  return bytes;
+}
+
+int64_t parse_memory(const std::string& name, const std::string& text) {
+  return parse_size(name, text, physical_memory());
+}
+
+std::string parse_public_url(const std::string& name, const std::string& text) {
+  std::string url = text;
+  while (url.ends_with('/')) url.pop_back();
+  const size_t scheme = url.starts_with("https://") ? 8 : url.starts_with("http://") ? 7 : 0;
+  const size_t host_end = std::min(url.find('/', scheme), url.size());
+  const bool has_host = scheme != 0 && host_end > scheme && url[scheme] != ':';
+  const bool is_clean = url.find_first_of("?#@ \t\r\n\"<>\\") == std::string::npos;
+  if (!has_host || !is_clean) {
+    refuse(name, text, "http(s)://HOST[:PORT][/PATH] without user, query or fragment");
+  }
+  return url;
+}
+
+int64_t parse_mode(const std::string& name, const std::string& text) {
+  int64_t mode = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, fault] = std::from_chars(text.data(), end, mode, 8);
+  if (fault != std::errc{} || rest != end || mode < 0 || mode > 0777)
+    refuse(name, text, "an octal mode like 0660");
+  return mode;
+}
+
+std::string parse_text(const std::string& name, const std::string& text) {
+  if (text.empty()) refuse(name, text, "a text that is not empty");
+  return text;
+}
+
+// How defaults are shown.
+std::string same_text(const std::string& text) { return text; }
+std::string address_text(const HostPort& address) { return address.text(); }
+std::string switch_text(bool is_on) { return is_on ? "on" : "off"; }
+std::string seconds_text(double seconds) { return fmt::format("{:g}s", seconds); }
+std::string size_text(int64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB"};
+  size_t unit = 0;
+  for (; unit + 1 < std::size(kUnits) && bytes % 1024 == 0; ++unit) bytes /= 1024;
+  return fmt::format("{}{}", bytes, kUnits[unit]);
+}
+
+// Rows of the kinds that serve has.
+template <typename Field, typename Parse, typename Show>
+OptionRow& value_row(OptionTable& t, const std::string& name, const std::string& unit, Field& field,
+                     const std::string& help, Parse parse, Show show) {
+  Field* at = &field;
+  return t.add({.name = name,
+                .unit = unit,
+                .help = help,
+                .default_text = show(field),
+                .set = [at, name, parse](const std::string& text) { *at = parse(name, text); },
+                .text = [at, show] { return show(*at); }});
+}
+OptionRow& text_row(OptionTable& t, const std::string& name, const std::string& unit,
+                    std::string& field, const std::string& help) {
+  return value_row(t, name, unit, field, help, parse_text, same_text);
+}
+OptionRow& texts_row(OptionTable& t, const std::string& name, const std::string& unit,
+                     std::vector<std::string>& field, const std::string& help) {
+  return t.texts(name, field, help).in(unit);
+}
+OptionRow& address_row(OptionTable& t, const std::string& name, HostPort& field,
+                       const std::string& help) {
+  return value_row(t, name, "HOST:PORT|unix:PATH", field, help, parse_host_port, address_text);
+}
+OptionRow& duration_row(OptionTable& t, const std::string& name, double& field,
+                        const std::string& help,
+                        double (*parse)(const std::string&, const std::string&) = parse_duration) {
+  return value_row(t, name, "DURATION", field, help, parse, seconds_text);
+}
+OptionRow& size_row(OptionTable& t, const std::string& name, int64_t& field,
+                    const std::string& help,
+                    int64_t (*parse)(const std::string&, const std::string&) = parse_bytes) {
+  return value_row(t, name, "SIZE", field, help, parse, size_text);
+}
+OptionRow& count_row(OptionTable& t, const std::string& name, int64_t& field, int64_t least,
+                     const std::string& help) {
+  const auto parse = [least](const std::string& row, const std::string& text) {
+    return parse_count(row, text, least);
+  };
+  return value_row(t, name, "COUNT", field, help, parse,
+                   [](int64_t count) { return fmt::format("{}", count); });
+}
+OptionRow& switch_row(OptionTable& t, const std::string& name, bool& field,
+                      const std::string& help) {
+  return value_row(t, name, "on|off", field, help, parse_switch, switch_text);
+}
+// Which a file or the environment may also switch off.
+OptionRow& flag_row(OptionTable& t, const std::string& name, bool& field, const std::string& help) {
+  OptionRow& row = switch_row(t, name, field, help);
+  row.kind = OptionKind::kFlag;
+  return row;
+}
+OptionRow& limits_row(OptionTable& t, const std::string& name, const std::string& unit,
+                      std::vector<UsageLimit>& field, const std::string& help,
+                      UsageLimit (*parse)(const std::string&, const std::string&)) {
+  std::vector<UsageLimit>* at = &field;
+  return t.add(
+      {.name = name,
+       .unit = unit,
+       .help = help,
+       .kind = OptionKind::kList,
+       .default_text = "no limit",
+       .set = [at, name, parse](const std::string& text) { at->push_back(parse(name, text)); },
+       .text =
+           [at] {
+             std::string all;
+             for (const UsageLimit& limit : *at) all += (all.empty() ? "" : ",") + limit.text;
+             return all;
+           }});
+}
+
+// Models, addresses, files and keys.
+void address_rows(OptionTable& t, ServeOptions& o) {
+  texts_row(t, "model", "NAME=DIR", o.models,
+            "a base model: its name and Hugging Face directory; repeatable");
+  texts_row(t, "alias", "NAME=MODEL", o.aliases, "one more name for a model; repeatable");
+  texts_row(t, "tokenizer", "NAME=ID", o.tokenizers, "tokenizer_id in get_info; repeatable")
+      .by_default("the model's directory");
+  address_row(t, "listen", o.listen, "where the API listens");
+  value_row(t, "socket-mode", "OCTAL", o.socket_mode, "of the files of unix sockets", parse_mode,
+            [](int64_t mode) { return fmt::format("{:04o}", mode); });
+  text_row(t, "tls-cert", "FILE", o.tls_cert,
+           "speak TLS at --listen: certificate and issuers' in PEM; see SIGHUP");
+  text_row(t, "tls-key", "FILE", o.tls_key, "the certificate's private key in PEM");
+  value_row(t, "public-url", "URL", o.public_url, "what clients call the server", parse_public_url,
+            same_text);
+  address_row(t, "metrics-listen", o.metrics_listen, "where /metrics listens");
+  text_row(t, "data", "DIR", o.data, "data directory");
+  text_row(t, "db", "URL", o.db, "postgresql:// address of the state store")
+      .by_default("SQLite in --data");
+  text_row(t, "keys", "FILE", o.keys,
+           "a line a key: 'tml-...|sha256:HEX [TENANT [read-only|sample-only] [expires=DATE]]'");
+  text_row(t, "admin-keys", "FILE", o.admin_keys, "keys of administrators, same form");
+  flag_row(t, "no-keys", o.no_keys, "serve this machine alone, without keys");
+  text_row(t, "audit", "FILE", o.audit,
+           "a line of JSON for each request that changes state: who, what, about what, its answer");
+  text_row(
+      t, "trace", "FILE", o.trace,
+      "timeline to write at the end, for ui.perfetto.dev (docs/timeline.md); it holds the last "
+      "131,072 spans of each thread");
+}
+
+// How long things may take.
+void time_rows(OptionTable& t, ServeOptions& o) {
+  duration_row(t, "result-ttl", o.result_ttl, "how long a result is kept after completion");
+  duration_row(t, "gap-timeout", o.gap_timeout, "wait for a missing seq_id; at least 1s",
+               parse_gap_timeout);
+  duration_row(t, "session-timeout", o.session_timeout, "a session without a sign of life ends");
+  duration_row(t, "poll-hold", o.poll_hold, "how long retrieve_future is held", parse_poll_hold);
+  duration_row(t, "header-timeout", o.header_timeout, "for the head of a request");
+  duration_row(t, "body-timeout", o.body_timeout, "without progress in a body");
+  duration_row(t, "keepalive", o.keepalive, "an idle connection is closed");
+}
+
+// Of requests and connections.
+void body_rows(OptionTable& t, ServeOptions& o) {
+  size_row(t, "max-body", o.max_body, "of a pass, compressed and decompressed; at most 1GiB",
+           parse_max_body)
+      .by_default("64MiB, if --memory is 2GiB");
+  size_row(t, "max-sample-body", o.max_sample_body, "of asample; at most --max-body");
+  size_row(t, "max-small-body", o.max_small_body,
+           "of requests but passes and samples; at most --max-body");
+  size_row(t, "max-body-bytes", o.max_body_bytes,
+           "of all bodies being read, at least four times --max-body; half for all, half by tenant")
+      .by_default("1/32 of --memory, 256MiB to 512MiB");
+  size_row(t, "min-body-rate", o.min_body_rate,
+           "a second, after the first --body-timeout of a body");
+  count_row(t, "max-connections", o.max_connections, 1, "open at once; more are refused")
+      .by_default("--max-parked and 1024");
+  count_row(t, "max-connections-per-address", o.max_connections_per_address, 1,
+            "open at once; loopback addresses and unix sockets have no limit")
+      .by_default("half of --max-connections");
+}
+
+// Of adapters.
+void adapter_rows(OptionTable& t, ServeOptions& o) {
+  count_row(t, "max-adapters", o.max_adapters, 1, "models alive at once");
+  count_row(t, "max-adapters-per-tenant", o.max_adapters_per_tenant, 1,
+            "models alive at once for one tenant")
+      .by_default("all");
+  count_row(t, "max-rank", o.max_rank, 1, "largest LoRA rank");
+  t.choice("expert-rank", o.expert_rank, {"divided", "full"},
+           "of routed experts: max(1, rank / experts), or the whole rank")
+      .in("divided|full")
+      .results();
+  t.choice("speculate", o.speculate, {"none", "mtp"},
+           "mtp: samples are drafted by multi-token prediction, of the models that have it")
+      .in("none|mtp");
+}
+
+// What may wait, and what is kept.
+void room_rows(OptionTable& t, ServeOptions& o) {
+  count_row(t, "max-parked", o.max_parked, 1, "polls held at once");
+  size_row(t, "max-result-bytes", o.max_result_bytes,
+           "of results that are held; half for all, half divided by tenants")
+      .by_default("1/32 of --memory, 128MiB to 512MiB");
+  size_row(t, "max-response-bytes", o.max_response_bytes, "of other responses being sent, likewise")
+      .by_default("1/64 of --memory, 64MiB to 256MiB");
+  size_row(t, "max-remembered-bytes", o.max_remembered_bytes,
+           "of numbers of samples and refused passes, against duplicates, likewise; the oldest go")
+      .by_default("1/128 of --memory, at most 128MiB");
+  count_row(t, "max-queued-samples", o.max_queued_samples, 1, "samples waiting; then 429");
+  size_row(t, "max-queued-bytes", o.max_queued_bytes,
+           "of operations and samples, waiting and running, likewise; then 429")
+      .by_default("1/16 of --memory, at most 1GiB");
+  count_row(t, "max-queued-operations", o.max_queued_operations, 1,
+            "operations waiting, per model; then 429");
+  size_row(t, "max-stability-bytes", o.max_stability_bytes,
+           "records of record_stability_info, per tenant; of more, the oldest go");
+  count_row(t, "max-history", o.max_history, 1,
+            "ended sessions and runs without checkpoints that are remembered, per tenant");
+  duration_row(t, "expiry-grace", o.expiry_grace,
+               "an expired checkpoint's files stay so long, should the clock have been wrong")
+      .by_default("1h");
+  count_row(t, "max-sessions-per-tenant", o.max_sessions_per_tenant, 1, "sessions alive at once");
+  count_row(t, "max-samplers-per-session", o.max_samplers_per_session, 1,
+            "sampling sessions of a session");
+  count_row(t, "max-ephemeral", o.max_ephemeral, 1,
+            "sampling sessions on unsaved weights, of a session; of more, the oldest end");
+}
+
+// The rest.
+void rest_rows(OptionTable& t, ServeOptions& o) {
+  duration_row(t, "url-ttl", o.url_ttl, "life of a signed URL");
+  duration_row(t, "shutdown-timeout", o.shutdown_timeout,
+               "to finish the running pass and queued saves");
+  size_row(t, "memory", o.memory, "memory to plan with", parse_memory)
+      .in("SIZE or SHARE")
+      .by_default("80% of RAM");
+  text_row(t, "offload", "DIR", o.offload,
+           "folder on a disk for activations of data too long for --memory")
+      .by_default("TMPDIR, else /tmp");
+  size_row(t, "max-disk", o.max_disk, "of all checkpoints together").by_default("no limit");
+  size_row(t, "max-archive-bytes", o.max_archive_bytes,
+           "of archives packed for downloads, beside the checkpoints; for room the oldest go");
+  limits_row(
+      t, "rate", "TENANT|*:KIND=N/s", o.rates,
+      "of requests, trained-tokens or sampled-tokens; *: of each tenant; then 429; repeatable",
+      parse_rate);
+  limits_row(t, "quota", "TENANT|*:KIND=N", o.quotas,
+             "in all, of these or of disk-bytes; then 429; repeatable", parse_quota);
+  flag_row(t, "accept-loss", o.accept_loss,
+           "start although many checkpoints' folders are missing: forget them");
+  switch_row(t, "stable-reinforce", o.stable_reinforce,
+             "off refuses that loss and record_stability_info");
+  t.choice("dtype", o.dtype, {"auto", "bf16", "f32"}, "arithmetic of the models")
+      .in("auto|bf16|f32")
+      .results();
+  count_row(t, "threads", o.threads, 0, "of the engine").by_default("0: all cores");
+}
+
+}  // namespace
+
+OptionTable options_of(ServeOptions& o) {
+  OptionTable t;
+  address_rows(t, o);
+  time_rows(t, o);
+  body_rows(t, o);
+  adapter_rows(t, o);
+  room_rows(t, o);
+  rest_rows(t, o);
+  return t;
+}
+
+}  // namespace strata::server
