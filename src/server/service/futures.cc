@@ -28,12 +28,18 @@ api::RequestId Futures::new_id(const std::string& tenant, FutureKind kind) {
   return {ids_.make(tenant, kind == FutureKind::kSample)};
 }
 
-void Futures::add(const api::RequestId& id, const std::string& tenant,
-                  SharedLimit::Share promised) {
+void Futures::add(const api::RequestId& id, const std::string& tenant, SharedLimit::Share promised,
+                  std::shared_ptr<PendingCommand> pending) {
   Entry& entry = entries_[id.text];
   entry.tenant = tenant;
   entry.reserved = std::move(promised);
+  entry.pending = std::move(pending);
   ++num_pending_;
+}
+
+std::shared_ptr<PendingCommand> Futures::take_pending(const api::RequestId& id) {
+  const auto found = entries_.find(id.text);
+  return found == entries_.end() ? nullptr : std::exchange(found->second.pending, nullptr);
 }
 
 bool Futures::is_pending(const api::RequestId& id) const {
@@ -219,12 +225,17 @@ void Futures::sweep(double now) {
   }
 }
 
-void Futures::fail_all(std::string_view message, double now) {
-  std::vector<api::RequestId> pending;
-  for (const auto& [id, entry] : entries_) {
-    if (!entry.done) pending.push_back({id});
+std::vector<std::shared_ptr<PendingCommand>> Futures::fail_all(std::string_view message,
+                                                               double now) {
+  std::vector<api::RequestId> failed;
+  std::vector<std::shared_ptr<PendingCommand>> pending;
+  for (auto& [id, entry] : entries_) {
+    if (entry.done) continue;
+    failed.push_back({id});
+    if (entry.pending != nullptr) pending.push_back(std::exchange(entry.pending, nullptr));
   }
-  for (const api::RequestId& id : pending) fail(id, api::FaultCategory::kServer, message, now);
+  for (const api::RequestId& id : failed) fail(id, api::FaultCategory::kServer, message, now);
+  return pending;
 }
 
 }  // namespace strata::server

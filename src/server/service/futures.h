@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
@@ -31,6 +32,8 @@ struct FutureOptions {
   SharedLimit results = SharedLimit(512LL << 20);  // bytes, until they are sent for the last time
 };
 
+struct PendingCommand;
+
 enum class FutureKind : uint8_t { kTraining, kSample };
 
 class Futures {
@@ -43,8 +46,12 @@ class Futures {
 
   // A fresh id; nothing is kept of it before add().
   api::RequestId new_id(const std::string& tenant, FutureKind kind);
-  // `promised`: what its result is known to take, from promise().
-  void add(const api::RequestId& id, const std::string& tenant, SharedLimit::Share promised = {});
+  // `promised`: what its result is known to take, from promise(). `pending`: what its end is waited
+  // for with, of a command.
+  void add(const api::RequestId& id, const std::string& tenant, SharedLimit::Share promised = {},
+           std::shared_ptr<PendingCommand> pending = nullptr);
+  // Null when there is none, or when it was taken.
+  std::shared_ptr<PendingCommand> take_pending(const api::RequestId& id);
   [[nodiscard]] SharedLimit::Share promise(const std::string& tenant, int64_t size) {
     return make_room(tenant, size);
   }
@@ -73,8 +80,8 @@ class Futures {
   void sweep(double now);
   // These seconds do not count for the life of results.
   void excuse(double seconds);
-  // Fails every pending future; nothing is pending afterwards.
-  void fail_all(std::string_view message, double now);
+  // Fails every pending future; nothing is pending afterwards. What they were waited for with.
+  std::vector<std::shared_ptr<PendingCommand>> fail_all(std::string_view message, double now);
 
   [[nodiscard]] int64_t num_parked() const { return num_parked_; }
   [[nodiscard]] size_t num_pending() const { return num_pending_; }
@@ -89,6 +96,7 @@ class Futures {
     SharedLimit::Share reserved = {};
     Response response;
     std::vector<std::pair<double, Respond>> polls;  // each with its deadline
+    std::shared_ptr<PendingCommand> pending;        // until its command is settled
   };
   using ByTime = std::set<std::pair<double, std::string>>;
 

@@ -115,7 +115,7 @@ void Service::in_parts(const Respond& respond, const std::string& tenant, size_t
   });
 }
 
-Response Service::submit(const std::string& tenant, api::Command command, Pending pending) {
+Response Service::submit(const std::string& tenant, api::Command command, PendingCommand pending) {
   const api::RequestId id = command.request;
   const std::string model = command.model.text;
   const int64_t seq_id = command.seq_id;
@@ -142,8 +142,8 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
     log(LogLevel::kDebug,
         fmt::format("event=accepted request={} operation={} model={} seq_id={}", id.text,
                     pending.watched.operation, model.empty() ? "-" : model, seq_id));
-    futures_.add(id, tenant, std::move(promised));
-    pending_.emplace(id.text, std::move(pending));
+    futures_.add(id, tenant, std::move(promised),
+                 std::make_shared<PendingCommand>(std::move(pending)));
     return future_response(id.text, model);
   }
   undo(*pending.completion);
@@ -205,14 +205,12 @@ Response Service::with_number(const std::string& model_id, int64_t seq_id,
 }
 
 void Service::settle(api::Result& result, double now) {
-  const auto found = pending_.find(result.request.text);
-  if (found == pending_.end()) return;
-  Pending pending = std::move(found->second);
-  pending_.erase(found);
-  parts_.watch.settled(pending.watched, result.request, result.outcome, now);
-  count_settled(pending, result, now);
+  const std::shared_ptr<PendingCommand> pending = futures_.take_pending(result.request);
+  if (pending == nullptr) return;
+  parts_.watch.settled(pending->watched, result.request, result.outcome, now);
+  count_settled(*pending, result, now);
   if (const auto* failure = std::get_if<api::Failure>(&result.outcome)) {
-    undo(*pending.completion);
+    undo(*pending->completion);
     return futures_.fail(result.request, failure->category, failure->message, now);
   }
   const size_t values = num_values(result.outcome);
@@ -220,23 +218,23 @@ void Service::settle(api::Result& result, double now) {
   // What waits to be packed counts as a result too.
   const auto bytes = static_cast<int64_t>(values * sizeof(float));
   if (is_large && !futures_.reserve(result.request, bytes, now)) return;
-  if ((pending.completion->writes_files() && parts_.aside) || is_large)
+  if ((pending->completion->writes_files() && parts_.aside) || is_large)
     return settle_aside(pending, result);
-  futures_.complete(result.request, answer(pending, result), now);
+  futures_.complete(result.request, answer(*pending, result), now);
 }
 
-void Service::settle_aside(const Pending& pending, api::Result& result) {
+void Service::settle_aside(const std::shared_ptr<PendingCommand>& pending, api::Result& result) {
   const auto moved = std::make_shared<const api::Result>(std::move(result));
   const auto job = [this, pending, moved] {
-    auto response = std::make_shared<Response>(answer(pending, *moved));
+    auto response = std::make_shared<Response>(answer(*pending, *moved));
     parts_.back([this, response, moved] {
       futures_.complete(moved->request, std::move(*response), now_seconds());
     });
   };
-  pending.completion->writes_files() ? parts_.aside(job) : parts_.parse(pending.tenant, job);
+  pending->completion->writes_files() ? parts_.aside(job) : parts_.parse(pending->tenant, job);
 }
 
-Response Service::answer(const Pending& pending, const api::Result& result) {
+Response Service::answer(const PendingCommand& pending, const api::Result& result) {
   try {
     const auto* saved = std::get_if<api::Saved>(&result.outcome);
     if (saved != nullptr && saved->write) saved->write();
@@ -363,8 +361,9 @@ Response Service::readiness() const {
 }
 
 void Service::fail_pending() {
-  futures_.fail_all("the server was shut down before this request was done", now_seconds());
-  for (auto& [id, pending] : std::exchange(pending_, {})) undo(*pending.completion);
+  const auto pending =
+      futures_.fail_all("the server was shut down before this request was done", now_seconds());
+  for (const std::shared_ptr<PendingCommand>& command : pending) undo(*command->completion);
 }
 
 void Service::add_session_routes(Router& router) {

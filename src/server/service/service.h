@@ -11,7 +11,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "api/work.h"
@@ -20,10 +19,10 @@
 #include "server/http/router.h"
 #include "server/protocol/forward_backward.h"
 #include "server/protocol/json_body.h"
-#include "server/service/completion.h"
 #include "server/service/dispatch.h"
 #include "server/service/futures.h"
 #include "server/service/model_table.h"
+#include "server/service/pending_command.h"
 #include "server/service/remembered.h"
 #include "server/service/sampler_table.h"
 #include "server/service/session_table.h"
@@ -99,16 +98,6 @@ class Service {
   [[nodiscard]] size_t num_sessions() const { return sessions_.size(); }
 
  private:
-  // A command whose end is waited for.
-  struct Pending {
-    std::shared_ptr<Completion> completion;
-    int64_t promised = 0;     // bytes that the result takes whatever becomes of it
-    std::string key_id = {};  // whose tokens they are: of passes and samples
-    // Set by submit().
-    WatchedCommand watched = {};
-    std::string tenant = {};
-    std::shared_ptr<void> tokens = {};  // of the quota, until it is known how many they were
-  };
   struct SaveForm {
     const char* name;  // of the endpoint
     CheckpointKind kind;
@@ -178,8 +167,8 @@ class Service {
   };
   static TokenUse tokens_of(const api::Command& command);
   [[nodiscard]] std::optional<Response> over_limit(const api::Command& command);
-  void count_accepted(const TokenUse& use, Pending& pending);
-  void count_settled(Pending& pending, const api::Result& result, double now);
+  void count_accepted(const TokenUse& use, PendingCommand& pending);
+  void count_settled(PendingCommand& pending, const api::Result& result, double now);
 
   // Sampling (sampling_handlers.cc)
   Response create_sampling_session(const Request& request);
@@ -209,7 +198,7 @@ class Service {
                 std::function<void()> work, std::function<void()> then);
   // Hands the command on and answers with its future, or with why it was not taken: then what was
   // prepared for it is undone.
-  Response submit(const std::string& tenant, api::Command command, Pending pending);
+  Response submit(const std::string& tenant, api::Command command, PendingCommand pending);
   void undo(Completion& completion);
   // A future that has failed already, for a fault of the data; its number is used up.
   Response refuse_later(const std::string& tenant, const std::string& model_id, int64_t seq_id,
@@ -220,7 +209,7 @@ class Service {
                        const std::function<Response()>& body);
   void settle(api::Result& result, double now);
   // Takes the answer's making elsewhere, and completes the future when it is there.
-  void settle_aside(const Pending& pending, api::Result& result);
+  void settle_aside(const std::shared_ptr<PendingCommand>& pending, api::Result& result);
   // Takes a standstill out of every time limit.
   void excuse(double now, double seconds);
   void note_lag(double now, double gap);
@@ -229,7 +218,7 @@ class Service {
   // Runs a step; its fault goes to the log and the metrics. "" or the fault.
   std::string guarded(const char* step, const std::function<void()>& body);
   // The response of a success; of a fault in making it, its failure. Any thread.
-  static Response answer(const Pending& pending, const api::Result& result);
+  static Response answer(const PendingCommand& pending, const api::Result& result);
   const api::BaseInfo& info(api::BaseId base) const;
 
   ServiceOptions options_;
@@ -240,7 +229,6 @@ class Service {
   SessionTable sessions_;
   ModelTable models_;
   SamplerTable samplers_;
-  std::unordered_map<std::string, Pending> pending_;
   Remembered remembered_;  // of samplers: samples; of models: what was refused
   double ticked_ = 0;      // when tick() began last, or this
   bool has_ticked_ = false;

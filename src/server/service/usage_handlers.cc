@@ -51,7 +51,7 @@ std::optional<Response> Service::over_limit(const api::Command& command) {
   return parts_.usage.refuses(command.tenant.text, use.kind, use.most, now_seconds());
 }
 
-void Service::count_accepted(const TokenUse& use, Pending& pending) {
+void Service::count_accepted(const TokenUse& use, PendingCommand& pending) {
   if (use.most == 0) return;
   if (use.kind == UsageKind::kTrainedTokens) {
     parts_.usage.add(pending.tenant, pending.key_id, use.kind, use.most, now_seconds());
@@ -60,7 +60,7 @@ void Service::count_accepted(const TokenUse& use, Pending& pending) {
   }
 }
 
-void Service::count_settled(Pending& pending, const api::Result& result, double now) {
+void Service::count_settled(PendingCommand& pending, const api::Result& result, double now) {
   pending.tokens.reset();
   const auto* output = std::get_if<api::SampleOutput>(&result.outcome);
   if (output == nullptr) return;
