@@ -50,6 +50,24 @@ TEST(RunnerFaults, ASaveIsWrittenLaterAndHoldsWhatWasThen) {
             strata::testing::read_bytes(dir.path() + "/export-later/adapter_model.safetensors"));
 }
 
+// The scheduler hears of a failure when the turn ends; in a break of its pass it may still hand out
+// the request's further rows.
+TEST(RunnerFaults, FurtherRowsOfAFailedRequestAreNoSecondAnswer) {
+  Server server;
+  api::Command asked = sample(*server.engine, "s", 5, /*seed=*/1, /*num_samples=*/3);
+  std::get<api::Sample>(asked.op).max_tokens = 1 << 20;
+  const auto shared = std::make_shared<const api::Command>(std::move(asked));
+  const auto rows = [&](int64_t first, int64_t last) {
+    return server.runner.sample({.samples = {{.command = shared, .first = first, .last = last}}});
+  };
+  const std::vector<api::Result> failed = rows(0, 1);
+  ASSERT_EQ(failed.size(), 1u);
+  const auto* failure = std::get_if<api::Failure>(&failed[0].outcome);
+  ASSERT_NE(failure, nullptr);
+  EXPECT_THAT(failure->message, HasSubstr("context window"));
+  EXPECT_TRUE(rows(1, 3).empty());
+}
+
 TEST(RunnerFaults, CopiesThatWaitForTheDiskAreBounded) {
   TempDir dir;
   Server server({}, {}, {.snapshot_bytes = 1});
