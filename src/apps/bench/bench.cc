@@ -13,6 +13,7 @@
 
 #include "apps/bench/context.h"
 #include "apps/bench/count.h"
+#include "apps/bench/figures.h"
 #include "apps/bench/groups.h"
 #include "apps/bench/inputs.h"
 #include "apps/bench/shapes.h"
@@ -70,14 +71,6 @@ constexpr int64_t kRank = 32;
 constexpr int64_t kTimedTokens = 32;
 constexpr int64_t kNearContext = 1024;
 
-// One timed run of the work with the limits seen around it.
-struct Sample {
-  double tokens_per_s = 0.0;
-  double share = 0.0;
-  double peak = 0.0;
-  double bandwidth = 0.0;
-};
-
 double gib(int64_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024.0 * 1024.0); }
 
 std::string read_pseudo_file(const char* path) {
@@ -106,7 +99,7 @@ class Bench {
     startup_s_ = process_age();
     ops::LimitProbe probe(engine_->backend());
     measure(probe);  // warm-up: memory is touched, scratch is booked
-    samples_.clear();
+    runs_.clear();
     for (int i = 0; i < options_.repeat; ++i) measure(probe);
     if (work_.adapters) measure_base(probe);
     if (options_.context > 0) measure_context();
@@ -170,7 +163,7 @@ class Bench {
       case Kind::kPrefill:
         return measure_prefill(probe);
       case Kind::kDecode:
-        return samples_.push_back(measure_decode(probe, work_.adapters));
+        return runs_.push_back(measure_decode(probe, work_.adapters));
     }
   }
 
@@ -187,10 +180,10 @@ class Bench {
 
   void add_compute_sample(ops::LimitProbe& probe, double before, double flops, double seconds) {
     const double peak = (before + probe.matrix_flops(dtype())) / 2.0;
-    samples_.push_back({.tokens_per_s = static_cast<double>(work_.batch * work_.length) / seconds,
-                        .share = flops / seconds / peak,
-                        .peak = peak,
-                        .bandwidth = probe.read_bandwidth()});
+    runs_.push_back({.tokens_per_s = static_cast<double>(work_.batch * work_.length) / seconds,
+                     .share = flops / seconds / peak,
+                     .peak = peak,
+                     .bandwidth = probe.read_bandwidth()});
   }
 
   void measure_train(ops::LimitProbe& probe) {
@@ -237,7 +230,7 @@ class Bench {
   }
 
   // kTimedTokens steps in four stretches with probes between them.
-  Sample measure_decode(ops::LimitProbe& probe, bool adapters) {
+  Figures measure_decode(ops::LimitProbe& probe, bool adapters) {
     engine::SamplingLoop loop(*engine_);
     for (int64_t i = 0; i < work_.batch; ++i) loop.add(request(i, kTimedTokens + 2, adapters));
     size_t running = 0;
@@ -299,12 +292,6 @@ class Bench {
     context_seconds_ = median(seconds);
   }
 
-  [[nodiscard]] double middle(double Sample::* member) const {
-    std::vector<double> values;
-    for (const Sample& sample : samples_) values.push_back(sample.*member);
-    return median(values);
-  }
-
   [[nodiscard]] engine::MemoryPlan planned() const {
     const int64_t tokens = work_.batch * work_.length;
     engine::PlanShape shape = {
@@ -335,15 +322,14 @@ class Bench {
 
   void print() const {
     const engine::MemoryPlan plan = planned();
+    const Figures figures = median(runs_);
+    const CpuPath path = engine_->backend().path();
+    const int threads = engine_->backend().pool().num_threads();
     boost::json::object line;
     line["work"] = std::string(work_.name);
-    line["tokens_per_s"] = middle(&Sample::tokens_per_s);
-    line["share_of_limit"] = middle(&Sample::share);
-    line["matrix_peak_gflops"] = middle(&Sample::peak) / 1e9;
-    line["read_gb_per_s"] = middle(&Sample::bandwidth) / 1e9;
-    line["cpu_path"] = std::string(cpu_path_name(engine_->backend().path()));
-    line["threads"] = engine_->backend().pool().num_threads();
-    line["peak_rss_gib"] = peak_rss_gib();
+    put_speed(line, figures);
+    line["read_gb_per_s"] = figures.bandwidth / 1e9;
+    put_machine(line, path, threads);
     line["planned_gib"] = gib(plan.total());
     if (plan.activation_file_bytes > 0) line["file_gib"] = gib(plan.activation_file_bytes);
     line["startup_s"] = startup_s_;
@@ -369,14 +355,8 @@ class Bench {
       fmt::print("{}\n", boost::json::serialize(line));
       return;
     }
-    fmt::print(
-        "{}: {:.1f} tokens/s, {:.1f} % of the limit ({:.0f} GFLOP/s, {:.1f} GB/s probed, {}, {} "
-        "threads); "
-        "peak {:.2f} GiB (planned {:.2f}); ready after {:.2f} s\n",
-        work_.name, middle(&Sample::tokens_per_s), 100.0 * middle(&Sample::share),
-        middle(&Sample::peak) / 1e9, middle(&Sample::bandwidth) / 1e9,
-        cpu_path_name(engine_->backend().path()), engine_->backend().pool().num_threads(),
-        peak_rss_gib(), gib(plan.total()), startup_s_);
+    fmt::print("{}: {}; peak {:.2f} GiB (planned {:.2f}); ready after {:.2f} s\n", work_.name,
+               words_of(figures, "", path, threads), peak_rss_gib(), gib(plan.total()), startup_s_);
     if (plan.activation_file_bytes > 0) {
       fmt::print("{}: {:.2f} GiB of activations in a file, apart from that\n", work_.name,
                  gib(plan.activation_file_bytes));
@@ -406,7 +386,7 @@ class Bench {
   const BenchOptions& options_;
   std::unique_ptr<engine::Engine> engine_;
   std::vector<api::AdapterSlot> slots_;
-  std::vector<Sample> samples_;
+  std::vector<Figures> runs_;
   double startup_s_ = 0.0;
   std::optional<double> share_of_base_;
   std::optional<double> context_ratio_;

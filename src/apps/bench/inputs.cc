@@ -1,7 +1,5 @@
 #include "apps/bench/inputs.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 
 #include "ops/elementwise.h"
@@ -43,17 +41,6 @@ std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint64_t stream
     tokens[i] = static_cast<int32_t>((x >> 33) % static_cast<uint64_t>(vocab));
   }
   return tokens;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-double peak_rss_gib() {
-  struct rusage usage;
-  ::getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_maxrss) / (1024.0 * 1024.0);
 }
 
 }  // namespace strata::apps

@@ -1,4 +1,4 @@
-// What the works of `strata bench` run on, and how their times become figures.
+// What the works of `strata bench` run on.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -12,9 +12,5 @@ namespace strata::apps {
 void fill_random(Backend& backend, model::ModelWeights& weights);
 
 std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint64_t stream);
-
-double median(std::vector<double> values);
-
-double peak_rss_gib();
 
 }  // namespace strata::apps

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "apps/bench/count.h"
+#include "apps/bench/figures.h"
 #include "apps/bench/inputs.h"
 #include "backend/thread_comm.h"
 #include "base/clock.h"
@@ -22,12 +23,6 @@ namespace strata::apps {
 namespace {
 
 constexpr int64_t kRank = 32;
-
-// What the first rank has seen.
-struct Figures {
-  std::vector<double> tokens_per_s, shares, peaks;
-  int64_t peak_live = 0;
-};
 
 class StagesBench {
  public:
@@ -99,7 +94,7 @@ class StagesBench {
     for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum, .slot = slot});
     for (int i = 0; i <= options_.repeat; ++i) measure(comm, *pipeline, batch, slot, i > 0);
     if (!pipeline->is_first_rank()) return;
-    for (const auto& stage : pipeline->stages()) figures_.peak_live += stage->peak_live();
+    for (const auto& stage : pipeline->stages()) peak_live_ += stage->peak_live();
   }
 
   // The first time memory is touched and scratch is booked, and nothing counts.
@@ -124,9 +119,9 @@ class StagesBench {
                                                .rank = kRank,
                                                .recompute = work_.recompute == "full"})
                              .flops;
-    figures_.tokens_per_s.push_back(static_cast<double>(work_.sequences * work_.length) / seconds);
-    figures_.shares.push_back(flops / seconds / peak);
-    figures_.peaks.push_back(peak);
+    runs_.push_back({.tokens_per_s = static_cast<double>(work_.sequences * work_.length) / seconds,
+                     .share = flops / seconds / peak,
+                     .peak = peak});
   }
 
   // Of all threads together, while the other ranks wait.
@@ -168,36 +163,32 @@ class StagesBench {
     std::vector<int64_t> layers;
     for (const model::LayerRange& range : plan_.layers) layers.push_back(range.size());
     const int num_chunks = plan_.num_stages() / plan_.num_ranks();
+    const Figures figures = median(runs_);
     if (options_.json) {
-      const boost::json::object line = {{"work", work_.name},
-                                        {"stages", plan_.num_ranks()},
-                                        {"chunks", num_chunks},
-                                        {"schedule", options_.stages.schedule},
-                                        {"microbatches", plan_.table.num_microbatches},
-                                        {"layers", boost::json::value_from(layers)},
-                                        {"sequences", work_.sequences},
-                                        {"tokens_per_s", median(figures_.tokens_per_s)},
-                                        {"share_of_limit", median(figures_.shares)},
-                                        {"matrix_peak_gflops", median(figures_.peaks) / 1e9},
-                                        {"bubble_share", bubble_share()},
-                                        {"balance", balance()},
-                                        {"peak_live_microbatches", figures_.peak_live},
-                                        {"cpu_path", cpu_path_name(choose_cpu_path())},
-                                        {"threads", num_threads()},
-                                        {"peak_rss_gib", peak_rss_gib()},
-                                        {"repeat", options_.repeat}};
+      boost::json::object line = {{"work", work_.name},
+                                  {"stages", plan_.num_ranks()},
+                                  {"chunks", num_chunks},
+                                  {"schedule", options_.stages.schedule},
+                                  {"microbatches", plan_.table.num_microbatches},
+                                  {"layers", boost::json::value_from(layers)},
+                                  {"sequences", work_.sequences}};
+      put_speed(line, figures);
+      line["bubble_share"] = bubble_share();
+      line["balance"] = balance();
+      line["peak_live_microbatches"] = peak_live_;
+      put_machine(line, choose_cpu_path(), num_threads());
+      line["repeat"] = options_.repeat;
       fmt::print("{}\n", boost::json::serialize(line));
       return;
     }
     fmt::print(
-        "{}: {:.1f} tokens/s of {} sequences, {:.1f} % of the limit ({:.0f} GFLOP/s probed, {}, {} "
-        "threads); {} ranks of {} stages, {}, {} micro-batches, layers {}: bubbles {:.1f} %, "
+        "{}: {}; {} ranks of {} stages, {}, {} micro-batches, layers {}: bubbles {:.1f} %, "
         "balance {:.1f} %, {} micro-batches alive on rank 0; peak {:.2f} GiB\n",
-        work_.name, median(figures_.tokens_per_s), work_.sequences, 100 * median(figures_.shares),
-        median(figures_.peaks) / 1e9, cpu_path_name(choose_cpu_path()), num_threads(),
+        work_.name,
+        words_of(figures, fmt::format(" of {} sequences", work_.sequences), choose_cpu_path(),
+                 num_threads()),
         plan_.num_ranks(), num_chunks, options_.stages.schedule, plan_.table.num_microbatches,
-        fmt::join(layers, " "), 100 * bubble_share(), 100 * balance(), figures_.peak_live,
-        peak_rss_gib());
+        fmt::join(layers, " "), 100 * bubble_share(), 100 * balance(), peak_live_, peak_rss_gib());
   }
 
   const StagedWork& work_;
@@ -205,7 +196,8 @@ class StagesBench {
   const model::ModelConfig config_;
   const engine::PipelinePlan plan_;
   const DType dtype_;
-  Figures figures_;
+  std::vector<Figures> runs_;  // what the first rank has seen
+  int64_t peak_live_ = 0;
   std::unique_ptr<Backend> whole_;  // of the limit's probe
 };
 
