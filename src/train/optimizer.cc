@@ -9,7 +9,6 @@
 #include "ops/adamw.h"
 #include "ops/elementwise.h"
 #include "ops/router.h"
-#include "train/muon.h"
 
 namespace strata::train {
 namespace {
@@ -225,11 +224,15 @@ void BaseTrainer::balance_routers(Backend& backend) {
 
 void BaseTrainer::step_each(Backend& backend, const api::AdamW& adamw, double norm) {
   const ops::AdamWArgs args = adamw_args(adamw, norm, num_steps);
+  const MuonArgs muon_args = {.lr = adamw.lr,
+                              .momentum = how_.muon_momentum,
+                              .weight_decay = adamw.weight_decay,
+                              .grad_scale = args.grad_scale};
   for (size_t index = 0; index < masters_.size(); ++index) {
     const TensorView& p = masters_[index];
     if (p.empty()) continue;
     if (is_muons(index)) {
-      step_muon(backend, adamw, norm, index, firsts_[index]);
+      step_muon(backend, muon_args, index);
       continue;
     }
     const Shape flat = {p.shape.num_elements()};
@@ -245,19 +248,13 @@ int64_t BaseTrainer::muon_rows(size_t index) const {
   return blocks.second == 0 && blocks.first > 0 ? blocks.first : parameter.shape[0];
 }
 
-void BaseTrainer::step_muon(Backend& backend, const api::AdamW& adamw, double norm, size_t index,
-                            TensorView m) {
+void BaseTrainer::step_muon(Backend& backend, const MuonArgs& args, size_t index) {
   const TensorView& p = masters_[index];
   const Shape shape = {muon_rows(index), p.cols()};
   for (int64_t first = 0; first < p.rows(); first += shape[0]) {
     const int64_t offset = first * p.cols();
-    muon(backend,
-         {.lr = adamw.lr,
-          .momentum = how_.muon_momentum,
-          .weight_decay = adamw.weight_decay,
-          .grad_scale = adamw_args(adamw, norm, num_steps).grad_scale},
-         gradients_.d_weight[index].part(offset, shape), p.part(offset, shape),
-         m.part(offset, shape));
+    muon(backend, args, gradients_.d_weight[index].part(offset, shape), p.part(offset, shape),
+         firsts_[index].part(offset, shape));
   }
 }
 

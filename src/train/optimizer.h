@@ -11,6 +11,7 @@
 #include "base/function_ref.h"
 #include "model/adapter/lora.h"
 #include "model/pass.h"
+#include "train/muon.h"
 
 namespace strata::train {
 
@@ -101,8 +102,7 @@ class BaseTrainer {
   [[nodiscard]] int64_t muon_rows(size_t index) const;
   void balance_routers(Backend& backend);
   void step_each(Backend& backend, const api::AdamW& adamw, double norm);
-  void step_muon(Backend& backend, const api::AdamW& adamw, double norm, size_t index,
-                 TensorView m);
+  void step_muon(Backend& backend, const MuonArgs& args, size_t index);
 
   Allocator& allocator_;
   const model::ModelWeights& weights_;
