@@ -97,10 +97,13 @@ Response error_response(int status, std::string_view message) {
   return json_response(status, boost::json::serialize(body));
 }
 
-Response busy_response(int status, std::string_view message, int retry_seconds) {
-  Response response = error_response(status, message);
+Response retried_after(Response response, int retry_seconds) {
   response.headers.push_back({"retry-after", std::to_string(retry_seconds)});
   return response;
+}
+
+Response busy_response(int status, std::string_view message, int retry_seconds) {
+  return retried_after(error_response(status, message), retry_seconds);
 }
 
 }  // namespace strata::server

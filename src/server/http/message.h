@@ -99,6 +99,8 @@ Response json_response(int status, std::string json_text);
 // {"detail": message}: what every fault of a request looks like.
 Response error_response(int status, std::string_view message);
 
+// With Retry-After.
+Response retried_after(Response response, int retry_seconds);
 // An error with Retry-After: there is no room now, or what is wanted will be there in a while.
 Response busy_response(int status, std::string_view message, int retry_seconds = 1);
 

@@ -15,10 +15,11 @@ constexpr size_t kMaxMetadataEntries = 64;
 constexpr size_t kMaxMetadataBytes = 16 << 10;
 constexpr int64_t kMaxTtl = 315'360'000;  // ten years
 constexpr double kSweepSeconds = 5.0;
-constexpr double kTickSeconds = 0.1;       // what is wanted between ticks
-constexpr double kLagSeconds = 10.0;       // a window of the lag's highest
-constexpr double kOldTick = 5.0;           // the last tick is too old to take new work
-constexpr double kStallSeconds = 2.0;      // a tick that is later than this tells of a standstill
+constexpr double kTickSeconds = 0.1;   // what is wanted between ticks
+constexpr double kLagSeconds = 10.0;   // a window of the lag's highest
+constexpr double kOldTick = 5.0;       // the last tick is too old to take new work
+constexpr double kStallSeconds = 2.0;  // a tick that is later than this tells of a standstill
+constexpr int kReadyRetrySeconds = 5;
 constexpr size_t kValuesAtOnce = 1 << 18;  // numbers of a result; a millisecond of packing
 constexpr size_t kReadAtOnce = 64 << 10;   // bytes; a few milliseconds of parsing at most
 
@@ -355,9 +356,9 @@ void Service::excuse(double now, double seconds) {
 Response Service::readiness() const {
   const std::string why = unready(now_seconds());
   if (why.empty()) return json_response(200, JsonObject{{"status", "ready"}}.text());
-  Response response = json_response(503, JsonObject{{"status", "unready"}, {"reason", why}}.text());
-  response.headers.push_back({"retry-after", "5"});
-  return response;
+  return retried_after(
+      json_response(503, JsonObject{{"status", "unready"}, {"reason", why}}.text()),
+      kReadyRetrySeconds);
 }
 
 void Service::fail_pending() {
