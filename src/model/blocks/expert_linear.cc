@@ -18,7 +18,7 @@ struct Found {
   [[nodiscard]] bool shared() const { return key == kMoeGateUp; }
 };
 
-Found find_module(const ExpertRun& run, const BlockContext& context, MoeKey key) {
+Found find_module(const ExpertSegment& run, const BlockContext& context, MoeKey key) {
   if (run.adapter == nullptr) return {};
   const auto of = [&](MoeKey k) {
     return run.adapter->find(context.layer, context.param(k).target);
@@ -31,7 +31,7 @@ Found find_module(const ExpertRun& run, const BlockContext& context, MoeKey key)
 std::span<const ops::GemmGroup> groups(Pass& pass, const BlockContext& context, MoeKey key) {
   std::vector<ops::GemmGroup>& list = pass.lists.expert_rows.groups;
   list.clear();
-  for (const ExpertRun& expert : pass.lists.expert_rows.experts()) {
+  for (const ExpertSegment& expert : pass.lists.expert_rows.experts()) {
     list.push_back({.begin = expert.begin,
                     .end = expert.end,
                     .w = expert_panel(context.param(key).panel, expert.expert)});
@@ -48,7 +48,7 @@ struct Backward {
   TensorView shared_d_h;  // [n, R] f32: gate's part of the sum over gate and up
 
   // d_b += dy^T h
-  void add_d_b(const ExpertRun& run, const Found& found, TensorView dy_run) const {
+  void add_d_b(const ExpertSegment& run, const Found& found, TensorView dy_run) const {
     if (!pass.adapter_gradients || !run.adapter->trains()) return;
     const TensorView h = lora_h.of(found.key).slice_cols(0, found.module->spec.rank);
     ops::gemm_dw(pass.backend, dy_run, h.slice_rows(run.begin, run.end),
@@ -57,7 +57,7 @@ struct Backward {
   }
 
   // y += h B^T, h = scale * x A^T  =>  d(x A^T) = scale * dy B, written to d_h_run
-  void make_d_h(const ExpertRun& run, const Found& found, TensorView dy_run,
+  void make_d_h(const ExpertSegment& run, const Found& found, TensorView dy_run,
                 TensorView d_h_run) const {
     const LoraModule& module = *found.module;
     const PanelView b = module.b_of(run.expert, found.half);
@@ -78,12 +78,12 @@ struct Backward {
     std::vector<ops::LowRankRun>& low_rank = pass.lists.expert_rows.low_rank;
     low_rank.clear();
     int64_t rank = 0;
-    for (const ExpertRun& run : pass.lists.expert_rows.runs()) {
+    for (const ExpertSegment& run : pass.lists.expert_rows.runs()) {
       const Found found = find_module(run, context, key);
       if (found.module != nullptr) rank = std::max(rank, found.module->spec.rank);
     }
     const TensorView d_h = rank == 0 ? TensorView() : scratch.take(pass.dtype(), {x.rows(), rank});
-    for (const ExpertRun& run : pass.lists.expert_rows.runs()) {
+    for (const ExpertSegment& run : pass.lists.expert_rows.runs()) {
       const Found found = find_module(run, context, key);
       if (found.module == nullptr) continue;
       const TensorView dy_run = dy.slice_rows(run.begin, run.end);
@@ -114,7 +114,7 @@ struct Backward {
   void add_base_gradients(MoeKey key, TensorView dy) const {
     if (pass.base_gradients == nullptr) return;
     const size_t first = context.param(key).index;
-    for (const ExpertRun& expert : pass.lists.expert_rows.experts()) {
+    for (const ExpertSegment& expert : pass.lists.expert_rows.experts()) {
       ops::gemm_dw(pass.backend, dy.slice_rows(expert.begin, expert.end),
                    x.slice_rows(expert.begin, expert.end),
                    pass.lists.expert_rows.ends_of_expert(expert),
@@ -152,7 +152,7 @@ void expert_forward(Pass& pass, const BlockContext& context, MoeKey key, const E
   low_rank.clear();
   own.clear();
   shared.clear();
-  for (const ExpertRun& run : pass.lists.expert_rows.runs()) {
+  for (const ExpertSegment& run : pass.lists.expert_rows.runs()) {
     const Found found = find_module(run, context, key);
     if (found.module == nullptr) continue;
     if (found.half == 0) {

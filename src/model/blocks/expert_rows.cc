@@ -49,7 +49,7 @@ void ExpertRows::divide(std::span<const int64_t> expert_ends, std::span<const in
       if (runs_.size() == first_run || runs_.back().adapter != sequence->adapter) {
         runs_.push_back({row, row, expert, sequence->adapter, std::ssize(run_ends_), 0});
       }
-      ExpertRun& run = runs_.back();
+      ExpertSegment& run = runs_.back();
       run.end = last;
       ++run.num_ends;
       run_ends_.push_back(last - run.begin);

@@ -15,7 +15,7 @@ class LoraAdapter;
 struct PassSequence;
 
 // Rows [begin, end) of one expert, or of one adapter within it; sequence ends count from `begin`.
-struct ExpertRun {
+struct ExpertSegment {
   int64_t begin = 0;
   int64_t end = 0;
   int64_t expert = 0;
@@ -35,12 +35,12 @@ class ExpertRows {
   void build_fullest(int64_t top_k, int64_t num_experts, int64_t num_tokens,
                      std::span<const PassSequence> sequences);
 
-  [[nodiscard]] std::span<const ExpertRun> experts() const { return experts_; }
-  [[nodiscard]] std::span<const ExpertRun> runs() const { return runs_; }
-  [[nodiscard]] std::span<const int64_t> ends_of_expert(const ExpertRun& run) const {
+  [[nodiscard]] std::span<const ExpertSegment> experts() const { return experts_; }
+  [[nodiscard]] std::span<const ExpertSegment> runs() const { return runs_; }
+  [[nodiscard]] std::span<const int64_t> ends_of_expert(const ExpertSegment& run) const {
     return ends_of(expert_ends_, run);
   }
-  [[nodiscard]] std::span<const int64_t> ends_of_run(const ExpertRun& run) const {
+  [[nodiscard]] std::span<const int64_t> ends_of_run(const ExpertSegment& run) const {
     return ends_of(run_ends_, run);
   }
 
@@ -53,12 +53,13 @@ class ExpertRows {
  private:
   void divide(std::span<const int64_t> expert_ends, std::span<const int32_t> tokens,
               std::span<const PassSequence> sequences);
-  static std::span<const int64_t> ends_of(const std::vector<int64_t>& ends, const ExpertRun& run) {
+  static std::span<const int64_t> ends_of(const std::vector<int64_t>& ends,
+                                          const ExpertSegment& run) {
     return std::span(ends).subspan(static_cast<size_t>(run.first_end),
                                    static_cast<size_t>(run.num_ends));
   }
 
-  std::vector<ExpertRun> experts_, runs_;
+  std::vector<ExpertSegment> experts_, runs_;
   std::vector<int64_t> expert_ends_, run_ends_;
   std::vector<int64_t> host_ends_;
   std::vector<int32_t> host_tokens_;
