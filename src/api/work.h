@@ -23,7 +23,7 @@ struct BaseInfo {
 };
 
 // Data [first, last) of a ForwardBackward.
-struct TrainRows {
+struct DataRange {
   std::shared_ptr<const Command> command = {};
   size_t first = 0, last = 0;
 };
@@ -44,7 +44,7 @@ struct ResumeRow {
 struct Work {
   BaseId base = {};
   std::vector<std::shared_ptr<const Command>> control = {};  // first, in this order
-  std::vector<TrainRows> rows = {};  // then one pass over rows of any models and losses
+  std::vector<DataRange> rows = {};  // then one pass over rows of any models and losses
   std::vector<SampleRows> samples = {};
   std::vector<ResumeRow> resume = {};    // after these joined
   std::vector<RequestId> cancel = {};    // samples that leave now, without a result

@@ -81,7 +81,7 @@ std::vector<api::Result> WorkRunner::run(const api::Work& work, const Interrupti
   return std::move(results_);
 }
 
-void WorkRunner::train(const std::vector<api::TrainRows>& rows, const Interruption* breaks) {
+void WorkRunner::train(const std::vector<api::DataRange>& rows, const Interruption* breaks) {
   std::optional<ThreadPool::Breaks> guard;
   if (breaks != nullptr) guard.emplace(engine_.backend().pool(), *breaks);
   const double begin = now_seconds();
@@ -227,11 +227,11 @@ void WorkRunner::check(const api::Command& command) const {
 }
 
 // The rows that take gradients first: the engine lets neighbours share a pass.
-void WorkRunner::train(const std::vector<api::TrainRows>& all) {
+void WorkRunner::train(const std::vector<api::DataRange>& all) {
   api::Batch batch = {.gradients = api::Gradients::kAdapters, .checked = true, .score_all = true};
-  std::vector<const api::TrainRows*> run;
+  std::vector<const api::DataRange*> run;
   for (const bool forward_only : {false, true}) {
-    for (const api::TrainRows& rows : all) {
+    for (const api::DataRange& rows : all) {
       const auto& pass = std::get<api::ForwardBackward>(rows.command->op);
       if (pass.forward_only == forward_only && add_rows(rows, batch)) run.push_back(&rows);
     }
@@ -240,19 +240,19 @@ void WorkRunner::train(const std::vector<api::TrainRows>& all) {
   try {
     api::BatchResult done = engine_.run(batch);
     size_t at = 0;
-    for (const api::TrainRows* rows : run) {
+    for (const api::DataRange* rows : run) {
       collect(*rows, std::span(done.sequences).subspan(at, rows->last - rows->first));
       at += rows->last - rows->first;
     }
   } catch (const std::exception& error) {  // not the fault of any one of them
-    for (const api::TrainRows* rows : run) fail_pass(*rows->command, error.what());
+    for (const api::DataRange* rows : run) fail_pass(*rows->command, error.what());
   }
   for (const api::Sequence& sequence : batch.sequences)
     trained_tokens_ += std::ssize(sequence.datum->tokens);
 }
 
 // False when the command has failed instead.
-bool WorkRunner::add_rows(const api::TrainRows& rows, api::Batch& batch) {
+bool WorkRunner::add_rows(const api::DataRange& rows, api::Batch& batch) {
   const api::Command& command = *rows.command;
   const size_t before = batch.sequences.size();
   try {
@@ -288,7 +288,7 @@ void WorkRunner::fail_pass(const api::Command& command, const std::string& what)
                    what, command.model.text));
 }
 
-void WorkRunner::collect(const api::TrainRows& rows, std::span<api::SequenceResult> results) {
+void WorkRunner::collect(const api::DataRange& rows, std::span<api::SequenceResult> results) {
   const auto& pass = std::get<api::ForwardBackward>(rows.command->op);
   Partial& partial = partial_[rows.command->request];
   for (size_t i = 0; i < results.size(); ++i) {

@@ -80,12 +80,12 @@ class WorkRunner {
   api::Outcome create(const api::Command& command);
   api::Outcome unload(const api::Command& command);
   api::Outcome save_for_sampler(const api::Command& command, const api::SaveForSampler& save);
-  void train(const std::vector<api::TrainRows>& rows, const Interruption* breaks);
-  void train(const std::vector<api::TrainRows>& rows);
-  [[nodiscard]] bool add_rows(const api::TrainRows& rows, api::Batch& batch);
+  void train(const std::vector<api::DataRange>& rows, const Interruption* breaks);
+  void train(const std::vector<api::DataRange>& rows);
+  [[nodiscard]] bool add_rows(const api::DataRange& rows, api::Batch& batch);
   [[nodiscard]] api::Sequence to_sequence(const api::Command& command, size_t datum) const;
   void check(const api::Command& command) const;
-  void collect(const api::TrainRows& rows, std::span<api::SequenceResult> results);
+  void collect(const api::DataRange& rows, std::span<api::SequenceResult> results);
   [[nodiscard]] bool may_copy() const;
   std::shared_ptr<const HeldCopy> hold(AdapterCopy copy);
   void fail_pass(const api::Command& command, const std::string& what);

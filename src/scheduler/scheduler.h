@@ -198,7 +198,7 @@ class Scheduler {
   void take_samples(const api::Capacity& engine, Side& side, api::Work& work) REQUIRES(mutex_);
   void take_rows(const api::Capacity& engine, Side& side, api::Work& work, double now)
       REQUIRES(mutex_);
-  void take_datum(Model& model, std::vector<api::TrainRows>& rows, double now) REQUIRES(mutex_);
+  void take_datum(Model& model, std::vector<api::DataRange>& rows, double now) REQUIRES(mutex_);
   [[nodiscard]] bool any_rows(const api::Capacity& engine) const REQUIRES(mutex_);
   static bool training_may_run(const api::Capacity& engine, Side& side, const api::Work& work);
   [[nodiscard]] static bool rows_ready(const Model& model);

@@ -322,7 +322,7 @@ bool Scheduler::training_may_run(const api::Capacity& engine, Side& side, const 
   return engine.train_seconds - side.train_mark <= engine.sample_seconds - side.sample_mark;
 }
 
-void Scheduler::take_datum(Model& model, std::vector<api::TrainRows>& rows, double now) {
+void Scheduler::take_datum(Model& model, std::vector<api::DataRange>& rows, double now) {
   const CommandPtr head = model.queue.ready();
   const size_t count = std::get<api::ForwardBackward>(head->op).data.size();
   if (rows.empty() || rows.back().command != head)
@@ -349,7 +349,7 @@ void Scheduler::take_rows(const api::Capacity& engine, Side& side, api::Work& wo
   }
   side.training_share.set_active(tenants);
   side.model_share.set_active(ids);
-  std::map<api::ModelId, std::vector<api::TrainRows>> taken;  // rows of a model stand together
+  std::map<api::ModelId, std::vector<api::DataRange>> taken;  // rows of a model stand together
   int64_t used = 0;
   while (!ready.empty()) {
     // The one that used least, of those whose next datum fits; anything fits an empty pass.
@@ -377,7 +377,7 @@ void Scheduler::take_rows(const api::Capacity& engine, Side& side, api::Work& wo
     if (!rows_ready(chosen->second)) ready.erase(best);
   }
   for (auto& [id, rows] : taken) {
-    for (api::TrainRows& row : rows) work.rows.push_back(std::move(row));
+    for (api::DataRange& row : rows) work.rows.push_back(std::move(row));
   }
 }
 

@@ -81,9 +81,9 @@ class FakeEngine {
     results_.push_back({command.request, std::move(outcome)});
   }
 
-  void train(const std::vector<api::TrainRows>& all) {
+  void train(const std::vector<api::DataRange>& all) {
     int64_t used = 0;
-    for (const api::TrainRows& rows : all) {
+    for (const api::DataRange& rows : all) {
       const auto& data = std::get<api::ForwardBackward>(rows.command->op).data;
       if (rows.first == 0) note(*rows.command);
       for (size_t i = rows.first; i < rows.last; ++i) {

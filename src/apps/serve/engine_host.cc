@@ -177,7 +177,7 @@ std::vector<api::Result> EngineHost::answered(
                                fmt::format("the engine failed: {}", error.what())};
     std::vector<api::Result> results;
     for (const auto& command : work.control) results.push_back({command->request, failure});
-    for (const api::TrainRows& rows : work.rows)
+    for (const api::DataRange& rows : work.rows)
       results.push_back({rows.command->request, failure});
     for (const api::SampleRows& rows : work.samples)
       results.push_back({rows.command->request, failure});
@@ -206,7 +206,7 @@ void EngineHost::count(const api::Work& work) {
   adapters_ = book_->num_models();
   adapter_bytes_ = book_->num_bytes();
   int64_t batch = 0;
-  for (const api::TrainRows& rows : work.rows) {
+  for (const api::DataRange& rows : work.rows) {
     const auto& data = std::get<api::ForwardBackward>(rows.command->op).data;
     for (size_t i = rows.first; i < rows.last; ++i) batch += scheduler::datum_tokens(data[i]);
   }
