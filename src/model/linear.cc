@@ -160,7 +160,7 @@ void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& lin
   LowRankBackward{pass, rows, linear, x, h, dy, d_h}.list();
   const PassLists& lists = pass.lists;
   std::span<const ops::GemmDwArgs> beside;
-  if (!dx.empty() && rows.suit(backend.pool().num_threads())) {
+  if (!dx.empty() && rows.divides_over(backend.pool().num_threads())) {
     // Many short runs: a worker takes whole ones. The bits are the same.
     ops::gemm_dx_each(backend, lists.low_rank_inputs, lists.low_rank_d_h);
     beside = lists.low_rank_gradients;

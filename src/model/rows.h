@@ -48,7 +48,7 @@ class RowGroups {
   [[nodiscard]] std::span<const AdapterRun> runs() const { return runs_; }
   // Whether `workers` workers do better with a run each than with all runs in turn, each cut among
   // them: no run is more than a worker's share, and no two write the same adapter's gradients.
-  [[nodiscard]] bool suit(int workers) const {
+  [[nodiscard]] bool divides_over(int workers) const {
     return workers > 1 && distinct_ && longest_run_ * workers <= num_rows_total();
   }
   // End rows of all sequences.
