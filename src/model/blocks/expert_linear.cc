@@ -11,14 +11,14 @@ namespace {
 
 // The adapter's module for a matrix, and which half of its outputs that is: gate and up may be the
 // halves of one module.
-struct Found {
+struct ModuleHalf {
   const LoraModule* module = nullptr;
   MoeKey key = kMoeDown;
   int64_t half = 0;
   [[nodiscard]] bool shared() const { return key == kMoeGateUp; }
 };
 
-Found find_module(const ExpertSegment& run, const BlockContext& context, MoeKey key) {
+ModuleHalf find_module(const ExpertSegment& run, const BlockContext& context, MoeKey key) {
   if (run.adapter == nullptr) return {};
   const auto of = [&](MoeKey k) {
     return run.adapter->find(context.layer, context.param(k).target);
@@ -48,7 +48,7 @@ struct Backward {
   TensorView shared_d_h;  // [n, R] f32: gate's part of the sum over gate and up
 
   // d_b += dy^T h
-  void add_d_b(const ExpertSegment& run, const Found& found, TensorView dy_run) const {
+  void add_d_b(const ExpertSegment& run, const ModuleHalf& found, TensorView dy_run) const {
     if (!pass.adapter_gradients || !run.adapter->trains()) return;
     const TensorView h = lora_h.of(found.key).slice_cols(0, found.module->spec.rank);
     ops::gemm_dw(pass.backend, dy_run, h.slice_rows(run.begin, run.end),
@@ -57,7 +57,7 @@ struct Backward {
   }
 
   // y += h B^T, h = scale * x A^T  =>  d(x A^T) = scale * dy B, written to d_h_run
-  void make_d_h(const ExpertSegment& run, const Found& found, TensorView dy_run,
+  void make_d_h(const ExpertSegment& run, const ModuleHalf& found, TensorView dy_run,
                 TensorView d_h_run) const {
     const LoraModule& module = *found.module;
     const PanelView b = module.b_of(run.expert, found.half);
@@ -79,12 +79,12 @@ struct Backward {
     low_rank.clear();
     int64_t rank = 0;
     for (const ExpertSegment& run : pass.lists.expert_rows.runs()) {
-      const Found found = find_module(run, context, key);
+      const ModuleHalf found = find_module(run, context, key);
       if (found.module != nullptr) rank = std::max(rank, found.module->spec.rank);
     }
     const TensorView d_h = rank == 0 ? TensorView() : scratch.take(pass.dtype(), {x.rows(), rank});
     for (const ExpertSegment& run : pass.lists.expert_rows.runs()) {
-      const Found found = find_module(run, context, key);
+      const ModuleHalf found = find_module(run, context, key);
       if (found.module == nullptr) continue;
       const TensorView dy_run = dy.slice_rows(run.begin, run.end);
       const TensorView d_h_module = d_h.slice_cols(0, found.module->spec.rank);
@@ -153,7 +153,7 @@ void expert_forward(Pass& pass, const BlockContext& context, MoeKey key, const E
   own.clear();
   shared.clear();
   for (const ExpertSegment& run : pass.lists.expert_rows.runs()) {
-    const Found found = find_module(run, context, key);
+    const ModuleHalf found = find_module(run, context, key);
     if (found.module == nullptr) continue;
     if (found.half == 0) {
       (found.shared() ? shared : own)
