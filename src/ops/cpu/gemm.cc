@@ -146,13 +146,13 @@ struct Forward {
 };
 
 // How a product divides among workers.
-struct Shares {
+struct WorkSplit {
   const GemmKernels& kernels;
   const GemmArgs& args;
   int64_t tile_rows, num_tiles, k_blocks;
   Grid grid;
 
-  Shares(CpuPath path, int64_t threads, const GemmArgs& product)
+  WorkSplit(CpuPath path, int64_t threads, const GemmArgs& product)
       : kernels(gemm_kernels(path, product.w.dtype)), args(product) {
     const int64_t panel_bytes = args.w.panel_elements() * dtype_bytes(args.w.dtype);
     tile_rows = max_rows(kernels, args.w.width);
@@ -193,7 +193,7 @@ void gemm(Backend& backend, std::span<const GemmArgs> products, std::span<const 
   int64_t parts = 0;
   int64_t chains_bytes = 0;
   for (const GemmArgs& args : products) {
-    const Shares shares(path, threads, args);
+    const WorkSplit shares(path, threads, args);
     parts = std::max(parts, shares.num_parts());
     chains_bytes = std::max(chains_bytes, shares.chains_bytes());
   }
@@ -208,7 +208,7 @@ void gemm(Backend& backend, std::span<const GemmArgs> products, std::span<const 
   backend.pool().run(parts, [&](int64_t begin, int64_t end, int) {
     for (int64_t part = begin; part < end; ++part) {
       for (size_t i = 0; i < products.size(); ++i) {
-        const Shares shares(path, threads, products[i]);
+        const WorkSplit shares(path, threads, products[i]);
         if (part >= shares.num_parts()) continue;
         shares.run(part, y[i], reinterpret_cast<float*>(chains + part * chains_bytes));
       }

@@ -156,14 +156,14 @@ struct Backward {
 };
 
 // How a product divides among workers.
-struct Shares {
+struct WorkSplit {
   const GemmKernels& kernels;
   const GemmArgs& args;
   int64_t tile_rows, num_tiles;
   int64_t unit, num_units;  // of columns, as they are dealt
   Grid grid;
 
-  Shares(CpuPath path, int64_t threads, const GemmArgs& product)
+  WorkSplit(CpuPath path, int64_t threads, const GemmArgs& product)
       : kernels(gemm_kernels(path, product.w.dtype)), args(product) {
     tile_rows = max_rows(kernels, tile_width(std::min(args.w.cols, kOutputs)));
     num_tiles = ceil_div(args.x.rows(), tile_rows);
@@ -210,13 +210,13 @@ void gemm_dx(Backend& backend, std::span<const GemmArgs> products, std::span<con
   int64_t parts = beside.empty() ? 0 : threads;
   int64_t bytes = 0;  // of a worker
   for (const GemmArgs& args : products) {
-    const Shares shares(path, threads, args);
+    const WorkSplit shares(path, threads, args);
     parts = std::max(parts, shares.num_parts());
     bytes = std::max(bytes, shares.chains_bytes(args.x.rows()) + shares.panel_bytes(args.w.dtype));
   }
   if (most_rows > 0) {
     parts = threads;
-    bytes = Shares::chains_bytes(most_rows) + Shares::panel_bytes(products[0].w.dtype);
+    bytes = WorkSplit::chains_bytes(most_rows) + WorkSplit::panel_bytes(products[0].w.dtype);
   }
   const Scratch::Mark mark(backend.scratch());
   char* memory = static_cast<char*>(backend.scratch().take(parts * bytes));
@@ -241,7 +241,7 @@ void gemm_dx(Backend& backend, std::span<const GemmArgs> products, std::span<con
     for (int64_t part = begin; part < end; ++part) {
       if (part % 2 == 0) do_items(items_each, worker);
       for (size_t i = 0; i < products.size(); ++i) {
-        const Shares shares(path, threads, products[i]);
+        const WorkSplit shares(path, threads, products[i]);
         if (part < shares.num_parts()) shares.run(part, dx[i], accumulate, memory + part * bytes);
       }
     }
