@@ -7,19 +7,19 @@
 namespace strata::model {
 namespace {
 
-std::span<const int32_t> tokens_of(const Pass& pass, const AdapterRun& run) {
+std::span<const int32_t> tokens_of(const Pass& pass, const AdapterSegment& run) {
   return pass.tokens.subspan(static_cast<size_t>(run.begin),
                              static_cast<size_t>(run.end - run.begin));
 }
 
-const LoraModule* module_of(const Pass& pass, const AdapterRun& run) {
+const LoraModule* module_of(const Pass& pass, const AdapterSegment& run) {
   if (run.adapter == nullptr) return nullptr;
   return run.adapter->find(-1, pass.is_mtp ? kMtpEmbedding : kEmbedding);
 }
 
 // h = round(scale * A[:, id]), [rows, r]; A is read from its masters, rounded as a panel copy would
 // be.
-TensorView gather_columns(Pass& pass, const AdapterRun& run, const LoraModule& module) {
+TensorView gather_columns(Pass& pass, const AdapterSegment& run, const LoraModule& module) {
   const TensorView h =
       pass.backend.scratch().take(pass.dtype(), {run.end - run.begin, module.spec.rank});
   ops::gather_columns(pass.backend, module.a, tokens_of(pass, run), module.scale, h);
@@ -38,7 +38,7 @@ void embedding_forward(Pass& pass, TensorView x) {
   ops::gather_rows(pass.backend, pass.weights.embedding(), pass.tokens, x);
   const float scale = embedding_scale(pass);
   if (scale != 1.0f) ops::scale(pass.backend, x, scale, x);
-  for (const AdapterRun& run : pass.rows.runs()) {
+  for (const AdapterSegment& run : pass.rows.runs()) {
     const LoraModule* module = module_of(pass, run);
     if (module == nullptr) continue;
     const Scratch::Mark mark(pass.backend.scratch());
@@ -60,7 +60,7 @@ void embedding_backward(Pass& pass, TensorView d) {
     ops::scale(pass.backend, d, scale, scaled);
     d = scaled;
   }
-  for (const AdapterRun& run : pass.rows.runs()) {
+  for (const AdapterSegment& run : pass.rows.runs()) {
     const LoraModule* module = module_of(pass, run);
     if (module == nullptr || !pass.adapter_gradients || !run.adapter->trains()) continue;
     const Scratch::Mark mark(pass.backend.scratch());

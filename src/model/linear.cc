@@ -8,7 +8,7 @@
 namespace strata::model {
 namespace {
 
-const LoraModule* find_module(const AdapterRun& run, int64_t layer, int target) {
+const LoraModule* find_module(const AdapterSegment& run, int64_t layer, int target) {
   return run.adapter == nullptr ? nullptr : run.adapter->find(layer, target);
 }
 
@@ -58,7 +58,7 @@ double attention_flops(const Pass& pass, const BlockWork& work) {
 
 int64_t largest_rank(const RowGroups& rows, int64_t layer, int target) {
   int64_t rank = 0;
-  for (const AdapterRun& run : rows.runs()) {
+  for (const AdapterSegment& run : rows.runs()) {
     const LoraModule* module = find_module(run, layer, target);
     if (module != nullptr) rank = std::max(rank, module->spec.rank);
   }
@@ -76,7 +76,7 @@ void linear_forward(Pass& pass, const RowGroups& rows, const LinearWeights& line
   }
   std::vector<ops::RunProduct>& products = pass.lists.products;
   products.clear();
-  for (const AdapterRun& run : rows.runs()) {
+  for (const AdapterSegment& run : rows.runs()) {
     const LoraModule* module = find_module(run, linear.layer, linear.target);
     if (module == nullptr) continue;
     products.push_back(
@@ -102,18 +102,18 @@ struct LowRankBackward {
   const LinearWeights& linear;
   TensorView x, h, dy, d_h;
 
-  [[nodiscard]] TensorView d_h_of(const AdapterRun& run, const LoraModule& module) const {
+  [[nodiscard]] TensorView d_h_of(const AdapterSegment& run, const LoraModule& module) const {
     return d_h.slice_cols(0, module.spec.rank).slice_rows(run.begin, run.end);
   }
 
   // y += h B^T, h = scale * x A^T  =>  d(x A^T) = scale * dy B
-  void list_input(const AdapterRun& run, const LoraModule& module) const {
+  void list_input(const AdapterSegment& run, const LoraModule& module) const {
     pass.lists.low_rank_inputs.push_back(
         {.x = dy.slice_rows(run.begin, run.end), .w = module.b_panel, .scale = module.scale});
     pass.lists.low_rank_d_h.push_back(d_h_of(run, module));
   }
 
-  void list_gradients(const AdapterRun& run, const LoraModule& module) const {
+  void list_gradients(const AdapterSegment& run, const LoraModule& module) const {
     if (!pass.adapter_gradients || !run.adapter->trains()) return;
     const std::span<const int64_t> ends = rows.ends_of(run);
     pass.lists.low_rank_gradients.push_back(
@@ -134,7 +134,7 @@ struct LowRankBackward {
     lists.low_rank_inputs.clear();
     lists.low_rank_d_h.clear();
     lists.low_rank_gradients.clear();
-    for (const AdapterRun& run : rows.runs()) {
+    for (const AdapterSegment& run : rows.runs()) {
       const LoraModule* module = find_module(run, linear.layer, linear.target);
       if (module == nullptr) continue;
       lists.low_rank.push_back({.begin = run.begin,

@@ -12,7 +12,7 @@
 
 namespace strata::model {
 
-struct AdapterRun {
+struct AdapterSegment {
   int64_t begin = 0;
   int64_t end = 0;
   LoraAdapter* adapter = nullptr;  // null: the base model
@@ -34,10 +34,10 @@ class RowGroups {
     if (num_rows == 0) return;
     const int64_t begin = num_rows_total();
     if (runs_.empty() || runs_.back().adapter != adapter) {
-      for (const AdapterRun& run : runs_) distinct_ = distinct_ && run.adapter != adapter;
+      for (const AdapterSegment& run : runs_) distinct_ = distinct_ && run.adapter != adapter;
       runs_.push_back({begin, begin, adapter, static_cast<int64_t>(relative_ends_.size()), 0});
     }
-    AdapterRun& run = runs_.back();
+    AdapterSegment& run = runs_.back();
     run.end += num_rows;
     ++run.num_ends;
     ends_.push_back(begin + num_rows);
@@ -45,7 +45,7 @@ class RowGroups {
     longest_run_ = std::max(longest_run_, run.end - run.begin);
   }
   [[nodiscard]] int64_t num_rows_total() const { return ends_.empty() ? 0 : ends_.back(); }
-  [[nodiscard]] std::span<const AdapterRun> runs() const { return runs_; }
+  [[nodiscard]] std::span<const AdapterSegment> runs() const { return runs_; }
   // Whether `workers` workers do better with a run each than with all runs in turn, each cut among
   // them: no run is more than a worker's share, and no two write the same adapter's gradients.
   [[nodiscard]] bool divides_over(int workers) const {
@@ -54,13 +54,13 @@ class RowGroups {
   // End rows of all sequences.
   [[nodiscard]] std::span<const int64_t> ends() const { return ends_; }
   // End rows of a run's sequences, counted from the run's first row.
-  [[nodiscard]] std::span<const int64_t> ends_of(const AdapterRun& run) const {
+  [[nodiscard]] std::span<const int64_t> ends_of(const AdapterSegment& run) const {
     return std::span(relative_ends_)
         .subspan(static_cast<size_t>(run.first_end), static_cast<size_t>(run.num_ends));
   }
 
  private:
-  std::vector<AdapterRun> runs_;
+  std::vector<AdapterSegment> runs_;
   std::vector<int64_t> ends_;
   std::vector<int64_t> relative_ends_;
   int64_t longest_run_ = 0;

@@ -5,7 +5,7 @@
 namespace strata::model {
 namespace {
 
-const LoraModule* find_module(const AdapterRun& run, const BlockContext& context, int key) {
+const LoraModule* find_module(const AdapterSegment& run, const BlockContext& context, int key) {
   if (run.adapter == nullptr) return nullptr;
   return run.adapter->find(context.layer, context.param(key).target);
 }
@@ -38,7 +38,7 @@ struct Group {
   void times_a(TensorView x, TensorView h) const {
     std::vector<ops::RunProduct>& products = pass.lists.products;
     products.clear();
-    for (const AdapterRun& run : pass.rows.runs()) {
+    for (const AdapterSegment& run : pass.rows.runs()) {
       const LoraModule* module = find_module(run, context, key);
       if (module == nullptr) continue;
       products.push_back(
@@ -48,7 +48,7 @@ struct Group {
   }
   // d(x A^T) = scale * dy B
   void times_b(TensorView dy, TensorView d_h) const {
-    for (const AdapterRun& run : pass.rows.runs()) {
+    for (const AdapterSegment& run : pass.rows.runs()) {
       const LoraModule* module = find_module(run, context, key);
       if (module == nullptr) continue;
       ops::gemm_dx(
@@ -61,7 +61,7 @@ struct Group {
   [[nodiscard]] std::span<const ops::LowRankRun> low_rank(TensorView h, bool by_b) const {
     std::vector<ops::LowRankRun>& runs = pass.lists.low_rank;
     runs.clear();
-    for (const AdapterRun& run : pass.rows.runs()) {
+    for (const AdapterSegment& run : pass.rows.runs()) {
       const LoraModule* module = find_module(run, context, key);
       if (module == nullptr) continue;
       runs.push_back({.begin = run.begin,
@@ -74,7 +74,7 @@ struct Group {
 };
 
 // d_a += per sequence and group: d_h_g^T x_g. d_h [T, G R] with groups `rank_stride` apart.
-void a_gradient(Pass& pass, const AdapterRun& run, const LoraModule& module, int64_t num_groups,
+void a_gradient(Pass& pass, const AdapterSegment& run, const LoraModule& module, int64_t num_groups,
                 TensorView x, TensorView d_h) {
   const int64_t inputs = x.cols() / num_groups;
   const int64_t rank_stride = d_h.cols() / num_groups;
@@ -92,7 +92,7 @@ void a_gradient(Pass& pass, const AdapterRun& run, const LoraModule& module, int
   }
 }
 
-bool trains(const Pass& pass, const AdapterRun& run, const LoraModule* module) {
+bool trains(const Pass& pass, const AdapterSegment& run, const LoraModule* module) {
   return module != nullptr && pass.adapter_gradients && run.adapter->trains();
 }
 
@@ -136,7 +136,7 @@ void grouped_backward(Pass& pass, const BlockContext& context, const GroupedLine
       group.times_a(x_g, h);
       group.times_b(dy_g, d_h_g);
     }
-    for (const AdapterRun& run : pass.rows.runs()) {
+    for (const AdapterSegment& run : pass.rows.runs()) {
       const LoraModule* module = find_module(run, context, grouped.key);
       if (!trains(pass, run, module)) continue;
       ops::gemm_dw(pass.backend, dy_g.slice_rows(run.begin, run.end),
@@ -151,7 +151,7 @@ void grouped_backward(Pass& pass, const BlockContext& context, const GroupedLine
     ops::gemm_dx(pass.backend, {.x = dy_g, .w = group.weight, .runs = group.low_rank(d_h_g, false)},
                  group.part(dx, inputs));
   }
-  for (const AdapterRun& run : pass.rows.runs()) {
+  for (const AdapterSegment& run : pass.rows.runs()) {
     const LoraModule* module = find_module(run, context, grouped.key);
     if (trains(pass, run, module)) a_gradient(pass, run, *module, grouped.num_groups, x, d_h);
   }

@@ -26,7 +26,7 @@ struct Heads {
   }
 };
 
-const LoraModule* find_module(const AdapterRun& run, const BlockContext& context) {
+const LoraModule* find_module(const AdapterSegment& run, const BlockContext& context) {
   if (run.adapter == nullptr) return nullptr;
   return run.adapter->find(context.layer, context.param(kMlaKvB).target);
 }
@@ -50,7 +50,7 @@ void times_a(Pass& pass, const BlockContext& context, TensorView x, TensorView h
   const int64_t num_heads = x.shape[1];
   std::vector<ops::RunProduct>& products = pass.lists.products;
   products.clear();
-  for (const AdapterRun& run : pass.rows.runs()) {
+  for (const AdapterSegment& run : pass.rows.runs()) {
     const LoraModule* module = find_module(run, context);
     if (module == nullptr) continue;
     products.push_back({.begin = run.begin * num_heads,
@@ -62,7 +62,8 @@ void times_a(Pass& pass, const BlockContext& context, TensorView x, TensorView h
 }
 
 // Rows of one run and the columns that the run's rank fills, of head `head`.
-TensorView run_part(TensorView h, const AdapterRun& run, const LoraModule& module, int64_t head) {
+TensorView run_part(TensorView h, const AdapterSegment& run, const LoraModule& module,
+                    int64_t head) {
   return head_cols(h, head, 0, module.spec.rank).slice_rows(run.begin, run.end);
 }
 
@@ -71,7 +72,7 @@ enum class Side : uint8_t { kKeys, kValues };
 // h[:, head] = scale * y B of the head's key or value rows. y [T, P or U].
 void times_b(Pass& pass, const BlockContext& context, const Heads& heads, Side side, int64_t head,
              TensorView y, TensorView h) {
-  for (const AdapterRun& run : pass.rows.runs()) {
+  for (const AdapterSegment& run : pass.rows.runs()) {
     const LoraModule* module = find_module(run, context);
     if (module == nullptr) continue;
     const PanelView b = side == Side::kKeys ? heads.keys(module->b_panel, head)
@@ -88,7 +89,7 @@ std::span<const ops::LowRankRun> low_rank_runs(Pass& pass, const BlockContext& c
                                                Side side) {
   std::vector<ops::LowRankRun>& low_rank = pass.lists.low_rank;
   low_rank.clear();
-  for (const AdapterRun& run : pass.rows.runs()) {
+  for (const AdapterSegment& run : pass.rows.runs()) {
     const LoraModule* module = find_module(run, context);
     if (module == nullptr) continue;
     PanelView w = module->a_panel;
@@ -105,8 +106,8 @@ std::span<const ops::LowRankRun> low_rank_runs(Pass& pass, const BlockContext& c
 }
 
 // d_a += per sequence: h_q^T d_q, then d_h_c^T c.
-void a_gradient(Pass& pass, const AdapterRun& run, const LoraModule& module, const HeadLowRank& h,
-                TensorView d_q, TensorView latent_context) {
+void a_gradient(Pass& pass, const AdapterSegment& run, const LoraModule& module,
+                const HeadLowRank& h, TensorView d_q, TensorView latent_context) {
   const int64_t num_heads = d_q.shape[1];
   const int64_t rank = module.spec.rank;
   int64_t begin = 0;
@@ -245,7 +246,7 @@ void kv_b_gradients(Pass& pass, const BlockContext& context, TensorView q_raw, T
       ops::gemm_dw(pass.backend, terms.d_context, terms.context, pass.rows.ends(),
                    values(d_weight, n));
     }
-    for (const AdapterRun& run : pass.rows.runs()) {
+    for (const AdapterSegment& run : pass.rows.runs()) {
       const LoraModule* module = find_module(run, context);
       if (module == nullptr || !pass.adapter_gradients || !run.adapter->trains()) continue;
       ops::gemm_dw(pass.backend, terms.q.slice_rows(run.begin, run.end),
@@ -256,7 +257,7 @@ void kv_b_gradients(Pass& pass, const BlockContext& context, TensorView q_raw, T
                    values(module->d_b, n));
     }
   }
-  for (const AdapterRun& run : pass.rows.runs()) {
+  for (const AdapterSegment& run : pass.rows.runs()) {
     const LoraModule* module = find_module(run, context);
     if (module == nullptr || !pass.adapter_gradients || !run.adapter->trains()) continue;
     a_gradient(pass, run, *module, h, d_q, latent_context);
