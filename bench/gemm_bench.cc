@@ -196,7 +196,7 @@ void forward(Bench& bench, const MatrixShape& shape, int64_t tokens, int64_t ran
   bench.row(fmt::format("{} {} T={} N={} K={}{}", decode ? "decode" : "forward", shape.name, tokens,
                         shape.outputs, shape.inputs, rank > 0 ? fmt::format(" r={}", rank) : ""),
             2 * macs, decode ? bytes : 0, [&] {
-              const LowRankRun run{.begin = 0, .end = tokens, .x = h, .w = low.next()};
+              const LowRankSegment run{.begin = 0, .end = tokens, .x = h, .w = low.next()};
               gemm(bench.backend(),
                    {.x = x, .w = weights.next(), .runs = {&run, rank > 0 ? 1u : 0u}}, y);
             });
@@ -214,7 +214,7 @@ void input_gradient(Bench& bench, const MatrixShape& shape, int64_t tokens, int6
   bench.row(fmt::format("dx {} T={} N={} K={}{}", shape.name, tokens, shape.outputs, shape.inputs,
                         rank > 0 ? fmt::format(" r={}", rank) : ""),
             2 * macs, 0, [&] {
-              const LowRankRun run{.begin = 0, .end = tokens, .x = dh, .w = low.next()};
+              const LowRankSegment run{.begin = 0, .end = tokens, .x = dh, .w = low.next()};
               gemm_dx(bench.backend(),
                       {.x = dy, .w = weights.next(), .runs = {&run, rank > 0 ? 1u : 0u}}, dx);
             });

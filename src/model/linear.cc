@@ -68,13 +68,13 @@ int64_t largest_rank(const RowGroups& rows, int64_t layer, int target) {
 void linear_forward(Pass& pass, const RowGroups& rows, const LinearWeights& linear, TensorView x,
                     TensorView add, TensorView h, TensorView y) {
   const Scratch::Mark mark(pass.backend.scratch());
-  std::vector<ops::LowRankRun>& low_rank = pass.lists.low_rank;
+  std::vector<ops::LowRankSegment>& low_rank = pass.lists.low_rank;
   low_rank.clear();
   if (h.empty()) {
     const int64_t rank = largest_rank(rows, linear.layer, linear.target);
     if (rank > 0) h = pass.backend.scratch().take(pass.dtype(), {x.rows(), rank});
   }
-  std::vector<ops::RunProduct>& products = pass.lists.products;
+  std::vector<ops::SegmentProduct>& products = pass.lists.products;
   products.clear();
   for (const AdapterSegment& run : rows.runs()) {
     const LoraModule* module = find_module(run, linear.layer, linear.target);

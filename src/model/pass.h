@@ -86,8 +86,8 @@ struct LayerSaves {
 struct PassLists {
   std::vector<SavedCost> saved;  // by layer and tag, where the pass is counted
   LayerSaves saves;
-  std::vector<ops::RunProduct> products;
-  std::vector<ops::LowRankRun> low_rank;
+  std::vector<ops::SegmentProduct> products;
+  std::vector<ops::LowRankSegment> low_rank;
   // Of a linear's backward: a product for each adapter's rows, its output, and two gradients each.
   std::vector<ops::GemmArgs> low_rank_inputs;
   std::vector<TensorView> low_rank_d_h;

@@ -24,7 +24,7 @@ void check_product(const GemmArgs& args, int64_t summed, int64_t made, const Ten
   CHECK(is_float(out.dtype), out.dtype);
 }
 
-void check_run(const LowRankRun& run, const GemmArgs& args, int64_t previous_end) {
+void check_run(const LowRankSegment& run, const GemmArgs& args, int64_t previous_end) {
   check_weights(run.w);
   CHECK(run.begin >= previous_end && run.end >= run.begin && run.end <= args.x.rows(), run.begin,
         run.end, previous_end, args.x.rows());
@@ -44,7 +44,7 @@ void check_gemm(const GemmArgs& args, const TensorView& y) {
     CHECK(is_float(args.add.dtype), args.add.dtype);
   }
   int64_t end = 0;
-  for (const LowRankRun& run : args.runs) {
+  for (const LowRankSegment& run : args.runs) {
     check_run(run, args, end);
     CHECK(run.w.rows == args.w.rows && run.w.cols == run.x.cols(), run.w.rows, run.w.cols);
     CHECK(run.w.width == args.w.width, run.w.width, args.w.width);
@@ -58,7 +58,7 @@ void check_gemm_dx(const GemmArgs& args, const TensorView& dx, bool accumulate) 
   CHECK(args.bias.empty() && args.add.empty());
   CHECK(!accumulate || (dx.dtype == DType::kF32 && args.scale == 1.0f), dx.dtype, args.scale);
   int64_t end = 0;
-  for (const LowRankRun& run : args.runs) {
+  for (const LowRankSegment& run : args.runs) {
     check_run(run, args, end);
     CHECK(run.w.rows == run.x.cols() && run.w.cols == args.w.cols, run.w.rows, run.w.cols);
     end = run.end;
@@ -107,10 +107,10 @@ void gemm_list(Backend& backend, std::span<const GemmArgs> products, std::span<c
   if (!products.empty()) cpu::gemm(backend, products, y, most_rows);
 }
 
-void gemm_runs(Backend& backend, TensorView x, std::span<const RunProduct> runs, TensorView y) {
+void gemm_runs(Backend& backend, TensorView x, std::span<const SegmentProduct> runs, TensorView y) {
   CHECK(y.rows() == x.rows() && is_float(y.dtype), y.rows(), x.rows(), y.dtype);
   int64_t end = 0;
-  for (const RunProduct& run : runs) {
+  for (const SegmentProduct& run : runs) {
     check_weights(run.w);
     CHECK(run.begin >= end && run.end >= run.begin && run.end <= x.rows(), run.begin, run.end, end,
           x.rows());

@@ -23,7 +23,7 @@ namespace strata::ops {
 
 // Rows [begin, end) of the batch continue their accumulators with x W^T (gemm) or x W (gemm_dx).
 // Runs are disjoint and ascending; rows outside every run have no low-rank term.
-struct LowRankRun {
+struct LowRankSegment {
   int64_t begin = 0;
   int64_t end = 0;
   TensorView x;  // gemm: [T, R] (rows of the same batch, only begin..end are read); gemm_dx: [T, R]
@@ -33,7 +33,7 @@ struct LowRankRun {
 struct GemmArgs {
   TensorView x;  // gemm: [T, K]; gemm_dx: dy [T, N]; row_stride may exceed the width
   PanelView w;   // [N, K]
-  std::span<const LowRankRun> runs = {};
+  std::span<const LowRankSegment> runs = {};
   float scale = 1.0f;    // applied to the finished accumulator
   TensorView bias = {};  // gemm only: [N] f32, or empty; added after scale
   TensorView add = {};   // [T, N] f32 or bf16, or empty; added last (the residual): add + value
@@ -43,7 +43,7 @@ struct GemmArgs {
 void gemm(Backend& backend, const GemmArgs& args, TensorView y);
 
 // The product of one run of rows in gemm_runs.
-struct RunProduct {
+struct SegmentProduct {
   int64_t begin = 0;
   int64_t end = 0;
   PanelView w;         // [N, K] of this run (LoRA A)
@@ -53,7 +53,7 @@ struct RunProduct {
 // Rows [begin, end) and columns [0, N) of y become scale * x w^T, for every run in one parallel
 // region: what gemm gives run by run, to the bit, but short runs share the threads. Runs are
 // disjoint and ascending; the rest of y is left alone.
-void gemm_runs(Backend& backend, TensorView x, std::span<const RunProduct> runs, TensorView y);
+void gemm_runs(Backend& backend, TensorView x, std::span<const SegmentProduct> runs, TensorView y);
 
 // A gemm_dw (below) of many.
 struct GemmDwArgs {

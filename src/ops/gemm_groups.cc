@@ -24,7 +24,7 @@ void list_products(const GemmGroupsArgs& all, TensorView y, GemmGroupsLists& lis
     if (group.begin == group.end) continue;
     const size_t first = lists.runs.size();
     for (; next < all.runs.size() && all.runs[next].begin < group.end; ++next) {
-      const LowRankRun& run = all.runs[next];
+      const LowRankSegment& run = all.runs[next];
       CHECK(run.begin >= group.begin && run.end <= group.end, run.begin, run.end, group.begin,
             group.end);
       lists.runs.push_back({.begin = run.begin - group.begin,

@@ -19,14 +19,14 @@ struct GemmGroup {
 struct GemmGroupsLists {
   std::vector<GemmArgs> products;
   std::vector<TensorView> outputs;
-  std::vector<LowRankRun> runs;
+  std::vector<LowRankSegment> runs;
 };
 
 struct GemmGroupsArgs {
-  TensorView x;                           // [n, K]; of a dx: dy [n, N]
-  std::span<const GemmGroup> groups;      // disjoint, ascending, equal shapes
-  std::span<const LowRankRun> runs = {};  // each inside one group
-  GemmGroupsLists* lists = nullptr;       // or none
+  TensorView x;                               // [n, K]; of a dx: dy [n, N]
+  std::span<const GemmGroup> groups;          // disjoint, ascending, equal shapes
+  std::span<const LowRankSegment> runs = {};  // each inside one group
+  GemmGroupsLists* lists = nullptr;           // or none
 };
 
 // Writes y [n, N], f32 or bf16.

@@ -52,8 +52,8 @@ struct Problem {
   }
   static int64_t tile(int64_t rank) { return rank > 32 ? 64 : rank > 16 ? 32 : 16; }
 
-  [[nodiscard]] std::vector<LowRankRun> runs() const {
-    std::vector<LowRankRun> out;
+  [[nodiscard]] std::vector<LowRankSegment> runs() const {
+    std::vector<LowRankSegment> out;
     for (size_t r = 0; r < spec.runs.size(); ++r) {
       out.push_back({.begin = spec.runs[r].begin,
                      .end = spec.runs[r].end,
@@ -99,7 +99,7 @@ TEST(GemmDx, MatchesSumsInDouble) {
                        " width " + std::to_string(width) + " tokens " + std::to_string(c.tokens) +
                        " inputs " + std::to_string(c.inputs));
           const Problem problem(backend, c, dtype, width);
-          const std::vector<LowRankRun> runs = problem.runs();
+          const std::vector<LowRankSegment> runs = problem.runs();
           const GemmArgs args = {
               .x = problem.dy, .w = problem.w.panel, .runs = runs, .scale = c.scale};
           const int64_t terms = 2 * c.outputs + 2 * 64 + 3;
@@ -172,8 +172,8 @@ TEST(GemmDx, BitsDependOnTheRowOnly) {
         const Buffer h = take_rows(dh, index);
         const auto count = static_cast<int64_t>(index.size());
         Buffer dx(DType::kBF16, {count, kInputs});
-        const LowRankRun runs[] = {{.begin = 0, .end = cut, .x = h, .w = a.panel},
-                                   {.begin = cut, .end = count, .x = h, .w = a.panel}};
+        const LowRankSegment runs[] = {{.begin = 0, .end = cut, .x = h, .w = a.panel},
+                                       {.begin = cut, .end = count, .x = h, .w = a.panel}};
         gemm_dx(on, {.x = x, .w = w.panel, .runs = runs}, dx);
         return dx;
       };
@@ -265,7 +265,7 @@ TEST(GemmDx, BlockedIsASumOfChains) {
           const Weight w(backend, dtype, outputs, kInputs, 64, 2);
           const Weight a(backend, dtype, kRank, kInputs, 16, 3);
           const Buffer low = random_buffer(dtype, {kTokens, kRank}, {.seed = 4});
-          const LowRankRun run = {.begin = 2, .end = 7, .x = low, .w = a.panel};
+          const LowRankSegment run = {.begin = 2, .end = 7, .x = low, .w = a.panel};
           Buffer got = random_buffer(DType::kF32, {kTokens, kInputs}, {.seed = 5});
           Buffer want = got;
           gemm_dx_blocked(backend, {.x = dy, .w = w.panel, .runs = {&run, 1}}, got, accumulate);

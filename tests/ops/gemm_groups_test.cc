@@ -16,7 +16,7 @@ struct Groups {
   Weight a, b;
   Buffer h;
   std::vector<GemmGroup> list;
-  std::vector<LowRankRun> runs;
+  std::vector<LowRankSegment> runs;
 
   // 0 to 20, none, 20 to 21, a gap, 30 to 61; the last has a low-rank term in its middle.
   Groups(Backend& backend, DType dtype, bool forward)
@@ -61,7 +61,7 @@ TEST_P(GemmGroups, AreOneProductEach) {
       for (const GemmGroup& group : groups.list) {
         // Row by row: a row's bits depend on no other.
         for (int64_t row = group.begin; row < group.end; ++row) {
-          std::vector<LowRankRun> own;
+          std::vector<LowRankSegment> own;
           if (row >= 35 && row < 50) {
             own.push_back({0, 1, groups.h.view().slice_rows(row, row + 1), groups.runs[0].w});
           }

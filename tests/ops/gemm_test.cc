@@ -81,8 +81,8 @@ struct Problem {
     }
   }
 
-  [[nodiscard]] std::vector<LowRankRun> runs() const {
-    std::vector<LowRankRun> out;
+  [[nodiscard]] std::vector<LowRankSegment> runs() const {
+    std::vector<LowRankSegment> out;
     for (size_t r = 0; r < spec.runs.size(); ++r) {
       out.push_back({.begin = spec.runs[r].begin,
                      .end = spec.runs[r].end,
@@ -120,7 +120,7 @@ struct Problem {
 
   [[nodiscard]] Buffer run(Backend& backend, DType out) const {
     Buffer y(out, {spec.tokens, spec.outputs}, spec.outputs + spec.stride);
-    const std::vector<LowRankRun> low = runs();
+    const std::vector<LowRankSegment> low = runs();
     gemm(backend,
          {.x = x,
           .w = w.panel,
@@ -173,7 +173,7 @@ TEST(Gemm, BitsDependOnTheRowOnly) {
         const Buffer h = take_rows(low_x, index);
         const auto count = static_cast<int64_t>(index.size());
         Buffer y(DType::kF32, {count, whole.outputs});
-        std::vector<LowRankRun> runs;
+        std::vector<LowRankSegment> runs;
         cuts.push_back(count);
         int64_t begin = 0;
         for (const int64_t cut : cuts) {
@@ -232,7 +232,7 @@ TEST(Gemm, RunsTogetherAreRunsAlone) {
       const Buffer x = random_buffer(dtype, {kTokens, kInputs}, {.seed = 1});
       std::vector<Weight> weights;
       weights.reserve(std::size(specs));
-      std::vector<RunProduct> runs;
+      std::vector<SegmentProduct> runs;
       Buffer want = filled_buffer(dtype, {kTokens, kWidest}, 7.0);
       for (const Spec& spec : specs) {
         weights.emplace_back(backend, dtype, spec.rank, kInputs, spec.width, 9 + spec.rank);

@@ -75,7 +75,7 @@ struct Backward {
   void projection(MoeKey key, TensorView dy, TensorView d_x, bool accumulate) const {
     Scratch& scratch = pass.backend.scratch();
     const Scratch::Mark mark(scratch);
-    std::vector<ops::LowRankRun>& low_rank = pass.lists.expert_rows.low_rank;
+    std::vector<ops::LowRankSegment>& low_rank = pass.lists.expert_rows.low_rank;
     low_rank.clear();
     int64_t rank = 0;
     for (const ExpertSegment& run : pass.lists.expert_rows.runs()) {
@@ -141,9 +141,9 @@ ExpertLoraH take_expert_lora_h(Pass& pass, const BlockContext& context) {
 
 void expert_forward(Pass& pass, const BlockContext& context, MoeKey key, const ExpertLoraH& lora_h,
                     TensorView x, TensorView y) {
-  std::vector<ops::LowRankRun>& low_rank = pass.lists.expert_rows.low_rank;
-  std::vector<ops::RunProduct>& own = pass.lists.expert_rows.products;
-  std::vector<ops::RunProduct>& shared = pass.lists.products;
+  std::vector<ops::LowRankSegment>& low_rank = pass.lists.expert_rows.low_rank;
+  std::vector<ops::SegmentProduct>& own = pass.lists.expert_rows.products;
+  std::vector<ops::SegmentProduct>& shared = pass.lists.products;
   y = pass.unknown(y);
   if (y.empty() && std::all_of(lora_h.h.begin(), lora_h.h.end(),
                                [&](TensorView h) { return h.empty() || pass.known(h); })) {

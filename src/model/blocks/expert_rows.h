@@ -46,8 +46,8 @@ class ExpertRows {
 
   // Lists for products, reused.
   std::vector<ops::GemmGroup> groups;
-  std::vector<ops::LowRankRun> low_rank;
-  std::vector<ops::RunProduct> products;
+  std::vector<ops::LowRankSegment> low_rank;
+  std::vector<ops::SegmentProduct> products;
   ops::GemmGroupsLists group_lists;
 
  private:

@@ -36,7 +36,7 @@ struct Group {
 
   // h = scale * x A^T
   void times_a(TensorView x, TensorView h) const {
-    std::vector<ops::RunProduct>& products = pass.lists.products;
+    std::vector<ops::SegmentProduct>& products = pass.lists.products;
     products.clear();
     for (const AdapterSegment& run : pass.rows.runs()) {
       const LoraModule* module = find_module(run, context, key);
@@ -58,8 +58,8 @@ struct Group {
     }
   }
   // The low-rank terms: rows of h times B of the group, or of d_h times A.
-  [[nodiscard]] std::span<const ops::LowRankRun> low_rank(TensorView h, bool by_b) const {
-    std::vector<ops::LowRankRun>& runs = pass.lists.low_rank;
+  [[nodiscard]] std::span<const ops::LowRankSegment> low_rank(TensorView h, bool by_b) const {
+    std::vector<ops::LowRankSegment>& runs = pass.lists.low_rank;
     runs.clear();
     for (const AdapterSegment& run : pass.rows.runs()) {
       const LoraModule* module = find_module(run, context, key);

@@ -48,7 +48,7 @@ TensorView take_low_rank(Pass& pass, const BlockContext& context) {
 // h = scale * x A^T for every token and head. x [T, N, C], h [T, N, R].
 void times_a(Pass& pass, const BlockContext& context, TensorView x, TensorView h) {
   const int64_t num_heads = x.shape[1];
-  std::vector<ops::RunProduct>& products = pass.lists.products;
+  std::vector<ops::SegmentProduct>& products = pass.lists.products;
   products.clear();
   for (const AdapterSegment& run : pass.rows.runs()) {
     const LoraModule* module = find_module(run, context);
@@ -84,10 +84,10 @@ void times_b(Pass& pass, const BlockContext& context, const Heads& heads, Side s
 }
 
 // The low-rank terms of one head: h times A, or h times the head's rows of B.
-std::span<const ops::LowRankRun> low_rank_runs(Pass& pass, const BlockContext& context,
-                                               int64_t head, TensorView h, const Heads* b_heads,
-                                               Side side) {
-  std::vector<ops::LowRankRun>& low_rank = pass.lists.low_rank;
+std::span<const ops::LowRankSegment> low_rank_runs(Pass& pass, const BlockContext& context,
+                                                   int64_t head, TensorView h, const Heads* b_heads,
+                                                   Side side) {
+  std::vector<ops::LowRankSegment>& low_rank = pass.lists.low_rank;
   low_rank.clear();
   for (const AdapterSegment& run : pass.rows.runs()) {
     const LoraModule* module = find_module(run, context);

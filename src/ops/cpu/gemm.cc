@@ -30,7 +30,7 @@ struct Forward {
   void add_runs(int64_t panel, Range rows, size_t first_run, float* acc) const {
     const int64_t width = args.w.width;
     for (size_t r = first_run; r < args.runs.size() && args.runs[r].begin < rows.end; ++r) {
-      const LowRankRun& run = args.runs[r];
+      const LowRankSegment& run = args.runs[r];
       const int64_t begin = std::max(run.begin, rows.begin);
       const int64_t end = std::min(run.end, rows.end);
       if (begin >= end) continue;
@@ -216,20 +216,20 @@ void gemm(Backend& backend, std::span<const GemmArgs> products, std::span<const 
   });
 }
 
-void gemm_runs(Backend& backend, const TensorView& x, std::span<const RunProduct> runs,
+void gemm_runs(Backend& backend, const TensorView& x, std::span<const SegmentProduct> runs,
                const TensorView& y) {
   if (runs.empty()) return;
   const HostAccess access(backend.allocator());
   const GemmKernels& kernels = gemm_kernels(backend.path(), x.dtype);
   // A job is one panel over one tile of rows.
-  const auto num_tiles = [&](const RunProduct& run) {
+  const auto num_tiles = [&](const SegmentProduct& run) {
     return ceil_div(run.end - run.begin, max_rows(kernels, run.w.width));
   };
   int64_t num_jobs = 0;
-  for (const RunProduct& run : runs) num_jobs += num_tiles(run) * run.w.num_panels();
+  for (const SegmentProduct& run : runs) num_jobs += num_tiles(run) * run.w.num_panels();
   backend.pool().run(num_jobs, [&](int64_t begin, int64_t end, int) {
     int64_t first = 0;  // job of the run
-    for (const RunProduct& run : runs) {
+    for (const SegmentProduct& run : runs) {
       const int64_t tiles = num_tiles(run);
       const int64_t last = first + tiles * run.w.num_panels();
       const GemmArgs args = {.x = x, .w = run.w, .scale = run.scale};

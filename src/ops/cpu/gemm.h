@@ -10,7 +10,7 @@ namespace strata::ops::cpu {
 // what these products need.
 void gemm(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> y,
           int64_t most_rows = 0);
-void gemm_runs(Backend& backend, const TensorView& x, std::span<const RunProduct> runs,
+void gemm_runs(Backend& backend, const TensorView& x, std::span<const SegmentProduct> runs,
                const TensorView& y);
 void gemm_dx(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> dx,
              bool accumulate, std::span<const GemmDwArgs> beside = {}, int64_t most_rows = 0);

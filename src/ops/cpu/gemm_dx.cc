@@ -123,7 +123,7 @@ struct Backward {
     const int64_t width = tile_width(columns.size());
     if (accumulate) load_chains(rows, columns, width);
     add_product(args.x, args.w, rows, rows.begin, columns, after, !accumulate);
-    for (const LowRankRun& run : args.runs) {
+    for (const LowRankSegment& run : args.runs) {
       const Range part = {std::max(run.begin, rows.begin), std::min(run.end, rows.end)};
       if (part.begin < part.end) {
         add_product(run.x, run.w, part, rows.begin, columns, -1, false);
