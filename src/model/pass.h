@@ -92,7 +92,7 @@ struct PassLists {
   std::vector<ops::GemmArgs> low_rank_inputs;
   std::vector<TensorView> low_rank_d_h;
   std::vector<ops::GemmDwArgs> low_rank_gradients;
-  std::vector<ops::CacheRun> cache_runs;
+  std::vector<ops::CacheSegment> cache_runs;
   std::vector<ops::AttentionSegment> segments;
   std::vector<ops::KvRange> ranges;
   std::vector<size_t> range_ends;  // of each sequence

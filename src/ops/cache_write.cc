@@ -4,8 +4,8 @@
 
 namespace strata::ops {
 
-void cache_write(Backend& backend, TensorView x, std::span<const CacheRun> runs) {
-  for (const CacheRun& run : runs) {
+void cache_write(Backend& backend, TensorView x, std::span<const CacheSegment> runs) {
+  for (const CacheSegment& run : runs) {
     CHECK(0 <= run.begin && run.begin <= run.end && run.end <= x.rows(), run.begin, run.end,
           x.rows());
     CHECK(run.to != nullptr || run.begin == run.end || backend.is_counting());

@@ -10,13 +10,13 @@
 namespace strata::ops {
 
 // Rows [begin, end) of x go to `to`, one behind the other.
-struct CacheRun {
+struct CacheSegment {
   int64_t begin = 0;
   int64_t end = 0;
   void* to = nullptr;
 };
 
 // x [T, width] of any type; a row takes width elements in the cache. Runs write apart.
-void cache_write(Backend& backend, TensorView x, std::span<const CacheRun> runs);
+void cache_write(Backend& backend, TensorView x, std::span<const CacheSegment> runs);
 
 }  // namespace strata::ops

@@ -14,7 +14,7 @@ TEST(CacheWrite, RunsGoWhereTheyShould) {
     const Buffer x = random_buffer(dtype, {70, kWidth}, {.seed = 1, .row_stride = kWidth + 5});
     const auto out = run_everywhere([&](Backend& backend) {
       std::vector<Buffer> cache = {filled_buffer(dtype, {kPlaces, 8, kWidth}, 2)};
-      std::vector<CacheRun> runs;
+      std::vector<CacheSegment> runs;
       for (int64_t place = 0; place + 1 < kPlaces; ++place) {
         const int64_t begin = place * 6;
         runs.push_back({begin, begin + place % 5, cache[0].view().at(place).data});
@@ -36,7 +36,7 @@ TEST(CacheWrite, RefusesRowsThatAreNotThere) {
   Backend backend(choose_cpu_path(), 1);
   const Buffer x(DType::kF32, {3, 2});
   float to[8];
-  const CacheRun run = {2, 4, to};
+  const CacheSegment run = {2, 4, to};
   EXPECT_DEATH(cache_write(backend, x, {&run, 1}), "CHECK failed");
 }
 

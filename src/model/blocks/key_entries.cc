@@ -92,7 +92,7 @@ void store_entries(Pass& pass, const BlockContext& context, const EntryStore& st
   if (!pass.cached() || pass.backend.is_counting()) return;
   const int64_t each = pass.cache.page_size() / store.ratio;
   const int64_t bytes = row_bytes(store.rows);
-  std::vector<ops::CacheRun>& runs = pass.lists.cache_runs;
+  std::vector<ops::CacheSegment>& runs = pass.lists.cache_runs;
   runs.clear();
   int64_t row = 0;
   for (const PassSequence& sequence : pass.sequences) {
@@ -190,7 +190,7 @@ std::span<const ops::EntrySegment> entry_segments(Pass& pass, int64_t ratio) {
 void store_ring(Pass& pass, const BlockContext& context, TensorView keys, int64_t window) {
   if (pass.backend.is_counting()) return;
   const int64_t bytes = row_bytes(keys);
-  std::vector<ops::CacheRun>& runs = pass.lists.cache_runs;
+  std::vector<ops::CacheSegment>& runs = pass.lists.cache_runs;
   runs.clear();
   for (const PassSequence& sequence : pass.sequences) {
     if (sequence.kept.state == nullptr) continue;

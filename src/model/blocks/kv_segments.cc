@@ -17,7 +17,7 @@ struct Side {
   }
 
   // Lists where the sequence's new rows go: a run for each page.
-  void list_runs(const PassSequence& sequence, std::vector<ops::CacheRun>& runs) const {
+  void list_runs(const PassSequence& sequence, std::vector<ops::CacheSegment>& runs) const {
     for (int64_t row = sequence.begin; row < sequence.end;) {
       const int64_t position = sequence.first_position + row - sequence.begin;
       const int64_t in = position % page_size;
@@ -39,7 +39,7 @@ Side side_of(const Pass& pass, const BlockContext& context, TensorView x) {
 
 // x [T, .., width] goes to the pages.
 void store(Pass& pass, const Side& side, TensorView x) {
-  std::vector<ops::CacheRun>& runs = pass.lists.cache_runs;
+  std::vector<ops::CacheSegment>& runs = pass.lists.cache_runs;
   runs.clear();
   for (const PassSequence& sequence : pass.sequences) {
     if (!sequence.kept.pages.empty()) side.list_runs(sequence, runs);

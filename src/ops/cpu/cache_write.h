@@ -4,6 +4,6 @@
 
 namespace strata::ops::cpu {
 
-void cache_write(Backend& backend, TensorView x, std::span<const CacheRun> runs);
+void cache_write(Backend& backend, TensorView x, std::span<const CacheSegment> runs);
 
 }  // namespace strata::ops::cpu
