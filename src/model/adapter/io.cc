@@ -17,7 +17,7 @@
 namespace strata::model {
 namespace {
 
-struct Place {
+struct TargetPlace {
   int layer = -1;
   int target = 0;
   int64_t expert = -1;  // one of many in kPerExpert
@@ -26,13 +26,14 @@ struct Place {
 
 // What a path below the layer says of a target of routed experts: "mlp.experts.7.up_proj", or
 // "mlp.experts.w3" and "mlp.experts.up_proj" of all experts. Nothing when it is not this target's.
-std::optional<Place> expert_place(const LoraTarget& target, std::string_view tail, PeftForm form) {
+std::optional<TargetPlace> expert_place(const LoraTarget& target, std::string_view tail,
+                                        PeftForm form) {
   const std::string_view name = target.name();
   const std::string_view prefix =
       std::string_view(target.path).substr(0, target.path.size() - name.size());
   if (!tail.starts_with(prefix)) return std::nullopt;
   tail.remove_prefix(prefix.size());
-  Place place;
+  TargetPlace place;
   if (form == PeftForm::kStacked) {
     place.form = ExpertForm::kStacked;
     return tail == target.stacked ? std::optional(place) : std::nullopt;
@@ -71,7 +72,7 @@ bool is_of_mtp(const ModelConfig& config, const PeftModule& module) {
 
 // "model.layers.3.self_attn.q_proj" -> layer 3 and its target; nothing for a module that the model
 // lacks.
-std::optional<Place> place_of(const LayerTable& layers, const PeftModule& module) {
+std::optional<TargetPlace> place_of(const LayerTable& layers, const PeftModule& module) {
   std::string canonical = canonical_path(layers, module.module_path);
   std::string_view path = canonical;
   int layer = -1;
@@ -91,11 +92,11 @@ std::optional<Place> place_of(const LayerTable& layers, const PeftModule& module
   }
   const std::span<const LoraTarget> targets = layers.targets(layer);
   for (size_t t = 0; t < targets.size(); ++t) {
-    std::optional<Place> place;
+    std::optional<TargetPlace> place;
     if (targets[t].num_experts > 0) {
       place = expert_place(targets[t], path, module.form);
     } else if (path == targets[t].path) {
-      place = Place();
+      place = TargetPlace();
     }
     if (!place) continue;
     place->layer = layer;
@@ -169,7 +170,7 @@ void check_base_copy(Backend& backend, const LoadedModel& model, const PeftAdapt
 }
 
 // One module of the adapter and the modules of the file that make it up: one, or one an expert.
-struct Matched {
+struct MatchedModule {
   LoraModuleSpec spec;
   ExpertForm form = ExpertForm::kPerExpert;
   std::vector<const PeftModule*> sources;
@@ -207,7 +208,7 @@ void check_shapes(const LoraTarget& target, const PeftModule& module,
 }
 
 // Every expert is there, once, and all have one rank and scale.
-void check_experts(const LayerTable& layers, const Matched& item,
+void check_experts(const LayerTable& layers, const MatchedModule& item,
                    std::vector<std::string>& faults) {
   const std::string name = fmt::format("module '{}'", module_path(layers, item.spec));
   for (int64_t e = 0; e < std::ssize(item.sources); ++e) {
@@ -222,10 +223,10 @@ void check_experts(const LayerTable& layers, const Matched& item,
   }
 }
 
-std::vector<Matched> match_modules(const LoadedModel& model, const PeftAdapter& peft,
-                                   std::vector<std::string>& faults) {
+std::vector<MatchedModule> match_modules(const LoadedModel& model, const PeftAdapter& peft,
+                                         std::vector<std::string>& faults) {
   const LayerTable& layers = model.weights->layers();
-  std::vector<Matched> matched;
+  std::vector<MatchedModule> matched;
   std::map<std::pair<int, int>, size_t> places;  // {layer, target} -> matched
   bool lacks_mtp = false;
   for (const PeftModule& module : peft.modules()) {
@@ -259,7 +260,7 @@ std::vector<Matched> match_modules(const LoadedModel& model, const PeftAdapter& 
                          .form = place->form,
                          .sources = {}});
     }
-    Matched& item = matched[found->second];
+    MatchedModule& item = matched[found->second];
     const bool one_of_many = place->expert >= 0;
     if ((!added && (!one_of_many || item.form != place->form))) {
       faults.push_back(
@@ -273,7 +274,7 @@ std::vector<Matched> match_modules(const LoadedModel& model, const PeftAdapter& 
     item.sources.resize(static_cast<size_t>(target.num_experts));
     item.sources[static_cast<size_t>(place->expert)] = &module;
   }
-  for (const Matched& item : matched) {
+  for (const MatchedModule& item : matched) {
     const bool of_experts = target_of(layers, item.spec.layer, item.spec.target).num_experts > 0;
     if (of_experts && item.form == ExpertForm::kPerExpert) check_experts(layers, item, faults);
   }
@@ -281,12 +282,12 @@ std::vector<Matched> match_modules(const LoadedModel& model, const PeftAdapter& 
 }
 
 // gate and up of experts have either an A each or one together.
-void check_pairs(const LayerTable& layers, const std::vector<Matched>& matched,
+void check_pairs(const LayerTable& layers, const std::vector<MatchedModule>& matched,
                  std::vector<std::string>& faults) {
-  for (const Matched& whole : matched) {
+  for (const MatchedModule& whole : matched) {
     const LoraTarget& together = target_of(layers, whole.spec.layer, whole.spec.target);
     if (together.num_halves == 1) continue;
-    for (const Matched& item : matched) {
+    for (const MatchedModule& item : matched) {
       const LoraTarget& single = target_of(layers, item.spec.layer, item.spec.target);
       const bool is_half = single.num_halves == 1 && !single.stacked.empty() &&
                            together.stacked.find(single.stacked) != std::string_view::npos;
@@ -319,7 +320,7 @@ std::string name_pattern(const std::string& name) {
   return name.substr(0, at) + ".experts.{}." + name.substr(at + kZero.size());
 }
 
-void read_modules(const PeftAdapter& peft, const std::vector<Matched>& matched,
+void read_modules(const PeftAdapter& peft, const std::vector<MatchedModule>& matched,
                   LoraAdapter& adapter) {
   const HostAccess access(adapter.backend().allocator());
   for (size_t i = 0; i < matched.size(); ++i) {
@@ -367,7 +368,7 @@ std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& m
                                           const std::string& dir) {
   const PeftAdapter peft(dir);
   std::vector<std::string> faults;
-  const std::vector<Matched> matched = match_modules(model, peft, faults);
+  const std::vector<MatchedModule> matched = match_modules(model, peft, faults);
   check_pairs(model.weights->layers(), matched, faults);
   for (const PeftBaseCopy& copy : peft.base_copies())
     check_base_copy(backend, model, peft, copy, faults);
@@ -376,7 +377,7 @@ std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& m
                                                          faults.size(), fmt::join(faults, "\n  ")));
   }
   std::vector<LoraModuleSpec> specs;
-  for (const Matched& item : matched) specs.push_back(item.spec);
+  for (const MatchedModule& item : matched) specs.push_back(item.spec);
   auto adapter = std::make_unique<LoraAdapter>(backend, *model.weights, specs);
   read_modules(peft, matched, *adapter);
   adapter->refresh(backend);
@@ -386,11 +387,11 @@ std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& m
 void load_adapter_weights(const LoadedModel& model, const std::string& dir, LoraAdapter& adapter) {
   const PeftAdapter peft(dir);
   std::vector<std::string> faults;
-  std::map<std::string, Matched> saved;  // by path
-  for (Matched& item : match_modules(model, peft, faults)) {
+  std::map<std::string, MatchedModule> saved;  // by path
+  for (MatchedModule& item : match_modules(model, peft, faults)) {
     saved[module_path(model.weights->layers(), item.spec)] = std::move(item);
   }
-  std::vector<Matched> ordered;
+  std::vector<MatchedModule> ordered;
   for (const LoraModule& module : adapter.modules()) {
     const auto found = saved.find(module.path);
     if (found == saved.end()) {
