@@ -279,9 +279,6 @@ api::SampleRequest to_sample(const json::value& value, const std::string& where,
 
 // What the losses and wants read must be there.
 void check_inputs(const ProbeRequest& request, const std::string& where) {
-  const bool has_gradients = request.adapter_grads || request.param_grads || request.train;
-  if (request.indexer_weight > 0.0f && !has_gradients)
-    fail(where + ": indexer_loss", "is taken with gradients, and none are wanted");
   if (!request.needs_targets()) return;
   for (size_t s = 0; s < request.sequences.size(); ++s) {
     const api::Datum& datum = request.data[s];

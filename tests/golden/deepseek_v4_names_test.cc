@@ -377,8 +377,8 @@ TEST_F(Names, FewBitsAreTheValuesThatTheyStandFor) {
   file.write(dir + "/model.safetensors");
   const ProbeResult halves = run_probe({.model = dir, .request = request(kParameters)});
   EXPECT_EQ(halves.exit_code, 2);
-  EXPECT_THAT(halves.message, testing::HasSubstr("layers.0.ffn.experts.0.w1.weight"));
-  EXPECT_THAT(halves.message, testing::HasSubstr("shape"));
+  EXPECT_THAT(halves.message, ::testing::HasSubstr("layers.0.ffn.experts.0.w1.weight"));
+  EXPECT_THAT(halves.message, ::testing::HasSubstr("shape"));
   std::filesystem::remove_all(dir);
   std::filesystem::remove_all(plain_dir);
 }
@@ -389,7 +389,7 @@ TEST_F(Names, ARoutersBiasUnderAnotherNameIsRefused) {
       write_model("bias", with_names(read_model(), {{R"(\.gate\.bias$)", ".gate.score_bias"}}));
   const ProbeResult result = run_probe({.model = dir, .request = request(kParameters)});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.message, testing::HasSubstr("layers.1.ffn.gate.score_bias"));
+  EXPECT_THAT(result.message, ::testing::HasSubstr("layers.1.ffn.gate.score_bias"));
   std::filesystem::remove_all(dir);
 }
 
