@@ -10,11 +10,11 @@ namespace {
 
 using Values = std::vector<std::vector<float>>;
 
-struct Run {
+struct Trained {
   Values losses;                            // of the decoder, then of the indexers
   std::map<std::string, Values> gradients;  // of base parameters and of the adapter's modules
   double sum = 0;
-  friend bool operator==(const Run&, const Run&) = default;
+  friend bool operator==(const Trained&, const Trained&) = default;
 };
 
 class IndexerRuns {
@@ -35,10 +35,10 @@ class IndexerRuns {
   Engine& engine() { return *engine_; }
   api::Batch& batch() { return batch_; }
 
-  Run run(float weight, int64_t pass_tokens = 100,
-          const model::Recompute& recompute = model::Recompute::kNone) {
+  Trained run(float weight, int64_t pass_tokens = 100,
+              const model::Recompute& recompute = model::Recompute::kNone) {
     engine_->set_pass(pass_tokens, recompute);
-    Run out;
+    Trained out;
     batch_.indexer_weight = weight;
     batch_.gradients = api::Gradients::kAdapters;
     const api::BatchResult result = engine_->run(batch_);
@@ -88,7 +88,7 @@ bool is_zero(const Values& values) {
 class IndexerTraining : public testing::TestWithParam<DType> {};
 
 TEST_P(IndexerTraining, PassesThreadsAndRecomputeMoveNoBit) {
-  const Run wanted = IndexerRuns(GetParam()).run(0.5f);
+  const Trained wanted = IndexerRuns(GetParam()).run(0.5f);
   EXPECT_GT(wanted.sum, 1.0);
   for (const int threads : {1, 2}) {
     IndexerRuns runs(GetParam(), threads);
@@ -105,7 +105,7 @@ TEST_P(IndexerTraining, PassesThreadsAndRecomputeMoveNoBit) {
 // Its gradient goes into the indexer's own parameters, which have no other, and nowhere else.
 TEST_P(IndexerTraining, OnlyIndexersNoticeIt) {
   IndexerRuns runs(GetParam());
-  const Run with = runs.run(0.5f), without = runs.run(0.0f), twice = runs.run(1.0f);
+  const Trained with = runs.run(0.5f), without = runs.run(0.0f), twice = runs.run(1.0f);
   EXPECT_EQ(std::vector(with.losses.begin(), with.losses.begin() + 4),
             std::vector(without.losses.begin(), without.losses.begin() + 4));
   EXPECT_EQ(with.losses, twice.losses);
