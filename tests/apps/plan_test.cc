@@ -10,6 +10,7 @@
 
 #include "apps/bench/count.h"
 #include "apps/bench/shapes.h"
+#include "apps/engine_setup.h"
 #include "apps/serve/engine_host.h"
 #include "apps/serve/plan.h"
 #include "apps/train/plan.h"
@@ -308,6 +309,7 @@ TEST(Plan, OfServingWithDraftsIsThatOfAServer) {
     server::share_memory(requests, kMemory);
     const EngineHost host({options.model}, {.dtype = "bf16",
                                             .threads = 2,
+                                            .offload = usable_offload_folder(options.offload),
                                             .memory = kMemory,
                                             .requests = request_rows(server::Budget(requests)),
                                             .adapters = {.max_rank = options.max_rank},
