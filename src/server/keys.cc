@@ -267,4 +267,11 @@ std::vector<std::string> KeyRing::tenants() const {
   return {names.begin(), names.end()};
 }
 
+bool KeyRing::has_tenant(std::string_view tenant, double now) const {
+  if (no_keys_) return tenant == "local";
+  return std::ranges::any_of(entries_, [&](const Entry& entry) {
+    return entry.identity.tenant == tenant && !has_expired(entry.identity, now);
+  });
+}
+
 }  // namespace strata::server

@@ -48,6 +48,8 @@ class KeyRing {
   // also none, is "local".
   [[nodiscard]] std::optional<Identity> find(std::string_view key) const;
   [[nodiscard]] std::vector<std::string> tenants() const;  // sorted, each once
+  // Whether a key of the tenant's has not expired.
+  [[nodiscard]] bool has_tenant(std::string_view tenant, double now) const;
   // How many keys of `before` are gone. Throws Error when this ring, read from the same files
   // again, looks like the reading of a file that is being written: one that had keys has none, or
   // one lost keys and its last line has no end.

@@ -92,7 +92,7 @@ void log_exchange(const Exchange& exchange) {
   // The path without its query; signed URLs carry their token there.
   log(LogLevel::kDebug,
       fmt::format("event=http method={} path={} status={} seconds={:.4f}", exchange.method,
-                  exchange.path, exchange.status, exchange.seconds));
+                  one_word(exchange.path), exchange.status, exchange.seconds));
 }
 
 HttpOptions metrics_options(const ServeOptions& options) {
@@ -124,7 +124,9 @@ struct TinkerServer::State {
                   .max_history = options.max_history,
                   .expiry_grace = options.expiry_grace,
                   .max_archive_bytes = options.max_archive_bytes}),
-        signer(data.secret(), store, options.url_ttl),
+        signer(
+            data.secret(), store, options.url_ttl,
+            [this](const std::string& tenant) { return keys->has_tenant(tenant, wall_seconds()); }),
         usage(options.rates, options.quotas, store.usage_rows()),
         rest({store, registry, signer, worker, usage}),
         names(base_names),

@@ -386,8 +386,36 @@ def killed_postgres(strata, model, data):
     database.kill()
 
 
+def slow_start(strata, model, data):
+    """A signal while models load from a slow disk ends the process at once; nothing was begun, so nothing is dropped."""
+    faults = Faults(data)
+    faults.set(read_delay_ms=500)
+    process = subprocess.Popen([strata, "serve", "--model", f"tiny={model}", "--data", f"{data}/state", "--no-keys", "--listen",
+                                "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"],
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=faults.environment())
+    time.sleep(1)
+    assert process.poll() is None
+    begin = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == 0 and "listening" not in said, (process.returncode, said)
+    assert time.monotonic() - begin < 1, "the signal waited for the models"
+
+
+def nobody_reads_the_log(strata, model, data):
+    """The reader of its log goes away: the server goes on."""
+    reader, writer = os.pipe()
+    server = Server(strata, model, data, "--memory", "1GiB", stderr=writer, env={**os.environ, "STRATA_LOG": "3"})
+    os.close(writer)
+    os.close(reader)
+    wire = Wire(server.url, KEY)
+    tiny = wire.model(wire.session())
+    assert isinstance(wire.result(tiny.send([ce(A)])), bytes)
+    assert server.stop() == 0
+
+
 DAYS = [frozen, full_disk, unmounted, long_queue, many_files, copied, socket_file, ends, faulty_disk, jumping_clock,
-        killed_postgres]
+        killed_postgres, slow_start, nobody_reads_the_log]
 
 
 def main():

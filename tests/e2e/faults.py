@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 
-FIELDS = "<8iq"
+FIELDS = "<8iqi"
 
 
 class Faults:
@@ -32,10 +32,10 @@ class Faults:
         return {**os.environ, "LD_PRELOAD": str(self.library), "FAULTY_FILES": str(self.controls)}
 
     def set(self, write_every=0, write_errno=errno.ENOSPC, sync_every=0, sync_errno=errno.EIO, rename_every=0,
-            rename_errno=errno.EIO, create_every=0, sync_delay_ms=0, clock_offset=0):
+            rename_errno=errno.EIO, create_every=0, sync_delay_ms=0, clock_offset=0, read_delay_ms=0):
         """A fault once in so many calls; 0: never."""
         self.memory[:] = struct.pack(FIELDS, write_every, write_errno, sync_every, sync_errno, rename_every,
-                                     rename_errno, create_every, sync_delay_ms, clock_offset)
+                                     rename_errno, create_every, sync_delay_ms, clock_offset, read_delay_ms)
 
 
 class Postgres:

@@ -19,7 +19,7 @@
 
 namespace {
 
-// As struct.pack("<8i q", ...) in faults.py writes it. A fault comes once in `..._every` calls; 0:
+// As struct.pack("<8iqi", ...) in faults.py writes it. A fault comes once in `..._every` calls; 0:
 // never.
 struct Controls {
   int32_t write_every, write_errno;
@@ -28,6 +28,7 @@ struct Controls {
   int32_t create_every;  // fails with ENOSPC
   int32_t sync_delay;    // ms of each fsync
   int64_t clock_offset;  // s that the wall clock is ahead
+  int32_t read_delay;    // ms of each pread
 };
 
 const volatile Controls* map_controls() {
@@ -70,12 +71,16 @@ bool fails_write(int fd) {
   return true;
 }
 
+void wait(int32_t milliseconds) {
+  if (milliseconds <= 0) return;
+  const timespec time = {.tv_sec = milliseconds / 1000,
+                         .tv_nsec = (milliseconds % 1000) * 1'000'000L};
+  nanosleep(&time, nullptr);
+}
+
 bool fails_sync(int fd) {
   if (!is_file(fd)) return false;
-  if (const int32_t delay = controls().sync_delay; delay > 0) {
-    const timespec time = {.tv_sec = delay / 1000, .tv_nsec = (delay % 1000) * 1'000'000L};
-    nanosleep(&time, nullptr);
-  }
+  wait(controls().sync_delay);
   if (!is_due(controls().sync_every, num_syncs)) return false;
   errno = controls().sync_errno;
   return true;
@@ -114,6 +119,18 @@ ssize_t pwrite(int fd, const void* data, size_t size, off_t offset) {
 ssize_t pwrite64(int fd, const void* data, size_t size, off64_t offset) {
   static const auto real = next_of<ssize_t(int, const void*, size_t, off64_t)>("pwrite64");
   return fails_write(fd) ? -1 : real(fd, data, size, offset);
+}
+
+ssize_t pread(int fd, void* data, size_t size, off_t offset) {
+  static const auto real = next_of<ssize_t(int, void*, size_t, off_t)>("pread");
+  wait(controls().read_delay);
+  return real(fd, data, size, offset);
+}
+
+ssize_t pread64(int fd, void* data, size_t size, off64_t offset) {
+  static const auto real = next_of<ssize_t(int, void*, size_t, off64_t)>("pread64");
+  wait(controls().read_delay);
+  return real(fd, data, size, offset);
 }
 
 int fsync(int fd) {

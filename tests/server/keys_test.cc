@@ -115,6 +115,14 @@ TEST(Keys, WithoutKeysEverybodyIsLocal) {
   EXPECT_EQ(keys.find("")->tenant, "local");
 }
 
+TEST(Keys, KnowsWhichTenantsHaveOne) {
+  const KeyRing keys({.keys_text = std::string(kLong) + " alice expires=2026-01-01"});
+  EXPECT_TRUE(keys.has_tenant("alice", 0));
+  EXPECT_FALSE(keys.has_tenant("alice", 4e9));  // it has expired
+  EXPECT_FALSE(keys.has_tenant("bob", 0));
+  EXPECT_TRUE(KeyRing({.no_keys = true}).has_tenant("local", 4e9));
+}
+
 TEST(Keys, RefusesByNameAndNeverShowsTheKey) {
   const std::string key = kLong;
   const std::pair<std::string, const char*> bad[] = {

@@ -18,7 +18,8 @@ TEST(Scope, OfEveryRoute) {
   House house;
   Router router;
   house.service().add_routes(router);
-  const UrlSigner signer(house.data().secret(), house.store(), 3600);
+  const UrlSigner signer(house.data().secret(), house.store(), 3600,
+                         [](const std::string&) { return true; });
   Worker worker;
   Rest rest({house.store(), house.registry(), signer, worker, house.usage()});
   rest.add_routes(router);

@@ -6,6 +6,11 @@
 #include <signal.h>
 #include <time.h>
 
+#include <csignal>
+#include <cstdlib>
+#include <optional>
+#include <thread>
+
 #include "apps/engine_setup.h"
 #include "apps/serve/engine_host.h"
 #include "base/clock.h"
@@ -75,14 +80,39 @@ server::EngineStats stats_of(const EngineHost& host, const scheduler::Scheduler&
           .budget = plan.budget};
 }
 
-// Signals are taken by sigtimedwait alone: blocked before the first thread is made.
+// Signals are taken by sigtimedwait alone: blocked before the first thread is made. SIGUSR1 is
+// ours, for LeaveWhileLoading. A log whose reader has gone ends nothing.
 sigset_t block_signals() {
   sigset_t signals;
   sigemptyset(&signals);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) sigaddset(&signals, signal);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
   return signals;
 }
+
+// While models load, which may take minutes and leaves nothing behind, a signal ends the process
+// at once.
+class LeaveWhileLoading {
+ public:
+  explicit LeaveWhileLoading(const sigset_t& signals)
+      : thread_([signals] {
+          int signal = 0;
+          while (signal != SIGUSR1) {
+            signal = sigwaitinfo(&signals, nullptr);
+            if (signal == SIGTERM || signal == SIGINT) std::_Exit(0);
+          }
+        }) {}
+  LeaveWhileLoading(const LeaveWhileLoading&) = delete;
+  LeaveWhileLoading& operator=(const LeaveWhileLoading&) = delete;
+  ~LeaveWhileLoading() {
+    pthread_kill(thread_.native_handle(), SIGUSR1);
+    thread_.join();
+  }
+
+ private:
+  std::thread thread_;
+};
 
 void wait_for_end(const sigset_t& signals, server::TinkerServer& server) {
   while (true) {
@@ -136,6 +166,7 @@ int run_serve(const server::ServeOptions& given) {
   const int64_t memory = options.memory > 0 ? options.memory : server::physical_memory() / 5 * 4;
   server::share_memory(options, memory);
   const server::Budget budget(options);
+  std::optional<LeaveWhileLoading> loading(std::in_place, signals);
   EngineHost host(names.directories(),
                   {.dtype = options.dtype,
                    .threads = static_cast<int>(options.threads),
@@ -147,6 +178,7 @@ int run_serve(const server::ServeOptions& given) {
                                 .max_rank = options.max_rank},
                    .expert_rank = model::parse_expert_rank(options.expert_rank),
                    .speculate = options.speculate == "mtp"});
+  loading.reset();
   fmt::print("{}", host.plan().text());
   scheduler::Scheduler scheduler(
       {.gap_timeout = options.gap_timeout,

@@ -55,6 +55,7 @@ UrlSigner::Verdict UrlSigner::check(const Claim& claim, double now,
   const bool is_expired = now >= static_cast<double>(*expires);
   const bool is_dead = found->deleted_at || (found->expires_at && now >= *found->expires_at);
   if (is_expired || is_dead) return Verdict::kGone;
+  if (!has_key_(*tenant)) return Verdict::kWrong;
   if (found->tenant != *tenant && !found->is_public) return Verdict::kWrong;
   row = found;
   return Verdict::kGood;

@@ -3,6 +3,7 @@
 //   <base>/api/v1/files/<checkpoint id>/<file>?expires=<s>&tenant=<number>&token=<base64url>
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,8 +14,13 @@ namespace strata::server {
 
 class UrlSigner {
  public:
-  UrlSigner(std::string secret, StateStore& store, double url_ttl)
-      : secret_(std::move(secret)), store_(store), url_ttl_(url_ttl) {}
+  // `has_key`: whether a tenant still has a key; a URL serves nobody whose last one is gone.
+  UrlSigner(std::string secret, StateStore& store, double url_ttl,
+            std::function<bool(const std::string& tenant)> has_key)
+      : secret_(std::move(secret)),
+        store_(store),
+        url_ttl_(url_ttl),
+        has_key_(std::move(has_key)) {}
 
   // The second until which a URL made now serves; never beyond the checkpoint's own expiry.
   [[nodiscard]] int64_t expiry(const CheckpointRow& row, double now) const;
@@ -41,6 +47,7 @@ class UrlSigner {
   std::string secret_;
   StateStore& store_;
   double url_ttl_;
+  std::function<bool(const std::string& tenant)> has_key_;
 };
 
 }  // namespace strata::server

@@ -1,5 +1,7 @@
 #include "server/http/message.h"
 
+#include <fmt/format.h>
+
 #include <boost/json.hpp>
 #include <charconv>
 
@@ -82,6 +84,18 @@ std::string media_type(std::string_view value) {
 bool accepts_json_only(std::string_view accept) {
   const auto has = [&](std::string_view type) { return accept.find(type) != std::string::npos; };
   return has("application/json") && !has(kProtobuf) && !has("*/*") && !has("application/*");
+}
+
+std::string one_word(std::string_view path) {
+  std::string out;
+  for (const char c : path) {
+    if (c > ' ' && c <= '~' && c != '%') {
+      out += c;
+    } else {
+      out += fmt::format("%{:02X}", static_cast<unsigned char>(c));
+    }
+  }
+  return out;
 }
 
 Response json_response(int status, std::string json_text) {

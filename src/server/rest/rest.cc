@@ -217,7 +217,7 @@ void Rest::remove(const Request& request, const Respond& respond) {
   });
 }
 
-Response Rest::set_ttl(const Request& request) {
+void Rest::set_ttl(const Request& request, const Respond& respond) {
   const JsonBody json(request.body, "ttl");
   const Fields body = json.root();
   if (!body.has("ttl_seconds") && !body.is_null("ttl_seconds")) {
@@ -227,14 +227,18 @@ Response Rest::set_ttl(const Request& request) {
   const CheckpointRow row = checkpoint_of(request, false);
   std::optional<double> expires_at;
   if (ttl) expires_at = wall_seconds() + static_cast<double>(*ttl);
-  parts_.store.set_expiry(row.id, expires_at);
-  return ok();
+  answer_aside(respond, [this, id = row.id, expires_at] {
+    parts_.store.set_expiry(id, expires_at);
+    return ok();
+  });
 }
 
-Response Rest::publish(const Request& request, bool is_public) {
+void Rest::publish(const Request& request, const Respond& respond, bool is_public) {
   // Twice is fine: a 409 would be retried for five minutes.
-  parts_.store.set_public(checkpoint_of(request, false).id, is_public);
-  return ok();
+  answer_aside(respond, [this, id = checkpoint_of(request, false).id, is_public] {
+    parts_.store.set_public(id, is_public);
+    return ok();
+  });
 }
 
 void Rest::copy_weights(const Request& request, const Respond& respond) {
@@ -327,15 +331,15 @@ void Rest::add_routes(Router& router) {
   change("PUT", "sessions/{}/project", BodyKind::kJson,
          at_once([this](const Request& r) { return set_project(r); }));
   change("PUT", checkpoint + "/ttl", BodyKind::kJson,
-         at_once([this](const Request& r) { return set_ttl(r); }));
+         [this](const Request& r, const Respond& respond) { set_ttl(r, respond); });
   change("DELETE", checkpoint, BodyKind::kNone,
          [this](const Request& r, const Respond& respond) { remove(r, respond); });
   change("POST", "copy_weights", BodyKind::kJson,
          [this](const Request& r, const Respond& respond) { copy_weights(r, respond); });
   change("POST", checkpoint + "/publish", BodyKind::kNone,
-         at_once([this](const Request& r) { return publish(r, true); }));
+         [this](const Request& r, const Respond& respond) { publish(r, respond, true); });
   change("DELETE", checkpoint + "/publish", BodyKind::kNone,
-         at_once([this](const Request& r) { return publish(r, false); }));
+         [this](const Request& r, const Respond& respond) { publish(r, respond, false); });
   change("DELETE", "training_runs/{}/checkpoints/{}", BodyKind::kNone,
          at_once([](const Request& r) {
            return error_response(400, fmt::format("checkpoint '{}': want weights/, "

@@ -44,8 +44,8 @@ class Rest {
   Response set_project(const Request& request);
   // One checkpoint: run, kind and name are the route's parts.
   void remove(const Request& request, const Respond& respond);
-  Response set_ttl(const Request& request);
-  Response publish(const Request& request, bool is_public);
+  void set_ttl(const Request& request, const Respond& respond);
+  void publish(const Request& request, const Respond& respond, bool is_public);
   void copy_weights(const Request& request, const Respond& respond);
   // Downloads (downloads.cc)
   Response external_urls(const Request& request);

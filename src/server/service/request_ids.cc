@@ -19,7 +19,9 @@ std::string RequestIds::mac(std::string_view tenant, std::string_view body) cons
 }
 
 std::string RequestIds::make(std::string_view tenant, bool is_sample) {
-  const std::string body = fmt::format("{}{}-{}", is_sample ? 's' : 'r', boot_, next_++);
+  auto next = next_.find(tenant);
+  if (next == next_.end()) next = next_.emplace(tenant, 0).first;
+  const std::string body = fmt::format("{}{}-{}", is_sample ? 's' : 'r', boot_, next->second++);
   return body + "-" + mac(tenant, body);
 }
 

@@ -1,10 +1,10 @@
 // RequestIds: names of futures that carry their own proof. An id holds the boot it was made in, a
 // number, the kind and a MAC over these and the tenant, so that after a restart, without a row in
 // the state store, a lost one (410 or a failed future) differs from an unknown or foreign one
-// (404).
+// (404). Each tenant's numbers are its own: they tell nobody how much others do.
 #pragma once
-#include <atomic>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -14,7 +14,7 @@ class RequestIds {
  public:
   RequestIds(std::string secret, int64_t boot) : secret_(std::move(secret)), boot_(boot) {}
 
-  // Any thread.
+  // One thread.
   std::string make(std::string_view tenant, bool is_sample);
 
   enum class Origin {
@@ -30,7 +30,7 @@ class RequestIds {
 
   std::string secret_;
   int64_t boot_;
-  std::atomic<uint64_t> next_{0};
+  std::map<std::string, uint64_t, std::less<>> next_;  // by tenant: as many as keys name
 };
 
 }  // namespace strata::server

@@ -229,6 +229,8 @@ class StateStore {
                                          const Idempotency& key) REQUIRES(mutex_);
   int64_t next_number() REQUIRES(mutex_) { return ++number_; }
   int64_t stability_bytes(const std::string& tenant) REQUIRES(mutex_);
+  // Synced when it returns: what a client was told stays true.
+  void set_for_good(const char* column, SqlValue value, const std::string& id);
   void insert_run(const RunRow& row) REQUIRES(mutex_);
   void insert_checkpoint(const CheckpointRow& row) REQUIRES(mutex_);
 

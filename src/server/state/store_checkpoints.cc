@@ -155,13 +155,21 @@ bool StateStore::delete_checkpoint(const std::string& id, double now) {
 }
 
 void StateStore::set_expiry(const std::string& id, std::optional<double> expires_at) {
-  const MutexLock lock(mutex_);
-  run("UPDATE checkpoints SET expires_at = ? WHERE id = ?", {rows::nullable(expires_at), id});
+  set_for_good("expires_at", rows::nullable(expires_at), id);
 }
 
 void StateStore::set_public(const std::string& id, bool is_public) {
-  const MutexLock lock(mutex_);
-  run("UPDATE checkpoints SET is_public = ? WHERE id = ?", {static_cast<int64_t>(is_public), id});
+  set_for_good("is_public", static_cast<int64_t>(is_public), id);
+}
+
+void StateStore::set_for_good(const char* column, SqlValue value, const std::string& id) {
+  {
+    const MutexLock lock(mutex_);
+    Transaction transaction(*sql_, Durability::kLater);
+    run(fmt::format("UPDATE checkpoints SET {} = ? WHERE id = ?", column), {std::move(value), id});
+    transaction.commit();
+  }
+  sql_->sync();
 }
 
 std::vector<CheckpointRow> StateStore::collectable(double now) {

@@ -116,23 +116,27 @@ JsonArray LivePage::usage_json(const Request& request) const {
 }
 
 Response LivePage::overview(const Request& request) const {
+  JsonObject reply = {{"admin", request.is_admin},
+                      {"models", models_json()},
+                      {"adapters", adapters_json(request)},
+                      {"runs", runs_json(request)},
+                      {"usage", usage_json(request)}};
+  if (request.is_admin) reply.add("server", server_json());
+  return json_response(200, reply.text());
+}
+
+// What all tenants do together: whoever knows what it does itself would see what the others do.
+JsonObject LivePage::server_json() const {
   const EngineStats stats = parts_.stats();
   const Watch::Rate rate = parts_.watch.rate();
-  return json_response(
-      200,
-      JsonObject{{"admin", request.is_admin},
-                 {"models", models_json()},
-                 {"adapters", adapters_json(request)},
-                 {"runs", runs_json(request)},
-                 {"rate", JsonObject{{"train", shown(rate.train)}, {"sample", shown(rate.sample)}}},
-                 {"history", history_json()},
-                 {"memory", memory_json(stats, parts_.budget)},
-                 {"usage", usage_json(request)},
-                 {"queues", JsonObject{{"training", stats.queued_training},
-                                       {"samples", stats.queued_samples},
-                                       {"running", stats.running_samples},
-                                       {"polls", parts_.service.futures().num_parked()}}}}
-          .text());
+  return JsonObject{
+      {"rate", JsonObject{{"train", shown(rate.train)}, {"sample", shown(rate.sample)}}},
+      {"history", history_json()},
+      {"memory", memory_json(stats, parts_.budget)},
+      {"queues", JsonObject{{"training", stats.queued_training},
+                            {"samples", stats.queued_samples},
+                            {"running", stats.running_samples},
+                            {"polls", parts_.service.futures().num_parked()}}}};
 }
 
 void LivePage::add_routes(Router& router) {

@@ -39,6 +39,7 @@ class LivePage {
   [[nodiscard]] JsonArray adapters_json(const Request& request) const;
   [[nodiscard]] JsonArray runs_json(const Request& request) const;
   [[nodiscard]] JsonArray history_json() const;
+  [[nodiscard]] JsonObject server_json() const;
   [[nodiscard]] JsonArray usage_json(const Request& request) const;
 
   PageParts parts_;

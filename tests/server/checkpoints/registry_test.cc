@@ -352,7 +352,7 @@ UrlSigner::Claim claim_of(const std::string& url) {
 TEST_F(Registry, SignedUrlsServeOneFileForAWhile) {
   using Verdict = UrlSigner::Verdict;
   const CheckpointRow row = finish(save("a"));
-  const UrlSigner signer(data_->secret(), *store_, 3600);
+  const UrlSigner signer(data_->secret(), *store_, 3600, [](const std::string&) { return true; });
   const int64_t expires = signer.expiry(row, 1000.5);
   EXPECT_EQ(expires, 4600);
   const std::string url =
@@ -389,7 +389,7 @@ TEST_F(Registry, ASignedUrlEndsWithItsCheckpoint) {
   CheckpointSave brief = save("a");
   brief.ttl_seconds = 10;
   const CheckpointRow row = finish(brief);
-  const UrlSigner signer(data_->secret(), *store_, 3600);
+  const UrlSigner signer(data_->secret(), *store_, 3600, [](const std::string&) { return true; });
   EXPECT_EQ(signer.expiry(row, 1000), 1010);
 }
 

@@ -28,7 +28,8 @@ class RestTest : public ::testing::Test {
       : data_(dir_.path() + "/data"),
         store_(open_sqlite(data_.database()), wall_seconds()),
         registry_(data_, store_, {}),
-        signer_(data_.secret(), store_, 3600),
+        signer_(data_.secret(), store_, 3600,
+                [this](const std::string& tenant) { return tenant != keyless_; }),
         rest_({store_, registry_, signer_, worker_, usage_}) {
     rest_.add_routes(router_);
     for (const char* tenant : {"alice", "bob"}) {
@@ -105,6 +106,7 @@ class RestTest : public ::testing::Test {
   DataDir data_;
   StateStore store_;
   CheckpointRegistry registry_;
+  std::string keyless_;  // a tenant whose keys are gone
   UrlSigner signer_;
   Usage usage_{{}, std::vector{parse_quota("quota", "bob:disk-bytes=30")}, {}};
   Worker worker_;
@@ -271,6 +273,16 @@ TEST_F(RestTest, ACopyIsHeldAgainstItsTenantsDisk) {
   EXPECT_EQ(refused.status, 429);
   EXPECT_THAT(refused.body, HasSubstr("--quota bob:disk-bytes=30"));
   EXPECT_EQ(store_.count_checkpoints("bob", true, wall_seconds()), 0);
+}
+
+TEST_F(RestTest, ASignedUrlServesNobodyWithoutAKey) {
+  save("e", CheckpointKind::kExternal);
+  const json::value links =
+      ok("GET", std::string(kRun) + "/checkpoints/external_weights/e/external_weights_urls");
+  const std::string url(links.at("urls").at("adapter_model.safetensors").as_string());
+  EXPECT_EQ(fetch(url).status, 200);
+  keyless_ = "alice";
+  EXPECT_EQ(fetch(url).status, 404);
 }
 
 TEST_F(RestTest, ServesExternalFilesByTheirSignedUrls) {

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <future>
 #include <thread>
 
 #include "server/state/schema.h"
@@ -321,30 +320,6 @@ TEST_P(Store, ADatabaseThatAnswersNothingHoldsUpNobody) {
   }
   EXPECT_EQ(fault, "");
   EXPECT_TRUE(store_->find_session("s").has_value());
-}
-
-// The disk that a commit waits for is not under the lock that all others need.
-TEST(StoreSync, ASlowDiskHoldsUpNoReader) {
-  TempDir dir;
-  const auto faults = std::make_shared<SqlFaults>();
-  StateStore store(std::make_unique<FaultySql>(open_sqlite(dir.file("strata.db")), faults), 1000);
-  std::promise<void> syncing, done;
-  faults->slow_sync = [&] {
-    syncing.set_value();
-    done.get_future().wait();
-  };
-  CheckpointRow row;
-  row.id = "id";
-  row.run_id = "r";
-  row.tenant = "alice";
-  row.name = "n";
-  row.base_model = "base";
-  std::thread writer([&] { store.add_checkpoint(row); });
-  syncing.get_future().wait();
-  EXPECT_TRUE(store.find_checkpoint_id("id").has_value());
-  EXPECT_FALSE(store.find_session("s").has_value());
-  done.set_value();
-  writer.join();
 }
 
 // A database of before records had prompts of their own: it opens, and its records are found.

@@ -90,7 +90,8 @@ function runCard(run) {
   return card;
 }
 
-function show(data) {
+// What all tenants do together: for administrators.
+function showServer(data) {
   const numbers = [['train', data.rate.train.toFixed(0), 'tokens/s trained'],
                    ['sample', data.rate.sample.toFixed(0), 'tokens/s sampled'],
                    ['', data.queues.running, 'samples running'],
@@ -104,17 +105,22 @@ function show(data) {
   }));
   draw($('rates'), [{className: 'train', points: data.history.map((r, i) => [i, r[0]])},
                     {className: 'sample', points: data.history.map((r, i) => [i, r[1]])}], 1050, true);
-  $('runs').replaceChildren(...(data.runs.length ? data.runs.map(runCard)
-                                                 : [element('div', 'none yet', 'dim')]));
-  rows($('adapters'), data.adapters, (a) => [a.id, a.base, a.rank, a.tenant]);
-  rows($('usage'), data.usage, (u) => [u.tenant, u.key, u.requests, u.trained, u.sampled]);
-  rows($('models'), data.models, (m) => [m.name, m.architecture, m.max_context]);
   rows($('memory'), data.memory, (m) => {
     const bar = element('progress');
     bar.max = Math.max(m.limit, 1);
     bar.value = m.bytes;
     return [m.use, bytes(m.bytes), bytes(m.limit), bar];
   });
+}
+
+function show(data) {
+  for (const part of document.querySelectorAll('.server')) part.hidden = !data.server;
+  if (data.server) showServer(data.server);
+  $('runs').replaceChildren(...(data.runs.length ? data.runs.map(runCard)
+                                                 : [element('div', 'none yet', 'dim')]));
+  rows($('adapters'), data.adapters, (a) => [a.id, a.base, a.rank, a.tenant]);
+  rows($('usage'), data.usage, (u) => [u.tenant, u.key, u.requests, u.trained, u.sampled]);
+  rows($('models'), data.models, (m) => [m.name, m.architecture, m.max_context]);
 }
 
 async function refresh() {
