@@ -3,7 +3,8 @@
 
 usage: python3 tools/check/check_known_bugs.py
 
-A guard is one or more `Suite.Test` in backquotes, or "later: <subject>", or "does not apply: <reason>".
+A guard is one or more `Suite.Test`, `hostile: <row of docs/hostile.md>` or `<file of tests/e2e>: <function>` in backquotes,
+or "later: <subject>", or "does not apply: <reason>".
 Standard library only.
 """
 import os
@@ -16,7 +17,9 @@ IDS = (list(string.ascii_lowercase[:24])
        + ["base-load", "no-state", "whole-names", "partial", "kv-shape", "one-writer", "checksum",
           "deep-stacks", "recompute-names"]
        + [f"W{i}" for i in range(1, 16)] + [f"S{i}" for i in range(1, 23)]
-       + [f"V{i}" for i in range(1, 13)])
+       + [f"V{i}" for i in range(1, 13)]
+       + ["fact 3"] + [f"{kind}{i}" for kind, most in (("C", 7), ("H", 10), ("M", 13), ("N", 8), ("L", 11))
+                       for i in range(1, most + 1)])
 TEST = re.compile(r"\b(?:TEST|TEST_P|TEST_F|TYPED_TEST|RC_GTEST_PROP|RC_GTEST_FIXTURE_PROP)"
                   r"\(\s*(\w+)\s*,\s*(\w+)")
 
@@ -28,6 +31,12 @@ def tests_in_tree():
             if name.endswith(".cc"):
                 with open(os.path.join(folder, name), encoding="utf-8") as f:
                     found.update(f"{suite}.{test}" for suite, test in TEST.findall(f.read()))
+    for name in os.listdir(os.path.join(ROOT, "tests", "e2e")):
+        if name.endswith(".py"):
+            with open(os.path.join(ROOT, "tests", "e2e", name), encoding="utf-8") as f:
+                found.update(f"{name}: {function}" for function in re.findall(r"^def (\w+)", f.read(), re.M))
+    with open(os.path.join(ROOT, "docs", "hostile.md"), encoding="utf-8") as f:
+        found.update(f"hostile: {row}" for row in re.findall(r"^\| (.+?) \| .+ \|$", f.read(), re.M))
     return found
 
 
@@ -42,7 +51,7 @@ def faults_of(text, tests):
             continue
         seen.append(cells[0])
         guard = cells[2]
-        named = re.findall(r"`(\w+\.\w+)`", guard)
+        named = re.findall(r"`(\w+\.\w+|hostile: [^`]+|\w+\.py: \w+)`", guard)
         faults += [f"row '{cells[0]}': no test {t} in tests/" for t in named if t not in tests]
         if not named and not re.match(r"(later|does not apply): \S", guard):
             faults.append(f"row '{cells[0]}': guard '{guard}' is neither a test nor later: nor does not apply:")
