@@ -188,6 +188,96 @@ TEST(HyperConnectionTraps, WeightsOfOthersShow) {
   RecordProperty("rows_last", std::to_string(limits(rows_last)));
 }
 
+// The gradient of comb's scores [n n], from that of comb, quotient by quotient; each gradient on
+// the way goes through `kept`: what a kernel keeps of it.
+template <typename Kept>
+std::vector<double> sinkhorn_backward(const std::vector<double>& scores, std::vector<double> d,
+                                      size_t n, int steps, double eps, const Kept& kept) {
+  const auto pass = [n](size_t line, size_t along, const auto& visit) {
+    for (size_t i = 0; i < n; ++i) visit([=](size_t k) { return i * line + k * along; });
+  };
+  std::vector<double> m(n * n);
+  pass(n, 1, [&](const auto& at) {
+    double most = scores[at(0)], sum = 0;
+    for (size_t k = 0; k < n; ++k) most = std::max(most, scores[at(k)]);
+    for (size_t k = 0; k < n; ++k) sum += m[at(k)] = std::exp(scores[at(k)] - most);
+    for (size_t k = 0; k < n; ++k) m[at(k)] = m[at(k)] / sum;
+  });
+  const std::vector<double> softmax = m;
+  for (double& value : m) value += eps;
+  struct Step {
+    size_t line, along;
+    std::vector<double> sums = {}, quotients = {};
+  };
+  std::vector<Step> done;
+  for (int i = 0; i < 2 * steps - 1; ++i) {
+    Step step = i % 2 == 0 ? Step{1, n} : Step{n, 1};
+    pass(step.line, step.along, [&](const auto& at) {
+      double sum = eps;
+      for (size_t k = 0; k < n; ++k) sum += m[at(k)];
+      for (size_t k = 0; k < n; ++k) m[at(k)] /= sum;
+      step.sums.push_back(sum);
+    });
+    step.quotients = m;
+    done.push_back(std::move(step));
+  }
+  for (auto step = done.rbegin(); step != done.rend(); ++step) {
+    auto sum = step->sums.begin();
+    pass(step->line, step->along, [&](const auto& at) {
+      double of_all = 0;
+      for (size_t k = 0; k < n; ++k) of_all += kept(d[at(k)] * step->quotients[at(k)]);
+      for (size_t k = 0; k < n; ++k) d[at(k)] = kept((d[at(k)] - kept(of_all)) / *sum);
+      ++sum;
+    });
+  }
+  pass(n, 1, [&](const auto& at) {
+    double of_all = 0;
+    for (size_t k = 0; k < n; ++k) of_all += d[at(k)] * softmax[at(k)];
+    for (size_t k = 0; k < n; ++k) d[at(k)] = softmax[at(k)] * (d[at(k)] - of_all);
+  });
+  return d;
+}
+
+// Others' fused backward overflowed at the gradients of real training, and not at those of a random
+// start. Planted: the chain's gradients kept in half precision, whose largest number is 65,504.
+TEST(HyperConnectionTraps, AChainOfQuotientsThatOverflowsShows) {
+  const Case c = {20, 4, 8};
+  const Site site(c);
+  const int64_t r = numbers(c), n = c.streams;
+  Backend backend(choose_cpu_path(), 2);
+  // Wide scores: some columns' first sums are small, and gradients are divided by them.
+  Buffer mix = random_buffer(kF32, {c.tokens, r}, {.seed = 9, .scale = 4});
+  const HyperWeightsArgs args = {
+      .mix = mix, .base = site.base, .scale = site.scale, .num_streams = n, .steps = c.steps};
+  const auto half = [](double x) { return std::abs(x) > 65504 ? x / 0.0 : x; };
+  for (const double size : {1e-6, 1e-3, 1.0, 1e4}) {
+    SCOPED_TRACE("gradients of " + std::to_string(size));
+    Buffer g = random_buffer(kF32, {c.tokens, r}, {.seed = 8, .scale = size});
+    Buffer d_mix(kF32, {c.tokens, r});
+    hyper_weights_backward(backend, args, g, d_mix, {}, {});
+    std::vector<double> got, want, planted;
+    for (int64_t t = 0; t < c.tokens; ++t) {
+      std::vector<double> scores, d;
+      for (int64_t i = 2 * n; i < r; ++i) {
+        scores.push_back(site.scale.get(2) * mix.get(t * r + i) + site.base.get(i));
+        d.push_back(g.get(t * r + i));
+        got.push_back(d_mix.get(t * r + i));
+      }
+      const auto add = [&](std::vector<double>& to, const auto& kept) {
+        for (const double x :
+             sinkhorn_backward(scores, d, static_cast<size_t>(n), c.steps, args.eps, kept)) {
+          to.push_back(x * site.scale.get(2));
+        }
+      };
+      add(want, [](double x) { return x; });
+      add(planted, half);
+    }
+    EXPECT_LE(relative_l2(got, want), 1.01 * unit_roundoff(kF32));
+    const bool is_finite = std::ranges::all_of(planted, [](double x) { return std::isfinite(x); });
+    EXPECT_EQ(is_finite, size < 1e4);
+  }
+}
+
 TEST(HyperConnection, CollapseAndExpandMatchReference) {
   for (const Case& c : kCases) {
     SCOPED_TRACE(c.width);
