@@ -313,6 +313,9 @@ OptionTable options_of(BenchOptions& o) {
          "Hugging Face directory; default: Qwen3-0.6B's shape with random weights");
   dtype_row(t, o.dtype, {"f32", "bf16", "auto"}, "f32, bf16 or auto");
   t.text("recompute", o.recompute, "of a training work, in place of its own; as in train");
+  t.text("memory", o.memory,
+         "of a training work, as 2GiB: the fastest passes that fit, weights in memory; the probes "
+         "of limits take 256 MiB beside it");
   t.text("offload", o.offload, kOffloadHelp);
   stage_rows(t, o.stages);
   threads_row(t, o.threads);

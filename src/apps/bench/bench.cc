@@ -19,6 +19,7 @@
 #include "apps/bench/shapes.h"
 #include "apps/bench/stages.h"
 #include "apps/engine_setup.h"
+#include "apps/train/plan.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/trace.h"
@@ -118,12 +119,35 @@ class Bench {
     return work_.recompute ? "full" : "none";
   }
 
+  void check_memory() const {
+    if (work_.kind != Kind::kTrain) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("--memory: {} does not train", work_.name));
+    }
+    if (!options_.recompute.empty()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "--memory and --recompute: give one; --memory chooses what is kept");
+    }
+  }
+
+  // Of the work; passes may be shorter than its batch, and not than a sequence.
+  [[nodiscard]] TrainPlan plan_of_memory() const {
+    RunShape shape = {.lengths = std::vector(static_cast<size_t>(work_.batch), work_.length),
+                      .longest = work_.length,
+                      .step_tokens = work_.batch * work_.length,
+                      .offloads = !options_.offload.empty()};
+    shape.pass.backward = true;
+    shape.pass.modules = model::adapter_specs(engine_->config(), {"all-linear"}, kRank, 32.0);
+    return fit_train(*engine_, shape, engine_->options().pass_tokens, options_.memory);
+  }
+
   void load() {
     engine::EngineOptions engine_options;
     if (!options_.recompute.empty() && work_.kind != Kind::kTrain) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("--recompute: {} does not train", work_.name));
     }
+    if (!options_.memory.empty()) check_memory();
     if (options_.context > 0 && work_.kind != Kind::kDecode) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("--context: {} does not decode", work_.name));
@@ -148,6 +172,11 @@ class Bench {
       fill_random(*backend, *made.weights);
       engine_ =
           std::make_unique<engine::Engine>(std::move(backend), std::move(made), engine_options);
+    }
+    if (!options_.memory.empty()) {
+      plan_ = plan_of_memory();
+      if (plan_->recompute.file_bytes > 0) check_offload_folder(options_.offload);
+      engine_->set_pass(plan_->micro_tokens, plan_->recompute.recompute);
     }
     const int64_t adapters = work_.kind == Kind::kTrain ? 1 : (work_.adapters ? work_.batch : 0);
     const auto specs = model::adapter_specs(engine_->config(), {"all-linear"}, kRank, 32.0);
@@ -293,6 +322,7 @@ class Bench {
   }
 
   [[nodiscard]] engine::MemoryPlan planned() const {
+    if (plan_) return plan_->memory;
     const int64_t tokens = work_.batch * work_.length;
     engine::PlanShape shape = {
         .pass_tokens = std::min<int64_t>(tokens, std::max<int64_t>(2048, work_.length)),
@@ -332,6 +362,10 @@ class Bench {
     put_machine(line, path, threads);
     line["planned_gib"] = gib(plan.total());
     if (plan.activation_file_bytes > 0) line["file_gib"] = gib(plan.activation_file_bytes);
+    if (plan_) {
+      line["pass_tokens"] = plan_->pass.pass_tokens;
+      line["made_again_gflop"] = plan_->recompute.flops / 1e9;
+    }
     line["startup_s"] = startup_s_;
     line["repeat"] = options_.repeat;
     if (share_of_base_) line["share_of_base"] = *share_of_base_;
@@ -361,6 +395,7 @@ class Bench {
       fmt::print("{}: {:.2f} GiB of activations in a file, apart from that\n", work_.name,
                  gib(plan.activation_file_bytes));
     }
+    if (plan_) fmt::print("{}", activations_text(*plan_));
     if (share_of_base_)
       fmt::print("{}: {:.1f} % of the base's speed\n", work_.name, 100.0 * *share_of_base_);
     if (context_ratio_) {
@@ -387,6 +422,7 @@ class Bench {
   std::unique_ptr<engine::Engine> engine_;
   std::vector<api::AdapterSlot> slots_;
   std::vector<Figures> runs_;
+  std::optional<TrainPlan> plan_;  // where --memory chose
   double startup_s_ = 0.0;
   std::optional<double> share_of_base_;
   std::optional<double> context_ratio_;
@@ -403,6 +439,10 @@ int bench_in_stages(const Work& work, const BenchOptions& options) {
   if (options.context > 0) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--context: {} does not decode", work.name));
+  }
+  if (!options.memory.empty()) {
+    throw Error(ErrorCode::kUnsupported,
+                "--memory and --stages: bench divides what --recompute keeps; leave one out");
   }
   return bench_stages({.name = std::string(work.name),
                        .sequences = std::max<int64_t>(work.batch, options.stages.microbatches),

@@ -1,0 +1,62 @@
+// strata bench --memory: the same plans as train's. Never a time.
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+
+#include "apps/bench/bench.h"
+#include "base/error.h"
+
+namespace strata::apps {
+namespace {
+
+BenchOptions options(const std::string& work, const std::string& memory) {
+  BenchOptions o;
+  o.work = work;
+  o.model = std::string(STRATA_SOURCE_DIR) + "/models/tiny-qwen3";
+  o.threads = 2;
+  o.repeat = 1;
+  o.json = true;
+  o.memory = memory;
+  return o;
+}
+
+boost::json::object line_of(const BenchOptions& o) {
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(run_bench(o), 0);
+  return boost::json::parse(testing::internal::GetCapturedStdout()).as_object();
+}
+
+std::string fault(const BenchOptions& o) {
+  try {
+    run_bench(o);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(BenchMemory, ChoosesWhatFits) {
+  const double planned = line_of(options("train_s512", "")).at("planned_gib").as_double() * 1024.0;
+  const auto roomy = line_of(options("train_s512", "2GiB"));
+  EXPECT_EQ(roomy.at("pass_tokens"), 2048);
+  EXPECT_EQ(roomy.at("made_again_gflop").as_double(), 0.0);
+  const int64_t budget = static_cast<int64_t>(0.6 * planned);
+  const auto tight = line_of(options("train_s512", std::to_string(budget) + "MiB"));
+  EXPECT_LE(tight.at("planned_gib").as_double() * 1024.0, static_cast<double>(budget));
+  EXPECT_TRUE(tight.at("pass_tokens").as_int64() < 2048 ||
+              tight.at("made_again_gflop").as_double() > 0.0);
+}
+
+TEST(BenchMemory, RefusesWhatItCannotHold) {
+  EXPECT_EQ(fault(options("decode1", "1GiB")), "--memory: decode1 does not train");
+  EXPECT_NE(fault(options("train_s512", "8MiB")).find("--memory 8MiB: "), std::string::npos);
+  BenchOptions both = options("train_s512", "1GiB");
+  both.recompute = "full";
+  EXPECT_NE(fault(both).find("--memory and --recompute: give one"), std::string::npos);
+  BenchOptions staged = options("train_s512", "1GiB");
+  staged.stages.stages = 2;
+  EXPECT_NE(fault(staged).find("--memory and --stages"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace strata::apps
