@@ -83,15 +83,21 @@ class TrainTest : public testing::Test {
     EXPECT_EQ(run_init({.config = config, .out = out, .seed = 1, .mtp = mtp, .threads = 2}), 0);
     return out;
   }
-  [[nodiscard]] static std::vector<float> values_of(const std::string& dir,
-                                                    const std::string& name) {
-    const SafetensorsFile file(dir + "/model.safetensors");
+  [[nodiscard]] static std::vector<float> values_of(
+      const std::string& dir, const std::string& name,
+      const std::string& file_name = "model.safetensors") {
+    const SafetensorsFile file(dir + "/" + file_name);
     const TensorInfo* tensor = file.find(name);
     EXPECT_NE(tensor, nullptr) << name;
     if (tensor == nullptr) return {};
     std::vector<float> values(static_cast<size_t>(tensor->shape.num_elements()));
     file.read_f32(*tensor, 0, std::ssize(values), values.data());
     return values;
+  }
+  // Of a tensor that begins as zeroes.
+  static void expect_trained(const std::string& adapter, const std::string& name) {
+    const std::vector<float> values = values_of(adapter, name, "adapter_model.safetensors");
+    EXPECT_NE(values, std::vector<float>(values.size())) << name;
   }
   [[nodiscard]] TrainOptions options(const std::string& out) const {
     TrainOptions o;

@@ -62,12 +62,7 @@ TEST_F(TrainIndexerTest, AnAdapterHasTheIndexersModulesThen) {
   o.indexer_loss = 1;
   ASSERT_EQ(run_train(o), 0);
   EXPECT_EQ(indexer_losses("on").size(), 4u);
-  const SafetensorsFile file(o.out + "/adapter_model.safetensors");
-  const TensorInfo* b = file.find(key);
-  ASSERT_NE(b, nullptr);
-  std::vector<float> values(static_cast<size_t>(b->shape.num_elements()));
-  file.read_f32(*b, 0, std::ssize(values), values.data());
-  EXPECT_TRUE(std::any_of(values.begin(), values.end(), [](float v) { return v != 0.0f; }));
+  expect_trained(o.out, key);
 }
 
 TEST_F(TrainIndexerTest, WhatCannotTrainIsRefused) {

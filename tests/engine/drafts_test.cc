@@ -62,15 +62,6 @@ class DraftRuns {
   api::AdapterSlot slot_;
 };
 
-void expect_same(const api::SampleResult& got, const api::SampleResult& want) {
-  EXPECT_EQ(got.tokens, want.tokens);
-  EXPECT_EQ(got.logprobs, want.logprobs);
-  EXPECT_EQ(got.sample_topk_ids, want.sample_topk_ids);
-  EXPECT_EQ(got.sample_topk_logprobs, want.sample_topk_logprobs);
-  EXPECT_EQ(got.prompt_logprobs, want.prompt_logprobs);
-  EXPECT_EQ(got.stopped, want.stopped);
-}
-
 TEST(Drafts, MoveNoBitOfASample) {
   for (const Setting& setting :
        {Setting{}, Setting{.dtype = DType::kBF16}, Setting{.prefill_tokens = 26, .page_size = 8}}) {

@@ -50,13 +50,7 @@ class MtpRuns {
     batch_.gradients = api::Gradients::kParameters;
     engine_->run(batch_);
     EXPECT_EQ(engine_->backend().scratch().high_water(), engine_->last_plan().bytes);
-    train::BaseTrainer& trainer = engine_->base_trainer();
-    trainer.finish_gradients(engine_->backend());
-    const auto& table = engine_->model().weights->table();
-    for (size_t i = 0; i < table.size(); ++i) {
-      if (!table[i].buffer) out.push_back(copy_of(trainer.gradient(i)));
-    }
-    trainer.zero_gradients(engine_->backend());
+    for (auto& [name, values] : take_base_gradients(*engine_)) out.push_back(values);
     return out;
   }
 

@@ -54,13 +54,7 @@ class Runs {
     if (engine_->backend().has_files()) {
       EXPECT_EQ(engine_->backend().file_scratch().grown(), 0);
     }
-    train::BaseTrainer& trainer = engine_->base_trainer();
-    trainer.finish_gradients(engine_->backend());
-    const auto& table = engine_->model().weights->table();
-    for (size_t i = 0; i < table.size(); ++i) {
-      if (!table[i].buffer) out.push_back(copy_of(trainer.gradient(i)));
-    }
-    trainer.zero_gradients(engine_->backend());
+    for (auto& [name, values] : take_base_gradients(*engine_)) out.push_back(values);
     return out;
   }
   PlanShape shape() {

@@ -32,18 +32,6 @@ api::SampleRequest request(const Engine& engine, int64_t prompt, int64_t max_tok
   return out;
 }
 
-void expect_equal(const api::SampleResult& got, const api::SampleResult& want, bool with_prompt) {
-  EXPECT_EQ(got.tokens, want.tokens);
-  EXPECT_EQ(got.logprobs, want.logprobs);
-  EXPECT_EQ(got.sample_topk_ids, want.sample_topk_ids);
-  EXPECT_EQ(got.sample_topk_logprobs, want.sample_topk_logprobs);
-  EXPECT_EQ(got.stopped, want.stopped);
-  if (!with_prompt) return;
-  EXPECT_EQ(got.prompt_logprobs, want.prompt_logprobs);
-  EXPECT_EQ(got.topk_ids, want.topk_ids);
-  EXPECT_EQ(got.topk_logprobs, want.topk_logprobs);
-}
-
 // Steps the loop to its end; before each step some rows are set aside, some give up what they
 // kept, and some run on.
 struct Disturbed {
@@ -104,7 +92,7 @@ TEST(SetAside, RowsThatRunOnHaveTheBitsOfRowsThatNeverPaused) {
         for (uint64_t seed = 0; seed < rows.size(); ++seed) {
           api::SampleRequest one = seed < 3 ? asked : sole;
           one.seed = seed;
-          expect_equal(loop.take(rows[seed]), engine->sample({one})[0], seed == 0 || seed == 3);
+          expect_same(loop.take(rows[seed]), engine->sample({one})[0], seed == 0 || seed == 3);
         }
         EXPECT_EQ(engine->kv_pool().num_free(), engine->kv_pool().num_pages());
         EXPECT_EQ(engine->state_pool().num_free(), engine->state_pool().num_slabs());
@@ -129,9 +117,9 @@ TEST(SetAside, OthersReadThePromptOfARowThatIsAside) {
   while (!loop.done()) loop.step();
   api::SampleRequest one = asked;
   one.seed = 1;
-  expect_equal(loop.take(second), engine->sample({one})[0], false);
+  expect_same(loop.take(second), engine->sample({one})[0], false);
   one.seed = 0;
-  expect_equal(loop.take(first), engine->sample({one})[0], true);
+  expect_same(loop.take(first), engine->sample({one})[0], true);
 }
 
 std::string text_of(const api::Outcome& outcome) {
@@ -296,7 +284,7 @@ TEST(SetAside, APassThatIsBrokenIntoHasTheSameBits) {
       EXPECT_GE(num_breaks, 40);
       EXPECT_EQ(gradients[0], gradients[1]);
       EXPECT_EQ(logprobs[0], logprobs[1]);
-      expect_equal(samples[1][0], samples[0][0], true);
+      expect_same(samples[1][0], samples[0][0], true);
     }
   }
 }

@@ -1,7 +1,10 @@
 // Engines on the tiny models of tests/golden, and sequences, adapters and noise for them.
 #pragma once
+#include <gtest/gtest.h>
+
 #include <cstdlib>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -88,6 +91,32 @@ inline void stir(Engine& engine, api::AdapterSlot slot) { stir(engine, engine.ad
 inline std::vector<float> copy_of(TensorView view) {
   const HostAccess access(cpu_allocator());
   return {view.f32(), view.f32() + view.shape.num_elements()};
+}
+
+// Gradients of base parameters by name, which are zeroes afterwards.
+inline std::map<std::string, std::vector<float>> take_base_gradients(Engine& engine) {
+  train::BaseTrainer& trainer = engine.base_trainer();
+  trainer.finish_gradients(engine.backend());
+  std::map<std::string, std::vector<float>> out;
+  const auto& table = engine.model().weights->table();
+  for (size_t i = 0; i < table.size(); ++i) {
+    if (!table[i].buffer) out[std::string(table[i].name)] = copy_of(trainer.gradient(i));
+  }
+  trainer.zero_gradients(engine.backend());
+  return out;
+}
+
+inline void expect_same(const api::SampleResult& got, const api::SampleResult& want,
+                        bool with_prompt = true) {
+  EXPECT_EQ(got.tokens, want.tokens);
+  EXPECT_EQ(got.logprobs, want.logprobs);
+  EXPECT_EQ(got.sample_topk_ids, want.sample_topk_ids);
+  EXPECT_EQ(got.sample_topk_logprobs, want.sample_topk_logprobs);
+  EXPECT_EQ(got.stopped, want.stopped);
+  if (!with_prompt) return;
+  EXPECT_EQ(got.prompt_logprobs, want.prompt_logprobs);
+  EXPECT_EQ(got.topk_ids, want.topk_ids);
+  EXPECT_EQ(got.topk_logprobs, want.topk_logprobs);
 }
 
 }  // namespace strata::engine
