@@ -31,6 +31,7 @@ MODULES = {"a": INDEXER + ["model.layers.0.self_attn.q_a_proj", "model.layers.2.
 
 class Reference(mtp.Reference):
     CONFIG = CONFIG
+    BESIDE = "indexer_loss"
 
     def losses(self, seq):
         """Cross-entropy of each token, and the indexers' losses, a sum over layers."""
@@ -49,17 +50,6 @@ class Reference(mtp.Reference):
     def logits(self, seq):
         return self.losses({**seq, "targets": seq["tokens"]})[0]
 
-    def backward(self, request):
-        self.zero_grad()
-        factor = float(np.float32(request["indexer_loss"]))
-        parts = [[], [], [], []]
-        for seq in request["sequences"]:
-            values = self.losses(seq)
-            (values[2].sum() + factor * values[3].sum()).backward()
-            for part, value in zip(parts, values):
-                part.append(value.detach().double())
-        return [torch.cat(p).numpy() for p in parts]
-
     def values(self, request, wants):
         out = {}
         logits, lp, loss, indexer_loss = self.backward(request)
@@ -71,9 +61,6 @@ class Reference(mtp.Reference):
             out.update({"loss": loss, "indexer_loss": indexer_loss, "loss_sum": loss.sum(keepdims=True),
                         "indexer_loss_sum": indexer_loss.sum(keepdims=True)})
         return out
-
-    def step_loss(self, request):
-        return self.backward(request)[2].sum()
 
 
 class Maker(mtp.Maker):

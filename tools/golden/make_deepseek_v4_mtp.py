@@ -134,6 +134,7 @@ class Reference:
     """The definition over leaves of one type: the base's tensors and the adapters'."""
 
     CONFIG = CONFIG
+    BESIDE = "mtp"  # the request's name for the factor of the loss beside the decoder's
 
     def __init__(self, root, dtype, shake=None):
         self.dtype = dtype
@@ -190,15 +191,15 @@ class Reference:
                 value.grad = None
 
     def backward(self, request):
+        """What losses() gives, of all sequences: the decoder's loss and the one beside it are the last two."""
         self.zero_grad()
-        factor = float(np.float32(request["mtp"]))
-        parts = [[], [], [], [], []]
+        factor = float(np.float32(request[self.BESIDE]))
+        parts = []
         for seq in request["sequences"]:
             values = self.losses(seq)
-            (values[3].sum() + factor * values[4].sum()).backward()
-            for part, value in zip(parts, values):
-                part.append(value.detach().double())
-        return [torch.cat(p).numpy() for p in parts]
+            (values[-2].sum() + factor * values[-1].sum()).backward()
+            parts.append([value.detach().double() for value in values])
+        return [torch.cat(p).numpy() for p in zip(*parts)]
 
     def values(self, request, wants):
         out = {}
@@ -213,7 +214,7 @@ class Reference:
         return out
 
     def step_loss(self, request):
-        return self.backward(request)[3].sum()
+        return self.backward(request)[-2].sum()
 
     def run(self, request):
         wants = request["want"]
