@@ -42,7 +42,7 @@ void* Scratch::take(int64_t bytes, ScratchTag tag) {
   if (held_ != nullptr && num_marks_ == 0) return held_->take(bytes, tag);
   const int64_t size = Arena::aligned(std::max<int64_t>(bytes, 1));
   if (allocator_ == nullptr) {
-    const uintptr_t nowhere = uintptr_t{1} << (44 + number_);
+    const uintptr_t nowhere = uintptr_t{1} << (44 + static_cast<int>(counted_));
     void* data = reinterpret_cast<void*>(nowhere + static_cast<uintptr_t>(total_));
     count(size, tag);
     return data;

@@ -66,8 +66,9 @@ class Scratch {
 
   explicit Scratch(Allocator& allocator) : allocator_(&allocator) {}
   Scratch(Allocator& allocator, int64_t bytes) : Scratch(allocator) { reserve(bytes); }
-  // The addresses of one that counts beside another are others.
-  static Scratch counting(int number = 0) { return Scratch(number); }
+  // Those that a pass is counted with: the addresses of each are its own.
+  enum class Counted : uint8_t { kPass, kFiles, kHeld, kBorders, kDeferred };
+  static Scratch counting(Counted what) { return Scratch(what); }
   ~Scratch();
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
@@ -113,7 +114,7 @@ class Scratch {
   };
 
  private:
-  explicit Scratch(int number) : number_(number) {}  // counts
+  explicit Scratch(Counted what) : counted_(what) {}
   void count(int64_t size, ScratchTag tag);
 
   struct Block {
@@ -131,7 +132,7 @@ class Scratch {
   Allocator* allocator_ = nullptr;           // null: counts
   Scratch* held_ = nullptr;                  // of a Hold
   int num_marks_ = 0;                        // that live
-  int number_ = 0;                           // of those that count
+  Counted counted_ = Counted::kPass;         // of those that count
   Block blocks_[kMaxBlocks];
   int num_blocks_ = 0;
   int current_ = 0;

@@ -116,7 +116,7 @@ class Backend {
         own_pool_(new ThreadPool(ThreadPool::idle(num_threads))),
         pool_(*own_pool_),
         allocator_(cpu_allocator()),
-        scratch_(Scratch::counting()) {}
+        scratch_(Scratch::counting(Scratch::Counted::kPass)) {}
   Backend(CpuPath path, ThreadPool& pool, Allocator& allocator)
       : path_(path), pool_(pool), allocator_(allocator), scratch_(allocator) {}
 
@@ -126,7 +126,7 @@ class Backend {
   ThreadPool& pool_;
   Allocator& allocator_;
   Scratch scratch_;
-  Scratch counted_files_ = Scratch::counting(1);
+  Scratch counted_files_ = Scratch::counting(Scratch::Counted::kFiles);
   double counted_flops_ = 0.0;
   std::unique_ptr<OffloadRoom> offload_;
   std::vector<std::unique_ptr<Backend>> lanes_;

@@ -10,9 +10,6 @@
 namespace strata::engine {
 namespace {
 
-// Of the counting scratches beside a pass's own (Backend, PassMeter).
-constexpr int kBordersNumber = 3, kDeferredNumber = 4;
-
 // As many values of a result as `part` has, from value `first` on.
 std::span<float> rows_of(api::NamedTensor& out, int64_t first, const TensorView& part) {
   return std::span(out.values)
@@ -162,8 +159,8 @@ void run_pass(Backend& backend, Engine& engine, const PassWork& work, PassState&
 int64_t count_stage_pass(Backend& counter, Engine& engine, const PassWork& work, PassState& state,
                          bool defers) {
   CHECK(counter.is_counting());
-  Scratch borders = Scratch::counting(kBordersNumber);
-  Scratch copies = Scratch::counting(kDeferredNumber);
+  Scratch borders = Scratch::counting(Scratch::Counted::kBorders);
+  Scratch copies = Scratch::counting(Scratch::Counted::kDeferred);
   model::DeferredProducts deferred(copies);
   StagePass pass(counter, engine, work, state);
   const bool ends = engine.model().weights->ends();

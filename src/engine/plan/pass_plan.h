@@ -23,8 +23,8 @@ struct PassPlan {
   // which serves other passes meanwhile.
   int64_t held_bytes = 0;
   std::vector<Scratch::Use> held_uses;
-  int64_t deferred_bytes =
-      0;  // between its backward and its weight gradients; of plan_pass() alone
+  // Between its backward and its weight gradients; of plan_pass() alone.
+  int64_t deferred_bytes = 0;
   // What backward needs, kept or made again, and what making it costs; of plan_pass() alone.
   std::vector<model::SavedCost> saved;
   [[nodiscard]] int64_t total() const { return bytes + lane_bytes * num_lanes; }
@@ -47,7 +47,7 @@ class PassMeter {
 
  private:
   Backend counter_;
-  Scratch held_ = Scratch::counting(2);
+  Scratch held_ = Scratch::counting(Scratch::Counted::kHeld);
   PassPlan plan_;
 };
 
