@@ -42,11 +42,6 @@ std::shared_ptr<PendingCommand> Futures::take_pending(const api::RequestId& id) 
   return found == entries_.end() ? nullptr : std::exchange(found->second.pending, nullptr);
 }
 
-bool Futures::is_pending(const api::RequestId& id) const {
-  const auto found = entries_.find(id.text);
-  return found != entries_.end() && !found->second.done;
-}
-
 // Moves what the response holds to where polls share it; false when there is no room for it.
 bool Futures::hold(Entry& entry, Response& response) {
   struct Held {

@@ -57,7 +57,6 @@ class Futures {
   }
   // Bytes that a tenant's results could take at most.
   [[nodiscard]] int64_t most_bytes() const { return held_.most(); }
-  [[nodiscard]] bool is_pending(const api::RequestId& id) const;
 
   // Whether the tenant may ask for more results, or must fetch some first: false while there is no
   // room for what did not fit last.
