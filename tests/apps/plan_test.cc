@@ -271,21 +271,31 @@ TEST(Plan, DrawsTheFrontAPointForEachPolicyAndThePlan) {
   std::filesystem::remove(options.svg);
 }
 
-TEST(Plan, OfServingIsThatOfAServer) {
-  PlanOptions options = options_of_plan("qwen3");
+constexpr int64_t kServerMemory = int64_t{512} << 20;
+
+PlanOptions options_of_serving(const std::string& model) {
+  PlanOptions options = options_of_plan(model);
   options.purpose = "serve";
   options.tokens.clear();
   options.rank = PlanOptions().rank;
   options.memory = "512MiB";
   options.max_rank = 64;
+  return options;
+}
+
+std::vector<PlanRow> rows_of_requests() {
+  server::ServeOptions requests;
+  server::share_memory(requests, kServerMemory);
+  return request_rows(server::Budget(requests));
+}
+
+TEST(Plan, OfServingIsThatOfAServer) {
+  PlanOptions options = options_of_serving("qwen3");
   const boost::json::object line = plan(options);
   const auto engine = make_engine({.model = options.model, .dtype = "bf16", .threads = 2});
   engine::Engine* const engines[] = {engine.get()};
-  constexpr int64_t kMemory = int64_t{512} << 20;
-  server::ServeOptions requests;
-  server::share_memory(requests, kMemory);
-  const ServePlan wanted = plan_serve(engines, kMemory, 64, /*max_sample_rows=*/256,
-                                      request_rows(server::Budget(requests)));
+  const ServePlan wanted = plan_serve(engines, kServerMemory, options.max_rank,
+                                      /*max_sample_rows=*/256, rows_of_requests());
   EXPECT_EQ(line.at("longest_datum").as_int64(), wanted.longest_data[0]);
   EXPECT_EQ(line.at("adapters_of_rank_32").as_int64(), wanted.adapters / wanted.slot_rank_32);
   EXPECT_EQ(line.at("samples_of_2048").as_int64(), wanted.kv / wanted.sample_bytes);
@@ -295,23 +305,15 @@ TEST(Plan, OfServingIsThatOfAServer) {
 
 // Drafts take the layer's weights, its part of the cache, and rows behind those of a step.
 TEST(Plan, OfServingWithDraftsIsThatOfAServer) {
-  PlanOptions options = options_of_plan("deepseek_v4_mtp");
-  options.purpose = "serve";
-  options.tokens.clear();
-  options.rank = PlanOptions().rank;
-  options.memory = "512MiB";
-  options.max_rank = 64;
-  constexpr int64_t kMemory = int64_t{512} << 20;
+  PlanOptions options = options_of_serving("deepseek_v4_mtp");
   const auto bytes_of = [&](const char* speculate) {
     options.speculate = speculate;
     const boost::json::object line = plan(options);
-    server::ServeOptions requests;
-    server::share_memory(requests, kMemory);
     const EngineHost host({options.model}, {.dtype = "bf16",
                                             .threads = 2,
                                             .offload = usable_offload_folder(options.offload),
-                                            .memory = kMemory,
-                                            .requests = request_rows(server::Budget(requests)),
+                                            .memory = kServerMemory,
+                                            .requests = rows_of_requests(),
                                             .adapters = {.max_rank = options.max_rank},
                                             .speculate = options.speculate == "mtp"});
     const ServePlan& booked = host.plan();
