@@ -333,8 +333,16 @@ TEST(Plan, OfServingWithDraftsIsThatOfAServer) {
   const auto without = bytes_of("none"), with = bytes_of("mtp");
   EXPECT_GT(with.at("weights").as_int64(), without.at("weights").as_int64());
   EXPECT_GT(with.at("sampling_steps").as_int64(), without.at("sampling_steps").as_int64());
-  options.model = path_of("qwen3");
+  const std::string without_drafts = path_of("qwen3");
+  options.model = without_drafts;
   EXPECT_NE(fault(options).find("no layer of multi-token prediction"), std::string::npos);
+  const auto served = [&](const std::vector<std::string>& models) {
+    return EngineHost(models, {.threads = 2, .memory = kServerMemory, .speculate = true})
+        .bases()
+        .size();
+  };
+  EXPECT_THROW(served({without_drafts}), Error);
+  EXPECT_EQ(served({without_drafts, path_of("deepseek_v4_mtp")}), 2u);
 }
 
 // What is left over decides how long passes are: 3 GiB were refused once, and 4 GiB held no

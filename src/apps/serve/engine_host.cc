@@ -6,6 +6,7 @@
 
 #include "apps/engine_setup.h"
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "base/trace.h"
@@ -19,6 +20,8 @@ namespace {
 constexpr double kIdleSeconds = 0.5;   // how late a gap's end may be noticed
 constexpr double kLookSeconds = 0.02;  // how late a sample may be noticed in a training pass
 
+bool has_drafts(const engine::Engine* engine) { return engine->options().speculate; }
+
 }  // namespace
 
 EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOptions& options) {
@@ -26,6 +29,12 @@ EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOp
   for (const std::string& dir : directories) load(dir, options);
   std::vector<engine::Engine*> engines;
   for (const Base& base : engines_) engines.push_back(base.engine.get());
+  if (options.speculate && std::none_of(engines.begin(), engines.end(), has_drafts)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--speculate mtp: no served model has a layer of multi-token prediction: that of "
+                "DeepSeek-V4 with a num_nextn_predict_layers of 1 and tensors mtp.0.* is known; "
+                "leave the option out");
+  }
   plan_ = plan_serve(engines, options.memory, options.adapters.max_rank, options.max_sample_rows,
                      options.requests, options.expert_rank);
   expert_rank_ = options.expert_rank;
@@ -59,7 +68,7 @@ void EngineHost::load(const std::string& dir, const HostOptions& options) {
                    .mtp = options.speculate ? model::UseMtp::kIfThere : model::UseMtp::kNever},
                   {.speculate = options.speculate});
   const model::ModelConfig& config = base.engine->config();
-  if (options.speculate && !config.use_mtp) {
+  if (options.speculate && !has_drafts(base.engine.get())) {
     log(LogLevel::kWarning,
         fmt::format("--speculate mtp: {}: no layer of multi-token prediction; its samples are not "
                     "drafted",
