@@ -128,7 +128,7 @@ class Scratch {
   };
   static constexpr int kMaxBlocks = 64;
   static constexpr size_t kMaxTags = 48;
-  static constexpr size_t kUsualTakes = 64;  // held at once by a lane; a pass's list grows beyond
+  static constexpr size_t kUsualTakes = 64;  // held at once by a worker; a pass's list grows beyond
   Allocator* allocator_ = nullptr;           // null: counts
   Scratch* held_ = nullptr;                  // of a Hold
   int num_marks_ = 0;                        // that live

@@ -60,48 +60,50 @@ class Backend {
   [[nodiscard]] OffloadRoom* offload() { return offload_.get(); }
   // Error{kInvalidArgument} where the folder cannot hold memory.
   void offload_to(const std::string& dir) { offload_ = std::make_unique<OffloadRoom>(dir); }
-  // For ops alone: a backend of one thread and its own scratch, for worker `worker` of a region of
+  // For ops alone: a backend of one thread and its own scratch, for worker `i` of a region of
   // pool(), where small ops run whole, one beside the other. Made at the first call of
-  // make_lanes(), which comes first.
-  [[nodiscard]] Backend& lane(int worker) { return *lanes_[static_cast<size_t>(worker)]; }
-  [[nodiscard]] int num_lanes() const { return static_cast<int>(lanes_.size()); }
-  void make_lanes() {
-    while (static_cast<int>(lanes_.size()) < pool_.num_threads()) {
-      lanes_.push_back(is_counting_ ? std::unique_ptr<Backend>(new Backend(path_, 1, CountingTag{}))
-                                    : std::make_unique<Backend>(path_, 1, allocator_));
+  // make_workers(), which comes first.
+  [[nodiscard]] Backend& worker(int i) { return *workers_[static_cast<size_t>(i)]; }
+  [[nodiscard]] int num_workers() const { return static_cast<int>(workers_.size()); }
+  void make_workers() {
+    while (static_cast<int>(workers_.size()) < pool_.num_threads()) {
+      workers_.push_back(is_counting_
+                             ? std::unique_ptr<Backend>(new Backend(path_, 1, CountingTag{}))
+                             : std::make_unique<Backend>(path_, 1, allocator_));
     }
   }
-  // body(item, lane) for every item, each in one thread. A counting backend counts every item on
-  // its first lane: any lane may get any item.
+  // body(item, worker) for every item, each in one thread. A counting backend counts every item on
+  // its first worker: any of them may get any item.
   template <typename Body>
-  void run_in_lanes(int64_t count, Body body) {
-    make_lanes();
+  void run_in_workers(int64_t count, Body body) {
+    make_workers();
     if (is_counting_) {
-      for (int64_t i = 0; i < count; ++i) body(i, lane(0));
+      for (int64_t i = 0; i < count; ++i) body(i, worker(0));
       return;
     }
-    pool_.run_each(count, [&](int64_t i, int worker) { body(i, lane(worker)); });
+    pool_.run_each(count, [&](int64_t item, int i) { body(item, worker(i)); });
   }
-  // Room for what a pass was counted to take, of scratch and of each lane's; memory beyond `most`
+  // Room for what a pass was counted to take, of scratch and of each worker's; memory beyond `most`
   // is given back first.
-  void book(int64_t bytes, int64_t lane_bytes, int64_t most) {
+  void book(int64_t bytes, int64_t worker_bytes, int64_t most) {
     scratch_.reserve(bytes, most);
-    if (lane_bytes == 0) return;
-    make_lanes();
-    for (const std::unique_ptr<Backend>& lane : lanes_) lane->scratch_.reserve(lane_bytes, most);
+    if (worker_bytes == 0) return;
+    make_workers();
+    for (const std::unique_ptr<Backend>& worker : workers_)
+      worker->scratch_.reserve(worker_bytes, most);
   }
-  // Of a counting backend: work that it is asked for; begins anew; and the most that any lane would
-  // take.
+  // Of a counting backend: work that it is asked for; begins anew; and the most that any worker
+  // would take.
   void count_flops(double flops) { counted_flops_ += flops; }
   [[nodiscard]] double counted_flops() const { return counted_flops_; }
   void reset_count() {
     counted_flops_ = 0.0;
     scratch_.reserve(0);
     counted_files_.reserve(0);
-    for (const std::unique_ptr<Backend>& lane : lanes_) lane->scratch_.reserve(0);
+    for (const std::unique_ptr<Backend>& worker : workers_) worker->scratch_.reserve(0);
   }
-  [[nodiscard]] int64_t lane_high_water() const {
-    return lanes_.empty() ? 0 : lanes_[0]->scratch_.high_water();
+  [[nodiscard]] int64_t worker_high_water() const {
+    return workers_.empty() ? 0 : workers_[0]->scratch_.high_water();
   }
   // Outputs in a panel of weights on this path (tensor/panel.h).
   [[nodiscard]] int64_t panel_width() const {
@@ -129,7 +131,7 @@ class Backend {
   Scratch counted_files_ = Scratch::counting(Scratch::Counted::kFiles);
   double counted_flops_ = 0.0;
   std::unique_ptr<OffloadRoom> offload_;
-  std::vector<std::unique_ptr<Backend>> lanes_;
+  std::vector<std::unique_ptr<Backend>> workers_;
 };
 
 }  // namespace strata

@@ -71,7 +71,7 @@ void add_rows_into(Backend& backend, TensorView x, TensorView y);
 
 // Sum of squares in double: one sum a row, in a fixed order; then the rows ascending. Neither
 // threads nor how rows are divided among machines matter. Takes 8 bytes a row of scratch where
-// there are several threads, and none on a lane.
+// there are several threads, and none on a worker.
 double sum_of_squares(Backend& backend, TensorView x);
 
 // The sums of several tensors, added in their order. A small tensor is one worker's; all share a

@@ -61,7 +61,7 @@ TEST_F(TrainTest, ThePlanIsOfTheLongestPass) {
   const auto booked = [](engine::Engine& engine) {
     Backend& backend = engine.backend();
     int64_t bytes = backend.scratch().booked();
-    for (int i = 0; i < backend.num_lanes(); ++i) bytes += backend.lane(i).scratch().booked();
+    for (int i = 0; i < backend.num_workers(); ++i) bytes += backend.worker(i).scratch().booked();
     return bytes;
   };
   const auto pass_of = [](TrainJob& job) {

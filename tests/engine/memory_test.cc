@@ -100,9 +100,10 @@ TEST_P(WarmStep, AllocatesItsResultAlone) {
     return result.num_passes;
   };
   EXPECT_GE(step(), 2);
-  // Whichever worker got something to do: lanes are booked by passes, and steps take nothing there.
-  for (int i = 0; i < engine->backend().num_lanes(); ++i) {
-    EXPECT_EQ(engine->backend().lane(i).scratch().grown(), 0) << i;
+  // Whichever worker got something to do: theirs are booked by passes, and steps take nothing
+  // there.
+  for (int i = 0; i < engine->backend().num_workers(); ++i) {
+    EXPECT_EQ(engine->backend().worker(i).scratch().grown(), 0) << i;
   }
   step();
   const int64_t news = num_news.load(), maps = num_maps.load();
@@ -166,9 +167,9 @@ void expect_taken_as_planned(Engine& engine, const std::string& where) {
   int64_t sum = 0;
   for (const auto& [tag, bytes] : by_tag(plan.uses)) sum += bytes;
   EXPECT_EQ(sum, plan.bytes) << where;
-  for (int i = 0; i < backend.num_lanes(); ++i) {
-    EXPECT_LE(backend.lane(i).scratch().high_water(), plan.lane_bytes) << where;
-    EXPECT_EQ(backend.lane(i).scratch().grown(), 0) << where;
+  for (int i = 0; i < backend.num_workers(); ++i) {
+    EXPECT_LE(backend.worker(i).scratch().high_water(), plan.worker_bytes) << where;
+    EXPECT_EQ(backend.worker(i).scratch().grown(), 0) << where;
   }
 }
 

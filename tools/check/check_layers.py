@@ -228,7 +228,7 @@ BAD = {
     "first include must be": {"src/base/a.cc": '#include <vector>\n#include "base/a.h"\nvoid f() { try { } catch (...) { } }\n'},
     "'.f32()' touches tensor memory": {"src/model/x.cc": "float* p = view.f32();\n"},
     "'HostAccess' touches": {"src/engine/x.cc": "const HostAccess access(backend.allocator());\n"},
-    "'run_in_lanes' touches": {"src/train/x.cc": "backend.run_in_lanes(3, body);\n"},
+    "'run_in_workers' touches": {"src/train/x.cc": "backend.run_in_workers(3, body);\n"},
     "'static_cast<const float*>' touches": {"src/sample/x.cc": "auto* p = static_cast<const float*>(view.data);\n"},
     "has no row": {"src/attic/x.cc": "int x;\n"},
     "catches: let it pass": {"src/tensor/x.cc": "void f() { try { } catch (...) { } }\n"},

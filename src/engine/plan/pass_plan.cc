@@ -6,8 +6,8 @@ const PassPlan& PassMeter::count(FunctionRef<void(Backend&)> pass) {
   counter_.reset_count();
   pass(counter_);
   plan_.bytes = counter_.scratch().high_water();
-  plan_.num_lanes = counter_.num_lanes();
-  plan_.lane_bytes = counter_.lane_high_water();
+  plan_.num_workers = counter_.num_workers();
+  plan_.worker_bytes = counter_.worker_high_water();
   plan_.flops = counter_.counted_flops();
   plan_.file_bytes = counter_.file_scratch().high_water();
   const auto copy = [](const Scratch& from, std::vector<Scratch::Use>& to) {
@@ -30,7 +30,7 @@ const PassPlan& PassMeter::count_held(FunctionRef<void(Backend&)> pass) {
 }
 
 void book(const PassPlan& plan, Backend& backend, int64_t most) {
-  backend.book(plan.bytes, plan.lane_bytes, most);
+  backend.book(plan.bytes, plan.worker_bytes, most);
 }
 
 }  // namespace strata::engine

@@ -12,9 +12,9 @@
 namespace strata::engine {
 
 struct PassPlan {
-  int64_t bytes = 0;       // of the scratch
-  int64_t lane_bytes = 0;  // of the scratch of each lane
-  int64_t num_lanes = 0;
+  int64_t bytes = 0;         // of the scratch
+  int64_t worker_bytes = 0;  // of the scratch of each worker
+  int64_t num_workers = 0;
   double flops = 0.0;              // of forward products, those that are made again among them
   int64_t file_bytes = 0;          // of what is offloaded, which is no memory
   std::vector<Scratch::Use> uses;  // of the scratch at its fullest, by tag
@@ -27,7 +27,7 @@ struct PassPlan {
   int64_t deferred_bytes = 0;
   // What backward needs, kept or made again, and what making it costs; of plan_pass() alone.
   std::vector<model::SavedCost> saved;
-  [[nodiscard]] int64_t total() const { return bytes + lane_bytes * num_lanes; }
+  [[nodiscard]] int64_t total() const { return bytes + worker_bytes * num_workers; }
   // Beside the scratch.
   [[nodiscard]] int64_t kept() const { return held_bytes + deferred_bytes; }
 };

@@ -59,11 +59,11 @@ void adamw_list(Backend& backend, const AdamWArgs& args, std::span<const AdamWIt
   for (const AdamWItem& item : items) {
     if (!is_small(item)) step(backend, args, item);
   }
-  backend.run_in_lanes(std::ssize(items), [&](int64_t i, Backend& lane) {
+  backend.run_in_workers(std::ssize(items), [&](int64_t i, Backend& worker) {
     const AdamWItem& item = items[static_cast<size_t>(i)];
-    if (is_small(item)) step(lane, args, item);
+    if (is_small(item)) step(worker, args, item);
     for (const PackItem& pack : item.packs) {
-      if (pack.rows.rows() > 0) cpu::pack(lane, pack.rows, 0, pack.panel);
+      if (pack.rows.rows() > 0) cpu::pack(worker, pack.rows, 0, pack.panel);
     }
   });
 }

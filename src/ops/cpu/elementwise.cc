@@ -190,9 +190,9 @@ double sum_of_squares(Backend& backend, std::span<const TensorView> x) {
   for (size_t i = 0; i < x.size(); ++i) {
     if (!is_small(i) && !backend.is_counting()) sums[i] = cpu::sum_of_squares(backend, x[i]);
   }
-  backend.run_in_lanes(std::ssize(x), [&](int64_t item, Backend& lane) {
+  backend.run_in_workers(std::ssize(x), [&](int64_t item, Backend& worker) {
     const auto i = static_cast<size_t>(item);
-    if (is_small(i) && !lane.is_counting()) sums[i] = cpu::sum_of_squares(lane, x[i]);
+    if (is_small(i) && !worker.is_counting()) sums[i] = cpu::sum_of_squares(worker, x[i]);
   });
   if (backend.is_counting()) return 0;
   double total = 0;

@@ -220,12 +220,12 @@ void gemm_dx(Backend& backend, std::span<const GemmArgs> products, std::span<con
   }
   const Scratch::Mark mark(backend.scratch());
   char* memory = static_cast<char*>(backend.scratch().take(parts * bytes));
-  if (!beside.empty()) backend.make_lanes();
-  const auto make_gradient = [&](const GemmDwArgs& item, Backend& lane) {
-    if (item.x.rows() > 0) cpu::gemm_dw(lane, item.dy, item.x, item.sequence_ends, item.dw);
+  if (!beside.empty()) backend.make_workers();
+  const auto make_gradient = [&](const GemmDwArgs& item, Backend& worker) {
+    if (item.x.rows() > 0) cpu::gemm_dw(worker, item.dy, item.x, item.sequence_ends, item.dw);
   };
-  if (backend.is_counting()) {  // any lane may get any item
-    for (const GemmDwArgs& item : beside) make_gradient(item, backend.lane(0));
+  if (backend.is_counting()) {  // any worker may get any item
+    for (const GemmDwArgs& item : beside) make_gradient(item, backend.worker(0));
     return;
   }
   std::atomic<size_t> next_item = 0;
@@ -233,7 +233,7 @@ void gemm_dx(Backend& backend, std::span<const GemmArgs> products, std::span<con
     for (size_t done = 0; done < most; ++done) {
       const size_t item = next_item.fetch_add(1, std::memory_order_relaxed);
       if (item >= beside.size()) return;
-      make_gradient(beside[item], backend.lane(worker));
+      make_gradient(beside[item], backend.worker(worker));
     }
   };
   const auto items_each = static_cast<size_t>(ceil_div(std::ssize(beside), parts));
@@ -253,9 +253,9 @@ void gemm_dx_each(Backend& backend, std::span<const GemmArgs> products,
                   std::span<const TensorView> dx) {
   if (products.empty()) return;
   const HostAccess access(backend.allocator());
-  backend.run_in_lanes(std::ssize(products), [&](int64_t item, Backend& lane) {
+  backend.run_in_workers(std::ssize(products), [&](int64_t item, Backend& worker) {
     const auto i = static_cast<size_t>(item);
-    if (dx[i].rows() > 0) cpu::gemm_dx(lane, {&products[i], 1}, {&dx[i], 1}, false);
+    if (dx[i].rows() > 0) cpu::gemm_dx(worker, {&products[i], 1}, {&dx[i], 1}, false);
   });
 }
 

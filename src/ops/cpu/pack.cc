@@ -209,9 +209,9 @@ void pack(Backend& backend, const TensorView& rows, int64_t first_row, const Pan
 
 void pack_list(Backend& backend, std::span<const PackItem> items) {
   const HostAccess access(backend.allocator());
-  backend.run_in_lanes(std::ssize(items), [&](int64_t i, Backend& lane) {
+  backend.run_in_workers(std::ssize(items), [&](int64_t i, Backend& worker) {
     const PackItem& item = items[static_cast<size_t>(i)];
-    if (item.rows.rows() > 0) cpu::pack(lane, item.rows, 0, item.panel);
+    if (item.rows.rows() > 0) cpu::pack(worker, item.rows, 0, item.panel);
   });
 }
 
