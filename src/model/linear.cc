@@ -159,11 +159,11 @@ void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& lin
       rank == 0 ? TensorView() : backend.scratch().take(pass.dtype(), {x.rows(), rank});
   LowRankBackward{pass, rows, linear, x, h, dy, d_h}.list();
   const PassLists& lists = pass.lists;
-  std::span<const ops::GemmDwArgs> beside;
+  std::span<const ops::GemmDwArgs> overlapped;
   if (!dx.empty() && rows.divides_over(backend.pool().num_threads())) {
     // Many short runs: a worker takes whole ones. The bits are the same.
     ops::gemm_dx_each(backend, lists.low_rank_inputs, lists.low_rank_d_h);
-    beside = lists.low_rank_gradients;
+    overlapped = lists.low_rank_gradients;
   } else {
     for (size_t i = 0; i < lists.low_rank_inputs.size(); ++i) {
       ops::gemm_dx(backend, lists.low_rank_inputs[i], lists.low_rank_d_h[i]);
@@ -183,7 +183,7 @@ void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& lin
   // dx = dy W + d(x A^T) A
   if (dx.empty()) return;
   ops::gemm_dx_blocked(backend, {.x = dy, .w = linear.weight, .runs = lists.low_rank}, dx,
-                       accumulate, beside);
+                       accumulate, overlapped);
 }
 
 void linear_forward(Pass& pass, const BlockContext& context, int key, TensorView x, TensorView add,

@@ -122,18 +122,18 @@ void gemm_runs(Backend& backend, TensorView x, std::span<const SegmentProduct> r
 }
 
 void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate,
-             std::span<const GemmDwArgs> beside) {
+             std::span<const GemmDwArgs> overlapped) {
   check_gemm_dx(args, dx, accumulate);
-  for (const GemmDwArgs& item : beside) check_gemm_dw(item);
-  CHECK(dx.rows() > 0 || beside.empty());
-  if (dx.rows() > 0) cpu::gemm_dx(backend, {&args, 1}, {&dx, 1}, accumulate, beside);
+  for (const GemmDwArgs& item : overlapped) check_gemm_dw(item);
+  CHECK(dx.rows() > 0 || overlapped.empty());
+  if (dx.rows() > 0) cpu::gemm_dx(backend, {&args, 1}, {&dx, 1}, accumulate, overlapped);
 }
 
 void gemm_dx_blocked(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate,
-                     std::span<const GemmDwArgs> beside) {
+                     std::span<const GemmDwArgs> overlapped) {
   const PanelView& w = args.w;
   if (w.dtype != DType::kF32 || w.rows <= kChainOutputs) {
-    return gemm_dx(backend, args, dx, accumulate, beside);
+    return gemm_dx(backend, args, dx, accumulate, overlapped);
   }
   CHECK(kChainOutputs % w.width == 0 && args.scale == 1.0f && dx.dtype == DType::kF32, w.width,
         args.scale, dx.dtype);
@@ -147,7 +147,7 @@ void gemm_dx_blocked(Backend& backend, const GemmArgs& args, TensorView dx, bool
     if (end == w.rows) block.runs = args.runs;
     const bool first = begin == 0 && !accumulate;
     gemm_dx(backend, block, first ? dx : part, false,
-            begin == 0 ? beside : std::span<const GemmDwArgs>());
+            begin == 0 ? overlapped : std::span<const GemmDwArgs>());
     if (!first) add_into(backend, part, dx);
   }
 }

@@ -64,10 +64,10 @@ struct GemmDwArgs {
 };
 
 // Writes dx [T, K], f32 or bf16. With accumulate (f32 dx and scale 1 only) the accumulators start
-// from dx. The gradients `beside` are made in the same parallel region, each by one worker to the
-// bits of gemm_dw: they stream memory while other workers multiply. No two have one dw.
+// from dx. The gradients `overlapped` are made in the same parallel region, each by one worker to
+// the bits of gemm_dw: they stream memory while other workers multiply. No two have one dw.
 void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate = false,
-             std::span<const GemmDwArgs> beside = {});
+             std::span<const GemmDwArgs> overlapped = {});
 
 // Outputs in one chain of gemm_dx_blocked in f32. A head has tens of thousands of outputs: in one
 // fp32 chain the sum's error would exceed the noise of a blocked product tenfold. In bf16 the
@@ -79,7 +79,7 @@ constexpr int64_t kChainOutputs = 512;
 // from zero, the last continued by the low-rank term's; the blocks' sums are added in ascending
 // order, with accumulate to what dx holds.
 void gemm_dx_blocked(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate = false,
-                     std::span<const GemmDwArgs> beside = {});
+                     std::span<const GemmDwArgs> overlapped = {});
 
 // gemm_dx of each product, one worker each, to the bit: for many products of few rows, whose
 // shapes may differ. Outputs must not overlap.

@@ -13,7 +13,7 @@ void gemm(Backend& backend, std::span<const GemmArgs> products, std::span<const 
 void gemm_runs(Backend& backend, const TensorView& x, std::span<const SegmentProduct> runs,
                const TensorView& y);
 void gemm_dx(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> dx,
-             bool accumulate, std::span<const GemmDwArgs> beside = {}, int64_t most_rows = 0);
+             bool accumulate, std::span<const GemmDwArgs> overlapped = {}, int64_t most_rows = 0);
 void gemm_dx_each(Backend& backend, std::span<const GemmArgs> products,
                   std::span<const TensorView> dx);
 void gemm_dw(Backend& backend, TensorView dy, TensorView x, std::span<const int64_t> sequence_ends,

@@ -203,11 +203,11 @@ struct WorkSplit {
 }  // namespace
 
 void gemm_dx(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> dx,
-             bool accumulate, std::span<const GemmDwArgs> beside, int64_t most_rows) {
+             bool accumulate, std::span<const GemmDwArgs> overlapped, int64_t most_rows) {
   const HostAccess access(backend.allocator());
   const CpuPath path = backend.path();
   const int64_t threads = backend.pool().num_threads();
-  int64_t parts = beside.empty() ? 0 : threads;
+  int64_t parts = overlapped.empty() ? 0 : threads;
   int64_t bytes = 0;  // of a worker
   for (const GemmArgs& args : products) {
     const WorkSplit shares(path, threads, args);
@@ -220,23 +220,23 @@ void gemm_dx(Backend& backend, std::span<const GemmArgs> products, std::span<con
   }
   const Scratch::Mark mark(backend.scratch());
   char* memory = static_cast<char*>(backend.scratch().take(parts * bytes));
-  if (!beside.empty()) backend.make_workers();
+  if (!overlapped.empty()) backend.make_workers();
   const auto make_gradient = [&](const GemmDwArgs& item, Backend& worker) {
     if (item.x.rows() > 0) cpu::gemm_dw(worker, item.dy, item.x, item.sequence_ends, item.dw);
   };
   if (backend.is_counting()) {  // any worker may get any item
-    for (const GemmDwArgs& item : beside) make_gradient(item, backend.worker(0));
+    for (const GemmDwArgs& item : overlapped) make_gradient(item, backend.worker(0));
     return;
   }
   std::atomic<size_t> next_item = 0;
   const auto do_items = [&](size_t most, int worker) {
     for (size_t done = 0; done < most; ++done) {
       const size_t item = next_item.fetch_add(1, std::memory_order_relaxed);
-      if (item >= beside.size()) return;
-      make_gradient(beside[item], backend.worker(worker));
+      if (item >= overlapped.size()) return;
+      make_gradient(overlapped[item], backend.worker(worker));
     }
   };
-  const auto items_each = static_cast<size_t>(ceil_div(std::ssize(beside), parts));
+  const auto items_each = static_cast<size_t>(ceil_div(std::ssize(overlapped), parts));
   backend.pool().run(parts, [&](int64_t begin, int64_t end, int worker) {
     for (int64_t part = begin; part < end; ++part) {
       if (part % 2 == 0) do_items(items_each, worker);
