@@ -23,10 +23,10 @@ class PassRoom {
   [[nodiscard]] model::RopeTables& ropes() { return ropes_; }
   // Of the pass that was counted last.
   [[nodiscard]] const PassPlan& last_plan() const { return meter_.plan(); }
-  // What a pass takes (borrowed until the next call), and room for it on backend().
+  // What a pass takes (borrowed until the next call), and room for it on backend(), but in files.
   const PassPlan& count(FunctionRef<void(Backend&)> pass) { return meter_.count(pass); }
   const PassPlan& count_held(FunctionRef<void(Backend&)> pass) { return meter_.count_held(pass); }
-  void book(const PassPlan& plan) { engine::book(plan, *backend_, INT64_MAX); }
+  void book(const PassPlan& plan) { backend_->book(plan.bytes, plan.worker_bytes, INT64_MAX); }
 
  private:
   std::unique_ptr<Backend> backend_;

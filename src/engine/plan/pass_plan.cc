@@ -29,8 +29,4 @@ const PassPlan& PassMeter::count_held(FunctionRef<void(Backend&)> pass) {
   });
 }
 
-void book(const PassPlan& plan, Backend& backend, int64_t most) {
-  backend.book(plan.bytes, plan.worker_bytes, most);
-}
-
 }  // namespace strata::engine

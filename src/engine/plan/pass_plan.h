@@ -51,8 +51,4 @@ class PassMeter {
   PassPlan plan_;
 };
 
-// Books what the plan says, but in files; memory beyond `most` (in bytes of the scratch) is given
-// back first.
-void book(const PassPlan& plan, Backend& backend, int64_t most);
-
 }  // namespace strata::engine
