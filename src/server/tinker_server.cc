@@ -223,7 +223,7 @@ void TinkerServer::State::make_http(Router router) {
         watch.metrics().exchange(exchange.route, exchange.status, exchange.seconds);
         note_change(exchange);
       },
-      [this](const Request& request, const Route* route) { return service.admit(request, route); });
+      [this](const Request& request) { return service.admit(request); });
   http->call_every(kTickSeconds, [this] {
     service.tick(now_seconds());
     watch.tick(stats(), now_seconds());

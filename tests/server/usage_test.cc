@@ -187,9 +187,12 @@ TEST(Usage, EachTenantSeesItsKeysAndLimitsAndWhatWasKeptIsThereAgain) {
   request.key_id = "k1";
   const Route read{.method = "GET", .pattern = "x", .handler = {}, .effect = Effect::kReads};
   const Route poll{.method = "POST", .pattern = "x", .handler = {}, .effect = Effect::kUpkeep};
-  EXPECT_FALSE(house.service().admit(request, &read).has_value());
-  EXPECT_TRUE(house.service().admit(request, nullptr).has_value());
-  EXPECT_FALSE(house.service().admit(request, &poll).has_value()) << "polls never wait";
+  request.route = &read;
+  EXPECT_FALSE(house.service().admit(request).has_value());
+  request.route = nullptr;
+  EXPECT_TRUE(house.service().admit(request).has_value());
+  request.route = &poll;
+  EXPECT_FALSE(house.service().admit(request).has_value()) << "polls never wait";
   const Response shown = house.call("GET", "usage");
   EXPECT_EQ(shown.status, 200);
   EXPECT_EQ(shown.body,

@@ -16,6 +16,8 @@
 
 namespace strata::server {
 
+struct Route;
+
 struct Header {
   std::string name;
   std::string value;
@@ -29,7 +31,10 @@ struct Request {
   std::string body;
   // What the body counts as, as long as it is held; null: it has none.
   std::shared_ptr<SharedLimit::Share> body_share = {};
+  // Set by Router::find(): null where no route has this path, or none with this method.
+  const Route* route = nullptr;
   std::vector<std::string> parts;  // what the {} of the route matched, in order
+  std::string allowed;             // the path's methods, where only the method is wrong
   std::string tenant;              // whose key it was; empty where no key is needed
   bool is_admin = false;
   Scope scope = Scope::kAll;  // of the key; its route has been held against it

@@ -6,9 +6,7 @@
 
 namespace strata::server {
 
-BodyLimit body_limit(const HttpOptions& options, const Router& router, std::string_view method,
-                     std::string_view path) {
-  const Route* route = router.match(method, path).route;
+BodyLimit body_limit(const HttpOptions& options, const Route* route) {
   if (route != nullptr && !route->needs_key) return {0, "endpoints without a key read none"};
   const BodySize size = route == nullptr ? BodySize::kSmall : route->size;
   switch (size) {
@@ -39,7 +37,9 @@ std::optional<Response> check_request(const RequestCheck& with, std::string_view
   }
   request.path = std::string(with.rules.without_prefix(*path));
   request.base_url = with.rules.base_url(host);
-  if (!with.router.is_open(request.method, request.path)) {
+  with.router.find(request);
+  const Route* route = request.route;
+  if (route == nullptr || route->needs_key) {
     const std::optional<Caller> caller = with.identify(request.header("x-api-key"));
     if (!caller) {
       return error_response(401,
@@ -54,7 +54,6 @@ std::optional<Response> check_request(const RequestCheck& with, std::string_view
     request.is_admin = caller->is_admin;
     request.scope = caller->scope;
     request.key_id = caller->key_id;
-    const Route* route = with.router.match(request.method, request.path).route;
     if (route != nullptr && request.scope < route->scope) {
       return error_response(
           403, fmt::format("this key is {}: {} {} needs a key that is {}",
@@ -63,7 +62,7 @@ std::optional<Response> check_request(const RequestCheck& with, std::string_view
                                                           : "neither read-only nor sample-only"));
     }
     if (with.admit) {
-      if (std::optional<Response> refused = with.admit(request, route)) return refused;
+      if (std::optional<Response> refused = with.admit(request)) return refused;
     }
   }
   if (!request.header("x-tinker-weights-access-token").empty()) {
@@ -75,7 +74,7 @@ std::optional<Response> check_request(const RequestCheck& with, std::string_view
                                            "none",
                                            encoding.substr(0, 100)));
   }
-  const BodyLimit limit = body_limit(with.options, with.router, request.method, request.path);
+  const BodyLimit limit = body_limit(with.options, route);
   if (length && *length > limit.bytes) {
     return error_response(
         413, fmt::format("the body has {} bytes, this endpoint's limit is {} ({})", *length,
@@ -88,6 +87,10 @@ Exchange told_of(const Request& request, const std::string& address) {
   Exchange out;
   out.method = request.method;
   out.path = request.path;
+  if (request.route != nullptr) {
+    out.route = request.route->pattern;
+    out.effect = request.route->effect;
+  }
   out.tenant = request.tenant;
   out.key_id = request.key_id;
   out.address = address;

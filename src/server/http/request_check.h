@@ -20,18 +20,17 @@ struct RequestCheck {
   const Admit& admit;
 };
 
-// How long the body of a request of this path may be, before and after decompression, and the
-// option that says so.
+// How long the body of a request of this route (null: of none) may be, before and after
+// decompression, and the option that says so.
 struct BodyLimit {
   uint64_t bytes = 0;
   std::string_view option;
   bool may_be_put_off = false;  // passes and samples: without room for it 429, else 503
 };
-BodyLimit body_limit(const HttpOptions& options, const Router& router, std::string_view method,
-                     std::string_view path);
+BodyLimit body_limit(const HttpOptions& options, const Route* route);
 
-// The refusal, or nothing; fills path, base_url and what the key says. The method and the headers
-// of `request` are there; `raw_path` is the target without its query.
+// The refusal, or nothing; fills path, route, base_url and what the key says. The method and the
+// headers of `request` are there; `raw_path` is the target without its query.
 std::optional<Response> check_request(const RequestCheck& with, std::string_view raw_path,
                                       std::optional<uint64_t> length, Request& request);
 

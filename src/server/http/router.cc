@@ -93,55 +93,47 @@ void Router::add(Route route) {
   routes_.push_back(std::move(route));
 }
 
-Router::Match Router::match(std::string_view method, std::string_view path) const {
-  Match match;
-  const std::vector<std::string_view> wanted = segments(path);
+void Router::find(Request& request) const {
+  const std::vector<std::string_view> wanted = segments(request.path);
   for (const Route& route : routes_) {
     const std::vector<std::string_view> pattern = segments(route.pattern);
     if (!matches(pattern, wanted)) continue;
-    if (route.method != method) {
-      match.allowed += match.allowed.empty() ? route.method : ", " + route.method;
+    if (route.method != request.method) {
+      request.allowed += request.allowed.empty() ? route.method : ", " + route.method;
       continue;
     }
-    match.route = &route;
+    request.route = &route;
     for (size_t i = 0; i < pattern.size(); ++i) {
-      if (pattern[i] == "{}") match.parts.emplace_back(wanted[i]);
+      if (pattern[i] == "{}") request.parts.emplace_back(wanted[i]);
     }
-    return match;
+    return;
   }
-  return match;
-}
-
-bool Router::is_open(std::string_view method, std::string_view path) const {
-  const Match found = match(method, path);
-  return found.route != nullptr && !found.route->needs_key;
 }
 
 void Router::dispatch(Request request, const Respond& respond) const {
-  Match found = match(request.method, request.path);
-  if (found.route == nullptr && !found.allowed.empty()) {
+  const Route* route = request.route;
+  if (route == nullptr && !request.allowed.empty()) {
     Response response =
         error_response(405, fmt::format("{} is not a method of {}; it has: {}", request.method,
-                                        request.path, found.allowed));
-    response.headers.push_back({"allow", found.allowed});
+                                        request.path, request.allowed));
+    response.headers.push_back({"allow", request.allowed});
     return respond(std::move(response));
   }
-  if (found.route == nullptr) {
+  if (route == nullptr) {
     return respond(error_response(
         404, fmt::format("no such endpoint: {} {}", request.method, request.path.substr(0, 200))));
   }
-  if (!type_fits(*found.route, request)) {
+  if (!type_fits(*route, request)) {
     return respond(error_response(
-        415, fmt::format(
-                 "{}: Content-Type is '{}', wanted application/json{}", request.path,
-                 request.header("content-type").substr(0, 100),
-                 found.route->body == BodyKind::kJsonOrProto ? " or application/x-protobuf" : "")));
+        415,
+        fmt::format("{}: Content-Type is '{}', wanted application/json{}", request.path,
+                    request.header("content-type").substr(0, 100),
+                    route->body == BodyKind::kJsonOrProto ? " or application/x-protobuf" : "")));
   }
-  request.parts = std::move(found.parts);
   if (!request.parts.empty()) request.note(fmt::format("{}", fmt::join(request.parts, "/")));
   const std::string path = request.path;
   const TraceSpan span("request");
-  answer_faults(path, respond, [&] { found.route->handler(std::move(request), respond); });
+  answer_faults(path, respond, [&] { route->handler(std::move(request), respond); });
 }
 
 Response answer_of(const std::function<Response()>& work) {

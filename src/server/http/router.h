@@ -2,6 +2,7 @@
 // needs no lock; they must not block for long. A handler that throws Error answers 400 or what
 // status_of says; a long-poll handler keeps `respond` and calls it later.
 //   router.add({"GET", "/api/v1/training_runs/{}", BodyKind::kNone, handler});
+//   router.find(request);  ...  router.dispatch(std::move(request), respond);
 // {} matches one path segment. Built at start, constant afterwards.
 #pragma once
 #include <cstdint>
@@ -60,17 +61,11 @@ class Router {
  public:
   void add(Route route);
 
-  struct Match {
-    const Route* route = nullptr;  // null: see `allowed`
-    std::vector<std::string> parts;
-    std::string allowed;  // methods of this path, when only the method was wrong
-  };
-  [[nodiscard]] Match match(std::string_view method, std::string_view path) const;
-
-  // Checks the body's type, runs the handler and turns its faults into responses. 404, 405, 415.
+  // Notes in the request which route it is of.
+  void find(Request& request) const;
+  // After find(): checks the body's type, runs the handler and turns its faults into responses.
+  // 404, 405, 415.
   void dispatch(Request request, const Respond& respond) const;
-  // Whether the path's route may be called without a key; false for unknown paths.
-  [[nodiscard]] bool is_open(std::string_view method, std::string_view path) const;
 
   [[nodiscard]] const std::vector<Route>& routes() const { return routes_; }
 

@@ -253,11 +253,6 @@ std::optional<Response> HttpServer::State::check(const BodyParser& parser, Reque
 
 void HttpServer::State::note(Exchange exchange, int status, double seconds) const {
   if (!observe) return;
-  const Route* route = router.match(exchange.method, exchange.path).route;
-  if (route != nullptr) {
-    exchange.route = route->pattern;
-    exchange.effect = route->effect;
-  }
   exchange.status = status;
   exchange.seconds = seconds;
   observe(exchange);
@@ -269,8 +264,7 @@ asio::awaitable<std::optional<BodyFault>> HttpServer::State::read_body(Connectio
                                                                        BodyParser& parser,
                                                                        Request& request) {
   std::vector<char> chunk(parser.is_done() ? 0 : kReadChunk);
-  BodySink sink(options, body_limit(options, router, request.method, request.path), chunk.size(),
-                request);
+  BodySink sink(options, body_limit(options, request.route), chunk.size(), request);
   while (!parser.is_done()) {
     if (auto slow = sink.check_rate(now_seconds())) co_return slow;
     parser.get().body().data = chunk.data();

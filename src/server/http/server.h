@@ -56,7 +56,7 @@ using Identify = std::function<std::optional<Caller>(std::string_view key)>;
 
 // Called for each request whose key is good, before its body is read: the refusal of one that its
 // tenant may not make now. I/O thread.
-using Admit = std::function<std::optional<Response>(const Request&, const Route*)>;
+using Admit = std::function<std::optional<Response>(const Request&)>;
 
 // Called on the I/O thread after each response, for metrics and the audit log.
 struct Exchange {

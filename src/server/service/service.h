@@ -87,7 +87,7 @@ class Service {
   // New work is refused with 503 from now on.
   void begin_shutdown() { stopping_ = true; }
   // The refusal of a request that its tenant may not make now; else it counts.
-  std::optional<Response> admit(const Request& request, const Route* route);
+  std::optional<Response> admit(const Request& request);
   // Writes what keys have used since it was written last. Throws Error.
   void keep_usage();
   // Fails what is still pending; every poll gets its answer.

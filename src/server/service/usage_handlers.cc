@@ -23,8 +23,8 @@ struct TenantUsage {
 
 }  // namespace
 
-std::optional<Response> Service::admit(const Request& request, const Route* route) {
-  if (route != nullptr && route->effect == Effect::kUpkeep) return std::nullopt;
+std::optional<Response> Service::admit(const Request& request) {
+  if (request.route != nullptr && request.route->effect == Effect::kUpkeep) return std::nullopt;
   const double now = now_seconds();
   std::optional<Response> refused =
       parts_.usage.refuses(request.tenant, UsageKind::kRequests, 1, now);

@@ -34,7 +34,9 @@ Response ask(const std::string& method, const std::string& path, const std::stri
   if (!type.empty()) request.headers.push_back({"content-type", type});
   Response answer;
   int count = 0;
-  small_router().dispatch(request, [&](Response response) {
+  const Router router = small_router();
+  router.find(request);
+  router.dispatch(request, [&](Response response) {
     answer = std::move(response);
     ++count;
   });

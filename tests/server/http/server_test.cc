@@ -68,9 +68,9 @@ struct HttpServerTest : testing::Test {
           return caller;
         },
         Observe{},
-        [this](const Request& request, const Route* route) -> std::optional<Response> {
+        [this](const Request& request) -> std::optional<Response> {
           if (!is_limited || request.tenant != "t1") return std::nullopt;
-          return error_response(429, route == nullptr ? "nowhere" : route->pattern);
+          return error_response(429, request.route == nullptr ? "nowhere" : request.route->pattern);
         });
     server->start();
   }

@@ -83,6 +83,7 @@ class RestTest : public ::testing::Test {
     if (!body.empty()) request.headers.push_back({"content-type", "application/json"});
     request.base_url = "http://h:1";
     auto answer = std::make_shared<std::promise<Response>>();
+    router_.find(request);
     router_.dispatch(std::move(request), [answer](Response r) { answer->set_value(std::move(r)); });
     return answer->get_future().get();
   }
@@ -363,6 +364,7 @@ TEST_F(RestTest, AnArchiveThatIsOrderedKeepsItsFiles) {
   request.path = "/api/v1/" + std::string(kRun) + "/checkpoints/weights/a/archive";
   request.tenant = "alice";
   request.base_url = "http://h:1";
+  router_.find(request);
   router_.dispatch(std::move(request), [answer](Response r) { answer->set_value(std::move(r)); });
   store_.delete_checkpoint(row.id, wall_seconds());
   registry_.sweep(wall_seconds() + 86400, 0);

@@ -45,6 +45,7 @@ class House {
     request.scope = scope;
     request.about = std::make_shared<std::string>();
     about_ = request.about;
+    router_.find(request);
     router_.dispatch(std::move(request), [answer](Response response) {
       response.body = response.bytes();
       *answer = std::move(response);
