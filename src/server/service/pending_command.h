@@ -1,13 +1,31 @@
-// What the end of a command is waited for with: as its submission left it, until it is settled.
+// What the end of a command is waited for with, as its submission left it, until it is settled: its
+// Completion makes the response of a success, or undoes what was prepared. Each kind is a struct of
+// its own, in the file of its handler, and names what it works on.
 #pragma once
 #include <cstdint>
 #include <memory>
 #include <string>
 
-#include "server/service/completion.h"
+#include "api/result.h"
+#include "server/http/message.h"
 #include "server/view/watch.h"
 
 namespace strata::server {
+
+class Completion {
+ public:
+  Completion() = default;
+  Completion(const Completion&) = delete;
+  Completion& operator=(const Completion&) = delete;
+  virtual ~Completion() = default;
+
+  // Of a success; throws Error for a fault in what follows it.
+  virtual Response finish(const api::Outcome& outcome) = 0;
+  // The command was refused or failed, or finish() threw.
+  virtual void undo() {}
+  // finish() and undo() work on files alone, and may run on another thread.
+  [[nodiscard]] virtual bool writes_files() const { return false; }
+};
 
 struct PendingCommand {
   std::shared_ptr<Completion> completion;

@@ -1,4 +1,4 @@
-// Sampling sessions, samples, and the polls for every kind of result.
+// Sampling sessions and samples.
 #include <fmt/format.h>
 
 #include <utility>
@@ -294,21 +294,6 @@ void Service::check_record(const Fields& body, const api::Sample& sample) const 
       fmt::format("{} samples of {} tokens may take {} bytes, and a tenant's records have {} "
                   "(--max-stability-bytes); ask for fewer num_samples or max_tokens",
                   sample.num_samples, sample.max_tokens, bytes, options_.max_stability_bytes));
-}
-
-void Service::retrieve_future(const Request& request, const Respond& respond) {
-  const JsonBody json(request.body, "retrieve_future");
-  const bool as_json = accepts_json_only(request.header("accept"));
-  const auto answer = [this, respond, as_json, tenant = request.tenant](Response response) {
-    const std::shared_ptr<const Encoding> encoding = response.encoding;
-    if (!encoding) return respond(std::move(response));
-    auto made = std::make_shared<Response>();
-    in_parts(
-        respond, tenant, encoding->num_bytes,
-        [made, encoding, as_json] { *made = encoding->make(as_json); },
-        [made, respond] { respond(std::move(*made)); });
-  };
-  futures_.poll(request.tenant, json.root().string("request_id"), answer, now_seconds());
 }
 
 }  // namespace strata::server

@@ -262,6 +262,21 @@ void Service::post(std::vector<api::Result> results) {
   }
 }
 
+void Service::retrieve_future(const Request& request, const Respond& respond) {
+  const JsonBody json(request.body, "retrieve_future");
+  const bool as_json = accepts_json_only(request.header("accept"));
+  const auto answer = [this, respond, as_json, tenant = request.tenant](Response response) {
+    const std::shared_ptr<const Encoding> encoding = response.encoding;
+    if (!encoding) return respond(std::move(response));
+    auto made = std::make_shared<Response>();
+    in_parts(
+        respond, tenant, encoding->num_bytes,
+        [made, encoding, as_json] { *made = encoding->make(as_json); },
+        [made, respond] { respond(std::move(*made)); });
+  };
+  futures_.poll(request.tenant, json.root().string("request_id"), answer, now_seconds());
+}
+
 void Service::tick(double now) {
   const double gap = now - ticked_;
   ticked_ = now;

@@ -177,7 +177,6 @@ class Service {
   void asample(Request&& request, const Respond& respond);
   void read_sample_call(const std::shared_ptr<SampleCall>& call);
   Response get_sampler(const Request& request);
-  void retrieve_future(const Request& request, const Respond& respond);
   const LiveSampler& live_sampler(const Request& request, const std::string& id);
   LiveSampler make_sampler(const SamplerRow& row, const std::string& tenant);
   void keep_sampler(const std::string& id, LiveSampler sampler);
@@ -210,6 +209,7 @@ class Service {
   void settle(api::Result& result, double now);
   // Takes the answer's making elsewhere, and completes the future when it is there.
   void settle_aside(const std::shared_ptr<PendingCommand>& pending, api::Result& result);
+  void retrieve_future(const Request& request, const Respond& respond);
   // Takes a standstill out of every time limit.
   void excuse(double now, double seconds);
   void note_lag(double now, double gap);
