@@ -5,12 +5,12 @@
 #include <server/protocol/tinker.pb.h>
 
 #include <climits>
+#include <cmath>
 #include <cstring>
 #include <set>
 
 #include "base/error.h"
 #include "server/protocol/json_pass.h"
-#include "server/protocol/losses.h"
 #include "server/protocol/pass_scan.h"
 #include "server/protocol/provenance.h"
 #include "server/protocol/tensor.h"
@@ -149,6 +149,44 @@ std::map<std::string, double> read_config(const pb::ForwardBackwardRequest& mess
   return config;
 }
 
+// A loss as a client names it.
+const api::LossRow& need_loss(std::string_view name) {
+  const api::LossRow* found = api::find_loss(name);
+  if (found != nullptr) return *found;
+  if (name == "custom") {
+    fail("forward_backward", "loss_fn 'custom' is not supported: run custom losses in the client");
+  }
+  std::string known;
+  for (const api::LossRow& row : api::kLosses)
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
+  fail("forward_backward",
+       fmt::format("unknown loss_fn '{}'; known: {}", name.substr(0, 100), known));
+}
+
+// With what its row says where nothing is given; all faults are told as the protocol has them.
+api::Loss make_loss(const api::LossRow& row, const std::map<std::string, double>& config) {
+  const std::string where = "forward_backward: loss_fn_config";
+  api::Loss loss = api::default_loss(row.id);
+  for (const auto& [name, value] : config) {
+    const std::optional<size_t> at = api::option_index(row, name);
+    if (!at) fail(where, fmt::format("{} has no option '{}'", row.name, name.substr(0, 100)));
+    if (!std::isfinite(value)) fail(where, fmt::format("{} is not finite", name));
+    loss.options[*at] = static_cast<float>(value);
+  }
+  for (size_t i = 0; i < row.options.size(); ++i) {
+    const api::LossOptionRow& option = row.options[i];
+    if (option.is_required && !config.contains(std::string(option.name))) {
+      fail(where, fmt::format("{} needs '{}' (for example {}); it has no default", row.name,
+                              option.name, option.otherwise));
+    }
+    if (row.options_ascend && i > 0 && loss.options[i - 1] > loss.options[i]) {
+      fail(where, fmt::format("{} {} is above {} {}", row.options[i - 1].name, loss.options[i - 1],
+                              option.name, loss.options[i]));
+    }
+  }
+  return loss;
+}
+
 // FNV-1a, eight bytes at a time where there are eight.
 class Hash {
  public:
@@ -179,8 +217,6 @@ class Hash {
 std::string endpoint(PassForm form) {
   return form == PassForm::kJsonForward ? "forward" : "forward_backward";
 }
-
-int hex_value(char c) { return c <= '9' ? c - '0' : c - 'a' + 10; }
 
 }  // namespace
 
@@ -270,55 +306,6 @@ uint64_t fingerprint_of(std::string_view bytes) {
   Hash hash;
   hash.bytes(bytes.data(), bytes.size());
   return hash.value();
-}
-
-// "<P> <S> " and then the three arrays in hexadecimal.
-std::string pack_record(const SampleRecord& record) {
-  std::string out = fmt::format("{} {} ", record.prompt.size(), record.tokens.size());
-  const auto append = [&](const void* data, size_t size) {
-    static constexpr char kDigits[] = "0123456789abcdef";
-    for (size_t i = 0; i < size; ++i) {
-      const auto byte = static_cast<const unsigned char*>(data)[i];
-      out += kDigits[byte >> 4];
-      out += kDigits[byte & 15];
-    }
-  };
-  append(record.prompt.data(), record.prompt.size() * 4);
-  append(record.tokens.data(), record.tokens.size() * 4);
-  append(record.logprobs.data(), record.logprobs.size() * 4);
-  return out;
-}
-
-std::optional<SampleRecord> unpack_record(std::string_view text) {
-  size_t sizes[2] = {0, 0};
-  for (size_t& size : sizes) {
-    size_t digits = 0;
-    for (; digits < text.size() && text[digits] >= '0' && text[digits] <= '9' && digits < 9;
-         ++digits) {
-      size = size * 10 + static_cast<size_t>(text[digits] - '0');
-    }
-    if (digits == 0 || digits >= text.size() || text[digits] != ' ') return std::nullopt;
-    text.remove_prefix(digits + 1);
-  }
-  if (text.size() != (sizes[0] + 2 * sizes[1]) * 8) return std::nullopt;
-  if (text.find_first_not_of("0123456789abcdef") != std::string_view::npos) return std::nullopt;
-  std::string bytes(text.size() / 2, 0);
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    bytes[i] = static_cast<char>(hex_value(text[2 * i]) * 16 + hex_value(text[2 * i + 1]));
-  }
-  SampleRecord record;
-  record.prompt.resize(sizes[0]);
-  record.tokens.resize(sizes[1]);
-  record.logprobs.resize(sizes[1]);
-  const char* at = bytes.data();
-  const auto take = [&at](void* out, size_t size) {
-    if (size > 0) std::memcpy(out, at, size);
-    at += size;
-  };
-  take(record.prompt.data(), sizes[0] * 4);
-  take(record.tokens.data(), sizes[1] * 4);
-  take(record.logprobs.data(), sizes[1] * 4);
-  return record;
 }
 
 }  // namespace strata::server

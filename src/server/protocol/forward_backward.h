@@ -26,8 +26,6 @@ struct SampleRecord {
   std::vector<int32_t> tokens;
   std::vector<float> logprobs;  // of the tokens
 };
-std::string pack_record(const SampleRecord& record);  // hexadecimal text
-std::optional<SampleRecord> unpack_record(std::string_view text);
 
 // The record of a sequence of this session, or nothing.
 using FindRecord = std::function<std::optional<SampleRecord>(const std::string& sequence_id)>;

@@ -17,6 +17,8 @@ std::vector<T> values_of(std::string_view bytes) {
   return values;
 }
 
+int hex_value(char c) { return c <= '9' ? c - '0' : c - 'a' + 10; }
+
 }  // namespace
 
 std::string pack_tokens(const std::vector<int32_t>& tokens) {
@@ -39,6 +41,27 @@ std::optional<SampleRecord> unpack_sequence(std::string_view prompt, std::string
   record.tokens = values_of<int32_t>(sequence.substr(0, sequence.size() / 2));
   record.logprobs = values_of<float>(sequence.substr(sequence.size() / 2));
   return record;
+}
+
+std::optional<SampleRecord> unpack_record(std::string_view text) {
+  size_t sizes[2] = {0, 0};
+  for (size_t& size : sizes) {
+    size_t digits = 0;
+    for (; digits < text.size() && text[digits] >= '0' && text[digits] <= '9' && digits < 9;
+         ++digits) {
+      size = size * 10 + static_cast<size_t>(text[digits] - '0');
+    }
+    if (digits == 0 || digits >= text.size() || text[digits] != ' ') return std::nullopt;
+    text.remove_prefix(digits + 1);
+  }
+  if (text.size() != (sizes[0] + 2 * sizes[1]) * 8) return std::nullopt;
+  if (text.find_first_not_of("0123456789abcdef") != std::string_view::npos) return std::nullopt;
+  std::string bytes(text.size() / 2, 0);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<char>(hex_value(text[2 * i]) * 16 + hex_value(text[2 * i + 1]));
+  }
+  const std::string_view all = bytes;
+  return unpack_sequence(all.substr(0, sizes[0] * 4), all.substr(sizes[0] * 4));
 }
 
 }  // namespace strata::server
