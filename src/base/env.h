@@ -1,9 +1,7 @@
 // Every environment variable Strata reads, and the only place that reads one.
-//   STRATA_CPU_PATH  forces a CPU path: avx512_bf16, avx512, avx2 or reference; one the machine
-//   lacks is an error
+//   STRATA_CPU_PATH  avx512_bf16, avx512, avx2 or reference, if the machine has it (else an error)
 //   STRATA_LOG       0 errors only, 1 warnings (default), 2 info, 3 debug, 4 trace
-//   STRATA_KEYS, STRATA_ADMIN_KEYS, STRATA_CONFIG and STRATA_<OPTION>  options of `strata serve`
-//   (server/options.h)
+//   STRATA_<OPTION>  options of `strata serve` (server/options.h): STRATA_KEYS, STRATA_CONFIG, ...
 //   TMPDIR           where files without names lie that hold what memory does not; /tmp
 #pragma once
 #include <map>

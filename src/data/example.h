@@ -3,8 +3,7 @@
 // its bytes belongs to a target.
 //   {"prompt": "...", "completion": "..."}  loss on the completion and the end token
 //   {"text": "..."}                         loss on all
-//   {"messages": [...], "tools": [...]}     loss on assistant turns; rendered by the model's chat
-//   template
+//   {"messages": [...], "tools": [...]}     loss on assistant turns, by the model's chat template
 // prompt/completion and text get what the tokenizer's post-processor adds (a begin token), and the
 // end token unless they end with one already. messages get neither: the template writes them. Other
 // fields are ignored.

@@ -2,7 +2,7 @@
 // line but the last, and a killed run loses at most the line being written. Every record has an
 // integer "step". Resuming at step s drops the records after s (and a torn last line), so a resumed
 // run's file equals that of a run that was never stopped. One thread.
-//   MetricsLog log(path, MetricsLog::Mode::kFresh);
+//   MetricsLog log(path);
 //   log.append(step, {{"loss", loss}, {"tokens", tokens}});
 #pragma once
 #include <cstdint>
@@ -31,7 +31,7 @@ struct MetricsRecord {
 
 class MetricsLog {
  public:
-  // Fresh: an existing file is emptied.
+  // An existing file is emptied.
   explicit MetricsLog(std::string path);
   // Keeps the records with step <= last_step and appends after them. A missing file is an empty
   // one; a line that is not such a record, other than a torn last one, is an Error that names file

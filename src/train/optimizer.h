@@ -48,7 +48,6 @@ class BaseTrainer {
   // Fills the masters through `read` (index, dense f32 view of the parameter's shape) and allocates
   // moments. What Muon steps has no second ones.
   void enable_steps(FunctionRef<void(size_t, TensorView)> read, const BaseStep& how = {});
-  [[nodiscard]] bool steps_enabled() const { return steps_enabled_; }
 
   [[nodiscard]] model::BaseGradients* gradients() { return &gradients_; }
   // Adds what embedding and head accumulated apart (model::BaseGradients); gradient() is then
