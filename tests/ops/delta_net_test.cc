@@ -393,14 +393,22 @@ TEST(DeltaNet, ZerosAreFinite) {
   }
 }
 
-TEST(DeltaNet, EmptyBatch) {
+TEST(DeltaNet, EmptySequencesTakeNoPart) {
+  const DeltaCase alone{.lengths = {5}}, among{.lengths = {0, 5, 0}};
+  const DeltaData data(alone, kF32);
   for (const CpuPath path : supported_paths()) {
     Backend backend(path, 2);
+    expect_same_bits(run_delta(backend, among, data, whole_segments(among)),
+                     run_delta(backend, alone, data, whole_segments(alone)));
+    const auto d_qkv_of = [&](const DeltaCase& c) {
+      return run_delta_backward(backend, c, data, whole_segments(c), kF32).d_qkv;
+    };
+    expect_same_bits(d_qkv_of(among), d_qkv_of(alone));
     for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{}, {0, 0}}) {
       const DeltaCase c{.lengths = lengths};
-      const DeltaData data(c, kF32);
-      run_delta(backend, c, data, whole_segments(c));
-      run_delta_backward(backend, c, data, whole_segments(c), kF32);
+      const DeltaData none(c, kF32);
+      EXPECT_EQ(run_delta(backend, c, none, whole_segments(c)).view().rows(), 0);
+      run_delta_backward(backend, c, none, whole_segments(c), kF32);
     }
   }
 }
