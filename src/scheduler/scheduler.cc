@@ -166,14 +166,6 @@ void Scheduler::refuse(const CommandPtr& command, api::FaultCategory category,
   answer(command->request, api::Failure{category, std::string(reason)});
 }
 
-bool Scheduler::cancel(const api::RequestId& request) {
-  const MutexLock lock(mutex_);
-  if (!samples_.contains(request)) return false;
-  drop_sample(request);
-  answer(request, api::Failure{api::FaultCategory::kUser, "the sample was cancelled"});
-  return true;
-}
-
 void Scheduler::drop_sample(const api::RequestId& request) {
   const auto found = samples_.find(request);
   const api::Command& command = *found->second.command;
@@ -294,12 +286,6 @@ bool Scheduler::any_samples() const {
 bool Scheduler::idle() const {
   const MutexLock lock(mutex_);
   return unanswered_.empty() && answers_.empty();
-}
-
-bool Scheduler::has_model(const api::ModelId& id) const {
-  const MutexLock lock(mutex_);
-  const auto found = models_.find(id);
-  return found != models_.end() && !found->second.ending;
 }
 
 SchedulerStats Scheduler::stats() const {

@@ -72,8 +72,6 @@ class Scheduler {
   [[nodiscard]] bool knows(const api::ModelId& id, int64_t seq_id) const;
   // A request with this number was refused before it came here: nobody waits for it.
   void consume(const api::ModelId& model, int64_t seq_id, double now);
-  // A sample that nobody wants any more; false when there is none of this id.
-  bool cancel(const api::RequestId& request);
   // Ends a session: what has not started fails with `reason` (category user), running samples are
   // cancelled, saves in line are still done, then its models are unloaded.
   void end_session(const api::SessionId& session, std::string_view reason, double now);
@@ -89,7 +87,6 @@ class Scheduler {
   [[nodiscard]] bool idle() const;
   // What the shutdown failed of what had been accepted.
   [[nodiscard]] size_t num_dropped() const;
-  [[nodiscard]] bool has_model(const api::ModelId& model) const;
   [[nodiscard]] SchedulerStats stats() const;
 
   // Engine side, one thread. One turn for one of the engines; empty when none has anything to do.
@@ -99,8 +96,8 @@ class Scheduler {
   // Whether any engine's samples wait to begin or to leave. Any thread.
   [[nodiscard]] bool any_samples() const;
   // Notes what the engine answered and returns what is to be posted: these, less those of commands
-  // that were failed in the meantime, and the failures since the last call (gaps, ended sessions,
-  // cancelled samples). Call it after every turn, an empty one too.
+  // that were failed in the meantime, and the failures since the last call (gaps, ended
+  // sessions). Call it after every turn, an empty one too.
   std::vector<api::Result> complete(std::vector<api::Result> results, double now);
   // Returns when something has changed since the last next(), or after `seconds`.
   void wait(double seconds);

@@ -428,7 +428,7 @@ TEST(WorkRunner, CancelledSamplesGiveTheirPagesBack) {
   server.submit(sample(*server.engine, "half joined", 9, 5, 4));
   server.turn();
   EXPECT_EQ(server.runner.capacity().running_samples, 2);
-  EXPECT_TRUE(server.scheduler.cancel({"half joined"}));
+  server.scheduler.end_session({"session"}, "the session was finished", 0.0);
   server.run();
   EXPECT_EQ(server.runner.capacity().free_pages, int64_t{1} << 40);
 }

@@ -338,7 +338,7 @@ TEST(Scheduler, UnloadingAModel) {
   EXPECT_NE(house.failure("m-1"), nullptr);
   EXPECT_EQ(house.failure("m-0"), nullptr);
   EXPECT_EQ(house.posted["m-0"].size(), 1u);
-  EXPECT_FALSE(house.scheduler.has_model({"m"}));
+  EXPECT_EQ(house.scheduler.stats().models, 0);
   EXPECT_EQ(house.submit(create("m2")), api::Admission::kAccepted);
   api::Command unborn = op("m2", 0, api::UnloadModel{});
   EXPECT_EQ(house.submit(unborn), api::Admission::kAccepted);
@@ -348,16 +348,16 @@ TEST(Scheduler, UnloadingAModel) {
   EXPECT_TRUE(house.scheduler.idle());
 }
 
-TEST(Scheduler, CancellingSamples) {
+TEST(Scheduler, SamplesEndWithTheirSession) {
   House house;
   house.engine.max_rows = 1;
   house.submit(sample("running", 4, 100));
   house.submit(sample("queued", 4, 100));
   house.turn();
-  EXPECT_TRUE(house.scheduler.cancel({"running"}));
-  EXPECT_TRUE(house.scheduler.cancel({"queued"}));
-  EXPECT_FALSE(house.scheduler.cancel({"queued"}));
+  house.submit(sample("other", 4, 100, 1, "t", "s2"));
+  house.scheduler.end_session({"s"}, "the session was finished", 0.0);
   house.run();
+  EXPECT_EQ(house.failure("other"), nullptr);
   EXPECT_NE(house.failure("running"), nullptr);
   EXPECT_NE(house.failure("queued"), nullptr);
   EXPECT_THAT(house.engine.cancelled, ElementsAre("running"));

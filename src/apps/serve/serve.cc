@@ -36,7 +36,6 @@ server::Dispatch dispatch_to(scheduler::Scheduler& scheduler, const EngineHost& 
                             int64_t seq_id) { return scheduler.knows(model, seq_id); },
       .consume = [&scheduler](const api::ModelId& model,
                               int64_t seq_id) { scheduler.consume(model, seq_id, now_seconds()); },
-      .cancel = [&scheduler](const api::RequestId& request) { return scheduler.cancel(request); },
       .end_session =
           [&scheduler](const api::SessionId& session, const std::string& reason) {
             scheduler.end_session(session, reason, now_seconds());

@@ -18,7 +18,6 @@ struct Dispatch {
   std::function<bool(const api::ModelId&, int64_t seq_id)> knows;
   // This number was refused before it got there: nobody waits for it.
   std::function<void(const api::ModelId&, int64_t seq_id)> consume;
-  std::function<bool(const api::RequestId&)> cancel;
   std::function<void(const api::SessionId&, const std::string& reason)> end_session;
   std::function<void(api::BaseId, const api::SnapshotId&)> release;
   // Bytes of a model's parameters in a file: to reserve room for a save before it is accepted.

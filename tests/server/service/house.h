@@ -138,7 +138,6 @@ class House {
               });
             },
         .consume = [](const api::ModelId&, int64_t) {},
-        .cancel = [](const api::RequestId&) { return true; },
         .end_session = [this](const api::SessionId& id,
                               const std::string&) { ended.push_back(id.text); },
         .release = [this](api::BaseId, const api::SnapshotId& id) { released.push_back(id.text); },
