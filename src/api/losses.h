@@ -57,7 +57,6 @@ enum class LossName : uint8_t {
   kDro,
   kGspo,
   kStableReinforce,
-  kReinforce,
 };
 
 // Any finite number.
@@ -91,7 +90,6 @@ namespace losses {
 using enum LossInput;
 
 constexpr LossInput kWeightsOnly[] = {kWeights};
-constexpr LossInput kAdvantagesOnly[] = {kAdvantages};
 constexpr LossInput kPolicy[] = {kLogprobs, kAdvantages};
 constexpr LossInput kMaskedPolicy[] = {kLogprobs, kAdvantages, kSequenceRatioMask};
 constexpr LossInput kRecordedPolicy[] = {kLogprobs, kAdvantages, kRecordedMask};
@@ -119,7 +117,6 @@ constexpr LossRow kLosses[] = {
      .inputs = losses::kRecordedPolicy,
      .options = losses::kKlCoeff,
      .metric = "stable_reinforce_strata_formula:max"},
-    {LossName::kReinforce, "reinforce", losses::kAdvantagesOnly},
 };
 constexpr size_t kNumLosses = std::size(kLosses);
 
