@@ -26,6 +26,11 @@ class Channel {
       first_ = (first_ + 1) % buffers_.size();
     }
     Buffer& buffer = buffers_[(first_ + count_) % buffers_.size()];
+    if (buffer.capacity() < static_cast<size_t>(bytes)) {
+      // To the byte, and the old one first: plans count what messages take (Comm).
+      Buffer().swap(buffer);
+      buffer.reserve(static_cast<size_t>(bytes));
+    }
     buffer.resize(static_cast<size_t>(bytes));
     if (bytes > 0) std::memcpy(buffer.data(), data, buffer.size());
     ++count_;
