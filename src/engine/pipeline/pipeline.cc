@@ -75,14 +75,23 @@ api::AdapterSlot Pipeline::load_adapter(const std::string& dir) {
   return slot;
 }
 
+// In pieces, each sent when it is asked for: what is on its way takes memory too.
 void Pipeline::gather(int stage, TensorView from, TensorView to) {
   const int owner = rank_of(stage);
-  if (comm_.rank() != owner) {
-    if (is_first_rank()) comm_.receive(owner, gather_tag(plan_), to);
-  } else if (is_first_rank()) {
-    ops::copy(engine().backend(), from, to);
-  } else {
-    comm_.send(0, gather_tag(plan_), from);
+  if (owner == 0 && is_first_rank()) return ops::copy(engine().backend(), from, to);
+  if (owner == 0 || (comm_.rank() != owner && !is_first_rank())) return;
+  constexpr int64_t kValues = kGatherBytes / dtype_bytes(DType::kF32);
+  const TensorView& whole = is_first_rank() ? to : from;
+  const int64_t count = whole.shape.num_elements();
+  for (int64_t first = 0; first < count; first += kValues) {
+    const TensorView piece = whole.part(first, {std::min(kValues, count - first)});
+    if (is_first_rank()) {
+      comm_.send_bytes(owner, gather_tag(plan_), nullptr, 0);
+      comm_.receive(owner, gather_tag(plan_), piece);
+    } else {
+      comm_.receive_bytes(0, gather_tag(plan_), nullptr, 0);
+      comm_.send(0, gather_tag(plan_), piece);
+    }
   }
 }
 

@@ -19,6 +19,9 @@
 
 namespace strata::engine {
 
+// Of what is gathered on rank 0, on its way from another rank at once.
+constexpr int64_t kGatherBytes = 1 << 20;
+
 class Pipeline {
  public:
   // An engine for each stage of this rank, ascending. Borrows the plan.
