@@ -1,6 +1,7 @@
 #include "engine/pipeline/stage_runner.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/check.h"
 #include "base/trace.h"
@@ -10,27 +11,38 @@ namespace strata::engine {
 using schedule::Action;
 using schedule::Op;
 
-BatchCuts cut_batch(const api::Batch& batch, int num_microbatches) {
-  const auto num_sequences = std::ssize(batch.sequences);
+std::vector<size_t> cut_lengths(std::span<const int64_t> lengths, int num_microbatches) {
+  const auto num_sequences = std::ssize(lengths);
   const auto count = std::min<int64_t>(num_microbatches, num_sequences);
-  int64_t total = 0;
-  for (const api::Sequence& sequence : batch.sequences) total += std::ssize(sequence.datum->tokens);
-  BatchCuts cuts;
+  const int64_t total = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  std::vector<size_t> firsts;
   int64_t rows = 0;
   int64_t s = 0;
   for (int64_t m = 0; m < count; ++m) {
-    cuts.firsts.push_back(static_cast<size_t>(s));
-    cuts.first_rows.push_back(rows);
+    firsts.push_back(static_cast<size_t>(s));
     const int64_t others = count - m - 1;  // each of which wants one, at least
     const int64_t end = total * (m + 1) / count;
     for (bool is_first = true; s < num_sequences - others; is_first = false, ++s) {
-      const int64_t tokens = std::ssize(batch.sequences[static_cast<size_t>(s)].datum->tokens);
+      const int64_t tokens = lengths[static_cast<size_t>(s)];
       if (!is_first && others > 0 && rows + tokens / 2 > end) break;
       rows += tokens;
     }
   }
-  cuts.firsts.push_back(static_cast<size_t>(num_sequences));
-  cuts.first_rows.push_back(rows);
+  firsts.push_back(lengths.size());
+  return firsts;
+}
+
+BatchCuts cut_batch(const api::Batch& batch, int num_microbatches) {
+  std::vector<int64_t> lengths;
+  for (const api::Sequence& sequence : batch.sequences) {
+    lengths.push_back(std::ssize(sequence.datum->tokens));
+  }
+  BatchCuts cuts = {.firsts = cut_lengths(lengths, num_microbatches), .first_rows = {}};
+  int64_t rows = 0;
+  for (size_t s = 0, m = 0; m < cuts.firsts.size(); ++m) {
+    for (; s < cuts.firsts[m]; ++s) rows += lengths[s];
+    cuts.first_rows.push_back(rows);
+  }
   return cuts;
 }
 

@@ -27,7 +27,8 @@ struct BatchCuts {
 };
 
 // Whole sequences in their order, at least one each, of about as many tokens; as many micro-batches
-// as asked for, or as there are sequences.
+// as asked for, or as there are sequences. Of their lengths alone: `firsts`.
+std::vector<size_t> cut_lengths(std::span<const int64_t> lengths, int num_microbatches);
 BatchCuts cut_batch(const api::Batch& batch, int num_microbatches);
 
 class StageRunner {
