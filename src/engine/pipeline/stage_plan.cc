@@ -7,6 +7,9 @@ namespace {
 
 using schedule::Op;
 
+// Tokens, positions, targets, columns of losses, and what they give, of a micro-batch in flight.
+constexpr int64_t kListBytesPerToken = 128;
+
 // Calls body with the actions of a stage, in their order.
 template <typename Body>
 void for_each_action(const PipelinePlan& plan, int stage, Body body) {
@@ -36,7 +39,7 @@ int64_t peak_waiting(const PipelinePlan& plan, int stage, bool forward) {
   return most;
 }
 
-int64_t border_bytes(const PipelinePlan& plan, int stage, Engine& engine, int64_t tokens) {
+int64_t border_bytes(const PipelinePlan& plan, int stage, const Engine& engine, int64_t tokens) {
   const int64_t values = tokens * engine.config().state_width();
   const DType dtype = engine.model().weights->compute_dtype();
   const bool ends = stage + 1 == plan.num_stages();
@@ -45,9 +48,46 @@ int64_t border_bytes(const PipelinePlan& plan, int stage, Engine& engine, int64_
   return values * (states * dtype_bytes(dtype) + gradients * dtype_bytes(DType::kF32));
 }
 
-int64_t training_bytes(Engine& engine, const PlanShape& shape) {
+// What one matrix that both ends accumulate is swapped by, before a step.
+int64_t swapped_bytes(const Engine& engine, const PlanShape& shape) {
+  const model::ModelWeights& weights = *engine.model().weights;
+  const model::ModelConfig& c = engine.config();
+  if (weights.begins() == weights.ends()) return 0;
+  int64_t values = 0;
+  if (shape.train_base) values = c.vocab_size * c.hidden_size;
+  for (const model::LoraModuleSpec& spec : shape.modules) {
+    const bool is_embedding = spec.layer < 0 && spec.target == model::kEmbedding;
+    if (is_embedding && c.use_mtp) values += spec.rank * (c.vocab_size + c.hidden_size);
+  }
+  const int64_t tied = shape.train_base && c.tie_word_embeddings ? 1 : 0;
+  const int64_t mtp = c.use_mtp ? 1 : 0;
+  const int64_t count = weights.begins() ? std::max(tied, mtp) : tied + mtp + tied * mtp;
+  return count * values * dtype_bytes(DType::kF32);
+}
+
+// A message stays with its channel, of which each micro-batch has one each way.
+int64_t message_bytes(const PipelinePlan& plan, int stage, const Engine& engine,
+                      const PlanShape& shape) {
+  const int64_t tokens =
+      shape.sent_tokens > 0 ? shape.sent_tokens : plan.table.num_microbatches * shape.pass_tokens;
+  const int64_t values = tokens * engine.config().state_width();
+  const bool ends = stage + 1 == plan.num_stages();
+  const int64_t forward = ends ? 0 : dtype_bytes(engine.model().weights->compute_dtype());
+  const int64_t back = stage == 0 ? 0 : dtype_bytes(DType::kF32);
+  return values * (forward + back) + swapped_bytes(engine, shape);
+}
+
+int64_t adapters_bytes(Engine& engine, const PlanShape& shape) {
   int64_t bytes = 0;
   for (const auto& [slot, adapter] : engine.adapters()) bytes += adapter->num_bytes();
+  if (!engine.adapters().empty() || shape.modules.empty()) return bytes;
+  model::LoraAdapter adapter(engine.backend(), *engine.model().weights, shape.modules);
+  if (shape.backward) adapter.enable_training();
+  return adapter.num_bytes();  // its memory is never touched
+}
+
+int64_t training_bytes(Engine& engine, const PlanShape& shape) {
+  int64_t bytes = adapters_bytes(engine, shape);
   if (!shape.train_base) return bytes;
   // Masters, gradients and two moments, of which some parameters may have one alone.
   const model::ModelWeights& weights = *engine.model().weights;
@@ -59,6 +99,14 @@ int64_t training_bytes(Engine& engine, const PlanShape& shape) {
     if (!apart.empty()) bytes += apart.num_bytes();
   }
   return bytes;
+}
+
+int64_t step_bytes(Engine& engine, const PlanShape& shape, int64_t pass_bytes) {
+  if (!shape.train_base) return 0;
+  PassMeter meter(engine.backend());
+  const PassPlan& step =
+      meter.count([&](Backend& counter) { engine.base_trainer().count_step(counter); });
+  return std::max<int64_t>(0, step.total() - pass_bytes);
 }
 
 }  // namespace
@@ -81,40 +129,57 @@ int64_t peak_deferred(const PipelinePlan& plan, int stage) {
   return most;
 }
 
-std::vector<StagePlan> plan_stages(Pipeline& pipeline, const PlanShape& shape) {
-  const PipelinePlan& plan = pipeline.plan();
-  constexpr size_t kValues = 6;
+StagePlan plan_stage(const PipelinePlan& plan, int stage, Engine& engine, const PlanShape& shape) {
+  const int64_t weights = engine.model().weights->num_bytes();
+  const bool in_files = shape.weights_in_files || engine.model().weights->in_files();
+  StagePlan own = {.weight_bytes = in_files ? 0 : weights,
+                   .file_bytes = in_files ? weights : 0,
+                   .training_bytes = training_bytes(engine, shape),
+                   .border_bytes = border_bytes(plan, stage, engine, shape.pass_tokens),
+                   .peak_live = peak_live(plan, stage),
+                   .peak_deferred = peak_deferred(plan, stage),
+                   .message_bytes = message_bytes(plan, stage, engine, shape)};
+  own.list_bytes =
+      position_bytes(engine, shape) + own.peak_live * shape.pass_tokens * kListBytesPerToken;
   PlanShape apart = shape;
   apart.in_stages = true;
+  apart.defers = plan.defers(stage);
+  apart.in_flight = own.peak_live;
+  const PassPlan pass = plan_pass(engine, apart);
+  own.pass_bytes = pass.total();
+  own.held_bytes = pass.held_bytes;
+  own.deferred_bytes = pass.deferred_bytes;
+  own.step_bytes = step_bytes(engine, shape, own.pass_bytes);
+  return own;
+}
+
+std::vector<StagePlan> plan_stages(Pipeline& pipeline, const PlanShape& shape) {
+  const PipelinePlan& plan = pipeline.plan();
   // Bytes are exact in double; each stage has its own place, and the others' hold zeroes.
+  constexpr int64_t StagePlan::* kCounted[] = {
+      &StagePlan::weight_bytes,   &StagePlan::file_bytes,    &StagePlan::training_bytes,
+      &StagePlan::pass_bytes,     &StagePlan::held_bytes,    &StagePlan::border_bytes,
+      &StagePlan::deferred_bytes, &StagePlan::message_bytes, &StagePlan::list_bytes,
+      &StagePlan::step_bytes};
+  constexpr size_t kValues = std::size(kCounted);
   std::vector<double> own(kValues * plan.layers.size()), all;
   for (const auto& runner : pipeline.stages()) {
-    Engine& engine = runner->engine();
-    apart.defers = plan.defers(runner->stage());
-    const PassPlan pass = plan_pass(engine, apart);
-    const int64_t bytes[kValues] = {engine.model().weights->num_bytes(),
-                                    training_bytes(engine, shape),
-                                    pass.total(),
-                                    pass.held_bytes,
-                                    border_bytes(plan, runner->stage(), engine, shape.pass_tokens),
-                                    pass.deferred_bytes};
-    std::copy_n(bytes, kValues, own.data() + kValues * static_cast<size_t>(runner->stage()));
+    const StagePlan counted = plan_stage(plan, runner->stage(), runner->engine(), shape);
+    for (size_t i = 0; i < kValues; ++i) {
+      own[kValues * static_cast<size_t>(runner->stage()) + i] =
+          static_cast<double>(counted.*kCounted[i]);
+    }
   }
   pipeline.comm().all_gather(own, all);
   std::vector<StagePlan> stages(plan.layers.size());
   for (size_t stage = 0; stage < stages.size(); ++stage) {
-    int64_t sums[kValues] = {};
     for (size_t at = kValues * stage; at < all.size(); at += own.size()) {
-      for (size_t i = 0; i < kValues; ++i) sums[i] += static_cast<int64_t>(all[at + i]);
+      for (size_t i = 0; i < kValues; ++i) {
+        stages[stage].*kCounted[i] += static_cast<int64_t>(all[at + i]);
+      }
     }
-    stages[stage] = {.weight_bytes = sums[0],
-                     .training_bytes = sums[1],
-                     .pass_bytes = sums[2],
-                     .held_bytes = sums[3],
-                     .border_bytes = sums[4],
-                     .peak_live = peak_live(plan, static_cast<int>(stage)),
-                     .deferred_bytes = sums[5],
-                     .peak_deferred = peak_deferred(plan, static_cast<int>(stage))};
+    stages[stage].peak_live = peak_live(plan, static_cast<int>(stage));
+    stages[stage].peak_deferred = peak_deferred(plan, static_cast<int>(stage));
   }
   return stages;
 }

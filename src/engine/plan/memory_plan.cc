@@ -40,7 +40,7 @@ PassPlan plan_sequences(Engine& engine, const PlanShape& shape, const Adapters& 
       .adapter_gradients = shape.backward && !shape.train_base,
       .base_gradients = shape.train_base ? engine.base_trainer().gradients() : nullptr,
       .recompute = shape.recompute.value_or(engine.options().recompute),
-      .regions = engine.options().regions,
+      .regions = shape.regions.value_or(engine.options().regions),
       .want_loss = true,
       .inputs = inputs,
       .logprobs = logprobs,
@@ -78,10 +78,25 @@ PassPlan plan_pass(Engine& engine, const PlanShape& shape) {
     if (shape.alone && count > 1) continue;
     const int64_t length = (shape.pass_tokens + count - 1) / count;
     PassPlan plan = plan_sequences(engine, shape, adapters, count, length);
-    if (plan.total() + plan.kept() > most.total() + most.kept()) most = std::move(plan);
+    // Of passes apart each part is of the one that takes most of it: no two need be alike.
+    const int64_t held = std::max(most.held_bytes, plan.held_bytes);
+    const int64_t deferred = std::max(most.deferred_bytes, plan.deferred_bytes);
+    if (plan.total() > most.total()) most = std::move(plan);
+    most.held_bytes = held;
+    most.deferred_bytes = deferred;
   }
   return most;
 }
+
+int64_t position_bytes(const Engine& engine, const PlanShape& shape) {
+  int64_t bytes = 0;  // tables of cos and sin
+  for (const model::RopeSpec& rope : engine.config().ropes) {
+    bytes += 2 * shape.pass_tokens * (rope.dim / 2) * dtype_bytes(DType::kF32);
+  }
+  return bytes;
+}
+
+int64_t process_bytes() { return kProcessBytes; }
 
 MemoryPlan plan_memory(Engine& engine, const PlanShape& shape) {
   const PassPlan pass = plan_pass(engine, shape);
@@ -122,11 +137,7 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_byte
         meter.count([&](Backend& counter) { engine.base_trainer().count_step(counter); });
     plan.items.push_back({"step", std::max<int64_t>(0, step.total() - pass_bytes)});
   }
-  int64_t positions = 0;  // tables of cos and sin
-  for (const model::RopeSpec& rope : engine.config().ropes) {
-    positions += 2 * shape.pass_tokens * (rope.dim / 2) * dtype_bytes(DType::kF32);
-  }
-  plan.items.push_back({"positions", positions});
+  plan.items.push_back({"positions", position_bytes(engine, shape)});
   plan.items.push_back({"kv cache", static_cast<int64_t>(static_cast<double>(shape.kv_positions) *
                                                          engine.cache_layout().position_bytes())});
   if (engine.cache_layout().state_bytes() > 0) {

@@ -25,6 +25,9 @@ struct PlanShape {
   // backward defers.
   bool in_stages = false;
   bool defers = false;
+  int64_t in_flight = 1;    // such passes, each of which holds what it holds
+  int64_t sent_tokens = 0;  // of all micro-batches, each at its longest; 0: all as long as a pass
+  std::optional<model::RecomputeRegions> regions = {};  // the engine's own unless given
   bool weights_in_files = false;  // though the engine at hand may hold them in memory
   int64_t data_bytes = 0;         // that are held beside the passes
   int64_t kv_positions = 0;
@@ -58,6 +61,10 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_byte
 // One pass of this shape: its tokens as one sequence, as one for each worker (each of another
 // adapter), or each a sequence, whichever takes most.
 PassPlan plan_pass(Engine& engine, const PlanShape& shape);
+// The rope tables of such a pass.
+int64_t position_bytes(const Engine& engine, const PlanShape& shape);
+// What libraries, thread stacks and small lists of a process write to.
+int64_t process_bytes();
 inline int64_t plan_pass_bytes(Engine& engine, const PlanShape& shape) {
   return plan_pass(engine, shape).total();
 }

@@ -29,6 +29,11 @@ PassPlan plan_with(Engine& engine, PlanShape shape, const model::Recompute& reco
   return plan_pass(engine, shape);
 }
 
+// With what the other passes in flight hold.
+int64_t bytes_of(const PlanShape& shape, const PassPlan& pass) {
+  return pass.total() + shape.in_flight * pass.held_bytes;
+}
+
 std::vector<SavedClass> classes_of(Engine& engine, const PlanShape& shape) {
   std::vector<SavedClass> classes;
   for (const model::SavedCost& cost : plan_with(engine, shape, model::Recompute::kNone).saved) {
@@ -80,11 +85,14 @@ model::Recompute all_offloaded(const std::vector<SavedClass>& classes) {
 // class in memory.
 class RecomputeChoices {
  public:
-  // `makes_room`: of a class that is made again in some layer, backward has one layer's in memory
-  // at the pass's fullest.
-  RecomputeChoices(std::vector<SavedClass> classes, int64_t most_bytes, bool offloads,
-                   bool makes_room)
-      : classes_(std::move(classes)), offloads_(offloads), makes_room_(makes_room) {
+  // `copies`: passes that each hold what is kept. `makes_room`: of a class that is made again in
+  // some layer, backward has one layer's in memory at the pass's fullest.
+  RecomputeChoices(std::vector<SavedClass> classes, int64_t most_bytes, int64_t copies,
+                   bool offloads, bool makes_room)
+      : classes_(std::move(classes)),
+        copies_(copies),
+        offloads_(offloads),
+        makes_room_(makes_room) {
     levels_.push_back({Choice{}});
     for (const SavedClass& c : classes_) add_class(c, most_bytes);
   }
@@ -110,7 +118,7 @@ class RecomputeChoices {
     for (int64_t count = 0; count <= layers; ++count) {
       const int64_t rest = layers - count;
       const int64_t room = rest > 0 && makes_room_ ? c.cost.bytes : 0;
-      const int64_t bytes = count * c.cost.bytes;
+      const int64_t bytes = count * copies_ * c.cost.bytes;
       if (rest == 0 || !is_input(c)) {
         choices.push_back({bytes + room, static_cast<double>(rest) * c.cost.flops, count, 0});
       }
@@ -142,6 +150,7 @@ class RecomputeChoices {
   }
 
   std::vector<SavedClass> classes_;
+  int64_t copies_;
   bool offloads_;
   bool makes_room_;
   std::vector<std::vector<Choice>> levels_;
@@ -150,11 +159,11 @@ class RecomputeChoices {
 namespace {
 
 // `pass` is what was counted with this choice.
-RecomputePlan describe(const std::vector<SavedClass>& classes, const model::Recompute& recompute,
-                       const PassPlan& pass) {
+RecomputePlan describe(const PlanShape& shape, const std::vector<SavedClass>& classes,
+                       const model::Recompute& recompute, const PassPlan& pass) {
   RecomputePlan plan;
   plan.recompute = recompute;
-  plan.bytes = pass.total();
+  plan.bytes = bytes_of(shape, pass);
   plan.uses = pass.uses;
   plan.file_bytes = pass.file_bytes;
   for (const SavedClass& c : classes) {
@@ -177,7 +186,7 @@ RecomputePlan describe(const std::vector<SavedClass>& classes, const model::Reco
 
 RecomputePlan describe_recompute(Engine& engine, const PlanShape& shape,
                                  const model::Recompute& recompute) {
-  return describe(classes_of(engine, shape), recompute, plan_with(engine, shape, recompute));
+  return describe(shape, classes_of(engine, shape), recompute, plan_with(engine, shape, recompute));
 }
 
 RecomputePlanner::RecomputePlanner(Engine& engine, const PlanShape& shape, bool offloads)
@@ -186,8 +195,8 @@ RecomputePlanner::RecomputePlanner(Engine& engine, const PlanShape& shape, bool 
       offloads_(offloads),
       least_recompute_(offloads ? all_offloaded(classes_of(engine, shape))
                                 : model::Recompute::kFull),
-      least_(plan_with(engine, shape, least_recompute_).total()),
-      most_(plan_with(engine, shape, model::Recompute::kNone).total()) {}
+      least_(bytes_of(shape, plan_with(engine, shape, least_recompute_))),
+      most_(bytes_of(shape, plan_with(engine, shape, model::Recompute::kNone))) {}
 
 RecomputePlanner::~RecomputePlanner() = default;
 
@@ -196,18 +205,29 @@ RecomputePlanner::~RecomputePlanner() = default;
 // such a layer's room is there already.
 void RecomputePlanner::find_choices() {
   std::vector<SavedClass> classes = classes_of(engine_, shape_);
-  const auto bytes_of = [&](const model::Recompute& recompute) {
-    return plan_with(engine_, shape_, recompute).total();
+  const auto counted = [&](const model::Recompute& recompute) {
+    return bytes_of(shape_, plan_with(engine_, shape_, recompute));
   };
-  base_ = bytes_of(all_offloaded(classes));
+  base_ = counted(all_offloaded(classes));
   int64_t layer_bytes = 0;
   for (const SavedClass& c : classes) layer_bytes += is_input(c) ? 0 : c.cost.bytes;
   const int64_t added =
-      bytes_of(model::Recompute::keeping_in({}, {std::string(model::kLayerInputTag)})) - base_;
+      counted(model::Recompute::keeping_in({}, {std::string(model::kLayerInputTag)})) - base_;
   const bool makes_room = added > 0;
   if (makes_room) base_ -= std::max<int64_t>(0, layer_bytes - added);
-  choices_ =
-      std::make_unique<RecomputeChoices>(std::move(classes), most_ - base_, offloads_, makes_room);
+  choices_ = std::make_unique<RecomputeChoices>(std::move(classes), most_ - base_,
+                                                shape_.in_stages ? shape_.in_flight : 1, offloads_,
+                                                makes_room);
+}
+
+std::vector<RecomputePlanner::Point> RecomputePlanner::front() {
+  if (!choices_) find_choices();
+  std::vector<Point> points;
+  for (const Choice& choice : choices_->all()) {
+    points.push_back({std::max(least_, base_ + choice.bytes), choice.cost});
+  }
+  points.push_back({most_, 0.0});
+  return points;
 }
 
 RecomputePlan RecomputePlanner::plan(int64_t bytes) {
@@ -215,7 +235,7 @@ RecomputePlan RecomputePlanner::plan(int64_t bytes) {
   if (bytes >= most_) return describe_recompute(engine_, shape_, model::Recompute::kNone);
   if (!choices_) find_choices();
   const auto described = [&](const model::Recompute& recompute, const PassPlan& pass) {
-    return describe(choices_->classes(), recompute, pass);
+    return describe(shape_, choices_->classes(), recompute, pass);
   };
   const auto counted = [&](const model::Recompute& recompute) {
     return plan_with(engine_, shape_, recompute);
@@ -228,7 +248,7 @@ RecomputePlan RecomputePlanner::plan(int64_t bytes) {
     const model::Recompute recompute = keep_counts(choices_->classes(), choices_->of(i),
                                                    engine_.model().weights->layers().num_layers());
     const PassPlan pass = counted(recompute);
-    if (pass.total() <= bytes) return described(recompute, pass);
+    if (bytes_of(shape_, pass) <= bytes) return described(recompute, pass);
   }
   return described(least_recompute_, counted(least_recompute_));
 }

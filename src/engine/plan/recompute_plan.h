@@ -31,7 +31,7 @@ struct RecomputePlan {
   };
   model::Recompute recompute;
   std::vector<Row> rows;
-  int64_t bytes = 0;               // of the largest pass of the shape
+  int64_t bytes = 0;  // of the largest pass of the shape; of those in flight, with all they hold
   std::vector<Scratch::Use> uses;  // of its scratch at the fullest, by tag
   int64_t file_bytes = 0;          // of what is offloaded, beside that
   double flops = 0.0;              // of making again what is not kept, in one pass
@@ -59,6 +59,12 @@ class RecomputePlanner {
   [[nodiscard]] int64_t most() const { return most_; }  // where all is kept
   // The choice for passes of at most `bytes`, which is no less than least().
   [[nodiscard]] RecomputePlan plan(int64_t bytes);
+  // All choices by rising bytes, about, and falling cost, none of which is better in both.
+  struct Point {
+    int64_t bytes = 0;
+    double cost = 0.0;
+  };
+  [[nodiscard]] std::vector<Point> front();
 
  private:
   void find_choices();

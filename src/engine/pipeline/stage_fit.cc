@@ -1,0 +1,217 @@
+// StageFitter (engine/pipeline/stage_plan.h).
+#include <algorithm>
+#include <numeric>
+
+#include "base/check.h"
+#include "engine/pipeline/stage_plan.h"
+#include "engine/plan/recompute_plan.h"
+
+namespace strata::engine {
+namespace {
+
+constexpr int kHalvings = 40;  // of what ranks may make again
+constexpr int kTries = 4;      // of what is over once all is counted together
+
+// Of points by rising bytes, the least bytes that cost so much at most.
+int64_t bytes_at(const std::vector<RecomputePlanner::Point>& front, double cost) {
+  int64_t least = front.back().bytes;
+  for (const RecomputePlanner::Point& point : front) {
+    if (point.cost <= cost) least = std::min(least, point.bytes);
+  }
+  return least;
+}
+
+// What each stage's plan keeps, for the stage's own layers.
+model::Recompute together(std::span<const RecomputePlan> plans, int64_t num_layers) {
+  const auto keeps_all = [](const RecomputePlan& plan) { return plan.recompute.keeps_all(); };
+  if (std::all_of(plans.begin(), plans.end(), keeps_all)) return model::Recompute::kNone;
+  std::vector<std::string> tags;
+  std::vector<uint64_t> masks(static_cast<size_t>(num_layers));
+  for (const RecomputePlan& plan : plans) {
+    for (const RecomputePlan::Row& row : plan.rows) {
+      auto tag = std::find(tags.begin(), tags.end(), row.tag);
+      if (tag == tags.end()) tag = tags.insert(tag, std::string(row.tag));
+      for (const int64_t layer : row.layers) {
+        if (!plan.recompute.keeps(layer, row.tag)) continue;
+        masks[static_cast<size_t>(layer)] |= uint64_t{1} << (tag - tags.begin());
+      }
+    }
+  }
+  return model::Recompute::keeping(std::move(tags), std::move(masks));
+}
+
+}  // namespace
+
+int64_t StagesChoice::bytes() const {
+  return std::accumulate(stages.begin(), stages.end(), int64_t{0},
+                         [](int64_t sum, const StagePlan& stage) { return sum + stage.total(); });
+}
+
+std::vector<double> StageFitter::by_rank(std::span<const double> of_stages) const {
+  std::vector<double> of_ranks(static_cast<size_t>(plan_.num_ranks()));
+  for (size_t stage = 0; stage < of_stages.size(); ++stage) {
+    of_ranks[static_cast<size_t>(plan_.ranks[stage])] += of_stages[stage];
+  }
+  return of_ranks;
+}
+
+double StageFitter::busiest(std::span<const double> of_stages) const {
+  const std::vector<double> of_ranks = by_rank(of_stages);
+  return *std::max_element(of_ranks.begin(), of_ranks.end());
+}
+
+PlanShape StageFitter::shape_of(int stage, const model::RecomputeRegions& regions) const {
+  PlanShape shape = shape_;
+  shape.in_stages = true;
+  shape.defers = plan_.defers(stage);
+  shape.in_flight = peak_live(plan_, stage);
+  shape.regions = regions;
+  return shape;
+}
+
+StagesChoice StageFitter::count(const model::RecomputeRegions& regions,
+                                const model::Recompute& recompute) {
+  StagesChoice choice = {.regions = regions,
+                         .recompute = regions.any() ? recompute : model::Recompute::kNone};
+  for (int stage = 0; stage < plan_.num_stages(); ++stage) {
+    PlanShape shape = shape_of(stage, regions);
+    shape.recompute = choice.recompute;
+    choice.stages.push_back(plan_stage(plan_, stage, *engines_[static_cast<size_t>(stage)], shape));
+  }
+  return choice;
+}
+
+std::vector<double> StageFitter::again(const StagesChoice& choice) {
+  for (int stage = 0; std::ssize(saved_) < plan_.num_stages(); ++stage) {
+    PlanShape shape = shape_of(stage, {});
+    shape.recompute = model::Recompute::kNone;
+    saved_.push_back(plan_pass(*engines_[static_cast<size_t>(stage)], shape).saved);
+  }
+  std::vector<double> again;
+  for (const std::vector<model::SavedCost>& saved : saved_) {
+    double& flops = again.emplace_back(0.0);
+    double all = 0.0;
+    for (const model::SavedCost& cost : saved) {
+      all += cost.flops;
+      if (!choice.recompute.keeps(cost.layer, cost.tag)) flops += cost.flops;
+    }
+    // Its layers' inputs are made before them.
+    if (choice.regions.makes_stage() && choice.regions.layers) flops += all;
+  }
+  return again;
+}
+
+double StageFitter::cost(const StagesChoice& choice) {
+  std::vector<double> of_stages = again(choice);
+  for (size_t stage = 0; stage < of_stages.size(); ++stage) of_stages[stage] += work_[stage];
+  return busiest(of_stages);
+}
+
+std::optional<StagesChoice> StageFitter::fit(std::span<const model::RecomputeRegions> regions,
+                                             int64_t bytes) {
+  std::vector<model::Recompute> presets = {model::Recompute::kFull};
+  for (const model::RecomputePreset& preset : model::recompute_presets()) {
+    const model::Recompute value = preset.value();
+    if (!value.offloads_any()) presets.push_back(value);
+  }
+  std::optional<StagesChoice> best;
+  const auto consider = [&](std::optional<StagesChoice> choice) {
+    if (!choice) return;
+    least_ = std::min(least_, choice->bytes());
+    if (choice->bytes() > bytes || (best && cost(*choice) >= cost(*best))) return;
+    best = std::move(choice);
+  };
+  for (const model::RecomputeRegions& region : regions) {
+    if (!region.any()) {
+      consider(count(region, model::Recompute::kNone));
+    } else if (!region.makes_stage()) {
+      consider(fit_layers(region, bytes));
+    } else if (!best) {  // since these make no less again than those that are layers alone
+      for (const model::Recompute& preset : presets) consider(count(region, preset));
+    }
+  }
+  return best;
+}
+
+// Ranks wait for the busiest one: a level of work is looked for that no rank goes beyond, the
+// lowest at which the stages' fewest bytes fit. Stages of one rank share what it leaves in
+// proportion to what they would make again in full.
+std::optional<StagesChoice> StageFitter::fit_layers(const model::RecomputeRegions& regions,
+                                                    int64_t bytes) {
+  std::vector<std::unique_ptr<RecomputePlanner>> planners;
+  std::vector<std::vector<RecomputePlanner::Point>> fronts;
+  std::vector<double> all_again;
+  const StagesChoice full = count(regions, model::Recompute::kFull);
+  least_ = std::min(least_, full.bytes());
+  if (full.bytes() > bytes) return {};
+  int64_t beside = full.bytes();  // activations
+  for (int stage = 0; stage < plan_.num_stages(); ++stage) {
+    planners.push_back(std::make_unique<RecomputePlanner>(*engines_[static_cast<size_t>(stage)],
+                                                          shape_of(stage, regions)));
+    fronts.push_back(planners.back()->front());
+    all_again.push_back(fronts.back().front().cost);
+    beside -= full.stages[static_cast<size_t>(stage)].activation_bytes();
+  }
+  // For each stage at a share of what its rank may make again.
+  const auto shares_at = [&](double level) {
+    std::vector<double> left(static_cast<size_t>(plan_.num_ranks()), level), again(left.size());
+    for (size_t stage = 0; stage < fronts.size(); ++stage) {
+      const auto rank = static_cast<size_t>(plan_.ranks[stage]);
+      left[rank] -= work_[stage];
+      again[rank] += all_again[stage];
+    }
+    std::vector<int64_t> room;
+    for (size_t stage = 0; stage < fronts.size(); ++stage) {
+      const auto rank = static_cast<size_t>(plan_.ranks[stage]);
+      const double share = again[rank] > 0.0 ? std::clamp(left[rank] / again[rank], 0.0, 1.0) : 1.0;
+      room.push_back(bytes_at(fronts[stage], share * all_again[stage]));
+    }
+    return room;
+  };
+  std::vector<double> most_work(work_.begin(), work_.end());
+  for (size_t stage = 0; stage < most_work.size(); ++stage) most_work[stage] += all_again[stage];
+  const int64_t num_layers = engines_.front()->model().weights->layers().num_layers();
+  int64_t room = bytes - beside;
+  for (int i = 0; i < kTries && room > 0; ++i) {
+    double low = busiest(work_), high = busiest(most_work);
+    const auto fits = [&](double level) {
+      const std::vector<int64_t> shares = shares_at(level);
+      return std::accumulate(shares.begin(), shares.end(), int64_t{0}) <= room;
+    };
+    if (fits(low)) high = low;
+    for (int halving = 0; halving < kHalvings && high > low; ++halving) {
+      const double middle = (low + high) / 2;
+      (fits(middle) ? high : low) = middle;
+    }
+    const std::vector<int64_t> shares = shares_at(high);
+    std::vector<RecomputePlan> plans;
+    std::vector<double> works(work_.begin(), work_.end());
+    int64_t left = room;
+    for (size_t stage = 0; stage < planners.size(); ++stage) {
+      plans.push_back(planners[stage]->plan(shares[stage]));
+      works[stage] += plans.back().flops;
+      left -= plans.back().bytes;
+    }
+    // Bytes of choices were but about right: what is left is for stages of the busiest rank.
+    for (bool better = true; better && left > 0;) {
+      better = false;
+      const std::vector<double> of_ranks = by_rank(works);
+      for (size_t stage = 0; stage < plans.size(); ++stage) {
+        if (of_ranks[static_cast<size_t>(plan_.ranks[stage])] < busiest(works)) continue;
+        RecomputePlan more = planners[stage]->plan(plans[stage].bytes + left);
+        if (more.flops >= plans[stage].flops) continue;
+        left += plans[stage].bytes - more.bytes;
+        works[stage] += more.flops - plans[stage].flops;
+        plans[stage] = std::move(more);
+        better = true;
+        break;
+      }
+    }
+    StagesChoice choice = count(regions, together(plans, num_layers));
+    if (choice.bytes() <= bytes) return choice;
+    room -= choice.bytes() - bytes;
+  }
+  return full;
+}
+
+}  // namespace strata::engine

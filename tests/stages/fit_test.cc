@@ -1,0 +1,136 @@
+// StageFitter: what stages keep within bytes that they share, and that it takes just that.
+#include <gtest/gtest.h>
+
+#include "backend/thread_comm.h"
+#include "engine/pipeline/stage_plan.h"
+#include "tests/stages/staged_run.h"
+
+namespace strata::engine {
+namespace {
+
+constexpr int64_t kTokens = 48;
+constexpr int kMicrobatches = 4;
+
+using model::RecomputeRegions;
+
+const RecomputeRegions kAllowed[] = {
+    {.iterations = false, .layers = true},
+    {.iterations = true, .layers = false, .keeps_layer_inputs = false},
+    {.iterations = true, .layers = true, .keeps_layer_inputs = false}};
+
+class Fitting {
+ public:
+  Fitting(const StagedCase& c, std::vector<double> work)
+      : plan_(staged_plan(c)), work_(std::move(work)) {
+    for (const model::LayerRange& range : plan_.layers) {
+      auto backend = std::make_unique<Backend>(choose_cpu_path(), 1);
+      auto model = model::init_model(*backend, staged_config(c), c.dtype, 3, range);
+      engines_.push_back(
+          std::make_unique<Engine>(std::move(backend), std::move(model), EngineOptions()));
+      borrowed_.push_back(engines_.back().get());
+    }
+    work_.resize(engines_.size(), 0.0);
+    fitter_.emplace(plan_, borrowed_, shape_, work_);
+  }
+  StageFitter* operator->() { return &*fitter_; }
+  const PipelinePlan& plan() { return plan_; }
+
+ private:
+  PipelinePlan plan_;
+  PlanShape shape_ = {.pass_tokens = kTokens, .backward = true, .train_base = true, .alone = true};
+  std::vector<double> work_;
+  std::vector<std::unique_ptr<Engine>> engines_;
+  std::vector<Engine*> borrowed_;
+  std::optional<StageFitter> fitter_;
+};
+
+StagedCase case_of(schedule::Kind kind) {
+  return {.model = "llama2",
+          .num_layers = 7,
+          .parameters = true,
+          .num_ranks = 2,
+          .num_chunks = kind == schedule::Kind::kCircular ? 2 : 1,
+          .kind = kind,
+          .num_microbatches = kMicrobatches};
+}
+
+// With more bytes never more work; all is kept where there is room, and least is a stage's input.
+TEST(StageFitter, FitsAndNeverWorksMoreWithMore) {
+  for (const auto kind :
+       {schedule::Kind::kGpipe, schedule::Kind::kCircular, schedule::Kind::k1f1b}) {
+    Fitting fitting(case_of(kind), {});
+    const int64_t most = fitting->count({}, model::Recompute::kNone).bytes();
+    EXPECT_FALSE(fitting->fit(kAllowed, 1));
+    const int64_t least = fitting->least();
+    ASSERT_LT(least, most);
+    EXPECT_FALSE(fitting->fit(kAllowed, least - 1));
+    const auto leanest = fitting->fit(kAllowed, least);
+    ASSERT_TRUE(leanest);
+    EXPECT_FALSE(leanest->regions.keeps_layer_inputs);
+    double last = fitting->cost(*leanest);
+    constexpr int kSteps = 12;
+    for (int i = 1; i <= kSteps; ++i) {
+      const int64_t bytes = least + (most - least) * i / kSteps;
+      const auto choice = fitting->fit(kAllowed, bytes);
+      ASSERT_TRUE(choice) << bytes;
+      EXPECT_LE(choice->bytes(), bytes);
+      const double cost = fitting->cost(*choice);
+      EXPECT_LE(cost, last * (1 + 1e-9)) << i;
+      last = cost;
+    }
+    EXPECT_EQ(last, 0.0);
+  }
+}
+
+// What a busy rank does not make again, others may: it is that one which the rest waits for.
+TEST(StageFitter, SparesTheBusiestRank) {
+  Fitting fitting(case_of(schedule::Kind::kGpipe), {1e12, 0.0});
+  const int64_t full = fitting->count({}, model::Recompute::kFull).bytes();
+  const int64_t most = fitting->count({}, model::Recompute::kNone).bytes();
+  const auto choice = fitting->fit(kAllowed, (full + most) / 2 + (most - full) / 8);
+  ASSERT_TRUE(choice);
+  EXPECT_EQ(fitting->again(*choice)[0], 0.0);
+  EXPECT_GT(fitting->again(*choice)[1], 0.0);
+}
+
+// The bits are those of a run that keeps everything, and each part is as planned.
+TEST(StageFitter, TakesWhatItChose) {
+  api::Datum datum = {.tokens = std::vector<int32_t>(kTokens, 1),
+                      .targets = std::vector<int32_t>(kTokens, 2)};
+  api::Batch batch = {.gradients = api::Gradients::kParameters};
+  for (int m = 0; m < kMicrobatches; ++m) batch.sequences.push_back({.datum = &datum});
+  for (const auto kind : {schedule::Kind::kGpipe, schedule::Kind::k1f1b}) {
+    const StagedCase c = case_of(kind);
+    Fitting fitting(c, {});
+    const int64_t most = fitting->count({}, model::Recompute::kNone).bytes();
+    EXPECT_FALSE(fitting->fit(kAllowed, 1));
+    const int64_t least = fitting->least();
+    std::vector<float> logprobs;
+    for (const int64_t bytes : {most, (least + most) / 2, least}) {
+      const auto choice = fitting->fit(kAllowed, bytes);
+      ASSERT_TRUE(choice);
+      run_ranks(fitting.plan().num_ranks(), [&](Comm& comm) {
+        Pipeline pipeline(
+            comm, fitting.plan(),
+            staged_engines(c, comm, fitting.plan(),
+                           {.recompute = choice->recompute, .regions = choice->regions}));
+        const api::BatchResult result = pipeline.run(batch);
+        const std::vector<float>& got = result.sequences.back().logprobs;
+        if (comm.rank() == 0 && logprobs.empty()) logprobs = got;
+        if (comm.rank() == 0) {
+          EXPECT_EQ(got, logprobs);
+        }
+        for (const auto& runner : pipeline.stages()) {
+          const StagePlan& planned = choice->stages[static_cast<size_t>(runner->stage())];
+          EXPECT_EQ(planned.pass_bytes, runner->pass_bytes()) << runner->stage();
+          EXPECT_EQ(planned.held_bytes, runner->held_bytes()) << runner->stage();
+          EXPECT_EQ(planned.border_bytes, runner->border_bytes()) << runner->stage();
+          EXPECT_EQ(planned.peak_live, runner->peak_live()) << runner->stage();
+        }
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace strata::engine
