@@ -220,7 +220,7 @@ TEST(Plan, CountsAStepAsTheBenchDoes) {
     const auto modules = model::adapter_specs(config, {"all-linear"}, 8, 8.0);
     const std::vector<int64_t> lengths(4, 32);
     const double wanted = count_train(config, {.sequences = 4, .length = 32, .rank = 8}).flops;
-    EXPECT_NEAR(count_step_flops(config, lengths, modules), wanted, 1e-9 * wanted) << model;
+    EXPECT_NEAR(count_step_flops(config, lengths, modules, false), wanted, 1e-9 * wanted) << model;
   }
 }
 
@@ -395,6 +395,19 @@ TEST(Plan, RefusesOptionsWithoutEffect) {
   of_pipelines.schedule = {.schedule = "1f1b", .pipeline = 2, .microbatches = 2};
   of_pipelines.recompute = "full";
   EXPECT_EQ(fault(of_pipelines), "plan: --recompute: has no effect with --schedule; leave it out");
+}
+
+// Scores of every entry again, three times, and of attention to them.
+TEST(Plan, CountsTheLossOfIndexers) {
+  const std::vector<int64_t> lengths = {512};
+  for (const char* model : {"deepseek-v4-tiny", "qwen3-0.6b"}) {
+    const auto engine = make_planning_engine({.model = model});
+    const bool any = engine->model().weights->layers().num_indexers() > 0;
+    const double without = count_step_flops(engine->config(), lengths, {}, false);
+    const double with = count_step_flops(engine->config(), lengths, {}, true);
+    EXPECT_EQ(with > without, any) << model;
+    EXPECT_LT(with, 2 * without) << model;
+  }
 }
 
 }  // namespace

@@ -52,6 +52,19 @@ double attention_flops(const model::ModelConfig& c, int64_t length) {
   return flops;
 }
 
+// Of the loss that trains indexers (ops/indexer_loss.h), over one sequence: a listing block attends
+// to the entries of its second window, and scores every one. The loss has the scores of attention
+// to all of them, without values, and those of the indexer with two gradients.
+double indexer_loss_flops(const model::ModelConfig& c, int64_t length) {
+  double flops = 0.0;
+  for_each_block(c, [&](const model::BlockWork& work) {
+    const model::WindowWork& listed = work.windows[1];
+    if (listed.window == 0) return;
+    flops += (listed.pair_flops / 2.0 + 3.0 * work.pair_flops) * num_pairs(length, 0);
+  });
+  return flops;
+}
+
 // Forward of what connectors do for every token.
 double connector_flops(const model::ModelConfig& c) {
   double flops = 0.0;
@@ -136,17 +149,18 @@ int64_t lora_weights(const model::ModelConfig& c, std::span<const model::LoraMod
 }
 
 double count_step_flops(const model::ModelConfig& c, std::span<const int64_t> lengths,
-                        std::span<const model::LoraModuleSpec> modules) {
-  double tokens = 0.0, attention = 0.0;
+                        std::span<const model::LoraModuleSpec> modules, bool indexer_loss) {
+  double tokens = 0.0, attention = 0.0, indexers = 0.0;
   for (const int64_t length : lengths) {
     tokens += static_cast<double>(length);
     attention += attention_flops(c, length);
+    if (indexer_loss) indexers += indexer_loss_flops(c, length);
   }
   const double base = 2.0 * (static_cast<double>(layer_weights(c)) + head_weights(c)) *
                       (modules.empty() ? 3.0 : 2.0);
   const double lora = 2.0 * static_cast<double>(lora_weights(c, modules)) * 3.0;
   const double rules = token_flops(c) + token_backward_flops(c);
-  return tokens * (base + lora + rules) + attention * 3.5;
+  return tokens * (base + lora + rules) + attention * 3.5 + indexers;
 }
 
 WorkCount count_train(const model::ModelConfig& c, const TrainShape& shape) {

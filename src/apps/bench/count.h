@@ -35,9 +35,10 @@ double absorbed_attention_ratio(const model::ModelConfig& config);
 // gradients of the base.
 WorkCount count_train(const model::ModelConfig& config, const TrainShape& shape);
 // One optimizer step over sequences of these lengths: forward, and backward to what is trained,
-// which is an adapter of these modules or, without any, every parameter.
+// which is an adapter of these modules or, without any, every parameter; and of the loss that
+// trains indexers, where there is one.
 double count_step_flops(const model::ModelConfig& config, std::span<const int64_t> lengths,
-                        std::span<const model::LoraModuleSpec> modules);
+                        std::span<const model::LoraModuleSpec> modules, bool indexer_loss);
 // Logits of the last position only.
 WorkCount count_prefill(const model::ModelConfig& config, int64_t length);
 // One token of each of `batch` sequences, each with `context` positions in its own cache; dtype of

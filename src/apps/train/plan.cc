@@ -17,13 +17,6 @@
 namespace strata::apps {
 namespace {
 
-// What one byte of weights costs beside one floating-point operation: every pass reads them three
-// times, and memory gives so much less than the cores compute (docs/log.md). A constant, so that a
-// plan does not depend on the minute it was made in.
-constexpr double kFlopsPerByte = 20.0;
-constexpr double kWeightReads = 3.0;
-constexpr double kFileReads = 2.0;         // of weights in files by a pass: forward and backward
-constexpr int64_t kLeastPassTokens = 256;  // shorter passes are bound by memory
 // How often a value is written or read between products: an activation once each in forward, and in
 // backward with its gradient; a logit; and what AdamW goes through for a parameter.
 constexpr double kActivationMoves = 5.0;
@@ -122,45 +115,6 @@ int64_t count_passes(const std::vector<int64_t>& lengths, int64_t pass_tokens) {
   return passes;
 }
 
-StepWork work_of_step(engine::Engine& engine, const RunShape& shape, const TrainPlan& plan) {
-  const model::ModelConfig& config = engine.config();
-  const model::ModelWeights& weights = *engine.model().weights;
-  double tokens = 0.0;
-  for (const int64_t length : shape.lengths) tokens += static_cast<double>(length);
-  const auto step_tokens = static_cast<double>(shape.step_tokens);
-  const double full_passes = step_tokens / static_cast<double>(plan.pass.pass_tokens);
-  StepWork work;
-  work.flops = count_step_flops(config, shape.lengths, shape.pass.modules) * step_tokens / tokens +
-               plan.recompute.flops * full_passes;
-  for (const engine::RecomputePlan::Row& row : plan.recompute.rows) {
-    const auto layers = static_cast<double>(row.layers.size());
-    work.bytes += full_passes * static_cast<double>(row.layer_bytes) *
-                  (kActivationMoves * layers + kAgainMoves * static_cast<double>(row.num_again()));
-  }
-  work.bytes += kWeightReads * static_cast<double>(weights.num_bytes()) * plan.num_passes;
-  work.bytes += kLogitMoves * static_cast<double>(dtype_bytes(DType::kF32)) * step_tokens *
-                static_cast<double>(config.vocab_size);
-  double floats = 0.0;  // trained
-  if (shape.pass.train_base) {
-    floats = static_cast<double>(weights.num_parameters());
-    work.bytes += 2.0 * dtype_bytes(DType::kF32) * floats * plan.num_passes;  // their gradients
-  } else {
-    for (const model::LoraModuleSpec& spec : shape.pass.modules) {
-      const model::LoraTarget& target =
-          weights.layers().targets(spec.layer)[static_cast<size_t>(spec.target)];
-      floats += static_cast<double>(std::max<int64_t>(1, target.num_experts) * spec.rank *
-                                    (target.in + target.out));
-    }
-  }
-  work.bytes += kAdamWMoves * dtype_bytes(DType::kF32) * floats;
-  work.file_bytes =
-      engine::kFileMoves * static_cast<double>(plan.recompute.file_bytes) * full_passes;
-  if (weights_in_files(engine, shape)) {
-    work.file_bytes += kFileReads * static_cast<double>(weights.num_bytes()) * plan.num_passes;
-  }
-  return work;
-}
-
 std::string decision(const engine::RecomputePlan::Row& row) {
   const auto of_all = [&](const char* what, int64_t count) {
     return count == std::ssize(row.layers)
@@ -229,6 +183,47 @@ std::vector<int64_t> pass_limits(const RunShape& shape, int64_t micro_tokens) {
          pass_tokens(shape, limits.back()) <= limits.back())
     limits.push_back(limits.back() / 2);
   return limits;
+}
+
+StepWork work_of_step(engine::Engine& engine, const RunShape& shape, const TrainPlan& plan) {
+  const model::ModelConfig& config = engine.config();
+  const model::ModelWeights& weights = *engine.model().weights;
+  double tokens = 0.0;
+  for (const int64_t length : shape.lengths) tokens += static_cast<double>(length);
+  const auto step_tokens = static_cast<double>(shape.step_tokens);
+  const double full_passes = step_tokens / static_cast<double>(plan.pass.pass_tokens);
+  StepWork work;
+  work.flops =
+      count_step_flops(config, shape.lengths, shape.pass.modules, shape.pass.indexer_loss) *
+          step_tokens / tokens +
+      plan.recompute.flops * full_passes;
+  for (const engine::RecomputePlan::Row& row : plan.recompute.rows) {
+    const auto layers = static_cast<double>(row.layers.size());
+    work.bytes += full_passes * static_cast<double>(row.layer_bytes) *
+                  (kActivationMoves * layers + kAgainMoves * static_cast<double>(row.num_again()));
+  }
+  work.bytes += kWeightReads * static_cast<double>(weights.num_bytes()) * plan.num_passes;
+  work.bytes += kLogitMoves * static_cast<double>(dtype_bytes(DType::kF32)) * step_tokens *
+                static_cast<double>(config.vocab_size);
+  double floats = 0.0;  // trained
+  if (shape.pass.train_base) {
+    floats = static_cast<double>(weights.num_parameters());
+    work.bytes += 2.0 * dtype_bytes(DType::kF32) * floats * plan.num_passes;  // their gradients
+  } else {
+    for (const model::LoraModuleSpec& spec : shape.pass.modules) {
+      const model::LoraTarget& target =
+          weights.layers().targets(spec.layer)[static_cast<size_t>(spec.target)];
+      floats += static_cast<double>(std::max<int64_t>(1, target.num_experts) * spec.rank *
+                                    (target.in + target.out));
+    }
+  }
+  work.bytes += kAdamWMoves * dtype_bytes(DType::kF32) * floats;
+  work.file_bytes =
+      engine::kFileMoves * static_cast<double>(plan.recompute.file_bytes) * full_passes;
+  if (weights_in_files(engine, shape)) {
+    work.file_bytes += kFileReads * static_cast<double>(weights.num_bytes()) * plan.num_passes;
+  }
+  return work;
 }
 
 TrainPlan plan_train(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,

@@ -18,6 +18,8 @@ struct LongestPass {
   int64_t limit = 0;
   int64_t trained = 0;
   int64_t held_out = 0;
+  // Of stages, where the limit is a number of micro-batches: of each one.
+  std::vector<int64_t> of_microbatches = {};
 };
 
 // What is trained, as far as memory and time depend on it.
@@ -30,6 +32,14 @@ struct RunShape {
   std::vector<LongestPass> longest_passes = {};
   bool offloads = false;  // activations may lie in files wherever that costs less
 };
+
+// What one byte of weights costs beside one floating-point operation: every pass reads them three
+// times, and memory gives so much less than the cores compute (docs/log.md). A constant, so that a
+// plan does not depend on the minute it was made in.
+constexpr double kFlopsPerByte = 20.0;
+constexpr double kWeightReads = 3.0;
+constexpr double kFileReads = 2.0;         // of weights in files by a pass: forward and backward
+constexpr int64_t kLeastPassTokens = 256;  // shorter passes are bound by memory
 
 struct TrainPlan {
   int64_t micro_tokens = 0;  // limit of a pass; one longer sequence is a pass of its own
@@ -52,6 +62,9 @@ TrainPlan plan_train(engine::Engine& engine, const RunShape& shape, int64_t micr
 // The same of a plan of passes that was chosen.
 TrainPlan plan_train(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
                      engine::RecomputePlan recompute);
+
+// Of a plan that has all else.
+StepWork work_of_step(engine::Engine& engine, const RunShape& shape, const TrainPlan& plan);
 
 // Limits of a pass that are worth trying: the given one, and halves of it.
 std::vector<int64_t> pass_limits(const RunShape& shape, int64_t micro_tokens);
