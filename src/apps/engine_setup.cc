@@ -130,7 +130,14 @@ void check_device(const std::string& device) {
   throw Error(ErrorCode::kInvalidArgument, fmt::format("--device: got '{}', want cpu", device));
 }
 
-std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup, bool speculate) {
+bool uses_mtp(const EngineSetup& setup) {
+  if (setup.mtp != model::UseMtp::kIfThere) return setup.mtp == model::UseMtp::kAlways;
+  const model::ParsedConfig parsed = model::load_config(setup.model, setup.strict_config);
+  return model::uses_mtp(CheckpointDir(setup.model), parsed.config, setup.mtp);
+}
+
+std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup, bool speculate,
+                                                     std::optional<model::LayerRange> part) {
   check_device(setup.device);
   const engine::EngineOptions options = {.recompute = parse_recompute(setup.recompute),
                                          .speculate = speculate,
@@ -150,9 +157,10 @@ std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup, b
                             "of DeepSeek-V4 with a num_nextn_predict_layers of 1 is",
                             source.where));
   }
-  model.weights = std::make_unique<model::ModelWeights>(*backend, model.config, dtype);
+  model.weights =
+      std::make_unique<model::ModelWeights>(*backend, model.config, dtype, nullptr, part);
   auto engine = std::make_unique<engine::Engine>(std::move(backend), std::move(model), options);
-  check_recompute_tags(*engine, setup.recompute);
+  if (!part) check_recompute_tags(*engine, setup.recompute);
   return engine;
 }
 

@@ -1,6 +1,7 @@
 // What every command that runs a model shares: option texts to values, a backend, a loaded engine.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,9 +44,12 @@ struct EngineSetup {
 
 // Of a model's config alone (apps/config_source.h): an engine that can plan and cannot run, since
 // its weights are zeroes that take no memory. With `speculate` one that samples with drafts, for
-// which the setup has the layer of multi-token prediction.
+// which the setup has the layer of multi-token prediction. With `part` of a stage.
 std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup,
-                                                     bool speculate = false);
+                                                     bool speculate = false,
+                                                     std::optional<model::LayerRange> part = {});
+// Whether a checkpoint's layer of multi-token prediction takes part.
+bool uses_mtp(const EngineSetup& setup);
 
 // Loads the model; its warnings go to the log.
 std::unique_ptr<engine::Engine> make_engine(const EngineSetup& setup,

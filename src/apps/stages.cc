@@ -106,16 +106,36 @@ model::RecomputeRegions regions_of(const StageOptions& options, const std::strin
   return regions;
 }
 
+// A pass in flight would need a file of its own for what it offloads.
+void check_offload(const std::string& recompute, const std::string& folder) {
+  if (parse_recompute(recompute).offloads_any()) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("--recompute {} and --stages or --microbatches: stages keep "
+                            "activations in memory alone, since many micro-batches are in flight "
+                            "at once; name what is kept without '=offload', or give train "
+                            "--memory, which lays frozen weights in a file where it must",
+                            recompute));
+  }
+  if (folder.empty()) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("--offload {} and --stages or --microbatches: of stages only frozen "
+                          "weights lie in files, where train's --memory does not hold them; give "
+                          "it, or leave out --offload",
+                          folder));
+}
+
 std::unique_ptr<engine::Engine> make_stage(std::unique_ptr<Backend> backend,
                                            const EngineSetup& setup, const LayerRange& part,
                                            const engine::EngineOptions& options, bool tells) {
   const DType dtype =
       parse_dtype(setup.dtype, model::load_config(setup.model, setup.strict_config).config);
-  model::LoadedModel model = model::load_model(*backend, setup.model,
-                                               {.compute_dtype = dtype,
-                                                .strict_config = setup.strict_config,
-                                                .mtp = setup.mtp,
-                                                .part = part});
+  model::LoadedModel model =
+      model::load_model(*backend, setup.model,
+                        {.compute_dtype = dtype,
+                         .strict_config = setup.strict_config,
+                         .mtp = setup.mtp,
+                         .offload = setup.weights_in_files ? offload_folder(setup.offload) : "",
+                         .part = part});
   for (const std::string& warning : model.warnings) {
     if (tells) log(LogLevel::kWarning, warning);
   }
@@ -128,11 +148,16 @@ LayerCosts layer_costs(const model::ModelConfig& config) {
   constexpr TrainShape kUsual = {.sequences = 1, .length = 512, .rank = 32};
   model::ModelConfig part = config;
   part.layers.clear();
+  part.use_mtp = false;
   LayerCosts costs = {.layers = {}, .head = count_train(part, kUsual).flops};
+  const double head = costs.head;
   for (const model::LayerConfig& layer : config.layers) {
     part.layers = {layer};
-    costs.layers.push_back(count_train(part, kUsual).flops - costs.head);
+    costs.layers.push_back(count_train(part, kUsual).flops - head);
   }
+  if (!config.use_mtp) return costs;
+  part.layers = {*config.mtp_layer};
+  costs.head += count_train(part, kUsual).flops;  // it has logits of its own
   return costs;
 }
 
@@ -142,7 +167,7 @@ int threads_of(int rank, int num_ranks, int threads) {
 }
 
 engine::PipelinePlan plan_stages(const model::ModelConfig& config, const StageOptions& options,
-                                 const std::string& recompute) {
+                                 const std::string& recompute, const std::string& offload) {
   const schedule::Table table = find_schedule({.schedule = options.schedule,
                                                .num_ranks = options.stages,
                                                .ranks_option = "--stages",
@@ -152,12 +177,14 @@ engine::PipelinePlan plan_stages(const model::ModelConfig& config, const StageOp
   engine::PipelinePlan plan = engine::make_pipeline_plan(table, options.forwarding_delay,
                                                          divide(options, config, table.num_stages));
   plan.regions = regions_of(options, recompute, plan.is_whole());
+  if (!plan.is_whole()) check_offload(recompute, offload);
   return plan;
 }
 
 engine::PipelinePlan plan_stages(const EngineSetup& setup, const StageOptions& options) {
-  engine::PipelinePlan plan = plan_stages(
-      model::load_config(setup.model, setup.strict_config).config, options, setup.recompute);
+  model::ModelConfig config = model::load_config(setup.model, setup.strict_config).config;
+  config.use_mtp = config.mtp_layer && uses_mtp(setup);
+  engine::PipelinePlan plan = plan_stages(config, options, setup.recompute, setup.offload);
   // A stage knows too little for the checks that make_engine makes.
   if (plan.num_stages() > 1) static_cast<void>(make_planning_engine(setup));
   return plan;
@@ -169,11 +196,6 @@ std::unique_ptr<engine::Pipeline> make_pipeline(Comm& comm, const engine::Pipeli
   EngineSetup own = setup;
   if (!plan.regions.any()) own.recompute = "none";
   const model::Recompute recompute = parse_recompute(own.recompute);
-  if (!plan.is_whole() && (recompute.offloads_any() || !own.offload.empty())) {
-    throw Error(ErrorCode::kUnsupported,
-                "--offload and --stages or --microbatches: stages offload nothing yet; leave out "
-                "one of them");
-  }
   std::vector<std::unique_ptr<engine::Engine>> engines;
   options.regions = plan.regions;
   if (plan.num_stages() == 1) {

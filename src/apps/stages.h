@@ -27,11 +27,12 @@ struct StageOptions {
 
 // All checks, before anything is loaded. Errors name all numbers.
 engine::PipelinePlan plan_stages(const EngineSetup& setup, const StageOptions& options);
-// `recompute` as --recompute has it.
+// `recompute` and `offload` as the options of that name have them.
 engine::PipelinePlan plan_stages(const model::ModelConfig& config, const StageOptions& options,
-                                 const std::string& recompute);
+                                 const std::string& recompute, const std::string& offload);
 
-// Forward and backward of each layer on a sequence of a usual length, and of the head.
+// Forward and backward of each layer on a sequence of a usual length, and of what comes after them:
+// the head and, where it takes part, multi-token prediction.
 struct LayerCosts {
   std::vector<double> layers;
   double head = 0.0;

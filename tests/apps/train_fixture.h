@@ -223,8 +223,9 @@ class TrainTest : public testing::Test {
   template <typename Body>
   void with_job(const TrainOptions& o, Body body) const {
     const TrainData data = read_train_data(o);
-    const engine::PipelinePlan plan = plan_stages(o, o.stages);
-    run_ranks(1, [&](Comm& comm) { body(*make_train_job(comm, plan, o, data)); });
+    const TrainRun run = plan_run(o, data);
+    run_ranks(run.stages.num_ranks(),
+              [&](Comm& comm) { body(*make_train_job(comm, run, o, data)); });
   }
   void expect_same_files(const std::string& a, const std::string& b,
                          const std::vector<std::string>& names) const {

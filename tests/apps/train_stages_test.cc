@@ -1,7 +1,10 @@
 // strata train in stages: the files of one stage, also of runs that were killed.
+#include <fmt/format.h>
+
 #include <boost/json.hpp>
 #include <map>
 
+#include "apps/train/staged_plan.h"
 #include "tests/apps/train_fixture.h"
 
 namespace strata::apps {
@@ -203,8 +206,72 @@ TEST_F(TrainTest, RefusesStagesThatDoNotFitByTheirNumbers) {
             refused({.stages = 2, .schedule = "circular", .microbatches = 3}));
   expect_in("--leftovers after: --layers-per-stage 2,1 leaves none over",
             refused({.stages = 2, .layers_per_stage = "2,1", .leftovers = "after"}));
-  o.memory = "8GiB";
-  expect_in("--memory and --stages", refused({.stages = 2}));
+}
+
+// The JSON line of the program, run with these options in a process of its own.
+boost::json::object line_of_run(const TrainOptions& o) {
+  const std::string command = fmt::format(
+      "{} train --model {} --data {} --out {} --method {} --rank {} --lr 0.01 --steps {} "
+      "--batch-tokens {} --micro-tokens {} --threads 2 --json --stages {} --chunks {} "
+      "--pipeline-schedule {} --microbatches {} --memory {} 2>/dev/null",
+      STRATA_BINARY, o.model, o.data, o.out, o.method, o.rank, o.steps, o.batch_tokens,
+      o.micro_tokens, o.stages.stages, o.stages.chunks, o.stages.schedule, o.stages.microbatches,
+      o.memory);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(::popen(command.c_str(), "r"),
+                                                            ::pclose);
+  std::string line(1000, ' ');
+  if (std::fgets(line.data(), static_cast<int>(line.size()), out.get()) == nullptr) return {};
+  return boost::json::parse(line.substr(0, line.find('\n'))).as_object();
+}
+
+// Of a run with so much memory, where it can be.
+std::optional<StagedPlan> staged_plan(const TrainOptions& o, int64_t memory) {
+  TrainOptions within = o;
+  within.memory = memory > 0 ? std::to_string(memory) : "";
+  try {
+    return *plan_run(within, read_train_data(within)).staged;
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("--memory " + within.memory), std::string::npos);
+  }
+  return {};
+}
+
+// What is made again, and weights in files, change no bit, and the process stays within what it was
+// given, with every schedule's way of holding micro-batches.
+TEST_F(TrainTest, StagesStayWithinAMemoryAndChangeNoBit) {
+  TrainOptions one = wide_options("one");
+  one.steps = 1;
+  one.batch_tokens = 2400;
+  one.micro_tokens = 2400;
+  ASSERT_EQ(run_train(one), 0);
+  const std::vector<StageOptions> divisions = {
+      {.stages = 2, .schedule = "1f1b", .microbatches = 4},
+      {.stages = 1, .schedule = "gpipe", .microbatches = 4}};
+  int count = 0;
+  for (const StageOptions& division : divisions) {
+    TrainOptions divided = one;
+    divided.stages = division;
+    const std::optional<StagedPlan> all = staged_plan(divided, 0);
+    ASSERT_TRUE(all);
+    EXPECT_TRUE(all->choice.recompute.keeps_all());
+    // The frozen weights are more than half of it.
+    for (const double share : {0.9, 0.5}) {
+      const auto memory = static_cast<int64_t>(share * static_cast<double>(all->memory.total()));
+      SCOPED_TRACE(fmt::format("{} {} bytes", division.schedule, memory));
+      const std::optional<StagedPlan> plan = staged_plan(divided, memory);
+      ASSERT_TRUE(plan);
+      EXPECT_LE(plan->memory.total(), memory);
+      EXPECT_TRUE(plan->weights_in_files || share > 0.5);
+      divided.out = root_ + "/divided" + std::to_string(count);
+      divided.memory = std::to_string(memory);
+      const boost::json::object line = line_of_run(divided);
+      ASSERT_TRUE(line.contains("peak_bytes"));
+      EXPECT_EQ(line.at("planned_bytes"), plan->memory.total());
+      EXPECT_LE(line.at("peak_bytes").as_int64(), memory);
+      expect_same_files("one", "divided" + std::to_string(count++),
+                        {"adapter_model.safetensors", "trainer/optimizer.safetensors"});
+    }
+  }
 }
 
 }  // namespace

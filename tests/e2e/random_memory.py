@@ -1,8 +1,8 @@
 """`strata train --memory` in random configurations: never exceeded, and the very adapter of the run that holds everything.
 
 usage: random_memory.py STRATA MODEL_DIR [RUNS, 40] [SEED, 1]
-MODEL_DIR lends its tokenizer. Draws small models, data and memories (some of which only a file can meet), watches the
-process's anonymous memory while it runs, and fails where it exceeds --memory or a byte of the adapter differs.
+MODEL_DIR lends its tokenizer. Draws small models, data, divisions into stages and memories (some of which only a file can meet),
+watches the process's anonymous memory while it runs, and fails where it exceeds --memory or a byte of the adapter differs.
 """
 import json
 import pathlib
@@ -41,6 +41,17 @@ def draw_data(draw, path):
             out.write(json.dumps({"text": words}) + "\n")
 
 
+def draw_stages(draw, layers):
+    """Options of a run in stages, or none."""
+    if draw.random() < 0.5:
+        return []
+    schedule = draw.choice(["gpipe", "1f1b", "zb1p", "circular"])
+    stages = draw.randint(1, min(3, layers))
+    chunks = draw.randint(1, layers // stages) if schedule == "circular" else 1
+    return ["--stages", str(stages), "--chunks", str(chunks), "--pipeline-schedule", schedule,
+            "--microbatches", str(stages * draw.randint(2 if stages == 1 else 1, 3))]
+
+
 def anonymous(pid):
     try:
         for line in open(f"/proc/{pid}/status"):
@@ -68,7 +79,7 @@ def main():
     strata, lender = sys.argv[1], pathlib.Path(sys.argv[2])
     runs, seed = int((sys.argv[3:] + ["40"])[0]), int((sys.argv[4:] + ["1"])[0])
     draw = random.Random(seed)
-    done = refused = 0
+    done = refused = divided = 0
     ratios, in_files = [], 0
     with tempfile.TemporaryDirectory() as root:
         root = pathlib.Path(root)
@@ -92,6 +103,14 @@ def main():
             assert whole, err
             result = next(name for name in ("adapter_model.safetensors", "model.safetensors") if (root / "whole" / name).exists())
             wanted = (root / "whole" / result).read_bytes()
+            stages = draw_stages(draw, config["num_hidden_layers"])
+            if stages:
+                command += stages
+                shutil.rmtree(root / "less", ignore_errors=True)
+                whole, _, err = train([*command, "--out", root / "less"])
+                assert whole and (root / "less" / result).read_bytes() == wanted, err
+                assert whole["peak_bytes"] <= whole["planned_bytes"], (whole, command, config)
+                divided += 1
             for share in sorted(draw.uniform(0.35, 1.05) for _ in range(4)):
                 memory = int(whole["planned_bytes"] * share)
                 shutil.rmtree(root / "less", ignore_errors=True)
@@ -108,7 +127,7 @@ def main():
                 in_files += "in files" in err or "apart from that" in err
                 done += 1
     ratios.sort()
-    print(f"{done} runs within --memory ({in_files} with files, {refused} refused): anonymous memory at its peak over the plan "
+    print(f"{done} runs within --memory ({in_files} with files, {refused} refused; {divided} models in stages): anonymous memory at its peak over the plan "
           f"{ratios[0]:.3f} to {ratios[-1]:.3f}, median {ratios[len(ratios) // 2]:.3f}; every result the same bytes")
 
 

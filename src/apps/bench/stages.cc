@@ -31,7 +31,7 @@ class StagesBench {
         options_(options),
         config_(options.model.empty() ? bench_config(work.shape)
                                       : model::load_config(options.model, false).config),
-        plan_(plan_stages(config_, options.stages, work.recompute)),
+        plan_(plan_stages(config_, options.stages, work.recompute, options.offload)),
         dtype_(parse_dtype(options.dtype, config_)) {}
 
   int run() {

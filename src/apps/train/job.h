@@ -133,10 +133,20 @@ class TrainJob {
   std::map<size_t, std::vector<float>> gathered_biases_;
 };
 
+struct StagedPlan;
+
+// How a run is divided, and of stages what they take and keep.
+struct TrainRun {
+  engine::PipelinePlan stages;
+  std::shared_ptr<const StagedPlan> staged = nullptr;  // null where nothing is divided
+};
+
 // Checks the options and reads the data. Throws Error on any fault. Prints what it does to stderr.
 TrainData read_train_data(const TrainOptions& options);
+// All checks of how a run is divided, and what --memory makes of it.
+TrainRun plan_run(const TrainOptions& options, const TrainData& data);
 // Loads what this rank has of the model. Borrows all it is given.
-std::unique_ptr<TrainJob> make_train_job(Comm& comm, const engine::PipelinePlan& plan,
+std::unique_ptr<TrainJob> make_train_job(Comm& comm, const TrainRun& run,
                                          const TrainOptions& options, const TrainData& data);
 
 }  // namespace strata::apps

@@ -13,6 +13,7 @@
 #include "apps/text_stack.h"
 #include "apps/train/job.h"
 #include "apps/train/plan.h"
+#include "apps/train/staged_plan.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "report/format.h"
@@ -53,12 +54,6 @@ void check_divided(const TrainOptions& o) {
     throw Error(ErrorCode::kUnsupported,
                 "--indexer-loss and --stages: losses of layers in several stages are not added "
                 "up yet; give one");
-  }
-  if (!o.memory.empty()) {
-    throw Error(
-        ErrorCode::kUnsupported,
-        "--memory and --stages: passes of stages are not planned yet; give --microbatches and "
-        "--recompute");
   }
 }
 
@@ -173,15 +168,36 @@ TrainData read_train_data(const TrainOptions& options) {
   return {.train = std::move(train), .eval = std::move(eval)};
 }
 
-std::unique_ptr<TrainJob> make_train_job(Comm& comm, const engine::PipelinePlan& plan,
+TrainRun plan_run(const TrainOptions& options, const TrainData& data) {
+  TrainOptions own = options;
+  own.mtp = use_mtp(options);
+  if (!options.memory.empty()) {  // it chooses what is kept, and has a use for the folder
+    own.recompute = "full";
+    own.offload.clear();
+  }
+  TrainRun run = {.stages = plan_stages(own, own.stages)};
+  if (run.stages.is_whole()) return run;
+  check_divided(options);
+  own.mtp = uses_mtp(own) ? model::UseMtp::kAlways : model::UseMtp::kNever;
+  run.staged = std::make_shared<const StagedPlan>(plan_staged(own, data.train, data.eval));
+  if (run.staged->weights_in_files) check_offload_folder(options.offload);
+  run.stages = run.staged->stages;
+  return run;
+}
+
+std::unique_ptr<TrainJob> make_train_job(Comm& comm, const TrainRun& run,
                                          const TrainOptions& options, const TrainData& data) {
-  if (!plan.is_whole()) check_divided(options);
   EngineSetup setup = options;
   setup.mtp = use_mtp(options);
   TrainOptions planned = options;
   planned.mtp = setup.mtp;
-  setup.weights_in_files = needs_files(planned, data.train, data.eval);
-  auto pipeline = make_pipeline(comm, plan, setup, {.pass_tokens = options.micro_tokens});
+  setup.weights_in_files =
+      run.staged ? run.staged->weights_in_files : needs_files(planned, data.train, data.eval);
+  auto pipeline = make_pipeline(comm, run.stages, setup, {.pass_tokens = options.micro_tokens});
+  for (const auto& stage : pipeline->stages()) {
+    if (!run.staged) break;
+    stage->engine().set_pass(options.micro_tokens, run.staged->choice.recompute);
+  }
   const int64_t vocab_size = pipeline->engine().config().vocab_size;
   check_router_biases(options, pipeline->engine().model());
   check_indexers(options, pipeline->engine().model());

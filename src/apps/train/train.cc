@@ -10,6 +10,7 @@
 
 #include "apps/train/job.h"
 #include "apps/train/plan.h"
+#include "apps/train/staged_plan.h"
 #include "apps/train/state.h"
 #include "backend/thread_comm.h"
 #include "base/clock.h"
@@ -17,7 +18,6 @@
 #include "base/files.h"
 #include "base/process_memory.h"
 #include "base/trace.h"
-#include "engine/pipeline/stage_plan.h"
 #include "report/format.h"
 #include "report/metrics_log.h"
 #include "report/progress.h"
@@ -45,43 +45,6 @@ void return_free_memory() {
 
 std::string metrics_path(const TrainOptions& options) { return options.out + "/metrics.jsonl"; }
 
-std::string stages_text(const engine::PipelinePlan& stages, const StageOptions& options) {
-  return fmt::format("{} on {} ranks; {}, {} micro-batches", stages.num_stages(),
-                     stages.num_ranks(), options.schedule, stages.table.num_microbatches);
-}
-
-// What each stage will take, for micro-batches of an average step. Collective.
-std::string stages_table(TrainJob& job) {
-  const RunShape run =
-      train_shape(job.options(), job.engine().config(), job.train_data(), job.eval_data());
-  const int64_t num_microbatches = job.stages().table.num_microbatches;
-  engine::PlanShape shape = run.pass;
-  shape.pass_tokens =
-      std::max(run.longest, (run.step_tokens + num_microbatches - 1) / num_microbatches);
-  const std::vector<engine::StagePlan> plans = engine::plan_stages(job.pipeline(), shape);
-  report::Table table({{fmt::format("passes of {} tokens", shape.pass_tokens)},
-                       {"rank", report::Align::kRight},
-                       {"layers", report::Align::kRight},
-                       {"weights", report::Align::kRight},
-                       {"training", report::Align::kRight},
-                       {"a pass", report::Align::kRight},
-                       {"it holds", report::Align::kRight},
-                       {"in flight", report::Align::kRight},
-                       {"waiting", report::Align::kRight},
-                       {"together", report::Align::kRight}});
-  for (size_t stage = 0; stage < plans.size(); ++stage) {
-    const engine::StagePlan& plan = plans[stage];
-    const model::LayerRange& layers = job.stages().layers[stage];
-    table.add_row({fmt::format("stage {}", stage), std::to_string(job.stages().ranks[stage]),
-                   fmt::format("{} to {}", layers.first, layers.last - 1),
-                   report::format_bytes(plan.weight_bytes),
-                   report::format_bytes(plan.training_bytes), report::format_bytes(plan.pass_bytes),
-                   report::format_bytes(plan.held_bytes), std::to_string(plan.peak_live),
-                   report::format_bytes(plan.waiting_bytes()), report::format_bytes(plan.total())});
-  }
-  return table.text();
-}
-
 // Of all stages, buffers not counted.
 int64_t num_parameters(const model::ModelWeights& weights) {
   int64_t count = 0;
@@ -97,9 +60,8 @@ struct Predicted {
   double step_seconds = 0;
 };
 
-// The first rank prints. Of stages nothing is predicted yet. Collective.
-std::optional<Predicted> print_plan(TrainJob& job) {
-  const std::string stages = job.is_divided() ? stages_table(job) : std::string();
+// The first rank prints.
+std::optional<Predicted> print_plan(TrainJob& job, const StagedPlan* staged) {
   if (!job.is_first_rank()) return {};
   engine::Engine& engine = job.engine();
   const auto dataset = [](const data::Dataset& d) {
@@ -131,11 +93,14 @@ std::optional<Predicted> print_plan(TrainJob& job) {
   const std::string machine =
       fmt::format("CPU path {}, {} threads", cpu_path_name(engine.backend().path()),
                   engine.backend().pool().num_threads());
-  if (job.is_divided()) {
-    table.add_row({"stages", stages_text(job.stages(), job.options().stages)});
+  if (staged != nullptr) {
+    MachineLimits limits = probe_limits(engine.backend(), engine.model().weights->compute_dtype(),
+                                        staged->choice.stages.front().pass_bytes);
+    limits.flops *= job.stages().num_ranks();
+    add_rows(*staged, job.options().stages, limits, offload_folder(job.options().offload), table);
     table.add_row({"machine", machine + " a rank"});
-    fmt::print(stderr, "{}{}", table.text(), stages);
-    return {};
+    fmt::print(stderr, "{}{}", table.text(), stages_table(*staged));
+    return Predicted{staged->memory.total(), step_seconds(*staged, limits)};
   }
   const TrainPlan plan = plan_of(job);
   table.add_row({"memory", memory_text(plan.memory)});
@@ -358,19 +323,19 @@ void TrainLoop::print_summary() const {
       predicted_ ? fmt::format("{:.6g}", predicted_->step_seconds) : "null");
 }
 
-void train_on_rank(TrainJob& job, bool resumes) {
+void train_on_rank(TrainJob& job, const StagedPlan* staged, bool resumes) {
   const TrainOptions& options = job.options();
   const std::string fingerprint =
       train_fingerprint(options, std::string(cpu_path_name(job.engine().backend().path())));
   return_free_memory();
-  fit_memory(job);
+  if (staged == nullptr) fit_memory(job);
   make_folders(options.out);  // now that nothing is wrong with what was asked
   if (resumes) {
     load_train_state(job, fingerprint);
   } else if (job.is_first_rank() && file_exists(metrics_path(options))) {
     remove_file(metrics_path(options));  // of a run that never saved
   }
-  TrainLoop loop(job, fingerprint, print_plan(job));
+  TrainLoop loop(job, fingerprint, print_plan(job, staged));
   loop.run();
   if (job.is_first_rank()) loop.print_summary();
 }
@@ -389,10 +354,10 @@ int run_train(const TrainOptions& options) {
             options.out));
   }
   const TrainData data = read_train_data(options);
-  const engine::PipelinePlan stages = plan_stages(options, options.stages);
-  run_ranks(stages.num_ranks(), [&](Comm& comm) {
-    const std::unique_ptr<TrainJob> job = make_train_job(comm, stages, options, data);
-    train_on_rank(*job, found);
+  const TrainRun run = plan_run(options, data);
+  run_ranks(run.stages.num_ranks(), [&](Comm& comm) {
+    const std::unique_ptr<TrainJob> job = make_train_job(comm, run, options, data);
+    train_on_rank(*job, run.staged ? &*run.staged : nullptr, found);
   });
   trace.finish();
   return 0;

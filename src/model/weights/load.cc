@@ -156,26 +156,6 @@ void choose_name(const CheckpointDir& checkpoint, const ModelConfig& config,
   }
 }
 
-// Whether the model is to be made with its layer of multi-token prediction.
-bool uses_mtp(const CheckpointDir& checkpoint, const ModelConfig& config, UseMtp use) {
-  if (use == UseMtp::kNever) return false;
-  const bool there =
-      config.mtp_layer && std::any_of(checkpoint.tensors().begin(), checkpoint.tensors().end(),
-                                      [](const CheckpointTensor& tensor) {
-                                        const std::string_view name = tensor.info.name;
-                                        return name.starts_with("mtp.") ||
-                                               name.starts_with("model.mtp.");
-                                      });
-  if (there || use == UseMtp::kIfThere) return there;
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      fmt::format("load: no layer of multi-token prediction: {}",
-                  config.mtp_layer
-                      ? "the checkpoint has no tensor mtp.0.*; transformers does not save it"
-                      : "config.json has none, or none that is known: that of DeepSeek-V4 "
-                        "with a num_nextn_predict_layers of 1 is"));
-}
-
 // What is at fault with the tensor that a checkpoint has for a parameter, or nothing.
 std::string tensor_fault(const Parameter& parameter, const TensorInfo& info) {
   if (is_integers(parameter)) {
@@ -317,6 +297,25 @@ std::vector<std::string> match_tensors(const CheckpointDir& checkpoint, ModelWei
     }
   }
   return faults;
+}
+
+bool uses_mtp(const CheckpointDir& checkpoint, const ModelConfig& config, UseMtp use) {
+  if (use == UseMtp::kNever) return false;
+  const bool there =
+      config.mtp_layer && std::any_of(checkpoint.tensors().begin(), checkpoint.tensors().end(),
+                                      [](const CheckpointTensor& tensor) {
+                                        const std::string_view name = tensor.info.name;
+                                        return name.starts_with("mtp.") ||
+                                               name.starts_with("model.mtp.");
+                                      });
+  if (there || use == UseMtp::kIfThere) return there;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("load: no layer of multi-token prediction: {}",
+                  config.mtp_layer
+                      ? "the checkpoint has no tensor mtp.0.*; transformers does not save it"
+                      : "config.json has none, or none that is known: that of DeepSeek-V4 "
+                        "with a num_nextn_predict_layers of 1 is"));
 }
 
 LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptions& options) {

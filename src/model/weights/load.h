@@ -41,6 +41,8 @@ struct LoadedModel {
 // Reads config.json of the directory alone.
 ParsedConfig load_config(const std::string& dir, bool strict_config);
 
+// Whether the model is to be made with its layer of multi-token prediction.
+bool uses_mtp(const CheckpointDir& checkpoint, const ModelConfig& config, UseMtp use);
 LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptions& options);
 
 // A model without a directory: random weights as Hugging Face initialises them (matrices normal

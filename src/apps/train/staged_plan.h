@@ -1,0 +1,46 @@
+// StagedPlan: what training in stages will take and how long a step will last, before the first
+// one, counted on engines of the stages that can only plan. With --memory it says how many
+// micro-batches there are, what each stage keeps and whether the frozen weights lie in files: the
+// bytes of all ranks together stay within it, since the ranks share a process. Any thread.
+#pragma once
+#include <string>
+
+#include "apps/train/plan.h"
+#include "engine/pipeline/stage_plan.h"
+#include "report/table.h"
+
+namespace strata::apps {
+
+struct StagedPlan {
+  engine::PipelinePlan stages;  // as it runs
+  engine::StagesChoice choice;
+  engine::MemoryPlan memory;  // of all ranks
+  int64_t pass_tokens = 0;    // of the largest micro-batch
+  bool weights_in_files = false;
+  StepWork work;         // of a step, on all ranks
+  double stretch = 1.0;  // a step beside that work spread evenly over all ranks: the busiest one
+                         // and bubbles
+};
+
+// Of a run of `strata train`: with the largest micro-batch by their number, from --microbatches on.
+RunShape staged_shape(const TrainOptions& options, const model::ModelConfig& config,
+                      const data::Dataset& train, const data::Dataset& eval);
+// Batches of so many sequences as there are lengths, cut into each number that may be tried.
+void add_micro_batches(RunShape& shape, const std::vector<int64_t>& lengths, bool trained,
+                       int microbatches);
+
+// `memory` empty: as the options have it. Error{kInvalidArgument} where nothing fits.
+StagedPlan plan_staged(const EngineSetup& setup, const StageOptions& options, const RunShape& shape,
+                       const std::string& memory);
+// The same of a run, of which all else was checked.
+StagedPlan plan_staged(const TrainOptions& options, const data::Dataset& train,
+                       const data::Dataset& eval);
+
+// Rows of the printed plan: stages, memory, files, time. `limits` of all ranks' threads together.
+void add_rows(const StagedPlan& plan, const StageOptions& options, const MachineLimits& limits,
+              const std::string& folder, report::Table& table);
+// A table of what each stage takes.
+std::string stages_table(const StagedPlan& plan);
+double step_seconds(const StagedPlan& plan, const MachineLimits& limits);
+
+}  // namespace strata::apps
