@@ -66,17 +66,13 @@ void schedule_rows(OptionTable& t, PlanScheduleOptions& o) {
   trace_row(t, o.trace);
 }
 
-void stage_rows(OptionTable& t, StageOptions& o, const std::string& schedule = "schedule") {
+// How stages divide a model and make it again, and under which name their schedule goes.
+void division_rows(OptionTable& t, StageOptions& o, const std::string& schedule) {
   t.integer("stages", o.stages, {1, 1024, "1 to 1024"},
             "ranks that run the model one behind the other, as threads");
-  t.integer("chunks", o.chunks, {0, 1024, "1 to 1024"},
-            "stages of a rank [1; of a file: as many as it has]");
   t.text(
       schedule, o.schedule,
       "of the stages: gpipe, circular, 1f1b, interleaved, zb1p, or a CSV file in PyTorch's form");
-  t.integer("microbatches", o.microbatches, {1, 65536, "1 to 65536"},
-            "that stages divide a batch into");
-  forwarding_delay_row(t, o.forwarding_delay);
   t.text("layers-per-stage", o.layers_per_stage,
          "auto (costs are balanced), or a number for each stage, with commas");
   t.choice(
@@ -87,6 +83,15 @@ void stage_rows(OptionTable& t, StageOptions& o, const std::string& schedule = "
            "backward; custom without decoder_layer_input keeps a stage's input alone");
   t.choice("recompute-layers", o.recompute_layers, {"off", "on"},
            "of a stage: layer by layer; with both off everything is kept");
+}
+
+void stage_rows(OptionTable& t, StageOptions& o, const std::string& schedule = "schedule") {
+  division_rows(t, o, schedule);
+  t.integer("chunks", o.chunks, {0, 1024, "1 to 1024"},
+            "stages of a rank [1; of a file: as many as it has]");
+  t.integer("microbatches", o.microbatches, {1, 65536, "1 to 65536"},
+            "that stages divide a batch into; with --memory at least");
+  forwarding_delay_row(t, o.forwarding_delay);
 }
 
 OptionRow& method_row(OptionTable& t, std::string& field) {
@@ -239,6 +244,7 @@ OptionTable options_of(PlanOptions& o) {
   strict_row(t, o.strict_config);
   t.text("svg", o.svg, "file to draw: time of a step over memory, for all budgets");
   schedule_rows(t, o.schedule);
+  division_rows(t, o.stages, "pipeline-schedule");  // of train in stages
   t.flag("json", o.json, "one line of JSON");
   return t;
 }

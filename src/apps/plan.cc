@@ -14,6 +14,7 @@
 #include "apps/serve/engine_host.h"
 #include "apps/serve/plan.h"
 #include "apps/train/plan.h"
+#include "apps/train/staged_plan.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "model/adapter/specs.h"
@@ -209,13 +210,68 @@ void draw(const PlanOptions& options, engine::Engine& engine, const RunShape& sh
   write_file_atomic(options.svg, report::svg_chart(chart));
 }
 
-int plan_training(const PlanOptions& options) {
+EngineSetup checked_setup(const PlanOptions& options) {
   if (options.tokens.empty()) refuse("--tokens BxT says what an optimizer step trains, like 4x512");
   if (!options.memory.empty() && options.recompute != "none") {
     refuse("--memory and --recompute: give one; --memory chooses what is kept");
   }
   EngineSetup setup = options;
   if (options.with_mtp) setup.mtp = model::UseMtp::kAlways;
+  return setup;
+}
+
+boost::json::object json_of(const StagedPlan& plan, const MachineLimits& limits) {
+  boost::json::object items;
+  for (const engine::PlanItem& item : plan.memory.items) items[item.name] = item.bytes;
+  boost::json::array stages;
+  for (size_t i = 0; i < plan.choice.stages.size(); ++i) {
+    const engine::StagePlan& stage = plan.choice.stages[i];
+    stages.push_back({{"rank", plan.stages.ranks[i]},
+                      {"layers", plan.stages.layers[i].size()},
+                      {"bytes", stage.total()},
+                      {"in_flight", stage.peak_live}});
+  }
+  return {{"planned_bytes", plan.memory.total()},
+          {"microbatches", plan.stages.table.num_microbatches},
+          {"microbatch_tokens", plan.pass_tokens},
+          {"recompute_iterations", plan.choice.regions.iterations},
+          {"recompute_layers", plan.choice.regions.layers},
+          {"keeps_layer_inputs", plan.choice.regions.keeps_layer_inputs},
+          {"seconds_per_step", step_seconds(plan, limits)},
+          {"bytes", items},
+          {"file_bytes", plan.memory.file_bytes},
+          {"stages", stages}};
+}
+
+int plan_in_stages(const PlanOptions& options) {
+  EngineSetup setup = checked_setup(options);
+  StageOptions stages = options.stages;
+  stages.microbatches = std::max(1, options.schedule.microbatches);
+  stages.chunks = options.schedule.chunks;
+  stages.forwarding_delay = options.schedule.forwarding_delay;
+  const std::unique_ptr<engine::Engine> engine = make_planning_engine(setup);
+  if (!options.memory.empty()) setup.recompute = "full";  // the most that is made again
+  const engine::PipelinePlan divided = plan_stages(engine->config(), stages, setup.recompute,
+                                                   options.memory.empty() ? options.offload : "");
+  if (divided.is_whole()) refuse("--stages 1: give more, or --microbatches, or leave it out");
+  RunShape shape = shape_of(options, *engine);
+  shape.longest_passes.clear();
+  add_micro_batches(shape, shape.lengths, /*trained=*/true, stages.microbatches);
+  const StagedPlan plan = plan_staged(setup, stages, shape, options.memory);
+  const MachineLimits limits =
+      probe_limits(engine->backend(), engine->model().weights->compute_dtype(), kProbeBytes);
+  if (options.json) {
+    fmt::print("{}\n", boost::json::serialize(json_of(plan, limits)));
+    return 0;
+  }
+  report::Table table({{""}, {""}});
+  add_rows(plan, stages, limits, offload_folder(options.offload), table);
+  fmt::print("{}{}", table.text(), stages_table(plan));
+  return 0;
+}
+
+int plan_training(const PlanOptions& options) {
+  const EngineSetup setup = checked_setup(options);
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(setup);
   if (options.with_indexer_loss && engine->model().weights->layers().num_indexers() == 0) {
     refuse(fmt::format("--indexer-loss: no layer of {} has an indexer", options.model));
@@ -313,6 +369,31 @@ constexpr std::string_view kOfPipelines[] = {
 constexpr std::string_view kOfServing[] = {"model",       "offload",       "for",   "memory",
                                            "expert-rank", "max-rank",      "dtype", "threads",
                                            "device",      "strict-config", "json",  "speculate"};
+constexpr std::string_view kOfStages[] = {"model",
+                                          "for",
+                                          "tokens",
+                                          "memory",
+                                          "method",
+                                          "rank",
+                                          "expert-rank",
+                                          "targets",
+                                          "recompute",
+                                          "dtype",
+                                          "threads",
+                                          "device",
+                                          "strict-config",
+                                          "offload",
+                                          "mtp",
+                                          "stages",
+                                          "microbatches",
+                                          "chunks",
+                                          "json",
+                                          "forwarding-delay",
+                                          "leftovers",
+                                          "pipeline-schedule",
+                                          "layers-per-stage",
+                                          "recompute-iterations",
+                                          "recompute-layers"};
 constexpr std::string_view kOfTraining[] = {
     "model",   "for",          "tokens",    "memory",       "method",  "rank",   "expert-rank",
     "targets", "micro-tokens", "recompute", "dtype",        "threads", "device", "strict-config",
@@ -323,6 +404,11 @@ constexpr Mode kModes[] = {
      kOfPipelines},
     {"--for serve", [](const PlanOptions& o) { return o.purpose == "serve"; }, plan_serving,
      kOfServing},
+    {"--stages",
+     [](const PlanOptions& o) {
+       return !o.model.empty() && (o.schedule.microbatches > 0 || !(o.stages == StageOptions()));
+     },
+     plan_in_stages, kOfStages},
     {"--for train", [](const PlanOptions& o) { return !o.model.empty(); }, plan_training,
      kOfTraining},
 };

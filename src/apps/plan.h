@@ -8,6 +8,7 @@
 
 #include "apps/engine_setup.h"
 #include "apps/plan_schedule.h"
+#include "apps/stages.h"
 
 namespace strata::apps {
 
@@ -27,6 +28,7 @@ struct PlanOptions : EngineSetup {
   std::string svg;                 // a file
   bool json = false;
   PlanScheduleOptions schedule = {};
+  StageOptions stages = {};  // of train; micro-batches, chunks and delay are the schedule's
 };
 
 // Prints the plan on stdout: tables, or with --json one line.

@@ -13,6 +13,7 @@
 #include "apps/engine_setup.h"
 #include "apps/serve/engine_host.h"
 #include "apps/serve/plan.h"
+#include "apps/stages.h"
 #include "apps/train/plan.h"
 #include "base/error.h"
 #include "base/files.h"
@@ -395,6 +396,54 @@ TEST(Plan, RefusesOptionsWithoutEffect) {
   of_pipelines.schedule = {.schedule = "1f1b", .pipeline = 2, .microbatches = 2};
   of_pipelines.recompute = "full";
   EXPECT_EQ(fault(of_pipelines), "plan: --recompute: has no effect with --schedule; leave it out");
+}
+
+// One budget of all stages: micro-batches and what is kept are chosen, and what nothing can hold is
+// refused with its bytes.
+TEST(Plan, ChoosesWhatStagesKeepWithinAMemory) {
+  for (const char* schedule : {"1f1b", "gpipe", "circular"}) {
+    PlanOptions options = options_of_plan("qwen3");
+    options.tokens = "8x256";
+    options.stages = {.stages = 2, .schedule = schedule};
+    options.schedule.microbatches = 2;
+    const boost::json::object told = plan(options);
+    EXPECT_EQ(told.at("microbatches"), 2);
+    EXPECT_EQ(told.at("microbatch_tokens"), 4 * 256);
+    ASSERT_EQ(told.at("stages").as_array().size(), 2U);
+    int64_t sum = 0;
+    for (const auto& [name, bytes] : told.at("bytes").as_object()) sum += bytes.as_int64();
+    const int64_t most = told.at("planned_bytes").as_int64();
+    EXPECT_EQ(sum, most);
+    for (const int64_t bytes : {most, most - most / 8}) {
+      options.memory = std::to_string(bytes);
+      const boost::json::object less = plan(options);
+      EXPECT_LE(less.at("planned_bytes").as_int64(), bytes);
+      EXPECT_GE(less.at("microbatches").as_int64(), 2);
+    }
+    options.memory = "1MiB";
+    EXPECT_NE(fault(options).find("--memory 1MiB: the stages of all ranks take"),
+              std::string::npos);
+  }
+  PlanOptions offloading = options_of_plan("qwen3");
+  offloading.stages.stages = 2;
+  offloading.recompute = "minimal_offloaded";
+  EXPECT_NE(fault(offloading).find("stages keep activations in memory alone"), std::string::npos);
+  offloading.recompute = "none";
+  offloading.offload = testing::TempDir();
+  EXPECT_NE(fault(offloading).find("of stages only frozen weights lie in files"),
+            std::string::npos);
+}
+
+// A layer, and logits of its own, beside the head's.
+TEST(Plan, CountsMultiTokenPredictionWhereItsLayerIs) {
+  const auto engine =
+      make_planning_engine({.model = path_of("deepseek_v4_mtp"), .mtp = model::UseMtp::kAlways});
+  model::ModelConfig config = engine->config();
+  const LayerCosts with = layer_costs(config);
+  config.use_mtp = false;
+  const LayerCosts without = layer_costs(config);
+  EXPECT_EQ(with.layers, without.layers);
+  EXPECT_GE(with.head, 2 * without.head + with.layers.back() / 2);
 }
 
 // Scores of every entry again, three times, and of attention to them.
