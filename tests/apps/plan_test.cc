@@ -338,9 +338,11 @@ TEST(Plan, OfServingWithDraftsIsThatOfAServer) {
   options.model = without_drafts;
   EXPECT_NE(fault(options).find("no layer of multi-token prediction"), std::string::npos);
   const auto served = [&](const std::vector<std::string>& models) {
-    return EngineHost(models, {.threads = 2, .memory = kServerMemory, .speculate = true})
-        .bases()
-        .size();
+    HostOptions host;
+    host.threads = 2;
+    host.memory = kServerMemory;
+    host.speculate = true;
+    return EngineHost(models, host).bases().size();
   };
   EXPECT_THROW(served({without_drafts}), Error);
   EXPECT_EQ(served({without_drafts, path_of("deepseek_v4_mtp")}), 2u);
