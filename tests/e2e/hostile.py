@@ -374,7 +374,7 @@ def held_results(w):
 
 def parked_polls(w):
     """One future, and polls of it until one is refused."""
-    begun = w.asample(params={"max_tokens": 1500}, stop=[]).json()
+    begun = w.asample(params={"max_tokens": 1500, "stop": []}).json()
     body = json.dumps({"request_id": begun["request_id"]}).encode()
     request = w.head("POST /api/v1/retrieve_future HTTP/1.1", "Content-Type: application/json",
                      f"Content-Length: {len(body)}", body=body)
