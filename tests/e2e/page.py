@@ -114,7 +114,15 @@ RUNS = "return [...document.querySelectorAll('.run')].map(e => Number(e.dataset.
 LINE = "const l = document.querySelector('.run polyline'); return l ? l.getAttribute('points').split(' ').length : 0"
 
 
-def check_page(browser, url, keys, client, screenshot):
+def count(browser, table):
+    return browser.run(f"return document.querySelectorAll('#{table} tr').length")
+
+
+def sees_server(browser):
+    return browser.run("return [...document.querySelectorAll('.server')].some(e => e.offsetHeight > 0)")
+
+
+def check_page(browser, url, keys, client):
     browser.open(url + "/")
     log_in(browser, "tml-wrong")
     browser.wait("return document.getElementById('refused').textContent !== ''")
@@ -128,23 +136,25 @@ def check_page(browser, url, keys, client, screenshot):
     browser.wait(RUNS + ".some(n => n >= 35)")
     grown, grown_line = browser.run(RUNS), browser.run(LINE)
     assert first == [5] and line == 5 and grown == [35] and grown_line == 35, (first, line, grown, grown_line)
-    for table in ("adapters", "memory", "models"):
-        assert browser.run(f"return document.querySelectorAll('#{table} tr').length") >= 1, table
+    for table in ("adapters", "models"):
+        assert count(browser, table) >= 1, table
     assert browser.run("return document.querySelector('#models td').textContent") == "tiny"
-    if screenshot:
-        browser.screenshot(screenshot)
+    assert not sees_server(browser) and count(browser, "memory") == 0
 
 
-def check_isolation(browser, keys):
-    """Another tenant sees nothing of it, an admin key everything."""
+def check_isolation(browser, keys, screenshot):
+    """Another tenant sees nothing of it, an admin key everything, and what the server does as a whole."""
     browser.run("document.getElementById('forget').click()")
     log_in(browser, keys["bob"])
     browser.wait("return !document.getElementById('main').hidden")
-    assert browser.run(RUNS) == [] and browser.run("return document.querySelectorAll('#adapters tr').length") == 0
+    assert browser.run(RUNS) == [] and count(browser, "adapters") == 0 and not sees_server(browser)
     browser.run("document.getElementById('forget').click()")
     log_in(browser, keys["admin"])
     browser.wait(RUNS + ".length === 1")
     assert "all tenants" in browser.run("return document.getElementById('state').textContent")
+    assert sees_server(browser) and count(browser, "memory") >= 1
+    if screenshot:
+        browser.screenshot(screenshot)
 
 
 def check_text(browser):
@@ -180,9 +190,9 @@ def main():
             browser = Browser()
             service = tinker.ServiceClient(base_url=url, api_key=keys["alice"])
             client = service.create_lora_training_client(base_model="tiny", rank=8, seed=1)
-            check_page(browser, url, keys, client, sys.argv[3] if len(sys.argv) > 3 else None)
+            check_page(browser, url, keys, client)
             check_metrics(metrics)
-            check_isolation(browser, keys)
+            check_isolation(browser, keys, sys.argv[3] if len(sys.argv) > 3 else None)
             check_text(browser)
         finally:
             if browser:
