@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/thread_comm.h"
-#include "engine/pipeline/stage_plan.h"
+#include "engine/pipeline/stage_fit.h"
 #include "tests/stages/staged_run.h"
 
 namespace strata::engine {

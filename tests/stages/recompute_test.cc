@@ -110,7 +110,10 @@ TEST(StageRecompute, HoldsTheBytesOfTheTable) {
             staged_engines(c, comm, plan, {.recompute = recompute, .regions = regions}));
         const PlanShape shape = {
             .pass_tokens = kTokens, .backward = true, .train_base = true, .alone = true};
-        const std::vector<StagePlan> plans = plan_stages(pipeline, shape);
+        std::map<int, StagePlan> plans;
+        for (const auto& runner : pipeline.stages()) {
+          plans[runner->stage()] = plan_stage(plan, runner->stage(), runner->engine(), shape);
+        }
         const api::BatchResult result = pipeline.run(batch);
         if (comm.rank() == 0) {
           const std::vector<float>& got = result.sequences.back().logprobs;
@@ -131,12 +134,12 @@ TEST(StageRecompute, HoldsTheBytesOfTheTable) {
           int64_t bytes = 0;
           for (const auto& [tag, of_tag] : want) bytes += of_tag;
           EXPECT_EQ(runner->held_bytes(), bytes);
-          EXPECT_EQ(plans[stage].held_bytes, bytes);
+          EXPECT_EQ(plans[runner->stage()].held_bytes, bytes);
           const int64_t live = expected_live(kind, runner->stage(), plan.num_ranks());
           EXPECT_EQ(runner->peak_live(), live);
-          EXPECT_EQ(plans[stage].peak_live, live);
-          EXPECT_EQ(plans[stage].pass_bytes, runner->pass_bytes());
-          EXPECT_EQ(plans[stage].border_bytes, runner->border_bytes());
+          EXPECT_EQ(plans[runner->stage()].peak_live, live);
+          EXPECT_EQ(plans[runner->stage()].pass_bytes, runner->pass_bytes());
+          EXPECT_EQ(plans[runner->stage()].border_bytes, runner->border_bytes());
         }
       });
     }
@@ -153,7 +156,8 @@ TEST(StageRecompute, ALayerOfItsOwnTakesLessToWorkWith) {
       Pipeline pipeline(comm, plan,
                         staged_engines(c, comm, plan,
                                        {.recompute = model::Recompute::kFull, .regions = regions}));
-      return plan_stages(pipeline, {.pass_tokens = 64, .backward = true, .train_base = true})[0];
+      return plan_stage(plan, comm.rank(), pipeline.engine(),
+                        {.pass_tokens = 64, .backward = true, .train_base = true});
     };
     const StagePlan layers = working({});
     const StagePlan stage = working({.iterations = true, .layers = false});

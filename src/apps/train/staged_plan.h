@@ -6,7 +6,7 @@
 #include <string>
 
 #include "apps/train/plan.h"
-#include "engine/pipeline/stage_plan.h"
+#include "engine/pipeline/stage_fit.h"
 #include "report/table.h"
 
 namespace strata::apps {

@@ -1,9 +1,9 @@
-// StageFitter (engine/pipeline/stage_plan.h).
+#include "engine/pipeline/stage_fit.h"
+
 #include <algorithm>
 #include <numeric>
 
 #include "base/check.h"
-#include "engine/pipeline/stage_plan.h"
 #include "engine/plan/recompute_plan.h"
 
 namespace strata::engine {

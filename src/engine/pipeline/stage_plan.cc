@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/adapter_state.h"
+
 namespace strata::engine {
 namespace {
 
@@ -77,17 +79,10 @@ int64_t message_bytes(const PipelinePlan& plan, int stage, const Engine& engine,
   return values * (forward + back) + swapped_bytes(engine, shape);
 }
 
-int64_t adapters_bytes(Engine& engine, const PlanShape& shape) {
+int64_t training_bytes(Engine& engine, const PlanShape& shape) {
   int64_t bytes = 0;
   for (const auto& [slot, adapter] : engine.adapters()) bytes += adapter->num_bytes();
-  if (!engine.adapters().empty() || shape.modules.empty()) return bytes;
-  model::LoraAdapter adapter(engine.backend(), *engine.model().weights, shape.modules);
-  if (shape.backward) adapter.enable_training();
-  return adapter.num_bytes();  // its memory is never touched
-}
-
-int64_t training_bytes(Engine& engine, const PlanShape& shape) {
-  int64_t bytes = adapters_bytes(engine, shape);
+  if (engine.adapters().empty()) bytes = adapter_bytes(engine, shape.modules, shape.backward);
   if (!shape.train_base) return bytes;
   // Masters, gradients and two moments, of which some parameters may have one alone.
   const model::ModelWeights& weights = *engine.model().weights;
@@ -99,14 +94,6 @@ int64_t training_bytes(Engine& engine, const PlanShape& shape) {
     if (!apart.empty()) bytes += apart.num_bytes();
   }
   return bytes;
-}
-
-int64_t step_bytes(Engine& engine, const PlanShape& shape, int64_t pass_bytes) {
-  if (!shape.train_base) return 0;
-  PassMeter meter(engine.backend());
-  const PassPlan& step =
-      meter.count([&](Backend& counter) { engine.base_trainer().count_step(counter); });
-  return std::max<int64_t>(0, step.total() - pass_bytes);
 }
 
 }  // namespace
@@ -151,37 +138,6 @@ StagePlan plan_stage(const PipelinePlan& plan, int stage, Engine& engine, const 
   own.deferred_bytes = pass.deferred_bytes;
   own.step_bytes = step_bytes(engine, shape, own.pass_bytes);
   return own;
-}
-
-std::vector<StagePlan> plan_stages(Pipeline& pipeline, const PlanShape& shape) {
-  const PipelinePlan& plan = pipeline.plan();
-  // Bytes are exact in double; each stage has its own place, and the others' hold zeroes.
-  constexpr int64_t StagePlan::* kCounted[] = {
-      &StagePlan::weight_bytes,   &StagePlan::file_bytes,    &StagePlan::training_bytes,
-      &StagePlan::pass_bytes,     &StagePlan::held_bytes,    &StagePlan::border_bytes,
-      &StagePlan::deferred_bytes, &StagePlan::message_bytes, &StagePlan::list_bytes,
-      &StagePlan::step_bytes};
-  constexpr size_t kValues = std::size(kCounted);
-  std::vector<double> own(kValues * plan.layers.size()), all;
-  for (const auto& runner : pipeline.stages()) {
-    const StagePlan counted = plan_stage(plan, runner->stage(), runner->engine(), shape);
-    for (size_t i = 0; i < kValues; ++i) {
-      own[kValues * static_cast<size_t>(runner->stage()) + i] =
-          static_cast<double>(counted.*kCounted[i]);
-    }
-  }
-  pipeline.comm().all_gather(own, all);
-  std::vector<StagePlan> stages(plan.layers.size());
-  for (size_t stage = 0; stage < stages.size(); ++stage) {
-    for (size_t at = kValues * stage; at < all.size(); at += own.size()) {
-      for (size_t i = 0; i < kValues; ++i) {
-        stages[stage].*kCounted[i] += static_cast<int64_t>(all[at + i]);
-      }
-    }
-    stages[stage].peak_live = peak_live(plan, static_cast<int>(stage));
-    stages[stage].peak_deferred = peak_deferred(plan, static_cast<int>(stage));
-  }
-  return stages;
 }
 
 }  // namespace strata::engine

@@ -96,6 +96,14 @@ int64_t position_bytes(const Engine& engine, const PlanShape& shape) {
   return bytes;
 }
 
+int64_t step_bytes(Engine& engine, const PlanShape& shape, int64_t pass_bytes) {
+  if (!shape.train_base) return 0;
+  PassMeter meter(engine.backend());
+  const PassPlan& step =
+      meter.count([&](Backend& counter) { engine.base_trainer().count_step(counter); });
+  return std::max<int64_t>(0, step.total() - pass_bytes);
+}
+
 int64_t process_bytes() { return kProcessBytes; }
 
 MemoryPlan plan_memory(Engine& engine, const PlanShape& shape) {
@@ -131,12 +139,7 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_byte
     plan.items.push_back({"base training", floats * dtype_bytes(DType::kF32)});
   }
   plan.items.push_back({"pass", pass_bytes});
-  if (shape.train_base) {
-    PassMeter meter(engine.backend());
-    const PassPlan& step =
-        meter.count([&](Backend& counter) { engine.base_trainer().count_step(counter); });
-    plan.items.push_back({"step", std::max<int64_t>(0, step.total() - pass_bytes)});
-  }
+  if (shape.train_base) plan.items.push_back({"step", step_bytes(engine, shape, pass_bytes)});
   plan.items.push_back({"positions", position_bytes(engine, shape)});
   plan.items.push_back({"kv cache", static_cast<int64_t>(static_cast<double>(shape.kv_positions) *
                                                          engine.cache_layout().position_bytes())});

@@ -63,6 +63,8 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_byte
 PassPlan plan_pass(Engine& engine, const PlanShape& shape);
 // The rope tables of such a pass.
 int64_t position_bytes(const Engine& engine, const PlanShape& shape);
+// What an optimizer step takes beyond the pass's bytes; 0 where the base does not train.
+int64_t step_bytes(Engine& engine, const PlanShape& shape, int64_t pass_bytes);
 // What libraries, thread stacks and small lists of a process write to.
 int64_t process_bytes();
 inline int64_t plan_pass_bytes(Engine& engine, const PlanShape& shape) {
