@@ -1,38 +1,13 @@
 // strata bench --memory: the same plans as train's. Never a time.
-#include <gtest/gtest.h>
-
-#include <boost/json.hpp>
-
-#include "apps/bench/bench.h"
-#include "base/error.h"
+#include "tests/apps/bench_run.h"
 
 namespace strata::apps {
 namespace {
 
 BenchOptions options(const std::string& work, const std::string& memory) {
-  BenchOptions o;
-  o.work = work;
-  o.model = std::string(STRATA_SOURCE_DIR) + "/models/tiny-qwen3";
-  o.threads = 2;
-  o.repeat = 1;
-  o.json = true;
+  BenchOptions o = small_bench(work);
   o.memory = memory;
   return o;
-}
-
-boost::json::object line_of(const BenchOptions& o) {
-  testing::internal::CaptureStdout();
-  EXPECT_EQ(run_bench(o), 0);
-  return boost::json::parse(testing::internal::GetCapturedStdout()).as_object();
-}
-
-std::string fault(const BenchOptions& o) {
-  try {
-    run_bench(o);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(BenchMemory, ChoosesWhatFits) {
@@ -48,14 +23,14 @@ TEST(BenchMemory, ChoosesWhatFits) {
 }
 
 TEST(BenchMemory, RefusesWhatItCannotHold) {
-  EXPECT_EQ(fault(options("decode1", "1GiB")), "--memory: decode1 does not train");
-  EXPECT_NE(fault(options("train_s512", "8MiB")).find("--memory 8MiB: "), std::string::npos);
+  EXPECT_EQ(fault_of(options("decode1", "1GiB")), "--memory: decode1 does not train");
+  EXPECT_NE(fault_of(options("train_s512", "8MiB")).find("--memory 8MiB: "), std::string::npos);
   BenchOptions both = options("train_s512", "1GiB");
   both.recompute = "full";
-  EXPECT_NE(fault(both).find("--memory and --recompute: give one"), std::string::npos);
+  EXPECT_NE(fault_of(both).find("--memory and --recompute: give one"), std::string::npos);
   BenchOptions staged = options("train_s512", "1GiB");
   staged.stages.stages = 2;
-  EXPECT_NE(fault(staged).find("--memory and --stages"), std::string::npos);
+  EXPECT_NE(fault_of(staged).find("--memory and --stages"), std::string::npos);
 }
 
 }  // namespace

@@ -1,32 +1,19 @@
 // strata bench in stages: what its line says of the division, and what it refuses. Never a time.
-#include <gtest/gtest.h>
-
-#include <boost/json.hpp>
-
-#include "apps/bench/bench.h"
-#include "base/error.h"
+#include "tests/apps/bench_run.h"
 
 namespace strata::apps {
 namespace {
 
 BenchOptions options(const std::string& work, const StageOptions& stages) {
-  BenchOptions o;
-  o.work = work;
-  o.model = std::string(STRATA_SOURCE_DIR) + "/models/tiny-qwen3";
-  o.threads = 2;
-  o.repeat = 1;
-  o.json = true;
+  BenchOptions o = small_bench(work);
   o.stages = stages;
   return o;
 }
 
 TEST(BenchStages, LineSaysHowTheModelIsDivided) {
-  testing::internal::CaptureStdout();
-  EXPECT_EQ(run_bench(options(
-                "train_s512",
-                {.stages = 2, .schedule = "1f1b", .microbatches = 8, .layers_per_stage = "1,3"})),
-            0);
-  const auto line = boost::json::parse(testing::internal::GetCapturedStdout()).as_object();
+  const boost::json::object line = line_of(
+      options("train_s512",
+              {.stages = 2, .schedule = "1f1b", .microbatches = 8, .layers_per_stage = "1,3"}));
   EXPECT_EQ(line.at("layers"), (boost::json::array{1, 3}));
   EXPECT_EQ(line.at("microbatches"), 8);
   EXPECT_EQ(line.at("sequences"), 8);
@@ -39,12 +26,8 @@ TEST(BenchStages, LineSaysHowTheModelIsDivided) {
 
 TEST(BenchStages, OnlyTrainingIsDivided) {
   for (const StageOptions& stages : {StageOptions{.stages = 2}, StageOptions{.schedule = "1f1b"}}) {
-    try {
-      run_bench(options("decode1", stages));
-      FAIL() << "no error";
-    } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find("decode1 does not train"), std::string::npos);
-    }
+    EXPECT_NE(fault_of(options("decode1", stages)).find("decode1 does not train"),
+              std::string::npos);
   }
 }
 

@@ -130,6 +130,10 @@ class Bench {
     }
   }
 
+  [[nodiscard]] std::vector<model::LoraModuleSpec> modules() const {
+    return model::adapter_specs(engine_->config(), {"all-linear"}, kRank, 32.0);
+  }
+
   // Of the work; passes may be shorter than its batch, and not than a sequence.
   [[nodiscard]] TrainPlan plan_of_memory() const {
     RunShape shape = {.lengths = std::vector(static_cast<size_t>(work_.batch), work_.length),
@@ -137,7 +141,7 @@ class Bench {
                       .step_tokens = work_.batch * work_.length,
                       .offloads = !options_.offload.empty()};
     shape.pass.backward = true;
-    shape.pass.modules = model::adapter_specs(engine_->config(), {"all-linear"}, kRank, 32.0);
+    shape.pass.modules = modules();
     return fit_train(*engine_, shape, engine_->options().pass_tokens, options_.memory);
   }
 
@@ -179,9 +183,8 @@ class Bench {
       engine_->set_pass(plan_->micro_tokens, plan_->recompute.recompute);
     }
     const int64_t adapters = work_.kind == Kind::kTrain ? 1 : (work_.adapters ? work_.batch : 0);
-    const auto specs = model::adapter_specs(engine_->config(), {"all-linear"}, kRank, 32.0);
     for (int64_t i = 0; i < adapters; ++i) {
-      slots_.push_back(engine_->create_adapter(specs, static_cast<uint64_t>(i)));
+      slots_.push_back(engine_->create_adapter(modules(), static_cast<uint64_t>(i)));
     }
   }
 
@@ -330,9 +333,7 @@ class Bench {
         .kv_positions =
             work_.kind == Kind::kTrain ? 0 : work_.batch * (work_.length + kTimedTokens + 2),
         .num_sampled = work_.kind == Kind::kTrain ? 0 : work_.batch};
-    if (!slots_.empty()) {
-      shape.modules = model::adapter_specs(engine_->config(), {"all-linear"}, kRank, 32.0);
-    }
+    if (!slots_.empty()) shape.modules = modules();
     return engine::plan_memory(*engine_, shape);
   }
 
