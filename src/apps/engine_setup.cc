@@ -105,6 +105,22 @@ void check_offload_folder(const std::string& named) {
   const FileAllocator files(offload_folder(named));
 }
 
+void check_kept(const std::string& memory, const std::string& recompute,
+                const std::string& offload) {
+  const bool offloads = parse_recompute(recompute).offloads_any();
+  // A folder that will not do is refused now, and not by the first pass.
+  if (!offload.empty() || offloads) check_offload_folder(offload);
+  if (!memory.empty() && recompute != "none") {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--memory and --recompute: give one; --memory chooses what is kept");
+  }
+  if (!offload.empty() && memory.empty() && !offloads) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--offload: the folder of what --memory does not hold, or --recompute offloads; "
+                "give one of them");
+  }
+}
+
 std::string usable_offload_folder(const std::string& named) {
   if (!named.empty()) return FileAllocator(named).folder();
   const std::string temporary = env_temporary_folder();

@@ -21,6 +21,10 @@ bool keeps_layer_inputs(const std::string& recompute);
 std::string offload_folder(const std::string& named);
 // Error{kInvalidArgument} where nothing can be offloaded to it.
 void check_offload_folder(const std::string& named);
+// What training keeps is said by --memory or by --recompute, and --offload serves what they put
+// into files. Error{kInvalidArgument} otherwise.
+void check_kept(const std::string& memory, const std::string& recompute,
+                const std::string& offload);
 // The same of a server: empty where none was named and that of temporary files is held in memory.
 // Error{kInvalidArgument} where the named one is.
 std::string usable_offload_folder(const std::string& named);

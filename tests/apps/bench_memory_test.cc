@@ -28,6 +28,12 @@ TEST(BenchMemory, RefusesWhatItCannotHold) {
   BenchOptions both = options("train_s512", "1GiB");
   both.recompute = "full";
   EXPECT_NE(fault_of(both).find("--memory and --recompute: give one"), std::string::npos);
+  BenchOptions unused = options("train_s512", "");
+  unused.offload = testing::TempDir();
+  EXPECT_NE(fault_of(unused).find("--offload: the folder of what --memory does not hold"),
+            std::string::npos);
+  unused.work = "prefill512";
+  EXPECT_EQ(fault_of(unused), "--offload: prefill512 does not train");
   BenchOptions staged = options("train_s512", "1GiB");
   staged.stages.stages = 2;
   EXPECT_NE(fault_of(staged).find("--memory and --stages"), std::string::npos);

@@ -119,15 +119,23 @@ class Bench {
     return work_.recompute ? "full" : "none";
   }
 
-  void check_memory() const {
-    if (work_.kind != Kind::kTrain) {
+  // Options of training alone; a work's own recompute gives way to --memory.
+  void check_options() const {
+    const std::pair<std::string_view, std::string_view> of_training[] = {
+        {"memory", options_.memory},
+        {"recompute", options_.recompute},
+        {"offload", options_.offload}};
+    for (const auto& [name, value] : of_training) {
+      if (value.empty() || work_.kind == Kind::kTrain) continue;
       throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("--memory: {} does not train", work_.name));
+                  fmt::format("--{}: {} does not train", name, work_.name));
     }
-    if (!options_.recompute.empty()) {
+    if (options_.context > 0 && work_.kind != Kind::kDecode) {
       throw Error(ErrorCode::kInvalidArgument,
-                  "--memory and --recompute: give one; --memory chooses what is kept");
+                  fmt::format("--context: {} does not decode", work_.name));
     }
+    check_kept(options_.memory, options_.recompute.empty() ? "none" : options_.recompute,
+               options_.offload);
   }
 
   [[nodiscard]] std::vector<model::LoraModuleSpec> modules() const {
@@ -147,15 +155,7 @@ class Bench {
 
   void load() {
     engine::EngineOptions engine_options;
-    if (!options_.recompute.empty() && work_.kind != Kind::kTrain) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("--recompute: {} does not train", work_.name));
-    }
-    if (!options_.memory.empty()) check_memory();
-    if (options_.context > 0 && work_.kind != Kind::kDecode) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("--context: {} does not decode", work_.name));
-    }
+    check_options();
     engine_options.recompute = parse_recompute(recompute());
     engine_options.offload = options_.offload;
     engine_options.threads = options_.threads;

@@ -24,18 +24,7 @@ namespace {
 
 void check_together(const TrainOptions& o) {
   check_device(o.device);
-  const model::Recompute recompute = parse_recompute(o.recompute);
-  // A folder that will not do is refused now, and not by the first pass.
-  if (!o.offload.empty() || recompute.offloads_any()) check_offload_folder(o.offload);
-  if (!o.memory.empty() && o.recompute != "none") {
-    throw Error(ErrorCode::kInvalidArgument,
-                "--memory and --recompute: give one; --memory chooses what is kept");
-  }
-  if (!o.offload.empty() && o.memory.empty() && !recompute.offloads_any()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "--offload: the folder of what --memory does not hold, or --recompute offloads; "
-                "give one of them");
-  }
+  check_kept(o.memory, o.recompute, o.offload);
   data::parse_schedule(o.schedule);
   if (o.optimizer == "muon" && o.method != "full") {
     throw Error(ErrorCode::kInvalidArgument,
