@@ -156,6 +156,7 @@ int64_t adapter_bytes(const ModelWeights& weights, const std::vector<LoraModuleS
   int64_t values = 0, used_again = 0;
   int64_t bytes = 0;
   for (const LoraModuleSpec& spec : specs) {
+    if (!weights.holds(spec.layer, spec.target)) continue;
     const LoraModule module =
         make_module(weights.layers(), spec, weights.compute_dtype(), panel_width);
     values += num_values(module);

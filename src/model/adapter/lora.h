@@ -154,7 +154,8 @@ class LoraAdapter {
   TensorView params_, grads_, mtp_grads_, m_, v_;
 };
 
-// What an adapter of these modules takes: LoraAdapter::num_bytes() before there is one.
+// What an adapter of these modules takes, of those that the weights' stage holds:
+// LoraAdapter::num_bytes() before there is one.
 int64_t adapter_bytes(const ModelWeights& weights, const std::vector<LoraModuleSpec>& specs,
                       int64_t panel_width, bool trains);
 
