@@ -146,17 +146,27 @@ void check_device(const std::string& device) {
   throw Error(ErrorCode::kInvalidArgument, fmt::format("--device: got '{}', want cpu", device));
 }
 
+int64_t draft_tokens(const std::string& speculate, int64_t tokens) {
+  if (speculate == "mtp") return tokens;
+  if (tokens > 1) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--draft-tokens: got {} without --speculate mtp, which makes drafts", tokens));
+  }
+  return 0;
+}
+
 bool uses_mtp(const EngineSetup& setup) {
   if (setup.mtp != model::UseMtp::kIfThere) return setup.mtp == model::UseMtp::kAlways;
   const model::ParsedConfig parsed = model::load_config(setup.model, setup.strict_config);
   return model::uses_mtp(CheckpointDir(setup.model), parsed.config, setup.mtp);
 }
 
-std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup, bool speculate,
+std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup, int64_t draft_tokens,
                                                      std::optional<model::LayerRange> part) {
   check_device(setup.device);
   const engine::EngineOptions options = {.recompute = parse_recompute(setup.recompute),
-                                         .speculate = speculate,
+                                         .draft_tokens = draft_tokens,
                                          .offload = setup.offload};
   const ConfigSource source = find_config("model", setup.model);
   model::ParsedConfig parsed = model::parse_config(source.json, source.where, setup.strict_config);
@@ -200,7 +210,7 @@ std::unique_ptr<engine::Engine> make_engine(const EngineSetup& setup,
                          .mtp = setup.mtp,
                          .offload = setup.weights_in_files ? offload_folder(setup.offload) : ""});
   for (const std::string& warning : model.warnings) log(LogLevel::kWarning, warning);
-  options.speculate = options.speculate && model.config.use_mtp;
+  if (!model.config.use_mtp) options.draft_tokens = 0;
   auto engine = std::make_unique<engine::Engine>(std::move(backend), std::move(model), options);
   check_recompute_tags(*engine, setup.recompute);
   return engine;

@@ -47,11 +47,14 @@ struct EngineSetup {
 };
 
 // Of a model's config alone (apps/config_source.h): an engine that can plan and cannot run, since
-// its weights are zeroes that take no memory. With `speculate` one that samples with drafts, for
+// its weights are zeroes that take no memory. With `draft_tokens` one that samples with drafts, for
 // which the setup has the layer of multi-token prediction. With `part` of a stage.
 std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup,
-                                                     bool speculate = false,
+                                                     int64_t draft_tokens = 0,
                                                      std::optional<model::LayerRange> part = {});
+// EngineOptions::draft_tokens of --speculate and --draft-tokens; Error where the second is for
+// nothing.
+int64_t draft_tokens(const std::string& speculate, int64_t tokens);
 // Whether a checkpoint's layer of multi-token prediction takes part.
 bool uses_mtp(const EngineSetup& setup);
 

@@ -32,14 +32,14 @@ Generator::Generator(const GenerationOptions& options)
     : options_(options), text_(options.model), end_tokens_(text_.end_tokens().stop) {
   check_stops(options.stop);
   EngineSetup setup = options;
-  const bool speculate = options.speculate == "mtp";
+  const int64_t drafts = draft_tokens(options.speculate, options.draft_tokens);
   // An adapter is loaded whole.
   const bool adapts_mtp =
       !options.adapter.empty() &&
       model::adapts_mtp(model::load_config(options.model, options.strict_config).config,
                         options.adapter);
-  if (speculate || adapts_mtp) setup.mtp = model::UseMtp::kAlways;
-  engine_ = make_engine(setup, {.speculate = speculate});
+  if (drafts > 0 || adapts_mtp) setup.mtp = model::UseMtp::kAlways;
+  engine_ = make_engine(setup, {.draft_tokens = drafts});
   if (!options.adapter.empty()) slot_ = engine_->load_adapter(options.adapter);
   seed_ = options.seed ? *options.seed : random_seed();
 }

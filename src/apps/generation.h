@@ -25,6 +25,7 @@ struct GenerationOptions : EngineSetup {
   std::optional<uint64_t> seed;    // drawn, and printed, when absent
   std::vector<std::string> stop;   // texts that end the answer; they are not part of it
   std::string speculate = "none";  // or "mtp": drafts of multi-token prediction
+  int64_t draft_tokens = 1;        // of a step, where it speculates
 };
 
 struct Generated {

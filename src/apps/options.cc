@@ -162,6 +162,11 @@ void recipe_rows(OptionTable& t, TrainOptions& o) {
   t.seed("seed", o.seed, "of adapter, order and split").results();
 }
 
+void draft_row(OptionTable& t, int64_t& field) {
+  t.integer("draft-tokens", field, {1, 16, "1 to 16"},
+            "with --speculate mtp: tokens that are drafted at once");
+}
+
 void generation_rows(OptionTable& t, GenerationOptions& o) {
   model_row(t, o.model);
   t.text("adapter", o.adapter, "PEFT LoRA directory");
@@ -173,6 +178,7 @@ void generation_rows(OptionTable& t, GenerationOptions& o) {
   t.texts("stop", o.stop, "a text that ends the answer; may be repeated");
   t.choice("speculate", o.speculate, {"none", "mtp"},
            "mtp: drafts of multi-token prediction; no other token is chosen for it");
+  draft_row(t, o.draft_tokens);
   dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto, bf16 or f32");
   threads_row(t, o.threads);
   device_row(t, o.device);
@@ -236,6 +242,7 @@ OptionTable options_of(PlanOptions& o) {
   t.integer("max-rank", o.max_rank, {1, 65536, "1 or more"}, "of serve: largest LoRA rank");
   t.choice("speculate", o.speculate, {"none", "mtp"},
            "of serve: mtp: with drafts of multi-token prediction");
+  draft_row(t, o.draft_tokens);
   recompute_row(t, o.recompute);
   t.text("offload", o.offload, kMemoryOffloadHelp);
   dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto, bf16 or f32");

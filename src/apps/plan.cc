@@ -311,9 +311,9 @@ int plan_training(const PlanOptions& options) {
 int plan_serving(const PlanOptions& options) {
   EngineSetup setup = options;
   setup.offload = usable_offload_folder(options.offload);
-  const bool speculate = options.speculate == "mtp";
-  if (speculate) setup.mtp = model::UseMtp::kAlways;
-  const std::unique_ptr<engine::Engine> engine = make_planning_engine(setup, speculate);
+  const int64_t drafts = draft_tokens(options.speculate, options.draft_tokens);
+  if (drafts > 0) setup.mtp = model::UseMtp::kAlways;
+  const std::unique_ptr<engine::Engine> engine = make_planning_engine(setup, drafts);
   const int64_t memory = options.memory.empty() ? server::physical_memory() / 5 * 4
                                                 : server::parse_size("memory", options.memory);
   engine::Engine* const engines[] = {engine.get()};
@@ -366,9 +366,9 @@ int plan_pipeline(const PlanOptions& options) {
 constexpr std::string_view kOfPipelines[] = {
     "schedule",     "pipeline",       "microbatches", "chunks", "forwarding-delay",
     "schedule-out", "with-transfers", "trace",        "json"};
-constexpr std::string_view kOfServing[] = {"model",       "offload",       "for",   "memory",
-                                           "expert-rank", "max-rank",      "dtype", "threads",
-                                           "device",      "strict-config", "json",  "speculate"};
+constexpr std::string_view kOfServing[] = {
+    "model",   "offload", "for",           "memory", "expert-rank", "max-rank",    "dtype",
+    "threads", "device",  "strict-config", "json",   "speculate",   "draft-tokens"};
 constexpr std::string_view kOfStages[] = {"model",
                                           "for",
                                           "tokens",

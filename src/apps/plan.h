@@ -23,6 +23,7 @@ struct PlanOptions : EngineSetup {
   int64_t micro_tokens = 2048;
   int64_t max_rank = 128;          // of serve
   std::string speculate = "none";  // of serve: or "mtp"
+  int64_t draft_tokens = 1;        // of serve, where it speculates
   bool with_mtp = false;           // of train, with multi-token prediction
   bool with_indexer_loss = false;  // of train, with the loss that trains indexers
   std::string svg;                 // a file

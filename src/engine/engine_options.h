@@ -16,9 +16,10 @@ struct EngineOptions {
   int64_t max_states = 0;         // of sequences, likewise
   model::Recompute recompute = model::Recompute::kNone;
   model::RecomputeRegions regions = {};  // of a stage whose passes a Pipeline runs
-  // Rows that decode read, behind their last token, what multi-token prediction takes for the next
-  // one: where that is what is sampled, a step gives two tokens. The model has its layer.
-  bool speculate = false;
+  // Rows that decode read, behind their last token, so many that multi-token prediction takes for
+  // the next ones: where these are what is sampled, a step gives more than one token. Not 0: the
+  // model has its layer.
+  int64_t draft_tokens = 0;
   // Scratch that a pass may take. A sequence that needs more is run with full recompute, to the
   // same bits, then with its layers' inputs offloaded where `offload` says so, and refused when
   // that is still too much. 0: whatever it needs.

@@ -1,7 +1,5 @@
 #include "engine/pass_builder.h"
 
-#include <algorithm>
-
 namespace strata::engine {
 
 void PassBuilder::clear() {
@@ -25,7 +23,7 @@ void PassBuilder::add(std::span<const int32_t> tokens, int64_t first_position,
                         .adapter = adapter,
                         .kept = kept});
   rows_.add(count, adapter);
-  num_positions_ = std::max(num_positions_, first_position + count);
+  reach(first_position + count);
 }
 
 model::Pass PassBuilder::build(Backend& backend, const model::ModelWeights& weights,

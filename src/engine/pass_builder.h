@@ -2,6 +2,7 @@
 // arrays that the pass borrows and reuses them, so that a warm step allocates nothing. Engine
 // thread only.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -16,6 +17,8 @@ class PassBuilder {
   // Appends a sequence's tokens from first_position on; nothing is kept in training.
   void add(std::span<const int32_t> tokens, int64_t first_position, model::LoraAdapter* adapter,
            model::SequenceCache kept = {});
+  // Passes beside this one go up to so many positions.
+  void reach(int64_t positions) { num_positions_ = std::max(num_positions_, positions); }
   // The pass borrows this builder until the next clear(). Makes the rope table long enough.
   model::Pass build(Backend& backend, const model::ModelWeights& weights, model::RopeTables& ropes,
                     const model::CacheLayout& cache);

@@ -1,10 +1,13 @@
 #include "model/cache_layout.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 
 #include "backend/arena.h"
 #include "base/check.h"
+#include "base/error.h"
 
 namespace strata::model {
 namespace {
@@ -18,7 +21,9 @@ CacheSpec spec_of(const Sublayer& sublayer, DType dtype) {
 
 }  // namespace
 
-CacheLayout::CacheLayout(const ModelConfig& config, DType dtype, int64_t page_size) {
+CacheLayout::CacheLayout(const ModelConfig& config, DType dtype, int64_t page_size,
+                         int64_t undo_tokens)
+    : undo_tokens_(undo_tokens) {
   int64_t multiple = 1;
   bool reads_all = false;
   std::vector<LayerConfig> layers = config.layers;
@@ -40,9 +45,38 @@ CacheLayout::CacheLayout(const ModelConfig& config, DType dtype, int64_t page_si
       const CacheSpec spec = spec_of(sublayer, dtype);
       places.push_back({.page_offset = page_bytes_, .state_offset = state_bytes_});
       page_bytes_ += page_size_ / spec.ratio * spec.entry_bytes;
+      for (StateRing ring : spec.rings) {
+        ring.offset += state_bytes_;
+        rings_.push_back(ring);
+      }
       state_bytes_ += Arena::aligned(spec.sequence_bytes);
     }
   }
+  if (undo_tokens > 0) lay_out_undo_log();
+}
+
+// A pass of drafts reads the token before them too: of so many positions no two may share a slot,
+// or what is put back would be older than the last that stays.
+void CacheLayout::lay_out_undo_log() {
+  for (const StateRing& ring : rings_) {
+    if (undo_tokens_ >= ring.slots) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("--draft-tokens: got {}, want less than {}: a state of this model "
+                              "holds no more positions, so that further drafts could not be "
+                              "taken back",
+                              undo_tokens_, ring.slots));
+    }
+    logs_.push_back(state_bytes_);
+    state_bytes_ += undo_tokens_ * ring.row_bytes;
+  }
+  state_bytes_ = Arena::aligned(state_bytes_);
+}
+
+CacheLayout::UndoRow CacheLayout::undo_row(size_t ring, int64_t position) const {
+  const StateRing& of = rings_[ring];
+  return {.state_offset = of.offset + position % of.slots * of.row_bytes,
+          .log_offset = logs_[ring] + position % undo_tokens_ * of.row_bytes,
+          .bytes = of.row_bytes};
 }
 
 }  // namespace strata::model

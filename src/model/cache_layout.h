@@ -1,10 +1,11 @@
 // CacheLayout: how what blocks keep of a sequence between passes lies in memory. A page holds a run
 // of positions of all layers (that of multi-token prediction last), each layer's part at an offset
-// of its own; what belongs to a sequence as a whole lies in one state beside the pages. Plain
-// values, const after construction.
+// of its own; what belongs to a sequence as a whole lies in one state beside the pages, and behind
+// it the undo log of drafts. Plain values, const after construction.
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "model/config.h"
@@ -13,12 +14,14 @@ namespace strata::model {
 
 class CacheLayout {
  public:
-  // page_size is rounded up to what every layer's ratio divides.
-  CacheLayout(const ModelConfig& config, DType dtype, int64_t page_size);
+  // page_size is rounded up to what every layer's ratio divides. Drafts of `undo_tokens` tokens can
+  // be taken back; Error where the rings are too short for it.
+  CacheLayout(const ModelConfig& config, DType dtype, int64_t page_size, int64_t undo_tokens = 0);
 
   [[nodiscard]] int64_t page_size() const { return page_size_; }  // positions
   [[nodiscard]] int64_t page_bytes() const { return page_bytes_; }
-  [[nodiscard]] int64_t state_bytes() const { return state_bytes_; }  // of a sequence
+  // Of a sequence, the undo log included.
+  [[nodiscard]] int64_t state_bytes() const { return state_bytes_; }
   [[nodiscard]] CachePlace place(int64_t layer, int sublayer) const {
     return places_[static_cast<size_t>(layer)][static_cast<size_t>(sublayer)];
   }
@@ -37,12 +40,26 @@ class CacheLayout {
     return state_bytes_ == 0 ? position : position / page_size_ * page_size_;
   }
 
+  // Where rings of the state have the row of a position, and where the undo log has room for it:
+  // for undo_tokens successive positions at a time.
+  struct UndoRow {
+    int64_t state_offset, log_offset, bytes;
+  };
+  [[nodiscard]] int64_t undo_tokens() const { return undo_tokens_; }
+  [[nodiscard]] std::span<const StateRing> rings() const { return rings_; }
+  [[nodiscard]] UndoRow undo_row(size_t ring, int64_t position) const;
+
  private:
+  void lay_out_undo_log();
+
   int64_t page_size_ = 0;
   int64_t page_bytes_ = 0;
   int64_t state_bytes_ = 0;
+  int64_t undo_tokens_ = 0;
   int64_t window_ = 0;                           // the widest; 0: some layer reads every position
   std::vector<std::vector<CachePlace>> places_;  // [layer][sublayer]
+  std::vector<StateRing> rings_;                 // of all layers, from the start of the state
+  std::vector<int64_t> logs_;                    // [ring]: offset of its rows in the undo log
 };
 
 }  // namespace strata::model

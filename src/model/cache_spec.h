@@ -3,14 +3,25 @@
 // which model/cache_layout.h makes offsets.
 #pragma once
 #include <cstdint>
+#include <vector>
 
 namespace strata::model {
 
+// Rows of a sequence's state, each at its position modulo their number: a position's row is written
+// over that of `slots` positions before.
+struct StateRing {
+  int64_t offset = 0;  // bytes from the start of the state
+  int64_t slots = 0;
+  int64_t row_bytes = 0;
+  friend bool operator==(const StateRing&, const StateRing&) = default;
+};
+
 struct CacheSpec {
-  int64_t entry_bytes = 0;     // of one entry
-  int64_t ratio = 1;           // positions an entry stands for
-  int64_t window = 0;          // positions back that are read at all; 0: every one
-  int64_t sequence_bytes = 0;  // beside the pages
+  int64_t entry_bytes = 0;            // of one entry
+  int64_t ratio = 1;                  // positions an entry stands for
+  int64_t window = 0;                 // positions back that are read at all; 0: every one
+  int64_t sequence_bytes = 0;         // beside the pages
+  std::vector<StateRing> rings = {};  // what of these drafts may write to and be taken back from
   friend bool operator==(const CacheSpec&, const CacheSpec&) = default;
 };
 

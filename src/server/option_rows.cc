@@ -246,6 +246,8 @@ void adapter_rows(OptionTable& t, ServeOptions& o) {
   t.choice("speculate", o.speculate, {"none", "mtp"},
            "mtp: samples are drafted by multi-token prediction, of the models that have it")
       .in("none|mtp");
+  t.integer("draft-tokens", o.draft_tokens, {1, 16, "1 to 16"},
+            "with --speculate mtp: tokens of a sample that are drafted at once");
 }
 
 // What may wait, and what is kept.

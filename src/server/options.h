@@ -86,6 +86,7 @@ struct ServeOptions {
   std::string dtype = "auto";
   std::string expert_rank = "divided";
   std::string speculate = "none";
+  int64_t draft_tokens = 1;
   int64_t threads = 0;  // 0: all cores
 };
 

@@ -307,8 +307,10 @@ TEST(Plan, OfServingIsThatOfAServer) {
 // Drafts take the layer's weights, its part of the cache, and rows behind those of a step.
 TEST(Plan, OfServingWithDraftsIsThatOfAServer) {
   PlanOptions options = options_of_serving("deepseek_v4_mtp");
-  const auto bytes_of = [&](const char* speculate) {
+  const auto bytes_of = [&](const char* speculate, int64_t drafts) {
+    SCOPED_TRACE(fmt::format("{} {}", speculate, drafts));
     options.speculate = speculate;
+    options.draft_tokens = drafts;
     const boost::json::object line = plan(options);
     const EngineHost host({options.model}, {.dtype = "bf16",
                                             .threads = 2,
@@ -316,24 +318,25 @@ TEST(Plan, OfServingWithDraftsIsThatOfAServer) {
                                             .memory = kServerMemory,
                                             .requests = rows_of_requests(),
                                             .adapters = {.max_rank = options.max_rank},
-                                            .speculate = options.speculate == "mtp"});
+                                            .draft_tokens = draft_tokens(speculate, drafts)});
     const ServePlan& booked = host.plan();
     const auto& bytes = line.at("bytes").as_object();
-    EXPECT_EQ(bytes.at("weights").as_int64(), booked.weights) << speculate;
-    EXPECT_EQ(bytes.at("passes").as_int64(), booked.passes) << speculate;
-    EXPECT_EQ(bytes.at("sampling_steps").as_int64(), booked.steps) << speculate;
-    EXPECT_EQ(bytes.at("kv_cache").as_int64(), booked.kv) << speculate;
-    EXPECT_EQ(bytes.at("states").as_int64(), booked.states) << speculate;
-    EXPECT_EQ(bytes.at("adapters").as_int64(), booked.adapters) << speculate;
-    EXPECT_EQ(line.at("longest_datum").as_int64(), booked.longest_data[0]) << speculate;
+    EXPECT_EQ(bytes.at("weights").as_int64(), booked.weights);
+    EXPECT_EQ(bytes.at("passes").as_int64(), booked.passes);
+    EXPECT_EQ(bytes.at("sampling_steps").as_int64(), booked.steps);
+    EXPECT_EQ(bytes.at("kv_cache").as_int64(), booked.kv);
+    EXPECT_EQ(bytes.at("states").as_int64(), booked.states);
+    EXPECT_EQ(bytes.at("adapters").as_int64(), booked.adapters);
+    EXPECT_EQ(line.at("longest_datum").as_int64(), booked.longest_data[0]);
     EXPECT_EQ(line.at("samples_of_2048").as_int64(),
-              (booked.kv + booked.states) / booked.sample_bytes)
-        << speculate;
+              (booked.kv + booked.states) / booked.sample_bytes);
     return bytes;
   };
-  const auto without = bytes_of("none"), with = bytes_of("mtp");
+  const auto without = bytes_of("none", 1), with = bytes_of("mtp", 1), three = bytes_of("mtp", 3);
   EXPECT_GT(with.at("weights").as_int64(), without.at("weights").as_int64());
   EXPECT_GT(with.at("sampling_steps").as_int64(), without.at("sampling_steps").as_int64());
+  EXPECT_GT(three.at("sampling_steps").as_int64(), with.at("sampling_steps").as_int64());
+  EXPECT_THROW(draft_tokens("none", 3), Error);
   const std::string without_drafts = path_of("qwen3");
   options.model = without_drafts;
   EXPECT_NE(fault(options).find("no layer of multi-token prediction"), std::string::npos);
@@ -341,7 +344,7 @@ TEST(Plan, OfServingWithDraftsIsThatOfAServer) {
     HostOptions host;
     host.threads = 2;
     host.memory = kServerMemory;
-    host.speculate = true;
+    host.draft_tokens = 1;
     return EngineHost(models, host).bases().size();
   };
   EXPECT_THROW(served({without_drafts}), Error);

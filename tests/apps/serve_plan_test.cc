@@ -56,33 +56,41 @@ TEST(ServePlan, TheLongestDatumIsTheLongestThatFits) {
   }
 }
 
-// Rows of one token and prompts as long as a step: with drafts behind all of them, and read.
-TEST(ServePlan, AStepWithDraftsFitsItsPlan) {
+// Rows of one token and prompts as long as a step, one of which joins while others read drafts:
+// with drafts behind all of them.
+class ServePlanOfDrafts : public testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Tokens, ServePlanOfDrafts, testing::Values(1, 3));
+
+TEST_P(ServePlanOfDrafts, AStepFits) {
   constexpr int64_t kRank = 8, kRows = 9;
   auto backend = std::make_unique<Backend>(choose_cpu_path(), /*threads=*/2);
   auto model = model::load_model(
       *backend, std::string(STRATA_SOURCE_DIR) + "/tests/golden/deepseek_v4_mtp/model",
       {.compute_dtype = DType::kBF16, .mtp = model::UseMtp::kAlways});
-  engine::Engine engine(std::move(backend), std::move(model), {.speculate = true});
+  engine::Engine engine(std::move(backend), std::move(model), {.draft_tokens = GetParam()});
   engine::Engine* engines[] = {&engine};
   const ServePlan plan = plan_serve(engines, int64_t{512} << 20, kRank, kRows, {});
   engine.set_limits(plan.pass_tokens, plan.max_pages[0], plan.max_states[0], plan.pass_bytes[0]);
   engine::SamplingLoop loop(engine);
-  int64_t steps = 0, most = 0;
-  for (int64_t row = 0; row < kRows; ++row) {
+  int64_t steps = 0, most = 0, most_tokens = 0;
+  const auto add = [&](int64_t row, int64_t prompt) {
     api::SampleRequest request;
-    request.prompt.assign(row == 0 ? static_cast<size_t>(plan.pass_tokens) : 1, 3);
+    request.prompt.assign(static_cast<size_t>(prompt), 3);
     request.max_tokens = 12;
     request.temperature = 40.0f;
     request.scaled_logprobs = true;
     request.seed = static_cast<uint64_t>(row);
     loop.add(request);
-  }
+  };
+  for (int64_t row = 0; row < kRows - 4; ++row) add(row, 1);
   for (; !loop.done(); ++steps) {
+    if (steps < 4) add(kRows - 1 - steps, plan.pass_tokens);
     loop.step();
     most = std::max(most, engine.last_plan().total());
+    most_tokens = std::max(most_tokens, loop.last_tokens());
     EXPECT_LE(engine.last_plan().total(), plan.steps) << "step " << steps;
   }
+  EXPECT_GT(most_tokens, plan.pass_tokens);
   EXPECT_GT(loop.drafts().read, 20);
   EXPECT_GT(most, plan.steps / 2);  // the plan is no guess from above
 }

@@ -1,8 +1,10 @@
-// Drafts of multi-token prediction change how many steps a sample takes and nothing that it holds:
-// over the borders of windows, entries and pages, for prompts in pieces and in common, with
-// adapters and rows that come and go.
+// Drafts of multi-token prediction, one or more a step, change how many steps a sample takes and
+// nothing that it holds: over the borders of windows, entries and pages, for prompts in pieces and
+// in common, with adapters and rows that come and go.
 #include <gtest/gtest.h>
 
+#include "base/error.h"
+#include "engine/sampling/sample_room.h"
 #include "engine/sampling/sampling_loop.h"
 #include "sample/sampler.h"
 #include "tests/engine/tiny_engine.h"
@@ -14,6 +16,7 @@ struct Setting {
   DType dtype = DType::kF32;
   int64_t prefill_tokens = 2048;
   int64_t page_size = 64;
+  int64_t draft_tokens = 1;
 };
 
 // On near-uniform distributions the random number chooses the token, and drafts agree with it.
@@ -21,13 +24,13 @@ constexpr float kTemperatures[] = {0.0f, 0.9f, 40.0f};
 
 class DraftRuns {
  public:
-  DraftRuns(const Setting& setting, bool speculate)
+  explicit DraftRuns(const Setting& setting)
       : engine_(tiny_engine({.model = "deepseek_v4_mtp",
                              .dtype = setting.dtype,
                              .threads = 2,
                              .options = {.prefill_tokens = setting.prefill_tokens,
                                          .page_size = setting.page_size,
-                                         .speculate = speculate},
+                                         .draft_tokens = setting.draft_tokens},
                              .mtp = model::UseMtp::kAlways})) {
     slot_ = engine_->create_adapter(tiny_specs(*engine_, 4), 3);
     stir(*engine_, slot_);
@@ -63,9 +66,16 @@ class DraftRuns {
 };
 
 TEST(Drafts, MoveNoBitOfASample) {
+  // Seven are as many as this model's windows of eight allow.
   for (const Setting& setting :
-       {Setting{}, Setting{.dtype = DType::kBF16}, Setting{.prefill_tokens = 26, .page_size = 8}}) {
-    DraftRuns plain(setting, false), drafts(setting, true);
+       {Setting{}, Setting{.dtype = DType::kBF16}, Setting{.prefill_tokens = 26, .page_size = 8},
+        Setting{.draft_tokens = 2}, Setting{.dtype = DType::kBF16, .draft_tokens = 3},
+        Setting{.page_size = 8, .draft_tokens = 7},
+        Setting{.prefill_tokens = 26, .page_size = 8, .draft_tokens = 3}}) {
+    SCOPED_TRACE(setting.draft_tokens);
+    Setting none = setting;
+    none.draft_tokens = 0;
+    DraftRuns plain(none), drafts(setting);
     const auto requests = plain.requests();
     const auto want = plain.engine().sample(requests);
     SamplingLoop loop(drafts.engine());
@@ -81,9 +91,12 @@ TEST(Drafts, MoveNoBitOfASample) {
   }
 }
 
+class DraftCounts : public testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Tokens, DraftCounts, testing::Values(1, 3));
+
 // An accepted draft saves a pass, and is handed out on its own.
-TEST(Drafts, AnAcceptedDraftIsATokenWithoutAPass) {
-  DraftRuns runs({}, true);
+TEST_P(DraftCounts, AnAcceptedDraftIsATokenWithoutAPass) {
+  DraftRuns runs({.draft_tokens = GetParam()});
   SamplingLoop loop(runs.engine());
   api::SampleRequest request = runs.requests()[2];
   request.stop.clear();
@@ -96,14 +109,15 @@ TEST(Drafts, AnAcceptedDraftIsATokenWithoutAPass) {
   }
   EXPECT_EQ(steps, request.max_tokens);
   EXPECT_EQ(passes, request.max_tokens - loop.drafts().accepted);
-  EXPECT_GT(loop.drafts().accepted, 5);
+  EXPECT_GT(loop.drafts().accepted, 5 * GetParam());
   EXPECT_EQ(std::ssize(loop.take(id).tokens), request.max_tokens);
 }
 
 // Rows of one prompt, of which one is set aside with a token in advance, with its pages and
 // without.
-TEST(Drafts, RowsThatShareAPromptAndAreSetAside) {
-  DraftRuns plain({.page_size = 8}, false), drafts({.page_size = 8}, true);
+TEST_P(DraftCounts, RowsThatShareAPromptAndAreSetAside) {
+  DraftRuns plain({.page_size = 8, .draft_tokens = 0});
+  DraftRuns drafts({.page_size = 8, .draft_tokens = GetParam()});
   const auto sample = [](DraftRuns& runs, bool interrupts, bool keep) {
     api::SampleRequest request = runs.requests()[11];
     SamplingLoop loop(runs.engine());
@@ -132,11 +146,93 @@ TEST(Drafts, RowsThatShareAPromptAndAreSetAside) {
   }
 }
 
+// The rows of all rings that stand for the positions before this one, without those of the log.
+std::string ring_rows(const model::CacheLayout& cache, const void* state, int64_t position) {
+  std::string out;
+  for (const model::StateRing& ring : cache.rings()) {
+    for (int64_t p = std::max<int64_t>(0, position - ring.slots); p < position; ++p) {
+      const char* row =
+          static_cast<const char*>(state) + ring.offset + p % ring.slots * ring.row_bytes;
+      out.append(row, static_cast<size_t>(ring.row_bytes));
+    }
+  }
+  return out;
+}
+
+// What rejected drafts wrote over is put back: whenever a row has nothing in advance, its state is
+// that of a row which never read a draft, nor made one of another.
+TEST(Drafts, ARejectedDraftLeavesNothing) {
+  for (const int64_t draft_tokens : {1, 3, 7}) {
+    SCOPED_TRACE(draft_tokens);
+    DraftRuns alone({}), drafts({.draft_tokens = draft_tokens});
+    int64_t rejected = 0;
+    for (const size_t which : {size_t{6}, size_t{7}, size_t{9}, size_t{11}}) {
+      const api::SampleRequest request = drafts.requests()[which];
+      SamplingLoop one_by_one(alone.engine()), loop(drafts.engine());
+      one_by_one.set_step_tokens(1);
+      const size_t want = one_by_one.add(request), got = loop.add(request);
+      int64_t compared = 0;
+      while (!loop.done()) {
+        loop.step();
+        const SampleRow& row = loop.row(got);
+        if (row.finished || !row.ahead.empty()) continue;
+        while (one_by_one.row(want).position < row.position) one_by_one.step();
+        const HostAccess access(drafts.engine().backend().allocator());
+        const HostAccess other_access(alone.engine().backend().allocator());
+        ASSERT_EQ(
+            ring_rows(drafts.engine().cache_layout(), row.state, row.position),
+            ring_rows(alone.engine().cache_layout(), one_by_one.row(want).state, row.position))
+            << row.position;
+        ++compared;
+      }
+      EXPECT_EQ(one_by_one.drafts().read, 0);
+      EXPECT_GT(compared, 5);
+      rejected += loop.drafts().read - loop.drafts().accepted;
+    }
+    EXPECT_GT(rejected, 40);
+  }
+}
+
+// Pages are taken for drafts in advance: what counts for a row that is aside covers them.
+TEST_P(DraftCounts, RowsThatAreAsideHoldNoMoreThanCounts) {
+  DraftRuns runs({.page_size = 4, .draft_tokens = GetParam()});
+  const KvPool& pool = runs.engine().kv_pool();
+  SamplingLoop loop(runs.engine());
+  const SampleRoom room(runs.engine(), loop, /*max_rows=*/4);
+  api::SampleRequest request = runs.requests()[2];
+  request.stop.clear();
+  const size_t id = loop.add(request);
+  int64_t most = 0;
+  while (!loop.done()) {
+    loop.step();
+    if (loop.row(id).finished) break;
+    loop.set_aside(id, /*keep=*/true);
+    const int64_t held = pool.num_pages() - pool.num_free();
+    EXPECT_LE(held, room.reserved_pages()) << loop.row(id).num_sampled();
+    most = std::max(most, held);
+    loop.resume(id);
+  }
+  EXPECT_GT(most, 2);
+}
+
+// A state of windows of eight cannot take back eight drafts.
+TEST(Drafts, MoreThanCanBeTakenBackAreRefused) {
+  EXPECT_NO_THROW(DraftRuns({.draft_tokens = 7}));
+  try {
+    DraftRuns runs({.draft_tokens = 8});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("--draft-tokens: got 8, want less than 8"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
 // Each draft is what the layer's logits over the whole sequence, in one pass, choose at that place:
 // as many are read and accepted as these logits say.
 TEST(Drafts, AreTheChoiceOfTheLayersOwnForward) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    DraftRuns runs({.dtype = dtype, .prefill_tokens = 26, .page_size = 8}, true);
+    DraftRuns runs({.dtype = dtype, .prefill_tokens = 26, .page_size = 8});
     const int64_t vocab = runs.engine().config().vocab_size;
     for (const api::SampleRequest& request : runs.requests()) {
       SamplingLoop loop(runs.engine());

@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
+#include "base/error.h"
 #include "model/connectors/pre_norm_add.h"
 
 namespace strata::model {
@@ -29,7 +32,8 @@ struct Keeper {
 const BlockOps kKeeper = block_ops<Keeper>("keeper");
 
 // One layer for each list of specs.
-CacheLayout layout(const std::vector<std::vector<CacheSpec>>& layers, int64_t page_size) {
+CacheLayout layout(const std::vector<std::vector<CacheSpec>>& layers, int64_t page_size,
+                   int64_t undo_tokens = 0) {
   ModelConfig config;
   for (const std::vector<CacheSpec>& specs : layers) {
     LayerConfig& layer = config.layers.emplace_back();
@@ -38,7 +42,39 @@ CacheLayout layout(const std::vector<std::vector<CacheSpec>>& layers, int64_t pa
           {Connector(kPreNormAdd, PreNormAddConfig{.norm = "n"}), Block(kKeeper, spec)});
     }
   }
-  return {config, DType::kBF16, page_size};
+  return {config, DType::kBF16, page_size, undo_tokens};
+}
+
+// Behind the state, for each ring the rows of as many positions as may be taken back.
+TEST(CacheLayout, AnUndoLogHasRoomForTheRowsOfRings) {
+  const std::vector<std::vector<CacheSpec>> layers = {
+      {{.sequence_bytes = 100, .rings = {{.offset = 0, .slots = 8, .row_bytes = 10}}}},
+      {{.sequence_bytes = 50}},
+      {{.sequence_bytes = 64,
+        .rings = {{.offset = 0, .slots = 8, .row_bytes = 2},
+                  {.offset = 16, .slots = 4, .row_bytes = 12}}}}};
+  EXPECT_EQ(layout(layers, 8).state_bytes(), 128 + 64 + 64);
+  const CacheLayout cache = layout(layers, 8, /*undo_tokens=*/3);
+  EXPECT_EQ(cache.state_bytes(), 256 + 128);  // 3 * (10 + 2 + 12), aligned
+  ASSERT_EQ(cache.rings().size(), 3u);
+  EXPECT_EQ(cache.undo_row(0, 11).state_offset, 3 * 10);
+  EXPECT_EQ(cache.undo_row(1, 11).state_offset, 192 + 3 * 2);
+  EXPECT_EQ(cache.undo_row(2, 11).state_offset, 192 + 16 + 3 * 12);
+  // Of any three successive positions no two share a place, in the state or in the log.
+  std::set<int64_t> bytes;
+  for (size_t ring = 0; ring < 3; ++ring) {
+    for (int64_t position = 20; position < 23; ++position) {
+      const CacheLayout::UndoRow row = cache.undo_row(ring, position);
+      EXPECT_LT(row.state_offset + row.bytes, 257);
+      EXPECT_GE(row.log_offset, 256);
+      for (int64_t i = 0; i < row.bytes; ++i) {
+        EXPECT_TRUE(bytes.insert(row.state_offset + i).second);
+        EXPECT_TRUE(bytes.insert(row.log_offset + i).second);
+      }
+    }
+  }
+  EXPECT_LT(*bytes.rbegin(), cache.state_bytes());
+  EXPECT_THROW(layout(layers, 8, 4), Error);  // the third ring has four
 }
 
 TEST(CacheLayout, PartsLieOneBehindTheOther) {

@@ -20,7 +20,7 @@ namespace {
 constexpr double kIdleSeconds = 0.5;   // how late a gap's end may be noticed
 constexpr double kLookSeconds = 0.02;  // how late a sample may be noticed in a training pass
 
-bool has_drafts(const engine::Engine* engine) { return engine->options().speculate; }
+bool has_drafts(const engine::Engine* engine) { return engine->options().draft_tokens > 0; }
 
 }  // namespace
 
@@ -29,7 +29,7 @@ EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOp
   for (const std::string& dir : directories) load(dir, options);
   std::vector<engine::Engine*> engines;
   for (const Base& base : engines_) engines.push_back(base.engine.get());
-  if (options.speculate && std::none_of(engines.begin(), engines.end(), has_drafts)) {
+  if (options.draft_tokens > 0 && std::none_of(engines.begin(), engines.end(), has_drafts)) {
     throw Error(ErrorCode::kInvalidArgument,
                 "--speculate mtp: no served model has a layer of multi-token prediction: that of "
                 "DeepSeek-V4 with a num_nextn_predict_layers of 1 and tensors mtp.0.* is known; "
@@ -60,15 +60,15 @@ EngineHost::~EngineHost() { stop(); }
 
 void EngineHost::load(const std::string& dir, const HostOptions& options) {
   Base base;
-  base.engine =
-      make_engine({.model = dir,
-                   .dtype = options.dtype,
-                   .offload = options.offload,
-                   .threads = options.threads,
-                   .mtp = options.speculate ? model::UseMtp::kIfThere : model::UseMtp::kNever},
-                  {.speculate = options.speculate});
+  base.engine = make_engine(
+      {.model = dir,
+       .dtype = options.dtype,
+       .offload = options.offload,
+       .threads = options.threads,
+       .mtp = options.draft_tokens > 0 ? model::UseMtp::kIfThere : model::UseMtp::kNever},
+      {.draft_tokens = options.draft_tokens});
   const model::ModelConfig& config = base.engine->config();
-  if (options.speculate && !has_drafts(base.engine.get())) {
+  if (options.draft_tokens > 0 && !has_drafts(base.engine.get())) {
     log(LogLevel::kWarning,
         fmt::format("--speculate mtp: {}: no layer of multi-token prediction; its samples are not "
                     "drafted",

@@ -26,7 +26,7 @@ struct HostOptions {
   engine::AdapterLimits adapters;  // max_bytes is the plan's
   int64_t max_sample_rows = 256;
   model::ExpertRank expert_rank = model::ExpertRank::kDivided;
-  bool speculate = false;  // with multi-token prediction: of the models that have it, one at least
+  int64_t draft_tokens = 0;  // by multi-token prediction: of the models that have it, one at least
 };
 
 class EngineHost {

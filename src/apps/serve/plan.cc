@@ -43,15 +43,24 @@ int64_t pass_bytes(engine::Engine& engine, int64_t tokens, int64_t rank,
 // the logits of a chunk of rows once more, divided by their temperatures.
 int64_t step_bytes(engine::Engine& engine, int64_t tokens, int64_t rows, int64_t rank,
                    model::ExpertRank expert_rank) {
-  engine::PlanShape shape = pass_shape(engine, tokens + rows, rank, expert_rank);
+  // Rows that decode may come on top, and so may all that they draft, which is read where it has
+  // room in an empty step.
+  const int64_t drafts = engine.options().draft_tokens;
+  const int64_t step = tokens + std::max(rows, std::min(drafts * rows, tokens));
+  engine::PlanShape shape = pass_shape(engine, step, rank, expert_rank);
   shape.backward = false;
-  if (engine.options().speculate) {
+  int64_t states = 0;
+  if (drafts > 0) {
     // Drafts come behind every token of the step, those of a training pass behind all but one.
     shape.mtp = true;
     ++shape.pass_tokens;
+    // The states that further drafts are made from.
+    if (drafts > 1)
+      states = Arena::aligned(step * engine.config().state_width() *
+                              dtype_bytes(engine.model().weights->compute_dtype()));
   }
   const int64_t scaled = std::min(rows, model::kHeadChunk);
-  return engine::plan_pass_bytes(engine, shape) +
+  return engine::plan_pass_bytes(engine, shape) + states +
          scaled * Arena::aligned((engine.config().vocab_size + 2) * dtype_bytes(DType::kF32));
 }
 

@@ -176,7 +176,7 @@ int run_serve(const server::ServeOptions& given) {
                                 .max_models_per_tenant = options.max_adapters_per_tenant,
                                 .max_rank = options.max_rank},
                    .expert_rank = model::parse_expert_rank(options.expert_rank),
-                   .speculate = options.speculate == "mtp"});
+                   .draft_tokens = draft_tokens(options.speculate, options.draft_tokens)});
   loading.reset();
   fmt::print("{}", host.plan().text());
   scheduler::Scheduler scheduler(

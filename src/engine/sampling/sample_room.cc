@@ -36,9 +36,16 @@ int64_t SampleRoom::row_pages(const SampleRow& row, int64_t new_tokens, bool sha
   return all - (shares_prompt ? (prompt - 1) / pool.page_size() : pool.pages_for(prompt));
 }
 
+// Of its own that a row which is aside may have pages for: drafts take them in advance, those that
+// are read and behind these those that are made.
+int64_t SampleRoom::kept_tokens(const SampleRow& row) const {
+  const int64_t ahead = std::max<int64_t>(0, 2 * engine_.options().draft_tokens - 2);
+  return std::min(row.num_sampled() + ahead, group_of(row).request->max_tokens);
+}
+
 int64_t SampleRoom::reserved_pages(const SampleRow& row) const {
   if (!row.resident) return 0;
-  const int64_t tokens = row.aside ? row.num_sampled() : group_of(row).request->max_tokens;
+  const int64_t tokens = row.aside ? kept_tokens(row) : group_of(row).request->max_tokens;
   return row_pages(row, tokens, row.shares_prompt);
 }
 
@@ -116,7 +123,7 @@ std::optional<size_t> SampleRoom::row_to_set_aside(const api::TenantId& tenant, 
     if (tenant_of(row) != tenant || !may_be_set_aside(row)) continue;
     const int64_t sampled = row.num_sampled();
     const int64_t kept =
-        reserved - reserved_pages(row) + row_pages(row, sampled, row.shares_prompt);
+        reserved - reserved_pages(row) + row_pages(row, kept_tokens(row), row.shares_prompt);
     if (keep && max_pages > 0 && kept + need.pages > max_pages) continue;
     const int64_t tokens = group_of(row).prompt_size() + sampled;
     if (best && fewest < tokens) continue;

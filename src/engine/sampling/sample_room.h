@@ -48,6 +48,7 @@ class SampleRoom {
   [[nodiscard]] int64_t prompt_pages(const SampleGroup& group) const;
   [[nodiscard]] int64_t row_pages(const SampleRow& row, int64_t new_tokens,
                                   bool shares_prompt) const;
+  [[nodiscard]] int64_t kept_tokens(const SampleRow& row) const;
   [[nodiscard]] int64_t reserved_pages(const SampleRow& row) const;
   [[nodiscard]] Need need_to_join(const api::Sample& sample, int64_t index) const;
   [[nodiscard]] Need need_to_resume(const SampleRow& row) const;

@@ -4,7 +4,6 @@
 #pragma once
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,7 +18,7 @@ namespace strata::engine {
 struct SampleChoice {
   size_t id = 0;
   size_t index = 0;       // among the row's sampled tokens
-  bool is_draft = false;  // behind a draft: counts where that is the token before
+  size_t num_drafts = 0;  // read before it: counts where these are the tokens before
   const float* logits = nullptr;
   const float* lse = nullptr;
   int32_t token = 0;
@@ -69,16 +68,16 @@ struct SampleRow {
   api::SampleResult result = {};
   std::vector<void*> pages = {};
   void* state = nullptr;
-  int64_t position = 0;                    // tokens already in the cache
-  std::optional<int32_t> draft = {};       // of the token behind the last (or `ahead`)
-  std::optional<SampleChoice> ahead = {};  // sampled, but not handed out yet
-  int64_t last_step = 0;                   // that it took part in
-  bool first = false;                      // of its group: the prompt's values go with it
-  bool leads = false;                      // reads the prompt for the group
-  bool joined = false;                     // not a leader: has its share of the prompt
-  bool resident = false;                   // holds pages, or is about to
-  bool aside = false;                      // takes no part in steps
-  int64_t aside_order = 0;                 // who was set aside before has a lower one
+  int64_t position = 0;                  // tokens already in the cache
+  std::vector<int32_t> drafts = {};      // of the tokens behind the last (or `ahead`)
+  std::vector<SampleChoice> ahead = {};  // sampled, but not handed out yet
+  int64_t last_step = 0;                 // that it took part in
+  bool first = false;                    // of its group: the prompt's values go with it
+  bool leads = false;                    // reads the prompt for the group
+  bool joined = false;                   // not a leader: has its share of the prompt
+  bool resident = false;                 // holds pages, or is about to
+  bool aside = false;                    // takes no part in steps
+  int64_t aside_order = 0;               // who was set aside before has a lower one
   bool finished = false;
   std::string error = {};
   // Of a command.

@@ -1,23 +1,98 @@
-// Drafts of a SamplingLoop: multi-token prediction behind the rows of a pass, and what it takes for
-// each row's next token but one.
+// Drafts of a SamplingLoop: what of them counts, multi-token prediction behind the rows of a pass,
+// and what it takes for each row's next tokens but one.
+#include "base/check.h"
 #include "engine/sampling/sampling_loop.h"
+#include "engine/sampling/undo_log.h"
 #include "model/mtp.h"
 #include "ops/elementwise.h"
 #include "sample/sampler.h"
 
 namespace strata::engine {
 
-// The layer reads every row of the pass whose next token is known by now, which leaves its keys in
-// the cache; of a rejected draft's row there is none, and a row that is done needs none.
+// Positions up to which the layer reads its own drafts where `end` is read and more is sampled.
+int64_t SamplingLoop::reach_of_drafts(const SampleRow& row, int64_t end) {
+  const SampleGroup& group = group_of(row);
+  return std::min(end + engine_.options().draft_tokens - 1,
+                  group.prompt_size() + group.request->max_tokens);
+}
+
+void SamplingLoop::keep_before_drafts(Backend& backend) {
+  for (const Slice& slice : slices_) {
+    if (slice.num_drafts == 0) continue;
+    const SampleRow& row = rows_.at(slice.id);
+    keep_rows(backend, engine_.cache_layout(), row.state, row.position - slice.num_drafts,
+              row.position);
+  }
+}
+
+// What is sampled behind drafts counts where these are the tokens that were sampled before it.
+void SamplingLoop::use_draft_choice(SampleChoice& choice) {
+  SampleRow& row = rows_.at(choice.id);
+  if (row.finished || row.ahead.size() + 1 != choice.num_drafts) return;
+  if (!row.ahead.empty() && !row.ahead.back().error.empty()) return;
+  const int32_t before = row.ahead.empty() ? row.result.tokens.back() : row.ahead.back().token;
+  if (row.drafts[choice.num_drafts - 1] != before) return;
+  ++drafts_.accepted;
+  row.ahead.push_back(std::move(choice));
+}
+
+// Rows stand before the first draft that was rejected, as if it had not been read.
+void SamplingLoop::take_back_rejected(Backend& backend) {
+  if (backend.is_counting()) return;
+  for (const Slice& slice : slices_) {
+    SampleRow& row = rows_.at(slice.id);
+    if (slice.num_drafts == 0 || row.finished) continue;
+    const int64_t rejected = slice.num_drafts - std::ssize(row.ahead);
+    put_back_rows(backend, engine_.cache_layout(), row.state, row.position - rejected,
+                  row.position);
+    row.position -= rejected;
+  }
+}
+
 void SamplingLoop::make_drafts(model::Pass& pass) {
   const TraceSpan span = model::traced(pass, "drafts", "rows", std::ssize(slices_));
+  list_known_rows(pass);
+  if (mtp_rows_.empty()) return;
+  if (engine_.options().draft_tokens == 1) return run_drafts(pass, tape_.last, {});
+  const Scratch::Mark mark(pass.backend.scratch());
+  const TensorView states = pass.take(pass.dtype(), {std::ssize(mtp_slices_), tape_.last.cols()});
+  run_drafts(pass, tape_.last, states);
+  make_further_drafts(pass, states);
+}
+
+// The layer reads its own drafts behind the tokens that are known, and its own states, of each
+// slice's last row; what that leaves in the cache is taken back.
+void SamplingLoop::make_further_drafts(model::Pass& pass, TensorView states) {
+  const int64_t count = engine_.options().draft_tokens - 1;
+  std::vector<const SampleRow*> kept;
+  for (int64_t i = 1; i <= count; ++i) {
+    list_drafted_rows(pass, i);
+    if (mtp_rows_.empty()) break;
+    if (i == 1) {
+      for (const size_t s : mtp_slices_) {
+        const SampleRow* row = kept.emplace_back(&rows_.at(slices_[s].id));
+        keep_rows(pass.backend, pass.cache, row->state, row->position, row->position + count);
+      }
+    }
+    run_drafts(pass, states, states.slice_rows(0, std::ssize(mtp_slices_)));
+  }
+  for (const SampleRow* row : kept) {
+    put_back_rows(pass.backend, pass.cache, row->state, row->position, row->position + count);
+  }
+}
+
+// The layer reads every row of the pass whose next token is known by now, which leaves its keys in
+// the cache; of a rejected draft's row there is none, and a row that is done needs none.
+void SamplingLoop::list_known_rows(const model::Pass& pass) {
   mtp_builder_.clear();
   mtp_rows_.clear();
   mtp_slices_.clear();
+  mtp_last_.clear();
   for (size_t s = 0; s < slices_.size(); ++s) {
     const Slice& slice = slices_[s];
-    const SampleRow& row = rows_.at(slice.id);
+    SampleRow& row = rows_.at(slice.id);
     if (row.finished) continue;
+    if (!pass.backend.is_counting()) row.drafts.clear();
     const model::PassSequence& sequence = pass.sequences[s];
     const SampleGroup& group = group_of(row);
     const int64_t prompt = group.prompt_size();
@@ -30,8 +105,8 @@ void SamplingLoop::make_drafts(model::Pass& pass) {
         token = group.request->prompt[static_cast<size_t>(next)];
       } else if (next - prompt < num_sampled) {
         token = row.result.tokens[static_cast<size_t>(next - prompt)];
-      } else if (row.ahead && next - prompt == num_sampled) {
-        token = row.ahead->token;
+      } else if (next - prompt < num_sampled + std::ssize(row.ahead)) {
+        token = row.ahead[static_cast<size_t>(next - prompt - num_sampled)].token;
       } else if (!pass.backend.is_counting()) {
         break;
       }
@@ -39,18 +114,46 @@ void SamplingLoop::make_drafts(model::Pass& pass) {
       mtp_rows_.push_back(static_cast<int32_t>(slice.begin + i));
     }
     mtp_slices_.push_back(s);
+    mtp_last_.push_back(static_cast<int32_t>(std::ssize(mtp_rows_) - 1));
     mtp_builder_.add(next_tokens_, sequence.first_position, sequence.adapter, sequence.kept);
   }
-  if (mtp_rows_.empty()) return;
+}
+
+// Of the slices that were drafted last, those with so many drafts of which more are wanted.
+void SamplingLoop::list_drafted_rows(const model::Pass& pass, int64_t num_drafts) {
+  const bool counts = pass.backend.is_counting();
+  const std::vector<size_t> before = std::move(mtp_slices_);
+  mtp_builder_.clear();
+  mtp_rows_.clear();
+  mtp_slices_.clear();
+  mtp_last_.clear();
+  for (size_t i = 0; i < before.size(); ++i) {
+    const Slice& slice = slices_[before[i]];
+    const SampleRow& row = rows_.at(slice.id);
+    const bool goes_on = std::ssize(row.drafts) == num_drafts && num_drafts < most_drafts(row);
+    if (!slice.samples || !(goes_on || counts)) continue;
+    const int32_t token = counts ? 0 : row.drafts.back();
+    const model::PassSequence& sequence = pass.sequences[before[i]];
+    mtp_last_.push_back(static_cast<int32_t>(mtp_rows_.size()));
+    mtp_rows_.push_back(static_cast<int32_t>(i));
+    mtp_slices_.push_back(before[i]);
+    mtp_builder_.add({&token, 1}, row.position + num_drafts - 1, sequence.adapter, sequence.kept);
+  }
+}
+
+// The listed rows, of which `from` has the states. Leaves that of each slice's last row in
+// `states`, which may be a part of `from` or nothing.
+void SamplingLoop::run_drafts(model::Pass& pass, TensorView from, TensorView states) {
   model::Pass own = mtp_builder_.build_beside(pass);
   own.is_mtp = true;
   const Scratch::Mark mark(pass.backend.scratch());
   const auto count = std::ssize(mtp_rows_);
-  const TensorView state = own.take(own.dtype(), {count, tape_.last.cols()});
+  const TensorView state = own.take(own.dtype(), {count, from.cols()});
   const TensorView hidden = own.take(own.dtype(), {count, engine_.config().hidden_size});
-  ops::gather(own.backend, tape_.last, mtp_rows_, state);
+  ops::gather(own.backend, from, mtp_rows_, state);
   model::mtp_forward(own, mtp_tape_, /*wants_backward=*/false, state, hidden);
   choose_drafts(own, hidden);
+  if (!states.empty()) ops::gather(own.backend, mtp_tape_.last, mtp_last_, states);
 }
 
 // By the row's own settings and the random numbers of the position, so that a draft is what is
@@ -80,14 +183,14 @@ void SamplingLoop::choose_drafts(model::Pass& own, TensorView hidden) {
       const api::SampleRequest& request = *group_of(row).request;
       const std::span<const float> values(logits.f32() + i * vocab, static_cast<size_t>(vocab));
       try {
-        row.draft = sample::choose_token(values,
-                                         {.temperature = request.temperature,
-                                          .top_k = request.top_k,
-                                          .top_p = request.top_p,
-                                          .seed = row.seed},
-                                         row.result.tokens.size() + (row.ahead ? 1 : 0));
-      } catch (const std::exception&) {
-        row.draft.reset();  // no numbers: nothing is taken for the next token
+        row.drafts.push_back(
+            sample::choose_token(values,
+                                 {.temperature = request.temperature,
+                                  .top_k = request.top_k,
+                                  .top_p = request.top_p,
+                                  .seed = row.seed},
+                                 row.result.tokens.size() + row.ahead.size() + row.drafts.size()));
+      } catch (const std::exception&) {  // no numbers: nothing is taken for the next token
       }
     }
   }

@@ -88,8 +88,8 @@ void SamplingLoop::vacate(size_t id) {
   std::erase(active_, id);
   if (std::exchange(row.resident, false)) --group.num_resident;
   row.position = 0;
-  row.draft.reset();
-  row.ahead.reset();  // its tokens are read again, and it is sampled again
+  row.drafts.clear();
+  row.ahead.clear();  // its tokens are read again, and it is sampled again
   row.joined = false;
   if (std::exchange(row.leads, false) && !group.ready) {
     group.begun = false;

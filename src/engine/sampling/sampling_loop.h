@@ -4,9 +4,9 @@
 // read once; where sequences have a state of their own (model/cache_layout.h), up to the last page
 // border, where the first row's state is copied. A row's tokens and logprobs depend on its own
 // request alone, bit for bit: not on the other rows, the order of joining, sharing, the prompt
-// chunks, the page size or drafts (EngineOptions::speculate); nor on whether it was set aside for a
-// while, even if it gave its pages back then and read its prompt and its own tokens again. Engine
-// thread only.
+// chunks, the page size or drafts (EngineOptions::draft_tokens); nor on whether it was set aside
+// for a while, even if it gave its pages back then and read its prompt and its own tokens again.
+// Engine thread only.
 //   SamplingLoop loop(engine); const size_t id = loop.add(request);
 //   while (!loop.done()) for (const SampledToken& token : loop.step()) ...;  loop.take(id)
 #pragma once
@@ -77,9 +77,9 @@ class SamplingLoop {
 
   [[nodiscard]] bool done() const { return active_.empty(); }
   [[nodiscard]] int64_t num_running() const { return static_cast<int64_t>(active_.size()); }
-  // Runs one pass; the tokens it sampled, at most one a row, in order of id: a row that a draft has
-  // given a token in advance yields that, and has no part in the pass. A row whose logits are not
-  // finite ends, and take() throws its Error.
+  // Runs one pass; the tokens it sampled, at most one a row, in order of id: a row that drafts have
+  // given tokens in advance yields the next of these, and has no part in the pass. A row whose
+  // logits are not finite ends, and take() throws its Error.
   std::span<const SampledToken> step();
   // Of all steps: drafts that were read, and of these the ones that were what was sampled.
   struct Drafts {
@@ -97,7 +97,7 @@ class SamplingLoop {
     size_t id = 0;
     int64_t begin = 0, end = 0;  // rows of the flat batch
     bool samples = false;        // its last row yields a token
-    bool has_draft = false;      // which is the last row's; the one before yields a token too
+    int64_t num_drafts = 0;      // its last rows; each yields a token, and so does the one before
     size_t first_index = 0;      // of what it samples
     bool ends_prompt = false;    // its group's prompt has been read
   };
@@ -118,7 +118,9 @@ class SamplingLoop {
   void sort_rows();
   void plan_pass();
   void add_slice(size_t id, int64_t count);
-  [[nodiscard]] bool may_read_draft(const SampleRow& row);
+  [[nodiscard]] int64_t drafts_to_read(const SampleRow& row);
+  [[nodiscard]] int64_t most_drafts(const SampleRow& row);
+  [[nodiscard]] int64_t reach_of_drafts(const SampleRow& row, int64_t end);
   void hand_out_ahead();
   bool is_like_last();
   void run_pass(Backend& backend);
@@ -129,7 +131,13 @@ class SamplingLoop {
   void choose_one(SampleChoice& choice, const float* raw);
   void use_choice(SampleChoice& choice);
   void use_draft_choice(SampleChoice& choice);
+  void keep_before_drafts(Backend& backend);
+  void take_back_rejected(Backend& backend);
   void make_drafts(model::Pass& pass);
+  void make_further_drafts(model::Pass& pass, TensorView states);
+  void list_known_rows(const model::Pass& pass);
+  void list_drafted_rows(const model::Pass& pass, int64_t num_drafts);
+  void run_drafts(model::Pass& pass, TensorView from, TensorView states);
   void choose_drafts(model::Pass& own, TensorView hidden);
   void release(std::vector<void*>& pages, void*& state);
   void vacate(size_t row);
@@ -157,6 +165,7 @@ class SamplingLoop {
   std::vector<int32_t> mtp_rows_;  // of the pass
   std::vector<uint8_t> draft_selected_;
   std::vector<size_t> mtp_slices_;  // whose rows these are
+  std::vector<int32_t> mtp_last_;   // of each of these slices, the last among its rows
   std::vector<int32_t> next_tokens_;
   Drafts drafts_;
   PassPlan plan_;  // of the passes that look like the last one

@@ -85,7 +85,7 @@ void SamplingLoop::sort_rows() {
   claims_.clear();
   for (const size_t id : active_) {
     SampleRow& row = rows_.at(id);
-    if (row.ahead) continue;
+    if (!row.ahead.empty()) continue;
     const SampleGroup& group = groups_.at(row.group);
     if (!row.leads && !row.joined) {
       if (!group.ready) continue;
@@ -131,11 +131,11 @@ void SamplingLoop::plan_pass() {
     if (adapter(a) != adapter(b)) return before(adapter(a), adapter(b));
     return a < b;
   });
-  // A draft is one more token of the step, where it has room for all of them.
-  const auto tokens = std::ssize(decoding_) * 2;
+  // Drafts are further tokens of the step, as many of each row as it has room for.
+  const int64_t room_for_drafts = room / std::max<int64_t>(1, std::ssize(decoding_)) - 1;
   for (const size_t id : decoding_) {
-    const bool drafts = tokens <= room && may_read_draft(rows_.at(id));
-    add_slice(id, drafts ? 2 : 1);
+    const int64_t drafts = std::min(room_for_drafts, drafts_to_read(rows_.at(id)));
+    add_slice(id, 1 + std::max<int64_t>(0, drafts));
   }
   for (const size_t id : reading_) {
     int64_t& left = claim_of(id).granted_prompt;
@@ -147,11 +147,16 @@ void SamplingLoop::plan_pass() {
 }
 
 // Not for the last token that is asked for: nothing is sampled behind it.
-bool SamplingLoop::may_read_draft(const SampleRow& row) {
-  return row.draft && std::ssize(row.result.tokens) + 1 < group_of(row).request->max_tokens;
+int64_t SamplingLoop::most_drafts(const SampleRow& row) {
+  const int64_t left = group_of(row).request->max_tokens - row.num_sampled() - 1;
+  return std::min(engine_.options().draft_tokens, left - std::ssize(row.ahead));
 }
 
-// A slice of more tokens than the row has reads its draft behind them.
+int64_t SamplingLoop::drafts_to_read(const SampleRow& row) {
+  return std::min(std::ssize(row.drafts), most_drafts(row));
+}
+
+// A slice of more tokens than the row has reads its drafts behind them.
 void SamplingLoop::add_slice(size_t id, int64_t count) {
   SampleRow& row = rows_.at(id);
   SampleGroup& group = group_of(row);
@@ -163,14 +168,16 @@ void SamplingLoop::add_slice(size_t id, int64_t count) {
     void*& page = row.pages[static_cast<size_t>(p)];
     if (page != nullptr) pool.give_back(std::exchange(page, nullptr));
   }
-  while (static_cast<int64_t>(row.pages.size()) < pool.pages_for(end))
+  const bool samples = count >= unread(row);
+  const int64_t reach = samples ? std::max(end, reach_of_drafts(row, end)) : end;
+  while (static_cast<int64_t>(row.pages.size()) < pool.pages_for(reach))
     row.pages.push_back(pool.take());
+  builder_.reach(reach);
   const int64_t begin_row = builder_.num_tokens();
   if (row.state == nullptr && engine_.cache_layout().state_bytes() > 0)
     row.state = engine_.state_pool().take();
   const model::SequenceCache kept = {.pages = row.pages, .state = row.state};
-  const bool has_draft = count > unread(row);
-  const bool samples = count >= unread(row);
+  const int64_t num_drafts = std::max<int64_t>(0, count - unread(row));
   const bool ends_prompt = end == group.prompt_size() && row.leads;
   row.last_step = num_steps_;
   if (row.position < group.prompt_size()) {
@@ -190,7 +197,7 @@ void SamplingLoop::add_slice(size_t id, int64_t count) {
   } else {
     next_tokens_.assign(row.result.tokens.begin() + (row.position - group.prompt_size()),
                         row.result.tokens.end());
-    if (has_draft) next_tokens_.push_back(*row.draft);
+    next_tokens_.insert(next_tokens_.end(), row.drafts.begin(), row.drafts.begin() + num_drafts);
     builder_.add(std::span(next_tokens_).first(static_cast<size_t>(count)), row.position,
                  group.adapter, kept);
   }
@@ -198,10 +205,10 @@ void SamplingLoop::add_slice(size_t id, int64_t count) {
                      .begin = begin_row,
                      .end = begin_row + count,
                      .samples = samples,
-                     .has_draft = has_draft,
+                     .num_drafts = num_drafts,
                      .first_index = row.result.tokens.size(),
                      .ends_prompt = ends_prompt});
-  drafts_.read += has_draft ? 1 : 0;
+  drafts_.read += num_drafts;
   row.position = end;
 }
 
@@ -214,7 +221,9 @@ bool SamplingLoop::is_like_last() {
     const auto read = std::count(selected_.begin() + slice.begin, selected_.begin() + slice.end, 1);
     signature_.insert(signature_.end(), {slice.end - slice.begin, read,
                                          group.adapter == nullptr ? 0 : group.adapter->id(),
-                                         slice.samples && is_scaled(*group.request) ? 1 : 0});
+                                         !slice.samples              ? 0
+                                         : is_scaled(*group.request) ? 2
+                                                                     : 1});
   }
   return signature_ == last_signature_ && !signature_.empty();
 }
@@ -245,9 +254,9 @@ void SamplingLoop::hand_out_ahead() {
   const std::vector<size_t> active = active_;
   for (const size_t id : active) {
     SampleRow& row = rows_.at(id);
-    if (!row.ahead) continue;
-    SampleChoice choice = *std::move(row.ahead);
-    row.ahead.reset();
+    if (row.ahead.empty()) continue;
+    SampleChoice choice = std::move(row.ahead.front());
+    row.ahead.erase(row.ahead.begin());
     use_choice(choice);
   }
 }
@@ -260,13 +269,15 @@ void SamplingLoop::run_pass(Backend& backend) {
       pass.dtype(), {pass.num_tokens(), engine_.config().hidden_size}, "final_hidden");
   {
     const TraceSpan span = model::traced(pass, "forward", "tokens", pass.num_tokens());
+    keep_before_drafts(backend);
     model::decoder_forward(pass, tape_, /*wants_backward=*/false, {}, hidden);
   }
   {
     const TraceSpan span = model::traced(pass, "choose tokens", "rows", std::ssize(slices_));
     read_logits(pass, hidden);
   }
-  if (engine_.options().speculate) make_drafts(pass);
+  take_back_rejected(backend);
+  if (engine_.options().draft_tokens > 0) make_drafts(pass);
 }
 
 // The head runs on the rows that someone reads: the last row of a slice that samples, and prompt
@@ -274,8 +285,10 @@ void SamplingLoop::run_pass(Backend& backend) {
 void SamplingLoop::select_rows(int64_t num_tokens) {
   selected_.assign(static_cast<size_t>(num_tokens), 0);
   for (const Slice& slice : slices_) {
-    if (slice.samples) selected_[static_cast<size_t>(slice.end - 1)] = 1;
-    if (slice.has_draft) selected_[static_cast<size_t>(slice.end - 2)] = 1;
+    if (slice.samples) {
+      std::fill(selected_.begin() + (slice.end - 1 - slice.num_drafts),
+                selected_.begin() + slice.end, 1);
+    }
     const SampleRow& row = rows_.at(slice.id);
     const SampleGroup& group = group_of(row);
     if (!records_prompt(row)) continue;
@@ -319,12 +332,12 @@ void SamplingLoop::read_logits(model::Pass& pass, TensorView hidden) {
           row.error = error.what();
         }
       }
-      const int64_t first_sampled = part.end - (part.has_draft ? 2 : 1);
+      const int64_t first_sampled = part.end - 1 - part.num_drafts;
       if (part.samples && rows[i] >= first_sampled) {
         SampleChoice& choice = choices_.emplace_back();
         choice.id = part.id;
-        choice.is_draft = rows[i] > first_sampled;
-        choice.index = part.first_index + (choice.is_draft ? 1 : 0);
+        choice.num_drafts = static_cast<size_t>(rows[i] - first_sampled);
+        choice.index = part.first_index + choice.num_drafts;
         choice.error = row.error;
         choice.logits = row_logits;
         choice.lse = row_lse;
@@ -409,7 +422,7 @@ void SamplingLoop::choose(Backend& backend, TensorView logits) {
     } catch (const std::exception& error) {  // of this row alone
       choice.error = error.what();
     }
-    if (choice.is_draft) {
+    if (choice.num_drafts > 0) {
       use_draft_choice(choice);
     } else {
       use_choice(choice);
@@ -433,23 +446,6 @@ void SamplingLoop::choose_one(SampleChoice& choice, const float* raw) {
   if (!is_number)
     throw Error(ErrorCode::kInvalidArgument,
                 "sample: the logits divided by the temperature are no numbers");
-}
-
-// What is sampled behind a draft counts where the draft is the token that was sampled before it.
-// Otherwise the row stands before the draft again: what this left in the cache is written anew when
-// the position's own token is read, before anything reads it, since a ring's slot of a position is
-// no other's that a later query sees.
-void SamplingLoop::use_draft_choice(SampleChoice& choice) {
-  SampleRow& row = rows_.at(choice.id);
-  if (row.finished) return;
-  const bool accepted = row.result.tokens.back() == *row.draft;
-  row.draft.reset();
-  if (!accepted) {
-    --row.position;
-    return;
-  }
-  ++drafts_.accepted;
-  row.ahead = std::move(choice);
 }
 
 void SamplingLoop::use_choice(SampleChoice& choice) {

@@ -115,7 +115,8 @@ struct CompressedAttention {
     const int64_t entry = c.ratio == 0 ? 0 : (c.head_dim + c.index_dim) * dtype_bytes(dtype);
     return {.entry_bytes = entry,
             .ratio = std::max<int64_t>(1, c.ratio),
-            .sequence_bytes = key_state_bytes(c, dtype)};
+            .sequence_bytes = key_state_bytes(c, dtype),
+            .rings = key_rings(c, dtype)};
   }
 
   // Keys of the window; entries, or of these no more than the indexer lists, and its scores of all.

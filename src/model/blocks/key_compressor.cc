@@ -115,6 +115,19 @@ KeyCompressor main_compressor(const Config& c, DType dtype) {
 int64_t projected_width(const Config& c, int64_t channels) {
   return c.overlap ? 2 * channels : channels;
 }
+std::vector<StateRing> key_rings(const Config& c, DType dtype) {
+  std::vector<StateRing> rings = {
+      {.slots = c.window, .row_bytes = c.head_dim * dtype_bytes(dtype)}};
+  int64_t offset = ring_bytes(c, dtype);
+  for (const int64_t channels : {c.head_dim, c.index_heads > 0 ? c.index_dim : 0}) {
+    if (c.ratio == 0 || channels == 0) break;
+    rings.push_back({.offset = offset,
+                     .slots = ops::compressor_span(c.ratio, c.overlap),
+                     .row_bytes = 2 * projected_width(c, channels) * dtype_bytes(DType::kF32)});
+    offset += compressor_bytes(c, channels);
+  }
+  return rings;
+}
 int64_t key_state_bytes(const Config& c, DType dtype) {
   const int64_t index = c.index_heads > 0 ? compressor_bytes(c, c.index_dim) : 0;
   return ring_bytes(c, dtype) + compressor_bytes(c, c.head_dim) + index;

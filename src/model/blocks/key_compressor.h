@@ -5,6 +5,7 @@
 // only.
 #pragma once
 #include <span>
+#include <vector>
 
 #include "model/blocks/compressed_attention.h"
 #include "model/blocks/key_entries.h"
@@ -23,7 +24,8 @@ KeyCompressor main_compressor(const CompressedAttentionConfig& c, DType dtype);
 
 // Outputs of a compressor's two projections.
 int64_t projected_width(const CompressedAttentionConfig& c, int64_t channels);
-// Bytes of the sublayer's state of a sequence: the ring of keys, and the compressors' open windows.
+// The sublayer's state of a sequence: the ring of keys, and those of the compressors' last rows.
+std::vector<StateRing> key_rings(const CompressedAttentionConfig& c, DType dtype);
 int64_t key_state_bytes(const CompressedAttentionConfig& c, DType dtype);
 
 // Rotation of x [T, N, H] at its rows' own positions.
