@@ -11,21 +11,14 @@
 #include "api/result.h"
 #include "engine/sampling/stop_text.h"
 #include "model/adapter/lora.h"
+#include "sample/choose_tokens.h"
 
 namespace strata::engine {
 
 // What a row of logits is to give, and gives.
-struct SampleChoice {
+struct SampleChoice : sample::TokenChoice {
   size_t id = 0;
-  size_t index = 0;       // among the row's sampled tokens
   size_t num_drafts = 0;  // read before it: counts where these are the tokens before
-  const float* logits = nullptr;
-  const float* lse = nullptr;
-  int32_t token = 0;
-  float logprob = 0.0f;
-  std::vector<int32_t> topk_ids;
-  std::vector<float> topk_logprobs;
-  std::string error;
 };
 
 // Of a command: what its rows have given so far.

@@ -5,7 +5,7 @@
 #include "engine/sampling/undo_log.h"
 #include "model/mtp.h"
 #include "ops/elementwise.h"
-#include "sample/sampler.h"
+#include "sample/choose_tokens.h"
 
 namespace strata::engine {
 
@@ -175,23 +175,24 @@ void SamplingLoop::choose_drafts(model::Pass& own, TensorView hidden) {
     const TensorView logits = own.take(DType::kF32, {count, vocab});
     ops::gather(backend, hidden, rows, x);
     model::head_forward(own, chunks_.groups(), x, {}, logits);
-    if (backend.is_counting()) continue;
-    const HostAccess access(backend.allocator());  // tokens are chosen from logits where they lie
+    choices_.clear();
     for (int64_t i = 0; i < count; ++i) {
       while (own.sequences[next].end <= rows[static_cast<size_t>(i)]) ++next;
-      SampleRow& row = rows_.at(slices_[mtp_slices_[next]].id);
-      const api::SampleRequest& request = *group_of(row).request;
-      const std::span<const float> values(logits.f32() + i * vocab, static_cast<size_t>(vocab));
-      try {
-        row.drafts.push_back(
-            sample::choose_token(values,
-                                 {.temperature = request.temperature,
-                                  .top_k = request.top_k,
-                                  .top_p = request.top_p,
-                                  .seed = row.seed},
-                                 row.result.tokens.size() + row.ahead.size() + row.drafts.size()));
-      } catch (const std::exception&) {  // no numbers: nothing is taken for the next token
-      }
+      SampleChoice& choice = choices_.emplace_back();
+      choice.id = slices_[mtp_slices_[next]].id;
+      const SampleRow& row = rows_.at(choice.id);
+      static_cast<sample::TokenChoice&>(choice) = choice_of(row);
+      choice.scaled_logprobs = false;
+      choice.row = i;
+      choice.step_index = row.result.tokens.size() + row.ahead.size() + row.drafts.size();
+    }
+    choosing_.clear();
+    for (SampleChoice& choice : choices_) choosing_.push_back(&choice);
+    sample::choose_tokens(backend, logits, {}, choosing_);
+    if (backend.is_counting()) continue;
+    for (const SampleChoice& choice : choices_) {
+      // No numbers: nothing is taken for the next token.
+      if (choice.error.empty()) rows_.at(choice.id).drafts.push_back(choice.token);
     }
   }
 }

@@ -126,9 +126,13 @@ class SamplingLoop {
   void run_pass(Backend& backend);
   void read_logits(model::Pass& pass, TensorView hidden);
   void select_rows(int64_t num_tokens);
-  void record_prompt(SampleGroup& group, int64_t position, const float* logits, const float* lse);
-  void choose(Backend& backend, TensorView logits);
-  void choose_one(SampleChoice& choice, const float* raw);
+  [[nodiscard]] sample::TokenChoice choice_of(const SampleRow& row);
+  struct LogitsRow {  // logits [C, V] f32, lse [C, 2] f32
+    TensorView logits, lse;
+    int32_t row;
+  };
+  void record_prompt(Backend& backend, SampleGroup& group, int64_t position, const LogitsRow& of);
+  void choose(Backend& backend, TensorView logits, TensorView lse);
   void use_choice(SampleChoice& choice);
   void use_draft_choice(SampleChoice& choice);
   void keep_before_drafts(Backend& backend);
@@ -159,6 +163,7 @@ class SamplingLoop {
   std::vector<SampledToken> sampled_;
   std::vector<uint8_t> selected_;
   std::vector<SampleChoice> choices_;
+  std::vector<sample::TokenChoice*> choosing_;
   model::RowChunks chunks_;
   model::Tape tape_, mtp_tape_;
   PassBuilder builder_, mtp_builder_;

@@ -1,13 +1,12 @@
 // One step of a SamplingLoop: what each row reads, the pass, and what comes of its logits.
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "base/error.h"
 #include "engine/sampling/sampling_loop.h"
 #include "ops/elementwise.h"
 #include "ops/log_softmax.h"
-#include "sample/sampler.h"
+#include "sample/choose_tokens.h"
 
 namespace strata::engine {
 namespace {
@@ -28,12 +27,17 @@ bool reads_position(const api::SampleRequest& request, int64_t position) {
   return first < last;
 }
 
-// Whether its logprobs are of logits that the temperature divides.
-bool is_scaled(const api::SampleRequest& request) {
-  return request.scaled_logprobs && request.temperature != 0.0f && request.temperature != 1.0f;
-}
-
 }  // namespace
+
+// What is asked of a row's logits.
+sample::TokenChoice SamplingLoop::choice_of(const SampleRow& row) {
+  const api::SampleRequest& request = *group_of(row).request;
+  return {.params = {.temperature = request.temperature,
+                     .top_k = request.top_k,
+                     .top_p = request.top_p,
+                     .seed = row.seed},
+          .scaled_logprobs = request.scaled_logprobs};
+}
 
 // Positions of the prompt that a further row need not read: its last token must be, for its logits.
 int64_t SamplingLoop::shared_positions(const SampleGroup& group) const {
@@ -217,13 +221,14 @@ bool SamplingLoop::is_like_last() {
   signature_.swap(last_signature_);
   signature_.clear();
   for (const Slice& slice : slices_) {
-    const SampleGroup& group = group_of(rows_.at(slice.id));
+    const SampleRow& row = rows_.at(slice.id);
+    const SampleGroup& group = group_of(row);
     const auto read = std::count(selected_.begin() + slice.begin, selected_.begin() + slice.end, 1);
     signature_.insert(signature_.end(), {slice.end - slice.begin, read,
                                          group.adapter == nullptr ? 0 : group.adapter->id(),
-                                         !slice.samples              ? 0
-                                         : is_scaled(*group.request) ? 2
-                                                                     : 1});
+                                         !slice.samples               ? 0
+                                         : choice_of(row).is_scaled() ? 2
+                                                                      : 1});
   }
   return signature_ == last_signature_ && !signature_.empty();
 }
@@ -314,138 +319,83 @@ void SamplingLoop::read_logits(model::Pass& pass, TensorView hidden) {
     ops::gather(backend, hidden, rows, x);
     model::head_forward(pass, chunks_.groups(), x, {}, logits);
     ops::logsumexp(backend, logits, lse);
-    const HostAccess access(backend.allocator());  // tokens are chosen from logits where they lie
     choices_.clear();
     for (size_t i = 0; i < rows.size(); ++i) {
       while (rows[i] >= slices_[slice].end) ++slice;
       const Slice& part = slices_[slice];
       SampleRow& row = rows_.at(part.id);
-      const float* row_logits = logits.f32() + static_cast<int64_t>(i) * vocab;
-      const float* row_lse = lse.f32() + 2 * i;
+      SampleGroup& group = group_of(row);
+      const auto logits_row = static_cast<int32_t>(i);
       const int64_t next = row.position - (part.end - rows[i]) + 1;
       const bool reads_prompt = !backend.is_counting() && records_prompt(row);
-      if (reads_prompt && next < group_of(row).prompt_size() &&
-          reads_position(*group_of(row).request, next)) {
+      if (reads_prompt && next < group.prompt_size() && reads_position(*group.request, next)) {
         try {
-          record_prompt(group_of(row), next, row_logits, row_lse);
+          record_prompt(backend, group, next, {logits, lse, logits_row});
         } catch (const Error& error) {
           row.error = error.what();
         }
       }
       const int64_t first_sampled = part.end - 1 - part.num_drafts;
-      if (part.samples && rows[i] >= first_sampled) {
-        SampleChoice& choice = choices_.emplace_back();
-        choice.id = part.id;
-        choice.num_drafts = static_cast<size_t>(rows[i] - first_sampled);
-        choice.index = part.first_index + choice.num_drafts;
-        choice.error = row.error;
-        choice.logits = row_logits;
-        choice.lse = row_lse;
-      }
+      if (!part.samples || rows[i] < first_sampled) continue;
+      SampleChoice& choice = choices_.emplace_back();
+      static_cast<sample::TokenChoice&>(choice) = choice_of(row);
+      choice.id = part.id;
+      choice.num_drafts = static_cast<size_t>(rows[i] - first_sampled);
+      choice.row = logits_row;
+      choice.step_index = part.first_index + choice.num_drafts;
+      choice.error = row.error;
+      const auto k = static_cast<size_t>(group.request->topk_sample_logprobs);
+      choice.topk_ids.resize(k);
+      choice.topk_logprobs.resize(k);
     }
-    choose(backend, logits);
+    choose(backend, logits, lse);
   }
 }
 
-void SamplingLoop::record_prompt(SampleGroup& group, int64_t position, const float* logits,
-                                 const float* lse) {
+void SamplingLoop::record_prompt(Backend& backend, SampleGroup& group, int64_t position,
+                                 const LogitsRow& of) {
   const auto at = static_cast<size_t>(position);
   const api::SampleRequest& request = *group.request;
-  const std::span<const float> row(logits, static_cast<size_t>(engine_.config().vocab_size));
+  const auto read_logprob = [&](int32_t token, float& out) {
+    ops::target_logprobs(backend, of.logits, of.lse, {&of.row, 1}, {&token, 1}, {&out, 1});
+  };
   const auto [first_target, last_target] = targets_at(request, position);
   for (size_t i = first_target; i < last_target; ++i) {
     const int32_t id = request.prompt_targets.ids[i];
-    if (id >= 0) group.prompt.prompt_target_logprobs[i] = ops::logprob(logits[id], lse);
+    if (id >= 0) read_logprob(id, group.prompt.prompt_target_logprobs[i]);
   }
   if (request.prompt_draws > 0) {
     const auto draws = static_cast<size_t>(request.prompt_draws);
-    const std::span<int32_t> ids =
-        std::span(group.prompt.prompt_draw_ids).subspan((at - 1) * draws, draws);
-    sample::draw_tokens(row, request.temperature, request.seed, (at - 1) * draws, ids);
-    for (size_t i = 0; i < draws; ++i)
-      group.prompt.prompt_draw_logprobs[(at - 1) * draws + i] = ops::logprob(logits[ids[i]], lse);
+    const size_t offset = (at - 1) * draws;
+    sample::draw_tokens(backend, of.logits, of.lse, of.row,
+                        {.temperature = request.temperature, .seed = request.seed}, offset,
+                        std::span(group.prompt.prompt_draw_ids).subspan(offset, draws),
+                        std::span(group.prompt.prompt_draw_logprobs).subspan(offset, draws));
   }
   if (!request.wants_prompt_logprobs() || position < request.first_prompt_logprob) return;
-  group.prompt.prompt_logprobs[at] = ops::logprob(logits[request.prompt[at]], lse);
-  const int64_t k = request.topk_prompt_logprobs;
+  read_logprob(request.prompt[at], group.prompt.prompt_logprobs[at]);
+  const auto k = static_cast<size_t>(request.topk_prompt_logprobs);
   if (k == 0) return;
-  const auto offset = at * static_cast<size_t>(k);
-  const auto ids = std::span(group.prompt.topk_ids).subspan(offset, static_cast<size_t>(k));
-  sample::topk_logprobs(row, lse, ids,
-                        std::span(group.prompt.topk_logprobs).subspan(offset, ids.size()));
+  sample::topk_logprobs(backend, of.logits, of.lse, of.row,
+                        std::span(group.prompt.topk_ids).subspan(at * k, k),
+                        std::span(group.prompt.topk_logprobs).subspan(at * k, k));
 }
 
-// One token for each choice, in parallel: a choice depends on its own row alone.
-void SamplingLoop::choose(Backend& backend, TensorView logits) {
-  int64_t num_scaled = 0;
+// One token for each choice. A row that cannot be read ends alone.
+void SamplingLoop::choose(Backend& backend, TensorView logits, TensorView lse) {
+  choosing_.clear();
   for (SampleChoice& choice : choices_) {
-    num_scaled += is_scaled(*group_of(rows_.at(choice.id)).request) ? 1 : 0;
+    if (choice.error.empty()) choosing_.push_back(&choice);
   }
-  const int64_t vocab = logits.cols();
-  const TensorView scaled = backend.scratch().take(DType::kF32, {num_scaled, vocab});
-  const TensorView lse = backend.scratch().take(DType::kF32, {num_scaled, 2});
+  sample::choose_tokens(backend, logits, lse, choosing_);
   if (backend.is_counting()) return;
-  std::vector<const float*> raw(choices_.size());
-  int64_t next = 0;
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    raw[i] = choices_[i].logits;
-    if (!is_scaled(*group_of(rows_.at(choices_[i].id)).request)) continue;
-    choices_[i].logits = scaled.f32() + next * vocab;
-    choices_[i].lse = lse.f32() + 2 * next++;
-  }
-  const auto count = static_cast<int64_t>(choices_.size());
-  backend.pool().run_each(count, [&](int64_t i, int) {
-    SampleChoice& choice = choices_[static_cast<size_t>(i)];
-    const SampleRow& row = rows_.at(choice.id);
-    const api::SampleRequest& request = *group_of(row).request;
-    const float* own = raw[static_cast<size_t>(i)];
-    if (own != choice.logits) {
-      float* out = const_cast<float*>(choice.logits);
-      for (int64_t j = 0; j < vocab; ++j) out[j] = own[j] / request.temperature;
-    }
-    try {
-      choice.token = sample::choose_token({own, static_cast<size_t>(vocab)},
-                                          {.temperature = request.temperature,
-                                           .top_k = request.top_k,
-                                           .top_p = request.top_p,
-                                           .seed = row.seed},
-                                          choice.index);
-    } catch (const std::exception& error) {
-      choice.error = error.what();
-    }
-  });
-  if (num_scaled > 0) ops::logsumexp(backend, scaled, lse);
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    SampleChoice& choice = choices_[i];
-    try {
-      if (choice.error.empty()) choose_one(choice, raw[i]);
-    } catch (const std::exception& error) {  // of this row alone
-      choice.error = error.what();
-    }
+  for (SampleChoice& choice : choices_) {
     if (choice.num_drafts > 0) {
       use_draft_choice(choice);
     } else {
       use_choice(choice);
     }
   }
-}
-
-// Ranks by the raw logits: divided by a tiny temperature they may be infinite.
-void SamplingLoop::choose_one(SampleChoice& choice, const float* raw) {
-  choice.logprob = ops::logprob(choice.logits[choice.token], choice.lse);
-  const auto k = static_cast<size_t>(group_of(rows_.at(choice.id)).request->topk_sample_logprobs);
-  choice.topk_ids.resize(k);
-  choice.topk_logprobs.resize(k);
-  sample::topk_logprobs({raw, static_cast<size_t>(engine_.config().vocab_size)}, choice.lse,
-                        choice.topk_ids, choice.topk_logprobs);
-  for (size_t i = 0; i < k; ++i)
-    choice.topk_logprobs[i] = ops::logprob(choice.logits[choice.topk_ids[i]], choice.lse);
-  const bool is_number = std::isfinite(choice.logprob) &&
-                         std::none_of(choice.topk_logprobs.begin(), choice.topk_logprobs.end(),
-                                      [](float value) { return std::isnan(value); });
-  if (!is_number)
-    throw Error(ErrorCode::kInvalidArgument,
-                "sample: the logits divided by the temperature are no numbers");
 }
 
 void SamplingLoop::use_choice(SampleChoice& choice) {

@@ -1,0 +1,134 @@
+// What rows of logits give does not depend on the rows beside them, and is what the functions of a
+// single row say.
+#include "sample/choose_tokens.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "ops/log_softmax.h"
+
+namespace strata::sample {
+namespace {
+
+constexpr int64_t kRows = 7, kVocab = 203;
+
+class ChooseTokens : public testing::TestWithParam<int> {
+ protected:
+  ChooseTokens() : backend_(choose_cpu_path(), GetParam()) {
+    logits_ = backend_.scratch().take(DType::kF32, {kRows, kVocab});
+    lse_ = backend_.scratch().take(DType::kF32, {kRows, 2});
+    const Counter counter{.seed = 5, .stream = 1};
+    for (int64_t i = 0; i < kRows * kVocab; ++i)
+      logits_.f32()[i] = 6.0f * static_cast<float>(counter.uniform(static_cast<uint64_t>(i)));
+  }
+  [[nodiscard]] std::span<const float> row(int64_t i) const {
+    return {logits_.f32() + i * kVocab, static_cast<size_t>(kVocab)};
+  }
+  // A choice of every kind, for the rows in turn.
+  [[nodiscard]] static std::vector<TokenChoice> choices() {
+    std::vector<TokenChoice> out;
+    for (int64_t i = 0; i < 2 * kRows; ++i) {
+      TokenChoice choice;
+      choice.row = (3 * i) % kRows;
+      choice.params = {.temperature = i % 3 == 0 ? 0.0f : 0.5f * static_cast<float>(i % 3),
+                       .top_k = i % 4 == 1 ? 5 : 0,
+                       .top_p = i % 5 == 2 ? 0.7f : 1.0f,
+                       .seed = static_cast<uint64_t>(i)};
+      choice.step_index = static_cast<uint64_t>(10 + i);
+      choice.scaled_logprobs = i % 2 == 0;
+      choice.topk_ids.resize(static_cast<size_t>(i % 4));
+      choice.topk_logprobs.resize(static_cast<size_t>(i % 4));
+      out.push_back(choice);
+    }
+    return out;
+  }
+  void choose(std::vector<TokenChoice>& choices, TensorView lse) {
+    std::vector<TokenChoice*> all;
+    for (TokenChoice& choice : choices) all.push_back(&choice);
+    choose_tokens(backend_, logits_, lse, all);
+  }
+  // log softmax of the row divided by `divisor`, in double.
+  [[nodiscard]] double logprob(int64_t i, int32_t token, double divisor) const {
+    double sum = 0;
+    for (const float value : row(i)) sum += std::exp(value / divisor);
+    return row(i)[static_cast<size_t>(token)] / divisor - std::log(sum);
+  }
+
+  Backend backend_;
+  TensorView logits_, lse_;
+};
+INSTANTIATE_TEST_SUITE_P(Threads, ChooseTokens, testing::Values(1, 3));
+
+TEST_P(ChooseTokens, IsWhatSingleRowsSay) {
+  ops::logsumexp(backend_, logits_, lse_);
+  std::vector<TokenChoice> got = choices(), tokens_alone = choices();
+  choose(got, lse_);
+  choose(tokens_alone, {});
+  int num_scaled = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const TokenChoice& c = got[i];
+    EXPECT_EQ(c.error, "");
+    EXPECT_EQ(c.token, choose_token(row(c.row), c.params, c.step_index));
+    EXPECT_EQ(tokens_alone[i].token, c.token);
+    EXPECT_EQ(tokens_alone[i].logprob, 0.0f);
+    const double divisor = c.is_scaled() ? c.params.temperature : 1.0;
+    num_scaled += c.is_scaled() ? 1 : 0;
+    EXPECT_NEAR(c.logprob, logprob(c.row, c.token, divisor), 4e-6);
+    std::vector<int32_t> ids(c.topk_ids.size());
+    std::vector<float> unused(ids.size());
+    topk_logprobs(row(c.row), lse_.f32() + 2 * c.row, ids, unused);
+    EXPECT_EQ(c.topk_ids, ids);
+    for (size_t k = 0; k < ids.size(); ++k)
+      EXPECT_NEAR(c.topk_logprobs[k], logprob(c.row, ids[k], divisor), 4e-6);
+    // Alone, to the bit.
+    std::vector<TokenChoice> alone = {choices()[i]};
+    choose(alone, lse_);
+    EXPECT_EQ(alone[0].token, c.token);
+    EXPECT_EQ(alone[0].logprob, c.logprob);
+    EXPECT_EQ(alone[0].topk_logprobs, c.topk_logprobs);
+  }
+  EXPECT_EQ(num_scaled, 2);
+}
+
+TEST_P(ChooseTokens, ARowWithoutNumbersFailsAlone) {
+  logits_.f32()[2 * kVocab + 17] = std::numeric_limits<float>::quiet_NaN();
+  ops::logsumexp(backend_, logits_, lse_);
+  std::vector<TokenChoice> got = choices();
+  choose(got, lse_);
+  for (const TokenChoice& c : got) {
+    EXPECT_EQ(c.error.empty(), c.row != 2) << c.error;
+    if (c.row == 2) {
+      EXPECT_NE(c.error.find("token 17"), std::string::npos) << c.error;
+    }
+  }
+  // A temperature so small that the divided logits are infinite.
+  std::vector<TokenChoice> tiny(2);
+  tiny[0].params.temperature = 1e-45f;
+  tiny[0].scaled_logprobs = true;
+  tiny[1].row = 1;
+  choose(tiny, lse_);
+  EXPECT_NE(tiny[0].error.find("divided by the temperature"), std::string::npos) << tiny[0].error;
+  EXPECT_EQ(tiny[1].error, "");
+}
+
+TEST_P(ChooseTokens, DrawsAndLargestOfARow) {
+  ops::logsumexp(backend_, logits_, lse_);
+  std::vector<int32_t> ids(9), want(9);
+  std::vector<float> logprobs(9), unused(9);
+  draw_tokens(backend_, logits_, lse_, 3, {.temperature = 0.8f, .seed = 4}, 11, ids, logprobs);
+  draw_tokens(row(3), 0.8f, 4, 11, want);
+  EXPECT_EQ(ids, want);
+  for (size_t i = 0; i < ids.size(); ++i)
+    EXPECT_EQ(logprobs[i], ops::logprob(row(3)[static_cast<size_t>(ids[i])], lse_.f32() + 2 * 3));
+  topk_logprobs(backend_, logits_, lse_, 3, ids, logprobs);
+  topk_logprobs(row(3), lse_.f32() + 2 * 3, want, unused);
+  EXPECT_EQ(ids, want);
+  EXPECT_EQ(logprobs, unused);
+}
+
+}  // namespace
+}  // namespace strata::sample
