@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/trace.h"
 
 namespace strata {
 namespace {
@@ -115,11 +116,14 @@ void FileAllocator::start_writing(const PageRange& range) {
   }
 }
 
-PageMover::PageMover() {
+PageMover::PageMover(const std::string& name) {
   // A warm step allocates nothing, however far behind this thread is.
   requests_.reserve(kUsualRequests);
   taken_.reserve(kUsualRequests);
-  thread_ = std::jthread([this] { run(); });
+  thread_ = std::jthread([this, name] {
+    name_thread(name);
+    run();
+  });
 }
 
 PageMover::~PageMover() {
@@ -162,6 +166,10 @@ void PageMover::run() {
 void PageMover::run(const Request& request) {
   const auto [data, bytes] = whole_pages(request.range);
   if (bytes == 0) return;
+  const std::string_view what = request.move == Move::kRead ? "read ahead"
+                                : request.files != nullptr  ? "write behind"
+                                                            : "let go";
+  const TraceSpan span(what, "bytes", static_cast<int64_t>(bytes));
   if (request.move == Move::kLetGo) {
     ::madvise(data, bytes, MADV_DONTNEED);
     // After that: what the page tables knew of changes is now the file's.

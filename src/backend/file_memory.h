@@ -49,7 +49,8 @@ class FileAllocator : public Allocator {
 // Requests are done in their order. Neither changes what the memory holds.
 class PageMover {
  public:
-  PageMover();
+  // `name` is its row's in a timeline.
+  explicit PageMover(const std::string& name);
   ~PageMover();
   PageMover(const PageMover&) = delete;
   PageMover& operator=(const PageMover&) = delete;

@@ -30,7 +30,7 @@ class OffloadRoom {
  private:
   FileAllocator files_;
   Scratch scratch_;
-  PageMover mover_;  // last: it moves what the others own
+  PageMover mover_{"activations' files"};  // last: it moves what the others own
 };
 
 }  // namespace strata

@@ -88,6 +88,22 @@ TEST_F(TraceOfATraining, HoldsPassesAndLayersAndChangesNothing) {
   EXPECT_GT(names_of_row(root, "worker 1")["work"], 10);
 }
 
+// What goes to files and comes back has a row of its own.
+TEST_F(TraceOfATraining, HasARowForWhatMovesActivations) {
+  TrainOptions o = options("offloaded");
+  o.trace = path("offloaded.json");
+  o.recompute = "minimal_offloaded";
+  o.offload = usable_offload_folder("");
+  ASSERT_EQ(run_train(o), 0);
+  const json::value root = json::parse(read_file(path("offloaded.json"), int64_t{1} << 28));
+  std::map<std::string, int> names = names_of_row(root, "activations' files");
+  const int num_layers = names_of_row(root, "main")["layer backward"] / 2;
+  // Not the last layer's, with which backward begins.
+  EXPECT_GE(num_layers, 2);
+  EXPECT_GE(names["write behind"], 2 * (num_layers - 1));
+  EXPECT_GE(names["read ahead"], 2 * (num_layers - 1));
+}
+
 TEST_F(TraceOfATraining, HasARowForEachRankOfAPipeline) {
   TrainOptions o = options("staged");
   o.trace = path("staged.json");

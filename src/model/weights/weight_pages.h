@@ -23,7 +23,7 @@ class WeightPages {
   std::vector<std::vector<PageRange>> pages_;
   int64_t layer_ = -1;  // at hand; -1: none yet
   int64_t written_ = 0;
-  PageMover mover_;
+  PageMover mover_{"weights' files"};
 };
 
 }  // namespace strata::model
