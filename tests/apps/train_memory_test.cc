@@ -165,7 +165,9 @@ TEST_F(TrainTest, DISABLED_TwentyStepsFromAFileThatIsThrownOutChangeNoBit) {
     }
     job.export_to(root_ + "/less");
   });
-  expect_same_files("one", "less", {"adapter_model.safetensors"});
+  // Without a run there are no metrics to compare.
+  EXPECT_TRUE(content(root_ + "/one/adapter_model.safetensors") ==
+              content(root_ + "/less/adapter_model.safetensors"));
 }
 
 }  // namespace
