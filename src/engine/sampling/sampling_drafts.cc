@@ -1,6 +1,7 @@
 // Drafts of a SamplingLoop: what of them counts, multi-token prediction behind the rows of a pass,
 // and what it takes for each row's next tokens but one.
-#include "base/check.h"
+#include <algorithm>
+
 #include "engine/sampling/sampling_loop.h"
 #include "engine/sampling/undo_log.h"
 #include "model/mtp.h"
@@ -12,8 +13,8 @@ namespace strata::engine {
 // Positions up to which the layer reads its own drafts where `end` is read and more is sampled.
 int64_t SamplingLoop::reach_of_drafts(const SampleRow& row, int64_t end) {
   const SampleGroup& group = group_of(row);
-  return std::min(end + engine_.options().draft_tokens - 1,
-                  group.prompt_size() + group.request->max_tokens);
+  const int64_t further = std::max<int64_t>(0, engine_.options().draft_tokens - 1);
+  return std::min(end + further, group.prompt_size() + group.request->max_tokens);
 }
 
 void SamplingLoop::keep_before_drafts(Backend& backend) {
@@ -87,7 +88,6 @@ void SamplingLoop::list_known_rows(const model::Pass& pass) {
   mtp_builder_.clear();
   mtp_rows_.clear();
   mtp_slices_.clear();
-  mtp_last_.clear();
   for (size_t s = 0; s < slices_.size(); ++s) {
     const Slice& slice = slices_[s];
     SampleRow& row = rows_.at(slice.id);
@@ -114,7 +114,6 @@ void SamplingLoop::list_known_rows(const model::Pass& pass) {
       mtp_rows_.push_back(static_cast<int32_t>(slice.begin + i));
     }
     mtp_slices_.push_back(s);
-    mtp_last_.push_back(static_cast<int32_t>(std::ssize(mtp_rows_) - 1));
     mtp_builder_.add(next_tokens_, sequence.first_position, sequence.adapter, sequence.kept);
   }
 }
@@ -122,23 +121,22 @@ void SamplingLoop::list_known_rows(const model::Pass& pass) {
 // Of the slices that were drafted last, those with so many drafts of which more are wanted.
 void SamplingLoop::list_drafted_rows(const model::Pass& pass, int64_t num_drafts) {
   const bool counts = pass.backend.is_counting();
-  const std::vector<size_t> before = std::move(mtp_slices_);
   mtp_builder_.clear();
   mtp_rows_.clear();
-  mtp_slices_.clear();
-  mtp_last_.clear();
-  for (size_t i = 0; i < before.size(); ++i) {
-    const Slice& slice = slices_[before[i]];
+  size_t num_slices = 0;  // that go on
+  for (size_t i = 0; i < mtp_slices_.size(); ++i) {
+    const size_t s = mtp_slices_[i];
+    const Slice& slice = slices_[s];
     const SampleRow& row = rows_.at(slice.id);
     const bool goes_on = std::ssize(row.drafts) == num_drafts && num_drafts < most_drafts(row);
     if (!slice.samples || !(goes_on || counts)) continue;
     const int32_t token = counts ? 0 : row.drafts.back();
-    const model::PassSequence& sequence = pass.sequences[before[i]];
-    mtp_last_.push_back(static_cast<int32_t>(mtp_rows_.size()));
+    const model::PassSequence& sequence = pass.sequences[s];
     mtp_rows_.push_back(static_cast<int32_t>(i));
-    mtp_slices_.push_back(before[i]);
+    mtp_slices_[num_slices++] = s;
     mtp_builder_.add({&token, 1}, row.position + num_drafts - 1, sequence.adapter, sequence.kept);
   }
+  mtp_slices_.resize(num_slices);
 }
 
 // The listed rows, of which `from` has the states. Leaves that of each slice's last row in
@@ -153,7 +151,12 @@ void SamplingLoop::run_drafts(model::Pass& pass, TensorView from, TensorView sta
   ops::gather(own.backend, from, mtp_rows_, state);
   model::mtp_forward(own, mtp_tape_, /*wants_backward=*/false, state, hidden);
   choose_drafts(own, hidden);
-  if (!states.empty()) ops::gather(own.backend, mtp_tape_.last, mtp_last_, states);
+  if (states.empty()) return;
+  mtp_rows_.clear();  // from here on of what the layer made
+  for (const model::PassSequence& sequence : own.sequences) {
+    mtp_rows_.push_back(static_cast<int32_t>(sequence.end - 1));
+  }
+  ops::gather(own.backend, mtp_tape_.last, mtp_rows_, states);
 }
 
 // By the row's own settings and the random numbers of the position, so that a draft is what is

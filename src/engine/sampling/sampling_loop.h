@@ -170,7 +170,6 @@ class SamplingLoop {
   std::vector<int32_t> mtp_rows_;  // of the pass
   std::vector<uint8_t> draft_selected_;
   std::vector<size_t> mtp_slices_;  // whose rows these are
-  std::vector<int32_t> mtp_last_;   // of each of these slices, the last among its rows
   std::vector<int32_t> next_tokens_;
   Drafts drafts_;
   PassPlan plan_;  // of the passes that look like the last one

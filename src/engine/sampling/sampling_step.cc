@@ -173,7 +173,7 @@ void SamplingLoop::add_slice(size_t id, int64_t count) {
     if (page != nullptr) pool.give_back(std::exchange(page, nullptr));
   }
   const bool samples = count >= unread(row);
-  const int64_t reach = samples ? std::max(end, reach_of_drafts(row, end)) : end;
+  const int64_t reach = samples ? reach_of_drafts(row, end) : end;
   while (static_cast<int64_t>(row.pages.size()) < pool.pages_for(reach))
     row.pages.push_back(pool.take());
   builder_.reach(reach);

@@ -129,8 +129,8 @@ std::vector<StateRing> key_rings(const Config& c, DType dtype) {
   return rings;
 }
 int64_t key_state_bytes(const Config& c, DType dtype) {
-  const int64_t index = c.index_heads > 0 ? compressor_bytes(c, c.index_dim) : 0;
-  return ring_bytes(c, dtype) + compressor_bytes(c, c.head_dim) + index;
+  const StateRing last = key_rings(c, dtype).back();
+  return last.offset + Arena::aligned(last.slots * last.row_bytes);
 }
 
 ops::TailRopeArgs rope_args(const Pass& pass, const BlockContext& context, TensorView x, bool norm,
