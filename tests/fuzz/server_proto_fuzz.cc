@@ -1,5 +1,7 @@
 // A binary body of forward_backward, and the stability records it may name: any bytes are a command
-// that keeps its invariants, or an Error.
+// that keeps its invariants, or an Error, and means what the protobuf library reads in them.
+#include <google/protobuf/stubs/logging.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -9,6 +11,7 @@
 #include "base/error.h"
 #include "server/protocol/stability_record.h"
 #include "tests/fuzz/pass_check.h"
+#include "tests/server/protocol/pass_message_check.h"
 
 namespace {
 
@@ -19,6 +22,8 @@ using strata::server::SampleRecord;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  google::protobuf::SetLogHandler(nullptr);  // it would tell of every string that is not UTF-8
+  require(strata::server::testing::agrees_with_protobuf(bytes));
   const SampleRecord record{.prompt = {1, 2, 3}, .tokens = {4, 5}, .logprobs = {-1.0f, -2.0f}};
   try {
     strata::server::ForwardBackwardBody body(bytes, strata::server::PassForm::kBinary);

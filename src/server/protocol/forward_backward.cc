@@ -1,8 +1,6 @@
 #include "server/protocol/forward_backward.h"
 
 #include <fmt/format.h>
-#include <google/protobuf/stubs/logging.h>
-#include <server/protocol/tinker.pb.h>
 
 #include <climits>
 #include <cmath>
@@ -18,19 +16,19 @@
 namespace strata::server {
 namespace {
 
-namespace pb = tinker_public;
-
 constexpr int64_t kMaxTargets = 1024;  // of a position
-constexpr size_t kPartBytes = 128;  // of a parsed message's parts, beside what they hold, at most
+constexpr size_t kPartBytes =
+    128;  // of a message's parts, beside the bytes that they borrow, at most
 
 [[noreturn]] void fail(const std::string& where, const std::string& what) {
   throw Error(ErrorCode::kInvalidArgument, where + ": " + what);
 }
 
-void append_chunk(const pb::Chunk& chunk, const std::string& where, std::vector<int32_t>& tokens) {
-  switch (chunk.chunk_case()) {
-    case pb::Chunk::kEncodedText: {
-      const std::string& bytes = chunk.encoded_text().tokens();
+void append_chunk(const ChunkMessage& chunk, const std::string& where,
+                  std::vector<int32_t>& tokens) {
+  switch (chunk.kind) {
+    case ChunkMessage::Kind::kText: {
+      const std::string_view bytes = chunk.tokens;
       if (bytes.size() % sizeof(int32_t) != 0) {
         fail(where, fmt::format("{} bytes of tokens are no multiple of 4", bytes.size()));
       }
@@ -39,20 +37,20 @@ void append_chunk(const pb::Chunk& chunk, const std::string& where, std::vector<
       if (!bytes.empty()) std::memcpy(tokens.data() + before, bytes.data(), bytes.size());
       return;
     }
-    case pb::Chunk::kImage:
+    case ChunkMessage::Kind::kImage:
       fail(where, "image chunks are not supported: the model reads text only");
-    case pb::Chunk::kDmel:
+    case ChunkMessage::Kind::kDmel:
       fail(where, "audio (dmel) chunks are not supported: the model reads text only");
-    case pb::Chunk::CHUNK_NOT_SET:
+    case ChunkMessage::Kind::kNone:
       fail(where, "the chunk has no kind");
   }
 }
 
-std::vector<int32_t> read_tokens(const pb::Datum& datum, int64_t max_tokens,
+std::vector<int32_t> read_tokens(const DatumMessage& datum, int64_t max_tokens,
                                  const std::string& where) {
   std::vector<int32_t> tokens;
-  for (int i = 0; i < datum.model_input_size(); ++i) {
-    append_chunk(datum.model_input(i), fmt::format("{}: model_input chunk {}", where, i), tokens);
+  for (size_t i = 0; i < datum.model_input.size(); ++i) {
+    append_chunk(datum.model_input[i], fmt::format("{}: model_input chunk {}", where, i), tokens);
   }
   if (static_cast<int64_t>(tokens.size()) > max_tokens) {
     fail(where, fmt::format("{} tokens exceed the model's context window of {}", tokens.size(),
@@ -64,20 +62,20 @@ std::vector<int32_t> read_tokens(const pb::Datum& datum, int64_t max_tokens,
 
 bool is_of_clients(api::LossInput input) { return !api::row_of(input).is_recorded; }
 
-void check_names(const pb::Datum& datum, const api::LossRow& loss, const std::string& where) {
+void check_names(const DatumMessage& datum, const api::LossRow& loss, const std::string& where) {
   std::set<std::string_view> names = {"target_tokens"};
   for (const api::LossInput input : loss.inputs) {
     if (!is_of_clients(input)) continue;
     const std::string_view name = api::row_of(input).name;
     names.insert(name);
-    if (!datum.loss_fn_inputs().contains(std::string(name))) {
+    if (!datum.inputs.contains(name)) {
       fail(where, fmt::format("loss_fn_inputs lacks '{}', which {} needs", name, loss.name));
     }
   }
-  if (!datum.loss_fn_inputs().contains("target_tokens")) {
+  if (!datum.inputs.contains("target_tokens")) {
     fail(where, "loss_fn_inputs lacks 'target_tokens'");
   }
-  for (const auto& [name, tensor] : datum.loss_fn_inputs()) {
+  for (const auto& [name, tensor] : datum.inputs) {
     if (!names.contains(name)) {
       fail(where, fmt::format("loss_fn_inputs has '{}', which {} does not read",
                               name.substr(0, 100), loss.name));
@@ -85,11 +83,11 @@ void check_names(const pb::Datum& datum, const api::LossRow& loss, const std::st
   }
 }
 
-std::vector<float> read_floats(const pb::Datum& datum, std::string_view name, int64_t columns,
+std::vector<float> read_floats(const DatumMessage& datum, std::string_view name, int64_t columns,
                                TensorLimits& limits, const std::string& where) {
   const std::string at = fmt::format("{}: {}", where, name);
   const int64_t rows = limits.rows;
-  FloatTensor tensor = read_float_tensor(datum.loss_fn_inputs().at(std::string(name)), at, limits);
+  FloatTensor tensor = read_float_tensor(datum.inputs.at(name), at, limits);
   limits.elements -= static_cast<int64_t>(tensor.values.size());
   if (tensor.num_rows != rows || tensor.num_columns != columns) {
     fail(at,
@@ -103,15 +101,15 @@ std::vector<float> read_floats(const pb::Datum& datum, std::string_view name, in
 }
 
 // Takes what it builds off limits.elements.
-api::Datum build_datum(const pb::Datum& message, const api::LossRow& loss, const std::string& where,
-                       PassLimits& limits, SampleRecords& records) {
+api::Datum build_datum(const DatumMessage& message, const api::LossRow& loss,
+                       const std::string& where, PassLimits& limits, SampleRecords& records) {
   api::Datum datum;
   datum.tokens = read_tokens(message, limits.tokens, where);
   const auto rows = static_cast<int64_t>(datum.tokens.size());
   check_names(message, loss, where);
   TensorLimits left = {.rows = rows, .columns = kMaxTargets, .elements = limits.elements};
-  IntTensor targets = read_int_tensor(message.loss_fn_inputs().at("target_tokens"),
-                                      where + ": target_tokens", left);
+  IntTensor targets =
+      read_int_tensor(message.inputs.at("target_tokens"), where + ": target_tokens", left);
   left.elements -= static_cast<int64_t>(targets.values.size());
   if (targets.num_rows != rows) {
     fail(where, fmt::format("target_tokens has {} rows, model_input has {} tokens",
@@ -133,18 +131,17 @@ api::Datum build_datum(const pb::Datum& message, const api::LossRow& loss, const
   return datum;
 }
 
-std::map<std::string, double> read_config(const pb::ForwardBackwardRequest& message) {
-  std::map<std::string, double> config;
-  if (message.loss_fn_config_v2().empty()) {
-    config.insert(message.loss_fn_config().begin(), message.loss_fn_config().end());
-    return config;
-  }
-  for (const auto& [name, value] : message.loss_fn_config_v2()) {
-    if (value.value_case() != pb::LossConfigValue::kNumber) {
+using Config = std::map<std::string_view, double>;
+
+Config read_config(const PassMessage& message) {
+  if (message.config_v2.empty()) return message.config;
+  Config config;
+  for (const auto& [name, value] : message.config_v2) {
+    if (!value) {
       fail("forward_backward",
            fmt::format("loss_fn_config: {} is not a number", name.substr(0, 100)));
     }
-    config[name] = value.number();
+    config[name] = *value;
   }
   return config;
 }
@@ -164,7 +161,7 @@ const api::LossRow& need_loss(std::string_view name) {
 }
 
 // With what its row says where nothing is given; all faults are told as the protocol has them.
-api::Loss make_loss(const api::LossRow& row, const std::map<std::string, double>& config) {
+api::Loss make_loss(const api::LossRow& row, const Config& config) {
   const std::string where = "forward_backward: loss_fn_config";
   api::Loss loss = api::default_loss(row.id);
   for (const auto& [name, value] : config) {
@@ -175,7 +172,7 @@ api::Loss make_loss(const api::LossRow& row, const std::map<std::string, double>
   }
   for (size_t i = 0; i < row.options.size(); ++i) {
     const api::LossOptionRow& option = row.options[i];
-    if (option.is_required && !config.contains(std::string(option.name))) {
+    if (option.is_required && !config.contains(option.name)) {
       fail(where, fmt::format("{} needs '{}' (for example {}); it has no default", row.name,
                               option.name, option.otherwise));
     }
@@ -222,63 +219,56 @@ std::string endpoint(PassForm form) {
 
 ForwardBackwardBody::ForwardBackwardBody(std::string_view bytes, PassForm form,
                                          const SharedLimit::Share* room)
-    : form_(form), message_(std::make_unique<pb::ForwardBackwardRequest>()) {
+    : form_(form) {
   if (room != nullptr && *room) parsed_.emplace(*room, endpoint(form));
   form == PassForm::kBinary ? read_binary(bytes) : read_json(bytes, room);
 }
-ForwardBackwardBody::~ForwardBackwardBody() = default;
 
 void ForwardBackwardBody::read_binary(std::string_view bytes) {
-  // It would tell stderr of every string that is not UTF-8, and a peer could fill the log.
-  [[maybe_unused]] static const auto silenced = google::protobuf::SetLogHandler(nullptr);
   PassScan scan = scan_pass(bytes);
   if (scan.fault) {
-    message_->set_model_id(scan.model_id.data(), scan.model_id.size());
-    seq_id_ = scan.seq_id;
+    message_.model_id = scan.model_id;
+    message_.seq_id = scan.seq_id;
     fault_ = std::move(scan.fault);
     return;
   }
-  if (parsed_) parsed_->hold(bytes.size() + static_cast<size_t>(scan.num_parts) * kPartBytes);
-  if (bytes.empty() || bytes.size() > INT_MAX ||
-      !message_->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+  if (parsed_) parsed_->hold(static_cast<size_t>(scan.num_parts) * kPartBytes);
+  if (bytes.empty() || bytes.size() > INT_MAX || !read_pass_message(bytes, message_)) {
     throw Error(ErrorCode::kInvalidArgument,
                 "forward_backward: the body is not a ForwardBackwardRequest message");
   }
-  seq_id_ = message_->seq_id();
 }
 
 void ForwardBackwardBody::read_json(std::string_view text, const SharedLimit::Share* room) {
   json_ = std::make_unique<JsonBody>(text, endpoint(form_), room);
   if (parsed_) parsed_->hold(text.size());  // what build() makes of it
   const Fields body = json_->root();
-  message_->set_model_id(body.string("model_id"));
-  message_->set_forward_only(form_ == PassForm::kJsonForward);
-  seq_id_ = body.integer("seq_id", INT64_MIN, INT64_MAX / 2);
+  message_.model_id = message_.keep(body.string("model_id"));
+  message_.forward_only = form_ == PassForm::kJsonForward;
+  message_.seq_id = body.integer("seq_id", INT64_MIN, INT64_MAX / 2);
 }
-
-const std::string& ForwardBackwardBody::model_id() const { return message_->model_id(); }
 
 api::ForwardBackward ForwardBackwardBody::build(const PassLimits& limits,
                                                 const FindRecord& find_record) {
   if (fault_) throw Error(ErrorCode::kInvalidArgument, *fault_);
   if (json_) {
-    read_json_pass(json_->root(), endpoint(form_) + "_input", *message_);
+    read_json_pass(json_->root(), endpoint(form_) + "_input", message_);
     json_.reset();  // several times the size of what it held
   }
-  const api::LossRow& loss = need_loss(message_->loss_fn());
+  const api::LossRow& loss = need_loss(message_.loss_fn);
   api::ForwardBackward command;
-  command.loss = make_loss(loss, read_config(*message_));
-  command.forward_only = message_->forward_only();
-  if (message_->data().empty()) fail("forward_backward", "the list of data is empty");
-  command.data.reserve(static_cast<size_t>(message_->data_size()));
+  command.loss = make_loss(loss, read_config(message_));
+  command.forward_only = message_.forward_only;
+  if (message_.data.empty()) fail("forward_backward", "the list of data is empty");
+  command.data.reserve(message_.data.size());
   PassLimits left = limits;
   SampleRecords records(find_record, limits.record_bytes);
-  for (int i = 0; i < message_->data_size(); ++i) {
-    command.data.push_back(
-        build_datum(message_->data(i), loss, fmt::format("datum {}", i), left, records));
+  for (size_t i = 0; i < message_.data.size(); ++i) {
+    const std::string where = fmt::format("datum {}", i);
+    command.data.push_back(build_datum(message_.data[i], loss, where, left, records));
     const auto tokens = static_cast<int64_t>(command.data.back().tokens.size());
     if (command.forward_only || tokens <= limits.trained) continue;
-    fail(fmt::format("datum {}", i),
+    fail(where,
          fmt::format(
              "has {} tokens, and the memory for a pass holds {} of one datum that is trained "
              "(max_trained_length of get_server_capabilities); split it, or start the "

@@ -13,10 +13,7 @@
 #include "api/command.h"
 #include "server/protocol/json_body.h"
 #include "server/protocol/parsed_room.h"
-
-namespace tinker_public {
-class ForwardBackwardRequest;
-}  // namespace tinker_public
+#include "server/protocol/pass_message.h"
 
 namespace strata::server {
 
@@ -46,17 +43,16 @@ enum class PassForm : uint8_t {
 
 class ForwardBackwardBody {
  public:
-  // Throws Error for bytes that are no such message, and for JSON without model_id and seq_id. What
-  // it takes when parsed is taken beside `room`, where that is not null: Busy when there is none
-  // now.
+  // Borrows the bytes until build(). Throws Error for bytes that are no such message, and for JSON
+  // without model_id and seq_id. What it takes when read is taken beside `room`, where that is not
+  // null: Busy when there is none now.
   ForwardBackwardBody(std::string_view bytes, PassForm form,
                       const SharedLimit::Share* room = nullptr);
-  ~ForwardBackwardBody();
   ForwardBackwardBody(const ForwardBackwardBody&) = delete;
   ForwardBackwardBody& operator=(const ForwardBackwardBody&) = delete;
 
-  [[nodiscard]] const std::string& model_id() const;
-  [[nodiscard]] int64_t seq_id() const { return seq_id_; }
+  [[nodiscard]] std::string_view model_id() const { return message_.model_id; }
+  [[nodiscard]] int64_t seq_id() const { return message_.seq_id; }
 
   // Throws Error naming the datum and the input at fault. To be called once.
   [[nodiscard]] api::ForwardBackward build(const PassLimits& limits, const FindRecord& find_record);
@@ -67,9 +63,8 @@ class ForwardBackwardBody {
 
   PassForm form_;
   std::optional<ParsedRoom> parsed_;  // of message_
-  int64_t seq_id_ = 0;
-  std::optional<std::string> fault_;  // of the data, seen before they were parsed
-  std::unique_ptr<tinker_public::ForwardBackwardRequest> message_;
+  std::optional<std::string> fault_;  // of the data, seen before they were read
+  PassMessage message_;
   std::unique_ptr<JsonBody> json_;  // until build() has moved it into message_
 };
 

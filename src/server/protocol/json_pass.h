@@ -8,16 +8,12 @@
 #include <string_view>
 
 #include "server/protocol/json_body.h"
-
-namespace tinker_public {
-class ForwardBackwardRequest;
-}  // namespace tinker_public
+#include "server/protocol/pass_message.h"
 
 namespace strata::server {
 
 // Adds the data, the loss and its options. `input` is the field that holds them. Throws Error for
 // wrong types and for numbers that do not fit; shapes, names and values are checked later.
-void read_json_pass(const Fields& body, std::string_view input,
-                    tinker_public::ForwardBackwardRequest& message);
+void read_json_pass(const Fields& body, std::string_view input, PassMessage& message);
 
 }  // namespace strata::server

@@ -1,5 +1,6 @@
-// A look over the bytes of a ForwardBackwardRequest before they are parsed: an empty message takes
-// two bytes on the wire and a hundred parsed, so their number is bounded first. Allocates nothing.
+// A look over the bytes of a ForwardBackwardRequest before they are read: an empty message takes
+// two bytes on the wire and a hundred when read, so their number is bounded first. Allocates
+// nothing.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -15,10 +16,9 @@ struct PassScan {
   std::string_view model_id;  // borrowed from the bytes
   int64_t seq_id = 0;
   int64_t num_parts = 0;
-  std::optional<std::string>
-      fault;  // what there is too much of; then the message must not be parsed
+  std::optional<std::string> fault;  // what there is too much of; then the message must not be read
 };
-// What is no such message is left to the parser.
+// What is no such message is left to who reads it (pass_message.h).
 PassScan scan_pass(std::string_view bytes);
 // Throws Error for more than kMaxData.
 void check_num_data(int64_t count);

@@ -1,7 +1,6 @@
 #include "server/protocol/provenance.h"
 
 #include <fmt/format.h>
-#include <server/protocol/tinker.pb.h>
 
 #include <algorithm>
 #include <utility>
@@ -11,8 +10,6 @@
 
 namespace strata::server {
 namespace {
-
-namespace pb = tinker_public;
 
 [[noreturn]] void fail(const std::string& where, const std::string& what) {
   throw Error(ErrorCode::kInvalidArgument, where + ": " + what);
@@ -29,29 +26,23 @@ struct Run {
   int64_t begin = 0, offset = 0, length = 0;
 };
 
-template <typename Span>
-Run run_of(const Span& span, bool is_sampled) {
-  return {.sequence_id = span.sequence_id(),
-          .is_sampled = is_sampled,
-          .offset = span.offset(),
-          .length = span.length()};
-}
-
-template <typename Spans>
-std::vector<Run> tile(const Spans& spans, int64_t size, const std::string& where) {
-  if (spans.size() > kSpansPerToken * size) {
+std::vector<Run> tile(const std::vector<SpanMessage>& spans, int64_t size,
+                      const std::string& where) {
+  if (std::ssize(spans) > kSpansPerToken * size) {
     fail(where, fmt::format("has {} spans for {} positions, the limit is {} a position",
                             spans.size(), size, kSpansPerToken));
   }
   std::vector<Run> runs;
   int64_t next = 0;
-  for (const pb::ProvenanceSpan& span : spans) {
-    if (span.span_case() == pb::ProvenanceSpan::SPAN_NOT_SET) {
+  for (const SpanMessage& span : spans) {
+    if (span.kind == SpanMessage::Kind::kNone) {
       fail(where, "a span is neither prompt_tokens nor sampled_tokens");
     }
-    Run run = span.has_sampled_tokens() ? run_of(span.sampled_tokens(), true)
-                                        : run_of(span.prompt_tokens(), false);
-    run.begin = next;
+    const Run run = {.sequence_id = span.sequence_id,
+                     .is_sampled = span.kind == SpanMessage::Kind::kSampled,
+                     .begin = next,
+                     .offset = span.offset,
+                     .length = span.length};
     if (run.length < 0 || run.offset < 0 || run.length > size - next) {
       fail(where, fmt::format("the spans do not tile {} positions: one has offset {} and length {}",
                               size, run.offset, run.length));
@@ -111,14 +102,14 @@ const SampleRecord& SampleRecords::need(std::string_view sequence, const std::st
   return records_.emplace(sequence, std::move(*record)).first->second;
 }
 
-void apply_records(const pb::Datum& message, SampleRecords& records, const std::string& where,
+void apply_records(const DatumMessage& message, SampleRecords& records, const std::string& where,
                    api::Datum& datum) {
-  if (message.model_input_spans().empty() || message.loss_fn_input_spans().empty()) {
+  if (message.model_input_spans.empty() || message.loss_input_spans.empty()) {
     fail(where, "stable_reinforce needs model_input_spans and loss_fn_input_spans");
   }
   const auto size = static_cast<int64_t>(datum.tokens.size());
-  const auto inputs = tile(message.model_input_spans(), size, where + ": model_input_spans");
-  const auto outputs = tile(message.loss_fn_input_spans(), size, where + ": loss_fn_input_spans");
+  const auto inputs = tile(message.model_input_spans, size, where + ": model_input_spans");
+  const auto outputs = tile(message.loss_input_spans, size, where + ": loss_fn_input_spans");
   std::vector<float>& mask = datum.inputs[api::LossInput::kRecordedMask];
   std::vector<float>& logprobs = datum.inputs[api::LossInput::kLogprobs];
   mask.assign(datum.tokens.size(), 0.0f);

@@ -10,10 +10,6 @@
 #include "api/command.h"
 #include "server/protocol/forward_backward.h"
 
-namespace tinker_public {
-class Datum;
-}  // namespace tinker_public
-
 namespace strata::server {
 
 // The records that one request names: each is looked up once. At most `max_bytes` are kept.
@@ -31,7 +27,7 @@ class SampleRecords {
 
 // Puts the recorded logprobs in place of the client's, and the mask of sampled positions. Throws
 // Error where the spans do not tile the datum or differ from the records.
-void apply_records(const tinker_public::Datum& message, SampleRecords& records,
-                   const std::string& where, api::Datum& datum);
+void apply_records(const DatumMessage& message, SampleRecords& records, const std::string& where,
+                   api::Datum& datum);
 
 }  // namespace strata::server

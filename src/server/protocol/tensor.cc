@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <bit>
 #include <climits>
-#include <cstring>
 #include <functional>
 
 #include "base/error.h"
@@ -21,16 +20,22 @@ static_assert(std::endian::native == std::endian::little);
 }
 
 template <typename T>
-std::vector<T> unpack(const std::string& bytes, const std::string& where, const char* what) {
+PackedValues<T> unpack(std::string_view bytes, const std::string& where, const char* what) {
   if (bytes.size() % sizeof(T) != 0) {
     fail(where, fmt::format("{} has {} bytes, no multiple of {}", what, bytes.size(), sizeof(T)));
   }
-  std::vector<T> out(bytes.size() / sizeof(T));
-  if (!out.empty()) std::memcpy(out.data(), bytes.data(), bytes.size());
+  return PackedValues<T>(bytes);
+}
+
+std::vector<int64_t> unpack_indices(std::string_view bytes, const std::string& where,
+                                    const char* what) {
+  const auto values = unpack<int64_t>(bytes, where, what);
+  std::vector<int64_t> out(values.size());
+  for (size_t i = 0; i < out.size(); ++i) out[i] = values[i];
   return out;
 }
 
-const char* dtype_name(tinker_public::DType dtype) {
+const char* dtype_name(int32_t dtype) {
   switch (dtype) {
     case tinker_public::DTYPE_FLOAT32:
       return "float32";
@@ -79,43 +84,42 @@ void check_distinct(const TensorLayout& layout, const std::string& where) {
   }
 }
 
-template <typename T, typename Out>
-Out spread(const TensorLayout& layout, const std::vector<T>& values) {
+TensorParts parts_of(const TensorMessage& tensor, const std::string& where) {
+  TensorParts parts;
+  parts.shape = tensor.shape;
+  if (tensor.form == TensorMessage::Form::kSparse) {
+    parts.is_sparse = true;
+    parts.crow = unpack_indices(tensor.crow, where, "crow_indices");
+    parts.col = unpack_indices(tensor.col, where, "col_indices");
+  }
+  return parts;
+}
+
+void want(const TensorMessage& tensor, tinker_public::DType dtype, const std::string& where) {
+  if (tensor.form == TensorMessage::Form::kNone) {
+    fail(where, "the tensor has neither dense nor sparse data");
+  }
+  if (tensor.dtype != dtype) {
+    fail(where, fmt::format("dtype is {}, wanted {}", dtype_name(tensor.dtype), dtype_name(dtype)));
+  }
+}
+
+// The dense form, each value from where it lies on the wire to where it is read.
+template <typename T, typename Out, typename Convert>
+Out read_dense(const TensorMessage& tensor, const std::string& where, const TensorLimits& limits,
+               const Convert& convert) {
+  const auto values = unpack<T>(tensor.values, where, "the data");
+  const TensorLayout layout =
+      tensor_layout(parts_of(tensor, where), static_cast<int64_t>(values.size()), where, limits);
   Out out;
   out.num_rows = layout.num_rows;
   out.num_columns = layout.num_columns;
   out.values.assign(static_cast<size_t>(layout.num_elements()), {});
   for (size_t i = 0; i < values.size(); ++i) {
     const size_t at = layout.positions.empty() ? i : static_cast<size_t>(layout.positions[i]);
-    out.values[at] = values[i];
+    out.values[at] = convert(values[i]);
   }
   return out;
-}
-
-TensorParts parts_of(const tinker_public::Tensor& tensor, const std::string& where) {
-  TensorParts parts;
-  parts.shape.assign(tensor.shape().begin(), tensor.shape().end());
-  if (tensor.has_sparse_csr()) {
-    parts.is_sparse = true;
-    parts.crow = unpack<int64_t>(tensor.sparse_csr().crow_indices(), where, "crow_indices");
-    parts.col = unpack<int64_t>(tensor.sparse_csr().col_indices(), where, "col_indices");
-  }
-  return parts;
-}
-
-const std::string& values_of(const tinker_public::Tensor& tensor) {
-  return tensor.has_sparse_csr() ? tensor.sparse_csr().values() : tensor.dense();
-}
-
-void want(const tinker_public::Tensor& tensor, tinker_public::DType dtype,
-          const std::string& where) {
-  if (tensor.encoding_case() == tinker_public::Tensor::ENCODING_NOT_SET) {
-    fail(where, "the tensor has neither dense nor sparse data");
-  }
-  if (tensor.dtype() != dtype) {
-    fail(where,
-         fmt::format("dtype is {}, wanted {}", dtype_name(tensor.dtype()), dtype_name(dtype)));
-  }
 }
 
 }  // namespace
@@ -165,29 +169,20 @@ TensorLayout tensor_layout(const TensorParts& parts, int64_t num_values, const s
   return layout;
 }
 
-IntTensor read_int_tensor(const tinker_public::Tensor& tensor, const std::string& where,
+IntTensor read_int_tensor(const TensorMessage& tensor, const std::string& where,
                           const TensorLimits& limits) {
   want(tensor, tinker_public::DTYPE_INT64, where);
-  const auto wide = unpack<int64_t>(values_of(tensor), where, "the data");
-  std::vector<int32_t> values;
-  values.reserve(wide.size());
-  for (const int64_t value : wide) {
+  return read_dense<int64_t, IntTensor>(tensor, where, limits, [&](int64_t value) {
     if (value < INT32_MIN || value > INT32_MAX)
       fail(where, fmt::format("value {} is no id", value));
-    values.push_back(static_cast<int32_t>(value));
-  }
-  const TensorLayout layout =
-      tensor_layout(parts_of(tensor, where), static_cast<int64_t>(values.size()), where, limits);
-  return spread<int32_t, IntTensor>(layout, values);
+    return static_cast<int32_t>(value);
+  });
 }
 
-FloatTensor read_float_tensor(const tinker_public::Tensor& tensor, const std::string& where,
+FloatTensor read_float_tensor(const TensorMessage& tensor, const std::string& where,
                               const TensorLimits& limits) {
   want(tensor, tinker_public::DTYPE_FLOAT32, where);
-  const auto values = unpack<float>(values_of(tensor), where, "the data");
-  const TensorLayout layout =
-      tensor_layout(parts_of(tensor, where), static_cast<int64_t>(values.size()), where, limits);
-  return spread<float, FloatTensor>(layout, values);
+  return read_dense<float, FloatTensor>(tensor, where, limits, [](float value) { return value; });
 }
 
 }  // namespace strata::server

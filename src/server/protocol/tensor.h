@@ -6,9 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace tinker_public {
-class Tensor;
-}  // namespace tinker_public
+#include "server/protocol/pass_message.h"
 
 namespace strata::server {
 
@@ -38,9 +36,9 @@ struct TensorLimits {
 };
 
 // `where` like "datum 3: target_tokens". Values of int64 tensors must fit 32 bits.
-IntTensor read_int_tensor(const tinker_public::Tensor& tensor, const std::string& where,
+IntTensor read_int_tensor(const TensorMessage& tensor, const std::string& where,
                           const TensorLimits& limits);
-FloatTensor read_float_tensor(const tinker_public::Tensor& tensor, const std::string& where,
+FloatTensor read_float_tensor(const TensorMessage& tensor, const std::string& where,
                               const TensorLimits& limits);
 
 // A dense or CSR tensor as plain parts.

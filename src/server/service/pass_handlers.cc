@@ -62,7 +62,7 @@ void Service::take_pass(Request&& request, const Respond& respond, PassForm form
       [pass] {
         pass->body = std::make_unique<ForwardBackwardBody>(pass->request.body, pass->form,
                                                            pass->request.body_share.get());
-        pass->model_id = pass->body->model_id();
+        pass->model_id = std::string(pass->body->model_id());
         pass->seq_id = pass->body->seq_id();
       },
       [this, pass] { build_pass(pass); });

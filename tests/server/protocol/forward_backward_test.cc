@@ -44,7 +44,8 @@ pb::Tensor empty_row(pb::DType dtype, int64_t columns) {
 
 api::ForwardBackward build(const pb::ForwardBackwardRequest& message,
                            const PassLimits& limits = kLimits) {
-  ForwardBackwardBody body(message.SerializeAsString(), PassForm::kBinary);
+  const std::string bytes = message.SerializeAsString();
+  ForwardBackwardBody body(bytes, PassForm::kBinary);
   return body.build(limits, [](const std::string&) { return std::nullopt; });
 }
 

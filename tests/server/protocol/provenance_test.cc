@@ -50,7 +50,8 @@ pb::ForwardBackwardRequest request() {
 struct ProvenanceTest : ::testing::Test {
   api::ForwardBackward build(const pb::ForwardBackwardRequest& message,
                              int64_t record_bytes = 1 << 20) {
-    ForwardBackwardBody body(message.SerializeAsString(), PassForm::kBinary);
+    const std::string bytes = message.SerializeAsString();
+    ForwardBackwardBody body(bytes, PassForm::kBinary);
     return body.build({.tokens = 100, .elements = 1000, .record_bytes = record_bytes},
                       [this](const std::string& sequence) -> std::optional<SampleRecord> {
                         asked.push_back(sequence);

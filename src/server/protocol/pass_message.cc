@@ -1,0 +1,166 @@
+#include "server/protocol/pass_message.h"
+
+#include <bit>
+#include <utility>
+
+#include "server/protocol/wire.h"
+#include "text/unicode/unicode.h"
+
+namespace strata::server {
+namespace {
+
+// Numbers of tinker.proto stand where they are read. Of a field that comes twice the last counts;
+// a message that comes twice is read into the same place, but not where it is another of a oneof.
+template <typename Read>
+bool each_field(std::string_view bytes, const Read& read) {
+  Wire wire(bytes);
+  for (WireField field; wire.next(field);) {
+    if (!read(field)) return false;
+  }
+  return wire.ended_well();
+}
+
+bool read_string(const WireField& field, std::string_view& out) {
+  out = field.bytes;
+  return text::is_valid_utf8(out);
+}
+
+bool read_chunk(std::string_view bytes, ChunkMessage& out) {
+  using Kind = ChunkMessage::Kind;
+  const auto become = [&](Kind kind) {
+    if (out.kind != kind) out = {.kind = kind};
+  };
+  return each_field(bytes, [&](const WireField& field) {
+    const auto skip = [](const WireField&) { return true; };
+    if (field.is_bytes(1)) {
+      become(Kind::kText);
+      return each_field(field.bytes, [&](const WireField& text) {
+        if (text.is_bytes(1)) out.tokens = text.bytes;
+        return true;
+      });
+    }
+    if (!field.is_bytes(2) && !field.is_bytes(3)) return true;
+    become(field.number == 2 ? Kind::kImage : Kind::kDmel);
+    return each_field(field.bytes, skip);
+  });
+}
+
+bool read_sparse(std::string_view bytes, TensorMessage& out) {
+  return each_field(bytes, [&](const WireField& field) {
+    if (field.is_bytes(1)) out.values = field.bytes;
+    if (field.is_bytes(2)) out.crow = field.bytes;
+    if (field.is_bytes(3)) out.col = field.bytes;
+    return true;
+  });
+}
+
+bool read_dims(std::string_view bytes, std::vector<int64_t>& out) {
+  Wire wire(bytes);
+  for (uint64_t dim = 0; wire.next(dim);) out.push_back(static_cast<int64_t>(dim));
+  return wire.ended_well();
+}
+
+bool read_tensor(std::string_view bytes, TensorMessage& out) {
+  using Form = TensorMessage::Form;
+  return each_field(bytes, [&](const WireField& field) {
+    if (field.is_bytes(1)) {
+      out.form = Form::kDense;
+      out.values = field.bytes;
+    } else if (field.is_bytes(2)) {
+      if (out.form != Form::kSparse) out.values = out.crow = out.col = {};
+      out.form = Form::kSparse;
+      return read_sparse(field.bytes, out);
+    } else if (field.is_varint(3)) {
+      out.dtype = static_cast<int32_t>(field.value);
+    } else if (field.is_varint(4)) {
+      out.shape.push_back(static_cast<int64_t>(field.value));
+    } else if (field.is_bytes(4)) {
+      return read_dims(field.bytes, out.shape);
+    }
+    return true;
+  });
+}
+
+bool read_span(std::string_view bytes, SpanMessage& out) {
+  using Kind = SpanMessage::Kind;
+  return each_field(bytes, [&](const WireField& field) {
+    if (!field.is_bytes(1) && !field.is_bytes(2)) return true;
+    const Kind kind = field.number == 1 ? Kind::kPrompt : Kind::kSampled;
+    if (out.kind != kind) out = {.kind = kind};
+    return each_field(field.bytes, [&](const WireField& part) {
+      if (part.is_bytes(1)) return read_string(part, out.sequence_id);
+      if (part.is_varint(2)) out.offset = static_cast<int64_t>(part.value);
+      if (part.is_varint(3)) out.length = static_cast<int64_t>(part.value);
+      return true;
+    });
+  });
+}
+
+// One entry of a map: its name, field 1, and read_value(field 2's field, value).
+template <typename Value, typename ReadValue>
+bool read_entry(std::string_view bytes, std::map<std::string_view, Value>& out,
+                const ReadValue& read_value) {
+  std::string_view name;
+  Value value = {};
+  const bool is_whole = each_field(bytes, [&](const WireField& field) {
+    if (field.is_bytes(1)) return read_string(field, name);
+    return field.number != 2 || read_value(field, value);
+  });
+  if (is_whole) out[name] = std::move(value);
+  return is_whole;
+}
+
+bool read_input(const WireField& field, TensorMessage& out) {
+  return field.type != WireType::kBytes || read_tensor(field.bytes, out);
+}
+
+bool read_double(const WireField& field, double& out) {
+  if (field.type == WireType::kFixed64) out = std::bit_cast<double>(field.value);
+  return true;
+}
+
+bool read_config_value(const WireField& field, std::optional<double>& out) {
+  if (field.type != WireType::kBytes) return true;
+  return each_field(field.bytes, [&](const WireField& value) {
+    if (value.is(1, WireType::kFixed64)) out = std::bit_cast<double>(value.value);
+    if (!value.is_bytes(2)) return true;
+    out.reset();
+    std::string_view text;
+    return read_string(value, text);
+  });
+}
+
+bool read_datum(std::string_view bytes, DatumMessage& out) {
+  return each_field(bytes, [&](const WireField& field) {
+    if (field.type != WireType::kBytes) return true;
+    switch (field.number) {
+      case 1:
+        return read_chunk(field.bytes, out.model_input.emplace_back());
+      case 2:
+        return read_entry(field.bytes, out.inputs, read_input);
+      case 3:
+        return read_span(field.bytes, out.model_input_spans.emplace_back());
+      case 4:
+        return read_span(field.bytes, out.loss_input_spans.emplace_back());
+      default:
+        return true;
+    }
+  });
+}
+
+}  // namespace
+
+bool read_pass_message(std::string_view bytes, PassMessage& out) {
+  return each_field(bytes, [&](const WireField& field) {
+    if (field.is_bytes(1)) return read_string(field, out.model_id);
+    if (field.is_varint(2)) out.seq_id = static_cast<int32_t>(field.value);
+    if (field.is_bytes(3)) return read_datum(field.bytes, out.data.emplace_back());
+    if (field.is_bytes(4)) return read_string(field, out.loss_fn);
+    if (field.is_bytes(5)) return read_entry(field.bytes, out.config, read_double);
+    if (field.is_varint(6)) out.forward_only = field.value != 0;
+    if (field.is_bytes(7)) return read_entry(field.bytes, out.config_v2, read_config_value);
+    return true;
+  });
+}
+
+}  // namespace strata::server

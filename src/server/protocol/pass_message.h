@@ -1,0 +1,78 @@
+// What a ForwardBackwardRequest says (tinker.proto), with views for all that may be long: the
+// arrays of a datum are copied once, into what a command holds. Which messages are read and what
+// they mean is as the protobuf library has it, which the tests ask; but it parses into copies.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace strata::server {
+
+// The values of an array's bytes, which are little-endian, without gaps, and begin anywhere.
+template <typename T>
+class PackedValues {
+ public:
+  // The bytes are a multiple of sizeof(T).
+  explicit PackedValues(std::string_view bytes) : bytes_(bytes) {}
+  [[nodiscard]] size_t size() const { return bytes_.size() / sizeof(T); }
+  [[nodiscard]] T operator[](size_t i) const {
+    T value;
+    bytes_.copy(reinterpret_cast<char*>(&value), sizeof(T), i * sizeof(T));
+    return value;
+  }
+
+ private:
+  std::string_view bytes_;
+};
+
+struct TensorMessage {
+  enum class Form : uint8_t { kNone, kDense, kSparse };
+  Form form = Form::kNone;
+  int32_t dtype = 0;           // tinker_public::DType
+  std::string_view values;     // of its dtype
+  std::string_view crow, col;  // int64; of a sparse one
+  std::vector<int64_t> shape;  // empty: flat
+};
+
+struct ChunkMessage {
+  enum class Kind : uint8_t { kNone, kText, kImage, kDmel };
+  Kind kind = Kind::kNone;
+  std::string_view tokens = {};  // int32; of a text
+};
+
+// [offset, offset + length) of a sequence's prompt or of its sampled tokens.
+struct SpanMessage {
+  enum class Kind : uint8_t { kNone, kPrompt, kSampled };
+  Kind kind = Kind::kNone;
+  std::string_view sequence_id = {};
+  int64_t offset = 0;
+  int64_t length = 0;
+};
+
+struct DatumMessage {
+  std::vector<ChunkMessage> model_input;
+  std::map<std::string_view, TensorMessage> inputs;  // of the loss
+  std::vector<SpanMessage> model_input_spans, loss_input_spans;
+};
+
+// Borrows the bytes that it was read from, but for what is in `own`.
+struct PassMessage {
+  std::string_view model_id, loss_fn;
+  int64_t seq_id = 0;
+  bool forward_only = false;
+  std::vector<DatumMessage> data;
+  std::map<std::string_view, double> config;
+  std::map<std::string_view, std::optional<double>> config_v2;  // without one: no number
+  std::deque<std::string> own;
+
+  std::string_view keep(std::string bytes) { return own.emplace_back(std::move(bytes)); }
+};
+
+// False for what is no such message. How many parts it has is bounded before (pass_scan.h).
+bool read_pass_message(std::string_view bytes, PassMessage& out);
+
+}  // namespace strata::server
