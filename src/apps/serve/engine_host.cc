@@ -241,4 +241,29 @@ EngineHost::Counts EngineHost::counts() const {
           .turn_seconds = began > 0 ? now_seconds() - began : 0.0};
 }
 
+server::Dispatch dispatch_to(scheduler::Scheduler& scheduler, const EngineHost& host) {
+  return {
+      .submit =
+          [&scheduler](api::Command command) {
+            return scheduler.submit(std::move(command), now_seconds());
+          },
+      .knows = [&scheduler](const api::ModelId& model,
+                            int64_t seq_id) { return scheduler.knows(model, seq_id); },
+      .consume = [&scheduler](const api::ModelId& model,
+                              int64_t seq_id) { scheduler.consume(model, seq_id, now_seconds()); },
+      .end_session =
+          [&scheduler](const api::SessionId& session, const std::string& reason) {
+            scheduler.end_session(session, reason, now_seconds());
+          },
+      .release = [&scheduler](
+                     api::BaseId base,
+                     const api::SnapshotId& snapshot) { scheduler.release(base, snapshot); },
+      .parameter_bytes =
+          [&host](api::BaseId base, const api::LoraConfig& lora) {
+            return host.parameter_bytes(base, lora);
+          },
+      .tick = [&scheduler](double now, double excused) { scheduler.tick(now, excused); },
+  };
+}
+
 }  // namespace strata::apps

@@ -14,6 +14,7 @@
 #include "apps/serve/plan.h"
 #include "engine/work_runner.h"
 #include "scheduler/scheduler.h"
+#include "server/service/dispatch.h"
 
 namespace strata::apps {
 
@@ -94,5 +95,8 @@ class EngineHost {
                        snapshot_bytes_ = 0, kv_bytes_ = 0, drafts_read_ = 0, drafts_accepted_ = 0;
   std::jthread thread_;
 };
+
+// What the server calls for a command, a session's end or a sampler's: the scheduler. Borrows both.
+server::Dispatch dispatch_to(scheduler::Scheduler& scheduler, const EngineHost& host);
 
 }  // namespace strata::apps

@@ -26,31 +26,6 @@ constexpr int kDropped = 3;           // the exit status when accepted work was 
 constexpr double kStep = 0.02;        // seconds between looks at a shutdown's progress
 constexpr int kOwnMapping = 1 << 20;  // bytes: what is larger goes back to the system when freed
 
-server::Dispatch dispatch_to(scheduler::Scheduler& scheduler, const EngineHost& host) {
-  return {
-      .submit =
-          [&scheduler](api::Command command) {
-            return scheduler.submit(std::move(command), now_seconds());
-          },
-      .knows = [&scheduler](const api::ModelId& model,
-                            int64_t seq_id) { return scheduler.knows(model, seq_id); },
-      .consume = [&scheduler](const api::ModelId& model,
-                              int64_t seq_id) { scheduler.consume(model, seq_id, now_seconds()); },
-      .end_session =
-          [&scheduler](const api::SessionId& session, const std::string& reason) {
-            scheduler.end_session(session, reason, now_seconds());
-          },
-      .release = [&scheduler](
-                     api::BaseId base,
-                     const api::SnapshotId& snapshot) { scheduler.release(base, snapshot); },
-      .parameter_bytes =
-          [&host](api::BaseId base, const api::LoraConfig& lora) {
-            return host.parameter_bytes(base, lora);
-          },
-      .tick = [&scheduler](double now, double excused) { scheduler.tick(now, excused); },
-  };
-}
-
 server::EngineStats stats_of(const EngineHost& host, const scheduler::Scheduler& scheduler) {
   const EngineHost::Counts counts = host.counts();
   const scheduler::SchedulerStats queues = scheduler.stats();
