@@ -17,6 +17,7 @@
 #include "apps/train/staged_plan.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "base/process_memory.h"
 #include "model/adapter/specs.h"
 #include "report/format.h"
 #include "report/svg_curve.h"
@@ -314,7 +315,7 @@ int plan_serving(const PlanOptions& options) {
   const int64_t drafts = draft_tokens(options.speculate, options.draft_tokens);
   if (drafts > 0) setup.mtp = model::UseMtp::kAlways;
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(setup, drafts);
-  const int64_t memory = options.memory.empty() ? server::physical_memory() / 5 * 4
+  const int64_t memory = options.memory.empty() ? usable_memory() / 5 * 4
                                                 : server::parse_size("memory", options.memory);
   engine::Engine* const engines[] = {engine.get()};
   server::ServeOptions requests;

@@ -1,9 +1,27 @@
 #include "base/process_memory.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdio>
+#include <fstream>
 #include <memory>
+#include <string_view>
 
 namespace strata {
+namespace {
+
+// The least of the limits from the group up to the root; "max" is none, and no number.
+int64_t least_limit(const std::string& tree, std::string group, const char* name, int64_t limit) {
+  while (true) {
+    int64_t bytes = 0;
+    if (std::ifstream(tree + group + "/" + name) >> bytes) limit = std::min(limit, bytes);
+    if (group.empty()) return limit;
+    group.resize(group.rfind('/'));
+  }
+}
+
+}  // namespace
 
 ProcessMemory process_memory() {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
@@ -17,6 +35,26 @@ ProcessMemory process_memory() {
     if (std::sscanf(line, "RssFile: %lld", &kib) == 1) memory.files = kib * 1024;
   }
   return memory;
+}
+
+// https://docs.kernel.org/admin-guide/cgroup-v2.html and -v1/memory.html: a line is
+// "hierarchy:controllers:group".
+int64_t usable_memory(const std::string& root) {
+  int64_t limit = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
+  std::ifstream groups(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos || line.compare(second + 1, 1, "/") != 0) continue;
+    const std::string_view controllers =
+        std::string_view(line).substr(first + 1, second - first - 1);
+    const std::string group = line.substr(second + 1) == "/" ? "" : line.substr(second + 1);
+    if (controllers.empty()) {
+      limit = least_limit(root + "/sys/fs/cgroup", group, "memory.max", limit);
+    } else if (controllers == "memory") {
+      limit = least_limit(root + "/sys/fs/cgroup/memory", group, "memory.limit_in_bytes", limit);
+    }
+  }
+  return limit;
 }
 
 }  // namespace strata

@@ -1,6 +1,7 @@
-// What this process has in memory now, as the kernel counts it. Any thread.
+// What this process has in memory now, as the kernel counts it, and what it may have. Any thread.
 #pragma once
 #include <cstdint>
+#include <string>
 
 namespace strata {
 
@@ -10,5 +11,9 @@ struct ProcessMemory {
 };
 
 ProcessMemory process_memory();
+
+// The machine's, or what the control groups that the process is in leave of it (a container's
+// limit, a service's MemoryMax). With other folders in place of / for tests.
+int64_t usable_memory(const std::string& root = "");  // bytes
 
 }  // namespace strata

@@ -1,6 +1,5 @@
 // How the text of an option becomes a value: sizes, durations, addresses.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <array>
 #include <charconv>
@@ -61,10 +60,6 @@ constexpr std::array<std::pair<std::string_view, double>, 6> kDurations = {
     {{"", 1}, {"ms", 1e-3}, {"s", 1}, {"m", 60}, {"h", 3600}, {"d", 86400}}};
 
 }  // namespace
-
-int64_t physical_memory() {
-  return static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
-}
 
 int64_t parse_size(const std::string& name, const std::string& text, int64_t whole) {
   const char* wanted =

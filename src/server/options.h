@@ -129,6 +129,4 @@ double parse_duration(const std::string& name, const std::string& text);
 // "127.0.0.1:8000", "[::1]:8000" or "unix:/run/strata.sock".
 HostPort parse_host_port(const std::string& name, const std::string& text);
 
-int64_t physical_memory();  // bytes
-
 }  // namespace strata::server

@@ -15,6 +15,7 @@
 #include "apps/serve/engine_host.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/process_memory.h"
 #include "report/trace_file.h"
 #include "server/budget.h"
 #include "server/tinker_server.h"
@@ -137,7 +138,7 @@ int run_serve(const server::ServeOptions& given) {
   server::raise_file_limit(given);
   server::ServeOptions options = given;
   const server::BaseNames names(options.models, options.aliases, options.tokenizers);
-  const int64_t memory = options.memory > 0 ? options.memory : server::physical_memory() / 5 * 4;
+  const int64_t memory = options.memory > 0 ? options.memory : usable_memory() / 5 * 4;
   server::share_memory(options, memory);
   const server::Budget budget(options);
   std::optional<LeaveWhileLoading> loading(std::in_place, signals);
