@@ -4,12 +4,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdint>
 
 #include "apps/config_source.h"
 #include "base/env.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/process_memory.h"
 #include "engine/plan/recompute_plan.h"
+#include "server/options.h"
 
 namespace strata::apps {
 
@@ -125,6 +128,16 @@ std::string usable_offload_folder(const std::string& named) {
   if (!named.empty()) return FileAllocator(named).folder();
   const std::string temporary = env_temporary_folder();
   return FileAllocator::fault(temporary).empty() ? temporary : "";
+}
+
+int64_t file_room(const std::string& named, const std::string& memory) {
+  // Who has changed more of files than a fifth of the memory waits until it is written
+  // (vm.dirty_ratio of https://docs.kernel.org/admin-guide/sysctl/vm.html).
+  constexpr int64_t kChangedShare = 5;
+  if (!named.empty()) return INT64_MAX;
+  if (usable_offload_folder(named).empty()) return 0;
+  const int64_t taken = memory.empty() ? 0 : server::parse_size("memory", memory);
+  return std::max<int64_t>(0, usable_memory() - taken) / kChangedShare;
 }
 
 std::vector<std::string> split_commas(const std::string& list) {

@@ -22,9 +22,8 @@ constexpr const char* kOffloadHelp =
 
 constexpr const char* kMemoryOffloadHelp =
     "folder on a disk for what --memory does not hold (activations wherever that costs less; "
-    "frozen "
-    "weights where nothing else fits) and --recompute offloads [TMPDIR, else /tmp, which --memory "
-    "uses where nothing else fits]";
+    "frozen weights where nothing else fits) and --recompute offloads [TMPDIR, else /tmp; there "
+    "activations take up to a fifth of the memory beside --memory, more where nothing else fits]";
 
 // Rows that several commands have.
 OptionRow& model_row(OptionTable& t, std::string& field) {

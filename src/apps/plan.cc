@@ -9,6 +9,7 @@
 #include <limits>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "apps/options.h"
 #include "apps/serve/engine_host.h"
@@ -75,7 +76,7 @@ RunShape shape_of(const PlanOptions& options, const engine::Engine& engine) {
       .lengths = std::vector<int64_t>(static_cast<size_t>(tokens.sequences), tokens.length),
       .longest = tokens.length,
       .step_tokens = tokens.sequences * tokens.length,
-      .offloads = !options.offload.empty()};
+      .file_room = file_room(options.offload, options.memory)};
   add_passes(shape, shape.lengths, /*trained=*/true, options.micro_tokens);
   if (!shape.pass.train_base) {
     shape.pass.modules = model::adapter_specs(
@@ -144,12 +145,15 @@ std::vector<FrontPoint> front_of(engine::Engine& engine, const RunShape& shape,
   for (const int64_t limit : pass_limits(shape, micro_tokens)) {
     engine::PlanShape pass = shape.pass;
     pass.pass_tokens = pass_tokens(shape, limit);
-    engine::RecomputePlanner planner(engine, pass, shape.offloads);
-    for (int i = 0; i <= kBudgets; ++i) {
-      const int64_t bytes = planner.least() + (planner.most() - planner.least()) / kBudgets * i;
-      points.push_back(point_of(
-          plan_train(engine, shape, limit, planner.plan(i < kBudgets ? bytes : planner.most())),
-          limits));
+    for (const bool offloads : {false, true}) {
+      if (offloads && shape.file_room == 0) continue;
+      engine::RecomputePlanner planner(engine, pass, offloads);
+      for (int i = 0; i <= kBudgets; ++i) {
+        const int64_t bytes = planner.least() + (planner.most() - planner.least()) / kBudgets * i;
+        engine::RecomputePlan plan = planner.plan(i < kBudgets ? bytes : planner.most());
+        if (plan.file_bytes > shape.file_room) continue;
+        points.push_back(point_of(plan_train(engine, shape, limit, std::move(plan)), limits));
+      }
     }
   }
   std::sort(points.begin(), points.end(), [](const FrontPoint& a, const FrontPoint& b) {

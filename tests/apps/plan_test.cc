@@ -18,44 +18,13 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "model/adapter/specs.h"
+#include "tests/apps/plan_run.h"
 
 namespace strata::apps {
 namespace {
 
 constexpr const char* kModels[] = {"qwen3",        "gemma3",    "qwen2",       "deepseek_mla",
                                    "deepseek_moe", "qwen3_moe", "qwen3_5_moe", "deepseek_v4"};
-
-std::string path_of(const std::string& model) {
-  return std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + model + "/model";
-}
-
-PlanOptions options_of_plan(const std::string& model) {
-  PlanOptions options;
-  options.model = path_of(model);
-  options.dtype = "bf16";
-  options.threads = 2;
-  options.tokens = "3x40";
-  options.rank = 4;
-  options.json = true;
-  return options;
-}
-
-boost::json::object plan(const PlanOptions& options) {
-  testing::internal::CaptureStdout();
-  const int code = run_plan(options);
-  const std::string text = testing::internal::GetCapturedStdout();
-  EXPECT_EQ(code, 0);
-  return boost::json::parse(text).as_object();
-}
-
-std::string fault(const PlanOptions& options) {
-  try {
-    run_plan(options);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 // An engine with its weights and an adapter or optimizer, and the shape of the options' step.
 struct Loaded {
@@ -151,66 +120,6 @@ TEST(Plan, HasTheLossOfIndexersWhereItIsAskedFor) {
   PlanOptions options = options_of_plan("qwen3");
   options.with_indexer_loss = true;
   EXPECT_NE(fault(options).find("no layer of"), std::string::npos);
-}
-
-TEST(Plan, StaysWithinTheMemory) {
-  bool any_list = false;
-  for (const char* model : {"qwen3", "deepseek_v4"}) {
-    PlanOptions options = options_of_plan(model);
-    const int64_t most = plan(options).at("planned_bytes").as_int64();
-    options.recompute = "full";
-    const int64_t least = plan(options).at("planned_bytes").as_int64();
-    ASSERT_LT(least, most);
-    options.recompute = "none";
-    double last = 1e300;
-    for (int64_t bytes = least; bytes < most; bytes += (most - least + 7) / 8) {
-      options.memory = std::to_string(bytes);
-      const boost::json::object line = plan(options);
-      EXPECT_LE(line.at("planned_bytes").as_int64(), bytes) << model;
-      const double flops = line.at("flops_per_step").as_double();
-      EXPECT_LE(flops, last) << model << ": more memory, more work";
-      last = flops;
-      const auto layers = static_cast<size_t>(
-          make_planning_engine({.model = options.model})->config().num_layers());
-      for (const auto& [tag, decision] : line.at("decisions").as_object()) {
-        if (!decision.is_array()) continue;
-        any_list = true;
-        EXPECT_EQ(decision.as_array().size(), layers) << tag;
-      }
-    }
-    options.memory = "1MiB";
-    EXPECT_NE(fault(options).find("--memory 1MiB: adapters and optimizer take"), std::string::npos);
-  }
-  EXPECT_TRUE(any_list) << "no budget keeps a tag in some layers alone";
-}
-
-// Tokens of a pass are chosen too: as many as are asked for where they fit, fewer where only these
-// do; and files are a place where a folder is named, or where nothing else fits.
-TEST(Plan, ChoosesTheLengthOfPassesAndFiles) {
-  PlanOptions options = options_of_plan("qwen3");
-  options.tokens = "8x256";
-  const boost::json::object whole = plan(options);
-  EXPECT_EQ(whole.at("microbatch_tokens").as_int64(), 2048);
-  const auto with = [&](int64_t bytes) {
-    options.memory = std::to_string(bytes);
-    return plan(options);
-  };
-  const int64_t most = whole.at("planned_bytes").as_int64();
-  EXPECT_EQ(with(most).at("microbatch_tokens").as_int64(), 2048);
-  EXPECT_EQ(with(most).at("file_bytes").as_int64(), 0);
-  options.memory.clear();
-  options.micro_tokens = 256;
-  options.recompute = "full";
-  const int64_t least = plan(options).at("planned_bytes").as_int64();
-  options.micro_tokens = 2048;
-  options.recompute = "none";
-  const boost::json::object short_passes = with(least);
-  EXPECT_EQ(short_passes.at("microbatch_tokens").as_int64(), 256);
-  EXPECT_EQ(short_passes.at("passes_per_step").as_double(), 8.0);
-  EXPECT_EQ(short_passes.at("file_bytes").as_int64(), 0);
-  const boost::json::object in_files = with(least - 1);
-  EXPECT_GT(in_files.at("file_bytes").as_int64(), 0);
-  EXPECT_LT(in_files.at("planned_bytes").as_int64(), least);
 }
 
 // Counted by rows of a fresh adapter, and by its modules.

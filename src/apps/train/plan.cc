@@ -141,7 +141,7 @@ RunShape train_shape(const TrainOptions& options, const model::ModelConfig& conf
                     .lengths = lengths,
                     .longest = std::max(longest_of(lengths), longest_of(held_out)),
                     .step_tokens = std::min(options.batch_tokens, train.num_tokens),
-                    .offloads = !options.offload.empty()};
+                    .file_room = file_room(options.offload, options.memory)};
   add_passes_of_run(shape, options, lengths, held_out);
   shape.pass.data_bytes = bytes_of(train) + bytes_of(eval);
   if (is_lora) {
@@ -281,14 +281,12 @@ Fit find_fit(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens
   return fit;
 }
 
-// Where nobody named a folder, activations go to files only if nothing else fits.
 Fit find_fit(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
              const std::string& memory) {
-  if (!shape.offloads) {
-    Fit fit = find_fit(engine, shape, micro_tokens, memory, false);
-    if (fit.best) return fit;
-  }
-  return find_fit(engine, shape, micro_tokens, memory, true);
+  Fit in_files = find_fit(engine, shape, micro_tokens, memory, true);
+  if (in_files.best && in_files.best->file_bytes <= shape.file_room) return in_files;
+  Fit in_memory = find_fit(engine, shape, micro_tokens, memory, false);
+  return in_memory.best ? in_memory : in_files;
 }
 
 }  // namespace
@@ -296,7 +294,8 @@ Fit find_fit(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens
 bool needs_files(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
                  const std::string& memory) {
   if (shape.pass.train_base) return false;
-  if (find_fit(engine, shape, micro_tokens, memory, shape.offloads).best) return false;
+  const bool any_room = shape.file_room == INT64_MAX;
+  if (find_fit(engine, shape, micro_tokens, memory, any_room).best) return false;
   // Files it must be: for the activations of passes, or for the weights.
   const Fit activations = find_fit(engine, shape, micro_tokens, memory, true);
   if (!activations.best) return true;

@@ -30,7 +30,9 @@ struct RunShape {
   int64_t step_tokens = 0;            // of an optimizer step
   // By limit, where the batches are known; else passes may be as long as their limit.
   std::vector<LongestPass> longest_passes = {};
-  bool offloads = false;  // activations may lie in files wherever that costs less
+  // Bytes of activations that may lie in files wherever that costs less (engine_setup.h); where
+  // nothing else fits, any number.
+  int64_t file_room = 0;
 };
 
 // What one byte of weights costs beside one floating-point operation: every pass reads them three

@@ -1,0 +1,154 @@
+// strata plan --memory: what it chooses stays within so much, and is in files where that costs less
+// and there is room for them.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "apps/engine_setup.h"
+#include "apps/train/plan.h"
+#include "base/process_memory.h"
+#include "model/adapter/specs.h"
+#include "tests/apps/plan_run.h"
+
+namespace strata::apps {
+namespace {
+
+// While it lives no folder is there for files without names.
+class NoTemporaryFolder {
+ public:
+  NoTemporaryFolder() { ::setenv("TMPDIR", "/no/such/folder", 1); }
+  ~NoTemporaryFolder() {
+    was_.empty() ? ::unsetenv("TMPDIR") : ::setenv("TMPDIR", was_.c_str(), 1);
+  }
+  NoTemporaryFolder(const NoTemporaryFolder&) = delete;
+  NoTemporaryFolder& operator=(const NoTemporaryFolder&) = delete;
+
+ private:
+  const std::string was_ = std::getenv("TMPDIR") == nullptr ? "" : std::getenv("TMPDIR");
+};
+
+TEST(PlanMemory, StaysWithinTheMemory) {
+  const NoTemporaryFolder in_memory;
+  bool any_list = false;
+  for (const char* model : {"qwen3", "deepseek_v4"}) {
+    PlanOptions options = options_of_plan(model);
+    const int64_t most = plan(options).at("planned_bytes").as_int64();
+    options.recompute = "full";
+    const int64_t least = plan(options).at("planned_bytes").as_int64();
+    ASSERT_LT(least, most);
+    options.recompute = "none";
+    double last = 1e300;
+    for (int64_t bytes = least; bytes < most; bytes += (most - least + 7) / 8) {
+      options.memory = std::to_string(bytes);
+      const boost::json::object line = plan(options);
+      EXPECT_LE(line.at("planned_bytes").as_int64(), bytes) << model;
+      const double flops = line.at("flops_per_step").as_double();
+      EXPECT_LE(flops, last) << model << ": more memory, more work";
+      last = flops;
+      const auto layers = static_cast<size_t>(
+          make_planning_engine({.model = options.model})->config().num_layers());
+      for (const auto& [tag, decision] : line.at("decisions").as_object()) {
+        if (!decision.is_array()) continue;
+        any_list = true;
+        EXPECT_EQ(decision.as_array().size(), layers) << tag;
+      }
+    }
+    options.memory = "1MiB";
+    EXPECT_NE(fault(options).find("--memory 1MiB: adapters and optimizer take"), std::string::npos);
+  }
+  EXPECT_TRUE(any_list) << "no budget keeps a tag in some layers alone";
+}
+
+// Tokens of a pass are chosen too: as many as are asked for where they fit, fewer where only these
+// do; and without a folder for them files are used where nothing else fits.
+TEST(PlanMemory, ChoosesTheLengthOfPassesAndFiles) {
+  const NoTemporaryFolder in_memory;
+  PlanOptions options = options_of_plan("qwen3");
+  options.tokens = "8x256";
+  const boost::json::object whole = plan(options);
+  EXPECT_EQ(whole.at("microbatch_tokens").as_int64(), 2048);
+  const auto with = [&](int64_t bytes) {
+    options.memory = std::to_string(bytes);
+    return plan(options);
+  };
+  const int64_t most = whole.at("planned_bytes").as_int64();
+  EXPECT_EQ(with(most).at("microbatch_tokens").as_int64(), 2048);
+  EXPECT_EQ(with(most).at("file_bytes").as_int64(), 0);
+  options.memory.clear();
+  options.micro_tokens = 256;
+  options.recompute = "full";
+  const int64_t least = plan(options).at("planned_bytes").as_int64();
+  options.micro_tokens = 2048;
+  options.recompute = "none";
+  const boost::json::object short_passes = with(least);
+  EXPECT_EQ(short_passes.at("microbatch_tokens").as_int64(), 256);
+  EXPECT_EQ(short_passes.at("passes_per_step").as_double(), 8.0);
+  EXPECT_EQ(short_passes.at("file_bytes").as_int64(), 0);
+  const boost::json::object in_files = with(least - 1);
+  EXPECT_GT(in_files.at("file_bytes").as_int64(), 0);
+  EXPECT_LT(in_files.at("planned_bytes").as_int64(), least);
+}
+
+// Files in the folder of temporary files are used as those in a folder that is named, as far as the
+// system has room for them.
+TEST(PlanMemory, UsesFilesThatNobodyNamedWhereTheyCostLess) {
+  if (usable_offload_folder("").empty()) GTEST_SKIP() << "TMPDIR is held in memory";
+  PlanOptions options = options_of_plan("deepseek_v4");
+  const int64_t most = plan(options).at("planned_bytes").as_int64();
+  options.recompute = "full";
+  const int64_t least = plan(options).at("planned_bytes").as_int64();
+  options.recompute = "none";
+  int64_t most_in_files = 0;
+  for (int64_t bytes = least; bytes < most; bytes += (most - least) / 6) {
+    options.memory = std::to_string(bytes);
+    options.offload.clear();
+    const boost::json::object unnamed = plan(options);
+    options.offload = offload_folder("");
+    const boost::json::object named = plan(options);
+    for (const char* key : {"planned_bytes", "file_bytes", "decisions", "flops_per_step"})
+      EXPECT_EQ(unnamed.at(key), named.at(key)) << key << ' ' << bytes;
+    most_in_files = std::max(most_in_files, named.at("file_bytes").as_int64());
+  }
+  EXPECT_GT(most_in_files, 0);
+}
+
+TEST(PlanMemory, LeavesFilesThatNobodyNamedAFifthOfTheMemoryBesideTheBudget) {
+  EXPECT_EQ(file_room("/tmp", "1GiB"), INT64_MAX);
+  if (!usable_offload_folder("").empty()) {
+    const int64_t usable = usable_memory();
+    EXPECT_EQ(file_room("", ""), usable / 5);
+    EXPECT_EQ(file_room("", "100MiB"), (usable - (100 << 20)) / 5);
+    EXPECT_EQ(file_room("", std::to_string(usable + 1)), 0);
+  }
+  const NoTemporaryFolder in_memory;
+  EXPECT_EQ(file_room("", ""), 0);
+}
+
+// What the system has no room for is planned in memory where it fits there.
+TEST(PlanMemory, KeepsToTheRoomForFiles) {
+  const auto engine = make_planning_engine({.model = path_of("deepseek_v4")});
+  RunShape shape = {.lengths = {256}, .longest = 256, .step_tokens = 256, .file_room = INT64_MAX};
+  shape.pass.backward = true;
+  shape.pass.modules = model::adapter_specs(engine->config(), {"all-linear"}, 8, 8.0);
+  const auto bytes_of = [&](const model::Recompute& recompute) {
+    return plan_train(*engine, shape, 256, recompute).memory.total();
+  };
+  const int64_t most = bytes_of(model::Recompute::kNone);
+  const int64_t least = bytes_of(model::Recompute::kFull);
+  int64_t compared = 0;
+  for (int64_t bytes = least; bytes < most; bytes += (most - least) / 6) {
+    const std::string memory = std::to_string(bytes);
+    shape.file_room = INT64_MAX;
+    const int64_t in_files = fit_train(*engine, shape, 256, memory).recompute.file_bytes;
+    if (in_files == 0) continue;
+    ++compared;
+    shape.file_room = in_files;
+    EXPECT_EQ(fit_train(*engine, shape, 256, memory).recompute.file_bytes, in_files);
+    --shape.file_room;
+    EXPECT_EQ(fit_train(*engine, shape, 256, memory).recompute.file_bytes, 0);
+  }
+  EXPECT_GT(compared, 0);
+}
+
+}  // namespace
+}  // namespace strata::apps
