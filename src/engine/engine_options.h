@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "model/recompute.h"
+#include "model/pass/recompute.h"
 
 namespace strata::engine {
 

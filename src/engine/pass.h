@@ -8,7 +8,7 @@
 #include "engine/mtp_pass.h"
 #include "engine/pass_builder.h"
 #include "model/decoder.h"
-#include "model/deferred_products.h"
+#include "model/pass/deferred_products.h"
 #include "train/loss_pass.h"
 
 namespace strata::engine {

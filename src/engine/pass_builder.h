@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "model/pass.h"
+#include "model/pass/pass.h"
 
 namespace strata::engine {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "engine/plan/pass_plan.h"
-#include "model/rope_table.h"
+#include "model/pass/rope_table.h"
 
 namespace strata::engine {
 

@@ -10,7 +10,7 @@
 
 #include "model/connectors/connector.h"
 #include "model/families/rope_config.h"
-#include "model/streams.h"
+#include "model/pass/streams.h"
 #include "tensor/dtype.h"
 
 namespace strata::model {

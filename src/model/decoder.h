@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "model/decoder_layer.h"
-#include "model/recompute.h"
+#include "model/pass/recompute.h"
 
 namespace strata::model {
 

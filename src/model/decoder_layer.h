@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include "model/pass.h"
-#include "model/recompute.h"
+#include "model/pass/pass.h"
+#include "model/pass/recompute.h"
 
 namespace strata::model {
 

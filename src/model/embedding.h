@@ -3,7 +3,7 @@
 // only, also when the head is tied to E. Some models multiply all of it by a number (HF
 // modeling_gemma3.py, Gemma3TextScaledWordEmbedding).
 #pragma once
-#include "model/pass.h"
+#include "model/pass/pass.h"
 
 namespace strata::model {
 

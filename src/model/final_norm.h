@@ -2,7 +2,7 @@
 // of n streams what reads them. The decoder has one, and so has multi-token prediction. Internal to
 // model/. T tokens, D model width, n streams.
 #pragma once
-#include "model/pass.h"
+#include "model/pass/pass.h"
 
 namespace strata::model {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "model/deferred_products.h"
+#include "model/pass/deferred_products.h"
 #include "ops/elementwise.h"
 
 namespace strata::model {

@@ -3,7 +3,7 @@
 // x A^T) continues the base product's accumulator. Engine thread only.
 #pragma once
 #include "model/blocks/block.h"
-#include "model/pass.h"
+#include "model/pass/pass.h"
 
 namespace strata::model {
 

@@ -1,7 +1,7 @@
 // What connectors and the final norm share: the norm of a residual and the rounding of a residual
 // gradient. Internal to model/.
 #pragma once
-#include "model/pass.h"
+#include "model/pass/pass.h"
 #include "ops/elementwise.h"
 #include "ops/rms_norm.h"
 

@@ -10,7 +10,7 @@
 #include "backend/backend.h"
 #include "base/function_ref.h"
 #include "model/adapter/lora.h"
-#include "model/pass.h"
+#include "model/pass/pass.h"
 #include "train/muon.h"
 
 namespace strata::train {

@@ -1,6 +1,6 @@
 // What a pass keeps, and where, changes what it takes and what it does again, and no bit: presets,
 // maps of tags by layer, and plans for a number of bytes, which are the best of all maps.
-#include "model/recompute.h"
+#include "model/pass/recompute.h"
 
 #include <gtest/gtest.h>
 

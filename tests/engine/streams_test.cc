@@ -1,7 +1,7 @@
 // A residual of several streams: a connector that hands one residual from stream to stream gives
 // the bits of the model that has only that one, forward, backward, sampled and as planned; and what
 // streams declare outside the layers is initialised, trained and kept in f32.
-#include "model/streams.h"
+#include "model/pass/streams.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "model/recompute.h"
+#include "model/pass/recompute.h"
 #include "model/weights/layer_table.h"
 #include "schedule/action.h"
 

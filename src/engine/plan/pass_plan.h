@@ -7,7 +7,7 @@
 
 #include "backend/backend.h"
 #include "base/function_ref.h"
-#include "model/pass.h"
+#include "model/pass/pass.h"
 
 namespace strata::engine {
 

@@ -6,7 +6,7 @@
 #include <array>
 
 #include "model/blocks/moe.h"
-#include "model/pass.h"
+#include "model/pass/pass.h"
 
 namespace strata::model {
 

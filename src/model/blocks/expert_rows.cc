@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "model/pass.h"
+#include "model/pass/pass.h"
 #include "ops/elementwise.h"
 
 namespace strata::model {

@@ -5,7 +5,7 @@
 #include <array>
 
 #include "model/blocks/block.h"
-#include "model/pass.h"
+#include "model/pass/pass.h"
 #include "ops/gated.h"
 
 namespace strata::model {

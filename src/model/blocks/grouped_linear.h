@@ -5,7 +5,7 @@
 // R rank. Source: HF modeling_deepseek_v4.py, DeepseekV4GroupedLinear. Engine thread only.
 #pragma once
 #include "model/blocks/block.h"
-#include "model/pass.h"
+#include "model/pass/pass.h"
 
 namespace strata::model {
 

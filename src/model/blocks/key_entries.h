@@ -5,7 +5,7 @@
 #include <span>
 
 #include "model/blocks/block.h"
-#include "model/pass.h"
+#include "model/pass/pass.h"
 #include "ops/indexer.h"
 #include "ops/indexer_loss.h"
 #include "ops/sparse_attention.h"

@@ -6,7 +6,7 @@
 // R rank, G = C + rope width. Engine thread only.
 #pragma once
 #include "model/blocks/block.h"
-#include "model/pass.h"
+#include "model/pass/pass.h"
 
 namespace strata::model {
 

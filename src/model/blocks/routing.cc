@@ -1,6 +1,6 @@
 #include "model/blocks/routing.h"
 
-#include "model/pass.h"
+#include "model/pass/pass.h"
 #include "ops/elementwise.h"
 
 namespace strata::model {

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "model/blocks/block.h"
-#include "model/pass.h"
+#include "model/pass/pass.h"
 #include "ops/state_segment.h"
 
 namespace strata::model {

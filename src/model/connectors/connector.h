@@ -32,7 +32,8 @@ struct ConnectorOps {
   size_t saved_bytes;
   void (*construct)(void* saved);
   void (*save)(Pass& pass, const SublayerContext& context, void* saved);
-  // state [T, n D] to out [T, n D] of n streams (model/streams.h), or to an empty out (recompute).
+  // state [T, n D] to out [T, n D] of n streams (model/pass/streams.h), or to an empty out
+  // (recompute).
   void (*forward)(Pass& pass, const SublayerContext& context, const SublayerSaved& saved,
                   TensorView state, TensorView out);
   // d [T, n D] f32: the gradient of out on entry, of state on return.

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "model/connectors/connector.h"
-#include "model/streams.h"
+#include "model/pass/streams.h"
 
 namespace strata::model {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "model/row_blocks.h"
+#include "model/pass/row_blocks.h"
 #include "tensor/dtype.h"
 #include "tensor/view.h"
 

@@ -1,8 +1,8 @@
-#include "model/pass.h"
+#include "model/pass/pass.h"
 
 #include <algorithm>
 
-#include "model/recompute.h"
+#include "model/pass/recompute.h"
 
 namespace strata::model {
 namespace {

@@ -1,4 +1,4 @@
-#include "model/offloaded.h"
+#include "model/pass/offloaded.h"
 
 namespace strata::model {
 

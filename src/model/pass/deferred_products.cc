@@ -1,4 +1,4 @@
-#include "model/deferred_products.h"
+#include "model/pass/deferred_products.h"
 
 #include "ops/elementwise.h"
 #include "ops/gemm.h"

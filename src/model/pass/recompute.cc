@@ -1,4 +1,4 @@
-#include "model/recompute.h"
+#include "model/pass/recompute.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "model/row_blocks.h"
+#include "model/pass/row_blocks.h"
 
 #include <algorithm>
 
