@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "model/blocks/moe.h"
+#include "model/blocks/experts/moe.h"
 #include "tests/engine/tiny_engine.h"
 
 namespace strata::engine {

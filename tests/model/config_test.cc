@@ -7,8 +7,8 @@
 #include <numbers>
 
 #include "base/error.h"
+#include "model/blocks/experts/moe.h"
 #include "model/blocks/gqa.h"
-#include "model/blocks/moe.h"
 
 namespace strata::model {
 namespace {

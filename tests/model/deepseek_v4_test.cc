@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "model/blocks/compressed_attention.h"
-#include "model/blocks/moe.h"
+#include "model/blocks/experts/moe.h"
 #include "model/cache_layout.h"
 #include "model/config.h"
 #include "model/weights/load.h"

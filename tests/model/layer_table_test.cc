@@ -4,9 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include "model/blocks/experts/moe.h"
 #include "model/blocks/gated_mlp.h"
 #include "model/blocks/gqa.h"
-#include "model/blocks/moe.h"
 #include "model/families/family.h"
 #include "model/weights/weights.h"
 

@@ -11,7 +11,7 @@
 #include "backend/thread_comm.h"
 #include "base/error.h"
 #include "engine/pipeline/stage_plan.h"
-#include "model/blocks/moe.h"
+#include "model/blocks/experts/moe.h"
 #include "schedule/csv.h"
 #include "tests/stages/staged_run.h"
 

@@ -25,8 +25,8 @@
 #include "base/trace.h"
 #include "engine/plan/memory_plan.h"
 #include "engine/sampling/sampling_loop.h"
+#include "model/blocks/experts/moe.h"
 #include "model/blocks/mla.h"
-#include "model/blocks/moe.h"
 #include "ops/limits.h"
 #include "report/trace_file.h"
 

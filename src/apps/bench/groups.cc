@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
-#include "model/blocks/moe.h"
+#include "model/blocks/experts/moe.h"
 #include "ops/elementwise.h"
 #include "ops/gemm_groups.h"
 

@@ -5,11 +5,11 @@
 #include "base/check.h"
 #include "model/blocks/attention_config.h"
 #include "model/blocks/compressed_attention.h"
+#include "model/blocks/experts/moe.h"
 #include "model/blocks/gated_delta_net.h"
 #include "model/blocks/gated_mlp.h"
 #include "model/blocks/gqa.h"
 #include "model/blocks/mla.h"
-#include "model/blocks/moe.h"
 #include "model/connectors/hyper_connection.h"
 #include "model/families/family.h"
 

@@ -9,9 +9,9 @@
 #include <cmath>
 
 #include "model/blocks/attention_config.h"
+#include "model/blocks/experts/moe.h"
 #include "model/blocks/gated_mlp.h"
 #include "model/blocks/mla.h"
-#include "model/blocks/moe.h"
 #include "model/families/family.h"
 
 namespace strata::model {

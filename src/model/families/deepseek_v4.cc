@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "model/blocks/compressed_attention.h"
-#include "model/blocks/moe.h"
+#include "model/blocks/experts/moe.h"
 #include "model/blocks/mtp_input.h"
 #include "model/connectors/hyper_connection.h"
 #include "model/connectors/replace.h"

@@ -3,10 +3,10 @@
 // Sources: HF modeling_qwen3_5.py, configuration_qwen3_5.py, modeling_qwen3_5_moe.py,
 // configuration_qwen3_5_moe.py, as all defaults here.
 #include "model/blocks/attention_config.h"
+#include "model/blocks/experts/moe.h"
 #include "model/blocks/gated_delta_net.h"
 #include "model/blocks/gated_mlp.h"
 #include "model/blocks/gqa.h"
-#include "model/blocks/moe.h"
 #include "model/families/family.h"
 
 namespace strata::model {

@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "model/blocks/attention_config.h"
+#include "model/blocks/experts/moe.h"
 #include "model/blocks/gated_mlp.h"
 #include "model/blocks/gqa.h"
-#include "model/blocks/moe.h"
 #include "model/families/family.h"
 
 namespace strata::model {

@@ -8,7 +8,7 @@
 
 #include "backend/backend.h"
 #include "base/trace.h"
-#include "model/blocks/expert_rows.h"
+#include "model/blocks/experts/expert_rows.h"
 #include "model/cache_layout.h"
 #include "model/pass/offloaded.h"
 #include "model/pass/rope_table.h"

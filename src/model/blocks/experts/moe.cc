@@ -1,13 +1,13 @@
 // T tokens, D model width, E experts, K chosen experts of a token, F width of an expert, R rank.
-#include "model/blocks/moe.h"
+#include "model/blocks/experts/moe.h"
 
 #include <fmt/format.h>
 
 #include <cmath>
 
-#include "model/blocks/expert_linear.h"
+#include "model/blocks/experts/expert_linear.h"
+#include "model/blocks/experts/routing.h"
 #include "model/blocks/gated_mlp.h"
-#include "model/blocks/routing.h"
 #include "model/linear.h"
 #include "model/residual.h"
 #include "ops/elementwise.h"

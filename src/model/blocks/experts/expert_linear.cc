@@ -1,4 +1,4 @@
-#include "model/blocks/expert_linear.h"
+#include "model/blocks/experts/expert_linear.h"
 
 #include <algorithm>
 

@@ -7,7 +7,7 @@
 #include <span>
 
 #include "model/blocks/block.h"
-#include "model/blocks/moe.h"
+#include "model/blocks/experts/moe.h"
 #include "ops/router.h"
 #include "tensor/view.h"
 

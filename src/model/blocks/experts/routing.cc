@@ -1,4 +1,4 @@
-#include "model/blocks/routing.h"
+#include "model/blocks/experts/routing.h"
 
 #include "model/pass/pass.h"
 #include "ops/elementwise.h"

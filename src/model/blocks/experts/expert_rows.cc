@@ -1,4 +1,4 @@
-#include "model/blocks/expert_rows.h"
+#include "model/blocks/experts/expert_rows.h"
 
 #include <algorithm>
 

@@ -5,7 +5,7 @@
 #pragma once
 #include <array>
 
-#include "model/blocks/moe.h"
+#include "model/blocks/experts/moe.h"
 #include "model/pass/pass.h"
 
 namespace strata::model {
