@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "model/blocks/compressed_attention.h"
+#include "model/blocks/compressed/compressed_attention.h"
 #include "model/blocks/experts/moe.h"
 #include "model/cache_layout.h"
 #include "model/config.h"

@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "model/blocks/attention_config.h"
-#include "model/blocks/compressed_attention.h"
+#include "model/blocks/compressed/compressed_attention.h"
 #include "model/blocks/experts/moe.h"
 #include "model/blocks/gated_delta_net.h"
 #include "model/blocks/gated_mlp.h"

@@ -10,7 +10,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "model/blocks/compressed_attention.h"
+#include "model/blocks/compressed/compressed_attention.h"
 #include "model/blocks/experts/moe.h"
 #include "model/blocks/mtp_input.h"
 #include "model/connectors/hyper_connection.h"

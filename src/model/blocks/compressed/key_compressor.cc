@@ -1,4 +1,4 @@
-#include "model/blocks/key_compressor.h"
+#include "model/blocks/compressed/key_compressor.h"
 
 #include <algorithm>
 #include <array>

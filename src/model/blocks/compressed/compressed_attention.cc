@@ -1,7 +1,7 @@
 // T tokens, D model width, N heads, H head width, Q width of the queries' latent, G groups of
 // heads, W channels of a compressor's projections, C of its entries, E entries of the pass, K
 // entries that a query sees.
-#include "model/blocks/compressed_attention.h"
+#include "model/blocks/compressed/compressed_attention.h"
 
 #include <fmt/format.h>
 
@@ -9,8 +9,8 @@
 #include <span>
 
 #include "model/blocks/attention_config.h"
+#include "model/blocks/compressed/key_compressor.h"
 #include "model/blocks/grouped_linear.h"
-#include "model/blocks/key_compressor.h"
 #include "model/linear.h"
 #include "model/residual.h"
 #include "ops/compressor.h"

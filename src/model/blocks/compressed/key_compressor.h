@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "model/blocks/compressed_attention.h"
-#include "model/blocks/key_entries.h"
+#include "model/blocks/compressed/compressed_attention.h"
+#include "model/blocks/compressed/key_entries.h"
 #include "ops/indexer_loss.h"
 #include "ops/tail_rope.h"
 

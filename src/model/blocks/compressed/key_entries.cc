@@ -1,4 +1,4 @@
-#include "model/blocks/key_entries.h"
+#include "model/blocks/compressed/key_entries.h"
 
 #include <algorithm>
 
