@@ -26,14 +26,14 @@
 #include "base/log.h"
 #include "base/shared_limit.h"
 #include "base/trace.h"
-#include "server/http/body_sink.h"
+#include "server/http/body/body_sink.h"
+#include "server/http/body/turns.h"
 #include "server/http/connection_limit.h"
 #include "server/http/listener.h"
 #include "server/http/request_check.h"
 #include "server/http/response_head.h"
 #include "server/http/rules.h"
 #include "server/http/stream.h"
-#include "server/http/turns.h"
 #include "server/http/write_response.h"
 
 namespace strata::server {

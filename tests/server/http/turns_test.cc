@@ -1,4 +1,4 @@
-#include "server/http/turns.h"
+#include "server/http/body/turns.h"
 
 #include <gtest/gtest.h>
 

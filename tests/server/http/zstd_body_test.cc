@@ -1,4 +1,4 @@
-#include "server/http/zstd_body.h"
+#include "server/http/body/zstd_body.h"
 
 #include <gtest/gtest.h>
 #include <zstd.h>

@@ -1,4 +1,4 @@
-#include "server/http/body_sink.h"
+#include "server/http/body/body_sink.h"
 
 #include <fmt/format.h>
 

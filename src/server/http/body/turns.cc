@@ -1,4 +1,4 @@
-#include "server/http/turns.h"
+#include "server/http/body/turns.h"
 
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>

@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "server/http/body/zstd_body.h"
 #include "server/http/request_check.h"
-#include "server/http/zstd_body.h"
 
 namespace strata::server {
 
