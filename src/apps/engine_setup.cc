@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "base/process_memory.h"
 #include "engine/plan/recompute_plan.h"
-#include "server/options.h"
+#include "server/options/options.h"
 
 namespace strata::apps {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "apps/config_source.h"
-#include "server/options.h"
+#include "server/options/options.h"
 
 namespace strata::apps {
 namespace {

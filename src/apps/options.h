@@ -1,5 +1,6 @@
 // The options of each command as a table (base/option_table.h), bound to the command's options.
-// Those of serve are in server/options.h, since the environment and a file give them as well.
+// Those of serve are in server/options/options.h, since the environment and a file give them as
+// well.
 #pragma once
 #include "apps/backup.h"
 #include "apps/bench/bench.h"

@@ -24,7 +24,7 @@
 #include "report/svg_curve.h"
 #include "report/table.h"
 #include "server/budget.h"
-#include "server/options.h"
+#include "server/options/options.h"
 
 namespace strata::apps {
 namespace {

@@ -1,8 +1,9 @@
 // Every environment variable Strata reads, and the only place that reads one.
 //   STRATA_CPU_PATH  avx512_bf16, avx512, avx2 or reference, if the machine has it (else an error)
 //   STRATA_LOG       0 errors only, 1 warnings (default), 2 info, 3 debug, 4 trace
-//   STRATA_<OPTION>  options of `strata serve` (server/options.h): STRATA_KEYS, STRATA_CONFIG, ...
-//   TMPDIR           where files without names lie that hold what memory does not; /tmp
+//   STRATA_<OPTION>  options of `strata serve` (server/options/options.h): STRATA_KEYS,
+//   STRATA_CONFIG, ... TMPDIR           where files without names lie that hold what memory does
+//   not; /tmp
 #pragma once
 #include <map>
 #include <string>

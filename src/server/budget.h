@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/shared_limit.h"
-#include "server/options.h"
+#include "server/options/options.h"
 
 namespace strata::server {
 

@@ -12,7 +12,7 @@
 #include "api/work.h"
 #include "server/base_names.h"
 #include "server/budget.h"
-#include "server/options.h"
+#include "server/options/options.h"
 #include "server/service/dispatch.h"
 #include "server/view/engine_stats.h"
 

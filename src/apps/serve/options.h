@@ -1,11 +1,11 @@
-// The command line of `strata serve`, from the table of server/options.h, joined with environment
-// and file.
+// The command line of `strata serve`, from the table of server/options/options.h, joined with
+// environment and file.
 #pragma once
 #include <memory>
 #include <string>
 
 #include "server/keys.h"
-#include "server/options.h"
+#include "server/options/options.h"
 
 namespace CLI {
 class App;

@@ -1,7 +1,7 @@
 // strata serve: the Tinker server. Wiring: names to directories, engines, scheduler and
 // TinkerServer.
 #pragma once
-#include "server/options.h"
+#include "server/options/options.h"
 
 namespace strata::apps {
 

@@ -12,7 +12,7 @@
 #include "model/adapter/specs.h"
 #include "report/format.h"
 #include "report/table.h"
-#include "server/options.h"
+#include "server/options/options.h"
 
 namespace strata::apps {
 namespace {

@@ -14,7 +14,7 @@
 #include "schedule/generate.h"
 #include "schedule/lower.h"
 #include "schedule/walk.h"
-#include "server/options.h"
+#include "server/options/options.h"
 
 namespace strata::apps {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "server/options.h"
+#include "server/options/options.h"
 
 namespace strata::server {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "server/options.h"
+#include "server/options/options.h"
 
 namespace strata::server {
 namespace {

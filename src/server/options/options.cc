@@ -1,4 +1,4 @@
-#include "server/options.h"
+#include "server/options/options.h"
 
 #include <fmt/format.h>
 #include <sys/resource.h>

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/process_memory.h"
-#include "server/options.h"
+#include "server/options/options.h"
 
 namespace strata::server {
 namespace {
