@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <random>
 
-#include "apps/engine_setup.h"
+#include "apps/setup/engine_setup.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "model/adapter/io.h"

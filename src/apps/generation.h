@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/engine_setup.h"
-#include "apps/text_stack.h"
+#include "apps/setup/engine_setup.h"
+#include "apps/setup/text_stack.h"
 #include "base/function_ref.h"
 #include "engine/engine.h"
 #include "engine/sampling/sampling_loop.h"

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "apps/config_source.h"
-#include "apps/engine_setup.h"
-#include "apps/model_files.h"
+#include "apps/setup/config_source.h"
+#include "apps/setup/engine_setup.h"
+#include "apps/setup/model_files.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "model/weights/load.h"

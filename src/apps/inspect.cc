@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-#include "apps/text_stack.h"
+#include "apps/setup/text_stack.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "model/cache_layout.h"

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "apps/config_source.h"
+#include "apps/setup/config_source.h"
 #include "server/options/options.h"
 
 namespace strata::apps {

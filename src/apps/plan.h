@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <string>
 
-#include "apps/engine_setup.h"
 #include "apps/plan_schedule.h"
-#include "apps/stages.h"
+#include "apps/setup/engine_setup.h"
+#include "apps/setup/stages.h"
 
 namespace strata::apps {
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <deque>
 
-#include "apps/schedule_source.h"
+#include "apps/setup/schedule_source.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "report/table.h"

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/engine_setup.h"
-#include "apps/stages.h"
+#include "apps/setup/engine_setup.h"
+#include "apps/setup/stages.h"
 
 namespace strata::apps {
 

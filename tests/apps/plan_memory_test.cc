@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "apps/engine_setup.h"
+#include "apps/setup/engine_setup.h"
 #include "apps/train/plan.h"
 #include "base/process_memory.h"
 #include "model/adapter/specs.h"

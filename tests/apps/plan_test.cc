@@ -10,10 +10,10 @@
 
 #include "apps/bench/count.h"
 #include "apps/bench/shapes.h"
-#include "apps/engine_setup.h"
 #include "apps/serve/engine_host.h"
 #include "apps/serve/plan.h"
-#include "apps/stages.h"
+#include "apps/setup/engine_setup.h"
+#include "apps/setup/stages.h"
 #include "apps/train/plan.h"
 #include "base/error.h"
 #include "base/files.h"

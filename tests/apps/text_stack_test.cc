@@ -1,5 +1,5 @@
 // The text side of a chat on directories in the form of real families.
-#include "apps/text_stack.h"
+#include "apps/setup/text_stack.h"
 
 #include <gtest/gtest.h>
 

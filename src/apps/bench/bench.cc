@@ -18,7 +18,7 @@
 #include "apps/bench/inputs.h"
 #include "apps/bench/shapes.h"
 #include "apps/bench/stages.h"
-#include "apps/engine_setup.h"
+#include "apps/setup/engine_setup.h"
 #include "apps/train/plan.h"
 #include "base/clock.h"
 #include "base/error.h"

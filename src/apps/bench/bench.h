@@ -3,7 +3,7 @@
 #pragma once
 #include <string>
 
-#include "apps/stages.h"
+#include "apps/setup/stages.h"
 
 namespace strata::apps {
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "apps/engine_setup.h"
+#include "apps/setup/engine_setup.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/files.h"

@@ -11,8 +11,8 @@
 #include <optional>
 #include <thread>
 
-#include "apps/engine_setup.h"
 #include "apps/serve/engine_host.h"
+#include "apps/setup/engine_setup.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/process_memory.h"

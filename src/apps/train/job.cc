@@ -7,7 +7,7 @@
 #include <limits>
 #include <utility>
 
-#include "apps/model_files.h"
+#include "apps/setup/model_files.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "model/adapter/io.h"

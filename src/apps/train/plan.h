@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/step_time.h"
+#include "apps/setup/step_time.h"
 #include "apps/train/job.h"
 #include "engine/plan/recompute_plan.h"
 

@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "apps/options.h"
-#include "apps/text_stack.h"
+#include "apps/setup/text_stack.h"
 #include "apps/train/job.h"
 #include "apps/train/plan.h"
 #include "apps/train/staged_plan.h"

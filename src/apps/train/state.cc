@@ -4,8 +4,8 @@
 
 #include <boost/json.hpp>
 
-#include "apps/model_identity.h"
 #include "apps/options.h"
+#include "apps/setup/model_identity.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "apps/stages.h"
+#include "apps/setup/stages.h"
 
 namespace strata::apps {
 

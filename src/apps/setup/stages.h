@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/engine_setup.h"
+#include "apps/setup/engine_setup.h"
 #include "engine/pipeline/pipeline.h"
 
 namespace strata::apps {

@@ -1,4 +1,4 @@
-#include "apps/model_identity.h"
+#include "apps/setup/model_identity.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <span>
 
-#include "apps/model_files.h"
+#include "apps/setup/model_files.h"
 #include "base/files.h"
 #include "base/rng.h"
 #include "checkpoint/checkpoint_dir.h"

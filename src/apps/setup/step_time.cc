@@ -1,4 +1,4 @@
-#include "apps/step_time.h"
+#include "apps/setup/step_time.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "apps/text_stack.h"
+#include "apps/setup/text_stack.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "apps/config_source.h"
+#include "apps/setup/config_source.h"
 
 #include <fmt/format.h>
 

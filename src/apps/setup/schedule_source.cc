@@ -1,4 +1,4 @@
-#include "apps/schedule_source.h"
+#include "apps/setup/schedule_source.h"
 
 #include <fmt/format.h>
 

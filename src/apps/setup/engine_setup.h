@@ -50,9 +50,9 @@ struct EngineSetup {
   model::UseMtp mtp = model::UseMtp::kNever;  // of the layer of multi-token prediction
 };
 
-// Of a model's config alone (apps/config_source.h): an engine that can plan and cannot run, since
-// its weights are zeroes that take no memory. With `draft_tokens` one that samples with drafts, for
-// which the setup has the layer of multi-token prediction. With `part` of a stage.
+// Of a model's config alone (apps/setup/config_source.h): an engine that can plan and cannot run,
+// since its weights are zeroes that take no memory. With `draft_tokens` one that samples with
+// drafts, for which the setup has the layer of multi-token prediction. With `part` of a stage.
 std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup,
                                                      int64_t draft_tokens = 0,
                                                      std::optional<model::LayerRange> part = {});

@@ -1,4 +1,4 @@
-#include "apps/stages.h"
+#include "apps/setup/stages.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,7 +7,7 @@
 #include <charconv>
 
 #include "apps/bench/count.h"
-#include "apps/schedule_source.h"
+#include "apps/setup/schedule_source.h"
 #include "base/cores.h"
 #include "base/error.h"
 #include "base/log.h"

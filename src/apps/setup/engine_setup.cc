@@ -1,4 +1,4 @@
-#include "apps/engine_setup.h"
+#include "apps/setup/engine_setup.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "apps/config_source.h"
+#include "apps/setup/config_source.h"
 #include "base/env.h"
 #include "base/error.h"
 #include "base/log.h"

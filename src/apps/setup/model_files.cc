@@ -1,4 +1,4 @@
-#include "apps/model_files.h"
+#include "apps/setup/model_files.h"
 
 #include <fmt/format.h>
 
