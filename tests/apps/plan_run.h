@@ -5,7 +5,7 @@
 #include <boost/json.hpp>
 #include <string>
 
-#include "apps/plan.h"
+#include "apps/plan/plan.h"
 #include "base/error.h"
 
 namespace strata::apps {

@@ -1,5 +1,5 @@
 // strata plan --schedule in process: what it prints and writes, and what it refuses.
-#include "apps/plan_schedule.h"
+#include "apps/plan/plan_schedule.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "apps/plan.h"
+#include "apps/plan/plan.h"
 #include "base/error.h"
 #include "base/files.h"
 

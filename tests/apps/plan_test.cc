@@ -1,6 +1,6 @@
 // strata plan: of a model's config alone it says what an engine with the model, and an adapter that
 // trains, would say; within the memory that is given; and what it draws.
-#include "apps/plan.h"
+#include "apps/plan/plan.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // The request of probe: every loss with its inputs and options, as the rows of api/losses.h say.
-#include "apps/probe_request.h"
+#include "apps/probe/probe_request.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -1,7 +1,7 @@
 // strata train of what moves beside the model: multi-token prediction, biases of routers.
 #include <cmath>
 
-#include "apps/generation.h"
+#include "apps/generate/generation.h"
 #include "tests/apps/train_fixture.h"
 
 namespace strata::apps {

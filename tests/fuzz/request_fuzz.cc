@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "apps/probe_request.h"
+#include "apps/probe/probe_request.h"
 #include "base/check.h"
 #include "base/error.h"
 

@@ -3,7 +3,7 @@
 #pragma once
 #include <string>
 
-#include "apps/generation.h"
+#include "apps/generate/generation.h"
 
 namespace strata::apps {
 

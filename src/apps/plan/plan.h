@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "apps/plan_schedule.h"
+#include "apps/plan/plan_schedule.h"
 #include "apps/setup/engine_setup.h"
 #include "apps/setup/stages.h"
 

@@ -1,10 +1,10 @@
-#include "apps/probe.h"
+#include "apps/probe/probe.h"
 
 #include <fmt/format.h>
 
 #include <map>
 
-#include "apps/probe_request.h"
+#include "apps/probe/probe_request.h"
 #include "backend/thread_comm.h"
 #include "base/error.h"
 #include "base/files.h"

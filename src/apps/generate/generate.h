@@ -1,10 +1,10 @@
 // strata generate: continues a prompt, streaming to stdout. The prompt is encoded as plain text
-// with what the tokenizer's post-processor adds; chat (apps/chat.h) is the command that uses the
-// chat template.
+// with what the tokenizer's post-processor adds; chat (apps/generate/chat.h) is the command that
+// uses the chat template.
 #pragma once
 #include <string>
 
-#include "apps/generation.h"
+#include "apps/generate/generation.h"
 
 namespace strata::apps {
 

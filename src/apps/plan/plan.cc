@@ -1,4 +1,4 @@
-#include "apps/plan.h"
+#include "apps/plan/plan.h"
 
 #include <fmt/format.h>
 

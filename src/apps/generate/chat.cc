@@ -1,4 +1,4 @@
-#include "apps/chat.h"
+#include "apps/generate/chat.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

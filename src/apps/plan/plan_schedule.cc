@@ -1,4 +1,4 @@
-#include "apps/plan_schedule.h"
+#include "apps/plan/plan_schedule.h"
 
 #include <fmt/format.h>
 

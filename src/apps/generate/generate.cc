@@ -1,4 +1,4 @@
-#include "apps/generate.h"
+#include "apps/generate/generate.h"
 
 #include <fmt/format.h>
 

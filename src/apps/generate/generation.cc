@@ -1,4 +1,4 @@
-#include "apps/generation.h"
+#include "apps/generate/generation.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "apps/probe_request.h"
+#include "apps/probe/probe_request.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
