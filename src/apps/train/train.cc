@@ -36,7 +36,7 @@ int64_t peak_rss_bytes() {
   return usage.ru_maxrss * 1024;  // Linux counts KiB
 }
 
-// What reading the tokenizer, the data and the model has left behind.
+// What reading the tokenizer, the data and the model, and planning, have left behind.
 void return_free_memory() {
 #ifdef __GLIBC__
   malloc_trim(0);
@@ -327,7 +327,6 @@ void train_on_rank(TrainJob& job, const StagedPlan* staged, bool resumes) {
   const TrainOptions& options = job.options();
   const std::string fingerprint =
       train_fingerprint(options, std::string(cpu_path_name(job.engine().backend().path())));
-  return_free_memory();
   if (staged == nullptr) fit_memory(job);
   make_folders(options.out);  // now that nothing is wrong with what was asked
   if (resumes) {
@@ -335,7 +334,9 @@ void train_on_rank(TrainJob& job, const StagedPlan* staged, bool resumes) {
   } else if (job.is_first_rank() && file_exists(metrics_path(options))) {
     remove_file(metrics_path(options));  // of a run that never saved
   }
-  TrainLoop loop(job, fingerprint, print_plan(job, staged));
+  const std::optional<Predicted> predicted = print_plan(job, staged);
+  return_free_memory();
+  TrainLoop loop(job, fingerprint, predicted);
   loop.run();
   if (job.is_first_rank()) loop.print_summary();
 }
