@@ -11,7 +11,7 @@
 namespace strata::apps {
 namespace {
 
-// Also where activations may lie in a file, which makes it longer.
+// Also where activations may lie in a file, which makes it longer, as more memory does.
 TEST(ServePlan, TheLongestDatumIsTheLongestThatFits) {
   constexpr int64_t kRank = 8, kContext = 40000;
   for (const char* name :
@@ -28,6 +28,7 @@ TEST(ServePlan, TheLongestDatumIsTheLongestThatFits) {
     engine::Engine offloading(std::move(other), std::move(again), {.offload = testing::TempDir()});
     engine::Engine* engines[] = {&engine};
     engine::Engine* with_files[] = {&offloading};
+    int64_t with_less = 0;
     for (const int64_t budget : {int64_t{320} << 20, int64_t{512} << 20, int64_t{4} << 30}) {
       const ServePlan plan = plan_serve(engines, budget, kRank, /*max_sample_rows=*/256, {});
       const int64_t longest = plan.longest_data[0];
@@ -39,6 +40,11 @@ TEST(ServePlan, TheLongestDatumIsTheLongestThatFits) {
       EXPECT_GE(longer.file_bytes[0], longest == kContext ? 0 : inputs) << name << ' ' << budget;
       EXPECT_LE(longer.file_bytes[0], inputs + Arena::kAlignment * config.num_layers());
       EXPECT_GE(longest, plan.pass_tokens) << name << ' ' << budget;
+      EXPECT_GT(longest, std::min(with_less, kContext - 1)) << name << ' ' << budget;
+      with_less = longest;
+      EXPECT_LE(plan.weights + plan.process + plan.passes + plan.steps + plan.kv + plan.states +
+                    plan.adapters + plan.snapshots,
+                budget);
       EXPECT_LE(longest, kContext);
       engine::PlanShape shape = {
           .pass_tokens = longest,

@@ -20,6 +20,7 @@ constexpr int64_t kLeastPassTokens = 64;
 constexpr int64_t kSamplePositions = 2048;
 constexpr int64_t kUsualRank = 32;           // of an adapter, at the Tinker SDK
 constexpr int64_t kAdaptersPercent = 40;     // of what passes leave
+constexpr int64_t kLongDataPercent = 10;     // of what no adapter and no sample needs at least
 constexpr int64_t kProcessBytes = 96 << 20;  // program, sockets, queues, the state store
 
 int64_t slot_bytes(const engine::Engine& engine, int64_t rank, model::ExpertRank expert_rank) {
@@ -66,6 +67,7 @@ int64_t step_bytes(engine::Engine& engine, int64_t tokens, int64_t rows, int64_t
 
 struct LongestDatum {
   int64_t tokens = 0;
+  int64_t bytes = 0;  // of its pass
   int64_t file_bytes = 0;
 };
 
@@ -92,9 +94,9 @@ LongestDatum longest_datum(engine::Engine& engine, int64_t pass_tokens, int64_t 
   }
   // Full recompute alone comes before files.
   shape.recompute = model::Recompute::kFull;
-  if (fits(least)) return {.tokens = least};
-  shape.recompute = engine.least_recompute();
-  return {.tokens = least, .file_bytes = planned(least).file_bytes};
+  if (!fits(least)) shape.recompute = engine.least_recompute();
+  const engine::PassPlan plan = planned(least);
+  return {.tokens = least, .bytes = plan.total(), .file_bytes = plan.file_bytes};
 }
 
 int64_t sample_pages(const engine::Engine& engine) {
@@ -184,8 +186,22 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
   plan.passes = all_passes(plan.pass_tokens);
   plan.steps = all_steps(plan.pass_tokens);
   const int64_t taken = fixed + plan.passes + plan.steps;
-  const int64_t rest = budget - taken;
+  int64_t rest = budget - taken;
   if (rest < 2 * least) too_little(taken + 2 * least, budget);
+  // Longer data may have more than the passes that they are alone in, as far as the context goes.
+  const int64_t spare = rest - std::max(2 * least, one_adapter * 100 / kAdaptersPercent + 1);
+  const int64_t share = std::max<int64_t>(0, spare) * kLongDataPercent / 100 / std::ssize(engines);
+  for (size_t i = 0; i < engines.size(); ++i) {
+    int64_t& pass_bytes = plan.pass_bytes[i];
+    const LongestDatum longest =
+        longest_datum(*engines[i], plan.pass_tokens, pass_bytes + share, max_rank, expert_rank);
+    plan.longest_data.push_back(longest.tokens);
+    plan.file_bytes.push_back(longest.file_bytes);
+    const int64_t more = std::max<int64_t>(0, longest.bytes - pass_bytes);
+    pass_bytes += more;
+    plan.passes += more;
+    rest -= more;
+  }
   plan.snapshots = rest * 15 / 100;
   plan.adapters = rest * kAdaptersPercent / 100;
   const int64_t kv_share =
@@ -201,18 +217,12 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
     plan.kv += pages * engine->kv_pool().page_bytes();
   }
   engine::Engine& first = *engines[0];
-  for (size_t i = 0; i < engines.size(); ++i) {
-    const LongestDatum longest =
-        longest_datum(*engines[i], plan.pass_tokens, plan.pass_bytes[i], max_rank, expert_rank);
-    plan.longest_data.push_back(longest.tokens);
-    plan.file_bytes.push_back(longest.file_bytes);
-  }
   plan.slot_rank_8 = slot_bytes(first, 8, expert_rank);
   plan.slot_rank_32 = slot_bytes(first, 32, expert_rank);
   plan.slot_max_rank = slot_bytes(first, max_rank, expert_rank);
-  plan.token_bytes =
-      (plan.pass_bytes[0] - pass_bytes(first, plan.pass_tokens / 2, max_rank, expert_rank)) /
-      (plan.pass_tokens / 2);
+  plan.token_bytes = (pass_bytes(first, plan.pass_tokens, max_rank, expert_rank) -
+                      pass_bytes(first, plan.pass_tokens / 2, max_rank, expert_rank)) /
+                     (plan.pass_tokens / 2);
   plan.sample_bytes = sample_bytes(first);
   return plan;
 }
@@ -227,7 +237,7 @@ std::string ServePlan::text() const {
   row("process", process);
   for (const PlanRow& each : requests)
     row(fmt::format("requests' {}, at most", each.name), each.bytes);
-  row(fmt::format("passes of {} tokens", pass_tokens), passes);
+  row(fmt::format("passes of {} tokens, longer data", pass_tokens), passes);
   row("sampling steps", steps);
   row("kv cache, at most", kv);
   if (states > 0) row("states of sequences, at most", states);

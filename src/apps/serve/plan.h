@@ -22,7 +22,7 @@ struct ServePlan {
   int64_t weights = 0;  // of all models
   int64_t process = 0;
   std::vector<PlanRow> requests;  // what they may make the server hold, by what it is
-  int64_t passes = 0;             // scratch of the largest training pass of each model
+  int64_t passes = 0;  // scratch of each model's training passes, or of its longest datum
   int64_t steps = 0;   // and of its largest sampling step, which may run in the midst of one
   int64_t kv = 0;      // limits of all models together
   int64_t states = 0;  // likewise, of sequences' states
