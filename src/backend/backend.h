@@ -83,14 +83,13 @@ class Backend {
     }
     pool_.run_each(count, [&](int64_t item, int i) { body(item, worker(i)); });
   }
-  // Room for what a pass was counted to take, of scratch and of each worker's; memory beyond `most`
-  // is given back first.
-  void book(int64_t bytes, int64_t worker_bytes, int64_t most) {
-    scratch_.reserve(bytes, most);
+  // Room for what a pass was counted to take, of scratch and of each worker's.
+  void book(int64_t bytes, int64_t worker_bytes) {
+    scratch_.reserve(bytes);
     if (worker_bytes == 0) return;
     make_workers();
     for (const std::unique_ptr<Backend>& worker : workers_)
-      worker->scratch_.reserve(worker_bytes, most);
+      worker->scratch_.reserve(worker_bytes);
   }
   // Of a counting backend: work that it is asked for; begins anew; and the most that any worker
   // would take.

@@ -26,7 +26,7 @@ class PassRoom {
   // What a pass takes (borrowed until the next call), and room for it on backend(), but in files.
   const PassPlan& count(FunctionRef<void(Backend&)> pass) { return meter_.count(pass); }
   const PassPlan& count_held(FunctionRef<void(Backend&)> pass) { return meter_.count_held(pass); }
-  void book(const PassPlan& plan) { backend_->book(plan.bytes, plan.worker_bytes, INT64_MAX); }
+  void book(const PassPlan& plan) { backend_->book(plan.bytes, plan.worker_bytes); }
 
  private:
   std::unique_ptr<Backend> backend_;

@@ -177,13 +177,4 @@ void gemm_dw(Backend& backend, TensorView dy, TensorView x, std::span<const int6
   if (x.rows() > 0) cpu::gemm_dw(backend, dy, x, sequence_ends, dw);
 }
 
-int64_t gemm_scratch_bytes(int num_threads) {
-  constexpr int64_t kElement = 4;  // of a chain, and the larger of the operands
-  const int64_t forward = cpu::kForwardRows * cpu::kMaxWidth * kElement;
-  const int64_t backward = (cpu::kBackwardRows + cpu::kBackwardLanes) * cpu::kMaxWidth * kElement;
-  const int64_t gradient = cpu::kGradientSteps * cpu::kMaxWidth * kElement;
-  const int64_t shared = cpu::kGradientSteps * (cpu::kGradientRows * kElement + 5) + 4096;
-  return std::max({forward, backward, gradient}) * num_threads + shared;
-}
-
 }  // namespace strata::ops

@@ -99,7 +99,4 @@ void gemm_dx_list(Backend& backend, std::span<const GemmArgs> products,
 void gemm_dw(Backend& backend, TensorView dy, TensorView x, std::span<const int64_t> sequence_ends,
              TensorView dw);
 
-// Scratch that one call takes at most.
-int64_t gemm_scratch_bytes(int num_threads);
-
 }  // namespace strata::ops

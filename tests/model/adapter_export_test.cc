@@ -96,11 +96,13 @@ TEST_F(AdapterExport, ExpertsOfASmallerRankMeanTheSame) {
     LoraAdapter adapter(backend_, *model_.weights, adapter_specs(model_.config, targets, 12, 32.0));
     adapter.initialise(7);
     for (LoraModule& module : adapter.modules()) {
+      if (module.num_experts > 0) {
+        ASSERT_EQ(module.spec.rank, 2);
+      }
       for (int64_t i = 0; i < module.b.shape.num_elements(); ++i) {
         module.b.f32()[i] = 0.01f * static_cast<float>(i % 7 - 3);
       }
     }
-    ASSERT_EQ(adapter.max_expert_rank(), 2);
     const std::string dir = dir_.file(targets[0]);
     export_adapter(adapter, dir, "base");
     expect_same_meaning(adapter, dir);

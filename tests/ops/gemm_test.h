@@ -1,8 +1,11 @@
 // Operands of the tests of matrix products: a row-major matrix of random values beside its panels,
 // and the batch of runs of low-rank terms.
 #pragma once
+#include <algorithm>
 #include <vector>
 
+#include "ops/cpu/gemm.h"
+#include "ops/cpu/gemm_kernels.h"
 #include "ops/gemm.h"
 #include "ops/pack.h"
 #include "tests/ops/op_test.h"
@@ -47,6 +50,17 @@ inline Buffer take_rows(const Buffer& from, const std::vector<int64_t>& index) {
                 static_cast<size_t>(cols * dtype_bytes(from.view().dtype)));
   }
   return out;
+}
+
+// What one call takes at most on one thread, by the drivers' blocks: chains that wait, and the
+// larger of the operands that are prepared.
+inline int64_t most_scratch_bytes() {
+  constexpr int64_t kElement = 4;
+  const int64_t forward = cpu::kForwardRows * cpu::kMaxWidth * kElement;
+  const int64_t backward = (cpu::kBackwardRows + cpu::kBackwardLanes) * cpu::kMaxWidth * kElement;
+  const int64_t gradient = cpu::kGradientSteps * cpu::kMaxWidth * kElement;
+  const int64_t shared = cpu::kGradientSteps * (cpu::kGradientRows * kElement + 5) + 4096;
+  return std::max({forward, backward, gradient}) + shared;
 }
 
 inline std::vector<DType> product_dtypes() { return {DType::kF32, DType::kBF16}; }

@@ -120,8 +120,6 @@ LoraAdapter::LoraAdapter(Backend& backend, const ModelWeights& weights,
       num_parameters_ += num_values(module);
       bytes += all_panel_bytes(module);
     }
-    int64_t& most = module.num_experts > 0 ? max_expert_rank_ : max_rank_;
-    most = std::max(most, spec.rank);
     places_[static_cast<size_t>(spec.layer + 1)][static_cast<size_t>(spec.target)] =
         static_cast<int>(modules_.size());
     modules_.push_back(std::move(module));

@@ -111,9 +111,7 @@ class LoraAdapter {
     const int index = places_[static_cast<size_t>(layer + 1)][static_cast<size_t>(target)];
     return index < 0 ? nullptr : &modules_[static_cast<size_t>(index)];
   }
-  [[nodiscard]] int64_t max_rank() const { return max_rank_; }                // outside the experts
-  [[nodiscard]] int64_t max_expert_rank() const { return max_expert_rank_; }  // of routed experts
-  [[nodiscard]] int64_t num_parameters() const { return num_parameters_; }    // that it holds
+  [[nodiscard]] int64_t num_parameters() const { return num_parameters_; }  // that it holds
   [[nodiscard]] int64_t num_bytes() const;  // masters, panels and, once it trains, what that takes
 
   // Flat [n] f32 blocks over all modules; gradients and moments are empty until enable_training().
@@ -143,8 +141,6 @@ class LoraAdapter {
   // Those of embedding and head again, where multi-token prediction takes part, with gradients in
   // a block of their own.
   std::array<std::optional<LoraModule>, 2> mtp_modules_;
-  int64_t max_rank_ = 0;
-  int64_t max_expert_rank_ = 0;
   int64_t num_parameters_ = 0;
   bool trains_ = false;
   int64_t id_ = 0;
