@@ -120,10 +120,11 @@ def main():
                     assert "--memory" in err, err
                     refused += 1
                     continue
-                assert less["planned_bytes"] <= memory, (less, memory, config)
-                assert peak <= less["planned_bytes"], f"{peak} bytes of {less["planned_bytes"]} within {memory}: {' '.join(map(str, command))}, {config}, seed {seed}"
+                planned = less["planned_bytes"]
+                assert planned <= memory, (less, memory, config)
+                assert peak <= planned, f"{peak} bytes of {planned} within {memory}: {' '.join(map(str, command))}, {config}, seed {seed}"
                 assert (root / "less" / result).read_bytes() == wanted, f"other bits: {command} --memory {memory}, {config}"
-                ratios.append(peak / less["planned_bytes"])
+                ratios.append(peak / planned)
                 in_files += "in files" in err or "apart from that" in err
                 done += 1
     ratios.sort()
