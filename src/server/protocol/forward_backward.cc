@@ -232,7 +232,8 @@ void ForwardBackwardBody::read_binary(std::string_view bytes) {
     fault_ = std::move(scan.fault);
     return;
   }
-  if (parsed_) parsed_->hold(static_cast<size_t>(scan.num_parts) * kPartBytes);
+  // With what build() makes of the arrays.
+  if (parsed_) parsed_->hold(bytes.size() + static_cast<size_t>(scan.num_parts) * kPartBytes);
   if (bytes.empty() || bytes.size() > INT_MAX || !read_pass_message(bytes, message_)) {
     throw Error(ErrorCode::kInvalidArgument,
                 "forward_backward: the body is not a ForwardBackwardRequest message");
