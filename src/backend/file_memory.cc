@@ -65,6 +65,12 @@ std::string FileAllocator::fault(const std::string& dir) {
   return in_memory ? "files there are held in memory; name a folder on a disk" : "";
 }
 
+int64_t FileAllocator::free_bytes(const std::string& dir) {
+  struct statfs system{};
+  if (::statfs(dir.c_str(), &system) != 0) return 0;
+  return static_cast<int64_t>(system.f_bavail) * static_cast<int64_t>(system.f_bsize);
+}
+
 void* FileAllocator::allocate(int64_t bytes) {
   const auto fail = [&](const char* what, int error) {
     throw Error(ErrorCode::kResourceExhausted, fmt::format("--offload {}: {} bytes: {}: {}", dir_,

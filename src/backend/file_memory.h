@@ -28,6 +28,8 @@ class FileAllocator : public Allocator {
   explicit FileAllocator(std::string dir);
   // Why a folder is none that can be written to, or one whose files are held in memory; else empty.
   static std::string fault(const std::string& dir);
+  // What is left on the disk of a folder; 0 where nobody knows.
+  static int64_t free_bytes(const std::string& dir);
   [[nodiscard]] const std::string& folder() const { return dir_; }
   void* allocate(int64_t bytes) override;
   void release(void* data, int64_t bytes) override;

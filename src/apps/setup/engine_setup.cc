@@ -135,9 +135,11 @@ int64_t file_room(const std::string& named, const std::string& memory) {
   // (vm.dirty_ratio of https://docs.kernel.org/admin-guide/sysctl/vm.html).
   constexpr int64_t kChangedShare = 5;
   if (!named.empty()) return INT64_MAX;
-  if (usable_offload_folder(named).empty()) return 0;
-  const int64_t taken = memory.empty() ? 0 : server::parse_size("memory", memory);
-  return std::max<int64_t>(0, usable_memory() - taken) / kChangedShare;
+  const std::string folder = usable_offload_folder(named);
+  if (folder.empty()) return 0;
+  const int64_t budget = memory.empty() ? 0 : server::parse_size("memory", memory);
+  const int64_t room = (usable_memory() - budget) / kChangedShare;
+  return std::clamp<int64_t>(room, 0, FileAllocator::free_bytes(folder) / 2);
 }
 
 std::vector<std::string> split_commas(const std::string& list) {
