@@ -158,7 +158,7 @@ def limited(reply, option):
 
 def longer_than_fits(w):
     longest = w.wire.get("get_server_capabilities").json()["supported_models"][0]["max_trained_length"]
-    return w.train([ce([1 + i % 4000 for i in range(longest + 1)])])
+    return w.train([ce([1 + i % 4000 for i in range(longest + 2)])])  # the last one is a target alone
 
 
 def trained_too_much(w):
