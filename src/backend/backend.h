@@ -88,8 +88,7 @@ class Backend {
     scratch_.reserve(bytes);
     if (worker_bytes == 0) return;
     make_workers();
-    for (const std::unique_ptr<Backend>& worker : workers_)
-      worker->scratch_.reserve(worker_bytes);
+    for (const std::unique_ptr<Backend>& worker : workers_) worker->scratch_.reserve(worker_bytes);
   }
   // Of a counting backend: work that it is asked for; begins anew; and the most that any worker
   // would take.
