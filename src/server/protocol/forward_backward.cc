@@ -17,8 +17,7 @@ namespace strata::server {
 namespace {
 
 constexpr int64_t kMaxTargets = 1024;  // of a position
-constexpr size_t kPartBytes =
-    128;  // of a message's parts, beside the bytes that they borrow, at most
+constexpr size_t kPartBytes = 128;     // of a message's parts, beside what they borrow, at most
 
 [[noreturn]] void fail(const std::string& where, const std::string& what) {
   throw Error(ErrorCode::kInvalidArgument, where + ": " + what);
