@@ -118,10 +118,11 @@ cookbook: build
 	@tools/install.sh sdk
 	@tools/run/cookbook.sh build/release/strata $(RECIPES)
 
-# The live page in headless Chromium.
+# The live page in headless Chromium; PICTURES=docs makes the pictures of docs/ again.
 page: build
 	@tools/install.sh browser
-	@tools/run/page.sh build/release/strata
+	@tools/run/page.sh build/release/strata $(PICTURES)
+	@[ "$(PICTURES)" != docs ] || python3 tools/check/check_pictures.py --keep
 
 run-smollm2: build
 	@tools/install.sh smollm2

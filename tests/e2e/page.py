@@ -1,6 +1,9 @@
-"""The live page in headless Chromium: a run started by the SDK, and its curve seen to grow.
+"""The live page in headless Chromium: a run started by the SDK, its curve seen to grow, its checkpoint downloaded; on wide
+and narrow screens, light and dark, with the contrast of every text measured.
 
-usage: page.py STRATA MODEL_DIR [SCREENSHOT.png]     (needs chromium and chromium-driver)
+usage: page.py STRATA MODEL_DIR [PICTURES]     (needs chromium and chromium-driver)
+
+PICTURES: a folder for page.png, and page-narrow.png and page-dark.png beside it.
 """
 import base64
 import json
@@ -16,6 +19,7 @@ warnings.simplefilter("ignore")
 import tinker  # noqa: E402
 from tinker import types  # noqa: E402
 
+NAME = "first try"
 HOSTILE = "<img src=x onerror=document.title='owned'>"
 
 
@@ -56,6 +60,15 @@ class Browser:
             time.sleep(0.2)
         raise AssertionError(f"never true: {script}")
 
+    def devtools(self, command, **parameters):
+        return self.call("POST", self.session + "/goog/cdp/execute", {"cmd": command, "params": parameters})
+
+    def show_as(self, width, scheme):
+        """As on a screen so wide, for a user who prefers light or dark."""
+        self.devtools("Emulation.setDeviceMetricsOverride", width=width, height=1250, deviceScaleFactor=1, mobile=False)
+        self.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        time.sleep(0.3)
+
     def screenshot(self, path):
         with open(path, "wb") as file:
             file.write(base64.b64decode(self.call("GET", self.session + "/screenshot")))
@@ -95,9 +108,13 @@ def datum(tokens):
                         "weights": types.TensorData(data=[1.0] * n, dtype="float32", shape=[n])})
 
 
+def texts_of(step):
+    return [[(7 * i * i + 3 * i + step % 4 + k) % 90 + 5 for i in range(32)] for k in range(8)]
+
+
 def train(client, steps):
     for step in range(steps):
-        texts = [[(7 * i * i + 3 * i + step % 4 + k) % 90 + 5 for i in range(32)] for k in range(8)]
+        texts = texts_of(step)
         forward = client.forward_backward([datum(t) for t in texts], "cross_entropy")
         step = client.optim_step(types.AdamParams(learning_rate=2e-3))
         forward.result()
@@ -142,7 +159,76 @@ def check_page(browser, url, keys, client):
     assert not sees_server(browser) and count(browser, "memory") == 0
 
 
-def check_isolation(browser, keys, screenshot):
+def text_of(browser, place):
+    return browser.run("return document.querySelector(arguments[0])?.textContent ?? ''", place)
+
+
+def check_runs(browser, client):
+    """A run has its client's name, its evaluations a curve, and chosen runs share a chart with a log axis."""
+    assert text_of(browser, ".run .name") == NAME, text_of(browser, ".run .name")
+    client.forward([datum(t) for t in texts_of(5)], "cross_entropy").result()
+    browser.wait("return document.querySelector('.run').dataset.evaluations === '1'")
+    assert "evaluation loss" in text_of(browser, ".run")
+    browser.run("document.querySelector('.run input').click()")
+    browser.wait("return document.querySelectorAll('#curves polyline').length === 2")
+    assert NAME in text_of(browser, "#legend")
+    assert "log axis" not in text_of(browser, "#curves")
+    browser.run("document.getElementById('log').click()")
+    assert "log axis" in text_of(browser, "#curves")
+
+
+def check_checkpoints(browser, client):
+    """What was saved is listed with its path, size and age, and one click away."""
+    path = client.save_state("first").result().path
+    browser.run("refreshSaved()")
+    browser.wait("return document.querySelectorAll('#saved tbody tr').length === 1")
+    row = text_of(browser, "#saved tbody tr")
+    assert path in row and "iB" in row and " ago" in row, row
+    browser.devtools("Browser.setDownloadBehavior", behavior="deny")
+    browser.run("window.seen = []; const real = fetch; window.fetch = (...a) => { seen.push(a[0]); return real(...a); };"
+                "document.querySelector('#saved button').click()")
+    browser.wait("return seen.some(u => String(u).endsWith('/archive'))"
+                 " && document.querySelector('#saved button').textContent === 'download'")
+    assert browser.run("return document.querySelector('#saved button').title") == ""
+
+
+# Contrast of every text with what it stands on, as WCAG 2 has it; nothing may be below 4.5, or wider than the screen.
+CONTRAST = """
+const numbers = (c) => (c.match(/[0-9.]+/g) || []).map(Number);
+const light = (c) => { const [r, g, b] = c.map((v) => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; });
+                       return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+const below = (e) => { for (; e; e = e.parentElement) { const c = numbers(getComputedStyle(e).backgroundColor);
+                                                        if (c.length === 3 || c[3] > 0) return c; } return [255, 255, 255]; };
+const bad = [];
+for (const e of document.querySelectorAll('body *')) {
+  const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+  if (!own || !e.getClientRects().length || ['SCRIPT', 'STYLE'].includes(e.tagName)) continue;
+  const style = getComputedStyle(e);
+  const [a, b] = [light(numbers(e instanceof SVGElement ? style.fill : style.color)), light(below(e))];
+  const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  if (ratio < 4.5) bad.push(e.tagName + ' ' + e.textContent.slice(0, 30) + ' ' + ratio.toFixed(2));
+}
+return bad;"""
+# Headings of tables that stand on more than one line.
+BROKEN = """
+const lines = (e) => { const r = document.createRange(); r.selectNodeContents(e);
+                       return new Set([...r.getClientRects()].map((b) => Math.round(b.top))).size; };
+return [...document.querySelectorAll('th')].filter((e) => e.getClientRects().length && lines(e) > 1).map((e) => e.textContent)"""
+
+
+def check_looks(browser, pictures):
+    for name, width, scheme in (("page-narrow", 400, "light"), ("page-dark", 1280, "dark"), ("page", 1280, "light")):
+        browser.show_as(width, scheme)
+        assert browser.run(CONTRAST) == [], (name, browser.run(CONTRAST))
+        assert browser.run(BROKEN) == [], (name, browser.run(BROKEN))
+        assert browser.run("return document.documentElement.scrollWidth") <= width, name
+        size = browser.run("const t = document.querySelector('.run .chart text'); return t.getBoundingClientRect().height")
+        assert size >= 10, (name, size)
+        if pictures:
+            browser.screenshot(os.path.join(pictures, name + ".png"))
+
+
+def check_isolation(browser, keys):
     """Another tenant sees nothing of it, an admin key everything, and what the server does as a whole."""
     browser.run("document.getElementById('forget').click()")
     log_in(browser, keys["bob"])
@@ -153,8 +239,9 @@ def check_isolation(browser, keys, screenshot):
     browser.wait(RUNS + ".length === 1")
     assert "all tenants" in browser.run("return document.getElementById('state').textContent")
     assert sees_server(browser) and count(browser, "memory") >= 1
-    if screenshot:
-        browser.screenshot(screenshot)
+    check_looks(browser, None)
+    asked = [m for m in browser.messages() if "favicon" in m]
+    assert asked == [], asked
 
 
 def check_text(browser):
@@ -162,7 +249,8 @@ def check_text(browser):
     browser.run("""window.eval_ran = false;
         const s = document.createElement('script'); s.textContent = 'window.eval_ran = true'; document.body.append(s);
         document.querySelector('.run').replaceWith(runCard({id: arguments[0], base: arguments[0], rank: 1,
-            tenant: arguments[0], started: '', live: true, steps: 0, curve: []}))""", HOSTILE)
+            tenant: arguments[0], name: arguments[0], started: 0, live: true, steps: 0, curve: [],
+            evaluations: []}))""", HOSTILE)
     time.sleep(0.5)
     assert browser.run("return document.title") == "Strata"
     assert browser.run("return document.querySelectorAll('img').length") == 0
@@ -189,10 +277,13 @@ def main():
         try:
             browser = Browser()
             service = tinker.ServiceClient(base_url=url, api_key=keys["alice"])
-            client = service.create_lora_training_client(base_model="tiny", rank=8, seed=1)
+            client = service.create_lora_training_client(base_model="tiny", rank=8, seed=1, user_metadata={"name": NAME})
             check_page(browser, url, keys, client)
             check_metrics(metrics)
-            check_isolation(browser, keys, sys.argv[3] if len(sys.argv) > 3 else None)
+            check_runs(browser, client)
+            check_checkpoints(browser, client)
+            check_looks(browser, sys.argv[3] if len(sys.argv) > 3 else None)
+            check_isolation(browser, keys)
             check_text(browser)
         finally:
             if browser:

@@ -26,6 +26,13 @@ Response model_reply(const char* type, const std::string& id) {
   return json_response(200, JsonObject{{"type", type}, {"model_id", id}}.text());
 }
 
+// How the page calls a run: `name` of its user_metadata.
+std::string name_of_run(const Fields& body) {
+  if (!body.has("user_metadata")) return "";
+  const Fields metadata = body.object("user_metadata");
+  return metadata.is_string("name") ? metadata.string("name") : "";
+}
+
 }  // namespace
 
 const BaseName& Service::find_base(const Fields& body, const std::string& name) const {
@@ -166,8 +173,10 @@ Response Service::start_model(const Request& request, const Fields& body,
   row.base_model = base_name;
   row.lora = lora;
   row.user_metadata = read_metadata(body);
+  std::string name = name_of_run(body);
   if (const std::optional<SessionRow> of = parts_.store.find_session(session)) {
     row.project_id = of->project_id;
+    if (name.empty()) name = of->display_name.value_or("");
   }
   // First what a restart must know, then the model: what the store refuses takes no slot.
   if (is_new) parts_.store.add_run(row);
@@ -180,8 +189,11 @@ Response Service::start_model(const Request& request, const Fields& body,
   }
   if (response.status != 200 || !is_new) return response;
   models_.add(id, {tenant, session, base_name, api::BaseId{base.model}, lora, false});
-  parts_.watch.run_started(
-      id, {.tenant = tenant, .base_name = base_name, .rank = lora.rank, .begin = row.created_at});
+  parts_.watch.run_started(id, {.tenant = tenant,
+                                .base_name = base_name,
+                                .name = std::move(name),
+                                .rank = lora.rank,
+                                .begin = row.created_at});
   made->is_alive = true;
   return response;
 }

@@ -15,7 +15,25 @@ void LossCurve::step(int64_t number) {
   points_.push_back({number, sum_ / weight_});
   sum_ = weight_ = 0.0;
   steps_ = 0;
-  if (points_.size() < max_points_) return;
+  if (points_.size() >= max_points_) halve();
+}
+
+void LossCurve::add_at(int64_t step, double sum, double weight) {
+  const double before = weight_;
+  const bool goes_on = !points_.empty() && points_.back().step == step && before > 0.0;
+  if (!goes_on) sum_ = weight_ = 0.0;
+  add_loss(sum, weight);
+  if (weight_ <= 0.0 || (goes_on && weight_ == before)) return;
+  if (goes_on) {
+    points_.back().loss = sum_ / weight_;
+    return;
+  }
+  points_.push_back({step, sum_ / weight_});
+  if (points_.size() >= max_points_) halve();
+}
+
+// Neighbours merge, and each point stands for twice as many steps.
+void LossCurve::halve() {
   for (size_t i = 0; i + 1 < points_.size(); i += 2) {
     points_[i / 2] = {points_[i + 1].step, 0.5 * (points_[i].loss + points_[i + 1].loss)};
   }

@@ -21,10 +21,14 @@ class LossCurve {
   void add_loss(double sum, double weight);
   // An optimizer step, with the number it got.
   void step(int64_t number);
+  // A loss that no step follows, such as an evaluation's: those behind one step are one point.
+  void add_at(int64_t step, double sum, double weight);
 
   [[nodiscard]] const std::vector<Point>& points() const { return points_; }
 
  private:
+  void halve();
+
   std::size_t max_points_;
   int64_t stride_ = 1;  // steps of a point
   int64_t steps_ = 0;   // in the point that is growing

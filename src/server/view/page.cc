@@ -41,6 +41,13 @@ JsonArray memory_json(const EngineStats& s, const Budget& budget) {
 // A number of the page, with as many digits as it shows.
 Json shown(double value) { return Json::written(fmt::format("{:.1f}", value)); }
 
+JsonArray curve_json(const LossCurve& curve) {
+  JsonArray out;
+  for (const LossCurve::Point& point : curve.points())
+    out.add(Json::written(fmt::format("[{},{:.6g}]", point.step, point.loss)));
+  return out;
+}
+
 bool may_see(const Request& request, const std::string& tenant) {
   return request.is_admin || request.tenant == tenant;
 }
@@ -80,17 +87,16 @@ JsonArray LivePage::runs_json(const Request& request) const {
   if (runs.size() > kMostRuns) runs.resize(kMostRuns);
   JsonArray out;
   for (const auto& [id, run] : runs) {
-    JsonArray curve;
-    for (const LossCurve::Point& point : run->curve.points())
-      curve.add(Json::written(fmt::format("[{},{:.6g}]", point.step, point.loss)));
     out.add(JsonObject{{"id", *id},
                        {"tenant", run->tenant},
                        {"base", run->base_name},
                        {"rank", run->rank},
                        {"live", run->live},
-                       {"started", rfc3339(run->begin)},
+                       {"name", run->name},
+                       {"started", run->begin},
                        {"steps", run->steps},
-                       {"curve", curve}});
+                       {"curve", curve_json(run->curve)},
+                       {"evaluations", curve_json(run->evaluations)}});
   }
   return out;
 }
@@ -147,7 +153,10 @@ void LivePage::add_routes(Router& router) {
   };
   file("/", "text/html; charset=utf-8", page_html());
   file("/page.js", "text/javascript; charset=utf-8", page_script());
+  file("/chart.js", "text/javascript; charset=utf-8", page_charts());
   file("/page.css", "text/css; charset=utf-8", page_style());
+  file("/favicon.svg", "image/svg+xml", page_icon());
+  file("/favicon.ico", "image/svg+xml", page_icon());  // what browsers ask for unasked
   router.add({.method = "GET",
               .pattern = "/page/overview",
               .handler = at_once([this](const Request& request) { return overview(request); }),

@@ -52,7 +52,9 @@ WatchedCommand watched(const api::Command& command, double now) {
   WatchedCommand out{
       .operation = operation_name(command.op), .run = command.model.text, .begin = now};
   const auto* pass = std::get_if<api::ForwardBackward>(&command.op);
-  if (pass != nullptr && !pass->forward_only) out.loss_weight = loss_weight(*pass);
+  if (pass == nullptr) return out;
+  out.loss_weight = loss_weight(*pass);
+  out.evaluates = pass->forward_only;
   return out;
 }
 
@@ -81,7 +83,12 @@ void Watch::settled(const WatchedCommand& command, const api::RequestId& request
   WatchedRun& run = found->second;
   if (const auto* pass = std::get_if<api::ForwardBackwardResult>(&outcome)) {
     const auto loss = pass->metrics.find("loss:sum");
-    if (loss != pass->metrics.end()) run.curve.add_loss(loss->second, command.loss_weight);
+    if (loss == pass->metrics.end()) return;
+    if (command.evaluates) {
+      run.evaluations.add_at(run.steps, loss->second, command.loss_weight);
+    } else {
+      run.curve.add_loss(loss->second, command.loss_weight);
+    }
   } else if (const auto* step = std::get_if<api::StepResult>(&outcome)) {
     if (!step->stepped) return;
     run.steps = step->step;

@@ -22,6 +22,7 @@ struct WatchedCommand {
   std::string run;
   double begin = 0.0;        // now_seconds()
   double loss_weight = 0.0;  // what to divide its loss by; 0: none to show
+  bool evaluates = false;    // a forward pass alone
 };
 
 // What is worth remembering of `command`.
@@ -30,11 +31,13 @@ WatchedCommand watched(const api::Command& command, double now);
 struct WatchedRun {
   std::string tenant = {};
   std::string base_name = {};
+  std::string name = {};  // as its client calls it; may be empty
   int64_t rank = 0;
   double begin = 0.0;  // seconds since 1970
   bool live = true;
   int64_t steps = 0;
   LossCurve curve = LossCurve();
+  LossCurve evaluations = LossCurve();  // of forward passes alone, by the step behind them
 };
 
 class Watch {

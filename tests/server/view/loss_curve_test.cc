@@ -46,5 +46,25 @@ TEST(LossCurve, ALongRunStaysBoundedAndKeepsItsShape) {
   }
 }
 
+TEST(LossCurve, EvaluationsBehindOneStepAreOnePoint) {
+  LossCurve curve;
+  curve.add_at(0, 6.0, 2.0);
+  curve.add_at(0, 1.0, 0.0);  // says nothing
+  curve.add_at(0, 2.0, 2.0);
+  curve.add_at(10, 3.0, 3.0);
+  ASSERT_EQ(curve.points().size(), 2u);
+  EXPECT_EQ(curve.points()[0].step, 0);
+  EXPECT_DOUBLE_EQ(curve.points()[0].loss, 2.0);
+  EXPECT_EQ(curve.points()[1].step, 10);
+  EXPECT_DOUBLE_EQ(curve.points()[1].loss, 1.0);
+}
+
+TEST(LossCurve, ManyEvaluationsStayBounded) {
+  LossCurve curve(10);
+  for (int64_t step = 1; step <= 1000; ++step) curve.add_at(step, 1.0, 1.0);
+  EXPECT_LE(curve.points().size(), 10u);
+  EXPECT_EQ(curve.points().back().step, 1000);
+}
+
 }  // namespace
 }  // namespace strata::server

@@ -101,7 +101,7 @@ TEST(Watch, MeasuresRatesAndCurvesAndNamesNobodyInTheMetrics) {
   EXPECT_THAT(text, Not(HasSubstr("secret")));
 }
 
-TEST(Watch, ForwardAloneDrawsNothingAndEndedRunsAreBounded) {
+TEST(Watch, ForwardAloneIsAnEvaluationAndEndedRunsAreBounded) {
   Watch watch;
   for (int i = 0; i < 200; ++i) {
     const std::string id = "run" + std::to_string(1000 + i);
@@ -112,8 +112,15 @@ TEST(Watch, ForwardAloneDrawsNothingAndEndedRunsAreBounded) {
   EXPECT_TRUE(watch.runs().contains("run1199"));
   api::Command pass;
   pass.op = api::ForwardBackward{.data = {{.tokens = {1}}}, .forward_only = true};
-  EXPECT_EQ(watched(pass, 0.0).loss_weight, 0.0);
   EXPECT_STREQ(watched(pass, 0.0).operation, "forward");
+  watch.run_started("live", {.tenant = "t"});
+  pass.model = {"live"};
+  watch.settled(watched(pass, 0.0), {}, api::ForwardBackwardResult{.metrics = {{"loss:sum", 2.5}}},
+                1.0);
+  const WatchedRun& run = watch.runs().at("live");
+  ASSERT_EQ(run.evaluations.points().size(), 1u);
+  EXPECT_DOUBLE_EQ(run.evaluations.points()[0].loss, 2.5);
+  EXPECT_TRUE(run.curve.points().empty());
 }
 
 }  // namespace

@@ -1,21 +1,17 @@
-// The live page: asks /page/overview every two seconds and draws what it says. All text of clients
-// goes through textContent.
+// The live page: asks /page/overview every two seconds, the list of checkpoints every ten, and draws what they say. All
+// text of clients goes through textContent.
 'use strict';
 
 const KEY = 'strata-key';
+const COLOURS = 6;
 const $ = (id) => document.getElementById(id);
-const SVG = 'http://www.w3.org/2000/svg';
+const compared = new Set();  // runs that share the large chart
+let latest = null;
 
 function element(tag, text, className) {
   const e = document.createElement(tag);
   if (text !== undefined) e.textContent = text;
   if (className) e.className = className;
-  return e;
-}
-
-function shape(tag, attributes) {
-  const e = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) e.setAttribute(name, value);
   return e;
 }
 
@@ -26,113 +22,191 @@ function bytes(n) {
   return n.toFixed(i === 0 ? 0 : 1) + ' ' + units[i];
 }
 
-function short(x) {
-  if (!Number.isFinite(x)) return '';
-  return Math.abs(x) >= 1000 ? x.toFixed(0) : String(Number(x.toPrecision(4)));
+const whole = (n) => Number(n).toLocaleString('en');
+
+// How long ago, with the local time to point at. `when`: seconds since 1970.
+function age(when) {
+  const seconds = Math.max(0, Date.now() / 1000 - when);
+  const [n, unit] = seconds < 90 ? [seconds, 's'] : seconds < 5400 ? [seconds / 60, 'min'] :
+                    seconds < 129600 ? [seconds / 3600, 'h'] : [seconds / 86400, 'days'];
+  const e = element('span', `${Math.round(n)} ${unit} ago`);
+  e.title = new Date(when * 1000).toLocaleString();
+  return e;
 }
 
-// lines: [{className, points: [[x, y], ...]}]; from zero if asked, else from the smallest value.
-function draw(svg, lines, W, fromZero) {
-  const H = 120, left = 46, bottom = 16, top = 8;
-  const all = lines.flatMap((l) => l.points);
-  svg.setAttribute('viewBox', `0 0 ${W} ${H}`);
-  svg.replaceChildren();
-  if (all.length === 0) return;
-  const xs = all.map((p) => p[0]), ys = all.map((p) => p[1]);
-  const x0 = Math.min(...xs), x1 = Math.max(...xs);
-  let y0 = fromZero ? 0 : Math.min(...ys), y1 = Math.max(...ys);
-  if (y1 <= y0) { y1 = y0 + (Math.abs(y0) || 1) * 0.1; }
-  const X = (x) => left + (x1 > x0 ? (x - x0) / (x1 - x0) : 0.5) * (W - left - 6);
-  const Y = (y) => top + (1 - (y - y0) / (y1 - y0)) * (H - top - bottom);
-  svg.append(shape('line', {x1: left, x2: W, y1: Y(y0), y2: Y(y0)}));
-  for (const [y, at] of [[y1, top + 8], [y0, H - bottom]]) {
-    const label = shape('text', {x: 0, y: at});
-    label.textContent = short(y);
-    svg.append(label);
-  }
-  for (const [x, anchor] of [[x0, 'start'], [x1, 'end']]) {
-    if (fromZero) break;
-    const label = shape('text', {x: X(x), y: H - 3, 'text-anchor': anchor});
-    label.textContent = 'step ' + x;
-    svg.append(label);
-  }
-  for (const line of lines) {
-    const points = line.points.map((p) => X(p[0]).toFixed(1) + ',' + Y(p[1]).toFixed(1));
-    if (points.length === 1) points.push(points[0]);
-    svg.append(shape('polyline', {class: line.className, points: points.join(' ')}));
-  }
-}
-
-function rows(body, list, cells) {
-  body.replaceChildren(...list.map((item) => {
+// columns: [{name, className, cell: (item) => text or node}]
+function table(place, list, columns, empty) {
+  if (list.length === 0) return place.replaceChildren(element('div', empty, 'dim'));
+  const head = element('tr');
+  for (const c of columns) head.append(element('th', c.name, c.className));
+  const body = element('tbody');
+  for (const item of list) {
     const tr = element('tr');
-    for (const cell of cells(item)) {
-      const td = element('td');
-      if (cell instanceof Node) td.append(cell); else td.textContent = cell;
+    for (const c of columns) {
+      const td = element('td', undefined, c.className);
+      td.append(c.cell(item));
       tr.append(td);
     }
-    return tr;
-  }));
+    body.append(tr);
+  }
+  const out = element('table');
+  out.append(element('thead'), body);
+  out.firstChild.append(head);
+  const scroll = element('div', undefined, 'table');
+  scroll.append(out);
+  place.replaceChildren(scroll);
+}
+
+function curvesOf(run, colour) {
+  const lines = [{className: 'k' + colour, points: run.curve}];
+  if (run.evaluations.length) lines.push({className: `evaluation k${colour}`, points: run.evaluations});
+  return lines;
+}
+
+function lossesOf(run) {
+  const last = (curve) => short(curve[curve.length - 1][1]);
+  let text = `step ${whole(run.steps)}`;
+  if (run.curve.length) text += `, loss ${last(run.curve)}`;
+  if (run.evaluations.length) text += `, evaluation loss ${last(run.evaluations)}`;
+  return text;
 }
 
 function runCard(run) {
   const card = element('div', undefined, 'run');
   card.dataset.run = run.id;
   card.dataset.points = run.curve.length;
-  const last = run.curve.length ? run.curve[run.curve.length - 1] : null;
-  card.append(element('div', run.id, 'id'),
-              element('div', `${run.base}, rank ${run.rank}, ${run.tenant}, started ${run.started}` +
-                             (run.live ? '' : ', ended'), 'dim'),
-              element('div', last ? `step ${run.steps}, loss ${short(last[1])}` : `step ${run.steps}`));
+  card.dataset.evaluations = run.evaluations.length;
+  const title = element('div', undefined, 'title');
+  const choose = element('label', 'compare ', 'dim');
+  const box = element('input');
+  box.type = 'checkbox';
+  box.checked = compared.has(run.id);
+  box.addEventListener('change', () => {
+    if (box.checked) compared.add(run.id); else compared.delete(run.id);
+    drawCompared();
+  });
+  choose.append(box);
+  title.append(element('span', run.name || run.base, 'name'), choose);
+  const about = element('div', `${run.base}, rank ${run.rank}, ${run.tenant}, started `, 'dim');
+  about.append(age(run.started), run.live ? '' : ', ended');
   const svg = shape('svg', {class: 'chart', role: 'img', 'aria-label': 'loss by step'});
-  draw(svg, [{className: 'train', points: run.curve}], 320, false);
-  card.append(svg);
+  card.append(title, element('div', run.id, 'id'), about, element('div', lossesOf(run)), svg);
+  card.draw = () => draw(svg, curvesOf(run, 0), {log: wantsLog(curvesOf(run, 0)), xName: 'step'});
   return card;
+}
+
+function drawCompared() {
+  const runs = latest.runs.filter((run) => compared.has(run.id)).slice(0, COLOURS);
+  $('compared').hidden = runs.length === 0;
+  const lines = runs.flatMap((run, i) => curvesOf(run, i));
+  draw($('curves'), lines, {log: $('log').checked, xName: 'step'});
+  $('legend').replaceChildren(...runs.map((run, i) => {
+    const e = element('span');
+    e.append(element('span', undefined, 'dot b' + i), `${run.name || run.id}: ${lossesOf(run)}`);
+    return e;
+  }));
 }
 
 // What all tenants do together: for administrators.
 function showServer(data) {
-  const numbers = [['train', data.rate.train.toFixed(0), 'tokens/s trained'],
-                   ['sample', data.rate.sample.toFixed(0), 'tokens/s sampled'],
-                   ['', data.queues.running, 'samples running'],
-                   ['', data.queues.samples, 'samples queued'],
-                   ['', data.queues.training, 'training operations queued'],
-                   ['', data.queues.polls, 'polls waiting']];
-  $('numbers').replaceChildren(...numbers.map(([, value, name]) => {
+  const numbers = [[short(Math.round(data.rate.train)), 'tokens/s trained'], [short(Math.round(data.rate.sample)), 'tokens/s sampled'],
+                   [data.queues.running, 'samples running'], [data.queues.samples, 'samples queued'],
+                   [data.queues.training, 'training operations queued'], [data.queues.polls, 'polls waiting']];
+  $('numbers').replaceChildren(...numbers.map(([value, name]) => {
     const e = element('span');
     e.append(element('b', String(value)), element('small', name));
     return e;
   }));
-  draw($('rates'), [{className: 'train', points: data.history.map((r, i) => [i, r[0]])},
-                    {className: 'sample', points: data.history.map((r, i) => [i, r[1]])}], 1050, true);
-  rows($('memory'), data.memory, (m) => {
-    const bar = element('progress');
-    bar.max = Math.max(m.limit, 1);
-    bar.value = m.bytes;
-    return [m.use, bytes(m.bytes), bytes(m.limit), bar];
-  });
+  draw($('rates'), [{className: 'k0', points: data.history.map((r, i) => [i, r[0]])},
+                    {className: 'k1', points: data.history.map((r, i) => [i, r[1]])}], {fromZero: true});
+  table($('memory'), data.memory, [
+    {name: 'use', cell: (m) => m.use}, {name: 'taken', className: 'number', cell: (m) => bytes(m.bytes)},
+    {name: 'planned', className: 'number', cell: (m) => bytes(m.limit)},
+    {name: '', cell: (m) => {
+      const bar = element('progress');
+      bar.max = Math.max(m.limit, 1);
+      bar.value = m.bytes;
+      return bar;
+    }}], 'nothing yet');
 }
 
 function show(data) {
+  latest = data;
   for (const part of document.querySelectorAll('.server')) part.hidden = !data.server;
   if (data.server) showServer(data.server);
-  $('runs').replaceChildren(...(data.runs.length ? data.runs.map(runCard)
-                                                 : [element('div', 'none yet', 'dim')]));
-  rows($('adapters'), data.adapters, (a) => [a.id, a.base, a.rank, a.tenant]);
-  rows($('usage'), data.usage, (u) => [u.tenant, u.key, u.requests, u.trained, u.sampled]);
-  rows($('models'), data.models, (m) => [m.name, m.architecture, m.max_context]);
+  const cards = data.runs.map(runCard);
+  $('runs').replaceChildren(...(cards.length ? cards : [element('div', 'none yet', 'dim')]));
+  for (const card of cards) card.draw();
+  drawCompared();
+  table($('adapters'), data.adapters, [
+    {name: 'model', className: 'wide', cell: (a) => a.id}, {name: 'base', cell: (a) => a.base},
+    {name: 'rank', className: 'number', cell: (a) => String(a.rank)}, {name: 'tenant', cell: (a) => a.tenant}], 'none');
+  table($('usage'), data.usage, [
+    {name: 'tenant', cell: (u) => u.tenant}, {name: 'key', cell: (u) => u.key},
+    {name: 'requests', className: 'number', cell: (u) => whole(u.requests)},
+    {name: 'tokens trained', className: 'number', cell: (u) => whole(u.trained)},
+    {name: 'tokens sampled', className: 'number', cell: (u) => whole(u.sampled)}], 'none yet');
+  table($('models'), data.models, [
+    {name: 'name', cell: (m) => m.name}, {name: 'architecture', cell: (m) => m.architecture},
+    {name: 'context', className: 'number', cell: (m) => whole(m.max_context)}], 'none');
+}
+
+function ask(path) {
+  const key = sessionStorage.getItem(KEY);
+  return fetch(path, {headers: key ? {'X-API-Key': key} : {}, cache: 'no-store'});
+}
+
+// The archive is packed on the first call; the address that comes back is good for a while and needs no key.
+async function download(button, path) {
+  const [run, kind, id] = path.slice('tinker://'.length).split('/');
+  button.disabled = true;
+  button.textContent = 'packing';
+  try {
+    const response = await ask(`api/v1/training_runs/${run}/checkpoints/${kind}/${id}/archive`);
+    if (!response.ok) throw new Error('HTTP ' + response.status);
+    const url = new URL((await response.json()).url);
+    location.assign(url.pathname + url.search);  // of this server, by whatever name the page was opened
+  } catch (error) {
+    button.title = String(error);
+  }
+  button.disabled = false;
+  button.textContent = 'download';
+}
+
+function showSaved(data) {
+  table($('saved'), data.checkpoints, [
+    {name: 'path', className: 'wide', cell: (c) => c.tinker_path}, {name: 'kind', cell: (c) => c.checkpoint_type},
+    {name: 'size', className: 'number', cell: (c) => bytes(c.size_bytes)},
+    {name: 'saved', cell: (c) => age(Date.parse(c.time) / 1000)},
+    {name: '', cell: (c) => {
+      if (c.checkpoint_type === 'external') return '';
+      const button = element('button', 'download');
+      button.addEventListener('click', () => download(button, c.tinker_path));
+      return button;
+    }}], 'none yet: save_state() and save_weights_for_sampler() make them');
+}
+
+async function refreshSaved() {
+  if ($('main').hidden) return;
+  try {
+    const response = await ask('api/v1/checkpoints?limit=100');
+    if (response.ok) showSaved(await response.json());
+  } catch (error) {
+    return;  // the overview says that the server does not answer
+  }
 }
 
 async function refresh() {
   const key = sessionStorage.getItem(KEY);
   let response;
   try {
-    response = await fetch('page/overview', {headers: key ? {'X-API-Key': key} : {}, cache: 'no-store'});
+    response = await ask('page/overview');
   } catch (error) {
     $('state').textContent = 'the server does not answer';
     return;
   }
   const refused = response.status === 401;
+  const opens = !refused && $('main').hidden;
   $('login').hidden = !refused;
   $('main').hidden = refused;
   $('forget').hidden = refused || !key;
@@ -145,6 +219,7 @@ async function refresh() {
   const data = await response.json();
   $('state').textContent = (data.admin ? 'all tenants' : 'your runs') + ', ' + new Date().toLocaleTimeString();
   show(data);
+  if (opens) refreshSaved();
 }
 
 $('login').addEventListener('submit', (event) => {
@@ -153,6 +228,13 @@ $('login').addEventListener('submit', (event) => {
   $('key').value = '';
   refresh();
 });
-$('forget').addEventListener('click', () => { sessionStorage.removeItem(KEY); refresh(); });
+$('forget').addEventListener('click', () => {
+  sessionStorage.removeItem(KEY);
+  compared.clear();
+  refresh();
+});
+$('log').addEventListener('change', drawCompared);
+window.addEventListener('resize', () => { if (latest) show(latest); });
 refresh();
 setInterval(refresh, 2000);
+setInterval(refreshSaved, 10000);
