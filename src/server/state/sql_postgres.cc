@@ -1,7 +1,7 @@
 // PostgreSQL behind Sql. A connection that was lost between transactions is opened again; one lost
 // inside a transaction fails it. Nothing waits for long: a statement has five seconds, and while
-// the database is away each call looks for it for a moment and fails. The only place that includes
-// libpq.
+// the database is away each call looks for it for a moment and fails.
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <libpq-fe.h>
 #include <poll.h>
@@ -15,8 +15,55 @@
 #include "base/error.h"
 #include "server/state/sql.h"
 
+// One list of names, for the fields and for opening.
+// clang-format off
+#define STRATA_LIBPQ(X)                                                                          \
+  X(PQclear) X(PQcmdTuples) X(PQconnectPoll) X(PQconnectStart) X(PQconsumeInput)                 \
+  X(PQerrorMessage) X(PQfinish) X(PQflush) X(PQfreemem) X(PQftype) X(PQgetResult)                \
+  X(PQgetisnull) X(PQgetlength) X(PQgetvalue) X(PQisBusy) X(PQnfields) X(PQntuples)              \
+  X(PQresetPoll) X(PQresetStart) X(PQresultStatus) X(PQsendQueryParams) X(PQsetNoticeProcessor)  \
+  X(PQsetnonblocking) X(PQsocket) X(PQstatus) X(PQtransactionStatus) X(PQunescapeBytea)
+// clang-format on
+
 namespace strata::server {
 namespace {
+
+struct Libpq {
+#define STRATA_LIBPQ_FIELD(name) decltype(&::name) name;
+  STRATA_LIBPQ(STRATA_LIBPQ_FIELD)
+#undef STRATA_LIBPQ_FIELD
+};
+
+[[noreturn]] void fail_open() {
+  const char* why = ::dlerror();
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("--db: PostgreSQL's client library could not be opened ({}); install it "
+                          "(on Debian: apt-get install libpq5), or leave --db out: state is then "
+                          "in a SQLite file in --data",
+                          why == nullptr ? "libpq.so.5" : why));
+}
+
+Libpq open_libpq() {
+  void* library = ::dlopen("libpq.so.5", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) fail_open();
+  Libpq found{};
+  const auto find = [library](const char* name) {
+    void* symbol = ::dlsym(library, name);
+    if (symbol == nullptr) fail_open();
+    return symbol;
+  };
+#define STRATA_LIBPQ_OPEN(name) found.name = reinterpret_cast<decltype(&::name)>(find(#name));
+  STRATA_LIBPQ(STRATA_LIBPQ_OPEN)
+#undef STRATA_LIBPQ_OPEN
+  return found;
+}
+
+// The library is opened on the first call, when a PostgreSQL database is named: the program starts
+// without it. Error{kUnsupported} when it is not installed.
+const Libpq& libpq() {
+  static const Libpq opened = open_libpq();
+  return opened;
+}
 
 // Any fixed number: advisory locks of one database share one space.
 constexpr const char* kLock = "SELECT pg_try_advisory_lock(7881320498172411)";
@@ -32,7 +79,7 @@ constexpr Oid kInt4 = 23;
 constexpr Oid kFloat8 = 701;
 
 struct Clear {
-  void operator()(PGresult* result) const { PQclear(result); }
+  void operator()(PGresult* result) const { libpq().PQclear(result); }
 };
 using Reply = std::unique_ptr<PGresult, Clear>;
 
@@ -55,10 +102,10 @@ std::string numbered(std::string_view statement) {
 
 class Postgres final : public Sql {
  public:
-  explicit Postgres(const std::string& url) : connection_(PQconnectStart(url.c_str())) {
+  explicit Postgres(const std::string& url) : connection_(libpq().PQconnectStart(url.c_str())) {
     try {
       const double deadline = now_seconds() + kFirstConnect;
-      if (!finish_connecting(deadline, PQconnectPoll)) fail("connect");
+      if (!finish_connecting(deadline, libpq().PQconnectPoll)) fail("connect");
       prepare_connection();
       if (!take_lock(deadline)) {
         throw Error(ErrorCode::kInvalidArgument,
@@ -66,11 +113,11 @@ class Postgres final : public Sql {
       }
       is_ready_ = true;
     } catch (...) {
-      PQfinish(connection_);
+      libpq().PQfinish(connection_);
       throw;
     }
   }
-  ~Postgres() override { PQfinish(connection_); }
+  ~Postgres() override { libpq().PQfinish(connection_); }
   Postgres(const Postgres&) = delete;
   Postgres& operator=(const Postgres&) = delete;
 
@@ -78,18 +125,18 @@ class Postgres final : public Sql {
     if (!is_ready_ && in_transaction_) fail(statement);
     if (!is_ready_) find_again();
     Reply reply = execute(statement, parameters);
-    if (PQstatus(connection_) == CONNECTION_BAD) {
+    if (libpq().PQstatus(connection_) == CONNECTION_BAD) {
       is_ready_ = false;
       if (!in_transaction_) {
         find_again();
         reply = execute(statement, parameters);
       }
     }
-    const ExecStatusType status = PQresultStatus(reply.get());
+    const ExecStatusType status = libpq().PQresultStatus(reply.get());
     if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK) fail(statement);
     SqlResult result;
-    const int rows = PQntuples(reply.get());
-    const int columns = PQnfields(reply.get());
+    const int rows = libpq().PQntuples(reply.get());
+    const int columns = libpq().PQnfields(reply.get());
     for (int row = 0; row < rows; ++row) {
       SqlRow values;
       for (int column = 0; column < columns; ++column) {
@@ -97,7 +144,7 @@ class Postgres final : public Sql {
       }
       result.rows.push_back(std::move(values));
     }
-    const std::string_view changed = PQcmdTuples(reply.get());
+    const std::string_view changed = libpq().PQcmdTuples(reply.get());
     if (columns == 0 && !changed.empty()) {
       std::from_chars(changed.data(), changed.data() + changed.size(), result.changed);
     }
@@ -116,7 +163,7 @@ class Postgres final : public Sql {
   }
   void commit() override {
     // A COMMIT of a failed transaction answers ROLLBACK and no error.
-    const bool broken = PQtransactionStatus(connection_) == PQTRANS_INERROR;
+    const bool broken = libpq().PQtransactionStatus(connection_) == PQTRANS_INERROR;
     run("COMMIT", {});
     in_transaction_ = false;
     CHECK(!broken, "a failed transaction was committed");
@@ -126,7 +173,7 @@ class Postgres final : public Sql {
     if (!in_transaction_) return;
     in_transaction_ = false;
     try {
-      if (is_ready_ && PQstatus(connection_) == CONNECTION_OK) execute("ROLLBACK", {});
+      if (is_ready_ && libpq().PQstatus(connection_) == CONNECTION_OK) execute("ROLLBACK", {});
     } catch (const Error&) {  // the connection is lost, and the transaction with it
     }
   }
@@ -134,13 +181,13 @@ class Postgres final : public Sql {
  private:
   [[noreturn]] void fail(std::string_view statement) {
     throw Error(ErrorCode::kIo, fmt::format("postgresql: {}: {}", statement_name(statement),
-                                            one_line(PQerrorMessage(connection_))));
+                                            one_line(libpq().PQerrorMessage(connection_))));
   }
 
   // The lock belongs to the connection, so it ends with this process.
   void prepare_connection() {
-    PQsetNoticeProcessor(connection_, [](void*, const char*) {}, nullptr);
-    PQsetnonblocking(connection_, 1);
+    libpq().PQsetNoticeProcessor(connection_, [](void*, const char*) {}, nullptr);
+    libpq().PQsetnonblocking(connection_, 1);
     for (const char* setting : {"SET client_encoding = 'UTF8'", "SET extra_float_digits = 1",
                                 "SET statement_timeout = '5s'", "SET lock_timeout = '5s'"})
       execute(setting, {});
@@ -151,8 +198,8 @@ class Postgres final : public Sql {
   bool take_lock(double deadline) {
     for (;;) {
       const Reply lock = execute(kLock, {});
-      if (PQresultStatus(lock.get()) != PGRES_TUPLES_OK) fail("lock");
-      if (std::string_view(PQgetvalue(lock.get(), 0, 0)) == "t") return true;
+      if (libpq().PQresultStatus(lock.get()) != PGRES_TUPLES_OK) fail("lock");
+      if (std::string_view(libpq().PQgetvalue(lock.get(), 0, 0)) == "t") return true;
       if (now_seconds() > deadline) return false;
       std::this_thread::sleep_for(kLockPause);
     }
@@ -162,7 +209,7 @@ class Postgres final : public Sql {
   bool wait_socket(bool for_writing, double deadline) const {
     const double left = deadline - now_seconds();
     if (left <= 0) return false;
-    pollfd waiting = {.fd = PQsocket(connection_),
+    pollfd waiting = {.fd = libpq().PQsocket(connection_),
                       .events = static_cast<int16_t>(for_writing ? POLLOUT | POLLIN : POLLIN),
                       .revents = 0};
     return waiting.fd < 0 || ::poll(&waiting, 1, static_cast<int>(left * 1e3) + 1) != 0;
@@ -170,7 +217,7 @@ class Postgres final : public Sql {
 
   // False at the deadline: the next call goes on. An Error when the database refuses.
   bool finish_connecting(double deadline, PostgresPollingStatusType (*step)(PGconn*)) {
-    if (PQstatus(connection_) == CONNECTION_BAD) fail("connect");
+    if (libpq().PQstatus(connection_) == CONNECTION_BAD) fail("connect");
     auto wanted = PGRES_POLLING_WRITING;
     while (wait_socket(wanted == PGRES_POLLING_WRITING, deadline)) {
       wanted = step(connection_);
@@ -187,12 +234,12 @@ class Postgres final : public Sql {
     if (!is_connecting_) {
       if (now < next_attempt_) fail("the database is away");
       next_attempt_ = now + kRetry;
-      if (PQresetStart(connection_) == 0) fail("connect");
+      if (libpq().PQresetStart(connection_) == 0) fail("connect");
       is_connecting_ = true;
       give_up_ = now + kStatement;
     }
     try {
-      if (!finish_connecting(now + kReconnect, PQresetPoll)) {
+      if (!finish_connecting(now + kReconnect, libpq().PQresetPoll)) {
         is_connecting_ = now < give_up_;
         fail("the database is away");
       }
@@ -204,7 +251,7 @@ class Postgres final : public Sql {
       is_connecting_ = false;
       is_ready_ = true;
     } catch (...) {
-      if (PQstatus(connection_) == CONNECTION_BAD) is_connecting_ = false;
+      if (libpq().PQstatus(connection_) == CONNECTION_BAD) is_connecting_ = false;
       throw;
     }
   }
@@ -231,9 +278,9 @@ class Postgres final : public Sql {
       lengths.push_back(static_cast<int>(texts[i].size()));
       formats.push_back(is_binary ? 1 : 0);
     }
-    const int sent = PQsendQueryParams(connection_, numbered(statement).c_str(),
-                                       static_cast<int>(parameters.size()), nullptr, values.data(),
-                                       lengths.data(), formats.data(), 0);
+    const int sent = libpq().PQsendQueryParams(connection_, numbered(statement).c_str(),
+                                               static_cast<int>(parameters.size()), nullptr,
+                                               values.data(), lengths.data(), formats.data(), 0);
     return sent == 1 ? take_reply(now_seconds() + kStatement) : Reply();
   }
 
@@ -242,26 +289,26 @@ class Postgres final : public Sql {
   Reply take_reply(double deadline) {
     Reply last;
     for (;;) {
-      int unsent = PQflush(connection_);
-      while (unsent == 1 || PQisBusy(connection_) == 1) {
+      int unsent = libpq().PQflush(connection_);
+      while (unsent == 1 || libpq().PQisBusy(connection_) == 1) {
         if (!wait_socket(unsent == 1, deadline)) {
           is_ready_ = false;
           throw Error(ErrorCode::kIo, "postgresql: no answer in time; the database is away");
         }
-        if (PQconsumeInput(connection_) == 0) return Reply();
-        if (unsent == 1) unsent = PQflush(connection_);
+        if (libpq().PQconsumeInput(connection_) == 0) return Reply();
+        if (unsent == 1) unsent = libpq().PQflush(connection_);
       }
-      Reply next(PQgetResult(connection_));
+      Reply next(libpq().PQgetResult(connection_));
       if (!next) return last;
       last = std::move(next);
     }
   }
 
   static SqlValue value(const PGresult* reply, int row, int column) {
-    if (PQgetisnull(reply, row, column) != 0) return std::monostate{};
-    const char* data = PQgetvalue(reply, row, column);
-    const std::string_view text(data, static_cast<size_t>(PQgetlength(reply, row, column)));
-    const Oid type = PQftype(reply, column);
+    if (libpq().PQgetisnull(reply, row, column) != 0) return std::monostate{};
+    const char* data = libpq().PQgetvalue(reply, row, column);
+    const std::string_view text(data, static_cast<size_t>(libpq().PQgetlength(reply, row, column)));
+    const Oid type = libpq().PQftype(reply, column);
     if (type == kInt8 || type == kInt4) {
       int64_t number = 0;
       std::from_chars(text.data(), text.data() + text.size(), number);
@@ -274,9 +321,10 @@ class Postgres final : public Sql {
     }
     if (type == kBytea) {
       size_t size = 0;
-      unsigned char* bytes = PQunescapeBytea(reinterpret_cast<const unsigned char*>(data), &size);
+      unsigned char* bytes =
+          libpq().PQunescapeBytea(reinterpret_cast<const unsigned char*>(data), &size);
       Blob blob{std::string(reinterpret_cast<const char*>(bytes), size)};
-      PQfreemem(bytes);
+      libpq().PQfreemem(bytes);
       return blob;
     }
     return std::string(text);
