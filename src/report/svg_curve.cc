@@ -93,6 +93,7 @@ void fit_axes(const CurveChart& chart, Axis& x, Axis& y) {
   // A long run's x axis starts at its first point; y gets air above and below.
   if (!(x.low < x.high) || x.log) widen(x);
   widen(y);
+  if (chart.from_zero && !y.log) y.low = std::min(0.0, y.low);
 }
 
 std::string tick_text(double value, double step, bool log) {
@@ -130,7 +131,7 @@ void draw_axes(std::string& out, const CurveChart& chart, const Axis& x, const A
   out += fmt::format(
       "<text class=\"l\" transform=\"translate(18 {:.1f}) rotate(-90)\" "
       "text-anchor=\"middle\">{}</text>\n",
-      (y.begin + y.end) / 2, escaped(chart.y_label));
+      (y.begin + y.end) / 2, escaped(chart.log_y ? chart.y_label + ", log scale" : chart.y_label));
 }
 
 void draw_series(std::string& out, const CurveSeries& series, std::string_view color, const Axis& x,
@@ -159,6 +160,20 @@ void draw_series(std::string& out, const CurveSeries& series, std::string_view c
       "stroke-linejoin=\"round\" d=\"{}\"/>\n",
       color, series.faint ? "1" : "1.8", series.faint ? "0.35" : "1", path);
   out += dots;
+}
+
+// To the right of its point, or to the left where the plot ends.
+void draw_labels(std::string& out, const CurveSeries& series, const Axis& x, const Axis& y) {
+  if (series.labels.empty()) return;
+  CHECK(series.labels.size() == series.x.size(), series.labels.size(), series.x.size());
+  for (size_t i = 0; i < series.x.size(); ++i) {
+    if (series.labels[i].empty() || !x.shows(series.x[i]) || !y.shows(series.y[i])) continue;
+    const double at = x.pixel(series.x[i]);
+    const bool is_left = at + 7 + 6.2 * text_width(series.labels[i]) > x.end;
+    out += fmt::format("<text class=\"t\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n",
+                       is_left ? at - 7 : at + 7, y.pixel(series.y[i]) - 5,
+                       is_left ? "end" : "start", escaped(series.labels[i]));
+  }
 }
 
 // Names right-aligned above the plot, on the title's line.
@@ -233,25 +248,50 @@ std::vector<double> smoothed(const std::vector<double>& y, double span) {
   return out;
 }
 
-std::string svg_chart(const CurveChart& chart) {
+namespace {
+
+// At (0, 0), as an element of an <svg>.
+std::string chart_body(const CurveChart& chart) {
   CHECK(chart.width > kLeft + kRight && chart.height > kTop + kBottom, chart.width, chart.height);
   Axis x{.begin = kLeft, .end = double(chart.width - kRight), .log = chart.log_x};
   Axis y{.begin = double(chart.height - kBottom), .end = kTop, .log = chart.log_y};
   fit_axes(chart, x, y);
+  std::string out = fmt::format(
+      "<text x=\"{}\" y=\"26\" font-size=\"16\" font-weight=\"bold\" fill=\"#222\">{}</text>\n",
+      kLeft, escaped(chart.title));
+  draw_axes(out, chart, x, y);
+  for (size_t i = 0; i < chart.series.size(); ++i) {
+    draw_series(out, chart.series[i], kColors[i % kColors.size()], x, y);
+    draw_labels(out, chart.series[i], x, y);
+  }
+  draw_legend(out, chart);
+  return out;
+}
+
+}  // namespace
+
+std::string svg_chart(const CurveChart& chart) { return svg_charts({chart}); }
+
+std::string svg_charts(const std::vector<CurveChart>& charts) {
+  int width = 0, height = 0;
+  for (const CurveChart& chart : charts) {
+    width = std::max(width, chart.width);
+    height += chart.height;
+  }
   std::string out = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} "
       "{1}\" "
       "font-family=\"Helvetica, Arial, sans-serif\" font-size=\"13\">\n"
       "<style>.grid{{stroke:#e4e4e4}}.axis{{stroke:#888;fill:none}}.t{{fill:#666;font-size:12px}}"
       ".l{{fill:#333}}</style>\n"
-      "<rect width=\"{0}\" height=\"{1}\" fill=\"#fff\"/>\n"
-      "<text x=\"{2}\" y=\"26\" font-size=\"16\" font-weight=\"bold\" fill=\"#222\">{3}</text>\n",
-      chart.width, chart.height, kLeft, escaped(chart.title));
-  draw_axes(out, chart, x, y);
-  for (size_t i = 0; i < chart.series.size(); ++i) {
-    draw_series(out, chart.series[i], kColors[i % kColors.size()], x, y);
+      "<rect width=\"{0}\" height=\"{1}\" fill=\"#fff\"/>\n",
+      width, height);
+  int top = 0;
+  for (const CurveChart& chart : charts) {
+    const std::string body = chart_body(chart);
+    out += top == 0 ? body : fmt::format("<g transform=\"translate(0 {})\">\n{}</g>\n", top, body);
+    top += chart.height;
   }
-  draw_legend(out, chart);
   return out + "</svg>\n";
 }
 

@@ -13,8 +13,9 @@ struct CurveSeries {
   std::string name = {};
   std::vector<double> x = {};  // same length as y
   std::vector<double> y = {};
-  bool faint = false;    // raw data behind a smoothed curve
-  bool markers = false;  // a dot a point: few points, such as evaluations
+  bool faint = false;                    // raw data behind a smoothed curve
+  bool markers = false;                  // a dot a point: few points, such as evaluations
+  std::vector<std::string> labels = {};  // beside each point; empty, or as many as points
 };
 
 struct CurveChart {
@@ -23,12 +24,15 @@ struct CurveChart {
   std::string y_label = {};
   std::vector<CurveSeries> series = {};
   bool log_x = false;
-  bool log_y = false;
+  bool log_y = false;      // said behind y_label
+  bool from_zero = false;  // y starts at 0, so that heights can be compared
   int width = 800;
   int height = 480;
 };
 
 std::string svg_chart(const CurveChart& chart);
+// Charts above each other, as wide as the widest.
+std::string svg_charts(const std::vector<CurveChart>& charts);
 
 // Round ticks (1, 2 or 5 times a power of ten) that span [low, high] inside it, about `wanted` of
 // them; log: powers of ten, with 2 and 5 between where there are few. Ascending, at least one.

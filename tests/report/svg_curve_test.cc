@@ -67,6 +67,38 @@ TEST(SvgChart, PointsLandWhereTheAxesSay) {
   EXPECT_NE(svg.find("L780.0 "), std::string::npos);
 }
 
+TEST(SvgChart, ALogAxisSaysSo) {
+  const CurveSeries line = {.name = "s", .x = {0, 1}, .y = {1, 100}};
+  EXPECT_NE(svg_chart({.y_label = "loss", .series = {line}, .log_y = true}).find("loss, log scale"),
+            std::string::npos);
+  EXPECT_EQ(svg_chart({.y_label = "loss", .series = {line}}).find("log scale"), std::string::npos);
+}
+
+TEST(SvgChart, FromZeroItBeginsAtZero) {
+  // 480 high with 52 below: the axis is at 428.
+  const CurveSeries line = {.name = "s", .x = {0, 1}, .y = {110, 130}};
+  EXPECT_NE(
+      svg_chart({.series = {line}, .from_zero = true}).find("y=\"432.0\" text-anchor=\"end\">0<"),
+      std::string::npos);
+}
+
+TEST(SvgChart, PointsHaveTheirLabelsInside) {
+  const CurveSeries points = {
+      .name = "s", .x = {0, 5, 10}, .y = {1, 2, 3}, .labels = {"<a>", "", "minimal_offloaded"}};
+  const std::string svg = svg_chart({.series = {points}});
+  EXPECT_NE(svg.find("text-anchor=\"start\">&lt;a&gt;<"), std::string::npos);
+  EXPECT_NE(svg.find("text-anchor=\"end\">minimal_offloaded<"), std::string::npos);
+}
+
+TEST(SvgCharts, StandAboveEachOther) {
+  const CurveSeries line = {.name = "s", .x = {0, 1}, .y = {1, 2}};
+  const std::string svg =
+      svg_charts({{.series = {line}, .height = 300}, {.series = {line}, .height = 200}});
+  EXPECT_NE(svg.find("height=\"500\""), std::string::npos);
+  EXPECT_EQ(count(svg, "translate(0 300)"), 1);
+  EXPECT_EQ(count(svg, "<svg"), 1);
+}
+
 TEST(SvgChart, HolesBreakTheLine) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const std::string svg =

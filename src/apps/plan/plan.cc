@@ -131,10 +131,12 @@ boost::json::object json_of(const TrainPlan& plan, int64_t num_layers, double se
 struct FrontPoint {
   double gib = 0.0;
   double seconds = 0.0;
+  std::string name = {};  // of a preset
 };
 
 FrontPoint point_of(const TrainPlan& plan, const MachineLimits& limits) {
-  return {static_cast<double>(plan.memory.total()) / kGiB, step_seconds(plan.work, limits)};
+  return {.gib = static_cast<double>(plan.memory.total()) / kGiB,
+          .seconds = step_seconds(plan.work, limits)};
 }
 
 // The best plans for budgets from the least that training takes to all that it can use; none takes
@@ -172,6 +174,7 @@ report::CurveSeries dots(std::string name, const std::vector<FrontPoint>& points
   for (const FrontPoint& point : points) {
     series.x.insert(series.x.end(), {point.gib, std::numeric_limits<double>::quiet_NaN()});
     series.y.insert(series.y.end(), {point.seconds, std::numeric_limits<double>::quiet_NaN()});
+    series.labels.insert(series.labels.end(), {point.name, ""});
   }
   return series;
 }
@@ -192,15 +195,28 @@ report::CurveSeries steps(std::string name, const std::vector<FrontPoint>& point
 
 std::vector<FrontPoint> points_of_presets(engine::Engine& engine, const RunShape& shape,
                                           int64_t micro_tokens, const MachineLimits& limits) {
-  std::vector<model::Recompute> policies = {model::Recompute::kNone, model::Recompute::kFull};
-  for (const model::RecomputePreset& preset : model::recompute_presets()) {
-    policies.push_back(preset.value());
-  }
   std::vector<FrontPoint> points;
-  for (const model::Recompute& policy : policies) {
+  const auto add = [&](std::string name, const model::Recompute& policy) {
     points.push_back(point_of(plan_train(engine, shape, micro_tokens, policy), limits));
+    points.back().name = std::move(name);
+  };
+  add("none", model::Recompute::kNone);
+  add("full", model::Recompute::kFull);
+  for (const model::RecomputePreset& preset : model::recompute_presets()) {
+    add(std::string(preset.name), preset.value());
   }
-  return points;
+  // Presets that come to the same share a dot, and a label.
+  std::sort(points.begin(), points.end(), [](const FrontPoint& a, const FrontPoint& b) {
+    return a.gib != b.gib ? a.gib < b.gib : a.seconds < b.seconds;
+  });
+  std::vector<FrontPoint> out;
+  for (FrontPoint& point : points) {
+    const bool is_same =
+        !out.empty() && out.back().gib == point.gib && out.back().seconds == point.seconds;
+    if (is_same) out.back().name += ", " + point.name;
+    if (!is_same) out.push_back(std::move(point));
+  }
+  return out;
 }
 
 void draw(const PlanOptions& options, engine::Engine& engine, const RunShape& shape,
@@ -211,7 +227,8 @@ void draw(const PlanOptions& options, engine::Engine& engine, const RunShape& sh
       .y_label = "predicted seconds a step",
       .series = {steps("fastest that fits", front_of(engine, shape, options.micro_tokens, limits)),
                  dots("presets", points_of_presets(engine, shape, options.micro_tokens, limits)),
-                 dots("this plan", {point_of(plan, limits)})}};
+                 dots("this plan", {point_of(plan, limits)})},
+      .from_zero = true};
   write_file_atomic(options.svg, report::svg_chart(chart));
 }
 
