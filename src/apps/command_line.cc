@@ -1,27 +1,158 @@
 #include "apps/command_line.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "apps/suggest.h"
+#include "base/error.h"
 
 namespace strata::apps {
+namespace {
 
-void add_row(CLI::App& command, const OptionRow& row) {
-  const std::string name = (row.is_positional ? "" : "--") + row.name;
+struct Given {
+  std::map<std::string, std::vector<std::string>> values;  // by name; of a flag "on"
+  std::vector<std::string> unknown;                        // options, in the order they came in
+  std::vector<std::string> extra;                          // values that no row takes, likewise
+  HelpWanted help = HelpWanted::kNo;
+};
+
+[[noreturn]] void refuse(const CommandText& command, const std::string& message) {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", command.name, message));
+}
+
+bool is_named(const OptionTable& table, std::string_view argument) {
+  if (!argument.starts_with("--")) return false;
+  const OptionRow* row = table.find(std::string(argument.substr(2, argument.find('=') - 2)));
+  return row != nullptr && !row->is_positional;
+}
+
+// How the row is spoken of.
+std::string shown_name(const OptionRow& row) { return (row.is_positional ? "" : "--") + row.name; }
+
+void add_row(CLI::App& app, const OptionRow& row, Given& given) {
+  std::vector<std::string>* values = &given.values[row.name];
   if (row.kind == OptionKind::kFlag) {
-    command.add_flag_callback(name, [&row] { row.set("on"); }, row.help);
+    app.add_flag_callback(shown_name(row), [values] { values->emplace_back("on"); });
     return;
   }
-  CLI::Option* option = nullptr;
-  if (row.kind == OptionKind::kList) {
-    const auto set = [&row](const std::vector<std::string>& texts) {
-      for (const std::string& text : texts) row.set(text);
-    };
-    option = command.add_option_function<std::vector<std::string>>(name, set, row.help);
-    option->allow_extra_args(false);
-  } else {
-    option = command.add_option_function<std::string>(name, row.set, row.help);
+  const std::string bare = row.may_be_bare ? "," + row.name : "";
+  app.add_option(shown_name(row) + bare,
+                 [values](const CLI::results_t& texts) {
+                   *values = texts;
+                   return true;
+                 })
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+Given split(const CommandText& command, const OptionTable& table,
+            std::span<const std::string> arguments) {
+  Given given;
+  CLI::App app;
+  app.set_help_flag();
+  app.allow_extras();
+  app.add_flag_callback("-h,--help", [&given] {
+    if (given.help == HelpWanted::kNo) given.help = HelpWanted::kCommon;
+  });
+  app.add_flag_callback("--help-all", [&given] { given.help = HelpWanted::kAll; });
+  for (const OptionRow& row : table.rows()) add_row(app, row, given);
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+  try {
+    app.parse(reversed);
+  } catch (const CLI::ParseError& error) {
+    if (is_named(table, arguments.back())) {
+      refuse(command, arguments.back() + ": want a value behind it");
+    }
+    refuse(command, error.what());
   }
-  option->type_name(row.unit)->required(row.is_required);
-  if (!row.default_text.empty()) option->default_str(row.default_text);
+  for (const std::string& argument : app.remaining()) {
+    if (argument == "--") continue;
+    const bool is_option =
+        argument.size() > 1 && argument[0] == '-' && (argument[1] < '0' || argument[1] > '9');
+    (is_option ? given.unknown : given.extra).push_back(argument);
+  }
+  return given;
+}
+
+std::string see_help(const CommandText& command) {
+  return fmt::format("`strata {} --help-all` lists its options", command.name);
+}
+
+void refuse_unknown(const CommandText& command, const OptionTable& table, const Given& given) {
+  std::vector<std::string> names;
+  for (const OptionRow& row : table.rows()) {
+    if (!row.is_positional) names.push_back(row.name);
+  }
+  std::vector<std::string> faults;
+  for (const std::string& argument : given.unknown) {
+    const std::string option = argument.substr(0, argument.find('='));
+    const std::string name = option.substr(std::min(option.find_first_not_of('-'), option.size()));
+    faults.push_back(fmt::format("there is no option {}{}", option,
+                                 did_you_mean(close_options(name, names), "--")));
+  }
+  refuse(command, fmt::format("{}\n{}", fmt::join(faults, "\n  and "), see_help(command)));
+}
+
+void refuse_extra(const CommandText& command, const OptionTable& table, const Given& given) {
+  std::string why;
+  for (const OptionRow& row : table.rows()) {
+    const auto found = given.values.find(row.name);
+    if (found->second.empty() || (!row.may_be_bare && !row.is_positional)) continue;
+    why += fmt::format("; {} is {}", row.name, found->second.front());
+  }
+  refuse(command, fmt::format("not expected: {}{}\n{}", fmt::join(given.extra, " "), why,
+                              see_help(command)));
+}
+
+void set_rows(const CommandText& command, const OptionTable& table, const Given& given) {
+  for (const OptionRow& row : table.rows()) {
+    const std::vector<std::string>& values = given.values.at(row.name);
+    if (row.kind == OptionKind::kValue && values.size() > 1) {
+      refuse(command, fmt::format("{} is given {} times, want one value: {}", shown_name(row),
+                                  values.size(), fmt::join(values, " ")));
+    }
+    for (const std::string& value : values) {
+      if (row.kind != OptionKind::kFlag && is_named(table, value)) {
+        refuse(command, fmt::format("{0}: got the option {1}, want a value (one that begins so is "
+                                    "written {0}={1})",
+                                    shown_name(row), value));
+      }
+      row.set(value);
+    }
+  }
+}
+
+void check_required(const CommandText& command, const OptionTable& table, const Given& given) {
+  std::string missing;
+  int count = 0;
+  for (const OptionRow& row : table.rows()) {
+    if (!row.is_required || !given.values.at(row.name).empty()) continue;
+    const auto other = given.values.find(row.required_unless);
+    if (other != given.values.end() && !other->second.empty()) continue;
+    ++count;
+    missing += fmt::format("\n  {:<14}  {}", shown_name(row), row.help);
+  }
+  if (missing.empty()) return;
+  refuse(command, fmt::format("{} required:{}\n{}", count == 1 ? "this is" : "these are", missing,
+                              command.examples));
+}
+
+}  // namespace
+
+HelpWanted read_command_line(const CommandText& command, const OptionTable& table,
+                             std::span<const std::string> arguments) {
+  const Given given = split(command, table, arguments);
+  if (given.help != HelpWanted::kNo) return given.help;
+  if (!given.unknown.empty()) refuse_unknown(command, table, given);
+  if (!given.extra.empty()) refuse_extra(command, table, given);
+  set_rows(command, table, given);
+  check_required(command, table, given);
+  return HelpWanted::kNo;
 }
 
 }  // namespace strata::apps

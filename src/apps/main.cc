@@ -2,13 +2,20 @@
 // the request, an option or a file, 1 anything else.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "apps/command_line.h"
+#include "apps/help.h"
 #include "apps/options.h"
 #include "apps/serve/options.h"
 #include "apps/serve/serve.h"
+#include "apps/suggest.h"
 #include "backend/backend.h"
 #include "base/env.h"
 #include "base/error.h"
@@ -17,89 +24,106 @@
 namespace strata::apps {
 namespace {
 
-using Command = std::function<int()>;
+// A command whose options wait for its command line.
+struct Invocation {
+  std::shared_ptr<const OptionTable> table;
+  std::function<int()> run;
+};
+
+struct Command {
+  CommandText text;
+  std::function<Invocation()> prepare;
+};
 
 // The options and their table live as long as what may run them.
 template <typename Options>
-void add_command(CLI::App& app, Command& chosen, const char* name, const char* help,
-                 const char* footer, int (*run)(const Options&)) {
+Invocation prepare(int (*run)(const Options&)) {
   auto options = std::make_shared<Options>();
-  auto table = std::make_shared<OptionTable>(options_of(*options));
-  CLI::App* command = app.add_subcommand(name, help);
-  for (const OptionRow& row : table->rows()) add_row(*command, row);
-  command->footer(footer);
-  command->callback([&chosen, options, table, run] {
-    chosen = [options, table, run] {
-      table->check();
-      return run(*options);
-    };
-  });
+  auto table = std::make_shared<const OptionTable>(options_of(*options));
+  return {table, [options, table, run] {
+            table->check();
+            return run(*options);
+          }};
 }
 
-void add_commands_of_models(CLI::App& app, Command& chosen) {
-  add_command(app, chosen, "train", "Fine-tune a model on a JSONL file",
+template <typename Options>
+Command command(const char* name, const char* help, const char* examples,
+                int (*run)(const Options&)) {
+  return {{name, help, examples}, [run] { return prepare(run); }};
+}
+
+Invocation prepare_serve() {
+  const std::shared_ptr<ServeCommandLine> line = serve_command_line();
+  return {std::shared_ptr<const OptionTable>(line, &line->rows),
+          [line] { return run_serve(read_serve_options(*line)); }};
+}
+
+std::vector<Command> commands_of_models() {
+  return {
+      command("train", "Fine-tune a model on a JSONL file",
               "Examples:\n"
               "  strata train --model qwen3 --data chats.jsonl --out adapter\n"
               "  strata train --model qwen3 --data chats.jsonl --out adapter --resume\n"
               "  strata train --model qwen3 --data text.jsonl --out tuned --method full --lr 2e-5",
-              run_train);
-  add_command(app, chosen, "plan", "Say what a run will take and how long, without running it",
+              run_train),
+      command("plan", "Say what a run will take and how long, without running it",
               "Examples:\n"
               "  strata plan --model qwen3 --tokens 4x512\n"
               "  strata plan --model qwen3-0.6b --tokens 1x8192 --memory 6GiB --svg plan.svg\n"
               "  strata plan --model qwen3 --for serve --memory 8GiB\n"
               "  strata plan --schedule 1f1b --pipeline 4 --microbatches 8 --schedule-out s.csv",
-              run_plan);
-  add_command(
-      app, chosen, "generate", "Continue a prompt",
-      "Examples:\n"
-      "  strata generate --model qwen3 --prompt \"Once upon a time\" --max-tokens 64\n"
-      "  strata generate --model qwen3 --adapter adapter --prompt \"Q: 2 + 2\" --temperature 0",
-      run_generate);
-  add_command(app, chosen, "chat", "Talk to a model through its chat template",
+              run_plan),
+      command("generate", "Continue a prompt",
+              "Examples:\n"
+              "  strata generate --model qwen3 --prompt \"Once upon a time\" --max-tokens 64\n"
+              "  strata generate --model qwen3 --adapter adapter --prompt \"Q: 2 + 2\" "
+              "--temperature 0",
+              run_generate),
+      command("chat", "Talk to a model through its chat template",
               "Examples:\n"
               "  strata chat --model qwen3 --adapter adapter\n"
               "  strata chat --model qwen3 --prompt \"Who are you?\" --temperature 0",
-              run_chat);
-  add_command(app, chosen, "inspect", "Say what a checkpoint holds and what is wrong",
-              "Example:\n  strata inspect --model qwen3 --tensors", run_inspect);
-  add_command(app, chosen, "probe", "Run a model on given token ids and write what it computed",
+              run_chat),
+      command("inspect", "Say what a checkpoint holds and what is wrong",
+              "Example:\n  strata inspect --model qwen3 --tensors", run_inspect),
+      command("probe", "Run a model on given token ids and write what it computed",
               "Example:\n  strata probe --model tiny-llama --adapter a --request r.json --out "
               "o.safetensors --threads 1",
-              run_probe);
-  add_command(app, chosen, "init", "Write a checkpoint with random weights",
-              "Example:\n  strata init --config qwen3-0.6b --out random --seed 1", run_init);
-  add_command(
-      app, chosen, "tokenize", "JSON lines: text to ids, ids to text, conversations to text",
-      "Example:\n  strata tokenize --tokenizer models/tiny --in texts.jsonl --out ids.jsonl",
-      run_tokenize);
-  add_command(app, chosen, "bench",
-              "Measure training, prefill or decoding against this machine's limits",
-              "Example:\n  strata bench train_s512 --json", run_bench);
+              run_probe),
+      command("init", "Write a checkpoint with random weights",
+              "Example:\n  strata init --config qwen3-0.6b --out random --seed 1", run_init),
+      command(
+          "tokenize", "JSON lines: text to ids, ids to text, conversations to text",
+          "Example:\n  strata tokenize --tokenizer models/tiny --in texts.jsonl --out ids.jsonl",
+          run_tokenize),
+      command("bench", "Measure training, prefill or decoding against this machine's limits",
+              "Example:\n  strata bench train_s512 --json", run_bench),
+  };
 }
 
-void add_serve(CLI::App& app, Command& chosen) {
-  auto* command = app.add_subcommand("serve", "Serve models over the Tinker API to many tenants");
-  const std::shared_ptr<ServeCommandLine> line = add_serve_options(*command);
-  command->callback(
-      [&chosen, line] { chosen = [line] { return run_serve(read_serve_options(*line)); }; });
-}
-
-void add_commands_of_servers(CLI::App& app, Command& chosen) {
-  add_serve(app, chosen);
-  add_command(app, chosen, "keygen", "Print a new API key for strata serve",
+std::vector<Command> commands_of_servers() {
+  return {
+      {{"serve", "Serve models over the Tinker API to many tenants",
+        "Each option may also stand in the environment (STRATA_MAX_BODY=1MiB for --max-body; "
+        "lists\n"
+        "with commas) or in the file. Order: command line, environment, file, default.\n"
+        "STRATA_KEYS and STRATA_ADMIN_KEYS hold keys, with commas, instead of a file's name.\n"
+        "Example:\n"
+        "  strata keygen > keys && chmod 600 keys\n"
+        "  strata serve --model tiny=models/tiny-qwen3 --data state --keys keys"},
+       prepare_serve},
+      command("keygen", "Print a new API key for strata serve",
               "Examples:\n"
               "  strata keygen > keys && chmod 600 keys\n"
               "  strata keygen --hash >> keys",
-              run_keygen);
-  add_command(app, chosen, "backup",
-              "Write a server's data directory to one file; the server may run meanwhile",
-              "Example:\n  strata backup --data state --out state.tar", run_backup);
-  add_command(app, chosen, "restore", "Make a data directory from a backup",
-              "Example:\n  strata restore --in state.tar --data state", run_restore);
-  add_command(app, chosen, "check",
-              "Say whether a data directory is whole; exit code 2 when it is not",
-              "Example:\n  strata check --data state", run_check);
+              run_keygen),
+      command("backup", "Write a server's data directory to one file; the server may run meanwhile",
+              "Example:\n  strata backup --data state --out state.tar", run_backup),
+      command("restore", "Make a data directory from a backup",
+              "Example:\n  strata restore --in state.tar --data state", run_restore),
+      command("check", "Say whether a data directory is whole; exit code 2 when it is not",
+              "Example:\n  strata check --data state", run_check),
+  };
 }
 
 int exit_code(const Error& error) {
@@ -115,21 +139,54 @@ int exit_code(const Error& error) {
   return 1;
 }
 
-int run(int argc, char** argv) {
-  CLI::App app{"Strata trains and serves decoder-only language models"};
-  app.set_version_flag("--version", [] {
-    return fmt::format("strata 0.1.0, CPU path {}", cpu_path_name(choose_cpu_path()));
-  });
-  app.require_subcommand(1);
-  Command chosen;
-  add_commands_of_models(app, chosen);
-  add_commands_of_servers(app, chosen);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+std::vector<CommandText> texts_of(const std::vector<Command>& commands) {
+  std::vector<CommandText> texts;
+  for (const Command& command : commands) texts.push_back(command.text);
+  texts.push_back({"help", "Say what a command does, with its options and examples", ""});
+  texts.push_back({"version", "Say which build this is, and which CPU path it takes", ""});
+  return texts;
+}
+
+[[noreturn]] void refuse_command(const std::string& typed, const std::vector<Command>& commands) {
+  std::vector<std::string> names;
+  for (const CommandText& text : texts_of(commands)) names.push_back(text.name);
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("there is no command '{}'{}\n`strata help` lists the commands", typed,
+                          did_you_mean(close_commands(typed, names), "")));
+}
+
+const Command& find_command(const std::string& typed, const std::vector<Command>& commands) {
+  for (const Command& command : commands) {
+    if (command.text.name == typed) return command;
   }
-  return chosen();
+  refuse_command(typed, commands);
+}
+
+int run_command(const Command& command, std::span<const std::string> arguments) {
+  const Invocation invocation = command.prepare();
+  const HelpWanted help = read_command_line(command.text, *invocation.table, arguments);
+  if (help == HelpWanted::kNo) return invocation.run();
+  fmt::print("{}", command_help(command.text, *invocation.table, help == HelpWanted::kAll));
+  return 0;
+}
+
+int run(const std::vector<std::string>& arguments) {
+  std::vector<Command> commands = commands_of_models();
+  for (Command& command : commands_of_servers()) commands.push_back(std::move(command));
+  const std::string first = arguments.empty() ? "help" : arguments[0];
+  const std::span<const std::string> rest =
+      std::span(arguments).subspan(std::min<size_t>(arguments.size(), 1));
+  if (first == "version" || first == "--version") {
+    fmt::print("strata 0.1.0, CPU path {}\n", cpu_path_name(choose_cpu_path()));
+    return 0;
+  }
+  const bool is_help = first == "help" || first == "-h" || first.starts_with("--help");
+  if (!is_help) return run_command(find_command(first, commands), rest);
+  if (rest.empty() || rest[0].starts_with('-')) {
+    fmt::print("{}", overview(texts_of(commands)));
+    return 0;
+  }
+  return run_command(find_command(rest[0], commands), std::vector<std::string>{"--help"});
 }
 
 }  // namespace
@@ -138,7 +195,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     strata::set_log_level(strata::env_log_level());
-    return strata::apps::run(argc, argv);
+    return strata::apps::run({argv + std::min(argc, 1), argv + argc});
   } catch (const strata::Error& error) {
     fmt::print(stderr, "strata: {}\n", error.what());
     return strata::apps::exit_code(error);

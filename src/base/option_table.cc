@@ -62,7 +62,10 @@ constexpr const char* kSeed = "a whole number from 0 to 2^64 - 1";
 
 }  // namespace
 
-OptionRow& OptionTable::add(OptionRow row) { return rows_.emplace_back(std::move(row)); }
+OptionRow& OptionTable::add(OptionRow row) {
+  if (row.group.empty()) row.group = group_;
+  return rows_.emplace_back(std::move(row));
+}
 
 OptionRow& OptionTable::text(const std::string& name, std::string& field, const std::string& help) {
   std::string* at = &field;

@@ -30,7 +30,11 @@ struct OptionRow {
   OptionKind kind = OptionKind::kValue;
   std::string default_text = {};  // empty: nothing to show
   bool is_required = false;
-  bool is_positional = false;
+  bool is_positional = false;        // and no --name
+  bool may_be_bare = false;          // with --name or, as the first that nothing names, without
+  std::string required_unless = {};  // the row in whose presence this one may be missing
+  std::string group = {};            // heading of --help-all; OptionTable::group() gives it
+  bool is_common = false;            // --help shows it; of a table that marks none it shows all
   ResultsBy results_by = ResultsBy::kNothing;
   // Throws Error for a text that is no such value; of a list, called for each.
   std::function<void(const std::string& text)> set = {};
@@ -43,6 +47,18 @@ struct OptionRow {
   }
   OptionRow& positional() {
     is_positional = true;
+    return *this;
+  }
+  OptionRow& or_bare() {
+    may_be_bare = true;
+    return *this;
+  }
+  OptionRow& required_without(const std::string& other) {
+    required_unless = other;
+    return required();
+  }
+  OptionRow& common() {
+    is_common = true;
     return *this;
   }
   OptionRow& in(const std::string& of_values) {
@@ -88,6 +104,9 @@ class OptionTable {
   // A row of another kind.
   OptionRow& add(OptionRow row);
 
+  // The heading of the rows that follow, until the next one.
+  void group(const std::string& heading) { group_ = heading; }
+
   [[nodiscard]] const std::deque<OptionRow>& rows() const { return rows_; }
   [[nodiscard]] const OptionRow* find(const std::string& name) const;  // null when there is none
   // Throws Error for the first value that is out of range.
@@ -95,6 +114,7 @@ class OptionTable {
 
  private:
   std::deque<OptionRow> rows_;
+  std::string group_;
 };
 
 }  // namespace strata

@@ -33,17 +33,17 @@ std::string help_of(const std::string& command) {
   static std::map<std::string, std::string> seen;
   const auto found = seen.find(command);
   if (found != seen.end()) return found->second;
-  return seen[command] = output_of(std::string(STRATA_BINARY) + " " + command + " --help");
+  return seen[command] = output_of(std::string(STRATA_BINARY) + " " + command + " --help-all");
 }
 
 // The commands that `strata --help` lists.
 std::set<std::string> commands() {
   const std::string help = help_of("");
-  const std::regex row("\n  ([a-z]+) {2,}");
+  const std::regex row("\n  ([a-z]+) +");
   std::set<std::string> names;
-  const auto begin = help.find("Subcommands:");
+  const auto begin = help.find("Commands:");
   EXPECT_NE(begin, std::string::npos);
-  const std::string rows = help.substr(begin == std::string::npos ? 0 : begin);
+  const std::string rows = help.substr(begin, help.find("\n\n", begin) - begin);
   for (std::sregex_iterator it(rows.begin(), rows.end(), row), end; it != end; ++it) {
     names.insert((*it)[1]);
   }
@@ -75,7 +75,7 @@ void expect_options_exist(const CommandLine& line, const std::set<std::string>& 
   const std::string help = help_of(command);
   const std::regex option("(?:^|\\s)(--[a-z][a-z0-9-]*)");
   for (std::sregex_iterator it(line.text.begin(), line.text.end(), option), end; it != end; ++it) {
-    const std::regex row("(?:\\s|,)" + (*it)[1].str() + "(?=[\\s,])");
+    const std::regex row("[\\s[]" + (*it)[1].str() + "(?=[\\s\\]])");
     EXPECT_TRUE(std::regex_search(help, row)) << line.where << ": strata " << line.text
                                               << ": `strata " << command << "` has no " << (*it)[1];
   }
@@ -103,6 +103,7 @@ TEST(Documents, NameCommandsAndOptionsThatExist) {
 TEST(Documents, EveryCommandsExamplesUseItsOptions) {
   const std::set<std::string> known = commands();
   for (const std::string& command : known) {
+    if (command == "help" || command == "version") continue;
     const std::string help = help_of(command);
     const auto begin = help.find("\nExample");
     EXPECT_NE(begin, std::string::npos) << "`strata " << command << " --help` has no example";

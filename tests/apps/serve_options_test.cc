@@ -1,9 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <CLI/CLI.hpp>
-
+#include "apps/command_line.h"
+#include "apps/help.h"
 #include "apps/serve/options.h"
+#include "base/error.h"
 
 namespace strata::apps {
 namespace {
@@ -11,10 +12,14 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+const CommandText kServe = {"serve", "Serve models", ""};
+
 TEST(ServeOptions, TheCommandLineKeepsWhatWasGiven) {
-  CLI::App app;
-  const auto line = add_serve_options(app);
-  app.parse("--model A=/x --model B=/y --max-body 1MiB --no-keys --config f.toml");
+  const auto line = serve_command_line();
+  const std::vector<std::string> arguments = {"--model",   "A=/x",       "--model",
+                                              "B=/y",      "--max-body", "1MiB",
+                                              "--no-keys", "--config",   "f.toml"};
+  EXPECT_EQ(read_command_line(kServe, line->rows, arguments), HelpWanted::kNo);
   EXPECT_EQ(line->config, "f.toml");
   EXPECT_THAT(line->source.values.at("model"), ElementsAre("A=/x", "B=/y"));
   EXPECT_THAT(line->source.values.at("max-body"), ElementsAre("1MiB"));
@@ -23,23 +28,33 @@ TEST(ServeOptions, TheCommandLineKeepsWhatWasGiven) {
 }
 
 TEST(ServeOptions, AnUnknownOptionOrAStrayWordIsAnError) {
-  for (const char* bad : {"--max-bodi 1", "--model A=/x B=/y", "word", "--max-body"}) {
-    CLI::App app;
-    const auto line = add_serve_options(app);
-    EXPECT_THROW(app.parse(bad), CLI::ParseError) << bad;
+  const std::vector<std::vector<std::string>> bad = {
+      {"--max-bodi", "1"}, {"--model", "A=/x", "B=/y"}, {"word"}, {"--max-body"}};
+  for (const std::vector<std::string>& arguments : bad) {
+    const auto line = serve_command_line();
+    EXPECT_THROW(read_command_line(kServe, line->rows, arguments), Error) << arguments[0];
   }
 }
 
+// With the breaks of lines as spaces.
+std::string whole_help() {
+  const std::string help = command_help(kServe, serve_command_line()->rows, /*all=*/true);
+  std::string out;
+  for (const char c : help) {
+    const bool is_space = c == ' ' || c == '\n';
+    if (!is_space || (!out.empty() && out.back() != ' ')) out += is_space ? ' ' : c;
+  }
+  return out;
+}
+
 TEST(ServeOptions, HelpNamesEachOptionWithUnitAndDefault) {
-  CLI::App app;
-  const auto line = add_serve_options(app);
-  const std::string help = app.help();
+  const std::string help = whole_help();
   server::ServeOptions options;
   const OptionTable table = server::options_of(options);
   EXPECT_GT(table.rows().size(), 50u);
   for (const OptionRow& row : table.rows()) {
-    EXPECT_THAT(help, HasSubstr("--" + row.name));
-    EXPECT_THAT(help, HasSubstr(row.unit));
+    EXPECT_THAT(help, HasSubstr("--" + row.name + (row.unit.empty() ? "" : " " + row.unit)));
+    EXPECT_THAT(help, HasSubstr(row.help));
     if (row.kind != OptionKind::kFlag) {
       EXPECT_THAT(help, HasSubstr(row.default_text));
     }

@@ -2,15 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
-
-#include "apps/command_line.h"
 #include "base/env.h"
 #include "base/log.h"
 
 namespace strata::apps {
 
-std::shared_ptr<ServeCommandLine> add_serve_options(CLI::App& command) {
+std::shared_ptr<ServeCommandLine> serve_command_line() {
   auto line = std::make_shared<ServeCommandLine>();
   line->source.where = "command line";
   server::ServeOptions options;
@@ -22,19 +19,13 @@ std::shared_ptr<ServeCommandLine> add_serve_options(CLI::App& command) {
                     .help = row.help,
                     .kind = row.kind == OptionKind::kFlag ? row.kind : OptionKind::kList,
                     .default_text = row.default_text,
+                    .group = row.group,
+                    .is_common = row.is_common,
                     .set = [line = line.get(), name = row.name](const std::string& text) {
                       line->source.values[name].push_back(text);
                     }});
   }
   line->rows.text("config", line->config, "TOML file with these names as keys").in("FILE");
-  for (const OptionRow& row : line->rows.rows()) add_row(command, row);
-  command.footer(
-      "Each option may also stand in the environment (STRATA_MAX_BODY=1MiB for --max-body; lists\n"
-      "with commas) or in the file. Order: command line, environment, file, default.\n"
-      "STRATA_KEYS and STRATA_ADMIN_KEYS hold keys, with commas, instead of a file's name.\n"
-      "Example:\n"
-      "  strata keygen > keys && chmod 600 keys\n"
-      "  strata serve --model tiny=models/tiny-qwen3 --data state --keys keys");
   return line;
 }
 

@@ -7,10 +7,6 @@
 #include "server/keys.h"
 #include "server/options/options.h"
 
-namespace CLI {
-class App;
-}
-
 namespace strata::apps {
 
 struct ServeCommandLine {
@@ -19,8 +15,8 @@ struct ServeCommandLine {
   OptionTable rows;    // those of serve, which keep what is given in `source`, and --config
 };
 
-// One option a row. The result is filled when the command line is parsed, and must live till then.
-std::shared_ptr<ServeCommandLine> add_serve_options(CLI::App& command);
+// Its rows are filled when the command line is read (apps/command_line.h).
+std::shared_ptr<ServeCommandLine> serve_command_line();
 
 // Command line, STRATA_* environment, file, default, in this order; warns of what is doubtful.
 server::ServeOptions read_serve_options(const ServeCommandLine& line);

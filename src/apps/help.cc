@@ -1,0 +1,133 @@
+#include "apps/help.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace strata::apps {
+namespace {
+
+constexpr size_t kColumns = 100;
+constexpr size_t kHelpColumn = 30;
+
+std::string upper(std::string text) {
+  for (char& c : text) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  return text;
+}
+
+// The words of `text` behind `left`, from kHelpColumn on.
+std::string two_columns(const std::string& left, const std::string& text) {
+  std::string out = left;
+  size_t column = left.size();
+  if (column + 2 > kHelpColumn) {
+    out += '\n';
+    column = 0;
+  }
+  out.append(kHelpColumn - column, ' ');
+  column = kHelpColumn;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(' ', begin), text.size());
+    const bool is_first = column == kHelpColumn;
+    if (!is_first && column + 1 + (end - begin) > kColumns) {
+      out += '\n' + std::string(kHelpColumn, ' ');
+      column = kHelpColumn;
+    } else if (!is_first) {
+      out += ' ';
+      ++column;
+    }
+    out.append(text, begin, end - begin);
+    column += end - begin;
+    begin = end + 1;
+  }
+  return out + '\n';
+}
+
+std::string row_help(const OptionRow& row) {
+  const std::string unit = row.unit.empty() ? "" : " " + row.unit;
+  const std::string left = row.is_positional ? "  " + upper(row.name)
+                           : row.may_be_bare ? fmt::format("  [--{}]{}", row.name, unit)
+                                             : fmt::format("  --{}{}", row.name, unit);
+  std::string text = row.help;
+  if (row.is_required && row.required_unless.empty()) text += " (required)";
+  if (!row.default_text.empty()) text += fmt::format(" [{}]", row.default_text);
+  return two_columns(left, text);
+}
+
+std::string usage(const CommandText& command, const OptionTable& table) {
+  std::string line = "Usage: strata " + command.name;
+  for (const OptionRow& row : table.rows()) {
+    if (row.is_positional || row.may_be_bare) {
+      line += row.is_required ? " " + upper(row.name) : fmt::format(" [{}]", upper(row.name));
+    }
+  }
+  for (const OptionRow& row : table.rows()) {
+    if (row.is_required && !row.is_positional && !row.may_be_bare) {
+      line += fmt::format(" --{} {}", row.name, row.unit);
+    }
+  }
+  return line + " [OPTIONS]\n";
+}
+
+// In the order in which they come first; rows of the same heading need not be neighbours.
+std::vector<std::string> headings_of(const std::vector<const OptionRow*>& rows) {
+  std::vector<std::string> headings;
+  for (const OptionRow* row : rows) {
+    if (std::find(headings.begin(), headings.end(), row->group) == headings.end()) {
+      headings.push_back(row->group);
+    }
+  }
+  return headings;
+}
+
+std::string rows_help(const std::vector<const OptionRow*>& rows) {
+  std::string out;
+  for (const std::string& heading : headings_of(rows)) {
+    out += fmt::format("\n{}:\n", heading.empty() ? "Options" : heading);
+    for (const OptionRow* row : rows) {
+      if (row->group == heading) out += row_help(*row);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string command_help(const CommandText& command, const OptionTable& table, bool all) {
+  const bool marks = std::any_of(table.rows().begin(), table.rows().end(),
+                                 [](const OptionRow& row) { return row.is_common; });
+  std::vector<const OptionRow*> shown;
+  std::vector<const OptionRow*> others;
+  for (const OptionRow& row : table.rows()) {
+    (all || !marks || row.is_common ? shown : others).push_back(&row);
+  }
+  std::string out = fmt::format("{}\n\n{}", command.help, usage(command, table));
+  out += rows_help(shown) + "\n";
+  out += two_columns("  --help", marks ? "the options that most runs need" : "this text");
+  if (marks) {
+    const std::string more =
+        fmt::format("also the {} others: {}", others.size(), fmt::join(headings_of(others), ", "));
+    out += two_columns("  --help-all", all ? "all options" : more);
+  }
+  return out + (command.examples.empty() ? "" : "\n" + command.examples + "\n");
+}
+
+std::string overview(std::span<const CommandText> commands) {
+  std::string out =
+      "Strata trains and serves decoder-only language models.\n\n"
+      "Usage: strata COMMAND [OPTIONS]\n\n"
+      "Commands:\n";
+  for (const CommandText& command : commands) {
+    out += fmt::format("  {:<10} {}\n", command.name, command.help);
+  }
+  return out +
+         "\nStart with (a model is a Hugging Face directory, or ORG/NAME of the hub):\n"
+         "  strata chat --model MODEL                                      talk to it\n"
+         "  strata train --model MODEL --data chats.jsonl --out adapter    fine-tune it\n"
+         "  strata chat --model MODEL --adapter adapter                    talk to what came out\n"
+         "\n"
+         "strata help COMMAND has a command's options and examples; strata version the build.\n";
+}
+
+}  // namespace strata::apps

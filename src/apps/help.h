@@ -1,0 +1,17 @@
+// What --help says, from the rows of a command's table.
+#pragma once
+#include <span>
+#include <string>
+
+#include "apps/command_line.h"
+
+namespace strata::apps {
+
+// Usage, the rows under their headings, examples. Without `all` only the common rows, of a table
+// that marks some so, and where the others are. Lines of 100 columns at most.
+std::string command_help(const CommandText& command, const OptionTable& table, bool all);
+
+// The commands, a line each, and what to start with.
+std::string overview(std::span<const CommandText> commands);
+
+}  // namespace strata::apps

@@ -1,0 +1,144 @@
+// The front of the command line, through the program: what it says to nothing, to help, and to what
+// was typed wrong.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "apps/suggest.h"
+#include "tests/apps/program.h"
+
+namespace strata::apps {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+// Each command that the overview has.
+const std::vector<std::string> kCommands = {"train",  "plan",   "generate", "chat",  "inspect",
+                                            "probe",  "init",   "tokenize", "bench", "serve",
+                                            "keygen", "backup", "restore",  "check"};
+
+void expect_refused(const Ran& ran, const std::string& what) {
+  EXPECT_EQ(ran.exit_code, 2) << ran.err;
+  EXPECT_EQ(ran.out, "");
+  EXPECT_THAT(ran.err, HasSubstr(what));
+}
+
+TEST(Front, AloneItListsTheCommandsAndWhatToStartWith) {
+  const Ran ran = run_program({});
+  EXPECT_EQ(ran.exit_code, 0);
+  EXPECT_EQ(ran.err, "");
+  for (const std::string& command : kCommands) EXPECT_THAT(ran.out, HasSubstr("\n  " + command));
+  const std::string start = ran.out.substr(ran.out.find("Start with"));
+  size_t lines = 0;
+  for (size_t at = 0; (at = start.find("\n  strata ", at)) != std::string::npos; ++at) ++lines;
+  EXPECT_EQ(lines, 3u);
+  for (const char* same : {"help", "--help", "-h"}) EXPECT_EQ(run_program({same}).out, ran.out);
+}
+
+TEST(Front, HelpOfACommandIsItsOwnHelp) {
+  for (const std::string& command : kCommands) {
+    const Ran ran = run_program({command, "--help"});
+    EXPECT_EQ(ran.exit_code, 0);
+    EXPECT_THAT(ran.out, HasSubstr("Usage: strata " + command));
+    EXPECT_EQ(run_program({"help", command}).out, ran.out);
+  }
+}
+
+TEST(Front, VersionIsACommandAndAnOption) {
+  const Ran ran = run_program({"version"});
+  EXPECT_EQ(ran.exit_code, 0);
+  EXPECT_THAT(ran.out, HasSubstr("strata 0.1.0"));
+  EXPECT_EQ(run_program({"--version"}).out, ran.out);
+}
+
+TEST(Front, AnUnknownCommandIsNamedWithWhatItIsCloseTo) {
+  expect_refused(run_program({"trian", "--model", "x"}),
+                 "there is no command 'trian'; did you mean train?");
+  expect_refused(run_program({"help", "servr"}),
+                 "there is no command 'servr'; did you mean serve?");
+  expect_refused(run_program({"finetune"}), "'finetune'; did you mean train?");
+  expect_refused(run_program({"--modle", "x"}), "there is no command '--modle'");
+  const Ran far = run_program({"merge"});
+  expect_refused(far, "there is no command 'merge'\n`strata help` lists the commands");
+}
+
+TEST(Front, AnUnknownOptionIsNamedWithWhatItIsCloseTo) {
+  expect_refused(run_program({"train", "--modle", "M", "--data", "D", "--out", "O"}),
+                 "train: there is no option --modle; did you mean --model?");
+  expect_refused(
+      run_program({"train", "--model", "M", "--data", "D", "--out", "O", "--batch_tokens", "1e-3"}),
+      "there is no option --batch_tokens; did you mean --batch-tokens?");
+  expect_refused(run_program({"chat", "--model", "M", "--max-new-tokens=5"}),
+                 "there is no option --max-new-tokens; did you mean --max-tokens?");
+  expect_refused(run_program({"chat", "-m", "M"}), "there is no option -m; did you mean --model?");
+  expect_refused(
+      run_program({"train", "--zzzz", "1", "--rnak", "2"}),
+      "there is no option --zzzz\n  and there is no option --rnak; did you mean --rank?");
+}
+
+TEST(Front, RequiredOptionsAreNamedTogether) {
+  const Ran ran = run_program({"train"});
+  expect_refused(ran, "train: these are required:");
+  for (const char* name : {"\n  --model ", "\n  --data ", "\n  --out "}) {
+    EXPECT_THAT(ran.err, HasSubstr(name));
+  }
+  EXPECT_THAT(ran.err, HasSubstr("strata train --model qwen3 --data chats.jsonl --out adapter"));
+  const Ran one = run_program({"restore", "--in", "x"});
+  expect_refused(one, "restore: this is required:\n  --data");
+  EXPECT_THAT(one.err, Not(HasSubstr("  --in")));
+}
+
+TEST(Front, UnexpectedArgumentsComeInTheirOrder) {
+  expect_refused(run_program({"keygen", "a", "b", "c"}), "keygen: not expected: a b c");
+}
+
+TEST(Front, AValueIsWanted) {
+  expect_refused(run_program({"keygen", "--hash", "x"}), "not expected: x");
+  expect_refused(run_program({"check", "--data"}), "check: --data: want a value behind it");
+  expect_refused(run_program({"backup", "--data", "--out", "x"}), "not expected: x");
+  expect_refused(run_program({"backup", "--data", "--out"}),
+                 "--data: got the option --out, want a value");
+  expect_refused(run_program({"check", "--data", "a", "--data", "b"}),
+                 "--data is given 2 times, want one value: a b");
+}
+
+TEST(Front, HelpWinsOverWhatIsWrong) {
+  for (const char* help : {"--help", "-h", "--help-all"}) {
+    const Ran ran = run_program({"train", "--modle", "M", help});
+    EXPECT_EQ(ran.exit_code, 0);
+    EXPECT_THAT(ran.out, HasSubstr("Usage: strata train"));
+  }
+}
+
+TEST(Suggest, CountsInsertionsRemovalsReplacementsAndSwaps) {
+  EXPECT_EQ(edit_distance("", ""), 0u);
+  EXPECT_EQ(edit_distance("abc", ""), 3u);
+  EXPECT_EQ(edit_distance("train", "trian"), 1u);
+  EXPECT_EQ(edit_distance("train", "rain"), 1u);
+  EXPECT_EQ(edit_distance("train", "strains"), 2u);
+  EXPECT_EQ(edit_distance("chat", "plan"), 3u);
+}
+
+TEST(Suggest, KnowsOtherProgramsNamesOnlyWhereThereIsTheOption) {
+  const std::vector<std::string> with = {"lr", "model", "max-tokens"};
+  EXPECT_THAT(close_options("learning-rate", with), ElementsAre("lr"));
+  EXPECT_THAT(close_options("Learning_Rate", with), ElementsAre("lr"));
+  EXPECT_THAT(close_options("learning-rate", std::vector<std::string>{"model"}), IsEmpty());
+  EXPECT_THAT(close_options("learning-rate", std::vector<std::string>{"learning-rate", "lr"}),
+              ElementsAre("learning-rate"));
+  EXPECT_THAT(close_options("max", std::vector<std::string>{"max-rank", "max-body", "max-disk",
+                                                            "max-parked", "min"}),
+              ElementsAre("max-rank", "max-body", "max-disk"));
+  EXPECT_THAT(close_options(std::string(100'000, 'x'), with), IsEmpty());
+  EXPECT_THAT(close_options("", with), IsEmpty());
+}
+
+}  // namespace
+}  // namespace strata::apps
