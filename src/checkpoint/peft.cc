@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -62,23 +64,52 @@ struct Pair {
   const TensorInfo* embedding_b = nullptr;
 };
 
+// The parameters that target_parameters names, as PEFT matches: by path or by the end of one.
+class ParameterTargets {
+ public:
+  explicit ParameterTargets(const PeftConfig& config)
+      : names_(config.target_parameters.begin(), config.target_parameters.end()) {}
+
+  [[nodiscard]] bool contains(std::string_view parameter) const {
+    // No path of a model has more parts; bounds the work that a hostile name makes.
+    constexpr int kMaxParts = 32;
+    for (int part = 0; !names_.empty() && part < kMaxParts; ++part) {
+      if (names_.contains(parameter)) return true;
+      const size_t dot = parameter.find('.');
+      if (dot == std::string_view::npos) return false;
+      parameter.remove_prefix(dot + 1);
+    }
+    return false;
+  }
+
+ private:
+  std::set<std::string, std::less<>> names_;
+};
+
 class Resolver {
  public:
   Resolver(const PeftConfig& config, const std::string& where)
       : config_(config),
+        parameters_(config),
         rank_keys_(keys(config.rank_pattern), where + ": rank_pattern"),
         alpha_keys_(keys(config.alpha_pattern), where + ": alpha_pattern") {}
 
   int64_t rank(std::string_view module) {
-    const auto match = rank_keys_.match(module);
+    const auto match = rank_keys_.match(pattern_name(module));
     return match ? config_.rank_pattern[*match].second : config_.r;
   }
   double alpha(std::string_view module) {
-    const auto match = alpha_keys_.match(module);
+    const auto match = alpha_keys_.match(pattern_name(module));
     return match ? config_.alpha_pattern[*match].second : config_.lora_alpha;
   }
 
  private:
+  // Patterns name a linear layer that target_parameters adapts by its parameter.
+  [[nodiscard]] std::string pattern_name(std::string_view module) const {
+    std::string parameter = std::string(module) + ".weight";
+    return parameters_.contains(parameter) ? parameter : std::string(module);
+  }
+
   template <typename Value>
   static std::vector<std::string> keys(const std::vector<std::pair<std::string, Value>>& pattern) {
     std::vector<std::string> out;
@@ -87,6 +118,7 @@ class Resolver {
   }
 
   const PeftConfig& config_;
+  ParameterTargets parameters_;
   PeftPatterns rank_keys_;
   PeftPatterns alpha_keys_;
 };
@@ -156,6 +188,7 @@ struct FusedPaths {
   static std::map<std::string, Pair> rename(std::map<std::string, Pair> pairs,
                                             const PeftConfig& config,
                                             std::vector<std::string>& fused, FaultList& faults) {
+    const ParameterTargets parameters(config);
     std::map<std::string, Pair> out;
     for (auto& [path, pair] : pairs) {
       std::string name = path;
@@ -168,7 +201,7 @@ struct FusedPaths {
         name = path.substr(0, path.size() - kInner.size()) + ".experts.gate_up_proj";
       } else if (path.ends_with(kExperts)) {
         const bool nested = pairs.contains(path + ".base_layer");
-        name = path + (nested ? ".down_proj" : "." + only_target(path, config, faults));
+        name = path + (nested ? ".down_proj" : "." + only_target(path, parameters, faults));
       }
       if (name != path) fused.push_back(name);
       out[name] = pair;
@@ -176,14 +209,10 @@ struct FusedPaths {
     return out;
   }
 
-  static std::string only_target(const std::string& path, const PeftConfig& config,
+  static std::string only_target(const std::string& path, const ParameterTargets& parameters,
                                  FaultList& faults) {
-    bool gate_up = false;
-    bool down = false;
-    for (const std::string& name : config.target_parameters) {
-      gate_up = gate_up || name.ends_with("gate_up_proj");
-      down = down || name.ends_with("down_proj");
-    }
+    const bool gate_up = parameters.contains(path + ".gate_up_proj");
+    const bool down = parameters.contains(path + ".down_proj");
     if (gate_up == down) {
       faults.add(
           fmt::format("module '{}': target_parameters of the config must name one of "

@@ -4,6 +4,8 @@
 // thread, as SafetensorsFile. R rank, D model, V vocabulary.
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -65,6 +67,11 @@ struct PeftWriteModule {
   TensorView b;          // f32 [out, R], rows may be apart
   int64_t rank = 0;      // 0: the rows of a
   std::string key = {};  // of the tensors, where it is not module_path
+  // Where PEFT adapts a parameter and not a module ("...experts.down_proj",
+  // "...mlp.up_proj.weight"): its name in target_parameters and in patterns.
+  std::string parameter = {};
+  // Where a and b have no memory: writes the dense tensor to `out` when its turn comes.
+  std::function<void(bool is_b, float* out)> fill = {};
 };
 
 struct PeftWriteOptions {
@@ -76,6 +83,8 @@ struct PeftWriteOptions {
   std::vector<std::string> target_parameters = {};
   // Of the modules without a pattern of their own; not given: the alpha that most modules have.
   std::optional<double> lora_alpha = {};
+  std::map<std::string, std::string> metadata =
+      {};  // of the tensors' file, beside {"format": "pt"}
 };
 
 // Writes the two files, tensors as F32, and creates `dir` when it is not there; other files stay. A

@@ -43,8 +43,68 @@ int64_t rank_of(const PeftWriteModule& module) {
   return module.rank > 0 ? module.rank : module.a.shape[0];
 }
 
-// Fills r and rank_pattern.
-void set_ranks(PeftConfig& config, std::span<const PeftWriteModule> modules) {
+// What patterns, and PEFT, call it.
+const std::string& pattern_name(const PeftWriteModule& module) {
+  return module.parameter.empty() ? module.module_path : module.parameter;
+}
+
+// A key for a module and its fellows in other layers; empty: it has none. Alphas of single experts
+// have none.
+std::string shared_key(const PeftWriteModule& module, bool of_ranks) {
+  if (!of_experts(module)) return {};
+  if (module.parameter.empty()) return of_ranks ? kAllExperts : "";
+  return ".*\\.mlp\\.experts\\." + module.parameter.substr(module.parameter.rfind('.') + 1);
+}
+
+// A pattern of the modules whose value is not `common`, and the key of every module: the shared one
+// where fellows agree, or its own name.
+template <typename Value>
+struct Pattern {
+  std::vector<std::pair<std::string, Value>> entries;
+  std::vector<std::string> keys;
+
+  Pattern(std::span<const PeftWriteModule> modules, const std::vector<Value>& values, Value common,
+          bool of_ranks) {
+    std::map<std::string, std::set<Value>> shared;
+    for (size_t i = 0; i < modules.size(); ++i) {
+      shared[shared_key(modules[i], of_ranks)].insert(values[i]);
+    }
+    std::set<std::string> known;
+    std::vector<std::pair<std::string, Value>> own;
+    for (size_t i = 0; i < modules.size(); ++i) {
+      const std::string key = shared_key(modules[i], of_ranks);
+      const bool agree = !key.empty() && shared[key].size() == 1;
+      keys.push_back(agree ? key : pattern_name(modules[i]));
+      if (values[i] == common || !known.insert(keys[i]).second) continue;
+      (agree ? entries : own).emplace_back(keys[i], values[i]);
+    }
+    entries.insert(entries.end(), own.begin(), own.end());
+  }
+};
+
+// PEFT reads a key as an expression and takes the first that matches a suffix of the path, so a
+// path of one module could decide for another one; such names are refused rather than written
+// wrongly.
+template <typename Value>
+void check_pattern(const Pattern<Value>& pattern, const std::string& where,
+                   std::span<const PeftWriteModule> modules) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : pattern.entries) keys.push_back(key);
+  PeftPatterns patterns(keys, where);
+  const std::set<std::string> exceptions(keys.begin(), keys.end());
+  for (size_t i = 0; i < modules.size(); ++i) {
+    const std::optional<size_t> match = patterns.match(pattern_name(modules[i]));
+    const std::string& key = pattern.keys[i];
+    const bool wanted = exceptions.contains(key);
+    if (match.has_value() == wanted && (!wanted || keys[*match] == key)) continue;
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{}: module '{}' cannot be told apart from another module's path",
+                            where, pattern_name(modules[i])));
+  }
+}
+
+// The rank that most modules have; that of experts where there are no others.
+int64_t common_rank(std::span<const PeftWriteModule> modules) {
   std::vector<int64_t> others;
   std::set<int64_t> experts;
   for (const PeftWriteModule& module : modules) {
@@ -54,34 +114,29 @@ void set_ranks(PeftConfig& config, std::span<const PeftWriteModule> modules) {
       others.push_back(rank_of(module));
     }
   }
-  config.r = others.empty() ? *experts.begin() : most_common(others);
-  const bool shared = experts.size() == 1 && *experts.begin() != config.r;
-  if (shared) config.rank_pattern.emplace_back(kAllExperts, *experts.begin());
-  for (const PeftWriteModule& module : modules) {
-    if (rank_of(module) == config.r || (shared && of_experts(module))) continue;
-    config.rank_pattern.emplace_back(module.module_path, rank_of(module));
-  }
+  return others.empty() ? *experts.begin() : most_common(others);
 }
 
-// PEFT reads a key as an expression and takes the first that matches a suffix of the path, so a
-// path of one module could decide for another one; such names are refused rather than written
-// wrongly.
-template <typename Value>
-void check_pattern(const std::vector<std::pair<std::string, Value>>& pattern,
-                   const std::string& where, std::span<const PeftWriteModule> modules) {
-  std::vector<std::string> keys;
-  for (const auto& [key, value] : pattern) keys.push_back(key);
-  PeftPatterns patterns(keys, where);
-  const std::set<std::string> exceptions(keys.begin(), keys.end());
-  const bool all_experts = exceptions.contains(kAllExperts);
+// Names each module by its path among target_modules, or as a parameter.
+void set_targets(PeftConfig& config, const PeftWriteOptions& options,
+                 std::span<const PeftWriteModule> modules) {
+  config.target_modules = options.target_modules;
+  config.target_parameters = options.target_parameters;
   for (const PeftWriteModule& module : modules) {
-    const std::optional<size_t> match = patterns.match(module.module_path);
-    const std::string& key = all_experts && of_experts(module) ? kAllExperts : module.module_path;
-    const bool wanted = exceptions.contains(key);
-    if (match.has_value() == wanted && (!wanted || keys[*match] == key)) continue;
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("{}: module '{}' cannot be told apart from another module's path",
-                            where, module.module_path));
+    if (!module.parameter.empty()) {
+      config.target_parameters.push_back(module.parameter);
+      continue;
+    }
+    // A module of experts as whole tensors is named by target_parameters.
+    const bool whole = !module.key.empty();
+    if (options.target_modules.empty() && !whole) {
+      config.target_modules.push_back(module.module_path);
+    }
+    bool targeted = options.target_modules.empty() || whole;
+    for (const std::string& target : options.target_modules) {
+      targeted |= targets(target, module.module_path);
+    }
+    CHECK(targeted, "no target module matches", module.module_path);
   }
 }
 
@@ -90,24 +145,21 @@ PeftConfig make_config(const std::string& dir, const PeftWriteOptions& options,
   PeftConfig config;
   config.use_rslora = options.use_rslora;
   config.base_model_name_or_path = options.base_model_name_or_path;
-  config.target_modules = options.target_modules;
-  config.target_parameters = options.target_parameters;
+  set_targets(config, options, modules);
   std::vector<double> alphas;
-  for (const PeftWriteModule& module : modules) alphas.push_back(module.alpha);
-  set_ranks(config, modules);
-  config.lora_alpha = options.lora_alpha.value_or(most_common(alphas));
-  for (size_t i = 0; i < modules.size(); ++i) {
-    const std::string& path = modules[i].module_path;
-    if (alphas[i] != config.lora_alpha) config.alpha_pattern.emplace_back(path, alphas[i]);
-    const bool whole = !modules[i].key.empty();
-    if (options.target_modules.empty() && !whole) config.target_modules.push_back(path);
-    // A module of experts as whole tensors is named by target_parameters.
-    bool targeted = options.target_modules.empty() || whole;
-    for (const std::string& target : options.target_modules) targeted |= targets(target, path);
-    CHECK(targeted, "no target module matches", path);
+  std::vector<int64_t> ranks;
+  for (const PeftWriteModule& module : modules) {
+    alphas.push_back(module.alpha);
+    ranks.push_back(rank_of(module));
   }
-  check_pattern(config.rank_pattern, dir + ": rank_pattern", modules);
-  check_pattern(config.alpha_pattern, dir + ": alpha_pattern", modules);
+  config.r = common_rank(modules);
+  config.lora_alpha = options.lora_alpha.value_or(most_common(alphas));
+  const Pattern<int64_t> rank_pattern(modules, ranks, config.r, true);
+  const Pattern<double> alpha_pattern(modules, alphas, config.lora_alpha, false);
+  check_pattern(rank_pattern, dir + ": rank_pattern", modules);
+  check_pattern(alpha_pattern, dir + ": alpha_pattern", modules);
+  config.rank_pattern = rank_pattern.entries;
+  config.alpha_pattern = alpha_pattern.entries;
   return config;
 }
 
@@ -116,6 +168,15 @@ std::string tensor_name(const PeftWriteModule& module, bool is_a) {
       "base_model.model." + (module.key.empty() ? module.module_path : module.key);
   if (module.embedding) return base + (is_a ? ".lora_embedding_A" : ".lora_embedding_B");
   return base + (is_a ? ".lora_A.weight" : ".lora_B.weight");
+}
+
+// The tensors' values, of a module without memory made now.
+void append(SafetensorsWriter& writer, const PeftWriteModule& module, bool is_b) {
+  const TensorView& view = is_b ? module.b : module.a;
+  if (!module.fill) return writer.append_view(tensor_name(module, !is_b), view);
+  std::vector<float> values(static_cast<size_t>(view.shape.num_elements()));
+  module.fill(is_b, values.data());
+  writer.append_view(tensor_name(module, !is_b), {values.data(), DType::kF32, view.shape});
 }
 
 void check_module(const PeftWriteModule& module) {
@@ -150,10 +211,11 @@ void write_peft(const std::string& dir, const PeftWriteOptions& options,
   make_folders(dir);
   const std::string tensors_path = dir + "/adapter_model.safetensors";
   const std::string config_path = dir + "/adapter_config.json";
-  SafetensorsWriter writer(tensors_path, std::move(tensors), {{"format", "pt"}});
+  std::map<std::string, std::string> metadata = options.metadata;
+  metadata["format"] = "pt";
+  SafetensorsWriter writer(tensors_path, std::move(tensors), metadata);
   for (const PeftWriteModule& module : modules) {
-    writer.append_view(tensor_name(module, true), module.a);
-    writer.append_view(tensor_name(module, false), module.b);
+    for (const bool is_b : {false, true}) append(writer, module, is_b);
   }
   writer.seal();
   if (!same_content(config_path, config)) {

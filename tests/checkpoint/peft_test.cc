@@ -382,6 +382,78 @@ TEST(WritePeft, FailureBetweenTheFilesLeavesNoMixture) {
   EXPECT_THAT(out.names(), ElementsAre("adapter_config.json"));
 }
 
+// What PEFT adapts as a parameter stands in target_parameters and in patterns under that name, and
+// its tensors under the module's; fellows in other layers share a key. Values may be made late.
+TEST(WritePeft, ParametersHavePatternsOfTheirOwn) {
+  std::vector<float> values(256, 1.0f);
+  const auto fill = [](bool is_b, float* out) { std::fill_n(out, 3 * 4 * 4, is_b ? 2.0f : 3.0f); };
+  const auto module = [&](const std::string& path, int64_t rank, double alpha,
+                          const std::string& parameter) {
+    return PeftWriteModule{.module_path = path,
+                           .alpha = alpha,
+                           .a = {values.data(), DType::kF32, {rank, 4}},
+                           .b = {values.data(), DType::kF32, {4, rank}},
+                           .rank = rank,
+                           .parameter = parameter};
+  };
+  std::vector<PeftWriteModule> modules = {
+      module("model.layers.0.self_attn.q_proj", 2, 8, ""),
+      module("model.layers.1.self_attn.q_proj", 2, 8, ""),
+      module("model.layers.0.mlp.up_proj", 5, 9, "model.layers.0.mlp.up_proj.weight")};
+  for (const char* layer : {"model.layers.1.", "model.layers.2."}) {
+    const std::string path = layer + std::string("mlp.experts.gate_up_proj");
+    PeftWriteModule& experts = modules.emplace_back(module(path, 4, 16, path));
+    experts.a = {nullptr, DType::kF32, {12, 4}};
+    experts.b = {nullptr, DType::kF32, {4, 12}};
+    experts.key = path.substr(0, path.rfind('.'));
+    experts.fill = fill;
+  }
+  const TempDir out;
+  write_peft(out.path(), {.metadata = {{"made_of", "halves"}}}, modules);
+  const PeftAdapter adapter(out.path());
+  const PeftConfig& config = adapter.config();
+  EXPECT_THAT(config.target_modules,
+              ElementsAre("model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj"));
+  EXPECT_THAT(config.target_parameters, ElementsAre("model.layers.0.mlp.up_proj.weight",
+                                                    "model.layers.1.mlp.experts.gate_up_proj",
+                                                    "model.layers.2.mlp.experts.gate_up_proj"));
+  EXPECT_EQ(config.rank_pattern, (std::vector<std::pair<std::string, int64_t>>{
+                                     {R"(.*\.mlp\.experts\.gate_up_proj)", 4},
+                                     {"model.layers.0.mlp.up_proj.weight", 5}}));
+  EXPECT_EQ(adapter.file().metadata().at("made_of"), "halves");
+  ASSERT_EQ(adapter.modules().size(), 5U);
+  for (const PeftModule& read : adapter.modules()) {
+    const bool experts = read.form == PeftForm::kFused;
+    const bool up = read.module_path == "model.layers.0.mlp.up_proj";
+    EXPECT_EQ(read.rank, experts ? 4 : up ? 5 : 2) << read.module_path;
+    EXPECT_EQ(read.alpha, experts ? 16 : up ? 9 : 8) << read.module_path;
+    EXPECT_EQ(values_of(adapter, read.b)[0], experts ? 2.0f : 1.0f);
+  }
+}
+
+// A single wrapper of a layer's experts is of the tensor that target_parameters names in that
+// layer.
+TEST(Peft, TheOnlyWrapperOfExpertsIsFoundByItsLayer) {
+  std::vector<float> values(256, 1.0f);
+  std::vector<PeftWriteModule> modules;
+  for (const char* name : {"0.mlp.experts.gate_up_proj", "1.mlp.experts.down_proj"}) {
+    const std::string path = std::string("model.layers.") + name;
+    modules.push_back({.module_path = path,
+                       .alpha = 8,
+                       .a = {values.data(), DType::kF32, {12, 4}},
+                       .b = {values.data(), DType::kF32, {4, 12}},
+                       .rank = 4,
+                       .key = path.substr(0, path.rfind('.')),
+                       .parameter = path});
+  }
+  const TempDir out;
+  write_peft(out.path(), {}, modules);
+  const PeftAdapter adapter(out.path());
+  ASSERT_EQ(adapter.modules().size(), 2U);
+  EXPECT_EQ(adapter.modules()[0].module_path, "model.layers.0.mlp.experts.gate_up_proj");
+  EXPECT_EQ(adapter.modules()[1].module_path, "model.layers.1.mlp.experts.down_proj");
+}
+
 // A rank_pattern key is an expression over suffixes of paths; one that also decided for another
 // module would give that module the wrong rank.
 TEST(WritePeft, RefusesPathsThatPatternsCannotTellApart) {

@@ -12,7 +12,10 @@ namespace {
 
 void check_adapter(const strata::PeftAdapter& adapter) {
   for (const strata::PeftModule& module : adapter.modules()) {
-    CHECK(module.rank >= 1 && module.a.shape[0] == module.rank && module.b.shape[1] == module.rank);
+    const int last = module.b.shape.rank() - 1;
+    const int64_t rows = module.a.shape[last - 1];  // of every expert where they are fused
+    CHECK(module.rank >= 1 && rows == module.b.shape[last] && rows % module.rank == 0);
+    CHECK(module.form == strata::PeftForm::kFused || rows == module.rank);
     CHECK(adapter.file().find(module.a.name) != nullptr);
   }
   const strata::PeftConfig& config = adapter.config();
