@@ -64,7 +64,8 @@ TEST_P(LoadedModel, EveryParameterIsTheFilesBitForBit) {
 
 INSTANTIATE_TEST_SUITE_P(All, LoadedModel, testing::ValuesIn(one_row_of_each_model()),
                          [](const auto& info) {
-                           return info.param.name.substr(0, info.param.name.find('/'));
+                           const std::filesystem::path folder(info.param.model);
+                           return folder.parent_path().filename().string();
                          });
 
 class DamagedFiles : public testing::Test {

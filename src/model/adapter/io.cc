@@ -104,13 +104,17 @@ void read_modules(const PeftAdapter& peft, const std::vector<MatchedModule>& mat
     LoraModule& module = adapter.modules()[i];
     module.form = matched[i].form;
     const PeftModule& first = *matched[i].sources[0];
+    if (matched[i].part) {  // it keeps the names of a fresh one
+      if (module.held()) read_fused_part(peft, first, *matched[i].part, module);
+      continue;
+    }
     const bool each = module.num_experts > 0 && module.form == ExpertForm::kPerExpert;
     module.a_name = each ? name_pattern(first.a.name) : first.a.name;
     module.b_name = each ? name_pattern(first.b.name) : first.b.name;
   }
   for (const AdapterTensor& tensor : adapter_tensors(adapter)) {
     const LoraModule& module = adapter.modules()[tensor.module];
-    if (!module.held()) continue;
+    if (!module.held() || matched[tensor.module].part) continue;
     const PeftModule& source =
         *matched[tensor.module].sources[static_cast<size_t>(std::max<int64_t>(0, tensor.expert))];
     read_tensor(peft, tensor.is_b ? source.b : source.a, module, tensor,

@@ -135,6 +135,124 @@ void check_experts(const LayerTable& layers, const MatchedModule& item,
   }
 }
 
+// Modules of a file by the places in the model that they adapt.
+class Matcher {
+ public:
+  Matcher(const LoadedModel& model, const PeftAdapter& peft, std::vector<std::string>& faults)
+      : model_(model), peft_(peft), faults_(faults), halves_(fused_halves(peft)) {}
+
+  void add(const PeftModule& module) {
+    if (!layers_.mtp_layer() && is_of_mtp(model_.config, module)) return lacks_mtp(module);
+    const auto place = place_of(layers_, module);
+    if (!place || (place->layer < 0 && place->target == kEmbedding) != module.embedding) {
+      faults_.push_back(fmt::format("module '{}' ('{}'): the model ({}, {} layers) has no such {}",
+                                    module.module_path, module.a.name, model_.config.architecture,
+                                    model_.config.num_layers(),
+                                    module.embedding ? "embedding" : "linear module"));
+      return;
+    }
+    const LoraTarget& target = target_of(layers_, place->layer, place->target);
+    const size_t faults_before = faults_.size();
+    check_shapes(target, module, faults_);
+    if (halves_ && module.form == PeftForm::kFused) {
+      if (faults_.size() == faults_before) add_parts(*place, target, module);
+      return;
+    }
+    MatchedModule* item = add_item(*place, module, module.rank, module.alpha);
+    if (item == nullptr) return;
+    if (place->expert < 0) {
+      item->sources = {&module};
+      return;
+    }
+    item->sources.resize(static_cast<size_t>(target.num_experts));
+    item->sources[static_cast<size_t>(place->expert)] = &module;
+  }
+
+  std::vector<MatchedModule> finish() {
+    for (const MatchedModule& item : matched_) {
+      const bool of_experts = target_of(layers_, item.spec.layer, item.spec.target).num_experts > 0;
+      if (of_experts && item.form == ExpertForm::kPerExpert && !item.part) {
+        check_experts(layers_, item, faults_);
+      }
+    }
+    return std::move(matched_);
+  }
+
+ private:
+  void lacks_mtp(const PeftModule& module) {
+    if (!lacks_mtp_) {
+      faults_.push_back(fmt::format(
+          "module '{}' ('{}'): the model is loaded without its layer of multi-token prediction, "
+          "which this and perhaps other modules adapt; does --speculate mtp load it?",
+          module.module_path, module.a.name));
+    }
+    lacks_mtp_ = true;
+  }
+
+  // The item of a place, new or that of another expert; null, and a fault, when it is taken.
+  MatchedModule* add_item(const TargetPlace& place, const PeftModule& module, int64_t rank,
+                          double alpha) {
+    const auto [found, added] = places_.try_emplace({place.layer, place.target}, matched_.size());
+    if (added) {
+      matched_.push_back({.spec = {.layer = place.layer,
+                                   .target = place.target,
+                                   .rank = rank,
+                                   .alpha = alpha,
+                                   .scale = module.scaling},
+                          .form = place.form,
+                          .sources = {}});
+    }
+    MatchedModule& item = matched_[found->second];
+    if (!added && (place.expert < 0 || item.form != place.form || item.part)) {
+      faults_.push_back(
+          fmt::format("module '{}' is adapted twice, in different forms", module.module_path));
+      return nullptr;
+    }
+    return &item;
+  }
+
+  // gate and up apart, of a file of save_adapter_for_peft().
+  void add_parts(TargetPlace place, const LoraTarget& target, const PeftModule& module) {
+    const bool is_pair = target.num_halves > 1;
+    const auto count = is_pair ? std::ssize(*halves_) : 1;
+    if (is_pair && (count == 0 || module.rank % count != 0 ||
+                    !halves_are_apart(peft_, module, target.num_experts, *halves_))) {
+      faults_.push_back(fmt::format(
+          "module '{}' ('{}'): the file's metadata says that it is made of '{}', and its values "
+          "are not; was the file changed by a program that kept the metadata?",
+          module.module_path, module.a.name, fmt::join(*halves_, " ")));
+      return;
+    }
+    const std::span<const LoraTarget> targets = layers_.targets(place.layer);
+    const int64_t rank = module.rank / count;
+    for (int64_t i = 0; i < count; ++i) {
+      const std::string_view name =
+          is_pair ? std::string_view((*halves_)[static_cast<size_t>(i)]) : target.name();
+      const auto is_half = [&](const LoraTarget& other) {
+        return other.num_experts > 0 && other.name() == name;
+      };
+      const auto half = std::find_if(targets.begin(), targets.end(), is_half);
+      CHECK(half != targets.end(), name);
+      place.target = static_cast<int>(half - targets.begin());
+      place.form = ExpertForm::kPerExpert;
+      MatchedModule* item =
+          add_item(place, module, rank, module.alpha / static_cast<double>(count));
+      if (item == nullptr) continue;
+      item->sources = {&module};
+      item->part = {.first_rank = i * rank, .first_out = name == "up_proj" ? half->out : 0};
+    }
+  }
+
+  const LoadedModel& model_;
+  const PeftAdapter& peft_;
+  std::vector<std::string>& faults_;
+  const LayerTable& layers_ = model_.weights->layers();
+  std::optional<std::vector<std::string>> halves_;
+  std::vector<MatchedModule> matched_;
+  std::map<std::pair<int, int>, size_t> places_;  // {layer, target} -> matched_
+  bool lacks_mtp_ = false;
+};
+
 }  // namespace
 
 std::string canonical_path(const LayerTable& layers, const std::string& path) {
@@ -153,60 +271,9 @@ bool is_of_mtp(const ModelConfig& config, const PeftModule& module) {
 
 std::vector<MatchedModule> match_modules(const LoadedModel& model, const PeftAdapter& peft,
                                          std::vector<std::string>& faults) {
-  const LayerTable& layers = model.weights->layers();
-  std::vector<MatchedModule> matched;
-  std::map<std::pair<int, int>, size_t> places;  // {layer, target} -> matched
-  bool lacks_mtp = false;
-  for (const PeftModule& module : peft.modules()) {
-    if (!layers.mtp_layer() && is_of_mtp(model.config, module)) {
-      if (!lacks_mtp) {
-        faults.push_back(fmt::format(
-            "module '{}' ('{}'): the model is loaded without its layer of multi-token prediction, "
-            "which this and perhaps other modules adapt; does --speculate mtp load it?",
-            module.module_path, module.a.name));
-      }
-      lacks_mtp = true;
-      continue;
-    }
-    const auto place = place_of(layers, module);
-    if (!place || (place->layer < 0 && place->target == kEmbedding) != module.embedding) {
-      faults.push_back(fmt::format("module '{}' ('{}'): the model ({}, {} layers) has no such {}",
-                                   module.module_path, module.a.name, model.config.architecture,
-                                   model.config.num_layers(),
-                                   module.embedding ? "embedding" : "linear module"));
-      continue;
-    }
-    const LoraTarget& target = target_of(layers, place->layer, place->target);
-    check_shapes(target, module, faults);
-    const auto [found, added] = places.try_emplace({place->layer, place->target}, matched.size());
-    if (added) {
-      matched.push_back({.spec = {.layer = place->layer,
-                                  .target = place->target,
-                                  .rank = module.rank,
-                                  .alpha = module.alpha,
-                                  .scale = module.scaling},
-                         .form = place->form,
-                         .sources = {}});
-    }
-    MatchedModule& item = matched[found->second];
-    const bool one_of_many = place->expert >= 0;
-    if ((!added && (!one_of_many || item.form != place->form))) {
-      faults.push_back(
-          fmt::format("module '{}' is adapted twice, in different forms", module.module_path));
-      continue;
-    }
-    if (!one_of_many) {
-      item.sources = {&module};
-      continue;
-    }
-    item.sources.resize(static_cast<size_t>(target.num_experts));
-    item.sources[static_cast<size_t>(place->expert)] = &module;
-  }
-  for (const MatchedModule& item : matched) {
-    const bool of_experts = target_of(layers, item.spec.layer, item.spec.target).num_experts > 0;
-    if (of_experts && item.form == ExpertForm::kPerExpert) check_experts(layers, item, faults);
-  }
-  return matched;
+  Matcher matcher(model, peft, faults);
+  for (const PeftModule& module : peft.modules()) matcher.add(module);
+  return matcher.finish();
 }
 
 void check_pairs(const LayerTable& layers, const std::vector<MatchedModule>& matched,

@@ -1,9 +1,11 @@
 // Which module of an adapter each module of a PEFT file is. Any thread.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "checkpoint/peft.h"
+#include "model/adapter/fused.h"
 #include "model/adapter/lora.h"
 #include "model/weights/load.h"
 
@@ -14,6 +16,7 @@ struct MatchedModule {
   LoraModuleSpec spec;
   ExpertForm form = ExpertForm::kPerExpert;
   std::vector<const PeftModule*> sources;
+  std::optional<FusedPart> part = {};  // of the only source, which is then fused
 };
 
 // Faults are added: modules that the model lacks, wrong shapes, experts that are missing or differ,

@@ -1,0 +1,216 @@
+#include "model/adapter/fused.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace strata::model {
+namespace {
+
+constexpr const char* kMetadata = "strata_gate_up_proj";
+constexpr std::string_view kGate = "gate_proj";
+constexpr std::string_view kUp = "up_proj";
+constexpr std::string_view kDown = "down_proj";
+
+// The experts of a layer: null for a projection that is not adapted.
+struct LayerExperts {
+  std::string path;  // "model.layers.3.mlp.experts"
+  const LoraModule* gate = nullptr;
+  const LoraModule* up = nullptr;
+  const LoraModule* down = nullptr;
+
+  void add(const LoraModule& module) {
+    const std::string_view name = module.target->name();
+    const LoraModule** place = name == kGate ? &gate : name == kUp ? &up : &down;
+    CHECK((name == kGate || name == kUp || name == kDown) && *place == nullptr, module.path);
+    *place = &module;
+  }
+  [[nodiscard]] std::vector<const LoraModule*> halves() const {
+    std::vector<const LoraModule*> out;
+    if (gate != nullptr) out.push_back(gate);
+    if (up != nullptr) out.push_back(up);
+    return out;
+  }
+  [[nodiscard]] std::string half_names() const {
+    const std::string_view space = gate != nullptr && up != nullptr ? " " : "";
+    return fmt::format("{}{}{}", gate != nullptr ? kGate : "", space, up != nullptr ? kUp : "");
+  }
+};
+
+std::vector<LayerExperts> experts_by_layer(const LoraAdapter& adapter) {
+  std::vector<LayerExperts> layers;
+  for (const LoraModule& module : adapter.modules()) {
+    if (module.num_experts == 0) continue;
+    const std::string path = module.path.substr(0, module.path.rfind('.'));
+    const auto same = [&](const LayerExperts& layer) { return layer.path == path; };
+    auto found = std::find_if(layers.begin(), layers.end(), same);
+    if (found == layers.end()) found = layers.insert(found, {.path = path});
+    found->add(module);
+  }
+  for (const LayerExperts& layer : layers) {
+    CHECK(layer.half_names() == layers[0].half_names(), layer.path);
+    if (layer.halves().size() < 2) continue;
+    CHECK(layer.gate->spec.rank == layer.up->spec.rank, layer.path);
+    CHECK(layer.gate->spec.alpha == layer.up->spec.alpha, layer.path);
+  }
+  return layers;
+}
+
+// A [E R, in]: of each expert the rows of each half.
+void fill_a(const std::vector<const LoraModule*>& halves, float* out) {
+  for (int64_t e = 0; e < halves[0]->num_experts; ++e) {
+    for (const LoraModule* half : halves) {
+      const TensorView rows = half->a.at(e);
+      out = std::copy_n(rows.f32(), rows.shape.num_elements(), out);
+    }
+  }
+}
+
+// B [num_outs out, E R], zero before: rank j of a half's expert e is column (first_rank + j) E + e.
+void fill_b(const LoraModule& half, const FusedPart& part, int64_t file_rank, float* out) {
+  const int64_t experts = half.num_experts, rank = half.spec.rank, rows = half.b.shape[1];
+  for (int64_t e = 0; e < experts; ++e) {
+    const float* from = half.b.at(e).f32();
+    for (int64_t o = 0; o < rows; ++o) {
+      float* row = out + (part.first_out + o) * experts * file_rank + e;
+      for (int64_t j = 0; j < rank; ++j) row[(part.first_rank + j) * experts] = *from++;
+    }
+  }
+}
+
+PeftWriteModule fused_module(const std::string& path, bool is_inner,
+                             const std::vector<const LoraModule*>& parts,
+                             std::vector<FusedPart> places, int64_t num_outs) {
+  const LoraModule& first = *parts[0];
+  const auto count = static_cast<int64_t>(parts.size());
+  const int64_t rank = count * first.spec.rank;
+  const int64_t columns = first.num_experts * rank;
+  const Shape a = {columns, first.a.shape[2]};
+  const Shape b = {num_outs * first.b.shape[1], columns};
+  const std::string experts = path.substr(0, path.rfind('.'));
+  return {.module_path = path,
+          .alpha = first.spec.alpha * static_cast<double>(count),
+          .a = TensorView(nullptr, DType::kF32, a),
+          .b = TensorView(nullptr, DType::kF32, b),
+          .rank = rank,
+          .key = is_inner ? experts + ".base_layer" : experts,
+          .parameter = path,
+          .fill = [parts, places = std::move(places), rank, b](bool is_b, float* out) {
+            if (!is_b) return fill_a(parts, out);
+            std::fill_n(out, b.num_elements(), 0.0f);
+            for (size_t i = 0; i < parts.size(); ++i) fill_b(*parts[i], places[i], rank, out);
+          }};
+}
+
+void add_experts(const LayerExperts& layer, std::vector<PeftWriteModule>& modules) {
+  const std::vector<const LoraModule*> halves = layer.halves();
+  if (!halves.empty()) {
+    std::vector<FusedPart> places;
+    for (const LoraModule* half : halves) {
+      places.push_back({.first_rank = std::ssize(places) * half->spec.rank,
+                        .first_out = half == layer.up ? half->b.shape[1] : 0});
+    }
+    modules.push_back(fused_module(layer.path + ".gate_up_proj", layer.down != nullptr, halves,
+                                   std::move(places), 2));
+  }
+  if (layer.down != nullptr) {
+    modules.push_back(fused_module(layer.path + ".down_proj", false, {layer.down}, {{}}, 1));
+  }
+}
+
+// Whether PEFT must adapt the module's weight, and not the module.
+bool is_parameter(const LoraModule& module, bool has_experts) {
+  const RowBlocks& blocks = module.target->blocks;
+  if (!blocks.empty() && blocks.second == 0) return true;  // a grouped linear layer
+  const std::string_view name = module.target->name();
+  return has_experts && (name == kGate || name == kUp || name == kDown);
+}
+
+std::vector<float> values_of(const PeftAdapter& peft, const TensorInfo& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.shape.num_elements()));
+  peft.file().read_f32(tensor, 0, std::ssize(values), values.data());
+  return values;
+}
+
+}  // namespace
+
+void save_adapter_for_peft(const LoraAdapter& adapter, const std::string& dir,
+                           const std::string& base_model_name) {
+  const HostAccess access(adapter.backend().allocator());
+  const std::vector<LayerExperts> layers = experts_by_layer(adapter);
+  std::vector<PeftWriteModule> modules;
+  for (const LoraModule& module : adapter.modules()) {
+    const LoraModuleSpec& spec = module.spec;
+    CHECK(spec.scale == spec.alpha / static_cast<double>(spec.rank), module.path);
+    if (module.num_experts > 0) continue;
+    modules.push_back({.module_path = module.path,
+                       .embedding = module.is_embedding(),
+                       .alpha = spec.alpha,
+                       .a = module.a,
+                       .b = module.b,
+                       .rank = spec.rank,
+                       .parameter = is_parameter(module, !layers.empty()) ? module.path + ".weight"
+                                                                          : std::string()});
+  }
+  for (const LayerExperts& layer : layers) add_experts(layer, modules);
+  std::map<std::string, std::string> metadata;
+  if (!layers.empty()) metadata[kMetadata] = layers[0].half_names();
+  write_peft(dir, {.base_model_name_or_path = base_model_name, .metadata = std::move(metadata)},
+             modules);
+}
+
+std::optional<std::vector<std::string>> fused_halves(const PeftAdapter& peft) {
+  const auto found = peft.file().metadata().find(kMetadata);
+  if (found == peft.file().metadata().end()) return std::nullopt;
+  const std::string gate(kGate), up(kUp);
+  for (const std::vector<std::string>& halves :
+       {std::vector<std::string>{}, {gate}, {up}, {gate, up}}) {
+    if (fmt::format("{}", fmt::join(halves, " ")) == found->second) return halves;
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}: __metadata__ {}: got '{}', want 'gate_proj up_proj', one of the two "
+                          "or nothing; was the file changed?",
+                          peft.file().path(), kMetadata, found->second));
+}
+
+bool halves_are_apart(const PeftAdapter& peft, const PeftModule& gate_up, int64_t num_experts,
+                      const std::vector<std::string>& halves) {
+  const std::vector<float> b = values_of(peft, gate_up.b);
+  const int64_t columns = gate_up.b.shape[1], outs = gate_up.b.shape[0];
+  const int64_t of_half = num_experts * (gate_up.rank / std::max<int64_t>(1, std::ssize(halves)));
+  for (int64_t o = 0; o < outs; ++o) {
+    const std::string_view name = o < outs / 2 ? kGate : kUp;
+    const auto half = std::find(halves.begin(), halves.end(), name);
+    const int64_t begin = half == halves.end() ? 0 : (half - halves.begin()) * of_half;
+    const int64_t end = half == halves.end() ? 0 : begin + of_half;
+    for (int64_t c = 0; c < columns; ++c) {
+      if ((c < begin || c >= end) && b[static_cast<size_t>(o * columns + c)] != 0.0f) return false;
+    }
+  }
+  return true;
+}
+
+void read_fused_part(const PeftAdapter& peft, const PeftModule& source, const FusedPart& part,
+                     LoraModule& module) {
+  const int64_t experts = module.num_experts, rank = module.spec.rank;
+  const int64_t in = module.a.shape[2], outs = module.b.shape[1];
+  const std::vector<float> a = values_of(peft, source.a);
+  const std::vector<float> b = values_of(peft, source.b);
+  for (int64_t e = 0; e < experts; ++e) {
+    std::copy_n(a.data() + (e * source.rank + part.first_rank) * in, rank * in,
+                module.a.at(e).f32());
+    float* to = module.b.at(e).f32();
+    for (int64_t o = 0; o < outs; ++o) {
+      const float* row = b.data() + (part.first_out + o) * experts * source.rank + e;
+      for (int64_t j = 0; j < rank; ++j) *to++ = row[(part.first_rank + j) * experts];
+    }
+  }
+}
+
+}  // namespace strata::model

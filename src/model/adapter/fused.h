@@ -1,0 +1,45 @@
+// Adapters in the form that PEFT 0.21 loads on transformers 5, where a layer's experts are two
+// tensors, gate_up_proj and down_proj, which target_parameters adapts (checkpoint/peft.h, kFused).
+// gate and up have an A each here, so gate_up_proj has the ranks of both: gate's first, then up's,
+// and in B gate's outputs have zeros at up's ranks and up's at gate's. The tensors' file says so in
+// its metadata, by which reading it gives the same adapter again, gate and up apart; a file of
+// PEFT's own lacks that and is read as the whole tensors that it holds. E experts, R rank of a
+// tensor in the file, r that of a module. Engine thread only.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/peft.h"
+#include "model/adapter/lora.h"
+
+namespace strata::model {
+
+// Writes a PEFT directory, F32. Experts must be as a fresh adapter has them: of a layer gate and up
+// with one rank and scale, and the same of them in every layer. PEFT takes gate_proj, up_proj and
+// down_proj in target_modules of a model with experts for the experts' own, so those of dense
+// layers and shared experts are named by target_parameters too; so is what is no plain linear
+// layer.
+void save_adapter_for_peft(const LoraAdapter& adapter, const std::string& dir,
+                           const std::string& base_model_name);
+
+// Which part of a file's fused tensors a module is.
+struct FusedPart {
+  int64_t first_rank = 0;
+  int64_t first_out = 0;
+};
+
+// The halves that gate_up_proj of a file of save_adapter_for_peft() is made of: {"gate_proj",
+// "up_proj"}, one of them, or none; nothing for another file. Error for metadata that is damaged.
+std::optional<std::vector<std::string>> fused_halves(const PeftAdapter& peft);
+
+// Whether B [out, E R] has zeros wherever a half's outputs meet the other half's ranks, and in the
+// outputs of a half that is not there. Reads it.
+bool halves_are_apart(const PeftAdapter& peft, const PeftModule& gate_up, int64_t num_experts,
+                      const std::vector<std::string>& halves);
+
+// The module's A and B from its part of the file's.
+void read_fused_part(const PeftAdapter& peft, const PeftModule& source, const FusedPart& part,
+                     LoraModule& module);
+
+}  // namespace strata::model

@@ -1,0 +1,216 @@
+// Adapters of experts as PEFT loads them: what is written is, tensor by tensor, what a script built
+// and loaded in PEFT (tools/golden/make_peft_form.py), and it comes back as the same adapter, bit
+// by bit; a file of PEFT's own is read as the whole tensors that it holds; a changed file is
+// refused.
+#include "model/adapter/fused.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "model/adapter/io.h"
+#include "tests/base/temp_dir.h"
+
+namespace strata::model {
+namespace {
+
+using strata::testing::error_of;
+using strata::testing::TempDir;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const std::string kGolden = std::string(STRATA_SOURCE_DIR) + "/tests/golden/";
+
+struct Case {
+  const char* name;   // below peft_form
+  const char* model;  // of goldens
+  const char* pairs;  // the adapter with a pair of tensors for each expert
+};
+std::ostream& operator<<(std::ostream& out, const Case& of) { return out << of.name; }
+
+std::vector<float> values_of(const PeftAdapter& peft, const TensorInfo& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.shape.num_elements()));
+  peft.file().read_f32(tensor, 0, std::ssize(values), values.data());
+  return values;
+}
+
+std::multiset<std::string> sorted(const std::vector<std::string>& names) {
+  return {names.begin(), names.end()};
+}
+
+void expect_same_files(const std::string& got_dir, const std::string& want_dir) {
+  const PeftAdapter got(got_dir), want(want_dir);
+  EXPECT_EQ(sorted(got.config().target_modules), sorted(want.config().target_modules));
+  EXPECT_EQ(sorted(got.config().target_parameters), sorted(want.config().target_parameters));
+  EXPECT_EQ(got.config().use_rslora, want.config().use_rslora);
+  ASSERT_EQ(got.file().tensors().size(), want.file().tensors().size());
+  ASSERT_EQ(got.modules().size(), want.modules().size());
+  for (size_t i = 0; i < want.modules().size(); ++i) {
+    const PeftModule &is = got.modules()[i], &was = want.modules()[i];
+    SCOPED_TRACE(was.module_path);
+    EXPECT_EQ(is.module_path, was.module_path);
+    EXPECT_EQ(is.form, was.form);
+    EXPECT_EQ(is.rank, was.rank);
+    EXPECT_EQ(is.alpha, was.alpha);
+    EXPECT_EQ(is.a.name, was.a.name);
+    EXPECT_EQ(is.b.name, was.b.name);
+    ASSERT_EQ(is.a.shape, was.a.shape);
+    ASSERT_EQ(is.b.shape, was.b.shape);
+    EXPECT_EQ(values_of(got, is.a), values_of(want, was.a));
+    EXPECT_EQ(values_of(got, is.b), values_of(want, was.b));
+  }
+}
+
+// Modules by path, since files order them.
+void expect_same_adapter(const LoraAdapter& got, const LoraAdapter& want) {
+  ASSERT_EQ(got.modules().size(), want.modules().size());
+  for (const LoraModule& was : want.modules()) {
+    SCOPED_TRACE(was.path);
+    const LoraModule* is = got.find(was.spec.layer, was.spec.target);
+    ASSERT_NE(is, nullptr);
+    EXPECT_EQ(is->spec.rank, was.spec.rank);
+    EXPECT_EQ(is->spec.alpha, was.spec.alpha);
+    EXPECT_EQ(is->spec.scale, was.spec.scale);
+    ASSERT_EQ(is->a.shape, was.a.shape);
+    ASSERT_EQ(is->b.shape, was.b.shape);
+    const auto bytes = [](const TensorView& view) { return static_cast<size_t>(view.num_bytes()); };
+    EXPECT_EQ(std::memcmp(is->a.data, was.a.data, bytes(was.a)), 0);
+    EXPECT_EQ(std::memcmp(is->b.data, was.b.data, bytes(was.b)), 0);
+  }
+}
+
+std::string bytes_of(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+class ExpertsForPeft : public ::testing::TestWithParam<Case> {
+ protected:
+  Backend backend_{choose_cpu_path(), 1};
+  LoadedModel model_ = load_model(backend_, kGolden + GetParam().model + "/model", {});
+  std::string pairs_ = kGolden + GetParam().pairs;
+  std::string peft_ = kGolden + "peft_form/" + GetParam().name + "/peft";
+  TempDir dir_;
+};
+
+TEST_P(ExpertsForPeft, IsWhatPeftLoads) {
+  save_adapter_for_peft(*load_adapter(backend_, model_, pairs_), dir_.file("out"), "");
+  expect_same_files(dir_.file("out"), peft_);
+}
+
+TEST_P(ExpertsForPeft, ComesBackAsTheSameAdapter) {
+  const auto adapter = load_adapter(backend_, model_, pairs_);
+  save_adapter_for_peft(*adapter, dir_.file("out"), "base");
+  const auto again = load_adapter(backend_, model_, dir_.file("out"));
+  expect_same_adapter(*again, *adapter);
+  for (const LoraModule& module : again->modules()) {
+    const LoraModule* was = adapter->find(module.spec.layer, module.spec.target);
+    EXPECT_EQ(module.a_name, was->a_name);
+    EXPECT_EQ(module.form, was->form);
+  }
+  save_adapter_for_peft(*again, dir_.file("again"), "base");
+  expect_same_files(dir_.file("again"), dir_.file("out"));
+}
+
+TEST_P(ExpertsForPeft, ItsWeightsLoadIntoAnAdapterOfTheSameModules) {
+  const auto adapter = load_adapter(backend_, model_, pairs_);
+  save_adapter_for_peft(*adapter, dir_.file("out"), "base");
+  std::vector<LoraModuleSpec> specs;
+  for (const LoraModule& module : adapter->modules()) specs.push_back(module.spec);
+  std::reverse(specs.begin(), specs.end());
+  LoraAdapter to(backend_, *model_.weights, specs);
+  load_adapter_weights(model_, dir_.file("out"), to);
+  expect_same_adapter(to, *adapter);
+}
+
+// Without the metadata gate_up_proj is one module of the rank that the file has.
+TEST_P(ExpertsForPeft, AFileOfPeftsOwnIsReadAsItsWholeTensors) {
+  const auto adapter = load_adapter(backend_, model_, peft_);
+  int whole = 0;
+  for (const LoraModule& module : adapter->modules()) {
+    if (module.num_experts > 0) {
+      EXPECT_EQ(module.form, ExpertForm::kFused);
+    }
+    whole += module.num_halves == 2 ? 1 : 0;
+  }
+  EXPECT_GT(whole, 0);
+  save_adapter(*adapter, dir_.file("out"), "");
+  const auto again = load_adapter(backend_, model_, dir_.file("out"));
+  expect_same_adapter(*again, *adapter);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, ExpertsForPeft,
+    ::testing::Values(Case{"qwen3_moe", "qwen3_moe", "qwen3_moe/a"},
+                      Case{"qwen3_moe_full", "qwen3_moe", "peft_form/qwen3_moe_full/pairs"},
+                      Case{"qwen3_moe_half", "qwen3_moe", "peft_form/qwen3_moe_half/pairs"},
+                      Case{"deepseek_moe", "deepseek_moe", "deepseek_moe/a"},
+                      Case{"qwen3_5_moe", "qwen3_5_moe", "qwen3_5_moe/a"},
+                      Case{"deepseek_v4", "deepseek_v4", "deepseek_v4/a"}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+class FilesForPeft : public ::testing::Test {
+ protected:
+  Backend backend_{choose_cpu_path(), 1};
+  LoadedModel model_ = load_model(backend_, kGolden + "qwen3_moe/model", {});
+  TempDir dir_;
+
+  std::unique_ptr<LoraAdapter> fresh(const std::vector<std::string>& targets) {
+    auto adapter = std::make_unique<LoraAdapter>(
+        backend_, *model_.weights,
+        adapter_specs(model_.config, targets, 4, 6.0, ExpertRank::kFull));
+    adapter->initialise(3);
+    return adapter;
+  }
+  void replace(const std::string& file, const std::string& from, const std::string& to) {
+    std::string bytes = bytes_of(file);
+    const size_t at = bytes.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    bytes.replace(at, from.size(), to);
+    std::ofstream(file, std::ios::binary) << bytes;
+  }
+};
+
+// B of a fresh adapter is zero everywhere: the values alone do not say what it is made of.
+TEST_F(FilesForPeft, AFreshAdapterComesBackWhateverItAdapts) {
+  for (const std::vector<std::string>& targets : {std::vector<std::string>{"all-linear"},
+                                                  {"gate_proj"},
+                                                  {"up_proj", "down_proj"},
+                                                  {"down_proj"},
+                                                  {"q_proj", "lm_head"}}) {
+    SCOPED_TRACE(targets[0]);
+    const auto adapter = fresh(targets);
+    save_adapter_for_peft(*adapter, dir_.file(targets[0]), "base");
+    expect_same_adapter(*load_adapter(backend_, model_, dir_.file(targets[0])), *adapter);
+  }
+}
+
+TEST_F(FilesForPeft, MetadataThatTheValuesBelieIsRefused) {
+  save_adapter_for_peft(*fresh({"all-linear"}), dir_.file("out"), "base");
+  const std::string file = dir_.file("out/adapter_model.safetensors");
+  const std::string whole = bytes_of(file);
+  replace(file, "gate_proj up_proj", "gate_proj dn_proj");
+  EXPECT_THAT(error_of([&] { load_adapter(backend_, model_, dir_.file("out")); }),
+              AllOf(HasSubstr("got 'gate_proj dn_proj'"), HasSubstr("want 'gate_proj up_proj'")));
+  std::ofstream(file, std::ios::binary) << whole;
+  const PeftAdapter peft(dir_.file("out"));
+  for (const PeftModule& module : peft.modules()) {
+    if (!module.module_path.ends_with("gate_up_proj")) continue;
+    std::string bytes = whole;  // gate's first output at up's last rank
+    const auto at = static_cast<size_t>(module.b.begin + (module.b.shape[1] - 1) * 4);
+    bytes.replace(at, 4, "\x00\x00\x80\x3f", 4);
+    std::ofstream(file, std::ios::binary) << bytes;
+    break;
+  }
+  EXPECT_THAT(error_of([&] { load_adapter(backend_, model_, dir_.file("out")); }),
+              AllOf(HasSubstr("layers.0.mlp.experts.gate_up_proj"), HasSubstr("its values are not"),
+                    HasSubstr("kept the metadata")));
+}
+
+}  // namespace
+}  // namespace strata::model
