@@ -10,7 +10,7 @@
 #include "apps/setup/model_files.h"
 #include "base/error.h"
 #include "base/files.h"
-#include "model/adapter/io.h"
+#include "model/adapter/fused.h"
 #include "ops/elementwise.h"
 
 namespace strata::apps {
@@ -322,7 +322,7 @@ void TrainJob::restore(int64_t steps_done) {
 void TrainJob::export_to(const std::string& dir) {
   if (is_lora()) {
     const model::LoraAdapter* adapter = pipeline_->whole_adapter(slot_);
-    if (adapter != nullptr) model::save_adapter(*adapter, dir, engine().model().dir);
+    if (adapter != nullptr) model::save_adapter_for_peft(*adapter, dir, engine().model().dir);
     return;
   }
   std::vector<TensorView> of_table;  // masters, and biases that another stage moved
