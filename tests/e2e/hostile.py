@@ -22,6 +22,7 @@ import time
 import httpx
 import zstandard
 
+import hostile_bytes
 import hostile_tls
 from wire import Wire, as_json, ce, datum, dense, pb, sparse
 
@@ -530,6 +531,10 @@ attack("passes behind a missing number; then it, and another tenant's pass, are 
 attack("60 samples beside 2 million zeros, at once", 429)(zeros_at_once)
 attack("100 unread polls that want a long result as JSON", "within --max-response-bytes")(unread_json)
 attack("SIGHUP while the keys' file is empty, then cut off", 200)(keys_emptied)
+
+
+CASES += hostile_bytes.FRAMINGS
+ATTACKS += hostile_bytes.ENDLESS
 
 
 def memory(pid):

@@ -21,7 +21,7 @@ BodyLimit body_limit(const HttpOptions& options, const Route* route) {
 }
 
 std::optional<Response> check_request(const RequestCheck& with, std::string_view raw_path,
-                                      std::optional<uint64_t> length, Request& request) {
+                                      AnnouncedBody body, Request& request) {
   const std::optional<std::string> path = decode_path(raw_path);
   const std::string_view host = request.header("host");
   if (!with.rules.knows_host(host)) {
@@ -75,10 +75,14 @@ std::optional<Response> check_request(const RequestCheck& with, std::string_view
                                            encoding.substr(0, 100)));
   }
   const BodyLimit limit = body_limit(with.options, route);
-  if (length && *length > limit.bytes) {
+  if (body.length > limit.bytes) {
     return error_response(
-        413, fmt::format("the body has {} bytes, this endpoint's limit is {} ({})", *length,
+        413, fmt::format("the body has {} bytes, this endpoint's limit is {} ({})", body.length,
                          limit.bytes, limit.option));
+  }
+  if (body.is_chunked && limit.bytes == 0) {
+    return error_response(
+        413, fmt::format("this endpoint reads no body, and one is announced ({})", limit.option));
   }
   return std::nullopt;
 }

@@ -29,10 +29,16 @@ struct BodyLimit {
 };
 BodyLimit body_limit(const HttpOptions& options, const Route* route);
 
+// What a header says of the body behind it.
+struct AnnouncedBody {
+  uint64_t length = 0;
+  bool is_chunked = false;  // then its length is not known
+};
+
 // The refusal, or nothing; fills path, route, base_url and what the key says. The method and the
 // headers of `request` are there; `raw_path` is the target without its query.
 std::optional<Response> check_request(const RequestCheck& with, std::string_view raw_path,
-                                      std::optional<uint64_t> length, Request& request);
+                                      AnnouncedBody body, Request& request);
 
 // What stays to be told of a request when it is gone; `address` is its peer's.
 Exchange told_of(const Request& request, const std::string& address);

@@ -14,7 +14,6 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/http/buffer_body.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
 #include <future>
@@ -26,9 +25,10 @@
 #include "base/log.h"
 #include "base/shared_limit.h"
 #include "base/trace.h"
-#include "server/http/body/body_sink.h"
+#include "server/http/body/read_body.h"
 #include "server/http/body/turns.h"
 #include "server/http/connection_limit.h"
+#include "server/http/framing.h"
 #include "server/http/listener.h"
 #include "server/http/request_check.h"
 #include "server/http/response_head.h"
@@ -44,10 +44,7 @@ namespace beast = boost::beast;
 namespace http = boost::beast::http;
 using boost::system::error_code;
 using Protocol = Stream::Protocol;
-using BodyParser = http::request_parser<http::buffer_body>;
 
-constexpr uint32_t kMaxHeader = 64 << 10;
-constexpr size_t kReadChunk = 64 << 10;
 constexpr double kQuietSeconds = 10;    // between two lines of the log about refused connections
 constexpr double kLingerSeconds = 2.0;  // after an early answer: lets the client read it
 
@@ -85,7 +82,7 @@ struct HttpServer::State {
     Connection(Protocol::socket&& socket, TlsContext tls)
         : stream(std::move(socket), std::move(tls)) {}
     Stream stream;
-    beast::flat_buffer buffer;
+    beast::flat_buffer buffer{kMaxBuffer};
     bool idle = true;     // between two exchanges
     bool fresh = true;    // nothing has arrived yet
     std::string address;  // empty: loopback
@@ -104,8 +101,6 @@ struct HttpServer::State {
   asio::awaitable<bool> greet(Connection& connection);
   asio::awaitable<bool> exchange(Connection& connection);
   asio::awaitable<bool> wait_for_bytes(Connection& connection);
-  asio::awaitable<std::optional<BodyFault>> read_body(Connection& connection, BodyParser& parser,
-                                                      Request& request);
   bool admit(Connection& connection);
   asio::awaitable<Response> run_handler(Request request);
   asio::awaitable<void> refuse(Connection& connection, Response response, const Request& request);
@@ -231,6 +226,12 @@ asio::awaitable<bool> HttpServer::State::wait_for_bytes(Connection& connection) 
   co_return !fault && count > 0;
 }
 
+// What the header says of the body.
+AnnouncedBody announced_body(const BodyParser& parser) {
+  const auto length = parser.content_length();
+  return {length ? *length : 0, parser.chunked()};
+}
+
 // Everything that is decided from the header alone; fills `request`.
 std::optional<Response> HttpServer::State::check(const BodyParser& parser, Request& request) const {
   const auto& head = parser.get();
@@ -245,10 +246,11 @@ std::optional<Response> HttpServer::State::check(const BodyParser& parser, Reque
     }
     request.headers.push_back({std::move(name), text_of(field.value())});
   }
-  return check_request(
-      {options, router, *rules, identify, admit_request}, target.substr(0, question),
-      parser.content_length() ? std::optional<uint64_t>(*parser.content_length()) : std::nullopt,
-      request);
+  if (auto refused = check_framing({head.version(), parser.chunked()}, request.headers)) {
+    return refused;
+  }
+  return check_request({options, router, *rules, identify, admit_request},
+                       target.substr(0, question), announced_body(parser), request);
 }
 
 void HttpServer::State::note(Exchange exchange, int status, double seconds) const {
@@ -256,39 +258,6 @@ void HttpServer::State::note(Exchange exchange, int status, double seconds) cons
   exchange.status = status;
   exchange.seconds = seconds;
   observe(exchange);
-}
-
-// The fault to refuse the request with, if any; status -1 when the connection is gone (a deadline
-// closes it).
-asio::awaitable<std::optional<BodyFault>> HttpServer::State::read_body(Connection& connection,
-                                                                       BodyParser& parser,
-                                                                       Request& request) {
-  std::vector<char> chunk(parser.is_done() ? 0 : kReadChunk);
-  BodySink sink(options, body_limit(options, request.route), chunk.size(), request);
-  while (!parser.is_done()) {
-    if (auto slow = sink.check_rate(now_seconds())) co_return slow;
-    parser.get().body().data = chunk.data();
-    parser.get().body().size = chunk.size();
-    parser.get().body().more = true;
-    connection.stream.expires_after(in_seconds(options.body_timeout));
-    error_code fault;
-    co_await http::async_read_some(connection.stream, connection.buffer, parser,
-                                   asio::redirect_error(asio::use_awaitable, fault));
-    if (fault == http::error::need_buffer) fault = {};
-    if (fault == http::error::bad_chunk || fault == http::error::bad_chunk_extension) {
-      co_return BodyFault{400, "the body's chunked encoding is malformed"};
-    }
-    if (fault) co_return BodyFault{-1, {}};
-    std::string_view arrived(chunk.data(), chunk.size() - parser.get().body().size);
-    auto refused = sink.take(arrived);
-    while (!refused && sink.more()) {
-      Turns::Turn turn(decompression, io);
-      co_await turn.begin();
-      refused = sink.take(arrived);
-    }
-    if (refused) co_return refused;
-  }
-  co_return sink.finish();
 }
 
 asio::awaitable<Response> HttpServer::State::run_handler(Request request) {
@@ -367,7 +336,8 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
                                asio::redirect_error(asio::use_awaitable, fault));
     if (fault) co_return false;
   }
-  const std::optional<BodyFault> fault_of_body = co_await read_body(connection, parser, request);
+  const std::optional<BodyFault> fault_of_body = co_await read_body(
+      options, {connection.stream, connection.buffer, parser}, decompression, io, request);
   if (fault_of_body) {
     if (fault_of_body->status < 0) co_return false;
     request.free_body();

@@ -6,13 +6,8 @@
 
 namespace strata::server {
 
-BodySink::BodySink(const HttpOptions& options, const BodyLimit& limit, size_t chunk_bytes,
-                   Request& request)
-    : options_(options),
-      limit_(limit),
-      chunk_bytes_(chunk_bytes),
-      request_(request),
-      begin_(now_seconds()) {
+BodySink::BodySink(const HttpOptions& options, const BodyLimit& limit, Request& request)
+    : options_(options), limit_(limit), request_(request), begin_(now_seconds()) {
   if (request.header("content-encoding") == "zstd") zstd_.emplace(limit.bytes);
 }
 
@@ -29,7 +24,7 @@ std::optional<BodyFault> BodySink::check_rate(double now) const {
                                     options_.min_body_rate)};
 }
 
-std::optional<BodyFault> BodySink::take(std::string_view& bytes) {
+std::optional<BodyFault> BodySink::take(std::string_view& bytes, size_t buffer_bytes) {
   if (!more_) read_ += bytes.size();
   more_ = false;
   if (read_ > limit_.bytes) return too_large();
@@ -48,7 +43,7 @@ std::optional<BodyFault> BodySink::take(std::string_view& bytes) {
         return too_large();
     }
   }
-  return count(chunk_bytes_ + request_.body.capacity() + (zstd_ ? zstd_->memory() : 0));
+  return count(buffer_bytes + request_.body.capacity() + (zstd_ ? zstd_->memory() : 0));
 }
 
 std::optional<BodyFault> BodySink::count(uint64_t held) {

@@ -19,12 +19,12 @@ struct BodyFault {
 
 class BodySink {
  public:
-  // Appends to request.body. `chunk_bytes` are held by the caller meanwhile and count too.
-  BodySink(const HttpOptions& options, const BodyLimit& limit, size_t chunk_bytes,
-           Request& request);
+  // Appends to request.body.
+  BodySink(const HttpOptions& options, const BodyLimit& limit, Request& request);
 
   // Work of a millisecond or two; while more() it is to be called again with what is left of them.
-  [[nodiscard]] std::optional<BodyFault> take(std::string_view& bytes);
+  // The caller's buffer has `buffer_bytes`, which count too.
+  [[nodiscard]] std::optional<BodyFault> take(std::string_view& bytes, size_t buffer_bytes);
   [[nodiscard]] bool more() const { return more_; }
   // After the last byte. From here the body counts until `request` lets it go.
   [[nodiscard]] std::optional<BodyFault> finish();
@@ -36,7 +36,6 @@ class BodySink {
 
   const HttpOptions& options_;
   BodyLimit limit_;
-  size_t chunk_bytes_;
   Request& request_;
   std::optional<ZstdBody> zstd_;
   std::shared_ptr<SharedLimit::Share> share_ = std::make_shared<SharedLimit::Share>();

@@ -1,0 +1,41 @@
+#include "server/http/framing.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+namespace strata::server {
+namespace {
+
+bool is_chunked_alone(std::string_view value) {
+  static constexpr std::string_view kWord = "chunked";
+  return std::ranges::equal(value, kWord, [](char a, char b) {
+    return (a >= 'A' && a <= 'Z' ? static_cast<char>(a - 'A' + 'a') : a) == b;
+  });
+}
+
+}  // namespace
+
+std::optional<Response> check_framing(const Framing& framing, const std::vector<Header>& headers) {
+  int codings = 0;
+  bool has_length = false;
+  for (const Header& header : headers) {
+    has_length = has_length || header.name == "content-length";
+    if (header.name != "transfer-encoding") continue;
+    ++codings;
+    if (is_chunked_alone(header.value) && framing.is_chunked && codings == 1) continue;
+    return error_response(400, fmt::format("Transfer-Encoding: got '{}', wanted 'chunked' alone "
+                                           "and once, or Content-Length instead",
+                                           one_word(header.value).substr(0, 100)));
+  }
+  if (codings > 0 && has_length) {
+    return error_response(400, "Transfer-Encoding and Content-Length exclude each other");
+  }
+  if (codings > 0 && framing.version < 11) {
+    return error_response(400, "Transfer-Encoding: HTTP/1.0 has none; want Content-Length");
+  }
+  return std::nullopt;
+}
+
+}  // namespace strata::server

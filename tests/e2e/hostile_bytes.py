@@ -1,0 +1,55 @@
+"""Hostile bytes before a handler sees them: framings that two readers may read differently, and lines without an end."""
+import select
+import socket
+
+MOST = 64 << 20  # bytes that an attack sends at most
+
+
+def framed(world, *headers, version="1.1"):
+    """A request framed so, with another one behind it: the status of the first, and whether the second was run."""
+    first = world.head(f"POST /api/v1/session_heartbeat HTTP/{version}", "Content-Type: application/json", *headers)
+    second = world.head("GET /api/v1/healthz HTTP/1.1", key=False)
+    reply = b""
+    with socket.create_connection(("127.0.0.1", world.port), timeout=5) as peer:
+        peer.sendall(first + second)
+        while piece := peer.recv(4096):
+            reply += piece
+    return reply[9:12].decode() + ("" if reply.count(b"HTTP/1.1 ") == 1 else ", and the next one is run")
+
+
+def endless(world, head, piece, most=MOST):
+    """The status of what answers a head and this piece again and again; 0: none within `most` bytes."""
+    with socket.create_connection(("127.0.0.1", world.port), timeout=5) as peer:
+        peer.sendall(head)
+        sent = 0
+        while sent < most and not select.select([peer], [], [], 0)[0]:
+            try:
+                peer.sendall(piece)
+            except OSError:
+                break
+            sent += len(piece)
+        try:
+            reply = peer.recv(4096) if select.select([peer], [], [], 1)[0] else b""
+        except OSError:
+            return 0
+    return int(reply[9:12]) if reply.startswith(b"HTTP/1.1 ") else 0
+
+
+def chunked(world, path, key, start):
+    line = f"{'POST' if key else 'GET'} {path} HTTP/1.1"
+    return world.head(line, "Content-Type: application/json", "Transfer-Encoding: chunked", key=key) + start
+
+
+FRAMINGS = [
+    *((f"Transfer-Encoding: {coding}, and a request behind it", "400", lambda w, coding=coding: framed(w, f"Transfer-Encoding: {coding}"))
+      for coding in ("xchunked", "identity", "gzip, chunked", "chunked, identity", '"chunked"')),
+    ("Transfer-Encoding and Content-Length, and a request behind them", "400",
+     lambda w: framed(w, "Content-Length: 2", "Transfer-Encoding: xchunked")),
+    ("Transfer-Encoding in HTTP/1.0, and a request behind it", "400", lambda w: framed(w, "Transfer-Encoding: chunked", version="1.0")),
+]
+ENDLESS = [
+    ("a chunk's line without an end, at healthz", 413, lambda w: endless(w, chunked(w, "/api/v1/healthz", False, b"5;"), b"a" * 65536)),
+    ("a chunk's line without an end", 400, lambda w: endless(w, chunked(w, "/api/v1/session_heartbeat", True, b"5;"), b"a" * 65536)),
+    ("trailers without an end", 400,
+     lambda w: endless(w, chunked(w, "/api/v1/session_heartbeat", True, b"0\r\n"), b"a: b\r\n" * 10000)),
+]

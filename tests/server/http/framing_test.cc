@@ -1,0 +1,113 @@
+// Where a request ends, over real sockets: framings that a proxy could read in another way are
+// refused, and nothing behind them is run; lines without an end are cut.
+#include "server/http/framing.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "server/http/server.h"
+#include "tests/server/http/client.h"
+
+namespace strata::server {
+namespace {
+
+struct FramingTest : testing::Test {
+  FramingTest() {
+    Router router;
+    router.add({"GET", "/api/v1/healthz", BodyKind::kNone,
+                at_once([](const Request&) { return json_response(200, "{}"); }), false});
+    router.add({"POST", "/api/v1/echo", BodyKind::kJson, at_once([this](const Request& request) {
+                  ++num_run;
+                  return json_response(200, request.body);
+                })});
+    server = std::make_unique<HttpServer>(
+        HttpOptions{}, std::move(router), [](std::string_view key) -> std::optional<Caller> {
+          return key == "tml-good" ? std::optional<Caller>(Caller{"t1"}) : std::nullopt;
+        });
+    server->start();
+  }
+  [[nodiscard]] static std::string head(const std::string& fields,
+                                        const std::string& version = "1.1") {
+    return "POST /api/v1/echo HTTP/" + version +
+           "\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+           "X-API-Key: tml-good\r\n" +
+           fields + "\r\n";
+  }
+  // The answer to `request`, behind which another one stands; that one must not have been run.
+  std::string answer_alone(const std::string& request) {
+    const int before = num_run;
+    Client client(server->port());
+    client.send(request + head("Content-Length: 2\r\n") + "[]");
+    const std::string answer = client.read(2);
+    EXPECT_EQ(client.read(0.1), "") << request;
+    EXPECT_EQ(num_run, before) << request;
+    return answer.empty() ? "closed" : status(answer);
+  }
+
+  std::atomic<int> num_run = 0;
+  std::unique_ptr<HttpServer> server;
+};
+
+TEST_F(FramingTest, ATransferEncodingThatIsNotChunkedAloneEndsTheConnection) {
+  for (const char* fields :
+       {"Transfer-Encoding: xchunked\r\n", "Transfer-Encoding: identity\r\n",
+        "Transfer-Encoding: gzip\r\n", "Transfer-Encoding: chunked, identity\r\n",
+        "Transfer-Encoding: \"chunked\"\r\n", "Transfer-Encoding: gzip, chunked\r\n",
+        "Transfer-Encoding: chunked;q=1\r\n", "Transfer-Encoding: chunked, chunked\r\n",
+        "Transfer-Encoding:\r\n", "Transfer-Encoding: ,chunked\r\n",
+        "Transfer-Encoding: xchunked\r\nTransfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: xchunked\r\nContent-Length: 2\r\n",
+        "Content-Length: 2\r\nTransfer-Encoding: xchunked\r\n",
+        "Transfer-Encoding: chunked\r\nContent-Length: 2\r\n",
+        "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n", "Transfer-Encoding : chunked\r\n",
+        "Transfer-Encoding\t: chunked\r\n",
+        "Transfer-Encoding: \x0b"
+        "chunked\r\n"}) {
+    EXPECT_EQ(answer_alone(head(fields)), "400") << fields;
+  }
+  EXPECT_EQ(answer_alone(head("Transfer-Encoding: chunked\r\n", "1.0")), "400");
+  EXPECT_EQ(num_run, 0);
+}
+
+TEST_F(FramingTest, ChunkedAloneIsRead) {
+  for (const char* value : {"chunked", "Chunked", "CHUNKED", " chunked \t"}) {
+    Client client(server->port());
+    client.send(head(std::string("Transfer-Encoding:") + value + "\r\n") +
+                "1;a=b\r\n[\r\n1\r\n]\r\n0\r\nX-Trailer: 1\r\n\r\n" +
+                head("Content-Length: 2\r\n") + "{}");
+    EXPECT_EQ(body(client.read()), "[]") << value;
+    EXPECT_EQ(body(client.read()), "{}") << value;
+  }
+}
+
+// Of what never ends, no more than a few KiB are read, with or without a key.
+TEST_F(FramingTest, ALineOfChunkedEncodingHasAnEnd) {
+  const std::string endless(1 << 20, 'a');
+  for (const std::string& start :
+       {std::string("5;"), std::string("0\r\na: "), std::string("5;a=\"")}) {
+    Client client(server->port());
+    client.send(head("Transfer-Encoding: chunked\r\n") + start);
+    client.send(endless);
+    const std::string answer = client.read(5);
+    ASSERT_GT(answer.size(), 12U) << start;
+    EXPECT_EQ(status(answer), "400") << start;
+    EXPECT_NE(answer.find("8 KiB"), std::string::npos) << answer;
+  }
+  std::string trailers = "0\r\n";
+  while (trailers.size() < 1 << 20) trailers += "a: b\r\n";
+  Client client(server->port());
+  client.send(head("Transfer-Encoding: chunked\r\n") + trailers);
+  EXPECT_EQ(status(client.read(5)), "400");
+}
+
+TEST_F(FramingTest, ARouteThatReadsNoBodyRefusesOneByItsHead) {
+  Client client(server->port());
+  client.send(
+      "GET /api/v1/healthz HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n");
+  EXPECT_EQ(status(client.read(5)), "413");
+}
+
+}  // namespace
+}  // namespace strata::server
