@@ -7,22 +7,52 @@
 
 namespace strata {
 
+namespace {
+
+// Of so many tenants each has a part of its own: one half is divided evenly, of the other half
+// anybody takes who has used up its own part. Of more, nobody knows which will come.
+constexpr int64_t kFew = 16;
+// Of many tenants each may hold as much as this many times what it leaves free.
+constexpr int64_t kTimesFree = 2;
+constexpr int64_t kFloors = 1024;      // a floor is limit / kFloors, but 1 at least
+constexpr int64_t kKeptForFloors = 8;  // limit / 8: nobody takes it but to its floor
+
+}  // namespace
+
 struct SharedLimitState {
   explicit SharedLimitState(int64_t limit_of_all) : limit(limit_of_all) {}
 
-  [[nodiscard]] int64_t own_part() const REQUIRES(mutex) { return limit / 2 / num_tenants; }
+  [[nodiscard]] bool is_divided() const REQUIRES(mutex) { return num_tenants <= kFew; }
+  [[nodiscard]] int64_t own_part() const REQUIRES(mutex) {
+    return is_divided() ? limit / 2 / num_tenants : std::max<int64_t>(1, limit / kFloors);
+  }
   [[nodiscard]] int64_t beyond_own(int64_t amount) const REQUIRES(mutex) {
     return std::max<int64_t>(0, amount - own_part());
+  }
+  [[nodiscard]] int64_t common() const REQUIRES(mutex) {
+    int64_t all = 0;
+    for (const auto& [tenant, amount] : used) all += beyond_own(amount);
+    return all;
+  }
+  // Whether who holds `before` may take so much more.
+  [[nodiscard]] bool has_room(int64_t before, int64_t amount) const REQUIRES(mutex) {
+    if (is_divided()) {
+      const int64_t wanted = beyond_own(before + amount) - beyond_own(before);
+      // What the division by tenants leaves over is anybody's.
+      return wanted <= 0 || common() + wanted <= limit - own_part() * num_tenants;
+    }
+    const int64_t free = limit - all - amount;
+    if (free < 0) return false;
+    if (before + amount <= own_part()) return true;
+    return before + amount <= kTimesFree * (free - limit / kKeptForFloors);
   }
   bool take(const std::string& tenant, int64_t amount, int64_t spare) {
     if (amount == 0) return true;
     const MutexLock lock(mutex);
     const auto found = used.find(tenant);
     const int64_t before = found == used.end() ? 0 : found->second;
-    const int64_t wanted = beyond_own(before + amount + spare) - beyond_own(before);
-    // What the division by tenants leaves over is anybody's.
-    if (wanted > 0 && common + wanted > limit - own_part() * num_tenants) return false;
-    common += beyond_own(before + amount) - beyond_own(before);
+    if (!has_room(before, amount + spare)) return false;
+    all += amount;
     used[tenant] = before + amount;
     return true;
   }
@@ -31,26 +61,26 @@ struct SharedLimitState {
     const MutexLock lock(mutex);
     const auto found = used.find(tenant);
     CHECK(found != used.end() && found->second >= amount, tenant, amount);
-    common -= beyond_own(found->second) - beyond_own(found->second - amount);
+    all -= amount;
     found->second -= amount;
     if (found->second == 0) used.erase(found);
   }
   void set_num_tenants(int64_t count) {
     const MutexLock lock(mutex);
     num_tenants = std::max<int64_t>(1, count);
-    common = 0;
-    for (const auto& [tenant, amount] : used) common += beyond_own(amount);
   }
 
   int64_t most() const {
     const MutexLock lock(mutex);
-    return limit - own_part() * (num_tenants - 1);
+    if (is_divided()) return limit - own_part() * (num_tenants - 1);
+    const int64_t shared = limit - limit / kKeptForFloors;
+    return std::max(own_part(), shared * kTimesFree / (kTimesFree + 1));
   }
 
   const int64_t limit;
   mutable Mutex mutex;
   int64_t num_tenants GUARDED_BY(mutex) = 1;
-  int64_t common GUARDED_BY(mutex) = 0;  // used beyond own parts
+  int64_t all GUARDED_BY(mutex) = 0;  // the sum of `used`
   std::map<std::string, int64_t> used GUARDED_BY(mutex);
 };
 
@@ -84,9 +114,7 @@ int64_t SharedLimit::most() const { return state_->most(); }
 
 int64_t SharedLimit::used() const {
   const MutexLock lock(state_->mutex);
-  int64_t all = 0;
-  for (const auto& [tenant, amount] : state_->used) all += amount;
-  return all;
+  return state_->all;
 }
 
 int64_t SharedLimit::used(const std::string& tenant) const {

@@ -1,7 +1,7 @@
-// SharedLimit: a limit on what tenants take and give back. One half of it is divided evenly: a
-// tenant's own part. Of the other half anybody takes who has used up its own part, so that a tenant
-// that takes all it can get leaves every other one its part, and one alone has all. A copy is the
-// same limit. Any thread.
+// SharedLimit: a limit on what tenants take and give back, so that one that takes all it can get
+// leaves the others some. Of a few each has a part of its own, and one alone has all; of more, each
+// may hold twice what it leaves free: what there is divides by those who hold something (the source
+// has the rule). A copy is the same limit. Any thread.
 //   SharedLimit::Share share = limit.take("alice", 4096);  if (!share) return full();
 #pragma once
 #include <cstdint>
@@ -49,7 +49,7 @@ class SharedLimit {
 
   explicit SharedLimit(int64_t limit);
 
-  // How many divide the reserved half. 1 at first.
+  // How many may come. 1 at first.
   void set_num_tenants(int64_t count);
   // Empty when it is too much: when the tenant could not take `spare` more afterwards.
   [[nodiscard]] Share take(const std::string& tenant, int64_t amount, int64_t spare = 0);

@@ -1,5 +1,7 @@
 #include "server/budget.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace strata::server {
@@ -7,7 +9,9 @@ namespace {
 
 constexpr int64_t kMiB = 1 << 20;
 constexpr int64_t kMostBody = 64 * kMiB;
-constexpr int64_t kBodiesOfLargest = 4;  // so many of the largest size at once
+constexpr int64_t kUsefulBody = 128 << 10;   // a small compressed request, with its decoder
+constexpr int64_t kUsefulResult = 16 << 10;  // of a short pass
+constexpr int64_t kBodiesOfLargest = 4;      // so many of the largest size at once
 
 // memory / part, but not below `least` where 1/16 of the memory reaches so far.
 int64_t share(int64_t memory, int64_t part, int64_t least, int64_t most) {
@@ -50,6 +54,20 @@ void Budget::set_num_tenants(int64_t count) {
   for (SharedLimit* limit : {&bodies, &queue, &results, &responses, &remembered, &samples, &polls})
     limit->set_num_tenants(count);
   responses.set_num_tenants(count + 1);  // who has no key reads the page
+}
+
+std::vector<std::string> Budget::warnings() const {
+  std::vector<std::string> out;
+  const auto check = [&](const char* option, const SharedLimit& limit, int64_t useful) {
+    if (limit.own_part() >= useful) return;
+    out.push_back(fmt::format(
+        "{} {}: while others hold all they can, a tenant is sure of {} bytes, and a small request "
+        "takes {}; raise it, or --memory",
+        option, limit.limit(), limit.own_part(), useful));
+  };
+  check("--max-body-bytes", bodies, kUsefulBody);
+  check("--max-result-bytes", results, kUsefulResult);
+  return out;
 }
 
 }  // namespace strata::server

@@ -6,6 +6,7 @@
 //   budget.queue});
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/shared_limit.h"
@@ -37,8 +38,10 @@ class Budget {
     int64_t held;
   };
   [[nodiscard]] std::vector<Row> rows() const;
-  // How many tenants the keys name: they divide each.
+  // How many tenants the keys name.
   void set_num_tenants(int64_t count);
+  // What to warn of, a line each: that a tenant cannot be sure of room for a small request.
+  [[nodiscard]] std::vector<std::string> warnings() const;
 };
 
 }  // namespace strata::server

@@ -146,6 +146,7 @@ struct TinkerServer::State {
   void count_tenants() {
     const std::vector<std::string> tenants = keys->tenants();
     budget.set_num_tenants(static_cast<int64_t>(tenants.size()));
+    for (const std::string& warning : budget.warnings()) log(LogLevel::kWarning, warning);
     for (const auto* limits : {&options.rates, &options.quotas}) {
       for (const UsageLimit& limit : *limits) {
         if (limit.tenant == "*" || std::ranges::count(tenants, limit.tenant) > 0) continue;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 namespace strata {
@@ -62,12 +63,56 @@ TEST(SharedLimit, NothingIsAlwaysToBeHad) {
   EXPECT_EQ(limit.used(), 0);
 }
 
-// Sizes that no division fits: nobody is left with nothing but a share below one.
-TEST(SharedLimit, TheRestOfADivisionIsAnybodys) {
+// A limit of a few, and a floor below one of them.
+TEST(SharedLimit, ASmallLimitIsThereForManyTenants) {
   SharedLimit limit(5);
   limit.set_num_tenants(1000);
-  EXPECT_TRUE(limit.take_only("a", 5));
-  EXPECT_FALSE(limit.take_only("b", 1));
+  EXPECT_EQ(limit.own_part(), 1);
+  EXPECT_EQ(limit.most(), 3);
+  EXPECT_TRUE(limit.take_only("a", 3));
+  EXPECT_FALSE(limit.take_only("a", 1));
+  EXPECT_TRUE(limit.take_only("b", 1));
+  EXPECT_TRUE(limit.take_only("c", 1));
+  EXPECT_FALSE(limit.take_only("d", 1));
+}
+
+// 10,000 in the keys' file, 200 of them busy, two that take whatever they get: nobody is refused.
+TEST(SharedLimit, WhoIsBusyDoesNotNoticeTwoWhoTakeAllTheyGet) {
+  SharedLimit limit(256 << 20);
+  limit.set_num_tenants(10'000);
+  for (const char* hostile : {"x", "y"}) {
+    while (limit.take_only(hostile, 16 << 20) || limit.take_only(hostile, 100)) {
+    }
+  }
+  for (int i = 0; i < 200; ++i) {
+    EXPECT_TRUE(limit.take_only(std::to_string(i), i < 4 ? 1 << 20 : 128 << 10)) << i;
+  }
+}
+
+TEST(SharedLimit, OfManyEachHasTheFloorAndWhatIsFreeIsDivided) {
+  SharedLimit limit(1 << 20);
+  limit.set_num_tenants(100);
+  EXPECT_EQ(limit.own_part(), 1 << 10);
+  EXPECT_EQ(limit.most(), ((1 << 20) - (1 << 17)) * 2 / 3);
+  int64_t last = limit.limit();
+  for (int i = 0; i < 20; ++i) {  // each takes all that it gets: what is left becomes less
+    const std::string tenant = "greedy" + std::to_string(i);
+    while (limit.take_only(tenant, 1)) {
+    }
+    EXPECT_GE(limit.used(tenant), limit.own_part());
+    EXPECT_LE(limit.used(tenant), last);
+    last = limit.used(tenant);
+  }
+  for (int i = 0; i < 100; ++i) {
+    const std::string tenant = "small" + std::to_string(i);
+    EXPECT_TRUE(limit.take_only(tenant, 1 << 10)) << i;
+    EXPECT_FALSE(limit.take_only(tenant, 1 << 10)) << i;
+  }
+  for (int i = 0; i < 20; ++i) {
+    const std::string tenant = "greedy" + std::to_string(i);
+    limit.give(tenant, limit.used(tenant));
+  }
+  EXPECT_TRUE(limit.take_only("small0", 400 << 10));
 }
 
 TEST(SharedLimit, ACopyIsTheSameLimit) {

@@ -16,6 +16,7 @@ namespace strata::server {
 namespace {
 
 constexpr size_t kLong = 24 << 20;
+constexpr size_t kCounted = 20'000;  // more than a connection's own
 
 struct HttpServerTest : testing::Test {
   HttpServerTest() {
@@ -308,10 +309,43 @@ TEST_F(HttpServerTest, WithoutRoomForItsBodyAPassIs429) {
   const auto held = options.bodies.take("t1", 1 << 20);
   for (const auto& [path, wanted] :
        {std::pair("/api/v1/echo", "503"), std::pair("/api/v1/pass", "429")}) {
-    const std::string refused = ask(head(std::string("POST ") + path, length(2)) + "{}");
+    const std::string refused =
+        ask(head(std::string("POST ") + path, length(kCounted)) + std::string(kCounted, ' '));
     EXPECT_EQ(status(refused), wanted);
     EXPECT_NE(refused.find("--max-body-bytes 1048576"), std::string::npos);
     EXPECT_NE(refused.find("retry-after: 1"), std::string::npos);
+  }
+}
+
+// Heartbeats and polls: a tenant that has used up its bodies still says that it is there.
+TEST_F(HttpServerTest, ASmallBodyNeedsNoRoom) {
+  options.bodies = SharedLimit(1 << 20);
+  serve();
+  const auto held = options.bodies.take("t1", 1 << 20);
+  EXPECT_EQ(status(ask(head("POST /api/v1/echo", length(2)) + "{}")), "200");
+  EXPECT_EQ(status(ask(head("POST /api/v1/echo", length(1000)) + std::string(1000, ' '))), "200");
+}
+
+// The keys name 3,000; one holds open all the bodies it can, and another one's are read.
+TEST_F(HttpServerTest, WithThousandsOfTenantsOneThatHoldsBodiesBackIsNotNoticed) {
+  options.bodies = SharedLimit(64 << 20);
+  options.bodies.set_num_tenants(3000);
+  options.body_timeout = 5;
+  serve();
+  const std::string most(1000 << 10, ' ');
+  std::vector<std::unique_ptr<Client>> holding;
+  for (int i = 0; i < 64; ++i) {
+    holding.push_back(std::make_unique<Client>(server->port()));
+    holding.back()->send(head("POST /api/v1/echo", length(1 << 20)) + most);
+  }
+  const double end = now_seconds() + 5;
+  while (options.bodies.used() < 30 << 20 && now_seconds() < end) {
+  }
+  EXPECT_GT(options.bodies.used(), 30 << 20);
+  for (int i = 0; i < 10; ++i) {
+    std::string of_other = head("POST /api/v1/echo", length(most.size())) + most;
+    of_other.replace(of_other.find("tml-good"), 8, "tml-other");
+    EXPECT_EQ(status(ask(of_other)), "200") << i;
   }
 }
 

@@ -5,6 +5,13 @@
 #include "base/clock.h"
 
 namespace strata::server {
+namespace {
+
+// What reading a body may hold and not count: it is part of what a connection takes. So a heartbeat
+// or a poll is read whatever its tenant and the others hold.
+constexpr uint64_t kOwnOfConnection = 8 << 10;
+
+}  // namespace
 
 BodySink::BodySink(const HttpOptions& options, const BodyLimit& limit, Request& request)
     : options_(options), limit_(limit), request_(request), begin_(now_seconds()) {
@@ -47,6 +54,7 @@ std::optional<BodyFault> BodySink::take(std::string_view& bytes, size_t buffer_b
 }
 
 std::optional<BodyFault> BodySink::count(uint64_t held) {
+  if (held <= kOwnOfConnection && !*share_) return std::nullopt;
   const auto bytes = static_cast<int64_t>(held);
   SharedLimit bodies = options_.bodies;
   if (!*share_) {
@@ -69,7 +77,7 @@ std::optional<BodyFault> BodySink::finish() {
   }
   if (read_ == 0) return std::nullopt;
   std::optional<BodyFault> fault = count(request_.body.capacity());
-  if (!fault) request_.body_share = std::move(share_);
+  if (!fault && *share_) request_.body_share = std::move(share_);
   return fault;
 }
 
