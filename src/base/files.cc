@@ -35,6 +35,11 @@ struct Fd {
   int fd;
 };
 
+// Without waiting for somebody who writes, should it be a pipe.
+int open_to_read(const std::string& path) {
+  return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+}
+
 int64_t regular_size(int fd, const std::string& path) {
   struct stat info;
   if (::fstat(fd, &info) != 0) fail_io(path, "stat");
@@ -53,7 +58,7 @@ std::string folder_of(const std::string& path) {
 }
 
 std::string read_file(const std::string& path, int64_t max_bytes) {
-  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Fd file(open_to_read(path));
   if (file.fd < 0) fail_io(path, "open");
   const int64_t size = regular_size(file.fd, path);
   if (size > max_bytes) {
@@ -86,7 +91,7 @@ bool file_exists(const std::string& path) {
 }
 
 ReadOnlyFile::ReadOnlyFile(std::string path) : path_(std::move(path)) {
-  Fd file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+  Fd file(open_to_read(path_));
   if (file.fd < 0) fail_io(path_, "open");
   size_ = regular_size(file.fd, path_);
   fd_ = std::exchange(file.fd, -1);
@@ -122,7 +127,7 @@ void ReadOnlyFile::read_at(int64_t offset, std::span<std::byte> out) const {
 }
 
 MappedFile::MappedFile(const std::string& path) {
-  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Fd file(open_to_read(path));
   if (file.fd < 0) fail_io(path, "open");
   size_ = static_cast<size_t>(regular_size(file.fd, path));
   if (size_ == 0) return;

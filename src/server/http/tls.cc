@@ -4,11 +4,14 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
+#include <sys/stat.h>
 
+#include <boost/asio/buffer.hpp>
 #include <boost/asio/ssl/context.hpp>
 #include <boost/asio/ssl/error.hpp>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "server/http/response_head.h"
 
@@ -17,6 +20,73 @@ namespace {
 
 namespace ssl = boost::asio::ssl;
 using boost::system::error_code;
+
+constexpr int64_t kMaxPem = 1 << 20;
+constexpr int kMostRounds = 100;  // of a handshake; a long chain takes some twenty
+
+std::string read_pem(const char* option, const std::string& file) {
+  try {
+    return read_file(file, kMaxPem);
+  } catch (const Error& error) {
+    throw Error(error.code, fmt::format("{} {}", option, error.what()));
+  }
+}
+
+// A reason that OpenSSL gives, and none is left for the next one who asks.
+std::string last_reason() {
+  const unsigned long code = ERR_peek_last_error();
+  const char* text = code == 0 ? nullptr : ERR_reason_error_string(code);
+  ERR_clear_error();
+  return text == nullptr ? "no reason given" : text;
+}
+
+// A handshake with a client that accepts anybody, in memory; what fails here fails for everyone.
+bool shakes_hands(SSL_CTX* server) {
+  using Context = std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)>;
+  using Session = std::unique_ptr<SSL, decltype(&SSL_free)>;
+  const Context client(SSL_CTX_new(TLS_client_method()), &SSL_CTX_free);
+  const Session ours(SSL_new(server), &SSL_free);
+  const Session theirs(SSL_new(client.get()), &SSL_free);
+  BIO *here = nullptr, *there = nullptr;
+  if (!ours || !theirs || BIO_new_bio_pair(&here, 0, &there, 0) != 1) return false;
+  SSL_set_bio(ours.get(), here, here);
+  SSL_set_bio(theirs.get(), there, there);
+  SSL_set_accept_state(ours.get());
+  SSL_set_connect_state(theirs.get());
+  const auto is_done = [](SSL* ssl) { return SSL_is_init_finished(ssl) == 1; };
+  for (int i = 0; i < kMostRounds && !(is_done(ours.get()) && is_done(theirs.get())); ++i) {
+    for (SSL* ssl : {theirs.get(), ours.get()}) {
+      const int done = SSL_do_handshake(ssl);
+      if (done != 1 && SSL_get_error(ssl, done) != SSL_ERROR_WANT_READ) return false;
+    }
+  }
+  return is_done(ours.get()) && is_done(theirs.get());
+}
+
+// OpenSSL keeps a key for each algorithm, so it takes a certificate and another kind of key, and
+// then serves nobody.
+void check_pair(ssl::context& context, const TlsFiles& files) {
+  ERR_clear_error();
+  SSL_CTX* const native = context.native_handle();
+  if (SSL_CTX_check_private_key(native) != 1) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--tls-key {}: {}; wanted the private key of {}, and both from one "
+                            "renewal",
+                            files.key, last_reason(), files.certificate));
+  }
+  if (!shakes_hands(native)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--tls-cert {}, --tls-key {}: no handshake succeeds with them: {}",
+                            files.certificate, files.key, last_reason()));
+  }
+}
+
+void warn_of_mode(const std::string& file) {
+  struct stat info;
+  if (::stat(file.c_str(), &info) != 0 || (info.st_mode & 0177) == 0) return;
+  log(LogLevel::kWarning, fmt::format("--tls-key {}: mode {:04o} lets others read it; chmod 600",
+                                      file, static_cast<unsigned>(info.st_mode & 07777)));
+}
 
 [[noreturn]] void refuse(const char* option, const std::string& file, const error_code& fault,
                          const std::string& wanted) {
@@ -47,13 +117,17 @@ TlsContext load_tls(const TlsFiles& files) {
                        fault);
   // Else OpenSSL would ask for a passphrase at the terminal.
   context->set_password_callback([](size_t, auto) { return std::string(); }, fault);
-  context->use_certificate_chain_file(files.certificate, fault);
+  const std::string certificate = read_pem("--tls-cert", files.certificate);
+  const std::string key = read_pem("--tls-key", files.key);
+  context->use_certificate_chain(boost::asio::buffer(certificate), fault);
   if (fault) refuse("--tls-cert", files.certificate, fault, "certificates in PEM");
-  context->use_private_key_file(files.key, ssl::context::pem, fault);
+  context->use_private_key(boost::asio::buffer(key), ssl::context::pem, fault);
   if (fault) {
     refuse("--tls-key", files.key, fault,
            "the private key of " + files.certificate + " in PEM, without a passphrase");
   }
+  check_pair(*context, files);
+  warn_of_mode(files.key);
   warn_of_dates(*context, files.certificate);
   return context;
 }

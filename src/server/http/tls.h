@@ -22,8 +22,9 @@ struct TlsFiles {
 
 using TlsContext = std::shared_ptr<boost::asio::ssl::context>;
 
-// Throws Error, with the option's name and the file, when one cannot be read or they do not belong
-// together. Logs a warning when the certificate is not valid today.
+// Throws Error, with the option's name and the file, when one cannot be read, they do not belong
+// together, or no handshake succeeds with them. Logs a warning when the certificate is not valid
+// today, or others may read the key.
 TlsContext load_tls(const TlsFiles& files);
 
 // Whether a handshake failed because the peer sent HTTP in the clear; and what to answer then.

@@ -7,6 +7,7 @@
 #include <openssl/rsa.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 
 #include <filesystem>
@@ -24,8 +25,9 @@ constexpr size_t kLong = 3 << 20;
 using Key = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
 
 // A self-signed certificate for localhost and its key, in `dir`.
-TlsFiles make_files(const std::string& dir, const std::string& name, bool with_passphrase = false) {
-  const Key key(EVP_EC_gen("P-256"), &EVP_PKEY_free);
+TlsFiles make_files(const std::string& dir, const std::string& name, bool with_passphrase = false,
+                    bool is_rsa = false) {
+  const Key key(is_rsa ? EVP_RSA_gen(2048) : EVP_EC_gen("P-256"), &EVP_PKEY_free);
   const std::unique_ptr<X509, decltype(&X509_free)> certificate(X509_new(), &X509_free);
   X509_set_version(certificate.get(), 2);
   ASN1_INTEGER_set(X509_get_serialNumber(certificate.get()), 1);
@@ -216,6 +218,27 @@ TEST_F(TlsTest, ANewCertificateIsForNewConnections) {
   EXPECT_EQ(TlsClient(server->port()).name(), "second");
   before.send(head("GET /api/v1/where"));
   EXPECT_EQ(status(before.read()), "200");
+}
+
+// OpenSSL takes both of them; certbot's renewals change the algorithm.
+TEST_F(TlsTest, ACertificateAndAnotherKindOfKeyAreRefused) {
+  const TlsFiles rsa = make_files(dir, "rsa", /*with_passphrase=*/false, /*is_rsa=*/true);
+  EXPECT_THROW(load_tls({rsa.certificate, files.key}), Error);
+  EXPECT_THROW(load_tls({files.certificate, rsa.key}), Error);
+  EXPECT_NO_THROW(load_tls(rsa));
+  std::filesystem::copy_file(rsa.certificate, files.certificate,
+                             std::filesystem::copy_options::overwrite_existing);
+  EXPECT_THROW(server->reload_tls(), Error);
+  TlsClient client(server->port());
+  EXPECT_TRUE(client.is_open());
+  EXPECT_EQ(client.name(), "first");
+}
+
+TEST_F(TlsTest, APipeInPlaceOfAFileIsNotWaitedFor) {
+  const std::string pipe = dir + "/pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THROW(load_tls({pipe, files.key}), Error);
+  EXPECT_THROW(load_tls({files.certificate, pipe}), Error);
 }
 
 TEST_F(TlsTest, FilesThatCannotBeUsedAreNamed) {
