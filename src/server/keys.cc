@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <set>
+#include <limits>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -16,6 +16,7 @@
 namespace strata::server {
 namespace {
 
+constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr int64_t kMaxKeyFileBytes = 16 << 20;
 constexpr size_t kShortKey = 24;
 constexpr std::string_view kSpace = " \t\r\n";
@@ -115,6 +116,11 @@ KeyRing::KeyRing(const KeySources& sources) : no_keys_(sources.no_keys) {
     throw Error(ErrorCode::kInvalidArgument,
                 "keys: no key is given; 'strata keygen > keys.txt' makes one for --keys keys.txt, "
                 "or --no-keys serves this machine alone");
+  }
+  if (no_keys_) until_["local"] = kNever;
+  for (const Entry& entry : entries_) {
+    double& until = until_[entry.identity.tenant];
+    until = std::max(until, entry.identity.expires_at.value_or(kNever));
   }
   std::sort(entries_.begin(), entries_.end(),
             [](const Entry& a, const Entry& b) { return a.hash < b.hash; });
@@ -261,17 +267,15 @@ int64_t KeyRing::num_lost_since(const KeyRing& before) const {
 }
 
 std::vector<std::string> KeyRing::tenants() const {
-  std::set<std::string> names;
-  if (no_keys_) names.insert("local");
-  for (const Entry& entry : entries_) names.insert(entry.identity.tenant);
-  return {names.begin(), names.end()};
+  std::vector<std::string> names;
+  names.reserve(until_.size());
+  for (const auto& [tenant, until] : until_) names.push_back(tenant);
+  return names;
 }
 
 bool KeyRing::has_tenant(std::string_view tenant, double now) const {
-  if (no_keys_) return tenant == "local";
-  return std::ranges::any_of(entries_, [&](const Entry& entry) {
-    return entry.identity.tenant == tenant && !has_expired(entry.identity, now);
-  });
+  const auto found = until_.find(tenant);
+  return found != until_.end() && now < found->second;
 }
 
 }  // namespace strata::server

@@ -73,7 +73,9 @@ class KeyRing {
   void add(std::string_view line, const std::string& where, bool is_admin);
   std::string read_key(std::string_view word, const std::string& where);
 
-  std::vector<Entry> entries_;         // sorted by hash
+  std::vector<Entry> entries_;  // sorted by hash
+  // Until when each tenant has a key; without an end where one of them has none.
+  std::map<std::string, double, std::less<>> until_;
   std::map<std::string, File> files_;  // by path
   std::vector<std::string> warnings_;
   bool no_keys_ = false;

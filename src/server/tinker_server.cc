@@ -3,19 +3,23 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "server/audit.h"
 #include "server/checkpoints/data_dir.h"
 #include "server/checkpoints/registry.h"
 #include "server/http/server.h"
 #include "server/keys.h"
 #include "server/parse_pool.h"
+#include "server/reloads.h"
 #include "server/rest/rest.h"
 #include "server/service/service.h"
 #include "server/state/store.h"
 #include "server/view/page.h"
+#include "server/view/scrapes.h"
 #include "server/view/watch.h"
 
 namespace strata::server {
@@ -107,6 +111,13 @@ HttpOptions metrics_options(const ServeOptions& options) {
   return out;
 }
 
+Response metrics_answer(std::string text) {
+  Response response;
+  response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  response.body = std::move(text);
+  return response;
+}
+
 }  // namespace
 
 struct TinkerServer::State {
@@ -144,7 +155,7 @@ struct TinkerServer::State {
 
   // Tells those who divide by tenants how many the keys name.
   void count_tenants() {
-    const std::vector<std::string> tenants = keys->tenants();
+    const std::vector<std::string> tenants = newest->tenants();
     budget.set_num_tenants(static_cast<int64_t>(tenants.size()));
     for (const std::string& warning : budget.warnings()) log(LogLevel::kWarning, warning);
     for (const auto* limits : {&options.rates, &options.quotas}) {
@@ -155,14 +166,22 @@ struct TinkerServer::State {
       }
     }
   }
+  [[nodiscard]] Reloads::Read reading();
+  void use_keys(const std::shared_ptr<const KeyRing>& read);
   void note_change(const Exchange& exchange);
   void make_http(Router router);
   void make_metrics();
   [[nodiscard]] std::string metrics_text();
+  [[nodiscard]] Response metrics_response();
+  [[nodiscard]] Response late_metrics();
 
   ServeOptions options;
   Budget budget;
   std::shared_ptr<const KeyRing> keys;  // I/O thread, after start()
+  // Of the reloads' thread: what `keys` is or will be soon, and what it was, which must not end on
+  // the I/O thread.
+  std::shared_ptr<const KeyRing> newest = keys;
+  std::shared_ptr<const KeyRing> former;
   DataDir data;
   StateStore store;
   CheckpointRegistry registry;
@@ -178,7 +197,11 @@ struct TinkerServer::State {
   LivePage page;
   std::unique_ptr<AuditLog> audit;  // null: none is wanted
   std::unique_ptr<HttpServer> http;
+  Scrapes scrapes{[this](std::function<void()> task) { http->post(std::move(task)); }};
+  Mutex text_mutex;
+  std::string last_metrics GUARDED_BY(text_mutex);
   std::unique_ptr<HttpServer> metrics;  // asks `http`'s thread
+  std::unique_ptr<Reloads> reloads;     // gives `http` what it read
 };
 
 // Of those who have a key: what strangers send must not fill a disk.
@@ -195,7 +218,6 @@ void TinkerServer::State::note_change(const Exchange& exchange) {
 
 std::string TinkerServer::State::metrics_text() {
   const Watch::Rate rate = watch.rate();
-  const Service::Pulse pulse = service.pulse(now_seconds());
   return watch.metrics().text(stats(),
                               {.pending = static_cast<int64_t>(service.futures().num_pending()),
                                .parked = service.futures().num_parked(),
@@ -203,8 +225,8 @@ std::string TinkerServer::State::metrics_text() {
                                .models = static_cast<int64_t>(service.models().size()),
                                .train_rate = rate.train,
                                .sample_rate = rate.sample,
-                               .loop_lag = pulse.lag,
-                               .tick_age = pulse.tick_age,
+                               .loop_lag = service.loop_lag(),
+                               .tick_age = scrapes.tick_age(now_seconds()),
                                .budget = budget.rows(),
                                .audit = audit ? audit->counts() : AuditLog::Counts()},
                               usage);
@@ -226,26 +248,60 @@ void TinkerServer::State::make_http(Router router) {
       },
       [this](const Request& request) { return service.admit(request); });
   http->call_every(kTickSeconds, [this] {
+    scrapes.tick(now_seconds());
     service.tick(now_seconds());
     watch.tick(stats(), now_seconds());
   });
+}
+
+Response TinkerServer::State::metrics_response() {
+  std::string text = metrics_text();
+  {
+    const MutexLock lock(text_mutex);
+    last_metrics = text;
+  }
+  return metrics_answer(std::move(text));
+}
+
+// What was known last, and for how long the I/O thread has not answered.
+Response TinkerServer::State::late_metrics() {
+  static constexpr std::string_view kName = "strata_tick_age_seconds";
+  const double age = scrapes.tick_age(now_seconds());
+  std::string text;
+  {
+    const MutexLock lock(text_mutex);
+    text = last_metrics;
+  }
+  if (text.empty()) text = fmt::format("# TYPE {0} gauge\n{0} 0\n", kName);
+  const size_t at = text.find(fmt::format("\n{} ", kName)) + 1;
+  text.replace(at, text.find('\n', at) - at, fmt::format("{} {}", kName, age));
+  return metrics_answer(std::move(text));
 }
 
 void TinkerServer::State::make_metrics() {
   Router router;
   router.add({"GET", "/metrics", BodyKind::kNone,
               [this](const Request&, const Respond& respond) {
-                http->post([this, respond] {
-                  Response response;
-                  response.content_type = "text/plain; version=0.0.4; charset=utf-8";
-                  response.body = metrics_text();
-                  respond(std::move(response));
-                });
+                scrapes.ask(
+                    respond, [this] { return metrics_response(); },
+                    [this] { return late_metrics(); });
+              },
+              /*needs_key=*/false});
+  router.add({"GET", "/readyz", BodyKind::kNone,
+              [this](const Request&, const Respond& respond) {
+                scrapes.ask(
+                    respond, [this] { return service.readiness(); },
+                    [this] {
+                      return Service::not_ready(
+                          fmt::format("the I/O thread has not answered for {:.1f} s",
+                                      scrapes.tick_age(now_seconds())));
+                    });
               },
               /*needs_key=*/false});
   metrics = std::make_unique<HttpServer>(
       metrics_options(options), std::move(router),
       [](std::string_view) -> std::optional<Caller> { return std::nullopt; });
+  metrics->call_every(kTickSeconds, [this] { scrapes.sweep(now_seconds()); });
 }
 
 TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
@@ -262,6 +318,7 @@ TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
   s.make_http(std::move(router));
   s.make_metrics();
   s.count_tenants();
+  s.reloads = std::make_unique<Reloads>(s.reading());
 }
 
 TinkerServer::~TinkerServer() {
@@ -284,29 +341,53 @@ void TinkerServer::post(std::vector<api::Result> results) {
   state_->http->post([this, shared] { state_->service.post(std::move(*shared)); });
 }
 
+// What it needs is copied: a read that hangs may outlive the server.
+Reloads::Read TinkerServer::State::reading() {
+  return [this, sources = key_sources(options), tls = TlsFiles{options.tls_cert, options.tls_key}] {
+    std::shared_ptr<const KeyRing> ring;
+    TlsContext context;
+    std::string keys_fault, tls_fault;
+    try {
+      ring = std::make_shared<const KeyRing>(sources);
+    } catch (const Error& error) {
+      keys_fault = error.what();
+    }
+    try {
+      if (!tls.empty()) context = load_tls(tls);
+    } catch (const Error& error) {
+      tls_fault = error.what();
+    }
+    return Reloads::Use([this, ring, context, keys_fault, tls_fault] {
+      if (context) http->use_tls(context);
+      if (context) log(LogLevel::kInfo, "certificate: read again");
+      if (!tls_fault.empty())
+        log(LogLevel::kError, fmt::format("certificate: the old one stays: {}", tls_fault));
+      if (ring) use_keys(ring);
+      if (!keys_fault.empty())
+        log(LogLevel::kError, fmt::format("keys: the old ones stay: {}", keys_fault));
+    });
+  };
+}
+
+// The reloads' thread: the I/O thread only takes what is ready, and lets go of nothing large.
+void TinkerServer::State::use_keys(const std::shared_ptr<const KeyRing>& read) {
+  int64_t lost = 0;
+  try {
+    lost = read->num_lost_since(*newest);
+  } catch (const Error& error) {
+    return log(LogLevel::kError, fmt::format("keys: the old ones stay: {}", error.what()));
+  }
+  for (const std::string& warning : read->warnings()) log(LogLevel::kWarning, warning);
+  former = std::exchange(newest, read);
+  count_tenants();
+  http->post([this, read] { keys = read; });
+  log(LogLevel::kInfo,
+      fmt::format("keys: read again: {} keys, {} of before are gone", read->num_keys(), lost));
+}
+
 void TinkerServer::reload() {
   if (state_->audit) state_->audit->reopen();
-  if (!state_->options.tls_cert.empty()) {
-    try {
-      state_->http->reload_tls();
-      log(LogLevel::kInfo, "certificate: read again");
-    } catch (const Error& error) {
-      log(LogLevel::kError, fmt::format("certificate: the old one stays: {}", error.what()));
-    }
-  }
-  state_->http->post([this] {
-    try {
-      auto keys = std::make_shared<KeyRing>(key_sources(state_->options));
-      const int64_t lost = keys->num_lost_since(*state_->keys);
-      for (const std::string& warning : keys->warnings()) log(LogLevel::kWarning, warning);
-      state_->keys = std::move(keys);
-      state_->count_tenants();
-      log(LogLevel::kInfo, fmt::format("keys: read again: {} keys, {} of before are gone",
-                                       state_->keys->num_keys(), lost));
-    } catch (const Error& error) {
-      log(LogLevel::kError, fmt::format("keys: the old ones stay: {}", error.what()));
-    }
-  });
+  state_->reloads->ask();
 }
 
 void TinkerServer::begin_shutdown() {

@@ -408,8 +408,7 @@ void HttpServer::start() {
   });
 }
 
-void HttpServer::reload_tls() {
-  TlsContext tls = load_tls(state_->options.tls);
+void HttpServer::use_tls(TlsContext tls) {
   asio::post(state_->io, [this, tls = std::move(tls)] { state_->tls = tls; });
 }
 

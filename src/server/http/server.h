@@ -90,9 +90,8 @@ class HttpServer {
   // Before start(): runs `task` on the I/O thread every `seconds`.
   void call_every(double seconds, std::function<void()> task);
 
-  // Any thread, after start(): reads the certificate and the key again, for connections from now
-  // on. Throws Error and changes nothing when they cannot be used.
-  void reload_tls();
+  // Any thread, after start(): the certificate and the key of connections from now on.
+  void use_tls(TlsContext tls);
 
   // Stops listening, closes idle connections, gives running exchanges `seconds` to end, and joins.
   void stop(double seconds);

@@ -345,10 +345,6 @@ void Service::note_lag(double now, double gap) {
   lag_ = std::max(lag_, gap - kTickSeconds);
 }
 
-Service::Pulse Service::pulse(double now) const {
-  return {std::max(lag_, lag_before_), now - ticked_};
-}
-
 std::string Service::unready(double now) const {
   if (stopping_) return "draining: the server is shutting down";
   if (!has_ticked_) return "loading: the server starts";
@@ -370,7 +366,11 @@ void Service::excuse(double now, double seconds) {
 // Without a key, so the reason names no path and no tenant: the log and the metrics say more.
 Response Service::readiness() const {
   const std::string why = unready(now_seconds());
-  if (why.empty()) return json_response(200, JsonObject{{"status", "ready"}}.text());
+  if (!why.empty()) return not_ready(why);
+  return json_response(200, JsonObject{{"status", "ready"}}.text());
+}
+
+Response Service::not_ready(const std::string& why) {
   return retried_after(
       json_response(503, JsonObject{{"status", "unready"}, {"reason", why}}.text()),
       kReadyRetrySeconds);

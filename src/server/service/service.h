@@ -6,6 +6,7 @@
 //   http.post([&] { service.post(scheduler.complete(...)); });  http.call_every(0.1, [&] {
 //   service.tick(now_seconds()); })
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -78,12 +79,11 @@ class Service {
   void tick(double now);
   // Why nothing should be sent here now, or "": it starts, it ends, its store is away, it hangs.
   [[nodiscard]] std::string unready(double now) const;
-  // What tick() says of the thread it runs on.
-  struct Pulse {
-    double lag = 0.0;  // s by which a tick came late, the most of the last ten to twenty seconds
-    double tick_age = 0.0;  // s since the last one
-  };
-  [[nodiscard]] Pulse pulse(double now) const;
+  // By how many seconds a tick came late, the most of the last ten to twenty seconds.
+  [[nodiscard]] double loop_lag() const { return std::max(lag_, lag_before_); }
+  // The answer of readyz, and of one that says why not.
+  [[nodiscard]] Response readiness() const;
+  static Response not_ready(const std::string& why);
   // New work is refused with 503 from now on.
   void begin_shutdown() { stopping_ = true; }
   // The refusal of a request that its tenant may not make now; else it counts.
@@ -104,7 +104,6 @@ class Service {
   };
 
   void add_session_routes(Router& router);
-  [[nodiscard]] Response readiness() const;
 
   // Sessions (session_handlers.cc)
   Response client_config(const Request& request);

@@ -147,6 +147,8 @@ struct TlsTest : testing::Test {
            "\r\nX-API-Key: tml-good\r\nContent-Type: application/json\r\n" + more + "\r\n";
   }
 
+  void reload() const { server->use_tls(load_tls(files)); }
+
   std::string dir;
   TlsFiles files;
   HttpOptions options;
@@ -210,11 +212,11 @@ TEST_F(TlsTest, ANewCertificateIsForNewConnections) {
   std::filesystem::copy_file(second.certificate, files.certificate,
                              std::filesystem::copy_options::overwrite_existing);
   // Half of a change: the key is the old one's.
-  EXPECT_THROW(server->reload_tls(), Error);
+  EXPECT_THROW(reload(), Error);
   EXPECT_EQ(TlsClient(server->port()).name(), "first");
   std::filesystem::copy_file(second.key, files.key,
                              std::filesystem::copy_options::overwrite_existing);
-  server->reload_tls();
+  reload();
   EXPECT_EQ(TlsClient(server->port()).name(), "second");
   before.send(head("GET /api/v1/where"));
   EXPECT_EQ(status(before.read()), "200");
@@ -228,7 +230,7 @@ TEST_F(TlsTest, ACertificateAndAnotherKindOfKeyAreRefused) {
   EXPECT_NO_THROW(load_tls(rsa));
   std::filesystem::copy_file(rsa.certificate, files.certificate,
                              std::filesystem::copy_options::overwrite_existing);
-  EXPECT_THROW(server->reload_tls(), Error);
+  EXPECT_THROW(reload(), Error);
   TlsClient client(server->port());
   EXPECT_TRUE(client.is_open());
   EXPECT_EQ(client.name(), "first");
