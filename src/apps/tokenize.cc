@@ -139,7 +139,7 @@ class Lines {
     const std::filesystem::path path(path_);
     const bool is_dir = std::filesystem::is_directory(path);
     const std::string dir = is_dir ? path_ : path.parent_path().string();
-    template_ = text::ChatTemplate::load(dir.empty() ? "." : dir);
+    template_ = text::ChatTemplate::load(ModelTexts(dir.empty() ? "." : dir));
     if (!template_)
       throw Error(ErrorCode::kNotFound, dir +
                                             ": no chat template: neither chat_template.jinja nor "

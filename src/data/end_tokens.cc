@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/files.h"
 
 namespace strata::data {
 namespace {
@@ -19,25 +18,26 @@ constexpr int64_t kMaxConfigBytes = int64_t{64} << 20;
 }
 
 // The file's JSON object; nothing when there is no such file.
-std::optional<boost::json::object> read_object(const std::string& path) {
-  if (!file_exists(path)) return std::nullopt;
+std::optional<boost::json::object> read_object(const ModelTexts& texts, std::string_view name) {
+  const auto text = texts.find(name, kMaxConfigBytes);
+  if (!text) return std::nullopt;
   boost::json::error_code error;
-  boost::json::value value = boost::json::parse(read_file(path, kMaxConfigBytes), error);
-  if (error || !value.is_object()) fail(path, "want a JSON object");
+  boost::json::value value = boost::json::parse(*text, error);
+  if (error || !value.is_object()) fail(texts.where(name), "want a JSON object");
   return std::move(value.get_object());
 }
 
 // "eos_token_id": a number, a list of numbers, or null.
-std::vector<int32_t> eos_ids(const std::string& path, int64_t vocab_size) {
+std::vector<int32_t> eos_ids(const ModelTexts& texts, std::string_view name, int64_t vocab_size) {
   std::vector<int32_t> ids;
-  const std::optional<boost::json::object> object = read_object(path);
+  const std::optional<boost::json::object> object = read_object(texts, name);
   const boost::json::value* field = object ? object->if_contains("eos_token_id") : nullptr;
   if (field == nullptr || field->is_null()) return ids;
   const auto add = [&](const boost::json::value& value) {
     const int64_t* id = value.if_int64();
     if (id == nullptr || *id < 0 || *id >= vocab_size) {
-      fail(path, fmt::format("eos_token_id: got {}, want ids below the tokenizer's {}",
-                             boost::json::serialize(value), vocab_size));
+      fail(texts.where(name), fmt::format("eos_token_id: got {}, want ids below the tokenizer's {}",
+                                          boost::json::serialize(value), vocab_size));
     }
     ids.push_back(static_cast<int32_t>(*id));
   };
@@ -50,26 +50,30 @@ std::vector<int32_t> eos_ids(const std::string& path, int64_t vocab_size) {
 }
 
 // "eos_token": a string, or an added-token object with "content", or null.
-std::optional<int32_t> eos_token(const std::string& path, const text::Tokenizer& tokenizer) {
-  const std::optional<boost::json::object> object = read_object(path);
+std::optional<int32_t> eos_token(const ModelTexts& texts, const text::Tokenizer& tokenizer) {
+  constexpr std::string_view kName = "tokenizer_config.json";
+  const std::optional<boost::json::object> object = read_object(texts, kName);
   const boost::json::value* field = object ? object->if_contains("eos_token") : nullptr;
   if (field != nullptr && field->is_object()) field = field->get_object().if_contains("content");
   if (field == nullptr || field->is_null()) return std::nullopt;
-  if (!field->is_string()) fail(path, "eos_token: want a string");
+  if (!field->is_string()) fail(texts.where(kName), "eos_token: want a string");
   const std::string token(field->get_string());
   const std::optional<int32_t> id = tokenizer.token_to_id(token);
-  if (!id) fail(path, fmt::format("eos_token: '{}' is not a token of tokenizer.json", token));
+  if (!id) {
+    fail(texts.where(kName),
+         fmt::format("eos_token: '{}' is not a token of tokenizer.json", token));
+  }
   return id;
 }
 
 }  // namespace
 
-EndTokens load_end_tokens(const std::string& model_dir, const text::Tokenizer& tokenizer) {
+EndTokens load_end_tokens(const ModelTexts& texts, const text::Tokenizer& tokenizer) {
   const int64_t vocab_size = tokenizer.vocab_size();
   EndTokens tokens;
-  tokens.stop = eos_ids(model_dir + "/generation_config.json", vocab_size);
-  if (tokens.stop.empty()) tokens.stop = eos_ids(model_dir + "/config.json", vocab_size);
-  const std::optional<int32_t> named = eos_token(model_dir + "/tokenizer_config.json", tokenizer);
+  tokens.stop = eos_ids(texts, "generation_config.json", vocab_size);
+  if (tokens.stop.empty()) tokens.stop = eos_ids(texts, "config.json", vocab_size);
+  const std::optional<int32_t> named = eos_token(texts, tokenizer);
   if (named) {
     tokens.append = *named;
     tokens.stop.push_back(*named);
@@ -81,11 +85,10 @@ EndTokens load_end_tokens(const std::string& model_dir, const text::Tokenizer& t
   return tokens;
 }
 
-std::vector<int32_t> load_all_end_tokens(const std::string& model_dir,
+std::vector<int32_t> load_all_end_tokens(const ModelTexts& texts,
                                          const text::Tokenizer& tokenizer) {
-  std::vector<int32_t> ids = load_end_tokens(model_dir, tokenizer).stop;
-  for (const int32_t id : eos_ids(model_dir + "/config.json", tokenizer.vocab_size()))
-    ids.push_back(id);
+  std::vector<int32_t> ids = load_end_tokens(texts, tokenizer).stop;
+  for (const int32_t id : eos_ids(texts, "config.json", tokenizer.vocab_size())) ids.push_back(id);
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   return ids;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/model_texts.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace strata::data {
@@ -20,11 +21,10 @@ struct EndTokens {
 
 // An eos_token that the tokenizer lacks, or an id outside its vocabulary, is an Error that names
 // the file.
-EndTokens load_end_tokens(const std::string& model_dir, const text::Tokenizer& tokenizer);
+EndTokens load_end_tokens(const ModelTexts& texts, const text::Tokenizer& tokenizer);
 
 // What ends a sample of the server: every eos_token_id of generation_config.json and of
 // config.json, and tokenizer_config.json's eos_token. Ascending.
-std::vector<int32_t> load_all_end_tokens(const std::string& model_dir,
-                                         const text::Tokenizer& tokenizer);
+std::vector<int32_t> load_all_end_tokens(const ModelTexts& texts, const text::Tokenizer& tokenizer);
 
 }  // namespace strata::data

@@ -4,7 +4,6 @@
 #include <boost/json.hpp>
 
 #include "base/error.h"
-#include "base/files.h"
 #include "text/deepseek_v4_chat.h"
 #include "text/jinja/interpreter.h"
 #include "text/json_reader.h"
@@ -101,10 +100,11 @@ struct BuiltIn {
 };
 constexpr BuiltIn kBuiltIn[] = {{"deepseek_v4", render_deepseek_v4}};
 
-const BuiltIn* find_built_in(const std::string& model_dir) {
-  const std::string path = model_dir + "/config.json";
-  if (!file_exists(path)) return nullptr;
-  const auto value = parse_json(read_file(path, ChatTemplate::kMaxFileBytes), path);
+const BuiltIn* find_built_in(const ModelTexts& texts) {
+  const std::string path = texts.where("config.json");
+  const auto text = texts.find("config.json", ChatTemplate::kMaxFileBytes);
+  if (!text) return nullptr;
+  const auto value = parse_json(*text, path);
   const JsonField config(value, path);
   if (!value.is_object() || !config.has("model_type")) return nullptr;
   const std::string type = config.at("model_type").string();
@@ -132,43 +132,47 @@ ChatTemplate ChatTemplate::parse(std::string_view source, std::string_view token
   return ChatTemplate(std::move(impl));
 }
 
-std::optional<ChatTemplate> ChatTemplate::load(const std::string& model_dir) {
-  const std::string config_path = model_dir + "/tokenizer_config.json";
-  const std::string map_path = model_dir + "/special_tokens_map.json";
-  const std::string template_path = model_dir + "/chat_template.jinja";
-  const std::string tool_use_path = model_dir + "/additional_chat_templates/tool_use.jinja";
+std::optional<ChatTemplate> ChatTemplate::load(const ModelTexts& texts) {
+  constexpr std::string_view kConfig = "tokenizer_config.json";
+  constexpr std::string_view kMap = "special_tokens_map.json";
+  constexpr std::string_view kTemplate = "chat_template.jinja";
+  constexpr std::string_view kToolUse = "additional_chat_templates/tool_use.jinja";
+  const std::string config_path = texts.where(kConfig);
   auto impl = std::make_shared<Impl>();
   Source main;
   Source tool_use;
   bool has_decoder = false;
-  if (file_exists(config_path)) {
-    const auto value = parse_json(read_file(config_path, kMaxFileBytes), config_path);
+  if (const auto text = texts.find(kConfig, kMaxFileBytes)) {
+    const auto value = parse_json(*text, config_path);
     const JsonField config(value, config_path);
     has_decoder = config.has("added_tokens_decoder");
     read_tokens(config, impl->tokens);
     read_field(config, main, tool_use);
   }
   // Only directories from before added_tokens_decoder are read with this file.
-  if (!has_decoder && file_exists(map_path)) {
-    const auto value = parse_json(read_file(map_path, kMaxFileBytes), map_path);
-    read_tokens({value, map_path}, impl->tokens);
+  const auto map = has_decoder ? std::nullopt : texts.find(kMap, kMaxFileBytes);
+  if (map) {
+    const auto value = parse_json(*map, texts.where(kMap));
+    read_tokens({value, texts.where(kMap)}, impl->tokens);
   }
   // Files take the place of the whole field.
-  if (file_exists(template_path)) {
-    main = {read_file(template_path, kMaxFileBytes), true};
+  if (auto text = texts.find(kTemplate, kMaxFileBytes)) {
+    main = {std::move(*text), true};
     tool_use = {};
-    if (file_exists(tool_use_path)) tool_use = {read_file(tool_use_path, kMaxFileBytes), true};
+    auto other = texts.find(kToolUse, kMaxFileBytes);
+    if (other) tool_use = {std::move(*other), true};
   }
   if (!main.found && !tool_use.found) {
-    impl->built_in = find_built_in(model_dir);
+    impl->built_in = find_built_in(texts);
     if (impl->built_in == nullptr) return std::nullopt;
     return ChatTemplate(std::move(impl));
   }
   if (!main.found)
     throw Error(ErrorCode::kUnsupported,
                 config_path + ": chat_template: only 'tool_use' is there, 'default' is wanted");
-  impl->program = parse_template(checked_utf8(main.text, template_path));
-  if (tool_use.found) impl->tool_use = parse_template(checked_utf8(tool_use.text, tool_use_path));
+  impl->program = parse_template(checked_utf8(main.text, texts.where(kTemplate)));
+  if (tool_use.found)
+    impl->tool_use = parse_template(checked_utf8(tool_use.text, texts.where(kToolUse)));
   return ChatTemplate(std::move(impl));
 }
 

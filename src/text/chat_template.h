@@ -3,13 +3,15 @@
 // does to messages first: members that are null are left out, and reasoning is passed under each of
 // its three names. Families whose checkpoints have none (DeepSeek-V4: text/deepseek_v4_chat.h) have
 // one built in. Immutable after loading: any thread.
-//   const auto chat = ChatTemplate::load("models/qwen3");
+//   const auto chat = ChatTemplate::load(ModelTexts("models/qwen3"));
 //   const std::string prompt = chat->render({.messages = json, .add_generation_prompt = true});
 #pragma once
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+
+#include "base/model_texts.h"
 
 namespace strata::text {
 
@@ -28,7 +30,7 @@ class ChatTemplate {
   // chat_template.jinja, or the field of tokenizer_config.json; nothing when the directory has
   // neither and its config.json's model_type has none built in. A second template named tool_use
   // serves requests with tools, as in transformers.
-  static std::optional<ChatTemplate> load(const std::string& model_dir);
+  static std::optional<ChatTemplate> load(const ModelTexts& texts);
   // `tokenizer_config` is JSON, for the texts of bos_token and its like; may be empty.
   static ChatTemplate parse(std::string_view source, std::string_view tokenizer_config = {});
 

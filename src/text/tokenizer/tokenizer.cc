@@ -150,6 +150,11 @@ Tokenizer Tokenizer::load(const std::string& path) {
   return parse(read_file(file, kMaxFileBytes), file);
 }
 
+Tokenizer Tokenizer::load(const ModelTexts& texts) {
+  constexpr std::string_view kName = "tokenizer.json";
+  return parse(texts.read(kName, kMaxFileBytes), texts.where(kName));
+}
+
 Tokenizer Tokenizer::parse(std::string_view json, const std::string& where) {
   return Tokenizer(std::make_shared<const Impl>(parse_tokenizer_json(json, where), where));
 }

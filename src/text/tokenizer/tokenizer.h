@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/model_texts.h"
+
 namespace strata::text {
 
 // Bytes [begin, end) of the text that was encoded.
@@ -39,6 +41,8 @@ class Tokenizer {
 
   // `path` is a model directory or its tokenizer.json.
   static Tokenizer load(const std::string& path);
+  // Of a model's tokenizer.json; Error{kNotFound} where it has none.
+  static Tokenizer load(const ModelTexts& texts);
   // `where` names the source in messages.
   static Tokenizer parse(std::string_view json, const std::string& where);
 
