@@ -13,7 +13,6 @@
 
 #include "apps/setup/text_stack.h"
 #include "base/error.h"
-#include "base/files.h"
 #include "model/cache_layout.h"
 #include "model/weights/load.h"
 #include "report/format.h"
@@ -26,7 +25,7 @@ constexpr int64_t kPagePositions = 64;  // rounded up to what the layers' ratios
 
 struct Findings {
   std::optional<model::ModelConfig> config;
-  std::unique_ptr<CheckpointDir> checkpoint;
+  std::unique_ptr<CheckpointSource> checkpoint;
   int64_t num_parameters = 0;
   int64_t num_bytes = 0;
   std::map<std::string, int64_t> tensors_by_dtype;
@@ -47,7 +46,7 @@ void look(Findings& findings, const std::function<void()>& body) {
 }
 
 void look_at_weights(const InspectOptions& options, Findings& f) {
-  f.checkpoint = std::make_unique<CheckpointDir>(options.model);
+  f.checkpoint = open_checkpoint(options.model);
   for (const CheckpointTensor& tensor : f.checkpoint->tensors()) {
     ++f.tensors_by_dtype[tensor.info.dtype_name];
     f.num_bytes += tensor.info.num_bytes();
@@ -63,7 +62,7 @@ void look_at_weights(const InspectOptions& options, Findings& f) {
 }
 
 void look_at_text(const InspectOptions& options, Findings& f) {
-  if (!file_exists(options.model + "/tokenizer.json")) return;
+  if (!open_texts(options.model).find("tokenizer.json", text::Tokenizer::kMaxFileBytes)) return;
   const TextStack text(options.model);
   const auto name = [&](int32_t id) {
     return text.tokenizer().id_to_token(id).value_or(fmt::format("{}", id));

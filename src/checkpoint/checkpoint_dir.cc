@@ -80,10 +80,10 @@ std::string index_text(const CheckpointLayout& layout) {
 
 }  // namespace
 
-CheckpointDir::CheckpointDir(std::string dir) : dir_(std::move(dir)) {
-  if (file_exists(fmt::format("{}/{}", dir_, kSingle))) {
+CheckpointDir::CheckpointDir(std::string dir) : CheckpointSource(std::move(dir)) {
+  if (file_exists(fmt::format("{}/{}", path_, kSingle))) {
     add_shard(std::string(kSingle));
-  } else if (file_exists(fmt::format("{}/{}", dir_, kIndex))) {
+  } else if (file_exists(fmt::format("{}/{}", path_, kIndex))) {
     indexed_ = true;
     open_indexed();
   } else {
@@ -91,7 +91,7 @@ CheckpointDir::CheckpointDir(std::string dir) : dir_(std::move(dir)) {
         ErrorCode::kNotFound,
         fmt::format("{}: holds neither {} nor {}; wanted a Hugging Face model directory with "
                     "safetensors weights",
-                    dir_, kSingle, kIndex));
+                    path_, kSingle, kIndex));
   }
   join_scales();
 }
@@ -107,7 +107,7 @@ const CheckpointTensor* CheckpointDir::scale_of(const CheckpointTensor& tensor) 
 // Gives weights in few bits their scales, which leave the list of tensors. One without scales stays
 // as it is, not readable.
 void CheckpointDir::join_scales() {
-  FaultList faults(dir_);
+  FaultList faults(path_);
   std::set<std::string> joined;
   for (CheckpointTensor& tensor : tensors_) {
     const std::optional<BlockFormat> format = block_format(tensor.info);
@@ -127,22 +127,19 @@ void CheckpointDir::join_scales() {
   }
   faults.raise();
   if (joined.empty()) return;
-  std::erase_if(tensors_, [&](const CheckpointTensor& t) { return joined.contains(t.info.name); });
-  by_name_.clear();
-  for (size_t i = 0; i < tensors_.size(); ++i) by_name_.emplace(tensors_[i].info.name, i);
+  erase_if([&](const CheckpointTensor& t) { return joined.contains(t.info.name); });
 }
 
 void CheckpointDir::add_shard(const std::string& name) {
-  files_.emplace_back(dir_ + "/" + name);
+  files_.emplace_back(path_ + "/" + name);
   shard_names_.push_back(name);
   for (const TensorInfo& info : files_.back().tensors()) {
-    by_name_.emplace(info.name, tensors_.size());
-    tensors_.push_back({info, files_.size() - 1});
+    add({info, files_.size() - 1});
   }
 }
 
 void CheckpointDir::open_indexed() {
-  const std::string path = fmt::format("{}/{}", dir_, kIndex);
+  const std::string path = fmt::format("{}/{}", path_, kIndex);
   Index index = parse_index(path);
   index_metadata_ = std::move(index.metadata);
   FaultList faults(path);
@@ -159,7 +156,7 @@ void CheckpointDir::open_indexed() {
   }
   faults.raise();
   for (const std::string& name : names) {
-    if (file_exists(dir_ + "/" + name)) {
+    if (file_exists(path_ + "/" + name)) {
       add_shard(name);
     } else {
       faults.add(fmt::format("shard '{}' is not in the directory", name));
@@ -188,11 +185,6 @@ void CheckpointDir::open_indexed() {
   faults.raise();
 }
 
-const CheckpointTensor* CheckpointDir::find(std::string_view name) const {
-  const auto found = by_name_.find(std::string(name));
-  return found == by_name_.end() ? nullptr : &tensors_[found->second];
-}
-
 void CheckpointDir::read(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
                          void* raw_out) const {
   if (tensor.scaled) {
@@ -212,21 +204,6 @@ void CheckpointDir::read_f32(const CheckpointTensor& tensor, int64_t first_eleme
 void CheckpointDir::read_bytes(const CheckpointTensor& tensor, int64_t first_byte,
                                std::span<std::byte> out) const {
   files_[tensor.shard].read_bytes(tensor.info, first_byte, out);
-}
-
-std::vector<int64_t> CheckpointDir::read_integers(const CheckpointTensor& tensor,
-                                                  int64_t first_element, int64_t count) const {
-  const int bytes = tensor.info.integer_bytes();
-  CHECK(bytes > 0, tensor.info.name, tensor.info.dtype_name);
-  std::vector<int64_t> values(static_cast<size_t>(count));
-  if (bytes == 8) {
-    read_bytes(tensor, first_element * bytes, std::as_writable_bytes(std::span(values)));
-    return values;
-  }
-  std::vector<int32_t> narrow(static_cast<size_t>(count));
-  read_bytes(tensor, first_element * bytes, std::as_writable_bytes(std::span(narrow)));
-  std::copy(narrow.begin(), narrow.end(), values.begin());
-  return values;
 }
 
 CheckpointLayout CheckpointDir::layout() const {

@@ -6,71 +6,30 @@
 // back, with the same names, types, shapes and shard assignment.
 #pragma once
 #include <cstdint>
-#include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
-#include "checkpoint/block_scales.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_writer.h"
+#include "checkpoint/source.h"
 
 namespace strata {
 
-struct CheckpointTensor {
-  TensorInfo info;
-  size_t shard = 0;  // into shards()
-  // Of a tensor stored in few bits; info has the dtype that it is read as, and the shape of its
-  // elements.
-  struct Scaled {
-    BlockFormat format;
-    TensorInfo scale;
-    size_t shard = 0;  // of the scale
-  };
-  std::optional<Scaled> scaled = {};
-};
-
-// What a saver must know of the directory that the weights came from.
-struct CheckpointLayout {
-  struct Entry {
-    TensorDecl tensor;
-    std::string shard;  // file name: "model-00001-of-00002.safetensors"
-  };
-  std::vector<Entry> entries;
-  bool indexed = false;  // there is an index; otherwise the one file is model.safetensors
-  // The index's "metadata" but total_size, as pairs of key and raw JSON value.
-  std::vector<std::pair<std::string, std::string>> index_metadata = {};
-};
-
-class CheckpointDir {
+class CheckpointDir final : public CheckpointSource {
  public:
   explicit CheckpointDir(std::string dir);
 
-  [[nodiscard]] const std::string& dir() const { return dir_; }
-  // Shard by shard (by file name), and in the order of the file within one.
-  [[nodiscard]] std::span<const CheckpointTensor> tensors() const { return tensors_; }
-  [[nodiscard]] const CheckpointTensor* find(std::string_view name) const;  // null when not there
-  [[nodiscard]] std::span<const std::string> shards() const { return shard_names_; }
-
   // As SafetensorsFile.
   void read(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
-            void* raw_out) const;
+            void* raw_out) const override;
   void read_f32(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
-                float* out) const;
-
-  // The bytes of a tensor as stored, from `first_byte` on.
+                float* out) const override;
   void read_bytes(const CheckpointTensor& tensor, int64_t first_byte,
-                  std::span<std::byte> out) const;
-  // Elements of a tensor of whole numbers.
-  [[nodiscard]] std::vector<int64_t> read_integers(const CheckpointTensor& tensor,
-                                                   int64_t first_element, int64_t count) const;
-
-  // Of all tensors that can be read, and of those of whole numbers, with the types to save them in;
-  // a saver erases the entries that it does not write.
-  [[nodiscard]] CheckpointLayout layout() const;
+                  std::span<std::byte> out) const override;
+  [[nodiscard]] CheckpointLayout layout() const override;
 
  private:
   void open_indexed();
@@ -78,13 +37,9 @@ class CheckpointDir {
   void join_scales();
   [[nodiscard]] const CheckpointTensor* scale_of(const CheckpointTensor& tensor) const;
 
-  std::string dir_;
   bool indexed_ = false;
   std::vector<std::pair<std::string, std::string>> index_metadata_;
-  std::vector<std::string> shard_names_;
   std::vector<SafetensorsFile> files_;
-  std::vector<CheckpointTensor> tensors_;
-  std::unordered_map<std::string, size_t> by_name_;
 };
 
 // Writes the weights of a directory. Every shard is completed under a temporary name before the

@@ -7,9 +7,9 @@
 #include "apps/setup/engine_setup.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/files.h"
 #include "base/log.h"
 #include "base/trace.h"
+#include "checkpoint/source.h"
 #include "data/end_tokens.h"
 #include "engine/adapter_state.h"
 #include "scheduler/cost.h"
@@ -81,9 +81,11 @@ void EngineHost::load(const std::string& dir, const HostOptions& options) {
   info.vocab_size = config.vocab_size;
   info.max_context = config.max_position_embeddings;
   info.tied_head = config.tie_word_embeddings;
-  if (file_exists(dir + "/tokenizer.json")) {
-    base.tokenizer = text::Tokenizer::load(dir);
-    info.end_tokens = data::load_all_end_tokens(dir, *base.tokenizer);
+  const ModelTexts texts = open_texts(dir);
+  constexpr std::string_view kTokenizer = "tokenizer.json";
+  if (const auto json = texts.find(kTokenizer, text::Tokenizer::kMaxFileBytes)) {
+    base.tokenizer = text::Tokenizer::parse(*json, texts.where(kTokenizer));
+    info.end_tokens = data::load_all_end_tokens(texts, *base.tokenizer);
   } else {
     log(LogLevel::kWarning, fmt::format("{}: no tokenizer.json: samples end at max_tokens or at "
                                         "stop ids only, and stop texts are refused",

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "checkpoint/source.h"
 
 namespace strata::apps {
 namespace {
@@ -87,8 +88,8 @@ ConfigSource find_config(const std::string& option, const std::string& config) {
     if (named.name == config) return {std::string(named.json), std::string(named.name), ""};
   }
   if (std::filesystem::is_directory(config)) {
-    const std::string path = config + "/config.json";
-    return {read_file(path, kMaxConfigBytes), path, config};
+    const ModelTexts texts = open_texts(config);
+    return {texts.read("config.json", kMaxConfigBytes), texts.where("config.json"), config};
   }
   if (!file_exists(config)) {
     throw Error(ErrorCode::kNotFound,

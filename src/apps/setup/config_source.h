@@ -8,7 +8,7 @@ namespace strata::apps {
 struct ConfigSource {
   std::string json;
   std::string where;  // for messages
-  std::string dir;    // of the small files; empty when there is none
+  std::string dir;    // the model, for its small files; empty when there is none
 };
 
 // Error{kNotFound}, which names the option, where there is no such thing.

@@ -174,7 +174,7 @@ int64_t draft_tokens(const std::string& speculate, int64_t tokens) {
 bool uses_mtp(const EngineSetup& setup) {
   if (setup.mtp != model::UseMtp::kIfThere) return setup.mtp == model::UseMtp::kAlways;
   const model::ParsedConfig parsed = model::load_config(setup.model, setup.strict_config);
-  return model::uses_mtp(CheckpointDir(setup.model), parsed.config, setup.mtp);
+  return model::uses_mtp(*open_checkpoint(setup.model), parsed.config, setup.mtp);
 }
 
 std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup, int64_t draft_tokens,

@@ -7,6 +7,7 @@
 
 #include "base/files.h"
 #include "checkpoint/json.h"
+#include "checkpoint/source.h"
 
 namespace strata::apps {
 namespace {
@@ -37,15 +38,15 @@ std::string without_quantization(const std::string& config_text, const std::stri
 
 std::span<const std::string_view> model_file_names() { return kNames; }
 
-void copy_model_files(const std::string& from_dir, const std::string& to_dir) {
+void copy_model_files(const std::string& from, const std::string& to_dir) {
   std::error_code fault;
-  if (std::filesystem::equivalent(from_dir, to_dir, fault)) return;
+  if (std::filesystem::equivalent(from, to_dir, fault)) return;
+  const ModelTexts texts = open_texts(from);
   for (const std::string_view name : kNames) {
-    const std::string source = fmt::format("{}/{}", from_dir, name);
-    if (!file_exists(source)) continue;
-    std::string text = read_file(source, kMaxBytes);
-    if (name == kNames[0]) text = without_quantization(text, source);
-    write_file_atomic(fmt::format("{}/{}", to_dir, name), text);
+    std::optional<std::string> text = texts.find(name, kMaxBytes);
+    if (!text) continue;
+    if (name == kNames[0]) text = without_quantization(*text, texts.where(name));
+    write_file_atomic(fmt::format("{}/{}", to_dir, name), *text);
   }
 }
 

@@ -14,8 +14,8 @@ std::string without_quantization(const std::string& config_text, const std::stri
 // Names of the small files of a model directory, config.json first.
 std::span<const std::string_view> model_file_names();
 
-// Copies those that are there, config.json without `quantization_config`; the target folder exists.
-// Nothing happens where both are the same folder.
-void copy_model_files(const std::string& from_dir, const std::string& to_dir);
+// Copies those that the model at `from` has, config.json without `quantization_config`; the target
+// folder exists. Nothing happens where both are the same folder.
+void copy_model_files(const std::string& from, const std::string& to_dir);
 
 }  // namespace strata::apps

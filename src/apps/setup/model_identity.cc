@@ -8,9 +8,8 @@
 #include <span>
 
 #include "apps/setup/model_files.h"
-#include "base/files.h"
 #include "base/rng.h"
-#include "checkpoint/checkpoint_dir.h"
+#include "checkpoint/source.h"
 
 namespace strata::apps {
 namespace {
@@ -21,7 +20,7 @@ constexpr int64_t kPieceBytes = 64;
 
 uint64_t hash_of(const std::string& text) { return hash_name(text.data(), text.size()); }
 
-std::string pieces_of(const CheckpointDir& checkpoint, const CheckpointTensor& tensor) {
+std::string pieces_of(const CheckpointSource& checkpoint, const CheckpointTensor& tensor) {
   const int64_t bytes = tensor.info.num_bytes();
   const int64_t size = std::min(kPieceBytes, bytes);
   std::array<std::byte, kPieceBytes> piece = {};
@@ -36,17 +35,17 @@ std::string pieces_of(const CheckpointDir& checkpoint, const CheckpointTensor& t
 
 }  // namespace
 
-std::string model_identity(const std::string& dir) {
+std::string model_identity(const std::string& path) {
   std::string all;
+  const ModelTexts texts = open_texts(path);
   for (const std::string_view name : model_file_names()) {
-    const std::string path = fmt::format("{}/{}", dir, name);
-    if (!file_exists(path)) continue;
-    all += fmt::format("{}={:016x};", name, hash_of(read_file(path, kMaxBytes)));
+    const auto text = texts.find(name, kMaxBytes);
+    if (text) all += fmt::format("{}={:016x};", name, hash_of(*text));
   }
-  const CheckpointDir checkpoint(dir);
-  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+  const std::unique_ptr<CheckpointSource> checkpoint = open_checkpoint(path);
+  for (const CheckpointTensor& tensor : checkpoint->tensors()) {
     all += fmt::format("{} {} {} {:016x};", tensor.info.name, tensor.info.dtype_name,
-                       tensor.info.shape_text(), hash_of(pieces_of(checkpoint, tensor)));
+                       tensor.info.shape_text(), hash_of(pieces_of(*checkpoint, tensor)));
   }
   return fmt::format("{:016x}", hash_of(all));
 }

@@ -6,19 +6,22 @@
 #include <vector>
 
 #include "base/error.h"
+#include "checkpoint/source.h"
 
 namespace strata::apps {
 
-TextStack::TextStack(const std::string& model_dir)
-    : dir_(model_dir),
-      tokenizer_(text::Tokenizer::load(model_dir)),
-      end_tokens_(data::load_end_tokens(model_dir, tokenizer_)),
-      template_(text::ChatTemplate::load(model_dir)) {}
+TextStack::TextStack(const std::string& model) : TextStack(model, open_texts(model)) {}
+
+TextStack::TextStack(const std::string& model, const ModelTexts& texts)
+    : model_(model),
+      tokenizer_(text::Tokenizer::load(texts)),
+      end_tokens_(data::load_end_tokens(texts, tokenizer_)),
+      template_(text::ChatTemplate::load(texts)) {}
 
 std::string TextStack::render(const text::ChatRequest& request) const {
   if (!template_) {
     throw Error(ErrorCode::kInvalidArgument,
-                dir_ +
+                model_ +
                     ": no chat template (chat_template.jinja, or chat_template in "
                     "tokenizer_config.json); is it a base model?");
   }

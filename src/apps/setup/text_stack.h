@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+#include "base/model_texts.h"
 #include "data/end_tokens.h"
 #include "text/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
@@ -11,7 +12,7 @@ namespace strata::apps {
 
 class TextStack {
  public:
-  explicit TextStack(const std::string& model_dir);
+  explicit TextStack(const std::string& model);
 
   [[nodiscard]] const text::Tokenizer& tokenizer() const { return tokenizer_; }
   [[nodiscard]] const data::EndTokens& end_tokens() const { return end_tokens_; }
@@ -25,7 +26,9 @@ class TextStack {
   [[nodiscard]] std::optional<int32_t> turn_end(const std::string& vars) const;
 
  private:
-  std::string dir_;
+  TextStack(const std::string& model, const ModelTexts& texts);
+
+  std::string model_;
   text::Tokenizer tokenizer_;
   data::EndTokens end_tokens_;
   std::optional<text::ChatTemplate> template_;

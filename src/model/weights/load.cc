@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "checkpoint/checkpoint_dir.h"
 #include "model/families/family.h"
 #include "ops/elementwise.h"
 
@@ -19,6 +20,7 @@ namespace strata::model {
 namespace {
 
 constexpr int64_t kMaxConfigBytes = 16 << 20;
+constexpr std::string_view kConfigName = "config.json";
 // Small enough to stay in the shadow of the model, large enough for full read speed.
 constexpr int64_t kSliceBytes = 32 << 20;
 
@@ -67,7 +69,7 @@ bool is_integers(const Parameter& parameter) {
 }
 
 // Whole numbers of a checkpoint, which must be what the row says of them.
-void load_integers(Backend& backend, const CheckpointDir& checkpoint, ModelWeights& weights,
+void load_integers(Backend& backend, const CheckpointSource& checkpoint, ModelWeights& weights,
                    size_t index) {
   const Parameter& parameter = weights.table()[index];
   const CheckpointTensor& tensor = *checkpoint.find(parameter.name);
@@ -93,7 +95,7 @@ void load_integers(Backend& backend, const CheckpointDir& checkpoint, ModelWeigh
   weights.write(backend, index, 0, rows);
 }
 
-void load_parameter(Backend& backend, const CheckpointDir& checkpoint, ModelWeights& weights,
+void load_parameter(Backend& backend, const CheckpointSource& checkpoint, ModelWeights& weights,
                     size_t index) {
   const Parameter& parameter = weights.table()[index];
   if (is_integers(parameter)) return load_integers(backend, checkpoint, weights, index);
@@ -119,7 +121,7 @@ std::string in_form(const NameForm& form, const std::string& name) {
 }
 
 // The form in which the checkpoint names the embedding or, when tied, its head; else the first.
-const NameForm& form_of(const CheckpointDir& checkpoint, const ModelConfig& config) {
+const NameForm& form_of(const CheckpointSource& checkpoint, const ModelConfig& config) {
   for (const NameForm& form : config.name_forms) {
     for (const char* name : {"model.embed_tokens.weight", "lm_head.weight"}) {
       if (checkpoint.find(in_form(form, name)) != nullptr) return form;
@@ -130,7 +132,7 @@ const NameForm& form_of(const CheckpointDir& checkpoint, const ModelConfig& conf
 
 // Where a checkpoint has none of a parameter's own name but one of its other spellings, the
 // parameter becomes that tensor, or rows of it.
-void choose_spelling(const CheckpointDir& checkpoint, const ModelConfig& config,
+void choose_spelling(const CheckpointSource& checkpoint, const ModelConfig& config,
                      const NameForm& form, Parameter& parameter) {
   if (parameter.row == nullptr || checkpoint.find(parameter.name) != nullptr) return;
   const int64_t expert = std::max(0, parameter.expert);
@@ -146,7 +148,7 @@ void choose_spelling(const CheckpointDir& checkpoint, const ModelConfig& config,
 }
 
 // Where a checkpoint has none of the names so far, the family's others.
-void choose_name(const CheckpointDir& checkpoint, const ModelConfig& config,
+void choose_name(const CheckpointSource& checkpoint, const ModelConfig& config,
                  const std::string& canonical, Parameter& parameter) {
   if (config.other_names == nullptr || checkpoint.find(parameter.name) != nullptr) return;
   for (std::string& name : config.other_names(canonical)) {
@@ -213,7 +215,7 @@ void save_integers(Backend& backend, const ModelWeights& weights, size_t index,
 }
 
 // A tensor that is none of ours, as it was read.
-void copy_tensor(const CheckpointDir& checkpoint, const TensorDecl& tensor,
+void copy_tensor(const CheckpointSource& checkpoint, const TensorDecl& tensor,
                  CheckpointWriter& writer) {
   const CheckpointTensor& source = *checkpoint.find(tensor.name);
   const int64_t count = tensor.shape.num_elements();
@@ -251,12 +253,13 @@ CheckpointLayout new_layout(const ModelWeights& weights, DType dtype) {
 
 }  // namespace
 
-ParsedConfig load_config(const std::string& dir, bool strict_config) {
-  const std::string path = dir + "/config.json";
-  return parse_config(read_file(path, kMaxConfigBytes), path, strict_config);
+ParsedConfig load_config(const std::string& path, bool strict_config) {
+  const ModelTexts texts = open_texts(path);
+  return parse_config(texts.read(kConfigName, kMaxConfigBytes), texts.where(kConfigName),
+                      strict_config);
 }
 
-std::vector<std::string> match_tensors(const CheckpointDir& checkpoint, ModelWeights& weights,
+std::vector<std::string> match_tensors(const CheckpointSource& checkpoint, ModelWeights& weights,
                                        std::vector<std::string>& ignored) {
   const ModelConfig& config = weights.config();
   std::vector<std::string> faults;
@@ -299,7 +302,7 @@ std::vector<std::string> match_tensors(const CheckpointDir& checkpoint, ModelWei
   return faults;
 }
 
-bool uses_mtp(const CheckpointDir& checkpoint, const ModelConfig& config, UseMtp use) {
+bool uses_mtp(const CheckpointSource& checkpoint, const ModelConfig& config, UseMtp use) {
   if (use == UseMtp::kNever) return false;
   const bool there =
       config.mtp_layer && std::any_of(checkpoint.tensors().begin(), checkpoint.tensors().end(),
@@ -324,7 +327,7 @@ LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptio
   ParsedConfig parsed = load_config(dir, options.strict_config);
   model.config = parsed.config;
   model.warnings = std::move(parsed.warnings);
-  model.checkpoint = std::make_unique<CheckpointDir>(dir);
+  model.checkpoint = open_checkpoint(dir);
   model.config.use_mtp = uses_mtp(*model.checkpoint, model.config, options.mtp);
   if (!options.offload.empty()) model.files = std::make_unique<FileAllocator>(options.offload);
   model.weights = std::make_unique<ModelWeights>(backend, model.config, options.compute_dtype,

@@ -10,7 +10,7 @@
 
 #include "backend/backend.h"
 #include "base/function_ref.h"
-#include "checkpoint/checkpoint_dir.h"
+#include "checkpoint/source.h"
 #include "model/weights/weights.h"
 
 namespace strata::model {
@@ -32,17 +32,17 @@ struct LoadedModel {
   ModelConfig config;
   std::unique_ptr<FileAllocator> files;  // of the weights, where they are offloaded
   std::unique_ptr<ModelWeights> weights;
-  std::unique_ptr<CheckpointDir>
+  std::unique_ptr<CheckpointSource>
       checkpoint;                    // where the weights came from; null for a model made in memory
   std::vector<std::string> ignored;  // tensors on the ignore list
   std::vector<std::string> warnings;
 };
 
-// Reads config.json of the directory alone.
-ParsedConfig load_config(const std::string& dir, bool strict_config);
+// Reads the config of what is at the path alone.
+ParsedConfig load_config(const std::string& path, bool strict_config);
 
 // Whether the model is to be made with its layer of multi-token prediction.
-bool uses_mtp(const CheckpointDir& checkpoint, const ModelConfig& config, UseMtp use);
+bool uses_mtp(const CheckpointSource& checkpoint, const ModelConfig& config, UseMtp use);
 LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptions& options);
 
 // A model without a directory: random weights as Hugging Face initialises them (matrices normal
@@ -52,7 +52,7 @@ LoadedModel init_model(Backend& backend, const ModelConfig& config, DType comput
 
 // All faults of a checkpoint against the table, one sentence each; fills `ignored`. Renames the
 // table's rows to the names in the file where a tied model stores its embedding as lm_head.weight.
-std::vector<std::string> match_tensors(const CheckpointDir& checkpoint, ModelWeights& weights,
+std::vector<std::string> match_tensors(const CheckpointSource& checkpoint, ModelWeights& weights,
                                        std::vector<std::string>& ignored);
 
 // Copies a parameter's stored values, widened to f32, into out (row-major, dense).

@@ -1,0 +1,96 @@
+// CheckpointSource: where the weights of a model come from, seen as one list of named tensors under
+// Hugging Face's names, and the model's small files. What it is (a directory of safetensors)
+// is found out in one place, open_checkpoint. Any thread may read.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/model_texts.h"
+#include "checkpoint/block_scales.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/safetensors_writer.h"
+
+namespace strata {
+
+struct CheckpointTensor {
+  TensorInfo info;
+  size_t shard = 0;  // into shards()
+  // Of a tensor stored in few bits; info has the dtype that it is read as, and the shape of its
+  // elements.
+  struct Scaled {
+    BlockFormat format;
+    TensorInfo scale;
+    size_t shard = 0;  // of the scale
+  };
+  std::optional<Scaled> scaled = {};
+};
+
+// What a saver must know of where the weights came from.
+struct CheckpointLayout {
+  struct Entry {
+    TensorDecl tensor;
+    std::string shard;  // file name: "model-00001-of-00002.safetensors"
+  };
+  std::vector<Entry> entries;
+  bool indexed = false;  // there is an index; otherwise the one file is model.safetensors
+  // The index's "metadata" but total_size, as pairs of key and raw JSON value.
+  std::vector<std::pair<std::string, std::string>> index_metadata = {};
+};
+
+class CheckpointSource {
+ public:
+  virtual ~CheckpointSource() = default;
+  CheckpointSource(const CheckpointSource&) = delete;
+  CheckpointSource& operator=(const CheckpointSource&) = delete;
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+  // File by file (by name), and in the order of the file within one.
+  [[nodiscard]] std::span<const CheckpointTensor> tensors() const { return tensors_; }
+  [[nodiscard]] const CheckpointTensor* find(std::string_view name) const;  // null when not there
+  [[nodiscard]] std::span<const std::string> shards() const { return shard_names_; }
+
+  // Copies `count` elements from `first_element` on, in the tensor's dtype, to raw_out. An Error
+  // when the tensor is not readable.
+  virtual void read(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
+                    void* raw_out) const = 0;
+  // The same, widened to f32; exact for every dtype.
+  virtual void read_f32(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
+                        float* out) const = 0;
+  // The bytes of a tensor as stored, from `first_byte` on; of what has none of its own, those of
+  // its elements.
+  virtual void read_bytes(const CheckpointTensor& tensor, int64_t first_byte,
+                          std::span<std::byte> out) const = 0;
+  // Elements of a tensor of whole numbers.
+  [[nodiscard]] std::vector<int64_t> read_integers(const CheckpointTensor& tensor,
+                                                   int64_t first_element, int64_t count) const;
+  // Of all tensors that can be read, and of those of whole numbers, with the types to save them in;
+  // a saver erases the entries that it does not write.
+  [[nodiscard]] virtual CheckpointLayout layout() const = 0;
+
+ protected:
+  explicit CheckpointSource(std::string path) : path_(std::move(path)) {}
+  // The first of equal names is the one that is found.
+  void add(CheckpointTensor tensor);
+  // Drops tensors, which does not move the others' order.
+  void erase_if(const std::function<bool(const CheckpointTensor&)>& drop);
+
+  std::string path_;
+  std::vector<std::string> shard_names_;
+  std::vector<CheckpointTensor> tensors_;
+
+ private:
+  std::unordered_map<std::string, size_t> by_name_;
+};
+
+// What is at a path. Error{kNotFound} where there is no model.
+std::unique_ptr<CheckpointSource> open_checkpoint(const std::string& path);
+// Its small files alone, without a look at the weights.
+ModelTexts open_texts(const std::string& path);
+
+}  // namespace strata
