@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 import golden_gemma3
 import golden_reference as gr
+from golden_run import make_reference
 
 FAMILIES = ("qwen2", "mistral", "ministral", "gemma3_text")
 # Of the limit of the comparison, by which a trap must change the logits.
@@ -256,8 +257,8 @@ def check(name, model_dir, adapters, vocab, longest, strict):
     ids = np.random.default_rng(0).integers(0, vocab, longest).tolist()
     for k, adapter in enumerate([None, *adapters]):
         with torch.no_grad():
-            theirs = gr.to_numpy(gr.make_reference(model_dir, adapters, "f64").forward(ids, k)[1])
-            single = gr.to_numpy(gr.make_reference(model_dir, adapters, "f32").forward(ids, k)[1])
+            theirs = gr.to_numpy(make_reference(model_dir, adapters, "f64").forward(ids, k)[1])
+            single = gr.to_numpy(make_reference(model_dir, adapters, "f32").forward(ids, k)[1])
         ours = Definition(model_dir, adapter)
         right = ours.logits(ids)
         difference = gr.relative_l2(right, theirs)

@@ -15,14 +15,15 @@ import re
 import numpy as np
 import torch
 
+import golden_moe
+from golden_window import random_adapters
+
 FAMILIES = ("qwen3_5", "qwen3_5_moe")
 LINEAR = ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"]
 FULL = ["q_proj", "k_proj", "v_proj", "o_proj"]
 MLP = ["gate_proj", "up_proj", "down_proj"]
 VISION = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, patch_size=2, temporal_patch_size=1,
               spatial_merge_size=1, num_position_embeddings=4)
-# Modules in adapters made on a multimodal model, and on its text model alone.
-WHOLE_TO_TEXT = ("base_model.model.model.language_model.", "base_model.model.model.")
 # What a token's state is multiplied by: from forgotten at once to kept over thousands of tokens.
 WEAKEST, STRONGEST = 1e-4, 5.0
 
@@ -164,24 +165,6 @@ def rewrite_as_published(config, text, dtype):
     config.update(language_model_only=False, transformers_version="4.57.0.dev0")
 
 
-def is_whole_adapter(folder):
-    from safetensors import safe_open
-    with safe_open(os.path.join(folder, "adapter_model.safetensors"), "pt") as f:
-        return any(key.startswith(WHOLE_TO_TEXT[0]) for key in f.keys())
-
-
-def rename_adapter(folder, target):
-    """Writes an adapter made on a multimodal model as one of its text model."""
-    from safetensors.torch import load_file, save_file
-    name = "adapter_model.safetensors"
-    tensors = load_file(os.path.join(folder, name))
-    save_file({k.replace(*WHOLE_TO_TEXT): v for k, v in tensors.items()}, os.path.join(target, name), metadata={"format": "pt"})
-    with open(os.path.join(folder, "adapter_config.json"), encoding="utf-8") as f:
-        config = json.load(f)
-    with open(os.path.join(target, "adapter_config.json"), "w", encoding="utf-8") as f:
-        json.dump(config, f)
-
-
 def cases():
     linear, full = "linear_attention", "full_attention"
     rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25, "mrope_section": [1, 1, 0],
@@ -235,8 +218,6 @@ def cases():
 
 def random_case(family, seed):
     """A model nobody chose, in any of the forms."""
-    import golden_moe
-    from golden_window import random_adapters
     rng = np.random.default_rng([seed, {"qwen3_5": 9, "qwen3_5_moe": 10}[family]])
     pick = lambda *values: values[int(rng.integers(len(values)))]
     form, layers, longest = pick("text", "text", "resaved", "whole", "hub"), pick(1, 2, 3, 4), pick(20, 63, 65, 100, 130)

@@ -1,7 +1,5 @@
-"""The reference side of a golden: a probe request run by transformers and PEFT, code that is not ours.
-
-run_request(model_dir, adapter_dirs, request, kind) returns {output name: float64 array} with the names and
-shapes of `strata probe`. Kinds:
+"""The reference side of a golden: a model with its adapters in transformers and PEFT, code that is not ours, and the
+parts of a probe request. golden_run.py runs whole requests. Kinds of a reference:
   f64         float64 with every explicit float32 cast of the modelling code lifted: the truth
   f32         transformers as it is, in float32: its distance from f64 is the noise of a right answer
   bf16        transformers and PEFT in bfloat16, adapters in bfloat16 too
@@ -22,14 +20,14 @@ import numpy as np
 import torch
 from safetensors import safe_open
 
-import compare_probe
 import golden_gemma3
-import golden_qwen35
 
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "bf16_peft": torch.bfloat16}
 # Two units in the last place of float32. A float64 run's gradients then are three times as far from the truth as those
 # of transformers in float32 (the median over random models), which is as far as a right program may well be.
 SHAKE = 2.4e-7
+# Modules in adapters made on a multimodal model, and on its text model alone.
+WHOLE_TO_TEXT = ("base_model.model.model.language_model.", "base_model.model.model.")
 LOSS_DEFAULTS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
 
 
@@ -68,6 +66,24 @@ class LiftedParts:
     def from_config(self, config):
         from transformers import AutoModel
         return self.module.Gemma3TextModel(config) if config.model_type == "gemma3_text" else AutoModel.from_config(config)
+
+
+def is_whole_adapter(folder):
+    from safetensors import safe_open
+    with safe_open(os.path.join(folder, "adapter_model.safetensors"), "pt") as f:
+        return any(key.startswith(WHOLE_TO_TEXT[0]) for key in f.keys())
+
+
+def rename_adapter(folder, target):
+    """Writes an adapter made on a multimodal model as one of its text model."""
+    from safetensors.torch import load_file, save_file
+    name = "adapter_model.safetensors"
+    tensors = load_file(os.path.join(folder, name))
+    save_file({k.replace(*WHOLE_TO_TEXT): v for k, v in tensors.items()}, os.path.join(target, name), metadata={"format": "pt"})
+    with open(os.path.join(folder, "adapter_config.json"), encoding="utf-8") as f:
+        config = json.load(f)
+    with open(os.path.join(target, "adapter_config.json"), "w", encoding="utf-8") as f:
+        json.dump(config, f)
 
 
 def stored_prefix(model_dir):
@@ -150,10 +166,10 @@ class Reference:
         text_model(base).norm.register_forward_hook(lambda _, __, y: setattr(self, "normed", y[0]))
 
     def _add_adapter(self, folder, index):
-        if type(text_model(self.base)) is type(self.base.model) and golden_qwen35.is_whole_adapter(folder):
+        if type(text_model(self.base)) is type(self.base.model) and is_whole_adapter(folder):
             self.whole_adapters.add(index)
             with tempfile.TemporaryDirectory() as renamed:
-                golden_qwen35.rename_adapter(folder, renamed)
+                rename_adapter(folder, renamed)
                 self._load_adapter(renamed, index)
         else:
             self._load_adapter(folder, index)
@@ -179,7 +195,7 @@ class Reference:
             if found:
                 stored = name[: found.start()] + "." + found.group(1) + (found.group(3) or "")
                 if int(found.group(2)) in self.whole_adapters:
-                    stored = stored.replace(*reversed(golden_qwen35.WHOLE_TO_TEXT))
+                    stored = stored.replace(*reversed(WHOLE_TO_TEXT))
                 self.adapter_params[int(found.group(2))][stored] = value
             else:
                 stored = name.removeprefix("base_model.model.") if self.peft is not None else name
@@ -410,35 +426,6 @@ def run_sample(ref, entry, index, out, margins):
         out[name + "topk_logprobs"] = np.concatenate([zeros, best.values[:, :k].numpy()])
 
 
-def make_reference(model_dir, adapter_dirs, kind):
-    """A Reference, or its kind for models with experts."""
-    import golden_deepseek_v4
-    import golden_moe
-    from transformers import AutoConfig
-    kinds = golden_moe.MoeReference if golden_moe.has_experts(model_dir) else Reference
-    if AutoConfig.from_pretrained(model_dir).model_type in golden_deepseek_v4.FAMILIES:
-        kinds = golden_deepseek_v4.V4Reference
-    return kinds(model_dir, adapter_dirs, kind)
-
-
-def run_request(model_dir, adapter_dirs, request, kind, margins=None, routing=None, shake=None):
-    """Runs one probe request. margins, a list, receives the gaps on which ids and signs depend; routing those on
-    which the choice of experts depends. shake: a seed of Reference.shake."""
-    out = {}
-    margins = [] if margins is None else margins
-    ref = make_reference(model_dir, adapter_dirs, kind)
-    if shake is not None:
-        ref.shake(shake)
-    run_wants(ref, request, out)
-    for i, entry in enumerate(request.get("sample", [])):
-        run_sample(ref, entry, i, out, margins)
-    if "train" in request and not kind.startswith("bf16"):
-        run_train(ref, request, out, margins)
-    if routing is not None:
-        routing.extend(getattr(ref, "margins", []))
-    return ref.stored_names(out) if hasattr(ref, "stored_names") else out
-
-
 def relative_l2(got, want):
     """|got - want| / |want|; 0 when both are all zero, infinity when only want is."""
     scale = np.linalg.norm(np.asarray(want, np.float64).ravel())
@@ -446,29 +433,6 @@ def relative_l2(got, want):
     if scale == 0:
         return 0.0 if error == 0 else float("inf")
     return float(error / scale)
-
-
-def measure_noise(model_dir, adapter_dirs, request, truth):
-    """{name: {"f32": e, "bf16": e, "bf16_peft": e}}: each kind's relative L2 distance from the truth."""
-    noise = {name: {} for name in truth}
-    for kind in ["f32", "bf16", "bf16_peft"]:
-        if kind == "bf16_peft" and not adapter_dirs:
-            continue
-        got = run_request(model_dir, adapter_dirs, request, kind)
-        for name, value in got.items():
-            if value.shape == truth[name].shape:
-                # All zero must be met exactly, whatever transformers itself does there.
-                noise[name][kind] = relative_l2(value, truth[name]) if truth[name].any() else 0.0
-        if "loss_sum" in truth and "loss" in got:
-            # One number's own error may be small by luck: take what the errors of its terms add up to.
-            spread = np.abs(got["loss"] - truth["loss"]).sum() / abs(truth["loss_sum"][0])
-            noise["loss_sum"][kind] = max(noise["loss_sum"][kind], float(spread))
-        if kind != "f32":
-            stacked = joined_experts({k: got[k] for k in truth if k in got})
-            for name, values in joined_experts(truth).items():
-                if name in stacked:
-                    noise.setdefault(name, {})[kind] = relative_l2(stacked[name], values)
-    return noise
 
 
 def joined_experts(tensors):
@@ -483,25 +447,6 @@ def joined_experts(tensors):
         if found:
             groups.setdefault(f"{found.group(1)}.*.{found.group(3)}", []).append(value)
     return {name: np.stack(values) for name, values in groups.items()}
-
-
-def is_firm(model_dir, adapter_dirs, request):
-    """Whether several runs, each off by the rounding of float32, stay within the limits of the comparison.
-
-    AdamW divides each element's gradient by its own size, so that an element which is small beside its tensor, since
-    its terms cancel, takes a visible step from an error that is nothing to the tensor. The slowest pairs of a rotated
-    key's bias are such: what they add to a query's scores is nearly the same for all keys. Ten steps can also drive
-    a model apart from itself. transformers in float32 is one run, and may be near the truth by luck.
-    """
-    truth = run_request(model_dir, adapter_dirs, request, "f64")
-    single = run_request(model_dir, adapter_dirs, request, "f32")
-    limits = {name: compare_probe.limit_of(name, {"f32": relative_l2(single[name], value)}, "f32")
-              for name, value in truth.items()}
-    for seed in range(3):
-        got = run_request(model_dir, adapter_dirs, request, "f64", shake=seed)
-        if any(relative_l2(got[name], truth[name]) > limits[name] for name in truth):
-            return False
-    return True
 
 
 def save_json(path, value):

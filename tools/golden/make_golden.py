@@ -42,6 +42,7 @@ import golden_moe
 import golden_qwen35
 import golden_qwen35_definition
 import golden_reference as gr
+import golden_run
 import golden_window
 from golden_window import ALL_LINEAR
 
@@ -220,7 +221,7 @@ class Maker:
         self.prompt, self.slower, self.chosen_lengths = prompt, slower, lengths
         self.rng, self.vocab, self.model_dir, self.adapters = rng, vocab, model_dir, adapters
         self.gap = self.ROUTING_GAP
-        self.router = gr.make_reference(model_dir, adapters, "f64") if golden_moe.has_experts(model_dir) else None
+        self.router = golden_run.make_reference(model_dir, adapters, "f64") if golden_moe.has_experts(model_dir) else None
 
     def ids(self, n):
         return [int(t) for t in self.rng.integers(0, self.vocab, n)]
@@ -265,7 +266,7 @@ class Maker:
         bf16 rounding crosses it: there a gradient jumps, and errors would say nothing."""
         plain = {"sequences": [{k: s[k] for k in ("tokens", "targets", "adapter") if k in s}
                                for s in request["sequences"]], "want": ["logprobs"]}
-        lp = gr.run_request(self.model_dir, self.adapters, plain, "f64")["logprobs"]
+        lp = golden_run.run_request(self.model_dir, self.adapters, plain, "f64")["logprobs"]
         begin = 0
         for seq in request["sequences"]:
             n = len(seq["tokens"])
@@ -304,11 +305,11 @@ class Maker:
             request = {**self.plain(longest, adapters), "want": want, "train": train}
             margins, routing = [], [1.0]
             first = {**request, "want": [], "train": {**train, "steps": 1}}
-            gr.run_request(self.model_dir, self.adapters, first, "f64", margins)
+            golden_run.run_request(self.model_dir, self.adapters, first, "f64", margins)
             if min(margins) <= 1e-5:
                 continue
-            gr.run_request(self.model_dir, self.adapters, request, "f64", routing=routing)
-            if min(routing) > self.ROUTING_GAP and gr.is_firm(self.model_dir, self.adapters, {**request, "want": []}):
+            golden_run.run_request(self.model_dir, self.adapters, request, "f64", routing=routing)
+            if min(routing) > self.ROUTING_GAP and golden_run.is_firm(self.model_dir, self.adapters, {**request, "want": []}):
                 return request
         return None
 
@@ -316,7 +317,7 @@ class Maker:
         """A prompt behind 2048 tokens, which an engine reads in chunks."""
         entry = {"tokens": self.ids(2050), "max_tokens": 3, "temperature": 0, "adapter": len(self.adapters)}
         margins = []
-        gr.run_request(self.model_dir, self.adapters, {"sample": [entry]}, "f64", margins)
+        golden_run.run_request(self.model_dir, self.adapters, {"sample": [entry]}, "f64", margins)
         if min(margins) < 2e-4:
             return None
         return {"sequences": [self.sequence(40, 0)], "want": ["logprobs"], "sample": [entry]}
@@ -332,7 +333,7 @@ class Maker:
                    {"tokens": self.ids(11), "max_tokens": 10, "temperature": 0, "adapter": num,
                     "prompt_logprobs": True}]
         margins, routing = [], [1.0]
-        free = gr.run_request(self.model_dir, self.adapters, {"sample": entries}, "f64", margins, routing)
+        free = golden_run.run_request(self.model_dir, self.adapters, {"sample": entries}, "f64", margins, routing)
         if min(margins) < 2e-4 or min(routing) <= self.ROUTING_GAP:
             return None
         entries[3]["stop"] = [self.vocab - 1, int(free["sample.3.tokens"][4])]
@@ -399,7 +400,7 @@ def spread_noise(noise, model_dir, adapters, request, truth, kinds=("bf16", "bf1
     median tensor moves as far as it did in transformers.
     """
     SHAKES = 8
-    shaken = [gr.run_request(model_dir, adapters, request, "f64", shake=100 + i) for i in range(SHAKES)]
+    shaken = [golden_run.run_request(model_dir, adapters, request, "f64", shake=100 + i) for i in range(SHAKES)]
     moves = {name: np.mean([gr.relative_l2(run[name], value) ** 2 for run in shaken]) ** 0.5
              for name, value in truth.items() if value.any()}
     for kind in kinds:
@@ -429,8 +430,8 @@ def make_case(root, name, spec, committed):
     rows = []
     for key, request in maker.requests(spec["requests"], spec.get("longest", 33)).items():
         routing = [1.0]
-        truth = gr.run_request(model_dir, adapters, request, "f64", routing=routing)
-        noise = gr.measure_noise(model_dir, adapters, request, truth)
+        truth = golden_run.run_request(model_dir, adapters, request, "f64", routing=routing)
+        noise = golden_run.measure_noise(model_dir, adapters, request, truth)
         golden_qwen35_definition.check(f"{name}/{key}", model_dir, adapters, request, truth, noise, 1e-10, committed)
         if min(routing) < maker.WIDE_GAP:
             # Rounding to bfloat16 sends some tokens to other experts: its error says nothing.
@@ -463,7 +464,7 @@ def check_rope_shows(model_dir, spec):
     if v4 or rope.get("rope_type", "default") == "default" or spec["config"]["num_hidden_layers"] == 0:
         return
     ids = np.random.default_rng(0).integers(0, spec["config"]["vocab_size"], spec["longest"]).tolist()
-    ref = gr.make_reference(model_dir, [], "f64")
+    ref = golden_run.make_reference(model_dir, [], "f64")
     scaled = ref.forward(ids, 0)[1]
     for part in ref.base.modules():
         if hasattr(part, "inv_freq"):

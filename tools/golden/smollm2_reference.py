@@ -92,6 +92,7 @@ def write(args):
     from transformers import AutoTokenizer
 
     import golden_reference as gr
+    import golden_run
     torch.manual_seed(0)
     os.makedirs(args.out, exist_ok=True)
     adapter = os.path.join(args.out, "adapter")
@@ -103,7 +104,7 @@ def write(args):
                 "lora": (lora_request(tokenizer, texts[10:]), [adapter])}
     for name, (request, adapters) in requests.items():
         margins = []
-        values = gr.run_request(args.model, adapters, request, "f32", margins)
+        values = golden_run.run_request(args.model, adapters, request, "f32", margins)
         stem = os.path.join(args.out, name)
         gr.save_json(stem + ".json", request)
         save_file({k: np.ascontiguousarray(v, np.float32) for k, v in values.items()}, stem + ".safetensors")
