@@ -13,7 +13,7 @@ find_package(Threads REQUIRED)
 
 add_library(strata_flags INTERFACE)
 target_include_directories(strata_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
-# x86-64-v2 everywhere; only ops/cpu/*_<path>.cc raise it. No contraction: kernels write fma by hand.
+# x86-64-v2 everywhere; only ops/cpu/*_<path>.cc and *_impl.cc raise it. No contraction: kernels write fma by hand.
 target_compile_options(strata_flags INTERFACE -Wall -Wextra -Werror -ffp-contract=off)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   target_compile_options(strata_flags INTERFACE -march=x86-64-v2)

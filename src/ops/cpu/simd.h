@@ -2,12 +2,12 @@
 // Scalar (loops). The same expression gives the same bits on all three: each lane is computed
 // alone, fma is written out, and sums over lanes use one tree.
 //
-// A kernel is a template over the path's tag, `template <typename V> void kernel(...)`, defined in
-// <op>_impl.h and instantiated by <op>_reference.cc, <op>_avx2.cc and <op>_avx512.cc. Those files
-// are compiled for different instruction sets, so an inline function that two of them emit under
-// one name could bring wide instructions to a CPU that lacks them. Hence the rule for code reached
-// from an _impl.h: only templates over V (or over its lane type), lambdas inside such templates and
-// compiler builtins; nothing inline from the standard library or from shared headers.
+// A kernel is a template over the path's tag, `template <typename V> void kernel(...)`, defined and
+// instantiated in <op>_impl.cc, which is compiled once for every path (cpu/this_path.h), so an
+// inline function that two of the compilations emit under one name could bring wide instructions to
+// a CPU that lacks them. Hence the rule for code reached from an _impl file: only templates over V
+// (or over its lane type), lambdas inside such templates and compiler builtins; nothing inline from
+// the standard library or from shared headers.
 //
 // What V provides (F is its type of 16 floats; Whole and Part say how many lanes a memory access
 // covers): set1, load, store, fma(a, b, c) = a b + c, fnma(a, b, c) = c - a b, max and min (x86:

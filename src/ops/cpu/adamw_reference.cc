@@ -1,9 +1,0 @@
-#include "ops/cpu/adamw_impl.h"
-#include "ops/cpu/simd_scalar.h"
-
-namespace strata::ops::cpu {
-
-template void adamw_piece<Scalar>(const AdamWKernel&, const float*, float*, float*, float*,
-                                  int64_t);
-
-}  // namespace strata::ops::cpu

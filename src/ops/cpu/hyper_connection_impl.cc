@@ -1,0 +1,259 @@
+// Hyper-connections as templates over the path; see cpu/simd.h for what may be called here.
+#include "ops/cpu/hyper_connection.h"
+#include "ops/cpu/this_path.h"
+
+namespace strata::ops::cpu {
+
+// Rows of fn whose sums one pass over a token's streams makes, and tokens that share a read of fn.
+constexpr int64_t kMixRows = 4;
+constexpr int64_t kMixTokens = 4;
+
+// mix of up to kMixTokens tokens and kMixRows rows, without the norm.
+template <typename V, int kTokens, int kRows, typename X>
+[[gnu::always_inline]] inline void hyper_dots(const HyperKernel& k, const X* x, const float* fn,
+                                              float* mix) {
+  typename V::F sum[kTokens][kRows];
+  for (int t = 0; t < kTokens; ++t) {
+    for (int r = 0; r < kRows; ++r) sum[t][r] = V::set1(0.0f);
+  }
+  for_chunks<V>(k.row(), [&](int64_t i, auto part) {
+    typename V::F w[kRows];
+    for (int r = 0; r < kRows; ++r) w[r] = V::load(fn + r * k.row() + i, part);
+    for (int t = 0; t < kTokens; ++t) {
+      const auto value = V::load(x + t * k.row() + i, part);
+      for (int r = 0; r < kRows; ++r) sum[t][r] = V::fma(value, w[r], sum[t][r]);
+    }
+  });
+  for (int t = 0; t < kTokens; ++t) {
+    for (int r = 0; r < kRows; ++r) mix[t * k.numbers + r] = V::sum(sum[t][r]);
+  }
+}
+
+template <typename V, int kTokens, typename X>
+[[gnu::always_inline]] inline void hyper_dots_of(const HyperKernel& k, const X* x, float* mix) {
+  int64_t r = 0;
+  for (; r + kMixRows <= k.numbers; r += kMixRows) {
+    hyper_dots<V, kTokens, kMixRows>(k, x, k.fn + r * k.row(), mix + r);
+  }
+  for (; r < k.numbers; ++r) hyper_dots<V, kTokens, 1>(k, x, k.fn + r * k.row(), mix + r);
+}
+
+template <typename V>
+void hyper_mix_tokens(const HyperKernel& k, float norm_eps, float* mix, float* inv_rms,
+                      int64_t begin, int64_t end) {
+  with_type<V>(k.type, [&]<typename X>() {
+    const X* x = static_cast<const X*>(k.x);
+    int64_t t = begin;
+    for (; t + kMixTokens <= end; t += kMixTokens) {
+      hyper_dots_of<V, kMixTokens>(k, x + t * k.row(), mix + t * k.numbers);
+    }
+    for (; t < end; ++t) hyper_dots_of<V, 1>(k, x + t * k.row(), mix + t * k.numbers);
+    for (t = begin; t < end; ++t) {
+      auto square = V::set1(0.0f);
+      for_chunks<V>(k.row(), [&](int64_t i, auto part) {
+        const auto value = V::load(x + t * k.row() + i, part);
+        square = V::fma(value, value, square);
+      });
+      const float mean = V::sum(square) / static_cast<float>(k.row()) + norm_eps;
+      inv_rms[t] = 1.0f / __builtin_sqrtf(mean);
+      for (int64_t r = 0; r < k.numbers; ++r) mix[t * k.numbers + r] *= inv_rms[t];
+    }
+  });
+}
+
+// mix_r = inv sum_c fn_rc x_c: d_x_c += inv sum_r d_mix_r fn_rc - x_c inv^2 / (S D) sum_r d_mix_r
+// mix_r
+template <typename V>
+void hyper_mix_backward_tokens(const HyperKernel& k, const HyperMixGradients& g, float* d_x,
+                               int64_t begin, int64_t end) {
+  with_type<V>(k.type, [&]<typename X>() {
+    for (int64_t t = begin; t < end; ++t) {
+      const float* d_mix = g.d_mix + t * k.numbers;
+      const float inv = g.inv_rms[t];
+      double shift = 0.0;
+      for (int64_t r = 0; r < k.numbers; ++r) {
+        shift += static_cast<double>(d_mix[r]) * static_cast<double>(g.mix[t * k.numbers + r]);
+      }
+      const float back =
+          static_cast<float>(shift * static_cast<double>(inv) * static_cast<double>(inv) /
+                             static_cast<double>(k.row()));
+      const X* x = static_cast<const X*>(k.x) + t * k.row();
+      float* d = d_x + t * k.row();
+      for_chunks<V>(k.row(), [&](int64_t i, auto part) {
+        auto sum = V::set1(0.0f);
+        for (int64_t r = 0; r < k.numbers; ++r) {
+          sum = V::fma(V::set1(d_mix[r]), V::load(k.fn + r * k.row() + i, part), sum);
+        }
+        const auto direct = V::fma(sum, V::set1(inv), V::load(d + i, part));
+        V::store(d + i, V::fnma(V::load(x + i, part), V::set1(back), direct), part);
+      });
+    }
+  });
+}
+
+template <typename V>
+void hyper_fn_backward_columns(const HyperKernel& k, const HyperMixGradients& g, int64_t num_tokens,
+                               float* d_fn, int64_t begin, int64_t end) {
+  with_type<V>(k.type, [&]<typename X>() {
+    for (int64_t r = 0; r < k.numbers; ++r) {
+      float* d = d_fn + r * k.row() + begin;
+      for_chunks<V>(end - begin, [&](int64_t i, auto part) {
+        auto sum = V::load(d + i, part);
+        for (int64_t t = 0; t < num_tokens; ++t) {
+          const float factor = g.d_mix[t * k.numbers + r] * g.inv_rms[t];
+          const X* x = static_cast<const X*>(k.x) + t * k.row() + begin;
+          sum = V::fma(V::set1(factor), V::load(x + i, part), sum);
+        }
+        V::store(d + i, sum, part);
+      });
+    }
+  });
+}
+
+template <typename V>
+void hyper_collapse_tokens(const HyperKernel& k, float* y, int64_t begin, int64_t end) {
+  with_type<V>(k.type, [&]<typename X>() {
+    for (int64_t t = begin; t < end; ++t) {
+      const X* x = static_cast<const X*>(k.x) + t * k.row();
+      const float* pre = k.weights + t * k.numbers;
+      for_chunks<V>(k.width, [&](int64_t i, auto part) {
+        auto sum = V::set1(0.0f);
+        for (int64_t s = 0; s < k.num_streams; ++s) {
+          sum = V::fma(V::set1(pre[s]), V::load(x + s * k.width + i, part), sum);
+        }
+        V::store(y + t * k.width + i, sum, part);
+      });
+    }
+  });
+}
+
+// y = sum_i pre_i x_i: d_pre_i = d_y . x_i, d_x_i += pre_i d_y
+template <typename V>
+void hyper_collapse_backward_tokens(const HyperKernel& k, const float* d_y, float* d_x,
+                                    float* d_weights, int64_t begin, int64_t end) {
+  with_type<V>(k.type, [&]<typename X>() {
+    for (int64_t t = begin; t < end; ++t) {
+      const float* d = d_y + t * k.width;
+      for (int64_t s = 0; s < k.num_streams; ++s) {
+        const X* x = static_cast<const X*>(k.x) + t * k.row() + s * k.width;
+        float* to = d_x + t * k.row() + s * k.width;
+        const auto pre = V::set1(k.weights[t * k.numbers + s]);
+        auto sum = V::set1(0.0f);
+        for_chunks<V>(k.width, [&](int64_t i, auto part) {
+          const auto value = V::load(d + i, part);
+          sum = V::fma(value, V::load(x + i, part), sum);
+          V::store(to + i, V::fma(pre, value, V::load(to + i, part)), part);
+        });
+        d_weights[t * k.numbers + s] = V::sum(sum);
+      }
+    }
+  });
+}
+
+// Calls body.operator()<kStreams>(): 4, what models have, so that loops over streams unroll; 0
+// otherwise.
+template <typename V, typename Body>
+[[gnu::always_inline]] inline void with_streams(int64_t num_streams, Body&& body) {
+  if (num_streams == 4) {
+    body.template operator()<4>();
+  } else {
+    body.template operator()<0>();
+  }
+}
+
+template <typename V>
+void hyper_expand_tokens(const HyperKernel& k, DType out_type, const void* out, DType y_type,
+                         void* y, int64_t begin, int64_t end) {
+  with_type<V>(k.type, [&]<typename X>() {
+    with_type<V>(out_type, [&]<typename O>() {
+      with_type<V>(y_type, [&]<typename Y>() {
+        with_streams<V>(k.num_streams, [&]<int kStreams>() {
+          const int64_t n = kStreams == 0 ? k.num_streams : kStreams;
+          for (int64_t t = begin; t < end; ++t) {
+            const X* x = static_cast<const X*>(k.x) + t * k.row();
+            const O* o = static_cast<const O*>(out) + t * k.width;
+            Y* to = static_cast<Y*>(y) + t * k.row();
+            const float* post = k.weights + t * k.numbers + n;
+            const float* comb = post + n;
+            for_chunks<V>(k.width, [&](int64_t i, auto part) {
+              typename V::F from[kMaxStreams];
+              for (int64_t s = 0; s < n; ++s) from[s] = V::load(x + s * k.width + i, part);
+              const auto branch = V::load(o + i, part);
+              for (int64_t j = 0; j < n; ++j) {
+                auto sum = V::set1(post[j]) * branch;
+                for (int64_t s = 0; s < n; ++s) {
+                  sum = V::fma(V::set1(comb[s * n + j]), from[s], sum);
+                }
+                V::store(to + j * k.width + i, sum, part);
+              }
+            });
+          }
+        });
+      });
+    });
+  });
+}
+
+// y_j = post_j out + sum_i comb_ij x_i: d_out = sum_j post_j d_j, d_post_j = d_j . out, d_comb_ij =
+// d_j . x_i, d_x_i = sum_j comb_ij d_j
+template <typename V>
+void hyper_expand_backward_tokens(const HyperKernel& k, DType out_type, const void* out, float* d,
+                                  float* d_out, float* d_weights, int64_t begin, int64_t end) {
+  with_type<V>(k.type, [&]<typename X>() {
+    with_type<V>(out_type, [&]<typename O>() {
+      with_streams<V>(k.num_streams, [&]<int kStreams>() {
+        const int64_t n = kStreams == 0 ? k.num_streams : kStreams;
+        for (int64_t t = begin; t < end; ++t) {
+          const X* x = static_cast<const X*>(k.x) + t * k.row();
+          const O* o = static_cast<const O*>(out) + t * k.width;
+          float* d_row = d + t * k.row();
+          const float* post = k.weights + t * k.numbers + n;
+          const float* comb = post + n;
+          typename V::F d_post[kMaxStreams];
+          typename V::F d_comb[kMaxStreams * kMaxStreams];
+          for (int64_t j = 0; j < n; ++j) d_post[j] = V::set1(0.0f);
+          for (int64_t j = 0; j < n * n; ++j) d_comb[j] = V::set1(0.0f);
+          for_chunks<V>(k.width, [&](int64_t i, auto part) {
+            typename V::F from[kMaxStreams];
+            const auto branch = V::load(o + i, part);
+            auto sum = V::set1(0.0f);
+            for (int64_t j = 0; j < n; ++j) {
+              from[j] = V::load(d_row + j * k.width + i, part);
+              sum = V::fma(V::set1(post[j]), from[j], sum);
+              d_post[j] = V::fma(from[j], branch, d_post[j]);
+            }
+            V::store(d_out + t * k.width + i, sum, part);
+            for (int64_t s = 0; s < n; ++s) {
+              const auto value = V::load(x + s * k.width + i, part);
+              auto d_x = V::set1(0.0f);
+              for (int64_t j = 0; j < n; ++j) {
+                d_comb[s * n + j] = V::fma(from[j], value, d_comb[s * n + j]);
+                d_x = V::fma(V::set1(comb[s * n + j]), from[j], d_x);
+              }
+              V::store(d_row + s * k.width + i, d_x, part);
+            }
+          });
+          float* to = d_weights + t * k.numbers + n;
+          for (int64_t j = 0; j < n; ++j) to[j] = V::sum(d_post[j]);
+          for (int64_t j = 0; j < n * n; ++j) to[n + j] = V::sum(d_comb[j]);
+        }
+      });
+    });
+  });
+}
+
+template void hyper_mix_tokens<ThisPath>(const HyperKernel&, float, float*, float*, int64_t,
+                                         int64_t);
+template void hyper_mix_backward_tokens<ThisPath>(const HyperKernel&, const HyperMixGradients&,
+                                                  float*, int64_t, int64_t);
+template void hyper_fn_backward_columns<ThisPath>(const HyperKernel&, const HyperMixGradients&,
+                                                  int64_t, float*, int64_t, int64_t);
+template void hyper_collapse_tokens<ThisPath>(const HyperKernel&, float*, int64_t, int64_t);
+template void hyper_collapse_backward_tokens<ThisPath>(const HyperKernel&, const float*, float*,
+                                                       float*, int64_t, int64_t);
+template void hyper_expand_tokens<ThisPath>(const HyperKernel&, DType, const void*, DType, void*,
+                                            int64_t, int64_t);
+template void hyper_expand_backward_tokens<ThisPath>(const HyperKernel&, DType, const void*, float*,
+                                                     float*, float*, int64_t, int64_t);
+
+}  // namespace strata::ops::cpu

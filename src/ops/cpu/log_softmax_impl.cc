@@ -1,0 +1,56 @@
+// Log-softmax kernels as templates over the path; see cpu/simd.h for what may be called here.
+#include "ops/cpu/log_softmax.h"
+#include "ops/cpu/this_path.h"
+
+namespace strata::ops::cpu {
+
+template <typename V>
+void max_and_sum_exp(const float* logits, int64_t vocab, float* maximum, float* sum) {
+  constexpr float kNone = -__builtin_inff();
+  auto most = V::set1(kNone);
+  for_chunks<V>(
+      vocab, [&](int64_t i, auto part) { most = V::max(V::load(logits + i, part, kNone), most); });
+  *maximum = V::max_lane(most);
+  const auto shift = V::set1(*maximum);
+  auto total = V::set1(0.0f);
+  // A lane past the end holds -inf and adds exp(-inf) = 0.
+  for_chunks<V>(vocab, [&](int64_t i, auto part) {
+    total = total + exp_below<V>(V::load(logits + i, part, kNone) - shift);
+  });
+  *sum = V::sum(total);
+}
+
+// lp = logit[target] - lse: d_logit[j] = d_lp ((j == target) - exp(logit[j] - lse)), lse =
+// {maximum, log_sum}
+template <typename V, typename D>
+void log_softmax_backward_typed(const float* logits, int64_t vocab, const float* lse,
+                                int64_t target, float d_lp, D* d_logits) {
+  if (d_lp == 0.0f) {
+    for_chunks<V>(vocab,
+                  [&](int64_t i, auto part) { V::store(d_logits + i, V::set1(0.0f), part); });
+    return;
+  }
+  const auto maximum = V::set1(lse[0]);
+  const auto log_sum = V::set1(lse[1]);
+  const auto scale = V::set1(d_lp);
+  const auto p_target = exp<V>((V::set1(logits[target]) - maximum) - log_sum);
+  for_chunks<V>(vocab, [&](int64_t i, auto part) {
+    const auto p = exp<V>((V::load(logits + i, part) - maximum) - log_sum);
+    V::store(d_logits + i, scale * (V::set1(0.0f) - p), part);
+  });
+  V::store(d_logits + target, scale * (V::set1(1.0f) - p_target), Part{1});
+}
+
+template <typename V>
+void log_softmax_backward_row(const float* logits, int64_t vocab, const float* lse, int64_t target,
+                              float d_lp, void* d_logits, DType d_type) {
+  with_type<V>(d_type, [&]<typename D>() {
+    log_softmax_backward_typed<V>(logits, vocab, lse, target, d_lp, static_cast<D*>(d_logits));
+  });
+}
+
+template void max_and_sum_exp<ThisPath>(const float*, int64_t, float*, float*);
+template void log_softmax_backward_row<ThisPath>(const float*, int64_t, const float*, int64_t,
+                                                 float, void*, DType);
+
+}  // namespace strata::ops::cpu
