@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "ops/cpu/gemm_kernels.h"
+#include "ops/cpu/gemm_impl.h"
 #include "ops/cpu/panels_avx2.h"
 #include "ops/cpu/unroll.h"
 
@@ -110,13 +110,6 @@ void accumulate(const TileArgs& a) {
   for (int64_t lane = 0; lane < a.width; lane += kTileLanes) kTiles[a.rows - 1](a, lane);
 }
 
-// All ones in the first `left` of eight 32-bit elements.
-inline __m256i columns_mask(int64_t left) {
-  const __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-  const int count = left >= kLanes ? kLanes : left <= 0 ? 0 : static_cast<int>(left);
-  return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), index);
-}
-
 // Up to eight 16-bit elements, zero beyond `left`.
 inline __m128i load_16(const void* data, int64_t left) {
   if (left >= kLanes) return _mm_loadu_si128(static_cast<const __m128i*>(data));
@@ -132,52 +125,26 @@ inline void store_16(void* data, __m128i value, int64_t left) {
   std::memcpy(data, buffer, static_cast<size_t>(left) * 2);
 }
 
-inline __m256 load_add(const FinishArgs& a, int64_t index, int64_t left) {
-  if (!a.add_is_bf16) {
-    return _mm256_maskload_ps(static_cast<const float*>(a.add) + index, columns_mask(left));
+// The epilogue's arithmetic, of eight columns of which `left` are there.
+struct Epilogue {
+  static constexpr int64_t kCount = kLanes;
+  static __m256 set1(float value) { return _mm256_set1_ps(value); }
+  static __m256 mul(__m256 a, __m256 b) { return _mm256_mul_ps(a, b); }
+  static __m256 add(__m256 a, __m256 b) { return _mm256_add_ps(a, b); }
+  static __m256 load(const float* data) { return _mm256_loadu_ps(data); }
+  static __m256 load(const float* data, int64_t left) {
+    return _mm256_maskload_ps(data, columns_mask(left));
   }
-  const __m128i bits = load_16(static_cast<const uint16_t*>(a.add) + index, left);
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
-}
-
-void finish(const FinishArgs& a) {
-  const __m256 scale = _mm256_set1_ps(a.scale);
-  for (int64_t row = 0; row < a.rows; ++row) {
-    for (int64_t col = 0; col < a.cols; col += kLanes) {
-      const int64_t left = a.cols - col;
-      const __m256i mask = columns_mask(left);
-      __m256 value = _mm256_mul_ps(scale, _mm256_loadu_ps(a.acc + row * a.acc_stride + col));
-      if (a.bias != nullptr) {
-        value = _mm256_add_ps(value, _mm256_maskload_ps(a.bias + col, mask));
-      }
-      if (a.add != nullptr) {
-        value = _mm256_add_ps(load_add(a, row * a.add_stride + col, left), value);
-      }
-      const int64_t index = row * a.y_stride + col;
-      if (a.y_is_bf16) {
-        store_16(static_cast<uint16_t*>(a.y) + index, narrow(round_to_bf16(value)), left);
-      } else {
-        _mm256_maskstore_ps(static_cast<float*>(a.y) + index, mask, value);
-      }
-    }
+  static __m256 load(const uint16_t* data, int64_t left) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_16(data, left)), 16));
   }
-}
-
-void transpose_f32(const TransposeArgs& a) {
-  const float* src = static_cast<const float*>(a.panel) + a.col_begin * a.width;
-  float* dst = static_cast<float*>(a.dst);
-  for (int64_t lane = 0; lane < a.width; lane += 8) {
-    for (int64_t col = 0; col < a.dst_width; col += 8) {
-      __m256i block[8];
-      for (int i = 0; i < 8; ++i) {
-        block[i] =
-            col + i < a.cols ? load_256(src + (col + i) * a.width + lane) : _mm256_setzero_si256();
-      }
-      transpose_8x8(block);
-      for (int i = 0; i < 8; ++i) store_256(dst + (lane + i) * a.dst_width + col, block[i]);
-    }
+  static void store(float* data, __m256 value, int64_t left) {
+    _mm256_maskstore_ps(data, columns_mask(left), value);
   }
-}
+  static void store(uint16_t* data, __m256 value, int64_t left) {
+    store_16(data, narrow(round_to_bf16(value)), left);
+  }
+};
 
 // A 32-bit element of src is (lane n; columns k, k + 1), one of dst is (lanes n, n + 1; column k):
 // after the byte shuffle a 64-bit element holds the dst pairs of columns k and k + 1.
@@ -208,11 +175,6 @@ void transpose_bf16(const TransposeArgs& a) {
   }
 }
 
-inline __m256i load_step_f32(const StepArgs& a, int64_t step, int64_t col) {
-  const float* row = static_cast<const float*>(a.x) + a.first[step] * a.x_stride + col;
-  return _mm256_castps_si256(_mm256_maskload_ps(row, columns_mask(a.cols - col)));
-}
-
 // Eight columns of a pair of rows, interleaved.
 inline __m256i load_step_bf16(const StepArgs& a, int64_t step, int64_t col) {
   const uint16_t* row = static_cast<const uint16_t*>(a.x) + a.first[step] * a.x_stride + col;
@@ -223,9 +185,7 @@ inline __m256i load_step_bf16(const StepArgs& a, int64_t step, int64_t col) {
   return _mm256_or_si256(low, _mm256_slli_epi32(high, 16));
 }
 
-using LoadStep = __m256i (*)(const StepArgs&, int64_t, int64_t);
-
-template <LoadStep kLoad>
+template <LoadStep<Words> kLoad>
 void step_panel(const StepArgs& a) {
   auto* dst = static_cast<uint32_t*>(a.dst);
   for (int64_t step = 0; step < a.steps; ++step, dst += a.dst_stride) {
@@ -234,66 +194,26 @@ void step_panel(const StepArgs& a) {
   }
 }
 
-// dst_stride counts elements of the type; `kScale` of them make 32 bits.
-template <LoadStep kLoad, int kScale>
-void step_rows(const StepArgs& a) {
-  auto* dst = static_cast<int32_t*>(a.dst);
-  const int64_t stride = a.dst_stride / kScale;
-  for (int64_t step = 0; step < a.steps; step += 8) {
-    const __m256i mask = columns_mask(a.steps - step);
-    for (int64_t col = 0; col < a.cols; col += 8) {
-      __m256i block[8];
-      for (int i = 0; i < 8; ++i) {
-        block[i] = step + i < a.steps ? kLoad(a, step + i, col) : _mm256_setzero_si256();
-      }
-      transpose_8x8(block);
-      for (int i = 0; i < 8 && col + i < a.cols; ++i) {
-        _mm256_maskstore_epi32(dst + (col + i) * stride + step, mask, block[i]);
-      }
-    }
-  }
-}
-
-void flip(const FlipArgs& a) {
-  for (int64_t row = 0; row < a.rows; row += 8) {
-    const __m256i rows_mask = columns_mask(a.rows - row);
-    for (int64_t col = 0; col < a.cols; col += 8) {
-      const __m256i cols_mask = columns_mask(a.cols - col);
-      __m256i block[8];
-      for (int i = 0; i < 8; ++i) {
-        const float* src = a.src + (row + i) * a.src_stride + col;
-        block[i] = row + i < a.rows ? _mm256_castps_si256(_mm256_maskload_ps(src, cols_mask))
-                                    : _mm256_setzero_si256();
-      }
-      transpose_8x8(block);
-      for (int i = 0; i < 8 && col + i < a.cols; ++i) {
-        _mm256_maskstore_ps(a.dst + (col + i) * a.dst_stride + row, rows_mask,
-                            _mm256_castsi256_ps(block[i]));
-      }
-    }
-  }
-}
-
 constexpr GemmKernels kF32 = {.pair = 1,
                               .rows_16 = 6,
                               .rows_32 = 6,
                               .rows_64 = 6,
                               .accumulate = accumulate<F32>,
-                              .finish = finish,
-                              .transpose = transpose_f32,
-                              .step_panel = step_panel<load_step_f32>,
-                              .step_rows = step_rows<load_step_f32, 1>,
-                              .flip = flip};
+                              .finish = finish<Epilogue>,
+                              .transpose = transpose_f32<Words>,
+                              .step_panel = step_panel<load_step_f32<Words>>,
+                              .step_rows = step_rows<Words, load_step_f32<Words>, 1>,
+                              .flip = flip<Words>};
 constexpr GemmKernels kBF16 = {.pair = 2,
                                .rows_16 = 6,
                                .rows_32 = 6,
                                .rows_64 = 6,
                                .accumulate = accumulate<Widened>,
-                               .finish = finish,
+                               .finish = finish<Epilogue>,
                                .transpose = transpose_bf16,
                                .step_panel = step_panel<load_step_bf16>,
-                               .step_rows = step_rows<load_step_bf16, 2>,
-                               .flip = flip};
+                               .step_rows = step_rows<Words, load_step_bf16, 2>,
+                               .flip = flip<Words>};
 
 }  // namespace
 

@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "ops/cpu/gemm_kernels.h"
+#include "ops/cpu/gemm_impl.h"
 #include "ops/cpu/panels_avx512.h"
 #include "ops/cpu/unroll.h"
 
@@ -147,53 +147,26 @@ void accumulate(const TileArgs& a) {
   tiles[a.rows - 1](a);
 }
 
-inline __m512 load_add(const FinishArgs& a, int64_t index, __mmask16 mask) {
-  if (!a.add_is_bf16) {
-    return _mm512_maskz_loadu_ps(mask, static_cast<const float*>(a.add) + index);
+// The epilogue's arithmetic, of sixteen columns of which `left` are there.
+struct Epilogue {
+  static constexpr int64_t kCount = kLanes;
+  static __m512 set1(float value) { return _mm512_set1_ps(value); }
+  static __m512 mul(__m512 a, __m512 b) { return _mm512_mul_ps(a, b); }
+  static __m512 add(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
+  static __m512 load(const float* data) { return _mm512_loadu_ps(data); }
+  static __m512 load(const float* data, int64_t left) {
+    return _mm512_maskz_loadu_ps(columns_mask(left), data);
   }
-  return widen(_mm256_maskz_loadu_epi16(mask, static_cast<const uint16_t*>(a.add) + index));
-}
-
-void finish(const FinishArgs& a) {
-  const __m512 scale = _mm512_set1_ps(a.scale);
-  for (int64_t row = 0; row < a.rows; ++row) {
-    for (int64_t col = 0; col < a.cols; col += kLanes) {
-      const int64_t left = a.cols - col;
-      const auto mask = static_cast<__mmask16>(left >= kLanes ? 0xffff : (1 << left) - 1);
-      __m512 value = _mm512_mul_ps(scale, _mm512_loadu_ps(a.acc + row * a.acc_stride + col));
-      if (a.bias != nullptr) {
-        value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(mask, a.bias + col));
-      }
-      if (a.add != nullptr) {
-        value = _mm512_add_ps(load_add(a, row * a.add_stride + col, mask), value);
-      }
-      const int64_t index = row * a.y_stride + col;
-      if (a.y_is_bf16) {
-        _mm256_mask_storeu_epi16(static_cast<uint16_t*>(a.y) + index, mask, round_to_bf16(value));
-      } else {
-        _mm512_mask_storeu_ps(static_cast<float*>(a.y) + index, mask, value);
-      }
-    }
+  static __m512 load(const uint16_t* data, int64_t left) {
+    return widen(_mm256_maskz_loadu_epi16(columns_mask(left), data));
   }
-}
-
-void transpose_f32(const TransposeArgs& a) {
-  const float* src = static_cast<const float*>(a.panel) + a.col_begin * a.width;
-  float* dst = static_cast<float*>(a.dst);
-  for (int64_t lane = 0; lane < a.width; lane += 16) {
-    for (int64_t col = 0; col < a.dst_width; col += 16) {
-      __m512i block[16];
-      for (int i = 0; i < 16; ++i) {
-        block[i] = col + i < a.cols ? _mm512_load_si512(src + (col + i) * a.width + lane)
-                                    : _mm512_setzero_si512();
-      }
-      transpose_16x16(block);
-      for (int i = 0; i < 16; ++i) {
-        _mm512_store_si512(dst + (lane + i) * a.dst_width + col, block[i]);
-      }
-    }
+  static void store(float* data, __m512 value, int64_t left) {
+    _mm512_mask_storeu_ps(data, columns_mask(left), value);
   }
-}
+  static void store(uint16_t* data, __m512 value, int64_t left) {
+    _mm256_mask_storeu_epi16(data, columns_mask(left), round_to_bf16(value));
+  }
+};
 
 // A 32-bit element of src is (lane n; columns k, k + 1), one of dst is (lanes n, n + 1; column k).
 // Eight loads hold 16 lanes x 16 columns; after the byte shuffle a 64-bit element holds the dst
@@ -233,15 +206,6 @@ void transpose_bf16(const TransposeArgs& a) {
   }
 }
 
-inline __mmask16 columns_mask(int64_t left) {
-  return static_cast<__mmask16>(left >= kLanes ? 0xffff : left <= 0 ? 0 : (1 << left) - 1);
-}
-
-inline __m512i load_step_f32(const StepArgs& a, int64_t step, int64_t col) {
-  const float* row = static_cast<const float*>(a.x) + a.first[step] * a.x_stride + col;
-  return _mm512_castps_si512(_mm512_maskz_loadu_ps(columns_mask(a.cols - col), row));
-}
-
 // Sixteen columns of a pair of rows, interleaved.
 inline __m512i load_step_bf16(const StepArgs& a, int64_t step, int64_t col) {
   const uint16_t* row = static_cast<const uint16_t*>(a.x) + a.first[step] * a.x_stride + col;
@@ -251,8 +215,6 @@ inline __m512i load_step_bf16(const StepArgs& a, int64_t step, int64_t col) {
   const __m512i high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(second, row + a.x_stride));
   return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
 }
-
-using LoadStep = __m512i (*)(const StepArgs&, int64_t, int64_t);
 
 // The rows of a later step: rows lie too far apart for the hardware to foresee.
 inline void fetch_step(const StepArgs& a, int64_t step, int64_t element_bytes) {
@@ -270,7 +232,7 @@ void step_panel_f32(const StepArgs& a) {
   for (int64_t step = 0; step < a.steps; ++step, dst += a.dst_stride) {
     fetch_step(a, step + 8, 4);
     for (int64_t col = 0; col < a.dst_stride; col += kLanes) {
-      _mm512_store_si512(dst + col, load_step_f32(a, step, col));
+      _mm512_store_si512(dst + col, load_step_f32<Words>(a, step, col));
     }
   }
 }
@@ -300,67 +262,26 @@ void step_panel_bf16(const StepArgs& a) {
   }
 }
 
-// dst_stride counts elements of the type; `kScale` of them make 32 bits.
-template <LoadStep kLoad, int kScale>
-void step_rows(const StepArgs& a) {
-  auto* dst = static_cast<uint32_t*>(a.dst);
-  const int64_t stride = a.dst_stride / kScale;
-  for (int64_t step = 0; step < a.steps; step += 16) {
-    const int64_t count = a.steps - step < 16 ? a.steps - step : 16;
-    for (int64_t col = 0; col < a.cols; col += 16) {
-      __m512i block[16];
-      for (int i = 0; i < 16; ++i) {
-        block[i] = i < count ? kLoad(a, step + i, col) : _mm512_setzero_si512();
-      }
-      transpose_16x16(block);
-      const int64_t rows = a.cols - col < 16 ? a.cols - col : 16;
-      for (int i = 0; i < 16 && i < rows; ++i) {
-        _mm512_mask_storeu_epi32(dst + (col + i) * stride + step, columns_mask(count), block[i]);
-      }
-    }
-  }
-}
-
-void flip(const FlipArgs& a) {
-  for (int64_t row = 0; row < a.rows; row += 16) {
-    const __mmask16 rows_mask = columns_mask(a.rows - row);
-    for (int64_t col = 0; col < a.cols; col += 16) {
-      const __mmask16 cols_mask = columns_mask(a.cols - col);
-      __m512i block[16];
-      for (int i = 0; i < 16; ++i) {
-        const float* src = a.src + (row + i) * a.src_stride + col;
-        block[i] = row + i < a.rows ? _mm512_castps_si512(_mm512_maskz_loadu_ps(cols_mask, src))
-                                    : _mm512_setzero_si512();
-      }
-      transpose_16x16(block);
-      for (int i = 0; i < 16 && col + i < a.cols; ++i) {
-        _mm512_mask_storeu_ps(a.dst + (col + i) * a.dst_stride + row, rows_mask,
-                              _mm512_castsi512_ps(block[i]));
-      }
-    }
-  }
-}
-
 constexpr GemmKernels kF32 = {.pair = 1,
                               .rows_16 = 8,
                               .rows_32 = 8,
                               .rows_64 = F32::kTallest,
                               .accumulate = accumulate<F32>,
-                              .finish = finish,
-                              .transpose = transpose_f32,
+                              .finish = finish<Epilogue>,
+                              .transpose = transpose_f32<Words>,
                               .step_panel = step_panel_f32,
-                              .step_rows = step_rows<load_step_f32, 1>,
-                              .flip = flip};
+                              .step_rows = step_rows<Words, load_step_f32<Words>, 1>,
+                              .flip = flip<Words>};
 constexpr GemmKernels kBF16 = {.pair = 2,
                                .rows_16 = 8,
                                .rows_32 = 8,
                                .rows_64 = Widened::kTallest,
                                .accumulate = accumulate<Widened>,
-                               .finish = finish,
+                               .finish = finish<Epilogue>,
                                .transpose = transpose_bf16,
                                .step_panel = step_panel_bf16,
-                               .step_rows = step_rows<load_step_bf16, 2>,
-                               .flip = flip};
+                               .step_rows = step_rows<Words, load_step_bf16, 2>,
+                               .flip = flip<Words>};
 
 }  // namespace
 

@@ -1,5 +1,5 @@
 #if defined(__x86_64__)
-#include "ops/cpu/pack_kernels.h"
+#include "ops/cpu/pack_impl.h"
 #include "ops/cpu/panels_avx2.h"
 
 namespace strata::ops::cpu {
@@ -34,41 +34,21 @@ inline __m256i load_steps(const void* rows, int64_t index) {
   }
 }
 
-template <PackType kFrom, bool kToBf16>
-void pack(const PackArgs& a) {
-  constexpr int64_t kElements = kToBf16 ? 2 : 1;  // of a step
-  for (int64_t step = 0; step < a.steps; step += 8) {
-    for (int64_t lane = 0; lane < a.lanes; lane += 8) {
-      __m256i block[8];
-      for (int i = 0; i < 8; ++i) {
-        block[i] = load_steps<kFrom, kToBf16>(a.rows, (lane + i) * a.stride + step * kElements);
-      }
-      transpose_8x8(block);
-      auto* dst = static_cast<uint32_t*>(a.dst) + step * a.width + lane;
-      for (int i = 0; i < 8; ++i) {
-        if (a.stream) {
-          _mm256_stream_si256(reinterpret_cast<__m256i*>(dst + i * a.width), block[i]);
-        } else {
-          store_256(dst + i * a.width, block[i]);
-        }
-      }
-    }
+struct Path {
+  using W = Words;
+  static constexpr bool kPacksEnds = false;  // there are none
+  template <PackType kFrom, bool kToBf16>
+  static __m256i load(const void* rows, int64_t index) {
+    return load_steps<kFrom, kToBf16>(rows, index);
   }
-  if (a.stream) _mm_sfence();
-}
+  static void fetch(const char*) {}
+  template <PackType kFrom, bool kToBf16>
+  static void pack_end(const PackArgs&, int64_t, int64_t) {}
+};
 
 }  // namespace
 
-void pack_avx2(const PackArgs& a) {
-  switch (a.from) {
-    case PackType::kF32:
-      return a.to_bf16 ? pack<PackType::kF32, true>(a) : pack<PackType::kF32, false>(a);
-    case PackType::kBF16:
-      return a.to_bf16 ? pack<PackType::kBF16, true>(a) : pack<PackType::kBF16, false>(a);
-    case PackType::kF16:
-      return a.to_bf16 ? pack<PackType::kF16, true>(a) : pack<PackType::kF16, false>(a);
-  }
-}
+void pack_avx2(const PackArgs& a) { pack<Path>(a); }
 
 }  // namespace strata::ops::cpu
 #endif

@@ -1,5 +1,5 @@
 #if defined(__x86_64__)
-#include "ops/cpu/pack_kernels.h"
+#include "ops/cpu/pack_impl.h"
 #include "ops/cpu/panels_avx512.h"
 
 namespace strata::ops::cpu {
@@ -7,10 +7,6 @@ namespace {
 
 inline __m512i join(__m256i low, __m256i high) {
   return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
-}
-
-inline __mmask16 low_bits(int64_t count) {
-  return static_cast<__mmask16>(count >= 16 ? 0xffff : count <= 0 ? 0 : (1 << count) - 1);
 }
 
 inline __m256i load_256(const uint16_t* data) {
@@ -41,7 +37,7 @@ inline __m512i load_steps(const void* rows, int64_t index) {
 template <PackType kFrom, bool kToBf16>
 inline __m512i load_some(const void* rows, int64_t index, int64_t count) {
   const int64_t elements = count * (kToBf16 ? 2 : 1);
-  const __mmask16 low = low_bits(elements), high = low_bits(elements - 16);
+  const __mmask16 low = columns_mask(elements), high = columns_mask(elements - 16);
   if constexpr (kFrom == PackType::kF32) {
     const float* row = static_cast<const float*>(rows) + index;
     const __m512 first = _mm512_maskz_loadu_ps(low, row);
@@ -74,53 +70,27 @@ void pack_end(const PackArgs& a, int64_t step, int64_t lane) {
   transpose_16x16(block);
   auto* dst = static_cast<uint32_t*>(a.dst) + step * a.width + lane;
   for (int64_t i = 0; i < steps; ++i) {
-    _mm512_mask_storeu_epi32(dst + i * a.width, low_bits(lanes), block[i]);
+    _mm512_mask_storeu_epi32(dst + i * a.width, columns_mask(lanes), block[i]);
   }
 }
 
-template <PackType kFrom, bool kToBf16>
-void pack(const PackArgs& a) {
-  constexpr int64_t kElements = kToBf16 ? 2 : 1;  // of a step
-  constexpr int64_t kAhead = 256;                 // bytes of each row
-  constexpr int64_t kBytes = kFrom == PackType::kF32 ? 4 : 2;
-  for (int64_t step = 0; step < a.steps; step += 16) {
-    for (int64_t lane = 0; lane < a.lanes; lane += 16) {
-      if (step + 16 > a.steps || lane + 16 > a.lanes) {
-        pack_end<kFrom, kToBf16>(a, step, lane);
-        continue;
-      }
-      __m512i block[16];
-      for (int i = 0; i < 16; ++i) {
-        const int64_t index = (lane + i) * a.stride + step * kElements;
-        _mm_prefetch(static_cast<const char*>(a.rows) + index * kBytes + kAhead, _MM_HINT_T0);
-        block[i] = load_steps<kFrom, kToBf16>(a.rows, index);
-      }
-      transpose_16x16(block);
-      auto* dst = static_cast<uint32_t*>(a.dst) + step * a.width + lane;
-      for (int i = 0; i < 16; ++i) {
-        if (a.stream) {
-          _mm512_stream_si512(reinterpret_cast<__m512i*>(dst + i * a.width), block[i]);
-        } else {
-          _mm512_store_si512(dst + i * a.width, block[i]);
-        }
-      }
-    }
+struct Path {
+  using W = Words;
+  static constexpr bool kPacksEnds = true;
+  template <PackType kFrom, bool kToBf16>
+  static __m512i load(const void* rows, int64_t index) {
+    return load_steps<kFrom, kToBf16>(rows, index);
   }
-  if (a.stream) _mm_sfence();
-}
+  static void fetch(const char* row) { _mm_prefetch(row + 256, _MM_HINT_T0); }
+  template <PackType kFrom, bool kToBf16>
+  static void pack_end(const PackArgs& a, int64_t step, int64_t lane) {
+    ::strata::ops::cpu::pack_end<kFrom, kToBf16>(a, step, lane);
+  }
+};
 
 }  // namespace
 
-void pack_avx512(const PackArgs& a) {
-  switch (a.from) {
-    case PackType::kF32:
-      return a.to_bf16 ? pack<PackType::kF32, true>(a) : pack<PackType::kF32, false>(a);
-    case PackType::kBF16:
-      return a.to_bf16 ? pack<PackType::kBF16, true>(a) : pack<PackType::kBF16, false>(a);
-    case PackType::kF16:
-      return a.to_bf16 ? pack<PackType::kF16, true>(a) : pack<PackType::kF16, false>(a);
-  }
-}
+void pack_avx512(const PackArgs& a) { pack<Path>(a); }
 
 }  // namespace strata::ops::cpu
 #endif

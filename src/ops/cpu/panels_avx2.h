@@ -3,6 +3,8 @@
 #pragma once
 #include <immintrin.h>
 
+#include <cstdint>
+
 namespace strata::ops::cpu {
 namespace {
 
@@ -28,6 +30,13 @@ inline void store_256(void* data, __m256i value) {
   _mm256_store_si256(static_cast<__m256i*>(data), value);
 }
 
+// All ones in the first `left` of eight 32-bit elements.
+inline __m256i columns_mask(int64_t left) {
+  const __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const int count = left >= 8 ? 8 : left <= 0 ? 0 : static_cast<int>(left);
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), index);
+}
+
 // Eight rows of eight 32-bit elements become eight columns.
 inline void transpose_8x8(__m256i (&rows)[8]) {
   __m256i a[8];
@@ -46,6 +55,28 @@ inline void transpose_8x8(__m256i (&rows)[8]) {
     rows[5 + 2 * half] = _mm256_permute2x128_si256(low1, high1, 0x31);
   }
 }
+
+// A register of 32-bit words, for the loops that the paths share (cpu/gemm_impl.h,
+// cpu/pack_impl.h).
+struct Words {
+  using I = __m256i;
+  using Mask = __m256i;
+  static constexpr int64_t kCount = 8;
+  static Mask mask(int64_t left) { return columns_mask(left); }
+  static I zero() { return _mm256_setzero_si256(); }
+  static I load(const void* data) { return load_256(data); }
+  static I load_masked(const float* data, Mask mask) {
+    return _mm256_castps_si256(_mm256_maskload_ps(data, mask));
+  }
+  static void store(void* data, I value) { store_256(data, value); }
+  static void stream(void* data, I value) {
+    _mm256_stream_si256(static_cast<__m256i*>(data), value);
+  }
+  static void store_masked(uint32_t* data, I value, Mask mask) {
+    _mm256_maskstore_epi32(reinterpret_cast<int*>(data), mask, value);
+  }
+  static void transpose(I (&rows)[kCount]) { transpose_8x8(rows); }
+};
 
 }  // namespace
 }  // namespace strata::ops::cpu

@@ -3,6 +3,8 @@
 #pragma once
 #include <immintrin.h>
 
+#include <cstdint>
+
 namespace strata::ops::cpu {
 namespace {
 
@@ -46,6 +48,32 @@ inline void transpose_16x16(__m512i (&rows)[16]) {
     rows[12 + j] = _mm512_shuffle_i32x4(odd01, odd23, 0xdd);
   }
 }
+
+inline __mmask16 columns_mask(int64_t left) {
+  return static_cast<__mmask16>(left >= 16 ? 0xffff : left <= 0 ? 0 : (1 << left) - 1);
+}
+
+// A register of 32-bit words, for the loops that the paths share (cpu/gemm_impl.h,
+// cpu/pack_impl.h).
+struct Words {
+  using I = __m512i;
+  using Mask = __mmask16;
+  static constexpr int64_t kCount = 16;
+  static Mask mask(int64_t left) { return columns_mask(left); }
+  static I zero() { return _mm512_setzero_si512(); }
+  static I load(const void* data) { return _mm512_load_si512(data); }
+  static I load_masked(const float* data, Mask mask) {
+    return _mm512_castps_si512(_mm512_maskz_loadu_ps(mask, data));
+  }
+  static void store(void* data, I value) { _mm512_store_si512(data, value); }
+  static void stream(void* data, I value) {
+    _mm512_stream_si512(static_cast<__m512i*>(data), value);
+  }
+  static void store_masked(uint32_t* data, I value, Mask mask) {
+    _mm512_mask_storeu_epi32(data, mask, value);
+  }
+  static void transpose(I (&rows)[kCount]) { transpose_16x16(rows); }
+};
 
 }  // namespace
 }  // namespace strata::ops::cpu
