@@ -1,0 +1,68 @@
+#include "base/stop.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace strata {
+namespace {
+
+std::atomic<int> asked_by{0};  // the signal; 0: none yet
+std::atomic<const char*> notice_text{nullptr};
+std::atomic<bool> ends_at_first{false};
+static_assert(std::atomic<int>::is_always_lock_free &&
+              std::atomic<const char*>::is_always_lock_free);
+
+// Only what a signal handler may call.
+void on_signal(int signal) {
+  const int saved_errno = errno;
+  const bool is_first = asked_by.exchange(signal) == 0;
+  const char* notice = notice_text.load();
+  if (is_first && notice != nullptr && *notice != '\0') {
+    // Nothing can be done where stderr is gone.
+    if (::write(STDERR_FILENO, "\n", 1) == 1 &&
+        ::write(STDERR_FILENO, notice, std::strlen(notice)) > 0) {
+      [[maybe_unused]] const auto written = ::write(STDERR_FILENO, "\n", 1);
+    }
+  }
+  if (!is_first || ends_at_first.load()) ::_exit(128 + signal);
+  errno = saved_errno;
+}
+
+void handle(int signal, struct sigaction& before) {
+  CHECK(::sigaction(signal, nullptr, &before) == 0, signal);
+  if (before.sa_handler == SIG_IGN) return;
+  struct sigaction action = {};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;
+  ::sigemptyset(&action.sa_mask);
+  CHECK(::sigaction(signal, &action, nullptr) == 0, signal);
+}
+
+}  // namespace
+
+StopSignals::StopSignals(const char* notice, First first) {
+  CHECK(notice_text.exchange(notice) == nullptr);
+  ends_at_first.store(first == First::kEnds);
+  asked_by.store(0);
+  handle(SIGINT, before_int_);
+  handle(SIGTERM, before_term_);
+}
+
+StopSignals::~StopSignals() {
+  ::sigaction(SIGINT, &before_int_, nullptr);
+  ::sigaction(SIGTERM, &before_term_, nullptr);
+  notice_text.store(nullptr);
+}
+
+bool StopSignals::asked() { return asked_by.load() != 0; }
+
+int StopSignals::exit_code() { return asked() ? 128 + asked_by.load() : 0; }
+
+void StopSignals::forget() { asked_by.store(0); }
+
+}  // namespace strata

@@ -1,0 +1,35 @@
+// StopSignals: while one lives, the first SIGINT or SIGTERM is only noted, so that long work can
+// end where it is whole; the second one ends the process at once. Exit codes are those of a shell:
+// 130 of SIGINT, 143 of SIGTERM. A signal that was ignored (nohup) stays so. One at a time; asked()
+// from any thread.
+//   const StopSignals signals("ends after this step; again: at once");
+//   while (more() && !StopSignals::asked()) step();
+//   return StopSignals::exit_code();
+#pragma once
+
+#include <csignal>
+
+namespace strata {
+
+class StopSignals {
+ public:
+  enum class First { kNoted, kEnds };  // what the first signal does
+
+  // `notice` goes to stderr as a line of its own at the first signal, an empty one does not; it is
+  // kept, so a literal.
+  explicit StopSignals(const char* notice, First first = First::kNoted);
+  ~StopSignals();  // signals do again what they did before
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  [[nodiscard]] static bool asked();
+  [[nodiscard]] static int exit_code();  // 0 where nothing was asked
+  // The next signal is the first one again: what was asked has been done.
+  static void forget();
+
+ private:
+  struct sigaction before_int_ = {};
+  struct sigaction before_term_ = {};
+};
+
+}  // namespace strata

@@ -1,0 +1,99 @@
+// Stop signals in processes of their own: what the first one does, what the second one does, and
+// what is left when it is over.
+#include "base/stop.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <functional>
+
+namespace strata {
+namespace {
+
+// The exit code of a process that does this, with signals as a shell leaves them; 128 + the signal
+// where one killed it, as in a shell.
+int exit_code_of(const std::function<int()>& body) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    std::signal(SIGINT, SIG_DFL);
+    std::signal(SIGTERM, SIG_DFL);
+    std::fclose(stderr);
+    ::_exit(body());
+  }
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+TEST(StopSignals, TheFirstIsNoted) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    EXPECT_EQ(exit_code_of([signal] {
+                const StopSignals signals("stopping");
+                if (StopSignals::asked() || StopSignals::exit_code() != 0) return 1;
+                std::raise(signal);
+                return StopSignals::asked() ? StopSignals::exit_code() : 2;
+              }),
+              128 + signal);
+  }
+}
+
+TEST(StopSignals, TheSecondEndsAtOnce) {
+  EXPECT_EQ(exit_code_of([] {
+              const StopSignals signals("stopping");
+              std::raise(SIGTERM);
+              std::raise(SIGINT);
+              return 0;
+            }),
+            130);
+  EXPECT_EQ(exit_code_of([] {
+              const StopSignals signals("stopping");
+              std::raise(SIGINT);
+              StopSignals::forget();
+              if (StopSignals::asked()) return 1;
+              std::raise(SIGINT);  // the first one again
+              return StopSignals::asked() ? 0 : 2;
+            }),
+            0);
+}
+
+TEST(StopSignals, TheFirstMayEnd) {
+  EXPECT_EQ(exit_code_of([] {
+              const StopSignals signals("stopped", StopSignals::First::kEnds);
+              std::raise(SIGTERM);
+              return 0;
+            }),
+            143);
+}
+
+TEST(StopSignals, WhatWasBeforeComesBack) {
+  EXPECT_EQ(exit_code_of([] {
+              {
+                const StopSignals signals("stopping");
+              }
+              std::raise(SIGTERM);
+              return 0;
+            }),
+            1000 + SIGTERM);
+  EXPECT_EQ(exit_code_of([] {
+              std::signal(SIGINT, SIG_IGN);  // as nohup has it
+              const StopSignals signals("stopping");
+              std::raise(SIGINT);
+              return StopSignals::asked() ? 1 : 0;
+            }),
+            0);
+}
+
+TEST(StopSignals, SaysSo) {
+  EXPECT_EXIT(
+      {
+        std::signal(SIGINT, SIG_DFL);
+        const StopSignals signals("saving after this step");
+        std::raise(SIGINT);
+        std::_Exit(StopSignals::exit_code());
+      },
+      testing::ExitedWithCode(130), "\nsaving after this step\n");
+}
+
+}  // namespace
+}  // namespace strata
