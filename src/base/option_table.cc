@@ -58,6 +58,26 @@ std::string text_of(const std::optional<T>& value) {
   return value ? fmt::format("{}", *value) : "default";
 }
 
+// The same of one that may be absent.
+template <typename T>
+OptionRow optional_row(const std::string& name, const char* unit, std::optional<T>& field,
+                       const OptionRange<T>& range, const std::string& help) {
+  std::optional<T>* at = &field;
+  return {.name = name,
+          .unit = unit,
+          .help = help,
+          .set =
+              [at, name, range](const std::string& text) {
+                *at = parse<T>(name, text, range.wanted);
+                check_range(name, **at, range);
+              },
+          .text = [at] { return text_of(*at); },
+          .check =
+              [at, name, range] {
+                if (*at) check_range(name, **at, range);
+              }};
+}
+
 constexpr const char* kSeed = "a whole number from 0 to 2^64 - 1";
 
 }  // namespace
@@ -120,6 +140,11 @@ OptionRow& OptionTable::integer(const std::string& name, int& field,
   return add(number_row(name, "INT", field, range, help));
 }
 
+OptionRow& OptionTable::integer(const std::string& name, std::optional<int64_t>& field,
+                                const OptionRange<int64_t>& range, const std::string& help) {
+  return add(optional_row(name, "INT", field, range, help));
+}
+
 OptionRow& OptionTable::number(const std::string& name, double& field,
                                const OptionRange<double>& range, const std::string& help) {
   return add(number_row(name, "FLOAT", field, range, help));
@@ -127,20 +152,7 @@ OptionRow& OptionTable::number(const std::string& name, double& field,
 
 OptionRow& OptionTable::number(const std::string& name, std::optional<double>& field,
                                const OptionRange<double>& range, const std::string& help) {
-  std::optional<double>* at = &field;
-  return add({.name = name,
-              .unit = "FLOAT",
-              .help = help,
-              .set =
-                  [at, name, range](const std::string& text) {
-                    *at = parse<double>(name, text, range.wanted);
-                    check_range(name, **at, range);
-                  },
-              .text = [at] { return text_of(*at); },
-              .check =
-                  [at, name, range] {
-                    if (*at) check_range(name, **at, range);
-                  }});
+  return add(optional_row(name, "FLOAT", field, range, help));
 }
 
 OptionRow& OptionTable::seed(const std::string& name, uint64_t& field, const std::string& help) {

@@ -94,6 +94,8 @@ class OptionTable {
                      const std::string& help);
   OptionRow& integer(const std::string& name, int& field, const OptionRange<int64_t>& range,
                      const std::string& help);
+  OptionRow& integer(const std::string& name, std::optional<int64_t>& field,
+                     const OptionRange<int64_t>& range, const std::string& help);
   OptionRow& number(const std::string& name, double& field, const OptionRange<double>& range,
                     const std::string& help);
   OptionRow& number(const std::string& name, std::optional<double>& field,

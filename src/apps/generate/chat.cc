@@ -45,7 +45,7 @@ class Conversation {
                answer.stop_reason);
   }
 
-  [[nodiscard]] uint64_t seed() const { return generator_.seed(); }
+  [[nodiscard]] std::optional<uint64_t> seed() const { return generator_.seed(); }
 
  private:
   void add(const char* role, const std::string& content) {
@@ -76,7 +76,7 @@ void read_turns(Conversation& conversation) {
 
 int run_chat(const ChatOptions& options) {
   Conversation conversation(options);
-  fmt::print(stderr, "[seed {}]\n", conversation.seed());
+  if (conversation.seed()) fmt::print(stderr, "[seed {}]\n", *conversation.seed());
   if (options.prompt.empty()) {
     read_turns(conversation);
   } else {

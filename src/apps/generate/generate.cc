@@ -4,6 +4,7 @@
 
 #include <boost/json.hpp>
 #include <cstdio>
+#include <optional>
 
 #include "base/error.h"
 #include "report/format.h"
@@ -16,14 +17,15 @@ void print_piece(std::string_view piece) {
   std::fflush(stdout);
 }
 
-std::string as_json(const GenerateOptions& options, const Generated& answer, uint64_t seed) {
+std::string as_json(const GenerateOptions& options, const Generated& answer,
+                    std::optional<uint64_t> seed) {
   boost::json::object out;
   out["prompt"] = options.prompt;
   out["text"] = answer.text;
   out["tokens"] = boost::json::value_from(answer.tokens);
   out["logprobs"] = boost::json::value_from(answer.logprobs);
   out["stop_reason"] = std::string(answer.stop_reason);
-  out["seed"] = seed;
+  if (seed) out["seed"] = *seed;
   if (options.generation.speculate != "none") {
     out["drafts_read"] = answer.drafts.read;
     out["drafts_accepted"] = answer.drafts.accepted;
@@ -48,9 +50,10 @@ int run_generate(const GenerateOptions& options) {
       options.generation.speculate == "none"
           ? ""
           : fmt::format(", {} of {} drafts accepted", answer.drafts.accepted, answer.drafts.read);
-  fmt::print(stderr, "[{} tokens, {} tokens/s, ended by {}, seed {}{}]\n", answer.tokens.size(),
+  const std::string seed = generator.seed() ? fmt::format(", seed {}", *generator.seed()) : "";
+  fmt::print(stderr, "[{} tokens, {} tokens/s, ended by {}{}{}]\n", answer.tokens.size(),
              report::format_count(static_cast<double>(answer.tokens.size()) / answer.seconds),
-             answer.stop_reason, generator.seed(), drafts);
+             answer.stop_reason, seed, drafts);
   return 0;
 }
 

@@ -19,14 +19,25 @@ namespace strata::apps {
 struct GenerationOptions : EngineSetup {
   std::string adapter;  // PEFT directory; empty: the base
   int64_t max_tokens = 256;
-  double temperature = 1.0;  // 0: greedy
-  int64_t top_k = 0;         // 0: off
-  double top_p = 1.0;
-  std::optional<uint64_t> seed;    // drawn, and printed, when absent
+  // Absent: as generation_config.json has it, else 1, 0 (off) and 1. A temperature of 0 is greedy.
+  std::optional<double> temperature;
+  std::optional<int64_t> top_k;
+  std::optional<double> top_p;
+  std::optional<uint64_t> seed;    // drawn, and printed, when absent and not greedy
   std::vector<std::string> stop;   // texts that end the answer; they are not part of it
   std::string speculate = "none";  // or "mtp": drafts of multi-token prediction
   int64_t draft_tokens = 1;        // of a step, where it speculates
 };
+
+// How tokens are chosen, and which part of it stood in generation_config.json.
+struct SamplingSettings {
+  double temperature = 1.0;  // 0: greedy
+  int64_t top_k = 0;
+  double top_p = 1.0;
+  std::string taken;  // for people; empty: nothing was taken
+  [[nodiscard]] bool greedy() const { return temperature == 0.0; }
+};
+SamplingSettings sampling_settings(const GenerationOptions& options);
 
 struct Generated {
   std::string text;
@@ -43,7 +54,9 @@ class Generator {
   explicit Generator(const GenerationOptions& options);
 
   [[nodiscard]] const TextStack& text() const { return text_; }
-  [[nodiscard]] uint64_t seed() const { return seed_; }
+  [[nodiscard]] const SamplingSettings& sampling() const { return sampling_; }
+  // Of the first answer; none where tokens are chosen greedily.
+  [[nodiscard]] std::optional<uint64_t> seed() const { return seed_; }
   // Answers end at this id too.
   void add_end_token(int32_t id) { end_tokens_.push_back(id); }
   // Answers `prompt`; `write` gets the text in pieces as it is certain. Answer i draws from (seed +
@@ -56,7 +69,8 @@ class Generator {
   std::vector<int32_t> end_tokens_;
   std::unique_ptr<engine::Engine> engine_;
   api::AdapterSlot slot_ = api::AdapterSlot::kBase;
-  uint64_t seed_ = 0;
+  SamplingSettings sampling_;
+  std::optional<uint64_t> seed_;
   uint64_t num_answers_ = 0;
 };
 

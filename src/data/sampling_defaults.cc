@@ -1,0 +1,88 @@
+#include "data/sampling_defaults.h"
+
+#include <fmt/format.h>
+
+#include <boost/json.hpp>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/files.h"
+
+namespace strata::data {
+namespace {
+
+namespace json = boost::json;
+
+constexpr int64_t kMaxConfigBytes = int64_t{64} << 20;
+constexpr double kMostTemperature = 1e6;
+constexpr double kMostTopK = 1e15;
+
+[[noreturn]] void refuse(const std::string& path, const char* key, const json::value& got,
+                         const std::string& wanted) {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}: {}: got {}, want {}", path, key, json::serialize(got), wanted));
+}
+
+// The key's value; null where it says nothing.
+const json::value* find(const json::object& object, const char* key) {
+  const json::value* value = object.if_contains(key);
+  return value == nullptr || value->is_null() ? nullptr : value;
+}
+
+struct Range {
+  double least, most;
+  std::string wanted;
+};
+
+std::optional<double> number(const std::string& path, const json::object& object, const char* key,
+                             const Range& range) {
+  const json::value* value = find(object, key);
+  if (value == nullptr) return std::nullopt;
+  json::error_code error;
+  const auto number = value->to_number<double>(error);
+  if (error || !(number >= range.least && number <= range.most))
+    refuse(path, key, *value, range.wanted);
+  return number;
+}
+
+std::optional<int64_t> whole_number(const std::string& path, const json::object& object,
+                                    const char* key, const Range& range) {
+  const std::optional<double> value = number(path, object, key, range);
+  if (!value) return std::nullopt;
+  if (std::floor(*value) != *value) refuse(path, key, object.at(key), range.wanted);
+  return static_cast<int64_t>(*value);
+}
+
+}  // namespace
+
+SamplingDefaults load_sampling_defaults(const std::string& model_dir, const NamedSampling& named) {
+  SamplingDefaults out;
+  const std::string path = model_dir + "/generation_config.json";
+  if (!file_exists(path)) return out;
+  json::error_code error;
+  const json::value value = json::parse(read_file(path, kMaxConfigBytes), error);
+  if (error || !value.is_object())
+    throw Error(ErrorCode::kInvalidArgument, path + ": want a JSON object");
+  const json::object& object = value.get_object();
+  if (!named.temperature) {
+    const json::value* samples = find(object, "do_sample");
+    if (samples != nullptr && !samples->is_bool())
+      refuse(path, "do_sample", *samples, "true or false; or give --temperature");
+    out.temperature =
+        number(path, object, "temperature",
+               {0, kMostTemperature, "a number of 0 (greedy) or more; or give --temperature"});
+    out.greedy = (samples != nullptr && !samples->get_bool()) || out.temperature == 0.0;
+  }
+  if (!named.top_k) {
+    out.top_k = whole_number(path, object, "top_k",
+                             {-1, kMostTopK, "a whole number of 0 (off) or more; or give --top-k"});
+    if (out.top_k == -1) out.top_k = 0;
+  }
+  if (!named.top_p) {
+    out.top_p = number(path, object, "top_p",
+                       {1e-300, 1, "a number above 0 and at most 1; or give --top-p"});
+  }
+  return out;
+}
+
+}  // namespace strata::data

@@ -1,0 +1,104 @@
+// strata generate and strata chat, the program itself: what they take from generation_config.json.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+
+#include "tests/apps/program_run.h"
+
+namespace strata::apps {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const std::string kBundled = std::string(STRATA_SOURCE_DIR) + "/models/tiny-qwen3";
+
+// The bundled model with another generation_config.json.
+class GenerateTest : public ::testing::Test {
+ protected:
+  std::string model_with(const std::string& generation_config) {
+    const std::filesystem::path dir = dir_.file("model");
+    std::filesystem::remove_all(dir);
+    std::filesystem::create_directories(dir);
+    for (const auto& file : std::filesystem::directory_iterator(kBundled)) {
+      if (file.path().filename() != "generation_config.json")
+        std::filesystem::create_symlink(file.path(), dir / file.path().filename());
+    }
+    std::ofstream(dir / "generation_config.json") << generation_config;
+    return dir.string();
+  }
+  static Ran generate(const std::string& model, const Words& more = {}) {
+    Words args = {"generate",     "--model", model,       "--prompt", "Once upon a time",
+                  "--max-tokens", "24",      "--threads", "2"};
+    args.insert(args.end(), more.begin(), more.end());
+    return run_program(args);
+  }
+
+  const TempDir dir_;
+};
+
+constexpr const char* kQwen =
+    R"({"do_sample":true,"eos_token_id":[4072,4070],"temperature":0.6,"top_k":20,"top_p":0.95})";
+
+TEST_F(GenerateTest, SamplesAsTheModelsFileSays) {
+  const std::string model = model_with(kQwen);
+  const Ran taken = generate(model, {"--seed", "5"});
+  EXPECT_EQ(taken.code, 0) << taken.err;
+  EXPECT_THAT(taken.err,
+              HasSubstr("[from generation_config.json: temperature 0.6, top_k 20, top_p 0.95]\n"));
+  const Ran named =
+      generate(model, {"--seed", "5", "--temperature", "0.6", "--top-k", "20", "--top-p", "0.95"});
+  EXPECT_EQ(taken.out, named.out);
+  EXPECT_THAT(named.err, Not(HasSubstr("generation_config")));
+}
+
+TEST_F(GenerateTest, WhatIsNamedWins) {
+  const std::string model = model_with(kQwen);
+  const Ran one = generate(model, {"--seed", "5", "--top-k", "0"});
+  EXPECT_THAT(one.err, HasSubstr("[from generation_config.json: temperature 0.6, top_p 0.95]\n"));
+  EXPECT_EQ(one.out, generate(model_with(R"({"eos_token_id":[4072,4070]})"),
+                              {"--seed", "5", "--temperature", "0.6", "--top-p", "0.95"})
+                         .out);
+}
+
+TEST_F(GenerateTest, GreedyDrawsNoSeed) {
+  const Ran named = generate(model_with(kQwen), {"--temperature", "0"});
+  EXPECT_EQ(named.code, 0) << named.err;
+  EXPECT_THAT(named.err, Not(HasSubstr("seed")));
+  EXPECT_THAT(named.err, Not(HasSubstr("generation_config")));
+  for (const char* config : {R"({"eos_token_id":[4072,4070],"do_sample":false,"top_k":20})",
+                             R"({"eos_token_id":[4072,4070],"temperature":0.0})"}) {
+    const Ran taken = generate(model_with(config));
+    EXPECT_EQ(taken.out, named.out) << config;
+    EXPECT_THAT(taken.err, HasSubstr("(greedy)]\n"));
+    EXPECT_THAT(taken.err, Not(HasSubstr("seed")));
+  }
+  const Ran line = generate(model_with(kQwen), {"--temperature", "0", "--json"});
+  EXPECT_FALSE(boost::json::parse(line.out).as_object().contains("seed"));
+  EXPECT_THAT(generate(model_with(R"({"do_sample":false})"), {"--temperature", "0.7"}).err,
+              HasSubstr("seed"));
+}
+
+TEST_F(GenerateTest, ChatTakesTheSame) {
+  const auto chat = [](const std::string& model) {
+    return run_program(
+        {"chat", "--model", model, "--prompt", "What is 7 plus 5?", "--max-tokens", "24"});
+  };
+  const Ran greedy = chat(model_with(R"({"eos_token_id":[4072,4070],"do_sample":false})"));
+  EXPECT_EQ(greedy.code, 0) << greedy.err;
+  EXPECT_THAT(greedy.err, Not(HasSubstr("seed")));
+  EXPECT_THAT(greedy.err, HasSubstr("[from generation_config.json: do_sample false (greedy)]\n"));
+  EXPECT_THAT(chat(model_with(kQwen)).err, HasSubstr("[seed "));
+}
+
+TEST_F(GenerateTest, AFaultOfTheFileNamesTheOptionInstead) {
+  const Ran bad = generate(model_with(R"({"top_p":2})"));
+  EXPECT_EQ(bad.code, 2);
+  EXPECT_THAT(bad.err, HasSubstr("generation_config.json: top_p: got 2, want a number above 0 and "
+                                 "at most 1; or give --top-p"));
+  EXPECT_EQ(generate(model_with(R"({"top_p":2})"), {"--top-p", "0.9"}).code, 0);
+}
+
+}  // namespace
+}  // namespace strata::apps
