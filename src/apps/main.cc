@@ -12,6 +12,7 @@
 
 #include "apps/command_line.h"
 #include "apps/help.h"
+#include "apps/manual.h"
 #include "apps/options.h"
 #include "apps/serve/options.h"
 #include "apps/serve/serve.h"
@@ -170,9 +171,30 @@ int run_command(const Command& command, std::span<const std::string> arguments) 
   return 0;
 }
 
+// For packages: it has all other commands in it.
+Command manual_command(const std::vector<Command>& commands) {
+  const auto prepare = [commands] {
+    const auto dir = std::make_shared<std::string>();
+    auto table = std::make_shared<OptionTable>();
+    table->text("out", *dir, "folder to write to").required();
+    return Invocation{table, [commands, dir] {
+                        std::vector<DocumentedCommand> documented;
+                        for (const Command& command : commands) {
+                          documented.push_back({command.text, command.prepare().table});
+                        }
+                        write_manual(*dir, documented);
+                        return 0;
+                      }};
+  };
+  return {{"manual", "Write man pages, completions of shells and an example configuration",
+           "Example:\n  strata manual --out pages"},
+          prepare};
+}
+
 int run(const std::vector<std::string>& arguments) {
   std::vector<Command> commands = commands_of_models();
   for (Command& command : commands_of_servers()) commands.push_back(std::move(command));
+  commands.push_back(manual_command(commands));
   const std::string first = arguments.empty() ? "help" : arguments[0];
   const std::span<const std::string> rest =
       std::span(arguments).subspan(std::min<size_t>(arguments.size(), 1));

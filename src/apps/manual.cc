@@ -1,0 +1,204 @@
+#include "apps/manual.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/files.h"
+
+namespace strata::apps {
+namespace {
+
+// Text of roff: a line may not begin as a request, and - is a hyphen unless it is escaped.
+std::string roff(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    const bool begins = out.empty() || out.back() == '\n';
+    if (begins && (c == '.' || c == '\'')) out += "\\&";
+    if (c == '\\') {
+      out += "\\e";
+    } else if (c == '-') {
+      out += "\\-";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+std::string head(const std::string& page, const std::string& about) {
+  return fmt::format(".TH {} 1 \"\" \"strata\" \"User Commands\"\n.SH NAME\n{} \\- {}\n", page,
+                     roff(page), roff(about));
+}
+
+std::string option_name(const OptionRow& row) {
+  const std::string name = row.is_positional ? row.name : "--" + row.name;
+  const bool has_value = row.kind != OptionKind::kFlag && !row.is_positional;
+  return has_value ? name + (row.unit.empty() ? " VALUE" : " " + row.unit) : name;
+}
+
+std::string option_text(const OptionRow& row) {
+  std::string text = row.help;
+  if (!row.default_text.empty()) text += fmt::format(" [{}]", row.default_text);
+  if (row.kind == OptionKind::kList) text += "; repeatable";
+  if (row.is_required) text += "; required";
+  return text;
+}
+
+// In single quotes of a shell.
+std::string quoted(const std::string& text) {
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+std::string without(std::string text, std::string_view characters) {
+  for (char& c : text) {
+    if (characters.find(c) != std::string_view::npos) c = ' ';
+  }
+  return text;
+}
+
+std::string names_of(std::span<const DocumentedCommand> commands) {
+  std::string names;
+  for (const DocumentedCommand& command : commands) names += command.text.name + " ";
+  return names + "help version";
+}
+
+}  // namespace
+
+std::string man_page(const DocumentedCommand& command) {
+  const CommandText& text = command.text;
+  std::string out = head("strata-" + text.name, text.help);
+  out += fmt::format(".SH SYNOPSIS\n.B strata {}\n[options]\n.SH OPTIONS\n", text.name);
+  std::string group;
+  for (const OptionRow& row : command.table->rows()) {
+    if (row.group != group && !row.group.empty()) out += fmt::format(".SS {}\n", roff(row.group));
+    group = row.group;
+    out += fmt::format(".TP\n.B {}\n{}\n", roff(option_name(row)), roff(option_text(row)));
+  }
+  if (!text.examples.empty()) {
+    out += fmt::format(".SH EXAMPLES\n.nf\n{}\n.fi\n", roff(text.examples));
+  }
+  return out + ".SH SEE ALSO\n.BR strata (1)\n";
+}
+
+std::string man_overview(std::span<const DocumentedCommand> commands) {
+  std::string out = head("strata", "fine-tune and serve language models on a CPU");
+  out += ".SH SYNOPSIS\n.B strata\n.I COMMAND\n[options]\n.SH COMMANDS\n";
+  for (const DocumentedCommand& command : commands) {
+    out += fmt::format(".TP\n.BR strata\\-{} (1)\n{}\n", roff(command.text.name),
+                       roff(command.text.help));
+  }
+  return out +
+         ".SH EXIT STATUS\n0 done; 2 a fault of the request, an option or a file; 1 anything "
+         "else.\n.SH ENVIRONMENT\n.TP\n.B STRATA_CPU_PATH\navx512_bf16, avx512, avx2 or "
+         "reference; the best that the machine has unless named\n.TP\n.B STRATA_LOG\n0 (errors) to "
+         "3 (each request)\n";
+}
+
+std::string bash_completion(std::span<const DocumentedCommand> commands) {
+  std::string out =
+      "# bash completion of strata; made by `strata manual`\n"
+      "_strata() {\n"
+      "  local word=${COMP_WORDS[COMP_CWORD]} options=\n"
+      "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n";
+  out += fmt::format("    COMPREPLY=($(compgen -W '{}' -- \"$word\"))\n    return\n  fi\n",
+                     names_of(commands));
+  out += "  case ${COMP_WORDS[1]} in\n";
+  for (const DocumentedCommand& command : commands) {
+    out += fmt::format("    {}) options='", command.text.name);
+    for (const OptionRow& row : command.table->rows()) {
+      if (!row.is_positional) out += fmt::format("--{} ", row.name);
+    }
+    out += "--help --help-all' ;;\n";
+  }
+  return out +
+         "  esac\n"
+         "  case $word in -*) COMPREPLY=($(compgen -W \"$options\" -- \"$word\")) ;; esac\n"
+         "}\n"
+         "complete -o default -F _strata strata\n";
+}
+
+std::string zsh_completion(std::span<const DocumentedCommand> commands) {
+  std::string out =
+      "#compdef strata\n# made by `strata manual`\n_strata() {\n  local -a commands\n  "
+      "commands=(\n";
+  for (const DocumentedCommand& command : commands) {
+    out +=
+        fmt::format("    {}\n", quoted(command.text.name + ":" + without(command.text.help, ":")));
+  }
+  out +=
+      "  )\n  if (( CURRENT == 2 )); then\n    _describe command commands\n    return\n  fi\n"
+      "  case $words[2] in\n";
+  for (const DocumentedCommand& command : commands) {
+    out += fmt::format("    {}) _arguments", command.text.name);
+    for (const OptionRow& row : command.table->rows()) {
+      if (row.is_positional) continue;
+      const std::string about = without(row.help, "[]:\n");
+      const bool is_flag = row.kind == OptionKind::kFlag;
+      const std::string repeats = row.kind == OptionKind::kList ? "*" : "";
+      out += " \\\n      " + quoted(fmt::format("{}--{}[{}]{}", repeats, row.name, about,
+                                                is_flag ? "" : ":value:_files"));
+    }
+    out += " \\\n      '*:file:_files' ;;\n";
+  }
+  return out + "  esac\n}\n_strata \"$@\"\n";
+}
+
+std::string fish_completion(std::span<const DocumentedCommand> commands) {
+  std::string out = "# fish completion of strata; made by `strata manual`\n";
+  for (const DocumentedCommand& command : commands) {
+    out += fmt::format("complete -c strata -f -n __fish_use_subcommand -a {} -d {}\n",
+                       command.text.name, quoted(without(command.text.help, "\\\n")));
+  }
+  for (const DocumentedCommand& command : commands) {
+    for (const OptionRow& row : command.table->rows()) {
+      if (row.is_positional) continue;
+      out += fmt::format("complete -c strata -n '__fish_seen_subcommand_from {}' -l {} -d {}{}\n",
+                         command.text.name, row.name, quoted(without(row.help, "\\\n")),
+                         row.kind == OptionKind::kFlag ? "" : " -r");
+    }
+  }
+  return out;
+}
+
+std::string example_config(const OptionTable& serve) {
+  std::string out =
+      "# A configuration of `strata serve --config FILE`. Every line is an option of the command\n"
+      "# line without its dashes; take away the # of what you set. The command line and the\n"
+      "# environment (STRATA_MAX_BODY for max-body) win over it.\n";
+  for (const OptionRow& row : serve.rows()) {
+    if (row.is_positional || row.name == "config") continue;
+    const std::string value = row.default_text.empty() ? row.unit : row.default_text;
+    out += fmt::format("\n# {}\n", without(row.help, "\n"));
+    switch (row.kind) {
+      case OptionKind::kFlag:
+        out += fmt::format("#{} = true\n", row.name);
+        break;
+      case OptionKind::kList:
+        out += fmt::format("#{} = [\"{}\"]\n", row.name, without(value, "\"\n"));
+        break;
+      case OptionKind::kValue:
+        out += fmt::format("#{} = \"{}\"\n", row.name, without(value, "\"\n"));
+        break;
+    }
+  }
+  return out;
+}
+
+void write_manual(const std::string& dir, std::span<const DocumentedCommand> commands) {
+  make_folders(dir + "/man1");
+  write_file_atomic(dir + "/man1/strata.1", man_overview(commands));
+  for (const DocumentedCommand& command : commands) {
+    write_file_atomic(fmt::format("{}/man1/strata-{}.1", dir, command.text.name),
+                      man_page(command));
+    if (command.text.name == "serve") {
+      write_file_atomic(dir + "/strata.toml", example_config(*command.table));
+    }
+  }
+  write_file_atomic(dir + "/strata.bash", bash_completion(commands));
+  write_file_atomic(dir + "/strata.zsh", zsh_completion(commands));
+  write_file_atomic(dir + "/strata.fish", fish_completion(commands));
+}
+
+}  // namespace strata::apps
