@@ -1,0 +1,35 @@
+# cmake --install: the stripped program, its man pages and completions (made by the program from its table of options),
+# documents and an example configuration. cpack makes the .deb (make package).
+include(GNUInstallDirs)
+install(PROGRAMS $<TARGET_FILE:strata> DESTINATION ${CMAKE_INSTALL_BINDIR})
+find_program(STRATA_STRIP strip REQUIRED)
+install(CODE "execute_process(COMMAND ${STRATA_STRIP} \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}/strata\"
+                              COMMAND_ERROR_IS_FATAL ANY)")
+
+set(made ${CMAKE_BINARY_DIR}/install)
+add_custom_command(OUTPUT ${made}/done
+                   COMMAND ${CMAKE_COMMAND} -E rm -rf ${made}
+                   COMMAND ${CMAKE_COMMAND} -E make_directory ${made}
+                   COMMAND strata manual --out ${made}
+                   COMMAND ${CMAKE_COMMAND} -E touch ${made}/done
+                   DEPENDS strata VERBATIM)
+add_custom_target(install_files ALL DEPENDS ${made}/done)
+install(DIRECTORY ${made}/man1 DESTINATION ${CMAKE_INSTALL_MANDIR})
+install(FILES ${made}/strata.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME strata)
+install(FILES ${made}/strata.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions RENAME _strata)
+install(FILES ${made}/strata.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+install(FILES ${made}/strata.toml DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
+install(FILES README.md LICENSE CHANGELOG.md SECURITY.md THIRD_PARTY.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY LICENSES DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME strata)
+set(CPACK_PACKAGE_CONTACT "The Strata authors <maintainers@strata.invalid>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Fine-tune and serve language models on a CPU")
+set(CPACK_PACKAGE_DIRECTORY ${CMAKE_BINARY_DIR}/packages)
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS libpq5)
+include(CPack)

@@ -1,0 +1,83 @@
+#!/bin/bash
+# Installs each package in a fresh root of its own, runs the program there, and takes the package out again.
+# usage: tools/package/packages_test.sh PACKAGES_DIR ROOT_DIR     as root; ROOT_DIR: a folder for Debian roots, kept for the next run
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+packages=$(realpath "${1:?usage: packages_test.sh PACKAGES_DIR ROOT_DIR}")
+mkdir -p "${2:?usage: packages_test.sh PACKAGES_DIR ROOT_DIR}"
+roots=$(realpath "$2")
+version=$(sed -n 's/^project(strata VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+mirror=$(sed -nE 's/^(deb|URIs:) *(\[[^]]*\] *)?(https?:[^ ]*).*/\3/p' /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -n 1)
+failed=0 passed=0
+
+check() {  # check NAME COMMAND...: counts it
+  local name=$1
+  shift
+  if "$@" >"$roots/log" 2>&1; then
+    passed=$((passed + 1)); echo "packages: $name: passed"
+  else
+    failed=$((failed + 1)); echo "packages: $name: FAILED"; tail -n 20 "$roots/log"
+  fi
+}
+
+fresh_root() {  # fresh_root NAME: Debian 12 and nothing else
+  if [ ! -e "$roots/debian.done" ]; then
+    debootstrap --variant=minbase bookworm "$roots/debian" "${mirror:-http://deb.debian.org/debian}" >"$roots/debootstrap.log" 2>&1
+    cp /etc/apt/sources.list "$roots/debian/etc/apt/" 2>/dev/null || true
+    cp -r /etc/apt/sources.list.d /etc/apt/apt.conf.d "$roots/debian/etc/apt/" 2>/dev/null || true
+    cp /etc/resolv.conf /etc/hosts "$roots/debian/etc/" 2>/dev/null || true
+    touch "$roots/debian.done"
+  fi
+  rm -rf "${roots:?}/$1"
+  cp -a "$roots/debian" "$roots/$1"
+  mkdir -p "$roots/$1/tmp/packages"
+  cp -r models/tiny-qwen3 examples/answers.jsonl "$roots/$1/tmp/"
+  cp "$packages"/* "$roots/$1/tmp/packages/"
+}
+
+inside() {  # inside NAME COMMAND: in that root, with its own /proc
+  local root=$roots/$1
+  shift
+  unshare --mount --pid --fork sh -c 'mount -t proc proc "$1/proc" && exec chroot "$1" /bin/sh -c "$2"' sh "$root" "$*"
+}
+
+runs='strata --version | grep -q "strata '$version'" && cd /tmp &&
+      strata train --model tiny-qwen3 --data answers.jsonl --out adapter --steps 2 &&
+      strata generate --model tiny-qwen3 --adapter adapter --prompt "7 plus 5" --max-tokens 4 --temperature 0'
+
+fresh_root deb
+check "deb installs" inside deb 'apt-get update -q && apt-get install -y -q --no-install-recommends /tmp/packages/strata_*.deb'
+check "deb runs" inside deb "$runs"
+check "deb brings man pages and completions" inside deb 'test -e /usr/share/man/man1/strata-train.1 -o -e /usr/share/man/man1/strata-train.1.gz &&
+  test -s /usr/share/bash-completion/completions/strata && test -s /usr/share/zsh/vendor-completions/_strata'
+check "deb says what --db needs" inside deb 'cd /tmp; ! strata serve --model t=tiny-qwen3 --no-keys --data s --db postgresql:///x 2>err; grep -q libpq5 err'
+check "deb is purged" inside deb 'apt-get purge -y -q strata && ! test -e /usr/bin/strata'
+
+fresh_root tarball
+check "tarball unpacks" inside tarball 'tar -C /opt -xzf /tmp/packages/strata-*.tar.gz && ln -s /opt/strata-*/bin/strata /usr/local/bin/strata'
+check "tarball runs" inside tarball "$runs"
+
+fresh_root wheel
+check "python is there" inside wheel 'apt-get update -q && apt-get install -y -q --no-install-recommends python3-venv'
+check "wheel installs" inside wheel 'python3 -m venv /opt/venv && /opt/venv/bin/pip install --no-index /tmp/packages/strata_engine-*.whl && ln -s /opt/venv/bin/strata /usr/local/bin/strata'
+check "wheel runs" inside wheel "$runs"
+check "wheel is taken out" inside wheel '/opt/venv/bin/pip uninstall -y strata-engine && ! test -e /opt/venv/bin/strata'
+
+container() {  # builds the container file on our own root, without a registry
+  local store="--root $roots/containers --runroot $roots/containers-run --storage-driver vfs" base context
+  base=$(buildah $store from scratch)
+  buildah $store add "$base" "$roots/debian" / && buildah $store commit "$base" localhost/debian:12-slim || return 1
+  context=$(mktemp -d)
+  cp examples/container/Containerfile "$packages"/strata_*.deb "$context/"
+  buildah $store bud --isolation chroot --build-arg BASE=localhost/debian:12-slim -t strata "$context" || return 1
+  rm -rf "$context"
+  base=$(buildah $store from localhost/strata)
+  buildah $store run --isolation chroot "$base" -- strata --version | grep -q "strata $version"
+}
+if command -v buildah >/dev/null; then
+  check "container builds and runs" container
+else
+  echo "packages: container: skipped, buildah is not installed"
+fi
+echo "packages: $passed passed, $failed failed"
+[ "$failed" -eq 0 ]
