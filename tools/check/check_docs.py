@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""Check how the documents are written: at most 120 columns, a README of at most 90 lines, links that lead somewhere, and on the
+pages for users no word of our own where the field has one.
+
+usage: python3 tools/check/check_docs.py
+Prints every fault with file and line, and exits with 1 if there is one. Lines of a table in docs/log.md, which has figures,
+may be longer.
+"""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+COLUMNS, README_LINES = 120, 90
+# What the field calls otherwise: recompute, evaluation loss, ...
+OURS = {r"\bmade again\b": "recomputed", r"\bheld[- ]out\b": "evaluation", r"\blies\b": "is", r"\ba datum alone\b": "one datum"}
+LINK = re.compile(r"\]\(([^)#\s]+)(#[^)]*)?\)")
+
+
+def pages():
+    return [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "THIRD_PARTY.md")
+            if (ROOT / name).exists()] + sorted((ROOT / "docs").glob("*.md"))
+
+
+# Pages that describe the house to those who build it have its words.
+def is_for_users(page):
+    return page.name not in ("log.md", "architecture.md", "numerics.md", "known-bugs.md", "traps.md", "hostile.md", "CONTRIBUTING.md")
+
+
+def faults_of(page):
+    lines = page.read_text(encoding="utf-8").split("\n")
+    name = page.relative_to(ROOT)
+    if page.name == "README.md" and len(lines) - 1 > README_LINES:
+        yield f"{name}: {len(lines) - 1} lines, at most {README_LINES}"
+    for number, line in enumerate(lines, 1):
+        table = line.startswith("|")
+        if len(line) > COLUMNS and not (table and page.parent.name == "docs" and not is_for_users(page)):
+            yield f"{name}:{number}: {len(line)} columns, at most {COLUMNS}"
+        for target, _ in LINK.findall(line):
+            if "://" not in target and not (page.parent / target).exists():
+                yield f"{name}:{number}: {target} is not there"
+        if is_for_users(page):
+            for ours, theirs in OURS.items():
+                if re.search(ours, line, re.I):
+                    yield f"{name}:{number}: '{re.search(ours, line, re.I).group()}': say '{theirs}'"
+
+
+def main():
+    faults = [fault for page in pages() for fault in faults_of(page)]
+    print("\n".join(faults[:40]) or "check_docs: ok")
+    if len(faults) > 40:
+        print(f"and {len(faults) - 40} more")
+    sys.exit(bool(faults))
+
+
+if __name__ == "__main__":
+    main()
