@@ -15,6 +15,7 @@ namespace strata::report {
 namespace {
 
 constexpr int kBarColumns = 20;
+constexpr int kLeastBarColumns = 5;    // a shorter one says nothing
 constexpr int kLineColumns = 1 << 20;  // a file has no right edge
 constexpr double kTerminalInterval = 0.1;
 constexpr double kLineInterval = 10;
@@ -28,15 +29,18 @@ int terminal_columns(std::FILE* out) {
 
 }  // namespace
 
-std::string render_progress(const ProgressState& state, int columns) {
+namespace {
+
+// With a bar of so many columns; 0: without.
+std::string whole_line(const ProgressState& state, int bar_columns) {
   std::string line(state.label);
   if (state.total > 0) {
     const double share =
         std::clamp(static_cast<double>(state.done) / static_cast<double>(state.total), 0.0, 1.0);
     line += fmt::format("  {:3.0f}%", static_cast<double>(static_cast<int64_t>(share * 100)));
-    if (state.bar) {
-      const int full = static_cast<int>(share * kBarColumns);
-      line += " |" + std::string(full, '#') + std::string(kBarColumns - full, '.') + "|";
+    if (bar_columns > 0) {
+      const int full = static_cast<int>(share * bar_columns);
+      line += " |" + std::string(full, '#') + std::string(bar_columns - full, '.') + "|";
     }
     line += fmt::format("  {}/{}", state.done, state.total);
   } else {
@@ -48,7 +52,19 @@ std::string render_progress(const ProgressState& state, int columns) {
     line += "  ETA " + format_duration(state.eta_seconds);
   }
   if (!state.note.empty()) line.append("  ").append(state.note);
-  return fit_width(printable(line), columns);
+  return printable(line);
+}
+
+}  // namespace
+
+std::string render_progress(const ProgressState& state, int columns) {
+  std::string line = whole_line(state, state.bar ? kBarColumns : 0);
+  // The bar gives way to what the note says.
+  if (const int over = text_width(line) - columns; state.bar && over > 0) {
+    const int left = kBarColumns - over;
+    line = whole_line(state, left >= kLeastBarColumns ? left : 0);
+  }
+  return fit_width(line, columns);
 }
 
 Progress::Progress(ProgressOptions options) : options_(std::move(options)) {
@@ -75,16 +91,20 @@ void Progress::update(int64_t done, std::string_view note) {
   if (!terminal_ && options_.total > 0 && since >= kTenthInterval) {
     due = due || done_ * 10 / options_.total > last_tenth_;
   }
+  // finish() has the line of the end.
+  if (!terminal_ && options_.total > 0 && done_ >= options_.total) due = false;
   if (due) draw(now, /*is_last=*/false);
 }
 
 void Progress::finish(std::string_view note) {
   if (finished_) return;
   note_ = note;
-  draw(options_.clock(), /*is_last=*/true);
+  const double now = options_.clock();
+  finished_ = true;
+  if (!drawn_ && now - begin_ < options_.quiet_seconds) return;
+  draw(now, /*is_last=*/true);
   if (line_open_) std::fputc('\n', options_.out);
   line_open_ = false;
-  finished_ = true;
   std::fflush(options_.out);
 }
 

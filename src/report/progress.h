@@ -32,9 +32,10 @@ class Progress {
 
   // `done` counts from 0 and includes options.start. Draws at most 10 times a second on a terminal;
   // in a file one line a 10 s, and whenever another tenth of the work is done (at most one a
-  // second).
+  // second), but for the last, which finish() draws.
   void update(int64_t done, std::string_view note = {});
-  // Draws the last state, with the time taken instead of the ETA.
+  // Draws the last state, with the time taken instead of the ETA; nothing of work that was so short
+  // that it is silent.
   void finish(std::string_view note = {});
   // Prints a line of its own (a result, a warning) without breaking the bar.
   void print(std::string_view line);
@@ -56,7 +57,8 @@ class Progress {
   std::string note_;
 };
 
-// "label  37% |#######.............|  11/30  ETA 0:12  note", cut to `columns`. eta < 0: not known
+// "label  37% |#######.............|  11/30  ETA 0:12  note", with a shorter bar or none where that
+// makes it fit into `columns`, else cut. eta < 0: not known
 // yet.
 struct ProgressState {
   std::string_view label;

@@ -51,6 +51,34 @@ TEST(RenderProgress, IsCutToTheTerminal) {
             "train   50%~");
 }
 
+// The bar goes first, so that the loss is to be read at 60 columns.
+TEST(RenderProgress, TheBarGivesWayToTheNote) {
+  const ProgressState state = {.label = "train",
+                               .done = 11,
+                               .total = 30,
+                               .eta_seconds = 12,
+                               .note = "loss 1.2345  eval 2.3456  812 tok/s"};
+  EXPECT_EQ(render_progress(state, 77),
+            "train   36% |###......|  11/30  ETA 12 s  loss 1.2345  eval 2.3456  812 tok/s");
+  EXPECT_EQ(render_progress(state, 71),
+            "train   36%  11/30  ETA 12 s  loss 1.2345  eval 2.3456  812 tok/s");
+  EXPECT_EQ(render_progress(state, 59),
+            "train   36%  11/30  ETA 12 s  loss 1.2345  eval 2.3456  81~");
+}
+
+// A log has one line of the end, not one with an ETA of nothing before it.
+TEST(Progress, AFileHasTheEndOnce) {
+  Scene scene(false);
+  for (int i = 1; i <= 100; ++i) {
+    scene.time += 5;
+    scene.progress.update(i, "n");
+  }
+  scene.progress.finish("end");
+  const std::string text = scene.written();
+  EXPECT_EQ(count(text, "100/100"), 1) << text;
+  EXPECT_NE(text.find("100/100  in 8:20  end\n"), std::string::npos) << text;
+}
+
 TEST(Progress, TerminalRedrawsAtMostTenTimesASecond) {
   Scene scene(true);
   for (int i = 1; i <= 100; ++i) {
