@@ -37,12 +37,14 @@ std::string shown_name(const OptionRow& row) { return (row.is_positional ? "" : 
 
 void add_row(CLI::App& app, const OptionRow& row, Given& given) {
   std::vector<std::string>* values = &given.values[row.name];
+  std::string names = shown_name(row);
+  for (const std::string& alias : row.aliases) names += ",--" + alias;
   if (row.kind == OptionKind::kFlag) {
-    app.add_flag_callback(shown_name(row), [values] { values->emplace_back("on"); });
+    app.add_flag_callback(names, [values] { values->emplace_back("on"); });
     return;
   }
   const std::string bare = row.may_be_bare ? "," + row.name : "";
-  app.add_option(shown_name(row) + bare,
+  app.add_option(names + bare,
                  [values](const CLI::results_t& texts) {
                    *values = texts;
                    return true;
@@ -86,7 +88,9 @@ std::string see_help(const CommandText& command) {
 void refuse_unknown(const CommandText& command, const OptionTable& table, const Given& given) {
   std::vector<std::string> names;
   for (const OptionRow& row : table.rows()) {
-    if (!row.is_positional) names.push_back(row.name);
+    if (row.is_positional) continue;
+    names.push_back(row.name);
+    names.insert(names.end(), row.aliases.begin(), row.aliases.end());
   }
   std::vector<std::string> faults;
   for (const std::string& argument : given.unknown) {

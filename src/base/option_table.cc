@@ -58,7 +58,7 @@ std::string text_of(const std::optional<T>& value) {
   return value ? fmt::format("{}", *value) : "default";
 }
 
-// The same of one that may be absent.
+// One that may be absent.
 template <typename T>
 OptionRow optional_row(const std::string& name, const char* unit, std::optional<T>& field,
                        const OptionRange<T>& range, const std::string& help) {
@@ -148,6 +148,11 @@ OptionRow& OptionTable::integer(const std::string& name, std::optional<int64_t>&
 OptionRow& OptionTable::number(const std::string& name, double& field,
                                const OptionRange<double>& range, const std::string& help) {
   return add(number_row(name, "FLOAT", field, range, help));
+}
+
+OptionRow& OptionTable::integer(const std::string& name, std::optional<int64_t>& field,
+                                const OptionRange<int64_t>& range, const std::string& help) {
+  return add(optional_row(name, "INT", field, range, help));
 }
 
 OptionRow& OptionTable::number(const std::string& name, std::optional<double>& field,

@@ -24,7 +24,8 @@ enum class ResultsBy : uint8_t {
 };
 
 struct OptionRow {
-  std::string name = {};  // long, without dashes
+  std::string name = {};                  // long, without dashes
+  std::vector<std::string> aliases = {};  // other names of it, likewise
   std::string unit = {};
   std::string help = {};
   OptionKind kind = OptionKind::kValue;
@@ -43,6 +44,10 @@ struct OptionRow {
 
   OptionRow& required() {
     is_required = true;
+    return *this;
+  }
+  OptionRow& also(const std::string& alias) {
+    aliases.push_back(alias);
     return *this;
   }
   OptionRow& positional() {
