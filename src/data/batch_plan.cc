@@ -31,13 +31,14 @@ std::vector<int64_t> shuffled(int64_t count, uint64_t seed, uint64_t stream) {
 }
 
 std::vector<std::vector<int64_t>> cut_by_tokens(const std::vector<int64_t>& examples,
-                                                const std::vector<int64_t>& lengths,
-                                                int64_t budget) {
+                                                const std::vector<int64_t>& lengths, int64_t budget,
+                                                int64_t most) {
   std::vector<std::vector<int64_t>> runs;
   int64_t used = 0;
   for (const int64_t example : examples) {
     const int64_t length = lengths[static_cast<size_t>(example)];
-    if (runs.empty() || used + length > budget) {
+    const bool is_full = !runs.empty() && most > 0 && std::ssize(runs.back()) >= most;
+    if (runs.empty() || is_full || used + length > budget) {
       runs.emplace_back();
       used = 0;
     }
@@ -82,7 +83,8 @@ void BatchPlan::enter_epoch(int64_t epoch) {
   order_ = shuffled(static_cast<int64_t>(lengths_.size()), options_.seed,
                     stream_of("epoch..", static_cast<uint64_t>(epoch)));
   cuts_ = {0};
-  for (const auto& run : cut_by_tokens(order_, lengths_, options_.batch_tokens)) {
+  for (const auto& run :
+       cut_by_tokens(order_, lengths_, options_.batch_tokens, options_.batch_size)) {
     cuts_.push_back(cuts_.back() + static_cast<int64_t>(run.size()));
   }
   epoch_ = epoch;

@@ -11,6 +11,7 @@ namespace strata::data {
 
 struct BatchPlanOptions {
   int64_t batch_tokens = 8192;  // at most so many a step, but at least one example
+  int64_t batch_size = 0;       // at most so many examples a step; 0: any number
   int64_t micro_tokens = 2048;  // at most so many a pass, but at least one example
   int64_t epochs = 1;
   int64_t steps = 0;  // > 0: run so many steps, through as many epochs as it takes
@@ -55,10 +56,10 @@ struct EvalSplit {
 // never all.
 EvalSplit split_for_eval(int64_t count, double fraction, uint64_t seed);
 
-// Cuts a list of examples into runs of at most `budget` tokens, at least one example each, in
-// order.
+// Cuts a list of examples into runs of at most `budget` tokens, at least one example each, and of
+// at most `most` examples (0: any number), in order.
 std::vector<std::vector<int64_t>> cut_by_tokens(const std::vector<int64_t>& examples,
-                                                const std::vector<int64_t>& lengths,
-                                                int64_t budget);
+                                                const std::vector<int64_t>& lengths, int64_t budget,
+                                                int64_t most = 0);
 
 }  // namespace strata::data

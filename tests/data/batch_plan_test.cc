@@ -53,6 +53,24 @@ TEST(Shuffled, EveryPlaceIsEquallyLikely) {
   }
 }
 
+// Of the two limits of a step the one that is met first ends it.
+TEST(BatchPlan, AStepHasSoManyExamplesOrTokens) {
+  const auto lengths = some_lengths(500, 2);
+  BatchPlan plan(lengths, {.batch_tokens = 1000, .batch_size = 6, .epochs = 1, .seed = 4});
+  int64_t by_size = 0, by_tokens = 0;
+  for (int64_t step = 0; step + 1 < plan.num_steps(); ++step) {
+    const std::vector<int64_t> now = flat(plan.step(step));
+    const std::vector<int64_t> next = flat(plan.step(step + 1));
+    const int64_t with_next = tokens_of(now, lengths) + lengths[static_cast<size_t>(next.front())];
+    ASSERT_LE(std::ssize(now), 6);
+    ASSERT_LE(tokens_of(now, lengths), 1000);
+    ASSERT_TRUE(std::ssize(now) == 6 || with_next > 1000) << step;
+    (std::ssize(now) == 6 ? by_size : by_tokens) += 1;
+  }
+  EXPECT_GT(by_size, 5);
+  EXPECT_GT(by_tokens, 5);
+}
+
 TEST(BatchPlan, AnEpochTakesEachExampleOnceWithinBudgets) {
   const auto lengths = some_lengths(500, 1);
   const BatchPlanOptions options{.batch_tokens = 1000, .micro_tokens = 250, .epochs = 2, .seed = 4};
