@@ -65,12 +65,12 @@ void schedule_rows(OptionTable& t, PlanScheduleOptions& o) {
   trace_row(t, o.trace);
 }
 
-// How stages divide a model and make it again, and under which name their schedule goes.
-void division_rows(OptionTable& t, StageOptions& o, const std::string& schedule) {
+// How stages divide a model and what they recompute; returns the row of their schedule.
+OptionRow& division_rows(OptionTable& t, StageOptions& o) {
   t.integer("stages", o.stages, {1, 1024, "1 to 1024"},
             "ranks that run the model one behind the other, as threads");
-  t.text(
-      schedule, o.schedule,
+  OptionRow& schedule = t.text(
+      "pipeline-schedule", o.schedule,
       "of the stages: gpipe, circular, 1f1b, interleaved, zb1p, or a CSV file in PyTorch's form");
   t.text("layers-per-stage", o.layers_per_stage,
          "auto (costs are balanced), or a number for each stage, with commas");
@@ -78,19 +78,22 @@ void division_rows(OptionTable& t, StageOptions& o, const std::string& schedule)
       "leftovers", o.leftovers, {"auto", "before", "after"},
       "before or after: equal stages, with the layers that are left over on the first or last");
   t.choice("recompute-iterations", o.recompute_iterations, {"off", "on"},
-           "what --recompute does not keep of a stage is made again as one, at once before its "
+           "what --recompute does not keep of a stage is recomputed as one, at once before its "
            "backward; custom without decoder_layer_input keeps a stage's input alone");
   t.choice("recompute-layers", o.recompute_layers, {"off", "on"},
            "of a stage: layer by layer; with both off everything is kept");
+  return schedule;
 }
 
-void stage_rows(OptionTable& t, StageOptions& o, const std::string& schedule = "schedule") {
-  division_rows(t, o, schedule);
+// Returns the row of the schedule.
+OptionRow& stage_rows(OptionTable& t, StageOptions& o) {
+  OptionRow& schedule = division_rows(t, o);
   t.integer("chunks", o.chunks, {0, 1024, "1 to 1024"},
             "stages of a rank [1; of a file: as many as it has]");
   t.integer("microbatches", o.microbatches, {1, 65536, "1 to 65536"},
             "that stages divide a batch into; with --memory at least");
   forwarding_delay_row(t, o.forwarding_delay);
+  return schedule;
 }
 
 OptionRow& method_row(OptionTable& t, std::string& field) {
@@ -119,10 +122,16 @@ void memory_row(OptionTable& t, std::string& field, const std::string& help) {
 
 // What a step does and how many there are.
 void recipe_rows(OptionTable& t, TrainOptions& o) {
-  t.number("lr", o.lr, {0, kHuge, "0 or more"}, "peak learning rate [2e-4; full: 1e-5]").results();
-  t.text("schedule", o.schedule, "constant, linear or cosine").results();
-  t.integer("warmup-steps", o.warmup_steps, {0, kMost, "0 or more"}, "steps of linear warm-up")
+  t.number("lr", o.lr, {0, kHuge, "0 or more"},
+           "peak learning rate [lora: by the model's width, 1e-3 for small ones; full: 1e-5]")
+      .also("learning-rate")
       .results();
+  t.text("lr-schedule", o.lr_schedule, "constant, linear or cosine").also("schedule").results();
+  t.integer("warmup-steps", o.warmup_steps, {0, kMost, "0 or more"},
+            "steps of linear warmup [a twentieth of the steps]")
+      .results();
+  t.number("warmup-ratio", o.warmup_ratio, {0, 0.5, "0 to 0.5"},
+           "share of the steps, in place of --warmup-steps");
   t.choice("optimizer", o.optimizer, {"adamw", "muon"},
            "adamw; muon: for the matrices of --method full")
       .results();
@@ -147,13 +156,21 @@ void recipe_rows(OptionTable& t, TrainOptions& o) {
   t.number("weight-decay", o.weight_decay, {0, kHuge, "0 or more"}, "decoupled; AdamW").results();
   t.number("clip", o.clip, {0, kHuge, "0 (off) or more"}, "largest gradient norm; 0: off")
       .results();
-  t.integer("epochs", o.epochs, {1, kMost, "1 or more"}, "passes over the data").results();
+  t.integer("epochs", o.epochs, {1, kMost, "1 or more"},
+            "passes over the data [3; more over few examples, fewer over many]")
+      .results();
   t.integer("steps", o.steps, {0, kMost, "0 (use --epochs) or more"},
-            "optimizer steps; 0: by --epochs")
+            "optimizer steps, in place of --epochs")
+      .results();
+  t.integer("batch-size", o.batch_size, {1, kMost, "1 or more"},
+            "examples of an optimizer step [1 to 32: at least 60 steps where the data allow it]")
       .results();
   t.integer("batch-tokens", o.batch_tokens, {1, kMost, "1 or more"},
-            "tokens of an optimizer step, at most")
+            "tokens of an optimizer step, at most; with --batch-size whichever is met first [8192; "
+            "none with --batch-size]")
       .results();
+  t.integer("gradient-accumulation-steps", o.gradient_accumulation_steps, {1, 1 << 20, "1 or more"},
+            "an optimizer step has so many times --batch-size examples");
   micro_tokens_row(t, o.micro_tokens);
   t.integer("max-length", o.max_length, {2, kMost, "2 or more"},
             "longer examples are dropped and counted")
@@ -204,9 +221,10 @@ OptionTable options_of(TrainOptions& o) {
   t.choice("train-on", o.train_on, {"last", "all"}, "of messages: last or all assistant turns")
       .results();
   recipe_rows(t, o);
-  t.text("eval", o.eval, "JSONL of held-out examples").results(ResultsBy::kFile);
+  t.text("eval", o.eval, "JSONL of evaluation examples, which are not trained on")
+      .results(ResultsBy::kFile);
   t.number("eval-fraction", o.eval_fraction, {0, 0.9, "0 to 0.9"},
-           "else: share of --data to hold out")
+           "else: share of --data to evaluate on and not to train on")
       .results();
   t.integer("save-every", o.save_every, {0, kMost, "0 (at the end only) or more"},
             "steps; 0: at the end only");
@@ -216,7 +234,7 @@ OptionTable options_of(TrainOptions& o) {
              "bytes of the whole run (12GiB): passes and what they keep are chosen so");
   recompute_row(t, o.recompute);
   t.text("offload", o.offload, kMemoryOffloadHelp);
-  stage_rows(t, o.stages, "pipeline-schedule");  // --schedule is that of the learning rate
+  stage_rows(t, o.stages);
   threads_row(t, o.threads);
   device_row(t, o.device);
   strict_row(t, o.strict_config);
@@ -253,7 +271,7 @@ OptionTable options_of(PlanOptions& o) {
   strict_row(t, o.strict_config);
   t.text("svg", o.svg, "file to draw: time of a step over memory, for all budgets");
   schedule_rows(t, o.schedule);
-  division_rows(t, o.stages, "pipeline-schedule");  // of train in stages
+  division_rows(t, o.stages);  // of train in stages
   t.flag("json", o.json, "one line of JSON");
   return t;
 }
@@ -294,7 +312,7 @@ OptionTable options_of(ProbeOptions& o) {
   dtype_row(t, o.dtype, {"f32", "bf16"}, "f32 or bf16");
   recompute_row(t, o.recompute);
   t.text("offload", o.offload, kOffloadHelp);
-  stage_rows(t, o.stages);
+  stage_rows(t, o.stages).also("schedule");
   threads_row(t, o.threads);
   device_row(t, o.device);
   strict_row(t, o.strict_config);
@@ -332,7 +350,7 @@ OptionTable options_of(BenchOptions& o) {
          "of a training work, as 2GiB: the fastest passes that fit, weights in memory; the probes "
          "of limits take 256 MiB beside it");
   t.text("offload", o.offload, kOffloadHelp);
-  stage_rows(t, o.stages);
+  stage_rows(t, o.stages).also("schedule");
   threads_row(t, o.threads);
   t.integer("repeat", o.repeat, {1, 1'000'000, "1 or more"},
             "timed repetitions; the median counts");

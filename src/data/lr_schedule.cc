@@ -33,7 +33,7 @@ Schedule parse_schedule(std::string_view name) {
   if (name == "linear") return Schedule::kLinear;
   if (name == "cosine") return Schedule::kCosine;
   throw Error(ErrorCode::kInvalidArgument,
-              "--schedule: got '" + std::string(name) + "', want constant, linear or cosine");
+              "--lr-schedule: got '" + std::string(name) + "', want constant, linear or cosine");
 }
 
 }  // namespace strata::data

@@ -18,6 +18,7 @@
 
 #include "apps/init.h"
 #include "apps/train/job.h"
+#include "apps/train/settings.h"
 #include "apps/train/train.h"
 #include "backend/thread_comm.h"
 #include "base/error.h"
@@ -221,8 +222,9 @@ class TrainTest : public testing::Test {
   }
   // Calls body with the job of a run on one rank.
   template <typename Body>
-  void with_job(const TrainOptions& o, Body body) const {
-    const TrainData data = read_train_data(o);
+  void with_job(const TrainOptions& given, Body body) const {
+    const TrainData data = read_train_data(given);
+    const TrainOptions o = settle(given, data);
     const TrainRun run = plan_run(o, data);
     run_ranks(run.stages.num_ranks(),
               [&](Comm& comm) { body(*make_train_job(comm, run, o, data)); });

@@ -221,7 +221,7 @@ boost::json::object line_of_run(const TrainOptions& o) {
       "{} train --model {} --data {} --out {} --method {} --rank {} --lr 0.01 --steps {} "
       "--batch-tokens {} --micro-tokens {} --threads 2 --json --stages {} --chunks {} "
       "--pipeline-schedule {} --microbatches {} --memory {} 2>/dev/null",
-      STRATA_BINARY, o.model, o.data, o.out, o.method, o.rank, o.steps, o.batch_tokens,
+      STRATA_BINARY, o.model, o.data, o.out, o.method, o.rank, *o.steps, *o.batch_tokens,
       o.micro_tokens, o.stages.stages, o.stages.chunks, o.stages.schedule, o.stages.microbatches,
       o.memory);
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(::popen(command.c_str(), "r"),
@@ -236,7 +236,8 @@ std::optional<StagedPlan> staged_plan(const TrainOptions& o, int64_t memory) {
   TrainOptions within = o;
   within.memory = memory > 0 ? std::to_string(memory) : "";
   try {
-    return *plan_run(within, read_train_data(within)).staged;
+    const TrainData data = read_train_data(within);
+    return *plan_run(settle(within, data), data).staged;
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("--memory " + within.memory), std::string::npos);
   }

@@ -54,7 +54,7 @@ TEST(ParseSchedule, NamesTheChoices) {
     parse_schedule("step");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "--schedule: got 'step', want constant, linear or cosine");
+    EXPECT_STREQ(error.what(), "--lr-schedule: got 'step', want constant, linear or cosine");
   }
 }
 

@@ -23,10 +23,8 @@ constexpr int64_t kMaxFileBytes = 64 << 20;
 Table read(const ScheduleSource& source) {
   const std::string& path = source.schedule;
   if (!file_exists(path)) {
-    refuse(
-        fmt::format("--schedule: got '{}', want gpipe, circular, 1f1b, interleaved, zb1p, or a "
-                    "CSV file",
-                    path));
+    refuse(fmt::format("{}: got '{}', want gpipe, circular, 1f1b, interleaved, zb1p, or a CSV file",
+                       source.option, path));
   }
   if (source.forwarding_delay != 1) {
     refuse("--forwarding-delay: a file has the transfers that it has; it goes with circular");

@@ -11,7 +11,8 @@ namespace strata::apps {
 struct ScheduleSource {
   std::string schedule;  // the name or the file
   int num_ranks = 1;
-  std::string_view ranks_option;  // what its number is asked for by, for messages
+  std::string_view ranks_option;           // what its number is asked for by, for messages
+  std::string_view option = "--schedule";  // likewise, of the schedule
   int num_microbatches = 1;
   int num_chunks = 0;  // of a rank; 0: one, or as many as the file has
   int forwarding_delay = 1;

@@ -171,6 +171,7 @@ engine::PipelinePlan plan_stages(const model::ModelConfig& config, const StageOp
   const schedule::Table table = find_schedule({.schedule = options.schedule,
                                                .num_ranks = options.stages,
                                                .ranks_option = "--stages",
+                                               .option = "--pipeline-schedule",
                                                .num_microbatches = options.microbatches,
                                                .num_chunks = options.chunks,
                                                .forwarding_delay = options.forwarding_delay});

@@ -16,8 +16,6 @@
 namespace strata::apps {
 namespace {
 
-constexpr double kLoraRate = 2e-4;
-constexpr double kFullRate = 1e-5;
 constexpr double kMtpWeight = 0.3;  // as DeepSeek-V3 and V4 were trained for most of their tokens
 
 std::vector<int64_t> lengths_of(const std::vector<data::Example>& examples) {
@@ -37,11 +35,17 @@ int64_t num_mtp_trained(const data::Example& example) {
 }  // namespace
 
 data::BatchPlanOptions batch_plan_options(const TrainOptions& options) {
-  return {.batch_tokens = options.batch_tokens,
+  const int64_t tokens = options.batch_tokens.value();
+  return {.batch_tokens = tokens > 0 ? tokens : INT64_MAX,
+          .batch_size = options.batch_size.value(),
           .micro_tokens = options.micro_tokens,
-          .epochs = options.epochs,
-          .steps = options.steps,
+          .epochs = options.epochs.value(),
+          .steps = options.steps.value(),
           .seed = options.seed};
+}
+
+int64_t num_steps(const TrainOptions& options, const data::Dataset& train) {
+  return data::BatchPlan(lengths_of(train.examples), batch_plan_options(options)).num_steps();
 }
 
 model::WithIndexers with_indexers(const TrainOptions& options) {
@@ -54,9 +58,9 @@ TrainJob::TrainJob(const TrainOptions& options, std::unique_ptr<engine::Pipeline
       pipeline_(std::move(pipeline)),
       data_(data),
       plan_(lengths_of(data.train.examples), batch_plan_options(options)),
-      schedule_{.schedule = data::parse_schedule(options.schedule),
-                .peak = options.lr.value_or(options.method == "lora" ? kLoraRate : kFullRate),
-                .warmup_steps = options.warmup_steps,
+      schedule_{.schedule = data::parse_schedule(options.lr_schedule),
+                .peak = options.lr.value(),
+                .warmup_steps = options.warmup_steps.value(),
                 .num_steps = plan_.num_steps()} {
   if (!is_lora()) {
     pipeline_->enable_base_steps({.muon = options_.optimizer == "muon",

@@ -31,8 +31,9 @@ struct TrainStep {
   int64_t trained_tokens = 0;
 };
 
-// How the data are cut into steps and passes.
+// How the data are cut into steps and passes. Here and below options are settled (settings.h).
 data::BatchPlanOptions batch_plan_options(const TrainOptions& options);
+int64_t num_steps(const TrainOptions& options, const data::Dataset& train);
 
 // Whether a fresh adapter adapts indexers.
 model::WithIndexers with_indexers(const TrainOptions& options);

@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -49,12 +51,22 @@ void add_passes_of_run(RunShape& shape, const TrainOptions& options,
                        const std::vector<int64_t>& train, const std::vector<int64_t>& eval) {
   data::BatchPlan batches(train, batch_plan_options(options));
   std::vector<int64_t> lengths;
+  double total = 0.0;
   for (int64_t step = 0; step < batches.num_steps(); ++step) {
+    int64_t tokens = 0;
     for (const std::vector<int64_t>& pass : batches.step(step).passes) {
       lengths.clear();
       for (const int64_t i : pass) lengths.push_back(train[static_cast<size_t>(i)]);
       add_passes(shape, lengths, true, options.micro_tokens);
+      tokens = std::accumulate(lengths.begin(), lengths.end(), tokens);
     }
+    shape.largest_step = std::max(shape.largest_step, tokens);
+    total += static_cast<double>(tokens);
+  }
+  // Without a limit of examples every step but an epoch's last is about full.
+  if (*options.batch_size > 0) {
+    shape.step_tokens =
+        static_cast<int64_t>(std::ceil(total / static_cast<double>(batches.num_steps())));
   }
   add_passes(shape, eval, false, options.micro_tokens);
 }
@@ -134,14 +146,15 @@ RunShape train_shape(const TrainOptions& options, const model::ModelConfig& conf
                      const data::Dataset& train, const data::Dataset& eval) {
   const bool is_lora = options.method == "lora";
   const std::vector<int64_t> lengths = lengths_of(train), held_out = lengths_of(eval);
-  RunShape shape = {.pass = {.backward = true,
-                             .train_base = !is_lora,
-                             .mtp = config.use_mtp,
-                             .indexer_loss = options.indexer_loss > 0},
-                    .lengths = lengths,
-                    .longest = std::max(longest_of(lengths), longest_of(held_out)),
-                    .step_tokens = std::min(options.batch_tokens, train.num_tokens),
-                    .file_room = file_room(options.offload, options.memory)};
+  RunShape shape = {
+      .pass = {.backward = true,
+               .train_base = !is_lora,
+               .mtp = config.use_mtp,
+               .indexer_loss = options.indexer_loss > 0},
+      .lengths = lengths,
+      .longest = std::max(longest_of(lengths), longest_of(held_out)),
+      .step_tokens = std::min(batch_plan_options(options).batch_tokens, train.num_tokens),
+      .file_room = file_room(options.offload, options.memory)};
   add_passes_of_run(shape, options, lengths, held_out);
   shape.pass.data_bytes = bytes_of(train) + bytes_of(eval);
   if (is_lora) {
@@ -387,7 +400,7 @@ std::string activations_text(const TrainPlan& plan) {
                        {"layers", report::Align::kRight},
                        {"decision"},
                        {"at the peak", report::Align::kRight},
-                       {"made again", report::Align::kRight}});
+                       {"recomputed", report::Align::kRight}});
   std::vector<Scratch::Use> uses = recompute.uses;
   const auto take_use = [&](ScratchTag tag) {
     for (Scratch::Use& use : uses) {

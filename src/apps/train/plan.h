@@ -27,7 +27,8 @@ struct RunShape {
   engine::PlanShape pass = {};        // of any pass, but its tokens
   std::vector<int64_t> lengths = {};  // of the sequences, in tokens
   int64_t longest = 0;                // of these and of what is held out
-  int64_t step_tokens = 0;            // of an optimizer step
+  int64_t step_tokens = 0;            // of an optimizer step, on average
+  int64_t largest_step = 0;           // tokens of the largest one, where the batches are known
   // By limit, where the batches are known; else passes may be as long as their limit.
   std::vector<LongestPass> longest_passes = {};
   // Bytes of activations that may lie in files wherever that costs less (engine_setup.h); where

@@ -25,7 +25,7 @@ namespace {
 void check_together(const TrainOptions& o) {
   check_device(o.device);
   check_kept(o.memory, o.recompute, o.offload);
-  data::parse_schedule(o.schedule);
+  data::parse_schedule(o.lr_schedule);
   if (o.optimizer == "muon" && o.method != "full") {
     throw Error(ErrorCode::kInvalidArgument,
                 "--optimizer muon: steps matrices of all parameters; give --method full with it");
@@ -62,6 +62,7 @@ data::Dataset read_file_of_examples(const std::string& path, const char* label,
   report::Progress progress(
       {.label = label, .total = fault ? 0 : static_cast<int64_t>(size), .quiet_seconds = 2});
   data::Dataset dataset = data::read_dataset(path, context, options.max_length, &progress);
+  progress.finish();
   if (!dataset.ignored_fields.empty()) {
     log(LogLevel::kWarning, fmt::format("{}: fields that are not used: {}", path,
                                         fmt::join(dataset.ignored_fields, ", ")));

@@ -110,7 +110,7 @@ class StagedPlanner {
     throw Error(
         ErrorCode::kInvalidArgument,
         fmt::format("--memory {}: the stages of all ranks take {} at least, with {} micro-batches "
-                    "of up to {} tokens that make all they can again{}; give that much, drop "
+                    "of up to {} tokens that recompute all they can{}; give that much, drop "
                     "longer examples with --max-length, or take a smaller --rank or --batch-tokens",
                     memory, report::format_bytes(least_), least_number_, least_tokens_,
                     shape_.pass.train_base ? "" : " and the frozen weights in a file"));
@@ -187,7 +187,8 @@ class StagedPlanner {
     plan.items.push_back({"gathered to save", gathered});
     plan.items.push_back(
         {"data", shape_.pass.data_bytes +
-                     ranks * std::max(shape_.step_tokens, shape_.longest) * kListBytesPerToken});
+                     ranks * std::max({shape_.step_tokens, shape_.largest_step, shape_.longest}) *
+                         kListBytesPerToken});
     plan.items.push_back({"process", engine::process_bytes() + (ranks - 1) * kRankBytes});
     return plan;
   }
@@ -321,7 +322,7 @@ void add_rows(const StagedPlan& plan, const StageOptions& options, const Machine
   }
   const double seconds = step_seconds(plan, limits);
   table.add_row({"a step", fmt::format("{:.3g} s predicted; {:.3g} times its work spread evenly, "
-                                       "for the busiest rank, bubbles and what is made again",
+                                       "for the busiest rank, bubbles and what is recomputed",
                                        seconds, plan.stretch)});
 }
 

@@ -15,7 +15,8 @@
 namespace strata::apps {
 namespace {
 
-constexpr int64_t kFormat = 2;
+constexpr int64_t kFormat = 3;
+constexpr int64_t kFirstFormat = 2;  // that is still read
 
 std::string state_dir(const std::string& out) { return out + "/trainer"; }
 
@@ -31,7 +32,7 @@ std::string hash_of_file(const std::string& path) {
 TrainOptions effective(TrainOptions o) {
   const TrainOptions defaults;
   if (!o.eval.empty()) o.eval_fraction = 0;
-  if (o.steps > 0) o.epochs = 0;
+  if (o.steps.value_or(0) > 0) o.epochs = 0;
   if (o.optimizer == "adamw") o.muon_momentum = defaults.muon_momentum;
   if (o.method == "full") {
     o.rank = defaults.rank;
@@ -40,6 +41,44 @@ TrainOptions effective(TrainOptions o) {
     o.expert_rank = defaults.expert_rank;
   }
   return o;
+}
+
+[[noreturn]] void fail(const std::string& out, const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("resume: {}/state.json: {}", state_dir(out), what));
+}
+
+// Format 2 recorded what the options said, and the learning rate that is no longer the default.
+void upgrade(boost::json::object& options) {
+  if (const boost::json::value* schedule = options.if_contains("schedule")) {
+    options["lr-schedule"] = *schedule;
+    options.erase("schedule");
+  }
+  options["batch-size"] = "0";
+  const boost::json::value* method = options.if_contains("method");
+  if (options["lr"] == "default") options["lr"] = method && *method == "full" ? "1e-05" : "0.0002";
+}
+
+struct RunRecord {
+  int64_t step = 0;
+  boost::json::object options;
+};
+
+RunRecord parse_record(const std::string& out, const std::string& json) {
+  const boost::json::value value = boost::json::parse(json);
+  const boost::json::object* object = value.if_object();
+  const auto int_of = [&](const char* name) -> int64_t {
+    const boost::json::value* number = object == nullptr ? nullptr : object->if_contains(name);
+    return number != nullptr && number->is_int64() ? number->get_int64() : -1;
+  };
+  const int64_t format = int_of("format"), step = int_of("step");
+  if (format < kFirstFormat || format > kFormat || step < 0 || !object->contains("options") ||
+      !object->at("options").is_object()) {
+    fail(out, "not a state that this version reads");
+  }
+  RunRecord record{.step = step, .options = object->at("options").get_object()};
+  if (format == kFirstFormat) upgrade(record.options);
+  return record;
 }
 
 }  // namespace
@@ -68,6 +107,10 @@ std::string train_fingerprint(const TrainOptions& options, const std::string& cp
 
 bool has_train_state(const std::string& out) { return TrainerState::exists(state_dir(out)); }
 
+std::string recorded_options(const std::string& out) {
+  return boost::json::serialize(parse_record(out, TrainerState(state_dir(out)).json()).options);
+}
+
 void save_train_state(TrainJob& job, const std::string& fingerprint) {
   const std::string& out = job.options().out;
   const std::vector<StateBlock> state = job.state();
@@ -84,36 +127,28 @@ void save_train_state(TrainJob& job, const std::string& fingerprint) {
 }
 
 void load_train_state(TrainJob& job, const std::string& fingerprint) {
-  const std::string dir = state_dir(job.options().out);
-  const TrainerState saved(dir);
-  const boost::json::value value = boost::json::parse(saved.json());
-  const auto fail = [&](const std::string& what) {
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("resume: {}/state.json: {}", dir, what));
-  };
-  const boost::json::object* object = value.if_object();
-  if (object == nullptr || !object->contains("format") || !object->contains("step") ||
-      !object->at("step").is_int64() || object->at("format") != kFormat ||
-      !object->contains("options") || !object->at("options").is_object()) {
-    fail("not a state that this version wrote");
-  }
+  const std::string& out = job.options().out;
+  const TrainerState saved(state_dir(out));
+  const RunRecord record = parse_record(out, saved.json());
   const boost::json::object wanted = boost::json::parse(fingerprint).as_object();
   std::string faults;
   for (const auto& option : wanted) {
-    const boost::json::value* was = object->at("options").get_object().if_contains(option.key());
+    const boost::json::value* was = record.options.if_contains(option.key());
     const std::string before = was == nullptr ? "absent" : boost::json::serialize(*was);
     const std::string now = boost::json::serialize(option.value());
     if (before != now)
       faults += fmt::format("\n  {}: was {}, now {}", std::string(option.key()), before, now);
   }
-  if (!faults.empty()) fail("the run was started with other options:" + faults);
-  const int64_t step = object->at("step").get_int64();
-  if (step < 0 || step > job.num_steps()) fail(fmt::format("step {} of {}", step, job.num_steps()));
+  if (!faults.empty()) fail(out, "the run was started with other options:" + faults);
+  if (record.step > job.num_steps()) {
+    fail(out, fmt::format("step {} of {}", record.step, job.num_steps()));
+  }
   const HostAccess access(job.engine().backend().allocator());
   for (const StatePart& part : job.parts_of_state()) {
     saved.read(part.block, {part.size}, part.first, part.values.shape.num_elements(),
                part.values.f32());
   }
-  job.restore(step);
+  job.restore(record.step);
 }
 
 }  // namespace strata::apps

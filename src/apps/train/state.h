@@ -13,6 +13,8 @@ namespace strata::apps {
 std::string train_fingerprint(const TrainOptions& options, const std::string& cpu_path);
 
 bool has_train_state(const std::string& out);
+// The fingerprint that the last save has, in the names that this version gives options.
+std::string recorded_options(const std::string& out);
 // Durable when it returns: first the state, then the export.
 void save_train_state(TrainJob& job, const std::string& fingerprint);
 // Loads the last save into the job. Throws Error where the fingerprints differ, naming the options.

@@ -10,12 +10,14 @@
 
 #include "apps/train/job.h"
 #include "apps/train/plan.h"
+#include "apps/train/settings.h"
 #include "apps/train/staged_plan.h"
 #include "apps/train/state.h"
 #include "backend/thread_comm.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "base/log.h"
 #include "base/process_memory.h"
 #include "base/trace.h"
 #include "report/format.h"
@@ -54,6 +56,22 @@ int64_t num_parameters(const model::ModelWeights& weights) {
   return count;
 }
 
+// "96, 3 epochs, 8 examples each, resuming after 40".
+std::string steps_text(const TrainJob& job) {
+  const TrainOptions& o = job.options();
+  std::string text = std::to_string(job.num_steps());
+  if (*o.steps == 0) text += fmt::format(", {} epoch{}", *o.epochs, *o.epochs == 1 ? "" : "s");
+  if (*o.batch_size > 0) {
+    text += fmt::format(", {} example{} each", *o.batch_size, *o.batch_size == 1 ? "" : "s");
+  }
+  if (*o.batch_tokens > 0) text += fmt::format(", at most {} tokens each", *o.batch_tokens);
+  if (job.steps_done() > 0) text += fmt::format(", resuming after {}", job.steps_done());
+  return text;
+}
+
+// A loss as people compare models by it.
+std::string perplexity_text(double loss) { return fmt::format("{:.4g}", std::exp(loss)); }
+
 // What was said before the first step, to be compared with what was.
 struct Predicted {
   int64_t memory = 0;
@@ -85,11 +103,11 @@ std::optional<Predicted> print_plan(TrainJob& job, const StagedPlan* staged) {
         {"dropped", fmt::format("{} examples longer than --max-length {}",
                                 job.train_data().num_too_long, job.options().max_length)});
   }
-  if (!job.eval_data().examples.empty()) table.add_row({"held out", dataset(job.eval_data())});
-  table.add_row({"steps", fmt::format("{}{}", job.num_steps(),
-                                      job.steps_done() > 0
-                                          ? fmt::format(", resuming after {}", job.steps_done())
-                                          : "")});
+  if (!job.eval_data().examples.empty()) table.add_row({"evaluation", dataset(job.eval_data())});
+  table.add_row({"steps", steps_text(job)});
+  table.add_row(
+      {"learning rate", fmt::format("{:g}, {}, warmup steps {}", *job.options().lr,
+                                    job.options().lr_schedule, *job.options().warmup_steps)});
   const std::string machine =
       fmt::format("CPU path {}, {} threads", cpu_path_name(engine.backend().path()),
                   engine.backend().pool().num_threads());
@@ -117,7 +135,7 @@ std::optional<Predicted> print_plan(TrainJob& job, const StagedPlan* staged) {
 
 void write_curve(const TrainOptions& options) {
   report::CurveSeries step{.name = "step", .faint = true};
-  report::CurveSeries eval{.name = "held out", .markers = true};
+  report::CurveSeries eval{.name = "evaluation", .markers = true};
   for (const report::MetricsRecord& record : report::read_metrics(metrics_path(options))) {
     const double loss = record.number("loss"), eval_loss = record.number("eval_loss");
     if (std::isfinite(loss)) {
@@ -131,7 +149,7 @@ void write_curve(const TrainOptions& options) {
   }
   const double span = std::clamp(static_cast<double>(step.x.size()) / 50, 1.0, 15.0);
   report::CurveSeries smooth{
-      .name = "trained on (smoothed)", .x = step.x, .y = report::smoothed(step.y, span)};
+      .name = "training (smoothed)", .x = step.x, .y = report::smoothed(step.y, span)};
   report::CurveChart chart{.title = "loss", .x_label = "step", .y_label = "nats per token"};
   chart.series = {std::move(step), std::move(smooth)};
   if (!eval.x.empty()) chart.series.push_back(std::move(eval));
@@ -253,7 +271,7 @@ class TrainLoop {
     std::string text = fmt::format("loss {:.4f}", loss_);
     if (mtp_loss_) text += fmt::format("  mtp {:.4f}", *mtp_loss_);
     if (indexer_loss_) text += fmt::format("  indexer {:.4f}", *indexer_loss_);
-    if (last_eval_) text += fmt::format("  held out {:.4f}", *last_eval_);
+    if (last_eval_) text += fmt::format("  eval {:.4f}", *last_eval_);
     return text + fmt::format("  {} tok/s  {}", report::format_count(tokens_per_second()),
                               report::format_bytes(peak_.anonymous));
   }
@@ -279,7 +297,7 @@ class TrainLoop {
 void TrainLoop::print_summary() const {
   const TrainOptions& options = job_.options();
   report::Table table({{""}, {""}});
-  table.add_row({"loss", fmt::format("{:.4f} nats per token (last step)", loss_)});
+  table.add_row({"training loss", fmt::format("{:.4f} nats per token (last step)", loss_)});
   if (mtp_loss_) {
     table.add_row({"mtp loss", fmt::format("{:.4f} nats per token (last step), times {}",
                                            *mtp_loss_, job_.mtp_weight())});
@@ -291,8 +309,11 @@ void TrainLoop::print_summary() const {
                      *indexer_loss_, options.indexer_loss)});
   }
   if (first_eval_ && last_eval_) {
-    table.add_row({"held out", fmt::format("{:.4f} -> {:.4f} ({:+.1f} %)", *first_eval_,
-                                           *last_eval_, 100 * (*last_eval_ / *first_eval_ - 1))});
+    table.add_row(
+        {"evaluation loss", fmt::format("{:.4f} -> {:.4f} nats per token ({:+.1f} %)", *first_eval_,
+                                        *last_eval_, 100 * (*last_eval_ / *first_eval_ - 1))});
+    table.add_row({"perplexity", fmt::format("{} -> {} (evaluation)", perplexity_text(*first_eval_),
+                                             perplexity_text(*last_eval_))});
   }
   const double step = num_steps_ > 0 ? busy_seconds_ / static_cast<double>(num_steps_) : 0;
   std::string time = fmt::format("{}, {} tokens/s in steps; a step {:.3g} s",
@@ -328,6 +349,10 @@ void train_on_rank(TrainJob& job, const StagedPlan* staged, bool resumes) {
   const std::string fingerprint =
       train_fingerprint(options, std::string(cpu_path_name(job.engine().backend().path())));
   if (staged == nullptr) fit_memory(job);
+  if (job.is_first_rank() && !resumes) {
+    const std::string few = few_steps_text(options, job.num_steps());
+    if (!few.empty()) log(LogLevel::kWarning, few);
+  }
   make_folders(options.out);  // now that nothing is wrong with what was asked
   if (resumes) {
     load_train_state(job, fingerprint);
@@ -355,9 +380,10 @@ int run_train(const TrainOptions& options) {
             options.out));
   }
   const TrainData data = read_train_data(options);
-  const TrainRun run = plan_run(options, data);
+  const TrainOptions settled = settle(options, data, found ? recorded_options(options.out) : "");
+  const TrainRun run = plan_run(settled, data);
   run_ranks(run.stages.num_ranks(), [&](Comm& comm) {
-    const std::unique_ptr<TrainJob> job = make_train_job(comm, run, options, data);
+    const std::unique_ptr<TrainJob> job = make_train_job(comm, run, settled, data);
     train_on_rank(*job, run.staged ? &*run.staged : nullptr, found);
   });
   trace.finish();

@@ -22,13 +22,17 @@ struct TrainOptions : EngineSetup {
   std::string memory;                   // bytes of the whole run; chooses what is recomputed
   std::string train_on = "last";        // last, all
   int64_t max_length = 2048;
-  int64_t batch_tokens = 8192;
+  // Where these are absent they follow the data, the model or the run that is resumed: settings.h.
+  std::optional<int64_t> batch_size;        // examples of a step, at most; 0: any number
+  std::optional<int64_t> batch_tokens;      // tokens of a step, at most; likewise
+  int64_t gradient_accumulation_steps = 1;  // times batch_size
+  std::optional<int64_t> epochs;
+  std::optional<int64_t> steps;  // > 0: instead of epochs
+  std::optional<double> lr;
+  std::optional<int64_t> warmup_steps;
+  std::optional<double> warmup_ratio;  // of the steps; instead of warmup_steps
   int64_t micro_tokens = 2048;
-  int64_t epochs = 1;
-  int64_t steps = 0;         // > 0: instead of epochs
-  std::optional<double> lr;  // 2e-4 for lora, 1e-5 for full
-  std::string schedule = "cosine";
-  int64_t warmup_steps = 10;
+  std::string lr_schedule = "cosine";
   std::string optimizer = "adamw";  // or "muon", for the matrices of --method full
   double muon_momentum = 0.95;
   // Of the loss of multi-token prediction. 0.3 for full where the model has its layer, 0 for lora.

@@ -1,0 +1,22 @@
+// Settings of a run that its options leave open: settle() derives them from the data, the model
+// and, of a run that is resumed, from what it recorded, so that they stay what they were even
+// where another version would derive others.
+#pragma once
+#include <string>
+
+#include "apps/train/job.h"
+
+namespace strata::apps {
+
+// The options with all of them set. `recorded`: options of the saved state (state.h), empty of a
+// new run. Throws Error where two of the options exclude each other.
+TrainOptions settle(const TrainOptions& options, const TrainData& data,
+                    const std::string& recorded = {});
+
+// What to do about a run of so few steps that it learns little; empty of any other.
+std::string few_steps_text(const TrainOptions& settled, int64_t num_steps);
+
+// Peak learning rate where none is given: of adapters it falls with the model's width.
+double default_learning_rate(const std::string& method, int64_t hidden_size);
+
+}  // namespace strata::apps
