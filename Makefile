@@ -7,7 +7,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help install build test stages checks asan tsan fuzz tidy format format-check run run-train e2e cookbook robust chaos page run-smollm2 tiny-qwen3 clean
+.PHONY: help install build test stages checks asan tsan fuzz tidy format format-check run run-train e2e cookbook robust chaos page \
+  documents package packages-test run-smollm2 tiny-qwen3 clean
 
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
@@ -123,6 +124,23 @@ page: build
 	@tools/install.sh browser
 	@tools/run/page.sh build/release/strata $(PICTURES)
 	@[ "$(PICTURES)" != docs ] || python3 tools/check/check_pictures.py --keep
+
+# Every command of the README and of the pages for users.
+documents: build
+	@tools/install.sh sdk
+	@"$$(tools/run/sdk_python.sh)" tests/e2e/documents.py build/release/strata
+
+# dist: a .deb, a tarball and a wheel; packages-test installs, runs and purges each in a Debian of its own (as root).
+package: build
+	@tools/install.sh package
+	@cmake --build build/release -j $(JOBS)
+	@[ -x build/auditwheel/bin/auditwheel ] || { python3 -m venv --clear build/auditwheel && \
+	  build/auditwheel/bin/pip install --quiet --disable-pip-version-check -r tools/requirements/package.txt; }
+	@rm -rf dist
+	@PATH="$$PWD/build/auditwheel/bin:$$PATH" tools/package/make_packages.sh build/release dist
+
+packages-test: package
+	@tools/package/packages_test.sh dist build/roots
 
 run-smollm2: build
 	@tools/install.sh smollm2

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the Debian packages that a make target needs, and only those that are missing.
-# usage: tools/install.sh run|sdk|browser|test|clang|format|smollm2
+# usage: tools/install.sh run|sdk|browser|test|clang|format|smollm2|package
 # Works as root or with sudo; asks nothing; does nothing when all is there.
 set -eu
 
@@ -13,8 +13,9 @@ case "${1:-}" in
   test) packages="$test" ;;
   clang) packages="$test clang-19 clang-tidy-19 libclang-rt-19-dev llvm-19" ;;
   format) packages="clang-format-19" ;;
+  package) packages="$run python3 python3-venv binutils dpkg-dev patchelf debootstrap buildah" ;;
   smollm2) packages="$run python3 python3-venv fortunes" ;;
-  *) echo "usage: tools/install.sh run|sdk|browser|test|clang|format|smollm2" >&2; exit 2 ;;
+  *) echo "usage: tools/install.sh run|sdk|browser|test|clang|format|smollm2|package" >&2; exit 2 ;;
 esac
 
 is_installed() {

@@ -20,7 +20,7 @@ TIME = (1980, 1, 1, 0, 0, 0)  # equal files make equal wheels
 
 
 def metadata(version):
-    return (f"Metadata-Version: 2.4\nName: strata-engine\nVersion: {version}\n"
+    return (f"Metadata-Version: 2.4\nName: strata\nVersion: {version}\n"
             "Summary: Fine-tune and serve language models on a CPU: the native program strata\n"
             "License-Expression: Apache-2.0\nLicense-File: LICENSE\nLicense-File: THIRD_PARTY.md\n"
             "Requires-Python: >=3.9\nDescription-Content-Type: text/markdown\n\n") + (ROOT / "README.md").read_text()
@@ -39,7 +39,7 @@ def main():
     for name in ("program", "version", "out"):
         parser.add_argument("--" + name, required=True)
     args = parser.parse_args()
-    name = f"strata_engine-{args.version}"
+    name = f"strata-{args.version}"
     info = name + ".dist-info"
     files = {f"{name}.data/scripts/strata": stripped(args.program),
              f"{info}/METADATA": metadata(args.version).encode(),

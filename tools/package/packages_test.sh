@@ -54,14 +54,14 @@ check "deb says what --db needs" inside deb 'cd /tmp; ! strata serve --model t=t
 check "deb is purged" inside deb 'apt-get purge -y -q strata && ! test -e /usr/bin/strata'
 
 fresh_root tarball
-check "tarball unpacks" inside tarball 'tar -C /opt -xzf /tmp/packages/strata-*.tar.gz && ln -s /opt/strata-*/bin/strata /usr/local/bin/strata'
+check "tarball unpacks" inside tarball 'tar -C /opt -xzf /tmp/packages/strata-*-linux-x86_64.tar.gz && ln -s /opt/strata-*/bin/strata /usr/local/bin/strata'
 check "tarball runs" inside tarball "$runs"
 
 fresh_root wheel
 check "python is there" inside wheel 'apt-get update -q && apt-get install -y -q --no-install-recommends python3-venv'
-check "wheel installs" inside wheel 'python3 -m venv /opt/venv && /opt/venv/bin/pip install --no-index /tmp/packages/strata_engine-*.whl && ln -s /opt/venv/bin/strata /usr/local/bin/strata'
+check "wheel installs" inside wheel 'python3 -m venv /opt/venv && /opt/venv/bin/pip install --no-index /tmp/packages/strata-*.whl && ln -s /opt/venv/bin/strata /usr/local/bin/strata'
 check "wheel runs" inside wheel "$runs"
-check "wheel is taken out" inside wheel '/opt/venv/bin/pip uninstall -y strata-engine && ! test -e /opt/venv/bin/strata'
+check "wheel is taken out" inside wheel '/opt/venv/bin/pip uninstall -y strata && ! test -e /opt/venv/bin/strata'
 
 container() {  # builds the container file on our own root, without a registry
   local store="--root $roots/containers --runroot $roots/containers-run --storage-driver vfs" base context
