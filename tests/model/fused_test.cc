@@ -190,6 +190,20 @@ TEST_F(FilesForPeft, AFreshAdapterComesBackWhateverItAdapts) {
   }
 }
 
+// The layer of multi-token prediction has experts of its own, below a path of its own.
+TEST_F(FilesForPeft, ALayerOfMultiTokenPredictionComesBack) {
+  const LoadedModel model =
+      load_model(backend_, kGolden + "deepseek_v4_mtp/model", {.mtp = UseMtp::kAlways});
+  LoraAdapter adapter(backend_, *model.weights,
+                      adapter_specs(model.config, {"all-linear"}, 7, 6.0));
+  adapter.initialise(3);
+  save_adapter_for_peft(adapter, dir_.file("out"), "base");
+  const SafetensorsFile file(dir_.file("out/adapter_model.safetensors"));
+  EXPECT_NE(file.find("base_model.model.model.mtp.0.mlp.experts.base_layer.lora_A.weight"),
+            nullptr);
+  expect_same_adapter(*load_adapter(backend_, model, dir_.file("out")), adapter);
+}
+
 TEST_F(FilesForPeft, MetadataThatTheValuesBelieIsRefused) {
   save_adapter_for_peft(*fresh({"all-linear"}), dir_.file("out"), "base");
   const std::string file = dir_.file("out/adapter_model.safetensors");

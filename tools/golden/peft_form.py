@@ -15,17 +15,11 @@ import re
 import torch
 from safetensors.torch import load_file, save_file
 
-PREFIX = "base_model.model."
+from golden_moe import PREFIX, pattern_value
+
 EXPERT = re.compile(r"(.*\.mlp\.experts)\.(\d+)\.(gate_proj|up_proj|down_proj)$")
 # PEFT would take these for the experts' in target_modules; o_a_proj of DeepSeek-V4 is no plain linear layer.
 AS_PARAMETERS = ("gate_proj", "up_proj", "down_proj", "o_a_proj")
-
-
-def pattern_value(patterns, path, default):
-    for key, value in (patterns or {}).items():
-        if re.match(rf"(.*\.)?({key})$", path):
-            return value
-    return default
 
 
 def read_pairs(folder):
@@ -38,7 +32,7 @@ def read_pairs(folder):
         found = re.match(rf"{re.escape(PREFIX)}(.*)\.lora_(embedding_)?A(\.weight)?$", name)
         if found:
             path = found.group(1)
-            alpha = pattern_value(config.get("alpha_pattern"), path, config["lora_alpha"])
+            alpha = pattern_value(config.get("alpha_pattern") or {}, path, config["lora_alpha"])
             pairs[path] = (value, tensors[name.replace("lora_A", "lora_B").replace("embedding_A", "embedding_B")],
                            value.shape[0], alpha, bool(found.group(2)))
     return pairs, config
