@@ -19,8 +19,8 @@ TEST_F(TrainTest, LossFallsAndFilesAreThere) {
   lora.steps = 2;
   ASSERT_EQ(run_train(lora), 0);
   for (const char* name :
-       {"adapter_config.json", "adapter_model.safetensors", "loss.svg", "metrics.jsonl",
-        "trainer/optimizer.safetensors", "trainer/state.json"}) {
+       {"README.md", "adapter_config.json", "adapter_model.safetensors", "loss.svg",
+        "metrics.jsonl", "trainer/optimizer.safetensors", "trainer/state.json"}) {
     EXPECT_TRUE(file_exists(root_ + "/out/" + name)) << name;
   }
 }
@@ -33,9 +33,9 @@ TEST_F(TrainTest, AKilledLoraRunResumesToTheSameBits) {
   TrainOptions last = options("killed");
   last.resume = true;
   ASSERT_EQ(run_train(last), 0);
-  expect_same_files(
-      "straight", "killed",
-      {"adapter_model.safetensors", "trainer/optimizer.safetensors", "trainer/state.json"});
+  expect_same_files("straight", "killed",
+                    {"adapter_model.safetensors", "README.md", "trainer/optimizer.safetensors",
+                     "trainer/state.json"});
 }
 
 TEST_F(TrainTest, AKilledFullRunResumesToTheSameBits) {
@@ -50,9 +50,9 @@ TEST_F(TrainTest, AKilledFullRunResumesToTheSameBits) {
     killed.method = "full";
     killed.optimizer = optimizer;
     kill_and_resume(killed);
-    expect_same_files(
-        std::string("straight-") + optimizer, std::string("killed-") + optimizer,
-        {"model.safetensors", "config.json", "tokenizer.json", "trainer/optimizer.safetensors"});
+    expect_same_files(std::string("straight-") + optimizer, std::string("killed-") + optimizer,
+                      {"model.safetensors", "config.json", "tokenizer.json", "README.md",
+                       "trainer/optimizer.safetensors"});
     const std::string trained = content(straight.out + "/model.safetensors");
     EXPECT_FALSE(trained == content(model() + "/model.safetensors"));
     EXPECT_FALSE(trained == weights);

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "apps/train/job.h"
+#include "apps/train/model_card.h"
 #include "apps/train/plan.h"
 #include "apps/train/settings.h"
 #include "apps/train/staged_plan.h"
@@ -172,6 +173,7 @@ class TrainLoop {
     log_.emplace(report::MetricsLog::resume(metrics_path(job.options()), job.steps_done()));
     progress_.emplace(report::ProgressOptions{
         .label = "train", .total = job.num_steps(), .start = job.steps_done()});
+    card_ = card_facts(job, fingerprint_);
     if (job.steps_done() > 0) read_back();
   }
 
@@ -240,7 +242,11 @@ class TrainLoop {
     const TraceSpan span("save", "step", job_.steps_done());
     if (log_) log_->sync();
     save_train_state(job_, fingerprint_);
-    if (job_.is_first_rank()) write_curve(job_.options());
+    if (!card_) return;
+    const CardLosses losses = {loss_, mtp_loss_, indexer_loss_, first_eval_, last_eval_};
+    write_file_atomic(job_.options().out + "/README.md",
+                      model_card(*card_, job_.steps_done(), job_.num_steps(), losses));
+    write_curve(job_.options());
   }
 
   // A pass's memory stays with the process until the run ends, so that nothing is missed between.
@@ -284,6 +290,7 @@ class TrainLoop {
   // Of the first rank.
   std::optional<report::MetricsLog> log_;
   std::optional<report::Progress> progress_;
+  std::optional<CardFacts> card_;
   double begin_;
   double busy_seconds_ = 0;
   int64_t tokens_ = 0;
@@ -327,8 +334,8 @@ void TrainLoop::print_summary() const {
   table.add_row({"time", time});
   table.add_row({"memory", fmt::format("{}; {} mapped from files beside it", memory,
                                        report::format_bytes(peak_.files))});
-  table.add_row({"saved", fmt::format("{} ({}, metrics.jsonl, loss.svg, trainer/)", options.out,
-                                      job_.is_lora() ? "PEFT adapter" : "model")});
+  table.add_row({"saved", fmt::format("{} ({}, README.md, metrics.jsonl, loss.svg, trainer/)",
+                                      options.out, job_.is_lora() ? "PEFT adapter" : "model")});
   fmt::print(stderr, "{}", table.text());
   if (!options.json) return;
   const auto number = [](const std::optional<double>& value) {

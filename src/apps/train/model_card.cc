@@ -1,0 +1,233 @@
+#include "apps/train/model_card.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cmath>
+#include <filesystem>
+
+#include "apps/train/job.h"
+#include "base/files.h"
+#include "checkpoint/json.h"
+#include "server/crypto.h"
+
+namespace strata::apps {
+namespace {
+
+constexpr int64_t kMaxConfigBytes = 16 << 20;
+
+std::string hex_sha256(const std::string& path) {
+  const MappedFile file(path);
+  const auto bytes = file.bytes();
+  return server::to_hex(
+      server::sha256({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+}
+
+std::string file_row(const std::string& path, const data::Dataset& data) {
+  return fmt::format("`{}`, {} examples, SHA-256 `{}`",
+                     std::filesystem::path(path).filename().string(), data.examples.size(),
+                     hex_sha256(path));
+}
+
+bool has_chat_template(const std::string& dir) {
+  if (file_exists(dir + "/chat_template.jinja")) return true;
+  const std::string config = dir + "/tokenizer_config.json";
+  if (!file_exists(config)) return false;
+  const boost::json::value value = boost::json::parse(read_file(config, kMaxConfigBytes));
+  return value.is_object() && value.as_object().contains("chat_template");
+}
+
+// A plain scalar of YAML, or a quoted one.
+std::string yaml(const std::string& text) {
+  const auto plain = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
+  const auto inner = [&](char c) { return plain(c) || c == '.' || c == '/' || c == '-'; };
+  const bool starts = !text.empty() && std::isalpha(static_cast<unsigned char>(text[0]));
+  return starts && std::all_of(text.begin(), text.end(), inner) ? text : json_quote(text);
+}
+
+std::string front_matter(const CardFacts& facts) {
+  std::string out = fmt::format("---\nbase_model: {}\n", yaml(facts.base));
+  out += fmt::format("library_name: {}\n", facts.is_lora ? "peft" : "transformers");
+  out += "pipeline_tag: text-generation\ntags:\n";
+  if (facts.is_lora) out += "- lora\n";
+  return out + "- strata\n---\n\n";
+}
+
+// A cell of a table of Markdown.
+std::string cell(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '|') out += '\\';
+    out += c == '\n' ? ' ' : c;
+  }
+  return out;
+}
+
+std::string table(const std::string& head,
+                  const std::vector<std::pair<std::string, std::string>>& rows) {
+  std::string out = head + "|---|---|\n";
+  for (const auto& [name, value] : rows) out += fmt::format("| {} | {} |\n", name, cell(value));
+  return out + "\n";
+}
+
+std::string loss_text(double loss) {
+  return fmt::format("{:.4f} nats per token (perplexity {:.4g})", loss, std::exp(loss));
+}
+
+void add_losses(const CardLosses& losses, std::vector<std::pair<std::string, std::string>>& rows) {
+  rows.emplace_back("training loss", loss_text(losses.loss) + ", last step");
+  if (losses.mtp_loss) {
+    rows.emplace_back("loss of multi-token prediction", loss_text(*losses.mtp_loss));
+  }
+  if (losses.indexer_loss) {
+    rows.emplace_back("loss of the indexers", fmt::format("{:.4f} nats", *losses.indexer_loss));
+  }
+  if (!losses.eval_before || !losses.eval_after) return;
+  rows.emplace_back("evaluation loss before", loss_text(*losses.eval_before));
+  rows.emplace_back("evaluation loss after", loss_text(*losses.eval_after));
+}
+
+// Where a reader finds the base: by its name on the Hub, or in a folder of theirs.
+std::string base_place(const CardFacts& facts) {
+  return facts.base.find('/') != std::string::npos ? facts.base : "path/to/" + facts.base;
+}
+
+std::string strata_usage(const CardFacts& facts) {
+  const std::string model = facts.is_lora ? "$BASE --adapter ." : ".";
+  std::string out = "### Strata\n\n```bash\n";
+  if (facts.has_chat_template) {
+    out += fmt::format("strata chat --model {}\n", model);
+    out += fmt::format("strata chat --model {} --prompt \"Hello\"\n", model);
+  }
+  return out + fmt::format("strata generate --model {} --prompt \"Hello\"\n```\n\n", model);
+}
+
+// Lines that answer "Hello" with `model` and `tokenizer`.
+std::string answer_lines(const CardFacts& facts) {
+  const char* const prompt =
+      facts.has_chat_template
+          ? "messages = [{\"role\": \"user\", \"content\": \"Hello\"}]\n"
+            "inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, "
+            "return_dict=True, return_tensors=\"pt\")\n"
+          : "inputs = tokenizer(\"Hello\", return_tensors=\"pt\")\n";
+  return fmt::format(
+      "{}output = model.generate(**inputs, max_new_tokens=40)\n"
+      "print(tokenizer.decode(output[0]))\n",
+      prompt);
+}
+
+std::string python_usage(const CardFacts& facts) {
+  const char* const cls =
+      facts.is_text_part && facts.is_lora ? "AutoModelForImageTextToText" : "AutoModelForCausalLM";
+  const std::string base =
+      facts.is_lora ? fmt::format("base = \"{}\"\n", base_place(facts)) : "base = \".\"\n";
+  const std::string load = fmt::format(
+      "{}tokenizer = AutoTokenizer.from_pretrained(base)\n"
+      "model = {}.from_pretrained(base, dtype=\"auto\")\n",
+      base, cls);
+  const std::string import = fmt::format("from transformers import {}, AutoTokenizer\n", cls);
+  if (!facts.is_lora) {
+    return fmt::format("### transformers\n\n```python\n{}\n{}{}```\n", import, load,
+                       answer_lines(facts));
+  }
+  std::string out = fmt::format(
+      "### PEFT\n\n```python\nfrom peft import PeftModel\n{}\n{}"
+      "model = PeftModel.from_pretrained(model, \".\")\n{}```\n\n",
+      import, load, answer_lines(facts));
+  if (facts.has_experts) {
+    out +=
+        "PEFT 0.21 warns that keys of `rank_pattern` and `alpha_pattern` match no module: those of "
+        "experts name\nparameters, and it applies them.\n\n";
+  }
+  out +=
+      "A model of its own, without the adapter: "
+      "`model.merge_and_unload().save_pretrained(\"merged\")`.\n\n";
+  return out + fmt::format(
+                   "### transformers\n\nWith PEFT installed:\n\n```python\n{}\n{}"
+                   "model.load_adapter(\".\")\n{}```\n",
+                   import, load, answer_lines(facts));
+}
+
+// Whether an option had a part in the run; files have rows of their own.
+bool takes_part(std::string_view name, const std::string& value, const TrainOptions& options) {
+  const auto is_one_of = [&](std::initializer_list<std::string_view> names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  if (value.empty() || is_one_of({"model", "data", "eval"})) return false;
+  if (value == "0" && is_one_of({"epochs", "steps", "batch-size", "batch-tokens"})) return false;
+  if (name == "muon-momentum") return options.optimizer == "muon";
+  const bool is_lora = options.method == "lora";
+  return is_lora || !is_one_of({"rank", "alpha", "expert-rank", "targets"});
+}
+
+}  // namespace
+
+std::string base_name(const std::string& model_dir) {
+  const std::filesystem::path path = std::filesystem::weakly_canonical(model_dir);
+  constexpr std::string_view kCached = "models--";  // models--Qwen--Qwen3-0.6B/snapshots/HASH
+  for (const auto& part : path) {
+    std::string name = part.string();
+    const size_t dashes = name.find("--", kCached.size());
+    if (!name.starts_with(kCached) || dashes == std::string::npos) continue;
+    return name.substr(kCached.size(), dashes - kCached.size()) + "/" + name.substr(dashes + 2);
+  }
+  // What is not there keeps a slash at its end.
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
+CardFacts card_facts(TrainJob& job, const std::string& fingerprint) {
+  const TrainOptions& options = job.options();
+  const model::LayerTable& layers = job.engine().model().weights->layers();
+  CardFacts facts{.base = base_name(options.model),
+                  .is_lora = job.is_lora(),
+                  .has_chat_template = has_chat_template(options.model),
+                  .is_text_part = layers.module_prefix() != "model."};
+  for (int64_t layer = 0; layer < layers.num_layers(); ++layer) {
+    for (const model::LoraTarget& target : layers.targets(layer)) {
+      facts.has_experts = facts.has_experts || target.num_experts > 0;
+    }
+  }
+  const boost::json::object values = boost::json::parse(fingerprint).as_object();
+  const auto text_of = [&](std::string_view name) {
+    const boost::json::value* value = values.if_contains(name);
+    if (value == nullptr) return std::string();
+    return value->is_string() ? std::string(value->as_string()) : boost::json::serialize(*value);
+  };
+  facts.rows = {{"base model", fmt::format("`{}`, hash `{}`", facts.base, text_of("model"))},
+                {"training data", file_row(options.data, job.train_data())}};
+  if (!options.eval.empty()) {
+    facts.rows.emplace_back("evaluation data", file_row(options.eval, job.eval_data()));
+  } else if (!job.eval_data().examples.empty()) {
+    facts.rows.emplace_back("evaluation data", fmt::format("{} other examples of the same file",
+                                                           job.eval_data().examples.size()));
+  }
+  facts.rows.emplace_back("trained parameters", std::to_string(job.num_trained_parameters()));
+  for (const auto& option : values) {
+    const std::string name(option.key());
+    const std::string value = text_of(name);
+    if (takes_part(name, value, options)) facts.settings.emplace_back(name, value);
+  }
+  return facts;
+}
+
+std::string model_card(const CardFacts& facts, int64_t steps, int64_t num_steps,
+                       const CardLosses& losses) {
+  std::string out = front_matter(facts);
+  out += facts.is_lora ? fmt::format("# LoRA adapter of {}\n\n", facts.base)
+                       : fmt::format("# {}, fine-tuned\n\n", facts.base);
+  out += "Trained with `strata train`.\n\n";
+  std::vector<std::pair<std::string, std::string>> rows = facts.rows;
+  rows.emplace_back("steps", fmt::format("{} of {}", steps, num_steps));
+  add_losses(losses, rows);
+  out += table("| | |\n", rows);
+  out += "## Settings\n\n" + table("| option | value |\n", facts.settings);
+  const std::string folder = "path/to/" + facts.base.substr(facts.base.rfind('/') + 1);
+  out += "## Use\n\nIn this folder";
+  out += facts.is_lora
+             ? fmt::format(", with the base model in `{0}`:\n\n```bash\nBASE={0}\n```\n\n", folder)
+             : ":\n\n";
+  return out + strata_usage(facts) + python_usage(facts);
+}
+
+}  // namespace strata::apps

@@ -1,0 +1,84 @@
+// The model card: what stands in it, that equal runs write equal ones wherever they ran, and that a
+// resumed run's is that of one which was never stopped.
+#include "apps/train/model_card.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/apps/train_fixture.h"
+
+namespace strata::apps {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+class ModelCard : public TrainTest {
+ protected:
+  [[nodiscard]] std::string card(const std::string& out) const {
+    return content(root_ + "/" + out + "/README.md");
+  }
+};
+
+TEST_F(ModelCard, NamesBaseDataSettingsLossesAndUse) {
+  TrainOptions o = options("out");
+  o.steps = 3;
+  ASSERT_EQ(run_train(o), 0);
+  const std::string text = card("out");
+  EXPECT_THAT(text, StartsWith("---\nbase_model: model\nlibrary_name: peft\n"
+                               "pipeline_tag: text-generation\ntags:\n- lora\n- strata\n---\n"));
+  // sha256sum of the fixture's file.
+  EXPECT_THAT(text,
+              HasSubstr("`data.jsonl`, 38 examples, SHA-256 "
+                        "`c0e78af44b2d01531dc8086a223afce0b730b21a85e2a2bcadae2b3e762bb1f6`"));
+  EXPECT_THAT(text, AllOf(HasSubstr("| steps | 3 of 3 |"), HasSubstr("| training loss | "),
+                          HasSubstr("| evaluation loss before | 8."), HasSubstr("| rank | ")));
+  EXPECT_THAT(text, AllOf(HasSubstr("strata chat --model $BASE --adapter ."),
+                          HasSubstr("PeftModel.from_pretrained(model, \".\")"),
+                          HasSubstr("model.load_adapter(\".\")")));
+  EXPECT_THAT(text, Not(HasSubstr(root_)));
+  EXPECT_THAT(text, Not(HasSubstr("PEFT 0.21 warns")));  // of experts alone
+}
+
+TEST_F(ModelCard, EqualRunsInOtherFoldersWriteEqualCards) {
+  TrainOptions first = options("first");
+  first.steps = 2;
+  ASSERT_EQ(run_train(first), 0);
+  fs::create_directories(root_ + "/elsewhere");
+  fs::copy(model(), root_ + "/elsewhere/model", fs::copy_options::recursive);
+  fs::copy(first.data, root_ + "/elsewhere/data.jsonl");
+  TrainOptions second = options("second");
+  second.steps = 2;
+  second.model = root_ + "/elsewhere/model/";
+  second.data = root_ + "/elsewhere/data.jsonl";
+  ASSERT_EQ(run_train(second), 0);
+  EXPECT_EQ(card("first"), card("second"));
+  second.out = root_ + "/third";
+  second.lr = 0.5;
+  ASSERT_EQ(run_train(second), 0);
+  EXPECT_NE(card("first"), card("third"));
+}
+
+TEST_F(ModelCard, OfAFullModelUsesTheFolderAlone) {
+  TrainOptions o = options("out");
+  o.method = "full";
+  o.steps = 2;
+  ASSERT_EQ(run_train(o), 0);
+  const std::string text = card("out");
+  EXPECT_THAT(text, AllOf(HasSubstr("library_name: transformers\n"), HasSubstr("base = \".\"\n"),
+                          HasSubstr("strata generate --model . "), Not(HasSubstr("- lora"))));
+  EXPECT_THAT(text, AllOf(Not(HasSubstr("PeftModel")), Not(HasSubstr("| rank |")),
+                          Not(HasSubstr("| muon-"))));
+}
+
+TEST_F(ModelCard, BaseIsTheFoldersNameOrThatOnTheHub) {
+  EXPECT_EQ(base_name("/data/models/tiny-qwen3/"), "tiny-qwen3");
+  EXPECT_EQ(base_name("tiny-qwen3"), "tiny-qwen3");
+  EXPECT_EQ(base_name("/c/hub/models--Qwen--Qwen3-0.6B/snapshots/c1899de2"), "Qwen/Qwen3-0.6B");
+  EXPECT_THAT(model_card({.base = "0: odd|name"}, 1, 2, {.loss = 1}),
+              StartsWith("---\nbase_model: \"0: odd|name\"\n"));
+}
+
+}  // namespace
+}  // namespace strata::apps
