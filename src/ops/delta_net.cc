@@ -23,8 +23,8 @@ void check_out(const TensorView& view, const DeltaNetArgs& args) {
 void check_shape(const DeltaNetShape& s) {
   CHECK(s.num_key_heads > 0 && s.num_value_heads > 0 && s.num_value_heads % s.num_key_heads == 0,
         s.num_key_heads, s.num_value_heads);
-  CHECK(s.key_dim > 0 && s.key_dim % 8 == 0, s.key_dim);
-  CHECK(s.value_dim > 0 && s.value_dim % 8 == 0, s.value_dim);
+  CHECK(s.key_dim > 0, s.key_dim);
+  CHECK(s.value_dim > 0, s.value_dim);
 }
 
 // A plan counts segments whose state does not exist yet.

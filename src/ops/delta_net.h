@@ -31,8 +31,8 @@ constexpr int64_t kDeltaChunk = 64;
 struct DeltaNetShape {
   int64_t num_key_heads = 0;    // Kh
   int64_t num_value_heads = 0;  // Vh, a multiple of Kh
-  int64_t key_dim = 0;          // dk, a multiple of 8
-  int64_t value_dim = 0;        // dv, likewise
+  int64_t key_dim = 0;          // dk
+  int64_t value_dim = 0;        // dv
 
   [[nodiscard]] int64_t group() const { return num_value_heads / num_key_heads; }
   [[nodiscard]] int64_t width() const {

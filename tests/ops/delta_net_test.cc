@@ -34,6 +34,11 @@ std::vector<DeltaCase> cases() {
   shaped({129}, {1, 1, 128, 128});
   all.back().stride = 16;
   shaped({70}, {1, 1, 16, 256});
+  // Widths that nothing divides.
+  shaped({67, 5}, {2, 4, 5, 7});
+  shaped({66}, {1, 2, 3, 1});
+  shaped({130, 65}, {1, 1, 17, 67});
+  shaped({129}, {1, 2, 71, 3});
   all.push_back({.lengths = {260}, .shape = {2, 4, 128, 72}, .decay = 0.01});
   all.push_back({.lengths = {200}, .shape = {1, 2, 32, 24}, .decay = 50, .stride = 3});
   all.push_back({.lengths = {200}, .shape = {1, 2, 64, 24}, .decay = 1e-6});
@@ -471,7 +476,7 @@ TEST(DeltaNet, WrongArgumentsDie) {
   const StateSegment stateless{.begin = 0, .end = 4, .first_position = 64};
   EXPECT_DEATH(run(delta_args(c, data, {&stateless, 1})), "first_position");
   const auto segments = whole_segments(c);
-  for (const DeltaNetShape& shape : {DeltaNetShape{1, 1, 12, 24}, DeltaNetShape{1, 1, 18, 12},
+  for (const DeltaNetShape& shape : {DeltaNetShape{1, 1, 0, 24}, DeltaNetShape{1, 1, 18, -12},
                                      DeltaNetShape{2, 1, 8, 16}, DeltaNetShape{0, 1, 8, 48}}) {
     DeltaNetArgs args = delta_args(c, data, segments);
     args.shape = shape;
