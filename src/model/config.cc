@@ -59,16 +59,16 @@ void check_keys(const ConfigObject& object, const Family& family, bool strict,
                 std::vector<std::string>& warnings) {
   for (const std::string& key : object.keys()) {
     if (takes_any_value(family, key)) continue;
-    const NeutralKey* const neutral = find_neutral(family, key);
-    if (neutral == nullptr) {
+    const std::vector<std::string_view> values = neutral_values(family, key);
+    if (values.empty()) {
       std::string message = fmt::format("{}: key '{}' is not known to family {} and is not used",
                                         object.where(), key, family.name);
       if (strict) throw Error(ErrorCode::kInvalidArgument, message);
       warnings.push_back(std::move(message));
-    } else if (object.json(key) != neutral->value) {
+    } else if (std::find(values.begin(), values.end(), object.json(key)) == values.end()) {
       throw Error(ErrorCode::kUnsupported,
                   fmt::format("{}: key '{}': got {}, only {} is supported", object.where(), key,
-                              object.json(key), neutral->value));
+                              object.json(key), fmt::join(values, " or ")));
     }
   }
 }

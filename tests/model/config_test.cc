@@ -92,9 +92,101 @@ TEST(Config, WhatChangesTheModelIsRefusedByName) {
   const std::string qwen =
       R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 100, "hidden_size": 32,
       "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, )";
-  EXPECT_THAT(message_of(qwen + R"("use_sliding_window": true})"), HasSubstr("use_sliding_window"));
   EXPECT_THAT(message_of(qwen + R"("layer_types": ["sliding_attention"]})"),
               HasSubstr("layer_types"));
+  // A layer may slide only where the window is switched on.
+  EXPECT_THAT(message_of(qwen + R"("layer_types": ["sliding_attention", "full_attention"]})"),
+              HasSubstr("without a window"));
+  EXPECT_THAT(message_of(llama(R"("hidden_act": "mish")")), HasSubstr("\"silu\" or \"swish\""));
+}
+
+// What each layer sees: use_sliding_window, sliding_window and max_window_layers, or layer_types.
+TEST(Config, WindowsOfQwen3AreTransformers) {
+  const auto windows = [](const std::string& architecture, const std::string& extra) {
+    const ModelConfig config = parse(R"({"architectures": [")" + architecture +
+                                     R"("], "vocab_size": 100, "hidden_size": 32,
+      "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+      "num_key_value_heads": 2, )" + extra +
+                                     "}");
+    std::vector<int64_t> found;
+    for (int64_t layer = 0; layer < 3; ++layer) {
+      found.push_back(config.find_block<GqaConfig>(layer, kGqa)->window);
+    }
+    return found;
+  };
+  using Windows = std::vector<int64_t>;
+  const std::string dense = "Qwen3ForCausalLM", moe = "Qwen3MoeForCausalLM";
+  const std::string on =
+      R"("use_sliding_window": true, "sliding_window": 7, "max_window_layers": 2)";
+  const std::string off = R"("use_sliding_window": false, "sliding_window": 7)";
+  EXPECT_EQ(windows(dense, on), (Windows{0, 0, 7}));
+  EXPECT_EQ(windows(dense, off), (Windows{0, 0, 0}));
+  EXPECT_EQ(windows(dense, R"("use_sliding_window": true, "sliding_window": null)"),
+            (Windows{0, 0, 0}));
+  EXPECT_EQ(windows(dense, R"("use_sliding_window": true, "max_window_layers": 0)"),
+            (Windows{4096, 4096, 4096}));
+  EXPECT_EQ(windows(dense, on + R"(, "layer_types": ["sliding_attention", "full_attention",
+      "sliding_attention"])"),
+            (Windows{7, 0, 7}));
+  EXPECT_EQ(windows(moe, on), (Windows{7, 7, 7}));
+  EXPECT_EQ(windows(moe, off), (Windows{0, 0, 0}));
+  const std::string contradiction = R"({"architectures": ["Qwen3MoeForCausalLM"], "vocab_size": 100,
+      "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4,
+      "num_key_value_heads": 2, "use_sliding_window": true, "layer_types": ["full_attention"]})";
+  EXPECT_THAT(message_of(contradiction), HasSubstr("want sliding_attention in every layer"));
+}
+
+TEST(Config, ScalingsAreReadAsTransformersReadsThem) {
+  const auto rope = [](const std::string& extra) { return parse(llama(extra)).ropes[0].config; };
+  const std::string yarn = R"("rope_scaling": {"type": "yarn", "factor": 4.0,
+      "original_max_position_embeddings": 32)";
+  // Beside the scaling it goes before the one inside, but for scalings that know no such length.
+  const std::string beside = R"(, "original_max_position_embeddings": 64)";
+  EXPECT_EQ(rope(yarn + "}" + beside).original_max_position_embeddings, 64.0);
+  EXPECT_EQ(rope(R"("rope_scaling": {"rope_type": "linear", "factor": 2.0})" + beside),
+            rope(R"("rope_scaling": {"rope_type": "linear", "factor": 2.0})"));
+  EXPECT_TRUE(
+      parse_config(llama(yarn + R"(, "finetuned": true})" + beside), "c", false).warnings.empty());
+  // Left out, it is max_position_embeddings.
+  EXPECT_EQ(rope(R"("max_position_embeddings": 96, "rope_scaling": {"rope_type": "llama3",
+      "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0})")
+                .original_max_position_embeddings,
+            96.0);
+  // Zero is a factor too: nothing of queries and keys is left.
+  EXPECT_EQ(static_cast<float>(rope_attention_factor(rope(yarn + R"(, "attention_factor": 0})"))),
+            0.0f);
+  EXPECT_GT(rope_attention_factor(rope(yarn + R"(, "attention_factor": null})")), 1.0);
+}
+
+TEST(Config, ANullNumberOfKeyHeadsIsThatOfHeads) {
+  const std::string sizes = R"("], "vocab_size": 100, "hidden_size": 32, "intermediate_size": 48,
+      "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": null})";
+  for (const char* architecture : {"Qwen3ForCausalLM", "Qwen2ForCausalLM", "LlamaForCausalLM"}) {
+    const ModelConfig config = parse(R"({"architectures": [")" + std::string(architecture) + sizes);
+    EXPECT_EQ(attention(config).num_kv_heads, 4) << architecture;
+  }
+}
+
+TEST(Config, GemmasRopesAreDefaultsWhereTheyAreLeftOut) {
+  const auto ropes = [](const std::string& extra) {
+    return parse(R"({"architectures": ["Gemma3ForCausalLM"], "hidden_size": 32,
+      "num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 2, "vocab_size": 64,
+      "intermediate_size": 48, "head_dim": 16, )" +
+                 extra + "}")
+        .ropes;
+  };
+  const std::string full = R"("full_attention": {"rope_type": "linear", "factor": 8.0})";
+  EXPECT_EQ(ropes(R"("rope_parameters": {)" + full + "}")[1].config.theta, 1e4);
+  const auto outer =
+      ropes(R"("rope_theta": 3e4, "rope_local_base_freq": 777, "rope_parameters": {)" + full + "}");
+  EXPECT_EQ(outer[0].config.theta, 3e4);
+  EXPECT_EQ(outer[0].config.factor, 8.0);
+  EXPECT_EQ(outer[1].config.theta, 777.0);
+  const auto local = ropes(R"("rope_parameters": {"sliding_attention": {"rope_theta": 5}})");
+  EXPECT_EQ(local[0].config.theta, 1e6);
+  EXPECT_EQ(local[1].config.theta, 5.0);
+  // transformers takes settings that are not of a kind of layer, and ignores them.
+  EXPECT_THROW(ropes(R"("rope_parameters": {"rope_type": "linear", "factor": 8.0})"), Error);
 }
 
 TEST(Config, HostileValuesAreErrors) {

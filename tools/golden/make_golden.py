@@ -109,7 +109,8 @@ def rewrite_config_v4(path, dtype):
     config["torch_dtype"] = str(dtype).removeprefix("torch.")
     config["transformers_version"] = "4.46.0"
     config["pretraining_tp"] = 1
-    if config.get("head_dim", 0) * config["num_attention_heads"] == config["hidden_size"]:
+    # Qwen3's default is a number.
+    if config["model_type"] != "qwen3" and config.get("head_dim", 0) * config["num_attention_heads"] == config["hidden_size"]:
         del config["head_dim"]
     write_pretty(path, config)
 

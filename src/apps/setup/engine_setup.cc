@@ -9,9 +9,11 @@
 #include "apps/setup/config_source.h"
 #include "base/env.h"
 #include "base/error.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "base/process_memory.h"
 #include "engine/plan/recompute_plan.h"
+#include "model/weights/tensor_names.h"
 #include "server/options/options.h"
 
 namespace strata::apps {
@@ -177,6 +179,16 @@ bool uses_mtp(const EngineSetup& setup) {
   return model::uses_mtp(*open_checkpoint(setup.model), parsed.config, setup.mtp);
 }
 
+namespace {
+
+// A plan wants a model's config alone, but looks at its weights where they are there.
+bool has_weights(const std::string& dir) {
+  return !dir.empty() && (file_exists(dir + "/model.safetensors") ||
+                          file_exists(dir + "/model.safetensors.index.json"));
+}
+
+}  // namespace
+
 std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup, int64_t draft_tokens,
                                                      std::optional<model::LayerRange> part) {
   check_device(setup.device);
@@ -186,6 +198,7 @@ std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup, i
   const ConfigSource source = find_config("model", setup.model);
   model::ParsedConfig parsed = model::parse_config(source.json, source.where, setup.strict_config);
   const DType dtype = parse_dtype(setup.dtype, parsed.config);
+  if (has_weights(source.dir)) model::untie_stored_head(*open_checkpoint(source.dir), parsed);
   auto backend = std::make_unique<Backend>(choose_cpu_path(), setup.threads);
   model::LoadedModel model;
   model.dir = source.dir;

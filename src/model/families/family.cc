@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "model/connectors/pre_norm_add.h"
@@ -50,7 +51,9 @@ constexpr std::string_view kReadKeys[] = {"architectures",
                                           "dtype",
                                           "eos_token_id",
                                           "partial_rotary_factor",
+                                          "original_max_position_embeddings",
                                           "quantization_config"};
+constexpr std::string_view kOriginalLength = "original_max_position_embeddings";
 constexpr std::string_view kInertKeys[] = {"model_type",
                                            "use_cache",
                                            "_name_or_path",
@@ -76,11 +79,10 @@ constexpr std::string_view kInertKeys[] = {"model_type",
                                            "_attn_implementation",
                                            "_model_name_or_path",
                                            "unk_token_id"};
-constexpr NeutralKey kNeutralKeys[] = {{"hidden_act", "\"silu\""},
-                                       {"use_sliding_window", "false"},
-                                       {"add_cross_attention", "false"},
-                                       {"is_decoder", "false"},
-                                       {"tie_encoder_decoder", "false"}};
+constexpr NeutralKey kNeutralKeys[] = {
+    {"hidden_act", "\"silu\""},      {"hidden_act", "\"swish\""},
+    {"use_sliding_window", "false"}, {"add_cross_attention", "false"},
+    {"is_decoder", "false"},         {"tie_encoder_decoder", "false"}};
 constexpr std::string_view kIgnoredSuffixes[] = {"rotary_emb.inv_freq"};
 
 bool contains(std::span<const std::string_view> names, std::string_view name) {
@@ -113,6 +115,11 @@ void read_yarn(const ConfigObject& scaling, double max_positions, RopeConfig& ro
   set("mscale", rope.mscale);
   set("mscale_all_dim", rope.mscale_all_dim);
   set("attention_factor", rope.attention_factor);
+  // Unlike the others it counts where it is zero. RopeConfig's zero says that it was not given, so
+  // this is the smallest number, which times any cosine is zero in f32.
+  if (scaling.has("attention_factor") && rope.attention_factor == 0.0) {
+    rope.attention_factor = std::numeric_limits<double>::denorm_min();
+  }
   rope.truncate = scaling.boolean("truncate", true);
   if (!(rope.theta > 1.0))
     scaling.fail(fmt::format("rope_theta is {}, yarn wants > 1", rope.theta));
@@ -133,7 +140,8 @@ RopeConfig read_scaling(const ConfigObject& scaling, const RopeDefaults& default
   if (rope.type == RopeType::kLlama3) {
     rope.low_freq_factor = scaling.number("low_freq_factor");
     rope.high_freq_factor = scaling.number("high_freq_factor");
-    rope.original_max_position_embeddings = scaling.number("original_max_position_embeddings");
+    rope.original_max_position_embeddings =
+        scaling.number("original_max_position_embeddings", max_positions);
   }
   if (rope.type == RopeType::kYarn) read_yarn(scaling, max_positions, rope);
   constexpr std::string_view kKnown[] = {"type",
@@ -144,8 +152,9 @@ RopeConfig read_scaling(const ConfigObject& scaling, const RopeDefaults& default
                                          "high_freq_factor",
                                          "original_max_position_embeddings",
                                          "partial_rotary_factor"};
-  constexpr std::string_view kYarn[] = {"beta_fast", "beta_slow",      "truncate",
-                                        "mscale",    "mscale_all_dim", "attention_factor"};
+  // `finetuned` says how a model came to be, not what it is.
+  constexpr std::string_view kYarn[] = {"beta_fast",      "beta_slow",        "truncate", "mscale",
+                                        "mscale_all_dim", "attention_factor", "finetuned"};
   constexpr std::string_view kSections[] = {"mrope_section", "mrope_interleaved"};
   for (const std::string& key : scaling.keys()) {
     bool known = false;
@@ -169,6 +178,14 @@ RopeConfig read_scaling(const ConfigObject& scaling, const RopeDefaults& default
   if (rope.type == RopeType::kLlama3 && !(rope.high_freq_factor > rope.low_freq_factor)) {
     scaling.fail("high_freq_factor must exceed low_freq_factor");
   }
+  return rope;
+}
+
+// original_max_position_embeddings beside the scaling goes before the one inside.
+RopeConfig with_outer_length(const ConfigObject& object, RopeConfig rope) {
+  const bool is_scaled_by_length = rope.type == RopeType::kLlama3 || rope.type == RopeType::kYarn;
+  if (!is_scaled_by_length || !object.has(kOriginalLength)) return rope;
+  rope.original_max_position_embeddings = static_cast<double>(positive(object, kOriginalLength));
   return rope;
 }
 
@@ -222,14 +239,16 @@ bool takes_any_value(const Family& family, std::string_view key) {
          contains(family.inert_keys, key);
 }
 
-const NeutralKey* find_neutral(const Family& family, std::string_view key) {
+std::vector<std::string_view> neutral_values(const Family& family, std::string_view key) {
+  std::vector<std::string_view> values;
   for (const std::span<const NeutralKey> keys :
        {family.neutral_keys, std::span<const NeutralKey>(kNeutralKeys)}) {
     for (const NeutralKey& item : keys) {
-      if (item.key == key) return &item;
+      if (item.key == key) values.push_back(item.value);
     }
+    if (!values.empty()) break;
   }
-  return nullptr;
+  return values;
 }
 
 std::span<const std::string_view> ignored_suffixes() { return kIgnoredSuffixes; }
@@ -260,26 +279,42 @@ RopeConfig read_rope(const ConfigObject& object, const RopeDefaults& defaults) {
   outer.partial_rotary_factor = read_partial_rotary(object, defaults);
   const auto old_form = object.object("rope_scaling");
   const auto new_form = object.object("rope_parameters");
+  const auto read_form = [&](const ConfigObject& form) {
+    return with_outer_length(object, read_rope_scaling(object, form, outer));
+  };
   if (!new_form) {
-    if (old_form) return read_rope_scaling(object, *old_form, outer);
+    if (old_form) return read_form(*old_form);
     RopeConfig rope;
     rope.theta = theta;
     rope.partial_rotary_factor = outer.partial_rotary_factor;
     if (!(theta > 0.0) || !std::isfinite(theta)) object.fail("rope_theta must be more than 0");
     return rope;
   }
-  const RopeConfig rope = read_rope_scaling(object, *new_form, outer);
+  const RopeConfig rope = read_form(*new_form);
   if (object.has("rope_theta") && theta != rope.theta) {
     object.fail(fmt::format("rope_theta {} and rope_parameters {} disagree",
                             object.json("rope_theta"), object.json("rope_parameters")));
   }
   outer.theta = rope.theta;
   outer.partial_rotary_factor = rope.partial_rotary_factor;
-  if (old_form && !(read_rope_scaling(object, *old_form, outer) == rope)) {
+  if (old_form && !(read_form(*old_form) == rope)) {
     object.fail(fmt::format("rope_scaling {} and rope_parameters {} disagree",
                             object.json("rope_scaling"), object.json("rope_parameters")));
   }
   return rope;
+}
+
+int64_t read_kv_heads(const ConfigObject& object, const DecoderKeys& keys, int64_t fallback) {
+  constexpr std::string_view kKey = "num_key_value_heads";
+  const bool is_null = object.contains(kKey) && !object.has(kKey);
+  return is_null ? keys.num_heads : object.integer(kKey, fallback);
+}
+
+int64_t read_switched_window(const ConfigObject& object) {
+  constexpr int64_t kDefaultWindow = 4096;
+  const bool is_null = object.contains("sliding_window") && !object.has("sliding_window");
+  if (is_null || !object.boolean("use_sliding_window", false)) return 0;
+  return positive(object, "sliding_window", kDefaultWindow);
 }
 
 int64_t read_num_experts(const ConfigObject& object, int64_t fallback) {
@@ -312,15 +347,6 @@ std::vector<bool> layers_of_type(const ConfigObject& object, std::string_view ty
                             num_layers));
   }
   return found;
-}
-
-void check_full_attention(const ConfigObject& object) {
-  for (const std::string& type : object.texts("layer_types")) {
-    if (type == "full_attention") continue;
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("{}: layer_types: got '{}', only full_attention is supported",
-                            object.where(), type));
-  }
 }
 
 LayerConfig pre_norm_layer(const ModelConfig& config, const Block& attention, const Block& mlp) {

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/function_ref.h"
 #include "model/blocks/gqa.h"
@@ -13,7 +14,8 @@
 
 namespace strata::model {
 
-// A key that is accepted only with this value (compact JSON), or absent.
+// A key that is accepted only with this value (compact JSON), or absent. Each value of a key that
+// may have several is a row of its own.
 struct NeutralKey {
   std::string_view key;
   std::string_view value;
@@ -67,8 +69,9 @@ const Family* find_family(std::string_view architecture);
 
 // Whether files of the family may have the key with any value: it is read, or changes nothing.
 bool takes_any_value(const Family& family, std::string_view key);
-// The key's only accepted value, or nullptr.
-const NeutralKey* find_neutral(const Family& family, std::string_view key);
+// The only values that the key may have, the family's own rows before those of every family; empty:
+// it is no such key.
+std::vector<std::string_view> neutral_values(const Family& family, std::string_view key);
 // Tensors that a checkpoint may hold and that take no part in the forward, as suffixes of whole
 // path components.
 std::span<const std::string_view> ignored_suffixes();
@@ -89,17 +92,21 @@ struct RopeDefaults {
 };
 RopeConfig read_rope(const ConfigObject& object, const RopeDefaults& defaults = {});
 double read_partial_rotary(const ConfigObject& object, const RopeDefaults& defaults);
-// The scaling part alone: rope_scaling, or one of rope_parameters.
+// The scaling part alone: rope_scaling, or one of rope_parameters. Where it leaves out
+// original_max_position_embeddings, it is max_position_embeddings.
 RopeConfig read_rope_scaling(const ConfigObject& object, const ConfigObject& scaling,
                              const RopeDefaults& defaults);
+// num_key_value_heads where an explicit null says that they are as many as num_attention_heads, and
+// an absent key that they are the default.
+int64_t read_kv_heads(const ConfigObject& object, const DecoderKeys& keys, int64_t fallback);
+// sliding_window as Qwen's files have it: 0 where use_sliding_window is off or the window null.
+int64_t read_switched_window(const ConfigObject& object);
 // num_experts, which transformers 5 calls num_local_experts; where both are there they must agree.
 int64_t read_num_experts(const ConfigObject& object, int64_t fallback);
 // Which layers are of the type, the others being full_attention: by layer_types, else by
 // `otherwise`. An Error where it names anything else, or too few or too many layers.
 std::vector<bool> layers_of_type(const ConfigObject& object, std::string_view type,
                                  int64_t num_layers, FunctionRef<bool(int64_t layer)> otherwise);
-// Throws Error(kUnsupported) where layer_types names anything but full attention.
-void check_full_attention(const ConfigObject& object);
 // A layer of two sublayers with a norm before each, as most decoders have it.
 LayerConfig pre_norm_layer(const ModelConfig& config, const Block& attention, const Block& mlp);
 // Appends such layers of grouped-query attention, with the window where `sliding` says; an Error

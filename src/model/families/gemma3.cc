@@ -21,10 +21,13 @@ constexpr std::string_view kRead[] = {"layer_types", "sliding_window", "sliding_
 constexpr std::string_view kInert[] = {"transformers.js_config", "_sliding_window_pattern",
                                        "cache_implementation"};
 constexpr NeutralKey kNeutral[] = {{"hidden_activation", "\"gelu_pytorch_tanh\""},
+                                   {"hidden_activation", "\"gelu_python_tanh\""},
                                    {"hidden_act", "\"gelu_pytorch_tanh\""},
                                    {"use_bidirectional_attention", "false"},
                                    {"attn_logit_softcapping", "null"},
                                    {"final_logit_softcapping", "null"}};
+constexpr std::string_view kFull = "full_attention";
+constexpr std::string_view kSliding = "sliding_attention";
 constexpr double kGlobalTheta = 1e6;
 constexpr double kLocalTheta = 1e4;
 
@@ -48,7 +51,7 @@ struct Ropes {
 };
 
 // transformers 5 has settings for each kind of layer, 4 one scaling, of the full layers alone. A
-// file may hold both, which must agree.
+// file may hold both, which must agree. A kind without settings has those of the older form.
 Ropes read_ropes(const ConfigObject& object) {
   Ropes old_form;
   old_form.global.theta = object.number("rope_theta", kGlobalTheta);
@@ -59,13 +62,18 @@ Ropes read_ropes(const ConfigObject& object) {
   }
   const auto parameters = object.object("rope_parameters");
   if (!parameters) return old_form;
-  const auto one = [&](std::string_view type, double theta) {
+  for (const std::string& key : parameters->keys()) {
+    if (key == kFull || key == kSliding) continue;
+    object.fail(
+        fmt::format("rope_parameters: key '{}': want '{}' and '{}', which hold the settings", key,
+                    kFull, kSliding));
+  }
+  const auto one = [&](std::string_view type, const RopeConfig& otherwise) {
     const auto inner = parameters->object(type);
-    if (!inner) object.fail(fmt::format("rope_parameters: '{}' is missing", type));
-    return read_rope_scaling(object, *inner, {.theta = theta});
+    return inner ? read_rope_scaling(object, *inner, {.theta = otherwise.theta}) : otherwise;
   };
-  const Ropes ropes = {.global = one("full_attention", kGlobalTheta),
-                       .local = one("sliding_attention", kLocalTheta)};
+  const Ropes ropes = {.global = one(kFull, old_form.global),
+                       .local = one(kSliding, old_form.local)};
   const bool agree = (!object.has("rope_theta") || old_form.global.theta == ropes.global.theta) &&
                      (!object.has("rope_local_base_freq") || old_form.local == ropes.local) &&
                      (!scaling || old_form.global == ropes.global);

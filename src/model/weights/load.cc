@@ -14,6 +14,7 @@
 #include "base/rng.h"
 #include "checkpoint/checkpoint_dir.h"
 #include "model/families/family.h"
+#include "model/weights/tensor_names.h"
 #include "ops/elementwise.h"
 
 namespace strata::model {
@@ -52,6 +53,15 @@ bool is_of_another_part(const ModelConfig& config, std::string_view name) {
   if (name.starts_with("model.")) name.remove_prefix(std::string_view("model.").size());
   return std::any_of(config.ignored_prefixes.begin(), config.ignored_prefixes.end(),
                      [&](std::string_view prefix) { return name.starts_with(prefix); });
+}
+
+// Without elements, as transformers saves modules of width zero (DeepSeek-V3 with n_shared_experts
+// 0): nothing to read, and part of files that are saved, since transformers looks for it there.
+bool is_empty(const TensorInfo& info) {
+  return std::find(info.dims.begin(), info.dims.end(), 0) != info.dims.end();
+}
+bool is_empty(const CheckpointLayout::Entry& entry) {
+  return entry.tensor.shape.rank() > 0 && entry.tensor.shape.num_elements() == 0;
 }
 
 // Rows [begin, end) of a parameter in slices of about kSliceBytes of f32.
@@ -109,25 +119,6 @@ void load_parameter(Backend& backend, const CheckpointSource& checkpoint, ModelW
     checkpoint.read(tensor, first, (end - begin) * cols, rows.data);
     weights.write(backend, index, begin, rows);
   });
-}
-
-// A canonical name as the checkpoint's form has it.
-std::string in_form(const NameForm& form, const std::string& name) {
-  constexpr NameForm kCanonical;
-  if (name.starts_with(kCanonical.head)) {
-    return std::string(form.head) + name.substr(kCanonical.head.size());
-  }
-  return std::string(form.model) + name.substr(kCanonical.model.size());
-}
-
-// The form in which the checkpoint names the embedding or, when tied, its head; else the first.
-const NameForm& form_of(const CheckpointSource& checkpoint, const ModelConfig& config) {
-  for (const NameForm& form : config.name_forms) {
-    for (const char* name : {"model.embed_tokens.weight", "lm_head.weight"}) {
-      if (checkpoint.find(in_form(form, name)) != nullptr) return form;
-    }
-  }
-  return config.name_forms.front();
 }
 
 // Where a checkpoint has none of a parameter's own name but one of its other spellings, the
@@ -291,7 +282,7 @@ std::vector<std::string> match_tensors(const CheckpointSource& checkpoint, Model
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
     const std::string& name = tensor.info.name;
     if (wanted.contains(name)) continue;
-    if (takes_no_part(config, name) || is_of_another_part(config, name)) {
+    if (takes_no_part(config, name) || is_of_another_part(config, name) || is_empty(tensor.info)) {
       ignored.push_back(name);
     } else {
       faults.push_back(fmt::format(
@@ -325,9 +316,10 @@ LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptio
   LoadedModel model;
   model.dir = dir;
   ParsedConfig parsed = load_config(dir, options.strict_config);
-  model.config = parsed.config;
-  model.warnings = std::move(parsed.warnings);
   model.checkpoint = open_checkpoint(dir);
+  untie_stored_head(*model.checkpoint, parsed);
+  model.config = std::move(parsed.config);
+  model.warnings = std::move(parsed.warnings);
   model.config.use_mtp = uses_mtp(*model.checkpoint, model.config, options.mtp);
   if (!options.offload.empty()) model.files = std::make_unique<FileAllocator>(options.offload);
   model.weights = std::make_unique<ModelWeights>(backend, model.config, options.compute_dtype,
@@ -447,7 +439,7 @@ void save_model(Backend& backend, const LoadedModel& model, const std::string& d
   CheckpointLayout layout =
       model.checkpoint != nullptr ? model.checkpoint->layout() : new_layout(weights, dtype_of_new);
   std::erase_if(layout.entries, [&](const CheckpointLayout::Entry& entry) {
-    return !is_of_another_part(model.config, entry.tensor.name) &&
+    return !is_of_another_part(model.config, entry.tensor.name) && !is_empty(entry) &&
            std::find(model.ignored.begin(), model.ignored.end(), entry.tensor.name) !=
                model.ignored.end();
   });
