@@ -7,6 +7,7 @@
 #include "apps/setup/model_files.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "model/families/family.h"
 #include "model/weights/load.h"
 #include "report/format.h"
 
@@ -21,7 +22,9 @@ DType stored_dtype(const std::string& text, const model::ModelConfig& config) {
 }  // namespace
 
 int run_init(const InitOptions& options) {
-  const ConfigSource source = find_config("config", options.config);
+  ConfigSource source = find_config("config", options.config);
+  // Of a multimodal model, the text model by itself: no other part is known here.
+  source.json = model::text_model_config(source.json, source.where);
   model::ParsedConfig parsed = model::parse_config(source.json, source.where, /*strict=*/false);
   if (options.mtp && !parsed.config.mtp_layer) {
     throw Error(ErrorCode::kUnsupported,

@@ -78,8 +78,7 @@ void check_keys(const ConfigObject& object, const Family& family, bool strict,
 ConfigObject text_config(const ConfigObject& object, const Family& family, ParsedConfig& parsed) {
   if (!is_text_part(family, parsed.config.architecture)) return object;
   const TextPart& part = *family.text_part;
-  const auto inner = object.object("text_config");
-  if (!inner) object.fail("text_config is missing");
+  const ConfigObject inner = text_object(object);
   for (const std::string& key : object.keys()) {
     const bool known =
         key == "text_config" || takes_any_value(family, key) ||
@@ -91,9 +90,7 @@ ConfigObject text_config(const ConfigObject& object, const Family& family, Parse
   parsed.config.name_forms.assign(part.name_forms.begin(), part.name_forms.end());
   parsed.config.module_prefix = part.module_prefix;
   parsed.config.ignored_prefixes.assign(part.ignored_prefixes.begin(), part.ignored_prefixes.end());
-  constexpr std::string_view kOfWhole[] = {"dtype", "torch_dtype", "eos_token_id",
-                                           "tie_word_embeddings", "quantization_config"};
-  return inner->completed_by(object, kOfWhole);
+  return inner;
 }
 
 void check_layers(const ConfigObject& object, const ModelConfig& config) {

@@ -46,7 +46,8 @@ struct ModelConfig {
   // and tensors of other modalities, which take no part but stay in files that are saved.
   std::vector<NameForm> name_forms = {NameForm()};
   std::string_view module_prefix = "model.";
-  // Other names of a tensor by its canonical one, tried in their order; null: there are none.
+  // Other names of a tensor by its canonical one, tried in their order; a model without files is
+  // saved under the first. Null: there are none.
   std::vector<std::string> (*other_names)(const std::string& name) = nullptr;
   std::vector<std::string_view> ignored_prefixes;
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <cmath>
 
@@ -166,6 +167,22 @@ std::vector<std::string> ConfigObject::keys() const {
 std::string ConfigObject::json(std::string_view key) const {
   const json::value* value = find(data_->object, key);
   return value == nullptr ? "null" : show(*value);
+}
+
+std::string ConfigObject::file_text(const Replaced& replaced) const {
+  std::string out = "{";
+  const auto add = [&out](std::string_view key, const std::string& value) {
+    out += fmt::format("{}\n  {}: {}", out.size() == 1 ? "" : ",",
+                       json::serialize(json::string(key.data(), key.size())), value);
+  };
+  for (const auto& [key, value] : replaced) add(key, value);
+  for (const auto& item : data_->object) {
+    const std::string_view key(item.key().data(), item.key().size());
+    const bool is_replaced = std::any_of(replaced.begin(), replaced.end(),
+                                         [&](const auto& other) { return other.first == key; });
+    if (!is_replaced) add(key, json::serialize(item.value()));
+  }
+  return out + "\n}\n";
 }
 
 ConfigObject ConfigObject::completed_by(const ConfigObject& other,

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace strata::model {
@@ -31,6 +32,9 @@ class ConfigObject {
   [[nodiscard]] std::optional<ConfigObject> object(std::string_view key) const;
   [[nodiscard]] std::vector<std::string> keys() const;         // those whose value is not null
   [[nodiscard]] std::string json(std::string_view key) const;  // the value as compact JSON
+  // All of it, a key a line, with other values of some keys (compact JSON).
+  using Replaced = std::vector<std::pair<std::string_view, std::string>>;
+  [[nodiscard]] std::string file_text(const Replaced& replaced) const;
   // This object with those keys of another that it lacks.
   [[nodiscard]] ConfigObject completed_by(const ConfigObject& other,
                                           std::span<const std::string_view> keys) const;

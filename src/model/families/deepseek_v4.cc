@@ -95,8 +95,9 @@ constexpr Renaming kUpstream[] = {{"lm_head.", "head."},
                                   {".hc_head.hc_", ".hc_head_"}};
 constexpr Renaming kExperts[] = {{".gate_proj", ".w1"}, {".up_proj", ".w3"}, {".down_proj", ".w2"}};
 
-// What transformers 5 saves (norms of keys and the model's own names differ), what is published
-// (without "model."), and an older name of the indexer's head weights.
+// What transformers 5 saves (of the layer of multi-token prediction, which it does not, what is
+// published), what is published (without "model."), names that have a part of both, and an older
+// name of the indexer's head weights.
 std::vector<std::string> other_names(const std::string& name) {
   std::string upstream = name;
   for (const auto& [from, to] : kUpstream) replace_all(upstream, from, to);
@@ -110,9 +111,12 @@ std::vector<std::string> other_names(const std::string& name) {
   replace_all(older, ".indexer.scorer.", ".indexer.");
   constexpr std::string_view kModel = "model.";
   std::string published = upstream.starts_with(kModel) ? upstream.substr(kModel.size()) : upstream;
-  std::vector<std::string> names = {std::move(saved), std::move(published), std::move(older)};
+  const bool is_mtp = name.starts_with("model.mtp.");
+  const bool is_renamed = name.starts_with("model.layers.") || name.starts_with("lm_head.");
+  std::vector<std::string> names = {is_mtp ? published : is_renamed ? saved : name};
+  for (std::string* other : {&saved, &published, &older}) names.push_back(std::move(*other));
   // Which files have the layer of multi-token prediction beside "model.".
-  if (name.starts_with("model.mtp.")) names.push_back(name.substr(kModel.size()));
+  if (is_mtp) names.push_back(name.substr(kModel.size()));
   return names;
 }
 

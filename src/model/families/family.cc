@@ -267,6 +267,27 @@ bool is_text_part(const Family& family, std::string_view architecture) {
   return family.text_part != nullptr && contains(family.text_part->architectures, architecture);
 }
 
+ConfigObject text_object(const ConfigObject& whole) {
+  const auto inner = whole.object("text_config");
+  if (!inner) whole.fail("text_config is missing");
+  constexpr std::string_view kOfWhole[] = {"dtype", "torch_dtype", "eos_token_id",
+                                           "tie_word_embeddings", "quantization_config"};
+  return inner->completed_by(whole, kOfWhole);
+}
+
+std::string text_model_config(const std::string& text, const std::string& where) {
+  const ConfigObject whole = ConfigObject::parse(text, where);
+  for (const std::string& name : whole.texts("architectures")) {
+    const Family* family = find_family(name);
+    if (family == nullptr || !is_text_part(*family, name)) continue;
+    const std::string type(family->text_part->model_type);
+    return text_object(whole).file_text(
+        {{"architectures", fmt::format("[\"{}\"]", family->architectures.front())},
+         {"model_type", fmt::format("\"{}\"", type)}});
+  }
+  return text;
+}
+
 RopeConfig read_rope_scaling(const ConfigObject& object, const ConfigObject& scaling,
                              const RopeDefaults& defaults) {
   return read_scaling(scaling, defaults, object.number("max_position_embeddings", 2048));

@@ -49,6 +49,7 @@ struct TextPart {
   std::span<const NameForm> name_forms;                // the first that a checkpoint has is its
   std::string_view module_prefix;                      // of adapters' modules below the model
   std::span<const std::string_view> ignored_prefixes;  // of tensors
+  std::string_view model_type;                         // of the text part by itself
 };
 
 struct Family {
@@ -78,6 +79,11 @@ std::span<const std::string_view> ignored_suffixes();
 
 // Whether the architecture is that of the family's text part.
 bool is_text_part(const Family& family, std::string_view architecture);
+
+// The object that describes the text part of a multimodal model, completed by keys of the whole.
+ConfigObject text_object(const ConfigObject& whole);
+// The text of a config.json of the text model by itself; of any other model `text` as it is.
+std::string text_model_config(const std::string& text, const std::string& where);
 
 // Shared by the families: the keys every decoder has, and RoPE in the form of transformers 4
 // (rope_theta, rope_scaling) and of transformers 5 (rope_parameters); where both are there they

@@ -44,7 +44,8 @@ constexpr TextPart kTextPart = {.architectures = kWholeArchitectures,
                                 .inert_keys = kWholeInert,
                                 .name_forms = kNameForms,
                                 .module_prefix = "model.language_model.",
-                                .ignored_prefixes = kVision};
+                                .ignored_prefixes = kVision,
+                                .model_type = "gemma3_text"};
 
 struct Ropes {
   RopeConfig global, local;

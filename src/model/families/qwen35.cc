@@ -48,12 +48,14 @@ constexpr TextPart kTextPart = {.architectures = kWholeArchitectures,
                                 .inert_keys = kWholeInert,
                                 .name_forms = kNameForms,
                                 .module_prefix = kModulePrefix,
-                                .ignored_prefixes = kIgnored};
+                                .ignored_prefixes = kIgnored,
+                                .model_type = "qwen3_5_text"};
 constexpr TextPart kMoeTextPart = {.architectures = kWholeMoeArchitectures,
                                    .inert_keys = kWholeInert,
                                    .name_forms = kNameForms,
                                    .module_prefix = kModulePrefix,
-                                   .ignored_prefixes = kIgnored};
+                                   .ignored_prefixes = kIgnored,
+                                   .model_type = "qwen3_5_moe_text"};
 
 // Whether each layer is a delta net: by layer_types, else all but every full_attention_interval-th.
 std::vector<bool> delta_layers(const ConfigObject& object, int64_t num_layers) {

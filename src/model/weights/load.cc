@@ -229,11 +229,17 @@ void copy_tensor(const CheckpointSource& checkpoint, const TensorDecl& tensor,
                                                        faults.size(), fmt::join(faults, "\n  ")));
 }
 
+// What a parameter is called in the files of a model that has none yet.
+std::string new_name(const ModelConfig& config, std::string_view canonical) {
+  std::string name(canonical);
+  return config.other_names == nullptr ? name : config.other_names(name).front();
+}
+
 CheckpointLayout new_layout(const ModelWeights& weights, DType dtype) {
   CheckpointLayout layout;
   for (const StoredTensor& tensor : weights.stored_tensors()) {
     const Parameter& first = weights.table()[tensor.parameters.front()];
-    layout.entries.push_back({{.name = std::string(tensor.name),
+    layout.entries.push_back({{.name = new_name(weights.config(), tensor.name),
                                .dtype = first.floor == DType::kF32 ? DType::kF32 : dtype,
                                .shape = tensor.shape,
                                .integer_bytes = is_integers(first) ? 8 : 0},
@@ -443,9 +449,12 @@ void save_model(Backend& backend, const LoadedModel& model, const std::string& d
            std::find(model.ignored.begin(), model.ignored.end(), entry.tensor.name) !=
                model.ignored.end();
   });
-  std::unordered_map<std::string_view, const StoredTensor*> stored;
+  std::unordered_map<std::string, const StoredTensor*> stored;
   const std::vector<StoredTensor> tensors = weights.stored_tensors();
-  for (const StoredTensor& tensor : tensors) stored[tensor.name] = &tensor;
+  for (const StoredTensor& tensor : tensors) {
+    stored[model.checkpoint != nullptr ? std::string(tensor.name)
+                                       : new_name(model.config, tensor.name)] = &tensor;
+  }
   if (trained == nullptr && weights.compute_dtype() == DType::kBF16) {
     for (const CheckpointLayout::Entry& entry : layout.entries) {
       if (entry.tensor.dtype == DType::kBF16 || model.checkpoint == nullptr) continue;
