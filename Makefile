@@ -8,12 +8,14 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .PHONY: help install build test stages checks asan tsan fuzz tidy format format-check run run-train e2e cookbook robust chaos page \
-  documents package packages-test run-smollm2 tiny-qwen3 clean
+  documents package packages-test run-smollm2 random-models tiny-qwen3 clean
 
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
 LOAD_SECONDS ?= 20
 CHAOS_SECONDS ?= 600
+MODELS ?= 200
+SEED ?= $$(date +%s)
 KILLS ?= 3
 MIXED_SECONDS ?= 30
 # new_delete_type_mismatch: libboost_json frees with an alignment what it allocated without one.
@@ -54,6 +56,7 @@ stages:
 checks:
 	@for check in tools/check/check_*.py; do [ ! -e "$$check" ] || python3 "$$check"; done
 	@python3 tools/check/check_layers.py --self-test
+	@python3 tools/check/check_python_imports.py --self-test
 
 asan tsan:
 	@tools/install.sh clang
@@ -145,6 +148,11 @@ packages-test: package
 run-smollm2: build
 	@tools/install.sh smollm2
 	@tools/run/run_smollm2.sh build/release/strata
+
+# MODELS random models of every family (200) from SEED on (the time) beside transformers and PEFT, in half an hour.
+random-models: build
+	@tools/install.sh sdk
+	@tools/run/random_models.sh build/release/strata --count $(MODELS) --seed $(SEED) --jobs $(JOBS)
 
 tiny-qwen3: build
 	@tools/run/pretrain_tiny.sh build/release/strata

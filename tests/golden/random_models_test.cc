@@ -1,4 +1,5 @@
-// The edges of files that other programs write: what tools/golden/random_models.py drew, and the logprobs that transformers and PEFT give it in
+// Models that nobody chose, and the edges of files that other programs write: what
+// tools/golden/random_models.py drew, and the logprobs that transformers and PEFT give it in
 // float64. The weights are made again from the seed.
 #include <gtest/gtest.h>
 
@@ -58,6 +59,8 @@ TEST_P(GeneratedGolden, F32) {
 
 std::string name_of(const testing::TestParamInfo<RandomModel>& info) { return info.param.name; }
 
+INSTANTIATE_TEST_SUITE_P(Random, GeneratedGolden,
+                         testing::ValuesIn(read_models("random_models.json")), name_of);
 INSTANTIATE_TEST_SUITE_P(Edges, GeneratedGolden, testing::ValuesIn(read_models("edge_models.json")),
                          name_of);
 
