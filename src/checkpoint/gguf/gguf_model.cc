@@ -1,0 +1,146 @@
+#include "checkpoint/gguf/gguf_model.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include "base/error.h"
+
+namespace strata {
+namespace {
+
+constexpr std::string_view kSuffix = ".gguf";
+constexpr std::string_view kSplitCount = "split.count";
+constexpr std::string_view kSplitNumber = "split.no";
+constexpr std::string_view kSplitTensors = "split.tensors.count";
+constexpr int64_t kMaxParts = 10'000;
+
+[[noreturn]] void fail(const std::string& path, const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", path, what));
+}
+
+// "-00001-of-00003.gguf", part counted from one.
+std::string part_suffix(int64_t part, int64_t count) {
+  return fmt::format("-{:05}-of-{:05}{}", part, count, kSuffix);
+}
+
+// Models' files of a folder; of a split one the first part. Those of projectors for images are no
+// models of their own.
+std::vector<std::string> models_in(const std::string& folder) {
+  std::vector<std::string> found;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.ends_with(kSuffix) || name.starts_with("mmproj")) continue;
+    const size_t of = name.rfind("-of-");
+    constexpr size_t kDigits = 5;
+    const bool is_part = of != std::string::npos && of > kDigits &&
+                         name.size() == of + std::string_view("-of-00001.gguf").size() &&
+                         name[of - kDigits - 1] == '-';
+    if (is_part && name.substr(of - kDigits, kDigits) != "00001") continue;
+    found.push_back(entry.path().string());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::string file_of(const std::string& path) {
+  if (!std::filesystem::is_directory(path)) return path;
+  const std::vector<std::string> found = models_in(path);
+  if (found.size() == 1) return found.front();
+  if (found.empty()) fail(path, "holds no first part of a model in GGUF");
+  fail(path, fmt::format("holds {} models in GGUF; give one of {}", found.size(),
+                         fmt::join(found, ", ")));
+}
+
+void check_kind(const GgufKeys& keys) {
+  const std::string kind = keys.text("general.type", "model");
+  if (kind != "model") {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{}: general.type is '{}', want a model{}", keys.where(), kind,
+                            kind == "adapter" ? "; adapters are read in PEFT's form" : ""));
+  }
+}
+
+}  // namespace
+
+GgufModel::GgufModel(const std::string& path) {
+  const std::string file = file_of(path);
+  GgufFile first(file);
+  const int64_t count = first.keys().integer(kSplitCount, 1);
+  if (count == 1 || count == 0) {
+    files_.push_back(std::move(first));
+  } else {
+    open_split(file, count);
+  }
+  check_kind(keys());
+  architecture_ = keys().text("general.architecture");
+  for (size_t i = 0; i < files_.size(); ++i) {
+    for (const GgufTensor& tensor : files_[i].tensors()) {
+      if (!by_name_.emplace(tensor.name, tensors_.size()).second) {
+        fail(files_[i].path(),
+             fmt::format("tensor '{}' is in another part, too; parts of different models?",
+                         tensor.name));
+      }
+      tensors_.push_back({&tensor, i});
+    }
+  }
+  const int64_t total = keys().integer(kSplitTensors, std::ssize(tensors_));
+  if (files_.size() > 1 && total != std::ssize(tensors_)) {
+    fail(file, fmt::format("the {} parts have {} tensors, {} says {}", files_.size(),
+                           tensors_.size(), kSplitTensors, total));
+  }
+}
+
+void GgufModel::open_split(const std::string& path, int64_t count) {
+  if (count < 0 || count > kMaxParts) {
+    fail(path, fmt::format("{}: got {}, want 1 to {}", kSplitCount, count, kMaxParts));
+  }
+  const size_t size = part_suffix(1, count).size();
+  const std::string stem = path.size() > size ? path.substr(0, path.size() - size) : "";
+  const auto is_name = [&](int64_t part) { return path == stem + part_suffix(part, count); };
+  bool known = false;
+  for (int64_t part = 1; part <= count && !known; ++part) known = is_name(part);
+  if (!known) {
+    fail(path, fmt::format("one of {} parts, whose names end like '{}'; was it renamed?", count,
+                           part_suffix(1, count)));
+  }
+  for (int64_t part = 1; part <= count; ++part) {
+    const std::string name = stem + part_suffix(part, count);
+    if (!file_exists(name)) {
+      throw Error(ErrorCode::kNotFound,
+                  fmt::format("{}: part {} of {} is missing; all of them belong in one folder",
+                              name, part, count));
+    }
+    files_.emplace_back(name);
+    const GgufKeys& keys = files_.back().keys();
+    if (keys.integer(kSplitNumber) != part - 1 || keys.integer(kSplitCount) != count) {
+      fail(name,
+           fmt::format("its keys say part {} of {}, its name {} of {}",
+                       keys.integer(kSplitNumber) + 1, keys.integer(kSplitCount), part, count));
+    }
+  }
+}
+
+const GgufTensor* GgufModel::find(std::string_view name) const {
+  const auto found = by_name_.find(std::string(name));
+  return found == by_name_.end() ? nullptr : tensors_[found->second].info;
+}
+
+bool has_gguf(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error)) return file_exists(path) && is_gguf(path);
+  const bool is_hf = file_exists(path + "/config.json") ||
+                     file_exists(path + "/model.safetensors") ||
+                     file_exists(path + "/model.safetensors.index.json");
+  if (is_hf) return false;
+  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
+    if (entry.path().extension() == kSuffix) return true;
+  }
+  return false;
+}
+
+}  // namespace strata
