@@ -196,9 +196,9 @@ int64_t read_rope_dim(const ConfigObject& object, int64_t head_dim) {
 
 // The model has no magnitude factor of YaRN, whatever the scaling's other keys would make of it.
 RopeConfig without_magnitude(const ConfigObject& object, RopeConfig rope) {
-  if (rope.attention_factor != 0.0 && rope.attention_factor != 1.0) {
+  if (rope.attention_factor.value_or(1.0) != 1.0) {
     object.fail(
-        fmt::format("attention_factor: got {}, DeepSeek-V4 has none", rope.attention_factor));
+        fmt::format("attention_factor: got {}, DeepSeek-V4 has none", *rope.attention_factor));
   }
   rope.attention_factor = 1.0;
   rope.mscale = rope.mscale_all_dim = 0.0;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "base/error.h"
 #include "model/connectors/pre_norm_add.h"
@@ -114,12 +113,10 @@ void read_yarn(const ConfigObject& scaling, double max_positions, RopeConfig& ro
   set("beta_slow", rope.beta_slow);
   set("mscale", rope.mscale);
   set("mscale_all_dim", rope.mscale_all_dim);
-  set("attention_factor", rope.attention_factor);
-  // Unlike the others it counts where it is zero. RopeConfig's zero says that it was not given, so
-  // this is the smallest number, which times any cosine is zero in f32.
-  if (scaling.has("attention_factor") && rope.attention_factor == 0.0) {
-    rope.attention_factor = std::numeric_limits<double>::denorm_min();
-  }
+  // Of the factor, zero counts too.
+  double factor = 0.0;
+  set("attention_factor", factor);
+  if (scaling.has("attention_factor")) rope.attention_factor = factor;
   rope.truncate = scaling.boolean("truncate", true);
   if (!(rope.theta > 1.0))
     scaling.fail(fmt::format("rope_theta is {}, yarn wants > 1", rope.theta));

@@ -80,7 +80,7 @@ std::vector<double> rope_frequencies(const RopeConfig& rope, int64_t dim) {
 
 double rope_attention_factor(const RopeConfig& rope) {
   if (rope.type != RopeType::kYarn) return 1.0;
-  if (rope.attention_factor != 0.0) return rope.attention_factor;
+  if (rope.attention_factor) return *rope.attention_factor;
   if (rope.mscale != 0.0 && rope.mscale_all_dim != 0.0) {
     return yarn_mscale(rope.factor, rope.mscale) / yarn_mscale(rope.factor, rope.mscale_all_dim);
   }

@@ -2,6 +2,7 @@
 // modeling_rope_utils.py.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace strata::model {
@@ -17,11 +18,11 @@ struct RopeConfig {
   double original_max_position_embeddings = 8192;  // llama3, yarn
   double beta_fast = 32.0;                         // yarn, like all below
   double beta_slow = 1.0;
-  bool truncate = true;                // the ramp's ends to whole pairs
-  double mscale = 0.0;                 // 0: not given
-  double mscale_all_dim = 0.0;         // 0: not given
-  double attention_factor = 0.0;       // of cos and sin; 0: not given, made of the two above
-  double partial_rotary_factor = 1.0;  // columns of a head that are rotated, of all
+  bool truncate = true;                         // the ramp's ends to whole pairs
+  double mscale = 0.0;                          // 0: not given
+  double mscale_all_dim = 0.0;                  // 0: not given
+  std::optional<double> attention_factor = {};  // of cos and sin; nothing: the two above say it
+  double partial_rotary_factor = 1.0;           // columns of a head that are rotated, of all
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
 
