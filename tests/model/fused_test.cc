@@ -99,13 +99,14 @@ class ExpertsForPeft : public ::testing::TestWithParam<Case> {
 };
 
 TEST_P(ExpertsForPeft, IsWhatPeftLoads) {
-  save_adapter_for_peft(*load_adapter(backend_, model_, pairs_), dir_.file("out"), "");
+  save_adapter_for_peft(*load_adapter(backend_, model_, pairs_), model_.config, dir_.file("out"),
+                        "");
   expect_same_files(dir_.file("out"), peft_);
 }
 
 TEST_P(ExpertsForPeft, ComesBackAsTheSameAdapter) {
   const auto adapter = load_adapter(backend_, model_, pairs_);
-  save_adapter_for_peft(*adapter, dir_.file("out"), "base");
+  save_adapter_for_peft(*adapter, model_.config, dir_.file("out"), "base");
   const auto again = load_adapter(backend_, model_, dir_.file("out"));
   expect_same_adapter(*again, *adapter);
   for (const LoraModule& module : again->modules()) {
@@ -113,13 +114,13 @@ TEST_P(ExpertsForPeft, ComesBackAsTheSameAdapter) {
     EXPECT_EQ(module.a_name, was->a_name);
     EXPECT_EQ(module.form, was->form);
   }
-  save_adapter_for_peft(*again, dir_.file("again"), "base");
+  save_adapter_for_peft(*again, model_.config, dir_.file("again"), "base");
   expect_same_files(dir_.file("again"), dir_.file("out"));
 }
 
 TEST_P(ExpertsForPeft, ItsWeightsLoadIntoAnAdapterOfTheSameModules) {
   const auto adapter = load_adapter(backend_, model_, pairs_);
-  save_adapter_for_peft(*adapter, dir_.file("out"), "base");
+  save_adapter_for_peft(*adapter, model_.config, dir_.file("out"), "base");
   std::vector<LoraModuleSpec> specs;
   for (const LoraModule& module : adapter->modules()) specs.push_back(module.spec);
   std::reverse(specs.begin(), specs.end());
@@ -185,9 +186,23 @@ TEST_F(FilesForPeft, AFreshAdapterComesBackWhateverItAdapts) {
                                                   {"q_proj", "lm_head"}}) {
     SCOPED_TRACE(targets[0]);
     const auto adapter = fresh(targets);
-    save_adapter_for_peft(*adapter, dir_.file(targets[0]), "base");
+    save_adapter_for_peft(*adapter, model_.config, dir_.file(targets[0]), "base");
     expect_same_adapter(*load_adapter(backend_, model_, dir_.file(targets[0])), *adapter);
   }
+}
+
+// PEFT takes the names of dense projections for experts' by the family, also where there are none.
+TEST_F(FilesForPeft, AModelWhoseLayersAreAllDenseNamesParametersToo) {
+  const LoadedModel dense = load_model(backend_, kGolden + "deepseek_mla/model", {});
+  LoraAdapter adapter(backend_, *dense.weights,
+                      adapter_specs(dense.config, {"all-linear"}, 3, 6.0));
+  adapter.initialise(3);
+  save_adapter_for_peft(adapter, dense.config, dir_.file("out"), "base");
+  const PeftConfig config = PeftAdapter(dir_.file("out")).config();
+  EXPECT_THAT(config.target_parameters, ::testing::Contains("model.layers.0.mlp.up_proj.weight"));
+  EXPECT_THAT(config.target_modules,
+              ::testing::Each(::testing::Not(::testing::ContainsRegex("gate|up_proj|down"))));
+  expect_same_adapter(*load_adapter(backend_, dense, dir_.file("out")), adapter);
 }
 
 // The layer of multi-token prediction has experts of its own, below a path of its own.
@@ -197,7 +212,7 @@ TEST_F(FilesForPeft, ALayerOfMultiTokenPredictionComesBack) {
   LoraAdapter adapter(backend_, *model.weights,
                       adapter_specs(model.config, {"all-linear"}, 7, 6.0));
   adapter.initialise(3);
-  save_adapter_for_peft(adapter, dir_.file("out"), "base");
+  save_adapter_for_peft(adapter, model.config, dir_.file("out"), "base");
   const SafetensorsFile file(dir_.file("out/adapter_model.safetensors"));
   EXPECT_NE(file.find("base_model.model.model.mtp.0.mlp.experts.base_layer.lora_A.weight"),
             nullptr);
@@ -205,7 +220,7 @@ TEST_F(FilesForPeft, ALayerOfMultiTokenPredictionComesBack) {
 }
 
 TEST_F(FilesForPeft, MetadataThatTheValuesBelieIsRefused) {
-  save_adapter_for_peft(*fresh({"all-linear"}), dir_.file("out"), "base");
+  save_adapter_for_peft(*fresh({"all-linear"}), model_.config, dir_.file("out"), "base");
   const std::string file = dir_.file("out/adapter_model.safetensors");
   const std::string whole = bytes_of(file);
   replace(file, "gate_proj up_proj", "gate_proj dn_proj");

@@ -3,6 +3,7 @@
 
   tools/golden/make_peft_form.py                   writes tests/golden/peft_form/ and its rows in tests/golden/goldens.json
   tools/golden/make_peft_form.py --check STRATA    trains adapters with the program and loads what it wrote in PEFT
+  tools/golden/make_peft_form.py --check STRATA --random COUNT [--seed FIRST]    the same of random models
 
 A case is a committed golden model, an adapter with a pair of tensors for each expert (pairs: older files of `strata train`) and
 the same adapter in the new form (peft), whose logprobs PEFT computes. The two mean the same to 1e-12 in float64.
@@ -20,7 +21,9 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
+import golden_deepseek_v4
 import golden_moe
+import golden_qwen35
 import golden_reference as gr
 import make_golden
 import peft_form
@@ -60,12 +63,14 @@ def load_in_peft(model_dir, folder, kind):
 
 
 @torch.no_grad()
-def peft_logprobs(model_dir, folder, request, kind):
-    _, model = load_in_peft(model_dir, folder, kind)
+def peft_logprobs(model_dir, folder, request, kind, margins=None):
+    ref, model = load_in_peft(model_dir, folder, kind)
     out = []
     for seq in request["sequences"]:
-        logits = model(input_ids=torch.tensor([seq["tokens"]])).logits[0]
+        logits = model(input_ids=torch.tensor([seq["tokens"]]), use_cache=False).logits[0]
         out.append(gr.to_numpy(gr.sequence_loss(request, seq, logits)[0]))
+    if margins is not None:
+        margins.extend(getattr(ref, "margins", []))
     return np.concatenate(out)
 
 
@@ -154,23 +159,33 @@ def write_data(path):
             f.write(json.dumps({"prompt": f"what is {LETTERS[i]}? ", "completion": LETTERS[i:i + 9] + "."}) + "\n")
 
 
-def check_training(strata, name, options, work):
+def routed_request(model_dir, folder):
+    """(request, what PEFT computes in float64) where no choice of experts is close: float32 then chooses as float64 does."""
+    for seed in range(5, 40):
+        request, margins = make_request(model_dir, None, seed), []
+        truth = peft_logprobs(model_dir, folder, request, "f64", margins)
+        if min(margins, default=1.0) > make_golden.Maker.ROUTING_GAP:
+            return request, truth
+    raise AssertionError(f"{model_dir}: every choice of experts is close")
+
+
+def check_training(strata, source, options, work):
+    """Trains an adapter of a model and compares what the program and PEFT compute with it: the relative error."""
     model, data, out = (os.path.join(work, part) for part in ("model", "data.jsonl", "out"))
-    copy_with_tokenizer(os.path.join(GOLDEN, name, "model"), model)
+    copy_with_tokenizer(source, model)
     write_data(data)
     run(strata, "train", "--model", model, "--data", data, "--out", out, "--dtype", "f32", "--epochs", "8",
         "--batch-tokens", "128", "--lr", "0.02", *options)
-    request = make_request(os.path.join(GOLDEN, name, "model"), None, 5)
+    request, truth = routed_request(model, out)
     files = [os.path.join(work, part) for part in ("request.json", "probe.safetensors")]
     gr.save_json(files[0], request)
     run(strata, "probe", "--model", model, "--adapter", out, "--request", files[0], "--out", files[1], "--dtype", "f32")
     got = load_file(files[1])["logprobs"].double().numpy()
-    truth = peft_logprobs(model, out, request, "f64")
     noise = gr.relative_l2(peft_logprobs(model, out, request, "f32"), truth)
     error, limit = gr.relative_l2(got, truth), max(10 * noise, 2e-6)
     base = dict(request, sequences=[dict(s, adapter=0) for s in request["sequences"]])
     moved = gr.relative_l2(gr.run_request(model, [], base, "f64")["logprobs"], truth)
-    assert error < limit and moved > 1e-3, f"{name} {options}: off by {error:.1e} (limit {limit:.1e}), moved by {moved:.1e}"
+    assert error < limit and moved > 1e-3, f"off by {error:.1e} (limit {limit:.1e}), moved by {moved:.1e}"
     return error
 
 
@@ -179,14 +194,49 @@ def check(strata):
     cases.append(("deepseek_v4_mtp", "multi-token prediction", ["--mtp-weight", "0.3"]))
     for name, what, options in cases:
         with tempfile.TemporaryDirectory() as work:
-            error = check_training(strata, name, options, work)
+            error = check_training(strata, os.path.join(GOLDEN, name, "model"), options, work)
             print(f"{name}, {what}: PEFT and strata {error:.1e} apart", flush=True)
+
+
+def random_options(rng):
+    pick = lambda *values: values[int(rng.integers(len(values)))]
+    some = [str(n) for n in rng.permutation(EACH)[: int(rng.integers(1, 4))]]
+    return ["--rank", str(int(rng.integers(1, 14))), "--alpha", str(pick(1, 7, 16.5, 32)), "--expert-rank", pick("divided", "full"),
+            "--targets", pick("all-linear", "all-linear", ",".join(some), ",".join([*some, "lm_head"])),
+            "--seed", str(int(rng.integers(1000)))]
+
+
+def check_random(strata, count, first):
+    """Models with experts that nobody chose, each with an adapter of random targets, ranks and alpha."""
+    families = {"qwen3_moe": golden_moe, "deepseek_v3": golden_moe, "glm4_moe_lite": golden_moe, "qwen3_5_moe": golden_qwen35,
+                "deepseek_v4": golden_deepseek_v4}
+    faults = 0
+    for seed in range(first, first + count):
+        family = list(families)[seed % len(families)]
+        spec = dict(families[family].random_case(family, seed), form="text" if family == "qwen3_5_moe" else None)
+        spec = {k: v for k, v in spec.items() if v is not None}
+        options = random_options(np.random.default_rng([seed, 77]))
+        with tempfile.TemporaryDirectory() as work:
+            source = os.path.join(work, "source")
+            make_golden.make_model(source, spec, torch.Generator().manual_seed(seed))
+            try:
+                error = check_training(strata, source, options, work)
+                print(f"seed {seed}, {family} {' '.join(options)}: {error:.1e}", flush=True)
+            except AssertionError as fault:
+                faults += 1
+                print(f"seed {seed}, {family} {' '.join(options)}: FAULT {fault}", flush=True)
+    print(f"{count} random adapters from seed {first}, {faults} faults")
+    return faults
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--check", metavar="STRATA", help="the program")
+    parser.add_argument("--random", type=int, default=0, metavar="COUNT", help="so many random models instead")
+    parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
+    if args.random:
+        sys.exit(1 if check_random(args.check, args.random, args.seed) else 0)
     check(args.check) if args.check else make()

@@ -326,7 +326,8 @@ void TrainJob::restore(int64_t steps_done) {
 void TrainJob::export_to(const std::string& dir) {
   if (is_lora()) {
     const model::LoraAdapter* adapter = pipeline_->whole_adapter(slot_);
-    if (adapter != nullptr) model::save_adapter_for_peft(*adapter, dir, engine().model().dir);
+    const model::LoadedModel& base = engine().model();
+    if (adapter != nullptr) model::save_adapter_for_peft(*adapter, base.config, dir, base.dir);
     return;
   }
   std::vector<TensorView> of_table;  // masters, and biases that another stage moved

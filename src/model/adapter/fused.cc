@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "model/families/family.h"
 
 namespace strata::model {
 namespace {
@@ -124,6 +125,12 @@ void add_experts(const LayerExperts& layer, std::vector<PeftWriteModule>& module
   }
 }
 
+// Whether PEFT takes the names of dense projections for those of experts.
+bool may_have_experts(const ModelConfig& config) {
+  const Family* family = find_family(config.architecture);
+  return family != nullptr && takes_any_value(*family, "num_experts_per_tok");
+}
+
 // Whether PEFT must adapt the module's weight, and not the module.
 bool is_parameter(const LoraModule& module, bool has_experts) {
   const RowBlocks& blocks = module.target->blocks;
@@ -140,23 +147,24 @@ std::vector<float> values_of(const PeftAdapter& peft, const TensorInfo& tensor) 
 
 }  // namespace
 
-void save_adapter_for_peft(const LoraAdapter& adapter, const std::string& dir,
-                           const std::string& base_model_name) {
+void save_adapter_for_peft(const LoraAdapter& adapter, const ModelConfig& config,
+                           const std::string& dir, const std::string& base_model_name) {
   const HostAccess access(adapter.backend().allocator());
   const std::vector<LayerExperts> layers = experts_by_layer(adapter);
+  const bool has_experts = may_have_experts(config);
   std::vector<PeftWriteModule> modules;
   for (const LoraModule& module : adapter.modules()) {
     const LoraModuleSpec& spec = module.spec;
     CHECK(spec.scale == spec.alpha / static_cast<double>(spec.rank), module.path);
     if (module.num_experts > 0) continue;
-    modules.push_back({.module_path = module.path,
-                       .embedding = module.is_embedding(),
-                       .alpha = spec.alpha,
-                       .a = module.a,
-                       .b = module.b,
-                       .rank = spec.rank,
-                       .parameter = is_parameter(module, !layers.empty()) ? module.path + ".weight"
-                                                                          : std::string()});
+    modules.push_back(
+        {.module_path = module.path,
+         .embedding = module.is_embedding(),
+         .alpha = spec.alpha,
+         .a = module.a,
+         .b = module.b,
+         .rank = spec.rank,
+         .parameter = is_parameter(module, has_experts) ? module.path + ".weight" : std::string()});
   }
   for (const LayerExperts& layer : layers) add_experts(layer, modules);
   std::map<std::string, std::string> metadata;

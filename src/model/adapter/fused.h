@@ -16,12 +16,12 @@
 namespace strata::model {
 
 // Writes a PEFT directory, F32. Experts must be as a fresh adapter has them: of a layer gate and up
-// with one rank and scale, and the same of them in every layer. PEFT takes gate_proj, up_proj and
-// down_proj in target_modules of a model with experts for the experts' own, so those of dense
-// layers and shared experts are named by target_parameters too; so is what is no plain linear
-// layer.
-void save_adapter_for_peft(const LoraAdapter& adapter, const std::string& dir,
-                           const std::string& base_model_name);
+// with one rank and scale, and the same of them in every layer. In families that may have experts
+// PEFT takes gate_proj, up_proj and down_proj in target_modules for the experts' own, so those of
+// dense layers and of shared experts are named by target_parameters too; so is what is no plain
+// linear layer.
+void save_adapter_for_peft(const LoraAdapter& adapter, const ModelConfig& config,
+                           const std::string& dir, const std::string& base_model_name);
 
 // Which part of a file's fused tensors a module is.
 struct FusedPart {
