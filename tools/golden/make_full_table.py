@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 import golden_reference as gr
+import golden_run
 import make_golden
 import make_peft_form
 
@@ -71,17 +72,17 @@ def row(strata, name):
         gr.save_json(files[0], request)
         make_peft_form.run(strata, "probe", "--model", out, "--request", files[0], "--out", files[1], "--dtype", "f32")
         got = load_file(files[1])["logits"].double().numpy()
-        truth, single = (gr.run_request(out, [], request, kind)["logits"] for kind in ("f64", "f32"))
+        truth, single = (golden_run.run_request(out, [], request, kind)["logits"] for kind in ("f64", "f32"))
     error, bar = gr.relative_l2(got, truth), max(10 * gr.relative_l2(single, truth), 2e-6)
     return dict(name=name, architecture=architecture, total=total, moved=moved, missing=missing, unexpected=unexpected,
                 error=error, bar=bar, fine=not missing and not unexpected and error <= bar)
 
 
 def table(rows):
-    out = ["| golden | class of transformers | tensors saved (trained) | missing | unexpected | error of the logits | bar |",
-           "|---|---|---|---|---|---|---|"]
+    out = ["| golden | class of transformers | tensors | trained | missing | unexpected | error | bar |",
+           "|---|---|---|---|---|---|---|---|"]
     for r in rows:
-        out.append(f"| {r['name']} | {r['architecture']} | {r['total']} ({r['moved']}) | {len(r['missing'])} | "
+        out.append(f"| {r['name']} | {r['architecture']} | {r['total']} | {r['moved']} | {len(r['missing'])} | "
                    f"{len(r['unexpected'])} | {r['error']:.1e} | {r['bar']:.1e} |")
     return "\n".join(out)
 

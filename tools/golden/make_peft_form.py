@@ -25,6 +25,7 @@ import golden_deepseek_v4
 import golden_moe
 import golden_qwen35
 import golden_reference as gr
+import golden_run
 import make_golden
 import peft_form
 
@@ -47,7 +48,7 @@ CASES = {
 def load_in_peft(model_dir, folder, kind):
     """(reference, PEFT model): every tensor of the file has a place and every module is from the file."""
     from peft import PeftModel
-    ref = gr.make_reference(model_dir, [], kind)
+    ref = golden_run.make_reference(model_dir, [], kind)
     ref.base.set_experts_implementation("eager")
     with warnings.catch_warnings():
         # "rank_pattern keys did not match any targeted module": PEFT 0.21 looks among modules alone, and applies them.
@@ -98,9 +99,9 @@ def make_case(name, spec, seed):
     peft_form.to_peft(pairs, new)
     request = make_request(model_dir, pairs, seed)
     truth = peft_logprobs(model_dir, new, request, "f64")
-    hooks = gr.run_request(model_dir, [pairs], request, "f64")["logprobs"]
+    hooks = golden_run.run_request(model_dir, [pairs], request, "f64")["logprobs"]
     plain = {"sequences": [dict(s, adapter=0) for s in request["sequences"]], "want": ["logprobs"]}
-    base = gr.run_request(model_dir, [], plain, "f64")["logprobs"]
+    base = golden_run.run_request(model_dir, [], plain, "f64")["logprobs"]
     assert gr.relative_l2(truth, hooks) < 1e-12, f"{name}: the two forms differ"
     assert gr.relative_l2(truth, base) > 1e-3, f"{name}: the adapter does nothing"
     noise = gr.relative_l2(peft_logprobs(model_dir, new, request, "f32"), truth)
@@ -184,7 +185,7 @@ def check_training(strata, source, options, work):
     noise = gr.relative_l2(peft_logprobs(model, out, request, "f32"), truth)
     error, limit = gr.relative_l2(got, truth), max(10 * noise, 2e-6)
     base = dict(request, sequences=[dict(s, adapter=0) for s in request["sequences"]])
-    moved = gr.relative_l2(gr.run_request(model, [], base, "f64")["logprobs"], truth)
+    moved = gr.relative_l2(golden_run.run_request(model, [], base, "f64")["logprobs"], truth)
     assert error < limit and moved > 1e-3, f"off by {error:.1e} (limit {limit:.1e}), moved by {moved:.1e}"
     return error
 
