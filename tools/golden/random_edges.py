@@ -130,6 +130,23 @@ def rename_experts(case):
             return
 
 
+def make_thin(spec):
+    """Widths of one, and a vocabulary that a vector holds."""
+    for key in ("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size"):
+        if key in spec["config"]:
+            spec["config"][key] = 1
+    spec["config"]["vocab_size"] = 13
+
+
+def odd_theta(case):
+    """A whole number, small or huge."""
+    config, theta = case["config"], [2, 77, 3000000000][case["seed"] % 3]
+    if is_flat(case):
+        config["rope_parameters"]["rope_theta"] = theta
+    else:
+        config["rope_theta"] = theta
+
+
 def add_old_buffers(case):
     """Frequencies, which older files hold."""
     file, row, _ = head_rows(case)
@@ -164,6 +181,9 @@ EDGES = [
     Edge("head_again", is_tied, change_case=lambda c: add_head(c, differs=False), often=0.2),
     Edge("no_shared_experts", lambda s: s["family"] in ("deepseek_v3", "glm4_moe_lite"),
          change_spec=lambda s: (s["config"].update(n_shared_experts=0), s.update(adapters=[])), often=0.2),
+    Edge("thinnest", lambda s: True, change_spec=make_thin, often=0.1),
+    Edge("large_eps", lambda s: True, change_spec=lambda s: s["config"].update(rms_norm_eps=0.03), often=0.1),
+    Edge("odd_theta", is_plain, change_case=odd_theta, often=0.15),
     Edge("left_out", lambda s: True, change_case=leave_out_defaults, often=0.3),
     Edge("mixed_types", lambda s: True, change_case=mix_types, often=0.15),
     Edge("other_name_of_experts", lambda s: s["family"] == "qwen3_moe", change_case=rename_experts),
