@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "model/cache_layout.h"
 #include "model/weights/load.h"
+#include "model/weights/tensor_names.h"
 #include "report/format.h"
 #include "report/table.h"
 
@@ -52,6 +53,10 @@ void look_at_weights(const InspectOptions& options, Findings& f) {
     f.num_bytes += tensor.info.num_bytes();
   }
   if (!f.config) return;
+  model::ParsedConfig parsed{.config = *f.config, .warnings = std::move(f.warnings)};
+  model::untie_stored_head(*f.checkpoint, parsed);
+  f.config = parsed.config;
+  f.warnings = std::move(parsed.warnings);
   // Pages of the zeroed weights are never touched, so this costs addresses, not memory.
   const Backend backend(CpuPath::kReference, 1);
   model::ModelWeights weights(backend, *f.config, DType::kBF16);
