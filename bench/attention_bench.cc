@@ -14,6 +14,7 @@
 #include "base/rng.h"
 #include "limit_share.h"
 #include "ops/attention.h"
+#include "ops/cpu/cpu_backend.h"
 #include "ops/limits.h"
 
 namespace strata::ops {
@@ -67,11 +68,11 @@ class Bench {
   [[nodiscard]] bool wanted(const std::string& group) const {
     return options_.only.empty() || options_.only == group;
   }
-  Backend& backend() { return backend_; }
+  CpuBackend& backend() { return backend_; }
 
  private:
   Options options_;
-  Backend backend_;
+  CpuBackend backend_;
   LimitProbe probe_;
 };
 

@@ -13,6 +13,7 @@
 
 #include "base/rng.h"
 #include "limit_share.h"
+#include "ops/cpu/cpu_backend.h"
 #include "ops/delta_net.h"
 #include "ops/limits.h"
 
@@ -70,12 +71,12 @@ class Bench {
   [[nodiscard]] bool wanted(const std::string& group) const {
     return options_.only.empty() || options_.only == group;
   }
-  Backend& backend() { return backend_; }
+  CpuBackend& backend() { return backend_; }
 
  private:
   Options options_;
   DeltaNetShape shape_;
-  Backend backend_;
+  CpuBackend backend_;
   LimitProbe probe_;
 };
 

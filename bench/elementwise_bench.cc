@@ -11,6 +11,7 @@
 #include "backend/backend.h"
 #include "ops/adamw.h"
 #include "ops/causal_conv.h"
+#include "ops/cpu/cpu_backend.h"
 #include "ops/delta_gates.h"
 #include "ops/elementwise.h"
 #include "ops/gated.h"
@@ -30,7 +31,7 @@ constexpr int64_t kFeedForward = 3072;
 constexpr int64_t kVocab = 151936;
 
 Backend& shared_backend() {
-  static Backend backend(choose_cpu_path(), 0);
+  static CpuBackend backend(choose_cpu_path(), 0);
   return backend;
 }
 

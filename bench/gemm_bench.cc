@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/cpu/cpu_backend.h"
 #include "ops/gemm.h"
 #include "ops/limits.h"
 #include "ops/pack.h"
@@ -118,7 +119,7 @@ class Bench {
   Weights weights(int64_t rows, int64_t cols, int64_t width) {
     return {memory_, options_.dtype, rows, cols, width};
   }
-  Backend& backend() { return backend_; }
+  CpuBackend& backend() { return backend_; }
   [[nodiscard]] const Options& options() const { return options_; }
   [[nodiscard]] bool wanted(const std::string& group) const {
     return options_.only.empty() || options_.only == group;
@@ -163,7 +164,7 @@ class Bench {
   }
 
   Options options_;
-  Backend backend_;
+  CpuBackend backend_;
   LimitProbe probe_;
   Memory memory_;
   Memory values_;

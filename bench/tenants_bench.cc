@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "bench/limit_share.h"
 #include "engine/work_runner.h"
+#include "ops/cpu/cpu_backend.h"
 #include "ops/limits.h"
 #include "scheduler/scheduler.h"
 
@@ -25,7 +26,7 @@ constexpr int kTenants = 8;
 class Bench {
  public:
   Bench(const std::string& dir, int64_t rank) {
-    auto backend = std::make_unique<Backend>(choose_cpu_path(), 0);
+    auto backend = std::make_unique<CpuBackend>(choose_cpu_path(), 0);
     auto model = model::load_model(*backend, dir, {.compute_dtype = DType::kBF16});
     engine_ = std::make_unique<engine::Engine>(std::move(backend), std::move(model),
                                                engine::EngineOptions{});
@@ -158,8 +159,7 @@ void run_bench(const std::string& dir, int64_t rank, int count, int64_t only) {
   const double turn = flops / bytes;
   fmt::print(
       "{} tenants, rank {}, bf16, {} threads; {:.0f} GFLOP/s, {:.1f} GB/s, R = {:.1f} tokens\n",
-      kTenants, rank, bench.engine().backend().pool().num_threads(), flops * 1e-9, bytes * 1e-9,
-      turn);
+      kTenants, rank, bench.engine().backend().parallelism(), flops * 1e-9, bytes * 1e-9, turn);
   fmt::print("{:<22} {:>10} {:>10} {:>7}\n", "", "in turn", "together", "ratio");
   if (only <= 0)
     report("sampling, 32 tokens", pairs(count, [&](bool all) { return bench.sample(32, all); }),

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "apps/setup/backend.h"
 #include "apps/setup/config_source.h"
 #include "apps/setup/engine_setup.h"
 #include "apps/setup/model_files.h"
@@ -40,7 +41,8 @@ int run_init(const InitOptions& options) {
                 fmt::format("--out: {} holds a model already; choose another folder", options.out));
   }
   make_folders(options.out);
-  Backend backend(choose_cpu_path(), options.threads);
+  const std::unique_ptr<Backend> own = make_backend(options.threads);
+  Backend& backend = *own;
   // Drawn and rounded once, to the stored type: the same weights on every CPU path.
   const model::LoadedModel model =
       model::init_model(backend, parsed.config, DType::kF32, options.seed);

@@ -16,6 +16,7 @@
 #include "model/cache_layout.h"
 #include "model/weights/load.h"
 #include "model/weights/tensor_names.h"
+#include "ops/cpu/cpu_backend.h"
 #include "report/format.h"
 #include "report/table.h"
 
@@ -58,7 +59,7 @@ void look_at_weights(const InspectOptions& options, Findings& f) {
   f.config = parsed.config;
   f.warnings = std::move(parsed.warnings);
   // Pages of the zeroed weights are never touched, so this costs addresses, not memory.
-  const Backend backend(CpuPath::kReference, 1);
+  const CpuBackend backend(CpuPath::kReference, 1);
   model::ModelWeights weights(backend, *f.config, DType::kBF16);
   f.num_parameters = weights.num_parameters();
   for (std::string& fault : model::match_tensors(*f.checkpoint, weights, f.ignored)) {

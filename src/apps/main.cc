@@ -16,6 +16,7 @@
 #include "apps/options.h"
 #include "apps/serve/options.h"
 #include "apps/serve/serve.h"
+#include "apps/setup/backend.h"
 #include "apps/suggest.h"
 #include "backend/backend.h"
 #include "base/env.h"
@@ -199,7 +200,7 @@ int run(const std::vector<std::string>& arguments) {
   const std::span<const std::string> rest =
       std::span(arguments).subspan(std::min<size_t>(arguments.size(), 1));
   if (first == "version" || first == "--version") {
-    fmt::print("strata 0.1.0, CPU path {}\n", cpu_path_name(choose_cpu_path()));
+    fmt::print("strata 0.1.0, CPU path {}\n", arithmetic_in_use());
     return 0;
   }
   const bool is_help = first == "help" || first == "-h" || first.starts_with("--help");

@@ -1,71 +1,32 @@
 #include "backend/backend.h"
 
-#include <fmt/format.h>
-
-#include <string>
-
-#include "base/env.h"
-#include "base/error.h"
+#include "backend/offload_room.h"
 
 namespace strata {
-namespace {
-constexpr CpuPath kPaths[] = {CpuPath::kAvx512Bf16, CpuPath::kAvx512, CpuPath::kAvx2,
-                              CpuPath::kReference};
+
+Backend::Backend(const BackendKind& kind, Allocator& allocator)
+    : kind_(kind),
+      allocator_(allocator),
+      scratch_(kind.counts ? Scratch::counting(Scratch::Counted::kPass) : Scratch(allocator)) {}
+
+Backend::~Backend() = default;
+
+void Backend::run_on_host(int64_t count, FunctionRef<void(int64_t item)> body) {
+  for (int64_t i = 0; i < count; ++i) body(i);
 }
 
-std::string_view cpu_path_name(CpuPath path) {
-  switch (path) {
-    case CpuPath::kAvx512Bf16:
-      return "avx512_bf16";
-    case CpuPath::kAvx512:
-      return "avx512";
-    case CpuPath::kAvx2:
-      return "avx2";
-    case CpuPath::kReference:
-      return "reference";
-  }
-  return "?";
+Scratch& Backend::file_scratch() {
+  CHECK(has_files());
+  return kind_.counts ? counted_files_ : offload_->scratch();
 }
 
-bool cpu_path_supported(CpuPath path) {
-#if defined(__x86_64__)
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                    __builtin_cpu_supports("f16c");
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
-                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-                      __builtin_cpu_supports("avx512dq");
-  switch (path) {
-    case CpuPath::kAvx512Bf16:
-      return avx512 && __builtin_cpu_supports("avx512bf16");
-    case CpuPath::kAvx512:
-      return avx512;
-    case CpuPath::kAvx2:
-      return avx2;
-    case CpuPath::kReference:
-      return true;
-  }
-#endif
-  return path == CpuPath::kReference;
-}
+void Backend::offload_to(const std::string& dir) { offload_ = std::make_unique<OffloadRoom>(dir); }
 
-CpuPath choose_cpu_path() {
-  const std::string wanted = env_cpu_path();
-  for (const CpuPath path : kPaths) {
-    if (wanted.empty() ? cpu_path_supported(path) : wanted == cpu_path_name(path)) {
-      if (cpu_path_supported(path)) return path;
-      throw Error(ErrorCode::kUnsupported,
-                  fmt::format("STRATA_CPU_PATH: this CPU cannot run '{}'; unset it to use '{}'",
-                              wanted, cpu_path_name([] {
-                                for (const CpuPath p : kPaths) {
-                                  if (cpu_path_supported(p)) return p;
-                                }
-                                return CpuPath::kReference;
-                              }())));
-    }
-  }
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("STRATA_CPU_PATH: got '{}', want avx512_bf16, avx512, avx2 or reference",
-                          wanted));
+void Backend::reset_count() {
+  counted_flops_ = 0.0;
+  scratch_.reserve(0);
+  counted_files_.reserve(0);
+  book_workers(0);
 }
 
 }  // namespace strata

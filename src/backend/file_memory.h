@@ -16,11 +16,6 @@
 
 namespace strata {
 
-struct PageRange {
-  void* data = nullptr;
-  int64_t bytes = 0;
-};
-
 // Any thread.
 class FileAllocator : public Allocator {
  public:

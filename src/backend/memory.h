@@ -37,6 +37,12 @@ class HostAccess {
   Allocator& allocator_;
 };
 
+// A piece of memory, which its owner may move (backend/file_memory.h).
+struct PageRange {
+  void* data = nullptr;
+  int64_t bytes = 0;
+};
+
 // Owned raw memory.
 class Memory {
  public:

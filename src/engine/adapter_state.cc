@@ -9,6 +9,7 @@
 #include "checkpoint/safetensors_writer.h"
 #include "model/adapter/export.h"
 #include "ops/elementwise.h"
+#include "ops/pack.h"
 
 namespace strata::engine {
 namespace {
@@ -130,7 +131,7 @@ std::unique_ptr<model::LoraAdapter> copy_adapter(Engine& engine, const model::Lo
 
 int64_t adapter_bytes(const Engine& engine, const std::vector<model::LoraModuleSpec>& specs,
                       bool trains) {
-  return model::adapter_bytes(*engine.model().weights, specs, engine.backend().panel_width(),
+  return model::adapter_bytes(*engine.model().weights, specs, ops::panel_width(engine.backend()),
                               trains);
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "backend/offload_room.h"
 #include "base/env.h"
 #include "base/error.h"
 #include "base/trace.h"

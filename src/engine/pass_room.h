@@ -14,9 +14,9 @@ class PassRoom {
  public:
   PassRoom(std::unique_ptr<Backend> backend, const model::ModelConfig& config)
       : backend_(std::move(backend)), ropes_(*backend_, config.ropes), meter_(*backend_) {}
-  // With the team of `other`, in whose passes it breaks in.
+  // Whose passes break in on those of `other`.
   PassRoom(PassRoom& other, const model::ModelConfig& config)
-      : PassRoom(Backend::beside(*other.backend_), config) {}
+      : PassRoom(other.backend_->sharing(), config) {}
 
   [[nodiscard]] Backend& backend() { return *backend_; }
   [[nodiscard]] const Backend& backend() const { return *backend_; }

@@ -82,8 +82,8 @@ std::vector<api::Result> WorkRunner::run(const api::Work& work, const Interrupti
 }
 
 void WorkRunner::train(const std::vector<api::DataRange>& rows, const Interruption* breaks) {
-  std::optional<ThreadPool::Breaks> guard;
-  if (breaks != nullptr) guard.emplace(engine_.backend().pool(), *breaks);
+  std::optional<Backend::Breaks> guard;
+  if (breaks != nullptr) guard.emplace(engine_.backend(), *breaks);
   const double begin = now_seconds();
   const double sampled_before = sample_seconds_;
   train(rows);

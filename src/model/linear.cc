@@ -159,19 +159,6 @@ void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& lin
       rank == 0 ? TensorView() : backend.scratch().take(pass.dtype(), {x.rows(), rank});
   LowRankBackward{pass, rows, linear, x, h, dy, d_h}.list();
   const PassLists& lists = pass.lists;
-  std::span<const ops::GemmDwArgs> overlapped;
-  if (!dx.empty() && rows.divides_over(backend.pool().num_threads())) {
-    // Many short runs: a worker takes whole ones. The bits are the same.
-    ops::gemm_dx_each(backend, lists.low_rank_inputs, lists.low_rank_d_h);
-    overlapped = lists.low_rank_gradients;
-  } else {
-    for (size_t i = 0; i < lists.low_rank_inputs.size(); ++i) {
-      ops::gemm_dx(backend, lists.low_rank_inputs[i], lists.low_rank_d_h[i]);
-    }
-    for (const ops::GemmDwArgs& g : lists.low_rank_gradients) {
-      ops::gemm_dw(backend, g.dy, g.x, g.sequence_ends, g.dw);
-    }
-  }
   if (!d_weight.empty() && pass.deferred != nullptr) {
     pass.deferred->add(backend, dy, x, rows.ends(), d_weight);
   } else if (!d_weight.empty()) {
@@ -181,9 +168,14 @@ void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& lin
     ops::add_rows_into(backend, dy, pass.base_gradients->d_weight[linear.bias_index]);
   }
   // dx = dy W + d(x A^T) A
-  if (dx.empty()) return;
   ops::gemm_dx_blocked(backend, {.x = dy, .w = linear.weight, .runs = lists.low_rank}, dx,
-                       accumulate, overlapped);
+                       accumulate,
+                       {.inputs = lists.low_rank_inputs,
+                        .d_h = lists.low_rank_d_h,
+                        .gradients = lists.low_rank_gradients,
+                        .num_rows = rows.num_rows_total(),
+                        .longest_run = rows.longest_run(),
+                        .distinct = rows.distinct()});
 }
 
 void linear_forward(Pass& pass, const BlockContext& context, int key, TensorView x, TensorView add,

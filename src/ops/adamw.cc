@@ -1,7 +1,7 @@
 #include "ops/adamw.h"
 
 #include "ops/checks.h"
-#include "ops/cpu/adamw.h"
+#include "ops/rows.h"
 
 namespace strata::ops {
 namespace {
@@ -25,7 +25,7 @@ void adamw(Backend& backend, const AdamWArgs& args, TensorView g, TensorView p, 
            TensorView v) {
   check_args(args);
   check_views(g, p, m, v);
-  cpu::adamw(backend, args, g, p, m, v);
+  backend.rows().adamw.run(backend, args, g, p, m, v);
 }
 
 void adamw_list(Backend& backend, const AdamWArgs& args, std::span<const AdamWItem> items) {
@@ -37,7 +37,7 @@ void adamw_list(Backend& backend, const AdamWArgs& args, std::span<const AdamWIt
             pack.rows.shape.to_string(), pack.panel.rows, pack.panel.cols);
     }
   }
-  cpu::adamw_list(backend, args, items);
+  backend.rows().adamw.list(backend, args, items);
 }
 
 }  // namespace strata::ops

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ops/cpu/attention.h"
+#include "ops/rows.h"
 
 namespace strata::ops {
 namespace {
@@ -57,7 +57,7 @@ void check_args(const AttentionArgs& args, const TensorView& out) {
 void attention(Backend& backend, const AttentionArgs& args, TensorView out, TensorView lse) {
   check_args(args, out);
   if (!lse.empty()) check_lse(lse, args);
-  cpu::attention(backend, args, out, lse);
+  backend.rows().attention.forward(backend, args, out, lse);
 }
 
 void attention_backward(Backend& backend, const AttentionArgs& args, TensorView out, TensorView lse,
@@ -72,7 +72,7 @@ void attention_backward(Backend& backend, const AttentionArgs& args, TensorView 
   for (const AttentionSegment& segment : args.segments) {
     CHECK(segment.first_position == 0, segment.first_position);
   }
-  cpu::attention_backward(
+  backend.rows().attention.backward(
       backend, args, {.out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v});
 }
 

@@ -68,4 +68,14 @@ void attention(Backend& backend, const AttentionArgs& args, TensorView out, Tens
 void attention_backward(Backend& backend, const AttentionArgs& args, TensorView out, TensorView lse,
                         TensorView d_out, TensorView d_q, TensorView d_k, TensorView d_v);
 
+// What a kind of backend is given for the backward (ops/rows.h).
+struct AttentionGradients {
+  TensorView out;    // [T, N, U]
+  TensorView lse;    // [T, N]
+  TensorView d_out;  // [T, N, U]
+  TensorView d_q;    // [T, N, H]
+  TensorView d_k;    // [T, M, H]
+  TensorView d_v;    // [T, M, U]
+};
+
 }  // namespace strata::ops

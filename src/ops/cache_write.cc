@@ -1,6 +1,6 @@
 #include "ops/cache_write.h"
 
-#include "ops/cpu/cache_write.h"
+#include "ops/rows.h"
 
 namespace strata::ops {
 
@@ -10,7 +10,7 @@ void cache_write(Backend& backend, TensorView x, std::span<const CacheSegment> r
           x.rows());
     CHECK(run.to != nullptr || run.begin == run.end || backend.is_counting());
   }
-  cpu::cache_write(backend, x, runs);
+  backend.rows().cache_write.run(backend, x, runs);
 }
 
 }  // namespace strata::ops

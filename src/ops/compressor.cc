@@ -1,7 +1,7 @@
 #include "ops/compressor.h"
 
 #include "ops/checks.h"
-#include "ops/cpu/compressor.h"
+#include "ops/rows.h"
 
 namespace strata::ops {
 namespace {
@@ -39,7 +39,7 @@ void check_entries(const Backend& backend, const CompressorArgs& args, TensorVie
 void compress(Backend& backend, const CompressorArgs& args, TensorView entries) {
   check_args(backend, args);
   check_entries(backend, args, entries);
-  cpu::compress(backend, args, entries);
+  backend.rows().compressor.forward(backend, args, entries);
 }
 
 void compress_backward(Backend& backend, const CompressorArgs& args, TensorView d_entries,
@@ -56,7 +56,7 @@ void compress_backward(Backend& backend, const CompressorArgs& args, TensorView 
   CHECK(d_bias.empty() ||
             (d_bias.dtype == DType::kF32 && d_bias.dense() && d_bias.shape == args.bias.shape),
         d_bias.shape.to_string());
-  cpu::compress_backward(backend, args, d_entries, d_kv, d_gate, d_bias);
+  backend.rows().compressor.backward(backend, args, d_entries, d_kv, d_gate, d_bias);
 }
 
 }  // namespace strata::ops

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "ops/checks.h"
-#include "ops/cpu/delta_net.h"
+#include "ops/rows.h"
 
 namespace strata::ops {
 namespace {
@@ -61,14 +61,16 @@ void for_chunk_rows(int64_t tokens, Body&& body) {
 
 int64_t delta_state_bytes(const DeltaNetShape& shape) {
   check_shape(shape);
-  return shape.num_key_heads * cpu::DeltaLayout(shape).key_head() * 4;
+  const int64_t lanes = (shape.value_dim + 15) / 16 * 16;
+  const int64_t member = (shape.key_dim + kDeltaChunk) * lanes + kDeltaChunk + 16;
+  return shape.num_key_heads * (shape.key_dim * kDeltaChunk + shape.group() * member) * 4;
 }
 
 void delta_net(Backend& backend, const DeltaNetArgs& args, TensorView out) {
   check_args(backend, args);
   check_out(out, args);
   CHECK(out.dtype == args.qkv.dtype, out.dtype, args.qkv.dtype);
-  cpu::delta_net(backend, args, out);
+  backend.rows().delta_net.forward(backend, args, out);
 }
 
 void delta_net_backward(Backend& backend, const DeltaNetArgs& args, TensorView d_out,
@@ -82,7 +84,7 @@ void delta_net_backward(Backend& backend, const DeltaNetArgs& args, TensorView d
         d_qkv.shape.to_string(), args.qkv.shape.to_string());
   check_heads(d_log_decay, args);
   check_heads(d_beta, args);
-  cpu::delta_net_backward(backend, args, {d_out, d_qkv, d_log_decay, d_beta});
+  backend.rows().delta_net.backward(backend, args, {d_out, d_qkv, d_log_decay, d_beta});
 }
 
 double delta_net_flops(const DeltaNetShape& shape, int64_t tokens) {

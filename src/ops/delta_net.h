@@ -70,4 +70,12 @@ void delta_net_backward(Backend& backend, const DeltaNetArgs& args, TensorView d
 double delta_net_flops(const DeltaNetShape& shape, int64_t tokens);
 double delta_net_backward_flops(const DeltaNetShape& shape, int64_t tokens);
 
+// What a kind of backend is given for the backward (ops/rows.h).
+struct DeltaGradients {
+  TensorView d_out;        // [T, Vh, dv]
+  TensorView d_qkv;        // [T, width]
+  TensorView d_log_decay;  // [T, Vh]
+  TensorView d_beta;       // [T, Vh]
+};
+
 }  // namespace strata::ops

@@ -1,63 +1,63 @@
 #include "ops/elementwise.h"
 
 #include "ops/checks.h"
-#include "ops/cpu/elementwise.h"
+#include "ops/rows.h"
 
 namespace strata::ops {
 void copy(Backend& backend, TensorView x, TensorView y) {
   CHECK(x.shape == y.shape, x.shape.to_string(), y.shape.to_string());
-  cpu::copy(backend, x, y);
+  backend.rows().elementwise.copy(backend, x, y);
 }
 
 void fill_zero(Backend& backend, TensorView y) {
   CHECK(y.dense());
-  cpu::fill_zero(backend, y);
+  backend.rows().elementwise.fill_zero(backend, y);
 }
 
 void fill(Backend& backend, TensorView y, float value) {
   CHECK(y.dtype == DType::kF32 && y.dense(), y.dtype);
-  cpu::fill(backend, y, value);
+  backend.rows().elementwise.fill(backend, y, value);
 }
 
 void round_in_place(Backend& backend, TensorView x) {
   CHECK(x.dtype == DType::kF32 && x.dense(), x.dtype);
-  cpu::round_in_place(backend, x);
+  backend.rows().elementwise.round_in_place(backend, x);
 }
 
 void to_host(Backend& backend, TensorView x, std::span<float> out) {
   CHECK(x.shape.num_elements() == std::ssize(out), x.shape.to_string(), out.size());
-  cpu::copy(backend, x, TensorView(out.data(), DType::kF32, x.shape));
+  backend.rows().elementwise.to_host(backend, x, out);
 }
 
 void from_host(Backend& backend, std::span<const float> values, TensorView y) {
   CHECK(y.shape.num_elements() == std::ssize(values), y.shape.to_string(), values.size());
-  cpu::copy(backend, TensorView(const_cast<float*>(values.data()), DType::kF32, y.shape), y);
+  backend.rows().elementwise.from_host(backend, values, y);
 }
 
 void to_host(Backend& backend, const void* from, std::span<std::byte> out) {
-  cpu::copy_bytes(backend, from, out.data(), std::ssize(out));
+  backend.rows().elementwise.bytes_to_host(backend, from, out);
 }
 
 void copy_bytes(Backend& backend, const void* from, void* to, int64_t bytes) {
-  cpu::copy_bytes(backend, from, to, bytes);
+  backend.rows().elementwise.copy_bytes(backend, from, to, bytes);
 }
 
 void add_into(Backend& backend, TensorView x, TensorView y) {
   CHECK(x.shape == y.shape, x.shape.to_string(), y.shape.to_string());
   CHECK(is_float(x.dtype) && y.dtype == DType::kF32, x.dtype, y.dtype);
-  cpu::add_into(backend, x, y);
+  backend.rows().elementwise.add_into(backend, x, y);
 }
 
 void scale(Backend& backend, TensorView x, float factor, TensorView y) {
   CHECK(x.shape == y.shape, x.shape.to_string(), y.shape.to_string());
   CHECK(is_float(x.dtype) && is_float(y.dtype), x.dtype, y.dtype);
-  cpu::scale(backend, x, factor, y);
+  backend.rows().elementwise.scale(backend, x, factor, y);
 }
 
 void gather(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y) {
   CHECK(x.dtype == y.dtype && x.cols() == y.cols() && y.rows() == std::ssize(rows),
         x.shape.to_string(), y.shape.to_string(), rows.size());
-  cpu::gather(backend, x, rows, y);
+  backend.rows().elementwise.gather(backend, x, rows, y);
 }
 
 void gather_sum(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView add,
@@ -68,7 +68,7 @@ void gather_sum(Backend& backend, TensorView x, std::span<const int32_t> rows, T
   if (y.rows() == 0) return;
   const int64_t each = std::ssize(rows) / y.rows();
   CHECK(each >= 1 && each * y.rows() == std::ssize(rows), rows.size(), y.rows());
-  cpu::gather_sum(backend, x, rows, add, y);
+  backend.rows().elementwise.gather_sum(backend, x, rows, add, y);
 }
 
 void gather_columns(Backend& backend, TensorView x, std::span<const int32_t> columns, float factor,
@@ -76,7 +76,7 @@ void gather_columns(Backend& backend, TensorView x, std::span<const int32_t> col
   CHECK(x.dtype == DType::kF32 && x.dense() && x.shape.rank() == 2, x.dtype, x.shape.to_string());
   CHECK(is_float(y.dtype) && y.dense() && y.shape == (Shape{std::ssize(columns), x.shape[0]}),
         y.shape.to_string(), x.shape.to_string(), columns.size());
-  cpu::gather_columns(backend, x, columns, factor, y);
+  backend.rows().elementwise.gather_columns(backend, x, columns, factor, y);
 }
 
 void scatter_add_columns(Backend& backend, TensorView x, std::span<const int32_t> columns,
@@ -84,7 +84,7 @@ void scatter_add_columns(Backend& backend, TensorView x, std::span<const int32_t
   CHECK(y.dtype == DType::kF32 && y.dense() && y.shape.rank() == 2, y.dtype, y.shape.to_string());
   CHECK(x.dtype == DType::kF32 && x.dense() && x.shape == (Shape{std::ssize(columns), y.shape[0]}),
         x.shape.to_string(), y.shape.to_string(), columns.size());
-  cpu::scatter_add_columns(backend, x, columns, y);
+  backend.rows().elementwise.scatter_add_columns(backend, x, columns, y);
 }
 
 void scatter_values(Backend& backend, std::span<const int32_t> rows,
@@ -96,30 +96,30 @@ void scatter_values(Backend& backend, std::span<const int32_t> rows,
     CHECK(rows[i] >= 0 && rows[i] < y.rows() && columns[i] >= 0 && columns[i] < y.cols(), rows[i],
           columns[i], y.shape.to_string());
   }
-  cpu::scatter_values(backend, rows, columns, values, y);
+  backend.rows().elementwise.scatter_values(backend, rows, columns, values, y);
 }
 
 void scatter_add(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y) {
   CHECK(is_float(x.dtype) && y.dtype == DType::kF32, x.dtype, y.dtype);
   CHECK(x.cols() == y.cols() && x.rows() == std::ssize(rows), x.shape.to_string(),
         y.shape.to_string(), rows.size());
-  cpu::scatter_add(backend, x, rows, y);
+  backend.rows().elementwise.scatter_add(backend, x, rows, y);
 }
 
 void add_rows_into(Backend& backend, TensorView x, TensorView y) {
   CHECK(is_float(x.dtype) && y.dtype == DType::kF32, x.dtype, y.dtype);
   CHECK(y.shape == Shape{x.cols()}, x.shape.to_string(), y.shape.to_string());
-  cpu::add_rows_into(backend, x, y);
+  backend.rows().elementwise.add_rows_into(backend, x, y);
 }
 
 double sum_of_squares(Backend& backend, TensorView x) {
   CHECK(is_float(x.dtype), x.dtype);
-  return cpu::sum_of_squares(backend, x);
+  return backend.rows().elementwise.sum_of_squares(backend, x);
 }
 
 double sum_of_squares(Backend& backend, std::span<const TensorView> x) {
   for (const TensorView& view : x) CHECK(is_float(view.dtype), view.dtype);
-  return cpu::sum_of_squares(backend, x);
+  return backend.rows().elementwise.sum_of_squares_list(backend, x);
 }
 
 }  // namespace strata::ops

@@ -1,7 +1,7 @@
 #include "ops/gated.h"
 
 #include "ops/checks.h"
-#include "ops/cpu/gated.h"
+#include "ops/rows.h"
 
 namespace strata::ops {
 namespace {
@@ -22,7 +22,7 @@ void gated(Backend& backend, Activation activation, TensorView gate, TensorView 
   CHECK(is_float(gate.dtype), gate.dtype);
   check_like(up, gate);
   check_like(y, gate);
-  cpu::gated(backend, activation, gate, up, y);
+  backend.rows().gated.forward(backend, activation, gate, up, y);
 }
 
 void gated_backward(Backend& backend, Activation activation, TensorView gate, TensorView up,
@@ -32,7 +32,7 @@ void gated_backward(Backend& backend, Activation activation, TensorView gate, Te
   check_like(up, gate);
   check_like(d_gate, gate);
   check_like(d_up, gate);
-  cpu::gated_backward(backend, activation, gate, up, d_y, d_gate, d_up);
+  backend.rows().gated.backward(backend, activation, gate, up, d_y, d_gate, d_up);
 }
 
 void gated_rows(Backend& backend, Activation activation, TensorView gate, TensorView up,
@@ -41,7 +41,7 @@ void gated_rows(Backend& backend, Activation activation, TensorView gate, Tensor
   check_like(up, gate);
   check_like(y, gate);
   check_scales(scales, gate);
-  cpu::gated_rows(backend, activation, gate, up, scales, y);
+  backend.rows().gated.rows_forward(backend, activation, gate, up, scales, y);
 }
 
 void gated_rows_backward(Backend& backend, Activation activation, TensorView gate, TensorView up,
@@ -54,7 +54,8 @@ void gated_rows_backward(Backend& backend, Activation activation, TensorView gat
   check_like(d_up, gate);
   check_scales(scales, gate);
   check_scales(d_scales, gate);
-  cpu::gated_rows_backward(backend, activation, gate, up, scales, d_y, d_gate, d_up, d_scales);
+  backend.rows().gated.rows_backward(backend, activation, gate, up, scales, d_y, d_gate, d_up,
+                                     d_scales);
 }
 
 }  // namespace strata::ops

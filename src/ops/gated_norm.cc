@@ -1,7 +1,7 @@
 #include "ops/gated_norm.h"
 
 #include "ops/checks.h"
-#include "ops/cpu/gated_norm.h"
+#include "ops/rows.h"
 
 namespace strata::ops {
 namespace {
@@ -27,7 +27,7 @@ void gated_norm(Backend& backend, const GatedNormArgs& args, TensorView y) {
   check_args(args);
   CHECK(y.dtype == args.x.dtype, y.dtype, args.x.dtype);
   check_heads(y, args);
-  cpu::gated_norm(backend, args, y);
+  backend.rows().gated_norm.forward(backend, args, y);
 }
 
 void gated_norm_backward(Backend& backend, const GatedNormArgs& args, TensorView d_y,
@@ -38,7 +38,7 @@ void gated_norm_backward(Backend& backend, const GatedNormArgs& args, TensorView
   CHECK(d_weight.empty() || (d_weight.dtype == DType::kF32 && d_weight.shape == args.weight.shape),
         d_weight.dtype, d_weight.shape.to_string());
   for (const TensorView& view : {d_y, d_x, d_z}) check_heads(view, args);
-  cpu::gated_norm_backward(backend, args, d_y, d_x, d_z, d_weight);
+  backend.rows().gated_norm.backward(backend, args, d_y, d_x, d_z, d_weight);
 }
 
 }  // namespace strata::ops

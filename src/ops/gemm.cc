@@ -1,10 +1,7 @@
 #include "ops/gemm.h"
 
-#include <algorithm>
-
 #include "ops/checks.h"
-#include "ops/cpu/gemm.h"
-#include "ops/elementwise.h"
+#include "ops/rows.h"
 
 namespace strata::ops {
 namespace {
@@ -93,7 +90,7 @@ void count(Backend& backend, std::span<const GemmArgs> products) {
 void gemm(Backend& backend, const GemmArgs& args, TensorView y) {
   check_gemm(args, y);
   count(backend, {&args, 1});
-  if (y.rows() > 0) cpu::gemm(backend, {&args, 1}, {&y, 1});
+  if (y.rows() > 0) backend.rows().gemm.list(backend, {&args, 1}, {&y, 1}, /*most_rows=*/0);
 }
 
 void gemm_list(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> y,
@@ -104,7 +101,7 @@ void gemm_list(Backend& backend, std::span<const GemmArgs> products, std::span<c
     CHECK(y[i].rows() > 0);
   }
   count(backend, products);
-  if (!products.empty()) cpu::gemm(backend, products, y, most_rows);
+  if (!products.empty()) backend.rows().gemm.list(backend, products, y, most_rows);
 }
 
 void gemm_runs(Backend& backend, TensorView x, std::span<const SegmentProduct> runs, TensorView y) {
@@ -118,45 +115,36 @@ void gemm_runs(Backend& backend, TensorView x, std::span<const SegmentProduct> r
           run.w.cols, x.cols(), run.w.rows, y.cols());
     end = run.end;
   }
-  cpu::gemm_runs(backend, x, runs, y);
+  backend.rows().gemm.runs(backend, x, runs, y);
 }
 
-void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate,
-             std::span<const GemmDwArgs> overlapped) {
+void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate) {
   check_gemm_dx(args, dx, accumulate);
-  for (const GemmDwArgs& item : overlapped) check_gemm_dw(item);
-  CHECK(dx.rows() > 0 || overlapped.empty());
-  if (dx.rows() > 0) cpu::gemm_dx(backend, {&args, 1}, {&dx, 1}, accumulate, overlapped);
+  if (dx.rows() > 0) {
+    backend.rows().gemm.dx_list(backend, {&args, 1}, {&dx, 1}, accumulate, /*most_rows=*/0);
+  }
 }
 
 void gemm_dx_blocked(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate,
-                     std::span<const GemmDwArgs> overlapped) {
-  const PanelView& w = args.w;
-  if (w.dtype != DType::kF32 || w.rows <= kChainOutputs) {
-    return gemm_dx(backend, args, dx, accumulate, overlapped);
+                     const RunProducts& runs) {
+  CHECK(runs.inputs.size() == runs.d_h.size(), runs.inputs.size(), runs.d_h.size());
+  for (size_t i = 0; i < runs.inputs.size(); ++i) check_gemm_dx(runs.inputs[i], runs.d_h[i], false);
+  for (const GemmDwArgs& item : runs.gradients) check_gemm_dw(item);
+  if (!dx.empty()) {
+    check_gemm_dx(args, dx, accumulate);
+    CHECK(dx.rows() > 0 || runs.gradients.empty());
+    CHECK(args.w.dtype != DType::kF32 || args.w.rows <= kChainOutputs ||
+              (kChainOutputs % args.w.width == 0 && args.scale == 1.0f && dx.dtype == DType::kF32),
+          args.w.width, args.scale, dx.dtype);
   }
-  CHECK(kChainOutputs % w.width == 0 && args.scale == 1.0f && dx.dtype == DType::kF32, w.width,
-        args.scale, dx.dtype);
-  const Scratch::Mark mark(backend.scratch());
-  const TensorView part = backend.scratch().take(DType::kF32, {dx.rows(), dx.cols()});
-  for (int64_t begin = 0; begin < w.rows; begin += kChainOutputs) {
-    const int64_t end = std::min(w.rows, begin + kChainOutputs);
-    GemmArgs block = {.x = args.x.slice_cols(begin, end), .w = w};
-    block.w.data = w.panel(begin / w.width);
-    block.w.rows = end - begin;
-    if (end == w.rows) block.runs = args.runs;
-    const bool first = begin == 0 && !accumulate;
-    gemm_dx(backend, block, first ? dx : part, false,
-            begin == 0 ? overlapped : std::span<const GemmDwArgs>());
-    if (!first) add_into(backend, part, dx);
-  }
+  backend.rows().gemm.dx_blocked(backend, args, dx, accumulate, runs);
 }
 
 void gemm_dx_each(Backend& backend, std::span<const GemmArgs> products,
                   std::span<const TensorView> dx) {
   CHECK(products.size() == dx.size(), products.size(), dx.size());
   for (size_t i = 0; i < products.size(); ++i) check_gemm_dx(products[i], dx[i], false);
-  cpu::gemm_dx_each(backend, products, dx);
+  backend.rows().gemm.dx_each(backend, products, dx);
 }
 
 void gemm_dx_list(Backend& backend, std::span<const GemmArgs> products,
@@ -167,14 +155,14 @@ void gemm_dx_list(Backend& backend, std::span<const GemmArgs> products,
     CHECK(dx[i].rows() > 0);
   }
   if (!products.empty()) {
-    cpu::gemm_dx(backend, products, dx, accumulate, {}, most_rows);
+    backend.rows().gemm.dx_list(backend, products, dx, accumulate, most_rows);
   }
 }
 
 void gemm_dw(Backend& backend, TensorView dy, TensorView x, std::span<const int64_t> sequence_ends,
              TensorView dw) {
   check_gemm_dw({.dy = dy, .x = x, .sequence_ends = sequence_ends, .dw = dw});
-  if (x.rows() > 0) cpu::gemm_dw(backend, dy, x, sequence_ends, dw);
+  if (x.rows() > 0) backend.rows().gemm.dw(backend, dy, x, sequence_ends, dw);
 }
 
 }  // namespace strata::ops

@@ -64,10 +64,22 @@ struct GemmDwArgs {
 };
 
 // Writes dx [T, K], f32 or bf16. With accumulate (f32 dx and scale 1 only) the accumulators start
-// from dx. The gradients `overlapped` are made in the same parallel region, each by one worker to
-// the bits of gemm_dw: they stream memory while other workers multiply. No two have one dw.
-void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate = false,
-             std::span<const GemmDwArgs> overlapped = {});
+// from dx.
+void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate = false);
+
+// What the backward of a projection makes of the batch's runs (adapters' rows) besides dx: a
+// gemm_dx of each, into d_h, then gradients, which may read d_h. Each is what it is alone, to the
+// bit; no two write one place.
+struct RunProducts {
+  std::span<const GemmArgs> inputs = {};
+  std::span<const TensorView> d_h = {};
+  std::span<const GemmDwArgs> gradients = {};
+  // Of the batch: its rows, those of its longest run, and whether each run has an adapter of its
+  // own, so that all gradients may be made at once.
+  int64_t num_rows = 0;
+  int64_t longest_run = 0;
+  bool distinct = false;
+};
 
 // Outputs in one chain of gemm_dx_blocked in f32. A head has tens of thousands of outputs: in one
 // fp32 chain the sum's error would exceed the noise of a blocked product tenfold. In bf16 the
@@ -77,9 +89,10 @@ constexpr int64_t kChainOutputs = 512;
 // The input gradient of a projection. bf16, or N <= kChainOutputs: gemm_dx. Else f32, in another
 // order: N is cut into blocks of kChainOutputs outputs, each of which is one chain over ascending N
 // from zero, the last continued by the low-rank term's; the blocks' sums are added in ascending
-// order, with accumulate to what dx holds.
+// order, with accumulate to what dx holds. The products of `runs` come first: args.runs read them.
+// An empty dx: those alone.
 void gemm_dx_blocked(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate = false,
-                     std::span<const GemmDwArgs> overlapped = {});
+                     const RunProducts& runs = {});
 
 // gemm_dx of each product, one worker each, to the bit: for many products of few rows, whose
 // shapes may differ. Outputs must not overlap.

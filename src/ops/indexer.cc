@@ -1,7 +1,7 @@
 #include "ops/indexer.h"
 
 #include "ops/checks.h"
-#include "ops/cpu/indexer.h"
+#include "ops/rows.h"
 
 namespace strata::ops {
 namespace {
@@ -34,7 +34,7 @@ void check_args(const Backend& backend, const IndexerArgs& args, size_t num_sele
 
 void select_entries(Backend& backend, const IndexerArgs& args, std::span<int32_t> selected) {
   check_args(backend, args, selected.size());
-  cpu::select_entries(backend, args, selected);
+  backend.rows().indexer.select(backend, args, selected);
 }
 
 }  // namespace strata::ops

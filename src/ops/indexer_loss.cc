@@ -1,7 +1,7 @@
 #include "ops/indexer_loss.h"
 
 #include "ops/checks.h"
-#include "ops/cpu/indexer_loss.h"
+#include "ops/rows.h"
 
 namespace strata::ops {
 namespace {
@@ -41,7 +41,7 @@ void indexer_loss(Backend& backend, const IndexerLossArgs& args, std::span<float
     CHECK(0 <= s.begin && s.begin <= s.end && s.end <= tokens, s.begin, s.end, tokens);
     CHECK(s.first_entry + (s.end - s.begin) / args.ratio <= entries, s.first_entry, entries);
   }
-  cpu::indexer_loss(backend, args, losses, gradients);
+  backend.rows().indexer_loss.run(backend, args, losses, gradients);
 }
 
 }  // namespace strata::ops

@@ -1,7 +1,7 @@
 #include "ops/log_softmax.h"
 
 #include "ops/checks.h"
-#include "ops/cpu/log_softmax.h"
+#include "ops/rows.h"
 
 namespace strata::ops {
 namespace {
@@ -16,7 +16,7 @@ void check_logits(TensorView logits, TensorView lse) {
 
 void logsumexp(Backend& backend, TensorView logits, TensorView lse) {
   check_logits(logits, lse);
-  cpu::logsumexp(backend, logits, lse);
+  backend.rows().log_softmax.logsumexp(backend, logits, lse);
 }
 
 void target_logprobs(Backend& backend, TensorView logits, TensorView lse,
@@ -29,7 +29,7 @@ void target_logprobs(Backend& backend, TensorView logits, TensorView lse,
     CHECK(rows[i] >= 0 && rows[i] < logits.shape[0], rows[i], logits.shape[0]);
     CHECK(targets[i] >= 0 && targets[i] < logits.cols(), targets[i], logits.cols());
   }
-  cpu::target_logprobs(backend, logits, lse, rows, targets, logprobs);
+  backend.rows().log_softmax.target_logprobs(backend, logits, lse, rows, targets, logprobs);
 }
 
 void log_softmax_backward(Backend& backend, TensorView logits, TensorView lse,
@@ -43,7 +43,7 @@ void log_softmax_backward(Backend& backend, TensorView logits, TensorView lse,
   for (const int32_t target : targets) {
     CHECK(target >= 0 && target < logits.cols(), target, logits.cols());
   }
-  cpu::log_softmax_backward(backend, logits, lse, targets, d_lp, d_logits);
+  backend.rows().log_softmax.backward(backend, logits, lse, targets, d_lp, d_logits);
 }
 
 }  // namespace strata::ops

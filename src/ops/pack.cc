@@ -1,7 +1,7 @@
 #include "ops/pack.h"
 
 #include "ops/checks.h"
-#include "ops/cpu/pack.h"
+#include "ops/rows.h"
 
 namespace strata::ops {
 namespace {
@@ -20,20 +20,22 @@ void check_rows(const PanelView& panel, int64_t first_row, const TensorView& row
 
 }  // namespace
 
+int64_t panel_width(const Backend& backend) { return backend.rows().pack.panel_width(backend); }
+
 void pack(Backend& backend, TensorView rows, int64_t first_row, PanelView panel) {
   check_rows(panel, first_row, rows);
-  if (rows.rows() > 0) cpu::pack(backend, rows, first_row, panel);
+  if (rows.rows() > 0) backend.rows().pack.pack(backend, rows, first_row, panel);
 }
 
 void pack_list(Backend& backend, std::span<const PackItem> items) {
   for (const PackItem& item : items) check_rows(item.panel, 0, item.rows);
-  cpu::pack_list(backend, items);
+  backend.rows().pack.list(backend, items);
 }
 
 void unpack(Backend& backend, PanelView panel, int64_t first_row, TensorView rows) {
   check_rows(panel, first_row, rows);
   CHECK(rows.dtype == DType::kF32 || rows.dtype == panel.dtype, rows.dtype, panel.dtype);
-  if (rows.rows() > 0) cpu::unpack(backend, panel, first_row, rows);
+  if (rows.rows() > 0) backend.rows().pack.unpack(backend, panel, first_row, rows);
 }
 
 void gather_rows(Backend& backend, PanelView panel, std::span<const int32_t> token_ids,
@@ -43,7 +45,7 @@ void gather_rows(Backend& backend, PanelView panel, std::span<const int32_t> tok
   CHECK(y.rows() == static_cast<int64_t>(token_ids.size()), y.rows(), token_ids.size());
   CHECK(y.dtype == DType::kF32 || y.dtype == panel.dtype, y.dtype, panel.dtype);
   for (const int32_t id : token_ids) DCHECK(id >= 0 && id < panel.rows, id, panel.rows);
-  cpu::gather_rows(backend, panel, token_ids, y);
+  backend.rows().pack.gather_rows(backend, panel, token_ids, y);
 }
 
 }  // namespace strata::ops

@@ -9,6 +9,9 @@
 
 namespace strata::ops {
 
+// Outputs in a panel of weights on this backend (tensor/panel.h).
+int64_t panel_width(const Backend& backend);
+
 // Writes rows [first_row, first_row + rows.rows()) of the panel matrix from `rows` [n, K] (f32,
 // bf16 or f16), converting to the panel's dtype. Padding lanes and the odd pair stay (or become)
 // zero.

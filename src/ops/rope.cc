@@ -1,7 +1,7 @@
 #include "ops/rope.h"
 
 #include "ops/checks.h"
-#include "ops/cpu/rope.h"
+#include "ops/rows.h"
 
 namespace strata::ops {
 namespace {
@@ -34,7 +34,7 @@ void head_norm_rope(Backend& backend, const HeadNormRopeArgs& args, TensorView y
   check_args(args);
   CHECK(y.dtype == args.x.dtype && y.shape == args.x.shape, y.shape.to_string(),
         args.x.shape.to_string());
-  cpu::head_norm_rope(backend, args, y);
+  backend.rows().rope.forward(backend, args, y);
 }
 
 void head_norm_rope_backward(Backend& backend, const HeadNormRopeArgs& args, TensorView d_y,
@@ -44,7 +44,7 @@ void head_norm_rope_backward(Backend& backend, const HeadNormRopeArgs& args, Ten
   CHECK(is_float(d_x.dtype) && d_x.shape == args.x.shape, d_x.shape.to_string());
   CHECK(d_weight.empty() || (d_weight.dtype == DType::kF32 && d_weight.shape == args.weight.shape),
         d_weight.shape.to_string());
-  cpu::head_norm_rope_backward(backend, args, d_y, d_x, d_weight);
+  backend.rows().rope.backward(backend, args, d_y, d_x, d_weight);
 }
 
 }  // namespace strata::ops

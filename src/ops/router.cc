@@ -1,7 +1,7 @@
 #include "ops/router.h"
 
 #include "ops/checks.h"
-#include "ops/cpu/router.h"
+#include "ops/rows.h"
 
 namespace strata::ops {
 namespace {
@@ -22,14 +22,14 @@ void route(Backend& backend, const RouterArgs& args, TensorView logits,
            std::span<int32_t> expert_ids, TensorView weights) {
   check_args(args, logits, expert_ids.size());
   CHECK(weights.dtype == DType::kF32 && weights.shape.num_elements() == std::ssize(expert_ids));
-  cpu::route(backend, args, logits, expert_ids, weights);
+  backend.rows().router.route(backend, args, logits, expert_ids, weights);
 }
 
 void route_chosen(Backend& backend, const RouterArgs& args, TensorView logits,
                   std::span<const int32_t> expert_ids, TensorView weights) {
   check_args(args, logits, expert_ids.size());
   CHECK(weights.dtype == DType::kF32 && weights.shape.num_elements() == std::ssize(expert_ids));
-  cpu::route_chosen(backend, args, logits, expert_ids, weights);
+  backend.rows().router.route_chosen(backend, args, logits, expert_ids, weights);
 }
 
 void look_up_experts(Backend& backend, TensorView table, std::span<const int32_t> tokens,
@@ -38,7 +38,7 @@ void look_up_experts(Backend& backend, TensorView table, std::span<const int32_t
         table.shape.to_string());
   CHECK(std::ssize(expert_ids) == std::ssize(tokens) * table.cols(), expert_ids.size(),
         tokens.size(), table.cols());
-  cpu::look_up_experts(backend, table, tokens, expert_ids);
+  backend.rows().router.look_up(backend, table, tokens, expert_ids);
 }
 
 void sort_routes(Backend& backend, int64_t top_k, std::span<const int32_t> expert_ids,
@@ -52,13 +52,13 @@ void sort_routes(Backend& backend, int64_t top_k, std::span<const int32_t> exper
   CHECK(
       rows.token_of_row.size() == expert_ids.size() && rows.row_of_slot.size() == expert_ids.size(),
       rows.token_of_row.size(), rows.row_of_slot.size(), expert_ids.size());
-  cpu::sort_routes(backend, top_k, expert_ids, weights, rows);
+  backend.rows().router.sort(backend, top_k, expert_ids, weights, rows);
 }
 
 void balance_bias(Backend& backend, std::span<const int64_t> loads, double rate, TensorView bias) {
   CHECK(bias.dtype == DType::kF32 && bias.shape == Shape{std::ssize(loads)}, bias.shape.to_string(),
         loads.size());
-  cpu::balance_bias(backend, loads, rate, bias);
+  backend.rows().router.balance_bias(backend, loads, rate, bias);
 }
 
 void route_backward(Backend& backend, const RouterArgs& args, TensorView scores,
@@ -68,7 +68,7 @@ void route_backward(Backend& backend, const RouterArgs& args, TensorView scores,
   CHECK(d_logits.shape == scores.shape && d_logits.dense(), d_logits.shape.to_string());
   CHECK(is_float(d_logits.dtype), d_logits.dtype);
   CHECK(d_weights.dtype == DType::kF32 && d_weights.shape.num_elements() == std::ssize(expert_ids));
-  cpu::route_backward(backend, args, scores, expert_ids, d_weights, d_logits);
+  backend.rows().router.backward(backend, args, scores, expert_ids, d_weights, d_logits);
 }
 
 }  // namespace strata::ops

@@ -1,7 +1,7 @@
 #include "ops/sparse_attention.h"
 
 #include "ops/checks.h"
-#include "ops/cpu/sparse_attention.h"
+#include "ops/rows.h"
 
 namespace strata::ops {
 namespace {
@@ -59,7 +59,7 @@ void sparse_attention(Backend& backend, const SparseAttentionArgs& args, TensorV
                       TensorView lse) {
   check_args(backend, args, out);
   if (!lse.empty()) check_f32(lse, {args.q.shape[0], args.num_heads()});
-  cpu::sparse_attention(backend, args, out, lse);
+  backend.rows().sparse_attention.forward(backend, args, out, lse);
 }
 
 void sparse_attention_backward(Backend& backend, const SparseAttentionArgs& args, TensorView out,
@@ -82,14 +82,14 @@ void sparse_attention_backward(Backend& backend, const SparseAttentionArgs& args
                   (d_entries.empty() ? 0 : d_entries.rows()),
           segment.first_entry, segment.end - segment.begin, d_entries.shape.to_string());
   }
-  cpu::sparse_attention_backward(backend, args,
-                                 {.out = out,
-                                  .lse = lse,
-                                  .d_out = d_out,
-                                  .d_q = d_q,
-                                  .d_keys = d_keys,
-                                  .d_entries = d_entries},
-                                 d_sinks);
+  backend.rows().sparse_attention.backward(backend, args,
+                                           {.out = out,
+                                            .lse = lse,
+                                            .d_out = d_out,
+                                            .d_q = d_q,
+                                            .d_keys = d_keys,
+                                            .d_entries = d_entries},
+                                           d_sinks);
 }
 
 }  // namespace strata::ops

@@ -64,4 +64,14 @@ void sparse_attention_backward(Backend& backend, const SparseAttentionArgs& args
                                TensorView lse, TensorView d_out, TensorView d_q, TensorView d_keys,
                                TensorView d_entries, TensorView d_sinks);
 
+// What a kind of backend is given for the backward (ops/rows.h).
+struct SparseGradients {
+  TensorView out;
+  TensorView lse;
+  TensorView d_out;
+  TensorView d_q;
+  TensorView d_keys;
+  TensorView d_entries;
+};
+
 }  // namespace strata::ops

@@ -1,7 +1,7 @@
 #include "ops/tail_rope.h"
 
 #include "ops/checks.h"
-#include "ops/cpu/tail_rope.h"
+#include "ops/rows.h"
 
 namespace strata::ops {
 namespace {
@@ -35,7 +35,7 @@ void check_args(const Backend& backend, const TailRopeArgs& args) {
 void tail_rope(Backend& backend, const TailRopeArgs& args, TensorView y) {
   check_args(backend, args);
   check_like(y, args);
-  cpu::tail_rope(backend, args, y);
+  backend.rows().tail_rope.forward(backend, args, y);
 }
 
 void tail_rope_backward(Backend& backend, const TailRopeArgs& args, TensorView d_y, TensorView d_x,
@@ -46,7 +46,7 @@ void tail_rope_backward(Backend& backend, const TailRopeArgs& args, TensorView d
   CHECK(d_weight.empty() || (!args.weight.empty() && d_weight.dtype == DType::kF32 &&
                              d_weight.shape == args.weight.shape && d_y.data != d_x.data),
         d_weight.shape.to_string());
-  cpu::tail_rope_backward(backend, args, d_y, d_x, d_weight);
+  backend.rows().tail_rope.backward(backend, args, d_y, d_x, d_weight);
 }
 
 }  // namespace strata::ops

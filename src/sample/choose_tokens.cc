@@ -61,7 +61,7 @@ void choose_tokens(Backend& backend, TensorView logits, TensorView lse,
     return scaled_row[i] < 0 ? nullptr : scaled.f32() + scaled_row[i] * logits.cols();
   };
   const auto count = static_cast<int64_t>(choices.size());
-  backend.pool().run_each(count, [&](int64_t item, int) {
+  backend.run_on_host(count, [&](int64_t item) {
     const auto i = static_cast<size_t>(item);
     try {
       choose(logits, *choices[i], divided(i));

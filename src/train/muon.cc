@@ -25,7 +25,7 @@ PanelView packed(Backend& backend, TensorView x) {
                   .dtype = DType::kF32,
                   .rows = x.rows(),
                   .cols = x.cols(),
-                  .width = backend.panel_width()};
+                  .width = ops::panel_width(backend)};
   panel.data = backend.scratch().take(panel.num_bytes());
   ops::pack(backend, x, 0, panel);
   return panel;

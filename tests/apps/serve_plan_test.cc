@@ -7,6 +7,7 @@
 #include "engine/plan/memory_plan.h"
 #include "engine/sampling/sampling_loop.h"
 #include "engine/work_runner.h"
+#include "ops/cpu/cpu_backend.h"
 
 namespace strata::apps {
 namespace {
@@ -20,10 +21,10 @@ TEST(ServePlan, TheLongestDatumIsTheLongestThatFits) {
                       std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + name + "/model", false)
                       .config;
     config.max_position_embeddings = kContext;
-    auto backend = std::make_unique<Backend>(choose_cpu_path(), /*threads=*/2);
+    auto backend = std::make_unique<CpuBackend>(choose_cpu_path(), /*threads=*/2);
     auto model = model::init_model(*backend, config, DType::kBF16, /*seed=*/1);
     engine::Engine engine(std::move(backend), std::move(model), {});
-    auto other = std::make_unique<Backend>(choose_cpu_path(), /*threads=*/2);
+    auto other = std::make_unique<CpuBackend>(choose_cpu_path(), /*threads=*/2);
     auto again = model::init_model(*other, config, DType::kBF16, /*seed=*/1);
     engine::Engine offloading(std::move(other), std::move(again), {.offload = testing::TempDir()});
     engine::Engine* engines[] = {&engine};
@@ -69,7 +70,7 @@ INSTANTIATE_TEST_SUITE_P(Tokens, ServePlanOfDrafts, testing::Values(1, 3));
 
 TEST_P(ServePlanOfDrafts, AStepFits) {
   constexpr int64_t kRank = 8, kRows = 9;
-  auto backend = std::make_unique<Backend>(choose_cpu_path(), /*threads=*/2);
+  auto backend = std::make_unique<CpuBackend>(choose_cpu_path(), /*threads=*/2);
   auto model = model::load_model(
       *backend, std::string(STRATA_SOURCE_DIR) + "/tests/golden/deepseek_v4_mtp/model",
       {.compute_dtype = DType::kBF16, .mtp = model::UseMtp::kAlways});

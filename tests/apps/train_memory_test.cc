@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "apps/train/plan.h"
+#include "ops/cpu/cpu_backend.h"
 #include "tests/apps/train_fixture.h"
 
 namespace strata::apps {
@@ -61,7 +62,8 @@ TEST_F(TrainTest, ThePlanIsOfTheLongestPass) {
   const auto booked = [](engine::Engine& engine) {
     Backend& backend = engine.backend();
     int64_t bytes = backend.scratch().booked();
-    for (int i = 0; i < backend.num_workers(); ++i) bytes += backend.worker(i).scratch().booked();
+    for (int i = 0; i < backend.num_workers(); ++i)
+      bytes += as_cpu(backend).worker(i).scratch().booked();
     return bytes;
   };
   const auto pass_of = [](TrainJob& job) {

@@ -52,7 +52,7 @@ namespace {
 using api::AdapterSlot;
 
 std::unique_ptr<Engine> make(const EngineOptions& options, const std::string& name = "qwen3") {
-  auto backend = std::make_unique<Backend>(choose_cpu_path(), test_threads(2));
+  auto backend = std::make_unique<CpuBackend>(choose_cpu_path(), test_threads(2));
   auto model = model::load_model(
       *backend, std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + name + "/model",
       {.compute_dtype = DType::kBF16});
@@ -103,7 +103,7 @@ TEST_P(WarmStep, AllocatesItsResultAlone) {
   // Whichever worker got something to do: theirs are booked by passes, and steps take nothing
   // there.
   for (int i = 0; i < engine->backend().num_workers(); ++i) {
-    EXPECT_EQ(engine->backend().worker(i).scratch().grown(), 0) << i;
+    EXPECT_EQ(as_cpu(engine->backend()).worker(i).scratch().grown(), 0) << i;
   }
   step();
   const int64_t news = num_news.load(), maps = num_maps.load();
@@ -168,8 +168,8 @@ void expect_taken_as_planned(Engine& engine, const std::string& where) {
   for (const auto& [tag, bytes] : by_tag(plan.uses)) sum += bytes;
   EXPECT_EQ(sum, plan.bytes) << where;
   for (int i = 0; i < backend.num_workers(); ++i) {
-    EXPECT_LE(backend.worker(i).scratch().high_water(), plan.worker_bytes) << where;
-    EXPECT_EQ(backend.worker(i).scratch().grown(), 0) << where;
+    EXPECT_LE(as_cpu(backend).worker(i).scratch().high_water(), plan.worker_bytes) << where;
+    EXPECT_EQ(as_cpu(backend).worker(i).scratch().grown(), 0) << where;
   }
 }
 

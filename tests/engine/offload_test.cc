@@ -12,7 +12,7 @@ namespace strata::engine {
 namespace {
 
 std::unique_ptr<Engine> engine_of(const std::string& name, const std::string& offload) {
-  auto backend = std::make_unique<Backend>(choose_cpu_path(), /*threads=*/2);
+  auto backend = std::make_unique<CpuBackend>(choose_cpu_path(), /*threads=*/2);
   auto model = model::load_model(
       *backend, std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + name + "/model",
       {.compute_dtype = DType::kBF16, .offload = offload});

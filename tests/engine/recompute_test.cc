@@ -327,7 +327,7 @@ TEST(RecomputePlan, IsTheBestThatFitsWithFiles) {
     const std::string dir = std::string(STRATA_SOURCE_DIR) + "/tests/golden/qwen3/model";
     model::ModelConfig config = model::load_config(dir, false).config;
     config.layers.resize(static_cast<size_t>(layers), config.layers[0]);
-    auto backend = std::make_unique<Backend>(choose_cpu_path(), /*threads=*/2);
+    auto backend = std::make_unique<CpuBackend>(choose_cpu_path(), /*threads=*/2);
     auto model = model::init_model(*backend, config, DType::kBF16, /*seed=*/1);
     Engine engine(std::move(backend), std::move(model), {});
     const PlanShape shape = {.pass_tokens = 64, .backward = true};

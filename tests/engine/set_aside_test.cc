@@ -265,8 +265,8 @@ TEST(SetAside, APassThatIsBrokenIntoHasTheSameBits) {
           ++num_breaks;
         };
         const Interruption breaks{.is_due = is_due, .run = run};
-        std::optional<ThreadPool::Breaks> guard;
-        if (is_broken) guard.emplace(engine->backend().pool(), breaks);
+        std::optional<Backend::Breaks> guard;
+        if (is_broken) guard.emplace(engine->backend(), breaks);
         const int64_t grown = engine->backend().scratch().grown();  // while the model was loaded
         const api::BatchResult result = engine->run(batch);
         guard.reset();

@@ -147,7 +147,7 @@ model::ModelConfig config_of(const std::string& golden, bool streams) {
 
 std::unique_ptr<Engine> make(const model::ModelConfig& config, DType dtype,
                              const EngineOptions& options) {
-  auto backend = std::make_unique<Backend>(choose_cpu_path(), test_threads(2));
+  auto backend = std::make_unique<CpuBackend>(choose_cpu_path(), test_threads(2));
   auto loaded = model::init_model(*backend, config, dtype, /*seed=*/7);
   return std::make_unique<Engine>(std::move(backend), std::move(loaded), options);
 }

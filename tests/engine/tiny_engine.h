@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "ops/cpu/cpu_backend.h"
 
 namespace strata::engine {
 
@@ -28,7 +29,7 @@ struct TinyEngine {
 };
 
 inline std::unique_ptr<Engine> tiny_engine(const TinyEngine& setup) {
-  auto backend = std::make_unique<Backend>(choose_cpu_path(), test_threads(setup.threads));
+  auto backend = std::make_unique<CpuBackend>(choose_cpu_path(), test_threads(setup.threads));
   auto model = model::load_model(
       *backend, std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + setup.model + "/model",
       {.compute_dtype = setup.dtype, .mtp = setup.mtp});

@@ -12,7 +12,7 @@ namespace strata::engine {
 namespace {
 
 std::unique_ptr<Engine> make(const std::string& name, DType dtype, const EngineOptions& options) {
-  auto backend = std::make_unique<Backend>(choose_cpu_path(), test_threads(2));
+  auto backend = std::make_unique<CpuBackend>(choose_cpu_path(), test_threads(2));
   auto model = model::load_model(
       *backend, std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + name + "/model",
       {.compute_dtype = dtype});

@@ -6,6 +6,7 @@
 
 #include "model/adapter/export.h"
 #include "model/adapter/io.h"
+#include "ops/cpu/cpu_backend.h"
 #include "tests/base/temp_dir.h"
 
 namespace strata::model {
@@ -48,7 +49,7 @@ Deltas deltas_of(const LoraAdapter& adapter) {
 
 class AdapterExport : public ::testing::Test {
  protected:
-  Backend backend_{choose_cpu_path(), 1};
+  CpuBackend backend_{choose_cpu_path(), 1};
   std::string case_ = std::string(STRATA_SOURCE_DIR) + "/tests/golden/qwen3_moe/";
   LoadedModel model_ = load_model(backend_, case_ + "model", {});
   TempDir dir_;

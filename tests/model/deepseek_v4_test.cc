@@ -10,6 +10,7 @@
 #include "model/cache_layout.h"
 #include "model/config.h"
 #include "model/weights/load.h"
+#include "ops/cpu/cpu_backend.h"
 #include "tests/base/temp_dir.h"
 
 namespace strata::model {
@@ -208,7 +209,7 @@ TEST(DeepseekV4, ItsSuccessorIsRefusedByName) {
 // A new model's tables: different experts in a row, each expert as often as any other.
 TEST(DeepseekV4, NewTablesAreBalanced) {
   const ModelConfig config = parse(v4(with_rope(R"("num_hash_layers": 2)")));
-  Backend backend(choose_cpu_path(), 2);
+  CpuBackend backend(choose_cpu_path(), 2);
   const auto tables_of = [&](uint64_t seed) {
     const LoadedModel model = init_model(backend, config, DType::kF32, seed);
     std::vector<std::vector<float>> tables;
@@ -242,7 +243,7 @@ TEST(DeepseekV4, NewTablesAreBalanced) {
 // ... and they are written as whole numbers, which the loader takes.
 TEST(DeepseekV4, NewTablesComeBackFromFiles) {
   const std::string text = v4(with_rope(R"("num_hash_layers": 2)"));
-  Backend backend(choose_cpu_path(), 2);
+  CpuBackend backend(choose_cpu_path(), 2);
   const LoadedModel made = init_model(backend, parse(text), DType::kF32, 7);
   testing::TempDir dir;
   save_model(backend, made, dir.path(), nullptr, DType::kF32);

@@ -12,6 +12,7 @@
 #include "checkpoint/checkpoint_dir.h"
 #include "model/adapter/io.h"
 #include "model/weights/load.h"
+#include "ops/cpu/cpu_backend.h"
 #include "tests/base/temp_dir.h"
 
 namespace strata::model {
@@ -34,7 +35,7 @@ std::vector<float> tensor_of(const CheckpointDir& dir, const std::string& name) 
 
 class ExpertModel : public ::testing::TestWithParam<const char*> {
  protected:
-  Backend backend_{choose_cpu_path(), 1};
+  CpuBackend backend_{choose_cpu_path(), 1};
   std::string dir_ = kGolden + GetParam() + "/model";
 };
 
@@ -96,7 +97,7 @@ void patch(const std::string& path, const std::string& from, const std::string& 
 
 class ExpertFiles : public ::testing::Test {
  protected:
-  Backend backend_{choose_cpu_path(), 1};
+  CpuBackend backend_{choose_cpu_path(), 1};
   std::string case_ = kGolden + "qwen3_moe/";
   LoadedModel model_ = load_model(backend_, case_ + "model", {});
   TempDir dir_;

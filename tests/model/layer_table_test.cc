@@ -9,6 +9,7 @@
 #include "model/blocks/gqa.h"
 #include "model/families/family.h"
 #include "model/weights/weights.h"
+#include "ops/cpu/cpu_backend.h"
 
 namespace strata::model {
 namespace {
@@ -64,7 +65,7 @@ const Parameter* find(const ModelWeights& weights, const std::string& name) {
 // Sparse layers have experts and no dense MLP; experts of a layer lie one behind the other.
 TEST(LayerTable, WeightsFollowTheBlocks) {
   const ModelConfig config = small_config({kSparse, kDense, kSparse});
-  const ModelWeights weights(Backend(CpuPath::kReference, 1), config, DType::kF32);
+  const ModelWeights weights(CpuBackend(CpuPath::kReference, 1), config, DType::kF32);
   EXPECT_EQ(find(weights, "model.layers.0.mlp.gate_proj.weight"), nullptr);
   EXPECT_EQ(find(weights, "model.layers.1.mlp.experts.0.gate_proj.weight"), nullptr);
   EXPECT_NE(find(weights, "model.layers.1.mlp.down_proj.weight"), nullptr);

@@ -10,6 +10,7 @@
 #include "backend/backend.h"
 #include "model/adapter/io.h"
 #include "model/weights/load.h"
+#include "ops/cpu/cpu_backend.h"
 
 namespace strata::model {
 namespace {
@@ -22,7 +23,7 @@ class FreshAdapter : public testing::Test {
     return adapter;
   }
 
-  Backend backend_{choose_cpu_path(), 1};
+  CpuBackend backend_{choose_cpu_path(), 1};
   LoadedModel model_ = load_model(
       backend_, std::string(STRATA_SOURCE_DIR) + "/tests/golden/llama31_v4_shards/model", {});
 };

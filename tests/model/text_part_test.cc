@@ -12,6 +12,7 @@
 #include "checkpoint/safetensors.h"
 #include "model/adapter/io.h"
 #include "model/weights/load.h"
+#include "ops/cpu/cpu_backend.h"
 #include "tests/checkpoint/safetensors_bytes.h"
 
 namespace strata::model {
@@ -23,7 +24,7 @@ const std::string kGolden = std::string(STRATA_SOURCE_DIR) + "/tests/golden/";
 
 class TextPartFiles : public ::testing::TestWithParam<const char*> {
  protected:
-  Backend backend_{choose_cpu_path(), 2};
+  CpuBackend backend_{choose_cpu_path(), 2};
   std::string source_ = kGolden + GetParam() + "/model";
   std::string out_ = ::testing::TempDir() + "text_part_" + GetParam();
   void TearDown() override { std::filesystem::remove_all(out_); }

@@ -64,7 +64,7 @@ TEST(AdamW, TenSteps) {
   auto want_p = p.values();
   auto want_m = m.values();
   auto want_v = v.values();
-  Backend backend(choose_cpu_path(), 2);
+  CpuBackend backend(choose_cpu_path(), 2);
   for (args.step = 1; args.step <= 10; ++args.step) {
     const Buffer g = random_buffer(kF32, {n}, {.seed = static_cast<uint64_t>(100 + args.step)});
     adamw(backend, args, g, p, m, v);
@@ -81,7 +81,7 @@ TEST(AdamW, ZeroGradient) {
   Buffer m = filled_buffer(kF32, {20}, 0);
   Buffer v = filled_buffer(kF32, {20}, 0);
   const Buffer g = filled_buffer(kF32, {20}, 0);
-  Backend backend(choose_cpu_path(), 1);
+  CpuBackend backend(choose_cpu_path(), 1);
   adamw(backend, {}, g, p, m, v);
   expect_same_bits(p, filled_buffer(kF32, {20}, 2));
 }
@@ -92,7 +92,7 @@ TEST(AdamW, AListStepsClearsAndPacks) {
   const int64_t sizes[] = {16 * 4, 16 * 40, 16 * 9000};  // even columns: no padding
   for (const CpuPath path : supported_paths()) {
     for (const int threads : {1, 2, 7}) {
-      Backend backend(path, threads);
+      CpuBackend backend(path, threads);
       std::vector<Buffer> got, want, panels, want_panels;
       for (const int64_t n : sizes) {
         for (uint64_t seed = 1; seed <= 4; ++seed) {

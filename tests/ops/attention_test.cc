@@ -96,7 +96,7 @@ TEST(Attention, MatchesDoubleReference) {
       for (const CpuPath path : supported_paths()) {
         SCOPED_TRACE(std::string(cpu_path_name(path)) + " " + std::string(dtype_name(type)) + " " +
                      c.name());
-        Backend backend(path, 2);
+        CpuBackend backend(path, 2);
         const Forwarded forward = run_forward(backend, c, data, training.segments());
         expect_close(forward.out, want.out.want, 1.0, want.out.bound);
         expect_close(forward.lse, want.lse.want, 1.0, want.lse.bound);
@@ -116,7 +116,7 @@ TEST(Attention, Bf16GradientsInF32AreThoseRoundedToBf16) {
   for (const CpuPath path : {CpuPath::kReference, CpuPath::kAvx2, CpuPath::kAvx512}) {
     if (!cpu_path_supported(path)) continue;
     SCOPED_TRACE(cpu_path_name(path));
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     const Forwarded forward = run_forward(backend, c, data, training.segments());
     const Gradients wide =
         run_backward(backend, c, data, training.segments(), forward, DType::kF32);
@@ -135,7 +135,7 @@ TEST(Attention, DecodeAndChunksHaveTheBitsOfTraining) {
   for_each_case([](const AttentionCase& c, DType type, CpuPath path) {
     const AttentionData data(c, type);
     const TrainingSegments training(c, data);
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     const Forwarded want = run_forward(backend, c, data, training.segments());
     for (const auto& [chunk, page_size] : kSplits) {
       if (path == CpuPath::kReference && chunk != 7) continue;
@@ -180,7 +180,7 @@ TEST(Attention, RangesOfAnyLengthHaveTheBitsOfOne) {
     segment.kv.ranges = ranges;
     for (const CpuPath path : supported_paths()) {
       SCOPED_TRACE(cpu_path_name(path));
-      Backend backend(path, 2);
+      CpuBackend backend(path, 2);
       const Forwarded want = run_forward(backend, c, data, training.segments());
       const Forwarded got = run_forward(backend, c, data, {&segment, 1});
       expect_same_bits(got.out, want.out);
@@ -196,12 +196,12 @@ TEST(Attention, ThreadsDoNotMoveABit) {
   for_each_case([](const AttentionCase& c, DType type, CpuPath path) {
     const AttentionData data(c, type);
     const TrainingSegments training(c, data);
-    Backend one(path, 1);
+    CpuBackend one(path, 1);
     const Forwarded forward = run_forward(one, c, data, training.segments());
     const Gradients grads = run_backward(one, c, data, training.segments(), forward, type);
     // One worker takes whole heads; seven are too many for that and split them.
     for (const int num_threads : {2, 7}) {
-      Backend many(path, num_threads);
+      CpuBackend many(path, num_threads);
       const Forwarded other = run_forward(many, c, data, training.segments());
       expect_same_bits(other.out, forward.out);
       expect_same_bits(other.lse, forward.lse);
@@ -217,7 +217,7 @@ TEST(Attention, SequencesAloneHaveTheBitsOfTheBatch) {
   for_each_case([](const AttentionCase& c, DType type, CpuPath path) {
     const AttentionData data(c, type);
     const TrainingSegments training(c, data);
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     const Forwarded want = run_forward(backend, c, data, training.segments());
     const Gradients want_grads = run_backward(backend, c, data, training.segments(), want, type);
     Forwarded got{Buffer(type, c.out_shape()), Buffer(DType::kF32, {c.num_tokens(), c.num_heads})};
@@ -246,7 +246,7 @@ TEST(Attention, OneVisibleKeyHasNoGradientOfScores) {
     const TrainingSegments training(c, data);
     for (const CpuPath path : supported_paths()) {
       SCOPED_TRACE(cpu_path_name(path));
-      Backend backend(path, 2);
+      CpuBackend backend(path, 2);
       const Forwarded forward = run_forward(backend, c, data, training.segments());
       const Gradients grads = run_backward(backend, c, data, training.segments(), forward, type);
       for (int64_t i = 0; i < 3 * 4 * 80; ++i) EXPECT_EQ(grads.d_q.get(i), 0.0) << i;
@@ -260,7 +260,7 @@ TEST(Attention, NoLseWantedSameOut) {
   const AttentionData data(c, DType::kBF16);
   const TrainingSegments training(c, data);
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     const Forwarded want = run_forward(backend, c, data, training.segments());
     const Buffer out(DType::kBF16, c.q_shape());
     attention(backend, {data.q.view(), training.segments(), 1, c.scale()}, out, {});
@@ -277,7 +277,7 @@ TEST(Attention, NanStaysInItsSequence) {
     const TrainingSegments training(c, data);
     for (const CpuPath path : supported_paths()) {
       SCOPED_TRACE(cpu_path_name(path));
-      Backend backend(path, 2);
+      CpuBackend backend(path, 2);
       const Forwarded clean = run_forward(backend, c, data, training.segments());
       const double kept = data.k.get(72 * 16);
       data.k.set(72 * 16, std::nan(""));
@@ -301,7 +301,7 @@ TEST(Attention, NanStaysInItsSequence) {
 TEST(Attention, ExtremeScores) {
   for (const CpuPath path : supported_paths()) {
     SCOPED_TRACE(cpu_path_name(path));
-    Backend backend(path, 1);
+    CpuBackend backend(path, 1);
     const AttentionCase c{.lengths = {130}, .num_heads = 1, .num_kv_heads = 1, .head_dim = 2};
     AttentionData data(c, DType::kF32);
     // Key 0 has score -3e38 / sqrt(2), key 100 has +3e38 / sqrt(2), all others 0.
@@ -338,7 +338,7 @@ TEST(Attention, ExponentialIsAccurate) {
   const TrainingSegments training(c, data);
   for (const CpuPath path : supported_paths()) {
     SCOPED_TRACE(cpu_path_name(path));
-    Backend backend(path, 1);
+    CpuBackend backend(path, 1);
     const Forwarded got = run_forward(backend, c, data, training.segments());
     for (int64_t i = 0; i < kNum; ++i) {
       const double x = static_cast<double>(i) / 16;
@@ -350,7 +350,7 @@ TEST(Attention, ExponentialIsAccurate) {
 
 TEST(Attention, EmptyBatch) {
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     const AttentionCase c{.lengths = {0}, .num_heads = 2, .num_kv_heads = 1, .head_dim = 16};
     const AttentionData data(c, DType::kF32);
     const TrainingSegments training(c, data);
@@ -366,7 +366,7 @@ TEST(Attention, WarmCallsTakeNoMoreScratch) {
   const AttentionData data(c, DType::kBF16);
   const TrainingSegments training(c, data);
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     const Forwarded forward = run_forward(backend, c, data, training.segments());
     run_backward(backend, c, data, training.segments(), forward, DType::kBF16);
     const int64_t grown = backend.scratch().grown();

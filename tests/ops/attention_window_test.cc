@@ -40,7 +40,7 @@ TEST(AttentionWindow, OneNoShorterThanTheSequenceIsNone) {
     AttentionCase all = c;
     all.window = 0;
     for (const int threads : {1, 7}) {
-      Backend backend(path, threads);
+      CpuBackend backend(path, threads);
       const Forwarded want = run_forward(backend, all, data, training.segments());
       const Forwarded got = run_forward(backend, c, data, training.segments());
       expect_same_bits(got.out, want.out);
@@ -61,7 +61,7 @@ TEST(AttentionWindow, KeysBeforeItAreNotRead) {
   for_windows({1, 2, 63, 64, 65, 100}, [](const AttentionCase& c, DType type, CpuPath path) {
     const AttentionData data(c, type);
     const TrainingSegments training(c, data);
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     const Forwarded want = run_forward(backend, c, data, training.segments());
     const int64_t length = c.lengths[0];
     const AttentionArgs args{.q = data.q, .segments = {}, .window = c.window};
@@ -87,7 +87,7 @@ TEST(AttentionWindow, KeysBeforeItAreNotRead) {
           segments.push_back({begin, end, begin, kv});
         }
         for (const int threads : {1, 7}) {
-          Backend team(path, threads);
+          CpuBackend team(path, threads);
           const Forwarded got = run_forward(team, c, data, segments);
           expect_same_bits(got.out, want.out);
           expect_same_bits(got.lse, want.lse);
@@ -108,7 +108,7 @@ TEST(AttentionWindow, HiddenPairsHaveNoGradient) {
     }
     const TrainingSegments training(c, data);
     for (const int threads : {1, 7}) {
-      Backend backend(path, threads);
+      CpuBackend backend(path, threads);
       const Forwarded forward = run_forward(backend, c, data, training.segments());
       const Gradients grads =
           run_backward(backend, c, data, training.segments(), forward, DType::kF32);
@@ -133,7 +133,7 @@ TEST(AttentionWindowDeathTest, ASeenKeyWithoutMemory) {
   const AttentionCase c{.lengths = {10}, .num_heads = 1, .num_kv_heads = 1, .window = 3};
   const AttentionData data(c, DType::kF32);
   const Pages pages(data, 0, 10, 1);
-  Backend backend(CpuPath::kReference, 1);
+  CpuBackend backend(CpuPath::kReference, 1);
   AttentionSegment segment{.begin = 9, .end = 10, .first_position = 9, .kv = pages.view()};
   segment.kv.ranges = pages.view().ranges.subspan(7);
   run_forward(backend, c, data, {&segment, 1});

@@ -33,7 +33,7 @@ TEST(CacheWrite, RunsGoWhereTheyShould) {
 }
 
 TEST(CacheWrite, RefusesRowsThatAreNotThere) {
-  Backend backend(choose_cpu_path(), 1);
+  CpuBackend backend(choose_cpu_path(), 1);
   const Buffer x(DType::kF32, {3, 2});
   float to[8];
   const CacheSegment run = {2, 4, to};

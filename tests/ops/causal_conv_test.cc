@@ -123,7 +123,7 @@ TEST(CausalConv, AWindowThatLeaksIntoTheNextSequenceShows) {
   const Inputs in(c);
   const Case joined{{69}, 16, 4};
   const auto joined_segments = joined.segments();
-  Backend backend(choose_cpu_path(), 1);
+  CpuBackend backend(choose_cpu_path(), 1);
   const Buffer right(kF32, c.shape());
   const Buffer wrong(kF32, c.shape());
   causal_conv_silu(backend, in.args(), right);
@@ -223,7 +223,7 @@ TEST(CausalConv, SplitsGiveTheSameBits) {
       const Case c{.lengths = {21}, .channels = 530, .taps = taps, .type = type};
       const Inputs in(c);
       for (const CpuPath path : supported_paths()) {
-        Backend backend(path, 2);
+        CpuBackend backend(path, 2);
         Buffer whole(type, c.shape());
         causal_conv_silu(backend, in.args(), whole);
         const std::vector<std::vector<int64_t>> splits = {
@@ -258,7 +258,7 @@ TEST(CausalConv, SequencesDecodeBesideEachOther) {
   const Case c{.lengths = {6, 9}, .channels = 530, .taps = 4, .type = kBF16};
   const Inputs in(c);
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     Buffer whole(kBF16, c.shape());
     causal_conv_silu(backend, in.args(), whole);
     Buffer first(kBF16, {3, c.channels}), second(kBF16, {3, c.channels});
@@ -286,7 +286,7 @@ TEST(CausalConv, SequencesNeverSeeEachOther) {
   const Buffer d_y = random_buffer(kF32, alone.shape(), {.seed = 3});
   const Shape wide = {20, alone.channels};
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     Buffer y(kF32, alone.shape()), d_x(kF32, alone.shape());
     Buffer d_weight = filled_buffer(kF32, in.weight.view().shape, 0), unused = d_weight;
     causal_conv_silu(backend, in.args(), y);
@@ -324,7 +324,7 @@ TEST(CausalConv, WeightGradientContinuesAcrossPasses) {
   const Inputs in(c);
   const Buffer d_y = random_buffer(kF32, c.shape(), {.seed = 3});
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     Buffer d_x(kF32, c.shape()), d_x_without(kF32, c.shape());
     Buffer whole = random_buffer(kF32, in.weight.view().shape, {.seed = 5}), split = whole;
     causal_conv_silu_backward(backend, in.args(), d_y, d_x, whole);
@@ -344,7 +344,7 @@ TEST(CausalConv, GradientMayLieOverItsSources) {
     const Inputs in(c);
     const Buffer d_y = random_buffer(type, c.shape(), {.seed = 3});
     for (const CpuPath path : supported_paths()) {
-      Backend backend(path, 2);
+      CpuBackend backend(path, 2);
       Buffer apart(type, c.shape()), over_d_y = d_y, over_x = in.x;
       Buffer want = filled_buffer(kF32, in.weight.view().shape, 0), first = want, second = want;
       causal_conv_silu_backward(backend, in.args(), d_y, apart, want);
@@ -363,7 +363,7 @@ TEST(CausalConv, ResultsAreRoundedOnce) {
   const Inputs in(c);
   const Buffer x = converted(in.x, kF32);
   const Buffer d_y = random_buffer(kBF16, c.shape(), {.seed = 3});
-  Backend backend(choose_cpu_path(), 1);
+  CpuBackend backend(choose_cpu_path(), 1);
   Buffer narrow(kBF16, c.shape()), wide(kF32, c.shape());
   causal_conv_silu(backend, in.args(), narrow);
   causal_conv_silu(backend, {x, in.weight, in.segments}, wide);
@@ -375,7 +375,7 @@ TEST(CausalConv, ResultsAreRoundedOnce) {
 
 // Takes nothing and touches nothing: the memory is not there.
 TEST(CausalConv, CountsNothing) {
-  Backend backend = Backend::counting(choose_cpu_path(), 2);
+  CpuBackend backend = CpuBackend::counting(choose_cpu_path(), 2);
   void* nowhere = reinterpret_cast<void*>(64);
   const TensorView x(nowhere, kBF16, {512, 6144});
   const TensorView weight(nowhere, kF32, {6144, 4});
@@ -386,7 +386,7 @@ TEST(CausalConv, CountsNothing) {
 }
 
 TEST(CausalConvDeathTest, WhatItRefuses) {
-  Backend backend(CpuPath::kReference, 1);
+  CpuBackend backend(CpuPath::kReference, 1);
   const Buffer x = filled_buffer(kF32, {4, 3}, 1);
   const Buffer weight = filled_buffer(kF32, {3, 4}, 1);
   const Buffer long_weight = filled_buffer(kF32, {3, kMaxConvTaps + 1}, 1);

@@ -108,7 +108,7 @@ TEST(ClampedSwiglu, BackwardMatchesReference) {
 
 // A diverged model must show itself: a NaN is not clamped away.
 TEST(ClampedSwiglu, NanStays) {
-  Backend backend(choose_cpu_path(), 1);
+  CpuBackend backend(choose_cpu_path(), 1);
   for (const int which : {0, 1}) {
     Buffer gate = filled_buffer(kF32, {1, 1}, 1), up = filled_buffer(kF32, {1, 1}, 1);
     (which == 0 ? gate : up).set(0, std::nan(""));

@@ -149,7 +149,7 @@ TEST(Compressor, AnySplitHasTheSameBits) {
   for (const Case& c :
        {Case{{23}, 4, 20, true}, Case{{300}, 128, 20, false}, Case{{17}, 3, 9, true}}) {
     const Inputs in(c);
-    Backend backend(choose_cpu_path(), 2);
+    CpuBackend backend(choose_cpu_path(), 2);
     const auto whole = segments_of(c);
     Buffer want(kF32, {c.entries(), c.channels});
     compress(backend, in.args(c, whole), want);

@@ -199,7 +199,7 @@ TEST(DeltaGates, NanStaysNan) {
   b.set_values({1, nan, 1});
   const Buffer zero = filled_buffer(kF32, {3}, 0);
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 1);
+    CpuBackend backend(path, 1);
     Buffer log_decay(kF32, {1, 3}), beta(kF32, {1, 3});
     delta_gates(backend, {a, b, zero, zero}, log_decay, beta);
     for (int64_t i = 0; i < 3; ++i) {
@@ -215,7 +215,7 @@ TEST(DeltaGates, GradientsMayLieOverInputs) {
     const Inputs in(c);
     const Buffer d = random_buffer(kF32, c.shape(), {.seed = 5});
     for (const CpuPath path : supported_paths()) {
-      Backend backend(path, 2);
+      CpuBackend backend(path, 2);
       Inputs over = in;
       Buffer d_a(type, c.shape()), d_b(type, c.shape());
       delta_gates_backward(backend, in.args(), d, d, d_a, d_b, {}, {});
@@ -234,7 +234,7 @@ TEST(DeltaGates, SplitsGiveTheSameBits) {
   const Buffer d_beta = random_buffer(kF32, c.shape(), {.seed = 6});
   const Buffer start = random_buffer(kF32, {c.heads}, {.seed = 7});
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     std::vector<Buffer> whole = {Buffer(kF32, c.shape()),
                                  Buffer(kF32, c.shape()),
                                  Buffer(kBF16, c.shape()),
@@ -258,7 +258,7 @@ TEST(DeltaGates, SplitsGiveTheSameBits) {
 }
 
 TEST(DeltaGates, CountsNothing) {
-  Backend backend = Backend::counting(choose_cpu_path(), 2);
+  CpuBackend backend = CpuBackend::counting(choose_cpu_path(), 2);
   void* nowhere = reinterpret_cast<void*>(64);
   const TensorView gate(nowhere, kF32, {4096, 64});
   const TensorView head(nowhere, kF32, {64});

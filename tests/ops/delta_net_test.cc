@@ -64,7 +64,7 @@ TEST(DeltaNet, MatchesDoubleReference) {
         for (const CpuPath path : supported_paths()) {
           SCOPED_TRACE(std::string(cpu_path_name(path)) + " " + std::string(dtype_name(type)) +
                        " to " + std::string(dtype_name(result)) + " " + c.name());
-          Backend backend(path, 2);
+          CpuBackend backend(path, 2);
           const Buffer out = run_delta(backend, c, data, segments);
           expect_close(out, want.out.want, 1.0, want.out.bound);
           const DeltaGrads grads = run_delta_backward(backend, c, data, segments, result);
@@ -209,7 +209,7 @@ TEST(DeltaNet, AnySplitHasTheBitsOfOnePass) {
       for (const CpuPath path : supported_paths()) {
         SCOPED_TRACE(std::string(cpu_path_name(path)) + " " + std::string(dtype_name(type)) + " " +
                      c.name());
-        Backend backend(path, 2);
+        CpuBackend backend(path, 2);
         const Buffer want = run_delta(backend, c, data, whole_segments(c));
         for (const int64_t chunk : {1, 2, 7, 63, 64, 65, 1000}) {
           if (path == CpuPath::kReference && chunk != 7) continue;
@@ -229,7 +229,7 @@ TEST(DeltaNet, SequencesAloneHaveTheBitsOfTheBatch) {
     const auto segments = whole_segments(c);
     for (const CpuPath path : supported_paths()) {
       SCOPED_TRACE(cpu_path_name(path));
-      Backend backend(path, 2);
+      CpuBackend backend(path, 2);
       const Buffer want = run_delta(backend, c, data, segments);
       const DeltaGrads want_grads = run_delta_backward(backend, c, data, segments, type);
       const Buffer out(type, c.out_shape());
@@ -258,7 +258,7 @@ TEST(DeltaNet, NanReachesLaterRowsOfItsSequenceAlone) {
     const auto segments = whole_segments(c);
     for (const CpuPath path : supported_paths()) {
       SCOPED_TRACE(cpu_path_name(path));
-      Backend backend(path, 1);
+      CpuBackend backend(path, 1);
       const Buffer clean = run_delta(backend, c, data, segments);
       const DeltaGrads clean_grads = run_delta_backward(backend, c, data, segments, kF32);
       const int64_t width = c.shape.width();
@@ -290,7 +290,7 @@ TEST(DeltaNet, LaterRowsMoveNoBit) {
   const DeltaData data(c, kF32);
   for (const CpuPath path : supported_paths()) {
     SCOPED_TRACE(cpu_path_name(path));
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     const Buffer want = run_delta(backend, c, data, whole_segments(c));
     for (const int64_t end : {1, 2, 16, 33, 64, 65, 100, 128, 149}) {
       const StateSegment prefix{.begin = 0, .end = end};
@@ -315,7 +315,7 @@ TEST(DeltaNet, DecayWithoutEnd) {
     const ref::DeltaNetShape row = c.ref_shape(1);
     for (const CpuPath path : supported_paths()) {
       SCOPED_TRACE(std::string(cpu_path_name(path)) + " " + std::to_string(g));
-      Backend backend(path, 2);
+      CpuBackend backend(path, 2);
       const Buffer out = run_delta(backend, c, data, whole_segments(c));
       const DeltaGrads grads = run_delta_backward(backend, c, data, whole_segments(c), kF32);
       const auto qkv = data.qkv.values();
@@ -348,7 +348,7 @@ TEST(DeltaNet, WeakDecayBehindStrongOnesIsExact) {
   const ExpectedDelta want = expected_delta(c, data, kF32);
   for (const CpuPath path : supported_paths()) {
     SCOPED_TRACE(cpu_path_name(path));
-    Backend backend(path, 1);
+    CpuBackend backend(path, 1);
     const Buffer out = run_delta(backend, c, data, whole_segments(c));
     expect_close(out, want.out.want, 1.0, want.out.bound);
     EXPECT_LT(relative_l2(out.values(), want.out.want), 1e-6);
@@ -368,7 +368,7 @@ void check_seventy_thousand_rows(double decay) {
   const auto beta = data.beta.values();
   std::vector<double> want(static_cast<size_t>(kRows * 8));
   ref::delta_net(s, qkv.data(), g.data(), beta.data(), want.data());
-  Backend backend(choose_cpu_path(), 2);
+  CpuBackend backend(choose_cpu_path(), 2);
   const Buffer out = run_delta(backend, c, data, segments);
   expect_close_chunks(out, want, c);
   const DeltaGrads grads = run_delta_backward(backend, c, data, segments, kF32);
@@ -390,7 +390,7 @@ TEST(DeltaNet, ZerosAreFinite) {
   DeltaData data(c, kF32);
   for (int64_t i = 0; i < data.qkv.size(); ++i) data.qkv.set(i, 0);
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 1);
+    CpuBackend backend(path, 1);
     const Buffer out = run_delta(backend, c, data, whole_segments(c));
     for (int64_t i = 0; i < out.size(); ++i) EXPECT_EQ(out.get(i), 0.0);
     const DeltaGrads grads = run_delta_backward(backend, c, data, whole_segments(c), kF32);
@@ -402,7 +402,7 @@ TEST(DeltaNet, EmptySequencesTakeNoPart) {
   const DeltaCase alone{.lengths = {5}}, among{.lengths = {0, 5, 0}};
   const DeltaData data(alone, kF32);
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     expect_same_bits(run_delta(backend, among, data, whole_segments(among)),
                      run_delta(backend, alone, data, whole_segments(alone)));
     const auto d_qkv_of = [&](const DeltaCase& c) {
@@ -434,9 +434,9 @@ TEST(DeltaNet, ScratchIsCountedBeforehand) {
             run_delta(backend, c, data, whole_segments(c));
           }
         };
-        Backend counting = Backend::counting(path, threads);
+        CpuBackend counting = CpuBackend::counting(path, threads);
         call(counting);
-        Backend backend(path, threads);
+        CpuBackend backend(path, threads);
         backend.scratch().reserve(counting.scratch().high_water());
         call(backend);
         call(backend);
@@ -444,9 +444,9 @@ TEST(DeltaNet, ScratchIsCountedBeforehand) {
         EXPECT_EQ(backend.scratch().grown(), 0);
       }
       const StateSegment decode{.begin = 0, .end = 1, .first_position = 70};
-      Backend counting = Backend::counting(path, threads);
+      CpuBackend counting = CpuBackend::counting(path, threads);
       delta_net(counting, delta_args(c, data, {&decode, 1}), Buffer(kBF16, c.out_shape()));
-      Backend backend(path, threads);
+      CpuBackend backend(path, threads);
       run_delta(backend, c, data, whole_segments(c));
       EXPECT_EQ(backend.scratch().high_water(), counting.scratch().high_water());
     }
@@ -466,7 +466,7 @@ TEST(DeltaNet, FlopsAreCountedByHand) {
 }
 
 TEST(DeltaNet, WrongArgumentsDie) {
-  Backend backend(CpuPath::kReference, 1);
+  CpuBackend backend(CpuPath::kReference, 1);
   const DeltaCase c{.lengths = {4}};
   const DeltaData data(c, kF32);
   const Buffer out(kF32, c.out_shape());

@@ -45,7 +45,7 @@ TEST(DeltaNetTraps, AStateDecayedByPaddingShows) {
   lay(data.qkv, padded.qkv, 0);
   lay(data.log_decay, padded.log_decay, -0.1);
   lay(data.beta, padded.beta, 0.5);
-  Backend backend(choose_cpu_path(), 1);
+  CpuBackend backend(choose_cpu_path(), 1);
   EXPECT_LE(bounds_apart(c, data, run_delta(backend, c, data, whole_segments(c))), 1);
   const Buffer got = run_delta(backend, padded_case, padded, whole_segments(padded_case));
   std::vector<double> real;
@@ -60,7 +60,7 @@ TEST(DeltaNetTraps, AStateDecayedByPaddingShows) {
 TEST(DeltaNetTraps, AStateThatLeaksIntoTheNextSequenceShows) {
   const DeltaCase c{.lengths = {64, 70}, .shape = {1, 2, 16, 24}, .decay = 0.01};
   const DeltaData data(c, DType::kF32);
-  Backend backend(choose_cpu_path(), 1);
+  CpuBackend backend(choose_cpu_path(), 1);
   EXPECT_LE(bounds_apart(c, data, run_delta(backend, c, data, whole_segments(c))), 1);
   const std::vector<StateSegment> joined = {{.begin = 0, .end = 134}};
   EXPECT_GT(bounds_apart(c, data, run_delta(backend, c, data, joined)), kVisible);
@@ -77,7 +77,7 @@ TEST(DeltaNetTraps, AnotherEpsilonOfTheL2NormShows) {
     data.qkv.set(i, (is_value ? 1 : 1e-3) * data.qkv.get(i));
     wrong.qkv.set(i, (is_value ? 1 : 1 / std::sqrt(10.0)) * data.qkv.get(i));
   }
-  Backend backend(choose_cpu_path(), 1);
+  CpuBackend backend(choose_cpu_path(), 1);
   EXPECT_LE(bounds_apart(c, data, run_delta(backend, c, data, whole_segments(c))), 1);
   EXPECT_GT(bounds_apart(c, data, run_delta(backend, c, wrong, whole_segments(c))), kVisible);
 }
@@ -92,7 +92,7 @@ TEST(DeltaNetTraps, ADecayInBf16Shows) {
     rounded.set(i, data.log_decay.get(i));
     wrong.log_decay.set(i, rounded.get(i));
   }
-  Backend backend(choose_cpu_path(), 1);
+  CpuBackend backend(choose_cpu_path(), 1);
   EXPECT_GT(bounds_apart(c, data, run_delta(backend, c, wrong, whole_segments(c))), kVisible);
 }
 

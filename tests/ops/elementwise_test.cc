@@ -83,7 +83,7 @@ TEST(Elementwise, CopyRoundsSpecialValues) {
   const auto n = static_cast<int64_t>(specials.size());
   for (const CpuPath path : supported_paths()) {
     SCOPED_TRACE(cpu_path_name(path));
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     Buffer wide(kF32, {65536});
     Buffer back(kBF16, {65536});
     copy(backend, all, wide);
@@ -171,7 +171,7 @@ TEST(Elementwise, GatherTakesRows) {
 TEST(Elementwise, GatherSumIsOneChainInTheOrderOfTheRows) {
   const std::vector<int32_t> rows = {3, 0, 4, 1, 1, 2};
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     const Buffer x = random_buffer(DType::kF32, {5, 19}, {.seed = 1});
     const Buffer add = random_buffer(DType::kF32, {2, 19}, {.seed = 2});
     Buffer y(DType::kF32, {2, 19}), alone(DType::kF32, {2, 19});
@@ -237,12 +237,12 @@ TEST(Elementwise, SumOfSquaresIsDouble) {
       SCOPED_TRACE(name_of(c));
       const Buffer x = input(c, type, 1);
       const double want = ref::sum_of_squares(x.values());
-      Backend reference(CpuPath::kReference, 1);
+      CpuBackend reference(CpuPath::kReference, 1);
       const double first = sum_of_squares(reference, x);
       EXPECT_NEAR(first, want, want * static_cast<double>(x.size()) * 0x1p-53);
       for (const CpuPath path : supported_paths()) {
         for (const int threads : {1, 2, 7}) {
-          Backend backend(path, threads);
+          CpuBackend backend(path, threads);
           EXPECT_EQ(sum_of_squares(backend, x), first) << cpu_path_name(path) << threads;
         }
       }
@@ -254,14 +254,14 @@ TEST(Elementwise, SumOfSquaresIsDouble) {
 TEST(Elementwise, SumOfSquaresOfExtremes) {
   Buffer x(kF32, {3});
   x.set_values({1e30, 1e-30, -1e30});
-  Backend backend(choose_cpu_path(), 1);
+  CpuBackend backend(choose_cpu_path(), 1);
   EXPECT_DOUBLE_EQ(sum_of_squares(backend, x), 2.0 * std::pow(static_cast<double>(1e30f), 2));
 }
 
 TEST(ElementwiseDeathTest, RowOutOfRange) {
   const Buffer x = random_buffer(kF32, {3, 4}, {.seed = 1});
   Buffer y(kF32, {1, 4});
-  Backend backend(CpuPath::kReference, 1);
+  CpuBackend backend(CpuPath::kReference, 1);
   EXPECT_DEATH(gather(backend, x, std::vector<int32_t>{3}, y), "row");
   EXPECT_DEATH(gather(backend, x, std::vector<int32_t>{-1}, y), "row");
 }
@@ -326,7 +326,7 @@ TEST(Elementwise, ValuesGoToTheirPlacesAlone) {
     }
     expect_same_bits(out[0], want);
   }
-  Backend backend(choose_cpu_path(), 1);
+  CpuBackend backend(choose_cpu_path(), 1);
   Buffer y(DType::kF32, {2, 5});
   EXPECT_DEATH(scatter_values(backend, rows, columns, values, y), "CHECK failed");
 }
@@ -344,7 +344,7 @@ TEST(Elementwise, FillsAndRoundsInPlace) {
 }
 
 TEST(Elementwise, CopiesToAndFromTheHost) {
-  Backend backend(choose_cpu_path(), 2);
+  CpuBackend backend(choose_cpu_path(), 2);
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     const Buffer x = random_buffer(dtype, {3, 7}, {.seed = 1, .row_stride = 9});
     std::vector<float> host(21);
@@ -368,7 +368,7 @@ TEST(Elementwise, CopiesToAndFromTheHost) {
 TEST(Elementwise, SumOfSquaresOfSeveralTensors) {
   std::vector<Buffer> parts;
   double want = 0;
-  Backend one(CpuPath::kReference, 1);
+  CpuBackend one(CpuPath::kReference, 1);
   for (const int64_t rows : {1, 300, 5, 40}) {
     parts.push_back(random_buffer(DType::kF32, {rows, 1000}, {.seed = parts.size()}));
     want += sum_of_squares(one, parts.back());
@@ -376,7 +376,7 @@ TEST(Elementwise, SumOfSquaresOfSeveralTensors) {
   const std::vector<TensorView> views(parts.begin(), parts.end());
   for (const CpuPath path : supported_paths()) {
     for (const int threads : {1, 2, 7}) {
-      Backend backend(path, threads);
+      CpuBackend backend(path, threads);
       EXPECT_EQ(sum_of_squares(backend, views), want);
     }
   }

@@ -165,7 +165,7 @@ TEST(GatedNorm, HeadsFlatOrApart) {
   z.set_values(in.z.values());
   const Buffer d_y = random_buffer(kF32, c.shape(), {.seed = 4});
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     Buffer y(kF32, c.shape()), flat(kF32, {c.tokens, c.heads * c.dim});
     gated_norm(backend, in.args(), y);
     gated_norm(backend, {in.x, z, in.weight, kEps}, flat);
@@ -186,7 +186,7 @@ TEST(GatedNorm, OutputsMayLieOverInputs) {
     const Inputs in(c);
     const Buffer d_y = random_buffer(type, c.shape(), {.seed = 4});
     for (const CpuPath path : supported_paths()) {
-      Backend backend(path, 3);
+      CpuBackend backend(path, 3);
       Buffer y(type, c.shape()), over_x = in.x, over_z = in.z, over_d_y = d_y;
       gated_norm(backend, in.args(), y);
       gated_norm(backend, {over_x, in.z, in.weight, kEps}, over_x);
@@ -220,7 +220,7 @@ TEST(GatedNorm, SplitsGiveTheSameBits) {
   const Buffer d_y = random_buffer(kF32, c.shape(), {.seed = 4});
   const Buffer start = random_buffer(kF32, {c.dim}, {.seed = 5});
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     std::vector<Buffer> whole(3, Buffer(kF32, c.shape()));
     whole.push_back(start);
     std::vector<Buffer> split = whole;
@@ -248,7 +248,7 @@ TEST(GatedNorm, ResultsAreRoundedOnce) {
   const Inputs in(c);
   const Buffer x = converted(in.x, kF32), z = converted(in.z, kF32);
   const Buffer d_y = random_buffer(kBF16, c.shape(), {.seed = 4});
-  Backend backend(choose_cpu_path(), 1);
+  CpuBackend backend(choose_cpu_path(), 1);
   Buffer y(kBF16, c.shape()), d_x(kBF16, c.shape()), d_z(kBF16, c.shape());
   Buffer y_wide(kF32, c.shape()), d_x_wide(kF32, c.shape()), d_z_wide(kF32, c.shape());
   gated_norm(backend, in.args(), y);
@@ -269,8 +269,8 @@ TEST(GatedNorm, CountsWhatItTakes) {
   const TensorView x(nowhere, kF32, c.shape());
   const TensorView weight(nowhere, kF32, {c.dim});
   for (const bool want_weight : {false, true}) {
-    Backend backend(choose_cpu_path(), 2);
-    Backend counter = Backend::counting(choose_cpu_path(), 2);
+    CpuBackend backend(choose_cpu_path(), 2);
+    CpuBackend counter = CpuBackend::counting(choose_cpu_path(), 2);
     Buffer d_x(kF32, c.shape()), d_z(kF32, c.shape());
     Buffer d_weight = filled_buffer(kF32, {c.dim}, 0);
     gated_norm_backward(backend, in.args(), d_y, d_x, d_z,

@@ -219,7 +219,7 @@ TEST(Gated, NanStaysNan) {
   up.set_values({1, std::nan(""), 1});
   for (const CpuPath path : supported_paths()) {
     for (const Activation activation : kActivations) {
-      Backend backend(path, 1);
+      CpuBackend backend(path, 1);
       Buffer y(kF32, {3});
       gated(backend, activation, gate, up, y);
       EXPECT_TRUE(std::isnan(y.get(0)));
@@ -239,7 +239,7 @@ TEST(Gated, OutputsMayLieOverInputs) {
     const Buffer up = input(c, 2, 1);
     const Buffer d_y = input(c, 3, 1);
     for (const CpuPath path : supported_paths()) {
-      Backend backend(path, 2);
+      CpuBackend backend(path, 2);
       Buffer y = output(c);
       Buffer over = gate;
       gated(backend, Activation::kSilu, gate, up, y);
@@ -281,7 +281,7 @@ TEST(Gated, GateMayLieInsideHeadsOfAProjection) {
       gate.set(i, projection.get(i / kWidth * 2 * kWidth + kWidth + i % kWidth));
     }
     for (const CpuPath path : supported_paths()) {
-      Backend backend(path, 3);
+      CpuBackend backend(path, 3);
       Buffer y(type, heads), want(type, heads);
       gated(backend, Activation::kSigmoid, half_of(projection, kWidth), context, y);
       gated(backend, Activation::kSigmoid, gate, context, want);

@@ -34,7 +34,7 @@ const Case kCases[] = {
 
 TEST(GemmDw, MatchesSumsInDouble) {
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     for (const DType dtype : product_dtypes()) {
       for (const Case& c : kCases) {
         SCOPED_TRACE(std::string(cpu_path_name(path)) + " " + std::string(dtype_name(dtype)) + " " +
@@ -86,7 +86,7 @@ TEST(GemmDw, ReferenceMatchesComplexStep) {
 TEST(GemmDw, BitsDependOnTheSequencesOnly) {
   const std::vector<int64_t> ends = {1, 4, 4, 700, 1403, 1410};
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 1);
+    CpuBackend backend(path, 1);
     for (const DType dtype : product_dtypes()) {
       for (const auto& [outputs, inputs] : {std::pair{32, 150}, {150, 32}, {70, 90}}) {
         SCOPED_TRACE(std::string(cpu_path_name(path)) + " " + std::string(dtype_name(dtype)) + " " +
@@ -97,7 +97,7 @@ TEST(GemmDw, BitsDependOnTheSequencesOnly) {
         Buffer want(start);
         gemm_dw(backend, dy, x, ends, want);
         for (const int threads : {2, 7}) {
-          Backend other(path, threads);
+          CpuBackend other(path, threads);
           Buffer dw(start);
           gemm_dw(other, dy, x, ends, dw);
           expect_same_bits(dw, want);
@@ -121,7 +121,7 @@ TEST(GemmDw, BitsDependOnTheSequencesOnly) {
 TEST(GemmDw, BitsDependOnTheOutputOnly) {
   const int64_t ends[] = {37, 75};
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     for (const DType dtype : product_dtypes()) {
       const Buffer dy = random_buffer(dtype, {75, 90}, {.seed = 1});
       const Buffer x = random_buffer(dtype, {75, 100}, {.seed = 2});

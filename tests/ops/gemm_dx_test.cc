@@ -91,7 +91,7 @@ struct Problem {
 
 TEST(GemmDx, MatchesSumsInDouble) {
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     for (const DType dtype : product_dtypes()) {
       for (const int64_t width : {16, 32, 64}) {
         for (const Case& c : kCases) {
@@ -160,7 +160,7 @@ TEST(GemmDx, ReferenceMatchesComplexStep) {
 TEST(GemmDx, BitsDependOnTheRowOnly) {
   constexpr int64_t kTokens = 30, kOutputs = 4200, kInputs = 150;
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 1);
+    CpuBackend backend(path, 1);
     for (const DType dtype : product_dtypes()) {
       SCOPED_TRACE(std::string(cpu_path_name(path)) + " " + std::string(dtype_name(dtype)));
       const Buffer dy = random_buffer(dtype, {kTokens, kOutputs}, {.seed = 1});
@@ -181,7 +181,7 @@ TEST(GemmDx, BitsDependOnTheRowOnly) {
       std::iota(all.begin(), all.end(), 0);
       const Buffer want = product(backend, all, 0);
       for (const int threads : {2, 7}) {
-        Backend other(path, threads);
+        CpuBackend other(path, threads);
         expect_same_bits(product(other, all, 13), want);
       }
       for (const int64_t size : {1, 2, 5, 6, 7, 12, 13, 23, 24, 25}) {
@@ -199,11 +199,11 @@ TEST(GemmDx, GradientsBesideItAreWhatTheyAreAlone) {
   const std::vector<int64_t> ends = {7, kTokens};
   for (const DType dtype : product_dtypes()) {
     for (const int threads : {1, 2, 5}) {
-      Backend backend(choose_cpu_path(), threads);
+      CpuBackend backend(choose_cpu_path(), threads);
       const Buffer dy = random_buffer(dtype, {kTokens, kOutputs}, {.seed = 1});
       const Weight w(backend, dtype, kOutputs, kInputs, backend.panel_width(), 3);
       Buffer alone(DType::kF32, {kTokens, kInputs});
-      gemm_dx(backend, {.x = dy, .w = w.panel}, alone);
+      gemm_dx_blocked(backend, {.x = dy, .w = w.panel}, alone);
       for (const size_t count : {0, 1, 2, 9, 40}) {
         std::vector<Buffer> x, got, want;
         std::vector<GemmDwArgs> beside;
@@ -218,9 +218,19 @@ TEST(GemmDx, GradientsBesideItAreWhatTheyAreAlone) {
           gemm_dw(backend, dy, x[i], ends, want[i]);
         }
         Buffer dx(DType::kF32, {kTokens, kInputs});
-        gemm_dx(backend, {.x = dy, .w = w.panel}, dx, /*accumulate=*/false, beside);
-        expect_same_bits(dx, alone);
-        for (size_t i = 0; i < count; ++i) expect_same_bits(got[i], want[i]);
+        // Short runs, which workers take whole, and long ones.
+        for (const int64_t longest : {int64_t{1}, kTokens}) {
+          const std::vector<Buffer> before = got;
+          gemm_dx_blocked(
+              backend, {.x = dy, .w = w.panel}, dx, /*accumulate=*/false,
+              {.gradients = beside, .num_rows = kTokens, .longest_run = longest, .distinct = true});
+          expect_same_bits(dx, alone);
+          for (size_t i = 0; i < count; ++i) {
+            expect_same_bits(got[i], want[i]);
+            std::memcpy(TensorView(got[i]).data, TensorView(before[i]).data,
+                        static_cast<size_t>(TensorView(got[i]).num_bytes()));
+          }
+        }
       }
     }
   }
@@ -229,7 +239,7 @@ TEST(GemmDx, GradientsBesideItAreWhatTheyAreAlone) {
 TEST(GemmDx, EachOfManyProductsIsWhatItIsAlone) {
   for (const DType dtype : product_dtypes()) {
     for (const int threads : {1, 2, 5}) {
-      Backend backend(choose_cpu_path(), threads);
+      CpuBackend backend(choose_cpu_path(), threads);
       std::vector<Buffer> dy, got, want;
       std::vector<Weight> w;
       std::vector<GemmArgs> products;
@@ -257,7 +267,7 @@ TEST(GemmDx, EachOfManyProductsIsWhatItIsAlone) {
 TEST(GemmDx, BlockedIsASumOfChains) {
   constexpr int64_t kTokens = 9, kInputs = 37, kRank = 3;
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     for (const DType dtype : product_dtypes()) {
       for (const int64_t outputs : {kChainOutputs, kChainOutputs + 1, 2 * kChainOutputs + 88}) {
         for (const bool accumulate : {false, true}) {

@@ -42,7 +42,7 @@ class GemmGroups : public ::testing::TestWithParam<DType> {};
 
 TEST_P(GemmGroups, AreOneProductEach) {
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 3);
+    CpuBackend backend(path, 3);
     for (const bool forward : {true, false}) {
       Groups groups(backend, GetParam(), forward);
       const int64_t summed = forward ? kIn : kOut, made = forward ? kOut : kIn;

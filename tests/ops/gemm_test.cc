@@ -135,7 +135,7 @@ struct Problem {
 
 TEST(Gemm, MatchesSumsInDouble) {
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     for (const DType dtype : product_dtypes()) {
       for (const int64_t width : {16, 32, 64}) {
         for (const Case& c : kCases) {
@@ -160,7 +160,7 @@ TEST(Gemm, MatchesSumsInDouble) {
 TEST(Gemm, BitsDependOnTheRowOnly) {
   const Case whole = {.tokens = 30, .outputs = 150, .inputs = 4500, .scale = 0.75f, .bias = true};
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 1);
+    CpuBackend backend(path, 1);
     for (const DType dtype : product_dtypes()) {
       SCOPED_TRACE(std::string(cpu_path_name(path)) + " " + std::string(dtype_name(dtype)));
       const int64_t width = backend.panel_width();
@@ -188,7 +188,7 @@ TEST(Gemm, BitsDependOnTheRowOnly) {
       const Buffer want = product(backend, all, {});
       expect_same_bits(product(backend, all, {1, 2, 3, 11, 29}), want);
       for (const int threads : {2, 7}) {
-        Backend other(path, threads);
+        CpuBackend other(path, threads);
         expect_same_bits(product(other, all, {5}), want);
       }
       for (const int64_t size : {1, 2, 3, 5, 6, 7, 12, 13, 23, 24, 25}) {
@@ -203,7 +203,7 @@ TEST(Gemm, BitsDependOnTheRowOnly) {
 TEST(Gemm, ResidualMayBeTheOutput) {
   const Case c = {.tokens = 9, .outputs = 70, .inputs = 20, .add = true};
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     for (const DType out : product_dtypes()) {
       Case typed = c;
       typed.add_type = out;
@@ -228,7 +228,7 @@ TEST(Gemm, RunsTogetherAreRunsAlone) {
   for (const CpuPath path : supported_paths()) {
     for (const DType dtype : product_dtypes()) {
       SCOPED_TRACE(std::string(cpu_path_name(path)) + " " + std::string(dtype_name(dtype)));
-      Backend backend(path, 1);
+      CpuBackend backend(path, 1);
       const Buffer x = random_buffer(dtype, {kTokens, kInputs}, {.seed = 1});
       std::vector<Weight> weights;
       weights.reserve(std::size(specs));
@@ -245,7 +245,7 @@ TEST(Gemm, RunsTogetherAreRunsAlone) {
              want.view().slice_rows(spec.begin, spec.end).slice_cols(0, spec.rank));
       }
       for (const int threads : {1, 2, 7}) {
-        Backend other(path, threads);
+        CpuBackend other(path, threads);
         Buffer got = filled_buffer(dtype, {kTokens, kWidest}, 7.0);
         gemm_runs(other, x, runs, got);
         expect_same_bits(got, want);

@@ -97,7 +97,7 @@ TEST(HyperConnection, MixAndWeightsMatchReference) {
 TEST(HyperConnection, SinkhornEndsOnColumns) {
   const Case c = {40, 4, 8};
   const Site site(c);
-  Backend backend(choose_cpu_path(), 2);
+  CpuBackend backend(choose_cpu_path(), 2);
   Buffer mix(kF32, {c.tokens, numbers(c)}), inv(kF32, {c.tokens}), w(kF32, {c.tokens, numbers(c)});
   hyper_mix(backend, site.flat(), site.fn, 1e-6f, mix, inv);
   hyper_weights(backend,
@@ -123,7 +123,7 @@ TEST(HyperConnectionTraps, WeightsOfOthersShow) {
   const Case c = {30, 4, 8, 3};
   const Site site(c);
   const int64_t r = numbers(c);
-  Backend backend(choose_cpu_path(), 2);
+  CpuBackend backend(choose_cpu_path(), 2);
   Buffer mix(kF32, {c.tokens, r}), inv(kF32, {c.tokens}), got(kF32, {c.tokens, r});
   hyper_mix(backend, site.flat(), site.fn, 1e-6f, mix, inv);
   hyper_weights(backend,
@@ -244,7 +244,7 @@ TEST(HyperConnectionTraps, AChainOfQuotientsThatOverflowsShows) {
   const Case c = {20, 4, 8};
   const Site site(c);
   const int64_t r = numbers(c), n = c.streams;
-  Backend backend(choose_cpu_path(), 2);
+  CpuBackend backend(choose_cpu_path(), 2);
   // Wide scores: some columns' first sums are small, and gradients are divided by them.
   Buffer mix = random_buffer(kF32, {c.tokens, r}, {.seed = 9, .scale = 4});
   const HyperWeightsArgs args = {
@@ -414,7 +414,7 @@ TEST(HyperConnection, GradientsMatchComplexStepAtEverySize) {
 TEST(HyperConnection, ParameterGradientsDoNotDependOnTheSplit) {
   const Case c = {9, 4, 20};
   const Site site(c);
-  Backend backend(choose_cpu_path(), 2);
+  CpuBackend backend(choose_cpu_path(), 2);
   const Buffer gain = random_buffer(kF32, {c.width}, {.seed = 7});
   const Buffer g = random_buffer(kF32, site.x.view().shape, {.seed = 8});
   SiteGradients whole(c), parts(c);

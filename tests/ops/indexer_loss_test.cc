@@ -194,7 +194,7 @@ TEST(IndexerLoss, MatchesReferenceAndComplexStep) {
 // Sequences together, and each alone.
 TEST(IndexerLoss, ASequenceAmongOthersHasTheBitsOfOneAlone) {
   const Case together = {{30, 1, 70}, 3, 20, 5, 33, 4, 3};
-  Backend backend(choose_cpu_path(), 3);
+  CpuBackend backend(choose_cpu_path(), 3);
   const Batch batch(together);
   const auto all = batch.run(backend);
   for (const EntrySegment& s : batch.segments) {
@@ -222,7 +222,7 @@ TEST(IndexerLoss, ASequenceAmongOthersHasTheBitsOfOneAlone) {
 TEST(IndexerLoss, IsZeroWhereScoresAreTheTargets) {
   const Case c = {{12}, 1, 2, 1, 2, 4, 5};
   Batch batch(c);
-  Backend backend(choose_cpu_path(), 1);
+  CpuBackend backend(choose_cpu_path(), 1);
   for (int64_t i = 0; i < batch.keys.size(); ++i) batch.keys.set(i, 0);
   const Query& last = batch.queries.back();
   for (int64_t i = 0; i < last.count; ++i)
@@ -238,7 +238,7 @@ TEST(IndexerLoss, IsZeroWhereScoresAreTheTargets) {
 TEST(IndexerLoss, DoesNotUnderflow) {
   const Case c = {{12}, 2, 4, 2, 3, 4, 1};
   Batch batch(c);
-  Backend backend(choose_cpu_path(), 1);
+  CpuBackend backend(choose_cpu_path(), 1);
   for (int64_t i = 0; i < batch.lse.size(); ++i) batch.lse.set(i, batch.lse.get(i) + 2000);
   const auto got = batch.run(backend);
   for (const Buffer& buffer : got) {

@@ -74,7 +74,7 @@ TEST(Indexer, ChoosesTheBestThatAreSeen) {
   for (const CpuPath path : supported_paths()) {
     for (const Case& c : kCases) {
       SCOPED_TRACE(c.ratio);
-      Backend backend(path, 3);
+      CpuBackend backend(path, 3);
       const Inputs in(c);
       const auto selected = run(backend, c, in);
       for (int64_t t = 0; t < c.tokens; ++t) {
@@ -106,7 +106,7 @@ TEST(Indexer, ChoosesTheBestThatAreSeen) {
 // Keys in pages: what lies where does not matter.
 TEST(Indexer, RangesDoNotMatter) {
   const Case c = kCases[2];
-  Backend backend(choose_cpu_path(), 2);
+  CpuBackend backend(choose_cpu_path(), 2);
   const Inputs in(c);
   const int64_t count = in.keys.view().shape[0];
   Buffer pages = random_buffer(kF32, {2 * count, c.width + 3}, {.seed = 9});
@@ -123,7 +123,7 @@ TEST(Indexer, RangesDoNotMatter) {
 
 TEST(Indexer, EqualScoresGoToTheEarlierAndNanComesLast) {
   const Case c = {1, 9, 1, 2, 1, 3};
-  Backend backend(choose_cpu_path(), 1);
+  CpuBackend backend(choose_cpu_path(), 1);
   Inputs in(c);
   for (int64_t i = 0; i < in.keys.size(); ++i) in.keys.set(i, 1);
   in.q.set_values({1, 1});

@@ -11,7 +11,7 @@ using namespace testing;  // NOLINT: the helpers of this folder
 TEST(Limits, AreThoseOfAMachine) {
   for (const CpuPath path : supported_paths()) {
     SCOPED_TRACE(cpu_path_name(path));
-    Backend backend(path, 1);
+    CpuBackend backend(path, 1);
     LimitProbe probe(backend);
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       const double flops = probe.matrix_flops(dtype, 0.002);
@@ -19,7 +19,7 @@ TEST(Limits, AreThoseOfAMachine) {
       EXPECT_LT(flops, 1e13);
     }
   }
-  Backend backend(CpuPath::kReference, 1);
+  CpuBackend backend(CpuPath::kReference, 1);
   LimitProbe probe(backend);
   const double bandwidth = probe.read_bandwidth();
   EXPECT_GT(bandwidth, 1e8);

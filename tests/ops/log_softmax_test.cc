@@ -65,7 +65,7 @@ TEST(LogSoftmax, ForwardMatchesReference) {
       ids.push_back(targets.back());
     }
     std::vector<float> logprobs(rows.size());
-    Backend reader(choose_cpu_path(), 1);
+    CpuBackend reader(choose_cpu_path(), 1);
     target_logprobs(reader, logits, outputs[0], rows, ids, logprobs);
     if (c.rows > 0) {
       EXPECT_EQ(logprobs.back(), logprobs[static_cast<size_t>(c.rows - 1)]);
@@ -136,7 +136,7 @@ TEST(LogSoftmax, LogprobsDoNotFeelACommonShift) {
     low.set(j, static_cast<double>(j * 37 % 64) / 8);
     high.set(j, low.get(j) + 0x1p20);
   }
-  Backend backend(choose_cpu_path(), 1);
+  CpuBackend backend(choose_cpu_path(), 1);
   Buffer lse(kF32, {2, 2});
   logsumexp(backend, low, lse.view().slice_rows(0, 1));
   logsumexp(backend, high, lse.view().slice_rows(1, 2));
@@ -163,7 +163,7 @@ TEST(LogSoftmax, GradientMayLieOverLogits) {
   const std::vector<float> d_lp = {1, 0, -2, 0.5f, 3};
   for (const CpuPath path : supported_paths()) {
     SCOPED_TRACE(cpu_path_name(path));
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     const Buffer logits = random_buffer(kF32, {c.rows, c.vocab}, {.seed = 1, .scale = 3});
     Buffer lse(kF32, {c.rows, 2});
     logsumexp(backend, logits, lse);
@@ -189,7 +189,7 @@ TEST(LogSoftmax, RowsAloneEqualRowsTogether) {
   const Case c{.rows = 9, .vocab = 5003};
   const Buffer logits = input(c);
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 7);
+    CpuBackend backend(path, 7);
     Buffer together(kF32, {c.rows, 2});
     Buffer alone(kF32, {c.rows, 2});
     logsumexp(backend, logits, together);
@@ -213,7 +213,7 @@ TEST(LogSoftmax, HostileRows) {
   }
   for (const CpuPath path : supported_paths()) {
     SCOPED_TRACE(cpu_path_name(path));
-    Backend backend(path, 1);
+    CpuBackend backend(path, 1);
     Buffer lse(kF32, {5, 2});
     logsumexp(backend, logits, lse);
     const auto sum = [&](int64_t row) { return lse.get(2 * row) + lse.get(2 * row + 1); };

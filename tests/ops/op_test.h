@@ -2,7 +2,7 @@
 // and stand between canaries, reproducible random data, and errors with derived tolerances.
 //   for (const CpuPath path : supported_paths()) {
 //     SCOPED_TRACE(cpu_path_name(path));
-//     Backend backend(path, 2);
+//     CpuBackend backend(path, 2);
 //     Buffer y = output(DType::kF32, {3, 64});
 //     ops::copy(backend, random_buffer(DType::kBF16, {3, 64}, {.seed = 1}).view(), y.view());
 //     expect_close(y, want, dot_tolerance(64, DType::kF32));
@@ -18,8 +18,8 @@
 #include <string>
 #include <vector>
 
-#include "backend/backend.h"
 #include "base/rng.h"
+#include "ops/cpu/cpu_backend.h"
 #include "tensor/view.h"
 
 namespace strata::ops::testing {
@@ -293,12 +293,12 @@ std::vector<double> complex_step(Function&& f, const std::vector<double>& x,
 // outputs of the reference path.
 template <typename Op>
 std::vector<Buffer> run_everywhere(Op&& op) {
-  Backend reference(CpuPath::kReference, 1);
+  CpuBackend reference(CpuPath::kReference, 1);
   std::vector<Buffer> want = op(reference);
   for (const CpuPath path : supported_paths()) {
     for (const int threads : {1, 2, 7, 7}) {
       SCOPED_TRACE(std::string(cpu_path_name(path)) + ", threads " + std::to_string(threads));
-      Backend backend(path, threads);
+      CpuBackend backend(path, threads);
       const std::vector<Buffer> got = op(backend);
       for (size_t i = 0; i < want.size(); ++i) expect_same_bits(got[i], want[i]);
       EXPECT_EQ(got.size(), want.size());

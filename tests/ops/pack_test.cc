@@ -30,7 +30,7 @@ double converted(double value, DType to) {
 
 TEST(Pack, PlacesEveryElementAndZeroesThePadding) {
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     for (const Case& c : kCases) {
       SCOPED_TRACE(name(path, c));
       for (const DType from : {DType::kF32, DType::kBF16, DType::kF16}) {
@@ -59,7 +59,7 @@ TEST(Pack, PlacesEveryElementAndZeroesThePadding) {
 
 TEST(Pack, UnpackAndGatherReadBack) {
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     for (const Case& c : kCases) {
       SCOPED_TRACE(name(path, c));
       for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -95,7 +95,7 @@ TEST(Pack, UnpackAndGatherReadBack) {
 // Rows written a few at a time, in any order, make the same panels; others keep their values.
 TEST(Pack, RowsInPieces) {
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     for (const DType from : {DType::kF32, DType::kBF16, DType::kF16}) {
       const Buffer rows = random_buffer(from, {100, 37}, {.seed = 3});
       PanelView panel{.data = nullptr, .dtype = DType::kBF16, .rows = 100, .cols = 37, .width = 64};
@@ -120,7 +120,7 @@ TEST(Pack, RowsInPieces) {
 // Large matrices are written past the caches.
 TEST(Pack, LargeMatricesAreTheSame) {
   constexpr int64_t kRows = 2123, kCols = 1003;
-  Backend reference(CpuPath::kReference, 1);
+  CpuBackend reference(CpuPath::kReference, 1);
   for (const DType from : {DType::kF32, DType::kBF16, DType::kF16}) {
     const Tensor rows(cpu_allocator(), from, {kRows, kCols});
     auto* bits = static_cast<uint16_t*>(rows.view().data);
@@ -138,7 +138,7 @@ TEST(Pack, LargeMatricesAreTheSame) {
       pack(reference, rows, 0, panel);
       for (const CpuPath path : supported_paths()) {
         SCOPED_TRACE(cpu_path_name(path));
-        Backend backend(path, 2);
+        CpuBackend backend(path, 2);
         const Tensor got(cpu_allocator(), DType::kF32, {bytes / 4});
         panel.data = got.view().data;
         pack(backend, rows, 0, panel);
@@ -151,7 +151,7 @@ TEST(Pack, LargeMatricesAreTheSame) {
 
 TEST(Pack, KeepsTheBitsOfItsOwnTypeAndRoundsToNearestEven) {
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 1);
+    CpuBackend backend(path, 1);
     const uint16_t bits[] = {0x7fc1, 0xff81, 0x7f80, 0xff80, 0x8000, 0x0001, 0x807f, 0x3f80};
     Tensor memory(cpu_allocator(), DType::kBF16, {panel_bytes(DType::kBF16, 1, 8, 16) / 2});
     const PanelView panel{
@@ -175,7 +175,7 @@ TEST(Pack, KeepsTheBitsOfItsOwnTypeAndRoundsToNearestEven) {
 TEST(Pack, AListIsItsPacks) {
   for (const CpuPath path : supported_paths()) {
     for (const int threads : {1, 3}) {
-      Backend backend(path, threads);
+      CpuBackend backend(path, threads);
       std::vector<Buffer> rows, want, got;
       std::vector<PackItem> items;
       for (const Case& c : kCases) {

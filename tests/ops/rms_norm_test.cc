@@ -134,7 +134,7 @@ TEST(RmsNorm, OffsetIsOneAddition) {
   Buffer sum(kF32, {c.dim});
   for (int64_t i = 0; i < c.dim; ++i) sum.set(i, 1.0f + static_cast<float>(w.get(i)));
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     Buffer y(kF32, {c.tokens, c.dim}), want(kF32, {c.tokens, c.dim});
     rms_norm(backend, {x, w, kEps, 1.0f}, y, {});
     rms_norm(backend, {x, sum, kEps}, want, {});
@@ -154,7 +154,7 @@ TEST(RmsNorm, StoredAndRecomputedInvRmsGiveTheSameBits) {
   const Buffer w = weight(c);
   const Buffer d_y = random_buffer(kF32, {c.tokens, c.dim}, {.seed = 3});
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     Buffer y(kF32, {c.tokens, c.dim});
     Buffer inv(kF32, {c.tokens});
     rms_norm(backend, {x, w, kEps}, y, inv);
@@ -171,7 +171,7 @@ TEST(RmsNorm, RowsAloneEqualRowsTogether) {
   const Buffer x = input(c);
   const Buffer w = weight(c);
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 7);
+    CpuBackend backend(path, 7);
     Buffer together(kBF16, {c.tokens, c.dim});
     Buffer alone(kBF16, {c.tokens, c.dim});
     rms_norm(backend, {x, w, kEps}, together, {});
@@ -191,7 +191,7 @@ TEST(RmsNorm, WeightGradientContinuesAcrossPasses) {
   const Buffer w = weight(c);
   const Buffer d_y = random_buffer(kF32, {c.tokens, c.dim}, {.seed = 3});
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     Buffer d_x = filled_buffer(kF32, {c.tokens, c.dim}, 0);
     Buffer whole = filled_buffer(kF32, {c.dim}, 0);
     Buffer split = filled_buffer(kF32, {c.dim}, 0);
@@ -210,7 +210,7 @@ TEST(RmsNorm, OutputMayLieOverInput) {
     const Case c{.tokens = 9, .dim = 2050, .x_type = dtype, .y_type = dtype};
     const Buffer w = weight(c);
     for (const CpuPath path : supported_paths()) {
-      Backend backend(path, 2);
+      CpuBackend backend(path, 2);
       Buffer over = input(c);
       Buffer apart(dtype, {c.tokens, c.dim}, c.dim + 3);
       rms_norm(backend, {over, w, kEps}, apart, {});
@@ -225,7 +225,7 @@ TEST(RmsNorm, ResultIsRoundedOnce) {
   const Case c{.tokens = 4, .dim = 300};
   const Buffer x = input(c);
   const Buffer w = weight(c);
-  Backend backend(choose_cpu_path(), 1);
+  CpuBackend backend(choose_cpu_path(), 1);
   Buffer wide(kF32, {c.tokens, c.dim});
   Buffer narrow(kBF16, {c.tokens, c.dim});
   rms_norm(backend, {x, w, kEps}, wide, {});

@@ -194,7 +194,7 @@ TEST(Rope, TokensAloneEqualTokensTogetherAndInPlace) {
     const Buffer d_y = random_buffer(type, {c.tokens, c.heads, c.dim}, {.seed = 3});
     for (const CpuPath path : supported_paths()) {
       SCOPED_TRACE(cpu_path_name(path));
-      Backend backend(path, 7);
+      CpuBackend backend(path, 7);
       Buffer together(type, {c.tokens, c.heads, c.dim});
       Buffer alone(type, {c.tokens, c.heads, c.dim});
       head_norm_rope(backend, in.args(), together);
@@ -232,7 +232,7 @@ TEST(Rope, ColumnsBeyondTheRotaryWidthPassThrough) {
   const Inputs all(whole);
   for (const CpuPath path : supported_paths()) {
     SCOPED_TRACE(cpu_path_name(path));
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     Buffer got(kF32, {c.tokens, c.heads, c.dim}), normed(kF32, {c.tokens, c.heads, c.dim});
     head_norm_rope(backend, in.args(), got);
     HeadNormRopeArgs unturned = in.args();
@@ -267,7 +267,7 @@ TEST(Rope, ColumnsOfWiderRows) {
   };
   for (const CpuPath path : supported_paths()) {
     SCOPED_TRACE(cpu_path_name(path));
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     Buffer want(kF32, {c.tokens, c.heads, c.dim});
     head_norm_rope(backend, in.args(), want);
     Buffer from = filled_buffer(kF32, {c.tokens, c.heads, 27}, 5);
@@ -299,7 +299,7 @@ TEST(Rope, QueriesBesideTheirGates) {
   }
   for (const CpuPath path : supported_paths()) {
     SCOPED_TRACE(cpu_path_name(path));
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     HeadNormRopeArgs args = in.args();
     args.x = queries_of(projection);
     Buffer y(kF32, in.x.view().shape), want(kF32, in.x.view().shape);
@@ -324,7 +324,7 @@ TEST(RopeDeathTest, PositionBeyondTheTable) {
   Inputs in(c);
   in.positions[0] = kPositions;
   Buffer y(kF32, {1, 1, 4});
-  Backend backend(CpuPath::kReference, 1);
+  CpuBackend backend(CpuPath::kReference, 1);
   EXPECT_DEATH(head_norm_rope(backend, in.args(), y), "position");
 }
 

@@ -71,7 +71,7 @@ struct Routed {
 
 TEST(Router, ChoosesAsTheReferenceDoes) {
   for (const CpuPath path : supported_paths()) {
-    Backend backend(path, 2);
+    CpuBackend backend(path, 2);
     for (const Case& c : kCases) {
       const Routed got(backend, c);
       for (int64_t t = 0; t < c.tokens; ++t) {
@@ -93,7 +93,7 @@ TEST(Router, ChoosesAsTheReferenceDoes) {
 
 // With 0 instead of -inf for dropped groups, their experts would beat negative candidates.
 TEST(Router, DroppedGroupsNeverTakePart) {
-  Backend backend(choose_cpu_path(), 1);
+  CpuBackend backend(choose_cpu_path(), 1);
   const Case c = {1, 4, 2, RouterScores::kSigmoid, true, 1.0, -2.0, 2, 1};
   Buffer logits(DType::kF32, {1, 4});
   for (int64_t i = 0; i < 4; ++i) logits.view().f32()[i] = i < 2 ? 3.0f : -3.0f;
@@ -103,7 +103,7 @@ TEST(Router, DroppedGroupsNeverTakePart) {
 
 // Biases that bf16 could not tell apart decide, and only in the choice.
 TEST(Router, BiasesCountInFullPrecisionAndOnlyInTheChoice) {
-  Backend backend(choose_cpu_path(), 1);
+  CpuBackend backend(choose_cpu_path(), 1);
   Buffer logits(DType::kF32, {1, 3}), bias(DType::kF32, {3}), weights(DType::kF32, {1, 1});
   const float biases[] = {5.0f, 5.0001f, 5.00005f};
   for (int64_t i = 0; i < 3; ++i) {
@@ -118,7 +118,7 @@ TEST(Router, BiasesCountInFullPrecisionAndOnlyInTheChoice) {
 }
 
 TEST(Router, ATokensChoiceDependsOnItsLogitsAlone) {
-  Backend backend(choose_cpu_path(), 3);
+  CpuBackend backend(choose_cpu_path(), 3);
   for (const Case& c : kCases) {
     const Routed whole(backend, c);
     Case one = c;
@@ -137,7 +137,7 @@ TEST(Router, ATokensChoiceDependsOnItsLogitsAlone) {
 }
 
 TEST(Router, EqualScoresGoToTheLowerIdAndNanChoosesSomething) {
-  Backend backend(choose_cpu_path(), 1);
+  CpuBackend backend(choose_cpu_path(), 1);
   for (const float value : {0.25f, std::nanf(""), std::numeric_limits<float>::infinity()}) {
     const Case c = {1, 6, 3};
     Buffer logits(DType::kF32, {1, 6});
@@ -148,7 +148,7 @@ TEST(Router, EqualScoresGoToTheLowerIdAndNanChoosesSomething) {
 
 // Where experts are given, only weights are made: those of the same experts, chosen or not.
 TEST(Router, GivenExpertsGetTheirWeights) {
-  Backend backend(choose_cpu_path(), 2);
+  CpuBackend backend(choose_cpu_path(), 2);
   for (const Case& c : kCases) {
     const Routed got(backend, c);
     std::vector<int32_t> ids;
@@ -172,7 +172,7 @@ TEST(Router, GivenExpertsGetTheirWeights) {
 
 // Far below zero the score is exp(l / 2) and its slope half of that; nothing is lost on the way.
 TEST(Router, SqrtSoftplusKeepsSmallScores) {
-  Backend backend(choose_cpu_path(), 1);
+  CpuBackend backend(choose_cpu_path(), 1);
   for (const float logit : {-60.0f, -20.0f, 30.0f}) {
     Buffer scores = filled_buffer(DType::kF32, {1, 1}, logit), weights(DType::kF32, {1, 1});
     std::vector<int32_t> ids(1);
@@ -187,7 +187,7 @@ TEST(Router, SqrtSoftplusKeepsSmallScores) {
 }
 
 TEST(Router, BackwardMatchesTheComplexStep) {
-  Backend backend(choose_cpu_path(), 2);
+  CpuBackend backend(choose_cpu_path(), 2);
   for (const Case& c : kCases) {
     const Routed got(backend, c);
     const Buffer d_weights = random_buffer(DType::kF32, {c.tokens, c.top_k}, {.seed = 3});
@@ -272,7 +272,7 @@ TEST(Router, RowsAreSortedByExpertAndThenByToken) {
 }
 
 TEST(Router, ATableGivesEachTokenItsExperts) {
-  Backend backend(choose_cpu_path(), 1);
+  CpuBackend backend(choose_cpu_path(), 1);
   Buffer table(DType::kF32, {5, 2});
   for (int64_t i = 0; i < 10; ++i) table.set(i, static_cast<double>(i * 3));
   std::vector<int32_t> ids(6);
@@ -282,7 +282,7 @@ TEST(Router, ATableGivesEachTokenItsExperts) {
 
 // By whole numbers against the mean of 4: 6 and 5 go down, 1 goes up, 4 stays.
 TEST(Router, ABiasFollowsTheLoadsOfItsExperts) {
-  Backend backend(choose_cpu_path(), 1);
+  CpuBackend backend(choose_cpu_path(), 1);
   Buffer bias(DType::kF32, {4});
   const std::vector<float> before = {0.5f, -0.25f, 1e-3f, 0.0f};
   for (int64_t e = 0; e < 4; ++e) bias.set(e, before[static_cast<size_t>(e)]);

@@ -163,10 +163,10 @@ template <typename Op>
 void on_paths(Op&& op) {
   for (const CpuPath path : supported_paths()) {
     SCOPED_TRACE(std::string(cpu_path_name(path)));
-    Backend one(path, 1);
+    CpuBackend one(path, 1);
     const std::vector<Buffer> want = op(one);
     for (const int threads : {2, 7}) {
-      Backend backend(path, threads);
+      CpuBackend backend(path, threads);
       const std::vector<Buffer> got = op(backend);
       for (size_t i = 0; i < want.size(); ++i) expect_same_bits(got[i], want[i]);
     }

@@ -119,7 +119,7 @@ TEST(TailRope, BackwardMatchesComplexStep) {
 TEST(TailRope, InverseUndoesTheTurn) {
   const Case c = {6, 2, 24, 10, false};
   const Inputs in(c);
-  Backend backend(choose_cpu_path(), 1);
+  CpuBackend backend(choose_cpu_path(), 1);
   Buffer y(kF32, in.x.view().shape);
   tail_rope(backend, in.args(c), y);
   TailRopeArgs back = in.args(c);

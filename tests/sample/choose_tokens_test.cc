@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "ops/cpu/cpu_backend.h"
 #include "ops/log_softmax.h"
 
 namespace strata::sample {
@@ -58,7 +59,7 @@ class ChooseTokens : public testing::TestWithParam<int> {
     return row(i)[static_cast<size_t>(token)] / divisor - std::log(sum);
   }
 
-  Backend backend_;
+  CpuBackend backend_;
   TensorView logits_, lse_;
 };
 INSTANTIATE_TEST_SUITE_P(Threads, ChooseTokens, testing::Values(1, 3));

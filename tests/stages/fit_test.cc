@@ -3,6 +3,7 @@
 
 #include "backend/thread_comm.h"
 #include "engine/pipeline/stage_fit.h"
+#include "ops/cpu/cpu_backend.h"
 #include "tests/stages/staged_run.h"
 
 namespace strata::engine {
@@ -23,7 +24,7 @@ class Fitting {
   Fitting(const StagedCase& c, std::vector<double> work)
       : plan_(staged_plan(c)), work_(std::move(work)) {
     for (const model::LayerRange& range : plan_.layers) {
-      auto backend = std::make_unique<Backend>(choose_cpu_path(), 1);
+      auto backend = std::make_unique<CpuBackend>(choose_cpu_path(), 1);
       auto model = model::init_model(*backend, staged_config(c), c.dtype, 3, range);
       engines_.push_back(
           std::make_unique<Engine>(std::move(backend), std::move(model), EngineOptions()));

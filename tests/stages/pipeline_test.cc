@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "engine/pipeline/stage_plan.h"
 #include "model/blocks/experts/moe.h"
+#include "ops/cpu/cpu_backend.h"
 #include "schedule/csv.h"
 #include "tests/stages/staged_run.h"
 
@@ -108,7 +109,7 @@ TEST(StageWeights, HoldTheirOwn) {
   for (const char* name : {"qwen3", "deepseek_v4", "qwen3_moe"}) {
     const StagedCase c = {.model = name, .num_layers = 6};
     const model::ModelConfig config = staged_config(c);
-    Backend backend(choose_cpu_path(), 1);
+    CpuBackend backend(choose_cpu_path(), 1);
     const model::ModelWeights whole(backend, config, DType::kF32);
     std::vector<int> holders(whole.table().size());
     int64_t bytes = 0;
@@ -272,7 +273,7 @@ TEST(Pipeline, EachStageIsSentTheStateBeforeItsLayers) {
       Pipeline pipeline(recording, plan, staged_engines(c, comm, plan));
       pipeline.run(batch);
     });
-    auto backend = std::make_unique<Backend>(choose_cpu_path(), 1);
+    auto backend = std::make_unique<CpuBackend>(choose_cpu_path(), 1);
     auto model = model::init_model(*backend, staged_config(c), c.dtype, 3);
     Engine whole(std::move(backend), std::move(model), {});
     api::Batch wanted = batch;

@@ -8,6 +8,7 @@
 #include "backend/thread_comm.h"
 #include "engine/pipeline/pipeline.h"
 #include "model/adapter/specs.h"
+#include "ops/cpu/cpu_backend.h"
 
 namespace strata::engine {
 namespace {
@@ -71,7 +72,7 @@ std::vector<float> copy_of(TensorView view) {
 class WholeRun {
  public:
   explicit WholeRun(const StagedCase& c) {
-    auto backend = std::make_unique<Backend>(choose_cpu_path(), 2);
+    auto backend = std::make_unique<CpuBackend>(choose_cpu_path(), 2);
     auto model = model::init_model(*backend, staged_config(c), c.dtype, 3);
     engine_ = std::make_unique<Engine>(std::move(backend), std::move(model), EngineOptions());
   }
@@ -264,8 +265,8 @@ std::vector<std::unique_ptr<Engine>> staged_engines(const StagedCase& c, Comm& c
                                                     const EngineOptions& options) {
   std::vector<std::unique_ptr<Engine>> engines;
   for (const int stage : plan.stages_of(comm.rank())) {
-    auto backend = engines.empty() ? std::make_unique<Backend>(choose_cpu_path(), 1)
-                                   : Backend::beside(engines.front()->backend());
+    auto backend = engines.empty() ? std::make_unique<CpuBackend>(choose_cpu_path(), 1)
+                                   : engines.front()->backend().sharing();
     auto model = model::init_model(*backend, staged_config(c), c.dtype, 3,
                                    plan.layers[static_cast<size_t>(stage)]);
     engines.push_back(std::make_unique<Engine>(std::move(backend), std::move(model), options));

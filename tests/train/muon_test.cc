@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "ops/cpu/cpu_backend.h"
 #include "ops/elementwise.h"
 
 namespace strata::train {
@@ -104,7 +105,7 @@ double relative_error(const std::vector<float>& got, const Matrix& want) {
 double bound(int64_t terms) { return 10 * 3 * 3.4 * std::sqrt(static_cast<double>(terms)) * 6e-8; }
 
 TEST(Muon, OrthogonalisesAsItsDefinition) {
-  Backend backend(choose_cpu_path(), 2);
+  CpuBackend backend(choose_cpu_path(), 2);
   for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 1},
                                    {1, 7},
                                    {7, 1},
@@ -130,7 +131,7 @@ TEST(Muon, OrthogonalisesAsItsDefinition) {
 }
 
 TEST(Muon, ThreeStepsAsTheirDefinition) {
-  Backend backend(choose_cpu_path(), 2);
+  CpuBackend backend(choose_cpu_path(), 2);
   for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{12, 40}, {40, 12}}) {
     Matrix p = random_matrix(rows, cols, 1, 0.02);
     Matrix m{rows, cols, std::vector<double>(p.values.size())};
@@ -150,7 +151,7 @@ TEST(Muon, ThreeStepsAsTheirDefinition) {
 }
 
 TEST(Muon, AGradientOfZeroLeavesTheDecayAlone) {
-  Backend backend(choose_cpu_path(), 1);
+  CpuBackend backend(choose_cpu_path(), 1);
   const Matrix zero{3, 4, std::vector<double>(12)};
   Matrix p = random_matrix(3, 4, 1, 1.0);
   const Tensor g(backend, zero), m(backend, zero), ours(backend, p);

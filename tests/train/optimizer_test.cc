@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "model/adapter/io.h"
+#include "ops/cpu/cpu_backend.h"
 #include "ops/elementwise.h"
 
 namespace strata::train {
@@ -44,7 +45,7 @@ TEST(StepAdapter, MovesSmallAndLargeModulesAlike) {
   const std::string dir = std::string(STRATA_SOURCE_DIR) + "/tests/golden/qwen3_wide/model";
   for (const int threads : {1, 2, 3}) {
     SCOPED_TRACE(threads);
-    Backend backend(choose_cpu_path(), threads);
+    CpuBackend backend(choose_cpu_path(), threads);
     const model::LoadedModel model =
         model::load_model(backend, dir, {.compute_dtype = DType::kBF16});
     const auto before = make_adapter(backend, model);
@@ -82,7 +83,7 @@ TEST(StepAdapter, MovesSmallAndLargeModulesAlike) {
 TEST(StepAdapter, TheNormIsOneSumARow) {
   const std::string dir = std::string(STRATA_SOURCE_DIR) + "/tests/golden/qwen3_wide/model";
   for (const int threads : {1, 2, 7}) {
-    Backend backend(choose_cpu_path(), threads);
+    CpuBackend backend(choose_cpu_path(), threads);
     const model::LoadedModel model =
         model::load_model(backend, dir, {.compute_dtype = DType::kF32});
     const auto adapter = make_adapter(backend, model);
@@ -102,7 +103,7 @@ TEST(StepAdapter, TheNormIsOneSumARow) {
 
 TEST(BaseTrainer, AGradientThatIsNotFiniteTouchesNoMaster) {
   const std::string dir = std::string(STRATA_SOURCE_DIR) + "/tests/golden/llama2/model";
-  Backend backend(choose_cpu_path(), 2);
+  CpuBackend backend(choose_cpu_path(), 2);
   model::LoadedModel model = model::load_model(backend, dir, {.compute_dtype = DType::kF32});
   BaseTrainer trainer(backend, *model.weights);
   trainer.enable_steps(
@@ -126,7 +127,7 @@ TEST(BaseTrainer, MuonStepsTheMatricesOfDeepSeekV4) {
       R"(.*\.((wq_a|wq_b|wkv|wo_a|wo_b|wgate|weights_proj|gate|w1|w2|w3|e_proj|)"
       R"(h_proj)\.weight|hc_(attn|ffn|head)_fn)|hc_head_fn)");
   const std::string dir = std::string(STRATA_SOURCE_DIR) + "/tests/golden/deepseek_v4_mtp/model";
-  Backend backend(choose_cpu_path(), 2);
+  CpuBackend backend(choose_cpu_path(), 2);
   model::LoadedModel model = model::load_model(
       backend, dir, {.compute_dtype = DType::kF32, .mtp = model::UseMtp::kAlways});
   BaseTrainer trainer(backend, *model.weights);

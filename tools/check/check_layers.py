@@ -139,6 +139,7 @@ class Checker:
             if header and re.match(r"\s*using namespace\b", line):
                 self.fault(path, number, "using namespace in a header")
             self.check_tensor_memory(path, owner, number, line)
+            self.check_words(path, inner, number, line)
             if re.search(r"\bgetenv\s*\(", line) and owner != "base":
                 self.fault(path, number, "getenv outside base/env: add the variable there")
             if CATCH.search(line.split("//")[0]):
@@ -163,6 +164,13 @@ class Checker:
         if found := next((m for p in rule["patterns"] if (m := re.search(p, code))), None):
             self.fault(path, number, f"'{found.group(0)}' touches tensor memory above ops/: make it an op, or copy with "
                                      "ops::to_host and from_host; who may is listed in tools/layers.toml")
+
+    def check_words(self, path, inner, number, line):
+        code = line.split("//")[0]
+        for rule in self.rules["words"]:
+            found = re.search(rule["pattern"], code)
+            if found and not any(fnmatch.fnmatch(inner, p) for p in rule["allowed"]):
+                self.fault(path, number, f"'{found.group(0)}' has no place here: {rule['reason']}")
 
     def check_include(self, path, inner, owner, header, number, kind, name):
         for home in self.rules.get("homes", []):
@@ -230,6 +238,8 @@ BAD = {
     "'HostAccess' touches": {"src/engine/x.cc": "const HostAccess access(backend.allocator());\n"},
     "'run_in_workers' touches": {"src/train/x.cc": "backend.run_in_workers(3, body);\n"},
     "'static_cast<const float*>' touches": {"src/sample/x.cc": "auto* p = static_cast<const float*>(view.data);\n"},
+    "'cpu::' has no place": {"src/ops/y.cc": "cpu::copy(backend, x, y);\n"},
+    "the CPU is one kind": {"src/ops/y.cc": '#include "ops/cpu/gemm.h"\n'},
     "has no row": {"src/attic/x.cc": "int x;\n"},
     "catches: let it pass": {"src/tensor/x.cc": "void f() { try { } catch (...) { } }\n"},
     "base/a.cc has 0 places": {"src/base/a.cc": '#include "base/a.h"\n// no catch (...) here\n'},

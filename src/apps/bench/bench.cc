@@ -18,6 +18,7 @@
 #include "apps/bench/inputs.h"
 #include "apps/bench/shapes.h"
 #include "apps/bench/stages.h"
+#include "apps/setup/backend.h"
 #include "apps/setup/engine_setup.h"
 #include "apps/train/plan.h"
 #include "base/clock.h"
@@ -168,7 +169,7 @@ class Bench {
                              .threads = options_.threads},
                             engine_options);
     } else {
-      auto backend = std::make_unique<Backend>(choose_cpu_path(), options_.threads);
+      auto backend = make_backend(options_.threads);
       model::LoadedModel made;
       made.config = bench_config(work_.shape);
       made.weights = std::make_unique<model::ModelWeights>(
@@ -354,8 +355,8 @@ class Bench {
   void print() const {
     const engine::MemoryPlan plan = planned();
     const Figures figures = median(runs_);
-    const CpuPath path = engine_->backend().path();
-    const int threads = engine_->backend().pool().num_threads();
+    const std::string_view path = engine_->backend().arithmetic();
+    const int threads = engine_->backend().parallelism();
     boost::json::object line;
     line["work"] = std::string(work_.name);
     put_speed(line, figures);

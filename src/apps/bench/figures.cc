@@ -32,13 +32,14 @@ double peak_rss_gib() {
   return static_cast<double>(usage.ru_maxrss) / (1024.0 * 1024.0);
 }
 
-std::string words_of(const Figures& figures, std::string_view of, CpuPath path, int threads) {
+std::string words_of(const Figures& figures, std::string_view of, std::string_view arithmetic,
+                     int threads) {
   const std::string reads =
       figures.bandwidth > 0 ? fmt::format(", {:.1f} GB/s", figures.bandwidth / 1e9) : "";
   return fmt::format(
       "{:.1f} tokens/s{}, {:.1f} % of the limit ({:.0f} GFLOP/s{} probed, {}, {} threads)",
-      figures.tokens_per_s, of, 100.0 * figures.share, figures.peak / 1e9, reads,
-      cpu_path_name(path), threads);
+      figures.tokens_per_s, of, 100.0 * figures.share, figures.peak / 1e9, reads, arithmetic,
+      threads);
 }
 
 void put_speed(boost::json::object& line, const Figures& figures) {
@@ -47,8 +48,8 @@ void put_speed(boost::json::object& line, const Figures& figures) {
   line["matrix_peak_gflops"] = figures.peak / 1e9;
 }
 
-void put_machine(boost::json::object& line, CpuPath path, int threads) {
-  line["cpu_path"] = std::string(cpu_path_name(path));
+void put_machine(boost::json::object& line, std::string_view arithmetic, int threads) {
+  line["cpu_path"] = std::string(arithmetic);
   line["threads"] = threads;
   line["peak_rss_gib"] = peak_rss_gib();
 }

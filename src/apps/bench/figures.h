@@ -4,8 +4,6 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/backend.h"
-
 namespace boost::json {
 class object;
 }
@@ -26,8 +24,9 @@ Figures median(const std::vector<Figures>& runs);
 double peak_rss_gib();
 
 // "812.5 tokens/s{of}, 93.1 % of the limit (120 GFLOP/s probed, avx2, 2 threads)"
-std::string words_of(const Figures& figures, std::string_view of, CpuPath path, int threads);
+std::string words_of(const Figures& figures, std::string_view of, std::string_view arithmetic,
+                     int threads);
 void put_speed(boost::json::object& line, const Figures& figures);
-void put_machine(boost::json::object& line, CpuPath path, int threads);
+void put_machine(boost::json::object& line, std::string_view arithmetic, int threads);
 
 }  // namespace strata::apps

@@ -20,8 +20,10 @@ void fill_random(Backend& backend, model::ModelWeights& weights) {
       const TensorView slice = backend.scratch().take(DType::kBF16, {end - begin, cols});
       values.resize(static_cast<size_t>((end - begin) * cols));
       const uint64_t key = (index << 40) + static_cast<uint64_t>(begin * cols);
-      backend.pool().run((end - begin) * cols, [&](int64_t first, int64_t last, int) {
-        for (int64_t i = first; i < last; ++i) {
+      constexpr int64_t kEach = 1 << 16;
+      const int64_t count = (end - begin) * cols;
+      backend.run_on_host((count + kEach - 1) / kEach, [&](int64_t item) {
+        for (int64_t i = item * kEach; i < std::min(count, (item + 1) * kEach); ++i) {
           uint64_t x = (key + static_cast<uint64_t>(i)) * 0x9E3779B97F4A7C15ull;
           x = (x ^ (x >> 29)) * 0xBF58476D1CE4E5B9ull;
           const float unit = static_cast<float>(static_cast<int32_t>(x >> 32)) * 0x1.0p-31f;

@@ -10,6 +10,7 @@
 #include "apps/bench/count.h"
 #include "apps/bench/figures.h"
 #include "apps/bench/inputs.h"
+#include "apps/setup/backend.h"
 #include "backend/thread_comm.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -55,9 +56,8 @@ class StagesBench {
     }
     std::vector<std::unique_ptr<engine::Engine>> engines;
     for (const int stage : plan_.stages_of(comm.rank())) {
-      auto backend = engines.empty()
-                         ? std::make_unique<Backend>(choose_cpu_path(), threads_on(comm.rank()))
-                         : Backend::beside(engines.front()->backend());
+      auto backend = engines.empty() ? make_backend(threads_on(comm.rank()))
+                                     : engines.front()->backend().sharing();
       model::LoadedModel made;
       made.config = config_;
       made.weights = std::make_unique<model::ModelWeights>(
@@ -127,7 +127,7 @@ class StagesBench {
   // Of all threads together, while the other ranks wait.
   double matrix_flops(Comm& comm) {
     if (comm.rank() != 0) return 0.0;
-    if (!whole_) whole_ = std::make_unique<Backend>(choose_cpu_path(), num_threads());
+    if (!whole_) whole_ = make_backend(num_threads());
     return ops::LimitProbe(*whole_).matrix_flops(dtype_);
   }
   [[nodiscard]] int num_threads() const {
@@ -176,7 +176,7 @@ class StagesBench {
       line["bubble_share"] = bubble_share();
       line["balance"] = balance();
       line["peak_live_microbatches"] = peak_live_;
-      put_machine(line, choose_cpu_path(), num_threads());
+      put_machine(line, arithmetic_in_use(), num_threads());
       line["repeat"] = options_.repeat;
       fmt::print("{}\n", boost::json::serialize(line));
       return;
@@ -185,7 +185,7 @@ class StagesBench {
         "{}: {}; {} ranks of {} stages, {}, {} micro-batches, layers {}: bubbles {:.1f} %, "
         "balance {:.1f} %, {} micro-batches alive on rank 0; peak {:.2f} GiB\n",
         work_.name,
-        words_of(figures, fmt::format(" of {} sequences", work_.sequences), choose_cpu_path(),
+        words_of(figures, fmt::format(" of {} sequences", work_.sequences), arithmetic_in_use(),
                  num_threads()),
         plan_.num_ranks(), num_chunks, options_.stages.schedule, plan_.table.num_microbatches,
         fmt::join(layers, " "), 100 * bubble_share(), 100 * balance(), peak_live_, peak_rss_gib());

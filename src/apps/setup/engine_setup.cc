@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "apps/setup/backend.h"
 #include "apps/setup/config_source.h"
 #include "base/env.h"
 #include "base/error.h"
@@ -199,7 +200,7 @@ std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup, i
   model::ParsedConfig parsed = model::parse_config(source.json, source.where, setup.strict_config);
   const DType dtype = parse_dtype(setup.dtype, parsed.config);
   if (has_weights(source.dir)) model::untie_stored_head(*open_checkpoint(source.dir), parsed);
-  auto backend = std::make_unique<Backend>(choose_cpu_path(), setup.threads);
+  auto backend = make_backend(setup.threads);
   model::LoadedModel model;
   model.dir = source.dir;
   model.config = std::move(parsed.config);
@@ -230,7 +231,7 @@ std::unique_ptr<engine::Engine> make_engine(const EngineSetup& setup,
   }
   const model::ParsedConfig parsed = model::load_config(setup.model, setup.strict_config);
   const DType dtype = parse_dtype(setup.dtype, parsed.config);
-  auto backend = std::make_unique<Backend>(choose_cpu_path(), setup.threads);
+  auto backend = make_backend(setup.threads);
   model::LoadedModel model =
       model::load_model(*backend, setup.model,
                         {.compute_dtype = dtype,

@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "apps/bench/count.h"
+#include "apps/setup/backend.h"
 #include "apps/setup/schedule_source.h"
 #include "base/cores.h"
 #include "base/error.h"
@@ -207,8 +208,8 @@ std::unique_ptr<engine::Pipeline> make_pipeline(Comm& comm, const engine::Pipeli
   options.threads = threads_of(comm.rank(), comm.size(), setup.threads);
   for (const int stage : plan.stages_of(comm.rank())) {
     // A rank's stages share a team.
-    auto backend = engines.empty() ? std::make_unique<Backend>(choose_cpu_path(), options.threads)
-                                   : Backend::beside(engines.front()->backend());
+    auto backend =
+        engines.empty() ? make_backend(options.threads) : engines.front()->backend().sharing();
     engines.push_back(make_stage(std::move(backend), setup, plan.layers[static_cast<size_t>(stage)],
                                  options, stage == 0));
   }

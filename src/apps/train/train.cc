@@ -109,9 +109,8 @@ std::optional<Predicted> print_plan(TrainJob& job, const StagedPlan* staged) {
   table.add_row(
       {"learning rate", fmt::format("{:g}, {}, warmup steps {}", *job.options().lr,
                                     job.options().lr_schedule, *job.options().warmup_steps)});
-  const std::string machine =
-      fmt::format("CPU path {}, {} threads", cpu_path_name(engine.backend().path()),
-                  engine.backend().pool().num_threads());
+  const std::string machine = fmt::format("CPU path {}, {} threads", engine.backend().arithmetic(),
+                                          engine.backend().parallelism());
   if (staged != nullptr) {
     MachineLimits limits = probe_limits(engine.backend(), engine.model().weights->compute_dtype(),
                                         staged->choice.stages.front().pass_bytes);
@@ -354,7 +353,7 @@ void TrainLoop::print_summary() const {
 void train_on_rank(TrainJob& job, const StagedPlan* staged, bool resumes) {
   const TrainOptions& options = job.options();
   const std::string fingerprint =
-      train_fingerprint(options, std::string(cpu_path_name(job.engine().backend().path())));
+      train_fingerprint(options, std::string(job.engine().backend().arithmetic()));
   if (staged == nullptr) fit_memory(job);
   if (job.is_first_rank() && !resumes) {
     const std::string few = few_steps_text(options, job.num_steps());

@@ -65,16 +65,16 @@ PassPlan plan_sequences(Engine& engine, const PlanShape& shape, const Adapters& 
 
 PassPlan plan_pass(Engine& engine, const PlanShape& shape) {
   const model::ModelWeights& weights = *engine.model().weights;
-  const auto threads = static_cast<int64_t>(engine.backend().pool().num_threads());
+  const int64_t at_once = engine.backend().parallelism();
   Adapters adapters;  // their memory is never touched
-  for (int64_t i = 0; i < threads && !shape.modules.empty(); ++i) {
+  for (int64_t i = 0; i < at_once && !shape.modules.empty(); ++i) {
     adapters.push_back(
         std::make_unique<model::LoraAdapter>(engine.backend(), weights, shape.modules));
     if (shape.backward) adapters.back()->enable_training();
   }
-  // One sequence; one for each worker, each of another adapter; and one for each token.
+  // One sequence; as many as run at once, each of another adapter; and one for each token.
   PassPlan most;
-  for (const int64_t count : {int64_t{1}, threads, shape.pass_tokens}) {
+  for (const int64_t count : {int64_t{1}, at_once, shape.pass_tokens}) {
     if (shape.alone && count > 1) continue;
     const int64_t length = (shape.pass_tokens + count - 1) / count;
     PassPlan plan = plan_sequences(engine, shape, adapters, count, length);

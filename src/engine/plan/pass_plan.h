@@ -1,8 +1,9 @@
 // PassPlan: what a pass takes from the scratch, counted by running the pass's own code on a backend
-// that computes nothing (Backend::counting). So what is planned is what is taken, to the byte and
+// that computes nothing (Backend::counter). So what is planned is what is taken, to the byte and
 // by tag. Engine thread only.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "backend/backend.h"
@@ -34,9 +35,8 @@ struct PassPlan {
 
 class PassMeter {
  public:
-  // Counts for a backend of this path and team.
-  explicit PassMeter(Backend& backend)
-      : counter_(Backend::counting(backend.path(), backend.pool().num_threads())) {}
+  // Counts what this backend would take.
+  explicit PassMeter(Backend& backend) : counter_(backend.counter()) {}
 
   // Runs the pass on the counting backend. Borrowed until the next call, which allocates nothing
   // once it is warm.
@@ -46,7 +46,7 @@ class PassMeter {
   [[nodiscard]] const PassPlan& plan() const { return plan_; }
 
  private:
-  Backend counter_;
+  std::unique_ptr<Backend> counter_;
   Scratch held_ = Scratch::counting(Scratch::Counted::kHeld);
   PassPlan plan_;
 };

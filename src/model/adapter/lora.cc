@@ -9,6 +9,7 @@
 #include "base/rng.h"
 #include "model/adapter/tensors.h"
 #include "ops/elementwise.h"
+#include "ops/pack.h"
 
 namespace strata::model {
 namespace {
@@ -111,7 +112,8 @@ LoraAdapter::LoraAdapter(Backend& backend, const ModelWeights& weights,
   int64_t bytes = 0;
   std::vector<bool> held;
   for (const LoraModuleSpec& spec : specs) {
-    LoraModule module = make_module(layers, spec, weights.compute_dtype(), backend.panel_width());
+    LoraModule module =
+        make_module(layers, spec, weights.compute_dtype(), ops::panel_width(backend));
     held.push_back(whole || weights.holds(spec.layer, spec.target));
     module.is_copy = !whole && module.is_embedding() && !weights.begins();
     module.a_offset = num_parameters_;

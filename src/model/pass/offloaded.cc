@@ -1,5 +1,7 @@
 #include "model/pass/offloaded.h"
 
+#include "backend/offload_room.h"
+
 namespace strata::model {
 
 TensorView Offloaded::take(Backend& backend, int64_t layer, DType type, const Shape& shape,

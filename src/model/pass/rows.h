@@ -46,11 +46,9 @@ class RowGroups {
   }
   [[nodiscard]] int64_t num_rows_total() const { return ends_.empty() ? 0 : ends_.back(); }
   [[nodiscard]] std::span<const AdapterSegment> runs() const { return runs_; }
-  // Whether `workers` workers do better with a run each than with all runs in turn, each cut among
-  // them: no run is more than a worker's share, and no two write the same adapter's gradients.
-  [[nodiscard]] bool divides_over(int workers) const {
-    return workers > 1 && distinct_ && longest_run_ * workers <= num_rows_total();
-  }
+  // Rows of the longest run, and whether no two runs are of one adapter.
+  [[nodiscard]] int64_t longest_run() const { return longest_run_; }
+  [[nodiscard]] bool distinct() const { return distinct_; }
   // End rows of all sequences.
   [[nodiscard]] std::span<const int64_t> ends() const { return ends_; }
   // End rows of a run's sequences, counted from the run's first row.

@@ -412,8 +412,10 @@ LoadedModel init_model(Backend& backend, const ModelConfig& config, DType comput
       const Scratch::Mark mark(backend.scratch());
       const TensorView rows = backend.scratch().take(DType::kF32, {end - begin, cols});
       values.resize(static_cast<size_t>((end - begin) * cols));
-      backend.pool().run((end - begin) * cols, [&](int64_t first, int64_t last, int) {
-        for (int64_t i = first; i < last; ++i) {
+      constexpr int64_t kEach = 1 << 16;
+      const int64_t count = (end - begin) * cols;
+      backend.run_on_host((count + kEach - 1) / kEach, [&](int64_t item) {
+        for (int64_t i = item * kEach; i < std::min(count, (item + 1) * kEach); ++i) {
           const auto element = static_cast<uint64_t>(begin * cols + i);
           values[static_cast<size_t>(i)] =
               static_cast<float>(draw(parameter, config, random, element));

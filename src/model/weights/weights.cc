@@ -107,7 +107,7 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
   CHECK(compute_dtype == DType::kF32 || compute_dtype == DType::kBF16);
   CHECK(part_.first >= 0 && part_.last <= config.num_layers(), part_.first, part_.last);
   CHECK(part_.size() > 0 || config.num_layers() == 0, part_.first, part_.last);
-  const int64_t panel_width = backend.panel_width();
+  const int64_t panel_width = ops::panel_width(backend);
   const Shape embed_shape = {config.vocab_size, config.hidden_size};
   const int64_t embed_bytes = matrix_bytes(embed_shape, compute_dtype, panel_width);
   const int64_t norm_bytes = values_bytes({config.hidden_size});

@@ -28,7 +28,7 @@ AdamWKernel factors(const AdamWArgs& args) {
 
 }  // namespace
 
-void adamw(Backend& backend, const AdamWArgs& args, TensorView g, TensorView p, TensorView m,
+void adamw(CpuBackend& backend, const AdamWArgs& args, TensorView g, TensorView p, TensorView m,
            TensorView v) {
   const HostAccess access(backend.allocator());
   const AdamWKernel kernel = factors(args);
@@ -47,19 +47,19 @@ bool is_small(const AdamWItem& item) {
   return item.p.shape.num_elements() <= kSmall;
 }
 
-void step(Backend& backend, const AdamWArgs& args, const AdamWItem& item) {
+void step(CpuBackend& backend, const AdamWArgs& args, const AdamWItem& item) {
   cpu::adamw(backend, args, item.g, item.p, item.m, item.v);
   cpu::fill_zero(backend, item.g);
 }
 
 }  // namespace
 
-void adamw_list(Backend& backend, const AdamWArgs& args, std::span<const AdamWItem> items) {
+void adamw_list(CpuBackend& backend, const AdamWArgs& args, std::span<const AdamWItem> items) {
   const HostAccess access(backend.allocator());
   for (const AdamWItem& item : items) {
     if (!is_small(item)) step(backend, args, item);
   }
-  backend.run_in_workers(std::ssize(items), [&](int64_t i, Backend& worker) {
+  backend.run_in_workers(std::ssize(items), [&](int64_t i, CpuBackend& worker) {
     const AdamWItem& item = items[static_cast<size_t>(i)];
     if (is_small(item)) step(worker, args, item);
     for (const PackItem& pack : item.packs) {

@@ -5,7 +5,7 @@
 #include "ops/cpu/simd.h"
 
 namespace strata {
-class Backend;
+class CpuBackend;
 struct TensorView;
 namespace ops {
 struct AdamWArgs;
@@ -16,9 +16,9 @@ struct AdamWItem;
 namespace strata::ops::cpu {
 
 // The CPU behind ops/adamw.h: arguments are checked.
-void adamw(Backend& backend, const AdamWArgs& args, TensorView g, TensorView p, TensorView m,
+void adamw(CpuBackend& backend, const AdamWArgs& args, TensorView g, TensorView p, TensorView m,
            TensorView v);
-void adamw_list(Backend& backend, const AdamWArgs& args, std::span<const AdamWItem> items);
+void adamw_list(CpuBackend& backend, const AdamWArgs& args, std::span<const AdamWItem> items);
 
 // Factors of one step, rounded to fp32 once.
 struct AdamWKernel {

@@ -13,6 +13,8 @@
 #include <cstring>
 #include <limits>
 
+#include "ops/cpu/cpu_backend.h"
+
 namespace strata::ops::cpu {
 namespace {
 
@@ -287,8 +289,8 @@ void Forward::run(const Item& item, const Workspace& work) const {
 
 }  // namespace
 
-void attention_tiled(Backend& backend, const AttentionKernels& kernels, const AttentionArgs& args,
-                     TensorView out, TensorView lse) {
+void attention_tiled(CpuBackend& backend, const AttentionKernels& kernels,
+                     const AttentionArgs& args, TensorView out, TensorView lse) {
   const int num_workers = backend.pool().num_threads();
   Forward forward(kernels, args, out, lse, num_workers);
   const int64_t num_items = forward.fill_items(nullptr);
@@ -332,7 +334,7 @@ const AttentionKernels* choose_attention_kernels([[maybe_unused]] CpuPath path,
   return nullptr;
 }
 
-void attention(Backend& backend, const AttentionArgs& args, TensorView out, TensorView lse) {
+void attention(CpuBackend& backend, const AttentionArgs& args, TensorView out, TensorView lse) {
   const HostAccess access(backend.allocator());
   if (const AttentionKernels* kernels = choose_attention_kernels(backend.path(), args.q.dtype)) {
     attention_tiled(backend, *kernels, args, out, lse);
@@ -341,7 +343,7 @@ void attention(Backend& backend, const AttentionArgs& args, TensorView out, Tens
   }
 }
 
-void attention_backward(Backend& backend, const AttentionArgs& args,
+void attention_backward(CpuBackend& backend, const AttentionArgs& args,
                         const AttentionGradients& grads) {
   const HostAccess access(backend.allocator());
   if (const AttentionKernels* kernels = choose_attention_kernels(backend.path(), args.q.dtype)) {

@@ -4,21 +4,16 @@
 
 #include "ops/attention.h"
 #include "ops/cpu/attention_kernels.h"
+#include "ops/cpu/cpu_path.h"
+
+namespace strata {
+class CpuBackend;
+}
 
 namespace strata::ops::cpu {
 
-// What attention_backward reads and writes besides its arguments.
-struct AttentionGradients {
-  TensorView out;    // [T, N, U]
-  TensorView lse;    // [T, N]
-  TensorView d_out;  // [T, N, U]
-  TensorView d_q;    // [T, N, H]
-  TensorView d_k;    // [T, M, H]
-  TensorView d_v;    // [T, M, U]
-};
-
-void attention(Backend& backend, const AttentionArgs& args, TensorView out, TensorView lse);
-void attention_backward(Backend& backend, const AttentionArgs& args,
+void attention(CpuBackend& backend, const AttentionArgs& args, TensorView out, TensorView lse);
+void attention_backward(CpuBackend& backend, const AttentionArgs& args,
                         const AttentionGradients& grads);
 
 // The kernels of a path and element type; null: the reference path, which has none.
@@ -42,15 +37,15 @@ inline float round_element(DType dtype, float value) {
 }
 
 // Plain loops, no instructions above the baseline: the path `reference`.
-void attention_reference(Backend& backend, const AttentionArgs& args, TensorView out,
+void attention_reference(CpuBackend& backend, const AttentionArgs& args, TensorView out,
                          TensorView lse);
-void attention_backward_reference(Backend& backend, const AttentionArgs& args,
+void attention_backward_reference(CpuBackend& backend, const AttentionArgs& args,
                                   const AttentionGradients& grads);
 
 // The other paths: one driver, with the kernels of the path and the element type.
-void attention_tiled(Backend& backend, const AttentionKernels& kernels, const AttentionArgs& args,
-                     TensorView out, TensorView lse);
-void attention_backward_tiled(Backend& backend, const AttentionKernels& kernels,
+void attention_tiled(CpuBackend& backend, const AttentionKernels& kernels,
+                     const AttentionArgs& args, TensorView out, TensorView lse);
+void attention_backward_tiled(CpuBackend& backend, const AttentionKernels& kernels,
                               const AttentionArgs& args, const AttentionGradients& grads);
 
 // rows[i] = address of the key or the value (`side`: &KvRange::keys or values) of position

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "ops/cpu/attention.h"
+#include "ops/cpu/cpu_backend.h"
 
 namespace strata::ops::cpu {
 namespace {
@@ -362,7 +363,7 @@ void Backward::run(const Item& item, const Workspace& work) const {
 
 }  // namespace
 
-void attention_backward_tiled(Backend& backend, const AttentionKernels& kernels,
+void attention_backward_tiled(CpuBackend& backend, const AttentionKernels& kernels,
                               const AttentionArgs& args, const AttentionGradients& grads) {
   const Backward backward(kernels, args, grads);
   const int num_workers = backend.pool().num_threads();

@@ -8,8 +8,8 @@
 #pragma once
 #include <cstdint>
 
-#include "backend/backend.h"
 #include "ops/attention.h"
+#include "ops/cpu/cpu_path.h"
 
 namespace strata::ops::cpu {
 

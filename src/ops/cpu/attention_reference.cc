@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "ops/cpu/attention.h"
+#include "ops/cpu/cpu_backend.h"
 
 namespace strata::ops::cpu {
 namespace {
@@ -149,7 +150,7 @@ void backward_key(const Head& head, const AttentionGradients& grads, int64_t pos
 }
 
 // Calls body(head, buffer [H + U] f32) for each key/value head of each segment.
-void for_each_head(Backend& backend, const AttentionArgs& args,
+void for_each_head(CpuBackend& backend, const AttentionArgs& args,
                    FunctionRef<void(const Head&, float*)> body) {
   Scratch::Mark mark(backend.scratch());
   const int64_t width = args.key_width() + args.value_width();
@@ -164,7 +165,7 @@ void for_each_head(Backend& backend, const AttentionArgs& args,
 
 }  // namespace
 
-void attention_reference(Backend& backend, const AttentionArgs& args, TensorView out,
+void attention_reference(CpuBackend& backend, const AttentionArgs& args, TensorView out,
                          TensorView lse) {
   for_each_head(backend, args, [&](const Head& head, float* buffer) {
     for (int64_t row = 0; row < head.num_rows(); ++row) {
@@ -175,7 +176,7 @@ void attention_reference(Backend& backend, const AttentionArgs& args, TensorView
   });
 }
 
-void attention_backward_reference(Backend& backend, const AttentionArgs& args,
+void attention_backward_reference(CpuBackend& backend, const AttentionArgs& args,
                                   const AttentionGradients& grads) {
   for_each_head(backend, args, [&](const Head& head, float* buffer) {
     for (int64_t row = 0; row < head.num_rows(); ++row) {

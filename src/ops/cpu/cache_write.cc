@@ -6,7 +6,7 @@
 
 namespace strata::ops::cpu {
 
-void cache_write(Backend& backend, TensorView x, std::span<const CacheSegment> runs) {
+void cache_write(CpuBackend& backend, TensorView x, std::span<const CacheSegment> runs) {
   if (runs.empty()) return;
   const HostAccess access(backend.allocator());
   const int64_t bytes = x.cols() * dtype_bytes(x.dtype);

@@ -2,8 +2,12 @@
 #pragma once
 #include "ops/cache_write.h"
 
+namespace strata {
+class CpuBackend;
+}
+
 namespace strata::ops::cpu {
 
-void cache_write(Backend& backend, TensorView x, std::span<const CacheSegment> runs);
+void cache_write(CpuBackend& backend, TensorView x, std::span<const CacheSegment> runs);
 
 }  // namespace strata::ops::cpu

@@ -20,7 +20,7 @@ CausalConvKernel kernel_of(const CausalConvArgs& args) {
 
 // Calls body(begin, end) for blocks of channels.
 template <typename Body>
-void for_blocks(Backend& backend, const CausalConvArgs& args, Body&& body) {
+void for_blocks(CpuBackend& backend, const CausalConvArgs& args, Body&& body) {
   const int64_t channels = args.x.shape[1];
   const int64_t num_blocks = (channels + kConvBlock - 1) / kConvBlock;
   const int64_t block_elements = args.x.shape[0] * args.weight.shape[1] * kConvBlock;
@@ -34,7 +34,7 @@ void for_blocks(Backend& backend, const CausalConvArgs& args, Body&& body) {
 
 }  // namespace
 
-void causal_conv_silu(Backend& backend, const CausalConvArgs& args, TensorView y) {
+void causal_conv_silu(CpuBackend& backend, const CausalConvArgs& args, TensorView y) {
   const HostAccess access(backend.allocator());
   const CausalConvKernel kernel = kernel_of(args);
   with_path(backend.path(), [&]<typename V>() {
@@ -44,7 +44,7 @@ void causal_conv_silu(Backend& backend, const CausalConvArgs& args, TensorView y
   });
 }
 
-void causal_conv_silu_backward(Backend& backend, const CausalConvArgs& args, TensorView d_y,
+void causal_conv_silu_backward(CpuBackend& backend, const CausalConvArgs& args, TensorView d_y,
                                TensorView d_x, TensorView d_weight) {
   const HostAccess access(backend.allocator());
   const CausalConvKernel kernel = kernel_of(args);

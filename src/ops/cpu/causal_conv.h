@@ -4,11 +4,15 @@
 #include "ops/causal_conv.h"
 #include "ops/cpu/simd.h"
 
+namespace strata {
+class CpuBackend;
+}
+
 namespace strata::ops::cpu {
 
 // The CPU behind ops/causal_conv.h: arguments are checked.
-void causal_conv_silu(Backend& backend, const CausalConvArgs& args, TensorView y);
-void causal_conv_silu_backward(Backend& backend, const CausalConvArgs& args, TensorView d_y,
+void causal_conv_silu(CpuBackend& backend, const CausalConvArgs& args, TensorView y);
+void causal_conv_silu_backward(CpuBackend& backend, const CausalConvArgs& args, TensorView d_y,
                                TensorView d_x, TensorView d_weight);
 
 // A multiple of kLanes: so many that a row of the block is read ahead, so few that its taps and

@@ -16,7 +16,7 @@ ClampedInputs inputs_of(float limit, TensorView gate, TensorView up, TensorView 
 
 }  // namespace
 
-void clamped_swiglu(Backend& backend, float limit, TensorView gate, TensorView up,
+void clamped_swiglu(CpuBackend& backend, float limit, TensorView gate, TensorView up,
                     TensorView scales, TensorView y) {
   const HostAccess access(backend.allocator());
   with_path(backend.path(), [&]<typename V>() {
@@ -28,7 +28,7 @@ void clamped_swiglu(Backend& backend, float limit, TensorView gate, TensorView u
   });
 }
 
-void clamped_swiglu_backward(Backend& backend, float limit, TensorView gate, TensorView up,
+void clamped_swiglu_backward(CpuBackend& backend, float limit, TensorView gate, TensorView up,
                              TensorView scales, TensorView d_y, TensorView d_gate, TensorView d_up,
                              TensorView d_scales) {
   const HostAccess access(backend.allocator());

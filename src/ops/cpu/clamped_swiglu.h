@@ -3,12 +3,16 @@
 #include "ops/clamped_swiglu.h"
 #include "ops/cpu/simd.h"
 
+namespace strata {
+class CpuBackend;
+}
+
 namespace strata::ops::cpu {
 
 // The CPU behind ops/clamped_swiglu.h: arguments are checked.
-void clamped_swiglu(Backend& backend, float limit, TensorView gate, TensorView up,
+void clamped_swiglu(CpuBackend& backend, float limit, TensorView gate, TensorView up,
                     TensorView scales, TensorView y);
-void clamped_swiglu_backward(Backend& backend, float limit, TensorView gate, TensorView up,
+void clamped_swiglu_backward(CpuBackend& backend, float limit, TensorView gate, TensorView up,
                              TensorView scales, TensorView d_y, TensorView d_gate, TensorView d_up,
                              TensorView d_scales);
 

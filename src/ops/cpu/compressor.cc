@@ -29,7 +29,7 @@ int64_t num_entries(const CompressorArgs& args) {
 }
 
 template <typename Body>
-void for_blocks(Backend& backend, const CompressorArgs& args, Body&& body) {
+void for_blocks(CpuBackend& backend, const CompressorArgs& args, Body&& body) {
   const int64_t channels = args.channels();
   const int64_t num_blocks = (channels + kCompressBlock - 1) / kCompressBlock;
   const int64_t terms = num_entries(args) * compressor_span(args.ratio(), args.overlap);
@@ -57,7 +57,7 @@ void keep_rows(const CompressorArgs& args, const StateSegment& segment) {
 
 }  // namespace
 
-void compress(Backend& backend, const CompressorArgs& args, TensorView entries) {
+void compress(CpuBackend& backend, const CompressorArgs& args, TensorView entries) {
   const HostAccess access(backend.allocator());
   const CompressorKernel k = kernel_of(args);
   with_path(backend.path(), [&]<typename V>() {
@@ -71,7 +71,7 @@ void compress(Backend& backend, const CompressorArgs& args, TensorView entries) 
   }
 }
 
-void compress_backward(Backend& backend, const CompressorArgs& args, TensorView d_entries,
+void compress_backward(CpuBackend& backend, const CompressorArgs& args, TensorView d_entries,
                        TensorView d_kv, TensorView d_gate, TensorView d_bias) {
   const HostAccess access(backend.allocator());
   const CompressorKernel k = kernel_of(args);

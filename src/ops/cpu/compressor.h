@@ -3,11 +3,15 @@
 #include "ops/compressor.h"
 #include "ops/cpu/simd.h"
 
+namespace strata {
+class CpuBackend;
+}
+
 namespace strata::ops::cpu {
 
 // The CPU behind ops/compressor.h: arguments are checked.
-void compress(Backend& backend, const CompressorArgs& args, TensorView entries);
-void compress_backward(Backend& backend, const CompressorArgs& args, TensorView d_entries,
+void compress(CpuBackend& backend, const CompressorArgs& args, TensorView entries);
+void compress_backward(CpuBackend& backend, const CompressorArgs& args, TensorView d_entries,
                        TensorView d_kv, TensorView d_gate, TensorView d_bias);
 
 constexpr int64_t kCompressBlock = 64;  // channels of a piece of work; a multiple of kLanes

@@ -19,7 +19,7 @@ DeltaGatesKernel kernel_of(const DeltaGatesArgs& args) {
 
 }  // namespace
 
-void delta_gates(Backend& backend, const DeltaGatesArgs& args, TensorView log_decay,
+void delta_gates(CpuBackend& backend, const DeltaGatesArgs& args, TensorView log_decay,
                  TensorView beta) {
   const HostAccess access(backend.allocator());
   const DeltaGatesKernel kernel = kernel_of(args);
@@ -31,7 +31,7 @@ void delta_gates(Backend& backend, const DeltaGatesArgs& args, TensorView log_de
   });
 }
 
-void delta_gates_backward(Backend& backend, const DeltaGatesArgs& args, TensorView d_log_decay,
+void delta_gates_backward(CpuBackend& backend, const DeltaGatesArgs& args, TensorView d_log_decay,
                           TensorView d_beta, TensorView d_a, TensorView d_b, TensorView d_a_log,
                           TensorView d_dt_bias) {
   const HostAccess access(backend.allocator());

@@ -3,7 +3,7 @@
 #include "ops/cpu/simd.h"
 
 namespace strata {
-class Backend;
+class CpuBackend;
 struct TensorView;
 namespace ops {
 struct DeltaGatesArgs;
@@ -13,9 +13,9 @@ struct DeltaGatesArgs;
 namespace strata::ops::cpu {
 
 // The CPU behind ops/delta_gates.h: arguments are checked.
-void delta_gates(Backend& backend, const DeltaGatesArgs& args, TensorView log_decay,
+void delta_gates(CpuBackend& backend, const DeltaGatesArgs& args, TensorView log_decay,
                  TensorView beta);
-void delta_gates_backward(Backend& backend, const DeltaGatesArgs& args, TensorView d_log_decay,
+void delta_gates_backward(CpuBackend& backend, const DeltaGatesArgs& args, TensorView d_log_decay,
                           TensorView d_beta, TensorView d_a, TensorView d_b, TensorView d_a_log,
                           TensorView d_dt_bias);
 

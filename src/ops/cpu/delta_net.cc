@@ -3,6 +3,8 @@
 // works in a worker's own. T rows, Kh key heads, Vh value heads, dk and dv their widths.
 #include "ops/cpu/delta_net.h"
 
+#include "ops/cpu/cpu_backend.h"
+
 namespace strata::ops::cpu {
 namespace {
 
@@ -199,7 +201,7 @@ const DeltaKernels& choose_delta_kernels(CpuPath path) {
   return kDeltaReference;
 }
 
-void delta_net(Backend& backend, const DeltaNetArgs& args, TensorView out) {
+void delta_net(CpuBackend& backend, const DeltaNetArgs& args, TensorView out) {
   const HostAccess access(backend.allocator());
   const Forward forward{choose_delta_kernels(backend.path()), args, out, DeltaLayout(args.shape)};
   const int64_t num_heads = args.shape.num_key_heads;

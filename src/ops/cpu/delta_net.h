@@ -3,20 +3,18 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/cpu/cpu_path.h"
 #include "ops/cpu/delta_net_kernels.h"
 #include "ops/delta_net.h"
 
+namespace strata {
+class CpuBackend;
+}
+
 namespace strata::ops::cpu {
 
-struct DeltaGradients {
-  TensorView d_out;        // [T, Vh, dv]
-  TensorView d_qkv;        // [T, width]
-  TensorView d_log_decay;  // [T, Vh]
-  TensorView d_beta;       // [T, Vh]
-};
-
-void delta_net(Backend& backend, const DeltaNetArgs& args, TensorView out);
-void delta_net_backward(Backend& backend, const DeltaNetArgs& args, const DeltaGradients& grads);
+void delta_net(CpuBackend& backend, const DeltaNetArgs& args, TensorView out);
+void delta_net_backward(CpuBackend& backend, const DeltaNetArgs& args, const DeltaGradients& grads);
 
 const DeltaKernels& choose_delta_kernels(CpuPath path);
 

@@ -10,6 +10,7 @@
 //   S'  = e_63 S + sum_j k_j (E_j u_j)^T
 #include <algorithm>
 
+#include "ops/cpu/cpu_backend.h"
 #include "ops/cpu/delta_net.h"
 #include "ops/cpu/delta_net_workspace.h"
 
@@ -423,7 +424,8 @@ void Backward::run(const StateSegment& segment, int64_t head, const DeltaWorkspa
 
 }  // namespace
 
-void delta_net_backward(Backend& backend, const DeltaNetArgs& args, const DeltaGradients& grads) {
+void delta_net_backward(CpuBackend& backend, const DeltaNetArgs& args,
+                        const DeltaGradients& grads) {
   const HostAccess access(backend.allocator());
   const Backward backward{choose_delta_kernels(backend.path()), args, grads,
                           DeltaLayout(args.shape)};

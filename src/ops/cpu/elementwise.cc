@@ -43,14 +43,14 @@ void copy_f16(DType x_type, const void* x, DType y_type, void* y, int64_t n) {
   }
 }
 
-void check_rows(const Backend& backend, std::span<const int32_t> rows, int64_t limit) {
+void check_rows(const CpuBackend& backend, std::span<const int32_t> rows, int64_t limit) {
   if (backend.is_counting()) return;
   for (const int32_t row : rows) CHECK(row >= 0 && row < limit, row, limit);
 }
 
 }  // namespace
 
-void copy(Backend& backend, TensorView x, TensorView y) {
+void copy(CpuBackend& backend, TensorView x, TensorView y) {
   const HostAccess access(backend.allocator());
   const bool dense = x.dense() && y.dense();
   const auto each = [&](auto&& piece) {
@@ -73,7 +73,7 @@ void copy(Backend& backend, TensorView x, TensorView y) {
   }
 }
 
-void fill_zero(Backend& backend, TensorView y) {
+void fill_zero(CpuBackend& backend, TensorView y) {
   const HostAccess access(backend.allocator());
   constexpr int64_t kPiece = 64 << 10;
   char* data = static_cast<char*>(y.data);
@@ -84,7 +84,7 @@ void fill_zero(Backend& backend, TensorView y) {
   });
 }
 
-void add_into(Backend& backend, TensorView x, TensorView y) {
+void add_into(CpuBackend& backend, TensorView x, TensorView y) {
   const HostAccess access(backend.allocator());
   with_path(backend.path(), [&]<typename V>() {
     for_pieces(backend, x.rows(), x.cols(), x.dense() && y.dense(),
@@ -95,7 +95,7 @@ void add_into(Backend& backend, TensorView x, TensorView y) {
   });
 }
 
-void scale(Backend& backend, TensorView x, float factor, TensorView y) {
+void scale(CpuBackend& backend, TensorView x, float factor, TensorView y) {
   const HostAccess access(backend.allocator());
   with_path(backend.path(), [&]<typename V>() {
     for_pieces(backend, x.rows(), x.cols(), x.dense() && y.dense(),
@@ -106,7 +106,7 @@ void scale(Backend& backend, TensorView x, float factor, TensorView y) {
   });
 }
 
-void gather(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y) {
+void gather(CpuBackend& backend, TensorView x, std::span<const int32_t> rows, TensorView y) {
   const HostAccess access(backend.allocator());
   check_rows(backend, rows, x.rows());
   const auto bytes = static_cast<size_t>(x.cols() * dtype_bytes(x.dtype));
@@ -117,7 +117,7 @@ void gather(Backend& backend, TensorView x, std::span<const int32_t> rows, Tenso
   });
 }
 
-void gather_sum(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView add,
+void gather_sum(CpuBackend& backend, TensorView x, std::span<const int32_t> rows, TensorView add,
                 TensorView y) {
   const HostAccess access(backend.allocator());
   check_rows(backend, rows, x.rows());
@@ -133,7 +133,7 @@ void gather_sum(Backend& backend, TensorView x, std::span<const int32_t> rows, T
   });
 }
 
-void scatter_add(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y) {
+void scatter_add(CpuBackend& backend, TensorView x, std::span<const int32_t> rows, TensorView y) {
   const HostAccess access(backend.allocator());
   check_rows(backend, rows, y.rows());
   with_path(backend.path(), [&]<typename V>() {
@@ -144,7 +144,7 @@ void scatter_add(Backend& backend, TensorView x, std::span<const int32_t> rows, 
   });
 }
 
-void add_rows_into(Backend& backend, TensorView x, TensorView y) {
+void add_rows_into(CpuBackend& backend, TensorView x, TensorView y) {
   const HostAccess access(backend.allocator());
   with_path(backend.path(), [&]<typename V>() {
     for_columns(backend, x.rows(), x.cols(), [&](int64_t begin, int64_t end) {
@@ -153,7 +153,7 @@ void add_rows_into(Backend& backend, TensorView x, TensorView y) {
   });
 }
 
-double sum_of_squares(Backend& backend, TensorView x) {
+double sum_of_squares(CpuBackend& backend, TensorView x) {
   const HostAccess access(backend.allocator());
   const int64_t rows = x.rows();
   if (rows == 0 || x.cols() == 0) return 0;
@@ -180,7 +180,7 @@ double sum_of_squares(Backend& backend, TensorView x) {
   return total;
 }
 
-double sum_of_squares(Backend& backend, std::span<const TensorView> x) {
+double sum_of_squares_list(CpuBackend& backend, std::span<const TensorView> x) {
   constexpr int64_t kSmall = 1 << 17;
   const HostAccess access(backend.allocator());
   const Scratch::Mark mark(backend.scratch());
@@ -190,7 +190,7 @@ double sum_of_squares(Backend& backend, std::span<const TensorView> x) {
   for (size_t i = 0; i < x.size(); ++i) {
     if (!is_small(i) && !backend.is_counting()) sums[i] = cpu::sum_of_squares(backend, x[i]);
   }
-  backend.run_in_workers(std::ssize(x), [&](int64_t item, Backend& worker) {
+  backend.run_in_workers(std::ssize(x), [&](int64_t item, CpuBackend& worker) {
     const auto i = static_cast<size_t>(item);
     if (is_small(i) && !worker.is_counting()) sums[i] = cpu::sum_of_squares(worker, x[i]);
   });
@@ -200,28 +200,41 @@ double sum_of_squares(Backend& backend, std::span<const TensorView> x) {
   return total;
 }
 
-void fill(Backend& backend, TensorView y, float value) {
+void fill(CpuBackend& backend, TensorView y, float value) {
   const HostAccess access(backend.allocator());
   for_pieces(backend, 1, y.shape.num_elements(), true, [&](int64_t, int64_t begin, int64_t end) {
     std::fill(y.f32() + begin, y.f32() + end, value);
   });
 }
 
-void round_in_place(Backend& backend, TensorView x) {
+void round_in_place(CpuBackend& backend, TensorView x) {
   const HostAccess access(backend.allocator());
   for_pieces(backend, 1, x.shape.num_elements(), true, [&](int64_t, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) x.f32()[i] = round_to_bf16(x.f32()[i]);
   });
 }
 
-void copy_bytes(Backend& backend, const void* from, void* to, int64_t bytes) {
+void copy_bytes(CpuBackend& backend, const void* from, void* to, int64_t bytes) {
   if (backend.is_counting() || bytes == 0) return;
   const HostAccess access(backend.allocator());
   std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
-void gather_columns(Backend& backend, TensorView x, std::span<const int32_t> columns, float factor,
-                    TensorView y) {
+// The host's memory is the CPU's.
+void to_host(CpuBackend& backend, TensorView x, std::span<float> out) {
+  copy(backend, x, TensorView(out.data(), DType::kF32, x.shape));
+}
+
+void from_host(CpuBackend& backend, std::span<const float> values, TensorView y) {
+  copy(backend, TensorView(const_cast<float*>(values.data()), DType::kF32, y.shape), y);
+}
+
+void bytes_to_host(CpuBackend& backend, const void* from, std::span<std::byte> out) {
+  copy_bytes(backend, from, out.data(), std::ssize(out));
+}
+
+void gather_columns(CpuBackend& backend, TensorView x, std::span<const int32_t> columns,
+                    float factor, TensorView y) {
   const HostAccess access(backend.allocator());
   check_rows(backend, columns, x.cols());
   const int64_t rank = x.shape[0];
@@ -240,7 +253,7 @@ void gather_columns(Backend& backend, TensorView x, std::span<const int32_t> col
   });
 }
 
-void scatter_add_columns(Backend& backend, TensorView x, std::span<const int32_t> columns,
+void scatter_add_columns(CpuBackend& backend, TensorView x, std::span<const int32_t> columns,
                          TensorView y) {
   const HostAccess access(backend.allocator());
   check_rows(backend, columns, y.cols());
@@ -253,7 +266,7 @@ void scatter_add_columns(Backend& backend, TensorView x, std::span<const int32_t
   });
 }
 
-void scatter_values(Backend& backend, std::span<const int32_t> rows,
+void scatter_values(CpuBackend& backend, std::span<const int32_t> rows,
                     std::span<const int32_t> columns, std::span<const float> values, TensorView y) {
   if (backend.is_counting()) return;
   const HostAccess access(backend.allocator());

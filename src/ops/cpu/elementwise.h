@@ -5,32 +5,35 @@
 #include "ops/cpu/simd.h"
 
 namespace strata {
-class Backend;
+class CpuBackend;
 struct TensorView;
 }  // namespace strata
 
 namespace strata::ops::cpu {
 
 // The CPU behind ops/elementwise.h: arguments are checked.
-void copy(Backend& backend, TensorView x, TensorView y);
-void fill_zero(Backend& backend, TensorView y);
-void add_into(Backend& backend, TensorView x, TensorView y);
-void scale(Backend& backend, TensorView x, float factor, TensorView y);
-void gather(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y);
-void gather_sum(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView add,
+void copy(CpuBackend& backend, TensorView x, TensorView y);
+void fill_zero(CpuBackend& backend, TensorView y);
+void add_into(CpuBackend& backend, TensorView x, TensorView y);
+void scale(CpuBackend& backend, TensorView x, float factor, TensorView y);
+void gather(CpuBackend& backend, TensorView x, std::span<const int32_t> rows, TensorView y);
+void gather_sum(CpuBackend& backend, TensorView x, std::span<const int32_t> rows, TensorView add,
                 TensorView y);
-void scatter_add(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y);
-void add_rows_into(Backend& backend, TensorView x, TensorView y);
-double sum_of_squares(Backend& backend, TensorView x);
-double sum_of_squares(Backend& backend, std::span<const TensorView> x);
-void fill(Backend& backend, TensorView y, float value);
-void round_in_place(Backend& backend, TensorView x);
-void copy_bytes(Backend& backend, const void* from, void* to, int64_t bytes);
-void gather_columns(Backend& backend, TensorView x, std::span<const int32_t> columns, float factor,
-                    TensorView y);
-void scatter_add_columns(Backend& backend, TensorView x, std::span<const int32_t> columns,
+void scatter_add(CpuBackend& backend, TensorView x, std::span<const int32_t> rows, TensorView y);
+void add_rows_into(CpuBackend& backend, TensorView x, TensorView y);
+double sum_of_squares(CpuBackend& backend, TensorView x);
+double sum_of_squares_list(CpuBackend& backend, std::span<const TensorView> x);
+void fill(CpuBackend& backend, TensorView y, float value);
+void round_in_place(CpuBackend& backend, TensorView x);
+void to_host(CpuBackend& backend, TensorView x, std::span<float> out);
+void from_host(CpuBackend& backend, std::span<const float> values, TensorView y);
+void bytes_to_host(CpuBackend& backend, const void* from, std::span<std::byte> out);
+void copy_bytes(CpuBackend& backend, const void* from, void* to, int64_t bytes);
+void gather_columns(CpuBackend& backend, TensorView x, std::span<const int32_t> columns,
+                    float factor, TensorView y);
+void scatter_add_columns(CpuBackend& backend, TensorView x, std::span<const int32_t> columns,
                          TensorView y);
-void scatter_values(Backend& backend, std::span<const int32_t> rows,
+void scatter_values(CpuBackend& backend, std::span<const int32_t> rows,
                     std::span<const int32_t> columns, std::span<const float> values, TensorView y);
 
 // f32 and bf16 only.

@@ -21,7 +21,8 @@ GatedInputs inputs_at(Activation activation, TensorView gate, TensorView up, flo
 
 }  // namespace
 
-void gated(Backend& backend, Activation activation, TensorView gate, TensorView up, TensorView y) {
+void gated(CpuBackend& backend, Activation activation, TensorView gate, TensorView up,
+           TensorView y) {
   const HostAccess access(backend.allocator());
   const bool dense = gate.dense() && up.dense() && y.dense();
   with_path(backend.path(), [&]<typename V>() {
@@ -33,7 +34,7 @@ void gated(Backend& backend, Activation activation, TensorView gate, TensorView 
   });
 }
 
-void gated_backward(Backend& backend, Activation activation, TensorView gate, TensorView up,
+void gated_backward(CpuBackend& backend, Activation activation, TensorView gate, TensorView up,
                     TensorView d_y, TensorView d_gate, TensorView d_up) {
   const HostAccess access(backend.allocator());
   const bool dense = gate.dense() && up.dense() && d_y.dense() && d_gate.dense() && d_up.dense();
@@ -47,7 +48,7 @@ void gated_backward(Backend& backend, Activation activation, TensorView gate, Te
   });
 }
 
-void gated_rows(Backend& backend, Activation activation, TensorView gate, TensorView up,
+void gated_rows(CpuBackend& backend, Activation activation, TensorView gate, TensorView up,
                 TensorView scales, TensorView y) {
   const HostAccess access(backend.allocator());
   with_path(backend.path(), [&]<typename V>() {
@@ -60,7 +61,7 @@ void gated_rows(Backend& backend, Activation activation, TensorView gate, Tensor
   });
 }
 
-void gated_rows_backward(Backend& backend, Activation activation, TensorView gate, TensorView up,
+void gated_rows_backward(CpuBackend& backend, Activation activation, TensorView gate, TensorView up,
                          TensorView scales, TensorView d_y, TensorView d_gate, TensorView d_up,
                          TensorView d_scales) {
   const HostAccess access(backend.allocator());

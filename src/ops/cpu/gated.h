@@ -3,15 +3,20 @@
 #include "ops/cpu/simd.h"
 #include "ops/gated.h"
 
+namespace strata {
+class CpuBackend;
+}
+
 namespace strata::ops::cpu {
 
 // The CPU behind ops/gated.h: arguments are checked.
-void gated(Backend& backend, Activation activation, TensorView gate, TensorView up, TensorView y);
-void gated_backward(Backend& backend, Activation activation, TensorView gate, TensorView up,
+void gated(CpuBackend& backend, Activation activation, TensorView gate, TensorView up,
+           TensorView y);
+void gated_backward(CpuBackend& backend, Activation activation, TensorView gate, TensorView up,
                     TensorView d_y, TensorView d_gate, TensorView d_up);
-void gated_rows(Backend& backend, Activation activation, TensorView gate, TensorView up,
+void gated_rows(CpuBackend& backend, Activation activation, TensorView gate, TensorView up,
                 TensorView scales, TensorView y);
-void gated_rows_backward(Backend& backend, Activation activation, TensorView gate, TensorView up,
+void gated_rows_backward(CpuBackend& backend, Activation activation, TensorView gate, TensorView up,
                          TensorView scales, TensorView d_y, TensorView d_gate, TensorView d_up,
                          TensorView d_scales);
 

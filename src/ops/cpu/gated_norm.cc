@@ -26,7 +26,7 @@ GatedNormKernel kernel_of(const GatedNormArgs& args) {
 
 }  // namespace
 
-void gated_norm(Backend& backend, const GatedNormArgs& args, TensorView y) {
+void gated_norm(CpuBackend& backend, const GatedNormArgs& args, TensorView y) {
   const HostAccess access(backend.allocator());
   const GatedNormKernel kernel = kernel_of(args);
   const HeadRows y_rows = heads_of(y, args);
@@ -36,7 +36,7 @@ void gated_norm(Backend& backend, const GatedNormArgs& args, TensorView y) {
   });
 }
 
-void gated_norm_backward(Backend& backend, const GatedNormArgs& args, TensorView d_y,
+void gated_norm_backward(CpuBackend& backend, const GatedNormArgs& args, TensorView d_y,
                          TensorView d_x, TensorView d_z, TensorView d_weight) {
   const HostAccess access(backend.allocator());
   Scratch::Mark mark(backend.scratch());

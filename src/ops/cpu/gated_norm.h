@@ -4,7 +4,7 @@
 #include "ops/cpu/simd.h"
 
 namespace strata {
-class Backend;
+class CpuBackend;
 struct TensorView;
 namespace ops {
 struct GatedNormArgs;
@@ -14,8 +14,8 @@ struct GatedNormArgs;
 namespace strata::ops::cpu {
 
 // The CPU behind ops/gated_norm.h: arguments are checked.
-void gated_norm(Backend& backend, const GatedNormArgs& args, TensorView y);
-void gated_norm_backward(Backend& backend, const GatedNormArgs& args, TensorView d_y,
+void gated_norm(CpuBackend& backend, const GatedNormArgs& args, TensorView y);
+void gated_norm_backward(CpuBackend& backend, const GatedNormArgs& args, TensorView d_y,
                          TensorView d_x, TensorView d_z, TensorView d_weight);
 
 // [T, N, D]; strides in elements.

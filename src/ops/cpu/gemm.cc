@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "ops/cpu/cpu_backend.h"
+
 namespace strata::ops::cpu {
 namespace {
 
@@ -164,7 +166,7 @@ struct WorkSplit {
   [[nodiscard]] int64_t num_parts() const { return grid.col_parts * grid.row_parts; }
   // Of the chains that wait between blocks of K, for one worker.
   [[nodiscard]] int64_t chains_bytes() const {
-    return k_blocks == 1 ? 0 : std::min(args.x.rows(), kForwardRows) * args.w.width * 4;
+    return k_blocks == 1 ? 0 : std::min(args.x.rows(), kProductRows) * args.w.width * 4;
   }
 
   void run(int64_t part, const TensorView& y, float* chains) const {
@@ -173,9 +175,9 @@ struct WorkSplit {
     const Range tiles = part_of(num_tiles, part / grid.col_parts, grid.row_parts);
     const int64_t row_end = std::min(tiles.end * tile_rows, args.x.rows());
     size_t run = 0;
-    for (int64_t row = tiles.begin * tile_rows; row < row_end; row += kForwardRows) {
+    for (int64_t row = tiles.begin * tile_rows; row < row_end; row += kProductRows) {
       while (run < args.runs.size() && args.runs[run].end <= row) ++run;
-      const Range rows = {row, std::min(row + kForwardRows, row_end)};
+      const Range rows = {row, std::min(row + kProductRows, row_end)};
       for (int64_t p = panels.begin; p < panels.end; ++p) {
         forward.panel(p, rows, run, p + 1 == panels.end, k_blocks == 1 ? nullptr : chains);
       }
@@ -185,7 +187,7 @@ struct WorkSplit {
 
 }  // namespace
 
-void gemm(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> y,
+void gemm(CpuBackend& backend, std::span<const GemmArgs> products, std::span<const TensorView> y,
           int64_t most_rows) {
   const HostAccess access(backend.allocator());
   const CpuPath path = backend.path();
@@ -201,7 +203,7 @@ void gemm(Backend& backend, std::span<const GemmArgs> products, std::span<const 
     const PanelView& w = products[0].w;
     const bool one_block = w.panel_elements() * dtype_bytes(w.dtype) <= block_bytes(2);
     parts = threads;
-    chains_bytes = one_block ? 0 : std::min(most_rows, kForwardRows) * w.width * 4;
+    chains_bytes = one_block ? 0 : std::min(most_rows, kProductRows) * w.width * 4;
   }
   const Scratch::Mark mark(backend.scratch());
   char* chains = static_cast<char*>(backend.scratch().take(chains_bytes * parts));
@@ -216,7 +218,7 @@ void gemm(Backend& backend, std::span<const GemmArgs> products, std::span<const 
   });
 }
 
-void gemm_runs(Backend& backend, const TensorView& x, std::span<const SegmentProduct> runs,
+void gemm_runs(CpuBackend& backend, const TensorView& x, std::span<const SegmentProduct> runs,
                const TensorView& y) {
   if (runs.empty()) return;
   const HostAccess access(backend.allocator());

@@ -1,29 +1,41 @@
 // The CPU drivers behind ops/gemm.h: arguments are checked, T, N and K are positive.
 #pragma once
+#include "ops/cpu/cpu_path.h"
 #include "ops/cpu/gemm_kernels.h"
 #include "ops/gemm.h"
+
+namespace strata {
+class CpuBackend;
+}
 
 namespace strata::ops::cpu {
 
 // Several products in one parallel region, so that workers wait for each other once.
 // most_rows: of any product of a list, so that what is taken depends on no division of the rows; 0:
 // what these products need.
-void gemm(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> y,
+void gemm(CpuBackend& backend, std::span<const GemmArgs> products, std::span<const TensorView> y,
           int64_t most_rows = 0);
-void gemm_runs(Backend& backend, const TensorView& x, std::span<const SegmentProduct> runs,
+void gemm_runs(CpuBackend& backend, const TensorView& x, std::span<const SegmentProduct> runs,
                const TensorView& y);
-void gemm_dx(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> dx,
-             bool accumulate, std::span<const GemmDwArgs> overlapped = {}, int64_t most_rows = 0);
-void gemm_dx_each(Backend& backend, std::span<const GemmArgs> products,
+// The gradients `overlapped` are made in the same parallel region, each by one worker to the bits
+// of gemm_dw: they stream memory while other workers multiply. No two have one dw.
+void gemm_dx(CpuBackend& backend, std::span<const GemmArgs> products,
+             std::span<const TensorView> dx, bool accumulate,
+             std::span<const GemmDwArgs> overlapped = {}, int64_t most_rows = 0);
+void gemm_dx_list(CpuBackend& backend, std::span<const GemmArgs> products,
+                  std::span<const TensorView> dx, bool accumulate, int64_t most_rows);
+void gemm_dx_blocked(CpuBackend& backend, const GemmArgs& args, TensorView dx, bool accumulate,
+                     const RunProducts& runs);
+void gemm_dx_each(CpuBackend& backend, std::span<const GemmArgs> products,
                   std::span<const TensorView> dx);
-void gemm_dw(Backend& backend, TensorView dy, TensorView x, std::span<const int64_t> sequence_ends,
-             TensorView dw);
+void gemm_dw(CpuBackend& backend, TensorView dy, TensorView x,
+             std::span<const int64_t> sequence_ends, TensorView dw);
 
 const GemmKernels& gemm_kernels(CpuPath path, DType dtype);
 
 // Blocks, which bound the scratch that a call takes.
 // gemm: rows that stay in L2 and L3 while the panels pass.
-constexpr int64_t kForwardRows = 528;
+constexpr int64_t kProductRows = 528;
 // gemm_dx: rows whose chains wait (264 KiB), and lanes of a transposed panel (256 KiB in bf16).
 constexpr int64_t kBackwardRows = 1056;
 constexpr int64_t kBackwardLanes = 2048;

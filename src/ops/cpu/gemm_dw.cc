@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ops/cpu/cpu_backend.h"
 #include "ops/cpu/gemm.h"
 
 namespace strata::ops::cpu {
@@ -134,8 +135,8 @@ struct WeightGradient {
 
 }  // namespace
 
-void gemm_dw(Backend& backend, TensorView dy, TensorView x, std::span<const int64_t> sequence_ends,
-             TensorView dw) {
+void gemm_dw(CpuBackend& backend, TensorView dy, TensorView x,
+             std::span<const int64_t> sequence_ends, TensorView dw) {
   const HostAccess access(backend.allocator());
   const GemmKernels& kernels = gemm_kernels(backend.path(), x.dtype);
   const bool transposed = x.cols() <= kNarrow && dy.cols() > x.cols();

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstring>
 
+#include "ops/cpu/cpu_backend.h"
+#include "ops/cpu/elementwise.h"
 #include "ops/cpu/gemm.h"
 
 namespace strata::ops::cpu {
@@ -202,8 +204,9 @@ struct WorkSplit {
 
 }  // namespace
 
-void gemm_dx(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> dx,
-             bool accumulate, std::span<const GemmDwArgs> overlapped, int64_t most_rows) {
+void gemm_dx(CpuBackend& backend, std::span<const GemmArgs> products,
+             std::span<const TensorView> dx, bool accumulate,
+             std::span<const GemmDwArgs> overlapped, int64_t most_rows) {
   const HostAccess access(backend.allocator());
   const CpuPath path = backend.path();
   const int64_t threads = backend.pool().num_threads();
@@ -221,7 +224,7 @@ void gemm_dx(Backend& backend, std::span<const GemmArgs> products, std::span<con
   const Scratch::Mark mark(backend.scratch());
   char* memory = static_cast<char*>(backend.scratch().take(parts * bytes));
   if (!overlapped.empty()) backend.make_workers();
-  const auto make_gradient = [&](const GemmDwArgs& item, Backend& worker) {
+  const auto make_gradient = [&](const GemmDwArgs& item, CpuBackend& worker) {
     if (item.x.rows() > 0) cpu::gemm_dw(worker, item.dy, item.x, item.sequence_ends, item.dw);
   };
   if (backend.is_counting()) {  // any worker may get any item
@@ -249,14 +252,68 @@ void gemm_dx(Backend& backend, std::span<const GemmArgs> products, std::span<con
   });
 }
 
-void gemm_dx_each(Backend& backend, std::span<const GemmArgs> products,
+void gemm_dx_list(CpuBackend& backend, std::span<const GemmArgs> products,
+                  std::span<const TensorView> dx, bool accumulate, int64_t most_rows) {
+  gemm_dx(backend, products, dx, accumulate, {}, most_rows);
+}
+
+void gemm_dx_each(CpuBackend& backend, std::span<const GemmArgs> products,
                   std::span<const TensorView> dx) {
   if (products.empty()) return;
   const HostAccess access(backend.allocator());
-  backend.run_in_workers(std::ssize(products), [&](int64_t item, Backend& worker) {
+  backend.run_in_workers(std::ssize(products), [&](int64_t item, CpuBackend& worker) {
     const auto i = static_cast<size_t>(item);
     if (dx[i].rows() > 0) cpu::gemm_dx(worker, {&products[i], 1}, {&dx[i], 1}, false);
   });
+}
+
+namespace {
+
+// Whether workers do better with a run each than with all runs in turn, each cut among them: no run
+// is more than a worker's share, and no two write the same gradients.
+bool divides_over(int64_t threads, const RunProducts& runs) {
+  return threads > 1 && runs.distinct && runs.longest_run * threads <= runs.num_rows;
+}
+
+void run_in_turn(CpuBackend& backend, const RunProducts& runs) {
+  for (size_t i = 0; i < runs.inputs.size(); ++i) {
+    if (runs.d_h[i].rows() > 0) gemm_dx(backend, {&runs.inputs[i], 1}, {&runs.d_h[i], 1}, false);
+  }
+  for (const GemmDwArgs& g : runs.gradients) {
+    if (g.x.rows() > 0) cpu::gemm_dw(backend, g.dy, g.x, g.sequence_ends, g.dw);
+  }
+}
+
+}  // namespace
+
+void gemm_dx_blocked(CpuBackend& backend, const GemmArgs& args, TensorView dx, bool accumulate,
+                     const RunProducts& runs) {
+  std::span<const GemmDwArgs> overlapped;
+  if (!dx.empty() && divides_over(backend.pool().num_threads(), runs)) {
+    gemm_dx_each(backend, runs.inputs, runs.d_h);
+    overlapped = runs.gradients;
+  } else {
+    run_in_turn(backend, runs);
+  }
+  if (dx.empty() || dx.rows() == 0) return;
+  const PanelView& w = args.w;
+  if (w.dtype != DType::kF32 || w.rows <= kChainOutputs) {
+    return gemm_dx(backend, {&args, 1}, {&dx, 1}, accumulate, overlapped);
+  }
+  const Scratch::Mark mark(backend.scratch());
+  const TensorView part = backend.scratch().take(DType::kF32, {dx.rows(), dx.cols()});
+  for (int64_t begin = 0; begin < w.rows; begin += kChainOutputs) {
+    const int64_t end = std::min(w.rows, begin + kChainOutputs);
+    GemmArgs block = {.x = args.x.slice_cols(begin, end), .w = w};
+    block.w.data = w.panel(begin / w.width);
+    block.w.rows = end - begin;
+    if (end == w.rows) block.runs = args.runs;
+    const bool first = begin == 0 && !accumulate;
+    const TensorView to = first ? dx : part;
+    gemm_dx(backend, {&block, 1}, {&to, 1}, false,
+            begin == 0 ? overlapped : std::span<const GemmDwArgs>());
+    if (!first) add_into(backend, part, dx);
+  }
 }
 
 }  // namespace strata::ops::cpu

@@ -179,8 +179,8 @@ void add_constants(const HyperWeightsArgs& args, const float* d_z, TensorView d_
 
 }  // namespace
 
-void hyper_mix(Backend& backend, TensorView streams, TensorView fn, float norm_eps, TensorView mix,
-               TensorView inv_rms) {
+void hyper_mix(CpuBackend& backend, TensorView streams, TensorView fn, float norm_eps,
+               TensorView mix, TensorView inv_rms) {
   const HostAccess access(backend.allocator());
   const HyperKernel k = mix_kernel(streams, fn);
   with_path(backend.path(), [&]<typename V>() {
@@ -190,7 +190,7 @@ void hyper_mix(Backend& backend, TensorView streams, TensorView fn, float norm_e
   });
 }
 
-void hyper_mix_backward(Backend& backend, TensorView streams, TensorView fn, TensorView mix,
+void hyper_mix_backward(CpuBackend& backend, TensorView streams, TensorView fn, TensorView mix,
                         TensorView inv_rms, TensorView d_mix, TensorView d_streams,
                         TensorView d_fn) {
   const HostAccess access(backend.allocator());
@@ -207,7 +207,7 @@ void hyper_mix_backward(Backend& backend, TensorView streams, TensorView fn, Ten
   });
 }
 
-void hyper_weights(Backend& backend, const HyperWeightsArgs& args, TensorView weights) {
+void hyper_weights(CpuBackend& backend, const HyperWeightsArgs& args, TensorView weights) {
   const HostAccess access(backend.allocator());
   const int64_t work = args.mix.cols() * args.steps;
   for_range(backend, args.mix.rows(), work, [&](int64_t begin, int64_t end) {
@@ -217,7 +217,7 @@ void hyper_weights(Backend& backend, const HyperWeightsArgs& args, TensorView we
   });
 }
 
-void hyper_weights_backward(Backend& backend, const HyperWeightsArgs& args, TensorView d_weights,
+void hyper_weights_backward(CpuBackend& backend, const HyperWeightsArgs& args, TensorView d_weights,
                             TensorView d_mix, TensorView d_base, TensorView d_scale) {
   const HostAccess access(backend.allocator());
   const int64_t numbers = args.mix.cols();
@@ -239,7 +239,7 @@ void hyper_weights_backward(Backend& backend, const HyperWeightsArgs& args, Tens
   if (!backend.is_counting()) add_constants(args, d_z, d_base, d_scale);
 }
 
-void hyper_collapse(Backend& backend, TensorView streams, TensorView weights, TensorView y) {
+void hyper_collapse(CpuBackend& backend, TensorView streams, TensorView weights, TensorView y) {
   const HostAccess access(backend.allocator());
   const HyperKernel k = kernel_of(streams, weights);
   with_path(backend.path(), [&]<typename V>() {
@@ -249,7 +249,7 @@ void hyper_collapse(Backend& backend, TensorView streams, TensorView weights, Te
   });
 }
 
-void hyper_collapse_backward(Backend& backend, TensorView streams, TensorView weights,
+void hyper_collapse_backward(CpuBackend& backend, TensorView streams, TensorView weights,
                              TensorView d_y, TensorView d_streams, TensorView d_weights) {
   const HostAccess access(backend.allocator());
   const HyperKernel k = kernel_of(streams, weights);
@@ -260,7 +260,7 @@ void hyper_collapse_backward(Backend& backend, TensorView streams, TensorView we
   });
 }
 
-void hyper_expand(Backend& backend, TensorView streams, TensorView out, TensorView weights,
+void hyper_expand(CpuBackend& backend, TensorView streams, TensorView out, TensorView weights,
                   TensorView y) {
   const HostAccess access(backend.allocator());
   const HyperKernel k = kernel_of(streams, weights);
@@ -271,8 +271,9 @@ void hyper_expand(Backend& backend, TensorView streams, TensorView out, TensorVi
   });
 }
 
-void hyper_expand_backward(Backend& backend, TensorView streams, TensorView out, TensorView weights,
-                           TensorView d, TensorView d_out, TensorView d_weights) {
+void hyper_expand_backward(CpuBackend& backend, TensorView streams, TensorView out,
+                           TensorView weights, TensorView d, TensorView d_out,
+                           TensorView d_weights) {
   const HostAccess access(backend.allocator());
   const HyperKernel k = kernel_of(streams, weights);
   with_path(backend.path(), [&]<typename V>() {

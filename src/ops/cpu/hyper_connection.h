@@ -3,24 +3,29 @@
 #include "ops/cpu/simd.h"
 #include "ops/hyper_connection.h"
 
+namespace strata {
+class CpuBackend;
+}
+
 namespace strata::ops::cpu {
 
 // The CPU behind ops/hyper_connection.h: arguments are checked.
-void hyper_mix(Backend& backend, TensorView streams, TensorView fn, float norm_eps, TensorView mix,
-               TensorView inv_rms);
-void hyper_mix_backward(Backend& backend, TensorView streams, TensorView fn, TensorView mix,
+void hyper_mix(CpuBackend& backend, TensorView streams, TensorView fn, float norm_eps,
+               TensorView mix, TensorView inv_rms);
+void hyper_mix_backward(CpuBackend& backend, TensorView streams, TensorView fn, TensorView mix,
                         TensorView inv_rms, TensorView d_mix, TensorView d_streams,
                         TensorView d_fn);
-void hyper_weights(Backend& backend, const HyperWeightsArgs& args, TensorView weights);
-void hyper_weights_backward(Backend& backend, const HyperWeightsArgs& args, TensorView d_weights,
+void hyper_weights(CpuBackend& backend, const HyperWeightsArgs& args, TensorView weights);
+void hyper_weights_backward(CpuBackend& backend, const HyperWeightsArgs& args, TensorView d_weights,
                             TensorView d_mix, TensorView d_base, TensorView d_scale);
-void hyper_collapse(Backend& backend, TensorView streams, TensorView weights, TensorView y);
-void hyper_collapse_backward(Backend& backend, TensorView streams, TensorView weights,
+void hyper_collapse(CpuBackend& backend, TensorView streams, TensorView weights, TensorView y);
+void hyper_collapse_backward(CpuBackend& backend, TensorView streams, TensorView weights,
                              TensorView d_y, TensorView d_streams, TensorView d_weights);
-void hyper_expand(Backend& backend, TensorView streams, TensorView out, TensorView weights,
+void hyper_expand(CpuBackend& backend, TensorView streams, TensorView out, TensorView weights,
                   TensorView y);
-void hyper_expand_backward(Backend& backend, TensorView streams, TensorView out, TensorView weights,
-                           TensorView d, TensorView d_out, TensorView d_weights);
+void hyper_expand_backward(CpuBackend& backend, TensorView streams, TensorView out,
+                           TensorView weights, TensorView d, TensorView d_out,
+                           TensorView d_weights);
 
 // T tokens, S streams, D model width, R numbers a token. Everything is dense.
 struct HyperKernel {

@@ -78,7 +78,7 @@ void select_row(const IndexerArgs& args, const IndexerSegment& segment, int64_t 
 
 }  // namespace
 
-void select_entries(Backend& backend, const IndexerArgs& args, std::span<int32_t> selected) {
+void select_entries(CpuBackend& backend, const IndexerArgs& args, std::span<int32_t> selected) {
   const HostAccess access(backend.allocator());
   const Scratch::Mark mark(backend.scratch());
   const int num_workers = backend.pool().num_threads();

@@ -3,10 +3,14 @@
 #include "ops/cpu/simd.h"
 #include "ops/indexer.h"
 
+namespace strata {
+class CpuBackend;
+}
+
 namespace strata::ops::cpu {
 
 // The CPU behind ops/indexer.h: arguments are checked.
-void select_entries(Backend& backend, const IndexerArgs& args, std::span<int32_t> selected);
+void select_entries(CpuBackend& backend, const IndexerArgs& args, std::span<int32_t> selected);
 
 struct IndexerKernel {
   DType type;

@@ -195,7 +195,7 @@ struct Loss {
 
 }  // namespace
 
-void indexer_loss(Backend& backend, const IndexerLossArgs& args, std::span<float> losses,
+void indexer_loss(CpuBackend& backend, const IndexerLossArgs& args, std::span<float> losses,
                   const IndexerGradients& gradients) {
   const HostAccess access(backend.allocator());
   const Scratch::Mark mark(backend.scratch());

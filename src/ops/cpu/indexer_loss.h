@@ -3,10 +3,14 @@
 #include "ops/cpu/simd.h"
 #include "ops/indexer_loss.h"
 
+namespace strata {
+class CpuBackend;
+}
+
 namespace strata::ops::cpu {
 
 // The CPU behind ops/indexer_loss.h: arguments are checked.
-void indexer_loss(Backend& backend, const IndexerLossArgs& args, std::span<float> losses,
+void indexer_loss(CpuBackend& backend, const IndexerLossArgs& args, std::span<float> losses,
                   const IndexerGradients& gradients);
 
 // The heads of one query.

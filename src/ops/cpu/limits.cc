@@ -1,9 +1,24 @@
 #include "ops/cpu/limits.h"
 
-#include "backend/backend.h"
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+
 #include "base/check.h"
+#include "ops/cpu/cpu_backend.h"
 
 namespace strata::ops::cpu {
+namespace {
+
+constexpr int64_t kBlock = 1 << 20;
+
+double seconds_of(const auto& body) {
+  const auto start = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
 
 LimitLoop limit_loop(CpuPath path, bool bf16) {
 #if defined(__x86_64__)
@@ -21,6 +36,40 @@ LimitLoop limit_loop(CpuPath path, bool bf16) {
   CHECK(path == CpuPath::kReference && (bf16 || !bf16), path);
 #endif
   return limit_loop_reference();
+}
+
+double matrix_flops(CpuBackend& backend, DType dtype, double seconds) {
+  const LimitLoop loop = limit_loop(backend.path(), dtype == DType::kBF16);
+  const int threads = backend.pool().num_threads();
+  const auto run = [&](int64_t iterations) {
+    return seconds_of([&] {
+      backend.pool().run(threads, [&](int64_t begin, int64_t end, int) {
+        for (int64_t part = begin; part < end; ++part) loop.run(iterations);
+      });
+    });
+  };
+  int64_t iterations = 1000;
+  double elapsed = run(iterations);
+  while (elapsed < seconds / 2) {
+    const double more = elapsed > 0 ? seconds / elapsed : 100.0;
+    iterations =
+        static_cast<int64_t>(static_cast<double>(iterations) * std::clamp(more, 1.5, 100.0));
+    elapsed = run(iterations);
+  }
+  return static_cast<double>(iterations * loop.flops) * threads / elapsed;
+}
+
+double read_bandwidth(CpuBackend& backend, const void* data, int64_t bytes) {
+  const HostAccess access(backend.allocator());
+  std::atomic<uint64_t> sum{0};  // the reads must have a use
+  const double elapsed = seconds_of([&] {
+    backend.pool().run(bytes / kBlock, [&](int64_t begin, int64_t end, int) {
+      const char* part = static_cast<const char*>(data) + begin * kBlock;
+      sum.fetch_xor(read_all(part, (end - begin) * kBlock), std::memory_order_relaxed);
+    });
+  });
+  CHECK(sum.load() == 0);  // an even number of equal words
+  return static_cast<double>(bytes) / elapsed;
 }
 
 }  // namespace strata::ops::cpu

@@ -2,11 +2,19 @@
 #pragma once
 #include <cstdint>
 
+#include "tensor/dtype.h"
+
 namespace strata {
+class CpuBackend;
 enum class CpuPath;
-}
+}  // namespace strata
 
 namespace strata::ops::cpu {
+
+// The CPU behind ops/limits.h.
+double matrix_flops(CpuBackend& backend, DType dtype, double seconds);
+// Of memory of whole MiB, all of one value.
+double read_bandwidth(CpuBackend& backend, const void* data, int64_t bytes);
 
 // One thread's work, and the operations that one iteration of it does.
 struct LimitLoop {

@@ -15,7 +15,7 @@ const float* logits_row(TensorView logits, int64_t row) {
 
 }  // namespace
 
-void logsumexp(Backend& backend, TensorView logits, TensorView lse) {
+void logsumexp(CpuBackend& backend, TensorView logits, TensorView lse) {
   const HostAccess access(backend.allocator());
   with_path(backend.path(), [&]<typename V>() {
     for_range(backend, logits.rows(), logits.cols(), [&](int64_t begin, int64_t end) {
@@ -30,7 +30,7 @@ void logsumexp(Backend& backend, TensorView logits, TensorView lse) {
   });
 }
 
-void target_logprobs(Backend& backend, TensorView logits, TensorView lse,
+void target_logprobs(CpuBackend& backend, TensorView logits, TensorView lse,
                      std::span<const int32_t> rows, std::span<const int32_t> targets,
                      std::span<float> logprobs) {
   if (backend.is_counting()) return;
@@ -40,7 +40,7 @@ void target_logprobs(Backend& backend, TensorView logits, TensorView lse,
   }
 }
 
-void log_softmax_backward(Backend& backend, TensorView logits, TensorView lse,
+void log_softmax_backward(CpuBackend& backend, TensorView logits, TensorView lse,
                           std::span<const int32_t> targets, std::span<const float> d_lp,
                           TensorView d_logits) {
   const HostAccess access(backend.allocator());

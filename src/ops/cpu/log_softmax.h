@@ -5,18 +5,18 @@
 #include "ops/cpu/simd.h"
 
 namespace strata {
-class Backend;
+class CpuBackend;
 struct TensorView;
 }  // namespace strata
 
 namespace strata::ops::cpu {
 
 // The CPU behind ops/log_softmax.h: arguments are checked.
-void logsumexp(Backend& backend, TensorView logits, TensorView lse);
-void target_logprobs(Backend& backend, TensorView logits, TensorView lse,
+void logsumexp(CpuBackend& backend, TensorView logits, TensorView lse);
+void target_logprobs(CpuBackend& backend, TensorView logits, TensorView lse,
                      std::span<const int32_t> rows, std::span<const int32_t> targets,
                      std::span<float> logprobs);
-void log_softmax_backward(Backend& backend, TensorView logits, TensorView lse,
+void log_softmax_backward(CpuBackend& backend, TensorView logits, TensorView lse,
                           std::span<const int32_t> targets, std::span<const float> d_lp,
                           TensorView d_logits);
 

@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "ops/cpu/cpu_backend.h"
 #include "ops/cpu/pack_kernels.h"
 
 namespace strata::ops::cpu {
@@ -182,7 +183,7 @@ void gather_row(const PanelView& panel, int64_t row, To* out) {
 
 // Calls body(index) for every panel that holds one of the rows.
 template <typename Body>
-void for_panels(Backend& backend, const PanelView& panel, int64_t first_row, int64_t num_rows,
+void for_panels(CpuBackend& backend, const PanelView& panel, int64_t first_row, int64_t num_rows,
                 Body body) {
   const int64_t first = first_row / panel.width;
   const int64_t last = (first_row + num_rows + panel.width - 1) / panel.width;
@@ -193,7 +194,9 @@ void for_panels(Backend& backend, const PanelView& panel, int64_t first_row, int
 
 }  // namespace
 
-void pack(Backend& backend, const TensorView& rows, int64_t first_row, const PanelView& panel) {
+int64_t panel_width(const CpuBackend& backend) { return backend.panel_width(); }
+
+void pack(CpuBackend& backend, const TensorView& rows, int64_t first_row, const PanelView& panel) {
   const HostAccess access(backend.allocator());
   const PackKernel kernel = pack_kernel(backend.path());
   dispatch(rows.dtype, [&]<typename From>(From) {
@@ -207,15 +210,16 @@ void pack(Backend& backend, const TensorView& rows, int64_t first_row, const Pan
   });
 }
 
-void pack_list(Backend& backend, std::span<const PackItem> items) {
+void pack_list(CpuBackend& backend, std::span<const PackItem> items) {
   const HostAccess access(backend.allocator());
-  backend.run_in_workers(std::ssize(items), [&](int64_t i, Backend& worker) {
+  backend.run_in_workers(std::ssize(items), [&](int64_t i, CpuBackend& worker) {
     const PackItem& item = items[static_cast<size_t>(i)];
     if (item.rows.rows() > 0) cpu::pack(worker, item.rows, 0, item.panel);
   });
 }
 
-void unpack(Backend& backend, const PanelView& panel, int64_t first_row, const TensorView& rows) {
+void unpack(CpuBackend& backend, const PanelView& panel, int64_t first_row,
+            const TensorView& rows) {
   const HostAccess access(backend.allocator());
   for_panels(backend, panel, first_row, rows.rows(), [&](int64_t index) {
     if (panel.dtype == DType::kF32) {
@@ -228,7 +232,7 @@ void unpack(Backend& backend, const PanelView& panel, int64_t first_row, const T
   });
 }
 
-void gather_rows(Backend& backend, const PanelView& panel, std::span<const int32_t> token_ids,
+void gather_rows(CpuBackend& backend, const PanelView& panel, std::span<const int32_t> token_ids,
                  const TensorView& y) {
   const HostAccess access(backend.allocator());
   backend.pool().run(static_cast<int64_t>(token_ids.size()), [&](int64_t begin, int64_t end, int) {

@@ -2,12 +2,17 @@
 #pragma once
 #include "ops/pack.h"
 
+namespace strata {
+class CpuBackend;
+}
+
 namespace strata::ops::cpu {
 
-void pack(Backend& backend, const TensorView& rows, int64_t first_row, const PanelView& panel);
-void pack_list(Backend& backend, std::span<const PackItem> items);
-void unpack(Backend& backend, const PanelView& panel, int64_t first_row, const TensorView& rows);
-void gather_rows(Backend& backend, const PanelView& panel, std::span<const int32_t> token_ids,
+int64_t panel_width(const CpuBackend& backend);
+void pack(CpuBackend& backend, const TensorView& rows, int64_t first_row, const PanelView& panel);
+void pack_list(CpuBackend& backend, std::span<const PackItem> items);
+void unpack(CpuBackend& backend, const PanelView& panel, int64_t first_row, const TensorView& rows);
+void gather_rows(CpuBackend& backend, const PanelView& panel, std::span<const int32_t> token_ids,
                  const TensorView& y);
 
 }  // namespace strata::ops::cpu

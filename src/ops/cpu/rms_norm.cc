@@ -8,7 +8,7 @@ namespace strata::ops::cpu {
 namespace {
 
 // The weight may lie in scratch.
-RmsNormKernel kernel_of(Backend& backend, const RmsNormArgs& args) {
+RmsNormKernel kernel_of(CpuBackend& backend, const RmsNormArgs& args) {
   return {.x = args.x.data,
           .x_type = args.x.dtype,
           .x_stride = args.x.row_stride,
@@ -20,7 +20,7 @@ RmsNormKernel kernel_of(Backend& backend, const RmsNormArgs& args) {
 
 }  // namespace
 
-void rms_norm(Backend& backend, const RmsNormArgs& args, TensorView y, TensorView inv_rms) {
+void rms_norm(CpuBackend& backend, const RmsNormArgs& args, TensorView y, TensorView inv_rms) {
   const HostAccess access(backend.allocator());
   Scratch::Mark mark(backend.scratch());
   const RmsNormKernel kernel = kernel_of(backend, args);
@@ -32,7 +32,7 @@ void rms_norm(Backend& backend, const RmsNormArgs& args, TensorView y, TensorVie
   });
 }
 
-void rms_norm_backward(Backend& backend, const RmsNormArgs& args, TensorView inv_rms,
+void rms_norm_backward(CpuBackend& backend, const RmsNormArgs& args, TensorView inv_rms,
                        TensorView d_y, TensorView d_x, TensorView d_weight) {
   const HostAccess access(backend.allocator());
   Scratch::Mark mark(backend.scratch());

@@ -3,7 +3,7 @@
 #include "ops/cpu/simd.h"
 
 namespace strata {
-class Backend;
+class CpuBackend;
 struct TensorView;
 namespace ops {
 struct RmsNormArgs;
@@ -13,8 +13,8 @@ struct RmsNormArgs;
 namespace strata::ops::cpu {
 
 // The CPU behind ops/rms_norm.h: arguments are checked.
-void rms_norm(Backend& backend, const RmsNormArgs& args, TensorView y, TensorView inv_rms);
-void rms_norm_backward(Backend& backend, const RmsNormArgs& args, TensorView inv_rms,
+void rms_norm(CpuBackend& backend, const RmsNormArgs& args, TensorView y, TensorView inv_rms);
+void rms_norm_backward(CpuBackend& backend, const RmsNormArgs& args, TensorView inv_rms,
                        TensorView d_y, TensorView d_x, TensorView d_weight);
 
 struct RmsNormKernel {

@@ -7,7 +7,7 @@ namespace strata::ops::cpu {
 namespace {
 
 // The weight may lie in scratch.
-RopeKernel kernel_of(Backend& backend, const HeadNormRopeArgs& args) {
+RopeKernel kernel_of(CpuBackend& backend, const HeadNormRopeArgs& args) {
   const int64_t dim = args.x.cols();
   const int64_t rotary_dim = args.rotary_width();
   return {.x = args.x.data,
@@ -29,7 +29,7 @@ RopeKernel kernel_of(Backend& backend, const HeadNormRopeArgs& args) {
 
 }  // namespace
 
-void head_norm_rope(Backend& backend, const HeadNormRopeArgs& args, TensorView y) {
+void head_norm_rope(CpuBackend& backend, const HeadNormRopeArgs& args, TensorView y) {
   const HostAccess access(backend.allocator());
   Scratch::Mark mark(backend.scratch());
   const RopeKernel kernel = kernel_of(backend, args);
@@ -40,7 +40,7 @@ void head_norm_rope(Backend& backend, const HeadNormRopeArgs& args, TensorView y
   });
 }
 
-void head_norm_rope_backward(Backend& backend, const HeadNormRopeArgs& args, TensorView d_y,
+void head_norm_rope_backward(CpuBackend& backend, const HeadNormRopeArgs& args, TensorView d_y,
                              TensorView d_x, TensorView d_weight) {
   const HostAccess access(backend.allocator());
   Scratch::Mark mark(backend.scratch());

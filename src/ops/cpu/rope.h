@@ -3,11 +3,15 @@
 #include "ops/cpu/simd.h"
 #include "ops/rope.h"
 
+namespace strata {
+class CpuBackend;
+}
+
 namespace strata::ops::cpu {
 
 // The CPU behind ops/rope.h: arguments are checked.
-void head_norm_rope(Backend& backend, const HeadNormRopeArgs& args, TensorView y);
-void head_norm_rope_backward(Backend& backend, const HeadNormRopeArgs& args, TensorView d_y,
+void head_norm_rope(CpuBackend& backend, const HeadNormRopeArgs& args, TensorView y);
+void head_norm_rope_backward(CpuBackend& backend, const HeadNormRopeArgs& args, TensorView d_y,
                              TensorView d_x, TensorView d_weight);
 
 struct RopeKernel {

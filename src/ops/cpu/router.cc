@@ -145,7 +145,7 @@ void token_backward(const RouterArgs& args, const float* scores, const int32_t* 
 
 }  // namespace
 
-void route(Backend& backend, const RouterArgs& args, TensorView logits,
+void route(CpuBackend& backend, const RouterArgs& args, TensorView logits,
            std::span<int32_t> expert_ids, TensorView weights) {
   const HostAccess access(backend.allocator());
   const int64_t experts = logits.cols();
@@ -168,7 +168,7 @@ void route(Backend& backend, const RouterArgs& args, TensorView logits,
   });
 }
 
-void route_chosen(Backend& backend, const RouterArgs& args, TensorView logits,
+void route_chosen(CpuBackend& backend, const RouterArgs& args, TensorView logits,
                   std::span<const int32_t> expert_ids, TensorView weights) {
   const HostAccess access(backend.allocator());
   const int64_t experts = logits.cols();
@@ -183,7 +183,7 @@ void route_chosen(Backend& backend, const RouterArgs& args, TensorView logits,
   });
 }
 
-void route_backward(Backend& backend, const RouterArgs& args, TensorView scores,
+void route_backward(CpuBackend& backend, const RouterArgs& args, TensorView scores,
                     std::span<const int32_t> expert_ids, TensorView d_weights,
                     TensorView d_logits) {
   const HostAccess access(backend.allocator());
@@ -208,7 +208,7 @@ void route_backward(Backend& backend, const RouterArgs& args, TensorView scores,
   });
 }
 
-void look_up_experts(Backend& backend, TensorView table, std::span<const int32_t> tokens,
+void look_up_experts(CpuBackend& backend, TensorView table, std::span<const int32_t> tokens,
                      std::span<int32_t> expert_ids) {
   if (backend.is_counting()) return;
   const HostAccess access(backend.allocator());
@@ -220,7 +220,8 @@ void look_up_experts(Backend& backend, TensorView table, std::span<const int32_t
   }
 }
 
-void balance_bias(Backend& backend, std::span<const int64_t> loads, double rate, TensorView bias) {
+void balance_bias(CpuBackend& backend, std::span<const int64_t> loads, double rate,
+                  TensorView bias) {
   if (backend.is_counting()) return;
   const HostAccess access(backend.allocator());
   const int64_t total = std::accumulate(loads.begin(), loads.end(), int64_t{0});
@@ -232,7 +233,7 @@ void balance_bias(Backend& backend, std::span<const int64_t> loads, double rate,
   }
 }
 
-void sort_routes(Backend& backend, int64_t top_k, std::span<const int32_t> expert_ids,
+void sort_routes(CpuBackend& backend, int64_t top_k, std::span<const int32_t> expert_ids,
                  TensorView weights, const RouteRows& rows) {
   if (backend.is_counting()) return;
   const HostAccess access(backend.allocator());

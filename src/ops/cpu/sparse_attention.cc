@@ -111,7 +111,7 @@ void Forward::run(const SparseSegment& segment, int64_t row, int64_t part,
 
 }  // namespace
 
-void sparse_attention_tiled(Backend& backend, const AttentionKernels& kernels,
+void sparse_attention_tiled(CpuBackend& backend, const AttentionKernels& kernels,
                             const SparseAttentionArgs& args, TensorView out, TensorView lse) {
   const int num_workers = backend.pool().num_threads();
   const int64_t num_tokens = num_tokens_of(args);
@@ -154,8 +154,8 @@ void fill_zero(const TensorView& view) {
 }
 
 // The sink has no value: d_sink = -sum_t p_sink delta.
-void add_sinks(Backend& backend, const SparseAttentionArgs& args, TensorView lse, TensorView delta,
-               TensorView d_sinks) {
+void add_sinks(CpuBackend& backend, const SparseAttentionArgs& args, TensorView lse,
+               TensorView delta, TensorView d_sinks) {
   const int64_t heads = args.num_heads();
   for_range(backend, heads, args.q.shape[0] * 16, [&](int64_t begin, int64_t end) {
     for (const SparseSegment& segment : args.segments) {
@@ -172,7 +172,7 @@ void add_sinks(Backend& backend, const SparseAttentionArgs& args, TensorView lse
 
 }  // namespace
 
-void sparse_attention(Backend& backend, const SparseAttentionArgs& args, TensorView out,
+void sparse_attention(CpuBackend& backend, const SparseAttentionArgs& args, TensorView out,
                       TensorView lse) {
   const HostAccess access(backend.allocator());
   if (!backend.is_counting() && !args.selected.empty()) check_selected(args);
@@ -183,7 +183,7 @@ void sparse_attention(Backend& backend, const SparseAttentionArgs& args, TensorV
   }
 }
 
-void sparse_attention_backward(Backend& backend, const SparseAttentionArgs& args,
+void sparse_attention_backward(CpuBackend& backend, const SparseAttentionArgs& args,
                                const SparseGradients& grads, TensorView d_sinks) {
   const HostAccess access(backend.allocator());
   if (!backend.is_counting()) {

@@ -1,6 +1,7 @@
 // DeepSeek-V4's attention on the CPU, arguments already checked by ops/sparse_attention.cc.
 #pragma once
 #include "ops/cpu/attention.h"
+#include "ops/cpu/cpu_backend.h"
 #include "ops/sparse_attention.h"
 
 namespace strata::ops::cpu {
@@ -61,7 +62,7 @@ inline int64_t num_tokens_of(const SparseAttentionArgs& args) {
 }
 
 // The tokens of all segments, in scratch.
-inline const SparseToken* list_tokens(Backend& backend, const SparseAttentionArgs& args) {
+inline const SparseToken* list_tokens(CpuBackend& backend, const SparseAttentionArgs& args) {
   auto* tokens = static_cast<SparseToken*>(
       backend.scratch().take(num_tokens_of(args) * static_cast<int64_t>(sizeof(SparseToken))));
   if (backend.is_counting()) return tokens;
@@ -72,41 +73,32 @@ inline const SparseToken* list_tokens(Backend& backend, const SparseAttentionArg
   return tokens;
 }
 
-struct SparseGradients {
-  TensorView out;
-  TensorView lse;
-  TensorView d_out;
-  TensorView d_q;
-  TensorView d_keys;
-  TensorView d_entries;
-
-  // Where the gradient of a query's key `index` is summed.
-  [[nodiscard]] float* row(const SparseKeys& keys, int64_t index) const {
-    const int64_t width = d_keys.cols();
-    if (index < keys.num_local) {
-      return d_keys.f32() + (keys.segment.begin + keys.first_key + index) * width;
-    }
-    const int64_t entry = keys.segment.first_entry + keys.entry(index - keys.num_local);
-    return d_entries.f32() + entry * width;
+// Where the gradient of a query's key `index` is summed.
+inline float* gradient_row(const SparseGradients& grads, const SparseKeys& keys, int64_t index) {
+  const int64_t width = grads.d_keys.cols();
+  if (index < keys.num_local) {
+    return grads.d_keys.f32() + (keys.segment.begin + keys.first_key + index) * width;
   }
-};
+  const int64_t entry = keys.segment.first_entry + keys.entry(index - keys.num_local);
+  return grads.d_entries.f32() + entry * width;
+}
 
-void sparse_attention(Backend& backend, const SparseAttentionArgs& args, TensorView out,
+void sparse_attention(CpuBackend& backend, const SparseAttentionArgs& args, TensorView out,
                       TensorView lse);
-void sparse_attention_backward(Backend& backend, const SparseAttentionArgs& args,
+void sparse_attention_backward(CpuBackend& backend, const SparseAttentionArgs& args,
                                const SparseGradients& grads, TensorView d_sinks);
 
 // Plain loops, no instructions above the baseline: the path `reference`. Backward leaves delta [T,
 // N] f32 = sum d_out out, of which the sinks' gradient is made; d_keys and d_entries are zero.
-void sparse_attention_reference(Backend& backend, const SparseAttentionArgs& args, TensorView out,
-                                TensorView lse);
-void sparse_attention_backward_reference(Backend& backend, const SparseAttentionArgs& args,
+void sparse_attention_reference(CpuBackend& backend, const SparseAttentionArgs& args,
+                                TensorView out, TensorView lse);
+void sparse_attention_backward_reference(CpuBackend& backend, const SparseAttentionArgs& args,
                                          const SparseGradients& grads, TensorView delta);
 
 // The other paths, with the kernels of ops/attention.h.
-void sparse_attention_tiled(Backend& backend, const AttentionKernels& kernels,
+void sparse_attention_tiled(CpuBackend& backend, const AttentionKernels& kernels,
                             const SparseAttentionArgs& args, TensorView out, TensorView lse);
-void sparse_attention_backward_tiled(Backend& backend, const AttentionKernels& kernels,
+void sparse_attention_backward_tiled(CpuBackend& backend, const AttentionKernels& kernels,
                                      const SparseAttentionArgs& args, const SparseGradients& grads,
                                      TensorView delta);
 

@@ -3,6 +3,7 @@
 // their order is the queries' own. T tokens, N heads, H head width.
 #include <cmath>
 
+#include "ops/cpu/cpu_backend.h"
 #include "ops/cpu/sparse_attention.h"
 
 namespace strata::ops::cpu {
@@ -217,7 +218,7 @@ void Backward::add_keys(const SparseToken& token, const Query& query, int64_t la
     product.panel = query.d_out + lane;
     kernels.product(product);
     for (int64_t r = 0; r < rows; ++r) {
-      float* to = grads.row(keys, key + r) + lane;
+      float* to = gradient_row(grads, keys, key + r) + lane;
       for (int64_t c = 0; c < columns; ++c) to[c] += acc[r * num_lanes + c];
     }
   }
@@ -225,7 +226,7 @@ void Backward::add_keys(const SparseToken& token, const Query& query, int64_t la
 
 }  // namespace
 
-void sparse_attention_backward_tiled(Backend& backend, const AttentionKernels& kernels,
+void sparse_attention_backward_tiled(CpuBackend& backend, const AttentionKernels& kernels,
                                      const SparseAttentionArgs& args, const SparseGradients& grads,
                                      TensorView delta) {
   const Backward backward(kernels, args, grads, delta);

@@ -1,6 +1,7 @@
 // T tokens, N heads, H head width.
 #include <cmath>
 
+#include "ops/cpu/cpu_backend.h"
 #include "ops/cpu/sparse_attention.h"
 
 namespace strata::ops::cpu {
@@ -92,7 +93,7 @@ void backward_token(const SparseAttentionArgs& args, const SparseGradients& grad
         work.d_q[n * width + h] += work.d_s[n] * load_element(key, row.dtype(), h);
       }
     }
-    float* to = grads.row(keys, at);
+    float* to = gradient_row(grads, keys, at);
     for (int64_t h = 0; h < width; ++h) {
       float sum = 0;
       const auto element = [&](const TensorView& view, int64_t n) {
@@ -112,8 +113,8 @@ void backward_token(const SparseAttentionArgs& args, const SparseGradients& grad
 
 }  // namespace
 
-void sparse_attention_reference(Backend& backend, const SparseAttentionArgs& args, TensorView out,
-                                TensorView lse) {
+void sparse_attention_reference(CpuBackend& backend, const SparseAttentionArgs& args,
+                                TensorView out, TensorView lse) {
   const Scratch::Mark mark(backend.scratch());
   const SparseToken* tokens = list_tokens(backend, args);
   const int num_workers = backend.pool().num_threads();
@@ -128,7 +129,7 @@ void sparse_attention_reference(Backend& backend, const SparseAttentionArgs& arg
 }
 
 // Keys are shared by queries: one thread.
-void sparse_attention_backward_reference(Backend& backend, const SparseAttentionArgs& args,
+void sparse_attention_backward_reference(CpuBackend& backend, const SparseAttentionArgs& args,
                                          const SparseGradients& grads, TensorView delta) {
   const Scratch::Mark mark(backend.scratch());
   const SparseToken* tokens = list_tokens(backend, args);

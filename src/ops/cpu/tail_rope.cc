@@ -25,7 +25,7 @@ TailRopeKernel kernel_of(const TailRopeArgs& args) {
 
 }  // namespace
 
-void tail_rope(Backend& backend, const TailRopeArgs& args, TensorView y) {
+void tail_rope(CpuBackend& backend, const TailRopeArgs& args, TensorView y) {
   const HostAccess access(backend.allocator());
   const TailRopeKernel k = kernel_of(args);
   with_path(backend.path(), [&]<typename V>() {
@@ -35,8 +35,8 @@ void tail_rope(Backend& backend, const TailRopeArgs& args, TensorView y) {
   });
 }
 
-void tail_rope_backward(Backend& backend, const TailRopeArgs& args, TensorView d_y, TensorView d_x,
-                        TensorView d_weight) {
+void tail_rope_backward(CpuBackend& backend, const TailRopeArgs& args, TensorView d_y,
+                        TensorView d_x, TensorView d_weight) {
   const HostAccess access(backend.allocator());
   const TailRopeKernel k = kernel_of(args);
   const int64_t rows = args.x.rows();

@@ -3,12 +3,16 @@
 #include "ops/cpu/simd.h"
 #include "ops/tail_rope.h"
 
+namespace strata {
+class CpuBackend;
+}
+
 namespace strata::ops::cpu {
 
 // The CPU behind ops/tail_rope.h: arguments are checked.
-void tail_rope(Backend& backend, const TailRopeArgs& args, TensorView y);
-void tail_rope_backward(Backend& backend, const TailRopeArgs& args, TensorView d_y, TensorView d_x,
-                        TensorView d_weight);
+void tail_rope(CpuBackend& backend, const TailRopeArgs& args, TensorView y);
+void tail_rope_backward(CpuBackend& backend, const TailRopeArgs& args, TensorView d_y,
+                        TensorView d_x, TensorView d_weight);
 
 struct TailRopeKernel {
   const void* x;  // [T N, H]

@@ -1,0 +1,13 @@
+#include "apps/setup/backend.h"
+
+#include "ops/cpu/cpu_backend.h"
+
+namespace strata::apps {
+
+std::unique_ptr<Backend> make_backend(int threads) {
+  return std::make_unique<CpuBackend>(choose_cpu_path(), threads);
+}
+
+std::string_view arithmetic_in_use() { return cpu_path_name(choose_cpu_path()); }
+
+}  // namespace strata::apps

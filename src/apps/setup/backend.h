@@ -1,0 +1,16 @@
+// The backend that commands run on.
+#pragma once
+#include <memory>
+#include <string_view>
+
+#include "backend/backend.h"
+
+namespace strata::apps {
+
+// No threads: all cores that this process may use. Error{kInvalidArgument, kUnsupported} where
+// STRATA_CPU_PATH names no path that this machine can run.
+std::unique_ptr<Backend> make_backend(int threads);
+// Its arithmetic.
+std::string_view arithmetic_in_use();
+
+}  // namespace strata::apps

@@ -1,0 +1,72 @@
+// CpuBackend: the backend of this machine's cores: a CPU path and a thread team. Engine thread
+// only.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/threads.h"
+#include "ops/cpu/cpu_path.h"
+
+namespace strata {
+
+class CpuBackend final : public Backend {
+ public:
+  // No threads: all cores that this process may use.
+  CpuBackend(CpuPath path, int num_threads, Allocator& allocator = cpu_allocator());
+  // One that counts for such a path and team.
+  static CpuBackend counting(CpuPath path, int num_threads) {
+    return {path, num_threads, CountingTag{}};
+  }
+
+  [[nodiscard]] CpuPath path() const { return path_; }
+  [[nodiscard]] ThreadPool& pool() { return pool_; }
+  // For ops alone: a backend of one thread and its own scratch, for worker `i` of a region of
+  // pool(), where small ops run whole, one beside the other. Made at the first call of
+  // make_workers(), which comes first.
+  [[nodiscard]] CpuBackend& worker(int i) { return *workers_[static_cast<size_t>(i)]; }
+  void make_workers();
+  // body(item, worker) for every item, each in one thread. A counting backend counts every item on
+  // its first worker: any of them may get any item.
+  template <typename Body>
+  void run_in_workers(int64_t count, Body body) {
+    make_workers();
+    if (is_counting()) {
+      for (int64_t i = 0; i < count; ++i) body(i, worker(0));
+      return;
+    }
+    pool_.run_each(count, [&](int64_t item, int i) { body(item, worker(i)); });
+  }
+  // Outputs in a panel of weights on this path (tensor/panel.h).
+  [[nodiscard]] int64_t panel_width() const {
+    return path_ == CpuPath::kAvx512Bf16 || path_ == CpuPath::kAvx512 ? 64 : 16;
+  }
+
+  [[nodiscard]] std::string_view arithmetic() const override { return cpu_path_name(path_); }
+  [[nodiscard]] int parallelism() const override { return pool_.num_threads(); }
+  [[nodiscard]] std::unique_ptr<Backend> sharing() override;
+  [[nodiscard]] std::unique_ptr<Backend> counter() const override;
+  void run_on_host(int64_t count, FunctionRef<void(int64_t item)> body) override;
+  [[nodiscard]] int num_workers() const override { return static_cast<int>(workers_.size()); }
+  [[nodiscard]] int64_t worker_high_water() const override;
+
+ private:
+  struct CountingTag {};
+  CpuBackend(CpuPath path, int num_threads, CountingTag tag);
+  CpuBackend(CpuPath path, ThreadPool& pool, Allocator& allocator);
+  void book_workers(int64_t bytes) override;
+  void set_breaks(const Interruption* interruption) override;
+
+  CpuPath path_;
+  std::unique_ptr<ThreadPool> own_pool_;  // null: pool_ is another backend's
+  ThreadPool& pool_;
+  std::optional<ThreadPool::Breaks> breaks_;
+  std::vector<std::unique_ptr<CpuBackend>> workers_;
+};
+
+// The CPU's part of a backend, which is known to be one.
+CpuBackend& as_cpu(Backend& backend);
+
+}  // namespace strata

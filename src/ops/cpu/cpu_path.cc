@@ -1,0 +1,71 @@
+#include "ops/cpu/cpu_path.h"
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "base/env.h"
+#include "base/error.h"
+
+namespace strata {
+namespace {
+constexpr CpuPath kPaths[] = {CpuPath::kAvx512Bf16, CpuPath::kAvx512, CpuPath::kAvx2,
+                              CpuPath::kReference};
+}
+
+std::string_view cpu_path_name(CpuPath path) {
+  switch (path) {
+    case CpuPath::kAvx512Bf16:
+      return "avx512_bf16";
+    case CpuPath::kAvx512:
+      return "avx512";
+    case CpuPath::kAvx2:
+      return "avx2";
+    case CpuPath::kReference:
+      return "reference";
+  }
+  return "?";
+}
+
+bool cpu_path_supported(CpuPath path) {
+#if defined(__x86_64__)
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("f16c");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                      __builtin_cpu_supports("avx512dq");
+  switch (path) {
+    case CpuPath::kAvx512Bf16:
+      return avx512 && __builtin_cpu_supports("avx512bf16");
+    case CpuPath::kAvx512:
+      return avx512;
+    case CpuPath::kAvx2:
+      return avx2;
+    case CpuPath::kReference:
+      return true;
+  }
+#endif
+  return path == CpuPath::kReference;
+}
+
+CpuPath choose_cpu_path() {
+  const std::string wanted = env_cpu_path();
+  for (const CpuPath path : kPaths) {
+    if (wanted.empty() ? cpu_path_supported(path) : wanted == cpu_path_name(path)) {
+      if (cpu_path_supported(path)) return path;
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("STRATA_CPU_PATH: this CPU cannot run '{}'; unset it to use '{}'",
+                              wanted, cpu_path_name([] {
+                                for (const CpuPath p : kPaths) {
+                                  if (cpu_path_supported(p)) return p;
+                                }
+                                return CpuPath::kReference;
+                              }())));
+    }
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("STRATA_CPU_PATH: got '{}', want avx512_bf16, avx512, avx2 or reference",
+                          wanted));
+}
+
+}  // namespace strata

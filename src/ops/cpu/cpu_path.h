@@ -1,0 +1,17 @@
+// CpuPath: which of a CPU's instructions kernels use. Any thread.
+#pragma once
+#include <string_view>
+
+namespace strata {
+
+// Best first. Equalities of bits hold within one path; between paths there are tolerances.
+enum class CpuPath { kAvx512Bf16, kAvx512, kAvx2, kReference };
+
+std::string_view cpu_path_name(CpuPath path);
+// What this machine can run.
+bool cpu_path_supported(CpuPath path);
+// The path in use: STRATA_CPU_PATH if set (an Error if unknown or unsupported), else the best
+// supported.
+CpuPath choose_cpu_path();
+
+}  // namespace strata

@@ -1,0 +1,12 @@
+// The CPU's functions for each op.
+#pragma once
+
+namespace strata::ops {
+struct Rows;
+}
+
+namespace strata::ops::cpu {
+
+extern const Rows kRows;
+
+}  // namespace strata::ops::cpu

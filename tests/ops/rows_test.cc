@@ -1,0 +1,180 @@
+// A kind of backend of its own, linked without a change in src/: its every row refuses by name.
+#include "ops/rows.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "base/error.h"
+#include "ops/adamw.h"
+#include "ops/cpu/cpu_backend.h"
+#include "ops/elementwise.h"
+#include "ops/gemm.h"
+#include "ops/limits.h"
+#include "ops/log_softmax.h"
+#include "ops/rms_norm.h"
+
+namespace strata::ops {
+namespace {
+
+using testing::HasSubstr;
+
+template <size_t kSize>
+struct Name {
+  char text[kSize];
+  constexpr Name(const char (&from)[kSize]) { std::copy_n(from, kSize, text); }
+};
+
+template <typename R, typename... Args>
+using Function = R (*)(Args...);
+
+// A function of any row.
+template <Name kName>
+struct Refuses {
+  template <typename R, typename... Args>
+  constexpr operator Function<R, Args...>() const {
+    return [](Args...) -> R {
+      throw Error(ErrorCode::kUnsupported, std::string(kName.text) + ": not on this backend");
+    };
+  }
+};
+
+constexpr Rows kRefusing = {
+    .adamw = {.run = Refuses<"adamw.run">(), .list = Refuses<"adamw.list">()},
+    .attention = {.forward = Refuses<"attention.forward">(),
+                  .backward = Refuses<"attention.backward">()},
+    .cache_write = {.run = Refuses<"cache_write.run">()},
+    .causal_conv = {.forward = Refuses<"causal_conv.forward">(),
+                    .backward = Refuses<"causal_conv.backward">()},
+    .clamped_swiglu = {.forward = Refuses<"clamped_swiglu.forward">(),
+                       .backward = Refuses<"clamped_swiglu.backward">()},
+    .compressor = {.forward = Refuses<"compressor.forward">(),
+                   .backward = Refuses<"compressor.backward">()},
+    .delta_gates = {.forward = Refuses<"delta_gates.forward">(),
+                    .backward = Refuses<"delta_gates.backward">()},
+    .delta_net = {.forward = Refuses<"delta_net.forward">(),
+                  .backward = Refuses<"delta_net.backward">()},
+    .elementwise = {.copy = Refuses<"elementwise.copy">(),
+                    .fill_zero = Refuses<"elementwise.fill_zero">(),
+                    .fill = Refuses<"elementwise.fill">(),
+                    .round_in_place = Refuses<"elementwise.round_in_place">(),
+                    .to_host = Refuses<"elementwise.to_host">(),
+                    .from_host = Refuses<"elementwise.from_host">(),
+                    .bytes_to_host = Refuses<"elementwise.bytes_to_host">(),
+                    .copy_bytes = Refuses<"elementwise.copy_bytes">(),
+                    .add_into = Refuses<"elementwise.add_into">(),
+                    .scale = Refuses<"elementwise.scale">(),
+                    .gather = Refuses<"elementwise.gather">(),
+                    .gather_sum = Refuses<"elementwise.gather_sum">(),
+                    .gather_columns = Refuses<"elementwise.gather_columns">(),
+                    .scatter_add_columns = Refuses<"elementwise.scatter_add_columns">(),
+                    .scatter_values = Refuses<"elementwise.scatter_values">(),
+                    .scatter_add = Refuses<"elementwise.scatter_add">(),
+                    .add_rows_into = Refuses<"elementwise.add_rows_into">(),
+                    .sum_of_squares = Refuses<"elementwise.sum_of_squares">(),
+                    .sum_of_squares_list = Refuses<"elementwise.sum_of_squares_list">()},
+    .gated = {.forward = Refuses<"gated.forward">(),
+              .backward = Refuses<"gated.backward">(),
+              .rows_forward = Refuses<"gated.rows_forward">(),
+              .rows_backward = Refuses<"gated.rows_backward">()},
+    .gated_norm = {.forward = Refuses<"gated_norm.forward">(),
+                   .backward = Refuses<"gated_norm.backward">()},
+    .gemm = {.list = Refuses<"gemm.list">(),
+             .runs = Refuses<"gemm.runs">(),
+             .dx_list = Refuses<"gemm.dx_list">(),
+             .dx_blocked = Refuses<"gemm.dx_blocked">(),
+             .dx_each = Refuses<"gemm.dx_each">(),
+             .dw = Refuses<"gemm.dw">()},
+    .hyper_connection = {.mix = Refuses<"hyper_connection.mix">(),
+                         .mix_backward = Refuses<"hyper_connection.mix_backward">(),
+                         .weights = Refuses<"hyper_connection.weights">(),
+                         .weights_backward = Refuses<"hyper_connection.weights_backward">(),
+                         .collapse = Refuses<"hyper_connection.collapse">(),
+                         .collapse_backward = Refuses<"hyper_connection.collapse_backward">(),
+                         .expand = Refuses<"hyper_connection.expand">(),
+                         .expand_backward = Refuses<"hyper_connection.expand_backward">()},
+    .indexer = {.select = Refuses<"indexer.select">()},
+    .indexer_loss = {.run = Refuses<"indexer_loss.run">()},
+    .limits = {.matrix_flops = Refuses<"limits.matrix_flops">(),
+               .read_bandwidth = Refuses<"limits.read_bandwidth">()},
+    .log_softmax = {.logsumexp = Refuses<"log_softmax.logsumexp">(),
+                    .target_logprobs = Refuses<"log_softmax.target_logprobs">(),
+                    .backward = Refuses<"log_softmax.backward">()},
+    .pack = {.panel_width = Refuses<"pack.panel_width">(),
+             .pack = Refuses<"pack.pack">(),
+             .list = Refuses<"pack.list">(),
+             .unpack = Refuses<"pack.unpack">(),
+             .gather_rows = Refuses<"pack.gather_rows">()},
+    .rms_norm = {.forward = Refuses<"rms_norm.forward">(),
+                 .backward = Refuses<"rms_norm.backward">()},
+    .rope = {.forward = Refuses<"rope.forward">(), .backward = Refuses<"rope.backward">()},
+    .router = {.route = Refuses<"router.route">(),
+               .route_chosen = Refuses<"router.route_chosen">(),
+               .look_up = Refuses<"router.look_up">(),
+               .sort = Refuses<"router.sort">(),
+               .balance_bias = Refuses<"router.balance_bias">(),
+               .backward = Refuses<"router.backward">()},
+    .sparse_attention = {.forward = Refuses<"sparse_attention.forward">(),
+                         .backward = Refuses<"sparse_attention.backward">()},
+    .tail_rope = {.forward = Refuses<"tail_rope.forward">(),
+                  .backward = Refuses<"tail_rope.backward">()},
+};
+constexpr BackendKind kRefusingKind = {.name = "refusing", .rows = &kRefusing};
+
+class RefusingBackend : public Backend {
+ public:
+  RefusingBackend() : Backend(kRefusingKind, cpu_allocator()) {}
+  [[nodiscard]] std::string_view arithmetic() const override { return "none"; }
+  [[nodiscard]] std::unique_ptr<Backend> sharing() override {
+    return std::make_unique<RefusingBackend>();
+  }
+  [[nodiscard]] std::unique_ptr<Backend> counter() const override {
+    return std::make_unique<RefusingBackend>();
+  }
+};
+
+std::string refusal(const auto& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Rows, AKindOfItsOwnIsCalledForEveryOp) {
+  RefusingBackend backend;
+  const Tensor x(cpu_allocator(), DType::kF32, {2, 16});
+  const Tensor row(cpu_allocator(), DType::kF32, {16});
+  const Tensor lse(cpu_allocator(), DType::kF32, {2, 2});
+  std::vector<float> host(32);
+  EXPECT_THAT(refusal([&] { copy(backend, x, x); }), HasSubstr("elementwise.copy"));
+  EXPECT_THAT(refusal([&] { to_host(backend, x, host); }), HasSubstr("elementwise.to_host"));
+  EXPECT_THAT(refusal([&] { from_host(backend, host, x); }), HasSubstr("elementwise.from_host"));
+  EXPECT_THAT(refusal([&] { adamw(backend, {}, row, row, row, row); }), HasSubstr("adamw.run"));
+  EXPECT_THAT(refusal([&] { logsumexp(backend, x, lse); }), HasSubstr("log_softmax.logsumexp"));
+  EXPECT_THAT(refusal([&] { rms_norm(backend, {.x = x, .weight = row}, x, {}); }),
+              HasSubstr("rms_norm.forward"));
+  EXPECT_THAT(refusal([&] { panel_width(backend); }), HasSubstr("pack.panel_width"));
+  const PanelView panel = {
+      .data = x.view().data, .dtype = DType::kF32, .rows = 2, .cols = 16, .width = 16};
+  const Tensor y(cpu_allocator(), DType::kF32, {2, 2});
+  EXPECT_THAT(refusal([&] { gemm(backend, {.x = x, .w = panel}, y); }), HasSubstr("gemm.list"));
+  EXPECT_THAT(refusal([&] { LimitProbe(backend).matrix_flops(DType::kF32); }),
+              HasSubstr("limits.matrix_flops"));
+}
+
+TEST(Rows, NoneIsMissing) {
+  const CpuBackend cpu(CpuPath::kReference, 1);
+  for (const Rows* rows : {&kRefusing, &cpu.rows()}) {
+    using Any = void (*)();
+    static_assert(sizeof(Rows) % sizeof(Any) == 0);
+    const auto* functions = reinterpret_cast<const Any*>(rows);
+    for (size_t i = 0; i < sizeof(Rows) / sizeof(Any); ++i) EXPECT_NE(functions[i], nullptr) << i;
+  }
+}
+
+}  // namespace
+}  // namespace strata::ops
