@@ -37,6 +37,19 @@ class Backend {
   // For ops alone.
   [[nodiscard]] const ops::Rows& rows() const { return *kind_.rows; }
   [[nodiscard]] bool is_counting() const { return kind_.counts; }
+  // Runs what reads values or acts on them, which where nothing is computed are none. Whether it
+  // ran.
+  template <typename Body>
+  bool on_host(Body&& body) const {
+    if (kind_.counts) return false;
+    body();
+    return true;
+  }
+  // The contrary: what only a plan does.
+  template <typename Body>
+  void on_plan(Body&& body) const {
+    if (kind_.counts) body();
+  }
   // Of everything that ops read and write: weights, adapters, caches, scratch.
   [[nodiscard]] Allocator& allocator() const { return allocator_; }
   // Temporary memory of kernels and of a step; use it through Scratch::Mark.

@@ -44,11 +44,13 @@ void write_logits(model::Pass& pass, const PassWork& work, const std::string& na
     const Scratch::Mark mark(backend.scratch());
     const TensorView logits = pass.take(DType::kF32, {std::ssize(rows), vocab});
     model::head_forward(pass, chunks.groups(), chunk, {}, logits);
-    for (int64_t i = 0; i < std::ssize(rows) && !backend.is_counting(); ++i) {
-      const int64_t row = work.first_row + places[static_cast<size_t>(rows.front() + i)];
-      const TensorView one = logits.slice_rows(i, i + 1);
-      ops::to_host(backend, one, rows_of(work.sink->at(name), row * vocab, one));
-    }
+    pass.on_host([&] {
+      for (int64_t i = 0; i < std::ssize(rows); ++i) {
+        const int64_t row = work.first_row + places[static_cast<size_t>(rows.front() + i)];
+        const TensorView one = logits.slice_rows(i, i + 1);
+        ops::to_host(backend, one, rows_of(work.sink->at(name), row * vocab, one));
+      }
+    });
   }
 }
 
@@ -111,10 +113,12 @@ void StagePass::forward(TensorView room) {
     const TraceSpan span = model::traced(pass_, "forward", "tokens", pass_.num_tokens());
     model::decoder_forward(pass_, state_.tape, work_.backward(), states_, hidden_);
   }
-  if (work_.want_hidden_states && !pass_.backend.is_counting()) {
+  if (work_.want_hidden_states) {
     // Of streams the last entry is not what the final norm made, even where there is but one.
-    write_hidden_states(pass_.backend, work_, states_,
-                        pass_.weights.config().streams ? hidden_ : TensorView());
+    pass_.on_host([&] {
+      write_hidden_states(pass_.backend, work_, states_,
+                          pass_.weights.config().streams ? hidden_ : TensorView());
+    });
   }
   if (!work_.want_logits || !pass_.weights.ends()) return;
   state_.all_rows_in_order.resize(static_cast<size_t>(pass_.num_tokens()));
@@ -158,7 +162,6 @@ void run_pass(Backend& backend, Engine& engine, const PassWork& work, PassState&
 
 int64_t count_stage_pass(Backend& counter, Engine& engine, const PassWork& work, PassState& state,
                          bool defers) {
-  CHECK(counter.is_counting());
   Scratch borders = Scratch::counting(Scratch::Counted::kBorders);
   Scratch copies = Scratch::counting(Scratch::Counted::kDeferred);
   model::DeferredProducts deferred(copies);

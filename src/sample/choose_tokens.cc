@@ -40,17 +40,10 @@ void read_logprobs(std::span<const float> raw, const float* values, const float*
                 "sample: the logits divided by the temperature are no numbers");
 }
 
-}  // namespace
-
-void choose_tokens(Backend& backend, TensorView logits, TensorView lse,
-                   std::span<TokenChoice* const> choices) {
-  CHECK(logits.dtype == DType::kF32 && logits.dense(), logits.shape.to_string());
-  const int64_t num_scaled = std::count_if(choices.begin(), choices.end(),
-                                           [](const TokenChoice* c) { return c->is_scaled(); });
-  const Scratch::Mark mark(backend.scratch());
-  const TensorView scaled = backend.scratch().take(DType::kF32, {num_scaled, logits.cols()});
-  const TensorView scaled_lse = backend.scratch().take(DType::kF32, {num_scaled, 2});
-  if (backend.is_counting()) return;
+// scaled [n, V] and scaled_lse [n, 2] are room for the rows of the n choices that are scaled.
+void choose_on_host(Backend& backend, TensorView logits, TensorView lse,
+                    std::span<TokenChoice* const> choices, TensorView scaled,
+                    TensorView scaled_lse) {
   std::vector<int64_t> scaled_row(choices.size(), -1);
   int64_t next = 0;
   for (size_t i = 0; i < choices.size(); ++i) {
@@ -70,7 +63,7 @@ void choose_tokens(Backend& backend, TensorView logits, TensorView lse,
     }
   });
   if (lse.empty()) return;
-  if (num_scaled > 0) ops::logsumexp(backend, scaled, scaled_lse);
+  if (next > 0) ops::logsumexp(backend, scaled, scaled_lse);
   for (size_t i = 0; i < choices.size(); ++i) {
     TokenChoice& choice = *choices[i];
     if (!choice.error.empty()) continue;
@@ -88,22 +81,37 @@ void choose_tokens(Backend& backend, TensorView logits, TensorView lse,
   }
 }
 
+}  // namespace
+
+void choose_tokens(Backend& backend, TensorView logits, TensorView lse,
+                   std::span<TokenChoice* const> choices) {
+  CHECK(logits.dtype == DType::kF32 && logits.dense(), logits.shape.to_string());
+  const int64_t num_scaled = std::count_if(choices.begin(), choices.end(),
+                                           [](const TokenChoice* c) { return c->is_scaled(); });
+  const Scratch::Mark mark(backend.scratch());
+  const TensorView scaled = backend.scratch().take(DType::kF32, {num_scaled, logits.cols()});
+  const TensorView scaled_lse = backend.scratch().take(DType::kF32, {num_scaled, 2});
+  backend.on_host([&] { choose_on_host(backend, logits, lse, choices, scaled, scaled_lse); });
+}
+
 void draw_tokens(Backend& backend, TensorView logits, TensorView lse, int64_t row,
                  const SamplingParams& params, uint64_t first_draw, std::span<int32_t> ids,
                  std::span<float> logprobs) {
-  if (backend.is_counting()) return;
-  const HostAccess access(backend.allocator());
-  const std::span<const float> values = values_of(logits, row);
-  draw_tokens(values, params.temperature, params.seed, first_draw, ids);
-  for (size_t i = 0; i < ids.size(); ++i)
-    logprobs[i] = ops::logprob(values[static_cast<size_t>(ids[i])], lse.f32() + 2 * row);
+  backend.on_host([&] {
+    const HostAccess access(backend.allocator());
+    const std::span<const float> values = values_of(logits, row);
+    draw_tokens(values, params.temperature, params.seed, first_draw, ids);
+    for (size_t i = 0; i < ids.size(); ++i)
+      logprobs[i] = ops::logprob(values[static_cast<size_t>(ids[i])], lse.f32() + 2 * row);
+  });
 }
 
 void topk_logprobs(Backend& backend, TensorView logits, TensorView lse, int64_t row,
                    std::span<int32_t> ids, std::span<float> logprobs) {
-  if (backend.is_counting()) return;
-  const HostAccess access(backend.allocator());
-  topk_logprobs(values_of(logits, row), lse.f32() + 2 * row, ids, logprobs);
+  backend.on_host([&] {
+    const HostAccess access(backend.allocator());
+    topk_logprobs(values_of(logits, row), lse.f32() + 2 * row, ids, logprobs);
+  });
 }
 
 }  // namespace strata::sample

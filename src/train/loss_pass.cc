@@ -106,12 +106,13 @@ TensorView LossPass::score(model::Pass& pass, const LossInputs& inputs,
   }
   target_logprobs_.resize(target_ids_.size());
   ops::target_logprobs(pass.backend, logits, lse, target_rows_, target_ids_, target_logprobs_);
-  if (pass.backend.is_counting()) return logits;
-  auto next = target_logprobs_.begin();
-  for (const int32_t row : rows) {
-    const Range range = targets_of(inputs, static_cast<size_t>(row));
-    for (size_t t = range.begin; t < range.end; ++t) logprobs[t] = *next++;
-  }
+  pass.on_host([&] {
+    auto next = target_logprobs_.begin();
+    for (const int32_t row : rows) {
+      const Range range = targets_of(inputs, static_cast<size_t>(row));
+      for (size_t t = range.begin; t < range.end; ++t) logprobs[t] = *next++;
+    }
+  });
   return logits;
 }
 
@@ -152,15 +153,18 @@ void LossPass::chunk(model::Pass& pass, const LossInputs& inputs, std::span<cons
   ops::gather(pass.backend, hidden, rows, x);
   const TensorView logits = score(pass, inputs, rows, x, h, lse, logprobs);
   chunk_slopes_.resize(rows.size());
-  for (size_t i = 0; i < rows.size() && !pass.backend.is_counting(); ++i)
-    losses_of_row(inputs, i, static_cast<size_t>(rows[i]), logprobs, losses);
+  pass.on_host([&] {
+    for (size_t i = 0; i < rows.size(); ++i)
+      losses_of_row(inputs, i, static_cast<size_t>(rows[i]), logprobs, losses);
+  });
   if (d_hidden.empty()) return;
   // d_logits lies over the logits: fp32 in place, bf16 in the first half of each row.
   TensorView d_logits(logits.data, pass.dtype(), {count, vocab});
   d_logits.row_stride = vocab * dtype_bytes(DType::kF32) / dtype_bytes(pass.dtype());
   ops::log_softmax_backward(pass.backend, logits, lse, chunk_targets_, chunk_slopes_, d_logits);
-  if (!inputs.first_targets.empty() && !pass.backend.is_counting())
-    add_further_targets(pass.backend, inputs, rows, logprobs, d_logits);
+  if (!inputs.first_targets.empty()) {
+    pass.on_host([&] { add_further_targets(pass.backend, inputs, rows, logprobs, d_logits); });
+  }
   const TensorView d_x = scratch.take(DType::kF32, {count, hidden.cols()});
   model::head_backward(pass, groups, x, h, d_logits, d_x);
   ops::scatter_add(pass.backend, d_x, rows, d_hidden);

@@ -67,14 +67,13 @@ void newton_schulz(Backend& backend, const Coefficients& k, TensorView x) {
 
 void orthogonalise(Backend& backend, TensorView u) {
   const double norm = std::sqrt(ops::sum_of_squares(backend, u));
-  if (backend.is_counting()) {
-    newton_schulz(backend, kFast, u);
-    return;
-  }
-  if (norm == 0.0) return;
-  ops::scale(backend, u, static_cast<float>(1.0 / norm), u);
-  for (int step = 0; step < kSteps; ++step)
-    newton_schulz(backend, step < kFastSteps ? kFast : kSettling, u);
+  backend.on_plan([&] { newton_schulz(backend, kFast, u); });
+  backend.on_host([&] {
+    if (norm == 0.0) return;
+    ops::scale(backend, u, static_cast<float>(1.0 / norm), u);
+    for (int step = 0; step < kSteps; ++step)
+      newton_schulz(backend, step < kFastSteps ? kFast : kSettling, u);
+  });
 }
 
 void muon(Backend& backend, const MuonArgs& args, TensorView g, TensorView p, TensorView m) {

@@ -239,6 +239,7 @@ BAD = {
     "'run_in_workers' touches": {"src/train/x.cc": "backend.run_in_workers(3, body);\n"},
     "'static_cast<const float*>' touches": {"src/sample/x.cc": "auto* p = static_cast<const float*>(view.data);\n"},
     "'cpu::' has no place": {"src/ops/y.cc": "cpu::copy(backend, x, y);\n"},
+    "'is_counting' has no place": {"src/model/x.cc": "if (backend.is_counting()) return;\n"},
     "the CPU is one kind": {"src/ops/y.cc": '#include "ops/cpu/gemm.h"\n'},
     "has no row": {"src/attic/x.cc": "int x;\n"},
     "catches: let it pass": {"src/tensor/x.cc": "void f() { try { } catch (...) { } }\n"},

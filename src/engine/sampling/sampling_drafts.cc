@@ -39,15 +39,16 @@ void SamplingLoop::use_draft_choice(SampleChoice& choice) {
 
 // Rows stand before the first draft that was rejected, as if it had not been read.
 void SamplingLoop::take_back_rejected(Backend& backend) {
-  if (backend.is_counting()) return;
-  for (const Slice& slice : slices_) {
-    SampleRow& row = rows_.at(slice.id);
-    if (slice.num_drafts == 0 || row.finished) continue;
-    const int64_t rejected = slice.num_drafts - std::ssize(row.ahead);
-    put_back_rows(backend, engine_.cache_layout(), row.state, row.position - rejected,
-                  row.position);
-    row.position -= rejected;
-  }
+  backend.on_host([&] {
+    for (const Slice& slice : slices_) {
+      SampleRow& row = rows_.at(slice.id);
+      if (slice.num_drafts == 0 || row.finished) continue;
+      const int64_t rejected = slice.num_drafts - std::ssize(row.ahead);
+      put_back_rows(backend, engine_.cache_layout(), row.state, row.position - rejected,
+                    row.position);
+      row.position -= rejected;
+    }
+  });
 }
 
 void SamplingLoop::make_drafts(model::Pass& pass) {
@@ -92,7 +93,7 @@ void SamplingLoop::list_known_rows(const model::Pass& pass) {
     const Slice& slice = slices_[s];
     SampleRow& row = rows_.at(slice.id);
     if (row.finished) continue;
-    if (!pass.backend.is_counting()) row.drafts.clear();
+    const bool is_run = pass.on_host([&] { row.drafts.clear(); });
     const model::PassSequence& sequence = pass.sequences[s];
     const SampleGroup& group = group_of(row);
     const int64_t prompt = group.prompt_size();
@@ -107,7 +108,7 @@ void SamplingLoop::list_known_rows(const model::Pass& pass) {
         token = row.result.tokens[static_cast<size_t>(next - prompt)];
       } else if (next - prompt < num_sampled + std::ssize(row.ahead)) {
         token = row.ahead[static_cast<size_t>(next - prompt - num_sampled)].token;
-      } else if (!pass.backend.is_counting()) {
+      } else if (is_run) {
         break;
       }
       next_tokens_.push_back(token);
@@ -120,7 +121,6 @@ void SamplingLoop::list_known_rows(const model::Pass& pass) {
 
 // Of the slices that were drafted last, those with so many drafts of which more are wanted.
 void SamplingLoop::list_drafted_rows(const model::Pass& pass, int64_t num_drafts) {
-  const bool counts = pass.backend.is_counting();
   mtp_builder_.clear();
   mtp_rows_.clear();
   size_t num_slices = 0;  // that go on
@@ -128,9 +128,13 @@ void SamplingLoop::list_drafted_rows(const model::Pass& pass, int64_t num_drafts
     const size_t s = mtp_slices_[i];
     const Slice& slice = slices_[s];
     const SampleRow& row = rows_.at(slice.id);
-    const bool goes_on = std::ssize(row.drafts) == num_drafts && num_drafts < most_drafts(row);
-    if (!slice.samples || !(goes_on || counts)) continue;
-    const int32_t token = counts ? 0 : row.drafts.back();
+    bool goes_on = true;  // a plan's, and its token
+    int32_t token = 0;
+    pass.on_host([&] {
+      goes_on = std::ssize(row.drafts) == num_drafts && num_drafts < most_drafts(row);
+      if (goes_on) token = row.drafts.back();
+    });
+    if (!slice.samples || !goes_on) continue;
     const model::PassSequence& sequence = pass.sequences[s];
     mtp_rows_.push_back(static_cast<int32_t>(i));
     mtp_slices_[num_slices++] = s;
@@ -192,11 +196,12 @@ void SamplingLoop::choose_drafts(model::Pass& own, TensorView hidden) {
     choosing_.clear();
     for (SampleChoice& choice : choices_) choosing_.push_back(&choice);
     sample::choose_tokens(backend, logits, {}, choosing_);
-    if (backend.is_counting()) continue;
-    for (const SampleChoice& choice : choices_) {
-      // No numbers: nothing is taken for the next token.
-      if (choice.error.empty()) rows_.at(choice.id).drafts.push_back(choice.token);
-    }
+    backend.on_host([&] {
+      for (const SampleChoice& choice : choices_) {
+        // No numbers: nothing is taken for the next token.
+        if (choice.error.empty()) rows_.at(choice.id).drafts.push_back(choice.token);
+      }
+    });
   }
 }
 

@@ -327,7 +327,8 @@ void SamplingLoop::read_logits(model::Pass& pass, TensorView hidden) {
       SampleGroup& group = group_of(row);
       const auto logits_row = static_cast<int32_t>(i);
       const int64_t next = row.position - (part.end - rows[i]) + 1;
-      const bool reads_prompt = !backend.is_counting() && records_prompt(row);
+      bool reads_prompt = false;
+      pass.on_host([&] { reads_prompt = records_prompt(row); });
       if (reads_prompt && next < group.prompt_size() && reads_position(*group.request, next)) {
         try {
           record_prompt(backend, group, next, {logits, lse, logits_row});
@@ -388,14 +389,15 @@ void SamplingLoop::choose(Backend& backend, TensorView logits, TensorView lse) {
     if (choice.error.empty()) choosing_.push_back(&choice);
   }
   sample::choose_tokens(backend, logits, lse, choosing_);
-  if (backend.is_counting()) return;
-  for (SampleChoice& choice : choices_) {
-    if (choice.num_drafts > 0) {
-      use_draft_choice(choice);
-    } else {
-      use_choice(choice);
+  backend.on_host([&] {
+    for (SampleChoice& choice : choices_) {
+      if (choice.num_drafts > 0) {
+        use_draft_choice(choice);
+      } else {
+        use_choice(choice);
+      }
     }
-  }
+  });
 }
 
 void SamplingLoop::use_choice(SampleChoice& choice) {

@@ -84,10 +84,10 @@ std::span<const ops::AttentionSegment> kv_segments(Pass& pass, const BlockContex
   std::vector<size_t>& ends = pass.lists.range_ends;
   ranges.clear();
   ends.clear();
-  if (!pass.backend.is_counting()) {
+  pass.on_host([&] {
     store(pass, keys, k);
     if (!v.empty()) store(pass, values, v);
-  }
+  });
   for (const PassSequence& sequence : pass.sequences) {
     list_ranges(sequence, keys, values, ranges);
     ends.push_back(ranges.size());

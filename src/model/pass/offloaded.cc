@@ -1,5 +1,4 @@
 #include "model/pass/offloaded.h"
-
 #include "backend/offload_room.h"
 
 namespace strata::model {
@@ -21,7 +20,6 @@ TensorView Offloaded::take(Backend& backend, int64_t layer, DType type, const Sh
 }
 
 OffloadRoom* Offloaded::room_of(Backend& backend, int64_t layer) {
-  if (backend.is_counting()) return nullptr;
   asked_.clear();
   for (const Piece& piece : pieces_) {
     if (piece.layer == layer) asked_.push_back(piece.range);

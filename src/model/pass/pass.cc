@@ -34,11 +34,12 @@ TensorView Pass::take_saved(int64_t layer, ScratchTag tag, double flops, DType t
   LayerSaves& saves = lists.saves;
   const TensorView view = in_files ? saves.offloaded.take(backend, layer, type, shape, tag)
                                    : backend.scratch().take(type, shape, tag);
-  if (backend.is_counting() && !saves.again) {
+  backend.on_plan([&] {
+    if (saves.again) return;
     SavedCost& cost = cost_of(lists.saved, layer, tag);
     cost.bytes += Arena::aligned(view.num_bytes());
     cost.flops += flops;
-  }
+  });
   return view;
 }
 

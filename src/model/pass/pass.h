@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
@@ -132,6 +133,11 @@ struct Pass {
 
   [[nodiscard]] int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   [[nodiscard]] DType dtype() const { return weights.compute_dtype(); }
+  // Runs what reads values or acts on them (Backend::on_host).
+  template <typename Body>
+  bool on_host(Body&& body) const {
+    return backend.on_host(std::forward<Body>(body));
+  }
   [[nodiscard]] bool cached() const {
     return !sequences.empty() && !sequences[0].kept.pages.empty();
   }
@@ -161,7 +167,9 @@ struct Pass {
 // A span of the timeline; a pass that only counts leaves none.
 [[nodiscard]] inline TraceSpan traced(const Pass& pass, std::string_view name, std::string_view key,
                                       int64_t number) {
-  return TraceSpan(pass.backend.is_counting() ? std::string_view() : name, key, number);
+  std::string_view shown;
+  pass.on_host([&] { shown = name; });
+  return TraceSpan(shown, key, number);
 }
 
 }  // namespace strata::model

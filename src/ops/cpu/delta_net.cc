@@ -205,6 +205,8 @@ void delta_net(CpuBackend& backend, const DeltaNetArgs& args, TensorView out) {
   const HostAccess access(backend.allocator());
   const Forward forward{choose_delta_kernels(backend.path()), args, out, DeltaLayout(args.shape)};
   const int64_t num_heads = args.shape.num_key_heads;
+  CHECK(delta_state_bytes(args.shape) == num_heads * forward.layout.key_head() * 4,
+        delta_state_bytes(args.shape));
   const int64_t num_items = static_cast<int64_t>(args.segments.size()) * num_heads;
   if (num_items == 0) return;
   Scratch::Mark mark(backend.scratch());

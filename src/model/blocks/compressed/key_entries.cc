@@ -89,23 +89,25 @@ std::span<const int32_t> entry_positions(Pass& pass, int64_t ratio) {
 }
 
 void store_entries(Pass& pass, const BlockContext& context, const EntryStore& store) {
-  if (!pass.cached() || pass.backend.is_counting()) return;
-  const int64_t each = pass.cache.page_size() / store.ratio;
-  const int64_t bytes = row_bytes(store.rows);
-  std::vector<ops::CacheSegment>& runs = pass.lists.cache_runs;
-  runs.clear();
-  int64_t row = 0;
-  for (const PassSequence& sequence : pass.sequences) {
-    const int64_t end = end_of(sequence) / store.ratio;
-    for (int64_t entry = sequence.first_position / store.ratio; entry < end;) {
-      const int64_t count = std::min(end - entry, each - entry % each);  // of this page
-      char* part = page_part(pass, context, sequence, entry / each, store.offset);
-      runs.push_back({row, row + count, part + entry % each * bytes});
-      entry += count;
-      row += count;
+  if (!pass.cached()) return;
+  pass.on_host([&] {
+    const int64_t each = pass.cache.page_size() / store.ratio;
+    const int64_t bytes = row_bytes(store.rows);
+    std::vector<ops::CacheSegment>& runs = pass.lists.cache_runs;
+    runs.clear();
+    int64_t row = 0;
+    for (const PassSequence& sequence : pass.sequences) {
+      const int64_t end = end_of(sequence) / store.ratio;
+      for (int64_t entry = sequence.first_position / store.ratio; entry < end;) {
+        const int64_t count = std::min(end - entry, each - entry % each);  // of this page
+        char* part = page_part(pass, context, sequence, entry / each, store.offset);
+        runs.push_back({row, row + count, part + entry % each * bytes});
+        entry += count;
+        row += count;
+      }
     }
-  }
-  ops::cache_write(pass.backend, store.rows, runs);
+    ops::cache_write(pass.backend, store.rows, runs);
+  });
 }
 
 std::span<const ops::SparseSegment> sparse_segments(Pass& pass, const BlockContext& context,
@@ -188,21 +190,22 @@ std::span<const ops::EntrySegment> entry_segments(Pass& pass, int64_t ratio) {
 }
 
 void store_ring(Pass& pass, const BlockContext& context, TensorView keys, int64_t window) {
-  if (pass.backend.is_counting()) return;
-  const int64_t bytes = row_bytes(keys);
-  std::vector<ops::CacheSegment>& runs = pass.lists.cache_runs;
-  runs.clear();
-  for (const PassSequence& sequence : pass.sequences) {
-    if (sequence.kept.state == nullptr) continue;
-    char* ring = ring_of(pass, context, sequence);
-    for (int64_t row = std::max(sequence.begin, sequence.end - window); row < sequence.end;) {
-      const int64_t slot = (sequence.first_position + row - sequence.begin) % window;
-      const int64_t end = std::min(sequence.end, row + window - slot);
-      runs.push_back({row, end, ring + slot * bytes});
-      row = end;
+  pass.on_host([&] {
+    const int64_t bytes = row_bytes(keys);
+    std::vector<ops::CacheSegment>& runs = pass.lists.cache_runs;
+    runs.clear();
+    for (const PassSequence& sequence : pass.sequences) {
+      if (sequence.kept.state == nullptr) continue;
+      char* ring = ring_of(pass, context, sequence);
+      for (int64_t row = std::max(sequence.begin, sequence.end - window); row < sequence.end;) {
+        const int64_t slot = (sequence.first_position + row - sequence.begin) % window;
+        const int64_t end = std::min(sequence.end, row + window - slot);
+        runs.push_back({row, end, ring + slot * bytes});
+        row = end;
+      }
     }
-  }
-  ops::cache_write(pass.backend, keys, runs);
+    ops::cache_write(pass.backend, keys, runs);
+  });
 }
 
 }  // namespace strata::model

@@ -140,8 +140,9 @@ struct Moe {
 
   static void build_rows(Pass& pass, const BlockContext& context, const Routing& routing) {
     ExpertRows& rows = pass.lists.expert_rows;
-    if (!pass.backend.is_counting()) {
-      rows.build(pass.backend, routing.expert_ends, routing.token_of_row, pass.sequences);
+    if (pass.on_host([&] {
+          rows.build(pass.backend, routing.expert_ends, routing.token_of_row, pass.sequences);
+        })) {
       return;
     }
     const auto& c = context.as<Config>();

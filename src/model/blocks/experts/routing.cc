@@ -42,13 +42,15 @@ ops::RouterArgs router_args(const BlockContext& context) {
 // is made, once, whatever is recomputed.
 void add_loads(Pass& pass, const BlockContext& context, const Routing& routing) {
   const size_t index = context.param(kMoeRouterBias).index;
-  if (pass.backend.is_counting() || pass.base_gradients == nullptr) return;
+  if (pass.base_gradients == nullptr) return;
   if (index >= pass.base_gradients->expert_loads.size()) return;
-  std::vector<int64_t>& loads = pass.base_gradients->expert_loads[index];
-  std::vector<int64_t>& ends = pass.lists.expert_ends;
-  ends.resize(loads.size());
-  ops::to_host(pass.backend, routing.expert_ends.data(), std::as_writable_bytes(std::span(ends)));
-  for (size_t e = 0; e < loads.size(); ++e) loads[e] += ends[e] - (e == 0 ? 0 : ends[e - 1]);
+  pass.on_host([&] {
+    std::vector<int64_t>& loads = pass.base_gradients->expert_loads[index];
+    std::vector<int64_t>& ends = pass.lists.expert_ends;
+    ends.resize(loads.size());
+    ops::to_host(pass.backend, routing.expert_ends.data(), std::as_writable_bytes(std::span(ends)));
+    for (size_t e = 0; e < loads.size(); ++e) loads[e] += ends[e] - (e == 0 ? 0 : ends[e - 1]);
+  });
 }
 
 }  // namespace
