@@ -2,8 +2,14 @@
 
 #include <algorithm>
 
+#include "model/blocks/kv_lists.h"
+
 namespace strata::model {
 namespace {
+
+struct AttentionLists {
+  std::vector<ops::AttentionSegment> segments;
+};
 
 // Keys or values as rows of one token each, and where they go in a page.
 struct Side {
@@ -39,7 +45,7 @@ Side side_of(const Pass& pass, const BlockContext& context, TensorView x) {
 
 // x [T, .., width] goes to the pages.
 void store(Pass& pass, const Side& side, TensorView x) {
-  std::vector<ops::CacheSegment>& runs = pass.lists.cache_runs;
+  std::vector<ops::CacheSegment>& runs = pass.lists.blocks.of<KvLists>().cache_runs;
   runs.clear();
   for (const PassSequence& sequence : pass.sequences) {
     if (!sequence.kept.pages.empty()) side.list_runs(sequence, runs);
@@ -80,8 +86,9 @@ std::span<const ops::AttentionSegment> kv_segments(Pass& pass, const BlockContex
     values = side_of(pass, context, v);
     values.page_offset += keys.page_size * keys.row_bytes;
   }
-  std::vector<ops::KvRange>& ranges = pass.lists.ranges;
-  std::vector<size_t>& ends = pass.lists.range_ends;
+  KvLists& lists = pass.lists.blocks.of<KvLists>();
+  std::vector<ops::KvRange>& ranges = lists.ranges;
+  std::vector<size_t>& ends = lists.range_ends;
   ranges.clear();
   ends.clear();
   pass.on_host([&] {
@@ -93,7 +100,7 @@ std::span<const ops::AttentionSegment> kv_segments(Pass& pass, const BlockContex
     ends.push_back(ranges.size());
   }
   // The list is whole now and stays where it is.
-  std::vector<ops::AttentionSegment>& segments = pass.lists.segments;
+  std::vector<ops::AttentionSegment>& segments = pass.lists.blocks.of<AttentionLists>().segments;
   segments.clear();
   size_t first = 0;
   for (size_t s = 0; s < pass.sequences.size(); ++s) {

@@ -5,6 +5,7 @@
 
 #include "model/blocks/block.h"
 #include "model/pass/pass.h"
+#include "ops/attention.h"
 
 namespace strata::model {
 

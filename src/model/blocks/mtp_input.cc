@@ -10,6 +10,11 @@
 namespace strata::model {
 namespace {
 
+// Where each stream is a row.
+struct StreamRows {
+  RowGroups rows;
+};
+
 enum Key : uint8_t { kEmbedNorm, kStateNorm, kEmbedProj, kStateProj };
 
 struct MtpInput {
@@ -66,7 +71,7 @@ struct MtpInput {
   }
   // Rows of all streams by sequence and adapter.
   static const RowGroups& rows_of_streams(Pass& pass, const BlockContext& context) {
-    RowGroups& rows = pass.lists.stream_rows;
+    RowGroups& rows = pass.lists.blocks.of<StreamRows>().rows;
     rows.clear();
     for (const PassSequence& sequence : pass.sequences) {
       rows.add((sequence.end - sequence.begin) * num_streams(context), sequence.adapter);

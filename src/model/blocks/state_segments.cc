@@ -1,11 +1,18 @@
 #include "model/blocks/state_segments.h"
 
 namespace strata::model {
+namespace {
+
+struct StateLists {
+  std::vector<ops::StateSegment> segments;
+};
+
+}  // namespace
 
 std::span<const ops::StateSegment> state_segments(Pass& pass, const BlockContext& context,
                                                   int64_t offset) {
   offset += pass.cache.place(context.layer, context.sublayer).state_offset;
-  std::vector<ops::StateSegment>& segments = pass.lists.state_segments;
+  std::vector<ops::StateSegment>& segments = pass.lists.blocks.of<StateLists>().segments;
   segments.clear();
   for (const PassSequence& sequence : pass.sequences) {
     void* state = sequence.kept.state;

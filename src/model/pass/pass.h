@@ -9,19 +9,13 @@
 
 #include "backend/backend.h"
 #include "base/trace.h"
-#include "model/blocks/experts/expert_rows.h"
 #include "model/cache_layout.h"
+#include "model/pass/block_lists.h"
 #include "model/pass/offloaded.h"
 #include "model/pass/rope_table.h"
 #include "model/pass/rows.h"
 #include "model/weights/weights.h"
-#include "ops/attention.h"
-#include "ops/cache_write.h"
 #include "ops/gemm.h"
-#include "ops/indexer.h"
-#include "ops/indexer_loss.h"
-#include "ops/sparse_attention.h"
-#include "ops/state_segment.h"
 
 namespace strata::model {
 
@@ -93,18 +87,7 @@ struct PassLists {
   std::vector<ops::GemmArgs> low_rank_inputs;
   std::vector<TensorView> low_rank_d_h;
   std::vector<ops::GemmDwArgs> low_rank_gradients;
-  std::vector<ops::CacheSegment> cache_runs;
-  std::vector<ops::AttentionSegment> segments;
-  std::vector<ops::KvRange> ranges;
-  std::vector<size_t> range_ends;  // of each sequence
-  std::vector<ops::StateSegment> state_segments;
-  std::vector<ops::SparseSegment> sparse_segments;
-  std::vector<ops::IndexerSegment> indexer_segments;
-  std::vector<ops::EntrySegment> entry_segments;
-  std::vector<int32_t> entry_positions;
-  ExpertRows expert_rows;  // of the sparse layer at work
-  std::vector<int64_t> expert_ends;
-  RowGroups stream_rows;  // where each stream is a row
+  BlockLists blocks;  // their own
 };
 
 class DeferredProducts;

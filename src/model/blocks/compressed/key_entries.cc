@@ -2,8 +2,17 @@
 
 #include <algorithm>
 
+#include "model/blocks/kv_lists.h"
+
 namespace strata::model {
 namespace {
+
+struct EntryLists {
+  std::vector<ops::SparseSegment> sparse;
+  std::vector<ops::IndexerSegment> indexer;
+  std::vector<ops::EntrySegment> entries;
+  std::vector<int32_t> positions;
+};
 
 int64_t end_of(const PassSequence& sequence) {
   return sequence.first_position + sequence.end - sequence.begin;
@@ -77,7 +86,7 @@ int64_t num_new_entries(const Pass& pass, int64_t ratio) {
 }
 
 std::span<const int32_t> entry_positions(Pass& pass, int64_t ratio) {
-  std::vector<int32_t>& positions = pass.lists.entry_positions;
+  std::vector<int32_t>& positions = pass.lists.blocks.of<EntryLists>().positions;
   positions.clear();
   for (const PassSequence& sequence : pass.sequences) {
     const int64_t first = sequence.first_position / ratio;
@@ -93,7 +102,7 @@ void store_entries(Pass& pass, const BlockContext& context, const EntryStore& st
   pass.on_host([&] {
     const int64_t each = pass.cache.page_size() / store.ratio;
     const int64_t bytes = row_bytes(store.rows);
-    std::vector<ops::CacheSegment>& runs = pass.lists.cache_runs;
+    std::vector<ops::CacheSegment>& runs = pass.lists.blocks.of<KvLists>().cache_runs;
     runs.clear();
     int64_t row = 0;
     for (const PassSequence& sequence : pass.sequences) {
@@ -114,9 +123,10 @@ std::span<const ops::SparseSegment> sparse_segments(Pass& pass, const BlockConte
                                                     TensorView keys, int64_t window,
                                                     const EntryStore& entries) {
   CHECK(keys.dense());
-  std::vector<ops::KvRange>& ranges = pass.lists.ranges;
-  std::vector<size_t>& ends = pass.lists.range_ends;  // of each sequence's window, then entries
-  std::vector<ops::SparseSegment>& segments = pass.lists.sparse_segments;
+  std::vector<ops::KvRange>& ranges = pass.lists.blocks.of<KvLists>().ranges;
+  std::vector<size_t>& ends =
+      pass.lists.blocks.of<KvLists>().range_ends;  // of each sequence's window, then entries
+  std::vector<ops::SparseSegment>& segments = pass.lists.blocks.of<EntryLists>().sparse;
   ranges.clear();
   ends.clear();
   segments.clear();
@@ -152,9 +162,9 @@ std::span<const ops::SparseSegment> sparse_segments(Pass& pass, const BlockConte
 
 std::span<const ops::IndexerSegment> indexer_segments(Pass& pass, const BlockContext& context,
                                                       const EntryStore& entries) {
-  std::vector<ops::KvRange>& ranges = pass.lists.ranges;
-  std::vector<size_t>& ends = pass.lists.range_ends;
-  std::vector<ops::IndexerSegment>& segments = pass.lists.indexer_segments;
+  std::vector<ops::KvRange>& ranges = pass.lists.blocks.of<KvLists>().ranges;
+  std::vector<size_t>& ends = pass.lists.blocks.of<KvLists>().range_ends;
+  std::vector<ops::IndexerSegment>& segments = pass.lists.blocks.of<EntryLists>().indexer;
   ranges.clear();
   ends.clear();
   segments.clear();
@@ -179,7 +189,7 @@ std::span<const ops::IndexerSegment> indexer_segments(Pass& pass, const BlockCon
 }
 
 std::span<const ops::EntrySegment> entry_segments(Pass& pass, int64_t ratio) {
-  std::vector<ops::EntrySegment>& segments = pass.lists.entry_segments;
+  std::vector<ops::EntrySegment>& segments = pass.lists.blocks.of<EntryLists>().entries;
   segments.clear();
   int64_t first_entry = 0;
   for (const PassSequence& sequence : pass.sequences) {
@@ -192,7 +202,7 @@ std::span<const ops::EntrySegment> entry_segments(Pass& pass, int64_t ratio) {
 void store_ring(Pass& pass, const BlockContext& context, TensorView keys, int64_t window) {
   pass.on_host([&] {
     const int64_t bytes = row_bytes(keys);
-    std::vector<ops::CacheSegment>& runs = pass.lists.cache_runs;
+    std::vector<ops::CacheSegment>& runs = pass.lists.blocks.of<KvLists>().cache_runs;
     runs.clear();
     for (const PassSequence& sequence : pass.sequences) {
       if (sequence.kept.state == nullptr) continue;

@@ -16,7 +16,7 @@ namespace strata::model {
 // taken for. Of the pass in hand exactly num_new_entries.
 int64_t most_new_entries(const Pass& pass, int64_t ratio);
 int64_t num_new_entries(const Pass& pass, int64_t ratio);
-// The position at which each new entry is rotated, its window's first; in pass.lists.
+// The position at which each new entry is rotated, its window's first; a list of the pass.
 std::span<const int32_t> entry_positions(Pass& pass, int64_t ratio);
 
 // Rows of a pass's new entries, and their place in a page: `offset` bytes into the sublayer's part

@@ -29,9 +29,9 @@ ModuleHalf find_module(const ExpertSegment& run, const BlockContext& context, Mo
 }
 
 std::span<const ops::GemmGroup> groups(Pass& pass, const BlockContext& context, MoeKey key) {
-  std::vector<ops::GemmGroup>& list = pass.lists.expert_rows.groups;
+  std::vector<ops::GemmGroup>& list = pass.lists.blocks.of<ExpertRows>().groups;
   list.clear();
-  for (const ExpertSegment& expert : pass.lists.expert_rows.experts()) {
+  for (const ExpertSegment& expert : pass.lists.blocks.of<ExpertRows>().experts()) {
     list.push_back({.begin = expert.begin,
                     .end = expert.end,
                     .w = expert_panel(context.param(key).panel, expert.expert)});
@@ -52,7 +52,7 @@ struct Backward {
     if (!pass.adapter_gradients || !run.adapter->trains()) return;
     const TensorView h = lora_h.of(found.key).slice_cols(0, found.module->spec.rank);
     ops::gemm_dw(pass.backend, dy_run, h.slice_rows(run.begin, run.end),
-                 pass.lists.expert_rows.ends_of_run(run),
+                 pass.lists.blocks.of<ExpertRows>().ends_of_run(run),
                  found.module->d_b_of(run.expert, found.half));
   }
 
@@ -75,15 +75,15 @@ struct Backward {
   void projection(MoeKey key, TensorView dy, TensorView d_x, bool accumulate) const {
     Scratch& scratch = pass.backend.scratch();
     const Scratch::Mark mark(scratch);
-    std::vector<ops::LowRankSegment>& low_rank = pass.lists.expert_rows.low_rank;
+    std::vector<ops::LowRankSegment>& low_rank = pass.lists.blocks.of<ExpertRows>().low_rank;
     low_rank.clear();
     int64_t rank = 0;
-    for (const ExpertSegment& run : pass.lists.expert_rows.runs()) {
+    for (const ExpertSegment& run : pass.lists.blocks.of<ExpertRows>().runs()) {
       const ModuleHalf found = find_module(run, context, key);
       if (found.module != nullptr) rank = std::max(rank, found.module->spec.rank);
     }
     const TensorView d_h = rank == 0 ? TensorView() : scratch.take(pass.dtype(), {x.rows(), rank});
-    for (const ExpertSegment& run : pass.lists.expert_rows.runs()) {
+    for (const ExpertSegment& run : pass.lists.blocks.of<ExpertRows>().runs()) {
       const ModuleHalf found = find_module(run, context, key);
       if (found.module == nullptr) continue;
       const TensorView dy_run = dy.slice_rows(run.begin, run.end);
@@ -98,7 +98,8 @@ struct Backward {
                           .w = found.module->a_of(run.expert)});
       if (pass.adapter_gradients && run.adapter->trains()) {
         ops::gemm_dw(pass.backend, d_h_run, x.slice_rows(run.begin, run.end),
-                     pass.lists.expert_rows.ends_of_run(run), found.module->d_a_of(run.expert));
+                     pass.lists.blocks.of<ExpertRows>().ends_of_run(run),
+                     found.module->d_a_of(run.expert));
       }
     }
     add_base_gradients(key, dy);
@@ -107,17 +108,17 @@ struct Backward {
                         {.x = dy,
                          .groups = groups(pass, context, key),
                          .runs = low_rank,
-                         .lists = &pass.lists.expert_rows.group_lists},
+                         .lists = &pass.lists.blocks.of<ExpertRows>().group_lists},
                         d_x, accumulate);
   }
 
   void add_base_gradients(MoeKey key, TensorView dy) const {
     if (pass.base_gradients == nullptr) return;
     const size_t first = context.param(key).index;
-    for (const ExpertSegment& expert : pass.lists.expert_rows.experts()) {
+    for (const ExpertSegment& expert : pass.lists.blocks.of<ExpertRows>().experts()) {
       ops::gemm_dw(pass.backend, dy.slice_rows(expert.begin, expert.end),
                    x.slice_rows(expert.begin, expert.end),
-                   pass.lists.expert_rows.ends_of_expert(expert),
+                   pass.lists.blocks.of<ExpertRows>().ends_of_expert(expert),
                    pass.base_gradient(first + static_cast<size_t>(expert.expert)));
     }
   }
@@ -141,8 +142,8 @@ ExpertLoraH take_expert_lora_h(Pass& pass, const BlockContext& context) {
 
 void expert_forward(Pass& pass, const BlockContext& context, MoeKey key, const ExpertLoraH& lora_h,
                     TensorView x, TensorView y) {
-  std::vector<ops::LowRankSegment>& low_rank = pass.lists.expert_rows.low_rank;
-  std::vector<ops::SegmentProduct>& own = pass.lists.expert_rows.products;
+  std::vector<ops::LowRankSegment>& low_rank = pass.lists.blocks.of<ExpertRows>().low_rank;
+  std::vector<ops::SegmentProduct>& own = pass.lists.blocks.of<ExpertRows>().products;
   std::vector<ops::SegmentProduct>& shared = pass.lists.products;
   y = pass.unknown(y);
   if (y.empty() && std::all_of(lora_h.h.begin(), lora_h.h.end(),
@@ -152,7 +153,7 @@ void expert_forward(Pass& pass, const BlockContext& context, MoeKey key, const E
   low_rank.clear();
   own.clear();
   shared.clear();
-  for (const ExpertSegment& run : pass.lists.expert_rows.runs()) {
+  for (const ExpertSegment& run : pass.lists.blocks.of<ExpertRows>().runs()) {
     const ModuleHalf found = find_module(run, context, key);
     if (found.module == nullptr) continue;
     if (found.half == 0) {
@@ -175,7 +176,7 @@ void expert_forward(Pass& pass, const BlockContext& context, MoeKey key, const E
                    {.x = x,
                     .groups = groups(pass, context, key),
                     .runs = low_rank,
-                    .lists = &pass.lists.expert_rows.group_lists},
+                    .lists = &pass.lists.blocks.of<ExpertRows>().group_lists},
                    y);
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 #include <array>
 
+#include "model/blocks/experts/expert_rows.h"
 #include "model/blocks/experts/moe.h"
 #include "model/pass/pass.h"
 

@@ -139,7 +139,7 @@ struct Moe {
   }
 
   static void build_rows(Pass& pass, const BlockContext& context, const Routing& routing) {
-    ExpertRows& rows = pass.lists.expert_rows;
+    ExpertRows& rows = pass.lists.blocks.of<ExpertRows>();
     if (pass.on_host([&] {
           rows.build(pass.backend, routing.expert_ends, routing.token_of_row, pass.sequences);
         })) {

@@ -6,6 +6,11 @@
 namespace strata::model {
 namespace {
 
+// Copied to the host.
+struct RoutedRows {
+  std::vector<int64_t> expert_ends;
+};
+
 constexpr ScratchTag kTag = "routing";  // kept by every recompute policy
 
 template <typename T>
@@ -46,7 +51,7 @@ void add_loads(Pass& pass, const BlockContext& context, const Routing& routing) 
   if (index >= pass.base_gradients->expert_loads.size()) return;
   pass.on_host([&] {
     std::vector<int64_t>& loads = pass.base_gradients->expert_loads[index];
-    std::vector<int64_t>& ends = pass.lists.expert_ends;
+    std::vector<int64_t>& ends = pass.lists.blocks.of<RoutedRows>().expert_ends;
     ends.resize(loads.size());
     ops::to_host(pass.backend, routing.expert_ends.data(), std::as_writable_bytes(std::span(ends)));
     for (size_t e = 0; e < loads.size(); ++e) loads[e] += ends[e] - (e == 0 ? 0 : ends[e - 1]);
