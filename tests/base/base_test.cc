@@ -10,7 +10,6 @@
 #include "base/env.h"
 #include "base/function_ref.h"
 #include "base/log.h"
-#include "ops/cpu/cpu_backend.h"
 #include "tests/base/temp_dir.h"
 
 namespace strata {
