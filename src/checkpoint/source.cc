@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "checkpoint/checkpoint_dir.h"
+#include "checkpoint/gguf/gguf_source.h"
 
 namespace strata {
 
@@ -38,10 +39,24 @@ void CheckpointSource::erase_if(const std::function<bool(const CheckpointTensor&
   for (size_t i = 0; i < tensors_.size(); ++i) by_name_.emplace(tensors_[i].info.name, i);
 }
 
+NarrowBytes narrow_bytes(const CheckpointSource& source) {
+  NarrowBytes bytes;
+  for (const CheckpointTensor& tensor : source.tensors()) {
+    const TensorInfo& info = tensor.info;
+    if (!info.readable || info.dtype_name == dtype_name(info.dtype)) continue;
+    bytes.stored += info.num_bytes();
+    bytes.dequantised += info.shape.num_elements() * dtype_bytes(DType::kBF16);
+  }
+  return bytes;
+}
+
 std::unique_ptr<CheckpointSource> open_checkpoint(const std::string& path) {
+  if (has_gguf(path)) return std::make_unique<GgufSource>(path);
   return std::make_unique<CheckpointDir>(path);
 }
 
-ModelTexts open_texts(const std::string& path) { return {path}; }
+ModelTexts open_texts(const std::string& path) {
+  return has_gguf(path) ? gguf_texts(path) : ModelTexts(path);
+}
 
 }  // namespace strata

@@ -1,6 +1,6 @@
 // CheckpointSource: where the weights of a model come from, seen as one list of named tensors under
-// Hugging Face's names, and the model's small files. What it is (a directory of safetensors)
-// is found out in one place, open_checkpoint. Any thread may read.
+// Hugging Face's names, and the model's small files. What it is (a directory of safetensors, a file
+// in GGUF) is found out in one place, open_checkpoint. Any thread may read.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -72,6 +72,8 @@ class CheckpointSource {
   // Of all tensors that can be read, and of those of whole numbers, with the types to save them in;
   // a saver erases the entries that it does not write.
   [[nodiscard]] virtual CheckpointLayout layout() const = 0;
+  // The types that can be read, for messages.
+  [[nodiscard]] virtual std::string readable_types() const { return "F32, F16 or BF16"; }
 
  protected:
   explicit CheckpointSource(std::string path) : path_(std::move(path)) {}
@@ -87,6 +89,14 @@ class CheckpointSource {
  private:
   std::unordered_map<std::string, size_t> by_name_;
 };
+
+// Bytes of the tensors that are stored in few bits, and at least so many of memory that they take
+// once they are dequantised: two of each element. Both 0 where there are none.
+struct NarrowBytes {
+  int64_t stored = 0;
+  int64_t dequantised = 0;
+};
+NarrowBytes narrow_bytes(const CheckpointSource& source);
 
 // What is at a path. Error{kNotFound} where there is no model.
 std::unique_ptr<CheckpointSource> open_checkpoint(const std::string& path);

@@ -150,11 +150,12 @@ void choose_name(const CheckpointSource& checkpoint, const ModelConfig& config,
 }
 
 // What is at fault with the tensor that a checkpoint has for a parameter, or nothing.
-std::string tensor_fault(const Parameter& parameter, const TensorInfo& info) {
+std::string tensor_fault(const Parameter& parameter, const TensorInfo& info,
+                         const std::string& readable_types) {
   if (is_integers(parameter)) {
     if (info.integer_bytes() == 0) return fmt::format("dtype {}, want I64 or I32", info.dtype_name);
   } else if (!info.readable) {
-    return fmt::format("dtype {}, want F32, F16 or BF16", info.dtype_name);
+    return fmt::format("dtype {}, want {}", info.dtype_name, readable_types);
   }
   const Shape& wanted = parameter.tensor_shape();
   bool equal = std::ssize(info.dims) == wanted.rank();
@@ -282,7 +283,7 @@ std::vector<std::string> match_tensors(const CheckpointSource& checkpoint, Model
     }
     const std::string where =
         fmt::format("{}: tensor '{}'", checkpoint.shards()[tensor->shard], parameter.name);
-    const std::string fault = tensor_fault(parameter, tensor->info);
+    const std::string fault = tensor_fault(parameter, tensor->info, checkpoint.readable_types());
     if (!fault.empty()) faults.push_back(fmt::format("{}: {}", where, fault));
   }
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {

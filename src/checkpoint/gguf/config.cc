@@ -1,0 +1,467 @@
+// Keys of a GGUF file as the config.json of the same model. Source: llama.cpp's
+// convert_hf_to_gguf.py and llama-model.cpp (load_hparams).
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "base/error.h"
+#include "checkpoint/gguf/architecture.h"
+#include "checkpoint/gguf/llama3_scaling.h"
+#include "checkpoint/json.h"
+
+namespace strata {
+namespace {
+
+constexpr GgufArchitecture kArchitectures[] = {
+    {.name = "llama",
+     .model_class = "LlamaForCausalLM",
+     .model_type = "llama",
+     .paired_heads = true},
+    {.name = "qwen2", .model_class = "Qwen2ForCausalLM", .model_type = "qwen2"},
+    {.name = "qwen3", .model_class = "Qwen3ForCausalLM", .model_type = "qwen3"},
+    {.name = "qwen3moe", .model_class = "Qwen3MoeForCausalLM", .model_type = "qwen3_moe"},
+    {.name = "qwen35",
+     .model_class = "Qwen3_5ForCausalLM",
+     .model_type = "qwen3_5_text",
+     .norms_plus_one = true,
+     .is_hybrid = true},
+    {.name = "qwen35moe",
+     .model_class = "Qwen3_5MoeForCausalLM",
+     .model_type = "qwen3_5_moe_text",
+     .norms_plus_one = true,
+     .is_hybrid = true},
+    {.name = "gemma3",
+     .model_class = "Gemma3ForCausalLM",
+     .model_type = "gemma3_text",
+     .norms_plus_one = true},
+    {.name = "deepseek2",
+     .model_class = "DeepseekV3ForCausalLM",
+     .model_type = "deepseek_v3",
+     .has_mla = true},
+};
+
+std::string json_bool(bool value) { return value ? "true" : "false"; }
+
+class ConfigWriter {
+ public:
+  explicit ConfigWriter(const GgufModel& model)
+      : model_(model), row_(gguf_architecture(model)), num_layers_(gguf_num_layers(model)) {}
+
+  std::string text() {
+    add_shape();
+    if (row_.name == "llama") add_llama();
+    if (row_.name == "qwen3moe") add_experts();
+    if (row_.is_hybrid) add_hybrid();
+    if (row_.name == "gemma3") add_gemma3();
+    if (row_.has_mla) add_deepseek();
+    if (row_.name != "gemma3" && !row_.is_hybrid) add_rope();
+    refuse_unless_neutral();
+    add_text_keys();
+    add_unknown();
+    std::string out = "{";
+    for (const auto& [name, value] : members_) {
+      out += fmt::format("{}\n  {}: {}", out.back() == '{' ? "" : ",", json_quote(name), value);
+    }
+    return out + "\n}\n";
+  }
+
+ private:
+  [[nodiscard]] std::string key(std::string_view name) {
+    std::string whole = gguf_key(model_, name);
+    used_.insert(whole);
+    return whole;
+  }
+  [[nodiscard]] bool has(std::string_view name) { return model_.keys().has(key(name)); }
+  [[nodiscard]] int64_t integer(std::string_view name, std::optional<int64_t> fallback = {}) {
+    constexpr int64_t kLargest = int64_t{1} << 40;
+    const int64_t value = model_.keys().integer(key(name), fallback);
+    if (value >= -kLargest && value <= kLargest) return value;
+    model_.keys().fail(key(name), fmt::format("got {}, which is no size", value));
+  }
+  [[nodiscard]] double number(std::string_view name, std::optional<double> fallback = {}) {
+    return model_.keys().number(key(name), fallback);
+  }
+  [[nodiscard]] bool has_tensor(std::string_view name) const {
+    return model_.find(name) != nullptr;
+  }
+  [[nodiscard]] bool layer_has(int64_t layer, std::string_view name) const {
+    return has_tensor(fmt::format("blk.{}.{}", layer, name));
+  }
+  void set(std::string_view name, std::string json) {
+    members_.emplace_back(name, std::move(json));
+  }
+  void set_integer(std::string_view name, int64_t value) { set(name, fmt::format("{}", value)); }
+  void set_number(std::string_view name, double value) { set(name, number_text(value)); }
+  [[nodiscard]] std::string number_text(double value) const {
+    if (std::isfinite(value)) return json_number(value);
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: a setting of {} is no finite number", model_.keys().where(),
+                            model_.architecture()));
+  }
+  [[noreturn]] void refuse(std::string_view name, const std::string& what) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{}: key '{}': {}", model_.keys().where(), key(name), what));
+  }
+
+  [[nodiscard]] int64_t heads() {
+    const int64_t heads = integer("attention.head_count");
+    if (heads < 1) model_.keys().fail(key("attention.head_count"), "want at least 1");
+    return heads;
+  }
+  [[nodiscard]] int64_t head_dim() {
+    return integer("attention.key_length", integer("embedding_length") / heads());
+  }
+
+  void add_shape() {
+    set("architectures", fmt::format("[{}]", json_quote(row_.model_class)));
+    set("model_type", json_quote(row_.model_type));
+    const GgufTensor* embedding = model_.find("token_embd.weight");
+    const int64_t rows = embedding == nullptr ? 0 : embedding->rows();
+    set_integer("vocab_size", integer("vocab_size", rows));
+    set_integer("hidden_size", integer("embedding_length"));
+    const int64_t expert_width = integer("expert_feed_forward_length", 1);
+    const int64_t width = row_.name == "qwen35moe" ? expert_width : feed_forward(expert_width);
+    set_integer("intermediate_size", width);
+    set_integer("num_hidden_layers", num_layers_);
+    set_integer("num_attention_heads", heads());
+    const int64_t kv = integer("attention.head_count_kv", heads());
+    set_integer("num_key_value_heads", row_.has_mla ? heads() : kv);
+    if (!row_.has_mla) set_integer("head_dim", head_dim());
+    const int64_t value_dim = integer("attention.value_length", head_dim());
+    if (!row_.has_mla && value_dim != head_dim()) {
+      refuse("attention.value_length",
+             fmt::format("got {}, only that of keys, {}, is supported", value_dim, head_dim()));
+    }
+    set_integer("max_position_embeddings", integer("context_length"));
+    set_number("rms_norm_eps", number("attention.layer_norm_rms_epsilon"));
+    set("tie_word_embeddings", json_bool(!has_tensor("output.weight")));
+    const bool is_gemma = row_.name == "gemma3";
+    set(is_gemma ? "hidden_activation" : "hidden_act",
+        is_gemma ? "\"gelu_pytorch_tanh\"" : "\"silu\"");
+    if (row_.name != "qwen2") set("attention_bias", json_bool(layer_has(0, "attn_q.bias")));
+    set("torch_dtype", all_f32() ? "\"float32\"" : "\"bfloat16\"");
+  }
+
+  // One width, or one by layer of which layers of experts may have none.
+  int64_t feed_forward(int64_t fallback) {
+    const std::string name = key("feed_forward_length");
+    int64_t width = 0;
+    for (const int64_t value : model_.keys().integers(name)) {
+      if (value == 0) continue;
+      if (width != 0 && value != width)
+        refuse("feed_forward_length", "differs by layer, which is not supported");
+      width = value;
+    }
+    return width == 0 ? fallback : width;
+  }
+
+  [[nodiscard]] bool all_f32() const {
+    return std::all_of(model_.tensors().begin(), model_.tensors().end(), [](const auto& tensor) {
+      return tensor.info->dims.size() < 2 || tensor.info->type->name == "F32";
+    });
+  }
+
+  void add_llama() {
+    set("mlp_bias", json_bool(layer_has(0, "ffn_gate.bias")));
+    if (integer("expert_count", 0) > 0) refuse("expert_count", "Mixtral is not supported");
+    static_cast<void>(integer("expert_used_count", 0));
+  }
+
+  // The layers that have experts are those whose tensors are there.
+  void add_experts() {
+    set_integer("num_experts", integer("expert_count"));
+    set_integer("num_experts_per_tok", integer("expert_used_count"));
+    set_integer("moe_intermediate_size", integer("expert_feed_forward_length"));
+    set("norm_topk_prob", "true");
+    std::vector<int64_t> dense;
+    for (int64_t layer = 0; layer < num_layers_; ++layer) {
+      if (!layer_has(layer, "ffn_gate_inp.weight")) dense.push_back(layer);
+    }
+    set("mlp_only_layers", fmt::format("[{}]", fmt::join(dense, ", ")));
+  }
+
+  void add_hybrid() {
+    const int64_t values = integer("ssm.time_step_rank");
+    if (values < 1) model_.keys().fail(key("ssm.time_step_rank"), "want at least 1");
+    set_integer("linear_conv_kernel_dim", integer("ssm.conv_kernel"));
+    set_integer("linear_key_head_dim", integer("ssm.state_size"));
+    set_integer("linear_num_key_heads", integer("ssm.group_count"));
+    set_integer("linear_num_value_heads", values);
+    set_integer("linear_value_head_dim", integer("ssm.inner_size") / values);
+    std::vector<std::string> types;
+    const int64_t interval = integer("full_attention_interval", 4);
+    for (int64_t layer = 0; layer < num_layers_; ++layer) {
+      const bool is_delta = layer_has(layer, "ssm_out.weight");
+      types.emplace_back(is_delta ? "\"linear_attention\"" : "\"full_attention\"");
+    }
+    static_cast<void>(interval);  // the tensors say it
+    set("layer_types", fmt::format("[{}]", fmt::join(types, ", ")));
+    if (row_.name == "qwen35moe") {
+      set_integer("num_experts", integer("expert_count"));
+      set_integer("num_experts_per_tok", integer("expert_used_count"));
+      set_integer("moe_intermediate_size", integer("expert_feed_forward_length"));
+      set_integer("shared_expert_intermediate_size", integer("expert_shared_feed_forward_length"));
+    }
+    const auto dim = static_cast<double>(head_dim());
+    const double part = static_cast<double>(integer("rope.dimension_count")) / dim;
+    const std::string scaling = rope_scaling();
+    set("rope_parameters",
+        fmt::format(R"({{"rope_theta": {}, "partial_rotary_factor": {}, {}}})",
+                    number_text(number("rope.freq_base", 10000.0)), number_text(part),
+                    scaling.empty() ? R"("rope_type": "default")" : scaling));
+    static_cast<void>(has("rope.dimension_sections"));  // text has the same position on all axes
+  }
+
+  void add_gemma3() {
+    const int64_t hidden = integer("embedding_length");
+    constexpr int64_t kLayersOf27B = 62;
+    set_integer("query_pre_attn_scalar",
+                num_layers_ == kLayersOf27B ? hidden / heads() : head_dim());
+    set_integer("sliding_window", integer("attention.sliding_window"));
+    set("layer_types", sliding_types());
+    set_number("rope_theta", number("rope.freq_base", 1e6));
+    set_number("rope_local_base_freq", number("rope.freq_base_swa", 1e4));
+    const double factor = number("rope.scaling.factor", 1.0);
+    const std::string type = model_.keys().text(key("rope.scaling.type"), "linear");
+    if (type == "linear" && factor != 1.0) {
+      set("rope_scaling",
+          fmt::format(R"({{"rope_type": "linear", "factor": {}}})", number_text(factor)));
+    } else if (type != "linear" && type != "none") {
+      refuse("rope.scaling.type", fmt::format("got '{}', supported are linear and none", type));
+    }
+    check_rotated();
+  }
+
+  std::string sliding_types() {
+    const std::string name = key("attention.sliding_window_pattern");
+    const GgufKeys& keys = model_.keys();
+    std::vector<bool> sliding;
+    const auto found = keys.all().find(name);
+    if (found != keys.all().end() && found->second.is_array) {
+      sliding = keys.booleans(name);
+      if (std::ssize(sliding) < num_layers_)
+        keys.fail(name, "has fewer items than there are layers");
+    } else {
+      const int64_t pattern = keys.integer(name, 6);
+      if (pattern < 1) keys.fail(name, fmt::format("got {}, want at least 1", pattern));
+      for (int64_t i = 0; i < num_layers_; ++i) sliding.push_back(i % pattern < pattern - 1);
+    }
+    std::vector<std::string> types;
+    for (int64_t i = 0; i < num_layers_; ++i) {
+      types.emplace_back(sliding[static_cast<size_t>(i)] ? "\"sliding_attention\""
+                                                         : "\"full_attention\"");
+    }
+    return fmt::format("[{}]", fmt::join(types, ", "));
+  }
+
+  void add_deepseek() {
+    const int64_t rope = integer("rope.dimension_count");
+    const int64_t key_dim = integer("attention.key_length_mla", integer("attention.key_length"));
+    const bool has_q_rank = has("attention.q_lora_rank");
+    set("q_lora_rank", has_q_rank ? fmt::format("{}", integer("attention.q_lora_rank")) : "null");
+    set_integer("kv_lora_rank", integer("attention.kv_lora_rank"));
+    set_integer("qk_nope_head_dim", key_dim - rope);
+    set_integer("qk_rope_head_dim", rope);
+    set_integer("v_head_dim",
+                integer("attention.value_length_mla", integer("attention.value_length")));
+    set("rope_interleave", "true");
+    set_integer("num_nextn_predict_layers", 0);
+    set_integer("first_k_dense_replace", integer("leading_dense_block_count", 0));
+    if (has("expert_count")) {
+      set_integer("n_routed_experts", integer("expert_count"));
+      set_integer("num_experts_per_tok", integer("expert_used_count"));
+      set_integer("moe_intermediate_size", integer("expert_feed_forward_length"));
+      set_integer("n_shared_experts", integer("expert_shared_count", 0));
+      set_integer("n_group", integer("expert_group_count", 1));
+      set_integer("topk_group", integer("expert_group_used_count", 1));
+      set_number("routed_scaling_factor", number("expert_weights_scale", 1.0));
+      set("norm_topk_prob", json_bool(model_.keys().boolean(key("expert_weights_norm"), false)));
+      constexpr int64_t kSigmoid = 2;
+      const int64_t gating = integer("expert_gating_func", 1);
+      if (gating != kSigmoid) {
+        refuse("expert_gating_func",
+               fmt::format("got {}, only 2 (sigmoid: DeepSeek-V3 and what shares its router) is "
+                           "supported",
+                           gating));
+      }
+      set("scoring_func", "\"sigmoid\"");
+    }
+  }
+
+  // What is rotated must be the whole head.
+  void check_rotated() {
+    const int64_t dim = row_.has_mla ? integer("rope.dimension_count") : head_dim();
+    const int64_t rotated = integer("rope.dimension_count", dim);
+    if (rotated != dim) {
+      refuse("rope.dimension_count",
+             fmt::format("got {} of heads of {}, only whole ones are supported", rotated, dim));
+    }
+  }
+
+  void add_rope() {
+    check_rotated();
+    set_number("rope_theta", number("rope.freq_base", 10000.0));
+    const std::string scaling = rope_scaling();
+    if (!scaling.empty()) set("rope_scaling", "{" + scaling + "}");
+  }
+
+  // The members of a scaling, or nothing. No type is linear with a factor, which may be 1.
+  std::string rope_scaling() {
+    const std::string type = model_.keys().text(key("rope.scaling.type"), "linear");
+    const double factor = number("rope.scaling.factor", number("rope.scale_linear", 1.0));
+    if (has_tensor("rope_freqs.weight")) {
+      if (type == "yarn" || factor != 1.0) refuse("rope.scaling.type", "both this and rope_freqs");
+      return llama3();
+    }
+    if (type == "yarn") return yarn(factor);
+    if (type != "linear" && type != "none") {
+      refuse("rope.scaling.type",
+             fmt::format("got '{}', supported are none, linear and yarn", type));
+    }
+    if (type == "none" || factor == 1.0) return {};
+    return fmt::format(R"("rope_type": "linear", "factor": {})", number_text(factor));
+  }
+
+  std::string yarn(double factor) {
+    std::string json = fmt::format(R"("rope_type": "yarn", "factor": {})", number_text(factor));
+    const auto add = [&](std::string_view name, double value) {
+      json += fmt::format(R"(, "{}": {})", name, number_text(value));
+    };
+    const int64_t original =
+        integer("rope.scaling.original_context_length", integer("context_length"));
+    add("original_max_position_embeddings", static_cast<double>(original));
+    add("beta_fast", number("rope.scaling.yarn_beta_fast", 32.0));
+    add("beta_slow", number("rope.scaling.yarn_beta_slow", 1.0));
+    if (number("rope.scaling.yarn_ext_factor", 1.0) != 1.0) {
+      refuse("rope.scaling.yarn_ext_factor", "only 1 is supported");
+    }
+    const double attention =
+        number("rope.scaling.yarn_attn_factor", number("rope.scaling.attn_factor", 1.0));
+    if (has("rope.scaling.yarn_log_multiplier")) {
+      // A tenth of mscale_all_dim, which mscale is equal to in all models of this kind.
+      const double log_multiplier = number("rope.scaling.yarn_log_multiplier");
+      const std::string mscale =
+          fmt::format("{:.6g}", row_.has_mla ? log_multiplier / 0.1 : log_multiplier);
+      add("mscale", std::stod(mscale));
+      add("mscale_all_dim", std::stod(mscale));
+    } else if (attention != 1.0) {
+      add("attention_factor", attention * (0.1 * std::log(factor) + 1.0));
+    }
+    return json;
+  }
+
+  // Llama 3.x: not keys but a table of divisors.
+  std::string llama3() {
+    const GgufTensor& tensor = *model_.find("rope_freqs.weight");
+    const int64_t dim = head_dim();
+    used_.insert("rope_freqs.weight");
+    if (tensor.type->name != "F32" || tensor.columns() != dim / 2 || tensor.rows() != 1) {
+      refuse("rope.dimension_count", fmt::format("rope_freqs.weight is no F32 [{}]", dim / 2));
+    }
+    std::vector<float> divisors(static_cast<size_t>(dim / 2));
+    for (const GgufModel::Tensor& one : model_.tensors()) {
+      if (one.info != &tensor) continue;
+      model_.files()[one.file].read_bytes(tensor, 0, std::as_writable_bytes(std::span(divisors)));
+    }
+    if (std::all_of(divisors.begin(), divisors.end(), [](float d) { return d == 1.0f; })) return {};
+    const auto found = find_llama3_scaling(divisors, number("rope.freq_base", 10000.0));
+    if (!found) {
+      refuse("rope.scaling.type",
+             "rope_freqs.weight is no table of Llama 3's scaling, and no other is supported");
+    }
+    return fmt::format(R"("rope_type": "llama3", "factor": {}, "low_freq_factor": 1.0, )"
+                       R"("high_freq_factor": {}, "original_max_position_embeddings": {})",
+                       number_text(found->factor), number_text(found->high),
+                       number_text(found->original));
+  }
+
+  void refuse_unless_neutral() {
+    for (const char* name : {"final_logit_softcapping", "attn_logit_softcapping",
+                             "attention.clamp_kqv", "attention.max_alibi_bias",
+                             "attention.temperature_scale", "residual_scale", "embedding_scale"}) {
+      if (has(name) && number(name) != 0.0) refuse(name, "this model is not supported");
+    }
+    for (const char* name : {"logit_scale", "attention.scale"}) {
+      const double value = has(name) ? number(name) : 0.0;
+      if (value != 0.0 && value != 1.0) refuse(name, "this model is not supported");
+    }
+    if (row_.name != "deepseek2" && number("expert_weights_scale", 1.0) != 1.0 &&
+        number("expert_weights_scale") != 0.0) {
+      refuse("expert_weights_scale", "only 1 is supported");
+    }
+    if (row_.name != "gemma3" && has("attention.sliding_window") &&
+        integer("attention.sliding_window") > 0) {
+      refuse("attention.sliding_window", "a window of this architecture is not supported");
+    }
+    for (const char* name : {"nextn_predict_layers", "block_count", "rope.scaling.finetuned",
+                             "interleave_moe_layer_step", "expert_gating_func"}) {
+      static_cast<void>(key(name));
+    }
+  }
+
+  void add_text_keys() {
+    const GgufKeys& keys = model_.keys();
+    const auto id = [&](std::string_view name) {
+      return keys.integer(fmt::format("tokenizer.ggml.{}_token_id", name), -1);
+    };
+    if (id("bos") >= 0) set_integer("bos_token_id", id("bos"));
+    std::vector<int64_t> ends;
+    for (const char* name : {"eos", "eot", "eom"}) {
+      if (id(name) >= 0 && std::find(ends.begin(), ends.end(), id(name)) == ends.end())
+        ends.push_back(id(name));
+    }
+    if (ends.size() == 1) set_integer("eos_token_id", ends.front());
+    if (ends.size() > 1) set("eos_token_id", fmt::format("[{}]", fmt::join(ends, ", ")));
+  }
+
+  void add_unknown() {
+    const std::string prefix = model_.architecture() + ".";
+    for (const auto& [name, value] : model_.keys().all()) {
+      if (!name.starts_with(prefix) || used_.contains(name)) continue;
+      set(name, fmt::format("\"{} value(s)\"", value.size()));
+    }
+  }
+
+  const GgufModel& model_;
+  const GgufArchitecture& row_;
+  int64_t num_layers_;
+  std::set<std::string, std::less<>> used_;
+  std::vector<std::pair<std::string, std::string>> members_;
+};
+
+}  // namespace
+
+const GgufArchitecture& gguf_architecture(const GgufModel& model) {
+  std::vector<std::string_view> known;
+  for (const GgufArchitecture& row : kArchitectures) {
+    if (row.name == model.architecture()) return row;
+    known.push_back(row.name);
+  }
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("{}: general.architecture: got '{}', known are {}", model.keys().where(),
+                          model.architecture(), fmt::join(known, ", ")));
+}
+
+std::string gguf_key(const GgufModel& model, std::string_view key) {
+  return fmt::format("{}.{}", model.architecture(), key);
+}
+
+int64_t gguf_num_layers(const GgufModel& model) {
+  const std::string key = gguf_key(model, "block_count");
+  const int64_t blocks = model.keys().integer(key);
+  const int64_t extra = model.keys().integer(gguf_key(model, "nextn_predict_layers"), 0);
+  constexpr int64_t kMostLayers = 10000;
+  if (blocks < 0 || blocks > kMostLayers || extra < 0 || extra > blocks) {
+    model.keys().fail(
+        key, fmt::format("got {} with {} of them of multi-token prediction, want 0 to {}", blocks,
+                         extra, kMostLayers));
+  }
+  return blocks - extra;
+}
+
+std::string gguf_config(const GgufModel& model) { return ConfigWriter(model).text(); }
+
+}  // namespace strata

@@ -1,0 +1,251 @@
+#include "checkpoint/gguf/gguf_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "checkpoint/gguf/tokenizer.h"
+
+namespace strata {
+namespace {
+
+bool is_raw(const GgufWeight& weight) {
+  return weight.from.info->type->is_float() && weight.change == GgufWeight::Change::kNone &&
+         weight.values.info == nullptr;
+}
+
+TensorInfo info_of(const GgufWeight& weight) {
+  const GgufTensor& stored = *weight.from.info;
+  TensorInfo info;
+  info.name = weight.name;
+  info.dtype_name = stored.type->name;
+  info.dims = weight.dims;
+  info.begin = stored.begin;
+  info.end = stored.end;
+  int64_t elements = 1;
+  for (const int64_t dim : weight.dims) elements *= dim;
+  if (weight.values.info == nullptr) {
+    info.begin += weight.first_row * stored.row_bytes();
+    info.end = info.begin + elements / stored.columns() * stored.row_bytes();
+  }
+  if (stored.type->dequantise == nullptr || weight.dims.size() > kMaxRank) return info;
+  info.readable = true;
+  if (is_raw(weight) && stored.type->name == "BF16") info.dtype = DType::kBF16;
+  if (is_raw(weight) && stored.type->name == "F16") info.dtype = DType::kF16;
+  for (const int64_t dim : weight.dims) info.shape.push_back(dim);
+  return info;
+}
+
+// A of the stored -exp(A). Files lose bits of an A near zero; where one of 16 bits, as models have
+// them, gives what is stored to its last bit, it is that one.
+float log_of_negative(float stored) {
+  const auto value = static_cast<float>(std::log(-static_cast<double>(stored)));
+  const float narrow = round_to_bf16(value);
+  const auto again = static_cast<float>(-std::exp(static_cast<double>(narrow)));
+  const bool gives = std::nextafter(again, stored) == stored;
+  return gives ? narrow : value;
+}
+
+float changed(GgufWeight::Change change, float value) {
+  switch (change) {
+    case GgufWeight::Change::kNone:
+      break;
+    case GgufWeight::Change::kMinusOne:
+      return value - 1.0f;
+    case GgufWeight::Change::kLogOfNegative:
+      return log_of_negative(value);
+  }
+  return value;
+}
+
+}  // namespace
+
+GgufSource::GgufSource(const std::string& path)
+    : CheckpointSource(path), model_(path), weights_(gguf_weights(model_)) {
+  for (const GgufFile& file : model_.files()) {
+    shard_names_.push_back(std::filesystem::path(file.path()).filename().string());
+  }
+  for (const GgufWeight& weight : weights_) {
+    if (find(weight.name) != nullptr) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{}: two tensors are {}", path, weight.name));
+    }
+    add({info_of(weight), weight.from.file});
+  }
+}
+
+const GgufWeight& GgufSource::weight_of(const CheckpointTensor& tensor) const {
+  const auto index = static_cast<size_t>(&tensor - tensors_.data());
+  CHECK(index < weights_.size(), tensor.info.name);
+  if (!tensor.info.readable) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{}: tensor '{}': {} {} cannot be read; supported are {}, of at most "
+                            "{} axes",
+                            path_, weights_[index].from.info->name, tensor.info.dtype_name,
+                            tensor.info.shape_text(), readable_gguf_types(), kMaxRank));
+  }
+  return weights_[index];
+}
+
+void GgufSource::dequantise(const GgufModel::Tensor& tensor, int64_t first_row, int64_t count,
+                            float* out) const {
+  const GgufTensor& info = *tensor.info;
+  const int64_t blocks = info.columns() / info.type->block_elements;
+  std::vector<std::byte> bytes(static_cast<size_t>(count * info.row_bytes()));
+  model_.files()[tensor.file].read_bytes(info, first_row * info.row_bytes(), bytes);
+  const int64_t fault = info.type->dequantise(bytes.data(), count * blocks, out);
+  if (fault < 0) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("{}: tensor '{}': the scale of block {} ({}) is no finite number; damaged?",
+                  model_.files()[tensor.file].path(), info.name, first_row * blocks + fault,
+                  info.type->name));
+}
+
+// Rows that lie one behind the other are read at once.
+template <typename Body>
+void for_each_run(const GgufWeight& weight, int64_t first_row, int64_t count, Body body) {
+  if (weight.rows.empty()) return body(first_row, weight.first_row + first_row, count);
+  for (int64_t row = first_row; row < first_row + count;) {
+    const auto stored = [&](int64_t at) { return weight.rows[static_cast<size_t>(at)]; };
+    int64_t run = 1;
+    while (row + run < first_row + count && stored(row + run) == stored(row) + run) ++run;
+    body(row, weight.first_row + stored(row), run);
+    row += run;
+  }
+}
+
+void GgufSource::read_rows(const GgufWeight& weight, int64_t first_row, int64_t count,
+                           float* out) const {
+  if (weight.values.info != nullptr) return read_latent(weight, first_row, count, out);
+  const int64_t stored_columns = weight.from.info->columns();
+  const int64_t columns = weight.dims.back();
+  std::vector<float> row(static_cast<size_t>(weight.columns.empty() ? 0 : stored_columns));
+  for_each_run(weight, first_row, count, [&](int64_t begin, int64_t stored, int64_t run) {
+    float* const to = out + (begin - first_row) * columns;
+    if (weight.columns.empty()) return dequantise(weight.from, stored, run, to);
+    for (int64_t i = 0; i < run; ++i) {
+      dequantise(weight.from, stored + i, 1, row.data());
+      for (int64_t c = 0; c < columns; ++c) {
+        to[i * columns + c] = row[static_cast<size_t>(weight.columns[static_cast<size_t>(c)])];
+      }
+    }
+  });
+  if (weight.change == GgufWeight::Change::kNone) return;
+  for (int64_t i = 0; i < count * columns; ++i) out[i] = changed(weight.change, out[i]);
+}
+
+void GgufSource::read_raw_rows(const GgufWeight& weight, int64_t first_row, int64_t count,
+                               std::byte* out) const {
+  const GgufTensor& info = *weight.from.info;
+  const auto size = static_cast<size_t>(info.type->block_bytes);
+  const int64_t columns = weight.dims.back();
+  const auto file = [&](int64_t row, int64_t rows, std::byte* to) {
+    model_.files()[weight.from.file].read_bytes(info, row * info.row_bytes(),
+                                                {to, static_cast<size_t>(rows * info.row_bytes())});
+  };
+  std::vector<std::byte> row(weight.columns.empty() ? 0 : static_cast<size_t>(info.row_bytes()));
+  for_each_run(weight, first_row, count, [&](int64_t begin, int64_t stored, int64_t run) {
+    std::byte* to = out + static_cast<size_t>((begin - first_row) * columns) * size;
+    if (weight.columns.empty()) return file(stored, run, to);
+    for (int64_t i = 0; i < run; ++i) {
+      file(stored + i, 1, row.data());
+      for (int64_t c = 0; c < columns; ++c, to += size) {
+        std::memcpy(to, &row[static_cast<size_t>(weight.columns[static_cast<size_t>(c)]) * size],
+                    size);
+      }
+    }
+  });
+}
+
+void GgufSource::read_latent(const GgufWeight& weight, int64_t first_row, int64_t count,
+                             float* out) const {
+  const int64_t rank = weight.from.info->dims[1];
+  const int64_t nope = weight.from.info->dims[2];
+  const int64_t value = weight.values.info->dims[1];
+  std::vector<float> keys(static_cast<size_t>(rank * nope));
+  int64_t held = -1;  // the head that they are of
+  for (int64_t row = first_row; row < first_row + count; ++row, out += rank) {
+    const int64_t head = row / (nope + value);
+    const int64_t within = row % (nope + value);
+    if (within >= nope) {
+      dequantise(weight.values, head * value + within - nope, 1, out);
+      continue;
+    }
+    if (held != head) dequantise(weight.from, head * rank, rank, keys.data());
+    held = head;
+    for (int64_t c = 0; c < rank; ++c) out[c] = keys[static_cast<size_t>(c * nope + within)];
+  }
+}
+
+void GgufSource::read(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
+                      void* raw_out) const {
+  const GgufWeight& weight = weight_of(tensor);
+  CHECK(
+      0 <= first_element && 0 <= count && first_element <= tensor.info.shape.num_elements() - count,
+      first_element, count, tensor.info.shape.num_elements());
+  if (count == 0) return;
+  const int64_t columns = weight.dims.back();
+  const bool raw = is_raw(weight);
+  const int64_t bytes = raw ? weight.from.info->type->block_bytes : int64_t{sizeof(float)};
+  const int64_t first_row = first_element / columns;
+  const int64_t last_row = (first_element + count + columns - 1) / columns;
+  const bool whole = first_element % columns == 0 && (first_element + count) % columns == 0;
+  std::vector<std::byte> room(
+      whole ? 0 : static_cast<size_t>((last_row - first_row) * columns * bytes));
+  std::byte* const to = whole ? static_cast<std::byte*>(raw_out) : room.data();
+  if (raw) {
+    read_raw_rows(weight, first_row, last_row - first_row, to);
+  } else {
+    read_rows(weight, first_row, last_row - first_row, reinterpret_cast<float*>(to));
+  }
+  if (whole) return;
+  std::memcpy(raw_out, to + first_element % columns * bytes, static_cast<size_t>(count * bytes));
+}
+
+void GgufSource::read_f32(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
+                          float* out) const {
+  if (!tensor.info.readable || tensor.info.dtype == DType::kF32) {
+    return read(tensor, first_element, count, out);
+  }
+  std::vector<uint16_t> narrow(static_cast<size_t>(count));
+  read(tensor, first_element, count, narrow.data());
+  const bool is_f16 = tensor.info.dtype == DType::kF16;
+  std::transform(narrow.begin(), narrow.end(), out,
+                 [&](uint16_t bits) { return is_f16 ? f16_to_float(bits) : to_float(Bf16{bits}); });
+}
+
+void GgufSource::read_bytes(const CheckpointTensor& tensor, int64_t first_byte,
+                            std::span<std::byte> out) const {
+  const GgufModel::Tensor& from = weights_[static_cast<size_t>(&tensor - tensors_.data())].from;
+  model_.files()[from.file].read_bytes(*from.info,
+                                       tensor.info.begin - from.info->begin + first_byte, out);
+}
+
+CheckpointLayout GgufSource::layout() const {
+  CheckpointLayout layout;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const TensorInfo& info = tensors_[i].info;
+    if (!info.readable) continue;
+    const bool is_float = weights_[i].from.info->type->is_float();
+    layout.entries.push_back(
+        {{.name = info.name, .dtype = is_float ? info.dtype : DType::kBF16, .shape = info.shape},
+         "model.safetensors"});
+  }
+  return layout;
+}
+
+ModelTexts gguf_texts(const std::string& path) {
+  const auto model = std::make_shared<const GgufModel>(path);
+  return {path, [model](std::string_view name) -> std::optional<std::string> {
+            if (name == "config.json") return gguf_config(*model);
+            return gguf_text(model->keys(), name);
+          }};
+}
+
+}  // namespace strata

@@ -1,0 +1,45 @@
+// GgufSource: a model in GGUF as a source of weights under Hugging Face names. Tensors of F32, F16
+// and BF16 are read as what they are; the others are dequantised to F32 and saved as BF16. Small
+// files are made of the keys. Any thread may read.
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/gguf/architecture.h"
+#include "checkpoint/source.h"
+
+namespace strata {
+
+class GgufSource final : public CheckpointSource {
+ public:
+  explicit GgufSource(const std::string& path);
+
+  void read(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
+            void* raw_out) const override;
+  void read_f32(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
+                float* out) const override;
+  void read_bytes(const CheckpointTensor& tensor, int64_t first_byte,
+                  std::span<std::byte> out) const override;
+  [[nodiscard]] CheckpointLayout layout() const override;
+  [[nodiscard]] std::string readable_types() const override { return readable_gguf_types(); }
+
+ private:
+  [[nodiscard]] const GgufWeight& weight_of(const CheckpointTensor& tensor) const;
+  void read_rows(const GgufWeight& weight, int64_t first_row, int64_t count, float* out) const;
+  void read_raw_rows(const GgufWeight& weight, int64_t first_row, int64_t count,
+                     std::byte* out) const;
+  void read_latent(const GgufWeight& weight, int64_t first_row, int64_t count, float* out) const;
+  void dequantise(const GgufModel::Tensor& tensor, int64_t first_row, int64_t count,
+                  float* out) const;
+
+  GgufModel model_;
+  std::vector<GgufWeight> weights_;  // as tensors()
+};
+
+// The small files of the model at the path. The tokenizer's is made when it is asked for.
+ModelTexts gguf_texts(const std::string& path);
+
+}  // namespace strata

@@ -1,0 +1,18 @@
+// The settings of Llama 3's rotary scaling, from the table of divisors that GGUF files have in
+// their place.
+#pragma once
+#include <optional>
+#include <span>
+
+namespace strata {
+
+// A table knows the three lengths and factors of a config only up to one number: low_freq_factor is
+// 1, as in all files.
+struct Llama3Scaling {
+  double factor = 1.0, high = 4.0, original = 8192.0;
+};
+
+// Those that give the table, of one divisor for each pair, to rounding; nothing where none do.
+std::optional<Llama3Scaling> find_llama3_scaling(std::span<const float> divisors, double theta);
+
+}  // namespace strata

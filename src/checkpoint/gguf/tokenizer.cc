@@ -1,0 +1,389 @@
+// Sources: llama.cpp's llama-vocab.cpp (names of `pre`, defaults of bos and eos), the
+// tokenizer.json files of the models (patterns), transformers' convert_slow_tokenizer.py
+// (generate_merges).
+#include "checkpoint/gguf/tokenizer.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/error.h"
+#include "checkpoint/json.h"
+
+namespace strata {
+namespace {
+
+constexpr size_t kMaxTokens = 4'000'000;
+constexpr std::string_view kMark = "\u2581";  // a space, in SentencePiece's vocabularies
+
+// tokenizer.ggml.token_type
+enum TokenType : int64_t { kNormal = 1, kUnknown, kControl, kUserDefined, kUnused, kByte };
+
+constexpr std::string_view kLlama3 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kQwen2 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kQwen35 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kO200k =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kTekken =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kDigits3 = R"(\p{N}{1,3})";
+constexpr std::string_view kHan = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+";
+constexpr std::string_view kDeepseek =
+    R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kDigit = R"(\p{N})";
+
+// How text is cut before it is merged, by the name in tokenizer.ggml.pre.
+struct PreRow {
+  std::string_view name;
+  std::string_view splits[3];      // in turn; then ByteLevel
+  bool byte_level_splits = false;  // by GPT-2's own pattern
+  bool nfc = false;
+  bool whole_tokens = false;  // a piece that is a token is not merged
+  bool adds_bos = false;      // where the file does not say
+};
+constexpr PreRow kPres[] = {
+    {.name = "llama-bpe", .splits = {kLlama3}, .whole_tokens = true, .adds_bos = true},
+    {.name = "llama3", .splits = {kLlama3}, .whole_tokens = true, .adds_bos = true},
+    {.name = "llama-v3", .splits = {kLlama3}, .whole_tokens = true, .adds_bos = true},
+    {.name = "smaug-bpe", .splits = {kLlama3}, .whole_tokens = true, .adds_bos = true},
+    {.name = "dbrx", .splits = {kLlama3}},
+    {.name = "glm4", .splits = {kLlama3}, .whole_tokens = true},
+    {.name = "qwen2", .splits = {kQwen2}, .nfc = true},
+    {.name = "deepseek-r1-qwen", .splits = {kQwen2}, .nfc = true},
+    {.name = "qwen35", .splits = {kQwen35}, .nfc = true},
+    {.name = "gpt-4o", .splits = {kO200k}},
+    {.name = "tekken", .splits = {kTekken}, .whole_tokens = true, .adds_bos = true},
+    {.name = "deepseek-v3", .splits = {kDigits3, kHan, kDeepseek}},
+    {.name = "gpt-2", .splits = {}, .byte_level_splits = true},
+    {.name = "smollm", .splits = {kDigit}, .byte_level_splits = true},
+    {.name = "starcoder", .splits = {kDigit}, .byte_level_splits = true},
+    {.name = "refact", .splits = {kDigit}, .byte_level_splits = true},
+    {.name = "command-r", .splits = {kDigit}, .byte_level_splits = true},
+    {.name = "exaone", .splits = {kDigit}, .byte_level_splits = true},
+};
+
+size_t count_characters(std::string_view text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+  }));
+}
+
+class TokenizerWriter {
+ public:
+  explicit TokenizerWriter(const GgufKeys& keys)
+      : keys_(keys),
+        tokens_(keys.texts("tokenizer.ggml.tokens")),
+        types_(keys.integers("tokenizer.ggml.token_type")) {
+    if (tokens_.size() > kMaxTokens) {
+      keys_.fail("tokenizer.ggml.tokens",
+                 fmt::format("{} tokens, at most {} are accepted", tokens_.size(), kMaxTokens));
+    }
+    if (!types_.empty() && types_.size() != tokens_.size()) {
+      keys_.fail("tokenizer.ggml.token_type",
+                 fmt::format("{} types of {} tokens", types_.size(), tokens_.size()));
+    }
+    for (size_t id = 0; id < tokens_.size(); ++id) {
+      if (!valid_utf8(tokens_[id])) {
+        keys_.fail("tokenizer.ggml.tokens", fmt::format("token {} is not UTF-8", id));
+      }
+      if (!is_filler(id)) ids_.emplace(tokens_[id], id);
+    }
+  }
+
+  std::string text() {
+    const std::string model = keys_.text("tokenizer.ggml.model");
+    const bool is_gpt2 = model == "gpt2";
+    if (!is_gpt2 && model != "llama") {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("{}: tokenizer.ggml.model: got '{}', supported are gpt2 (byte-level "
+                              "BPE) and llama (SentencePiece)",
+                              keys_.where(), model));
+    }
+    std::string out = R"({"version": "1.0", "truncation": null, "padding": null, "added_tokens": )";
+    out += added_tokens();
+    out += is_gpt2 ? gpt2_steps() : llama_steps();
+    out += R"(, "model": {"type": "BPE", "vocab": )" + vocab();
+    out += is_gpt2 ? gpt2_merges() : llama_merges();
+    return out + "}}";
+  }
+
+ private:
+  [[nodiscard]] int64_t type_of(size_t id) const { return types_.empty() ? kNormal : types_[id]; }
+  // Ids without a token: no text is ever theirs.
+  [[nodiscard]] bool is_filler(size_t id) const {
+    return tokens_[id].empty() ||
+           (type_of(id) == kUnused && tokens_[id] == fmt::format("[PAD{}]", id));
+  }
+  // The first of tokens of equal text.
+  [[nodiscard]] bool owns(size_t id) const {
+    const auto found = ids_.find(tokens_[id]);
+    return found != ids_.end() && found->second == id;
+  }
+
+  [[nodiscard]] std::string added_tokens() const {
+    std::string out = "[";
+    for (size_t id = 0; id < tokens_.size(); ++id) {
+      const int64_t type = type_of(id);
+      if ((type != kControl && type != kUserDefined && type != kUnknown) || !owns(id)) continue;
+      out += fmt::format(R"({}{{"id": {}, "content": {}, "single_word": false, "lstrip": false, )"
+                         R"("rstrip": false, "normalized": false, "special": {}}})",
+                         out.size() == 1 ? "" : ",\n", id, json_quote(tokens_[id]),
+                         type != kUserDefined);
+    }
+    return out + "]";
+  }
+
+  [[nodiscard]] std::string vocab() const {
+    std::string out = "{";
+    for (size_t id = 0; id < tokens_.size(); ++id) {
+      if (!owns(id)) continue;
+      out += fmt::format("{}{}: {}", out.size() == 1 ? "" : ",\n", json_quote(tokens_[id]), id);
+    }
+    return out + "}";
+  }
+
+  [[nodiscard]] int64_t id_of(std::string_view name) const {
+    const std::string key = fmt::format("tokenizer.ggml.{}_token_id", name);
+    const int64_t id = keys_.integer(key, -1);
+    if (id >= std::ssize(tokens_)) {
+      keys_.fail(key, fmt::format("got {}, the vocabulary has {}", id, tokens_.size()));
+    }
+    return id;
+  }
+
+  // What is put around a text.
+  [[nodiscard]] std::string post_processor(bool bos_default) const {
+    struct End {
+      std::string_view name, key;
+      bool fallback;
+    };
+    std::string special;
+    const auto item = [&](const End& end) {
+      const int64_t id = id_of(end.name);
+      if (!keys_.boolean(end.key, end.fallback) || id < 0) return std::string();
+      const std::string token = json_quote(tokens_[static_cast<size_t>(id)]);
+      const std::string entry =
+          fmt::format(R"({}: {{"id": {}, "ids": [{}], "tokens": [{}]}})", token, token, id, token);
+      if (special != entry) special += (special.empty() ? "" : ", ") + entry;
+      return fmt::format(R"({{"SpecialToken": {{"id": {}, "type_id": 0}}}})", token);
+    };
+    const std::string before = item({"bos", "tokenizer.ggml.add_bos_token", bos_default});
+    const std::string after = item({"eos", "tokenizer.ggml.add_eos_token", false});
+    if (special.empty()) return "null";
+    std::string single =
+        before + (before.empty() ? "" : ", ") + R"({"Sequence": {"id": "A", "type_id": 0}})";
+    if (!after.empty()) single += ", " + after;
+    return fmt::format(
+        R"({{"type": "TemplateProcessing", "single": [{}], "pair": [], "special_tokens": {{{}}}}})",
+        single, special);
+  }
+
+  [[nodiscard]] const PreRow& pre() const {
+    constexpr std::string_view kKey = "tokenizer.ggml.pre";
+    const std::string name = keys_.text(kKey, "");
+    std::vector<std::string_view> known;
+    for (const PreRow& row : kPres) {
+      if (row.name == name) return row;
+      known.push_back(row.name);
+    }
+    const bool none = name.empty() || name == "default";
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{}: {}: got {}, known are {}{}", keys_.where(), kKey,
+                            none ? "none" : "'" + name + "'", fmt::join(known, ", "),
+                            none ? "; such a file was converted without its tokenizer's rules: "
+                                   "convert the model again"
+                                 : ""));
+  }
+
+  [[nodiscard]] std::string gpt2_steps() const {
+    const PreRow& row = pre();
+    std::string steps;
+    for (const std::string_view split : row.splits) {
+      if (split.empty()) continue;
+      steps += fmt::format(
+          R"({{"type": "Split", "pattern": {{"Regex": {}}}, "behavior": "Isolated", "invert": false}}, )",
+          json_quote(split));
+    }
+    return fmt::format(
+        R"(, "normalizer": {}, "pre_tokenizer": {{"type": "Sequence", "pretokenizers": [{}{{"type": )"
+        R"("ByteLevel", "add_prefix_space": {}, "trim_offsets": true, "use_regex": {}}}]}}, )"
+        R"("post_processor": {}, "decoder": {{"type": "ByteLevel", "add_prefix_space": true, )"
+        R"("trim_offsets": true, "use_regex": true}})",
+        row.nfc ? R"({"type": "NFC"})" : "null", steps,
+        keys_.boolean("tokenizer.ggml.add_space_prefix", false), row.byte_level_splits,
+        post_processor(row.adds_bos));
+  }
+
+  [[nodiscard]] std::string gpt2_merges() const {
+    const std::span<const std::string> merges = keys_.texts("tokenizer.ggml.merges");
+    if (merges.empty()) keys_.fail("tokenizer.ggml.merges", "got nothing, want the merges");
+    std::string out = fmt::format(
+        R"(, "unk_token": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": {}, "merges": [)",
+        pre().whole_tokens);
+    for (size_t i = 0; i < merges.size(); ++i) {
+      if (!valid_utf8(merges[i])) {
+        keys_.fail("tokenizer.ggml.merges", fmt::format("merge {} is not UTF-8", i));
+      }
+      out += (i == 0 ? "" : ",\n") + json_quote(merges[i]);
+    }
+    return out + "]";
+  }
+
+  [[nodiscard]] std::string llama_steps() const {
+    const bool prefix = keys_.boolean("tokenizer.ggml.add_space_prefix", true);
+    const std::string space = fmt::format(
+        R"({{"type": "Replace", "pattern": {{"String": " "}}, "content": "{}"}})", kMark);
+    const std::string normalizer =
+        prefix ? fmt::format(
+                     R"({{"type": "Sequence", "normalizers": [{{"type": "Prepend", "prepend": )"
+                     R"("{}"}}, {}]}})",
+                     kMark, space)
+               : space;
+    return fmt::format(
+        R"(, "normalizer": {}, "pre_tokenizer": null, "post_processor": {}, "decoder": {{"type": )"
+        R"("Sequence", "decoders": [{{"type": "Replace", "pattern": {{"String": "{}"}}, "content": )"
+        R"(" "}}, {{"type": "ByteFallback"}}, {{"type": "Fuse"}}{}]}})",
+        normalizer, post_processor(true), kMark,
+        prefix ? R"(, {"type": "Strip", "content": " ", "start": 1, "stop": 0})" : "");
+  }
+
+  struct Pair {
+    size_t token;
+    uint32_t cut;          // bytes of the left part
+    uint32_t left, right;  // characters
+  };
+
+  // Every way to join two tokens to a third, the best score first.
+  [[nodiscard]] std::string llama_merges() const {
+    const std::span<const double> scores = keys_.numbers("tokenizer.ggml.scores");
+    if (scores.size() != tokens_.size()) {
+      keys_.fail("tokenizer.ggml.scores",
+                 fmt::format("{} scores of {} tokens", scores.size(), tokens_.size()));
+    }
+    std::vector<Pair> pairs;
+    for (size_t id = 0; id < tokens_.size(); ++id) {
+      if (joins(id) && owns(id)) add_pairs(id, pairs);
+    }
+    std::stable_sort(pairs.begin(), pairs.end(), [&](const Pair& a, const Pair& b) {
+      if (scores[a.token] != scores[b.token]) return scores[a.token] > scores[b.token];
+      return std::pair(a.left, a.right) > std::pair(b.left, b.right);
+    });
+    bool has_bytes = false;
+    for (size_t id = 0; id < tokens_.size(); ++id) has_bytes = has_bytes || type_of(id) == kByte;
+    const int64_t unknown = id_of("unknown");
+    std::string out = fmt::format(
+        R"(, "unk_token": {}, "fuse_unk": true, "byte_fallback": {}, "ignore_merges": false, "merges": [)",
+        unknown < 0 ? "null" : json_quote(tokens_[static_cast<size_t>(unknown)]), has_bytes);
+    for (const Pair& pair : pairs) {
+      const std::string_view token = tokens_[pair.token];
+      out += fmt::format("{}[{}, {}]", out.back() == '[' ? "" : ",\n",
+                         json_quote(token.substr(0, pair.cut)), json_quote(token.substr(pair.cut)));
+    }
+    return out + "]";
+  }
+
+  [[nodiscard]] bool joins(size_t id) const {
+    return type_of(id) == kNormal || type_of(id) == kUserDefined || type_of(id) == kUnused;
+  }
+
+  void add_pairs(size_t id, std::vector<Pair>& pairs) const {
+    constexpr size_t kMostPairs = 20'000'000;
+    constexpr size_t kLongest = 256;  // of what is joined from parts
+    const std::string_view token = tokens_[id];
+    if (token.size() > kLongest) return;
+    const size_t begin = pairs.size();
+    const auto characters = static_cast<uint32_t>(count_characters(token));
+    uint32_t left = 0;
+    for (size_t cut = 1; cut < token.size(); ++cut) {
+      if ((static_cast<unsigned char>(token[cut]) & 0xc0) == 0x80) continue;
+      ++left;
+      const auto a = ids_.find(std::string(token.substr(0, cut)));
+      const auto b = ids_.find(std::string(token.substr(cut)));
+      if (a == ids_.end() || b == ids_.end() || !joins(a->second) || !joins(b->second)) continue;
+      pairs.push_back({id, static_cast<uint32_t>(cut), left, characters - left});
+    }
+    if (pairs.size() > kMostPairs) {
+      keys_.fail("tokenizer.ggml.tokens", "too many ways to join tokens");
+    }
+    std::sort(pairs.begin() + static_cast<std::ptrdiff_t>(begin), pairs.end(),
+              [&](const Pair& x, const Pair& y) { return parts(x) < parts(y); });
+  }
+  [[nodiscard]] std::pair<size_t, size_t> parts(const Pair& pair) const {
+    const std::string& token = tokens_[pair.token];
+    return {ids_.at(token.substr(0, pair.cut)), ids_.at(token.substr(pair.cut))};
+  }
+
+  const GgufKeys& keys_;
+  std::span<const std::string> tokens_;
+  std::span<const int64_t> types_;
+  std::unordered_map<std::string, size_t> ids_;
+};
+
+std::string quoted(const GgufKeys& keys, std::string_view key, const std::string& text) {
+  if (!valid_utf8(text)) keys.fail(key, "is not UTF-8");
+  return json_quote(text);
+}
+
+// Its name is behind this in a key.
+constexpr std::string_view kTemplate = "tokenizer.chat_template";
+
+std::string tokenizer_config(const GgufKeys& keys) {
+  std::string out = R"({"tokenizer_class": "PreTrainedTokenizerFast", "added_tokens_decoder": {})";
+  const std::span<const std::string> tokens = keys.texts("tokenizer.ggml.tokens");
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {{"bos", "bos_token"},
+                                                                      {"eos", "eos_token"},
+                                                                      {"unknown", "unk_token"},
+                                                                      {"padding", "pad_token"}};
+  for (const auto& [name, member] : kNames) {
+    const std::string key = fmt::format("tokenizer.ggml.{}_token_id", name);
+    const int64_t id = keys.integer(key, -1);
+    if (id < 0) continue;
+    if (id >= std::ssize(tokens)) {
+      keys.fail(key, fmt::format("got {}, the vocabulary has {}", id, tokens.size()));
+    }
+    out +=
+        fmt::format(",\n \"{}\": {}", member, quoted(keys, key, tokens[static_cast<size_t>(id)]));
+  }
+  std::string templates;
+  for (const auto& [key, value] : keys.all()) {
+    const bool is_default = key == kTemplate;
+    const std::string prefix = std::string(kTemplate) + ".";
+    if (!is_default && !key.starts_with(prefix)) continue;
+    templates += fmt::format("{}{{\"name\": {}, \"template\": {}}}", templates.empty() ? "" : ", ",
+                             quoted(keys, key, is_default ? "default" : key.substr(prefix.size())),
+                             quoted(keys, key, keys.text(key)));
+  }
+  if (!templates.empty()) out += fmt::format(",\n \"chat_template\": [{}]", templates);
+  return out + "}\n";
+}
+
+std::optional<std::string> generation_config(const GgufKeys& keys) {
+  std::vector<int64_t> ends;
+  for (const char* name : {"eos", "eot", "eom"}) {
+    const int64_t id = keys.integer(fmt::format("tokenizer.ggml.{}_token_id", name), -1);
+    if (id >= 0 && std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
+  }
+  if (ends.empty()) return std::nullopt;
+  return fmt::format("{{\"eos_token_id\": [{}]}}\n", fmt::join(ends, ", "));
+}
+
+}  // namespace
+
+std::optional<std::string> gguf_text(const GgufKeys& keys, std::string_view name) {
+  const bool has_tokens =
+      keys.has("tokenizer.ggml.tokens") && keys.text("tokenizer.ggml.model", "none") != "none";
+  if (!has_tokens) return std::nullopt;
+  if (name == "tokenizer.json") return TokenizerWriter(keys).text();
+  if (name == "tokenizer_config.json") return tokenizer_config(keys);
+  if (name == "generation_config.json") return generation_config(keys);
+  return std::nullopt;
+}
+
+}  // namespace strata

@@ -1,0 +1,17 @@
+// What a GGUF file says of text, as the small files of a Hugging Face directory: tokenizer.json,
+// tokenizer_config.json (with the chat template) and generation_config.json. The patterns that cut
+// text are Hugging Face's, also where llama.cpp has approximations of them.
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "checkpoint/gguf/gguf_file.h"
+
+namespace strata {
+
+// The file of that name, or nothing: for other names, and where the keys have no vocabulary. Throws
+// Error on a kind of tokenizer that is not supported; the message lists those that are.
+std::optional<std::string> gguf_text(const GgufKeys& keys, std::string_view name);
+
+}  // namespace strata

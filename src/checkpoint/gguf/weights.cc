@@ -1,0 +1,351 @@
+// Names and orders of tensors. Source: llama.cpp's convert_hf_to_gguf.py, gguf-py's
+// tensor_mapping.py and llama.cpp's llama-model.cpp.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <charconv>
+#include <numeric>
+#include <optional>
+
+#include "base/error.h"
+#include "checkpoint/gguf/architecture.h"
+
+namespace strata {
+namespace {
+
+struct NameRow {
+  std::string_view stored;
+  std::string_view name;
+};
+
+constexpr NameRow kOutside[] = {{"token_embd.weight", "model.embed_tokens.weight"},
+                                {"output_norm.weight", "model.norm.weight"},
+                                {"output.weight", "lm_head.weight"}};
+
+// Below "blk.N." and "model.layers.N.", with .weight or .bias behind. Of equal names the first that
+// the architecture allows.
+constexpr NameRow kGemma3[] = {{"ffn_norm", "pre_feedforward_layernorm"},
+                               {"post_attention_norm", "post_attention_layernorm"},
+                               {"post_ffw_norm", "post_feedforward_layernorm"}};
+constexpr NameRow kHybrid[] = {{"post_attention_norm", "post_attention_layernorm"},
+                               {"attn_qkv", "linear_attn.in_proj_qkv"},
+                               {"attn_gate", "linear_attn.in_proj_z"},
+                               {"ssm_alpha", "linear_attn.in_proj_a"},
+                               {"ssm_beta", "linear_attn.in_proj_b"},
+                               {"ssm_conv1d", "linear_attn.conv1d"},
+                               {"ssm_norm", "linear_attn.norm"},
+                               {"ssm_out", "linear_attn.out_proj"},
+                               {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
+                               {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
+                               {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
+                               {"ffn_down_shexp", "mlp.shared_expert.down_proj"}};
+constexpr NameRow kLatent[] = {{"attn_q_a", "self_attn.q_a_proj"},
+                               {"attn_q_a_norm", "self_attn.q_a_layernorm"},
+                               {"attn_q_b", "self_attn.q_b_proj"},
+                               {"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"},
+                               {"attn_kv_a_norm", "self_attn.kv_a_layernorm"},
+                               {"attn_kv_b", "self_attn.kv_b_proj"},
+                               {"ffn_gate_shexp", "mlp.shared_experts.gate_proj"},
+                               {"ffn_up_shexp", "mlp.shared_experts.up_proj"},
+                               {"ffn_down_shexp", "mlp.shared_experts.down_proj"}};
+constexpr NameRow kCommon[] = {
+    {"attn_norm", "input_layernorm"},    {"ffn_norm", "post_attention_layernorm"},
+    {"attn_q", "self_attn.q_proj"},      {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},      {"attn_output", "self_attn.o_proj"},
+    {"attn_q_norm", "self_attn.q_norm"}, {"attn_k_norm", "self_attn.k_norm"},
+    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},       {"ffn_gate_inp", "mlp.gate"}};
+// With their endings.
+constexpr NameRow kWhole[] = {{"ssm_a", "linear_attn.A_log"},
+                              {"ssm_dt.bias", "linear_attn.dt_bias"},
+                              {"exp_probs_b.bias", "mlp.gate.e_score_correction_bias"}};
+
+template <size_t n>
+std::string_view find(const NameRow (&rows)[n], std::string_view stored) {
+  for (const NameRow& row : rows) {
+    if (row.stored == stored) return row.name;
+  }
+  return {};
+}
+
+std::string shape_text(const std::vector<int64_t>& dims) {
+  return fmt::format("[{}]", fmt::join(dims, ", "));
+}
+
+struct LayerName {
+  int64_t layer = 0;
+  std::string_view rest;  // behind "blk.N."
+};
+std::optional<LayerName> layer_name(std::string_view name) {
+  constexpr std::string_view kPrefix = "blk.";
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  LayerName out;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), out.layer);
+  const auto digits = static_cast<size_t>(end - name.data());
+  if (error != std::errc() || digits + 1 >= name.size() || name[digits] != '.') return std::nullopt;
+  out.rest = name.substr(digits + 1);
+  return out;
+}
+
+// The rows of heads that are stored in pairs (i, i + half of the head) as Hugging Face has them,
+// half by half.
+std::vector<int32_t> unpaired(int64_t rows, int64_t heads) {
+  std::vector<int32_t> out(static_cast<size_t>(rows));
+  const int64_t dim = rows / heads;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t within = row % dim;
+    const int64_t pair = within % (dim / 2);
+    out[static_cast<size_t>(row)] =
+        static_cast<int32_t>(row - within + 2 * pair + within / (dim / 2));
+  }
+  return out;
+}
+
+// Value heads stand in the file group by group of key heads (tiled), at Hugging Face key head by
+// key head. Behind `before` items that stay, runs of `run` items belong to a head.
+struct ValueHeads {
+  int64_t keys = 0, values = 0;
+  [[nodiscard]] std::vector<int32_t> order(int64_t before, int64_t run) const {
+    std::vector<int32_t> out(static_cast<size_t>(before + values * run));
+    std::iota(out.begin(), out.begin() + before, 0);
+    const int64_t group = values / keys;
+    for (int64_t head = 0; head < values; ++head) {
+      const int64_t stored = head % group * keys + head / group;
+      for (int64_t i = 0; i < run; ++i) {
+        out[static_cast<size_t>(before + head * run + i)] =
+            static_cast<int32_t>(before + stored * run + i);
+      }
+    }
+    return out;
+  }
+};
+
+class WeightList {
+ public:
+  explicit WeightList(const GgufModel& model)
+      : model_(model), row_(gguf_architecture(model)), num_layers_(gguf_num_layers(model)) {}
+
+  std::vector<GgufWeight> take() {
+    for (const GgufModel::Tensor& tensor : model_.tensors()) add(tensor);
+    return std::move(weights_);
+  }
+
+ private:
+  // A size, small enough that products of two can be counted.
+  [[nodiscard]] int64_t key(std::string_view name, std::optional<int64_t> fallback = {}) const {
+    constexpr int64_t kLargest = 1 << 24;
+    const std::string whole = gguf_key(model_, name);
+    const int64_t value = model_.keys().integer(whole, fallback);
+    if (value < 1 || value > kLargest) {
+      model_.keys().fail(whole, fmt::format("got {}, want 1 to {}", value, kLargest));
+    }
+    return value;
+  }
+  [[nodiscard]] int64_t heads() const { return key("attention.head_count"); }
+  [[nodiscard]] int64_t kv_heads() const { return key("attention.head_count_kv", heads()); }
+
+  [[noreturn]] void fail(const GgufModel::Tensor& from, const std::string& what) const {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: tensor '{}' {}: {}", model_.files()[from.file].path(),
+                            from.info->name, shape_text(from.info->dims), what));
+  }
+
+  void push(GgufWeight weight) { weights_.push_back(std::move(weight)); }
+
+  void add(const GgufModel::Tensor& from) {
+    const std::string_view name = from.info->name;
+    if (name == "rope_freqs.weight") return;  // read as part of the config
+    if (const std::string_view known = find(kOutside, name); !known.empty()) {
+      const bool is_norm = known == "model.norm.weight";
+      return push({.name = std::string(known),
+                   .dims = from.info->dims,
+                   .from = from,
+                   .change = is_norm && row_.norms_plus_one ? GgufWeight::Change::kMinusOne
+                                                            : GgufWeight::Change::kNone});
+    }
+    const std::optional<LayerName> in_layer = layer_name(name);
+    if (!in_layer) return push({.name = std::string(name), .dims = from.info->dims, .from = from});
+    if (in_layer->layer >= num_layers_) return;  // multi-token prediction's
+    add_in_layer(from, in_layer->layer, in_layer->rest);
+  }
+
+  [[nodiscard]] std::string name_of(std::string_view rest) const {
+    if (const std::string_view whole = find(kWhole, rest); !whole.empty())
+      return std::string(whole);
+    const size_t dot = rest.rfind('.');
+    if (dot == std::string_view::npos) return {};
+    const std::string_view stored = rest.substr(0, dot);
+    const std::string_view ending = rest.substr(dot);
+    if (ending != ".weight" && ending != ".bias") return {};
+    std::string_view name;
+    if (row_.name == "gemma3") name = find(kGemma3, stored);
+    if (row_.is_hybrid) name = find(kHybrid, stored);
+    if (row_.has_mla) name = find(kLatent, stored);
+    if (name.empty()) name = find(kCommon, stored);
+    return name.empty() ? "" : fmt::format("{}{}", name, ending);
+  }
+
+  void add_in_layer(const GgufModel::Tensor& from, int64_t layer, std::string_view rest) {
+    const std::string prefix = fmt::format("model.layers.{}.", layer);
+    if (rest.find("_exps.") != std::string_view::npos) return add_experts(from, prefix, rest);
+    if (!row_.is_hybrid && rest.starts_with("attn_qkv.")) return add_fused(from, prefix, rest);
+    if (row_.has_mla && rest == "attn_v_b.weight") return;  // with its other half
+    if (row_.has_mla && rest == "attn_k_b.weight") return add_latent(from, layer, prefix);
+    const std::string name = name_of(rest);
+    if (name.empty()) {
+      return push({.name = from.info->name, .dims = from.info->dims, .from = from});
+    }
+    GgufWeight weight = {.name = prefix + name, .dims = from.info->dims, .from = from};
+    if (row_.paired_heads && rest.starts_with("attn_q.")) unpair(weight, heads());
+    if (row_.paired_heads && rest.starts_with("attn_k.")) unpair(weight, kv_heads());
+    const bool is_norm = name.ends_with("norm.weight") && name != "linear_attn.norm.weight";
+    if (row_.norms_plus_one && is_norm) weight.change = GgufWeight::Change::kMinusOne;
+    if (row_.is_hybrid) arrange_delta_net(weight, name);
+    push(std::move(weight));
+  }
+
+  void unpair(GgufWeight& weight, int64_t num_heads) const {
+    const int64_t rows = weight.dims.front();
+    if (rows > INT32_MAX || rows % num_heads != 0 || rows / num_heads % 2 != 0) {
+      fail(weight.from, fmt::format("no {} heads of even width", num_heads));
+    }
+    const bool is_vector = weight.from.info->dims.size() == 1;
+    (is_vector ? weight.columns : weight.rows) = unpaired(rows, num_heads);
+  }
+
+  void arrange_delta_net(GgufWeight& weight, std::string_view name) const {
+    constexpr std::string_view kPrefix = "linear_attn.";
+    if (name == "mlp.shared_expert_gate.weight") {
+      weight.dims = {1, weight.from.info->columns()};
+      return;
+    }
+    if (!name.starts_with(kPrefix)) return;
+    name.remove_prefix(kPrefix.size());
+    const ValueHeads heads = {.keys = key("ssm.group_count"), .values = key("ssm.time_step_rank")};
+    const int64_t inner = key("ssm.inner_size");
+    if (heads.values % heads.keys != 0 || inner % heads.values != 0) {
+      fail(weight.from,
+           "the keys ssm.group_count, ssm.time_step_rank and ssm.inner_size do not fit");
+    }
+    const int64_t width = inner / heads.values;
+    if (name == "A_log") weight.change = GgufWeight::Change::kLogOfNegative;
+    if (name == "conv1d.weight" && weight.dims.size() == 2) {
+      weight.dims = {weight.dims[0], 1, weight.dims[1]};
+    }
+    if (name == "in_proj_qkv.weight" || name == "conv1d.weight") {
+      arrange(weight, heads, 2 * heads.keys * key("ssm.state_size"), width);
+    } else if (name == "in_proj_z.weight") {
+      arrange(weight, heads, 0, width);
+    } else if (name == "out_proj.weight") {
+      check_count(weight, weight.from.info->columns(), inner);
+      weight.columns = heads.order(0, width);
+    } else if (name != "norm.weight") {
+      arrange(weight, heads, 0, 1);
+    }
+  }
+
+  void check_count(const GgufWeight& weight, int64_t have, int64_t wanted) const {
+    if (have != wanted) fail(weight.from, fmt::format("the keys say {}, not {}", wanted, have));
+  }
+
+  // Orders what the weight is a list of: rows, or values of one row.
+  void arrange(GgufWeight& weight, const ValueHeads& heads, int64_t before, int64_t run) const {
+    const bool is_vector = weight.from.info->dims.size() == 1;
+    const int64_t have = is_vector ? weight.from.info->columns() : weight.dims.front();
+    check_count(weight, have, before + heads.values * run);
+    (is_vector ? weight.columns : weight.rows) = heads.order(before, run);
+  }
+
+  // Rows of q, then of k, then of v.
+  void add_fused(const GgufModel::Tensor& from, const std::string& prefix, std::string_view rest) {
+    const std::string_view ending = rest.substr(rest.rfind('.'));
+    const int64_t dim = key("attention.key_length", key("embedding_length") / heads());
+    const std::pair<std::string_view, int64_t> parts[] = {
+        {"q", heads()}, {"k", kv_heads()}, {"v", kv_heads()}};
+    const bool is_vector = from.info->dims.size() == 1;
+    const int64_t total = (heads() + 2 * kv_heads()) * dim;
+    if (from.info->dims.front() != total || from.info->dims.size() > 2) {
+      fail(from, fmt::format("the keys say {} rows", total));
+    }
+    int64_t first = 0;
+    for (const auto& [name, count] : parts) {
+      GgufWeight weight = {.name = fmt::format("{}self_attn.{}_proj{}", prefix, name, ending),
+                           .dims = from.info->dims,
+                           .from = from};
+      weight.dims.front() = count * dim;
+      const bool paired = row_.paired_heads && name != "v";
+      std::vector<int32_t> order(static_cast<size_t>(count * dim));
+      if (paired) {
+        order = unpaired(count * dim, count);
+      } else {
+        std::iota(order.begin(), order.end(), 0);
+      }
+      if (is_vector) {
+        for (int32_t& item : order) item += static_cast<int32_t>(first);
+        weight.columns = std::move(order);
+      } else {
+        weight.first_row = first;
+        if (paired) weight.rows = std::move(order);
+      }
+      push(std::move(weight));
+      first += count * dim;
+    }
+  }
+
+  // A stack becomes its experts.
+  void add_experts(const GgufModel::Tensor& from, const std::string& prefix,
+                   std::string_view rest) {
+    struct Part {
+      std::string_view stored, name;
+      int64_t parts, part;  // of an expert's rows
+    };
+    constexpr Part kParts[] = {{"ffn_gate_exps.weight", "gate_proj", 1, 0},
+                               {"ffn_up_exps.weight", "up_proj", 1, 0},
+                               {"ffn_down_exps.weight", "down_proj", 1, 0},
+                               {"ffn_gate_up_exps.weight", "gate_proj", 2, 0},
+                               {"ffn_gate_up_exps.weight", "up_proj", 2, 1}};
+    const std::vector<int64_t>& dims = from.info->dims;
+    bool known = false;
+    for (const Part& part : kParts) {
+      if (part.stored != rest) continue;
+      known = true;
+      if (dims.size() != 3 || dims[1] % part.parts != 0) fail(from, "no stack of experts");
+      const int64_t rows = dims[1] / part.parts;
+      for (int64_t expert = 0; expert < dims[0]; ++expert) {
+        push({.name = fmt::format("{}mlp.experts.{}.{}.weight", prefix, expert, part.name),
+              .dims = {rows, dims[2]},
+              .from = from,
+              .first_row = expert * dims[1] + part.part * rows});
+      }
+    }
+    if (!known) push({.name = from.info->name, .dims = dims, .from = from});
+  }
+
+  void add_latent(const GgufModel::Tensor& from, int64_t layer, const std::string& prefix) {
+    const std::string other = fmt::format("blk.{}.attn_v_b.weight", layer);
+    GgufWeight weight = {.name = prefix + "self_attn.kv_b_proj.weight", .dims = {}, .from = from};
+    for (const GgufModel::Tensor& tensor : model_.tensors()) {
+      if (tensor.info->name == other) weight.values = tensor;
+    }
+    const std::vector<int64_t>& k = from.info->dims;
+    if (weight.values.info == nullptr) fail(from, fmt::format("'{}' is missing", other));
+    const std::vector<int64_t>& v = weight.values.info->dims;
+    if (k.size() != 3 || v.size() != 3 || k[0] != v[0] || k[1] != v[2]) {
+      fail(from, "does not fit attn_v_b: want [heads, rank, nope] and [heads, value, rank]");
+    }
+    weight.dims = {k[0] * (k[2] + v[1]), k[1]};
+    push(std::move(weight));
+  }
+
+  const GgufModel& model_;
+  const GgufArchitecture& row_;
+  int64_t num_layers_;
+  std::vector<GgufWeight> weights_;
+};
+
+}  // namespace
+
+std::vector<GgufWeight> gguf_weights(const GgufModel& model) { return WeightList(model).take(); }
+
+}  // namespace strata

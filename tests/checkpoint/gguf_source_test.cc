@@ -1,0 +1,276 @@
+// A GGUF file as a source of weights: every part of every tensor alike, orders and names undone,
+// what is not supported refused by name, and hostile files harmless.
+#include "checkpoint/gguf/gguf_source.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+
+#include "base/files.h"
+#include "tests/base/temp_dir.h"
+#include "tests/checkpoint/gguf_bytes.h"
+
+namespace strata {
+namespace {
+
+using testing::GgufBytes;
+using testing::raw;
+
+std::vector<std::string> files_in(const std::string& folder) {
+  std::vector<std::string> files;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::string(STRATA_SOURCE_DIR) + folder)) {
+    if (entry.path().extension() != ".json") files.push_back(entry.path().string());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+std::vector<float> all_of(const CheckpointSource& source, const CheckpointTensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.info.shape.num_elements()));
+  source.read_f32(tensor, 0, std::ssize(values), values.data());
+  return values;
+}
+
+TEST(GgufSource, EveryPartIsThatOfTheWhole) {
+  const std::vector<std::string> files = files_in("/tests/golden/gguf");
+  ASSERT_GE(files.size(), 20u);
+  for (const std::string& path : files) {
+    SCOPED_TRACE(path);
+    const GgufSource source(path);
+    EXPECT_GT(source.tensors().size(), 10u);
+    for (const CheckpointTensor& tensor : source.tensors()) {
+      const std::vector<float> whole = all_of(source, tensor);
+      const int64_t count = std::ssize(whole);
+      for (const auto& [first, last] : {std::pair{int64_t{0}, count / 3},
+                                        {count / 3, count},
+                                        {count / 2, count / 2 + 1},
+                                        {count, count}}) {
+        std::vector<float> part(static_cast<size_t>(last - first));
+        source.read_f32(tensor, first, last - first, part.data());
+        EXPECT_EQ(std::memcmp(part.data(), whole.data() + first, part.size() * sizeof(float)), 0)
+            << tensor.info.name << " " << first;
+      }
+    }
+  }
+}
+
+class GgufSourceTest : public ::testing::Test {
+ protected:
+  std::string write(const GgufBytes& bytes) {
+    testing::write_bytes(dir_.file("a.gguf"), bytes.bytes());
+    return dir_.file("a.gguf");
+  }
+  std::string config_fault(const GgufBytes& bytes) {
+    const std::string path = write(bytes);
+    return testing::error_of(
+        [&] { static_cast<void>(gguf_texts(path).read("config.json", 1 << 20)); });
+  }
+  std::string source_fault(const GgufBytes& bytes) {
+    const std::string path = write(bytes);
+    return testing::error_of([&] { const GgufSource source(path); });
+  }
+  // Values that count up.
+  static testing::GgufTensorBytes counting(const std::string& name, std::vector<uint64_t> dims) {
+    uint64_t count = 1;
+    for (const uint64_t dim : dims) count *= dim;
+    std::string data;
+    for (uint64_t i = 0; i < count; ++i) data += raw(static_cast<float>(i));
+    return {name, std::move(dims), 0, data};
+  }
+  static GgufBytes model(const std::string& arch) {
+    GgufBytes bytes;
+    const auto size = [&](const std::string& key, uint32_t value) {
+      return testing::key_u32(arch + "." + key, value);
+    };
+    bytes.keys = {testing::key_text("general.architecture", arch),
+                  size("block_count", 1),
+                  size("context_length", 64),
+                  size("embedding_length", 8),
+                  size("feed_forward_length", 16),
+                  size("attention.head_count", 2),
+                  size("attention.head_count_kv", 1),
+                  testing::key_f32(arch + ".attention.layer_norm_rms_epsilon", 1e-5f)};
+    bytes.tensors = {counting("token_embd.weight", {8, 10})};
+    return bytes;
+  }
+
+  testing::TempDir dir_;
+};
+
+TEST_F(GgufSourceTest, RowsOfHeadsBecomeHalvesAgain) {
+  GgufBytes bytes = model("llama");
+  bytes.tensors.push_back(counting("blk.0.attn_q.weight", {1, 8}));
+  bytes.tensors.push_back(counting("blk.0.attn_k.bias", {4}));
+  bytes.tensors.push_back(counting("blk.0.attn_v.weight", {1, 4}));
+  const GgufSource source(write(bytes));
+  EXPECT_EQ(all_of(source, *source.find("model.layers.0.self_attn.q_proj.weight")),
+            (std::vector<float>{0, 2, 1, 3, 4, 6, 5, 7}));
+  EXPECT_EQ(all_of(source, *source.find("model.layers.0.self_attn.k_proj.bias")),
+            (std::vector<float>{0, 2, 1, 3}));
+  EXPECT_EQ(all_of(source, *source.find("model.layers.0.self_attn.v_proj.weight")),
+            (std::vector<float>{0, 1, 2, 3}));
+}
+
+TEST_F(GgufSourceTest, FusedQueriesKeysAndValuesAreParted) {
+  GgufBytes bytes = model("llama");
+  bytes.tensors.push_back(counting("blk.0.attn_qkv.weight", {1, 16}));
+  bytes.tensors.push_back(counting("blk.0.attn_qkv.bias", {16}));
+  const GgufSource source(write(bytes));
+  for (const char* ending : {"weight", "bias"}) {
+    const auto part = [&](const std::string& name) {
+      return all_of(source, *source.find("model.layers.0.self_attn." + name + "_proj." + ending));
+    };
+    EXPECT_EQ(part("q"), (std::vector<float>{0, 2, 1, 3, 4, 6, 5, 7})) << ending;
+    EXPECT_EQ(part("k"), (std::vector<float>{8, 10, 9, 11})) << ending;
+    EXPECT_EQ(part("v"), (std::vector<float>{12, 13, 14, 15})) << ending;
+  }
+}
+
+TEST_F(GgufSourceTest, FusedExpertsAreParted) {
+  GgufBytes bytes = model("qwen3moe");
+  bytes.tensors.push_back(counting("blk.0.ffn_gate_up_exps.weight", {2, 4, 3}));
+  const GgufSource source(write(bytes));
+  const auto part = [&](const std::string& name) {
+    return all_of(source, *source.find("model.layers.0.mlp.experts." + name + "_proj.weight"));
+  };
+  EXPECT_EQ(part("0.gate"), (std::vector<float>{0, 1, 2, 3}));
+  EXPECT_EQ(part("2.gate"), (std::vector<float>{16, 17, 18, 19}));
+  EXPECT_EQ(part("2.up"), (std::vector<float>{20, 21, 22, 23}));
+}
+
+// The sum that is stored is what an op that adds 1 gets again, whatever bits the weight lost.
+TEST_F(GgufSourceTest, NormsOfOneMoreGiveTheirSumAgain) {
+  GgufBytes bytes = model("gemma3");
+  std::string data;
+  std::vector<float> sums;
+  for (int i = 0; i < 2000; ++i) {
+    const float weight = std::ldexp(static_cast<float>(std::sin(i * 0.7)), i % 40 - 30);
+    sums.push_back(1.0f + weight);
+    data += raw(sums.back());
+  }
+  bytes.tensors.push_back({"blk.0.attn_norm.weight", {2000}, 0, data});
+  const GgufSource source(write(bytes));
+  const auto weights = all_of(source, *source.find("model.layers.0.input_layernorm.weight"));
+  for (size_t i = 0; i < sums.size(); ++i) ASSERT_EQ(1.0f + weights[i], sums[i]) << i;
+}
+
+TEST_F(GgufSourceTest, TypesThatAreNotReadAreNamed) {
+  GgufBytes bytes = model("llama");
+  bytes.tensors.push_back({"blk.0.ffn_up.weight", {256}, 16, std::string(66, '\0')});
+  const GgufSource source(write(bytes));
+  const CheckpointTensor& tensor = *source.find("model.layers.0.mlp.up_proj.weight");
+  EXPECT_FALSE(tensor.info.readable);
+  EXPECT_EQ(tensor.info.dtype_name, "IQ2_XXS");
+  std::vector<float> values(256);
+  const std::string fault =
+      testing::error_of([&] { source.read_f32(tensor, 0, 256, values.data()); });
+  EXPECT_NE(fault.find("'blk.0.ffn_up.weight': IQ2_XXS [256] cannot be read; supported are F32"),
+            std::string::npos)
+      << fault;
+}
+
+TEST_F(GgufSourceTest, AScaleThatIsNoNumberIsNamed) {
+  GgufBytes bytes = model("llama");
+  std::string data(3 * 34, '\0');
+  data[34 + 1] = '\x7c';
+  bytes.tensors.push_back({"blk.0.ffn_up.weight", {32, 3}, 8, data});
+  const GgufSource source(write(bytes));
+  std::vector<float> values(96);
+  const std::string fault = testing::error_of([&] {
+    source.read_f32(*source.find("model.layers.0.mlp.up_proj.weight"), 0, 96, values.data());
+  });
+  EXPECT_NE(fault.find("the scale of block 1 (Q8_0) is no finite number"), std::string::npos)
+      << fault;
+}
+
+TEST_F(GgufSourceTest, ModelsThatAreNotSupportedAreNamed) {
+  const auto with = [](const std::string& arch, const std::string& key) {
+    GgufBytes bytes = model(arch);
+    bytes.keys.push_back(key);
+    return bytes;
+  };
+  const auto expect = [&](const GgufBytes& bytes, const std::string& words) {
+    const std::string got = config_fault(bytes);
+    EXPECT_NE(got.find(words), std::string::npos) << "got '" << got << "', want '" << words << "'";
+  };
+  expect(model("mamba"), "got 'mamba', known are llama, qwen2, qwen3, qwen3moe, qwen35");
+  expect(with("llama", testing::key_u32("llama.expert_count", 8)), "Mixtral is not supported");
+  expect(with("llama", testing::key_f32("llama.final_logit_softcapping", 30)), "is not supported");
+  expect(with("llama", testing::key_f32("llama.attention.scale", 0.5f)), "is not supported");
+  expect(with("llama", testing::key_u32("llama.attention.sliding_window", 512)), "a window");
+  expect(with("llama", testing::key_u32("llama.rope.dimension_count", 2)), "only whole ones");
+  expect(with("llama", testing::key_text("llama.rope.scaling.type", "longrope")),
+         "got 'longrope', supported are none, linear and yarn");
+  expect(with("llama", testing::key_f32("llama.rope.freq_base", std::nanf(""))),
+         "differs by layer");
+  expect(with("llama", testing::key_f32("llama.rope.freq_base", INFINITY)), "no finite number");
+  expect(with("llama", testing::key_list("llama.attention.key_length", 4, 2,
+                                         raw<uint32_t>(4) + raw<uint32_t>(8))),
+         "differs by layer");
+  EXPECT_EQ(config_fault(model("llama")), "");
+}
+
+TEST_F(GgufSourceTest, UnknownKeysOfTheArchitectureArePassedOn) {
+  GgufBytes bytes = model("llama");
+  bytes.keys.push_back(testing::key_u32("llama.new.setting", 3));
+  bytes.keys.push_back(testing::key_u32("general.other", 3));
+  const std::string config = gguf_texts(write(bytes)).read("config.json", 1 << 20);
+  EXPECT_NE(config.find("\"llama.new.setting\""), std::string::npos);
+  EXPECT_EQ(config.find("general.other"), std::string::npos);
+}
+
+TEST_F(GgufSourceTest, SizesThatDoNotFitAreFaults) {
+  GgufBytes bytes = model("llama");
+  bytes.tensors.push_back(counting("blk.0.attn_q.weight", {1, 7}));
+  EXPECT_NE(source_fault(bytes).find("no 2 heads of even width"), std::string::npos);
+  bytes = model("deepseek2");
+  bytes.tensors.push_back(counting("blk.0.attn_k_b.weight", {2, 3, 2}));
+  EXPECT_NE(source_fault(bytes).find("'blk.0.attn_v_b.weight' is missing"), std::string::npos);
+  bytes.tensors.push_back(counting("blk.0.attn_v_b.weight", {4, 2, 2}));
+  EXPECT_NE(source_fault(bytes).find("does not fit attn_v_b"), std::string::npos);
+  bytes = model("qwen35");
+  for (const auto& [key, value] : {std::pair{"group_count", 2u},
+                                   {"time_step_rank", 4u},
+                                   {"inner_size", 16777216u},
+                                   {"state_size", 4u}}) {
+    bytes.keys.push_back(testing::key_u32(std::string("qwen35.ssm.") + key, value));
+  }
+  bytes.tensors.push_back(counting("blk.0.attn_gate.weight", {2, 8}));
+  EXPECT_NE(source_fault(bytes).find("the keys say 16777216, not 8"), std::string::npos);
+}
+
+// No byte of a file, whatever it becomes, does more harm than an error.
+TEST_F(GgufSourceTest, AnyWrongByteIsHarmless) {
+  int num_opened = 0;
+  for (const std::string& path : files_in("/tests/fuzz/corpus/gguf")) {
+    const std::string bytes = read_file(path, 1 << 20);
+    const size_t end = std::min<size_t>(bytes.size(), 1600);
+    for (size_t at = 8; at < end; ++at) {
+      std::string changed = bytes;
+      changed[at] = static_cast<char>(at % 3 == 0 ? 0xff : at % 3 == 1 ? 0x00 : 0x7f);
+      testing::write_bytes(dir_.file("a.gguf"), changed);
+      static_cast<void>(testing::error_of([&] {
+        const GgufSource source(dir_.file("a.gguf"));
+        ++num_opened;
+        for (const CheckpointTensor& tensor : source.tensors()) {
+          static_cast<void>(testing::error_of([&] {
+            if (tensor.info.readable) static_cast<void>(all_of(source, tensor));
+          }));
+        }
+      }));
+      for (const char* name : {"config.json", "tokenizer.json", "tokenizer_config.json"}) {
+        static_cast<void>(testing::error_of(
+            [&] { static_cast<void>(gguf_texts(dir_.file("a.gguf")).find(name, 1 << 24)); }));
+      }
+    }
+  }
+  EXPECT_GT(num_opened, 100);
+}
+
+}  // namespace
+}  // namespace strata
