@@ -11,8 +11,10 @@
 #include <optional>
 #include <vector>
 
+#include "apps/setup/model_files.h"
 #include "apps/setup/text_stack.h"
 #include "base/error.h"
+#include "checkpoint/gguf/gguf_model.h"
 #include "model/cache_layout.h"
 #include "model/weights/load.h"
 #include "model/weights/tensor_names.h"
@@ -78,7 +80,7 @@ void look_at_text(const InspectOptions& options, Findings& f) {
   f.tokenizer =
       fmt::format("{} entries, ends with {}", text.tokenizer().vocab_size(), fmt::join(stops, " "));
   if (f.config && text.tokenizer().vocab_size() > f.config->vocab_size) {
-    f.faults.push_back(fmt::format("tokenizer.json: {} entries, the model's vocabulary has {}",
+    f.faults.push_back(fmt::format("tokenizer: {} entries, the model's vocabulary has {}",
                                    text.tokenizer().vocab_size(), f.config->vocab_size));
   }
   if (text.has_template()) f.chat_template = "yes";
@@ -121,7 +123,7 @@ std::string dtypes(const Findings& f) {
 
 void print_table(const InspectOptions& options, const Findings& f) {
   report::Table table({{""}, {""}});
-  table.add_row({"directory", options.model});
+  table.add_row({has_gguf(options.model) ? "model in GGUF" : "directory", options.model});
   if (f.config) {
     table.add_row({"family", fmt::format("{} ({})", f.config->family, f.config->architecture)});
     table.add_row({"shapes", shapes(*f.config)});
@@ -137,15 +139,21 @@ void print_table(const InspectOptions& options, const Findings& f) {
         {"tensors", fmt::format("{}; {} in {} file(s)", dtypes(f),
                                 report::format_bytes(f.num_bytes), f.checkpoint->shards().size())});
   }
+  const std::string dequantised = dequantised_text(f.checkpoint.get());
+  if (!dequantised.empty()) table.add_row({"dequantised", dequantised});
   table.add_row({"tokenizer", f.tokenizer});
   table.add_row({"chat template", f.chat_template});
   for (const std::string& name : f.ignored) table.add_row({"not used", name});
   for (const std::string& warning : f.warnings) table.add_row({"warning", warning});
   fmt::print("{}", table.text());
   if (options.tensors && f.checkpoint) {
-    report::Table tensors({{"tensor"}, {"dtype"}, {"shape", report::Align::kRight}});
+    report::Table tensors({{"tensor"},
+                           {"dtype"},
+                           {"shape", report::Align::kRight},
+                           {"bytes", report::Align::kRight}});
     for (const CheckpointTensor& tensor : f.checkpoint->tensors()) {
-      tensors.add_row({tensor.info.name, tensor.info.dtype_name, tensor.info.shape_text()});
+      tensors.add_row({tensor.info.name, tensor.info.dtype_name, tensor.info.shape_text(),
+                       std::to_string(tensor.info.num_bytes())});
     }
     fmt::print("\n{}", tensors.text());
   }
@@ -181,7 +189,8 @@ void print_json(const InspectOptions& options, const Findings& f) {
     for (const CheckpointTensor& tensor : f.checkpoint->tensors()) {
       tensors.push_back(boost::json::object{{"name", tensor.info.name},
                                             {"dtype", tensor.info.dtype_name},
-                                            {"shape", tensor.info.shape_text()}});
+                                            {"shape", tensor.info.shape_text()},
+                                            {"bytes", tensor.info.num_bytes()}});
     }
     out["tensors"] = std::move(tensors);
   }

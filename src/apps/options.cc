@@ -27,7 +27,7 @@ constexpr const char* kMemoryOffloadHelp =
 
 // Rows that several commands have.
 OptionRow& model_row(OptionTable& t, std::string& field) {
-  return t.text("model", field, "Hugging Face directory").required();
+  return t.text("model", field, "Hugging Face directory, or a model in GGUF").required();
 }
 OptionRow& dtype_row(OptionTable& t, std::string& field, const std::vector<std::string>& choices,
                      const std::string& help) {
@@ -246,7 +246,8 @@ OptionTable options_of(TrainOptions& o) {
 OptionTable options_of(PlanOptions& o) {
   OptionTable t;
   t.text("model", o.model,
-         "Hugging Face directory or config.json, of which no weights are read, or one of: " +
+         "Hugging Face directory, GGUF file or config.json, of which no weights are read, or one "
+         "of: " +
              named_configs());
   t.choice("for", o.purpose, {"train", "serve"}, "train, or serve: what a server's --memory holds");
   t.text("tokens", o.tokens, "BxT: B sequences of T tokens are an optimizer step");
@@ -321,7 +322,8 @@ OptionTable options_of(ProbeOptions& o) {
 
 OptionTable options_of(InitOptions& o) {
   OptionTable t;
-  t.text("config", o.config, "model directory, config.json, or one of: " + named_configs())
+  t.text("config", o.config,
+         "model directory, GGUF file, config.json, or one of: " + named_configs())
       .required();
   t.text("out", o.out, "folder to write").required();
   dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto (as configured), bf16 or f32");
@@ -333,7 +335,7 @@ OptionTable options_of(InitOptions& o) {
 
 OptionTable options_of(TokenizeOptions& o) {
   OptionTable t;
-  t.text("tokenizer", o.tokenizer, "model directory or tokenizer.json").required();
+  t.text("tokenizer", o.tokenizer, "model directory, GGUF file or tokenizer.json").required();
   t.text("in", o.in, "JSONL file to read").required();
   t.text("out", o.out, "JSONL file to write").required();
   return t;
@@ -343,7 +345,7 @@ OptionTable options_of(BenchOptions& o) {
   OptionTable t;
   t.text("work", o.work, bench_works()).required().positional();
   t.text("model", o.model,
-         "Hugging Face directory; default: Qwen3-0.6B's shape with random weights");
+         "Hugging Face directory or GGUF file; default: Qwen3-0.6B's shape with random weights");
   dtype_row(t, o.dtype, {"f32", "bf16", "auto"}, "f32, bf16 or auto");
   t.text("recompute", o.recompute, "of a training work, in place of its own; as in train");
   t.text("memory", o.memory,

@@ -6,6 +6,8 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "checkpoint/gguf/gguf_model.h"
+#include "checkpoint/source.h"
 #include "text/chat_template.h"
 #include "text/jinja/value.h"
 #include "text/tokenizer/tokenizer.h"
@@ -62,7 +64,9 @@ std::string decode_base64(std::string_view text) {
 
 class Lines {
  public:
-  explicit Lines(const std::string& path) : path_(path), tokenizer_(text::Tokenizer::load(path)) {}
+  explicit Lines(const std::string& path)
+      : texts_(texts_of(path)),
+        tokenizer_(has_gguf(path) ? text::Tokenizer::load(texts_) : text::Tokenizer::load(path)) {}
 
   std::string answer(const text::Dict& line) {
     int num_kinds = 0;
@@ -136,18 +140,22 @@ class Lines {
   // Loaded by the first line that needs it: a tokenizer without a template serves all others.
   const text::ChatTemplate& chat_template() {
     if (template_) return *template_;
-    const std::filesystem::path path(path_);
-    const bool is_dir = std::filesystem::is_directory(path);
-    const std::string dir = is_dir ? path_ : path.parent_path().string();
-    template_ = text::ChatTemplate::load(ModelTexts(dir.empty() ? "." : dir));
+    template_ = text::ChatTemplate::load(texts_);
     if (!template_)
-      throw Error(ErrorCode::kNotFound, dir +
+      throw Error(ErrorCode::kNotFound, texts_.where() +
                                             ": no chat template: neither chat_template.jinja nor "
                                             "the field in tokenizer_config.json");
     return *template_;
   }
 
-  std::string path_;
+  // Beside a tokenizer.json are the files of its directory.
+  static ModelTexts texts_of(const std::string& path) {
+    if (std::filesystem::is_directory(path) || has_gguf(path)) return open_texts(path);
+    const std::string dir = std::filesystem::path(path).parent_path().string();
+    return {dir.empty() ? "." : dir};
+  }
+
+  ModelTexts texts_;
   text::Tokenizer tokenizer_;
   std::optional<text::ChatTemplate> template_;
 };

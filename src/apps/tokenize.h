@@ -5,7 +5,7 @@
 namespace strata::apps {
 
 struct TokenizeOptions {
-  std::string tokenizer;  // a model directory or a tokenizer.json
+  std::string tokenizer;  // a model directory, a GGUF file or a tokenizer.json
   std::string in;         // JSONL
   std::string out;        // JSONL, written whole or not at all
 };

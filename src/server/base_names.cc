@@ -20,12 +20,14 @@ std::pair<std::string, std::string> split(const std::string& option, const std::
   return {text.substr(0, sign), text.substr(sign + 1)};
 }
 
-std::string real_directory(const std::string& name, const std::string& dir) {
+std::string real_path(const std::string& name, const std::string& dir) {
   std::error_code error;
   const std::filesystem::path real = std::filesystem::canonical(dir, error);
-  if (error || !std::filesystem::is_directory(real, error)) {
+  const bool there = !error && (std::filesystem::is_directory(real, error) ||
+                                std::filesystem::is_regular_file(real, error));
+  if (!there) {
     throw Error(ErrorCode::kNotFound,
-                fmt::format("--model {}: '{}' is not a directory", name, dir));
+                fmt::format("--model {}: '{}' is neither a directory nor a file", name, dir));
   }
   return real.string();
 }
@@ -47,7 +49,7 @@ BaseNames::BaseNames(const std::vector<std::string>& models,
   }
   for (const std::string& text : models) {
     const auto [name, dir] = split("model", text);
-    const std::string real = real_directory(name, dir);
+    const std::string real = real_path(name, dir);
     const auto known = std::find(directories_.begin(), directories_.end(), real);
     const int model = static_cast<int>(known - directories_.begin());
     if (known == directories_.end()) directories_.push_back(real);

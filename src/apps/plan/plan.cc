@@ -14,11 +14,14 @@
 #include "apps/options.h"
 #include "apps/serve/engine_host.h"
 #include "apps/serve/plan.h"
+#include "apps/setup/model_files.h"
 #include "apps/train/plan.h"
 #include "apps/train/staged_plan.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/process_memory.h"
+#include "checkpoint/gguf/gguf_model.h"
+#include "checkpoint/source.h"
 #include "model/adapter/specs.h"
 #include "report/format.h"
 #include "report/svg_curve.h"
@@ -320,6 +323,9 @@ int plan_training(const PlanOptions& options) {
       {"model", fmt::format("{}, {} parameters, {}", engine->config().family,
                             report::format_count(static_cast<double>(weights.num_parameters())),
                             dtype_name(weights.compute_dtype()))});
+  const std::string dequantised =
+      has_gguf(options.model) ? dequantised_text(open_checkpoint(options.model).get()) : "";
+  if (!dequantised.empty()) table.add_row({"dequantised", dequantised});
   table.add_row({"passes", fmt::format("{} tokens at most, {:.3g} passes a step",
                                        plan.pass.pass_tokens, plan.num_passes)});
   table.add_row({"memory", memory_text(plan.memory)});

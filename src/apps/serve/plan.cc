@@ -6,6 +6,8 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "checkpoint/gguf/gguf_model.h"
+#include "checkpoint/source.h"
 #include "engine/adapter_state.h"
 #include "engine/plan/memory_plan.h"
 #include "engine/work_runner.h"
@@ -123,6 +125,7 @@ void check_weights_fit(std::span<const std::string> directories, int64_t budget)
   int64_t bytes = 0;
   for (const std::string& dir : directories) {
     std::error_code ignored;
+    if (has_gguf(dir)) bytes += narrow_bytes(*open_checkpoint(dir)).dequantised;
     for (const auto& file : std::filesystem::directory_iterator(dir, ignored)) {
       if (file.path().extension() == ".safetensors")
         bytes += static_cast<int64_t>(file.file_size(ignored));
@@ -149,6 +152,8 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
   int64_t least = 0;
   for (engine::Engine* engine : engines) {
     plan.weights += engine->model().weights->num_bytes();
+    const CheckpointSource* source = engine->model().checkpoint.get();
+    if (source != nullptr) plan.narrow += narrow_bytes(*source).stored;
     // A request of several samples keeps its prompt's state too.
     least += sample_bytes(*engine) + engine->cache_layout().state_bytes() +
              slot_bytes(*engine, 8, expert_rank);
@@ -233,7 +238,9 @@ std::string ServePlan::text() const {
   const auto row = [&](const std::string& name, int64_t bytes) {
     table.add_row({name, std::to_string(bytes), report::format_bytes(bytes)});
   };
-  row("weights", weights);
+  row(narrow == 0 ? "weights"
+                  : fmt::format("weights, dequantised from {}", report::format_bytes(narrow)),
+      weights);
   row("process", process);
   for (const PlanRow& each : requests)
     row(fmt::format("requests' {}, at most", each.name), each.bytes);

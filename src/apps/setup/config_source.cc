@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "checkpoint/gguf/gguf_model.h"
 #include "checkpoint/source.h"
 
 namespace strata::apps {
@@ -87,14 +88,16 @@ ConfigSource find_config(const std::string& option, const std::string& config) {
   for (const NamedConfig& named : kNamed) {
     if (named.name == config) return {std::string(named.json), std::string(named.name), ""};
   }
-  if (std::filesystem::is_directory(config)) {
+  if (std::filesystem::is_directory(config) || has_gguf(config)) {
     const ModelTexts texts = open_texts(config);
     return {texts.read("config.json", kMaxConfigBytes), texts.where("config.json"), config};
   }
   if (!file_exists(config)) {
-    throw Error(ErrorCode::kNotFound,
-                fmt::format("--{}: got '{}', want a model directory, a config.json, or one of {}",
-                            option, config, named_configs()));
+    throw Error(
+        ErrorCode::kNotFound,
+        fmt::format(
+            "--{}: got '{}', want a model directory, a GGUF file, a config.json, or one of {}",
+            option, config, named_configs()));
   }
   return {read_file(config, kMaxConfigBytes), config, ""};
 }

@@ -8,6 +8,7 @@
 #include "base/files.h"
 #include "checkpoint/json.h"
 #include "checkpoint/source.h"
+#include "report/format.h"
 
 namespace strata::apps {
 namespace {
@@ -34,6 +35,13 @@ std::string without_quantization(const std::string& config_text, const std::stri
     }
   }
   return found ? out + "\n}\n" : config_text;
+}
+
+std::string dequantised_text(const CheckpointSource* source) {
+  const NarrowBytes bytes = source == nullptr ? NarrowBytes() : narrow_bytes(*source);
+  if (bytes.stored == 0) return {};
+  return fmt::format("{} of weights in the file, {} in bf16 (twice that in f32)",
+                     report::format_bytes(bytes.stored), report::format_bytes(bytes.dequantised));
 }
 
 std::span<const std::string_view> model_file_names() { return kNames; }

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <optional>
 
+#include "apps/setup/model_files.h"
 #include "apps/train/job.h"
 #include "apps/train/model_card.h"
 #include "apps/train/plan.h"
@@ -95,6 +96,8 @@ std::optional<Predicted> print_plan(TrainJob& job, const StagedPlan* staged) {
            "{}, {} parameters, {}", engine.config().family,
            report::format_count(static_cast<double>(num_parameters(*engine.model().weights))),
            engine.model().weights->compute_dtype() == DType::kBF16 ? "bf16" : "f32")});
+  const std::string dequantised = dequantised_text(engine.model().checkpoint.get());
+  if (!dequantised.empty()) table.add_row({"dequantised", dequantised});
   table.add_row({"trains", fmt::format("{}, {} parameters", job.options().method,
                                        report::format_count(
                                            static_cast<double>(job.num_trained_parameters())))});

@@ -173,7 +173,7 @@ OptionRow& limits_row(OptionTable& t, const std::string& name, const std::string
 // Models, addresses, files and keys.
 void address_rows(OptionTable& t, ServeOptions& o) {
   texts_row(t, "model", "NAME=DIR", o.models,
-            "a base model: its name and Hugging Face directory; repeatable");
+            "a base model: its name and Hugging Face directory or GGUF file; repeatable");
   texts_row(t, "alias", "NAME=MODEL", o.aliases, "one more name for a model; repeatable");
   texts_row(t, "tokenizer", "NAME=ID", o.tokenizers, "tokenizer_id in get_info; repeatable")
       .by_default("the model's directory");
