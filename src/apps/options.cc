@@ -279,7 +279,7 @@ OptionTable options_of(PlanOptions& o) {
 
 OptionTable options_of(GenerateOptions& o) {
   OptionTable t;
-  t.text("prompt", o.prompt, "text to continue").required();
+  t.text("prompt", o.prompt, "text to continue; -, or none and a pipe: that of stdin");
   generation_rows(t, o.generation);
   t.flag("echo", o.echo, "print the prompt too");
   t.flag("json", o.json, "one line of JSON at the end instead of a stream");
@@ -288,7 +288,7 @@ OptionTable options_of(GenerateOptions& o) {
 
 OptionTable options_of(ChatOptions& o) {
   OptionTable t;
-  t.text("prompt", o.prompt, "one question; absent: a line of stdin a turn");
+  t.text("prompt", o.prompt, "one question; absent: a line of stdin a turn, and /help");
   t.text("system", o.system, "a system turn before all");
   t.text("vars", o.vars, "JSON of variables for the template, like {\"enable_thinking\": false}");
   generation_rows(t, o.generation);

@@ -19,6 +19,23 @@ std::string env_temporary_folder() {
   return value == nullptr || *value == '\0' ? "/tmp" : value;
 }
 
+std::string env_home() {
+  const char* value = std::getenv("HOME");
+  return value == nullptr ? "" : value;
+}
+
+std::string env_state_folder() {
+  const char* value = std::getenv("XDG_STATE_HOME");
+  if (value != nullptr && *value == '/') return value;
+  const std::string home = env_home();
+  return home.starts_with('/') ? home + "/.local/state" : "";
+}
+
+std::string env_terminal() {
+  const char* value = std::getenv("TERM");
+  return value == nullptr ? "" : value;
+}
+
 int env_log_level() {
   const char* value = std::getenv("STRATA_LOG");
   if (value == nullptr || *value == '\0') return 1;

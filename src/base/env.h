@@ -2,8 +2,11 @@
 //   STRATA_CPU_PATH  avx512_bf16, avx512, avx2 or reference, if the machine has it (else an error)
 //   STRATA_LOG       0 errors only, 1 warnings (default), 2 info, 3 debug, 4 trace
 //   STRATA_<OPTION>  options of `strata serve` (server/options/options.h): STRATA_KEYS,
-//   STRATA_CONFIG, ... TMPDIR           where files without names lie that hold what memory does
-//   not; /tmp
+//   STRATA_CONFIG, ...
+//   TMPDIR           where files without names lie that hold what memory does not; /tmp
+//   XDG_STATE_HOME   where the history of `strata chat` is kept; HOME/.local/state
+//   HOME             also what ~/ stands for in file names that are typed in a chat
+//   TERM             whether lines can be edited at the terminal
 #pragma once
 #include <map>
 #include <string>
@@ -12,7 +15,10 @@ namespace strata {
 
 std::string env_cpu_path();  // empty when unset
 std::string env_temporary_folder();
-int env_log_level();                              // 1 when unset; an Error when it is not 0..4
+std::string env_state_folder();  // empty when neither variable names an absolute path
+std::string env_home();          // empty when unset
+std::string env_terminal();      // empty when unset
+int env_log_level();             // 1 when unset; an Error when it is not 0..4
 std::map<std::string, std::string> env_strata();  // every STRATA_* variable
 
 }  // namespace strata

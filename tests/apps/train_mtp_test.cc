@@ -131,7 +131,9 @@ TEST_F(TrainTest, AnAdapterMayHaveMultiTokenPredictionToo) {
   generation.max_tokens = 3;
   generation.temperature = 0;
   Generator generator(generation);
-  EXPECT_FALSE(generator.run({5, 6, 7}, [](std::string_view) {}).tokens.empty());
+  const auto write = [](std::string_view) {};
+  const auto stop = [] { return false; };
+  EXPECT_FALSE(generator.run({5, 6, 7}, write, stop).tokens.empty());
   o = options("none");
   o.mtp_weight = 0.3;
   EXPECT_NE(fault(o).find("no layer of multi-token prediction"), std::string::npos) << fault(o);

@@ -1,86 +1,157 @@
 #include "apps/generate/chat.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <boost/json.hpp>
-#include <cstdio>
-#include <iostream>
+#include <algorithm>
+#include <optional>
+#include <string_view>
 
+#include "apps/generate/interrupts.h"
+#include "apps/generate/turn_reader.h"
+#include "base/env.h"
 #include "base/error.h"
-#include "report/format.h"
+#include "base/stop.h"
 
 namespace strata::apps {
 namespace {
 
-class Conversation {
- public:
-  explicit Conversation(const ChatOptions& options)
-      : options_(options), generator_(options.generation) {
-    if (const auto end = generator_.text().turn_end(options.vars)) generator_.add_end_token(*end);
-    reset();
+[[noreturn]] void fail(const std::string& message) {
+  throw Error(ErrorCode::kInvalidArgument, message);
+}
+
+// What follows a command's name; a file's may begin with ~/.
+std::string file_of(const std::string& command, const std::string& argument) {
+  if (argument.empty()) fail(command + ": want the name of a file");
+  return argument.starts_with("~/") ? env_home() + argument.substr(1) : argument;
+}
+
+void set_system(Conversation& chat, const std::string& argument) {
+  if (argument.empty()) {
+    fmt::print(stderr, "{}\n",
+               chat.system().empty() ? "no system turn" : "system: " + chat.system());
+    return;
   }
+  chat.set_system(argument == "-" ? "" : argument);
+}
 
-  void reset() {
-    messages_.clear();
-    if (!options_.system.empty()) add("system", options_.system);
-  }
-
-  // Prints the answer as it comes, and remembers both turns.
-  void ask(const std::string& text) {
-    add("user", text);
-    const std::string rendered =
-        generator_.text().render({.messages = boost::json::serialize(messages_),
-                                  .vars = options_.vars,
-                                  .add_generation_prompt = true});
-    const auto write = [](std::string_view piece) {
-      std::fwrite(piece.data(), 1, piece.size(), stdout);
-      std::fflush(stdout);
-    };
-    const Generated answer = generator_.run(generator_.text().tokenizer().encode(rendered), write);
-    write("\n");
-    add("assistant", answer.text);
-    fmt::print(stderr, "[{} tokens, {} tokens/s, ended by {}]\n", answer.tokens.size(),
-               report::format_count(static_cast<double>(answer.tokens.size()) / answer.seconds),
-               answer.stop_reason);
-  }
-
-  [[nodiscard]] std::optional<uint64_t> seed() const { return generator_.seed(); }
-
- private:
-  void add(const char* role, const std::string& content) {
-    messages_.push_back(boost::json::object{{"role", role}, {"content", content}});
-  }
-
-  const ChatOptions& options_;
-  Generator generator_;
-  boost::json::array messages_;
+struct ChatCommand {
+  std::string_view name, argument, help;
+  void (*run)(Conversation& chat, const std::string& argument, FunctionRef<bool()> stop);
 };
 
-void read_turns(Conversation& conversation) {
-  const bool interactive = ::isatty(STDIN_FILENO) == 1;
-  if (interactive) fmt::print(stderr, "/reset starts over, /quit leaves\n");
-  std::string line;
-  while (true) {
-    if (interactive) fmt::print(stderr, "> ");
-    if (!std::getline(std::cin, line) || line == "/quit") break;
-    if (line == "/reset") {
-      conversation.reset();
-    } else if (!line.empty()) {
-      conversation.ask(line);
+void print_help(Conversation&, const std::string&, FunctionRef<bool()>);
+
+const ChatCommand kCommands[] = {
+    {"/help", "", "this list", &print_help},
+    {"/clear", "", "start over; the system turn stays",
+     [](Conversation& chat, const std::string&, FunctionRef<bool()>) { chat.clear(); }},
+    {"/system", "[TEXT]", "set the system turn; - removes it, no text shows it",
+     [](Conversation& chat, const std::string& argument, FunctionRef<bool()>) {
+       set_system(chat, argument);
+     }},
+    {"/regenerate", "", "answer the last question once more",
+     [](Conversation& chat, const std::string&, FunctionRef<bool()> stop) {
+       if (!chat.regenerate(stop)) fail("/regenerate: there is no question yet");
+     }},
+    {"/save", "FILE", "write the conversation, as a line of training data",
+     [](Conversation& chat, const std::string& argument, FunctionRef<bool()>) {
+       chat.save(file_of("/save", argument));
+       fmt::print(stderr, "[saved]\n");
+     }},
+    {"/load", "FILE", "go on with a saved conversation",
+     [](Conversation& chat, const std::string& argument, FunctionRef<bool()>) {
+       chat.load(file_of("/load", argument));
+       fmt::print(stderr, "[loaded; questions: {}]\n", chat.num_questions());
+     }},
+    {"/stats", "", "tokens, speed, sampling",
+     [](Conversation& chat, const std::string&, FunctionRef<bool()>) {
+       fmt::print(stderr, "{}", chat.stats());
+     }},
+    {"/reset", "", "the same as /clear",
+     [](Conversation& chat, const std::string&, FunctionRef<bool()>) { chat.clear(); }},
+};
+
+void print_help(Conversation&, const std::string&, FunctionRef<bool()>) {
+  for (const ChatCommand& command : kCommands) {
+    fmt::print(
+        stderr, "{:<18} {}\n",
+        fmt::format("{}{}{}", command.name, command.argument.empty() ? "" : " ", command.argument),
+        command.help);
+  }
+  fmt::print(stderr,
+             "{:<18} leave; also /exit, /quit and Ctrl-D\n"
+             "\"\"\" opens and closes several lines; Ctrl-C ends an answer\n",
+             "/bye");
+}
+
+bool leaves(const std::string& turn) {
+  return turn == "/bye" || turn == "/exit" || turn == "/quit";
+}
+
+void run_command(Conversation& chat, const std::string& turn, FunctionRef<bool()> stop) {
+  const size_t name_end = std::min(turn.find(' '), turn.size());
+  const std::string name = turn.substr(0, name_end);
+  const size_t argument = turn.find_first_not_of(' ', name_end);
+  for (const ChatCommand& command : kCommands) {
+    if (command.name != name) continue;
+    command.run(chat, argument == std::string::npos ? "" : turn.substr(argument), stop);
+    return;
+  }
+  fail(
+      fmt::format("{}: no such command; /help lists them (a text that begins with / needs a "
+                  "space before it)",
+                  name));
+}
+
+void take_turn(Conversation& chat, const std::string& turn, FunctionRef<bool()> stop) {
+  if (is_command(turn)) {
+    run_command(chat, turn, stop);
+  } else {
+    chat.ask(turn, stop);
+  }
+}
+
+// Of a terminal: nothing but leaving ends the conversation.
+int talk(Conversation& chat, TurnReader& reader) {
+  const Interrupts interrupts;
+  fmt::print(stderr, "/help lists the commands, /bye leaves\n");
+  const auto stop = [] { return Interrupts::noted(); };
+  while (const std::optional<std::string> turn = reader.next()) {
+    if (leaves(*turn)) break;
+    Interrupts::forget();
+    try {
+      take_turn(chat, *turn, stop);
+    } catch (const Error& error) {
+      fmt::print(stderr, "{}\n", error.what());
     }
   }
+  return 0;
+}
+
+// Signals are taken while an answer comes, and else end the process.
+int answer(Conversation& chat, const std::string& turn) {
+  const StopSignals signals("");
+  const auto stop = [] { return StopSignals::asked(); };
+  take_turn(chat, turn, stop);
+  return StopSignals::exit_code();
 }
 
 }  // namespace
 
 int run_chat(const ChatOptions& options) {
-  Conversation conversation(options);
-  if (conversation.seed()) fmt::print(stderr, "[seed {}]\n", *conversation.seed());
-  if (options.prompt.empty()) {
-    read_turns(conversation);
-  } else {
-    conversation.ask(options.prompt);
+  Conversation chat(options);
+  if (chat.generator().seed()) fmt::print(stderr, "[seed {}]\n", *chat.generator().seed());
+  if (!options.prompt.empty()) {
+    const StopSignals signals("");
+    const auto stop = [] { return StopSignals::asked(); };
+    chat.ask(options.prompt, stop);
+    return StopSignals::exit_code();
+  }
+  TurnReader reader;
+  if (reader.is_terminal()) return talk(chat, reader);
+  while (const std::optional<std::string> turn = reader.next()) {
+    if (leaves(*turn)) break;
+    if (const int code = answer(chat, *turn); code != 0) return code;
   }
   return 0;
 }

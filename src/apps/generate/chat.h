@@ -1,17 +1,16 @@
 // strata chat: a conversation through the model's own chat template. With a prompt: one answer.
-// Without: reads a line a turn from stdin until it ends; /reset starts over, /quit leaves.
+// Without: turns from stdin until it ends (apps/generate/turn_reader.h), and commands, /help among
+// them. At a terminal Ctrl-C ends an answer and a fault ends nothing; else Ctrl-C ends with exit
+// code 130 behind what was answered.
 #pragma once
 #include <string>
 
-#include "apps/generate/generation.h"
+#include "apps/generate/conversation.h"
 
 namespace strata::apps {
 
-struct ChatOptions {
-  GenerationOptions generation;
+struct ChatOptions : ConversationOptions {
   std::string prompt;
-  std::string system;  // a system turn before all
-  std::string vars;    // a JSON object of variables for the template
 };
 
 int run_chat(const ChatOptions& options);

@@ -1,16 +1,20 @@
 #include "apps/generate/generate.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <boost/json.hpp>
 #include <cstdio>
 #include <optional>
 
 #include "base/error.h"
+#include "base/stop.h"
 #include "report/format.h"
 
 namespace strata::apps {
 namespace {
+
+constexpr size_t kMostPrompt = size_t{64} << 20;  // bytes of stdin
 
 void print_piece(std::string_view piece) {
   std::fwrite(piece.data(), 1, piece.size(), stdout);
@@ -33,18 +37,50 @@ std::string as_json(const GenerateOptions& options, const Generated& answer,
   return boost::json::serialize(out);
 }
 
+// All of stdin, without the line break that ends its last line.
+std::string read_stdin() {
+  std::string text;
+  char bytes[65536];
+  while (const size_t count = std::fread(bytes, 1, sizeof(bytes), stdin)) {
+    text.append(bytes, count);
+    if (text.size() > kMostPrompt) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("--prompt: stdin has more than {} bytes", kMostPrompt));
+    }
+  }
+  if (text.ends_with('\n')) text.pop_back();
+  if (text.ends_with('\r')) text.pop_back();
+  return text;
+}
+
+// The text that is named, or stdin's.
+std::string prompt_of(const GenerateOptions& options) {
+  if (!options.prompt.empty() && options.prompt != "-") return options.prompt;
+  if (options.prompt.empty() && ::isatty(STDIN_FILENO) == 1) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--prompt: no text is given; want --prompt TEXT, or --prompt - or a pipe for "
+                "stdin (strata chat holds a conversation)");
+  }
+  return read_stdin();
+}
+
 }  // namespace
 
-int run_generate(const GenerateOptions& options) {
+int run_generate(const GenerateOptions& given) {
+  GenerateOptions options = given;
+  options.prompt = prompt_of(given);  // before minutes of loading
   Generator generator(options.generation);
   const std::vector<int32_t> prompt =
       generator.text().tokenizer().encode(options.prompt, /*add_special=*/true);
-  if (prompt.empty()) throw Error(ErrorCode::kInvalidArgument, "--prompt: got no token");
+  if (prompt.empty())
+    throw Error(ErrorCode::kInvalidArgument, "--prompt: got no token; the text is empty");
   if (!options.json && options.echo) print_piece(options.prompt);
   const auto write = [&](std::string_view piece) {
     if (!options.json) print_piece(piece);
   };
-  const Generated answer = generator.run(prompt, write);
+  const StopSignals signals("");
+  const auto stop = [] { return StopSignals::asked(); };
+  const Generated answer = generator.run(prompt, write, stop);
   print_piece(options.json ? as_json(options, answer, generator.seed()) + "\n" : "\n");
   const std::string drafts =
       options.generation.speculate == "none"
@@ -54,7 +90,7 @@ int run_generate(const GenerateOptions& options) {
   fmt::print(stderr, "[{} tokens, {} tokens/s, ended by {}{}{}]\n", answer.tokens.size(),
              report::format_count(static_cast<double>(answer.tokens.size()) / answer.seconds),
              answer.stop_reason, seed, drafts);
-  return 0;
+  return StopSignals::exit_code();
 }
 
 }  // namespace strata::apps

@@ -1,6 +1,6 @@
 // strata generate: continues a prompt, streaming to stdout. The prompt is encoded as plain text
 // with what the tokenizer's post-processor adds; chat (apps/generate/chat.h) is the command that
-// uses the chat template.
+// uses the chat template. Ctrl-C ends the text where it is: exit code 130.
 #pragma once
 #include <string>
 
@@ -10,9 +10,9 @@ namespace strata::apps {
 
 struct GenerateOptions {
   GenerationOptions generation;
-  std::string prompt;
-  bool echo = false;  // print the prompt before its continuation
-  bool json = false;  // one line of JSON instead of a stream
+  std::string prompt;  // "-", or empty where stdin is no terminal: stdin's text
+  bool echo = false;   // print the prompt before its continuation
+  bool json = false;   // one line of JSON instead of a stream
 };
 
 int run_generate(const GenerateOptions& options);

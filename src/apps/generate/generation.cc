@@ -75,7 +75,7 @@ Generator::Generator(const GenerationOptions& options)
 }
 
 Generated Generator::run(const std::vector<int32_t>& prompt,
-                         FunctionRef<void(std::string_view)> write) {
+                         FunctionRef<void(std::string_view)> write, FunctionRef<bool()> stop) {
   const double begin = now_seconds();
   api::SampleRequest request;
   request.prompt = prompt;
@@ -85,12 +85,11 @@ Generated Generator::run(const std::vector<int32_t>& prompt,
   request.top_p = static_cast<float>(sampling_.top_p);
   request.seed = seed_.value_or(0) + num_answers_++;
   request.stop = end_tokens_;
-  const int64_t room =
-      engine_->config().max_position_embeddings - static_cast<int64_t>(prompt.size());
+  const int64_t room = context() - std::ssize(prompt);
   if (room < 1) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("prompt: {} tokens, the model's context is {}", prompt.size(),
-                            engine_->config().max_position_embeddings));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("prompt: {} tokens, the model's context is {}", prompt.size(), context()));
   }
   request.max_tokens = std::min(options_.max_tokens, room);
 
@@ -103,15 +102,19 @@ Generated Generator::run(const std::vector<int32_t>& prompt,
   };
   engine::SamplingLoop loop(*engine_);
   const size_t id = loop.add(request);
-  while (!loop.done() && !stops.found()) {
+  bool is_stopped = false;
+  while (!loop.done() && !stops.found() && !(is_stopped = stop())) {
     for (const engine::SampledToken& token : loop.step())
       emit(stops.push(detokenizer.push(token.token)));
   }
-  if (!stops.found()) emit(stops.push(detokenizer.flush()));
+  if (!stops.found() && !is_stopped) emit(stops.push(detokenizer.flush()));
   emit(stops.flush());
   if (!loop.done()) loop.finish(id);
   api::SampleResult result = loop.take(id);
-  out.stop_reason = stops.found() ? "stop" : result.stopped ? "eos" : "length";
+  out.stop_reason = stops.found()    ? "stop"
+                    : is_stopped     ? kInterrupted
+                    : result.stopped ? "eos"
+                                     : "length";
   out.tokens = std::move(result.tokens);
   out.logprobs = std::move(result.logprobs);
   out.drafts = loop.drafts();

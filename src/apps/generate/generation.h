@@ -39,11 +39,13 @@ struct SamplingSettings {
 };
 SamplingSettings sampling_settings(const GenerationOptions& options);
 
+inline constexpr std::string_view kInterrupted = "interrupt";
+
 struct Generated {
   std::string text;
   std::vector<int32_t> tokens;   // an end token included
   std::vector<float> logprobs;   // of the raw logits
-  std::string_view stop_reason;  // "eos", "stop", "length"
+  std::string_view stop_reason;  // "eos", "stop", "length" or kInterrupted
   double seconds = 0;            // the prompt included
   engine::SamplingLoop::Drafts drafts;
 };
@@ -59,9 +61,12 @@ class Generator {
   [[nodiscard]] std::optional<uint64_t> seed() const { return seed_; }
   // Answers end at this id too.
   void add_end_token(int32_t id) { end_tokens_.push_back(id); }
+  // Positions of the model, prompt and answer together.
+  [[nodiscard]] int64_t context() const { return engine_->config().max_position_embeddings; }
   // Answers `prompt`; `write` gets the text in pieces as it is certain. Answer i draws from (seed +
-  // i).
-  Generated run(const std::vector<int32_t>& prompt, FunctionRef<void(std::string_view)> write);
+  // i). `stop` is asked before each step whether to end there.
+  Generated run(const std::vector<int32_t>& prompt, FunctionRef<void(std::string_view)> write,
+                FunctionRef<bool()> stop);
 
  private:
   GenerationOptions options_;

@@ -1,0 +1,219 @@
+#include "apps/generate/conversation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "report/format.h"
+
+namespace strata::apps {
+namespace {
+
+namespace json = boost::json;
+
+constexpr int64_t kMostFileBytes = int64_t{64} << 20;
+constexpr int64_t kAnswerShare = 4;  // of the context, what is kept free for an answer at most
+
+[[noreturn]] void fail(const std::string& message) {
+  throw Error(ErrorCode::kInvalidArgument, message);
+}
+
+void print_piece(std::string_view piece) {
+  std::fwrite(piece.data(), 1, piece.size(), stdout);
+  std::fflush(stdout);
+}
+
+bool begins_with_system(const json::array& messages) {
+  return !messages.empty() && messages.front().at("role") == "system";
+}
+
+// One message of a file, which is to be of one of these roles.
+json::object read_message(const json::value& value, const std::string& where,
+                          std::initializer_list<std::string_view> roles) {
+  const json::object* message = value.if_object();
+  const json::value* role = message != nullptr ? message->if_contains("role") : nullptr;
+  const json::value* content = message != nullptr ? message->if_contains("content") : nullptr;
+  if (role == nullptr || !role->is_string() || content == nullptr || !content->is_string() ||
+      message->size() != 2) {
+    fail(where + R"(: want {"role": TEXT, "content": TEXT} and nothing else)");
+  }
+  const std::string_view got = role->get_string();
+  if (std::ranges::find(roles, got) == roles.end()) {
+    fail(fmt::format("{}: role: got '{}', want {}{}", where, got, *roles.begin(),
+                     roles.size() > 1 ? " or system" : ""));
+  }
+  return *message;
+}
+
+json::array read_conversation(const std::string& path) {
+  json::error_code error;
+  const json::value file = json::parse(read_file(path, kMostFileBytes), error);
+  const json::object* object = file.if_object();
+  const json::value* list = object != nullptr ? object->if_contains("messages") : nullptr;
+  if (error || list == nullptr || !list->is_array() || object->size() != 1)
+    fail(path + R"(: want one conversation, {"messages": [...]}, as /save writes it)");
+  json::array messages;
+  for (const json::value& value : list->get_array()) {
+    const std::string where = fmt::format("{}: messages[{}]", path, messages.size());
+    const size_t turn = messages.size() - (begins_with_system(messages) ? 1 : 0);
+    if (messages.empty()) {
+      messages.push_back(read_message(value, where, {"user", "system"}));
+    } else {
+      messages.push_back(turn % 2 == 0 ? read_message(value, where, {"user"})
+                                       : read_message(value, where, {"assistant"}));
+    }
+  }
+  if ((messages.size() - (begins_with_system(messages) ? 1 : 0)) % 2 != 0)
+    fail(path + ": messages: the last one is a question without its answer");
+  return messages;
+}
+
+// The turns are what they were, unless they are kept.
+class Restore {
+ public:
+  explicit Restore(json::array& turns) : turns_(turns), before_(turns) {}
+  ~Restore() {
+    if (!is_kept_) turns_ = before_;
+  }
+  Restore(const Restore&) = delete;
+  Restore& operator=(const Restore&) = delete;
+  void keep() { is_kept_ = true; }
+
+ private:
+  json::array& turns_;
+  const json::array before_;
+  bool is_kept_ = false;
+};
+
+}  // namespace
+
+Conversation::Conversation(const ConversationOptions& options)
+    : options_(options), generator_(options.generation), system_(options.system) {
+  if (const auto end = generator_.text().turn_end(options.vars)) generator_.add_end_token(*end);
+  clear();
+}
+
+void Conversation::add(const char* role, const std::string& content) {
+  messages_.push_back(json::object{{"role", role}, {"content", content}});
+}
+
+void Conversation::clear() {
+  messages_.clear();
+  if (!system_.empty()) add("system", system_);
+}
+
+void Conversation::set_system(const std::string& text) {
+  if (begins_with_system(messages_)) messages_.erase(messages_.begin());
+  system_ = text;
+  if (!text.empty())
+    messages_.insert(messages_.begin(), json::object{{"role", "system"}, {"content", text}});
+}
+
+size_t Conversation::num_questions() const {
+  return (messages_.size() - (begins_with_system(messages_) ? 1 : 0) + 1) / 2;
+}
+
+std::vector<int32_t> Conversation::encoded(const json::array& messages, bool to_answer) const {
+  const std::string rendered = generator_.text().render({.messages = json::serialize(messages),
+                                                         .vars = options_.vars,
+                                                         .add_generation_prompt = to_answer});
+  return generator_.text().tokenizer().encode(rendered);
+}
+
+// Of the turns up to a question. Drops pairs of question and answer as long as there are any and
+// the room for an answer is too small.
+std::vector<int32_t> Conversation::prompt_that_fits() {
+  const int64_t context = generator_.context();
+  const int64_t wanted =
+      std::max<int64_t>(1, std::min(options_.generation.max_tokens, context / kAnswerShare));
+  const size_t first = begins_with_system(messages_) ? 1 : 0;
+  json::array kept = messages_;
+  std::vector<int32_t> prompt = encoded(kept);
+  int64_t num_dropped = 0;
+  while (context - std::ssize(prompt) < wanted && kept.size() > first + 1) {
+    kept.erase(kept.begin() + static_cast<ptrdiff_t>(first),
+               kept.begin() + static_cast<ptrdiff_t>(first) + 2);
+    prompt = encoded(kept);
+    ++num_dropped;
+  }
+  if (std::ssize(prompt) >= context) {
+    fail(fmt::format("prompt: {} tokens{}, the model's context is {}; shorten it", prompt.size(),
+                     first == 0 ? "" : " with the system turn", context));
+  }
+  if (num_dropped > 0) {
+    messages_ = std::move(kept);
+    fmt::print(stderr, "[the context of {} tokens is full: the oldest {} dropped]\n", context,
+               num_dropped == 1 ? "question and its answer were"
+                                : fmt::format("{} questions and their answers were", num_dropped));
+  }
+  return prompt;
+}
+
+Generated Conversation::answer(FunctionRef<bool()> stop) {
+  const auto write = [](std::string_view piece) { print_piece(piece); };
+  Generated out = generator_.run(prompt_that_fits(), write, stop);
+  print_piece("\n");
+  ++num_answers_;
+  num_tokens_ += std::ssize(out.tokens);
+  seconds_ += out.seconds;
+  fmt::print(stderr, "[{} tokens, {} tokens/s, ended by {}]\n", out.tokens.size(),
+             report::format_count(static_cast<double>(out.tokens.size()) / out.seconds),
+             out.stop_reason);
+  return out;
+}
+
+Generated Conversation::ask(const std::string& text, FunctionRef<bool()> stop) {
+  Restore turns(messages_);
+  add("user", text);
+  Generated out = answer(stop);
+  if (out.text.empty() && out.stop_reason == kInterrupted) return out;
+  add("assistant", out.text);
+  turns.keep();
+  return out;
+}
+
+bool Conversation::regenerate(FunctionRef<bool()> stop) {
+  if (num_questions() == 0) return false;
+  Restore turns(messages_);
+  messages_.pop_back();
+  const std::string question(messages_.back().at("content").as_string());
+  messages_.pop_back();
+  const Generated out = ask(question, stop);
+  if (!out.text.empty() || out.stop_reason != kInterrupted) turns.keep();
+  return true;
+}
+
+void Conversation::save(const std::string& path) const {
+  if (num_questions() == 0) fail("nothing to save yet");
+  if (file_exists(path)) static_cast<void>(read_conversation(path));
+  write_file_atomic(path, json::serialize(json::object{{"messages", messages_}}) + "\n");
+}
+
+void Conversation::load(const std::string& path) {
+  json::array messages = read_conversation(path);
+  static_cast<void>(encoded(messages, /*to_answer=*/false));  // the template takes it
+  messages_ = std::move(messages);
+  system_ =
+      begins_with_system(messages_) ? std::string(messages_.front().at("content").as_string()) : "";
+}
+
+std::string Conversation::stats() {
+  const SamplingSettings& sampling = generator_.sampling();
+  const size_t used = messages_.empty() ? 0 : encoded(messages_, /*to_answer=*/false).size();
+  std::string out = fmt::format("questions: {}; {} of {} tokens of the context\n", num_questions(),
+                                used, generator_.context());
+  out += fmt::format(
+      "answers: {}; {} tokens, {} tokens/s\n", num_answers_, num_tokens_,
+      num_tokens_ == 0 ? "0" : report::format_count(static_cast<double>(num_tokens_) / seconds_));
+  out += sampling.greedy()
+             ? "greedy\n"
+             : fmt::format("temperature {}, top-k {}, top-p {}, seed {}\n", sampling.temperature,
+                           sampling.top_k, sampling.top_p, generator_.seed().value_or(0));
+  return out;
+}
+
+}  // namespace strata::apps

@@ -1,0 +1,55 @@
+// Conversation: the turns of a chat and the model that answers them. Every answer is that of the
+// turns as they stand, through the model's chat template: where they come from (typed, loaded,
+// asked again) changes no bit of it. A fault leaves the turns as they were.
+#pragma once
+#include <boost/json/array.hpp>
+#include <string>
+
+#include "apps/generate/generation.h"
+
+namespace strata::apps {
+
+struct ConversationOptions {
+  GenerationOptions generation;
+  std::string system;  // a system turn before all
+  std::string vars;    // a JSON object of variables for the template
+};
+
+class Conversation {
+ public:
+  explicit Conversation(const ConversationOptions& options);
+
+  // Prints the answer as it comes, and remembers both turns. Turns that the context has no room
+  // for are dropped, the oldest first, never the system turn, and it says so. What was printed
+  // before `stop` said to end is the answer; where nothing was, the turn is taken back. Throws
+  // Error for a turn that is too long by itself, and for what the template refuses.
+  Generated ask(const std::string& text, FunctionRef<bool()> stop);
+  // The last question once more; false where there is none.
+  bool regenerate(FunctionRef<bool()> stop);
+  // Starts over; the system turn stays.
+  void clear();
+  void set_system(const std::string& text);  // empty: none
+  [[nodiscard]] const std::string& system() const { return system_; }
+  // {"messages": [...]}, as strata train reads it. Throws Error where something else lies there.
+  void save(const std::string& path) const;
+  void load(const std::string& path);
+  [[nodiscard]] std::string stats();
+  [[nodiscard]] size_t num_questions() const;
+  [[nodiscard]] const Generator& generator() const { return generator_; }
+
+ private:
+  void add(const char* role, const std::string& content);
+  [[nodiscard]] std::vector<int32_t> encoded(const boost::json::array& messages,
+                                             bool to_answer = true) const;
+  std::vector<int32_t> prompt_that_fits();
+  Generated answer(FunctionRef<bool()> stop);
+
+  ConversationOptions options_;
+  Generator generator_;
+  std::string system_;
+  boost::json::array messages_;  // the system turn, if any, then question and answer in turn
+  int64_t num_answers_ = 0, num_tokens_ = 0;
+  double seconds_ = 0;
+};
+
+}  // namespace strata::apps

@@ -1,0 +1,98 @@
+#include "apps/generate/turn_reader.h"
+
+#include <fmt/format.h>
+
+#include <iostream>
+
+#include "base/env.h"
+
+namespace strata::apps {
+namespace {
+
+constexpr std::string_view kQuote = "\"\"\"";
+constexpr const char* kPrompt = "> ";
+constexpr const char* kMorePrompt = "... ";
+
+std::string history_file() {
+  const std::string folder = env_state_folder();
+  return folder.empty() ? "" : folder + "/strata/chat_history";
+}
+
+bool is_blank(const std::string& text) {
+  return text.find_first_not_of(" \t\r\n") == std::string::npos;
+}
+
+std::string without_end(std::string text) {
+  while (text.ends_with('\n') || text.ends_with('\r')) text.pop_back();
+  return text;
+}
+
+}  // namespace
+
+bool is_command(const std::string& turn) {
+  return turn.starts_with('/') && turn.find('\n') == std::string::npos;
+}
+
+TurnReader::TurnReader() {
+  if (LineEditor::is_usable()) editor_ = std::make_unique<LineEditor>(history_file());
+}
+
+std::optional<TurnReader::Line> TurnReader::line(const std::string& prompt) {
+  if (editor_) {
+    LineEditor::Line read = editor_->read(prompt);
+    if (read.outcome != LineEditor::Outcome::kLine) fmt::print(stderr, "\n");
+    if (read.outcome == LineEditor::Outcome::kEnd) return std::nullopt;
+    return Line{.is_broken_off = read.outcome == LineEditor::Outcome::kInterrupted,
+                .text = std::move(read.text)};
+  }
+  Line read;
+  if (!std::getline(std::cin, read.text)) return std::nullopt;
+  return read;
+}
+
+// `text` begins with the quote; lines are added until one ends with it.
+std::optional<TurnReader::Line> TurnReader::quoted(std::string text) {
+  text.erase(0, kQuote.size());
+  bool is_first = true;
+  while (!text.ends_with(kQuote)) {
+    const std::optional<Line> more = line(kMorePrompt);
+    if (!more) {
+      fmt::print(stderr, "[the input ended before a closing \"\"\"]\n");
+      return std::nullopt;
+    }
+    if (more->is_broken_off) return more;
+    text = is_first && text.empty() ? more->text : text + "\n" + more->text;
+    is_first = false;
+  }
+  text.resize(text.size() - kQuote.size());
+  return Line{.text = text};
+}
+
+TurnReader::Line TurnReader::together(std::string text) {
+  while (editor_ && !is_command(text) && LineEditor::has_more()) {
+    const std::optional<Line> more = line(kMorePrompt);
+    if (!more) break;
+    if (more->is_broken_off) return *more;
+    text += "\n" + more->text;
+  }
+  return {.text = std::move(text)};
+}
+
+std::optional<std::string> TurnReader::next() {
+  while (true) {
+    std::optional<Line> turn = line(kPrompt);
+    if (!turn) return std::nullopt;
+    if (!turn->is_broken_off) {
+      turn = turn->text.starts_with(kQuote) ? quoted(turn->text) : together(turn->text);
+      if (!turn) return std::nullopt;
+    } else if (turn->text.empty()) {
+      fmt::print(stderr, "Ctrl-D or /bye leaves\n");
+    }
+    if (turn->is_broken_off || is_blank(turn->text)) continue;
+    const std::string text = without_end(std::move(turn->text));
+    if (editor_) editor_->remember(text);
+    return text;
+  }
+}
+
+}  // namespace strata::apps

@@ -1,0 +1,36 @@
+// TurnReader: what a person says in a chat, turn by turn: a line; the lines between two """; or, at
+// a terminal, lines that were pasted at once. At a terminal lines are edited and remembered
+// (apps/generate/line_editor.h); anything else is read as plain lines.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "apps/generate/line_editor.h"
+
+namespace strata::apps {
+
+class TurnReader {
+ public:
+  TurnReader();
+
+  [[nodiscard]] bool is_terminal() const { return editor_ != nullptr; }
+  // The next turn that is not blank; nothing at the end of stdin. A turn of one line that begins
+  // with a slash is a command, and always one line.
+  std::optional<std::string> next();
+
+ private:
+  struct Line {
+    bool is_broken_off = false;  // by Ctrl-C
+    std::string text;
+  };
+  std::optional<Line> line(const std::string& prompt);
+  std::optional<Line> quoted(std::string text);
+  Line together(std::string text);
+
+  std::unique_ptr<LineEditor> editor_;
+};
+
+bool is_command(const std::string& turn);
+
+}  // namespace strata::apps
