@@ -22,7 +22,7 @@ TEST(Turns, OneAfterTheOtherInTheOrderAskedFor) {
   int active = 0;
   const auto work = [&](char name, int pieces) -> asio::awaitable<void> {
     for (int i = 0; i < pieces; ++i) {
-      Turns::Turn turn(turns, io);
+      Turns::Turn turn(turns, io, "t");
       co_await turn.begin();
       EXPECT_EQ(++active, 1);
       told += name;
@@ -36,6 +36,26 @@ TEST(Turns, OneAfterTheOtherInTheOrderAskedFor) {
   EXPECT_EQ(told, "abcaca");
 }
 
+// Many of one tenant delay each other; another one comes after one of them.
+TEST(Turns, TenantsTakeTurns) {
+  Turns turns;
+  asio::io_context io{1};
+  std::string told;
+  const auto work = [&](char name, std::string tenant, int pieces) -> asio::awaitable<void> {
+    for (int i = 0; i < pieces; ++i) {
+      Turns::Turn turn(turns, io, tenant);
+      co_await turn.begin();
+      told += name;
+    }
+  };
+  for (const char name : {'1', '2', '3', '4', '5', '6'}) {
+    asio::co_spawn(io, work(name, "many", 2), asio::detached);
+  }
+  asio::co_spawn(io, work('x', "one", 3), asio::detached);
+  io.run();
+  EXPECT_EQ(told, "1x2x3x456123456");
+}
+
 // Others run between two pieces, also when those take long and are always asked for.
 TEST(Turns, RestsForAsLongAsAPieceTook) {
   Turns turns;
@@ -44,7 +64,7 @@ TEST(Turns, RestsForAsLongAsAPieceTook) {
   std::vector<Clock::time_point> begun;
   const auto work = [&]() -> asio::awaitable<void> {
     for (int i = 0; i < 3; ++i) {
-      Turns::Turn turn(turns, io);
+      Turns::Turn turn(turns, io, "t");
       co_await turn.begin();
       begun.push_back(Clock::now());
       std::this_thread::sleep_for(milliseconds(20));
@@ -62,10 +82,10 @@ TEST(Turns, WhoGoesGivesUpItsPlace) {
   std::string told;
   {
     asio::io_context io{1};
-    auto first = std::make_unique<Turns::Turn>(turns, io);
-    auto second = std::make_unique<Turns::Turn>(turns, io);
+    auto first = std::make_unique<Turns::Turn>(turns, io, "t");
+    auto second = std::make_unique<Turns::Turn>(turns, io, "t");
     const auto work = [&](char name) -> asio::awaitable<void> {
-      Turns::Turn turn(turns, io);
+      Turns::Turn turn(turns, io, "t");
       co_await turn.begin();
       told += name;
     };
@@ -80,7 +100,7 @@ TEST(Turns, WhoGoesGivesUpItsPlace) {
     io.restart();
     io.run();
     EXPECT_EQ(told, "ab");
-    first = std::make_unique<Turns::Turn>(turns, io);
+    first = std::make_unique<Turns::Turn>(turns, io, "t");
     io.restart();
     asio::co_spawn(io, work('c'), asio::detached);
     io.poll();

@@ -48,7 +48,7 @@ asio::awaitable<std::optional<BodyFault>> read_body(const HttpOptions& options, 
     std::string_view arrived = parser.get().body();
     auto refused = sink.take(arrived, from.buffer.capacity());
     while (!refused && sink.more()) {
-      Turns::Turn turn(decompression, io);
+      Turns::Turn turn(decompression, io, request.tenant);
       co_await turn.begin();
       refused = sink.take(arrived, from.buffer.capacity());
     }

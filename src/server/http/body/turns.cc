@@ -8,9 +8,32 @@ namespace strata::server {
 namespace asio = boost::asio;
 using Clock = std::chrono::steady_clock;
 
-Turns::Turn::Turn(Turns& turns, asio::io_context& io)
+std::list<Turns::Turn*>::iterator Turns::enter(Turn* turn, const std::string& tenant) {
+  const auto [found, is_new] = line_of_.try_emplace(tenant, lines_.end());
+  if (is_new) found->second = lines_.insert(lines_.end(), Line{tenant, {}});
+  std::list<Turn*>& waiting = found->second->waiting;
+  return waiting.insert(waiting.end(), turn);
+}
+
+// Who had its turn lets the other tenants go first.
+void Turns::leave(const std::string& tenant, std::list<Turn*>::iterator place) {
+  const auto found = line_of_.find(tenant);
+  const auto line = found->second;
+  const bool was_first = *place == first();
+  line->waiting.erase(place);
+  if (line->waiting.empty()) {
+    lines_.erase(line);
+    line_of_.erase(found);
+  } else if (was_first) {
+    lines_.splice(lines_.end(), lines_, line);
+  }
+  if (was_first && first() != nullptr) first()->timer_.cancel();
+}
+
+Turns::Turn::Turn(Turns& turns, asio::io_context& io, const std::string& tenant)
     : turns_(turns),
-      place_(turns.line_.insert(turns.line_.end(), this)),
+      tenant_(tenant),
+      place_(turns.enter(this, tenant)),
       timer_(io, Clock::time_point::max()) {}
 
 Turns::Turn::~Turn() {
@@ -18,9 +41,7 @@ Turns::Turn::~Turn() {
     const Clock::time_point now = Clock::now();
     turns_.free_at_ = now + (now - begin_);
   }
-  const bool was_first = place_ == turns_.line_.begin();
-  turns_.line_.erase(place_);
-  if (was_first && !turns_.line_.empty()) turns_.line_.front()->timer_.cancel();
+  turns_.leave(tenant_, place_);
 }
 
 asio::awaitable<void> Turns::Turn::begin() {
@@ -28,7 +49,7 @@ asio::awaitable<void> Turns::Turn::begin() {
   const auto wait = [&] {
     return timer_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
   };
-  while (turns_.line_.front() != this) co_await wait();
+  while (turns_.first() != this) co_await wait();
   timer_.expires_at(turns_.free_at_);
   co_await wait();
   begin_ = Clock::now();
