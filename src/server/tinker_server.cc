@@ -21,6 +21,7 @@
 #include "server/view/page.h"
 #include "server/view/scrapes.h"
 #include "server/view/watch.h"
+#include "server/worker.h"
 
 namespace strata::server {
 namespace {
@@ -28,6 +29,8 @@ namespace {
 constexpr double kTickSeconds = 0.1;
 constexpr int64_t kMetricsConnections = 64;
 constexpr int kParseThreads = 2;
+constexpr size_t kMostChanges = 256;    // of checkpoints, that wait for the disk, of a tenant
+constexpr size_t kMostArchives = 16;    // that wait to be packed, of a tenant
 constexpr double kLastResponses = 2.0;  // seconds for answers to leave at a shutdown
 
 KeySources key_sources(const ServeOptions& options) {
@@ -139,12 +142,14 @@ struct TinkerServer::State {
             data.secret(), store, options.url_ttl,
             [this](const std::string& tenant) { return keys->has_tenant(tenant, wall_seconds()); }),
         usage(options.rates, options.quotas, store.usage_rows()),
-        rest({store, registry, signer, worker, usage}),
+        rest({store, registry, signer, worker, archives, usage}),
         names(base_names),
         stats(std::move(engine_stats)),
         service(service_options(options, budget, data, store.boot()),
                 {store, registry, names, bases, watch, usage,
-                 [this](std::function<void()> job) { worker.post(std::move(job)); },
+                 [this](const std::string& tenant, std::function<void()> job) {
+                   worker.post(tenant, std::move(job));
+                 },
                  [this](std::function<void()> job) { http->post(std::move(job)); },
                  [this](const std::string& tenant, std::function<void()> job) {
                    parsing.post(tenant, std::move(job));
@@ -166,6 +171,12 @@ struct TinkerServer::State {
       }
     }
   }
+  void stop_threads() {
+    parsing.stop();
+    archives.stop();
+    reads.stop();
+    worker.stop();
+  }
   [[nodiscard]] Reloads::Read reading();
   void use_keys(const std::shared_ptr<const KeyRing>& read);
   void note_change(const Exchange& exchange);
@@ -186,8 +197,11 @@ struct TinkerServer::State {
   StateStore store;
   CheckpointRegistry registry;
   UrlSigner signer;
-  Worker worker;                     // stopped before `http` goes: its jobs end there
-  ParsePool parsing{kParseThreads};  // likewise
+  // Stopped before `http` goes: their jobs end there.
+  Worker worker{{.most_waiting = kMostChanges}};
+  Worker archives{{.name = "archive", .most_waiting = kMostArchives, .drops_at_stop = true}};
+  Worker reads{{.name = "download", .drops_at_stop = true}};
+  ParsePool parsing{kParseThreads};
   Usage usage;
   Rest rest;
   BaseNames names;
@@ -321,10 +335,7 @@ TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
   s.reloads = std::make_unique<Reloads>(s.reading());
 }
 
-TinkerServer::~TinkerServer() {
-  state_->parsing.stop();
-  state_->worker.stop();
-}
+TinkerServer::~TinkerServer() { state_->stop_threads(); }
 
 void TinkerServer::start() {
   state_->http->start();
@@ -396,8 +407,7 @@ void TinkerServer::begin_shutdown() {
 
 void TinkerServer::stop() {
   state_->metrics->stop(0.0);
-  state_->parsing.stop();
-  state_->worker.stop();
+  state_->stop_threads();
   // Twice: results that were posted before may post their answers once more.
   state_->http->post([this] { state_->http->post([this] { state_->service.fail_pending(); }); });
   state_->http->stop(kLastResponses);

@@ -3,6 +3,7 @@
 
 #include <charconv>
 #include <filesystem>
+#include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -14,6 +15,23 @@ namespace strata::server {
 namespace {
 
 constexpr const char* kArchive = "archive.tar";
+constexpr const char* kManyArchives =
+    "too many archives of this tenant are being packed; ask again when some have been answered";
+
+// A response that is given once; without one, when the job was dropped at a shutdown, 503.
+class Answer {
+ public:
+  explicit Answer(Respond respond) : respond_(std::move(respond)) {}
+  ~Answer() {
+    if (respond_) respond_(busy_response(503, "the server is shutting down", 5));
+  }
+  Answer(const Answer&) = delete;
+  Answer& operator=(const Answer&) = delete;
+  void give(Response response) { std::exchange(respond_, nullptr)(std::move(response)); }
+
+ private:
+  Respond respond_;
+};
 
 struct Range {
   uint64_t offset = 0;
@@ -112,35 +130,45 @@ void Rest::archive(const Request& request, const Respond& respond) {
   const int64_t expires = parts_.signer.expiry(row, now);
   const std::string url =
       parts_.signer.sign(request.base_url, row, kArchive, request.tenant, expires, now);
+  const auto answer = std::make_shared<Answer>(respond);
   // Leased here: between now and the job a sweep may come.
-  parts_.worker.post([this, row, url, expires, respond, held = parts_.registry.lease(row.id)] {
-    try {
-      parts_.registry.archive(row);
-    } catch (const std::exception& error) {
-      log(LogLevel::kError, fmt::format("archive of {}: {}", path_of(row).text(), error.what()));
-      return respond(busy_response(503, "the archive could not be written", 5));
-    }
-    respond(json_response(
-        200, JsonObject{{"url", url}, {"expires", rfc3339(static_cast<double>(expires))}}.text()));
-  });
+  const bool is_taken = parts_.archives.try_post(
+      request.tenant, [this, row, url, expires, answer, held = parts_.registry.lease(row.id)] {
+        try {
+          parts_.registry.archive(row);
+        } catch (const std::exception& error) {
+          log(LogLevel::kError,
+              fmt::format("archive of {}: {}", path_of(row).text(), error.what()));
+          return answer->give(busy_response(503, "the archive could not be written", 5));
+        }
+        answer->give(json_response(
+            200,
+            JsonObject{{"url", url}, {"expires", rfc3339(static_cast<double>(expires))}}.text()));
+      });
+  if (!is_taken) answer->give(busy_response(429, kManyArchives, 5));
 }
 
 // For a URL that is older than the archive: a restart empties tmp, and old archives go.
-void Rest::pack_again(const CheckpointRow& row) {
+void Rest::pack_again(const CheckpointRow& row, const std::string& tenant) {
   {
     const MutexLock lock(packing_->mutex);
     if (!packing_->ids.insert(row.id).second) return;
   }
-  parts_.worker.post([&registry = parts_.registry, packing = packing_, row,
-                      held = parts_.registry.lease(row.id)] {
+  // In line or refused, once it is through it may be asked for again.
+  const auto forget = [packing = packing_, id = row.id] {
+    const MutexLock lock(packing->mutex);
+    packing->ids.erase(id);
+  };
+  const bool is_taken = parts_.archives.try_post(tenant, [&registry = parts_.registry, forget, row,
+                                                          held = parts_.registry.lease(row.id)] {
     try {
       registry.archive(row);
     } catch (const std::exception& error) {
       log(LogLevel::kError, fmt::format("archive of {}: {}", path_of(row).text(), error.what()));
     }
-    const MutexLock lock(packing->mutex);
-    packing->ids.erase(row.id);
+    forget();
   });
+  if (!is_taken) forget();
 }
 
 Response Rest::file(const Request& request) {
@@ -162,8 +190,8 @@ Response Rest::file(const Request& request) {
                          request.header("range"));
   }
   const std::optional<std::string> made = parts_.registry.made_archive(*row);
-  if (made) return file_response(*made, claim.file, request.header("range"));
-  pack_again(*row);
+  if (made) return file_response(*made, claim.file, request.header("range"), claim.tenant_number);
+  pack_again(*row, claim.tenant_number);
   return busy_response(503, "the archive is being packed");
 }
 

@@ -204,12 +204,18 @@ Response Rest::set_project(const Request& request) {
 
 // On the worker: what waits for a disk. Faults are answered as the router answers those of
 // handlers.
-void Rest::answer_aside(const Respond& respond, std::function<Response()> work) {
-  parts_.worker.post([respond, work = std::move(work)] { respond(answer_of(work)); });
+void Rest::answer_aside(const Request& request, const Respond& respond,
+                        std::function<Response()> work) {
+  const bool is_taken = parts_.worker.try_post(
+      request.tenant, [respond, work = std::move(work)] { respond(answer_of(work)); });
+  if (is_taken) return;
+  respond(busy_response(429,
+                        "too many changes of this tenant's checkpoints wait for the disk; send "
+                        "this again when some have been answered"));
 }
 
 void Rest::remove(const Request& request, const Respond& respond) {
-  answer_aside(respond, [this, row = checkpoint_of(request, false)] {
+  answer_aside(request, respond, [this, row = checkpoint_of(request, false)] {
     if (!parts_.store.delete_checkpoint(row.id, wall_seconds())) {
       fail_missing("checkpoint", path_of(row).text());
     }
@@ -227,7 +233,7 @@ void Rest::set_ttl(const Request& request, const Respond& respond) {
   const CheckpointRow row = checkpoint_of(request, false);
   std::optional<double> expires_at;
   if (ttl) expires_at = wall_seconds() + static_cast<double>(*ttl);
-  answer_aside(respond, [this, id = row.id, expires_at] {
+  answer_aside(request, respond, [this, id = row.id, expires_at] {
     parts_.store.set_expiry(id, expires_at);
     return ok();
   });
@@ -235,7 +241,7 @@ void Rest::set_ttl(const Request& request, const Respond& respond) {
 
 void Rest::publish(const Request& request, const Respond& respond, bool is_public) {
   // Twice is fine: a 409 would be retried for five minutes.
-  answer_aside(respond, [this, id = checkpoint_of(request, false).id, is_public] {
+  answer_aside(request, respond, [this, id = checkpoint_of(request, false).id, is_public] {
     parts_.store.set_public(id, is_public);
     return ok();
   });
@@ -290,10 +296,11 @@ void Rest::copy_weights(const Request& request, const Respond& respond) {
   }
   run.base_model = source.base_model;
   run.lora = source.lora;
-  answer_aside(respond, [this, source, run, ttl, key, now, reply, quota,
-                         held = parts_.registry.lease(source.id)] {
-    return reply(parts_.registry.copy(source, run, ttl, key, now));
-  });
+  answer_aside(
+      request, respond,
+      [this, source, run, ttl, key, now, reply, quota, held = parts_.registry.lease(source.id)] {
+        return reply(parts_.registry.copy(source, run, ttl, key, now));
+      });
 }
 
 void Rest::add_routes(Router& router) {

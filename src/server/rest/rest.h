@@ -14,9 +14,9 @@
 #include "server/http/message.h"
 #include "server/http/router.h"
 #include "server/json.h"
-#include "server/rest/worker.h"
 #include "server/state/store.h"
 #include "server/usage.h"
+#include "server/worker.h"
 
 namespace strata::server {
 
@@ -24,7 +24,8 @@ struct RestParts {
   StateStore& store;
   CheckpointRegistry& registry;
   const UrlSigner& signer;
-  Worker& worker;  // packs archives, copies and deletes
+  Worker& worker;    // copies and deletes
+  Worker& archives;  // packs archives
   Usage& usage;
 };
 
@@ -51,9 +52,9 @@ class Rest {
   Response external_urls(const Request& request);
   void archive(const Request& request, const Respond& respond);
   Response file(const Request& request);
-  void pack_again(const CheckpointRow& row);
+  void pack_again(const CheckpointRow& row, const std::string& tenant);
 
-  void answer_aside(const Respond& respond, std::function<Response()> work);
+  void answer_aside(const Request& request, const Respond& respond, std::function<Response()> work);
   CheckpointRow checkpoint_of(const Request& request, bool may_be_public);
   RunRow own_run(const Request& request, const std::string& id);
   JsonObject run_json(const RunRow& row);

@@ -100,7 +100,7 @@ void Service::drop_sampler(const std::string& id) {
   if (!sampler.is_ephemeral) return;
   dispatch_.release(sampler.base, sampler.snapshot);
   const auto job = [this, dir = sampler.dir] { parts_.registry.abandon(dir); };
-  parts_.aside ? parts_.aside(job) : job();
+  parts_.aside ? parts_.aside(sampler.tenant, job) : job();
 }
 
 LiveSampler Service::make_sampler(const SamplerRow& row, const std::string& tenant) {

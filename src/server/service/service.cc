@@ -232,10 +232,18 @@ void Service::settle_aside(const std::shared_ptr<PendingCommand>& pending, api::
       futures_.complete(moved->request, std::move(*response), now_seconds());
     });
   };
-  pending->completion->writes_files() ? parts_.aside(job) : parts_.parse(pending->tenant, job);
+  const auto& elsewhere = pending->completion->writes_files() ? parts_.aside : parts_.parse;
+  elsewhere(pending->tenant, job);
 }
 
-Response Service::answer(const PendingCommand& pending, const api::Result& result) {
+// Where the server's files lie is the operator's to know.
+std::string Service::for_clients(const std::string& message) const {
+  if (message.find(parts_.registry.data_path()) == std::string::npos) return message;
+  log(LogLevel::kError, message);
+  return "the server could not read or write its files; its log says why";
+}
+
+Response Service::answer(const PendingCommand& pending, const api::Result& result) const {
   try {
     const auto* saved = std::get_if<api::Saved>(&result.outcome);
     if (saved != nullptr && saved->write) saved->write();
@@ -322,7 +330,7 @@ void Service::sweep() {
     };
     parts_.back ? parts_.back(done) : done();
   };
-  parts_.aside ? parts_.aside(job) : job();
+  parts_.aside ? parts_.aside("", job) : job();
 }
 
 std::string Service::guarded(const char* step, const std::function<void()>& body) {

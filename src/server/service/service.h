@@ -56,9 +56,9 @@ struct ServiceParts {
   std::vector<api::BaseInfo> bases;  // by BaseNames' model index
   Watch& watch;
   Usage& usage;
-  // Runs a job that reads or writes whole files elsewhere, in order; and what follows it, back on
-  // the I/O thread. Without them such jobs run at once.
-  std::function<void(std::function<void()>)> aside = {};
+  // Runs a job of a tenant ("": of none) that reads or writes whole files elsewhere, in order; and
+  // what follows it, back on the I/O thread. Without them such jobs run at once.
+  std::function<void(const std::string& tenant, std::function<void()>)> aside = {};
   std::function<void(std::function<void()>)> back = {};
   // Runs a job of a tenant that takes long but touches nothing of the service.
   std::function<void(const std::string& tenant, std::function<void()>)> parse = {};

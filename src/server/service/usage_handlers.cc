@@ -99,7 +99,7 @@ void Service::usage(const Request& request, const Respond& respond) {
       return json_response(200, JsonObject{{"tenants", out}}.text());
     }));
   };
-  parts_.aside ? parts_.aside(job) : job();
+  parts_.aside ? parts_.aside(request.tenant, job) : job();
 }
 
 }  // namespace strata::server

@@ -30,7 +30,7 @@ class RestTest : public ::testing::Test {
         registry_(data_, store_, {}),
         signer_(data_.secret(), store_, 3600,
                 [this](const std::string& tenant) { return tenant != keyless_; }),
-        rest_({store_, registry_, signer_, worker_, usage_}) {
+        rest_({store_, registry_, signer_, worker_, archives_, usage_}) {
     rest_.add_routes(router_);
     for (const char* tenant : {"alice", "bob"}) {
       SessionRow session;
@@ -111,6 +111,7 @@ class RestTest : public ::testing::Test {
   UrlSigner signer_;
   Usage usage_{{}, std::vector{parse_quota("quota", "bob:disk-bytes=30")}, {}};
   Worker worker_;
+  Worker archives_{{.name = "archive", .most_waiting = 2, .drops_at_stop = true}};
   Rest rest_;
   Router router_;
 };
@@ -342,7 +343,7 @@ TEST_F(RestTest, AnArchiveThatWentIsPackedAside) {
   const std::string url(answer.at("url").as_string());
   std::filesystem::remove(*registry_.made_archive(row));
   std::promise<void> hold;
-  worker_.post([held = hold.get_future().share()] { held.wait(); });
+  archives_.post("x", [held = hold.get_future().share()] { held.wait(); });
   const Response packing = fetch(url);
   EXPECT_EQ(packing.status, 503);
   EXPECT_EQ(packing.headers.at(0).name, "retry-after");
@@ -357,7 +358,7 @@ TEST_F(RestTest, AnArchiveThatWentIsPackedAside) {
 TEST_F(RestTest, AnArchiveThatIsOrderedKeepsItsFiles) {
   const CheckpointRow row = save("a");
   std::promise<void> hold;
-  worker_.post([held = hold.get_future().share()] { held.wait(); });
+  archives_.post("x", [held = hold.get_future().share()] { held.wait(); });
   auto answer = std::make_shared<std::promise<Response>>();
   Request request;
   request.method = "GET";
@@ -371,10 +372,37 @@ TEST_F(RestTest, AnArchiveThatIsOrderedKeepsItsFiles) {
   EXPECT_TRUE(std::filesystem::exists(registry_.folder(row)));
   hold.set_value();
   EXPECT_EQ(answer->get_future().get().status, 200);
-  worker_.stop();  // the job has gone, and its lease
+  archives_.stop();  // the job has gone, and its lease
   registry_.sweep(wall_seconds() + 86400, 0);
   EXPECT_FALSE(std::filesystem::exists(registry_.folder(row)));
   EXPECT_TRUE(registry_.files(row).empty());
+}
+
+// A copy is cheap and an archive is not: one tenant's wait for each other, and not without end.
+TEST_F(RestTest, ManyArchivesHoldUpNobodyAndAreDroppedAtTheEnd) {
+  std::vector<std::string> names;
+  for (int i = 0; i < 4; ++i) names.push_back(save("c" + std::to_string(i)).name);
+  std::promise<void> hold;
+  archives_.post("x", [held = hold.get_future().share()] { held.wait(); });
+  std::vector<std::shared_ptr<std::promise<Response>>> answers;
+  for (const std::string& name : names) {
+    Request request;
+    request.method = "GET";
+    request.path = "/api/v1/" + std::string(kRun) + "/checkpoints/weights/" + name + "/archive";
+    request.tenant = "alice";
+    request.base_url = "http://h:1";
+    answers.push_back(std::make_shared<std::promise<Response>>());
+    router_.find(request);
+    router_.dispatch(std::move(request),
+                     [answer = answers.back()](Response r) { answer->set_value(std::move(r)); });
+  }
+  for (int i = 2; i < 4; ++i) EXPECT_EQ(answers[i]->get_future().get().status, 429) << i;
+  // What changes something waits for none of it.
+  EXPECT_EQ(status("DELETE", std::string(kRun) + "/checkpoints/weights/c3"), 200);
+  std::thread ends([this] { archives_.stop(); });
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(answers[i]->get_future().get().status, 503) << i;
+  hold.set_value();
+  ends.join();
 }
 
 // The same key for another copy is a mistake of the client, not the same copy.

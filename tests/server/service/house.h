@@ -117,7 +117,7 @@ class House {
             .watch = watch_,
             .usage = usage_,
             .aside =
-                [this](std::function<void()> job) {
+                [this](const std::string&, std::function<void()> job) {
                   if (!holds_jobs) return job();
                   aside_.push_back(std::move(job));
                 },
