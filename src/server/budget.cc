@@ -31,6 +31,7 @@ void share_memory(ServeOptions& o, int64_t memory) {
   if (o.max_result_bytes == 0) o.max_result_bytes = share(memory, 32, 128 * kMiB, 512 * kMiB);
   if (o.max_remembered_bytes == 0) o.max_remembered_bytes = share(memory, 128, 0, 128 * kMiB);
   if (o.max_response_bytes == 0) o.max_response_bytes = share(memory, 64, 64 * kMiB, 256 * kMiB);
+  if (o.max_download_bytes == 0) o.max_download_bytes = share(memory, 256, 0, 64 * kMiB);
 }
 
 Budget::Budget(const ServeOptions& options)
@@ -38,6 +39,7 @@ Budget::Budget(const ServeOptions& options)
       queue(options.max_queued_bytes),
       results(options.max_result_bytes),
       responses(options.max_response_bytes),
+      downloads(options.max_download_bytes),
       remembered(options.max_remembered_bytes),
       samples(options.max_queued_samples),
       polls(options.max_parked) {}
@@ -46,12 +48,13 @@ std::vector<Budget::Row> Budget::rows() const {
   const auto row = [](const char* name, const SharedLimit& limit) {
     return Row{name, limit.limit(), limit.used()};
   };
-  return {row("bodies", bodies), row("queue", queue), row("results", results),
-          row("responses", responses), row("remembered", remembered)};
+  return {row("bodies", bodies),       row("queue", queue),         row("results", results),
+          row("responses", responses), row("downloads", downloads), row("remembered", remembered)};
 }
 
 void Budget::set_num_tenants(int64_t count) {
-  for (SharedLimit* limit : {&bodies, &queue, &results, &responses, &remembered, &samples, &polls})
+  for (SharedLimit* limit :
+       {&bodies, &queue, &results, &responses, &downloads, &remembered, &samples, &polls})
     limit->set_num_tenants(count);
   responses.set_num_tenants(count + 1);  // who has no key reads the page
 }

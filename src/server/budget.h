@@ -26,6 +26,7 @@ class Budget {
   SharedLimit queue;       // commands, from their acceptance to their end
   SharedLimit results;     // until they were fetched, or their time is up
   SharedLimit responses;   // that are being sent and are no results
+  SharedLimit downloads;   // pieces of files that are being sent
   SharedLimit remembered;  // numbers of requests that came before
   // How many.
   SharedLimit samples;  // that have not begun

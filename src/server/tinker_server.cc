@@ -88,6 +88,9 @@ HttpOptions http_options(const ServeOptions& options, const Budget& budget) {
   out.bodies = budget.bodies;
   out.responses = budget.responses;
   out.min_body_rate = static_cast<double>(options.min_body_rate);
+  out.downloads = budget.downloads;
+  out.max_downloads_per_tenant = options.max_downloads_per_tenant;
+  out.min_download_rate = static_cast<double>(options.min_download_rate);
   out.max_connections = connection_limit(options);
   out.max_connections_per_address = options.max_connections_per_address > 0
                                         ? options.max_connections_per_address
@@ -247,8 +250,12 @@ std::string TinkerServer::State::metrics_text() {
 }
 
 void TinkerServer::State::make_http(Router router) {
+  HttpOptions with = http_options(options, budget);
+  with.read_aside = [this](const std::string& tenant, std::function<void()> read) {
+    reads.post(tenant, std::move(read));
+  };
   http = std::make_unique<HttpServer>(
-      http_options(options, budget), std::move(router),
+      with, std::move(router),
       [this](std::string_view key) -> std::optional<Caller> {
         const std::optional<Identity> who = keys->find(key);
         if (!who) return std::nullopt;

@@ -1,8 +1,10 @@
-// Reads a part of a file in pieces, for a response that is streamed. One thread.
+// Reads a part of a file in pieces, for a response that is streamed. One thread at a time.
 #pragma once
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <string_view>
-#include <vector>
 
 #include "server/http/message.h"
 
@@ -10,19 +12,22 @@ namespace strata::server {
 
 class FileReader {
  public:
-  explicit FileReader(const FilePart& part);  // a file that cannot be opened yields nothing
+  FileReader(const FilePart& part, size_t piece_bytes);  // touches no disk
   ~FileReader();
   FileReader(const FileReader&) = delete;
   FileReader& operator=(const FileReader&) = delete;
 
-  std::string_view next();  // empty at the end, or when the file is shorter than the part
+  // Empty at the end, when the file is shorter than the part, and when it cannot be opened.
+  std::string_view next();
   [[nodiscard]] bool complete() const { return left_ == 0; }
 
  private:
+  std::string path_;
   int file_ = -1;
   uint64_t offset_ = 0;
   uint64_t left_ = 0;
-  std::vector<char> chunk_;
+  size_t size_;
+  std::unique_ptr<char[]> piece_;
 };
 
 }  // namespace strata::server

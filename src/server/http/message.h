@@ -65,6 +65,7 @@ struct FilePart {
   std::string path;
   uint64_t offset = 0;
   uint64_t length = 0;
+  std::string tenant = {};  // whom it counts for
 };
 
 struct Encoding;

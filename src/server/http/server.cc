@@ -286,9 +286,8 @@ asio::awaitable<Response> HttpServer::State::run_handler(Request request) {
 // or the peer would see a reset instead of the answer.
 asio::awaitable<void> HttpServer::State::refuse(Connection& connection, Response response,
                                                 const Request& request) {
-  const bool written =
-      co_await write_response(connection.stream, response, request.method == "HEAD",
-                              /*keep_alive=*/false, options.body_timeout);
+  const bool written = co_await write_response({connection.stream, io, options}, response,
+                                               request.method == "HEAD", /*keep_alive=*/false);
   note(told_of(request, connection.address), response.status, 0.0);
   if (!written) co_return;
   error_code fault;
@@ -352,11 +351,14 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   Exchange told = told_of(request, connection.address);
   connection.stream.expires_never();
   Response response = co_await run_handler(std::move(request));
+  const bool is_head = told.method == "HEAD";
   const SharedLimit::Share sending =
-      hold_response(options.responses, told.tenant, told.method == "POST" ? 429 : 503, response);
+      response.file ? hold_download(options, is_head, response)
+                    : hold_response(options.responses, told.tenant,
+                                    told.method == "POST" ? 429 : 503, response);
   const bool keep = keep_alive && !stopping;
-  const bool written = co_await write_response(connection.stream, response, told.method == "HEAD",
-                                               keep, options.body_timeout);
+  const bool written =
+      co_await write_response({connection.stream, io, options}, response, is_head, keep);
   note(std::move(told), response.status, now_seconds() - begin);
   co_return written&& keep;
 }

@@ -40,6 +40,14 @@ struct HttpOptions {
   SharedLimit bodies = SharedLimit(1LL << 30);
   SharedLimit responses = SharedLimit(1LL << 30);
   double min_body_rate = 8192;  // bytes a second, after the first body_timeout
+  // Files that are being sent: bytes of their pieces, how many of a tenant at once, and the least
+  // rate of any response, as of bodies. Above: 503; too slow: the connection is closed.
+  SharedLimit downloads = SharedLimit(1LL << 30);
+  int64_t max_downloads_per_tenant = 1000;
+  double min_download_rate = 8192;
+  // Runs what reads from a disk, for a tenant, on another thread, or drops it when the server
+  // stops. Null: it is run here.
+  std::function<void(const std::string& tenant, std::function<void()> read)> read_aside = {};
   int64_t max_connections = 10000;
   int64_t max_connections_per_address = 5000;  // but for loopback addresses and unix sockets
 };

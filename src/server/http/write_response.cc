@@ -3,14 +3,18 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "base/clock.h"
 #include "server/http/file_reader.h"
 #include "server/http/response_head.h"
 
@@ -46,32 +50,106 @@ SharedLimit::Share hold_response(const SharedLimit& limit, const std::string& te
   return {};
 }
 
-asio::awaitable<bool> write_response(Stream& stream, const Response& response, bool head_only,
-                                     bool keep_alive, double timeout) {
-  const std::string head = response_head(response, keep_alive);
-  const std::chrono::duration<double> deadline(timeout);
-  stream.expires_after(deadline);
-  error_code fault;
-  std::string_view body = head_only || response.file ? std::string_view() : response.bytes();
-  std::array<asio::const_buffer, 2> parts = {asio::buffer(head),
-                                             asio::buffer(body.substr(0, kPiece))};
-  co_await asio::async_write(stream, parts, asio::redirect_error(asio::use_awaitable, fault));
-  while (!fault && body.size() > kPiece) {
-    body.remove_prefix(kPiece);
-    stream.expires_after(deadline);
-    co_await asio::async_write(stream, asio::buffer(body.substr(0, kPiece)),
-                               asio::redirect_error(asio::use_awaitable, fault));
+SharedLimit::Share hold_download(const HttpOptions& options, bool head_only, Response& response) {
+  if (head_only) return {};
+  const std::string& tenant = response.file->tenant;
+  SharedLimit downloads = options.downloads;
+  const int64_t running = downloads.used(tenant) / static_cast<int64_t>(kPiece);
+  if (running >= options.max_downloads_per_tenant) {
+    response = busy_response(503, fmt::format("{} files are being sent for this tenant "
+                                              "(--max-downloads-per-tenant)",
+                                              running));
+    return {};
   }
-  if (fault) co_return false;
-  if (!response.file || head_only) co_return true;
-  FileReader reader(*response.file);
+  SharedLimit::Share share = downloads.take(tenant, kPiece);
+  if (!share) {
+    response = busy_response(503, fmt::format("there is no room to send one more file "
+                                              "(--max-download-bytes {})",
+                                              downloads.limit()));
+  }
+  return share;
+}
+
+namespace {
+
+// Pieces on their way: each has a deadline, and all of them the least rate. The time that a disk
+// takes is not the peer's.
+class Pieces {
+ public:
+  explicit Pieces(Outgoing to) : to_(to) {}
+
+  template <typename Buffers>
+  asio::awaitable<bool> write(const Buffers& buffers) {
+    const double due =
+        to_.options.body_timeout + static_cast<double>(written_) / to_.options.min_download_rate;
+    if (seconds_ > due) co_return false;
+    const double begin = now_seconds();
+    to_.stream.expires_after(std::chrono::duration<double>(to_.options.body_timeout));
+    error_code fault;
+    written_ += co_await asio::async_write(to_.stream, buffers,
+                                           asio::redirect_error(asio::use_awaitable, fault));
+    seconds_ += now_seconds() - begin;
+    co_return !fault;
+  }
+
+ private:
+  Outgoing to_;
+  uint64_t written_ = 0;
+  double seconds_ = 0;
+};
+
+// A piece that another thread reads while a coroutine waits.
+struct Reading {
+  std::shared_ptr<FileReader> reader;
+  std::string_view piece;
+  bool is_done = false;
+  asio::steady_timer* ready = nullptr;  // null: nobody waits any more
+};
+
+asio::awaitable<std::string_view> read_piece(Outgoing to, const std::string& tenant,
+                                             const std::shared_ptr<FileReader>& reader) {
+  if (!to.options.read_aside) co_return reader->next();
+  const auto reading = std::make_shared<Reading>();
+  reading->reader = reader;
+  asio::steady_timer timer(to.io, asio::steady_timer::time_point::max());
+  reading->ready = &timer;
+  const std::shared_ptr<void> leaves(nullptr, [reading](void*) { reading->ready = nullptr; });
+  to.options.read_aside(tenant, [reading, &io = to.io] {
+    const std::string_view piece = reading->reader->next();
+    asio::post(io, [reading, piece] {
+      reading->piece = piece;
+      reading->is_done = true;
+      if (reading->ready != nullptr) reading->ready->cancel();
+    });
+  });
+  while (!reading->is_done) {
+    error_code ignored;
+    co_await timer.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+  }
+  co_return reading->piece;
+}
+
+}  // namespace
+
+asio::awaitable<bool> write_response(Outgoing to, const Response& response, bool head_only,
+                                     bool keep_alive) {
+  const std::string head = response_head(response, keep_alive);
+  Pieces pieces(to);
+  std::string_view body = head_only || response.file ? std::string_view() : response.bytes();
+  const std::array<asio::const_buffer, 2> first = {asio::buffer(head),
+                                                   asio::buffer(body.substr(0, kPiece))};
+  bool is_written = co_await pieces.write(first);
+  while (is_written && body.size() > kPiece) {
+    body.remove_prefix(kPiece);
+    is_written = co_await pieces.write(asio::buffer(body.substr(0, kPiece)));
+  }
+  if (!is_written || !response.file || head_only) co_return is_written;
+  const auto reader = std::make_shared<FileReader>(*response.file, kPiece);
   for (;;) {
-    const std::string_view piece = reader.next();
-    if (piece.empty()) co_return reader.complete();
-    stream.expires_after(deadline);
-    co_await asio::async_write(stream, asio::buffer(piece.data(), piece.size()),
-                               asio::redirect_error(asio::use_awaitable, fault));
-    if (fault) co_return false;
+    const std::string_view piece = co_await read_piece(to, response.file->tenant, reader);
+    if (piece.empty()) co_return reader->complete();
+    is_written = co_await pieces.write(asio::buffer(piece.data(), piece.size()));
+    if (!is_written) co_return false;
   }
 }
 

@@ -1,9 +1,11 @@
 // A response on its way out, in pieces: the deadline is for progress, not for the whole.
 #pragma once
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
 
 #include "base/shared_limit.h"
 #include "server/http/message.h"
+#include "server/http/server.h"
 #include "server/http/stream.h"
 
 namespace strata::server {
@@ -13,8 +15,18 @@ namespace strata::server {
 SharedLimit::Share hold_response(const SharedLimit& limit, const std::string& tenant,
                                  int busy_status, Response& response);
 
-// Whether all of it was written; each piece has `timeout` seconds.
-boost::asio::awaitable<bool> write_response(Stream& stream, const Response& response,
-                                            bool head_only, bool keep_alive, double timeout);
+// Likewise for one that is a file; HEAD holds nothing.
+SharedLimit::Share hold_download(const HttpOptions& options, bool head_only, Response& response);
+
+struct Outgoing {
+  Stream& stream;
+  boost::asio::io_context& io;
+  const HttpOptions& options;
+};
+
+// Whether all of it was written; each piece has body_timeout seconds, and all of them come at the
+// least rate.
+boost::asio::awaitable<bool> write_response(Outgoing to, const Response& response, bool head_only,
+                                            bool keep_alive);
 
 }  // namespace strata::server

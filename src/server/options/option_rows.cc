@@ -222,10 +222,14 @@ void body_rows(OptionTable& t, ServeOptions& o) {
   size_row(t, "max-small-body", o.max_small_body,
            "of requests but passes and samples; at most --max-body");
   size_row(t, "max-body-bytes", o.max_body_bytes,
-           "of all bodies being read, at least four times --max-body; half for all, half by tenant")
+           "of all bodies being read, at least four times --max-body; shared by tenants")
       .by_default("1/32 of --memory, 256MiB to 512MiB");
   size_row(t, "min-body-rate", o.min_body_rate,
            "a second, after the first --body-timeout of a body");
+  size_row(t, "min-download-rate", o.min_download_rate,
+           "a second, after the first --body-timeout of a file or another response");
+  count_row(t, "max-downloads-per-tenant", o.max_downloads_per_tenant, 1,
+            "files being sent at once for one tenant; then 503");
   count_row(t, "max-connections", o.max_connections, 1, "open at once; more are refused")
       .by_default("--max-parked and 1024");
   count_row(t, "max-connections-per-address", o.max_connections_per_address, 1,
@@ -254,11 +258,13 @@ void adapter_rows(OptionTable& t, ServeOptions& o) {
 // What may wait, and what is kept.
 void room_rows(OptionTable& t, ServeOptions& o) {
   count_row(t, "max-parked", o.max_parked, 1, "polls held at once");
-  size_row(t, "max-result-bytes", o.max_result_bytes,
-           "of results that are held; half for all, half divided by tenants")
+  size_row(t, "max-result-bytes", o.max_result_bytes, "of results that are held; shared by tenants")
       .by_default("1/32 of --memory, 128MiB to 512MiB");
   size_row(t, "max-response-bytes", o.max_response_bytes, "of other responses being sent, likewise")
       .by_default("1/64 of --memory, 64MiB to 256MiB");
+  size_row(t, "max-download-bytes", o.max_download_bytes,
+           "of pieces of files being sent, 64KiB each, likewise; then 503")
+      .by_default("1/256 of --memory, at most 64MiB");
   size_row(t, "max-remembered-bytes", o.max_remembered_bytes,
            "of numbers of samples and refused passes, against duplicates, likewise; the oldest go")
       .by_default("1/128 of --memory, at most 128MiB");

@@ -57,10 +57,13 @@ struct ServeOptions {
   int64_t max_queued_bytes = 0;
   int64_t max_result_bytes = 0;
   int64_t max_response_bytes = 0;
+  int64_t max_download_bytes = 0;
   int64_t max_remembered_bytes = 0;
   int64_t max_sample_body = 16LL << 20;
   int64_t max_small_body = 1LL << 20;
-  int64_t min_body_rate = 8 << 10;          // bytes a second
+  int64_t min_body_rate = 8 << 10;      // bytes a second
+  int64_t min_download_rate = 8 << 10;  // likewise
+  int64_t max_downloads_per_tenant = 64;
   int64_t max_connections = 0;              // 0: see connection_limit()
   int64_t max_connections_per_address = 0;  // 0: half of them
   int64_t max_adapters = 64;

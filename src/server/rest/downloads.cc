@@ -74,7 +74,9 @@ std::optional<Range> parse_range(std::string_view header, uint64_t size, bool& u
   return Range{*first, end - *first + 1};
 }
 
-Response file_response(const std::string& path, const std::string& name, std::string_view range) {
+// `tenant`: whose URL it is.
+Response file_response(const std::string& path, const std::string& name, std::string_view range,
+                       const std::string& tenant) {
   std::error_code fault;
   const uint64_t size = std::filesystem::file_size(path, fault);
   if (fault) return error_response(410, "this file is gone");
@@ -83,7 +85,7 @@ Response file_response(const std::string& path, const std::string& name, std::st
   response.headers = {{"cache-control", "no-store"},
                       {"accept-ranges", "bytes"},
                       {"content-disposition", fmt::format("attachment; filename=\"{}\"", name)}};
-  response.file = FilePart{path, 0, size};
+  response.file = FilePart{path, 0, size, tenant};
   bool use = false;
   const auto part = parse_range(range, size, use);
   if (!use) return response;
@@ -93,7 +95,7 @@ Response file_response(const std::string& path, const std::string& name, std::st
     return refused;
   }
   response.status = 206;
-  response.file = FilePart{path, part->offset, part->length};
+  response.file = FilePart{path, part->offset, part->length, tenant};
   response.headers.push_back({"content-range", fmt::format("bytes {}-{}/{}", part->offset,
                                                            part->offset + part->length - 1, size)});
   return response;
@@ -187,7 +189,7 @@ Response Rest::file(const Request& request) {
   // Only names that were signed come here, so the name is one of ours.
   if (claim.file != kArchive) {
     return file_response(parts_.registry.folder(*row) + "/" + claim.file, claim.file,
-                         request.header("range"));
+                         request.header("range"), claim.tenant_number);
   }
   const std::optional<std::string> made = parts_.registry.made_archive(*row);
   if (made) return file_response(*made, claim.file, request.header("range"), claim.tenant_number);
