@@ -14,11 +14,12 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "server/checkpoints/check.h"
 #include "server/checkpoints/data_dir.h"
 #include "server/checkpoints/record.h"
+#include "server/checkpoints/row_rules.h"
 #include "server/checkpoints/tar.h"
 #include "server/crypto.h"
-#include "server/keys.h"
 #include "server/state/store.h"
 
 namespace strata::server {
@@ -27,7 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kManifest = "MANIFEST";
-constexpr int64_t kMaxManifest = 1LL << 30;
+constexpr int64_t kMostOfLine = 512;  // of the manifest: a hash and a path
 constexpr size_t kMaxFiles = 10'000'000;
 
 [[noreturn]] void refuse(const std::string& message) {
@@ -63,13 +64,16 @@ struct Folder {
 std::vector<Folder> folders_of(Sql& sql) {
   std::vector<Folder> out;
   const SqlResult rows = sql.run(
-      "SELECT id, tenant, run_id, kind FROM checkpoints WHERE files_gone = 0 "
+      "SELECT id, tenant, run_id, kind, name FROM checkpoints WHERE files_gone = 0 "
       "ORDER BY number",
       {});
-  for (const SqlRow& row : rows.rows) {
-    const auto text = [&](size_t i) { return std::get<std::string>(row[i]); };
+  for (const SqlRow& values : rows.rows) {
+    const auto text = [&](size_t i) { return std::get<std::string>(values[i]); };
+    const RowNames row = {text(0), text(1), text(2), text(3), text(4)};
+    const std::string fault = fault_of(row);
+    if (!fault.empty()) refuse(fmt::format("strata.db: {}", fault));
     out.push_back(
-        {text(0), fmt::format("checkpoints/{}/{}/{}/{}", text(1), text(2), text(3), text(0))});
+        {row.id, fmt::format("checkpoints/{}/{}/{}/{}", row.tenant, row.run_id, row.kind, row.id)});
   }
   return out;
 }
@@ -151,17 +155,6 @@ class Writer {
   std::map<std::string, std::string> hashes_;
 };
 
-bool is_hex(std::string_view text, size_t size) {
-  return text.size() == size && text.find_first_not_of("0123456789abcdef") == std::string::npos;
-}
-
-bool is_name(std::string_view text) {
-  return !text.empty() && text.size() <= 100 && text != "." && text != ".." &&
-         text.find_first_not_of(
-             "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-             "0123456789._:-") == std::string::npos;
-}
-
 // Only what a backup has: nothing can be written elsewhere.
 bool is_known_path(const std::string& path) {
   if (path == "secret" || path == "strata.db" || path == "checkpoints/fingerprint") return true;
@@ -171,11 +164,12 @@ bool is_known_path(const std::string& path) {
     parts.push_back(path.substr(begin, end - begin));
     begin = end + 1;
   }
-  if (parts.size() != 6 || parts[0] != "checkpoints" || !valid_tenant(parts[1])) return false;
-  const bool has_kind = parts[3] == kind_name(CheckpointKind::kWeights) ||
-                        parts[3] == kind_name(CheckpointKind::kSampler) ||
-                        parts[3] == kind_name(CheckpointKind::kExternal);
-  return is_name(parts[2]) && has_kind && is_hex(parts[4], 32) && is_name(parts[5]);
+  return parts.size() == 6 && parts[0] == "checkpoints" && is_path_part(parts[5]) &&
+         makes_a_folder({.id = parts[4],
+                         .tenant = parts[1],
+                         .run_id = parts[2],
+                         .kind = parts[3],
+                         .name = ""});
 }
 
 std::map<std::string, std::string> read_manifest(const std::string& backup,
@@ -199,7 +193,10 @@ std::map<std::string, std::string> unpack(const std::string& backup, const std::
   std::map<std::string, std::string> hashes;
   while (const std::optional<TarEntry> entry = tar.next()) {
     if (entry->name == kManifest) {
-      if (entry->size > kMaxManifest) refuse(fmt::format("{}: {} is too large", backup, kManifest));
+      if (!manifest.empty()) refuse(fmt::format("{}: {} is there twice", backup, kManifest));
+      if (entry->size > kMostOfLine * static_cast<int64_t>(hashes.size()))
+        refuse(
+            fmt::format("{}: {} is larger than a list of the files before it", backup, kManifest));
       tar.read(*entry, [&](std::string_view piece) { manifest += piece; });
       continue;
     }
@@ -270,6 +267,23 @@ BackupCounts back_up(const std::string& data, const std::string& out) {
   return counts;
 }
 
+namespace {
+
+// All that serve will believe of it, before it stands where serve looks for it: its hashes come
+// from the same archive, and say nothing of who wrote it.
+void check_restored(const std::string& backup, const std::string& folder) {
+  const CheckReport report = check_data(folder);
+  if (report.damages.empty()) return;
+  std::string what = report.damages[0];
+  if (what.starts_with(folder + "/")) what = what.substr(folder.size() + 1);
+  refuse(fmt::format("{}: nothing was restored: {}{}", backup, what,
+                     report.damages.size() > 1
+                         ? fmt::format(" (and {} more faults)", report.damages.size() - 1)
+                         : ""));
+}
+
+}  // namespace
+
 BackupCounts restore(const std::string& backup, const std::string& data) {
   const NarrowMask mask;
   std::string target = data;
@@ -294,6 +308,7 @@ BackupCounts restore(const std::string& backup, const std::string& data) {
   if (wanted.size() != hashes.size() || !wanted.contains("strata.db"))
     refuse(fmt::format("{}: its list of files is not of what it holds", backup));
   make_folders_durable(temporary.path + "/checkpoints");
+  check_restored(backup, temporary.path);
   {  // What has happened since the backup had request ids, which must not name anything new.
     const std::unique_ptr<Sql> database = open_sqlite(temporary.path + "/strata.db");
     database->run("UPDATE meta SET value = value + 1000000 WHERE name = 'boot'", {});

@@ -11,6 +11,7 @@
 #include "checkpoint/safetensors.h"
 #include "server/checkpoints/data_dir.h"
 #include "server/checkpoints/record.h"
+#include "server/checkpoints/row_rules.h"
 #include "server/state/schema.h"
 #include "server/state/store.h"
 
@@ -20,6 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kSecretBytes = 32;
+constexpr int64_t kMostBoots = int64_t{1} << 52;  // so far that adding one is safe for ever
+constexpr int64_t kMostRows = int64_t{1} << 52;
 
 struct Row {
   std::string id, tenant, run_id, kind, name;
@@ -75,6 +78,10 @@ class Check {
     if (version < 1 || version > kSchemaVersion)
       damage(fmt::format("{}/strata.db: schema version {}, this program knows 1 to {}", data_,
                          version, kSchemaVersion));
+    if (!report_.damages.empty()) return;  // no statement runs in a schema that is not ours
+    const std::string fault = schema_fault(*sql_, version);
+    if (!fault.empty()) return damage(fmt::format("{}/strata.db: {}", data_, fault));
+    check_values();
     const int64_t fingerprint = fingerprint_of_secret(secret);
     if (meta("data_directory") != fingerprint)
       damage(fmt::format("{}/strata.db: belongs to another data directory than {}/secret", data_,
@@ -84,6 +91,50 @@ class Check {
       if (read_file(mark, 64) != fmt::format("{}\n", fingerprint))
         damage(fmt::format("{}: of another data directory", mark));
     });
+  }
+
+  // Types and numbers that the server takes for granted.
+  void check_values() {
+    for (const SqlRow& table : sql_->run("SELECT name FROM sqlite_master WHERE type = 'table' "
+                                         "AND name NOT LIKE 'sqlite_%'",
+                                         {})
+                                   .rows) {
+      const std::string& name = std::get<std::string>(table[0]);
+      const SqlValue value = name;
+      for (const SqlRow& column :
+           sql_->run("SELECT name, type, \"notnull\" OR pk FROM pragma_table_info(?)", {&value, 1})
+               .rows) {
+        check_column(name, std::get<std::string>(column[0]), std::get<std::string>(column[1]),
+                     std::get<int64_t>(column[2]) != 0);
+      }
+    }
+    const int64_t boot = meta("boot");
+    if (boot < 0 || boot > kMostBoots)
+      damage(fmt::format("{}/strata.db: boot number {}, want 0 to {}", data_, boot, kMostBoots));
+    for (const char* table : {"runs", "checkpoints"}) {
+      for (const SqlRow& row : sql_->run(fmt::format("SELECT lora FROM {}", table), {}).rows) {
+        guard(fmt::format("{}/strata.db: {}", data_, table),
+              [&] { lora_of(std::get<std::string>(row[0])); });
+      }
+    }
+  }
+
+  void check_column(const std::string& table, const std::string& column, const std::string& type,
+                    bool is_needed) {
+    const char* types = type == "TEXT"     ? "'text'"
+                        : type == "BIGINT" ? "'integer'"
+                        : type == "BYTEA"  ? "'blob', 'text'"
+                                           : "'real', 'integer'";
+    std::string is_wrong =
+        fmt::format("typeof({}) NOT IN ({}{})", column, types, is_needed ? "" : ", 'null'");
+    if (type == "BIGINT" && column == "number")
+      is_wrong += fmt::format(" OR {0} < 0 OR {0} > {1}", column, kMostRows);
+    const SqlResult wrong =
+        sql_->run(fmt::format("SELECT COUNT(*) FROM {} WHERE {}", table, is_wrong), {});
+    const int64_t count = std::get<int64_t>(wrong.rows[0][0]);
+    if (count > 0)
+      damage(fmt::format("{}/strata.db: {} rows of {} have a {} that is no {} a server writes",
+                         data_, count, table, column, type));
   }
 
   int64_t meta(const std::string& name) {
@@ -101,6 +152,11 @@ class Check {
              .rows) {
       const auto text = [&](size_t i) { return std::get<std::string>(values[i]); };
       const Row row = {text(0), text(1), text(2), text(3), text(4), std::get<int64_t>(values[5])};
+      const std::string fault = fault_of({row.id, row.tenant, row.run_id, row.kind, row.name});
+      if (!fault.empty()) {
+        damage(fmt::format("{}/strata.db: {}", data_, fault));
+        continue;
+      }
       const std::string dir = fmt::format("{}/checkpoints/{}/{}/{}/{}", data_, row.tenant,
                                           row.run_id, row.kind, row.id);
       known.insert(dir);

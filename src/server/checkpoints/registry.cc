@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "server/checkpoints/age.h"
 #include "server/checkpoints/record.h"
+#include "server/checkpoints/row_rules.h"
 #include "server/crypto.h"
 
 namespace strata::server {
@@ -151,6 +152,12 @@ void CheckpointRegistry::set_aside(const std::set<std::string>& wanted) {
 }
 
 std::string CheckpointRegistry::folder(const CheckpointRow& row) const {
+  const RowNames names = {row.id, row.tenant, row.run_id, std::string(kind_name(row.kind)), ""};
+  if (!makes_a_folder(names)) {
+    throw Error(ErrorCode::kIo, fmt::format("state store: {}; nothing is touched; 'strata check' "
+                                            "names all such rows",
+                                            fault_of(names)));
+  }
   return fmt::format("{}/{}/{}/{}/{}", data_.checkpoints(), row.tenant, row.run_id,
                      kind_name(row.kind), row.id);
 }

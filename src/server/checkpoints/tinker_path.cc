@@ -16,15 +16,15 @@ std::string shown(std::string_view text) {
   return text.size() > 100 ? out + "..." : out;
 }
 
-bool valid_name(std::string_view name) {
+}  // namespace
+
+bool is_valid_checkpoint_name(std::string_view name) {
   if (name.empty() || name.size() > kMaxName) return false;
   if (name.find_first_not_of('.') == std::string_view::npos) return false;
   return name.find_first_not_of(
              "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") ==
          std::string_view::npos;
 }
-
-}  // namespace
 
 std::string TinkerPath::checkpoint_id() const {
   return fmt::format("{}/{}", kind_name(kind), name);
@@ -57,14 +57,14 @@ TinkerPath parse_tinker_path(std::string_view text) {
   if (second == std::string_view::npos || first == 0 || first > kMaxName) fail();
   const auto kind = parse_kind(rest.substr(first + 1, second - first - 1));
   const std::string_view name = rest.substr(second + 1);
-  if (!kind.has_value() || !valid_name(name)) fail();
+  if (!kind.has_value() || !is_valid_checkpoint_name(name)) fail();
   return {std::string(rest.substr(0, first)), *kind, std::string(name)};
 }
 
 TinkerPath path_of(const CheckpointRow& row) { return {row.run_id, row.kind, row.name}; }
 
 void check_checkpoint_name(std::string_view field, std::string_view name) {
-  if (valid_name(name)) return;
+  if (is_valid_checkpoint_name(name)) return;
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("{}: name '{}': want [A-Za-z0-9._-]{{1,255}}, and not dots alone", field,
                           shown(name)));

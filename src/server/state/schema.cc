@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
+#include <algorithm>
+#include <map>
+#include <memory>
 
 #include "base/error.h"
 
@@ -88,6 +90,39 @@ int64_t schema_version(Sql& sql) {
 
 }  // namespace
 
+namespace {
+
+// What `version` of a new database adds.
+void add_version(Sql& sql, int64_t version) {
+  if (version == 1) {
+    for (const char* statement : kVersion1) sql.run(statement, {});
+    sql.run("INSERT INTO meta (name, value) VALUES ('boot', 0)", {});
+    sql.run("INSERT INTO meta (name, value) VALUES ('schema_version', 0)", {});
+  }
+  if (version == 2) {
+    for (const char* statement : kVersion2) sql.run(statement, {});
+  }
+  if (version == 3) {
+    for (const char* statement : kVersion3) sql.run(statement, {});
+  }
+}
+
+// Names of what there is, with the statements that made it; null: the database's own indexes.
+std::map<std::string, std::string> schema_of(Sql& sql) {
+  std::map<std::string, std::string> out;
+  for (const SqlRow& row :
+       sql.run("SELECT type, name, tbl_name, sql FROM sqlite_master", {}).rows) {
+    const auto text = [&](size_t i) {
+      const auto* value = std::get_if<std::string>(&row[i]);
+      return value == nullptr ? std::string() : *value;
+    };
+    out[fmt::format("{} {} of {}", text(0), text(1), text(2))] = text(3);
+  }
+  return out;
+}
+
+}  // namespace
+
 void migrate(Sql& sql) {
   Transaction transaction(sql, Durability::kFull);
   const int64_t version = schema_version(sql);
@@ -97,20 +132,29 @@ void migrate(Sql& sql) {
                             "by a newer strata: use that one",
                             version, kSchemaVersion));
   }
-  if (version < 1) {
-    for (const char* statement : kVersion1) sql.run(statement, {});
-    sql.run("INSERT INTO meta (name, value) VALUES ('boot', 0)", {});
-    sql.run("INSERT INTO meta (name, value) VALUES ('schema_version', 0)", {});
-  }
-  if (version < 2) {
-    for (const char* statement : kVersion2) sql.run(statement, {});
-  }
-  if (version < 3) {
-    for (const char* statement : kVersion3) sql.run(statement, {});
+  for (int64_t next = std::max<int64_t>(version, 0) + 1; next <= kSchemaVersion; ++next) {
+    add_version(sql, next);
   }
   const SqlValue newest = kSchemaVersion;
   sql.run("UPDATE meta SET value = ? WHERE name = 'schema_version'", {&newest, 1});
   transaction.commit();
+}
+
+std::string schema_fault(Sql& sqlite, int64_t version) {
+  const std::unique_ptr<Sql> fresh = open_sqlite(":memory:");
+  schema_version(*fresh);
+  for (int64_t next = 1; next <= version; ++next) add_version(*fresh, next);
+  const auto wanted = schema_of(*fresh);
+  const auto got = schema_of(sqlite);
+  for (const auto& [what, statement] : got) {
+    const auto known = wanted.find(what);
+    if (known == wanted.end()) return fmt::format("has {}, which no server makes", what);
+    if (known->second != statement) return fmt::format("{} is not as a server makes it", what);
+  }
+  for (const auto& [what, statement] : wanted) {
+    if (!got.contains(what)) return fmt::format("lacks {}", what);
+  }
+  return "";
 }
 
 }  // namespace strata::server

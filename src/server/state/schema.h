@@ -1,5 +1,7 @@
 // The tables of the state store and the way from each older version to the newest one.
 #pragma once
+#include <string>
+
 #include "server/state/sql.h"
 
 namespace strata::server {
@@ -8,5 +10,9 @@ constexpr int64_t kSchemaVersion = 3;
 
 // Brings the database to kSchemaVersion in one transaction; a newer one is refused, untouched.
 void migrate(Sql& sql);
+
+// How the schema of a SQLite database of this version differs from what migrate() makes, or "": a
+// trigger, a view or an expression of somebody else's would run with the server's statements.
+std::string schema_fault(Sql& sqlite, int64_t version);
 
 }  // namespace strata::server

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "base/files.h"
 #include "checkpoint/safetensors_writer.h"
@@ -75,6 +76,26 @@ class Backup : public ::testing::Test {
     return data() + "/checkpoints/alice/s:train:0/weights/" + rows_[i].id;
   }
   std::vector<std::string> damages() { return check_data(data()).damages; }
+  // A backup with hashes that fit, of the files of `kept` and the database of data(), whatever that
+  // says; with another secret where one is given.
+  void repack(const std::string& kept, const std::optional<std::string>& secret = {}) const {
+    fs::remove(tar());
+    TarWriter writer(tar());
+    std::string manifest;
+    const auto add = [&](const std::string& name, const std::string& content) {
+      manifest += to_hex(writer.add(name, content, 0)) + "  " + name + "\n";
+    };
+    for (const auto& entry : fs::recursive_directory_iterator(kept + "/checkpoints")) {
+      if (entry.is_regular_file())
+        add(entry.path().string().substr(kept.size() + 1), read_bytes(entry.path().string()));
+    }
+    if (!secret) add("secret", read_bytes(kept + "/secret"));
+    if (secret && !secret->empty()) add("secret", *secret);
+    open_sqlite(data() + "/strata.db")->run("PRAGMA journal_mode=DELETE", {});
+    add("strata.db", read_bytes(data() + "/strata.db"));
+    writer.add("MANIFEST", manifest, 0);
+    writer.commit();
+  }
 
   TempDir dir_;
   std::unique_ptr<DataDir> data_;
@@ -278,6 +299,84 @@ TEST_F(Backup, RestoringRefusesADamagedBackupAndLeavesNothing) {
   EXPECT_THAT(error_of([&] { restore(tar(), restored()); }), HasSubstr("is not empty"));
   fs::remove(restored() + "/mine");
   EXPECT_EQ(restore(tar(), restored()).checkpoints, 2) << "an empty directory is fine";
+}
+
+// The hashes lie in the same archive: they say nothing of who wrote it.
+TEST_F(Backup, RestoringRefusesWhatNoServerWrote) {
+  close();
+  const std::string insert =
+      "INSERT INTO checkpoints (id, run_id, tenant, kind, name, number, created_at, size_bytes, "
+      "is_public, base_model, lora, deleted_at, files_gone) VALUES ";
+  const std::string id(32, '0');
+  struct Case {
+    std::string statement, says;
+  };
+  const Case cases[] = {
+      {insert + "('" + id + "','run','../../victim','weights','x',9,1,1,0,'b','{}',1.0,0)",
+       "a row that no server wrote"},
+      {insert + "('" + id + "','../r','alice','weights','x',9,1,1,0,'b','{}',NULL,0)",
+       "a row that no server wrote"},
+      {insert + "('0/..','run','alice','weights','x',9,1,1,0,'b','{}',NULL,0)",
+       "a row that no server wrote"},
+      {"CREATE TRIGGER evil AFTER UPDATE ON meta BEGIN DELETE FROM checkpoints; END", "trigger"},
+      {"CREATE VIEW evil AS SELECT 1", "view evil"},
+      {"DROP TABLE usage_by_key", "of usage_by_key"},
+      {"ALTER TABLE runs ADD COLUMN evil TEXT DEFAULT 'x'", "not as a server makes it"},
+      {"CREATE INDEX evil ON runs (id)", "index evil"},
+      {"UPDATE meta SET value = 9223372036854775807 WHERE name = 'boot'", "boot number"},
+      {"UPDATE checkpoints SET lora = '{'", "lora"},
+      {"UPDATE checkpoints SET number = 9223372036854775807 WHERE name = 'a'", "number"},
+      {"UPDATE checkpoints SET size_bytes = 'many'", "size_bytes"},
+      {"UPDATE sessions SET tenant = x'00'", "tenant"},
+      {"UPDATE meta SET value = 99 WHERE name = 'schema_version'", "schema version 99"},
+  };
+  const std::string kept = dir_.path() + "/kept";
+  fs::copy(data(), kept, fs::copy_options::recursive);
+  for (const Case& c : cases) {
+    open_sqlite(data() + "/strata.db")->run(c.statement, {});
+    EXPECT_THAT(damages(), ::testing::Contains(HasSubstr(c.says))) << c.statement;
+    repack(kept);
+    const std::string fault = error_of([&] { restore(tar(), restored()); });
+    EXPECT_THAT(fault, HasSubstr(c.says)) << c.statement;
+    EXPECT_THAT(fault, HasSubstr("nothing was restored"));
+    EXPECT_FALSE(fs::exists(restored())) << c.statement;
+    fs::remove_all(data());
+    fs::copy(kept, data(), fs::copy_options::recursive);
+  }
+  for (const std::string& secret : {std::string(), std::string("short")}) {
+    repack(kept, secret);
+    EXPECT_NE(error_of([&] { restore(tar(), restored()); }), "");
+  }
+  repack(kept);
+  EXPECT_EQ(restore(tar(), restored()).checkpoints, 2) << "the untouched one";
+}
+
+TEST_F(Backup, TheStartAndABackupRefuseARowThatNamesAnotherFolder) {
+  fs::create_directories(dir_.path() + "/victim/run/weights/" + std::string(32, '0'));
+  close();
+  open_sqlite(data() + "/strata.db")
+      ->run(
+          "INSERT INTO checkpoints (id, run_id, tenant, kind, name, number, created_at, "
+          "size_bytes, is_public, base_model, lora, deleted_at, files_gone) VALUES "
+          "('00000000000000000000000000000000','run','../../victim','weights','x',9,1,1,0,'b',"
+          "'{}',1.0,0)",
+          {});
+  EXPECT_THAT(error_of([&] { back_up(data(), tar()); }), HasSubstr("no server wrote"));
+  DataDir dir(data());
+  StateStore store(open_sqlite(dir.database()), 2000);
+  EXPECT_THAT(error_of([&] { CheckpointRegistry(dir, store, {}); }), HasSubstr("no server wrote"));
+  EXPECT_TRUE(fs::exists(dir_.path() + "/victim/run/weights"));
+}
+
+TEST_F(Backup, APipeIsNotWaitedFor) {
+  ASSERT_EQ(::mkfifo((folder(0) + "/pipe").c_str(), 0600), 0);
+  EXPECT_THAT(error_of([&] { back_up(data(), tar()); }), HasSubstr("not a regular file"));
+  EXPECT_FALSE(damages().empty());
+  fs::remove(folder(0) + "/pipe");
+  close();
+  fs::remove(data() + "/secret");
+  ASSERT_EQ(::mkfifo((data() + "/secret").c_str(), 0600), 0);
+  EXPECT_THAT(damages(), ::testing::Contains(HasSubstr("not a regular file")));
 }
 
 TEST(Restore, TakesNoFileThatABackupDoesNotHave) {

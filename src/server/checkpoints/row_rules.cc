@@ -1,0 +1,36 @@
+#include "server/checkpoints/row_rules.h"
+
+#include <fmt/format.h>
+
+#include "server/checkpoints/tinker_path.h"
+#include "server/http/message.h"
+#include "server/keys.h"
+
+namespace strata::server {
+
+bool is_hex(std::string_view text, size_t size) {
+  return text.size() == size &&
+         text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+bool is_path_part(std::string_view text) {
+  return !text.empty() && text.size() <= 100 && text != "." && text != ".." &&
+         text.find_first_not_of(
+             "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+             "0123456789._:-") == std::string_view::npos;
+}
+
+bool makes_a_folder(const RowNames& row) {
+  return is_hex(row.id, 32) && valid_tenant(row.tenant) && is_path_part(row.run_id) &&
+         parse_kind(row.kind).has_value();
+}
+
+std::string fault_of(const RowNames& row) {
+  if (makes_a_folder(row) && is_valid_checkpoint_name(row.name)) return "";
+  const auto shown = [](const std::string& text) { return one_word(text.substr(0, 100)); };
+  return fmt::format(
+      "a row that no server wrote: checkpoint '{}' of tenant '{}', run '{}', kind '{}', name '{}'",
+      shown(row.id), shown(row.tenant), shown(row.run_id), shown(row.kind), shown(row.name));
+}
+
+}  // namespace strata::server

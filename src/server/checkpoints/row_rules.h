@@ -1,0 +1,24 @@
+// What a checkpoint's row may say: its folder's path is made of it, so a row that somebody else
+// wrote could name any folder of the machine. Whoever reads rows of a database holds them against
+// this before it makes a path: the start, a backup, a check, a restoration.
+#pragma once
+#include <string>
+#include <string_view>
+
+namespace strata::server {
+
+// As the columns stand in the database.
+struct RowNames {
+  std::string id, tenant, run_id, kind, name;
+};
+
+// What is wrong with it, or "".
+std::string fault_of(const RowNames& row);
+// Likewise, without its name: what a folder's path is made of.
+bool makes_a_folder(const RowNames& row);
+
+// One part of a path below the folder of checkpoints: a run's id, or a file's name.
+bool is_path_part(std::string_view text);
+bool is_hex(std::string_view text, size_t size);
+
+}  // namespace strata::server
