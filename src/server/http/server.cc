@@ -45,6 +45,7 @@ namespace http = boost::beast::http;
 using boost::system::error_code;
 using Protocol = Stream::Protocol;
 
+constexpr size_t kFirstRead = 4 << 10;
 constexpr double kQuietSeconds = 10;    // between two lines of the log about refused connections
 constexpr double kLingerSeconds = 2.0;  // after an early answer: lets the client read it
 
@@ -219,11 +220,17 @@ asio::awaitable<bool> HttpServer::State::wait_for_bytes(Connection& connection) 
       in_seconds(connection.fresh ? options.header_timeout : options.keepalive));
   error_code fault;
   const size_t count = co_await connection.stream.async_read_some(
-      connection.buffer.prepare(4096), asio::redirect_error(asio::use_awaitable, fault));
+      connection.buffer.prepare(kFirstRead), asio::redirect_error(asio::use_awaitable, fault));
   connection.buffer.commit(count);
   connection.idle = false;
   connection.fresh = false;
   co_return !fault && count > 0;
+}
+
+// What a connection keeps while its request is answered, and while it idles, is what little it took
+// at first; what arrived early stays.
+void give_back(beast::flat_buffer& buffer) {
+  if (buffer.capacity() > kFirstRead) buffer.shrink_to_fit();
 }
 
 // What the header says of the body.
@@ -346,6 +353,7 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
     co_await refuse(connection, std::move(response), request);
     co_return false;
   }
+  give_back(connection.buffer);
   const bool keep_alive = parser.get().keep_alive();
   request.about = std::make_shared<std::string>();
   Exchange told = told_of(request, connection.address);

@@ -41,7 +41,7 @@ struct PieceBody {
 };
 using BodyParser = boost::beast::http::request_parser<PieceBody>;
 
-constexpr uint32_t kMaxHeader = 64 << 10;
+constexpr uint32_t kMaxHeader = 16 << 10;
 constexpr size_t kReadChunk = 64 << 10;  // of a body, at once
 constexpr size_t kMaxFraming = 8 << 10;  // a chunk's line, or all trailers
 constexpr size_t kMaxBuffer = kMaxHeader + kReadChunk;
