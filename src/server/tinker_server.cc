@@ -133,7 +133,7 @@ struct TinkerServer::State {
       : options(serve_options),
         budget(limits),
         keys(std::make_shared<KeyRing>(key_sources(options))),
-        data(options.data),
+        data(options.data, options.allow_loose_modes),
         store(open_store(options, data), wall_seconds()),
         registry(data, store,
                  {.max_disk = options.max_disk,

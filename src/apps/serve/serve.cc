@@ -4,6 +4,7 @@
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include <csignal>
@@ -132,6 +133,7 @@ void drain(const sigset_t& signals, const scheduler::Scheduler& scheduler, doubl
 }  // namespace
 
 int run_serve(const server::ServeOptions& given) {
+  ::umask(0077);  // what it writes is nobody else's; sockets have --socket-mode
   const sigset_t signals = block_signals();
   report::TraceFile trace(given.trace);
   return_large_buffers();

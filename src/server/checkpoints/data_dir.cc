@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/log.h"
 #include "server/crypto.h"
 
 namespace strata::server {
@@ -34,6 +35,33 @@ int take_lock(const std::string& path) {
               fmt::format("{}: another strata serve uses this data directory", path));
 }
 
+// An older version made the database with the umask's mode, and an operator or a package the
+// folder.
+void narrow_modes(const std::string& folder) {
+  struct stat info;
+  if (::stat(folder.c_str(), &info) != 0) fail(folder, "stat");
+  if ((info.st_mode & 0077) != 0) {
+    const auto mode = static_cast<unsigned>(info.st_mode & 07777);
+    if (info.st_uid != ::geteuid()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{}: mode {:04o} lets others read tenants, names and records, and it "
+                              "is another user's; chmod 700 it, or give --allow-loose-modes",
+                              folder, mode));
+    }
+    if (::chmod(folder.c_str(), 0700) != 0) fail(folder, "chmod");
+    log(LogLevel::kWarning,
+        fmt::format("{}: mode {:04o} let others read it; it is 0700 now (--allow-loose-modes "
+                    "leaves it)",
+                    folder, mode));
+  }
+  for (const char* name : {"/strata.db", "/strata.db-wal", "/strata.db-shm"}) {
+    const std::string file = folder + name;
+    if (::stat(file.c_str(), &info) != 0 || (info.st_mode & 0077) == 0) continue;
+    if (::chmod(file.c_str(), 0600) != 0) fail(file, "chmod");
+    log(LogLevel::kWarning, fmt::format("{}: others could read it; it is 0600 now", file));
+  }
+}
+
 }  // namespace
 
 void make_folders_durable(const std::string& path) {
@@ -53,9 +81,10 @@ void remove_tree(const std::string& path) {
   if (fault) throw Error(ErrorCode::kIo, fmt::format("{}: remove: {}", path, fault.message()));
 }
 
-DataDir::DataDir(std::string path) : path_(std::move(path)) {
+DataDir::DataDir(std::string path, bool allow_loose) : path_(std::move(path)) {
   while (path_.size() > 1 && path_.ends_with('/')) path_.pop_back();
   make_folders_durable(path_);
+  if (!allow_loose) narrow_modes(path_);
   lock_ = take_lock(path_ + "/lock");
   try {
     load_secret();

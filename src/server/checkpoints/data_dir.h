@@ -9,8 +9,9 @@ namespace strata::server {
 class DataDir {
  public:
   // Creates what is missing (mode 0700), takes the lock, empties tmp. Throws Error when another
-  // process has the lock.
-  explicit DataDir(std::string path);
+  // process has the lock. A folder that others may read is made narrow with a warning when it is
+  // ours, and is refused when it is not, but for `allow_loose`.
+  explicit DataDir(std::string path, bool allow_loose = false);
   ~DataDir();
   DataDir(const DataDir&) = delete;
   DataDir& operator=(const DataDir&) = delete;

@@ -310,6 +310,8 @@ void rest_rows(OptionTable& t, ServeOptions& o) {
              "in all, of these or of disk-bytes; then 429; repeatable", parse_quota);
   flag_row(t, "accept-loss", o.accept_loss,
            "start although many checkpoints' folders are missing: forget them");
+  flag_row(t, "allow-loose-modes", o.allow_loose_modes,
+           "start although others may read the data directory, and leave its modes");
   switch_row(t, "stable-reinforce", o.stable_reinforce,
              "off refuses that loss and record_stability_info");
   t.choice("dtype", o.dtype, {"auto", "bf16", "f32"}, "arithmetic of the models")

@@ -85,6 +85,7 @@ struct ServeOptions {
   std::vector<UsageLimit> quotas;
   int64_t max_archive_bytes = 16LL << 30;
   bool accept_loss = false;
+  bool allow_loose_modes = false;
   bool stable_reinforce = true;
   std::string dtype = "auto";
   std::string expert_rank = "divided";

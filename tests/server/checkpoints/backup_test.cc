@@ -379,6 +379,22 @@ TEST_F(Backup, APipeIsNotWaitedFor) {
   EXPECT_THAT(damages(), ::testing::Contains(HasSubstr("not a regular file")));
 }
 
+TEST_F(Backup, ADirectoryThatOthersMayReadIsMadeNarrow) {
+  close();
+  const auto mode = [](const std::string& path) {
+    struct stat info = {};
+    EXPECT_EQ(::stat(path.c_str(), &info), 0);
+    return info.st_mode & 0777;
+  };
+  for (const bool allow_loose : {true, false}) {
+    ASSERT_EQ(::chmod(data().c_str(), 0755), 0);
+    ASSERT_EQ(::chmod((data() + "/strata.db").c_str(), 0644), 0);
+    const DataDir dir(data(), allow_loose);
+    EXPECT_EQ(mode(data()), allow_loose ? 0755U : 0700U);
+    EXPECT_EQ(mode(data() + "/strata.db"), allow_loose ? 0644U : 0600U);
+  }
+}
+
 TEST(Restore, TakesNoFileThatABackupDoesNotHave) {
   const TempDir dir;
   const std::string id(32, 'a');
