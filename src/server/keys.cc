@@ -96,6 +96,7 @@ std::string key_id_of(std::string_view hash) { return to_hex(hash).substr(0, kId
 
 bool valid_tenant(std::string_view name) {
   if (name.empty() || name.size() > 64 || name == "." || name == "..") return false;
+  if (name == "fingerprint") return false;  // a file beside the tenants' folders
   return name.find_first_not_of(
              "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") ==
          std::string_view::npos;
@@ -204,7 +205,8 @@ void KeyRing::add(std::string_view line, const std::string& where, bool is_admin
       fail(fmt::format("'{}' stands where the tenant belongs; want KEY TENANT {}", words[1],
                        words[1]));
     if (!valid_tenant(who.tenant))
-      fail(fmt::format("tenant '{}': want [A-Za-z0-9._-]{{1,64}}", words[1]));
+      fail(
+          fmt::format("tenant '{}': want [A-Za-z0-9._-]{{1,64}}, and not 'fingerprint'", words[1]));
   }
   for (size_t i = 2; i < words.size(); ++i) {
     const std::string_view word = words[i];

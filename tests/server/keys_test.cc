@@ -130,6 +130,7 @@ TEST(Keys, RefusesByNameAndNeverShowsTheKey) {
       {key + " a," + "tml-", "STRATA_KEYS:2"},
       {key + " a/b", "tenant 'a/b'"},
       {key + " ..", "tenant '..'"},
+      {key + " fingerprint", "tenant 'fingerprint'"},
       {key + " a b", "tenant 'a' is followed by 'b'"},
       {key + " a read-only sample-only", "followed by 'sample-only'"},
       {key + " a expires=2027-01-31 expires=2028-01-31", "followed by 'expires=2028-01-31'"},

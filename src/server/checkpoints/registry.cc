@@ -194,9 +194,9 @@ std::shared_ptr<void> CheckpointRegistry::reserve(int64_t bytes) {
   const fs::space_info disk = fs::space(data_.temporary(), fault);
   if (!fault && std::cmp_less(disk.available, bytes + *reserved_)) {
     throw Error(ErrorCode::kIo,
-                fmt::format("the disk of {} has {} bytes left, and this save takes about {} beside "
-                            "{} of others in line",
-                            data_.path(), disk.available, bytes, reserved_->load()));
+                fmt::format("the disk has {} bytes left, and this save takes about {} beside {} of "
+                            "others in line",
+                            disk.available, bytes, reserved_->load()));
   }
   *reserved_ += bytes;
   return {nullptr, [reserved = reserved_, bytes](void*) { *reserved -= bytes; }};

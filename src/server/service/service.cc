@@ -212,7 +212,7 @@ void Service::settle(api::Result& result, double now) {
   count_settled(*pending, result, now);
   if (const auto* failure = std::get_if<api::Failure>(&result.outcome)) {
     undo(*pending->completion);
-    return futures_.fail(result.request, failure->category, failure->message, now);
+    return futures_.fail(result.request, failure->category, for_clients(failure->message), now);
   }
   const size_t values = num_values(result.outcome);
   const bool is_large = values > kValuesAtOnce && parts_.parse;
@@ -250,7 +250,7 @@ Response Service::answer(const PendingCommand& pending, const api::Result& resul
     return pending.completion->finish(result.outcome);
   } catch (const Error& error) {
     pending.completion->undo();
-    return failure_response(api::category_of(error.code), error.what());
+    return failure_response(api::category_of(error.code), for_clients(error.what()));
   } catch (const std::exception& error) {
     pending.completion->undo();
     log(LogLevel::kError, fmt::format("request {}: {}", result.request.text, error.what()));

@@ -217,7 +217,8 @@ class Service {
   // Runs a step; its fault goes to the log and the metrics. "" or the fault.
   std::string guarded(const char* step, const std::function<void()>& body);
   // The response of a success; of a fault in making it, its failure. Any thread.
-  static Response answer(const PendingCommand& pending, const api::Result& result);
+  Response answer(const PendingCommand& pending, const api::Result& result) const;
+  [[nodiscard]] std::string for_clients(const std::string& message) const;
   const api::BaseInfo& info(api::BaseId base) const;
 
   ServiceOptions options_;

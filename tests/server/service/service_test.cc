@@ -231,6 +231,19 @@ TEST(Service, SessionsAndSamplersHaveLimits) {
   EXPECT_NE(house.session(), "");
 }
 
+TEST(Service, AFaultOfTheServersFilesNamesNoPath) {
+  House house;
+  const std::string model = house.model(house.session());
+  const Response saved =
+      house.post("save_weights", R"({"model_id":")" + model + R"(","seq_id":1,"path":"s"})");
+  const std::string request = House::text(saved, "request_id");
+  house.settle(request, api::Failure{api::FaultCategory::kServer,
+                                     house.data().path() + "/x: create: Not a directory"});
+  const Response told = house.poll(request);
+  EXPECT_THAT(told.body, HasSubstr("its log says why"));
+  EXPECT_THAT(told.body, ::testing::Not(HasSubstr(house.data().path())));
+}
+
 // Room on the disk is taken when a save is accepted, not when it has been written.
 TEST(Service, SavesInLineReserveTheirBytes) {
   RegistryOptions disk;
