@@ -113,8 +113,7 @@ class Service {
   Response finish_session(const Request& request);
   void end_session(const std::string& id, const std::string& state, const std::string& reason,
                    const std::string& detail);
-  [[nodiscard]] std::optional<Response> may_not_end(const Request& request,
-                                                    const std::string& id) const;
+  [[nodiscard]] std::optional<Response> may_not_end(const Request& request, const std::string& id);
   // Throws Error for one that is not alive, or not the tenant's.
   void require_session(const Request& request, const std::string& id);
 

@@ -101,6 +101,14 @@ Response Service::create_session(const Request& request) {
     body.fail("project_id", "wanted 1 to 64 of A-Z a-z 0-9 . _ -");
   }
   const int64_t alive = sessions_.count_of(request.tenant);
+  // The last quarter is for those who train: a key without that right cannot take it from them.
+  if (request.scope < Scope::kAll && alive >= options_.max_sessions - options_.max_sessions / 4) {
+    return busy_response(
+        429, fmt::format("create_session: {} sessions of this tenant are alive, and a {} key takes "
+                         "no more than three quarters of them (--max-sessions-per-tenant {}); "
+                         "finish some",
+                         alive, scope_name(request.scope), options_.max_sessions));
+  }
   if (alive >= options_.max_sessions) {
     return error_response(
         400, fmt::format("create_session: {} sessions are alive (--max-sessions-per-tenant); "
@@ -172,9 +180,11 @@ Response Service::finish_session(const Request& request) {
 
 // The end of a session takes its unsaved models and its samplers with it: not for a key that could
 // not have made them.
-std::optional<Response> Service::may_not_end(const Request& request, const std::string& id) const {
+std::optional<Response> Service::may_not_end(const Request& request, const std::string& id) {
+  if (request.scope == Scope::kAll) return std::nullopt;
   const bool has_models = !models_.of_session(id).empty();
-  const bool has_samplers = samplers_.count_of(id) > 0;
+  // Those of before a restart are not alive until they are used, and end all the same.
+  const bool has_samplers = samplers_.count_of(id) > 0 || !parts_.store.samplers_of(id).empty();
   const Scope wanted = has_models ? Scope::kAll : has_samplers ? Scope::kSample : Scope::kRead;
   if (request.scope >= wanted) return std::nullopt;
   return error_response(

@@ -8,9 +8,16 @@ namespace strata::server {
 
 void SessionTable::add(const std::string& id, const std::string& tenant, double now) {
   CHECK(rows_.try_emplace(id, Row{tenant, now}).second, id);
+  ++counts_[tenant];
 }
 
-void SessionTable::remove(const std::string& id) { rows_.erase(id); }
+void SessionTable::remove(const std::string& id) {
+  const auto found = rows_.find(id);
+  if (found == rows_.end()) return;
+  const auto count = counts_.find(found->second.tenant);
+  if (--count->second == 0) counts_.erase(count);
+  rows_.erase(found);
+}
 
 bool SessionTable::contains(const std::string& id, const std::string& tenant) const {
   const auto found = rows_.find(id);
@@ -18,8 +25,8 @@ bool SessionTable::contains(const std::string& id, const std::string& tenant) co
 }
 
 int64_t SessionTable::count_of(const std::string& tenant) const {
-  return std::count_if(rows_.begin(), rows_.end(),
-                       [&](const auto& entry) { return entry.second.tenant == tenant; });
+  const auto found = counts_.find(tenant);
+  return found == counts_.end() ? 0 : found->second;
 }
 
 bool SessionTable::touch(const std::string& id, const std::string& tenant, double now) {

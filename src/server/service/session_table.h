@@ -34,6 +34,7 @@ class SessionTable {
     double last_seen = 0;  // now_seconds()
   };
   std::map<std::string, Row> rows_;
+  std::map<std::string, int64_t> counts_;  // by tenant; none is 0
 };
 
 }  // namespace strata::server

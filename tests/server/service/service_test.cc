@@ -231,6 +231,39 @@ TEST(Service, SessionsAndSamplersHaveLimits) {
   EXPECT_NE(house.session(), "");
 }
 
+// A read-only key may watch, and not lock out those who train.
+TEST(Service, AKeyWithoutRightsLeavesAPartOfTheSessions) {
+  ServiceOptions options;
+  options.max_sessions = 8;
+  House house(options);
+  const auto make = [&](Scope scope) {
+    return house.call("POST", "create_session", "{}", "alice", {}, scope).status;
+  };
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(make(Scope::kRead), 200) << i;
+  EXPECT_EQ(make(Scope::kRead), 429);
+  EXPECT_EQ(make(Scope::kSample), 429);
+  EXPECT_EQ(make(Scope::kAll), 200);
+  EXPECT_EQ(make(Scope::kAll), 200);
+  EXPECT_EQ(make(Scope::kAll), 400);
+}
+
+// After a restart samplers live in the store until they are used again.
+TEST(Service, AReadOnlyKeyEndsNoSamplersOfBeforeARestart) {
+  House house;
+  const std::string session = house.session();
+  SamplerRow sampler;
+  sampler.id = session + ":sample:0";
+  sampler.session_id = session;
+  sampler.tenant = "alice";
+  sampler.base_model = "tiny";
+  house.store().add_sampler(sampler);
+  const auto finish = [&](Scope scope) {
+    return house.call("POST", "sessions/" + session + "/finish", "{}", "alice", {}, scope).status;
+  };
+  EXPECT_EQ(finish(Scope::kRead), 403);
+  EXPECT_EQ(finish(Scope::kSample), 200);
+}
+
 TEST(Service, AFaultOfTheServersFilesNamesNoPath) {
   House house;
   const std::string model = house.model(house.session());
