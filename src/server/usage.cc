@@ -11,12 +11,13 @@ namespace strata::server {
 namespace {
 
 constexpr double kBurstSeconds = 10;
-constexpr double kLongestWait = 60;  // of Retry-After: clients read no more of it
+constexpr double kQuotaWait = 60;  // an operator may raise it at any time
+constexpr double kLongestSaid = 30 * 86400;
 
 size_t index(UsageKind kind) { return static_cast<size_t>(kind); }
 
 Response limited_response(const std::string& message, double seconds) {
-  const double wait = std::clamp(std::ceil(seconds), 1.0, kLongestWait);
+  const double wait = std::clamp(std::ceil(seconds), 1.0, kLongestSaid);
   return busy_response(429, message, static_cast<int>(wait));
 }
 
@@ -84,15 +85,20 @@ std::optional<Response> Usage::refuses(const std::string& name, UsageKind kind, 
   Tenant& tenant = tenants_[name];
   if (const UsageLimit* rate = find(rates_, name, kind)) {
     const double level = bucket(tenant, *rate, now).level;
-    const bool is_known = kind != UsageKind::kSampledTokens;
-    const double wanted = is_known ? std::min(static_cast<double>(amount), full(*rate)) : 1.0;
-    if (level < wanted) {
+    // What is under way may yield all that it asked for, and gives back the rest at its end.
+    const auto& reserved = tenant.reserved[index(kind)];
+    const double held = reserved ? static_cast<double>(reserved->load()) : 0.0;
+    const double wanted = std::min(static_cast<double>(amount), full(*rate));
+    if (level - held < wanted) {
       ++refused_[index(kind)].by_rate;
       const double seconds = std::max(1.0, std::ceil((wanted - level) / rate->amount));
+      const std::string under_way =
+          held > 0 ? fmt::format(", when what is under way has ended, which may yield {:.0f}", held)
+                   : "";
       return limited_response(
           fmt::format("tenant '{}' has no more than {:g} {} a second (--rate {}); send this again "
-                      "in {:.0f} s",
-                      name, rate->amount, unit(kind), rate->text, seconds),
+                      "in {:.0f} s{}",
+                      name, rate->amount, unit(kind), rate->text, seconds, under_way),
           seconds);
     }
   }
@@ -118,7 +124,7 @@ std::optional<Response> Usage::over_quota(const std::string& name, UsageKind kin
           "tenant '{}' has a quota of {:.0f} {} (--quota {}): {} are used, {} more are held "
           "for what is under way, and this takes up to {}; {}",
           name, quota->amount, unit(kind), quota->text, used, held, more, advice(kind)),
-      kLongestWait);
+      kQuotaWait);
 }
 
 void Usage::add(const std::string& name, const std::string& key_id, UsageKind kind, int64_t amount,

@@ -72,6 +72,24 @@ TEST(Usage, ALargeAmountPassesAndIsPaidFor) {
   EXPECT_FALSE(usage.refuses("bob", kTrained, 1, 0.0).has_value()) << "* is each by itself";
 }
 
+// Many at once cannot yield more than the bucket holds; what they do not yield comes back.
+TEST(Usage, ARateHoldsForWhatIsUnderWay) {
+  Usage usage(rates({"*:sampled-tokens=50/s"}), {}, {});
+  std::vector<std::shared_ptr<void>> held;
+  for (int i = 0; i < 100; ++i) {
+    if (!usage.refuses("alice", kSampled, 200, 0.0))
+      held.push_back(usage.reserve("alice", kSampled, 200));
+  }
+  EXPECT_EQ(held.size(), 2U);
+  EXPECT_THAT(usage.refuses("alice", kSampled, 200, 0.0)->body, HasSubstr("may yield 400"));
+  held.pop_back();
+  usage.add("alice", "k", kSampled, 20, 0.0);
+  EXPECT_FALSE(usage.refuses("alice", kSampled, 200, 0.0).has_value());
+  held.clear();
+  usage.add("alice", "k", kSampled, 25000, 0.0);
+  EXPECT_EQ(header(*usage.refuses("alice", kSampled, 10, 0.0), "retry-after"), "491");
+}
+
 TEST(Usage, AQuotaIsNeverExceededAlsoByWhatIsUnderWay) {
   Usage usage({}, quotas({"*:sampled-tokens=100", "bob:sampled-tokens=10"}),
               {{"alice", "old", {0, 0, 30}}});
