@@ -10,6 +10,7 @@
 #include <boost/asio/ssl/context.hpp>
 #include <boost/asio/ssl/error.hpp>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
@@ -113,8 +114,14 @@ TlsContext load_tls(const TlsFiles& files) {
   context->set_options(ssl::context::default_workarounds | ssl::context::no_sslv2 |
                            ssl::context::no_sslv3 | ssl::context::no_tlsv1 |
                            ssl::context::no_tlsv1_1 | SSL_OP_NO_RENEGOTIATION |
-                           SSL_OP_CIPHER_SERVER_PREFERENCE,
+                           SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_NO_TICKET,
                        fault);
+  // What was recorded stays secret when the key is lost: every session has keys of its own (in TLS
+  // 1.3 always), and no ticket's key outlives one.
+  SSL_CTX_set_num_tickets(context->native_handle(), 0);
+  SSL_CTX_set_session_cache_mode(context->native_handle(), SSL_SESS_CACHE_OFF);
+  CHECK(SSL_CTX_set_cipher_list(context->native_handle(), "ECDHE+AESGCM:ECDHE+CHACHA20:!aNULL") ==
+        1);
   // Else OpenSSL would ask for a passphrase at the terminal.
   context->set_password_callback([](size_t, auto) { return std::string(); }, fault);
   const std::string certificate = read_pem("--tls-cert", files.certificate);

@@ -53,11 +53,14 @@ TlsFiles make_files(const std::string& dir, const std::string& name, bool with_p
 
 class TlsClient {
  public:
-  explicit TlsClient(int port, int max_version = TLS1_3_VERSION)
+  explicit TlsClient(int port, int max_version = TLS1_3_VERSION, const char* ciphers = nullptr)
       : context_(SSL_CTX_new(TLS_client_method())), socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
     SSL_CTX_set_security_level(context_, 0);  // TLS 1.1 is to fail at the server, not here
     SSL_CTX_set_min_proto_version(context_, TLS1_VERSION);
     SSL_CTX_set_max_proto_version(context_, max_version);
+    if (ciphers != nullptr) {
+      EXPECT_EQ(SSL_CTX_set_cipher_list(context_, ciphers), 1);
+    }
     sockaddr_in address = {};
     address.sin_family = AF_INET;
     address.sin_port = htons(static_cast<uint16_t>(port));
@@ -234,6 +237,15 @@ TEST_F(TlsTest, ACertificateAndAnotherKindOfKeyAreRefused) {
   TlsClient client(server->port());
   EXPECT_TRUE(client.is_open());
   EXPECT_EQ(client.name(), "first");
+}
+
+// What is recorded today stays secret when the key is lost tomorrow.
+TEST_F(TlsTest, EverySessionHasAKeyOfItsOwn) {
+  const TlsFiles rsa = make_files(dir, "rsa", /*with_passphrase=*/false, /*is_rsa=*/true);
+  server->use_tls(load_tls(rsa));
+  EXPECT_FALSE(TlsClient(server->port(), TLS1_2_VERSION, "AES128-SHA").is_open());
+  EXPECT_FALSE(TlsClient(server->port(), TLS1_2_VERSION, "AES128-GCM-SHA256").is_open());
+  EXPECT_TRUE(TlsClient(server->port(), TLS1_2_VERSION, "ECDHE-RSA-AES128-GCM-SHA256").is_open());
 }
 
 TEST_F(TlsTest, APipeInPlaceOfAFileIsNotWaitedFor) {
