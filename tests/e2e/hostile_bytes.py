@@ -40,12 +40,20 @@ def chunked(world, path, key, start):
     return world.head(line, "Content-Type: application/json", "Transfer-Encoding: chunked", key=key) + start
 
 
+def absolute(world, host):
+    return str(world.raw(f"GET http://{host}/api/v1/healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()))
+
+
 FRAMINGS = [
     *((f"Transfer-Encoding: {coding}, and a request behind it", "400", lambda w, coding=coding: framed(w, f"Transfer-Encoding: {coding}"))
       for coding in ("xchunked", "identity", "gzip, chunked", "chunked, identity", '"chunked"')),
     ("Transfer-Encoding and Content-Length, and a request behind them", "400",
      lambda w: framed(w, "Content-Length: 2", "Transfer-Encoding: xchunked")),
     ("Transfer-Encoding in HTTP/1.0, and a request behind it", "400", lambda w: framed(w, "Transfer-Encoding: chunked", version="1.0")),
+    ("two Host headers, and a request behind them", "400", lambda w: framed(w, "Host: 127.0.0.1")),
+    ("two X-API-Key headers, and a request behind them", "400", lambda w: framed(w, "X-API-Key: tml-another")),
+    ("a target in absolute form", "200", lambda w: absolute(w, "127.0.0.1")),
+    ("a target in absolute form, of another site", "421", lambda w: absolute(w, "evil.example")),
 ]
 ENDLESS = [
     ("a chunk's line without an end, at healthz", 413, lambda w: endless(w, chunked(w, "/api/v1/healthz", False, b"5;"), b"a" * 65536)),

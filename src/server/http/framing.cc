@@ -15,9 +15,28 @@ bool is_chunked_alone(std::string_view value) {
   });
 }
 
+bool is_scheme(std::string_view text) { return text == "http" || text == "https"; }
+
 }  // namespace
 
+void take_authority(std::string_view& target, std::vector<Header>& headers) {
+  const size_t colon = target.find("://");
+  if (colon == std::string_view::npos || !is_scheme(target.substr(0, colon))) return;
+  const size_t begin = colon + 3;
+  const size_t end = std::min(target.find_first_of("/?", begin), target.size());
+  for (Header& header : headers) {
+    if (header.name == "host") header.value = std::string(target.substr(begin, end - begin));
+  }
+  target = end < target.size() && target[end] == '/' ? target.substr(end) : "/";
+}
+
 std::optional<Response> check_framing(const Framing& framing, const std::vector<Header>& headers) {
+  // Of two, a proxy may have believed the other one (RFC 9112, 3.2).
+  for (const std::string_view name : {"host", "x-api-key"}) {
+    const auto is_this = [&](const Header& header) { return header.name == name; };
+    if (std::ranges::count_if(headers, is_this) > 1)
+      return error_response(400, fmt::format("{}: this header stands there twice", name));
+  }
   int codings = 0;
   bool has_length = false;
   for (const Header& header : headers) {

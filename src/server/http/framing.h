@@ -18,4 +18,8 @@ struct Framing {
 // The refusal, or nothing. Names of headers in lower case.
 std::optional<Response> check_framing(const Framing& framing, const std::vector<Header>& headers);
 
+// Of a target in absolute form ("http://host/path", RFC 9112, 3.2.2): takes scheme and authority
+// off it, and the authority takes the place of the Host header.
+void take_authority(std::string_view& target, std::vector<Header>& headers);
+
 }  // namespace strata::server

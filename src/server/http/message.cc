@@ -2,8 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <boost/json.hpp>
 #include <charconv>
+
+#include "server/json.h"
 
 namespace strata::server {
 namespace {
@@ -106,9 +107,7 @@ Response json_response(int status, std::string json_text) {
 }
 
 Response error_response(int status, std::string_view message) {
-  boost::json::object body;
-  body["detail"] = boost::json::string_view(message.data(), message.size());
-  return json_response(status, boost::json::serialize(body));
+  return json_response(status, JsonObject{{"detail", message}}.text());
 }
 
 Response retried_after(Response response, int retry_seconds) {

@@ -243,9 +243,6 @@ AnnouncedBody announced_body(const BodyParser& parser) {
 std::optional<Response> HttpServer::State::check(const BodyParser& parser, Request& request) const {
   const auto& head = parser.get();
   request.method = text_of(head.method_string());
-  const std::string target = text_of(head.target());
-  const size_t question = std::min(target.find('?'), target.size());
-  if (question < target.size()) request.query = target.substr(question + 1);
   for (const auto& field : head) {
     std::string name = text_of(field.name_string());
     for (char& c : name) {
@@ -256,6 +253,10 @@ std::optional<Response> HttpServer::State::check(const BodyParser& parser, Reque
   if (auto refused = check_framing({head.version(), parser.chunked()}, request.headers)) {
     return refused;
   }
+  std::string_view target(head.target().data(), head.target().size());
+  take_authority(target, request.headers);
+  const size_t question = std::min(target.find('?'), target.size());
+  if (question < target.size()) request.query = std::string(target.substr(question + 1));
   return check_request({options, router, *rules, identify, admit_request},
                        target.substr(0, question), announced_body(parser), request);
 }

@@ -8,6 +8,7 @@
 
 #include "server/http/server.h"
 #include "tests/server/http/client.h"
+#include "text/unicode/unicode.h"
 
 namespace strata::server {
 namespace {
@@ -80,6 +81,33 @@ TEST_F(FramingTest, ChunkedAloneIsRead) {
     EXPECT_EQ(body(client.read()), "[]") << value;
     EXPECT_EQ(body(client.read()), "{}") << value;
   }
+}
+
+TEST_F(FramingTest, TwoHostsOrKeysAreRefused) {
+  EXPECT_EQ(answer_alone(head("Host: localhost\r\n")), "400");
+  EXPECT_EQ(answer_alone(head("X-API-Key: tml-bad\r\n")), "400");
+}
+
+TEST_F(FramingTest, AnAbsoluteTargetIsAsGoodAsItsPath) {
+  const auto get = [&](const std::string& target, const std::string& host) {
+    Client client(server->port());
+    client.send("GET " + target + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n");
+    return status(client.read(5));
+  };
+  EXPECT_EQ(get("http://localhost/api/v1/healthz", "localhost"), "200");
+  EXPECT_EQ(get("http://127.0.0.1:1/api/v1/healthz?a=http://x/", "evil.example"), "200");
+  EXPECT_EQ(get("http://evil.example/api/v1/healthz", "localhost"), "421");
+  EXPECT_EQ(get("http://localhost@evil.example/api/v1/healthz", "localhost"), "421");
+  EXPECT_EQ(get("ftp://localhost/api/v1/healthz", "localhost"), "400");
+}
+
+// Names of a request stand in the answer, and the answer is JSON.
+TEST_F(FramingTest, AnAnswerIsValidWhateverItQuotes) {
+  Client client(server->port());
+  client.send("GET / HTTP/1.1\r\nHost: \xff\xfe.example\r\n\r\n");
+  const std::string answer = client.read(5);
+  EXPECT_EQ(status(answer), "421");
+  EXPECT_TRUE(text::is_valid_utf8(body(answer))) << answer;
 }
 
 // Of what never ends, no more than a few KiB are read, with or without a key.
