@@ -2,9 +2,12 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <deque>
 #include <thread>
@@ -14,6 +17,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "checkpoint/json.h"
+#include "server/crypto.h"
 #include "server/state/store.h"
 
 namespace strata::server {
@@ -22,25 +26,75 @@ namespace {
 constexpr size_t kMaxQueued = 4 << 20;  // bytes of lines that wait for the disk
 constexpr size_t kMaxObject = 512;      // bytes
 
+constexpr off_t kMaxTail = 16 << 10;  // holds any line
+
+// Without waiting for a reader, should it be a pipe; its writes wait again.
 int open_log(const std::string& path) {
-  return ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+  const int file =
+      ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600);
+  if (file >= 0) ::fcntl(file, F_SETFL, O_APPEND);
+  return file;
+}
+
+// Where the lines of a file end; of a pipe, nothing.
+struct Tail {
+  bool is_whole = true;  // the last line has its end
+  int64_t number = 0;    // of the last whole line, with its chain
+  std::string chain;
+};
+
+// What stands between `before` and the next quote or comma of the last line that has it.
+std::string_view last_field(std::string_view text, std::string_view before) {
+  const size_t at = text.rfind(before);
+  if (at == std::string_view::npos) return {};
+  const std::string_view rest = text.substr(at + before.size());
+  return rest.substr(0, rest.find_first_of("\","));
+}
+
+Tail read_tail(const std::string& path) {
+  Tail tail;
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  struct stat info = {};
+  if (file >= 0 && ::fstat(file, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0) {
+    std::string text(static_cast<size_t>(std::min(info.st_size, kMaxTail)), '\0');
+    const ssize_t count =
+        ::pread(file, text.data(), text.size(), info.st_size - static_cast<off_t>(text.size()));
+    text.resize(static_cast<size_t>(std::max<ssize_t>(count, 0)));
+    tail.is_whole = text.ends_with('\n');
+    const std::string_view lines = std::string_view(text).substr(0, text.rfind('\n') + 1);
+    const std::string_view number = last_field(lines, "\"seq\":");
+    std::from_chars(number.data(), number.data() + number.size(), tail.number);
+    tail.chain = last_field(lines, "\"chain\":\"");
+  }
+  if (file >= 0) ::close(file);
+  return tail;
+}
+
+// DEL and U+0080 to U+009F, which a terminal may obey; JSON escapes those below a space alone.
+bool has_controls(std::string_view text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0;
+    if (text[i] == 0x7f || (text[i] == '\xc2' && next >= 0x80 && next < 0xa0)) return true;
+  }
+  return false;
 }
 
 // Names from requests may hold any bytes.
 std::string quoted(std::string_view text) {
   text = text.substr(0, kMaxObject);
-  if (valid_utf8(text)) return json_quote(text);
+  if (valid_utf8(text) && !has_controls(text)) return json_quote(text);
   std::string plain(text);
   for (char& c : plain) {
-    if (static_cast<unsigned char>(c) >= 0x80) c = '?';
+    if (static_cast<unsigned char>(c) >= 0x7f) c = '?';
   }
   return json_quote(plain);
 }
 
+// Without its number, its chain and its end.
 std::string text_of(const AuditLine& line) {
   return fmt::format(
       "{{\"time\":\"{}\",\"tenant\":{},\"key\":{},\"address\":{},\"action\":{},\"object\":{},"
-      "\"status\":{}}}\n",
+      "\"status\":{}",
       rfc3339(line.time), quoted(line.tenant), quoted(line.key_id), quoted(line.address),
       quoted(line.action), quoted(line.object), line.status);
 }
@@ -49,6 +103,10 @@ std::string text_of(const AuditLine& line) {
 
 struct AuditLog::Writer {
   explicit Writer(std::string name) : path(std::move(name)), file(open_log(path)) {
+    const Tail tail = read_tail(path);
+    is_whole = tail.is_whole;
+    chain = tail.chain;
+    number = tail.number;
     if (file >= 0) return;
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--audit {}: {}", path, std::strerror(errno)));
@@ -58,7 +116,8 @@ struct AuditLog::Writer {
   Writer& operator=(const Writer&) = delete;
 
   struct Job {
-    std::string text;  // empty: reopen
+    std::string text;    // empty: reopen
+    int64_t number = 0;  // of the line
   };
   void add(Job job);
   void loop();
@@ -71,12 +130,14 @@ struct AuditLog::Writer {
   std::deque<Job> jobs GUARDED_BY(mutex);
   size_t queued_bytes GUARDED_BY(mutex) = 0;
   Counts counts GUARDED_BY(mutex);
+  int64_t number GUARDED_BY(mutex) = 0;  // of the last line, written or not
   bool is_stopping GUARDED_BY(mutex) = false;
   bool is_done GUARDED_BY(mutex) = false;  // the thread
   // Of the thread.
   int file;
   bool is_whole = true;  // the last line has its end
   bool is_failing = false;
+  std::string chain;  // of the last line that was written
 };
 
 AuditLog::AuditLog(std::string path) : writer_(std::make_shared<Writer>(std::move(path))) {
@@ -103,6 +164,7 @@ void AuditLog::reopen() { writer_->add({}); }
 
 void AuditLog::Writer::add(Job job) {
   const MutexLock lock(mutex);
+  if (!job.text.empty()) job.number = ++number;  // also of one that is dropped: it is missed
   if (queued_bytes + job.text.size() > kMaxQueued) {
     ++counts.dropped;
     return;
@@ -143,11 +205,14 @@ void AuditLog::Writer::run(const Job& job) {
     }
     ::close(file);
     file = next;
-    is_whole = true;
+    is_whole = read_tail(path).is_whole;
     return;
   }
-  const bool is_written = append(job.text);
+  const std::string text = fmt::format("{},\"seq\":{}", job.text, job.number);
+  const std::string next = to_hex(sha256(chain + text));
+  const bool is_written = append(fmt::format("{},\"chain\":\"{}\"}}\n", text, next));
   const int fault = errno;
+  if (is_written) chain = next;
   // Once for each time of trouble, not for each line.
   if (!is_written && !is_failing)
     log(LogLevel::kError,

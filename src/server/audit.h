@@ -1,7 +1,10 @@
-// AuditLog: who changed what: one JSON line for each request that changes state, appended to a file
-// by a thread of its own. A line has the time, the tenant, the key's id, the request, what it was
-// about, and the answer's status; never a body, a key or a query. What cannot be written, since the
-// disk is full or too slow, is dropped and counted; nobody waits for it.
+// AuditLog: who changed what: one JSON line for each request that changes state or hands out
+// weights, appended to a file by a thread of its own. A line has the time, the tenant, the key's
+// id, the request, what it was about, and the answer's status; never a body, a key or a query. What
+// cannot be written, since the disk is full or too slow, is dropped and counted; nobody waits for
+// it. Lines are numbered ("seq"; what was dropped has a number too), and each ends with "chain",
+// the SHA-256 in hex of the chain before it and its own text up to there: a line that was taken
+// out, changed or put in shows. Both go on over rotations and restarts.
 //   AuditLog audit("audit.jsonl");  audit.add({...});  audit.reopen();  // after a rotation
 #pragma once
 #include <cstdint>

@@ -28,6 +28,7 @@ namespace {
 
 constexpr double kTickSeconds = 0.1;
 constexpr int64_t kMetricsConnections = 64;
+constexpr double kQuietSeconds = 1.0;  // between two lines about refused logins
 constexpr int kParseThreads = 2;
 constexpr size_t kMostChanges = 256;    // of checkpoints, that wait for the disk, of a tenant
 constexpr size_t kMostArchives = 16;    // that wait to be packed, of a tenant
@@ -183,6 +184,8 @@ struct TinkerServer::State {
   [[nodiscard]] Reloads::Read reading();
   void use_keys(const std::shared_ptr<const KeyRing>& read);
   void note_change(const Exchange& exchange);
+  void note_refused_login(const Exchange& exchange);
+  void note_reload(const std::string& what);
   void make_http(Router router);
   void make_metrics();
   [[nodiscard]] std::string metrics_text();
@@ -213,6 +216,8 @@ struct TinkerServer::State {
   Service service;
   LivePage page;
   std::unique_ptr<AuditLog> audit;  // null: none is wanted
+  int64_t num_refused_logins = 0;   // I/O thread
+  double told_of_logins = -kQuietSeconds;
   std::unique_ptr<HttpServer> http;
   Scrapes scrapes{[this](std::function<void()> task) { http->post(std::move(task)); }};
   Mutex text_mutex;
@@ -221,9 +226,43 @@ struct TinkerServer::State {
   std::unique_ptr<Reloads> reloads;     // gives `http` what it read
 };
 
-// Of those who have a key: what strangers send must not fill a disk.
+// Whether it hands out weights: an archive, signed URLs, or a file by one.
+bool hands_out_weights(std::string_view route) {
+  return route.ends_with("/archive") || route.find("external_weights") != std::string_view::npos ||
+         route.starts_with("/api/v1/files/");
+}
+
+// One line a second for all of them: what strangers send must not fill a disk.
+void TinkerServer::State::note_refused_login(const Exchange& exchange) {
+  ++num_refused_logins;
+  const double now = now_seconds();
+  if (now - told_of_logins < kQuietSeconds) return;
+  told_of_logins = now;
+  audit->add({.time = wall_seconds(),
+              .tenant = "",
+              .key_id = "",
+              .address = exchange.address,
+              .action = "login refused",
+              .object = fmt::format("{} since the start; the last: {} {}", num_refused_logins,
+                                    exchange.method, one_word(exchange.path)),
+              .status = exchange.status});
+}
+
+// Of those who have a key, or a URL that one of them signed.
 void TinkerServer::State::note_change(const Exchange& exchange) {
-  if (!audit || exchange.effect != Effect::kChanges || exchange.tenant.empty()) return;
+  if (!audit) return;
+  if (exchange.status == 401) return note_refused_login(exchange);
+  const bool hands_out = hands_out_weights(exchange.route) && exchange.status < 400;
+  if (!hands_out && (exchange.effect != Effect::kChanges || exchange.tenant.empty())) return;
+  if (hands_out) {
+    return audit->add({.time = wall_seconds(),
+                       .tenant = exchange.tenant,
+                       .key_id = exchange.key_id,
+                       .address = exchange.address,
+                       .action = fmt::format("{} {}", exchange.method, exchange.route),
+                       .object = one_word(exchange.path),
+                       .status = exchange.status});
+  }
   audit->add({.time = wall_seconds(),
               .tenant = exchange.tenant,
               .key_id = exchange.key_id,
@@ -375,8 +414,11 @@ Reloads::Read TinkerServer::State::reading() {
     } catch (const Error& error) {
       tls_fault = error.what();
     }
-    return Reloads::Use([this, ring, context, keys_fault, tls_fault] {
+    return Reloads::Use([this, tls, ring, context, keys_fault, tls_fault] {
       if (context) http->use_tls(context);
+      if (!tls.empty())
+        note_reload(context ? "certificate: read again" : "certificate: the old one stays");
+      note_reload(ring ? "keys: read again" : "keys: the old ones stay");
       if (context) log(LogLevel::kInfo, "certificate: read again");
       if (!tls_fault.empty())
         log(LogLevel::kError, fmt::format("certificate: the old one stays: {}", tls_fault));
@@ -385,6 +427,17 @@ Reloads::Read TinkerServer::State::reading() {
         log(LogLevel::kError, fmt::format("keys: the old ones stay: {}", keys_fault));
     });
   };
+}
+
+void TinkerServer::State::note_reload(const std::string& what) {
+  if (!audit) return;
+  audit->add({.time = wall_seconds(),
+              .tenant = "",
+              .key_id = "",
+              .address = "",
+              .action = "reload",
+              .object = what,
+              .status = 0});
 }
 
 // The reloads' thread: the I/O thread only takes what is ready, and lets go of nothing large.

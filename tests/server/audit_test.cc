@@ -13,6 +13,7 @@
 #include <boost/json.hpp>
 
 #include "base/clock.h"
+#include "server/crypto.h"
 #include "tests/server/service/house.h"
 
 namespace strata::server {
@@ -33,6 +34,20 @@ AuditLine line(const std::string& object) {
           .status = 200};
 }
 
+// Each line's number and chain follow from the one before, from `number` on.
+void expect_chain(const std::string& text, int64_t number, std::string chain = "") {
+  for (size_t begin = 0; begin < text.size(); ++number) {
+    const size_t end = text.find('\n', begin);
+    ASSERT_NE(end, std::string::npos);
+    const std::string one = text.substr(begin, end - begin);
+    const std::string body = one.substr(0, one.find(",\"chain"));
+    chain = to_hex(sha256(chain + body));
+    EXPECT_EQ(one, body + ",\"chain\":\"" + chain + "\"}");
+    EXPECT_THAT(body, ::testing::EndsWith(",\"seq\":" + std::to_string(number)));
+    begin = end + 1;
+  }
+}
+
 // Until so many lines were written or dropped.
 void wait_for(const AuditLog& audit, int64_t lines) {
   const double end = now_seconds() + 10;
@@ -51,11 +66,13 @@ TEST(AuditLog, AppendsALineOfJsonForEach) {
   ASSERT_EQ(::stat(path.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 07777, 0600u);
   const std::string text = read_bytes(path);
+  expect_chain(text, 1);
   const size_t first = text.find('\n') + 1, second = text.find('\n', first) + 1;
   EXPECT_EQ(text.substr(0, first),
             R"({"time":"2001-09-09T01:46:40.000Z","tenant":"alice","key":"0123","address":"",)"
-            R"("action":"POST /api/v1/save_weights","object":"s:train:0","status":200})"
-            "\n");
+            R"("action":"POST /api/v1/save_weights","object":"s:train:0","status":200,"seq":1,)"
+            R"("chain":")" +
+                to_hex(sha256(text.substr(0, text.find(",\"chain")))) + "\"}\n");
   const auto object = [](const std::string& json) {
     return std::string(boost::json::parse(json).at("object").as_string());
   };
@@ -113,8 +130,38 @@ TEST(AuditLog, ALineThatWasCutIsEndedBeforeTheNext) {
   wait_for(audit, 3);
   const std::string text = read_bytes(path);
   EXPECT_EQ(text.size(), size + 10 + 1 + size);
+  EXPECT_THAT(text, HasSubstr("\"seq\":1,"));
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("\"seq\":2,")));  // the one that was cut is missed
+  EXPECT_THAT(text, HasSubstr("\"seq\":3,"));
   EXPECT_EQ(text[size + 10], '\n');
   EXPECT_EQ(audit.counts().dropped, 1);
+}
+
+// By a crash, or by a disk that was full at the end.
+TEST(AuditLog, ALineThatWasCutBeforeTheStartSwallowsNone) {
+  const TempDir dir;
+  const std::string path = dir.file("audit");
+  AuditLog(path).add(line("first"));
+  const std::string first = read_bytes(path);
+  strata::testing::write_bytes(path, first + first.substr(0, 50));
+  AuditLog(path).add(line("second"));
+  const std::string text = read_bytes(path);
+  const std::string cut = first + first.substr(0, 50) + "\n";
+  ASSERT_EQ(text.substr(0, cut.size()), cut);
+  const std::string chain = first.substr(first.find("chain\":\"") + 8, 64);
+  expect_chain(text.substr(cut.size()), 2, chain);
+}
+
+TEST(AuditLog, ATerminalIsToldNothing) {
+  const TempDir dir;
+  const std::string path = dir.file("audit");
+  AuditLog(path).add(
+      line("a\x7f"
+           "b\xc2\x9b"
+           "c\x1b"
+           "d"));
+  const std::string text = read_bytes(path);
+  EXPECT_THAT(text, HasSubstr("a?b??c\\u001bd"));
 }
 
 // A disk that stands still: a pipe that nobody reads.
