@@ -9,7 +9,7 @@
 namespace strata::server {
 namespace {
 
-constexpr size_t kMaxPolls = 4;       // of one future; a client has one
+constexpr size_t kMaxPolls = 4;       // of one future, where there is no room for more
 constexpr int64_t kEntryBytes = 512;  // of a result beside its body
 
 Response not_found(std::string_view id) {
@@ -174,8 +174,13 @@ void Futures::poll(const std::string& tenant, const std::string& id, const Respo
   Entry& entry = found->second;
   if (entry.tenant != tenant) return respond(not_found(id));
   if (entry.done) return deliver(id, entry, respond);
-  if (entry.polls.size() >= kMaxPolls) end_oldest_poll(id, entry);
-  if (!parked_by_tenant_.take_only(tenant, 1)) {
+  bool is_parked = parked_by_tenant_.take_only(tenant, 1);
+  // Many may wait for one result; who comes again and again for it takes its own place.
+  if (!is_parked && entry.polls.size() >= kMaxPolls) {
+    end_oldest_poll(id, entry);
+    is_parked = parked_by_tenant_.take_only(tenant, 1);
+  }
+  if (!is_parked) {
     return respond(busy_response(
         429, fmt::format("{} polls of this tenant are waiting already, {} in all (--max-parked {})",
                          parked_by_tenant_.used(tenant), num_parked_, parked_by_tenant_.limit())));

@@ -71,8 +71,8 @@ class Futures {
   void fail(const api::RequestId& id, api::FaultCategory category, std::string_view message,
             double now);
 
-  // retrieve_future: answers at once, or when the result is there, or 408 after poll_hold; of more
-  // than four waiting polls of one future the oldest gets its 408 now.
+  // retrieve_future: answers at once, or when the result is there, or 408 after poll_hold; where a
+  // tenant may hold no more, the oldest of more than four of this future gets its 408 now.
   void poll(const std::string& tenant, const std::string& id, const Respond& respond, double now);
 
   // Ends polls that were held long enough and drops old results. Call it several times a second.

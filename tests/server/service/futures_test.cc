@@ -50,14 +50,17 @@ TEST_F(FuturesTest, PollsOfAResultShareItsBytes) {
   EXPECT_EQ(&answers[0].bytes(), &answers[2].bytes());
 }
 
-TEST_F(FuturesTest, OfFivePollsOfOneFutureTheOldestIsToldToTryAgain) {
+// Five honest pollers of one future wait; none is told to come again at once.
+TEST_F(FuturesTest, PollsOfOneFutureWaitAsLongAsTheTenantHasRoom) {
   const api::RequestId id = begin("a");
-  for (int i = 0; i < 6; ++i) poll("a", id);
+  for (int i = 0; i < 8; ++i) poll("a", id);
+  EXPECT_TRUE(statuses.empty());
+  for (int i = 0; i < 2; ++i) poll("a", id);
   EXPECT_THAT(statuses, ElementsAre(408, 408));
-  EXPECT_EQ(futures.num_parked(), 4);
+  EXPECT_EQ(futures.num_parked(), 8);
   futures.sweep(31);
   EXPECT_EQ(futures.num_parked(), 0);
-  EXPECT_EQ(statuses.size(), 6u);
+  EXPECT_EQ(statuses.size(), 10u);
 }
 
 TEST_F(FuturesTest, ATenantThatParksAllItCanLeavesOthersTheirPart) {
