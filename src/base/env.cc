@@ -8,11 +8,16 @@
 #include "base/error.h"
 
 namespace strata {
+namespace {
 
-std::string env_cpu_path() {
-  const char* value = std::getenv("STRATA_CPU_PATH");
-  return value == nullptr ? "" : value;
-}
+std::string text_of(const char* value) { return value == nullptr ? "" : value; }
+
+}  // namespace
+
+std::string env_cpu_path() { return text_of(std::getenv("STRATA_CPU_PATH")); }
+std::string env_notify_socket() { return text_of(std::getenv("NOTIFY_SOCKET")); }
+std::string env_watchdog_pid() { return text_of(std::getenv("WATCHDOG_PID")); }
+std::string env_watchdog_usec() { return text_of(std::getenv("WATCHDOG_USEC")); }
 
 std::string env_temporary_folder() {
   const char* value = std::getenv("TMPDIR");

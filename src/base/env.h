@@ -7,6 +7,7 @@
 //   XDG_STATE_HOME   where the history of `strata chat` is kept; HOME/.local/state
 //   HOME             also what ~/ stands for in file names that are typed in a chat
 //   TERM             whether lines can be edited at the terminal
+//   NOTIFY_SOCKET, WATCHDOG_PID, WATCHDOG_USEC  of systemd (sd_notify(3))
 #pragma once
 #include <map>
 #include <string>
@@ -20,5 +21,9 @@ std::string env_home();          // empty when unset
 std::string env_terminal();      // empty when unset
 int env_log_level();             // 1 when unset; an Error when it is not 0..4
 std::map<std::string, std::string> env_strata();  // every STRATA_* variable
+// Empty when unset.
+std::string env_notify_socket();
+std::string env_watchdog_pid();
+std::string env_watchdog_usec();
 
 }  // namespace strata

@@ -461,6 +461,8 @@ void TinkerServer::reload() {
   state_->reloads->ask();
 }
 
+double TinkerServer::tick_age() const { return state_->scrapes.tick_age(now_seconds()); }
+
 void TinkerServer::begin_shutdown() {
   state_->http->post([this] { state_->service.begin_shutdown(); });
 }

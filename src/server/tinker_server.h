@@ -39,6 +39,8 @@ class TinkerServer {
   // Any thread (SIGHUP): reads the keys and the certificate and opens the audit log again; a
   // fault is logged and the old ones stay.
   void reload();
+  // Any thread: seconds since the I/O thread said that it runs.
+  [[nodiscard]] double tick_age() const;
   // New work is answered 503 from now on.
   void begin_shutdown();
   // After the last post(): fails what is pending, answers the polls, and joins.

@@ -7,12 +7,14 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <optional>
 #include <thread>
 
 #include "apps/serve/engine_host.h"
+#include "apps/serve/notify.h"
 #include "apps/setup/engine_setup.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -26,6 +28,7 @@ namespace {
 
 constexpr int kDropped = 3;           // the exit status when accepted work was not done
 constexpr double kStep = 0.02;        // seconds between looks at a shutdown's progress
+constexpr double kLongStep = 3600;    // where nothing is to be told between two signals
 constexpr int kOwnMapping = 1 << 20;  // bytes: what is larger goes back to the system when freed
 
 server::EngineStats stats_of(const EngineHost& host, const scheduler::Scheduler& scheduler) {
@@ -90,14 +93,22 @@ class LeaveWhileLoading {
   std::thread thread_;
 };
 
+// Until SIGTERM or SIGINT. A manager's watchdog hears of us as long as the I/O thread runs.
 void wait_for_end(const sigset_t& signals, server::TinkerServer& server) {
+  const std::optional<double> watchdog = watchdog_seconds();
+  const double step = watchdog ? *watchdog / 4 : kLongStep;
+  const timespec wait = {.tv_sec = static_cast<time_t>(step),
+                         .tv_nsec = static_cast<int64_t>((step - std::floor(step)) * 1e9)};
   while (true) {
-    const int signal = sigwaitinfo(&signals, nullptr);
+    const int signal = sigtimedwait(&signals, nullptr, &wait);
     if (signal == SIGHUP) {
+      notify_manager(reloading_text());
       server.reload();
+      notify_manager("READY=1");
     } else if (signal > 0) {
       return;
     }
+    if (watchdog && server.tick_age() < *watchdog / 2) notify_manager("WATCHDOG=1");
   }
 }
 
@@ -174,7 +185,9 @@ int run_serve(const server::ServeOptions& given) {
              address_text(options.metrics_listen, server.metrics_port(), "http"),
              options.metrics_listen.path.empty() ? "/metrics" : "");
   std::fflush(stdout);
+  notify_manager("READY=1");
   wait_for_end(signals, server);
+  notify_manager("STOPPING=1");
   log(LogLevel::kInfo, "serve: shutting down");
   server.begin_shutdown();
   scheduler.begin_shutdown(now_seconds());
