@@ -493,6 +493,23 @@ def keys_emptied(w):
     return 200
 
 
+def keys_piped(w):
+    """A pipe that nobody writes to stands in place of the keys' file."""
+    path = pathlib.Path(w.log.name).with_name("keys")
+    kept = path.read_text()
+    path.unlink()
+    os.mkfifo(path, 0o600)
+    for _ in range(50):
+        w.process.send_signal(signal.SIGHUP)
+    try:
+        return status(w.other.get("get_server_capabilities"))
+    finally:
+        path.unlink()
+        with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
+            file.write(kept)
+        w.process.send_signal(signal.SIGHUP)
+
+
 attack("200 data of sparse rows of 2^26 columns", "future, user error")(lambda w: w.parts(zeros(2 ** 26, 200)))
 attack("600 data of sparse rows that are legal one by one", "future, user error")(lambda w: w.parts(zeros(1024, 600, rows=128)))
 attack("17,000 sparse tensors as JSON", "future, user error")(lambda w: w.future(w.pack("forward_backward", json.dumps({
@@ -532,6 +549,7 @@ attack("passes behind a missing number; then it, and another tenant's pass, are 
 attack("60 samples beside 2 million zeros, at once", 429)(zeros_at_once)
 attack("100 unread polls that want a long result as JSON", "within --max-response-bytes")(unread_json)
 attack("SIGHUP while the keys' file is empty, then cut off", 200)(keys_emptied)
+attack("50 times SIGHUP while a pipe stands in place of the keys' file", 200)(keys_piped)
 
 
 CASES += hostile_bytes.FRAMINGS
