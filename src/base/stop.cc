@@ -34,13 +34,11 @@ void on_signal(int signal) {
 }
 
 void handle(int signal, struct sigaction& before) {
-  CHECK(::sigaction(signal, nullptr, &before) == 0, signal);
-  if (before.sa_handler == SIG_IGN) return;
   struct sigaction action = {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
   ::sigemptyset(&action.sa_mask);
-  CHECK(::sigaction(signal, &action, nullptr) == 0, signal);
+  CHECK(::sigaction(signal, &action, &before) == 0, signal);
 }
 
 }  // namespace

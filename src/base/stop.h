@@ -1,7 +1,6 @@
 // StopSignals: while one lives, the first SIGINT or SIGTERM is only noted, so that long work can
 // end where it is whole; the second one ends the process at once. Exit codes are those of a shell:
-// 130 of SIGINT, 143 of SIGTERM. A signal that was ignored (nohup) stays so. One at a time; asked()
-// from any thread.
+// 130 of SIGINT, 143 of SIGTERM. One at a time; asked() from any thread.
 //   const StopSignals signals("ends after this step; again: at once");
 //   while (more() && !StopSignals::asked()) step();
 //   return StopSignals::exit_code();
