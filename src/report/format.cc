@@ -58,4 +58,9 @@ std::string format_duration(double seconds) {
   return fmt::format("{} d {} h", whole / 86400, whole / 3600 % 24);
 }
 
+std::string format_seconds(double seconds) {
+  if (seconds >= 0 && seconds < 0.9995) return fmt::format("{:.3g} ms", 1e3 * seconds);
+  return format_duration(seconds);
+}
+
 }  // namespace strata::report

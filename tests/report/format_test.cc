@@ -35,6 +35,10 @@ TEST(Format, Durations) {
   EXPECT_EQ(format_duration(86400 * 3 + 4 * 3600), "3 d 4 h");
   EXPECT_EQ(format_duration(-1), "?");
   EXPECT_EQ(format_duration(1e300), "?");
+  EXPECT_EQ(format_seconds(0.0234), "23.4 ms");
+  EXPECT_EQ(format_seconds(0.9994), "999 ms");
+  EXPECT_EQ(format_seconds(0.9996), "1.0 s");
+  EXPECT_EQ(format_seconds(1240), "20:40");  // not 1.24e+03 s
 }
 
 }  // namespace
