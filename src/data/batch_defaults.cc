@@ -12,16 +12,16 @@ constexpr int64_t kEpochs = 3;
 // What a run goes through where nobody said how often: a large set is gone over once.
 constexpr int64_t kManyExamples = 10'000;
 constexpr int64_t kManyTokens = 4'000'000;
-// Below so many steps a batch does not grow beyond kUsualBatchSize.
+// Beyond so many steps batches are larger.
 constexpr int64_t kManySteps = 2'000;
-constexpr int64_t kUsualBatchSize = 16;
+constexpr int64_t kUsualBatchSize = 8;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// The largest power of two that leaves enough steps.
+// The largest power of two that leaves enough steps: small ones learn more from few examples.
 int64_t batch_size_of(int64_t num_examples, int64_t epochs) {
   const int64_t visits = num_examples * std::min<int64_t>(epochs, 1'000'000);
-  const int64_t most = visits / kUsualBatchSize > kManySteps ? kMostBatchSize : kUsualBatchSize;
+  const int64_t most = std::clamp(visits / kManySteps, kUsualBatchSize, kMostBatchSize);
   const int64_t size = std::clamp<int64_t>(visits / kLeastSteps, 1, most);
   return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(size)));
 }

@@ -71,8 +71,11 @@ TEST_F(TrainDefaultsTest, FollowTheDataTheModelAndEachOther) {
   EXPECT_EQ(o.batch_tokens, data::kBatchTokens);
   EXPECT_EQ(o.epochs, 3);
   EXPECT_EQ(o.warmup_steps, 6);  // a twentieth of 114
-  EXPECT_EQ(o.lr, default_learning_rate("lora", 32));
-  EXPECT_GT(default_learning_rate("lora", 32), default_learning_rate("lora", 4096));
+  EXPECT_EQ(o.lr, default_learning_rate("lora", 32, 1));
+  EXPECT_EQ(default_learning_rate("lora", 576, 8), 5e-4);
+  EXPECT_EQ(default_learning_rate("lora", 576, 0), 5e-4);
+  EXPECT_EQ(default_learning_rate("lora", 576, 2), 2.5e-4);
+  EXPECT_EQ(default_learning_rate("lora", 4096, 32), 2e-4);
   TrainOptions full = bare("out");
   full.method = "full";
   EXPECT_EQ(settled(full).lr, 1e-5);
@@ -121,6 +124,16 @@ TEST_F(TrainDefaultsTest, WhatExcludesEachOtherIsRefused) {
   o = bare("out");
   o.gradient_accumulation_steps = 2;
   EXPECT_EQ(fault(o), "--gradient-accumulation-steps: multiplies --batch-size; give that with it");
+  o = bare("out");
+  o.data = root_ + "/nofile.jsonl";
+  EXPECT_EQ(fault(o), "--data: " + o.data + ": no such file; want JSONL, an example a line");
+  o = bare("out");
+  o.eval = root_ + "/nofile.jsonl";
+  EXPECT_EQ(fault(o), "--eval: " + o.eval + ": no such file; want JSONL, an example a line");
+  o = bare("out");
+  o.memory = "10";
+  EXPECT_EQ(fault(o),
+            "--memory: got '10', which is 10 bytes; want a size with its unit, as 12GiB or 900MiB");
   EXPECT_FALSE(fs::exists(o.out));
 }
 

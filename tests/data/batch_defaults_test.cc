@@ -23,16 +23,16 @@ int64_t steps_of(const BatchChoice& choice, int64_t examples, int64_t tokens_eac
 
 TEST(BatchDefaults, FollowTheData) {
   const Case cases[] = {
-      {1, 40, 1, 10, 10, 10},             // as often as makes sense, and no oftener
-      {3, 40, 1, 10, 30, 30},             //
-      {10, 40, 1, 6, 60, 60},             //
-      {50, 40, 2, 3, 75, 75},             //
-      {400, 40, 16, 3, 75, 75},           //
-      {5'000, 40, 16, 2, 626, 626},       // as much again teaches less
-      {100'000, 40, 32, 1, 3125, 3125},   // once is enough
-      {50, 2'000, 2, 3, 75, 75},          // long texts: few of them
-      {400, 2'000, 16, 3, 300, 300},      // no more tokens a step than 8192
-      {5'000, 2'000, 16, 1, 1250, 1250},  //
+      {1, 40, 1, 10, 10, 10},            // as often as makes sense, and no oftener
+      {3, 40, 1, 10, 30, 30},            //
+      {10, 40, 1, 6, 60, 60},            //
+      {50, 40, 2, 3, 75, 75},            //
+      {400, 40, 8, 3, 150, 150},         //
+      {5'000, 40, 8, 2, 1250, 1250},     // as much again teaches less
+      {100'000, 40, 32, 1, 3125, 3125},  // once is enough
+      {50, 2'000, 2, 3, 75, 75},         // long texts: few of them
+      {400, 2'000, 8, 3, 300, 300},      // no more tokens a step than 8192
+      {5'000, 2'000, 8, 1, 1250, 1250},  //
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(testing::Message() << c.examples << " examples of " << c.tokens_each);

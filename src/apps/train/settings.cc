@@ -15,6 +15,10 @@ namespace strata::apps {
 namespace {
 
 constexpr double kFullRate = 1e-5;
+constexpr double kNarrowRate = 5e-4;  // of models at most so wide
+constexpr int64_t kNarrow = 1024;
+constexpr double kWideRate = 2e-4;
+constexpr int64_t kWholeRateBatch = 8;  // examples; of fewer the rate is lower
 constexpr double kWarmupRatio = 0.05;
 
 // The value that a run recorded of an option, where the options now do not say.
@@ -54,10 +58,11 @@ void check_batch(const TrainOptions& o) {
 
 }  // namespace
 
-double default_learning_rate(const std::string& method, int64_t hidden_size) {
+double default_learning_rate(const std::string& method, int64_t hidden_size, int64_t batch_size) {
   if (method != "lora") return kFullRate;
-  // Adapters of small models take, and need, larger steps.
-  return hidden_size <= 1024 ? 1e-3 : 5e-4;
+  const double rate = hidden_size <= kNarrow ? kNarrowRate : kWideRate;
+  if (batch_size == 0 || batch_size >= kWholeRateBatch) return rate;
+  return rate * std::sqrt(static_cast<double>(batch_size) / kWholeRateBatch);
 }
 
 TrainOptions settle(const TrainOptions& options, const TrainData& data,
@@ -76,7 +81,7 @@ TrainOptions settle(const TrainOptions& options, const TrainData& data,
   o.epochs = batch.epochs;
   if (!o.lr) {
     const auto config = model::load_config(o.model, o.strict_config).config;
-    o.lr = default_learning_rate(o.method, config.hidden_size);
+    o.lr = default_learning_rate(o.method, config.hidden_size, *o.batch_size);
   }
   if (!o.warmup_steps) {
     const double share = o.warmup_ratio.value_or(kWarmupRatio);

@@ -16,7 +16,8 @@ TrainOptions settle(const TrainOptions& options, const TrainData& data,
 // What to do about a run of so few steps that it learns little; empty of any other.
 std::string few_steps_text(const TrainOptions& settled, int64_t num_steps);
 
-// Peak learning rate where none is given: of adapters it falls with the model's width.
-double default_learning_rate(const std::string& method, int64_t hidden_size);
+// Peak learning rate where none is given. Of adapters it is lower for wide models, and for batches
+// of few examples (0: no limit), whose gradients are noisy.
+double default_learning_rate(const std::string& method, int64_t hidden_size, int64_t batch_size);
 
 }  // namespace strata::apps
