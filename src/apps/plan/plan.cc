@@ -20,6 +20,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/process_memory.h"
+#include "base/stop.h"
 #include "checkpoint/gguf/gguf_model.h"
 #include "checkpoint/source.h"
 #include "model/adapter/specs.h"
@@ -457,6 +458,7 @@ void check_effects(const Mode& mode, PlanOptions given) {
 }  // namespace
 
 int run_plan(const PlanOptions& options) {
+  const StopSignals signals("plan: stopped", StopSignals::First::kEnds);
   for (const Mode& mode : kModes) {
     if (!mode.asked(options)) continue;
     check_effects(mode, options);
