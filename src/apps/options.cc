@@ -1,8 +1,12 @@
 #include "apps/options.h"
 
+#include <fmt/format.h>
+
 #include <cstdint>
 
 #include "apps/setup/config_source.h"
+#include "apps/train/cadence.h"
+#include "base/error.h"
 #include "server/options/options.h"
 
 namespace strata::apps {
@@ -116,14 +120,23 @@ OptionRow& micro_tokens_row(OptionTable& t, int64_t& field) {
 }
 void memory_row(OptionTable& t, std::string& field, const std::string& help) {
   t.text("memory", field, help).check = [&field] {
-    if (!field.empty()) server::parse_size("memory", field);
+    if (field.empty()) return;
+    const int64_t bytes = server::parse_size("memory", field);
+    constexpr int64_t kLeast = 1 << 20;
+    if (bytes >= kLeast) return;
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--memory: got '{}', which is {} bytes; want a size with its unit, as "
+                            "12GiB or 900MiB",
+                            field, bytes));
   };
 }
 
 // What a step does and how many there are.
 void recipe_rows(OptionTable& t, TrainOptions& o) {
   t.number("lr", o.lr, {0, kHuge, "0 or more"},
-           "peak learning rate [lora: by the model's width, 1e-3 for small ones; full: 1e-5]")
+           "peak learning rate [lora: 5e-4, of models wider than 1024 2e-4, times sqrt(B / 8) with "
+           "B < 8 "
+           "examples a step; full: 1e-5]")
       .also("learning-rate")
       .results();
   t.text("lr-schedule", o.lr_schedule, "constant, linear or cosine").also("schedule").results();
@@ -226,9 +239,17 @@ OptionTable options_of(TrainOptions& o) {
   t.number("eval-fraction", o.eval_fraction, {0, 0.9, "0 to 0.9"},
            "else: share of --data to evaluate on and not to train on")
       .results();
-  t.integer("save-every", o.save_every, {0, kMost, "0 (at the end only) or more"},
-            "steps; 0: at the end only");
-  t.flag("resume", o.resume, "continue from the last save in --out");
+  t.integer("eval-every", o.eval_every, {1, kMost, "1 or more"},
+            "steps between evaluations [ten evaluations in a run]");
+  t.text("save-every", o.save_every, "steps (100) or time (30s, 10m, 2h); 0: at the end only")
+      .check = [&o] { parse_save_every(o.save_every); };
+  t.integer("keep", o.keep, {0, kMost, "0 or more"},
+            "newest saves that stay as folders of adapter or model in --out, step-100; 0: the "
+            "newest, in --out itself");
+  t.flag("keep-best", o.keep_best, "keep what has the lowest evaluation loss, in best/ of --out");
+  t.integer("early-stop", o.early_stop, {0, kMost, "0 (off) or more"},
+            "end after so many evaluations without a new lowest loss; 0: off");
+  t.flag("resume", o.resume, "continue from the last save in --out, as Ctrl-C makes one");
   dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto, bf16 or f32").results();
   memory_row(t, o.memory,
              "bytes of the whole run (12GiB): passes and what they keep are chosen so");

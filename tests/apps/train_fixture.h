@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "apps/init.h"
+#include "apps/options.h"
 #include "apps/train/job.h"
 #include "apps/train/settings.h"
 #include "apps/train/train.h"
@@ -110,7 +111,7 @@ class TrainTest : public testing::Test {
     o.steps = 30;
     o.batch_tokens = 120;
     o.micro_tokens = 60;
-    o.save_every = 7;
+    o.save_every = "7";
     o.threads = 2;
     return o;
   }
@@ -144,34 +145,34 @@ class TrainTest : public testing::Test {
     }
     return "no error";
   }
-  // Runs the program with these options in a process of its own; returns its id.
-  [[nodiscard]] pid_t start(const TrainOptions& o) const {
-    std::vector<std::string> args = {
-        STRATA_BINARY,    "train",     "--model",      o.model,  "--data",         o.data,
-        "--out",          o.out,       "--method",     o.method, "--rank",         "4",
-        "--lr",           "0.01",      "--steps",      "30",     "--batch-tokens", "120",
-        "--micro-tokens", "60",        "--save-every", "7",      "--threads",      "2",
-        "--optimizer",    o.optimizer, "--resume"};
-    if (o.router_bias_rate > 0) {
-      args.insert(args.end(), {"--router-bias-rate", std::to_string(o.router_bias_rate)});
-    }
-    if (o.indexer_loss > 0) {
-      args.insert(args.end(), {"--indexer-loss", std::to_string(o.indexer_loss)});
-    }
-    if (o.stages.stages > 1) {
-      const auto number = [](int n) { return std::to_string(n); };
-      args.insert(args.end(), {"--stages", number(o.stages.stages), "--pipeline-schedule",
-                               o.stages.schedule, "--microbatches", number(o.stages.microbatches)});
+  // Becomes the program with these options and --resume, with signals as a shell has them.
+  [[noreturn]] static void exec(const TrainOptions& given) {
+    ::signal(SIGINT, SIG_DFL);
+    ::signal(SIGTERM, SIG_DFL);
+    TrainOptions o = given;
+    o.resume = true;
+    TrainOptions defaults;
+    std::vector<std::string> args = {STRATA_BINARY, "train"};
+    const OptionTable table = options_of(o), usual = options_of(defaults);
+    for (size_t i = 0; i < table.rows().size(); ++i) {
+      const OptionRow& row = table.rows()[i];
+      if (row.text() == usual.rows()[i].text()) continue;
+      args.push_back("--" + row.name);
+      if (row.kind != OptionKind::kFlag) args.push_back(row.text());
     }
     std::vector<char*> argv;
     for (std::string& arg : args) argv.push_back(arg.data());
     argv.push_back(nullptr);
+    ::execv(STRATA_BINARY, argv.data());
+    ::_exit(127);
+  }
+  // Runs it in a process of its own, whose stderr goes beside --out; returns its id.
+  [[nodiscard]] static pid_t start(const TrainOptions& o) {
     const pid_t pid = ::fork();
     if (pid == 0) {
-      const int null = ::open("/dev/null", O_WRONLY);
-      ::dup2(null, STDERR_FILENO);
-      ::execv(STRATA_BINARY, argv.data());
-      ::_exit(127);
+      const std::string path = o.out + ".stderr";
+      ::dup2(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
+      exec(o);
     }
     return pid;
   }

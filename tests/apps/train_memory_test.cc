@@ -17,7 +17,7 @@ TEST_F(TrainTest, ThreadsRecomputeAndPassesDoNotChangeABit) {
   other.threads = 1;
   other.recompute = "full";
   other.micro_tokens = 1;
-  other.save_every = 1;
+  other.save_every = "1";
   ASSERT_EQ(run_train(other), 0);
   expect_same_files("one", "other", {"adapter_model.safetensors", "trainer/optimizer.safetensors"});
 }

@@ -307,8 +307,15 @@ std::vector<StateBlock> TrainJob::state() {
   return blocks;
 }
 
-void TrainJob::restore(int64_t steps_done) {
+double TrainJob::of_first_rank(double value) {
+  if (stages().num_ranks() == 1) return value;
+  pipeline_->comm().all_gather({&value, 1}, of_ranks_);
+  return of_ranks_.front();
+}
+
+void TrainJob::restore(int64_t steps_done, const Evaluations& evaluations) {
   steps_done_ = steps_done;
+  evaluations_ = evaluations;
   for (const auto& runner : pipeline_->stages()) {
     engine::Engine& stage = runner->engine();
     if (is_lora()) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "api/batch.h"
+#include "apps/train/cadence.h"
 #include "apps/train/train.h"
 #include "data/batch_plan.h"
 #include "data/dataset.h"
@@ -79,11 +80,14 @@ class TrainJob {
   [[nodiscard]] int64_t num_trained_parameters();
   [[nodiscard]] const data::Dataset& train_data() const { return data_.train; }
   [[nodiscard]] const data::Dataset& eval_data() const { return data_.eval; }
+  [[nodiscard]] Evaluations& evaluations() { return evaluations_; }
 
   // One optimizer step. Collective.
   TrainStep step();
   // Nats per trained token of the held-out examples; NaN when there are none. Collective.
   double evaluate();
+  // The first rank's value, on every one. Collective.
+  double of_first_rank(double value);
   // The trained flat f32 blocks, in a fixed order: values, first and second moments; and routers'
   // biases that follow loads. Collective; none but on the first rank.
   [[nodiscard]] std::vector<StateBlock> state();
@@ -91,7 +95,7 @@ class TrainJob {
   [[nodiscard]] std::vector<StatePart> parts_of_state();
   [[nodiscard]] std::vector<int64_t> sizes_of_state();
   // After those parts were overwritten with a saved state of that many steps.
-  void restore(int64_t steps_done);
+  void restore(int64_t steps_done, const Evaluations& evaluations);
   // The adapter, or the model with the small files of its directory. Collective; the first rank
   // writes.
   void export_to(const std::string& dir);
@@ -129,6 +133,8 @@ class TrainJob {
   data::LrSchedule schedule_;
   api::AdapterSlot slot_ = api::AdapterSlot::kBase;
   int64_t steps_done_ = 0;
+  Evaluations evaluations_;
+  std::vector<double> of_ranks_;  // reused
   // Of stages: state() of all parameters, and of routers' biases by their place in the table.
   std::array<std::vector<float>, 3> gathered_;
   std::map<size_t, std::vector<float>> gathered_biases_;

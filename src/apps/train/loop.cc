@@ -1,14 +1,19 @@
+#include "apps/train/loop.h"
+
 #include <fmt/format.h>
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <filesystem>
+#include <utility>
 
-#include "apps/train/loop.h"
 #include "apps/train/state.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "base/stop.h"
 #include "base/trace.h"
 #include "report/format.h"
 #include "report/svg_curve.h"
@@ -17,12 +22,33 @@
 namespace strata::apps {
 namespace {
 
-constexpr int64_t kNumEvals = 10;  // over the run, beside the one before it
+namespace fs = std::filesystem;
 
 int64_t peak_rss_bytes() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
   return usage.ru_maxrss * 1024;  // Linux counts KiB
+}
+
+// The adapters or models of --keep: step-100 in --out.
+constexpr const char* kKept = "step-";
+
+// Those of the newest `keep` saves stay.
+void remove_older(const std::string& out, int64_t keep) {
+  std::vector<std::pair<int64_t, fs::path>> kept;
+  for (const auto& entry : fs::directory_iterator(out)) {
+    const std::string name = entry.path().filename().string();
+    if (!entry.is_directory() || !name.starts_with(kKept)) continue;
+    int64_t step = 0;
+    const char* end = name.data() + name.size();
+    const auto [rest, fault] =
+        std::from_chars(name.data() + std::string_view(kKept).size(), end, step);
+    if (fault == std::errc() && rest == end) kept.emplace_back(step, entry.path());
+  }
+  std::sort(kept.begin(), kept.end());
+  for (size_t i = 0; i + static_cast<size_t>(keep) < kept.size(); ++i) {
+    fs::remove_all(kept[i].second);
+  }
 }
 
 // A loss as people compare models by it.
@@ -63,7 +89,9 @@ TrainLoop::TrainLoop(TrainJob& job, std::string fingerprint,
     : job_(job),
       predicted_(predicted),
       fingerprint_(std::move(fingerprint)),
-      begin_(now_seconds()) {
+      save_every_(parse_save_every(job.options().save_every)),
+      begin_(now_seconds()),
+      last_save_(begin_) {
   if (!job.is_first_rank()) return;
   log_.emplace(report::MetricsLog::resume(metrics_path(job.options()), job.steps_done()));
   progress_.emplace(report::ProgressOptions{
@@ -72,20 +100,44 @@ TrainLoop::TrainLoop(TrainJob& job, std::string fingerprint,
   if (job.steps_done() > 0) read_back();
 }
 
-void TrainLoop::run() {
+bool TrainLoop::run() {
   if (job_.steps_done() == 0) evaluate(0);
-  while (job_.steps_done() < job_.num_steps()) {
+  bool stops = job_.steps_done() == 0 && wish() == Wish::kStop;
+  while (!stops && job_.steps_done() < job_.num_steps() && !ends_early()) {
     train_step();
     const int64_t step = job_.steps_done();
-    const bool is_last = step == job_.num_steps();
-    if (is_last || step * kNumEvals / job_.num_steps() > (step - 1) * kNumEvals / job_.num_steps())
-      evaluate(step);
-    const int64_t every = job_.options().save_every;
-    if (!is_last && every > 0 && step % every == 0) save();
+    if (is_evaluated(step, job_.num_steps(), job_.options().eval_every)) evaluate(step);
+    if (step == job_.num_steps() || ends_early()) break;
+    const Wish now = wish();
+    stops = now == Wish::kStop;
+    if (now == Wish::kSave) save(/*keeps=*/true);
   }
-  save();  // also where a resumed run had nothing left to do: the export may be what a kill
-           // prevented
+  if (stops) {
+    stop();
+    return false;
+  }
+  // Also where a resumed run had nothing left to do: the export may be what a kill prevented.
+  save(/*keeps=*/true);
   if (progress_) progress_->finish(note());
+  return true;
+}
+
+bool TrainLoop::ends_early() const {
+  const int64_t most = job_.options().early_stop;
+  return most > 0 && job_.evaluations().since_lowest >= most;
+}
+
+TrainLoop::Wish TrainLoop::wish() {
+  Wish own = Wish::kNone;
+  if (job_.is_first_rank()) {
+    const int64_t step = job_.steps_done();
+    const bool by_steps = save_every_.steps > 0 && step % save_every_.steps == 0;
+    const bool by_time =
+        save_every_.seconds > 0 && now_seconds() - last_save_ >= save_every_.seconds;
+    if (by_steps || by_time) own = Wish::kSave;
+    if (StopSignals::asked()) own = Wish::kStop;
+  }
+  return static_cast<Wish>(static_cast<int>(job_.of_first_rank(static_cast<double>(own))));
 }
 
 void TrainLoop::train_step() {
@@ -127,17 +179,52 @@ void TrainLoop::evaluate(int64_t step) {
   if (!first_eval_) first_eval_ = loss;
   last_eval_ = loss;
   if (log_) log_->append(step, {{"eval_loss", loss}});
+  // Before the first step there is nothing that was trained.
+  if (step == 0 || !job_.evaluations().add(step, loss)) return;
+  if (!job_.options().keep_best) return;
+  const std::string dir = job_.options().out + "/best";
+  job_.export_to(dir);
+  write_card(dir);
 }
 
-void TrainLoop::save() {
+void TrainLoop::save(bool keeps) {
+  const TrainOptions& options = job_.options();
   const TraceSpan span("save", "step", job_.steps_done());
   if (log_) log_->sync();
+  // Before the state: a run that is killed in between goes on from an older one, and writes it
+  // again.
+  const bool to_folder = keeps && options.keep > 0;
+  if (to_folder) {
+    const std::string dir = fmt::format("{}/{}{}", options.out, kKept, job_.steps_done());
+    job_.export_to(dir);
+    write_card(dir);
+  }
   save_train_state(job_, fingerprint_);
+  write_card(options.out);
+  last_save_ = now_seconds();
+  if (!job_.is_first_rank()) return;
+  if (to_folder) remove_older(options.out, options.keep);
+  write_curve(options);
+}
+
+void TrainLoop::write_card(const std::string& dir) const {
   if (!card_) return;
   const CardLosses losses = {loss_, mtp_loss_, indexer_loss_, first_eval_, last_eval_};
-  write_file_atomic(job_.options().out + "/README.md",
+  write_file_atomic(dir + "/README.md",
                     model_card(*card_, job_.steps_done(), job_.num_steps(), losses));
-  write_curve(job_.options());
+}
+
+// Only what a run has anyway: no folder of --keep, so that a run that is stopped and resumed has
+// those of one that was not.
+void TrainLoop::stop() {
+  if (job_.steps_done() > 0) save(/*keeps=*/false);
+  if (!job_.is_first_rank()) return;
+  progress_.reset();  // the bar's line ends
+  if (job_.steps_done() == 0) {
+    fmt::print(stderr, "stopped before the first step; nothing is saved\n");
+  } else {
+    fmt::print(stderr, "saved at step {}; continue with --resume\n", job_.steps_done());
+  }
 }
 
 void TrainLoop::note_memory() {
@@ -159,6 +246,10 @@ void TrainLoop::read_back() {
   }
 }
 
+double TrainLoop::step_seconds() const {
+  return num_steps_ > 0 ? busy_seconds_ / static_cast<double>(num_steps_) : 0;
+}
+
 double TrainLoop::tokens_per_second() const {
   return busy_seconds_ > 0 ? static_cast<double>(tokens_) / busy_seconds_ : 0;
 }
@@ -171,9 +262,7 @@ std::string TrainLoop::note() const {
                             report::format_bytes(peak_.anonymous));
 }
 
-void TrainLoop::print_summary() const {
-  const TrainOptions& options = job_.options();
-  report::Table table({{""}, {""}});
+void TrainLoop::add_losses(report::Table& table) const {
   table.add_row({"training loss", fmt::format("{:.4f} nats per token (last step)", loss_)});
   if (mtp_loss_) {
     table.add_row({"mtp loss", fmt::format("{:.4f} nats per token (last step), times {}",
@@ -183,31 +272,58 @@ void TrainLoop::print_summary() const {
     table.add_row(
         {"indexer loss",
          fmt::format("{:.4f} nats per token and layer with an indexer (last step), times {}",
-                     *indexer_loss_, options.indexer_loss)});
+                     *indexer_loss_, job_.options().indexer_loss)});
   }
-  if (first_eval_ && last_eval_) {
-    table.add_row(
-        {"evaluation loss", fmt::format("{:.4f} -> {:.4f} nats per token ({:+.1f} %)", *first_eval_,
-                                        *last_eval_, 100 * (*last_eval_ / *first_eval_ - 1))});
-    table.add_row({"perplexity", fmt::format("{} -> {} (evaluation)", perplexity_text(*first_eval_),
-                                             perplexity_text(*last_eval_))});
+  if (!first_eval_ || !last_eval_) return;
+  table.add_row(
+      {"evaluation loss", fmt::format("{:.4f} -> {:.4f} nats per token ({:+.1f} %)", *first_eval_,
+                                      *last_eval_, 100 * (*last_eval_ / *first_eval_ - 1))});
+  table.add_row({"perplexity", fmt::format("{} -> {} (evaluation)", perplexity_text(*first_eval_),
+                                           perplexity_text(*last_eval_))});
+  const Evaluations& evaluations = job_.evaluations();
+  const bool is_last = evaluations.lowest_step == job_.steps_done();
+  if (!evaluations.lowest || (is_last && !job_.options().keep_best)) return;
+  table.add_row(
+      {"best", fmt::format("{:.4f} nats per token, perplexity {}, at step {}{}",
+                           *evaluations.lowest, perplexity_text(*evaluations.lowest),
+                           evaluations.lowest_step, job_.options().keep_best ? ": best/" : "")});
+}
+
+void TrainLoop::add_costs(report::Table& table) const {
+  if (num_steps_ == 0) {
+    table.add_row({"time", "no step was left to do"});
+    return;
   }
-  const double step = num_steps_ > 0 ? busy_seconds_ / static_cast<double>(num_steps_) : 0;
-  std::string time = fmt::format("{}, {} tokens/s in steps; a step {:.3g} s",
-                                 report::format_duration(now_seconds() - begin_),
-                                 report::format_count(tokens_per_second()), step);
+  std::string time = fmt::format(
+      "{}, {} tokens/s in steps; a step {}", report::format_duration(now_seconds() - begin_),
+      report::format_count(tokens_per_second()), report::format_seconds(step_seconds()));
   std::string memory = report::format_bytes(peak_.anonymous) + " at the peak";
   if (predicted_) {
-    time += fmt::format(", {:.3g} predicted", predicted_->step_seconds);
+    time += fmt::format(", {} predicted", report::format_seconds(predicted_->step_seconds));
     memory += fmt::format(", {} planned", report::format_bytes(predicted_->memory));
   }
   table.add_row({"time", time});
   table.add_row({"memory", fmt::format("{}; {} mapped from files beside it", memory,
                                        report::format_bytes(peak_.files))});
+}
+
+void TrainLoop::print_summary() const {
+  const TrainOptions& options = job_.options();
+  if (ends_early() && job_.steps_done() < job_.num_steps()) {
+    fmt::print(stderr,
+               "stopped early at step {} of {}: no new lowest evaluation loss in {} evaluations\n",
+               job_.steps_done(), job_.num_steps(), job_.evaluations().since_lowest);
+  }
+  report::Table table({{""}, {""}});
+  add_losses(table);
+  add_costs(table);
   table.add_row({"saved", fmt::format("{} ({}, README.md, metrics.jsonl, loss.svg, trainer/)",
                                       options.out, job_.is_lora() ? "PEFT adapter" : "model")});
   fmt::print(stderr, "{}", table.text());
-  if (!options.json) return;
+  if (options.json) print_json();
+}
+
+void TrainLoop::print_json() const {
   const auto number = [](const std::optional<double>& value) {
     return value && std::isfinite(*value) ? fmt::format("{}", *value) : std::string("null");
   };
@@ -217,7 +333,7 @@ void TrainLoop::print_summary() const {
       "\"predicted_step_seconds\":{}}}\n",
       job_.steps_done(), number(loss_), number(first_eval_), number(last_eval_),
       tokens_per_second(), static_cast<double>(peak_rss_bytes()) / (1 << 30), peak_.anonymous,
-      predicted_ ? std::to_string(predicted_->memory) : "null", step,
+      predicted_ ? std::to_string(predicted_->memory) : "null", step_seconds(),
       predicted_ ? fmt::format("{:.6g}", predicted_->step_seconds) : "null");
 }
 

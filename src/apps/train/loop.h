@@ -1,15 +1,17 @@
-// TrainLoop: the steps of a run with its log, saves and evaluations. Every rank runs it, and the
-// first one logs and prints.
+// TrainLoop: the steps of a run with its log, saves and evaluations, until the last one, a signal
+// or --early-stop. Every rank runs it; the first one logs, prints, and says when to stop or save.
 #pragma once
 #include <cstdint>
 #include <optional>
 #include <string>
 
+#include "apps/train/cadence.h"
 #include "apps/train/job.h"
 #include "apps/train/model_card.h"
 #include "base/process_memory.h"
 #include "report/metrics_log.h"
 #include "report/progress.h"
+#include "report/table.h"
 
 namespace strata::apps {
 
@@ -25,30 +27,46 @@ class TrainLoop {
  public:
   TrainLoop(TrainJob& job, std::string fingerprint, const std::optional<Predicted>& predicted);
 
-  void run();
+  // False where a signal stopped it; it has then said what is saved.
+  bool run();
   void print_summary() const;
 
  private:
+  // What the first rank wants after a step.
+  enum class Wish { kNone, kSave, kStop };
+
   void train_step();
   void evaluate(int64_t step);
-  void save();
+  [[nodiscard]] bool ends_early() const;  // by --early-stop
+  // The same on every rank.
+  Wish wish();
+  void save(bool keeps);  // and a folder of it, with --keep
+  void stop();
+  // The model card beside an export. The first rank writes.
+  void write_card(const std::string& dir) const;
   // A pass's memory stays with the process until the run ends, so that nothing is missed between.
   void note_memory();
   // What a resumed run's summary needs of the part before it.
   void read_back();
+  [[nodiscard]] double step_seconds() const;
   [[nodiscard]] double tokens_per_second() const;
   [[nodiscard]] std::string note() const;
+  void add_losses(report::Table& table) const;
+  void add_costs(report::Table& table) const;
+  void print_json() const;
 
   TrainJob& job_;
   std::optional<Predicted> predicted_;
   ProcessMemory peak_ = process_memory();
   int64_t num_steps_ = 0;  // of this process
   std::string fingerprint_;
+  SaveEvery save_every_;
+  double begin_;
+  double last_save_;
   // Of the first rank.
   std::optional<report::MetricsLog> log_;
   std::optional<report::Progress> progress_;
   std::optional<CardFacts> card_;
-  double begin_;
   double busy_seconds_ = 0;
   int64_t tokens_ = 0;
   double loss_ = 0;

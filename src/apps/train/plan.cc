@@ -368,12 +368,11 @@ std::string memory_text(const engine::MemoryPlan& plan) {
 
 std::string time_text(const TrainPlan& plan, const MachineLimits& limits) {
   const double seconds = step_seconds(plan.work, limits);
-  return fmt::format(
-      "{} predicted: {} FLOP, {} moved; probed now {} FLOP/s, {}/s",
-      seconds < 1.0 ? fmt::format("{:.0f} ms", 1e3 * seconds) : report::format_duration(seconds),
-      report::format_count(plan.work.flops),
-      report::format_bytes(static_cast<int64_t>(plan.work.bytes)),
-      report::format_count(limits.flops), report::format_bytes(static_cast<int64_t>(limits.bytes)));
+  return fmt::format("{} predicted: {} FLOP, {} moved; probed now {} FLOP/s, {}/s",
+                     report::format_seconds(seconds), report::format_count(plan.work.flops),
+                     report::format_bytes(static_cast<int64_t>(plan.work.bytes)),
+                     report::format_count(limits.flops),
+                     report::format_bytes(static_cast<int64_t>(limits.bytes)));
 }
 
 std::string file_text(const TrainPlan& plan, const std::string& folder) {

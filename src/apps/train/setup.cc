@@ -15,6 +15,7 @@
 #include "apps/train/plan.h"
 #include "apps/train/staged_plan.h"
 #include "base/error.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "report/format.h"
 #include "report/progress.h"
@@ -57,6 +58,10 @@ data::Dataset read_file_of_examples(const std::string& path, const char* label,
       .end_tokens = text.end_tokens(),
       .render = render,
       .train_on = options.train_on == "all" ? data::TrainOn::kAll : data::TrainOn::kLast};
+  if (!file_exists(path)) {
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("--{}: {}: no such file; want JSONL, an example a line", label, path));
+  }
   std::error_code fault;
   const auto size = std::filesystem::file_size(path, fault);
   report::Progress progress(
@@ -82,6 +87,19 @@ void check_vocabulary(const data::Dataset& dataset, int64_t vocab_size, const st
               path, highest, vocab_size));
     }
   }
+}
+
+void check_evaluations(const TrainOptions& o, const data::Dataset& eval) {
+  if (!eval.examples.empty()) return;
+  const char* name = o.keep_best        ? "--keep-best"
+                     : o.early_stop > 0 ? "--early-stop"
+                     : o.eval_every     ? "--eval-every"
+                                        : nullptr;
+  if (name == nullptr) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}: there are no evaluation examples; give --eval, or --eval-fraction "
+                          "above 0",
+                          name));
 }
 
 model::UseMtp use_mtp(const TrainOptions& options) {
@@ -155,6 +173,7 @@ TrainData read_train_data(const TrainOptions& options) {
     train = pick(train, split.train);
     train.num_too_long = too_long;
   }
+  check_evaluations(options, eval);
   return {.train = std::move(train), .eval = std::move(eval)};
 }
 

@@ -321,9 +321,9 @@ void add_rows(const StagedPlan& plan, const StageOptions& options, const Machine
                                         folder, report::format_bytes(plan.memory.file_bytes))});
   }
   const double seconds = step_seconds(plan, limits);
-  table.add_row({"a step", fmt::format("{:.3g} s predicted; {:.3g} times its work spread evenly, "
+  table.add_row({"a step", fmt::format("{} predicted; {:.3g} times its work spread evenly, "
                                        "for the busiest rank, bubbles and what is recomputed",
-                                       seconds, plan.stretch)});
+                                       report::format_seconds(seconds), plan.stretch)});
 }
 
 std::string stages_table(const StagedPlan& plan) {

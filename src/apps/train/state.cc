@@ -62,7 +62,27 @@ void upgrade(boost::json::object& options) {
 struct RunRecord {
   int64_t step = 0;
   boost::json::object options;
+  Evaluations evaluations;  // format 2 has none
 };
+
+std::string evaluations_text(const Evaluations& e) {
+  if (!e.lowest) return "null";
+  return fmt::format("{{\"lowest\":{},\"lowest_step\":{},\"since_lowest\":{}}}", *e.lowest,
+                     e.lowest_step, e.since_lowest);
+}
+
+Evaluations parse_evaluations(const boost::json::object& state) {
+  const boost::json::value* value = state.if_contains("evaluations");
+  const boost::json::object* object = value == nullptr ? nullptr : value->if_object();
+  if (object == nullptr) return {};
+  const auto number = [&](const char* name) {
+    const boost::json::value* found = object->if_contains(name);
+    return found != nullptr && found->is_number() ? found->to_number<double>() : 0.0;
+  };
+  return {.lowest = number("lowest"),
+          .lowest_step = static_cast<int64_t>(number("lowest_step")),
+          .since_lowest = static_cast<int64_t>(number("since_lowest"))};
+}
 
 RunRecord parse_record(const std::string& out, const std::string& json) {
   const boost::json::value value = boost::json::parse(json);
@@ -76,7 +96,9 @@ RunRecord parse_record(const std::string& out, const std::string& json) {
       !object->at("options").is_object()) {
     fail(out, "not a state that this version reads");
   }
-  RunRecord record{.step = step, .options = object->at("options").get_object()};
+  RunRecord record{.step = step,
+                   .options = object->at("options").get_object(),
+                   .evaluations = parse_evaluations(*object)};
   if (format == kFirstFormat) upgrade(record.options);
   return record;
 }
@@ -121,8 +143,11 @@ void save_train_state(TrainJob& job, const std::string& fingerprint) {
     tensors.push_back({block.name, DType::kF32, block.values.shape});
   TrainerStateWriter writer(state_dir(out), std::move(tensors));
   for (const StateBlock& block : state) writer.append_view(block.name, block.values);
-  writer.commit(fmt::format("{{\"format\":{},\"step\":{},\"num_steps\":{},\"options\":{}}}\n",
-                            kFormat, job.steps_done(), job.num_steps(), fingerprint));
+  writer.commit(
+      fmt::format("{{\"format\":{},\"step\":{},\"num_steps\":{},\"evaluations\":{},"
+                  "\"options\":{}}}\n",
+                  kFormat, job.steps_done(), job.num_steps(), evaluations_text(job.evaluations()),
+                  fingerprint));
   job.export_to(out);
 }
 
@@ -148,7 +173,7 @@ void load_train_state(TrainJob& job, const std::string& fingerprint) {
     saved.read(part.block, {part.size}, part.first, part.values.shape.num_elements(),
                part.values.f32());
   }
-  job.restore(record.step);
+  job.restore(record.step, record.evaluations);
 }
 
 }  // namespace strata::apps

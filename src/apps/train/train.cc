@@ -1,3 +1,5 @@
+#include "apps/train/train.h"
+
 #include <fmt/format.h>
 #include <malloc.h>
 
@@ -10,11 +12,11 @@
 #include "apps/train/settings.h"
 #include "apps/train/staged_plan.h"
 #include "apps/train/state.h"
-#include "apps/train/train.h"
 #include "backend/thread_comm.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/stop.h"
 #include "base/trace.h"
 #include "report/format.h"
 #include "report/table.h"
@@ -108,7 +110,8 @@ std::optional<Predicted> print_plan(TrainJob& job, const StagedPlan* staged) {
   return Predicted{plan.memory.total(), step_seconds(plan.work, limits)};
 }
 
-void train_on_rank(TrainJob& job, const StagedPlan* staged, bool resumes) {
+// False where a signal stopped it.
+bool train_on_rank(TrainJob& job, const StagedPlan* staged, bool resumes) {
   const TrainOptions& options = job.options();
   const std::string fingerprint =
       train_fingerprint(options, std::string(job.engine().backend().arithmetic()));
@@ -126,8 +129,12 @@ void train_on_rank(TrainJob& job, const StagedPlan* staged, bool resumes) {
   const std::optional<Predicted> predicted = print_plan(job, staged);
   return_free_memory();
   TrainLoop loop(job, fingerprint, predicted);
-  loop.run();
+  // Before this there is nothing to save.
+  std::optional<StopSignals> signals;
+  if (job.is_first_rank()) signals.emplace("saving after this step; again: ends at once");
+  if (!loop.run()) return false;
   if (job.is_first_rank()) loop.print_summary();
+  return true;
 }
 
 }  // namespace
@@ -143,15 +150,20 @@ int run_train(const TrainOptions& options) {
             "--out: {} holds a run already; continue it with --resume, or choose another folder",
             options.out));
   }
+  if (options.resume && !found) {
+    fmt::print(stderr, "--resume: no saved state in {}; training starts at step 1\n", options.out);
+  }
   const TrainData data = read_train_data(options);
   const TrainOptions settled = settle(options, data, found ? recorded_options(options.out) : "");
   const TrainRun run = plan_run(settled, data);
+  int code = 0;
   run_ranks(run.stages.num_ranks(), [&](Comm& comm) {
     const std::unique_ptr<TrainJob> job = make_train_job(comm, run, settled, data);
-    train_on_rank(*job, run.staged ? &*run.staged : nullptr, found);
+    const bool ended = train_on_rank(*job, run.staged ? &*run.staged : nullptr, found);
+    if (!ended && comm.rank() == 0) code = StopSignals::exit_code();
   });
   trace.finish();
-  return 0;
+  return code;
 }
 
 }  // namespace strata::apps

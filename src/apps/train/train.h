@@ -45,8 +45,12 @@ struct TrainOptions : EngineSetup {
   double weight_decay = 0;
   double clip = 1.0;  // 0: off
   double eval_fraction = 0.05;
-  std::string eval;          // a JSONL file instead of a fraction
-  int64_t save_every = 100;  // steps; 0: at the end only
+  std::string eval;                   // a JSONL file instead of a fraction
+  std::optional<int64_t> eval_every;  // steps; absent: ten times in a run
+  std::string save_every = "10m";     // or steps; 0: at the end only
+  int64_t keep = 0;                   // saves that have folders of their own
+  bool keep_best = false;
+  int64_t early_stop = 0;  // evaluations without a new lowest loss; 0: off
   bool resume = false;
   uint64_t seed = 0;
   StageOptions stages;
@@ -54,7 +58,8 @@ struct TrainOptions : EngineSetup {
   std::string trace;  // file of the timeline; empty: none
 };
 
-// The exit code. Throws Error for faults of options, files and data, before anything is trained.
+// The exit code: 0, or that of the signal that stopped it. Throws Error for faults of options,
+// files and data, before anything is trained.
 int run_train(const TrainOptions& options);
 
 }  // namespace strata::apps
