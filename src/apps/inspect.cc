@@ -45,7 +45,9 @@ void look(Findings& findings, const std::function<void()>& body) {
   try {
     body();
   } catch (const Error& error) {
-    findings.faults.emplace_back(error.what());
+    const std::string fault = error.what();  // of a file that is no model each look has the same
+    auto& faults = findings.faults;
+    if (std::find(faults.begin(), faults.end(), fault) == faults.end()) faults.push_back(fault);
   }
 }
 

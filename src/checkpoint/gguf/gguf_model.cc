@@ -52,8 +52,10 @@ std::string file_of(const std::string& path) {
   const std::vector<std::string> found = models_in(path);
   if (found.size() == 1) return found.front();
   if (found.empty()) fail(path, "holds no first part of a model in GGUF");
-  fail(path, fmt::format("holds {} models in GGUF; give one of {}", found.size(),
-                         fmt::join(found, ", ")));
+  constexpr std::ptrdiff_t kMostShown = 10;
+  const auto end = found.begin() + std::min(kMostShown, std::ssize(found));
+  fail(path, fmt::format("holds {} models in GGUF; give one of {}{}", found.size(),
+                         fmt::join(found.begin(), end, ", "), end == found.end() ? "" : ", ..."));
 }
 
 void check_kind(const GgufKeys& keys) {
