@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "base/files.h"
 
 namespace strata::data {
 namespace {
@@ -55,12 +54,14 @@ std::optional<int64_t> whole_number(const std::string& path, const json::object&
 
 }  // namespace
 
-SamplingDefaults load_sampling_defaults(const std::string& model_dir, const NamedSampling& named) {
+SamplingDefaults load_sampling_defaults(const ModelTexts& texts, const NamedSampling& named) {
   SamplingDefaults out;
-  const std::string path = model_dir + "/generation_config.json";
-  if (!file_exists(path)) return out;
+  constexpr std::string_view kName = "generation_config.json";
+  const std::string path = texts.where(kName);
+  const std::optional<std::string> text = texts.find(kName, kMaxConfigBytes);
+  if (!text) return out;
   json::error_code error;
-  const json::value value = json::parse(read_file(path, kMaxConfigBytes), error);
+  const json::value value = json::parse(*text, error);
   if (error || !value.is_object())
     throw Error(ErrorCode::kInvalidArgument, path + ": want a JSON object");
   const json::object& object = value.get_object();

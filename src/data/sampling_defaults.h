@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "base/model_texts.h"
+
 namespace strata::data {
 
 struct SamplingDefaults {
@@ -23,7 +25,6 @@ struct NamedSampling {
 
 // Nothing where the directory has no such file. A value out of its range is an Error that names
 // file, key and the option that takes its place.
-SamplingDefaults load_sampling_defaults(const std::string& model_dir,
-                                        const NamedSampling& named = {});
+SamplingDefaults load_sampling_defaults(const ModelTexts& texts, const NamedSampling& named = {});
 
 }  // namespace strata::data

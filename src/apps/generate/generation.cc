@@ -8,6 +8,7 @@
 #include "apps/setup/engine_setup.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "checkpoint/source.h"
 #include "data/sampling_defaults.h"
 #include "model/adapter/io.h"
 #include "text/stop_finder.h"
@@ -30,10 +31,10 @@ uint64_t random_seed() {
 }  // namespace
 
 SamplingSettings sampling_settings(const GenerationOptions& options) {
-  const data::SamplingDefaults file =
-      data::load_sampling_defaults(options.model, {.temperature = options.temperature.has_value(),
-                                                   .top_k = options.top_k.has_value(),
-                                                   .top_p = options.top_p.has_value()});
+  const data::SamplingDefaults file = data::load_sampling_defaults(
+      open_texts(options.model), {.temperature = options.temperature.has_value(),
+                                  .top_k = options.top_k.has_value(),
+                                  .top_p = options.top_p.has_value()});
   SamplingSettings out;
   if (file.greedy) {
     out.temperature = 0.0;
