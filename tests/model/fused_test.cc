@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "model/adapter/io.h"
+#include "ops/cpu/cpu_backend.h"
 #include "tests/base/temp_dir.h"
 
 namespace strata::model {
@@ -91,7 +92,7 @@ std::string bytes_of(const std::string& path) {
 
 class ExpertsForPeft : public ::testing::TestWithParam<Case> {
  protected:
-  Backend backend_{choose_cpu_path(), 1};
+  CpuBackend backend_{choose_cpu_path(), 1};
   LoadedModel model_ = load_model(backend_, kGolden + GetParam().model + "/model", {});
   std::string pairs_ = kGolden + GetParam().pairs;
   std::string peft_ = kGolden + "peft_form/" + GetParam().name + "/peft";
@@ -157,7 +158,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 class FilesForPeft : public ::testing::Test {
  protected:
-  Backend backend_{choose_cpu_path(), 1};
+  CpuBackend backend_{choose_cpu_path(), 1};
   LoadedModel model_ = load_model(backend_, kGolden + "qwen3_moe/model", {});
   TempDir dir_;
 

@@ -9,7 +9,9 @@
 #include <fstream>
 
 #include "base/files.h"
+#include "checkpoint/checkpoint_dir.h"
 #include "model/weights/load.h"
+#include "ops/cpu/cpu_backend.h"
 #include "tests/checkpoint/safetensors_bytes.h"
 
 namespace strata::model {
@@ -55,7 +57,7 @@ class StoredHead : public ::testing::Test {
         std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)));
   }
 
-  Backend backend_{choose_cpu_path(), 1};
+  CpuBackend backend_{choose_cpu_path(), 1};
   std::string dir_ = ::testing::TempDir() + "stored_head";
   std::string out_ = ::testing::TempDir() + "stored_head_out";
 };
