@@ -21,11 +21,11 @@ struct Groups {
   // 0 to 20, none, 20 to 21, a gap, 30 to 61; the last has a low-rank term in its middle.
   Groups(Backend& backend, DType dtype, bool forward)
       : a(backend, dtype, kRank, kIn, 16, 8),
-        b(backend, dtype, kOut, kRank, backend.panel_width(), 9),
+        b(backend, dtype, kOut, kRank, panel_width(backend), 9),
         h(random_buffer(dtype, {kRows, kRank}, {.seed = 10})) {
     weights.reserve(3);
     for (uint64_t e = 0; e < 3; ++e) {
-      weights.emplace_back(backend, dtype, kOut, kIn, backend.panel_width(), e);
+      weights.emplace_back(backend, dtype, kOut, kIn, panel_width(backend), e);
     }
     PanelView absent = weights[0].panel;
     absent.data = nullptr;

@@ -56,7 +56,7 @@ inline Buffer take_rows(const Buffer& from, const std::vector<int64_t>& index) {
 // larger of the operands that are prepared.
 inline int64_t most_scratch_bytes() {
   constexpr int64_t kElement = 4;
-  const int64_t forward = cpu::kForwardRows * cpu::kMaxWidth * kElement;
+  const int64_t forward = cpu::kProductRows * cpu::kMaxWidth * kElement;
   const int64_t backward = (cpu::kBackwardRows + cpu::kBackwardLanes) * cpu::kMaxWidth * kElement;
   const int64_t gradient = cpu::kGradientSteps * cpu::kMaxWidth * kElement;
   const int64_t shared = cpu::kGradientSteps * (cpu::kGradientRows * kElement + 5) + 4096;
