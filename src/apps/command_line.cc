@@ -28,8 +28,12 @@ struct Given {
 
 bool is_named(const OptionTable& table, std::string_view argument) {
   if (!argument.starts_with("--")) return false;
-  const OptionRow* row = table.find(std::string(argument.substr(2, argument.find('=') - 2)));
-  return row != nullptr && !row->is_positional;
+  const std::string name(argument.substr(2, argument.find('=') - 2));
+  return std::any_of(table.rows().begin(), table.rows().end(), [&](const OptionRow& row) {
+    const bool is_alias =
+        std::find(row.aliases.begin(), row.aliases.end(), name) != row.aliases.end();
+    return is_alias || (row.name == name && !row.is_positional);
+  });
 }
 
 // How the row is spoken of.

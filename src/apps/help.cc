@@ -50,6 +50,7 @@ std::string row_help(const OptionRow& row) {
                            : row.may_be_bare ? fmt::format("  [--{}]{}", row.name, unit)
                                              : fmt::format("  --{}{}", row.name, unit);
   std::string text = row.help;
+  if (!row.aliases.empty()) text += fmt::format(" (also --{})", fmt::join(row.aliases, ", --"));
   if (row.is_required && row.required_unless.empty()) text += " (required)";
   if (!row.default_text.empty()) text += fmt::format(" [{}]", row.default_text);
   return two_columns(left, text);
@@ -70,7 +71,6 @@ std::string usage(const CommandText& command, const OptionTable& table) {
   return line + " [OPTIONS]\n";
 }
 
-// In the order in which they come first; rows of the same heading need not be neighbours.
 std::vector<std::string> headings_of(const std::vector<const OptionRow*>& rows) {
   std::vector<std::string> headings;
   for (const OptionRow* row : rows) {
@@ -83,24 +83,37 @@ std::vector<std::string> headings_of(const std::vector<const OptionRow*>& rows) 
 
 std::string rows_help(const std::vector<const OptionRow*>& rows) {
   std::string out;
-  for (const std::string& heading : headings_of(rows)) {
-    out += fmt::format("\n{}:\n", heading.empty() ? "Options" : heading);
-    for (const OptionRow* row : rows) {
-      if (row->group == heading) out += row_help(*row);
+  const std::string* heading = nullptr;
+  for (const OptionRow* row : rows) {
+    if (heading == nullptr || *heading != row->group) {
+      out += fmt::format("\n{}:\n", row->group.empty() ? "Options" : row->group);
     }
+    heading = &row->group;
+    out += row_help(*row);
   }
   return out;
 }
 
 }  // namespace
 
+std::vector<const OptionRow*> grouped_rows(const OptionTable& table) {
+  std::vector<const OptionRow*> rows;
+  for (const OptionRow& row : table.rows()) rows.push_back(&row);
+  const std::vector<std::string> headings = headings_of(rows);
+  std::stable_sort(rows.begin(), rows.end(), [&](const OptionRow* a, const OptionRow* b) {
+    return std::find(headings.begin(), headings.end(), a->group) <
+           std::find(headings.begin(), headings.end(), b->group);
+  });
+  return rows;
+}
+
 std::string command_help(const CommandText& command, const OptionTable& table, bool all) {
   const bool marks = std::any_of(table.rows().begin(), table.rows().end(),
                                  [](const OptionRow& row) { return row.is_common; });
   std::vector<const OptionRow*> shown;
   std::vector<const OptionRow*> others;
-  for (const OptionRow& row : table.rows()) {
-    (all || !marks || row.is_common ? shown : others).push_back(&row);
+  for (const OptionRow* row : grouped_rows(table)) {
+    (all || !marks || row->is_common ? shown : others).push_back(row);
   }
   std::string out = fmt::format("{}\n\n{}", command.help, usage(command, table));
   out += rows_help(shown) + "\n";

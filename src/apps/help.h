@@ -2,6 +2,7 @@
 #pragma once
 #include <span>
 #include <string>
+#include <vector>
 
 #include "apps/command_line.h"
 
@@ -10,6 +11,9 @@ namespace strata::apps {
 // Usage, the rows under their headings, examples. Without `all` only the common rows, of a table
 // that marks some so, and where the others are. Lines of 100 columns at most.
 std::string command_help(const CommandText& command, const OptionTable& table, bool all);
+
+// All rows, those of one heading together, in the order in which headings come first.
+std::vector<const OptionRow*> grouped_rows(const OptionTable& table);
 
 // The commands, a line each, and what to start with.
 std::string overview(std::span<const CommandText> commands);

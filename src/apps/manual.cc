@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "apps/help.h"
 #include "base/error.h"
 #include "base/files.h"
 
@@ -40,7 +41,7 @@ std::string option_text(const OptionRow& row) {
   std::string text = row.help;
   if (!row.default_text.empty()) text += fmt::format(" [{}]", row.default_text);
   if (row.kind == OptionKind::kList) text += "; repeatable";
-  if (row.is_required) text += "; required";
+  if (row.is_required && row.required_unless.empty()) text += "; required";
   return text;
 }
 
@@ -71,10 +72,12 @@ std::string man_page(const DocumentedCommand& command) {
   std::string out = head("strata-" + text.name, text.help);
   out += fmt::format(".SH SYNOPSIS\n.B strata {}\n[options]\n.SH OPTIONS\n", text.name);
   std::string group;
-  for (const OptionRow& row : command.table->rows()) {
-    if (row.group != group && !row.group.empty()) out += fmt::format(".SS {}\n", roff(row.group));
-    group = row.group;
-    out += fmt::format(".TP\n.B {}\n{}\n", roff(option_name(row)), roff(option_text(row)));
+  for (const OptionRow* row : grouped_rows(*command.table)) {
+    if (row->group != group && !row->group.empty()) {
+      out += fmt::format(".SS {}\n", roff(row->group));
+    }
+    group = row->group;
+    out += fmt::format(".TP\n.B {}\n{}\n", roff(option_name(*row)), roff(option_text(*row)));
   }
   if (!text.examples.empty()) {
     out += fmt::format(".SH EXAMPLES\n.nf\n{}\n.fi\n", roff(text.examples));

@@ -29,6 +29,9 @@ constexpr const char* kMemoryOffloadHelp =
     "frozen weights where nothing else fits) and --recompute offloads [TMPDIR, else /tmp; there "
     "activations take up to a fifth of the memory beside --memory, more where nothing else fits]";
 
+constexpr const char* kStepsGroup = "Steps and learning rate";
+constexpr const char* kMachineGroup = "Machine and output";
+
 // Rows that several commands have.
 OptionRow& model_row(OptionTable& t, std::string& field) {
   return t.text("model", field, "Hugging Face directory, or a model in GGUF").required();
@@ -56,6 +59,7 @@ void forwarding_delay_row(OptionTable& t, int& field) {
             "circular: 2 sends an output while the next one is computed");
 }
 void schedule_rows(OptionTable& t, PlanScheduleOptions& o) {
+  t.group("Pipeline stages");
   t.text("schedule", o.schedule,
          "gpipe, circular, 1f1b, interleaved, zb1p, or a CSV file in PyTorch's form: verified, and "
          "its bubbles and live micro-batches (of each chunk) printed");
@@ -66,11 +70,13 @@ void schedule_rows(OptionTable& t, PlanScheduleOptions& o) {
   forwarding_delay_row(t, o.forwarding_delay);
   t.text("schedule-out", o.schedule_out, "CSV file to write");
   t.flag("with-transfers", o.with_transfers, "write sends and receives as well");
+  t.group(kMachineGroup);
   trace_row(t, o.trace);
 }
 
 // How stages divide a model and what they recompute; returns the row of their schedule.
 OptionRow& division_rows(OptionTable& t, StageOptions& o) {
+  t.group("Pipeline stages");
   t.integer("stages", o.stages, {1, 1024, "1 to 1024"},
             "ranks that run the model one behind the other, as threads");
   OptionRow& schedule = t.text(
@@ -133,6 +139,7 @@ void memory_row(OptionTable& t, std::string& field, const std::string& help) {
 
 // What a step does and how many there are.
 void recipe_rows(OptionTable& t, TrainOptions& o) {
+  t.group(kStepsGroup);
   t.number("lr", o.lr, {0, kHuge, "0 or more"},
            "peak learning rate [lora: 5e-4, of models wider than 1024 2e-4, times sqrt(B / 8) with "
            "B < 8 "
@@ -145,6 +152,7 @@ void recipe_rows(OptionTable& t, TrainOptions& o) {
       .results();
   t.number("warmup-ratio", o.warmup_ratio, {0, 0.5, "0 to 0.5"},
            "share of the steps, in place of --warmup-steps");
+  t.group("Optimizer and losses");
   t.choice("optimizer", o.optimizer, {"adamw", "muon"},
            "adamw; muon: for the matrices of --method full")
       .results();
@@ -169,6 +177,7 @@ void recipe_rows(OptionTable& t, TrainOptions& o) {
   t.number("weight-decay", o.weight_decay, {0, kHuge, "0 or more"}, "decoupled; AdamW").results();
   t.number("clip", o.clip, {0, kHuge, "0 (off) or more"}, "largest gradient norm; 0: off")
       .results();
+  t.group(kStepsGroup);
   t.integer("epochs", o.epochs, {1, kMost, "1 or more"},
             "passes over the data [3; more over few examples, fewer over many]")
       .results();
@@ -197,8 +206,10 @@ void draft_row(OptionTable& t, int64_t& field) {
 }
 
 void generation_rows(OptionTable& t, GenerationOptions& o) {
+  t.group("Model and prompt");
   model_row(t, o.model);
   t.text("adapter", o.adapter, "PEFT LoRA directory");
+  t.group("Answers");
   t.integer("max-tokens", o.max_tokens, {1, INT64_MAX, "1 or more"}, "of an answer, at most");
   t.number("temperature", o.temperature, {0, 1e6, "0 (greedy) or more"}, "0: greedy")
       .by_default("generation_config.json's, else 1");
@@ -208,6 +219,7 @@ void generation_rows(OptionTable& t, GenerationOptions& o) {
       .by_default("generation_config.json's, else 1");
   t.seed("seed", o.seed, "drawn and printed when absent, but for greedy");
   t.texts("stop", o.stop, "a text that ends the answer; may be repeated");
+  t.group(kMachineGroup);
   t.choice("speculate", o.speculate, {"none", "mtp"},
            "mtp: drafts of multi-token prediction; no other token is chosen for it");
   draft_row(t, o.draft_tokens);
@@ -221,19 +233,23 @@ void generation_rows(OptionTable& t, GenerationOptions& o) {
 
 OptionTable options_of(TrainOptions& o) {
   OptionTable t;
+  t.group("Model and data");
   model_row(t, o.model).results(ResultsBy::kModel);
   t.text("data", o.data, "JSONL: {\"prompt\",\"completion\"}, {\"text\"} or {\"messages\"} a line")
       .required()
       .results(ResultsBy::kFile);
   t.text("out", o.out, "folder of the adapter or model, metrics and state").required();
+  t.group("Adapter");
   method_row(t, o.method).results();
   rank_row(t, o.rank).results();
   t.number("alpha", o.alpha, {-kHuge, kHuge, "a finite number"}, "LoRA alpha").results();
   expert_rank_row(t, o.expert_rank).results();
   targets_row(t, o.targets).results();
+  t.group("Model and data");
   t.choice("train-on", o.train_on, {"last", "all"}, "of messages: last or all assistant turns")
       .results();
   recipe_rows(t, o);
+  t.group("Evaluation and saving");
   t.text("eval", o.eval, "JSONL of evaluation examples, which are not trained on")
       .results(ResultsBy::kFile);
   t.number("eval-fraction", o.eval_fraction, {0, 0.9, "0 to 0.9"},
@@ -250,22 +266,28 @@ OptionTable options_of(TrainOptions& o) {
   t.integer("early-stop", o.early_stop, {0, kMost, "0 (off) or more"},
             "end after so many evaluations without a new lowest loss; 0: off");
   t.flag("resume", o.resume, "continue from the last save in --out, as Ctrl-C makes one");
+  t.group("Memory");
   dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto, bf16 or f32").results();
   memory_row(t, o.memory,
              "bytes of the whole run (12GiB): passes and what they keep are chosen so");
   recompute_row(t, o.recompute);
   t.text("offload", o.offload, kMemoryOffloadHelp);
   stage_rows(t, o.stages);
+  t.group(kMachineGroup);
   threads_row(t, o.threads);
   device_row(t, o.device);
   strict_row(t, o.strict_config);
   t.flag("json", o.json, "a line of JSON on stdout at the end");
   trace_row(t, o.trace);
+  t.common({"model", "data", "out", "train-on", "method", "rank", "alpha", "targets", "lr",
+            "epochs", "steps", "batch-size", "max-length", "eval", "save-every", "resume", "memory",
+            "threads", "json"});
   return t;
 }
 
 OptionTable options_of(PlanOptions& o) {
   OptionTable t;
+  t.group("Model and run");
   t.text("model", o.model,
          "Hugging Face directory, GGUF file or config.json, of which no weights are read, or one "
          "of: " +
@@ -274,6 +296,7 @@ OptionTable options_of(PlanOptions& o) {
   t.text("tokens", o.tokens, "BxT: B sequences of T tokens are an optimizer step");
   memory_row(t, o.memory,
              "bytes of the whole run (12GiB), as in train; of serve [80 % of the machine's]");
+  t.group("Of training");
   method_row(t, o.method);
   rank_row(t, o.rank);
   expert_rank_row(t, o.expert_rank);
@@ -281,38 +304,50 @@ OptionTable options_of(PlanOptions& o) {
   micro_tokens_row(t, o.micro_tokens);
   t.flag("mtp", o.with_mtp, "of train: with multi-token prediction, as --mtp-weight has it");
   t.flag("indexer-loss", o.with_indexer_loss, "of train: with a loss that trains indexers");
+  t.group("Of serving");
   t.integer("max-rank", o.max_rank, {1, 65536, "1 or more"}, "of serve: largest LoRA rank");
   t.choice("speculate", o.speculate, {"none", "mtp"},
            "of serve: mtp: with drafts of multi-token prediction");
   draft_row(t, o.draft_tokens);
+  t.group("Memory");
   recompute_row(t, o.recompute);
   t.text("offload", o.offload, kMemoryOffloadHelp);
   dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto, bf16 or f32");
+  t.group(kMachineGroup);
   threads_row(t, o.threads);
   device_row(t, o.device);
   strict_row(t, o.strict_config);
   t.text("svg", o.svg, "file to draw: time of a step over memory, for all budgets");
   schedule_rows(t, o.schedule);
   division_rows(t, o.stages);  // of train in stages
+  t.group(kMachineGroup);
   t.flag("json", o.json, "one line of JSON");
+  t.common({"model", "for", "tokens", "memory", "method", "rank", "recompute", "dtype", "svg",
+            "schedule", "stages", "json"});
   return t;
 }
 
 OptionTable options_of(GenerateOptions& o) {
   OptionTable t;
+  t.group("Model and prompt");
   t.text("prompt", o.prompt, "text to continue; -, or none and a pipe: that of stdin");
   generation_rows(t, o.generation);
   t.flag("echo", o.echo, "print the prompt too");
   t.flag("json", o.json, "one line of JSON at the end instead of a stream");
+  t.common({"prompt", "model", "adapter", "max-tokens", "temperature", "top-k", "top-p", "seed",
+            "stop", "threads", "json"});
   return t;
 }
 
 OptionTable options_of(ChatOptions& o) {
   OptionTable t;
+  t.group("Model and prompt");
   t.text("prompt", o.prompt, "one question; absent: a line of stdin a turn, and /help");
   t.text("system", o.system, "a system turn before all");
   t.text("vars", o.vars, "JSON of variables for the template, like {\"enable_thinking\": false}");
   generation_rows(t, o.generation);
+  t.common({"prompt", "system", "model", "adapter", "max-tokens", "temperature", "top-k", "top-p",
+            "seed", "stop", "threads"});
   return t;
 }
 
@@ -327,17 +362,21 @@ OptionTable options_of(InspectOptions& o) {
 
 OptionTable options_of(ProbeOptions& o) {
   OptionTable t;
+  t.group("Model and request");
   model_row(t, o.model);
   t.texts("adapter", o.adapters, "PEFT LoRA directory; may be repeated, the first is adapter 1");
   t.text("request", o.request, "JSON file: sequences, loss, want, mtp, train, sample").required();
   t.text("out", o.out, "safetensors file to write").required();
   dtype_row(t, o.dtype, {"f32", "bf16"}, "f32 or bf16");
+  t.group("Memory");
   recompute_row(t, o.recompute);
   t.text("offload", o.offload, kOffloadHelp);
   stage_rows(t, o.stages).also("schedule");
+  t.group(kMachineGroup);
   threads_row(t, o.threads);
   device_row(t, o.device);
   strict_row(t, o.strict_config);
+  t.common({"model", "adapter", "request", "out", "dtype", "recompute", "stages", "threads"});
   return t;
 }
 
@@ -364,16 +403,19 @@ OptionTable options_of(TokenizeOptions& o) {
 
 OptionTable options_of(BenchOptions& o) {
   OptionTable t;
+  t.group("Work");
   t.text("work", o.work, bench_works()).required().positional();
   t.text("model", o.model,
          "Hugging Face directory or GGUF file; default: Qwen3-0.6B's shape with random weights");
   dtype_row(t, o.dtype, {"f32", "bf16", "auto"}, "f32, bf16 or auto");
+  t.group("Memory");
   t.text("recompute", o.recompute, "of a training work, in place of its own; as in train");
   t.text("memory", o.memory,
          "of a training work, as 2GiB: the fastest passes that fit, weights in memory; the probes "
          "of limits take 256 MiB beside it");
   t.text("offload", o.offload, kOffloadHelp);
   stage_rows(t, o.stages).also("schedule");
+  t.group(kMachineGroup);
   threads_row(t, o.threads);
   t.integer("repeat", o.repeat, {1, 1'000'000, "1 or more"},
             "timed repetitions; the median counts");
@@ -382,6 +424,8 @@ OptionTable options_of(BenchOptions& o) {
             "behind 1,024");
   t.flag("json", o.json, "print one JSON object");
   trace_row(t, o.trace);
+  t.common(
+      {"work", "model", "dtype", "recompute", "memory", "stages", "threads", "repeat", "json"});
   return t;
 }
 

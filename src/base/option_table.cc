@@ -7,6 +7,7 @@
 #include <charconv>
 #include <type_traits>
 
+#include "base/check.h"
 #include "base/error.h"
 
 namespace strata {
@@ -140,11 +141,6 @@ OptionRow& OptionTable::integer(const std::string& name, int& field,
   return add(number_row(name, "INT", field, range, help));
 }
 
-OptionRow& OptionTable::integer(const std::string& name, std::optional<int64_t>& field,
-                                const OptionRange<int64_t>& range, const std::string& help) {
-  return add(optional_row(name, "INT", field, range, help));
-}
-
 OptionRow& OptionTable::number(const std::string& name, double& field,
                                const OptionRange<double>& range, const std::string& help) {
   return add(number_row(name, "FLOAT", field, range, help));
@@ -175,6 +171,16 @@ OptionRow& OptionTable::seed(const std::string& name, std::optional<uint64_t>& f
        .help = help,
        .set = [at, name](const std::string& text) { *at = parse<uint64_t>(name, text, kSeed); },
        .text = [at] { return text_of(*at); }});
+}
+
+void OptionTable::common(std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    const auto row = std::find_if(rows_.begin(), rows_.end(), [&](const OptionRow& candidate) {
+      return candidate.name == name;
+    });
+    CHECK(row != rows_.end(), name);
+    row->is_common = true;
+  }
 }
 
 const OptionRow* OptionTable::find(const std::string& name) const {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,8 +35,8 @@ struct OptionRow {
   bool is_positional = false;        // and no --name
   bool may_be_bare = false;          // with --name or, as the first that nothing names, without
   std::string required_unless = {};  // the row in whose presence this one may be missing
-  std::string group = {};            // heading of --help-all; OptionTable::group() gives it
-  bool is_common = false;            // --help shows it; of a table that marks none it shows all
+  std::string group = {};            // OptionTable::group()
+  bool is_common = false;            // OptionTable::common(); a table may mark none, then all are
   ResultsBy results_by = ResultsBy::kNothing;
   // Throws Error for a text that is no such value; of a list, called for each.
   std::function<void(const std::string& text)> set = {};
@@ -61,10 +62,6 @@ struct OptionRow {
   OptionRow& required_without(const std::string& other) {
     required_unless = other;
     return required();
-  }
-  OptionRow& common() {
-    is_common = true;
-    return *this;
   }
   OptionRow& in(const std::string& of_values) {
     unit = of_values;
@@ -113,6 +110,9 @@ class OptionTable {
 
   // The heading of the rows that follow, until the next one.
   void group(const std::string& heading) { group_ = heading; }
+
+  // Marks the rows that --help shows; the others it leaves to --help-all.
+  void common(std::initializer_list<const char*> names);
 
   [[nodiscard]] const std::deque<OptionRow>& rows() const { return rows_; }
   [[nodiscard]] const OptionRow* find(const std::string& name) const;  // null when there is none

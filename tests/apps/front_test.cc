@@ -117,6 +117,59 @@ TEST(Front, HelpWinsOverWhatIsWrong) {
   }
 }
 
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+// The names in a help: of rows, at their place alone.
+std::vector<std::string> options_in(const std::string& help) {
+  std::vector<std::string> names;
+  for (const std::string& line : lines_of(help)) {
+    const size_t at = line.starts_with("  --") ? 4 : line.starts_with("  [--") ? 5 : 0;
+    if (at > 0) names.push_back(line.substr(at, line.find_first_of(" ]", at) - at));
+  }
+  return names;
+}
+
+TEST(Front, HelpIsAPageOfCommonOptionsAndHelpAllHasTheRest) {
+  for (const char* command : {"train", "plan", "generate", "chat", "probe", "bench", "serve"}) {
+    const std::string some = run_program({command, "--help"}).out;
+    const std::string all = run_program({command, "--help-all"}).out;
+    EXPECT_LE(lines_of(some).size(), 80u) << command;
+    const std::vector<std::string> common = options_in(some);
+    const std::vector<std::string> every = options_in(all);
+    EXPECT_LT(common.size(), every.size()) << command;
+    for (const std::string& name : common) {
+      EXPECT_THAT(every, ::testing::Contains(name)) << command;
+    }
+    // More than one heading, and --help names those that it leaves out.
+    const auto is_heading = [](const std::string& line) {
+      return line.ends_with(":") && line[0] != ' ' && !line.starts_with("Example");
+    };
+    const std::vector<std::string> lines = lines_of(all);
+    EXPECT_GE(std::count_if(lines.begin(), lines.end(), is_heading), 3) << command;
+    EXPECT_THAT(some, HasSubstr("--help-all"));
+  }
+}
+
+TEST(Front, HelpHasAHundredColumnsAtMost) {
+  for (const std::string& command : kCommands) {
+    for (const char* help : {"--help", "--help-all"}) {
+      for (const std::string& line : lines_of(run_program({command, help}).out)) {
+        EXPECT_LE(line.size(), 100u) << command << ": " << line;
+      }
+    }
+  }
+  for (const std::string& line : lines_of(run_program({}).out)) EXPECT_LE(line.size(), 100u);
+}
+
+TEST(Front, HelpOfServeHasNoDotsBehindOptions) {
+  EXPECT_THAT(run_program({"serve", "--help-all"}).out, Not(HasSubstr(" ... ")));
+}
+
 TEST(Suggest, CountsInsertionsRemovalsReplacementsAndSwaps) {
   EXPECT_EQ(edit_distance("", ""), 0u);
   EXPECT_EQ(edit_distance("abc", ""), 3u);

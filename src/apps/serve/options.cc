@@ -13,11 +13,12 @@ std::shared_ptr<ServeCommandLine> serve_command_line() {
   server::ServeOptions options;
   const OptionTable table = server::options_of(options);
   for (const OptionRow& row : table.rows()) {
-    // What is given is kept, however often, and read with what the other sources give.
+    // What is given is kept, and read with what the other sources give.
     line->rows.add({.name = row.name,
+                    .aliases = row.aliases,
                     .unit = row.unit,
                     .help = row.help,
-                    .kind = row.kind == OptionKind::kFlag ? row.kind : OptionKind::kList,
+                    .kind = row.kind,
                     .default_text = row.default_text,
                     .group = row.group,
                     .is_common = row.is_common,

@@ -172,6 +172,7 @@ OptionRow& limits_row(OptionTable& t, const std::string& name, const std::string
 
 // Models, addresses, files and keys.
 void address_rows(OptionTable& t, ServeOptions& o) {
+  t.group("Models, addresses and keys");
   texts_row(t, "model", "NAME=DIR", o.models,
             "a base model: its name and Hugging Face directory or GGUF file; repeatable");
   texts_row(t, "alias", "NAME=MODEL", o.aliases, "one more name for a model; repeatable");
@@ -203,6 +204,7 @@ void address_rows(OptionTable& t, ServeOptions& o) {
 
 // How long things may take.
 void time_rows(OptionTable& t, ServeOptions& o) {
+  t.group("Times");
   duration_row(t, "result-ttl", o.result_ttl, "how long a result is kept after completion");
   duration_row(t, "gap-timeout", o.gap_timeout, "wait for a missing seq_id; at least 1s",
                parse_gap_timeout);
@@ -215,6 +217,7 @@ void time_rows(OptionTable& t, ServeOptions& o) {
 
 // Of requests and connections.
 void body_rows(OptionTable& t, ServeOptions& o) {
+  t.group("Requests and connections");
   size_row(t, "max-body", o.max_body, "of a pass, compressed and decompressed; at most 1GiB",
            parse_max_body)
       .by_default("64MiB, if --memory is 2GiB");
@@ -239,6 +242,7 @@ void body_rows(OptionTable& t, ServeOptions& o) {
 
 // Of adapters.
 void adapter_rows(OptionTable& t, ServeOptions& o) {
+  t.group("Adapters");
   count_row(t, "max-adapters", o.max_adapters, 1, "models alive at once");
   count_row(t, "max-adapters-per-tenant", o.max_adapters_per_tenant, 1,
             "models alive at once for one tenant")
@@ -257,6 +261,7 @@ void adapter_rows(OptionTable& t, ServeOptions& o) {
 
 // What may wait, and what is kept.
 void room_rows(OptionTable& t, ServeOptions& o) {
+  t.group("What waits and what is kept");
   count_row(t, "max-parked", o.max_parked, 1, "polls held at once");
   size_row(t, "max-result-bytes", o.max_result_bytes, "of results that are held; shared by tenants")
       .by_default("1/32 of --memory, 128MiB to 512MiB");
@@ -290,6 +295,7 @@ void room_rows(OptionTable& t, ServeOptions& o) {
 
 // The rest.
 void rest_rows(OptionTable& t, ServeOptions& o) {
+  t.group("Machine, limits and the rest");
   duration_row(t, "url-ttl", o.url_ttl, "life of a signed URL");
   duration_row(t, "shutdown-timeout", o.shutdown_timeout,
                "to finish the running pass and queued saves");
@@ -330,6 +336,9 @@ OptionTable options_of(ServeOptions& o) {
   adapter_rows(t, o);
   room_rows(t, o);
   rest_rows(t, o);
+  t.common({"model", "alias", "listen", "tls-cert", "tls-key", "public-url", "metrics-listen",
+            "data", "keys", "admin-keys", "no-keys", "max-adapters", "max-rank", "memory", "rate",
+            "quota", "dtype", "threads"});
   return t;
 }
 
