@@ -18,6 +18,7 @@
 #include "apps/serve/serve.h"
 #include "apps/setup/backend.h"
 #include "apps/suggest.h"
+#include "apps/version.h"
 #include "backend/backend.h"
 #include "base/env.h"
 #include "base/error.h"
@@ -200,7 +201,9 @@ int run(const std::vector<std::string>& arguments) {
   const std::span<const std::string> rest =
       std::span(arguments).subspan(std::min<size_t>(arguments.size(), 1));
   if (first == "version" || first == "--version") {
-    fmt::print("strata 0.1.0, CPU path {}\n", arithmetic_in_use());
+    const std::string commit = kCommit;
+    fmt::print("strata {}, CPU path {}{} ({})\n", kVersion, arithmetic_in_use(),
+               commit.empty() ? "" : ", commit " + commit, kBuild);
     return 0;
   }
   const bool is_help = first == "help" || first == "-h" || first.starts_with("--help");

@@ -4,6 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -54,7 +58,8 @@ TEST(Front, HelpOfACommandIsItsOwnHelp) {
 TEST(Front, VersionIsACommandAndAnOption) {
   const Ran ran = run_program({"version"});
   EXPECT_EQ(ran.exit_code, 0);
-  EXPECT_THAT(ran.out, HasSubstr("strata 0.1.0"));
+  EXPECT_THAT(ran.out, ::testing::MatchesRegex("strata 0\\.1\\.0, CPU path [a-z0-9_]+(, commit "
+                                               "[^ ]+)? \\([A-Za-z]+, [^)]+\\)\n"));
   EXPECT_EQ(run_program({"--version"}).out, ran.out);
 }
 
@@ -168,6 +173,43 @@ TEST(Front, HelpHasAHundredColumnsAtMost) {
 
 TEST(Front, HelpOfServeHasNoDotsBehindOptions) {
   EXPECT_THAT(run_program({"serve", "--help-all"}).out, Not(HasSubstr(" ... ")));
+}
+
+// cmake/version.cmake, as the build runs it, for a tree in `source`.
+std::string version_of(const std::string& source, const std::string& out) {
+  const std::string root = STRATA_SOURCE_DIR;
+  const std::string command = "cmake -D SOURCE=" + source + " -D IN=" + root +
+                              "/src/apps/version.cc.in -D OUT=" + out +
+                              " -D VERSION=1.2.3 -D BUILD=Test -P " + root + "/cmake/version.cmake";
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  return read_file(out, 1 << 20);
+}
+
+TEST(Front, VersionNamesTheCommitWhereThereIsOne) {
+  namespace fs = std::filesystem;
+  const std::string root = testing::TempDir() + "strata_version";
+  fs::remove_all(root);
+  fs::create_directories(root + "/tree/inner");
+  const std::string out = root + "/version.cc";
+  EXPECT_THAT(version_of(root + "/tree", out), HasSubstr("kCommit = \"\""));
+  const std::string commit =
+      "cd " + root +
+      "/tree && git init -q && touch a && git add a && "
+      "git -c user.name=a -c user.email=a@b commit -q -m a && git tag -m v v1.2.3 2>/dev/null; "
+      "git -C " +
+      root + "/tree -c user.name=a -c user.email=a@b tag -f v1.2.3 >/dev/null";
+  ASSERT_EQ(std::system(commit.c_str()), 0);
+  EXPECT_THAT(version_of(root + "/tree", out), HasSubstr("kCommit = \"v1.2.3\""));
+  // The same commit leaves the file alone, so nothing is built again.
+  const auto written = fs::last_write_time(out) - std::chrono::hours(1);
+  fs::last_write_time(out, written);
+  version_of(root + "/tree", out);
+  EXPECT_EQ(fs::last_write_time(out), written);
+  std::ofstream(root + "/tree/a") << "b";
+  EXPECT_THAT(version_of(root + "/tree", out), HasSubstr("kCommit = \"v1.2.3-modified\""));
+  // A tarball unpacked in somebody else's repository is not that repository's commit.
+  EXPECT_THAT(version_of(root + "/tree/inner", out), HasSubstr("kCommit = \"\""));
+  fs::remove_all(root);
 }
 
 TEST(Suggest, CountsInsertionsRemovalsReplacementsAndSwaps) {
