@@ -136,9 +136,9 @@ std::string overview(std::span<const CommandText> commands) {
   }
   return out +
          "\nStart with (a model is a Hugging Face directory, or ORG/NAME of the hub):\n"
-         "  strata chat --model MODEL                                      talk to it\n"
-         "  strata train --model MODEL --data chats.jsonl --out adapter    fine-tune it\n"
-         "  strata chat --model MODEL --adapter adapter                    talk to what came out\n"
+         "  strata chat MODEL                                      talk to it\n"
+         "  strata train MODEL --data chats.jsonl --out adapter    fine-tune it\n"
+         "  strata chat adapter                                    talk to what came out\n"
          "\n"
          "strata help COMMAND has a command's options and examples; strata version the build.\n";
 }

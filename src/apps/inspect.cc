@@ -11,7 +11,9 @@
 #include <optional>
 #include <vector>
 
+#include "apps/inspect_adapter.h"
 #include "apps/setup/model_files.h"
+#include "apps/setup/model_path.h"
 #include "apps/setup/text_stack.h"
 #include "base/error.h"
 #include "checkpoint/gguf/gguf_model.h"
@@ -202,6 +204,7 @@ void print_json(const InspectOptions& options, const Findings& f) {
 }  // namespace
 
 int run_inspect(const InspectOptions& options) {
+  if (is_adapter_directory(options.model)) return inspect_adapter(options);
   Findings findings;
   look(findings, [&] {
     model::ParsedConfig parsed = model::load_config(options.model, options.strict_config);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "apps/command_line.h"
+#include "apps/find_models.h"
 #include "apps/help.h"
 #include "apps/manual.h"
 #include "apps/options.h"
@@ -45,6 +46,7 @@ Invocation prepare(int (*run)(const Options&)) {
   auto table = std::make_shared<const OptionTable>(options_of(*options));
   return {table, [options, table, run] {
             table->check();
+            find_models(*options);
             return run(*options);
           }};
 }
@@ -57,8 +59,11 @@ Command command(const char* name, const char* help, const char* examples,
 
 Invocation prepare_serve() {
   const std::shared_ptr<ServeCommandLine> line = serve_command_line();
-  return {std::shared_ptr<const OptionTable>(line, &line->rows),
-          [line] { return run_serve(read_serve_options(*line)); }};
+  return {std::shared_ptr<const OptionTable>(line, &line->rows), [line] {
+            server::ServeOptions options = read_serve_options(*line);
+            find_models(options);
+            return run_serve(options);
+          }};
 }
 
 std::vector<Command> commands_of_models() {
@@ -93,6 +98,8 @@ std::vector<Command> commands_of_models() {
               "Example:\n  strata probe --model tiny-llama --adapter a --request r.json --out "
               "o.safetensors --threads 1",
               run_probe),
+      command("pull", "Download a model of the Hugging Face hub, by hf",
+              "Example:\n  strata pull Qwen/Qwen3-0.6B && strata chat Qwen/Qwen3-0.6B", run_pull),
       command("init", "Write a checkpoint with random weights",
               "Example:\n  strata init --config qwen3-0.6b --out random --seed 1", run_init),
       command(

@@ -32,9 +32,13 @@ constexpr const char* kMemoryOffloadHelp =
 constexpr const char* kStepsGroup = "Steps and learning rate";
 constexpr const char* kMachineGroup = "Machine and output";
 
+constexpr const char* kModelHelp =
+    "Hugging Face directory, GGUF file, or ORG/NAME of the hub that is in its cache (strata pull "
+    "gets it)";
+
 // Rows that several commands have.
 OptionRow& model_row(OptionTable& t, std::string& field) {
-  return t.text("model", field, "Hugging Face directory, or a model in GGUF").required();
+  return t.text("model", field, kModelHelp).required().or_bare();
 }
 OptionRow& dtype_row(OptionTable& t, std::string& field, const std::vector<std::string>& choices,
                      const std::string& help) {
@@ -126,14 +130,7 @@ OptionRow& micro_tokens_row(OptionTable& t, int64_t& field) {
 }
 void memory_row(OptionTable& t, std::string& field, const std::string& help) {
   t.text("memory", field, help).check = [&field] {
-    if (field.empty()) return;
-    const int64_t bytes = server::parse_size("memory", field);
-    constexpr int64_t kLeast = 1 << 20;
-    if (bytes >= kLeast) return;
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--memory: got '{}', which is {} bytes; want a size with its unit, as "
-                            "12GiB or 900MiB",
-                            field, bytes));
+    if (!field.empty()) server::parse_memory_size("memory", field);
   };
 }
 
@@ -207,8 +204,10 @@ void draft_row(OptionTable& t, int64_t& field) {
 
 void generation_rows(OptionTable& t, GenerationOptions& o) {
   t.group("Model and prompt");
-  model_row(t, o.model);
-  t.text("adapter", o.adapter, "PEFT LoRA directory");
+  t.text("model", o.model, std::string(kModelHelp) + "; a LoRA adapter's stands for its base too")
+      .required_without("adapter")
+      .or_bare();
+  t.text("adapter", o.adapter, "PEFT LoRA directory; alone it stands for its base too");
   t.group("Answers");
   t.integer("max-tokens", o.max_tokens, {1, INT64_MAX, "1 or more"}, "of an answer, at most");
   t.number("temperature", o.temperature, {0, 1e6, "0 (greedy) or more"}, "0: greedy")
@@ -288,10 +287,12 @@ OptionTable options_of(TrainOptions& o) {
 OptionTable options_of(PlanOptions& o) {
   OptionTable t;
   t.group("Model and run");
-  t.text("model", o.model,
-         "Hugging Face directory, GGUF file or config.json, of which no weights are read, or one "
-         "of: " +
-             named_configs());
+  t.text(
+       "model", o.model,
+       "Hugging Face directory, GGUF file, ORG/NAME in the hub's cache or config.json, of which no "
+       "weights are read, or one of: " +
+           named_configs())
+      .or_bare();
   t.choice("for", o.purpose, {"train", "serve"}, "train, or serve: what a server's --memory holds");
   t.text("tokens", o.tokens, "BxT: B sequences of T tokens are an optimizer step");
   memory_row(t, o.memory,
@@ -353,10 +354,18 @@ OptionTable options_of(ChatOptions& o) {
 
 OptionTable options_of(InspectOptions& o) {
   OptionTable t;
-  model_row(t, o.model);
+  t.text("model", o.model, "directory of a model or of a LoRA adapter, or ORG/NAME of the hub")
+      .required()
+      .or_bare();
   t.flag("tensors", o.tensors, "list every tensor");
   strict_row(t, o.strict_config);
   t.flag("json", o.json, "one line of JSON");
+  return t;
+}
+
+OptionTable options_of(PullOptions& o) {
+  OptionTable t;
+  t.text("model", o.model, "ORG/NAME on the Hugging Face hub").in("").required().positional();
   return t;
 }
 
@@ -383,7 +392,8 @@ OptionTable options_of(ProbeOptions& o) {
 OptionTable options_of(InitOptions& o) {
   OptionTable t;
   t.text("config", o.config,
-         "model directory, GGUF file, config.json, or one of: " + named_configs())
+         "model directory, GGUF file, ORG/NAME in the hub's cache, config.json, or one of: " +
+             named_configs())
       .required();
   t.text("out", o.out, "folder to write").required();
   dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto (as configured), bf16 or f32");
@@ -406,13 +416,14 @@ OptionTable options_of(BenchOptions& o) {
   t.group("Work");
   t.text("work", o.work, bench_works()).required().positional();
   t.text("model", o.model,
-         "Hugging Face directory or GGUF file; default: Qwen3-0.6B's shape with random weights");
+         "Hugging Face directory, GGUF file, or ORG/NAME in the hub's cache; default: Qwen3-0.6B's "
+         "shape with random weights");
   dtype_row(t, o.dtype, {"f32", "bf16", "auto"}, "f32, bf16 or auto");
   t.group("Memory");
   t.text("recompute", o.recompute, "of a training work, in place of its own; as in train");
-  t.text("memory", o.memory,
-         "of a training work, as 2GiB: the fastest passes that fit, weights in memory; the probes "
-         "of limits take 256 MiB beside it");
+  memory_row(t, o.memory,
+             "of a training work, as 2GiB: the fastest passes that fit, weights in memory; the "
+             "probes of limits take 256 MiB beside it");
   t.text("offload", o.offload, kOffloadHelp);
   stage_rows(t, o.stages).also("schedule");
   t.group(kMachineGroup);

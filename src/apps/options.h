@@ -11,6 +11,7 @@
 #include "apps/keygen.h"
 #include "apps/plan/plan.h"
 #include "apps/probe/probe.h"
+#include "apps/pull.h"
 #include "apps/tokenize.h"
 #include "apps/train/train.h"
 #include "base/option_table.h"
@@ -22,6 +23,7 @@ OptionTable options_of(GenerateOptions& o);
 OptionTable options_of(ChatOptions& o);
 OptionTable options_of(InspectOptions& o);
 OptionTable options_of(PlanOptions& o);
+OptionTable options_of(PullOptions& o);
 OptionTable options_of(ProbeOptions& o);
 OptionTable options_of(InitOptions& o);
 OptionTable options_of(TokenizeOptions& o);

@@ -41,6 +41,23 @@ std::string env_terminal() {
   return value == nullptr ? "" : value;
 }
 
+std::vector<std::string> env_hub_caches() {
+  struct Place {
+    const char* variable;
+    const char* below;
+  };
+  constexpr Place kPlaces[] = {{"HF_HUB_CACHE", ""},
+                               {"HF_HOME", "/hub"},
+                               {"XDG_CACHE_HOME", "/huggingface/hub"},
+                               {"HOME", "/.cache/huggingface/hub"}};
+  std::vector<std::string> caches;
+  for (const Place& place : kPlaces) {
+    const char* value = std::getenv(place.variable);
+    if (value != nullptr && *value != '\0') caches.push_back(std::string(value) + place.below);
+  }
+  return caches;
+}
+
 int env_log_level() {
   const char* value = std::getenv("STRATA_LOG");
   if (value == nullptr || *value == '\0') return 1;

@@ -8,9 +8,11 @@
 //   HOME             also what ~/ stands for in file names that are typed in a chat
 //   TERM             whether lines can be edited at the terminal
 //   NOTIFY_SOCKET, WATCHDOG_PID, WATCHDOG_USEC  of systemd (sd_notify(3))
+//   HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME, HOME   where models of the Hugging Face hub lie
 #pragma once
 #include <map>
 #include <string>
+#include <vector>
 
 namespace strata {
 
@@ -19,7 +21,10 @@ std::string env_temporary_folder();
 std::string env_state_folder();  // empty when neither variable names an absolute path
 std::string env_home();          // empty when unset
 std::string env_terminal();      // empty when unset
-int env_log_level();             // 1 when unset; an Error when it is not 0..4
+// Those that are named, the first to be asked first: HF_HUB_CACHE, HF_HOME/hub, and huggingface/hub
+// in XDG_CACHE_HOME and in HOME/.cache. They need not be there.
+std::vector<std::string> env_hub_caches();
+int env_log_level();                              // 1 when unset; an Error when it is not 0..4
 std::map<std::string, std::string> env_strata();  // every STRATA_* variable
 // Empty when unset.
 std::string env_notify_socket();

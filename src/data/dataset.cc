@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string>
 #include <string_view>
 
 #include "base/error.h"
@@ -13,6 +15,20 @@ namespace {
 
 constexpr size_t kMaxReported = 5;
 
+// What a file seems to be that does not begin as JSON lines do, and what to do; empty of others.
+std::string what_it_is(std::string_view content) {
+  const size_t begin = std::min(content.find_first_not_of(" \t\r\n"), content.size());
+  const std::string_view start = content.substr(begin);
+  if (start.empty() || start[0] == '{') return "";
+  if (start[0] == '[') {
+    return "\nthis begins as one JSON array; want a JSON object a line: jq -c '.[]' FILE > "
+           "FILE.jsonl";
+  }
+  if (start.starts_with("\x1f\x8b")) return "\nthis is compressed by gzip: gunzip it first";
+  if (start.starts_with("PAR1")) return "\nthis is a Parquet file; want a JSON object a line";
+  return "\nis this JSONL? want a JSON object a line, like {\"prompt\": ..., \"completion\": ...}";
+}
+
 struct Faults {
   std::string text;
   size_t count = 0;
@@ -22,11 +38,12 @@ struct Faults {
     if (count <= kMaxReported)
       text += fmt::format("{}{}:{}: {}", count > 1 ? "\n" : "", path, line_idx, what);
   }
-  void raise() const {
+  void raise(std::string_view content) const {
     if (count == 0) return;
     std::string message = text;
     if (count > kMaxReported)
       message += fmt::format("\nand {} more bad lines", count - kMaxReported);
+    message += what_it_is(content);
     throw Error(ErrorCode::kInvalidArgument, message);
   }
 };
@@ -76,7 +93,7 @@ Dataset read_dataset(const std::string& path, const ExampleContext& context, int
     if (progress != nullptr)
       progress->update(static_cast<int64_t>(std::min(begin, content.size())));
   }
-  faults.raise();
+  faults.raise(content);
   if (dataset.examples.empty()) {
     throw Error(
         ErrorCode::kInvalidArgument,

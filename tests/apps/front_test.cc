@@ -66,6 +66,7 @@ TEST(Front, VersionIsACommandAndAnOption) {
 TEST(Front, AnUnknownCommandIsNamedWithWhatItIsCloseTo) {
   expect_refused(run_program({"trian", "--model", "x"}),
                  "there is no command 'trian'; did you mean train?");
+  expect_refused(run_program({"download", "x"}), "'download'; did you mean pull?");
   expect_refused(run_program({"help", "servr"}),
                  "there is no command 'servr'; did you mean serve?");
   expect_refused(run_program({"finetune"}), "'finetune'; did you mean train?");
@@ -173,6 +174,19 @@ TEST(Front, HelpHasAHundredColumnsAtMost) {
 
 TEST(Front, HelpOfServeHasNoDotsBehindOptions) {
   EXPECT_THAT(run_program({"serve", "--help-all"}).out, Not(HasSubstr(" ... ")));
+}
+
+TEST(Front, AFewBytesOfMemoryAreCalledBytes) {
+  for (const std::vector<std::string>& line :
+       {std::vector<std::string>{"train", "--model", "M", "--data", "D", "--out", "O"},
+        {"plan", "--model", "qwen3-0.6b", "--tokens", "1x8"},
+        {"bench", "train_s512"},
+        {"serve", "--model", "a=b", "--data", "c"}}) {
+    std::vector<std::string> arguments = line;
+    arguments.insert(arguments.end(), {"--memory", "10"});
+    expect_refused(run_program(arguments),
+                   "--memory: got '10', which is 10 byte(s); want at least");
+  }
 }
 
 // cmake/version.cmake, as the build runs it, for a tree in `source`.

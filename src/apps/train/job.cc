@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "apps/setup/hub_cache.h"
 #include "apps/setup/model_files.h"
 #include "base/error.h"
 #include "base/files.h"
@@ -333,8 +334,12 @@ void TrainJob::restore(int64_t steps_done, const Evaluations& evaluations) {
 void TrainJob::export_to(const std::string& dir) {
   if (is_lora()) {
     const model::LoraAdapter* adapter = pipeline_->whole_adapter(slot_);
-    const model::LoadedModel& base = engine().model();
-    if (adapter != nullptr) model::save_adapter_for_peft(*adapter, base.config, dir, base.dir);
+    if (adapter != nullptr) {
+      const model::LoadedModel& base = engine().model();
+      // A folder of the hub's cache is this machine's: others know the model by its name.
+      const std::string name = hub_name_of(base.dir);
+      model::save_adapter_for_peft(*adapter, base.config, dir, name.empty() ? base.dir : name);
+    }
     return;
   }
   std::vector<TensorView> of_table;  // masters, and biases that another stage moved

@@ -57,7 +57,7 @@ int64_t parse_max_body(const std::string& name, const std::string& text) {
 }
 
 int64_t parse_memory(const std::string& name, const std::string& text) {
-  return parse_size(name, text, usable_memory());
+  return parse_memory_size(name, text, usable_memory());
 }
 
 std::string parse_public_url(const std::string& name, const std::string& text) {

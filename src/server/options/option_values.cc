@@ -74,6 +74,16 @@ int64_t parse_size(const std::string& name, const std::string& text, int64_t who
   return static_cast<int64_t>(bytes);
 }
 
+int64_t parse_memory_size(const std::string& name, const std::string& text, int64_t whole) {
+  constexpr int64_t kLeast = 1 << 20;
+  const int64_t bytes = parse_size(name, text, whole);
+  if (bytes >= kLeast) return bytes;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--{}: got '{}', which is {} byte(s); want at least 1MiB, with its unit: "
+                          "12GiB",
+                          name, text, bytes));
+}
+
 double parse_duration(const std::string& name, const std::string& text) {
   const char* wanted = "a duration like 30s, 500ms, 5m or 2h";
   const auto [value, unit] = number_and_unit(name, text, wanted);

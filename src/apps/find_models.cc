@@ -1,0 +1,100 @@
+#include "apps/find_models.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+#include "apps/setup/model_path.h"
+#include "base/error.h"
+#include "base/files.h"
+
+namespace strata::apps {
+namespace {
+
+// A model and what it is sampled with; the adapter alone stands for both.
+void find_both(std::string& model, std::string& adapter) {
+  if (model.empty()) {
+    const ModelPath path = find_model(find_adapter(adapter));
+    model = path.model;
+    adapter = path.adapter.empty() ? adapter : path.adapter;
+    return;
+  }
+  const ModelPath path = find_model(model);
+  if (!adapter.empty() && !path.adapter.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--adapter: {}: --model is a LoRA adapter itself ({}); give its base "
+                            "({}) and one of them",
+                            adapter, path.adapter, path.model));
+  }
+  model = path.model;
+  adapter = adapter.empty() ? path.adapter : find_adapter(adapter);
+}
+
+void find_served(server::ServeOptions& o, std::string& name_and_dir) {
+  const size_t sign = name_and_dir.find('=');
+  if (sign == std::string::npos || sign == 0 || sign + 1 == name_and_dir.size()) return;
+  const std::string name = name_and_dir.substr(0, sign);
+  const std::string typed = name_and_dir.substr(sign + 1);
+  const std::string dir = find_base_model(typed);
+  name_and_dir = fmt::format("{}={}", name, dir);
+  if (dir == typed) return;
+  for (const std::string& given : o.tokenizers) {
+    if (given.starts_with(name + "=")) return;
+  }
+  o.tokenizers.push_back(fmt::format("{}={}", name, typed));
+}
+
+void check_data(const std::string& option, const std::string& path) {
+  std::error_code fault;
+  if (std::filesystem::is_directory(path, fault)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--{}: {}: this is a directory; want a JSONL file", option, path));
+  }
+  if (!file_exists(path)) {
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("--{}: {}: no such file; want a JSONL file", option, path));
+  }
+}
+
+}  // namespace
+
+void find_models(TrainOptions& o) {
+  o.model = find_base_model(o.model);
+  check_data("data", o.data);
+  if (!o.eval.empty()) check_data("eval", o.eval);
+}
+
+void find_models(PlanOptions& o) {
+  if (!o.model.empty()) o.model = find_config_path("model", o.model);
+}
+
+void find_models(GenerateOptions& o) { find_both(o.generation.model, o.generation.adapter); }
+
+void find_models(ChatOptions& o) { find_both(o.generation.model, o.generation.adapter); }
+
+void find_models(ProbeOptions& o) {
+  const ModelPath path = find_model(o.model);
+  o.model = path.model;
+  for (std::string& adapter : o.adapters) adapter = find_adapter(adapter);
+  if (!path.adapter.empty()) o.adapters.insert(o.adapters.begin(), path.adapter);
+}
+
+void find_models(InspectOptions& o) { o.model = find_directory("model", o.model); }
+
+void find_models(InitOptions& o) { o.config = find_config_path("config", o.config); }
+
+void find_models(TokenizeOptions& o) {
+  if (!file_exists(o.tokenizer)) o.tokenizer = find_directory("tokenizer", o.tokenizer);
+}
+
+void find_models(BenchOptions& o) {
+  if (!o.model.empty()) o.model = find_base_model(o.model);
+}
+
+void find_models(server::ServeOptions& o) {
+  for (std::string& model : o.models) find_served(o, model);
+}
+
+}  // namespace strata::apps

@@ -1,0 +1,196 @@
+#include "apps/inspect_adapter.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "apps/setup/model_path.h"
+#include "base/error.h"
+#include "checkpoint/peft.h"
+#include "model/adapter/io.h"
+#include "model/weights/load.h"
+#include "report/format.h"
+#include "report/table.h"
+
+namespace strata::apps {
+namespace {
+
+struct Findings {
+  std::string base_name;  // as the adapter has it
+  std::string base;       // its directory; empty where it is not there
+  std::optional<PeftAdapter> adapter;
+  std::vector<std::string> notes;
+  std::vector<std::string> faults;
+};
+
+template <typename Body>
+void look(Findings& findings, const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    // Each look reads the same files, so each may meet the same fault.
+    if (std::find(findings.faults.begin(), findings.faults.end(), error.what()) ==
+        findings.faults.end()) {
+      findings.faults.emplace_back(error.what());
+    }
+  }
+}
+
+// Whether the base has all modules, in these shapes; its weights are not read.
+void look_at_fit(const InspectOptions& options, Findings& f) {
+  if (f.base.empty()) {
+    f.notes.emplace_back("the base is not here, so modules were not compared with it");
+    return;
+  }
+  if (!f.adapter->base_copies().empty()) {
+    f.notes.push_back(fmt::format(
+        "a copy of the base's '{}' is in it; modules and copies are compared when it is loaded",
+        f.adapter->base_copies()[0].base_name));
+    return;
+  }
+  Backend backend(CpuPath::kReference, 1);
+  model::LoadedModel base;
+  base.dir = f.base;
+  base.config = model::load_config(f.base, options.strict_config).config;
+  base.config.use_mtp = model::adapts_mtp(base.config, options.model);
+  // Pages of the zeroed weights are never touched, so this costs addresses, not memory.
+  base.weights = std::make_unique<model::ModelWeights>(backend, base.config, DType::kBF16);
+  model::load_adapter(backend, base, options.model);
+}
+
+std::string last_name(const std::string& path) { return path.substr(path.rfind('.') + 1); }
+
+// "q_proj 4, v_proj 4": how many modules have which last name.
+std::map<std::string, int64_t> targets(const PeftAdapter& adapter) {
+  std::map<std::string, int64_t> counts;
+  for (const PeftModule& module : adapter.modules()) ++counts[last_name(module.module_path)];
+  return counts;
+}
+
+template <typename T>
+std::string range_text(const std::set<T>& values) {
+  if (values.empty()) return "none";
+  if (values.size() == 1) return fmt::format("{}", *values.begin());
+  return fmt::format("{} to {}", *values.begin(), *values.rbegin());
+}
+
+struct Sizes {
+  std::set<int64_t> ranks;
+  std::set<double> alphas, scalings;
+  std::map<std::string, int64_t> tensors_by_dtype;
+  int64_t num_parameters = 0, num_bytes = 0;
+};
+
+Sizes sizes_of(const PeftAdapter& adapter) {
+  Sizes sizes;
+  for (const PeftModule& module : adapter.modules()) {
+    sizes.ranks.insert(module.rank);
+    sizes.alphas.insert(module.alpha);
+    sizes.scalings.insert(module.scaling);
+    for (const TensorInfo* tensor : {&module.a, &module.b}) {
+      sizes.num_parameters += tensor->shape.num_elements();
+      sizes.num_bytes += tensor->num_bytes();
+      ++sizes.tensors_by_dtype[tensor->dtype_name];
+    }
+  }
+  return sizes;
+}
+
+std::string counts_text(const std::map<std::string, int64_t>& counts) {
+  std::vector<std::string> parts;
+  for (const auto& [name, count] : counts) parts.push_back(fmt::format("{} {}", count, name));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+void add_sizes(const PeftAdapter& adapter, report::Table& table) {
+  const Sizes sizes = sizes_of(adapter);
+  table.add_row({"adapts", counts_text(targets(adapter))});
+  table.add_row({"rank", range_text(sizes.ranks)});
+  table.add_row({"alpha", fmt::format("{}; scaling {}", range_text(sizes.alphas),
+                                      range_text(sizes.scalings))});
+  table.add_row({"parameters", report::format_count(static_cast<double>(sizes.num_parameters))});
+  table.add_row({"tensors", fmt::format("{}; {}", counts_text(sizes.tensors_by_dtype),
+                                        report::format_bytes(sizes.num_bytes))});
+}
+
+void print_table(const InspectOptions& options, const Findings& f) {
+  report::Table table({{""}, {""}});
+  table.add_row({"directory", options.model});
+  table.add_row({"kind", "LoRA adapter (PEFT)"});
+  table.add_row({"base", f.base_name.empty() ? "not named"
+                         : f.base.empty()    ? fmt::format("{} (not here)", f.base_name)
+                         : f.base == f.base_name
+                             ? f.base
+                             : fmt::format("{} (here: {})", f.base_name, f.base)});
+  if (f.adapter) add_sizes(*f.adapter, table);
+  for (const std::string& note : f.notes) table.add_row({"note", note});
+  fmt::print("{}", table.text());
+  if (options.tensors && f.adapter) {
+    report::Table tensors({{"tensor"}, {"dtype"}, {"shape", report::Align::kRight}});
+    for (const PeftModule& module : f.adapter->modules()) {
+      for (const TensorInfo* tensor : {&module.a, &module.b}) {
+        tensors.add_row({tensor->name, tensor->dtype_name, tensor->shape_text()});
+      }
+    }
+    fmt::print("\n{}", tensors.text());
+  }
+  for (const std::string& fault : f.faults) fmt::print("FAULT {}\n", fault);
+}
+
+void print_json(const InspectOptions& options, const Findings& f) {
+  boost::json::object out;
+  out["directory"] = options.model;
+  out["kind"] = "adapter";
+  out["base"] = f.base_name;
+  out["base_directory"] = f.base;
+  if (f.adapter) {
+    const Sizes sizes = sizes_of(*f.adapter);
+    out["targets"] = boost::json::value_from(targets(*f.adapter));
+    out["ranks"] = boost::json::value_from(sizes.ranks);
+    out["alphas"] = boost::json::value_from(sizes.alphas);
+    out["scalings"] = boost::json::value_from(sizes.scalings);
+    out["num_parameters"] = sizes.num_parameters;
+    out["bytes"] = sizes.num_bytes;
+    out["tensors_by_dtype"] = boost::json::value_from(sizes.tensors_by_dtype);
+    if (options.tensors) {
+      boost::json::array tensors;
+      for (const PeftModule& module : f.adapter->modules()) {
+        for (const TensorInfo* tensor : {&module.a, &module.b}) {
+          tensors.push_back(boost::json::object{{"name", tensor->name},
+                                                {"dtype", tensor->dtype_name},
+                                                {"shape", tensor->shape_text()}});
+        }
+      }
+      out["tensors"] = std::move(tensors);
+    }
+  }
+  out["notes"] = boost::json::value_from(f.notes);
+  out["faults"] = boost::json::value_from(f.faults);
+  fmt::print("{}\n", boost::json::serialize(out));
+}
+
+}  // namespace
+
+int inspect_adapter(const InspectOptions& options) {
+  Findings findings;
+  look(findings, [&] { findings.base_name = base_name_of_adapter(options.model); });
+  look(findings, [&] { findings.base = find_base_of_adapter(options.model); });
+  look(findings, [&] { findings.adapter.emplace(options.model); });
+  if (findings.adapter) look(findings, [&] { look_at_fit(options, findings); });
+  if (options.json) {
+    print_json(options, findings);
+  } else {
+    print_table(options, findings);
+  }
+  return findings.faults.empty() ? 0 : 2;
+}
+
+}  // namespace strata::apps

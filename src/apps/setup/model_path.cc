@@ -1,0 +1,236 @@
+#include "apps/setup/model_path.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "apps/setup/hub_cache.h"
+#include "base/error.h"
+#include "base/files.h"
+#include "checkpoint/peft_config.h"
+
+namespace strata::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kWanted =
+    "want a Hugging Face directory (config.json, model.safetensors, tokenizer.json), or ORG/NAME "
+    "of the hub";
+
+[[noreturn]] void refuse(ErrorCode code, const std::string& option, const std::string& typed,
+                         const std::string& what) {
+  throw Error(code, fmt::format("--{}: {}: {}", option, typed, what));
+}
+
+bool is_directory(const std::string& path) {
+  std::error_code fault;
+  return fs::is_directory(path, fault);
+}
+
+std::string file_name_of(const std::string& path) { return fs::path(path).filename().string(); }
+
+// The names in a folder that end so, sorted.
+std::vector<std::string> names_in(const std::string& dir, std::string_view ending) {
+  std::vector<std::string> names;
+  std::error_code fault;
+  for (fs::directory_iterator it(dir, fault), end; !fault && it != end; it.increment(fault)) {
+    std::string name = it->path().filename().string();
+    if (name.ends_with(ending)) names.push_back(std::move(name));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool begins_with(const std::string& path, std::string_view magic) {
+  std::error_code fault;
+  if (fs::file_size(path, fault) < magic.size() || fault) return false;
+  std::string begin(magic.size(), '\0');
+  ReadOnlyFile(path).read_at(0, std::as_writable_bytes(std::span(begin)));
+  return begin == magic;
+}
+
+// What a file is that was typed for a directory.
+std::string kind_of_file(const std::string& path) {
+  const std::string name = file_name_of(path);
+  if (begins_with(path, "GGUF")) return "a GGUF file";
+  if (name == "adapter_config.json") return "the configuration of a LoRA adapter";
+  if (name.starts_with("adapter_model.")) return "the weights of a LoRA adapter";
+  if (name == "config.json") return "the configuration of a model";
+  if (name.ends_with(".safetensors")) return "a file of weights";
+  if (name.ends_with(".safetensors.index.json")) return "the list of a model's files of weights";
+  if (name.starts_with("tokenizer")) return "a file of a tokenizer";
+  const bool is_pickle = name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth");
+  return is_pickle ? "a file of PyTorch" : "a file";
+}
+
+[[noreturn]] void refuse_file(const std::string& option, const std::string& typed) {
+  const std::string kind = kind_of_file(typed);
+  const std::string dir = folder_of(typed);
+  const bool is_of_adapter = kind.ends_with("adapter");
+  if (file_exists(dir + "/config.json") || (is_of_adapter && is_adapter_directory(dir))) {
+    refuse(ErrorCode::kInvalidArgument, option, typed,
+           fmt::format("this is {}; give the directory that it lies in: {}", kind, dir));
+  }
+  if (kind == "a GGUF file") {
+    refuse(ErrorCode::kUnsupported, option, typed,
+           fmt::format("this is a GGUF file, which is not read as a model here; {}: that of the "
+                       "model that it was made from",
+                       kWanted));
+  }
+  if (kind == "a file of PyTorch") {
+    refuse(ErrorCode::kUnsupported, option, typed,
+           fmt::format("this is a file of PyTorch, which is not read, since loading one may run "
+                       "code; {}",
+                       kWanted));
+  }
+  refuse(ErrorCode::kInvalidArgument, option, typed, fmt::format("this is {}; {}", kind, kWanted));
+}
+
+[[noreturn]] void refuse_missing(const std::string& option, const std::string& typed) {
+  if (!is_hub_name(typed)) {
+    refuse(ErrorCode::kNotFound, option, typed, fmt::format("no such directory; {}", kWanted));
+  }
+  refuse(
+      ErrorCode::kNotFound, option, typed,
+      fmt::format("no such directory, and no such model in the cache of the Hugging Face hub; {}",
+                  how_to_get(typed)));
+}
+
+// Of a folder without config.json: what it may be instead.
+[[noreturn]] void refuse_folder(const std::string& option, const std::string& typed) {
+  const std::vector<std::string> gguf = names_in(typed, ".gguf");
+  if (!gguf.empty()) refuse_file(option, typed + "/" + gguf[0]);
+  std::string inside;
+  std::error_code fault;
+  for (fs::directory_iterator it(typed, fault), end; !fault && it != end; it.increment(fault)) {
+    const std::string below = it->path().string();
+    const bool is_model = file_exists(below + "/config.json") || is_adapter_directory(below);
+    if (is_model && (inside.empty() || below < inside)) inside = below;
+  }
+  refuse(ErrorCode::kInvalidArgument, option, typed,
+         fmt::format("a directory without config.json{}; {}",
+                     inside.empty() ? "" : fmt::format("; do you mean {}?", inside), kWanted));
+}
+
+bool has_weights(const std::string& dir) {
+  return !names_in(dir, ".safetensors").empty() ||
+         !names_in(dir, ".safetensors.index.json").empty();
+}
+
+// A model's directory is right but for its weights: said here, where the reason is known.
+void check_weights(const std::string& typed, const std::string& dir, bool is_from_hub) {
+  if (has_weights(dir)) return;
+  if (!names_in(dir, ".bin").empty() || !names_in(dir, ".pth").empty()) {
+    refuse(ErrorCode::kUnsupported, "model", typed,
+           "its weights are files of PyTorch (.bin, .pth), which are not read, since loading one "
+           "may run code; save it as safetensors: model.save_pretrained(DIR) of transformers does");
+  }
+  if (is_from_hub) {
+    refuse(
+        ErrorCode::kNotFound, "model", typed,
+        fmt::format("{} has no weights: a download that did not end? {}", dir, how_to_get(typed)));
+  }
+}
+
+[[noreturn]] void ask_for_base(const std::string& adapter) {
+  const std::string base = base_name_of_adapter(adapter);
+  const std::string where =
+      base.empty() ? "its adapter_config.json does not say of which model"
+                   : fmt::format(
+                         "its base model '{}' is neither a directory here or beside it nor "
+                         "in the cache of the Hugging Face hub{}",
+                         base, is_hub_name(base) ? "; " + how_to_get(base) : "");
+  refuse(
+      ErrorCode::kNotFound, "model", adapter,
+      fmt::format("this is a LoRA adapter, and {}; give the base by name: --model BASE --adapter "
+                  "{}",
+                  where, adapter));
+}
+
+}  // namespace
+
+bool is_adapter_directory(const std::string& dir) {
+  return !file_exists(dir + "/config.json") && (file_exists(dir + "/adapter_config.json") ||
+                                                file_exists(dir + "/adapter_model.safetensors"));
+}
+
+std::string base_name_of_adapter(const std::string& dir) {
+  constexpr int64_t kMaxConfigBytes = 16 << 20;
+  const std::string path = dir + "/adapter_config.json";
+  if (!file_exists(path)) return "";
+  return parse_peft_config(read_file(path, kMaxConfigBytes), path).base_model_name_or_path;
+}
+
+std::string find_base_of_adapter(const std::string& dir) {
+  const std::string base = base_name_of_adapter(dir);
+  if (base.empty()) return "";
+  if (file_exists(base + "/config.json")) return base;
+  const std::string beside = (fs::path(dir) / base).lexically_normal().string();
+  if (file_exists(beside + "/config.json")) return beside;
+  return find_in_hub_cache(base).value_or("");
+}
+
+std::string find_directory(const std::string& option, const std::string& typed) {
+  if (is_directory(typed)) return typed;
+  if (file_exists(typed)) refuse_file(option, typed);
+  if (const auto snapshot = find_in_hub_cache(typed)) return *snapshot;
+  refuse_missing(option, typed);
+}
+
+std::string find_config_path(const std::string& option, const std::string& typed) {
+  if (is_directory(typed)) {
+    if (!is_adapter_directory(typed)) return typed;
+    refuse(ErrorCode::kInvalidArgument, option, typed,
+           fmt::format("this is a LoRA adapter, want a model; its base is '{}'",
+                       base_name_of_adapter(typed)));
+  }
+  if (file_exists(typed)) {
+    if (!typed.ends_with(".json") || file_name_of(typed) == "adapter_config.json") {
+      refuse_file(option, typed);
+    }
+    return typed;
+  }
+  if (const auto snapshot = find_in_hub_cache(typed)) return *snapshot;
+  if (is_hub_name(typed)) refuse_missing(option, typed);
+  return typed;
+}
+
+ModelPath find_model(const std::string& typed) {
+  const std::string dir = find_directory("model", typed);
+  if (is_adapter_directory(dir)) {
+    const std::string base = find_base_of_adapter(dir);
+    if (base.empty()) ask_for_base(dir);
+    return {.model = base, .adapter = dir};
+  }
+  if (!file_exists(dir + "/config.json")) refuse_folder("model", dir);
+  check_weights(typed, dir, dir != typed);
+  return {.model = dir};
+}
+
+std::string find_base_model(const std::string& typed) {
+  const ModelPath path = find_model(typed);
+  if (path.adapter.empty()) return path.model;
+  refuse(
+      ErrorCode::kInvalidArgument, "model", typed,
+      fmt::format("this is a LoRA adapter; want a whole model here: its base is {}", path.model));
+}
+
+std::string find_adapter(const std::string& typed) {
+  const std::string dir = find_directory("adapter", typed);
+  if (is_adapter_directory(dir)) return dir;
+  if (file_exists(dir + "/config.json") && !file_exists(dir + "/adapter_config.json")) {
+    refuse(ErrorCode::kInvalidArgument, "adapter", typed,
+           "this is a model, want a LoRA adapter (adapter_config.json, adapter_model.safetensors); "
+           "a model goes behind --model");
+  }
+  if (file_exists(dir + "/adapter_config.json")) return dir;
+  refuse(ErrorCode::kInvalidArgument, "adapter", typed,
+         "a directory without adapter_config.json; want a LoRA adapter as PEFT saves it");
+}
+
+}  // namespace strata::apps

@@ -1,0 +1,369 @@
+// What may be typed for a model, through the program: directories with and without --model, LoRA
+// adapters, names of the Hugging Face hub in a made cache, `strata pull` with a stand-in for hf,
+// and what is no model.
+#include "apps/find_models.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "base/files.h"
+#include "tests/apps/program.h"
+#include "tests/apps/train_fixture.h"
+
+namespace strata::apps {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class FindModels : public TrainTest {
+ protected:
+  void SetUp() override {
+    TrainTest::SetUp();
+    around_.folder = root_;
+    around_.variables = {
+        {"HF_HUB_CACHE", ""}, {"HF_HOME", ""}, {"XDG_CACHE_HOME", ""}, {"HOME", root_ + "/home"}};
+  }
+
+  [[nodiscard]] Ran run(const std::vector<std::string>& arguments) const {
+    return run_program(arguments, around_);
+  }
+  void expect_works(const std::vector<std::string>& arguments) const {
+    const Ran ran = run(arguments);
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  }
+  void expect_refused(const std::vector<std::string>& arguments, const std::string& what) const {
+    const Ran ran = run(arguments);
+    EXPECT_EQ(ran.exit_code, 2) << ran.err;
+    EXPECT_THAT(ran.err, HasSubstr(what));
+  }
+
+  // An adapter of model(), made in this process so that it says `base`.
+  std::string make_adapter(const std::string& base) const {
+    TrainOptions o = options("adapter");
+    o.steps = 3;
+    EXPECT_EQ(run_train(o), 0);
+    std::string text = content(o.out + "/adapter_config.json");
+    const size_t at = text.find(model());
+    EXPECT_NE(at, std::string::npos);
+    text.replace(at, model().size(), base);
+    std::ofstream(o.out + "/adapter_config.json") << text;
+    return o.out;
+  }
+
+  // As `hf download` leaves a model: files are links.
+  std::string make_snapshot(const std::string& cache, const std::string& hash,
+                            const std::string& folder = "models--Org--Tiny-1.5") const {
+    const std::string snapshot = cache + "/" + folder + "/snapshots/" + hash;
+    fs::create_directories(snapshot);
+    for (const auto& file : fs::directory_iterator(model())) {
+      fs::create_symlink(file.path(), snapshot + "/" + file.path().filename().string());
+    }
+    return snapshot;
+  }
+  static void set_ref(const std::string& cache, const std::string& text) {
+    fs::create_directories(cache + "/models--Org--Tiny-1.5/refs");
+    std::ofstream(cache + "/models--Org--Tiny-1.5/refs/main") << text;
+  }
+
+  // A program called hf in a folder of its own, which PATH then is.
+  void make_hf(const std::string& body) {
+    fs::create_directories(root_ + "/bin");
+    std::ofstream(root_ + "/bin/hf") << "#!/bin/sh\nPATH=/usr/bin:/bin\n" << body;
+    fs::permissions(root_ + "/bin/hf", fs::perms::owner_all);
+    around_.variables["PATH"] = root_ + "/bin";
+  }
+
+  Surroundings around_;
+};
+
+const std::vector<std::string> kAsk = {
+    "--prompt", "What is 2 plus 1?", "--max-tokens", "6", "--temperature", "0", "--threads", "1"};
+
+std::vector<std::string> with(std::vector<std::string> first,
+                              const std::vector<std::string>& more) {
+  first.insert(first.end(), more.begin(), more.end());
+  return first;
+}
+
+TEST_F(FindModels, TheModelMayStandWithoutItsOption) {
+  for (const char* command : {"chat", "generate"}) {
+    const Ran named = run(with({command, "--model", "model"}, kAsk));
+    EXPECT_EQ(named.exit_code, 0) << named.err;
+    EXPECT_EQ(run(with({command, "model"}, kAsk)).out, named.out) << command;
+    EXPECT_EQ(run(with(with({command}, kAsk), {"model"})).out, named.out) << command;
+  }
+  expect_works({"inspect", "model"});
+  expect_works({"plan", "model", "--tokens", "1x16"});
+  expect_works({"train", "model", "--data", "data.jsonl", "--out", "bare", "--steps", "1"});
+  std::ofstream(root_ + "/r.json") << R"({"sequences": [{"tokens": [1, 2]}], "want": ["logits"]})";
+  expect_works({"probe", "model", "--request", "r.json", "--out", "o.safetensors"});
+  expect_works({"init", "--config", "model", "--out", "again"});
+  expect_refused({"chat", "model", "--model", "other"}, "--model is given 2 times");
+  expect_refused({"chat", "model", "other"}, "not expected: other; model is model");
+}
+
+TEST_F(FindModels, AnAdapterStandsForItsBaseAndItself) {
+  const std::string adapter = make_adapter("model");  // seen from where the program runs
+  const Ran named = run(with({"chat", "--model", "model", "--adapter", adapter}, kAsk));
+  ASSERT_EQ(named.exit_code, 0) << named.err;
+  EXPECT_NE(named.out, run(with({"chat", "model"}, kAsk)).out);
+  EXPECT_EQ(run(with({"chat", "adapter"}, kAsk)).out, named.out);
+  EXPECT_EQ(run(with({"chat", "--model", "adapter"}, kAsk)).out, named.out);
+  EXPECT_EQ(run(with({"chat", "--adapter", "adapter"}, kAsk)).out, named.out);
+  expect_refused(with({"chat", "adapter", "--adapter", "adapter"}, kAsk),
+                 "--model is a LoRA adapter itself");
+  expect_refused({"train", "adapter", "--data", "data.jsonl", "--out", "more"},
+                 "this is a LoRA adapter; want a whole model here: its base is model");
+  expect_refused({"plan", "adapter", "--tokens", "1x16"}, "this is a LoRA adapter");
+  expect_refused(with({"chat", "model", "--adapter", "model"}, kAsk),
+                 "this is a model, want a LoRA");
+}
+
+TEST_F(FindModels, ABaseMayBeNamedAsSeenFromItsAdapter) {
+  const std::string adapter = make_adapter("../model");
+  fs::create_directories(root_ + "/elsewhere/deep");
+  around_.folder = root_ + "/elsewhere/deep";
+  expect_works(with({"chat", adapter}, kAsk));
+}
+
+TEST_F(FindModels, ABaseThatIsNotHereIsAskedForByName) {
+  const std::string adapter = make_adapter("Org/Tiny-1.5");
+  const Ran ran = run(with({"chat", "adapter"}, kAsk));
+  EXPECT_EQ(ran.exit_code, 2);
+  EXPECT_THAT(ran.err, HasSubstr("its base model 'Org/Tiny-1.5' is neither"));
+  EXPECT_THAT(ran.err, HasSubstr("hf download Org/Tiny-1.5"));
+  EXPECT_THAT(ran.err, HasSubstr("--model BASE --adapter adapter"));
+  make_snapshot(root_ + "/home/.cache/huggingface/hub", "abc");
+  expect_works(with({"chat", "adapter"}, kAsk));
+}
+
+TEST_F(FindModels, InspectSaysWhatAnAdapterAdaptsAndWhatIsWrong) {
+  const std::string adapter = make_adapter("model");
+  const Ran ran = run({"inspect", "adapter"});
+  EXPECT_EQ(ran.exit_code, 0) << ran.out << ran.err;
+  for (const char* what :
+       {"LoRA adapter", "model", "1 q_proj", "1 down_proj", "rank", "4", "alpha", "F32"}) {
+    EXPECT_THAT(ran.out, HasSubstr(what));
+  }
+  const Ran json = run({"inspect", "--model", "adapter", "--json"});
+  EXPECT_THAT(json.out, HasSubstr(R"("ranks":[4])"));
+  EXPECT_THAT(json.out, HasSubstr(R"("base":"model")"));
+  EXPECT_THAT(json.out, HasSubstr(R"("faults":[])"));
+  // Of another model: modules that it lacks.
+  fs::rename(root_ + "/model", root_ + "/away");
+  expect_works({"inspect", "adapter"});
+  std::string config = content(root_ + "/config/config.json");
+  config.replace(config.find("\"hidden_size\": 32"), 17, "\"hidden_size\": 64");
+  std::ofstream(root_ + "/config/config.json") << config;
+  ASSERT_EQ(run_init({.config = root_ + "/config", .out = model(), .seed = 1, .threads = 2}), 0);
+  const Ran other = run({"inspect", "adapter"});
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.out, HasSubstr("FAULT"));
+  EXPECT_THAT(other.out, HasSubstr("shape"));
+  // A file that ends too early.
+  fs::resize_file(adapter + "/adapter_model.safetensors", 100);
+  const Ran broken = run({"inspect", "adapter"});
+  EXPECT_EQ(broken.exit_code, 2);
+  EXPECT_THAT(broken.out, HasSubstr("FAULT"));
+}
+
+TEST_F(FindModels, ANameOfTheHubIsFoundInEachCache) {
+  struct Case {
+    const char* variable;
+    const char* value;
+    const char* cache;
+  };
+  const Case cases[] = {{"HF_HUB_CACHE", "/a", "/a"},
+                        {"HF_HOME", "/b", "/b/hub"},
+                        {"XDG_CACHE_HOME", "/c", "/c/huggingface/hub"},
+                        {"HOME", "/d", "/d/.cache/huggingface/hub"}};
+  for (const Case& c : cases) {
+    const Surroundings before = around_;
+    around_.variables[c.variable] = root_ + c.value;
+    expect_refused({"inspect", "Org/Tiny-1.5"}, "hf download Org/Tiny-1.5");
+    make_snapshot(root_ + c.cache, "abc123");
+    make_snapshot(root_ + c.cache, "def456");
+    set_ref(root_ + c.cache, "def456\n");
+    const Ran ran = run({"inspect", "Org/Tiny-1.5"});
+    EXPECT_EQ(ran.exit_code, 0) << c.variable << ran.err;
+    EXPECT_THAT(ran.out, HasSubstr("snapshots/def456")) << c.variable;
+    around_ = before;
+  }
+}
+
+TEST_F(FindModels, WithoutARefTheOnlySnapshotIsTaken) {
+  const std::string cache = root_ + "/cache";
+  around_.variables["HF_HUB_CACHE"] = cache;
+  make_snapshot(cache, "abc123");
+  expect_works({"inspect", "Org/Tiny-1.5"});
+  expect_works(with({"chat", "Org/Tiny-1.5"}, kAsk));
+  make_snapshot(cache, "def456");
+  expect_refused({"inspect", "Org/Tiny-1.5"}, "hf download Org/Tiny-1.5");
+}
+
+TEST_F(FindModels, ARefNamesASnapshotAndNothingElse) {
+  const std::string cache = root_ + "/cache";
+  around_.variables["HF_HUB_CACHE"] = cache;
+  make_snapshot(cache, "abc123");
+  for (const std::string& bad : {std::string("../../../model"), std::string(""), std::string("/"),
+                                 std::string("fff"), std::string(5000, 'a'), std::string("..")}) {
+    set_ref(cache, bad);
+    expect_refused({"inspect", "Org/Tiny-1.5"}, "hf download Org/Tiny-1.5");
+  }
+  set_ref(cache, "abc123");
+  expect_works({"inspect", "Org/Tiny-1.5"});
+}
+
+TEST_F(FindModels, ADirectoryThatIsHereWinsOverAName) {
+  around_.variables["HF_HUB_CACHE"] = root_ + "/cache";
+  make_snapshot(root_ + "/cache", "abc123");
+  fs::create_directories(root_ + "/Org");
+  fs::copy(model(), root_ + "/Org/Tiny-1.5");
+  const Ran ran = run({"inspect", "Org/Tiny-1.5"});
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_THAT(ran.out, Not(HasSubstr("snapshots")));
+}
+
+TEST_F(FindModels, AnAdapterOfAHubModelNamesItAsTheHubDoes) {
+  around_.variables["HF_HUB_CACHE"] = root_ + "/cache";
+  make_snapshot(root_ + "/cache", "abc123");
+  expect_works({"train", "Org/Tiny-1.5", "--data", "data.jsonl", "--out", "tuned", "--steps", "1"});
+  EXPECT_THAT(content(root_ + "/tuned/adapter_config.json"),
+              HasSubstr(R"("base_model_name_or_path": "Org/Tiny-1.5")"));
+  expect_works(with({"chat", "tuned"}, kAsk));
+}
+
+TEST_F(FindModels, AServerFindsModelsOfTheHubAndCallsTheirTokenizersSo) {
+  expect_refused({"serve", "--model", "tiny=Org/Tiny-1.5", "--data", "state", "--no-keys"},
+                 "hf download Org/Tiny-1.5");
+  const std::string snapshot = make_snapshot(root_ + "/cache", "abc123");
+  ::setenv("HF_HUB_CACHE", (root_ + "/cache").c_str(), 1);
+  server::ServeOptions options;
+  options.models = {"tiny=Org/Tiny-1.5", "mine=" + model(), "same=Org/Tiny-1.5", "bare"};
+  options.tokenizers = {"same=other"};
+  find_models(options);
+  ::unsetenv("HF_HUB_CACHE");
+  EXPECT_THAT(options.models,
+              ElementsAre("tiny=" + snapshot, "mine=" + model(), "same=" + snapshot, "bare"));
+  EXPECT_THAT(options.tokenizers, ElementsAre("same=other", "tiny=Org/Tiny-1.5"));
+}
+
+TEST_F(FindModels, ADownloadThatDidNotEndIsCalledSo) {
+  around_.variables["HF_HUB_CACHE"] = root_ + "/cache";
+  fs::remove(make_snapshot(root_ + "/cache", "abc123") + "/model.safetensors");
+  expect_refused(with({"chat", "Org/Tiny-1.5"}, kAsk),
+                 "has no weights: a download that did not end?");
+}
+
+TEST_F(FindModels, PullRunsHfAndSaysWhatIsNext) {
+  around_.variables["HF_HUB_CACHE"] = root_ + "/cache";
+  make_hf(
+      "printf '%s|' \"$@\" > arguments\n"
+      "mkdir -p cache/models--Org--Tiny-1.5/snapshots\n"
+      "ln -s " +
+      model() + " cache/models--Org--Tiny-1.5/snapshots/abc\n");
+  const Ran ran = run({"pull", "Org/Tiny-1.5"});
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_EQ(content(root_ + "/arguments"), "download|Org/Tiny-1.5|");
+  EXPECT_THAT(ran.err, HasSubstr("strata chat Org/Tiny-1.5"));
+  expect_works(with({"chat", "Org/Tiny-1.5"}, kAsk));
+}
+
+TEST_F(FindModels, PullLeavesHfTheTerminal) {
+  around_.variables["HF_HUB_CACHE"] = root_ + "/cache";
+  make_snapshot(root_ + "/cache", "abc");
+  make_hf("if [ -t 0 ] && [ -t 1 ] && [ -t 2 ]; then echo a terminal; else echo none; fi\n");
+  const Ran ran = run_on_terminal({"pull", "Org/Tiny-1.5"}, around_);
+  EXPECT_EQ(ran.exit_code, 0) << ran.out;
+  EXPECT_THAT(ran.out, HasSubstr("a terminal"));
+}
+
+TEST_F(FindModels, PullSaysWhatFailed) {
+  around_.variables["PATH"] = root_ + "/bin";
+  expect_refused({"pull", "Org/Tiny-1.5"}, "pip install huggingface_hub");
+  make_hf("echo no such model >&2; exit 3\n");
+  const Ran failed = run({"pull", "Org/Tiny-1.5"});
+  EXPECT_EQ(failed.exit_code, 1);
+  EXPECT_THAT(failed.err, HasSubstr("no such model\n"));
+  EXPECT_THAT(failed.err, HasSubstr("hf download Org/Tiny-1.5 ended with exit code 3"));
+  make_hf("exit 0\n");
+  expect_refused({"pull", "Org/Tiny-1.5"}, "in no cache of the hub");
+  expect_refused({"pull"}, "pull: this is required:\n  model");
+}
+
+TEST_F(FindModels, PullTakesNamesOfTheHubAlone) {
+  make_hf("touch called\n");
+  for (const char* bad : {"Qwen3", "a/b/c", "a/..", "../b", "a/b;touch x", "a/b c", "a/$(touch x)",
+                          "a/-b", "-a/b", "a/b--c", "/b", "a/", "https://huggingface.co/a/b"}) {
+    const Ran ran = run({"pull", "--", bad});
+    EXPECT_EQ(ran.exit_code, 2) << bad;
+    EXPECT_THAT(ran.err, HasSubstr("want ORG/NAME")) << bad;
+  }
+  EXPECT_FALSE(fs::exists(root_ + "/called"));
+}
+
+TEST_F(FindModels, WhatIsNoModelIsCalledWhatItIs) {
+  make_adapter("model");
+  const auto refused = [&](const std::string& typed, const std::string& what) {
+    expect_refused(with({"chat", typed}, kAsk), what);
+    expect_refused({"train", "--model", typed, "--data", "data.jsonl", "--out", "more"}, what);
+  };
+  refused("nowhere", "--model: nowhere: no such directory; want a Hugging Face directory");
+  refused("Qwen/Qwen3-0.6B", "to get it: hf download Qwen/Qwen3-0.6B (or strata pull");
+  refused("model/model.safetensors", "this is a file of weights; give the directory");
+  refused("model/config.json", "this is the configuration of a model; give the directory");
+  refused("model/tokenizer.json", "this is a file of a tokenizer; give the directory");
+  refused("adapter/adapter_model.safetensors", "this is the weights of a LoRA adapter; give");
+  refused("adapter/adapter_config.json", "this is the configuration of a LoRA adapter; give");
+  refused("data.jsonl", "this is a file; want a Hugging Face directory");
+  std::ofstream(root_ + "/m.bin") << "PK";
+  refused("m.bin", "this is a file of PyTorch, which is not read");
+  refused(".", "a directory without config.json; do you mean ./adapter?");
+  fs::create_directories(root_ + "/empty");
+  refused("empty", "a directory without config.json; want");
+  fs::create_directories(root_ + "/old");
+  fs::copy(model() + "/config.json", root_ + "/old/config.json");
+  std::ofstream(root_ + "/old/pytorch_model.bin") << "x";
+  refused("old", "its weights are files of PyTorch");
+}
+
+TEST_F(FindModels, DataThatIsNoDataIsCalledSo) {
+  const auto refused = [&](const std::string& option, const std::string& path,
+                           const std::string& what) {
+    std::vector<std::string> line = {"train", "model", "--out", "more", option, path};
+    if (option != "--data") line.insert(line.end(), {"--data", "data.jsonl"});
+    expect_refused(line, what);
+  };
+  refused("--data", "nofile.jsonl", "--data: nofile.jsonl: no such file; want a JSONL file");
+  refused("--eval", "nofile.jsonl", "--eval: nofile.jsonl: no such file; want a JSONL file");
+  refused("--data", "config", "--data: config: this is a directory; want a JSONL file");
+  std::ofstream(root_ + "/README.md") << "# A project\n\nIt does this.\n";
+  refused("--data", "README.md", "is this JSONL? want a JSON object a line");
+  std::ofstream(root_ + "/array.json") << "[\n {\"text\": \"a\"},\n {\"text\": \"b\"}\n]\n";
+  refused("--data", "array.json", "this begins as one JSON array");
+  std::ofstream(root_ + "/d.gz") << "\x1f\x8b\x08 and so on";
+  refused("--data", "d.gz", "this is compressed by gzip");
+  // One bad line among good ones is what is wrong, not the file.
+  std::ofstream(root_ + "/bad.jsonl") << content(root_ + "/data.jsonl") << "{\"text\": 1}\n";
+  const Ran ran = run({"train", "model", "--out", "more", "--data", "bad.jsonl"});
+  EXPECT_THAT(ran.err, HasSubstr("bad.jsonl:41: "));
+  EXPECT_THAT(ran.err, Not(HasSubstr("is this JSONL")));
+}
+
+TEST_F(FindModels, AGgufFileIsCalledSo) {
+  std::ofstream(root_ + "/tiny.gguf") << std::string("GGUF\3\0\0\0", 8);
+  expect_refused(with({"chat", "tiny.gguf"}, kAsk), "GGUF");
+  fs::create_directories(root_ + "/ggufs");
+  fs::copy(root_ + "/tiny.gguf", root_ + "/ggufs/tiny.gguf");
+  expect_refused(with({"chat", "ggufs"}, kAsk), "GGUF");
+}
+
+}  // namespace
+}  // namespace strata::apps
