@@ -118,7 +118,8 @@ std::vector<Command> commands_of_servers() {
         "lists\n"
         "with commas) or in the file. Order: command line, environment, file, default.\n"
         "STRATA_KEYS and STRATA_ADMIN_KEYS hold keys, with commas, instead of a file's name.\n"
-        "Example:\n"
+        "Examples:\n"
+        "  strata serve models/tiny-qwen3       (for this machine alone, without keys)\n"
         "  strata keygen > keys && chmod 600 keys\n"
         "  strata serve --model tiny=models/tiny-qwen3 --data state --keys keys"},
        prepare_serve},

@@ -49,6 +49,22 @@ WorkRunner::WorkRunner(Engine& engine, const text::Tokenizer* tokenizer, Adapter
       loop_(engine, sampling_room_),
       sample_room_(engine, loop_, options.max_sample_rows) {}
 
+void WorkRunner::keep_adapter(const api::SnapshotId& id, const std::string& dir, int64_t max_rank) {
+  const std::shared_ptr<const model::LoraAdapter> adapter = snapshots_.get(id, dir);
+  kept_.push_back(adapter);
+  for (const model::LoraModule& module : adapter->modules()) {
+    if (module.spec.rank <= max_rank) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--adapter: {}: {} has rank {}, and --max-rank is {}; raise it", dir,
+                            module.path, module.spec.rank, max_rank));
+  }
+  if (snapshots_.num_bytes() <= options_.snapshot_bytes) return;
+  throw Error(ErrorCode::kResourceExhausted,
+              fmt::format("--adapter: {}: adapters take {} bytes and sampler weights may have {}; "
+                          "raise --memory",
+                          dir, snapshots_.num_bytes(), options_.snapshot_bytes));
+}
+
 api::Capacity WorkRunner::capacity() const {
   const KvPool& pool = engine_.kv_pool();
   const int64_t pages = pool.max_pages() > 0 ? pool.max_pages() : kUnlimitedPages;

@@ -43,6 +43,11 @@ class WorkRunner {
   // What of the work is sampling: samples that leave, join and run on, and one step.
   std::vector<api::Result> sample(const api::Work& work);
 
+  // Before any work: reads the PEFT folder `dir` as sampler weights that stay in memory. Throws
+  // Error where it does not fit the model, has a rank above `max_rank`, or takes more than sampler
+  // weights may.
+  void keep_adapter(const api::SnapshotId& id, const std::string& dir, int64_t max_rank);
+
   [[nodiscard]] Engine& engine() { return engine_; }
   [[nodiscard]] const SnapshotCache& snapshots() const { return snapshots_; }
   [[nodiscard]] int64_t num_running() const { return loop_.num_running(); }
@@ -97,6 +102,7 @@ class WorkRunner {
   const RunnerOptions options_;
   PassRoom sampling_room_;  // steps break in on training passes
   SnapshotCache snapshots_;
+  std::vector<std::shared_ptr<const model::LoraAdapter>> kept_;  // of snapshots_
   const text::Tokenizer* tokenizer_;
   SamplingLoop loop_;
   SampleRoom sample_room_;

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/json.hpp>
 #include <filesystem>
 #include <utility>
 
 #include "base/error.h"
+#include "base/files.h"
 
 namespace strata::server {
 namespace {
@@ -20,16 +22,40 @@ std::pair<std::string, std::string> split(const std::string& option, const std::
   return {text.substr(0, sign), text.substr(sign + 1)};
 }
 
-std::string real_path(const std::string& name, const std::string& dir) {
+constexpr int64_t kMaxConfigBytes = int64_t{64} << 20;
+
+std::string real_path(const std::string& option, const std::string& name, const std::string& dir) {
   std::error_code error;
   const std::filesystem::path real = std::filesystem::canonical(dir, error);
   const bool there = !error && (std::filesystem::is_directory(real, error) ||
                                 std::filesystem::is_regular_file(real, error));
   if (!there) {
     throw Error(ErrorCode::kNotFound,
-                fmt::format("--model {}: '{}' is neither a directory nor a file", name, dir));
+                fmt::format("--{} {}: '{}' is neither a directory nor a file", option, name, dir));
   }
   return real.string();
+}
+
+// What an adapter's own file says it belongs to; empty where it does not.
+std::string base_in_config(const std::string& name, const std::string& dir) {
+  const std::string path = dir + "/adapter_config.json";
+  if (!file_exists(path)) {
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("--adapter {}: '{}' has no adapter_config.json; is it a PEFT LoRA "
+                            "folder?",
+                            name, dir));
+  }
+  boost::json::error_code error;
+  const boost::json::value file = boost::json::parse(read_file(path, kMaxConfigBytes), error);
+  if (error || !file.is_object())
+    throw Error(ErrorCode::kInvalidArgument, path + ": want a JSON object");
+  const boost::json::value* base = file.get_object().if_contains("base_model_name_or_path");
+  return base != nullptr && base->is_string() ? std::string(base->get_string()) : "";
+}
+
+std::string last_part(std::string_view path) {
+  while (path.ends_with('/')) path.remove_suffix(1);
+  return std::string(path.substr(path.rfind('/') + 1));
 }
 
 }  // namespace
@@ -43,18 +69,20 @@ bool valid_base_name(std::string_view name) {
 
 BaseNames::BaseNames(const std::vector<std::string>& models,
                      const std::vector<std::string>& aliases,
-                     const std::vector<std::string>& tokenizers) {
+                     const std::vector<std::string>& tokenizers,
+                     const std::vector<std::string>& adapters) {
   if (models.empty()) {
     throw Error(ErrorCode::kInvalidArgument, "--model: no model is given; want NAME=DIR");
   }
   for (const std::string& text : models) {
     const auto [name, dir] = split("model", text);
-    const std::string real = real_path(name, dir);
+    const std::string real = real_path("model", name, dir);
     const auto known = std::find(directories_.begin(), directories_.end(), real);
     const int model = static_cast<int>(known - directories_.begin());
     if (known == directories_.end()) directories_.push_back(real);
     add("model", name, model);
   }
+  for (const std::string& text : adapters) add_adapter(text);
   for (const std::string& text : aliases) {
     const auto [name, target] = split("alias", text);
     const BaseName* model = find_exact(target);
@@ -64,6 +92,7 @@ BaseNames::BaseNames(const std::vector<std::string>& models,
     }
     add("alias", name, model->model);
     names_.back().tokenizer_id = find_exact(target)->tokenizer_id;
+    names_.back().adapter = find_exact(target)->adapter;
   }
   for (const std::string& text : tokenizers) {
     const auto [name, id] = split("tokenizer", text);
@@ -90,7 +119,68 @@ void BaseNames::add(const std::string& option, const std::string& name, int mode
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--{}: the name '{}' is given twice", option, name));
   }
-  names_.push_back({name, model, directories_[static_cast<size_t>(model)]});
+  names_.push_back({name, model, directories_[static_cast<size_t>(model)], ""});
+}
+
+void BaseNames::add_adapter(const std::string& text) {
+  const auto [name, dir] = split("adapter", text);
+  const std::string real = real_path("adapter", name, dir);
+  add("adapter", name, model_of_adapter(name, real));
+  names_.back().adapter = real;
+}
+
+// The only model; else the one that adapter_config.json names: by a name here, by its directory, or
+// by the last part of either.
+int BaseNames::model_of_adapter(const std::string& name, const std::string& dir) const {
+  const std::string base = base_in_config(name, dir);
+  if (directories_.size() == 1) return 0;
+  std::error_code ignored;
+  const std::string real = std::filesystem::weakly_canonical(base, ignored).string();
+  for (const BaseName& known : names_) {
+    if (known.adapter.empty() &&
+        (known.name == base || directories_[static_cast<size_t>(known.model)] == real))
+      return known.model;
+  }
+  std::string served;
+  for (const BaseName& known : names_) {
+    if (!known.adapter.empty()) continue;
+    if (!base.empty() &&
+        (last_part(known.name) == last_part(base) ||
+         last_part(directories_[static_cast<size_t>(known.model)]) == last_part(base)))
+      return known.model;
+    served += (served.empty() ? "" : ", ") + known.name;
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--adapter {}: base_model_name_or_path of '{}/adapter_config.json' is "
+                          "'{}', which is none of the served models: {}; serve that model, or name "
+                          "one of these as it by --model",
+                          name, dir, base, served));
+}
+
+const BaseName& BaseNames::base_of(const BaseName& name) const {
+  return *std::find_if(names_.begin(), names_.end(), [&](const BaseName& known) {
+    return known.model == name.model && known.adapter.empty();
+  });
+}
+
+std::string base_name_for(const std::string& dir) {
+  std::error_code ignored;
+  std::filesystem::path path = std::filesystem::weakly_canonical(dir, ignored);
+  if (!path.has_filename()) path = path.parent_path();
+  const std::string repository = path.parent_path().parent_path().filename().string();
+  std::string name = path.filename().string();
+  if (path.parent_path().filename() == "snapshots" && repository.starts_with("models--")) {
+    name = repository.substr(8);
+    const size_t owner_end = name.find("--");
+    if (owner_end != std::string::npos) {
+      name[owner_end] = '/';
+      name.erase(owner_end + 1, 1);
+    }
+  }
+  for (char& c : name) {
+    if (!valid_base_name({&c, 1})) c = '-';
+  }
+  return name.empty() ? "model" : name.substr(0, 255);
 }
 
 const BaseName* BaseNames::find(std::string_view name) const {

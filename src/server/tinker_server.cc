@@ -106,11 +106,11 @@ void log_exchange(const Exchange& exchange) {
                   one_word(exchange.path), exchange.status, exchange.seconds));
 }
 
-HttpOptions metrics_options(const ServeOptions& options) {
+HttpOptions metrics_options(const ServeOptions& options, int port) {
   HttpOptions out;
   out.option = "--metrics-listen";
   out.host = options.metrics_listen.host;
-  out.port = options.metrics_listen.port;
+  out.port = port;
   out.socket_path = options.metrics_listen.path;
   out.socket_mode = static_cast<unsigned>(options.socket_mode);
   out.max_body = 0;
@@ -187,7 +187,8 @@ struct TinkerServer::State {
   void note_refused_login(const Exchange& exchange);
   void note_reload(const std::string& what);
   void make_http(Router router);
-  void make_metrics();
+  void make_metrics(int port);
+  void start_metrics();
   [[nodiscard]] std::string metrics_text();
   [[nodiscard]] Response metrics_response();
   [[nodiscard]] Response late_metrics();
@@ -338,7 +339,7 @@ Response TinkerServer::State::late_metrics() {
   return metrics_answer(std::move(text));
 }
 
-void TinkerServer::State::make_metrics() {
+void TinkerServer::State::make_metrics(int port) {
   Router router;
   router.add({"GET", "/metrics", BodyKind::kNone,
               [this](const Request&, const Respond& respond) {
@@ -359,9 +360,22 @@ void TinkerServer::State::make_metrics() {
               },
               /*needs_key=*/false});
   metrics = std::make_unique<HttpServer>(
-      metrics_options(options), std::move(router),
+      metrics_options(options, port), std::move(router),
       [](std::string_view) -> std::optional<Caller> { return std::nullopt; });
   metrics->call_every(kTickSeconds, [this] { scrapes.sweep(now_seconds()); });
+}
+
+// Where nobody named the port, another server's is no reason not to start.
+void TinkerServer::State::start_metrics() {
+  try {
+    metrics->start();
+  } catch (const Error& error) {
+    if (options.names_metrics_listen) throw;
+    make_metrics(0);
+    metrics->start();
+    log(LogLevel::kWarning,
+        fmt::format("{}; /metrics is on port {} instead", error.what(), metrics->port()));
+  }
 }
 
 TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
@@ -376,7 +390,7 @@ TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
   s.rest.add_routes(router);
   s.page.add_routes(router);
   s.make_http(std::move(router));
-  s.make_metrics();
+  s.make_metrics(s.options.metrics_listen.port);
   s.count_tenants();
   s.reloads = std::make_unique<Reloads>(s.reading());
 }
@@ -385,7 +399,7 @@ TinkerServer::~TinkerServer() { state_->stop_threads(); }
 
 void TinkerServer::start() {
   state_->http->start();
-  state_->metrics->start();
+  state_->start_metrics();
 }
 
 int TinkerServer::port() const { return state_->http->port(); }

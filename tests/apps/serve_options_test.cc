@@ -29,7 +29,7 @@ TEST(ServeOptions, TheCommandLineKeepsWhatWasGiven) {
 
 TEST(ServeOptions, AnUnknownOptionOrAStrayWordIsAnError) {
   const std::vector<std::vector<std::string>> bad = {
-      {"--max-bodi", "1"}, {"--model", "A=/x", "B=/y"}, {"word"}, {"--max-body"}};
+      {"--max-bodi", "1"}, {"--model", "A=/x", "one", "two"}, {"one", "two"}, {"--max-body"}};
   for (const std::vector<std::string>& arguments : bad) {
     const auto line = serve_command_line();
     EXPECT_THROW(read_command_line(kServe, line->rows, arguments), Error) << arguments[0];

@@ -54,6 +54,10 @@ EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOp
             .snapshot_bytes = plan_.snapshots / static_cast<int64_t>(engines_.size()),
             .expert_rank = options.expert_rank});
   }
+  for (const ServedAdapter& adapter : options.served) {
+    engines_[adapter.model].runner->keep_adapter(adapter.id, adapter.dir,
+                                                 options.adapters.max_rank);
+  }
 }
 
 EngineHost::~EngineHost() { stop(); }

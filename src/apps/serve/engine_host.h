@@ -18,6 +18,12 @@
 
 namespace strata::apps {
 
+struct ServedAdapter {
+  size_t model = 0;  // of the directories
+  api::SnapshotId id;
+  std::string dir;
+};
+
 struct HostOptions {
   std::string dtype = "auto";
   int threads = 0;
@@ -25,6 +31,7 @@ struct HostOptions {
   int64_t memory = 0;              // bytes
   std::vector<PlanRow> requests;   // of them
   engine::AdapterLimits adapters;  // max_bytes is the plan's
+  std::vector<ServedAdapter> served = {};  // that nobody trains
   int64_t max_sample_rows = 256;
   model::ExpertRank expert_rank = model::ExpertRank::kDivided;
   int64_t draft_tokens = 0;  // by multi-token prediction: of the models that have it, one at least

@@ -2,8 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "base/env.h"
+#include "base/error.h"
 #include "base/log.h"
+#include "server/base_names.h"
 
 namespace strata::apps {
 
@@ -26,9 +31,68 @@ std::shared_ptr<ServeCommandLine> serve_command_line() {
                       line->source.values[name].push_back(text);
                     }});
   }
+  line->rows.text("dir", line->model, "a model's directory, without --model")
+      .in("DIR")
+      .positional();
   line->rows.text("config", line->config, "TOML file with these names as keys").in("FILE");
   return line;
 }
+
+namespace {
+
+bool gives(const std::vector<server::OptionSource>& sources, const std::string& name) {
+  return std::ranges::any_of(
+      sources, [&](const server::OptionSource& source) { return source.values.contains(name); });
+}
+
+// Whether all that listens can be reached from this machine alone.
+bool is_local(const std::vector<server::OptionSource>& sources) {
+  for (const char* name : {"listen", "metrics-listen"}) {
+    for (const server::OptionSource& source : sources) {
+      const auto found = source.values.find(name);
+      if (found == source.values.end()) continue;
+      if (!server::parse_host_port(name, found->second.back()).is_loopback()) return false;
+      break;  // the strongest source counts
+    }
+  }
+  return true;
+}
+
+// What a model's directory alone stands for, as the weakest source; its text for people.
+std::string add_short_form(const std::string& model, std::vector<server::OptionSource>& sources) {
+  if (gives(sources, "model")) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("serve: '{}' and --model are given; name every model by --model "
+                            "NAME=DIR",
+                            model));
+  }
+  const std::string name = server::base_name_for(model);
+  server::OptionSource source{"command line", {{"model", {name + "=" + model}}}};
+  const bool has_keys = gives(sources, "keys") || gives(sources, "admin-keys");
+  if (!has_keys && !is_local(sources)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("serve {}: other machines could reach it, and no keys are given; "
+                            "'strata keygen > keys' makes one for --keys keys, beside --data DIR; "
+                            "or listen on 127.0.0.1",
+                            model));
+  }
+  if (has_keys) {
+    sources.push_back(source);
+    return "";
+  }
+  std::string folder = "./strata-" + name;
+  std::ranges::replace(folder.begin() + 2, folder.end(), '/', '-');
+  source.values["no-keys"] = {"on"};
+  source.values["data"] = {folder};
+  const std::string data = gives(sources, "data") ? "" : " --data " + folder;
+  sources.push_back(std::move(source));
+  return fmt::format(
+      "{} stands for --model {}={} --no-keys{}: this machine alone, any key that begins with "
+      "tml-\n",
+      model, name, model, data);
+}
+
+}  // namespace
 
 server::ServeOptions read_serve_options(const ServeCommandLine& line) {
   const std::map<std::string, std::string> variables = env_strata();
@@ -38,7 +102,10 @@ server::ServeOptions read_serve_options(const ServeCommandLine& line) {
   std::vector<server::OptionSource> sources = {line.source,
                                                server::options_from_environment(variables)};
   if (!config.empty()) sources.push_back(server::options_from_file(config));
+  std::string stands_for;
+  if (!line.model.empty()) stands_for = add_short_form(line.model, sources);
   server::ServeOptions options = server::merge_options(sources);
+  options.stands_for = std::move(stands_for);
   for (const std::string& name : server::unknown_variables(variables)) {
     log(LogLevel::kWarning, fmt::format("environment: {} is no option of strata serve", name));
   }

@@ -12,13 +12,16 @@ namespace strata::apps {
 struct ServeCommandLine {
   server::OptionSource source;
   std::string config;  // --config, or empty
-  OptionTable rows;    // those of serve, which keep what is given in `source`, and --config
+  std::string model;   // the word that is no option, or empty
+  OptionTable rows;    // those of serve, which keep what is given in `source`, and these two
 };
 
 // Its rows are filled when the command line is read (apps/command_line.h).
 std::shared_ptr<ServeCommandLine> serve_command_line();
 
-// Command line, STRATA_* environment, file, default, in this order; warns of what is doubtful.
+// Command line, STRATA_* environment, file, default, in this order; warns of what is doubtful. A
+// model's directory alone, where no keys are given and only this machine can reach the server,
+// stands for --model NAME=DIR --no-keys --data ./strata-NAME; ServeOptions::stands_for says so.
 server::ServeOptions read_serve_options(const ServeCommandLine& line);
 
 // The keys that the options name, with a warning for each doubtful one. Again at SIGHUP.

@@ -79,7 +79,9 @@ class LeaveWhileLoading {
           int signal = 0;
           while (signal != SIGUSR1) {
             signal = sigwaitinfo(&signals, nullptr);
-            if (signal == SIGTERM || signal == SIGINT) std::_Exit(0);
+            if (signal != SIGTERM && signal != SIGINT) continue;
+            fmt::print(stderr, "strata: stopped while models were loading\n");
+            std::_Exit(0);
           }
         }) {}
   LeaveWhileLoading(const LeaveWhileLoading&) = delete;
@@ -93,8 +95,8 @@ class LeaveWhileLoading {
   std::thread thread_;
 };
 
-// Until SIGTERM or SIGINT. A manager's watchdog hears of us as long as the I/O thread runs.
-void wait_for_end(const sigset_t& signals, server::TinkerServer& server) {
+// Until SIGTERM or SIGINT; says which. A manager's watchdog hears of us as long as the I/O thread runs.
+int wait_for_end(const sigset_t& signals, server::TinkerServer& server) {
   const std::optional<double> watchdog = watchdog_seconds();
   const double step = watchdog ? *watchdog / 4 : kLongStep;
   const timespec wait = {.tv_sec = static_cast<time_t>(step),
@@ -106,7 +108,7 @@ void wait_for_end(const sigset_t& signals, server::TinkerServer& server) {
       server.reload();
       notify_manager("READY=1");
     } else if (signal > 0) {
-      return;
+      return signal;
     }
     if (watchdog && server.tick_age() < *watchdog / 2) notify_manager("WATCHDOG=1");
   }
@@ -124,6 +126,17 @@ void return_large_buffers() {
 std::string address_text(const server::HostPort& address, int port, const char* scheme) {
   return address.path.empty() ? fmt::format("{}://{}:{}", scheme, address.host, port)
                               : address.text();
+}
+
+std::vector<ServedAdapter> served_adapters(const server::BaseNames& names) {
+  std::vector<ServedAdapter> served;
+  for (const server::BaseName& name : names.names()) {
+    if (name.adapter.empty()) continue;
+    served.push_back({.model = static_cast<size_t>(name.model),
+                      .id = {name.snapshot_id()},
+                      .dir = name.adapter});
+  }
+  return served;
 }
 
 struct StopHost {
@@ -150,7 +163,8 @@ int run_serve(const server::ServeOptions& given) {
   return_large_buffers();
   server::raise_file_limit(given);
   server::ServeOptions options = given;
-  const server::BaseNames names(options.models, options.aliases, options.tokenizers);
+  const server::BaseNames names(options.models, options.aliases, options.tokenizers,
+                                options.adapters);
   const int64_t memory = options.memory > 0 ? options.memory : usable_memory() / 5 * 4;
   server::share_memory(options, memory);
   const server::Budget budget(options);
@@ -164,10 +178,10 @@ int run_serve(const server::ServeOptions& given) {
                    .adapters = {.max_models = options.max_adapters,
                                 .max_models_per_tenant = options.max_adapters_per_tenant,
                                 .max_rank = options.max_rank},
+                   .served = served_adapters(names),
                    .expert_rank = model::parse_expert_rank(options.expert_rank),
                    .draft_tokens = draft_tokens(options.speculate, options.draft_tokens)});
   loading.reset();
-  fmt::print("{}", host.plan().text());
   scheduler::Scheduler scheduler(
       {.gap_timeout = options.gap_timeout,
        .queued_samples = budget.samples,
@@ -184,11 +198,15 @@ int run_serve(const server::ServeOptions& given) {
   fmt::print("metrics on {}{}\n",
              address_text(options.metrics_listen, server.metrics_port(), "http"),
              options.metrics_listen.path.empty() ? "/metrics" : "");
+  fmt::print("{}{}", given.stands_for, host.plan().text());
   std::fflush(stdout);
   notify_manager("READY=1");
-  wait_for_end(signals, server);
+  const int signal = wait_for_end(signals, server);
+  fmt::print(stderr,
+             "strata: {}: new work is refused; the running pass and queued saves are finished, for "
+             "{:g} s at most (once more: at once)\n",
+             signal == SIGINT ? "Ctrl-C" : "SIGTERM", options.shutdown_timeout);
   notify_manager("STOPPING=1");
-  log(LogLevel::kInfo, "serve: shutting down");
   server.begin_shutdown();
   scheduler.begin_shutdown(now_seconds());
   drain(signals, scheduler, options.shutdown_timeout);
@@ -206,6 +224,7 @@ int run_serve(const server::ServeOptions& given) {
         fmt::format("serve: {} accepted requests were not done any more", scheduler.num_dropped()));
     return kDropped;
   }
+  fmt::print(stderr, "strata: stopped\n");
   return 0;
 }
 

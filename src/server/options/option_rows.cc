@@ -175,6 +175,8 @@ void address_rows(OptionTable& t, ServeOptions& o) {
   t.group("Models, addresses and keys");
   texts_row(t, "model", "NAME=DIR", o.models,
             "a base model: its name and Hugging Face directory or GGUF file; repeatable");
+  texts_row(t, "adapter", "NAME=DIR", o.adapters,
+            "a PEFT LoRA folder of a served model: a model to sample; repeatable");
   texts_row(t, "alias", "NAME=MODEL", o.aliases, "one more name for a model; repeatable");
   texts_row(t, "tokenizer", "NAME=ID", o.tokenizers, "tokenizer_id in get_info; repeatable")
       .by_default("the model's directory");

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "server/base_names.h"
 
 namespace strata::server {
 namespace {
@@ -30,6 +31,11 @@ void check_together(const ServeOptions& o) {
     throw Error(ErrorCode::kInvalidArgument, message);
   };
   if (o.models.empty()) fail("--model: no model is given; want NAME=DIR");
+  for (const std::string& model : o.models) {
+    if (model.find('=') != std::string::npos) continue;
+    fail(fmt::format("--model: got '{}', want NAME=DIR, like {}={}; or strata serve {}", model,
+                     base_name_for(model), model, model));
+  }
   if (o.data.empty()) fail("--data: no data directory is given");
   if (!o.db.empty() && !o.db.starts_with("postgresql://") && !o.db.starts_with("postgres://")) {
     fail("--db: want a postgresql:// address; without --db the state is SQLite in --data");
@@ -108,6 +114,7 @@ ServeOptions merge_options(std::span<const OptionSource> sources) {
     for (const OptionSource& source : sources) {
       const auto found = source.values.find(name);
       if (found == source.values.end()) continue;
+      if (name == "metrics-listen") options.names_metrics_listen = true;
       if (source.where == "environment" && holds_keys(name)) {
         (name == "keys" ? options.keys_text : options.admin_keys_text) = found->second.front();
         break;

@@ -24,10 +24,12 @@ struct HostPort {
 
 struct ServeOptions {
   std::vector<std::string> models;      // NAME=DIR
+  std::vector<std::string> adapters;    // NAME=DIR
   std::vector<std::string> aliases;     // NAME=MODEL
   std::vector<std::string> tokenizers;  // NAME=ID
   HostPort listen = {"127.0.0.1", 8000};
   HostPort metrics_listen = {"127.0.0.1", 9464};
+  bool names_metrics_listen = false;  // else another port serves where that one is taken
   int64_t socket_mode = 0600;
   std::string tls_cert;  // PEM files; empty: in the clear
   std::string tls_key;
@@ -91,7 +93,8 @@ struct ServeOptions {
   std::string expert_rank = "divided";
   std::string speculate = "none";
   int64_t draft_tokens = 1;
-  int64_t threads = 0;  // 0: all cores
+  int64_t threads = 0;     // 0: all cores
+  std::string stands_for;  // for people: what a short command line stands for, or empty
 };
 
 // Bound to `options`, which outlive it.

@@ -50,6 +50,15 @@ const BaseName& Service::find_base(const Fields& body, const std::string& name) 
                                       name.substr(0, 200), known));
 }
 
+const BaseName& Service::find_trainable(const Fields& body, const std::string& name) const {
+  const BaseName& base = find_base(body, name);
+  if (base.adapter.empty()) return base;
+  body.fail("base_model",
+            fmt::format("'{}' is an adapter that this server samples and does not train; train its "
+                        "base model '{}'",
+                        name.substr(0, 200), parts_.names.base_of(base).name));
+}
+
 api::LoraConfig Service::read_lora(const Fields& body) const {
   if (!body.has("lora_config")) {
     body.fail("lora_config", "this server trains LoRA adapters: a rank is required");
@@ -80,7 +89,7 @@ Response Service::create_model(const Request& request) {
   require_session(request, session);
   check_optimizer(body);
   const std::string base_name = body.string("base_model");
-  const BaseName& base = find_base(body, base_name);
+  const BaseName& base = find_trainable(body, base_name);
   api::CreateModel create;
   create.lora = read_lora(body);
   return start_model(request, body, session, base, base_name, std::move(create), nullptr,
@@ -110,7 +119,7 @@ Response Service::create_from_checkpoint(const Request& request, const Fields& b
   const CheckpointRow row = find_to_load(request, path);
   const BaseName* of_row = parts_.names.find(row.base_model);
   const std::string base_name = body.string_or("base_model", row.base_model);
-  const BaseName& base = find_base(body, base_name);
+  const BaseName& base = find_trainable(body, base_name);
   if (of_row == nullptr || of_row->model != base.model) {
     body.fail("base_model", fmt::format("'{}' is not the checkpoint's base model '{}'",
                                         base_name.substr(0, 200), row.base_model));

@@ -75,7 +75,7 @@ Response Service::create_sampling_session(const Request& request) {
     row.base_model = checkpoint.base_model;
     const BaseName& of_path = find_base(body, checkpoint.base_model);
     if (body.has("base_model") &&
-        find_base(body, body.string("base_model")).model != of_path.model) {
+        find_trainable(body, body.string("base_model")).model != of_path.model) {
       body.fail("base_model",
                 fmt::format("'{}' is of base model '{}'", path.text(), checkpoint.base_model));
     }
@@ -116,6 +116,10 @@ LiveSampler Service::make_sampler(const SamplerRow& row, const std::string& tena
                                                   row.id, row.base_model));
   }
   sampler.base = api::BaseId{base->model};
+  if (!base->adapter.empty()) {
+    sampler.snapshot = {base->snapshot_id()};
+    sampler.dir = base->adapter;
+  }
   if (!row.checkpoint_id) return sampler;
   sampler.lease = parts_.registry.lease(*row.checkpoint_id);
   const std::optional<CheckpointRow> checkpoint =

@@ -130,6 +130,8 @@ class Service {
   Response unload_model(const Request& request);
   Response weights_info(const Request& request);
   const BaseName& find_base(const Fields& body, const std::string& name) const;
+  // The same of one that trains: an adapter of the operator's is refused.
+  const BaseName& find_trainable(const Fields& body, const std::string& name) const;
   api::LoraConfig read_lora(const Fields& body) const;
   LiveModel& live_model(const Request& request, const std::string& id);
   void drop_model(const std::string& id);

@@ -64,7 +64,7 @@ Response Service::capabilities(const Request&) {
     models.add(JsonObject{{"model_name", name.name},
                           {"max_context_length", base.max_context},
                           {"max_trained_length", base.longest_datum},
-                          {"trainable", true},
+                          {"trainable", name.adapter.empty()},
                           {"sampleable", true}});
   }
   return json_response(200, JsonObject{{"supported_models", models}}.text());
