@@ -119,7 +119,7 @@ TEST_F(ChatTest, SeveralLinesAreOneTurn) {
   const Ran piped = run_program(chat(kBundled, {"--max-tokens", "4"}),
                                 "\"\"\"\na\nb\n\"\"\"\nc\n/save " + dir_.file("piped.json") + "\n");
   EXPECT_EQ(piped.code, 0) << piped.err;
-  EXPECT_THAT(saved("piped.json"), HasSubstr(R"("content":"a\nb\n"},)"));
+  EXPECT_THAT(saved("piped.json"), HasSubstr(R"("content":"a\nb"},)"));
   EXPECT_THAT(saved("piped.json"), HasSubstr(R"("content":"c"},)"));
 }
 

@@ -14,9 +14,13 @@ class Interrupts {
 
   [[nodiscard]] static bool noted();
   static void forget();
+  // While a read may wait, which a signal a moment before it would not break off: an alarm does so
+  // within a second.
+  static void break_reads(bool on);
 
  private:
-  struct sigaction before_ = {};
+  struct sigaction before_int_ = {};
+  struct sigaction before_alarm_ = {};
 };
 
 }  // namespace strata::apps

@@ -140,9 +140,11 @@ LineEditor::Line LineEditor::read(const std::string& prompt) {
   State& s = *state_;
   s.prompt = prompt;
   Interrupts::forget();
+  Interrupts::break_reads(true);
   to_terminal(kMarkPastes);
   int count = 0;
   const wchar_t* text = ::el_wgets(s.editor, &count);
+  Interrupts::break_reads(false);
   to_terminal(kLeavePastes);
   if (text != nullptr && count > 0) {
     if (text[count - 1] == L'\n') --count;
