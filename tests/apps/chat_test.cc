@@ -142,6 +142,23 @@ TEST_F(ChatTest, CtrlCEndsAnAnswerAndNotTheConversation) {
   EXPECT_EQ(terminal.wait(), 0);
 }
 
+// As in an editor's shell: nothing is edited, all else is there.
+TEST_F(ChatTest, ADumbTerminalHoldsAConversationToo) {
+  Terminal terminal(chat(kBundled), {"TERM=dumb"});
+  terminal.expect("> ");
+  terminal.type("What is 7 plus 5?\n");
+  EXPECT_THAT(terminal.expect("ended by eos]"), HasSubstr("7 plus 5 is 12."));
+  terminal.expect("> ");
+  terminal.type("\003");
+  EXPECT_THAT(terminal.expect("Ctrl-D or /bye leaves"), Not(HasSubstr("\033")));
+  terminal.expect("> ");
+  terminal.type("/halp\n");
+  terminal.expect("no such command");
+  terminal.expect("> ");
+  terminal.type("\004");
+  EXPECT_EQ(terminal.wait(), 0);
+}
+
 TEST_F(ChatTest, CommandsSayWhatTheyDo) {
   Terminal terminal(chat(kBundled, {"--max-tokens", "30"}), state());
   const auto say = [&](const std::string& line, const std::string& answer) {

@@ -8,6 +8,7 @@
 #include <boost/json.hpp>
 #include <memory>
 
+#include "server/base_names.h"
 #include "tests/apps/program_run.h"
 #include "tests/apps/train_fixture.h"
 
@@ -162,6 +163,14 @@ TEST_F(ServeStartTest, AMetricsPortThatNobodyNamedMayBeTaken) {
   Words args = named({"--metrics-listen", "127.0.0.1:9464", "--memory", "2GiB"});
   args.insert(args.begin(), "serve");
   EXPECT_THAT(run_program(args).err, HasSubstr("--metrics-listen 127.0.0.1:9464"));
+}
+
+TEST(ServedName, IsTheFoldersWithoutWhatANameMayNotHave) {
+  EXPECT_EQ(server::base_name_for("/models/Qwen3 0.6B"), "Qwen3-0.6B");
+  EXPECT_EQ(server::base_name_for("/models/tiny/"), "tiny");
+  EXPECT_EQ(server::base_name_for("/cache/hub/models--Qwen--Qwen3-0.6B/snapshots/c1899de2"),
+            "Qwen/Qwen3-0.6B");
+  EXPECT_EQ(server::base_name_for("/"), "model");
 }
 
 class ServedAdapterTest : public ServeStartTest {

@@ -1,9 +1,12 @@
 #include "apps/generate/turn_reader.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <iostream>
 
+#include "apps/generate/interrupts.h"
 #include "base/env.h"
 
 namespace strata::apps {
@@ -33,7 +36,7 @@ bool is_command(const std::string& turn) {
   return turn.starts_with('/') && turn.find('\n') == std::string::npos;
 }
 
-TurnReader::TurnReader() {
+TurnReader::TurnReader() : is_terminal_(::isatty(STDIN_FILENO) == 1) {
   if (LineEditor::is_usable()) editor_ = std::make_unique<LineEditor>(history_file());
 }
 
@@ -45,9 +48,18 @@ std::optional<TurnReader::Line> TurnReader::line(const std::string& prompt) {
     return Line{.is_broken_off = read.outcome == LineEditor::Outcome::kInterrupted,
                 .text = std::move(read.text)};
   }
+  if (is_terminal_) fmt::print(stderr, "{}", prompt);
+  Interrupts::forget();
+  Interrupts::break_reads(is_terminal_);
   Line read;
-  if (!std::getline(std::cin, read.text)) return std::nullopt;
-  return read;
+  const bool got = static_cast<bool>(std::getline(std::cin, read.text));
+  Interrupts::break_reads(false);
+  if (got) return read;
+  if (!Interrupts::noted()) return std::nullopt;
+  std::clearerr(stdin);
+  std::cin.clear();
+  fmt::print(stderr, "\n");
+  return Line{.is_broken_off = true, .text = ""};
 }
 
 // `text` begins with the quote; lines are added until one ends with it.

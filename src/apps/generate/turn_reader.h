@@ -1,6 +1,6 @@
 // TurnReader: what a person says in a chat, turn by turn: a line; the lines between two """; or, at
-// a terminal, lines that were pasted at once. At a terminal lines are edited and remembered
-// (apps/generate/line_editor.h); anything else is read as plain lines.
+// a terminal, lines that were pasted at once. At a terminal that can do it lines are edited and
+// remembered (apps/generate/line_editor.h); anything else is read as plain lines.
 #pragma once
 #include <memory>
 #include <optional>
@@ -14,7 +14,7 @@ class TurnReader {
  public:
   TurnReader();
 
-  [[nodiscard]] bool is_terminal() const { return editor_ != nullptr; }
+  [[nodiscard]] bool is_terminal() const { return is_terminal_; }
   // The next turn that is not blank; nothing at the end of stdin. A turn of one line that begins
   // with a slash is a command, and always one line.
   std::optional<std::string> next();
@@ -28,7 +28,8 @@ class TurnReader {
   std::optional<Line> quoted(std::string text);
   Line together(std::string text);
 
-  std::unique_ptr<LineEditor> editor_;
+  bool is_terminal_;
+  std::unique_ptr<LineEditor> editor_;  // null where lines cannot be edited (TERM=dumb)
 };
 
 bool is_command(const std::string& turn);
