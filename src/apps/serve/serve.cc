@@ -95,7 +95,8 @@ class LeaveWhileLoading {
   std::thread thread_;
 };
 
-// Until SIGTERM or SIGINT; says which. A manager's watchdog hears of us as long as the I/O thread runs.
+// Until SIGTERM or SIGINT; says which. A manager's watchdog hears of us as long as the I/O thread
+// runs.
 int wait_for_end(const sigset_t& signals, server::TinkerServer& server) {
   const std::optional<double> watchdog = watchdog_seconds();
   const double step = watchdog ? *watchdog / 4 : kLongStep;

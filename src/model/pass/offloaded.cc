@@ -1,4 +1,5 @@
 #include "model/pass/offloaded.h"
+
 #include "backend/offload_room.h"
 
 namespace strata::model {
