@@ -17,6 +17,7 @@
 #include "checkpoint/peft.h"
 #include "model/adapter/io.h"
 #include "model/weights/load.h"
+#include "ops/cpu/cpu_backend.h"
 #include "report/format.h"
 #include "report/table.h"
 
@@ -56,7 +57,7 @@ void look_at_fit(const InspectOptions& options, Findings& f) {
         f.adapter->base_copies()[0].base_name));
     return;
   }
-  Backend backend(CpuPath::kReference, 1);
+  CpuBackend backend(CpuPath::kReference, 1);
   model::LoadedModel base;
   base.dir = f.base;
   base.config = model::load_config(f.base, options.strict_config).config;

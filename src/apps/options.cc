@@ -354,7 +354,8 @@ OptionTable options_of(ChatOptions& o) {
 
 OptionTable options_of(InspectOptions& o) {
   OptionTable t;
-  t.text("model", o.model, "directory of a model or of a LoRA adapter, or ORG/NAME of the hub")
+  t.text("model", o.model,
+         "directory of a model or of a LoRA adapter, GGUF file, or ORG/NAME of the hub")
       .required()
       .or_bare();
   t.flag("tensors", o.tensors, "list every tensor");

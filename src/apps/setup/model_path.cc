@@ -11,6 +11,7 @@
 #include "apps/setup/hub_cache.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "checkpoint/gguf/gguf_model.h"
 #include "checkpoint/peft_config.h"
 
 namespace strata::apps {
@@ -19,8 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kWanted =
-    "want a Hugging Face directory (config.json, model.safetensors, tokenizer.json), or ORG/NAME "
-    "of the hub";
+    "want a Hugging Face directory (config.json, model.safetensors, tokenizer.json), a GGUF file, "
+    "or ORG/NAME of the hub";
 
 [[noreturn]] void refuse(ErrorCode code, const std::string& option, const std::string& typed,
                          const std::string& what) {
@@ -46,18 +47,9 @@ std::vector<std::string> names_in(const std::string& dir, std::string_view endin
   return names;
 }
 
-bool begins_with(const std::string& path, std::string_view magic) {
-  std::error_code fault;
-  if (fs::file_size(path, fault) < magic.size() || fault) return false;
-  std::string begin(magic.size(), '\0');
-  ReadOnlyFile(path).read_at(0, std::as_writable_bytes(std::span(begin)));
-  return begin == magic;
-}
-
 // What a file is that was typed for a directory.
 std::string kind_of_file(const std::string& path) {
   const std::string name = file_name_of(path);
-  if (begins_with(path, "GGUF")) return "a GGUF file";
   if (name == "adapter_config.json") return "the configuration of a LoRA adapter";
   if (name.starts_with("adapter_model.")) return "the weights of a LoRA adapter";
   if (name == "config.json") return "the configuration of a model";
@@ -75,12 +67,6 @@ std::string kind_of_file(const std::string& path) {
   if (file_exists(dir + "/config.json") || (is_of_adapter && is_adapter_directory(dir))) {
     refuse(ErrorCode::kInvalidArgument, option, typed,
            fmt::format("this is {}; give the directory that it lies in: {}", kind, dir));
-  }
-  if (kind == "a GGUF file") {
-    refuse(ErrorCode::kUnsupported, option, typed,
-           fmt::format("this is a GGUF file, which is not read as a model here; {}: that of the "
-                       "model that it was made from",
-                       kWanted));
   }
   if (kind == "a file of PyTorch") {
     refuse(ErrorCode::kUnsupported, option, typed,
@@ -103,8 +89,6 @@ std::string kind_of_file(const std::string& path) {
 
 // Of a folder without config.json: what it may be instead.
 [[noreturn]] void refuse_folder(const std::string& option, const std::string& typed) {
-  const std::vector<std::string> gguf = names_in(typed, ".gguf");
-  if (!gguf.empty()) refuse_file(option, typed + "/" + gguf[0]);
   std::string inside;
   std::error_code fault;
   for (fs::directory_iterator it(typed, fault), end; !fault && it != end; it.increment(fault)) {
@@ -169,14 +153,14 @@ std::string base_name_of_adapter(const std::string& dir) {
 std::string find_base_of_adapter(const std::string& dir) {
   const std::string base = base_name_of_adapter(dir);
   if (base.empty()) return "";
-  if (file_exists(base + "/config.json")) return base;
+  if (file_exists(base + "/config.json") || has_gguf(base)) return base;
   const std::string beside = (fs::path(dir) / base).lexically_normal().string();
-  if (file_exists(beside + "/config.json")) return beside;
+  if (file_exists(beside + "/config.json") || has_gguf(beside)) return beside;
   return find_in_hub_cache(base).value_or("");
 }
 
 std::string find_directory(const std::string& option, const std::string& typed) {
-  if (is_directory(typed)) return typed;
+  if (is_directory(typed) || has_gguf(typed)) return typed;
   if (file_exists(typed)) refuse_file(option, typed);
   if (const auto snapshot = find_in_hub_cache(typed)) return *snapshot;
   refuse_missing(option, typed);
@@ -189,6 +173,7 @@ std::string find_config_path(const std::string& option, const std::string& typed
            fmt::format("this is a LoRA adapter, want a model; its base is '{}'",
                        base_name_of_adapter(typed)));
   }
+  if (has_gguf(typed)) return typed;
   if (file_exists(typed)) {
     if (!typed.ends_with(".json") || file_name_of(typed) == "adapter_config.json") {
       refuse_file(option, typed);
@@ -207,6 +192,7 @@ ModelPath find_model(const std::string& typed) {
     if (base.empty()) ask_for_base(dir);
     return {.model = base, .adapter = dir};
   }
+  if (has_gguf(dir)) return {.model = dir};
   if (!file_exists(dir + "/config.json")) refuse_folder("model", dir);
   check_weights(typed, dir, dir != typed);
   return {.model = dir};

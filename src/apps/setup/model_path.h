@@ -5,14 +5,15 @@
 namespace strata::apps {
 
 struct ModelPath {
-  std::string model;         // a Hugging Face directory
+  std::string model;         // a Hugging Face directory or a GGUF file
   std::string adapter = {};  // the PEFT directory that was typed, whose base `model` is; or empty
 };
 
-// A directory of a model; of a LoRA adapter, whose base adapter_config.json names (a directory here
-// or seen from the adapter's, or ORG/NAME); or ORG/NAME in the cache of the Hugging Face hub
-// (apps/setup/hub_cache.h). A directory that is there wins over a name. Error, which says what it
-// is and what to type instead, of anything else: files, folders without a model, what is missing.
+// A directory of a model, or a GGUF file; a directory of a LoRA adapter, whose base
+// adapter_config.json names (a directory here or seen from the adapter's, or ORG/NAME); or ORG/NAME
+// in the cache of the Hugging Face hub (apps/setup/hub_cache.h). A directory that is there wins
+// over a name. Error, which says what it is and what to type instead, of anything else: files,
+// folders without a model, what is missing.
 ModelPath find_model(const std::string& typed);
 // The same where an adapter will not do: an Error names its base.
 std::string find_base_model(const std::string& typed);
