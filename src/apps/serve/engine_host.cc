@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/threads.h"
 #include "base/trace.h"
 #include "checkpoint/source.h"
 #include "data/end_tokens.h"
