@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "checkpoint/checkpoint_dir.h"
 #include "checkpoint/safetensors.h"
 #include "model/adapter/io.h"
 #include "model/weights/load.h"
