@@ -187,6 +187,21 @@ TEST_F(TrainDefaultsTest, ARunOfAnOlderVersionIsResumed) {
   EXPECT_NE(fault(other).find("lr: was \"0.0002\", now \"0.001\""), std::string::npos);
 }
 
+// One name of the pipeline's schedule everywhere, beside what probe and bench called it.
+TEST_F(TrainDefaultsTest, ThePipelinesScheduleHasOneName) {
+  ProbeOptions probe;
+  BenchOptions bench;
+  TrainOptions train;
+  for (OptionTable table : {options_of(probe), options_of(bench)}) {
+    const OptionRow* row = table.find("pipeline-schedule");
+    ASSERT_NE(row, nullptr);
+    EXPECT_EQ(row->aliases, std::vector<std::string>{"schedule"});
+  }
+  const OptionTable table = options_of(train);
+  EXPECT_TRUE(table.find("pipeline-schedule")->aliases.empty());
+  EXPECT_EQ(table.find("lr-schedule")->aliases, std::vector<std::string>{"schedule"});
+}
+
 TEST_F(TrainDefaultsTest, TheFieldsNamesAndTheOldOnesAreRead) {
   const auto run = [](const std::string& arguments) {
     return std::system((std::string(STRATA_BINARY) + " " + arguments + " 2>/dev/null >&2").c_str());
