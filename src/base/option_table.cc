@@ -141,6 +141,11 @@ OptionRow& OptionTable::integer(const std::string& name, int& field,
   return add(number_row(name, "INT", field, range, help));
 }
 
+OptionRow& OptionTable::integer(const std::string& name, std::optional<int64_t>& field,
+                                const OptionRange<int64_t>& range, const std::string& help) {
+  return add(optional_row(name, "INT", field, range, help));
+}
+
 OptionRow& OptionTable::number(const std::string& name, double& field,
                                const OptionRange<double>& range, const std::string& help) {
   return add(number_row(name, "FLOAT", field, range, help));
