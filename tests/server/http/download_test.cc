@@ -86,11 +86,16 @@ TEST_F(DownloadTest, DownloadsThatAreNotReadCountByTenant) {
   EXPECT_GT(other.read_slowly(), kFile);
   unread.clear();
   wait_for_downloads(0);
-  EXPECT_TRUE(options.downloads.take_only("3", 10 * kPiece));
-  const std::string full = ask(download("4"));
+}
+
+TEST_F(DownloadTest, WithoutRoomForOneMoreADownloadIs503) {
+  options.downloads = SharedLimit(2 * kPiece);
+  serve();
+  const auto held = options.downloads.take("1", 2 * kPiece);
+  const std::string full = ask(download("1"));
   EXPECT_EQ(status(full), "503");
   EXPECT_NE(full.find("--max-download-bytes"), std::string::npos);
-  options.downloads.give("3", 10 * kPiece);
+  EXPECT_NE(full.find("retry-after"), std::string::npos);
 }
 
 TEST_F(DownloadTest, ADownloadThatIsReadTooSlowlyIsCut) {
