@@ -50,7 +50,7 @@ FRAMINGS = [
     ("Transfer-Encoding and Content-Length, and a request behind them", "400",
      lambda w: framed(w, "Content-Length: 2", "Transfer-Encoding: xchunked")),
     ("Transfer-Encoding in HTTP/1.0, and a request behind it", "400", lambda w: framed(w, "Transfer-Encoding: chunked", version="1.0")),
-    ("two Host headers, and a request behind them", "400", lambda w: framed(w, "Host: 127.0.0.1")),
+    ("two Host headers, and a request behind them", "400", lambda w: framed(w, "Host: 127.0.0.1", "Host: 127.0.0.1")),
     ("two X-API-Key headers, and a request behind them", "400", lambda w: framed(w, "X-API-Key: tml-another")),
     ("a target in absolute form", "200", lambda w: absolute(w, "127.0.0.1")),
     ("a target in absolute form, of another site", "421", lambda w: absolute(w, "evil.example")),
