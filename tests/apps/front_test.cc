@@ -58,8 +58,9 @@ TEST(Front, HelpOfACommandIsItsOwnHelp) {
 TEST(Front, VersionIsACommandAndAnOption) {
   const Ran ran = run_program({"version"});
   EXPECT_EQ(ran.exit_code, 0);
-  EXPECT_THAT(ran.out, ::testing::MatchesRegex("strata 0\\.1\\.0, CPU path [a-z0-9_]+(, commit "
-                                               "[^ ]+)? \\([A-Za-z]+, [^)]+\\)\n"));
+  EXPECT_THAT(ran.out, ::testing::MatchesRegex(
+                           "strata [0-9]+\\.[0-9]+\\.[0-9]+, CPU path [a-z0-9_]+(, commit "
+                           "[^ ]+)? \\([A-Za-z]+, [^)]+\\)\n"));
   EXPECT_EQ(run_program({"--version"}).out, ran.out);
 }
 

@@ -338,9 +338,9 @@ OptionTable options_of(ServeOptions& o) {
   adapter_rows(t, o);
   room_rows(t, o);
   rest_rows(t, o);
-  t.common({"model", "alias", "listen", "tls-cert", "tls-key", "public-url", "metrics-listen",
-            "data", "keys", "admin-keys", "no-keys", "max-adapters", "max-rank", "memory", "rate",
-            "quota", "dtype", "threads"});
+  t.common({"model", "adapter", "alias", "listen", "tls-cert", "tls-key", "public-url",
+            "metrics-listen", "data", "keys", "admin-keys", "no-keys", "max-adapters", "max-rank",
+            "memory", "rate", "quota", "dtype", "threads"});
   return t;
 }
 
