@@ -34,7 +34,8 @@ bool has_chat_template(const std::string& dir) {
   if (file_exists(dir + "/chat_template.jinja")) return true;
   const std::string config = dir + "/tokenizer_config.json";
   if (!file_exists(config)) return false;
-  const boost::json::value value = boost::json::parse(read_file(config, kMaxConfigBytes));
+  boost::system::error_code fault;  // of a file that the tokenizer's reader took
+  const boost::json::value value = boost::json::parse(read_file(config, kMaxConfigBytes), fault);
   return value.is_object() && value.as_object().contains("chat_template");
 }
 
@@ -141,8 +142,9 @@ std::string python_usage(const CardFacts& facts) {
         "experts name\nparameters, and it applies them.\n\n";
   }
   out +=
-      "A model of its own, without the adapter: "
-      "`model.merge_and_unload().save_pretrained(\"merged\")`.\n\n";
+      "A model of its own, without the adapter:\n\n```python\n"
+      "model.merge_and_unload().save_pretrained(\"merged\")\n"
+      "tokenizer.save_pretrained(\"merged\")\n```\n\n";
   return out + fmt::format(
                    "### transformers\n\nWith PEFT installed:\n\n```python\n{}\n{}"
                    "model.load_adapter(\".\")\n{}```\n",
