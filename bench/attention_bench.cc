@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How near is attention to the limits of the machine? Forward and backward as shares of the matrix
 // limit, counting the pairs that are seen (4 H flops a query-key pair forward, 10 H backward);
 // decode as a share of the read bandwidth, counting the bytes of the keys and values. Caches of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How near is the gated delta rule to the limits of the machine? Forward and backward as shares of
 // the fp32 matrix limit, counting the flops of the chunk form (delta_net_flops); decode as a share
 // of the read bandwidth, counting the bytes of the states that a token reads: the state at the

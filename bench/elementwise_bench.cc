@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bandwidth of the ops that only move data, on Qwen3-0.6B's shapes with 2,048 tokens (those of
 // gated delta nets on Qwen3.5's: 16 heads of 128), beside a plain read and a copy of large blocks.
 // Bytes are what an op must read and write once.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How near are the matrix products to the limits of the machine? Every repetition is followed by a
 // probe of the limit that bounds it, on the same threads; a row is the median of the shares. A
 // repetition in which other processes used the cores is thrown away; where most were, the row says

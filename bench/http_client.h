@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HttpClient: many HTTP/1.1 requests to one server at once on one thread: keep-alive connections,
 // epoll, and next to no CPU. For benchmarks; loopback only. Responses must carry Content-Length, as
 // ours do.

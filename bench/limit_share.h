@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures work as a share of a limit of the machine that is probed before and after every
 // repetition on the same threads. A repetition in which other processes used the cores is thrown
 // away; where all were, the last one stands and `noisy` says so.

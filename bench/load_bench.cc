@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A server under load: 2,000 polls parked on futures that wait for a missing number, and every
 // second 120 samples (16-token prompt, 4 new), 20 forward_backward (64 tokens), 20 optim_step, 20
 // GETs and 20 heartbeats, each future polled until it is answered. Once, at a tenth of the time,

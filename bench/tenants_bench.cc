@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What batching across tenants is worth: 8 tenants at once against the same work one tenant after
 // the other, each pipelining its own requests, through scheduler and engine; pairs of the two
 // interleaved, and the median of the pairs' ratios. Training: a pass is forward_backward of one

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Encoding and decoding of prose on one thread: MB/s and tokens/s.
 //   tokenize_bench build/tokenizers/qwen3.json [text file]
 // tools/check/compare_tokenize.py runs it next to Hugging Face `tokenizers`.

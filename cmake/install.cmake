@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cmake --install: the stripped program, its man pages and completions (made by the program from its table of options),
 # documents and an example configuration. cpack makes the .deb (make package).
 include(GNUInstallDirs)

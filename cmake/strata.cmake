@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Rules shared by every folder: language level, warnings, numerics flags, and three target makers.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)

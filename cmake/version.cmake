@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Run by each build: writes OUT from IN, touching it only where it changes, so that nothing is linked again for the same commit.
 # Of a tree without its own git repository (a tarball) the commit stays empty.
 set(STRATA_COMMIT "")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fine-tunes the bundled model through the official Tinker SDK: loss before and after, answers before and after.
 
 usage: tinker_client.py URL [MODEL_NAME]     (TINKER_API_KEY holds the key; any tml- text where the server runs without keys)

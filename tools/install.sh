@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Installs the Debian packages that a make target needs, and only those that are missing.
 # usage: tools/install.sh run|sdk|browser|test|clang|format|smollm2|package
 # Works as root or with sudo; asks nothing; does nothing when all is there.

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # bench/load against a server of our own with the bundled model. Results are kept for 20 s, so that memory is level before
 # the first reading; every result is fetched within that time.
 # usage: tools/load.sh PROGRAM LOAD_BENCH SECONDS [bar]      bar: also fails outside the latency, memory and CPU bars

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Admission: whether a submitted command was taken, and if not, why.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Command: one operation that a client asked for, as plain values, on its way from the server
 // through the scheduler to the engine; its answer is an api::Result (api/result.h).
 //

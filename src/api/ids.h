@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Strong ids of the nouns that travel: a session id cannot be passed where a model id belongs. Text
 // made by the server, never by a client; compared and hashed as text.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Result: the answer to one Command, by value: what its operation yields, or a Failure. Exactly one
 // for each accepted command.
 #pragma once

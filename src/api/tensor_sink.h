@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TensorSink: where an engine run puts its large results, by name, in memory the sink owns. The
 // caller makes it, passes it to one run and reads it after. One thread at a time.
 #pragma once

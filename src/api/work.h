@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Work: what the scheduler hands to an engine for one turn; Capacity: what the engine says about
 // itself before. Plain values; commands are shared, since a large one is run in several turns.
 #pragma once

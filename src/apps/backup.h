@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata backup, restore and check: a server's data directory as one file and back, and whether it
 // is whole.
 #pragma once

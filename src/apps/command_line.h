@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A command's line: its arguments read into the rows of its table (base/option_table.h). CLI11
 // tells options from values; what was typed wrong is said here, with what was likely meant.
 #pragma once

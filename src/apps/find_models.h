@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a command's options name, as paths: models and adapters, by what the user typed
 // (apps/setup/model_path.h). Before a command runs; options of others stay as they are.
 #pragma once

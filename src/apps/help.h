@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What --help says, from the rows of a command's table.
 #pragma once
 #include <span>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata init: a checkpoint with random weights, as Hugging Face initialises them, for a given or a
 // named configuration.
 #pragma once

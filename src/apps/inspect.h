@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata inspect: what a checkpoint directory holds and what is wrong with it, without loading its
 // weights: family, shapes, sizes, missing and unused tensors, tokenizer, chat template.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata inspect of a LoRA adapter: what it adapts, its ranks, its base, its sizes, its faults.
 #pragma once
 #include "apps/inspect.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata keygen: a new API key for strata serve.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program: commands with their tables of options. Wiring only. Exit codes: 0 done, 2 a fault of
 // the request, an option or a file, 1 anything else.
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Man pages and completions of shells, made from the commands' tables of options, so that none can
 // say what the program does not have. `strata manual --out DIR` writes them; cmake --install puts
 // them where they belong.

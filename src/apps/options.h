@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The options of each command as a table (base/option_table.h), bound to the command's options.
 // Those of serve are in server/options/options.h, since the environment and a file give them as
 // well.

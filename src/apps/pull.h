@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata pull: a model of the Hugging Face hub into its cache, by Hugging Face's own program (hf).
 #pragma once
 #include <string>

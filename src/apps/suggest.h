@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What somebody likely meant who typed a name that there is not.
 #pragma once
 #include <span>

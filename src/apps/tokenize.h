@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata tokenize: JSON lines in, JSON lines out: text -> ids, ids -> text, messages -> text.
 #pragma once
 #include <string>

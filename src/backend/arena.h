@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Arena: one zeroed, 64-byte-aligned, huge-page-backed block that hands out pieces front to back;
 // freed as a whole. Tensor: one owned, zeroed, 64-byte-aligned dense tensor. Scratch: a stack of
 // bytes whose size is booked beforehand and whose high-water mark can be read, so that a plan can

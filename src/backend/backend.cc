@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "backend/backend.h"
 
 #include "backend/offload_room.h"

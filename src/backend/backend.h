@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backend: where the math of one engine runs and its tensors live: its kind, an allocator, and
 // scratch for kernels. Ops take it first. Engine thread only.
 #pragma once

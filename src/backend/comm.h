@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Comm: how the ranks of one run reach each other; nothing else may assume that they share memory.
 // A rank is numbered from 0; every rank runs the same program on the same batch, and calls what all
 // have to call (all_gather) in the same order. Messages are told apart by tags; those of one sender

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FileAllocator: memory that lies in files without a name, so that what is not in use just now may
 // leave the machine's memory and is read back from the disk when it is touched. The room on the
 // disk is taken when the memory is asked for. What lies there is no memory of the process's own:

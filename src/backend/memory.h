@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where tensors live. An Allocator gives a backend its memory; a Memory owns one piece of it.
 // The host touches what lies there only while a HostAccess lives: the CPU's ops hold one, copies to
 // and from the host, and files that are loaded and saved. Nothing else above ops/ does

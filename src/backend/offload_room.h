@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // OffloadRoom: where a pass keeps activations that it offloads: a scratch in files
 // (backend/file_memory.h), in whose memory ops read and write as in any other. What is behind a
 // pass is written to the disk and leaves the memory, what is ahead of it is read, on a thread that

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks as threads of one process: run_ranks() starts them, each with a Comm of its own, and waits
 // for all. Messages are copied into buffers of the channel, which it uses again, so that a warm
 // step allocates nothing.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CHECK for bugs: prints file, line, expression and values, then aborts. Never for what a user, a
 // file or a peer can cause: that is Error (base/error.h). DCHECK is the same in Debug builds and
 // those of the sanitizers and fuzzers (STRATA_DCHECK), and nothing otherwise.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Time that only moves forward, in seconds, for durations.
 #pragma once
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many cores this process may use. Any thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every environment variable Strata reads, and the only place that reads one.
 //   STRATA_CPU_PATH  avx512_bf16, avx512, avx2 or reference, if the machine has it (else an error)
 //   STRATA_LOG       0 errors only, 1 warnings (default), 2 info, 3 debug, 4 trace

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Error: a fault that a user, a file or the world can cause. Caught only at request execution,
 // checkpoint jobs and main. The message says where, what, got, wanted and the likely cause.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files: whole-file reads with a cap, read-only maps, and atomic writes (temporary name in the same
 // folder, fsync, rename). Every operating system fault is an Error{kIo} that names the path and
 // errno's text.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FunctionRef: a borrowed callable, two pointers, no allocation. The callable must outlive the
 // call.
 #pragma once

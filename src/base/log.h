@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One log for the program, to stderr, behind one dial (base/env.h: STRATA_LOG). Any thread.
 #pragma once
 #include <string_view>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ModelTexts: the small files of a model (config.json, tokenizer.json, chat_template.jinja and
 // their like) by name, wherever they are: in a Hugging Face directory, or made of what a file of
 // another format says. Copies share what they read from. Any thread.

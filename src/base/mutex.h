@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mutex, MutexLock, CondVar: the standard ones, and what clang's -Wthread-safety must know of them.
 // A member that is GUARDED_BY(mutex) is touched only under a lock of it, a function that is
 // REQUIRES(mutex) called only there; clang refuses the rest, other compilers see plain classes.

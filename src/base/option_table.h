@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // OptionTable: the options of a command as rows, bound to the fields of its options struct: name,
 // default (what the field holds when its row is made), range, help, and whether results depend on
 // it. The command line, its --help, checks and fingerprints of runs are loops over the rows.

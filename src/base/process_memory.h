@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What this process has in memory now, as the kernel counts it, and what it may have. Any thread.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counter-based random numbers: Philox4x32-10 (Salmon et al., SC 2011, "Parallel random numbers: as
 // easy as 1, 2, 3"). A draw is a pure function of (seed, stream, index): no state, any order, any
 // thread.

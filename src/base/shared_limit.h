@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SharedLimit: a limit on what tenants take and give back, so that one that takes all it can get
 // leaves the others some. Of a few each has a part of its own, and one alone has all; of more, each
 // may hold twice what it leaves free: what there is divides by those who hold something (the source

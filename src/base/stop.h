@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // StopSignals: while one lives, the first SIGINT or SIGTERM is only noted, so that long work can
 // end where it is whole; the second one ends the process at once. Exit codes are those of a shell:
 // 130 of SIGINT, 143 of SIGTERM. One at a time; asked() from any thread.

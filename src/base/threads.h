@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ThreadPool: a fixed team that runs one parallel region at a time. Workers spin for a short while
 // after a region and then sleep, so an idle engine costs nothing and a busy one starts a region in
 // about a microsecond. The split of a region is static: worker w of W gets the w-th of W equal

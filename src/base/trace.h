@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Trace: which thread did what, and when. Spans nest by time; report/trace_file.h writes them as a
 // timeline. Off until start_trace(): a span then costs one load. One for the program, like the log;
 // any thread. Each thread writes to a ring of its own, which keeps its last kSpansOfAThread.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AtomicDir: a folder written under a temporary name and then put in the place of another one,
 // whole or not at all, durable when commit() returns. One writer a path; a reader calls recover_dir
 // first.

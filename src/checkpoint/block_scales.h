@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weights stored in few bits with one scale for each block: value = element * scale, exactly.
 //   FP8: e4m3, blocks of 128 x 128 (DeepSeek-V3, V4); blocks at the ends are smaller.
 //   FP4: e2m1, blocks of 1 x 32 (DeepSeek-V4's experts); as F4, or as bytes (I8, U8) of two

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CheckpointDir: the weights of a Hugging Face directory, one model.safetensors or the shards that
 // model.safetensors.index.json names, seen as one list of named tensors. The constructor reads all
 // headers and checks that index and shards agree both ways; all faults come in one Error. A tensor

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FaultList: all that is wrong with a file, reported in one Error, so that a user mends it once.
 #pragma once
 #include <cstddef>

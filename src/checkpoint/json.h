@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // JsonReader: a strict pull reader for the JSON inside checkpoints. It keeps no tree, so a hostile
 // text costs no more memory than its caller keeps; it refuses duplicate keys (a parser that takes
 // the last one would let a tensor be listed twice), invalid UTF-8, lone surrogates and nesting

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PEFT LoRA directories: adapter_config.json and adapter_model.safetensors. PeftAdapter reads one;
 // the tensors of the file decide what is adapted, and each of them is accounted for: a part of a
 // module, a copy of a base weight, or a fault. All faults come in one Error. Reading is for any

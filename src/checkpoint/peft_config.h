@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PeftConfig: what adapter_config.json says of a LoRA adapter. Every key of the file is read, known
 // to change nothing (inert), or refused by name unless it has the value at which it changes
 // nothing; a key that is unknown is refused too, since it may change what the adapter means.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PeftPatterns: the keys of rank_pattern and alpha_pattern, matched as PEFT's get_pattern_key does:
 // the first key K, in the order of the file, for which Python's re.match(rf"(.*\.)?({K})$", module)
 // succeeds, so a key matches a module whose path equals it or ends in "." + key. A key is a regular

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SafetensorsFile: a read-only safetensors file. The constructor reads and checks the whole header
 // (every length, offset, shape and name) and no tensor data; reads go through pread in slices, so
 // memory does not grow with the file, and a file that shrinks meanwhile is an Error and not a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SafetensorsWriter: writes one safetensors file as a stream. All tensors are declared first; their
 // data then follows in the order of tensors(), in slices of any size, and commit() makes the file
 // appear, durable and whole. The same declarations and data give the same bytes. One thread.

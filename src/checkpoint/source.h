@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CheckpointSource: where the weights of a model come from, seen as one list of named tensors under
 // Hugging Face's names, and the model's small files. What it is (a directory of safetensors, a file
 // in GGUF) is found out in one place, open_checkpoint. Any thread may read.

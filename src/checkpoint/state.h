@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A trainer's state: named f32 tensors (masters, moments) and a small JSON text (counts, seeds,
 // options), in one folder of optimizer.safetensors and state.json that is replaced as a whole, so
 // that the two always belong together, whenever the process was killed. Weights that must match the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a run cuts its data into steps where its options do not say: batches small enough for at
 // least 60 steps, three passes over the data, more over few examples and fewer over many. A pure
 // function of the options, and of how much there is to train on.

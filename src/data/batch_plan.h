@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // BatchPlan: which examples make up each optimizer step, and how a step is cut into passes. A pure
 // function of the lengths, the options and the step's index, so a resumed run sees the batches it
 // would have seen. An epoch is a fresh shuffle, drawn from (seed, epoch); its examples are taken in

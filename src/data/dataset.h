@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dataset: a JSONL file as examples, in the file's order. Blank lines are skipped. All bad lines
 // are looked for before any is reported, so that a user mends a file in one go; then nothing
 // starts.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // End tokens of a model directory: which id closes a text in training, and which ids end
 // generation.
 #pragma once

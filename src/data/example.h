@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Example: one training sequence, made of one JSONL line. Tokens are those of encoding the whole
 // text once; what is trained is decided by byte offsets: a token is trained when at least one of
 // its bytes belongs to a target.

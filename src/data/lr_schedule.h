@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Learning rate of a step, as a pure function: a linear warm-up, then constant, linear or cosine
 // decay towards 0. No step has rate 0: warm-up step s of w gets s / (w + 1) of the peak, and the
 // decay would reach 0 one step after the last.

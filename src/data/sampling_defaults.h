@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a model's makers say of sampling from it: temperature, top_p and top_k of its
 // generation_config.json, as vLLM takes them. A key that is absent or null says nothing.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AdapterBook: the models alive in all engines of a process, and the limits on them. A slot costs
 // nothing until it is taken. Engine thread only.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An adapter's checkpoint: PEFT files and, beside them, optimizer.safetensors with the AdamW
 // moments and the step count. Reading is strict: the files must hold exactly the adapter's modules,
 // with its ranks. Engine thread only, but for what writes.

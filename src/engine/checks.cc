@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks of what a caller asks: everything is looked at before anything runs.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Engine: one base model, its adapters, and the passes that train, score and sample; or a stage of
 // the model, whose passes and steps a Pipeline runs (engine/pipeline/pipeline.h). Owns weights,
 // adapter slots, optimizer state and KV pages. Runs one call at a time on the caller's thread (the

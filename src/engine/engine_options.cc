@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "engine/engine_options.h"
 
 #include "base/check.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // EngineOptions: how an engine divides its work. Nothing here changes a bit of a result.
 #pragma once
 #include <cstdint>

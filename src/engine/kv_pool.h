@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // KvPool: pages of keys and values for sampling, all layers of page_size positions in one page.
 // Engine thread only.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "engine/mtp_pass.h"
 
 #include "ops/elementwise.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One training or scoring pass, from laid-out sequences to logprobs and gradients: the same code
 // counts on a counting backend what it takes on a real one. A stage of a model runs its part of a
 // pass, and a whole model is one stage: its forward, its loss and its backward may lie apart, with

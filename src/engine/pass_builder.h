@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PassBuilder: makes a model::Pass out of sequences: flat tokens, positions, row groups. Owns the
 // arrays that the pass borrows and reuses them, so that a warm step allocates nothing. Engine
 // thread only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PassRoom: what the passes of one engine that run one after the other share: the backend with its
 // scratch, tables of positions, and the meter that counts a pass before it is booked. Passes that
 // break in on others (base/threads.h) need a room of their own. Engine thread only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SlabPool: memory in slabs of one size, handed out and given back one at a time; it grows by
 // blocks of slabs on demand up to the limit. A slab may have several owners, who read it; it is
 // free when the last gives it back. Contents are not cleared. Engine thread only.

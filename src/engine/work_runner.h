@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // WorkRunner: one engine as the scheduler sees it. Runs api::Work: models by name, training rows of
 // many adapters in shared passes, fixed sampler weights, the running samples; answers with
 // api::Result. A fault of one command is its result and touches no other. Samples are by the rules

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // WorkRunner's samples: commands become rows of the sampling loop, and rows that end results.
 #include <fmt/format.h>
 

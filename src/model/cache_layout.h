@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CacheLayout: how what blocks keep of a sequence between passes lies in memory. A page holds a run
 // of positions of all layers (that of multi-token prediction last), each layer's part at an offset
 // of its own; what belongs to a sequence as a whole lies in one state beside the pages, and behind

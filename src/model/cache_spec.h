@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a block keeps of a sequence between passes: entries in the pages of a KV cache, one for
 // every `ratio` positions, and a state that belongs to the sequence as a whole. Plain values, from
 // which model/cache_layout.h makes offsets.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ModelConfig: what a family's config.json says, in one form for transformers 4 and 5 files. Plain
 // values, const after load. Each family sorts the keys of its files into three sets: read, inert
 // (they change nothing here), and refused unless at the value that changes nothing. Any other key

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The decoder: embedding, L layers, final norm; of a stage, those that its weights hold. forward()
 // leaves what backward() needs on a Tape, by what the pass keeps. T tokens, D model width, L
 // layers, n streams (1 for most models). Tape memory comes from the backend's scratch: the caller

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "model/decoder_layer.h"
 
 namespace strata::model {

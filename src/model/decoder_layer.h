@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One decoder layer: its sublayers in order, each a connector around a block
 // (model/connectors/connector.h). The first reads the layer's input, the last writes its output;
 // the residual between them is fp32. Backward takes and returns the residual gradient in fp32.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The token embedding with adapters: x = E[id] + round(scale * A[:, id]) B^T for rows of an adapter
 // that has the module. Source: PEFT tuners/lora/layer.py, Embedding. It acts on the input side
 // only, also when the head is tied to E. Some models multiply all of it by a number (HF

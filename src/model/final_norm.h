@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The norm behind a run of layers: hidden = norm(read(state)), where read is the state itself, or
 // of n streams what reads them. The decoder has one, and so has multi-token prediction. Internal to
 // model/. T tokens, D model width, n streams.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The language-model head on chosen rows: logits = x W^T plus the adapters' lm_head term. C rows, D
 // model width, V vocabulary. All logits of a batch never exist at once: callers walk the rows in
 // chunks (RowChunks). Engine thread only.

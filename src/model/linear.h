@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A linear projection with the batch's adapters: y = x W^T + scale_a (x A_a^T) B_a^T + bias for
 // rows of adapter a. T tokens, N outputs, K inputs, R largest rank in the batch. h = round(scale *
 // x A^T) continues the base product's accumulator. Engine thread only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Multi-token prediction: a layer behind the decoder's that reads the decoder's last state and the
 // next token and predicts the one behind it, by the decoder's own embedding and head. Its first
 // sublayer is model/blocks/mtp_input.h; what reads its streams and its final norm are its own. It

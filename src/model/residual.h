@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What connectors and the final norm share: the norm of a residual and the rounding of a residual
 // gradient. Internal to model/.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AdamW with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101; eps outside the
 // root):
 //   g' = g * grad_scale; m = beta1 m + (1 - beta1) g'; v = beta2 v + (1 - beta2) g'^2

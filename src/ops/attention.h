@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Causal grouped-query attention over ragged segments: out = softmax(scale * q k^T) v, a query at
 // absolute position p seeing keys 0..p of its own sequence, or the last `window` of them: keys j
 // with p - window < j <= p (HF sliding_window: the query's own key counts). T tokens of the batch,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a pass leaves in a cache: rows copied to where pages, rings and states keep them. T rows.
 // Engine thread only; bytes move as they are.
 #pragma once

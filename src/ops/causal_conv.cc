@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ops/causal_conv.h"
 
 #include "ops/checks.h"

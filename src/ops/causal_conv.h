@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Depthwise causal convolution, then SiLU: y[t, c] = silu(z), z = sum_i weight[c, i] x[t - K + 1 +
 // i, c]. Source of the formula: HF modeling_qwen3_5.py, causal_conv1d_fn.  T tokens, C channels, K
 // taps. Arithmetic in fp32, one rounding. z is one fma chain over ascending taps from zero, an

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the checks of several ops share.
 #pragma once
 #include "base/check.h"

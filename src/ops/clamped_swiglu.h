@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Clamped SwiGLU (DeepSeek-V4's experts): y = scale * silu(min(gate, limit)) * clamp(up, -limit,
 // limit). Source: HF modeling_deepseek_v4.py, DeepseekV4MLP and DeepseekV4Experts. A clamped input
 // has no gradient; one that is exactly at the limit has, as in torch. T tokens, F feed-forward

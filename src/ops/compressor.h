@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What DeepSeek-V4's compressors do: each run of m tokens (a window, aligned to position 0 of its
 // sequence) becomes one entry, channel by channel a mean of its tokens' values weighted by the
 // softmax of gate + bias[position in the window]. With `overlap` a token has two halves of

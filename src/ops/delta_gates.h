@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two gates of a gated delta net, for each token and value head:
 //   log_decay = -exp(a_log) softplus(a + dt_bias), beta = sigmoid(b).
 // Source of the formulas: HF modeling_qwen3_5.py, Qwen3_5GatedDeltaNet.  T tokens, H value heads.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gated delta rule over ragged segments, in chunks. Source of the formula: HF
 // modeling_qwen3_5.py, torch_recurrent_gated_delta_rule. A value head h reads key head
 // h / (Vh / Kh); q and k are divided by their l2 norms (x / sqrt(sum x^2 + 1e-6)), q also by

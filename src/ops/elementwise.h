@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small whole-tensor ops. Engine thread only; each element is computed alone, so no order matters
 // except where said.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gated activation: y = act(gate) * up, where act is
 //   kSilu      x sigmoid(x); source: HF modeling_llama.py, LlamaMLP (SwiGLU).
 //   kGeluTanh  gelu_pytorch_tanh, x (1 + tanh(v)) / 2 with v = sqrt(2 / pi) (x + 0.044715 x^3);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RMSNorm of each head, times the SiLU of a gate: y = x inv_rms weight silu(z), inv_rms = 1 /
 // sqrt(mean(x^2) + eps) over the head's D elements. Source of the formula: HF modeling_qwen3_5.py,
 // Qwen3_5RMSNormGated (its weight has no offset).  T tokens, N heads, D head width.

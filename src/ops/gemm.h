@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Matrix products with panel weights. T tokens, N outputs, K inputs, R rank.
 //   gemm:     y[T, N]  = scale * (x W^T (+) sum of the row's low-rank term) + bias + add
 //   gemm_dx:  dx[T, K] = scale * (dy W (+) the row's low-rank term)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Matrix products over ragged groups of rows, each with weights of its own (the experts of a
 // layer). n rows, N outputs, K inputs, R rank. What gemm and gemm_dx of ops/gemm.h give group by
 // group, to the bit: a row's result depends on the row and its group's weights alone. No capacity;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // T tokens, S streams, D model width, R numbers a token.
 #include "ops/hyper_connection.h"
 

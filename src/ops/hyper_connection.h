@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Manifold-constrained hyper-connections (DeepSeek-V4): a residual of S streams, from which a
 // sublayer's input is collapsed and into which its output is expanded, by weights that the streams
 // themselves give. T tokens, S streams, D model width, R numbers a token: S for the input (pre),

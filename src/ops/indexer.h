@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeepSeek-V4's indexer: which K entries a query sees, of those that stand for tokens up to its
 // own.
 //   score(t, i) = sum_h weights_th max(0, q_th . k_i), i < (p + 1) / m for a query at position p

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ops/indexer_loss.h"
 
 #include "ops/checks.h"

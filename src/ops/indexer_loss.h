@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What trains DeepSeek-V4's indexer (ours; after the warm-up of DeepSeek-V3.2's, arXiv 2512.02556,
 // section 2.1): the divergence of its scores from the attention that it replaces, which sees every
 // entry. A query at position p sees entries i < (p + 1) / m.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // KvView: keys and values of one sequence in one layer, in ranges of positions; borrows. A range
 // holds positions [begin, end) side by side: a position's keys are [N_kv, H] contiguous at
 // keys + (pos - begin) * position_stride elements; values alike, and may lie inside the keys

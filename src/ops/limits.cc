@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ops/limits.h"
 
 #include "ops/elementwise.h"

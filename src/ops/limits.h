@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What this machine can do at the moment, measured: the limits that speeds are quoted as shares of.
 // Clocks and memory bandwidth of shared machines move within minutes, so a probe runs right before
 // or after the work it is compared with, on the same threads. Engine thread only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Log-probabilities of targets from fp32 logits, and the gradient of the logits. C rows, V
 // vocabulary. A row's maximum, its sum of exp (16 interleaved partial sums, one fixed tree, on
 // every path) and so its lse depend on that row alone. exp and log are accurate to 2 ulp. Engine

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Between row-major matrices and panels (tensor/panel.h). Conversions round to nearest even; f32 ->
 // f32 and bf16 -> bf16 keep every bit (NaN payloads too).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RMSNorm over the last dimension: y = x * inv_rms * (weight_offset + weight), inv_rms = 1 /
 // sqrt(mean(x^2) + eps). Sources of the formula: HF modeling_qwen3.py, Qwen3RMSNorm;
 // modeling_gemma.py, GemmaRMSNorm (1 + weight).  T tokens, D model width.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Per-head RMSNorm (Qwen3; optional) followed by rotary position embedding of the pairs (h, h +
 // R/2) of the first R columns, or of (2h, 2h + 1) where `interleaved`; the result has its pairs at
 // (h, h + R/2) either way. Columns from R on are normed and not turned. The norm is over all of H

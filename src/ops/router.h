@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The choice of experts: from a router's logits to the chosen experts of each token and their
 // weights, and back. T tokens, E experts, K chosen, G groups. Sources: HF modeling_qwen3_moe.py,
 // Qwen3MoeTopKRouter; modeling_deepseek_v3.py, DeepseekV3TopkRouter; modeling_deepseek_v4.py,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a kind of backend does: for each op a row of functions, which the op calls with arguments
 // that it has checked. A backend adds its functions in a folder of its own (ops/cpu/ is one), and a
 // table of rows that its kind names; nothing else lists kinds. What each function means, and its

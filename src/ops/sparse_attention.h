@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeepSeek-V4's attention: a query sees the keys of its window (itself and window - 1 before it)
 // and entries that stand for m earlier tokens each; all heads share keys, which are values too; and
 // the softmax has one more term, a number a head (sink), that has no value. A query at position p

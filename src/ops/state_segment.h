@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // StateSegment: the rows of one sequence in a flat batch, for ops that carry a state from row to
 // row, and where that state is kept between passes. Plain values.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RMSNorm of each head (optional), then rotation of the pairs (h, h + 1) of its last R columns, in
 // place: DeepSeek-V4 turns queries, keys and what the indexer compares so, and turns contexts back,
 // since its keys are values too. The norm is over all of H, its weight optional. Unlike

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers for people: sizes, counts and times in the shortest form that still says enough.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MetricsLog: one JSON object a line, appended with one write each, so a reader never sees half a
 // line but the last, and a killed run loses at most the line being written. Every record has an
 // integer "step". Resuming at step s drops the records after s (and a torn last line), so a resumed

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Progress of long work, to stderr: a bar redrawn in place on a terminal, plain lines otherwise.
 // Both are rate-limited, so update() may be called as often as is handy. One thread.
 //   Progress progress({.label = "train", .total = steps});

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A line chart as one self-contained SVG text: axes with round ticks, a legend, log axes on
 // request. Points that are not finite (or not positive on a log axis) break the line. Pure
 // function; same input, same text.

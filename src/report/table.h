@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Table: a summary in aligned columns, for people. Cells are UTF-8 and aligned by the columns they
 // take.
 //   Table table({{"what"}, {"bytes", Align::kRight}});

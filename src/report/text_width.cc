@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "report/text_width.h"
 
 #include <utf8proc.h>

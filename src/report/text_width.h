@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Columns that UTF-8 text takes on a terminal, by Unicode's character widths: combining marks 0,
 // CJK 2. Control characters and bad bytes are made harmless first, so a hostile file name cannot
 // move the cursor.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A timeline of the program in Chrome's trace format, for ui.perfetto.dev and chrome://tracing: a
 // row a thread, and in it the spans of base/trace.h. docs/timeline.md shows how to read one.
 //   TraceFile file(options.trace);  ...run...  file.finish();

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ops on rows of logits where they lie: tokens chosen from them, and what they say of tokens. What
 // a row gives depends on it and on what is asked of it alone. C rows, V vocabulary; logits [C, V]
 // f32, lse [C, 2] f32 as ops::logsumexp writes it. Engine thread only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The choice of one token from one row of raw fp32 logits. Pure functions of their arguments: any
 // thread, nothing kept between calls, so a row's choice depends on nothing else in the batch. V
 // vocabulary. Wherever logits tie, the lower id comes first. A logit that is NaN or infinite is an

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Actions of a pipeline schedule, and the table of them: a row a rank, whose places are a queue. A
 // rank runs its places in order, each when what it needs is there; columns are no clock.
 // Names are PyTorch's (torch.distributed.pipelining): 2F0 is the forward of stage 2 on micro-batch

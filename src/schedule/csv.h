@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tables as CSV in PyTorch's form: a line a rank, a cell a place, "{stage}{op}{microbatch}" or
 // "(0F7;7B3)OVERLAP_F_B"; an empty cell is idle. Read as well: the older form, which writes B, W
 // and BW for I, W and B. A table is in it when it has a BW, or a W without any I.

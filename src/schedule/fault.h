@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What breaks a schedule: the rule, and where. Rules (1) to (5) are those of PyTorch's own tests.
 #pragma once
 #include <cstdint>

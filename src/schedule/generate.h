@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tables of the published schedules, from one pure generator. Only computation stands in them
 // (schedule/lower.h adds transfers), no place is idle, and the backwards of a stage ascend, because
 // a sum of gradients is one chain over micro-batches in order. Queues equal PyTorch's own, but for

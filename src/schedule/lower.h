@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lowering: a table of computation gets the sends and receives that it needs, as PyTorch's runtime
 // places them: a send behind what it sends, its receive at the same time at the end of what the
 // receiver has run by then. Sends and receives of two ranks are therefore in the same order.

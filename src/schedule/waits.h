@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a table's queues without computing, to see whether they come to an end.
 #pragma once
 #include <optional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a schedule takes, at costs by action: time, bubbles, and how many forwards wait for their
 // backward at once. Each rank runs its queue, an action as soon as what it needs is there;
 // transfers cost as stated and occupy nobody.

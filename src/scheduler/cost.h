@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a command takes while it waits, and what a row takes when it runs.
 #pragma once
 #include <cstdint>

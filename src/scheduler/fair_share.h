@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FairShare: who comes next when several share one resource. Each has a meter of what it used; the
 // lowest goes first, ties by name. One who returns after idling starts at the lowest meter of those
 // who are active, so nobody saves up credit and nobody is charged for the past. While two are

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ModelQueue: the operations of one model in the order of their numbers, whatever order they arrive
 // in. Number n starts only after 1 ... n - 1 have started, were refused at submission, or were
 // given up. Plain data, no lock: the Scheduler holds one.

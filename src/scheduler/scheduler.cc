@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The server's side: what comes in and what ends early. Turns are in turn.cc.
 #include "scheduler/scheduler.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scheduler: from commands in the order clients send them to turns of work for the engines. Knows
 // order and batching and nothing of tensors.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The engine's side of Scheduler: making one turn of work, and noting what came of it.
 #include <fmt/format.h>
 

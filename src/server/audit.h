@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AuditLog: who changed what: one JSON line for each request that changes state or hands out
 // weights, appended to a file by a thread of its own. A line has the time, the tenant, the key's
 // id, the request, what it was about, and the answer's status; never a body, a key or a query. What

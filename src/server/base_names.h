@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The names under which models are served. NAME=DIR loads once per real directory, so two names of
 // one directory share its weights; a PEFT folder is a model of its own that is sampled and not
 // trained; aliases add names. A name is only ever looked up here, never opened as a path. Immutable

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Budget: what requests may make the server hold, by what they hold it as. Each is a SharedLimit
 // (base/shared_limit.h): a tenant that takes all it can get leaves every other one its part.
 // Whoever holds something for a request has a copy of the limit and takes from it beforehand. The

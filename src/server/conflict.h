@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conflict: a name, number or key that was used for something else: 409.
 #pragma once
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The few primitives of cryptography that the server needs, from OpenSSL: hashes, MACs, random ids,
 // and comparison in constant time. Any thread; no state.
 #pragma once

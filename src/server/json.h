@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // JSON as responses have it: values that are written as they are made. Texts are escaped, keys
 // stand in the order given, nothing is indented.
 //   json_response(200, JsonObject{{"type", "get_info"}, {"lora_rank", rank}}.text())

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // API keys and the tenants they stand for. Only SHA-256 hashes of keys are kept: they are looked up
 // by hash and compared in constant time. A KeyRing is immutable; SIGHUP builds another one and the
 // server swaps the pointer.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ParsePool: threads for what would hold the I/O thread too long: large bodies and large results.
 // A tenant's jobs run in order, one at a time, and tenants take turns, so that many large bodies of
 // one delay its own requests alone. What the jobs hold is bounded by who posts them.

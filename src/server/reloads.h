@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reloads: what SIGHUP asks for, on a thread of its own, so that a disk that hangs holds up neither
 // those who are served nor the signals. What is read is first checked whole, then used at once.
 //   Reloads reloads([sources] { auto keys = read(sources); return [keys] { use(keys); }; });

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scope: what a key may do. Each includes those before it. Every key may open, keep and end a
 // session, since the official SDK does so before it reads anything.
 #pragma once

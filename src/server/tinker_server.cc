@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/tinker_server.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TinkerServer: the whole server but the engines: keys, data directory, state, service and HTTP,
 // wired from the options. The owner brings what runs commands as a Dispatch and hands back results.
 //   TinkerServer server(options, names, bases, budget, dispatch);

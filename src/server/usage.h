@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Usage: what each key of each tenant has used, and the operator's limits on what a tenant uses.
 // Counts outlive the process: the service writes what changed every few seconds, so that a crash
 // forgets at most those. A rate is a bucket that holds ten seconds' worth: what passes takes its

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // UsageLimit: one line of --rate or --quota, TENANT|*:KIND=N. `*` gives every tenant that has no
 // line of its own for the kind the same, each by itself.
 #pragma once

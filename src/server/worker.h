@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Worker: one thread for jobs that read or write files, so that the I/O thread need not wait.
 // Tenants take turns, and a tenant's jobs run in order: many jobs of one delay its own alone.
 //   Worker worker({.name = "disk"});  worker.post("alice", job);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Element types of tensors and the scalar bf16 and f16 conversions. Rounding is to nearest even.
 #pragma once
 #include <bit>

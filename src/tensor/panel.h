@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PanelView: a matrix [rows, cols] (outputs, inputs) stored in panels of `width` outputs, the one
 // layout of weights that products read. f32: [panels][cols][width]; bf16:
 // [panels][pairs][width][2], pair p holding inputs 2p and 2p + 1. Rows and the odd input are padded

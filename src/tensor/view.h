@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TensorView: a borrowed, typed block of memory with a shape; it owns nothing and is passed by
 // value. Rank 0..5; the last axis is contiguous; rows (all axes but the last) are `row_stride`
 // elements apart, which is the width of a dense tensor unless the view is a column slice. An empty

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ChatTemplate: a model directory's own template, run by this folder's interpreter; the text equals
 // transformers' apply_chat_template(tokenize=False) byte for byte, including what that function
 // does to messages first: members that are null are left out, and reasoning is passed under each of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "text/deepseek_v4_chat.h"
 
 #include <algorithm>

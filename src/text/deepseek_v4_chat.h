@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The conversation format of DeepSeek-V4, whose checkpoints come with a Python encoder in place of
 // a chat template (encoding/encoding_dsv4.py of its repository). Results of tools become blocks of
 // user turns, in the order of their calls; neighbouring user turns are one; tools are written into

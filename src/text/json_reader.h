@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Boost.JSON values read with a path, so that every complaint names file and field. Only .cc files
 // of this folder include this header.
 #pragma once

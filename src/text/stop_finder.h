@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // StopFinder: whether text that comes in pieces has come to hold one of the stop texts. Borrows
 // them; empty ones never stop. A stream pushes pieces and passes on what it gets; who needs no text
 // watches.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loss of one token, as Tinker defines it: a sum, never a mean. Each formula is a file of
 // train/losses/, with lp the target's logprob, w its weight, q the sampler's logprob, A the
 // advantage and r = exp(lp - q), all fp32. Where w is 0 the loss and its derivative are exactly 0,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LossPass: from the final hidden states of a pass to logprobs, losses and the gradient of the
 // hidden states, in chunks of rows; all logits never exist at once and rows without a weight never
 // reach the head, unless all are to be scored. T tokens, D model width, V vocabulary, M targets: a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Muon: a step of one matrix by its orthogonalised momentum (Jordan et al., 2024), in DeepSeek-V4's
 // form: Nesterov momentum, ten steps of Newton and Schulz of which the last two settle on singular
 // values of one, an update of RMS 0.18, decoupled weight decay:

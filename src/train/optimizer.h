@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The optimizer step of one trained thing: global-norm clip (the squared norm is a double: one sum
 // a row of a module, rows ascending, modules in the table's order, rounded once), AdamW, gradients
 // back to zero, compute copies refreshed. A step without an accumulated gradient is a no-op:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata bench --context: decoding behind tokens that nobody read. Never a time.
 #include "tests/apps/bench_run.h"
 

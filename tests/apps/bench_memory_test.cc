@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata bench --memory: the same plans as train's. Never a time.
 #include "tests/apps/bench_run.h"
 

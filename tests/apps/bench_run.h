@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs of `strata bench` on small models: the line one prints, or why it is refused.
 #pragma once
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata bench in stages: what its line says of the division, and what it refuses. Never a time.
 #include "tests/apps/bench_run.h"
 

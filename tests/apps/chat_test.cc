@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata chat and generate, the program itself, as people use them: at a terminal and in a pipe.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

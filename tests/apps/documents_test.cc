@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What documents say of the program is so: each command line in them, and in the examples of
 // `--help`, names a command and options that the program has.
 #include <gtest/gtest.h>

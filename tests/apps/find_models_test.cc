@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What may be typed for a model, through the program: directories with and without --model, LoRA
 // adapters, names of the Hugging Face hub in a made cache, `strata pull` with a stand-in for hf,
 // and what is no model.

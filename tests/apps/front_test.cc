@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The front of the command line, through the program: what it says to nothing, to help, and to what
 // was typed wrong.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata generate and strata chat, the program itself: what they take from generation_config.json.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

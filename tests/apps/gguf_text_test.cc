@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text from GGUF files: vocabularies of real models, written as llama.cpp's converter writes them,
 // give the ids of the tokenizer.json that they were made of, on 6,100 strings. What is not known is
 // refused with a list of what is.

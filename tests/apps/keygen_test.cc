@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata keygen, the program itself.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

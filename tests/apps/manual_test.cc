@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `strata manual`: each command and option stands in its man page and in each shell's completion,
 // and shells take what is written.
 #include "apps/manual.h"

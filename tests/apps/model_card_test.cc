@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model card: what stands in it, that equal runs write equal ones wherever they ran, and that a
 // resumed run's is that of one which was never stopped.
 #include "apps/train/model_card.h"

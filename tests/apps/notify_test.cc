@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a service manager is told, by a socket of our own in its place.
 #include "apps/serve/notify.h"
 

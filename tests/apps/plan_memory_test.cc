@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata plan --memory: what it chooses stays within so much, and is in files where that costs less
 // and there is room for them.
 #include <gtest/gtest.h>

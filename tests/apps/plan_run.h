@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata plan on the tiny models of tests/golden: what it prints, and how it refuses.
 #pragma once
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata plan --schedule in process: what it prints and writes, and what it refuses.
 #include "apps/plan/plan_schedule.h"
 

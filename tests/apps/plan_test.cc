@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata plan: of a model's config alone it says what an engine with the model, and an adapter that
 // trains, would say; within the memory that is given; and what it draws.
 #include "apps/plan/plan.h"

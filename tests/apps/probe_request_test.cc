@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The request of probe: every loss with its inputs and options, as the rows of api/losses.h say.
 #include "apps/probe/probe_request.h"
 

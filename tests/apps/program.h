@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program itself, run with arguments as a user types them: what it wrote and its exit code.
 #pragma once
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program itself, in a process of its own: run to its end with a text as stdin, or at a
 // terminal (a pty) that is typed at.
 #pragma once

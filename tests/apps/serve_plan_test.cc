@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a server divides its memory: the longest datum is the longest that fits a pass.
 #include <gtest/gtest.h>
 

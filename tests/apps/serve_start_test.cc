@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata serve, the program itself: how it starts and ends, and adapters that it serves by name.
 #include <arpa/inet.h>
 #include <gmock/gmock.h>

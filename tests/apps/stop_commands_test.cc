@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ctrl-C of commands that run long: generate ends its text, plan ends at once; both with the exit
 // code of a shell.
 #include <gtest/gtest.h>

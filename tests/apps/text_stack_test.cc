@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The text side of a chat on directories in the form of real families.
 #include "apps/setup/text_stack.h"
 

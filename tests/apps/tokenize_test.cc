@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata tokenize in process: the lines of its contract, and that a bad line writes nothing.
 #include "apps/tokenize.h"
 

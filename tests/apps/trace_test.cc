@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // --trace from an option to its file: what a run leaves in it, and that the run is the same.
 #include <gtest/gtest.h>
 

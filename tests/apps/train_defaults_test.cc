@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata train with what it derives itself: enough steps to learn from the data that there are, and
 // the same run when it is resumed.
 #include <fmt/format.h>

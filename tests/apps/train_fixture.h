@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TrainTest: a folder with a tiny model, its variants and a dataset, and runs of strata train in
 // it, in this process or in one that may be killed.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata train --indexer-loss: indexers of DeepSeek-V4 that learn beside the model or alone.
 #include "tests/apps/train_fixture.h"
 

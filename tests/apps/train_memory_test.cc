@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata train within a memory: plans, recompute, and weights and activations in files.
 #include <sys/mman.h>
 

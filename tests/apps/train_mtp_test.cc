@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata train of what moves beside the model: multi-token prediction, biases of routers.
 #include <cmath>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata train in stages: the files of one stage, also of runs that were killed.
 #include <fmt/format.h>
 

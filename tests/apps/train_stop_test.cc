@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A run of strata train that is stopped, saves by steps or by time, keeps its best and ends early:
 // what it says, what it leaves, and that resumed it has the bytes of one that was never stopped.
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata train from its options to its files: what is refused, what falls, and that a killed run
 // resumes to the same bits.
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory in files without names: it holds what was written, whether or not it is in the machine's
 // memory, and is refused where it would not be on a disk.
 #include "backend/file_memory.h"

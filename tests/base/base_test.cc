@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The small parts of base/: check, env, clock, function_ref, log.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a process may have of the machine's memory where control groups limit it.
 #include "base/process_memory.h"
 

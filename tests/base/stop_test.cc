@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stop signals in processes of their own: what the first one does, what the second one does, and
 // what is left when it is over.
 #include "base/stop.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TempDir: a folder of a test's own, removed with all it holds; and the message of the Error that a
 // call throws, "" when it throws none.
 #pragma once

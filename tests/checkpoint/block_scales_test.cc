@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/block_scales.h"
 
 #include <gmock/gmock.h>

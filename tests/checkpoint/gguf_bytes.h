@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GGUF files built by hand, independent of gguf-py, so that any byte can be wrong.
 #pragma once
 #include <cstdint>

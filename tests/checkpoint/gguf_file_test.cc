@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The container: what is read, and what of hostile files is refused with which words.
 #include "checkpoint/gguf/gguf_file.h"
 

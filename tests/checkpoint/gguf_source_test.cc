@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A GGUF file as a source of weights: every part of every tensor alike, orders and names undone,
 // what is not supported refused by name, and hostile files harmless.
 #include "checkpoint/gguf/gguf_source.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every type against gguf-py on random blocks with extreme scales (tools/golden/make_gguf.py), to
 // the bit.
 #include <gtest/gtest.h>

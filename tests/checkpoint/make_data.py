@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes tests/checkpoint/data: files made by the packages whose formats we read.
 
 Needs safetensors, torch, transformers and peft. The tests read the committed files without Python.

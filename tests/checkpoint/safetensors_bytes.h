@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Safetensors files built by hand, independent of our writer, so that any byte can be wrong.
 #pragma once
 #include <cstdint>

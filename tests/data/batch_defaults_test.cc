@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many steps a run has where nobody said: by sizes of data from a few examples to many.
 #include "data/batch_defaults.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // End tokens as the directories of real families name them.
 #include "data/end_tokens.h"
 

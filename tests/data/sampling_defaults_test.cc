@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // generation_config.json as real families and careless people write it.
 #include "data/sampling_defaults.h"
 

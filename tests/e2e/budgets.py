@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What requests make the server hold, with default limits: a tenant that takes its share is told so and others do not
 notice; sixteen of them together take no more than the limit; what parsing and unread responses take counts too.
 

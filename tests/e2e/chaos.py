@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bad days of a server, one after the other: a frozen process, a full disk, a folder that is not mounted, queues that
 are long, an end in the middle of work. After each the server is well, and nothing acknowledged is lost.
 

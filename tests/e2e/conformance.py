@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Walks the acceptance list of the Tinker protocol against a running server, item by item.
 
 usage: conformance.py URL KEY_A KEY_B [--only N,N]     (tools/run/e2e.sh starts the server)

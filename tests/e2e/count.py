@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Says of each of the 134 items of the acceptance list where it was shown; fails when one was shown nowhere.
 
 usage: count.py ITEMS_FILE     (lines of "number test", which the other scripts wrote as they passed)

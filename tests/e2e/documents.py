@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs every command of the README and of the pages for users, each page in a fresh folder that has the repository's
 `models` and `examples`. What a command needs from a network is a stand-in.
 

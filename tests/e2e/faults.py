@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files that fail and a clock that jumps, for a server under test: faulty_files.cc, built on the spot, and its controls.
 And a PostgreSQL that can be killed."""
 import atexit

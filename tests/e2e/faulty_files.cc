@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file layer that fails on demand, and a wall clock that jumps, for a whole program under test:
 // loaded before the C library (LD_PRELOAD), it passes every call on but those that its controls
 // tell it to fail or delay. The controls are a file, named by FAULTY_FILES, that faults.py maps and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hostile requests against a server, and the answer to each: the table in docs/hostile.md is this script's output.
 
 The attacks of the other parts run with default limits, beside another tenant's heartbeats; each must be answered soon and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hostile bytes before a handler sees them: framings that two readers may read differently, and lines without an end."""
 import select
 import socket

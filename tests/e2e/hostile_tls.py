@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hostile peers of a server that speaks TLS, as rows of tests/e2e/hostile.py: `ATTACKS` of (what, want, send(world))."""
 import os
 import socket

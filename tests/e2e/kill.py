@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """kill -9 of a whole server at random moments under load: after each restart every acknowledged checkpoint loads, every
 future resolves as promised, and no file is half-written.
 

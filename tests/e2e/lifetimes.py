@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ends when: results, gaps, sessions, a process; and what a crowd meets. Starts its own servers, with short times.
 
 usage: lifetimes.py STRATA MODEL_DIR

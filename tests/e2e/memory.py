@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory of a server beside its plan while eight tenants train and then sample, all at once.
 
 usage: memory.py STRATA MODEL_DIR [MEMORY, 2GiB] [RANK, 32] [TOKENS, 512]

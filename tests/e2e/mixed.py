@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Six honest tenants beside two that send every trigger of hostile.py in random order: what the six are told is, bit for bit,
 what they are told when two honest tenants are in the attackers' place, and takes them at most twice the time.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The live page in headless Chromium: a run started by the SDK, its curve seen to grow, its checkpoint downloaded; on wide
 and narrow screens, light and dark, with the contrast of every text measured.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`strata train --memory` in random configurations: never exceeded, and the very adapter of the run that holds everything.
 
 usage: random_memory.py STRATA MODEL_DIR [RUNS, 40] [SEED, 1]

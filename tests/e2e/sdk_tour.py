@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The official SDK, any version from 0.25 on: create, train, save, sample, resume, list, delete, a user error, close.
 
 usage: sdk_tour.py URL KEY

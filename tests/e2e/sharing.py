@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long a short sample of one tenant takes beside another tenant's load, as JSON lines.
 
 usage: sharing.py STRATA MODEL_DIR [OPTION..]  options are those of serve

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints, runs, downloads, tenants and restarts against a real server, driven by the official SDK.
 
 Each item_NNN function is one statement of the protocol's conformance list; the number is its place there. Run

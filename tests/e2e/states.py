@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Several samples of one prompt, served by a model whose sequences have states (Qwen3.5), all requests at once: each sample
 has the bits it has when its request comes alone, and its logprobs are those of the sequence read anew.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Eight tenants train while 32 samplers run, on one server: every number equals, bit for bit, that of the tenant alone.
 
 usage: tenants.py STRATA MODEL_DIR

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The official SDK through TLS, with a certificate of our own; and what a client that does not trust it sees.
 
 usage: tls.py STRATA MODEL_DIR

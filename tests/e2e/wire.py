@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A client of the wire protocol without the SDK's comforts: one call, one request."""
 import os
 import struct

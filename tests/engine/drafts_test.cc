@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Drafts of multi-token prediction, one or more a step, change how many steps a sample takes and
 // nothing that it holds: over the borders of windows, entries and pages, for prompts in pieces and
 // in common, with adapters and rows that come and go.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The engine on tiny models of tests/golden: equalities of bits between ways of running the same
 // work, and isolation of adapters. Values are checked against transformers and PEFT in
 // tests/golden.

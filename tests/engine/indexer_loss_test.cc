@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loss that trains indexers: how a batch is run moves no bit of its values and gradients, nor
 // it any bit of what the decoder's own loss says.
 #include <gtest/gtest.h>

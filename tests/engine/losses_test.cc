@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Losses through the whole engine, f32: values and gradients of the adapter against formulas in
 // double over the logprobs that a plain scoring pass returns, and central differences of the
 // engine's own loss by adapter weights.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a run takes: a warm step allocates nothing but its result, training takes no KV cache,
 // recompute makes a pass smaller, and the plan of a pass covers what the pass took.
 #include <gtest/gtest.h>

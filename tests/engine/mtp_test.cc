@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Multi-token prediction beside the decoder: how a batch is run moves no bit of its losses and
 // gradients, nor it any bit of the decoder's; and biases of routers that follow their loads, beside
 // the definition's choices (tools/golden/make_deepseek_v4_mtp.py).

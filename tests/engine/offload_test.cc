@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weights that lie in a file change no bit of training, scoring or sampling, also where the system
 // has thrown out what it kept of them; and activations that do are no memory of the process's own.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a pass keeps, and where, changes what it takes and what it does again, and no bit: presets,
 // maps of tags by layer, and plans for a number of bytes, which are the best of all maps.
 #include "model/pass/recompute.h"

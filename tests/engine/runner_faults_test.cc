@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Faults of a WorkRunner's turn: disks that are slow or full, passes that fail, what is thrown.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

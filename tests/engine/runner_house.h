@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A scheduler and a WorkRunner on a tiny model, as the server joins them, and commands for them.
 #pragma once
 #include <gtest/gtest.h>

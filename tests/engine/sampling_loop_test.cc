@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows that share a prompt, and the server's own rules of sampling.
 #include "engine/sampling/sampling_loop.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What activations take, for every family and every policy, against sums that are written out here
 // from the shapes in config.json: bytes of a token in bf16 mode, all layers together. The policies
 // are those of MaxText's configs/types.py by their names.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows that are set aside and run on later, and passes that are broken into: no bit moves.
 #include <gtest/gtest.h>
 

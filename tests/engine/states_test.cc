@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models whose sequences have a state of their own: rows of one prompt begin from a copy of it at a
 // page border, every slab goes back, and nothing about a sample changes.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who gets how much of a sampling step.
 #include "engine/sampling/step_share.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A residual of several streams: a connector that hands one residual from stream to stream gives
 // the bits of the model that has only that one, forward, backward, sampled and as planned; and what
 // streams declare outside the layers is initialised, trained and kept in f32.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Engines on the tiny models of tests/golden, and sequences, adapters and noise for them.
 #pragma once
 #include <gtest/gtest.h>

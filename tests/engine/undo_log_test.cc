@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The undo log by itself: what is kept of a state's rings comes back where it is put back, byte by
 // byte, and nowhere else.
 #include "engine/sampling/undo_log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models with windows: the cache gives back what no layer will read again, and nothing else about a
 // sample changes; a scaled embedding has the factor of the compute type.
 #include <gtest/gtest.h>

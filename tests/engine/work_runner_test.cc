@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many tenants through scheduler and engine together: the bits are those of each tenant alone;
 // snapshots are fixed; a fault of one request touches no other.
 #include "engine/work_runner.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // config.json from anyone: an Error or a config, never a crash; a config that is accepted has
 // finite rotary frequencies.
 #include <cmath>

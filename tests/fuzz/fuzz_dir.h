@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FuzzDir: a folder in memory whose files a fuzz target rewrites for every input.
 #pragma once
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes as a GGUF file: an Error, or a file all of whose tensors can be read and all of whose
 // texts can be made.
 #include <algorithm>

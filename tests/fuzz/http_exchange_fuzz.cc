@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes on a connection, as a whole exchange: the server answers or closes, what it answers are
 // responses, and neither they nor what was run depend on the pieces in which the bytes came: where
 // a request ends is a matter of its bytes alone.

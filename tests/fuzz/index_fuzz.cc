@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any text as model.safetensors.index.json beside two shards that are fine.
 #include <cstdint>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A line of a dataset: whatever it holds, an example that keeps its invariants or an Error.
 #include <cstddef>
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every accepted body of forward_backward keeps, whatever its form.
 #pragma once
 #include <cstdlib>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any adapter directory: the input is adapter_config.json, a NUL, then adapter_model.safetensors.
 // What is accepted must be consistent, and its config must survive being written and read again.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A probe request from anyone: an Error or a request whose lists agree in length, never a crash.
 #include <cstdint>
 #include <string_view>

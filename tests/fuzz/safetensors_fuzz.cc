@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes as a safetensors file: an Error, or a file all of whose readable tensors can be read.
 #include <algorithm>
 #include <cstdint>

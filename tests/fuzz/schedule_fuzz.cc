@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A schedule's CSV: whatever it holds, a table or an Error; a table is written and read again as it
 // is, the verifier answers, and what it accepts is lowered and walked.
 #include <cstddef>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The layout of a dense or CSR tensor, and the small texts of requests: paths, names, recipients.
 // Positions lie inside the dense form, which respects its limit, and none is written twice.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A JSON body of the server: any bytes are read by every kind of field, as a sample request and as
 // a body of forward_backward, or are an Error whose message is short and names the field. What is
 // quoted again parses again.

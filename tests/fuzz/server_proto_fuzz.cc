@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A binary body of forward_backward, and the stability records it may name: any bytes are a command
 // that keeps its invariants, or an Error, and means what the protobuf library reads in them.
 #include <google/protobuf/stubs/logging.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes as a backup's tar: an Error, or files that lie one behind the other in it and can be
 // read. The sums of headers are mended first, in half of the inputs, or hardly any would pass.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A zstd body in pieces: it ends, is refused, or asks for more; it never yields more than its limit
 // and not a byte after a fault; and the pieces it comes in change nothing.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A chat template from anybody: it is refused or rendered, within its bounds.
 #include <cstdint>
 #include <string>

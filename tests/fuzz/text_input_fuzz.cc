@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes as text: encoding them never fails, spans cover them, and what is lossless comes back.
 #include <cstdint>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tokenizer.json from anybody: it is refused with an Error, or encodes and decodes what is below.
 #include <cstdint>
 #include <string_view>

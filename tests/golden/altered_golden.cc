@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/golden/altered_golden.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A golden's model, adapters and request, changed before the program reads them: what is right then
 // computes what a mistake would compute from the files as they are. One temporary folder a process.
 //   AlteredGolden altered("qwen3_5/main");

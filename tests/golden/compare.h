@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rule by which a tensor is a golden's, that of tools/golden/compare_probe.py: relative L2
 // error at most max(10 x the noise of transformers in f32, 2e-6); in bf16 at most twice the noise
 // of transformers and PEFT in bf16; exactly zero where the reference is.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The three families of names that DeepSeek-V4's checkpoints have: a model that transformers saved,
 // rewritten here by the table of its own conversion (transformers' conversion_mapping.py) into the
 // names that it has in memory, experts as two tensors a layer, and into the published ones, loads

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeepSeek-V4 by numbers of its own inference code in float64, for a model whose weights are made
 // of their names (tools/golden/golden_deepseek_v4_definition.py --numbers has the same): logits of
 // the decoder and of multi-token prediction, both losses, and norms of gradients.

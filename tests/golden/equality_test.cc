@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What must not change a bit: each golden's request rerun with recompute, other numbers of threads,
 // its sequences alone, the base without adapters, an adapter without the others, samples alone and
 // their logprobs by the trainer's forward pass. f32 and bf16.

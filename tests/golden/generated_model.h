@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A checkpoint with adapters whose numbers follow from a seed: tools/golden/generated_model.py,
 // which describes the case's JSON, makes the same bytes.
 #pragma once

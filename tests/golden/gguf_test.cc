@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models of every architecture as gguf-py writes them (tools/golden/make_gguf.py) against the
 // safetensors that they were made of: what `strata probe` computes is equal to the last bit, in f32
 // and in bf16.

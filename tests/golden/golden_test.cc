@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parity with transformers and PEFT: every golden in f32 and in bf16, in bf16 the layers of a model
 // together.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `strata init` writes is what transformers saves of a new model of the same config: names and
 // shapes. tools/golden/init_names.py wrote the lists, and can have transformers load the files.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loading through the program: every parameter of every golden model arrives bit for bit, and a
 // tensor that is missing, left over or of another shape is named, with all others, before anything
 // is computed.

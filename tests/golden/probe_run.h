@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Goldens, and `strata probe` run as a user runs it: a process, files in, one file out.
 // A golden is a row of goldens.json, which tools/golden/make_golden.py writes.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models that nobody chose, and the edges of files that other programs write: what
 // tools/golden/random_models.py drew, and the logprobs that transformers and PEFT give it in
 // float64. The weights are made again from the seed.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // In the place of engine/engine_options.cc: the least of what nobody chose. Pages of one position
 // (or as few as the layers allow), one sequence a pass.
 #include "engine/engine_options.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported adapters as tinker_cookbook.weights reads them: stacked experts, and lora_alpha / r of
 // the config as the scale of every module.
 #include <gmock/gmock.h>

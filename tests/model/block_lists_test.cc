@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "model/pass/block_lists.h"
 
 #include <gtest/gtest.h>

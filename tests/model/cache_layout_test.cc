@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Layers that keep different things of a sequence share one page: each at its own offset, entries
 // at its own ratio. The blocks here compute nothing; they only declare a cache.
 #include "model/cache_layout.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the reader of DeepSeek-V4 makes of its config: schedules in every form, two rotary tables,
 // defaults, and what it refuses.
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Experts in files: every parameter and buffer of the golden models arrives and is saved back under
 // its own name, whatever the form; the three forms of experts' adapters round trip; what is missing
 // is named.

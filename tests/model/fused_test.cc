@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Adapters of experts as PEFT loads them: what is written is, tensor by tensor, what a script built
 // and loaded in PEFT (tools/golden/make_peft_form.py), and it comes back as the same adapter, bit
 // by bit; a file of PEFT's own is read as the whole tensors that it holds; a changed file is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where layers live: every layer is in exactly one stack, at the place the table says; mixed models
 // keep their global indices.
 #include "model/weights/layer_table.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A fresh adapter has PEFT's initialisation, whatever the model's depth and the other modules are:
 // linear A uniform in +-1/sqrt(in), B zero; embedding A zero, B standard normal.
 #include "model/adapter/lora.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Heads of models that are said to be tied, and tensors without elements.
 #include "model/weights/tensor_names.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model inside a checkpoint of several modalities: its adapters have the names of the whole, and
 // a saved model keeps the tensors of the other parts.
 #include <gmock/gmock.h>

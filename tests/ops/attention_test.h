@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Data, calls and derived error bounds for the tests of attention. T tokens, N query heads, M
 // key/value heads, H key width, U value width.
 #pragma once

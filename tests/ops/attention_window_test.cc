@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Windows of attention beyond what the table of attention_test.cc covers: where they begin and end,
 // what they never read, and what has no gradient.
 #include <utility>

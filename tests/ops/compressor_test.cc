@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compressors against the double reference, and the bits of any split of a sequence.
 #include "ops/compressor.h"
 

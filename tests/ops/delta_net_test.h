@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Data, calls and derived error bounds for the tests of the gated delta rule. T rows, Kh key heads,
 // Vh value heads, dk and dv their widths.
 #pragma once

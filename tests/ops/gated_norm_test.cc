@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ops/gated_norm.h"
 
 #include "ops/ref/gated_norm.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gemm_dw: every path against sums in double, the sums against the complex step of the forward
 // reference, and one chain over the tokens whatever the passes, the threads and the company.
 #include <complex>

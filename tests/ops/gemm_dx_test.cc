@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gemm_dx: every path against sums in double, the sums against the complex step of the forward
 // reference, and the same bits for any batch, split and number of threads.
 #include <complex>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Grouped products have the bits of one product a group, empty groups are never read, and rows
 // outside every group stay.
 #include "ops/gemm_groups.h"

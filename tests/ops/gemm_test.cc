@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gemm: every path against sums in double, and the same bits for any batch, order, split and
 // number of threads.
 #include "tests/ops/gemm_test.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operands of the tests of matrix products: a row-major matrix of random values beside its panels,
 // and the batch of runs of low-rank terms.
 #pragma once

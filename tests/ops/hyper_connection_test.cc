@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hyper-connections against the double reference: each op, and a whole site's gradient over the
 // sizes of gradients at which fused kernels of others overflowed.
 #include "ops/hyper_connection.h"

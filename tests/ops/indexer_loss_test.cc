@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The indexer's loss against the double reference, its gradients by the complex step; lists, blocks
 // of queries, and what has no loss.
 #include "ops/indexer_loss.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The indexer's choice against a plain double reference; ties, few entries, ranges.
 #include "ops/indexer.h"
 

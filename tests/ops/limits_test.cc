@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The probes measure something within the bounds of any machine, on every path.
 #include "ops/limits.h"
 

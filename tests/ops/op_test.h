@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Helpers shared by the tests of ops: the CPU paths to run on, buffers whose outputs start as NaN
 // and stand between canaries, reproducible random data, and errors with derived tolerances.
 //   for (const CpuPath path : supported_paths()) {

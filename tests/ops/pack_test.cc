@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pack, unpack and gather_rows against PanelView::offset, element by element.
 #include "ops/pack.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ops/rms_norm.h"
 
 #include "ops/ref/rms_norm.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The choice of experts against a plain double reference: groups, biases, norms, ties; and its
 // gradient against the complex step.
 #include "ops/router.h"

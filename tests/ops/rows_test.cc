@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A kind of backend of its own, linked without a change in src/: its every row refuses by name.
 #include "ops/rows.h"
 

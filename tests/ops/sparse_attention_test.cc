@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeepSeek-V4's attention against the double reference: windows, entries, lists of entries, sinks;
 // gradients by the complex step; and that decode, chunks and pages have the bits of one pass.
 #include "ops/sparse_attention.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ops/tail_rope.h"
 
 #include "ops/ref/tail_rope.h"

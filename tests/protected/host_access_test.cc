@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // That the protected memory protects: without these the runs on it would show nothing.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Another cpu_allocator(), for test programs that link it: its memory can be touched only while a
 // HostAccess lives, as if it lay on a device. Who reads or writes a tensor above ops without one
 // dies by a fault at that very line.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What rows of logits give does not depend on the rows beside them, and is what the functions of a
 // single row say.
 #include "sample/choose_tokens.h"

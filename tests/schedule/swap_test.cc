@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which swaps of neighbours in a queue are legal, by the verifier and by an oracle of its own.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of schedules share: the range of shapes, and PyTorch's own tables.
 #pragma once
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FakeEngine: does what it is told, writes down the order, and answers. Samples run for max_tokens
 // decode steps. Commands named in `fail` answer a failure at their first rows.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A scheduler with one fake engine, and commands for it.
 #pragma once
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The scheduler under too much of something: queues, files, pages, a standstill, an end.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The scheduler against a fake engine: order, exactly once, barriers, sharing, ends.
 #include "scheduler/scheduler.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The audit log's lines, a file that is full, a file that is rotated; and what requests say that
 // they are about.
 #include "server/audit.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How --memory is divided for what requests hold, and who takes from what.
 #include "server/budget.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which key may call what. A new route stands here, with the least that its key must be allowed.
 #include "server/scope.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Limits by themselves, and where the service holds requests, passes, samples and saves against
 // them.
 #include "server/usage.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any number of stages gives the bits of one: every pair of settings of every family in `make
 // test`, and all settings together with STRATA_STAGES=all (`make stages`).
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // StageFitter: what stages keep within bytes that they share, and that it takes just that.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a model is divided and what a pipeline refuses, beside its bits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What stages hold between a forward and its backward, for {iterations} x {layers} x {schedule} of
 // a model of Llama 2's shape: a table written out from the shapes in config.json, which the bytes
 // that were taken meet to the byte and by tag.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small training run of a tiny model, on one engine or divided into stages, and all that must not
 // differ between the two: large results, losses, gradients, and what ten optimizer steps make.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exhaustive over the 65,536 patterns of each two-byte type; narrowing against exact arithmetic in
 // double.
 #include "tensor/dtype.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What transformers and jinja2 render: 700 conversations through fifteen templates, and snippets
 // that try one construct each, faults included.
 #include <gtest/gtest.h>

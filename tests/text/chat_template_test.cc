@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bounds, faults and loading of chat templates.
 #include "text/chat_template.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeepSeek-V4's conversations beside the encoder that its checkpoints ship
 // (tools/golden/make_deepseek_v4_chat.py).
 #include <gmock/gmock.h>

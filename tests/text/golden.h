@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads tests/data/text, which tools/golden/make_text_golden.py writes.
 #pragma once
 #include <boost/json.hpp>

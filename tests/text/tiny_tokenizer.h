@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two tokenizers small enough to write down: byte-level as in Llama 3, and SentencePiece-style with
 // byte fallback as in Llama 2. As JSON text, so that tests can change a field.
 #pragma once

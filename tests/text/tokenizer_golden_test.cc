@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ids and texts of Hugging Face `tokenizers` on 6,100 strings and eleven tokenizers of full size,
 // and on small ones that differ in one feature each.
 #include <gtest/gtest.h>

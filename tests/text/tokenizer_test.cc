@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tokenizer on files small enough to write down: refusals that name what is asked for, work
 // that grows as n log n, and random text.
 #include "text/tokenizer/tokenizer.h"

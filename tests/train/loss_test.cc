@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "train/loss.h"
 
 #include "tests/train/losses/loss_check.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Muon beside its definition in float64.
 #include "train/muon.h"
 

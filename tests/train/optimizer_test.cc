@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A step of an adapter whose modules are small and large: every value moves as AdamW says, every
 // gradient is zero again, and the copies that products read are those of the new values.
 #include "train/optimizer.h"

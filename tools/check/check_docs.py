@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Check how the documents are written: at most 120 columns, a README of at most 90 lines, links that lead somewhere, and on the
 pages for users no word of our own where the field has one.
 

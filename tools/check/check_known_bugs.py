@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Check docs/known-bugs.md: every row is there, and every test that it names exists in tests/.
 
 usage: python3 tools/check/check_known_bugs.py

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Check that the pictures in docs/ show what the tree holds.
 
 usage: python3 tools/check/check_pictures.py            exits 1 and says what to run when a picture is stale

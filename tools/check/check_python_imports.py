@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The scripts below tools/ import each other without a circle: imports inside functions count too.
 
 usage: python3 tools/check/check_python_imports.py [--self-test]

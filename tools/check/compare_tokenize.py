@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Encoding speed of Strata and of Hugging Face `tokenizers` on the same text, one thread each.
 
     pip install tokenizers==0.23.3

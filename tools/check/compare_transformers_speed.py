@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Tokens a second of `strata bench` beside transformers and PEFT on the same model and threads, in turn, in one run.
 
 usage: python tools/check/compare_transformers_speed.py --strata BIN MODEL_DIR [--dtype bf16|f32] [--threads 2] [--rounds 3]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the data sets that recipes of the cookbook look up by name, as folders of those names, made by hand.
 
 usage: make_cookbook_data.py CHATS.jsonl DIR     (CHATS: lines of {"messages": [...]})

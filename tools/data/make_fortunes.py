@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Write chats about Debian's fortune cookies as JSONL for `strata train`: real text for tools/run/run_smollm2.sh.
 
 usage: python3 tools/data/make_fortunes.py OUT.jsonl [--count N]

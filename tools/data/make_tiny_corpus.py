@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Write the pre-training text of the bundled model models/tiny-qwen3, as JSONL for `strata train`.
 
 usage: python3 tools/data/make_tiny_corpus.py OUT.jsonl [--documents N] [--seed S]

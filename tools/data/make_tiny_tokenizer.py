@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Write everything of models/tiny-qwen3 but its weights: tokenizer, chat template and configuration files.
 
 usage: python3 tools/data/make_tiny_tokenizer.py OUT_DIR

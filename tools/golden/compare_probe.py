@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compare what `strata probe` writes with goldens of tools/golden/make_golden.py.
 
 usage: python tools/golden/compare_probe.py --strata build/release/strata [--goldens tests/golden] [--only TEXT]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A checkpoint and adapters whose numbers follow from a seed, so that a reference need not carry them.
 
 A case is JSON: "seed"; "config", the whole config.json; "files", {file name: [[tensor, dtype, shape, mean, spread], ...]};

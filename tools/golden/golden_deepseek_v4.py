@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Golden cases of DeepSeek-V4 for make_golden.py: sliding, compressed sparse and heavily compressed attention, residual
 streams, hash layers and scored ones.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """DeepSeek-V4 from its definition, in torch and float64, read from the files alone; and the traps.
 
 usage: python tools/golden/golden_deepseek_v4_definition.py [--goldens tests/golden] [--only TEXT]   checks the committed goldens

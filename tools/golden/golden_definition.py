@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The windowed families from their definition, in numpy and float64, read from the files alone; and the traps.
 
 A second opinion on transformers: the same logits to 1e-10, whatever form the config and the names have. And a measure of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Golden cases of Gemma 3 for make_golden.py: the text model alone, and inside multimodal checkpoints.
 
 form:  text            model_type gemma3_text, names model.layers...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reference side of goldens with experts: transformers for the base, LoRA written here.
 
 PEFT on transformers 5 sees a layer's experts as two tensors, and drops LoRA on dense and shared MLPs when a family

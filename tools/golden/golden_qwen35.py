@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Golden cases of Qwen3.5 for make_golden.py: the dense family and the one with experts, alone and in multimodal checkpoints.
 
 form:  text     model_type qwen3_5_text or qwen3_5_moe_text, names model.layers...

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Qwen3.5 from its definition, in numpy and float64, read from the files alone; and the traps.
 
 usage: python tools/golden/golden_qwen35_definition.py [--goldens tests/golden] [--only TEXT]     checks the committed goldens

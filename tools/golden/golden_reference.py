@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reference side of a golden: a model with its adapters in transformers and PEFT, code that is not ours, and the
 parts of a probe request. golden_run.py runs whole requests. Kinds of a reference:
   f64         float64 with every explicit float32 cast of the modelling code lifted: the truth

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A probe request run by transformers and PEFT, whatever the model's family, and how far they are from the truth.
 
 run_request(model_dir, adapter_dirs, request, kind) returns {output name: float64 array} with the names and shapes of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Golden cases of families with sliding windows for make_golden.py: Qwen2, Mistral and Ministral; Gemma 3 is next door.
 
 A query at position i sees the keys j with i - window < j <= i. The lengths are chosen so that windows are crossed in

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The names, shapes and types of tensors that `strata init` writes are those that transformers saves.
 
 usage: python tools/golden/init_names.py --write tests/golden/init_names.json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Templates that try one thing each; tools/golden/make_text_golden.py renders them with transformers' environment."""
 VARIABLES = {
     "xs": [3, 1, 2], "names": ["Bo", "al", "Cy", "bo"], "empty": [], "text": "  Hello, Wörld! ",

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes tests/data/text/deepseek_v4_chat.jsonl: conversations, and what the encoder that DeepSeek-V4's checkpoints ship makes
 of them, by sglang's copy of it (a file of the wheel from PyPI, run by itself; sglang needs not be installed).
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Write the goldens of the loss that trains DeepSeek-V4's indexers, from the definition in float64.
 
 usage: python tools/golden/make_deepseek_v4_indexer.py [--out tests/golden]

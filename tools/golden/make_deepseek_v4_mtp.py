@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Write the goldens of DeepSeek-V4's multi-token prediction and of the bias that follows loads, from the definition.
 
 usage: python tools/golden/make_deepseek_v4_mtp.py [--out tests/golden]

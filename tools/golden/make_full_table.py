@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What `strata train --method full` saves, read by transformers: the table in docs/transformers.md.
 
   tools/golden/make_full_table.py STRATA [--only CASE,...]    prints the table; --write puts it into the page

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes a tiny Hugging Face model directory as a GGUF file, by gguf-py, as llama.cpp's convert_hf_to_gguf.py does.
 
 usage: python tools/golden/make_gguf.py MODEL_DIR OUT.gguf [--type F32|F16|BF16|Q8_0|...] [--split-latent] [--parts N]

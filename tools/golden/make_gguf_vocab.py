@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the vocabulary of a tokenizer.json as a GGUF file without tensors, as llama.cpp's convert_hf_to_gguf.py does.
 
 usage: python tools/golden/make_gguf_vocab.py TOKENIZER.json OUT.gguf --pre NAME     byte-level BPE

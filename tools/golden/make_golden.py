@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Write goldens: tiny random models, PEFT adapters, probe requests, and what transformers and PEFT answer.
 
 usage: python tools/golden/make_golden.py                              rewrite tests/golden/ (a few minutes)

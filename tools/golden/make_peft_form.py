@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Goldens of adapters of experts as PEFT 0.21 loads them on transformers 5 (the form: peft_form.py).
 
   tools/golden/make_peft_form.py                   writes tests/golden/peft_form/ and its rows in tests/golden/goldens.json

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Write the queues of PyTorch's own pipeline schedules to tests/schedule/pytorch/ (torch.distributed.pipelining, its one
 source; tools/requirements-golden.txt pins the version).
 

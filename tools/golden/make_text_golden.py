@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes tests/data/text/: what Hugging Face `tokenizers`, transformers and jinja2 make of strings, conversations
 and templates. Every expected value comes from them; nothing of ours runs here.
 

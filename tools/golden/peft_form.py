@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adapters of experts in the form that PEFT 0.21 takes on transformers 5, built here from the older form of a pair an expert.
 
 A layer's experts are two tensors there, gate_up_proj and down_proj, which target_parameters adapts:

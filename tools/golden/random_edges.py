@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Edges of config.json and of files for random_models.py: what files of other programs say in another way, leave out
 or contradict, and what transformers makes of it.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Random tiny models of every family, computed by Strata and by transformers and PEFT: whose answers differ?
 
 usage: python tools/golden/random_models.py --strata build/release/strata [--count 200] [--seed 1] [--family qwen3] [--jobs 2]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Check `strata probe` against transformers and PEFT on SmolLM2-135M-Instruct, a real model, in float32.
 
 usage: python tools/golden/smollm2_reference.py write MODEL OUT     make requests and expected outputs (minutes)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversations for the text goldens, drawn from a seed: requests to apply_chat_template."""
 import json
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small tokenizer.json documents that differ in one feature each, for tools/golden/make_text_golden.py."""
 
 SAMPLES = ["", " ", "a", "ab ab", " ab", "ab  ab ", "aab abb", "ab<x>ab", "ab <x> ab", "<x><x>", "a<x>b", " <x> ", "<xy>",

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Strings for the text goldens, drawn from a seed: every script, emoji sequences, combining marks, control
 characters, long runs, whitespace mixes, code, special tokens inside text, prose in several languages."""
 import random

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes a wheel that holds the program as a script, so that `pip install` puts `strata` on the path. Its libraries are
 brought in afterwards by `auditwheel repair`, which also checks the tag.
 

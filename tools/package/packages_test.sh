@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # Installs each package in a fresh root of its own, runs the program there, and takes the package out again.
 # usage: tools/package/packages_test.sh PACKAGES_DIR ROOT_DIR     as root; ROOT_DIR: a folder for Debian roots, kept for the next run
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # Recipes of tinker-cookbook 0.6.1, unmodified and without any other network, against a server with the bundled model
 # behind the recipes' default names, and a tiny Qwen3.5 (tools/run/tiny_qwen35.sh) behind Qwen/Qwen3.5-4B. Prints a line a recipe and fails if one of them does. Logs: OUT/logs.
 # usage: tools/run/cookbook.sh PROGRAM [RECIPE ...]        recipes: see `all` below; none given: all of them

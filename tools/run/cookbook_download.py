@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The cookbook's weights tools on adapters of a server: downloads of both kinds of checkpoints (one of them encrypted on
 the way), a merge into the base model and a PEFT adapter; both must reproduce the server's logprobs. Adapters of experts
 with a rank of their own (no --expert-rank full) are merged only: the cookbook makes no PEFT adapter of them.

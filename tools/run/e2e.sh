@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # The acceptance list of the Tinker protocol against a server of our own: conformance items over the wire, lifetimes and
 # restarts, and a tour with the official SDK of four versions. The SDKs come from PyPI (tools/run/sdk_python.sh).
 # usage: tools/run/e2e.sh PROGRAM [SDK_VERSION ...]

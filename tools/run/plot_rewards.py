@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Draws the reward of cookbook runs over their steps, a curve a run, and says where each began and ended.
 
 usage: plot_rewards.py OUT.svg METRICS.jsonl ...     (a run's name is the folder of its file)

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # Pre-trains models/tiny-qwen3 again, from random weights, with Strata itself; resumes where it was stopped.
 # usage: tools/run/pretrain_tiny.sh PROGRAM [OUT_DIR]
 # The result is OUT_DIR (out/tiny-qwen3); copy its model.safetensors over the bundled one to keep it.

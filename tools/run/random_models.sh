@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # Random tiny models of every family beside transformers and PEFT from PyPI (tools/golden/random_models.py).
 # usage: tools/run/random_models.sh PROGRAM [option...], the options of random_models.py
 # GOLDEN_PYTHON names a Python that has tools/requirements/golden.txt already; otherwise they are installed into

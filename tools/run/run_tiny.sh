@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # The main job on the bundled model: fine-tune it with LoRA on examples/answers.jsonl, show samples before and after,
 # and fail unless the held-out loss fell by at least 30 %.
 # usage: tools/run/run_tiny.sh PROGRAM [OUT_DIR]

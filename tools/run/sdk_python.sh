@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # Prints the path of a Python that has the official tinker package of one version, installed from PyPI into an
 # environment of its own, build/sdk-VERSION, the first time.
 # usage: tools/run/sdk_python.sh [VERSION]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Sourced by the scripts that start a server of their own. It sets `server` and `url`; when the script ends, so do the
 # server and the folder that the script may have named in `work`.
 server=

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Draws the last step of a pipeline's timeline (strata train or bench --stages S --trace TRACE.json) as a small picture.
 
 usage: timeline_svg.py TRACE.json OUT.svg

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # A tiny Qwen3.5 with random weights: three gated delta nets and one attention with an output gate, the bundled model's
 # tokenizer in Qwen3.5's form and Qwen3.5's chat template.
 # usage: tools/run/tiny_qwen35.sh PROGRAM DIR

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `strata bench WORK`: speeds of training, prefill and decoding as shares of this machine's limits,
 // which are probed in the same process and interleaved with the work.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A sequence that nobody read: pages and state of so many positions hold noise, and rows are
 // decoded behind them. For times alone: what they cost does not depend on what they hold.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "apps/bench/count.h"
 
 #include <algorithm>

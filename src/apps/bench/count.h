@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Nominal work of a decoder, as speeds are counted against: what the mathematics asks for, whether
 // or not it is executed (a recompute that skips something still counts whole). P layer weights, T
 // tokens, S sequence length, L layers.

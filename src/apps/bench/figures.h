@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the timed runs of a work come to: each figure's median, in words and as JSON.
 #pragma once
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `strata bench` says of the grouped products of a layer's experts alone: gate, up and down,
 // forward and input gradient, with the same number of tokens at every expert, as shares of the
 // matrix peak probed around them. E experts, F expert width, D model width. Engine thread only.

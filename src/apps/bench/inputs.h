@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the works of `strata bench` run on.
 #pragma once
 #include <cstdint>

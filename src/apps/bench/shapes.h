@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shapes that `strata bench` makes in memory, with random weights.
 #pragma once
 #include "model/config.h"

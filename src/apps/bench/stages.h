@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `strata bench` of a training work in stages: what a pipeline of threads does beside the bound
 // that its schedule and its split allow.
 #pragma once

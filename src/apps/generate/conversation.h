@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conversation: the turns of a chat and the model that answers them. Every answer is that of the
 // turns as they stand, through the model's chat template: where they come from (typed, loaded,
 // asked again) changes no bit of it. A fault leaves the turns as they were.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata generate: continues a prompt, streaming to stdout. The prompt is encoded as plain text
 // with what the tokenizer's post-processor adds; chat (apps/generate/chat.h) is the command that
 // uses the chat template. Ctrl-C ends the text where it is: exit code 130.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What generate and chat share: a loaded model with its text side, and one answer streamed as its
 // tokens come.
 #pragma once

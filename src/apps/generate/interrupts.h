@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Interrupts: while one lives, SIGINT (Ctrl-C) is noted and ends nothing by itself, however often
 // it comes. One at a time. Where a second one is to end the process, base/stop.h serves.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LineEditor: lines from a terminal, with editing and history (libedit; ~/.editrc is read). What is
 // pasted stays in the line with its line breaks where the terminal marks pastes. The history is
 // kept in a file of mode 0600; one that cannot be read or written is no fault. One at a time, one

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TurnReader: what a person says in a chat, turn by turn: a line; the lines between two """; or, at
 // a terminal, lines that were pasted at once. At a terminal that can do it lines are edited and
 // remembered (apps/generate/line_editor.h); anything else is read as plain lines.

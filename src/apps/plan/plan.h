@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata plan: what a run will take, before there is one: of training the activations and what is
 // decided for each, peak memory and time a step; of serving what a memory holds; of a pipeline its
 // schedule. Reads a model's config alone, and runs nothing but short probes of the machine. Each

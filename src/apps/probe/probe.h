@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `strata probe`: runs a model on given token ids and writes what it computed. A test instrument:
 // the engine's ordinary passes with a sink, nothing of its own below.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The request of `strata probe`: one JSON object, parsed strictly. Every fault is an Error that
 // names the field.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // EngineHost: the engines of a server and the thread that runs them. The loop is three calls: what
 // is next, run it, post what came of it. While training passes run, sampling breaks in on them for
 // as much time as it leaves them, so that a sample need not wait for the end of a pass.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What systemd is told (sd_notify(3)): a datagram to the socket that $NOTIFY_SOCKET names. Without
 // that variable nothing is told.
 //   notify_manager("READY=1");

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The command line of `strata serve`, from the table of server/options/options.h, joined with
 // environment and file.
 #pragma once

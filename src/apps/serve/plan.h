@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ServePlan: how the memory of a server is divided before it starts: weights, the largest pass and
 // what requests may hold are taken as they are; what is left goes to the KV cache, adapters and
 // sampler weights, each of which takes its share only as it is used. Pure arithmetic.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata serve: the Tinker server. Wiring: names to directories, engines, scheduler and
 // TinkerServer.
 #pragma once

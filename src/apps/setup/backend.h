@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The backend that commands run on.
 #pragma once
 #include <memory>

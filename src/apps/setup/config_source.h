@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model's config.json, for commands that need no weights: in a model directory, as a file, or
 // built in.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every command that runs a model shares: option texts to values, a backend, a loaded engine.
 #pragma once
 #include <memory>

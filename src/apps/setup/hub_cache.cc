@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "apps/setup/hub_cache.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models by their name on the Hugging Face hub, in the cache that `hf download` fills:
 //   CACHE/models--ORG--NAME/refs/main -> HASH;  CACHE/models--ORG--NAME/snapshots/HASH/config.json
 // Nothing is downloaded, and nothing is written.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The small files of a model directory: those that belong to the model whatever its weights are
 // (configuration, tokenizer, chat template).
 #pragma once

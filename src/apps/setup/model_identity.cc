@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "apps/setup/model_identity.h"
 
 #include <fmt/format.h>

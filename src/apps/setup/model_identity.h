@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tells one model directory from another, for a run that is to be continued.
 #pragma once
 #include <string>

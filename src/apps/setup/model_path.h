@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a user typed for a model, as a path: the one place that knows what --model may be.
 #pragma once
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pipeline's schedule as commands name it: one of schedule/generate.h, or a CSV file in PyTorch's
 // form.
 #pragma once

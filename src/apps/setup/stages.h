@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stages as commands name them: how a model is divided, and the ranks that run it, as threads of
 // this process.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "apps/setup/step_time.h"
 
 #include <algorithm>

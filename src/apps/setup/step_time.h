@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long an optimizer step will last: what it computes and moves, over what this machine can do
 // in a second. Engine thread only.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a command that takes text needs of a model directory: tokenizer, end tokens, chat template.
 #pragma once
 #include <optional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cadence: when a run saves and evaluates, and what its evaluations have come to: which was the
 // lowest, and how many have come since. Plain values; every rank has the same but for the clock.
 #pragma once

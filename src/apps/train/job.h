@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TrainJob: one run of `strata train`, as one of its ranks runs it: the pipeline, the batches, and
 // the state that is saved. Made by setup (all checks, nothing trained yet), driven by run_train.
 // What is marked collective is called by all ranks together. Engine thread of its rank only.

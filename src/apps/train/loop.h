@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TrainLoop: the steps of a run with its log, saves and evaluations, until the last one, a signal
 // or --early-stop. Every rank runs it; the first one logs, prints, and says when to stop or save.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TrainPlan: what training will take and how long a step will last, before the first one: passes,
 // the activations that they keep, memory and time; by a policy, or by a number of bytes. Of a run
 // of `strata train`, or of one that is only planned (`strata plan`). Engine thread only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Settings of a run that its options leave open: settle() derives them from the data, the model
 // and, of a run that is resumed, from what it recorded, so that they stay what they were even
 // where another version would derive others.

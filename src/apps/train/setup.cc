@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // read_train_data and make_train_job (apps/train/job.h): every check of `strata train` that comes
 // before the first step.
 #include <fmt/format.h>

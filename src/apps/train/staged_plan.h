@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // StagedPlan: what training in stages will take and how long a step will last, before the first
 // one, counted on engines of the stages that can only plan. With --memory it says how many
 // micro-batches there are, what each stage keeps and whether the frozen weights lie in files: the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strata train: fine-tunes a model, LoRA or all parameters, on a JSONL file (data/example.h has its
 // forms). Writes into --out: the PEFT adapter or the full model, trainer/ (all that --resume
 // needs), metrics.jsonl and loss.svg. Killed at any moment, --resume continues from the last save

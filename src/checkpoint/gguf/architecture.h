@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a GGUF file's architecture has under which names: for each, the Hugging Face model that it
 // is, its keys as that model's config.json, and its tensors as that model's.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keys of a GGUF file as the config.json of the same model. Source: llama.cpp's
 // convert_hf_to_gguf.py and llama-model.cpp (load_hparams).
 #include <fmt/format.h>

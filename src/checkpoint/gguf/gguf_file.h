@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GgufFile: the header of a GGUF file (versions 2 and 3, little-endian), read and checked whole:
 // every length, count, offset, type and name; no tensor data. Reads go through pread, so a file
 // that shrinks meanwhile is an Error and not a signal. Any thread may read.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GgufModel: the parts of one model in GGUF, one file or a split one, opened and checked together:
 // keys, and tensors with the file that each is in.
 #pragma once

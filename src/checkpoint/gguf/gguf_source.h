@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GgufSource: a model in GGUF as a source of weights under Hugging Face names. Tensors of F32, F16
 // and BF16 are read as what they are; the others are dequantised to F32 and saved as BF16. Small
 // files are made of the keys. Any thread may read.

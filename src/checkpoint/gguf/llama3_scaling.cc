@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Source: llama.cpp's convert_hf_to_gguf.py, LlamaModel.generate_extra_tensors.
 #include "checkpoint/gguf/llama3_scaling.h"
 

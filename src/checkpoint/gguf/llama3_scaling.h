@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The settings of Llama 3's rotary scaling, from the table of divisors that GGUF files have in
 // their place.
 #pragma once

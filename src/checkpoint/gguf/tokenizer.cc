@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sources: llama.cpp's llama-vocab.cpp (names of `pre`, defaults of bos and eos), the
 // tokenizer.json files of the models (patterns), transformers' convert_slow_tokenizer.py
 // (generate_merges).

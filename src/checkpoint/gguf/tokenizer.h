@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a GGUF file says of text, as the small files of a Hugging Face directory: tokenizer.json,
 // tokenizer_config.json (with the chat template) and generation_config.json. The patterns that cut
 // text are Hugging Face's, also where llama.cpp has approximations of them.

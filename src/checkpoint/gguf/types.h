@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The types of tensors in GGUF files, and their values as ggml defines them. Elements lie in blocks
 // along a row; all numbers are little-endian.
 // Source: ggml's ggml-common.h (layouts) and ggml-quants.c (dequantize_row_*).

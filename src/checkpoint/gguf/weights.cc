@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names and orders of tensors. Source: llama.cpp's convert_hf_to_gguf.py, gguf-py's
 // tensor_mapping.py and llama.cpp's llama-model.cpp.
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pipeline: one rank's stages of a model that is divided among ranks, and the calls that all ranks
 // make together: each runs the same program on the same batch, and gets the same losses and norms;
 // the large results come to rank 0. Gradients, weights and every result have the bits that one

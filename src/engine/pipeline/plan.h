@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PipelinePlan: how a model is divided into stages, and the schedule that its ranks run. Every rank
 // makes the same one. Plain values. Any thread.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // StageFitter: what stages keep of their activations within bytes that all of them share. Engine
 // thread of its rank only.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // StageRunner: runs the actions of one stage on the micro-batches of a batch. Each micro-batch
 // between its forward and its backward is in flight, and holds the activations that it keeps; what
 // passes only work with is the scratch of the stage's engine. What has ended is reused, so that a

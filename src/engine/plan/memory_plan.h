@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MemoryPlan: what a run will take, in bytes, before it starts: weights and adapters as they are,
 // and passes as they are counted (engine/plan/pass_plan.h).
 #pragma once

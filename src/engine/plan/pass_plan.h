@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PassPlan: what a pass takes from the scratch, counted by running the pass's own code on a backend
 // that computes nothing (Backend::counter). So what is planned is what is taken, to the byte and
 // by tag. Engine thread only.

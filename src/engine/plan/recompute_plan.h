@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RecomputePlan: what passes of a shape keep of their activations within so many bytes, in memory
 // or, where they may, in files, such that what backward makes again and what is written and read
 // costs as little as it can. Found from counted passes alone: tags of equal layers are classes, of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SampleRoom: the room that the rows of a SamplingLoop share: pages of the cache, states and places
 // in the batch. A row that runs counts for all it may come to hold, one that is aside for what it
 // keeps, or for nothing. Sets rows of one tenant aside where those of another are to have their

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Drafts of a SamplingLoop: what of them counts, multi-token prediction behind the rows of a pass,
 // and what it takes for each row's next tokens but one.
 #include <algorithm>

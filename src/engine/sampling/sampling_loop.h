@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SamplingLoop: continuous batching. Requests join at any time; each step reads a piece of every
 // waiting prompt and decodes one token of every running row, all in shared passes over paged KV; a
 // row leaves as soon as it is done and its pages go back. Rows of one prompt share its pages: it is

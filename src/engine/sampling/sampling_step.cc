@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One step of a SamplingLoop: what each row reads, the pass, and what comes of its logits.
 #include <algorithm>
 #include <utility>

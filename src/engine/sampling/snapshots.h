@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SnapshotCache: fixed sampler weights in memory, by id. Each is an adapter of its own that nothing
 // trains: further training of the model it came from, or its unloading, never reaches it. When they
 // take more than the limit, those unused for longest go; who asks again gets them from their

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // StepBudget: how many tokens a sampling step may hold so that it lasts no longer than another
 // tenant's sample should wait for the next one. Learns from the steps that ran.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the tokens of one sampling step are shared among those whose rows run. With one owner all
 // rows that decode go, and prompts get what is left. With several each gets as much as another
 // (max-min): who asks for less than the share gets all of it. Plain arithmetic.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "engine/sampling/stop_text.h"
 
 namespace strata::engine {

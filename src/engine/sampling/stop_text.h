@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // StopText: whether the text of one sample has come to hold one of its stop texts, which it
 // borrows. Matches the generated text alone, special tokens written out; finds the token that
 // completes the match. Engine thread only.

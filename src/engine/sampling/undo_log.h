@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The undo log of a sequence's state (model/cache_layout.h): before drafts are read, what their
 // positions will write over in its rings is copied there; where they are rejected it comes back, so
 // that the state is as if they had not been read. Entries in pages need none: what a draft

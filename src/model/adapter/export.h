@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Adapters as the Tinker service exports them, for tinker_cookbook.weights. Engine thread only.
 #pragma once
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Adapters in the form that PEFT 0.21 loads on transformers 5, where a layer's experts are two
 // tensors, gate_up_proj and down_proj, which target_parameters adapts (checkpoint/peft.h, kFused).
 // gate and up have an A each here, so gate_up_proj has the ranks of both: gate's first, then up's,

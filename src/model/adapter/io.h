@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Adapters between PEFT directories and LoraAdapter. Engine thread only.
 #pragma once
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LoRA adapters: a set of modules, each y += scale * (x A^T) B^T with its own rank and scale. A [r,
 // in] and B [out, r] are fp32 masters in one flat block, with gradients and AdamW moments of the
 // same layout once the adapter trains; products read panel copies in the compute type, refreshed

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which module of an adapter each module of a PEFT file is. Any thread.
 #pragma once
 #include <optional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which modules a fresh adapter has, and their ranks. Any thread.
 #pragma once
 #include <string>

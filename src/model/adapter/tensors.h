@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tensors an adapter's file holds: one A and one B for each module, but for routed experts,
 // whose modules are stored in one of three forms (ExpertForm). Between them and the masters or
 // gradients of a module. E experts, R rank. Engine thread only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the configs of all attentions share.
 #pragma once
 #include <cstdint>

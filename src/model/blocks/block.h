@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block: what a sublayer computes (an attention, an MLP), as a row of functions over a config of
 // its own. A block declares its parameters, its cache and what it saves, and has forward and
 // backward. Nothing outside lists blocks: a family's reader puts them into layers, everything else

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // T tokens, D model width, C width of queries, keys and values together, N value heads of width V.
 #include "model/blocks/gated_delta_net.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gated delta net: out_proj(norm(o) * silu(z)), where o is the gated delta rule over queries, keys
 // and values that one projection and a causal convolution make of n, and the rule's decay and
 // learning rate come from two narrow projections. Between passes it keeps the convolution's last

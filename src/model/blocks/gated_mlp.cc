@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "model/blocks/gated_mlp.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // down(act(gate(n)) * up(n)), act SiLU or the tanh form of GELU: the gated MLP of a dense layer,
 // and of the shared experts of a sparse one. T tokens, D model width, F feed-forward width. Source:
 // HF modeling_llama.py, LlamaMLP. Engine thread only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // T tokens, D model width, N query heads, M key/value heads, H head width, R rank.
 #include "model/blocks/gqa.h"
 

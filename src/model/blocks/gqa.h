@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Grouped-query attention: o_proj(attention(q, k, v)) with q, k, v projected from n, q and k normed
 // per head (Qwen3) and rotated, and with a gate (Qwen3.5): o_proj(attention(q, k, v) * sigmoid(g)),
 // where q_proj gives the query and the gate of each head in turn. With a KV cache the new keys and

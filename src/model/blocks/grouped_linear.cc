@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "model/blocks/grouped_linear.h"
 
 #include "model/linear.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A projection that is G of them side by side (DeepSeek-V4's o_a_proj): group g of a row's inputs
 // goes through rows g of the weight. With an adapter (W + s B A) all groups share A, and the rows
 // of B belong to groups as those of the weight do: y_g = x_g W_g^T + (s x_g A^T) B_g^T, the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lists of what attention writes to a cache and reads from it, of the sublayer at work
 // (model/pass/block_lists.h).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The segments of a batch for attention: where each sequence's keys and values lie, in its cache
 // pages or where they were computed. Engine thread only.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // T tokens, D model width, N query heads, Q width of the queries' latent, C latent width, G = C +
 // rotated width, U value width, R rank.
 #include "model/blocks/mla.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Latent attention (DeepSeek-V3), in the absorbed form alone: scores and context are taken in
 // latent space, against one row a token, [latent | rotated key], which all heads share, of which
 // the latent is also the value, and which is all that a KV cache holds. The same form in training,

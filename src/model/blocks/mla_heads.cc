@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "model/blocks/mla_heads.h"
 
 #include "model/blocks/mla.h"

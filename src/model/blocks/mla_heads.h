@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The per-head products of latent attention in its absorbed form: kv_b_proj is never applied to the
 // cache; its key rows [P, C] of a head turn that head's query into latent space, and its value rows
 // [U, C] turn the latent context into the head's context. With an adapter on kv_b_proj (W + s B A,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // T tokens, D model width, n streams, R largest rank of an adapter.
 #include "model/blocks/mtp_input.h"
 

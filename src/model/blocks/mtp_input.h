@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the layer of multi-token prediction reads: the decoder's last state and the token behind it,
 //   out_j = e_proj(norm_e(embed(token))) + h_proj(norm_h(state_j))
 // for each stream j. The pass's tokens are the next ones, its embedding the decoder's own, with its

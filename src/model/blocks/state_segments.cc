@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "model/blocks/state_segments.h"
 
 namespace strata::model {

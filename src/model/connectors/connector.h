@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Connector: how a sublayer meets the residual: its norms, the add and the rounding around a block,
 // or the streams a model may have instead of one residual. Like a block, a row of functions over a
 // config of its own (connectors/<name>.{h,cc}). Engine thread only, but for what needs no Pass.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // T tokens, D model width, n streams, R numbers a token.
 #include "model/connectors/hyper_connection.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Manifold-constrained hyper-connections (DeepSeek-V4): the residual is n streams. Before a block
 // they are collapsed into one row, which the block's norm reads; its output is expanded into the
 // streams, which are mixed; the weights of all three are made of the streams by ops/

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // T tokens, D model width.
 #include "model/connectors/post_norm_add.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The residual with a norm on either side of the branch: out = x +
 // norm_after(block(norm_before(x))). The branch is rounded to the compute type before its norm,
 // which is computed and added in fp32. Source: HF modeling_gemma3.py, Gemma3DecoderLayer.

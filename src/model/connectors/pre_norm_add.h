@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pre-norm residual: out = x + block(norm(x)). The add is the epilogue of the block's last
 // product. The residual is fp32 between the sublayers of a layer and rounded to the compute type at
 // the layer's boundary. Source: HF modeling_llama.py, LlamaDecoderLayer.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "model/connectors/replace.h"
 
 #include "model/residual.h"

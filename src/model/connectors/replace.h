@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The block's output takes the place of the state: a sublayer before which there is nothing to add
 // to, like the input of multi-token prediction.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ConfigObject: one JSON object of a config file, read by name with types checked. A key whose
 // value is null counts as absent, as it does for Hugging Face's configuration classes. Faults are
 // Errors that name the file, the key, what was found and what was wanted.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeepSeek-V3 and R1, and GLM-4-MoE-Lite, which differs in the defaults of its config: latent
 // attention, a sigmoid router, shared experts, dense layers first. Layers beyond num_hidden_layers
 // (multi-token prediction) take no part in the forward.

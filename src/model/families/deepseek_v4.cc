@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeepSeek-V4: attention over a window and compressed entries, experts chosen by a table in the
 // first layers and by score in the others, and a residual of several streams; and a layer of
 // multi-token prediction (mtp.0.), which takes part where it is asked for. Sources: HF

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Family: what differs between model families, as data: the architectures it serves, its config
 // keys and its reader. Adding a family is one file in
 // families/ and one line in family.cc.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gemma 3 text, alone or inside a multimodal checkpoint: windows in five of six layers with a
 // rotary table of their own, norms of 1 + w before and after each branch, normed queries and keys,
 // a scaled embedding, the tanh form of GELU. Source: HF modeling_gemma3.py and

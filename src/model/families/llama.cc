@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Llama 2, Llama 3, 3.1, 3.2 and what shares their architecture (SmolLM2).
 // Source: HF modeling_llama.py and configuration_llama.py.
 #include "model/blocks/attention_config.h"

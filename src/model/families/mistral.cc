@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mistral 7B, Nemo and Small, and Ministral 8B: Llama's layers with a window in all of them, in
 // some, or in none. Sources: HF modeling_mistral.py, modeling_ministral.py and their
 // configurations.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Qwen2 and Qwen2.5 dense: biases of q, k and v alone; a window, where it is switched on, in the
 // layers from max_window_layers on.
 // Source: HF modeling_qwen2.py and configuration_qwen2.py.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Qwen3 dense: RMSNorm on every query and key head before RoPE, an explicit head_dim; a window,
 // where it is switched on, in the layers from max_window_layers on.
 // Source: HF modeling_qwen3.py and configuration_qwen3.py.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Qwen3.5, 3.6 and 3.8, dense and with experts, alone or inside a multimodal checkpoint: gated
 // delta nets, and in every fourth layer attention with an output gate; norms of 1 + w.
 // Sources: HF modeling_qwen3_5.py, configuration_qwen3_5.py, modeling_qwen3_5_moe.py,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Qwen3-MoE: Qwen3's attention, with a window in all layers or in none, and experts in the layers
 // that decoder_sparse_step and mlp_only_layers leave to them.
 // Sources: HF modeling_qwen3_moe.py, configuration_qwen3_moe.py, as all defaults here.

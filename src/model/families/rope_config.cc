@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Source: HF modeling_rope_utils.py, _compute_default_rope_parameters,
 // _compute_linear_scaling_rope_parameters, _compute_llama3_parameters, _compute_yarn_parameters.
 #include "model/families/rope_config.h"

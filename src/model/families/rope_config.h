@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rotary position embedding as a config describes it: its scaling and its frequencies. Source: HF
 // modeling_rope_utils.py.
 #pragma once

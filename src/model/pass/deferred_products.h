@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeferredProducts: products of weight gradients that a backward leaves for later, so that the
 // gradient of its input goes on its way first (zero-bubble schedules). Their factors are copied,
 // since a backward's are gone when it returns. Only dense linears defer theirs, which are most of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "model/pass/offloaded.h"
 
 #include "backend/offload_room.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Offloaded: which pieces of the backend's files hold a pass's activations, by layer, so that what
 // is behind the pass leaves the memory and what is ahead of it is there in time. Where nothing is
 // offloaded, and where a pass is counted, moving does nothing. Engine thread only.

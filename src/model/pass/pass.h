@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pass: everything a block needs to run one flat batch: weights, adapters' rows, positions, where
 // keys and values live, and which gradients to accumulate. Built by engine/ for each pass; blocks
 // borrow it. Engine thread only.

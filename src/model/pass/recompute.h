@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recompute: which of a layer's saved activations a training pass keeps, in memory or in files
 // (Backend::file_scratch); what it does not keep, backward makes again by the same kernels, so no
 // choice changes a bit. A layer's input and its routing are always kept, the input in either place.

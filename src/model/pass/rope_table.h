@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RopeTable: cos and sin of position * frequency, times the attention factor of YaRN, for every
 // position in use, [P, H / 2] f32. Angles and functions are computed in double and rounded once.
 // Grows on demand. Engine thread only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RowBlocks: a matrix whose rows come in two alternating blocks, each of which products read as a
 // matrix of its own: kv_b_proj has, for each head, rows of keys and then rows of values. In panels
 // a block starts a new panel, so the panel matrix has padding rows (zeros) between blocks; its

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RowGroups: how the rows of a flat batch divide into sequences and into runs of one adapter. Rows
 // of one sequence are contiguous; neighbouring sequences of the same adapter form one run, so
 // products see long runs and no sort is needed. Reused from pass to pass: clear() keeps the memory.

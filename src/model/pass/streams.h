@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams: a residual of n streams (hyper-connections) in place of one. The state between sublayers
 // is then [T, n, D], held as rows of n D values: it begins as n copies of the embedding, connectors
 // read it and write it around their blocks, and the row of functions here reads it once more, for

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LayerTable: where each layer of a model lives and what it declares. Layers of equal config share
 // a stack, wherever they sit in the model; the table maps a global layer index to (stack, index in
 // it), and holds each stack's rows of parameters and its adapter targets. Global indices are what

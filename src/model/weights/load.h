@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a Hugging Face directory to weights and back. Strict: every parameter of the table is filled
 // exactly once, every tensor of the checkpoint is used or on the family's written ignore list, and
 // all faults are reported together before any compute. Reads in slices, so that the peak is the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parameters of a layer as rows: what a block or a connector declares of each, and all that
 // weights, LoRA, loading, saving, export, plans and counts know of them. Computed once for each
 // kind of layer (model/weights/layer_table.h). Names are static texts. E experts.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tensors of one checkpoint are called, of the forms that its family's files may have, and
 // whether a model that is said to be tied has a head of its own there.
 #pragma once

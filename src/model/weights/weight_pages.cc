@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "model/weights/weight_pages.h"
 
 namespace strata::model {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // WeightPages: of weights that lie in files (backend/file_memory.h), the pages of the layer at hand
 // and of the next one are in memory, in whichever direction a pass walks; the others leave it.
 // Engine thread only; a thread of its own moves them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ModelWeights: the base model's parameters. Matrices are panels in one arena, the only copy; the
 // rest (norms, biases) is f32, holding bf16-rounded values in bf16 mode. Layers of one config live
 // in one stack (model/weights/layer_table.h): each parameter is one [n, ...] allocation, and a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Activations of ops/gated.h as templates over the path; see cpu/simd.h for what may be called
 // here.
 #pragma once

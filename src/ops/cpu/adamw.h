@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernel of ops/adamw.h for one path: n neighbouring elements.
 #pragma once
 #include <span>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The AdamW kernel as a template over the path; see cpu/simd.h for what may be called here.
 #include "ops/cpu/adamw.h"
 #include "ops/cpu/this_path.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forward of the tiled paths. An item is a run of tokens of a segment and one or more key/value
 // heads; a head's rows are those tokens times the query heads of its group, so that each packed key
 // block serves all of them. Blocks are the outer loop: memory is bounded whatever the context.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ops/cpu/attention_kernels_impl.h"
 #include "ops/cpu/simd_avx2.h"
 

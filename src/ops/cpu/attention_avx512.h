@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the two AVX-512 paths of attention share. Included by attention_avx512*.cc only.
 #pragma once
 #include "ops/cpu/attention_kernels_impl.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backward of the tiled paths. An item owns what it writes: the d_q of a run of queries (of all
 // heads of a group), or the d_k and d_v of a run of keys, or all of one key/value head of a segment
 // at once (the least work: probabilities are recomputed once). Which split is taken depends on the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The inner kernels of attention: one table for each CPU path and element type. The driver
 // (cpu/attention*.cc) decides items, blocks, tiles and threads and is compiled for the baseline; a
 // kernel sees raw pointers only. A word is the 4 bytes that one step of a chain takes from a row:

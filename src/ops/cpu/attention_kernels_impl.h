@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention kernels as templates over a path and element type K; see cpu/simd.h for what may be
 // called here. K provides V (the lanes), Element, kPack, kTileVectors (16-lane accumulators of a
 // row in registers), dot (one step of a chain), load_words, transpose, pack_pair, and the two

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // T tokens, N query heads, M key/value heads, H key width, U value width.
 #include <algorithm>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CPU behind ops/cache_write.h: arguments are checked.
 #pragma once
 #include "ops/cache_write.h"

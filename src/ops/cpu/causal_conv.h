@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels of ops/causal_conv.h for one path: channels [begin, end) of C, at most kConvBlock, over
 // all segments. A block of channels runs whole on one thread: its sums are chains over tokens.
 #pragma once

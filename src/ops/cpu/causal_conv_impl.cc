@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Causal convolution kernels as templates over the path; see cpu/simd.h for what may be called
 // here. A block's weights and their gradients lie turned, [K, kConvBlock], so that lanes are
 // channels.

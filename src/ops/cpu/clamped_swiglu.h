@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels of ops/clamped_swiglu.h for one path: one row of n elements.
 #pragma once
 #include "ops/clamped_swiglu.h"

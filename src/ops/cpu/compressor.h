@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels of ops/compressor.h for one path: channels [begin, end) of the entries of all segments.
 #pragma once
 #include "ops/compressor.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ops/cpu/cpu_backend.h"
 
 #include "ops/cpu/rows.h"

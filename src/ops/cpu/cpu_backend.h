@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CpuBackend: the backend of this machine's cores: a CPU path and a thread team. Engine thread
 // only.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CpuPath: which of a CPU's instructions kernels use. Any thread.
 #pragma once
 #include <string_view>

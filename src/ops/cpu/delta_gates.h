@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels of ops/delta_gates.h for one path: heads [begin, end) over all tokens.
 #pragma once
 #include "ops/cpu/simd.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forward. An item is a key head of a segment: it walks the chunks, and in each the value heads of
 // its group, panel by panel of their columns, which do not know each other. A segment without state
 // works in a worker's own. T rows, Kh key heads, Vh value heads, dk and dv their widths.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CPU behind ops/delta_net.h: arguments are checked; same meaning and order of summation.
 #pragma once
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backward. An item is a key head of a segment. A sweep over its chunks makes the products of keys,
 // the states at their starts and z = u / beta again; then the chunks come last to first, and in
 // each the value heads of the group, panel by panel of their columns. d_ of a paired matrix holds

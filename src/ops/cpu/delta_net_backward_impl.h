@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What only the backward of the gated delta rule needs of a path; see delta_net_kernels_impl.h.
 #pragma once
 #include "ops/cpu/delta_net_kernels_impl.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The inner kernels of the gated delta rule: one table for each CPU path. The drivers
 // (cpu/delta_net*.cc) decide items, chunks and memory and are compiled for the baseline; a kernel
 // sees raw pointers only. Matrices are fp32 and padded to whole vectors of 16 lanes with zeros.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels of the gated delta rule as templates over a path K; see cpu/simd.h for what may be called
 // here. K provides V (the lanes), kTileVectors (16-lane accumulators of a row in registers) and
 // transpose (t[i] lane j becomes t[j] lane i). The backward's own are in

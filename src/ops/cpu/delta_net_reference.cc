@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ops/cpu/delta_net_backward_impl.h"
 #include "ops/cpu/simd_scalar.h"
 

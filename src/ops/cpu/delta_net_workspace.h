@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of one worker in the backward of the gated delta rule; n = kDeltaChunk.
 #pragma once
 #include <algorithm>

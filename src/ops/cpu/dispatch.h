@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Choice of the kernels of a CPU path, and the split of an op's work over the team.
 #pragma once
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels of ops/elementwise.h for one path; n neighbouring elements unless said otherwise.
 #pragma once
 #include <span>

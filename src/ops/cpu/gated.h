@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels of ops/gated.h for one path: n neighbouring elements.
 #pragma once
 #include "ops/cpu/simd.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gated activations as templates over the path; see cpu/simd.h for what may be called here. Every
 // load of a chunk comes before its stores: outputs may lie over inputs.
 #include "ops/cpu/activation_impl.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels of ops/gated_norm.h for one path; rows [begin, end) of the flattened [T N, D], or columns
 // of D.
 #pragma once

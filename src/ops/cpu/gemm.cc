@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gemm on the CPU. A worker owns some panels (and, where there are fewer panels than workers, some
 // rows). A panel stays in L2 while the rows of a block pass over it in tiles; a tile's chains live
 // in registers for all of K, then pass through a small buffer to the low-rank terms of their rows

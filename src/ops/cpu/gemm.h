@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CPU drivers behind ops/gemm.h: arguments are checked, T, N and K are positive.
 #pragma once
 #include "ops/cpu/cpu_path.h"

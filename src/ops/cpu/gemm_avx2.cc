@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fp32 products, and bf16 products widened to fp32, with AVX2 and FMA. Tiles of 6 rows x 16 lanes:
 // twelve chains in registers; wider panels are done sixteen lanes at a time.
 #if defined(__x86_64__)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fp32 products, and bf16 products widened to fp32, with AVX-512; and what the avx512_bf16 path
 // shares: the epilogue and the layouts made on the fly.
 #if defined(__x86_64__)

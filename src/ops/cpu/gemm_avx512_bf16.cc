@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bf16 products with vdpbf16ps: one instruction continues sixteen chains by a pair. Tiles of 6 rows
 // x 64 lanes (12 x 32, 12 x 16) keep 24 (24, 12) chains in registers: enough to hide the latency,
 // with four loads of weights and six broadcasts for 24 products.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gemm_dw on the CPU. The summed axis is the tokens. One operand becomes panels (its columns are
 // the lanes of the chains), the other becomes rows; both step by one token (f32) or by a pair
 // within a sequence (bf16). The lanes are K, and the chains are read and written in dw itself;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gemm_dx on the CPU. The summed axis is the panels' lanes, so tiles of the forward panels are
 // transposed on the fly: for 64 outputs (columns of W), up to kBackwardLanes lanes are laid out as
 // one panel whose summed axis is the lanes, and the rows of a block pass over it with the kernels

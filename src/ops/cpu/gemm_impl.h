@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loops of matrix products that AVX2 and AVX-512 share, as templates over a path's register of
 // words (cpu/panels_<path>.h) and, for the epilogue, over its arithmetic. A file that includes this
 // has its own copy: Words is of that file alone.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The inner kernels of a matrix product: one table for each CPU path and element type. The drivers
 // (cpu/gemm*.cc) decide blocks, threads and runs; a kernel sees raw pointers only, because its file
 // may be compiled for instructions above the baseline and must not instantiate shared inline code.

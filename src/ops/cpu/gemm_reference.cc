@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels in plain C++: any machine, any compiler. bf16 products are exact in fp32, so multiply and
 // add round like one fma.
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels of ops/hyper_connection.h for one path: some tokens, or some columns of fn's gradient.
 #pragma once
 #include "ops/cpu/simd.h"

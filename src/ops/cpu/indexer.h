@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernel of ops/indexer.h for one path: the scores of one query.
 #pragma once
 #include "ops/cpu/simd.h"

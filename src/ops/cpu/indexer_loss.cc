@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // In blocks of queries. First, query by query: the target, the loss, its slope for each score, and
 // the gradients of the query. Then, entry by entry, the sums over the block's queries, of which one
 // worker has all: their order is the queries' own.

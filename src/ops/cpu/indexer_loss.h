@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels of ops/indexer_loss.h for one path.
 #pragma once
 #include "ops/cpu/simd.h"

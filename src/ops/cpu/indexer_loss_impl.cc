@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The indexer's loss as templates over the path; see cpu/simd.h for what may be called here.
 #include "ops/cpu/indexer_loss.h"
 #include "ops/cpu/this_path.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The inverse root mean square that norms share, as a template over the path; see cpu/simd.h for
 // what may be called here.
 #pragma once

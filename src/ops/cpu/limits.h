@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loops of the limit probes; each path's file is compiled for its own instructions.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels of ops/log_softmax.h for one path: one row of V logits.
 #pragma once
 #include <span>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Log-softmax kernels as templates over the path; see cpu/simd.h for what may be called here.
 #include "ops/cpu/log_softmax.h"
 #include "ops/cpu/this_path.h"

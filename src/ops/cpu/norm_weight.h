@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The multipliers of a norm whose checkpoints store them less a constant.
 #pragma once
 #include "ops/cpu/dispatch.h"

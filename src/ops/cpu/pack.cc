@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Panels on the CPU. A worker owns whole panels. Blocks of 16 rows x 64 bytes are transposed in
 // registers where the path has a kernel; ends, and all of it on the other paths, go element by
 // element in blocks of 64 bytes of each row, so that a source line is read once and the block

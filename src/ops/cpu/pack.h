@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CPU side of ops/pack.h: arguments are checked.
 #pragma once
 #include "ops/pack.h"

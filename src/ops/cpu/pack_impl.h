@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Packing as AVX2 and AVX-512 share it, as templates over a path: its Words (cpu/panels_<path>.h),
 // load<from, to_bf16> of a register's worth of steps of a row, and what it does ahead of a block
 // and where a block is not whole. A file that includes this has its own copy.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The inner kernels of packing. A step is 32 bits of a row of the panel matrix: a pair of bf16 or
 // one f32. Raw pointers only, as in cpu/gemm_kernels.h.
 #pragma once

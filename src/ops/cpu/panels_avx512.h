@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Roundings and transposes shared by the AVX-512 files of products and panels. Every including file
 // has its own copy: nothing here may be merged with code for other instruction sets.
 #pragma once

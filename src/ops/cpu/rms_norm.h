@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels of ops/rms_norm.h for one path; rows [begin, end) of T, or columns of D.
 #pragma once
 #include "ops/cpu/simd.h"

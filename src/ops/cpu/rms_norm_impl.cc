@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RMSNorm kernels as templates over the path; see cpu/simd.h for what may be called here.
 #include "ops/cpu/inv_rms_impl.h"
 #include "ops/cpu/rms_norm.h"

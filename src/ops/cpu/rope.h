@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels of ops/rope.h for one path; rows [begin, end) of the flattened [T N, H], or columns of H.
 #pragma once
 #include "ops/cpu/simd.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Head norm and rotary embedding as templates over the path; see cpu/simd.h for what may be called
 // here. A row is walked in pairs of chunks, h of the first half and h + R / 2 of the second, and
 // then from R on in chunks.

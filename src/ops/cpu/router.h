@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CPU behind ops/router.h: arguments are checked. One driver for every path, in plain doubles.
 #pragma once
 #include "ops/router.h"

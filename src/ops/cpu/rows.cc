@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ops/cpu/rows.h"
 
 #include <type_traits>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sixteen fp32 lanes with one meaning on every CPU path: Avx512 (one register), Avx2 (two) and
 // Scalar (loops). The same expression gives the same bits on all three: each lane is computed
 // alone, fma is written out, and sums over lanes use one tree.

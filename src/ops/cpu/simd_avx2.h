@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The 16 lanes of cpu/simd.h in two AVX2 registers. Included by *_avx2.cc only.
 #pragma once
 #include <immintrin.h>

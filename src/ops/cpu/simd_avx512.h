@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The 16 lanes of cpu/simd.h in one AVX-512 register. Included by *_avx512.cc only.
 #pragma once
 #include <immintrin.h>

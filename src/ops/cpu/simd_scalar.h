@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The 16 lanes of cpu/simd.h in plain C++: the reference path. Included by *_reference.cc only.
 #pragma once
 #include <bit>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forward of the tiled paths. An item is one token and some of its heads: these share the query's
 // keys, so a packed block serves them all, and blocks are the outer loop. T tokens, N heads, H head
 // width.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeepSeek-V4's attention on the CPU, arguments already checked by ops/sparse_attention.cc.
 #pragma once
 #include "ops/cpu/attention.h"

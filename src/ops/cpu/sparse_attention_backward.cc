@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backward of the tiled paths, in chunks of queries. First, query by query: P, dS and d_q. Then the
 // sums over queries, of which each worker owns some columns: so they need no partial sums, and
 // their order is the queries' own. T tokens, N heads, H head width.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // T tokens, N heads, H head width.
 #include <cmath>
 

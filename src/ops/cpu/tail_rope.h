@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels of ops/tail_rope.h for one path: rows, which are heads of tokens, one behind the other.
 #pragma once
 #include "ops/cpu/simd.h"

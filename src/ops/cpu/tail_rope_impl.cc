@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Norm and rotation of tails as templates over the path; see cpu/simd.h for what may be called
 // here.
 #include "ops/cpu/tail_rope.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ThisPath: the path that a file is compiled for. CMake compiles each <op>_impl.cc once for every
 // path, with the path's instructions and its name (ops/CMakeLists.txt); the file ends with what it
 // instantiates for it.

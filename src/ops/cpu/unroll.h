@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loops that are unrolled before the compiler decides what lives in registers: with plain loops gcc
 // keeps an array of accumulators on the stack around the loop that uses it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AdamW in plain double loops, as the paper writes it: the oracle of ops/adamw.h.
 #pragma once
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The oracle of attention: the textbook formula on dense row-major arrays, templated on the scalar
 // (double, or std::complex<double> for derivatives by complex step). No blocks, no online softmax.
 // T tokens of one sequence, N query heads, M key/value heads, H key width, U value width; row t is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Depthwise causal convolution with SiLU in plain loops over a scalar S: the oracle of
 // ops/causal_conv.h, for one sequence that starts at position 0. T tokens, C channels, K taps.
 #pragma once

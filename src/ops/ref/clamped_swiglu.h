@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Clamped SwiGLU in plain loops: the oracle of ops/clamped_swiglu.h.
 #pragma once
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A compressor of one sequence in plain loops over a scalar S: the oracle of ops/compressor.h.
 #pragma once
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gates of a gated delta net in plain loops over a scalar S: the oracle of ops/delta_gates.h.
 // T tokens, H heads.
 #pragma once

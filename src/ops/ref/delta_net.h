@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The oracle of the gated delta rule: the recurrence of ops/delta_net.h row by row, no chunks, on
 // dense row-major arrays of one sequence from position 0, templated on the scalar (double, or
 // std::complex<double> for derivatives by complex step). T rows, Kh key heads, Vh value heads, dk

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Row scatters and sums in plain loops over a scalar S: the oracle of ops/elementwise.h. D width.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gated activations in plain loops over a scalar S: the oracle of ops/gated.h.
 #pragma once
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gated RMSNorm in plain loops over a scalar S: the oracle of ops/gated_norm.h. D head width.
 #pragma once
 #include <vector>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The oracle of ops/gemm.h: plain sums over row-major matrices, templated on the scalar (double;
 // complex<double> for the complex step). T tokens, N outputs, K inputs, R rank.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hyper-connections of one token in plain loops over a scalar S: the oracle of
 // ops/hyper_connection.h.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The indexer's loss of one query in plain loops over a scalar S: the oracle of ops/indexer_loss.h.
 #pragma once
 #include <algorithm>

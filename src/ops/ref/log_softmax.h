@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Log-softmax in plain loops over a scalar S: the oracle of ops/log_softmax.h. V vocabulary.
 #pragma once
 #include <cmath>

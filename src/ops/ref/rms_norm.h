@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RMSNorm in plain loops over a scalar S (double, or complex<double> for the complex step): the
 // oracle of ops/rms_norm.h. T tokens, D model width.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Head norm and rotary embedding in plain loops over a scalar S: the oracle of ops/rope.h. T
 // tokens, N heads, H head width, R rotary width.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The choice of experts in plain loops over a scalar S, as HF's Qwen3MoeTopKRouter and
 // DeepseekV3TopkRouter spell it: the oracle of ops/router.h. E experts, K chosen.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeepSeek-V4's attention of one query and head in plain loops over a scalar S: the oracle of
 // ops/sparse_attention.h.
 #pragma once

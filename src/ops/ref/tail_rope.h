@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Norm and rotation of tails in plain loops over a scalar S: the oracle of ops/tail_rope.h.
 #pragma once
 #include <cmath>

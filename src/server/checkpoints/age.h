@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The age v1 file format (age-encryption.org/v1, C2SP) with X25519 recipients: files that only the
 // holders of the matching identities can read. Streamed: memory does not depend on the file's size.
 // Any thread.

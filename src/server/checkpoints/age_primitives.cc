@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keys, ciphers and texts of age, from OpenSSL.
 #include <fmt/format.h>
 #include <openssl/core_names.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tar of a checkpoint for SDK 0.35 and earlier: regular files at the root, USTAR headers.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backups: a data directory as one tar file, made while a server runs in it: a snapshot of the
 // database and the files of every checkpoint that stands there; and the way back. Checkpoints never
 // change, so the two fit; one that is deleted while it is copied is in neither. The tar ends with

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The record of a checkpoint: strata.json in its folder, for readers without the database, with the
 // hashes of the other files.
 #pragma once

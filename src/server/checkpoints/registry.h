@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CheckpointRegistry: checkpoints as files and rows together. A save is written into a folder below
 // tmp, synced, renamed to DATA/checkpoints/<tenant>/<run>/<kind>/<random id>/, and made visible by
 // one durable transaction; so a checkpoint is there whole or not at all. Replacing is a new folder

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a checkpoint's row may say: its folder's path is made of it, so a row that somebody else
 // wrote could name any folder of the machine. Whoever reads rows of a database holds them against
 // this before it makes a path: the start, a backup, a check, a restoration.

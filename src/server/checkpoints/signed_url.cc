@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/checkpoints/signed_url.h"
 
 #include <fmt/format.h>

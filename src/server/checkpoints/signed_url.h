@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Signed URLs of checkpoint files: the URL is the key. The token is HMAC-SHA256 over tenant, path,
 // file and expiry, so it serves one tenant, one checkpoint, one file, for a while.
 //   <base>/api/v1/files/<checkpoint id>/<file>?expires=<s>&tenant=<number>&token=<base64url>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tar files with USTAR headers and regular files alone: written for downloads and backups, and read
 // back from backups. What is read is hostile: every length is held against the file's, every header
 // against its sum.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tinker://<run>/(weights|sampler_weights|external_weights)/<name>: the name of a checkpoint.
 // Parsed and looked up, never opened.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ConnectionLimit: how many connections are open, in all and from each address. I/O thread.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads a part of a file in pieces, for a response that is streamed. One thread at a time.
 #pragma once
 #include <cstddef>

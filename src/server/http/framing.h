@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a request says where it ends (RFC 9112, section 6). Who reads that in another way than a
 // proxy before this server takes a part of one request for the next one (request smuggling), so
 // whatever is not plainly one thing is refused and the connection closed.

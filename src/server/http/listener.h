@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Listener: a socket that listens at an address, TCP or a file's, made with the system's own calls;
 // whoever accepts takes it. The file of a server that is gone is replaced, that of one that answers
 // is not, and what is no socket is never touched. The end of the Listener removes its file.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A request and its response as plain values: what handlers see of HTTP. The body arrives whole,
 // decompressed and within the limits; the key has been checked. Header names are lower case.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is decided of a request from its header alone, in the order in which it must be: host and
 // origin, path, key and what it may do, and then what the body may be.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The status line and header fields of a response.
 #pragma once
 #include <string>

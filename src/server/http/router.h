@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The route table: one row an endpoint. Handlers run on the one I/O thread, so the state they share
 // needs no lock; they must not block for long. A handler that throws Error answers 400 or what
 // status_of says; a long-poll handler keeps `respond` and calls it later.

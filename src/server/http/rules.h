@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The checks that come before a request is routed: Host and Origin (a browser page of another site,
 // or a name rebound to this address, must not reach the API), the prefix of --public-url, and the
 // base of absolute links.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // It takes longest to compile.
 #include "server/http/server.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HttpServer: HTTP/1.1 on one thread. It reads requests (bounded, with deadlines, zstd bodies
 // decompressed), applies the rules of hosts, origins and keys, hands them to the router, and writes
 // responses; a parked poll costs a socket and a few kilobytes (with TLS some 40), never a thread.

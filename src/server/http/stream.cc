@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/http/stream.h"
 
 #include <boost/asio/redirect_error.hpp>

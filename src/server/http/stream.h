@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream: the bytes of one connection, in the clear or through TLS, with a deadline for each
 // operation. An AsyncReadStream and AsyncWriteStream, as Asio and Beast want them. I/O thread only.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TlsContext: the certificate and the key that connections are served with (TLS 1.2 and 1.3). Made
 // anew when the files change; connections keep the one they began with.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A response on its way out, in pieces: the deadline is for progress, not for the whole.
 #pragma once
 #include <boost/asio/awaitable.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The options of strata serve, a row each.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the text of an option becomes a value: sizes, durations, addresses.
 #include <fmt/format.h>
 

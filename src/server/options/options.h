@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Options of `strata serve`: a table of rows (base/option_table.h) from which the command line, the
 // environment (STRATA_MAX_BODY for max-body) and the TOML file are all read.
 // Order: command line, environment, file, default. Lists are replaced, not joined. STRATA_KEYS and

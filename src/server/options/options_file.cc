@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The TOML file of `strata serve`. The only place that includes toml++.
 #define TOML_HEADER_ONLY 0
 #include <fmt/format.h>

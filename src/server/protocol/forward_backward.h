@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The body of forward_backward and forward, in two steps: what cannot be parsed is refused at
 // submission; every fault of the data is found by build() and told through the future, or a client
 // that sends chunks in parallel would hang. Binary and JSON bodies of equal content give equal

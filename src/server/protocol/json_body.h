@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The JSON body of a request, read field by field, so that every complaint names the field. null
 // counts as absent for optional fields; unknown fields are ignored. Faults are Errors (400).
 //   const JsonBody body(request.body, "asample");

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The JSON body of forward_backward and forward (tinker before 0.25, curl) as the message that a
 // binary body is, so that everything behind it is shared:
 //   {model_id, seq_id, forward_backward_input: {data: [{model_input, loss_fn_inputs}], loss_fn,

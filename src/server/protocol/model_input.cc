@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/protocol/model_input.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A ModelInput in JSON, {chunks: [{type, tokens}]}, as its token ids.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ParsedRoom: what a body takes when it is parsed, several times its own size perhaps, taken from
 // the same limit as the body, as parsing goes on. What is small is not counted. One thread at a
 // time.

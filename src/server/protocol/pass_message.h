@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a ForwardBackwardRequest says (tinker.proto), with views for all that may be long: the
 // arrays of a datum are copied once, into what a command holds. Which messages are read and what
 // they mean is as the protobuf library has it, which the tests ask; but it parses into copies.

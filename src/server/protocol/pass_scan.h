@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A look over the bytes of a ForwardBackwardRequest before they are read: an empty message takes
 // two bytes on the wire and a hundred when read, so their number is bounded first. Allocates
 // nothing.

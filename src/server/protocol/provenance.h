@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Provenance of a datum of stable_reinforce: spans that say of which sampled sequence each position
 // is, checked against what was recorded when it was sampled.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Results of the engine as what a poll gets.
 #pragma once
 #include <string>

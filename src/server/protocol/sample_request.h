@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The body of asample as a command, checked against the limits of the protocol and of the base
 // model. Faults are Errors (400).
 #pragma once

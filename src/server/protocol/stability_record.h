@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is recorded of a sample for stable_reinforce, as bytes: the prompt once a request, and of
 // each sequence its tokens and logprobs.
 #pragma once

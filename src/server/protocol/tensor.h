@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors of a datum's loss inputs: dense or CSR on the wire, dense and of a known type here.
 // Faults are Errors that name the datum and the input; nothing is allocated from a declared size
 // alone.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Wire: the fields of a protobuf message where its bytes lie, one after the other, as views of
 // them: nothing is copied and nothing allocated. A field of a number that the reader does not know,
 // or of another type than it wants, is skipped by not being looked at, as every parser does.

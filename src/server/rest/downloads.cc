@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Downloads: signed URLs, and the files behind them with ranges.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rest: runs, checkpoints, sessions, projects and downloads: what clients read and change of the
 // state store and the checkpoint registry, without an engine. A foreign thing answers like one that
 // never was. I/O thread only.

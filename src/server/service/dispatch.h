@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dispatch: the way from the server to whatever runs commands, as functions that apps/serve
 // binds to the scheduler and tests to a fake. Called on the I/O thread; each accepted command is
 // answered by exactly one Service::post().

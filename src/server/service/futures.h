@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Futures: what became of each accepted request, until its result's time is up; and the polls that
 // wait for one. Ids carry their own proof (service/request_ids.h), so one whose result is gone is
 // told from one that never was, or is another tenant's, without a record. A result is held once,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ids of a table that begin with what they are below: those of a session's models or samplers.
 #pragma once
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models: made fresh or from a checkpoint, described, unloaded.
 #include <fmt/format.h>
 

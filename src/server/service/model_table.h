@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ModelTable: the training models that are alive. Each is of a session that is alive, whose id its
 // own begins with, and has one row from the acceptance of its making until it is unloaded, its
 // making fails or its session ends. I/O thread only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Passes: forward_backward and forward. Faults of the data come through the future. A large body is
 // read on other threads, in two steps, since what its data may be is known with its model.
 #include <fmt/format.h>

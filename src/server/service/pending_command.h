@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the end of a command is waited for with, as its submission left it, until it is settled: its
 // Completion makes the response of a success, or undoes what was prepared. Each kind is a struct of
 // its own, in the file of its handler, and names what it works on.

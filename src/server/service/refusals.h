@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a request is told when there is no room for it, or none ever.
 #pragma once
 #include <cstdint>

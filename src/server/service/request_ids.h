@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RequestIds: names of futures that carry their own proof. An id holds the boot it was made in, a
 // number, the kind and a MAC over these and the tenant, so that after a restart, without a row in
 // the state store, a lost one (410 or a failed future) differs from an unknown or foreign one

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SamplerTable: the sampling sessions that are in use. Each is of a session that is alive, whose id
 // its own begins with, and has one row until it is replaced by one of the same id, crowded out, or
 // its session ends. A session's ephemeral ones, which live in memory or a folder of tmp alone, are

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sampling sessions and samples.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Service: the Tinker protocol between HTTP and the engines. Turns requests into commands, keeps
 // what lives while the process does (sessions' clocks, models, samplers, futures), and turns
 // results into responses. What must survive a restart is the state store's and the checkpoint

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sessions: start-up of a client, its sign of life, its end.
 #include <fmt/format.h>
 

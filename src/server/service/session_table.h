@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SessionTable: the sessions that are alive. Each has one row, from its making, or the start of the
 // process, to its end; models and samplers are of sessions that have one. What must survive a
 // restart is the state store's. I/O thread only.

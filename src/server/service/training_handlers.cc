@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Training operations of a model, in the order of their numbers: steps, saves, loads. A refusal at
 // submission uses up its number.
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What keys use: counted as requests, passes and samples go by, held against the operator's limits,
 // and told to whoever asks with a key.
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Between SqlRow and the typed rows; for the .cc files of the store.
 #pragma once
 #include <optional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tables of the state store and the way from each older version to the newest one.
 #pragma once
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sql: one connection to SQLite or PostgreSQL, the seam under StateStore. Statements are written
 // once, with ? for parameters and types that both know: BIGINT, DOUBLE PRECISION, TEXT, BYTEA. Not
 // for two threads at once: StateStore has the lock. Every fault is an Error{kIo} that names the

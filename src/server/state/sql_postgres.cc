@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PostgreSQL behind Sql. A connection that was lost between transactions is opened again; one lost
 // inside a transaction fails it. Nothing waits for long: a statement has five seconds, and while
 // the database is away each call looks for it for a moment and fails.

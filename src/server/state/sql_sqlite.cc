@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SQLite behind Sql: WAL, so that readers of a backup do not stop us; synchronous=FULL only for
 // transactions that ask for it. The only place that includes sqlite3.h.
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // StateStore: what must survive a restart, as typed rows over SQLite or PostgreSQL. Checkpoint rows
 // and their files are CheckpointRegistry's business (checkpoints/registry.h); use that for them.
 // Any thread: one lock inside, held for one statement or one short transaction. `now` is always

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checkpoint rows of the state store. A row dies (deleted_at) and only later loses its files, when
 // no sampler of a living session reads them; a signed URL can then still say "gone".
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs of the state store: a model's record, which outlives the model.
 #include <fmt/format.h>
 

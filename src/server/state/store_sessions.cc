@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sessions and sampling sessions of the state store.
 #include "server/state/rows.h"
 #include "server/state/store.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Records of stable_reinforce: one prompt a request, which the records of its sequences name. What
 // a tenant's take is bounded: the requests that were not used for longest go first.
 #include "server/state/rows.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What keys have used, in the state store.
 #include "server/state/rows.h"
 #include "server/state/store.h"

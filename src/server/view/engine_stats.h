@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the engines and the scheduler say about themselves, as plain values: the owner of the server
 // fills it (any thread), the metrics and the page show it.
 #pragma once

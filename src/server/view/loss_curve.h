@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LossCurve: the mean loss of a run by optimizer step, in bounded memory. Losses of the passes
 // between two steps count together, as the client sees them. When it is full, neighbours merge and
 // each point stands for twice as many steps.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Metrics: counters and latency histograms of the server, and their text for Prometheus (exposition
 // format 0.0.4). No label names a tenant, a run or a session: only routes, operations, outcomes and
 // uses of memory, so the number of series is bounded. I/O thread only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LivePage: the live page at / and the JSON it draws. The page's files hold no data and need no
 // key; /page/overview needs one and shows that tenant's runs, or everybody's for an admin key.
 // Client text is put into JSON here and into text nodes there, never into HTML. I/O thread only.

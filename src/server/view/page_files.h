@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The files of the live page, as they stand in view/assets, compiled in.
 #pragma once
 #include <string_view>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scrapes: questions about a thread that are asked on another one, and are answered within a second
 // whether that thread runs or hangs: /metrics and readyz of the metrics' listener.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Watch: what the server shows of itself, fed as things happen: metrics, throughput of the last
 // minutes and the loss curves of runs. Kept in memory only, bounded; of ended runs the last ones
 // stay. I/O thread only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tree of a chat template. Nodes are immutable after parsing.
 #pragma once
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Filters: what stands behind |. Here those of lists and dicts. Meanings from jinja2/filters.py.
 #include "text/jinja/filters.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The filters of two files in one form.
 #pragma once
 #include <span>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // text % values and str.format, as far as templates go: %s %r %d %i %x %X %f %e %g with flags,
 // width, precision;
 // {} {0} {name} without a format of their own.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The functions that a template finds: range, dict, namespace, raise_exception, strftime_now.
 #include <ctime>
 

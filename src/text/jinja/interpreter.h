@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Interpreter: runs a chat template's tree, with the meaning of jinja2's
 // ImmutableSandboxedEnvironment as Hugging Face transformers sets it up. Bounded: kMaxSteps (one a
 // node, one for kBytesRead bytes read or kBytesMade bytes made, four for an item of a list),

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A template's text as tokens, as jinja2 cuts it with trim_blocks and lstrip_blocks on.
 #pragma once
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Methods that templates may call on str, dict, list and loop, and how calls read their arguments.
 #include <algorithm>
 #include <array>

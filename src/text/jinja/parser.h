@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tokens -> tree, in the grammar of jinja2 3.1 (jinja2/parser.py). Statements are in
 // parser.cc, expressions in expression_parser.cc. One use.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Python's str methods on valid UTF-8. Positions and lengths are code points.
 #pragma once
 #include <cstdint>

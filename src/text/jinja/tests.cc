@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests: what stands behind `is`.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Filters of text and numbers. Meanings from jinja2/filters.py, tojson from transformers.
 #include <algorithm>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Value: what a chat template computes with, with Python's meaning: None, bool, int, float, str,
 // list, tuple, dict, and jinja2's undefined, namespaces, loops and callables. Lists and dicts never
 // change once made (the sandbox that templates are written for forbids it), so copies share them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // JSON text -> Value: strict RFC 8259, numbers rounded correctly, later duplicates of a key win, as
 // in Python.
 #include <charconv>

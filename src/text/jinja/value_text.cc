@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How values print: str, repr and json.dumps.
 #include <algorithm>
 #include <charconv>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pattern text -> tree.
 #include "base/error.h"
 #include "text/regex/tree.h"

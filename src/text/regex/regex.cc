@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "text/regex/regex.h"
 
 #include "base/error.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Regex: the part of Oniguruma's syntax that pre-tokenizers use, over valid UTF-8, with the Unicode
 // tables of unicode_tables.h. Supported: literals, classes with nesting and &&, \p{..} for general
 // categories, a few scripts and Alphabetic, \s \S \d \D \w \W, groups, (?i:..), alternation,

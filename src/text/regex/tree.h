@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pattern as a tree, between parser.cc and compiler.cc.
 #pragma once
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds added tokens in text: leftmost first, the longest among those that begin there, with the
 // flags single_word, lstrip and rstrip, as Hugging Face's AddedVocabulary does. Immutable after
 // construction.

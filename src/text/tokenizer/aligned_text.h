@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AlignedText: text that a normalizer may have changed, and for each byte boundary of it the byte
 // of the original text it stands for. The map never runs backwards, so spans taken from it tile the
 // original. Inserted text has the same original position at both its ends.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bpe: byte-pair encoding of one piece of text. Merges go lowest rank first, leftmost first among
 // equals, as in Hugging Face `tokenizers` (models/bpe). Short pieces are scanned, long ones use a
 // heap: n log n in the length of a piece. Immutable after construction; any thread, each with its

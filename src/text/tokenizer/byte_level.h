@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GPT-2's mapping between bytes and printable characters, in which byte-level vocabularies are
 // written.
 #pragma once

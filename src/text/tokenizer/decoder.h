@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DecodeStream: the decoder steps of a tokenizer.json, one token at a time. What push() appends is
 // final: the pieces joined equal what decoding the whole list gives. Text that a later token may
 // still change (half a character, a run of byte tokens, trailing characters that Strip may take)

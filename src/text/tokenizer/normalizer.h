@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Steps that change text before it is cut, in the file's order. Text must be valid UTF-8.
 #pragma once
 #include <span>

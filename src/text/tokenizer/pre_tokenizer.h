@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cuts normalized text into the pieces that the model sees one by one.
 #pragma once
 #include <span>

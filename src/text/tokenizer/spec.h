@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a tokenizer.json says, as plain values. tokenizer_json.cc fills it and refuses what these
 // values cannot say; the other files of this folder act on it. Names follow the file's.
 #pragma once

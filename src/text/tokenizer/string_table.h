@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // StringTable: text -> id by hashing, for a few hundred thousand short strings. Built once, then
 // read by any thread. Open addressing; the strings lie in one buffer.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tokenizer: a Hugging Face tokenizer.json, run natively. BPE models: byte-level (Qwen, Llama 3,
 // DeepSeek, SmolLM2, Mistral Nemo) and SentencePiece-style with byte fallback (Llama 2, Mistral 7B,
 // Gemma). Ids and texts equal those of the `tokenizers` library; a file that asks for what is

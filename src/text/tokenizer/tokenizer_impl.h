@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a Tokenizer holds; shared by tokenizer.cc and detokenizer.cc.
 #pragma once
 #include "text/tokenizer/added_tokens.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tokenizer.json -> TokenizerSpec. Keys and types follow Hugging Face `tokenizers` 0.23.
 #include <algorithm>
 #include <boost/json.hpp>

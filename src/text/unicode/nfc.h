@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Normalization form C with the Unicode version of Hugging Face's normalizer (older than that of
 // its regular expressions: marks and pairs that came later stay as they are).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // UTF-8 and sets of code points. Functions that read UTF-8 by position trust it: text that comes
 // from outside passes sanitize_utf8 first. Any thread.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // -w stopgrad(clip(r, lo, hi)) A lp
 #include <algorithm>
 #include <cmath>

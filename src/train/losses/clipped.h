@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What ppo and gspo share: -w min(ratio A, clip(ratio, lo, hi) A), with d ratio / d lp = ratio.
 #pragma once
 #include <algorithm>

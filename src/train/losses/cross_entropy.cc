@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // -w lp
 #include "train/loss.h"
 

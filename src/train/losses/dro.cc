@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // -w (A lp - beta/2 (lp - q)^2)
 #include "train/loss.h"
 

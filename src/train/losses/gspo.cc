@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // -w min(s_t A, clip(s_t, lo, hi) A), s_t = s exp(lp - stopgrad(lp)), where s is one ratio for the
 // sequence: exp of the mean of lp - q over its masked tokens (GSPO-token, arXiv 2507.18071).
 #include <cmath>

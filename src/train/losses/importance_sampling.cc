@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // -w r A
 #include <cmath>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // -w min(r A, clip(r, lo, hi) A)
 #include <cmath>
 

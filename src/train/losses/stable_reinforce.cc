@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // w (-stopgrad(min(r, 2)) A lp + kl_coeff/2 (lp - q)^2) where the mask is not 0. The formula is
 // Strata's own: the service does not publish its one.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backup, restore and check of a directory that is in use, and every damage by name.
 #include "server/checkpoints/backup.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kill -9 at random moments of saving, replacing, deleting and sweeping: after each restart every
 // acknowledged checkpoint is there whole, what was deleted is not, and no folder is half-written.
 // STRATA_KILLS sets the number of kills (3).

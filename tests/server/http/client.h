@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A client of HttpServer over a real socket, too simple to hide anything.
 #pragma once
 #include <arpa/inet.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files on their way to clients: what they hold, how fast they must be read, and on which thread.
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a request ends, over real sockets: framings that a proxy could read in another way are
 // refused, and nothing behind them is run; lines without an end are cut.
 #include "server/http/framing.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sockets of files, and the names of peers.
 #include "server/http/listener.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HttpServer over real sockets of the loopback device, with a client too simple to hide anything.
 #include "server/http/server.h"
 

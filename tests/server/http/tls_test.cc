@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HttpServer through TLS, with OpenSSL's own client and certificates made on the spot.
 #include "server/http/tls.h"
 

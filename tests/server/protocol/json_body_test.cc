@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is quoted is JSON whatever the bytes: error replies repeat parts of requests.
 #include "server/protocol/json_body.h"
 

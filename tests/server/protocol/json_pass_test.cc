@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A JSON body is the same command as the binary body of the same content, or is refused by name.
 #include "server/protocol/json_pass.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What parsing takes counts beside the body: until it is gone, and not beyond what there is.
 #include "server/protocol/parsed_room.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What read_pass_message made of bytes beside what the protobuf library parses out of them.
 #pragma once
 #include <server/protocol/tinker.pb.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ForwardBackwardRequests as views beside the protobuf library's own parser: whole ones, and such
 // as no client sends.
 #include "server/protocol/pass_message.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The JSON of a pass carries the numbers of its result, to the bit.
 #include "server/protocol/results.h"
 

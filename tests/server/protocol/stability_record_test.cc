@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Records of sampled sequences as the store has them: of bytes, and as text, which stores that are
 // older hold.
 #include "server/protocol/stability_record.h"

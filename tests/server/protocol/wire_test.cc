@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fields of a message as they lie: views in their order, what is skipped, and where a fault
 // ends them. pass_message_test has whole messages beside the protobuf library's parser.
 #include "server/protocol/wire.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The REST handlers behind the route table, over SQLite and real files.
 #include "server/rest/rest.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A Service over SQLite and real files, called through its routes, with a dispatch that writes down
 // what it is given and answers when told to. One thread: jobs for the worker run when run_aside()
 // is called, or at once.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/service/request_ids.h"
 
 #include <gmock/gmock.h>

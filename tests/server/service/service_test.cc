@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The service against a fake dispatch: time limits, faults of the store, and what they leave.
 #include "server/service/service.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the service keeps of what is alive: sessions, models and sampling sessions.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

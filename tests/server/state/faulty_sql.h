@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FaultySql: an Sql that fails on demand, as a full disk or a database that went away does.
 #pragma once
 #include <functional>

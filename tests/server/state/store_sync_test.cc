@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What waits for a disk, and for what.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every test here runs over SQLite and over a real PostgreSQL.
 #include "server/state/store.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/server/state/test_postgres.h"
 
 #include <fcntl.h>

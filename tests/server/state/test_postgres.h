@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TestPostgres: a PostgreSQL server of this test's own, on a socket in a temporary folder, ended
 // and removed with the object. PostgreSQL refuses to run as root, so root becomes another user for
 // it.

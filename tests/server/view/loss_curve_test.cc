@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LossCurve: what a point is made of, and that a long run stays within its memory and its range.
 #include "server/view/loss_curve.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The text that Prometheus reads: one family after its HELP and TYPE, buckets that add up, and
 // nothing that names a tenant, a run or a session.
 #include "server/view/metrics.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two servers, as TinkerServer has them: one is asked about the other's thread.
 #include "server/view/scrapes.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/train/losses/loss_check.h"
 
 namespace strata::train {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A formula against its definition in double: values to 8 roundings of fp32, slopes against a
 // central difference, and zero where the weight is zero.
 #pragma once

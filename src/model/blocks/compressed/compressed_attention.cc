@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // T tokens, D model width, N heads, H head width, Q width of the queries' latent, G groups of
 // heads, W channels of a compressor's projections, C of its entries, E entries of the pass, K
 // entries that a query sees.

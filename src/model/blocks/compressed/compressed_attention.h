@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeepSeek-V4's attention: queries of many heads over one key a token, which is its value too,
 // within a window; and where the layer has a compressor, over entries that each stand for `ratio`
 // earlier tokens, all of those (heavily compressed) or those that an indexer lists (compressed

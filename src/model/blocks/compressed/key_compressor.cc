@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "model/blocks/compressed/key_compressor.h"
 
 #include <algorithm>

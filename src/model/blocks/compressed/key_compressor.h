@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The compressors of compressed attention (blocks/compressed_attention.h): what makes entries of a
 // layer's tokens, once for attention and, where the layer has an indexer, once for its keys; and
 // the indexer's list. T tokens, W channels of a compressor's projections, C of its entries, E

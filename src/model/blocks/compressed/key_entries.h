@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where compressed attention keeps its keys and entries (blocks/compressed_attention.h): the last
 // keys of a sequence in a ring, entries in pages, and the segments of a batch that ops read them
 // by. T tokens, H width. Engine thread only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The products of a layer's routed experts, with the batch's adapters: y = x W_e^T + scale (x
 // A_e^T) B_e^T for the rows of expert e. n rows, N outputs, K inputs, R rank. gate and up may share
 // one A (PEFT's target_parameters form, kMoeGateUp). Order of summation as in model/linear.h.

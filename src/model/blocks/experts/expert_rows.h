@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ExpertRows: how the rows of a layer's routed tokens, sorted by expert and then by token, divide:
 // groups of one expert, and inside them runs of one adapter and the ends of sequences, which keep
 // sums over tokens independent of how sequences are packed. Experts without rows do not occur.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // T tokens, D model width, E experts, K chosen experts of a token, F width of an expert, R rank.
 #include "model/blocks/experts/moe.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mixture of experts: sum over the chosen experts of weight * expert(n) + shared(n), expert(n) =
 // down(silu(gate(n)) * up(n)). Sources: HF modeling_qwen3_moe.py, Qwen3MoeSparseMoeBlock;
 // modeling_deepseek_v3.py, DeepseekV3MoE; modeling_qwen3_5_moe.py, Qwen3_5MoeSparseMoeBlock;

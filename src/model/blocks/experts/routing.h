@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The routing of a sparse layer: which experts a token goes to, with which weights, and the order
 // of rows in which experts see their tokens. Made once in a forward and kept for backward, also
 // where everything else is recomputed. T tokens, E experts, K chosen experts of a token. Engine

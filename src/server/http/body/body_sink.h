@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // BodySink: takes a request's body as it arrives: decompresses it, and holds it to its limit, to
 // the least rate, and to what its tenant and all may have in bodies. I/O thread; one request.
 #pragma once

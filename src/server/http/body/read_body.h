@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A request's body off its connection: the framing that Beast's parser reads is bounded here, since
 // the parser itself waits for the end of a chunk's line, or of the trailers, for ever. I/O thread.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Turns: pieces of work of several coroutines, one after the other: tenants take turns, and those
 // of one tenant come in the order in which they ask. Behind each the thread is everybody else's for
 // as long as it took. I/O thread only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A zstd body, decompressed as it arrives. What comes out counts, never the size the frame
 // declares, so a small body cannot make the server allocate a large one. One request.
 #pragma once
