@@ -20,7 +20,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "docs/tour.md", "docs/train.md", "docs/chat.md", "docs/serve.md", "docs/memory.md", "docs/stages.md",
-         "docs/models.md", "docs/gguf.md"]
+         "docs/models.md", "docs/gguf.md", "docs/transformers.md", "docs/timeline.md", "docs/hardening.md"]
 BLOCK = re.compile(r"(<!-- not run: (?P<why>[^>]*) -->\n+)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
 # As much of Hugging Face's program as `strata pull` calls: puts the bundled model where the cache has models.
 HF = """#!/bin/sh
@@ -45,6 +45,7 @@ class Page:
         (folder / "home").mkdir()
         for name in ("models", "examples"):
             (folder / name).symlink_to(ROOT / name)
+        (folder / "DIR").symlink_to(ROOT / "models" / "tiny-qwen3")  # a page's "any model"
         self.environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "HOME": str(folder / "home")}
         for name in ("HF_HOME", "HF_HUB_CACHE", "STRATA_KEYS", "STRATA_ADMIN_KEYS", "XDG_STATE_HOME"):
             self.environment.pop(name, None)

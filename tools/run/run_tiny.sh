@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # The main job on the bundled model: fine-tune it with LoRA on examples/answers.jsonl, show samples before and after,
-# and fail unless the held-out loss fell by at least 30 %.
+# and fail unless the evaluation loss fell by at least 30 %.
 # usage: tools/run/run_tiny.sh PROGRAM [OUT_DIR]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -35,7 +35,7 @@ echo "$result" | awk -F'[:,}]' '{
     if ($i ~ /"eval_loss"$/) after = $(i + 1)
   }
   fall = 100 * (1 - after / before)
-  printf "Held-out loss: %.3f -> %.3f nats per token, %.0f %% less.\n", before, after, fall
+  printf "Evaluation loss: %.3f -> %.3f nats per token, %.0f %% less.\n", before, after, fall
   if (!(before > 0) || !(fall >= 30)) { print "FAILED: it must fall by at least 30 %."; exit 1 }
 }'
 echo "Talk to it:  $strata chat --model $model --adapter $out"
