@@ -36,11 +36,11 @@ inline std::string content(const std::string& path) { return read_file(path, int
 
 // A folder with a one-layer model of random weights under the bundled tokenizer, and a small
 // dataset.
-class TrainTest : public testing::Test {
+class TrainTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    root_ = testing::TempDir() + "strata_train_" +
-            testing::UnitTest::GetInstance()->current_test_info()->name();
+    root_ = ::testing::TempDir() + "strata_train_" +
+            ::testing::UnitTest::GetInstance()->current_test_info()->name();
     fs::remove_all(root_);
     fs::create_directories(root_ + "/config");
     const std::string bundled = std::string(STRATA_SOURCE_DIR) + "/models/tiny-qwen3";
