@@ -187,7 +187,7 @@ TEST(Front, AFewBytesOfMemoryAreCalledBytes) {
     std::vector<std::string> arguments = line;
     arguments.insert(arguments.end(), {"--memory", "10"});
     expect_refused(run_program(arguments),
-                   "--memory: got '10', which is 10 byte(s); want at least");
+                   "--memory: got '10', which is 10 bytes; want at least");
   }
 }
 

@@ -149,7 +149,7 @@ TEST_F(ServeStartTest, ElsewhereKeysAndDataAreAskedFor) {
   EXPECT_THAT(fault({model(), "--model", "a=" + model()}), HasSubstr("--model are given"));
   EXPECT_THAT(fault({"--model", model()}),
               HasSubstr("want NAME=DIR, like model=" + model() + "; or strata serve " + model()));
-  EXPECT_THAT(fault({root_ + "/nowhere"}), HasSubstr("is neither a directory nor a file"));
+  EXPECT_THAT(fault({root_ + "/nowhere"}), HasSubstr("no such directory"));
 }
 
 TEST_F(ServeStartTest, AMetricsPortThatNobodyNamedMayBeTaken) {

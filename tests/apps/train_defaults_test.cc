@@ -134,7 +134,7 @@ TEST_F(TrainDefaultsTest, WhatExcludesEachOtherIsRefused) {
   o = bare("out");
   o.memory = "10";
   EXPECT_EQ(fault(o),
-            "--memory: got '10', which is 10 bytes; want a size with its unit, as 12GiB or 900MiB");
+            "--memory: got '10', which is 10 bytes; want at least 1MiB, with its unit: 12GiB");
   EXPECT_FALSE(fs::exists(o.out));
 }
 

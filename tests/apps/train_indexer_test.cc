@@ -5,7 +5,9 @@
 namespace strata::apps {
 namespace {
 
+// In an adapter, and in a model's files.
 constexpr const char* kIndexer = "model.layers.1.self_attn.compressor.indexer.";
+constexpr const char* kStored = "model.layers.1.attn.indexer.";
 
 class TrainIndexerTest : public TrainTest {
  protected:
@@ -44,9 +46,9 @@ TEST_F(TrainIndexerTest, TrainsBesideAllParametersAndAKilledRunGoesOn) {
   const TrainOptions off = run("off", 0.0);
   ASSERT_EQ(run_train(off), 0);
   EXPECT_TRUE(indexer_losses("off").empty());
-  for (const char* end : {"kv_proj.weight", "gate_proj.weight", "q_b_proj.weight",
-                          "scorer.weights_proj.weight", "kv_norm.weight", "position_bias"}) {
-    const std::string name = std::string(kIndexer) + end;
+  for (const char* end : {"compressor.wkv.weight", "compressor.wgate.weight", "wq_b.weight",
+                          "weights_proj.weight", "compressor.norm.weight", "compressor.ape"}) {
+    const std::string name = std::string(kStored) + end;
     EXPECT_NE(values_of(straight.out, name), values_of(straight.model, name)) << name;
     EXPECT_EQ(values_of(off.out, name), values_of(straight.model, name)) << name;
   }

@@ -10,7 +10,7 @@ namespace {
 
 // The biases of the routers are no parameters: a run that is killed must find them again.
 TEST_F(TrainTest, RoutersBiasesFollowLoadsAndAKilledRunFindsThemAgain) {
-  const std::string biases = "model.layers.1.mlp.gate.e_score_correction_bias";
+  const std::string biases = "model.layers.1.ffn.gate.bias";
   const auto run = [&](const char* out, double rate) {
     TrainOptions o = options(out);
     o.model = make_v4_model();
@@ -35,7 +35,7 @@ TEST_F(TrainTest, RoutersBiasesFollowLoadsAndAKilledRunFindsThemAgain) {
 }
 
 TEST_F(TrainTest, MultiTokenPredictionTrainsBesideTheModel) {
-  const std::string name = "model.mtp.0.e_proj.weight";
+  const std::string name = "mtp.0.e_proj.weight";
   const auto run = [&](const char* out, std::optional<double> weight) {
     TrainOptions o = options(out);
     o.model = make_v4_model(/*mtp=*/true);
@@ -96,7 +96,7 @@ TEST_F(TrainTest, BothAreTheSameInStages) {
   EXPECT_EQ(mtp_losses("divided").size(), 30u);
   EXPECT_EQ(mtp_losses("divided"), mtp_losses("one"));
   double moved = 0;
-  const std::string biases = "model.layers.1.mlp.gate.e_score_correction_bias";
+  const std::string biases = "model.layers.1.ffn.gate.bias";
   for (const float value : values_of(divided.out, biases)) moved += std::abs(value);
   EXPECT_GT(moved, 0.0);
 

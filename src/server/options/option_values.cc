@@ -80,7 +80,7 @@ int64_t parse_memory_size(const std::string& name, const std::string& text, int6
   const int64_t bytes = parse_size(name, text, whole);
   if (bytes >= kLeast) return bytes;
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("--{}: got '{}', which is {} byte(s); want at least 1MiB, with its unit: "
+              fmt::format("--{}: got '{}', which is {} bytes; want at least 1MiB, with its unit: "
                           "12GiB",
                           name, text, bytes));
 }
