@@ -17,7 +17,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COMMANDS = ["strata train models/tiny-qwen3 --data examples/answers.jsonl --out adapter",
-            'strata chat models/tiny-qwen3 --adapter adapter --prompt "What is 7 plus 5?"']
+            'strata chat models/tiny-qwen3 --adapter adapter --prompt "What is 7 plus 5?" --temperature 0']
 COLUMNS, CHAR, LINE, PAD, TOP = 100, 7.83, 18, 18, 44
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
 
