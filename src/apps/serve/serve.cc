@@ -10,6 +10,7 @@
 
 #include <cmath>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <optional>
 #include <thread>
@@ -71,6 +72,9 @@ sigset_t block_signals() {
   return signals;
 }
 
+// To whoever reads stderr: who is gone ends nothing.
+void say(const std::string& text) { std::fputs(("strata: " + text + "\n").c_str(), stderr); }
+
 // While models load, which may take minutes and leaves nothing behind, a signal ends the process
 // at once.
 class LeaveWhileLoading {
@@ -81,7 +85,7 @@ class LeaveWhileLoading {
           while (signal != SIGUSR1) {
             signal = sigwaitinfo(&signals, nullptr);
             if (signal != SIGTERM && signal != SIGINT) continue;
-            fmt::print(stderr, "strata: stopped while models were loading\n");
+            say("stopped while models were loading");
             std::_Exit(0);
           }
         }) {}
@@ -204,10 +208,10 @@ int run_serve(const server::ServeOptions& given) {
   std::fflush(stdout);
   notify_manager("READY=1");
   const int signal = wait_for_end(signals, server);
-  fmt::print(stderr,
-             "strata: {}: new work is refused; the running pass and queued saves are finished, for "
-             "{:g} s at most (once more: at once)\n",
-             signal == SIGINT ? "Ctrl-C" : "SIGTERM", options.shutdown_timeout);
+  say(fmt::format(
+      "{}: new work is refused; the running pass and queued saves are finished, for {:g} s "
+      "at most (once more: at once)",
+      signal == SIGINT ? "Ctrl-C" : "SIGTERM", options.shutdown_timeout));
   notify_manager("STOPPING=1");
   server.begin_shutdown();
   scheduler.begin_shutdown(now_seconds());
@@ -226,7 +230,7 @@ int run_serve(const server::ServeOptions& given) {
         fmt::format("serve: {} accepted requests were not done any more", scheduler.num_dropped()));
     return kDropped;
   }
-  fmt::print(stderr, "strata: stopped\n");
+  say("stopped");
   return 0;
 }
 
