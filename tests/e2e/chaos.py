@@ -363,6 +363,7 @@ def killed_postgres(strata, model, data):
     session = wire.session()
     tiny = wire.model(session)
     saved = [tiny.save("before")["path"]]
+    assert wait_until(lambda: status(wire, "readyz") == 200), "readiness never came"
     for number in range(3):
         beats = Heartbeats(server.url, session)
         late = tiny.op("save_weights", path=f"late{number}")
