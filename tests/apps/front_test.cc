@@ -186,8 +186,7 @@ TEST(Front, AFewBytesOfMemoryAreCalledBytes) {
         {"serve", "--model", "a=b", "--data", "c"}}) {
     std::vector<std::string> arguments = line;
     arguments.insert(arguments.end(), {"--memory", "10"});
-    expect_refused(run_program(arguments),
-                   "--memory: got '10', which is 10 bytes; want at least");
+    expect_refused(run_program(arguments), "--memory: got '10', which is 10 bytes; want at least");
   }
 }
 
