@@ -141,19 +141,34 @@ class Terminal {
     ADD_FAILURE() << "the terminal never showed '" << text << "' but\n" << unread_;
     return "";
   }
-  // Reads to the end; the exit code.
-  int wait() {
-    while (read_some()) {
-    }
-    int status = 0;
-    ::waitpid(pid_, &status, 0);
-    pid_ = 0;
-    return exit_code_of(status);
-  }
+  // Reads to the end; the exit code. A program that does not end within a minute is a failure.
+  int wait() { return wait_and_type(""); }
+  // Ctrl-D, again until it is heard: one that comes before the program edits lines is the
+  // terminal's own, and lost.
+  int wait_at_end_of_input() { return wait_and_type("\004"); }
+
   [[nodiscard]] const std::string& unread() const { return unread_; }
   [[nodiscard]] pid_t pid() const { return pid_; }
 
  private:
+  int wait_and_type(const std::string& keys) {
+    int status = 0;
+    for (int tenths = 0; tenths < 600; ++tenths) {
+      if (!keys.empty() && tenths % 5 == 0) {
+        [[maybe_unused]] const ssize_t typed = ::write(fd_, keys.data(), keys.size());
+      }
+      pollfd ready{.fd = fd_, .events = POLLIN, .revents = 0};
+      if (::poll(&ready, 1, 100) > 0 && !read_some()) ::usleep(100'000);
+      if (::waitpid(pid_, &status, WNOHANG) == pid_) {
+        while (read_some()) {
+        }
+        pid_ = 0;
+        return exit_code_of(status);
+      }
+    }
+    ADD_FAILURE() << "the program never ended; the terminal showed\n" << unread_;
+    return -1;
+  }
   // Waits for more; false at the end, and after a minute without any.
   bool read_some() {
     pollfd ready{.fd = fd_, .events = POLLIN, .revents = 0};
