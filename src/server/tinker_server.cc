@@ -93,6 +93,7 @@ HttpOptions http_options(const ServeOptions& options, const Budget& budget) {
   out.downloads = budget.downloads;
   out.max_downloads_per_tenant = options.max_downloads_per_tenant;
   out.min_download_rate = static_cast<double>(options.min_download_rate);
+  out.proxies = TrustedProxies(options.trusted_proxies);
   out.max_connections = connection_limit(options);
   out.max_connections_per_address = options.max_connections_per_address > 0
                                         ? options.max_connections_per_address

@@ -42,6 +42,8 @@ struct Request {
   std::string key_id = {};    // of the key, empty where none is needed
   // What the request is about, for the audit log: set by note(), and there when `this` is gone.
   std::shared_ptr<std::string> about = {};
+  // Of the peer, or of the client behind a trusted proxy; empty: this machine's own.
+  std::string address = {};
   std::string base_url;  // "http://host:port" or --public-url: what absolute links start with
 
   [[nodiscard]] std::string_view header(std::string_view name) const;  // empty when absent

@@ -88,7 +88,7 @@ std::optional<Response> check_request(const RequestCheck& with, std::string_view
   return std::nullopt;
 }
 
-Exchange told_of(const Request& request, const std::string& address) {
+Exchange told_of(const Request& request) {
   Exchange out;
   out.method = request.method;
   out.path = request.path;
@@ -98,7 +98,7 @@ Exchange told_of(const Request& request, const std::string& address) {
   }
   out.tenant = request.tenant;
   out.key_id = request.key_id;
-  out.address = address;
+  out.address = request.address;
   out.about = request.about;
   return out;
 }

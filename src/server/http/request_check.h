@@ -41,7 +41,7 @@ struct AnnouncedBody {
 std::optional<Response> check_request(const RequestCheck& with, std::string_view raw_path,
                                       AnnouncedBody body, Request& request);
 
-// What stays to be told of a request when it is gone; `address` is its peer's.
-Exchange told_of(const Request& request, const std::string& address);
+// What stays to be told of a request when it is gone.
+Exchange told_of(const Request& request);
 
 }  // namespace strata::server

@@ -85,9 +85,12 @@ struct HttpServer::State {
         : stream(std::move(socket), std::move(tls)) {}
     Stream stream;
     beast::flat_buffer buffer{kMaxBuffer};
-    bool idle = true;     // between two exchanges
-    bool fresh = true;    // nothing has arrived yet
-    std::string address;  // empty: loopback
+    bool idle = true;         // between two exchanges
+    bool fresh = true;        // nothing has arrived yet
+    std::string address;      // empty: loopback
+    bool is_proxied = false;  // a trusted proxy's
+    // Whose connection it is, where that is known before a request.
+    [[nodiscard]] std::string counted_address() const { return is_proxied ? "" : address; }
   };
 
   State(HttpOptions opts, Router table, Identify who, Observe observer, Admit admission)
@@ -117,8 +120,10 @@ struct HttpServer::State {
   Observe observe;
   Admit admit_request;
   std::optional<AddressRules> rules;
-  TlsContext tls;       // null: in the clear
-  Turns decompression;  // before io, whose end ends the coroutines
+  TlsContext tls;  // null: in the clear
+  // Before io, whose end ends the coroutines.
+  Turns decompression;
+  ConnectionLimit limit;
   asio::io_context io{1};
   // The thread ends with io.stop() alone: stop() still talks to it when nothing is left to do.
   asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
@@ -126,7 +131,6 @@ struct HttpServer::State {
   std::optional<asio::basic_socket_acceptor<Protocol>> acceptor;
   std::set<std::shared_ptr<Connection>> connections;
   std::vector<std::pair<double, std::function<void()>>> repeated;
-  ConnectionLimit limit;
   double told_of_refusals = -kQuietSeconds;
   bool stopping = false;
   int bound_port = 0;
@@ -165,7 +169,8 @@ bool HttpServer::State::admit(Connection& connection) {
   const Protocol::endpoint peer = socket.remote_endpoint(fault);
   if (fault) return false;
   connection.address = peer_address(peer.data());
-  const std::string_view option = limit.open(connection.address);
+  connection.is_proxied = options.proxies.trusts(peer.data());
+  const std::string_view option = limit.open(connection.counted_address());
   if (option.empty()) return true;
   if (now_seconds() - told_of_refusals >= kQuietSeconds) {
     told_of_refusals = now_seconds();
@@ -196,7 +201,7 @@ asio::awaitable<void> HttpServer::State::serve(std::shared_ptr<Connection> conne
   connection->stream.socket().shutdown(Protocol::socket::shutdown_both, ignored);
   connection->stream.close();
   connections.erase(connection);
-  limit.close(connection->address);
+  limit.close(connection->counted_address());
 }
 
 // TLS, where the server speaks it. One who does not is told so.
@@ -297,7 +302,7 @@ asio::awaitable<void> HttpServer::State::refuse(Connection& connection, Response
                                                 const Request& request) {
   const bool written = co_await write_response({connection.stream, io, options}, response,
                                                request.method == "HEAD", /*keep_alive=*/false);
-  note(told_of(request, connection.address), response.status, 0.0);
+  note(told_of(request), response.status, 0.0);
   if (!written) co_return;
   error_code fault;
   if (!tls) connection.stream.socket().shutdown(Protocol::socket::shutdown_send, fault);
@@ -321,6 +326,7 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   co_await http::async_read_header(connection.stream, connection.buffer, parser,
                                    asio::redirect_error(asio::use_awaitable, fault));
   Request request;
+  request.address = connection.address;
   const bool is_syntax =
       fault.category() == http::make_error_code(http::error::bad_method).category();
   if (fault == http::error::end_of_stream || fault == http::error::partial_message) co_return false;
@@ -334,6 +340,14 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   }
   const double begin = now_seconds();
   std::optional<Response> refusal = check(parser, request);
+  if (connection.is_proxied) {
+    request.address = options.proxies.client(request.headers, connection.address);
+  }
+  const ProxiedRequest proxied(limit, connection.is_proxied ? request.address : "");
+  if (!refusal && !proxied.is_within()) {
+    refusal = busy_response(
+        503, "too many requests of this client at once (--max-connections-per-address)");
+  }
   if (refusal) {
     co_await refuse(connection, std::move(*refusal), request);
     co_return false;
@@ -358,7 +372,7 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   give_back(connection.buffer);
   const bool keep_alive = parser.get().keep_alive();
   request.about = std::make_shared<std::string>();
-  Exchange told = told_of(request, connection.address);
+  Exchange told = told_of(request);
   connection.stream.expires_never();
   Response response = co_await run_handler(std::move(request));
   const bool is_head = told.method == "HEAD";

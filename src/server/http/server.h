@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/shared_limit.h"
+#include "server/http/proxies.h"
 #include "server/http/router.h"
 #include "server/http/tls.h"
 
@@ -51,6 +52,7 @@ struct HttpOptions {
   std::function<void(const std::string& tenant, std::function<void()> read)> read_aside = {};
   int64_t max_connections = 10000;
   int64_t max_connections_per_address = 5000;  // but for loopback addresses and unix sockets
+  TrustedProxies proxies;  // have no limit themselves; each of their clients has
 };
 
 struct Caller {
@@ -75,7 +77,7 @@ struct Exchange {
   Effect effect = Effect::kReads;
   std::string tenant;  // empty when no key was needed, or it was refused
   std::string key_id;
-  std::string address;                 // of the peer; empty: this machine's own
+  std::string address;                 // Request::address
   std::shared_ptr<std::string> about;  // Request::note
   int status = 0;
   double seconds = 0;

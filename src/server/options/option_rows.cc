@@ -187,6 +187,10 @@ void address_rows(OptionTable& t, ServeOptions& o) {
   text_row(t, "tls-cert", "FILE", o.tls_cert,
            "speak TLS at --listen: certificate and issuers' in PEM; see SIGHUP");
   text_row(t, "tls-key", "FILE", o.tls_key, "the certificate's private key in PEM");
+  texts_row(
+      t, "trusted-proxy", "CIDR|unix", o.trusted_proxies,
+      "believe X-Forwarded-For of peers there (10.0.0.0/8; unix: at a socket's file), for the "
+      "audit log and --max-connections-per-address; repeatable");
   value_row(t, "public-url", "URL", o.public_url, "what clients call the server", parse_public_url,
             same_text);
   address_row(t, "metrics-listen", o.metrics_listen, "where /metrics listens");

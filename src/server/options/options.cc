@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "server/base_names.h"
+#include "server/http/proxies.h"
 
 namespace strata::server {
 namespace {
@@ -57,6 +58,7 @@ void check_together(const ServeOptions& o) {
                     "listen at HOST:PORT",
                     o.listen.text()));
   }
+  TrustedProxies(o.trusted_proxies);  // refuses what is none
   check_distinct("rate", o.rates);
   check_distinct("quota", o.quotas);
   if (o.no_keys && (!o.listen.is_loopback() || !o.metrics_listen.is_loopback())) {
