@@ -32,6 +32,8 @@ const char* unit(UsageKind kind) {
       return "trained tokens";
     case UsageKind::kSampledTokens:
       return "sampled tokens";
+    case UsageKind::kPromptTokens:
+      return "tokens of prompts";
     case UsageKind::kDiskBytes:
       return "bytes of checkpoints";
   }
@@ -46,6 +48,7 @@ const char* advice(UsageKind kind) {
       return "ask for fewer max_tokens or num_samples, or ask the operator for more";
     case UsageKind::kRequests:
     case UsageKind::kTrainedTokens:
+    case UsageKind::kPromptTokens:
       break;
   }
   return "ask the operator for more";

@@ -65,11 +65,11 @@ class Usage {
     double filled = 0;  // now_seconds()
   };
   struct Key {
-    std::array<int64_t, 3> counts = {}, written = {};
+    std::array<int64_t, kNumCountedKinds> counts = {}, written = {};
   };
   struct Tenant {
     std::map<std::string, Key> keys;
-    std::array<int64_t, 3> counts = {};
+    std::array<int64_t, kNumCountedKinds> counts = {};
     std::array<std::optional<Bucket>, kNumUsageKinds> buckets;
     std::array<std::shared_ptr<std::atomic<int64_t>>, kNumUsageKinds> reserved = {};
   };

@@ -14,8 +14,8 @@
 namespace strata::server {
 namespace {
 
-constexpr std::array<std::string_view, kNumUsageKinds> kNames = {"requests", "trained-tokens",
-                                                                 "sampled-tokens", "disk-bytes"};
+constexpr std::array<std::string_view, kNumUsageKinds> kNames = {
+    "requests", "trained-tokens", "sampled-tokens", "prompt-tokens", "disk-bytes"};
 
 struct Parts {
   UsageLimit limit;

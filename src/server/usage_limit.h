@@ -14,11 +14,14 @@ enum class UsageKind : uint8_t {
   kRequests,       // with a key, but polls and signs of life
   kTrainedTokens,  // of passes, forward alone too, when they are accepted
   kSampledTokens,  // that samples yield
+  kPromptTokens,   // of samples' prompts, once for all of a request, when it is accepted
   kDiskBytes,      // of checkpoints whose files are there; quotas only
 };
-constexpr size_t kNumUsageKinds = 4;
+constexpr size_t kNumUsageKinds = 5;
 
-// requests, trained-tokens, sampled-tokens, disk-bytes
+constexpr size_t kNumCountedKinds = 4;  // disk bytes are not counted up
+
+// requests, trained-tokens, sampled-tokens, prompt-tokens, disk-bytes
 std::string_view usage_kind_name(UsageKind kind);
 
 struct UsageLimit {

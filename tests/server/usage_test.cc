@@ -181,6 +181,36 @@ TEST(Usage, SamplesHoldTheirMostUntilTheyAreDone) {
   EXPECT_EQ(sample(3).status, 200) << "a failed sample gives back what it held";
 }
 
+TEST(Usage, PromptsOfSamplesAreCountedWhenTheyAreAccepted) {
+  House house({}, {}, rates({"bob:prompt-tokens=1/s"}), quotas({"alice:prompt-tokens=10"}));
+  const auto sample = [&](const std::string& tenant, int count) {
+    const std::string session = house.session(tenant);
+    std::string tokens = "1";
+    for (int i = 1; i < count; ++i) tokens += ",1";
+    const std::string sampler =
+        House::text(house.post("create_sampling_session",
+                               R"({"session_id":")" + session +
+                                   R"(","sampling_session_seq_id":0,"base_model":"tiny"})",
+                               tenant),
+                    "sampling_session_id");
+    return house.post("asample",
+                      R"({"sampling_session_id":")" + sampler +
+                          R"(","seq_id":1,"num_samples":3,"prompt":{"chunks":[{"type":)"
+                          R"("encoded_text","tokens":[)" +
+                          tokens + R"(]}]},"sampling_params":{"max_tokens":1}})",
+                      tenant);
+  };
+  EXPECT_EQ(sample("alice", 6).status, 200);
+  EXPECT_EQ(house.usage().total(UsageKind::kPromptTokens), 6) << "once for three samples";
+  const Response refused = sample("alice", 5);
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_THAT(refused.body, HasSubstr("--quota alice:prompt-tokens=10"));
+  EXPECT_EQ(sample("alice", 4).status, 200);
+  EXPECT_EQ(sample("bob", 10).status, 200);
+  EXPECT_THAT(sample("bob", 1).body, HasSubstr("--rate bob:prompt-tokens=1/s"));
+  EXPECT_EQ(house.usage().total(UsageKind::kPromptTokens), 20);
+}
+
 TEST(Usage, SavesAreHeldAgainstTheDisk) {
   House house({}, {}, {}, quotas({"alice:disk-bytes=4000"}));
   const std::string model = house.model(house.session());
@@ -216,7 +246,8 @@ TEST(Usage, EachTenantSeesItsKeysAndLimitsAndWhatWasKeptIsThereAgain) {
   EXPECT_EQ(shown.status, 200);
   EXPECT_EQ(shown.body,
             R"({"tenants":[{"tenant":"alice","disk_bytes":0,"keys":[{"key":"k1","requests":1,)"
-            R"("trained_tokens":0,"sampled_tokens":0}],"limits":["--rate *:requests=0.1/s"]}]})");
+            R"("trained_tokens":0,"sampled_tokens":0,"prompt_tokens":0}],)"
+            R"("limits":["--rate *:requests=0.1/s"]}]})");
   EXPECT_EQ(house.call("GET", "usage", "", "bob").body, R"({"tenants":[]})");
   house.faults().away = true;
   EXPECT_ANY_THROW(house.service().keep_usage());

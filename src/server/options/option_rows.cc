@@ -315,10 +315,10 @@ void rest_rows(OptionTable& t, ServeOptions& o) {
   size_row(t, "max-disk", o.max_disk, "of all checkpoints together").by_default("no limit");
   size_row(t, "max-archive-bytes", o.max_archive_bytes,
            "of archives packed for downloads, beside the checkpoints; for room the oldest go");
-  limits_row(
-      t, "rate", "TENANT|*:KIND=N/s", o.rates,
-      "of requests, trained-tokens or sampled-tokens; *: of each tenant; then 429; repeatable",
-      parse_rate);
+  limits_row(t, "rate", "TENANT|*:KIND=N/s", o.rates,
+             "of requests, trained-tokens, sampled-tokens or prompt-tokens; *: of each tenant; "
+             "then 429; repeatable",
+             parse_rate);
   limits_row(t, "quota", "TENANT|*:KIND=N", o.quotas,
              "in all, of these or of disk-bytes; then 429; repeatable", parse_quota);
   flag_row(t, "accept-loss", o.accept_loss,

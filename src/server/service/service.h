@@ -163,8 +163,8 @@ class Service {
   // Usage (usage_handlers.cc)
   void usage(const Request& request, const Respond& respond);
   struct TokenUse {
-    UsageKind kind = UsageKind::kTrainedTokens;
-    int64_t most = 0;  // tokens; 0: the command has none
+    int64_t trained = 0, prompt = 0;
+    int64_t most_sampled = 0;
   };
   static TokenUse tokens_of(const api::Command& command);
   [[nodiscard]] std::optional<Response> over_limit(const api::Command& command);

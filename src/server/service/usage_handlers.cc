@@ -14,7 +14,8 @@ Json key_json(const UsageRow& row) {
   return JsonObject{{"key", row.key_id},
                     {"requests", row.counts[0]},
                     {"trained_tokens", row.counts[1]},
-                    {"sampled_tokens", row.counts[2]}};
+                    {"sampled_tokens", row.counts[2]},
+                    {"prompt_tokens", row.counts[3]}};
 }
 
 struct TenantUsage {
@@ -36,29 +37,38 @@ std::optional<Response> Service::admit(const Request& request) {
 Service::TokenUse Service::tokens_of(const api::Command& command) {
   TokenUse use;
   if (const auto* pass = std::get_if<api::ForwardBackward>(&command.op)) {
-    for (const api::Datum& datum : pass->data)
-      use.most += static_cast<int64_t>(datum.tokens.size());
+    for (const api::Datum& datum : pass->data) use.trained += std::ssize(datum.tokens);
   } else if (const auto* sample = std::get_if<api::Sample>(&command.op)) {
-    use = {UsageKind::kSampledTokens, sample->num_samples * sample->max_tokens};
+    use.prompt = std::ssize(sample->prompt);
+    use.most_sampled = sample->num_samples * sample->max_tokens;
   }
   return use;
 }
 
 std::optional<Response> Service::over_limit(const api::Command& command) {
-  const TokenUse use = tokens_of(command);
-  if (use.most == 0) return std::nullopt;
   // What was accepted and is sent again takes nothing more.
   if (command.seq_id > 0 && dispatch_.knows(command.model, command.seq_id)) return std::nullopt;
-  return parts_.usage.refuses(command.tenant.text, use.kind, use.most, now_seconds());
+  const TokenUse use = tokens_of(command);
+  std::optional<Response> refused;
+  for (const auto& [kind, amount] : {std::pair(UsageKind::kTrainedTokens, use.trained),
+                                     std::pair(UsageKind::kPromptTokens, use.prompt),
+                                     std::pair(UsageKind::kSampledTokens, use.most_sampled)}) {
+    if (amount == 0 || refused) continue;
+    refused = parts_.usage.refuses(command.tenant.text, kind, amount, now_seconds());
+  }
+  return refused;
 }
 
 void Service::count_accepted(const TokenUse& use, PendingCommand& pending) {
-  if (use.most == 0) return;
-  if (use.kind == UsageKind::kTrainedTokens) {
-    parts_.usage.add(pending.tenant, pending.key_id, use.kind, use.most, now_seconds());
-  } else {
-    pending.tokens = parts_.usage.reserve(pending.tenant, use.kind, use.most);
-  }
+  const double now = now_seconds();
+  const auto add = [&](UsageKind kind, int64_t amount) {
+    if (amount > 0) parts_.usage.add(pending.tenant, pending.key_id, kind, amount, now);
+  };
+  add(UsageKind::kTrainedTokens, use.trained);
+  add(UsageKind::kPromptTokens, use.prompt);
+  if (use.most_sampled == 0) return;
+  pending.tokens =
+      parts_.usage.reserve(pending.tenant, UsageKind::kSampledTokens, use.most_sampled);
 }
 
 void Service::count_settled(PendingCommand& pending, const api::Result& result, double now) {

@@ -83,6 +83,10 @@ constexpr const char* kVersion3[] = {
     "PRIMARY KEY (tenant, key_id))",
 };
 
+constexpr const char* kVersion4[] = {
+    "ALTER TABLE usage_by_key ADD COLUMN prompt_tokens BIGINT NOT NULL DEFAULT 0",
+};
+
 int64_t schema_version(Sql& sql) {
   sql.run("CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value BIGINT NOT NULL)", {});
   const SqlResult found = sql.run("SELECT value FROM meta WHERE name = 'schema_version'", {});
@@ -105,6 +109,9 @@ void add_version(Sql& sql, int64_t version) {
   }
   if (version == 3) {
     for (const char* statement : kVersion3) sql.run(statement, {});
+  }
+  if (version == 4) {
+    for (const char* statement : kVersion4) sql.run(statement, {});
   }
 }
 

@@ -92,7 +92,8 @@ struct CheckpointRow {
 struct UsageRow {
   std::string tenant;
   std::string key_id;
-  std::array<int64_t, 3> counts = {};  // requests, trained tokens, sampled tokens
+  // Requests; tokens trained, sampled, and of prompts.
+  std::array<int64_t, 4> counts = {};
   bool operator==(const UsageRow&) const = default;
 };
 

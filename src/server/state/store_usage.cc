@@ -20,8 +20,8 @@ UsageRow read_usage(const SqlRow& row) {
 std::vector<UsageRow> StateStore::usage_rows() {
   const MutexLock lock(mutex_);
   return rows::all(
-      run("SELECT tenant, key_id, requests, trained_tokens, sampled_tokens FROM usage_by_key "
-          "ORDER BY tenant, key_id",
+      run("SELECT tenant, key_id, requests, trained_tokens, sampled_tokens, prompt_tokens "
+          "FROM usage_by_key ORDER BY tenant, key_id",
           {}),
       read_usage);
 }
@@ -31,11 +31,11 @@ void StateStore::put_usage(const std::vector<UsageRow>& rows) {
   const MutexLock lock(mutex_);
   Transaction transaction(*sql_);
   for (const UsageRow& row : rows) {
-    run("INSERT INTO usage_by_key (tenant, key_id, requests, trained_tokens, sampled_tokens) "
-        "VALUES (?, ?, ?, ?, ?) ON CONFLICT (tenant, key_id) DO UPDATE SET "
+    run("INSERT INTO usage_by_key (tenant, key_id, requests, trained_tokens, sampled_tokens, "
+        "prompt_tokens) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (tenant, key_id) DO UPDATE SET "
         "requests = excluded.requests, trained_tokens = excluded.trained_tokens, "
-        "sampled_tokens = excluded.sampled_tokens",
-        {row.tenant, row.key_id, row.counts[0], row.counts[1], row.counts[2]});
+        "sampled_tokens = excluded.sampled_tokens, prompt_tokens = excluded.prompt_tokens",
+        {row.tenant, row.key_id, row.counts[0], row.counts[1], row.counts[2], row.counts[3]});
   }
   transaction.commit();
 }

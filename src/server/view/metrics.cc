@@ -59,8 +59,8 @@ void print_memory(std::string& out, const EngineStats& engine,
 
 void print_usage(std::string& out, const Usage& usage) {
   head(out, "strata_usage_total", "counter", "What keys have used, over restarts too.");
-  for (const UsageKind kind :
-       {UsageKind::kRequests, UsageKind::kTrainedTokens, UsageKind::kSampledTokens}) {
+  for (size_t i = 0; i < kNumCountedKinds; ++i) {
+    const auto kind = static_cast<UsageKind>(i);
     fmt::format_to(std::back_inserter(out), "strata_usage_total{{kind=\"{}\"}} {}\n",
                    usage_kind_name(kind), usage.total(kind));
   }

@@ -117,7 +117,8 @@ JsonArray LivePage::usage_json(const Request& request) const {
                        {"key", row.key_id},
                        {"requests", row.counts[0]},
                        {"trained", row.counts[1]},
-                       {"sampled", row.counts[2]}});
+                       {"sampled", row.counts[2]},
+                       {"prompt", row.counts[3]}});
   }
   return out;
 }

@@ -145,7 +145,8 @@ function show(data) {
     {name: 'tenant', cell: (u) => u.tenant}, {name: 'key', cell: (u) => u.key},
     {name: 'requests', className: 'number', cell: (u) => whole(u.requests)},
     {name: 'tokens trained', className: 'number', cell: (u) => whole(u.trained)},
-    {name: 'tokens sampled', className: 'number', cell: (u) => whole(u.sampled)}], 'none yet');
+    {name: 'tokens sampled', className: 'number', cell: (u) => whole(u.sampled)},
+    {name: 'of prompts', className: 'number', cell: (u) => whole(u.prompt)}], 'none yet');
   table($('models'), data.models, [
     {name: 'name', cell: (m) => m.name}, {name: 'architecture', cell: (m) => m.architecture},
     {name: 'context', className: 'number', cell: (m) => whole(m.max_context)}], 'none');
