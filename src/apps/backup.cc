@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "base/error.h"
 #include "report/format.h"
 #include "server/checkpoints/backup.h"
 #include "server/checkpoints/check.h"
@@ -12,23 +13,55 @@ namespace {
 
 constexpr int kDamaged = 2;
 
+std::string key_of(const std::string& path) {
+  return path.empty() ? "" : server::read_archive_key(path);
+}
+
+int check_archive(const CheckOptions& options) {
+  try {
+    const server::BackupCounts counts =
+        server::check_backup(options.in, key_of(options.archive_key));
+    fmt::print("{}: {} checkpoints, {}; {}\n", options.in, counts.checkpoints,
+               report::format_bytes(counts.bytes),
+               options.archive_key.empty() ? "whole (who wrote it was not checked: --archive-key)"
+                                           : "whole, and of who has the key");
+    return 0;
+  } catch (const Error& error) {
+    if (error.code != ErrorCode::kInvalidArgument) throw;
+    fmt::print("damage: {}\n", error.what());
+    return kDamaged;
+  }
+}
+
 }  // namespace
 
 int run_backup(const BackupOptions& options) {
-  const server::BackupCounts counts = server::back_up(options.data, options.out);
+  const server::BackupCounts counts =
+      server::back_up(options.data, options.out, key_of(options.archive_key));
   fmt::print("{}: {} checkpoints, {}\n", options.out, counts.checkpoints,
              report::format_bytes(counts.bytes));
   return 0;
 }
 
 int run_restore(const RestoreOptions& options) {
-  const server::BackupCounts counts = server::restore(options.in, options.data);
+  const server::BackupCounts counts =
+      server::restore(options.in, options.data, key_of(options.archive_key));
   fmt::print("{}: {} checkpoints, {}\n", options.data, counts.checkpoints,
              report::format_bytes(counts.bytes));
   return 0;
 }
 
 int run_check(const CheckOptions& options) {
+  if (options.data.empty() == options.in.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "want either --data with a data directory or --in with a file of strata backup");
+  }
+  if (!options.in.empty()) return check_archive(options);
+  if (!options.archive_key.empty()) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "--archive-key: a data directory has no key; it is of files of strata backup (--in)");
+  }
   const server::CheckReport report = server::check_data(options.data);
   for (const std::string& note : report.notes) fmt::print("note: {}\n", note);
   for (const std::string& damage : report.damages) fmt::print("damage: {}\n", damage);

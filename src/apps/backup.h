@@ -9,13 +9,17 @@ namespace strata::apps {
 struct BackupOptions {
   std::string data;
   std::string out;  // the backup
+  std::string archive_key;
 };
 struct RestoreOptions {
   std::string in;  // the backup
   std::string data;
+  std::string archive_key;
 };
 struct CheckOptions {
   std::string data;
+  std::string in;  // a backup instead
+  std::string archive_key;
 };
 
 // Each returns the exit code; 2 for damage that was found.

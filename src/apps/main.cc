@@ -133,8 +133,12 @@ std::vector<Command> commands_of_servers() {
               "Example:\n  strata backup --data state --out state.tar", run_backup),
       command("restore", "Make a data directory from a backup",
               "Example:\n  strata restore --in state.tar --data state", run_restore),
-      command("check", "Say whether a data directory is whole; exit code 2 when it is not",
-              "Example:\n  strata check --data state", run_check),
+      command("check",
+              "Say whether a data directory or a backup is whole; exit code 2 when it is not",
+              "Examples:\n"
+              "  strata check --data state\n"
+              "  strata check --in state.tar --archive-key backup.key",
+              run_check),
   };
 }
 

@@ -29,6 +29,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kManifest = "MANIFEST";
+constexpr const char* kSignature = "MANIFEST.hmac";
+constexpr int64_t kSignatureBytes = 64;  // in hexadecimal
+constexpr size_t kLeastKey = 32, kMostKey = 4096;
 constexpr int64_t kMostOfLine = 512;  // of the manifest: a hash and a path
 constexpr size_t kMaxFiles = 10'000'000;
 
@@ -47,6 +50,11 @@ class NarrowMask {
  private:
   mode_t before_;
 };
+
+// Of a list of files. The text before it keeps the key from meaning anything elsewhere.
+std::string signature_of(const std::string& key, const std::string& manifest) {
+  return to_hex(hmac_sha256(key, "strata backup 1\n" + manifest));
+}
 
 // Removed at the end, unless it was kept.
 struct Temporary {
@@ -140,10 +148,11 @@ class Writer {
     }
     return bytes;
   }
-  void finish() {
+  void finish(const std::string& key) {
     std::string text;
     for (const auto& [name, hash] : hashes_) text += fmt::format("{}  {}\n", hash, name);
     tar_.add(kManifest, text, now_);
+    if (!key.empty()) tar_.add(kSignature, signature_of(key, text), now_);
     tar_.commit();
   }
 
@@ -187,18 +196,34 @@ std::map<std::string, std::string> read_manifest(const std::string& backup,
   return hashes;
 }
 
-// Writes everything below `target`; the hashes of what was written.
-std::map<std::string, std::string> unpack(const std::string& backup, const std::string& target,
-                                          std::string& manifest, BackupCounts& counts) {
+struct Unpacked {
+  std::map<std::string, std::string> hashes;  // of what was written, by name
+  std::string manifest, signature;
+  BackupCounts counts;
+};
+
+// Reads the list of files, or what authenticates it.
+void read_text(const std::string& backup, TarReader& tar, const TarEntry& entry, int64_t most,
+               std::string& text) {
+  if (!text.empty()) refuse(fmt::format("{}: {} is there twice", backup, entry.name));
+  if (entry.size > most)
+    refuse(fmt::format("{}: {} is larger than a list of the files before it", backup, entry.name));
+  tar.read(entry, [&](std::string_view piece) { text += piece; });
+}
+
+// Writes everything below `target`.
+Unpacked unpack(const std::string& backup, const std::string& target) {
   TarReader tar(backup);
-  std::map<std::string, std::string> hashes;
+  Unpacked out;
+  auto& [hashes, manifest, signature, counts] = out;
   while (const std::optional<TarEntry> entry = tar.next()) {
     if (entry->name == kManifest) {
-      if (!manifest.empty()) refuse(fmt::format("{}: {} is there twice", backup, kManifest));
-      if (entry->size > kMostOfLine * static_cast<int64_t>(hashes.size()))
-        refuse(
-            fmt::format("{}: {} is larger than a list of the files before it", backup, kManifest));
-      tar.read(*entry, [&](std::string_view piece) { manifest += piece; });
+      const int64_t most = kMostOfLine * static_cast<int64_t>(hashes.size());
+      read_text(backup, tar, *entry, most, manifest);
+      continue;
+    }
+    if (entry->name == kSignature) {
+      read_text(backup, tar, *entry, kSignatureBytes, signature);
       continue;
     }
     if (!is_known_path(entry->name))
@@ -208,24 +233,39 @@ std::map<std::string, std::string> unpack(const std::string& backup, const std::
           fmt::format("{}: '{}' is there twice, or there are too many files", backup, entry->name));
     const std::string path = target + "/" + entry->name;
     make_folders_durable(folder_of(path));
-    AtomicFile out(path);
+    AtomicFile file(path);
     Sha256 hash;
     tar.read(*entry, [&](std::string_view piece) {
-      out.append(piece);
+      file.append(piece);
       hash.add(piece);
     });
-    out.commit();
+    file.commit();
     hashes[entry->name] = to_hex(hash.finish());
     if (!entry->name.starts_with("checkpoints/") || entry->name.ends_with("/fingerprint")) continue;
     counts.bytes += entry->size;
     counts.checkpoints += entry->name.ends_with(std::string("/") + kMarkerName) ? 1 : 0;
   }
-  return hashes;
+  return out;
 }
 
 }  // namespace
 
-BackupCounts back_up(const std::string& data, const std::string& out) {
+std::string read_archive_key(const std::string& path) {
+  std::string key;
+  try {
+    key = read_file(path, kMostKey + 2);
+  } catch (const Error& error) {
+    throw Error(error.code, fmt::format("--archive-key: {}", error.what()));
+  }
+  while (key.ends_with('\n') || key.ends_with('\r')) key.pop_back();
+  if (key.size() >= kLeastKey && key.size() <= kMostKey) return key;
+  refuse(
+      fmt::format("--archive-key: '{}' has a key of {} bytes, want {} to {}; make one with "
+                  "'openssl rand -hex 32'",
+                  path, key.size(), kLeastKey, kMostKey));
+}
+
+BackupCounts back_up(const std::string& data, const std::string& out, const std::string& key) {
   const NarrowMask mask;
   const std::string database = data + "/strata.db";
   if (!file_exists(data + "/secret"))
@@ -264,7 +304,7 @@ BackupCounts back_up(const std::string& data, const std::string& out) {
   writer.add("checkpoints/fingerprint");
   writer.add("secret");
   writer.add("strata.db", ReadOnlyFile(copy.path));
-  writer.finish();
+  writer.finish(key);
   return counts;
 }
 
@@ -285,7 +325,52 @@ void check_restored(const std::string& backup, const std::string& folder) {
 
 }  // namespace
 
-BackupCounts restore(const std::string& backup, const std::string& data) {
+namespace {
+
+// Before anything in it is believed.
+void check_signature(const std::string& backup, const Unpacked& what, const std::string& key) {
+  if (key.empty()) return;
+  if (what.signature.empty()) {
+    refuse(
+        fmt::format("{}: it is not authenticated: it was made without --archive-key, or what "
+                    "it had was taken out",
+                    backup));
+  }
+  if (equal_constant_time(what.signature, signature_of(key, what.manifest))) return;
+  refuse(fmt::format("{}: it was changed, or made with another key (--archive-key)", backup));
+}
+
+// What restore() makes of a backup, below `folder`, checked whole.
+BackupCounts unpack_checked(const std::string& backup, const std::string& key,
+                            const std::string& folder) {
+  const Unpacked what = unpack(backup, folder);
+  check_signature(backup, what, key);
+  const auto wanted = read_manifest(backup, what.manifest);
+  for (const auto& [name, hash] : wanted) {
+    const auto found = what.hashes.find(name);
+    if (found == what.hashes.end()) refuse(fmt::format("{}: '{}' is missing", backup, name));
+    if (found->second != hash)
+      refuse(fmt::format("{}: '{}' is damaged: its bytes are not those that were backed up", backup,
+                         name));
+  }
+  if (wanted.size() != what.hashes.size() || !wanted.contains("strata.db"))
+    refuse(fmt::format("{}: its list of files is not of what it holds", backup));
+  make_folders_durable(folder + "/checkpoints");
+  check_restored(backup, folder);
+  return what.counts;
+}
+
+}  // namespace
+
+BackupCounts check_backup(const std::string& backup, const std::string& key) {
+  const NarrowMask mask;
+  const Temporary temporary{
+      fmt::format("{}/strata-check-{}", fs::temp_directory_path().string(), random_id())};
+  make_folders_durable(temporary.path);
+  return unpack_checked(backup, key, temporary.path);
+}
+
+BackupCounts restore(const std::string& backup, const std::string& data, const std::string& key) {
   const NarrowMask mask;
   std::string target = data;
   while (target.size() > 1 && target.ends_with('/')) target.pop_back();
@@ -295,21 +380,7 @@ BackupCounts restore(const std::string& backup, const std::string& data) {
   make_folders_durable(folder_of(target));
   Temporary temporary{fmt::format("{}.restoring-{}", target, random_id())};
   make_folders_durable(temporary.path);
-  BackupCounts counts;
-  std::string manifest;
-  const auto hashes = unpack(backup, temporary.path, manifest, counts);
-  const auto wanted = read_manifest(backup, manifest);
-  for (const auto& [name, hash] : wanted) {
-    const auto found = hashes.find(name);
-    if (found == hashes.end()) refuse(fmt::format("{}: '{}' is missing", backup, name));
-    if (found->second != hash)
-      refuse(fmt::format("{}: '{}' is damaged: its bytes are not those that were backed up", backup,
-                         name));
-  }
-  if (wanted.size() != hashes.size() || !wanted.contains("strata.db"))
-    refuse(fmt::format("{}: its list of files is not of what it holds", backup));
-  make_folders_durable(temporary.path + "/checkpoints");
-  check_restored(backup, temporary.path);
+  const BackupCounts counts = unpack_checked(backup, key, temporary.path);
   {  // What has happened since the backup had request ids, which must not name anything new.
     const std::unique_ptr<Sql> database = open_sqlite(temporary.path + "/strata.db");
     database->run("UPDATE meta SET value = value + 1000000 WHERE name = 'boot'", {});

@@ -2,7 +2,9 @@
 // Backups: a data directory as one tar file, made while a server runs in it: a snapshot of the
 // database and the files of every checkpoint that stands there; and the way back. Checkpoints never
 // change, so the two fit; one that is deleted while it is copied is in neither. The tar ends with
-// the SHA-256 of each of its files, which restoring checks before anything appears.
+// the SHA-256 of each of its files, which restoring checks before anything appears, and, where a
+// key is given, with the HMAC-SHA256 of that list: who has not the key can neither change nor make
+// one.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -14,11 +16,20 @@ struct BackupCounts {
   int64_t bytes = 0;  // of their files
 };
 
+// The key of archives in a file: its bytes without a newline at the end, 32 to 4,096. Throws Error
+// that names --archive-key.
+std::string read_archive_key(const std::string& path);
+
+// `key`: of read_archive_key(), or empty: archives are not authenticated.
 // Writes `out` (mode 0600: it holds the directory's secret), whole or not at all. Throws Error: an
 // unusable directory, a checkpoint whose files are damaged or gone although its row stands.
-BackupCounts back_up(const std::string& data, const std::string& out);
+BackupCounts back_up(const std::string& data, const std::string& out, const std::string& key = {});
 
 // Makes the directory `data`, which is not there or empty, from a backup, whole or not at all.
-BackupCounts restore(const std::string& backup, const std::string& data);
+BackupCounts restore(const std::string& backup, const std::string& data,
+                     const std::string& key = {});
+
+// Throws what restore() would, from a copy below the folder of temporary files; nothing stays.
+BackupCounts check_backup(const std::string& backup, const std::string& key = {});
 
 }  // namespace strata::server

@@ -132,6 +132,54 @@ TEST_F(Backup, ADirectoryInUseComesBackWhole) {
   }
 }
 
+TEST_F(Backup, AKeyTellsWhoMadeIt) {
+  const std::string key(32, 'k');
+  const std::string other(32, 'o');
+  back_up(data(), tar(), key);
+  EXPECT_EQ(check_backup(tar(), key).checkpoints, 2);
+  EXPECT_EQ(check_backup(tar()).checkpoints, 2) << "without a key nobody asks who made it";
+  EXPECT_THAT(error_of([&] { check_backup(tar(), other); }), HasSubstr("made with another key"));
+  EXPECT_THAT(error_of([&] { restore(tar(), restored(), other); }),
+              HasSubstr("made with another key"));
+  EXPECT_FALSE(fs::exists(restored()));
+  restore(tar(), restored(), key);
+  EXPECT_THAT(check_data(restored()).damages, IsEmpty());
+  // The same files with hashes that fit, by who has not the key.
+  fs::remove_all(restored());
+  close();
+  repack(data());
+  EXPECT_THAT(error_of([&] { restore(tar(), restored(), key); }),
+              HasSubstr("not authenticated: it was made without --archive-key"));
+  EXPECT_THAT(dir_.names(), ElementsAre("backup.tar", "data"));
+}
+
+TEST_F(Backup, AnArchiveWhoseListWasChangedIsRefusedByItsKey) {
+  const std::string key(40, 'k');
+  back_up(data(), tar(), key);
+  const std::string whole = read_bytes(tar());
+  const size_t list = whole.rfind("  strata.db\n");
+  ASSERT_NE(list, std::string::npos);
+  const size_t sum = whole.rfind("MANIFEST.hmac");
+  ASSERT_NE(sum, std::string::npos);
+  for (const size_t at : {list - 1, sum + 512, sum + 512 + 63}) {
+    std::string changed = whole;
+    changed[at] = changed[at] == '0' ? '1' : '0';
+    write_bytes(tar(), changed);
+    EXPECT_THAT(error_of([&] { check_backup(tar(), key); }), HasSubstr("it was changed")) << at;
+  }
+}
+
+TEST_F(Backup, KeysOfArchivesAreLongEnough) {
+  const std::string path = dir_.file("key");
+  write_bytes(path, std::string(64, 'a') + "\r\n");
+  EXPECT_EQ(read_archive_key(path), std::string(64, 'a'));
+  for (const size_t size : {0, 31, 4097}) {
+    write_bytes(path, std::string(size, 'a'));
+    EXPECT_THAT(error_of([&] { read_archive_key(path); }), HasSubstr("--archive-key"));
+  }
+  EXPECT_THAT(error_of([&] { read_archive_key(dir_.file("none")); }), HasSubstr("--archive-key"));
+}
+
 // Between the snapshot and its copy: the row is dead, its files are gone, and nobody noted it yet.
 TEST_F(Backup, WhatIsDeletedMeanwhileIsNoDamage) {
   store_->delete_checkpoint(rows_[0].id, 1000);
