@@ -12,6 +12,8 @@
 #include <cstring>
 #include <deque>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -26,6 +28,7 @@ namespace {
 
 constexpr size_t kMaxQueued = 4 << 20;  // bytes of lines that wait for the disk
 constexpr size_t kMaxObject = 512;      // bytes
+constexpr size_t kGroup = 256;          // lines that are synced at once
 
 constexpr off_t kMaxTail = 16 << 10;  // holds any line
 
@@ -93,11 +96,13 @@ std::string quoted(std::string_view text) {
 
 // Without its number, its chain and its end.
 std::string text_of(const AuditLine& line) {
-  return fmt::format(
+  std::string text = fmt::format(
       "{{\"time\":\"{}\",\"tenant\":{},\"key\":{},\"address\":{},\"action\":{},\"object\":{},"
       "\"status\":{}",
       rfc3339(line.time), quoted(line.tenant), quoted(line.key_id), quoted(line.address),
       quoted(line.action), quoted(line.object), line.status);
+  if (line.begun > 0) text += fmt::format(",\"begun\":{}", line.begun);
+  return text;
 }
 
 }  // namespace
@@ -108,6 +113,7 @@ struct AuditLog::Writer {
     is_whole = tail.is_whole;
     chain = tail.chain;
     number = tail.number;
+    warn_of_readers();
     if (file >= 0) return;
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--audit {}: {}", path, std::strerror(errno)));
@@ -118,11 +124,20 @@ struct AuditLog::Writer {
 
   struct Job {
     std::string text;    // empty: reopen
+    Done done = {};      // null: nobody waits
     int64_t number = 0;  // of the line
   };
+  // Lines that somebody waits for, written or not, before they are synced.
+  struct Told {
+    Done done;
+    int64_t number;  // 0: it could not be written
+  };
+  void warn_of_readers() const;
   void add(Job job);
   void loop();
-  void run(const Job& job);
+  [[nodiscard]] bool run(const Job& job);
+  [[nodiscard]] bool sync();
+  void tell(std::vector<Told>& told);
   [[nodiscard]] bool append(const std::string& text);
 
   const std::string path;
@@ -139,7 +154,18 @@ struct AuditLog::Writer {
   bool is_whole = true;  // the last line has its end
   bool is_failing = false;
   std::string chain;  // of the last line that was written
+  Mutex telling;
+  bool is_forgotten GUARDED_BY(telling) = false;
 };
+
+// It says who does what, and when.
+void AuditLog::Writer::warn_of_readers() const {
+  struct stat info = {};
+  if (file < 0 || ::fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) return;
+  if ((info.st_mode & 0077) == 0) return;
+  log(LogLevel::kWarning, fmt::format("--audit {}: mode {:04o} lets others read it; chmod 600",
+                                      path, static_cast<unsigned>(info.st_mode & 07777)));
+}
 
 AuditLog::AuditLog(std::string path) : writer_(std::make_shared<Writer>(std::move(path))) {
   std::thread([writer = writer_] { writer->loop(); }).detach();
@@ -161,18 +187,28 @@ AuditLog::~AuditLog() {
 
 void AuditLog::add(AuditLine line) { writer_->add({text_of(line)}); }
 
+void AuditLog::write(AuditLine line, Done done) { writer_->add({text_of(line), std::move(done)}); }
+
+void AuditLog::forget() {
+  const MutexLock lock(writer_->telling);
+  writer_->is_forgotten = true;
+}
+
 void AuditLog::reopen() { writer_->add({}); }
 
 void AuditLog::Writer::add(Job job) {
-  const MutexLock lock(mutex);
-  if (!job.text.empty()) job.number = ++number;  // also of one that is dropped: it is missed
-  if (queued_bytes + job.text.size() > kMaxQueued) {
+  {
+    const MutexLock lock(mutex);
+    if (!job.text.empty()) job.number = ++number;  // also of one that is dropped: it is missed
+    if (queued_bytes + job.text.size() <= kMaxQueued) {
+      queued_bytes += job.text.size();
+      jobs.push_back(std::move(job));
+      wake.notify_all();
+      return;
+    }
     ++counts.dropped;
-    return;
   }
-  queued_bytes += job.text.size();
-  jobs.push_back(std::move(job));
-  wake.notify_all();
+  if (job.done) job.done(0);
 }
 
 AuditLog::Counts AuditLog::counts() const {
@@ -181,15 +217,23 @@ AuditLog::Counts AuditLog::counts() const {
 }
 
 void AuditLog::Writer::loop() {
+  std::vector<Told> told;
   mutex.lock();
   for (;;) {
+    if (!told.empty() && (jobs.empty() || told.size() >= kGroup)) {
+      mutex.unlock();
+      tell(told);
+      mutex.lock();
+      continue;
+    }
     while (!is_stopping && jobs.empty()) wake.wait(mutex);
     if (jobs.empty()) break;
-    const Job job = std::move(jobs.front());
+    Job job = std::move(jobs.front());
     jobs.pop_front();
     queued_bytes -= job.text.size();
     mutex.unlock();
-    run(job);
+    const bool is_written = run(job);
+    if (job.done) told.push_back({std::move(job.done), is_written ? job.number : 0});
     mutex.lock();
   }
   is_done = true;
@@ -197,17 +241,34 @@ void AuditLog::Writer::loop() {
   mutex.unlock();
 }
 
-void AuditLog::Writer::run(const Job& job) {
+// What has no disk (a pipe) cannot be synced, and need not be.
+bool AuditLog::Writer::sync() {
+  if (::fdatasync(file) == 0 || errno == EINVAL || errno == EROFS) return true;
+  log(LogLevel::kError, fmt::format("audit: {}: sync: {}", path, std::strerror(errno)));
+  return false;
+}
+
+void AuditLog::Writer::tell(std::vector<Told>& told) {
+  const bool is_synced = sync();
+  const MutexLock lock(telling);
+  if (!is_forgotten) {
+    for (const Told& one : told) one.done(is_synced ? one.number : 0);
+  }
+  told.clear();
+}
+
+bool AuditLog::Writer::run(const Job& job) {
   if (job.text.empty()) {
     const int next = open_log(path);
     if (next < 0) {
-      return log(LogLevel::kError, fmt::format("audit: {}: {}; the old file stays in use", path,
-                                               std::strerror(errno)));
+      log(LogLevel::kError,
+          fmt::format("audit: {}: {}; the old file stays in use", path, std::strerror(errno)));
+      return false;
     }
     ::close(file);
     file = next;
     is_whole = read_tail(path).is_whole;
-    return;
+    return true;
   }
   const std::string text = fmt::format("{},\"seq\":{}", job.text, job.number);
   const std::string next = to_hex(sha256(chain + text));
@@ -223,6 +284,7 @@ void AuditLog::Writer::run(const Job& job) {
   is_failing = !is_written;
   const MutexLock lock(mutex);
   ++(is_written ? counts.written : counts.dropped);
+  return is_written;
 }
 
 // A line that a full disk cut is ended before the next one begins.

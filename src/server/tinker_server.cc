@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "server/audit.h"
+#include "server/audit_sync.h"
 #include "server/checkpoints/data_dir.h"
 #include "server/checkpoints/registry.h"
 #include "server/http/server.h"
@@ -178,6 +179,7 @@ struct TinkerServer::State {
     }
   }
   void stop_threads() {
+    if (audit) audit->forget();
     parsing.stop();
     archives.stop();
     reads.stop();
@@ -229,12 +231,6 @@ struct TinkerServer::State {
   std::unique_ptr<Reloads> reloads;     // gives `http` what it read
 };
 
-// Whether it hands out weights: an archive, signed URLs, or a file by one.
-bool hands_out_weights(std::string_view route) {
-  return route.ends_with("/archive") || route.find("external_weights") != std::string_view::npos ||
-         route.starts_with("/api/v1/files/");
-}
-
 // One line a second for all of them: what strangers send must not fill a disk.
 void TinkerServer::State::note_refused_login(const Exchange& exchange) {
   ++num_refused_logins;
@@ -255,24 +251,13 @@ void TinkerServer::State::note_refused_login(const Exchange& exchange) {
 void TinkerServer::State::note_change(const Exchange& exchange) {
   if (!audit) return;
   if (exchange.status == 401) return note_refused_login(exchange);
+  // Its handler was run, between two lines of its own.
+  if (options.audit_sync && is_audited(exchange.effect, exchange.route) && exchange.about) return;
   const bool hands_out = hands_out_weights(exchange.route) && exchange.status < 400;
   if (!hands_out && (exchange.effect != Effect::kChanges || exchange.tenant.empty())) return;
-  if (hands_out) {
-    return audit->add({.time = wall_seconds(),
-                       .tenant = exchange.tenant,
-                       .key_id = exchange.key_id,
-                       .address = exchange.address,
-                       .action = fmt::format("{} {}", exchange.method, exchange.route),
-                       .object = one_word(exchange.path),
-                       .status = exchange.status});
-  }
-  audit->add({.time = wall_seconds(),
-              .tenant = exchange.tenant,
-              .key_id = exchange.key_id,
-              .address = exchange.address,
-              .action = fmt::format("{} {}", exchange.method, exchange.route),
-              .object = exchange.about ? *exchange.about : "",
-              .status = exchange.status});
+  AuditLine line = line_of(exchange);
+  if (hands_out) line.object = one_word(exchange.path);
+  audit->add(std::move(line));
 }
 
 std::string TinkerServer::State::metrics_text() {
@@ -391,6 +376,13 @@ TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
   s.service.add_routes(router);
   s.rest.add_routes(router);
   s.page.add_routes(router);
+  if (s.options.audit_sync) {
+    router.wrap([&s](const Route& route) {
+      if (!is_audited(route.effect, route.pattern)) return route.handler;
+      return audited(route.handler, *s.audit,
+                     [&s](std::function<void()> task) { s.http->post(std::move(task)); });
+    });
+  }
   s.make_http(std::move(router));
   s.make_metrics(s.options.metrics_listen.port);
   s.count_tenants();

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <boost/json.hpp>
 
 #include "base/clock.h"
@@ -136,6 +137,39 @@ TEST(AuditLog, ALineThatWasCutIsEndedBeforeTheNext) {
   EXPECT_THAT(text, HasSubstr("\"seq\":3,"));
   EXPECT_EQ(text[size + 10], '\n');
   EXPECT_EQ(audit.counts().dropped, 1);
+}
+
+TEST(AuditLog, WhoWaitsLearnsTheNumberOfALineThatIsThere) {
+  const TempDir dir;
+  const std::string path = dir.file("audit");
+  std::atomic<int64_t> told = -1;
+  std::string found;
+  AuditLog audit(path);
+  audit.add(line("first"));
+  audit.write(line("second"), [&](int64_t number) {
+    found = read_bytes(path);
+    told = number;
+  });
+  const double end = now_seconds() + 10;
+  while (told < 0 && now_seconds() < end) ::usleep(1000);
+  EXPECT_EQ(told, 2);
+  EXPECT_THAT(found, HasSubstr("second"));
+  audit.forget();
+  audit.write(line("third"), [&](int64_t) { told = 3; });
+  wait_for(audit, 3);
+  EXPECT_EQ(told, 2) << "who is gone is told nothing";
+}
+
+TEST(AuditLog, AFileThatOthersMayReadDrawsAWarning) {
+  const TempDir dir;
+  const std::string path = dir.file("audit");
+  strata::testing::write_bytes(path, "");
+  ASSERT_EQ(::chmod(path.c_str(), 0644), 0);
+  ::testing::internal::CaptureStderr();
+  {
+    const AuditLog audit(path);
+  }
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("mode 0644 lets others read it"));
 }
 
 // By a crash, or by a disk that was full at the end.

@@ -251,12 +251,7 @@ Unpacked unpack(const std::string& backup, const std::string& target) {
 }  // namespace
 
 std::string read_archive_key(const std::string& path) {
-  std::string key;
-  try {
-    key = read_file(path, kMostKey + 2);
-  } catch (const Error& error) {
-    throw Error(error.code, fmt::format("--archive-key: {}", error.what()));
-  }
+  std::string key = read_file(path, kMostKey + 2);
   while (key.ends_with('\n') || key.ends_with('\r')) key.pop_back();
   if (key.size() >= kLeastKey && key.size() <= kMostKey) return key;
   refuse(

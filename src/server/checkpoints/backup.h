@@ -16,8 +16,7 @@ struct BackupCounts {
   int64_t bytes = 0;  // of their files
 };
 
-// The key of archives in a file: its bytes without a newline at the end, 32 to 4,096. Throws Error
-// that names --archive-key.
+// The key of archives in a file: its bytes without a newline at the end, 32 to 4,096.
 std::string read_archive_key(const std::string& path);
 
 // `key`: of read_archive_key(), or empty: archives are not authenticated.

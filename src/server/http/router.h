@@ -62,6 +62,9 @@ class Router {
  public:
   void add(Route route);
 
+  // Replaces each route's handler by what `with` makes of it.
+  void wrap(const std::function<Handler(const Route& route)>& with);
+
   // Notes in the request which route it is of.
   void find(Request& request) const;
   // After find(): checks the body's type, runs the handler and turns its faults into responses.

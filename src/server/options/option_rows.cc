@@ -203,6 +203,8 @@ void address_rows(OptionTable& t, ServeOptions& o) {
   flag_row(t, "no-keys", o.no_keys, "serve this machine alone, without keys");
   text_row(t, "audit", "FILE", o.audit,
            "a line of JSON for each request that changes state: who, what, about what, its answer");
+  switch_row(t, "audit-sync", o.audit_sync,
+             "sync a line before each change and one before its answer; without them 503");
   text_row(
       t, "trace", "FILE", o.trace,
       "timeline to write at the end, for ui.perfetto.dev (docs/timeline.md); it holds the last "

@@ -48,6 +48,8 @@ void check_together(const ServeOptions& o) {
                     "is a connection",
                     o.max_connections, o.max_parked));
   }
+  if (o.audit_sync && o.audit.empty())
+    fail("--audit-sync: there is no audit log; give --audit FILE");
   if (o.tls_cert.empty() != o.tls_key.empty()) {
     fail(fmt::format("--{} is given without --{}", o.tls_key.empty() ? "tls-cert" : "tls-key",
                      o.tls_key.empty() ? "tls-key" : "tls-cert"));

@@ -43,6 +43,7 @@ struct ServeOptions {
   std::string admin_keys_text;
   bool no_keys = false;
   std::string audit;  // empty: none
+  bool audit_sync = false;
   std::string trace;  // empty: none
   // Seconds.
   double result_ttl = 1800;
