@@ -24,6 +24,7 @@ import httpx
 import zstandard
 
 import hostile_bytes
+import hostile_queues
 import hostile_tls
 from wire import Wire, as_json, ce, datum, dense, pb, sparse
 
@@ -48,7 +49,7 @@ def attack(what, want):
 
 
 class World:
-    def __init__(self, strata, model, data, limits):
+    def __init__(self, strata, model, data, limits, more_tenants=0):
         os.mkdir(data)
         self.keys = [subprocess.check_output([strata, "keygen"], text=True).strip() for _ in range(4)]
         made = subprocess.run([strata, "keygen", "--hash"], capture_output=True, text=True, check=True)
@@ -56,6 +57,7 @@ class World:
         with open(os.open(f"{data}/keys", os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
             file.write(f"{self.keys[0]} alice\n{self.keys[1]} bob\n{self.keys[2]} alice read-only\n"
                        f"{self.keys[3]} alice expires=2020-01-31\n{made.stdout.strip()} alice sample-only\n")
+            file.writelines(f"tml-{i:032d} crowd{i}\n" for i in range(more_tenants))
             if limits is STRICT:
                 self.limited = [subprocess.check_output([strata, "keygen"], text=True).strip() for _ in range(3)]
                 file.writelines(f"{key} {name}\n" for key, name in zip(self.limited, ("carl", "carla", "carlo")))
@@ -554,7 +556,7 @@ attack("50 times SIGHUP while a pipe stands in place of the keys' file", 200)(ke
 
 
 CASES += hostile_bytes.FRAMINGS
-ATTACKS += hostile_bytes.ENDLESS
+ATTACKS += hostile_bytes.ENDLESS + hostile_queues.ATTACKS
 
 
 def memory(pid):
@@ -670,9 +672,9 @@ def main():
     strata, model, mode, path = (sys.argv[1:] + ["--check", "-"])[:4] if len(sys.argv) < 5 else sys.argv[1:5]
     wrong, rows, outside = [], [], []
     with tempfile.TemporaryDirectory() as data:
-        for name, limits, cases in (("strict", STRICT, CASES), ("defaults", DEFAULTS, ATTACKS),
+        for name, limits, cases in (("strict", STRICT, CASES), ("defaults", DEFAULTS, ATTACKS), ("crowd", DEFAULTS, hostile_queues.CROWDED),
                                     ("tls", DEFAULTS + hostile_tls.options(data), hostile_tls.ATTACKS)):
-            world = World(strata, model, f"{data}/{name}", limits)
+            world = World(strata, model, f"{data}/{name}", limits, hostile_queues.TENANTS if name == "crowd" else 0)
             bystander = Bystander(world) if cases is not CASES else None
             try:
                 with concurrent.futures.ThreadPoolExecutor(1) as generator:

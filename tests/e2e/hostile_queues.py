@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One tenant's crowd in a queue that all use, as rows of tests/e2e/hostile.py: `ATTACKS`, and `CROWDED` for a server whose
+keys name 3,000 tenants, of (what, want, send(world))."""
+import concurrent.futures
+import select
+import socket
+import threading
+import time
+
+import httpx
+import zstandard
+
+from wire import ce
+
+MIB = 1 << 20
+TENANTS = 3000
+TOKENS = [5, 9, 17, 33, 65, 12, 40, 7]
+
+
+def large_checkpoint(w, name):
+    """(its run, the model) of a checkpoint of some MB."""
+    model = w.wire.model(w.session, 200 + len(name), rank=128)
+    assert "path" in model.save(name), name
+    return model
+
+
+def archives(w):
+    """Archives of eighty checkpoints, ordered with a read-only key by clients that do not wait; then another tenant saves."""
+    model = large_checkpoint(w, "packed")
+    path = f"tinker://{model.id}/weights/packed"
+    copies = [w.wire.ok("copy_weights", {"source_path": path, "destination_project_id": "default"})["tinker_path"] for _ in range(80)]
+
+    def order(copy):
+        run, kind, name = copy.removeprefix("tinker://").split("/")
+        try:
+            return httpx.get(f"{w.url}/api/v1/training_runs/{run}/checkpoints/{kind}/{name}/archive", timeout=1,
+                             headers={"X-API-Key": w.keys[2]}).status_code
+        except httpx.TimeoutException:
+            return 0
+
+    with concurrent.futures.ThreadPoolExecutor(80) as pool:
+        orders = [pool.submit(order, copy) for copy in copies]
+        begin = time.monotonic()
+        saved = w.foreign.save("beside_archives")
+        took = time.monotonic() - begin
+        codes = {one.result() for one in orders}
+    assert took < 5, f"another tenant's save took {took:.1f} s"
+    w.wire.result(w.wire.post("unload_model", {"model_id": model.id}))
+    return 429 if 429 in codes and "path" in saved else f"{sorted(codes)}, {saved}"
+
+
+def unpacked(w):
+    """Bodies of 3 MiB of zeros as zstd on 200 connections, again and again; then another tenant's of 12 MiB."""
+    zeros = zstandard.ZstdCompressor().compress(bytes(3 * MIB))
+    request = w.head("POST /api/v1/forward_backward HTTP/1.1", "Content-Type: application/x-protobuf", "Content-Encoding: zstd",
+                     f"Content-Length: {len(zeros)}", body=zeros)
+    over = threading.Event()
+
+    def send_on(_):
+        while not over.is_set():
+            try:
+                with socket.create_connection(("127.0.0.1", w.port), timeout=20) as peer:
+                    peer.sendall(request)
+                    peer.recv(4096)
+            except OSError:
+                pass
+
+    threads = [threading.Thread(target=send_on, args=(i,), daemon=True) for i in range(200)]
+    for thread in threads:
+        thread.start()
+    time.sleep(2)
+    body = zstandard.ZstdCompressor().compress(bytes(12 * MIB))
+    code = w.other.http.post("forward_backward", content=body, headers={
+        "Content-Type": "application/x-protobuf", "Content-Encoding": "zstd"}).status_code
+    over.set()
+    for thread in threads:
+        thread.join(30)
+    return code
+
+
+def unread_downloads(w):
+    """Readers of one signed URL who do not read: how the last of two hundred is answered."""
+    model = large_checkpoint(w, "download")
+    url = httpx.URL(w.wire.get(f"training_runs/{model.id}/checkpoints/weights/download/archive").json()["url"])
+    request = f"GET {url.raw_path.decode()} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+    peers, codes = [], []
+    for _ in range(200):
+        peer = socket.socket()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        peer.connect(("127.0.0.1", w.port))
+        peer.sendall(request)
+        peers.append(peer)
+    for peer in peers:
+        if select.select([peer], [], [], 5)[0]:
+            codes.append(int(peer.recv(64)[9:12]))
+    for peer in peers:
+        peer.close()
+    w.wire.result(w.wire.post("unload_model", {"model_id": model.id}))
+    return ", ".join(str(code) for code in sorted(set(codes)))
+
+
+def held_bodies(w):
+    """Bodies of which the last bytes do not come, by one tenant of 3,000; then another's session, pass, sample and heartbeat."""
+    start = bytes(16 * MIB - 100)
+    head = w.head("POST /api/v1/forward_backward HTTP/1.1", "Content-Type: application/x-protobuf",
+                  f"Content-Length: {16 * MIB}")
+    peers = []
+    for _ in range(20):
+        peers.append(socket.create_connection(("127.0.0.1", w.port)))
+        try:
+            peers[-1].sendall(head + start)
+        except OSError:
+            pass  # refused: there is no room for it
+    time.sleep(1)
+    session = w.other.post("create_session", {"tags": ["x" * 15_000], "sdk_version": "1"})
+    done = w.other.result(w.foreign.send([ce(TOKENS)]))
+    packed = zstandard.ZstdCompressor().compress(b'{"session_id":"%s"}' % session.json()["session_id"].encode())
+    beats = {w.other.http.post("session_heartbeat", content=packed, headers={
+        "Content-Type": "application/json", "Content-Encoding": "zstd"}).status_code for _ in range(20)}
+    for peer in peers:
+        peer.close()
+    return f"{session.status_code}, {'result' if isinstance(done, bytes) else done}, {sorted(beats)}"
+
+
+ATTACKS = [
+    ("80 archives ordered with a read-only key, and another tenant's save", 429, archives),
+    ("200 connections with zeros as zstd, and another tenant's body of 12 MiB", 400, unpacked),
+    ("200 readers of one signed URL who do not read", "200, 503", unread_downloads),
+]
+CROWDED = [("bodies held back by one of 3,000 tenants, and another's session, pass and heartbeats", "200, result, [200]", held_bodies)]
