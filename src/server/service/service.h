@@ -87,7 +87,8 @@ class Service {
   static Response not_ready(const std::string& why);
   // New work is refused with 503 from now on.
   void begin_shutdown() { stopping_ = true; }
-  // The refusal of a request that its tenant may not make now; else it counts.
+  // The refusal of a request that its tenant may not make now, or that would put a thread that is
+  // behind further behind; else it counts.
   std::optional<Response> admit(const Request& request);
   // Writes what keys have used since it was written last. Throws Error.
   void keep_usage();
@@ -162,6 +163,7 @@ class Service {
 
   // Usage (usage_handlers.cc)
   void usage(const Request& request, const Respond& respond);
+  [[nodiscard]] std::optional<Response> shed(const Request& request) const;
   struct TokenUse {
     int64_t trained = 0, prompt = 0;
     int64_t most_sampled = 0;
@@ -236,6 +238,7 @@ class Service {
   bool has_ticked_ = false;
   double last_sweep_ = 0;
   double lag_since_ = 0;
+  double behind_ = 0;  // how late ticks come, the last ones counting most
   double lag_ = 0, lag_before_ = 0;  // the most of these ten seconds, and of the ten before
   bool sweeping_ = false;
   std::string store_fault_;  // of the last sweep

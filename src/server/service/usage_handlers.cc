@@ -27,6 +27,7 @@ struct TenantUsage {
 
 std::optional<Response> Service::admit(const Request& request) {
   if (request.route != nullptr && request.route->effect == Effect::kUpkeep) return std::nullopt;
+  if (std::optional<Response> refused = shed(request)) return refused;
   const double now = now_seconds();
   std::optional<Response> refused =
       parts_.usage.refuses(request.tenant, UsageKind::kRequests, 1, now);

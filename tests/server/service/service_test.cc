@@ -30,6 +30,31 @@ TEST(Service, ASilentSessionEnds) {
 }
 
 // A process that was frozen, or an I/O thread that hung, could not read a sign of life.
+// Passes and samples alone: signs of life and polls are read however late the thread is.
+TEST(Service, AThreadThatIsBehindTakesNoNewWork) {
+  House house;
+  const Handler none = [](Request&&, const Respond&) {};
+  Request request;
+  request.tenant = "alice";
+  const Route pass{.method = "POST", .pattern = "x", .handler = none, .size = BodySize::kPass};
+  const Route beat{.method = "POST", .pattern = "y", .handler = none, .effect = Effect::kUpkeep};
+  const auto admit = [&](const Route& route) {
+    request.route = &route;
+    const auto refused = house.service().admit(request);
+    return refused ? refused->status : 200;
+  };
+  double now = now_seconds();
+  house.service().tick(now);
+  house.service().tick(now += 60);
+  EXPECT_EQ(admit(pass), 200) << "a standstill that is over";
+  house.service().tick(now += 2);
+  house.service().tick(now += 2);
+  EXPECT_EQ(admit(pass), 503);
+  EXPECT_EQ(admit(beat), 200);
+  for (int i = 0; i < 3; ++i) house.service().tick(now += 0.1);
+  EXPECT_EQ(admit(pass), 200) << "it has caught up";
+}
+
 TEST(Service, AStandstillIsNoSilence) {
   const double before = now_seconds();
   House house(session_timeout(300));
