@@ -19,6 +19,7 @@ import time
 
 import httpx
 
+from chaos_files import mutated_archives, reloads
 from faults import Faults, Postgres
 from lifetimes import Server
 from wire import KEY, Model, Wire, ce, wait_until
@@ -418,7 +419,7 @@ def nobody_reads_the_log(strata, model, data):
 
 
 DAYS = [frozen, full_disk, unmounted, long_queue, many_files, copied, socket_file, ends, faulty_disk, jumping_clock,
-        killed_postgres, slow_start, nobody_reads_the_log]
+        killed_postgres, slow_start, nobody_reads_the_log, mutated_archives, reloads]
 
 
 def main():
