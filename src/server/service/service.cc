@@ -16,10 +16,9 @@ constexpr size_t kMaxMetadataEntries = 64;
 constexpr size_t kMaxMetadataBytes = 16 << 10;
 constexpr int64_t kMaxTtl = 315'360'000;  // ten years
 constexpr double kSweepSeconds = 5.0;
-constexpr double kTickSeconds = 0.1;  // what is wanted between ticks
-constexpr double kLagSeconds = 10.0;  // a window of the lag's highest
-constexpr double kOldTick = 5.0;      // the last tick is too old to take new work
-constexpr double kBehind = 1.0;       // ticks that come later than this, not one alone: no new work
+constexpr double kTickSeconds = 0.1;   // what is wanted between ticks
+constexpr double kLagSeconds = 10.0;   // a window of the lag's highest
+constexpr double kOldTick = 5.0;       // the last tick is too old to take new work
 constexpr double kStallSeconds = 2.0;  // a tick that is later than this tells of a standstill
 constexpr int kReadyRetrySeconds = 5;
 constexpr size_t kValuesAtOnce = 1 << 18;  // numbers of a result; a millisecond of packing
@@ -355,15 +354,6 @@ void Service::note_lag(double now, double gap) {
   lag_ = std::max(lag_, gap - kTickSeconds);
   // One standstill alone is over when it is seen.
   behind_ = (behind_ + std::clamp(gap - kTickSeconds, 0.0, kStallSeconds)) / 2;
-}
-
-std::optional<Response> Service::shed(const Request& request) const {
-  if (behind_ <= kBehind || request.route == nullptr || request.route->size == BodySize::kSmall) {
-    return std::nullopt;
-  }
-  return busy_response(
-      503, fmt::format("the server is {:.1f} s behind; passes and samples wait until it is not",
-                       behind_));
 }
 
 std::string Service::unready(double now) const {

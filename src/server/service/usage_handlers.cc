@@ -10,6 +10,8 @@
 namespace strata::server {
 namespace {
 
+constexpr double kBehind = 1.0;  // ticks that come later than this, not one alone: no new work
+
 Json key_json(const UsageRow& row) {
   return JsonObject{{"key", row.key_id},
                     {"requests", row.counts[0]},
@@ -24,6 +26,15 @@ struct TenantUsage {
 };
 
 }  // namespace
+
+std::optional<Response> Service::shed(const Request& request) const {
+  if (behind_ <= kBehind || request.route == nullptr || request.route->size == BodySize::kSmall) {
+    return std::nullopt;
+  }
+  return busy_response(
+      503, fmt::format("the server is {:.1f} s behind; passes and samples wait until it is not",
+                       behind_));
+}
 
 std::optional<Response> Service::admit(const Request& request) {
   if (request.route != nullptr && request.route->effect == Effect::kUpkeep) return std::nullopt;
