@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <tuple>
 #include <unordered_map>
@@ -25,36 +24,6 @@ constexpr int64_t kMaxConfigBytes = 16 << 20;
 constexpr std::string_view kConfigName = "config.json";
 // Small enough to stay in the shadow of the model, large enough for full read speed.
 constexpr int64_t kSliceBytes = 32 << 20;
-
-// "model.layers.N." with a layer of multi-token prediction.
-bool in_mtp_layer(const ModelConfig& config, std::string_view name) {
-  constexpr std::string_view kPrefix = "model.layers.";
-  if (!name.starts_with(kPrefix)) return false;
-  name.remove_prefix(kPrefix.size());
-  int64_t layer = -1;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
-  return error == std::errc() && end != name.data() + name.size() && *end == '.' &&
-         layer >= config.num_layers() && layer < config.num_layers() + config.num_mtp_layers;
-}
-
-bool takes_no_part(const ModelConfig& config, std::string_view name) {
-  for (const std::string_view suffix : ignored_suffixes()) {
-    const bool ends =
-        name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix;
-    if (ends && name[name.size() - suffix.size() - 1] == '.') return true;
-  }
-  if (in_mtp_layer(config, name)) return true;
-  // A tied model may carry its head again; the embedding is the one that counts.
-  return config.tie_word_embeddings &&
-         (name == "lm_head.weight" || name.ends_with(".lm_head.weight"));
-}
-
-// Of another modality: it takes no part, and stays in files that are saved.
-bool is_of_another_part(const ModelConfig& config, std::string_view name) {
-  if (name.starts_with("model.")) name.remove_prefix(std::string_view("model.").size());
-  return std::any_of(config.ignored_prefixes.begin(), config.ignored_prefixes.end(),
-                     [&](std::string_view prefix) { return name.starts_with(prefix); });
-}
 
 // Without elements, as transformers saves modules of width zero (DeepSeek-V3 with n_shared_experts
 // 0): nothing to read, and part of files that are saved, since transformers looks for it there.

@@ -4,7 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <vector>
+
+#include "model/families/family.h"
 
 namespace strata::model {
 namespace {
@@ -43,6 +46,17 @@ bool have_equal_values(const CheckpointSource& checkpoint, const CheckpointTenso
   return true;
 }
 
+// "model.layers.N." with a layer of multi-token prediction.
+bool in_mtp_layer(const ModelConfig& config, std::string_view name) {
+  constexpr std::string_view kPrefix = "model.layers.";
+  if (!name.starts_with(kPrefix)) return false;
+  name.remove_prefix(kPrefix.size());
+  int64_t layer = -1;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
+  return error == std::errc() && end != name.data() + name.size() && *end == '.' &&
+         layer >= config.num_layers() && layer < config.num_layers() + config.num_mtp_layers;
+}
+
 }  // namespace
 
 std::string in_form(const NameForm& form, const std::string& name) {
@@ -63,6 +77,24 @@ const NameForm& form_of(const CheckpointSource& checkpoint, const ModelConfig& c
     most = std::max(most, found);
   }
   return *best;
+}
+
+bool takes_no_part(const ModelConfig& config, std::string_view name) {
+  for (const std::string_view suffix : ignored_suffixes()) {
+    const bool ends =
+        name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix;
+    if (ends && name[name.size() - suffix.size() - 1] == '.') return true;
+  }
+  if (in_mtp_layer(config, name)) return true;
+  // A tied model may carry its head again; the embedding is the one that counts.
+  return config.tie_word_embeddings &&
+         (name == "lm_head.weight" || name.ends_with(".lm_head.weight"));
+}
+
+bool is_of_another_part(const ModelConfig& config, std::string_view name) {
+  if (name.starts_with("model.")) name.remove_prefix(std::string_view("model.").size());
+  return std::any_of(config.ignored_prefixes.begin(), config.ignored_prefixes.end(),
+                     [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
 void untie_stored_head(const CheckpointSource& checkpoint, ParsedConfig& parsed) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tensors of one checkpoint are called, of the forms that its family's files may have, and
-// whether a model that is said to be tied has a head of its own there.
+// What the tensors of one checkpoint are called, of the forms that its family's files may have,
+// which of them are none of the model's, and whether a model that is said to be tied has a head of
+// its own there.
 #pragma once
 #include <string>
+#include <string_view>
 
 #include "checkpoint/source.h"
 #include "model/config.h"
@@ -15,6 +17,11 @@ std::string in_form(const NameForm& form, const std::string& name);
 // The form in which the checkpoint has embedding and head, else the embedding, else (as a tied
 // model may store it) the head; where it has none of them, the first.
 const NameForm& form_of(const CheckpointSource& checkpoint, const ModelConfig& config);
+
+// Of a layer that is not computed, or one of the family's ignored suffixes, or a tied model's head.
+bool takes_no_part(const ModelConfig& config, std::string_view name);
+// Of another modality: it takes no part, and stays in files that are saved.
+bool is_of_another_part(const ModelConfig& config, std::string_view name);
 
 // tie_word_embeddings counts only where the checkpoint bears it out: beside an embedding, a head of
 // other values is the model's, as in transformers. Clears it then, and adds a warning.
