@@ -51,6 +51,13 @@ struct ModelConfig {
   // saved under the first. Null: there are none.
   std::vector<std::string> (*other_names)(const std::string& name) = nullptr;
   std::vector<std::string_view> ignored_prefixes;
+  // Tensors without elements that files of the model have: modules of width zero. Nothing reads
+  // them; they are written for readers that look for each of a module's tensors.
+  struct EmptyTensor {
+    std::string name;
+    Shape shape;
+  };
+  std::vector<EmptyTensor> empty_tensors;
 
   [[nodiscard]] int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
   // Of the residual state between layers: all streams together.

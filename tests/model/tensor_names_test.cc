@@ -102,5 +102,21 @@ TEST_F(StoredHead, TensorsWithoutElementsStayInSavedFiles) {
   EXPECT_EQ(saved.find(name)->info.shape_text(), "[0, 60]");
 }
 
+// transformers looks for each of them, also in what is saved of files that lack some.
+TEST_F(StoredHead, TensorsWithoutElementsOfTheModelAreAddedToSavedFiles) {
+  const std::string there = "model.layers.0.mlp.shared_experts.up_proj.weight";
+  const std::string missing = "model.layers.0.mlp.shared_experts.down_proj.weight";
+  add(there, "[0, 60]", "");
+  LoadedModel model = load_model(backend_, dir_, {.compute_dtype = DType::kF32});
+  model.config.empty_tensors = {{there, {0, 60}}, {missing, {60, 0}}};
+  save_model(backend_, model, out_, /*trained=*/nullptr);
+  const CheckpointDir saved(out_);
+  for (const auto& [name, shape] : {std::pair(there, "[0, 60]"), std::pair(missing, "[60, 0]")}) {
+    ASSERT_NE(saved.find(name), nullptr) << name;
+    EXPECT_EQ(saved.find(name)->info.shape_text(), shape);
+  }
+  EXPECT_EQ(saved.tensors().size(), model.checkpoint->tensors().size() + 1);
+}
+
 }  // namespace
 }  // namespace strata::model

@@ -20,5 +20,5 @@ if [ -z "$python" ]; then
 fi
 export OMP_NUM_THREADS=1
 "$python" tools/golden/random_models.py --strata "$strata" --edges --keep build/random_models
-"$python" tools/golden/init_names.py --strata "$strata" deepseek-v4-tiny smollm2-135m gemma3_vision qwen3_5_moe_hub
+"$python" tools/golden/init_names.py --strata "$strata" deepseek-v4-tiny smollm2-135m gemma3_vision qwen3_5_moe_hub deepseek_moe_no_shared
 exec "$python" tools/golden/random_models.py --strata "$strata" --keep build/random_models "$@"

@@ -161,6 +161,15 @@ MoeConfig read_moe(const ConfigObject& object, const Defaults& defaults) {
   return moe;
 }
 
+// Without shared experts transformers has their module all the same, of width zero.
+void add_empty_shared(int64_t layer, ModelConfig& config) {
+  const std::string prefix = fmt::format("model.layers.{}.mlp.shared_experts.", layer);
+  const int64_t d = config.hidden_size;
+  config.empty_tensors.push_back({prefix + "gate_proj.weight", {0, d}});
+  config.empty_tensors.push_back({prefix + "up_proj.weight", {0, d}});
+  config.empty_tensors.push_back({prefix + "down_proj.weight", {d, 0}});
+}
+
 void read_deepseek_v3(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
   const bool glm = config.architecture == kGlmLite;
   const Defaults& defaults = glm ? kGlmDefaults : kDeepseekDefaults;
@@ -168,12 +177,12 @@ void read_deepseek_v3(const ConfigObject& object, const DecoderKeys& keys, Model
   const Block attention(kMla, read_mla(object, defaults, keys, config));
   const LayerConfig dense = pre_norm_layer(
       config, attention, Block(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size}));
-  std::optional<LayerConfig> sparse;
+  std::optional<MoeConfig> moe;
   for (const bool is_dense : dense_layers(object, keys, config)) {
-    if (!is_dense && !sparse) {
-      sparse = pre_norm_layer(config, attention, Block(kMoe, read_moe(object, defaults)));
-    }
-    config.layers.push_back(is_dense ? dense : *sparse);
+    if (!is_dense && !moe) moe = read_moe(object, defaults);
+    if (!is_dense && moe->shared_width == 0) add_empty_shared(config.num_layers(), config);
+    config.layers.push_back(is_dense ? dense
+                                     : pre_norm_layer(config, attention, Block(kMoe, *moe)));
   }
   const bool renamed = object.has("num_mtp_layers") && !object.has("num_nextn_predict_layers");
   config.num_mtp_layers =

@@ -30,8 +30,8 @@ constexpr int64_t kSliceBytes = 32 << 20;
 bool is_empty(const TensorInfo& info) {
   return std::find(info.dims.begin(), info.dims.end(), 0) != info.dims.end();
 }
-bool is_empty(const CheckpointLayout::Entry& entry) {
-  return entry.tensor.shape.rank() > 0 && entry.tensor.shape.num_elements() == 0;
+bool is_empty(const TensorDecl& tensor) {
+  return tensor.shape.rank() > 0 && tensor.shape.num_elements() == 0;
 }
 
 // Rows [begin, end) of a parameter in slices of about kSliceBytes of f32.
@@ -204,6 +204,20 @@ void copy_tensor(const CheckpointSource& checkpoint, const TensorDecl& tensor,
 std::string new_name(const ModelConfig& config, std::string_view canonical) {
   std::string name(canonical);
   return config.other_names == nullptr ? name : config.other_names(name).front();
+}
+
+// Those of the model that a layout lacks: a new one's, and one's from files of a program that
+// leaves them out.
+void add_empty_tensors(const ModelConfig& config, const NameForm& form, CheckpointLayout& layout) {
+  std::unordered_set<std::string> there;
+  for (const CheckpointLayout::Entry& entry : layout.entries) there.insert(entry.tensor.name);
+  for (const ModelConfig::EmptyTensor& tensor : config.empty_tensors) {
+    const std::string name = in_form(form, tensor.name);
+    if (there.contains(name)) continue;
+    const CheckpointLayout::Entry& first = layout.entries.front();
+    layout.entries.push_back(
+        {{.name = name, .dtype = first.tensor.dtype, .shape = tensor.shape}, first.shard});
+  }
 }
 
 CheckpointLayout new_layout(const ModelWeights& weights, DType dtype) {
@@ -418,10 +432,14 @@ void save_model(Backend& backend, const LoadedModel& model, const std::string& d
   CheckpointLayout layout =
       model.checkpoint != nullptr ? model.checkpoint->layout() : new_layout(weights, dtype_of_new);
   std::erase_if(layout.entries, [&](const CheckpointLayout::Entry& entry) {
-    return !is_of_another_part(model.config, entry.tensor.name) && !is_empty(entry) &&
+    return !is_of_another_part(model.config, entry.tensor.name) && !is_empty(entry.tensor) &&
            std::find(model.ignored.begin(), model.ignored.end(), entry.tensor.name) !=
                model.ignored.end();
   });
+  add_empty_tensors(model.config,
+                    model.checkpoint != nullptr ? form_of(*model.checkpoint, model.config)
+                                                : model.config.name_forms.front(),
+                    layout);
   std::unordered_map<std::string, const StoredTensor*> stored;
   const std::vector<StoredTensor> tensors = weights.stored_tensors();
   for (const StoredTensor& tensor : tensors) {
@@ -446,6 +464,7 @@ void save_model(Backend& backend, const LoadedModel& model, const std::string& d
   }
   CheckpointWriter writer(dir, layout);
   for (const TensorDecl& tensor : writer.tensors()) {
+    if (is_empty(tensor)) continue;
     const auto found = stored.find(tensor.name);
     if (found == stored.end() || (tensor.integer_bytes > 0 && model.checkpoint != nullptr)) {
       copy_tensor(*model.checkpoint, tensor, writer);
