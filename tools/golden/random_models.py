@@ -10,7 +10,8 @@ usage: python tools/golden/random_models.py --strata build/release/strata [--cou
 
 A seed draws all of a model: family, sizes, scaling, windows, heads, spelling of config.json, names and shards of its
 files, adapters and tokens. Logits, logprobs and the adapters' gradients may be as far from float64 as tools/golden/
-compare_probe.py says; a refusal is a failure too. Of a failure the smallest form that still fails is looked for and
+compare_probe.py says; a refusal is a failure too. Adapters of models with experts are applied by golden_moe.py, which
+reads every form, and by PEFT (peft_reference.py): the two must agree. Of a failure the smallest form that still fails is looked for and
 printed, and its files are kept. Needs tools/requirements/golden.txt.
 """
 import argparse
@@ -42,12 +43,15 @@ import golden_reference as gr
 import golden_run
 import golden_window
 import make_golden
+import peft_reference
 import random_edges
 
 DRAWS = {"llama": make_golden.random_case, "qwen3": make_golden.random_case, "qwen2": golden_window.random_case,
          "mistral": golden_window.random_case, "gemma3": golden_gemma3.random_case, "qwen3_5": golden_qwen35.random_case,
          "qwen3_5_moe": golden_qwen35.random_case, "deepseek_v4": golden_deepseek_v4.random_case,
          "qwen3_moe": golden_moe.random_case, "deepseek_v3": golden_moe.random_case, "glm4_moe_lite": golden_moe.random_case}
+# Of float64, between PEFT and what golden_moe.py computes.
+PEFT_GAP = 1e-11
 # No choice of experts closer than this: float32 then chooses as float64 does.
 ROUTING_GAP = 3e-5
 
@@ -130,6 +134,13 @@ def draw_case(seed, family, leave_out=()):
     return case
 
 
+def draw_if_model(*args):
+    try:
+        return draw_case(*args)
+    except NotAModel:
+        return None
+
+
 def draw_sequence(rng, length, vocab, adapter):
     ids = [int(t) for t in rng.integers(0, vocab, length + 1)]
     return {"tokens": ids[:-1], "targets": ids[1:], "adapter": adapter}
@@ -153,6 +164,18 @@ def joined(values):
     return out
 
 
+def check_by_peft(case, model, adapters, truth):
+    """That PEFT gives the adapters of a model with experts the logits and the gradients of `truth`."""
+    for k, folder in enumerate(adapters, 1) if golden_moe.has_experts(model) else []:
+        rows = np.concatenate([np.full(len(s["tokens"]), s["adapter"] == k) for s in case["sequences"]])
+        logits, grads = peft_reference.run(model, folder, [s for s in case["sequences"] if s["adapter"] == k])
+        got = {"logits": logits, **{f"adapter_grad.{k}.{name}": value for name, value in grads.items()}}
+        want = {name: truth[name][rows] if name == "logits" else truth[name] for name in got}
+        for name, value in joined(got).items():
+            gap = gr.relative_l2(value, joined(want)[name])
+            assert gap < PEFT_GAP, f"{name} of adapter {k}: PEFT and golden_moe.py are {gap:.1e} apart"
+
+
 def references(case, model, adapters):
     """(truth, {name: noise of float32}); draws tokens again where a choice of experts is close."""
     rng = np.random.default_rng([case["seed"], 100])
@@ -165,6 +188,7 @@ def references(case, model, adapters):
         case["sequences"] = [draw_sequence(rng, min(12, len(s["tokens"])), case["vocab"], s["adapter"]) for s in case["sequences"]]
     else:
         raise NotAModel("every choice of experts is close")
+    check_by_peft(case, model, adapters, truth)
     truth = joined(truth)
     single = joined(golden_run.run_request(model, adapters, request_of(case), "f32"))
     return truth, {name: gr.relative_l2(single[name], value) if value.any() else 0.0 for name, value in truth.items()}
@@ -184,7 +208,10 @@ def check_case(case, strata, keep=None):
     """The fault of one case in a sentence, or nothing."""
     with tempfile.TemporaryDirectory() as folder:
         model, adapters = generated_model.write_case(case, folder)
-        truth, noise = references(case, model, adapters)
+        try:
+            truth, noise = references(case, model, adapters)
+        except AssertionError as gap:
+            return str(gap)
         got, message = run_strata(strata, folder, model, adapters, case)
         fault = f"refused: {message}" if got is None else ""
         for name in sorted(truth) if got else []:
@@ -214,7 +241,7 @@ def reduce_case(seed, family, strata, case):
 
 def all_cases(args):
     if args.edges:
-        for name, case in random_edges.named_cases(draw_case):
+        for name, case in random_edges.named_cases(draw_if_model):
             yield name, case["family"], case
         return
     names = [args.family] if args.family else sorted(DRAWS)
