@@ -157,6 +157,41 @@ TEST(Config, ScalingsAreReadAsTransformersReadsThem) {
   EXPECT_EQ(static_cast<float>(rope_attention_factor(rope(yarn + R"(, "attention_factor": 0})"))),
             0.0f);
   EXPECT_GT(rope_attention_factor(rope(yarn + R"(, "attention_factor": null})")), 1.0);
+  // A null factor is the ratio of the lengths, whichever original length counts.
+  const std::string ratio = R"("max_position_embeddings": 256, "rope_scaling": {"type": "yarn",
+      "original_max_position_embeddings": 32, "factor": null})";
+  EXPECT_EQ(rope(ratio).factor, 8.0);
+  EXPECT_EQ(rope(ratio + beside).factor, 4.0);
+  EXPECT_THAT(message_of(llama(R"("rope_scaling": {"type": "linear", "factor": null})")),
+              HasSubstr("'factor'"));
+}
+
+// transformers reads `truncate` of rope_parameters itself, which of settings by kind of layer is
+// beside them.
+TEST(Config, TruncateIsReadWhereTransformersReadsIt) {
+  const auto truncates = [](const std::string& extra) {
+    const ModelConfig config = parse(R"({"architectures": ["Gemma3ForCausalLM"], "vocab_size": 100,
+      "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 6, "head_dim": 8,
+      "num_attention_heads": 4, "num_key_value_heads": 2, )" +
+                                     extra + "}");
+    return config.ropes[0].config.truncate;
+  };
+  const std::string yarn = R"({"rope_type": "yarn", "factor": 4.0,
+      "original_max_position_embeddings": 32)";
+  const std::string no = R"(, "truncate": false)";
+  EXPECT_TRUE(truncates(R"("rope_parameters": {"full_attention": )" + yarn + no + "}}"));
+  EXPECT_FALSE(truncates(R"("rope_parameters": {"full_attention": )" + yarn + "}" + no + "}"));
+  EXPECT_TRUE(truncates(R"("rope_scaling": )" + yarn + no + "}"));
+}
+
+TEST(Config, Qwen35MoeCountsItsExpertsByOneName) {
+  const std::string base = R"({"architectures": ["Qwen3_5MoeForCausalLM"], "vocab_size": 100,
+      "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "head_dim": 8,
+      "moe_intermediate_size": 8, "num_experts_per_tok": 2, "num_experts": 4)";
+  const auto parsed = parse_config(base + R"(, "num_local_experts": 8})", "c", false);
+  EXPECT_EQ(parsed.config.find_block<MoeConfig>(0, kMoe)->num_experts, 4);
+  ASSERT_EQ(parsed.warnings.size(), 1u);
+  EXPECT_THAT(parsed.warnings[0], HasSubstr("num_local_experts"));
 }
 
 TEST(Config, ANullNumberOfKeyHeadsIsThatOfHeads) {

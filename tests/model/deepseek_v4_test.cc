@@ -193,6 +193,13 @@ TEST(DeepseekV4, WhatIsNotThisModelIsRefusedByName) {
   const std::string factor =
       R"("rope_scaling": {"type": "yarn", "factor": 16, "attention_factor": 1.277})";
   EXPECT_THAT(message_of(v4(with_rope(factor))), HasSubstr("attention_factor"));
+  // What transformers multiplies by where it fills in no factor of 1.
+  for (const char* unsaid :
+       {R"("rope_scaling": {"type": "yarn", "factor": 16, "attention_factor": null})",
+        R"("rope_parameters": {"main": {"rope_type": "default"},
+           "compress": {"rope_type": "yarn", "factor": 16}})"}) {
+    EXPECT_THAT(message_of(v4(with_rope(unsaid))), HasSubstr("transformers takes 1.277"));
+  }
   EXPECT_THAT(message_of(v4(with_rope(R"("o_groups": 3)"))), HasSubstr("o_groups: got 3"));
 }
 

@@ -148,7 +148,7 @@ class MoeReference(gr.Reference):
     def _add_adapter(self, folder, index):
         dtype = torch.float32 if self.kind == "bf16_peft" else gr.DTYPES[self.kind]
         config = self.base.config
-        num = getattr(config, "num_local_experts", None) or config.num_experts
+        num = getattr(config, "num_experts", None) or config.num_local_experts
         self.adapters.append(Adapter(folder, dtype, num))
         if index > 1:
             return

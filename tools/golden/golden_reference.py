@@ -115,8 +115,9 @@ def load_lifted(model_dir, config):
             for kind, rope_type in part.rope_type.items():
                 init = part.compute_default_rope_parameters if rope_type == "default" else rope.ROPE_INIT_FUNCTIONS[rope_type]
                 table, scaling = init(part.config, layer_type=kind)
-                assert table.dtype == torch.float64 and scaling == 1
+                assert table.dtype == torch.float64
                 setattr(part, f"{kind}_inv_freq", table)
+                setattr(part, f"{kind}_attention_scaling", scaling)
         if hasattr(part, "inv_freq"):
             # Loading fills the buffer from the unlifted code; compute it again in double.
             init = part.compute_default_rope_parameters

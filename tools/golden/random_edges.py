@@ -71,6 +71,19 @@ def has_full_heads(spec):
             and spec["config"].get("num_key_value_heads") == spec["config"].get("num_attention_heads"))
 
 
+def has_routed_experts(spec):
+    """A DeepSeek-V3 or GLM one of whose layers is not dense."""
+    config = spec["config"]
+    return (spec["family"] == "deepseek_v3" and config["first_k_dense_replace"] < config["num_hidden_layers"]
+            or spec["family"] == "glm4_moe_lite" and "sparse" in config["mlp_layer_types"])
+
+
+def has_full_layers(spec):
+    """A gemma3 with a layer of full attention, whose heads have a few pairs."""
+    config = spec["config"]
+    return spec["family"] == "gemma3" and config["num_hidden_layers"] >= config["pattern"] and config["head_dim"] >= 8
+
+
 def short_yarn(spec):
     # The longest sequence goes far beyond the original length, and a head has a few pairs.
     return is_plain(spec) and spec["config"].get("head_dim", 0) >= 8
@@ -155,6 +168,36 @@ def add_old_buffers(case):
     case["files"][file].append([prefix + "layers.0.self_attn.rotary_emb.inv_freq", "F32", [4], 100, 10])
 
 
+def other_local_experts(case):
+    """Under a name that transformers does not know in this family."""
+    text_of(case)["num_local_experts"] = text_of(case)["num_experts"] + 3
+
+
+NESTED_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 40, "beta_fast": 3.0, "beta_slow": 0.5}
+
+
+def nested_yarn(inside, outside):
+    """gemma3's settings by kind of layer, with `truncate` false in the one and beside both."""
+    def change(case):
+        for key in ("rope_scaling", "rope_theta", "rope_local_base_freq"):
+            text_of(case).pop(key, None)
+        text_of(case)["rope_parameters"] = {
+            "full_attention": {**NESTED_YARN, "rope_theta": 20.0, **({"truncate": False} if inside else {})},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e3}, **({"truncate": False} if outside else {})}
+    return change
+
+
+def compress_yarn(case):
+    """DeepSeek-V4's one scaling, whose `truncate` transformers does not read."""
+    case["config"].pop("rope_scaling", None)
+    case["config"].update(compress_rope_theta=20.0, rope_parameters={**NESTED_YARN, "truncate": False})
+
+
+def null_factor(case):
+    set_rope(case, **{**YARN, "factor": None})
+    case["config"]["max_position_embeddings"] = 150
+
+
 LEFT_OUT = object()
 EDGES = [
     Edge("swish", lambda s: s["family"] not in ("gemma3",), change_case=lambda c: text_of(c).update(hidden_act="swish"), often=0.2),
@@ -180,7 +223,7 @@ EDGES = [
     Edge("own_head_inside", is_inside, change_case=lambda c: add_head(c, differs=True), often=0.2),
     Edge("head_again_inside", is_inside, change_case=lambda c: add_head(c, differs=False), often=0.2),
     Edge("head_again", is_tied, change_case=lambda c: add_head(c, differs=False), often=0.2),
-    Edge("no_shared_experts", lambda s: s["family"] in ("deepseek_v3", "glm4_moe_lite"),
+    Edge("no_shared_experts", has_routed_experts,
          change_spec=lambda s: (s["config"].update(n_shared_experts=0), s.update(adapters=[])), often=0.2),
     Edge("thinnest", lambda s: True, change_spec=make_thin, often=0.1),
     Edge("large_eps", lambda s: True, change_spec=lambda s: s["config"].update(rms_norm_eps=0.03), often=0.1),
@@ -191,6 +234,11 @@ EDGES = [
     Edge("old_buffers", lambda s: s["family"] in ("llama", "mistral", "qwen2"), change_case=add_old_buffers, often=0.2),
     Edge("odd_key_heads", lambda s: s["family"].startswith("qwen3_5"),
          change_spec=lambda s: s["config"].update(linear_key_head_dim=5, linear_value_head_dim=7), often=0.3),
+    Edge("truncate_inside", has_full_layers, change_case=nested_yarn(True, False), often=0.1),
+    Edge("truncate_beside", has_full_layers, change_case=nested_yarn(False, True), often=0.1),
+    Edge("truncate_of_v4", lambda s: s["family"] == "deepseek_v4", change_case=compress_yarn, often=0.2),
+    Edge("other_local_experts", lambda s: s["family"] == "qwen3_5_moe", change_case=other_local_experts),
+    Edge("null_factor", short_yarn, change_case=null_factor, often=0.1),
 ]
 
 
@@ -204,7 +252,7 @@ def draw_edges(seed, spec):
 
 
 def named_cases(draw_case):
-    """(name, case) of each edge by itself, on the first random model that it fits."""
+    """(name, case) of each edge by itself, on the first random model that it fits; draw_case gives None for what is none."""
     names = [edge.name for edge in EDGES]
     for edge in EDGES:
         for family in sorted({"own_head": ["gemma3", "qwen3"], "window_of_all": ["qwen3", "qwen3_moe"]}.get(edge.name, [None]), key=str):
@@ -212,11 +260,12 @@ def named_cases(draw_case):
 
 
 def first_case(edge, family, names, draw_case):
-    families = [family] if family else ["qwen3", "llama", "gemma3", "deepseek_v3", "qwen3_5", "qwen3_moe"]
+    families = [family] if family else ["qwen3", "llama", "gemma3", "deepseek_v3", "qwen3_5", "qwen3_moe", "qwen3_5_moe",
+                                        "deepseek_v4"]
     others = [n for n in names if n != edge.name]
     for seed in range(1, 400):
         for candidate in families:
             case = draw_case(seed, candidate, ["adapters", "dtype", *others])
-            if edge.name in case["edges"]:
+            if case and edge.name in case["edges"]:
                 yield f"edge_{edge.name}_{candidate}", case
                 return

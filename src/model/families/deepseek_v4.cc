@@ -196,10 +196,16 @@ int64_t read_rope_dim(const ConfigObject& object, int64_t head_dim) {
 }
 
 // The model has no magnitude factor of YaRN, whatever the scaling's other keys would make of it.
-RopeConfig without_magnitude(const ConfigObject& object, RopeConfig rope) {
-  if (rope.attention_factor.value_or(1.0) != 1.0) {
-    object.fail(
-        fmt::format("attention_factor: got {}, DeepSeek-V4 has none", *rope.attention_factor));
+// transformers 5.23 fills in a factor of 1 where one scaling leaves it out, and computes another
+// where it is null or settings by kind of layer leave it out: no file says that on purpose.
+RopeConfig without_magnitude(const ConfigObject& object, RopeConfig rope, bool is_filled_in) {
+  if (rope.type == RopeType::kYarn && !rope.attention_factor && is_filled_in) {
+    rope.attention_factor = 1.0;
+  }
+  if (const double factor = rope_attention_factor(rope); factor != 1.0) {
+    object.fail(fmt::format(
+        "attention_factor: {} {}, DeepSeek-V4 has none; write \"attention_factor\": 1.0",
+        rope.attention_factor ? "got" : "not there, so that transformers takes", factor));
   }
   rope.attention_factor = 1.0;
   rope.mscale = rope.mscale_all_dim = 0.0;
@@ -221,16 +227,21 @@ Ropes read_ropes(const ConfigObject& object, int64_t rope_dim, ModelConfig& conf
   const auto parameters = object.object("rope_parameters");
   const auto main = parameters ? parameters->object("main") : std::nullopt;
   const auto compress = parameters ? parameters->object("compress") : std::nullopt;
+  bool is_filled_in = false;
+  const auto read = [&](const ConfigObject& settings, double own_theta) {
+    return read_rope_scaling(object, settings,
+                             {.theta = own_theta, .is_partial = true, .truncate = true});
+  };
   if (main && compress) {
-    sliding = read_rope_scaling(object, *main, {.theta = theta, .is_partial = true});
-    compressed =
-        read_rope_scaling(object, *compress, {.theta = compressed_theta, .is_partial = true});
+    sliding = read(*main, theta);
+    compressed = read(*compress, compressed_theta);
   } else if (const auto flat = parameters ? parameters : object.object("rope_scaling")) {
-    compressed = read_rope_scaling(object, *flat, {.theta = compressed_theta, .is_partial = true});
+    compressed = read(*flat, compressed_theta);
     compressed.theta = compressed_theta;
+    is_filled_in = !flat->contains("attention_factor");
   }
   for (RopeConfig* rope : {&sliding, &compressed}) {
-    *rope = without_magnitude(object, *rope);
+    *rope = without_magnitude(object, *rope, is_filled_in);
     rope->partial_rotary_factor = 1.0;  // the table has the rotated columns alone
     if (!(rope->theta > 0.0) || !std::isfinite(rope->theta)) {
       object.fail("rope_theta and compress_rope_theta must be more than 0");

@@ -100,9 +100,7 @@ RopeType rope_type(const ConfigObject& object, const std::string& name) {
 }
 
 // A null or zero setting counts as absent, as it does for Hugging Face.
-void read_yarn(const ConfigObject& scaling, double max_positions, RopeConfig& rope) {
-  rope.original_max_position_embeddings =
-      scaling.number("original_max_position_embeddings", max_positions);
+void read_yarn(const ConfigObject& scaling, RopeConfig& rope) {
   const auto set = [&](std::string_view key, double& value) {
     const double read = scaling.number(key, 0.0);
     if (!(read >= 0.0) || !std::isfinite(read)) {
@@ -123,25 +121,7 @@ void read_yarn(const ConfigObject& scaling, double max_positions, RopeConfig& ro
     scaling.fail(fmt::format("rope_theta is {}, yarn wants > 1", rope.theta));
 }
 
-// The scaling part: rope_scaling (transformers 4) or rope_parameters (5).
-RopeConfig read_scaling(const ConfigObject& scaling, const RopeDefaults& defaults,
-                        double max_positions) {
-  RopeConfig rope;
-  if (scaling.has("type") && scaling.has("rope_type") &&
-      scaling.text("type") != scaling.text("rope_type")) {
-    scaling.fail(fmt::format("'type' {} and 'rope_type' {} disagree", scaling.json("type"),
-                             scaling.json("rope_type")));
-  }
-  rope.type = rope_type(scaling, scaling.text("rope_type", scaling.text("type", "default")));
-  rope.theta = scaling.number("rope_theta", defaults.theta);
-  if (rope.type != RopeType::kDefault) rope.factor = scaling.number("factor");
-  if (rope.type == RopeType::kLlama3) {
-    rope.low_freq_factor = scaling.number("low_freq_factor");
-    rope.high_freq_factor = scaling.number("high_freq_factor");
-    rope.original_max_position_embeddings =
-        scaling.number("original_max_position_embeddings", max_positions);
-  }
-  if (rope.type == RopeType::kYarn) read_yarn(scaling, max_positions, rope);
+void check_scaling_keys(const ConfigObject& scaling, RopeType type, const RopeDefaults& defaults) {
   constexpr std::string_view kKnown[] = {"type",
                                          "rope_type",
                                          "rope_theta",
@@ -158,13 +138,46 @@ RopeConfig read_scaling(const ConfigObject& scaling, const RopeDefaults& default
     bool known = false;
     for (const std::string_view name : kKnown) known = known || key == name;
     for (const std::string_view name : kYarn) {
-      known = known || (key == name && rope.type == RopeType::kYarn);
+      known = known || (key == name && type == RopeType::kYarn);
     }
     for (const std::string_view name : kSections) {
       known = known || (key == name && defaults.has_sections);
     }
     if (!known) scaling.fail(fmt::format("key '{}' is not supported", key));
   }
+}
+
+// The scaling part: rope_scaling (transformers 4) or rope_parameters (5).
+RopeConfig read_scaling(const ConfigObject& scaling, const RopeDefaults& defaults,
+                        double max_positions) {
+  RopeConfig rope;
+  if (scaling.has("type") && scaling.has("rope_type") &&
+      scaling.text("type") != scaling.text("rope_type")) {
+    scaling.fail(fmt::format("'type' {} and 'rope_type' {} disagree", scaling.json("type"),
+                             scaling.json("rope_type")));
+  }
+  rope.type = rope_type(scaling, scaling.text("rope_type", scaling.text("type", "default")));
+  rope.theta = scaling.number("rope_theta", defaults.theta);
+  if (rope.type == RopeType::kLlama3 || rope.type == RopeType::kYarn) {
+    rope.original_max_position_embeddings =
+        defaults.original_length.value_or(scaling.number(kOriginalLength, max_positions));
+  }
+  const bool is_ratio =
+      rope.type == RopeType::kYarn && scaling.contains("factor") && !scaling.has("factor");
+  if (is_ratio) {
+    rope.factor = max_positions / rope.original_max_position_embeddings;
+  } else if (rope.type != RopeType::kDefault) {
+    rope.factor = scaling.number("factor");
+  }
+  if (rope.type == RopeType::kLlama3) {
+    rope.low_freq_factor = scaling.number("low_freq_factor");
+    rope.high_freq_factor = scaling.number("high_freq_factor");
+  }
+  if (rope.type == RopeType::kYarn) {
+    read_yarn(scaling, rope);
+    rope.truncate = defaults.truncate.value_or(rope.truncate);
+  }
+  check_scaling_keys(scaling, rope.type, defaults);
   rope.partial_rotary_factor = read_partial_rotary(scaling, defaults);
   for (const double value : {rope.theta, rope.factor, rope.low_freq_factor, rope.high_freq_factor,
                              rope.original_max_position_embeddings}) {
@@ -176,14 +189,6 @@ RopeConfig read_scaling(const ConfigObject& scaling, const RopeDefaults& default
   if (rope.type == RopeType::kLlama3 && !(rope.high_freq_factor > rope.low_freq_factor)) {
     scaling.fail("high_freq_factor must exceed low_freq_factor");
   }
-  return rope;
-}
-
-// original_max_position_embeddings beside the scaling goes before the one inside.
-RopeConfig with_outer_length(const ConfigObject& object, RopeConfig rope) {
-  const bool is_scaled_by_length = rope.type == RopeType::kLlama3 || rope.type == RopeType::kYarn;
-  if (!is_scaled_by_length || !object.has(kOriginalLength)) return rope;
-  rope.original_max_position_embeddings = static_cast<double>(positive(object, kOriginalLength));
   return rope;
 }
 
@@ -298,8 +303,11 @@ RopeConfig read_rope(const ConfigObject& object, const RopeDefaults& defaults) {
   outer.partial_rotary_factor = read_partial_rotary(object, defaults);
   const auto old_form = object.object("rope_scaling");
   const auto new_form = object.object("rope_parameters");
+  if (object.has(kOriginalLength)) {
+    outer.original_length = static_cast<double>(positive(object, kOriginalLength));
+  }
   const auto read_form = [&](const ConfigObject& form) {
-    return with_outer_length(object, read_rope_scaling(object, form, outer));
+    return read_rope_scaling(object, form, outer);
   };
   if (!new_form) {
     if (old_form) return read_form(*old_form);

@@ -96,6 +96,11 @@ struct RopeDefaults {
   double partial_rotary_factor = 1.0;
   bool is_partial = false;    // files may rotate a part of each head
   bool has_sections = false;  // mrope_section and mrope_interleaved may be there: text has none
+  // original_max_position_embeddings beside the scaling, which goes before the one inside.
+  std::optional<double> original_length = {};
+  // Of settings by kind of layer transformers reads yarn's `truncate` elsewhere: this counts then,
+  // whatever the settings say.
+  std::optional<bool> truncate = {};
 };
 RopeConfig read_rope(const ConfigObject& object, const RopeDefaults& defaults = {});
 double read_partial_rotary(const ConfigObject& object, const RopeDefaults& defaults);

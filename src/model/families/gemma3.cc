@@ -29,6 +29,7 @@ constexpr NeutralKey kNeutral[] = {{"hidden_activation", "\"gelu_pytorch_tanh\""
                                    {"final_logit_softcapping", "null"}};
 constexpr std::string_view kFull = "full_attention";
 constexpr std::string_view kSliding = "sliding_attention";
+constexpr std::string_view kTruncate = "truncate";
 constexpr double kGlobalTheta = 1e6;
 constexpr double kLocalTheta = 1e4;
 
@@ -54,25 +55,28 @@ struct Ropes {
 
 // transformers 5 has settings for each kind of layer, 4 one scaling, of the full layers alone. A
 // file may hold both, which must agree. A kind without settings has those of the older form.
+// yarn's `truncate` is read beside the kinds alone, as transformers 5.23 does.
 Ropes read_ropes(const ConfigObject& object) {
   Ropes old_form;
   old_form.global.theta = object.number("rope_theta", kGlobalTheta);
   old_form.local.theta = object.number("rope_local_base_freq", kLocalTheta);
   const auto scaling = object.object("rope_scaling");
-  if (scaling) {
-    old_form.global = read_rope_scaling(object, *scaling, {.theta = old_form.global.theta});
-  }
   const auto parameters = object.object("rope_parameters");
+  const bool truncate = !parameters || parameters->boolean(kTruncate, true);
+  const auto read = [&](const ConfigObject& settings, double theta) {
+    return read_rope_scaling(object, settings, {.theta = theta, .truncate = truncate});
+  };
+  if (scaling) old_form.global = read(*scaling, old_form.global.theta);
   if (!parameters) return old_form;
   for (const std::string& key : parameters->keys()) {
-    if (key == kFull || key == kSliding) continue;
+    if (key == kFull || key == kSliding || key == kTruncate) continue;
     object.fail(
         fmt::format("rope_parameters: key '{}': want '{}' and '{}', which hold the settings", key,
                     kFull, kSliding));
   }
   const auto one = [&](std::string_view type, const RopeConfig& otherwise) {
     const auto inner = parameters->object(type);
-    return inner ? read_rope_scaling(object, *inner, {.theta = otherwise.theta}) : otherwise;
+    return inner ? read(*inner, otherwise.theta) : otherwise;
   };
   const Ropes ropes = {.global = one(kFull, old_form.global),
                        .local = one(kSliding, old_form.local)};

@@ -26,7 +26,6 @@ constexpr std::string_view kMoeRead[] = {"layer_types",
                                          "moe_intermediate_size",
                                          "shared_expert_intermediate_size",
                                          "num_experts",
-                                         "num_local_experts",
                                          "num_experts_per_tok"};
 constexpr std::span<const std::string_view> kRead = std::span(kMoeRead).first<7>();
 constexpr std::string_view kInert[] = {"transformers.js_config",       "mtp_num_hidden_layers",
@@ -117,7 +116,7 @@ void read_dense(const ConfigObject& object, const DecoderKeys& keys, ModelConfig
 }
 
 void read_moe(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
-  const MoeConfig moe = {.num_experts = read_num_experts(object, 256),
+  const MoeConfig moe = {.num_experts = object.integer("num_experts", 256),
                          .top_k = object.integer("num_experts_per_tok", 8),
                          .expert_width = object.integer("moe_intermediate_size", 512),
                          .shared_width = positive(object, "shared_expert_intermediate_size", 512),
