@@ -132,6 +132,35 @@ TEST_F(GgufSourceTest, FusedQueriesKeysAndValuesAreParted) {
   }
 }
 
+// Either half may be of a type that cannot be read; the whole is then a fault by that type's name.
+TEST_F(GgufSourceTest, AHalfOfKvBThatCannotBeReadIsNamed) {
+  constexpr uint32_t kF32 = 0, kI8 = 24;
+  for (const auto& [keys, values] : {std::pair(kF32, kI8), std::pair(kI8, kF32)}) {
+    GgufBytes bytes = model("deepseek2");
+    bytes.tensors.push_back(
+        {"blk.0.attn_k_b.weight", {3, 2, 2}, keys, std::string(keys == kI8 ? 12 : 48, 1)});
+    bytes.tensors.push_back(
+        {"blk.0.attn_v_b.weight", {2, 4, 2}, values, std::string(values == kI8 ? 16 : 64, 1)});
+    const GgufSource source(write(bytes));
+    const CheckpointTensor& tensor = *source.find("model.layers.0.self_attn.kv_b_proj.weight");
+    EXPECT_FALSE(tensor.info.readable);
+    EXPECT_EQ(tensor.info.dtype_name, "I8");
+    EXPECT_NE(testing::error_of([&] { all_of(source, tensor); }).find("I8"), std::string::npos);
+  }
+}
+
+TEST_F(GgufSourceTest, AModelWithoutEmbeddingOrWidthIsRefused) {
+  GgufBytes bytes = model("llama");
+  bytes.tensors.clear();
+  EXPECT_NE(config_fault(bytes).find("'token_embd.weight' is missing"), std::string::npos);
+  bytes = model("llama");
+  std::erase_if(bytes.keys, [](const std::string& key) {
+    return key.find("feed_forward_length") != std::string::npos;
+  });
+  EXPECT_NE(config_fault(bytes).find("'llama.feed_forward_length': got nothing"),
+            std::string::npos);
+}
+
 TEST_F(GgufSourceTest, FusedExpertsAreParted) {
   GgufBytes bytes = model("qwen3moe");
   bytes.tensors.push_back(counting("blk.0.ffn_gate_up_exps.weight", {2, 4, 3}));

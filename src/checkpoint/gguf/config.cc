@@ -120,8 +120,13 @@ class ConfigWriter {
     set("architectures", fmt::format("[{}]", json_quote(row_.model_class)));
     set("model_type", json_quote(row_.model_type));
     const GgufTensor* embedding = model_.find("token_embd.weight");
-    const int64_t rows = embedding == nullptr ? 0 : embedding->rows();
-    set_integer("vocab_size", integer("vocab_size", rows));
+    if (embedding == nullptr) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("{}: tensor 'token_embd.weight' is missing: no model, or a part of one",
+                      model_.keys().where()));
+    }
+    set_integer("vocab_size", integer("vocab_size", embedding->rows()));
     set_integer("hidden_size", integer("embedding_length"));
     const int64_t expert_width = integer("expert_feed_forward_length", 1);
     const int64_t width = row_.name == "qwen35moe" ? expert_width : feed_forward(expert_width);
@@ -155,6 +160,9 @@ class ConfigWriter {
       if (width != 0 && value != width)
         refuse("feed_forward_length", "differs by layer, which is not supported");
       width = value;
+    }
+    if (width == 0 && !has("expert_feed_forward_length")) {
+      model_.keys().fail(name, "got nothing, want a whole number");
     }
     return width == 0 ? fallback : width;
   }

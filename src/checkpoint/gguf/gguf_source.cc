@@ -34,7 +34,12 @@ TensorInfo info_of(const GgufWeight& weight) {
     info.begin += weight.first_row * stored.row_bytes();
     info.end = info.begin + elements / stored.columns() * stored.row_bytes();
   }
-  if (stored.type->dequantise == nullptr || weight.dims.size() > kMaxRank) return info;
+  const GgufType* other = weight.values.info == nullptr ? stored.type : weight.values.info->type;
+  if (other->dequantise == nullptr) info.dtype_name = other->name;
+  if (stored.type->dequantise == nullptr || other->dequantise == nullptr ||
+      weight.dims.size() > kMaxRank) {
+    return info;
+  }
   info.readable = true;
   if (is_raw(weight) && stored.type->name == "BF16") info.dtype = DType::kBF16;
   if (is_raw(weight) && stored.type->name == "F16") info.dtype = DType::kF16;
