@@ -8,7 +8,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .PHONY: help install build test stages checks asan tsan fuzz tidy format format-check run run-train e2e cookbook robust chaos page \
-  documents package packages-test run-smollm2 random-models tiny-qwen3 clean
+  documents package packages-test run-smollm2 random-models \
+  compare-llama-cpp tiny-qwen3 clean
 
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
@@ -153,6 +154,10 @@ run-smollm2: build
 random-models: build
 	@tools/install.sh sdk
 	@tools/run/random_models.sh build/release/strata --count $(MODELS) --seed $(SEED) --jobs $(JOBS)
+
+# Logits, text and tokens of GGUF files beside llama.cpp, which pip compiles once.
+compare-llama-cpp: build
+	@tools/run/compare_llama_cpp.sh build/release/strata
 
 tiny-qwen3: build
 	@tools/run/pretrain_tiny.sh build/release/strata

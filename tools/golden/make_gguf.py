@@ -220,6 +220,8 @@ class Model:
         w.add_head_count(self.heads)
         w.add_layer_norm_rms_eps(c["rms_norm_eps"])
         w.add_file_type(0)
+        w.add_tokenizer_model("none")  # llama.cpp loads no file without these two
+        w.add_vocab_size(c["vocab_size"])
         if self.arch == "deepseek2":
             self.write_latent_keys(w)
         else:
@@ -228,7 +230,6 @@ class Model:
                 w.add_key_length(self.head_dim)
                 w.add_value_length(self.head_dim)
         if self.arch == "llama":
-            w.add_vocab_size(c["vocab_size"])
             w.add_rope_dimension_count(self.head_dim)
         if self.arch in ("qwen3moe", "qwen35moe"):
             w.add_expert_count(c.get("num_experts") or c["num_local_experts"])
@@ -296,7 +297,6 @@ class Model:
         w.add_rope_dimension_count(c["qk_rope_head_dim"])
         dense = c["mlp_layer_types"].count("dense") if "mlp_layer_types" in c else c["first_k_dense_replace"]
         w.add_leading_dense_block_count(min(dense, c["num_hidden_layers"]))
-        w.add_vocab_size(c["vocab_size"])
         w.add_expert_count(c["n_routed_experts"])
         w.add_expert_used_count(c["num_experts_per_tok"])
         w.add_expert_shared_count(c["n_shared_experts"])
