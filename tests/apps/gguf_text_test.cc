@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
+#include <cmath>
 #include <fstream>
 #include <map>
 
@@ -257,6 +258,24 @@ TEST_F(GgufText, WhatIsNotKnownIsRefusedWithAList) {
   all = keys();
   all[1] = testing::key_text("tokenizer.ggml.model", "t5");
   EXPECT_NE(fault(all).find("got 't5', supported are gpt2"), std::string::npos);
+}
+
+// Some converters write llama.cpp's -1, in 32 bits, where there is no such token.
+TEST_F(GgufText, AnIdOfMinusOneIsNoToken) {
+  auto all = keys();
+  all.push_back(testing::key_text("tokenizer.ggml.pre", "llama-bpe"));
+  all[5] = testing::key_u32("tokenizer.ggml.bos_token_id", 0xffffffff);
+  const TextStack text(write(all));
+  EXPECT_EQ(text.tokenizer().encode("c", true).size(), 1u);
+}
+
+TEST_F(GgufText, ScoresThatAreNoNumbersAreRefused) {
+  auto all = keys();
+  all[1] = testing::key_text("tokenizer.ggml.model", "llama");
+  std::string scores;
+  for (int i = 0; i < 31; ++i) scores += raw(i == 7 ? std::nanf("") : 0.0f);
+  all.push_back(testing::key_list("tokenizer.ggml.scores", 6, 31, scores));
+  EXPECT_NE(fault(all).find("tokenizer.ggml.scores': a score is no number"), std::string::npos);
 }
 
 TEST_F(GgufText, FaultsOfVocabulariesAreNamed) {

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "checkpoint/gguf/architecture.h"
 #include "checkpoint/gguf/llama3_scaling.h"
+#include "checkpoint/gguf/tokenizer.h"
 #include "checkpoint/json.h"
 
 namespace strata {
@@ -413,9 +414,7 @@ class ConfigWriter {
 
   void add_text_keys() {
     const GgufKeys& keys = model_.keys();
-    const auto id = [&](std::string_view name) {
-      return keys.integer(fmt::format("tokenizer.ggml.{}_token_id", name), -1);
-    };
+    const auto id = [&](std::string_view name) { return gguf_token_id(keys, name); };
     if (id("bos") >= 0) set_integer("bos_token_id", id("bos"));
     std::vector<int64_t> ends;
     for (const char* name : {"eos", "eot", "eom"}) {

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -97,6 +98,10 @@ size_t count_characters(std::string_view text) {
   }));
 }
 
+std::string token_id_key(std::string_view name) {
+  return fmt::format("tokenizer.ggml.{}_token_id", name);
+}
+
 class TokenizerWriter {
  public:
   explicit TokenizerWriter(const GgufKeys& keys)
@@ -172,10 +177,10 @@ class TokenizerWriter {
   }
 
   [[nodiscard]] int64_t id_of(std::string_view name) const {
-    const std::string key = fmt::format("tokenizer.ggml.{}_token_id", name);
-    const int64_t id = keys_.integer(key, -1);
+    const int64_t id = gguf_token_id(keys_, name);
     if (id >= std::ssize(tokens_)) {
-      keys_.fail(key, fmt::format("got {}, the vocabulary has {}", id, tokens_.size()));
+      keys_.fail(token_id_key(name),
+                 fmt::format("got {}, the vocabulary has {}", id, tokens_.size()));
     }
     return id;
   }
@@ -216,12 +221,14 @@ class TokenizerWriter {
       known.push_back(row.name);
     }
     const bool none = name.empty() || name == "default";
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("{}: {}: got {}, known are {}{}", keys_.where(), kKey,
-                            none ? "none" : "'" + name + "'", fmt::join(known, ", "),
-                            none ? "; such a file was converted without its tokenizer's rules: "
-                                   "convert the model again"
-                                 : ""));
+    constexpr size_t kMostShown = 60;
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("{}: {}: got {}, known are {}{}", keys_.where(), kKey,
+                    none ? "none" : "'" + name.substr(0, kMostShown) + "'", fmt::join(known, ", "),
+                    none ? "; such a file was converted without its tokenizer's rules: "
+                           "convert the model again"
+                         : ""));
   }
 
   [[nodiscard]] std::string gpt2_steps() const {
@@ -288,6 +295,9 @@ class TokenizerWriter {
     if (scores.size() != tokens_.size()) {
       keys_.fail("tokenizer.ggml.scores",
                  fmt::format("{} scores of {} tokens", scores.size(), tokens_.size()));
+    }
+    if (std::any_of(scores.begin(), scores.end(), [](double s) { return std::isnan(s); })) {
+      keys_.fail("tokenizer.ggml.scores", "a score is no number; damaged?");
     }
     std::vector<Pair> pairs;
     for (size_t id = 0; id < tokens_.size(); ++id) {
@@ -364,8 +374,8 @@ std::string tokenizer_config(const GgufKeys& keys) {
                                                                       {"unknown", "unk_token"},
                                                                       {"padding", "pad_token"}};
   for (const auto& [name, member] : kNames) {
-    const std::string key = fmt::format("tokenizer.ggml.{}_token_id", name);
-    const int64_t id = keys.integer(key, -1);
+    const std::string key = token_id_key(name);
+    const int64_t id = gguf_token_id(keys, name);
     if (id < 0) continue;
     if (id >= std::ssize(tokens)) {
       keys.fail(key, fmt::format("got {}, the vocabulary has {}", id, tokens.size()));
@@ -389,7 +399,7 @@ std::string tokenizer_config(const GgufKeys& keys) {
 std::optional<std::string> generation_config(const GgufKeys& keys) {
   std::vector<int64_t> ends;
   for (const char* name : {"eos", "eot", "eom"}) {
-    const int64_t id = keys.integer(fmt::format("tokenizer.ggml.{}_token_id", name), -1);
+    const int64_t id = gguf_token_id(keys, name);
     if (id >= 0 && std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
   }
   if (ends.empty()) return std::nullopt;
@@ -397,6 +407,11 @@ std::optional<std::string> generation_config(const GgufKeys& keys) {
 }
 
 }  // namespace
+
+int64_t gguf_token_id(const GgufKeys& keys, std::string_view name) {
+  const int64_t id = keys.integer(token_id_key(name), -1);
+  return id == UINT32_MAX ? -1 : id;
+}
 
 std::optional<std::string> gguf_text(const GgufKeys& keys, std::string_view name) {
   const bool has_tokens =

@@ -3,6 +3,7 @@
 // tokenizer_config.json (with the chat template) and generation_config.json. The patterns that cut
 // text are Hugging Face's, also where llama.cpp has approximations of them.
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,5 +15,9 @@ namespace strata {
 // The file of that name, or nothing: for other names, and where the keys have no vocabulary. Throws
 // Error on a kind of tokenizer that is not supported; the message lists those that are.
 std::optional<std::string> gguf_text(const GgufKeys& keys, std::string_view name);
+
+// The token that tokenizer.ggml.NAME_token_id names, or -1: no key, or llama.cpp's own -1 in 32
+// bits.
+int64_t gguf_token_id(const GgufKeys& keys, std::string_view name);
 
 }  // namespace strata
