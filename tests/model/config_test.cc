@@ -162,6 +162,11 @@ TEST(Config, ScalingsAreReadAsTransformersReadsThem) {
       "original_max_position_embeddings": 32, "factor": null})";
   EXPECT_EQ(rope(ratio).factor, 8.0);
   EXPECT_EQ(rope(ratio + beside).factor, 4.0);
+  // Below 1 transformers warns, and computes.
+  EXPECT_EQ(rope(R"("rope_scaling": {"type": "linear", "factor": 0.5})").factor, 0.5);
+  EXPECT_EQ(rope_attention_factor(rope(R"("rope_scaling": {"type": "yarn", "factor": 0.5})")), 1.0);
+  EXPECT_THAT(message_of(llama(R"("rope_scaling": {"type": "linear", "factor": 0.0})")),
+              HasSubstr("want more than 0"));
   EXPECT_THAT(message_of(llama(R"("rope_scaling": {"type": "linear", "factor": null})")),
               HasSubstr("'factor'"));
 }

@@ -239,6 +239,7 @@ EDGES = [
     Edge("truncate_of_v4", lambda s: s["family"] == "deepseek_v4", change_case=compress_yarn, often=0.2),
     Edge("other_local_experts", lambda s: s["family"] == "qwen3_5_moe", change_case=other_local_experts),
     Edge("null_factor", short_yarn, change_case=null_factor, often=0.1),
+    Edge("small_factor", is_plain, change_case=lambda c: set_rope(c, rope_type="linear", factor=0.4), often=0.05),
 ]
 
 

@@ -185,7 +185,6 @@ RopeConfig read_scaling(const ConfigObject& scaling, const RopeDefaults& default
       scaling.fail(fmt::format("a rope setting is {}, want more than 0", value));
     }
   }
-  if (rope.factor < 1.0) scaling.fail(fmt::format("factor is {}, want at least 1", rope.factor));
   if (rope.type == RopeType::kLlama3 && !(rope.high_freq_factor > rope.low_freq_factor)) {
     scaling.fail("high_freq_factor must exceed low_freq_factor");
   }
