@@ -66,43 +66,19 @@ int64_t q8_0(const std::byte* blocks, int64_t count, float* out) {
   });
 }
 
-int64_t q4_0(const std::byte* blocks, int64_t count, float* out) {
-  return each_block<32, 18>(blocks, count, out, [](Block b, float* y) {
+// Q4_0, Q4_1, Q5_0, Q5_1: a scale, with kMin a minimum, with kFive the fifth bits, then the codes.
+template <bool kFive, bool kMin>
+int64_t q4_or_5(const std::byte* blocks, int64_t count, float* out) {
+  constexpr int kHigh = kMin ? 4 : 2;
+  constexpr int kCodes = kHigh + (kFive ? 4 : 0);
+  return each_block<32, kCodes + 16>(blocks, count, out, [](Block b, float* y) {
     const float d = b.f16(0);
-    for (int i = 0; i < 32; ++i) y[i] = d * static_cast<float>(b.nibble(2, i) - 8);
-    return std::isfinite(d);
-  });
-}
-
-int64_t q4_1(const std::byte* blocks, int64_t count, float* out) {
-  return each_block<32, 20>(blocks, count, out, [](Block b, float* y) {
-    const float d = b.f16(0);
-    const float m = b.f16(2);
-    for (int i = 0; i < 32; ++i) y[i] = d * static_cast<float>(b.nibble(4, i)) + m;
-    return std::isfinite(d) && std::isfinite(m);
-  });
-}
-
-int64_t q5_0(const std::byte* blocks, int64_t count, float* out) {
-  return each_block<32, 22>(blocks, count, out, [](Block b, float* y) {
-    const float d = b.f16(0);
-    const uint32_t high = b.u32(2);
+    const float m = kMin ? b.f16(2) : 0.0f;
+    const uint32_t high = kFive ? b.u32(kHigh) : 0;
     for (int i = 0; i < 32; ++i) {
-      const int code = b.nibble(6, i) | static_cast<int>(high >> i & 1) << 4;
-      y[i] = d * static_cast<float>(code - 16);
-    }
-    return std::isfinite(d);
-  });
-}
-
-int64_t q5_1(const std::byte* blocks, int64_t count, float* out) {
-  return each_block<32, 24>(blocks, count, out, [](Block b, float* y) {
-    const float d = b.f16(0);
-    const float m = b.f16(2);
-    const uint32_t high = b.u32(4);
-    for (int i = 0; i < 32; ++i) {
-      const int code = b.nibble(8, i) | static_cast<int>(high >> i & 1) << 4;
-      y[i] = d * static_cast<float>(code) + m;
+      const int code = b.nibble(kCodes, i) | static_cast<int>(high >> i & 1) << 4;
+      y[i] =
+          kMin ? d * static_cast<float>(code) + m : d * static_cast<float>(code - (kFive ? 16 : 8));
     }
     return std::isfinite(d) && std::isfinite(m);
   });
@@ -142,31 +118,18 @@ ScaleMin scale_min(Block b, int64_t at, int g) {
   return {(x(g + 4) & 15) | (x(g - 4) >> 6) << 4, (x(g + 4) >> 4) | (x(g) >> 6) << 4};
 }
 
-int64_t q4_k(const std::byte* blocks, int64_t count, float* out) {
-  return each_block<256, 144>(blocks, count, out, [](Block b, float* y) {
+// Q4_K and Q5_K, which has fifth bits before the codes.
+template <bool kFive>
+int64_t q4_or_5_k(const std::byte* blocks, int64_t count, float* out) {
+  constexpr int kCodes = kFive ? 48 : 16;
+  return each_block<256, kCodes + 128>(blocks, count, out, [](Block b, float* y) {
     const float d = b.f16(0);
     const float dmin = b.f16(2);
     for (int i = 0; i < 256; ++i) {
       const int g = i / 32;
       const ScaleMin s = scale_min(b, 4, g);
-      const int byte = b.u8(16 + 32 * (g / 2) + i % 32);
-      const int code = g % 2 == 0 ? byte & 15 : byte >> 4;
-      y[i] = d * static_cast<float>(s.scale) * static_cast<float>(code) -
-             dmin * static_cast<float>(s.min);
-    }
-    return std::isfinite(d) && std::isfinite(dmin);
-  });
-}
-
-int64_t q5_k(const std::byte* blocks, int64_t count, float* out) {
-  return each_block<256, 176>(blocks, count, out, [](Block b, float* y) {
-    const float d = b.f16(0);
-    const float dmin = b.f16(2);
-    for (int i = 0; i < 256; ++i) {
-      const int g = i / 32;
-      const ScaleMin s = scale_min(b, 4, g);
-      const int byte = b.u8(48 + 32 * (g / 2) + i % 32);
-      const int high = b.u8(16 + i % 32) >> g & 1;
+      const int byte = b.u8(kCodes + 32 * (g / 2) + i % 32);
+      const int high = kFive ? b.u8(16 + i % 32) >> g & 1 : 0;
       const int code = (g % 2 == 0 ? byte & 15 : byte >> 4) | high << 4;
       y[i] = d * static_cast<float>(s.scale) * static_cast<float>(code) -
              dmin * static_cast<float>(s.min);
@@ -239,16 +202,16 @@ int64_t iq4_xs(const std::byte* blocks, int64_t count, float* out) {
 constexpr GgufType kTypes[] = {
     {0, "F32", 1, 4, f32},
     {1, "F16", 1, 2, f16},
-    {2, "Q4_0", 32, 18, q4_0},
-    {3, "Q4_1", 32, 20, q4_1},
-    {6, "Q5_0", 32, 22, q5_0},
-    {7, "Q5_1", 32, 24, q5_1},
+    {2, "Q4_0", 32, 18, q4_or_5<false, false>},
+    {3, "Q4_1", 32, 20, q4_or_5<false, true>},
+    {6, "Q5_0", 32, 22, q4_or_5<true, false>},
+    {7, "Q5_1", 32, 24, q4_or_5<true, true>},
     {8, "Q8_0", 32, 34, q8_0},
     {9, "Q8_1", 32, 40, nullptr},
     {10, "Q2_K", 256, 84, q2_k},
     {11, "Q3_K", 256, 110, q3_k},
-    {12, "Q4_K", 256, 144, q4_k},
-    {13, "Q5_K", 256, 176, q5_k},
+    {12, "Q4_K", 256, 144, q4_or_5_k<false>},
+    {13, "Q5_K", 256, 176, q4_or_5_k<true>},
     {14, "Q6_K", 256, 210, q6_k},
     {15, "Q8_K", 256, 292, nullptr},
     {16, "IQ2_XXS", 256, 66, nullptr},
