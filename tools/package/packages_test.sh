@@ -2,14 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs each package in a fresh root of its own, runs the program there, and takes the package out again.
 # usage: tools/package/packages_test.sh PACKAGES_DIR ROOT_DIR     as root; ROOT_DIR: a folder for Debian roots, kept for the next run
-set -euo pipefail
+set -Eeuo pipefail
 cd "$(dirname "$0")/../.."
 packages=$(realpath "${1:?usage: packages_test.sh PACKAGES_DIR ROOT_DIR}")
 mkdir -p "${2:?usage: packages_test.sh PACKAGES_DIR ROOT_DIR}"
 roots=$(realpath "$2")
 version=$(sed -n 's/^project(strata VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
-mirror=$(sed -nE 's/^(deb|URIs:) *(\[[^]]*\] *)?(https?:[^ ]*).*/\3/p' /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -n 1)
-failed=0 passed=0
+mirror=http://deb.debian.org/debian
+for sources in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources; do
+  [ -f "$sources" ] || continue  # the first that is named, as the machine's own apt takes it
+  named=$(sed -nE 's/^(deb|URIs:) +(\[[^]]*\] *)?(https?:[^ ]*).*/\3/p;T;q' "$sources")
+  [ -z "$named" ] || { mirror=$named; break; }
+done
+failed=0 passed=0 skipped=0
+trap 'echo "packages: line $LINENO failed; the last output is in $roots/log and $roots/debootstrap.log" >&2' ERR
 
 check() {  # check NAME COMMAND...: counts it
   local name=$1
@@ -23,7 +29,9 @@ check() {  # check NAME COMMAND...: counts it
 
 fresh_root() {  # fresh_root NAME: Debian 12 and nothing else
   if [ ! -e "$roots/debian.done" ]; then
-    debootstrap --variant=minbase bookworm "$roots/debian" "${mirror:-http://deb.debian.org/debian}" >"$roots/debootstrap.log" 2>&1
+    rm -rf "$roots/debian"
+    debootstrap --variant=minbase bookworm "$roots/debian" "$mirror" >"$roots/debootstrap.log" 2>&1 ||
+      { echo "packages: debootstrap failed" >&2; tail -n 20 "$roots/debootstrap.log" >&2; exit 1; }
     cp /etc/apt/sources.list "$roots/debian/etc/apt/" 2>/dev/null || true
     cp -r /etc/apt/sources.list.d /etc/apt/apt.conf.d "$roots/debian/etc/apt/" 2>/dev/null || true
     cp /etc/resolv.conf /etc/hosts "$roots/debian/etc/" 2>/dev/null || true
@@ -52,7 +60,12 @@ check "deb runs" inside deb "$runs"
 check "deb brings man pages and completions" inside deb 'test -e /usr/share/man/man1/strata-train.1 -o -e /usr/share/man/man1/strata-train.1.gz &&
   test -s /usr/share/bash-completion/completions/strata && test -s /usr/share/zsh/vendor-completions/_strata'
 check "deb says what --db needs" inside deb 'cd /tmp; ! strata serve --model t=tiny-qwen3 --no-keys --data s --db postgresql:///x 2>err; grep -q libpq5 err'
-check "deb is purged" inside deb 'apt-get purge -y -q strata && ! test -e /usr/bin/strata'
+# A server that keeps its state where the unit has it; the state is the administrator's and outlives the package.
+check "deb brings a unit that is not enabled" inside deb 'grep -q "^ExecStart=/usr/bin/strata serve" /lib/systemd/system/strata.service &&
+  ! find /etc/systemd -name "strata*" | grep -q .'
+check "deb is purged" inside deb 'mkdir -p /var/lib/strata/kept /etc/systemd/system/multi-user.target.wants &&
+  ln -s /lib/systemd/system/strata.service /etc/systemd/system/multi-user.target.wants/ && apt-get purge -y -q strata && test -d /var/lib/strata/kept &&
+  ! find / -xdev \( -path /tmp -o -path /proc -o -path /var/lib/strata -o -path "/var/log/*" -o -path "/var/cache/*" \) -prune -o -iname "*strata*" -print | grep .'
 
 fresh_root tarball
 check "tarball unpacks" inside tarball 'tar -C /opt -xzf /tmp/packages/strata-*-linux-x86_64.tar.gz && ln -s /opt/strata-*/bin/strata /usr/local/bin/strata'
@@ -78,7 +91,7 @@ container() {  # builds the container file on our own root, without a registry
 if command -v buildah >/dev/null; then
   check "container builds and runs" container
 else
-  echo "packages: container: skipped, buildah is not installed"
+  skipped=$((skipped + 1)); echo "packages: container: skipped, buildah is not installed"
 fi
-echo "packages: $passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+echo "packages: $passed passed, $failed failed, $skipped skipped"
+exit $((failed > 0))
