@@ -16,6 +16,8 @@ using ::testing::Not;
 
 const std::string kBundled = std::string(STRATA_SOURCE_DIR) + "/models/tiny-qwen3";
 constexpr const char* kUp = "\033[A";
+constexpr const char* kCtrlC = "\003";
+constexpr const char* kCtrlD = "\004";
 
 class ChatTest : public ::testing::Test {
  protected:
@@ -78,7 +80,8 @@ TEST_F(ChatTest, AHistoryThatCannotBeWrittenIsNoError) {
   terminal.type("What is 7 plus 5?\n");
   EXPECT_THAT(terminal.expect("ended by eos]"), Not(HasSubstr("rror")));
   terminal.expect("> ");
-  EXPECT_EQ(terminal.wait_at_end_of_input(), 0);
+  terminal.type(kCtrlD);
+  EXPECT_EQ(terminal.wait(), 0);
 }
 
 TEST_F(ChatTest, LinesAreEdited) {
@@ -130,16 +133,17 @@ TEST_F(ChatTest, CtrlCEndsAnAnswerAndNotTheConversation) {
   terminal.type("Hello\n");
   terminal.expect("Hello");
   ::usleep(300'000);
-  terminal.type("\003");
+  terminal.type(kCtrlC);
   terminal.expect("ended by interrupt]");
   terminal.expect("> ");
-  terminal.type("\003");
+  terminal.type(kCtrlC);
   terminal.expect("Ctrl-D or /bye leaves");
   terminal.expect("> ");
   terminal.type("/stats\n");
   terminal.expect("questions: 1;");
   terminal.expect("> ");
-  EXPECT_EQ(terminal.wait_at_end_of_input(), 0);
+  terminal.type(kCtrlD);
+  EXPECT_EQ(terminal.wait(), 0);
 }
 
 // As in an editor's shell: nothing is edited, all else is there.
@@ -149,14 +153,77 @@ TEST_F(ChatTest, ADumbTerminalHoldsAConversationToo) {
   terminal.type("What is 7 plus 5?\n");
   EXPECT_THAT(terminal.expect("ended by eos]"), HasSubstr("7 plus 5 is 12."));
   terminal.expect("> ");
-  ::usleep(300'000);  // a person's hand: the prompt shows a moment before its line is read
-  terminal.type("\003");
+  terminal.type(kCtrlC);
   EXPECT_THAT(terminal.expect("Ctrl-D or /bye leaves"), Not(HasSubstr("\033")));
   terminal.expect("> ");
   terminal.type("/halp\n");
   terminal.expect("no such command");
   terminal.expect("> ");
-  EXPECT_EQ(terminal.wait_at_end_of_input(), 0);
+  terminal.type(kCtrlD);
+  EXPECT_EQ(terminal.wait(), 0);
+}
+
+// At any time: before the prompt, while an answer comes, behind what was typed ahead, and in the
+// instant between a prompt and its read, which the many rounds meet.
+TEST_F(ChatTest, NoCtrlDIsTooEarly) {
+  const std::string endless = endless_model(60'000);
+  for (const Words& variables : {state(), Words{"TERM=dumb"}}) {
+    {
+      Terminal terminal(chat(kBundled), variables);
+      terminal.type(kCtrlD);
+      EXPECT_EQ(terminal.wait(), 0) << variables[0];
+    }
+    {
+      Terminal terminal(chat(kBundled), variables);
+      terminal.type("What is 7 plus 5?\n");
+      terminal.type(kCtrlD);
+      terminal.expect("7 plus 5 is 12.");
+      EXPECT_EQ(terminal.wait(), 0) << variables[0];
+    }
+    Terminal terminal(chat(endless, {"--max-tokens", "2000"}), variables);
+    terminal.expect("> ");
+    terminal.type("Hello\n");
+    terminal.expect("Hello");
+    ::usleep(50'000);
+    terminal.type(kCtrlD);
+    terminal.expect("tokens/s");
+    EXPECT_EQ(terminal.wait(), 0) << variables[0];
+  }
+}
+
+TEST_F(ChatTest, NoCtrlCIsTooEarly) {
+  for (const Words& variables : {state(), Words{"TERM=dumb"}}) {
+    Terminal terminal(chat(kBundled), variables);
+    terminal.expect("/bye leaves");
+    for (int round = 0; round < 30; ++round) {
+      terminal.expect("> ");
+      ::usleep(static_cast<useconds_t>(round * 20));
+      terminal.type(kCtrlC);
+      terminal.expect("Ctrl-D or /bye leaves");
+    }
+    terminal.expect("> ");
+    terminal.type(kCtrlD);
+    EXPECT_EQ(terminal.wait(), 0) << variables[0];
+  }
+}
+
+TEST_F(ChatTest, ASignalLeavesTheTerminalAsItWas) {
+  for (const int signal : {SIGTERM, SIGHUP}) {
+    Terminal terminal(chat(kBundled), state());
+    EXPECT_TRUE(terminal.takes_lines());
+    terminal.expect("> ");
+    terminal.type("half a li");
+    terminal.expect("half a li");
+    EXPECT_FALSE(terminal.takes_lines());
+    ::kill(terminal.pid(), SIGWINCH);
+    ::kill(terminal.pid(), SIGCONT);
+    terminal.type("ne");
+    terminal.expect("ne");
+    ::kill(terminal.pid(), signal);
+    terminal.expect("\033[?2004l");
+    EXPECT_EQ(terminal.wait(), 128 + signal);
+    EXPECT_TRUE(terminal.takes_lines());
+  }
 }
 
 TEST_F(ChatTest, CommandsSayWhatTheyDo) {

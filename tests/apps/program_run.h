@@ -8,6 +8,7 @@
 #include <pty.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -142,21 +143,9 @@ class Terminal {
     return "";
   }
   // Reads to the end; the exit code. A program that does not end within a minute is a failure.
-  int wait() { return wait_and_type(""); }
-  // Ctrl-D, again until it is heard: one that comes before the program edits lines is the
-  // terminal's own, and lost.
-  int wait_at_end_of_input() { return wait_and_type("\004"); }
-
-  [[nodiscard]] const std::string& unread() const { return unread_; }
-  [[nodiscard]] pid_t pid() const { return pid_; }
-
- private:
-  int wait_and_type(const std::string& keys) {
+  int wait() {
     int status = 0;
     for (int tenths = 0; tenths < 600; ++tenths) {
-      if (!keys.empty() && tenths % 5 == 0) {
-        [[maybe_unused]] const ssize_t typed = ::write(fd_, keys.data(), keys.size());
-      }
       pollfd ready{.fd = fd_, .events = POLLIN, .revents = 0};
       if (::poll(&ready, 1, 100) > 0 && !read_some()) ::usleep(100'000);
       if (::waitpid(pid_, &status, WNOHANG) == pid_) {
@@ -169,6 +158,17 @@ class Terminal {
     ADD_FAILURE() << "the program never ended; the terminal showed\n" << unread_;
     return -1;
   }
+  // Whether the terminal takes lines, as a shell leaves it, and not keys.
+  [[nodiscard]] bool takes_lines() const {
+    termios modes;
+    EXPECT_EQ(::tcgetattr(fd_, &modes), 0);
+    return (modes.c_lflag & ICANON) != 0 && (modes.c_lflag & ECHO) != 0;
+  }
+
+  [[nodiscard]] const std::string& unread() const { return unread_; }
+  [[nodiscard]] pid_t pid() const { return pid_; }
+
+ private:
   // Waits for more; false at the end, and after a minute without any.
   bool read_some() {
     pollfd ready{.fd = fd_, .events = POLLIN, .revents = 0};

@@ -119,12 +119,12 @@ int talk(Conversation& chat, TurnReader& reader) {
   const auto stop = [] { return Interrupts::noted(); };
   while (const std::optional<std::string> turn = reader.next()) {
     if (leaves(*turn)) break;
-    Interrupts::forget();
     try {
       take_turn(chat, *turn, stop);
     } catch (const Error& error) {
       fmt::print(stderr, "{}\n", error.what());
     }
+    Interrupts::forget();  // it ended the answer
   }
   return 0;
 }

@@ -6,10 +6,16 @@
 #include <histedit.h>
 #include <langinfo.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
 #include <clocale>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <cwchar>
@@ -27,6 +33,7 @@ namespace {
 constexpr int kMostEntries = 1000;
 constexpr int kTogetherMs = 20;  // how soon the next line of a paste is there
 constexpr size_t kMostPasted = size_t{1} << 24;
+constexpr wchar_t kCtrlD = L'\004';
 constexpr std::wstring_view kPasteEnd = L"\033[201~";
 constexpr const char* kMarkPastes = "\033[?2004h";
 constexpr const char* kLeavePastes = "\033[?2004l";
@@ -54,6 +61,73 @@ std::string narrow(const wchar_t* text, size_t count) {
   return out;
 }
 
+// What else a terminal, or the one who started the program, says by a signal while a line is read.
+// Handlers note it; the line editor acts on it between two keys (el_set's EL_SIGNAL would act in
+// the handler, and read a key that a signal a moment before does not break off).
+class LineSignals {
+ public:
+  LineSignals() {
+    noted_.store(0);
+    for (size_t i = 0; i < kSignals.size(); ++i) install(i);
+  }
+  ~LineSignals() {
+    for (size_t i = 0; i < kSignals.size(); ++i) restore(i);
+    for (size_t i = 0; i < kSignals.size(); ++i) {
+      if (take(i) && kSignals[i] != SIGCONT) ::raise(kSignals[i]);
+    }
+  }
+  LineSignals(const LineSignals&) = delete;
+  LineSignals& operator=(const LineSignals&) = delete;
+
+  // Does what was asked since the last call; the terminal is as it was found while others have it.
+  void act(EditLine* editor) {
+    for (size_t i = 0; i < kSignals.size(); ++i) {
+      if (!take(i)) continue;
+      if (kSignals[i] == SIGWINCH) {
+        ::el_resize(editor);
+        continue;
+      }
+      if (kSignals[i] != SIGCONT) {
+        el_set(editor, EL_PREP_TERM, 0);
+        to_terminal(kLeavePastes);
+        restore(i);
+        ::raise(kSignals[i]);  // goes on here after a stop (SIGTSTP) alone
+        install(i);
+      }
+      to_terminal(kMarkPastes);
+      el_set(editor, EL_PREP_TERM, 1);
+      el_set(editor, EL_REFRESH);
+    }
+  }
+
+ private:
+  static constexpr std::array kSignals = {SIGWINCH, SIGTSTP, SIGCONT, SIGTERM, SIGHUP, SIGQUIT};
+
+  static void on_signal(int signal) {
+    noted_.fetch_or(uint64_t{1} << signal);
+    Interrupts::wake();
+  }
+  static bool take(size_t i) {
+    const uint64_t bit = uint64_t{1} << kSignals[i];
+    return (noted_.fetch_and(~bit) & bit) != 0;
+  }
+  // What is ignored (nohup) stays ignored.
+  void install(size_t i) {
+    struct sigaction action = {};
+    action.sa_handler = on_signal;
+    action.sa_flags = SA_RESTART;
+    sigemptyset(&action.sa_mask);
+    CHECK(::sigaction(kSignals[i], nullptr, &before_[i]) == 0, kSignals[i]);
+    if (before_[i].sa_handler != SIG_IGN) ::sigaction(kSignals[i], &action, nullptr);
+  }
+  void restore(size_t i) const { ::sigaction(kSignals[i], &before_[i], nullptr); }
+
+  static std::atomic<uint64_t> noted_;
+  std::array<struct sigaction, kSignals.size()> before_ = {};
+};
+
+std::atomic<uint64_t> LineSignals::noted_{0};
+
 // Bound to what a terminal sends before a paste: takes it into the line, line breaks and all.
 unsigned char take_paste(EditLine* editor, int) {
   std::wstring text;
@@ -76,14 +150,46 @@ struct LineEditor::State {
   History* history = nullptr;
   std::string history_file;
   std::string prompt;
+  LineSignals* signals = nullptr;  // while a line is read
+  std::mbstate_t decoding = {};
+  int num_early = -1;  // bytes that were typed before the terminal gave keys; -1: not known yet
 
-  static char* prompt_of(EditLine* editor) {
+  static State& of(EditLine* editor) {
     void* data = nullptr;
     el_get(editor, EL_CLIENTDATA, &data);
-    return static_cast<State*>(data)->prompt.data();
+    return *static_cast<State*>(data);
   }
+  static char* prompt_of(EditLine* editor) { return of(editor).prompt.data(); }
+  static int key_of(EditLine* editor, wchar_t* key) { return of(editor).next_key(key); }
+  int next_key(wchar_t* key);
+  int next_byte(char* byte);
   void save() const;
 };
+
+// As libedit has it: 1, 0 at the end, -1 where there is none, here after an interrupt.
+int LineEditor::State::next_byte(char* byte) {
+  if (num_early < 0 && ::ioctl(STDIN_FILENO, FIONREAD, &num_early) != 0) num_early = 0;
+  do {
+    signals->act(editor);
+    if (Interrupts::noted()) return -1;
+  } while (!Interrupts::wait_for_input());
+  const ssize_t count = ::read(STDIN_FILENO, byte, 1);
+  if (count != 1) return static_cast<int>(count);
+  // A Ctrl-D that came while the terminal still took lines is a zero byte now.
+  if (num_early > 0 && *byte == '\0') *byte = static_cast<char>(kCtrlD);
+  num_early = std::max(num_early - 1, 0);
+  return 1;
+}
+
+int LineEditor::State::next_key(wchar_t* key) {
+  while (true) {
+    char byte = 0;
+    if (const int got = next_byte(&byte); got != 1) return got;
+    const size_t used = std::mbrtowc(key, &byte, 1, &decoding);
+    if (used <= 1) return 1;
+    if (used == static_cast<size_t>(-1)) decoding = {};  // no UTF-8: passed over
+  }
+}
 
 // A link, as to /dev/null, stays what it is.
 void LineEditor::State::save() const {
@@ -118,7 +224,7 @@ LineEditor::LineEditor(std::string history_file) : state_(std::make_unique<State
   el_set(s.editor, EL_CLIENTDATA, &s);
   el_set(s.editor, EL_PROMPT, &State::prompt_of);
   el_set(s.editor, EL_EDITOR, "emacs");
-  el_set(s.editor, EL_SIGNAL, 1);  // the terminal is left as it was found
+  el_wset(s.editor, EL_GETCFN, &State::key_of);
   el_set(s.editor, EL_HIST, ::history, s.history);
   el_wset(s.editor, EL_ADDFN, L"strata-paste", L"Take a paste as it is", &take_paste);
   el_set(s.editor, EL_BIND, "\\e[200~", "strata-paste", nullptr);
@@ -140,13 +246,14 @@ bool LineEditor::is_usable() {
 LineEditor::Line LineEditor::read(const std::string& prompt) {
   State& s = *state_;
   s.prompt = prompt;
-  Interrupts::forget();
-  Interrupts::break_reads(true);
+  s.num_early = -1;
+  LineSignals signals;
+  s.signals = &signals;
   to_terminal(kMarkPastes);
   int count = 0;
   const wchar_t* text = ::el_wgets(s.editor, &count);
-  Interrupts::break_reads(false);
   to_terminal(kLeavePastes);
+  s.signals = nullptr;
   if (text != nullptr && count > 0) {
     if (text[count - 1] == L'\n') --count;
     return {.outcome = Outcome::kLine, .text = narrow(text, static_cast<size_t>(count))};

@@ -49,18 +49,37 @@ std::optional<TurnReader::Line> TurnReader::line(const std::string& prompt) {
     return Line{.is_broken_off = read.outcome == LineEditor::Outcome::kInterrupted,
                 .text = std::move(read.text)};
   }
-  if (is_terminal_) fmt::print(stderr, "{}", prompt);
-  Interrupts::forget();
-  Interrupts::break_reads(is_terminal_);
+  if (is_terminal_) return plain_line(prompt);
   Line read;
-  const bool got = static_cast<bool>(std::getline(std::cin, read.text));
-  Interrupts::break_reads(false);
-  if (got) return read;
-  if (!Interrupts::noted()) return std::nullopt;
-  std::clearerr(stdin);
-  std::cin.clear();
-  fmt::print(stderr, "\n");
-  return Line{.is_broken_off = true, .text = ""};
+  if (!std::getline(std::cin, read.text)) return std::nullopt;
+  return read;
+}
+
+// Of a terminal that edits nothing.
+std::optional<TurnReader::Line> TurnReader::plain_line(const std::string& prompt) {
+  fmt::print(stderr, "{}", prompt);
+  size_t end = 0;
+  while ((end = unread_.find('\n')) == std::string::npos) {
+    if (Interrupts::noted()) {
+      Interrupts::forget();
+      unread_.clear();
+      fmt::print(stderr, "\n");
+      return Line{.is_broken_off = true, .text = ""};
+    }
+    if (!Interrupts::wait_for_input()) continue;
+    char bytes[4096];
+    const ssize_t count = ::read(STDIN_FILENO, bytes, sizeof(bytes));
+    if (count > 0) {
+      unread_.append(bytes, static_cast<size_t>(count));
+    } else if (unread_.empty()) {
+      return std::nullopt;
+    } else {
+      unread_ += '\n';  // Ctrl-D behind a text
+    }
+  }
+  const Line read{.text = unread_.substr(0, end)};
+  unread_.erase(0, end + 1);
+  return read;
 }
 
 // `text` begins with the quote; lines are added until one ends with it.
@@ -84,6 +103,7 @@ std::optional<TurnReader::Line> TurnReader::quoted(std::string text) {
 TurnReader::Line TurnReader::together(std::string text) {
   while (editor_ && !is_command(text) && LineEditor::has_more()) {
     const std::optional<Line> more = line(kMorePrompt);
+    has_ended_ = !more;
     if (!more) break;
     if (more->is_broken_off) return *more;
     text += "\n" + more->text;
@@ -93,7 +113,7 @@ TurnReader::Line TurnReader::together(std::string text) {
 
 std::optional<std::string> TurnReader::next() {
   while (true) {
-    std::optional<Line> turn = line(kPrompt);
+    std::optional<Line> turn = has_ended_ ? std::nullopt : line(kPrompt);
     if (!turn) return std::nullopt;
     if (!turn->is_broken_off) {
       turn = turn->text.starts_with(kQuote) ? quoted(turn->text) : together(turn->text);

@@ -26,11 +26,14 @@ class TurnReader {
     std::string text;
   };
   std::optional<Line> line(const std::string& prompt);
+  std::optional<Line> plain_line(const std::string& prompt);
   std::optional<Line> quoted(std::string text);
   Line together(std::string text);
 
   bool is_terminal_;
+  bool has_ended_ = false;              // behind the lines of the turn that was last
   std::unique_ptr<LineEditor> editor_;  // null where lines cannot be edited (TERM=dumb)
+  std::string unread_;                  // of such a terminal, behind a line's end
 };
 
 bool is_command(const std::string& turn);
