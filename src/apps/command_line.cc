@@ -29,12 +29,8 @@ struct Given {
 
 bool is_named(const OptionTable& table, std::string_view argument) {
   if (!argument.starts_with("--")) return false;
-  const std::string name(argument.substr(2, argument.find('=') - 2));
-  return std::any_of(table.rows().begin(), table.rows().end(), [&](const OptionRow& row) {
-    const bool is_alias =
-        std::find(row.aliases.begin(), row.aliases.end(), name) != row.aliases.end();
-    return is_alias || (row.name == name && !row.is_positional);
-  });
+  const OptionRow* row = table.find(argument.substr(2, argument.find('=') - 2));
+  return row != nullptr && !row->is_positional;
 }
 
 // How the row is spoken of.
@@ -94,8 +90,7 @@ void refuse_unknown(const CommandText& command, const OptionTable& table, const 
   std::vector<std::string> names;
   for (const OptionRow& row : table.rows()) {
     if (row.is_positional) continue;
-    names.push_back(row.name);
-    names.insert(names.end(), row.aliases.begin(), row.aliases.end());
+    for (std::string& name : row.names()) names.push_back(std::move(name));
   }
   std::vector<std::string> faults;
   for (const std::string& argument : given.unknown) {

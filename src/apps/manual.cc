@@ -2,6 +2,7 @@
 #include "apps/manual.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "apps/help.h"
 #include "base/error.h"
@@ -33,7 +34,8 @@ std::string head(const std::string& page, const std::string& about) {
 }
 
 std::string option_name(const OptionRow& row) {
-  const std::string name = row.is_positional ? row.name : "--" + row.name;
+  const std::string name =
+      row.is_positional ? row.name : fmt::format("--{}", fmt::join(row.names(), ", --"));
   const bool has_value = row.kind != OptionKind::kFlag && !row.is_positional;
   return has_value ? name + (row.unit.empty() ? " VALUE" : " " + row.unit) : name;
 }
@@ -112,7 +114,7 @@ std::string bash_completion(std::span<const DocumentedCommand> commands) {
   for (const DocumentedCommand& command : commands) {
     out += fmt::format("    {}) options='", command.text.name);
     for (const OptionRow& row : command.table->rows()) {
-      if (!row.is_positional) out += fmt::format("--{} ", row.name);
+      if (!row.is_positional) out += fmt::format("--{} ", fmt::join(row.names(), " --"));
     }
     out += "--help --help-all' ;;\n";
   }
@@ -141,8 +143,10 @@ std::string zsh_completion(std::span<const DocumentedCommand> commands) {
       const std::string about = without(row.help, "[]:\n");
       const bool is_flag = row.kind == OptionKind::kFlag;
       const std::string repeats = row.kind == OptionKind::kList ? "*" : "";
-      out += " \\\n      " + quoted(fmt::format("{}--{}[{}]{}", repeats, row.name, about,
-                                                is_flag ? "" : ":value:_files"));
+      for (const std::string& name : row.names()) {
+        out += " \\\n      " + quoted(fmt::format("{}--{}[{}]{}", repeats, name, about,
+                                                  is_flag ? "" : ":value:_files"));
+      }
     }
     out += " \\\n      '*:file:_files' ;;\n";
   }
@@ -159,7 +163,8 @@ std::string fish_completion(std::span<const DocumentedCommand> commands) {
     for (const OptionRow& row : command.table->rows()) {
       if (row.is_positional) continue;
       out += fmt::format("complete -c strata -n '__fish_seen_subcommand_from {}' -l {} -d {}{}\n",
-                         command.text.name, row.name, quoted(without(row.help, "\\\n")),
+                         command.text.name, fmt::join(row.names(), " -l "),
+                         quoted(without(row.help, "\\\n")),
                          row.kind == OptionKind::kFlag ? "" : " -r");
     }
   }

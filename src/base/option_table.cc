@@ -84,6 +84,16 @@ constexpr const char* kSeed = "a whole number from 0 to 2^64 - 1";
 
 }  // namespace
 
+std::vector<std::string> OptionRow::names() const {
+  std::vector<std::string> names = {name};
+  names.insert(names.end(), aliases.begin(), aliases.end());
+  return names;
+}
+
+bool OptionRow::is_called(std::string_view candidate) const {
+  return candidate == name || std::find(aliases.begin(), aliases.end(), candidate) != aliases.end();
+}
+
 OptionRow& OptionTable::add(OptionRow row) {
   if (row.group.empty()) row.group = group_;
   return rows_.emplace_back(std::move(row));
@@ -189,9 +199,9 @@ void OptionTable::common(std::initializer_list<const char*> names) {
   }
 }
 
-const OptionRow* OptionTable::find(const std::string& name) const {
+const OptionRow* OptionTable::find(std::string_view name) const {
   for (const OptionRow& row : rows_) {
-    if (row.name == name) return &row;
+    if (row.is_called(name)) return &row;
   }
   return nullptr;
 }

@@ -11,6 +11,7 @@
 #include <initializer_list>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace strata {
@@ -43,6 +44,10 @@ struct OptionRow {
   std::function<void(const std::string& text)> set = {};
   std::function<std::string()> text = {};  // the value now
   std::function<void()> check = {};        // throws Error when it is out of range; may be empty
+
+  // The name first, then the aliases. A positional one has no dashes, and no alias.
+  [[nodiscard]] std::vector<std::string> names() const;
+  [[nodiscard]] bool is_called(std::string_view candidate) const;
 
   OptionRow& required() {
     is_required = true;
@@ -116,7 +121,8 @@ class OptionTable {
   void common(std::initializer_list<const char*> names);
 
   [[nodiscard]] const std::deque<OptionRow>& rows() const { return rows_; }
-  [[nodiscard]] const OptionRow* find(const std::string& name) const;  // null when there is none
+  // By any of its names; null when there is none.
+  [[nodiscard]] const OptionRow* find(std::string_view name) const;
   // Throws Error for the first value that is out of range.
   void check() const;
 

@@ -77,6 +77,24 @@ TEST_F(Manual, HasEveryOptionOfEveryCommand) {
   EXPECT_THAT(file("man1/strata.1"), HasSubstr("strata\\-train"));
 }
 
+TEST_F(Manual, HasTheAliases) {
+  EXPECT_THAT(file("man1/strata-train.1"),
+              HasSubstr("\n.B \\-\\-lr, \\-\\-learning\\-rate FLOAT\n"));
+  EXPECT_THAT(file("strata.zsh"), HasSubstr("'--learning-rate["));
+  EXPECT_THAT(file("strata.fish"), HasSubstr(" -l lr -l learning-rate -d "));
+  EXPECT_EQ(offered(dir_, "strata train --learning"), "--learning-rate\n");
+  EXPECT_THAT(run_program({"train", "--help-all"}).out, HasSubstr("--learning-rate)"));
+}
+
+TEST(OptionNames, AnAliasIsFound) {
+  OptionTable table;
+  double rate = 0;
+  table.number("lr", rate, {0, 1, "0 to 1"}, "").also("learning-rate");
+  EXPECT_EQ(table.find("learning-rate"), table.find("lr"));
+  EXPECT_NE(table.find("lr"), nullptr);
+  EXPECT_EQ(table.find("learning"), nullptr);
+}
+
 TEST_F(Manual, BashOffersCommandsAndOptions) {
   EXPECT_EQ(offered(dir_, "strata tra"), "train\n");
   EXPECT_THAT(offered(dir_, "strata chat --ada"), HasSubstr("--adapter"));

@@ -41,7 +41,7 @@ OptionSource options_from_file(const std::string& path) {
       if (row == nullptr) {
         fail(path, node.source(), fmt::format("'{}' is no option of strata serve", name));
       }
-      std::vector<std::string>& values = source.values[name];
+      std::vector<std::string>& values = source.values[row->name];
       const toml::array* list = node.as_array();
       if (list == nullptr) {
         values.push_back(scalar_text(path, name, node));
