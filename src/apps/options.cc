@@ -332,7 +332,11 @@ OptionTable options_of(PlanOptions& o) {
 OptionTable options_of(GenerateOptions& o) {
   OptionTable t;
   t.group("Model and prompt");
-  t.text("prompt", o.prompt, "text to continue; -, or none and a pipe: that of stdin");
+  t.text("prompt", o.prompt, "text to continue; -, or none and a pipe: that of stdin").set =
+      [&o](const std::string& text) {
+        o.prompt = text;
+        o.has_prompt = true;
+      };
   generation_rows(t, o.generation);
   t.flag("echo", o.echo, "print the prompt too");
   t.flag("json", o.json, "one line of JSON at the end instead of a stream");
@@ -344,7 +348,15 @@ OptionTable options_of(GenerateOptions& o) {
 OptionTable options_of(ChatOptions& o) {
   OptionTable t;
   t.group("Model and prompt");
-  t.text("prompt", o.prompt, "one question; absent: a line of stdin a turn, and /help");
+  t.text("prompt", o.prompt, "one question; absent: a line of stdin a turn, and /help").set =
+      [&o](const std::string& text) {
+        // As of a script's variable that is not set: a conversation would wait for stdin.
+        if (text.empty()) {
+          throw Error(ErrorCode::kInvalidArgument,
+                      "--prompt: the text is empty; without --prompt it is a conversation");
+        }
+        o.prompt = text;
+      };
   t.text("system", o.system, "a system turn before all");
   t.text("vars", o.vars, "JSON of variables for the template, like {\"enable_thinking\": false}");
   generation_rows(t, o.generation);

@@ -212,9 +212,9 @@ TEST_F(ChatTest, ASignalLeavesTheTerminalAsItWas) {
     Terminal terminal(chat(kBundled), state());
     EXPECT_TRUE(terminal.takes_lines());
     terminal.expect("> ");
+    EXPECT_FALSE(terminal.takes_lines());
     terminal.type("half a li");
     terminal.expect("half a li");
-    EXPECT_FALSE(terminal.takes_lines());
     ::kill(terminal.pid(), SIGWINCH);
     ::kill(terminal.pid(), SIGCONT);
     terminal.type("ne");
@@ -376,6 +376,15 @@ TEST_F(ChatTest, GenerateReadsStdin) {
   const Ran empty = generate({}, "");
   EXPECT_EQ(empty.code, 2);
   EXPECT_THAT(empty.err, HasSubstr("--prompt: got no token; the text is empty"));
+  // A prompt that is given is the prompt: nothing waits for stdin.
+  for (const char* command : {"generate", "chat"}) {
+    Terminal terminal({command, "--model", kBundled, "--prompt", ""});
+    terminal.expect("the text is empty");
+    EXPECT_EQ(terminal.wait(), 2);
+    const Ran piped = run_program({command, "--model", kBundled, "--prompt", ""}, "not read\n");
+    EXPECT_EQ(piped.code, 2);
+    EXPECT_EQ(piped.out, "");
+  }
   Terminal terminal({"generate", "--model", kBundled});
   terminal.expect("want --prompt TEXT, or --prompt - or a pipe");
   EXPECT_EQ(terminal.wait(), 2);

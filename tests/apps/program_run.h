@@ -110,6 +110,7 @@ class Terminal {
     const winsize size{.ws_row = 24, .ws_col = 200, .ws_xpixel = 0, .ws_ypixel = 0};
     pid_ = ::forkpty(&fd_, nullptr, nullptr, &size);
     if (pid_ != 0) return;
+    ::signal(SIGHUP, SIG_DFL);  // also where the tests run behind nohup
     ::setenv("TERM", "xterm", 1);
     become_program(args, variables);
   }

@@ -56,8 +56,8 @@ std::string read_stdin() {
 
 // The text that is named, or stdin's.
 std::string prompt_of(const GenerateOptions& options) {
-  if (!options.prompt.empty() && options.prompt != "-") return options.prompt;
-  if (options.prompt.empty() && ::isatty(STDIN_FILENO) == 1) {
+  if (options.has_prompt && options.prompt != "-") return options.prompt;
+  if (!options.has_prompt && ::isatty(STDIN_FILENO) == 1) {
     throw Error(ErrorCode::kInvalidArgument,
                 "--prompt: no text is given; want --prompt TEXT, or --prompt - or a pipe for "
                 "stdin (strata chat holds a conversation)");

@@ -11,9 +11,10 @@ namespace strata::apps {
 
 struct GenerateOptions {
   GenerationOptions generation;
-  std::string prompt;  // "-", or empty where stdin is no terminal: stdin's text
-  bool echo = false;   // print the prompt before its continuation
-  bool json = false;   // one line of JSON instead of a stream
+  std::string prompt;       // "-": stdin's text
+  bool has_prompt = false;  // without: stdin's text, where it is no terminal
+  bool echo = false;        // print the prompt before its continuation
+  bool json = false;        // one line of JSON instead of a stream
 };
 
 int run_generate(const GenerateOptions& options);

@@ -93,6 +93,7 @@ class LineSignals {
         restore(i);
         ::raise(kSignals[i]);  // goes on here after a stop (SIGTSTP) alone
         install(i);
+        noted_.fetch_and(~(uint64_t{1} << SIGCONT));
       }
       to_terminal(kMarkPastes);
       el_set(editor, EL_PREP_TERM, 1);
@@ -250,6 +251,7 @@ LineEditor::Line LineEditor::read(const std::string& prompt) {
   LineSignals signals;
   s.signals = &signals;
   to_terminal(kMarkPastes);
+  el_set(s.editor, EL_PREP_TERM, 1);  // before the prompt: nothing is echoed twice
   int count = 0;
   const wchar_t* text = ::el_wgets(s.editor, &count);
   to_terminal(kLeavePastes);
