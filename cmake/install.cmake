@@ -22,6 +22,11 @@ install(FILES ${made}/strata.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vend
 install(FILES ${made}/strata.toml DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
 install(FILES README.md LICENSE CHANGELOG.md SECURITY.md THIRD_PARTY.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY LICENSES DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES examples/systemd/strata.service DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
+# Nothing enables the unit: the administrator does, when its keys and configuration are in place.
+install(CODE "file(READ ${PROJECT_SOURCE_DIR}/examples/systemd/strata.service unit)
+  string(REPLACE /usr/local/bin/strata \${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}/strata unit \"\${unit}\")
+  file(WRITE \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/lib/systemd/system/strata.service\" \"\${unit}\")")
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME strata)
@@ -33,4 +38,7 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS libpq5)
+set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/cmake/debian/postinst ${PROJECT_SOURCE_DIR}/cmake/debian/prerm
+                                       ${PROJECT_SOURCE_DIR}/cmake/debian/postrm)
+set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 include(CPack)
