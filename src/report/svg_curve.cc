@@ -91,6 +91,11 @@ void fit_axes(const CurveChart& chart, Axis& x, Axis& y) {
       y.high = std::max(y.high, series.y[i]);
     }
   }
+  if (!chart.x_range.empty()) {
+    CHECK(chart.x_range.size() == 2 && chart.x_range[0] <= chart.x_range[1]);
+    x.low = chart.x_range[0];
+    x.high = chart.x_range[1];
+  }
   // A long run's x axis starts at its first point; y gets air above and below.
   if (!(x.low < x.high) || x.log) widen(x);
   widen(y);

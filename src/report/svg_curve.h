@@ -24,6 +24,7 @@ struct CurveChart {
   std::string x_label = {};
   std::string y_label = {};
   std::vector<CurveSeries> series = {};
+  std::vector<double> x_range = {};  // least and largest x; empty: those of the points
   bool log_x = false;
   bool log_y = false;      // said behind y_label
   bool from_zero = false;  // y starts at 0, so that heights can be compared

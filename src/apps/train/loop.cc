@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "apps/train/curves.h"
 #include "apps/train/state.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -17,7 +18,6 @@
 #include "base/stop.h"
 #include "base/trace.h"
 #include "report/format.h"
-#include "report/svg_curve.h"
 #include "report/table.h"
 
 namespace strata::apps {
@@ -55,30 +55,9 @@ void remove_older(const std::string& out, int64_t keep) {
 // A loss as people compare models by it.
 std::string perplexity_text(double loss) { return fmt::format("{:.4g}", std::exp(loss)); }
 
-void write_curve(const TrainOptions& options) {
-  report::CurveSeries step{.name = "step", .faint = true};
-  report::CurveSeries eval{.name = "evaluation", .markers = true};
-  for (const report::MetricsRecord& record : report::read_metrics(metrics_path(options))) {
-    const double loss = record.number("loss"), eval_loss = record.number("eval_loss");
-    if (std::isfinite(loss)) {
-      step.x.push_back(static_cast<double>(record.step));
-      step.y.push_back(loss);
-    }
-    if (std::isfinite(eval_loss)) {
-      eval.x.push_back(static_cast<double>(record.step));
-      eval.y.push_back(eval_loss);
-    }
-  }
-  const double span = std::clamp(static_cast<double>(step.x.size()) / 50, 1.0, 15.0);
-  report::CurveSeries smooth{
-      .name = "training (smoothed)", .x = step.x, .y = report::smoothed(step.y, span)};
-  report::CurveChart chart{.title = "loss", .x_label = "step", .y_label = "nats per token"};
-  chart.series = {std::move(step), std::move(smooth)};
-  if (!eval.x.empty()) chart.series.push_back(std::move(eval));
-  // Over a wide range the end of a run would be a flat line.
-  const auto [low, high] = std::minmax_element(chart.series[0].y.begin(), chart.series[0].y.end());
-  chart.log_y = low != chart.series[0].y.end() && *low > 0 && *high > 5 * *low;
-  write_file_atomic(options.out + "/loss.svg", report::svg_chart(chart));
+void write_curves(const TrainOptions& options) {
+  write_file_atomic(options.out + "/loss.svg",
+                    training_curves(report::read_metrics(metrics_path(options))));
 }
 
 }  // namespace
@@ -205,7 +184,7 @@ void TrainLoop::save(bool keeps) {
   last_save_ = now_seconds();
   if (!job_.is_first_rank()) return;
   if (to_folder) remove_older(options.out, options.keep);
-  write_curve(options);
+  write_curves(options);
 }
 
 void TrainLoop::write_card(const std::string& dir) const {
@@ -259,8 +238,8 @@ std::string TrainLoop::note() const {
   if (mtp_loss_) text += fmt::format("  mtp {:.4f}", *mtp_loss_);
   if (indexer_loss_) text += fmt::format("  indexer {:.4f}", *indexer_loss_);
   if (last_eval_) text += fmt::format("  eval {:.4f}", *last_eval_);
-  return text + fmt::format("  {} tok/s  {}", report::format_count(tokens_per_second()),
-                            report::format_bytes(peak_.anonymous));
+  if (num_steps_ > 0) text += fmt::format("  {} tok/s", report::format_count(tokens_per_second()));
+  return text + "  " + report::format_bytes(peak_.anonymous);
 }
 
 void TrainLoop::add_losses(report::Table& table) const {
@@ -304,7 +283,7 @@ void TrainLoop::add_costs(report::Table& table) const {
     memory += fmt::format(", {} planned", report::format_bytes(predicted_->memory));
   }
   table.add_row({"time", time});
-  table.add_row({"memory", fmt::format("{}; {} mapped from files beside it", memory,
+  table.add_row({"memory", fmt::format("{}; plus {} mapped from files", memory,
                                        report::format_bytes(peak_.files))});
 }
 

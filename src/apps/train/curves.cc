@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/train/curves.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "report/svg_curve.h"
+
+namespace strata::apps {
+namespace {
+
+constexpr int kSmallHeight = 220;
+// Over a wider range the end of a run would be a flat line.
+constexpr double kWideRange = 5;
+
+report::CurveSeries series_of(std::span<const report::MetricsRecord> records,
+                              std::string_view metric, report::CurveSeries series) {
+  for (const report::MetricsRecord& record : records) {
+    const double value = record.number(metric);
+    if (!std::isfinite(value)) continue;
+    series.x.push_back(static_cast<double>(record.step));
+    series.y.push_back(value);
+  }
+  return series;
+}
+
+report::CurveSeries smooth(const report::CurveSeries& raw, const char* name) {
+  const double span = std::clamp(static_cast<double>(raw.x.size()) / 50, 1.0, 15.0);
+  return {.name = name, .x = raw.x, .y = report::smoothed(raw.y, span)};
+}
+
+bool is_wide(const report::CurveSeries& series) {
+  const auto [low, high] = std::minmax_element(series.y.begin(), series.y.end());
+  return low != series.y.end() && *low > 0 && *high > kWideRange * *low;
+}
+
+}  // namespace
+
+std::string training_curves(std::span<const report::MetricsRecord> records) {
+  report::CurveSeries step = series_of(records, "loss", {.name = "step", .faint = true});
+  report::CurveSeries eval =
+      series_of(records, "eval_loss", {.name = "evaluation", .markers = true});
+  report::CurveSeries norm = series_of(records, "grad_norm", {.name = "step", .faint = true});
+
+  // The same steps stand below each other.
+  std::vector<double> steps;
+  if (!records.empty()) {
+    steps = {static_cast<double>(records.front().step), static_cast<double>(records.back().step)};
+  }
+  report::CurveChart losses{
+      .title = "loss", .x_label = "step", .y_label = "loss in nats per token"};
+  losses.x_range = steps;
+  losses.log_y = is_wide(step);
+  losses.series = {step, smooth(step, "training (smoothed)")};
+  if (!eval.x.empty()) losses.series.push_back(std::move(eval));
+  const report::CurveChart rates{.title = "learning rate",
+                                 .x_label = "step",
+                                 .y_label = "learning rate",
+                                 .series = {series_of(records, "lr", {})},
+                                 .x_range = steps,
+                                 .from_zero = true,
+                                 .height = kSmallHeight};
+  report::CurveChart norms{.title = "gradient norm",
+                           .x_label = "step",
+                           .y_label = "norm before clipping",
+                           .x_range = steps,
+                           .log_y = is_wide(norm),
+                           .height = kSmallHeight};
+  norms.series = {norm, smooth(norm, "smoothed")};
+  return report::svg_charts({losses, rates, norms});
+}
+
+}  // namespace strata::apps
