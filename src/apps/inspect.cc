@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <memory>
@@ -133,8 +134,9 @@ void print_table(const InspectOptions& options, const Findings& f) {
     table.add_row({"family", fmt::format("{} ({})", f.config->family, f.config->architecture)});
     table.add_row({"shapes", shapes(*f.config)});
     const CacheSize cache = cache_size(*f.config);
-    table.add_row({"cache", fmt::format("{:.6g} bytes a token and {} a sequence, in bf16",
-                                        cache.token, report::format_bytes(cache.sequence))});
+    table.add_row({"cache", fmt::format("{} a token and {} a sequence, in bf16",
+                                        report::format_bytes(std::llround(cache.token)),
+                                        report::format_bytes(cache.sequence))});
   }
   if (f.num_parameters > 0) {
     table.add_row({"parameters", report::format_count(static_cast<double>(f.num_parameters))});

@@ -30,6 +30,7 @@
 #include "model/blocks/experts/moe.h"
 #include "model/blocks/mla.h"
 #include "ops/limits.h"
+#include "report/format.h"
 #include "report/trace_file.h"
 
 namespace strata::apps {
@@ -392,8 +393,9 @@ class Bench {
       fmt::print("{}\n", boost::json::serialize(line));
       return;
     }
-    fmt::print("{}: {}; peak {:.2f} GiB (planned {:.2f}); ready after {:.2f} s\n", work_.name,
-               words_of(figures, "", path, threads), peak_rss_gib(), gib(plan.total()), startup_s_);
+    fmt::print("{}: {}; peak {:.2f} GiB (planned {:.2f}); ready after {}\n", work_.name,
+               words_of(figures, "", path, threads), peak_rss_gib(), gib(plan.total()),
+               report::format_seconds(startup_s_));
     if (plan.activation_file_bytes > 0) {
       fmt::print("{}: {:.2f} GiB of activations in a file, apart from that\n", work_.name,
                  gib(plan.activation_file_bytes));
@@ -402,8 +404,9 @@ class Bench {
     if (share_of_base_)
       fmt::print("{}: {:.1f} % of the base's speed\n", work_.name, 100.0 * *share_of_base_);
     if (context_ratio_) {
-      fmt::print("{}: a step behind {} tokens takes {:.3g} s, {:.2f} times one behind {}\n",
-                 work_.name, options_.context, context_seconds_, *context_ratio_, kNearContext);
+      fmt::print("{}: a step behind {} tokens takes {}, {:.2f} times one behind {}\n", work_.name,
+                 options_.context, report::format_seconds(context_seconds_), *context_ratio_,
+                 kNearContext);
     }
     for (const GroupShares& groups : groups_) {
       fmt::print(

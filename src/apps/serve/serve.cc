@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/process_memory.h"
+#include "report/format.h"
 #include "report/trace_file.h"
 #include "server/budget.h"
 #include "server/tinker_server.h"
@@ -209,9 +210,9 @@ int run_serve(const server::ServeOptions& given) {
   notify_manager("READY=1");
   const int signal = wait_for_end(signals, server);
   say(fmt::format(
-      "{}: new work is refused; the running pass and queued saves are finished, for {:g} s "
+      "{}: new work is refused; the running pass and queued saves are finished, for {} "
       "at most (once more: at once)",
-      signal == SIGINT ? "Ctrl-C" : "SIGTERM", options.shutdown_timeout));
+      signal == SIGINT ? "Ctrl-C" : "SIGTERM", report::format_duration(options.shutdown_timeout)));
   notify_manager("STOPPING=1");
   server.begin_shutdown();
   scheduler.begin_shutdown(now_seconds());
