@@ -102,8 +102,13 @@ void fit_axes(const CurveChart& chart, Axis& x, Axis& y) {
   if (chart.from_zero && !y.log) y.low = std::min(0.0, y.low);
 }
 
+// Of small ones as 5e-4, which is how learning rates are written.
 std::string tick_text(double value, double step, bool log) {
   if (value == 0) return "0";
+  if (std::abs(value) < 1 && step < 1e-3) {
+    const int power = static_cast<int>(std::floor(std::log10(std::abs(value)) + 1e-9));
+    return fmt::format("{:.4g}e{}", value / std::pow(10.0, power), power);
+  }
   if (log || std::abs(value) >= 1e6 || std::abs(value) < 1e-4) return fmt::format("{:g}", value);
   const int decimals = std::clamp(static_cast<int>(std::ceil(-std::log10(step) - 1e-9)), 0, 12);
   return fmt::format("{:.{}f}", value, decimals);
@@ -190,7 +195,7 @@ void draw_legend(std::string& out, const CurveChart& chart) {
     if (series.name.empty()) continue;
     out += fmt::format("<text class=\"l\" x=\"{:.1f}\" y=\"26\" text-anchor=\"end\">{}</text>\n",
                        right, escaped(series.name));
-    right -= 7.2 * text_width(series.name) + 8;
+    right -= 7.6 * text_width(series.name) + 10;
     out += fmt::format(
         "<path stroke=\"{}\" stroke-width=\"{}\" stroke-opacity=\"{}\" d=\"M{:.1f} 22h-18\"/>\n",
         kColors[i % kColors.size()], series.faint ? "1" : "2.5", series.faint ? "0.5" : "1", right);

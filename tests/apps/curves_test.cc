@@ -27,7 +27,7 @@ std::vector<report::MetricsRecord> run_of(int steps, double first_loss) {
 TEST(TrainingCurves, HasLossLearningRateAndGradientNorm) {
   const std::string svg = training_curves(run_of(40, 4));
   for (const char* text : {">loss<", ">loss in nats per token, log scale<", ">learning rate<",
-                           ">gradient norm<", ">norm before clipping<", ">evaluation<"}) {
+                           ">gradient norm before clipping<", ">norm<", ">4e-4<", ">evaluation<"}) {
     EXPECT_THAT(svg, HasSubstr(text));
   }
   EXPECT_THAT(svg, HasSubstr("height=\"920\""));
@@ -41,7 +41,7 @@ TEST(TrainingCurves, ANarrowRangeIsLinearAndNothingIsNothing) {
   for (const auto& records :
        {std::vector<report::MetricsRecord>{}, {{.step = 0, .numbers = {{"eval_loss", 2}}}}}) {
     const std::string svg = training_curves(records);
-    EXPECT_THAT(svg, HasSubstr(">gradient norm<"));
+    EXPECT_THAT(svg, HasSubstr(">gradient norm before clipping<"));
     EXPECT_THAT(svg, Not(HasSubstr("nan")));
   }
 }

@@ -1,97 +1,189 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program itself, run with arguments as a user types them: what it wrote and its exit code.
+// The program itself, in a process of its own: run to its end with a text as stdin, or at a
+// terminal (a pty) that is typed at.
 #pragma once
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <pty.h>
+#include <signal.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
-#include <cstdlib>
+#include <chrono>
 #include <filesystem>
-#include <map>
+#include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "base/files.h"
+#include "tests/base/temp_dir.h"
 
 namespace strata::apps {
 
-struct Ran {
-  int exit_code = -1;  // 128 and the signal's number where one ended it
-  std::string out;     // of a terminal: both
-  std::string err;
-};
+using strata::testing::read_bytes;
+using strata::testing::TempDir;
+using Words = std::vector<std::string>;
 
-struct Surroundings {
-  std::string folder = {};                            // to run in
-  std::map<std::string, std::string> variables = {};  // set; an empty text: not set
-};
-
-namespace program_detail {
-
-[[noreturn]] inline void become(const std::vector<std::string>& arguments,
-                                const Surroundings& around) {
-  if (!around.folder.empty() && ::chdir(around.folder.c_str()) != 0) ::_exit(126);
-  for (const auto& [name, value] : around.variables) {
-    if (value.empty()) {
-      ::unsetenv(name.c_str());
-    } else {
-      ::setenv(name.c_str(), value.c_str(), 1);
-    }
-  }
-  std::vector<std::string> texts = {STRATA_BINARY};
-  texts.insert(texts.end(), arguments.begin(), arguments.end());
-  std::vector<char*> argv;
-  for (std::string& text : texts) argv.push_back(text.data());
+// Replaces this process by the program, with these variables beside the ones that there are.
+[[noreturn]] inline void become_program(const Words& args, const Words& variables) {
+  std::vector<char*> argv = {const_cast<char*>(STRATA_BINARY)};
+  for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
   argv.push_back(nullptr);
+  for (const std::string& variable : variables) ::putenv(const_cast<char*>(variable.c_str()));
   ::execv(STRATA_BINARY, argv.data());
   ::_exit(127);
 }
 
-inline int code_of(pid_t child) {
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
+// As a shell has it: 128 + the signal where one killed the process.
+inline int exit_code_of(int status) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-}  // namespace program_detail
+struct Ran {
+  int code = -1;
+  std::string out, err;
+};
 
-// Without input.
-inline Ran run_program(const std::vector<std::string>& arguments, const Surroundings& around = {}) {
-  std::string base = testing::TempDir() + "strata_ran_XXXXXX";
-  EXPECT_NE(::mkdtemp(base.data()), nullptr);
-  const std::string out = base + "/out";
-  const std::string err = base + "/err";
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::dup2(::open("/dev/null", O_RDONLY), 0);
-    ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT, 0600), 1);
-    ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT, 0600), 2);
-    program_detail::become(arguments, around);
+// A process with its output in files. It is killed where nobody waited for it.
+class Process {
+ public:
+  explicit Process(const Words& args, const std::string& input = "", const Words& variables = {}) {
+    std::ofstream(dir_.file("in")) << input;
+    pid_ = ::fork();
+    if (pid_ != 0) return;
+    ::dup2(::open(dir_.file("in").c_str(), O_RDONLY), STDIN_FILENO);
+    ::dup2(::open(dir_.file("out").c_str(), O_WRONLY | O_CREAT, 0600), STDOUT_FILENO);
+    ::dup2(::open(dir_.file("err").c_str(), O_WRONLY | O_CREAT, 0600), STDERR_FILENO);
+    become_program(args, variables);
   }
-  Ran ran;
-  ran.exit_code = program_detail::code_of(child);
-  ran.out = read_file(out, 1 << 24);
-  ran.err = read_file(err, 1 << 24);
-  std::filesystem::remove_all(base);
-  return ran;
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+  ~Process() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+
+  void signal(int number) const { ::kill(pid_, number); }
+  [[nodiscard]] std::string out() const { return text_of("out"); }
+  [[nodiscard]] std::string err() const { return text_of("err"); }
+  // Whether its output or its errors held `text` within a minute, and while it ran.
+  [[nodiscard]] bool await(const std::string& text) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    while (std::chrono::steady_clock::now() < end) {
+      const bool ended = ::waitpid(pid_, &status_, WNOHANG) == pid_;
+      if (ended) pid_ = 0;
+      if ((out() + err()).find(text) != std::string::npos) return true;
+      if (ended) return false;
+      ::usleep(2000);
+    }
+    return false;
+  }
+  [[nodiscard]] Ran wait() {
+    if (pid_ > 0) ::waitpid(pid_, &status_, 0);
+    pid_ = 0;
+    return {.code = exit_code_of(status_), .out = out(), .err = err()};
+  }
+
+ private:
+  [[nodiscard]] std::string text_of(const char* name) const {
+    const std::string path = dir_.file(name);
+    return std::filesystem::exists(path) ? read_bytes(path) : "";
+  }
+
+  const TempDir dir_;
+  pid_t pid_ = 0;
+  int status_ = 0;
+};
+
+inline Ran run_program(const Words& args, const std::string& input = "",
+                       const Words& variables = {}) {
+  return Process(args, input, variables).wait();
 }
 
-// On a terminal of its own.
-inline Ran run_on_terminal(const std::vector<std::string>& arguments,
-                           const Surroundings& around = {}) {
-  int master = -1;
-  const pid_t child = ::forkpty(&master, nullptr, nullptr, nullptr);
-  if (child == 0) program_detail::become(arguments, around);
-  Ran ran;
-  char buffer[4096];
-  for (ssize_t got = 0; (got = ::read(master, buffer, sizeof(buffer))) > 0;) {
-    ran.out.append(buffer, static_cast<size_t>(got));
+// The program at a terminal of 24 lines of 200 columns. What it prints is read by expect() alone.
+class Terminal {
+ public:
+  explicit Terminal(const Words& args, const Words& variables = {}) {
+    const winsize size{.ws_row = 24, .ws_col = 200, .ws_xpixel = 0, .ws_ypixel = 0};
+    pid_ = ::forkpty(&fd_, nullptr, nullptr, &size);
+    if (pid_ != 0) return;
+    ::signal(SIGHUP, SIG_DFL);  // also where the tests run behind nohup
+    ::setenv("TERM", "xterm", 1);
+    become_program(args, variables);
   }
-  ran.exit_code = program_detail::code_of(child);
-  ::close(master);
-  return ran;
-}
+  Terminal(const Terminal&) = delete;
+  Terminal& operator=(const Terminal&) = delete;
+  ~Terminal() {
+    ::close(fd_);
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+
+  // All at once, as keys or a paste would send it.
+  void type(const std::string& keys) const {
+    EXPECT_EQ(::write(fd_, keys.data(), keys.size()), std::ssize(keys));
+  }
+  // Reads until what was printed since the last hit holds `text`, for a minute at most; what was
+  // printed up to its end, or a failure.
+  std::string expect(const std::string& text) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    while (true) {
+      const size_t at = unread_.find(text);
+      if (at != std::string::npos) {
+        std::string before = unread_.substr(0, at + text.size());
+        unread_.erase(0, at + text.size());
+        return before;
+      }
+      if (std::chrono::steady_clock::now() >= end || !read_some()) break;
+    }
+    ADD_FAILURE() << "the terminal never showed '" << text << "' but\n" << unread_;
+    return "";
+  }
+  // Reads to the end; the exit code. A program that does not end within a minute is a failure.
+  int wait() {
+    int status = 0;
+    for (int tenths = 0; tenths < 600; ++tenths) {
+      pollfd ready{.fd = fd_, .events = POLLIN, .revents = 0};
+      if (::poll(&ready, 1, 100) > 0 && !read_some()) ::usleep(100'000);
+      if (::waitpid(pid_, &status, WNOHANG) == pid_) {
+        while (read_some()) {
+        }
+        pid_ = 0;
+        return exit_code_of(status);
+      }
+    }
+    ADD_FAILURE() << "the program never ended; the terminal showed\n" << unread_;
+    return -1;
+  }
+  // Whether the terminal takes lines, as a shell leaves it, and not keys.
+  [[nodiscard]] bool takes_lines() const {
+    termios modes;
+    EXPECT_EQ(::tcgetattr(fd_, &modes), 0);
+    return (modes.c_lflag & ICANON) != 0 && (modes.c_lflag & ECHO) != 0;
+  }
+
+  [[nodiscard]] const std::string& unread() const { return unread_; }
+  [[nodiscard]] pid_t pid() const { return pid_; }
+
+ private:
+  // Waits for more; false at the end, and after a minute without any.
+  bool read_some() {
+    pollfd ready{.fd = fd_, .events = POLLIN, .revents = 0};
+    if (::poll(&ready, 1, 60'000) <= 0) return false;
+    char bytes[4096];
+    const ssize_t count = ::read(fd_, bytes, sizeof(bytes));
+    if (count <= 0) return false;
+    unread_.append(bytes, static_cast<size_t>(count));
+    return true;
+  }
+
+  int fd_ = -1;
+  pid_t pid_ = 0;
+  std::string unread_;
+};
 
 }  // namespace strata::apps

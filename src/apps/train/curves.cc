@@ -57,14 +57,14 @@ std::string training_curves(std::span<const report::MetricsRecord> records) {
   if (!eval.x.empty()) losses.series.push_back(std::move(eval));
   const report::CurveChart rates{.title = "learning rate",
                                  .x_label = "step",
-                                 .y_label = "learning rate",
+                                 .y_label = "rate",
                                  .series = {series_of(records, "lr", {})},
                                  .x_range = steps,
                                  .from_zero = true,
                                  .height = kSmallHeight};
-  report::CurveChart norms{.title = "gradient norm",
+  report::CurveChart norms{.title = "gradient norm before clipping",
                            .x_label = "step",
-                           .y_label = "norm before clipping",
+                           .y_label = "norm",
                            .x_range = steps,
                            .log_y = is_wide(norm),
                            .height = kSmallHeight};
