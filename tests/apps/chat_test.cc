@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "apps/init.h"
-#include "tests/apps/program_run.h"
+#include "tests/apps/program.h"
 
 namespace strata::apps {
 namespace {
@@ -148,7 +148,7 @@ TEST_F(ChatTest, CtrlCEndsAnAnswerAndNotTheConversation) {
 
 // As in an editor's shell: nothing is edited, all else is there.
 TEST_F(ChatTest, ADumbTerminalHoldsAConversationToo) {
-  Terminal terminal(chat(kBundled), {"TERM=dumb"});
+  Terminal terminal(chat(kBundled), Words{"TERM=dumb"});
   terminal.expect("> ");
   terminal.type("What is 7 plus 5?\n");
   EXPECT_THAT(terminal.expect("ended by eos]"), HasSubstr("7 plus 5 is 12."));

@@ -33,15 +33,15 @@ class FindModels : public TrainTest {
   }
 
   [[nodiscard]] Ran run(const std::vector<std::string>& arguments) const {
-    return run_program(arguments, around_);
+    return run_program(arguments, "", around_);
   }
   void expect_works(const std::vector<std::string>& arguments) const {
     const Ran ran = run(arguments);
-    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    EXPECT_EQ(ran.code, 0) << ran.err;
   }
   void expect_refused(const std::vector<std::string>& arguments, const std::string& what) const {
     const Ran ran = run(arguments);
-    EXPECT_EQ(ran.exit_code, 2) << ran.err;
+    EXPECT_EQ(ran.code, 2) << ran.err;
     EXPECT_THAT(ran.err, HasSubstr(what));
   }
 
@@ -96,7 +96,7 @@ std::vector<std::string> with(std::vector<std::string> first,
 TEST_F(FindModels, TheModelMayStandWithoutItsOption) {
   for (const char* command : {"chat", "generate"}) {
     const Ran named = run(with({command, "--model", "model"}, kAsk));
-    EXPECT_EQ(named.exit_code, 0) << named.err;
+    EXPECT_EQ(named.code, 0) << named.err;
     EXPECT_EQ(run(with({command, "model"}, kAsk)).out, named.out) << command;
     EXPECT_EQ(run(with(with({command}, kAsk), {"model"})).out, named.out) << command;
   }
@@ -113,7 +113,7 @@ TEST_F(FindModels, TheModelMayStandWithoutItsOption) {
 TEST_F(FindModels, AnAdapterStandsForItsBaseAndItself) {
   const std::string adapter = make_adapter("model");  // seen from where the program runs
   const Ran named = run(with({"chat", "--model", "model", "--adapter", adapter}, kAsk));
-  ASSERT_EQ(named.exit_code, 0) << named.err;
+  ASSERT_EQ(named.code, 0) << named.err;
   EXPECT_NE(named.out, run(with({"chat", "model"}, kAsk)).out);
   EXPECT_EQ(run(with({"chat", "adapter"}, kAsk)).out, named.out);
   EXPECT_EQ(run(with({"chat", "--model", "adapter"}, kAsk)).out, named.out);
@@ -137,7 +137,7 @@ TEST_F(FindModels, ABaseMayBeNamedAsSeenFromItsAdapter) {
 TEST_F(FindModels, ABaseThatIsNotHereIsAskedForByName) {
   const std::string adapter = make_adapter("Org/Tiny-1.5");
   const Ran ran = run(with({"chat", "adapter"}, kAsk));
-  EXPECT_EQ(ran.exit_code, 2);
+  EXPECT_EQ(ran.code, 2);
   EXPECT_THAT(ran.err, HasSubstr("its base model 'Org/Tiny-1.5' is neither"));
   EXPECT_THAT(ran.err, HasSubstr("hf download Org/Tiny-1.5"));
   EXPECT_THAT(ran.err, HasSubstr("--model BASE --adapter adapter"));
@@ -148,7 +148,7 @@ TEST_F(FindModels, ABaseThatIsNotHereIsAskedForByName) {
 TEST_F(FindModels, InspectSaysWhatAnAdapterAdaptsAndWhatIsWrong) {
   const std::string adapter = make_adapter("model");
   const Ran ran = run({"inspect", "adapter"});
-  EXPECT_EQ(ran.exit_code, 0) << ran.out << ran.err;
+  EXPECT_EQ(ran.code, 0) << ran.out << ran.err;
   for (const char* what :
        {"LoRA adapter", "model", "1 q_proj", "1 down_proj", "rank", "4", "alpha", "F32"}) {
     EXPECT_THAT(ran.out, HasSubstr(what));
@@ -165,13 +165,13 @@ TEST_F(FindModels, InspectSaysWhatAnAdapterAdaptsAndWhatIsWrong) {
   std::ofstream(root_ + "/config/config.json") << config;
   ASSERT_EQ(run_init({.config = root_ + "/config", .out = model(), .seed = 1, .threads = 2}), 0);
   const Ran other = run({"inspect", "adapter"});
-  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_EQ(other.code, 2);
   EXPECT_THAT(other.out, HasSubstr("FAULT"));
   EXPECT_THAT(other.out, HasSubstr("shape"));
   // A file that ends too early.
   fs::resize_file(adapter + "/adapter_model.safetensors", 100);
   const Ran broken = run({"inspect", "adapter"});
-  EXPECT_EQ(broken.exit_code, 2);
+  EXPECT_EQ(broken.code, 2);
   EXPECT_THAT(broken.out, HasSubstr("FAULT"));
 }
 
@@ -193,7 +193,7 @@ TEST_F(FindModels, ANameOfTheHubIsFoundInEachCache) {
     make_snapshot(root_ + c.cache, "def456");
     set_ref(root_ + c.cache, "def456\n");
     const Ran ran = run({"inspect", "Org/Tiny-1.5"});
-    EXPECT_EQ(ran.exit_code, 0) << c.variable << ran.err;
+    EXPECT_EQ(ran.code, 0) << c.variable << ran.err;
     EXPECT_THAT(ran.out, HasSubstr("snapshots/def456")) << c.variable;
     around_ = before;
   }
@@ -228,7 +228,7 @@ TEST_F(FindModels, ADirectoryThatIsHereWinsOverAName) {
   fs::create_directories(root_ + "/Org");
   fs::copy(model(), root_ + "/Org/Tiny-1.5");
   const Ran ran = run({"inspect", "Org/Tiny-1.5"});
-  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.out, Not(HasSubstr("snapshots")));
 }
 
@@ -271,7 +271,7 @@ TEST_F(FindModels, PullRunsHfAndSaysWhatIsNext) {
       "ln -s " +
       model() + " cache/models--Org--Tiny-1.5/snapshots/abc\n");
   const Ran ran = run({"pull", "Org/Tiny-1.5"});
-  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_EQ(content(root_ + "/arguments"), "download|Org/Tiny-1.5|");
   EXPECT_THAT(ran.err, HasSubstr("strata chat Org/Tiny-1.5"));
   expect_works(with({"chat", "Org/Tiny-1.5"}, kAsk));
@@ -281,9 +281,9 @@ TEST_F(FindModels, PullLeavesHfTheTerminal) {
   around_.variables["HF_HUB_CACHE"] = root_ + "/cache";
   make_snapshot(root_ + "/cache", "abc");
   make_hf("if [ -t 0 ] && [ -t 1 ] && [ -t 2 ]; then echo a terminal; else echo none; fi\n");
-  const Ran ran = run_on_terminal({"pull", "Org/Tiny-1.5"}, around_);
-  EXPECT_EQ(ran.exit_code, 0) << ran.out;
-  EXPECT_THAT(ran.out, HasSubstr("a terminal"));
+  Terminal terminal({"pull", "Org/Tiny-1.5"}, around_);
+  terminal.expect("a terminal");
+  EXPECT_EQ(terminal.wait(), 0);
 }
 
 TEST_F(FindModels, PullSaysWhatFailed) {
@@ -291,7 +291,7 @@ TEST_F(FindModels, PullSaysWhatFailed) {
   expect_refused({"pull", "Org/Tiny-1.5"}, "pip install huggingface_hub");
   make_hf("echo no such model >&2; exit 3\n");
   const Ran failed = run({"pull", "Org/Tiny-1.5"});
-  EXPECT_EQ(failed.exit_code, 1);
+  EXPECT_EQ(failed.code, 1);
   EXPECT_THAT(failed.err, HasSubstr("no such model\n"));
   EXPECT_THAT(failed.err, HasSubstr("hf download Org/Tiny-1.5 ended with exit code 3"));
   make_hf("exit 0\n");
@@ -304,7 +304,7 @@ TEST_F(FindModels, PullTakesNamesOfTheHubAlone) {
   for (const char* bad : {"Qwen3", "a/b/c", "a/..", "../b", "a/b;touch x", "a/b c", "a/$(touch x)",
                           "a/-b", "-a/b", "a/b--c", "/b", "a/", "https://huggingface.co/a/b"}) {
     const Ran ran = run({"pull", "--", bad});
-    EXPECT_EQ(ran.exit_code, 2) << bad;
+    EXPECT_EQ(ran.code, 2) << bad;
     EXPECT_THAT(ran.err, HasSubstr("want ORG/NAME")) << bad;
   }
   EXPECT_FALSE(fs::exists(root_ + "/called"));
@@ -363,7 +363,7 @@ TEST_F(FindModels, AGgufFileIsAModel) {
   std::ofstream(root_ + "/tiny.gguf") << std::string("GGUF\3\0\0\0", 8);
   for (const char* typed : {"tiny.gguf", "./tiny.gguf"}) {
     const Ran ran = run(with({"chat", typed}, kAsk));
-    EXPECT_EQ(ran.exit_code, 2);
+    EXPECT_EQ(ran.code, 2);
     EXPECT_THAT(ran.err, HasSubstr("tiny.gguf"));
     EXPECT_THAT(ran.err, Not(HasSubstr("want a Hugging Face directory")));
   }

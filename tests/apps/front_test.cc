@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "apps/suggest.h"
+#include "base/files.h"
 #include "tests/apps/program.h"
 
 namespace strata::apps {
@@ -30,14 +31,14 @@ const std::vector<std::string> kCommands = {"train",  "plan",   "generate", "cha
                                             "keygen", "backup", "restore",  "check"};
 
 void expect_refused(const Ran& ran, const std::string& what) {
-  EXPECT_EQ(ran.exit_code, 2) << ran.err;
+  EXPECT_EQ(ran.code, 2) << ran.err;
   EXPECT_EQ(ran.out, "");
   EXPECT_THAT(ran.err, HasSubstr(what));
 }
 
 TEST(Front, AloneItListsTheCommandsAndWhatToStartWith) {
   const Ran ran = run_program({});
-  EXPECT_EQ(ran.exit_code, 0);
+  EXPECT_EQ(ran.code, 0);
   EXPECT_EQ(ran.err, "");
   for (const std::string& command : kCommands) EXPECT_THAT(ran.out, HasSubstr("\n  " + command));
   const std::string start = ran.out.substr(ran.out.find("Start with"));
@@ -50,7 +51,7 @@ TEST(Front, AloneItListsTheCommandsAndWhatToStartWith) {
 TEST(Front, HelpOfACommandIsItsOwnHelp) {
   for (const std::string& command : kCommands) {
     const Ran ran = run_program({command, "--help"});
-    EXPECT_EQ(ran.exit_code, 0);
+    EXPECT_EQ(ran.code, 0);
     EXPECT_THAT(ran.out, HasSubstr("Usage: strata " + command));
     EXPECT_EQ(run_program({"help", command}).out, ran.out);
   }
@@ -58,7 +59,7 @@ TEST(Front, HelpOfACommandIsItsOwnHelp) {
 
 TEST(Front, VersionIsACommandAndAnOption) {
   const Ran ran = run_program({"version"});
-  EXPECT_EQ(ran.exit_code, 0);
+  EXPECT_EQ(ran.code, 0);
   EXPECT_THAT(ran.out, ::testing::MatchesRegex(
                            "strata [0-9]+\\.[0-9]+\\.[0-9]+, CPU path [a-z0-9_]+(, commit "
                            "[^ ]+)? \\([A-Za-z]+, [^)]+\\)\n"));
@@ -120,7 +121,7 @@ TEST(Front, AValueIsWanted) {
 TEST(Front, HelpWinsOverWhatIsWrong) {
   for (const char* help : {"--help", "-h", "--help-all"}) {
     const Ran ran = run_program({"train", "--modle", "M", help});
-    EXPECT_EQ(ran.exit_code, 0);
+    EXPECT_EQ(ran.code, 0);
     EXPECT_THAT(ran.out, HasSubstr("Usage: strata train"));
   }
 }
@@ -202,7 +203,7 @@ std::string version_of(const std::string& source, const std::string& out) {
 
 TEST(Front, VersionNamesTheCommitWhereThereIsOne) {
   namespace fs = std::filesystem;
-  const std::string root = testing::TempDir() + "strata_version";
+  const std::string root = ::testing::TempDir() + "strata_version";
   fs::remove_all(root);
   fs::create_directories(root + "/tree/inner");
   const std::string out = root + "/version.cc";

@@ -5,7 +5,7 @@
 
 #include <boost/json.hpp>
 
-#include "tests/apps/program_run.h"
+#include "tests/apps/program.h"
 
 namespace strata::apps {
 namespace {

@@ -22,13 +22,13 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-class Manual : public testing::Test {
+class Manual : public ::testing::Test {
  protected:
   void SetUp() override {
-    dir_ = testing::TempDir() + "strata_manual";
+    dir_ = ::testing::TempDir() + "strata_manual";
     std::filesystem::remove_all(dir_);
     const Ran ran = run_program({"manual", "--out", dir_});
-    ASSERT_EQ(ran.exit_code, 0) << ran.err;
+    ASSERT_EQ(ran.code, 0) << ran.err;
   }
   void TearDown() override { std::filesystem::remove_all(dir_); }
   [[nodiscard]] std::string file(const std::string& name) const {

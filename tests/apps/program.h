@@ -12,8 +12,10 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,12 +28,34 @@ using strata::testing::read_bytes;
 using strata::testing::TempDir;
 using Words = std::vector<std::string>;
 
-// Replaces this process by the program, with these variables beside the ones that there are.
-[[noreturn]] inline void become_program(const Words& args, const Words& variables) {
+// What a process finds: a folder to run in, and variables on top of the ones that there are.
+struct Surroundings {
+  Surroundings() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): NAME=VALUE, mostly all that is said
+  Surroundings(const Words& settings) {
+    for (const std::string& setting : settings) {
+      const size_t end = setting.find('=');
+      variables[setting.substr(0, end)] = setting.substr(end + 1);
+    }
+  }
+
+  std::string folder = {};
+  std::map<std::string, std::string> variables = {};  // an empty text: not set
+};
+
+// Replaces this process by the program.
+[[noreturn]] inline void become_program(const Words& args, const Surroundings& around) {
+  if (!around.folder.empty() && ::chdir(around.folder.c_str()) != 0) ::_exit(126);
+  for (const auto& [name, value] : around.variables) {
+    if (value.empty()) {
+      ::unsetenv(name.c_str());
+    } else {
+      ::setenv(name.c_str(), value.c_str(), 1);
+    }
+  }
   std::vector<char*> argv = {const_cast<char*>(STRATA_BINARY)};
   for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
   argv.push_back(nullptr);
-  for (const std::string& variable : variables) ::putenv(const_cast<char*>(variable.c_str()));
   ::execv(STRATA_BINARY, argv.data());
   ::_exit(127);
 }
@@ -49,14 +73,15 @@ struct Ran {
 // A process with its output in files. It is killed where nobody waited for it.
 class Process {
  public:
-  explicit Process(const Words& args, const std::string& input = "", const Words& variables = {}) {
+  explicit Process(const Words& args, const std::string& input = "",
+                   const Surroundings& around = {}) {
     std::ofstream(dir_.file("in")) << input;
     pid_ = ::fork();
     if (pid_ != 0) return;
     ::dup2(::open(dir_.file("in").c_str(), O_RDONLY), STDIN_FILENO);
     ::dup2(::open(dir_.file("out").c_str(), O_WRONLY | O_CREAT, 0600), STDOUT_FILENO);
     ::dup2(::open(dir_.file("err").c_str(), O_WRONLY | O_CREAT, 0600), STDERR_FILENO);
-    become_program(args, variables);
+    become_program(args, around);
   }
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
@@ -99,20 +124,20 @@ class Process {
 };
 
 inline Ran run_program(const Words& args, const std::string& input = "",
-                       const Words& variables = {}) {
-  return Process(args, input, variables).wait();
+                       const Surroundings& around = {}) {
+  return Process(args, input, around).wait();
 }
 
 // The program at a terminal of 24 lines of 200 columns. What it prints is read by expect() alone.
 class Terminal {
  public:
-  explicit Terminal(const Words& args, const Words& variables = {}) {
+  explicit Terminal(const Words& args, const Surroundings& around = {}) {
     const winsize size{.ws_row = 24, .ws_col = 200, .ws_xpixel = 0, .ws_ypixel = 0};
     pid_ = ::forkpty(&fd_, nullptr, nullptr, &size);
     if (pid_ != 0) return;
     ::signal(SIGHUP, SIG_DFL);  // also where the tests run behind nohup
     ::setenv("TERM", "xterm", 1);
-    become_program(args, variables);
+    become_program(args, around);
   }
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;

@@ -10,7 +10,7 @@
 #include <memory>
 
 #include "server/base_names.h"
-#include "tests/apps/program_run.h"
+#include "tests/apps/program.h"
 #include "tests/apps/train_fixture.h"
 
 namespace strata::apps {
