@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # The main job: serves the bundled model on loopback and fine-tunes it with the official Tinker SDK from PyPI, which
-# lives in an environment of its own. Fails unless the held-out loss fell by at least 30 %.
+# lives in an environment of its own. Fails unless the evaluation loss fell by at least 30 %.
 # usage: tools/run/run_served.sh PROGRAM [OUT_DIR]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
