@@ -129,8 +129,8 @@ def main():
             "pad_token": "<|endoftext|>", "split_special_tokens": False, "tokenizer_class": "Qwen2Tokenizer",
             "unk_token": None},
         "generation_config.json": {
-            "bos_token_id": end_of_text, "do_sample": True, "eos_token_id": [end_of_turn, end_of_text],
-            "pad_token_id": end_of_text, "temperature": 0.6, "top_k": 20, "top_p": 0.95},
+            "bos_token_id": end_of_text, "do_sample": False, "eos_token_id": [end_of_turn, end_of_text],
+            "pad_token_id": end_of_text},
         "config.json": {
             "architectures": ["Qwen3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
             "bos_token_id": end_of_text, "eos_token_id": end_of_turn, "head_dim": 64, "hidden_act": "silu",
