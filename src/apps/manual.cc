@@ -62,6 +62,15 @@ std::string without(std::string text, std::string_view characters) {
   return text;
 }
 
+// Those that have dashes.
+std::vector<const OptionRow*> options_of(const DocumentedCommand& command) {
+  std::vector<const OptionRow*> rows;
+  for (const OptionRow& row : command.table->rows()) {
+    if (!row.is_positional) rows.push_back(&row);
+  }
+  return rows;
+}
+
 std::string names_of(std::span<const DocumentedCommand> commands) {
   std::string names;
   for (const DocumentedCommand& command : commands) names += command.text.name + " ";
@@ -113,8 +122,8 @@ std::string bash_completion(std::span<const DocumentedCommand> commands) {
   out += "  case ${COMP_WORDS[1]} in\n";
   for (const DocumentedCommand& command : commands) {
     out += fmt::format("    {}) options='", command.text.name);
-    for (const OptionRow& row : command.table->rows()) {
-      if (!row.is_positional) out += fmt::format("--{} ", fmt::join(row.names(), " --"));
+    for (const OptionRow* row : options_of(command)) {
+      out += fmt::format("--{} ", fmt::join(row->names(), " --"));
     }
     out += "--help --help-all' ;;\n";
   }
@@ -138,12 +147,11 @@ std::string zsh_completion(std::span<const DocumentedCommand> commands) {
       "  case $words[2] in\n";
   for (const DocumentedCommand& command : commands) {
     out += fmt::format("    {}) _arguments", command.text.name);
-    for (const OptionRow& row : command.table->rows()) {
-      if (row.is_positional) continue;
-      const std::string about = without(row.help, "[]:\n");
-      const bool is_flag = row.kind == OptionKind::kFlag;
-      const std::string repeats = row.kind == OptionKind::kList ? "*" : "";
-      for (const std::string& name : row.names()) {
+    for (const OptionRow* row : options_of(command)) {
+      const std::string about = without(row->help, "[]:\n");
+      const bool is_flag = row->kind == OptionKind::kFlag;
+      const std::string repeats = row->kind == OptionKind::kList ? "*" : "";
+      for (const std::string& name : row->names()) {
         out += " \\\n      " + quoted(fmt::format("{}--{}[{}]{}", repeats, name, about,
                                                   is_flag ? "" : ":value:_files"));
       }
@@ -160,12 +168,11 @@ std::string fish_completion(std::span<const DocumentedCommand> commands) {
                        command.text.name, quoted(without(command.text.help, "\\\n")));
   }
   for (const DocumentedCommand& command : commands) {
-    for (const OptionRow& row : command.table->rows()) {
-      if (row.is_positional) continue;
+    for (const OptionRow* row : options_of(command)) {
       out += fmt::format("complete -c strata -n '__fish_seen_subcommand_from {}' -l {} -d {}{}\n",
-                         command.text.name, fmt::join(row.names(), " -l "),
-                         quoted(without(row.help, "\\\n")),
-                         row.kind == OptionKind::kFlag ? "" : " -r");
+                         command.text.name, fmt::join(row->names(), " -l "),
+                         quoted(without(row->help, "\\\n")),
+                         row->kind == OptionKind::kFlag ? "" : " -r");
     }
   }
   return out;
