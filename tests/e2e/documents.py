@@ -18,6 +18,8 @@ import sys
 import tempfile
 import time
 
+import tiny_gguf
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "docs/tour.md", "docs/train.md", "docs/chat.md", "docs/serve.md", "docs/memory.md", "docs/stages.md",
          "docs/models.md", "docs/gguf.md", "docs/transformers.md", "docs/timeline.md", "docs/hardening.md"]
@@ -46,6 +48,8 @@ class Page:
         for name in ("models", "examples"):
             (folder / name).symlink_to(ROOT / name)
         (folder / "DIR").symlink_to(ROOT / "models" / "tiny-qwen3")  # a page's "any model"
+        tiny_gguf.write(ROOT / "models" / "tiny-qwen3", folder / "SmolLM2-135M-Instruct.Q4_1.gguf")  # for a download
+        (folder / "chats.jsonl").symlink_to(ROOT / "examples" / "answers.jsonl")
         self.environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "HOME": str(folder / "home")}
         for name in ("HF_HOME", "HF_HUB_CACHE", "STRATA_KEYS", "STRATA_ADMIN_KEYS", "XDG_STATE_HOME"):
             self.environment.pop(name, None)
@@ -124,7 +128,7 @@ def main():
             total += page.counts["run"]
             print(f"documents: {path}: {page.counts['run']} run, {page.counts['left out']} left out, "
                   f"{time.monotonic() - begin:.0f} s", flush=True)
-    assert total >= 10, total
+    assert total >= (1 if sys.argv[2:] else 10), total
     print(f"documents: {total} commands ran; passed")
 
 
