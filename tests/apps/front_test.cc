@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -188,6 +189,19 @@ TEST(Front, AFewBytesOfMemoryAreCalledBytes) {
     std::vector<std::string> arguments = line;
     arguments.insert(arguments.end(), {"--memory", "10"});
     expect_refused(run_program(arguments), "--memory: got '10', which is 10 bytes; want at least");
+  }
+}
+
+TEST(Front, LongTimesAreThoseOfAClock) {
+  for (const Words& stages : {Words{}, Words{"--stages", "2", "--microbatches", "8"}}) {
+    Words arguments = {"plan", "--model", "qwen3-0.6b", "--tokens", "512x4096"};
+    arguments.insert(arguments.end(), stages.begin(), stages.end());
+    const Ran ran = run_program(arguments);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    EXPECT_TRUE(std::regex_search(ran.out, std::regex("\na step +([0-9]+ d [0-9]+ h|[0-9]+:[0-9:]+)"
+                                                      " predicted")))
+        << ran.out;
+    EXPECT_THAT(ran.out, Not(HasSubstr("e+0")));
   }
 }
 

@@ -273,6 +273,7 @@ TEST_F(TrainStopTest, ResumeSaysWhereItBegins) {
   ASSERT_EQ(run_train(o), 0);
   const std::string text = testing::internal::GetCapturedStderr();
   EXPECT_EQ(text.find("0 tokens/s"), std::string::npos) << text;
+  EXPECT_EQ(text.find("tok/s"), std::string::npos) << text;
   EXPECT_NE(text.find("no step was left to do"), std::string::npos) << text;
   EXPECT_EQ(text.find("no saved state"), std::string::npos) << text;
 }
