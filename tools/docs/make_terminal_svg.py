@@ -17,7 +17,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COMMANDS = ["strata train models/tiny-qwen3 --data examples/answers.jsonl --out adapter",
-            'strata chat models/tiny-qwen3 --adapter adapter --prompt "What is 7 plus 5?" --temperature 0']
+            'strata chat models/tiny-qwen3 --adapter adapter --prompt "What is 7 plus 5?"']
 COLUMNS, CHAR, LINE, PAD, TOP = 100, 7.83, 18, 18, 44
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
 
@@ -54,10 +54,15 @@ def shortened(lines, most=16):
     return lines if len(lines) <= most else lines[:most - 8] + ["  ..."] + lines[-7:]
 
 
+def wrapped(line):
+    """As a terminal does it: at the right edge, wherever that is."""
+    return [line[at:at + COLUMNS] for at in range(0, len(line), COLUMNS)] or [""]
+
+
 def draw(screens):
     rows = []
     for command, lines in screens:
-        rows += [("prompt", command)] + [("", line[:COLUMNS]) for line in lines] + [("", "")]
+        rows += [("prompt", command)] + [("", row) for line in lines for row in wrapped(line)] + [("", "")]
     height = TOP + LINE * len(rows) + PAD
     width = int(COLUMNS * CHAR + 2 * PAD)
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="a terminal">',
@@ -69,7 +74,7 @@ def draw(screens):
     for index, (kind, line) in enumerate(rows):
         y = TOP + LINE * index + 13
         if kind == "prompt":
-            out.append(f'<text x="{PAD}" y="{y}"><tspan class="p">$ </tspan><tspan class="c">{html.escape(line)}</tspan></text>')
+            out.append(f'<text x="{PAD}" y="{y}" xml:space="preserve"><tspan class="p">$ </tspan><tspan class="c">{html.escape(line)}</tspan></text>')
         elif line:
             out.append(f'<text x="{PAD}" y="{y}" xml:space="preserve">{html.escape(line)}</text>')
     return "\n".join(out + ["</svg>"]) + "\n"
