@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// softmax(q k^T scale) v over the keys that a query sees, heads of queries in groups over those of
+// keys: HF modeling_llama.py, LlamaAttention; modeling_qwen3.py and modeling_gemma3.py for norms of
+// heads and windows; modeling_qwen3_5.py, Qwen3_5Attention, for the gate and partial rotation.
+#include "model/blocks/gqa.h"
+
+#include "tests/model/blocks/sublayer_case.h"
+
+namespace strata::testing {
+namespace {
+
+// One head of a projection, normed and turned.
+Row head_of(const model::GqaConfig& c, const Params& params, const Row& projected, size_t first,
+            const std::string& norm, size_t position) {
+  const auto width = static_cast<size_t>(c.head_dim);
+  Row head = part(projected, first, width);
+  if (c.qk_norm) {
+    head = rms_norm(head, params.at("self_attn." + norm + ".weight"), c.eps,
+                    static_cast<double>(c.norm_offset));
+  }
+  const auto dim = static_cast<size_t>(c.rotary_dim == 0 ? c.head_dim : c.rotary_dim);
+  rotate(head, 0, dim, static_cast<double>(position), kTheta, Pairs::kHalves);
+  return head;
+}
+
+Row attend(const model::GqaConfig& c, const Row& q, const Rows& keys, const Rows& values,
+           size_t position) {
+  size_t first = 0;
+  if (c.window > 0) {
+    const auto window = static_cast<size_t>(c.window);
+    first = position + 1 > window ? position + 1 - window : 0;
+  }
+  Row scores;
+  for (size_t s = first; s <= position; ++s) {
+    scores.push_back(static_cast<double>(c.scale) * dot(q, keys[s]));
+  }
+  const Row weights = softmax(scores);
+  Row out(q.size(), 0.0);
+  for (size_t s = first; s <= position; ++s) add_scaled(out, weights[s - first], values[s]);
+  return out;
+}
+
+Reference reference(const model::GqaConfig& c) {
+  return [c](const ReferenceInput& in) {
+    const auto width = static_cast<size_t>(c.head_dim);
+    const auto num_kv_heads = static_cast<size_t>(c.num_kv_heads);
+    const auto group = static_cast<size_t>(c.num_heads / c.num_kv_heads);
+    const size_t q_stride = c.output_gate ? 2 * width : width;
+    std::vector<Rows> keys(num_kv_heads), values(num_kv_heads);
+    Rows out;
+    for (size_t t = 0; t < in.x.size(); ++t) {
+      const Row k = linear(in.params, "self_attn.k_proj", in.x[t]);
+      const Row v = linear(in.params, "self_attn.v_proj", in.x[t]);
+      for (size_t h = 0; h < num_kv_heads; ++h) {
+        keys[h].push_back(head_of(c, in.params, k, h * width, "k_norm", t));
+        values[h].push_back(part(v, h * width, width));
+      }
+      const Row q = linear(in.params, "self_attn.q_proj", in.x[t]);
+      Row context;
+      for (size_t h = 0; h < num_kv_heads * group; ++h) {
+        const Row query = head_of(c, in.params, q, h * q_stride, "q_norm", t);
+        Row head = attend(c, query, keys[h / group], values[h / group], t);
+        for (size_t i = 0; i < width && c.output_gate; ++i) {
+          head[i] *= sigmoid(q[h * q_stride + width + i]);
+        }
+        context.insert(context.end(), head.begin(), head.end());
+      }
+      out.push_back(linear(in.params, "self_attn.o_proj", context));
+    }
+    return out;
+  };
+}
+
+SublayerCase make(const std::string& name, const model::GqaConfig& config) {
+  return {.name = name,
+          .block = model::Block(model::kGqa, config),
+          .reference = reference(config),
+          .rope_dims = {config.rotary_dim == 0 ? config.head_dim : config.rotary_dim}};
+}
+
+INSTANTIATE_TEST_SUITE_P(gqa, SublayerAlone,
+                         ::testing::Values(make("with_biases", {.num_heads = 4,
+                                                                .num_kv_heads = 2,
+                                                                .head_dim = 6,
+                                                                .scale = 0.4f,
+                                                                .qkv_bias = true,
+                                                                .o_bias = true}),
+                                           make("normed_in_a_window", {.num_heads = 3,
+                                                                       .num_kv_heads = 3,
+                                                                       .head_dim = 4,
+                                                                       .scale = 0.5f,
+                                                                       .qk_norm = true,
+                                                                       .norm_offset = 1.0f,
+                                                                       .window = 4}),
+                                           make("gated_and_turned_in_part", {.num_heads = 2,
+                                                                             .num_kv_heads = 1,
+                                                                             .head_dim = 8,
+                                                                             .scale = 0.35f,
+                                                                             .qk_norm = true,
+                                                                             .rotary_dim = 4,
+                                                                             .output_gate = true})),
+                         case_name);
+
+}  // namespace
+}  // namespace strata::testing

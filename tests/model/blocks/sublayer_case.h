@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// One block or one connector by itself: a model of one layer that has it, with parameters drawn at
+// random, against a reference. Each file beside this one instantiates SublayerAlone, under the name
+// of the row that it tests, with configs of every kind that the row knows; its three tests are in
+// sublayer_test.cc, and another there fails where a row has none.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/connectors/connector.h"
+#include "model/families/rope_config.h"
+#include "tests/model/blocks/reference.h"
+
+namespace strata::testing {
+
+constexpr int64_t kWidth = 12;  // of the model
+constexpr int64_t kVocab = 11;
+constexpr double kTheta = 100.0;  // of ropes: all pairs turn within a few positions
+
+struct SublayerCase {
+  std::string name;
+  model::Block block;
+  std::optional<model::Connector> connector = {};  // where that is what is tested
+  Reference reference;
+  std::vector<int64_t> rope_dims = {};  // ModelConfig::ropes
+  int64_t streams = 1;
+  bool adds = true;  // the block has an epilogue that adds a residual
+};
+
+class SublayerAlone : public ::testing::TestWithParam<SublayerCase> {};
+
+inline std::string case_name(const ::testing::TestParamInfo<SublayerCase>& info) {
+  return info.param.name;
+}
+
+}  // namespace strata::testing
