@@ -39,10 +39,12 @@ struct RmsNormArgs;
 struct RouteRows;
 struct RouterArgs;
 struct RunProducts;
+struct SamplingParams;
 struct SegmentProduct;
 struct SparseAttentionArgs;
 struct SparseGradients;
 struct TailRopeArgs;
+struct TokenChoice;
 enum class Activation;
 
 struct AdamWRow {
@@ -64,6 +66,16 @@ struct CausalConvRow {
   void (*forward)(Backend&, const CausalConvArgs& args, TensorView y);
   void (*backward)(Backend&, const CausalConvArgs& args, TensorView d_y, TensorView d_x,
                    TensorView d_weight);
+};
+
+struct ChooseTokensRow {
+  void (*choose)(Backend&, TensorView logits, TensorView lse,
+                 std::span<TokenChoice* const> choices);
+  void (*draw)(Backend&, TensorView logits, TensorView lse, int64_t row,
+               const SamplingParams& params, uint64_t first_draw, std::span<int32_t> ids,
+               std::span<float> logprobs);
+  void (*topk)(Backend&, TensorView logits, TensorView lse, int64_t row, std::span<int32_t> ids,
+               std::span<float> logprobs);
 };
 
 struct ClampedSwigluRow {
@@ -239,6 +251,7 @@ struct Rows {
   AttentionRow attention;
   CacheWriteRow cache_write;
   CausalConvRow causal_conv;
+  ChooseTokensRow choose_tokens;
   ClampedSwigluRow clamped_swiglu;
   CompressorRow compressor;
   DeltaGatesRow delta_gates;

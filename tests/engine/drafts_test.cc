@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "engine/sampling/sample_room.h"
 #include "engine/sampling/sampling_loop.h"
-#include "sample/sampler.h"
+#include "ops/cpu/sampler.h"
 #include "tests/engine/tiny_engine.h"
 
 namespace strata::engine {
@@ -252,7 +252,7 @@ TEST(Drafts, AreTheChoiceOfTheLayersOwnForward) {
       // Of what the layer takes for the token of this index, the row two tokens before says.
       const auto draft = [&](size_t index) {
         const auto row = static_cast<int64_t>(request.prompt.size() + index) - 2;
-        return sample::choose_token(
+        return ops::cpu::choose_token(
             std::span(sink.at("mtp_logits").values)
                 .subspan(static_cast<size_t>(row * vocab), static_cast<size_t>(vocab)),
             {.temperature = request.temperature,

@@ -12,12 +12,12 @@
 #include "api/result.h"
 #include "engine/sampling/stop_text.h"
 #include "model/adapter/lora.h"
-#include "sample/choose_tokens.h"
+#include "ops/choose_tokens.h"
 
 namespace strata::engine {
 
 // What a row of logits is to give, and gives.
-struct SampleChoice : sample::TokenChoice {
+struct SampleChoice : ops::TokenChoice {
   size_t id = 0;
   size_t num_drafts = 0;  // read before it: counts where these are the tokens before
 };

@@ -6,8 +6,8 @@
 #include "engine/sampling/sampling_loop.h"
 #include "engine/sampling/undo_log.h"
 #include "model/mtp.h"
+#include "ops/choose_tokens.h"
 #include "ops/elementwise.h"
-#include "sample/choose_tokens.h"
 
 namespace strata::engine {
 
@@ -189,14 +189,14 @@ void SamplingLoop::choose_drafts(model::Pass& own, TensorView hidden) {
       SampleChoice& choice = choices_.emplace_back();
       choice.id = slices_[mtp_slices_[next]].id;
       const SampleRow& row = rows_.at(choice.id);
-      static_cast<sample::TokenChoice&>(choice) = choice_of(row);
+      static_cast<ops::TokenChoice&>(choice) = choice_of(row);
       choice.scaled_logprobs = false;
       choice.row = i;
       choice.step_index = row.result.tokens.size() + row.ahead.size() + row.drafts.size();
     }
     choosing_.clear();
     for (SampleChoice& choice : choices_) choosing_.push_back(&choice);
-    sample::choose_tokens(backend, logits, {}, choosing_);
+    ops::choose_tokens(backend, logits, {}, choosing_);
     backend.on_host([&] {
       for (const SampleChoice& choice : choices_) {
         // No numbers: nothing is taken for the next token.

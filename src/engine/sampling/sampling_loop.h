@@ -127,7 +127,7 @@ class SamplingLoop {
   void run_pass(Backend& backend);
   void read_logits(model::Pass& pass, TensorView hidden);
   void select_rows(int64_t num_tokens);
-  [[nodiscard]] sample::TokenChoice choice_of(const SampleRow& row);
+  [[nodiscard]] ops::TokenChoice choice_of(const SampleRow& row);
   struct LogitsRow {  // logits [C, V] f32, lse [C, 2] f32
     TensorView logits, lse;
     int32_t row;
@@ -164,7 +164,7 @@ class SamplingLoop {
   std::vector<SampledToken> sampled_;
   std::vector<uint8_t> selected_;
   std::vector<SampleChoice> choices_;
-  std::vector<sample::TokenChoice*> choosing_;
+  std::vector<ops::TokenChoice*> choosing_;
   model::RowChunks chunks_;
   model::Tape tape_, mtp_tape_;
   PassBuilder builder_, mtp_builder_;

@@ -5,9 +5,9 @@
 
 #include "base/error.h"
 #include "engine/sampling/sampling_loop.h"
+#include "ops/choose_tokens.h"
 #include "ops/elementwise.h"
 #include "ops/log_softmax.h"
-#include "sample/choose_tokens.h"
 
 namespace strata::engine {
 namespace {
@@ -31,7 +31,7 @@ bool reads_position(const api::SampleRequest& request, int64_t position) {
 }  // namespace
 
 // What is asked of a row's logits.
-sample::TokenChoice SamplingLoop::choice_of(const SampleRow& row) {
+ops::TokenChoice SamplingLoop::choice_of(const SampleRow& row) {
   const api::SampleRequest& request = *group_of(row).request;
   return {.params = {.temperature = request.temperature,
                      .top_k = request.top_k,
@@ -340,7 +340,7 @@ void SamplingLoop::read_logits(model::Pass& pass, TensorView hidden) {
       const int64_t first_sampled = part.end - 1 - part.num_drafts;
       if (!part.samples || rows[i] < first_sampled) continue;
       SampleChoice& choice = choices_.emplace_back();
-      static_cast<sample::TokenChoice&>(choice) = choice_of(row);
+      static_cast<ops::TokenChoice&>(choice) = choice_of(row);
       choice.id = part.id;
       choice.num_drafts = static_cast<size_t>(rows[i] - first_sampled);
       choice.row = logits_row;
@@ -369,18 +369,18 @@ void SamplingLoop::record_prompt(Backend& backend, SampleGroup& group, int64_t p
   if (request.prompt_draws > 0) {
     const auto draws = static_cast<size_t>(request.prompt_draws);
     const size_t offset = (at - 1) * draws;
-    sample::draw_tokens(backend, of.logits, of.lse, of.row,
-                        {.temperature = request.temperature, .seed = request.seed}, offset,
-                        std::span(group.prompt.prompt_draw_ids).subspan(offset, draws),
-                        std::span(group.prompt.prompt_draw_logprobs).subspan(offset, draws));
+    ops::draw_tokens(backend, of.logits, of.lse, of.row,
+                     {.temperature = request.temperature, .seed = request.seed}, offset,
+                     std::span(group.prompt.prompt_draw_ids).subspan(offset, draws),
+                     std::span(group.prompt.prompt_draw_logprobs).subspan(offset, draws));
   }
   if (!request.wants_prompt_logprobs() || position < request.first_prompt_logprob) return;
   read_logprob(request.prompt[at], group.prompt.prompt_logprobs[at]);
   const auto k = static_cast<size_t>(request.topk_prompt_logprobs);
   if (k == 0) return;
-  sample::topk_logprobs(backend, of.logits, of.lse, of.row,
-                        std::span(group.prompt.topk_ids).subspan(at * k, k),
-                        std::span(group.prompt.topk_logprobs).subspan(at * k, k));
+  ops::topk_logprobs(backend, of.logits, of.lse, of.row,
+                     std::span(group.prompt.topk_ids).subspan(at * k, k),
+                     std::span(group.prompt.topk_logprobs).subspan(at * k, k));
 }
 
 // One token for each choice. A row that cannot be read ends alone.
@@ -389,7 +389,7 @@ void SamplingLoop::choose(Backend& backend, TensorView logits, TensorView lse) {
   for (SampleChoice& choice : choices_) {
     if (choice.error.empty()) choosing_.push_back(&choice);
   }
-  sample::choose_tokens(backend, logits, lse, choosing_);
+  ops::choose_tokens(backend, logits, lse, choosing_);
   backend.on_host([&] {
     for (SampleChoice& choice : choices_) {
       if (choice.num_drafts > 0) {

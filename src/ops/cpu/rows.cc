@@ -7,6 +7,7 @@
 #include "ops/cpu/attention.h"
 #include "ops/cpu/cache_write.h"
 #include "ops/cpu/causal_conv.h"
+#include "ops/cpu/choose_tokens.h"
 #include "ops/cpu/clamped_swiglu.h"
 #include "ops/cpu/compressor.h"
 #include "ops/cpu/cpu_backend.h"
@@ -53,6 +54,9 @@ constexpr Rows kRows = {
     .cache_write = {.run = on_cpu<cache_write>},
     .causal_conv = {.forward = on_cpu<causal_conv_silu>,
                     .backward = on_cpu<causal_conv_silu_backward>},
+    .choose_tokens = {.choose = on_cpu<choose_tokens>,
+                      .draw = on_cpu<draw_tokens>,
+                      .topk = on_cpu<topk_logprobs>},
     .clamped_swiglu = {.forward = on_cpu<clamped_swiglu>,
                        .backward = on_cpu<clamped_swiglu_backward>},
     .compressor = {.forward = on_cpu<compress>, .backward = on_cpu<compress_backward>},

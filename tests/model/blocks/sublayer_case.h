@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct SublayerCase {
 };
 
 class SublayerAlone : public ::testing::TestWithParam<SublayerCase> {};
+
+inline void PrintTo(const SublayerCase& tested, std::ostream* out) { *out << tested.name; }
 
 inline std::string case_name(const ::testing::TestParamInfo<SublayerCase>& info) {
   return info.param.name;

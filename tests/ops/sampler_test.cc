@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sample/sampler.h"
+#include "ops/cpu/sampler.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,8 +15,9 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "ops/log_softmax.h"
+#include "ops/ref/choose_tokens.h"
 
-namespace strata::sample {
+namespace strata::ops::cpu {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -30,42 +31,9 @@ std::vector<float> random_logits(size_t vocab, uint64_t seed, double scale) {
   return logits;
 }
 
-// The rules in the plainest form: sort everything, work in double. Returns id -> probability of the
-// tokens that may be drawn. `margin` receives how close the top-p rule came to a decision the other
-// way.
 std::map<int32_t, double> oracle(const std::vector<float>& logits, const SamplingParams& params,
                                  double* margin = nullptr) {
-  std::vector<int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto logit = [&](int32_t id) {
-    return static_cast<double>(logits[static_cast<size_t>(id)]);
-  };
-  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return logit(a) != logit(b) ? logit(a) > logit(b) : a < b;
-  });
-  if (params.temperature == 0) return {{order[0], 1.0}};
-  if (params.top_k > 0 && params.top_k < std::ssize(order)) {
-    order.resize(static_cast<size_t>(params.top_k));
-  }
-  std::vector<double> weights;
-  for (const int32_t id : order) {
-    weights.push_back(std::exp((logit(id) - logit(order[0])) / params.temperature));
-  }
-  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
-  std::map<int32_t, double> kept;
-  double before = 0;
-  if (margin != nullptr) *margin = 1;
-  for (size_t i = 0; i < order.size(); ++i) {
-    if (params.top_p < 1 && i > 0) {
-      const double distance = before / total - static_cast<double>(params.top_p);
-      if (margin != nullptr) *margin = std::min(*margin, std::abs(distance));
-      if (distance >= 0) break;
-    }
-    kept[order[i]] = weights[i];
-    before += weights[i];
-  }
-  for (auto& [id, weight] : kept) weight /= before;
-  return kept;
+  return ref::choice_probabilities(logits, params, margin);
 }
 
 // Draws `count` tokens and compares their frequencies with the oracle's probabilities by Pearson's
@@ -257,7 +225,7 @@ TEST(Sampler, RefusesLogitsThatAreNotFinite) {
       std::vector<int32_t> ids(2);
       std::vector<float> logprobs(2);
       const float lse[2] = {0, 0};
-      EXPECT_THROW(topk_logprobs(logits, lse, ids, logprobs), Error);
+      EXPECT_THROW(topk_of_row(logits, lse, ids, logprobs), Error);
     }
   }
 }
@@ -279,7 +247,7 @@ TEST(Sampler, TopKLogprobsAreSortedWithTiesByLowerId) {
     for (const size_t k : {size_t{0}, size_t{1}, std::min<size_t>(20, vocab), vocab}) {
       std::vector<int32_t> ids(k);
       std::vector<float> logprobs(k);
-      topk_logprobs(logits, lse, ids, logprobs);
+      topk_of_row(logits, lse, ids, logprobs);
       for (size_t i = 0; i < k; ++i) {
         EXPECT_EQ(ids[i], order[i]);
         EXPECT_EQ(logprobs[i], ops::logprob(logit(order[i]), lse));
@@ -294,7 +262,7 @@ TEST(Sampler, DrawTokensFollowsTheDistribution) {
   const std::vector<float> logits = random_logits(40, 3, 1.5);
   constexpr size_t kDraws = 40000;
   std::vector<int32_t> ids(kDraws);
-  draw_tokens(logits, 0.8f, 7, 0, ids);
+  draw_from_row(logits, 0.8f, 7, 0, ids);
   std::vector<double> counts(logits.size());
   for (const int32_t id : ids) counts[static_cast<size_t>(id)] += 1.0;
   double total = 0.0;
@@ -304,16 +272,16 @@ TEST(Sampler, DrawTokensFollowsTheDistribution) {
     EXPECT_NEAR(counts[i], kDraws * p, 5.0 * std::sqrt(kDraws * p * (1.0 - p)) + 1.0) << i;
   }
   std::vector<int32_t> tail(kDraws - 100);
-  draw_tokens(logits, 0.8f, 7, 100, tail);
+  draw_from_row(logits, 0.8f, 7, 100, tail);
   EXPECT_TRUE(std::equal(tail.begin(), tail.end(), ids.begin() + 100));
   size_t equal = 0;
   for (size_t i = 0; i < 1000; ++i)
     equal += ids[i] == choose_token(logits, {.temperature = 0.8f, .seed = 7}, i) ? 1 : 0;
   EXPECT_LT(equal, 500u);
   std::vector<int32_t> greedy(5);
-  draw_tokens(logits, 0.0f, 7, 0, greedy);
+  draw_from_row(logits, 0.0f, 7, 0, greedy);
   for (const int32_t id : greedy) EXPECT_EQ(id, choose_token(logits, {.temperature = 0.0f}, 0));
 }
 
 }  // namespace
-}  // namespace strata::sample
+}  // namespace strata::ops::cpu

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sample/sampler.h"
+#include "ops/cpu/sampler.h"
 
 #include <fmt/format.h>
 
@@ -14,7 +14,7 @@
 #include "base/rng.h"
 #include "ops/log_softmax.h"
 
-namespace strata::sample {
+namespace strata::ops::cpu {
 namespace {
 
 constexpr size_t kBlock = 64;       // logits whose weights are computed together
@@ -283,8 +283,8 @@ int32_t choose_token(std::span<const float> logits, const SamplingParams& params
   return draw_from(weights, kept, u);
 }
 
-void draw_tokens(std::span<const float> logits, float temperature, uint64_t seed,
-                 uint64_t first_draw, std::span<int32_t> ids) {
+void draw_from_row(std::span<const float> logits, float temperature, uint64_t seed,
+                   uint64_t first_draw, std::span<int32_t> ids) {
   CHECK(std::isfinite(temperature) && temperature >= 0, temperature);
   const Candidate best = checked_argmax(logits);
   if (temperature == 0) return std::fill(ids.begin(), ids.end(), best.id);
@@ -295,8 +295,8 @@ void draw_tokens(std::span<const float> logits, float temperature, uint64_t seed
     ids[i] = draw_from_all(weights, groups, logits.size(), counter.uniform(first_draw + i));
 }
 
-void topk_logprobs(std::span<const float> logits, const float* lse, std::span<int32_t> ids,
-                   std::span<float> logprobs) {
+void topk_of_row(std::span<const float> logits, const float* lse, std::span<int32_t> ids,
+                 std::span<float> logprobs) {
   CHECK(ids.size() == logprobs.size() && ids.size() <= logits.size(), ids.size(), logprobs.size(),
         logits.size());
   if (ids.empty()) return;
@@ -305,8 +305,8 @@ void topk_logprobs(std::span<const float> logits, const float* lse, std::span<in
   std::sort(kept.begin(), kept.end(), comes_before);
   for (size_t i = 0; i < kept.size(); ++i) {
     ids[i] = kept[i].id;
-    logprobs[i] = ops::logprob(kept[i].logit, lse);
+    logprobs[i] = logprob(kept[i].logit, lse);
   }
 }
 
-}  // namespace strata::sample
+}  // namespace strata::ops::cpu

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What rows of logits give does not depend on the rows beside them, and is what the functions of a
 // single row say.
-#include "sample/choose_tokens.h"
+#include "ops/choose_tokens.h"
 
 #include <gtest/gtest.h>
 
@@ -11,9 +11,11 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "ops/cpu/cpu_backend.h"
+#include "ops/cpu/sampler.h"
+#include "ops/elementwise.h"
 #include "ops/log_softmax.h"
 
-namespace strata::sample {
+namespace strata::ops {
 namespace {
 
 constexpr int64_t kRows = 7, kVocab = 203;
@@ -74,7 +76,7 @@ TEST_P(ChooseTokens, IsWhatSingleRowsSay) {
   for (size_t i = 0; i < got.size(); ++i) {
     const TokenChoice& c = got[i];
     EXPECT_EQ(c.error, "");
-    EXPECT_EQ(c.token, choose_token(row(c.row), c.params, c.step_index));
+    EXPECT_EQ(c.token, cpu::choose_token(row(c.row), c.params, c.step_index));
     EXPECT_EQ(tokens_alone[i].token, c.token);
     EXPECT_EQ(tokens_alone[i].logprob, 0.0f);
     const double divisor = c.is_scaled() ? c.params.temperature : 1.0;
@@ -82,7 +84,7 @@ TEST_P(ChooseTokens, IsWhatSingleRowsSay) {
     EXPECT_NEAR(c.logprob, logprob(c.row, c.token, divisor), 4e-6);
     std::vector<int32_t> ids(c.topk_ids.size());
     std::vector<float> unused(ids.size());
-    topk_logprobs(row(c.row), lse_.f32() + 2 * c.row, ids, unused);
+    cpu::topk_of_row(row(c.row), lse_.f32() + 2 * c.row, ids, unused);
     EXPECT_EQ(c.topk_ids, ids);
     for (size_t k = 0; k < ids.size(); ++k)
       EXPECT_NEAR(c.topk_logprobs[k], logprob(c.row, ids[k], divisor), 4e-6);
@@ -94,6 +96,68 @@ TEST_P(ChooseTokens, IsWhatSingleRowsSay) {
     EXPECT_EQ(alone[0].topk_logprobs, c.topk_logprobs);
   }
   EXPECT_EQ(num_scaled, 2);
+}
+
+// Changes count in the choice of their row alone; the rest is said of the logits as they are.
+TEST_P(ChooseTokens, ChangesOfLogitsMoveTheChoiceAlone) {
+  ops::logsumexp(backend_, logits_, lse_);
+  std::vector<TokenChoice> plain = choices(), zeros = choices(), banned = choices();
+  choose(plain, lse_);
+  const LogitChange nothing[] = {{.token = 3, .add = 0.0f}, {.token = 8, .add = 0.0f}};
+  for (TokenChoice& choice : zeros) choice.changes = nothing;
+  choose(zeros, lse_);
+  std::vector<LogitChange> bans;
+  for (const TokenChoice& choice : plain) bans.push_back({.token = choice.token, .add = -1e30f});
+  for (size_t i = 1; i < banned.size(); i += 2) banned[i].changes = std::span(bans).subspan(i, 1);
+  const std::vector<float> before(logits_.f32(), logits_.f32() + kRows * kVocab);
+  choose(banned, lse_);
+  EXPECT_TRUE(std::equal(before.begin(), before.end(), logits_.f32()));
+  for (size_t i = 0; i < plain.size(); ++i) {
+    EXPECT_EQ(zeros[i].token, plain[i].token);
+    EXPECT_EQ(zeros[i].logprob, plain[i].logprob);
+    EXPECT_EQ(zeros[i].topk_ids, plain[i].topk_ids);
+    EXPECT_EQ(banned[i].error, "");
+    EXPECT_EQ(banned[i].topk_logprobs, plain[i].topk_logprobs);
+    if (banned[i].changes.empty()) {
+      EXPECT_EQ(banned[i].token, plain[i].token);
+      EXPECT_EQ(banned[i].logprob, plain[i].logprob);
+      continue;
+    }
+    std::vector<float> changed(row(plain[i].row).begin(), row(plain[i].row).end());
+    changed[static_cast<size_t>(plain[i].token)] -= 1e30f;
+    EXPECT_NE(banned[i].token, plain[i].token);
+    EXPECT_EQ(banned[i].token, cpu::choose_token(changed, plain[i].params, plain[i].step_index));
+    const double divisor = plain[i].is_scaled() ? plain[i].params.temperature : 1.0;
+    EXPECT_NEAR(banned[i].logprob, logprob(plain[i].row, banned[i].token, divisor), 4e-6);
+  }
+}
+
+// A counting backend takes the memory of such a choice and gives no answer.
+TEST(ChooseTokensPlan, CountsRowsOfTheirOwn) {
+  const LogitChange change[] = {{.token = 1, .add = -1.0f}};
+  for (const bool changes : {false, true}) {
+    CpuBackend counter = CpuBackend::counting(choose_cpu_path(), 2);
+    CpuBackend backend(choose_cpu_path(), 2);
+    int64_t taken[2];
+    for (CpuBackend* each : {&counter, &backend}) {
+      const Scratch::Mark mark(each->scratch());
+      const TensorView logits = each->scratch().take(DType::kF32, {2, 40});
+      const TensorView lse = each->scratch().take(DType::kF32, {2, 2});
+      ops::fill(*each, logits, 0.5f);
+      ops::logsumexp(*each, logits, lse);
+      std::vector<TokenChoice> all(2);
+      all[0].scaled_logprobs = true;
+      all[0].params.temperature = 0.5f;
+      if (changes) all[1].changes = change;
+      TokenChoice* const choices[] = {all.data(), &all[1]};
+      choose_tokens(*each, logits, lse, choices);
+      taken[each == &counter ? 0 : 1] = each->scratch().high_water();
+      if (each == &counter) {
+        EXPECT_EQ(all[1].logprob, 0.0f);
+      }
+    }
+    EXPECT_EQ(taken[0], taken[1]);
+  }
 }
 
 TEST_P(ChooseTokens, ARowWithoutNumbersFailsAlone) {
@@ -122,15 +186,15 @@ TEST_P(ChooseTokens, DrawsAndLargestOfARow) {
   std::vector<int32_t> ids(9), want(9);
   std::vector<float> logprobs(9), unused(9);
   draw_tokens(backend_, logits_, lse_, 3, {.temperature = 0.8f, .seed = 4}, 11, ids, logprobs);
-  draw_tokens(row(3), 0.8f, 4, 11, want);
+  cpu::draw_from_row(row(3), 0.8f, 4, 11, want);
   EXPECT_EQ(ids, want);
   for (size_t i = 0; i < ids.size(); ++i)
     EXPECT_EQ(logprobs[i], ops::logprob(row(3)[static_cast<size_t>(ids[i])], lse_.f32() + 2 * 3));
   topk_logprobs(backend_, logits_, lse_, 3, ids, logprobs);
-  topk_logprobs(row(3), lse_.f32() + 2 * 3, want, unused);
+  cpu::topk_of_row(row(3), lse_.f32() + 2 * 3, want, unused);
   EXPECT_EQ(ids, want);
   EXPECT_EQ(logprobs, unused);
 }
 
 }  // namespace
-}  // namespace strata::sample
+}  // namespace strata::ops

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/choose_tokens.h"
+
+#include <cmath>
+
+#include "ops/checks.h"
+#include "ops/rows.h"
+
+namespace strata::ops {
+namespace {
+
+void check_logits(TensorView logits, TensorView lse) {
+  CHECK(logits.dtype == DType::kF32 && logits.shape.rank() == 2 && logits.dense(),
+        logits.shape.to_string());
+  if (lse.empty()) return;
+  CHECK(lse.dtype == DType::kF32 && lse.shape == (Shape{logits.shape[0], 2}), lse.shape.to_string(),
+        logits.shape.to_string());
+}
+
+void check_row(TensorView logits, int64_t row, size_t num_ids, size_t num_logprobs) {
+  CHECK(row >= 0 && row < logits.rows(), row, logits.rows());
+  CHECK(num_ids == num_logprobs, num_ids, num_logprobs);
+}
+
+}  // namespace
+
+void choose_tokens(Backend& backend, TensorView logits, TensorView lse,
+                   std::span<TokenChoice* const> choices) {
+  check_logits(logits, lse);
+  for (const TokenChoice* choice : choices) {
+    check_row(logits, choice->row, choice->topk_ids.size(), choice->topk_logprobs.size());
+    for (const LogitChange& change : choice->changes) {
+      CHECK(change.token >= 0 && change.token < logits.cols(), change.token, logits.cols());
+      CHECK(std::isfinite(change.add), change.token, change.add);
+    }
+  }
+  backend.rows().choose_tokens.choose(backend, logits, lse, choices);
+}
+
+void draw_tokens(Backend& backend, TensorView logits, TensorView lse, int64_t row,
+                 const SamplingParams& params, uint64_t first_draw, std::span<int32_t> ids,
+                 std::span<float> logprobs) {
+  check_logits(logits, lse);
+  check_row(logits, row, ids.size(), logprobs.size());
+  backend.rows().choose_tokens.draw(backend, logits, lse, row, params, first_draw, ids, logprobs);
+}
+
+void topk_logprobs(Backend& backend, TensorView logits, TensorView lse, int64_t row,
+                   std::span<int32_t> ids, std::span<float> logprobs) {
+  check_logits(logits, lse);
+  check_row(logits, row, ids.size(), logprobs.size());
+  CHECK(std::ssize(ids) <= logits.cols(), ids.size(), logits.cols());
+  backend.rows().choose_tokens.topk(backend, logits, lse, row, ids, logprobs);
+}
+
+}  // namespace strata::ops
