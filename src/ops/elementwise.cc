@@ -35,8 +35,14 @@ void from_host(Backend& backend, std::span<const float> values, TensorView y) {
   backend.rows().elementwise.from_host(backend, values, y);
 }
 
-void to_host(Backend& backend, const void* from, std::span<std::byte> out) {
-  backend.rows().elementwise.bytes_to_host(backend, from, out);
+void to_host(Backend& backend, IndexView<int32_t> x, std::span<int32_t> out) {
+  CHECK(x.size() == std::ssize(out), x.size(), out.size());
+  backend.rows().elementwise.indices_to_host(backend, x, out);
+}
+
+void to_host(Backend& backend, IndexView<int64_t> x, std::span<int64_t> out) {
+  CHECK(x.size() == std::ssize(out), x.size(), out.size());
+  backend.rows().elementwise.ends_to_host(backend, x, out);
 }
 
 void copy_bytes(Backend& backend, const void* from, void* to, int64_t bytes) {
@@ -55,20 +61,26 @@ void scale(Backend& backend, TensorView x, float factor, TensorView y) {
   backend.rows().elementwise.scale(backend, x, factor, y);
 }
 
-void gather(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y) {
-  CHECK(x.dtype == y.dtype && x.cols() == y.cols() && y.rows() == std::ssize(rows),
-        x.shape.to_string(), y.shape.to_string(), rows.size());
+void gather(Backend& backend, TensorView x, IndexView<int32_t> rows, TensorView y) {
+  CHECK(x.dtype == y.dtype && x.cols() == y.cols() && y.rows() == rows.size(), x.shape.to_string(),
+        y.shape.to_string(), rows.size());
   backend.rows().elementwise.gather(backend, x, rows, y);
 }
 
-void gather_sum(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView add,
+void gather(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y) {
+  CHECK(x.dtype == y.dtype && x.cols() == y.cols() && y.rows() == std::ssize(rows),
+        x.shape.to_string(), y.shape.to_string(), rows.size());
+  backend.rows().elementwise.gather_listed(backend, x, rows, y);
+}
+
+void gather_sum(Backend& backend, TensorView x, IndexView<int32_t> rows, TensorView add,
                 TensorView y) {
   CHECK(is_float(x.dtype) && is_float(y.dtype), x.dtype, y.dtype);
   CHECK(x.cols() == y.cols(), x.shape.to_string(), y.shape.to_string());
   CHECK(add.empty() || (add.dtype == DType::kF32 && add.rows() == y.rows()), add.dtype, add.rows());
   if (y.rows() == 0) return;
-  const int64_t each = std::ssize(rows) / y.rows();
-  CHECK(each >= 1 && each * y.rows() == std::ssize(rows), rows.size(), y.rows());
+  const int64_t each = rows.size() / y.rows();
+  CHECK(each >= 1 && each * y.rows() == rows.size(), rows.size(), y.rows());
   backend.rows().elementwise.gather_sum(backend, x, rows, add, y);
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Small whole-tensor ops. Engine thread only; each element is computed alone, so no order matters
-// except where said.
+// except where said. What is a std::span is a list of the host.
 #pragma once
-#include <cstddef>
 #include <span>
 
 #include "backend/backend.h"
+#include "tensor/index.h"
 #include "tensor/view.h"
 
 namespace strata::ops {
@@ -24,10 +24,10 @@ void fill(Backend& backend, TensorView y, float value);
 void round_in_place(Backend& backend, TensorView x);
 
 // Copies between tensors and the host's own memory, one behind the other, converting as copy does.
-// What is not a tensor of floats is copied as it is.
 void to_host(Backend& backend, TensorView x, std::span<float> out);
 void from_host(Backend& backend, std::span<const float> values, TensorView y);
-void to_host(Backend& backend, const void* from, std::span<std::byte> out);
+void to_host(Backend& backend, IndexView<int32_t> x, std::span<int32_t> out);
+void to_host(Backend& backend, IndexView<int64_t> x, std::span<int64_t> out);
 
 // Bytes of tensor memory to another place there.
 void copy_bytes(Backend& backend, const void* from, void* to, int64_t bytes);
@@ -40,12 +40,14 @@ void add_into(Backend& backend, TensorView x, TensorView y);
 // factor.
 void scale(Backend& backend, TensorView x, float factor, TensorView y);
 
-// y[i] = x[rows[i]]: gathers whole rows, same type.
+// y[i] = x[rows[i]]: gathers whole rows, same type. Rows are numbers in tensor memory, or a list of
+// the host.
+void gather(Backend& backend, TensorView x, IndexView<int32_t> rows, TensorView y);
 void gather(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y);
 
 // y[t] = add[t] + (x[rows[t k]] + x[rows[t k + 1]] + ...), k = rows.size() / T, in that order, one
 // fp32 chain rounded once. x [n, D] f32 or bf16, add [T, D] f32 or empty, y [T, D] f32 or bf16.
-void gather_sum(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView add,
+void gather_sum(Backend& backend, TensorView x, IndexView<int32_t> rows, TensorView add,
                 TensorView y);
 
 // y[i, j] = factor * x[j, columns[i]]: columns as rows. x [r, n] f32, y [*, r] dense; f32, or bf16:

@@ -33,7 +33,7 @@ void check_args(const Backend& backend, const IndexerArgs& args, size_t num_sele
 
 }  // namespace
 
-void select_entries(Backend& backend, const IndexerArgs& args, std::span<int32_t> selected) {
+void select_entries(Backend& backend, const IndexerArgs& args, IndexView<int32_t> selected) {
   check_args(backend, args, selected.size());
   backend.rows().indexer.select(backend, args, selected);
 }

@@ -13,6 +13,7 @@
 
 #include "backend/backend.h"
 #include "ops/kv_view.h"
+#include "tensor/index.h"
 #include "tensor/view.h"
 
 namespace strata::ops {
@@ -33,6 +34,6 @@ struct IndexerArgs {
 };
 
 // Writes selected [T, K]: entries ascending, then -1.
-void select_entries(Backend& backend, const IndexerArgs& args, std::span<int32_t> selected);
+void select_entries(Backend& backend, const IndexerArgs& args, IndexView<int32_t> selected);
 
 }  // namespace strata::ops

@@ -35,7 +35,7 @@ void indexer_loss(Backend& backend, const IndexerLossArgs& args, std::span<float
   check_dense(gradients.d_weights, DType::kF32, weights);
   check_dense(gradients.d_keys, DType::kF32, args.keys.shape);
   CHECK(args.ratio >= 1 && attention.top_k >= 1, args.ratio, attention.top_k);
-  CHECK(std::ssize(attention.selected) == tokens * attention.top_k, attention.selected.size());
+  CHECK(attention.selected.size() == tokens * attention.top_k, attention.selected.size());
   CHECK(std::ssize(losses) == tokens, losses.size(), tokens);
   for (const EntrySegment& s : args.segments) {
     if (backend.is_counting()) break;

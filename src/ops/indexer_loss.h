@@ -16,6 +16,7 @@
 #include <span>
 
 #include "backend/backend.h"
+#include "tensor/index.h"
 #include "tensor/view.h"
 
 namespace strata::ops {
@@ -32,8 +33,8 @@ struct ListedAttention {
   TensorView entries;  // [E, H] of q's type, dense
   TensorView lse;      // [T, N] f32: log of a head's whole sum
   float scale = 1.0f;
-  std::span<const int32_t> selected;  // [T, K] as select_entries() writes them
-  int64_t top_k = 1;                  // K
+  IndexView<int32_t> selected;  // [T, K] as select_entries() writes them
+  int64_t top_k = 1;            // K
 };
 
 struct IndexerLossArgs {

@@ -7,11 +7,11 @@
 namespace strata::ops {
 namespace {
 
-void check_args(const RouterArgs& args, const TensorView& scores, size_t ids) {
+void check_args(const RouterArgs& args, const TensorView& scores, int64_t ids) {
   const int64_t experts = scores.cols();
   CHECK(scores.dtype == DType::kF32 && scores.dense(), scores.dtype);
   CHECK(args.top_k >= 1 && args.top_k <= experts, args.top_k, experts);
-  CHECK(static_cast<int64_t>(ids) == scores.rows() * args.top_k, ids, scores.rows());
+  CHECK(ids == scores.rows() * args.top_k, ids, scores.rows());
   CHECK(args.num_groups >= 1 && experts % args.num_groups == 0, args.num_groups, experts);
   CHECK(args.top_groups >= 1 && args.top_groups <= args.num_groups, args.top_groups);
   CHECK(args.bias.empty() || args.bias.shape == Shape{experts}, args.bias.shape.to_string());
@@ -20,31 +20,31 @@ void check_args(const RouterArgs& args, const TensorView& scores, size_t ids) {
 }  // namespace
 
 void route(Backend& backend, const RouterArgs& args, TensorView logits,
-           std::span<int32_t> expert_ids, TensorView weights) {
+           IndexView<int32_t> expert_ids, TensorView weights) {
   check_args(args, logits, expert_ids.size());
-  CHECK(weights.dtype == DType::kF32 && weights.shape.num_elements() == std::ssize(expert_ids));
+  CHECK(weights.dtype == DType::kF32 && weights.shape.num_elements() == expert_ids.size());
   backend.rows().router.route(backend, args, logits, expert_ids, weights);
 }
 
 void route_chosen(Backend& backend, const RouterArgs& args, TensorView logits,
-                  std::span<const int32_t> expert_ids, TensorView weights) {
+                  IndexView<int32_t> expert_ids, TensorView weights) {
   check_args(args, logits, expert_ids.size());
-  CHECK(weights.dtype == DType::kF32 && weights.shape.num_elements() == std::ssize(expert_ids));
+  CHECK(weights.dtype == DType::kF32 && weights.shape.num_elements() == expert_ids.size());
   backend.rows().router.route_chosen(backend, args, logits, expert_ids, weights);
 }
 
 void look_up_experts(Backend& backend, TensorView table, std::span<const int32_t> tokens,
-                     std::span<int32_t> expert_ids) {
+                     IndexView<int32_t> expert_ids) {
   CHECK(table.dtype == DType::kF32 && table.dense() && table.shape.rank() == 2,
         table.shape.to_string());
-  CHECK(std::ssize(expert_ids) == std::ssize(tokens) * table.cols(), expert_ids.size(),
-        tokens.size(), table.cols());
+  CHECK(expert_ids.size() == std::ssize(tokens) * table.cols(), expert_ids.size(), tokens.size(),
+        table.cols());
   backend.rows().router.look_up(backend, table, tokens, expert_ids);
 }
 
-void sort_routes(Backend& backend, int64_t top_k, std::span<const int32_t> expert_ids,
-                 TensorView weights, const RouteRows& rows) {
-  const Shape slots = {std::ssize(expert_ids)};
+void sort_routes(Backend& backend, int64_t top_k, IndexView<int32_t> expert_ids, TensorView weights,
+                 const RouteRows& rows) {
+  const Shape slots = {expert_ids.size()};
   CHECK(top_k >= 1 && slots[0] % top_k == 0, top_k, slots[0]);
   CHECK(weights.dtype == DType::kF32 && weights.dense() && weights.shape.num_elements() == slots[0],
         weights.shape.to_string(), slots[0]);
@@ -63,12 +63,11 @@ void balance_bias(Backend& backend, std::span<const int64_t> loads, double rate,
 }
 
 void route_backward(Backend& backend, const RouterArgs& args, TensorView scores,
-                    std::span<const int32_t> expert_ids, TensorView d_weights,
-                    TensorView d_logits) {
+                    IndexView<int32_t> expert_ids, TensorView d_weights, TensorView d_logits) {
   check_args(args, scores, expert_ids.size());
   CHECK(d_logits.shape == scores.shape && d_logits.dense(), d_logits.shape.to_string());
   CHECK(is_float(d_logits.dtype), d_logits.dtype);
-  CHECK(d_weights.dtype == DType::kF32 && d_weights.shape.num_elements() == std::ssize(expert_ids));
+  CHECK(d_weights.dtype == DType::kF32 && d_weights.shape.num_elements() == expert_ids.size());
   backend.rows().router.backward(backend, args, scores, expert_ids, d_weights, d_logits);
 }
 

@@ -15,6 +15,7 @@
 #include <span>
 
 #include "backend/backend.h"
+#include "tensor/index.h"
 #include "tensor/view.h"
 
 namespace strata::ops {
@@ -35,36 +36,37 @@ struct RouterArgs {
 // logits [T, E] f32 become scores in place: softmax over all experts, or each one's own. Writes
 // expert_ids [T * K] (best first) and weights [T, K] f32.
 void route(Backend& backend, const RouterArgs& args, TensorView logits,
-           std::span<int32_t> expert_ids, TensorView weights);
+           IndexView<int32_t> expert_ids, TensorView weights);
 
 // The same where the experts are given (a hash layer's): expert_ids [T * K], of each token all
 // different, are read; bias and groups have no part.
 void route_chosen(Backend& backend, const RouterArgs& args, TensorView logits,
-                  std::span<const int32_t> expert_ids, TensorView weights);
+                  IndexView<int32_t> expert_ids, TensorView weights);
 
-// expert_ids [T * K] of a table [V, K] f32 of whole numbers by token (a hash layer's).
+// expert_ids [T * K] of a table [V, K] f32 of whole numbers by token (a hash layer's); tokens are a
+// list of the host.
 void look_up_experts(Backend& backend, TensorView table, std::span<const int32_t> tokens,
-                     std::span<int32_t> expert_ids);
+                     IndexView<int32_t> expert_ids);
 
 // The order of rows in which experts see their tokens: the T * K pairs (token, k), which are the
 // slots, sorted by expert and then by token.
 struct RouteRows {
-  std::span<int32_t> token_of_row;  // [T * K]
-  std::span<int32_t> row_of_slot;   // [T * K]
+  IndexView<int32_t> token_of_row;  // [T * K]
+  IndexView<int32_t> row_of_slot;   // [T * K]
   TensorView row_weights;           // [T * K] f32: each slot's weight, at its row
-  std::span<int64_t> expert_ends;   // [E] end row of each expert
+  IndexView<int64_t> expert_ends;   // [E] end row of each expert
 };
-void sort_routes(Backend& backend, int64_t top_k, std::span<const int32_t> expert_ids,
-                 TensorView weights, const RouteRows& rows);
+void sort_routes(Backend& backend, int64_t top_k, IndexView<int32_t> expert_ids, TensorView weights,
+                 const RouteRows& rows);
 
-// bias [E] f32: an expert with fewer rows than the mean of `loads` [E] moves up by `rate`, one with
-// more down, one with as many not at all. Whole numbers are compared; the step is one fp32 addition
-// of the rounded rate. Source: DeepSeek-V3, section 2.1.2.
+// bias [E] f32: an expert with fewer rows than the mean of `loads` [E], a list of the host, moves
+// up by `rate`, one with more down, one with as many not at all. Whole numbers are compared; the
+// step is one fp32 addition of the rounded rate. Source: DeepSeek-V3, section 2.1.2.
 void balance_bias(Backend& backend, std::span<const int64_t> loads, double rate, TensorView bias);
 
 // Writes d_logits [T, E], f32 or bf16, from d_weights [T, K] f32. The choice itself has no
 // gradient.
 void route_backward(Backend& backend, const RouterArgs& args, TensorView scores,
-                    std::span<const int32_t> expert_ids, TensorView d_weights, TensorView d_logits);
+                    IndexView<int32_t> expert_ids, TensorView d_weights, TensorView d_logits);
 
 }  // namespace strata::ops

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 
+#include "tensor/index.h"
 #include "tensor/panel.h"
 #include "tensor/view.h"
 
@@ -109,13 +110,14 @@ struct ElementwiseRow {
   void (*round_in_place)(Backend&, TensorView x);
   void (*to_host)(Backend&, TensorView x, std::span<float> out);
   void (*from_host)(Backend&, std::span<const float> values, TensorView y);
-  void (*bytes_to_host)(Backend&, const void* from, std::span<std::byte> out);
+  void (*indices_to_host)(Backend&, IndexView<int32_t> x, std::span<int32_t> out);
+  void (*ends_to_host)(Backend&, IndexView<int64_t> x, std::span<int64_t> out);
   void (*copy_bytes)(Backend&, const void* from, void* to, int64_t bytes);
   void (*add_into)(Backend&, TensorView x, TensorView y);
   void (*scale)(Backend&, TensorView x, float factor, TensorView y);
-  void (*gather)(Backend&, TensorView x, std::span<const int32_t> rows, TensorView y);
-  void (*gather_sum)(Backend&, TensorView x, std::span<const int32_t> rows, TensorView add,
-                     TensorView y);
+  void (*gather)(Backend&, TensorView x, IndexView<int32_t> rows, TensorView y);
+  void (*gather_listed)(Backend&, TensorView x, std::span<const int32_t> rows, TensorView y);
+  void (*gather_sum)(Backend&, TensorView x, IndexView<int32_t> rows, TensorView add, TensorView y);
   void (*gather_columns)(Backend&, TensorView x, std::span<const int32_t> columns, float factor,
                          TensorView y);
   void (*scatter_add_columns)(Backend&, TensorView x, std::span<const int32_t> columns,
@@ -176,7 +178,7 @@ struct HyperConnectionRow {
 };
 
 struct IndexerRow {
-  void (*select)(Backend&, const IndexerArgs& args, std::span<int32_t> selected);
+  void (*select)(Backend&, const IndexerArgs& args, IndexView<int32_t> selected);
 };
 
 struct IndexerLossRow {
@@ -220,17 +222,17 @@ struct RopeRow {
 };
 
 struct RouterRow {
-  void (*route)(Backend&, const RouterArgs& args, TensorView logits, std::span<int32_t> expert_ids,
+  void (*route)(Backend&, const RouterArgs& args, TensorView logits, IndexView<int32_t> expert_ids,
                 TensorView weights);
   void (*route_chosen)(Backend&, const RouterArgs& args, TensorView logits,
-                       std::span<const int32_t> expert_ids, TensorView weights);
+                       IndexView<int32_t> expert_ids, TensorView weights);
   void (*look_up)(Backend&, TensorView table, std::span<const int32_t> tokens,
-                  std::span<int32_t> expert_ids);
-  void (*sort)(Backend&, int64_t top_k, std::span<const int32_t> expert_ids, TensorView weights,
+                  IndexView<int32_t> expert_ids);
+  void (*sort)(Backend&, int64_t top_k, IndexView<int32_t> expert_ids, TensorView weights,
                const RouteRows& rows);
   void (*balance_bias)(Backend&, std::span<const int64_t> loads, double rate, TensorView bias);
   void (*backward)(Backend&, const RouterArgs& args, TensorView scores,
-                   std::span<const int32_t> expert_ids, TensorView d_weights, TensorView d_logits);
+                   IndexView<int32_t> expert_ids, TensorView d_weights, TensorView d_logits);
 };
 
 struct SparseAttentionRow {

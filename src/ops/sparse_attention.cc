@@ -43,7 +43,7 @@ void check_args(const Backend& backend, const SparseAttentionArgs& args, const T
   CHECK(args.sinks.dtype == DType::kF32 && args.sinks.shape == Shape{args.num_heads()},
         args.sinks.shape.to_string());
   CHECK(args.window >= 1 && args.ratio >= 0, args.window, args.ratio);
-  CHECK(args.selected.empty() || std::ssize(args.selected) == args.q.shape[0] * args.top_k,
+  CHECK(args.selected.empty() || args.selected.size() == args.q.shape[0] * args.top_k,
         args.selected.size(), args.top_k);
   if (backend.is_counting()) return;
   for (const SparseSegment& segment : args.segments) check_segment(segment, args);

@@ -18,6 +18,7 @@
 
 #include "backend/backend.h"
 #include "ops/kv_view.h"
+#include "tensor/index.h"
 #include "tensor/view.h"
 
 namespace strata::ops {
@@ -39,7 +40,7 @@ struct SparseAttentionArgs {
   int64_t window = 0;  // keys, the query's own among them; at least 1
   int64_t ratio = 0;   // m; 0: no entries
   // [T, K] entries that each query sees, ascending, -1 after the last; empty: all that it may.
-  std::span<const int32_t> selected = {};
+  IndexView<int32_t> selected = {};
   int64_t top_k = 0;  // K
 
   [[nodiscard]] int64_t num_heads() const { return q.shape[1]; }

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "ops/ref/elementwise.h"
+#include "tests/ops/indices.h"
 #include "tests/ops/op_test.h"
 
 namespace strata::ops {
@@ -156,6 +157,9 @@ TEST(Elementwise, GatherTakesRows) {
         const auto outputs = run_everywhere([&](Backend& backend) {
           std::vector<Buffer> out = {Buffer(type, {count, c.cols}, c.cols + 2)};
           gather(backend, x, rows, out[0]);
+          Buffer of_numbers(type, {count, c.cols});
+          gather(backend, x, indices(rows), of_numbers);
+          expect_same_bits(out[0], of_numbers);
           return out;
         });
         Buffer want(type, {count, c.cols});
@@ -176,8 +180,8 @@ TEST(Elementwise, GatherSumIsOneChainInTheOrderOfTheRows) {
     const Buffer x = random_buffer(DType::kF32, {5, 19}, {.seed = 1});
     const Buffer add = random_buffer(DType::kF32, {2, 19}, {.seed = 2});
     Buffer y(DType::kF32, {2, 19}), alone(DType::kF32, {2, 19});
-    gather_sum(backend, x, rows, add, y);
-    gather_sum(backend, x, rows, {}, alone);
+    gather_sum(backend, x, indices(rows), add, y);
+    gather_sum(backend, x, indices(rows), {}, alone);
     for (int64_t t = 0; t < 2; ++t) {
       for (int64_t i = 0; i < 19; ++i) {
         const auto at = [&](size_t k) {
@@ -358,8 +362,12 @@ TEST(Elementwise, CopiesToAndFromTheHost) {
   }
   const std::vector<int64_t> numbers = {1, -2, int64_t{1} << 40};
   std::vector<int64_t> out(3);
-  to_host(backend, numbers.data(), std::as_writable_bytes(std::span(out)));
+  to_host(backend, indices(numbers), out);
   EXPECT_EQ(out, numbers);
+  const std::vector<int32_t> rows = {7, -1};
+  std::vector<int32_t> out_rows(2);
+  to_host(backend, indices(rows), out_rows);
+  EXPECT_EQ(out_rows, rows);
   std::vector<int64_t> copy(3);
   copy_bytes(backend, numbers.data(), copy.data(), 16);
   EXPECT_EQ(copy, (std::vector<int64_t>{1, -2, 0}));

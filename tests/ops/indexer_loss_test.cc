@@ -4,6 +4,7 @@
 #include "ops/indexer_loss.h"
 
 #include "ops/ref/indexer_loss.h"
+#include "tests/ops/indices.h"
 #include "tests/ops/op_test.h"
 
 namespace strata::ops {
@@ -129,7 +130,7 @@ struct Batch {
                           .entries = entries,
                           .lse = lse,
                           .scale = static_cast<float>(c.scale()),
-                          .selected = selected,
+                          .selected = indices(selected),
                           .top_k = c.top_k},
             .segments = segments,
             .ratio = c.ratio,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tests/ops/indices.h"
 #include "tests/ops/op_test.h"
 
 namespace strata::ops {
@@ -47,7 +48,7 @@ std::vector<int32_t> run(Backend& backend, const Case& c, const Inputs& in,
                   .segments = {&segment, 1},
                   .ratio = c.ratio,
                   .top_k = c.top_k},
-                 selected);
+                 indices(selected));
   return selected;
 }
 

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "ops/ref/router.h"
+#include "tests/ops/indices.h"
 #include "tests/ops/op_test.h"
 
 namespace strata::ops {
@@ -63,7 +64,7 @@ struct Routed {
             .bias = c.bias == 0.0 ? TensorView() : bias.view(),
             .num_groups = c.groups,
             .top_groups = c.top_groups};
-    route(backend, args, scores.view(), ids, weights.view());
+    route(backend, args, scores.view(), indices(ids), weights.view());
   }
   Routed(Backend& backend, const Case& c)
       : Routed(backend, c,
@@ -113,7 +114,7 @@ TEST(Router, BiasesCountInFullPrecisionAndOnlyInTheChoice) {
   }
   std::vector<int32_t> ids(1);
   route(backend, {.scores = RouterScores::kSigmoid, .top_k = 1, .bias = bias.view()}, logits.view(),
-        ids, weights.view());
+        indices(ids), weights.view());
   EXPECT_EQ(ids[0], 1);
   EXPECT_EQ(weights.view().f32()[0], 0.5f);
 }
@@ -159,7 +160,7 @@ TEST(Router, GivenExpertsGetTheirWeights) {
       }
     }
     Buffer scores(got.logits), weights(DType::kF32, {c.tokens, c.top_k});
-    route_chosen(backend, got.args, scores, ids, weights);
+    route_chosen(backend, got.args, scores, indices(ids), weights);
     expect_same_bits(scores, got.scores);
     for (int64_t t = 0; t < c.tokens; ++t) {
       const std::vector<int32_t> of(ids.begin() + t * c.top_k, ids.begin() + (t + 1) * c.top_k);
@@ -178,9 +179,10 @@ TEST(Router, SqrtSoftplusKeepsSmallScores) {
     Buffer scores = filled_buffer(DType::kF32, {1, 1}, logit), weights(DType::kF32, {1, 1});
     std::vector<int32_t> ids(1);
     const RouterArgs args = {.scores = RouterScores::kSqrtSoftplus, .top_k = 1, .bias = {}};
-    route(backend, args, scores, ids, weights);
+    route(backend, args, scores, indices(ids), weights);
     Buffer d_logits(DType::kF32, {1, 1});
-    route_backward(backend, args, scores, ids, filled_buffer(DType::kF32, {1, 1}, 1), d_logits);
+    route_backward(backend, args, scores, indices(ids), filled_buffer(DType::kF32, {1, 1}, 1),
+                   d_logits);
     const double l = logit, s = std::sqrt(std::log1p(std::exp(l)));
     EXPECT_NEAR(weights.get(0) / s, 1, 0x1p-23);
     EXPECT_NEAR(d_logits.get(0) / (1 / (1 + std::exp(-l)) / (2 * s)), 1, 0x1p-22);
@@ -193,7 +195,7 @@ TEST(Router, BackwardMatchesTheComplexStep) {
     const Routed got(backend, c);
     const Buffer d_weights = random_buffer(DType::kF32, {c.tokens, c.top_k}, {.seed = 3});
     Buffer d_logits(DType::kF32, {c.tokens, c.experts});
-    route_backward(backend, got.args, got.scores, got.ids, d_weights, d_logits);
+    route_backward(backend, got.args, got.scores, indices(got.ids), d_weights, d_logits);
     for (int64_t t = 0; t < c.tokens; ++t) {
       const std::vector<int32_t> ids(got.ids.begin() + t * c.top_k,
                                      got.ids.begin() + (t + 1) * c.top_k);
@@ -232,10 +234,10 @@ TEST(Router, EveryPathAndTeamGivesTheSameBits) {
       std::vector<Buffer> out = {got.scores, got.weights, numbers(got.ids)};
       for (const DType dtype : {DType::kF32, DType::kBF16}) {
         out.emplace_back(dtype, Shape{c.tokens, c.experts});
-        route_backward(backend, got.args, got.scores, got.ids, d_weights, out.back());
+        route_backward(backend, got.args, got.scores, indices(got.ids), d_weights, out.back());
       }
       Buffer given(got.logits), weights(DType::kF32, {c.tokens, c.top_k});
-      route_chosen(backend, got.args, given, got.ids, weights);
+      route_chosen(backend, got.args, given, indices(got.ids), weights);
       expect_same_bits(weights, got.weights);
       return out;
     });
@@ -257,7 +259,8 @@ TEST(Router, RowsAreSortedByExpertAndThenByToken) {
     std::vector<int32_t> token_of_row(ids.size(), -1), row_of_slot(ids.size(), -1);
     std::vector<int64_t> ends(kExperts, -1);
     std::vector<Buffer> out = {Buffer(DType::kF32, {kTokens * kTopK})};
-    sort_routes(backend, kTopK, ids, weights, {token_of_row, row_of_slot, out[0], ends});
+    sort_routes(backend, kTopK, indices(ids), weights,
+                {indices(token_of_row), indices(row_of_slot), out[0], indices(ends)});
     for (size_t row = 0; row < slots.size(); ++row) {
       const size_t slot = slots[row];
       EXPECT_EQ(token_of_row[row], static_cast<int32_t>(slot / kTopK));
@@ -277,7 +280,7 @@ TEST(Router, ATableGivesEachTokenItsExperts) {
   Buffer table(DType::kF32, {5, 2});
   for (int64_t i = 0; i < 10; ++i) table.set(i, static_cast<double>(i * 3));
   std::vector<int32_t> ids(6);
-  look_up_experts(backend, table, std::vector<int32_t>{4, 0, 4}, ids);
+  look_up_experts(backend, table, std::vector<int32_t>{4, 0, 4}, indices(ids));
   EXPECT_EQ(ids, (std::vector<int32_t>{24, 27, 0, 3, 24, 27}));
 }
 

@@ -4,6 +4,7 @@
 #include "ops/sparse_attention.h"
 
 #include "ops/ref/sparse_attention.h"
+#include "tests/ops/indices.h"
 #include "tests/ops/op_test.h"
 
 namespace strata::ops {
@@ -109,7 +110,7 @@ struct Batch {
             .scale = static_cast<float>(c.scale()),
             .window = c.window,
             .ratio = c.ratio,
-            .selected = selected,
+            .selected = indices(selected),
             .top_k = c.top_k};
   }
   // Rows of keys (and from tokens() on, of entries) that token `t` of segment s sees.
@@ -294,7 +295,7 @@ TEST(SparseAttention, DecodeHasTheBitsOfOnePass) {
           args.q = heads(batch.q);
           args.segments = {&one, 1};
           const auto ids = list_of(c, t);
-          if (c.top_k > 0) args.selected = ids;
+          if (c.top_k > 0) args.selected = indices(ids);
           sparse_attention(backend, args, heads(got[0]), row(got[1]));
         }
       }

@@ -107,7 +107,11 @@ void scale(CpuBackend& backend, TensorView x, float factor, TensorView y) {
   });
 }
 
-void gather(CpuBackend& backend, TensorView x, std::span<const int32_t> rows, TensorView y) {
+void gather(CpuBackend& backend, TensorView x, IndexView<int32_t> rows, TensorView y) {
+  gather_listed(backend, x, rows.numbers(), y);
+}
+
+void gather_listed(CpuBackend& backend, TensorView x, std::span<const int32_t> rows, TensorView y) {
   const HostAccess access(backend.allocator());
   check_rows(backend, rows, x.rows());
   const auto bytes = static_cast<size_t>(x.cols() * dtype_bytes(x.dtype));
@@ -118,9 +122,10 @@ void gather(CpuBackend& backend, TensorView x, std::span<const int32_t> rows, Te
   });
 }
 
-void gather_sum(CpuBackend& backend, TensorView x, std::span<const int32_t> rows, TensorView add,
+void gather_sum(CpuBackend& backend, TensorView x, IndexView<int32_t> row_numbers, TensorView add,
                 TensorView y) {
   const HostAccess access(backend.allocator());
+  const std::span<const int32_t> rows = row_numbers.numbers();
   check_rows(backend, rows, x.rows());
   const int64_t each = std::ssize(rows) / y.rows();
   with_path(backend.path(), [&]<typename V>() {
@@ -230,8 +235,12 @@ void from_host(CpuBackend& backend, std::span<const float> values, TensorView y)
   copy(backend, TensorView(const_cast<float*>(values.data()), DType::kF32, y.shape), y);
 }
 
-void bytes_to_host(CpuBackend& backend, const void* from, std::span<std::byte> out) {
-  copy_bytes(backend, from, out.data(), std::ssize(out));
+void indices_to_host(CpuBackend& backend, IndexView<int32_t> x, std::span<int32_t> out) {
+  copy_bytes(backend, x.data(), out.data(), x.num_bytes());
+}
+
+void ends_to_host(CpuBackend& backend, IndexView<int64_t> x, std::span<int64_t> out) {
+  copy_bytes(backend, x.data(), out.data(), x.num_bytes());
 }
 
 void gather_columns(CpuBackend& backend, TensorView x, std::span<const int32_t> columns,

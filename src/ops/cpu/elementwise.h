@@ -4,6 +4,7 @@
 #include <span>
 
 #include "ops/cpu/simd.h"
+#include "tensor/index.h"
 
 namespace strata {
 class CpuBackend;
@@ -17,8 +18,9 @@ void copy(CpuBackend& backend, TensorView x, TensorView y);
 void fill_zero(CpuBackend& backend, TensorView y);
 void add_into(CpuBackend& backend, TensorView x, TensorView y);
 void scale(CpuBackend& backend, TensorView x, float factor, TensorView y);
-void gather(CpuBackend& backend, TensorView x, std::span<const int32_t> rows, TensorView y);
-void gather_sum(CpuBackend& backend, TensorView x, std::span<const int32_t> rows, TensorView add,
+void gather(CpuBackend& backend, TensorView x, IndexView<int32_t> rows, TensorView y);
+void gather_listed(CpuBackend& backend, TensorView x, std::span<const int32_t> rows, TensorView y);
+void gather_sum(CpuBackend& backend, TensorView x, IndexView<int32_t> rows, TensorView add,
                 TensorView y);
 void scatter_add(CpuBackend& backend, TensorView x, std::span<const int32_t> rows, TensorView y);
 void add_rows_into(CpuBackend& backend, TensorView x, TensorView y);
@@ -28,7 +30,8 @@ void fill(CpuBackend& backend, TensorView y, float value);
 void round_in_place(CpuBackend& backend, TensorView x);
 void to_host(CpuBackend& backend, TensorView x, std::span<float> out);
 void from_host(CpuBackend& backend, std::span<const float> values, TensorView y);
-void bytes_to_host(CpuBackend& backend, const void* from, std::span<std::byte> out);
+void indices_to_host(CpuBackend& backend, IndexView<int32_t> x, std::span<int32_t> out);
+void ends_to_host(CpuBackend& backend, IndexView<int64_t> x, std::span<int64_t> out);
 void copy_bytes(CpuBackend& backend, const void* from, void* to, int64_t bytes);
 void gather_columns(CpuBackend& backend, TensorView x, std::span<const int32_t> columns,
                     float factor, TensorView y);

@@ -79,7 +79,7 @@ void select_row(const IndexerArgs& args, const IndexerSegment& segment, int64_t 
 
 }  // namespace
 
-void select_entries(CpuBackend& backend, const IndexerArgs& args, std::span<int32_t> selected) {
+void select_entries(CpuBackend& backend, const IndexerArgs& args, IndexView<int32_t> selected) {
   const HostAccess access(backend.allocator());
   const Scratch::Mark mark(backend.scratch());
   const int num_workers = backend.pool().num_threads();
@@ -92,7 +92,7 @@ void select_entries(CpuBackend& backend, const IndexerArgs& args, std::span<int3
       backend.pool().run_each(segment.end - segment.begin, [&](int64_t i, int worker) {
         const int64_t row = segment.begin + i;
         select_row<V>(args, segment, row, {scores + worker * kScoreBlock, found + worker * most},
-                      selected.data() + row * args.top_k);
+                      selected.numbers().data() + row * args.top_k);
       });
     }
   });

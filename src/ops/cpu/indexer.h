@@ -11,7 +11,7 @@ class CpuBackend;
 namespace strata::ops::cpu {
 
 // The CPU behind ops/indexer.h: arguments are checked.
-void select_entries(CpuBackend& backend, const IndexerArgs& args, std::span<int32_t> selected);
+void select_entries(CpuBackend& backend, const IndexerArgs& args, IndexView<int32_t> selected);
 
 struct IndexerKernel {
   DType type;

@@ -70,7 +70,7 @@ struct Loss {
     std::fill_n(listed, count, static_cast<char>(count <= a.top_k));
     if (count <= a.top_k) return;
     for (int64_t k = 0; k < a.top_k; ++k)
-      listed[a.selected[static_cast<size_t>(row * a.top_k + k)]] = 1;
+      listed[a.selected.numbers()[static_cast<size_t>(row * a.top_k + k)]] = 1;
   }
 
   // a_n(i) = exp(s_ni - log_sum_n), where log_sum adds to what was attended what was not listed.

@@ -147,7 +147,7 @@ void token_backward(const RouterArgs& args, const float* scores, const int32_t* 
 }  // namespace
 
 void route(CpuBackend& backend, const RouterArgs& args, TensorView logits,
-           std::span<int32_t> expert_ids, TensorView weights) {
+           IndexView<int32_t> expert_ids, TensorView weights) {
   const HostAccess access(backend.allocator());
   const int64_t experts = logits.cols();
   const Scratch::Mark mark(backend.scratch());
@@ -157,7 +157,7 @@ void route(CpuBackend& backend, const RouterArgs& args, TensorView logits,
     float* choice = work + worker * each;
     for (int64_t t = begin; t < end; ++t) {
       float* scores = logits.f32() + t * experts;
-      int32_t* ids = expert_ids.data() + t * args.top_k;
+      int32_t* ids = expert_ids.numbers().data() + t * args.top_k;
       score(args.scores, scores, experts);
       for (int64_t i = 0; i < experts; ++i) {
         choice[i] = candidate(args.bias.empty() ? scores[i] : scores[i] + args.bias.f32()[i]);
@@ -170,13 +170,13 @@ void route(CpuBackend& backend, const RouterArgs& args, TensorView logits,
 }
 
 void route_chosen(CpuBackend& backend, const RouterArgs& args, TensorView logits,
-                  std::span<const int32_t> expert_ids, TensorView weights) {
+                  IndexView<int32_t> expert_ids, TensorView weights) {
   const HostAccess access(backend.allocator());
   const int64_t experts = logits.cols();
   backend.pool().run(logits.rows(), [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
       float* scores = logits.f32() + t * experts;
-      const int32_t* ids = expert_ids.data() + t * args.top_k;
+      const int32_t* ids = expert_ids.numbers().data() + t * args.top_k;
       score(args.scores, scores, experts);
       for (int64_t k = 0; k < args.top_k; ++k) DCHECK(0 <= ids[k] && ids[k] < experts, ids[k]);
       write_weights(args, scores, ids, weights.f32() + t * args.top_k);
@@ -185,8 +185,7 @@ void route_chosen(CpuBackend& backend, const RouterArgs& args, TensorView logits
 }
 
 void route_backward(CpuBackend& backend, const RouterArgs& args, TensorView scores,
-                    std::span<const int32_t> expert_ids, TensorView d_weights,
-                    TensorView d_logits) {
+                    IndexView<int32_t> expert_ids, TensorView d_weights, TensorView d_logits) {
   const HostAccess access(backend.allocator());
   const int64_t experts = scores.cols();
   const Scratch::Mark mark(backend.scratch());
@@ -195,7 +194,7 @@ void route_backward(CpuBackend& backend, const RouterArgs& args, TensorView scor
   backend.pool().run(scores.rows(), [&](int64_t begin, int64_t end, int worker) {
     double* d = work + worker * experts;
     for (int64_t t = begin; t < end; ++t) {
-      token_backward(args, scores.f32() + t * experts, expert_ids.data() + t * args.top_k,
+      token_backward(args, scores.f32() + t * experts, expert_ids.numbers().data() + t * args.top_k,
                      d_weights.f32() + t * args.top_k, experts, d);
       for (int64_t i = 0; i < experts; ++i) {
         const auto value = static_cast<float>(d[i]);
@@ -210,13 +209,13 @@ void route_backward(CpuBackend& backend, const RouterArgs& args, TensorView scor
 }
 
 void look_up_experts(CpuBackend& backend, TensorView table, std::span<const int32_t> tokens,
-                     std::span<int32_t> expert_ids) {
+                     IndexView<int32_t> expert_ids) {
   if (backend.is_counting()) return;
   const HostAccess access(backend.allocator());
   const int64_t top_k = table.cols();
   for (size_t t = 0; t < tokens.size(); ++t) {
     const float* experts = table.f32() + tokens[t] * top_k;
-    int32_t* ids = expert_ids.data() + t * static_cast<size_t>(top_k);
+    int32_t* ids = expert_ids.numbers().data() + t * static_cast<size_t>(top_k);
     for (int64_t k = 0; k < top_k; ++k) ids[k] = static_cast<int32_t>(experts[k]);
   }
 }
@@ -234,22 +233,24 @@ void balance_bias(CpuBackend& backend, std::span<const int64_t> loads, double ra
   }
 }
 
-void sort_routes(CpuBackend& backend, int64_t top_k, std::span<const int32_t> expert_ids,
+void sort_routes(CpuBackend& backend, int64_t top_k, IndexView<int32_t> expert_ids,
                  TensorView weights, const RouteRows& rows) {
   if (backend.is_counting()) return;
   const HostAccess access(backend.allocator());
-  std::fill(rows.expert_ends.begin(), rows.expert_ends.end(), 0);
-  for (const int32_t e : expert_ids) ++rows.expert_ends[static_cast<size_t>(e)];
+  const std::span<const int32_t> ids = expert_ids.numbers();
+  const std::span<int64_t> ends = rows.expert_ends.numbers();
+  std::fill(ends.begin(), ends.end(), 0);
+  for (const int32_t e : ids) ++ends[static_cast<size_t>(e)];
   int64_t begin = 0;
-  for (int64_t& end : rows.expert_ends) {
+  for (int64_t& end : ends) {
     const int64_t count = end;
     end = begin;  // the next free row, for now
     begin += count;
   }
-  for (size_t slot = 0; slot < expert_ids.size(); ++slot) {
-    const auto row = static_cast<size_t>(rows.expert_ends[static_cast<size_t>(expert_ids[slot])]++);
-    rows.token_of_row[row] = static_cast<int32_t>(static_cast<int64_t>(slot) / top_k);
-    rows.row_of_slot[slot] = static_cast<int32_t>(row);
+  for (size_t slot = 0; slot < ids.size(); ++slot) {
+    const auto row = static_cast<size_t>(ends[static_cast<size_t>(ids[slot])]++);
+    rows.token_of_row.numbers()[row] = static_cast<int32_t>(static_cast<int64_t>(slot) / top_k);
+    rows.row_of_slot.numbers()[slot] = static_cast<int32_t>(row);
     rows.row_weights.f32()[row] = weights.f32()[slot];
   }
 }

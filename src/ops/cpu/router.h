@@ -10,16 +10,16 @@ class CpuBackend;
 namespace strata::ops::cpu {
 
 void route(CpuBackend& backend, const RouterArgs& args, TensorView logits,
-           std::span<int32_t> expert_ids, TensorView weights);
+           IndexView<int32_t> expert_ids, TensorView weights);
 void route_chosen(CpuBackend& backend, const RouterArgs& args, TensorView logits,
-                  std::span<const int32_t> expert_ids, TensorView weights);
+                  IndexView<int32_t> expert_ids, TensorView weights);
 void look_up_experts(CpuBackend& backend, TensorView table, std::span<const int32_t> tokens,
-                     std::span<int32_t> expert_ids);
-void sort_routes(CpuBackend& backend, int64_t top_k, std::span<const int32_t> expert_ids,
+                     IndexView<int32_t> expert_ids);
+void sort_routes(CpuBackend& backend, int64_t top_k, IndexView<int32_t> expert_ids,
                  TensorView weights, const RouteRows& rows);
 void balance_bias(CpuBackend& backend, std::span<const int64_t> loads, double rate,
                   TensorView bias);
 void route_backward(CpuBackend& backend, const RouterArgs& args, TensorView scores,
-                    std::span<const int32_t> expert_ids, TensorView d_weights, TensorView d_logits);
+                    IndexView<int32_t> expert_ids, TensorView d_weights, TensorView d_logits);
 
 }  // namespace strata::ops::cpu

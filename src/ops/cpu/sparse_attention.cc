@@ -140,7 +140,7 @@ void check_selected(const SparseAttentionArgs& args) {
     for (int64_t row = segment.begin; row < segment.end; ++row) {
       int64_t last = -1;
       for (int64_t k = 0; k < args.top_k; ++k) {
-        const int32_t id = args.selected[static_cast<size_t>(row * args.top_k + k)];
+        const int32_t id = args.selected.numbers()[static_cast<size_t>(row * args.top_k + k)];
         if (id < 0) break;
         DCHECK(id > last && id < args.num_entries(segment.first_position + row - segment.begin), id,
                last, row);

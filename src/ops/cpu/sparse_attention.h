@@ -23,7 +23,7 @@ struct SparseKeys {
     num_local = position + 1 - first_key;
     num_entries = args.num_entries(position);
     if (args.selected.empty()) return;
-    ids = args.selected.data() + row * args.top_k;
+    ids = args.selected.numbers().data() + row * args.top_k;
     num_entries = 0;
     while (num_entries < args.top_k && ids[num_entries] >= 0) ++num_entries;
   }

@@ -35,10 +35,10 @@ struct CompressedAttentionSaved {
   std::array<TensorView, kCompressedNumLinears> lora_h;
 
   // Entries that each query sees, [T * K].
-  [[nodiscard]] std::span<int32_t> selected() const {
+  [[nodiscard]] IndexView<int32_t> selected() const {
     static_assert(sizeof(int32_t) == sizeof(float));
     if (listed.empty()) return {};
-    return {static_cast<int32_t*>(listed.data), static_cast<size_t>(listed.shape.num_elements())};
+    return {listed.data, listed.shape.num_elements()};
   }
 };
 

@@ -183,7 +183,7 @@ void entries_backward(Pass& pass, const BlockContext& context, const KeyCompress
 }
 
 void list_entries(Pass& pass, const BlockContext& context, TensorView n, TensorView latent,
-                  std::span<int32_t> selected) {
+                  IndexView<int32_t> selected) {
   const Scratch::Mark mark(pass.backend.scratch());
   const auto& c = context.as<Config>();
   const IndexerRows rows = index_rows(pass, context, n, latent, false);

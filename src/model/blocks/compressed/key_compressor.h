@@ -58,7 +58,7 @@ void entries_backward(Pass& pass, const BlockContext& context, const KeyCompress
 
 // Which entries each query sees, [T, K]; n [T, D], latent [T, Q]. Nothing here has a gradient.
 void list_entries(Pass& pass, const BlockContext& context, TensorView n, TensorView latent,
-                  std::span<int32_t> selected);
+                  IndexView<int32_t> selected);
 
 // The loss of the pass's indexer_loss: adds it, and accumulates the gradients of the indexer's own
 // parameters alone. n and latent are constants, and so is the attention.

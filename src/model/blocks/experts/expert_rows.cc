@@ -8,12 +8,12 @@
 
 namespace strata::model {
 
-void ExpertRows::build(Backend& backend, std::span<const int64_t> expert_ends,
-                       std::span<const int32_t> tokens, std::span<const PassSequence> sequences) {
-  host_ends_.resize(expert_ends.size());
-  host_tokens_.resize(tokens.size());
-  ops::to_host(backend, expert_ends.data(), std::as_writable_bytes(std::span(host_ends_)));
-  ops::to_host(backend, tokens.data(), std::as_writable_bytes(std::span(host_tokens_)));
+void ExpertRows::build(Backend& backend, IndexView<int64_t> expert_ends, IndexView<int32_t> tokens,
+                       std::span<const PassSequence> sequences) {
+  host_ends_.resize(static_cast<size_t>(expert_ends.size()));
+  host_tokens_.resize(static_cast<size_t>(tokens.size()));
+  ops::to_host(backend, expert_ends, host_ends_);
+  ops::to_host(backend, tokens, host_tokens_);
   divide(host_ends_, host_tokens_, sequences);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ops/gemm_groups.h"
+#include "tensor/index.h"
 
 namespace strata::model {
 
@@ -28,9 +29,9 @@ struct ExpertSegment {
 class ExpertRows {
  public:
   // expert_ends: end row of each expert; tokens: the token of each row, ascending in an expert.
-  // Both are tensor memory and are copied to the host: 8 bytes an expert and 4 a row.
-  void build(Backend& backend, std::span<const int64_t> expert_ends,
-             std::span<const int32_t> tokens, std::span<const PassSequence> sequences);
+  // Both are copied to the host: 8 bytes an expert and 4 a row.
+  void build(Backend& backend, IndexView<int64_t> expert_ends, IndexView<int32_t> tokens,
+             std::span<const PassSequence> sequences);
   // Where no routing is known (counting): every token goes to the first top_k experts, the most
   // rows that an expert may have.
   void build_fullest(int64_t top_k, int64_t num_experts, int64_t num_tokens,

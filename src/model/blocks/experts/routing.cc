@@ -15,9 +15,8 @@ struct RoutedRows {
 constexpr ScratchTag kTag = "routing";  // kept by every recompute policy
 
 template <typename T>
-std::span<T> take_span(Scratch& scratch, int64_t count) {
-  return {static_cast<T*>(scratch.take(count * static_cast<int64_t>(sizeof(T)), kTag)),
-          static_cast<size_t>(count)};
+IndexView<T> take_numbers(Scratch& scratch, int64_t count) {
+  return {scratch.take(count * static_cast<int64_t>(sizeof(T)), kTag), count};
 }
 
 ops::RouterScores scores_of(RouterKind kind) {
@@ -54,7 +53,7 @@ void add_loads(Pass& pass, const BlockContext& context, const Routing& routing) 
     std::vector<int64_t>& loads = pass.base_gradients->expert_loads[index];
     std::vector<int64_t>& ends = pass.lists.blocks.of<RoutedRows>().expert_ends;
     ends.resize(loads.size());
-    ops::to_host(pass.backend, routing.expert_ends.data(), std::as_writable_bytes(std::span(ends)));
+    ops::to_host(pass.backend, routing.expert_ends, ends);
     for (size_t e = 0; e < loads.size(); ++e) loads[e] += ends[e] - (e == 0 ? 0 : ends[e - 1]);
   });
 }
@@ -65,13 +64,13 @@ Routing take_routing(Pass& pass, const MoeConfig& c) {
   Scratch& scratch = pass.backend.scratch();
   const int64_t rows = pass.num_tokens() * c.top_k;
   Routing routing;
-  routing.expert_ids = take_span<int32_t>(scratch, rows);
+  routing.expert_ids = take_numbers<int32_t>(scratch, rows);
   routing.weights = scratch.take(DType::kF32, {rows}, kTag);
   routing.scores = scratch.take(DType::kF32, {pass.num_tokens(), c.num_experts}, kTag);
-  routing.token_of_row = take_span<int32_t>(scratch, rows);
-  routing.row_of_slot = take_span<int32_t>(scratch, rows);
+  routing.token_of_row = take_numbers<int32_t>(scratch, rows);
+  routing.row_of_slot = take_numbers<int32_t>(scratch, rows);
   routing.row_weights = scratch.take(DType::kF32, {rows}, kTag);
-  routing.expert_ends = take_span<int64_t>(scratch, c.num_experts);
+  routing.expert_ends = take_numbers<int64_t>(scratch, c.num_experts);
   return routing;
 }
 

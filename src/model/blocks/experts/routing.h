@@ -5,27 +5,27 @@
 // thread only.
 #pragma once
 #include <cstdint>
-#include <span>
 
 #include "model/blocks/block.h"
 #include "model/blocks/experts/moe.h"
 #include "ops/router.h"
+#include "tensor/index.h"
 #include "tensor/view.h"
 
 namespace strata::model {
 
 struct Routing {
-  std::span<int32_t> expert_ids;  // [T * K], best first
+  IndexView<int32_t> expert_ids;  // [T * K], best first
   TensorView weights;             // [T * K] f32
   TensorView scores;              // [T, E] f32
   // Rows: the T * K pairs (token, expert) sorted by expert, then by token.
-  std::span<int32_t> token_of_row;
-  std::span<int32_t> row_of_slot;  // of (token, k), flat
+  IndexView<int32_t> token_of_row;
+  IndexView<int32_t> row_of_slot;  // of (token, k), flat
   TensorView row_weights;          // [T * K] f32
-  std::span<int64_t> expert_ends;  // [E] end row of each expert
+  IndexView<int64_t> expert_ends;  // [E] end row of each expert
   bool known = false;              // filled: forward takes it as it is
 
-  [[nodiscard]] int64_t num_rows() const { return std::ssize(token_of_row); }
+  [[nodiscard]] int64_t num_rows() const { return token_of_row.size(); }
 };
 
 // Takes the memory from the scratch.
