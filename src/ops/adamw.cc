@@ -3,6 +3,7 @@
 
 #include "ops/checks.h"
 #include "ops/rows.h"
+#include "ops/stage.h"
 
 namespace strata::ops {
 namespace {
@@ -38,7 +39,8 @@ void adamw_list(Backend& backend, const AdamWArgs& args, std::span<const AdamWIt
             pack.rows.shape.to_string(), pack.panel.rows, pack.panel.cols);
     }
   }
-  backend.rows().adamw.list(backend, args, items);
+  const auto inside = [&](AdamWItem& item) { item.packs = stage(backend, item.packs); };
+  backend.rows().adamw.list(backend, args, stage(backend, items, inside));
 }
 
 }  // namespace strata::ops

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "ops/rows.h"
+#include "ops/stage.h"
 
 namespace strata::ops {
 namespace {
@@ -53,12 +54,18 @@ void check_args(const AttentionArgs& args, const TensorView& out) {
   for (const AttentionSegment& segment : args.segments) check_segment(segment, args);
 }
 
+AttentionArgs staged(Backend& backend, const AttentionArgs& args) {
+  return with_staged_segments(backend, args, [&](AttentionSegment& segment) {
+    segment.kv.ranges = stage(backend, segment.kv.ranges);
+  });
+}
+
 }  // namespace
 
 void attention(Backend& backend, const AttentionArgs& args, TensorView out, TensorView lse) {
   check_args(args, out);
   if (!lse.empty()) check_lse(lse, args);
-  backend.rows().attention.forward(backend, args, out, lse);
+  backend.rows().attention.forward(backend, staged(backend, args), out, lse);
 }
 
 void attention_backward(Backend& backend, const AttentionArgs& args, TensorView out, TensorView lse,
@@ -74,7 +81,8 @@ void attention_backward(Backend& backend, const AttentionArgs& args, TensorView 
     CHECK(segment.first_position == 0, segment.first_position);
   }
   backend.rows().attention.backward(
-      backend, args, {.out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v});
+      backend, staged(backend, args),
+      {.out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v});
 }
 
 }  // namespace strata::ops

@@ -2,6 +2,7 @@
 #include "ops/cache_write.h"
 
 #include "ops/rows.h"
+#include "ops/stage.h"
 
 namespace strata::ops {
 
@@ -11,7 +12,7 @@ void cache_write(Backend& backend, TensorView x, std::span<const CacheSegment> r
           x.rows());
     CHECK(run.to != nullptr || run.begin == run.end || backend.is_counting());
   }
-  backend.rows().cache_write.run(backend, x, runs);
+  backend.rows().cache_write.run(backend, x, stage(backend, runs));
 }
 
 }  // namespace strata::ops

@@ -3,6 +3,7 @@
 
 #include "ops/checks.h"
 #include "ops/rows.h"
+#include "ops/stage.h"
 
 namespace strata::ops {
 namespace {
@@ -35,7 +36,10 @@ void check_args(const Backend& backend, const IndexerArgs& args, size_t num_sele
 
 void select_entries(Backend& backend, const IndexerArgs& args, IndexView<int32_t> selected) {
   check_args(backend, args, selected.size());
-  backend.rows().indexer.select(backend, args, selected);
+  const auto inside = [&](IndexerSegment& segment) {
+    segment.keys.ranges = stage(backend, segment.keys.ranges);
+  };
+  backend.rows().indexer.select(backend, with_staged_segments(backend, args, inside), selected);
 }
 
 }  // namespace strata::ops

@@ -3,6 +3,7 @@
 
 #include "ops/checks.h"
 #include "ops/rows.h"
+#include "ops/stage.h"
 
 namespace strata::ops {
 namespace {
@@ -30,7 +31,8 @@ void target_logprobs(Backend& backend, TensorView logits, TensorView lse,
     CHECK(rows[i] >= 0 && rows[i] < logits.shape[0], rows[i], logits.shape[0]);
     CHECK(targets[i] >= 0 && targets[i] < logits.cols(), targets[i], logits.cols());
   }
-  backend.rows().log_softmax.target_logprobs(backend, logits, lse, rows, targets, logprobs);
+  backend.rows().log_softmax.target_logprobs(backend, logits, lse, stage(backend, rows),
+                                             stage(backend, targets), logprobs);
 }
 
 void log_softmax_backward(Backend& backend, TensorView logits, TensorView lse,
@@ -44,7 +46,8 @@ void log_softmax_backward(Backend& backend, TensorView logits, TensorView lse,
   for (const int32_t target : targets) {
     CHECK(target >= 0 && target < logits.cols(), target, logits.cols());
   }
-  backend.rows().log_softmax.backward(backend, logits, lse, targets, d_lp, d_logits);
+  backend.rows().log_softmax.backward(backend, logits, lse, stage(backend, targets),
+                                      stage(backend, d_lp), d_logits);
 }
 
 }  // namespace strata::ops

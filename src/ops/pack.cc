@@ -3,6 +3,7 @@
 
 #include "ops/checks.h"
 #include "ops/rows.h"
+#include "ops/stage.h"
 
 namespace strata::ops {
 namespace {
@@ -30,7 +31,7 @@ void pack(Backend& backend, TensorView rows, int64_t first_row, PanelView panel)
 
 void pack_list(Backend& backend, std::span<const PackItem> items) {
   for (const PackItem& item : items) check_rows(item.panel, 0, item.rows);
-  backend.rows().pack.list(backend, items);
+  backend.rows().pack.list(backend, stage(backend, items));
 }
 
 void unpack(Backend& backend, PanelView panel, int64_t first_row, TensorView rows) {
@@ -46,7 +47,7 @@ void gather_rows(Backend& backend, PanelView panel, std::span<const int32_t> tok
   CHECK(y.rows() == static_cast<int64_t>(token_ids.size()), y.rows(), token_ids.size());
   CHECK(y.dtype == DType::kF32 || y.dtype == panel.dtype, y.dtype, panel.dtype);
   for (const int32_t id : token_ids) DCHECK(id >= 0 && id < panel.rows, id, panel.rows);
-  backend.rows().pack.gather_rows(backend, panel, token_ids, y);
+  backend.rows().pack.gather_rows(backend, panel, stage(backend, token_ids), y);
 }
 
 }  // namespace strata::ops

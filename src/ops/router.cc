@@ -3,6 +3,7 @@
 
 #include "ops/checks.h"
 #include "ops/rows.h"
+#include "ops/stage.h"
 
 namespace strata::ops {
 namespace {
@@ -39,7 +40,7 @@ void look_up_experts(Backend& backend, TensorView table, std::span<const int32_t
         table.shape.to_string());
   CHECK(expert_ids.size() == std::ssize(tokens) * table.cols(), expert_ids.size(), tokens.size(),
         table.cols());
-  backend.rows().router.look_up(backend, table, tokens, expert_ids);
+  backend.rows().router.look_up(backend, table, stage(backend, tokens), expert_ids);
 }
 
 void sort_routes(Backend& backend, int64_t top_k, IndexView<int32_t> expert_ids, TensorView weights,
@@ -59,7 +60,7 @@ void sort_routes(Backend& backend, int64_t top_k, IndexView<int32_t> expert_ids,
 void balance_bias(Backend& backend, std::span<const int64_t> loads, double rate, TensorView bias) {
   CHECK(bias.dtype == DType::kF32 && bias.shape == Shape{std::ssize(loads)}, bias.shape.to_string(),
         loads.size());
-  backend.rows().router.balance_bias(backend, loads, rate, bias);
+  backend.rows().router.balance_bias(backend, stage(backend, loads), rate, bias);
 }
 
 void route_backward(Backend& backend, const RouterArgs& args, TensorView scores,

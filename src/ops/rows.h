@@ -241,6 +241,12 @@ struct SparseAttentionRow {
                    TensorView d_sinks);
 };
 
+// Of lists in the host's memory (ops/stage.h): a copy that queued work may read, or the list itself
+// where no work is queued.
+struct StageRow {
+  const void* (*list)(Backend&, const void* list, int64_t bytes);
+};
+
 struct TailRopeRow {
   void (*forward)(Backend&, const TailRopeArgs& args, TensorView y);
   void (*backward)(Backend&, const TailRopeArgs& args, TensorView d_y, TensorView d_x,
@@ -272,6 +278,7 @@ struct Rows {
   RopeRow rope;
   RouterRow router;
   SparseAttentionRow sparse_attention;
+  StageRow stage;
   TailRopeRow tail_rope;
 };
 

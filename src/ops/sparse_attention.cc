@@ -3,6 +3,7 @@
 
 #include "ops/checks.h"
 #include "ops/rows.h"
+#include "ops/stage.h"
 
 namespace strata::ops {
 namespace {
@@ -54,13 +55,20 @@ void check_f32(const TensorView& view, const Shape& shape) {
         view.shape.to_string(), shape.to_string());
 }
 
+SparseAttentionArgs staged(Backend& backend, const SparseAttentionArgs& args) {
+  return with_staged_segments(backend, args, [&](SparseSegment& segment) {
+    segment.window.ranges = stage(backend, segment.window.ranges);
+    segment.entries.ranges = stage(backend, segment.entries.ranges);
+  });
+}
+
 }  // namespace
 
 void sparse_attention(Backend& backend, const SparseAttentionArgs& args, TensorView out,
                       TensorView lse) {
   check_args(backend, args, out);
   if (!lse.empty()) check_f32(lse, {args.q.shape[0], args.num_heads()});
-  backend.rows().sparse_attention.forward(backend, args, out, lse);
+  backend.rows().sparse_attention.forward(backend, staged(backend, args), out, lse);
 }
 
 void sparse_attention_backward(Backend& backend, const SparseAttentionArgs& args, TensorView out,
@@ -83,7 +91,7 @@ void sparse_attention_backward(Backend& backend, const SparseAttentionArgs& args
                   (d_entries.empty() ? 0 : d_entries.rows()),
           segment.first_entry, segment.end - segment.begin, d_entries.shape.to_string());
   }
-  backend.rows().sparse_attention.backward(backend, args,
+  backend.rows().sparse_attention.backward(backend, staged(backend, args),
                                            {.out = out,
                                             .lse = lse,
                                             .d_out = d_out,

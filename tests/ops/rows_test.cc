@@ -124,6 +124,7 @@ constexpr Rows kRefusing = {
                .backward = Refuses<"router.backward">()},
     .sparse_attention = {.forward = Refuses<"sparse_attention.forward">(),
                          .backward = Refuses<"sparse_attention.backward">()},
+    .stage = {.list = [](Backend&, const void* list, int64_t) { return list; }},
     .tail_rope = {.forward = Refuses<"tail_rope.forward">(),
                   .backward = Refuses<"tail_rope.backward">()},
 };
