@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "backend/scratch_release.h"
 #include "base/check.h"
 
 namespace strata {
@@ -98,6 +99,12 @@ Scratch::Mark::Mark(Scratch& scratch)
 
 Scratch::Mark::~Mark() {
   --scratch_.num_marks_;
+  for (int i = block_; i <= scratch_.current_ && i < scratch_.num_blocks_; ++i) {
+    const Block& block = scratch_.blocks_[i];
+    const int64_t begin = i == block_ ? used_ : 0;
+    if (block.used == begin) continue;
+    scratch_released(static_cast<char*>(block.memory.data()) + begin, block.used - begin);
+  }
   scratch_.current_ = block_;
   if (scratch_.num_blocks_ > 0) scratch_.blocks_[block_].used = used_;
   scratch_.total_ = total_;
