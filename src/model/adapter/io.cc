@@ -58,8 +58,8 @@ void check_base_copy(Backend& backend, const LoadedModel& model, const PeftAdapt
     const Scratch::Mark mark(backend.scratch());
     const TensorView base = backend.scratch().take(DType::kF32, {end - begin, cols});
     const TensorView other = backend.scratch().take(DType::kF32, {end - begin, cols});
-    const HostAccess access(backend.allocator());
     weights.read(backend, index, begin, base);
+    const HostAccess access(backend.allocator());
     peft.file().read_f32(copy.tensor, begin * cols, (end - begin) * cols, other.f32());
     for (int64_t i = 0; i < (end - begin) * cols; ++i) {
       const float a = rounded_to(base.f32()[i], copy.tensor.dtype);

@@ -81,12 +81,14 @@ void load_parameter(Backend& backend, const CheckpointSource& checkpoint, ModelW
   if (is_integers(parameter)) return load_integers(backend, checkpoint, weights, index);
   const CheckpointTensor& tensor = *checkpoint.find(parameter.name);
   const DType dtype = tensor.info.dtype;
-  const HostAccess access(backend.allocator());
   for_each_slice(parameter, [&](int64_t begin, int64_t end, int64_t cols) {
     const Scratch::Mark mark(backend.scratch());
     const TensorView rows = backend.scratch().take(dtype, {end - begin, cols});
     const int64_t first = (parameter.first_row + begin) * cols;
-    checkpoint.read(tensor, first, (end - begin) * cols, rows.data);
+    {
+      const HostAccess access(backend.allocator());
+      checkpoint.read(tensor, first, (end - begin) * cols, rows.data);
+    }
     weights.write(backend, index, begin, rows);
   });
 }
@@ -145,7 +147,6 @@ void save_parameter(Backend& backend, const LoadedModel& model, size_t index,
   const bool masters = trained != nullptr && (!parameter.buffer || !parameter.held);
   const bool raw = !masters && parameter.is_matrix() && tensor.dtype == DType::kBF16 &&
                    weights.compute_dtype() == DType::kBF16;
-  const HostAccess access(backend.allocator());
   for_each_slice(parameter, [&](int64_t begin, int64_t end, int64_t cols) {
     const Scratch::Mark mark(backend.scratch());
     const TensorView rows =
@@ -155,6 +156,7 @@ void save_parameter(Backend& backend, const LoadedModel& model, size_t index,
     } else {
       weights.read(backend, index, begin, rows);
     }
+    const HostAccess access(backend.allocator());
     const auto count = static_cast<size_t>(rows.shape.num_elements());
     if (raw) {
       writer.append(tensor.name, std::as_bytes(std::span(rows.bf16(), count)));
