@@ -146,7 +146,7 @@ function show(data) {
     {name: 'requests', className: 'number', cell: (u) => whole(u.requests)},
     {name: 'tokens trained', className: 'number', cell: (u) => whole(u.trained)},
     {name: 'tokens sampled', className: 'number', cell: (u) => whole(u.sampled)},
-    {name: 'of prompts', className: 'number', cell: (u) => whole(u.prompt)}], 'none yet');
+    {name: 'prompt tokens', className: 'number', cell: (u) => whole(u.prompt)}], 'none yet');
   table($('models'), data.models, [
     {name: 'name', cell: (m) => m.name}, {name: 'architecture', cell: (m) => m.architecture},
     {name: 'context', className: 'number', cell: (m) => whole(m.max_context)}], 'none');
