@@ -44,6 +44,7 @@ struct Batch {
   bool checked = false;    // by Engine::check, each of them
   bool want_loss = true;   // logprobs and losses; needs targets
   bool score_all = false;  // logprobs also where the weight is 0
+  bool want_top = false;   // with losses: also the largest logprob of each token; not in stages
   // Into the sink: "hidden_states" [L + 1, T, D]; of n streams [L + 1, T, n D] and "final_hidden"
   // [T, D] beside them.
   bool want_hidden_states = false;
@@ -60,6 +61,8 @@ struct Batch {
 struct SequenceResult {
   std::vector<float> logprobs;  // as targets; without score_all 0 where the row has no weight
   std::vector<float> losses;    // likewise
+  // As tokens, with want_top: the logprob of the most likely token, 0 where the row was not scored.
+  std::vector<float> top_logprobs = {};
   std::vector<float> mtp_losses = {};  // as targets, with mtp_weight; 0 at the last token
   // As tokens, with indexer_weight: not multiplied by it, a sum over layers.
   std::vector<float> indexer_losses = {};

@@ -42,6 +42,7 @@ PassWork MicroBatch::lay_out(Engine& engine, const api::Batch& batch, size_t fir
   gather(engine, batch);
   logprobs_.resize(targets_.size());
   losses_.resize(targets_.size());
+  top_logprobs_.resize(batch.want_top ? first_targets_.size() - 1 : 0);
   mtp_losses_.assign(batch.mtp_weight > 0.0f ? targets_.size() : 0, 0.0f);
   gradients_ = batch.sequences[first].gradients ? batch.gradients : api::Gradients::kNone;
   const bool trains_indexers = batch.indexer_weight > 0.0f && gradients_ != api::Gradients::kNone;
@@ -60,6 +61,7 @@ PassWork MicroBatch::lay_out(Engine& engine, const api::Batch& batch, size_t fir
                               .score_all = batch.score_all},
                    .logprobs = logprobs_,
                    .losses = losses_,
+                   .top_logprobs = top_logprobs_,
                    .mtp_weight = batch.mtp_weight,
                    .mtp_losses = mtp_losses_,
                    .indexer_weight = trains_indexers ? batch.indexer_weight : 0.0f,
@@ -80,6 +82,10 @@ void MicroBatch::give_losses(const api::Batch& batch, api::BatchResult& result) 
     const auto end = first_targets_[row];
     result.sequences[s].logprobs.assign(logprobs_.begin() + begin, logprobs_.begin() + end);
     result.sequences[s].losses.assign(losses_.begin() + begin, losses_.begin() + end);
+    if (!top_logprobs_.empty()) {
+      result.sequences[s].top_logprobs.assign(top_logprobs_.begin() + first_token,
+                                              top_logprobs_.begin() + static_cast<int64_t>(row));
+    }
     if (!indexer_losses_.empty()) {
       result.sequences[s].indexer_losses.assign(
           indexer_losses_.begin() + first_token,

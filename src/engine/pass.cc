@@ -134,7 +134,8 @@ void StagePass::loss() {
       d_hidden_ = pass_.backend.scratch().take(DType::kF32, hidden_.shape, "final_hidden");
     }
     const TraceSpan span = model::traced(pass_, "loss", "tokens", pass_.num_tokens());
-    state_.loss_pass.run(pass_, work_.inputs, hidden_, work_.logprobs, work_.losses, d_hidden_);
+    state_.loss_pass.run(pass_, work_.inputs, hidden_, work_.logprobs, work_.losses, d_hidden_,
+                         work_.top_logprobs);
   }
   if (work_.mtp_weight == 0.0f) return;
   if (work_.want_loss && work_.backward()) {

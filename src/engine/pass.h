@@ -26,7 +26,8 @@ struct PassWork {
   train::LossInputs inputs = {};
   std::span<float> logprobs = {};
   std::span<float> losses = {};
-  float mtp_weight = 0.0f;  // of multi-token prediction; 0: it does not run
+  std::span<float> top_logprobs = {};  // of the pass's rows; empty: not wanted
+  float mtp_weight = 0.0f;             // of multi-token prediction; 0: it does not run
   std::span<float> mtp_losses = {};
   float indexer_weight = 0.0f;           // of the loss that trains indexers; 0: there is none
   std::span<float> indexer_losses = {};  // of the pass's rows, zero before

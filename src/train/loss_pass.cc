@@ -18,7 +18,8 @@ LossPass::Range LossPass::targets_of(const LossInputs& inputs, size_t row) {
 }
 
 void LossPass::run(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
-                   std::span<float> logprobs, std::span<float> losses, TensorView d_hidden) {
+                   std::span<float> logprobs, std::span<float> losses, TensorView d_hidden,
+                   std::span<float> top_logprobs) {
   const auto tokens = static_cast<size_t>(pass.num_tokens());
   const size_t targets = inputs.targets.size();
   CHECK(inputs.weights().size() == targets && targets >= tokens, targets, tokens);
@@ -26,6 +27,9 @@ void LossPass::run(model::Pass& pass, const LossInputs& inputs, TensorView hidde
   CHECK(inputs.first_targets.empty() ? targets == tokens
                                      : inputs.first_targets.size() == tokens + 1);
   CHECK(inputs.losses.size() == pass.sequences.size());
+  CHECK(top_logprobs.empty() || top_logprobs.size() == tokens);
+  top_logprobs_ = top_logprobs;
+  std::fill(top_logprobs.begin(), top_logprobs.end(), 0.0f);
   selected_.resize(tokens);
   row_sequences_.resize(tokens);
   target_slopes_.resize(targets);
@@ -117,6 +121,17 @@ TensorView LossPass::score(model::Pass& pass, const LossInputs& inputs,
   return logits;
 }
 
+void LossPass::give_top(model::Pass& pass, std::span<const int32_t> rows, TensorView lse) {
+  pass.on_host([&] {
+    lse_.resize(2 * rows.size());
+    ops::to_host(pass.backend, lse, lse_);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const float* of_row = lse_.data() + 2 * i;
+      top_logprobs_[static_cast<size_t>(rows[i])] = ops::logprob(of_row[0], of_row);
+    }
+  });
+}
+
 void LossPass::losses_of_row(const LossInputs& inputs, size_t i, size_t row,
                              std::span<const float> logprobs, std::span<float> losses) {
   const auto sequence = static_cast<size_t>(row_sequences_[row]);
@@ -153,6 +168,7 @@ void LossPass::chunk(model::Pass& pass, const LossInputs& inputs, std::span<cons
   const TensorView h = rank == 0 ? TensorView() : scratch.take(pass.dtype(), {count, rank});
   ops::gather(pass.backend, hidden, rows, x);
   const TensorView logits = score(pass, inputs, rows, x, h, lse, logprobs);
+  if (!top_logprobs_.empty()) give_top(pass, rows, lse);
   chunk_slopes_.resize(rows.size());
   pass.on_host([&] {
     for (size_t i = 0; i < rows.size(); ++i)

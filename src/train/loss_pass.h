@@ -27,9 +27,11 @@ struct LossInputs {
 class LossPass {
  public:
   // Writes logprobs and losses [M], zero in rows that are not scored. With a non-empty d_hidden [T,
-  // D] f32 also the gradient of the summed loss, and accumulates the head's.
+  // D] f32 also the gradient of the summed loss, and accumulates the head's. With non-empty
+  // `top_logprobs` [T] also the largest logprob of each row that is scored.
   void run(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
-           std::span<float> logprobs, std::span<float> losses, TensorView d_hidden);
+           std::span<float> logprobs, std::span<float> losses, TensorView d_hidden,
+           std::span<float> top_logprobs = {});
 
  private:
   // The targets of a row, in the flat arrays.
@@ -44,6 +46,7 @@ class LossPass {
   void chunk(model::Pass& pass, const LossInputs& inputs, std::span<const int32_t> rows,
              TensorView hidden, std::span<float> logprobs, std::span<float> losses,
              TensorView d_hidden);
+  void give_top(model::Pass& pass, std::span<const int32_t> rows, TensorView lse);
   void losses_of_row(const LossInputs& inputs, size_t i, size_t row,
                      std::span<const float> logprobs, std::span<float> losses);
   void add_further_targets(Backend& backend, const LossInputs& inputs,
@@ -61,6 +64,8 @@ class LossPass {
   std::vector<float> chunk_slopes_;   // of each row: the sum over its targets
   std::vector<float> target_slopes_;  // [M]
   std::vector<size_t> order_;
+  std::span<float> top_logprobs_;  // of the run
+  std::vector<float> lse_;         // of a chunk, for these
 };
 
 }  // namespace strata::train

@@ -136,6 +136,7 @@ api::BatchResult Pipeline::run(const api::Batch& batch, api::TensorSink* sink) {
   if (plan_.is_whole()) return engine().run(batch, sink);
   CHECK(std::all_of(batch.sequences.begin(), batch.sequences.end(),
                     [](const api::Sequence& s) { return s.gradients; }));
+  CHECK(!batch.want_top);
   CHECK(batch.indexer_weight == 0.0f);  // its losses stay with their layers: commands refuse it
   api::BatchResult result;
   result.sequences.resize(batch.sequences.size());
