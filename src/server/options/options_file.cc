@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The TOML file of `strata serve`. The only place that includes toml++.
+// TOML files of options. The only place that includes toml++.
 #define TOML_HEADER_ONLY 0
 #include <fmt/format.h>
 #include <toml++/toml.h>
@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "server/options/options.h"
+#include "server/options/toml_file.h"
 
 namespace strata::server {
 namespace {
@@ -28,20 +29,20 @@ std::string scalar_text(const std::string& path, std::string_view key, const tom
 
 }  // namespace
 
-OptionSource options_from_file(const std::string& path) {
+std::map<std::string, std::vector<std::string>> read_toml_options(const std::string& path,
+                                                                  const OptionTable& known,
+                                                                  const std::string& command) {
   const std::string text = read_file(path, kMaxConfigBytes);
-  OptionSource source{path, {}};
+  std::map<std::string, std::vector<std::string>> all;
   try {
-    ServeOptions options;
-    const OptionTable known = options_of(options);
     const toml::table table = toml::parse(text);
     for (const auto& [key, node] : table) {
       const std::string name(key.str());
       const OptionRow* row = known.find(name);
       if (row == nullptr) {
-        fail(path, node.source(), fmt::format("'{}' is no option of strata serve", name));
+        fail(path, node.source(), fmt::format("'{}' is no option of strata {}", name, command));
       }
-      std::vector<std::string>& values = source.values[row->name];
+      std::vector<std::string>& values = all[row->name];
       const toml::array* list = node.as_array();
       if (list == nullptr) {
         values.push_back(scalar_text(path, name, node));
@@ -54,7 +55,12 @@ OptionSource options_from_file(const std::string& path) {
   } catch (const toml::parse_error& error) {
     fail(path, error.source(), std::string(error.description()));
   }
-  return source;
+  return all;
+}
+
+OptionSource options_from_file(const std::string& path) {
+  ServeOptions options;
+  return {path, read_toml_options(path, options_of(options), "serve")};
 }
 
 }  // namespace strata::server
