@@ -146,6 +146,30 @@ bool adapts_mtp(const ModelConfig& config, const std::string& dir) {
                      [&](const PeftModule& module) { return is_of_mtp(config, module); });
 }
 
+namespace {
+
+[[noreturn]] void fail(const std::string& dir, const std::vector<std::string>& faults) {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("adapter: {}: {} fault(s):\n  {}", dir,
+                                                       faults.size(), fmt::join(faults, "\n  ")));
+}
+
+std::vector<LoraModuleSpec> specs_of(const std::vector<MatchedModule>& matched) {
+  std::vector<LoraModuleSpec> specs;
+  for (const MatchedModule& item : matched) specs.push_back(item.spec);
+  return specs;
+}
+
+}  // namespace
+
+std::vector<LoraModuleSpec> specs_of_adapter(const LoadedModel& model, const std::string& dir) {
+  const PeftAdapter peft(dir);
+  std::vector<std::string> faults;
+  const std::vector<MatchedModule> matched = match_modules(model, peft, faults);
+  check_pairs(model.weights->layers(), matched, faults);
+  if (!faults.empty()) fail(dir, faults);
+  return specs_of(matched);
+}
+
 std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& model,
                                           const std::string& dir) {
   const PeftAdapter peft(dir);
@@ -154,13 +178,8 @@ std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& m
   check_pairs(model.weights->layers(), matched, faults);
   for (const PeftBaseCopy& copy : peft.base_copies())
     check_base_copy(backend, model, peft, copy, faults);
-  if (!faults.empty()) {
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("adapter: {}: {} fault(s):\n  {}", dir,
-                                                         faults.size(), fmt::join(faults, "\n  ")));
-  }
-  std::vector<LoraModuleSpec> specs;
-  for (const MatchedModule& item : matched) specs.push_back(item.spec);
-  auto adapter = std::make_unique<LoraAdapter>(backend, *model.weights, specs);
+  if (!faults.empty()) fail(dir, faults);
+  auto adapter = std::make_unique<LoraAdapter>(backend, *model.weights, specs_of(matched));
   read_modules(peft, matched, *adapter);
   adapter->refresh(backend);
   return adapter;

@@ -16,6 +16,10 @@ namespace strata::model {
 // cannot be loaded.
 bool adapts_mtp(const ModelConfig& config, const std::string& dir);
 
+// The modules of a PEFT directory, as load_adapter makes them; its faults but for values. `model`
+// may be one that can only plan.
+std::vector<LoraModuleSpec> specs_of_adapter(const LoadedModel& model, const std::string& dir);
+
 // Reads a PEFT directory into a new adapter. Modules that the model lacks, wrong shapes and copies
 // of base weights that differ from the model's are refused by name, all together.
 std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& model,
