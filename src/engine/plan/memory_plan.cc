@@ -127,7 +127,7 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_byte
     adapters += adapter->num_bytes() + (shape.backward && !adapter->trains() ? 3 * flat : 0);
   }
   if (engine.adapters().empty() && !shape.modules.empty()) {
-    adapters = adapter_bytes(engine, shape.modules, shape.backward);
+    adapters = shape.num_adapters * adapter_bytes(engine, shape.modules, shape.backward);
   }
   plan.items.push_back({"adapters", adapters});
   if (shape.train_base) {
