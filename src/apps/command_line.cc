@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/recipe.h"
 #include "apps/suggest.h"
 #include "base/error.h"
 
@@ -36,6 +37,8 @@ bool is_named(const OptionTable& table, std::string_view argument) {
 // How the row is spoken of.
 std::string shown_name(const OptionRow& row) { return (row.is_positional ? "" : "--") + row.name; }
 
+constexpr int kMostBare = 1 << 20;  // of a list
+
 void add_row(CLI::App& app, const OptionRow& row, Given& given) {
   std::vector<std::string>* values = &given.values[row.name];
   std::string names = shown_name(row);
@@ -45,12 +48,12 @@ void add_row(CLI::App& app, const OptionRow& row, Given& given) {
     return;
   }
   const std::string bare = row.may_be_bare ? "," + row.name : "";
-  app.add_option(names + bare,
-                 [values](const CLI::results_t& texts) {
-                   *values = texts;
-                   return true;
-                 })
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  CLI::Option* option = app.add_option(names + bare, [values](const CLI::results_t& texts) {
+    *values = texts;
+    return true;
+  });
+  option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  if (row.kind == OptionKind::kList && row.may_be_bare) option->expected(1, kMostBare);
 }
 
 Given split(const CommandText& command, const OptionTable& table,
@@ -80,6 +83,16 @@ Given split(const CommandText& command, const OptionTable& table,
     (is_option ? given.unknown : given.extra).push_back(argument);
   }
   return given;
+}
+
+// What a recipe says and the command line does not.
+void add_recipe(const OptionTable& table, Given& given) {
+  const auto found = given.values.find("config");
+  if (found == given.values.end() || found->second.empty()) return;
+  for (auto& [name, values] : read_recipe(found->second.back(), table)) {
+    std::vector<std::string>& own = given.values.at(name);
+    if (own.empty()) own = std::move(values);
+  }
 }
 
 std::string see_help(const CommandText& command) {
@@ -150,10 +163,11 @@ void check_required(const CommandText& command, const OptionTable& table, const 
 
 HelpWanted read_command_line(const CommandText& command, const OptionTable& table,
                              std::span<const std::string> arguments) {
-  const Given given = split(command, table, arguments);
+  Given given = split(command, table, arguments);
   if (given.help != HelpWanted::kNo) return given.help;
   if (!given.unknown.empty()) refuse_unknown(command, table, given);
   if (!given.extra.empty()) refuse_extra(command, table, given);
+  if (command.name == "train") add_recipe(table, given);
   set_rows(command, table, given);
   check_required(command, table, given);
   return HelpWanted::kNo;

@@ -10,6 +10,7 @@
 #include "apps/setup/model_path.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "data/sources.h"
 
 namespace strata::apps {
 namespace {
@@ -47,24 +48,32 @@ void find_served(server::ServeOptions& o, std::string& name_and_dir) {
   o.tokenizers.push_back(fmt::format("{}={}", name, typed));
 }
 
-void check_data(const std::string& option, const std::string& path) {
-  std::error_code fault;
-  if (std::filesystem::is_directory(path, fault)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--{}: {}: this is a directory; want a JSONL file", option, path));
-  }
-  if (!file_exists(path)) {
-    throw Error(ErrorCode::kNotFound,
-                fmt::format("--{}: {}: no such file; want a JSONL file", option, path));
-  }
-}
-
 }  // namespace
 
 void find_models(TrainOptions& o) {
-  o.model = find_base_model(o.model);
-  check_data("data", o.data);
-  if (!o.eval.empty()) check_data("eval", o.eval);
+  if (o.model.empty()) {
+    find_both(o.model, o.adapter);
+  } else {
+    o.model = find_base_model(o.model);
+    if (!o.adapter.empty()) o.adapter = find_adapter(o.adapter);
+  }
+  data::find_sources("data", o.data);  // throws where one is not there
+  data::find_sources("eval", o.eval, data::Weights::kNone);
+}
+
+void find_models(DataOptions& o) {
+  o.model = find_model(o.model).model;
+  data::find_sources("data", o.data);
+}
+
+void find_models(EvalOptions& o) {
+  for (std::string& adapter : o.adapters) adapter = find_adapter(adapter);
+  const ModelPath path = find_model(o.model.empty() ? o.adapters.front() : o.model);
+  if (!o.model.empty() && !path.adapter.empty()) {
+    o.adapters.insert(o.adapters.begin(), path.adapter);
+  }
+  o.model = path.model;
+  data::find_sources("data", o.data, data::Weights::kNone);
 }
 
 void find_models(PlanOptions& o) {

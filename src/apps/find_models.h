@@ -9,6 +9,8 @@ namespace strata::apps {
 
 void find_models(TrainOptions& o);
 void find_models(PlanOptions& o);
+void find_models(DataOptions& o);
+void find_models(EvalOptions& o);
 void find_models(GenerateOptions& o);
 void find_models(ChatOptions& o);
 void find_models(ProbeOptions& o);

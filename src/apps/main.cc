@@ -69,11 +69,13 @@ Invocation prepare_serve() {
 
 std::vector<Command> commands_of_models() {
   return {
-      command("train", "Fine-tune a model on a JSONL file",
+      command("train", "Fine-tune a model on files of data",
               "Examples:\n"
               "  strata train --model qwen3 --data chats.jsonl --out adapter\n"
               "  strata train --model qwen3 --data chats.jsonl --out adapter --resume\n"
-              "  strata train --model qwen3 --data text.jsonl --out tuned --method full --lr 2e-5",
+              "  strata train --model qwen3 --data text.jsonl --out tuned --method full --lr 2e-5\n"
+              "  strata train --model qwen3 --data alpaca.json --out sweep --lr 1e-4,3e-4,1e-3\n"
+              "  strata train --config recipe.toml --out again",
               run_train),
       command("plan", "Say what a run will take and how long, without running it",
               "Examples:\n"
@@ -82,6 +84,16 @@ std::vector<Command> commands_of_models() {
               "  strata plan --model qwen3 --for serve --memory 8GiB\n"
               "  strata plan --schedule 1f1b --pipeline 4 --microbatches 8 --schedule-out s.csv",
               run_plan),
+      command("data", "Say what files of data hold, as training would read them",
+              "Examples:\n"
+              "  strata data chats.jsonl --model qwen3\n"
+              "  strata data alpaca.json.gz --model qwen3 --show 10 --train-on all",
+              run_data),
+      command("eval", "Loss, perplexity and accuracy on files of data, of a model and its adapters",
+              "Examples:\n"
+              "  strata eval --model qwen3 --adapter adapter --data heldout.jsonl\n"
+              "  strata eval --adapter a --adapter b --data x.jsonl --data y.jsonl --json",
+              run_eval),
       command("generate", "Continue a prompt",
               "Examples:\n"
               "  strata generate --model qwen3 --prompt \"Once upon a time\" --max-tokens 64\n"

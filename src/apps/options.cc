@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "apps/data_options.h"
 #include "apps/setup/config_source.h"
 #include "apps/train/cadence.h"
 #include "base/error.h"
@@ -138,12 +139,7 @@ void memory_row(OptionTable& t, std::string& field, const std::string& help) {
 // What a step does and how many there are.
 void recipe_rows(OptionTable& t, TrainOptions& o) {
   t.group(kStepsGroup);
-  t.number("lr", o.lr, {0, kHuge, "0 or more"},
-           "peak learning rate [lora: 5e-4, of models wider than 1024 2e-4, times sqrt(B / 8) with "
-           "B < 8 "
-           "examples a step; full: 1e-5]")
-      .also("learning-rate")
-      .results();
+  learning_rate_row(t, o).also("learning-rate").results();
   t.text("lr-schedule", o.lr_schedule, "constant, linear or cosine").also("schedule").results();
   t.integer("warmup-steps", o.warmup_steps, {0, kMost, "0 or more"},
             "steps of linear warmup [a twentieth of the steps]")
@@ -192,8 +188,11 @@ void recipe_rows(OptionTable& t, TrainOptions& o) {
   t.integer("gradient-accumulation-steps", o.gradient_accumulation_steps, {1, 1 << 20, "1 or more"},
             "an optimizer step has so many times --batch-size examples");
   micro_tokens_row(t, o.micro_tokens);
-  t.integer("max-length", o.max_length, {2, kMost, "2 or more"},
-            "longer examples are dropped and counted")
+  t.integer("max-length", o.max_length, {2, kMost, "2 or more"}, "tokens of an example, at most")
+      .results();
+  t.choice("overlong", o.overlong, {"drop", "cut", "split"},
+           "of longer examples: drop, cut (the first --max-length tokens stay) or split (into "
+           "pieces)")
       .results();
   t.seed("seed", o.seed, "of adapter, order and split").results();
 }
@@ -234,12 +233,19 @@ void generation_rows(OptionTable& t, GenerationOptions& o) {
 OptionTable options_of(TrainOptions& o) {
   OptionTable t;
   t.group("Model and data");
-  model_row(t, o.model).results(ResultsBy::kModel);
-  t.text("data", o.data, "JSONL: {\"prompt\",\"completion\"}, {\"text\"} or {\"messages\"} a line")
-      .required()
-      .results(ResultsBy::kFile);
+  t.text("model", o.model, std::string(kModelHelp) + "; of --adapter its base where none is named")
+      .required_without("adapter")
+      .or_bare()
+      .results(ResultsBy::kModel);
+  data_row(t, o.data).results(ResultsBy::kFile);
   t.text("out", o.out, "folder of the adapter or model, metrics and state").required();
+  t.text("config", o.config,
+         "TOML file of options, which the command line overrides (docs/train.md)");
+  t.text("save-config", o.save_config, "TOML file to write: these options, for --config");
   t.group("Adapter");
+  t.text("adapter", o.adapter,
+         "PEFT LoRA directory to start from and train on; its modules and ranks are kept")
+      .results(ResultsBy::kModel);
   method_row(t, o.method).results();
   rank_row(t, o.rank).results();
   t.number("alpha", o.alpha, {-kHuge, kHuge, "a finite number"}, "LoRA alpha").results();
@@ -250,7 +256,7 @@ OptionTable options_of(TrainOptions& o) {
       .results();
   recipe_rows(t, o);
   t.group("Evaluation and saving");
-  t.text("eval", o.eval, "JSONL of evaluation examples, which are not trained on")
+  t.texts("eval", o.eval, "evaluation examples, which are not trained on; forms as of --data")
       .results(ResultsBy::kFile);
   t.number("eval-fraction", o.eval_fraction, {0, 0.9, "0 to 0.9"},
            "else: share of --data to evaluate on and not to train on")
@@ -265,6 +271,10 @@ OptionTable options_of(TrainOptions& o) {
   t.flag("keep-best", o.keep_best, "keep what has the lowest evaluation loss, in best/ of --out");
   t.integer("early-stop", o.early_stop, {0, kMost, "0 (off) or more"},
             "end after so many evaluations without a new lowest loss; 0: off");
+  t.texts("sample", o.samples,
+          "prompt to answer at each evaluation, greedily, into samples.jsonl of --out; may be "
+          "repeated");
+  t.text("tensorboard", o.tensorboard, "folder of event files for TensorBoard");
   t.flag("resume", o.resume, "continue from the last save in --out, as Ctrl-C makes one");
   t.group("Memory");
   dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto, bf16 or f32").results();
@@ -279,9 +289,9 @@ OptionTable options_of(TrainOptions& o) {
   strict_row(t, o.strict_config);
   t.flag("json", o.json, "a line of JSON on stdout at the end");
   trace_row(t, o.trace);
-  t.common({"model", "data", "out", "train-on", "method", "rank", "alpha", "targets", "lr",
-            "epochs", "steps", "batch-size", "max-length", "eval", "save-every", "resume", "memory",
-            "threads", "json"});
+  t.common({"model",   "data",       "out",    "train-on", "method",  "rank",       "alpha",
+            "targets", "lr",         "config", "epochs",   "steps",   "batch-size", "max-length",
+            "eval",    "save-every", "resume", "memory",   "threads", "json"});
   return t;
 }
 

@@ -5,6 +5,8 @@
 #pragma once
 #include "apps/backup.h"
 #include "apps/bench/bench.h"
+#include "apps/data.h"
+#include "apps/eval.h"
 #include "apps/generate/chat.h"
 #include "apps/generate/generate.h"
 #include "apps/init.h"
@@ -24,6 +26,8 @@ OptionTable options_of(GenerateOptions& o);
 OptionTable options_of(ChatOptions& o);
 OptionTable options_of(InspectOptions& o);
 OptionTable options_of(PlanOptions& o);
+OptionTable options_of(DataOptions& o);
+OptionTable options_of(EvalOptions& o);
 OptionTable options_of(PullOptions& o);
 OptionTable options_of(ProbeOptions& o);
 OptionTable options_of(InitOptions& o);

@@ -2,108 +2,228 @@
 #include "data/dataset.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <string>
-#include <string_view>
+#include <utility>
 
 #include "base/error.h"
-#include "base/files.h"
+#include "data/overlong.h"
 #include "report/progress.h"
 
 namespace strata::data {
 namespace {
 
-constexpr size_t kMaxReported = 5;
+constexpr size_t kMaxReported = 5, kMaxLooked = 20;
 
-// What a file seems to be that does not begin as JSON lines do, and what to do; empty of others.
-std::string what_it_is(std::string_view content) {
-  const size_t begin = std::min(content.find_first_not_of(" \t\r\n"), content.size());
-  const std::string_view start = content.substr(begin);
-  if (start.empty() || start[0] == '{') return "";
-  if (start[0] == '[') {
-    return "\nthis begins as one JSON array; want a JSON object a line: jq -c '.[]' FILE > "
-           "FILE.jsonl";
-  }
-  if (start.starts_with("\x1f\x8b")) return "\nthis is compressed by gzip: gunzip it first";
-  if (start.starts_with("PAR1")) return "\nthis is a Parquet file; want a JSON object a line";
-  return "\nis this JSONL? want a JSON object a line, like {\"prompt\": ..., \"completion\": ...}";
-}
+class DatasetReader {
+ public:
+  DatasetReader(const ExampleContext& context, const ReadOptions& options,
+                report::Progress* progress)
+      : context_(context),
+        options_(options),
+        progress_(progress),
+        store_(std::make_shared<ExampleStore>(options.in_memory)) {}
 
-struct Faults {
-  std::string text;
-  size_t count = 0;
+  void read(const Source& source) {
+    DataFile& file = dataset_.files.emplace_back(
+        DataFile{.file = std::make_shared<const InputFile>(source.path), .weight = source.weight});
+    const std::string begin = first_bytes_of(*file.file);
+    const std::string is = what_it_is(source.path, begin);
+    if (is.starts_with("this is")) {  // nothing of it can be read
+      throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", file.file->shown(), is));
+    }
+    file.layout = layout_of(source.path, begin);
+    file.first = store_->size();
+    const int64_t faults = dataset_.faults.count;
+    const auto records = read_records(*file.file, file.layout);
+    while (const auto record = records->next()) {
+      read_record(*record, file);
+      if (progress_ != nullptr) progress_->update(bytes_done_ + records->offset());
+    }
+    bytes_done_ += file.file->size();
+    file.count = store_->size() - file.first;
+    if (dataset_.faults.count > faults && dataset_.faults.advice.empty()) {
+      dataset_.faults.advice = is;
+    }
+  }
 
-  void add(const std::string& path, int64_t line_idx, const std::string& what) {
-    ++count;
-    if (count <= kMaxReported)
-      text += fmt::format("{}{}:{}: {}", count > 1 ? "\n" : "", path, line_idx, what);
+  Dataset finish(const std::vector<Source>& sources) {
+    if (dataset_.faults.count > 0 && !options_.looks_only) {
+      throw Error(ErrorCode::kInvalidArgument, dataset_.faults.text());
+    }
+    store_->seal();
+    dataset_.examples = Examples(store_);
+    dataset_.num_tokens = dataset_.examples.num_tokens();
+    dataset_.num_trained = dataset_.examples.num_trained();
+    if (!dataset_.examples.empty() || options_.looks_only) return std::move(dataset_);
+    std::vector<std::string> names;
+    for (const Source& source : sources) names.push_back(source.path);
+    const std::string files = fmt::format("{}", fmt::join(names, ", "));
+    throw Error(ErrorCode::kInvalidArgument,
+                dataset_.num_too_long == 0
+                    ? fmt::format("{}: no examples in it", files)
+                    : fmt::format("{}: all {} examples are longer than {} tokens; raise "
+                                  "--max-length",
+                                  files, dataset_.num_too_long, options_.max_length));
   }
-  void raise(std::string_view content) const {
-    if (count == 0) return;
-    std::string message = text;
-    if (count > kMaxReported)
-      message += fmt::format("\nand {} more bad lines", count - kMaxReported);
-    message += what_it_is(content);
-    throw Error(ErrorCode::kInvalidArgument, message);
+
+ private:
+  void read_record(const Record& record, DataFile& file) {
+    if (!record.fault.empty()) return add_fault(record, file, record.fault);
+    try {
+      add(parse(record, file), record.line, file);
+    } catch (const Error& error) {
+      add_fault(record, file, error.what());
+    }
   }
+
+  Example parse(const Record& record, DataFile& file) {
+    ReadRecord read = data::read_record(record.json, context_, dataset_.ignored_fields);
+    if (!options_.looks_only) refuse_pair(read);
+    ++file.forms[static_cast<size_t>(read.form)];
+    if (read.rejected) file.rejected_tokens += std::ssize(read.rejected->tokens);
+    return std::move(read.example);
+  }
+
+  void add_fault(const Record& record, const DataFile& file, const std::string& what) {
+    dataset_.faults.add(file.file->shown(), record.line, what,
+                        options_.looks_only ? kMaxLooked : kMaxReported);
+  }
+
+  void add(const Example& example, int64_t line, DataFile& file) {
+    ++dataset_.num_lines;
+    if (std::ssize(example.tokens) + 1 <= options_.max_length) {
+      store_->add(example);
+      return;
+    }
+    ++dataset_.num_too_long;
+    file.too_long.add(line);
+    if (options_.looks_only) {
+      store_->add(example);
+      return;
+    }
+    std::vector<Example> parts;
+    if (options_.overlong == Overlong::kSplit) {
+      parts = split_example(example, options_.max_length);
+    } else if (options_.overlong == Overlong::kCut) {
+      Example part = cut_example(example, options_.max_length);
+      if (part.num_trained > 0) parts.push_back(std::move(part));
+    }
+    for (const Example& part : parts) store_->add(part);
+    if (parts.empty()) file.left_out.add(line);
+  }
+
+  const ExampleContext& context_;
+  const ReadOptions& options_;
+  report::Progress* progress_;
+  std::shared_ptr<ExampleStore> store_;
+  Dataset dataset_;
+  int64_t bytes_done_ = 0;
 };
 
-bool is_blank(std::string_view line) {
-  return line.find_first_not_of(" \t\r") == std::string_view::npos;
+std::string_view name_of(Layout layout) {
+  switch (layout) {
+    case Layout::kLines:
+      return "";
+    case Layout::kArray:
+      return "a JSON array";
+    case Layout::kCsv:
+      return "CSV";
+    case Layout::kTsv:
+      return "TSV";
+  }
+  return "";
 }
 
-void add_example(Dataset& dataset, Example example, int64_t max_length) {
-  ++dataset.num_lines;
-  const auto length = static_cast<int64_t>(example.tokens.size());
-  if (length + 1 > max_length) {
-    ++dataset.num_too_long;
-    return;
-  }
-  dataset.num_tokens += length;
-  dataset.num_trained += example.num_trained;
-  dataset.examples.push_back(std::move(example));
+std::string_view name_of(Packing packing) {
+  return packing == Packing::kGzip ? "gzip" : packing == Packing::kZstd ? "zstd" : "";
 }
 
 }  // namespace
 
-Dataset read_dataset(const std::string& path, const ExampleContext& context, int64_t max_length,
-                     report::Progress* progress) {
-  const MappedFile file(path);
-  const std::string_view content(reinterpret_cast<const char*>(file.bytes().data()),
-                                 file.bytes().size());
-  Dataset dataset;
-  Faults faults;
-  int64_t line_idx = 0;
-  for (size_t begin = 0; begin < content.size();) {
-    const size_t end = std::min(content.find('\n', begin), content.size());
-    const std::string_view line = content.substr(begin, end - begin);
-    begin = end + 1;
-    ++line_idx;
-    if (is_blank(line)) continue;
-    if (static_cast<int64_t>(line.size()) > kMaxLineBytes) {
-      faults.add(path, line_idx,
-                 fmt::format("{} bytes, at most {} a line", line.size(), kMaxLineBytes));
-      continue;
-    }
-    try {
-      add_example(dataset, make_example(line, context, dataset.ignored_fields), max_length);
-    } catch (const Error& error) {
-      faults.add(path, line_idx, error.what());
-    }
-    if (progress != nullptr)
-      progress->update(static_cast<int64_t>(std::min(begin, content.size())));
+Overlong parse_overlong(const std::string& text) {
+  if (text == "drop") return Overlong::kDrop;
+  if (text == "cut") return Overlong::kCut;
+  if (text == "split") return Overlong::kSplit;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--overlong: got '{}', want drop, cut or split", text));
+}
+
+void FaultList::add(const std::string& file, int64_t line, const std::string& what, size_t shown) {
+  ++count;
+  if (first.size() < shown) first.push_back(fmt::format("{}:{}: {}", file, line, what));
+}
+
+std::string FaultList::text() const {
+  std::string text = fmt::format("{}", fmt::join(first, "\n"));
+  const int64_t more = count - std::ssize(first);
+  if (more > 0) text += fmt::format("\nand {} more bad lines", more);
+  if (count > 0 && !advice.empty()) text += "\n" + advice;
+  return text;
+}
+
+void LineList::add(int64_t line) {
+  ++count;
+  if (first.size() < kShown) first.push_back(line);
+}
+
+std::string LineList::text() const {
+  const int64_t more = count - std::ssize(first);
+  if (more > 0) return fmt::format("{} and {} more", fmt::join(first, ", "), more);
+  if (first.size() < 2) return fmt::format("{}", fmt::join(first, ", "));
+  const std::vector<int64_t> but_last(first.begin(), first.end() - 1);
+  return fmt::format("{} and {}", fmt::join(but_last, ", "), first.back());
+}
+
+Dataset read_dataset(const std::vector<Source>& sources, const ExampleContext& context,
+                     const ReadOptions& options, report::Progress* progress) {
+  DatasetReader reader(context, options, progress);
+  for (const Source& source : sources) reader.read(source);
+  return reader.finish(sources);
+}
+
+Dataset with_order(const Dataset& dataset, std::vector<int64_t> order) {
+  Dataset out = dataset;
+  out.examples = Examples(dataset.examples.store(), std::move(order));
+  out.num_tokens = out.examples.num_tokens();
+  out.num_trained = out.examples.num_trained();
+  return out;
+}
+
+std::string seen_text(const DataFile& file) {
+  std::vector<std::string> forms, how;
+  for (size_t form = 0; form < kNumForms; ++form) {
+    const std::string_view name = looks_like(static_cast<Form>(form));
+    if (file.forms[form] > 0 && !name.empty()) forms.emplace_back(name);
   }
-  faults.raise(content);
-  if (dataset.examples.empty()) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        dataset.num_too_long == 0
-            ? fmt::format("{}: no examples in it", path)
-            : fmt::format("{}: all {} examples are longer than {} tokens; raise --max-length", path,
-                          dataset.num_too_long, max_length));
+  for (const std::string_view name : {name_of(file.layout), name_of(file.file->packing())}) {
+    if (!name.empty()) how.emplace_back(name);
   }
-  return dataset;
+  if (forms.empty() && how.empty()) return {};
+  if (forms.empty()) return fmt::format("{} is {}", file.file->shown(), fmt::join(how, ", "));
+  std::string text =
+      fmt::format("{} looks like {}", file.file->shown(), fmt::join(forms, "; and "));
+  if (!how.empty()) text += fmt::format(" ({})", fmt::join(how, ", "));
+  return text;
+}
+
+std::string overlong_text(const DataFile& file, const ReadOptions& options) {
+  if (file.too_long.count == 0) return {};
+  const bool is_one = file.too_long.count == 1;
+  std::string text = fmt::format("{}: {} example{} longer than --max-length {} {}",
+                                 file.file->shown(), file.too_long.count, is_one ? "" : "s",
+                                 options.max_length, is_one ? "is" : "are");
+  text += options.overlong == Overlong::kDrop  ? " dropped"
+          : options.overlong == Overlong::kCut ? " cut"
+                                               : " split";
+  text += fmt::format(" (line{} {})", is_one ? "" : "s", file.too_long.text());
+  if (options.overlong == Overlong::kDrop) return text + "; --overlong cut or split keeps them";
+  if (file.left_out.count == 0) return text;
+  return text + fmt::format("; {} of them left out, with nothing to train on (line{} {})",
+                            file.left_out.count, file.left_out.count == 1 ? "" : "s",
+                            file.left_out.text());
 }
 
 }  // namespace strata::data

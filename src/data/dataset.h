@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dataset: a JSONL file as examples, in the file's order. Blank lines are skipped. All bad lines
-// are looked for before any is reported, so that a user mends a file in one go; then nothing
-// starts.
+// Dataset: files of data as examples, in the files' order; what a file holds and how it is packed
+// is found out (data/input_file.h, record_reader.h, form.h). All bad records are looked for before
+// any is reported, so that a user mends a file in one go; then nothing starts.
 #pragma once
+#include <array>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "data/example.h"
+#include "data/example_store.h"
+#include "data/record_reader.h"
+#include "data/sources.h"
 
 namespace strata::report {
 class Progress;
@@ -15,22 +21,84 @@ class Progress;
 
 namespace strata::data {
 
-struct Dataset {
-  std::vector<Example> examples;
-  int64_t num_lines = 0;     // examples + num_too_long
-  int64_t num_too_long = 0;  // dropped: more than max_length tokens
-  int64_t num_tokens = 0;    // positions of all examples
-  int64_t num_trained = 0;
-  std::vector<std::string> ignored_fields;
+// What becomes of an example of more than max_length tokens.
+enum class Overlong {
+  kDrop,
+  kCut,    // its first max_length tokens stay, where one of them is trained
+  kSplit,  // pieces of max_length tokens; each but the first begins with the token before it, so
+           // that every trained token is trained once; pieces with none are left out
 };
 
-// Lines longer than this are refused before they are parsed.
-constexpr int64_t kMaxLineBytes = int64_t{64} << 20;
+Overlong parse_overlong(const std::string& text);  // "drop", "cut", "split"
 
-// Throws Error with "FILE:LINE: what" for the first bad lines (five at most, and how many more
-// there are), and for a file that leaves no example. max_length counts the tokens of a text, end
-// token included. `progress` (of bytes read) may be null.
-Dataset read_dataset(const std::string& path, const ExampleContext& context, int64_t max_length,
-                     report::Progress* progress = nullptr);
+// Lines that something happened to: how many, and the first of them.
+struct LineList {
+  static constexpr size_t kShown = 10;
+  int64_t count = 0;
+  std::vector<int64_t> first = {};
+
+  void add(int64_t line);
+  // "3", "3 and 9", "1, 2, 3 and 7 more"
+  [[nodiscard]] std::string text() const;
+};
+
+// The first bad records, as "FILE:LINE: what", and how many there are in all.
+struct FaultList {
+  int64_t count = 0;
+  std::vector<std::string> first = {};
+  std::string advice = {};  // what the first bad file may be; may be empty
+
+  void add(const std::string& file, int64_t line, const std::string& what, size_t shown);
+  // "" of none.
+  [[nodiscard]] std::string text() const;
+};
+
+struct DataFile {
+  std::shared_ptr<const InputFile> file;
+  double weight = 1;
+  Layout layout = Layout::kLines;
+  int64_t first = 0;  // of its examples in the store
+  int64_t count = 0;
+  std::array<int64_t, kNumForms> forms = {};  // records of each
+  int64_t rejected_tokens = 0;                // of preference pairs
+  LineList too_long = {};                     // records of more than max_length tokens
+  LineList left_out = {};                     // of these: nothing of them is trained on
+};
+
+struct Dataset {
+  Examples examples;
+  int64_t num_lines = 0;     // records
+  int64_t num_too_long = 0;  // of them, with more than max_length tokens
+  int64_t num_tokens = 0;    // positions of all examples
+  int64_t num_trained = 0;
+  std::vector<std::string> ignored_fields = {};
+  std::vector<DataFile> files = {};
+  FaultList faults = {};  // with ReadOptions::looks_only
+};
+
+struct ReadOptions {
+  int64_t max_length = 2048;  // tokens of a text, end token included
+  Overlong overlong = Overlong::kDrop;
+  int64_t in_memory = ExampleStore::kInMemory;
+  // Not to be trained on: faults are listed and not thrown, preference pairs stand for their chosen
+  // answers, long examples stay as they are, and there may be no example.
+  bool looks_only = false;
+};
+
+// Throws Error with "FILE:LINE: what" for the first bad records (five at most, and how many more
+// there are), and for files that leave no example. `progress` (of bytes read) may be null.
+Dataset read_dataset(const std::vector<Source>& sources, const ExampleContext& context,
+                     const ReadOptions& options, report::Progress* progress = nullptr);
+
+// The same examples in that order (numbers in the store), with its counts; files as they are.
+Dataset with_order(const Dataset& dataset, std::vector<int64_t> order);
+
+// What was seen in a file that is not plain JSONL in our own forms: "data.json.gz looks like
+// Alpaca: instruction, input, output (a JSON array, gzip)"; else empty.
+std::string seen_text(const DataFile& file);
+
+// What happened to records that were too long: "data.jsonl: 12 longer than --max-length 2048 are
+// dropped: lines 3, 9, ..."; empty where there were none.
+std::string overlong_text(const DataFile& file, const ReadOptions& options);
 
 }  // namespace strata::data

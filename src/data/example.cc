@@ -6,41 +6,15 @@
 #include <algorithm>
 #include <boost/json.hpp>
 
-#include "base/error.h"
+#include "data/json_fields.h"
+#include "data/own_form.h"
 
 namespace strata::data {
 namespace {
 
 namespace json = boost::json;
 
-[[noreturn]] void fail(const std::string& what) { throw Error(ErrorCode::kInvalidArgument, what); }
-
-std::string kind_of(const json::value& value) {
-  switch (value.kind()) {
-    case json::kind::null:
-      return "null";
-    case json::kind::bool_:
-      return "a boolean";
-    case json::kind::int64:
-    case json::kind::uint64:
-    case json::kind::double_:
-      return "a number";
-    case json::kind::string:
-      return "a string";
-    case json::kind::array:
-      return "a list";
-    case json::kind::object:
-      return "an object";
-  }
-  return "nothing";
-}
-
-std::string string_field(const json::object& object, std::string_view name) {
-  const json::value* value = object.if_contains(name);
-  if (value == nullptr) fail(fmt::format("{}: missing, want a string", name));
-  if (!value->is_string()) fail(fmt::format("{}: got {}, want a string", name, kind_of(*value)));
-  return std::string(value->get_string());
-}
+[[noreturn]] void fail(const std::string& what) { fail_record(what); }
 
 // The trained bytes of a text.
 struct Target {
@@ -160,12 +134,13 @@ Target turn_bytes(const Conversation& conversation, const std::string& whole, si
   return {prompt.size(), through.size()};
 }
 
-Example chat_example(const json::object& object, const ExampleContext& context) {
+// No turn before `first` is trained.
+Example chat_example(const json::object& object, size_t first, const ExampleContext& context) {
   const Conversation conversation = read_conversation(object);
   const size_t last = conversation.messages.size() - 1;
   const std::string whole = conversation.render(context, last + 1, /*with_prompt=*/false);
   std::vector<Target> targets;
-  for (size_t turn = context.train_on == TrainOn::kAll ? 0 : last; turn <= last; ++turn) {
+  for (size_t turn = context.train_on == TrainOn::kAll ? first : last; turn <= last; ++turn) {
     if (!conversation.is_assistant(turn)) continue;
     targets.push_back(turn_bytes(conversation, whole, turn, turn == last, context));
   }
@@ -173,49 +148,49 @@ Example chat_example(const json::object& object, const ExampleContext& context) 
   return shifted(encoding, targets, encoding.ids.size());
 }
 
-void note_ignored(const json::object& object, std::initializer_list<std::string_view> used,
-                  std::vector<std::string>& ignored) {
-  for (const auto& field : object) {
-    const std::string_view name = field.key();
-    if (std::find(used.begin(), used.end(), name) != used.end()) continue;
-    if (std::find(ignored.begin(), ignored.end(), name) == ignored.end())
-      ignored.emplace_back(name);
+// Of one of our own forms.
+Example example_of(const json::object& own, size_t first_trained, const ExampleContext& context) {
+  Example example;
+  if (own.contains("messages")) {
+    example = chat_example(own, first_trained, context);
+  } else if (own.contains("text")) {
+    example = plain_example(string_field(own, "text"), 0, context);
+  } else {
+    const std::string prompt = string_field(own, "prompt");
+    example = plain_example(prompt + string_field(own, "completion"), prompt.size(), context);
   }
-}
-
-Example example_of(const json::object& object, const ExampleContext& context,
-                   std::vector<std::string>& ignored) {
-  const bool is_chat = object.contains("messages");
-  const bool is_text = object.contains("text");
-  const bool is_pair = object.contains("prompt") || object.contains("completion");
-  if (is_chat + is_text + is_pair != 1) {
-    fail(fmt::format("want exactly one of prompt and completion, text, or messages; got {}",
-                     is_chat + is_text + is_pair == 0 ? "none of them" : "more than one"));
-  }
-  if (is_chat) {
-    note_ignored(object, {"messages", "tools"}, ignored);
-    return chat_example(object, context);
-  }
-  if (is_text) {
-    note_ignored(object, {"text"}, ignored);
-    return plain_example(string_field(object, "text"), 0, context);
-  }
-  note_ignored(object, {"prompt", "completion"}, ignored);
-  const std::string prompt = string_field(object, "prompt");
-  return plain_example(prompt + string_field(object, "completion"), prompt.size(), context);
+  if (example.num_trained == 0) fail("nothing to train on: no token of the text is a target");
+  return example;
 }
 
 }  // namespace
 
-Example make_example(std::string_view line, const ExampleContext& context,
-                     std::vector<std::string>& ignored) {
+ReadRecord read_record(std::string_view text, const ExampleContext& context,
+                       std::vector<std::string>& ignored) {
   json::error_code error;
-  const json::value value = json::parse(json::string_view(line.data(), line.size()), error);
+  const json::value value = json::parse(json::string_view(text.data(), text.size()), error);
   if (error) fail(fmt::format("not JSON: {}", error.message()));
   if (!value.is_object()) fail(fmt::format("got {}, want an object", kind_of(value)));
-  Example example = example_of(value.get_object(), context, ignored);
-  if (example.num_trained == 0) fail("nothing to train on: no token of the text is a target");
-  return example;
+  const OwnRecord own = to_own_form(value.get_object(), context.has_template, ignored);
+  ReadRecord record{.form = own.form,
+                    .example = example_of(own.object, own.first_trained, context)};
+  if (own.rejected) record.rejected = example_of(*own.rejected, own.first_trained, context);
+  return record;
+}
+
+void refuse_pair(const ReadRecord& record) {
+  if (!record.rejected) return;
+  fail(
+      "a pair of chosen and rejected answers: strata train does not train on preferences yet; to "
+      "train on the chosen answers: jq -c '{prompt, completion: .chosen}' (where they are lists of "
+      "messages: jq -c '{messages: .chosen}')");
+}
+
+Example make_example(std::string_view line, const ExampleContext& context,
+                     std::vector<std::string>& ignored) {
+  ReadRecord record = read_record(line, context, ignored);
+  refuse_pair(record);
+  return std::move(record.example);
 }
 
 }  // namespace strata::data

@@ -6,16 +6,18 @@
 //   {"text": "..."}                         loss on all
 //   {"messages": [...], "tools": [...]}     loss on assistant turns, by the model's chat template
 // prompt/completion and text get what the tokenizer's post-processor adds (a begin token), and the
-// end token unless they end with one already. messages get neither: the template writes them. Other
-// fields are ignored.
+// end token unless they end with one already. messages get neither: the template writes them.
+// Records of other forms (data/form.h) become one of these first. Other fields are ignored.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/function_ref.h"
 #include "data/end_tokens.h"
+#include "data/form.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace strata::data {
@@ -41,11 +43,26 @@ struct ExampleContext {
   const EndTokens& end_tokens;
   Renderer render;
   TrainOn train_on = TrainOn::kLast;
+  bool has_template = true;  // of chats; without one Alpaca's records become texts
 };
 
+struct ReadRecord {
+  Form form = Form::kText;
+  Example example;  // of a preference pair the chosen answer's
+  std::optional<Example> rejected = {};
+};
+
+// Any record, pairs too. Throws as make_example.
+ReadRecord read_record(std::string_view text, const ExampleContext& context,
+                       std::vector<std::string>& ignored);
+
+// Of a record that can be trained on; a preference pair is refused by name.
 // Throws Error{kInvalidArgument} that names field, got and wanted; the caller adds file and line.
 // Names of ignored fields are added to `ignored` when they are not there yet.
 Example make_example(std::string_view line, const ExampleContext& context,
                      std::vector<std::string>& ignored);
+
+// Throws Error where it is a preference pair, with what to do about it.
+void refuse_pair(const ReadRecord& record);
 
 }  // namespace strata::data

@@ -342,15 +342,18 @@ TEST_F(FindModels, DataThatIsNoDataIsCalledSo) {
     if (option != "--data") line.insert(line.end(), {"--data", "data.jsonl"});
     expect_refused(line, what);
   };
-  refused("--data", "nofile.jsonl", "--data: nofile.jsonl: no such file; want a JSONL file");
-  refused("--eval", "nofile.jsonl", "--eval: nofile.jsonl: no such file; want a JSONL file");
-  refused("--data", "config", "--data: config: this is a directory; want a JSONL file");
+  refused("--data", "nofile.jsonl",
+          "--data: nofile.jsonl: no such file; want JSONL, JSON or CSV, a folder");
+  refused("--eval", "nofile.jsonl",
+          "--eval: nofile.jsonl: no such file; want JSONL, JSON or CSV, a folder");
+  fs::create_directories(root_ + "/empty");
+  refused("--data", "empty", "--data: empty: no files of data in this folder");
   std::ofstream(root_ + "/README.md") << "# A project\n\nIt does this.\n";
   refused("--data", "README.md", "is this JSONL? want a JSON object a line");
-  std::ofstream(root_ + "/array.json") << "[\n {\"text\": \"a\"},\n {\"text\": \"b\"}\n]\n";
-  refused("--data", "array.json", "this begins as one JSON array");
+  std::ofstream(root_ + "/table.parquet") << "PAR1 and so on";
+  refused("--data", "table.parquet", "pandas.read_parquet('table.parquet').to_json('table.jsonl'");
   std::ofstream(root_ + "/d.gz") << "\x1f\x8b\x08 and so on";
-  refused("--data", "d.gz", "this is compressed by gzip");
+  refused("--data", "d.gz", "d.gz: gzip: not whole: ");
   // One bad line among good ones is what is wrong, not the file.
   std::ofstream(root_ + "/bad.jsonl") << content(root_ + "/data.jsonl") << "{\"text\": 1}\n";
   const Ran ran = run({"train", "model", "--out", "more", "--data", "bad.jsonl"});

@@ -48,11 +48,11 @@ TEST_F(ModelCard, EqualRunsInOtherFoldersWriteEqualCards) {
   ASSERT_EQ(run_train(first), 0);
   fs::create_directories(root_ + "/elsewhere");
   fs::copy(model(), root_ + "/elsewhere/model", fs::copy_options::recursive);
-  fs::copy(first.data, root_ + "/elsewhere/data.jsonl");
+  fs::copy(first.data[0], root_ + "/elsewhere/data.jsonl");
   TrainOptions second = options("second");
   second.steps = 2;
   second.model = root_ + "/elsewhere/model/";
-  second.data = root_ + "/elsewhere/data.jsonl";
+  second.data = {root_ + "/elsewhere/data.jsonl"};
   ASSERT_EQ(run_train(second), 0);
   EXPECT_EQ(card("first"), card("second"));
   second.out = root_ + "/third";

@@ -34,7 +34,7 @@ class TraceOfATraining : public testing::Test {
   [[nodiscard]] TrainOptions options(const std::string& out) const {
     TrainOptions o;
     o.model = std::string(STRATA_SOURCE_DIR) + "/models/tiny-qwen3";
-    o.data = path("data.jsonl");
+    o.data = {path("data.jsonl")};
     o.out = path(out);
     o.recompute = "full";
     o.steps = 2;

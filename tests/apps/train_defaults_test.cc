@@ -28,7 +28,7 @@ class TrainDefaultsTest : public TrainTest {
   [[nodiscard]] TrainOptions bare(const std::string& out) const {
     TrainOptions o;
     o.model = model();
-    o.data = root_ + "/data.jsonl";
+    o.data = {root_ + "/data.jsonl"};
     o.out = root_ + "/" + out;
     o.threads = 2;
     return o;
@@ -47,7 +47,7 @@ class TrainDefaultsTest : public TrainTest {
 TEST_F(TrainDefaultsTest, TheBundledModelLearnsTheBundledAnswers) {
   TrainOptions o = bare("out");
   o.model = std::string(STRATA_SOURCE_DIR) + "/models/tiny-qwen3";
-  o.data = std::string(STRATA_SOURCE_DIR) + "/examples/answers.jsonl";
+  o.data = {std::string(STRATA_SOURCE_DIR) + "/examples/answers.jsonl"};
   const std::string text = said(o);
   const std::vector<double> values = evaluations(o.out);
   ASSERT_GE(values.size(), 2u);
@@ -126,11 +126,15 @@ TEST_F(TrainDefaultsTest, WhatExcludesEachOtherIsRefused) {
   o.gradient_accumulation_steps = 2;
   EXPECT_EQ(fault(o), "--gradient-accumulation-steps: multiplies --batch-size; give that with it");
   o = bare("out");
-  o.data = root_ + "/nofile.jsonl";
-  EXPECT_EQ(fault(o), "--data: " + o.data + ": no such file; want JSONL, an example a line");
+  o.data = {root_ + "/nofile.jsonl"};
+  EXPECT_EQ(fault(o),
+            "--data: " + o.data[0] +
+                ": no such file; want JSONL, JSON or CSV, a folder of them, or - for stdin");
   o = bare("out");
-  o.eval = root_ + "/nofile.jsonl";
-  EXPECT_EQ(fault(o), "--eval: " + o.eval + ": no such file; want JSONL, an example a line");
+  o.eval = {root_ + "/nofile.jsonl"};
+  EXPECT_EQ(fault(o),
+            "--eval: " + o.eval[0] +
+                ": no such file; want JSONL, JSON or CSV, a folder of them, or - for stdin");
   o = bare("out");
   o.memory = "10";
   EXPECT_EQ(fault(o),

@@ -105,7 +105,7 @@ class TrainTest : public ::testing::Test {
   [[nodiscard]] TrainOptions options(const std::string& out) const {
     TrainOptions o;
     o.model = model();
-    o.data = root_ + "/data.jsonl";
+    o.data = {root_ + "/data.jsonl"};
     o.out = root_ + "/" + out;
     o.rank = 4;
     o.lr = 1e-2;

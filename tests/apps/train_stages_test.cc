@@ -222,7 +222,7 @@ boost::json::object line_of_run(const TrainOptions& o) {
       "{} train --model {} --data {} --out {} --method {} --rank {} --lr 0.01 --steps {} "
       "--batch-tokens {} --micro-tokens {} --threads 2 --json --stages {} --chunks {} "
       "--pipeline-schedule {} --microbatches {} --memory {} 2>/dev/null",
-      STRATA_BINARY, o.model, o.data, o.out, o.method, o.rank, *o.steps, *o.batch_tokens,
+      STRATA_BINARY, o.model, o.data[0], o.out, o.method, o.rank, *o.steps, *o.batch_tokens,
       o.micro_tokens, o.stages.stages, o.stages.chunks, o.stages.schedule, o.stages.microbatches,
       o.memory);
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(::popen(command.c_str(), "r"),

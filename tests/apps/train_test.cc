@@ -119,8 +119,8 @@ TEST_F(TrainTest, BadOptionsAndDataAreNamedAndNothingStarts) {
   o.device = "cuda";
   EXPECT_NE(fault(o).find("cuda"), std::string::npos);
   o = options("out");
-  std::ofstream(o.data, std::ios::app) << "{\"prompt\": 1}\n";
-  EXPECT_EQ(fault(o), o.data + ":41: prompt: got a number, want a string");
+  std::ofstream(o.data[0], std::ios::app) << "{\"prompt\": 1}\n";
+  EXPECT_EQ(fault(o), o.data[0] + ":41: prompt: got a number, want a string");
   EXPECT_FALSE(fs::exists(o.out));
   o.model = root_ + "/absent";
   EXPECT_NE(fault(o).find("absent"), std::string::npos);

@@ -26,7 +26,7 @@ class DatasetTest : public testing::Test {
  protected:
   Dataset read(const std::string& path, int64_t max_length = 100) {
     const ExampleContext context{.tokenizer = tokenizer_, .end_tokens = end_, .render = kNoRender};
-    return read_dataset(path, context, max_length);
+    return read_dataset({{path}}, context, {.max_length = max_length});
   }
   std::string fault(const std::string& path, int64_t max_length = 100) {
     try {
@@ -48,8 +48,8 @@ TEST_F(DatasetTest, KeepsOrderSkipsBlankLinesTakesAnyLineEnd) {
   EXPECT_EQ(dataset.num_lines, 2);
   EXPECT_EQ(dataset.ignored_fields, std::vector<std::string>{"id"});
   int64_t tokens = 0;
-  for (const Example& example : dataset.examples)
-    tokens += static_cast<int64_t>(example.tokens.size());
+  for (size_t i = 0; i < dataset.examples.size(); ++i)
+    tokens += static_cast<int64_t>(dataset.examples[i].tokens.size());
   EXPECT_EQ(dataset.num_tokens, tokens);
   EXPECT_EQ(dataset.num_trained, tokens);
 }

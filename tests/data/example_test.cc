@@ -201,8 +201,12 @@ TEST_F(ExampleTest, AFaultNamesFieldGotAndWanted) {
   EXPECT_TRUE(fault("{").starts_with("not JSON: "));
   EXPECT_TRUE(fault("{\"text\": \"\xff\"}").starts_with("not JSON: "));
   EXPECT_EQ(fault("[1]"), "got a list, want an object");
-  EXPECT_EQ(fault("{}"),
-            "want exactly one of prompt and completion, text, or messages; got none of them");
+  EXPECT_EQ(
+      fault("{}"),
+      "want exactly one of prompt and completion, text, or messages; got none of them, but no "
+      "field at all; or of Alpaca (instruction, output), ShareGPT (conversations)");
+  EXPECT_TRUE(fault(R"({"question": "a", "answer": "b"})").find("but question, answer; or") !=
+              std::string::npos);
   EXPECT_EQ(fault(R"({"text": "a", "messages": []})"),
             "want exactly one of prompt and completion, text, or messages; got more than one");
   EXPECT_EQ(fault(R"({"text": 7})"), "text: got a number, want a string");

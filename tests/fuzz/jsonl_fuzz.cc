@@ -53,9 +53,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   };
   for (const TrainOn train_on : {TrainOn::kLast, TrainOn::kAll}) {
     std::vector<std::string> ignored;
-    try {
-      check(strata::data::make_example(line, {tokenizer, end, render, train_on}, ignored));
-    } catch (const strata::Error&) {
+    for (const bool has_template : {true, false}) {
+      try {
+        const auto record = strata::data::read_record(
+            line, {tokenizer, end, render, train_on, has_template}, ignored);
+        check(record.example);
+        if (record.rejected) check(*record.rejected);
+      } catch (const strata::Error&) {
+      }
     }
   }
   return 0;

@@ -10,6 +10,7 @@
 
 #include "apps/setup/hub_cache.h"
 #include "apps/setup/model_files.h"
+#include "apps/setup/scoring.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "model/adapter/fused.h"
@@ -19,13 +20,6 @@ namespace strata::apps {
 namespace {
 
 constexpr double kMtpWeight = 0.3;  // as DeepSeek-V3 and V4 were trained for most of their tokens
-
-std::vector<int64_t> lengths_of(const std::vector<data::Example>& examples) {
-  std::vector<int64_t> lengths;
-  for (const data::Example& example : examples)
-    lengths.push_back(static_cast<int64_t>(example.tokens.size()));
-  return lengths;
-}
 
 // Targets of multi-token prediction: all that are trained but a first token's.
 int64_t num_mtp_trained(const data::Example& example) {
@@ -47,19 +41,27 @@ data::BatchPlanOptions batch_plan_options(const TrainOptions& options) {
 }
 
 int64_t num_steps(const TrainOptions& options, const data::Dataset& train) {
-  return data::BatchPlan(lengths_of(train.examples), batch_plan_options(options)).num_steps();
+  return data::BatchPlan(train.examples.lengths(), batch_plan_options(options)).num_steps();
 }
 
 model::WithIndexers with_indexers(const TrainOptions& options) {
   return options.indexer_loss > 0 ? model::WithIndexers::kYes : model::WithIndexers::kNo;
 }
 
-TrainJob::TrainJob(const TrainOptions& options, std::unique_ptr<engine::Pipeline> pipeline,
+std::vector<model::LoraModuleSpec> modules_of(const TrainOptions& options,
+                                              const model::ModelConfig& config) {
+  if (!options.adapter.empty()) return options.adapter_modules;
+  return model::adapter_specs(config, split_commas(options.targets), options.rank, options.alpha,
+                              model::parse_expert_rank(options.expert_rank),
+                              with_indexers(options));
+}
+
+TrainJob::TrainJob(const TrainOptions& options, std::shared_ptr<engine::Pipeline> pipeline,
                    const TrainData& data)
     : options_(options),
       pipeline_(std::move(pipeline)),
       data_(data),
-      plan_(lengths_of(data.train.examples), batch_plan_options(options)),
+      plan_(data.train.examples.lengths(), batch_plan_options(options)),
       schedule_{.schedule = data::parse_schedule(options.lr_schedule),
                 .peak = options.lr.value(),
                 .warmup_steps = options.warmup_steps.value(),
@@ -70,10 +72,9 @@ TrainJob::TrainJob(const TrainOptions& options, std::unique_ptr<engine::Pipeline
                                   .router_bias_rate = options_.router_bias_rate});
     return;
   }
-  const auto specs = model::adapter_specs(
-      engine().config(), split_commas(options_.targets), options_.rank, options_.alpha,
-      model::parse_expert_rank(options_.expert_rank), with_indexers(options_));
-  slot_ = pipeline_->create_adapter(specs, options_.seed);
+  slot_ = options_.adapter.empty()
+              ? pipeline_->create_adapter(modules_of(options_, engine().config()), options_.seed)
+              : pipeline_->load_adapter(options_.adapter);
   pipeline_->for_adapter(slot_, [](model::LoraAdapter& adapter) { adapter.enable_training(); });
 }
 
@@ -83,13 +84,13 @@ double TrainJob::mtp_weight() const {
   return pipeline_->engine().config().use_mtp ? options_.mtp_weight.value_or(kMtpWeight) : 0.0;
 }
 
-api::BatchResult TrainJob::run(const std::vector<data::Example>& examples, const Pass& pass,
+api::BatchResult TrainJob::run(const data::Examples& examples, const Pass& pass,
                                const Weights& weights, api::Gradients gradients) {
   std::vector<api::Datum> data;
   for (const int64_t i : pass) {
-    const data::Example& example = examples[static_cast<size_t>(i)];
-    api::Datum& datum =
-        data.emplace_back(api::Datum{.tokens = example.tokens, .targets = example.targets});
+    data::Example example = examples[static_cast<size_t>(i)];
+    api::Datum& datum = data.emplace_back(
+        api::Datum{.tokens = std::move(example.tokens), .targets = std::move(example.targets)});
     for (const float w : example.weights)
       datum.inputs[api::LossInput::kWeights].push_back(w * weights.trained);
   }
@@ -133,7 +134,7 @@ TrainStep TrainJob::step() {
   int64_t mtp_tokens = 0;
   for (const auto& pass : plan.passes) {
     for (const int64_t i : pass) {
-      const data::Example& example = data_.train.examples[static_cast<size_t>(i)];
+      const data::Example example = data_.train.examples[static_cast<size_t>(i)];
       done.trained_tokens += example.num_trained;
       done.tokens += static_cast<int64_t>(example.tokens.size());
       mtp_tokens += num_mtp_trained(example);
@@ -167,14 +168,9 @@ TrainStep TrainJob::step() {
 
 double TrainJob::evaluate() {
   if (data_.eval.examples.empty()) return std::numeric_limits<double>::quiet_NaN();
-  const std::vector<int64_t> lengths = lengths_of(data_.eval.examples);
-  std::vector<int64_t> all(lengths.size());
-  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(i);
-  double sum = 0;
-  for (const auto& pass : data::cut_by_tokens(all, lengths, options_.micro_tokens)) {
-    sum += run(data_.eval.examples, pass, {}, api::Gradients::kNone).loss_sum;
-  }
-  return sum / static_cast<double>(data_.eval.num_trained);
+  return score(*pipeline_, {&slot_, 1}, data_.eval, options_.micro_tokens, WantTop::kNo)
+      .front()
+      .total.loss();
 }
 
 namespace {

@@ -37,6 +37,10 @@ struct TrainStep {
 data::BatchPlanOptions batch_plan_options(const TrainOptions& options);
 int64_t num_steps(const TrainOptions& options, const data::Dataset& train);
 
+// The modules of the adapter that trains: a fresh one's, or those of --adapter.
+std::vector<model::LoraModuleSpec> modules_of(const TrainOptions& options,
+                                              const model::ModelConfig& config);
+
 // Whether a fresh adapter adapts indexers.
 model::WithIndexers with_indexers(const TrainOptions& options);
 
@@ -62,7 +66,8 @@ struct StatePart {
 class TrainJob {
  public:
   // Borrows the data.
-  TrainJob(const TrainOptions& options, std::unique_ptr<engine::Pipeline> pipeline,
+  // Jobs of one pipeline take turns; each has an adapter of its own.
+  TrainJob(const TrainOptions& options, std::shared_ptr<engine::Pipeline> pipeline,
            const TrainData& data);
 
   [[nodiscard]] const TrainOptions& options() const { return options_; }
@@ -82,6 +87,8 @@ class TrainJob {
   [[nodiscard]] const data::Dataset& train_data() const { return data_.train; }
   [[nodiscard]] const data::Dataset& eval_data() const { return data_.eval; }
   [[nodiscard]] Evaluations& evaluations() { return evaluations_; }
+  // Of what trains; kBase where all parameters do.
+  [[nodiscard]] api::AdapterSlot slot() const { return slot_; }
 
   // One optimizer step. Collective.
   TrainStep step();
@@ -116,8 +123,8 @@ class TrainJob {
   };
   // Runs these examples, each weight times that of the step; multi-token prediction where they take
   // gradients.
-  api::BatchResult run(const std::vector<data::Example>& examples, const Pass& pass,
-                       const Weights& weights, api::Gradients gradients);
+  api::BatchResult run(const data::Examples& examples, const Pass& pass, const Weights& weights,
+                       api::Gradients gradients);
   // The sums of the losses of a step's passes, each of which is summed alone. Stages run all of
   // them as one batch, which they divide themselves.
   Losses run_step(const std::vector<Pass>& passes, const Weights& weights);
@@ -128,7 +135,7 @@ class TrainJob {
   [[nodiscard]] std::vector<size_t> router_biases();
 
   TrainOptions options_;
-  std::unique_ptr<engine::Pipeline> pipeline_;
+  std::shared_ptr<engine::Pipeline> pipeline_;
   const TrainData& data_;
   data::BatchPlan plan_;
   data::LrSchedule schedule_;
@@ -154,6 +161,10 @@ TrainData read_train_data(const TrainOptions& options);
 // All checks of how a run is divided, and what --memory makes of it.
 TrainRun plan_run(const TrainOptions& options, const TrainData& data);
 // Loads what this rank has of the model. Borrows all it is given.
+std::shared_ptr<engine::Pipeline> load_train_model(Comm& comm, const TrainRun& run,
+                                                   const TrainOptions& options,
+                                                   const TrainData& data);
+// The same with a job of it alone.
 std::unique_ptr<TrainJob> make_train_job(Comm& comm, const TrainRun& run,
                                          const TrainOptions& options, const TrainData& data);
 

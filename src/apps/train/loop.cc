@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
@@ -65,8 +66,10 @@ void write_curves(const TrainOptions& options) {
 std::string metrics_path(const TrainOptions& options) { return options.out + "/metrics.jsonl"; }
 
 TrainLoop::TrainLoop(TrainJob& job, std::string fingerprint,
-                     const std::optional<Predicted>& predicted)
+                     const std::optional<Predicted>& predicted, TrainSampler* sampler, bool shows)
     : job_(job),
+      sampler_(sampler),
+      shows_(shows),
       predicted_(predicted),
       fingerprint_(std::move(fingerprint)),
       save_every_(parse_save_every(job.options().save_every)),
@@ -74,25 +77,50 @@ TrainLoop::TrainLoop(TrainJob& job, std::string fingerprint,
       last_save_(begin_) {
   if (!job.is_first_rank()) return;
   log_.emplace(report::MetricsLog::resume(metrics_path(job.options()), job.steps_done()));
-  progress_.emplace(report::ProgressOptions{
-      .label = "train", .total = job.num_steps(), .start = job.steps_done()});
+  const TrainOptions& options = job.options();
+  if (!options.samples.empty()) {
+    samples_.emplace(report::MetricsLog::resume(options.out + "/samples.jsonl", job.steps_done()));
+  }
+  if (!options.tensorboard.empty()) {
+    events_.emplace(options.tensorboard);
+    if (job.steps_done() > 0) events_->start_at(job.steps_done() + 1);
+  }
+  if (shows_) {
+    progress_.emplace(report::ProgressOptions{
+        .label = "train", .total = job.num_steps(), .start = job.steps_done()});
+  }
   card_ = card_facts(job, fingerprint_);
   if (job.steps_done() > 0) read_back();
 }
 
 bool TrainLoop::run() {
-  if (job_.steps_done() == 0) evaluate(0);
-  bool stops = job_.steps_done() == 0 && wish() == Wish::kStop;
-  while (!stops && job_.steps_done() < job_.num_steps() && !ends_early()) {
-    train_step();
-    const int64_t step = job_.steps_done();
-    if (is_evaluated(step, job_.num_steps(), job_.options().eval_every)) evaluate(step);
-    if (step == job_.num_steps() || ends_early()) break;
-    const Wish now = wish();
-    stops = now == Wish::kStop;
-    if (now == Wish::kSave) save(/*keeps=*/true);
-  }
-  if (stops) {
+  start();
+  while (!is_done()) advance();
+  return finish();
+}
+
+void TrainLoop::start() {
+  if (job_.steps_done() > 0) return;
+  evaluate(0);
+  stops_ = wish() == Wish::kStop;
+}
+
+bool TrainLoop::is_done() const {
+  return stops_ || job_.steps_done() >= job_.num_steps() || ends_early();
+}
+
+void TrainLoop::advance() {
+  train_step();
+  const int64_t step = job_.steps_done();
+  if (is_evaluated(step, job_.num_steps(), job_.options().eval_every)) evaluate(step);
+  if (is_done()) return;
+  const Wish now = wish();
+  stops_ = now == Wish::kStop;
+  if (now == Wish::kSave) save(/*keeps=*/true);
+}
+
+bool TrainLoop::finish() {
+  if (stops_) {
     stop();
     return false;
   }
@@ -149,16 +177,19 @@ void TrainLoop::train_step() {
   if (done.mtp_loss) metrics.push_back({"mtp_loss", *done.mtp_loss});
   if (done.indexer_loss) metrics.push_back({"indexer_loss", *done.indexer_loss});
   log_->append(done.step, metrics);
-  progress_->update(done.step, note());
+  if (events_) events_->append(done.step, metrics);
+  if (progress_) progress_->update(done.step, note());
 }
 
 void TrainLoop::evaluate(int64_t step) {
   const TraceSpan span("evaluate", "step", step);
+  sample(step);
   const double loss = job_.evaluate();
   if (!std::isfinite(loss)) return;
   if (!first_eval_) first_eval_ = loss;
   last_eval_ = loss;
   if (log_) log_->append(step, {{"eval_loss", loss}});
+  if (events_) events_->append(step, std::array{report::Metric{"eval_loss", loss}});
   // Before the first step there is nothing that was trained.
   if (step == 0 || !job_.evaluations().add(step, loss)) return;
   if (!job_.options().keep_best) return;
@@ -167,10 +198,22 @@ void TrainLoop::evaluate(int64_t step) {
   write_card(dir);
 }
 
+void TrainLoop::sample(int64_t step) {
+  if (sampler_ == nullptr || !samples_) return;
+  const TraceSpan span("sample", "step", step);
+  for (const Sample& sample : sampler_->run(job_.engine(), job_.slot())) {
+    samples_->append(step, {{"prompt", sample.prompt}, {"text", sample.text}});
+    if (!progress_) continue;
+    progress_->print(fmt::format("step {}, {} -> {}", step, sample.prompt, sample.text));
+  }
+}
+
 void TrainLoop::save(bool keeps) {
   const TrainOptions& options = job_.options();
   const TraceSpan span("save", "step", job_.steps_done());
   if (log_) log_->sync();
+  if (samples_) samples_->sync();
+  if (events_) events_->sync();
   // Before the state: a run that is killed in between goes on from an older one, and writes it
   // again.
   const bool to_folder = keeps && options.keep > 0;

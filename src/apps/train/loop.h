@@ -9,7 +9,9 @@
 #include "apps/train/cadence.h"
 #include "apps/train/job.h"
 #include "apps/train/model_card.h"
+#include "apps/train/sampler.h"
 #include "base/process_memory.h"
+#include "report/event_file.h"
 #include "report/metrics_log.h"
 #include "report/progress.h"
 #include "report/table.h"
@@ -26,11 +28,24 @@ std::string metrics_path(const TrainOptions& options);
 
 class TrainLoop {
  public:
-  TrainLoop(TrainJob& job, std::string fingerprint, const std::optional<Predicted>& predicted);
+  // `shows` progress of its own; `sampler` may be null.
+  TrainLoop(TrainJob& job, std::string fingerprint, const std::optional<Predicted>& predicted,
+            TrainSampler* sampler = nullptr, bool shows = true);
 
   // False where a signal stopped it; it has then said what is saved.
   bool run();
+  // The same in pieces, for runs that take turns: start(), advance() by a step until is_done(),
+  // finish().
+  void start();
+  [[nodiscard]] bool is_done() const;
+  void advance();
+  bool finish();
+  // Ends it as a signal does.
+  void stop_here() { stops_ = true; }
   void print_summary() const;
+  [[nodiscard]] double loss() const { return loss_; }
+  [[nodiscard]] const std::optional<double>& first_eval() const { return first_eval_; }
+  [[nodiscard]] const std::optional<double>& last_eval() const { return last_eval_; }
 
  private:
   // What the first rank wants after a step.
@@ -38,6 +53,7 @@ class TrainLoop {
 
   void train_step();
   void evaluate(int64_t step);
+  void sample(int64_t step);
   [[nodiscard]] bool ends_early() const;  // by --early-stop
   // The same on every rank.
   Wish wish();
@@ -57,6 +73,9 @@ class TrainLoop {
   void print_json() const;
 
   TrainJob& job_;
+  TrainSampler* sampler_;
+  bool shows_;
+  bool stops_ = false;
   std::optional<Predicted> predicted_;
   ProcessMemory peak_ = process_memory();
   int64_t num_steps_ = 0;  // of this process
@@ -66,6 +85,8 @@ class TrainLoop {
   double last_save_;
   // Of the first rank.
   std::optional<report::MetricsLog> log_;
+  std::optional<report::MetricsLog> samples_;
+  std::optional<report::EventFile> events_;
   std::optional<report::Progress> progress_;
   std::optional<CardFacts> card_;
   double busy_seconds_ = 0;

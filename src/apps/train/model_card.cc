@@ -18,17 +18,30 @@ namespace {
 
 constexpr int64_t kMaxConfigBytes = 16 << 20;
 
-std::string hex_sha256(const std::string& path) {
-  const MappedFile file(path);
-  const auto bytes = file.bytes();
-  return server::to_hex(
-      server::sha256({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+// Of its bytes, unpacked.
+std::string hex_sha256(const data::InputFile& file) {
+  server::Sha256 sum;
+  file.for_each_piece([&](std::string_view piece) { sum.add(piece); });
+  return server::to_hex(sum.finish());
 }
 
-std::string file_row(const std::string& path, const data::Dataset& data) {
-  return fmt::format("`{}`, {} examples, SHA-256 `{}`",
-                     std::filesystem::path(path).filename().string(), data.examples.size(),
-                     hex_sha256(path));
+// Its examples in the set, each counted once.
+int64_t count_in(const data::DataFile& file, const data::Dataset& dataset) {
+  std::vector<bool> seen(static_cast<size_t>(file.count));
+  for (const int64_t i : dataset.examples.order()) {
+    if (i >= file.first && i < file.first + file.count)
+      seen[static_cast<size_t>(i - file.first)] = true;
+  }
+  return std::count(seen.begin(), seen.end(), true);
+}
+
+std::string file_row(const data::DataFile& file, const data::Dataset& dataset) {
+  const std::string name = std::filesystem::path(file.file->shown()).filename().string();
+  std::string text = fmt::format("`{}`, {} examples", name, count_in(file, dataset));
+  if (file.weight != 1) text += fmt::format(", weight {}", file.weight);
+  const bool is_packed = file.file->packing() != data::Packing::kNone;
+  return text + fmt::format(", SHA-256{} `{}`", is_packed ? " of its content" : "",
+                            hex_sha256(*file.file));
 }
 
 bool has_chat_template(const std::string& dir) {
@@ -160,8 +173,8 @@ bool takes_part(std::string_view name, const std::string& value, const TrainOpti
   if (value.empty() || is_one_of({"model", "data", "eval"})) return false;
   if (value == "0" && is_one_of({"epochs", "steps", "batch-size", "batch-tokens"})) return false;
   if (name == "muon-momentum") return options.optimizer == "muon";
-  const bool is_lora = options.method == "lora";
-  return is_lora || !is_one_of({"rank", "alpha", "expert-rank", "targets"});
+  const bool is_fresh = options.method == "lora" && options.adapter.empty();
+  return is_fresh || !is_one_of({"rank", "alpha", "expert-rank", "targets"});
 }
 
 }  // namespace
@@ -197,13 +210,20 @@ CardFacts card_facts(TrainJob& job, const std::string& fingerprint) {
     if (value == nullptr) return std::string();
     return value->is_string() ? std::string(value->as_string()) : boost::json::serialize(*value);
   };
-  facts.rows = {{"base model", fmt::format("`{}`, hash `{}`", facts.base, text_of("model"))},
-                {"training data", file_row(options.data, job.train_data())}};
+  facts.rows = {{"base model", fmt::format("`{}`, hash `{}`", facts.base, text_of("model"))}};
+  const auto add_files = [&](const char* name, const data::Dataset& dataset) {
+    for (const data::DataFile& file : dataset.files) {
+      facts.rows.emplace_back(name, file_row(file, dataset));
+    }
+  };
+  add_files("training data", job.train_data());
   if (!options.eval.empty()) {
-    facts.rows.emplace_back("evaluation data", file_row(options.eval, job.eval_data()));
+    add_files("evaluation data", job.eval_data());
   } else if (!job.eval_data().examples.empty()) {
-    facts.rows.emplace_back("evaluation data", fmt::format("{} other examples of the same file",
-                                                           job.eval_data().examples.size()));
+    facts.rows.emplace_back(
+        "evaluation data",
+        fmt::format("{} other examples of the same file{}", job.eval_data().examples.size(),
+                    job.train_data().files.size() > 1 ? "s" : ""));
   }
   facts.rows.emplace_back("trained parameters", std::to_string(job.num_trained_parameters()));
   for (const auto& option : values) {

@@ -27,20 +27,10 @@ constexpr double kAgainMoves = 2.0;
 constexpr double kLogitMoves = 5.0;
 constexpr double kAdamWMoves = 7.0;
 
-std::vector<int64_t> lengths_of(const data::Dataset& dataset) {
-  std::vector<int64_t> lengths;
-  for (const data::Example& example : dataset.examples) {
-    lengths.push_back(static_cast<int64_t>(example.tokens.size()));
-  }
-  return lengths;
-}
-
-// Lists of tokens, targets and weights, each a piece of its own; and their order.
+// Of examples what is in memory; and the order of an epoch, its shuffle and their lengths.
 int64_t bytes_of(const data::Dataset& dataset) {
-  constexpr int64_t kLists = 3, kPiece = 32, kOrder = 4 * sizeof(int64_t);
-  return std::ssize(dataset.examples) *
-             (static_cast<int64_t>(sizeof(data::Example)) + kLists * kPiece + kOrder) +
-         dataset.num_tokens * kLists * static_cast<int64_t>(sizeof(float));
+  constexpr int64_t kLists = 4 * sizeof(int64_t);
+  return dataset.examples.memory_bytes() + std::ssize(dataset.examples.order()) * kLists;
 }
 
 int64_t longest_of(const std::vector<int64_t>& lengths) {
@@ -146,7 +136,8 @@ std::string decision(const engine::RecomputePlan::Row& row) {
 RunShape train_shape(const TrainOptions& options, const model::ModelConfig& config,
                      const data::Dataset& train, const data::Dataset& eval) {
   const bool is_lora = options.method == "lora";
-  const std::vector<int64_t> lengths = lengths_of(train), held_out = lengths_of(eval);
+  const std::vector<int64_t> lengths = train.examples.lengths();
+  const std::vector<int64_t> held_out = eval.examples.lengths();
   RunShape shape = {
       .pass = {.backward = true,
                .train_base = !is_lora,
@@ -157,11 +148,15 @@ RunShape train_shape(const TrainOptions& options, const model::ModelConfig& conf
       .step_tokens = std::min(batch_plan_options(options).batch_tokens, train.num_tokens),
       .file_room = file_room(options.offload, options.memory)};
   add_passes_of_run(shape, options, lengths, held_out);
+  shape.pass.kv_positions = options.sample_positions;
+  shape.pass.num_sampled = std::ssize(options.samples);
   shape.pass.data_bytes = bytes_of(train) + bytes_of(eval);
+  if (train.examples.store() == eval.examples.store()) {  // which both then share
+    shape.pass.data_bytes -= eval.examples.store()->memory_bytes();
+  }
   if (is_lora) {
-    shape.pass.modules =
-        model::adapter_specs(config, split_commas(options.targets), options.rank, options.alpha,
-                             model::parse_expert_rank(options.expert_rank), with_indexers(options));
+    shape.pass.modules = modules_of(options, config);
+    shape.pass.num_adapters = std::max<int64_t>(1, std::ssize(options.sweep));
   }
   return shape;
 }

@@ -8,8 +8,10 @@
 #include <charconv>
 #include <cmath>
 
+#include "apps/train/sampler.h"
 #include "base/error.h"
 #include "data/batch_defaults.h"
+#include "model/adapter/io.h"
 #include "model/weights/load.h"
 
 namespace strata::apps {
@@ -76,10 +78,16 @@ TrainOptions settle(const TrainOptions& options, const TrainData& data,
   o.steps = o.steps.value_or(0);
   const data::BatchChoice batch = data::complete(
       {.batch_size = o.batch_size, .batch_tokens = o.batch_tokens, .epochs = o.epochs},
-      std::ssize(data.train.examples), data.train.num_tokens);
+      static_cast<int64_t>(data.train.examples.size()), data.train.num_tokens);
   o.batch_size = batch.batch_size;
   o.batch_tokens = batch.batch_tokens;
   o.epochs = batch.epochs;
+  if (!o.samples.empty()) {
+    o.sample_positions = TrainSampler(o.model, o.samples).num_positions();
+  }
+  if (!o.adapter.empty()) {
+    o.adapter_modules = model::specs_of_adapter(make_planning_engine(o)->model(), o.adapter);
+  }
   if (!o.lr) {
     const auto config = model::load_config(o.model, o.strict_config).config;
     o.lr = default_learning_rate(o.method, config.hidden_size, *o.batch_size);

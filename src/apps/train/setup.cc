@@ -2,15 +2,14 @@
 // read_train_data and make_train_job (apps/train/job.h): every check of `strata train` that comes
 // before the first step.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <limits>
 #include <optional>
 
 #include "apps/options.h"
+#include "apps/setup/example_files.h"
 #include "apps/setup/text_stack.h"
 #include "apps/train/job.h"
 #include "apps/train/plan.h"
@@ -19,10 +18,28 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "report/format.h"
-#include "report/progress.h"
 
 namespace strata::apps {
 namespace {
+
+// Of --adapter, whose modules have what they have.
+void check_start(const TrainOptions& o) {
+  const TrainOptions defaults;
+  if (o.method != "lora") {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--adapter and --method full: an adapter trains, or all parameters do; give one "
+                "(strata merge makes a model of an adapter)");
+  }
+  const char* name = o.rank != defaults.rank                 ? "--rank"
+                     : o.alpha != defaults.alpha             ? "--alpha"
+                     : o.targets != defaults.targets         ? "--targets"
+                     : o.expert_rank != defaults.expert_rank ? "--expert-rank"
+                                                             : nullptr;
+  if (name == nullptr) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{} and --adapter: the adapter at {} has its own; leave it out", name,
+                          o.adapter));
+}
 
 void check_together(const TrainOptions& o) {
   check_device(o.device);
@@ -32,6 +49,7 @@ void check_together(const TrainOptions& o) {
     throw Error(ErrorCode::kInvalidArgument,
                 "--optimizer muon: steps matrices of all parameters; give --method full with it");
   }
+  if (!o.adapter.empty()) check_start(o);
   if (o.router_bias_rate > 0 && o.method != "full") {
     throw Error(ErrorCode::kInvalidArgument,
                 "--router-bias-rate: the biases are the base model's, an adapter has no place for "
@@ -41,6 +59,10 @@ void check_together(const TrainOptions& o) {
 
 // What a run in stages cannot do yet.
 void check_divided(const TrainOptions& o) {
+  if (!o.samples.empty()) {
+    throw Error(ErrorCode::kUnsupported,
+                "--sample and --stages: a model in stages does not sample yet; give one");
+  }
   if (o.indexer_loss > 0) {
     throw Error(ErrorCode::kUnsupported,
                 "--indexer-loss and --stages: losses of layers in several stages are not added "
@@ -48,46 +70,14 @@ void check_divided(const TrainOptions& o) {
   }
 }
 
-data::Dataset read_file_of_examples(const std::string& path, const char* label,
-                                    const TextStack& text, const TrainOptions& options) {
-  const auto render = [&](const std::string& messages, const std::string& tools, bool with_prompt) {
-    return text.render(
-        {.messages = messages, .tools = tools, .add_generation_prompt = with_prompt});
-  };
-  const data::ExampleContext context{
-      .tokenizer = text.tokenizer(),
-      .end_tokens = text.end_tokens(),
-      .render = render,
-      .train_on = options.train_on == "all" ? data::TrainOn::kAll : data::TrainOn::kLast};
-  if (!file_exists(path)) {
-    throw Error(ErrorCode::kNotFound,
-                fmt::format("--{}: {}: no such file; want JSONL, an example a line", label, path));
-  }
-  std::error_code fault;
-  const auto size = std::filesystem::file_size(path, fault);
-  report::Progress progress(
-      {.label = label, .total = fault ? 0 : static_cast<int64_t>(size), .quiet_seconds = 2});
-  data::Dataset dataset = data::read_dataset(path, context, options.max_length, &progress);
-  progress.finish();
-  if (!dataset.ignored_fields.empty()) {
-    log(LogLevel::kWarning, fmt::format("{}: fields that are not used: {}", path,
-                                        fmt::join(dataset.ignored_fields, ", ")));
-  }
-  return dataset;
-}
-
-void check_vocabulary(const data::Dataset& dataset, int64_t vocab_size, const std::string& path) {
-  for (const data::Example& example : dataset.examples) {
-    for (size_t t = 0; t < example.tokens.size(); ++t) {
-      const int32_t highest = std::max(example.tokens[t], example.targets[t]);
-      if (highest < vocab_size) continue;
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          fmt::format(
-              "{}: token id {}, the model's vocabulary has {}; is the tokenizer another model's?",
-              path, highest, vocab_size));
-    }
-  }
+void check_vocabulary(const data::Dataset& dataset, int64_t vocab_size) {
+  const int32_t highest = dataset.examples.store()->highest_token();
+  if (highest < vocab_size) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("{}: token id {}, the model's vocabulary has {}; is the tokenizer another "
+                  "model's?",
+                  dataset.files.front().file->shown(), highest, vocab_size));
 }
 
 void check_evaluations(const TrainOptions& o, const data::Dataset& eval) {
@@ -130,9 +120,7 @@ void check_indexers(const TrainOptions& options, const model::LoadedModel& model
                             model.config.architecture));
   }
   if (options.method != "lora") return;
-  const auto specs =
-      model::adapter_specs(model.config, split_commas(options.targets), options.rank, options.alpha,
-                           model::parse_expert_rank(options.expert_rank), with_indexers(options));
+  const auto specs = modules_of(options, model.config);
   const bool any = std::any_of(specs.begin(), specs.end(), [&](const model::LoraModuleSpec& spec) {
     return layers.targets(spec.layer)[static_cast<size_t>(spec.target)].of_indexer;
   });
@@ -144,16 +132,17 @@ void check_indexers(const TrainOptions& options, const model::LoadedModel& model
                           options.targets));
 }
 
-data::Dataset pick(data::Dataset& from, const std::vector<int64_t>& indices) {
-  data::Dataset part;
-  for (const int64_t i : indices) {
-    data::Example& example = from.examples[static_cast<size_t>(i)];
-    part.num_tokens += static_cast<int64_t>(example.tokens.size());
-    part.num_trained += example.num_trained;
-    part.examples.push_back(std::move(example));
+// The examples that are trained on, as often as their files' weights say.
+data::Dataset weighted(const data::Dataset& train, const std::vector<int64_t>& kept,
+                       uint64_t seed) {
+  std::vector<data::SourceRange> ranges;
+  for (const data::DataFile& file : train.files) {
+    ranges.push_back({file.weight, file.first, file.count});
   }
-  part.num_lines = static_cast<int64_t>(part.examples.size());
-  return part;
+  data::Dataset out = data::with_order(train, data::weighted_order(ranges, kept, seed));
+  if (!out.examples.empty()) return out;
+  throw Error(ErrorCode::kInvalidArgument,
+              "--data: the weights leave no example to train on; give larger ones");
 }
 
 }  // namespace
@@ -161,21 +150,26 @@ data::Dataset pick(data::Dataset& from, const std::vector<int64_t>& indices) {
 TrainData read_train_data(const TrainOptions& options) {
   check_options(options);
   check_together(options);
+  const std::vector<data::Source> sources = data::find_sources("data", options.data);
+  const std::vector<data::Source> of_eval =
+      data::find_sources("eval", options.eval, data::Weights::kNone);
   const TextStack text(options.model);
-  data::Dataset train = read_file_of_examples(options.data, "data", text, options);
+  const ReadChoice choice = {
+      .train_on = options.train_on, .max_length = options.max_length, .overlong = options.overlong};
+  const data::Dataset all = read_examples("data", sources, text, choice);
   data::Dataset eval;
-  if (!options.eval.empty()) {
-    eval = read_file_of_examples(options.eval, "eval", text, options);
+  std::vector<int64_t> kept = all.examples.order();
+  if (!of_eval.empty()) {
+    eval = read_examples("eval", of_eval, text, choice);
   } else if (options.eval_fraction > 0) {
-    const data::EvalSplit split = data::split_for_eval(static_cast<int64_t>(train.examples.size()),
-                                                       options.eval_fraction, options.seed);
-    eval = pick(train, split.eval);
-    const int64_t too_long = train.num_too_long;
-    train = pick(train, split.train);
-    train.num_too_long = too_long;
+    data::EvalSplit split = data::split_for_eval(static_cast<int64_t>(all.examples.size()),
+                                                 options.eval_fraction, options.seed);
+    eval = data::with_order(all, std::move(split.eval));
+    eval.num_too_long = 0;
+    kept = std::move(split.train);
   }
   check_evaluations(options, eval);
-  return {.train = std::move(train), .eval = std::move(eval)};
+  return {.train = weighted(all, kept, options.seed), .eval = std::move(eval)};
 }
 
 TrainRun plan_run(const TrainOptions& options, const TrainData& data) {
@@ -195,15 +189,17 @@ TrainRun plan_run(const TrainOptions& options, const TrainData& data) {
   return run;
 }
 
-std::unique_ptr<TrainJob> make_train_job(Comm& comm, const TrainRun& run,
-                                         const TrainOptions& options, const TrainData& data) {
+std::shared_ptr<engine::Pipeline> load_train_model(Comm& comm, const TrainRun& run,
+                                                   const TrainOptions& options,
+                                                   const TrainData& data) {
   EngineSetup setup = options;
   setup.mtp = use_mtp(options);
   TrainOptions planned = options;
   planned.mtp = setup.mtp;
   setup.weights_in_files =
       run.staged ? run.staged->weights_in_files : needs_files(planned, data.train, data.eval);
-  auto pipeline = make_pipeline(comm, run.stages, setup, {.pass_tokens = options.micro_tokens});
+  std::shared_ptr<engine::Pipeline> pipeline =
+      make_pipeline(comm, run.stages, setup, {.pass_tokens = options.micro_tokens});
   for (const auto& stage : pipeline->stages()) {
     if (!run.staged) break;
     stage->engine().set_pass(options.micro_tokens, run.staged->choice.recompute);
@@ -211,9 +207,14 @@ std::unique_ptr<TrainJob> make_train_job(Comm& comm, const TrainRun& run,
   const int64_t vocab_size = pipeline->engine().config().vocab_size;
   check_router_biases(options, pipeline->engine().model());
   check_indexers(options, pipeline->engine().model());
-  check_vocabulary(data.train, vocab_size, options.data);
-  check_vocabulary(data.eval, vocab_size, options.eval.empty() ? options.data : options.eval);
-  return std::make_unique<TrainJob>(options, std::move(pipeline), data);
+  check_vocabulary(data.train, vocab_size);
+  check_vocabulary(data.eval, vocab_size);
+  return pipeline;
+}
+
+std::unique_ptr<TrainJob> make_train_job(Comm& comm, const TrainRun& run,
+                                         const TrainOptions& options, const TrainData& data) {
+  return std::make_unique<TrainJob>(options, load_train_model(comm, run, options, data), data);
 }
 
 }  // namespace strata::apps

@@ -281,11 +281,9 @@ RunShape staged_shape(const TrainOptions& options, const model::ModelConfig& con
     }
     add_micro_batches(shape, lengths, /*trained=*/true, options.stages.microbatches);
   }
-  std::vector<int64_t> all, held_out;
-  for (const data::Example& example : eval.examples) {
-    all.push_back(std::ssize(held_out));
-    held_out.push_back(std::ssize(example.tokens));
-  }
+  const std::vector<int64_t> held_out = eval.examples.lengths();
+  std::vector<int64_t> all(held_out.size());
+  std::iota(all.begin(), all.end(), int64_t{0});
   for (const auto& pass : data::cut_by_tokens(all, held_out, options.micro_tokens)) {
     lengths.clear();
     for (const int64_t i : pass) lengths.push_back(held_out[static_cast<size_t>(i)]);

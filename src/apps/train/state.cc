@@ -7,26 +7,40 @@
 
 #include "apps/options.h"
 #include "apps/setup/model_identity.h"
+#include "apps/setup/model_path.h"
+#include "base/check.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "base/rng.h"
 #include "checkpoint/state.h"
 
 namespace strata::apps {
 namespace {
 
-constexpr int64_t kFormat = 3;
+constexpr int64_t kFormat = 4;
 constexpr int64_t kFirstFormat = 2;  // that is still read
 
 std::string state_dir(const std::string& out) { return out + "/trainer"; }
 
-std::string hash_of_file(const std::string& path) {
-  if (path.empty()) return "";
-  const MappedFile file(path);
-  const auto bytes = file.bytes();
-  return fmt::format("{:016x}",
-                     hash_name(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+// Of their content, unpacked, and of their weights.
+std::string hash_of(const std::vector<data::DataFile>& files) {
+  std::string text;
+  for (const data::DataFile& file : files) {
+    if (!text.empty()) text += ",";
+    text += fmt::format("{:016x}", data::content_hash(*file.file));
+    if (file.weight != 1) text += fmt::format(":{}", file.weight);
+  }
+  return text;
+}
+
+// Of a model, or of an adapter by its two files.
+std::string identity_of(const std::string& path) {
+  if (!is_adapter_directory(path)) return model_identity(path);
+  std::string all;
+  for (const char* name : {"/adapter_config.json", "/adapter_model.safetensors"}) {
+    all += fmt::format("{:016x}", data::content_hash(data::InputFile(path + name)));
+  }
+  return all;
 }
 
 // What others make meaningless does not count.
@@ -35,7 +49,7 @@ TrainOptions effective(TrainOptions o) {
   if (!o.eval.empty()) o.eval_fraction = 0;
   if (o.steps.value_or(0) > 0) o.epochs = 0;
   if (o.optimizer == "adamw") o.muon_momentum = defaults.muon_momentum;
-  if (o.method == "full") {
+  if (o.method == "full" || !o.adapter.empty()) {
     o.rank = defaults.rank;
     o.alpha = defaults.alpha;
     o.targets = defaults.targets;
@@ -49,8 +63,14 @@ TrainOptions effective(TrainOptions o) {
               fmt::format("resume: {}/state.json: {}", state_dir(out), what));
 }
 
-// Format 2 recorded what the options said, and the learning rate that is no longer the default.
-void upgrade(boost::json::object& options) {
+// Format 3 had no choice of what becomes of long examples, and fresh adapters alone; format 2
+// recorded what the options said, and the learning rate that is no longer the default.
+void upgrade(int64_t format, boost::json::object& options) {
+  if (format < 4) {
+    options["overlong"] = "drop";
+    options["adapter"] = "";
+  }
+  if (format > kFirstFormat) return;
   if (const boost::json::value* schedule = options.if_contains("schedule")) {
     options["lr-schedule"] = *schedule;
     options.erase("schedule");
@@ -100,13 +120,14 @@ RunRecord parse_record(const std::string& out, const std::string& json) {
   RunRecord record{.step = step,
                    .options = object->at("options").get_object(),
                    .evaluations = parse_evaluations(*object)};
-  if (format == kFirstFormat) upgrade(record.options);
+  upgrade(format, record.options);
   return record;
 }
 
 }  // namespace
 
-std::string train_fingerprint(const TrainOptions& options, const std::string& cpu_path) {
+std::string train_fingerprint(const TrainOptions& options, const FilesOfRun& files,
+                              const std::string& cpu_path) {
   TrainOptions o = effective(options);
   boost::json::object values = {{"cpu path", cpu_path}};
   const OptionTable table = options_of(o);
@@ -118,10 +139,13 @@ std::string train_fingerprint(const TrainOptions& options, const std::string& cp
         values[row.name] = row.text();
         break;
       case ResultsBy::kFile:
-        values[row.name] = hash_of_file(row.text());
+        CHECK(row.name == "data" || row.name == "eval", row.name);
+        values[row.name] = row.name == "data"     ? hash_of(files.train)
+                           : options.eval.empty() ? ""
+                                                  : hash_of(files.eval);
         break;
       case ResultsBy::kModel:
-        values[row.name] = model_identity(row.text());
+        values[row.name] = row.text().empty() ? "" : identity_of(row.text());
         break;
     }
   }

@@ -11,7 +11,12 @@ namespace strata::apps {
 
 // The options that results depend on, by the marks of their table, as a JSON object; files and the
 // model stand there as hashes of their content.
-std::string train_fingerprint(const TrainOptions& options, const std::string& cpu_path);
+struct FilesOfRun {
+  const std::vector<data::DataFile>& train;
+  const std::vector<data::DataFile>& eval;  // read where --eval named them
+};
+std::string train_fingerprint(const TrainOptions& options, const FilesOfRun& files,
+                              const std::string& cpu_path);
 
 bool has_train_state(const std::string& out);
 // The fingerprint that the last save has, in the names that this version gives options.

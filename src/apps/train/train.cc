@@ -2,17 +2,22 @@
 #include "apps/train/train.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <malloc.h>
 
 #include <optional>
 
+#include "apps/recipe.h"
 #include "apps/setup/model_files.h"
 #include "apps/train/job.h"
 #include "apps/train/loop.h"
 #include "apps/train/plan.h"
+#include "apps/train/sampler.h"
 #include "apps/train/settings.h"
 #include "apps/train/staged_plan.h"
+#include "apps/train/start.h"
 #include "apps/train/state.h"
+#include "apps/train/sweep.h"
 #include "backend/thread_comm.h"
 #include "base/error.h"
 #include "base/files.h"
@@ -25,13 +30,6 @@
 
 namespace strata::apps {
 namespace {
-
-// What reading the tokenizer, the data and the model, and planning, have left behind.
-void return_free_memory() {
-#ifdef __GLIBC__
-  malloc_trim(0);
-#endif
-}
 
 // Of all stages, buffers not counted.
 int64_t num_parameters(const model::ModelWeights& weights) {
@@ -55,7 +53,14 @@ std::string steps_text(const TrainJob& job) {
   return text;
 }
 
-// The first rank prints.
+// Of a sweep all of them.
+std::string rates_text(const TrainOptions& options) {
+  return options.sweep.empty() ? fmt::format("{:g}", *options.lr)
+                               : fmt::format("{}", fmt::join(options.sweep, ", "));
+}
+
+}  // namespace
+
 std::optional<Predicted> print_plan(TrainJob& job, const StagedPlan* staged) {
   if (!job.is_first_rank()) return {};
   engine::Engine& engine = job.engine();
@@ -77,15 +82,10 @@ std::optional<Predicted> print_plan(TrainJob& job, const StagedPlan* staged) {
                                        report::format_count(
                                            static_cast<double>(job.num_trained_parameters())))});
   table.add_row({"data", dataset(job.train_data())});
-  if (job.train_data().num_too_long > 0) {
-    table.add_row(
-        {"dropped", fmt::format("{} examples longer than --max-length {}",
-                                job.train_data().num_too_long, job.options().max_length)});
-  }
   if (!job.eval_data().examples.empty()) table.add_row({"evaluation", dataset(job.eval_data())});
   table.add_row({"steps", steps_text(job)});
   table.add_row(
-      {"learning rate", fmt::format("{:g}, {}, warmup steps {}", *job.options().lr,
+      {"learning rate", fmt::format("{}, {}, warmup steps {}", rates_text(job.options()),
                                     job.options().lr_schedule, *job.options().warmup_steps)});
   const std::string machine = fmt::format("CPU path {}, {} threads", engine.backend().arithmetic(),
                                           engine.backend().parallelism());
@@ -111,25 +111,60 @@ std::optional<Predicted> print_plan(TrainJob& job, const StagedPlan* staged) {
   return Predicted{plan.memory.total(), step_seconds(plan.work, limits)};
 }
 
+std::string fingerprint_of(TrainJob& job) {
+  return train_fingerprint(job.options(),
+                           {.train = job.train_data().files, .eval = job.eval_data().files},
+                           std::string(job.engine().backend().arithmetic()));
+}
+
+void begin_or_resume(TrainJob& job, const std::string& fingerprint, bool resumes) {
+  const TrainOptions& options = job.options();
+  make_folders(options.out);  // now that nothing is wrong with what was asked
+  if (resumes) return load_train_state(job, fingerprint);
+  if (!job.is_first_rank()) return;
+  remove_file(metrics_path(options));  // of a run that never saved
+  remove_file(options.out + "/samples.jsonl");
+}
+
+bool find_state(const TrainOptions& options) {
+  const bool found = has_train_state(options.out);
+  if (found && !options.resume) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format(
+            "--out: {} holds a run already; continue it with --resume, or choose another folder",
+            options.out));
+  }
+  if (options.resume && !found) {
+    fmt::print(stderr, "--resume: no saved state in {}; training starts at step 1\n", options.out);
+  }
+  return found;
+}
+
+// What reading the tokenizer, the data and the model, and planning, have left behind.
+void return_free_memory() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
+
+namespace {
+
 // False where a signal stopped it.
 bool train_on_rank(TrainJob& job, const StagedPlan* staged, bool resumes) {
   const TrainOptions& options = job.options();
-  const std::string fingerprint =
-      train_fingerprint(options, std::string(job.engine().backend().arithmetic()));
+  const std::string fingerprint = fingerprint_of(job);
   if (staged == nullptr) fit_memory(job);
   if (job.is_first_rank() && !resumes) {
     const std::string few = few_steps_text(options, job.num_steps());
     if (!few.empty()) log(LogLevel::kWarning, few);
   }
-  make_folders(options.out);  // now that nothing is wrong with what was asked
-  if (resumes) {
-    load_train_state(job, fingerprint);
-  } else if (job.is_first_rank() && file_exists(metrics_path(options))) {
-    remove_file(metrics_path(options));  // of a run that never saved
-  }
+  begin_or_resume(job, fingerprint, resumes);
   const std::optional<Predicted> predicted = print_plan(job, staged);
   return_free_memory();
-  TrainLoop loop(job, fingerprint, predicted);
+  std::optional<TrainSampler> sampler;
+  if (!options.samples.empty()) sampler.emplace(options.model, options.samples);
+  TrainLoop loop(job, fingerprint, predicted, sampler ? &*sampler : nullptr);
   // Before this there is nothing to save.
   std::optional<StopSignals> signals;
   if (job.is_first_rank()) signals.emplace("saving after this step; again: ends at once");
@@ -143,17 +178,13 @@ bool train_on_rank(TrainJob& job, const StagedPlan* staged, bool resumes) {
 int run_train(const TrainOptions& options) {
   name_thread("main");
   report::TraceFile trace(options.trace);
-  const bool found = has_train_state(options.out);
-  if (found && !options.resume) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format(
-            "--out: {} holds a run already; continue it with --resume, or choose another folder",
-            options.out));
+  if (!options.save_config.empty()) save_recipe(options);
+  if (!options.sweep.empty()) {
+    const int code = run_sweep(options);
+    trace.finish();
+    return code;
   }
-  if (options.resume && !found) {
-    fmt::print(stderr, "--resume: no saved state in {}; training starts at step 1\n", options.out);
-  }
+  const bool found = find_state(options);
   const TrainData data = read_train_data(options);
   const TrainOptions settled = settle(options, data, found ? recorded_options(options.out) : "");
   const TrainRun run = plan_run(settled, data);

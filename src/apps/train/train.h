@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// strata train: fine-tunes a model, LoRA or all parameters, on a JSONL file (data/example.h has its
-// forms). Writes into --out: the PEFT adapter or the full model, trainer/ (all that --resume
+// strata train: fine-tunes a model, LoRA or all parameters, on files of data (data/form.h has
+// their forms). Writes into --out: the PEFT adapter or the full model, trainer/ (all that --resume
 // needs), metrics.jsonl and loss.svg. Killed at any moment, --resume continues from the last save
 // to the same bits.
 #pragma once
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "apps/setup/stages.h"
+#include "model/adapter/lora.h"
 
 namespace strata::apps {
 
 struct TrainOptions : EngineSetup {
-  std::string data;
+  std::vector<std::string> data;  // PATH or PATH:WEIGHT (data/sources.h)
   std::string out;
+  std::string adapter;          // PEFT directory to start from; its modules and ranks are kept
   std::string method = "lora";  // or "full"
   int64_t rank = 32;
   double alpha = 32;
@@ -23,6 +26,7 @@ struct TrainOptions : EngineSetup {
   std::string memory;                   // bytes of the whole run; chooses what is recomputed
   std::string train_on = "last";        // last, all
   int64_t max_length = 2048;
+  std::string overlong = "drop";  // or cut, split: what is longer than max_length
   // Where these are absent they follow the data, the model or the run that is resumed: settings.h.
   std::optional<int64_t> batch_size;        // examples of a step, at most; 0: any number
   std::optional<int64_t> batch_tokens;      // tokens of a step, at most; likewise
@@ -30,6 +34,7 @@ struct TrainOptions : EngineSetup {
   std::optional<int64_t> epochs;
   std::optional<int64_t> steps;  // > 0: instead of epochs
   std::optional<double> lr;
+  std::vector<std::string> sweep;  // several of --lr, as they were typed; then lr is empty
   std::optional<int64_t> warmup_steps;
   std::optional<double> warmup_ratio;  // of the steps; instead of warmup_steps
   int64_t micro_tokens = 2048;
@@ -46,7 +51,7 @@ struct TrainOptions : EngineSetup {
   double weight_decay = 0;
   double clip = 1.0;  // 0: off
   double eval_fraction = 0.05;
-  std::string eval;                   // a JSONL file instead of a fraction
+  std::vector<std::string> eval;      // files instead of a fraction
   std::optional<int64_t> eval_every;  // steps; absent: ten times in a run
   std::string save_every = "10m";     // or steps; 0: at the end only
   int64_t keep = 0;                   // saves that have folders of their own
@@ -55,8 +60,14 @@ struct TrainOptions : EngineSetup {
   bool resume = false;
   uint64_t seed = 0;
   StageOptions stages;
-  bool json = false;  // a line of JSON on stdout at the end
-  std::string trace;  // file of the timeline; empty: none
+  std::vector<std::string> samples;  // prompts to answer at each evaluation
+  int64_t sample_positions = 0;      // that their answers take in the cache; settle() counts them
+  std::string tensorboard;           // folder of event files; empty: none
+  std::string config;                // recipe that the options were read from
+  std::string save_config;           // file to write one to
+  std::vector<model::LoraModuleSpec> adapter_modules;  // of --adapter; settle() reads them
+  bool json = false;                                   // a line of JSON on stdout at the end
+  std::string trace;                                   // file of the timeline; empty: none
 };
 
 // The exit code: 0, or that of the signal that stopped it. Throws Error for faults of options,

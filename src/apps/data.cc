@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/data.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <boost/json.hpp>
+
+#include "apps/options.h"
+#include "apps/setup/example_files.h"
+#include "report/format.h"
+#include "report/table.h"
+
+namespace strata::apps {
+namespace {
+
+constexpr size_t kBar = 40;          // columns of the longest bar
+constexpr size_t kMostShown = 1200;  // bytes of an example
+constexpr const char* kOpen = "[[";  // around trained text
+constexpr const char* kClose = "]]";
+
+struct Lengths {
+  std::vector<int64_t> sorted;  // tokens of each example, the last target included
+
+  [[nodiscard]] int64_t at(double share) const {
+    return sorted[static_cast<size_t>(share * static_cast<double>(sorted.size() - 1) + 0.5)];
+  }
+};
+
+Lengths lengths_of(const data::Dataset& dataset) {
+  Lengths lengths{dataset.examples.lengths()};
+  for (int64_t& length : lengths.sorted) ++length;
+  std::sort(lengths.sorted.begin(), lengths.sorted.end());
+  return lengths;
+}
+
+// Examples by length: of [first, last] tokens so many. Bins double.
+struct Bin {
+  int64_t first = 0, last = 0, count = 0;
+};
+
+std::vector<Bin> histogram(const Lengths& lengths) {
+  std::vector<Bin> bins;
+  for (const int64_t length : lengths.sorted) {
+    const auto first = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(length)));
+    if (bins.empty() || bins.back().first != first) bins.push_back({first, 2 * first - 1, 0});
+    ++bins.back().count;
+  }
+  return bins;
+}
+
+std::string histogram_text(const std::vector<Bin>& bins) {
+  int64_t most = 1;
+  for (const Bin& bin : bins) most = std::max(most, bin.count);
+  report::Table table(
+      {{"tokens", report::Align::kRight}, {"examples", report::Align::kRight}, {""}});
+  for (const Bin& bin : bins) {
+    const auto width = static_cast<size_t>(
+        static_cast<double>(kBar) * static_cast<double>(bin.count) / static_cast<double>(most));
+    table.add_row({fmt::format("{} to {}", bin.first, bin.last), std::to_string(bin.count),
+                   std::string(std::max<size_t>(width, 1), '#')});
+  }
+  return table.text();
+}
+
+// The text of an example, with brackets around what is trained.
+std::string marked(const data::Example& example, const text::Tokenizer& tokenizer) {
+  std::vector<int32_t> run = {example.tokens.front()};
+  std::string out;
+  bool is_trained = false;
+  const auto flush = [&] {
+    if (run.empty()) return;
+    const std::string text = tokenizer.decode(run);
+    out += is_trained ? kOpen + text + kClose : text;
+    run.clear();
+  };
+  for (size_t t = 0; t < example.targets.size(); ++t) {
+    const bool trained = example.weights[t] != 0.0f;
+    if (trained != is_trained) {
+      flush();
+      is_trained = trained;
+    }
+    run.push_back(example.targets[t]);
+  }
+  flush();
+  return out;
+}
+
+std::string shortened(const std::string& text) {
+  if (text.size() <= kMostShown) return text;
+  const auto is_inside = [&](size_t at) { return (text[at] & 0xC0) == 0x80; };
+  size_t head = kMostShown / 2, tail = text.size() - kMostShown / 2;
+  while (is_inside(head)) --head;
+  while (is_inside(tail)) ++tail;
+  return fmt::format("{}\n  ... {} bytes ...\n{}", text.substr(0, head), tail - head,
+                     text.substr(tail));
+}
+
+// The first, the last, and such between as many as are wanted.
+std::vector<size_t> chosen(size_t count, size_t wanted) {
+  std::vector<size_t> out;
+  for (size_t i = 0; i < std::min(count, wanted); ++i) {
+    out.push_back(wanted >= count || wanted == 1 ? i : i * (count - 1) / (wanted - 1));
+  }
+  return out;
+}
+
+void print_summary(const DataOptions& o, const data::Dataset& dataset, const Lengths& lengths) {
+  report::Table table({{""}, {""}});
+  table.add_row({"examples", std::to_string(dataset.examples.size())});
+  const auto tokens = static_cast<double>(dataset.num_tokens + std::ssize(lengths.sorted));
+  table.add_row(
+      {"tokens", fmt::format("{}, {} trained ({:.0f} %)", report::format_count(tokens),
+                             report::format_count(static_cast<double>(dataset.num_trained)),
+                             100.0 * static_cast<double>(dataset.num_trained) / tokens)});
+  table.add_row(
+      {"length", fmt::format("shortest {}, half {} or less, 95 % {} or less, longest {}",
+                             lengths.at(0), lengths.at(0.5), lengths.at(0.95), lengths.at(1))});
+  if (dataset.num_too_long > 0) {
+    data::LineList lines = dataset.files.front().too_long;
+    const std::string where = dataset.files.size() == 1 ? " (lines " + lines.text() + ")" : "";
+    table.add_row({"too long", fmt::format("{} of more than --max-length {}{}; see --overlong of "
+                                           "strata train",
+                                           dataset.num_too_long, o.max_length, where)});
+  }
+  if (dataset.faults.count > 0) table.add_row({"faults", std::to_string(dataset.faults.count)});
+  fmt::print("{}\n{}", table.text(), histogram_text(histogram(lengths)));
+}
+
+void print_examples(const DataOptions& o, const data::Dataset& dataset, const TextStack& text) {
+  const std::vector<size_t> indices = chosen(dataset.examples.size(), static_cast<size_t>(o.show));
+  for (const size_t i : indices) {
+    const data::Example example = dataset.examples[i];
+    fmt::print("\nexample {}, {} tokens, {} trained (in {}{}):\n{}\n", i + 1,
+               example.tokens.size() + 1, example.num_trained, kOpen, kClose,
+               shortened(marked(example, text.tokenizer())));
+  }
+}
+
+void print_json(const DataOptions& o, const data::Dataset& dataset, const Lengths& lengths,
+                const TextStack& text) {
+  boost::json::object out;
+  out["examples"] = dataset.examples.size();
+  out["tokens"] = dataset.num_tokens + std::ssize(lengths.sorted);
+  out["trained_tokens"] = dataset.num_trained;
+  out["too_long"] = dataset.num_too_long;
+  if (!lengths.sorted.empty()) {
+    out["length"] = boost::json::object{{"min", lengths.at(0)},
+                                        {"median", lengths.at(0.5)},
+                                        {"p95", lengths.at(0.95)},
+                                        {"max", lengths.at(1)}};
+  }
+  boost::json::array& bins = out["histogram"].emplace_array();
+  for (const Bin& bin : histogram(lengths)) bins.push_back({bin.first, bin.last, bin.count});
+  boost::json::array& shown = out["shown"].emplace_array();
+  for (const size_t i : chosen(dataset.examples.size(), static_cast<size_t>(o.show))) {
+    shown.push_back(boost::json::value(marked(dataset.examples[i], text.tokenizer())));
+  }
+  out["faults"] = dataset.faults.count;
+  boost::json::array& faults = out["first_faults"].emplace_array();
+  for (const std::string& fault : dataset.faults.first) faults.push_back(boost::json::value(fault));
+  fmt::print("{}\n", boost::json::serialize(out));
+}
+
+}  // namespace
+
+int run_data(const DataOptions& o) {
+  check_options(o);
+  const std::vector<data::Source> sources = data::find_sources("data", o.data, data::Weights::kMay);
+  const TextStack text(o.model);
+  const data::Dataset dataset =
+      read_examples("data", sources, text,
+                    {.train_on = o.train_on, .max_length = o.max_length, .looks_only = true});
+  const Lengths lengths = lengths_of(dataset);
+  if (o.json) {
+    print_json(o, dataset, lengths, text);
+  } else if (!dataset.examples.empty()) {
+    print_summary(o, dataset, lengths);
+    print_examples(o, dataset, text);
+  } else {
+    fmt::print("no examples\n");
+  }
+  if (dataset.faults.count > 0) fmt::print(stderr, "{}\n", dataset.faults.text());
+  return dataset.faults.count > 0 ? 2 : 0;
+}
+
+}  // namespace strata::apps

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// strata data: what files of data hold as a model's run would read them, without a run: forms,
+// counts, lengths, examples with their trained tokens marked, and faults by line.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace strata::apps {
+
+struct DataOptions {
+  std::vector<std::string> data;
+  std::string model;
+  std::string train_on = "last";
+  int64_t max_length = 2048;
+  int64_t show = 3;  // examples
+  bool json = false;
+};
+
+// 0, or 2 where a record is at fault; they are printed.
+int run_data(const DataOptions& options);
+
+}  // namespace strata::apps

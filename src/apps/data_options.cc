@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/data_options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdint>
+#include <optional>
+#include <set>
+
+#include "apps/options.h"
+#include "base/error.h"
+
+namespace strata::apps {
+namespace {
+
+constexpr int64_t kMost = int64_t{1} << 40;
+constexpr double kHuge = 1e30;
+
+double parse_rate(const std::string& text) {
+  std::optional<double> value;
+  OptionTable one;
+  one.number("lr", value, {0, kHuge, "0 or more"}, "").set(text);
+  return *value;
+}
+
+// A learning rate, or several with commas.
+void set_rates(TrainOptions& o, const std::string& text) {
+  const std::vector<std::string> parts = split_commas(text);
+  if (parts.size() < 2) {
+    o.lr = parse_rate(text);
+    return;
+  }
+  std::set<double> seen;
+  for (const std::string& part : parts) {
+    if (seen.insert(parse_rate(part)).second) continue;
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("--lr: got {} twice", part));
+  }
+  o.sweep = parts;
+}
+
+}  // namespace
+
+OptionRow& learning_rate_row(OptionTable& t, TrainOptions& o) {
+  TrainOptions* at = &o;
+  return t.add({.name = "lr",
+                .unit = "FLOAT",
+                .help =
+                    "peak learning rate [lora: 5e-4, of models wider than 1024 2e-4, times "
+                    "sqrt(B / 8) with B < 8 examples a step; full: 1e-5]; 1e-4,3e-4,1e-3 trains "
+                    "an adapter with each",
+                .set = [at](const std::string& text) { set_rates(*at, text); },
+                .text =
+                    [at] {
+                      if (at->lr) return fmt::format("{}", *at->lr);
+                      return at->sweep.empty() ? std::string("default")
+                                               : fmt::format("{}", fmt::join(at->sweep, ","));
+                    },
+                .check =
+                    [at] {
+                      if (at->lr) parse_rate(fmt::format("{}", *at->lr));
+                    }});
+}
+
+OptionRow& data_row(OptionTable& t, std::vector<std::string>& field) {
+  return t
+      .texts("data", field,
+             "JSONL: {\"prompt\",\"completion\"}, {\"text\"} or {\"messages\"} a line; or Alpaca, "
+             "ShareGPT, a JSON array, CSV, .gz, .zst, a folder, - for stdin (docs/data.md); may be "
+             "repeated, FILE:2 is seen twice as often")
+      .required();
+}
+
+OptionTable options_of(DataOptions& o) {
+  OptionTable t;
+  data_row(t, o.data).or_bare();
+  t.text("model", o.model, "Hugging Face directory, GGUF file, or ORG/NAME of the hub").required();
+  t.choice("train-on", o.train_on, {"last", "all"}, "of messages: last or all assistant turns");
+  t.integer("max-length", o.max_length, {2, kMost, "2 or more"},
+            "longer examples are listed, as strata train would drop them");
+  t.integer("show", o.show, {0, 1000, "0 to 1000"}, "examples to show");
+  t.flag("json", o.json, "one line of JSON");
+  return t;
+}
+
+OptionTable options_of(EvalOptions& o) {
+  OptionTable t;
+  t.group("Model and data");
+  t.text("model", o.model,
+         "Hugging Face directory, GGUF file, or ORG/NAME of the hub; an adapter's base where none "
+         "is named")
+      .required_without("adapter")
+      .or_bare();
+  t.texts("adapter", o.adapters, "PEFT LoRA directory; may be repeated");
+  data_row(t, o.data).help = "as of strata train, without weights; may be repeated";
+  t.choice("train-on", o.train_on, {"last", "all"}, "of messages: last or all assistant turns");
+  t.integer("max-length", o.max_length, {2, kMost, "2 or more"}, "tokens of an example, at most");
+  t.choice("overlong", o.overlong, {"drop", "cut", "split"}, "of longer examples");
+  t.group("Machine and output");
+  t.integer("micro-tokens", o.micro_tokens, {1, kMost, "1 or more"},
+            "tokens of a pass, at most; saves memory");
+  t.choice("dtype", o.dtype, {"auto", "bf16", "f32"}, "auto, bf16 or f32");
+  t.integer("threads", o.threads, {0, 4096, "0 (all cores) to 4096"}, "0: all cores");
+  t.text("device", o.device, "cpu");
+  t.flag("strict-config", o.strict_config, "unknown keys of config.json are errors");
+  t.flag("json", o.json, "one line of JSON");
+  return t;
+}
+
+}  // namespace strata::apps

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/eval.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "apps/options.h"
+#include "apps/setup/example_files.h"
+#include "apps/setup/hub_cache.h"
+#include "apps/setup/scoring.h"
+#include "apps/setup/stages.h"
+#include "backend/thread_comm.h"
+#include "base/error.h"
+#include "checkpoint/json.h"
+#include "model/adapter/io.h"
+#include "report/format.h"
+#include "report/table.h"
+
+namespace strata::apps {
+namespace {
+
+// The base, and each adapter.
+struct Scored {
+  std::string name;
+  SlotScore score;
+};
+
+EngineSetup setup_of(const EvalOptions& o) {
+  EngineSetup setup = o;
+  const model::ModelConfig config = model::load_config(o.model, o.strict_config).config;
+  for (const std::string& adapter : o.adapters) {
+    if (model::adapts_mtp(config, adapter)) setup.mtp = model::UseMtp::kAlways;  // loaded whole
+  }
+  return setup;
+}
+
+void check_vocabulary(const data::Dataset& dataset, int64_t vocab_size) {
+  const int32_t highest = dataset.examples.store()->highest_token();
+  if (highest < vocab_size) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--data: token id {}, the model's vocabulary has {}; is the tokenizer "
+                          "another model's?",
+                          highest, vocab_size));
+}
+
+std::vector<Scored> score_all(const EvalOptions& o, const data::Dataset& dataset) {
+  const EngineSetup setup = setup_of(o);
+  const engine::PipelinePlan plan = plan_stages(setup, {});
+  std::vector<Scored> scored = {{"base", {}}};
+  run_ranks(1, [&](Comm& comm) {
+    const auto pipeline = make_pipeline(comm, plan, setup, {.pass_tokens = o.micro_tokens});
+    check_vocabulary(dataset, pipeline->engine().config().vocab_size);
+    std::vector<api::AdapterSlot> slots = {api::AdapterSlot::kBase};
+    for (const std::string& adapter : o.adapters) {
+      slots.push_back(pipeline->load_adapter(adapter));
+      scored.push_back({adapter, {}});
+    }
+    const auto scores = score(*pipeline, slots, dataset, o.micro_tokens, WantTop::kYes);
+    for (size_t i = 0; i < scores.size(); ++i) scored[i].score = scores[i];
+  });
+  return scored;
+}
+
+int64_t num_examples(const data::Dataset& dataset, int file) {
+  return file < 0 ? static_cast<int64_t>(dataset.examples.size())
+                  : dataset.files[static_cast<size_t>(file)].count;
+}
+
+const Score& score_of(const Scored& scored, int file) {
+  return file < 0 ? scored.score.total : scored.score.files[static_cast<size_t>(file)];
+}
+
+// -1: all of them together.
+std::vector<int> parts_of(const data::Dataset& dataset) {
+  std::vector<int> parts;
+  for (size_t i = 0; i < dataset.files.size(); ++i) parts.push_back(static_cast<int>(i));
+  if (parts.size() > 1) parts.push_back(-1);
+  return parts;
+}
+
+std::string name_of(const data::Dataset& dataset, int file) {
+  return file < 0 ? "all files" : dataset.files[static_cast<size_t>(file)].file->shown();
+}
+
+void print_table(const data::Dataset& dataset, const std::vector<Scored>& all) {
+  report::Table table({{"data"},
+                       {"model"},
+                       {"loss", report::Align::kRight},
+                       {"perplexity", report::Align::kRight},
+                       {"accuracy", report::Align::kRight}});
+  for (const int part : parts_of(dataset)) {
+    for (const Scored& scored : all) {
+      const Score& score = score_of(scored, part);
+      if (score.num_trained == 0) continue;
+      table.add_row({&scored == &all.front()
+                         ? fmt::format("{} ({} examples, {} trained tokens)",
+                                       name_of(dataset, part), num_examples(dataset, part),
+                                       report::format_count(static_cast<double>(score.num_trained)))
+                         : "",
+                     scored.name, fmt::format("{:.4f}", score.loss()),
+                     fmt::format("{:.4g}", std::exp(score.loss())),
+                     fmt::format("{:.1f} %", 100 * score.accuracy())});
+    }
+  }
+  fmt::print("{}", table.text());
+}
+
+std::string json_of(const Scored& scored, const Score& score, bool is_base) {
+  return fmt::format(R"({{"adapter":{},"loss":{},"perplexity":{},"accuracy":{}}})",
+                     is_base ? "null" : json_quote(scored.name), score.loss(),
+                     std::exp(score.loss()), score.accuracy());
+}
+
+void print_json(const EvalOptions& o, const data::Dataset& dataset,
+                const std::vector<Scored>& all) {
+  std::vector<std::string> parts;
+  for (const int part : parts_of(dataset)) {
+    std::vector<std::string> results;
+    for (const Scored& scored : all) {
+      const Score& score = score_of(scored, part);
+      if (score.num_trained > 0) results.push_back(json_of(scored, score, &scored == &all.front()));
+    }
+    const std::string of = part < 0
+                               ? R"("all":true)"
+                               : fmt::format(R"("file":{})", json_quote(name_of(dataset, part)));
+    parts.push_back(fmt::format(R"({{{},"examples":{},"trained_tokens":{},"results":[{}]}})", of,
+                                num_examples(dataset, part),
+                                score_of(all.front(), part).num_trained, fmt::join(results, ",")));
+  }
+  const std::string hub = hub_name_of(o.model);
+  fmt::print("{{\"model\":{},\"data\":[{}]}}\n", json_quote(hub.empty() ? o.model : hub),
+             fmt::join(parts, ","));
+}
+
+}  // namespace
+
+int run_eval(const EvalOptions& o) {
+  check_options(o);
+  check_device(o.device);
+  const std::vector<data::Source> sources =
+      data::find_sources("data", o.data, data::Weights::kNone);
+  const TextStack text(o.model);
+  const data::Dataset dataset =
+      read_examples("data", sources, text,
+                    {.train_on = o.train_on, .max_length = o.max_length, .overlong = o.overlong});
+  const std::vector<Scored> scored = score_all(o, dataset);
+  if (o.json) {
+    print_json(o, dataset, scored);
+  } else {
+    print_table(dataset, scored);
+  }
+  return 0;
+}
+
+}  // namespace strata::apps

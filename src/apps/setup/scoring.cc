@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/setup/scoring.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "data/batch_plan.h"
+
+namespace strata::apps {
+namespace {
+
+size_t file_of(const data::Dataset& dataset, int64_t example) {
+  const auto behind = std::upper_bound(
+      dataset.files.begin(), dataset.files.end(), example,
+      [](int64_t number, const data::DataFile& file) { return number < file.first; });
+  return static_cast<size_t>(behind - dataset.files.begin()) - 1;
+}
+
+struct PassData {
+  std::vector<api::Datum> data;
+  std::vector<size_t> files;  // of each
+};
+
+PassData read_pass(const data::Dataset& dataset, const std::vector<int64_t>& pass) {
+  PassData out;
+  for (const int64_t i : pass) {
+    data::Example example = dataset.examples[static_cast<size_t>(i)];
+    api::Datum& datum = out.data.emplace_back(
+        api::Datum{.tokens = std::move(example.tokens), .targets = std::move(example.targets)});
+    datum.inputs[api::LossInput::kWeights] = std::move(example.weights);
+    out.files.push_back(file_of(dataset, dataset.examples.order()[static_cast<size_t>(i)]));
+  }
+  return out;
+}
+
+void count_tokens(const api::Datum& datum, const api::SequenceResult& result, Score& score) {
+  const std::vector<float>& weights = datum.inputs[api::LossInput::kWeights];
+  for (size_t t = 0; t < weights.size(); ++t) {
+    if (weights[t] == 0.0f) continue;
+    ++score.num_trained;
+    if (!result.top_logprobs.empty() && result.logprobs[t] >= result.top_logprobs[t]) {
+      ++score.num_top;
+    }
+  }
+}
+
+// Each pass is a sum of its own, and so is each file's part of it.
+void add_pass(const PassData& pass, std::span<const api::SequenceResult> results,
+              SlotScore& score) {
+  double sum = 0, of_file = 0;
+  for (size_t i = 0; i < results.size(); ++i) {
+    for (const float loss : results[i].losses) {
+      sum += static_cast<double>(loss);
+      of_file += static_cast<double>(loss);
+    }
+    Score& file = score.files[pass.files[i]];
+    count_tokens(pass.data[i], results[i], file);
+    count_tokens(pass.data[i], results[i], score.total);
+    if (i + 1 < results.size() && pass.files[i + 1] == pass.files[i]) continue;
+    file.loss_sum += std::exchange(of_file, 0.0);
+  }
+  score.total.loss_sum += sum;
+}
+
+}  // namespace
+
+std::vector<SlotScore> score(engine::Pipeline& pipeline, std::span<const api::AdapterSlot> slots,
+                             const data::Dataset& dataset, int64_t pass_tokens, WantTop want_top) {
+  const std::vector<int64_t> lengths = dataset.examples.lengths();
+  std::vector<int64_t> all(lengths.size());
+  std::iota(all.begin(), all.end(), int64_t{0});
+  std::vector<SlotScore> scores(slots.size());
+  for (SlotScore& score : scores) score.files.resize(dataset.files.size());
+  for (const auto& indices : data::cut_by_tokens(all, lengths, pass_tokens)) {
+    const PassData pass = read_pass(dataset, indices);
+    api::Batch batch = {.want_top = want_top == WantTop::kYes};
+    for (const api::AdapterSlot slot : slots) {
+      for (const api::Datum& datum : pass.data) {
+        batch.sequences.push_back({.datum = &datum, .slot = slot});
+      }
+    }
+    const api::BatchResult result = pipeline.run(batch);
+    for (size_t s = 0; s < slots.size(); ++s) {
+      add_pass(pass, std::span(result.sequences).subspan(s * pass.data.size(), pass.data.size()),
+               scores[s]);
+    }
+  }
+  return scores;
+}
+
+}  // namespace strata::apps

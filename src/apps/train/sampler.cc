@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/train/sampler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "checkpoint/json.h"
+
+namespace strata::apps {
+namespace {
+
+constexpr int64_t kPage = 64;  // positions that are taken at once
+
+}  // namespace
+
+TrainSampler::TrainSampler(const std::string& model, const std::vector<std::string>& prompts)
+    : text_(model), prompts_(prompts), stop_(text_.end_tokens().stop) {
+  const bool is_chat = text_.has_template();
+  for (const std::string& prompt : prompts) {
+    const std::string messages =
+        fmt::format(R"([{{"role":"user","content":{}}}])", json_quote(prompt));
+    const std::string text =
+        is_chat ? text_.render({.messages = messages, .add_generation_prompt = true}) : prompt;
+    tokens_.push_back(text_.tokenizer().encode(text, /*add_special=*/!is_chat));
+    if (prompt.empty() || tokens_.back().empty()) {
+      throw Error(ErrorCode::kInvalidArgument, "--sample: got a prompt without a token");
+    }
+  }
+  if (!is_chat) return;
+  if (const auto end = text_.turn_end("")) stop_.push_back(*end);
+}
+
+int64_t TrainSampler::num_positions() const {
+  int64_t positions = 0;
+  for (const auto& tokens : tokens_) {
+    positions += (std::ssize(tokens) + kMaxTokens + kPage - 1) / kPage * kPage;
+  }
+  return positions;
+}
+
+std::vector<Sample> TrainSampler::run(engine::Engine& engine, api::AdapterSlot slot) const {
+  std::vector<api::SampleRequest> requests;
+  for (const std::vector<int32_t>& tokens : tokens_) {
+    const int64_t room = engine.config().max_position_embeddings - std::ssize(tokens);
+    if (room < 1) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("--sample: a prompt of {} tokens, the model's context is {}",
+                              tokens.size(), engine.config().max_position_embeddings));
+    }
+    requests.push_back({.prompt = tokens,
+                        .slot = slot,
+                        .max_tokens = std::min(kMaxTokens, room),
+                        .temperature = 0,
+                        .stop = stop_});
+  }
+  const std::vector<api::SampleResult> results = engine.sample(requests);
+  std::vector<Sample> samples;
+  for (size_t i = 0; i < results.size(); ++i) {
+    samples.push_back(
+        {prompts_[i], text_.tokenizer().decode(results[i].tokens, /*skip_special=*/true)});
+  }
+  return samples;
+}
+
+}  // namespace strata::apps

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/train/sweep.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <memory>
+
+#include "apps/train/plan.h"
+#include "apps/train/settings.h"
+#include "apps/train/start.h"
+#include "apps/train/state.h"
+#include "backend/thread_comm.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "base/stop.h"
+#include "report/format.h"
+#include "report/svg_curve.h"
+#include "report/table.h"
+
+namespace strata::apps {
+namespace {
+
+// One learning rate.
+struct Member {
+  std::string rate;  // as it was typed
+  TrainOptions options;
+  bool resumes = false;
+  std::unique_ptr<TrainJob> job = nullptr;
+  std::unique_ptr<TrainLoop> loop = nullptr;
+};
+
+void check_sweep(const TrainOptions& o) {
+  if (o.method != "lora") {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--lr: several values train an adapter each, and --method full has none; give one");
+  }
+  if (o.stages.stages > 1 || o.stages.chunks > 1) {
+    throw Error(ErrorCode::kUnsupported,
+                "--lr and --stages: several learning rates are not run in stages yet; give one");
+  }
+}
+
+std::vector<Member> members_of(const TrainOptions& options, const TrainData& data) {
+  std::vector<Member> members;
+  for (const std::string& rate : options.sweep) {
+    TrainOptions own = options;
+    own.out = fmt::format("{}/lr-{}", options.out, rate);
+    double value = 0;
+    std::from_chars(rate.data(), rate.data() + rate.size(), value);
+    own.lr = value;
+    if (!own.tensorboard.empty()) own.tensorboard += "/lr-" + rate;
+    const bool found = find_state(own);
+    members.push_back(
+        {.rate = rate,
+         .options = settle(own, data, found ? recorded_options(own.out) : std::string()),
+         .resumes = found});
+  }
+  return members;
+}
+
+void train_in_turn(std::vector<Member>& members, const std::string& label) {
+  const auto count = [&] {
+    int64_t steps = 0;
+    for (const Member& member : members) steps += member.job->steps_done();
+    return steps;
+  };
+  int64_t total = 0;
+  for (const Member& member : members) total += member.job->num_steps();
+  report::Progress progress({.label = label, .total = total, .start = count()});
+  for (Member& member : members) member.loop->start();
+  bool is_over = false;
+  while (!is_over && !StopSignals::asked()) {
+    is_over = true;
+    for (Member& member : members) {
+      if (member.loop->is_done()) continue;
+      member.loop->advance();
+      is_over = false;
+      progress.update(count(), fmt::format("lr {}  loss {:.4f}", member.rate, member.loop->loss()));
+    }
+  }
+  for (Member& member : members) {
+    if (StopSignals::asked() && !member.loop->is_done()) member.loop->stop_here();
+  }
+  progress.finish();
+}
+
+std::string text_of(const std::optional<double>& value, bool is_exp = false) {
+  return value ? fmt::format("{:.4f}", is_exp ? std::exp(*value) : *value) : "";
+}
+
+// By the loss that is looked at: of the evaluation, where there is one.
+const Member& best_of(const std::vector<Member>& members) {
+  return *std::min_element(members.begin(), members.end(), [](const Member& a, const Member& b) {
+    return a.loop->last_eval().value_or(a.loop->loss()) <
+           b.loop->last_eval().value_or(b.loop->loss());
+  });
+}
+
+std::vector<std::vector<std::string>> rows_of(const std::vector<Member>& members) {
+  std::vector<std::vector<std::string>> rows;
+  for (const Member& member : members) {
+    const TrainLoop& loop = *member.loop;
+    rows.push_back({member.rate, fmt::format("{:.4f}", loop.loss()), text_of(loop.first_eval()),
+                    text_of(loop.last_eval()), text_of(loop.last_eval(), true),
+                    &member == &best_of(members) ? "lowest" : ""});
+  }
+  return rows;
+}
+
+const std::vector<std::string> kHeads = {"learning rate", "training loss", "evaluation before",
+                                         "after",         "perplexity",    ""};
+
+void print_table(const std::vector<Member>& members) {
+  std::vector<report::Column> columns;
+  for (const std::string& head : kHeads) columns.push_back({head, report::Align::kRight});
+  report::Table table(columns);
+  for (auto& row : rows_of(members)) table.add_row(std::move(row));
+  fmt::print(stderr, "{}", table.text());
+}
+
+void write_table(const std::string& out, const std::vector<Member>& members) {
+  std::string text = fmt::format("| {} |\n|---|---|---|---|---|---|\n", fmt::join(kHeads, " | "));
+  for (const auto& row : rows_of(members)) text += fmt::format("| {} |\n", fmt::join(row, " | "));
+  write_file_atomic(out + "/sweep.md", text);
+}
+
+// Of each rate the evaluations, or where there are none the smoothed loss of training.
+report::CurveSeries series_of(const Member& member) {
+  report::CurveSeries series{.name = "lr " + member.rate};
+  report::CurveSeries steps = series;
+  for (const report::MetricsRecord& record : report::read_metrics(metrics_path(member.options))) {
+    for (const char* name : {"loss", "eval_loss"}) {
+      const double value = record.number(name);
+      if (!std::isfinite(value)) continue;
+      report::CurveSeries& to = std::string_view(name) == "loss" ? steps : series;
+      to.x.push_back(static_cast<double>(record.step));
+      to.y.push_back(value);
+    }
+  }
+  if (series.x.size() > 1) {
+    series.markers = true;
+    return series;
+  }
+  const double span = std::clamp(static_cast<double>(steps.x.size()) / 50, 1.0, 15.0);
+  steps.y = report::smoothed(steps.y, span);
+  return steps;
+}
+
+void write_picture(const std::string& out, const std::vector<Member>& members) {
+  const bool evaluates = members.front().loop->last_eval().has_value();
+  report::CurveChart chart{.title = evaluates ? "evaluation loss" : "training loss (smoothed)",
+                           .x_label = "step",
+                           .y_label = "nats per token"};
+  for (const Member& member : members) chart.series.push_back(series_of(member));
+  write_file_atomic(out + "/sweep.svg", report::svg_chart(chart));
+}
+
+void print_json(const std::vector<Member>& members) {
+  std::string text;
+  const auto number = [](const std::optional<double>& value) {
+    return value && std::isfinite(*value) ? fmt::format("{}", *value) : std::string("null");
+  };
+  for (const Member& member : members) {
+    text += fmt::format(
+        "{}{{\"lr\":{},\"out\":\"lr-{}\",\"steps\":{},\"loss\":{},\"eval_loss_before\":{},"
+        "\"eval_loss\":{}}}",
+        text.empty() ? "" : ",", *member.options.lr, member.rate, member.job->steps_done(),
+        number(member.loop->loss()), number(member.loop->first_eval()),
+        number(member.loop->last_eval()));
+  }
+  fmt::print("{{\"sweep\":[{}],\"lowest\":{}}}\n", text, *best_of(members).options.lr);
+}
+
+// False where a signal stopped it.
+bool finish(const TrainOptions& options, std::vector<Member>& members, double begin) {
+  bool ended = true;
+  for (Member& member : members) ended = member.loop->finish() && ended;
+  if (!ended) return false;
+  write_table(options.out, members);
+  write_picture(options.out, members);
+  print_table(members);
+  fmt::print(stderr, "{}; saved: {}/lr-{}\n", report::format_duration(now_seconds() - begin),
+             options.out, fmt::join(options.sweep, ", lr-"));
+  if (options.json) print_json(members);
+  return true;
+}
+
+bool run_members(Comm& comm, const TrainRun& run, const TrainOptions& options,
+                 std::vector<Member>& members, const TrainData& data) {
+  const double begin = now_seconds();
+  const TrainOptions& planned = members.front().options;
+  const auto pipeline = load_train_model(comm, run, planned, data);
+  for (Member& member : members) {
+    member.job = std::make_unique<TrainJob>(member.options, pipeline, data);
+  }
+  fit_memory(*members.front().job);
+  const std::string few = few_steps_text(planned, members.front().job->num_steps());
+  if (!few.empty()) log(LogLevel::kWarning, few);
+  std::vector<std::string> fingerprints;
+  for (Member& member : members) {
+    fingerprints.push_back(fingerprint_of(*member.job));
+    begin_or_resume(*member.job, fingerprints.back(), member.resumes);
+  }
+  const std::optional<Predicted> predicted = print_plan(*members.front().job, nullptr);
+  return_free_memory();
+  std::optional<TrainSampler> sampler;
+  if (!options.samples.empty()) sampler.emplace(options.model, options.samples);
+  for (size_t i = 0; i < members.size(); ++i) {
+    members[i].loop = std::make_unique<TrainLoop>(*members[i].job, fingerprints[i], predicted,
+                                                  sampler ? &*sampler : nullptr, /*shows=*/false);
+  }
+  const StopSignals signals("saving after this step; again: ends at once");
+  train_in_turn(members, "sweep");
+  return finish(options, members, begin);
+}
+
+}  // namespace
+
+int run_sweep(const TrainOptions& options) {
+  check_sweep(options);
+  const TrainData data = read_train_data(options);
+  std::vector<Member> members = members_of(options, data);
+  const TrainRun run = plan_run(members.front().options, data);
+  int code = 0;
+  run_ranks(1, [&](Comm& comm) {
+    if (!run_members(comm, run, options, members, data)) code = StopSignals::exit_code();
+    members.clear();  // before the model that they share
+  });
+  return code;
+}
+
+}  // namespace strata::apps

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// CsvReader: rows of CSV as records (RFC 4180): the first row has the columns' names, a field in
+// quotes may hold separators, line ends and doubled quotes. A row becomes a JSON object of texts;
+// columns whose forms are lists (messages, conversations, tools, history) are read as JSON, and
+// empty fields that a form may leave out are left out.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "data/record_reader.h"
+
+namespace strata::data {
+
+class CsvReader : public RecordReader {
+ public:
+  CsvReader(const InputFile& file, char separator);
+  std::optional<Record> next() override;
+
+ private:
+  // The fields of a row; false at the end of the file. Returns what is wrong in `fault_`.
+  bool read_row();
+  // Of a field; returns the byte that ended it: the separator, '\n' or -1.
+  int read_field(std::string& field);
+  int read_quoted(std::string& field);
+  int end_of_field(int c);
+  void read_header();
+  void add_byte(std::string& field, int c);
+  void make_json();
+
+  char separator_;
+  std::vector<std::string> header_;
+  std::vector<std::string> fields_;
+  size_t num_fields_ = 0;  // of fields_, which are reused
+  int64_t row_bytes_ = 0;
+  bool is_quoted_ = false;  // a field of the row is
+  bool ended_ = false;
+  std::string fault_;
+  std::string json_;
+};
+
+}  // namespace strata::data

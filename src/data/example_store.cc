@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/example_store.h"
+
+#include <algorithm>
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include "base/check.h"
+
+namespace strata::data {
+namespace {
+
+constexpr uint32_t kTrained = uint32_t{1} << 31;
+constexpr size_t kPiece = 64 << 10;  // tokens that are written at once
+constexpr int64_t kTokenBytes = sizeof(uint32_t);
+
+}  // namespace
+
+int64_t ExampleStore::add(const Example& example) {
+  CHECK(!example.tokens.empty() && example.tokens.size() == example.targets.size());
+  packed_.clear();
+  packed_.push_back(static_cast<uint32_t>(example.tokens.front()));
+  for (size_t t = 0; t < example.targets.size(); ++t) {
+    const uint32_t trained = example.weights[t] != 0.0f ? kTrained : 0;
+    packed_.push_back(static_cast<uint32_t>(example.targets[t]) | trained);
+  }
+  for (const uint32_t token : packed_)
+    highest_token_ = std::max(highest_token_, static_cast<int32_t>(token & ~kTrained));
+  entries_.push_back({num_tokens_, static_cast<int32_t>(example.tokens.size()),
+                      static_cast<int32_t>(example.num_trained)});
+  num_tokens_ += std::ssize(packed_);
+  if (!file_ && num_tokens_ * kTokenBytes <= in_memory_) {
+    tokens_.insert(tokens_.end(), packed_.begin(), packed_.end());
+    return size() - 1;
+  }
+  if (!file_) file_ = std::make_unique<TemporaryFile>();
+  waiting_.insert(waiting_.end(), packed_.begin(), packed_.end());
+  if (waiting_.size() < kPiece) return size() - 1;
+  file_->append(std::as_bytes(std::span(waiting_)));
+  waiting_.clear();
+  return size() - 1;
+}
+
+void ExampleStore::seal() {
+  if (!waiting_.empty()) file_->append(std::as_bytes(std::span(waiting_)));
+  waiting_ = {};
+  packed_ = {};
+  tokens_.shrink_to_fit();
+  entries_.shrink_to_fit();
+}
+
+Example ExampleStore::at(int64_t index) const {
+  CHECK(waiting_.empty());
+  const Entry& found = entry(index);
+  std::vector<uint32_t> packed(static_cast<size_t>(found.length) + 1);
+  const int64_t in_memory = std::ssize(tokens_);
+  if (found.offset < in_memory) {
+    std::copy_n(tokens_.begin() + found.offset, packed.size(), packed.begin());
+  } else {
+    file_->read_at((found.offset - in_memory) * kTokenBytes,
+                   std::as_writable_bytes(std::span(packed)));
+  }
+  Example example;
+  example.tokens.reserve(packed.size() - 1);
+  example.targets.reserve(packed.size() - 1);
+  example.weights.reserve(packed.size() - 1);
+  for (size_t t = 0; t + 1 < packed.size(); ++t) {
+    example.tokens.push_back(static_cast<int32_t>(packed[t] & ~kTrained));
+    example.targets.push_back(static_cast<int32_t>(packed[t + 1] & ~kTrained));
+    example.weights.push_back((packed[t + 1] & kTrained) != 0 ? 1.0f : 0.0f);
+  }
+  example.num_trained = found.num_trained;
+  return example;
+}
+
+int64_t ExampleStore::memory_bytes() const {
+  return size() * static_cast<int64_t>(sizeof(Entry)) + std::ssize(tokens_) * kTokenBytes;
+}
+
+Examples::Examples(std::shared_ptr<const ExampleStore> store) : store_(std::move(store)) {
+  order_.resize(static_cast<size_t>(store_->size()));
+  std::iota(order_.begin(), order_.end(), int64_t{0});
+}
+
+std::vector<int64_t> Examples::lengths() const {
+  std::vector<int64_t> lengths;
+  lengths.reserve(order_.size());
+  for (const int64_t i : order_) lengths.push_back(store_->length(i));
+  return lengths;
+}
+
+int64_t Examples::num_tokens() const {
+  return std::accumulate(order_.begin(), order_.end(), int64_t{0},
+                         [&](int64_t sum, int64_t i) { return sum + store_->length(i); });
+}
+
+int64_t Examples::num_trained() const {
+  return std::accumulate(order_.begin(), order_.end(), int64_t{0},
+                         [&](int64_t sum, int64_t i) { return sum + store_->num_trained(i); });
+}
+
+}  // namespace strata::data

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// ExampleStore: examples that were read, packed: 4 bytes a token and 16 an example. Up to
+// kInMemory bytes of tokens lie in memory, the rest in a temporary file, so that a set of any size
+// can be trained on. Examples: a list of them in some order, which may have one more than once.
+// One thread adds; once nobody does, any thread may read.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "data/example.h"
+#include "data/temporary_file.h"
+
+namespace strata::data {
+
+class ExampleStore {
+ public:
+  static constexpr int64_t kInMemory = int64_t{32} << 20;
+
+  explicit ExampleStore(int64_t in_memory = kInMemory) : in_memory_(in_memory) {}
+  // Returns its number. A token is 0 or more.
+  int64_t add(const Example& example);
+  // Behind the last one that is added, and before the first is read.
+  void seal();
+  [[nodiscard]] Example at(int64_t index) const;
+  [[nodiscard]] int64_t size() const { return std::ssize(entries_); }
+  [[nodiscard]] int64_t length(int64_t index) const { return entry(index).length; }
+  [[nodiscard]] int64_t num_trained(int64_t index) const { return entry(index).num_trained; }
+  [[nodiscard]] int32_t highest_token() const { return highest_token_; }  // -1 of none
+  [[nodiscard]] int64_t memory_bytes() const;
+
+ private:
+  struct Entry {
+    int64_t offset;  // in tokens; an example has one more than its length
+    int32_t length;
+    int32_t num_trained;
+  };
+  [[nodiscard]] const Entry& entry(int64_t index) const {
+    return entries_[static_cast<size_t>(index)];
+  }
+
+  int64_t in_memory_;
+  std::vector<Entry> entries_;
+  std::vector<uint32_t> tokens_;         // the first ones; the highest bit: it is trained
+  std::unique_ptr<TemporaryFile> file_;  // those behind
+  std::vector<uint32_t> packed_;         // of one example
+  std::vector<uint32_t> waiting_;        // to be written; none once seal() was called
+  int64_t num_tokens_ = 0;
+  int32_t highest_token_ = -1;
+};
+
+class Examples {
+ public:
+  Examples() : store_(std::make_shared<ExampleStore>()) {}
+  explicit Examples(std::shared_ptr<const ExampleStore> store);  // all of them
+  Examples(std::shared_ptr<const ExampleStore> store, std::vector<int64_t> order)
+      : store_(std::move(store)), order_(std::move(order)) {}
+
+  [[nodiscard]] size_t size() const { return order_.size(); }
+  [[nodiscard]] bool empty() const { return order_.empty(); }
+  [[nodiscard]] Example operator[](size_t i) const { return store_->at(order_[i]); }
+  [[nodiscard]] int64_t length(size_t i) const { return store_->length(order_[i]); }
+  [[nodiscard]] int64_t num_trained(size_t i) const { return store_->num_trained(order_[i]); }
+  [[nodiscard]] std::vector<int64_t> lengths() const;
+  [[nodiscard]] int64_t num_tokens() const;   // positions of all
+  [[nodiscard]] int64_t num_trained() const;  // of all
+  [[nodiscard]] const std::shared_ptr<const ExampleStore>& store() const { return store_; }
+  // The numbers in the store.
+  [[nodiscard]] const std::vector<int64_t>& order() const { return order_; }
+  [[nodiscard]] int64_t memory_bytes() const {
+    return store_->memory_bytes() + std::ssize(order_) * static_cast<int64_t>(sizeof(int64_t));
+  }
+
+ private:
+  std::shared_ptr<const ExampleStore> store_;
+  std::vector<int64_t> order_;
+};
+
+}  // namespace strata::data

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/own_form.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <utility>
+
+#include "data/json_fields.h"
+
+namespace strata::data {
+namespace {
+
+namespace json = boost::json;
+
+// As Stanford's Alpaca was trained, and as axolotl and llama.cpp's users know it.
+constexpr std::string_view kAlpacaWithInput =
+    "Below is an instruction that describes a task, paired with an input that provides further "
+    "context. Write a response that appropriately completes the request.\n\n";
+constexpr std::string_view kAlpacaAlone =
+    "Below is an instruction that describes a task. Write a response that appropriately completes "
+    "the request.\n\n";
+
+using Names = std::initializer_list<std::string_view>;
+
+void note_ignored(const json::object& record, Names used, std::vector<std::string>& ignored) {
+  for (const auto& field : record) {
+    const std::string_view name = field.key();
+    if (std::find(used.begin(), used.end(), name) != used.end()) continue;
+    if (std::find(ignored.begin(), ignored.end(), name) == ignored.end())
+      ignored.emplace_back(name);
+  }
+}
+
+json::object turn(std::string_view role, json::value content) {
+  return {{"role", role}, {"content", std::move(content)}};
+}
+
+// A text that may be missing, null or empty.
+std::string optional_text(const json::object& record, std::string_view name) {
+  return field_of(record, name) == nullptr ? std::string() : string_field(record, name);
+}
+
+// Lists of tools; ShareGPT's are often the text of one.
+void copy_tools(const json::object& from, json::object& to) {
+  const json::value* tools = field_of(from, "tools");
+  if (tools == nullptr) return;
+  to["tools"] = *tools;
+  if (!tools->is_string()) return;
+  const json::string& text = tools->get_string();
+  if (text.empty()) {
+    to.erase("tools");
+    return;
+  }
+  json::error_code fault;
+  to["tools"] = json::parse(text, fault);
+  if (fault) fail_record(fmt::format("tools: the text is not JSON: {}", fault.message()));
+}
+
+struct Alpaca {
+  std::string system, instruction, input;
+  json::array history;  // turns
+
+  [[nodiscard]] std::string question() const {
+    return input.empty() ? instruction : instruction + "\n" + input;
+  }
+};
+
+void add_history(const json::value& history, json::array& turns) {
+  const auto fail = [] { fail_record("history: want a list of [question, answer]"); };
+  if (!history.is_array()) fail();
+  for (const json::value& pair : history.get_array()) {
+    const json::array* both = pair.if_array();
+    if (both == nullptr || both->size() != 2 || !(*both)[0].is_string() || !(*both)[1].is_string())
+      fail();
+    turns.push_back(turn("user", (*both)[0]));
+    turns.push_back(turn("assistant", (*both)[1]));
+  }
+}
+
+Alpaca read_alpaca(const json::object& record) {
+  Alpaca alpaca{.system = optional_text(record, "system"),
+                .instruction = string_field(record, "instruction"),
+                .input = optional_text(record, record.contains("input") ? "input" : "context"),
+                .history = {}};
+  if (const json::value* history = field_of(record, "history")) {
+    add_history(*history, alpaca.history);
+  }
+  return alpaca;
+}
+
+// With this answer, as one of our own forms.
+json::object answered(const Alpaca& alpaca, const std::string& answer, bool has_template) {
+  if (has_template) {
+    json::array turns;
+    if (!alpaca.system.empty()) turns.push_back(turn("system", json::value(alpaca.system)));
+    turns.insert(turns.end(), alpaca.history.begin(), alpaca.history.end());
+    turns.push_back(turn("user", json::value(alpaca.question())));
+    turns.push_back(turn("assistant", json::value(answer)));
+    return {{"messages", std::move(turns)}};
+  }
+  if (!alpaca.system.empty() || !alpaca.history.empty()) {
+    fail_record("system and history: the model has no chat template to write them with");
+  }
+  std::string prompt(alpaca.input.empty() ? kAlpacaAlone : kAlpacaWithInput);
+  prompt += "### Instruction:\n" + alpaca.instruction;
+  if (!alpaca.input.empty()) prompt += "\n\n### Input:\n" + alpaca.input;
+  return {{"prompt", prompt + "\n\n### Response:\n"}, {"completion", answer}};
+}
+
+std::string_view role_of(std::string_view from, size_t index) {
+  const auto is = [&](Names names) {
+    return std::find(names.begin(), names.end(), from) != names.end();
+  };
+  if (is({"human", "user"})) return "user";
+  if (is({"gpt", "assistant", "model", "chatgpt", "bing", "bard"})) return "assistant";
+  if (is({"system"})) return "system";
+  if (is({"tool", "observation", "function_response"})) return "tool";
+  fail_record(fmt::format("conversations[{}].from: got '{}', want human, gpt, system or tool{}",
+                          index, from,
+                          from == "function_call" ? " (calls of tools are written as messages "
+                                                    "with tool_calls)"
+                                                  : ""));
+}
+
+// A turn of ShareGPT; one that has role and content is a message already.
+json::value message_of(const json::value& value, size_t index) {
+  const json::object* said = value.if_object();
+  if (said == nullptr) {
+    fail_record(fmt::format("conversations[{}]: got {}, want an object", index, kind_of(value)));
+  }
+  if (said->contains("role")) return value;
+  const json::value* from = field_of(*said, "from");
+  const json::value* text = field_of(*said, "value");
+  if (from == nullptr || !from->is_string())
+    fail_record(fmt::format("conversations[{}].from: want a string", index));
+  if (text == nullptr || !text->is_string())
+    fail_record(fmt::format("conversations[{}].value: want a string", index));
+  return turn(role_of(from->get_string(), index), *text);
+}
+
+json::array turns_of(const json::object& record) {
+  const json::value& conversations = record.at("conversations");
+  if (!conversations.is_array()) {
+    fail_record(fmt::format("conversations: got {}, want a list", kind_of(conversations)));
+  }
+  json::array turns;
+  const std::string system = optional_text(record, "system");
+  if (!system.empty()) turns.push_back(turn("system", json::value(system)));
+  const json::array& said = conversations.get_array();
+  for (size_t i = 0; i < said.size(); ++i) turns.push_back(message_of(said[i], i));
+  return turns;
+}
+
+json::object chat(json::array turns, const json::object& tools_of) {
+  json::object own = {{"messages", std::move(turns)}};
+  copy_tools(tools_of, own);
+  return own;
+}
+
+json::array joined(const json::array& first, const json::array& second) {
+  json::array all = first;
+  all.insert(all.end(), second.begin(), second.end());
+  return all;
+}
+
+// What comes before the answers of a pair, and whether these are turns.
+struct PairPrompt {
+  json::array turns;
+  std::optional<Alpaca> alpaca;
+  std::string text;
+  bool is_text = false;
+};
+
+PairPrompt pair_prompt(const json::object& record) {
+  PairPrompt prompt;
+  if (record.contains("conversations")) {
+    prompt.turns = turns_of(record);
+  } else if (record.contains("instruction")) {
+    prompt.alpaca = read_alpaca(record);
+  } else if (const json::value* value = field_of(record, "prompt")) {
+    if (value->is_array()) {
+      prompt.turns = value->get_array();
+    } else {
+      prompt.text = string_field(record, "prompt");
+      prompt.is_text = true;
+    }
+  }
+  return prompt;
+}
+
+// A list that begins with a turn of the user, or of the system, is the whole conversation.
+bool is_whole(const json::array& turns) {
+  const json::object* first = turns.empty() ? nullptr : turns[0].if_object();
+  const json::value* role = first == nullptr ? nullptr : field_of(*first, "role");
+  return role != nullptr && role->is_string() && role->get_string() != "assistant";
+}
+
+json::object pair_half(const json::object& record, std::string_view name, const PairPrompt& prompt,
+                       bool has_template) {
+  const json::value* answer = field_of(record, name);
+  if (answer == nullptr) fail_record(fmt::format("{}: missing, want a string or messages", name));
+  if (const json::array* turns = answer->if_array()) {
+    if (is_whole(*turns)) return chat(*turns, record);
+    if (prompt.is_text) {
+      return chat(joined({turn("user", json::value(prompt.text))}, *turns), record);
+    }
+    return chat(joined(prompt.turns, *turns), record);
+  }
+  if (answer->is_object()) {
+    return chat(joined(prompt.turns, {message_of(*answer, prompt.turns.size())}), record);
+  }
+  const std::string text = string_field(record, name);
+  if (prompt.alpaca) return answered(*prompt.alpaca, text, has_template);
+  if (!prompt.turns.empty()) {
+    return chat(joined(prompt.turns, {turn("assistant", json::value(text))}), record);
+  }
+  if (prompt.is_text) return {{"prompt", prompt.text}, {"completion", text}};
+  return {{"text", text}};
+}
+
+OwnRecord preference(const json::object& record, bool has_template,
+                     std::vector<std::string>& ignored) {
+  note_ignored(record,
+               {"prompt", "chosen", "rejected", "tools", "conversations", "system", "instruction",
+                "input", "context", "history"},
+               ignored);
+  const PairPrompt prompt = pair_prompt(record);
+  OwnRecord own{.form = Form::kPreference,
+                .object = pair_half(record, "chosen", prompt, has_template),
+                .rejected = pair_half(record, "rejected", prompt, has_template)};
+  return own;
+}
+
+OwnRecord alpaca(const json::object& record, bool has_template, std::vector<std::string>& ignored) {
+  note_ignored(record,
+               {"instruction", "input", "context", "output", "response", "system", "history"},
+               ignored);
+  const std::string answer =
+      string_field(record, record.contains("output") ? "output" : "response");
+  return {.form = Form::kAlpaca, .object = answered(read_alpaca(record), answer, has_template)};
+}
+
+OwnRecord share_gpt(const json::object& record, std::vector<std::string>& ignored) {
+  note_ignored(record, {"conversations", "system", "tools"}, ignored);
+  return {.form = Form::kShareGpt, .object = chat(turns_of(record), record)};
+}
+
+OwnRecord prompt_completion(const json::object& record, std::vector<std::string>& ignored) {
+  const json::value* prompt = field_of(record, "prompt");
+  const json::value* completion = field_of(record, "completion");
+  const bool lists[] = {prompt != nullptr && prompt->is_array(),
+                        completion != nullptr && completion->is_array()};
+  if (lists[0] && lists[1]) {
+    note_ignored(record, {"prompt", "completion", "tools"}, ignored);
+    const json::array& before = prompt->get_array();
+    return {.form = Form::kTurnLists,
+            .object = chat(joined(before, completion->get_array()), record),
+            .first_trained = before.size()};
+  }
+  if (prompt != nullptr && completion != nullptr && lists[0] != lists[1]) {
+    fail_record(
+        fmt::format("prompt and completion: got {} and {}; want two strings, or two lists "
+                    "of messages",
+                    kind_of(*prompt), kind_of(*completion)));
+  }
+  note_ignored(record, {"prompt", "completion"}, ignored);
+  return {.form = Form::kPromptCompletion,
+          .object = {{"prompt", string_field(record, "prompt")},
+                     {"completion", string_field(record, "completion")}}};
+}
+
+[[noreturn]] void fail_unknown(const json::object& record, bool has_many) {
+  std::string message =
+      fmt::format("want exactly one of prompt and completion, text, or messages; got {}",
+                  has_many ? "more than one" : "none of them");
+  if (!has_many) {
+    constexpr size_t kShown = 8;
+    std::string names;
+    for (const auto& field : record) {
+      if (static_cast<size_t>(std::count(names.begin(), names.end(), ',')) + 1 == kShown) break;
+      names += (names.empty() ? "" : ", ") + std::string(field.key());
+    }
+    message += fmt::format(", but {}; or of Alpaca (instruction, output), ShareGPT (conversations)",
+                           names.empty() ? "no field at all" : names);
+  }
+  fail_record(message);
+}
+
+}  // namespace
+
+std::string_view looks_like(Form form) {
+  switch (form) {
+    case Form::kText:
+    case Form::kPromptCompletion:
+    case Form::kMessages:
+      return "";
+    case Form::kAlpaca:
+      return "Alpaca: instruction, input, output";
+    case Form::kShareGpt:
+      return "ShareGPT: conversations of from, value";
+    case Form::kTurnLists:
+      return "TRL: prompt and completion, lists of messages";
+    case Form::kPreference:
+      return "preference pairs: chosen, rejected";
+  }
+  return "";
+}
+
+OwnRecord to_own_form(const json::object& record, bool has_template,
+                      std::vector<std::string>& ignored) {
+  if (record.contains("chosen") || record.contains("rejected")) {
+    return preference(record, has_template, ignored);
+  }
+  const bool has_answer = record.contains("output") || record.contains("response");
+  // Also where it has the whole as a text beside them, as Stanford's file does.
+  if (record.contains("instruction") && has_answer) return alpaca(record, has_template, ignored);
+  const bool is_chat = record.contains("messages");
+  const bool is_text = record.contains("text");
+  // A prompt beside messages is the first of them again.
+  const bool is_pair = record.contains("completion") || (record.contains("prompt") && !is_chat);
+  const bool is_share_gpt = record.contains("conversations") && !is_chat;
+  const int count = is_chat + is_text + is_pair + is_share_gpt;
+  if (count != 1) fail_unknown(record, count > 1);
+  if (is_share_gpt) return share_gpt(record, ignored);
+  if (is_pair) return prompt_completion(record, ignored);
+  if (is_text) {
+    note_ignored(record, {"text"}, ignored);
+    return {.form = Form::kText, .object = {{"text", string_field(record, "text")}}};
+  }
+  note_ignored(record, {"messages", "tools"}, ignored);
+  json::object own = {{"messages", record.at("messages")}};
+  if (const json::value* tools = field_of(record, "tools")) own["tools"] = *tools;
+  return {.form = Form::kMessages, .object = std::move(own)};
+}
+
+}  // namespace strata::data

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/record_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "data/csv_reader.h"
+
+namespace strata::data {
+namespace {
+
+constexpr size_t kPiece = 256 << 10;
+constexpr size_t kFirstBytes = 4096;
+constexpr std::string_view kUtf8Mark = "\xef\xbb\xbf";
+
+bool is_blank(std::string_view text) {
+  return text.find_first_not_of(" \t\r") == std::string_view::npos;
+}
+
+bool is_space(int c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
+
+std::string too_long() { return fmt::format("a record of more than {} bytes", kMaxRecordBytes); }
+
+class LineReader : public RecordReader {
+ public:
+  using RecordReader::RecordReader;
+
+  std::optional<Record> next() override {
+    while (true) {
+      const int64_t line = bytes_.line();
+      if (!bytes_.get_line(text_)) return {};
+      if (is_blank(text_)) continue;
+      if (std::ssize(text_) > kMaxRecordBytes) return Record{line, {}, too_long()};
+      return Record{line, text_, {}};
+    }
+  }
+
+ private:
+  std::string text_;
+};
+
+// The elements of one array. Only brackets and texts are looked at; the elements are parsed by who
+// takes them.
+class ArrayReader : public RecordReader {
+ public:
+  using RecordReader::RecordReader;
+
+  std::optional<Record> next() override {
+    if (ended_) return {};
+    if (is_first_) {
+      skip_spaces();
+      bytes_.get();  // the bracket that layout_of saw
+    }
+    skip_spaces();
+    const int64_t line = bytes_.line();
+    if (is_first_ && bytes_.peek() == ']') {
+      bytes_.get();
+      std::string behind = end_of_array();
+      return behind.empty() ? std::optional<Record>() : Record{line, {}, std::move(behind)};
+    }
+    is_first_ = false;
+    Record record{line, {}, read_element()};
+    if (record.fault.empty() && is_blank(text_)) {
+      record.fault = "an element is missing before a comma or the closing bracket";
+    }
+    if (record.fault.empty()) record.json = text_;
+    return record;
+  }
+
+ private:
+  void skip_spaces() {
+    while (is_space(bytes_.peek())) bytes_.get();
+  }
+
+  // The text up to the comma or bracket behind it; returns what is wrong.
+  std::string read_element() {
+    text_.clear();
+    int64_t depth = 0;
+    bool in_text = false, is_escaped = false;
+    while (true) {
+      const int c = bytes_.get();
+      if (c < 0) {
+        ended_ = true;
+        return "the array is not closed; is the file cut off?";
+      }
+      if (in_text) {
+        in_text = is_escaped || c != '"';
+        is_escaped = !is_escaped && c == '\\';
+      } else if (depth == 0 && c == ',') {
+        return {};
+      } else if (depth == 0 && c == ']') {
+        return end_of_array();
+      } else {
+        in_text = c == '"';
+        depth += c == '{' || c == '[' ? 1 : c == '}' || c == ']' ? -1 : 0;
+      }
+      text_ += static_cast<char>(c);
+      if (std::ssize(text_) > kMaxRecordBytes) {
+        ended_ = true;
+        return too_long();
+      }
+    }
+  }
+
+  // Behind its bracket; returns what is wrong.
+  std::string end_of_array() {
+    ended_ = true;
+    skip_spaces();
+    return bytes_.peek() < 0 ? "" : "there is more behind the end of the array";
+  }
+
+  std::string text_;
+  bool is_first_ = true, ended_ = false;
+};
+
+// The names of columns that a file from a pipe, which has no name, is known by.
+bool has_known_header(std::string_view first_bytes) {
+  const std::string_view line = first_bytes.substr(0, first_bytes.find_first_of("\r\n"));
+  constexpr std::array<std::string_view, 8> kFirst = {"instruction,", "input,",        "output,",
+                                                      "prompt,",      "completion,",   "text,",
+                                                      "messages,",    "conversations,"};
+  std::string plain;
+  for (const char c : line) {
+    if (c != '"' && c != ' ') plain += c;
+  }
+  plain += ',';
+  return plain == "text," ||
+         std::count_if(kFirst.begin(), kFirst.end(), [&](std::string_view name) {
+           const size_t at = plain.find(name);
+           return at != std::string::npos && (at == 0 || plain[at - 1] == ',');
+         }) >= 2;
+}
+
+std::string without_packing(std::string name) {
+  for (const std::string_view suffix : {".gz", ".zst"}) {
+    if (name.ends_with(suffix)) return name.substr(0, name.size() - suffix.size());
+  }
+  return name;
+}
+
+}  // namespace
+
+ByteReader::ByteReader(const InputFile& file) : file_(file) {
+  if (refill() && piece_.starts_with(kUtf8Mark)) at_ = kUtf8Mark.size();
+}
+
+bool ByteReader::refill() {
+  offset_ += static_cast<int64_t>(piece_.size());
+  piece_.resize(kPiece);
+  piece_.resize(file_.read_some(offset_, piece_));
+  at_ = 0;
+  return !piece_.empty();
+}
+
+int ByteReader::get() {
+  const int c = peek();
+  if (c < 0) return c;
+  ++at_;
+  line_ += c == '\n' ? 1 : 0;
+  return c;
+}
+
+bool ByteReader::get_line(std::string& line) {
+  line.clear();
+  if (peek() < 0) return false;
+  constexpr size_t kMost = static_cast<size_t>(kMaxRecordBytes) + 1;
+  do {
+    const size_t end = std::min(piece_.find('\n', at_), piece_.size());
+    line.append(piece_, at_, std::min(end - at_, kMost - line.size()));
+    at_ = end;
+  } while (at_ == piece_.size() && refill());
+  get();
+  return true;
+}
+
+RecordReader::RecordReader(const InputFile& file) : bytes_(file) {}
+
+std::string first_bytes_of(const InputFile& file) {
+  std::string bytes(kFirstBytes, '\0');
+  bytes.resize(file.read_some(0, bytes));
+  if (bytes.starts_with(kUtf8Mark)) bytes.erase(0, kUtf8Mark.size());
+  return bytes;
+}
+
+Layout layout_of(std::string_view name, std::string_view first_bytes) {
+  const std::string plain = without_packing(std::string(name));
+  if (plain.ends_with(".csv")) return Layout::kCsv;
+  if (plain.ends_with(".tsv")) return Layout::kTsv;
+  const size_t begin = std::min(first_bytes.find_first_not_of(" \t\r\n"), first_bytes.size());
+  const std::string_view start = first_bytes.substr(begin);
+  if (start.starts_with('[')) return Layout::kArray;
+  if (!start.starts_with('{') && has_known_header(start)) return Layout::kCsv;
+  return Layout::kLines;
+}
+
+std::string what_it_is(std::string_view name, std::string_view first_bytes) {
+  const size_t begin = std::min(first_bytes.find_first_not_of(" \t\r\n"), first_bytes.size());
+  const std::string_view start = first_bytes.substr(begin);
+  if (start.starts_with("PAR1")) {
+    return fmt::format(
+        "this is a Parquet file; make JSONL of it:\n  python3 -c \"import pandas; "
+        "pandas.read_parquet('{}').to_json('{}.jsonl', orient='records', lines=True)\"",
+        name, name.substr(0, name.rfind(".parquet")));
+  }
+  if (start.starts_with("\xff\xfe") || start.starts_with("\xfe\xff")) {
+    return fmt::format("this is UTF-16; want UTF-8: iconv -f UTF-16 -t UTF-8 {} > FILE", name);
+  }
+  if (start.starts_with("PK\x03\x04")) return "this is a zip archive; unzip it first";
+  const std::string_view line = start.substr(0, start.find_first_of("\r\n"));
+  if (line == "{") {
+    return fmt::format(
+        "a JSON object a line is wanted, and these have several: jq -c . {} > "
+        "FILE.jsonl",
+        name);
+  }
+  if (start.empty() || start[0] == '{' || start[0] == '[') return "";
+  return "is this JSONL? want a JSON object a line, like {\"prompt\": ..., \"completion\": ...}; "
+         "or "
+         "one JSON array of them, or CSV in a file that ends in .csv";
+}
+
+std::unique_ptr<RecordReader> read_records(const InputFile& file, Layout layout) {
+  switch (layout) {
+    case Layout::kLines:
+      return std::make_unique<LineReader>(file);
+    case Layout::kArray:
+      return std::make_unique<ArrayReader>(file);
+    case Layout::kCsv:
+      return std::make_unique<CsvReader>(file, ',');
+    case Layout::kTsv:
+      return std::make_unique<CsvReader>(file, '\t');
+  }
+  return nullptr;
+}
+
+}  // namespace strata::data

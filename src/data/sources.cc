@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/sources.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "data/batch_plan.h"
+
+namespace strata::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kMostWeight = 1000;
+constexpr uint64_t kWeightStream = uint64_t{1} << 40;  // beside the streams of epochs
+
+bool is_file_of_data(std::string name) {
+  for (const std::string_view packed : {".gz", ".zst"}) {
+    if (name.ends_with(packed)) name.resize(name.size() - packed.size());
+  }
+  constexpr std::array<std::string_view, 5> kSuffixes = {".jsonl", ".ndjson", ".json", ".csv",
+                                                         ".tsv"};
+  return std::any_of(kSuffixes.begin(), kSuffixes.end(),
+                     [&](std::string_view suffix) { return name.ends_with(suffix); });
+}
+
+std::vector<std::string> files_of_folder(const std::string& option, const std::string& folder) {
+  std::vector<std::string> files;
+  std::string parquet;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (!entry.is_regular_file() || name.starts_with('.')) continue;
+    if (name.ends_with(".parquet")) parquet = entry.path().string();
+    if (is_file_of_data(name)) files.push_back(entry.path().string());
+  }
+  std::sort(files.begin(), files.end());
+  if (!files.empty()) return files;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--{}: {}: no files of data in this folder; want .jsonl, .json, .csv or "
+                          ".tsv, perhaps with .gz or .zst{}",
+                          option, folder,
+                          parquet.empty() ? "" : ", and it has " + parquet + ": name that file"));
+}
+
+// The weight behind the last colon, where what stands before it is there.
+Source split_weight(const std::string& option, const std::string& text) {
+  if (text == "-" || file_exists(text)) return {text};
+  const size_t colon = text.rfind(':');
+  const std::string path = text.substr(0, colon);
+  if (colon == std::string::npos || (path != "-" && !file_exists(path))) {
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("--{}: {}: no such file; want JSONL, JSON or CSV, a folder of them, or "
+                            "- for stdin",
+                            option, text));
+  }
+  Source source{path};
+  const char* end = text.data() + text.size();
+  const auto [rest, fault] = std::from_chars(text.data() + colon + 1, end, source.weight);
+  if (fault != std::errc() || rest != end || !(source.weight > 0) || source.weight > kMostWeight) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--{}: {}: got the weight '{}', want a number above 0, at most {:g}",
+                            option, text, text.substr(colon + 1), kMostWeight));
+  }
+  return source;
+}
+
+}  // namespace
+
+std::vector<Source> find_sources(const std::string& option, const std::vector<std::string>& texts,
+                                 Weights weights) {
+  std::vector<Source> sources;
+  for (const std::string& text : texts) {
+    const Source source = split_weight(option, text);
+    if (weights == Weights::kNone && source.path != text) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("--{}: {}: a weight says how often examples are trained on; give {} "
+                              "alone",
+                              option, text, source.path));
+    }
+    std::error_code fault;
+    if (!fs::is_directory(source.path, fault)) {
+      sources.push_back(source);
+      continue;
+    }
+    for (std::string& file : files_of_folder(option, source.path)) {
+      sources.push_back({std::move(file), source.weight});
+    }
+  }
+  const auto is_stdin = [](const Source& source) { return source.path == "-"; };
+  if (std::count_if(sources.begin(), sources.end(), is_stdin) > 1) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--{}: stdin (-) is named twice, and can be read once", option));
+  }
+  return sources;
+}
+
+std::vector<int64_t> weighted_order(const std::vector<SourceRange>& ranges,
+                                    const std::vector<int64_t>& kept, uint64_t seed) {
+  std::vector<int64_t> order;
+  auto next = kept.begin();
+  for (size_t r = 0; r < ranges.size(); ++r) {
+    const int64_t end = ranges[r].first + ranges[r].count;
+    const auto begin = next;
+    while (next != kept.end() && *next < end) ++next;
+    const double whole = std::floor(ranges[r].weight);
+    for (int64_t i = 0; i < static_cast<int64_t>(whole); ++i)
+      order.insert(order.end(), begin, next);
+    const auto share = static_cast<size_t>(
+        std::llround((ranges[r].weight - whole) * static_cast<double>(next - begin)));
+    std::vector<int64_t> drawn = shuffled(next - begin, seed, kWeightStream + r);
+    drawn.resize(share);
+    std::sort(drawn.begin(), drawn.end());
+    for (const int64_t i : drawn) order.push_back(begin[i]);
+  }
+  return order;
+}
+
+}  // namespace strata::data
