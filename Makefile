@@ -7,7 +7,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help install build test stages checks asan tsan fuzz tidy format format-check run run-train e2e cookbook robust chaos page \
+.PHONY: help install build test stages checks asan tsan fuzz tidy format format-check run run-train e2e events cookbook robust chaos page \
   documents package packages-test run-smollm2 random-models \
   compare-llama-cpp tiny-qwen3 clean
 
@@ -133,6 +133,13 @@ page: build
 documents: build
 	@tools/install.sh sdk
 	@"$$(tools/run/sdk_python.sh)" tests/e2e/documents.py build/release/strata
+
+# What --tensorboard writes, read back by TensorBoard's own package.
+events: build
+	@tools/install.sh sdk
+	@[ -x build/events/bin/tensorboard ] || { python3 -m venv --clear build/events && \
+	  build/events/bin/pip install --quiet --disable-pip-version-check -r tools/requirements/events.txt; }
+	@build/events/bin/python tests/e2e/events.py build/release/strata
 
 # dist: a .deb, a tarball and a wheel; packages-test installs, runs and purges each in a Debian of its own (as root).
 package: build
