@@ -53,7 +53,8 @@ void add_row(CLI::App& app, const OptionRow& row, Given& given) {
     return true;
   });
   option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  if (row.kind == OptionKind::kList && row.may_be_bare) option->expected(1, kMostBare);
+  if (row.kind == OptionKind::kList && row.may_be_bare)
+    option->expected(1, kMostBare)->allow_extra_args();
 }
 
 Given split(const CommandText& command, const OptionTable& table,

@@ -17,6 +17,11 @@ namespace {
 
 constexpr size_t kMaxReported = 5, kMaxLooked = 20;
 
+constexpr const char* kPairAdvice =
+    "to train on the chosen answers alone: jq -c '{prompt, completion: .chosen}' FILE > "
+    "FILE.jsonl, "
+    "and where they are lists of messages: jq -c '{messages: .chosen}'";
+
 class DatasetReader {
  public:
   DatasetReader(const ExampleContext& context, const ReadOptions& options,
@@ -81,7 +86,13 @@ class DatasetReader {
 
   Example parse(const Record& record, DataFile& file) {
     ReadRecord read = data::read_record(record.json, context_, dataset_.ignored_fields);
-    if (!options_.looks_only) refuse_pair(read);
+    if (options_.looks_only) return take(std::move(read), file);
+    if (read.rejected && dataset_.faults.advice.empty()) dataset_.faults.advice = kPairAdvice;
+    refuse_pair(read);
+    return take(std::move(read), file);
+  }
+
+  static Example take(ReadRecord read, DataFile& file) {
     ++file.forms[static_cast<size_t>(read.form)];
     if (read.rejected) file.rejected_tokens += std::ssize(read.rejected->tokens);
     return std::move(read.example);

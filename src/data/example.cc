@@ -180,10 +180,7 @@ ReadRecord read_record(std::string_view text, const ExampleContext& context,
 
 void refuse_pair(const ReadRecord& record) {
   if (!record.rejected) return;
-  fail(
-      "a pair of chosen and rejected answers: strata train does not train on preferences yet; to "
-      "train on the chosen answers: jq -c '{prompt, completion: .chosen}' (where they are lists of "
-      "messages: jq -c '{messages: .chosen}')");
+  fail("a preference pair (chosen, rejected): strata train does not train on preferences yet");
 }
 
 Example make_example(std::string_view line, const ExampleContext& context,

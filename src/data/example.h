@@ -62,7 +62,7 @@ ReadRecord read_record(std::string_view text, const ExampleContext& context,
 Example make_example(std::string_view line, const ExampleContext& context,
                      std::vector<std::string>& ignored);
 
-// Throws Error where it is a preference pair, with what to do about it.
+// Throws Error where it is a preference pair.
 void refuse_pair(const ReadRecord& record);
 
 }  // namespace strata::data

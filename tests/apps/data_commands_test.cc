@@ -105,6 +105,8 @@ TEST_F(DataCommands, DataSaysWhatAFileHolds) {
   EXPECT_THAT(ran.out, HasSubstr("of more than --max-length 8"));
   EXPECT_THAT(ran.err, HasSubstr("mixed.jsonl:2: text: got a number, want a string"));
   EXPECT_THAT(ran.err, HasSubstr("looks like preference pairs: chosen, rejected"));
+  EXPECT_THAT(run({"data", "data.jsonl", "data.jsonl", "--model", "model"}).out,
+              HasSubstr("examples  80"));
   const Ran json = run({"data", "--data", "data.jsonl", "--model", "model", "--json"});
   EXPECT_EQ(json.exit_code, 0);
   const boost::json::object line = boost::json::parse(json.out).as_object();

@@ -160,6 +160,8 @@ TEST_F(Forms, PairsAreReadAndNotTrainedOn) {
     EXPECT_TRUE(ignored.empty());
     EXPECT_THAT(fault_of(pair), HasSubstr("does not train on preferences yet"));
   }
+  EXPECT_THAT(fault_of(R"({"chosen": "a", "rejected": "b"})"),
+              HasSubstr("to train on the chosen answers alone: jq -c"));
   EXPECT_EQ(fault_of(R"({"chosen": "a"})"), "rejected: missing, want a string or messages");
 }
 

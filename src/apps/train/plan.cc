@@ -27,10 +27,11 @@ constexpr double kAgainMoves = 2.0;
 constexpr double kLogitMoves = 5.0;
 constexpr double kAdamWMoves = 7.0;
 
-// Of examples what is in memory; and the order of an epoch, its shuffle and their lengths.
-int64_t bytes_of(const data::Dataset& dataset) {
+// Of examples what is in memory; and of each run of them the order of an epoch, its shuffle and
+// their lengths.
+int64_t bytes_of(const data::Dataset& dataset, int64_t num_runs) {
   constexpr int64_t kLists = 4 * sizeof(int64_t);
-  return dataset.examples.memory_bytes() + std::ssize(dataset.examples.order()) * kLists;
+  return dataset.examples.memory_bytes() + num_runs * std::ssize(dataset.examples.order()) * kLists;
 }
 
 int64_t longest_of(const std::vector<int64_t>& lengths) {
@@ -150,13 +151,14 @@ RunShape train_shape(const TrainOptions& options, const model::ModelConfig& conf
   add_passes_of_run(shape, options, lengths, held_out);
   shape.pass.kv_positions = options.sample_positions;
   shape.pass.num_sampled = std::ssize(options.samples);
-  shape.pass.data_bytes = bytes_of(train) + bytes_of(eval);
+  const int64_t num_runs = std::max<int64_t>(1, std::ssize(options.sweep));
+  shape.pass.data_bytes = bytes_of(train, num_runs) + bytes_of(eval, num_runs);
   if (train.examples.store() == eval.examples.store()) {  // which both then share
     shape.pass.data_bytes -= eval.examples.store()->memory_bytes();
   }
   if (is_lora) {
     shape.pass.modules = modules_of(options, config);
-    shape.pass.num_adapters = std::max<int64_t>(1, std::ssize(options.sweep));
+    shape.pass.num_adapters = num_runs;
   }
   return shape;
 }
