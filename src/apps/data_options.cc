@@ -71,6 +71,19 @@ OptionRow& data_row(OptionTable& t, std::vector<std::string>& field) {
       .required();
 }
 
+void recipe_file_rows(OptionTable& t, TrainOptions& o) {
+  t.text("config", o.config,
+         "TOML file of options, which the command line overrides (docs/train.md)");
+  t.text("save-config", o.save_config, "TOML file to write: these options, for --config");
+}
+
+void watch_rows(OptionTable& t, TrainOptions& o) {
+  t.texts("sample", o.samples,
+          "prompt to answer at each evaluation, greedily, into samples.jsonl of --out; may be "
+          "repeated");
+  t.text("tensorboard", o.tensorboard, "folder of event files for TensorBoard");
+}
+
 OptionTable options_of(DataOptions& o) {
   OptionTable t;
   data_row(t, o.data).or_bare();

@@ -239,9 +239,7 @@ OptionTable options_of(TrainOptions& o) {
       .results(ResultsBy::kModel);
   data_row(t, o.data).results(ResultsBy::kFile);
   t.text("out", o.out, "folder of the adapter or model, metrics and state").required();
-  t.text("config", o.config,
-         "TOML file of options, which the command line overrides (docs/train.md)");
-  t.text("save-config", o.save_config, "TOML file to write: these options, for --config");
+  recipe_file_rows(t, o);
   t.group("Adapter");
   t.text("adapter", o.adapter,
          "PEFT LoRA directory to start from and train on; its modules and ranks are kept")
@@ -271,10 +269,7 @@ OptionTable options_of(TrainOptions& o) {
   t.flag("keep-best", o.keep_best, "keep what has the lowest evaluation loss, in best/ of --out");
   t.integer("early-stop", o.early_stop, {0, kMost, "0 (off) or more"},
             "end after so many evaluations without a new lowest loss; 0: off");
-  t.texts("sample", o.samples,
-          "prompt to answer at each evaluation, greedily, into samples.jsonl of --out; may be "
-          "repeated");
-  t.text("tensorboard", o.tensorboard, "folder of event files for TensorBoard");
+  watch_rows(t, o);
   t.flag("resume", o.resume, "continue from the last save in --out, as Ctrl-C makes one");
   t.group("Memory");
   dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto, bf16 or f32").results();

@@ -21,8 +21,10 @@ bool is_of_one_run(std::string_view name) {
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 
+// That TOML's numbers hold; others are written as texts, which are read alike.
 bool is_number(const OptionRow& row, const std::string& text) {
-  const bool is_text = row.unit == "TEXT" || row.kind == OptionKind::kList;
+  constexpr size_t kDigits = 18;
+  const bool is_text = row.unit == "TEXT" || row.kind == OptionKind::kList || text.size() > kDigits;
   return !is_text && text.find_first_not_of("0123456789+-.e") == std::string::npos;
 }
 

@@ -268,6 +268,14 @@ TEST_F(DataCommands, SamplesAndEventsChangeNoBit) {
                 HasSubstr(R"({"step":8,"prompt":"Hello","text":)"));
     EXPECT_FALSE(fs::is_empty(o.tensorboard));
   }
+  TrainOptions alone = options("alone");  // without evaluation examples
+  alone.eval_fraction = 0;
+  alone.steps = 4;
+  alone.eval_every = 2;
+  EXPECT_THAT(fault(alone), HasSubstr("--eval-every: there are no evaluation examples"));
+  alone.samples = {"Hello"};
+  ASSERT_EQ(run_train(alone), 0);
+  EXPECT_EQ(lines_of(alone.out + "/samples.jsonl"), 3);
 }
 
 TEST_F(DataCommands, ARunStartsFromAnAdapter) {
@@ -316,6 +324,21 @@ TEST_F(DataCommands, ARecipeIsItsOptionsByHand) {
   const Ran again = run({"train", "--config", "recipe.toml", "--out", "again"});
   ASSERT_EQ(again.exit_code, 0) << again.err;
   expect_same_run("hand", "again");
+  // What TOML's numbers do not hold, several rates, and texts with quotes come back too.
+  TrainOptions odd, back;
+  odd.data = {"a \"b\".jsonl:2"};
+  odd.seed = UINT64_MAX;
+  odd.sweep = {"1e-4", "3e-4"};
+  odd.keep_best = true;
+  odd.alpha = 0.1;
+  const std::string path = write("odd.toml", recipe_text(odd));
+  const OptionTable table = options_of(back);
+  for (const auto& [name, values] : read_recipe(path, table)) {
+    for (const std::string& value : values) table.find(name)->set(value);
+  }
+  EXPECT_EQ(recipe_text(back), recipe_text(odd));
+  EXPECT_EQ(back.seed, odd.seed);
+  EXPECT_EQ(back.data, odd.data);
   // The command line wins.
   const Ran other = run({"train", "--config", "recipe.toml", "--out", "other", "--rank", "2"});
   ASSERT_EQ(other.exit_code, 0) << other.err;

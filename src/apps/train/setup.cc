@@ -82,9 +82,10 @@ void check_vocabulary(const data::Dataset& dataset, int64_t vocab_size) {
 
 void check_evaluations(const TrainOptions& o, const data::Dataset& eval) {
   if (!eval.examples.empty()) return;
+  const bool is_for_nothing = o.eval_every && o.samples.empty();  // samples are taken then too
   const char* name = o.keep_best        ? "--keep-best"
                      : o.early_stop > 0 ? "--early-stop"
-                     : o.eval_every     ? "--eval-every"
+                     : is_for_nothing   ? "--eval-every"
                                         : nullptr;
   if (name == nullptr) return;
   throw Error(ErrorCode::kInvalidArgument,
