@@ -21,7 +21,9 @@ using ::testing::Not;
 class DataCommands : public TrainTest {
  protected:
   [[nodiscard]] Ran run(const std::vector<std::string>& arguments) const {
-    return run_program(arguments, {.folder = root_});
+    Surroundings around;
+    around.folder = root_;
+    return run_program(arguments, "", around);
   }
   std::string write(const std::string& name, const std::string& text) const {
     std::ofstream(root_ + "/" + name) << text;
@@ -98,7 +100,7 @@ TEST_F(DataCommands, DataSaysWhatAFileHolds) {
             "{\"chosen\": \"a b\", \"rejected\": \"a c\"}\n{\"text\": \"one two three four five "
             "six\"}\n");
   const Ran ran = run({"data", path, "--model", "model", "--max-length", "8"});
-  EXPECT_EQ(ran.exit_code, 2);
+  EXPECT_EQ(ran.code, 2);
   EXPECT_THAT(ran.out, HasSubstr("examples  3"));
   EXPECT_THAT(ran.out, HasSubstr("What is 1 plus 1?[[ 2."));
   EXPECT_THAT(ran.out, HasSubstr("faults    1"));
@@ -108,7 +110,7 @@ TEST_F(DataCommands, DataSaysWhatAFileHolds) {
   EXPECT_THAT(run({"data", "data.jsonl", "data.jsonl", "--model", "model"}).out,
               HasSubstr("examples  80"));
   const Ran json = run({"data", "--data", "data.jsonl", "--model", "model", "--json"});
-  EXPECT_EQ(json.exit_code, 0);
+  EXPECT_EQ(json.code, 0);
   const boost::json::object line = boost::json::parse(json.out).as_object();
   EXPECT_EQ(line.at("examples").as_int64(), 40);
   EXPECT_EQ(line.at("shown").as_array().size(), 3u);
@@ -145,7 +147,7 @@ TEST_F(DataCommands, EvalHasTheBitsOfTrainsEvaluation) {
   with.insert(with.end(), {"--adapter", "out", "--adapter", "second", "--data", "held.jsonl",
                            "--data", "other.jsonl"});
   const Ran both = run(with);
-  ASSERT_EQ(both.exit_code, 0) << both.err;
+  ASSERT_EQ(both.code, 0) << both.err;
   EXPECT_EQ(figure(both, 0, 1, "loss"), last_eval_loss("out"));
   EXPECT_EQ(figure(both, 2, 2, "loss"), last_eval_loss("second"));  // of all files
   // Of the base it is what train begins with.
@@ -159,7 +161,7 @@ TEST_F(DataCommands, EvalHasTheBitsOfTrainsEvaluation) {
   EXPECT_EQ(figure(one, 0, 1, "accuracy"), figure(both, 0, 2, "accuracy"));
   // In words, and with the adapter's base found by itself.
   const Ran table = run({"eval", "--adapter", "out", "--data", "held.jsonl"});
-  EXPECT_EQ(table.exit_code, 0) << table.err;
+  EXPECT_EQ(table.code, 0) << table.err;
   EXPECT_THAT(table.out, HasSubstr("held.jsonl (3 examples, "));
 }
 
@@ -171,7 +173,7 @@ TEST_F(DataCommands, EvalIsTransformersLossAndAccuracy) {
   const Ran ran =
       run({"eval", "--model", source + "/models/tiny-qwen3", "--adapter", golden + "/adapter",
            "--data", source + "/examples/answers_heldout.jsonl", "--dtype", "f32", "--json"});
-  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  ASSERT_EQ(ran.code, 0) << ran.err;
   const boost::json::value line = boost::json::parse(ran.out);
   const auto want = [&](const char* dtype, const char* model) {
     return expected.at(dtype).at(model);
@@ -202,7 +204,7 @@ TEST_F(DataCommands, AccuracyCountsTokensThatNoOtherIsLikelierThan) {
   ASSERT_EQ(run_train(o), 0);
   const Ran ran =
       run({"eval", "--model", "model", "--adapter", "out", "--data", "one.jsonl", "--json"});
-  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  ASSERT_EQ(ran.code, 0) << ran.err;
   EXPECT_EQ(figure(ran, 0, 1, "accuracy"), 1.0);
   EXPECT_LT(figure(ran, 0, 0, "accuracy"), 1.0);
 }
@@ -315,14 +317,14 @@ TEST_F(DataCommands, ARecipeIsItsOptionsByHand) {
       "--learning-rate", "1e-2",  "--steps", "6",          "--batch-tokens", "120",
       "--threads",       "2",     "--out",   "hand",       "--save-config",  "recipe.toml"};
   const Ran hand = run(by_hand);
-  ASSERT_EQ(hand.exit_code, 0) << hand.err;
+  ASSERT_EQ(hand.code, 0) << hand.err;
   const std::string recipe = content(root_ + "/recipe.toml");
   EXPECT_THAT(recipe, HasSubstr("data = [\"data.jsonl\"]\n"));
   EXPECT_THAT(recipe, HasSubstr("rank = 4\n"));
   EXPECT_THAT(recipe, Not(HasSubstr("hand\"")));
   EXPECT_THAT(recipe, Not(HasSubstr("save-config")));
   const Ran again = run({"train", "--config", "recipe.toml", "--out", "again"});
-  ASSERT_EQ(again.exit_code, 0) << again.err;
+  ASSERT_EQ(again.code, 0) << again.err;
   expect_same_run("hand", "again");
   // What TOML's numbers do not hold, several rates, and texts with quotes come back too.
   TrainOptions odd, back;
@@ -341,12 +343,12 @@ TEST_F(DataCommands, ARecipeIsItsOptionsByHand) {
   EXPECT_EQ(back.data, odd.data);
   // The command line wins.
   const Ran other = run({"train", "--config", "recipe.toml", "--out", "other", "--rank", "2"});
-  ASSERT_EQ(other.exit_code, 0) << other.err;
+  ASSERT_EQ(other.code, 0) << other.err;
   EXPECT_THAT(content(root_ + "/other/adapter_config.json"), HasSubstr("\"r\": 2"));
   const auto refused = [&](const std::string& text) {
     write("bad.toml", text);
     const Ran ran = run({"train", "--config", "bad.toml", "--out", "bad"});
-    EXPECT_EQ(ran.exit_code, 2);
+    EXPECT_EQ(ran.code, 2);
     return ran.err;
   };
   EXPECT_THAT(refused("rnak = 3\n"), HasSubstr("bad.toml:1: 'rnak' is no option of strata train"));
@@ -375,7 +377,7 @@ double peak_of(const std::string& root, int64_t lines, const std::string& packer
   const Ran ran =
       run_program({"train", "--model", root + "/model", "--data", path, "--out", path + ".out",
                    "--steps", "1", "--eval-fraction", "0", "--threads", "2", "--json"});
-  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_EQ(ran.code, 0) << ran.err;
   fs::remove(name);
   return boost::json::parse(ran.out).at("peak_rss_gib").as_double() * (1 << 30);
 }
