@@ -42,6 +42,8 @@ struct GgufArchitecture {
 
 // Error{kUnsupported} that lists the known ones.
 const GgufArchitecture& gguf_architecture(const GgufModel& model);
+// By its name, or null.
+const GgufArchitecture* find_gguf_architecture(std::string_view name);
 
 // Every tensor of the model under its Hugging Face name; what no name is known for has its own, and
 // what the forward takes no part of is left out.

@@ -442,12 +442,17 @@ class ConfigWriter {
 
 }  // namespace
 
-const GgufArchitecture& gguf_architecture(const GgufModel& model) {
-  std::vector<std::string_view> known;
+const GgufArchitecture* find_gguf_architecture(std::string_view name) {
   for (const GgufArchitecture& row : kArchitectures) {
-    if (row.name == model.architecture()) return row;
-    known.push_back(row.name);
+    if (row.name == name) return &row;
   }
+  return nullptr;
+}
+
+const GgufArchitecture& gguf_architecture(const GgufModel& model) {
+  if (const GgufArchitecture* row = find_gguf_architecture(model.architecture())) return *row;
+  std::vector<std::string_view> known;
+  for (const GgufArchitecture& row : kArchitectures) known.push_back(row.name);
   throw Error(ErrorCode::kUnsupported,
               fmt::format("{}: general.architecture: got '{}', known are {}", model.keys().where(),
                           model.architecture(), fmt::join(known, ", ")));

@@ -10,64 +10,10 @@
 
 #include "base/error.h"
 #include "checkpoint/gguf/architecture.h"
+#include "checkpoint/gguf/names.h"
 
 namespace strata {
 namespace {
-
-struct NameRow {
-  std::string_view stored;
-  std::string_view name;
-};
-
-constexpr NameRow kOutside[] = {{"token_embd.weight", "model.embed_tokens.weight"},
-                                {"output_norm.weight", "model.norm.weight"},
-                                {"output.weight", "lm_head.weight"}};
-
-// Below "blk.N." and "model.layers.N.", with .weight or .bias behind. Of equal names the first that
-// the architecture allows.
-constexpr NameRow kGemma3[] = {{"ffn_norm", "pre_feedforward_layernorm"},
-                               {"post_attention_norm", "post_attention_layernorm"},
-                               {"post_ffw_norm", "post_feedforward_layernorm"}};
-constexpr NameRow kHybrid[] = {{"post_attention_norm", "post_attention_layernorm"},
-                               {"attn_qkv", "linear_attn.in_proj_qkv"},
-                               {"attn_gate", "linear_attn.in_proj_z"},
-                               {"ssm_alpha", "linear_attn.in_proj_a"},
-                               {"ssm_beta", "linear_attn.in_proj_b"},
-                               {"ssm_conv1d", "linear_attn.conv1d"},
-                               {"ssm_norm", "linear_attn.norm"},
-                               {"ssm_out", "linear_attn.out_proj"},
-                               {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
-                               {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
-                               {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
-                               {"ffn_down_shexp", "mlp.shared_expert.down_proj"}};
-constexpr NameRow kLatent[] = {{"attn_q_a", "self_attn.q_a_proj"},
-                               {"attn_q_a_norm", "self_attn.q_a_layernorm"},
-                               {"attn_q_b", "self_attn.q_b_proj"},
-                               {"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"},
-                               {"attn_kv_a_norm", "self_attn.kv_a_layernorm"},
-                               {"attn_kv_b", "self_attn.kv_b_proj"},
-                               {"ffn_gate_shexp", "mlp.shared_experts.gate_proj"},
-                               {"ffn_up_shexp", "mlp.shared_experts.up_proj"},
-                               {"ffn_down_shexp", "mlp.shared_experts.down_proj"}};
-constexpr NameRow kCommon[] = {
-    {"attn_norm", "input_layernorm"},    {"ffn_norm", "post_attention_layernorm"},
-    {"attn_q", "self_attn.q_proj"},      {"attn_k", "self_attn.k_proj"},
-    {"attn_v", "self_attn.v_proj"},      {"attn_output", "self_attn.o_proj"},
-    {"attn_q_norm", "self_attn.q_norm"}, {"attn_k_norm", "self_attn.k_norm"},
-    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
-    {"ffn_down", "mlp.down_proj"},       {"ffn_gate_inp", "mlp.gate"}};
-// With their endings.
-constexpr NameRow kWhole[] = {{"ssm_a", "linear_attn.A_log"},
-                              {"ssm_dt.bias", "linear_attn.dt_bias"},
-                              {"exp_probs_b.bias", "mlp.gate.e_score_correction_bias"}};
-
-template <size_t n>
-std::string_view find(const NameRow (&rows)[n], std::string_view stored) {
-  for (const NameRow& row : rows) {
-    if (row.stored == stored) return row.name;
-  }
-  return {};
-}
 
 std::string shape_text(const std::vector<int64_t>& dims) {
   return fmt::format("[{}]", fmt::join(dims, ", "));
@@ -157,7 +103,7 @@ class WeightList {
   void add(const GgufModel::Tensor& from) {
     const std::string_view name = from.info->name;
     if (name == "rope_freqs.weight") return;  // read as part of the config
-    if (const std::string_view known = find(kOutside, name); !known.empty()) {
+    if (const std::string_view known = gguf_outside_name(name); !known.empty()) {
       const bool is_norm = known == "model.norm.weight";
       return push({.name = std::string(known),
                    .dims = from.info->dims,
@@ -171,29 +117,13 @@ class WeightList {
     add_in_layer(from, in_layer->layer, in_layer->rest);
   }
 
-  [[nodiscard]] std::string name_of(std::string_view rest) const {
-    if (const std::string_view whole = find(kWhole, rest); !whole.empty())
-      return std::string(whole);
-    const size_t dot = rest.rfind('.');
-    if (dot == std::string_view::npos) return {};
-    const std::string_view stored = rest.substr(0, dot);
-    const std::string_view ending = rest.substr(dot);
-    if (ending != ".weight" && ending != ".bias") return {};
-    std::string_view name;
-    if (row_.name == "gemma3") name = find(kGemma3, stored);
-    if (row_.is_hybrid) name = find(kHybrid, stored);
-    if (row_.has_mla) name = find(kLatent, stored);
-    if (name.empty()) name = find(kCommon, stored);
-    return name.empty() ? "" : fmt::format("{}{}", name, ending);
-  }
-
   void add_in_layer(const GgufModel::Tensor& from, int64_t layer, std::string_view rest) {
     const std::string prefix = fmt::format("model.layers.{}.", layer);
     if (rest.find("_exps.") != std::string_view::npos) return add_experts(from, prefix, rest);
     if (!row_.is_hybrid && rest.starts_with("attn_qkv.")) return add_fused(from, prefix, rest);
     if (row_.has_mla && rest == "attn_v_b.weight") return;  // with its other half
     if (row_.has_mla && rest == "attn_k_b.weight") return add_latent(from, layer, prefix);
-    const std::string name = name_of(rest);
+    const std::string name = gguf_layer_name(row_, rest);
     if (name.empty()) {
       return push({.name = from.info->name, .dims = from.info->dims, .from = from});
     }

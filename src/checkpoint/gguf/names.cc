@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/gguf/names.h"
+
+#include <fmt/format.h>
+
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace strata {
+namespace {
+
+struct NameRow {
+  std::string_view stored;
+  std::string_view name;
+};
+
+constexpr NameRow kOutside[] = {{"token_embd.weight", "model.embed_tokens.weight"},
+                                {"output_norm.weight", "model.norm.weight"},
+                                {"output.weight", "lm_head.weight"}};
+
+// Below "blk.N." and "model.layers.N.", with .weight or .bias behind. Of equal names the first that
+// the architecture allows.
+constexpr NameRow kGemma3[] = {{"ffn_norm", "pre_feedforward_layernorm"},
+                               {"post_attention_norm", "post_attention_layernorm"},
+                               {"post_ffw_norm", "post_feedforward_layernorm"}};
+constexpr NameRow kHybrid[] = {{"post_attention_norm", "post_attention_layernorm"},
+                               {"attn_qkv", "linear_attn.in_proj_qkv"},
+                               {"attn_gate", "linear_attn.in_proj_z"},
+                               {"ssm_alpha", "linear_attn.in_proj_a"},
+                               {"ssm_beta", "linear_attn.in_proj_b"},
+                               {"ssm_conv1d", "linear_attn.conv1d"},
+                               {"ssm_norm", "linear_attn.norm"},
+                               {"ssm_out", "linear_attn.out_proj"},
+                               {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
+                               {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
+                               {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
+                               {"ffn_down_shexp", "mlp.shared_expert.down_proj"}};
+constexpr NameRow kLatent[] = {{"attn_q_a", "self_attn.q_a_proj"},
+                               {"attn_q_a_norm", "self_attn.q_a_layernorm"},
+                               {"attn_q_b", "self_attn.q_b_proj"},
+                               {"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"},
+                               {"attn_kv_a_norm", "self_attn.kv_a_layernorm"},
+                               {"attn_kv_b", "self_attn.kv_b_proj"},
+                               {"ffn_gate_shexp", "mlp.shared_experts.gate_proj"},
+                               {"ffn_up_shexp", "mlp.shared_experts.up_proj"},
+                               {"ffn_down_shexp", "mlp.shared_experts.down_proj"}};
+constexpr NameRow kCommon[] = {
+    {"attn_norm", "input_layernorm"},    {"ffn_norm", "post_attention_layernorm"},
+    {"attn_q", "self_attn.q_proj"},      {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},      {"attn_output", "self_attn.o_proj"},
+    {"attn_q_norm", "self_attn.q_norm"}, {"attn_k_norm", "self_attn.k_norm"},
+    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},       {"ffn_gate_inp", "mlp.gate"}};
+// With their endings.
+constexpr NameRow kWhole[] = {{"ssm_a", "linear_attn.A_log"},
+                              {"ssm_dt.bias", "linear_attn.dt_bias"},
+                              {"exp_probs_b.bias", "mlp.gate.e_score_correction_bias"}};
+
+// Of a layer's experts, all in one tensor.
+constexpr NameRow kExperts[] = {{"ffn_gate_exps.weight", "mlp.experts.gate_proj.weight"},
+                                {"ffn_up_exps.weight", "mlp.experts.up_proj.weight"},
+                                {"ffn_down_exps.weight", "mlp.experts.down_proj.weight"}};
+
+using Rows = std::span<const NameRow>;
+
+std::string_view find(Rows rows, std::string_view stored) {
+  for (const NameRow& row : rows) {
+    if (row.stored == stored) return row.name;
+  }
+  return {};
+}
+
+std::string_view find_stored(Rows rows, std::string_view name) {
+  for (const NameRow& row : rows) {
+    if (row.name == name) return row.stored;
+  }
+  return {};
+}
+
+// The tables of an architecture, in the order in which they count.
+std::vector<Rows> rows_of(const GgufArchitecture& architecture) {
+  std::vector<Rows> rows;
+  if (architecture.name == "gemma3") rows.emplace_back(kGemma3);
+  if (architecture.is_hybrid) rows.emplace_back(kHybrid);
+  if (architecture.has_mla) rows.emplace_back(kLatent);
+  rows.emplace_back(kCommon);
+  return rows;
+}
+
+// "up_proj.weight" -> {"up_proj", ".weight"}; a name of another ending has none.
+std::pair<std::string_view, std::string_view> split_ending(std::string_view name) {
+  const size_t dot = name.rfind('.');
+  if (dot == std::string_view::npos) return {};
+  const std::string_view ending = name.substr(dot);
+  if (ending != ".weight" && ending != ".bias") return {};
+  return {name.substr(0, dot), ending};
+}
+
+// "mlp.experts.7.up_proj.weight" -> "mlp.experts.up_proj.weight"
+std::string without_expert(std::string_view name) {
+  constexpr std::string_view kPrefix = "mlp.experts.";
+  if (!name.starts_with(kPrefix)) return std::string(name);
+  const size_t digits = name.find_first_not_of("0123456789", kPrefix.size());
+  if (digits == kPrefix.size() || digits == std::string_view::npos) return std::string(name);
+  return fmt::format("{}{}", kPrefix, name.substr(digits + 1));
+}
+
+}  // namespace
+
+std::string_view gguf_outside_name(std::string_view stored) { return find(kOutside, stored); }
+
+std::string gguf_layer_name(const GgufArchitecture& architecture, std::string_view stored) {
+  if (const std::string_view whole = find(kWhole, stored); !whole.empty()) {
+    return std::string(whole);
+  }
+  const auto [base, ending] = split_ending(stored);
+  if (base.empty()) return {};
+  for (const Rows& rows : rows_of(architecture)) {
+    const std::string_view name = find(rows, base);
+    if (!name.empty()) return fmt::format("{}{}", name, ending);
+  }
+  return {};
+}
+
+std::string gguf_stored_name(const GgufArchitecture& architecture, std::string_view name) {
+  if (const std::string_view outside = find_stored(kOutside, name); !outside.empty()) {
+    return std::string(outside);
+  }
+  constexpr std::string_view kPrefix = "model.layers.";
+  if (!name.starts_with(kPrefix)) return {};
+  name.remove_prefix(kPrefix.size());
+  const size_t dot = name.find('.');
+  if (dot == std::string_view::npos) return {};
+  const std::string layer = fmt::format("blk.{}.", name.substr(0, dot));
+  const std::string rest = without_expert(name.substr(dot + 1));
+  for (const Rows& rows : {Rows(kWhole), Rows(kExperts)}) {
+    const std::string_view stored = find_stored(rows, rest);
+    if (!stored.empty()) return layer + std::string(stored);
+  }
+  const auto [base, ending] = split_ending(rest);
+  for (const Rows& rows : rows_of(architecture)) {
+    const std::string_view stored = base.empty() ? base : find_stored(rows, base);
+    // The names of other tables may be another tensor's here.
+    if (stored.empty() ||
+        gguf_layer_name(architecture, fmt::format("{}{}", stored, ending)) != rest) {
+      continue;
+    }
+    return fmt::format("{}{}{}", layer, stored, ending);
+  }
+  return {};
+}
+
+}  // namespace strata

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tensors are called in GGUF files and in Hugging Face's, both ways from one table. Source:
+// llama.cpp's convert_hf_to_gguf.py and gguf-py's tensor_mapping.py.
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "checkpoint/gguf/architecture.h"
+
+namespace strata {
+
+// "token_embd.weight" -> "model.embed_tokens.weight"; empty where it is none outside the layers.
+std::string_view gguf_outside_name(std::string_view stored);
+// Behind "blk.N.": "attn_q.weight" -> "self_attn.q_proj.weight"; empty where it is not known.
+std::string gguf_layer_name(const GgufArchitecture& architecture, std::string_view stored);
+
+// The way back, of a whole name: "model.layers.3.self_attn.q_proj.weight" -> "blk.3.attn_q.weight".
+// Of experts the number is left out, since a file has a layer's in one tensor. Empty where the
+// architecture has no name for it.
+std::string gguf_stored_name(const GgufArchitecture& architecture, std::string_view name);
+
+}  // namespace strata
