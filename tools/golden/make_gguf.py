@@ -5,6 +5,7 @@
 usage: python tools/golden/make_gguf.py MODEL_DIR OUT.gguf [--type F32|F16|BF16|Q8_0|...] [--split-latent] [--parts N]
        python tools/golden/make_gguf.py --all                 rewrite tests/golden/gguf/ (seconds)
        python tools/golden/make_gguf.py --blocks              rewrite tests/checkpoint/data/gguf_blocks.bin
+       python tools/golden/make_gguf.py --quantised           rewrite tests/checkpoint/data/gguf_quantised.bin
 
 --all takes the models of tests/golden/ that are listed below. Where GGUF cannot say what a golden's config.json says
 (an attention scale of its own), the config is changed first; NAME.json beside the file is the config that was written,
@@ -406,6 +407,29 @@ def write_blocks(count=40):
     print(path, os.path.getsize(path))
 
 
+def write_quantised(count=64):
+    """Values and what gguf-py quantises them to. One record a type, as of write_blocks, but that values come first."""
+    rng = np.random.default_rng(1)
+    path = os.path.join(ROOT, "tests/checkpoint/data/gguf_quantised.bin")
+    with open(path, "wb") as f:
+        for name in ["F16", "BF16", "Q8_0", "Q4_0", "MXFP4"]:
+            elements, size = gguf.GGML_QUANT_SIZES[TYPES[name]]
+            n = count if elements > 1 else count * 32
+            values = rng.standard_normal((n * elements // 32, 32)).astype(np.float32)
+            values *= np.exp2(rng.integers(-24, 12, (len(values), 1))).astype(np.float32)
+            values[0] = 0
+            values[1] = np.arange(32) - 16  # ties, and the largest twice with both signs
+            values[2] = 0.25 * np.arange(32)
+            values[3, 5] = -values[3, 4]
+            values[4] = 0
+            values[4, 31] = 3e-5
+            values[5] = np.where(np.arange(32) % 2, 1.0, -1.0)
+            data = values.astype(np.float16) if name == "F16" else gguf.quants.quantize(values, TYPES[name])
+            f.write(name.encode().ljust(8, b"\0") + np.array([n, size, elements], dtype="<u4").tobytes())
+            f.write(values.tobytes() + data.tobytes())
+    print(path, os.path.getsize(path))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?")
@@ -415,11 +439,14 @@ def main():
     parser.add_argument("--parts", type=int, default=1)
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--blocks", action="store_true")
+    parser.add_argument("--quantised", action="store_true")
     args = parser.parse_args()
     if args.all:
         write_all()
     if args.blocks:
         write_blocks()
+    if args.quantised:
+        write_quantised()
     if args.model and args.out:
         config, tensors = load(args.model)
         Model(config, tensors, args.type, args.split_latent).write(args.out, args.parts)

@@ -57,4 +57,12 @@ std::optional<Llama3Scaling> find_llama3_scaling(std::span<const float> divisors
   return std::nullopt;
 }
 
+std::vector<float> llama3_divisors(const Llama3Scaling& scaling, double theta, int64_t num_pairs) {
+  std::vector<float> divisors;
+  for (int64_t pair = 0; pair < num_pairs; ++pair) {
+    divisors.push_back(llama3_divisor(scaling, theta, pair, 2 * num_pairs));
+  }
+  return divisors;
+}
+
 }  // namespace strata

@@ -2,8 +2,10 @@
 // The settings of Llama 3's rotary scaling, from the table of divisors that GGUF files have in
 // their place.
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 namespace strata {
 
@@ -15,5 +17,8 @@ struct Llama3Scaling {
 
 // Those that give the table, of one divisor for each pair, to rounding; nothing where none do.
 std::optional<Llama3Scaling> find_llama3_scaling(std::span<const float> divisors, double theta);
+
+// The table of a model with so many pairs.
+std::vector<float> llama3_divisors(const Llama3Scaling& scaling, double theta, int64_t num_pairs);
 
 }  // namespace strata

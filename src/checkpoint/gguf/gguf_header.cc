@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+#include "checkpoint/gguf/gguf_header.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/check.h"
+
+namespace strata {
+namespace {
+
+enum ValueType : uint32_t { kU32 = 4, kI32 = 5, kF32 = 6, kBool = 7, kString = 8, kArray = 9 };
+
+template <typename T>
+void put(std::string& to, T value) {
+  to.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+void put_text(std::string& to, std::string_view text) {
+  put(to, static_cast<uint64_t>(text.size()));
+  to.append(text);
+}
+
+int64_t aligned(int64_t bytes) {
+  constexpr int64_t kTo = GgufHeader::kAlignment;
+  return (bytes + kTo - 1) / kTo * kTo;
+}
+
+}  // namespace
+
+void GgufHeader::key(std::string_view name, uint32_t type) {
+  put_text(keys_, name);
+  put(keys_, type);
+  ++num_keys_;
+}
+
+void GgufHeader::list(std::string_view name, uint32_t type, size_t count) {
+  key(name, kArray);
+  put(keys_, type);
+  put(keys_, static_cast<uint64_t>(count));
+}
+
+void GgufHeader::integer(std::string_view name, int64_t value) {
+  CHECK(value >= 0 && value <= std::numeric_limits<uint32_t>::max(), name, value);
+  key(name, kU32);
+  put(keys_, static_cast<uint32_t>(value));
+}
+
+void GgufHeader::number(std::string_view name, double value) {
+  key(name, kF32);
+  put(keys_, static_cast<float>(value));
+}
+
+void GgufHeader::boolean(std::string_view name, bool value) {
+  key(name, kBool);
+  put(keys_, static_cast<uint8_t>(value));
+}
+
+void GgufHeader::text(std::string_view name, std::string_view value) {
+  key(name, kString);
+  put_text(keys_, value);
+}
+
+void GgufHeader::integers(std::string_view name, std::span<const int64_t> values) {
+  list(name, kI32, values.size());
+  for (const int64_t value : values) put(keys_, static_cast<int32_t>(value));
+}
+
+void GgufHeader::numbers(std::string_view name, std::span<const double> values) {
+  list(name, kF32, values.size());
+  for (const double value : values) put(keys_, static_cast<float>(value));
+}
+
+void GgufHeader::booleans(std::string_view name, const std::vector<bool>& values) {
+  list(name, kBool, values.size());
+  for (const bool value : values) put(keys_, static_cast<uint8_t>(value));
+}
+
+void GgufHeader::texts(std::string_view name, std::span<const std::string> values) {
+  list(name, kString, values.size());
+  for (const std::string& value : values) put_text(keys_, value);
+}
+
+void GgufHeader::add_tensor(std::string name, const GgufType& type, std::vector<int64_t> dims) {
+  CHECK(!dims.empty() && dims.back() % type.block_elements == 0, name, type.name);
+  int64_t elements = 1;
+  for (const int64_t dim : dims) elements *= dim;
+  const int64_t bytes = elements / type.block_elements * type.block_bytes;
+  tensors_.push_back({std::move(name), &type, std::move(dims), data_bytes_, bytes});
+  data_bytes_ += aligned(bytes);
+}
+
+std::string GgufHeader::bytes() const {
+  std::string out = "GGUF";
+  put(out, uint32_t{3});
+  put(out, static_cast<uint64_t>(tensors_.size()));
+  put(out, num_keys_);
+  out += keys_;
+  for (const Tensor& tensor : tensors_) {
+    put_text(out, tensor.name);
+    put(out, static_cast<uint32_t>(tensor.dims.size()));
+    for (size_t i = tensor.dims.size(); i-- > 0;) put(out, static_cast<uint64_t>(tensor.dims[i]));
+    put(out, tensor.type->id);
+    put(out, static_cast<uint64_t>(tensor.offset));
+  }
+  out.resize(static_cast<size_t>(aligned(std::ssize(out))), '\0');
+  return out;
+}
+
+}  // namespace strata

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/gguf/quantise.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "checkpoint/safetensors_writer.h"
+#include "tensor/dtype.h"
+
+namespace strata {
+namespace {
+
+constexpr int kBlock = 32;
+
+void put_u16(std::byte* to, uint16_t bits) {
+  to[0] = static_cast<std::byte>(bits & 255);
+  to[1] = static_cast<std::byte>(bits >> 8);
+}
+
+void f32(const float* values, int64_t count, std::byte* blocks) {
+  std::memcpy(blocks, values, static_cast<size_t>(count) * sizeof(float));
+}
+
+void f16(const float* values, int64_t count, std::byte* blocks) {
+  for (int64_t i = 0; i < count; ++i) put_u16(blocks + 2 * i, narrow(values[i], DType::kF16));
+}
+
+void bf16(const float* values, int64_t count, std::byte* blocks) {
+  for (int64_t i = 0; i < count; ++i) put_u16(blocks + 2 * i, narrow(values[i], DType::kBF16));
+}
+
+float inverse(float scale) { return scale == 0.0f ? 0.0f : 1.0f / scale; }
+
+float largest_of(const float* values) {
+  float largest = 0.0f;
+  for (int i = 0; i < kBlock; ++i) largest = std::max(largest, std::fabs(values[i]));
+  return largest;
+}
+
+void q8_0(const float* values, int64_t count, std::byte* blocks) {
+  constexpr int kBytes = 2 + kBlock;
+  for (int64_t b = 0; b < count; ++b, values += kBlock, blocks += kBytes) {
+    const float scale = largest_of(values) / 127.0f;
+    const float factor = inverse(scale);
+    put_u16(blocks, float_to_f16(scale));
+    for (int i = 0; i < kBlock; ++i) {
+      blocks[2 + i] = static_cast<std::byte>(static_cast<int8_t>(std::round(values[i] * factor)));
+    }
+  }
+}
+
+// Of 32 codes in 16 bytes: the low halves are the first 16.
+template <typename Code>
+void put_nibbles(std::byte* to, Code code) {
+  for (int i = 0; i < kBlock / 2; ++i) {
+    to[i] = static_cast<std::byte>(code(i) | code(i + kBlock / 2) << 4);
+  }
+}
+
+void q4_0(const float* values, int64_t count, std::byte* blocks) {
+  constexpr int kBytes = 2 + kBlock / 2;
+  for (int64_t b = 0; b < count; ++b, values += kBlock, blocks += kBytes) {
+    float most = 0.0f;  // the first of the largest, with its sign, has the code 0
+    for (int i = 0; i < kBlock; ++i) {
+      if (std::fabs(values[i]) > std::fabs(most)) most = values[i];
+    }
+    const float scale = most / -8.0f;
+    const float factor = inverse(scale);
+    put_u16(blocks, float_to_f16(scale));
+    put_nibbles(blocks + 2, [&](int i) {
+      const float shifted = values[i] * factor + 8.5f;
+      return std::clamp(static_cast<int>(shifted), 0, 15);
+    });
+  }
+}
+
+constexpr float kTwiceE2m1[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+int nearest_e2m1(float value, float scale) {
+  int best = 0;
+  float least = std::fabs(value);
+  for (int code = 1; code < 16; ++code) {
+    const float error = std::fabs(kTwiceE2m1[code] * scale - value);
+    if (error >= least) continue;
+    best = code;
+    least = error;
+  }
+  return best;
+}
+
+void mxfp4(const float* values, int64_t count, std::byte* blocks) {
+  constexpr int kBytes = 1 + kBlock / 2;
+  for (int64_t b = 0; b < count; ++b, values += kBlock, blocks += kBytes) {
+    const float largest = largest_of(values);
+    // e2m1 goes to 6, which is below 8 = 2^(2 + 1); the codes are held doubled.
+    const int exponent =
+        largest > 0.0f ? static_cast<int>(std::floor(std::log2(largest))) - 2 + 127 : 0;
+    const int stored = std::clamp(exponent, 0, 254);
+    const float scale = std::ldexp(1.0f, stored - 128);
+    blocks[0] = static_cast<std::byte>(stored);
+    put_nibbles(blocks + 1, [&](int i) { return nearest_e2m1(values[i], scale); });
+  }
+}
+
+struct EncodingRow {
+  std::string_view name;
+  uint32_t type, file_type;
+  GgufQuantise quantise;
+};
+constexpr EncodingRow kRows[] = {{"f32", 0, 0, f32},     {"f16", 1, 1, f16},
+                                 {"q4_0", 2, 2, q4_0},   {"q8_0", 8, 7, q8_0},
+                                 {"bf16", 30, 32, bf16}, {"mxfp4", 39, 38, mxfp4}};
+
+}  // namespace
+
+const GgufEncoding* find_gguf_encoding(std::string_view name) {
+  static const auto encodings = [] {
+    std::array<GgufEncoding, std::size(kRows)> out;
+    for (size_t i = 0; i < out.size(); ++i) {
+      out[i] = {find_gguf_type(kRows[i].type), kRows[i].quantise, kRows[i].file_type};
+    }
+    return out;
+  }();
+  for (size_t i = 0; i < std::size(kRows); ++i) {
+    if (kRows[i].name == name) return &encodings[i];
+  }
+  return nullptr;
+}
+
+}  // namespace strata

@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+// Source: llama.cpp's convert_hf_to_gguf.py (set_vocab) and gguf-py's vocab.py.
+#include "checkpoint/gguf/vocabulary.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/error.h"
+#include "checkpoint/gguf/pre.h"
+
+namespace strata {
+namespace {
+
+namespace json = boost::json;
+
+constexpr int64_t kMaxBytes = int64_t{256} << 20;
+
+// tokenizer.ggml.token_type
+enum TokenType : int64_t { kNormal = 1, kUnknown, kControl, kUserDefined, kUnused, kByte };
+
+[[noreturn]] void refuse(const ModelTexts& texts, const std::string& what) {
+  throw Error(ErrorCode::kUnsupported, fmt::format("{}: {}, which a GGUF file cannot say",
+                                                   texts.where("tokenizer.json"), what));
+}
+
+std::optional<json::object> read_object(const ModelTexts& texts, std::string_view name) {
+  const std::optional<std::string> text = texts.find(name, kMaxBytes);
+  if (!text) return std::nullopt;
+  boost::system::error_code fault;
+  json::value value = json::parse(*text, fault);
+  if (fault || !value.is_object()) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{}: {}", texts.where(name), fault ? fault.message() : "want a JSON object"));
+  }
+  return std::move(value.as_object());
+}
+
+const json::object* member_object(const json::object& object, std::string_view name) {
+  const json::value* value = object.if_contains(name);
+  return value == nullptr ? nullptr : value->if_object();
+}
+
+std::string member_text(const json::object& object, std::string_view name) {
+  const json::value* value = object.if_contains(name);
+  if (value == nullptr || !value->is_string()) return {};
+  return std::string(value->as_string());
+}
+
+bool member_is(const json::object& object, std::string_view name, bool fallback) {
+  const json::value* value = object.if_contains(name);
+  return value == nullptr || !value->is_bool() ? fallback : value->as_bool();
+}
+
+// Every object of a list and of the lists inside ("normalizers", "pretokenizers", ...), in order.
+void flatten(const json::value* value, std::string_view inner,
+             std::vector<const json::object*>& out) {
+  const json::object* object = value == nullptr ? nullptr : value->if_object();
+  if (object == nullptr) return;
+  const json::value* list = object->if_contains(inner);
+  if (list == nullptr || !list->is_array()) return out.push_back(object);
+  for (const json::value& item : list->as_array()) flatten(&item, inner, out);
+}
+
+std::vector<const json::object*> parts_of(const json::object& tokenizer, std::string_view member,
+                                          std::string_view inner) {
+  std::vector<const json::object*> parts;
+  flatten(tokenizer.if_contains(member), inner, parts);
+  return parts;
+}
+
+// What tokenizer.json says of how text is cut.
+struct Cuts {
+  std::vector<std::string> splits;
+  bool byte_level = false, byte_level_splits = false, prefix = false, nfc = false;
+};
+
+class VocabularyWriter {
+ public:
+  VocabularyWriter(const ModelTexts& texts, json::object tokenizer, int64_t num_rows,
+                   GgufHeader& header)
+      : texts_(texts), tokenizer_(std::move(tokenizer)), num_rows_(num_rows), header_(header) {
+    const json::object* model = member_object(tokenizer_, "model");
+    if (model == nullptr || member_text(*model, "type") != "BPE") {
+      refuse(texts_, fmt::format("a tokenizer of type '{}'",
+                                 model == nullptr ? "none" : member_text(*model, "type")));
+    }
+    model_ = model;
+    config_ = read_object(texts_, "tokenizer_config.json").value_or(json::object());
+    is_llama_ = member_is(*model_, "byte_fallback", false);
+    read_tokens();
+    read_merges();
+  }
+
+  void write() {
+    header_.text("tokenizer.ggml.model", is_llama_ ? "llama" : "gpt2");
+    if (is_llama_) {
+      header_.text("tokenizer.ggml.pre", "default");
+      header_.boolean("tokenizer.ggml.add_space_prefix", has_prefix());
+    } else {
+      write_pre();
+    }
+    header_.texts("tokenizer.ggml.tokens", tokens_);
+    if (is_llama_) header_.numbers("tokenizer.ggml.scores", scores());
+    header_.integers("tokenizer.ggml.token_type", types_);
+    if (!is_llama_) header_.texts("tokenizer.ggml.merges", merges_);
+    write_ids();
+    write_templates();
+  }
+
+ private:
+  void put(int64_t id, const std::string& text, int64_t type) {
+    if (id < 0 || id >= num_rows_) {
+      refuse(texts_, fmt::format("token '{}' has the id {}, the model's embedding {} rows", text,
+                                 id, num_rows_));
+    }
+    tokens_[static_cast<size_t>(id)] = text;
+    types_[static_cast<size_t>(id)] = type;
+    ids_[text] = id;
+  }
+
+  void read_tokens() {
+    for (int64_t id = 0; id < num_rows_; ++id) tokens_.push_back(fmt::format("[PAD{}]", id));
+    types_.assign(static_cast<size_t>(num_rows_), kUnused);
+    const json::object* vocab = member_object(*model_, "vocab");
+    if (vocab == nullptr) refuse(texts_, "no vocabulary");
+    for (const auto& [text, id] : *vocab) {
+      if (!id.is_int64()) refuse(texts_, "an id that is no whole number");
+      put(id.as_int64(), text, type_of(text));
+    }
+    const json::value* added = tokenizer_.if_contains("added_tokens");
+    if (added == nullptr || !added->is_array()) return;
+    const std::string unknown = member_text(*model_, "unk_token");
+    for (const json::value& item : added->as_array()) {
+      const json::object& token = item.as_object();
+      const std::string text = member_text(token, "content");
+      const bool special = member_is(token, "special", false);
+      put(token.at("id").to_number<int64_t>(), text,
+          is_llama_ && text == unknown ? kUnknown
+          : special                    ? kControl
+                                       : kUserDefined);
+    }
+  }
+
+  // "<0x0A>" of a vocabulary that falls back to bytes.
+  [[nodiscard]] int64_t type_of(std::string_view text) const {
+    const bool is_byte = is_llama_ && text.size() == 6 && text.starts_with("<0x") && text[5] == '>';
+    return is_byte ? kByte : kNormal;
+  }
+
+  // "a b", as files have them; tokenizer.json may have ["a", "b"].
+  void read_merges() {
+    const json::value* merges = model_->if_contains("merges");
+    if (merges == nullptr || !merges->is_array()) refuse(texts_, "no merges");
+    for (const json::value& merge : merges->as_array()) {
+      std::string left, right;
+      if (const json::array* pair = merge.if_array(); pair != nullptr && pair->size() == 2) {
+        left = pair->at(0).as_string();
+        right = pair->at(1).as_string();
+      } else if (merge.is_string()) {
+        const std::string text(merge.as_string());
+        const size_t space = text.find(' ', 1);
+        left = text.substr(0, space);
+        if (space != std::string::npos) right = text.substr(space + 1);
+      }
+      if (left.empty() || right.empty()) refuse(texts_, "a merge of another form");
+      merges_.push_back(fmt::format("{} {}", left, right));
+      joined_.push_back(left + right);
+    }
+  }
+
+  // llama.cpp joins the pair whose token has the best score: the first merge that makes it.
+  [[nodiscard]] std::vector<double> scores() const {
+    std::vector<double> out(tokens_.size(), 0.0);
+    const auto worst = -static_cast<double>(joined_.size() + 1);
+    for (size_t id = 0; id < out.size(); ++id) {
+      if (types_[id] == kNormal || types_[id] == kUserDefined) out[id] = worst;
+    }
+    for (size_t rank = joined_.size(); rank-- > 0;) {
+      const auto found = ids_.find(joined_[rank]);
+      if (found == ids_.end()) refuse(texts_, "a merge that makes no token");
+      out[static_cast<size_t>(found->second)] = -static_cast<double>(rank + 1);
+    }
+    return out;
+  }
+
+  [[nodiscard]] bool has_prefix() const {
+    for (const json::object* part : parts_of(tokenizer_, "normalizer", "normalizers")) {
+      if (member_text(*part, "type") == "Prepend") return true;
+    }
+    for (const json::object* part : parts_of(tokenizer_, "pre_tokenizer", "pretokenizers")) {
+      if (member_text(*part, "type") != "Metaspace") continue;
+      return member_text(*part, "prepend_scheme") != "never" &&
+             member_is(*part, "add_prefix_space", true);
+    }
+    return false;
+  }
+
+  [[nodiscard]] Cuts cuts() const {
+    Cuts out;
+    for (const json::object* part : parts_of(tokenizer_, "normalizer", "normalizers")) {
+      const std::string type = member_text(*part, "type");
+      if (type != "NFC") refuse(texts_, fmt::format("a normalizer of type '{}'", type));
+      out.nfc = true;
+    }
+    for (const json::object* part : parts_of(tokenizer_, "pre_tokenizer", "pretokenizers")) {
+      const std::string type = member_text(*part, "type");
+      if (type == "ByteLevel") {
+        out.byte_level = true;
+        out.byte_level_splits = member_is(*part, "use_regex", true);
+        out.prefix = member_is(*part, "add_prefix_space", false);
+      } else if (type == "Digits" && member_is(*part, "individual_digits", false)) {
+        out.splits.emplace_back(R"(\p{N})");
+      } else if (const json::object* pattern = member_object(*part, "pattern");
+                 type == "Split" && pattern != nullptr && pattern->contains("Regex")) {
+        out.splits.push_back(member_text(*pattern, "Regex"));
+      } else {
+        refuse(texts_, fmt::format("a pre-tokenizer of type '{}'", type));
+      }
+    }
+    if (!out.byte_level) refuse(texts_, "a vocabulary of neither bytes nor SentencePiece");
+    return out;
+  }
+
+  void write_pre() {
+    const Cuts wanted = cuts();
+    const bool whole_tokens = member_is(*model_, "ignore_merges", false);
+    std::vector<std::string_view> known;
+    for (const GgufPre& row : gguf_pres()) {
+      std::vector<std::string> splits;
+      for (const std::string_view split : row.splits) {
+        if (!split.empty()) splits.emplace_back(split);
+      }
+      known.push_back(row.name);
+      if (splits != wanted.splits || row.byte_level_splits != wanted.byte_level_splits ||
+          row.nfc != wanted.nfc || row.whole_tokens != whole_tokens) {
+        continue;
+      }
+      header_.text("tokenizer.ggml.pre", row.name);
+      if (wanted.prefix) header_.boolean("tokenizer.ggml.add_space_prefix", true);
+      return;
+    }
+    refuse(texts_, fmt::format("rules of cutting text that llama.cpp has no name for (known are "
+                               "{})",
+                               fmt::join(known, ", ")));
+  }
+
+  // A special token's id by tokenizer_config.json, or -1.
+  [[nodiscard]] int64_t special_id(std::string_view member) const {
+    std::string text = member_text(config_, member);
+    if (const json::object* token = member_object(config_, member)) {
+      text = member_text(*token, "content");
+    }
+    const auto found = ids_.find(text);
+    return text.empty() || found == ids_.end() ? -1 : found->second;
+  }
+
+  // Ids of a member of config.json or generation_config.json: one, or a list.
+  [[nodiscard]] std::vector<int64_t> ids_in(std::string_view file, std::string_view member) const {
+    const std::optional<json::object> object = read_object(texts_, file);
+    const json::value* value = object ? object->if_contains(member) : nullptr;
+    std::vector<int64_t> ids;
+    if (value == nullptr) return ids;
+    if (value->is_int64()) ids.push_back(value->as_int64());
+    if (const json::array* list = value->if_array()) {
+      for (const json::value& item : *list) {
+        if (item.is_int64()) ids.push_back(item.as_int64());
+      }
+    }
+    std::erase_if(ids, [&](int64_t id) { return id < 0 || id >= num_rows_; });
+    return ids;
+  }
+
+  [[nodiscard]] int64_t one_id(std::string_view token, std::string_view member) const {
+    if (const int64_t id = special_id(token); id >= 0) return id;
+    const std::vector<int64_t> ids = ids_in("config.json", member);
+    return ids.empty() ? -1 : ids.front();
+  }
+
+  void write_id(std::string_view name, int64_t id) {
+    if (id >= 0) header_.integer(fmt::format("tokenizer.ggml.{}_token_id", name), id);
+  }
+
+  void write_ids() {
+    const int64_t bos = one_id("bos_token", "bos_token_id");
+    write_id("bos", bos);
+    std::vector<int64_t> ends = {one_id("eos_token", "eos_token_id")};
+    for (const std::string_view file : {"generation_config.json", "config.json"}) {
+      for (const int64_t id : ids_in(file, "eos_token_id")) {
+        if (std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
+      }
+    }
+    std::erase(ends, -1);
+    constexpr std::string_view kEnds[] = {"eos", "eot", "eom"};
+    for (size_t i = 0; i < std::min(ends.size(), std::size(kEnds)); ++i)
+      write_id(kEnds[i], ends[i]);
+    write_id("unknown", special_id("unk_token"));
+    write_id("padding", special_id("pad_token"));
+    const auto [before, after] = around();
+    header_.boolean("tokenizer.ggml.add_bos_token", before && bos >= 0);
+    header_.boolean("tokenizer.ggml.add_eos_token", after);
+  }
+
+  // Whether a special token stands before a text, and behind.
+  [[nodiscard]] std::pair<bool, bool> around() const {
+    for (const json::object* part : parts_of(tokenizer_, "post_processor", "processors")) {
+      const json::value* single = part->if_contains("single");
+      if (single == nullptr || !single->is_array() || single->as_array().empty()) continue;
+      const auto is_special = [](const json::value& item) {
+        return item.is_object() && item.as_object().contains("SpecialToken");
+      };
+      return {is_special(single->as_array().front()), is_special(single->as_array().back())};
+    }
+    return {false, false};
+  }
+
+  void write_templates() {
+    const std::optional<std::string> file = texts_.find("chat_template.jinja", kMaxBytes);
+    const json::value* value = config_.if_contains("chat_template");
+    if (file) return header_.text("tokenizer.chat_template", *file);
+    if (value == nullptr) return;
+    if (value->is_string()) return header_.text("tokenizer.chat_template", value->as_string());
+    const json::array* list = value->if_array();
+    std::vector<std::string> names;
+    for (const json::value& item : list == nullptr ? json::array() : *list) {
+      const std::string name = member_text(item.as_object(), "name");
+      const bool is_default = name == "default";
+      header_.text(is_default ? "tokenizer.chat_template" : "tokenizer.chat_template." + name,
+                   member_text(item.as_object(), "template"));
+      if (!is_default) names.push_back(name);
+    }
+    if (!names.empty()) header_.texts("tokenizer.chat_templates", names);
+  }
+
+  const ModelTexts& texts_;
+  json::object tokenizer_;
+  const json::object* model_ = nullptr;
+  json::object config_;
+  int64_t num_rows_;
+  GgufHeader& header_;
+  bool is_llama_ = false;
+  std::vector<std::string> tokens_, merges_, joined_;
+  std::vector<int64_t> types_;
+  std::unordered_map<std::string, int64_t> ids_;
+};
+
+}  // namespace
+
+bool add_vocabulary(const ModelTexts& texts, int64_t num_rows, GgufHeader& header) {
+  std::optional<json::object> tokenizer = read_object(texts, "tokenizer.json");
+  if (!tokenizer) {
+    header.text("tokenizer.ggml.model", "none");
+    return false;
+  }
+  VocabularyWriter(texts, std::move(*tokenizer), num_rows, header).write();
+  return true;
+}
+
+}  // namespace strata

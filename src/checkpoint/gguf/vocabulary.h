@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The way back of gguf/tokenizer.h: a model's tokenizer.json, tokenizer_config.json and chat
+// template as keys of a GGUF file, as llama.cpp's converter writes them.
+#pragma once
+#include <cstdint>
+
+#include "base/model_texts.h"
+#include "checkpoint/gguf/gguf_header.h"
+
+namespace strata {
+
+// `num_rows`: of the embedding; ids without a token are padding. Writes tokenizer.ggml.model "none"
+// where the model has no tokenizer.json, and says false. Error{kUnsupported} for a tokenizer that
+// llama.cpp has no rules for.
+bool add_vocabulary(const ModelTexts& texts, int64_t num_rows, GgufHeader& header);
+
+}  // namespace strata
