@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "checkpoint/faults.h"
 #include "checkpoint/json.h"
+#include "checkpoint/stacks.h"
 
 namespace strata {
 namespace {
@@ -95,6 +96,40 @@ CheckpointDir::CheckpointDir(std::string dir) : CheckpointSource(std::move(dir))
                     path_, kSingle, kIndex));
   }
   join_scales();
+  unstack();
+}
+
+// Stacks become the tensors of their layers, in their place.
+void CheckpointDir::unstack() {
+  std::vector<CheckpointTensor> tensors;
+  std::vector<LayerStacks> stacks;
+  bool any = false;
+  for (const SafetensorsFile& file : files_) {
+    const auto found = file.metadata().find(kStacksKey);
+    const bool has = found != file.metadata().end();
+    stacks.push_back(has ? parse_stacks(found->second, file.path()) : LayerStacks());
+    any = any || has;
+  }
+  if (!any) return;
+  for (const CheckpointTensor& tensor : tensors_) {
+    const std::string& where = files_[tensor.shard].path();
+    const auto parts = stacks[tensor.shard].empty() || tensor.scaled
+                           ? std::nullopt
+                           : unstacked(tensor.info, stacks[tensor.shard], where);
+    if (!parts) tensors.push_back(tensor);
+    for (const TensorInfo& part : parts.value_or(std::vector<TensorInfo>())) {
+      tensors.push_back({part, tensor.shard});
+    }
+  }
+  erase_if([](const CheckpointTensor&) { return true; });
+  for (CheckpointTensor& tensor : tensors) {
+    if (find(tensor.info.name) != nullptr) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{}: tensor '{}' is there twice, in a stack and by itself or in two",
+                              path_, tensor.info.name));
+    }
+    add(std::move(tensor));
+  }
 }
 
 const CheckpointTensor* CheckpointDir::scale_of(const CheckpointTensor& tensor) const {
@@ -228,7 +263,8 @@ CheckpointLayout CheckpointDir::layout() const {
   return layout;
 }
 
-CheckpointWriter::CheckpointWriter(std::string dir, const CheckpointLayout& layout)
+CheckpointWriter::CheckpointWriter(std::string dir, const CheckpointLayout& layout,
+                                   std::map<std::string, std::string> metadata)
     : dir_(std::move(dir)) {
   make_folders(dir_);
   std::map<std::string, std::vector<TensorDecl>> shards;
@@ -238,9 +274,9 @@ CheckpointWriter::CheckpointWriter(std::string dir, const CheckpointLayout& layo
     CHECK(layout.indexed != (shard == kSingle), "an index and a single file", shard);
     shards[shard].push_back(tensor);
   }
+  metadata["format"] = "pt";
   for (auto& [name, tensors] : shards) {
-    writers_.emplace_back(dir_ + "/" + name, std::move(tensors),
-                          std::map<std::string, std::string>{{"format", "pt"}});
+    writers_.emplace_back(dir_ + "/" + name, std::move(tensors), metadata);
     shard_names_.push_back(name);
     for (const TensorDecl& tensor : writers_.back().tensors()) {
       CHECK(shard_of_.emplace(tensor.name, writers_.size() - 1).second,

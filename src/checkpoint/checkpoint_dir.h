@@ -3,10 +3,12 @@
 // model.safetensors.index.json names, seen as one list of named tensors. The constructor reads all
 // headers and checks that index and shards agree both ways; all faults come in one Error. A tensor
 // of 8- or 4-bit floats with scales by block (checkpoint/block_scales.h) is read as F32 and saved
-// as BF16; its scales are no tensors of their own. Any thread may read. CheckpointWriter: the way
-// back, with the same names, types, shapes and shard assignment.
+// as BF16; its scales are no tensors of their own. Tensors that hold a stack of layers
+// (checkpoint/stacks.h) are seen as those of its layers. Any thread may read. CheckpointWriter: the
+// way back, with the same names, types, shapes and shard assignment.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -36,6 +38,7 @@ class CheckpointDir final : public CheckpointSource {
   void open_indexed();
   void add_shard(const std::string& name);
   void join_scales();
+  void unstack();
   [[nodiscard]] const CheckpointTensor* scale_of(const CheckpointTensor& tensor) const;
 
   bool indexed_ = false;
@@ -51,7 +54,9 @@ class CheckpointDir final : public CheckpointSource {
 class CheckpointWriter {
  public:
   // Creates `dir` when it is not there.
-  CheckpointWriter(std::string dir, const CheckpointLayout& layout);
+  // `metadata` is of each file, beside {"format": "pt"}.
+  CheckpointWriter(std::string dir, const CheckpointLayout& layout,
+                   std::map<std::string, std::string> metadata = {});
 
   // In the order in which the data is wanted.
   [[nodiscard]] std::span<const TensorDecl> tensors() const { return order_; }

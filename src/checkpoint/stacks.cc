@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/stacks.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <charconv>
+#include <set>
+
+#include "base/error.h"
+#include "checkpoint/json.h"
+
+namespace strata {
+namespace {
+
+constexpr std::string_view kLayers = "layers.";
+constexpr std::string_view kStack = "stack";
+constexpr std::string_view kExperts = ".experts.";
+constexpr int64_t kMostLayers = 10000;
+constexpr int64_t kMostExperts = 65536;
+
+// Where "layers." begins as a whole component of a name, or npos.
+size_t find_layers(std::string_view name) {
+  for (size_t at = name.find(kLayers); at != std::string_view::npos;
+       at = name.find(kLayers, at + 1)) {
+    if (at == 0 || name[at - 1] == '.') return at;
+  }
+  return std::string_view::npos;
+}
+
+struct StackedName {
+  std::string_view before, after;  // of "stackK": "model.layers." and ".mlp.up_proj.weight"
+  size_t stack = 0;
+};
+std::optional<StackedName> parse_name(std::string_view name) {
+  const size_t at = find_layers(name);
+  if (at == std::string_view::npos) return std::nullopt;
+  const std::string_view rest = name.substr(at + kLayers.size());
+  if (!rest.starts_with(kStack)) return std::nullopt;
+  const std::string_view digits = rest.substr(kStack.size());
+  StackedName out;
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), out.stack);
+  if (error != std::errc() || end == digits.data() + digits.size() || *end != '.') {
+    return std::nullopt;
+  }
+  out.before = name.substr(0, at + kLayers.size());
+  out.after = digits.substr(static_cast<size_t>(end - digits.data()));
+  return out;
+}
+
+[[noreturn]] void fail(const std::string& where, const TensorInfo& info, const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}: tensor '{}' {}: {}", where, info.name, info.shape_text(), what));
+}
+
+// The `index`-th of `count` equal parts, without the first `axes` axes.
+TensorInfo part_of(const TensorInfo& info, std::string name, int64_t index, int64_t count,
+                   int axes) {
+  TensorInfo part = info;
+  const int64_t bytes = info.num_bytes() / count;
+  part.name = std::move(name);
+  part.begin = info.begin + index * bytes;
+  part.end = part.begin + bytes;
+  part.dims.erase(part.dims.begin(), part.dims.begin() + axes);
+  part.shape = Shape();
+  if (info.readable) {
+    for (const int64_t dim : part.dims) part.shape.push_back(dim);
+  }
+  return part;
+}
+
+}  // namespace
+
+std::string stacks_text(const LayerStacks& stacks) {
+  std::vector<std::string> lists;
+  for (const auto& layers : stacks) lists.push_back(fmt::format("[{}]", fmt::join(layers, ",")));
+  return fmt::format("[{}]", fmt::join(lists, ","));
+}
+
+LayerStacks parse_stacks(std::string_view text, const std::string& where) {
+  JsonReader json(text, fmt::format("{}: __metadata__: {}", where, kStacksKey));
+  LayerStacks stacks;
+  std::set<int64_t> seen;
+  json.begin_array();
+  while (json.next_item()) {
+    std::vector<int64_t>& layers = stacks.emplace_back();
+    json.begin_array();
+    while (json.next_item()) {
+      const int64_t layer = json.integer();
+      if (layer < 0 || layer >= kMostLayers || !seen.insert(layer).second) {
+        json.fail(fmt::format("layer {}: want 0 to {}, each once", layer, kMostLayers - 1));
+      }
+      layers.push_back(layer);
+    }
+    if (layers.empty() || std::ssize(stacks) > kMostLayers) json.fail("a stack without layers");
+  }
+  json.end();
+  return stacks;
+}
+
+std::optional<std::string> stacked_name(std::string_view name, int64_t layer, int64_t stack,
+                                        int64_t expert) {
+  const size_t at = find_layers(name);
+  if (at == std::string_view::npos) return std::nullopt;
+  const std::string number = fmt::format("{}.", layer);
+  const std::string_view rest = name.substr(at + kLayers.size());
+  if (!rest.starts_with(number)) return std::nullopt;
+  std::string after(rest.substr(number.size() - 1));
+  if (expert >= 0) {
+    const std::string of_expert = fmt::format("{}{}.", kExperts, expert);
+    const size_t begin = after.find(of_expert);
+    if (begin == std::string::npos) return std::nullopt;
+    after.replace(begin, of_expert.size(), kExperts);
+  }
+  return fmt::format("{}{}{}{}", name.substr(0, at + kLayers.size()), kStack, stack, after);
+}
+
+bool is_stack_of_experts(std::string_view stacked) {
+  const size_t at = stacked.find(kExperts);
+  if (at == std::string_view::npos) return false;
+  // "up_proj.weight"; transformers' own stacks ("gate_up_proj") have no ending
+  return stacked.find('.', at + kExperts.size()) != std::string_view::npos;
+}
+
+std::optional<std::vector<TensorInfo>> unstacked(const TensorInfo& info, const LayerStacks& stacks,
+                                                 const std::string& where) {
+  const std::optional<StackedName> name = parse_name(info.name);
+  if (!name) return std::nullopt;
+  if (name->stack >= stacks.size()) {
+    fail(where, info, fmt::format("{} lists {} stack(s)", kStacksKey, stacks.size()));
+  }
+  const std::vector<int64_t>& layers = stacks[name->stack];
+  const bool of_experts = is_stack_of_experts(info.name);
+  const int axes = of_experts ? 2 : 1;
+  if (std::ssize(info.dims) < axes || info.dims[0] != std::ssize(layers)) {
+    fail(where, info, fmt::format("{} lists {} layers", kStacksKey, layers.size()));
+  }
+  const int64_t experts = of_experts ? info.dims[1] : 1;
+  const int64_t count = std::ssize(layers) * std::max<int64_t>(1, experts);
+  if (experts < 1 || experts > kMostExperts || info.num_bytes() % count != 0) {
+    fail(where, info, fmt::format("no stack of {} parts", count));
+  }
+  std::vector<TensorInfo> parts;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    for (int64_t e = 0; e < experts; ++e) {
+      std::string after(name->after);
+      if (of_experts)
+        after.replace(after.find(kExperts), kExperts.size(), fmt::format("{}{}.", kExperts, e));
+      parts.push_back(part_of(info, fmt::format("{}{}{}", name->before, layers[i], after),
+                              static_cast<int64_t>(i) * experts + e, count, axes));
+    }
+  }
+  return parts;
+}
+
+}  // namespace strata
