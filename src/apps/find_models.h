@@ -16,6 +16,8 @@ void find_models(ChatOptions& o);
 void find_models(ProbeOptions& o);
 void find_models(InspectOptions& o);
 void find_models(InitOptions& o);
+void find_models(MergeOptions& o);
+void find_models(ConvertOptions& o);
 void find_models(TokenizeOptions& o);
 void find_models(BenchOptions& o);
 // Of NAME=DIR. A model of the hub has its name there as tokenizer_id where none was given.

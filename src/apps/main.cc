@@ -107,6 +107,17 @@ std::vector<Command> commands_of_models() {
               run_chat),
       command("inspect", "Say what a checkpoint holds and what is wrong",
               "Example:\n  strata inspect --model qwen3 --tensors", run_inspect),
+      command("merge", "Add LoRA adapters to a model's weights, as a new model",
+              "Examples:\n"
+              "  strata merge --model qwen3 --adapter adapter --out merged\n"
+              "  strata merge --model qwen3 --adapter style:0.5 --adapter facts --out merged",
+              run_merge),
+      command("convert", "Write a model as safetensors or GGUF, in another type or layout",
+              "Examples:\n"
+              "  strata convert --model qwen3 --to gguf --type q8_0 --out qwen3-q8_0.gguf\n"
+              "  strata convert --model qwen3 --adapter adapter --to gguf --out tuned.gguf\n"
+              "  strata convert --model qwen3-q8_0.gguf --to safetensors --type bf16 --out qwen3",
+              run_convert),
       command("probe", "Run a model on given token ids and write what it computed",
               "Example:\n  strata probe --model tiny-llama --adapter a --request r.json --out "
               "o.safetensors --threads 1",

@@ -7,6 +7,8 @@
 #include "apps/bench/bench.h"
 #include "apps/data.h"
 #include "apps/eval.h"
+#include "apps/export/convert.h"
+#include "apps/export/merge.h"
 #include "apps/generate/chat.h"
 #include "apps/generate/generate.h"
 #include "apps/init.h"
@@ -25,6 +27,8 @@ OptionTable options_of(TrainOptions& o);
 OptionTable options_of(GenerateOptions& o);
 OptionTable options_of(ChatOptions& o);
 OptionTable options_of(InspectOptions& o);
+OptionTable options_of(MergeOptions& o);
+OptionTable options_of(ConvertOptions& o);
 OptionTable options_of(PlanOptions& o);
 OptionTable options_of(DataOptions& o);
 OptionTable options_of(EvalOptions& o);

@@ -171,7 +171,7 @@ std::vector<LoraModuleSpec> specs_of_adapter(const LoadedModel& model, const std
 }
 
 std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& model,
-                                          const std::string& dir) {
+                                          const std::string& dir, bool whole) {
   const PeftAdapter peft(dir);
   std::vector<std::string> faults;
   const std::vector<MatchedModule> matched = match_modules(model, peft, faults);
@@ -179,7 +179,7 @@ std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& m
   for (const PeftBaseCopy& copy : peft.base_copies())
     check_base_copy(backend, model, peft, copy, faults);
   if (!faults.empty()) fail(dir, faults);
-  auto adapter = std::make_unique<LoraAdapter>(backend, *model.weights, specs_of(matched));
+  auto adapter = std::make_unique<LoraAdapter>(backend, *model.weights, specs_of(matched), whole);
   read_modules(peft, matched, *adapter);
   adapter->refresh(backend);
   return adapter;

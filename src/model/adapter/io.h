@@ -21,9 +21,10 @@ bool adapts_mtp(const ModelConfig& config, const std::string& dir);
 std::vector<LoraModuleSpec> specs_of_adapter(const LoadedModel& model, const std::string& dir);
 
 // Reads a PEFT directory into a new adapter. Modules that the model lacks, wrong shapes and copies
-// of base weights that differ from the model's are refused by name, all together.
+// of base weights that differ from the model's are refused by name, all together. With `whole` it
+// has all modules, whatever part of the model is held; copies are compared with what is held.
 std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& model,
-                                          const std::string& dir);
+                                          const std::string& dir, bool whole = false);
 
 // The weights of a PEFT directory into an adapter that has exactly its modules, with their ranks.
 // Error, before anything is written, that names what does not fit.

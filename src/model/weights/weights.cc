@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "model/weights/no_layers.h"
 #include "ops/elementwise.h"
 #include "ops/pack.h"
 
@@ -106,8 +107,10 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
       layer_table_(config),
       compute_dtype_(compute_dtype) {
   CHECK(compute_dtype == DType::kF32 || compute_dtype == DType::kBF16);
-  CHECK(part_.first >= 0 && part_.last <= config.num_layers(), part_.first, part_.last);
-  CHECK(part_.size() > 0 || config.num_layers() == 0, part_.first, part_.last);
+  if (part_ != kNoLayers) {
+    CHECK(part_.first >= 0 && part_.last <= config.num_layers(), part_.first, part_.last);
+    CHECK(part_.size() > 0 || config.num_layers() == 0, part_.first, part_.last);
+  }
   const int64_t panel_width = ops::panel_width(backend);
   const Shape embed_shape = {config.vocab_size, config.hidden_size};
   const int64_t embed_bytes = matrix_bytes(embed_shape, compute_dtype, panel_width);

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/export/convert.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include "apps/export/export_model.h"
+#include "apps/export/perplexity.h"
+#include "base/error.h"
+#include "base/stop.h"
+#include "model/export/write_checkpoint.h"
+#include "model/export/write_gguf.h"
+#include "model/export/write_gguf_lora.h"
+#include "report/format.h"
+#include "server/options/options.h"
+
+namespace strata::apps {
+namespace {
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument, what);
+}
+
+struct TypeRow {
+  std::string_view name, of_config;
+  DType dtype;
+};
+constexpr TypeRow kFull[] = {{"bf16", "bfloat16", DType::kBF16},
+                             {"f16", "float16", DType::kF16},
+                             {"f32", "float32", DType::kF32}};
+
+const TypeRow* find_type(std::string_view name) {
+  const auto* found = std::find_if(std::begin(kFull), std::end(kFull),
+                                   [&](const TypeRow& row) { return row.name == name; });
+  return found == std::end(kFull) ? nullptr : found;
+}
+
+// What most of the model's weights are stored in.
+std::string own_type(const model::LoadedModel& names) {
+  const model::ModelWeights& weights = *names.weights;
+  const auto& embedding = weights.table()[weights.embedding_index()];
+  const TensorInfo& info = names.checkpoint->find(embedding.name)->info;
+  const bool is_narrow = info.dtype_name != dtype_name(info.dtype);
+  for (const TypeRow& row : kFull) {
+    if (!is_narrow && row.dtype == info.dtype) return std::string(row.name);
+  }
+  return "bf16";
+}
+
+void check_safetensors(const ConvertOptions& o) {
+  if (o.type == "keep" || find_type(o.type) != nullptr) return;
+  refuse(fmt::format("--type {}: only GGUF files have this type: add --to gguf", o.type));
+}
+
+void check_gguf(const ConvertOptions& o) {
+  if (o.layout == "stacked") {
+    refuse("--layout stacked: of safetensors alone; GGUF files have a tensor for each layer");
+  }
+}
+
+int convert_to_safetensors(const ConvertOptions& o, ExportModel& model) {
+  const TypeRow* type = find_type(o.type);
+  model::WriteOptions options = {.shard_bytes = server::parse_size("shard-size", o.shard_size),
+                                 .stacked = o.layout == "stacked"};
+  if (type != nullptr) options.dtype = type->dtype;
+  AtomicDir dir(o.out);
+  const auto errors = model::write_checkpoint(model.backend(), model.source(), model.names(),
+                                              dir.file("."), options);
+  if (!errors) return StopSignals::exit_code();
+  model.write_small_files(dir.file("."), type == nullptr ? "" : type->of_config);
+  dir.commit();
+  fmt::print("{}: {} tensors\n", o.out, errors->size());
+  print_errors(*errors, o.report);
+  return 0;
+}
+
+int convert_to_gguf(const ConvertOptions& o, ExportModel& model) {
+  const std::filesystem::path source(model.names().dir);
+  const std::string name = source.has_filename() ? source.stem() : source.parent_path().filename();
+  const auto errors = model::write_gguf(
+      model.backend(), model.source(), model.names(), open_texts(model.names().dir), o.out,
+      {.type = o.type == "keep" ? own_type(model.names()) : o.type,
+       .name = name,
+       .unties = model.merged() != nullptr && model.merged()->unties()});
+  if (!errors) return StopSignals::exit_code();
+  const auto bytes = static_cast<int64_t>(std::filesystem::file_size(o.out));
+  fmt::print("{}: {} tensors, {}\n", o.out, errors->size(), report::format_bytes(bytes));
+  print_errors(*errors, o.report);
+  return 0;
+}
+
+int convert_adapter(const ConvertOptions& o) {
+  const bool is_plain = o.parts.size() == 1 && o.parts.front().weight == 1.0;
+  if (!is_plain || o.type != "keep" || o.layout != "layers" || !o.data.empty()) {
+    refuse(
+        "--to gguf-lora: takes one --adapter without a weight, and no type, layout or data; "
+        "llama.cpp scales adapters itself (--lora-scaled)");
+  }
+  check_new("out", o.out);
+  ExportModel model(o.model, {}, o.threads);
+  const int64_t count =
+      model::write_gguf_lora(model.backend(), model.names(), o.parts.front().dir, o.out);
+  fmt::print("{}: an adapter of {} tensors\n", o.out, count);
+  return 0;
+}
+
+// Adapters as perplexity() takes them: none, or one as it is.
+std::string only_adapter(const ConvertOptions& o) {
+  if (o.parts.empty()) return {};
+  if (o.parts.size() == 1 && o.parts.front().weight == 1.0) return o.parts.front().dir;
+  refuse("--data: takes one adapter without a weight; measure others with strata train --eval");
+}
+
+void print_perplexity(const ConvertOptions& o, const std::string& adapter,
+                      const data::Dataset& data) {
+  const double before = perplexity(o.model, adapter, data, o.threads);
+  const double after = perplexity(o.out, {}, data, o.threads);
+  fmt::print("perplexity of {} tokens of {}: {:.4f} before, {:.4f} after ({:+.3f} %)\n",
+             data.num_trained, o.data, before, after, 100.0 * (after / before - 1.0));
+}
+
+int convert(const ConvertOptions& o) {
+  ExportModel model(o.model, o.parts, o.threads);
+  return o.to == "gguf" ? convert_to_gguf(o, model) : convert_to_safetensors(o, model);
+}
+
+}  // namespace
+
+int run_convert(const ConvertOptions& options) {
+  if (options.to == "gguf-lora") return convert_adapter(options);
+  options.to == "gguf" ? check_gguf(options) : check_safetensors(options);
+  check_new("out", options.out);
+  std::optional<data::Dataset> data;
+  std::string adapter;
+  if (!options.data.empty()) {
+    adapter = only_adapter(options);
+    data = read_examples(options.data, options.model);
+  }
+  {
+    const StopSignals signals("strata: stopping; nothing is written");
+    const int code = convert(options);
+    if (code != 0) return code;
+  }
+  if (data) print_perplexity(options, adapter, *data);
+  return 0;
+}
+
+}  // namespace strata::apps

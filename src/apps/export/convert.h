@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// strata convert: a model in another format, another type or another layout, with adapters added
+// where they are named.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "model/export/merged_source.h"
+
+namespace strata::apps {
+
+struct ConvertOptions {
+  std::string model;
+  std::vector<std::string> adapters;           // as typed: DIR or DIR:WEIGHT
+  std::vector<model::AdapterPart> parts = {};  // what they name (apps/find_models.h)
+  std::string to = "safetensors";              // gguf or gguf-lora
+  std::string type = "keep";                   // bf16, f16, f32, q8_0, q4_0, mxfp4
+  std::string layout = "layers";               // or stacked
+  std::string shard_size = "5GiB";
+  std::string out;
+  std::string report;
+  std::string data;  // JSONL, whose perplexity is printed before and after
+  int threads = 0;
+};
+
+int run_convert(const ConvertOptions& options);
+
+}  // namespace strata::apps

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/export/export_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+
+#include "apps/setup/backend.h"
+#include "apps/setup/model_files.h"
+#include "apps/setup/model_path.h"
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "checkpoint/json.h"
+#include "model/weights/no_layers.h"
+#include "report/table.h"
+
+namespace strata::apps {
+namespace {
+
+constexpr int64_t kMaxConfigBytes = 16 << 20;
+constexpr std::string_view kConfig = "config.json";
+// Of a directory, beside those that every model has (apps/setup/model_files.h).
+constexpr std::string_view kOtherFiles[] = {"tokenizer.model", "preprocessor_config.json",
+                                            "processor_config.json", "chat_template.json"};
+
+void write_report(const std::vector<model::TensorError>& errors, const std::string& path) {
+  std::string out = "{\"tensors\": [";
+  for (const model::TensorError& e : errors) {
+    out += fmt::format(
+        "{}\n {{\"name\": {}, \"from\": {}, \"to\": {}, \"values\": {}, \"largest\": {}, "
+        "\"rms\": {}, \"largest_error\": {}, \"rms_error\": {}, \"relative_error\": {}}}",
+        out.back() == '[' ? "" : ",", json_quote(e.name), json_quote(e.from), json_quote(e.to),
+        e.count, json_number(e.largest), json_number(e.rms()), json_number(e.largest_error),
+        json_number(e.rms_error()), json_number(e.relative()));
+  }
+  write_file_atomic(path, out + "\n]}\n");
+}
+
+}  // namespace
+
+model::AdapterPart find_adapter_part(const std::string& typed) {
+  const size_t colon = typed.rfind(':');
+  if (colon == std::string::npos || colon == 0 || file_exists(typed)) {
+    return {.dir = find_adapter(typed)};
+  }
+  const std::string number = typed.substr(colon + 1);
+  model::AdapterPart part;
+  const auto [end, error] =
+      std::from_chars(number.data(), number.data() + number.size(), part.weight);
+  if (error != std::errc() || end != number.data() + number.size() || !std::isfinite(part.weight)) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--adapter: {}: there is no such directory, and '{}' is no weight; want "
+                    "DIR or DIR:WEIGHT, as in adapter:0.5",
+                    typed, number));
+  }
+  part.dir = find_adapter(typed.substr(0, colon));
+  return part;
+}
+
+ExportModel::ExportModel(const std::string& model, const std::vector<model::AdapterPart>& adapters,
+                         int threads)
+    : backend_(make_backend(threads)),
+      names_(model::load_model(*backend_, model,
+                               {.compute_dtype = DType::kF32,
+                                .mtp = model::UseMtp::kIfThere,
+                                .part = model::kNoLayers})) {
+  for (const std::string& warning : names_.warnings) log(LogLevel::kWarning, warning);
+  if (adapters.empty()) return;
+  merged_ = std::make_unique<model::MergedSource>(*backend_, names_, adapters);
+}
+
+const CheckpointSource& ExportModel::source() const {
+  if (merged_ != nullptr) return *merged_;
+  return *names_.checkpoint;
+}
+
+std::string ExportModel::config_text(std::string_view dtype) const {
+  const ModelTexts texts = open_texts(names_.dir);
+  const std::string where = texts.where(kConfig);
+  std::string text = without_quantization(texts.read(kConfig, kMaxConfigBytes), where);
+  std::vector<std::pair<std::string, std::string>> members;
+  if (merged_ != nullptr && merged_->unties()) members.emplace_back("tie_word_embeddings", "false");
+  if (!dtype.empty()) {
+    const bool is_old = text.find("\"torch_dtype\"") != std::string::npos;
+    members.emplace_back(is_old ? "torch_dtype" : "dtype", json_quote(dtype));
+  }
+  return members.empty() ? text : with_members(text, where, members);
+}
+
+void ExportModel::write_small_files(const std::string& dir, std::string_view dtype) const {
+  copy_model_files(names_.dir, dir);
+  write_file_atomic(fmt::format("{}/{}", dir, kConfig), config_text(dtype));
+  for (const std::string_view name : kOtherFiles) {
+    const std::string from = fmt::format("{}/{}", names_.dir, name);
+    if (file_exists(from)) {
+      std::filesystem::copy_file(from, fmt::format("{}/{}", dir, name));
+    }
+  }
+}
+
+void check_new(const std::string& option, const std::string& path) {
+  std::error_code fault;
+  if (!std::filesystem::exists(path, fault)) return;
+  if (std::filesystem::is_directory(path, fault) && std::filesystem::is_empty(path, fault)) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--{}: {} exists; choose another name", option, path));
+}
+
+std::string with_members(const std::string& text, const std::string& where,
+                         const std::vector<std::pair<std::string, std::string>>& members) {
+  JsonReader json(text, where);
+  std::string out = "{";
+  const auto put = [&](const std::string& key, const std::string& value) {
+    out += fmt::format("{}\n  {}: {}", out.back() == '{' ? "" : ",", json_quote(key), value);
+  };
+  std::vector<std::string> seen;
+  json.begin_object();
+  for (std::string key; json.next_key(key);) {
+    std::string value = json.raw();
+    for (const auto& [name, other] : members) {
+      if (name == key) value = other;
+    }
+    if (key == "text_config") value = with_members(value, where + ": text_config", members);
+    put(key, value);
+    seen.push_back(key);
+  }
+  for (const auto& [name, value] : members) {
+    if (std::find(seen.begin(), seen.end(), name) == seen.end()) put(name, value);
+  }
+  return out + "\n}\n";
+}
+
+void print_errors(const std::vector<model::TensorError>& errors, const std::string& report) {
+  constexpr size_t kShown = 10;
+  std::vector<const model::TensorError*> changed;
+  for (const model::TensorError& error : errors) {
+    if (error.largest_error > 0.0) changed.push_back(&error);
+  }
+  if (!report.empty()) write_report(errors, report);
+  if (changed.empty()) {
+    fmt::print("no value was rounded\n");
+    return;
+  }
+  std::stable_sort(changed.begin(), changed.end(),
+                   [](const auto* a, const auto* b) { return a->relative() > b->relative(); });
+  using report::Align;
+  report::Table table({{"rounding of"},
+                       {"to"},
+                       {"largest value", Align::kRight},
+                       {"largest error", Align::kRight},
+                       {"rms error", Align::kRight},
+                       {"of rms", Align::kRight}});
+  for (size_t i = 0; i < std::min(kShown, changed.size()); ++i) {
+    const model::TensorError& e = *changed[i];
+    table.add_row({e.name, e.to, fmt::format("{:.4g}", e.largest),
+                   fmt::format("{:.3g}", e.largest_error), fmt::format("{:.3g}", e.rms_error()),
+                   fmt::format("{:.3g} %", 100.0 * e.relative())});
+  }
+  fmt::print("{}", table.text());
+  if (changed.size() > kShown) {
+    fmt::print("and {} tensors more with smaller errors{}\n", changed.size() - kShown,
+               report.empty() ? " (--report FILE has them all)" : "");
+  }
+}
+
+}  // namespace strata::apps

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// What strata merge and strata convert share: the model that is taken out, without its memory, with
+// adapters added; the folder that it goes to, whole or not at all; and what rounding changed.
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "backend/backend.h"
+#include "checkpoint/atomic_dir.h"
+#include "model/export/encode.h"
+#include "model/export/merged_source.h"
+#include "model/weights/load.h"
+
+namespace strata::apps {
+
+// DIR or DIR:WEIGHT; a name that exists as it was typed is no weight's. Error for a weight that is
+// no number, and as find_adapter() has them.
+model::AdapterPart find_adapter_part(const std::string& typed);
+
+class ExportModel {
+ public:
+  ExportModel(const std::string& model, const std::vector<model::AdapterPart>& adapters,
+              int threads);
+
+  [[nodiscard]] Backend& backend() { return *backend_; }
+  // Names, shapes and config; no values.
+  [[nodiscard]] const model::LoadedModel& names() const { return names_; }
+  // With the adapters' changes.
+  [[nodiscard]] const CheckpointSource& source() const;
+  // Null without adapters.
+  [[nodiscard]] const model::MergedSource* merged() const { return merged_.get(); }
+  // config.json as the model is now: tied no more, in another type, without a quantization.
+  [[nodiscard]] std::string config_text(std::string_view dtype) const;
+  // The model's small files, config.json as above; `dtype` empty: as it was.
+  void write_small_files(const std::string& dir, std::string_view dtype) const;
+
+ private:
+  std::unique_ptr<Backend> backend_;
+  model::LoadedModel names_;
+  std::unique_ptr<model::MergedSource> merged_;
+};
+
+// Error where there is something at the path that would be replaced.
+void check_new(const std::string& option, const std::string& path);
+
+// A JSON object's text with other values of some members, which are added where they are missing.
+std::string with_members(const std::string& text, const std::string& where,
+                         const std::vector<std::pair<std::string, std::string>>& members);
+
+// The tensors that rounding changed, the largest change first, at most ten; all of them as JSON to
+// `report`, where it is not empty.
+void print_errors(const std::vector<model::TensorError>& errors, const std::string& report);
+
+}  // namespace strata::apps

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/export/merge.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "apps/export/export_model.h"
+#include "base/stop.h"
+#include "model/export/write_checkpoint.h"
+
+namespace strata::apps {
+
+int run_merge(const MergeOptions& options) {
+  const StopSignals signals("strata: stopping; nothing is written");
+  check_new("out", options.out);
+  ExportModel model(options.model, options.parts, options.threads);
+  AtomicDir dir(options.out);
+  const auto errors = model::write_checkpoint(model.backend(), model.source(), model.names(),
+                                              dir.file("."), model::WriteOptions());
+  if (!errors) return StopSignals::exit_code();
+  model.write_small_files(dir.file("."), {});
+  dir.commit();
+  const auto changed = std::count_if(errors->begin(), errors->end(), [&](const auto& error) {
+    return model.merged()->is_changed(error.name);
+  });
+  fmt::print("{}: {} of {} tensors changed by {} adapter(s){}\n", options.out, changed,
+             errors->size(), options.parts.size(),
+             model.merged()->unties() ? "; embedding and head are apart now" : "");
+  print_errors(*errors, options.report);
+  return 0;
+}
+
+}  // namespace strata::apps

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options of the commands that take a model out.
+#include "apps/options.h"
+
+namespace strata::apps {
+namespace {
+
+constexpr const char* kExportedHelp =
+    "Hugging Face directory, GGUF file, or ORG/NAME in the hub's cache; or an adapter, which is "
+    "then merged into its base";
+constexpr const char* kReportHelp = "JSON file with what rounding changed in every tensor";
+
+void threads_row(OptionTable& t, int& field) {
+  t.integer("threads", field, {0, 4096, "0 (all cores) to 4096"}, "0: all cores");
+}
+
+}  // namespace
+
+OptionTable options_of(MergeOptions& o) {
+  OptionTable t;
+  t.text("model", o.model, kExportedHelp).required().or_bare();
+  t.texts(
+      "adapter", o.adapters,
+      "PEFT directory, or DIR:WEIGHT for a part of its change (0.5: half); may be given several "
+      "times, their changes add up");
+  t.text("out", o.out, "folder to write: safetensors in the model's own types, config, tokenizer")
+      .required();
+  t.text("report", o.report, kReportHelp);
+  threads_row(t, o.threads);
+  return t;
+}
+
+OptionTable options_of(ConvertOptions& o) {
+  OptionTable t;
+  t.text("model", o.model, kExportedHelp).required().or_bare();
+  t.texts("adapter", o.adapters,
+          "PEFT directory, or DIR:WEIGHT, to merge; may be given several times");
+  t.choice("to", o.to, {"safetensors", "gguf", "gguf-lora"},
+           "a Hugging Face directory, a file of llama.cpp, or its file of an adapter alone");
+  t.choice("type", o.type, {"keep", "bf16", "f16", "f32", "q8_0", "q4_0", "mxfp4"},
+           "of the weights; keep: as they are (of weights in few bits bf16); q8_0, q4_0 and mxfp4 "
+           "are GGUF's");
+  t.choice("layout", o.layout, {"layers", "stacked"},
+           "of safetensors: a tensor for each layer, or one for all layers of a kind");
+  t.text("shard-size", o.shard_size, "bytes of a safetensors file at most");
+  t.text("out", o.out, "folder to write, or GGUF file").required();
+  t.text("report", o.report, kReportHelp);
+  t.text("data", o.data, "JSONL as strata train reads it: prints the perplexity before and after");
+  threads_row(t, o.threads);
+  return t;
+}
+
+}  // namespace strata::apps

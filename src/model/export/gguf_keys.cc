@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// Source: llama.cpp's convert_hf_to_gguf.py and gguf-py's constants.py.
+#include "model/export/gguf_keys.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "checkpoint/gguf/llama3_scaling.h"
+#include "model/blocks/experts/moe.h"
+#include "model/blocks/gated_delta_net.h"
+#include "model/blocks/gated_mlp.h"
+#include "model/blocks/gqa.h"
+#include "model/blocks/mla.h"
+
+namespace strata::model {
+namespace {
+
+struct FamilyRow {
+  std::string_view family, architecture;
+};
+constexpr FamilyRow kRows[] = {
+    {"llama", "llama"},   {"mistral", "llama"},         {"qwen2", "qwen2"},
+    {"qwen3", "qwen3"},   {"qwen3_moe", "qwen3moe"},    {"qwen3_5", "qwen35"},
+    {"gemma3", "gemma3"}, {"qwen3_5_moe", "qwen35moe"}, {"deepseek_v3", "deepseek2"}};
+
+// The config of the first block of a kind in any layer, or null.
+template <typename Config>
+const Config* first_block(const ModelConfig& config, const BlockOps& ops) {
+  for (int64_t layer = 0; layer < config.num_layers(); ++layer) {
+    if (const Config* found = config.find_block<Config>(layer, ops)) return found;
+  }
+  return nullptr;
+}
+
+class KeyWriter {
+ public:
+  KeyWriter(const ModelConfig& config, GgufHeader& header)
+      : config_(config), header_(header), architecture_(gguf_architecture_of(config)) {}
+
+  void write() {
+    integer("context_length", config_.max_position_embeddings);
+    integer("embedding_length", config_.hidden_size);
+    integer("block_count", config_.num_layers());
+    number("attention.layer_norm_rms_epsilon", config_.rms_norm_eps);
+    integer("vocab_size", config_.vocab_size);
+    if (const auto* mlp = first_block<GatedMlpConfig>(config_, kGatedMlp)) {
+      integer("feed_forward_length", mlp->width);
+    }
+    if (const auto* gqa = first_block<GqaConfig>(config_, kGqa)) write_attention(*gqa);
+    if (const auto* mla = first_block<MlaConfig>(config_, kMla)) write_latent(*mla);
+    if (const auto* moe = first_block<MoeConfig>(config_, kMoe)) write_experts(*moe);
+    if (const auto* net = first_block<GatedDeltaNetConfig>(config_, kGatedDeltaNet)) {
+      write_delta_net(*net);
+    }
+    if (architecture_.name == "gemma3") {
+      write_windows();
+    } else if (!config_.ropes.empty()) {
+      write_rope(config_.ropes.front().config);
+    }
+  }
+
+ private:
+  [[nodiscard]] std::string key(std::string_view name) const {
+    return fmt::format("{}.{}", architecture_.name, name);
+  }
+  void integer(std::string_view name, int64_t value) { header_.integer(key(name), value); }
+  void number(std::string_view name, double value) { header_.number(key(name), value); }
+
+  void write_attention(const GqaConfig& gqa) {
+    integer("attention.head_count", gqa.num_heads);
+    integer("attention.head_count_kv", gqa.num_kv_heads);
+    integer("attention.key_length", gqa.head_dim);
+    integer("attention.value_length", gqa.head_dim);
+    integer("rope.dimension_count", gqa.rotary_dim == 0 ? gqa.head_dim : gqa.rotary_dim);
+  }
+
+  void write_latent(const MlaConfig& mla) {
+    integer("attention.head_count", mla.num_heads);
+    integer("attention.head_count_kv", mla.num_heads);
+    if (mla.q_lora_rank > 0) integer("attention.q_lora_rank", mla.q_lora_rank);
+    integer("attention.kv_lora_rank", mla.kv_lora_rank);
+    integer("attention.key_length", mla.head_dim());
+    integer("attention.value_length", mla.value_dim);
+    integer("rope.dimension_count", mla.rope_dim);
+    int64_t dense = 0;
+    while (dense < config_.num_layers() && config_.find_block<MoeConfig>(dense, kMoe) == nullptr) {
+      ++dense;
+    }
+    integer("leading_dense_block_count", dense);
+  }
+
+  void write_experts(const MoeConfig& moe) {
+    integer("expert_count", moe.num_experts);
+    integer("expert_used_count", moe.top_k);
+    integer("expert_feed_forward_length", moe.expert_width);
+    if (architecture_.name == "qwen35moe") {
+      integer("expert_shared_feed_forward_length", moe.shared_width);
+    }
+    if (!architecture_.has_mla) return;
+    integer("expert_shared_count", moe.shared_width / moe.expert_width);
+    integer("expert_group_count", moe.num_groups);
+    integer("expert_group_used_count", moe.top_groups);
+    number("expert_weights_scale", moe.scale);
+    header_.boolean(key("expert_weights_norm"), moe.norm_topk);
+    constexpr int64_t kSigmoid = 2;
+    integer("expert_gating_func", kSigmoid);
+  }
+
+  void write_delta_net(const GatedDeltaNetConfig& net) {
+    integer("ssm.conv_kernel", net.conv_width);
+    integer("ssm.state_size", net.key_dim);
+    integer("ssm.group_count", net.num_key_heads);
+    integer("ssm.time_step_rank", net.num_value_heads);
+    integer("ssm.inner_size", net.value_width());
+    int64_t interval = 1;  // of full attention, as far as the layers have one
+    while (interval < config_.num_layers() &&
+           config_.find_block<GqaConfig>(interval - 1, kGqa) == nullptr) {
+      ++interval;
+    }
+    integer("full_attention_interval", interval);
+    const auto* gqa = first_block<GqaConfig>(config_, kGqa);
+    if (gqa == nullptr) return;
+    // Positions of text are the same on all axes: how they share the pairs changes nothing.
+    const int64_t pairs = (gqa->rotary_dim == 0 ? gqa->head_dim : gqa->rotary_dim) / 2;
+    const int64_t third = pairs / 3;
+    const int64_t sections[] = {pairs - 2 * third, third, third, 0};
+    header_.integers(key("rope.dimension_sections"), sections);
+  }
+
+  // Windows by layer, and the two rotary tables of their layers.
+  void write_windows() {
+    int64_t window = 0;
+    std::vector<bool> sliding;
+    const RopeConfig* full = nullptr;
+    const RopeConfig* local = nullptr;
+    for (int64_t layer = 0; layer < config_.num_layers(); ++layer) {
+      const auto& gqa = *config_.find_block<GqaConfig>(layer, kGqa);
+      sliding.push_back(gqa.window > 0);
+      window = std::max(window, gqa.window);
+      (gqa.window > 0 ? local : full) = &config_.ropes[static_cast<size_t>(gqa.rope)].config;
+    }
+    integer("attention.sliding_window", window == 0 ? config_.max_position_embeddings : window);
+    write_pattern(sliding);
+    if (local != nullptr) number("rope.freq_base_swa", local->theta);
+    if (full == nullptr) full = &config_.ropes.front().config;
+    write_rope(*full);
+  }
+
+  // llama.cpp takes every sixth layer as a full one where the file does not say.
+  void write_pattern(const std::vector<bool>& sliding) {
+    constexpr size_t kDefault = 6;
+    const auto is_every = [&](size_t n) {
+      for (size_t i = 0; i < sliding.size(); ++i) {
+        if (sliding[i] != (i % n < n - 1)) return false;
+      }
+      return true;
+    };
+    if (is_every(kDefault)) return;
+    for (size_t n = 1; n <= sliding.size(); ++n) {
+      if (is_every(n)) {
+        return integer("attention.sliding_window_pattern", static_cast<int64_t>(n));
+      }
+    }
+    header_.booleans(key("attention.sliding_window_pattern"), sliding);
+  }
+
+  void write_rope(const RopeConfig& rope) {
+    number("rope.freq_base", rope.theta);
+    if (rope.type != RopeType::kLinear && rope.type != RopeType::kYarn) return;
+    const bool is_yarn = rope.type == RopeType::kYarn;
+    header_.text(key("rope.scaling.type"), is_yarn ? "yarn" : "linear");
+    number("rope.scaling.factor", rope.factor);
+    if (!is_yarn) return;
+    integer("rope.scaling.original_context_length",
+            static_cast<int64_t>(rope.original_max_position_embeddings));
+    number("rope.scaling.yarn_beta_fast", rope.beta_fast);
+    number("rope.scaling.yarn_beta_slow", rope.beta_slow);
+    if (rope.mscale_all_dim != 0.0) {
+      number("rope.scaling.yarn_log_multiplier",
+             architecture_.has_mla ? 0.1 * rope.mscale_all_dim : rope.mscale_all_dim);
+    } else if (rope.attention_factor) {
+      number("rope.scaling.yarn_attn_factor",
+             *rope.attention_factor / (0.1 * std::log(rope.factor) + 1.0));
+    }
+  }
+
+  const ModelConfig& config_;
+  GgufHeader& header_;
+  const GgufArchitecture& architecture_;
+};
+
+// Of one layer's attention.
+std::string attention_difference(const ModelConfig& a, const ModelConfig& b, int64_t layer) {
+  const auto* latent = a.find_block<MlaConfig>(layer, kMla);
+  const auto* other = b.find_block<MlaConfig>(layer, kMla);
+  if (latent != nullptr && other != nullptr) {
+    if (latent->rope_interleave != other->rope_interleave) return "rope_interleave";
+    if (latent->scale != other->scale) return "rope_scaling";
+  }
+  const auto* x = a.find_block<GqaConfig>(layer, kGqa);
+  const auto* y = b.find_block<GqaConfig>(layer, kGqa);
+  if (x == nullptr || y == nullptr) return {};
+  if (x->window != y->window) return fmt::format("sliding_window ({})", x->window);
+  if (x->scale != y->scale) return "query_pre_attn_scalar";
+  const RopeSpec& rope = a.ropes[static_cast<size_t>(x->rope)];
+  if (!(rope == b.ropes[static_cast<size_t>(y->rope)])) return "rope_scaling";
+  return {};
+}
+
+}  // namespace
+
+const GgufArchitecture& gguf_architecture_of(const ModelConfig& config) {
+  if (config.num_layers() == 0) {
+    throw Error(ErrorCode::kUnsupported, "--to gguf: llama.cpp cannot take a model without layers");
+  }
+  std::vector<std::string_view> known;
+  for (const FamilyRow& row : kRows) {
+    if (row.family == config.family) return *find_gguf_architecture(row.architecture);
+    known.push_back(row.family);
+  }
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("--to gguf: {} is not one of the families that are written as GGUF: {}",
+                          config.family, fmt::join(known, ", ")));
+}
+
+void add_config_keys(const ModelConfig& config, GgufHeader& header) {
+  KeyWriter(config, header).write();
+}
+
+std::vector<float> rope_divisors(const ModelConfig& config) {
+  if (config.ropes.empty()) return {};
+  const RopeSpec& spec = config.ropes.front();
+  if (spec.config.type != RopeType::kLlama3) return {};
+  return llama3_divisors({.factor = spec.config.factor,
+                          .high = spec.config.high_freq_factor,
+                          .original = spec.config.original_max_position_embeddings},
+                         spec.config.theta, spec.dim / 2);
+}
+
+std::string config_difference(const ModelConfig& a, const ModelConfig& b) {
+  if (a.num_layers() != b.num_layers()) return "num_hidden_layers";
+  if (a.vocab_size != b.vocab_size) return "vocab_size";
+  if (a.hidden_size != b.hidden_size) return "hidden_size";
+  if (a.max_position_embeddings != b.max_position_embeddings) return "max_position_embeddings";
+  if (a.rms_norm_eps != b.rms_norm_eps) return "rms_norm_eps";
+  if (a.tie_word_embeddings != b.tie_word_embeddings) return "tie_word_embeddings";
+  if (a.norm_offset != b.norm_offset || a.embedding_scale != b.embedding_scale) return "model_type";
+  for (int64_t layer = 0; layer < a.num_layers(); ++layer) {
+    const std::string of_attention = attention_difference(a, b, layer);
+    if (!of_attention.empty()) return fmt::format("{} of layer {}", of_attention, layer);
+    const auto* x = a.find_block<MoeConfig>(layer, kMoe);
+    const auto* y = b.find_block<MoeConfig>(layer, kMoe);
+    if (x != nullptr && y != nullptr && x->norm_topk != y->norm_topk) {
+      return fmt::format("norm_topk_prob {}", x->norm_topk);
+    }
+    const auto at = static_cast<size_t>(layer);
+    if (!(a.layers[at] == b.layers[at])) return fmt::format("a setting of layer {}", layer);
+  }
+  return a.ropes == b.ropes || a.num_layers() == 0 ? "" : "rope_scaling";
+}
+
+}  // namespace strata::model

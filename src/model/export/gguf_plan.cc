@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/export/gguf_plan.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "checkpoint/gguf/names.h"
+#include "checkpoint/gguf/quantise.h"
+#include "model/weights/tensor_names.h"
+
+namespace strata::model {
+namespace {
+
+constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
+constexpr const char* kNormName = "model.norm.weight";
+constexpr const char* kHeadName = "lm_head.weight";
+
+std::vector<int64_t> stored_dims(const Shape& shape, int64_t num_experts) {
+  std::vector<int64_t> dims;
+  if (num_experts > 0) dims.push_back(num_experts);
+  // A convolution's [C, 1, W] and a gate's [1, D] have no axis of one.
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    const bool is_inner = shape.rank() == 3 && axis == 1;
+    const bool is_gate = shape.rank() == 2 && axis == 0;
+    if ((is_inner || is_gate) && shape[axis] == 1) continue;
+    dims.push_back(shape[axis]);
+  }
+  return dims;
+}
+
+// As llama.cpp's converter has them.
+bool is_kept_f32(std::string_view stored, size_t num_dims) {
+  const auto has = [&](std::string_view part) { return stored.find(part) != stored.npos; };
+  return num_dims < 2 || has("norm") || has("ffn_gate_inp") || has("ssm_conv1d");
+}
+
+const GgufEncoding& encoding_of(const std::string& type, std::string_view stored,
+                                const std::vector<int64_t>& dims) {
+  if (is_kept_f32(stored, dims.size())) return *find_gguf_encoding("f32");
+  const bool is_end = stored == "token_embd.weight" || stored == "output.weight";
+  const bool is_narrow = type == "q4_0" || type == "mxfp4";
+  const GgufEncoding& wanted = *find_gguf_encoding(is_end && is_narrow ? "q8_0" : type);
+  return dims.back() % wanted.type->block_elements == 0 ? wanted : *find_gguf_encoding("f16");
+}
+
+}  // namespace
+
+WeightOrigins::WeightOrigins(const CheckpointSource& source, const LoadedModel& names,
+                             bool unties) {
+  const ModelWeights& weights = *names.weights;
+  const NameForm& form = form_of(source, names.config);
+  const std::vector<Parameter>& table = weights.table();
+  for (size_t i = 0; i < table.size(); ++i) {
+    const Parameter& p = table[i];
+    if (p.layer >= names.config.num_layers()) continue;  // multi-token prediction's
+    std::string name = kNormName;
+    if (i == weights.embedding_index()) name = kEmbeddingName;
+    if (i == weights.head_index() && i != weights.embedding_index()) name = kHeadName;
+    if (p.row != nullptr) {
+      name = layer_tensor_name(names.config, p.layer, p.row->suffix, std::max(0, p.expert));
+    }
+    add(name, {p.name, p.first_row, p.shape}, p.row == nullptr ? 0 : p.row->num_experts);
+    const std::string own = in_form(form, name);
+    if (p.row == nullptr && source.find(own) != nullptr) origins_[name].tensor = own;
+  }
+  if (!unties) return;
+  add(kHeadName, origins_.at(kEmbeddingName), 0);
+  origins_[kHeadName].tensor = in_form(form, kHeadName);
+}
+
+void WeightOrigins::add(const std::string& name, WeightOrigin origin, int64_t num_experts) {
+  origins_[name] = std::move(origin);
+  const bool is_first = name.find(".experts.0.") != std::string::npos;
+  if (num_experts == 0 || is_first) items_.push_back({name, num_experts});
+}
+
+void add_model_tensors(const GgufArchitecture& architecture, const WeightOrigins& origins,
+                       const std::string& type, const std::string& where, GgufHeader& header) {
+  for (const WeightOrigins::Item& item : origins.items()) {
+    const std::string stored = gguf_stored_name(architecture, item.name);
+    if (stored.empty()) {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("--to gguf: {}: tensor '{}' has no name in llama.cpp's {}", where,
+                              item.name, architecture.name));
+    }
+    const std::vector<int64_t> dims = stored_dims(origins.at(item.name).shape, item.num_experts);
+    header.add_tensor(stored, *encoding_of(type, stored, dims).type, dims);
+  }
+}
+
+ReadHeader::ReadHeader(const GgufHeader& header, std::span<const float> first_data)
+    : fd_(::memfd_create("gguf", MFD_CLOEXEC)) {
+  std::string bytes = header.bytes();
+  const auto size = static_cast<off_t>(std::ssize(bytes) + header.data_bytes());
+  bytes.append(reinterpret_cast<const char*>(first_data.data()), first_data.size_bytes());
+  const bool written = fd_ >= 0 && ::write(fd_, bytes.data(), bytes.size()) == std::ssize(bytes) &&
+                       ::ftruncate(fd_, size) == 0;
+  if (!written) {
+    throw Error(ErrorCode::kIo, fmt::format("--to gguf: header: {}", std::strerror(errno)));
+  }
+  model_ = std::make_unique<GgufModel>(fmt::format("/proc/self/fd/{}", fd_));
+  weights_ = gguf_weights(*model_);
+}
+
+ReadHeader::~ReadHeader() { ::close(fd_); }
+
+void move_items(const std::vector<int32_t>& order, int64_t run, int64_t outer,
+                std::vector<float>& values) {
+  if (order.empty()) return;
+  const std::vector<float> before = values;
+  const auto items = std::ssize(order);
+  CHECK(outer * items * run == std::ssize(values), items, run, outer, values.size());
+  for (int64_t o = 0; o < outer; ++o) {
+    for (int64_t i = 0; i < items; ++i) {
+      const int64_t to = order[static_cast<size_t>(i)];
+      std::copy_n(before.data() + (o * items + i) * run, run,
+                  values.data() + (o * items + to) * run);
+    }
+  }
+}
+
+}  // namespace strata::model

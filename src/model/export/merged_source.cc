@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/export/merged_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "checkpoint/peft.h"
+#include "model/adapter/io.h"
+#include "model/adapter/match.h"
+#include "model/weights/tensor_names.h"
+#include "ops/elementwise.h"
+
+namespace strata::model {
+namespace {
+
+constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
+constexpr const char* kHeadName = "lm_head.weight";
+
+// Where a parameter's row stands in its layer: the sublayer, and its adapter target, -1 for none.
+struct RowPlace {
+  size_t sublayer = 0;
+  int target = -1;
+};
+RowPlace place_of(const LayerStack& stack, const ParamRow* row) {
+  for (size_t s = 0; s < stack.rows.size(); ++s) {
+    for (const ParamRow& item : stack.rows[s].inner) {
+      if (&item == row) return {s, stack.target_of[s][static_cast<size_t>(row->key)]};
+    }
+  }
+  return {};
+}
+
+// Of a target whose B has the outputs of several parameters in turn ("w1 w3"), which one of them a
+// parameter ("w3") is; nothing when none.
+std::optional<int64_t> half_of(const LoraTarget& whole, const ParamRow& row) {
+  if (whole.num_halves == 1 || row.lora.stacked.empty()) return std::nullopt;
+  int64_t half = 0;
+  for (std::string_view rest = whole.stacked; !rest.empty(); ++half) {
+    const size_t space = rest.find(' ');
+    if (rest.substr(0, space) == row.lora.stacked) return half;
+    rest = space == std::string_view::npos ? std::string_view() : rest.substr(space + 1);
+  }
+  return std::nullopt;
+}
+
+float rounded_to(float value, DType dtype) {
+  if (dtype == DType::kBF16) return round_to_bf16(value);
+  if (dtype == DType::kF16) return f16_to_float(float_to_f16(value));
+  return value;
+}
+
+}  // namespace
+
+MergedSource::MergedSource(Backend& backend, const LoadedModel& base,
+                           std::span<const AdapterPart> adapters)
+    : CheckpointSource(base.checkpoint->path()), backend_(backend), base_(base) {
+  const CheckpointSource& source = *base.checkpoint;
+  shard_names_.assign(source.shards().begin(), source.shards().end());
+  for (const CheckpointTensor& tensor : source.tensors()) add(tensor);
+  const ModelWeights& weights = *base.weights;
+  embedding_ = weights.table()[weights.embedding_index()].name;
+  head_ = weights.table()[weights.head_index()].name;
+  const bool tied = base.config.tie_word_embeddings;
+  if (tied) {
+    const NameForm& form = form_of(source, base.config);
+    embedding_ = in_form(form, kEmbeddingName);
+    head_ = in_form(form, kHeadName);
+  }
+  for (const AdapterPart& part : adapters) add_adapter(part);
+  if (tied && (is_changed(embedding_) || is_changed(head_))) untie();
+}
+
+bool MergedSource::is_changed(std::string_view name) const {
+  return pieces_.contains(std::string(name));
+}
+
+// Copies of base weights in an adapter say which model it was made for.
+void MergedSource::check_copies(const std::string& dir) const {
+  const PeftAdapter peft(dir);
+  for (const PeftBaseCopy& copy : peft.base_copies()) {
+    const bool is_head = copy.base_name == kHeadName;
+    const CheckpointTensor* tensor = find(is_head ? head_ : embedding_);
+    if (tensor == nullptr) tensor = find(is_head ? embedding_ : head_);
+    CHECK(tensor != nullptr, copy.base_name);
+    std::vector<float> own, other;
+    const int64_t count = tensor->info.shape.num_elements();
+    const bool same_shape = copy.tensor.shape == tensor->info.shape;
+    const auto fits = [&](size_t i) {
+      return rounded_to(own[i], copy.tensor.dtype) == other[i] ||
+             rounded_to(other[i], tensor->info.dtype) == own[i];
+    };
+    constexpr int64_t kElements = 4 << 20;
+    for (int64_t first = 0; same_shape && first < count; first += kElements) {
+      own.resize(static_cast<size_t>(std::min(kElements, count - first)));
+      other.resize(own.size());
+      base_.checkpoint->read_f32(stored(*tensor), first, std::ssize(own), own.data());
+      peft.file().read_f32(copy.tensor, first, std::ssize(other), other.data());
+      size_t at = 0;
+      while (at < own.size() && fits(at)) ++at;
+      if (at == own.size()) continue;
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("adapter: {}: tensor '{}' differs from the model's '{}' at element "
+                              "{}: {} and {}; the adapter belongs to another base model",
+                              dir, copy.tensor.name, tensor->info.name,
+                              first + static_cast<int64_t>(at), other[at], own[at]));
+    }
+    if (same_shape) continue;
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("adapter: {}: tensor '{}': {}, the base has {}; the adapter belongs "
+                    "to another base model",
+                    dir, copy.tensor.name, copy.tensor.shape_text(), tensor->info.shape_text()));
+  }
+}
+
+void MergedSource::add_adapter(const AdapterPart& part) {
+  const std::unique_ptr<LoraAdapter> adapter =
+      load_adapter(backend_, base_, part.dir, /*whole=*/true);
+  check_copies(part.dir);
+  std::unordered_map<const LoraModule*, const Delta*> deltas;
+  for (const LoraModule& module : adapter->modules()) deltas[&module] = keep(module, part.weight);
+  add_layer_pieces(*adapter, deltas);
+  const int64_t vocab = base_.config.vocab_size;
+  if (const LoraModule* module = adapter->find(-1, kEmbedding)) {
+    add_whole(embedding_, *deltas.at(module), vocab);
+  }
+  if (const LoraModule* module = adapter->find(-1, kHead)) {
+    add_whole(head_, *deltas.at(module), vocab);
+  }
+}
+
+const MergedSource::Delta* MergedSource::keep(const LoraModule& module, double weight) {
+  Delta& delta = deltas_.emplace_back();
+  delta.rank = module.spec.rank;
+  delta.is_embedding = module.is_embedding();
+  delta.columns = delta.is_embedding ? module.target->out : module.target->in;
+  delta.rows = module.target->out * module.target->num_halves;
+  if (module.num_experts > 0) delta.rows = module.b.shape[1];
+  delta.scale = module.spec.scale * weight;
+  delta.a.resize(static_cast<size_t>(module.a.shape.num_elements()));
+  delta.b.resize(static_cast<size_t>(module.b.shape.num_elements()));
+  ops::to_host(backend_, module.a, delta.a);
+  ops::to_host(backend_, module.b, delta.b);
+  return &delta;
+}
+
+void MergedSource::add_layer_pieces(
+    const LoraAdapter& adapter, const std::unordered_map<const LoraModule*, const Delta*>& deltas) {
+  const LayerTable& layers = base_.weights->layers();
+  for (const Parameter& parameter : base_.weights->table()) {
+    if (parameter.layer < 0 || parameter.row == nullptr || parameter.shape.rank() != 2) continue;
+    const LayerStack& stack = layers.stack_of(parameter.layer);
+    const RowPlace place = place_of(stack, parameter.row);
+    const int64_t rows = parameter.shape[0];
+    const auto push = [&](int target, int64_t half) {
+      const LoraModule* module = adapter.find(parameter.layer, target);
+      if (module == nullptr) return;
+      pieces_[parameter.name].push_back({.delta = deltas.at(module),
+                                         .first_row = parameter.first_row,
+                                         .rows = rows,
+                                         .expert = std::max(0, parameter.expert),
+                                         .first_out = half * rows});
+    };
+    push(place.target, 0);
+    for (size_t t = 0; t < stack.targets.size(); ++t) {
+      const std::optional<int64_t> half = half_of(stack.targets[t], *parameter.row);
+      if (half) push(static_cast<int>(t), *half);
+    }
+  }
+}
+
+void MergedSource::add_whole(const std::string& name, const Delta& delta, int64_t rows) {
+  pieces_[name].push_back({.delta = &delta, .rows = rows});
+}
+
+// Both have the base's values, of which a tied file has one.
+void MergedSource::untie() {
+  unties_ = true;
+  for (const std::string& name : {embedding_, head_}) {
+    if (find(name) != nullptr) continue;
+    CheckpointTensor tensor = *find(name == head_ ? embedding_ : head_);
+    tensor.info.name = name;
+    add(std::move(tensor));
+  }
+}
+
+const CheckpointTensor& MergedSource::stored(const CheckpointTensor& tensor) const {
+  const CheckpointTensor* found = base_.checkpoint->find(tensor.info.name);
+  if (found != nullptr) return *found;
+  found = base_.checkpoint->find(tensor.info.name == head_ ? embedding_ : head_);
+  CHECK(found != nullptr, tensor.info.name);
+  return *found;
+}
+
+// sum [columns] += scale * (B A) of a row, for each module.
+void MergedSource::add_change(const std::vector<Piece>& pieces, int64_t row,
+                              std::span<double> sum) const {
+  for (const Piece& piece : pieces) {
+    if (row < piece.first_row || row >= piece.first_row + piece.rows) continue;
+    const Delta& delta = *piece.delta;
+    const auto rank = static_cast<size_t>(delta.rank);
+    const auto columns = static_cast<size_t>(delta.columns);
+    const auto local = static_cast<size_t>(row - piece.first_row);
+    CHECK(columns == sum.size(), columns, sum.size());
+    if (delta.is_embedding) {  // A [R, V], B [D, R]
+      const size_t rows = delta.a.size() / rank;
+      for (size_t c = 0; c < columns; ++c) {
+        double dot = 0.0;
+        for (size_t r = 0; r < rank; ++r) {
+          dot += static_cast<double>(delta.b[c * rank + r]) * delta.a[r * rows + local];
+        }
+        sum[c] += delta.scale * dot;
+      }
+      continue;
+    }
+    const auto out = static_cast<size_t>(piece.expert * delta.rows + piece.first_out) + local;
+    const float* b = delta.b.data() + out * rank;
+    const float* a = delta.a.data() + static_cast<size_t>(piece.expert) * rank * columns;
+    for (size_t r = 0; r < rank; ++r, a += columns) {
+      const double factor = delta.scale * static_cast<double>(b[r]);
+      for (size_t c = 0; c < columns; ++c) sum[c] += factor * static_cast<double>(a[c]);
+    }
+  }
+}
+
+void MergedSource::read_f32(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
+                            float* out) const {
+  base_.checkpoint->read_f32(stored(tensor), first_element, count, out);
+  const auto found = pieces_.find(tensor.info.name);
+  if (found == pieces_.end() || count == 0) return;
+  const Shape& shape = tensor.info.shape;
+  const int64_t columns = shape[shape.rank() - 1];
+  const int64_t first_row = first_element / columns;
+  const int64_t last_row = (first_element + count + columns - 1) / columns;
+  backend_.run_on_host(last_row - first_row, [&](int64_t item) {
+    const int64_t row = first_row + item;
+    std::vector<double> sum(static_cast<size_t>(columns), 0.0);
+    add_change(found->second, row, sum);
+    const int64_t begin = std::max(row * columns, first_element);
+    const int64_t end = std::min((row + 1) * columns, first_element + count);
+    for (int64_t i = begin; i < end; ++i) {
+      float& value = out[i - first_element];
+      value = static_cast<float>(static_cast<double>(value) +
+                                 sum[static_cast<size_t>(i - row * columns)]);
+    }
+  });
+}
+
+void MergedSource::read(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
+                        void* raw_out) const {
+  if (is_changed(tensor.info.name)) {
+    return read_f32(tensor, first_element, count, static_cast<float*>(raw_out));
+  }
+  base_.checkpoint->read(stored(tensor), first_element, count, raw_out);
+}
+
+void MergedSource::read_bytes(const CheckpointTensor& tensor, int64_t first_byte,
+                              std::span<std::byte> out) const {
+  CHECK(!is_changed(tensor.info.name), tensor.info.name);
+  base_.checkpoint->read_bytes(stored(tensor), first_byte, out);
+}
+
+CheckpointLayout MergedSource::layout() const {
+  CheckpointLayout layout = base_.checkpoint->layout();
+  if (!unties_) return layout;
+  for (const std::string& name : {embedding_, head_}) {
+    const std::string& other = name == head_ ? embedding_ : head_;
+    const auto of = [&](const std::string& wanted) {
+      return std::find_if(layout.entries.begin(), layout.entries.end(),
+                          [&](const auto& entry) { return entry.tensor.name == wanted; });
+    };
+    if (of(name) != layout.entries.end()) continue;
+    const auto beside = of(other);
+    CHECK(beside != layout.entries.end(), other);
+    CheckpointLayout::Entry entry = *beside;
+    entry.tensor.name = name;
+    layout.entries.push_back(std::move(entry));
+  }
+  return layout;
+}
+
+}  // namespace strata::model

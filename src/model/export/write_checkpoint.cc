@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/export/write_checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+#include "base/check.h"
+#include "base/stop.h"
+#include "checkpoint/checkpoint_dir.h"
+#include "checkpoint/stacks.h"
+
+namespace strata::model {
+namespace {
+
+constexpr int64_t kSliceElements = 8 << 20;
+
+// A tensor of the new files and the tensors of the source that it is made of, in its order.
+struct OutTensor {
+  TensorDecl decl;
+  std::string shard;
+  std::vector<std::string> parts;
+};
+
+std::vector<OutTensor> plain_tensors(const CheckpointLayout& layout) {
+  std::vector<OutTensor> out;
+  for (const auto& [tensor, shard] : layout.entries) out.push_back({tensor, shard, {tensor.name}});
+  return out;
+}
+
+// What the weights of a model are called in stacks.
+struct StackNames {
+  std::unordered_map<std::string_view, std::string> stack_of;  // of a tensor, by its own name
+  std::unordered_map<std::string, std::vector<std::string_view>> parts;  // layer by layer
+  std::unordered_map<std::string, int64_t> sizes;                        // layers of the stack
+};
+
+StackNames stack_names(const std::vector<StoredTensor>& tensors, const ModelWeights& weights) {
+  const LayerTable& layers = weights.layers();
+  StackNames names;
+  for (const StoredTensor& tensor : tensors) {
+    const Parameter& first = weights.table()[tensor.parameters.front()];
+    if (first.layer < 0 || first.row == nullptr) continue;
+    const LayerPlace& place = layers.at(first.layer);
+    const int64_t expert = tensor.parameters.size() == 1 ? first.expert : -1;
+    const auto name = stacked_name(tensor.name, first.layer, place.stack, expert);
+    if (!name) continue;
+    names.stack_of[tensor.name] = *name;
+    names.parts[*name].push_back(tensor.name);
+    names.sizes[*name] = layers.stacks()[static_cast<size_t>(place.stack)].size();
+  }
+  return names;
+}
+
+using Decls = std::unordered_map<std::string_view, const TensorDecl*>;
+
+bool all_alike(const std::vector<std::string_view>& names, const Decls& decls) {
+  const TensorDecl& first = *decls.at(names.front());
+  return std::all_of(names.begin(), names.end(), [&](std::string_view name) {
+    const auto found = decls.find(name);
+    return found != decls.end() && found->second->dtype == first.dtype &&
+           found->second->integer_bytes == first.integer_bytes &&
+           found->second->shape == first.shape;
+  });
+}
+
+// Tensors of the layers of one stack are joined where all of them are alike; others stay by layer.
+std::vector<OutTensor> stacked_tensors(std::vector<OutTensor> plain, const StackNames& names) {
+  Decls decls;
+  for (const OutTensor& tensor : plain) decls[tensor.decl.name] = &tensor.decl;
+  std::vector<OutTensor> out;
+  std::unordered_map<std::string, bool> joined;
+  for (const OutTensor& tensor : plain) {
+    const auto found = names.stack_of.find(tensor.decl.name);
+    const bool joins =
+        found != names.stack_of.end() && all_alike(names.parts.at(found->second), decls);
+    if (!joins) {
+      out.push_back(tensor);
+      continue;
+    }
+    if (std::exchange(joined[found->second], true)) continue;
+    const std::vector<std::string_view>& parts = names.parts.at(found->second);
+    const int64_t layers = names.sizes.at(found->second);
+    OutTensor whole = {tensor.decl, {}, {parts.begin(), parts.end()}};
+    whole.decl.name = found->second;
+    whole.decl.shape = {layers};
+    if (is_stack_of_experts(whole.decl.name)) {
+      whole.decl.shape.push_back(std::ssize(parts) / layers);
+    }
+    for (int axis = 0; axis < tensor.decl.shape.rank(); ++axis) {
+      whole.decl.shape.push_back(tensor.decl.shape[axis]);
+    }
+    out.push_back(std::move(whole));
+  }
+  return out;
+}
+
+// In the order of the model, and then by name: the same whatever files the source has.
+void sort_tensors(std::vector<OutTensor>& tensors, const std::vector<StoredTensor>& stored) {
+  std::unordered_map<std::string_view, size_t> places;
+  for (size_t i = 0; i < stored.size(); ++i) places[stored[i].name] = i;
+  const auto key = [&](const OutTensor& tensor) {
+    const auto found = places.find(tensor.decl.name);
+    return std::pair(found == places.end() ? stored.size() : found->second,
+                     std::string_view(tensor.decl.name));
+  };
+  std::stable_sort(tensors.begin(), tensors.end(),
+                   [&](const OutTensor& a, const OutTensor& b) { return key(a) < key(b); });
+}
+
+int64_t bytes_of(const OutTensor& tensor) {
+  return tensor.decl.shape.num_elements() * tensor.decl.element_bytes();
+}
+
+// One file, or several of at most so many bytes.
+void divide(std::vector<OutTensor>& tensors, int64_t shard_bytes, CheckpointLayout& layout) {
+  std::vector<size_t> begins = {0};
+  int64_t bytes = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (bytes > 0 && bytes + bytes_of(tensors[i]) > shard_bytes) {
+      begins.push_back(i);
+      bytes = 0;
+    }
+    bytes += bytes_of(tensors[i]);
+  }
+  layout.indexed = begins.size() > 1;
+  size_t shard = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (shard + 1 < begins.size() && begins[shard + 1] == i) ++shard;
+    tensors[i].shard =
+        layout.indexed ? fmt::format("model-{:05}-of-{:05}.safetensors", shard + 1, begins.size())
+                       : "model.safetensors";
+  }
+}
+
+// The type that a tensor is written in. What is kept in f32 in every mode stays as it is.
+DType written_dtype(const TensorDecl& decl, const std::unordered_map<std::string_view, bool>& keeps,
+                    const WriteOptions& options) {
+  if (!options.dtype || decl.integer_bytes > 0 || keeps.contains(decl.name)) return decl.dtype;
+  return *options.dtype;
+}
+
+std::vector<OutTensor> plan(const CheckpointSource& source, const ModelWeights& weights,
+                            const WriteOptions& options, CheckpointLayout& layout,
+                            std::map<std::string, std::string>& metadata) {
+  const std::vector<StoredTensor> stored = weights.stored_tensors();
+  std::unordered_map<std::string_view, bool> keeps;
+  for (const StoredTensor& tensor : stored) {
+    if (weights.table()[tensor.parameters.front()].floor == DType::kF32) keeps[tensor.name] = true;
+  }
+  layout = source.layout();
+  std::vector<OutTensor> tensors = plain_tensors(layout);
+  for (OutTensor& tensor : tensors) tensor.decl.dtype = written_dtype(tensor.decl, keeps, options);
+  if (options.shard_bytes == 0) return tensors;
+  layout.index_metadata.clear();
+  sort_tensors(tensors, stored);
+  if (options.stacked) {
+    LayerStacks stacks;
+    for (const LayerStack& stack : weights.layers().stacks()) stacks.push_back(stack.layers);
+    metadata[kStacksKey] = stacks_text(stacks);
+    tensors = stacked_tensors(std::move(tensors), stack_names(stored, weights));
+  }
+  divide(tensors, options.shard_bytes, layout);
+  return tensors;
+}
+
+// Writes tensors from the source, slice by slice.
+class Copier {
+ public:
+  Copier(Backend& backend, const CheckpointSource& source, CheckpointWriter& writer)
+      : backend_(backend), source_(source), writer_(writer) {}
+
+  // False where a signal asked to stop.
+  bool copy(const OutTensor& tensor) {
+    errors_.push_back({.name = tensor.decl.name});
+    for (const std::string& part : tensor.parts) {
+      const CheckpointTensor& from = *source_.find(part);
+      errors_.back().from = from.info.dtype_name;
+      const bool done = tensor.decl.integer_bytes > 0 ? copy_bytes(tensor.decl, from)
+                                                      : copy_values(tensor.decl, from);
+      if (!done) return false;
+    }
+    return true;
+  }
+  std::vector<TensorError> take() { return std::move(errors_); }
+
+ private:
+  bool copy_bytes(const TensorDecl& decl, const CheckpointTensor& from) {
+    std::vector<std::byte> bytes(static_cast<size_t>(from.info.num_bytes()));
+    source_.read_bytes(from, 0, bytes);
+    writer_.append(decl.name, bytes);
+    errors_.back().to = from.info.dtype_name;
+    return !StopSignals::asked();
+  }
+
+  bool copy_values(const TensorDecl& decl, const CheckpointTensor& from) {
+    const char* name = decl.dtype == DType::kF32   ? "f32"
+                       : decl.dtype == DType::kF16 ? "f16"
+                                                   : "bf16";
+    const GgufEncoding& encoding = *find_gguf_encoding(name);
+    errors_.back().to = encoding.type->name;
+    const int64_t count = from.info.shape.num_elements();
+    for (int64_t first = 0; first < count; first += kSliceElements) {
+      if (StopSignals::asked()) return false;
+      values_.resize(static_cast<size_t>(std::min(kSliceElements, count - first)));
+      source_.read_f32(from, first, std::ssize(values_), values_.data());
+      encode(backend_, encoding, values_, bytes_, errors_.back());
+      writer_.append(decl.name, bytes_);
+    }
+    return true;
+  }
+
+  Backend& backend_;
+  const CheckpointSource& source_;
+  CheckpointWriter& writer_;
+  std::vector<float> values_;
+  std::vector<std::byte> bytes_;
+  std::vector<TensorError> errors_;
+};
+
+}  // namespace
+
+std::optional<std::vector<TensorError>> write_checkpoint(Backend& backend,
+                                                         const CheckpointSource& source,
+                                                         const LoadedModel& names,
+                                                         const std::string& dir,
+                                                         const WriteOptions& options) {
+  CheckpointLayout layout;
+  std::map<std::string, std::string> metadata;
+  const std::vector<OutTensor> tensors = plan(source, *names.weights, options, layout, metadata);
+  layout.entries.clear();
+  std::unordered_map<std::string_view, const OutTensor*> by_name;
+  for (const OutTensor& tensor : tensors) {
+    layout.entries.push_back({tensor.decl, tensor.shard});
+    by_name[tensor.decl.name] = &tensor;
+  }
+  CheckpointWriter writer(dir, layout, metadata);
+  Copier copier(backend, source, writer);
+  for (const TensorDecl& tensor : writer.tensors()) {
+    if (!copier.copy(*by_name.at(tensor.name))) return std::nullopt;
+  }
+  writer.commit();
+  return copier.take();
+}
+
+}  // namespace strata::model

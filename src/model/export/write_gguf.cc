@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/export/write_gguf.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <unordered_map>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "base/stop.h"
+#include "checkpoint/gguf/gguf_model.h"
+#include "checkpoint/gguf/vocabulary.h"
+#include "model/export/gguf_keys.h"
+#include "model/export/gguf_plan.h"
+
+namespace strata::model {
+namespace {
+
+constexpr int64_t kSliceElements = 8 << 20;
+
+// The stored value of a weight's, the way back of GgufWeight::Change.
+float stored_value(GgufWeight::Change change, float value) {
+  switch (change) {
+    case GgufWeight::Change::kNone:
+      break;
+    case GgufWeight::Change::kMinusOne:
+      return value + 1.0f;
+    case GgufWeight::Change::kLogOfNegative:
+      return static_cast<float>(-std::exp(static_cast<double>(value)));
+  }
+  return value;
+}
+
+// Values of tensors as the file has them, from the source.
+class StoredValues {
+ public:
+  StoredValues(const CheckpointSource& source, const WeightOrigins& origins)
+      : source_(source), origins_(origins) {}
+
+  // Rows of a weight in the file's order; all of them where the order is another one.
+  void read(const GgufWeight& weight, int64_t first, int64_t count, std::vector<float>& out) {
+    const int64_t columns = weight.dims.back();
+    const WeightOrigin& origin = origins_.at(weight.name);
+    const CheckpointTensor& tensor = *source_.find(origin.tensor);
+    out.resize(static_cast<size_t>(count * columns));
+    source_.read_f32(tensor, (origin.first_row + first) * columns, std::ssize(out), out.data());
+    move_items(weight.rows, columns, 1, out);
+    move_items(weight.columns, 1, count, out);
+    for (float& value : out) value = stored_value(weight.change, value);
+  }
+
+ private:
+  const CheckpointSource& source_;
+  const WeightOrigins& origins_;
+};
+
+class GgufExport {
+ public:
+  GgufExport(Backend& backend, const CheckpointSource& source, const LoadedModel& names,
+             const ModelTexts& texts, const GgufOptions& options)
+      : backend_(backend),
+        source_(source),
+        options_(options),
+        config_(names.config),
+        architecture_(gguf_architecture_of(config_)),
+        origins_(source, names, options.unties),
+        texts_(texts) {
+    if (options.unties) config_.tie_word_embeddings = false;
+    add_keys();
+    add_tensors();
+  }
+
+  std::optional<std::vector<TensorError>> write(const std::string& path) {
+    const ReadHeader read(header_, divisors_);
+    check_config(read.model());
+    std::unordered_map<std::string_view, std::vector<const GgufWeight*>> by_tensor;
+    for (const GgufWeight& weight : read.weights())
+      by_tensor[weight.from.info->name].push_back(&weight);
+    AtomicFile file(path);
+    file.append(header_.bytes());
+    std::vector<TensorError> errors;
+    for (const GgufHeader::Tensor& tensor : header_.tensors()) {
+      errors.push_back({.name = tensor.name, .to = std::string(tensor.type->name)});
+      if (tensor.name == kDivisors) {
+        file.append(std::as_bytes(std::span(divisors_)));
+      } else if (!write_tensor(tensor, by_tensor.at(tensor.name), file, errors.back())) {
+        return std::nullopt;
+      }
+      pad(tensor, file);
+    }
+    file.commit();
+    return errors;
+  }
+
+ private:
+  static constexpr const char* kDivisors = "rope_freqs.weight";
+
+  void add_keys() {
+    header_.text("general.architecture", architecture_.name);
+    header_.text("general.type", "model");
+    header_.text("general.name", options_.name);
+    header_.integer("general.file_type", find_gguf_encoding(options_.type)->file_type);
+    header_.integer("general.quantization_version", 2);
+    add_config_keys(config_, header_);
+    if (!add_vocabulary(texts_, config_.vocab_size, header_)) {
+      log(LogLevel::kWarning, fmt::format("{}: there is no tokenizer.json: the file takes token "
+                                          "ids alone",
+                                          texts_.where()));
+    }
+  }
+
+  void add_tensors() {
+    divisors_ = rope_divisors(config_);
+    if (!divisors_.empty()) {
+      header_.add_tensor(kDivisors, *find_gguf_encoding("f32")->type, {std::ssize(divisors_)});
+    }
+    add_model_tensors(architecture_, origins_, options_.type, source_.path(), header_);
+  }
+
+  // Whoever reads the file must see the same model.
+  void check_config(const GgufModel& model) const {
+    const ParsedConfig read = parse_config(gguf_config(model), source_.path(), /*strict=*/true);
+    const std::string difference = config_difference(config_, read.config);
+    if (difference.empty()) return;
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("--to gguf: {}: llama.cpp has no key for this model's {}; its answers "
+                            "would differ: use --to safetensors",
+                            source_.path(), difference));
+  }
+
+  bool write_tensor(const GgufHeader::Tensor& tensor, const std::vector<const GgufWeight*>& weights,
+                    AtomicFile& file, TensorError& error) {
+    StoredValues values(source_, origins_);
+    for (const GgufWeight* weight : weights) {
+      error.from = source_.find(origins_.at(weight->name).tensor)->info.dtype_name;
+      int64_t rows = 1;
+      for (size_t i = 0; i + 1 < weight->dims.size(); ++i) rows *= weight->dims[i];
+      const bool whole = !weight->rows.empty() || !weight->columns.empty();
+      const int64_t step =
+          whole ? rows : std::max<int64_t>(1, kSliceElements / weight->dims.back());
+      for (int64_t first = 0; first < rows; first += step) {
+        if (StopSignals::asked()) return false;
+        values.read(*weight, first, std::min(step, rows - first), values_);
+        encode(backend_, encoding_for(*tensor.type), values_, bytes_, error);
+        check_finite(error);
+        file.append(bytes_);
+      }
+    }
+    return true;
+  }
+
+  static const GgufEncoding& encoding_for(const GgufType& type) {
+    std::string name(type.name);
+    for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    return *find_gguf_encoding(name);
+  }
+
+  void check_finite(const TensorError& error) const {
+    if (std::isfinite(error.largest_error) || !std::isfinite(error.largest)) return;
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--type {}: tensor '{}' has values up to {:.4g}, more than {} holds; "
+                            "use bf16 or f32",
+                            options_.type, error.name, error.largest, error.to));
+  }
+
+  static void pad(const GgufHeader::Tensor& tensor, AtomicFile& file) {
+    constexpr int64_t kTo = GgufHeader::kAlignment;
+    file.append(std::string(static_cast<size_t>((kTo - tensor.bytes % kTo) % kTo), '\0'));
+  }
+
+  Backend& backend_;
+  const CheckpointSource& source_;
+  const GgufOptions& options_;
+  ModelConfig config_;
+  const GgufArchitecture& architecture_;
+  WeightOrigins origins_;
+  const ModelTexts& texts_;
+  GgufHeader header_;
+  std::vector<float> divisors_, values_;
+  std::vector<std::byte> bytes_;
+};
+
+}  // namespace
+
+std::optional<std::vector<TensorError>> write_gguf(Backend& backend, const CheckpointSource& source,
+                                                   const LoadedModel& names,
+                                                   const ModelTexts& texts, const std::string& path,
+                                                   const GgufOptions& options) {
+  return GgufExport(backend, source, names, texts, options).write(path);
+}
+
+}  // namespace strata::model

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Source: llama.cpp's convert_lora_to_gguf.py and llama-adapter.cpp.
+#include "model/export/write_gguf_lora.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <vector>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "base/files.h"
+#include "checkpoint/gguf/names.h"
+#include "checkpoint/gguf/quantise.h"
+#include "model/adapter/io.h"
+#include "model/export/gguf_keys.h"
+#include "model/export/gguf_plan.h"
+#include "ops/elementwise.h"
+
+namespace strata::model {
+namespace {
+
+// A [.., r, in] and B [.., out, r] of one tensor.
+struct Factors {
+  std::string stored;  // the tensor that they change
+  std::vector<int64_t> a_dims, b_dims;
+  std::vector<float> a, b;
+};
+
+class AdapterExport {
+ public:
+  AdapterExport(Backend& backend, const LoadedModel& names, const std::string& dir)
+      : backend_(backend),
+        names_(names),
+        architecture_(gguf_architecture_of(names.config)),
+        adapter_(load_adapter(backend, names, dir, /*whole=*/true)) {
+    read_orders();
+    alpha_ = adapter_->modules().front().spec.alpha;
+    for (const LoraModule& module : adapter_->modules()) add(module);
+  }
+
+  int64_t write(const std::string& path) {
+    const GgufEncoding& f32 = *find_gguf_encoding("f32");
+    GgufHeader header;
+    header.text("general.architecture", architecture_.name);
+    header.text("general.type", "adapter");
+    header.text("adapter.type", "lora");
+    header.number("adapter.lora.alpha", alpha_);
+    for (const Factors& f : factors_) {
+      header.add_tensor(f.stored + ".lora_a", *f32.type, f.a_dims);
+      header.add_tensor(f.stored + ".lora_b", *f32.type, f.b_dims);
+    }
+    AtomicFile file(path);
+    file.append(header.bytes());
+    for (const Factors& f : factors_) {
+      append(file, f.a);
+      append(file, f.b);
+    }
+    file.commit();
+    return std::ssize(factors_);
+  }
+
+ private:
+  static void append(AtomicFile& file, const std::vector<float>& values) {
+    constexpr size_t kTo = GgufHeader::kAlignment;
+    const auto bytes = std::as_bytes(std::span(values));
+    file.append(bytes);
+    file.append(std::string((kTo - bytes.size() % kTo) % kTo, '\0'));
+  }
+
+  // The orders of the model's own file.
+  void read_orders() {
+    GgufHeader header;
+    header.text("general.architecture", architecture_.name);
+    add_config_keys(names_.config, header);
+    const WeightOrigins origins(*names_.checkpoint, names_, /*unties=*/false);
+    add_model_tensors(architecture_, origins, "f32", names_.dir, header);
+    const ReadHeader read(header);
+    for (const GgufWeight& weight : read.weights()) orders_[weight.name] = weight;
+  }
+
+  // The canonical name of the weight that a module of a layer changes, or of a half of one.
+  [[nodiscard]] std::string weight_name(const LoraModule& module, std::string_view last) const {
+    const std::string_view path = module.target->path;
+    const std::string of_experts = module.num_experts > 0 ? ".0" : "";
+    const size_t dot = path.rfind('.');
+    return fmt::format("model.layers.{}.{}{}.{}.weight", module.spec.layer, path.substr(0, dot),
+                       of_experts, last);
+  }
+
+  void add(const LoraModule& module) {
+    std::vector<float> a(static_cast<size_t>(module.a.shape.num_elements()));
+    std::vector<float> b(static_cast<size_t>(module.b.shape.num_elements()));
+    ops::to_host(backend_, module.a, a);
+    ops::to_host(backend_, module.b, b);
+    const double factor = module.spec.scale / (alpha_ / static_cast<double>(module.spec.rank));
+    for (float& value : b) value = static_cast<float>(static_cast<double>(value) * factor);
+    if (module.is_embedding()) return add_embedding(module, a, b);
+    if (module.spec.layer < 0) return push(module, "lm_head.weight", a, b, 0);
+    if (module.spec.layer >= names_.config.num_layers()) refuse(module);
+    const bool is_pair = module.target->num_halves > 1;
+    if (!is_pair) return push(module, weight_name(module, module.target->name()), a, b, 0);
+    push(module, weight_name(module, "gate_proj"), a, b, 0);
+    push(module, weight_name(module, "up_proj"), a, b, 1);
+  }
+
+  [[noreturn]] void refuse(const LoraModule& module) const {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("--to gguf-lora: module '{}': llama.cpp has no such tensor of {}",
+                            module.path, architecture_.name));
+  }
+
+  // Rows are looked up: A is [V, r].
+  void add_embedding(const LoraModule& module, const std::vector<float>& a,
+                     const std::vector<float>& b) {
+    const int64_t rank = module.spec.rank;
+    const int64_t rows = std::ssize(a) / rank;
+    Factors& f = factors_.emplace_back();
+    f.stored = "token_embd.weight";
+    f.a_dims = {rows, rank};
+    f.b_dims = {std::ssize(b) / rank, rank};
+    f.a.resize(a.size());
+    for (int64_t r = 0; r < rank; ++r) {
+      for (int64_t v = 0; v < rows; ++v) {
+        f.a[static_cast<size_t>(v * rank + r)] = a[static_cast<size_t>(r * rows + v)];
+      }
+    }
+    f.b = b;
+  }
+
+  void push(const LoraModule& module, const std::string& name, const std::vector<float>& a,
+            const std::vector<float>& b, int64_t half) {
+    const std::string stored = gguf_stored_name(architecture_, name);
+    if (stored.empty() || (module.spec.layer < 0 && names_.config.tie_word_embeddings)) {
+      refuse(module);
+    }
+    const int64_t experts = std::max<int64_t>(1, module.num_experts);
+    const int64_t rank = module.spec.rank;
+    const int64_t in = std::ssize(a) / experts / rank;
+    const int64_t halves = module.target->num_halves;
+    const int64_t out = std::ssize(b) / experts / rank / halves;
+    Factors& f = factors_.emplace_back();
+    f.stored = stored;
+    if (module.num_experts > 0) f.a_dims = f.b_dims = {experts};
+    f.a_dims.insert(f.a_dims.end(), {rank, in});
+    f.b_dims.insert(f.b_dims.end(), {out, rank});
+    f.a = a;
+    for (int64_t e = 0; e < experts; ++e) {
+      const float* begin = b.data() + (e * halves + half) * out * rank;
+      f.b.insert(f.b.end(), begin, begin + out * rank);
+    }
+    const auto found = orders_.find(name);
+    if (found == orders_.end()) return;
+    move_items(found->second.rows, rank, 1, f.b);
+    move_items(found->second.columns, 1, rank, f.a);
+  }
+
+  Backend& backend_;
+  const LoadedModel& names_;
+  const GgufArchitecture& architecture_;
+  std::unique_ptr<LoraAdapter> adapter_;
+  double alpha_ = 1.0;
+  std::unordered_map<std::string, GgufWeight> orders_;
+  std::vector<Factors> factors_;
+};
+
+}  // namespace
+
+int64_t write_gguf_lora(Backend& backend, const LoadedModel& names, const std::string& adapter_dir,
+                        const std::string& path) {
+  return AdapterExport(backend, names, adapter_dir).write(path);
+}
+
+}  // namespace strata::model

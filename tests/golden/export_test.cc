@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models that are taken out: merged with their adapters (against the same adapters at run time,
+// which the other goldens hold against PEFT), as GGUF and in stacks (to the bit), for every family.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "base/files.h"
+#include "checkpoint/gguf/gguf_model.h"
+#include "tests/base/temp_dir.h"
+#include "tests/golden/probe_run.h"
+
+namespace strata::golden {
+namespace {
+
+using testing::TempDir;
+
+// Runs the program; its exit code, and what it printed in `out`.
+int run_program(const std::string& arguments, const TempDir& folder, std::string* out = nullptr) {
+  const std::string printed = folder.file("printed.txt");
+  const int status =
+      std::system(fmt::format("'{}' {} > '{}' 2>&1", STRATA_BINARY, arguments, printed).c_str());
+  if (out != nullptr) *out = read_file(printed, 1 << 20);
+  return WEXITSTATUS(status);
+}
+
+std::vector<GoldenRow> rows_of(const char* request, bool with_adapters) {
+  std::vector<GoldenRow> rows;
+  for (const GoldenRow& row : read_goldens()) {
+    const bool fits = row.name.substr(row.name.find('/') + 1) == request;
+    if (fits && (!with_adapters || !row.adapters.empty())) rows.push_back(row);
+  }
+  return rows;
+}
+
+std::string name_of(const ::testing::TestParamInfo<GoldenRow>& info) {
+  std::string name = info.param.name.substr(0, info.param.name.find('/'));
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+  return name;
+}
+
+// The golden's tokens as one sequence, with an adapter or without one (0): logits.
+std::string request_of(const GoldenRow& row, size_t adapter, const TempDir& folder) {
+  const boost::json::value golden = read_json(row.request);
+  boost::json::object sequence;
+  sequence["tokens"] = golden.at("sequences").at(0).at("tokens");
+  if (adapter > 0) sequence["adapter"] = adapter;
+  boost::json::array sequences;
+  sequences.emplace_back(std::move(sequence));
+  boost::json::object request;
+  request["sequences"] = std::move(sequences);
+  request["want"] = {"logits"};
+  const std::string path = folder.file(fmt::format("request{}.json", adapter));
+  std::ofstream(path) << boost::json::serialize(request);
+  return path;
+}
+
+struct Difference {
+  double largest = 0, of = 0;          // the largest difference, and value
+  double squares = 0, squares_of = 0;  // sums of both
+  double count = 0;
+  [[nodiscard]] double rms() const { return std::sqrt(squares / count); }
+  [[nodiscard]] double rms_of() const { return std::sqrt(squares_of / count); }
+};
+Difference difference(const Tensors& a, const Tensors& b) {
+  Difference out;
+  EXPECT_EQ(a.size(), b.size());
+  for (const auto& [name, tensor] : a) {
+    const auto found = b.find(name);
+    if (found == b.end() || found->second.values.size() != tensor.values.size()) {
+      ADD_FAILURE() << name;
+      continue;
+    }
+    for (size_t i = 0; i < tensor.values.size(); ++i) {
+      const auto value = static_cast<double>(tensor.values[i]);
+      const double error = value - static_cast<double>(found->second.values[i]);
+      out.of = std::max(out.of, std::fabs(value));
+      out.largest = std::max(out.largest, std::fabs(error));
+      out.squares += error * error;
+      out.squares_of += value * value;
+      out.count += 1;
+    }
+  }
+  return out;
+}
+
+class MergedModels : public ::testing::TestWithParam<GoldenRow> {};
+
+// What one adapter makes of a model, and where that is written.
+struct Merge {
+  const GoldenRow& row;
+  size_t adapter;
+  const TempDir& folder;
+
+  // "merge", or "convert --type f32".
+  void write(const std::string& command, const std::string& out, std::string* printed) const {
+    const std::string arguments =
+        fmt::format("{} --model '{}' --adapter '{}' --out '{}' --report '{}'", command, row.model,
+                    row.adapters[adapter], out, folder.file("report.json"));
+    ASSERT_EQ(run_program(arguments, folder, printed), 0) << *printed;
+  }
+  [[nodiscard]] Tensors adapted() const {
+    return logits(row.model, row.adapters, request_of(row, adapter + 1, folder));
+  }
+  [[nodiscard]] Tensors plain(const std::string& model) const {
+    return logits(model, {}, request_of(row, 0, folder));
+  }
+  static Tensors logits(const std::string& model, const std::vector<std::string>& adapters,
+                        const std::string& request) {
+    const ProbeResult result = run_probe(
+        {.model = model, .adapters = adapters, .request = request, .options = {"--dtype", "f32"}});
+    EXPECT_EQ(result.exit_code, 0) << result.message;
+    return result.tensors;
+  }
+  // Of the weights, relative and of independent roundings: the root of the sum of the squares of
+  // what the report says of the tensors.
+  [[nodiscard]] double printed_error() const {
+    const boost::json::value report = read_json(folder.file("report.json"));
+    double sum = 0;
+    for (const auto& tensor : report.at("tensors").as_array()) {
+      const double relative = tensor.at("relative_error").to_number<double>();
+      sum += relative * relative;
+    }
+    return std::sqrt(sum);
+  }
+};
+
+// In f32 a merge moves each weight by a rounding of f32: the logits differ by what the order of
+// summation makes, as between CPU paths.
+TEST_P(MergedModels, EqualTheirAdapters) {
+  const GoldenRow& row = GetParam();
+  constexpr double kF32 = 2e-5;
+  for (size_t k = 0; k < row.adapters.size(); ++k) {
+    SCOPED_TRACE(row.adapters[k]);
+    const TempDir folder;
+    const Merge merge{row, k, folder};
+    std::string printed;
+    merge.write("merge", folder.file("merged"), &printed);
+    const bool is_rounded = printed.find("no value was rounded") == std::string::npos;
+    if (is_rounded) merge.write("convert --type f32", folder.file("f32"), &printed);
+    const Tensors want = merge.adapted();
+    const Tensors got = merge.plain(folder.file(is_rounded ? "f32" : "merged"));
+    const Difference d = difference(want, got);
+    const Difference moved = difference(want, merge.plain(row.model));
+    EXPECT_GT(moved.largest, 1e-3 * moved.of) << "the adapter changes nothing";
+    EXPECT_LE(d.largest, kF32 * d.of);
+  }
+}
+
+// In 16 bits the logits move by what was printed: at these depths a relative error of the weights
+// becomes one of about the same size in the logits, and `kGain` times as much at most.
+TEST_P(MergedModels, MoveByWhatIsPrinted) {
+  const GoldenRow& row = GetParam();
+  // A router or an indexer whose choice turns round moves all that follows.
+  if (row.name.starts_with("deepseek_v4")) GTEST_SKIP() << "makes choices";
+  constexpr double kGain = 3;
+  for (size_t k = 0; k < row.adapters.size(); ++k) {
+    SCOPED_TRACE(row.adapters[k]);
+    const TempDir folder;
+    const Merge merge{row, k, folder};
+    std::string printed;
+    merge.write("merge", folder.file("merged"), &printed);
+    if (printed.find("no value was rounded") != std::string::npos) continue;
+    const Difference d = difference(merge.adapted(), merge.plain(folder.file("merged")));
+    const double summation = 2e-5;
+    EXPECT_LE(d.rms(), (kGain * merge.printed_error() + summation) * d.rms_of()) << printed;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Families, MergedModels, ::testing::ValuesIn(rows_of("main", true)),
+                         name_of);
+
+struct MergedRow {
+  std::string golden, adapter;
+};
+void PrintTo(const MergedRow& row, std::ostream* out) { *out << row.golden << row.adapter; }
+
+const std::string kRoot = STRATA_SOURCE_DIR "/tests/golden/";
+
+std::vector<MergedRow> read_merged() {
+  std::vector<MergedRow> rows;
+  const boost::json::value list = read_json(kRoot + "merged/merged.json");
+  for (const auto& row : list.as_array()) {
+    rows.push_back(
+        {std::string(row.at("golden").as_string()), std::string(row.at("adapter").as_string())});
+  }
+  return rows;
+}
+
+class MergedByPeft : public ::testing::TestWithParam<MergedRow> {};
+
+// The first values of every tensor that PEFT's merge_and_unload changes (tools/golden/
+// make_merged.py), and no other tensor is changed.
+TEST_P(MergedByPeft, HaveTheSameWeights) {
+  const auto& [golden, adapter] = GetParam();
+  const TempDir folder;
+  const std::string model = kRoot + golden + "/model";
+  const std::string out = folder.file("merged");
+  std::string printed;
+  ASSERT_EQ(run_program(fmt::format("convert --model '{}' --adapter '{}' --type f32 --out '{}'",
+                                    model, kRoot + golden + "/" + adapter, out),
+                        folder, &printed),
+            0)
+      << printed;
+  const auto read_all = [](const std::string& dir) {
+    Tensors all;
+    for (const auto& file : std::filesystem::directory_iterator(dir)) {
+      if (file.path().extension() != ".safetensors") continue;
+      all.merge(read_tensors(file.path()));
+    }
+    return all;
+  };
+  constexpr double kBar = 2e-6;
+  const Tensors ours = read_all(out);
+  const Tensors base = read_all(model);
+  const Tensors peft =
+      read_tensors(fmt::format("{}merged/{}_{}.safetensors", kRoot, golden, adapter));
+  for (const auto& [name, tensor] : base) {
+    const auto merged = ours.find(name);
+    ASSERT_NE(merged, ours.end()) << name;
+    const auto want = peft.find(name);
+    EXPECT_EQ(want != peft.end(), merged->second.values != tensor.values) << name;
+    if (want == peft.end()) continue;
+    double largest = 0;
+    double error = 0;
+    for (size_t i = 0; i < want->second.values.size(); ++i) {
+      const auto value = static_cast<double>(want->second.values[i]);
+      largest = std::max(largest, std::fabs(value));
+      error = std::max(error, std::fabs(value - static_cast<double>(merged->second.values[i])));
+    }
+    EXPECT_LE(error, kBar * largest) << name;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Goldens, MergedByPeft, ::testing::ValuesIn(read_merged()),
+                         [](const auto& info) {
+                           return info.param.golden + "_" + info.param.adapter;
+                         });
+
+void expect_equal(const Tensors& got, const Tensors& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (const auto& [name, tensor] : want) {
+    const auto found = got.find(name);
+    ASSERT_NE(found, got.end()) << name;
+    ASSERT_EQ(found->second.values.size(), tensor.values.size()) << name;
+    EXPECT_EQ(std::memcmp(found->second.values.data(), tensor.values.data(),
+                          tensor.values.size() * sizeof(float)),
+              0)
+        << name;
+  }
+}
+
+void expect_same_answers(const GoldenRow& row, const std::string& model, const TempDir& folder) {
+  for (const char* dtype : {"f32", "bf16"}) {
+    const std::string request = request_of(row, 0, folder);
+    const ProbeResult want =
+        run_probe({.model = row.model, .request = request, .options = {"--dtype", dtype}});
+    const ProbeResult got =
+        run_probe({.model = model, .request = request, .options = {"--dtype", dtype}});
+    ASSERT_EQ(want.exit_code, 0) << want.message;
+    ASSERT_EQ(got.exit_code, 0) << got.message;
+    expect_equal(got.tensors, want.tensors);
+  }
+}
+
+// A golden's model, with another config.json where GGUF cannot say its own, and the file that
+// gguf-py made of it (tools/golden/make_gguf.py).
+struct FileRow {
+  std::string file, golden, config;
+};
+void PrintTo(const FileRow& row, std::ostream* out) { *out << row.file; }
+
+std::vector<FileRow> read_files() {
+  std::vector<FileRow> files;
+  const boost::json::value rows = read_json(kRoot + "gguf/files.json");
+  for (const auto& row : rows.as_array()) {
+    const auto* config = row.as_object().if_contains("config");
+    files.push_back({std::string(row.at("file").as_string()),
+                     std::string(row.at("golden").as_string()),
+                     config == nullptr ? "" : std::string(config->as_string())});
+  }
+  return files;
+}
+
+class GgufExports : public ::testing::TestWithParam<FileRow> {};
+
+std::string bytes_of(const GgufModel& model, const GgufModel::Tensor& tensor) {
+  std::string bytes(static_cast<size_t>(tensor.info->end - tensor.info->begin), '\0');
+  model.files()[tensor.file].read_bytes(*tensor.info, 0, std::as_writable_bytes(std::span(bytes)));
+  return bytes;
+}
+
+// Tensors have the names, types, orders and bytes that gguf-py's have, but where that file has
+// attn_kv_b in two halves; and what is computed from the file is equal to the last bit.
+TEST_P(GgufExports, EqualGgufPyAndComeBackToTheBit) {
+  const FileRow& row = GetParam();
+  const TempDir folder;
+  GoldenRow golden = {.name = row.golden,
+                      .model = kRoot + row.golden + "/model",
+                      .adapters = {},
+                      .request = kRoot + row.golden + "/main.json",
+                      .expected = {},
+                      .noise = {}};
+  if (!row.config.empty()) {
+    std::filesystem::copy(golden.model, folder.file("model"));
+    golden.model = folder.file("model");
+    std::filesystem::copy_file(kRoot + "gguf/" + row.config, golden.model + "/config.json",
+                               std::filesystem::copy_options::overwrite_existing);
+  }
+  std::string printed;
+  const std::string out = folder.file("out.gguf");
+  ASSERT_EQ(run_program(fmt::format("convert --model '{}' --to gguf --out '{}'", golden.model, out),
+                        folder, &printed),
+            0)
+      << printed;
+  EXPECT_NE(printed.find("no value was rounded"), std::string::npos) << printed;
+  const GgufModel theirs(kRoot + "gguf/" + row.file);
+  const GgufModel ours(out);
+  EXPECT_EQ(ours.architecture(), theirs.architecture());
+  int num_equal = 0;
+  for (const GgufModel::Tensor& tensor : theirs.tensors()) {
+    const std::string& name = tensor.info->name;
+    if (name.find("attn_k_b") != name.npos || name.find("attn_v_b") != name.npos) continue;
+    const auto own = std::find_if(ours.tensors().begin(), ours.tensors().end(),
+                                  [&](const auto& other) { return other.info->name == name; });
+    ASSERT_NE(own, ours.tensors().end()) << name;
+    EXPECT_EQ(own->info->type, tensor.info->type) << name;
+    EXPECT_EQ(own->info->dims, tensor.info->dims) << name;
+    EXPECT_EQ(bytes_of(ours, *own), bytes_of(theirs, tensor)) << name;
+    ++num_equal;
+  }
+  EXPECT_GE(num_equal, 10);
+  expect_same_answers(golden, out, folder);
+}
+INSTANTIATE_TEST_SUITE_P(Files, GgufExports, ::testing::ValuesIn(read_files()),
+                         [](const auto& info) {
+                           std::string name = info.param.file;
+                           for (char& c : name) c = std::isalnum(c) != 0 ? c : '_';
+                           return name;
+                         });
+
+// What a GGUF file cannot say is refused by its name, and nothing is written.
+TEST(GgufExport, RefusesByName) {
+  constexpr std::pair<const char*, const char*> kRefused[] = {
+      {"deepseek_v4", "deepseek_v4 is not one of the families"},
+      {"deepseek_yarn", "rope_interleave of layer 0"},
+      {"gemma3", "query_pre_attn_scalar of layer 0"},
+      {"mistral_window", "sliding_window (24) of layer 0"},
+      {"qwen2_window", "sliding_window (12) of layer 1"},
+      {"qwen3_moe_bf16", "norm_topk_prob false"},
+      {"zero_layers", "a model without layers"}};
+  for (const auto& [golden, fault] : kRefused) {
+    SCOPED_TRACE(golden);
+    const TempDir folder;
+    std::string printed;
+    const std::string out = folder.file("out.gguf");
+    EXPECT_EQ(run_program(fmt::format("convert --model '{}{}/model' --to gguf --out '{}'", kRoot,
+                                      golden, out),
+                          folder, &printed),
+              2);
+    EXPECT_NE(printed.find(fault), std::string::npos) << printed;
+    EXPECT_FALSE(file_exists(out));
+  }
+}
+
+class StackedModels : public ::testing::TestWithParam<GoldenRow> {};
+
+TEST_P(StackedModels, AreEqualThereAndBack) {
+  const GoldenRow& row = GetParam();
+  const TempDir folder;
+  const auto convert = [&](const std::string& from, const char* layout, const char* to) {
+    std::string printed;
+    EXPECT_EQ(run_program(fmt::format("convert --model '{}' --layout {} --shard-size 200KiB "
+                                      "--out '{}'",
+                                      from, layout, folder.file(to)),
+                          folder, &printed),
+              0)
+        << printed;
+    EXPECT_NE(printed.find("no value was rounded"), std::string::npos) << printed;
+  };
+  convert(row.model, "stacked", "stacked");
+  convert(folder.file("stacked"), "layers", "layers");
+  convert(folder.file("layers"), "stacked", "again");
+  int num_files = 0;
+  for (const auto& file : std::filesystem::directory_iterator(folder.file("stacked"))) {
+    const std::string name = file.path().filename();
+    EXPECT_EQ(testing::read_bytes(file.path()), testing::read_bytes(folder.file("again/" + name)))
+        << name;
+    ++num_files;
+  }
+  EXPECT_GE(num_files, 2);
+  expect_same_answers(row, folder.file("stacked"), folder);
+}
+INSTANTIATE_TEST_SUITE_P(Families, StackedModels, ::testing::ValuesIn(rows_of("main", false)),
+                         name_of);
+
+}  // namespace
+}  // namespace strata::golden
