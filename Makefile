@@ -9,7 +9,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .PHONY: help install build test stages checks asan tsan fuzz tidy format format-check run run-train e2e events cookbook robust chaos page \
   documents package packages-test run-smollm2 random-models \
-  compare-llama-cpp tiny-qwen3 clean
+  compare-llama-cpp llama-cpp tiny-qwen3 clean
 
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
@@ -165,6 +165,9 @@ random-models: build
 # Logits, text and tokens of GGUF files beside llama.cpp, which pip compiles once.
 compare-llama-cpp: build
 	@tools/run/compare_llama_cpp.sh build/release/strata
+
+llama-cpp: build
+	@tools/run/llama_cpp.sh build/release/strata
 
 tiny-qwen3: build
 	@tools/run/pretrain_tiny.sh build/release/strata

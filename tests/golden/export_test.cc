@@ -294,6 +294,36 @@ std::string bytes_of(const GgufModel& model, const GgufModel::Tensor& tensor) {
   return bytes;
 }
 
+// Of goldens that llama.cpp cannot run (layers without experts among such that have them; heads of
+// delta nets whose values are wider than their keys; no experts in DeepSeek's) a model of random
+// weights that it can: golden.model is that then.
+bool alter_for_llama_cpp(GoldenRow& golden, const TempDir& folder) {
+  boost::json::object config = read_json(golden.model + "/config.json").as_object();
+  const auto set = [&](boost::json::object& of, const char* key, const boost::json::value& value) {
+    if (!of.contains(key) || of.at(key) == value) return false;
+    of[key] = value;
+    return true;
+  };
+  bool changes = set(config, "mlp_only_layers", boost::json::array());
+  if (const auto* width = config.if_contains("linear_key_head_dim")) {
+    changes = set(config, "linear_value_head_dim", boost::json::value(*width)) || changes;
+  }
+  if (golden.name == "deepseek_mla") {
+    changes = set(config, "first_k_dense_replace", 1) || set(config, "mlp_layer_types", nullptr);
+  }
+  if (!changes) return false;
+  const std::string path = folder.file("config.json");
+  std::ofstream(path) << boost::json::serialize(config);
+  std::string printed;
+  golden.model = folder.file("altered");
+  EXPECT_EQ(run_program(fmt::format("init --config '{}' --dtype bf16 --seed 1 --out '{}'", path,
+                                    golden.model),
+                        folder, &printed),
+            0)
+      << printed;
+  return true;
+}
+
 // Tensors have the names, types, orders and bytes that gguf-py's have, but where that file has
 // attn_kv_b in two halves; and what is computed from the file is equal to the last bit.
 TEST_P(GgufExports, EqualGgufPyAndComeBackToTheBit) {
@@ -311,6 +341,7 @@ TEST_P(GgufExports, EqualGgufPyAndComeBackToTheBit) {
     std::filesystem::copy_file(kRoot + "gguf/" + row.config, golden.model + "/config.json",
                                std::filesystem::copy_options::overwrite_existing);
   }
+  const bool is_altered = alter_for_llama_cpp(golden, folder);
   std::string printed;
   const std::string out = folder.file("out.gguf");
   ASSERT_EQ(run_program(fmt::format("convert --model '{}' --to gguf --out '{}'", golden.model, out),
@@ -321,6 +352,15 @@ TEST_P(GgufExports, EqualGgufPyAndComeBackToTheBit) {
   const GgufModel theirs(kRoot + "gguf/" + row.file);
   const GgufModel ours(out);
   EXPECT_EQ(ours.architecture(), theirs.architecture());
+  if (is_altered && row.golden.starts_with("qwen3_5")) {  // A_log in f32 loses bits (docs/gguf.md)
+    const std::string request = request_of(golden, 0, folder);
+    const Difference d =
+        difference(Merge::logits(golden.model, {}, request), Merge::logits(out, {}, request));
+    EXPECT_LE(d.largest, 2e-5 * d.of);
+    return;
+  }
+  expect_same_answers(golden, out, folder);
+  if (is_altered) return;
   int num_equal = 0;
   for (const GgufModel::Tensor& tensor : theirs.tensors()) {
     const std::string& name = tensor.info->name;
@@ -334,7 +374,6 @@ TEST_P(GgufExports, EqualGgufPyAndComeBackToTheBit) {
     ++num_equal;
   }
   EXPECT_GE(num_equal, 10);
-  expect_same_answers(golden, out, folder);
 }
 INSTANTIATE_TEST_SUITE_P(Files, GgufExports, ::testing::ValuesIn(read_files()),
                          [](const auto& info) {
@@ -347,12 +386,14 @@ INSTANTIATE_TEST_SUITE_P(Files, GgufExports, ::testing::ValuesIn(read_files()),
 TEST(GgufExport, RefusesByName) {
   constexpr std::pair<const char*, const char*> kRefused[] = {
       {"deepseek_v4", "deepseek_v4 is not one of the families"},
-      {"deepseek_yarn", "rope_interleave of layer 0"},
       {"gemma3", "query_pre_attn_scalar of layer 0"},
       {"mistral_window", "sliding_window (24) of layer 0"},
       {"qwen2_window", "sliding_window (12) of layer 1"},
       {"qwen3_moe_bf16", "norm_topk_prob false"},
-      {"zero_layers", "a model without layers"}};
+      {"qwen3_5", "linear_value_head_dim (16; linear_key_head_dim is 8)"},
+      {"qwen3_moe", "mlp_only_layers (layer 1 has no experts)"},
+      {"deepseek_mla", "n_routed_experts (none)"},
+      {"zero_layers", "without layers"}};
   for (const auto& [golden, fault] : kRefused) {
     SCOPED_TRACE(golden);
     const TempDir folder;

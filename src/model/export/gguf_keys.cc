@@ -243,6 +243,22 @@ std::vector<float> rope_divisors(const ModelConfig& config) {
                          spec.config.theta, spec.dim / 2);
 }
 
+std::string llama_cpp_fault(const ModelConfig& config) {
+  const bool has_latent = first_block<MlaConfig>(config, kMla) != nullptr;
+  const bool has_experts = first_block<MoeConfig>(config, kMoe) != nullptr;
+  for (int64_t layer = 0; layer < config.num_layers(); ++layer) {
+    const auto* net = config.find_block<GatedDeltaNetConfig>(layer, kGatedDeltaNet);
+    if (net != nullptr && net->key_dim != net->value_dim) {
+      return fmt::format("linear_value_head_dim ({}; linear_key_head_dim is {})", net->value_dim,
+                         net->key_dim);
+    }
+    if (has_experts && !has_latent && config.find_block<MoeConfig>(layer, kMoe) == nullptr) {
+      return fmt::format("mlp_only_layers (layer {} has no experts)", layer);
+    }
+  }
+  return has_latent && !has_experts ? "n_routed_experts (none)" : "";
+}
+
 std::string config_difference(const ModelConfig& a, const ModelConfig& b) {
   if (a.num_layers() != b.num_layers()) return "num_hidden_layers";
   if (a.vocab_size != b.vocab_size) return "vocab_size";

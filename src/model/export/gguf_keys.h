@@ -17,6 +17,10 @@ void add_config_keys(const ModelConfig& config, GgufHeader& header);
 // The tensor that stands for Llama 3's rotary scaling; empty where there is none.
 std::vector<float> rope_divisors(const ModelConfig& config);
 
+// What llama.cpp's code for the architecture takes as given and this model has otherwise, by its
+// name in config.json; empty where it can run the model.
+std::string llama_cpp_fault(const ModelConfig& config);
+
 // What two configs of one model differ in, by the name that it has in config.json; empty where they
 // compute the same.
 std::string config_difference(const ModelConfig& a, const ModelConfig& b);

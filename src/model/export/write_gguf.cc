@@ -124,6 +124,13 @@ class GgufExport {
 
   // Whoever reads the file must see the same model.
   void check_config(const GgufModel& model) const {
+    const std::string fault = llama_cpp_fault(config_);
+    if (!fault.empty()) {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("--to gguf: {}: llama.cpp does not run such a model: {}: use --to "
+                              "safetensors",
+                              source_.path(), fault));
+    }
     const ParsedConfig read = parse_config(gguf_config(model), source_.path(), /*strict=*/true);
     const std::string difference = config_difference(config_, read.config);
     if (difference.empty()) return;
