@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/error.h"
@@ -74,6 +75,21 @@ std::vector<const json::object*> parts_of(const json::object& tokenizer, std::st
   std::vector<const json::object*> parts;
   flatten(tokenizer.if_contains(member), inner, parts);
   return parts;
+}
+
+// Ends of lines as patterns write them; some tokenizer.json have the characters themselves.
+std::string with_escapes(const std::string& pattern) {
+  std::string out;
+  for (const char c : pattern) {
+    if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\r') {
+      out += "\\r";
+    } else {
+      out += c;
+    }
+  }
+  return out;
 }
 
 // What tokenizer.json says of how text is cut.
@@ -220,7 +236,7 @@ class VocabularyWriter {
         out.splits.emplace_back(R"(\p{N})");
       } else if (const json::object* pattern = member_object(*part, "pattern");
                  type == "Split" && pattern != nullptr && pattern->contains("Regex")) {
-        out.splits.push_back(member_text(*pattern, "Regex"));
+        out.splits.push_back(with_escapes(member_text(*pattern, "Regex")));
       } else {
         refuse(texts_, fmt::format("a pre-tokenizer of type '{}'", type));
       }
@@ -232,6 +248,8 @@ class VocabularyWriter {
   void write_pre() {
     const Cuts wanted = cuts();
     const bool whole_tokens = member_is(*model_, "ignore_merges", false);
+    const GgufPre* best = nullptr;  // the first that fits whole, else the first that cuts alike
+    int best_fit = 0;
     std::vector<std::string_view> known;
     for (const GgufPre& row : gguf_pres()) {
       std::vector<std::string> splits;
@@ -239,17 +257,32 @@ class VocabularyWriter {
         if (!split.empty()) splits.emplace_back(split);
       }
       known.push_back(row.name);
-      if (splits != wanted.splits || row.byte_level_splits != wanted.byte_level_splits ||
-          row.nfc != wanted.nfc || row.whole_tokens != whole_tokens) {
-        continue;
-      }
-      header_.text("tokenizer.ggml.pre", row.name);
-      if (wanted.prefix) header_.boolean("tokenizer.ggml.add_space_prefix", true);
-      return;
+      if (splits != wanted.splits || row.byte_level_splits != wanted.byte_level_splits) continue;
+      if (row.whole_tokens != whole_tokens && !are_all_merged()) continue;
+      const int fit = 1 + int{row.nfc == wanted.nfc} + int{row.whole_tokens == whole_tokens};
+      if (fit <= best_fit) continue;
+      best = &row;
+      best_fit = fit;
     }
-    refuse(texts_, fmt::format("rules of cutting text that llama.cpp has no name for (known are "
-                               "{})",
-                               fmt::join(known, ", ")));
+    if (best == nullptr) {
+      refuse(texts_, fmt::format("rules of cutting text that llama.cpp has no name for (known are "
+                                 "{})",
+                                 fmt::join(known, ", ")));
+    }
+    header_.text("tokenizer.ggml.pre", best->name);
+    if (wanted.prefix) header_.boolean("tokenizer.ggml.add_space_prefix", true);
+  }
+
+  // Whether merges make every token of more than one byte: then it is the same whether a piece that
+  // is a token is merged or taken whole.
+  [[nodiscard]] bool are_all_merged() const {
+    const std::unordered_set<std::string_view> made(joined_.begin(), joined_.end());
+    for (size_t id = 0; id < tokens_.size(); ++id) {
+      constexpr size_t kLongestByte = 2;  // a letter of the byte alphabet
+      const bool is_byte = tokens_[id].size() <= kLongestByte;
+      if (types_[id] == kNormal && !is_byte && !made.contains(tokens_[id])) return false;
+    }
+    return true;
   }
 
   // A special token's id by tokenizer_config.json, or -1.

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tokenizers of real models as keys of a GGUF file and back: the ids of 6,100 strings are those of
+// the tokenizer.json, and `tokenizer.ggml.pre` is llama.cpp's name of its rules.
+#include "checkpoint/gguf/vocabulary.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "checkpoint/gguf/gguf_file.h"
+#include "checkpoint/source.h"
+#include "tests/base/temp_dir.h"
+#include "tests/text/golden.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace strata {
+namespace {
+
+struct Vocabulary {
+  const char* name;
+  const char* pre;
+};
+void PrintTo(const Vocabulary& row, std::ostream* out) { *out << row.name; }
+
+int64_t num_ids(const boost::json::value& tokenizer) {
+  int64_t most = 0;
+  for (const auto& [token, id] : tokenizer.at("model").at("vocab").as_object()) {
+    most = std::max(most, id.as_int64());
+  }
+  for (const auto& token : tokenizer.at("added_tokens").as_array()) {
+    most = std::max(most, token.at("id").as_int64());
+  }
+  return most + 1;
+}
+
+std::string write_file(const testing::TempDir& dir, int64_t num_rows) {
+  GgufHeader header;
+  header.text("general.architecture", "llama");
+  EXPECT_TRUE(add_vocabulary(ModelTexts(dir.file("")), num_rows, header));
+  std::ofstream(dir.file("a.gguf"), std::ios::binary) << header.bytes();
+  return dir.file("a.gguf");
+}
+
+class WrittenVocabulary : public ::testing::TestWithParam<Vocabulary> {};
+
+TEST_P(WrittenVocabulary, EqualsTokenizerJson) {
+  const std::string path =
+      std::string(STRATA_SOURCE_DIR) + "/build/tokenizers/" + GetParam().name + ".json";
+  if (!file_exists(path)) GTEST_SKIP() << path << " is not there";
+  const testing::TempDir dir;
+  std::filesystem::copy_file(path, dir.file("tokenizer.json"));
+  const std::string text = read_file(path, text::Tokenizer::kMaxFileBytes);
+  const boost::json::value json = boost::json::parse(text);
+  const int64_t num_rows = num_ids(json) + 3;  // padding
+  const std::string around = boost::json::serialize(json.at("post_processor"));
+  std::string bos;
+  for (const auto& token : json.at("added_tokens").as_array()) {
+    const std::string content = text::text_of(token.at("content"));
+    if (around.find("{\"id\":\"" + content + "\"") != around.npos) bos = content;
+  }
+  std::ofstream(dir.file("tokenizer_config.json"))
+      << boost::json::serialize(boost::json::object{{"bos_token", bos}});
+  const std::string file = write_file(dir, num_rows);
+  EXPECT_EQ(GgufFile(file).keys().text("tokenizer.ggml.pre"), GetParam().pre);
+  const auto want = text::Tokenizer::parse(text, path);
+  const auto got = text::Tokenizer::load(open_texts(file));
+  for (const std::string& sample : text::read_samples()) {
+    const std::vector<int32_t> ids = want.encode(sample, true);
+    ASSERT_EQ(got.encode(sample, true), ids) << sample;
+    ASSERT_EQ(got.decode(ids), want.decode(ids)) << sample;
+    ASSERT_EQ(got.decode(ids, true), want.decode(ids, true)) << sample;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, WrittenVocabulary,
+    ::testing::Values(Vocabulary{"llama3", "dbrx"}, Vocabulary{"deepseek", "deepseek-v3"},
+                      Vocabulary{"qwen3", "qwen2"}, Vocabulary{"qwen3.5", "qwen35"},
+                      Vocabulary{"tekken", "tekken"}, Vocabulary{"smollm2", "smollm"},
+                      Vocabulary{"mistral", "default"}, Vocabulary{"gemma3", "default"}),
+    [](const auto& info) {
+      std::string name = info.param.name;
+      for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+      return name;
+    });
+
+TEST(WrittenVocabulary, WhatLlamaCppHasNoRulesForIsRefused) {
+  const auto fault = [](const std::string& tokenizer, int64_t num_rows) {
+    const testing::TempDir dir;
+    std::ofstream(dir.file("tokenizer.json")) << tokenizer;
+    try {
+      write_file(dir, num_rows);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const auto with = [](const char* splits) {
+    return std::string(R"({"added_tokens": [], "normalizer": null, "pre_tokenizer": )") + splits +
+           R"(, "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}})";
+  };
+  const std::string plain =
+      R"({"type": "ByteLevel", "add_prefix_space": false, "use_regex": true})";
+  EXPECT_EQ(fault(with(plain.c_str()), 3), "");
+  EXPECT_NE(fault(with(plain.c_str()), 2).find("has the id 2, the model's embedding 2 rows"),
+            std::string::npos);
+  EXPECT_NE(fault(with(R"({"type": "Whitespace"})"), 3).find("pre-tokenizer of type 'Whitespace'"),
+            std::string::npos);
+  EXPECT_NE(fault(with(R"({"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern":
+      {"Regex": "x+"}}, {"type": "ByteLevel", "use_regex": false}]})"),
+                  3)
+                .find("llama.cpp has no name for"),
+            std::string::npos);
+  EXPECT_NE(fault(R"({"model": {"type": "Unigram", "vocab": []}})", 3).find("type 'Unigram'"),
+            std::string::npos);
+  EXPECT_NE(fault("[]", 3).find("want a JSON object"), std::string::npos);
+  EXPECT_NE(fault("{\"model\"", 3), "");
+}
+
+}  // namespace
+}  // namespace strata
