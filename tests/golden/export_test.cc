@@ -408,6 +408,90 @@ TEST(GgufExport, RefusesByName) {
   }
 }
 
+const std::string kModel = kRoot + "qwen3/model";
+const std::string kAdapter = kRoot + "qwen3/a";
+
+double largest_logit_difference(const std::string& a, const std::string& b, const TempDir& folder) {
+  const GoldenRow row = {.name = {},
+                         .model = a,
+                         .adapters = {},
+                         .request = kRoot + "qwen3/main.json",
+                         .expected = {},
+                         .noise = {}};
+  const std::string request = request_of(row, 0, folder);
+  return difference(Merge::logits(a, {}, request), Merge::logits(b, {}, request)).largest;
+}
+
+// Two halves of an adapter are the whole; a name that exists is no weight's.
+TEST(Merging, WeightsAddUp) {
+  const TempDir folder;
+  const auto merge = [&](const std::string& adapters, const char* out) {
+    std::string printed;
+    EXPECT_EQ(run_program(fmt::format("merge --model '{}' {} --out '{}'", kModel, adapters,
+                                      folder.file(out)),
+                          folder, &printed),
+              0)
+        << printed;
+    return folder.file(out);
+  };
+  std::filesystem::copy(kAdapter, folder.file("a:0.25"));
+  const std::string whole = merge(fmt::format("--adapter '{}'", kAdapter), "whole");
+  const std::string halves =
+      merge(fmt::format("--adapter '{0}:0.25' --adapter '{0}:0.75'", kAdapter), "halves");
+  const std::string named = merge(fmt::format("--adapter '{}'", folder.file("a:0.25")), "named");
+  const std::string part = merge(fmt::format("--adapter '{}:0.5'", folder.file("a:0.25")), "part");
+  EXPECT_LE(largest_logit_difference(whole, halves, folder), 2e-5);
+  EXPECT_EQ(largest_logit_difference(whole, named, folder), 0);
+  EXPECT_GT(largest_logit_difference(whole, part, folder), 0.01);
+  EXPECT_GT(largest_logit_difference(kModel, part, folder), 0.01);
+}
+
+TEST(Merging, RefusesWhatCannotBe) {
+  const TempDir folder;
+  const auto fault = [&](const std::string& arguments) {
+    std::string printed;
+    EXPECT_EQ(run_program(arguments, folder, &printed), 2) << printed;
+    return printed;
+  };
+  const std::string merge = fmt::format("merge --model '{}' --out '{}' ", kModel, folder.file("o"));
+  EXPECT_NE(fault(merge).find("--adapter: is missing"), std::string::npos);
+  EXPECT_NE(fault(merge + "--adapter " + kAdapter + ":x").find("'x' is no weight"),
+            std::string::npos);
+  EXPECT_NE(fault(merge + "--adapter " + kAdapter + ":inf").find("'inf' is no weight"),
+            std::string::npos);
+  EXPECT_NE(fault(merge + "--adapter " + kRoot + "llama2/a"), "");
+  EXPECT_NE(
+      fault(fmt::format("merge --model '{}' --adapter '{}' --out '{}'", kModel, kAdapter, kModel))
+          .find("exists; choose another name"),
+      std::string::npos);
+  EXPECT_NE(
+      fault(fmt::format("convert --model '{}' --type q8_0 --out '{}'", kModel, folder.file("o")))
+          .find("add --to gguf"),
+      std::string::npos);
+  EXPECT_FALSE(file_exists(folder.file("o")));
+}
+
+// However early a merge is killed, there is the whole model under its name or nothing.
+TEST(Merging, KilledLeavesNothingUnderItsName) {
+  int num_gone = 0;
+  for (int milliseconds = 1; milliseconds < 60; milliseconds += 4) {
+    const TempDir folder;
+    const std::string out = folder.file("merged");
+    static_cast<void>(std::system(
+        fmt::format("timeout -s KILL 0.{:03} '{}' merge --model '{}' --adapter '{}' --out '{}' "
+                    "> /dev/null 2>&1",
+                    milliseconds, STRATA_BINARY, kModel, kAdapter, out)
+            .c_str()));
+    if (!file_exists(out)) {
+      ++num_gone;
+      continue;
+    }
+    EXPECT_TRUE(file_exists(out + "/config.json"));
+    EXPECT_LE(largest_logit_difference(out, out, folder), 0);
+  }
+  EXPECT_GE(num_gone, 1);
+}
+
 class StackedModels : public ::testing::TestWithParam<GoldenRow> {};
 
 TEST_P(StackedModels, AreEqualThereAndBack) {
