@@ -20,6 +20,7 @@ int64_t bytes_of(const TensorDecl& tensor) {
 
 std::string_view name_of_type(const TensorDecl& tensor) {
   if (tensor.integer_bytes == 0) return dtype_name(tensor.dtype);
+  if (tensor.integer_bytes == 1) return "U8";
   return tensor.integer_bytes == 8 ? "I64" : "I32";
 }
 
@@ -78,7 +79,7 @@ SafetensorsWriter::SafetensorsWriter(std::string path, std::vector<TensorDecl> t
                                      const std::map<std::string, std::string>& metadata)
     : file_(std::move(path)) {
   check_names(tensors);
-  for (const int64_t bytes : {8, 4, 2}) {
+  for (const int64_t bytes : {8, 4, 2, 1}) {
     for (TensorDecl& tensor : tensors) {
       if (tensor.element_bytes() == bytes) tensors_.push_back(std::move(tensor));
     }

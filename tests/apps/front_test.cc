@@ -27,9 +27,9 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 
 // Each command that the overview has.
-const std::vector<std::string> kCommands = {"train",  "plan",   "generate", "chat",  "inspect",
-                                            "probe",  "init",   "tokenize", "bench", "serve",
-                                            "keygen", "backup", "restore",  "check"};
+const std::vector<std::string> kCommands = {
+    "train", "plan",  "generate", "chat",   "inspect", "probe", "init",  "tokenize",
+    "bench", "serve", "keygen",   "backup", "restore", "check", "merge", "convert"};
 
 void expect_refused(const Ran& ran, const std::string& what) {
   EXPECT_EQ(ran.code, 2) << ran.err;

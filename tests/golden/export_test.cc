@@ -13,6 +13,7 @@
 
 #include "base/files.h"
 #include "checkpoint/gguf/gguf_model.h"
+#include "checkpoint/safetensors.h"
 #include "tests/base/temp_dir.h"
 #include "tests/golden/probe_run.h"
 
@@ -490,6 +491,57 @@ TEST(Merging, KilledLeavesNothingUnderItsName) {
     EXPECT_LE(largest_logit_difference(out, out, folder), 0);
   }
   EXPECT_GE(num_gone, 1);
+}
+
+// Codes, scales and states of every projection, by bitsandbytes itself (tools/golden/make_nf4.py).
+TEST(Nf4, EqualsBitsandbytes) {
+  const TempDir folder;
+  std::string printed;
+  ASSERT_EQ(run_program(fmt::format("convert --model '{}qwen3_bf16/model' --type nf4 --out '{}'",
+                                    kRoot, folder.file("nf4")),
+                        folder, &printed),
+            0)
+      << printed;
+  const SafetensorsFile theirs(kRoot + "nf4.safetensors");
+  const SafetensorsFile ours(folder.file("nf4/model.safetensors"));
+  const auto bytes_in = [](const SafetensorsFile& file, const TensorInfo& info) {
+    std::string bytes(static_cast<size_t>(info.num_bytes()), '\0');
+    file.read_bytes(info, 0, std::as_writable_bytes(std::span(bytes)));
+    return bytes;
+  };
+  for (const TensorInfo& tensor : theirs.tensors()) {
+    const TensorInfo* own = ours.find(tensor.name);
+    ASSERT_NE(own, nullptr) << tensor.name;
+    EXPECT_EQ(own->dtype_name, tensor.dtype_name) << tensor.name;
+    EXPECT_EQ(own->dims, tensor.dims) << tensor.name;
+    EXPECT_EQ(bytes_in(ours, *own), bytes_in(theirs, tensor)) << tensor.name;
+  }
+  EXPECT_GE(theirs.tensors().size(), 40U);
+  EXPECT_EQ(run_program(fmt::format("convert --model '{}qwen3_moe/model' --type nf4 --out '{}'",
+                                    kRoot, folder.file("moe")),
+                        folder, &printed),
+            2);
+  EXPECT_NE(printed.find("experts are no linear layers"), std::string::npos) << printed;
+}
+
+TEST(Converting, RefusesValuesThatF16DoesNotHold) {
+  const TempDir folder;
+  std::string printed;
+  std::filesystem::copy(kRoot + "qwen3/model", folder.file("model"));
+  // The last value of the file, of a tensor in f32.
+  std::fstream file(folder.file("model/model.safetensors"),
+                    std::ios::in | std::ios::out | std::ios::binary);
+  const float large = 1e6f;
+  file.seekp(-static_cast<int>(sizeof(large)), std::ios::end);
+  file.write(reinterpret_cast<const char*>(&large), sizeof(large));
+  file.close();
+  EXPECT_EQ(run_program(fmt::format("convert --model '{}' --type f16 --out '{}'",
+                                    folder.file("model"), folder.file("out")),
+                        folder, &printed),
+            2);
+  EXPECT_NE(printed.find("has values up to 1e+06, more than F16 holds"), std::string::npos)
+      << printed;
+  EXPECT_FALSE(file_exists(folder.file("out")));
 }
 
 class StackedModels : public ::testing::TestWithParam<GoldenRow> {};

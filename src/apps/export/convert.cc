@@ -10,10 +10,12 @@
 #include "apps/export/export_model.h"
 #include "apps/export/perplexity.h"
 #include "base/error.h"
+#include "base/files.h"
 #include "base/stop.h"
 #include "model/export/write_checkpoint.h"
 #include "model/export/write_gguf.h"
 #include "model/export/write_gguf_lora.h"
+#include "model/export/write_nf4.h"
 #include "report/format.h"
 #include "server/options/options.h"
 
@@ -51,17 +53,38 @@ std::string own_type(const model::LoadedModel& names) {
 }
 
 void check_safetensors(const ConvertOptions& o) {
-  if (o.type == "keep" || find_type(o.type) != nullptr) return;
+  if (o.type == "nf4" && (o.layout == "stacked" || !o.data.empty())) {
+    refuse(
+        "--type nf4: for transformers, by layer; Strata does not load it: no layout and no data");
+  }
+  if (o.type == "keep" || o.type == "nf4" || find_type(o.type) != nullptr) return;
   refuse(fmt::format("--type {}: only GGUF files have this type: add --to gguf", o.type));
 }
 
 void check_gguf(const ConvertOptions& o) {
+  if (o.type == "nf4") refuse("--type nf4: of safetensors alone, for bitsandbytes");
   if (o.layout == "stacked") {
     refuse("--layout stacked: of safetensors alone; GGUF files have a tensor for each layer");
   }
 }
 
+int convert_to_nf4(const ConvertOptions& o, ExportModel& model) {
+  AtomicDir dir(o.out);
+  const auto errors =
+      model::write_nf4(model.backend(), model.source(), model.names(), dir.file("."));
+  if (!errors) return StopSignals::exit_code();
+  model.write_small_files(dir.file("."), "");
+  const std::string config = dir.file("config.json");
+  write_file_atomic(config, with_members(model.config_text(""), config,
+                                         {{"quantization_config", model::nf4_config()}}));
+  dir.commit();
+  fmt::print("{}: {} tensors in 4 bits\n", o.out, errors->size());
+  print_errors(*errors, o.report);
+  return 0;
+}
+
 int convert_to_safetensors(const ConvertOptions& o, ExportModel& model) {
+  if (o.type == "nf4") return convert_to_nf4(o, model);
   const TypeRow* type = find_type(o.type);
   model::WriteOptions options = {.shard_bytes = server::parse_size("shard-size", o.shard_size),
                                  .stacked = o.layout == "stacked"};

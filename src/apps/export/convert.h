@@ -14,7 +14,7 @@ struct ConvertOptions {
   std::vector<std::string> adapters;           // as typed: DIR or DIR:WEIGHT
   std::vector<model::AdapterPart> parts = {};  // what they name (apps/find_models.h)
   std::string to = "safetensors";              // gguf or gguf-lora
-  std::string type = "keep";                   // bf16, f16, f32, q8_0, q4_0, mxfp4
+  std::string type = "keep";                   // bf16, f16, f32, q8_0, q4_0, mxfp4, nf4
   std::string layout = "layers";               // or stacked
   std::string shard_size = "5GiB";
   std::string out;

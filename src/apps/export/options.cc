@@ -37,9 +37,9 @@ OptionTable options_of(ConvertOptions& o) {
           "PEFT directory, or DIR:WEIGHT, to merge; may be given several times");
   t.choice("to", o.to, {"safetensors", "gguf", "gguf-lora"},
            "a Hugging Face directory, a file of llama.cpp, or its file of an adapter alone");
-  t.choice("type", o.type, {"keep", "bf16", "f16", "f32", "q8_0", "q4_0", "mxfp4"},
+  t.choice("type", o.type, {"keep", "bf16", "f16", "f32", "q8_0", "q4_0", "mxfp4", "nf4"},
            "of the weights; keep: as they are (of weights in few bits bf16); q8_0, q4_0 and mxfp4 "
-           "are GGUF's");
+           "are GGUF's, nf4 is bitsandbytes'");
   t.choice("layout", o.layout, {"layers", "stacked"},
            "of safetensors: a tensor for each layer, or one for all layers of a kind");
   t.text("shard-size", o.shard_size, "bytes of a safetensors file at most");

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/export/encode.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
 #include "base/check.h"
+#include "base/error.h"
 
 namespace strata::model {
 
@@ -63,6 +66,11 @@ void encode(Backend& backend, const GgufEncoding& encoding, std::span<const floa
     measure({from, after.size()}, after, errors[static_cast<size_t>(part)]);
   });
   for (const TensorError& part : errors) error.add(part);
+  if (std::isfinite(error.largest_error) || !std::isfinite(error.largest)) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("tensor '{}' has values up to {:.4g}, more than {} holds: use bf16 or f32",
+                  error.name, error.largest, type.name));
 }
 
 }  // namespace strata::model

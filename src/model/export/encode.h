@@ -29,7 +29,8 @@ struct TensorError {
   void add(const TensorError& part);
 };
 
-// The values' blocks, whole ones; adds to `error` what they differ by.
+// The values' blocks, whole ones; adds to `error` what they differ by. Error{kInvalidArgument}
+// where a finite value became none.
 void encode(Backend& backend, const GgufEncoding& encoding, std::span<const float> values,
             std::vector<std::byte>& out, TensorError& error);
 

@@ -154,7 +154,6 @@ class GgufExport {
         if (StopSignals::asked()) return false;
         values.read(*weight, first, std::min(step, rows - first), values_);
         encode(backend_, encoding_for(*tensor.type), values_, bytes_, error);
-        check_finite(error);
         file.append(bytes_);
       }
     }
@@ -165,14 +164,6 @@ class GgufExport {
     std::string name(type.name);
     for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     return *find_gguf_encoding(name);
-  }
-
-  void check_finite(const TensorError& error) const {
-    if (std::isfinite(error.largest_error) || !std::isfinite(error.largest)) return;
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--type {}: tensor '{}' has values up to {:.4g}, more than {} holds; "
-                            "use bf16 or f32",
-                            options_.type, error.name, error.largest, error.to));
   }
 
   static void pad(const GgufHeader::Tensor& tensor, AtomicFile& file) {

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// Source of the form: bitsandbytes functional.py (QuantState.as_dict, create_normal_map).
+#include "model/export/write_nf4.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_map>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "base/stop.h"
+#include "checkpoint/checkpoint_dir.h"
+
+namespace strata::model {
+namespace {
+
+constexpr int64_t kBlock = 64;
+constexpr int64_t kSliceElements = 8 << 20;  // whole blocks
+constexpr float kMap[] = {-1.0f,
+                          -0.6961928009986877f,
+                          -0.5250730514526367f,
+                          -0.39491748809814453f,
+                          -0.28444138169288635f,
+                          -0.18477343022823334f,
+                          -0.09105003625154495f,
+                          0.0f,
+                          0.07958029955625534f,
+                          0.16093020141124725f,
+                          0.24611230194568634f,
+                          0.33791524171829224f,
+                          0.44070982933044434f,
+                          0.5626170039176941f,
+                          0.7229568362236023f,
+                          1.0f};
+
+constexpr std::string_view kAbsmax = ".absmax";
+constexpr std::string_view kQuantMap = ".quant_map";
+constexpr std::string_view kState = ".quant_state.bitsandbytes__nf4";
+
+// The first of the nearest.
+int nearest(float value) {
+  int best = 0;
+  for (int code = 1; code < 16; ++code) {
+    if (std::fabs(value - kMap[code]) < std::fabs(value - kMap[best])) best = code;
+  }
+  return best;
+}
+
+std::string_view torch_name(DType dtype) {
+  return dtype == DType::kF32 ? "float32" : dtype == DType::kF16 ? "float16" : "bfloat16";
+}
+
+float rounded_to(float value, DType dtype) {
+  return dtype == DType::kF32   ? value
+         : dtype == DType::kF16 ? f16_to_float(float_to_f16(value))
+                                : round_to_bf16(value);
+}
+
+std::string state_text(const TensorDecl& weight) {
+  return fmt::format(
+      R"({{"quant_type": "nf4", "blocksize": {}, "dtype": "{}", "shape": [{}, {}]}})", kBlock,
+      torch_name(weight.dtype), weight.shape[0], weight.shape[1]);
+}
+
+class Nf4Writer {
+ public:
+  Nf4Writer(Backend& backend, const CheckpointSource& source, const LoadedModel& names)
+      : backend_(backend), source_(source), layout_(source.layout()) {
+    if (names.config.module_prefix != "model.") {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("--type nf4: {}: a model of several modalities; bitsandbytes would "
+                              "take those in full types for narrow ones",
+                              source.path()));
+    }
+    std::unordered_map<std::string, bool> narrows;
+    for (const Parameter& parameter : names.weights->table()) {
+      if (parameter.row == nullptr) continue;
+      if (parameter.expert >= 0) {
+        throw Error(ErrorCode::kUnsupported,
+                    fmt::format("--type nf4: {}: experts are no linear layers in transformers, and "
+                                "bitsandbytes has no form for them",
+                                source.path()));
+      }
+      narrows[parameter.name] = parameter.is_matrix() && !parameter.row->lora.path.empty();
+    }
+    std::vector<CheckpointLayout::Entry> entries;
+    for (CheckpointLayout::Entry& entry : layout_.entries) {
+      weights_[entry.tensor.name] = entry.tensor;
+      if (!narrows[entry.tensor.name]) {
+        entries.push_back(std::move(entry));
+        continue;
+      }
+      add_parts(entry, entries);
+    }
+    layout_.entries = std::move(entries);
+  }
+
+  std::optional<std::vector<TensorError>> write(const std::string& dir) {
+    CheckpointWriter writer(dir, layout_);
+    for (const TensorDecl& tensor : writer.tensors()) {
+      if (StopSignals::asked()) return std::nullopt;
+      const auto part = parts_.find(tensor.name);
+      if (part != parts_.end()) {
+        write_part(tensor, *source_.find(part->second), writer);
+      } else if (codes_.contains(tensor.name)) {
+        write_codes(tensor, writer);
+      } else {
+        copy(tensor, writer);
+      }
+    }
+    writer.commit();
+    return std::move(errors_);
+  }
+
+ private:
+  void add_parts(const CheckpointLayout::Entry& entry,
+                 std::vector<CheckpointLayout::Entry>& entries) {
+    const TensorDecl& weight = entry.tensor;
+    const int64_t count = weight.shape.num_elements();
+    const auto add = [&](std::string_view suffix, const Shape& shape, int integer_bytes) {
+      TensorDecl decl = {.name = weight.name + std::string(suffix),
+                         .shape = shape,
+                         .integer_bytes = integer_bytes};
+      if (!suffix.empty()) parts_[decl.name] = weight.name;
+      entries.push_back({std::move(decl), entry.shard});
+    };
+    codes_.emplace(weight.name, true);
+    add("", {(count + 1) / 2, 1}, 1);
+    add(kAbsmax, {(count + kBlock - 1) / kBlock}, 0);
+    add(kQuantMap, {std::ssize(kMap)}, 0);
+    add(kState, {std::ssize(state_text(weight))}, 1);
+  }
+
+  // Calls body(values, first element) for slices of whole blocks.
+  template <typename Body>
+  void for_each_slice(const CheckpointTensor& tensor, Body body) {
+    const int64_t count = tensor.info.shape.num_elements();
+    for (int64_t first = 0; first < count; first += kSliceElements) {
+      values_.resize(static_cast<size_t>(std::min(kSliceElements, count - first)));
+      source_.read_f32(tensor, first, std::ssize(values_), values_.data());
+      // bitsandbytes quantises what the model holds: values of its type.
+      const DType dtype = weights_.at(tensor.info.name).dtype;
+      for (float& value : values_) value = rounded_to(value, dtype);
+      body(first);
+    }
+  }
+
+  [[nodiscard]] std::vector<float> largest_of_blocks() const {
+    std::vector<float> out;
+    for (size_t begin = 0; begin < values_.size(); begin += kBlock) {
+      const size_t end = std::min(values_.size(), begin + kBlock);
+      float largest = 0.0f;
+      for (size_t i = begin; i < end; ++i) largest = std::max(largest, std::fabs(values_[i]));
+      out.push_back(largest);
+    }
+    return out;
+  }
+
+  void write_part(const TensorDecl& part, const CheckpointTensor& weight,
+                  CheckpointWriter& writer) {
+    if (part.name.ends_with(kQuantMap)) return writer.append_f32(part.name, kMap);
+    if (part.name.ends_with(kState)) {
+      const std::string text = state_text(weights_.at(weight.info.name));
+      return writer.append(part.name, std::as_bytes(std::span(text)));
+    }
+    for_each_slice(weight, [&](int64_t) { writer.append_f32(part.name, largest_of_blocks()); });
+  }
+
+  // Two codes a byte, the first one high.
+  void write_codes(const TensorDecl& tensor, CheckpointWriter& writer) {
+    const CheckpointTensor& weight = *source_.find(tensor.name);
+    TensorError& error = errors_.emplace_back();
+    error.name = tensor.name;
+    error.from = weight.info.dtype_name;
+    error.to = "nf4";
+    const DType dtype = weights_.at(tensor.name).dtype;
+    for_each_slice(weight, [&](int64_t) {
+      const std::vector<float> largest = largest_of_blocks();
+      std::vector<float> after(values_.size());
+      std::vector<std::byte> codes((values_.size() + 1) / 2);
+      backend_.run_on_host(std::ssize(largest), [&](int64_t block) {
+        const float scale = largest[static_cast<size_t>(block)];
+        const auto begin = static_cast<size_t>(block * kBlock);
+        for (size_t i = begin; i < std::min(values_.size(), begin + kBlock); ++i) {
+          const int code = scale == 0.0f ? 7 : nearest(values_[i] / scale);
+          codes[i / 2] |= static_cast<std::byte>(i % 2 == 0 ? code << 4 : code);
+          after[i] = rounded_to(kMap[code] * scale, dtype);
+        }
+      });
+      measure(values_, after, error);
+      writer.append(tensor.name, codes);
+    });
+  }
+
+  void copy(const TensorDecl& tensor, CheckpointWriter& writer) {
+    const CheckpointTensor& from = *source_.find(tensor.name);
+    if (tensor.integer_bytes > 0) {
+      std::vector<std::byte> bytes(static_cast<size_t>(from.info.num_bytes()));
+      source_.read_bytes(from, 0, bytes);
+      return writer.append(tensor.name, bytes);
+    }
+    for_each_slice(from, [&](int64_t) { writer.append_f32(tensor.name, values_); });
+  }
+
+  Backend& backend_;
+  const CheckpointSource& source_;
+  CheckpointLayout layout_;
+  std::unordered_map<std::string, TensorDecl> weights_;  // as they are in the source
+  std::unordered_map<std::string, std::string> parts_;   // of a weight, by the part's name
+  std::unordered_map<std::string, bool> codes_;          // names of weights that are narrow
+  std::vector<float> values_;
+  std::vector<TensorError> errors_;
+};
+
+}  // namespace
+
+std::string nf4_config() {
+  return R"({"quant_method": "bitsandbytes", "load_in_4bit": true, "load_in_8bit": false, )"
+         R"("bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": false, )"
+         R"("bnb_4bit_compute_dtype": "bfloat16", "bnb_4bit_quant_storage": "uint8", )"
+         R"("llm_int8_skip_modules": ["lm_head"]})";
+}
+
+std::optional<std::vector<TensorError>> write_nf4(Backend& backend, const CheckpointSource& source,
+                                                  const LoadedModel& names,
+                                                  const std::string& dir) {
+  return Nf4Writer(backend, source, names).write(dir);
+}
+
+}  // namespace strata::model
