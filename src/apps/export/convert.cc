@@ -9,9 +9,11 @@
 
 #include "apps/export/export_model.h"
 #include "apps/export/perplexity.h"
+#include "apps/setup/example_files.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/stop.h"
+#include "data/sources.h"
 #include "model/export/write_checkpoint.h"
 #include "model/export/write_gguf.h"
 #include "model/export/write_gguf_lora.h"
@@ -21,6 +23,8 @@
 
 namespace strata::apps {
 namespace {
+
+constexpr int64_t kMaxLength = 4096;  // of an example of --data, in tokens
 
 [[noreturn]] void refuse(const std::string& what) {
   throw Error(ErrorCode::kInvalidArgument, what);
@@ -160,7 +164,8 @@ int run_convert(const ConvertOptions& options) {
   std::string adapter;
   if (!options.data.empty()) {
     adapter = only_adapter(options);
-    data = read_examples(options.data, options.model);
+    data = read_examples("data", data::find_sources("data", {options.data}, data::Weights::kNone),
+                         TextStack(options.model), {.max_length = kMaxLength});
   }
   {
     const StopSignals signals("strata: stopping; nothing is written");

@@ -19,7 +19,7 @@ struct ConvertOptions {
   std::string shard_size = "5GiB";
   std::string out;
   std::string report;
-  std::string data;  // JSONL, whose perplexity is printed before and after
+  std::string data;  // as strata train reads it, whose perplexity is printed before and after
   int threads = 0;
 };
 

@@ -45,7 +45,7 @@ OptionTable options_of(ConvertOptions& o) {
   t.text("shard-size", o.shard_size, "bytes of a safetensors file at most");
   t.text("out", o.out, "folder to write, or GGUF file").required();
   t.text("report", o.report, kReportHelp);
-  t.text("data", o.data, "JSONL as strata train reads it: prints the perplexity before and after");
+  t.text("data", o.data, "a file as strata train reads it: prints the perplexity before and after");
   threads_row(t, o.threads);
   return t;
 }
