@@ -27,9 +27,10 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 
 // Each command that the overview has.
-const std::vector<std::string> kCommands = {
-    "train", "plan",  "generate", "chat",   "inspect", "probe", "init",  "tokenize",
-    "bench", "serve", "keygen",   "backup", "restore", "check", "merge", "convert"};
+const std::vector<std::string> kCommands = {"train",   "plan",   "generate", "chat",  "inspect",
+                                            "probe",   "init",   "tokenize", "bench", "serve",
+                                            "keygen",  "backup", "restore",  "check", "merge",
+                                            "convert", "data",   "eval",     "pull"};
 
 void expect_refused(const Ran& ran, const std::string& what) {
   EXPECT_EQ(ran.code, 2) << ran.err;
@@ -75,8 +76,8 @@ TEST(Front, AnUnknownCommandIsNamedWithWhatItIsCloseTo) {
                  "there is no command 'servr'; did you mean serve?");
   expect_refused(run_program({"finetune"}), "'finetune'; did you mean train?");
   expect_refused(run_program({"--modle", "x"}), "there is no command '--modle'");
-  const Ran far = run_program({"merge"});
-  expect_refused(far, "there is no command 'merge'\n`strata help` lists the commands");
+  const Ran far = run_program({"quantise"});
+  expect_refused(far, "there is no command 'quantise'\n`strata help` lists the commands");
 }
 
 TEST(Front, AnUnknownOptionIsNamedWithWhatItIsCloseTo) {
