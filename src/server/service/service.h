@@ -238,7 +238,7 @@ class Service {
   bool has_ticked_ = false;
   double last_sweep_ = 0;
   double lag_since_ = 0;
-  double behind_ = 0;  // how late ticks come, the last ones counting most
+  double behind_ = 0;                // how late ticks come, the last ones counting most
   double lag_ = 0, lag_before_ = 0;  // the most of these ten seconds, and of the ten before
   bool sweeping_ = false;
   std::string store_fault_;  // of the last sweep
