@@ -220,5 +220,17 @@ TEST_F(ExpertFiles, AnAdaptersSizeIsKnownBefore) {
   EXPECT_EQ(adapter.num_bytes(), bytes(true));
 }
 
+TEST_F(ExpertFiles, AdaptersThatTakeTurnsHaveTheirGradientsOnce) {
+  const auto specs = adapter_specs(model_.config, {"all-linear", "lm_head"}, 12, 16.0);
+  LoraAdapter first(backend_, *model_.weights, specs), second(backend_, *model_.weights, specs);
+  first.enable_training();
+  second.enable_training(&first);
+  const int64_t alone = adapter_bytes(*model_.weights, specs, backend_.panel_width(), true);
+  EXPECT_EQ(first.num_bytes(), alone);
+  EXPECT_EQ(second.num_bytes(), alone - gradient_bytes(*model_.weights, specs));
+  EXPECT_EQ(second.gradients().data, first.gradients().data);
+  EXPECT_NE(second.first_moments().data, first.first_moments().data);
+}
+
 }  // namespace
 }  // namespace strata::model

@@ -57,7 +57,7 @@ std::vector<model::LoraModuleSpec> modules_of(const TrainOptions& options,
 }
 
 TrainJob::TrainJob(const TrainOptions& options, std::shared_ptr<engine::Pipeline> pipeline,
-                   const TrainData& data)
+                   const TrainData& data, const TrainJob* turns_with)
     : options_(options),
       pipeline_(std::move(pipeline)),
       data_(data),
@@ -75,7 +75,8 @@ TrainJob::TrainJob(const TrainOptions& options, std::shared_ptr<engine::Pipeline
   slot_ = options_.adapter.empty()
               ? pipeline_->create_adapter(modules_of(options_, engine().config()), options_.seed)
               : pipeline_->load_adapter(options_.adapter);
-  pipeline_->for_adapter(slot_, [](model::LoraAdapter& adapter) { adapter.enable_training(); });
+  const model::LoraAdapter* first = turns_with ? &engine().adapter(turns_with->slot_) : nullptr;
+  pipeline_->for_adapter(slot_, [first](model::LoraAdapter& a) { a.enable_training(first); });
 }
 
 int64_t TrainJob::num_trained_parameters() { return sizes_of_state().front(); }

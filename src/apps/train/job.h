@@ -65,10 +65,10 @@ struct StatePart {
 
 class TrainJob {
  public:
-  // Borrows the data.
-  // Jobs of one pipeline take turns; each has an adapter of its own.
+  // Borrows the data. Jobs of one pipeline, which is not divided, take turns step by step; each has
+  // an adapter of its own, with the gradients of the first one's, `turns_with`.
   TrainJob(const TrainOptions& options, std::shared_ptr<engine::Pipeline> pipeline,
-           const TrainData& data);
+           const TrainData& data, const TrainJob* turns_with = nullptr);
 
   [[nodiscard]] const TrainOptions& options() const { return options_; }
   // The rank's first stage; the whole model where it is not divided.

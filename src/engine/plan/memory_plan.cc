@@ -91,9 +91,8 @@ PassPlan plan_pass(Engine& engine, const PlanShape& shape) {
 
 int64_t position_bytes(const Engine& engine, const PlanShape& shape) {
   int64_t bytes = 0;  // tables of cos and sin
-  for (const model::RopeSpec& rope : engine.config().ropes) {
+  for (const model::RopeSpec& rope : engine.config().ropes)
     bytes += 2 * shape.pass_tokens * (rope.dim / 2) * dtype_bytes(DType::kF32);
-  }
   return bytes;
 }
 
@@ -122,12 +121,13 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_byte
   if (in_files) plan.file_bytes = weights.num_bytes();
   int64_t adapters = 0;
   for (const auto& [slot, adapter] : engine.adapters()) {
-    const int64_t flat = adapter->num_parameters() * dtype_bytes(DType::kF32);
-    // Training adds gradients and two moments.
+    const int64_t flat = adapter->num_parameters() * dtype_bytes(DType::kF32);  // of a moment
     adapters += adapter->num_bytes() + (shape.backward && !adapter->trains() ? 3 * flat : 0);
   }
   if (engine.adapters().empty() && !shape.modules.empty()) {
     adapters = shape.num_adapters * adapter_bytes(engine, shape.modules, shape.backward);
+    if (shape.backward)
+      adapters -= (shape.num_adapters - 1) * model::gradient_bytes(weights, shape.modules);
   }
   plan.items.push_back({"adapters", adapters});
   if (shape.train_base) {

@@ -16,7 +16,7 @@ struct PlanShape {
   int64_t pass_tokens = 2048;
   // Modules of the adapter in use, which need not exist; none: the base alone.
   std::vector<model::LoraModuleSpec> modules = {};
-  int64_t num_adapters = 1;  // of these modules that are held, where the engine has none yet
+  int64_t num_adapters = 1;  // of these modules, where the engine has none; gradients in turns
   bool backward = false;
   bool train_base = false;
   bool mtp = false;                                // with multi-token prediction

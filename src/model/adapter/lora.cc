@@ -149,24 +149,34 @@ LoraAdapter::LoraAdapter(Backend& backend, const ModelWeights& weights,
 }
 
 int64_t LoraAdapter::num_bytes() const {
-  return flat_params_.size() + panels_.size() + flat_train_.size() + mtp_train_.size();
+  const int64_t gradients = owns_gradients_ ? gradients_->flat.size() + gradients_->mtp.size() : 0;
+  return flat_params_.size() + panels_.size() + moments_.size() + gradients;
 }
 
 int64_t adapter_bytes(const ModelWeights& weights, const std::vector<LoraModuleSpec>& specs,
                       int64_t panel_width, bool trains) {
-  int64_t values = 0, used_again = 0;
-  int64_t bytes = 0;
+  int64_t values = 0, bytes = 0;
   for (const LoraModuleSpec& spec : specs) {
     if (!weights.holds(spec.layer, spec.target)) continue;
     const LoraModule module =
         make_module(weights.layers(), spec, weights.compute_dtype(), panel_width);
     values += num_values(module);
     bytes += all_panel_bytes(module);
-    if (spec.layer < 0 && weights.layers().mtp_layer()) used_again += num_values(module);
   }
   const int64_t flat = values * dtype_bytes(DType::kF32);
-  const int64_t again = used_again * dtype_bytes(DType::kF32);
-  return bytes + flat + (trains ? 3 * Arena::aligned(flat) + again : 0);
+  return bytes + flat + (trains ? 2 * Arena::aligned(flat) + gradient_bytes(weights, specs) : 0);
+}
+
+int64_t gradient_bytes(const ModelWeights& weights, const std::vector<LoraModuleSpec>& specs) {
+  int64_t values = 0, used_again = 0;
+  for (const LoraModuleSpec& spec : specs) {
+    if (!weights.holds(spec.layer, spec.target)) continue;
+    const int64_t count =
+        num_values(make_module(weights.layers(), spec, weights.compute_dtype(), /*panel_width=*/1));
+    values += count;
+    if (spec.layer < 0 && weights.layers().mtp_layer()) used_again += count;
+  }
+  return Arena::aligned(values * dtype_bytes(DType::kF32)) + used_again * dtype_bytes(DType::kF32);
 }
 
 void LoraAdapter::initialise(uint64_t seed) {
@@ -209,15 +219,24 @@ void LoraAdapter::list_packs() {
   }
 }
 
-void LoraAdapter::enable_training() {
+void LoraAdapter::enable_training(const LoraAdapter* turns_with) {
   if (trains_) return;
   trains_ = true;
   const int64_t bytes = Arena::aligned(num_parameters_ * dtype_bytes(DType::kF32));
-  flat_train_ = Memory(backend_.allocator(), 3 * bytes);
-  char* base = static_cast<char*>(flat_train_.data());
-  grads_ = TensorView(base, DType::kF32, {num_parameters_});
-  m_ = TensorView(base + bytes, DType::kF32, {num_parameters_});
-  v_ = TensorView(base + 2 * bytes, DType::kF32, {num_parameters_});
+  moments_ = Memory(backend_.allocator(), 2 * bytes);
+  char* base = static_cast<char*>(moments_.data());
+  m_ = TensorView(base, DType::kF32, {num_parameters_});
+  v_ = TensorView(base + bytes, DType::kF32, {num_parameters_});
+  owns_gradients_ = turns_with == nullptr;
+  if (owns_gradients_) {
+    gradients_ = std::make_shared<GradientMemory>();
+    gradients_->flat = Memory(backend_.allocator(), bytes);
+  } else {
+    CHECK(turns_with->num_parameters_ == num_parameters_ && !turns_with->has_gradient,
+          num_parameters_);
+    gradients_ = turns_with->gradients_;
+  }
+  grads_ = TensorView(gradients_->flat.data(), DType::kF32, {num_parameters_});
   for (LoraModule& module : modules_) {
     if (!module.held()) continue;
     module.d_a = grads_.part(module.a_offset, module.a.shape);
@@ -245,8 +264,10 @@ void LoraAdapter::enable_mtp_training() {
   for (const std::optional<LoraModule>& module : mtp_modules_)
     count += module ? num_values(*module) : 0;
   if (count == 0) return;
-  mtp_train_ = Memory(backend_.allocator(), count * dtype_bytes(DType::kF32));
-  mtp_grads_ = TensorView(mtp_train_.data(), DType::kF32, {count});
+  if (owns_gradients_) {
+    gradients_->mtp = Memory(backend_.allocator(), count * dtype_bytes(DType::kF32));
+  }
+  mtp_grads_ = TensorView(gradients_->mtp.data(), DType::kF32, {count});
   int64_t offset = 0;
   for (std::optional<LoraModule>& module : mtp_modules_) {
     if (!module) continue;

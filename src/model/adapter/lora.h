@@ -87,8 +87,9 @@ class LoraAdapter {
   void initialise(uint64_t seed);
   // Copies the masters to the panels that products read. Call after any change of a master.
   void refresh(Backend& backend);
-  // Allocates zeroed gradients (and moments), once.
-  void enable_training();
+  // Allocates zeroed gradients and moments, once. With `turns_with`, an adapter of the same modules
+  // that trains, both use its gradients: for adapters of which one at a time has any.
+  void enable_training(const LoraAdapter* turns_with = nullptr);
   // Adds what the second use of embedding and head accumulated apart (kMtpEmbedding, kMtpHead);
   // gradients are then complete. Idempotent.
   void finish_gradients(Backend& backend);
@@ -132,6 +133,9 @@ class LoraAdapter {
  private:
   void list_packs();
   void enable_mtp_training();
+  struct GradientMemory {
+    Memory flat, mtp;
+  };
 
   std::vector<LoraModule> modules_;
   std::vector<ops::PackItem> packs_;  // of all modules
@@ -147,7 +151,9 @@ class LoraAdapter {
   int64_t id_ = 0;
   Backend& backend_;
   Memory panels_;
-  Memory flat_params_, flat_train_, mtp_train_;
+  Memory flat_params_, moments_;
+  std::shared_ptr<GradientMemory> gradients_;
+  bool owns_gradients_ = false;  // false: they are counted with another adapter
   TensorView params_, grads_, mtp_grads_, m_, v_;
 };
 
@@ -155,6 +161,8 @@ class LoraAdapter {
 // LoraAdapter::num_bytes() before there is one.
 int64_t adapter_bytes(const ModelWeights& weights, const std::vector<LoraModuleSpec>& specs,
                       int64_t panel_width, bool trains);
+// Of these, what adapters that take turns have once.
+int64_t gradient_bytes(const ModelWeights& weights, const std::vector<LoraModuleSpec>& specs);
 
 // "model.layers.3.mlp.up_proj"; of routed experts "model.layers.3.mlp.experts.up_proj"; of the
 // layer of multi-token prediction "model.mtp.0.e_proj".
