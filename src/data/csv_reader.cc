@@ -38,6 +38,13 @@ void CsvReader::add_byte(std::string& field, int c) {
   field += static_cast<char>(c);
 }
 
+// A header whose first name ends with a semicolon says that fields end so, as spreadsheets write
+// them where a comma stands in numbers.
+bool CsvReader::is_separator(int c) {
+  if (c == ';' && separator_ == ',' && header_.empty() && num_fields_ == 0) separator_ = ';';
+  return c == separator_;
+}
+
 // A line ends at \n, \r\n, or \r alone.
 int CsvReader::end_of_field(int c) {
   if (c != '\r') return c;
@@ -63,7 +70,7 @@ int CsvReader::read_quoted(std::string& field) {
   }
   if (ended_) return -1;
   const int c = bytes_.get();
-  if (c >= 0 && c != separator_ && c != '\n' && c != '\r') {
+  if (c >= 0 && !is_separator(c) && c != '\n' && c != '\r') {
     fault_ = "text behind a closing quote; a quote inside a field is written twice";
     int rest = c;
     while (rest >= 0 && rest != separator_ && rest != '\n' && rest != '\r') rest = bytes_.get();
@@ -80,7 +87,7 @@ int CsvReader::read_field(std::string& field) {
   }
   while (!ended_) {
     const int c = bytes_.get();
-    if (c < 0 || c == separator_ || c == '\n' || c == '\r') return end_of_field(c);
+    if (c < 0 || is_separator(c) || c == '\n' || c == '\r') return end_of_field(c);
     add_byte(field, c);
   }
   return -1;

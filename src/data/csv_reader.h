@@ -23,6 +23,7 @@ class CsvReader : public RecordReader {
   int read_field(std::string& field);
   int read_quoted(std::string& field);
   int end_of_field(int c);
+  bool is_separator(int c);
   void read_header();
   void add_byte(std::string& field, int c);
   void make_json();

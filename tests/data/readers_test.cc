@@ -40,6 +40,8 @@ TEST_F(Readers, ArraysAndCsvAndPackedFilesHoldTheSame) {
   expect_equal(read({{write("a.jsonl", "\xef\xbb\xbf" + std::string(kLines))}}), want);
   expect_equal(read({{write("a.csv", csv)}}), want);
   expect_equal(read({{write("b.csv", "\xef\xbb\xbf" + csv.substr(0, csv.size() - 2))}}), want);
+  expect_equal(
+      read({{write("s.csv", "\"prompt\";completion\n\"a, \"\"b\"\"\";\"c\nd\"\n1;[2]\n")}}), want);
   expect_equal(read({{write("c.tsv", "prompt\tcompletion\n\"a, \"\"b\"\"\"\t\"c\nd\"\n1\t[2]\n")}}),
                want);
   for (const auto& [name, content] : {std::pair<std::string, std::string>{"x.jsonl", kLines},
