@@ -21,8 +21,9 @@ constexpr double kBelowOne = 1 - 1e-9;
 constexpr const char* kRecomputeHelp =
     "of activations, in backward: none, full, minimal, minimal_with_context, "
     "save_dot_with_context_except_mlp, save_dot_except_mlp, save_dot_except_mlpwi, save_qkv_proj, "
-    "save_out_proj, qkv_proj_offloaded, minimal_offloaded, or custom:TAG,TAG=offload of what is "
-    "kept in memory, and in files";
+    "save_out_proj, qkv_proj_offloaded, minimal_offloaded, or "
+    "custom:TAG=keep|offload|recompute,...: "
+    "in memory (TAG alone too), in files, or recomputed, as what is not named";
 constexpr const char* kOffloadHelp =
     "folder on a disk for what --recompute offloads [TMPDIR, else /tmp]";
 
@@ -395,6 +396,9 @@ OptionTable options_of(ProbeOptions& o) {
   t.texts("adapter", o.adapters, "PEFT LoRA directory; may be repeated, the first is adapter 1");
   t.text("request", o.request, "JSON file: sequences, loss, want, mtp, train, sample").required();
   t.text("out", o.out, "safetensors file to write").required();
+  t.text("stats", o.stats,
+         "JSON file to write: memory planned and taken; what the training pass kept, offloaded and "
+         "recomputed, by tag; each stage");
   dtype_row(t, o.dtype, {"f32", "bf16"}, "f32 or bf16");
   t.group("Memory");
   recompute_row(t, o.recompute);

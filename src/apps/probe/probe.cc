@@ -6,6 +6,7 @@
 #include <map>
 
 #include "apps/probe/probe_request.h"
+#include "apps/probe/stats.h"
 #include "backend/thread_comm.h"
 #include "base/error.h"
 #include "base/files.h"
@@ -17,13 +18,14 @@ namespace {
 
 constexpr int64_t kMaxRequestBytes = int64_t{1} << 30;
 
-// On one rank. Each runs all of it; rank 0 has the results, and writes them.
+// On one rank. Each runs all of it; rank 0 has the results.
 class Probe {
  public:
-  Probe(const ProbeOptions& options, const ProbeRequest& request)
-      : options_(options), request_(request) {}
+  Probe(const ProbeOptions& options, const ProbeRequest& request, ProbeStats* stats)
+      : options_(options), request_(request), stats_(stats) {}
 
-  void run(Comm& comm, const engine::PipelinePlan& plan) {
+  // Rank 0 fills `results`.
+  void run(Comm& comm, const engine::PipelinePlan& plan, api::TensorSink& results) {
     EngineSetup setup = options_;
     setup.mtp = use_mtp();
     pipeline_ = make_pipeline(comm, plan, setup);
@@ -34,7 +36,8 @@ class Probe {
     if (request_.param_grads) param_grads();
     if (!request_.samples.empty()) sample();
     if (request_.train) train();
-    if (pipeline_->is_first_rank()) write();
+    if (stats_ != nullptr) record_stats();
+    if (pipeline_->is_first_rank()) results = std::move(sink_);
   }
 
  private:
@@ -70,6 +73,7 @@ class Probe {
     wanted.want_logits = request_.logits;
     wanted.want_loss = request_.logprobs || request_.loss;
     const api::BatchResult result = pipeline_->run(wanted, &sink_);
+    sample_memory();
     int64_t tokens = 0;
     for (const api::Datum& datum : request_.data) tokens += std::ssize(datum.tokens);
     const auto flatten = [&](const std::string& name,
@@ -126,6 +130,7 @@ class Probe {
     };
     for_each([](model::LoraAdapter& adapter) { adapter.enable_training(); });
     put_indexer_losses(pipeline_->run(batch(api::Gradients::kAdapters), &sink_));
+    sample_memory();
     for (const api::AdapterSlot slot : slots_) pipeline_->finish_adapter_gradients(slot);
     put_adapters("adapter_grad", true);
     // A step of rate 0 would move moments; gradients are dropped instead.
@@ -134,6 +139,7 @@ class Probe {
 
   void param_grads() {
     put_indexer_losses(pipeline_->run(batch(api::Gradients::kParameters)));
+    sample_memory();
     pipeline_->finish_base_gradients();
     put_parameters("param_grad.", engine::Pipeline::BaseValues::kGradients);
     pipeline_->zero_base_gradients();
@@ -150,6 +156,7 @@ class Probe {
       const api::BatchResult result = pipeline_->run(
           batch(plan.parameters ? api::Gradients::kParameters : api::Gradients::kAdapters));
       losses[static_cast<size_t>(step)] = static_cast<float>(result.loss_sum);
+      sample_memory();
       if (plan.parameters) {
         norms[static_cast<size_t>(step)] =
             static_cast<float>(pipeline_->step(api::AdapterSlot::kBase, plan.adamw).grad_norm);
@@ -218,26 +225,44 @@ class Probe {
     }
   }
 
-  void write() const {
-    std::vector<TensorDecl> tensors;
-    for (const auto& [name, tensor] : sink_.tensors()) {
-      Shape shape;
-      for (const int64_t dim : tensor.shape) shape.push_back(dim);
-      tensors.push_back({name, DType::kF32, shape});
-    }
-    SafetensorsWriter writer(options_.out, tensors);
-    for (const TensorDecl& tensor : writer.tensors()) {
-      writer.append_f32(tensor.name, sink_.tensors().at(tensor.name).values);
-    }
-    writer.commit();
+  void sample_memory() {
+    if (stats_ != nullptr && pipeline_->is_first_rank()) stats_->sample_memory();
+  }
+
+  // Of the training passes that ran.
+  void record_stats() {
+    const bool trains = request_.train.has_value(), params = trains && request_.train->parameters;
+    if (request_.adapter_grads || (trains && !params))
+      stats_->record(*pipeline_, batch(api::Gradients::kAdapters));
+    if (request_.param_grads || params)
+      stats_->record(*pipeline_, batch(api::Gradients::kParameters));
+    if (!request_.adapter_grads && !request_.param_grads && !trains)
+      stats_->record(*pipeline_, batch(api::Gradients::kNone));
   }
 
   const ProbeOptions& options_;
   const ProbeRequest& request_;
+  ProbeStats* stats_;  // or none
   std::unique_ptr<engine::Pipeline> pipeline_;
   std::vector<api::AdapterSlot> slots_;
   api::TensorSink sink_;
 };
+
+// Both files are there, or neither.
+void write(const ProbeOptions& options, const api::TensorSink& results, const ProbeStats* stats) {
+  std::vector<TensorDecl> tensors;
+  for (const auto& [name, tensor] : results.tensors()) {
+    Shape shape;
+    for (const int64_t dim : tensor.shape) shape.push_back(dim);
+    tensors.push_back({name, DType::kF32, shape});
+  }
+  SafetensorsWriter writer(options.out, tensors);
+  for (const TensorDecl& tensor : writer.tensors()) {
+    writer.append_f32(tensor.name, results.tensors().at(tensor.name).values);
+  }
+  if (stats != nullptr) write_file_atomic(options.stats, stats->json());
+  writer.commit();
+}
 
 }  // namespace
 
@@ -257,7 +282,12 @@ int run_probe(const ProbeOptions& options) {
         ErrorCode::kUnsupported,
         "indexer_loss and --stages: losses of layers in several stages are not added up yet");
   }
-  run_ranks(plan.num_ranks(), [&](Comm& comm) { Probe(options, request).run(comm, plan); });
+  ProbeStats stats(plan);
+  ProbeStats* const wanted = options.stats.empty() ? nullptr : &stats;
+  api::TensorSink results;
+  run_ranks(plan.num_ranks(),
+            [&](Comm& comm) { Probe(options, request, wanted).run(comm, plan, results); });
+  write(options, results, wanted);
   return 0;
 }
 

@@ -16,10 +16,12 @@ struct ProbeOptions : EngineSetup {
   std::vector<std::string> adapters;
   std::string request;
   std::string out;
+  std::string stats;  // file; empty: none
   StageOptions stages;
 };
 
-// Writes options.out, whole or not at all. Throws Error on a fault of the request or the files.
+// Writes options.out and stats, whole or not at all. Throws Error on a fault of the request or the
+// files.
 int run_probe(const ProbeOptions& options);
 
 }  // namespace strata::apps

@@ -33,7 +33,6 @@ DType parse_dtype(const std::string& text, const model::ModelConfig& config) {
 namespace {
 
 constexpr std::string_view kCustom = "custom:";
-constexpr std::string_view kOffload = "=offload";
 // MaxText's name for a stage's input, which is always kept: a custom policy may name it alone.
 constexpr std::string_view kIterationInputTag = "iteration_input";
 
@@ -42,24 +41,39 @@ constexpr std::string_view kIterationInputTag = "iteration_input";
   for (const model::RecomputePreset& preset : model::recompute_presets()) {
     names += fmt::format(", {}", preset.name);
   }
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("--recompute: got '{}', want {}, or custom:TAG,TAG=offload of what is "
-                          "kept in memory, and in files",
-                          text, names));
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("--recompute: got '{}', want {}, or custom:TAG=keep|offload|recompute,... "
+                  "(TAG alone keeps)",
+                  text, names));
 }
 
 struct CustomTags {
-  std::vector<std::string> memory, files;
+  std::vector<std::string> memory, files, recomputed;
 };
 
 CustomTags custom_tags(const std::string& text) {
   CustomTags tags;
   for (size_t begin = kCustom.size(); begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
-    std::string tag = text.substr(begin, end - begin);
-    const bool in_files = tag.ends_with(kOffload);
-    if (in_files) tag.resize(tag.size() - kOffload.size());
-    (in_files ? tags.files : tags.memory).push_back(std::move(tag));
+    std::string tag = text.substr(begin, end - begin), where = "keep";
+    if (const size_t sign = tag.find('='); sign != std::string::npos) {
+      where = tag.substr(sign + 1);
+      tag.resize(sign);
+    }
+    if (where != "keep" && where != "offload" && where != "recompute") {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("--recompute: {}={}: want keep, offload or recompute", tag, where));
+    }
+    for (const auto* others : {&tags.memory, &tags.files, &tags.recomputed}) {
+      if (std::find(others->begin(), others->end(), tag) == others->end()) continue;
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("--recompute: the tag '{}' is named twice", tag));
+    }
+    (where == "keep"      ? tags.memory
+     : where == "offload" ? tags.files
+                          : tags.recomputed)
+        .push_back(std::move(tag));
     begin = end + 1;
   }
   return tags;
@@ -76,7 +90,8 @@ void check_recompute_tags(engine::Engine& engine, const std::string& text) {
     if (std::find(known.begin(), known.end(), row.tag) == known.end()) known.emplace_back(row.tag);
   }
   CustomTags tags = custom_tags(text);
-  tags.memory.insert(tags.memory.end(), tags.files.begin(), tags.files.end());
+  for (const auto* others : {&tags.files, &tags.recomputed})
+    tags.memory.insert(tags.memory.end(), others->begin(), others->end());
   for (const std::string& tag : tags.memory) {
     if (std::find(known.begin(), known.end(), tag) != known.end()) continue;
     throw Error(ErrorCode::kInvalidArgument,

@@ -12,8 +12,8 @@ namespace strata::apps {
 
 // "f32", "bf16", or "auto": bf16 when the checkpoint is bf16 or f16, else f32.
 DType parse_dtype(const std::string& text, const model::ModelConfig& config);
-// "none", "full", a preset's name, or "custom:" and the tags that are kept, with commas, in files
-// those of "TAG=offload".
+// "none", "full", a preset's name, or "custom:" and TAG=keep (or TAG alone), TAG=offload and
+// TAG=recompute with commas; tags that it does not name are recomputed.
 model::Recompute parse_recompute(const std::string& text);
 // Whether the policy keeps the layers' inputs where a stage is made again as one: all do but a
 // custom one that does not name decoder_layer_input.
@@ -42,7 +42,7 @@ void check_device(const std::string& device);
 struct EngineSetup {
   std::string model;               // Hugging Face directory
   std::string dtype = "auto";      // auto, bf16, f32
-  std::string recompute = "none";  // none, full, a preset or custom:TAG,TAG=offload
+  std::string recompute = "none";  // none, full, a preset or custom:TAG=keep,...
   std::string device = "cpu";
   std::string offload = {};       // folder of what is in files; empty: that of temporary files
   bool weights_in_files = false;  // the frozen weights are
