@@ -326,6 +326,10 @@ OptionTable options_of(PlanOptions& o) {
   device_row(t, o.device);
   strict_row(t, o.strict_config);
   t.text("svg", o.svg, "file to draw: time of a step over memory, for all budgets");
+  t.text("machine", o.machine,
+         "file of the machine's limits, in place of probing them now, so that plans of different "
+         "times can be compared");
+  t.text("save-machine", o.save_machine, "file to write the probed limits to, for --machine");
   schedule_rows(t, o.schedule);
   division_rows(t, o.stages);  // of train in stages
   t.group(kMachineGroup);

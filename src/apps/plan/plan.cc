@@ -15,6 +15,7 @@
 #include "apps/options.h"
 #include "apps/serve/engine_host.h"
 #include "apps/serve/plan.h"
+#include "apps/setup/machine_file.h"
 #include "apps/setup/model_files.h"
 #include "apps/train/plan.h"
 #include "apps/train/staged_plan.h"
@@ -130,7 +131,8 @@ boost::json::object json_of(const TrainPlan& plan, int64_t num_layers, double se
           {"flops_per_step", plan.work.flops},
           {"moved_bytes_per_step", plan.work.bytes},
           {"probed_flops", limits.flops},
-          {"probed_read_bytes_per_s", limits.bytes}};
+          {"probed_read_bytes_per_s", limits.bytes},
+          {"limits", limits.source}};
 }
 
 struct FrontPoint {
@@ -237,6 +239,11 @@ void draw(const PlanOptions& options, engine::Engine& engine, const RunShape& sh
   write_file_atomic(options.svg, report::svg_chart(chart));
 }
 
+MachineLimits machine_of(const PlanOptions& options, engine::Engine& engine) {
+  return limits_of(engine.backend(), engine.model().weights->compute_dtype(), kProbeBytes,
+                   options.machine, options.save_machine);
+}
+
 EngineSetup checked_setup(const PlanOptions& options) {
   if (options.tokens.empty()) refuse("--tokens BxT says what an optimizer step trains, like 4x512");
   if (!options.memory.empty() && options.recompute != "none") {
@@ -267,6 +274,7 @@ boost::json::object json_of(const StagedPlan& plan, const MachineLimits& limits)
           {"seconds_per_step", step_seconds(plan, limits)},
           {"bytes", items},
           {"file_bytes", plan.memory.file_bytes},
+          {"limits", limits.source},
           {"stages", stages}};
 }
 
@@ -285,8 +293,7 @@ int plan_in_stages(const PlanOptions& options) {
   shape.longest_passes.clear();
   add_micro_batches(shape, shape.lengths, /*trained=*/true, stages.microbatches);
   const StagedPlan plan = plan_staged(setup, stages, shape, options.memory);
-  const MachineLimits limits =
-      probe_limits(engine->backend(), engine->model().weights->compute_dtype(), kProbeBytes);
+  const MachineLimits limits = machine_of(options, *engine);
   if (options.json) {
     fmt::print("{}\n", boost::json::serialize(json_of(plan, limits)));
     return 0;
@@ -311,8 +318,7 @@ int plan_training(const PlanOptions& options) {
           ? plan_train(*engine, shape, options.micro_tokens, parse_recompute(options.recompute))
           : fit_train(*engine, shape, options.micro_tokens, options.memory);
   const model::ModelWeights& weights = *engine->model().weights;
-  const MachineLimits limits =
-      probe_limits(engine->backend(), weights.compute_dtype(), kProbeBytes);
+  const MachineLimits limits = machine_of(options, *engine);
   if (!options.svg.empty()) draw(options, *engine, shape, plan, limits);
   if (options.json) {
     const boost::json::object line =
@@ -418,6 +424,8 @@ constexpr std::string_view kOfStages[] = {"model",
                                           "microbatches",
                                           "chunks",
                                           "json",
+                                          "machine",
+                                          "save-machine",
                                           "forwarding-delay",
                                           "leftovers",
                                           "pipeline-schedule",
@@ -425,9 +433,9 @@ constexpr std::string_view kOfStages[] = {"model",
                                           "recompute-iterations",
                                           "recompute-layers"};
 constexpr std::string_view kOfTraining[] = {
-    "model",   "for",          "tokens",    "memory",       "method",  "rank",   "expert-rank",
-    "targets", "micro-tokens", "recompute", "dtype",        "threads", "device", "strict-config",
-    "svg",     "offload",      "mtp",       "indexer-loss", "json"};
+    "model",   "for",          "tokens",    "memory",       "method",  "rank",    "expert-rank",
+    "targets", "micro-tokens", "recompute", "dtype",        "threads", "device",  "strict-config",
+    "svg",     "offload",      "mtp",       "indexer-loss", "json",    "machine", "save-machine"};
 
 constexpr Mode kModes[] = {
     {"--schedule", [](const PlanOptions& o) { return !o.schedule.schedule.empty(); }, plan_pipeline,

@@ -28,6 +28,8 @@ struct PlanOptions : EngineSetup {
   bool with_mtp = false;           // of train, with multi-token prediction
   bool with_indexer_loss = false;  // of train, with the loss that trains indexers
   std::string svg;                 // a file
+  std::string machine;             // a file of limits; empty: they are probed
+  std::string save_machine;        // a file for those that are probed
   bool json = false;
   PlanScheduleOptions schedule = {};
   StageOptions stages = {};  // of train; micro-batches, chunks and delay are the schedule's

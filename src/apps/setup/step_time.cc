@@ -12,9 +12,6 @@ constexpr int kProbes = 3;
 constexpr double kProbeSeconds = 0.01;
 // What products and attention reach of the limit, which is probed in registers (docs/log.md).
 constexpr double kProductShare = 0.85;
-// Of a disk, as if nothing were computed meanwhile: stated, not probed, since what the system keeps
-// of a file in memory would be what a probe measures (engine/plan/recompute_plan.h).
-constexpr double kFileBytesPerSecond = 1e9;
 
 }  // namespace
 
@@ -30,7 +27,7 @@ MachineLimits probe_limits(Backend& backend, DType dtype, int64_t most_bytes) {
 
 double step_seconds(const StepWork& work, const MachineLimits& limits) {
   const double seconds = work.flops / (kProductShare * limits.flops) + work.bytes / limits.bytes;
-  return seconds + work.file_bytes / kFileBytesPerSecond;
+  return seconds + work.file_bytes / limits.file_bytes;
 }
 
 }  // namespace strata::apps

@@ -3,6 +3,7 @@
 // in a second. Engine thread only.
 #pragma once
 #include <cstdint>
+#include <string>
 
 #include "backend/backend.h"
 
@@ -11,6 +12,10 @@ namespace strata::apps {
 struct MachineLimits {
   double flops = 0.0;  // a second
   double bytes = 0.0;  // read, a second
+  // Of a disk, as if nothing were computed meanwhile: stated, not probed, since what the system
+  // keeps of a file in memory would be what a probe measures (engine/plan/recompute_plan.h).
+  double file_bytes = 1e9;
+  std::string source = "probed now";
 };
 
 // The best of a few short probes of about 0.1 s together, which take no more memory than

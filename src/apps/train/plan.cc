@@ -366,9 +366,9 @@ std::string memory_text(const engine::MemoryPlan& plan) {
 
 std::string time_text(const TrainPlan& plan, const MachineLimits& limits) {
   const double seconds = step_seconds(plan.work, limits);
-  return fmt::format("{} predicted: {} FLOP, {} moved; probed now {} FLOP/s, {}/s",
+  return fmt::format("{} predicted: {} FLOP, {} moved; {} {} FLOP/s, {}/s",
                      report::format_seconds(seconds), report::format_count(plan.work.flops),
-                     report::format_bytes(static_cast<int64_t>(plan.work.bytes)),
+                     report::format_bytes(static_cast<int64_t>(plan.work.bytes)), limits.source,
                      report::format_count(limits.flops),
                      report::format_bytes(static_cast<int64_t>(limits.bytes)));
 }

@@ -320,9 +320,11 @@ void add_rows(const StagedPlan& plan, const StageOptions& options, const Machine
                                         folder, report::format_bytes(plan.memory.file_bytes))});
   }
   const double seconds = step_seconds(plan, limits);
-  table.add_row({"a step", fmt::format("{} predicted; {:.3g} times its work spread evenly, "
-                                       "for the busiest rank, bubbles and what is recomputed",
-                                       report::format_seconds(seconds), plan.stretch)});
+  table.add_row(
+      {"a step", fmt::format("{} predicted; {:.3g} times its work spread evenly, "
+                             "for the busiest rank, bubbles and what is recomputed; {} {} FLOP/s",
+                             report::format_seconds(seconds), plan.stretch, limits.source,
+                             report::format_count(limits.flops))});
 }
 
 std::string stages_table(const StagedPlan& plan) {
