@@ -66,7 +66,14 @@ TEST_F(TrainTest, ResumeWithOtherOptionsIsRefusedByName) {
   o.steps = 2;
   ASSERT_EQ(run_train(o), 0);
   EXPECT_NE(fault(o).find("holds a run already"), std::string::npos);
+  // Nor are others' files written over, but for those of a run that was killed in its first save.
+  std::filesystem::remove_all(o.out + "/trainer");
+  EXPECT_NE(fault(o).find("holds a model or an adapter (adapter_config.json)"), std::string::npos);
+  std::filesystem::rename(o.out + "/metrics.jsonl", o.out + "/metrics.bak");
   o.resume = true;
+  EXPECT_NE(fault(o).find("holds a model or an adapter (adapter_config.json)"), std::string::npos);
+  std::filesystem::rename(o.out + "/metrics.bak", o.out + "/metrics.jsonl");
+  ASSERT_EQ(run_train(o), 0);
   o.lr = 0.5;
   o.seed = 3;
   const std::string message = fault(o);

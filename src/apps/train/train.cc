@@ -135,6 +135,15 @@ bool find_state(const TrainOptions& options) {
             "--out: {} holds a run already; continue it with --resume, or choose another folder",
             options.out));
   }
+  // A run that was killed in its first save has begun its metrics.
+  const bool begun = options.resume && file_exists(metrics_path(options));
+  for (const char* kept : {"config.json", "adapter_config.json"}) {
+    if (found || begun || !file_exists(options.out + "/" + kept)) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--out: {} holds a model or an adapter ({}), which training would "
+                            "write over; choose another folder",
+                            options.out, kept));
+  }
   if (options.resume && !found) {
     fmt::print(stderr, "--resume: no saved state in {}; training starts at step 1\n", options.out);
   }
