@@ -30,6 +30,10 @@ struct DeltaGradients;
 struct DeltaNetArgs;
 struct GatedNormArgs;
 struct GemmArgs;
+struct GroupedArgs;
+struct GroupedGradient;
+struct GroupedProduct;
+struct GroupedRows;
 struct HeadNormRopeArgs;
 struct HyperWeightsArgs;
 struct IndexerArgs;
@@ -161,6 +165,19 @@ struct GemmRow {
              TensorView dw);
 };
 
+struct GemmGroupsRow {
+  void (*divide)(Backend&, IndexView<int32_t> token_of_row, const GroupedRows& rows);
+  void (*products)(Backend&, const GroupedArgs& args, TensorView y);
+  void (*products_dx)(Backend&, const GroupedArgs& args, TensorView dx, bool accumulate);
+  void (*runs)(Backend&, const GroupedRows& rows, TensorView x,
+               std::span<const GroupedProduct> products, TensorView y);
+  void (*runs_dx)(Backend&, const GroupedRows& rows, TensorView dy,
+                  std::span<const GroupedProduct> products, TensorView dx, bool accumulate);
+  void (*scale_runs)(Backend&, const GroupedRows& rows, TensorView x,
+                     std::span<const GroupedProduct> products, TensorView y);
+  void (*dw)(Backend&, const GroupedRows& rows, std::span<const GroupedGradient> gradients);
+};
+
 struct HyperConnectionRow {
   void (*mix)(Backend&, TensorView streams, TensorView fn, float norm_eps, TensorView mix,
               TensorView inv_rms);
@@ -268,6 +285,7 @@ struct Rows {
   GatedRow gated;
   GatedNormRow gated_norm;
   GemmRow gemm;
+  GemmGroupsRow gemm_groups;
   HyperConnectionRow hyper_connection;
   IndexerRow indexer;
   IndexerLossRow indexer_loss;

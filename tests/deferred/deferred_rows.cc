@@ -21,6 +21,7 @@
 #include "ops/gated.h"
 #include "ops/gated_norm.h"
 #include "ops/gemm.h"
+#include "ops/gemm_groups.h"
 #include "ops/hyper_connection.h"
 #include "ops/indexer.h"
 #include "ops/indexer_loss.h"
@@ -166,6 +167,13 @@ const Rows kRows = {
              .dx_blocked = Late<[](const Rows& r) { return r.gemm.dx_blocked; }>(),
              .dx_each = Late<[](const Rows& r) { return r.gemm.dx_each; }>(),
              .dw = Late<[](const Rows& r) { return r.gemm.dw; }>()},
+    .gemm_groups = {.divide = Late<[](const Rows& r) { return r.gemm_groups.divide; }>(),
+                    .products = Late<[](const Rows& r) { return r.gemm_groups.products; }>(),
+                    .products_dx = Late<[](const Rows& r) { return r.gemm_groups.products_dx; }>(),
+                    .runs = Late<[](const Rows& r) { return r.gemm_groups.runs; }>(),
+                    .runs_dx = Late<[](const Rows& r) { return r.gemm_groups.runs_dx; }>(),
+                    .scale_runs = Late<[](const Rows& r) { return r.gemm_groups.scale_runs; }>(),
+                    .dw = Late<[](const Rows& r) { return r.gemm_groups.dw; }>()},
     .hyper_connection =
         {.mix = Late<[](const Rows& r) { return r.hyper_connection.mix; }>(),
          .mix_backward = Late<[](const Rows& r) { return r.hyper_connection.mix_backward; }>(),

@@ -7,6 +7,7 @@
 #include "model/blocks/experts/moe.h"
 #include "ops/elementwise.h"
 #include "ops/gemm_groups.h"
+#include "ops/router.h"
 
 namespace strata::apps {
 namespace {
@@ -40,15 +41,11 @@ class Groups {
     int64_t layer = 0;
     while (moe_of(c, layer) == nullptr) ++layer;
     const model::MoeConfig& moe = *moe_of(c, layer);
-    for (int64_t e = 0; e < moe.num_experts; ++e) {
-      const int64_t begin = e * tokens_per_expert;
-      size_t p = 0;
-      for (const model::MoeKey key : {model::kMoeGate, model::kMoeUp, model::kMoeDown}) {
-        groups_[p++].push_back(
-            {.begin = begin,
-             .end = begin + tokens_per_expert,
-             .w = model::expert_panel(experts(engine, layer).param(key).panel, e)});
-      }
+    for (const model::MoeKey key : {model::kMoeGate, model::kMoeUp, model::kMoeDown}) {
+      const PanelView first = experts(engine, layer).param(key).panel;
+      const PanelView second = model::expert_panel(first, 1);
+      weights_[key - model::kMoeGate] = {
+          first, static_cast<char*>(second.data) - static_cast<char*>(first.data)};
     }
     const int64_t rows = moe.num_experts * tokens_per_expert;
     const DType dtype = engine.model().weights->compute_dtype();
@@ -59,26 +56,63 @@ class Groups {
     sum_ = Tensor(allocator, DType::kF32, {rows, c.hidden_size});
     fill(backend_, wide_);
     fill(backend_, narrow_);
+    divide(moe.num_experts, tokens_per_expert);
     flops_ = 3.0 * 2.0 * static_cast<double>(rows * c.hidden_size * moe.expert_width);
   }
 
   [[nodiscard]] double flops() const { return flops_; }
 
   void forward() {
-    ops::gemm_groups(backend_, {.x = wide_, .groups = groups_[0]}, other_);
-    ops::gemm_groups(backend_, {.x = wide_, .groups = groups_[1]}, other_);
-    ops::gemm_groups(backend_, {.x = narrow_, .groups = groups_[2]}, sum_);
+    ops::gemm_groups(backend_, {.x = wide_, .w = weights_[0], .rows = rows_}, other_);
+    ops::gemm_groups(backend_, {.x = wide_, .w = weights_[1], .rows = rows_}, other_);
+    ops::gemm_groups(backend_, {.x = narrow_, .w = weights_[2], .rows = rows_}, sum_);
   }
 
   void input_gradient() {
-    ops::gemm_groups_dx(backend_, {.x = wide_, .groups = groups_[2]}, other_);
-    ops::gemm_groups_dx(backend_, {.x = narrow_, .groups = groups_[0]}, sum_);
-    ops::gemm_groups_dx(backend_, {.x = narrow_, .groups = groups_[1]}, sum_, true);
+    ops::gemm_groups_dx(backend_, {.x = wide_, .w = weights_[2], .rows = rows_}, other_);
+    ops::gemm_groups_dx(backend_, {.x = narrow_, .w = weights_[0], .rows = rows_}, sum_);
+    ops::gemm_groups_dx(backend_, {.x = narrow_, .w = weights_[1], .rows = rows_}, sum_, true);
   }
 
  private:
+  // Each token goes to one expert, each expert has as many.
+  void divide(int64_t num_experts, int64_t tokens_per_expert) {
+    const int64_t rows = num_experts * tokens_per_expert;
+    std::vector<float> table;
+    std::vector<int32_t> tokens;
+    for (int64_t e = 0; e < num_experts; ++e) {
+      table.push_back(static_cast<float>(e));
+      tokens.insert(tokens.end(), static_cast<size_t>(tokens_per_expert), static_cast<int32_t>(e));
+    }
+    numbers_ = Memory(backend_.allocator(), (4 * rows + num_experts) * 8);
+    auto* next = static_cast<char*>(numbers_.data());
+    const auto take = [&]<typename T>(IndexView<T>& view, int64_t count) {
+      view = {next, count};
+      next += count * 8;
+    };
+    IndexView<int32_t> expert_ids, token_of_row, row_of_slot;
+    take(rows_.group_ends, num_experts);
+    take(rows_.part_ends, num_experts);
+    take(rows_.part_sequences, num_experts);
+    take(expert_ids, rows);
+    take(token_of_row, rows);
+    take(row_of_slot, rows);
+    const Tensor weights(backend_.allocator(), DType::kF32, {rows});
+    const Tensor row_weights(backend_.allocator(), DType::kF32, {rows});
+    const Tensor choices(backend_.allocator(), DType::kF32, {num_experts, 1});
+    ops::from_host(backend_, table, choices);
+    ops::look_up_experts(backend_, choices, tokens, expert_ids);
+    ops::sort_routes(backend_, /*top_k=*/1, expert_ids, weights,
+                     {token_of_row, row_of_slot, row_weights, rows_.group_ends});
+    rows_.num_rows = rows;
+    rows_.sequence_ends = {&rows_.num_rows, 1};
+    ops::divide_rows(backend_, token_of_row, rows_);
+  }
+
   Backend& backend_;
-  std::vector<ops::GemmGroup> groups_[3];
+  ops::PanelStack weights_[3];
+  ops::GroupedRows rows_;
+  Memory numbers_;
   Tensor wide_, narrow_, other_, sum_;
   double flops_ = 0.0;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/cpu/cpu_backend.h"
 
+#include "ops/cpu/gemm_groups.h"
 #include "ops/cpu/rows.h"
 
 namespace strata {
@@ -16,16 +17,23 @@ CpuBackend::CpuBackend(CpuPath path, int num_threads, Allocator& allocator)
     : Backend(kCpu, allocator),
       path_(path),
       own_pool_(std::make_unique<ThreadPool>(num_threads)),
-      pool_(*own_pool_) {}
+      pool_(*own_pool_),
+      group_lists_(std::make_unique<ops::cpu::GroupLists>()) {}
 
 CpuBackend::CpuBackend(CpuPath path, int num_threads, CountingTag /*tag*/)
     : Backend(kCpuCounting, cpu_allocator()),
       path_(path),
       own_pool_(new ThreadPool(ThreadPool::idle(num_threads))),
-      pool_(*own_pool_) {}
+      pool_(*own_pool_),
+      group_lists_(std::make_unique<ops::cpu::GroupLists>()) {}
 
 CpuBackend::CpuBackend(CpuPath path, ThreadPool& pool, Allocator& allocator)
-    : Backend(kCpu, allocator), path_(path), pool_(pool) {}
+    : Backend(kCpu, allocator),
+      path_(path),
+      pool_(pool),
+      group_lists_(std::make_unique<ops::cpu::GroupLists>()) {}
+
+CpuBackend::~CpuBackend() = default;
 
 void CpuBackend::make_workers() {
   while (static_cast<int>(workers_.size()) < pool_.num_threads()) {

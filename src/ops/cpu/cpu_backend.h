@@ -12,11 +12,15 @@
 #include "ops/cpu/cpu_path.h"
 
 namespace strata {
+namespace ops::cpu {
+struct GroupLists;
+}
 
 class CpuBackend final : public Backend {
  public:
   // No threads: all cores that this process may use.
   CpuBackend(CpuPath path, int num_threads, Allocator& allocator = cpu_allocator());
+  ~CpuBackend() override;
   // One that counts for such a path and team.
   static CpuBackend counting(CpuPath path, int num_threads) {
     return {path, num_threads, CountingTag{}};
@@ -40,6 +44,8 @@ class CpuBackend final : public Backend {
     }
     pool_.run_each(count, [&](int64_t item, int i) { body(item, worker(i)); });
   }
+  // For ops alone: what grouped products list (ops/cpu/gemm_groups.h).
+  [[nodiscard]] ops::cpu::GroupLists& group_lists() { return *group_lists_; }
   // Outputs in a panel of weights on this path (tensor/panel.h).
   [[nodiscard]] int64_t panel_width() const {
     return path_ == CpuPath::kAvx512Bf16 || path_ == CpuPath::kAvx512 ? 64 : 16;
@@ -65,6 +71,7 @@ class CpuBackend final : public Backend {
   ThreadPool& pool_;
   std::optional<ThreadPool::Breaks> breaks_;
   std::vector<std::unique_ptr<CpuBackend>> workers_;
+  std::unique_ptr<ops::cpu::GroupLists> group_lists_;
 };
 
 // The CPU's part of a backend, which is known to be one.

@@ -17,6 +17,7 @@
 #include "ops/cpu/gated.h"
 #include "ops/cpu/gated_norm.h"
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/gemm_groups.h"
 #include "ops/cpu/hyper_connection.h"
 #include "ops/cpu/indexer.h"
 #include "ops/cpu/indexer_loss.h"
@@ -97,6 +98,13 @@ constexpr Rows kRows = {
              .dx_blocked = on_cpu<gemm_dx_blocked>,
              .dx_each = on_cpu<gemm_dx_each>,
              .dw = on_cpu<gemm_dw>},
+    .gemm_groups = {.divide = on_cpu<divide_rows>,
+                    .products = on_cpu<gemm_groups>,
+                    .products_dx = on_cpu<gemm_groups_dx>,
+                    .runs = on_cpu<gemm_group_runs>,
+                    .runs_dx = on_cpu<gemm_group_runs_dx>,
+                    .scale_runs = on_cpu<scale_group_runs>,
+                    .dw = on_cpu<gemm_dw_groups>},
     .hyper_connection = {.mix = on_cpu<hyper_mix>,
                          .mix_backward = on_cpu<hyper_mix_backward>,
                          .weights = on_cpu<hyper_weights>,

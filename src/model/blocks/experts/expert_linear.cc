@@ -4,11 +4,26 @@
 #include <algorithm>
 
 #include "model/linear.h"
-#include "ops/elementwise.h"
-#include "ops/gemm_groups.h"
 
 namespace strata::model {
 namespace {
+
+// Of a product, an item for each run of rows that has an adapter with a module for it.
+struct ExpertLists {
+  std::vector<ops::GroupedLowRank> low_rank;
+  std::vector<ops::GroupedProduct> own, shared;  // shared: of gate and up together
+  std::vector<ops::GroupedGradient> a, b;
+
+  static ExpertLists& cleared(Pass& pass) {
+    auto& lists = pass.lists.blocks.of<ExpertLists>();
+    lists.low_rank.clear();
+    lists.own.clear();
+    lists.shared.clear();
+    lists.a.clear();
+    lists.b.clear();
+    return lists;
+  }
+};
 
 // The adapter's module for a matrix, and which half of its outputs that is: gate and up may be the
 // halves of one module.
@@ -19,7 +34,7 @@ struct ModuleHalf {
   [[nodiscard]] bool shared() const { return key == kMoeGateUp; }
 };
 
-ModuleHalf find_module(const ExpertSegment& run, const BlockContext& context, MoeKey key) {
+ModuleHalf find_module(const AdapterSegment& run, const BlockContext& context, MoeKey key) {
   if (run.adapter == nullptr) return {};
   const auto of = [&](MoeKey k) {
     return run.adapter->find(context.layer, context.param(k).target);
@@ -29,99 +44,116 @@ ModuleHalf find_module(const ExpertSegment& run, const BlockContext& context, Mo
   return {of(kMoeGateUp), kMoeGateUp, key == kMoeUp ? 1 : 0};
 }
 
-std::span<const ops::GemmGroup> groups(Pass& pass, const BlockContext& context, MoeKey key) {
-  std::vector<ops::GemmGroup>& list = pass.lists.blocks.of<ExpertRows>().groups;
-  list.clear();
-  for (const ExpertSegment& expert : pass.lists.blocks.of<ExpertRows>().experts()) {
-    list.push_back({.begin = expert.begin,
-                    .end = expert.end,
-                    .w = expert_panel(context.param(key).panel, expert.expert)});
+int64_t bytes_between(const void* first, const void* second) {
+  return static_cast<const char*>(second) - static_cast<const char*>(first);
+}
+
+ops::PanelStack stack_of(PanelView first, PanelView second) {
+  return {first, bytes_between(first.data, second.data)};
+}
+ops::PanelStack weights(const BlockContext& context, MoeKey key) {
+  const PanelView& first = context.param(key).panel;
+  return stack_of(first, expert_panel(first, 1));
+}
+ops::PanelStack a_of(const LoraModule& m) { return stack_of(m.a_of(0), m.a_of(1)); }
+ops::PanelStack b_of(const ModuleHalf& m) {
+  return stack_of(m.module->b_of(0, m.half), m.module->b_of(1, m.half));
+}
+ops::TensorStack d_a_of(const LoraModule& m) { return {m.d_a_of(0), m.d_a_of(0).num_bytes()}; }
+ops::TensorStack d_b_of(const ModuleHalf& m) {
+  return {m.module->d_b_of(0, m.half), m.module->d_b.at(0).num_bytes()};
+}
+
+// body(run, its module), of the pass's rows that have one.
+template <typename Body>
+void for_each_module(const Pass& pass, const BlockContext& context, MoeKey key, Body body) {
+  for (const AdapterSegment& run : pass.rows.runs()) {
+    const ModuleHalf found = find_module(run, context, key);
+    if (found.module != nullptr) body(run, found);
   }
-  return list;
 }
 
 // y (and d_x) of one projection in backward, and where its shared d_h waits.
 struct Backward {
   Pass& pass;
   const BlockContext& context;
+  const ops::GroupedRows& rows;
   const ExpertLoraH& lora_h;
   TensorView x;
   TensorView shared_d_h;  // [n, R] f32: gate's part of the sum over gate and up
 
-  // d_b += dy^T h
-  void add_d_b(const ExpertSegment& run, const ModuleHalf& found, TensorView dy_run) const {
-    if (!pass.adapter_gradients || !run.adapter->trains()) return;
-    const TensorView h = lora_h.of(found.key).slice_cols(0, found.module->spec.rank);
-    ops::gemm_dw(pass.backend, dy_run, h.slice_rows(run.begin, run.end),
-                 pass.lists.blocks.of<ExpertRows>().ends_of_run(run),
-                 found.module->d_b_of(run.expert, found.half));
+  // y += h B^T, h = scale * x A^T  =>  d_b += dy^T h, d(x A^T) = scale * dy B, d_a += d(x A^T)^T x
+  void list(ExpertLists& lists, const AdapterSegment& run, const ModuleHalf& found, TensorView dy,
+            TensorView d_h) const {
+    const LoraModule& module = *found.module;
+    const int64_t first = run.first_end;
+    const int64_t end = run.first_end + run.num_ends;
+    (found.shared() ? lists.shared : lists.own)
+        .push_back({.first = first,
+                    .end = end,
+                    .w = b_of(found),
+                    .scale = found.shared() ? 1.0f : module.scale});
+    const bool trains = pass.adapter_gradients && run.adapter->trains();
+    if (trains) {
+      const TensorView h = lora_h.of(found.key).slice_cols(0, module.spec.rank);
+      lists.b.push_back({.first = first, .end = end, .dy = dy, .x = h, .dw = d_b_of(found)});
+    }
+    if (found.shared() && found.half == 0) return;
+    const TensorView d_h_module = d_h.slice_cols(0, module.spec.rank);
+    lists.low_rank.push_back({.first = first, .end = end, .x = d_h_module, .w = a_of(module)});
+    if (trains) {
+      lists.a.push_back(
+          {.first = first, .end = end, .dy = d_h_module, .x = x, .dw = d_a_of(module)});
+    }
   }
 
-  // y += h B^T, h = scale * x A^T  =>  d(x A^T) = scale * dy B, written to d_h_run
-  void make_d_h(const ExpertSegment& run, const ModuleHalf& found, TensorView dy_run,
-                TensorView d_h_run) const {
-    const LoraModule& module = *found.module;
-    const PanelView b = module.b_of(run.expert, found.half);
-    if (!found.shared()) {
-      ops::gemm_dx(pass.backend, {.x = dy_run, .w = b, .scale = module.scale}, d_h_run);
-      return;
-    }
+  void make_d_h(MoeKey key, ExpertLists& lists, TensorView dy, TensorView d_h) const {
+    ops::gemm_group_runs_dx(pass.backend, rows, dy, lists.own, d_h);
+    if (lists.shared.empty()) return;
     // One chain over gate's outputs and then up's.
-    const TensorView sum =
-        shared_d_h.slice_cols(0, module.spec.rank).slice_rows(run.begin, run.end);
-    ops::gemm_dx(pass.backend, {.x = dy_run, .w = b}, sum, /*accumulate=*/found.half == 1);
-    if (found.half == 1) ops::scale(pass.backend, sum, module.scale, d_h_run);
+    ops::gemm_group_runs_dx(pass.backend, rows, dy, lists.shared, shared_d_h,
+                            /*accumulate=*/key == kMoeUp);
+    if (key != kMoeUp) return;
+    size_t next = 0;
+    for_each_module(pass, context, key, [&](const AdapterSegment&, const ModuleHalf& found) {
+      if (found.shared()) lists.shared[next++].scale = found.module->scale;
+    });
+    ops::scale_group_runs(pass.backend, rows, shared_d_h, lists.shared, d_h);
   }
 
   void projection(MoeKey key, TensorView dy, TensorView d_x, bool accumulate) const {
     Scratch& scratch = pass.backend.scratch();
     const Scratch::Mark mark(scratch);
-    std::vector<ops::LowRankSegment>& low_rank = pass.lists.blocks.of<ExpertRows>().low_rank;
-    low_rank.clear();
     int64_t rank = 0;
-    for (const ExpertSegment& run : pass.lists.blocks.of<ExpertRows>().runs()) {
-      const ModuleHalf found = find_module(run, context, key);
-      if (found.module != nullptr) rank = std::max(rank, found.module->spec.rank);
-    }
+    for_each_module(pass, context, key, [&](const AdapterSegment&, const ModuleHalf& found) {
+      rank = std::max(rank, found.module->spec.rank);
+    });
     const TensorView d_h = rank == 0 ? TensorView() : scratch.take(pass.dtype(), {x.rows(), rank});
-    for (const ExpertSegment& run : pass.lists.blocks.of<ExpertRows>().runs()) {
-      const ModuleHalf found = find_module(run, context, key);
-      if (found.module == nullptr) continue;
-      const TensorView dy_run = dy.slice_rows(run.begin, run.end);
-      const TensorView d_h_module = d_h.slice_cols(0, found.module->spec.rank);
-      const TensorView d_h_run = d_h_module.slice_rows(run.begin, run.end);
-      make_d_h(run, found, dy_run, d_h_run);
-      add_d_b(run, found, dy_run);
-      if (found.shared() && found.half == 0) continue;
-      low_rank.push_back({.begin = run.begin,
-                          .end = run.end,
-                          .x = d_h_module,
-                          .w = found.module->a_of(run.expert)});
-      if (pass.adapter_gradients && run.adapter->trains()) {
-        ops::gemm_dw(pass.backend, d_h_run, x.slice_rows(run.begin, run.end),
-                     pass.lists.blocks.of<ExpertRows>().ends_of_run(run),
-                     found.module->d_a_of(run.expert));
-      }
-    }
+    ExpertLists& lists = ExpertLists::cleared(pass);
+    for_each_module(pass, context, key, [&](const AdapterSegment& run, const ModuleHalf& found) {
+      list(lists, run, found, dy, d_h);
+    });
+    if (rank > 0) make_d_h(key, lists, dy, d_h);
+    ops::gemm_dw_groups(pass.backend, rows, lists.b);
+    ops::gemm_dw_groups(pass.backend, rows, lists.a);
     add_base_gradients(key, dy);
     // d_x = dy W + d(x A^T) A
     ops::gemm_groups_dx(pass.backend,
-                        {.x = dy,
-                         .groups = groups(pass, context, key),
-                         .runs = low_rank,
-                         .lists = &pass.lists.blocks.of<ExpertRows>().group_lists},
+                        {.x = dy, .w = weights(context, key), .rows = rows, .runs = lists.low_rank},
                         d_x, accumulate);
   }
 
   void add_base_gradients(MoeKey key, TensorView dy) const {
     if (pass.base_gradients == nullptr) return;
-    const size_t first = context.param(key).index;
-    for (const ExpertSegment& expert : pass.lists.blocks.of<ExpertRows>().experts()) {
-      ops::gemm_dw(pass.backend, dy.slice_rows(expert.begin, expert.end),
-                   x.slice_rows(expert.begin, expert.end),
-                   pass.lists.blocks.of<ExpertRows>().ends_of_expert(expert),
-                   pass.base_gradient(first + static_cast<size_t>(expert.expert)));
-    }
+    const size_t index = context.param(key).index;
+    const auto last = static_cast<size_t>(rows.group_ends.size()) - 1;
+    const TensorView first = pass.base_gradient(index);
+    ops::TensorStack stack = {first};
+    if (last > 0) stack.bytes = bytes_between(first.data, pass.base_gradient(index + 1).data);
+    CHECK(stack.at(static_cast<int64_t>(last)).data == pass.base_gradient(index + last).data);
+    const ops::GroupedGradient gradient = {
+        .end = std::ssize(rows.sequence_ends), .dy = dy, .x = x, .dw = stack};
+    ops::gemm_dw_groups(pass.backend, rows, {&gradient, 1});
   }
 };
 
@@ -141,58 +173,52 @@ ExpertLoraH take_expert_lora_h(Pass& pass, const BlockContext& context) {
   return lora_h;
 }
 
-void expert_forward(Pass& pass, const BlockContext& context, MoeKey key, const ExpertLoraH& lora_h,
-                    TensorView x, TensorView y) {
-  std::vector<ops::LowRankSegment>& low_rank = pass.lists.blocks.of<ExpertRows>().low_rank;
-  std::vector<ops::SegmentProduct>& own = pass.lists.blocks.of<ExpertRows>().products;
-  std::vector<ops::SegmentProduct>& shared = pass.lists.products;
+void expert_forward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,
+                    MoeKey key, const ExpertLoraH& lora_h, TensorView x, TensorView y) {
   y = pass.unknown(y);
   if (y.empty() && std::all_of(lora_h.h.begin(), lora_h.h.end(),
                                [&](TensorView h) { return h.empty() || pass.known(h); })) {
     return;
   }
-  low_rank.clear();
-  own.clear();
-  shared.clear();
-  for (const ExpertSegment& run : pass.lists.blocks.of<ExpertRows>().runs()) {
-    const ModuleHalf found = find_module(run, context, key);
-    if (found.module == nullptr) continue;
+  ExpertLists& lists = ExpertLists::cleared(pass);
+  for_each_module(pass, context, key, [&](const AdapterSegment& run, const ModuleHalf& found) {
+    const int64_t first = run.first_end;
+    const int64_t end = run.first_end + run.num_ends;
+    const LoraModule& module = *found.module;
     if (found.half == 0) {
-      (found.shared() ? shared : own)
-          .push_back({.begin = run.begin,
-                      .end = run.end,
-                      .w = found.module->a_of(run.expert),
-                      .scale = found.module->scale});
+      (found.shared() ? lists.shared : lists.own)
+          .push_back({.first = first, .end = end, .w = a_of(module), .scale = module.scale});
     }
-    low_rank.push_back({.begin = run.begin,
-                        .end = run.end,
-                        .x = lora_h.of(found.key).slice_cols(0, found.module->spec.rank),
-                        .w = found.module->b_of(run.expert, found.half)});
-  }
+    lists.low_rank.push_back({.first = first,
+                              .end = end,
+                              .x = lora_h.of(found.key).slice_cols(0, module.spec.rank),
+                              .w = b_of(found)});
+  });
   // h = round(scale * x A^T)
-  if (!own.empty()) ops::gemm_runs(pass.backend, x, own, lora_h.of(key));
-  if (!shared.empty()) ops::gemm_runs(pass.backend, x, shared, lora_h.of(kMoeGateUp));
+  if (!lists.own.empty()) {
+    ops::gemm_group_runs(pass.backend, rows, x, lists.own, lora_h.of(key));
+  }
+  if (!lists.shared.empty()) {
+    ops::gemm_group_runs(pass.backend, rows, x, lists.shared, lora_h.of(kMoeGateUp));
+  }
   if (y.empty()) return;
   ops::gemm_groups(pass.backend,
-                   {.x = x,
-                    .groups = groups(pass, context, key),
-                    .runs = low_rank,
-                    .lists = &pass.lists.blocks.of<ExpertRows>().group_lists},
-                   y);
+                   {.x = x, .w = weights(context, key), .rows = rows, .runs = lists.low_rank}, y);
 }
 
-void expert_down_backward(Pass& pass, const BlockContext& context, const ExpertLoraH& lora_h,
-                          TensorView x, TensorView dy, TensorView d_x) {
-  const Backward backward{pass, context, lora_h, x, {}};
+void expert_down_backward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,
+                          const ExpertLoraH& lora_h, TensorView x, TensorView dy, TensorView d_x) {
+  const Backward backward{pass, context, rows, lora_h, x, {}};
   backward.projection(kMoeDown, dy, d_x, false);
 }
 
-void expert_gate_up_backward(Pass& pass, const BlockContext& context, const ExpertLoraH& lora_h,
-                             TensorView x, TensorView d_gate, TensorView d_up, TensorView d_x) {
+void expert_gate_up_backward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,
+                             const ExpertLoraH& lora_h, TensorView x, TensorView d_gate,
+                             TensorView d_up, TensorView d_x) {
   const Scratch::Mark mark(pass.backend.scratch());
   const TensorView h = lora_h.of(kMoeGateUp);
   const TensorView shared = h.empty() ? TensorView() : pass.take(DType::kF32, h.shape);
-  const Backward backward{pass, context, lora_h, x, shared};
+  const Backward backward{pass, context, rows, lora_h, x, shared};
   backward.projection(kMoeGate, d_gate, d_x, false);
   backward.projection(kMoeUp, d_up, d_x, true);
 }

@@ -6,9 +6,9 @@
 #pragma once
 #include <array>
 
-#include "model/blocks/experts/expert_rows.h"
 #include "model/blocks/experts/moe.h"
 #include "model/pass/pass.h"
+#include "ops/gemm_groups.h"
 
 namespace strata::model {
 
@@ -21,16 +21,17 @@ struct ExpertLoraH {
 ExpertLoraH take_expert_lora_h(Pass& pass, const BlockContext& context);
 
 // Writes y [n, N] and the h of matrix `key`; with an empty y only h. gate comes before up.
-void expert_forward(Pass& pass, const BlockContext& context, MoeKey key, const ExpertLoraH& lora_h,
-                    TensorView x, TensorView y);
+void expert_forward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,
+                    MoeKey key, const ExpertLoraH& lora_h, TensorView x, TensorView y);
 
 // dy [n, N] of the compute type; writes d_x [n, K] and accumulates the gradients that the pass asks
 // for. down projection.
-void expert_down_backward(Pass& pass, const BlockContext& context, const ExpertLoraH& lora_h,
-                          TensorView x, TensorView dy, TensorView d_x);
+void expert_down_backward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,
+                          const ExpertLoraH& lora_h, TensorView x, TensorView dy, TensorView d_x);
 
 // The same of gate and up together; writes d_x [n, K] f32, the sum of both.
-void expert_gate_up_backward(Pass& pass, const BlockContext& context, const ExpertLoraH& lora_h,
-                             TensorView x, TensorView d_gate, TensorView d_up, TensorView d_x);
+void expert_gate_up_backward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,
+                             const ExpertLoraH& lora_h, TensorView x, TensorView d_gate,
+                             TensorView d_up, TensorView d_x);
 
 }  // namespace strata::model

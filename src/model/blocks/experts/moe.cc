@@ -77,14 +77,14 @@ struct Moe {
     Scratch& scratch = pass.backend.scratch();
     const Scratch::Mark mark(scratch);
     if (!s.routing.known) make_routing(pass, context, n, s.routing);
-    build_rows(pass, context, s.routing);
+    const ops::GroupedRows rows = divide_rows(pass, s.routing);
     if (context.as<Config>().shared_width == 0) {
-      return routed_forward(pass, context, s, n, output.add, output.out);
+      return routed_forward(pass, context, rows, s, n, output.add, output.out);
     }
     // sum = add + routed; out = sum + shared
     const TensorView sum =
         output.out.empty() ? TensorView() : pass.take(DType::kF32, {n.rows(), n.cols()});
-    routed_forward(pass, context, s, n, output.add, sum);
+    routed_forward(pass, context, rows, s, n, output.add, sum);
     if (context.as<Config>().shared_gate) {
       linear_forward(pass, context, kMoeSharedScale, n, {}, s.shared_lora_h, s.shared_logits);
     }
@@ -131,23 +131,12 @@ struct Moe {
   static void backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,
                        TensorView d_out, TensorView d_n) {
     const Scratch::Mark mark(pass.backend.scratch());
-    build_rows(pass, context, s.routing);
+    const ops::GroupedRows rows = divide_rows(pass, s.routing);
     const bool has_shared = context.as<Config>().shared_width > 0;
     const TensorView d_row_weights = pass.take(DType::kF32, {s.routing.num_rows()});
     if (has_shared) shared_backward(pass, context, s, n, d_out, d_n);
-    routed_backward(pass, context, s, n, d_out, d_n, !has_shared, d_row_weights);
+    routed_backward(pass, context, rows, s, n, d_out, d_n, !has_shared, d_row_weights);
     router_backward(pass, context, s.routing, n, d_row_weights, d_n);
-  }
-
-  static void build_rows(Pass& pass, const BlockContext& context, const Routing& routing) {
-    ExpertRows& rows = pass.lists.blocks.of<ExpertRows>();
-    if (pass.on_host([&] {
-          rows.build(pass.backend, routing.expert_ends, routing.token_of_row, pass.sequences);
-        })) {
-      return;
-    }
-    const auto& c = context.as<Config>();
-    rows.build_fullest(c.top_k, c.num_experts, pass.num_tokens(), pass.sequences);
   }
 
   // x[token] for every routed row.
@@ -166,27 +155,27 @@ struct Moe {
   }
 
   // Fills gate, up and their lora_h; then sum = add + the experts' outputs, unless sum is empty.
-  static void routed_forward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,
-                             TensorView add, TensorView sum) {
+  static void routed_forward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,
+                             const Saved& s, TensorView n, TensorView add, TensorView sum) {
     const Scratch::Mark mark(pass.backend.scratch());
     {
       const Scratch::Mark inner(pass.backend.scratch());
       const TensorView x = gather_rows(pass, s.routing, n);
-      expert_forward(pass, context, kMoeGate, s.lora_h, x, s.gate);
-      expert_forward(pass, context, kMoeUp, s.lora_h, x, s.up);
+      expert_forward(pass, context, rows, kMoeGate, s.lora_h, x, s.gate);
+      expert_forward(pass, context, rows, kMoeUp, s.lora_h, x, s.up);
     }
     const TensorView activated = weighted(pass, context, s);
     const TensorView y =
         sum.empty() ? TensorView() : pass.take(DType::kF32, {s.routing.num_rows(), n.cols()});
-    expert_forward(pass, context, kMoeDown, s.lora_h, activated, y);
+    expert_forward(pass, context, rows, kMoeDown, s.lora_h, activated, y);
     if (!sum.empty()) ops::gather_sum(pass.backend, y, s.routing.row_of_slot, add, sum);
   }
 
   // Adds the routed path's gradient to d_n [T, D] f32; with `first` d_n is written. d_out [T, D] of
   // the compute type. Leaves d_row_weights [n].
-  static void routed_backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,
-                              TensorView d_out, TensorView d_n, bool first,
-                              TensorView d_row_weights) {
+  static void routed_backward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,
+                              const Saved& s, TensorView n, TensorView d_out, TensorView d_n,
+                              bool first, TensorView d_row_weights) {
     Scratch& scratch = pass.backend.scratch();
     const Scratch::Mark mark(scratch);
     const Routing& routing = s.routing;
@@ -198,14 +187,14 @@ struct Moe {
       const TensorView activated = weighted(pass, context, s);
       // sum[t] = down(activated) of the token's rows
       const TensorView dy = gather_rows(pass, routing, d_out);
-      expert_down_backward(pass, context, s.lora_h, activated, dy, d_activated);
+      expert_down_backward(pass, context, rows, s.lora_h, activated, dy, d_activated);
       // activated = weight * silu(gate) * up
       gated_mlp_activate_backward(pass, {.limit = context.as<Config>().limit}, s.gate, s.up,
                                   routing.row_weights, d_activated, d_gate, d_up, d_row_weights);
     }
     const TensorView x = gather_rows(pass, routing, n);
     const TensorView d_x = pass.take(DType::kF32, x.shape);
-    expert_gate_up_backward(pass, context, s.lora_h, x, d_gate, d_up, d_x);
+    expert_gate_up_backward(pass, context, rows, s.lora_h, x, d_gate, d_up, d_x);
     // x[row] = n[token]
     ops::gather_sum(pass.backend, d_x, routing.row_of_slot, first ? TensorView() : d_n, d_n);
   }

@@ -15,8 +15,8 @@ struct RoutedRows {
 constexpr ScratchTag kTag = "routing";  // kept by every recompute policy
 
 template <typename T>
-IndexView<T> take_numbers(Scratch& scratch, int64_t count) {
-  return {scratch.take(count * static_cast<int64_t>(sizeof(T)), kTag), count};
+IndexView<T> take_numbers(Scratch& scratch, int64_t count, ScratchTag tag = kTag) {
+  return {scratch.take(count * static_cast<int64_t>(sizeof(T)), tag), count};
 }
 
 ops::RouterScores scores_of(RouterKind kind) {
@@ -92,6 +92,21 @@ void make_routing(Pass& pass, const BlockContext& context, TensorView n, Routing
                     .expert_ends = routing.expert_ends});
   routing.known = true;
   add_loads(pass, context, routing);
+}
+
+ops::GroupedRows divide_rows(Pass& pass, const Routing& routing) {
+  Scratch& scratch = pass.backend.scratch();
+  const std::span<const int64_t> ends = pass.rows.ends();
+  const int64_t most =
+      ops::most_parts(routing.num_rows(), routing.expert_ends.size(), std::ssize(ends));
+  const ops::GroupedRows rows = {
+      .num_rows = routing.num_rows(),
+      .group_ends = routing.expert_ends,
+      .part_ends = take_numbers<int64_t>(scratch, most, kTemporaryTag),
+      .part_sequences = take_numbers<int32_t>(scratch, most, kTemporaryTag),
+      .sequence_ends = ends};
+  ops::divide_rows(pass.backend, routing.token_of_row, rows);
+  return rows;
 }
 
 void routing_backward(Pass& pass, const BlockContext& context, const Routing& routing,

@@ -8,6 +8,7 @@
 
 #include "model/blocks/block.h"
 #include "model/blocks/experts/moe.h"
+#include "ops/gemm_groups.h"
 #include "ops/router.h"
 #include "tensor/index.h"
 #include "tensor/view.h"
@@ -32,8 +33,12 @@ struct Routing {
 Routing take_routing(Pass& pass, const MoeConfig& config);
 
 // Fills everything from n [T, D], the normed input of the experts.
-// Where nothing is computed, a routing of the most rows an expert may have.
 void make_routing(Pass& pass, const BlockContext& context, TensorView n, Routing& routing);
+
+// How the routing's rows divide among experts and the pass's sequences, which keeps sums over
+// tokens independent of how sequences are packed. In scratch; borrows the routing and the pass's
+// rows.
+ops::GroupedRows divide_rows(Pass& pass, const Routing& routing);
 
 // Writes d_logits [T, E] from d_row_weights [T * K] f32.
 void routing_backward(Pass& pass, const BlockContext& context, const Routing& routing,
