@@ -21,7 +21,14 @@ Scratch& Backend::file_scratch() {
   return kind_.counts ? counted_files_ : offload_->scratch();
 }
 
-void Backend::offload_to(const std::string& dir) { offload_ = std::make_unique<OffloadRoom>(dir); }
+void Backend::offload_to(const std::string& dir) {
+  offload_ = std::make_unique<OffloadRoom>(*this, dir);
+}
+
+std::unique_ptr<PageQueue> Backend::page_queue(const std::string& name,
+                                               FileAllocator& files) const {
+  return std::make_unique<PageMover>(name, files);
+}
 
 void Backend::reset_count() {
   counted_flops_ = 0.0;

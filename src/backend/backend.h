@@ -13,7 +13,9 @@
 
 namespace strata {
 
+class FileAllocator;
 class OffloadRoom;
+class PageQueue;
 struct Interruption;
 namespace ops {
 struct Rows;
@@ -76,6 +78,11 @@ class Backend {
   [[nodiscard]] OffloadRoom* offload() { return offload_.get(); }
   // Error{kInvalidArgument} where the folder cannot hold memory.
   void offload_to(const std::string& dir);
+
+  // A queue for memory in files, in the order of this backend's work; `name` is its row's in a
+  // timeline.
+  [[nodiscard]] virtual std::unique_ptr<PageQueue> page_queue(const std::string& name,
+                                                              FileAllocator& files) const;
 
   // Scratch that kernels have beside scratch(): some of one size. Of a counting backend, what they
   // would take.

@@ -123,7 +123,7 @@ void FileAllocator::start_writing(const PageRange& range) {
   }
 }
 
-PageMover::PageMover(const std::string& name) {
+PageMover::PageMover(const std::string& name, FileAllocator& files) : files_(files) {
   // A warm step allocates nothing, however far behind this thread is.
   requests_.reserve(kUsualRequests);
   taken_.reserve(kUsualRequests);
@@ -141,10 +141,10 @@ PageMover::~PageMover() {
   changed_.notify_all();
 }
 
-void PageMover::add(std::span<const PageRange> ranges, Move move, FileAllocator* files) {
+void PageMover::add(std::span<const PageRange> ranges, Move move) {
   {
     const MutexLock lock(mutex_);
-    for (const PageRange& range : ranges) requests_.push_back({range, move, files});
+    for (const PageRange& range : ranges) requests_.push_back({range, move});
   }
   changed_.notify_all();
 }
@@ -173,16 +173,14 @@ void PageMover::run() {
 void PageMover::run(const Request& request) {
   const auto [data, bytes] = whole_pages(request.range);
   if (bytes == 0) return;
-  const std::string_view what = request.move == Move::kRead ? "read ahead"
-                                : request.files != nullptr  ? "write behind"
-                                                            : "let go";
+  const std::string_view what = request.move == Move::kRead    ? "read ahead"
+                                : request.move == Move::kWrite ? "write behind"
+                                                               : "let go";
   const TraceSpan span(what, "bytes", static_cast<int64_t>(bytes));
-  if (request.move == Move::kLetGo) {
+  if (request.move != Move::kRead) {
     ::madvise(data, bytes, MADV_DONTNEED);
     // After that: what the page tables knew of changes is now the file's.
-    if (request.files != nullptr) {
-      request.files->start_writing({data, static_cast<int64_t>(bytes)});
-    }
+    if (request.move == Move::kWrite) files_.start_writing({data, static_cast<int64_t>(bytes)});
   } else if (::madvise(data, bytes, MADV_POPULATE_READ) != 0) {
     ::madvise(data, bytes, MADV_WILLNEED);  // of kernels before 5.14
   }

@@ -3,7 +3,8 @@
 // leave the machine's memory and is read back from the disk when it is touched. The room on the
 // disk is taken when the memory is asked for. What lies there is no memory of the process's own:
 // plans and reports name it apart.
-// PageMover: moves pages of such memory ahead of whoever needs them, on a thread of its own.
+// PageMover: the queue that moves pages of such memory (backend/page_queue.h) where a backend's
+// work is done when it is asked for: a thread of its own, ahead of whoever needs them.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "backend/memory.h"
+#include "backend/page_queue.h"
 #include "base/mutex.h"
 
 namespace strata {
@@ -44,37 +46,33 @@ class FileAllocator : public Allocator {
   std::vector<Mapping> mappings_ GUARDED_BY(mutex_);
 };
 
-// Requests are done in their order. Neither changes what the memory holds.
-class PageMover {
+// Requests are done in their order. Neither changes what the memory holds, nor does it matter when:
+// a page that is touched before it is back is read by whoever touches it.
+class PageMover final : public PageQueue {
  public:
-  // `name` is its row's in a timeline.
-  explicit PageMover(const std::string& name);
-  ~PageMover();
-  PageMover(const PageMover&) = delete;
-  PageMover& operator=(const PageMover&) = delete;
+  // `name` is its row's in a timeline; `files` write what is written behind.
+  PageMover(const std::string& name, FileAllocator& files);
+  ~PageMover() override;
 
-  // Reads what is not in memory. The caller's list may go when this returns.
-  void read_ahead(std::span<const PageRange> ranges) { add(ranges, Move::kRead, nullptr); }
+  void write_behind(std::span<const PageRange> ranges) override { add(ranges, Move::kWrite); }
   // Takes it out of the process's memory; the system keeps it as long as it has room.
-  void let_go(std::span<const PageRange> ranges) { add(ranges, Move::kLetGo, nullptr); }
-  // The same of what was just written, which is sent to its file in `files`.
-  void write_behind(FileAllocator& files, std::span<const PageRange> ranges) {
-    add(ranges, Move::kLetGo, &files);
-  }
-  // Until all requests are done.
-  void wait();
+  void let_go(std::span<const PageRange> ranges) override { add(ranges, Move::kLetGo); }
+  void may_leave(std::span<const PageRange> ranges) override { let_go(ranges); }
+  // Reads what is not in memory.
+  void read_ahead(std::span<const PageRange> ranges) override { add(ranges, Move::kRead); }
+  void wait() override;
 
  private:
-  enum class Move : uint8_t { kRead, kLetGo };
+  enum class Move : uint8_t { kRead, kLetGo, kWrite };
   struct Request {
     PageRange range;
     Move move = Move::kRead;
-    FileAllocator* files = nullptr;  // that write it
   };
-  void add(std::span<const PageRange> ranges, Move move, FileAllocator* files);
-  static void run(const Request& request);
+  void add(std::span<const PageRange> ranges, Move move);
+  void run(const Request& request);
   void run();
 
+  FileAllocator& files_;
   Mutex mutex_;
   CondVar changed_;
   std::vector<Request> requests_ GUARDED_BY(mutex_);

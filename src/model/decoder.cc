@@ -82,7 +82,7 @@ TensorView forward_as_one(Pass& pass, Tape& tape, TensorView x, TensorView hidde
   const Scratch::Mark mark(pass.backend.scratch());
   TensorView between[2];
   for (int64_t layer = part.first; layer < part.last; ++layer) {
-    pass.on_host([&] { pass.weights.turn_to(layer, layer + 1); });
+    pass.on_host([&] { pass.weights.turn_to(pass.backend, layer, layer + 1); });
     keep_hidden_state(pass, hidden_states, layer - part.first, x);
     TensorView& next = between[(layer - part.first) % 2];
     const bool is_last = layer + 1 == part.last;
@@ -104,7 +104,7 @@ void make_stage_again(Pass& pass, Tape& tape) {
   tape.again.clear();
   TensorView x = tape.layers.empty() ? TensorView() : tape.layers.front().states[0];
   for (int64_t layer = part.first; layer < part.last; ++layer) {
-    pass.on_host([&] { pass.weights.turn_to(layer, layer + 1); });
+    pass.on_host([&] { pass.weights.turn_to(pass.backend, layer, layer + 1); });
     LayerSaved kept = tape.layers[static_cast<size_t>(layer - part.first)];
     const bool is_last = layer + 1 == part.last;
     if (!regions.keeps_layer_inputs) kept.states[0] = x;
@@ -142,7 +142,7 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
                       tape.regions.iterations && !tape.regions.keeps_layer_inputs;
   if (as_one) x = forward_as_one(pass, tape, x, hidden_states);
   for (int64_t layer = part.first; layer < part.last && !as_one; ++layer) {
-    pass.on_host([&] { pass.weights.turn_to(layer, layer + 1); });
+    pass.on_host([&] { pass.weights.turn_to(pass.backend, layer, layer + 1); });
     keep_hidden_state(pass, hidden_states, layer - part.first, x);
     const bool is_given = layer + 1 == part.last && !tape.last_room.empty();
     if (!wants_backward) {
@@ -194,7 +194,7 @@ void decoder_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_l
   const std::vector<LayerSaved>& layers = as_one ? tape.again : tape.layers;
   const bool is_made = tape.recompute.keeps_all() || (as_one && !tape.regions.layers);
   for (int64_t layer = part.last - 1; layer >= part.first; --layer) {
-    pass.on_host([&] { pass.weights.turn_to(layer, layer - 1); });
+    pass.on_host([&] { pass.weights.turn_to(pass.backend, layer, layer - 1); });
     const LayerSaved& kept = layers[static_cast<size_t>(layer - part.first)];
     const Scratch::Mark layer_mark(scratch);
     pass.lists.saves.offloaded.read_ahead(pass.backend, layer - 1);

@@ -20,7 +20,7 @@ void mtp_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView state,
                  TensorView final_hidden) {
   Scratch& scratch = pass.backend.scratch();
   const int64_t layer = layer_of(pass);
-  pass.on_host([&] { pass.weights.turn_to(layer, layer + 1); });
+  pass.on_host([&] { pass.weights.turn_to(pass.backend, layer, layer + 1); });
   tape.layers.clear();
   tape.pool.clear();
   tape.last = scratch.take(pass.dtype(), state.shape, "mtp_state");

@@ -6,7 +6,9 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <string>
 
 #include "tensor/index.h"
 #include "tensor/panel.h"
@@ -14,7 +16,9 @@
 
 namespace strata {
 class Backend;
-}
+class FileAllocator;
+class PageQueue;
+}  // namespace strata
 
 namespace strata::ops {
 
@@ -226,6 +230,11 @@ struct PackRow {
                       const TensorView& y);
 };
 
+// Not an op: what Backend::page_queue gives (backend/page_queue.h).
+struct PagesRow {
+  std::unique_ptr<PageQueue> (*queue)(const std::string& name, FileAllocator& files);
+};
+
 struct RmsNormRow {
   void (*forward)(Backend&, const RmsNormArgs& args, TensorView y, TensorView inv_rms);
   void (*backward)(Backend&, const RmsNormArgs& args, TensorView inv_rms, TensorView d_y,
@@ -292,6 +301,7 @@ struct Rows {
   LimitsRow limits;
   LogSoftmaxRow log_softmax;
   PackRow pack;
+  PagesRow pages;
   RmsNormRow rms_norm;
   RopeRow rope;
   RouterRow router;

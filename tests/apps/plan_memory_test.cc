@@ -7,6 +7,7 @@
 
 #include "apps/setup/engine_setup.h"
 #include "apps/train/plan.h"
+#include "backend/file_memory.h"
 #include "base/process_memory.h"
 #include "model/adapter/specs.h"
 #include "tests/apps/plan_run.h"

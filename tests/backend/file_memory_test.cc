@@ -38,10 +38,10 @@ TEST_P(FileMemoryLeaving, IsKept) {
   EXPECT_EQ(bytes[kBytes - 1], 0);
   for (int64_t i = 0; i < kBytes; ++i) bytes[i] = static_cast<unsigned char>(i * 7 + i / 4096);
   const int64_t before = resident_file_bytes();
-  PageMover mover("mover");
+  PageMover mover("mover", allocator);
   const PageRange all = {bytes, kBytes};
   if (GetParam()) {
-    mover.write_behind(allocator, {&all, 1});
+    mover.write_behind({&all, 1});
   } else {
     mover.let_go({&all, 1});
   }

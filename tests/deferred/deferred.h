@@ -3,8 +3,9 @@
 // later, in order, on another thread, when someone waits: for the host's access to tensor memory,
 // for what an op returns or writes to the host's memory, or for memory that is given back to its
 // allocator. Until then lists of the host have changed and scratch has been taken again many times.
-// Scratch that is given back is filled with NaN, in the order of the work. What counts or runs on
-// the queue's own thread runs at once.
+// Scratch that is given back is filled with NaN, in the order of the work, and so is memory in
+// files that leaves, until it is asked for again. What counts or runs on the queue's own thread
+// runs at once.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -17,7 +18,8 @@ enum class Fault : uint8_t {
   kCopyUnawaited,    // to_host returns before its work is done
   kAccessUnawaited,  // HostAccess does not wait
   kNumberUnawaited,  // a sum is returned before the work that it is of is done
-  kListUnstaged      // a host list is read where its owner has it
+  kListUnstaged,     // a host list is read where its owner has it
+  kWrittenTooSoon    // what is written behind is copied before the work that made it is done
 };
 void plant(Fault fault);
 bool planted(Fault fault);

@@ -5,10 +5,15 @@
 #include "ops/cpu/rows.cc"  // NOLINT: in whose place this file is linked
 #undef kRows
 
+#include <cstring>
 #include <map>
 #include <memory>
+#include <string>
 #include <tuple>
+#include <utility>
 
+#include "backend/file_memory.h"
+#include "backend/page_queue.h"
 #include "base/function_ref.h"
 #include "ops/adamw.h"
 #include "ops/attention.h"
@@ -54,6 +59,27 @@ CpuPath path_of(const Backend& backend) { return static_cast<const CpuBackend&>(
 
 bool runs_at_once(const Backend& backend) { return backend.is_counting() || deferred::at_once(); }
 
+// One that counts what work of `backend` takes.
+CpuBackend& counter_of(const Backend& backend) {
+  thread_local std::map<std::pair<CpuPath, int>, std::unique_ptr<Backend>> counters;
+  std::unique_ptr<Backend>& counter = counters[{path_of(backend), backend.parallelism()}];
+  if (counter == nullptr) counter = backend.counter();
+  return static_cast<CpuBackend&>(*counter);
+}
+
+// Takes from the backend's scratch what the work would take there, and gives it back: the work
+// itself runs on another's, and what passes take is compared with their plans.
+template <auto kGet, typename... Args>
+void take_scratch(Backend& backend, Args... args) {
+  const deferred::AtOnce scope;
+  CpuBackend& counter = counter_of(backend);
+  counter.reset_count();
+  kGet(kDirectRows)(counter, args...);
+  const int64_t bytes = counter.scratch().high_water();
+  const Scratch::Mark mark(backend.scratch());
+  if (bytes > 0) backend.scratch().take(bytes);
+}
+
 // Arguments are kept by value: views, numbers, and lists that the op has staged.
 template <auto kGet, typename... Args>
 void push(Backend& backend, Args... args) {
@@ -72,13 +98,14 @@ struct Late {
   constexpr operator OfRow<void, Args...>() const {
     return [](Backend& backend, Args... args) {
       if (runs_at_once(backend)) return kGet(kDirectRows)(backend, args...);
+      take_scratch<kGet, Args...>(backend, args...);
       push<kGet, Args...>(backend, args...);
     };
   }
 };
 
 // Returns a number, or writes to the host's memory: waits, but for a planted fault.
-template <auto kGet, Fault kFault>
+template <auto kGet, Fault kFault, bool kTakes = true>
 struct Waits {
   template <typename R, typename... Args>
   constexpr operator OfRow<R, Args...>() const {
@@ -88,6 +115,7 @@ struct Waits {
         const deferred::AtOnce too_soon;
         return kGet(kDirectRows)(backend, args...);
       }
+      if constexpr (kTakes) take_scratch<kGet, Args...>(backend, args...);
       if constexpr (std::is_void_v<R>) {
         deferred::later([&] { kGet(kDirectRows)(worker_of(path_of(backend)), args...); });
         deferred::wait();
@@ -104,11 +132,65 @@ template <auto kGet>
 using Copy = Waits<kGet, Fault::kCopyUnawaited>;
 template <auto kGet>
 using Awaited = Waits<kGet, Fault::kNumberUnawaited>;
+template <auto kGet>
+using Measured = Waits<kGet, Fault::kNumberUnawaited, /*kTakes=*/false>;
 
 const void* keep_list(Backend& backend, const void* list, int64_t bytes) {
   if (runs_at_once(backend) || deferred::planted(Fault::kListUnstaged)) return list;
   return deferred::keep(list, bytes);
 }
+
+// Memory in files as a device's: what leaves is copied to where only this queue finds it, in files
+// too, and the place is filled with NaN; it is there again when it was asked for, all in the order
+// of the work.
+class DeferredPages final : public PageQueue {
+ public:
+  explicit DeferredPages(FileAllocator& files) : files_(files) {}
+  ~DeferredPages() override { deferred::wait(); }
+  void write_behind(std::span<const PageRange> ranges) override {
+    for (const PageRange& range : ranges) {
+      if (!deferred::planted(Fault::kWrittenTooSoon)) {
+        leave(range);
+        continue;
+      }
+      const auto copy = std::make_shared<Memory>(copy_of(range));
+      deferred::later([this, range, copy] { put_away(range, std::move(*copy)); });
+    }
+  }
+  void let_go(std::span<const PageRange> ranges) override {
+    for (const PageRange& range : ranges) leave(range);
+  }
+  void may_leave(std::span<const PageRange> /*ranges*/) override {}
+  void read_ahead(std::span<const PageRange> ranges) override {
+    for (const PageRange& range : ranges) {
+      deferred::later([this, range] {
+        const auto found = away_.find(range.data);
+        if (found == away_.end()) return;
+        CHECK(found->second.size() == range.bytes, found->second.size(), range.bytes);
+        std::memcpy(range.data, found->second.data(), static_cast<size_t>(range.bytes));
+        away_.erase(found);
+      });
+    }
+  }
+  void wait() override { deferred::wait(); }
+
+ private:
+  Memory copy_of(const PageRange& range) {
+    Memory copy(files_, range.bytes);
+    std::memcpy(copy.data(), range.data, static_cast<size_t>(range.bytes));
+    return copy;
+  }
+  void leave(const PageRange& range) {
+    deferred::later([this, range] { put_away(range, copy_of(range)); });
+  }
+  void put_away(const PageRange& range, Memory copy) {
+    away_[range.data] = std::move(copy);
+    std::memset(range.data, 0xff, static_cast<size_t>(range.bytes));
+  }
+
+  FileAllocator& files_;
+  std::map<void*, Memory> away_;  // the queue's
+};
 
 }  // namespace
 
@@ -188,8 +270,8 @@ const Rows kRows = {
              Late<[](const Rows& r) { return r.hyper_connection.expand_backward; }>()},
     .indexer = {.select = Late<[](const Rows& r) { return r.indexer.select; }>()},
     .indexer_loss = {.run = Awaited<[](const Rows& r) { return r.indexer_loss.run; }>()},
-    .limits = {.matrix_flops = Awaited<[](const Rows& r) { return r.limits.matrix_flops; }>(),
-               .read_bandwidth = Awaited<[](const Rows& r) { return r.limits.read_bandwidth; }>()},
+    .limits = {.matrix_flops = Measured<[](const Rows& r) { return r.limits.matrix_flops; }>(),
+               .read_bandwidth = Measured<[](const Rows& r) { return r.limits.read_bandwidth; }>()},
     .log_softmax = {.logsumexp = Late<[](const Rows& r) { return r.log_softmax.logsumexp; }>(),
                     .target_logprobs =
                         Awaited<[](const Rows& r) { return r.log_softmax.target_logprobs; }>(),
@@ -199,6 +281,9 @@ const Rows kRows = {
              .list = Late<[](const Rows& r) { return r.pack.list; }>(),
              .unpack = Late<[](const Rows& r) { return r.pack.unpack; }>(),
              .gather_rows = Late<[](const Rows& r) { return r.pack.gather_rows; }>()},
+    .pages = {.queue = [](const std::string&, FileAllocator& files) -> std::unique_ptr<PageQueue> {
+      return std::make_unique<DeferredPages>(files);
+    }},
     .rms_norm = {.forward = Late<[](const Rows& r) { return r.rms_norm.forward; }>(),
                  .backward = Late<[](const Rows& r) { return r.rms_norm.backward; }>()},
     .rope = {.forward = Late<[](const Rows& r) { return r.rope.forward; }>(),

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <vector>
 
+#include "backend/file_memory.h"
 #include "ops/elementwise.h"
 #include "tests/engine/tiny_engine.h"
 
@@ -103,6 +104,45 @@ TEST_F(Deferred, SeesScratchThatIsReadAfterItWasGivenBack) {
   };
   EXPECT_TRUE(std::isnan(copied(true)[0]));
   EXPECT_EQ(copied(false), kThrees);
+}
+
+// What is written behind leaves when the work that was asked for before is done, and is back for
+// what is asked for after it was read ahead; between the two nothing is there.
+TEST_F(Deferred, SeesWhatIsWrittenBehindTooSoon) {
+  FileAllocator files(testing::TempDir());
+  const auto brought_back = [&](bool asked_for) {
+    const Tensor x(files, DType::kF32, {3});
+    const auto queue = backend_.page_queue("test", files);
+    const PageRange range = {x.view().data, x.view().num_bytes()};
+    ops::fill(backend_, x, 3.0f);
+    queue->write_behind({&range, 1});
+    if (asked_for) queue->read_ahead({&range, 1});
+    return read(x);
+  };
+  EXPECT_TRUE(std::isnan(brought_back(false)[0]));
+  deferred::plant(Fault::kWrittenTooSoon);
+  EXPECT_NE(brought_back(true), kThrees);
+  deferred::plant(Fault::kNone);
+  EXPECT_EQ(brought_back(true), kThrees);
+}
+
+// The same of a whole pass, whose activations are written behind its forward.
+TEST_F(Deferred, SeesActivationsThatAreWrittenBehindTooSoon) {
+  const auto gradients = [&](const model::Recompute& recompute) {
+    auto engine = tiny_engine({.options = {.recompute = recompute}});
+    const api::AdapterSlot slot = engine->create_adapter(tiny_specs(*engine, 3), 7);
+    stir(*engine, slot);
+    api::Batch batch;
+    batch.gradients = api::Gradients::kAdapters;
+    batch.sequences.push_back(tiny_sequence(*engine, 12, 5, slot));
+    engine->run(batch);
+    return copy_of(engine->adapter(slot).gradients());
+  };
+  const std::vector<std::string> tags = {std::string(model::kLayerInputTag)};
+  const std::vector<float> wanted = gradients(model::Recompute::keeping(tags));
+  EXPECT_EQ(gradients(model::Recompute::keeping_in({}, tags)), wanted);
+  deferred::plant(Fault::kWrittenTooSoon);
+  EXPECT_NE(gradients(model::Recompute::keeping_in({}, tags)), wanted);
 }
 
 // A step of training: many ops are late, and gradients are those of any other run.

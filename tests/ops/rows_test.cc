@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <string>
 
+#include "backend/page_queue.h"
 #include "base/error.h"
 #include "ops/adamw.h"
 #include "ops/cpu/cpu_backend.h"
@@ -120,6 +121,7 @@ constexpr Rows kRefusing = {
              .list = Refuses<"pack.list">(),
              .unpack = Refuses<"pack.unpack">(),
              .gather_rows = Refuses<"pack.gather_rows">()},
+    .pages = {.queue = Refuses<"pages.queue">()},
     .rms_norm = {.forward = Refuses<"rms_norm.forward">(),
                  .backward = Refuses<"rms_norm.backward">()},
     .rope = {.forward = Refuses<"rope.forward">(), .backward = Refuses<"rope.backward">()},

@@ -9,6 +9,7 @@
 
 #include "apps/setup/backend.h"
 #include "apps/setup/config_source.h"
+#include "backend/file_memory.h"
 #include "base/env.h"
 #include "base/error.h"
 #include "base/files.h"

@@ -21,24 +21,25 @@ TensorView Offloaded::take(Backend& backend, int64_t layer, DType type, const Sh
   return view;
 }
 
-OffloadRoom* Offloaded::room_of(Backend& backend, int64_t layer) {
+PageQueue* Offloaded::queue_of(Backend& backend, int64_t layer) {
   asked_.clear();
   for (const Piece& piece : pieces_) {
     if (piece.layer == layer) asked_.push_back(piece.range);
   }
-  return asked_.empty() ? nullptr : backend.offload();
+  if (asked_.empty() || backend.offload() == nullptr) return nullptr;
+  return &backend.offload()->queue();
 }
 
 void Offloaded::write_behind(Backend& backend, int64_t layer) {
-  if (OffloadRoom* room = room_of(backend, layer)) room->write_behind(asked_);
+  if (PageQueue* queue = queue_of(backend, layer)) queue->write_behind(asked_);
 }
 
 void Offloaded::read_ahead(Backend& backend, int64_t layer) {
-  if (OffloadRoom* room = room_of(backend, layer)) room->read_ahead(asked_);
+  if (PageQueue* queue = queue_of(backend, layer)) queue->read_ahead(asked_);
 }
 
 void Offloaded::let_go(Backend& backend, int64_t layer) {
-  if (OffloadRoom* room = room_of(backend, layer)) room->let_go(asked_);
+  if (PageQueue* queue = queue_of(backend, layer)) queue->let_go(asked_);
 }
 
 }  // namespace strata::model

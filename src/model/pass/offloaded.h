@@ -29,7 +29,7 @@ class Offloaded {
     PageRange range;
   };
   // Fills asked_; null where there is nothing to move.
-  OffloadRoom* room_of(Backend& backend, int64_t layer);
+  PageQueue* queue_of(Backend& backend, int64_t layer);
 
   std::vector<Piece> pieces_;
   std::vector<PageRange> asked_;  // of a layer

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "backend/file_memory.h"
 #include "base/error.h"
 #include "base/rng.h"
 #include "checkpoint/checkpoint_dir.h"
@@ -314,9 +315,11 @@ LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptio
   model.config = std::move(parsed.config);
   model.warnings = std::move(parsed.warnings);
   model.config.use_mtp = uses_mtp(*model.checkpoint, model.config, options.mtp);
-  if (!options.offload.empty()) model.files = std::make_unique<FileAllocator>(options.offload);
+  std::unique_ptr<FileAllocator> files;
+  if (!options.offload.empty()) files = std::make_unique<FileAllocator>(options.offload);
   model.weights = std::make_unique<ModelWeights>(backend, model.config, options.compute_dtype,
-                                                 model.files.get(), options.part);
+                                                 files.get(), options.part);
+  model.files = std::move(files);
   const std::vector<std::string> faults =
       match_tensors(*model.checkpoint, *model.weights, model.ignored);
   if (!faults.empty()) fail_all(dir, faults);

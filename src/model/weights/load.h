@@ -31,7 +31,7 @@ struct LoadOptions {
 struct LoadedModel {
   std::string dir;
   ModelConfig config;
-  std::unique_ptr<FileAllocator> files;  // of the weights, where they are offloaded
+  std::unique_ptr<Allocator> files;  // of the weights, where they are offloaded
   std::unique_ptr<ModelWeights> weights;
   std::unique_ptr<CheckpointSource>
       checkpoint;                    // where the weights came from; null for a model made in memory

@@ -1,25 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/weights/weight_pages.h"
 
+#include <algorithm>
+
 namespace strata::model {
 
 constexpr int64_t kMostWritten = 64 << 20;
 
-void WeightPages::turn_to(int64_t layer, int64_t next) {
+WeightPages::Place& WeightPages::place_of(const void* pass) {
+  const auto found = std::find_if(places_.begin(), places_.end(),
+                                  [&](const Place& place) { return place.pass == pass; });
+  return found != places_.end() ? *found : places_.emplace_back(Place{.pass = pass});
+}
+
+void WeightPages::leave(int64_t layer) {
+  for (const Place& place : places_) {
+    if (place.layer == layer || place.next == layer) return;
+  }
+  queue_->let_go(pages_[static_cast<size_t>(layer)]);
+  has_left_[static_cast<size_t>(layer)] = true;
+}
+
+void WeightPages::come_back(int64_t layer) {
+  if (layer < 0 || !has_left_[static_cast<size_t>(layer)]) return;
+  queue_->read_ahead(pages_[static_cast<size_t>(layer)]);
+  has_left_[static_cast<size_t>(layer)] = false;
+}
+
+void WeightPages::turn_to(const void* pass, int64_t layer, int64_t next) {
   const int64_t num_layers = std::ssize(pages_) - 1;
-  if (layer_ != layer && layer_ >= 0) mover_.let_go(pages_[static_cast<size_t>(layer_)]);
-  layer_ = layer;
-  // The embedding is done with, or the head.
+  Place& place = place_of(pass);
+  const int64_t last = place.layer;
+  place = {.pass = pass, .layer = layer, .next = next};
+  if (last != layer && last >= 0) leave(last);
+  // The embedding is done with, or the head; what reads it again finds it all the same.
   const bool first = next > layer ? layer == 0 : layer == num_layers - 1;
-  if (first) mover_.let_go(pages_.back());
-  if (next >= 0) mover_.read_ahead(pages_[static_cast<size_t>(next)]);
+  if (first) queue_->may_leave(pages_.back());
+  come_back(layer);
+  if (next < 0) return;
+  queue_->read_ahead(pages_[static_cast<size_t>(next)]);
+  has_left_[static_cast<size_t>(next)] = false;
 }
 
 void WeightPages::note_written(int64_t bytes) {
   written_ += bytes;
   if (written_ < kMostWritten) return;
   written_ = 0;
-  for (const std::vector<PageRange>& ranges : pages_) mover_.let_go(ranges);
+  for (const std::vector<PageRange>& ranges : pages_) queue_->may_leave(ranges);
 }
 
 }  // namespace strata::model

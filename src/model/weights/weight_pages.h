@@ -1,30 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 // WeightPages: of weights that lie in files (backend/file_memory.h), the pages of the layer at hand
 // and of the next one are in memory, in whichever direction a pass walks; the others leave it.
-// Engine thread only; a thread of its own moves them.
+// Where a pass breaks in on another, those of both stay. Engine thread only; the backend's queue
+// moves them.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
-#include "backend/file_memory.h"
+#include "backend/page_queue.h"
 
 namespace strata::model {
 
 class WeightPages {
  public:
   // Of each layer; the last are those outside the layers: embedding, final norm, head.
-  explicit WeightPages(std::vector<std::vector<PageRange>> pages) : pages_(std::move(pages)) {}
+  WeightPages(std::vector<std::vector<PageRange>> pages, std::unique_ptr<PageQueue> queue)
+      : pages_(std::move(pages)), has_left_(pages_.size()), queue_(std::move(queue)) {}
 
-  void turn_to(int64_t layer, int64_t next);
+  // `pass` tells passes apart of which one breaks in on another.
+  void turn_to(const void* pass, int64_t layer, int64_t next);
+  // Before a parameter of a layer is read or written outside a pass; -1: of none.
+  void come_back(int64_t layer);
   // While weights are written, so that they do not fill the memory.
   void note_written(int64_t bytes);
 
  private:
+  struct Place {
+    const void* pass = nullptr;
+    int64_t layer = -1;  // at hand; -1: none yet
+    int64_t next = -1;
+  };
+  Place& place_of(const void* pass);
+  void leave(int64_t layer);
+
   std::vector<std::vector<PageRange>> pages_;
-  int64_t layer_ = -1;  // at hand; -1: none yet
+  std::vector<bool> has_left_;
+  std::vector<Place> places_;
   int64_t written_ = 0;
-  PageMover mover_{"weights' files"};
+  std::unique_ptr<PageQueue> queue_;
 };
 
 }  // namespace strata::model

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "backend/file_memory.h"
 #include "model/weights/no_layers.h"
 #include "ops/elementwise.h"
 #include "ops/pack.h"
@@ -144,7 +145,9 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
                           panel_width);
   }
   bind_layers();
-  if (files != nullptr) pages_ = std::make_unique<WeightPages>(pages_of_layers());
+  if (files == nullptr) return;
+  pages_ = std::make_unique<WeightPages>(pages_of_layers(),
+                                         backend.page_queue("weights' files", *files));
 }
 
 // Of each layer, and then of what lies outside the layers.
@@ -298,7 +301,10 @@ std::vector<StoredTensor> ModelWeights::stored_tensors() const {
 
 void ModelWeights::write(Backend& backend, size_t index, int64_t first_row, TensorView rows) {
   Parameter& parameter = table_[index];
-  if (pages_) pages_->note_written(rows.num_bytes());
+  if (pages_) {
+    pages_->come_back(parameter.layer);
+    pages_->note_written(rows.num_bytes());
+  }
   if (parameter.is_matrix()) {
     pack_rows(backend, parameter.blocks, rows, first_row, parameter.panel);
     return;
@@ -313,6 +319,7 @@ void ModelWeights::write(Backend& backend, size_t index, int64_t first_row, Tens
 
 void ModelWeights::read(Backend& backend, size_t index, int64_t first_row, TensorView rows) const {
   const Parameter& parameter = table_[index];
+  if (pages_) pages_->come_back(parameter.layer);
   if (parameter.is_matrix()) {
     unpack_rows(backend, parameter.blocks, parameter.panel, first_row, rows);
     return;

@@ -110,10 +110,10 @@ class ModelWeights {
   [[nodiscard]] int64_t num_bytes() const { return arena_.size(); }
 
   [[nodiscard]] bool in_files() const { return pages_ != nullptr; }
-  // A pass is at this layer, and then at `next` (num_layers: the head): of weights in files, what
-  // comes next is read ahead, and what is done with leaves the memory.
-  void turn_to(int64_t layer, int64_t next) const {
-    if (pages_) pages_->turn_to(layer, next);
+  // A pass of this backend is at this layer, and then at `next` (num_layers: the head): of weights
+  // in files, what comes next is read ahead, and what is done with leaves the memory.
+  void turn_to(const Backend& backend, int64_t layer, int64_t next) const {
+    if (pages_) pages_->turn_to(&backend, layer, next);
   }
 
   // A layer's sublayers, ready to run; none where it is another stage's.

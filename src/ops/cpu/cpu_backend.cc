@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/cpu/cpu_backend.h"
 
+#include "backend/page_queue.h"
 #include "ops/cpu/gemm_groups.h"
 #include "ops/cpu/rows.h"
+#include "ops/rows.h"
 
 namespace strata {
 namespace {
@@ -53,6 +55,11 @@ std::unique_ptr<Backend> CpuBackend::counter() const {
 
 void CpuBackend::run_on_host(int64_t count, FunctionRef<void(int64_t item)> body) {
   pool_.run_each(count, [&](int64_t item, int) { body(item); });
+}
+
+std::unique_ptr<PageQueue> CpuBackend::page_queue(const std::string& name,
+                                                  FileAllocator& files) const {
+  return rows().pages.queue(name, files);
 }
 
 int64_t CpuBackend::worker_high_water() const {

@@ -4,6 +4,7 @@
 #pragma once
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -56,6 +57,8 @@ class CpuBackend final : public Backend {
   [[nodiscard]] std::unique_ptr<Backend> sharing() override;
   [[nodiscard]] std::unique_ptr<Backend> counter() const override;
   void run_on_host(int64_t count, FunctionRef<void(int64_t item)> body) override;
+  [[nodiscard]] std::unique_ptr<PageQueue> page_queue(const std::string& name,
+                                                      FileAllocator& files) const override;
   [[nodiscard]] int num_workers() const override { return static_cast<int>(workers_.size()); }
   [[nodiscard]] int64_t worker_high_water() const override;
 

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/cpu/rows.h"
 
+#include <memory>
+#include <string>
 #include <type_traits>
 
+#include "backend/file_memory.h"
 #include "ops/cpu/adamw.h"
 #include "ops/cpu/attention.h"
 #include "ops/cpu/cache_write.h"
@@ -46,6 +49,10 @@ struct OnCpu<kFunction> {
 };
 template <auto kFunction>
 constexpr auto on_cpu = OnCpu<kFunction>::call;
+
+std::unique_ptr<PageQueue> page_mover(const std::string& name, FileAllocator& files) {
+  return std::make_unique<PageMover>(name, files);
+}
 
 // Work is done before its op returns.
 const void* list_itself(Backend&, const void* list, int64_t) { return list; }
@@ -124,6 +131,7 @@ constexpr Rows kRows = {
              .list = on_cpu<pack_list>,
              .unpack = on_cpu<unpack>,
              .gather_rows = on_cpu<gather_rows>},
+    .pages = {.queue = page_mover},
     .rms_norm = {.forward = on_cpu<rms_norm>, .backward = on_cpu<rms_norm_backward>},
     .rope = {.forward = on_cpu<head_norm_rope>, .backward = on_cpu<head_norm_rope_backward>},
     .router = {.route = on_cpu<route>,
