@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/backend.h"
 
+#include <utility>
+
 #include "backend/offload_room.h"
+#include "base/threads.h"
 
 namespace strata {
 
@@ -28,6 +31,12 @@ void Backend::offload_to(const std::string& dir) {
 std::unique_ptr<PageQueue> Backend::page_queue(const std::string& name,
                                                FileAllocator& files) const {
   return std::make_unique<PageMover>(name, files);
+}
+
+void Backend::let_in() {
+  const Interruption* breaks = std::exchange(breaks_, nullptr);
+  if (breaks->is_due()) breaks->run();
+  breaks_ = breaks;
 }
 
 void Backend::reset_count() {

@@ -31,6 +31,20 @@ struct BackendKind {
 };
 
 class Backend {
+  class Call {
+   public:
+    explicit Call(Backend& backend) : backend_(backend) {}
+    ~Call() {
+      if (backend_.breaks_ != nullptr) backend_.let_in();
+    }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+    const ops::Rows* operator->() const { return backend_.kind_.rows; }
+
+   private:
+    Backend& backend_;
+  };
+
  public:
   virtual ~Backend();
   Backend(const Backend&) = delete;
@@ -39,6 +53,8 @@ class Backend {
   [[nodiscard]] const BackendKind& kind() const { return kind_; }
   // For ops alone.
   [[nodiscard]] const ops::Rows& rows() const { return *kind_.rows; }
+  // The same for the call of an op's function, behind which other work is let in where it is due.
+  [[nodiscard]] Call call() { return Call(*this); }
   [[nodiscard]] bool is_counting() const { return kind_.counts; }
   // Runs what reads values or acts on them, which where nothing is computed are none. Whether it
   // ran.
@@ -99,13 +115,19 @@ class Backend {
   [[nodiscard]] double counted_flops() const { return counted_flops_; }
   void reset_count();
 
-  // While it lives, the backend's work may be broken into (base/threads.h).
+  // While it lives, the backend's work may be broken into (base/threads.h): behind every op, which
+  // is also at the borders of layers, and where a kind asks beside that.
   class Breaks {
    public:
     Breaks(Backend& backend, const Interruption& interruption) : backend_(backend) {
+      CHECK(backend_.breaks_ == nullptr);
+      backend_.breaks_ = &interruption;
       backend_.set_breaks(&interruption);
     }
-    ~Breaks() { backend_.set_breaks(nullptr); }
+    ~Breaks() {
+      backend_.set_breaks(nullptr);
+      backend_.breaks_ = nullptr;
+    }
     Breaks(const Breaks&) = delete;
     Breaks& operator=(const Breaks&) = delete;
 
@@ -120,6 +142,8 @@ class Backend {
   virtual void book_workers(int64_t /*bytes*/) {}
   // Null: none from now on.
   virtual void set_breaks(const Interruption* /*interruption*/) {}
+  // Runs what breaks in, where that is due and does not run already.
+  virtual void let_in();
 
   const BackendKind& kind_;
   Allocator& allocator_;
@@ -127,6 +151,7 @@ class Backend {
   Scratch counted_files_ = Scratch::counting(Scratch::Counted::kFiles);
   double counted_flops_ = 0.0;
   std::unique_ptr<OffloadRoom> offload_;
+  const Interruption* breaks_ = nullptr;
 };
 
 }  // namespace strata

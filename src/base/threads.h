@@ -42,6 +42,10 @@ class ThreadPool {
   // scratch.
   void run_each(int64_t count, FunctionRef<void(int64_t, int)> body);
 
+  // Lets other work in where it is due, as between regions.
+  void let_in() {
+    if (is_break_due()) take_break();
+  }
   // While it lives, the team's work may be broken into.
   class Breaks {
    public:

@@ -27,7 +27,7 @@ void adamw(Backend& backend, const AdamWArgs& args, TensorView g, TensorView p, 
            TensorView v) {
   check_args(args);
   check_views(g, p, m, v);
-  backend.rows().adamw.run(backend, args, g, p, m, v);
+  backend.call()->adamw.run(backend, args, g, p, m, v);
 }
 
 void adamw_list(Backend& backend, const AdamWArgs& args, std::span<const AdamWItem> items) {
@@ -40,7 +40,7 @@ void adamw_list(Backend& backend, const AdamWArgs& args, std::span<const AdamWIt
     }
   }
   const auto inside = [&](AdamWItem& item) { item.packs = stage(backend, item.packs); };
-  backend.rows().adamw.list(backend, args, stage(backend, items, inside));
+  backend.call()->adamw.list(backend, args, stage(backend, items, inside));
 }
 
 }  // namespace strata::ops

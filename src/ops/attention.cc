@@ -65,7 +65,7 @@ AttentionArgs staged(Backend& backend, const AttentionArgs& args) {
 void attention(Backend& backend, const AttentionArgs& args, TensorView out, TensorView lse) {
   check_args(args, out);
   if (!lse.empty()) check_lse(lse, args);
-  backend.rows().attention.forward(backend, staged(backend, args), out, lse);
+  backend.call()->attention.forward(backend, staged(backend, args), out, lse);
 }
 
 void attention_backward(Backend& backend, const AttentionArgs& args, TensorView out, TensorView lse,
@@ -80,7 +80,7 @@ void attention_backward(Backend& backend, const AttentionArgs& args, TensorView 
   for (const AttentionSegment& segment : args.segments) {
     CHECK(segment.first_position == 0, segment.first_position);
   }
-  backend.rows().attention.backward(
+  backend.call()->attention.backward(
       backend, staged(backend, args),
       {.out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v});
 }

@@ -37,7 +37,7 @@ void causal_conv_silu(Backend& backend, const CausalConvArgs& args, TensorView y
   check_args(backend, args);
   CHECK(y.dtype == args.x.dtype && y.shape == args.x.shape, y.dtype, y.shape.to_string(),
         args.x.shape.to_string());
-  backend.rows().causal_conv.forward(backend, with_staged_segments(backend, args), y);
+  backend.call()->causal_conv.forward(backend, with_staged_segments(backend, args), y);
 }
 
 void causal_conv_silu_backward(Backend& backend, const CausalConvArgs& args, TensorView d_y,
@@ -51,8 +51,8 @@ void causal_conv_silu_backward(Backend& backend, const CausalConvArgs& args, Ten
   CHECK(d_weight.empty() || (d_weight.dtype == DType::kF32 && d_weight.dense() &&
                              d_weight.shape == args.weight.shape),
         d_weight.dtype, d_weight.shape.to_string());
-  backend.rows().causal_conv.backward(backend, with_staged_segments(backend, args), d_y, d_x,
-                                      d_weight);
+  backend.call()->causal_conv.backward(backend, with_staged_segments(backend, args), d_y, d_x,
+                                       d_weight);
 }
 
 }  // namespace strata::ops

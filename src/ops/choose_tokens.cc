@@ -34,7 +34,7 @@ void choose_tokens(Backend& backend, TensorView logits, TensorView lse,
       CHECK(std::isfinite(change.add), change.token, change.add);
     }
   }
-  backend.rows().choose_tokens.choose(backend, logits, lse, choices);
+  backend.call()->choose_tokens.choose(backend, logits, lse, choices);
 }
 
 void draw_tokens(Backend& backend, TensorView logits, TensorView lse, int64_t row,
@@ -42,7 +42,7 @@ void draw_tokens(Backend& backend, TensorView logits, TensorView lse, int64_t ro
                  std::span<float> logprobs) {
   check_logits(logits, lse);
   check_row(logits, row, ids.size(), logprobs.size());
-  backend.rows().choose_tokens.draw(backend, logits, lse, row, params, first_draw, ids, logprobs);
+  backend.call()->choose_tokens.draw(backend, logits, lse, row, params, first_draw, ids, logprobs);
 }
 
 void topk_logprobs(Backend& backend, TensorView logits, TensorView lse, int64_t row,
@@ -50,7 +50,7 @@ void topk_logprobs(Backend& backend, TensorView logits, TensorView lse, int64_t 
   check_logits(logits, lse);
   check_row(logits, row, ids.size(), logprobs.size());
   CHECK(std::ssize(ids) <= logits.cols(), ids.size(), logits.cols());
-  backend.rows().choose_tokens.topk(backend, logits, lse, row, ids, logprobs);
+  backend.call()->choose_tokens.topk(backend, logits, lse, row, ids, logprobs);
 }
 
 }  // namespace strata::ops

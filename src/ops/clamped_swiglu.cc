@@ -26,7 +26,7 @@ void clamped_swiglu(Backend& backend, float limit, TensorView gate, TensorView u
                     TensorView scales, TensorView y) {
   check_inputs(limit, gate, up, scales);
   check_like(y, gate);
-  backend.rows().clamped_swiglu.forward(backend, limit, gate, up, scales, y);
+  backend.call()->clamped_swiglu.forward(backend, limit, gate, up, scales, y);
 }
 
 void clamped_swiglu_backward(Backend& backend, float limit, TensorView gate, TensorView up,
@@ -39,8 +39,8 @@ void clamped_swiglu_backward(Backend& backend, float limit, TensorView gate, Ten
   CHECK(d_scales.empty() == scales.empty());
   CHECK(d_scales.empty() || (d_scales.dtype == DType::kF32 && d_scales.shape == scales.shape),
         d_scales.dtype, d_scales.shape.to_string());
-  backend.rows().clamped_swiglu.backward(backend, limit, gate, up, scales, d_y, d_gate, d_up,
-                                         d_scales);
+  backend.call()->clamped_swiglu.backward(backend, limit, gate, up, scales, d_y, d_gate, d_up,
+                                          d_scales);
 }
 
 }  // namespace strata::ops

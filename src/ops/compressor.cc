@@ -41,7 +41,7 @@ void check_entries(const Backend& backend, const CompressorArgs& args, TensorVie
 void compress(Backend& backend, const CompressorArgs& args, TensorView entries) {
   check_args(backend, args);
   check_entries(backend, args, entries);
-  backend.rows().compressor.forward(backend, with_staged_segments(backend, args), entries);
+  backend.call()->compressor.forward(backend, with_staged_segments(backend, args), entries);
 }
 
 void compress_backward(Backend& backend, const CompressorArgs& args, TensorView d_entries,
@@ -58,8 +58,8 @@ void compress_backward(Backend& backend, const CompressorArgs& args, TensorView 
   CHECK(d_bias.empty() ||
             (d_bias.dtype == DType::kF32 && d_bias.dense() && d_bias.shape == args.bias.shape),
         d_bias.shape.to_string());
-  backend.rows().compressor.backward(backend, with_staged_segments(backend, args), d_entries, d_kv,
-                                     d_gate, d_bias);
+  backend.call()->compressor.backward(backend, with_staged_segments(backend, args), d_entries, d_kv,
+                                      d_gate, d_bias);
 }
 
 }  // namespace strata::ops

@@ -31,7 +31,7 @@ void delta_gates(Backend& backend, const DeltaGatesArgs& args, TensorView log_de
   check_args(args);
   check_like(log_decay, DType::kF32, args);
   check_like(beta, DType::kF32, args);
-  backend.rows().delta_gates.forward(backend, args, log_decay, beta);
+  backend.call()->delta_gates.forward(backend, args, log_decay, beta);
 }
 
 void delta_gates_backward(Backend& backend, const DeltaGatesArgs& args, TensorView d_log_decay,
@@ -44,8 +44,8 @@ void delta_gates_backward(Backend& backend, const DeltaGatesArgs& args, TensorVi
   check_like(d_b, args.a.dtype, args);
   if (!d_a_log.empty()) check_heads(d_a_log, args);
   if (!d_dt_bias.empty()) check_heads(d_dt_bias, args);
-  backend.rows().delta_gates.backward(backend, args, d_log_decay, d_beta, d_a, d_b, d_a_log,
-                                      d_dt_bias);
+  backend.call()->delta_gates.backward(backend, args, d_log_decay, d_beta, d_a, d_b, d_a_log,
+                                       d_dt_bias);
 }
 
 }  // namespace strata::ops

@@ -72,7 +72,7 @@ void delta_net(Backend& backend, const DeltaNetArgs& args, TensorView out) {
   check_args(backend, args);
   check_out(out, args);
   CHECK(out.dtype == args.qkv.dtype, out.dtype, args.qkv.dtype);
-  backend.rows().delta_net.forward(backend, with_staged_segments(backend, args), out);
+  backend.call()->delta_net.forward(backend, with_staged_segments(backend, args), out);
 }
 
 void delta_net_backward(Backend& backend, const DeltaNetArgs& args, TensorView d_out,
@@ -86,8 +86,8 @@ void delta_net_backward(Backend& backend, const DeltaNetArgs& args, TensorView d
         d_qkv.shape.to_string(), args.qkv.shape.to_string());
   check_heads(d_log_decay, args);
   check_heads(d_beta, args);
-  backend.rows().delta_net.backward(backend, with_staged_segments(backend, args),
-                                    {d_out, d_qkv, d_log_decay, d_beta});
+  backend.call()->delta_net.backward(backend, with_staged_segments(backend, args),
+                                     {d_out, d_qkv, d_log_decay, d_beta});
 }
 
 double delta_net_flops(const DeltaNetShape& shape, int64_t tokens) {

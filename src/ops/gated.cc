@@ -23,7 +23,7 @@ void gated(Backend& backend, Activation activation, TensorView gate, TensorView 
   CHECK(is_float(gate.dtype), gate.dtype);
   check_like(up, gate);
   check_like(y, gate);
-  backend.rows().gated.forward(backend, activation, gate, up, y);
+  backend.call()->gated.forward(backend, activation, gate, up, y);
 }
 
 void gated_backward(Backend& backend, Activation activation, TensorView gate, TensorView up,
@@ -33,7 +33,7 @@ void gated_backward(Backend& backend, Activation activation, TensorView gate, Te
   check_like(up, gate);
   check_like(d_gate, gate);
   check_like(d_up, gate);
-  backend.rows().gated.backward(backend, activation, gate, up, d_y, d_gate, d_up);
+  backend.call()->gated.backward(backend, activation, gate, up, d_y, d_gate, d_up);
 }
 
 void gated_rows(Backend& backend, Activation activation, TensorView gate, TensorView up,
@@ -42,7 +42,7 @@ void gated_rows(Backend& backend, Activation activation, TensorView gate, Tensor
   check_like(up, gate);
   check_like(y, gate);
   check_scales(scales, gate);
-  backend.rows().gated.rows_forward(backend, activation, gate, up, scales, y);
+  backend.call()->gated.rows_forward(backend, activation, gate, up, scales, y);
 }
 
 void gated_rows_backward(Backend& backend, Activation activation, TensorView gate, TensorView up,
@@ -55,8 +55,8 @@ void gated_rows_backward(Backend& backend, Activation activation, TensorView gat
   check_like(d_up, gate);
   check_scales(scales, gate);
   check_scales(d_scales, gate);
-  backend.rows().gated.rows_backward(backend, activation, gate, up, scales, d_y, d_gate, d_up,
-                                     d_scales);
+  backend.call()->gated.rows_backward(backend, activation, gate, up, scales, d_y, d_gate, d_up,
+                                      d_scales);
 }
 
 }  // namespace strata::ops

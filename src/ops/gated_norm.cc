@@ -28,7 +28,7 @@ void gated_norm(Backend& backend, const GatedNormArgs& args, TensorView y) {
   check_args(args);
   CHECK(y.dtype == args.x.dtype, y.dtype, args.x.dtype);
   check_heads(y, args);
-  backend.rows().gated_norm.forward(backend, args, y);
+  backend.call()->gated_norm.forward(backend, args, y);
 }
 
 void gated_norm_backward(Backend& backend, const GatedNormArgs& args, TensorView d_y,
@@ -39,7 +39,7 @@ void gated_norm_backward(Backend& backend, const GatedNormArgs& args, TensorView
   CHECK(d_weight.empty() || (d_weight.dtype == DType::kF32 && d_weight.shape == args.weight.shape),
         d_weight.dtype, d_weight.shape.to_string());
   for (const TensorView& view : {d_y, d_x, d_z}) check_heads(view, args);
-  backend.rows().gated_norm.backward(backend, args, d_y, d_x, d_z, d_weight);
+  backend.call()->gated_norm.backward(backend, args, d_y, d_x, d_z, d_weight);
 }
 
 }  // namespace strata::ops

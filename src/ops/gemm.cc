@@ -111,8 +111,8 @@ void gemm(Backend& backend, const GemmArgs& args, TensorView y) {
   check_gemm(args, y);
   count(backend, {&args, 1});
   if (y.rows() == 0) return;
-  backend.rows().gemm.list(backend, staged(backend, Products(&args, 1)),
-                           stage(backend, Views(&y, 1)), /*most_rows=*/0);
+  backend.call()->gemm.list(backend, staged(backend, Products(&args, 1)),
+                            stage(backend, Views(&y, 1)), /*most_rows=*/0);
 }
 
 void gemm_list(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> y,
@@ -124,7 +124,7 @@ void gemm_list(Backend& backend, std::span<const GemmArgs> products, std::span<c
   }
   count(backend, products);
   if (products.empty()) return;
-  backend.rows().gemm.list(backend, staged(backend, products), stage(backend, y), most_rows);
+  backend.call()->gemm.list(backend, staged(backend, products), stage(backend, y), most_rows);
 }
 
 void gemm_runs(Backend& backend, TensorView x, std::span<const SegmentProduct> runs, TensorView y) {
@@ -138,14 +138,14 @@ void gemm_runs(Backend& backend, TensorView x, std::span<const SegmentProduct> r
           run.w.cols, x.cols(), run.w.rows, y.cols());
     end = run.end;
   }
-  backend.rows().gemm.runs(backend, x, stage(backend, runs), y);
+  backend.call()->gemm.runs(backend, x, stage(backend, runs), y);
 }
 
 void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate) {
   check_gemm_dx(args, dx, accumulate);
   if (dx.rows() > 0) {
-    backend.rows().gemm.dx_list(backend, staged(backend, Products(&args, 1)),
-                                stage(backend, Views(&dx, 1)), accumulate, /*most_rows=*/0);
+    backend.call()->gemm.dx_list(backend, staged(backend, Products(&args, 1)),
+                                 stage(backend, Views(&dx, 1)), accumulate, /*most_rows=*/0);
   }
 }
 
@@ -163,14 +163,14 @@ void gemm_dx_blocked(Backend& backend, const GemmArgs& args, TensorView dx, bool
   }
   GemmArgs staged_args = args;
   staged_args.runs = stage(backend, args.runs);
-  backend.rows().gemm.dx_blocked(backend, staged_args, dx, accumulate, staged(backend, runs));
+  backend.call()->gemm.dx_blocked(backend, staged_args, dx, accumulate, staged(backend, runs));
 }
 
 void gemm_dx_each(Backend& backend, std::span<const GemmArgs> products,
                   std::span<const TensorView> dx) {
   CHECK(products.size() == dx.size(), products.size(), dx.size());
   for (size_t i = 0; i < products.size(); ++i) check_gemm_dx(products[i], dx[i], false);
-  backend.rows().gemm.dx_each(backend, staged(backend, products), stage(backend, dx));
+  backend.call()->gemm.dx_each(backend, staged(backend, products), stage(backend, dx));
 }
 
 void gemm_dx_list(Backend& backend, std::span<const GemmArgs> products,
@@ -181,15 +181,15 @@ void gemm_dx_list(Backend& backend, std::span<const GemmArgs> products,
     CHECK(dx[i].rows() > 0);
   }
   if (!products.empty()) {
-    backend.rows().gemm.dx_list(backend, staged(backend, products), stage(backend, dx), accumulate,
-                                most_rows);
+    backend.call()->gemm.dx_list(backend, staged(backend, products), stage(backend, dx), accumulate,
+                                 most_rows);
   }
 }
 
 void gemm_dw(Backend& backend, TensorView dy, TensorView x, std::span<const int64_t> sequence_ends,
              TensorView dw) {
   check_gemm_dw({.dy = dy, .x = x, .sequence_ends = sequence_ends, .dw = dw});
-  if (x.rows() > 0) backend.rows().gemm.dw(backend, dy, x, stage(backend, sequence_ends), dw);
+  if (x.rows() > 0) backend.call()->gemm.dw(backend, dy, x, stage(backend, sequence_ends), dw);
 }
 
 }  // namespace strata::ops

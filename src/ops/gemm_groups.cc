@@ -77,7 +77,7 @@ GroupedArgs staged(Backend& backend, GroupedArgs args) {
 void divide_rows(Backend& backend, IndexView<int32_t> token_of_row, const GroupedRows& rows) {
   check_rows(rows);
   CHECK(token_of_row.size() == rows.num_rows, token_of_row.size(), rows.num_rows);
-  backend.rows().gemm_groups.divide(backend, token_of_row, staged(backend, rows));
+  backend.call()->gemm_groups.divide(backend, token_of_row, staged(backend, rows));
 }
 
 void gemm_groups(Backend& backend, const GroupedArgs& args, TensorView y) {
@@ -92,7 +92,7 @@ void gemm_groups(Backend& backend, const GroupedArgs& args, TensorView y) {
     backend.count_flops(2.0 * static_cast<double>(args.x.rows() * w.rows) *
                         static_cast<double>(w.cols));
   }
-  if (y.rows() > 0) backend.rows().gemm_groups.products(backend, staged(backend, args), y);
+  if (y.rows() > 0) backend.call()->gemm_groups.products(backend, staged(backend, args), y);
 }
 
 void gemm_groups_dx(Backend& backend, const GroupedArgs& args, TensorView dx, bool accumulate) {
@@ -104,7 +104,7 @@ void gemm_groups_dx(Backend& backend, const GroupedArgs& args, TensorView dx, bo
           run.w.first.cols);
   }
   if (dx.rows() == 0) return;
-  backend.rows().gemm_groups.products_dx(backend, staged(backend, args), dx, accumulate);
+  backend.call()->gemm_groups.products_dx(backend, staged(backend, args), dx, accumulate);
 }
 
 void gemm_group_runs(Backend& backend, const GroupedRows& rows, TensorView x,
@@ -116,7 +116,7 @@ void gemm_group_runs(Backend& backend, const GroupedRows& rows, TensorView x,
     CHECK(w.cols == x.cols() && w.rows <= y.cols(), w.cols, x.cols(), w.rows, y.cols());
   }
   if (rows.num_rows == 0 || products.empty()) return;
-  backend.rows().gemm_groups.runs(backend, staged(backend, rows), x, stage(backend, products), y);
+  backend.call()->gemm_groups.runs(backend, staged(backend, rows), x, stage(backend, products), y);
 }
 
 void gemm_group_runs_dx(Backend& backend, const GroupedRows& rows, TensorView dy,
@@ -130,7 +130,7 @@ void gemm_group_runs_dx(Backend& backend, const GroupedRows& rows, TensorView dy
           product.scale);
   }
   if (rows.num_rows == 0 || products.empty()) return;
-  backend.rows().gemm_groups.runs_dx(backend, staged(backend, rows), dy, stage(backend, products),
+  backend.call()->gemm_groups.runs_dx(backend, staged(backend, rows), dy, stage(backend, products),
                                       dx, accumulate);
 }
 
@@ -143,7 +143,7 @@ void scale_group_runs(Backend& backend, const GroupedRows& rows, TensorView x,
     CHECK(cols <= x.cols() && cols <= y.cols(), cols, x.cols(), y.cols());
   }
   if (rows.num_rows == 0 || products.empty()) return;
-  backend.rows().gemm_groups.scale_runs(backend, staged(backend, rows), x,
+  backend.call()->gemm_groups.scale_runs(backend, staged(backend, rows), x,
                                          stage(backend, products), y);
 }
 
@@ -160,7 +160,7 @@ void gemm_dw_groups(Backend& backend, const GroupedRows& rows,
           dw.first.cols(), x.cols());
   }
   if (rows.num_rows == 0 || gradients.empty()) return;
-  backend.rows().gemm_groups.dw(backend, staged(backend, rows), stage(backend, gradients));
+  backend.call()->gemm_groups.dw(backend, staged(backend, rows), stage(backend, gradients));
 }
 
 }  // namespace strata::ops

@@ -64,7 +64,7 @@ void check_weights_args(const HyperWeightsArgs& args) {
 void hyper_mix(Backend& backend, TensorView streams, TensorView fn, float norm_eps, TensorView mix,
                TensorView inv_rms) {
   check_mix(streams, fn, mix, inv_rms);
-  backend.rows().hyper_connection.mix(backend, streams, fn, norm_eps, mix, inv_rms);
+  backend.call()->hyper_connection.mix(backend, streams, fn, norm_eps, mix, inv_rms);
 }
 
 void hyper_mix_backward(Backend& backend, TensorView streams, TensorView fn, TensorView mix,
@@ -74,14 +74,14 @@ void hyper_mix_backward(Backend& backend, TensorView streams, TensorView fn, Ten
   check_f32(d_mix, streams.rows(), fn.rows());
   check_f32(d_streams, streams.rows(), streams.cols());
   if (!d_fn.empty()) check_f32(d_fn, fn.rows(), fn.cols());
-  backend.rows().hyper_connection.mix_backward(backend, streams, fn, mix, inv_rms, d_mix, d_streams,
-                                               d_fn);
+  backend.call()->hyper_connection.mix_backward(backend, streams, fn, mix, inv_rms, d_mix,
+                                                d_streams, d_fn);
 }
 
 void hyper_weights(Backend& backend, const HyperWeightsArgs& args, TensorView weights) {
   check_weights_args(args);
   check_f32(weights, args.mix.rows(), args.mix.cols());
-  backend.rows().hyper_connection.weights(backend, args, weights);
+  backend.call()->hyper_connection.weights(backend, args, weights);
 }
 
 void hyper_weights_backward(Backend& backend, const HyperWeightsArgs& args, TensorView d_weights,
@@ -92,14 +92,14 @@ void hyper_weights_backward(Backend& backend, const HyperWeightsArgs& args, Tens
   check_f32(d_mix, args.mix.rows(), numbers);
   if (!d_base.empty()) check_values(d_base, numbers);
   if (!d_scale.empty()) check_values(d_scale, args.scale.cols());
-  backend.rows().hyper_connection.weights_backward(backend, args, d_weights, d_mix, d_base,
-                                                   d_scale);
+  backend.call()->hyper_connection.weights_backward(backend, args, d_weights, d_mix, d_base,
+                                                    d_scale);
 }
 
 void hyper_collapse(Backend& backend, TensorView streams, TensorView weights, TensorView y) {
   check_weighted(streams, weights);
   check_f32(y, streams.shape[0], streams.shape[2]);
-  backend.rows().hyper_connection.collapse(backend, streams, weights, y);
+  backend.call()->hyper_connection.collapse(backend, streams, weights, y);
 }
 
 void hyper_collapse_backward(Backend& backend, TensorView streams, TensorView weights,
@@ -108,15 +108,15 @@ void hyper_collapse_backward(Backend& backend, TensorView streams, TensorView we
   check_f32(d_y, streams.shape[0], streams.shape[2]);
   check_f32(d_streams, streams.rows(), streams.shape[2]);
   check_f32(d_weights, weights.rows(), weights.cols());
-  backend.rows().hyper_connection.collapse_backward(backend, streams, weights, d_y, d_streams,
-                                                    d_weights);
+  backend.call()->hyper_connection.collapse_backward(backend, streams, weights, d_y, d_streams,
+                                                     d_weights);
 }
 
 void hyper_expand(Backend& backend, TensorView streams, TensorView out, TensorView weights,
                   TensorView y) {
   check_expand(streams, out, weights);
   CHECK(is_float(y.dtype) && y.dense() && y.shape == streams.shape, y.shape.to_string());
-  backend.rows().hyper_connection.expand(backend, streams, out, weights, y);
+  backend.call()->hyper_connection.expand(backend, streams, out, weights, y);
 }
 
 void hyper_expand_backward(Backend& backend, TensorView streams, TensorView out, TensorView weights,
@@ -125,8 +125,8 @@ void hyper_expand_backward(Backend& backend, TensorView streams, TensorView out,
   check_f32(d, streams.rows(), streams.shape[2]);
   check_f32(d_out, streams.shape[0], streams.shape[2]);
   check_f32(d_weights, weights.rows(), weights.cols());
-  backend.rows().hyper_connection.expand_backward(backend, streams, out, weights, d, d_out,
-                                                  d_weights);
+  backend.call()->hyper_connection.expand_backward(backend, streams, out, weights, d, d_out,
+                                                   d_weights);
 }
 
 }  // namespace strata::ops

@@ -39,7 +39,7 @@ void select_entries(Backend& backend, const IndexerArgs& args, IndexView<int32_t
   const auto inside = [&](IndexerSegment& segment) {
     segment.keys.ranges = stage(backend, segment.keys.ranges);
   };
-  backend.rows().indexer.select(backend, with_staged_segments(backend, args, inside), selected);
+  backend.call()->indexer.select(backend, with_staged_segments(backend, args, inside), selected);
 }
 
 }  // namespace strata::ops

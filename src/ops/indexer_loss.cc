@@ -43,7 +43,7 @@ void indexer_loss(Backend& backend, const IndexerLossArgs& args, std::span<float
     CHECK(0 <= s.begin && s.begin <= s.end && s.end <= tokens, s.begin, s.end, tokens);
     CHECK(s.first_entry + (s.end - s.begin) / args.ratio <= entries, s.first_entry, entries);
   }
-  backend.rows().indexer_loss.run(backend, with_staged_segments(backend, args), losses, gradients);
+  backend.call()->indexer_loss.run(backend, with_staged_segments(backend, args), losses, gradients);
 }
 
 }  // namespace strata::ops

@@ -26,18 +26,18 @@ int64_t panel_width(const Backend& backend) { return backend.rows().pack.panel_w
 
 void pack(Backend& backend, TensorView rows, int64_t first_row, PanelView panel) {
   check_rows(panel, first_row, rows);
-  if (rows.rows() > 0) backend.rows().pack.pack(backend, rows, first_row, panel);
+  if (rows.rows() > 0) backend.call()->pack.pack(backend, rows, first_row, panel);
 }
 
 void pack_list(Backend& backend, std::span<const PackItem> items) {
   for (const PackItem& item : items) check_rows(item.panel, 0, item.rows);
-  backend.rows().pack.list(backend, stage(backend, items));
+  backend.call()->pack.list(backend, stage(backend, items));
 }
 
 void unpack(Backend& backend, PanelView panel, int64_t first_row, TensorView rows) {
   check_rows(panel, first_row, rows);
   CHECK(rows.dtype == DType::kF32 || rows.dtype == panel.dtype, rows.dtype, panel.dtype);
-  if (rows.rows() > 0) backend.rows().pack.unpack(backend, panel, first_row, rows);
+  if (rows.rows() > 0) backend.call()->pack.unpack(backend, panel, first_row, rows);
 }
 
 void gather_rows(Backend& backend, PanelView panel, std::span<const int32_t> token_ids,
@@ -47,7 +47,7 @@ void gather_rows(Backend& backend, PanelView panel, std::span<const int32_t> tok
   CHECK(y.rows() == static_cast<int64_t>(token_ids.size()), y.rows(), token_ids.size());
   CHECK(y.dtype == DType::kF32 || y.dtype == panel.dtype, y.dtype, panel.dtype);
   for (const int32_t id : token_ids) DCHECK(id >= 0 && id < panel.rows, id, panel.rows);
-  backend.rows().pack.gather_rows(backend, panel, stage(backend, token_ids), y);
+  backend.call()->pack.gather_rows(backend, panel, stage(backend, token_ids), y);
 }
 
 }  // namespace strata::ops

@@ -26,7 +26,7 @@ void rms_norm(Backend& backend, const RmsNormArgs& args, TensorView y, TensorVie
   CHECK(is_float(y.dtype) && y.shape == args.x.shape, y.shape.to_string(),
         args.x.shape.to_string());
   check_inv_rms(inv_rms, args);
-  backend.rows().rms_norm.forward(backend, args, y, inv_rms);
+  backend.call()->rms_norm.forward(backend, args, y, inv_rms);
 }
 
 void rms_norm_backward(Backend& backend, const RmsNormArgs& args, TensorView inv_rms,
@@ -37,7 +37,7 @@ void rms_norm_backward(Backend& backend, const RmsNormArgs& args, TensorView inv
   check_inv_rms(inv_rms, args);
   CHECK(d_weight.empty() || (d_weight.dtype == DType::kF32 && d_weight.shape == args.weight.shape),
         d_weight.shape.to_string());
-  backend.rows().rms_norm.backward(backend, args, inv_rms, d_y, d_x, d_weight);
+  backend.call()->rms_norm.backward(backend, args, inv_rms, d_y, d_x, d_weight);
 }
 
 }  // namespace strata::ops

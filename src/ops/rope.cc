@@ -36,7 +36,7 @@ void head_norm_rope(Backend& backend, const HeadNormRopeArgs& args, TensorView y
   check_args(args);
   CHECK(y.dtype == args.x.dtype && y.shape == args.x.shape, y.shape.to_string(),
         args.x.shape.to_string());
-  backend.rows().rope.forward(backend, with_staged_positions(backend, args), y);
+  backend.call()->rope.forward(backend, with_staged_positions(backend, args), y);
 }
 
 void head_norm_rope_backward(Backend& backend, const HeadNormRopeArgs& args, TensorView d_y,
@@ -46,7 +46,7 @@ void head_norm_rope_backward(Backend& backend, const HeadNormRopeArgs& args, Ten
   CHECK(is_float(d_x.dtype) && d_x.shape == args.x.shape, d_x.shape.to_string());
   CHECK(d_weight.empty() || (d_weight.dtype == DType::kF32 && d_weight.shape == args.weight.shape),
         d_weight.shape.to_string());
-  backend.rows().rope.backward(backend, with_staged_positions(backend, args), d_y, d_x, d_weight);
+  backend.call()->rope.backward(backend, with_staged_positions(backend, args), d_y, d_x, d_weight);
 }
 
 }  // namespace strata::ops

@@ -24,14 +24,14 @@ void route(Backend& backend, const RouterArgs& args, TensorView logits,
            IndexView<int32_t> expert_ids, TensorView weights) {
   check_args(args, logits, expert_ids.size());
   CHECK(weights.dtype == DType::kF32 && weights.shape.num_elements() == expert_ids.size());
-  backend.rows().router.route(backend, args, logits, expert_ids, weights);
+  backend.call()->router.route(backend, args, logits, expert_ids, weights);
 }
 
 void route_chosen(Backend& backend, const RouterArgs& args, TensorView logits,
                   IndexView<int32_t> expert_ids, TensorView weights) {
   check_args(args, logits, expert_ids.size());
   CHECK(weights.dtype == DType::kF32 && weights.shape.num_elements() == expert_ids.size());
-  backend.rows().router.route_chosen(backend, args, logits, expert_ids, weights);
+  backend.call()->router.route_chosen(backend, args, logits, expert_ids, weights);
 }
 
 void look_up_experts(Backend& backend, TensorView table, std::span<const int32_t> tokens,
@@ -40,7 +40,7 @@ void look_up_experts(Backend& backend, TensorView table, std::span<const int32_t
         table.shape.to_string());
   CHECK(expert_ids.size() == std::ssize(tokens) * table.cols(), expert_ids.size(), tokens.size(),
         table.cols());
-  backend.rows().router.look_up(backend, table, stage(backend, tokens), expert_ids);
+  backend.call()->router.look_up(backend, table, stage(backend, tokens), expert_ids);
 }
 
 void sort_routes(Backend& backend, int64_t top_k, IndexView<int32_t> expert_ids, TensorView weights,
@@ -54,13 +54,13 @@ void sort_routes(Backend& backend, int64_t top_k, IndexView<int32_t> expert_ids,
   CHECK(
       rows.token_of_row.size() == expert_ids.size() && rows.row_of_slot.size() == expert_ids.size(),
       rows.token_of_row.size(), rows.row_of_slot.size(), expert_ids.size());
-  backend.rows().router.sort(backend, top_k, expert_ids, weights, rows);
+  backend.call()->router.sort(backend, top_k, expert_ids, weights, rows);
 }
 
 void balance_bias(Backend& backend, std::span<const int64_t> loads, double rate, TensorView bias) {
   CHECK(bias.dtype == DType::kF32 && bias.shape == Shape{std::ssize(loads)}, bias.shape.to_string(),
         loads.size());
-  backend.rows().router.balance_bias(backend, stage(backend, loads), rate, bias);
+  backend.call()->router.balance_bias(backend, stage(backend, loads), rate, bias);
 }
 
 void route_backward(Backend& backend, const RouterArgs& args, TensorView scores,
@@ -69,7 +69,7 @@ void route_backward(Backend& backend, const RouterArgs& args, TensorView scores,
   CHECK(d_logits.shape == scores.shape && d_logits.dense(), d_logits.shape.to_string());
   CHECK(is_float(d_logits.dtype), d_logits.dtype);
   CHECK(d_weights.dtype == DType::kF32 && d_weights.shape.num_elements() == expert_ids.size());
-  backend.rows().router.backward(backend, args, scores, expert_ids, d_weights, d_logits);
+  backend.call()->router.backward(backend, args, scores, expert_ids, d_weights, d_logits);
 }
 
 }  // namespace strata::ops

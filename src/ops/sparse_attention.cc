@@ -68,7 +68,7 @@ void sparse_attention(Backend& backend, const SparseAttentionArgs& args, TensorV
                       TensorView lse) {
   check_args(backend, args, out);
   if (!lse.empty()) check_f32(lse, {args.q.shape[0], args.num_heads()});
-  backend.rows().sparse_attention.forward(backend, staged(backend, args), out, lse);
+  backend.call()->sparse_attention.forward(backend, staged(backend, args), out, lse);
 }
 
 void sparse_attention_backward(Backend& backend, const SparseAttentionArgs& args, TensorView out,
@@ -91,14 +91,14 @@ void sparse_attention_backward(Backend& backend, const SparseAttentionArgs& args
                   (d_entries.empty() ? 0 : d_entries.rows()),
           segment.first_entry, segment.end - segment.begin, d_entries.shape.to_string());
   }
-  backend.rows().sparse_attention.backward(backend, staged(backend, args),
-                                           {.out = out,
-                                            .lse = lse,
-                                            .d_out = d_out,
-                                            .d_q = d_q,
-                                            .d_keys = d_keys,
-                                            .d_entries = d_entries},
-                                           d_sinks);
+  backend.call()->sparse_attention.backward(backend, staged(backend, args),
+                                            {.out = out,
+                                             .lse = lse,
+                                             .d_out = d_out,
+                                             .d_q = d_q,
+                                             .d_keys = d_keys,
+                                             .d_entries = d_entries},
+                                            d_sinks);
 }
 
 }  // namespace strata::ops

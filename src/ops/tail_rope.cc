@@ -37,7 +37,7 @@ void check_args(const Backend& backend, const TailRopeArgs& args) {
 void tail_rope(Backend& backend, const TailRopeArgs& args, TensorView y) {
   check_args(backend, args);
   check_like(y, args);
-  backend.rows().tail_rope.forward(backend, with_staged_positions(backend, args), y);
+  backend.call()->tail_rope.forward(backend, with_staged_positions(backend, args), y);
 }
 
 void tail_rope_backward(Backend& backend, const TailRopeArgs& args, TensorView d_y, TensorView d_x,
@@ -48,8 +48,8 @@ void tail_rope_backward(Backend& backend, const TailRopeArgs& args, TensorView d
   CHECK(d_weight.empty() || (!args.weight.empty() && d_weight.dtype == DType::kF32 &&
                              d_weight.shape == args.weight.shape && d_y.data != d_x.data),
         d_weight.shape.to_string());
-  backend.rows().tail_rope.backward(backend, with_staged_positions(backend, args), d_y, d_x,
-                                    d_weight);
+  backend.call()->tail_rope.backward(backend, with_staged_positions(backend, args), d_y, d_x,
+                                     d_weight);
 }
 
 }  // namespace strata::ops

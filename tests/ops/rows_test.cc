@@ -10,6 +10,7 @@
 
 #include "backend/page_queue.h"
 #include "base/error.h"
+#include "base/threads.h"
 #include "ops/adamw.h"
 #include "ops/cpu/cpu_backend.h"
 #include "ops/elementwise.h"
@@ -141,7 +142,8 @@ constexpr BackendKind kRefusingKind = {.name = "refusing", .rows = &kRefusing};
 
 class RefusingBackend : public Backend {
  public:
-  RefusingBackend() : Backend(kRefusingKind, cpu_allocator()) {}
+  explicit RefusingBackend(const BackendKind& kind = kRefusingKind)
+      : Backend(kind, cpu_allocator()) {}
   [[nodiscard]] std::string_view arithmetic() const override { return "none"; }
   [[nodiscard]] std::unique_ptr<Backend> sharing() override {
     return std::make_unique<RefusingBackend>();
@@ -180,6 +182,38 @@ TEST(Rows, AKindOfItsOwnIsCalledForEveryOp) {
   EXPECT_THAT(refusal([&] { gemm(backend, {.x = x, .w = panel}, y); }), HasSubstr("gemm.list"));
   EXPECT_THAT(refusal([&] { LimitProbe(backend).matrix_flops(DType::kF32); }),
               HasSubstr("limits.matrix_flops"));
+}
+
+// Of a kind that knows nothing of it, and of the CPU where an op has no region: other work is let
+// in behind each op where it is due, but for ops of that work itself.
+TEST(Rows, OtherWorkIsLetInBehindEveryOp) {
+  static constexpr Rows kRows = [] {
+    Rows rows = kRefusing;
+    rows.elementwise.copy_bytes = [](Backend&, const void*, void*, int64_t) {};
+    return rows;
+  }();
+  static constexpr BackendKind kKind = {.name = "idle", .rows = &kRows};
+  RefusingBackend idle(kKind);
+  CpuBackend cpu(CpuPath::kReference, 2);
+  for (Backend* backend : {static_cast<Backend*>(&idle), static_cast<Backend*>(&cpu)}) {
+    SCOPED_TRACE(backend->kind().name);
+    char from = 1, to = 0;
+    const auto op = [&] { copy_bytes(*backend, &from, &to, 1); };
+    int num_asked = 0, num_ran = 0;
+    const auto is_due = [&] { return ++num_asked <= 2; };
+    const auto run = [&] {
+      ++num_ran;
+      op();
+    };
+    const Interruption interruption = {.is_due = is_due, .run = run};
+    {
+      const Backend::Breaks breaks(*backend, interruption);
+      for (int i = 0; i < 3; ++i) op();
+    }
+    op();
+    EXPECT_EQ(num_asked, 3);
+    EXPECT_EQ(num_ran, 2);
+  }
 }
 
 TEST(Rows, NoneIsMissing) {

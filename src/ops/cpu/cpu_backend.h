@@ -68,6 +68,7 @@ class CpuBackend final : public Backend {
   CpuBackend(CpuPath path, ThreadPool& pool, Allocator& allocator);
   void book_workers(int64_t bytes) override;
   void set_breaks(const Interruption* interruption) override;
+  void let_in() override { pool_.let_in(); }
 
   CpuPath path_;
   std::unique_ptr<ThreadPool> own_pool_;  // null: pool_ is another backend's
