@@ -43,6 +43,12 @@ struct Surroundings {
   std::map<std::string, std::string> variables = {};  // an empty text: not set
 };
 
+// Another program may be put in its place: one on another backend.
+inline std::string program() {
+  const char* other = std::getenv("STRATA_TEST_PROGRAM");
+  return other == nullptr ? STRATA_BINARY : other;
+}
+
 // Replaces this process by the program.
 [[noreturn]] inline void become_program(const Words& args, const Surroundings& around) {
   if (!around.folder.empty() && ::chdir(around.folder.c_str()) != 0) ::_exit(126);
@@ -53,10 +59,11 @@ struct Surroundings {
       ::setenv(name.c_str(), value.c_str(), 1);
     }
   }
-  std::vector<char*> argv = {const_cast<char*>(STRATA_BINARY)};
+  std::string name = program();
+  std::vector<char*> argv = {name.data()};
   for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
   argv.push_back(nullptr);
-  ::execv(STRATA_BINARY, argv.data());
+  ::execv(name.c_str(), argv.data());
   ::_exit(127);
 }
 
