@@ -27,6 +27,7 @@ void check_run(const LowRankSegment& run, const GemmArgs& args, int64_t previous
   check_weights(run.w);
   CHECK(run.begin >= previous_end && run.end >= run.begin && run.end <= args.x.rows(), run.begin,
         run.end, previous_end, args.x.rows());
+  CHECK(!run.w.is_narrow());
   CHECK(run.x.dtype == args.w.dtype && run.w.dtype == args.w.dtype, run.x.dtype, run.w.dtype);
   CHECK(run.x.rows() == args.x.rows(), run.x.rows(), args.x.rows());
 }

@@ -26,12 +26,24 @@ int64_t panel_width(const Backend& backend) { return backend.rows().pack.panel_w
 
 void pack(Backend& backend, TensorView rows, int64_t first_row, PanelView panel) {
   check_rows(panel, first_row, rows);
+  CHECK(!panel.is_narrow(), narrow_layout(panel.form).name);
   if (rows.rows() > 0) backend.call()->pack.pack(backend, rows, first_row, panel);
 }
 
 void pack_list(Backend& backend, std::span<const PackItem> items) {
-  for (const PackItem& item : items) check_rows(item.panel, 0, item.rows);
+  for (const PackItem& item : items) {
+    check_rows(item.panel, 0, item.rows);
+    CHECK(!item.panel.is_narrow());
+  }
   backend.call()->pack.list(backend, stage(backend, items));
+}
+
+void pack_narrow(Backend& backend, const NarrowRows& rows, int64_t first_row, PanelView panel) {
+  check_panel(panel);
+  CHECK(panel.form == rows.form && panel.dtype == DType::kBF16, panel.dtype);
+  CHECK(rows.cols == panel.cols && rows.cols % kNarrowGroup == 0, rows.cols, panel.cols);
+  CHECK(first_row >= 0 && first_row + rows.rows <= panel.rows, first_row, rows.rows, panel.rows);
+  if (rows.rows > 0) backend.call()->pack.narrow(backend, rows, first_row, panel);
 }
 
 void unpack(Backend& backend, PanelView panel, int64_t first_row, TensorView rows) {

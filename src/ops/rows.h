@@ -225,6 +225,7 @@ struct PackRow {
   int64_t (*panel_width)(const Backend&);
   void (*pack)(Backend&, const TensorView& rows, int64_t first_row, const PanelView& panel);
   void (*list)(Backend&, std::span<const PackItem> items);
+  void (*narrow)(Backend&, const NarrowRows& rows, int64_t first_row, const PanelView& panel);
   void (*unpack)(Backend&, const PanelView& panel, int64_t first_row, const TensorView& rows);
   void (*gather_rows)(Backend&, const PanelView& panel, std::span<const int32_t> token_ids,
                       const TensorView& y);

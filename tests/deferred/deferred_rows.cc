@@ -279,6 +279,7 @@ const Rows kRows = {
     .pack = {.panel_width = kDirectRows.pack.panel_width,
              .pack = Late<[](const Rows& r) { return r.pack.pack; }>(),
              .list = Late<[](const Rows& r) { return r.pack.list; }>(),
+             .narrow = Late<[](const Rows& r) { return r.pack.narrow; }>(),
              .unpack = Late<[](const Rows& r) { return r.pack.unpack; }>(),
              .gather_rows = Late<[](const Rows& r) { return r.pack.gather_rows; }>()},
     .pages = {.queue = [](const std::string&, FileAllocator& files) -> std::unique_ptr<PageQueue> {

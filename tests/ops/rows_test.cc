@@ -120,6 +120,7 @@ constexpr Rows kRefusing = {
     .pack = {.panel_width = Refuses<"pack.panel_width">(),
              .pack = Refuses<"pack.pack">(),
              .list = Refuses<"pack.list">(),
+             .narrow = Refuses<"pack.narrow">(),
              .unpack = Refuses<"pack.unpack">(),
              .gather_rows = Refuses<"pack.gather_rows">()},
     .pages = {.queue = Refuses<"pages.queue">()},

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "ops/cpu/cpu_backend.h"
+#include "ops/cpu/narrow.h"
 
 namespace strata::ops::cpu {
 namespace {
@@ -23,6 +24,7 @@ int64_t block_bytes(int64_t groups) {
 }
 
 struct Forward {
+  CpuPath path;
   const GemmKernels& kernels;
   const GemmArgs& args;
   TensorView y;
@@ -112,6 +114,37 @@ struct Forward {
     }
   }
 
+  // The same of a panel in few bits: block by block it is unpacked, and then is one of bf16.
+  void narrow_panel(int64_t index, Range rows, size_t first_run, float* chains) const {
+    alignas(64) float tile[kMaxTileRows * kMaxWidth];
+    NarrowRoom room;  // not initialised
+    const int64_t width = args.w.width;
+    const int64_t groups = ceil_div(rows.size(), tile_rows);
+    const int64_t block = narrow_columns(groups == 1 ? kNarrowTileBytes : kNarrowBlockBytes, width);
+    for (int64_t col = 0; col < args.w.cols; col += block) {
+      const int64_t cols = std::min(block, args.w.cols - col);
+      const bool last = col + cols == args.w.cols;
+      unpack_columns(path, args.w, index, col, cols, room.bytes);
+      for (int64_t g = 0; g < groups; ++g) {
+        const Range part = part_of(rows.size(), g, groups);
+        const Range group = {rows.begin + part.begin, rows.begin + part.end};
+        float* acc = chains == nullptr ? tile : chains + part.begin * width;
+        kernels.accumulate({.panel = room.bytes,
+                            .width = width,
+                            .x = address(args.x, group.begin, col),
+                            .x_stride = args.x.row_stride,
+                            .rows = group.size(),
+                            .cols = cols,
+                            .acc = acc,
+                            .acc_stride = width,
+                            .start_at_zero = col == 0});
+        if (!last) continue;
+        add_runs(index, group, first_run, acc);
+        finish(index, group, acc);
+      }
+    }
+  }
+
   struct Prefetch {
     const void* data = nullptr;
     int lines = 0;
@@ -150,17 +183,21 @@ struct Forward {
 
 // How a product divides among workers.
 struct WorkSplit {
+  CpuPath path;
   const GemmKernels& kernels;
   const GemmArgs& args;
   int64_t tile_rows, num_tiles, k_blocks;
   Grid grid;
 
-  WorkSplit(CpuPath path, int64_t threads, const GemmArgs& product)
-      : kernels(gemm_kernels(path, product.w.dtype)), args(product) {
+  WorkSplit(CpuPath of, int64_t threads, const GemmArgs& product)
+      : path(of), kernels(gemm_kernels(of, product.w.dtype)), args(product) {
     const int64_t panel_bytes = args.w.panel_elements() * dtype_bytes(args.w.dtype);
     tile_rows = max_rows(kernels, args.w.width);
     num_tiles = ceil_div(args.x.rows(), tile_rows);
-    k_blocks = ceil_div(panel_bytes, std::min(panel_bytes, block_bytes(num_tiles)));
+    // One tile takes the blocks of a panel in few bits in turn, and keeps its chains.
+    const int64_t most =
+        args.w.is_narrow() && num_tiles > 1 ? kNarrowBlockBytes : block_bytes(num_tiles);
+    k_blocks = ceil_div(panel_bytes, std::min(panel_bytes, most));
     grid = split_grid(threads, args.w.num_panels(), num_tiles);
   }
 
@@ -171,7 +208,7 @@ struct WorkSplit {
   }
 
   void run(int64_t part, const TensorView& y, float* chains) const {
-    const Forward forward{kernels, args, y, tile_rows, k_blocks};
+    const Forward forward{path, kernels, args, y, tile_rows, k_blocks};
     const Range panels = part_of(args.w.num_panels(), part % grid.col_parts, grid.col_parts);
     const Range tiles = part_of(num_tiles, part / grid.col_parts, grid.row_parts);
     const int64_t row_end = std::min(tiles.end * tile_rows, args.x.rows());
@@ -180,7 +217,12 @@ struct WorkSplit {
       while (run < args.runs.size() && args.runs[run].end <= row) ++run;
       const Range rows = {row, std::min(row + kProductRows, row_end)};
       for (int64_t p = panels.begin; p < panels.end; ++p) {
-        forward.panel(p, rows, run, p + 1 == panels.end, k_blocks == 1 ? nullptr : chains);
+        float* const kept = k_blocks == 1 ? nullptr : chains;
+        if (args.w.is_narrow()) {
+          forward.narrow_panel(p, rows, run, kept);
+        } else {
+          forward.panel(p, rows, run, p + 1 == panels.end, kept);
+        }
       }
     }
   }
@@ -236,7 +278,8 @@ void gemm_runs(CpuBackend& backend, const TensorView& x, std::span<const Segment
       const int64_t tiles = num_tiles(run);
       const int64_t last = first + tiles * run.w.num_panels();
       const GemmArgs args = {.x = x, .w = run.w, .scale = run.scale};
-      const Forward forward{kernels, args, y, max_rows(kernels, run.w.width), /*k_blocks=*/1};
+      const Forward forward{backend.path(), kernels, args, y, max_rows(kernels, run.w.width),
+                            /*k_blocks=*/1};
       for (int64_t job = std::max(begin, first); job < std::min(end, last); ++job) {
         const Range part = part_of(run.end - run.begin, (job - first) % tiles, tiles);
         forward.panel((job - first) / tiles, {run.begin + part.begin, run.begin + part.end}, 0,

@@ -10,6 +10,7 @@
 #include "ops/cpu/cpu_backend.h"
 #include "ops/cpu/elementwise.h"
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/narrow.h"
 
 namespace strata::ops::cpu {
 namespace {
@@ -22,6 +23,7 @@ constexpr int64_t kManyTiles = 3;
 constexpr int64_t kManyLanes = 512;
 
 struct Backward {
+  CpuPath path;
   const GemmKernels& kernels;
   const GemmArgs& args;
   TensorView dx;
@@ -59,6 +61,7 @@ struct Backward {
   static Next next_tiles(const PanelView& w, int64_t panel, int64_t column) {
     const int64_t element = dtype_bytes(w.dtype);
     if (column < 0) return {};
+    if (w.is_narrow()) return next_narrow_tiles(w, panel, column);
     const int64_t cols = std::min(kOutputs, w.padded_cols() - column);
     return {.data = static_cast<const char*>(w.panel(panel)) + column * w.width * element,
             .bytes = cols * w.width * element,
@@ -66,14 +69,27 @@ struct Backward {
             .count = std::min(kBackwardLanes / w.width, w.num_panels() - panel)};
   }
 
+  static Next next_narrow_tiles(const PanelView& w, int64_t panel, int64_t column) {
+    const NarrowLayout& layout = narrow_layout(w.form);
+    const int64_t cols = std::min(kOutputs, w.cols - column);
+    const int64_t begin = layout.group_at(column / kNarrowGroup, w.width);
+    return {.data = static_cast<const char*>(w.panel(panel)) + begin,
+            .bytes = layout.group_at((column + cols) / kNarrowGroup, w.width) - begin,
+            .jump = w.panel_bytes(),
+            .count = std::min(kBackwardLanes / w.width, w.num_panels() - panel)};
+  }
+
   // Columns of panels [first, last) as one panel whose summed axis is the lanes.
   void transpose(const PanelView& w, int64_t first, int64_t last, Range columns,
                  int64_t width) const {
     const int64_t stored = std::min(columns.begin + width, w.padded_cols()) - columns.begin;
+    alignas(64) char unpacked[kMaxWidth * kOutputs * dtype_bytes(DType::kBF16)];
     for (int64_t p = first; p < last; ++p) {
-      kernels.transpose({.panel = w.panel(p),
+      const bool narrow = w.is_narrow();
+      if (narrow) unpack_columns(path, w, p, columns.begin, stored, unpacked);
+      kernels.transpose({.panel = narrow ? unpacked : w.panel(p),
                          .width = w.width,
-                         .col_begin = columns.begin,
+                         .col_begin = narrow ? 0 : columns.begin,
                          .cols = stored,
                          .dst = panel + (p - first) * w.width * width * dtype_bytes(w.dtype),
                          .dst_width = width});
@@ -160,14 +176,15 @@ struct Backward {
 
 // How a product divides among workers.
 struct WorkSplit {
+  CpuPath path;
   const GemmKernels& kernels;
   const GemmArgs& args;
   int64_t tile_rows, num_tiles;
   int64_t unit, num_units;  // of columns, as they are dealt
   Grid grid;
 
-  WorkSplit(CpuPath path, int64_t threads, const GemmArgs& product)
-      : kernels(gemm_kernels(path, product.w.dtype)), args(product) {
+  WorkSplit(CpuPath of, int64_t threads, const GemmArgs& product)
+      : path(of), kernels(gemm_kernels(of, product.w.dtype)), args(product) {
     tile_rows = max_rows(kernels, tile_width(std::min(args.w.cols, kOutputs)));
     num_tiles = ceil_div(args.x.rows(), tile_rows);
     const bool even = ceil_div(args.w.cols, kOutputs) % threads == 0;
@@ -183,7 +200,8 @@ struct WorkSplit {
   static int64_t panel_bytes(DType dtype) { return kBackwardLanes * kOutputs * dtype_bytes(dtype); }
 
   void run(int64_t part, const TensorView& dx, bool accumulate, char* memory) const {
-    const Backward backward{kernels,
+    const Backward backward{path,
+                            kernels,
                             args,
                             dx,
                             accumulate,

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "ops/cpu/cpu_backend.h"
+#include "ops/cpu/narrow.h"
 #include "ops/cpu/pack_kernels.h"
 
 namespace strata::ops::cpu {
@@ -222,6 +223,7 @@ void pack_list(CpuBackend& backend, std::span<const PackItem> items) {
 void unpack(CpuBackend& backend, const PanelView& panel, int64_t first_row,
             const TensorView& rows) {
   const HostAccess access(backend.allocator());
+  if (panel.is_narrow()) return unpack_narrow(backend, panel, first_row, rows);
   for_panels(backend, panel, first_row, rows.rows(), [&](int64_t index) {
     if (panel.dtype == DType::kF32) {
       unpack_panel<float, float>(panel, index, first_row, rows);
@@ -236,6 +238,7 @@ void unpack(CpuBackend& backend, const PanelView& panel, int64_t first_row,
 void gather_rows(CpuBackend& backend, const PanelView& panel, std::span<const int32_t> token_ids,
                  const TensorView& y) {
   const HostAccess access(backend.allocator());
+  if (panel.is_narrow()) return gather_narrow(backend, panel, token_ids, y);
   backend.pool().run(static_cast<int64_t>(token_ids.size()), [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
       const int64_t row = token_ids[static_cast<size_t>(t)];

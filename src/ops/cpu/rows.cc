@@ -26,6 +26,7 @@
 #include "ops/cpu/indexer_loss.h"
 #include "ops/cpu/limits.h"
 #include "ops/cpu/log_softmax.h"
+#include "ops/cpu/narrow.h"
 #include "ops/cpu/pack.h"
 #include "ops/cpu/rms_norm.h"
 #include "ops/cpu/rope.h"
@@ -129,6 +130,7 @@ constexpr Rows kRows = {
     .pack = {.panel_width = on_cpu<panel_width>,
              .pack = on_cpu<pack>,
              .list = on_cpu<pack_list>,
+             .narrow = on_cpu<pack_narrow>,
              .unpack = on_cpu<unpack>,
              .gather_rows = on_cpu<gather_rows>},
     .pages = {.queue = page_mover},

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/cpu/narrow.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <vector>
+
+#include "ops/cpu/cpu_backend.h"
+#include "ops/cpu/narrow_kernels.h"
+
+namespace strata::ops::cpu {
+namespace {
+
+NarrowUnpack narrow_unpack(CpuPath path) {
+#if defined(__x86_64__)
+  switch (path) {
+    case CpuPath::kAvx512Bf16:
+      return narrow_unpack_avx512_bf16;
+    case CpuPath::kAvx512:
+      return narrow_unpack_avx512;
+    case CpuPath::kAvx2:
+      return narrow_unpack_avx2;
+    case CpuPath::kReference:
+      break;
+  }
+#else
+  CHECK(path == CpuPath::kReference, path);
+#endif
+  return narrow_unpack_reference;
+}
+
+NarrowArgs args_of(const PanelView& panel, int64_t index) {
+  const NarrowLayout& layout = narrow_layout(panel.form);
+  return {.panel = static_cast<const uint8_t*>(panel.panel(index)),
+          .width = panel.width,
+          .scale = layout.scale,
+          .has_min = layout.has_min(),
+          .values = layout.values,
+          .header_bytes = layout.header_bytes(panel.width),
+          .group_bytes = layout.group_bytes(panel.width),
+          .super_bytes = layout.super_bytes(panel.width)};
+}
+
+// One row of a panel as it is written: its codes and fields go to their lane.
+class LaneWriter {
+ public:
+  LaneWriter(const NarrowLayout& layout, uint8_t* panel, int64_t width, int64_t lane)
+      : layout_(layout), panel_(panel), width_(width), lane_(lane) {}
+
+  void fields(int64_t g, const uint8_t* from) const {
+    uint8_t* to = panel_ + layout_.group_at(g, width_);
+    for (int f = 0; f < layout_.fields; ++f) {
+      std::memcpy(to + (f * width_ + lane_) * layout_.field_bytes, from + f * layout_.field_bytes,
+                  static_cast<size_t>(layout_.field_bytes));
+    }
+  }
+  void super_fields(int64_t g, const uint8_t* from) const {
+    uint8_t* to = panel_ + layout_.super_at(g, width_);
+    for (int f = 0; f < layout_.super_fields; ++f) {
+      std::memcpy(to + (f * width_ + lane_) * 2, from + 2 * f, 2);
+    }
+  }
+  void codes(int64_t g, const uint8_t* from) const {
+    uint8_t* to = panel_ + layout_.group_at(g, width_) + layout_.header_bytes(width_);
+    for (int64_t col = 0; col < kNarrowGroup; ++col) {
+      const int64_t element = narrow_element(lane_, col, width_);
+      if (layout_.bits == 8) {
+        to[element] = from[col];
+        continue;
+      }
+      uint8_t& byte = to[element / 128 * 64 + element % 16 * 4 + element % 128 / 32];
+      byte = element / 16 % 2 == 0 ? static_cast<uint8_t>((byte & 0xf0) | from[col])
+                                   : static_cast<uint8_t>((byte & 0x0f) | from[col] << 4);
+    }
+  }
+
+ private:
+  const NarrowLayout& layout_;
+  uint8_t* panel_;
+  int64_t width_, lane_;
+};
+
+void pack_lane(const NarrowLayout& layout, const LaneWriter& lane, const uint8_t* row,
+               int64_t cols) {
+  const int64_t groups = cols / kNarrowGroup;
+  const int64_t field_bytes = layout.fields * layout.field_bytes;
+  const uint8_t* const fields = row + cols;
+  const uint8_t* const supers = fields + groups * field_bytes;
+  for (int64_t g = 0; g < groups; ++g) {
+    if (g % (kNarrowSuper / kNarrowGroup) == 0) {
+      lane.super_fields(g, supers + g / (kNarrowSuper / kNarrowGroup) * layout.super_fields * 2);
+    }
+    lane.fields(g, fields + g * field_bytes);
+    lane.codes(g, row + g * kNarrowGroup);
+  }
+}
+
+// A code whose value is not below zero, so that zero times it is +0.
+uint8_t padding_code(const NarrowLayout& layout) {
+  if (layout.values == nullptr) return 0;
+  return static_cast<uint8_t>(
+      std::find_if(layout.values, layout.values + 16, [](float v) { return v >= 0; }) -
+      layout.values);
+}
+
+void pack_panel(const NarrowRows& rows, int64_t first_row, const PanelView& panel, int64_t index) {
+  const NarrowLayout& layout = narrow_layout(panel.form);
+  const int64_t origin = index * panel.width;
+  const int64_t begin = std::max(first_row, origin);
+  const int64_t end = std::min(first_row + rows.rows, origin + panel.width);
+  const int64_t row_bytes = layout.row_bytes(rows.cols);
+  auto* const data = static_cast<uint8_t*>(panel.panel(index));
+  const auto* const from = reinterpret_cast<const uint8_t*>(rows.data);
+  for (int64_t row = begin; row < end; ++row) {
+    pack_lane(layout, LaneWriter(layout, data, panel.width, row - origin),
+              from + (row - first_row) * row_bytes, panel.cols);
+  }
+  if (end != panel.rows || end == origin + panel.width) return;
+  std::vector<uint8_t> zeros(static_cast<size_t>(row_bytes));
+  std::fill_n(zeros.begin(), panel.cols, padding_code(layout));
+  for (int64_t lane = end - origin; lane < panel.width; ++lane) {
+    pack_lane(layout, LaneWriter(layout, data, panel.width, lane), zeros.data(), panel.cols);
+  }
+}
+
+// One row of a panel as it is read.
+class Lane {
+ public:
+  Lane(const PanelView& panel, int64_t row)
+      : layout_(narrow_layout(panel.form)),
+        panel_(static_cast<const uint8_t*>(panel.panel(row / panel.width))),
+        width_(panel.width),
+        lane_(row % panel.width) {}
+
+  // The 32 values of a group.
+  void read(int64_t g, float* out) const {
+    const uint8_t* const codes =
+        panel_ + layout_.group_at(g, width_) + layout_.header_bytes(width_);
+    for (int part = 0; part < 2; ++part) {
+      const auto [s, m] = scale(g, part);
+      for (int64_t col = 16 * part; col < 16 * part + 16; ++col) {
+        const float product = code(codes, narrow_element(lane_, col, width_)) * s;  // exact
+        out[col] = round_to_bf16(layout_.has_min() ? product + m : product);
+      }
+    }
+  }
+
+ private:
+  struct Scale {
+    float s, m;
+  };
+
+  [[nodiscard]] float code(const uint8_t* codes, int64_t element) const {
+    if (layout_.bits == 8) return static_cast<int8_t>(codes[element]);
+    const int byte = codes[element / 128 * 64 + element % 16 * 4 + element % 128 / 32];
+    return layout_.values[element / 16 % 2 == 0 ? byte & 15 : byte >> 4];
+  }
+  [[nodiscard]] static float half(const uint8_t* fields, int64_t at) {
+    return f16_to_float(static_cast<uint16_t>(fields[2 * at] | fields[2 * at + 1] << 8));
+  }
+
+  [[nodiscard]] Scale scale(int64_t g, int part) const {
+    const uint8_t* const field = panel_ + layout_.group_at(g, width_);
+    const uint8_t* const super = panel_ + layout_.super_at(g, width_);
+    switch (layout_.scale) {
+      case NarrowScale::kHalf:
+        return {half(field, lane_), 0.0f};
+      case NarrowScale::kHalfMin:
+        return {half(field, lane_), half(field, width_ + lane_)};
+      case NarrowScale::kExponent: {
+        const uint32_t e = field[lane_];
+        return {std::bit_cast<float>(e < 2 ? 0x200000u << e : (e - 1) << 23), 0.0f};
+      }
+      case NarrowScale::kSuper:
+        return {half(super, lane_) * static_cast<float>(static_cast<int8_t>(field[lane_])), 0.0f};
+      case NarrowScale::kSuper16:
+        return {half(super, lane_) *
+                    static_cast<float>(static_cast<int8_t>(field[part * width_ + lane_])),
+                0.0f};
+      case NarrowScale::kSuperMin:
+        return {half(super, lane_) * static_cast<float>(field[lane_]),
+                -(half(super, width_ + lane_) * static_cast<float>(field[width_ + lane_]))};
+    }
+    return {};
+  }
+
+  const NarrowLayout& layout_;
+  const uint8_t* panel_;
+  int64_t width_, lane_;
+};
+
+void read_row(const PanelView& panel, int64_t row, const TensorView& y, int64_t to) {
+  const Lane lane(panel, row);
+  float values[kNarrowGroup];
+  for (int64_t g = 0; g < panel.cols / kNarrowGroup; ++g) {
+    lane.read(g, values);
+    if (y.dtype == DType::kF32) {
+      std::copy_n(values, kNarrowGroup, static_cast<float*>(y.row(to)) + g * kNarrowGroup);
+    } else {
+      std::transform(values, values + kNarrowGroup,
+                     static_cast<Bf16*>(y.row(to)) + g * kNarrowGroup, to_bf16);
+    }
+  }
+}
+
+}  // namespace
+
+void unpack_columns(CpuPath path, const PanelView& panel, int64_t index, int64_t col, int64_t cols,
+                    void* dst) {
+  NarrowArgs args = args_of(panel, index);
+  args.first = col / kNarrowGroup;
+  args.count = cols / kNarrowGroup;
+  args.dst = dst;
+  narrow_unpack(path)(args);
+}
+
+void pack_narrow(CpuBackend& backend, const NarrowRows& rows, int64_t first_row,
+                 const PanelView& panel) {
+  const HostAccess access(backend.allocator());
+  const int64_t first = first_row / panel.width;
+  const int64_t last = (first_row + rows.rows + panel.width - 1) / panel.width;
+  backend.pool().run(last - first, [&](int64_t begin, int64_t end, int) {
+    for (int64_t index = first + begin; index < first + end; ++index) {
+      pack_panel(rows, first_row, panel, index);
+    }
+  });
+}
+
+void unpack_narrow(CpuBackend& backend, const PanelView& panel, int64_t first_row,
+                   const TensorView& rows) {
+  backend.pool().run(rows.rows(), [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) read_row(panel, first_row + row, rows, row);
+  });
+}
+
+void gather_narrow(CpuBackend& backend, const PanelView& panel, std::span<const int32_t> ids,
+                   const TensorView& y) {
+  backend.pool().run(std::ssize(ids), [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) read_row(panel, ids[static_cast<size_t>(t)], y, t);
+  });
+}
+
+}  // namespace strata::ops::cpu

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Unpacking of weights in few bits as the paths share it, as templates over a path P: registers of
+// P::kCount f32 lanes, and what turns codes and scales into bf16. A file that includes this has its
+// own copy.
+#pragma once
+#include "ops/cpu/narrow_kernels.h"
+
+namespace strata::ops::cpu {
+namespace {
+
+constexpr int64_t kMostLanes = 64;
+
+// S and M of a group, each lane's twice, as the two elements of its pairs want them.
+struct alignas(64) GroupScales {
+  float s[2][2 * kMostLanes];  // of the first and the last 16 columns
+  float m[2 * kMostLanes];
+};
+
+// The values of a group's fields. `super` is at the f16 fields of its 256 columns.
+template <typename P>
+[[gnu::always_inline]] inline void make_scales(const NarrowArgs& a, const uint8_t* super,
+                                               const uint8_t* field, GroupScales& out) {
+  for (int64_t lane = 0; lane < a.width; lane += P::kCount) {
+    float* const s = out.s[0] + 2 * lane;
+    float* const m = out.m + 2 * lane;
+    switch (a.scale) {
+      case NarrowScale::kHalf:
+        P::store_twice(s, P::half(field + 2 * lane));
+        break;
+      case NarrowScale::kHalfMin:
+        P::store_twice(s, P::half(field + 2 * lane));
+        P::store_twice(m, P::half(field + 2 * (a.width + lane)));
+        break;
+      case NarrowScale::kExponent:
+        P::store_twice(s, P::exponent(field + lane));
+        break;
+      case NarrowScale::kSuper:
+        P::store_twice(s, P::mul(P::half(super + 2 * lane), P::i8(field + lane)));
+        break;
+      case NarrowScale::kSuper16: {
+        const auto d = P::half(super + 2 * lane);
+        P::store_twice(s, P::mul(d, P::i8(field + lane)));
+        P::store_twice(out.s[1] + 2 * lane, P::mul(d, P::i8(field + a.width + lane)));
+        break;
+      }
+      case NarrowScale::kSuperMin:
+        P::store_twice(s, P::mul(P::half(super + 2 * lane), P::u8(field + lane)));
+        P::store_twice(m, P::negative(P::mul(P::half(super + 2 * (a.width + lane)),
+                                             P::u8(field + a.width + lane))));
+        break;
+    }
+  }
+}
+
+template <typename P, bool kBytes, bool kMin>
+void unpack(const NarrowArgs& args) {
+  const NarrowArgs a = args;  // a copy that the stores below cannot change
+  GroupScales scales;
+  constexpr int64_t kGroups = kNarrowSuper / kNarrowGroup;
+  const bool halves = a.scale == NarrowScale::kSuper16;
+  const int64_t part_elements = kNarrowGroup / 2 * a.width;  // of 16 columns
+  auto* dst = static_cast<uint16_t*>(a.dst);
+  const typename P::Values values(a.values);
+  for (int64_t g = a.first; g < a.first + a.count; ++g) {
+    const uint8_t* const super = a.panel + g / kGroups * (a.super_bytes + kGroups * a.group_bytes);
+    const uint8_t* const group = a.panel + (g / kGroups + 1) * a.super_bytes + g * a.group_bytes;
+    make_scales<P>(a, super, group, scales);
+    const uint8_t* codes = group + a.header_bytes;
+    for (int part = 0; part < 2; ++part) {
+      const float* const s = scales.s[halves ? part : 0];
+      if constexpr (kBytes) {
+        P::template bytes<kMin>(codes, part_elements, a.width, s, scales.m, dst);
+      } else {
+        P::template nibbles<kMin>(codes, part_elements, a.width, values, s, scales.m, dst);
+      }
+      codes += kBytes ? part_elements : part_elements / 2;
+      dst += part_elements;
+    }
+  }
+}
+
+template <typename P>
+void unpack(const NarrowArgs& a) {
+  if (a.values == nullptr) return a.has_min ? unpack<P, true, true>(a) : unpack<P, true, false>(a);
+  return a.has_min ? unpack<P, false, true>(a) : unpack<P, false, false>(a);
+}
+
+}  // namespace
+}  // namespace strata::ops::cpu

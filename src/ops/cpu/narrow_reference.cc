@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <bit>
+#include <cstring>
+
+#include "ops/cpu/narrow_impl.h"
+#include "tensor/dtype.h"
+
+namespace strata::ops::cpu {
+namespace {
+
+struct Path {
+  static constexpr int64_t kCount = 1;
+  struct Values {
+    const float* table;
+    explicit Values(const float* of) : table(of) {}
+  };
+  static float half(const uint8_t* p) {
+    return f16_to_float(static_cast<uint16_t>(p[0] | p[1] << 8));
+  }
+  static float i8(const uint8_t* p) { return static_cast<int8_t>(*p); }
+  static float u8(const uint8_t* p) { return *p; }
+  static float exponent(const uint8_t* p) {
+    const uint32_t e = *p;
+    return std::bit_cast<float>(e < 2 ? 0x200000u << e : (e - 1) << 23);
+  }
+  static float mul(float a, float b) { return a * b; }
+  static float negative(float a) { return -a; }
+  static void store_twice(float* dst, float value) { dst[0] = dst[1] = value; }
+
+  // The product is exact: multiply and add round like one fma.
+  template <bool kMin>
+  static uint16_t value(float code, int64_t lane, const float* s, const float* m) {
+    const float product = code * s[lane];
+    return to_bf16(kMin ? product + m[lane] : product).bits;
+  }
+  template <bool kMin>
+  static void bytes(const uint8_t* codes, int64_t count, int64_t width, const float* s,
+                    const float* m, uint16_t* dst) {
+    for (int64_t i = 0; i < count; ++i) {
+      dst[i] = value<kMin>(static_cast<int8_t>(codes[i]), i % (2 * width), s, m);
+    }
+  }
+  template <bool kMin>
+  static void nibbles(const uint8_t* codes, int64_t count, int64_t width, const Values& values,
+                      const float* s, const float* m, uint16_t* dst) {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t in_block = i % 128;
+      const int byte = codes[i / 128 * 64 + in_block % 16 * 4 + in_block / 32];
+      const int code = (in_block / 16) % 2 == 0 ? byte & 15 : byte >> 4;
+      dst[i] = value<kMin>(values.table[code], i % (2 * width), s, m);
+    }
+  }
+};
+
+}  // namespace
+
+void narrow_unpack_reference(const NarrowArgs& args) { unpack<Path>(args); }
+
+}  // namespace strata::ops::cpu

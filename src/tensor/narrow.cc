@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor/narrow.h"
+
+#include "base/check.h"
+
+namespace strata {
+namespace {
+
+alignas(64) constexpr float kSigned[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
+alignas(64) constexpr float kUnsigned[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+alignas(64) constexpr float kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                        1,    13,   25,  38,  53,  69,  89,  113};
+// Twice the values of e2m1.
+alignas(64) constexpr float kTwiceE2m1[16] = {0, 1,  2,  3,  4,  6,  8,  12,
+                                              0, -1, -2, -3, -4, -6, -8, -12};
+
+constexpr NarrowLayout row(std::string_view name, int bits, const float* values,
+                           NarrowScale scale) {
+  NarrowLayout l = {.name = name, .bits = bits, .values = values, .scale = scale};
+  switch (scale) {
+    case NarrowScale::kHalf:
+      l.fields = 1, l.field_bytes = 2;
+      break;
+    case NarrowScale::kHalfMin:
+      l.fields = 2, l.field_bytes = 2;
+      break;
+    case NarrowScale::kExponent:
+      l.fields = 1, l.field_bytes = 1;
+      break;
+    case NarrowScale::kSuper:
+      l.fields = 1, l.field_bytes = 1, l.super_fields = 1;
+      break;
+    case NarrowScale::kSuper16:
+      l.fields = 2, l.field_bytes = 1, l.super_fields = 1;
+      break;
+    case NarrowScale::kSuperMin:
+      l.fields = 2, l.field_bytes = 1, l.super_fields = 2;
+      break;
+  }
+  return l;
+}
+
+// By NarrowForm.
+constexpr NarrowLayout kLayouts[kNumNarrowForms] = {
+    {},
+    row("q4_0", 4, kSigned, NarrowScale::kHalf),
+    row("q4_1", 4, kUnsigned, NarrowScale::kHalfMin),
+    row("q4_k", 4, kUnsigned, NarrowScale::kSuperMin),
+    row("iq4_nl", 4, kIq4, NarrowScale::kHalf),
+    row("iq4_xs", 4, kIq4, NarrowScale::kSuper),
+    row("mxfp4", 4, kTwiceE2m1, NarrowScale::kExponent),
+    row("q8_0", 8, nullptr, NarrowScale::kHalf),
+    row("q5_1", 8, nullptr, NarrowScale::kHalfMin),
+    row("q5_k", 8, nullptr, NarrowScale::kSuperMin),
+    row("q6_k", 8, nullptr, NarrowScale::kSuper16),
+};
+
+constexpr int64_t kGroupsOfSuper = kNarrowSuper / kNarrowGroup;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+int64_t NarrowLayout::row_bytes(int64_t cols) const {
+  return cols + cols / kNarrowGroup * fields * field_bytes +
+         ceil_div(cols, kNarrowSuper) * super_fields * 2;
+}
+
+int64_t NarrowLayout::super_at(int64_t g, int64_t width) const {
+  const int64_t super = g / kGroupsOfSuper;
+  return super * (super_bytes(width) + kGroupsOfSuper * group_bytes(width));
+}
+
+int64_t NarrowLayout::group_at(int64_t g, int64_t width) const {
+  return (g / kGroupsOfSuper + 1) * super_bytes(width) + g * group_bytes(width);
+}
+
+int64_t NarrowLayout::panel_bytes(int64_t cols, int64_t width) const {
+  const int64_t groups = cols / kNarrowGroup;
+  return ceil_div(groups, kGroupsOfSuper) * super_bytes(width) + groups * group_bytes(width);
+}
+
+const NarrowLayout& narrow_layout(NarrowForm form) {
+  CHECK(form != NarrowForm::kNone && static_cast<int>(form) < kNumNarrowForms,
+        static_cast<int>(form));
+  return kLayouts[static_cast<int>(form)];
+}
+
+}  // namespace strata

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random rows of every form of few bits, and their values by the formulas of tensor/narrow.h in
+// double, rounded once to f32 and then to bf16.
+#pragma once
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "base/rng.h"
+#include "tensor/dtype.h"
+#include "tensor/narrow.h"
+
+namespace strata::ops::testing {
+
+inline std::vector<NarrowForm> narrow_form_list() {
+  std::vector<NarrowForm> forms;
+  for (int i = 1; i < kNumNarrowForms; ++i) forms.push_back(static_cast<NarrowForm>(i));
+  return forms;
+}
+
+struct NarrowMatrix {
+  NarrowForm form;
+  int64_t num_rows, cols;
+  std::vector<std::byte> bytes;
+
+  NarrowMatrix(NarrowForm of, int64_t rows_of, int64_t cols_of, uint64_t seed)
+      : form(of), num_rows(rows_of), cols(cols_of) {
+    const NarrowLayout& layout = narrow_layout(form);
+    const int64_t row_bytes = layout.row_bytes(cols);
+    const Counter counter{.seed = seed, .stream = static_cast<uint64_t>(form)};
+    bytes.resize(static_cast<size_t>(num_rows * row_bytes));
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      bytes[i] = static_cast<std::byte>(counter.words(i)[0] >> 7);
+    }
+    for (int64_t r = 0; r < num_rows; ++r) {
+      uint8_t* const codes = row(r);
+      for (int64_t c = 0; c < cols; ++c) codes[c] = code_of(codes[c]);
+      uint8_t* const fields = codes + cols;
+      const int64_t field_bytes = cols / kNarrowGroup * layout.fields * layout.field_bytes;
+      if (layout.field_bytes == 2) tame(fields, field_bytes);
+      for (int64_t i = 0; i < field_bytes && layout.field_bytes == 1; ++i) {
+        fields[i] = field_of(fields[i]);
+      }
+      tame(fields + field_bytes, row_bytes - cols - field_bytes);
+    }
+  }
+
+  NarrowMatrix(NarrowForm of, int64_t rows_of, int64_t cols_of, std::vector<std::byte> data)
+      : form(of), num_rows(rows_of), cols(cols_of), bytes(std::move(data)) {}
+
+  [[nodiscard]] uint8_t* row(int64_t r) {
+    return reinterpret_cast<uint8_t*>(bytes.data()) + r * narrow_layout(form).row_bytes(cols);
+  }
+  [[nodiscard]] const uint8_t* row(int64_t r) const {
+    return const_cast<NarrowMatrix*>(this)->row(r);  // NOLINT: reads
+  }
+  [[nodiscard]] NarrowRows rows(int64_t begin, int64_t end) const {
+    return {.form = form,
+            .data = bytes.data() + begin * narrow_layout(form).row_bytes(cols),
+            .rows = end - begin,
+            .cols = cols};
+  }
+  [[nodiscard]] NarrowRows rows() const { return rows(0, num_rows); }
+
+  [[nodiscard]] float f32(int64_t r, int64_t col) const {
+    const NarrowLayout& layout = narrow_layout(form);
+    const uint8_t* const codes = row(r);
+    const uint8_t* const fields =
+        codes + cols + col / kNarrowGroup * layout.fields * layout.field_bytes;
+    const uint8_t* const supers = codes + cols +
+                                  cols / kNarrowGroup * layout.fields * layout.field_bytes +
+                                  col / kNarrowSuper * layout.super_fields * 2;
+    const double code = layout.values != nullptr
+                            ? static_cast<double>(layout.values[codes[col]])
+                            : static_cast<double>(static_cast<int8_t>(codes[col]));
+    switch (layout.scale) {
+      case NarrowScale::kHalf:
+        return static_cast<float>(code * half(fields));
+      case NarrowScale::kHalfMin:
+        return static_cast<float>(code * half(fields) + half(fields + 2));
+      case NarrowScale::kExponent:
+        return static_cast<float>(code * std::ldexp(1.0, fields[0] - 128));
+      case NarrowScale::kSuper:
+        return static_cast<float>(half(supers) * static_cast<int8_t>(fields[0]) * code);
+      case NarrowScale::kSuper16:
+        return static_cast<float>(half(supers) * static_cast<int8_t>(fields[col % 32 / 16]) * code);
+      case NarrowScale::kSuperMin:
+        return static_cast<float>(half(supers) * fields[0] * code - half(supers + 2) * fields[1]);
+    }
+    return NAN;
+  }
+  [[nodiscard]] Bf16 bf16(int64_t r, int64_t col) const { return to_bf16(f32(r, col)); }
+
+ private:
+  // What the types of files have: products of more bits would not be exact in f32.
+  [[nodiscard]] uint8_t code_of(uint8_t random) const {
+    if (narrow_layout(form).bits == 4) return random & 15;
+    if (form == NarrowForm::kQ8_0) return random;
+    return static_cast<uint8_t>(form == NarrowForm::kQ6_K ? random % 64 - 32 : random % 32);
+  }
+  [[nodiscard]] uint8_t field_of(uint8_t random) const {
+    switch (narrow_layout(form).scale) {
+      case NarrowScale::kExponent:  // finite, and subnormal now and then
+        return random % 4 == 0 ? random / 4 % 16 : static_cast<uint8_t>(110 + random % 30);
+      case NarrowScale::kSuper:
+        return static_cast<uint8_t>(random % 64 - 32);
+      case NarrowScale::kSuperMin:
+        return random % 64;
+      default:
+        return random;
+    }
+  }
+  // Halves of both signs around one, and subnormal ones; none that is no number.
+  static void tame(uint8_t* halves, int64_t count) {
+    for (int64_t i = 1; i < count; i += 2) {
+      halves[i] =
+          static_cast<uint8_t>(halves[i] % 16 == 0 ? halves[i] & 0x83 : (halves[i] & 0x9f) | 0x20);
+      halves[i] &= 0xbf;
+    }
+  }
+  static double half(const uint8_t* p) {
+    return f16_to_float(static_cast<uint16_t>(p[0] | p[1] << 8));
+  }
+};
+
+}  // namespace strata::ops::testing
