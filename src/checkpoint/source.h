@@ -16,6 +16,7 @@
 #include "checkpoint/block_scales.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_writer.h"
+#include "tensor/narrow.h"
 
 namespace strata {
 
@@ -63,6 +64,14 @@ class CheckpointSource {
   // The same, widened to f32; exact for every dtype.
   virtual void read_f32(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
                         float* out) const = 0;
+  // The form of few bits in which a matrix may be kept without another rounding than bf16's, and
+  // rows [first_row, first_row + count) in it (tensor/narrow.h), leading axes flattened. kNone: it
+  // is read as what its dtype says.
+  [[nodiscard]] virtual NarrowForm narrow_form(const CheckpointTensor&) const {
+    return NarrowForm::kNone;
+  }
+  virtual void read_narrow(const CheckpointTensor& tensor, int64_t first_row, int64_t count,
+                           std::byte* out) const;
   // The bytes of a tensor as stored, from `first_byte` on; of what has none of its own, those of
   // its elements.
   virtual void read_bytes(const CheckpointTensor& tensor, int64_t first_byte,

@@ -10,8 +10,10 @@
 #include <set>
 
 #include "base/files.h"
+#include "checkpoint/gguf/narrow.h"
 #include "checkpoint/gguf/types.h"
 #include "tests/checkpoint/safetensors_bytes.h"
+#include "tests/ops/narrow_rows.h"
 
 namespace strata {
 namespace {
@@ -22,6 +24,23 @@ const GgufType* type_of(std::string_view name) {
     if (type != nullptr && type->name == name) return type;
   }
   return nullptr;
+}
+
+// What is kept in few bits has the values that are dequantised. One row of all blocks.
+void expect_kept_values(const GgufType& type, const char* blocks, int64_t count,
+                        const std::vector<float>& values) {
+  const NarrowForm form = gguf_narrow_form(type);
+  if (form == NarrowForm::kNone) return;
+  const auto cols = static_cast<int64_t>(values.size());
+  std::vector<std::byte> row(static_cast<size_t>(narrow_layout(form).row_bytes(cols)));
+  ASSERT_EQ(gguf_narrow_rows(type, reinterpret_cast<const std::byte*>(blocks), 1, cols, row.data()),
+            -1);
+  const ops::testing::NarrowMatrix kept(form, 1, cols, std::move(row));
+  for (int64_t i = 0; i < cols; ++i) {
+    const float want = values[static_cast<size_t>(i)];
+    ASSERT_EQ(std::bit_cast<uint32_t>(kept.f32(0, i)), std::bit_cast<uint32_t>(want))
+        << i << " of " << count << " blocks: " << kept.f32(0, i) << ", want " << want;
+  }
 }
 
 TEST(GgufTypes, EqualGgufPy) {
@@ -41,6 +60,7 @@ TEST(GgufTypes, EqualGgufPy) {
     EXPECT_EQ(type->dequantise(reinterpret_cast<const std::byte*>(bytes.data() + at), sizes[0],
                                values.data()),
               -1);
+    expect_kept_values(*type, bytes.data() + at, sizes[0], values);
     at += size_t{sizes[0]} * sizes[1];
     for (size_t i = 0; i < values.size(); ++i) {
       float want = 0.0f;
@@ -61,6 +81,14 @@ TEST(GgufTypes, EqualGgufPy) {
   }
 }
 
+// What reading the blocks as one row that is kept returns.
+int64_t kept(const GgufType& type, const std::vector<std::byte>& blocks) {
+  const int64_t cols = std::ssize(blocks) / type.block_bytes * type.block_elements;
+  std::vector<std::byte> row(
+      static_cast<size_t>(narrow_layout(gguf_narrow_form(type)).row_bytes(cols)));
+  return gguf_narrow_rows(type, blocks.data(), 1, cols, row.data());
+}
+
 // Scales that are no finite numbers: the place of the first such block.
 TEST(GgufTypes, SayWhereAScaleIsNotFinite) {
   const std::pair<std::string_view, std::vector<size_t>> scales[] = {
@@ -76,17 +104,32 @@ TEST(GgufTypes, SayWhereAScaleIsNotFinite) {
         blocks[static_cast<size_t>(type->block_bytes) + place + 1] = std::byte{high};
         std::vector<float> out(static_cast<size_t>(3 * type->block_elements));
         EXPECT_EQ(type->dequantise(blocks.data(), 3, out.data()), 1) << name << " " << place;
+        if (gguf_narrow_form(*type) != NarrowForm::kNone) {
+          EXPECT_EQ(kept(*type, blocks), 1) << name << " " << place;
+        }
       }
     }
   }
   std::vector<std::byte> block(17);
   std::vector<float> out(32);
+  const GgufType& mxfp4 = *type_of("MXFP4");
   block[0] = std::byte{255};
-  EXPECT_EQ(type_of("MXFP4")->dequantise(block.data(), 1, out.data()), 0);
+  EXPECT_EQ(mxfp4.dequantise(block.data(), 1, out.data()), 0);
+  EXPECT_EQ(kept(mxfp4, block), 0);
   block[0] = std::byte{254};
-  EXPECT_EQ(type_of("MXFP4")->dequantise(block.data(), 1, out.data()), -1);  // codes of zero
+  EXPECT_EQ(mxfp4.dequantise(block.data(), 1, out.data()), -1);  // codes of zero
+  EXPECT_EQ(kept(mxfp4, block), -1);
   block[1] = std::byte{0x77};
-  EXPECT_EQ(type_of("MXFP4")->dequantise(block.data(), 1, out.data()), 0);
+  EXPECT_EQ(mxfp4.dequantise(block.data(), 1, out.data()), 0);
+  EXPECT_EQ(kept(mxfp4, block), 0);
+  for (int exponent = 250; exponent < 256; ++exponent) {
+    for (int code = 0; code < 16; ++code) {
+      block[0] = static_cast<std::byte>(exponent);
+      block[1] = static_cast<std::byte>(code);
+      EXPECT_EQ(kept(mxfp4, block), mxfp4.dequantise(block.data(), 1, out.data()))
+          << exponent << " " << code;
+    }
+  }
 }
 
 }  // namespace

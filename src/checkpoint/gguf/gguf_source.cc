@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "checkpoint/gguf/narrow.h"
 #include "checkpoint/gguf/tokenizer.h"
 
 namespace strata {
@@ -105,12 +106,15 @@ void GgufSource::dequantise(const GgufModel::Tensor& tensor, int64_t first_row, 
   std::vector<std::byte> bytes(static_cast<size_t>(count * info.row_bytes()));
   model_.files()[tensor.file].read_bytes(info, first_row * info.row_bytes(), bytes);
   const int64_t fault = info.type->dequantise(bytes.data(), count * blocks, out);
-  if (fault < 0) return;
+  if (fault >= 0) fail_scale(tensor, first_row * blocks + fault);
+}
+
+void GgufSource::fail_scale(const GgufModel::Tensor& tensor, int64_t block) const {
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("{}: tensor '{}': the scale of block {} ({}) is no finite number; damaged?",
-                  model_.files()[tensor.file].path(), info.name, first_row * blocks + fault,
-                  info.type->name));
+                  model_.files()[tensor.file].path(), tensor.info->name, block,
+                  tensor.info->type->name));
 }
 
 // Rows that lie one behind the other are read at once.
@@ -224,6 +228,30 @@ void GgufSource::read_f32(const CheckpointTensor& tensor, int64_t first_element,
   const bool is_f16 = tensor.info.dtype == DType::kF16;
   std::transform(narrow.begin(), narrow.end(), out,
                  [&](uint16_t bits) { return is_f16 ? f16_to_float(bits) : to_float(Bf16{bits}); });
+}
+
+NarrowForm GgufSource::narrow_form(const CheckpointTensor& tensor) const {
+  const GgufWeight& weight = weights_[static_cast<size_t>(&tensor - tensors_.data())];
+  const bool as_stored = weight.columns.empty() && weight.change == GgufWeight::Change::kNone &&
+                         weight.values.info == nullptr;
+  return as_stored && tensor.info.readable ? gguf_narrow_form(*weight.from.info->type)
+                                           : NarrowForm::kNone;
+}
+
+void GgufSource::read_narrow(const CheckpointTensor& tensor, int64_t first_row, int64_t count,
+                             std::byte* out) const {
+  const GgufWeight& weight = weight_of(tensor);
+  const GgufTensor& info = *weight.from.info;
+  const int64_t row_bytes = narrow_layout(gguf_narrow_form(*info.type)).row_bytes(info.columns());
+  const int64_t blocks = info.columns() / info.type->block_elements;
+  std::vector<std::byte> bytes;
+  for_each_run(weight, first_row, count, [&](int64_t begin, int64_t stored, int64_t run) {
+    bytes.resize(static_cast<size_t>(run * info.row_bytes()));
+    model_.files()[weight.from.file].read_bytes(info, stored * info.row_bytes(), bytes);
+    const int64_t fault = gguf_narrow_rows(*info.type, bytes.data(), run, info.columns(),
+                                           out + (begin - first_row) * row_bytes);
+    if (fault >= 0) fail_scale(weight.from, stored * blocks + fault);
+  });
 }
 
 void GgufSource::read_bytes(const CheckpointTensor& tensor, int64_t first_byte,

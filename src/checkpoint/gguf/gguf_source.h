@@ -22,6 +22,9 @@ class GgufSource final : public CheckpointSource {
             void* raw_out) const override;
   void read_f32(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
                 float* out) const override;
+  [[nodiscard]] NarrowForm narrow_form(const CheckpointTensor& tensor) const override;
+  void read_narrow(const CheckpointTensor& tensor, int64_t first_row, int64_t count,
+                   std::byte* out) const override;
   void read_bytes(const CheckpointTensor& tensor, int64_t first_byte,
                   std::span<std::byte> out) const override;
   [[nodiscard]] CheckpointLayout layout() const override;
@@ -35,6 +38,7 @@ class GgufSource final : public CheckpointSource {
   void read_latent(const GgufWeight& weight, int64_t first_row, int64_t count, float* out) const;
   void dequantise(const GgufModel::Tensor& tensor, int64_t first_row, int64_t count,
                   float* out) const;
+  [[noreturn]] void fail_scale(const GgufModel::Tensor& tensor, int64_t block) const;
 
   GgufModel model_;
   std::vector<GgufWeight> weights_;  // as tensors()
